@@ -1,0 +1,100 @@
+# A facade over meson, ninja and the scripts in tools/. `make help` lists what there is.
+# Nothing here but `run`, `test`, `test-long`, `ci` and `bench-peers` installs anything, and those only
+# what is missing: tools/install-deps.sh has the list.
+MAKEFLAGS += --no-print-directory
+
+PYTHON = /usr/bin/python3
+SUITES = $(PYTHON) tools/run-suites.py $(if $(SUMMARY),--summary $(SUMMARY))
+PREFIX ?= /usr/local
+export PREFIX SEEDS
+
+# The workloads of `make bench`; W="ring ask" measures a part.
+W ?= pingpong pingpong64 counting fanin ring ring64 big spawn churn idle ask askext \
+	work-pingpong64 work-ring64 work-big
+
+.DEFAULT_GOAL = debug
+.PHONY: debug release run test test-long check unit asan tsan clang sim spin mutants integration \
+	bench bench-peers lint format ci install clean help deps-build deps-test
+
+## make              debug build, in build/debug
+debug:
+	@tools/build.sh debug
+
+## make release      what users run, in build/release
+release:
+	@tools/build.sh release
+
+## make run          set up, build and run the guided example; ARGS="..." are passed on
+run: deps-build release
+	@if [ ! -x build/release/troupe ]; then echo "there is no program yet: src/main.c is missing"; exit 1; fi
+	@build/release/troupe tour $(ARGS)
+
+## make check        the fast loop: unit tests and tidy, under a minute, installs nothing
+check:
+	@$(SUITES) check
+
+## make test         set up and run every suite within its budget, under half an hour
+test: deps-test
+	@$(SUITES) test
+
+## make test-long    the same with the big numbers, for hours; SEEDS=n a scenario
+test-long: deps-test
+	@$(SUITES) long
+
+## make unit         unit tests of the debug build
+## make asan         unit tests under AddressSanitizer and UBSan
+## make tsan         unit tests under ThreadSanitizer
+## make clang        unit tests, built by clang
+## make spin         models of the lock-free parts
+## make mutants      planted bugs: each must be caught
+## make integration  programs and examples of the release build
+unit asan tsan clang spin mutants integration:
+	@$(SUITES) $@
+
+## make sim          simulations; SEEDS=n a scenario, SCENARIO=text chooses, SEED=n replays one
+sim:
+	@tools/build.sh sim
+	@$(if $(SEED),TROUPE_SEED=$(SEED)) $(if $(SEEDS),TROUPE_SEEDS=$(SEEDS)) $(PYTHON) tools/run-tests.py \
+		$(if $(SCENARIO),--case '$(SCENARIO)') $(if $(SEED),,--regressions test/sim/regressions.txt) \
+		'build/sim/test/sim_*'
+
+## make bench        our own numbers; W="ring ask" measures a part
+bench: release
+	@for w in $(W); do build/release/troupe-bench $$w || [ $$? = 2 ] || exit 1; done # 2: not offered
+
+## make bench-peers  the same beside other runtimes; ARGS="-n 3" are options of bench/peers/run
+bench-peers: deps-build release
+	@tools/install-deps.sh bench || echo "going on without the peers that are missing"
+	@mkdir -p build/peers
+	@echo "troupe $(CURDIR)/build/release/troupe-bench" >build/peers/extra.txt
+	@BUILD=$(CURDIR)/build/peers bench/peers/run -x build/peers/extra.txt $(ARGS)
+
+## make lint         clang-format, tidy, clang-tidy, gcc -fanalyzer
+lint:
+	@$(SUITES) lint
+
+## make format       apply clang-format
+format:
+	@$(PYTHON) tools/lint.py format --fix
+
+## make ci           exactly what CI runs: test and lint
+ci:
+	@.ci/run
+
+## make install      install the release build under PREFIX (/usr/local), DESTDIR honoured
+install: release
+	@/usr/bin/meson install -C build/release --no-rebuild
+
+## make clean        remove everything that was built
+clean:
+	@rm -rf build
+
+## make help         this list
+help:
+	@sed -n 's/^## //p' Makefile
+
+deps-build:
+	@tools/install-deps.sh build
+
+deps-test:
+	@tools/install-deps.sh build test

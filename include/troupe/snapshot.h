@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* snapshot.h: read-mostly state, published by one actor and read by everybody without a message, a lock or
+ * a shared counter. A published value is immutable; the one it replaces is freed when every worker has
+ * ended a turn, and every registered thread has left its reading section, since. */
+#ifndef TROUPE_SNAPSHOT_H
+#define TROUPE_SNAPSHOT_H
+
+#include <troupe/system.h>
+
+struct tr_snapshot;
+struct tr_reader; /* a registered foreign thread */
+
+TR_API int tr_snapshot_create(
+    struct tr_system *system, void (*free_value)(void *value), struct tr_snapshot **ret_snapshot);
+/* The current value and those waiting are freed. The caller makes sure that nobody reads any more. */
+TR_API void tr_snapshot_destroy(struct tr_snapshot **snapshot);
+
+/* Replace the value; takes ownership of `value`. One publisher at a time. Any thread. */
+TR_API int tr_snapshot_publish(struct tr_snapshot *snapshot, void *value);
+
+/* In a handler: valid until the handler returns. NULL before the first publish. */
+TR_API const void *tr_snapshot_read(const struct tr_snapshot *snapshot);
+
+/* On a foreign thread: register once, then read between begin and end. */
+TR_API int tr_reader_create(struct tr_system *system, struct tr_reader **ret_reader);
+TR_API void tr_reader_begin(struct tr_reader *reader);
+TR_API void tr_reader_end(struct tr_reader *reader);
+TR_API void tr_reader_destroy(struct tr_reader **reader);
+
+#endif

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* supervisor.h: supervision is a table. A supervisor is an actor that starts its children in the order of
+ * the table, restarts those that fail, and stops them in reverse order when it ends itself.
+ *
+ * A crash is: a handler returned TR_FAIL, start failed, or a call went over the budget its type admits to.
+ * A signal or a failed assert ends the process; memory faults are contained in process actors only.
+ *
+ * A restart keeps the box, its stash and their order, and every sender stays valid. The message that
+ * crashed the actor becomes a dead letter and its asker gets TR_ECRASHED. */
+#ifndef TROUPE_SUPERVISOR_H
+#define TROUPE_SUPERVISOR_H
+
+#include <troupe/actor.h>
+#include <troupe/system.h>
+
+enum tr_strategy { TR_ONE_FOR_ONE, TR_ONE_FOR_ALL, TR_REST_FOR_ONE };
+
+enum tr_restart {
+    TR_PERMANENT, /* restarted whenever it ends, except naturally (no senders left) */
+    TR_TRANSIENT, /* restarted when it fails */
+    TR_TEMPORARY, /* never restarted */
+};
+
+struct tr_child {
+    const char *name;
+    const struct tr_type *type;
+    const void *state; /* moved in at start, copied in again at a restart unless the type has reset() */
+    struct tr_box_options box;
+    enum tr_restart restart;
+    uint64_t backoff_ns_min; /* 0: at once */
+    uint64_t backoff_ns_max;
+    uint32_t jitter_percent; /* of the back-off, at most 100 */
+    uint64_t grace_ns;       /* for its stop; 0 is 5 s */
+    bool retry_poison;       /* handle the message that crashed it again, instead of dead-lettering it */
+    tr_sender *ret_sender;   /* where its first sender goes; may be NULL */
+    /* A child that is itself a supervisor: its own table. type and state are NULL then. */
+    const struct tr_supervisor *supervisor;
+};
+
+struct tr_supervisor {
+    const char *name;
+    enum tr_strategy strategy;
+    uint32_t restarts_max; /* in any window; one more and the supervisor fails itself. 0 is 3 */
+    uint64_t window_ns;    /* 0 is 5 s */
+    const struct tr_child *children;
+    uint32_t child_count;
+};
+
+/* Start the table. The tables, their names, states and types must outlive the system. The sender is the
+ * supervisor's: dropping it stops the children in reverse order. If a start fails, those started are
+ * stopped again and the error is returned. Without a parent an escalation stops the tree and is logged. */
+TR_API int tr_supervise(struct tr_system *system, const struct tr_supervisor *table,
+    const char *owner, tr_sender *ret_sender);
+
+#endif

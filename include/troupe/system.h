@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* system.h: a set of workers with their timers, descriptors and memory. No globals: a process may have
+ * several. */
+#ifndef TROUPE_SYSTEM_H
+#define TROUPE_SYSTEM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <troupe/actor.h>
+#include <troupe/env.h>
+
+struct tr_system_options {
+    uint32_t workers;          /* threads; 0 is one per core */
+    bool driven;               /* no workers: the caller drives it (tr_system_step) */
+    uint32_t blocking_threads; /* for tr_offload; 0 is 4 */
+    uint32_t actors_max;       /* 0 is 16 million */
+    const struct tr_env *env;  /* NULL is tr_env_real() */
+    const int *signals; /* ends with 0; blocked in the calling thread, delivered by tr_signal_watch */
+    void (*log)(void *data, const char *line); /* one line, no newline; NULL is stderr */
+    void *log_data;
+    bool quiet;     /* no log lines at all */
+    bool no_sample; /* no histograms: what introspection costs can be measured with it */
+};
+
+TR_API int tr_system_create(
+    const struct tr_system_options *options, struct tr_system **ret_system);
+
+/* Wait until every actor has ended by itself (all senders dropped). TR_ETIMEOUT after `timeout_ns` (0 waits
+ * forever): then the report of holders says who keeps what alive. */
+TR_API int tr_system_join(struct tr_system *system, uint64_t timeout_ns);
+
+/* Who keeps which actor alive, and what each waits for, as text. */
+TR_API void tr_system_holders(struct tr_system *system, FILE *out);
+
+/* Tell every actor to stop, the last started first, and wait as tr_system_join does; those whose grace
+ * runs out are killed and named in the log. */
+TR_API int tr_system_drain(struct tr_system *system, uint64_t timeout_ns);
+
+/* End the workers and free everything. What is still alive is killed first: its stop hook does not run,
+ * its messages become dead letters, its askers are answered. Asserts when called from a worker.
+ * Senders that are still held become invalid. Nulls *system. */
+TR_API void tr_system_destroy(struct tr_system **system);
+
+/* ---- driving it from another loop (driven, or in a simulation) -------------------------------------- */
+
+/* Run what is ready, at most `turns_max` turns. Returns the number of turns. */
+TR_API int tr_system_step(struct tr_system *system, uint32_t turns_max);
+/* Readable when tr_system_step has something to do. */
+TR_API int tr_system_fd(struct tr_system *system);
+/* Until the next timer: 0 now, -1 never. */
+TR_API int tr_system_timeout_ms(struct tr_system *system);
+
+TR_API const struct tr_env *tr_system_env(const struct tr_system *system);
+TR_API uint32_t tr_system_workers(const struct tr_system *system);
+
+#endif

@@ -1,0 +1,582 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* event.c: descriptors, signals, blocking work, death watches and links: how the outside reaches an actor.
+ *
+ * Descriptors are one-shot in the epoll of the worker that first watched them. The system's table, by descriptor
+ * number, says whose it is; an event carries the serial it was armed with, so one that was on the way when the
+ * actor forgot the descriptor (or closed it and got the same number again) finds another serial and is dropped. */
+#include "runtime/runtime.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+/* ---- descriptors ------------------------------------------------------------------------------------------ */
+
+static void forbid_in_simulation(const struct tr_context *ctx, const char *what)
+{
+    tr_assert_use(ctx->worker->system->sim == NULL, what);
+}
+
+/* Under fd_lock. */
+static int slots_reach(struct tr_system *system, int fd)
+{
+    uint32_t count = system->fd_count == 0 ? 64 : system->fd_count;
+    struct tr__fd_slot *slots;
+
+    if ((uint32_t)fd < system->fd_count)
+        return 0;
+    while (count <= (uint32_t)fd)
+        count *= 2;
+    slots = tr__realloc(system->fd_slots, count * sizeof *slots);
+    if (slots == NULL)
+        return TR_ENOMEM;
+    memset(slots + system->fd_count, 0, (count - system->fd_count) * sizeof *slots);
+    system->fd_slots = slots;
+    system->fd_count = count;
+    return 0;
+}
+
+static struct tr__fd_watch *watch_of(struct tr__ext *ext, int fd)
+{
+    struct tr__fd_watch *watch = ext == NULL ? NULL : ext->fds;
+
+    while (watch != NULL && watch->fd != fd)
+        watch = watch->next;
+    return watch;
+}
+
+static int arm(struct tr__worker *worker, struct tr_box *box, struct tr__fd_watch *watch,
+    unsigned events)
+{
+    struct tr_system *system = worker->system;
+    struct epoll_event event = { .events = events | EPOLLONESHOT };
+    struct tr__fd_slot *slot;
+    int op, rc = 0;
+
+    rc = tr__worker_open(worker);
+    if (rc < 0)
+        return rc;
+    pthread_mutex_lock(&system->fd_lock);
+    rc = slots_reach(system, watch->fd);
+    if (rc == 0) {
+        slot = &system->fd_slots[watch->fd];
+        if (slot->added && slot->box != box) {
+            rc = TR_EBUSY;
+        } else {
+            op = slot->added ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+            if (!slot->added)
+                slot->worker = worker->index;
+            watch->serial = ++system->fd_serial;
+            event.data.u64 = (uint64_t)watch->serial << 32 | (uint32_t)watch->fd;
+            slot->box = box;
+            slot->serial = watch->serial;
+            if (epoll_ctl(system->workers[slot->worker]->epoll_fd, op, watch->fd, &event) == 0) {
+                slot->added = true;
+                watch->armed = true;
+                atomic_store_explicit(
+                    &system->workers[slot->worker]->has_fds, 1, memory_order_relaxed);
+            } else {
+                rc = errno == EBADF || errno == EPERM ? TR_EINVAL : TR_ELIMIT;
+                if (!slot->added)
+                    slot->box = NULL;
+            }
+        }
+    }
+    pthread_mutex_unlock(&system->fd_lock);
+    return rc;
+}
+
+static int fd_watch(
+    struct tr_context *ctx, int fd, unsigned events, uint32_t tag, bool is_signal)
+{
+    struct tr__ext *ext = tr__ext_get(ctx->box);
+    struct tr__fd_watch *watch = watch_of(ext, fd);
+    bool fresh = watch == NULL;
+    int rc;
+
+    if (ext == NULL)
+        return TR_ENOMEM;
+    if (fd < 0)
+        return TR_EINVAL;
+    if (fresh) {
+        watch = tr__calloc(sizeof *watch);
+        if (watch == NULL)
+            return TR_ENOMEM;
+        watch->fd = fd;
+    }
+    watch->tag = tag;
+    watch->is_signal = is_signal;
+    rc = arm(ctx->worker, ctx->box, watch, events);
+    if (rc < 0) {
+        if (fresh)
+            tr__free(watch);
+        return rc;
+    }
+    if (fresh) {
+        watch->next = ext->fds;
+        ext->fds = watch;
+    }
+    return 0;
+}
+
+int tr_fd_watch(struct tr_context *ctx, int fd, unsigned events, uint32_t tag)
+{
+    forbid_in_simulation(ctx, "a real descriptor in a simulation could not be replayed");
+    return fd_watch(ctx, fd, events, tag, false);
+}
+
+static void forget(struct tr_system *system, struct tr_box *box, int fd)
+{
+    struct tr__fd_slot *slot;
+
+    pthread_mutex_lock(&system->fd_lock);
+    slot = (uint32_t)fd < system->fd_count ? &system->fd_slots[fd] : NULL;
+    if (slot != NULL && slot->added && slot->box == box) {
+        epoll_ctl(system->workers[slot->worker]->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+        *slot = (struct tr__fd_slot){ 0 };
+    }
+    pthread_mutex_unlock(&system->fd_lock);
+}
+
+int tr_fd_forget(struct tr_context *ctx, int fd)
+{
+    struct tr__ext *ext = tr__ext_get(ctx->box);
+    struct tr__fd_watch **link = ext == NULL ? NULL : &ext->fds;
+    struct tr__fd_watch *watch;
+
+    while (link != NULL && *link != NULL && (*link)->fd != fd)
+        link = &(*link)->next;
+    if (link == NULL || *link == NULL)
+        return TR_ENOENT;
+    watch = *link;
+    *link = watch->next;
+    forget(ctx->worker->system, ctx->box, fd);
+    tr__free(watch);
+    return 0;
+}
+
+void tr__fds_finish(struct tr_box *box, struct tr__ext *ext)
+{
+    while (ext->fds != NULL) {
+        struct tr__fd_watch *watch = ext->fds;
+
+        ext->fds = watch->next;
+        forget(box->system, box, watch->fd);
+        if (watch->is_signal)
+            close(watch->fd);
+        tr__free(watch);
+    }
+}
+
+/* By the worker whose epoll reported it. */
+void tr__fd_ready(struct tr_system *system, int fd, uint32_t serial, unsigned events)
+{
+    struct tr__fd_slot *slot;
+    struct tr__cell *cell;
+
+    pthread_mutex_lock(&system->fd_lock);
+    slot = (uint32_t)fd < system->fd_count ? &system->fd_slots[fd] : NULL;
+    if (slot != NULL && slot->added && slot->serial == serial) {
+        cell = tr__event_cell(system, CELL_FD, 0, (uint64_t)serial << 32 | (uint32_t)fd, &events,
+            sizeof events);
+        /* Out of memory: it was one-shot, so arm it again and the kernel will repeat it. */
+        if (cell == NULL) {
+            struct epoll_event event = { .events = EPOLLIN | EPOLLOUT | EPOLLONESHOT };
+
+            event.data.u64 = (uint64_t)serial << 32 | (uint32_t)fd;
+            epoll_ctl(system->workers[slot->worker]->epoll_fd, EPOLL_CTL_MOD, fd, &event);
+        } else if (tr__push_event(slot->box, cell) < 0) {
+            tr__cell_free(tr__self, cell);
+        }
+    }
+    pthread_mutex_unlock(&system->fd_lock);
+}
+
+bool tr__fd_take(struct tr_box *box, uint64_t opt, struct tr_event *event)
+{
+    struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
+    struct tr__fd_watch *watch = watch_of(ext, (int)(uint32_t)opt);
+
+    if (watch == NULL || !watch->armed || watch->serial != (uint32_t)(opt >> 32))
+        return false;
+    watch->armed = false;
+    event->tag = watch->tag;
+    event->fd = watch->fd;
+    event->id = 0;
+    if (watch->is_signal) {
+        struct signalfd_siginfo info;
+
+        event->kind = TR_EVENT_SIGNAL;
+        if (read(watch->fd, &info, sizeof info) == (ssize_t)sizeof info)
+            event->status = (int)info.ssi_signo;
+        arm(tr__self, box, watch, EPOLLIN);
+    }
+    return true;
+}
+
+int tr_signal_watch(struct tr_context *ctx, int signal_number, uint32_t tag)
+{
+    struct tr_system *system = ctx->worker->system;
+    const int *at = system->signals;
+    sigset_t set;
+    int fd, rc;
+
+    forbid_in_simulation(ctx, "a real signal in a simulation could not be replayed");
+    while (at != NULL && *at != 0 && *at != signal_number)
+        at++;
+    if (at == NULL || *at == 0)
+        return TR_EINVAL;
+    sigemptyset(&set);
+    sigaddset(&set, signal_number);
+    fd = tr__fault_hit() ? -1 : signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (fd < 0)
+        return TR_ELIMIT;
+    rc = fd_watch(ctx, fd, EPOLLIN, tag, true);
+    if (rc < 0)
+        close(fd);
+    return rc;
+}
+
+/* ---- blocking work ---------------------------------------------------------------------------------------- */
+
+enum { WORK_QUEUE_MAX = 4096 };
+
+static void work_deliver(struct tr__work *work)
+{
+    struct tr__cell *cell = work->cell;
+    struct tr_box *box = work->box;
+
+    work->cell = NULL;
+    /* The box is pinned by its asks count until this arrives. */
+    if (tr__push_event(box, cell) < 0) {
+        struct tr_system *system = box->system;
+        struct tr__worker *worker = tr__worker_of(system);
+
+        tr__cell_free(worker != NULL ? worker : tr__foreign_enter(system), cell);
+        if (worker == NULL)
+            tr__foreign_leave(system);
+        if (work->drop != NULL)
+            work->drop(work->argument);
+        tr__free(work);
+        tr__box_unpin(box, 1);
+    }
+}
+
+/* Its cell was in a box that ended. */
+void tr__work_dropped(struct tr__work *work)
+{
+    if (work->drop != NULL)
+        work->drop(work->argument);
+    tr__free(work);
+}
+
+static struct tr__work *work_take(struct tr_system *system)
+{
+    struct tr__work *work = system->work_head;
+
+    if (work != NULL) {
+        system->work_head = work->next;
+        system->work_queued--;
+    }
+    return work;
+}
+
+static void *work_main(void *argument)
+{
+    struct tr_system *system = argument;
+
+    pthread_mutex_lock(&system->work_lock);
+    for (;;) {
+        struct tr__work *work = work_take(system);
+
+        if (work == NULL) {
+            if (system->work_ending)
+                break;
+            system->work_idle++;
+            pthread_cond_wait(&system->work_ready, &system->work_lock);
+            system->work_idle--;
+            continue;
+        }
+        pthread_mutex_unlock(&system->work_lock);
+        work->status = work->work(work->argument);
+        work_deliver(work);
+        pthread_mutex_lock(&system->work_lock);
+    }
+    pthread_mutex_unlock(&system->work_lock);
+    return NULL;
+}
+
+bool tr__work_run_one(struct tr_system *system)
+{
+    struct tr__work *work;
+
+    if (system->sim == NULL)
+        return false;
+    pthread_mutex_lock(&system->work_lock);
+    work = work_take(system);
+    pthread_mutex_unlock(&system->work_lock);
+    if (work == NULL)
+        return false;
+    work->status = work->work(work->argument);
+    work_deliver(work);
+    return true;
+}
+
+int tr_offload(struct tr_context *ctx, tr_work_fn run, void *argument,
+    void (*drop)(void *argument), uint32_t tag)
+{
+    struct tr_system *system = ctx->worker->system;
+    struct tr__work *work = tr__calloc(sizeof *work);
+    int rc = 0;
+
+    if (work == NULL)
+        return TR_ENOMEM;
+    *work = (struct tr__work){ .work = run,
+        .argument = argument,
+        .drop = drop,
+        .box = ctx->box,
+        .system = system,
+        .tag = tag };
+    work->cell =
+        tr__event_cell(system, CELL_WORK, tag, (uint64_t)(uintptr_t)work, NULL, 0);
+    if (work->cell == NULL) {
+        tr__free(work);
+        return TR_ENOMEM;
+    }
+    pthread_mutex_lock(&system->work_lock);
+    if (system->work_queued >= WORK_QUEUE_MAX) {
+        rc = TR_EFULL;
+    } else if (system->sim == NULL && system->work_idle == 0 &&
+        system->work_threads < system->work_threads_max) {
+        if (tr__fault_hit() || pthread_create(&system->work_ids[system->work_threads], NULL,
+                                   work_main, system) != 0) {
+            if (system->work_threads == 0)
+                rc = TR_ELIMIT;
+        } else {
+            system->work_threads++;
+        }
+    }
+    if (rc == 0) {
+        if (system->work_head == NULL)
+            system->work_head = work;
+        else
+            system->work_tail->next = work;
+        system->work_tail = work;
+        system->work_queued++;
+        /* Waits for it like for an answer: shutdown and the slot. */
+        tr__add(ctx->box->asks, 1);
+        pthread_cond_signal(&system->work_ready);
+    }
+    pthread_mutex_unlock(&system->work_lock);
+    if (rc < 0) {
+        tr__cell_free(ctx->worker, work->cell);
+        tr__free(work);
+    }
+    return rc;
+}
+
+/* All threads end after the work that is queued. */
+void tr__work_pool_finish(struct tr_system *system)
+{
+    pthread_mutex_lock(&system->work_lock);
+    system->work_ending = true;
+    pthread_cond_broadcast(&system->work_ready);
+    pthread_mutex_unlock(&system->work_lock);
+    for (uint32_t i = 0; i < system->work_threads; i++)
+        pthread_join(system->work_ids[i], NULL);
+    system->work_threads = 0;
+    while (tr__work_run_one(system)) {
+    }
+}
+
+/* ---- watches and links ---------------------------------------------------------------------------------------- */
+
+static bool is_gone(const struct tr_box *target, uint64_t generation)
+{
+    return tr__get(target->generation) != generation ||
+        atomic_load_explicit(&target->word, memory_order_acquire) & WORD_GONE;
+}
+
+static int watch_add(struct tr_box *watcher, tr_weak target, uint32_t tag, bool is_link)
+{
+    struct tr__ext *mine = tr__ext_get(watcher), *theirs;
+    struct tr__watch *watch = tr__calloc(sizeof *watch);
+    int why = TR_WHY_DONE;
+    pthread_mutex_t *lock;
+    bool gone;
+
+    if (mine == NULL || watch == NULL) {
+        tr__free(watch);
+        return TR_ENOMEM;
+    }
+    *watch = (struct tr__watch){ .watcher = watcher,
+        .watcher_generation = tr__get(watcher->generation),
+        .target = target.box,
+        .target_generation = (uint32_t)target.generation,
+        .tag = tag,
+        .is_link = is_link,
+        .serial = ++mine->watch_serial,
+        .next = mine->watching };
+    watch->cell = tr__event_cell(watcher->system, is_link ? CELL_EXIT : CELL_DOWN, tag,
+        watch->serial, &why, sizeof why);
+    if (watch->cell == NULL) {
+        tr__free(watch);
+        return TR_ENOMEM;
+    }
+    tr__list_init(&watch->by_target);
+    mine->watching = watch;
+    lock = tr__box_lock(target.box);
+    theirs = is_gone(target.box, target.generation) ? NULL : tr__ext_get_locked(target.box);
+    gone = theirs == NULL;
+    if (!gone)
+        tr__list_add(&theirs->watchers, &watch->by_target);
+    else
+        watch->target_gone = true;
+    pthread_mutex_unlock(lock);
+    if (gone) {
+        struct tr__cell *cell = watch->cell;
+
+        watch->cell = NULL;
+        if (tr__push_event(watcher, cell) < 0)
+            tr__cell_free(tr__self, cell);
+    }
+    return 0;
+}
+
+/* The target ends: its watchers hear of it. */
+void tr__watches_finish(struct tr_box *box, struct tr__ext *ext, enum tr_why why)
+{
+    bool failed = why == TR_WHY_FAILED || why == TR_WHY_START || why == TR_WHY_BUDGET ||
+        why == TR_WHY_LINKED || why == TR_WHY_KILLED;
+    int status = (int)why;
+
+    pthread_mutex_t *lock = tr__box_lock(box);
+    while (!tr__list_is_empty(&ext->watchers)) {
+        struct tr__watch *watch =
+            tr__container(ext->watchers.next, struct tr__watch, by_target);
+        struct tr__cell *cell = watch->cell;
+
+        tr__list_remove(&watch->by_target);
+        watch->target_gone = true;
+        watch->target_id = tr__box_id(box);
+        if (watch->is_link && !failed)
+            continue;
+        watch->cell = NULL;
+        memcpy(cell->payload, &status, sizeof status);
+        /* Under the lock: the watcher takes it to let go of the watch, so it cannot be gone. */
+        if (tr__push_event(watch->watcher, cell) < 0)
+            tr__cell_free(tr__self, cell);
+    }
+    pthread_mutex_unlock(lock);
+}
+
+static void watch_free(struct tr__watch *watch)
+{
+    if (watch->cell != NULL)
+        tr__cell_free(tr__self, watch->cell);
+    tr__free(watch);
+}
+
+/* Take it off the target's list. True if its notice is on the way. */
+static bool watch_detach(struct tr__watch *watch)
+{
+    pthread_mutex_t *lock = tr__box_lock(watch->target);
+    bool on_the_way = watch->target_gone && watch->cell == NULL;
+
+    tr__list_remove(&watch->by_target);
+    pthread_mutex_unlock(lock);
+    return on_the_way;
+}
+
+/* Its notice is being handled: fill in who, and forget the watch. */
+uint64_t tr__watch_delivered(struct tr_box *box, const struct tr__cell *cell)
+{
+    struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
+    struct tr__watch **link = ext == NULL ? NULL : &ext->watching;
+    struct tr__watch *wanted;
+    uint64_t id;
+
+    while (link != NULL && *link != NULL && (*link)->serial != cell->opt)
+        link = &(*link)->next;
+    if (link == NULL || *link == NULL)
+        return 0; /* it was unwatched while the notice was on the way */
+    wanted = *link;
+    *link = wanted->next;
+    id = wanted->target_id != 0 ? wanted->target_id : 1;
+    watch_free(wanted);
+    return id;
+}
+
+/* The watcher ends or restarts. */
+void tr__watching_finish(struct tr_box *box, struct tr__ext *ext)
+{
+    (void)box;
+    while (ext->watching != NULL) {
+        struct tr__watch *watch = ext->watching;
+
+        ext->watching = watch->next;
+        watch_detach(watch);
+        watch_free(watch);
+    }
+}
+
+int tr_watch(struct tr_context *ctx, tr_weak target, uint32_t tag)
+{
+    if (target.box == NULL || target.box->system != ctx->worker->system)
+        return TR_EINVAL;
+    return watch_add(ctx->box, target, tag, false);
+}
+
+void tr_unwatch(struct tr_context *ctx, tr_weak target)
+{
+    struct tr__ext *ext = tr__ext_get(ctx->box);
+    struct tr__watch **link = ext == NULL ? NULL : &ext->watching;
+
+    while (link != NULL && *link != NULL) {
+        struct tr__watch *watch = *link;
+
+        if (watch->is_link || watch->target != target.box ||
+            watch->target_generation != (uint32_t)target.generation) {
+            link = &watch->next;
+            continue;
+        }
+        *link = watch->next;
+        watch_detach(watch);
+        watch_free(watch);
+    }
+}
+
+int tr_link(struct tr_context *ctx, tr_weak target)
+{
+    tr_weak self = tr_self(ctx);
+    struct tr__link_request request = { self.box, self.generation };
+    int rc;
+
+    if (target.box == NULL || target.box->system != ctx->worker->system ||
+        target.box == ctx->box)
+        return TR_EINVAL;
+    rc = watch_add(ctx->box, target, 0, true);
+    if (rc < 0)
+        return rc;
+    /* The other direction is the other actor's list: it makes its own. */
+    rc = tr__push_op(target.box, OP_LINK, &request, sizeof request);
+    return rc == TR_ECLOSED ? 0 : rc;
+}
+
+void tr__link_back(struct tr_box *box, const void *payload)
+{
+    struct tr__link_request request;
+
+    memcpy(&request, payload, sizeof request);
+    watch_add(box, (tr_weak){ request.box, request.generation }, 0, true);
+}
+
+void tr_trap_exits(struct tr_context *ctx, bool trap)
+{
+    uint32_t status = tr__get(ctx->box->status);
+
+    tr__set(ctx->box->status,
+        trap ? status | STATUS_TRAP | STATUS_SLOW : status & ~(uint32_t)STATUS_TRAP);
+}

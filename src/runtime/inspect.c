@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* inspect.c: counters read from outside. Reads are racy by design (each figure is right, all together are not of
+ * one instant); nothing here walks a queue or takes a lock that a send or a turn takes. */
+#include "runtime/runtime.h"
+
+#include <stdio.h>
+
+const char *tr_doing_text(enum tr_doing doing)
+{
+    static const char *const texts[] = { "idle", "queued", "running", "holding", "parked",
+        "starting", "stopping", "crashed" };
+
+    return (size_t)doing < sizeof texts / sizeof texts[0] ? texts[doing] : "?";
+}
+
+const char *tr_dead_text(enum tr_dead_reason reason)
+{
+    static const char *const texts[] = { "the actor had stopped", "its handler failed",
+        "it expired", "the box was full", "its asker gave up", "the system was destroyed" };
+
+    return (size_t)reason < sizeof texts / sizeof texts[0] ? texts[reason] : "?";
+}
+
+static bool is_running(const struct tr_box *box)
+{
+    const struct tr_system *system = box->system;
+
+    for (uint32_t i = 0; i < system->worker_count; i++)
+        if (__atomic_load_n(&system->workers[i]->ctx.box, __ATOMIC_RELAXED) == box)
+            return true;
+    return false;
+}
+
+static enum tr_doing doing_of(const struct tr_box *box)
+{
+    uint32_t status = tr__get(box->status);
+    uint64_t word = atomic_load_explicit(&box->word, memory_order_relaxed);
+
+    if (status & STATUS_CRASHED)
+        return TR_DOING_CRASHED;
+    if (status & STATUS_STOPPING)
+        return TR_DOING_STOPPING;
+    if (status & (STATUS_UNSTARTED | STATUS_WAITING))
+        return TR_DOING_STARTING;
+    if (status & STATUS_HELD)
+        return TR_DOING_HOLDING;
+    if (status & STATUS_PARKED)
+        return TR_DOING_PARKED;
+    if (is_running(box))
+        return TR_DOING_RUNNING;
+    return word & WORD_SCHED ? TR_DOING_QUEUED : TR_DOING_IDLE;
+}
+
+static void fill(struct tr_box *box, struct tr_actor_info *info)
+{
+    uint64_t word = atomic_load_explicit(&box->word, memory_order_relaxed);
+    const struct tr_box *target = tr__wait_target(tr__get(box->waiting_on));
+    pthread_mutex_t *lock;
+    struct tr__ext *ext;
+
+    *info = (struct tr_actor_info){
+        .id = tr__box_id(box),
+        .type = box->type->name,
+        .senders = tr__get(box->strong),
+        .depth = tr__word_count(word),
+        .capacity = box->capacity,
+        .handled = tr__get(box->handled),
+        .dropped = tr__get(box->dropped),
+        .asks = tr__get(box->asks),
+        .doing = doing_of(box),
+        .waiting_on = target != NULL ? tr__box_id(target) : 0,
+    };
+    tr__box_name(box, info->name, sizeof info->name);
+    lock = tr__box_lock(box);
+    ext = atomic_load_explicit(&box->ext, memory_order_acquire);
+    if (ext != NULL) {
+        info->restarts = ext->restarts;
+        info->supervisor = ext->supervisor != NULL ? tr__box_id(ext->supervisor) : 0;
+    }
+    pthread_mutex_unlock(lock);
+}
+
+struct visiting {
+    bool (*visit)(void *data, const struct tr_actor_info *info);
+    void *data;
+};
+
+static bool visit_box(void *data, struct tr_box *box)
+{
+    struct visiting *visiting = data;
+    struct tr_actor_info info;
+
+    if (!(tr__get(box->status) & STATUS_LIVE) ||
+        atomic_load_explicit(&box->word, memory_order_relaxed) & WORD_GONE)
+        return true;
+    fill(box, &info);
+    return visiting->visit(visiting->data, &info);
+}
+
+void tr_inspect(struct tr_system *system,
+    bool (*visit)(void *data, const struct tr_actor_info *info), void *data)
+{
+    tr__slots_each(system, visit_box, &(struct visiting){ visit, data });
+}
+
+int tr_inspect_one(struct tr_system *system, uint64_t id, struct tr_actor_info *ret_info)
+{
+    struct tr_box *box = tr__box_by_id(system, id);
+
+    if (box == NULL || atomic_load_explicit(&box->word, memory_order_relaxed) & WORD_GONE)
+        return TR_ENOENT;
+    fill(box, ret_info);
+    return 0;
+}
+
+/* ---- show: the actor itself writes it, between two messages ------------------------------------------------ */
+
+struct show {
+    char *text;
+    size_t size;
+    _Atomic uint32_t done; /* futex word */
+    _Atomic uint32_t refs;
+};
+
+static void show_unref(struct show *show)
+{
+    if (atomic_fetch_sub_explicit(&show->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    tr__free(show->text);
+    tr__free(show);
+}
+
+void tr__inspect_show_here(struct tr_box *box, const void *self, const void *payload)
+{
+    struct show *show;
+
+    memcpy(&show, payload, sizeof show);
+    if (self != NULL && box->type->show != NULL)
+        box->type->show(self, show->text, show->size);
+    atomic_store_explicit(&show->done, 1, memory_order_release);
+    tr__futex_wake(&show->done);
+    show_unref(show);
+}
+
+int tr_inspect_show(
+    struct tr_system *system, uint64_t id, char *text, size_t size, uint64_t timeout_ns)
+{
+    struct tr_box *box = tr__box_by_id(system, id);
+    uint64_t until = timeout_ns == 0 ? UINT64_MAX : tr__now(system) + timeout_ns, now;
+    struct show *show;
+    int rc;
+
+    tr_assert_use(tr__self == NULL, "tr_inspect_show is for threads that are not workers");
+    if (box == NULL || size == 0)
+        return TR_ENOENT;
+    if (box->type->show == NULL)
+        return TR_EUNSUPPORTED;
+    show = tr__calloc(sizeof *show);
+    if (show == NULL)
+        return TR_ENOMEM;
+    show->text = tr__calloc(size);
+    if (show->text == NULL) {
+        tr__free(show);
+        return TR_ENOMEM;
+    }
+    show->size = size;
+    tr__set(show->refs, 2);
+    rc = tr__push_op(box, OP_SHOW, &show, sizeof show);
+    if (rc < 0) {
+        show_unref(show);
+        show_unref(show);
+        return rc == TR_ECLOSED ? TR_ENOENT : rc;
+    }
+    while (!atomic_load_explicit(&show->done, memory_order_acquire)) {
+        now = tr__now(system);
+        if (now >= until) {
+            show_unref(show);
+            return TR_ETIMEOUT;
+        }
+        if (!system->driven) {
+            tr__futex_wait(&show->done, 0, until == UINT64_MAX ? 0 : until - now);
+        } else if (tr__drive(system, 64) == 0 && !tr__get(show->done)) {
+            if (system->sim != NULL) {
+                show_unref(show);
+                return TR_EAGAIN;
+            }
+            tr__drive_wait(system, until);
+        }
+    }
+    snprintf(text, size, "%s", show->text);
+    show_unref(show);
+    return 0;
+}
+
+/* ---- the tree ---------------------------------------------------------------------------------------------------- */
+
+struct tree {
+    struct tr_actor_info *infos;
+    size_t count, capacity;
+};
+
+static bool collect(void *data, const struct tr_actor_info *info)
+{
+    struct tree *tree = data;
+
+    if (tree->count == tree->capacity)
+        return false;
+    tree->infos[tree->count++] = *info;
+    return true;
+}
+
+static void print_under(const struct tree *tree, uint64_t parent, int depth, FILE *out)
+{
+    if (depth > 32)
+        return;
+    for (size_t i = 0; i < tree->count; i++) {
+        const struct tr_actor_info *info = &tree->infos[i];
+
+        if (info->supervisor != parent)
+            continue;
+        fprintf(out, "%*s%s  %s, %llu handled", 2 * depth, "", info->name,
+            tr_doing_text(info->doing), (unsigned long long)info->handled);
+        if (info->restarts > 0)
+            fprintf(out, ", %u restart%s", info->restarts, info->restarts == 1 ? "" : "s");
+        fputc('\n', out);
+        print_under(tree, info->id, depth + 1, out);
+    }
+}
+
+void tr_inspect_tree(struct tr_system *system, FILE *out)
+{
+    struct tree tree = { .capacity = (size_t)tr__live(system) + 64 };
+
+    tree.infos = tr__alloc(tree.capacity * sizeof *tree.infos);
+    if (tree.infos == NULL)
+        return;
+    tr_inspect(system, collect, &tree);
+    print_under(&tree, 0, 0, out);
+    tr__free(tree.infos);
+}
+
+/* ---- sums ---------------------------------------------------------------------------------------------------------- */
+
+static void add(struct tr_system_stats *stats, const struct tr__worker *worker)
+{
+    const struct tr__counters *c = &worker->counters;
+
+    stats->sent += tr__get(c->sent);
+    stats->handled += tr__get(c->handled);
+    stats->dead += tr__get(c->dead);
+    stats->turns += tr__get(c->turns);
+    stats->spawned += tr__get(c->spawned);
+    stats->crashes += tr__get(c->crashes);
+    stats->restarts += tr__get(c->restarts);
+    stats->parks += tr__get(c->parks);
+    stats->overshoots += tr__get(c->overshoots);
+    stats->deadlocks += tr__get(c->deadlocks);
+    stats->steals += tr__get(c->steals);
+    stats->wakes += tr__get(c->wakes);
+    stats->cells += tr__get(c->cells);
+    stats->replies_late += tr__get(c->replies_late);
+    stats->timers += tr__get(worker->wheel->count);
+}
+
+void tr_system_stats(struct tr_system *system, struct tr_system_stats *ret_stats)
+{
+    *ret_stats = (struct tr_system_stats){ 0 };
+    for (uint32_t i = 0; i < system->worker_count; i++)
+        add(ret_stats, system->workers[i]);
+    add(ret_stats, system->foreign);
+    ret_stats->live = tr__live(system);
+    ret_stats->queued = ret_stats->sent - ret_stats->handled - ret_stats->dead;
+}
+
+/* ---- histograms ------------------------------------------------------------------------------------------------------ */
+
+static uint32_t bucket_of(uint64_t ns)
+{
+    uint32_t bucket = ns < 128 ? 0 : 64 - (uint32_t)__builtin_clzll(ns >> 7);
+
+    return bucket < TR_HISTOGRAM_BUCKETS ? bucket : TR_HISTOGRAM_BUCKETS - 1;
+}
+
+void tr__sample_turn(
+    struct tr__worker *worker, const struct tr_type *type, uint64_t wait_ns, uint64_t run_ns)
+{
+    uint32_t start = (uint32_t)((uintptr_t)type >> 4) % TYPE_SLOTS;
+
+    for (uint32_t i = 0; i < TYPE_SLOTS; i++) {
+        struct tr__type_sample *sample = &worker->samples[(start + i) % TYPE_SLOTS];
+
+        if (tr__get(sample->type) == NULL)
+            atomic_store_explicit(&sample->type, type, memory_order_release);
+        if (tr__get(sample->type) != type)
+            continue;
+        tr__add(sample->samples, 1);
+        tr__add(sample->wait[bucket_of(wait_ns)], 1);
+        tr__add(sample->run[bucket_of(run_ns)], 1);
+        return;
+    }
+}
+
+void tr_inspect_types(struct tr_system *system,
+    bool (*visit)(void *data, const struct tr_type_stats *stats), void *data)
+{
+    const struct tr_type *seen[TYPE_SLOTS * 4];
+    uint32_t seen_count = 0;
+
+    for (uint32_t w = 0; w < system->worker_count; w++)
+        for (uint32_t s = 0; s < TYPE_SLOTS; s++) {
+            const struct tr_type *type = atomic_load_explicit(
+                &system->workers[w]->samples[s].type, memory_order_acquire);
+            struct tr_type_stats stats = { 0 };
+            bool known = type == NULL || seen_count == TYPE_SLOTS * 4;
+
+            for (uint32_t i = 0; i < seen_count && !known; i++)
+                known = seen[i] == type;
+            if (known)
+                continue;
+            seen[seen_count++] = type;
+            stats.type = type->name;
+            for (uint32_t v = w; v < system->worker_count; v++)
+                for (uint32_t t = 0; t < TYPE_SLOTS; t++) {
+                    const struct tr__type_sample *sample = &system->workers[v]->samples[t];
+
+                    if (tr__get(sample->type) != type)
+                        continue;
+                    stats.samples += tr__get(sample->samples);
+                    for (uint32_t b = 0; b < TR_HISTOGRAM_BUCKETS; b++) {
+                        stats.wait[b] += tr__get(sample->wait[b]);
+                        stats.run[b] += tr__get(sample->run[b]);
+                    }
+                }
+            if (!visit(data, &stats))
+                return;
+        }
+}
+
+/* ---- dead letters -------------------------------------------------------------------------------------------------------- */
+
+void tr__dead_record(struct tr_system *system, struct tr_box *box, const struct tr__cell *cell,
+    enum tr_dead_reason reason)
+{
+    struct tr_dead_letter letter = {
+        .actor = tr__box_id(box),
+        .type = box->type->name,
+        .message =
+            box->type->message_name != NULL ? box->type->message_name(cell->payload) : NULL,
+        .reason = reason,
+        .at_ns = tr__now(system),
+    };
+
+    pthread_mutex_lock(&system->dead_lock);
+    system->dead[system->dead_next++ % DEAD_LETTERS] = letter;
+    pthread_mutex_unlock(&system->dead_lock);
+}
+
+size_t tr_dead_letters(
+    struct tr_system *system, struct tr_dead_letter *ret_letters, size_t count)
+{
+    size_t written = 0;
+
+    pthread_mutex_lock(&system->dead_lock);
+    while (written < count && written < DEAD_LETTERS && written < system->dead_next) {
+        ret_letters[written] =
+            system->dead[(system->dead_next - 1 - written) % DEAD_LETTERS];
+        written++;
+    }
+    pthread_mutex_unlock(&system->dead_lock);
+    return written;
+}
+
+uint64_t tr_dead_count(struct tr_system *system, enum tr_dead_reason reason)
+{
+    uint64_t sum = tr__get(system->foreign->counters.dead_by[reason]);
+
+    for (uint32_t i = 0; i < system->worker_count; i++)
+        sum += tr__get(system->workers[i]->counters.dead_by[reason]);
+    return sum;
+}

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* local.c: actors on this thread: boxes without a runner, run, step; and the hand-back of a spawned state.
+ *
+ * A box made with tr_box_create is UNOWNED: its word has SCHED set, so senders queue and schedule nothing.
+ * Running or spawning it takes that over. A box without a system gets a small driven one of its own, which goes
+ * when the box and all its senders have gone. */
+#include "runtime/runtime.h"
+
+int tr_box_create(struct tr_system *system, const struct tr_type *type,
+    const struct tr_box_options *options, struct tr_box **ret_box)
+{
+    struct tr_spawn_options spawn = { .box = options != NULL ? *options
+                                                            : (struct tr_box_options){ 0 } };
+    struct tr_system *own = NULL;
+    struct tr_box *box;
+    int rc;
+
+    if (system == NULL) {
+        rc = tr__system_make(&(struct tr_system_options){ .driven = true }, NULL, &own);
+        if (rc < 0)
+            return rc;
+        own->is_private = true;
+        system = own;
+    }
+    rc = tr__box_make(system, type, NULL, &spawn, STATUS_UNOWNED, &box);
+    if (rc < 0) {
+        if (own != NULL)
+            tr_system_destroy(&own);
+        return rc;
+    }
+    tr__set(box->strong, 0);
+    tr__set(box->pins, 2); /* the caller's handle keeps the slot, whatever the actor and the senders do */
+    tr__box_launch(box);
+    *ret_box = box;
+    return 0;
+}
+
+tr_sender tr_box_sender(struct tr_box *box, const char *owner)
+{
+    struct tr__hold *hold = NULL;
+    pthread_mutex_t *lock;
+
+    tr_assert_use(
+        !(atomic_load_explicit(&box->word, memory_order_relaxed) & (WORD_SENDERLESS | WORD_GONE)),
+        "a box gives senders until its last one was dropped");
+    atomic_fetch_add_explicit(&box->strong, 1, memory_order_relaxed);
+    lock = tr__box_lock(box);
+    if (tr__get(box->owner_first) == NULL && tr__get(box->strong) == 1) {
+        tr__set(box->owner_first, owner);
+    } else {
+        hold = tr__calloc(sizeof *hold);
+        if (hold != NULL) {
+            hold->owner = owner;
+            hold->next = box->holds;
+            if (box->holds != NULL)
+                box->holds->prev = hold;
+            box->holds = hold;
+        }
+    }
+    pthread_mutex_unlock(lock);
+    if (box->system->is_private)
+        tr__private_ref(box->system);
+    return (tr_sender){ box, hold };
+}
+
+/* The caller's state, on this thread. */
+static int own(struct tr_box *box, void *state)
+{
+    uint32_t status = tr__get(box->status);
+
+    if (!box->system->driven || box->system->sim != NULL)
+        return TR_EUNSUPPORTED;
+    tr_assert_use(tr__self == NULL, "an actor is not run from inside a handler");
+    memcpy(box->state, &state, sizeof state);
+    if (!(status & STATUS_UNOWNED))
+        return 0;
+    tr_assert_use(state != NULL || box->type->state_size == 0, "an actor runs on its state");
+    tr__set(box->status,
+        (status & ~(uint32_t)STATUS_UNOWNED) | STATUS_POINTER | STATUS_EXTERNAL | STATUS_LIVE);
+    /* Nobody ever took a sender: nobody can drop the last one. */
+    if (tr__get(box->strong) == 0)
+        atomic_fetch_or_explicit(&box->word, WORD_SENDERLESS, memory_order_relaxed);
+    tr__inject(box->system, box);
+    return 0;
+}
+
+static bool is_gone(const struct tr_box *box)
+{
+    return atomic_load_explicit(&box->word, memory_order_acquire) & WORD_GONE;
+}
+
+static int end_code(const struct tr_box *box)
+{
+    return tr__get(box->status) & STATUS_ENDED_BADLY ? TR_ECRASHED : 0;
+}
+
+int tr_run(struct tr_box *box, void *state)
+{
+    int rc;
+
+    if (is_gone(box))
+        return TR_ECLOSED;
+    rc = own(box, state);
+    if (rc < 0)
+        return rc;
+    while (!is_gone(box))
+        if (tr__drive(box->system, 64) == 0 && !is_gone(box))
+            tr__drive_wait(box->system, UINT64_MAX);
+    return end_code(box);
+}
+
+int tr_step(struct tr_box *box, void *state, uint32_t messages_max)
+{
+    struct tr__worker *worker = box->system->workers[0];
+    int handled, rc;
+
+    if (is_gone(box))
+        return end_code(box) < 0 ? end_code(box) : TR_ECLOSED;
+    rc = own(box, state);
+    if (rc < 0)
+        return rc;
+    worker->step_limited = true;
+    worker->step_budget = messages_max;
+    worker->step_handled = 0;
+    while (worker->step_budget > 0 && tr__drive(box->system, 1) > 0) {
+    }
+    handled = (int)worker->step_handled;
+    worker->step_limited = false;
+    worker->step_budget = UINT32_MAX;
+    if (handled == 0 && is_gone(box))
+        return end_code(box) < 0 ? end_code(box) : TR_ECLOSED;
+    return handled;
+}
+
+void tr_box_destroy(struct tr_box **box)
+{
+    struct tr_box *b = *box;
+    struct tr_system *system;
+
+    if (b == NULL)
+        return;
+    *box = NULL;
+    system = b->system;
+    tr_assert_use(tr__self == NULL, "a box is not destroyed from inside a handler");
+    tr_assert_use(!is_gone(b) ? tr__get(b->status) & (STATUS_UNOWNED | STATUS_EXTERNAL) : true,
+        "a box that was spawned belongs to its system");
+    if (!is_gone(b)) {
+        struct tr__worker *worker = system->workers[0];
+
+        if (system->driven) {
+            tr_assert_use(tr__get(system->driver) == 0, "a box is not destroyed while it runs");
+            tr__self = worker;
+            tr__box_finish(worker, b, TR_WHY_KILLED);
+            tr__self = NULL;
+        } else {
+            tr__self = tr__foreign_enter(system);
+            tr__box_finish(tr__self, b, TR_WHY_KILLED);
+            tr__self = NULL;
+            tr__foreign_leave(system);
+        }
+    }
+    /* If no sender was ever made nobody else will let go of the slot for them. */
+    if (!(atomic_load_explicit(&b->word, memory_order_relaxed) & WORD_SENDERLESS) &&
+        tr__get(b->strong) == 0)
+        tr__box_unpin(b, 1);
+    tr__box_unpin(b, 1);
+    if (system->is_private)
+        tr__private_unref(system);
+}
+
+int tr_box_spawn(struct tr_box **box, const void *state, const struct tr_spawn_options *options)
+{
+    struct tr_box *b = *box;
+    struct tr_spawn_options none = { 0 };
+    int rc;
+
+    if (b->system->is_private)
+        return TR_EUNSUPPORTED;
+    if (!(tr__get(b->status) & STATUS_UNOWNED))
+        return TR_EBUSY;
+    rc = tr__box_adopt_state(b, state, options != NULL ? options : &none);
+    if (rc < 0)
+        return rc;
+    if (options != NULL && options->ret_done != NULL)
+        *options->ret_done = atomic_load_explicit(&b->ext, memory_order_acquire)->done;
+    *box = NULL;
+    tr__box_unpin(b, 1); /* the handle is gone */
+    if (tr__get(b->strong) == 0)
+        atomic_fetch_or_explicit(&b->word, WORD_SENDERLESS, memory_order_relaxed);
+    tr__schedule(tr__worker_of(b->system), b);
+    return 0;
+}
+
+/* ---- hand-back ------------------------------------------------------------------------------------------------- */
+
+int tr_done_wait(struct tr_done **done, void *state, enum tr_why *ret_why, uint64_t timeout_ns)
+{
+    struct tr_done *d = *done;
+    struct tr_system *system = d->system;
+    uint64_t until = timeout_ns == 0 ? UINT64_MAX : tr__now(system) + timeout_ns;
+    int rc = 0;
+
+    tr_assert_use(tr__self == NULL, "tr_done_wait is for threads that are not workers");
+    if (system->driven) {
+        while (!atomic_load_explicit(&d->ended, memory_order_acquire)) {
+            if (tr__drive(system, 64) > 0)
+                continue;
+            if (tr__get(d->ended))
+                break;
+            if (system->sim != NULL || tr__now(system) >= until)
+                return TR_ETIMEOUT;
+            tr__drive_wait(system, until);
+        }
+    } else {
+        pthread_mutex_lock(&system->end_lock);
+        while (rc == 0 && !atomic_load_explicit(&d->ended, memory_order_acquire))
+            rc = tr__end_wait(system, until);
+        pthread_mutex_unlock(&system->end_lock);
+        if (rc < 0)
+            return rc;
+    }
+    if (ret_why != NULL)
+        *ret_why = (enum tr_why)d->why;
+    if (state != NULL)
+        memcpy(state, d->state, d->type->state_size);
+    else if (d->type->finish != NULL)
+        d->type->finish(d->state);
+    tr__free(d);
+    *done = NULL;
+    return 0;
+}
+
+void tr_done_drop(struct tr_done **done)
+{
+    struct tr_done *d = *done;
+    bool ended;
+
+    if (d == NULL)
+        return;
+    *done = NULL;
+    pthread_mutex_lock(&d->system->end_lock);
+    ended = atomic_load_explicit(&d->ended, memory_order_acquire);
+    d->dropped = true;
+    pthread_mutex_unlock(&d->system->end_lock);
+    if (!ended)
+        return;
+    if (d->type->finish != NULL)
+        d->type->finish(d->state);
+    tr__free(d);
+}

@@ -1,0 +1,548 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mailbox.c: many senders, one owner, one word.
+ *
+ *   63        48 47                         6 5            0
+ *   [ count     | newest cell                | flags        ]
+ *
+ * A send is one compare-and-swap: it checks closed and capacity, puts its cell on top, counts itself and
+ * learns whether it must schedule the actor, all in one step. Cells hang newest first; the owner reads the
+ * word, turns the chain round and handles it oldest first, and leaves with one more compare-and-swap:
+ *
+ *   1. The owner's turn has SCHED set. Whoever sets it schedules the box, exactly once; only the owner
+ *      clears it, by a swap that fails if anything has arrived: no wake-up is lost.
+ *   2. The cell the word named when the owner last read it is not freed before the word names another:
+ *      newer cells point to it, and the owner stops there when it walks them.
+ *   3. The count falls at the end of a turn, by what the turn handled: taken but unhandled messages count.
+ *   4. CLOSED refuses messages, GONE refuses everything; neither is ever cleared.
+ *
+ * test/spin/mailbox.pml checks 1 and the parking of senders. */
+#include "runtime/runtime.h"
+
+#include <sched.h>
+
+/* Copies of up to 40 bytes without a call: two overlapping moves do any size in a range. */
+static inline void copy_small(void *to, const void *from, size_t size)
+{
+    unsigned char *t = to;
+    const unsigned char *f = from;
+
+    if (size > 32) {
+        memcpy(t, f, 32);
+        memcpy(t + size - 8, f + size - 8, 8);
+    } else if (size >= 16) {
+        memcpy(t, f, 16);
+        memcpy(t + size - 16, f + size - 16, 16);
+    } else if (size >= 8) {
+        memcpy(t, f, 8);
+        memcpy(t + size - 8, f + size - 8, 8);
+    } else {
+        for (size_t i = 0; i < size; i++)
+            t[i] = f[i];
+    }
+}
+
+static inline void copy_payload(void *to, const void *from, size_t size)
+{
+    if (likely(size <= CELL_INLINE))
+        copy_small(to, from, size);
+    else
+        memcpy(to, from, size);
+}
+
+void tr__schedule(struct tr__worker *worker, struct tr_box *box)
+{
+    struct tr_system *system = box->system;
+
+    if (likely(worker != NULL && worker->system == system && worker != system->foreign)) {
+        if (unlikely(system->sim != NULL))
+            tr__sim_schedule(system->sim, box);
+        else
+            tr__schedule_slow(worker, box);
+    } else {
+        tr__inject(system, box);
+    }
+}
+
+/* Put a cell on top. The count and the flags were checked by the caller in `word`; a swap that fails makes
+ * it check again. */
+static inline bool try_push(
+    struct tr_box *box, uint64_t *word, struct tr__cell *cell, uint64_t count)
+{
+    uint64_t new = ((*word & ~WORD_POINTER) + count) | (uint64_t)(uintptr_t)cell | WORD_SCHED;
+
+    cell->next = tr__word_cell(*word);
+    /* Release publishes the cell; acquire takes over the actor's state from the turn that went idle, for
+     * whoever this send schedules it on. Pairs with the swaps in actor.c. */
+    return atomic_compare_exchange_weak_explicit(
+        &box->word, word, new, memory_order_acq_rel, memory_order_relaxed);
+}
+
+/* Fast path of the commonest send: counted, room, open. */
+static inline int push(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell,
+    enum tr__push_mode mode)
+{
+    uint64_t word = atomic_load_explicit(&box->word, memory_order_relaxed);
+
+    for (;;) {
+        if (unlikely(word & (WORD_CLOSED | WORD_LOCKED) || tr__word_count(word) >= box->capacity))
+            return tr__push_slow(worker, box, cell, mode);
+        if (likely(try_push(box, &word, cell, WORD_COUNT_ONE)))
+            break;
+    }
+    tr__add(worker->counters.sent, 1);
+    if (!(word & WORD_SCHED))
+        tr__schedule(worker, box);
+    return 0;
+}
+
+/* Drop-oldest at twice the capacity: keep the newest `capacity`, under LOCKED. Amortised over the capacity
+ * sends that it makes room for. */
+static void trim(struct tr__worker *worker, struct tr_box *box, uint64_t word)
+{
+    struct tr__cell *cell, *cut = NULL;
+    uint32_t kept = 0, dropped = 0;
+
+    if (!atomic_compare_exchange_strong_explicit(&box->word, &word, word | WORD_LOCKED,
+            memory_order_acq_rel, memory_order_relaxed))
+        return;
+    for (cell = tr__word_cell(word); cell != NULL; cell = cell->next) {
+        if (cell->flags & CELL_COUNTED)
+            kept++;
+        if (kept == box->capacity) {
+            cut = cell;
+            break;
+        }
+    }
+    if (cut != NULL) {
+        struct tr__cell **link = &cut->next;
+
+        while ((cell = *link) != NULL) {
+            if (!(cell->flags & CELL_COUNTED)) {
+                link = &cell->next;
+                continue;
+            }
+            *link = cell->next;
+            dropped++;
+            tr__dead_letter(worker, box, cell, TR_DEAD_DROPPED, TR_EFULL);
+        }
+    }
+    /* Nobody else changes the pointer or the count while LOCKED is set, but flags may have come. */
+    atomic_fetch_sub_explicit(
+        &box->word, WORD_LOCKED + dropped * WORD_COUNT_ONE, memory_order_acq_rel);
+}
+
+static int full_by_policy(struct tr__worker *worker, struct tr_box *box, uint64_t word,
+    struct tr__cell *cell, enum tr__push_mode mode)
+{
+    uint32_t count = tr__word_count(word);
+
+    switch ((enum tr_full)box->full) {
+    case TR_FULL_WAIT:
+        if (mode == PUSH_WAIT && count < box->capacity_hard && worker == tr__self &&
+            worker->ctx.box != NULL) {
+            if (worker->ctx.box != box) {
+                worker->ctx.park_on = box;
+                worker->ctx.after |= AFTER_PARK;
+            }
+            return 0;
+        }
+        return TR_EFULL;
+    case TR_FULL_FAIL:
+        return TR_EFULL;
+    case TR_FULL_DROP_NEWEST:
+        if (mode == PUSH_TRY)
+            return TR_EFULL;
+        tr__add(worker->counters.sent, 1);
+        tr__dead_letter(worker, box, cell, TR_DEAD_DROPPED, TR_EFULL);
+        return 1;
+    case TR_FULL_DROP_OLDEST:
+        if (mode == PUSH_TRY)
+            return TR_EFULL;
+        if (count < box->capacity_hard)
+            return 0;
+        trim(worker, box, word);
+        return 2;
+    }
+    return TR_EFULL;
+}
+
+int tr__push_slow(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell,
+    enum tr__push_mode mode)
+{
+    uint64_t word = atomic_load_explicit(&box->word, memory_order_acquire);
+    bool counted = mode != PUSH_FREE;
+    bool checked = mode == PUSH_WAIT || mode == PUSH_TRY;
+    uint64_t refuse = counted ? WORD_CLOSED | WORD_GONE : WORD_GONE;
+
+    for (;;) {
+        if (word & refuse)
+            return TR_ECLOSED;
+        if (word & WORD_LOCKED) {
+            sched_yield();
+            word = atomic_load_explicit(&box->word, memory_order_acquire);
+            continue;
+        }
+        if (checked && tr__word_count(word) >= box->capacity) {
+            int rc = full_by_policy(worker, box, word, cell, mode);
+
+            if (rc < 0)
+                return rc;
+            if (rc == 1)
+                return 0;
+            if (rc == 2) {
+                word = atomic_load_explicit(&box->word, memory_order_acquire);
+                continue;
+            }
+        }
+        if (try_push(box, &word, cell, counted && mode != PUSH_RESERVED ? WORD_COUNT_ONE : 0))
+            break;
+    }
+    if (counted && mode != PUSH_FORCE) /* a moved message was sent before */
+        tr__add(worker->counters.sent, 1);
+    if (!(word & WORD_SCHED))
+        tr__schedule(worker, box);
+    return 0;
+}
+
+/* ---- what the runtime itself sends ------------------------------------------------------------------- */
+
+struct tr__cell *tr__event_cell(struct tr_system *system, enum tr__cell_kind kind, uint32_t tag,
+    uint64_t opt, const void *payload, size_t size)
+{
+    struct tr__worker *worker = tr__worker_of(system);
+    struct tr__worker *cache = worker != NULL ? worker : tr__foreign_enter(system);
+    struct tr__cell *cell = tr__cell_new(cache, size);
+
+    if (worker == NULL)
+        tr__foreign_leave(system);
+    if (cell == NULL)
+        return NULL;
+    cell->kind = (uint8_t)kind;
+    cell->flags = kind == CELL_OP ? TR_CONTROL : TR_INTERACTIVE;
+    cell->sequence = 0;
+    cell->tag = tag;
+    cell->opt = opt;
+    if (size > 0)
+        memcpy(cell->payload, payload, size);
+    return cell;
+}
+
+int tr__push_event(struct tr_box *box, struct tr__cell *cell)
+{
+    struct tr_system *system = box->system;
+    struct tr__worker *worker = tr__worker_of(system);
+    uint64_t word = atomic_load_explicit(&box->word, memory_order_relaxed);
+
+    for (;;) {
+        if (word & WORD_GONE)
+            return TR_ECLOSED;
+        if (word & WORD_LOCKED) {
+            sched_yield();
+            word = atomic_load_explicit(&box->word, memory_order_relaxed);
+            continue;
+        }
+        if (try_push(box, &word, cell, 0))
+            break;
+    }
+    if (!(word & WORD_SCHED))
+        tr__schedule(worker, box);
+    return 0;
+}
+
+static void cell_release(struct tr_system *system, struct tr__cell *cell)
+{
+    struct tr__worker *worker = tr__worker_of(system);
+
+    if (worker != NULL) {
+        tr__cell_free(worker, cell);
+    } else {
+        tr__cell_free(tr__foreign_enter(system), cell);
+        tr__foreign_leave(system);
+    }
+}
+
+int tr__push_op(struct tr_box *box, enum tr__op op, const void *payload, size_t size)
+{
+    struct tr__cell *cell =
+        tr__event_cell(box->system, CELL_OP, 0, (uint64_t)op, payload, size);
+    int rc;
+
+    if (cell == NULL)
+        return TR_ENOMEM;
+    rc = tr__push_event(box, cell);
+    if (rc < 0)
+        cell_release(box->system, cell);
+    return rc;
+}
+
+void tr__dead_letter(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell,
+    enum tr_dead_reason reason, int ask_status)
+{
+    bool is_message = cell->kind <= CELL_ASK_RECORD;
+
+    if (is_message) {
+        if (reason != TR_DEAD_CRASHED || !(cell->flags & CELL_REPLIED))
+            tr__ask_answer_cell(worker, cell, ask_status, NULL, 0);
+        tr__dead_record(box->system, box, cell, reason);
+        /* A message its handler failed on was the handler's: what it owned is not known here. */
+        if (reason != TR_DEAD_CRASHED && box->type->message_drop != NULL)
+            box->type->message_drop(cell->payload);
+        tr__add(worker->counters.dead, 1);
+        tr__add(worker->counters.dead_by[reason], 1);
+        /* Senders drop too, so this one is not only the owner's. */
+        atomic_fetch_add_explicit(&box->dropped, 1, memory_order_relaxed);
+    } else if (cell->kind == CELL_WORK) {
+        tr__work_dropped((struct tr__work *)(uintptr_t)cell->opt);
+    } else if (cell->kind == CELL_NET) {
+        void *bytes;
+
+        memcpy(&bytes, cell->payload, sizeof bytes);
+        tr__free(bytes);
+    }
+    tr__cell_free(worker, cell);
+}
+
+/* ---- the public sends ---------------------------------------------------------------------------------- */
+
+static bool size_is_right(const struct tr_box *box, size_t size)
+{
+    if (likely(box->message_size != UINT16_MAX))
+        return box->message_size == size;
+    return box->type->message_size == size;
+}
+
+static inline uint64_t deadline_of(
+    const struct tr_box *box, const struct tr__worker *worker, uint64_t timeout_ns)
+{
+    uint64_t deadline = worker != NULL ? worker->ctx.deadline_ns : 0;
+    uint64_t until;
+
+    if (unlikely(tr__get(box->status) & STATUS_EXPIRES)) {
+        pthread_mutex_t *lock = tr__box_lock(box); /* the ext goes when the actor ends */
+        const struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
+
+        if (ext != NULL && (timeout_ns == 0 || ext->age_ns_max < timeout_ns))
+            timeout_ns = ext->age_ns_max;
+        pthread_mutex_unlock(lock);
+    }
+    if (timeout_ns != 0) {
+        until = tr__now(box->system) + timeout_ns;
+        if (deadline == 0 || until < deadline)
+            deadline = until;
+    }
+    return deadline;
+}
+
+static int tell(struct tr__worker *worker, tr_sender to, const void *message, size_t size,
+    enum tr_lane lane, uint64_t timeout_ns, enum tr__push_mode mode, bool foreign)
+{
+    struct tr_box *box = to.box;
+    struct tr__cell *cell;
+    uint64_t deadline = deadline_of(box, foreign ? NULL : worker, timeout_ns);
+    int rc;
+
+    cell = tr__cell_new(worker, size);
+    if (unlikely(cell == NULL))
+        return TR_ENOMEM;
+    cell->kind = CELL_TELL;
+    cell->flags = (uint8_t)(lane == TR_CONTROL ? TR_CONTROL : (unsigned)lane | CELL_COUNTED);
+    if (unlikely(deadline != 0)) {
+        cell->flags |= CELL_DEADLINE;
+        cell->opt = deadline;
+    }
+    copy_payload(cell->payload, message, size);
+    if (unlikely(lane == TR_CONTROL)) {
+        /* Refused when closed, like any message, but never for want of room. */
+        if (atomic_load_explicit(&box->word, memory_order_relaxed) & WORD_CLOSED)
+            rc = TR_ECLOSED;
+        else
+            rc = tr__push_slow(worker, box, cell, PUSH_FREE);
+        if (rc == 0)
+            tr__add(worker->counters.sent, 1);
+    } else {
+        rc = push(worker, box, cell, mode);
+    }
+    if (unlikely(rc < 0))
+        tr__cell_free(worker, cell);
+    return rc;
+}
+
+static int tell_any(tr_sender to, const void *message, size_t size,
+    const struct tr_send_options *options, enum tr__push_mode mode)
+{
+    enum tr_lane lane = options != NULL ? options->lane : TR_INTERACTIVE;
+    uint64_t timeout_ns = options != NULL ? options->timeout_ns : 0;
+    struct tr_system *system;
+    struct tr__worker *worker;
+    int rc;
+
+    if (unlikely(to.box == NULL))
+        return TR_ECLOSED;
+    if (unlikely(!size_is_right(to.box, size)))
+        return TR_EINVAL;
+    system = to.box->system;
+    worker = tr__worker_of(system);
+    if (likely(worker != NULL))
+        return tell(worker, to, message, size, lane, timeout_ns, mode, false);
+    worker = tr__foreign_enter(system);
+    rc = tell(worker, to, message, size, lane, timeout_ns, mode, true);
+    tr__foreign_leave(system);
+    return rc;
+}
+
+int tr_tell(tr_sender to, const void *message, size_t size)
+{
+    struct tr__worker *worker = tr__self;
+    struct tr_box *box = to.box;
+    struct tr__cell *cell;
+    int rc;
+
+    if (unlikely(box == NULL || worker == NULL || worker->system != box->system ||
+            box->message_size != size || size > CELL_INLINE || worker->ctx.deadline_ns != 0 ||
+            tr__get(box->status) & STATUS_EXPIRES))
+        return tell_any(to, message, size, NULL, PUSH_WAIT);
+    cell = tr__cell_new(worker, size);
+    if (unlikely(cell == NULL))
+        return TR_ENOMEM;
+    cell->kind = CELL_TELL;
+    cell->flags = TR_INTERACTIVE | CELL_COUNTED;
+    copy_small(cell->payload, message, size);
+    rc = push(worker, box, cell, PUSH_WAIT);
+    if (unlikely(rc < 0))
+        tr__cell_free(worker, cell);
+    return rc;
+}
+
+int tr_tell_with(
+    tr_sender to, const void *message, size_t size, const struct tr_send_options *options)
+{
+    return tell_any(to, message, size, options, PUSH_WAIT);
+}
+
+int tr_try_tell(tr_sender to, const void *message, size_t size)
+{
+    return tell_any(to, message, size, NULL, PUSH_TRY);
+}
+
+int tr_self_tell(struct tr_context *ctx, const void *message, size_t size)
+{
+    /* No sender is needed: the box cannot go while its own handler runs. */
+    return tell_any((tr_sender){ ctx->box, NULL }, message, size, NULL, PUSH_WAIT);
+}
+
+int tr_tell_wait(tr_sender to, const void *message, size_t size, uint64_t timeout_ns)
+{
+    struct tr__waiter waiter = { 0 };
+    uint64_t until = UINT64_MAX, now;
+    int rc;
+
+    tr_assert_use(tr__self == NULL, "tr_tell_wait is for threads that are not workers");
+    for (;;) {
+        rc = tell_any(to, message, size, NULL, PUSH_TRY);
+        if (rc != TR_EFULL)
+            return rc;
+        now = tr__now(to.box->system);
+        if (timeout_ns != 0 && until == UINT64_MAX)
+            until = now + timeout_ns;
+        if (now >= until)
+            return TR_ETIMEOUT;
+        if (to.box->system->driven) {
+            /* Nobody else would make room. */
+            if (tr__drive(to.box->system, 64) == 0)
+                tr__drive_wait(to.box->system, until);
+            continue;
+        }
+        tr__set(waiter.woken, 0);
+        tr__waiter_thread_add(to.box, &waiter);
+        if (!tr__get(waiter.woken))
+            tr__futex_wait(&waiter.woken, 0, until == UINT64_MAX ? 0 : until - now);
+        tr__waiter_thread_remove(&waiter);
+    }
+}
+
+/* ---- reserved slots ------------------------------------------------------------------------------------- */
+
+int tr_reserve(tr_sender to, size_t size, struct tr_slot *ret_slot)
+{
+    struct tr_box *box = to.box;
+    struct tr_system *system;
+    struct tr__worker *worker;
+    struct tr__cell *cell;
+    uint64_t word;
+
+    if (box == NULL)
+        return TR_ECLOSED;
+    if (!size_is_right(box, size))
+        return TR_EINVAL;
+    system = box->system;
+    worker = tr__worker_of(system);
+    cell = tr__cell_new(worker != NULL ? worker : tr__foreign_enter(system), size);
+    if (worker == NULL)
+        tr__foreign_leave(system);
+    if (cell == NULL)
+        return TR_ENOMEM;
+    word = atomic_load_explicit(&box->word, memory_order_relaxed);
+    for (;;) {
+        int rc = word & WORD_CLOSED ? TR_ECLOSED
+            : tr__word_count(word) >= box->capacity ? TR_EFULL
+                                                     : 0;
+        if (rc < 0) {
+            cell_release(system, cell);
+            return rc;
+        }
+        if (word & WORD_LOCKED) {
+            sched_yield();
+            word = atomic_load_explicit(&box->word, memory_order_relaxed);
+        } else if (atomic_compare_exchange_weak_explicit(&box->word, &word, word + WORD_COUNT_ONE,
+                       memory_order_acq_rel, memory_order_relaxed)) {
+            break;
+        }
+    }
+    cell->kind = CELL_TELL;
+    cell->flags = TR_INTERACTIVE | CELL_COUNTED;
+    *ret_slot = (struct tr_slot){ .message = cell->payload, .to = to, .cell = cell };
+    return 0;
+}
+
+int tr_slot_commit(struct tr_slot *slot)
+{
+    struct tr__cell *cell = slot->cell;
+    struct tr_box *box = slot->to.box;
+    struct tr__worker *worker;
+    uint64_t deadline;
+    int rc;
+
+    tr_assert_use(cell != NULL, "a slot is committed or cancelled once");
+    worker = tr__worker_of(box->system);
+    deadline = deadline_of(box, worker, 0);
+    if (deadline != 0) {
+        cell->flags |= CELL_DEADLINE;
+        cell->opt = deadline;
+    }
+    rc = tr__push_slow(worker != NULL ? worker : tr__foreign_enter(box->system), box, cell,
+        PUSH_RESERVED);
+    if (worker == NULL)
+        tr__foreign_leave(box->system);
+    if (rc == 0)
+        *slot = (struct tr_slot){ 0 };
+    return rc;
+}
+
+void tr_slot_cancel(struct tr_slot *slot)
+{
+    struct tr_box *box = slot->to.box;
+    uint64_t word;
+
+    if (slot->cell == NULL)
+        return;
+    word = atomic_load_explicit(&box->word, memory_order_relaxed);
+    /* An ended box has given up counting. */
+    while (!(word & WORD_GONE) &&
+        !atomic_compare_exchange_weak_explicit(&box->word, &word, word - WORD_COUNT_ONE,
+            memory_order_acq_rel, memory_order_relaxed)) {
+    }
+    if (word & WORD_WAITERS)
+        tr__unpark_all(tr__worker_of(box->system), box);
+    cell_release(box->system, slot->cell);
+    *slot = (struct tr_slot){ 0 };
+}

@@ -1,0 +1,597 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* registry.c: key → actor, with the races of start and end decided by one lock per shard.
+ *
+ *   1. An entry is in its shard from the moment its box is made until the box has finished. Making and inserting
+ *      happen under the shard's lock: there is one winner. Nobody waits: the box takes messages while its start
+ *      still runs.
+ *   2. The registry holds one strong sender of every box it lists, so a box is idle when it has exactly one.
+ *      Senders are given out under the shard's lock; passivation is decided under it too, by the actor itself in
+ *      its own turn, when there is one sender, no message and nothing outstanding. From then on the entry is
+ *      STOPPING.
+ *   3. Who asks for a key that is STOPPING gets the successor's box, made at once and started when its
+ *      predecessor has finished: never two that run. Messages left in the box of an actor that stopped for
+ *      another reason are moved to the successor.
+ *
+ * test/spin/registry.pml checks 1 to 3. */
+#include "runtime/runtime.h"
+
+#include <stdio.h>
+
+enum { SHARDS = 16, BUCKETS_FIRST = 64, EVICT_TRIES = 8 };
+
+struct tr__registry_entry {
+    struct tr__registry_entry *next; /* in its bucket */
+    struct tr__link lru;             /* in its shard: the latest used last */
+    struct tr_registry *registry;
+    uint64_t hash;
+    struct tr_box *box;
+    tr_sender keep; /* the registry's own sender of box */
+    struct tr_box *successor;
+    tr_sender successor_keep;
+    bool stopping;
+    uint64_t seen_handled; /* by the sweep */
+    uint64_t idle_since_ns;
+    size_t key_size;
+    unsigned char key[];
+};
+
+struct shard {
+    pthread_mutex_t lock;
+    struct tr__registry_entry **buckets;
+    uint32_t bucket_count, entry_count;
+    struct tr__link lru;
+};
+
+struct tr_registry {
+    struct tr_system *system;
+    struct tr_registry_options options;
+    char *name;
+    struct shard shards[SHARDS];
+    _Atomic uint32_t live;
+    _Atomic bool closing;
+    tr_sender sweeper;
+};
+
+static uint64_t hash_of(const void *key, size_t size)
+{
+    const unsigned char *at = key;
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ at[i]) * UINT64_C(0x100000001b3);
+    return hash ^ hash >> 29;
+}
+
+static struct shard *shard_of(struct tr_registry *registry, uint64_t hash)
+{
+    return &registry->shards[hash % SHARDS];
+}
+
+/* ---- the table, under the shard's lock ---------------------------------------------------------------------------- */
+
+static struct tr__registry_entry **find(
+    struct shard *shard, uint64_t hash, const void *key, size_t size)
+{
+    struct tr__registry_entry **at = &shard->buckets[hash / SHARDS % shard->bucket_count];
+
+    while (*at != NULL &&
+        !((*at)->hash == hash && (*at)->key_size == size && memcmp((*at)->key, key, size) == 0))
+        at = &(*at)->next;
+    return at;
+}
+
+static void grow(struct shard *shard)
+{
+    uint32_t count = shard->bucket_count * 2;
+    struct tr__registry_entry **buckets = tr__calloc(count * sizeof(*buckets));
+
+    if (buckets == NULL)
+        return; /* longer chains, nothing worse */
+    for (uint32_t i = 0; i < shard->bucket_count; i++)
+        while (shard->buckets[i] != NULL) {
+            struct tr__registry_entry *entry = shard->buckets[i];
+            struct tr__registry_entry **at = &buckets[entry->hash / SHARDS % count];
+
+            shard->buckets[i] = entry->next;
+            entry->next = *at;
+            *at = entry;
+        }
+    tr__free(shard->buckets);
+    shard->buckets = buckets;
+    shard->bucket_count = count;
+}
+
+static void remove_entry(struct shard *shard, struct tr__registry_entry *entry)
+{
+    struct tr__registry_entry **at = find(shard, entry->hash, entry->key, entry->key_size);
+
+    tr_assert(*at == entry);
+    *at = entry->next;
+    shard->entry_count--;
+    tr__list_remove(&entry->lru);
+}
+
+/* ---- making actors ---------------------------------------------------------------------------------------------------- */
+
+static int make_box(struct tr_registry *registry, struct tr__registry_entry *entry, bool waiting,
+    struct tr_box **ret_box, tr_sender *ret_keep)
+{
+    const struct tr_registry_options *o = &registry->options;
+    struct tr_spawn_options spawn = { .box = o->box, .grace_ns = o->grace_ns };
+    unsigned char small[512];
+    void *state = o->type->state_size <= sizeof small ? small : tr__alloc(o->type->state_size);
+    struct tr_box *box;
+    struct tr__ext *ext;
+    int rc = 0;
+
+    if (state == NULL)
+        return TR_ENOMEM;
+    memset(state, 0, o->type->state_size);
+    if (o->make != NULL)
+        rc = o->make(o->data, entry->key, entry->key_size, state);
+    if (rc >= 0)
+        rc = tr__box_make(registry->system, o->type, state, &spawn,
+            STATUS_REGISTERED | (waiting ? STATUS_WAITING : 0), &box);
+    if (rc >= 0) {
+        ext = tr__ext_get(box);
+        if (ext == NULL) {
+            tr__box_discard(box);
+            rc = TR_ENOMEM;
+        } else {
+            ext->entry = entry;
+        }
+    }
+    if (state != small)
+        tr__free(state);
+    if (rc < 0)
+        return rc;
+    tr__set(box->owner_first, "its registry");
+    atomic_store_explicit(&box->strong, 1, memory_order_release);
+    if (waiting)
+        atomic_fetch_or_explicit(&box->word, WORD_SCHED, memory_order_relaxed);
+    *ret_box = box;
+    *ret_keep = (tr_sender){ box, NULL };
+    atomic_fetch_add_explicit(&registry->live, 1, memory_order_relaxed);
+    tr__box_launch(box);
+    return 0;
+}
+
+static bool looks_idle(const struct tr_box *box)
+{
+    uint64_t word = atomic_load_explicit(&box->word, memory_order_relaxed);
+
+    return tr__get(box->strong) == 1 && tr__get(box->asks) == 0 &&
+        !(word & (WORD_SCHED | WORD_POINTER)) && tr__word_count(word) == 0;
+}
+
+/* Over the limit: ask the longest idle of this shard to end. */
+static bool evict(struct shard *shard)
+{
+    struct tr__link *link = shard->lru.next;
+
+    for (uint32_t i = 0; i < EVICT_TRIES && link != &shard->lru; i++, link = link->next) {
+        struct tr__registry_entry *entry =
+            tr__container(link, struct tr__registry_entry, lru);
+
+        if (!entry->stopping && looks_idle(entry->box)) {
+            tr__push_op(entry->box, OP_PASSIVATE, NULL, 0);
+            return true;
+        }
+    }
+    return false;
+}
+
+static int insert(struct tr_registry *registry, struct shard *shard, uint64_t hash,
+    const void *key, size_t key_size, struct tr__registry_entry **ret_entry)
+{
+    uint32_t max = registry->options.live_max;
+    struct tr__registry_entry *entry, **at;
+    int rc;
+
+    if (tr__get(registry->closing))
+        return TR_ECLOSED;
+    if (max != 0 && tr__get(registry->live) >= max && !evict(shard)) {
+        /* This shard has nothing idle; another may. One look each, never two locks at once is what keeps
+         * this free of deadlock, so only shards whose lock is free are tried. */
+        bool found = false;
+
+        for (uint32_t i = 0; i < SHARDS && !found; i++) {
+            struct shard *other = &registry->shards[i];
+
+            if (other == shard || pthread_mutex_trylock(&other->lock) != 0)
+                continue;
+            found = evict(other);
+            pthread_mutex_unlock(&other->lock);
+        }
+        if (!found)
+            return TR_EFULL;
+    }
+    entry = tr__calloc(sizeof *entry + key_size);
+    if (entry == NULL)
+        return TR_ENOMEM;
+    entry->registry = registry;
+    entry->hash = hash;
+    entry->key_size = key_size;
+    memcpy(entry->key, key, key_size);
+    tr__list_init(&entry->lru);
+    rc = make_box(registry, entry, false, &entry->box, &entry->keep);
+    if (rc < 0) {
+        tr__free(entry);
+        return rc;
+    }
+    if (shard->entry_count > 2 * shard->bucket_count)
+        grow(shard);
+    at = find(shard, hash, key, key_size);
+    tr_assert(*at == NULL);
+    *at = entry;
+    shard->entry_count++;
+    tr__list_add(&shard->lru, &entry->lru);
+    *ret_entry = entry;
+    return 0;
+}
+
+/* The box to send to now, under the lock: the actor's, or its successor's. */
+static int box_for_sending(struct tr__registry_entry *entry, bool make, tr_sender *ret_raw)
+{
+    int rc;
+
+    if (!entry->stopping) {
+        *ret_raw = entry->keep;
+        return 0;
+    }
+    if (entry->successor == NULL) {
+        if (!make)
+            return TR_ENOENT;
+        rc = make_box(entry->registry, entry, true, &entry->successor, &entry->successor_keep);
+        if (rc < 0)
+            return rc;
+    }
+    *ret_raw = entry->successor_keep;
+    return 0;
+}
+
+/* ---- the public calls --------------------------------------------------------------------------------------------------- */
+
+static int get(struct tr_registry *registry, const void *key, size_t key_size, bool make,
+    const char *owner, tr_sender *ret_sender)
+{
+    uint64_t hash = hash_of(key, key_size);
+    struct shard *shard = shard_of(registry, hash);
+    struct tr__registry_entry *entry;
+    tr_sender raw;
+    int rc = 0;
+
+    pthread_mutex_lock(&shard->lock);
+    entry = *find(shard, hash, key, key_size);
+    if (entry == NULL)
+        rc = make ? insert(registry, shard, hash, key, key_size, &entry) : TR_ENOENT;
+    if (rc == 0)
+        rc = box_for_sending(entry, make, &raw);
+    if (rc == 0) {
+        *ret_sender = tr_sender_clone(raw, owner);
+        tr__list_remove(&entry->lru);
+        tr__list_add(&shard->lru, &entry->lru);
+    }
+    pthread_mutex_unlock(&shard->lock);
+    return rc;
+}
+
+int tr_registry_get(struct tr_registry *registry, const void *key, size_t key_size,
+    const char *owner, tr_sender *ret_sender)
+{
+    return get(registry, key, key_size, true, owner, ret_sender);
+}
+
+int tr_registry_find(struct tr_registry *registry, const void *key, size_t key_size,
+    const char *owner, tr_sender *ret_sender)
+{
+    return get(registry, key, key_size, false, owner, ret_sender);
+}
+
+int tr_registry_tell(struct tr_registry *registry, const void *key, size_t key_size,
+    const void *message, size_t size)
+{
+    tr_sender sender;
+    int rc;
+
+    do {
+        rc = get(registry, key, key_size, true, "tr_registry_tell", &sender);
+        if (rc < 0)
+            return rc;
+        rc = tr_tell(sender, message, size);
+        tr_sender_drop(&sender);
+        /* Closed between the two: by now the entry says so, and a successor is made. */
+    } while (rc == TR_ECLOSED && !tr__get(registry->closing));
+    return rc;
+}
+
+uint32_t tr_registry_live(const struct tr_registry *registry)
+{
+    return tr__get(registry->live);
+}
+
+/* ---- called by the actors -------------------------------------------------------------------------------------------------- */
+
+/* In the turn of the actor: may it end now? If so the entry is STOPPING from here on. */
+bool tr__registry_may_end(struct tr_box *box, struct tr__registry_entry *entry, bool force)
+{
+    struct shard *shard = shard_of(entry->registry, entry->hash);
+    struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
+    uint64_t word;
+    bool may;
+
+    pthread_mutex_lock(&shard->lock);
+    word = atomic_load_explicit(&box->word, memory_order_acquire);
+    may = force ||
+        (tr__get(box->strong) == 1 && tr__get(box->asks) == 0 && ext->keeps == 0 &&
+            tr__word_cell(word) == NULL && box->fifo == NULL && ext->stash == NULL &&
+            ext->background == NULL);
+    if (may && entry->box == box)
+        entry->stopping = true;
+    pthread_mutex_unlock(&shard->lock);
+    return may;
+}
+
+bool tr__registry_is_closing(const struct tr__registry_entry *entry)
+{
+    return tr__get(entry->registry->closing);
+}
+
+/* A message left in the box of an actor that ended: its successor's now. False: nobody will be. */
+bool tr__registry_adopt(struct tr__worker *worker, struct tr__registry_entry *entry,
+    struct tr_box *from, struct tr__cell *cell)
+{
+    struct shard *shard = shard_of(entry->registry, entry->hash);
+    tr_sender raw;
+    bool adopted = false;
+
+    pthread_mutex_lock(&shard->lock);
+    if (entry->box == from && !tr__get(entry->registry->closing) &&
+        !tr__get(worker->system->ending)) {
+        entry->stopping = true;
+        if (box_for_sending(entry, true, &raw) == 0)
+            adopted = tr__push_slow(worker, raw.box, cell, PUSH_FORCE) == 0;
+    }
+    pthread_mutex_unlock(&shard->lock);
+    return adopted;
+}
+
+/* The box has finished. */
+void tr__registry_ended(struct tr__worker *worker, struct tr_box *box,
+    struct tr__registry_entry *entry)
+{
+    struct tr_registry *registry = entry->registry;
+    struct shard *shard = shard_of(registry, entry->hash);
+    struct tr_box *start = NULL;
+    tr_sender keep = { 0 };
+    bool last = false;
+
+    (void)worker;
+    pthread_mutex_lock(&shard->lock);
+    if (entry->box == box) {
+        keep = entry->keep;
+        if (entry->successor != NULL) {
+            start = entry->box = entry->successor;
+            entry->keep = entry->successor_keep;
+            entry->successor = NULL;
+            entry->successor_keep = (tr_sender){ 0 };
+            entry->stopping = false;
+            entry->idle_since_ns = 0;
+        } else {
+            remove_entry(shard, entry);
+            last = true;
+        }
+    } else if (entry->successor == box) {
+        /* A successor that never ran: the system ends. */
+        keep = entry->successor_keep;
+        entry->successor = NULL;
+        entry->successor_keep = (tr_sender){ 0 };
+    }
+    if (start != NULL)
+        tr__push_op(start, OP_START_SUCCESSOR, NULL, 0);
+    pthread_mutex_unlock(&shard->lock);
+    tr_sender_drop(&keep);
+    if (last)
+        tr__free(entry);
+    /* The last touch of the registry: tr_registry_close may free it now. */
+    atomic_fetch_sub_explicit(&registry->live, 1, memory_order_release);
+}
+
+void tr_registry_keep(struct tr_context *ctx)
+{
+    struct tr__ext *ext = tr__ext_get(ctx->box);
+
+    if (ext != NULL)
+        ext->keeps++;
+}
+
+void tr_registry_release(struct tr_context *ctx)
+{
+    struct tr__ext *ext = tr__ext_get(ctx->box);
+
+    tr_assert_use(ext != NULL && ext->keeps > 0, "what is released was kept");
+    ext->keeps--;
+}
+
+const void *tr_registry_key(const struct tr_context *ctx, size_t *ret_size)
+{
+    const struct tr__ext *ext = atomic_load_explicit(&ctx->box->ext, memory_order_acquire);
+
+    if (ext == NULL || ext->entry == NULL)
+        return NULL;
+    if (ret_size != NULL)
+        *ret_size = ext->entry->key_size;
+    return ext->entry->key;
+}
+
+/* ---- the sweep ------------------------------------------------------------------------------------------------------------------ */
+
+struct sweeper {
+    struct tr_registry *registry;
+};
+
+static void sweep(struct tr_registry *registry, uint64_t now)
+{
+    for (uint32_t i = 0; i < SHARDS; i++) {
+        struct shard *shard = &registry->shards[i];
+
+        pthread_mutex_lock(&shard->lock);
+        for (struct tr__link *link = shard->lru.next; link != &shard->lru; link = link->next) {
+            struct tr__registry_entry *entry =
+                tr__container(link, struct tr__registry_entry, lru);
+            uint64_t handled = tr__get(entry->box->handled);
+
+            if (entry->stopping)
+                continue;
+            if (!looks_idle(entry->box) || handled != entry->seen_handled ||
+                entry->idle_since_ns == 0) {
+                entry->seen_handled = handled;
+                entry->idle_since_ns = now;
+            } else if (now - entry->idle_since_ns >= registry->options.idle_ns) {
+                tr__push_op(entry->box, OP_PASSIVATE, NULL, 0);
+                entry->idle_since_ns = now;
+            }
+        }
+        pthread_mutex_unlock(&shard->lock);
+    }
+}
+
+static int sweeper_start(void *state, struct tr_context *ctx)
+{
+    struct sweeper *self = state;
+    uint64_t period = self->registry->options.idle_ns / 2;
+
+    return tr_every(ctx, period < 1000000 ? 1000000 : period, 0, NULL);
+}
+
+static enum tr_next sweeper_handle(void *state, struct tr_context *ctx, void *message)
+{
+    (void)state;
+    (void)ctx;
+    (void)message;
+    return TR_GO;
+}
+
+static enum tr_next sweeper_event(
+    void *state, struct tr_context *ctx, const struct tr_event *event)
+{
+    struct sweeper *self = state;
+
+    if (event->kind == TR_EVENT_TIMER && !tr__get(self->registry->closing))
+        sweep(self->registry, tr_now_ns(ctx));
+    return TR_GO;
+}
+
+static const struct tr_type sweeper_type = {
+    .name = "registry-sweep",
+    .state_size = sizeof(struct sweeper),
+    .start = sweeper_start,
+    .handle = sweeper_handle,
+    .event = sweeper_event,
+};
+
+/* ---- making and closing --------------------------------------------------------------------------------------------------------- */
+
+static void registry_free(struct tr_registry *registry)
+{
+    for (uint32_t i = 0; i < SHARDS; i++) {
+        tr__free(registry->shards[i].buckets);
+        pthread_mutex_destroy(&registry->shards[i].lock);
+    }
+    tr__free(registry->name);
+    tr__free(registry);
+}
+
+int tr_registry_create(struct tr_system *system, const struct tr_registry_options *options,
+    struct tr_registry **ret_registry)
+{
+    struct tr_registry *registry;
+    bool ok = true;
+    int rc = 0;
+
+    if (options->type == NULL || options->type->handle == NULL)
+        return TR_EINVAL;
+    registry = tr__calloc(sizeof *registry);
+    if (registry == NULL)
+        return TR_ENOMEM;
+    registry->system = system;
+    registry->options = *options;
+    for (uint32_t i = 0; i < SHARDS; i++) {
+        struct shard *shard = &registry->shards[i];
+
+        pthread_mutex_init(&shard->lock, NULL);
+        tr__list_init(&shard->lru);
+        shard->bucket_count = BUCKETS_FIRST;
+        shard->buckets = tr__calloc(BUCKETS_FIRST * sizeof(*shard->buckets));
+        ok = ok && shard->buckets != NULL;
+    }
+    if (!ok)
+        rc = TR_ENOMEM;
+    if (rc == 0 && options->idle_ns != 0) {
+        struct sweeper state = { registry };
+
+        rc = tr_spawn(system, &sweeper_type, &state,
+            &(struct tr_spawn_options){ .owner = "its registry" }, &registry->sweeper);
+    }
+    if (rc < 0) {
+        registry_free(registry);
+        return rc;
+    }
+    *ret_registry = registry;
+    return 0;
+}
+
+int tr_registry_close(struct tr_registry **registry, uint64_t timeout_ns)
+{
+    struct tr_registry *r = *registry;
+    struct tr_system *system = r->system;
+    uint64_t until = timeout_ns == 0 ? UINT64_MAX : tr__now(system) + timeout_ns;
+    int rc = 0;
+
+    tr_assert_use(tr__self == NULL, "a registry is closed by a thread that is not a worker");
+    tr__set(r->closing, true);
+    if (r->sweeper.box != NULL) {
+        tr_sender sweeper = tr_sender_clone(r->sweeper, "tr_registry_close");
+
+        tr_stop(tr_sender_weaken(r->sweeper));
+        tr_sender_drop(&r->sweeper);
+        rc = tr_sender_wait_closed(sweeper, 0);
+        tr_sender_drop(&sweeper);
+    }
+    for (uint32_t i = 0; i < SHARDS; i++) {
+        struct shard *shard = &r->shards[i];
+
+        pthread_mutex_lock(&shard->lock);
+        for (struct tr__link *link = shard->lru.next; link != &shard->lru; link = link->next) {
+            struct tr__registry_entry *entry =
+                tr__container(link, struct tr__registry_entry, lru);
+
+            tr__push_op(entry->box, OP_PASSIVATE, NULL, 0);
+            if (entry->successor != NULL)
+                tr__push_op(entry->successor, OP_PASSIVATE, NULL, 0);
+        }
+        pthread_mutex_unlock(&shard->lock);
+    }
+    if (system->driven) {
+        while (atomic_load_explicit(&r->live, memory_order_acquire) > 0 && rc == 0) {
+            if (tr__drive(system, 64) > 0)
+                continue;
+            if (atomic_load_explicit(&r->live, memory_order_acquire) == 0)
+                break;
+            if (system->sim != NULL || tr__now(system) >= until)
+                rc = TR_ETIMEOUT;
+            else
+                tr__drive_wait(system, until);
+        }
+    } else {
+        pthread_mutex_lock(&system->end_lock);
+        while (rc == 0 && atomic_load_explicit(&r->live, memory_order_acquire) > 0)
+            rc = tr__end_wait(system, until);
+        pthread_mutex_unlock(&system->end_lock);
+    }
+    if (rc < 0)
+        return rc;
+    registry_free(r);
+    *registry = NULL;
+    return 0;
+}

@@ -1,0 +1,836 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* runtime.h: the private structs of this folder, and what its threads share.
+ *
+ * What threads share, all of it:
+ *   box->word, strong, pins, waiting_on   atomics, see mailbox.c, sender.c, waitgraph.c
+ *   box->ext and the lists in it marked L the lock tr__box_lock(box)
+ *   worker->inject, parked, hint, …       atomics, see scheduler.c
+ *   worker's run queue                    its owner, or a thief that holds the biased lock
+ *   the timing wheels                     wheel->lock
+ *   the table of descriptors              system->fd_lock
+ * Everything else belongs to whoever runs the actor's turn; the word's SCHED flag hands it over. */
+#ifndef RUNTIME_RUNTIME_H
+#define RUNTIME_RUNTIME_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <troupe/troupe.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/random.h"
+
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
+#if defined(__SANITIZE_THREAD__)
+#define TR__TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define TR__TSAN 1
+#endif
+#endif
+#ifndef TR__TSAN
+#define TR__TSAN 0
+#endif
+
+#ifndef TR_MALLOC_CELLS
+#define TR_MALLOC_CELLS 0
+#endif
+
+/* A place where the simulator may let somebody else run, so that it meets the interleavings that threads
+ * meet. Nothing in an ordinary build. */
+#if defined(TR_POINTS) && TR_POINTS
+void tr__sim_point(struct tr_system *system);
+#define tr__point(system) tr__sim_point(system)
+#else
+#define tr__point(system) ((void)0)
+#endif
+
+/* ---- cells: one message, one cache line ------------------------------------------------------------ */
+
+enum tr__cell_kind {
+    CELL_TELL,       /* opt: deadline if CELL_DEADLINE */
+    CELL_ASK,        /* opt: the asking box */
+    CELL_ASK_RECORD, /* opt: struct tr__ask */
+    CELL_REPLY,      /* opt: status and size; the value in the payload */
+    CELL_TIMER,      /* opt: index of the timer */
+    CELL_FD,         /* opt: descriptor and serial; payload: ready events */
+    CELL_SIGNAL,     /* opt: number */
+    CELL_WORK,       /* opt: struct tr__work */
+    CELL_DOWN,       /* opt: id; payload: why */
+    CELL_EXIT,       /* opt: id; payload: why */
+    CELL_NET,        /* opt: sending node; payload: pointer to bytes, size */
+    CELL_OP,         /* opt: enum tr__op; what the runtime itself tells an actor */
+    CELL_KINDS,
+};
+
+enum tr__op {
+    OP_STOP = 1,
+    OP_KILL,
+    OP_RESTART,    /* payload: why */
+    OP_SHOW,       /* payload: struct tr__show pointer */
+    OP_CHILD_DOWN, /* to a supervisor; payload: index, why */
+    OP_START_SUCCESSOR,
+    OP_PASSIVATE,  /* payload: nothing; a registry asks an idle actor to end */
+    OP_UNPARK,     /* the box it was parked on has room */
+    OP_LINK,       /* payload: struct tr__link_request */
+    OP_REST,       /* stop for a restart of its group: box and senders stay */
+};
+
+enum {
+    CELL_LANE = 3,      /* enum tr_lane */
+    CELL_COUNTED = 4,   /* counts against the capacity */
+    CELL_DEADLINE = 8,  /* a tell whose opt is its deadline */
+    CELL_REPLIED = 16,  /* an ask that was answered, taken or passed on */
+    CELL_HOLD = 32,     /* the asker holds; or the reply such an asker waits for */
+    CELL_ACCEPTED = 64, /* a reply that is not the last one */
+};
+
+enum { CELL_INLINE = 40, CELL_HEADER = 24, CELL_CLASSES = 7, CELL_CLASS_MALLOC = 255 };
+
+struct tr__cell {
+    struct tr__cell *next;
+    uint8_t kind;
+    uint8_t flags;
+    uint8_t class; /* 64 << class bytes, or CELL_CLASS_MALLOC */
+    uint8_t sequence; /* of the asker's hold */
+    uint32_t tag;
+    uint64_t opt;
+    unsigned char payload[CELL_INLINE];
+};
+_Static_assert(sizeof(struct tr__cell) == 64, "a message is one cache line");
+
+/* ---- the box's word --------------------------------------------------------------------------------- */
+
+#define WORD_SCHED UINT64_C(1)       /* somebody runs it or will: do not schedule */
+#define WORD_CLOSED UINT64_C(2)      /* takes no more messages; answers and operations still */
+#define WORD_SENDERLESS UINT64_C(4)  /* the last strong sender is gone */
+#define WORD_WAITERS UINT64_C(8)     /* somebody is parked until there is room */
+#define WORD_LOCKED UINT64_C(16)     /* a sender trims a drop-oldest box: spin */
+#define WORD_GONE UINT64_C(32)       /* takes nothing at all */
+#define WORD_FLAGS UINT64_C(63)
+#define WORD_POINTER UINT64_C(0x0000ffffffffffc0)
+#define WORD_COUNT_SHIFT 48
+#define WORD_COUNT_ONE (UINT64_C(1) << WORD_COUNT_SHIFT)
+
+static inline struct tr__cell *tr__word_cell(uint64_t word)
+{
+    return (struct tr__cell *)(uintptr_t)(word & WORD_POINTER);
+}
+static inline uint32_t tr__word_count(uint64_t word)
+{
+    return (uint32_t)(word >> WORD_COUNT_SHIFT);
+}
+
+/* ---- boxes: the actor --------------------------------------------------------------------------------- */
+
+enum tr__status {
+    STATUS_LIVE = 1,      /* started; the only bit beside POINTER on the fast path */
+    STATUS_POINTER = 2,   /* the state is behind the pointer in box->state */
+    STATUS_EXTERNAL = 4,  /* … and it is the caller's memory (tr_run) */
+    STATUS_HELD = 8,      /* waits for an answer; only control runs */
+    STATUS_PARKED = 16,   /* waits for room in another box; only control runs */
+    STATUS_STOPPING = 32, /* stop() was called */
+    STATUS_CRASHED = 64,  /* waits for its supervisor */
+    STATUS_REGISTERED = 128, /* a registry owns its life: no senders is not the end */
+    STATUS_UNSTARTED = 256,  /* start has not run */
+    STATUS_WAITING = 512,    /* a successor: its predecessor has not finished */
+    STATUS_TRAP = 1024,      /* wants TR_EVENT_EXIT */
+    STATUS_UNOWNED = 2048,   /* tr_box_create: nobody runs it yet */
+    STATUS_SUPERVISOR = 4096,
+    STATUS_FREE = 8192,
+    STATUS_ENDED_BADLY = 131072, /* gone by a crash: what tr_run returns */
+    STATUS_EXPIRES = 16384,  /* the box has a maximum age */
+    STATUS_SLOW = 32768,     /* never on the fast path: budget, drop-oldest, lanes in use */
+    STATUS_RESTING = 65536,  /* stopped for a restart of its group */
+};
+
+enum { STATE_INLINE_MIN = 16 };
+
+struct tr_box {
+    /* the owner's line */
+    const struct tr_type *type;
+    struct tr__cell *fifo; /* taken but not handled: circular, points to the last; interactive lane */
+    struct tr_box *run_next;
+    struct tr__ext *_Atomic ext;
+    _Atomic uint64_t handled; /* written by the owner, read by anyone */
+    _Atomic uint32_t status;  /* the same */
+    _Atomic uint32_t generation;
+    _Atomic uint32_t asks; /* answers outstanding; the same */
+    _Atomic uint32_t dropped;
+    _Atomic uint64_t waiting_on; /* box and 16 bits of sequence: see waitgraph.c */
+
+    /* the senders' line */
+    _Atomic uint64_t word;
+    _Atomic uint32_t strong;
+    _Atomic int32_t pins; /* what keeps the slot: 1 for actor or senders, 1 per open ask after the end */
+    uint16_t capacity;
+    uint16_t capacity_hard;
+    uint16_t message_size; /* 0xffff: look at the type */
+    uint8_t full;
+    uint8_t class;
+    struct tr__hold *holds; /* L: clones beside the first sender */
+    const char *_Atomic owner_first; /* who holds the first sender; NULL once it is gone */
+    struct tr_system *system;
+    unsigned char state[STATE_INLINE_MIN]; /* as much as its class has room for */
+};
+_Static_assert(sizeof(struct tr_box) == 128, "a small actor is two cache lines");
+_Static_assert(offsetof(struct tr_box, word) == 64, "senders have a line of their own");
+
+/* A named clone of a sender. */
+struct tr__hold {
+    struct tr__hold *next, *prev;
+    const char *owner;
+};
+
+/* Intrusive doubly linked list. */
+struct tr__link {
+    struct tr__link *next, *prev;
+};
+
+/* Somebody parked until a box has room: an actor, or a thread. */
+struct tr__waiter {
+    struct tr__link link;
+    struct tr_box *box;    /* the parked actor; NULL is a thread */
+    struct tr_box *on;     /* the full box */
+    struct tr__cell *wake;  /* the operation that will unpark it */
+    _Atomic uint32_t woken; /* a thread's futex word */
+    bool linked;
+};
+
+/* A watch or link from one actor to another, in the lists of both. */
+struct tr__watch {
+    struct tr__link by_target; /* in the target's ext->watchers: L of the target */
+    struct tr__watch *next;    /* in the watcher's ext->watching: the owner's */
+    struct tr_box *watcher;
+    uint32_t watcher_generation;
+    struct tr_box *target;
+    uint32_t target_generation;
+    uint32_t tag;
+    uint64_t serial; /* tells its notice from one of a watch before it */
+    bool is_link;
+    bool target_gone;   /* L of the target: it has notified */
+    uint64_t target_id; /* the same */
+    struct tr__cell *cell; /* the notice, made with the watch; NULL once it is on the way */
+};
+
+/* What most actors never need. Made on demand under the box's lock, freed when the actor ends. */
+struct tr__ext {
+    char *name;
+    uint64_t grace_ns;
+    uint64_t age_ns_max;
+    struct tr__cell *control;    /* operations and control messages taken but not handled */
+    struct tr__cell *background; /* circular, like fifo */
+    struct tr__cell *stash;
+    uint32_t background_skipped;
+    uint8_t hold_sequence;
+    uint32_t restarts;
+    int why; /* of the stop under way */
+    struct tr__link watchers; /* L */
+    struct tr__link replies;  /* L: taken handles to answer for */
+    struct tr__link waiters;  /* L: parked on this box */
+    struct tr__watch *watching;
+    uint64_t watch_serial;
+    struct tr__waiter park;
+    struct tr__timer_entry **timers;
+    uint32_t timer_capacity, timer_used, timer_free;
+    struct tr__fd_watch *fds;
+    struct tr_box *supervisor; /* its box; pinned by being its child */
+    uint32_t child_index;
+    bool retry_poison;
+    uint8_t restart_kind; /* enum tr_restart */
+    uint64_t grace_timer;
+    struct tr__registry_entry *entry;
+    uint32_t keeps;
+    struct tr_done *done;
+    void *initial;  /* copy of the state for restarts */
+    void *private_data; /* supervisors, local systems */
+    uint64_t net_node;
+    uint32_t net_tag;
+    uint64_t turn_started_ns; /* of a call with a budget */
+    bool successor_waits;
+};
+
+/* ---- contexts and workers -------------------------------------------------------------------------------- */
+
+enum tr__after {
+    AFTER_PARK = 1,
+    AFTER_STASH = 2,
+    AFTER_AGAIN = 4,
+    AFTER_HOLD = 8,
+    AFTER_GIVE_UP = 16, /* a supervisor that is over its restarts */
+};
+
+struct tr_context {
+    struct tr__worker *worker;
+    struct tr_box *box;
+    struct tr__cell *cell; /* being handled; NULL in start and stop */
+    void *self;
+    uint64_t deadline_ns;
+    struct tr_box *park_on;
+    uint32_t after; /* enum tr__after */
+};
+
+struct tr__spin {
+    _Atomic uint32_t taken;
+};
+
+struct tr__run_queue {
+    struct tr_box *head, *tail;
+    _Atomic uint32_t length; /* written under the biased lock, read by anyone */
+};
+
+enum { SLOT_CLASSES = 8 };
+enum { TYPE_SLOTS = 64 };
+
+struct tr__type_sample {
+    const struct tr_type *_Atomic type;
+    _Atomic uint64_t samples;
+    _Atomic uint64_t wait[TR_HISTOGRAM_BUCKETS];
+    _Atomic uint64_t run[TR_HISTOGRAM_BUCKETS];
+};
+
+/* Owner-written counters; readers add them up. */
+struct tr__counters {
+    _Atomic uint64_t sent, handled, dead, turns, spawned, ended, crashes, restarts, parks, overshoots,
+        deadlocks, steals, wakes, cells, replies_late;
+    _Atomic uint64_t dead_by[TR_DEAD_REASONS];
+};
+
+struct tr__worker {
+    /* owner only */
+    struct tr_context ctx;
+    struct tr_system *system;
+    struct tr__cell *cells; /* free ones */
+    uint32_t cell_count;
+    uint32_t clock_left;     /* messages until the next look at the clock */
+    uint32_t clock_interval;
+    uint32_t slot_uses;
+    uint64_t now_ns;  /* as of the last look */
+    uint64_t tick_ns; /* when clock_interval was last estimated */
+    uint64_t turn_ns; /* when this turn began, by the last look */
+    uint64_t tick_turns;
+    uint64_t turn_average_ns_x16;
+    uint64_t polled_ns;
+    uint64_t sampled_turns;
+    struct tr__cell *class_cells[CELL_CLASSES];
+    uint32_t class_counts[CELL_CLASSES];
+    struct tr_box *slots[SLOT_CLASSES];
+    uint32_t slot_counts[SLOT_CLASSES];
+    struct tr__random random;
+    uint32_t index;
+    int epoll_fd, event_fd;
+    uint32_t step_budget;   /* tr_step: messages it may handle yet; else UINT32_MAX */
+    uint32_t step_handled;
+    bool step_limited;
+    bool sample_armed;
+    uint64_t sampled_ns;
+    struct tr_box *sample_box; /* being sampled: waits for its turn */
+    uint64_t sample_ns;
+    bool is_thread;
+    pthread_t thread;
+    struct tr__counters counters;
+    struct tr__type_sample samples[TYPE_SLOTS];
+
+    /* the run queue and its biased lock: scheduler.c */
+    _Alignas(64) struct tr_box *next; /* runs before the queue */
+    struct tr__run_queue run;
+    _Atomic uint32_t in_queue; /* the owner is inside */
+    _Atomic uint32_t thief;    /* somebody else is, or wants to be */
+
+    /* written by others */
+    _Alignas(64) struct tr_box *_Atomic inject;
+    _Atomic uint32_t sleeping; /* enum tr__sleep */
+    _Atomic uint32_t has_fds;
+
+    /* read by others */
+    _Alignas(64) _Atomic uint32_t hint; /* has work worth stealing */
+    _Atomic uint64_t turn_count;
+    _Atomic uint64_t quiescent; /* epochs: snapshot.c */
+
+    struct tr__wheel *wheel;
+};
+
+enum tr__sleep { SLEEP_NOT, SLEEP_SPINNING, SLEEP_PARKED };
+
+/* ---- timers ------------------------------------------------------------------------------------------------ */
+
+enum { WHEEL_LEVELS = 6, WHEEL_SLOTS = 64 };
+enum tr__timer_state { TIMER_IDLE, TIMER_LINKED, TIMER_FIRED, TIMER_STOPPED };
+
+struct tr__timer {
+    struct tr__link link;
+    uint64_t expires_ms;
+    struct tr__wheel *wheel;
+    void (*fire)(struct tr__timer *timer, struct tr__worker *worker); /* under the wheel's lock */
+    uint8_t state;
+    uint8_t level, slot;
+};
+
+struct tr__wheel {
+    struct tr__spin lock;
+    struct tr_system *system;
+    uint64_t now_ms;
+    _Atomic uint64_t next_ms; /* not later than the next expiry; UINT64_MAX if none */
+    _Atomic uint64_t count;
+    uint64_t occupied[WHEEL_LEVELS];
+    struct tr__link slots[WHEEL_LEVELS][WHEEL_SLOTS];
+};
+
+/* A timer of an actor. */
+struct tr__timer_entry {
+    struct tr__timer timer;
+    struct tr_box *box;
+    uint64_t generation; /* of the table's index */
+    uint32_t index;
+    uint32_t tag;
+    uint64_t period_ns;
+    uint32_t next_free;
+    uint64_t due_ns;
+    struct tr__cell *cell; /* made when it is set: firing cannot fail */
+    bool is_grace;
+    bool stopped; /* while its cell was on the way */
+};
+
+/* ---- asks ----------------------------------------------------------------------------------------------------- */
+
+enum tr__ask_state { ASK_OPEN, ASK_ENDED };
+
+/* An ask that something beside its answer may end: a deadline, a cancel, a thread's future. Two holds: the
+ * asking side and the answering side. */
+struct tr__ask {
+    _Atomic uint32_t refs;
+    _Atomic uint32_t state;
+    struct tr_box *asker; /* NULL: a thread */
+    struct tr_system *system;
+    uint32_t tag;
+    uint8_t sequence;
+    bool hold;
+    bool has_timer;
+    uint64_t deadline_ns;
+    struct tr__timer timer;
+    struct tr_cancel *cancel;
+    struct tr__link by_cancel; /* under the token's lock */
+    /* a thread's future */
+    _Atomic uint32_t ended; /* futex word: 1 when status and value are there */
+    _Atomic uint32_t accepted;
+    int status;
+    uint32_t size;
+    void *value; /* allocated if larger than inline_value */
+    unsigned char inline_value[CELL_INLINE];
+};
+
+/* A taken duty to answer: see ask.c. */
+struct tr__reply {
+    _Atomic uint64_t state;
+    struct tr__link link; /* L of owner: owner's ext->replies */
+    struct tr_box *owner;
+    int owner_gone_status; /* L of owner: it ended while somebody had the claim */
+    struct tr_system *system;
+    struct tr_box *asker;   /* direct */
+    struct tr__ask *record; /* or by record */
+    struct tr__reply *next_free;
+    uint32_t tag;
+    uint8_t sequence;
+    bool hold;
+};
+enum { REPLY_BLOCK = 64 };
+struct tr__reply_block {
+    struct tr__reply_block *next;
+    struct tr__reply replies[REPLY_BLOCK];
+};
+
+struct tr__work {
+    tr_work_fn work;
+    void *argument;
+    void (*drop)(void *argument);
+    struct tr_box *box;
+    struct tr_system *system;
+    uint32_t tag;
+    int status;
+    struct tr__work *next;
+    struct tr__cell *cell; /* made with it: delivering cannot fail */
+};
+
+/* Payload of OP_LINK. */
+struct tr__link_request {
+    struct tr_box *box;
+    uint64_t generation;
+};
+
+struct tr__fd_watch {
+    struct tr__fd_watch *next;
+    int fd;
+    uint32_t serial;
+    uint32_t tag;
+    bool armed;
+    bool is_signal;
+};
+
+/* One per descriptor number, guarded by system->fd_lock. */
+struct tr__fd_slot {
+    struct tr_box *box;
+    uint32_t serial;
+    uint32_t worker;
+    bool added;
+    unsigned events;
+};
+
+/* ---- systems --------------------------------------------------------------------------------------------------- */
+
+enum { LOCKS = 64, DEAD_LETTERS = 256 };
+
+struct tr__chunk {
+    struct tr__chunk *next;
+    struct tr_system *system;
+    uint32_t slot_size;
+    uint32_t slot_count;
+    _Atomic uint32_t slot_used; /* carved so far */
+    uint32_t serial; /* of the first slot */
+    uint8_t class;
+};
+
+struct tr_system {
+    const struct tr_env *env;
+    struct tr_sim *sim;
+    uint32_t worker_count;
+    bool driven;
+    bool quiet;
+    bool sample;
+    bool is_private; /* belongs to one box */
+    bool steal_off;
+    struct tr__worker **workers;
+    _Atomic bool ending;
+    _Atomic uint32_t driver; /* driven: 1 while somebody is inside */
+
+    pthread_mutex_t memory_lock; /* chunks, depots */
+    struct tr__chunk *_Atomic chunks;
+    struct tr__chunk *carving[SLOT_CLASSES];
+    uint32_t serial_next;
+    uint32_t actors_max;
+    struct tr__cell *depot; /* magazines of free cells, chained through the first cell's payload */
+    uint32_t depot_count;
+    struct tr__page_list *pages;
+    unsigned char *carve_at, *carve_end;
+    struct tr_box *slot_depot[SLOT_CLASSES];
+
+    pthread_mutex_t foreign_lock; /* senders that are no workers share one cache */
+    struct tr__worker *foreign;   /* used only for its cell cache and counters */
+    struct tr__worker *foreign_turns; /* a second worker for the simulator, with TR_POINTS */
+
+    pthread_mutex_t locks[LOCKS];
+
+    pthread_mutex_t reply_lock;
+    struct tr__reply *replies_free;
+    struct tr__reply_block *reply_blocks;
+
+    pthread_mutex_t fd_lock;
+    struct tr__fd_slot *fd_slots;
+    uint32_t fd_count;
+    uint32_t fd_serial;
+
+    pthread_mutex_t work_lock;
+    pthread_cond_t work_ready;
+    struct tr__work *work_head, *work_tail;
+    uint32_t work_threads, work_threads_max, work_idle, work_queued;
+    pthread_t *work_ids;
+    bool work_ending;
+
+    pthread_mutex_t dead_lock;
+    struct tr_dead_letter dead[DEAD_LETTERS];
+    uint64_t dead_next;
+
+    _Atomic uint32_t end_waiters;
+    pthread_mutex_t end_lock; /* done, closed: whoever waits for an end */
+    pthread_cond_t end_changed;
+
+    _Atomic uint64_t epoch; /* snapshot.c */
+    struct tr__retired *retired;
+    pthread_mutex_t snapshot_lock;
+    struct tr_reader *readers;
+
+    int *signals;
+    void (*log)(void *data, const char *line);
+    void *log_data;
+    _Atomic uint32_t spinning;
+    _Atomic uint32_t inject_next;
+    _Atomic uint32_t refs; /* a private system: its box and senders */
+    pthread_mutex_t inspect_lock;
+};
+
+struct tr_done {
+    struct tr_system *system;
+    const struct tr_type *type;
+    _Atomic uint32_t ended;
+    bool dropped;
+    int why;
+    void *state;
+};
+
+extern _Thread_local struct tr__worker *tr__self;
+
+/* The worker this thread is, if it works for this system. */
+static inline struct tr__worker *tr__worker_of(const struct tr_system *system)
+{
+    struct tr__worker *worker = tr__self;
+    return likely(worker != NULL && worker->system == system) ? worker : NULL;
+}
+
+/* ---- helpers ---------------------------------------------------------------------------------------------------- */
+
+/* Owner-written, reader-racy. */
+#define tr__add(counter, n)                                                                        \
+    atomic_store_explicit(&(counter),                                                              \
+        atomic_load_explicit(&(counter), memory_order_relaxed) + (n), memory_order_relaxed)
+#define tr__get(counter) atomic_load_explicit(&(counter), memory_order_relaxed)
+#define tr__set(counter, value) atomic_store_explicit(&(counter), (value), memory_order_relaxed)
+
+static inline void tr__list_init(struct tr__link *list)
+{
+    list->next = list->prev = list;
+}
+static inline bool tr__list_is_empty(const struct tr__link *list)
+{
+    return list->next == list;
+}
+static inline void tr__list_add(struct tr__link *list, struct tr__link *link)
+{
+    link->prev = list->prev;
+    link->next = list;
+    list->prev->next = link;
+    list->prev = link;
+}
+static inline void tr__list_remove(struct tr__link *link)
+{
+    link->prev->next = link->next;
+    link->next->prev = link->prev;
+    link->next = link->prev = link;
+}
+#define tr__container(pointer, type, member)                                                       \
+    ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
+
+/* Queues of cells: circular, the handle points to the last. */
+static inline void tr__queue_add(struct tr__cell **queue, struct tr__cell *cell)
+{
+    if (*queue == NULL) {
+        cell->next = cell;
+    } else {
+        cell->next = (*queue)->next;
+        (*queue)->next = cell;
+    }
+    *queue = cell;
+}
+static inline void tr__queue_add_front(struct tr__cell **queue, struct tr__cell *cell)
+{
+    if (*queue == NULL) {
+        cell->next = cell;
+        *queue = cell;
+    } else {
+        cell->next = (*queue)->next;
+        (*queue)->next = cell;
+    }
+}
+static inline struct tr__cell *tr__queue_take(struct tr__cell **queue)
+{
+    struct tr__cell *last = *queue, *first;
+
+    if (last == NULL)
+        return NULL;
+    first = last->next;
+    if (first == last)
+        *queue = NULL;
+    else
+        last->next = first->next;
+    return first;
+}
+
+void tr__spin_lock(struct tr__spin *spin);
+void tr__spin_unlock(struct tr__spin *spin);
+
+pthread_mutex_t *tr__box_lock(const struct tr_box *box); /* takes it; unlock with the pointer */
+
+/* cell.c */
+void *tr__alloc_line(size_t size); /* on a cache line of its own */
+void tr__free_line(void *memory);
+struct tr__cell *tr__cell_refill(struct tr__worker *worker);
+void tr__cell_spill(struct tr__worker *worker);
+struct tr__cell *tr__cell_new_large(struct tr__worker *worker, size_t payload);
+void tr__cell_free_large(struct tr__worker *worker, struct tr__cell *cell);
+struct tr_box *tr__slot_new(struct tr__worker *worker, struct tr_system *system, uint32_t state_size);
+void tr__slot_free(struct tr__worker *worker, struct tr_box *box);
+bool tr__slot_holds(const struct tr_box *box, uint32_t state_size);
+void tr__slots_each(struct tr_system *system, bool (*visit)(void *data, struct tr_box *box), void *data);
+uint64_t tr__box_id(const struct tr_box *box);
+struct tr_box *tr__box_by_id(struct tr_system *system, uint64_t id);
+void tr__memory_finish(struct tr_system *system);
+/* The cache to use when this thread is no worker of the system: taken and given back under a lock. */
+struct tr__worker *tr__foreign_enter(struct tr_system *system);
+void tr__foreign_leave(struct tr_system *system);
+
+static inline struct tr__cell *tr__cell_new(struct tr__worker *worker, size_t payload)
+{
+    struct tr__cell *cell = worker->cells;
+
+    if (unlikely(payload > CELL_INLINE || TR_MALLOC_CELLS))
+        return tr__cell_new_large(worker, payload);
+    if (unlikely(cell == NULL))
+        return tr__cell_refill(worker);
+    worker->cells = cell->next;
+    worker->cell_count--;
+    return cell;
+}
+
+enum { CELL_MAGAZINE = 64, CELL_CACHE_MAX = 4 * CELL_MAGAZINE };
+
+static inline void tr__cell_free(struct tr__worker *worker, struct tr__cell *cell)
+{
+    if (unlikely(cell->class != 0)) {
+        tr__cell_free_large(worker, cell);
+        return;
+    }
+    cell->next = worker->cells;
+    worker->cells = cell;
+    if (unlikely(++worker->cell_count > CELL_CACHE_MAX))
+        tr__cell_spill(worker);
+}
+
+/* mailbox.c */
+enum tr__push_mode { PUSH_WAIT, PUSH_TRY, PUSH_FREE /* never counts */,
+    PUSH_RESERVED /* counted already */, PUSH_FORCE /* counts, whatever the capacity */ };
+int tr__push_slow(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell,
+    enum tr__push_mode mode);
+void tr__schedule_slow(struct tr__worker *worker, struct tr_box *box);
+/* Runtime's own messages: op or event; from any thread. 0, or TR_ECLOSED if the box is gone. */
+int tr__push_event(struct tr_box *box, struct tr__cell *cell);
+struct tr__cell *tr__event_cell(struct tr_system *system, enum tr__cell_kind kind, uint32_t tag,
+    uint64_t opt, const void *payload, size_t size);
+int tr__push_op(struct tr_box *box, enum tr__op op, const void *payload, size_t size);
+/* A cell that nobody will handle: counted, recorded, its asker answered, its message dropped, freed. */
+void tr__dead_letter(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell,
+    enum tr_dead_reason reason, int ask_status);
+/* Schedule by whoever set SCHED. worker may be NULL. */
+void tr__schedule(struct tr__worker *worker, struct tr_box *box);
+
+/* actor.c */
+struct tr__ext *tr__ext_get(struct tr_box *box); /* NULL when out of memory, or GONE */
+struct tr__ext *tr__ext_get_locked(struct tr_box *box); /* the same, under the box's lock */
+void tr__turn(struct tr__worker *worker, struct tr_box *box);
+void tr__box_init(struct tr_box *box, struct tr_system *system, const struct tr_type *type,
+    const struct tr_box_options *options, uint32_t status);
+int tr__box_make(struct tr_system *system, const struct tr_type *type, const void *state,
+    const struct tr_spawn_options *options, uint32_t status, struct tr_box **ret_box);
+void tr__box_launch(struct tr_box *box);
+void tr__box_senderless(struct tr_box *box);
+void tr__box_unpin(struct tr_box *box, int32_t n);
+void tr__box_finish(struct tr__worker *worker, struct tr_box *box, enum tr_why why);
+const char *tr__box_name(const struct tr_box *box, char *text, size_t size);
+void *tr__box_self(struct tr_box *box);
+int tr__box_adopt_state(struct tr_box *box, const void *state, const struct tr_spawn_options *options);
+void tr__box_discard(struct tr_box *box); /* made but never launched */
+
+/* scheduler.c */
+void tr__worker_init(struct tr__worker *worker, struct tr_system *system, uint32_t index);
+int tr__worker_open(struct tr__worker *worker);
+void tr__worker_close(struct tr__worker *worker);
+void *tr__worker_main(void *worker);
+void tr__inject(struct tr_system *system, struct tr_box *box);
+void tr__worker_wake(struct tr__worker *worker);
+bool tr__worker_tick(struct tr__worker *worker); /* true: this turn has had its time */
+struct tr_box *tr__worker_pick(struct tr__worker *worker);
+void tr__worker_poll(struct tr__worker *worker, int timeout_ms);
+void tr__worker_queue(struct tr__worker *worker, struct tr_box *box); /* behind everything */
+int tr__worker_timeout_ms(struct tr__worker *worker, uint64_t now_ns);
+bool tr__worker_has_work(struct tr__worker *worker);
+/* Drive a system without workers on this thread until `stop` says so or nothing is ready and !wait. */
+int tr__drive(struct tr_system *system, uint32_t turns_max);
+void tr__drive_wait(struct tr_system *system, uint64_t until_ns); /* UINT64_MAX: no limit */
+uint64_t tr__now(const struct tr_system *system);
+void tr__futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_ns);
+void tr__futex_wake(_Atomic uint32_t *word);
+
+/* ask.c */
+void tr__ask_answer_cell(struct tr__worker *worker, struct tr__cell *cell, int status,
+    const void *value, size_t size); /* of an open ask cell */
+bool tr__ask_cell_is_cancelled(const struct tr__cell *cell);
+uint64_t tr__ask_cell_deadline(const struct tr__cell *cell);
+void tr__replies_abandon(struct tr_box *box, int status);
+void tr__ask_unref(struct tr__ask *ask);
+
+/* timer.c */
+struct tr__wheel *tr__wheel_create(struct tr_system *system, uint64_t now_ms);
+void tr__wheel_destroy(struct tr__wheel *wheel);
+void tr__timer_set(struct tr__wheel *wheel, struct tr__timer *timer, uint64_t expires_ns);
+bool tr__timer_cancel(struct tr__timer *timer);
+void tr__wheel_advance(struct tr__wheel *wheel, uint64_t now_ns, struct tr__worker *worker);
+void tr__actor_timers_finish(struct tr_box *box, struct tr__ext *ext);
+int tr__actor_timer(struct tr__worker *worker, struct tr_box *box, uint64_t delay_ns,
+    uint64_t period_ns, uint32_t tag, bool is_grace, uint64_t *ret_id);
+bool tr__actor_timer_stop(struct tr_box *box, uint64_t id);
+/* The entry of a TIMER cell: NULL if it was stopped; tag and id are filled, one-shots are freed. */
+bool tr__actor_timer_take(
+    struct tr__worker *worker, struct tr_box *box, uint64_t opt, struct tr_event *event, bool *ret_grace);
+uint64_t tr__system_next_ms(struct tr_system *system);
+
+/* event.c */
+void tr__fds_finish(struct tr_box *box, struct tr__ext *ext);
+bool tr__fd_take(struct tr_box *box, uint64_t opt, struct tr_event *event);
+void tr__fd_ready(struct tr_system *system, int fd, uint32_t serial, unsigned events);
+void tr__watches_finish(struct tr_box *box, struct tr__ext *ext, enum tr_why why);
+void tr__watching_finish(struct tr_box *box, struct tr__ext *ext);
+uint64_t tr__watch_delivered(struct tr_box *box, const struct tr__cell *cell);
+void tr__link_back(struct tr_box *box, const void *payload);
+void tr__work_pool_finish(struct tr_system *system);
+bool tr__work_run_one(struct tr_system *system); /* simulation and driven systems */
+void tr__work_dropped(struct tr__work *work);
+
+/* waitgraph.c */
+int tr__wait_begin(struct tr_box *box, struct tr_box *on, const char *what, uint64_t *ret_edge);
+void tr__wait_end(struct tr_box *box);
+void tr__wait_clear(struct tr_box *box, uint8_t sequence);
+void tr__wait_move(struct tr_box *box, uint8_t sequence, struct tr_box *on);
+struct tr_box *tr__wait_target(uint64_t edge);
+bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on);
+void tr__unpark_all(struct tr__worker *worker, struct tr_box *on);
+bool tr__park_is_linked(struct tr_box *box);
+void tr__park_cancel(struct tr_box *box, struct tr__ext *ext);
+void tr__waiter_thread_add(struct tr_box *on, struct tr__waiter *waiter);
+void tr__waiter_thread_remove(struct tr__waiter *waiter);
+
+/* supervisor.c, registry.c, snapshot.c, sim.c, system.c, inspect.c */
+void tr__supervisor_child_ended(
+    struct tr_box *supervisor, uint32_t index, enum tr_why why, bool gone);
+void tr__supervisor_op(struct tr__worker *worker, struct tr_box *box, const void *payload);
+void tr__supervisor_child_started(struct tr_box *supervisor, uint32_t index);
+void tr__registry_ended(struct tr__worker *worker, struct tr_box *box, struct tr__registry_entry *entry);
+bool tr__registry_may_end(struct tr_box *box, struct tr__registry_entry *entry, bool force);
+bool tr__registry_is_closing(const struct tr__registry_entry *entry);
+bool tr__registry_adopt(struct tr__worker *worker, struct tr__registry_entry *entry,
+    struct tr_box *from, struct tr__cell *cell);
+void tr__snapshot_finish(struct tr_system *system);
+void tr__snapshot_quiesce(struct tr__worker *worker);
+void tr__sim_schedule(struct tr_sim *sim, struct tr_box *box);
+void tr__sim_event(struct tr_sim *sim, uint64_t a, uint64_t b);
+uint32_t tr__sim_turn_budget(struct tr_sim *sim);
+bool tr__sim_unschedule_all(struct tr_sim *sim);
+int tr__system_make(const struct tr_system_options *options, struct tr_sim *sim,
+    struct tr_system **ret_system);
+void tr__system_end(struct tr_system *system); /* kills everything; the memory stays */
+void tr__log(struct tr_system *system, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+uint64_t tr__live(struct tr_system *system);
+void tr__end_signal(struct tr_system *system);
+/* Under end_lock: wait for the next end. TR_ETIMEOUT past until_ns. */
+int tr__end_wait(struct tr_system *system, uint64_t until_ns);
+void tr__sample_turn(struct tr__worker *worker, const struct tr_type *type, uint64_t wait_ns, uint64_t run_ns);
+void tr__dead_record(struct tr_system *system, struct tr_box *box, const struct tr__cell *cell,
+    enum tr_dead_reason reason);
+void tr__inspect_show_here(struct tr_box *box, const void *self, const void *payload);
+void tr__private_ref(struct tr_system *system);
+void tr__private_unref(struct tr_system *system);
+
+#endif

@@ -1,0 +1,704 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* scheduler.c: workers and their run queues.
+ *
+ * Stay on the core: an actor made runnable by a send goes into the sending worker's `next` place and runs
+ * there as soon as the turn ends; what was in the place moves to the worker's queue. Moving work to another
+ * core costs more than most messages do, so it happens only when it pays:
+ *
+ *   - A worker looks at the clock every 32 messages at most (every message when they are slow). From that it
+ *     knows what its queue is worth in time. Past 30 µs it raises its `hint` and wakes a parked sibling.
+ *   - An idle worker spins a little, looks only at the siblings' hints, takes half of a queue (at most 128)
+ *     from one that has its hint up, and parks in epoll when there is nothing.
+ *   - While somebody else runs, one parked worker looks every millisecond whether a sibling is stuck in one
+ *     handler with others queued behind it, and takes those.
+ *
+ * The run queue's lock is biased to its owner: the owner marks itself inside with a plain store and looks
+ * whether a thief wants in; a thief announces itself, makes every core see that with membarrier(2), and
+ * waits until the owner is outside. The owner pays two stores and a load, the thief a system call. Under
+ * ThreadSanitizer both sides use sequentially consistent operations instead.
+ *
+ * Parking: a worker publishes `sleeping`, looks once more at everything that could have given it work, then
+ * waits. Whoever gives it work pushes first, then looks at `sleeping`: one of the two sees the other. */
+#include "runtime/runtime.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <linux/membarrier.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+_Thread_local struct tr__worker *tr__self;
+
+enum {
+    CLOCK_INTERVAL_MAX = 32,
+    CLOCK_WORTH_NS = 10000,    /* look at the clock about this often */
+    TURN_NS_MAX = 200000,      /* a turn's time */
+    POLL_NS = 200000,          /* busy workers look at their descriptors this often */
+    BACKLOG_NS = 30000,        /* what is worth waking a sibling for */
+    SLOT_USES_MAX = 128,       /* turns in a row from `next` while others wait */
+    STEAL_MAX = 128,
+    SPIN_NS = 20000,
+    STUCK_CHECK_MS = 1,
+    SAMPLE_NS = 1000000,
+    EVENTS_MAX = 64,
+};
+
+/* ---- small primitives ------------------------------------------------------------------------------------- */
+
+void tr__spin_lock(struct tr__spin *spin)
+{
+    for (uint32_t tries = 0;
+         atomic_exchange_explicit(&spin->taken, 1, memory_order_acquire) != 0; tries++)
+        while (tr__get(spin->taken) != 0)
+            if (++tries % 64 == 0)
+                sched_yield();
+            else
+                __builtin_ia32_pause();
+}
+
+void tr__spin_unlock(struct tr__spin *spin)
+{
+    atomic_store_explicit(&spin->taken, 0, memory_order_release);
+}
+
+uint64_t tr__now(const struct tr_system *system)
+{
+    return system->env->now_ns(system->env->data);
+}
+
+void tr__futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_ns)
+{
+    struct timespec limit = { .tv_sec = (time_t)(timeout_ns / 1000000000),
+        .tv_nsec = (long)(timeout_ns % 1000000000) };
+
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, timeout_ns == 0 ? NULL : &limit, NULL, 0);
+}
+
+void tr__futex_wake(_Atomic uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+/* ---- the run queue --------------------------------------------------------------------------------------------- */
+
+static void queue_enter_slow(struct tr__worker *worker)
+{
+    /* A thief is inside or about to be: step back and let it finish. */
+    do {
+        atomic_store_explicit(&worker->in_queue, 0, memory_order_release);
+        while (atomic_load_explicit(&worker->thief, memory_order_acquire) != 0)
+            sched_yield();
+        atomic_store_explicit(&worker->in_queue, 1, memory_order_seq_cst);
+    } while (atomic_load_explicit(&worker->thief, memory_order_seq_cst) != 0);
+}
+
+static inline void queue_enter(struct tr__worker *worker)
+{
+#if TR__TSAN
+    atomic_store_explicit(&worker->in_queue, 1, memory_order_seq_cst);
+    if (unlikely(atomic_load_explicit(&worker->thief, memory_order_seq_cst) != 0))
+        queue_enter_slow(worker);
+#else
+    atomic_store_explicit(&worker->in_queue, 1, memory_order_relaxed);
+    /* The compiler keeps the order; between cores the thief's membarrier does. */
+    atomic_signal_fence(memory_order_seq_cst);
+    if (unlikely(atomic_load_explicit(&worker->thief, memory_order_acquire) != 0))
+        queue_enter_slow(worker);
+#endif
+}
+
+static inline void queue_leave(struct tr__worker *worker)
+{
+    /* Release: what was done inside is seen by the thief that waits for 0. */
+    atomic_store_explicit(&worker->in_queue, 0, memory_order_release);
+}
+
+static inline void queue_push(struct tr__worker *worker, struct tr_box *box)
+{
+    struct tr__run_queue *run = &worker->run;
+
+    box->run_next = NULL;
+    if (run->head == NULL)
+        run->head = box;
+    else
+        run->tail->run_next = box;
+    run->tail = box;
+    tr__add(run->length, 1);
+}
+
+static inline struct tr_box *queue_pop(struct tr__worker *worker)
+{
+    struct tr__run_queue *run = &worker->run;
+    struct tr_box *box = run->head;
+
+    if (box != NULL) {
+        run->head = box->run_next;
+        tr__add(run->length, UINT32_MAX);
+    }
+    return box;
+}
+
+/* From a send: runs next. */
+void tr__schedule_slow(struct tr__worker *worker, struct tr_box *box)
+{
+    struct tr_box *old;
+
+    queue_enter(worker);
+    old = worker->next;
+    worker->next = box;
+    if (old != NULL)
+        queue_push(worker, old);
+    queue_leave(worker);
+    if (unlikely(worker->sample_armed)) {
+        worker->sample_armed = false;
+        worker->sample_box = box;
+        worker->sample_ns = tr__now(worker->system);
+    }
+}
+
+/* From a turn that has had its share: behind everything. */
+void tr__worker_queue(struct tr__worker *worker, struct tr_box *box)
+{
+    if (unlikely(worker->system->sim != NULL)) {
+        tr__sim_schedule(worker->system->sim, box);
+        return;
+    }
+    queue_enter(worker);
+    queue_push(worker, box);
+    queue_leave(worker);
+}
+
+static void drain_inject(struct tr__worker *worker)
+{
+    struct tr_box *box = atomic_exchange_explicit(&worker->inject, NULL, memory_order_acquire);
+    struct tr_box *list = NULL, *next;
+
+    for (; box != NULL; box = next) {
+        next = box->run_next;
+        box->run_next = list;
+        list = box;
+    }
+    for (; list != NULL; list = next) {
+        next = list->run_next;
+        tr__worker_queue(worker, list);
+    }
+}
+
+struct tr_box *tr__worker_pick(struct tr__worker *worker)
+{
+    struct tr_box *box;
+
+    if (unlikely(tr__get(worker->inject) != NULL))
+        drain_inject(worker);
+    queue_enter(worker);
+    box = worker->next;
+    if (likely(box != NULL)) {
+        worker->next = NULL;
+        if (unlikely(++worker->slot_uses > SLOT_USES_MAX && worker->run.head != NULL)) {
+            queue_push(worker, box);
+            box = queue_pop(worker);
+            worker->slot_uses = 0;
+        }
+    } else {
+        box = queue_pop(worker);
+        worker->slot_uses = 0;
+    }
+    queue_leave(worker);
+    return box;
+}
+
+bool tr__worker_has_work(struct tr__worker *worker)
+{
+    return worker->next != NULL || tr__get(worker->run.length) > 0 ||
+        tr__get(worker->inject) != NULL;
+}
+
+/* ---- stealing ----------------------------------------------------------------------------------------------------- */
+
+static bool thief_enter(struct tr__worker *victim)
+{
+    uint32_t none = 0;
+
+    if (!atomic_compare_exchange_strong_explicit(
+            &victim->thief, &none, 1, memory_order_seq_cst, memory_order_relaxed))
+        return false;
+#if !TR__TSAN
+    if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0) {
+        atomic_store_explicit(&victim->thief, 0, memory_order_release);
+        victim->system->steal_off = true;
+        return false;
+    }
+#endif
+    /* Acquire: pairs with queue_leave. */
+    while (atomic_load_explicit(&victim->in_queue, memory_order_seq_cst) != 0)
+        sched_yield();
+    return true;
+}
+
+/* Half of the victim's queue, oldest first; all of it, and what would run next there, if it is stuck. */
+static bool steal(struct tr__worker *worker, struct tr__worker *victim, bool stuck)
+{
+    struct tr__run_queue loot = { 0 };
+    struct tr_box *box, *next;
+    uint32_t count, taken = 0;
+
+    if (victim->system->steal_off || !thief_enter(victim))
+        return false;
+    count = tr__get(victim->run.length);
+    if (!stuck)
+        count = (count + 1) / 2;
+    if (count > STEAL_MAX)
+        count = STEAL_MAX;
+    for (; taken < count && (box = queue_pop(victim)) != NULL; taken++) {
+        box->run_next = NULL;
+        if (loot.head == NULL)
+            loot.head = box;
+        else
+            loot.tail->run_next = box;
+        loot.tail = box;
+    }
+    if (stuck && victim->next != NULL) {
+        victim->next->run_next = loot.head;
+        loot.head = victim->next;
+        victim->next = NULL;
+        taken++;
+    }
+    tr__set(victim->hint, 0);
+    /* Release: pairs with the acquire in queue_enter. */
+    atomic_store_explicit(&victim->thief, 0, memory_order_release);
+    for (box = loot.head; box != NULL; box = next) {
+        next = box->run_next;
+        tr__worker_queue(worker, box);
+    }
+    if (stuck && tr__get(victim->inject) != NULL) {
+        for (box = atomic_exchange_explicit(&victim->inject, NULL, memory_order_acquire);
+             box != NULL; box = next) {
+            next = box->run_next;
+            tr__worker_queue(worker, box);
+            taken++;
+        }
+    }
+    tr__add(worker->counters.steals, taken);
+    return taken > 0;
+}
+
+static bool steal_by_hint(struct tr__worker *worker)
+{
+    struct tr_system *system = worker->system;
+
+    for (uint32_t i = 1; i < system->worker_count; i++) {
+        struct tr__worker *victim =
+            system->workers[(worker->index + i) % system->worker_count];
+
+        if (tr__get(victim->hint) != 0 && steal(worker, victim, false))
+            return true;
+    }
+    return false;
+}
+
+/* ---- waking ---------------------------------------------------------------------------------------------------------- */
+
+void tr__worker_wake(struct tr__worker *worker)
+{
+    uint64_t one = 1;
+
+    /* Sequentially consistent with the store in park(): see above. */
+    if (atomic_load_explicit(&worker->sleeping, memory_order_seq_cst) != SLEEP_PARKED)
+        return;
+    if (atomic_exchange_explicit(&worker->sleeping, SLEEP_NOT, memory_order_seq_cst) !=
+        SLEEP_PARKED)
+        return;
+    if (write(worker->event_fd, &one, sizeof one) < 0) {
+        /* The counter is full: it is readable, which is all that is wanted. */
+    }
+}
+
+static bool wake_sibling(struct tr__worker *worker)
+{
+    struct tr_system *system = worker->system;
+
+    for (uint32_t i = 1; i < system->worker_count; i++) {
+        struct tr__worker *sibling =
+            system->workers[(worker->index + i) % system->worker_count];
+        uint32_t sleeping = tr__get(sibling->sleeping);
+
+        if (sleeping == SLEEP_SPINNING)
+            return true;
+        if (sleeping == SLEEP_PARKED) {
+            tr__worker_wake(sibling);
+            tr__add(worker->counters.wakes, 1);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* From a thread that is no worker of the system, or for a worker that is not this one. */
+void tr__inject(struct tr_system *system, struct tr_box *box)
+{
+    struct tr__worker *target = NULL;
+    struct tr_box *head;
+
+    for (uint32_t want = SLEEP_SPINNING; want <= SLEEP_PARKED && target == NULL; want++)
+        for (uint32_t i = 0; i < system->worker_count && target == NULL; i++)
+            if (tr__get(system->workers[i]->sleeping) == want)
+                target = system->workers[i];
+    if (target == NULL)
+        target = system->workers[atomic_fetch_add_explicit(
+                                     &system->inject_next, 1, memory_order_relaxed) %
+            system->worker_count];
+    head = atomic_load_explicit(&target->inject, memory_order_relaxed);
+    do
+        box->run_next = head;
+    while (!atomic_compare_exchange_weak_explicit(
+        &target->inject, &head, box, memory_order_seq_cst, memory_order_relaxed));
+    tr__worker_wake(target);
+}
+
+/* ---- the clock -------------------------------------------------------------------------------------------------------- */
+
+/* Every clock_interval messages. What a message costs decides when to look next; what the queue is worth
+ * decides whether a sibling is woken. */
+bool tr__worker_tick(struct tr__worker *worker)
+{
+    struct tr_system *system = worker->system;
+    uint64_t now = tr__now(system);
+    uint64_t passed = now - worker->tick_ns;
+    uint64_t per_message = passed / (worker->clock_interval + 1) + 1;
+    uint64_t turns = tr__get(worker->counters.turns) - worker->tick_turns + 1;
+    uint64_t interval = CLOCK_WORTH_NS / per_message;
+    uint64_t average = passed / turns;
+
+    if (interval < 1)
+        interval = 1;
+    if (interval > CLOCK_INTERVAL_MAX)
+        interval = CLOCK_INTERVAL_MAX;
+    worker->clock_interval = (uint32_t)interval;
+    worker->clock_left = (uint32_t)interval;
+    worker->now_ns = now;
+    worker->tick_ns = now;
+    worker->tick_turns += turns - 1;
+    if (system->sim != NULL)
+        return false;
+    worker->turn_average_ns_x16 += (average * 16 - worker->turn_average_ns_x16) / 8;
+    if (atomic_load_explicit(&worker->wheel->next_ms, memory_order_relaxed) <= now / 1000000)
+        tr__wheel_advance(worker->wheel, now, worker);
+    if (worker->is_thread) {
+        uint64_t backlog =
+            tr__get(worker->run.length) * (worker->turn_average_ns_x16 / 16);
+
+        if (backlog > BACKLOG_NS) {
+            if (tr__get(worker->hint) == 0)
+                tr__set(worker->hint, 1);
+            wake_sibling(worker);
+        } else if (tr__get(worker->hint) != 0) {
+            tr__set(worker->hint, 0);
+        }
+        if (now - worker->polled_ns > POLL_NS && tr__get(worker->has_fds)) {
+            worker->polled_ns = now;
+            tr__worker_poll(worker, 0);
+        }
+    }
+    if (system->sample && now - worker->sampled_ns > SAMPLE_NS) {
+        worker->sampled_ns = now;
+        worker->sample_armed = true;
+    }
+    return now - worker->turn_ns > TURN_NS_MAX;
+}
+
+/* ---- idle ---------------------------------------------------------------------------------------------------------------- */
+
+void tr__worker_poll(struct tr__worker *worker, int timeout_ms)
+{
+    struct epoll_event events[EVENTS_MAX];
+    int count = epoll_wait(worker->epoll_fd, events, EVENTS_MAX, timeout_ms);
+
+    for (int i = 0; i < count; i++) {
+        uint64_t data = events[i].data.u64;
+        uint64_t ignored;
+
+        if (data == UINT64_MAX) {
+            if (read(worker->event_fd, &ignored, sizeof ignored) < 0) {
+                /* Somebody else read it: fine. */
+            }
+            continue;
+        }
+        tr__fd_ready(worker->system, (int)(uint32_t)data, (uint32_t)(data >> 32),
+            events[i].events);
+    }
+}
+
+int tr__worker_timeout_ms(struct tr__worker *worker, uint64_t now_ns)
+{
+    uint64_t next_ms = tr__system_next_ms(worker->system);
+    uint64_t now_ms = now_ns / 1000000;
+
+    if (next_ms == UINT64_MAX)
+        return -1;
+    if (next_ms <= now_ms)
+        return 0;
+    return next_ms - now_ms > 60000 ? 60000 : (int)(next_ms - now_ms);
+}
+
+static void advance_all(struct tr__worker *worker, uint64_t now)
+{
+    struct tr_system *system = worker->system;
+
+    for (uint32_t i = 0; i < system->worker_count; i++)
+        if (atomic_load_explicit(&system->workers[i]->wheel->next_ms, memory_order_relaxed) <=
+            now / 1000000)
+            tr__wheel_advance(system->workers[i]->wheel, now, worker);
+}
+
+/* Is a sibling awake? Then somebody must look whether it is stuck. */
+static bool somebody_runs(struct tr__worker *worker)
+{
+    struct tr_system *system = worker->system;
+
+    for (uint32_t i = 0; i < system->worker_count; i++)
+        if (i != worker->index && tr__get(system->workers[i]->sleeping) == SLEEP_NOT)
+            return true;
+    return false;
+}
+
+static bool rescue(struct tr__worker *worker, uint64_t *seen_turns)
+{
+    struct tr_system *system = worker->system;
+    bool found = false;
+
+    for (uint32_t i = 0; i < system->worker_count; i++) {
+        struct tr__worker *victim = system->workers[i];
+        uint64_t turns;
+
+        if (victim == worker)
+            continue;
+        turns = atomic_load_explicit(&victim->turn_count, memory_order_relaxed);
+        if (turns == seen_turns[i] && tr__get(victim->sleeping) == SLEEP_NOT)
+            found |= steal(worker, victim, true);
+        seen_turns[i] = turns;
+    }
+    return found;
+}
+
+/* Nothing to run here. Spins, then parks. */
+static void idle(struct tr__worker *worker, uint64_t *seen_turns)
+{
+    struct tr_system *system = worker->system;
+    uint64_t now = tr__now(system), spin_until = now + SPIN_NS;
+    int timeout_ms;
+
+    tr__snapshot_quiesce(worker);
+    if (tr__get(worker->hint) != 0)
+        tr__set(worker->hint, 0);
+    tr__set(worker->sleeping, SLEEP_SPINNING);
+    worker->polled_ns = now;
+    if (tr__get(worker->has_fds))
+        tr__worker_poll(worker, 0);
+    advance_all(worker, now);
+    while (!tr__get(system->ending)) {
+        if (tr__worker_has_work(worker) || steal_by_hint(worker)) {
+            tr__set(worker->sleeping, SLEEP_NOT);
+            worker->tick_ns = worker->now_ns = tr__now(system);
+            return;
+        }
+        for (uint32_t i = 0; i < 32; i++)
+            __builtin_ia32_pause();
+        now = tr__now(system);
+        if (now >= spin_until)
+            break;
+    }
+    /* See the note on parking at the top. */
+    atomic_store_explicit(&worker->sleeping, SLEEP_PARKED, memory_order_seq_cst);
+    if (atomic_load_explicit(&worker->inject, memory_order_seq_cst) != NULL ||
+        tr__worker_has_work(worker) || tr__get(system->ending)) {
+        tr__set(worker->sleeping, SLEEP_NOT);
+        return;
+    }
+    timeout_ms = tr__worker_timeout_ms(worker, now);
+    if (somebody_runs(worker) && (timeout_ms < 0 || timeout_ms > STUCK_CHECK_MS))
+        timeout_ms = STUCK_CHECK_MS;
+    tr__worker_poll(worker, timeout_ms);
+    atomic_store_explicit(&worker->sleeping, SLEEP_NOT, memory_order_seq_cst);
+    now = tr__now(system);
+    worker->tick_ns = worker->now_ns = now;
+    advance_all(worker, now);
+    rescue(worker, seen_turns);
+}
+
+static void run_one(struct tr__worker *worker, struct tr_box *box)
+{
+    worker->turn_ns = worker->now_ns;
+    if (unlikely(worker->sample_box == box)) {
+        const struct tr_type *type = box->type;
+        uint64_t begin = tr__now(worker->system);
+
+        worker->sample_box = NULL;
+        tr__turn(worker, box);
+        tr__sample_turn(
+            worker, type, begin - worker->sample_ns, tr__now(worker->system) - begin);
+    } else {
+        tr__turn(worker, box);
+    }
+    tr__add(worker->counters.turns, 1);
+    atomic_store_explicit(
+        &worker->turn_count, tr__get(worker->counters.turns), memory_order_release);
+}
+
+void *tr__worker_main(void *argument)
+{
+    struct tr__worker *worker = argument;
+    struct tr_system *system = worker->system;
+    uint64_t seen_turns[256] = { 0 };
+
+    tr__self = worker;
+    worker->now_ns = worker->tick_ns = tr__now(system);
+    for (;;) {
+        struct tr_box *box = tr__worker_pick(worker);
+
+        if (likely(box != NULL)) {
+            run_one(worker, box);
+            continue;
+        }
+        if (unlikely(tr__get(system->ending)))
+            break;
+        idle(worker, seen_turns);
+    }
+    tr__self = NULL;
+    return NULL;
+}
+
+/* ---- life of a worker ------------------------------------------------------------------------------------------------------- */
+
+void tr__worker_init(struct tr__worker *worker, struct tr_system *system, uint32_t index)
+{
+    memset(worker, 0, sizeof *worker);
+    worker->ctx.worker = worker;
+    worker->system = system;
+    worker->index = index;
+    worker->clock_left = worker->clock_interval = 1;
+    worker->step_budget = UINT32_MAX;
+    worker->epoll_fd = worker->event_fd = -1;
+    tr__random_init(&worker->random, system->env->random(system->env->data));
+}
+
+/* Descriptors are made when they are needed: a unit test's system has none. */
+int tr__worker_open(struct tr__worker *worker)
+{
+    struct epoll_event event = { .events = EPOLLIN, .data.u64 = UINT64_MAX };
+
+    if (worker->epoll_fd >= 0)
+        return 0;
+    if (tr__fault_hit())
+        return TR_ELIMIT;
+    worker->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (worker->epoll_fd < 0)
+        return TR_ELIMIT;
+    worker->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (worker->event_fd < 0 ||
+        epoll_ctl(worker->epoll_fd, EPOLL_CTL_ADD, worker->event_fd, &event) < 0) {
+        tr__worker_close(worker);
+        return TR_ELIMIT;
+    }
+    return 0;
+}
+
+void tr__worker_close(struct tr__worker *worker)
+{
+    if (worker->epoll_fd >= 0)
+        close(worker->epoll_fd);
+    if (worker->event_fd >= 0)
+        close(worker->event_fd);
+    worker->epoll_fd = worker->event_fd = -1;
+}
+
+/* ---- driven systems ---------------------------------------------------------------------------------------------------------- */
+
+int tr__drive(struct tr_system *system, uint32_t turns_max)
+{
+    struct tr__worker *worker = system->workers[0];
+    struct tr__worker *outer = tr__self;
+    uint32_t turns = 0;
+
+    tr_assert_use(outer == NULL, "a driven system is not driven from inside a handler");
+    tr_assert_use(atomic_exchange_explicit(&system->driver, 1, memory_order_acquire) == 0,
+        "a driven system is driven by one thread at a time");
+    tr__self = worker;
+    worker->now_ns = tr__now(system);
+    advance_all(worker, worker->now_ns);
+    if (tr__get(worker->has_fds))
+        tr__worker_poll(worker, 0);
+    while (turns < turns_max && worker->step_budget > 0) {
+        struct tr_box *box = tr__worker_pick(worker);
+
+        if (box == NULL) {
+            if (tr__work_run_one(system))
+                continue;
+            break;
+        }
+        run_one(worker, box);
+        turns++;
+    }
+    tr__snapshot_quiesce(worker);
+    tr__self = outer;
+    atomic_store_explicit(&system->driver, 0, memory_order_release);
+    return (int)turns;
+}
+
+/* Until somebody gives it work, a descriptor is ready, or a timer is due. */
+void tr__drive_wait(struct tr_system *system, uint64_t until_ns)
+{
+    struct tr__worker *worker = system->workers[0];
+    uint64_t now = tr__now(system);
+    int timeout_ms = tr__worker_timeout_ms(worker, now);
+
+    if (until_ns != UINT64_MAX) {
+        uint64_t left_ms = until_ns <= now ? 0 : (until_ns - now + 999999) / 1000000;
+
+        if (left_ms > 60000)
+            left_ms = 60000;
+        if (timeout_ms < 0 || left_ms < (uint64_t)timeout_ms)
+            timeout_ms = (int)left_ms;
+    }
+    if (tr__worker_open(worker) < 0)
+        return;
+    atomic_store_explicit(&worker->sleeping, SLEEP_PARKED, memory_order_seq_cst);
+    if (atomic_load_explicit(&worker->inject, memory_order_seq_cst) == NULL &&
+        !tr__worker_has_work(worker))
+        tr__worker_poll(worker, timeout_ms);
+    atomic_store_explicit(&worker->sleeping, SLEEP_NOT, memory_order_seq_cst);
+}
+
+int tr_system_step(struct tr_system *system, uint32_t turns_max)
+{
+    tr_assert_use(system->driven, "only a driven system is stepped");
+    return tr__drive(system, turns_max);
+}
+
+int tr_system_fd(struct tr_system *system)
+{
+    if (!system->driven || system->sim != NULL)
+        return TR_EUNSUPPORTED;
+    if (tr__worker_open(system->workers[0]) < 0)
+        return TR_ELIMIT;
+    /* Whoever watches the descriptor sleeps: let senders write to it from now on. */
+    atomic_store_explicit(&system->workers[0]->sleeping, SLEEP_PARKED, memory_order_seq_cst);
+    return system->workers[0]->epoll_fd;
+}
+
+int tr_system_timeout_ms(struct tr_system *system)
+{
+    struct tr__worker *worker = system->workers[0];
+
+    if (system->driven && tr__worker_has_work(worker))
+        return 0;
+    if (system->driven && worker->event_fd >= 0)
+        atomic_store_explicit(&worker->sleeping, SLEEP_PARKED, memory_order_seq_cst);
+    if (system->driven && tr__worker_has_work(worker))
+        return 0;
+    return tr__worker_timeout_ms(worker, tr__now(system));
+}

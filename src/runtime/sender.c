@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sender.c: who may send, and what happens when nobody can any more.
+ *
+ * strong counts the senders. The drop that takes it to zero sets SENDERLESS in the word and schedules the
+ * box, so that its owner sees it; the owner's end sets GONE. Whoever of the two comes second frees the slot
+ * (through pins, which also counts answers still on their way to it). strong never rises from zero: a weak
+ * sender is upgraded only while it is above, which also makes it safe on a slot that has been reused. The
+ * one exception is a registered box, whose registry hands out senders of an idle actor under its own lock.
+ *
+ * The first sender's holder is named in the box; every clone has a record in a list, for the report. */
+#include "runtime/runtime.h"
+
+tr_sender tr_sender_clone(tr_sender sender, const char *owner)
+{
+    struct tr_box *box = sender.box;
+    struct tr__hold *hold;
+    pthread_mutex_t *lock;
+    uint32_t strong;
+
+    if (box == NULL)
+        return (tr_sender){ 0 };
+    hold = tr__alloc(sizeof *hold);
+    strong = atomic_fetch_add_explicit(&box->strong, 1, memory_order_relaxed);
+    tr_assert_use(strong > 0, "a sender is cloned only while it is held");
+    lock = tr__box_lock(box);
+    if (hold != NULL) {
+        *hold = (struct tr__hold){ .next = box->holds, .owner = owner };
+        if (box->holds != NULL)
+            box->holds->prev = hold;
+        box->holds = hold;
+    } else if (tr__get(box->owner_first) == NULL) {
+        tr__set(box->owner_first, owner); /* out of memory costs a name, not a sender */
+    }
+    pthread_mutex_unlock(lock);
+    if (box->system->is_private)
+        tr__private_ref(box->system);
+    return (tr_sender){ box, hold };
+}
+
+static void hold_remove(struct tr_box *box, struct tr__hold *hold)
+{
+    pthread_mutex_t *lock = tr__box_lock(box);
+
+    if (hold == NULL) {
+        tr__set(box->owner_first, NULL);
+    } else {
+        if (hold->prev != NULL)
+            hold->prev->next = hold->next;
+        else
+            box->holds = hold->next;
+        if (hold->next != NULL)
+            hold->next->prev = hold->prev;
+    }
+    pthread_mutex_unlock(lock);
+    tr__free(hold);
+}
+
+void tr_sender_drop(tr_sender *sender)
+{
+    struct tr_box *box = sender->box;
+    struct tr__hold *hold = sender->hold;
+    struct tr_system *system;
+    uint32_t strong;
+
+    *sender = (tr_sender){ 0 };
+    if (box == NULL)
+        return;
+    system = box->system;
+    if (hold != NULL)
+        hold_remove(box, hold);
+    else
+        /* Only a name in a report: no lock. The clones' list is what needs it. */
+        tr__set(box->owner_first, NULL);
+    tr__point(system);
+    /* Acquire-release: everything sent through any sender happens before the end that this may start. */
+    strong = atomic_fetch_sub_explicit(&box->strong, 1, memory_order_acq_rel);
+    tr_assert_use(strong > 0, "a sender is dropped once");
+    if (strong == 1)
+        tr__box_senderless(box);
+    if (system->is_private)
+        tr__private_unref(system);
+}
+
+void tr_sender_rename(tr_sender *sender, const char *owner)
+{
+    pthread_mutex_t *lock;
+
+    if (sender->box == NULL)
+        return;
+    lock = tr__box_lock(sender->box);
+    if (sender->hold != NULL)
+        sender->hold->owner = owner;
+    else
+        tr__set(sender->box->owner_first, owner);
+    pthread_mutex_unlock(lock);
+}
+
+tr_weak tr_sender_weaken(tr_sender sender)
+{
+    if (sender.box == NULL)
+        return (tr_weak){ 0 };
+    return (tr_weak){ sender.box, tr__get(sender.box->generation) };
+}
+
+int tr_weak_upgrade(tr_weak weak, const char *owner, tr_sender *ret_sender)
+{
+    struct tr_box *box = weak.box;
+    tr_sender sender;
+    uint32_t strong;
+
+    if (box == NULL)
+        return TR_ECLOSED;
+    strong = atomic_load_explicit(&box->strong, memory_order_acquire);
+    do {
+        if (strong == 0 ||
+            atomic_load_explicit(&box->generation, memory_order_acquire) != weak.generation)
+            return TR_ECLOSED;
+    } while (!atomic_compare_exchange_weak_explicit(
+        &box->strong, &strong, strong + 1, memory_order_acq_rel, memory_order_acquire));
+    /* Held now. Was the slot reused between the look and the hold? Then this holds a stranger. */
+    sender = (tr_sender){ box, NULL };
+    if (atomic_load_explicit(&box->generation, memory_order_acquire) != weak.generation) {
+        strong = atomic_fetch_sub_explicit(&box->strong, 1, memory_order_acq_rel);
+        if (strong == 1)
+            tr__box_senderless(box);
+        return TR_ECLOSED;
+    }
+    *ret_sender = tr_sender_clone(sender, owner);
+    strong = atomic_fetch_sub_explicit(&box->strong, 1, memory_order_acq_rel);
+    tr_assert(strong > 1);
+    return 0;
+}
+
+uint32_t tr_sender_capacity(tr_sender sender)
+{
+    return sender.box == NULL ? 0 : sender.box->capacity;
+}
+
+uint32_t tr_sender_depth(tr_sender sender)
+{
+    return sender.box == NULL
+        ? 0
+        : tr__word_count(atomic_load_explicit(&sender.box->word, memory_order_relaxed));
+}
+
+bool tr_sender_is_closed(tr_sender sender)
+{
+    return sender.box == NULL ||
+        atomic_load_explicit(&sender.box->word, memory_order_relaxed) & (WORD_CLOSED | WORD_GONE);
+}
+
+int tr_sender_wait_closed(tr_sender sender, uint64_t timeout_ns)
+{
+    struct tr_box *box = sender.box;
+    struct tr_system *system;
+    uint64_t until, now;
+
+    if (box == NULL)
+        return 0;
+    tr_assert_use(tr__self == NULL, "tr_sender_wait_closed is for threads that are not workers");
+    system = box->system;
+    now = tr__now(system);
+    until = timeout_ns == 0 ? UINT64_MAX : now + timeout_ns;
+    if (system->driven) {
+        while (!(atomic_load_explicit(&box->word, memory_order_acquire) & WORD_GONE)) {
+            if (tr__drive(system, 64) > 0)
+                continue;
+            if (tr__now(system) >= until)
+                return TR_ETIMEOUT;
+            tr__drive_wait(system, until);
+        }
+        return 0;
+    }
+    pthread_mutex_lock(&system->end_lock);
+    while (!(atomic_load_explicit(&box->word, memory_order_acquire) & WORD_GONE)) {
+        if (tr__end_wait(system, until) < 0) {
+            pthread_mutex_unlock(&system->end_lock);
+            return TR_ETIMEOUT;
+        }
+    }
+    pthread_mutex_unlock(&system->end_lock);
+    return 0;
+}

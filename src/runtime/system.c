@@ -1,0 +1,477 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* system.c: start and end of a system; waiting for ends; the report of holders; the log. */
+#include "runtime/runtime.h"
+
+#include <errno.h>
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { WORKERS_MAX = 256, BLOCKING_DEFAULT = 4, ACTORS_MAX_DEFAULT = 16 << 20 };
+
+void tr__log(struct tr_system *system, const char *format, ...)
+{
+    char line[1024];
+    va_list arguments;
+
+    if (system->quiet)
+        return;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    if (system->log != NULL)
+        system->log(system->log_data, line);
+    else
+        fprintf(stderr, "troupe: %s\n", line);
+}
+
+/* ---- creating ---------------------------------------------------------------------------------------------- */
+
+static void locks_init(struct tr_system *system)
+{
+    pthread_condattr_t attribute;
+
+    pthread_mutex_init(&system->memory_lock, NULL);
+    pthread_mutex_init(&system->foreign_lock, NULL);
+    pthread_mutex_init(&system->reply_lock, NULL);
+    pthread_mutex_init(&system->fd_lock, NULL);
+    pthread_mutex_init(&system->work_lock, NULL);
+    pthread_mutex_init(&system->dead_lock, NULL);
+    pthread_mutex_init(&system->end_lock, NULL);
+    pthread_mutex_init(&system->snapshot_lock, NULL);
+    pthread_mutex_init(&system->inspect_lock, NULL);
+    pthread_cond_init(&system->work_ready, NULL);
+    pthread_condattr_init(&attribute);
+    pthread_condattr_setclock(&attribute, CLOCK_MONOTONIC);
+    pthread_cond_init(&system->end_changed, &attribute);
+    pthread_condattr_destroy(&attribute);
+    for (uint32_t i = 0; i < LOCKS; i++)
+        pthread_mutex_init(&system->locks[i], NULL);
+}
+
+static void locks_finish(struct tr_system *system)
+{
+    for (uint32_t i = 0; i < LOCKS; i++)
+        pthread_mutex_destroy(&system->locks[i]);
+    pthread_cond_destroy(&system->end_changed);
+    pthread_cond_destroy(&system->work_ready);
+    pthread_mutex_destroy(&system->inspect_lock);
+    pthread_mutex_destroy(&system->snapshot_lock);
+    pthread_mutex_destroy(&system->end_lock);
+    pthread_mutex_destroy(&system->dead_lock);
+    pthread_mutex_destroy(&system->work_lock);
+    pthread_mutex_destroy(&system->fd_lock);
+    pthread_mutex_destroy(&system->reply_lock);
+    pthread_mutex_destroy(&system->foreign_lock);
+    pthread_mutex_destroy(&system->memory_lock);
+}
+
+static struct tr__worker *worker_create(struct tr_system *system, uint32_t index)
+{
+    /* Whole lines of its own: workers must not share any. */
+    struct tr__worker *worker = tr__alloc_line(sizeof *worker);
+
+    if (worker == NULL)
+        return NULL;
+    tr__worker_init(worker, system, index);
+    worker->wheel = tr__wheel_create(system, tr__now(system) / 1000000);
+    if (worker->wheel == NULL) {
+        tr__free_line(worker);
+        return NULL;
+    }
+    return worker;
+}
+
+static void worker_destroy(struct tr__worker *worker)
+{
+    if (worker == NULL)
+        return;
+    tr__worker_close(worker);
+    tr__wheel_destroy(worker->wheel);
+    tr__free_line(worker);
+}
+
+static void system_free(struct tr_system *system)
+{
+    tr__snapshot_finish(system);
+    tr__memory_finish(system);
+    for (uint32_t i = 0; system->workers != NULL && i < system->worker_count; i++)
+        worker_destroy(system->workers[i]);
+    worker_destroy(system->foreign);
+    while (system->reply_blocks != NULL) {
+        struct tr__reply_block *block = system->reply_blocks;
+
+        system->reply_blocks = block->next;
+        tr__free(block);
+    }
+    tr__free(system->workers);
+    tr__free(system->work_ids);
+    tr__free(system->fd_slots);
+    tr__free(system->signals);
+    locks_finish(system);
+    tr__free_line(system);
+}
+
+static int copy_signals(struct tr_system *system, const int *signals)
+{
+    uint32_t count = 0;
+    sigset_t set;
+
+    while (signals[count] != 0)
+        count++;
+    system->signals = tr__alloc((count + 1) * sizeof *signals);
+    if (system->signals == NULL)
+        return TR_ENOMEM;
+    memcpy(system->signals, signals, (count + 1) * sizeof *signals);
+    sigemptyset(&set);
+    for (uint32_t i = 0; i < count; i++)
+        if (sigaddset(&set, signals[i]) < 0)
+            return TR_EINVAL;
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    return 0;
+}
+
+static void join_workers(struct tr_system *system)
+{
+    atomic_store_explicit(&system->ending, true, memory_order_seq_cst);
+    for (uint32_t i = 0; i < system->worker_count; i++)
+        if (system->workers[i] != NULL && system->workers[i]->is_thread) {
+            uint64_t one = 1;
+
+            if (write(system->workers[i]->event_fd, &one, sizeof one) < 0) {
+                /* Full is readable, which is what is wanted. */
+            }
+            pthread_join(system->workers[i]->thread, NULL);
+            system->workers[i]->is_thread = false;
+        }
+}
+
+static int start_threads(struct tr_system *system)
+{
+    for (uint32_t i = 0; i < system->worker_count; i++) {
+        struct tr__worker *worker = system->workers[i];
+        int rc = tr__worker_open(worker);
+
+        if (rc < 0)
+            return rc;
+        worker->is_thread = true;
+        if (tr__fault_hit() ||
+            pthread_create(&worker->thread, NULL, tr__worker_main, worker) != 0) {
+            worker->is_thread = false;
+            return TR_ELIMIT;
+        }
+    }
+    return 0;
+}
+
+int tr__system_make(const struct tr_system_options *options, struct tr_sim *sim,
+    struct tr_system **ret_system)
+{
+    static const struct tr_system_options none = { 0 };
+    const struct tr_system_options *o = options != NULL ? options : &none;
+    struct tr_system *system;
+    long cores;
+    int rc = TR_ENOMEM;
+
+    if (o->workers > WORKERS_MAX)
+        return TR_EINVAL;
+    system = tr__alloc_line(sizeof *system);
+    if (system == NULL)
+        return TR_ENOMEM;
+    memset(system, 0, sizeof *system);
+    locks_init(system);
+    system->env = o->env != NULL ? o->env : tr_env_real();
+    system->sim = sim;
+    system->driven = o->driven;
+    system->quiet = o->quiet;
+    system->sample = !o->no_sample && sim == NULL;
+    system->log = o->log;
+    system->log_data = o->log_data;
+    system->actors_max = o->actors_max != 0 ? o->actors_max : ACTORS_MAX_DEFAULT;
+    system->work_threads_max = o->blocking_threads != 0 ? o->blocking_threads : BLOCKING_DEFAULT;
+    tr__set(system->refs, 1);
+    cores = sysconf(_SC_NPROCESSORS_ONLN);
+    system->worker_count = o->driven ? 1 : o->workers != 0 ? o->workers : (uint32_t)cores;
+    system->workers = tr__calloc(system->worker_count * sizeof(*system->workers));
+    system->work_ids = tr__calloc(system->work_threads_max * sizeof(*system->work_ids));
+    if (system->workers == NULL || system->work_ids == NULL)
+        goto fail;
+    system->foreign = worker_create(system, UINT32_MAX);
+    if (system->foreign == NULL)
+        goto fail;
+    for (uint32_t i = 0; i < system->worker_count; i++) {
+        system->workers[i] = worker_create(system, i);
+        if (system->workers[i] == NULL)
+            goto fail;
+    }
+    if (o->signals != NULL) {
+        rc = copy_signals(system, o->signals);
+        if (rc < 0)
+            goto fail;
+    }
+    if (!o->driven) {
+        if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) != 0)
+            system->steal_off = true;
+        rc = start_threads(system);
+        if (rc < 0)
+            goto fail;
+    }
+    *ret_system = system;
+    return 0;
+
+fail:
+    if (system->workers != NULL)
+        join_workers(system);
+    system_free(system);
+    return rc;
+}
+
+int tr_system_create(const struct tr_system_options *options, struct tr_system **ret_system)
+{
+    return tr__system_make(options, NULL, ret_system);
+}
+
+/* ---- ending --------------------------------------------------------------------------------------------------- */
+
+struct killing {
+    struct tr__worker *worker;
+    uint32_t killed;
+};
+
+static bool kill_box(void *data, struct tr_box *box)
+{
+    struct killing *killing = data;
+    uint32_t status = tr__get(box->status);
+
+    /* Zombies have ended already; somebody just held a sender for too long. */
+    if (!(status & STATUS_LIVE) ||
+        atomic_load_explicit(&box->word, memory_order_relaxed) & WORD_GONE)
+        return true;
+    killing->worker->ctx.box = box;
+    killing->worker->ctx.self = tr__box_self(box);
+    tr__box_finish(killing->worker, box, TR_WHY_KILLED);
+    killing->worker->ctx.box = NULL;
+    killing->killed++;
+    return true;
+}
+
+void tr__system_end(struct tr_system *system)
+{
+    struct killing killing = { .worker = system->workers[0] };
+
+    join_workers(system);
+    tr__work_pool_finish(system);
+    /* This thread owns everything now. */
+    tr__self = system->workers[0];
+    do {
+        killing.killed = 0;
+        tr__slots_each(system, kill_box, &killing);
+    } while (killing.killed > 0); /* an end may have started a successor */
+    tr__self = NULL;
+}
+
+void tr_system_destroy(struct tr_system **system)
+{
+    struct tr_system *s = *system;
+
+    if (s == NULL)
+        return;
+    tr_assert_use(tr__self == NULL, "a system is not destroyed from inside a handler");
+    *system = NULL;
+    tr__system_end(s);
+    system_free(s);
+}
+
+/* A private system belongs to one box: it goes when the box and all senders have gone. */
+void tr__private_ref(struct tr_system *system)
+{
+    atomic_fetch_add_explicit(&system->refs, 1, memory_order_relaxed);
+}
+
+void tr__private_unref(struct tr_system *system)
+{
+    if (atomic_fetch_sub_explicit(&system->refs, 1, memory_order_acq_rel) == 1) {
+        struct tr__worker *outer = tr__self;
+
+        tr__self = NULL;
+        tr__system_end(system);
+        system_free(system);
+        tr__self = outer;
+    }
+}
+
+uint64_t tr__live(struct tr_system *system)
+{
+    uint64_t ended, spawned;
+
+    /* Ends first: if the two are equal, nothing was alive when the first was read. */
+    ended = atomic_load_explicit(&system->foreign->counters.ended, memory_order_acquire);
+    for (uint32_t i = 0; i < system->worker_count; i++)
+        ended += atomic_load_explicit(&system->workers[i]->counters.ended, memory_order_acquire);
+    spawned = atomic_load_explicit(&system->foreign->counters.spawned, memory_order_acquire);
+    for (uint32_t i = 0; i < system->worker_count; i++)
+        spawned +=
+            atomic_load_explicit(&system->workers[i]->counters.spawned, memory_order_acquire);
+    return spawned - ended;
+}
+
+/* An actor ended. Costs a load unless somebody waits. */
+void tr__end_signal(struct tr_system *system)
+{
+    /* Sequentially consistent with the store of GONE before, and with tr__end_wait. */
+    if (atomic_load_explicit(&system->end_waiters, memory_order_seq_cst) == 0)
+        return;
+    pthread_mutex_lock(&system->end_lock);
+    pthread_cond_broadcast(&system->end_changed);
+    pthread_mutex_unlock(&system->end_lock);
+}
+
+int tr__end_wait(struct tr_system *system, uint64_t until_ns)
+{
+    struct timespec limit;
+    uint64_t slice = tr__now(system) + UINT64_C(100000000);
+    int rc = 0;
+
+    if (tr__now(system) >= until_ns)
+        return TR_ETIMEOUT;
+    if (slice > until_ns)
+        slice = until_ns;
+    limit.tv_sec = (time_t)(slice / 1000000000);
+    limit.tv_nsec = (long)(slice % 1000000000);
+    atomic_fetch_add_explicit(&system->end_waiters, 1, memory_order_seq_cst);
+    pthread_cond_timedwait(&system->end_changed, &system->end_lock, &limit);
+    atomic_fetch_sub_explicit(&system->end_waiters, 1, memory_order_seq_cst);
+    return rc;
+}
+
+static int join_driven(struct tr_system *system, uint64_t until)
+{
+    while (tr__live(system) > 0) {
+        if (tr__drive(system, 64) > 0)
+            continue;
+        if (tr__live(system) == 0)
+            break;
+        if (system->sim != NULL || tr__now(system) >= until)
+            return TR_ETIMEOUT;
+        tr__drive_wait(system, until);
+    }
+    return 0;
+}
+
+static int join(struct tr_system *system, uint64_t timeout_ns)
+{
+    uint64_t until = timeout_ns == 0 ? UINT64_MAX : tr__now(system) + timeout_ns;
+    int rc = 0;
+
+    tr_assert_use(tr__self == NULL, "a system is not joined from inside a handler");
+    if (system->driven)
+        return join_driven(system, until);
+    pthread_mutex_lock(&system->end_lock);
+    while (rc == 0 && tr__live(system) > 0)
+        rc = tr__end_wait(system, until);
+    pthread_mutex_unlock(&system->end_lock);
+    return rc;
+}
+
+int tr_system_join(struct tr_system *system, uint64_t timeout_ns)
+{
+    int rc = join(system, timeout_ns);
+
+    if (rc == TR_ETIMEOUT && !system->quiet && system->log == NULL)
+        tr_system_holders(system, stderr);
+    return rc;
+}
+
+/* ---- drain: everybody, the last started first ------------------------------------------------------------------ */
+
+struct draining {
+    tr_weak *list;
+    uint64_t *ids;
+    size_t count, capacity;
+};
+
+static bool collect(void *data, struct tr_box *box)
+{
+    struct draining *draining = data;
+
+    if (draining->count == draining->capacity)
+        return false;
+    draining->list[draining->count++] =
+        (tr_weak){ box, atomic_load_explicit(&box->generation, memory_order_acquire) };
+    return true;
+}
+
+int tr_system_drain(struct tr_system *system, uint64_t timeout_ns)
+{
+    struct draining draining = { .capacity = (size_t)tr__live(system) + 64 };
+
+    draining.list = tr__alloc(draining.capacity * sizeof *draining.list);
+    if (draining.list == NULL)
+        return TR_ENOMEM;
+    tr__slots_each(system, collect, &draining);
+    for (size_t i = draining.count; i-- > 0;)
+        tr_stop(draining.list[i]);
+    tr__free(draining.list);
+    return tr_system_join(system, timeout_ns);
+}
+
+/* ---- who keeps what alive ---------------------------------------------------------------------------------------- */
+
+static bool report_box(void *data, struct tr_box *box)
+{
+    FILE *out = data;
+    char name[64], other[64];
+    uint64_t word = atomic_load_explicit(&box->word, memory_order_relaxed);
+    uint64_t edge = tr__get(box->waiting_on);
+    const char *first = tr__get(box->owner_first);
+    pthread_mutex_t *lock;
+
+    if (word & WORD_GONE || !(tr__get(box->status) & STATUS_LIVE))
+        return true;
+    fprintf(out, "  %s: %u sender%s", tr__box_name(box, name, sizeof name),
+        (unsigned)tr__get(box->strong), tr__get(box->strong) == 1 ? "" : "s");
+    lock = tr__box_lock(box);
+    if (first != NULL || box->holds != NULL) {
+        const char *separator = ", held by ";
+
+        if (first != NULL) {
+            fprintf(out, "%s%s", separator, first);
+            separator = ", ";
+        }
+        for (const struct tr__hold *hold = box->holds; hold != NULL; hold = hold->next) {
+            fprintf(out, "%s%s", separator, hold->owner != NULL ? hold->owner : "?");
+            separator = ", ";
+        }
+    }
+    pthread_mutex_unlock(lock);
+    if (tr__word_count(word) > 0)
+        fprintf(out, "; %u queued", (unsigned)tr__word_count(word));
+    if (tr__get(box->asks) > 0)
+        fprintf(out, "; %u answers outstanding", (unsigned)tr__get(box->asks));
+    if (tr__wait_target(edge) != NULL)
+        fprintf(out, "; waits for %s",
+            tr__box_name(tr__wait_target(edge), other, sizeof other));
+    fputc('\n', out);
+    return true;
+}
+
+void tr_system_holders(struct tr_system *system, FILE *out)
+{
+    fprintf(out, "%llu actors alive:\n", (unsigned long long)tr__live(system));
+    tr__slots_each(system, report_box, out);
+}
+
+const struct tr_env *tr_system_env(const struct tr_system *system)
+{
+    return system->env;
+}
+
+uint32_t tr_system_workers(const struct tr_system *system)
+{
+    return system->driven ? 0 : system->worker_count;
+}

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* waitgraph.c: who really waits for whom, and what happens before the circle closes.
+ *
+ * An actor waits in two ways only: it holds for an answer, or it is parked on a full box. Both publish one edge
+ * in its waiting_on, so every actor has at most one and a chain is walked by following pointers:
+ *
+ *   63      56 55      48 47                    0
+ *   [ sequence | life     | the box waited for  ]
+ *
+ *   1. Publish, then walk. Two that close a circle at once both publish first (sequentially consistent), so at
+ *      least one walk sees the whole circle.
+ *   2. A circle is reported only if a second walk finds the same edges, sequence numbers included: then all of
+ *      them were there at one instant.
+ *   3. Who answers a hold clears the edge before the answer is on its way, and who makes room clears the edges
+ *      of those it unparks: an edge whose reason is gone is never walked over.
+ *
+ * The closer of a circle by hold gets TR_EDEADLOCK at once. The closer of a circle of full boxes is not parked:
+ * it overshoots up to the hard limit, which is counted and reported once per box.
+ *
+ * test/spin/waitcycle.pml checks 1 to 3. */
+#include "runtime/runtime.h"
+
+#include <stdio.h>
+
+enum { CYCLE_MAX = 1000 };
+#define EDGE_POINTER UINT64_C(0x0000ffffffffffff)
+
+struct tr_box *tr__wait_target(uint64_t edge)
+{
+    return (struct tr_box *)(uintptr_t)(edge & EDGE_POINTER);
+}
+
+static uint8_t life_of(const struct tr_box *box)
+{
+    const struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_relaxed);
+
+    return ext == NULL ? 0 : (uint8_t)ext->restarts;
+}
+
+/* The length of the circle that box's own edge is part of, 0 if it is of none. */
+static uint32_t walk(const struct tr_box *box, uint64_t first, uint64_t *edges, bool verify)
+{
+    uint64_t edge = first;
+
+    for (uint32_t i = 0; i < CYCLE_MAX; i++) {
+        const struct tr_box *at = tr__wait_target(edge);
+
+        if (verify && edges[i] != edge)
+            return 0;
+        edges[i] = edge;
+        if (at == NULL)
+            return 0;
+        if (at == box)
+            return i + 1;
+        edge = atomic_load_explicit(&at->waiting_on, memory_order_seq_cst);
+    }
+    return 0;
+}
+
+static void report(struct tr_box *box, const uint64_t *edges, uint32_t length, const char *what)
+{
+    char text[512], name[64];
+    int used = snprintf(text, sizeof text, "%s", tr__box_name(box, name, sizeof name));
+
+    for (uint32_t i = 0; i < length && used > 0 && (size_t)used < sizeof text; i++)
+        used += snprintf(text + used, sizeof text - (size_t)used, " -> %s",
+            tr__box_name(tr__wait_target(edges[i]), name, sizeof name));
+    tr__log(box->system, "wait cycle (%s): %s", what, text);
+}
+
+int tr__wait_begin(struct tr_box *box, struct tr_box *on, const char *what, uint64_t *ret_edge)
+{
+    uint64_t edges[CYCLE_MAX];
+    uint64_t sequence = (tr__get(box->waiting_on) >> 56) + 1;
+    uint64_t edge = (sequence & 0xff) << 56 | (uint64_t)life_of(box) << 48 |
+        ((uint64_t)(uintptr_t)on & EDGE_POINTER);
+    uint32_t length;
+
+    atomic_store_explicit(&box->waiting_on, edge, memory_order_seq_cst);
+    if (ret_edge != NULL)
+        *ret_edge = edge;
+    tr__point(box->system);
+    length = walk(box, edge, edges, false);
+    if (length == 0 || walk(box, edge, edges, true) != length)
+        return 0;
+    if (what != NULL)
+        report(box, edges, length, what);
+    tr__wait_end(box);
+    return TR_EDEADLOCK;
+}
+
+/* The owner does not wait any more. The sequence stays. */
+void tr__wait_end(struct tr_box *box)
+{
+    uint64_t edge = tr__get(box->waiting_on);
+
+    if (edge & EDGE_POINTER)
+        atomic_store_explicit(
+            &box->waiting_on, edge & ~EDGE_POINTER, memory_order_seq_cst);
+}
+
+/* Its answer is on the way. A hold of a life before a restart is none of ours. */
+void tr__wait_clear(struct tr_box *box, uint8_t life)
+{
+    uint64_t edge = atomic_load_explicit(&box->waiting_on, memory_order_seq_cst);
+
+    while (edge & EDGE_POINTER && (uint8_t)(edge >> 48) == life)
+        if (atomic_compare_exchange_weak_explicit(&box->waiting_on, &edge, edge & ~EDGE_POINTER,
+                memory_order_seq_cst, memory_order_seq_cst))
+            return;
+}
+
+/* The duty to answer went on to another actor. */
+void tr__wait_move(struct tr_box *box, uint8_t life, struct tr_box *on)
+{
+    uint64_t edge = atomic_load_explicit(&box->waiting_on, memory_order_seq_cst);
+
+    while (edge & EDGE_POINTER && (uint8_t)(edge >> 48) == life)
+        if (atomic_compare_exchange_weak_explicit(&box->waiting_on, &edge,
+                (edge & ~EDGE_POINTER) | ((uint64_t)(uintptr_t)on & EDGE_POINTER),
+                memory_order_seq_cst, memory_order_seq_cst))
+            return;
+}
+
+/* ---- parking ---------------------------------------------------------------------------------------------- */
+
+static void waiters_flag(struct tr_box *on)
+{
+    atomic_fetch_or_explicit(&on->word, WORD_WAITERS, memory_order_seq_cst);
+}
+
+static bool has_room(const struct tr_box *on)
+{
+    uint64_t word = atomic_load_explicit(&on->word, memory_order_seq_cst);
+
+    return word & (WORD_GONE | WORD_CLOSED) || tr__word_count(word) < on->capacity;
+}
+
+/* After a handler that sent to a full box. False if it need not or must not wait. */
+bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on)
+{
+    struct tr__ext *mine = tr__ext_get(box), *theirs;
+    struct tr__waiter *waiter;
+    struct tr__cell *wake;
+    pthread_mutex_t *lock;
+    bool parked = false;
+
+    if (mine == NULL || tr__get(box->status) & (STATUS_HELD | STATUS_STOPPING) || has_room(on))
+        return false;
+    /* What will wake it is made now: unparking cannot fail for want of memory. */
+    wake = tr__event_cell(box->system, CELL_OP, 0, OP_UNPARK, NULL, 0);
+    if (wake == NULL)
+        return false;
+    if (tr__wait_begin(box, on, "full boxes", NULL) < 0) {
+        tr__cell_free(worker, wake);
+        tr__add(worker->counters.overshoots, 1);
+        return false;
+    }
+    waiter = &mine->park;
+    lock = tr__box_lock(on);
+    theirs = tr__ext_get_locked(on);
+    if (theirs != NULL) {
+        waiter->box = box;
+        waiter->on = on;
+        waiter->wake = wake;
+        tr__list_add(&theirs->waiters, &waiter->link);
+        waiter->linked = true;
+        tr__point(box->system);
+        waiters_flag(on);
+        tr__point(box->system);
+        /* Published; is there room by now? Then whoever made it may not have seen the flag. */
+        if (has_room(on)) {
+            tr__list_remove(&waiter->link);
+            waiter->linked = false;
+        } else {
+            parked = true;
+            atomic_fetch_or_explicit(&box->status, STATUS_PARKED, memory_order_relaxed);
+        }
+    }
+    pthread_mutex_unlock(lock);
+    if (!parked) {
+        tr__cell_free(worker, wake);
+        tr__wait_end(box);
+    }
+    return parked;
+}
+
+/* Room was made, or the box is gone: everybody may go on. */
+void tr__unpark_all(struct tr__worker *worker, struct tr_box *on)
+{
+    struct tr__ext *ext;
+    struct tr__cell *wake;
+    pthread_mutex_t *lock;
+
+    (void)worker;
+    lock = tr__box_lock(on);
+    atomic_fetch_and_explicit(&on->word, ~WORD_WAITERS, memory_order_seq_cst);
+    ext = atomic_load_explicit(&on->ext, memory_order_acquire);
+    while (ext != NULL && !tr__list_is_empty(&ext->waiters)) {
+        struct tr__waiter *waiter =
+            tr__container(ext->waiters.next, struct tr__waiter, link);
+        struct tr_box *box = waiter->box;
+
+        tr__list_remove(&waiter->link);
+        waiter->linked = false;
+        if (box == NULL) {
+            atomic_store_explicit(&waiter->woken, 1, memory_order_release);
+            tr__futex_wake(&waiter->woken);
+            continue;
+        }
+        tr__wait_clear(box, (uint8_t)(tr__get(box->waiting_on) >> 48));
+        /* The parked actor's own turn clears PARKED: it owns its status. Pushed under the lock, because
+         * the actor may end as soon as it is not linked any more and the lock is free. */
+        wake = waiter->wake;
+        waiter->wake = NULL;
+        if (tr__push_event(box, wake) < 0)
+            tr_assert(!"a parked actor is not gone while it is linked");
+    }
+    pthread_mutex_unlock(lock);
+}
+
+/* The parked actor ends or restarts. */
+void tr__park_cancel(struct tr_box *box, struct tr__ext *ext)
+{
+    struct tr_box *on = ext->park.on;
+    struct tr__cell *wake = NULL;
+    pthread_mutex_t *lock;
+
+    (void)box;
+    if (on == NULL)
+        return;
+    lock = tr__box_lock(on);
+    if (ext->park.linked) {
+        tr__list_remove(&ext->park.link);
+        ext->park.linked = false;
+        wake = ext->park.wake;
+    }
+    ext->park.on = NULL;
+    pthread_mutex_unlock(lock);
+    if (wake != NULL)
+        tr__cell_free(tr__self, wake);
+}
+
+bool tr__park_is_linked(struct tr_box *box)
+{
+    struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
+    struct tr_box *on = ext->park.on;
+    pthread_mutex_t *lock;
+    bool linked;
+
+    if (on == NULL)
+        return false;
+    lock = tr__box_lock(on);
+    linked = ext->park.linked;
+    pthread_mutex_unlock(lock);
+    return linked;
+}
+
+void tr__waiter_thread_add(struct tr_box *on, struct tr__waiter *waiter)
+{
+    pthread_mutex_t *lock = tr__box_lock(on);
+    struct tr__ext *ext = tr__ext_get_locked(on);
+
+    waiter->box = NULL;
+    waiter->on = on;
+    if (ext == NULL) {
+        tr__set(waiter->woken, 1);
+    } else {
+        tr__list_add(&ext->waiters, &waiter->link);
+        waiter->linked = true;
+        waiters_flag(on);
+        if (has_room(on))
+            tr__set(waiter->woken, 1);
+    }
+    pthread_mutex_unlock(lock);
+}
+
+void tr__waiter_thread_remove(struct tr__waiter *waiter)
+{
+    pthread_mutex_t *lock = tr__box_lock(waiter->on);
+
+    if (waiter->linked) {
+        tr__list_remove(&waiter->link);
+        waiter->linked = false;
+    }
+    pthread_mutex_unlock(lock);
+}

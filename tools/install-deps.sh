@@ -1,0 +1,86 @@
+#!/bin/sh
+# tools/install-deps.sh [--list] GROUP...: the one list of packages this repository needs.
+#
+#   build  compile the library and the programs, run them
+#   test   the test suites and lint
+#   bench  the other runtimes that `make bench-peers` compares with
+#
+# When nothing is missing, nothing is called and no rights are needed. Otherwise the missing packages
+# are printed; on a terminal it asks before it installs them, elsewhere it installs them at once.
+set -eu
+
+build="gcc libc6-dev make meson ninja-build pkgconf python3"
+test="clang clang-format clang-tidy git libuv1-dev patch spin"
+bench="g++ libcaf-dev erlang-base erlang-dev golang-go cargo librust-tokio-dev"
+
+list=no
+if [ "${1:-}" = --list ]; then
+    list=yes
+    shift
+fi
+wanted=
+for group in "$@"; do
+    case $group in
+    build) wanted="$wanted $build" ;;
+    test) wanted="$wanted $test" ;;
+    bench) wanted="$wanted $bench" ;;
+    *)
+        echo "tools/install-deps.sh: no group is called '$group' (build, test, bench)" >&2
+        exit 2
+        ;;
+    esac
+done
+if [ -z "$wanted" ]; then
+    echo "usage: tools/install-deps.sh [--list] build|test|bench..." >&2
+    exit 2
+fi
+if [ $list = yes ]; then
+    printf '%s\n' $wanted
+    exit 0
+fi
+
+if ! command -v dpkg-query >/dev/null 2>&1; then
+    echo "This is not a Debian system, so nothing is installed here. Needed, by Debian's names:$wanted" >&2
+    exit 0
+fi
+
+missing=
+for package in $wanted; do
+    case $(dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null || true) in
+    ?i*) ;;
+    *) missing="$missing $package" ;;
+    esac
+done
+[ -n "$missing" ] || exit 0
+
+echo "Packages that are missing:$missing"
+install="apt-get install -y --no-install-recommends$missing"
+
+if [ -t 0 ] && [ -t 1 ]; then
+    printf 'Install them now? [Y/n] '
+    read -r answer || answer=n
+    case $answer in
+    '' | y | Y | yes | Yes) ;;
+    *)
+        echo "Not installed. To do it yourself: $install"
+        exit 1
+        ;;
+    esac
+fi
+
+if [ "$(id -u)" = 0 ]; then
+    as_root=
+elif command -v sudo >/dev/null 2>&1; then
+    as_root=sudo
+    [ -t 0 ] || as_root="sudo -n" # nobody is there to type a password
+else
+    echo "This needs root, and there is no sudo. As root, run: $install"
+    exit 1
+fi
+
+as_root="$as_root env DEBIAN_FRONTEND=noninteractive"
+# The package index may be old or, in a fresh container, absent: refresh it only if it has to be.
+if ! $as_root $install; then
+    $as_root apt-get update
+    $as_root $install
+fi

@@ -15,7 +15,7 @@ shift
 cc=${CC:-gcc}
 case $kind in
 debug) options="-Dbuildtype=debug" ;;
-release) options="-Doptimization=3 -Ddebug=true -Dhardened=true -Db_pie=true -Dtests=false
+release) options="-Doptimization=3 -Ddebug=true -Db_lto=true -Dhardened=true -Db_pie=true -Dtests=false
     -Dprefix=${PREFIX:-/usr/local}" ;;
 asan) options="-Doptimization=1 -Ddebug=true -Db_sanitize=address,undefined" ;;
 tsan) options="-Doptimization=1 -Ddebug=true -Db_sanitize=thread" ;;

@@ -22,7 +22,7 @@
 #include <sched.h>
 #include <stdio.h>
 
-enum { TURN_MESSAGES = 256, GRACE_DEFAULT_S = 5, BACKGROUND_SKIP_MAX = 32 };
+enum { GRACE_DEFAULT_S = 5, BACKGROUND_SKIP_MAX = 32 };
 static const uint64_t second_ns = UINT64_C(1000000000);
 
 enum {
@@ -32,13 +32,18 @@ enum {
 
 /* ---- small things -------------------------------------------------------------------------------------- */
 
-void *tr__box_self(struct tr_box *box)
+static inline void *self_of(struct tr_box *box)
 {
     void *self = box->state;
 
-    if (tr__get(box->status) & STATUS_POINTER)
+    if (unlikely(tr__get(box->status) & STATUS_POINTER))
         memcpy(&self, box->state, sizeof self);
     return self;
+}
+
+void *tr__box_self(struct tr_box *box)
+{
+    return self_of(box);
 }
 
 static inline void status_set(struct tr_box *box, uint32_t bits)
@@ -146,7 +151,7 @@ void tr__box_init(struct tr_box *box, struct tr_system *system, const struct tr_
             ? capacity
             : 2 * capacity);
     box->message_size =
-        type->message_size >= UINT16_MAX ? UINT16_MAX : (uint16_t)type->message_size;
+        type->message_size > CELL_INLINE ? UINT16_MAX : (uint16_t)type->message_size;
     box->full = (uint8_t)full;
     box->holds = NULL;
     tr__set(box->owner_first, NULL);
@@ -176,6 +181,7 @@ static int apply_options(struct tr_box *box, const struct tr_spawn_options *opti
         ext->grace_ns = options->grace_ns;
     if (options->box.age_ns_max != 0) {
         ext->age_ns_max = options->box.age_ns_max;
+        box->message_size = UINT16_MAX;
         status_set(box, STATUS_EXPIRES | STATUS_SLOW);
     }
     if (options->ret_done != NULL) {
@@ -349,6 +355,7 @@ void tr__box_unpin(struct tr_box *box, int32_t n)
     int32_t pins = atomic_fetch_sub_explicit(&box->pins, n, memory_order_acq_rel);
 
     tr_assert(pins >= n);
+    tr__point();
     if (pins == n)
         slot_release(box);
 }
@@ -362,6 +369,7 @@ void tr__box_senderless(struct tr_box *box)
         new = word | WORD_SENDERLESS;
         if (!(word & WORD_GONE))
             new |= WORD_SCHED;
+        tr__point();
     } while (!atomic_compare_exchange_weak_explicit(
         &box->word, &word, new, memory_order_acq_rel, memory_order_relaxed));
     if (word & WORD_GONE)
@@ -402,6 +410,7 @@ static void hand_back(struct tr_box *box, struct tr__ext *ext, enum tr_why why)
             memcpy(done->state, self, type->state_size);
             done->why = why;
             atomic_store_explicit(&done->ended, 1, memory_order_release);
+            tr__futex_wake(&done->ended);
             kept = true;
         }
         pthread_mutex_unlock(&box->system->end_lock);
@@ -425,6 +434,7 @@ static struct tr__cell *close_word(struct tr_box *box, uint64_t flags, uint64_t 
             word = atomic_load_explicit(&box->word, memory_order_relaxed);
             continue;
         }
+        tr__point();
         /* Sequentially consistent: see ext_get_locked, and the waiters of tr__end_wait. */
         if (atomic_compare_exchange_weak_explicit(&box->word, &word,
                 flags | (word & WORD_SENDERLESS), memory_order_seq_cst, memory_order_relaxed))
@@ -436,8 +446,7 @@ static struct tr__cell *close_word(struct tr_box *box, uint64_t flags, uint64_t 
 
 static void absorb(struct tr_box *box, struct tr__cell *newest, const struct tr__cell *stop);
 
-static void finish_ext(
-    struct tr__worker *worker, struct tr_box *box, struct tr__ext *ext, enum tr_why why)
+static void finish_ext(struct tr_box *box, struct tr__ext *ext, enum tr_why why)
 {
     bool failed = why == TR_WHY_FAILED || why == TR_WHY_START || why == TR_WHY_BUDGET ||
         why == TR_WHY_LINKED;
@@ -447,7 +456,7 @@ static void finish_ext(
     tr__watching_finish(box, ext);
     tr__replies_abandon(box, failed ? TR_ECRASHED : TR_EDROPPED);
     tr__park_cancel(box, ext);
-    tr__unpark_all(worker, box);
+    tr__unpark_all(box);
     tr__watches_finish(box, ext, why);
     if (ext->supervisor != NULL)
         tr__supervisor_child_ended(ext->supervisor, ext->child_index, why, true);
@@ -473,6 +482,7 @@ void tr__box_finish(struct tr__worker *worker, struct tr_box *box, enum tr_why w
      * first, and one for this function, so that the slot stays until it is done. */
     atomic_fetch_add_explicit(&box->pins, asks + 1, memory_order_relaxed);
     chain = close_word(box, WORD_CLOSED | WORD_GONE | WORD_SCHED, &word);
+    tr__point();
     if (chain != NULL)
         absorb(box, chain, NULL);
     ext = atomic_load_explicit(&box->ext, memory_order_seq_cst);
@@ -484,9 +494,9 @@ void tr__box_finish(struct tr__worker *worker, struct tr_box *box, enum tr_why w
     bury(worker, box, &box->fifo, reason, ask_status, &replies);
     if (ext != NULL) {
         bury(worker, box, &ext->background, reason, ask_status, &replies);
-        finish_ext(worker, box, ext, why);
+        finish_ext(box, ext, why);
     } else if (word & WORD_WAITERS) {
-        tr__unpark_all(worker, box);
+        tr__unpark_all(box);
     }
     if (failed)
         status_set(box, STATUS_ENDED_BADLY);
@@ -499,7 +509,9 @@ void tr__box_finish(struct tr__worker *worker, struct tr_box *box, enum tr_why w
         pthread_mutex_unlock(lock);
         ext_free(ext);
     }
+    tr__point();
     atomic_fetch_add_explicit(&box->generation, 1, memory_order_release);
+    tr__point();
     atomic_store_explicit(
         &worker->counters.ended, tr__get(worker->counters.ended) + 1, memory_order_release);
     if (system->sim != NULL)
@@ -511,7 +523,7 @@ void tr__box_finish(struct tr__worker *worker, struct tr_box *box, enum tr_why w
 /* ---- queues ---------------------------------------------------------------------------------------------- */
 
 /* Sort a chain, newest first and ending before `stop`, into the box's queues, oldest first. */
-static void absorb(struct tr_box *box, struct tr__cell *newest, const struct tr__cell *stop)
+static tr__noinline void absorb(struct tr_box *box, struct tr__cell *newest, const struct tr__cell *stop)
 {
     struct tr__cell *list = NULL, *next;
     struct tr__ext *ext;
@@ -541,7 +553,7 @@ static void absorb(struct tr_box *box, struct tr__cell *newest, const struct tr_
 }
 
 /* Absorb a list that is oldest first already. */
-static void absorb_list(struct tr_box *box, struct tr__cell *list)
+static tr__noinline void absorb_list(struct tr_box *box, struct tr__cell *list)
 {
     struct tr__cell *newest = NULL, *next;
 
@@ -554,7 +566,7 @@ static void absorb_list(struct tr_box *box, struct tr__cell *list)
 }
 
 /* Take what has arrived off the word, and `counted` off its count. */
-static void cut(struct tr_box *box, const struct tr__cell *stop, uint32_t counted)
+static tr__noinline void cut(struct tr_box *box, const struct tr__cell *stop, uint32_t counted)
 {
     uint64_t word = atomic_load_explicit(&box->word, memory_order_acquire);
 
@@ -564,6 +576,7 @@ static void cut(struct tr_box *box, const struct tr__cell *stop, uint32_t counte
             word = atomic_load_explicit(&box->word, memory_order_acquire);
             continue;
         }
+        tr__point();
         if (atomic_compare_exchange_weak_explicit(&box->word, &word,
                 (word & ~WORD_POINTER) - counted * WORD_COUNT_ONE, memory_order_acq_rel,
                 memory_order_acquire))
@@ -654,8 +667,8 @@ static enum tr_next handle_reply(
     return call_event(worker, box, &event);
 }
 
-static enum tr_next handle_other(
-    struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell, bool *ret_grace)
+static tr__noinline enum tr_next handle_other(
+    struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell)
 {
     struct tr_event event = { .tag = cell->tag, .id = cell->opt, .fd = -1 };
     enum tr_next next;
@@ -666,7 +679,8 @@ static enum tr_next handle_other(
         return handle_reply(worker, box, cell);
     case CELL_TIMER:
         event.kind = TR_EVENT_TIMER;
-        if (!tr__actor_timer_take(worker, box, cell->opt, &event, ret_grace) || *ret_grace)
+        if (!tr__actor_timer_take(worker, box, cell->opt, &event, &worker->grace_over) ||
+            worker->grace_over)
             return TR_GO;
         return call_event(worker, box, &event);
     case CELL_FD:
@@ -735,7 +749,7 @@ static void requeue_front(struct tr_box *box, struct tr__cell *cell)
 }
 
 /* After a handler: stash, once more, park, hold, stop or fail. Consumes the cell. */
-static enum verdict after(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell,
+static tr__noinline enum verdict after(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell,
     enum tr_next next, uint32_t *counted)
 {
     struct tr_context *ctx = &worker->ctx;
@@ -792,7 +806,7 @@ static enum verdict after(struct tr__worker *worker, struct tr_box *box, struct 
 }
 
 /* A message or event on the slow path: deadlines, budgets. */
-static enum verdict handle_slow(
+static tr__noinline enum verdict handle_slow(
     struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell, uint32_t *counted)
 {
     struct tr_context *ctx = &worker->ctx;
@@ -823,7 +837,9 @@ static enum verdict handle_slow(
     if (cell->kind <= CELL_ASK_RECORD)
         next = type->handle(ctx->self, ctx, cell->payload);
     else
-        next = handle_other(worker, box, cell, &grace);
+        next = handle_other(worker, box, cell);
+    grace = worker->grace_over;
+    worker->grace_over = false;
     ctx->cell = NULL;
     ctx->deadline_ns = 0;
     if (grace) {
@@ -919,10 +935,10 @@ static void close_to_messages(struct tr__worker *worker, struct tr_box *box)
     box->fifo = events;
     /* Whoever is parked on this box need not wait for room any more. */
     if (atomic_load_explicit(&box->word, memory_order_acquire) & WORD_WAITERS)
-        tr__unpark_all(worker, box);
+        tr__unpark_all(box);
 }
 
-static enum verdict begin_stop(
+static tr__noinline enum verdict begin_stop(
     struct tr__worker *worker, struct tr_box *box, enum tr_why why, bool rest)
 {
     struct tr_context *ctx = &worker->ctx;
@@ -961,7 +977,7 @@ static enum verdict begin_stop(
 }
 
 /* The one way an in-process actor fails. `cell` is the message to handle again after the restart. */
-static enum verdict crash(
+static tr__noinline enum verdict crash(
     struct tr__worker *worker, struct tr_box *box, enum tr_why why, struct tr__cell *cell)
 {
     struct tr__ext *ext = ext_of(box);
@@ -1198,8 +1214,10 @@ static bool slow_end(
     if (word & WORD_WAITERS && left <= box->capacity / 2) {
         cut(box, NULL, *counted);
         *counted = 0;
-        tr__unpark_all(worker, box);
-        return false;
+        if (!tr__unpark(box))
+            return false;
+        tr__worker_queue(worker, box); /* those woken first, then the next */
+        return true;
     }
     if (word & WORD_SENDERLESS && !runnable && tr__word_cell(word) == NULL &&
         tr__get(box->asks) == 0 && !(status & (BLOCKED | STATUS_STOPPING))) {
@@ -1215,24 +1233,24 @@ static bool slow_end(
     new = (word & ~WORD_SCHED) - *counted * WORD_COUNT_ONE;
     if (runnable || tr__word_cell(word) != NULL)
         new |= WORD_SCHED;
-    tr__point(box->system);
+    tr__point();
     /* Release hands the actor's state to the next turn; pairs with the senders' acquire. */
     if (!atomic_compare_exchange_strong_explicit(
             &box->word, &word, new, memory_order_acq_rel, memory_order_relaxed))
         return false;
     *counted = 0;
+    tr__point();
     if (new & WORD_SCHED)
         tr__worker_queue(worker, box);
+    tr__point();
     return true;
 }
 
-static void turn_slow(struct tr__worker *worker, struct tr_box *box, uint32_t counted)
+static tr__noinline void turn_slow(struct tr__worker *worker, struct tr_box *box, uint32_t counted)
 {
     enum verdict verdict = VERDICT_GO;
-    uint32_t budget = TURN_MESSAGES;
+    uint32_t budget = worker->turn_budget;
 
-    if (unlikely(worker->system->sim != NULL))
-        budget = tr__sim_turn_budget(worker->system->sim);
     if (unlikely(worker->step_budget < budget))
         budget = worker->step_budget;
     for (;;) {
@@ -1254,121 +1272,276 @@ static void turn_slow(struct tr__worker *worker, struct tr_box *box, uint32_t co
     }
 }
 
-void tr__turn(struct tr__worker *worker, struct tr_box *box)
+/* The turn has had its share and there is more: make room known and go to the end of the queue. */
+static tr__noinline bool leave_quickly(struct tr__worker *worker, struct tr_box *box)
 {
-    struct tr_context *ctx = &worker->ctx;
-    const struct tr_type *type = box->type;
-    struct tr__cell *top = NULL, *list = NULL, *cell, *next;
-    uint32_t status = tr__get(box->status);
-    uint32_t counted = 0, handled = 0, budget = TURN_MESSAGES, flags = 0;
-    uint64_t word;
-    void *self;
+    uint64_t word = atomic_load_explicit(&box->word, memory_order_relaxed);
 
-    ctx->box = box;
-    ctx->self = self = tr__box_self(box);
-    if (unlikely((status & ~(uint32_t)(STATUS_POINTER | STATUS_REGISTERED)) != STATUS_LIVE || box->fifo != NULL ||
-            worker->step_limited))
-        goto slow;
-    word = atomic_load_explicit(&box->word, memory_order_acquire);
-    top = tr__word_cell(word);
-    for (cell = top; cell != NULL; cell = next) {
+    if (word & WORD_WAITERS && tr__word_count(word) <= box->capacity / 2)
+        tr__unpark(box);
+    tr__worker_queue(worker, box);
+    return true;
+}
+
+/* Turn a chain round, oldest first, up to but without `stop`. */
+static inline struct tr__cell *reversed(struct tr__cell *newest, const struct tr__cell *stop)
+{
+    struct tr__cell *list = NULL, *next;
+
+    for (struct tr__cell *cell = newest; cell != NULL && cell != stop; cell = next) {
         next = cell->next;
-        flags |= cell->flags;
         cell->next = list;
         list = cell;
     }
-    for (;;) {
-        if (unlikely(flags & CELL_SPECIAL))
-            goto leave;
-        while (list != NULL) {
-            enum tr_next result;
-            bool grace = false;
+    return list;
+}
 
-            cell = list;
-            list = cell->next;
-            ctx->cell = cell;
-            __builtin_prefetch(list);
-            if (likely(cell->kind <= CELL_ASK_RECORD)) {
-                result = type->handle(self, ctx, cell->payload);
-                if (unlikely(result != TR_GO || ctx->after != 0))
-                    goto special;
-                handled++;
-                counted += (cell->flags & CELL_COUNTED) / CELL_COUNTED;
-                if (cell->kind != CELL_TELL && unlikely(!(cell->flags & CELL_REPLIED)))
-                    tr__ask_answer_cell(worker, cell, TR_EDROPPED, NULL, 0);
-            } else {
-                result = handle_other(worker, box, cell, &grace);
-                if (unlikely(result != TR_GO || ctx->after != 0))
-                    goto special;
-            }
-            if (cell != top)
-                tr__cell_free(worker, cell);
-            if (unlikely(--worker->clock_left == 0) && tr__worker_tick(worker))
-                goto leave;
-            if (unlikely(--budget == 0))
-                goto leave;
-            continue;
-        special:
-            /* The cell's fate is decided by after(); the word must not name it any more then. */
-            absorb_list(box, list); /* what was taken is older than what cut() finds */
-            cut(box, top, counted);
-            counted = 0;
-            tr__add(box->handled, handled);
-            tr__add(worker->counters.handled, handled);
-            handled = 0;
-            if (after(worker, box, cell, result, &counted) == VERDICT_GONE)
-                goto gone;
-            turn_slow(worker, box, counted);
-            goto gone;
-        }
-        if (unlikely(word & (WORD_SENDERLESS | WORD_WAITERS | WORD_LOCKED)))
-            goto leave;
-        tr__point(box->system);
-        /* Idle, unless something has arrived. Release: see slow_end. */
-        if (likely(atomic_compare_exchange_strong_explicit(&box->word, &word,
-                (word & ~(WORD_POINTER | WORD_SCHED)) - counted * WORD_COUNT_ONE,
-                memory_order_acq_rel, memory_order_acquire)))
-            break;
-        if (word & (WORD_SENDERLESS | WORD_WAITERS | WORD_LOCKED))
-            goto leave;
-        if (!atomic_compare_exchange_strong_explicit(&box->word, &word,
-                (word & ~WORD_POINTER) - counted * WORD_COUNT_ONE, memory_order_acq_rel,
-                memory_order_acquire))
-            goto leave;
-        flags = 0;
-        for (cell = tr__word_cell(word); cell != NULL && cell != top; cell = next) {
-            next = cell->next;
-            flags |= cell->flags;
-            cell->next = list;
-            list = cell;
-        }
-        word = (word & ~WORD_POINTER) - counted * WORD_COUNT_ONE;
-        counted = 0;
-        if (top != NULL)
-            tr__cell_free(worker, top);
-        top = NULL;
+/* What the last turn left, as a list. False if something in it, or beside it, needs the slow path. */
+static tr__noinline bool take_leftovers(struct tr_box *box, struct tr__cell **list, struct tr__cell **last)
+{
+    const struct tr__ext *ext;
+
+    if (tr__word_cell(atomic_load_explicit(&box->word, memory_order_relaxed)) != NULL)
+        cut(box, NULL, 0); /* control among what has arrived goes first */
+    ext = ext_of(box);
+    if (ext != NULL && (ext->control != NULL || ext->background != NULL))
+        return false;
+    *last = box->fifo;
+    *list = (*last)->next;
+    (*last)->next = NULL;
+    box->fifo = NULL;
+    return true;
+}
+
+/* Put what a turn did not get to back. The list is oldest first and older than anything in the box. */
+static tr__noinline void put_leftovers(struct tr_box *box, struct tr__cell *list, struct tr__cell *last)
+{
+    if (list == NULL)
+        return;
+    tr_assert(box->fifo == NULL);
+    if (last != NULL) {
+        last->next = list;
+        box->fifo = last;
     }
-    if (top != NULL)
-        tr__cell_free(worker, top);
-    tr__add(box->handled, handled);
-    tr__add(worker->counters.handled, handled);
-    ctx->box = NULL;
-    return;
+}
 
-leave:
+/* A turn under way: what it has taken and not handled, and what it has handled and not yet said. */
+struct turn {
+    struct tr__cell *list, *last; /* taken, oldest first */
+    struct tr__cell *top;         /* what the word named when it was last read: not freed before it changes */
+    uint64_t word;                /* as last read */
+    uint32_t handled, counted;
+};
+
+static void add_handled(struct tr__worker *worker, struct tr_box *box, uint32_t handled)
+{
     tr__add(box->handled, handled);
     tr__add(worker->counters.handled, handled);
-    absorb_list(box, list);
-    cut(box, top, counted);
-    if (list == NULL && top != NULL)
-        tr__cell_free(worker, top);
-    counted = 0;
-slow:
-    turn_slow(worker, box, counted);
-gone:
-    ctx->box = NULL;
-    ctx->after = 0;
-    ctx->park_on = NULL;
+}
+
+/* The handler of `cell` wants something special. The word must not name the cell any more when its fate is decided.
+ * What was taken is older than what cut() finds; a handler may have put stashed messages in front meanwhile. */
+static tr__noinline void turn_special(struct tr__worker *worker, struct tr_box *box,
+    struct turn *turn, struct tr__cell *cell, enum tr_next result)
+{
+    uint32_t counted = 0;
+
+    if (box->fifo == NULL)
+        put_leftovers(box, turn->list, turn->last);
+    else
+        absorb_list(box, turn->list);
+    cut(box, turn->top, turn->counted);
+    if (turn->top != NULL && turn->list == NULL && turn->top != cell)
+        tr__cell_free(worker, turn->top);
+    add_handled(worker, box, turn->handled);
+    if (after(worker, box, cell, result, &counted) == VERDICT_GO)
+        turn_slow(worker, box, counted);
+}
+
+/* The rest of a turn goes to the slow path. */
+static tr__noinline void turn_leave(
+    struct tr__worker *worker, struct tr_box *box, struct turn *turn, bool share_used)
+{
+    add_handled(worker, box, turn->handled);
+    put_leftovers(box, turn->list, turn->last);
+    cut(box, turn->top, turn->counted);
+    if (turn->list == NULL && turn->top != NULL)
+        tr__cell_free(worker, turn->top);
+    if (turn->list == NULL || !share_used || !leave_quickly(worker, box))
+        turn_slow(worker, box, 0);
+}
+
+/* Take what has arrived and note what was handled. False if the turn is over or must leave. */
+static bool turn_take(struct tr__worker *worker, struct tr_box *box, struct turn *turn)
+{
+    uint64_t word = turn->word;
+
+    if (!atomic_compare_exchange_strong_explicit(&box->word, &word,
+            (word & ~WORD_POINTER) - turn->counted * WORD_COUNT_ONE, memory_order_acq_rel,
+            memory_order_acquire))
+        return false;
+    turn->last = tr__word_cell(word);
+    turn->list = turn->last == turn->top ? NULL : reversed(turn->last, turn->top);
+    turn->word = (word & ~WORD_POINTER) - turn->counted * WORD_COUNT_ONE;
+    turn->counted = 0;
+    if (turn->top != NULL)
+        tr__cell_free(worker, turn->top);
+    turn->top = NULL;
+    return true;
+}
+
+/* The loop of the fast path. */
+static tr__noinline void turn_loop(
+    struct tr__worker *worker, struct tr_box *box, struct turn turn, uint32_t budget)
+{
+    struct tr_context *ctx = &worker->ctx;
+    const struct tr_type *type = box->type;
+    struct tr__cell *cell;
+    enum tr_next result;
+
+    for (;;) {
+        while (turn.list != NULL) {
+            cell = turn.list;
+            if (unlikely(cell->flags & CELL_SPECIAL)) {
+                turn_leave(worker, box, &turn, false);
+                return;
+            }
+            turn.list = cell->next;
+            ctx->cell = cell;
+            __builtin_prefetch(turn.list);
+            if (likely(cell->kind <= CELL_ASK_RECORD)) {
+                result = type->handle(ctx->self, ctx, cell->payload);
+                if (likely(result == TR_GO && ctx->after == 0)) {
+                    turn.handled++;
+                    turn.counted += (cell->flags & CELL_COUNTED) / CELL_COUNTED;
+                    if (cell->kind != CELL_TELL && unlikely(!(cell->flags & CELL_REPLIED)))
+                        tr__ask_answer_cell(worker, cell, TR_EDROPPED, NULL, 0);
+                }
+            } else {
+                result = handle_other(worker, box, cell);
+            }
+            if (unlikely(result != TR_GO || ctx->after != 0)) {
+                turn_special(worker, box, &turn, cell, result);
+                return;
+            }
+            if (cell != turn.top)
+                tr__cell_free(worker, cell);
+            budget--;
+            if (unlikely(--worker->clock_left == 0) && tr__worker_tick(worker))
+                budget = 0;
+            if (unlikely(budget == 0)) {
+                turn_leave(worker, box, &turn, true);
+                return;
+            }
+        }
+        tr__point();
+        if (likely(tr__word_cell(turn.word) == turn.top &&
+                !(turn.word & (WORD_WAITERS | WORD_SENDERLESS | WORD_LOCKED)))) {
+            /* Idle, unless something has arrived. Release: see slow_end. */
+            if (likely(atomic_compare_exchange_strong_explicit(&box->word, &turn.word,
+                    (turn.word & ~(WORD_POINTER | WORD_SCHED)) -
+                        turn.counted * WORD_COUNT_ONE,
+                    memory_order_acq_rel, memory_order_acquire)))
+                break;
+        }
+        if (unlikely(turn.word & (WORD_SENDERLESS | WORD_LOCKED)) ||
+            !turn_take(worker, box, &turn)) {
+            turn_leave(worker, box, &turn, false);
+            return;
+        }
+        if (unlikely(turn.word & WORD_WAITERS)) {
+            if (tr__word_count(turn.word) <= box->capacity / 2 && tr__unpark(box) &&
+                turn.list == NULL) {
+                /* Those woken need this worker before the next ones are. */
+                tr__worker_queue(worker, box);
+                break;
+            }
+            turn.word = atomic_load_explicit(&box->word, memory_order_acquire);
+        }
+    }
+    if (turn.top != NULL)
+        tr__cell_free(worker, turn.top);
+    add_handled(worker, box, turn.handled);
+}
+
+/* Whatever is not one plain message. */
+static tr__noinline void turn_any(struct tr__worker *worker, struct tr_box *box)
+{
+    uint32_t status = tr__get(box->status);
+    struct turn turn = { 0 };
+
+    if (unlikely((status & ~(uint32_t)(STATUS_POINTER | STATUS_REGISTERED)) != STATUS_LIVE ||
+            worker->step_limited ||
+            (box->fifo != NULL && !take_leftovers(box, &turn.list, &turn.last)))) {
+        turn_slow(worker, box, 0);
+    } else {
+        turn.word = atomic_load_explicit(&box->word, memory_order_acquire);
+        if (turn.list == NULL) {
+            turn.last = turn.top = tr__word_cell(turn.word);
+            turn.list = reversed(turn.top, NULL);
+        }
+        turn_loop(worker, box, turn, worker->turn_budget);
+    }
+    worker->time_up = false;
+    worker->ctx.after = 0;
+    worker->ctx.park_on = NULL;
+}
+
+/* One plain message in a live actor's box: the commonest turn by far, kept apart so that it is short. */
+static inline bool turn_single(struct tr__worker *worker, struct tr_box *box)
+{
+    struct tr_context *ctx = &worker->ctx;
+    uint64_t word = atomic_load_explicit(&box->word, memory_order_acquire);
+    struct tr__cell *cell = tr__word_cell(word);
+    uint32_t status = tr__get(box->status);
+    enum tr_next result;
+    uint64_t new;
+
+    if (unlikely(cell == NULL || cell->next != NULL || cell->kind > CELL_ASK ||
+            (cell->flags & (CELL_SPECIAL | CELL_COUNTED)) != CELL_COUNTED || box->fifo != NULL ||
+            (status & ~(uint32_t)(STATUS_POINTER | STATUS_REGISTERED)) != STATUS_LIVE ||
+            worker->step_limited))
+        return false;
+    ctx->cell = cell;
+    result = box->type->handle(ctx->self, ctx, cell->payload);
+    if (unlikely(result != TR_GO || ctx->after != 0)) {
+        struct turn turn = { .top = cell };
+
+        turn_special(worker, box, &turn, cell, result);
+        ctx->after = 0;
+        ctx->park_on = NULL;
+        return true;
+    }
+    if (cell->kind != CELL_TELL && unlikely(!(cell->flags & CELL_REPLIED)))
+        tr__ask_answer_cell(worker, cell, TR_EDROPPED, NULL, 0);
+    tr__point();
+    new = (word & ~(WORD_POINTER | WORD_SCHED)) - WORD_COUNT_ONE;
+    /* Idle, unless something has arrived. Release: see slow_end. */
+    if (unlikely(word & (WORD_WAITERS | WORD_SENDERLESS | WORD_LOCKED)) ||
+        unlikely(!atomic_compare_exchange_strong_explicit(
+            &box->word, &word, new, memory_order_acq_rel, memory_order_acquire))) {
+        struct turn turn = { .top = cell, .last = cell, .word = word, .handled = 1, .counted = 1 };
+
+        turn_loop(worker, box, turn, worker->turn_budget);
+        worker->time_up = false;
+        ctx->after = 0;
+        ctx->park_on = NULL;
+        return true;
+    }
+    tr__cell_free(worker, cell);
+    add_handled(worker, box, 1);
+    if (unlikely(--worker->clock_left == 0))
+        tr__worker_tick(worker);
+    return true;
+}
+
+void tr__turn(struct tr__worker *worker, struct tr_box *box)
+{
+    worker->ctx.box = box;
+    worker->ctx.self = self_of(box);
+    if (!turn_single(worker, box))
+        turn_any(worker, box);
+    worker->ctx.box = NULL;
 }
 
 /* ---- what handlers ask for ------------------------------------------------------------------------------------ */

@@ -34,6 +34,34 @@ static void count_late(struct tr_system *system)
         tr__foreign_leave(system);
 }
 
+/* The commonest answer: from a worker of the asker's system, small. False if it is not that. */
+static inline bool deliver_quickly(struct tr_box *asker, uint64_t head, int status,
+    const void *value, size_t size)
+{
+    struct tr__worker *worker = tr__worker_of(asker->system);
+    struct tr__cell *cell;
+    uint64_t word;
+
+    if (unlikely(worker == NULL || size > CELL_INLINE || TR_MALLOC_CELLS))
+        return false;
+    cell = tr__cell_new(worker, 0);
+    if (unlikely(cell == NULL))
+        return false;
+    cell->head = head;
+    cell->opt = (uint64_t)(uint32_t)status | (uint64_t)size << 32;
+    tr__copy_small(cell->payload, value, size);
+    word = atomic_load_explicit(&asker->word, memory_order_relaxed);
+    do {
+        if (unlikely(word & (WORD_GONE | WORD_LOCKED))) {
+            tr__cell_free(worker, cell);
+            return false;
+        }
+    } while (unlikely(!tr__try_push(asker, &word, cell, 0)));
+    if (!(word & WORD_SCHED))
+        tr__schedule_here(worker, asker);
+    return true;
+}
+
 /* Push a reply to an actor. If memory is out there is nothing to say it with but an answer without a value,
  * and if even that fails the system cannot keep its promise: it ends. */
 static void deliver(struct tr_box *asker, uint32_t tag, uint8_t sequence, bool hold, bool accepted,
@@ -100,6 +128,7 @@ static bool ask_end(struct tr__ask *ask, int status, const void *value, size_t s
     if (!atomic_compare_exchange_strong_explicit(
             &ask->state, &open, ASK_ENDED, memory_order_acq_rel, memory_order_relaxed))
         return false;
+    tr__point();
     if (ask->asker != NULL)
         deliver(ask->asker, ask->tag, ask->sequence, ask->hold, false, status, value, size);
     else
@@ -132,6 +161,7 @@ static bool record_answer(struct tr__ask *ask, int status, const void *value, si
 {
     bool first = ask_end(ask, status, value, size);
 
+    tr__point();
     ask_detach(ask);
     tr__ask_unref(ask);
     return first;
@@ -144,7 +174,14 @@ void tr__ask_answer_cell(struct tr__worker *worker, struct tr__cell *cell, int s
         return;
     cell->flags |= CELL_REPLIED;
     if (cell->kind == CELL_ASK) {
-        deliver((struct tr_box *)(uintptr_t)cell->opt, cell->tag, cell->sequence,
+        struct tr_box *asker = (struct tr_box *)(uintptr_t)cell->opt;
+
+        if (likely(!(cell->flags & CELL_HOLD)) &&
+            deliver_quickly(asker,
+                CELL_REPLY | (uint64_t)cell->sequence << 24 | (uint64_t)cell->tag << 32, status,
+                value, size))
+            return;
+        deliver(asker, cell->tag, cell->sequence,
             cell->flags & CELL_HOLD, false, status, value, size);
     } else if (!record_answer((struct tr__ask *)(uintptr_t)cell->opt, status, value, size)) {
         tr__add(worker->counters.replies_late, 1);
@@ -292,6 +329,7 @@ static int record_create(struct tr_system *system, struct tr_box *asker, uint64_
 /* After the message is in the box: from now on other things may end it. The caller has a hold of its own. */
 static void record_arm(struct tr__ask *ask, struct tr__wheel *wheel)
 {
+    tr__point();
     if (ask->cancel != NULL) {
         bool fired;
 
@@ -339,7 +377,57 @@ static uint8_t life_of(struct tr_box *box)
     return ext == NULL ? 0 : (uint8_t)ext->restarts;
 }
 
+/* An ask without deadline, token, hold or lane, to an actor of this system. */
+static inline int ask_quickly(struct tr_context *ctx, struct tr_box *to, const void *message,
+    size_t size, uint32_t tag)
+{
+    struct tr__worker *worker = ctx->worker;
+    struct tr_box *box = ctx->box;
+    struct tr__cell *cell = tr__cell_new(worker, 0);
+    uint64_t word;
+    int rc;
+
+    if (unlikely(cell == NULL))
+        return TR_ENOMEM;
+    cell->head = CELL_ASK | (uint64_t)CELL_COUNTED << 8 | (uint64_t)life_of(box) << 24 |
+        (uint64_t)tag << 32;
+    cell->opt = (uint64_t)(uintptr_t)box;
+    tr__copy_small(cell->payload, message, size);
+    /* Counted before the push: the answer may be there when it returns. */
+    tr__add(box->asks, 1);
+    word = atomic_load_explicit(&to->word, memory_order_relaxed);
+    do {
+        if (unlikely(word & (WORD_CLOSED | WORD_LOCKED) || tr__word_count(word) >= to->capacity)) {
+            rc = tr__push_slow(worker, to, cell, PUSH_WAIT);
+            if (rc < 0) {
+                tr__cell_free(worker, cell);
+                tr__add(box->asks, UINT32_MAX);
+            }
+            return rc;
+        }
+    } while (unlikely(!tr__try_push(to, &word, cell, WORD_COUNT_ONE)));
+    tr__add(worker->counters.sent, 1);
+    if (!(word & WORD_SCHED))
+        tr__schedule_here(worker, to);
+    return 0;
+}
+
+static tr__noinline int ask_any(struct tr_context *ctx, tr_sender to, const void *message,
+    size_t size, const struct tr_ask_options *options);
+
 int tr_ask(struct tr_context *ctx, tr_sender to, const void *message, size_t size,
+    const struct tr_ask_options *options)
+{
+    if (likely(to.box != NULL && to.box->system == ctx->worker->system &&
+            to.box->message_size == size && ctx->deadline_ns == 0 && !TR_MALLOC_CELLS &&
+            (options == NULL ||
+                (options->timeout_ns == 0 && !options->hold && options->cancel == NULL &&
+                    options->lane == TR_INTERACTIVE))))
+        return ask_quickly(ctx, to.box, message, size, options == NULL ? 0 : options->tag);
+    return ask_any(ctx, to, message, size, options);
+}
+
+static int ask_any(struct tr_context *ctx, tr_sender to, const void *message, size_t size,
     const struct tr_ask_options *options)
 {
     static const struct tr_ask_options none = { 0 };
@@ -632,6 +720,7 @@ int tr_reply_send(tr_reply_handle *handle, int status, const void *value, size_t
     *handle = (tr_reply_handle){ 0 };
     if (!reply_claim(reply, serial))
         return TR_EREPLIED;
+    tr__point();
     reply_unlist(reply);
     reply_answer(reply, status, value, size);
     return 0;

@@ -87,7 +87,7 @@ static unsigned char *carve(struct tr_system *system, size_t size)
     return system->carve_at - size;
 }
 
-struct tr__cell *tr__cell_refill(struct tr__worker *worker)
+tr__cold struct tr__cell *tr__cell_refill(struct tr__worker *worker)
 {
     struct tr_system *system = worker->system;
     struct tr__cell *first;
@@ -96,53 +96,39 @@ struct tr__cell *tr__cell_refill(struct tr__worker *worker)
     first = system->depot;
     if (first != NULL) {
         system->depot = *next_magazine(first);
+        for (struct tr__cell *cell = first; cell != NULL; cell = cell->next)
+            worker->cells[worker->cell_count++] = cell;
     } else {
         first = (struct tr__cell *)(void *)carve(system, CELL_MAGAZINE * sizeof *first);
-        if (first != NULL) {
-            for (uint32_t i = 0; i < CELL_MAGAZINE; i++) {
-                first[i].next = i + 1 < CELL_MAGAZINE ? &first[i + 1] : NULL;
-                first[i].class = 0;
-            }
-            tr__add(worker->counters.cells, CELL_MAGAZINE);
+        for (uint32_t i = CELL_MAGAZINE; first != NULL && i-- > 0;) {
+            first[i].class = 0;
+            worker->cells[worker->cell_count++] = &first[i];
         }
+        tr__add(worker->counters.cells, first != NULL ? CELL_MAGAZINE : 0);
     }
     pthread_mutex_unlock(&system->memory_lock);
-    if (first == NULL)
-        return NULL;
-    worker->cells = first->next;
-    worker->cell_count = CELL_MAGAZINE - 1;
-    return first;
+    return first == NULL ? NULL : worker->cells[--worker->cell_count];
 }
 
-void tr__cell_spill(struct tr__worker *worker)
+/* Give half of a full cache to the depot: the oldest, which are cold anyway. */
+tr__cold void tr__cell_spill(struct tr__worker *worker)
 {
     struct tr_system *system = worker->system;
-    struct tr__cell *chain = NULL;
-    uint32_t magazines = worker->cell_count / CELL_MAGAZINE / 2;
+    uint32_t given = CELL_CACHE_MAX / 2;
 
-    for (uint32_t m = 0; m < magazines; m++) {
-        struct tr__cell *first = worker->cells, *last = first;
-
-        for (uint32_t i = 1; i < CELL_MAGAZINE; i++)
-            last = last->next;
-        worker->cells = last->next;
-        last->next = NULL;
-        *next_magazine(first) = chain;
-        chain = first;
-    }
-    worker->cell_count -= magazines * CELL_MAGAZINE;
+    for (uint32_t i = 0; i < given; i++)
+        worker->cells[i]->next = (i + 1) % CELL_MAGAZINE != 0 ? worker->cells[i + 1] : NULL;
     pthread_mutex_lock(&system->memory_lock);
-    while (chain != NULL) {
-        struct tr__cell *next = *next_magazine(chain);
-
-        *next_magazine(chain) = system->depot;
-        system->depot = chain;
-        chain = next;
+    for (uint32_t i = 0; i < given; i += CELL_MAGAZINE) {
+        *next_magazine(worker->cells[i]) = system->depot;
+        system->depot = worker->cells[i];
     }
     pthread_mutex_unlock(&system->memory_lock);
+    worker->cell_count -= given;
+    memmove(worker->cells, worker->cells + given, worker->cell_count * sizeof worker->cells[0]);
 }
 
-struct tr__cell *tr__cell_new_large(struct tr__worker *worker, size_t payload)
+tr__noinline struct tr__cell *tr__cell_new_large(struct tr__worker *worker, size_t payload)
 {
     size_t size = CELL_HEADER + payload;
     struct tr__cell *cell;
@@ -172,7 +158,7 @@ struct tr__cell *tr__cell_new_large(struct tr__worker *worker, size_t payload)
 
 enum { CLASS_CACHE_BYTES = 256 << 10 };
 
-void tr__cell_free_large(struct tr__worker *worker, struct tr__cell *cell)
+tr__noinline void tr__cell_free_large(struct tr__worker *worker, struct tr__cell *cell)
 {
     uint8_t class = cell->class;
 

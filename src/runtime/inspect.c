@@ -248,7 +248,7 @@ static void add(struct tr_system_stats *stats, const struct tr__worker *worker)
     stats->sent += tr__get(c->sent);
     stats->handled += tr__get(c->handled);
     stats->dead += tr__get(c->dead);
-    stats->turns += tr__get(c->turns);
+    stats->turns += tr__get(worker->turn_count);
     stats->spawned += tr__get(c->spawned);
     stats->crashes += tr__get(c->crashes);
     stats->restarts += tr__get(c->restarts);

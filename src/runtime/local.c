@@ -198,7 +198,6 @@ int tr_done_wait(struct tr_done **done, void *state, enum tr_why *ret_why, uint6
     struct tr_done *d = *done;
     struct tr_system *system = d->system;
     uint64_t until = timeout_ns == 0 ? UINT64_MAX : tr__now(system) + timeout_ns;
-    int rc = 0;
 
     tr_assert_use(tr__self == NULL, "tr_done_wait is for threads that are not workers");
     if (system->driven) {
@@ -212,12 +211,16 @@ int tr_done_wait(struct tr_done **done, void *state, enum tr_why *ret_why, uint6
             tr__drive_wait(system, until);
         }
     } else {
+        while (!atomic_load_explicit(&d->ended, memory_order_acquire)) {
+            uint64_t now = tr__now(system);
+
+            if (now >= until)
+                return TR_ETIMEOUT;
+            tr__futex_wait(&d->ended, 0, until == UINT64_MAX ? 0 : until - now);
+        }
+        /* The actor has let go of it when it has given up this lock. */
         pthread_mutex_lock(&system->end_lock);
-        while (rc == 0 && !atomic_load_explicit(&d->ended, memory_order_acquire))
-            rc = tr__end_wait(system, until);
         pthread_mutex_unlock(&system->end_lock);
-        if (rc < 0)
-            return rc;
     }
     if (ret_why != NULL)
         *ret_why = (enum tr_why)d->why;

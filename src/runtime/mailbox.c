@@ -20,31 +20,10 @@
 
 #include <sched.h>
 
-/* Copies of up to 40 bytes without a call: two overlapping moves do any size in a range. */
-static inline void copy_small(void *to, const void *from, size_t size)
-{
-    unsigned char *t = to;
-    const unsigned char *f = from;
-
-    if (size > 32) {
-        memcpy(t, f, 32);
-        memcpy(t + size - 8, f + size - 8, 8);
-    } else if (size >= 16) {
-        memcpy(t, f, 16);
-        memcpy(t + size - 16, f + size - 16, 16);
-    } else if (size >= 8) {
-        memcpy(t, f, 8);
-        memcpy(t + size - 8, f + size - 8, 8);
-    } else {
-        for (size_t i = 0; i < size; i++)
-            t[i] = f[i];
-    }
-}
-
 static inline void copy_payload(void *to, const void *from, size_t size)
 {
     if (likely(size <= CELL_INLINE))
-        copy_small(to, from, size);
+        tr__copy_small(to, from, size);
     else
         memcpy(to, from, size);
 }
@@ -53,28 +32,10 @@ void tr__schedule(struct tr__worker *worker, struct tr_box *box)
 {
     struct tr_system *system = box->system;
 
-    if (likely(worker != NULL && worker->system == system && worker != system->foreign)) {
-        if (unlikely(system->sim != NULL))
-            tr__sim_schedule(system->sim, box);
-        else
-            tr__schedule_slow(worker, box);
-    } else {
+    if (likely(worker != NULL && worker->system == system && worker != system->foreign))
+        tr__schedule_here(worker, box);
+    else
         tr__inject(system, box);
-    }
-}
-
-/* Put a cell on top. The count and the flags were checked by the caller in `word`; a swap that fails makes
- * it check again. */
-static inline bool try_push(
-    struct tr_box *box, uint64_t *word, struct tr__cell *cell, uint64_t count)
-{
-    uint64_t new = ((*word & ~WORD_POINTER) + count) | (uint64_t)(uintptr_t)cell | WORD_SCHED;
-
-    cell->next = tr__word_cell(*word);
-    /* Release publishes the cell; acquire takes over the actor's state from the turn that went idle, for
-     * whoever this send schedules it on. Pairs with the swaps in actor.c. */
-    return atomic_compare_exchange_weak_explicit(
-        &box->word, word, new, memory_order_acq_rel, memory_order_relaxed);
 }
 
 /* Fast path of the commonest send: counted, room, open. */
@@ -86,12 +47,14 @@ static inline int push(struct tr__worker *worker, struct tr_box *box, struct tr_
     for (;;) {
         if (unlikely(word & (WORD_CLOSED | WORD_LOCKED) || tr__word_count(word) >= box->capacity))
             return tr__push_slow(worker, box, cell, mode);
-        if (likely(try_push(box, &word, cell, WORD_COUNT_ONE)))
+        if (likely(tr__try_push(box, &word, cell, WORD_COUNT_ONE)))
             break;
     }
     tr__add(worker->counters.sent, 1);
+    tr__point();
     if (!(word & WORD_SCHED))
         tr__schedule(worker, box);
+    tr__point();
     return 0;
 }
 
@@ -105,6 +68,7 @@ static void trim(struct tr__worker *worker, struct tr_box *box, uint64_t word)
     if (!atomic_compare_exchange_strong_explicit(&box->word, &word, word | WORD_LOCKED,
             memory_order_acq_rel, memory_order_relaxed))
         return;
+    tr__point();
     for (cell = tr__word_cell(word); cell != NULL; cell = cell->next) {
         if (cell->flags & CELL_COUNTED)
             kept++;
@@ -138,15 +102,13 @@ static int full_by_policy(struct tr__worker *worker, struct tr_box *box, uint64_
 
     switch ((enum tr_full)box->full) {
     case TR_FULL_WAIT:
-        if (mode == PUSH_WAIT && count < box->capacity_hard && worker == tr__self &&
-            worker->ctx.box != NULL) {
-            if (worker->ctx.box != box) {
-                worker->ctx.park_on = box;
-                worker->ctx.after |= AFTER_PARK;
-            }
-            return 0;
+        if (mode != PUSH_WAIT || worker != tr__self || worker->ctx.box == NULL)
+            return TR_EFULL; /* not a handler: nobody to park */
+        if (worker->ctx.box != box) {
+            worker->ctx.park_on = box;
+            worker->ctx.after |= AFTER_PARK;
         }
-        return TR_EFULL;
+        return count < box->capacity_hard ? 0 : TR_EFULL;
     case TR_FULL_FAIL:
         return TR_EFULL;
     case TR_FULL_DROP_NEWEST:
@@ -166,7 +128,7 @@ static int full_by_policy(struct tr__worker *worker, struct tr_box *box, uint64_
     return TR_EFULL;
 }
 
-int tr__push_slow(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell,
+tr__noinline int tr__push_slow(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell,
     enum tr__push_mode mode)
 {
     uint64_t word = atomic_load_explicit(&box->word, memory_order_acquire);
@@ -194,13 +156,15 @@ int tr__push_slow(struct tr__worker *worker, struct tr_box *box, struct tr__cell
                 continue;
             }
         }
-        if (try_push(box, &word, cell, counted && mode != PUSH_RESERVED ? WORD_COUNT_ONE : 0))
+        if (tr__try_push(box, &word, cell, counted && mode != PUSH_RESERVED ? WORD_COUNT_ONE : 0))
             break;
     }
     if (counted && mode != PUSH_FORCE) /* a moved message was sent before */
         tr__add(worker->counters.sent, 1);
+    tr__point();
     if (!(word & WORD_SCHED))
         tr__schedule(worker, box);
+    tr__point();
     return 0;
 }
 
@@ -241,11 +205,13 @@ int tr__push_event(struct tr_box *box, struct tr__cell *cell)
             word = atomic_load_explicit(&box->word, memory_order_relaxed);
             continue;
         }
-        if (try_push(box, &word, cell, 0))
+        if (tr__try_push(box, &word, cell, 0))
             break;
     }
+    tr__point();
     if (!(word & WORD_SCHED))
         tr__schedule(worker, box);
+    tr__point();
     return 0;
 }
 
@@ -306,9 +272,7 @@ void tr__dead_letter(struct tr__worker *worker, struct tr_box *box, struct tr__c
 
 static bool size_is_right(const struct tr_box *box, size_t size)
 {
-    if (likely(box->message_size != UINT16_MAX))
-        return box->message_size == size;
-    return box->type->message_size == size;
+    return box->message_size == size || box->type->message_size == size;
 }
 
 static inline uint64_t deadline_of(
@@ -367,7 +331,18 @@ static int tell(struct tr__worker *worker, tr_sender to, const void *message, si
     return rc;
 }
 
-static int tell_any(tr_sender to, const void *message, size_t size,
+/* Closed, full or locked: the cell is made already. */
+static tr__cold int tell_hard(
+    struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell)
+{
+    int rc = tr__push_slow(worker, box, cell, PUSH_WAIT);
+
+    if (rc < 0)
+        tr__cell_free(worker, cell);
+    return rc;
+}
+
+static tr__noinline int tell_any(tr_sender to, const void *message, size_t size,
     const struct tr_send_options *options, enum tr__push_mode mode)
 {
     enum tr_lane lane = options != NULL ? options->lane : TR_INTERACTIVE;
@@ -395,22 +370,27 @@ int tr_tell(tr_sender to, const void *message, size_t size)
     struct tr__worker *worker = tr__self;
     struct tr_box *box = to.box;
     struct tr__cell *cell;
-    int rc;
+    uint64_t word;
 
+    /* A box's message_size is set only if its messages ride inline and do not expire. */
     if (unlikely(box == NULL || worker == NULL || worker->system != box->system ||
-            box->message_size != size || size > CELL_INLINE || worker->ctx.deadline_ns != 0 ||
-            tr__get(box->status) & STATUS_EXPIRES))
+            box->message_size != size || worker->ctx.deadline_ns != 0 || TR_MALLOC_CELLS))
         return tell_any(to, message, size, NULL, PUSH_WAIT);
-    cell = tr__cell_new(worker, size);
+    word = atomic_load_explicit(&box->word, memory_order_relaxed);
+    cell = tr__cell_new(worker, 0);
     if (unlikely(cell == NULL))
         return TR_ENOMEM;
-    cell->kind = CELL_TELL;
-    cell->flags = TR_INTERACTIVE | CELL_COUNTED;
-    copy_small(cell->payload, message, size);
-    rc = push(worker, box, cell, PUSH_WAIT);
-    if (unlikely(rc < 0))
-        tr__cell_free(worker, cell);
-    return rc;
+    cell->head = CELL_TELL | (uint64_t)(TR_INTERACTIVE | CELL_COUNTED) << 8;
+    tr__copy_small(cell->payload, message, size);
+    do {
+        if (unlikely(word & (WORD_CLOSED | WORD_LOCKED) ||
+                tr__word_count(word) >= box->capacity))
+            return tell_hard(worker, box, cell);
+    } while (unlikely(!tr__try_push(box, &word, cell, WORD_COUNT_ONE)));
+    tr__add(worker->counters.sent, 1);
+    if (!(word & WORD_SCHED))
+        tr__schedule_here(worker, box);
+    return 0;
 }
 
 int tr_tell_with(
@@ -453,7 +433,7 @@ int tr_tell_wait(tr_sender to, const void *message, size_t size, uint64_t timeou
             continue;
         }
         tr__set(waiter.woken, 0);
-        tr__waiter_thread_add(to.box, &waiter);
+        tr__waiter_thread_add(to.box, &waiter, true);
         if (!tr__get(waiter.woken))
             tr__futex_wait(&waiter.woken, 0, until == UINT64_MAX ? 0 : until - now);
         tr__waiter_thread_remove(&waiter);
@@ -542,7 +522,7 @@ void tr_slot_cancel(struct tr_slot *slot)
             memory_order_acq_rel, memory_order_relaxed)) {
     }
     if (word & WORD_WAITERS)
-        tr__unpark_all(tr__worker_of(box->system), box);
+        tr__unpark_all(box);
     cell_release(box->system, slot->cell);
     *slot = (struct tr_slot){ 0 };
 }

@@ -362,6 +362,7 @@ void tr__registry_ended(struct tr__worker *worker, struct tr_box *box,
 {
     struct tr_registry *registry = entry->registry;
     struct shard *shard = shard_of(registry, entry->hash);
+    struct tr_system *system = registry->system;
     struct tr_box *start = NULL;
     tr_sender keep = { 0 };
     bool last = false;
@@ -394,7 +395,9 @@ void tr__registry_ended(struct tr__worker *worker, struct tr_box *box,
     if (last)
         tr__free(entry);
     /* The last touch of the registry: tr_registry_close may free it now. */
-    atomic_fetch_sub_explicit(&registry->live, 1, memory_order_release);
+    if (atomic_fetch_sub_explicit(&registry->live, 1, memory_order_seq_cst) == 1 &&
+        atomic_load_explicit(&system->end_waiters, memory_order_seq_cst) > 0)
+        tr__end_broadcast(system);
 }
 
 void tr_registry_keep(struct tr_context *ctx)

@@ -43,13 +43,24 @@
 #endif
 
 /* A place where the simulator may let somebody else run, so that it meets the interleavings that threads
- * meet. Nothing in an ordinary build. */
+ * meet. Locks are such places by themselves, and who waits for one lets the others run. Nothing in an
+ * ordinary build. */
 #if defined(TR_POINTS) && TR_POINTS
-void tr__sim_point(struct tr_system *system);
-#define tr__point(system) tr__sim_point(system)
+#define TR__POINTS 1
+#include <sched.h>
+void tr__sim_point(void);
+void tr__sim_yield(void);
+int tr__sim_mutex_lock(pthread_mutex_t *mutex);
+int tr__sim_mutex_unlock(pthread_mutex_t *mutex);
+#define tr__point() tr__sim_point()
+#define pthread_mutex_lock(mutex) tr__sim_mutex_lock(mutex)
+#define pthread_mutex_unlock(mutex) tr__sim_mutex_unlock(mutex)
+#define sched_yield() tr__sim_yield()
 #else
-#define tr__point(system) ((void)0)
+#define TR__POINTS 0
+#define tr__point() ((void)0)
 #endif
+enum { SIM_WORKERS = TR__POINTS ? 3 : 1 };
 
 /* ---- cells: one message, one cache line ------------------------------------------------------------ */
 
@@ -92,14 +103,20 @@ enum {
 };
 
 enum { CELL_INLINE = 40, CELL_HEADER = 24, CELL_CLASSES = 7, CELL_CLASS_MALLOC = 255 };
+enum { CELL_MAGAZINE = 64, CELL_CACHE_MAX = 8 * CELL_MAGAZINE };
 
 struct tr__cell {
     struct tr__cell *next;
-    uint8_t kind;
-    uint8_t flags;
-    uint8_t class; /* 64 << class bytes, or CELL_CLASS_MALLOC */
-    uint8_t sequence; /* of the asker's hold */
-    uint32_t tag;
+    union {
+        struct {
+            uint8_t kind;
+            uint8_t flags;
+            uint8_t class; /* 64 << class bytes, or CELL_CLASS_MALLOC */
+            uint8_t sequence; /* the asker's life: how often it was restarted */
+            uint32_t tag;
+        };
+        uint64_t head; /* all of them at once: kind in the lowest byte */
+    };
     uint64_t opt;
     unsigned char payload[CELL_INLINE];
 };
@@ -171,7 +188,7 @@ struct tr_box {
     _Atomic int32_t pins; /* what keeps the slot: 1 for actor or senders, 1 per open ask after the end */
     uint16_t capacity;
     uint16_t capacity_hard;
-    uint16_t message_size; /* 0xffff: look at the type */
+    uint16_t message_size; /* if it rides inline and never expires; 0xffff: look at the type */
     uint8_t full;
     uint8_t class;
     struct tr__hold *holds; /* L: clones beside the first sender */
@@ -234,6 +251,7 @@ struct tr__ext {
     struct tr__link watchers; /* L */
     struct tr__link replies;  /* L: taken handles to answer for */
     struct tr__link waiters;  /* L: parked on this box */
+    uint32_t unpark_batch;    /* L */
     struct tr__watch *watching;
     uint64_t watch_serial;
     struct tr__waiter park;
@@ -285,7 +303,7 @@ struct tr__run_queue {
     _Atomic uint32_t length; /* written under the biased lock, read by anyone */
 };
 
-enum { SLOT_CLASSES = 8 };
+enum { SLOT_CLASSES = 8, TURN_MESSAGES = 256 };
 enum { TYPE_SLOTS = 64 };
 
 struct tr__type_sample {
@@ -297,7 +315,7 @@ struct tr__type_sample {
 
 /* Owner-written counters; readers add them up. */
 struct tr__counters {
-    _Atomic uint64_t sent, handled, dead, turns, spawned, ended, crashes, restarts, parks, overshoots,
+    _Atomic uint64_t sent, handled, dead, spawned, ended, crashes, restarts, parks, overshoots,
         deadlocks, steals, wakes, cells, replies_late;
     _Atomic uint64_t dead_by[TR_DEAD_REASONS];
 };
@@ -306,7 +324,6 @@ struct tr__worker {
     /* owner only */
     struct tr_context ctx;
     struct tr_system *system;
-    struct tr__cell *cells; /* free ones */
     uint32_t cell_count;
     uint32_t clock_left;     /* messages until the next look at the clock */
     uint32_t clock_interval;
@@ -318,6 +335,7 @@ struct tr__worker {
     uint64_t turn_average_ns_x16;
     uint64_t polled_ns;
     uint64_t sampled_turns;
+    struct tr__cell *cells[CELL_CACHE_MAX]; /* free ones, the latest freed last */
     struct tr__cell *class_cells[CELL_CLASSES];
     uint32_t class_counts[CELL_CLASSES];
     struct tr_box *slots[SLOT_CLASSES];
@@ -325,10 +343,12 @@ struct tr__worker {
     struct tr__random random;
     uint32_t index;
     int epoll_fd, event_fd;
+    uint32_t turn_budget; /* messages a turn may handle: TURN_MESSAGES, or drawn by a simulation */
+    bool time_up;         /* this turn has had its time */
+    bool grace_over;      /* the timer just handled was the grace of a stop */
     uint32_t step_budget;   /* tr_step: messages it may handle yet; else UINT32_MAX */
     uint32_t step_handled;
     bool step_limited;
-    bool sample_armed;
     uint64_t sampled_ns;
     struct tr_box *sample_box; /* being sampled: waits for its turn */
     uint64_t sample_ns;
@@ -338,7 +358,8 @@ struct tr__worker {
     struct tr__type_sample samples[TYPE_SLOTS];
 
     /* the run queue and its biased lock: scheduler.c */
-    _Alignas(64) struct tr_box *next; /* runs before the queue */
+    _Alignas(64) uint32_t schedule_slowly; /* enum tr__schedule_slowly */
+    struct tr_box *next; /* runs before the queue */
     struct tr__run_queue run;
     _Atomic uint32_t in_queue; /* the owner is inside */
     _Atomic uint32_t thief;    /* somebody else is, or wants to be */
@@ -356,6 +377,10 @@ struct tr__worker {
     struct tr__wheel *wheel;
 };
 
+enum tr__schedule_slowly {
+    SLOWLY_SIMULATED = 1, /* the simulator has the queue */
+    SLOWLY_SAMPLED = 2,   /* the next one scheduled is timed */
+};
 enum tr__sleep { SLEEP_NOT, SLEEP_SPINNING, SLEEP_PARKED };
 
 /* ---- timers ------------------------------------------------------------------------------------------------ */
@@ -521,7 +546,6 @@ struct tr_system {
 
     pthread_mutex_t foreign_lock; /* senders that are no workers share one cache */
     struct tr__worker *foreign;   /* used only for its cell cache and counters */
-    struct tr__worker *foreign_turns; /* a second worker for the simulator, with TR_POINTS */
 
     pthread_mutex_t locks[LOCKS];
 
@@ -573,6 +597,9 @@ struct tr_done {
 };
 
 extern _Thread_local struct tr__worker *tr__self;
+
+#define tr__cold __attribute__((noinline, cold))
+#define tr__noinline __attribute__((noinline))
 
 /* The worker this thread is, if it works for this system. */
 static inline struct tr__worker *tr__worker_of(const struct tr_system *system)
@@ -674,18 +701,12 @@ void tr__foreign_leave(struct tr_system *system);
 
 static inline struct tr__cell *tr__cell_new(struct tr__worker *worker, size_t payload)
 {
-    struct tr__cell *cell = worker->cells;
-
     if (unlikely(payload > CELL_INLINE || TR_MALLOC_CELLS))
         return tr__cell_new_large(worker, payload);
-    if (unlikely(cell == NULL))
+    if (unlikely(worker->cell_count == 0))
         return tr__cell_refill(worker);
-    worker->cells = cell->next;
-    worker->cell_count--;
-    return cell;
+    return worker->cells[--worker->cell_count];
 }
-
-enum { CELL_MAGAZINE = 64, CELL_CACHE_MAX = 4 * CELL_MAGAZINE };
 
 static inline void tr__cell_free(struct tr__worker *worker, struct tr__cell *cell)
 {
@@ -693,10 +714,9 @@ static inline void tr__cell_free(struct tr__worker *worker, struct tr__cell *cel
         tr__cell_free_large(worker, cell);
         return;
     }
-    cell->next = worker->cells;
-    worker->cells = cell;
-    if (unlikely(++worker->cell_count > CELL_CACHE_MAX))
+    if (unlikely(worker->cell_count == CELL_CACHE_MAX))
         tr__cell_spill(worker);
+    worker->cells[worker->cell_count++] = cell;
 }
 
 /* mailbox.c */
@@ -704,7 +724,6 @@ enum tr__push_mode { PUSH_WAIT, PUSH_TRY, PUSH_FREE /* never counts */,
     PUSH_RESERVED /* counted already */, PUSH_FORCE /* counts, whatever the capacity */ };
 int tr__push_slow(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell,
     enum tr__push_mode mode);
-void tr__schedule_slow(struct tr__worker *worker, struct tr_box *box);
 /* Runtime's own messages: op or event; from any thread. 0, or TR_ECLOSED if the box is gone. */
 int tr__push_event(struct tr_box *box, struct tr__cell *cell);
 struct tr__cell *tr__event_cell(struct tr_system *system, enum tr__cell_kind kind, uint32_t tag,
@@ -715,6 +734,103 @@ void tr__dead_letter(struct tr__worker *worker, struct tr_box *box, struct tr__c
     enum tr_dead_reason reason, int ask_status);
 /* Schedule by whoever set SCHED. worker may be NULL. */
 void tr__schedule(struct tr__worker *worker, struct tr_box *box);
+
+/* Copies of up to 40 bytes, by four: the caller has just written its message field by field, and a load that is
+ * wider than the store before it waits for that store to reach the cache, longer than a whole send takes. */
+typedef uint32_t __attribute__((may_alias, aligned(1))) tr__word32;
+
+static inline void tr__copy_small(void *to, const void *from, size_t size)
+{
+    tr__word32 *t = to;
+    const volatile tr__word32 *f = from; /* volatile keeps the compiler from widening the loads */
+
+    switch (size / 4) {
+    case 10: t[9] = f[9]; __attribute__((fallthrough));
+    case 9: t[8] = f[8]; __attribute__((fallthrough));
+    case 8: t[7] = f[7]; __attribute__((fallthrough));
+    case 7: t[6] = f[6]; __attribute__((fallthrough));
+    case 6: t[5] = f[5]; __attribute__((fallthrough));
+    case 5: t[4] = f[4]; __attribute__((fallthrough));
+    case 4: t[3] = f[3]; __attribute__((fallthrough));
+    case 3: t[2] = f[2]; __attribute__((fallthrough));
+    case 2: t[1] = f[1]; __attribute__((fallthrough));
+    case 1: t[0] = f[0]; __attribute__((fallthrough));
+    default: break;
+    }
+    for (size_t i = size & ~(size_t)3; unlikely(i < size); i++)
+        ((unsigned char *)to)[i] = ((const unsigned char *)from)[i];
+}
+
+/* Put a cell on top. The count and the flags were checked by the caller in `word`; a swap that fails makes
+ * it check again. */
+static inline bool tr__try_push(
+    struct tr_box *box, uint64_t *word, struct tr__cell *cell, uint64_t count)
+{
+    uint64_t new = ((*word & ~WORD_POINTER) + count) | (uint64_t)(uintptr_t)cell | WORD_SCHED;
+
+    cell->next = tr__word_cell(*word);
+    tr__point();
+    /* Release publishes the cell; acquire takes over the actor's state from the turn that went idle, for
+     * whoever this send schedules it on. Pairs with the swaps in actor.c. */
+    return atomic_compare_exchange_weak_explicit(
+        &box->word, word, new, memory_order_acq_rel, memory_order_relaxed);
+}
+
+/* ---- the run queue: see scheduler.c ---- */
+
+void tr__queue_enter_slow(struct tr__worker *worker);
+void tr__schedule_slowly(struct tr__worker *worker, struct tr_box *box);
+
+static inline void tr__queue_enter(struct tr__worker *worker)
+{
+#if TR__TSAN
+    atomic_store_explicit(&worker->in_queue, 1, memory_order_seq_cst);
+    if (unlikely(atomic_load_explicit(&worker->thief, memory_order_seq_cst) != 0))
+        tr__queue_enter_slow(worker);
+#else
+    atomic_store_explicit(&worker->in_queue, 1, memory_order_relaxed);
+    /* The compiler keeps the order; between cores the thief's membarrier does. */
+    atomic_signal_fence(memory_order_seq_cst);
+    if (unlikely(atomic_load_explicit(&worker->thief, memory_order_acquire) != 0))
+        tr__queue_enter_slow(worker);
+#endif
+}
+
+static inline void tr__queue_leave(struct tr__worker *worker)
+{
+    /* Release: what was done inside is seen by the thief that waits for 0. */
+    atomic_store_explicit(&worker->in_queue, 0, memory_order_release);
+}
+
+static inline void tr__queue_push(struct tr__worker *worker, struct tr_box *box)
+{
+    struct tr__run_queue *run = &worker->run;
+
+    box->run_next = NULL;
+    if (run->head == NULL)
+        run->head = box;
+    else
+        run->tail->run_next = box;
+    run->tail = box;
+    tr__add(run->length, 1);
+}
+
+/* From a send on this worker: runs next. */
+static inline void tr__schedule_here(struct tr__worker *worker, struct tr_box *box)
+{
+    struct tr_box *old;
+
+    if (unlikely(worker->schedule_slowly != 0)) {
+        tr__schedule_slowly(worker, box);
+        return;
+    }
+    tr__queue_enter(worker);
+    old = worker->next;
+    worker->next = box;
+    if (old != NULL)
+        tr__queue_push(worker, old);
+    tr__queue_leave(worker);
+}
 
 /* actor.c */
 struct tr__ext *tr__ext_get(struct tr_box *box); /* NULL when out of memory, or GONE */
@@ -741,7 +857,6 @@ void *tr__worker_main(void *worker);
 void tr__inject(struct tr_system *system, struct tr_box *box);
 void tr__worker_wake(struct tr__worker *worker);
 bool tr__worker_tick(struct tr__worker *worker); /* true: this turn has had its time */
-struct tr_box *tr__worker_pick(struct tr__worker *worker);
 void tr__worker_poll(struct tr__worker *worker, int timeout_ms);
 void tr__worker_queue(struct tr__worker *worker, struct tr_box *box); /* behind everything */
 int tr__worker_timeout_ms(struct tr__worker *worker, uint64_t now_ns);
@@ -795,10 +910,11 @@ void tr__wait_clear(struct tr_box *box, uint8_t sequence);
 void tr__wait_move(struct tr_box *box, uint8_t sequence, struct tr_box *on);
 struct tr_box *tr__wait_target(uint64_t edge);
 bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on);
-void tr__unpark_all(struct tr__worker *worker, struct tr_box *on);
+bool tr__unpark(struct tr_box *on);
+void tr__unpark_all(struct tr_box *on);
 bool tr__park_is_linked(struct tr_box *box);
 void tr__park_cancel(struct tr_box *box, struct tr__ext *ext);
-void tr__waiter_thread_add(struct tr_box *on, struct tr__waiter *waiter);
+void tr__waiter_thread_add(struct tr_box *on, struct tr__waiter *waiter, bool for_room);
 void tr__waiter_thread_remove(struct tr__waiter *waiter);
 
 /* supervisor.c, registry.c, snapshot.c, sim.c, system.c, inspect.c */
@@ -815,15 +931,15 @@ void tr__snapshot_finish(struct tr_system *system);
 void tr__snapshot_quiesce(struct tr__worker *worker);
 void tr__sim_schedule(struct tr_sim *sim, struct tr_box *box);
 void tr__sim_event(struct tr_sim *sim, uint64_t a, uint64_t b);
-uint32_t tr__sim_turn_budget(struct tr_sim *sim);
-bool tr__sim_unschedule_all(struct tr_sim *sim);
+int tr__sim_drive(struct tr_sim *sim, uint32_t steps_max); /* returns the number of steps */
 int tr__system_make(const struct tr_system_options *options, struct tr_sim *sim,
     struct tr_system **ret_system);
 void tr__system_end(struct tr_system *system); /* kills everything; the memory stays */
 void tr__log(struct tr_system *system, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 uint64_t tr__live(struct tr_system *system);
-void tr__end_signal(struct tr_system *system);
+void tr__end_signal(struct tr_system *system); /* an actor ended */
+void tr__end_broadcast(struct tr_system *system); /* whoever waits for an end looks again */
 /* Under end_lock: wait for the next end. TR_ETIMEOUT past until_ns. */
 int tr__end_wait(struct tr_system *system, uint64_t until_ns);
 void tr__sample_turn(struct tr__worker *worker, const struct tr_type *type, uint64_t wait_ns, uint64_t run_ns);

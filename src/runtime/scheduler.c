@@ -5,7 +5,7 @@
  * there as soon as the turn ends; what was in the place moves to the worker's queue. Moving work to another
  * core costs more than most messages do, so it happens only when it pays:
  *
- *   - A worker looks at the clock every 32 messages at most (every message when they are slow). From that it
+ *   - A worker looks at the clock every 64 messages at most (every message when they are slow). From that it
  *     knows what its queue is worth in time. Past 30 µs it raises its `hint` and wakes a parked sibling.
  *   - An idle worker spins a little, looks only at the siblings' hints, takes half of a queue (at most 128)
  *     from one that has its hint up, and parks in epoll when there is nothing.
@@ -35,7 +35,7 @@
 _Thread_local struct tr__worker *tr__self;
 
 enum {
-    CLOCK_INTERVAL_MAX = 32,
+    CLOCK_INTERVAL_MAX = 64,
     CLOCK_WORTH_NS = 10000,    /* look at the clock about this often */
     TURN_NS_MAX = 200000,      /* a turn's time */
     POLL_NS = 200000,          /* busy workers look at their descriptors this often */
@@ -86,7 +86,7 @@ void tr__futex_wake(_Atomic uint32_t *word)
 
 /* ---- the run queue --------------------------------------------------------------------------------------------- */
 
-static void queue_enter_slow(struct tr__worker *worker)
+tr__cold void tr__queue_enter_slow(struct tr__worker *worker)
 {
     /* A thief is inside or about to be: step back and let it finish. */
     do {
@@ -95,40 +95,6 @@ static void queue_enter_slow(struct tr__worker *worker)
             sched_yield();
         atomic_store_explicit(&worker->in_queue, 1, memory_order_seq_cst);
     } while (atomic_load_explicit(&worker->thief, memory_order_seq_cst) != 0);
-}
-
-static inline void queue_enter(struct tr__worker *worker)
-{
-#if TR__TSAN
-    atomic_store_explicit(&worker->in_queue, 1, memory_order_seq_cst);
-    if (unlikely(atomic_load_explicit(&worker->thief, memory_order_seq_cst) != 0))
-        queue_enter_slow(worker);
-#else
-    atomic_store_explicit(&worker->in_queue, 1, memory_order_relaxed);
-    /* The compiler keeps the order; between cores the thief's membarrier does. */
-    atomic_signal_fence(memory_order_seq_cst);
-    if (unlikely(atomic_load_explicit(&worker->thief, memory_order_acquire) != 0))
-        queue_enter_slow(worker);
-#endif
-}
-
-static inline void queue_leave(struct tr__worker *worker)
-{
-    /* Release: what was done inside is seen by the thief that waits for 0. */
-    atomic_store_explicit(&worker->in_queue, 0, memory_order_release);
-}
-
-static inline void queue_push(struct tr__worker *worker, struct tr_box *box)
-{
-    struct tr__run_queue *run = &worker->run;
-
-    box->run_next = NULL;
-    if (run->head == NULL)
-        run->head = box;
-    else
-        run->tail->run_next = box;
-    run->tail = box;
-    tr__add(run->length, 1);
 }
 
 static inline struct tr_box *queue_pop(struct tr__worker *worker)
@@ -143,22 +109,16 @@ static inline struct tr_box *queue_pop(struct tr__worker *worker)
     return box;
 }
 
-/* From a send: runs next. */
-void tr__schedule_slow(struct tr__worker *worker, struct tr_box *box)
+tr__cold void tr__schedule_slowly(struct tr__worker *worker, struct tr_box *box)
 {
-    struct tr_box *old;
-
-    queue_enter(worker);
-    old = worker->next;
-    worker->next = box;
-    if (old != NULL)
-        queue_push(worker, old);
-    queue_leave(worker);
-    if (unlikely(worker->sample_armed)) {
-        worker->sample_armed = false;
-        worker->sample_box = box;
-        worker->sample_ns = tr__now(worker->system);
+    if (worker->schedule_slowly & SLOWLY_SIMULATED) {
+        tr__sim_schedule(worker->system->sim, box);
+        return;
     }
+    worker->schedule_slowly = 0;
+    worker->sample_box = box;
+    worker->sample_ns = tr__now(worker->system);
+    tr__schedule_here(worker, box);
 }
 
 /* From a turn that has had its share: behind everything. */
@@ -168,12 +128,12 @@ void tr__worker_queue(struct tr__worker *worker, struct tr_box *box)
         tr__sim_schedule(worker->system->sim, box);
         return;
     }
-    queue_enter(worker);
-    queue_push(worker, box);
-    queue_leave(worker);
+    tr__queue_enter(worker);
+    tr__queue_push(worker, box);
+    tr__queue_leave(worker);
 }
 
-static void drain_inject(struct tr__worker *worker)
+static tr__cold void drain_inject(struct tr__worker *worker)
 {
     struct tr_box *box = atomic_exchange_explicit(&worker->inject, NULL, memory_order_acquire);
     struct tr_box *list = NULL, *next;
@@ -189,18 +149,18 @@ static void drain_inject(struct tr__worker *worker)
     }
 }
 
-struct tr_box *tr__worker_pick(struct tr__worker *worker)
+static inline struct tr_box *pick(struct tr__worker *worker)
 {
     struct tr_box *box;
 
     if (unlikely(tr__get(worker->inject) != NULL))
         drain_inject(worker);
-    queue_enter(worker);
+    tr__queue_enter(worker);
     box = worker->next;
     if (likely(box != NULL)) {
         worker->next = NULL;
         if (unlikely(++worker->slot_uses > SLOT_USES_MAX && worker->run.head != NULL)) {
-            queue_push(worker, box);
+            tr__queue_push(worker, box);
             box = queue_pop(worker);
             worker->slot_uses = 0;
         }
@@ -208,7 +168,7 @@ struct tr_box *tr__worker_pick(struct tr__worker *worker)
         box = queue_pop(worker);
         worker->slot_uses = 0;
     }
-    queue_leave(worker);
+    tr__queue_leave(worker);
     return box;
 }
 
@@ -364,13 +324,13 @@ void tr__inject(struct tr_system *system, struct tr_box *box)
 
 /* Every clock_interval messages. What a message costs decides when to look next; what the queue is worth
  * decides whether a sibling is woken. */
-bool tr__worker_tick(struct tr__worker *worker)
+tr__noinline bool tr__worker_tick(struct tr__worker *worker)
 {
     struct tr_system *system = worker->system;
     uint64_t now = tr__now(system);
     uint64_t passed = now - worker->tick_ns;
     uint64_t per_message = passed / (worker->clock_interval + 1) + 1;
-    uint64_t turns = tr__get(worker->counters.turns) - worker->tick_turns + 1;
+    uint64_t turns = tr__get(worker->turn_count) - worker->tick_turns + 1;
     uint64_t interval = CLOCK_WORTH_NS / per_message;
     uint64_t average = passed / turns;
 
@@ -406,9 +366,10 @@ bool tr__worker_tick(struct tr__worker *worker)
     }
     if (system->sample && now - worker->sampled_ns > SAMPLE_NS) {
         worker->sampled_ns = now;
-        worker->sample_armed = true;
+        worker->schedule_slowly = SLOWLY_SAMPLED;
     }
-    return now - worker->turn_ns > TURN_NS_MAX;
+    worker->time_up = now - worker->turn_ns > TURN_NS_MAX;
+    return worker->time_up;
 }
 
 /* ---- idle ---------------------------------------------------------------------------------------------------------------- */
@@ -530,7 +491,7 @@ static void idle(struct tr__worker *worker, uint64_t *seen_turns)
     rescue(worker, seen_turns);
 }
 
-static void run_one(struct tr__worker *worker, struct tr_box *box)
+static inline void run_one(struct tr__worker *worker, struct tr_box *box)
 {
     worker->turn_ns = worker->now_ns;
     if (unlikely(worker->sample_box == box)) {
@@ -544,9 +505,9 @@ static void run_one(struct tr__worker *worker, struct tr_box *box)
     } else {
         tr__turn(worker, box);
     }
-    tr__add(worker->counters.turns, 1);
+    /* Release: what the turn read of published values was read before. */
     atomic_store_explicit(
-        &worker->turn_count, tr__get(worker->counters.turns), memory_order_release);
+        &worker->turn_count, tr__get(worker->turn_count) + 1, memory_order_release);
 }
 
 void *tr__worker_main(void *argument)
@@ -558,7 +519,7 @@ void *tr__worker_main(void *argument)
     tr__self = worker;
     worker->now_ns = worker->tick_ns = tr__now(system);
     for (;;) {
-        struct tr_box *box = tr__worker_pick(worker);
+        struct tr_box *box = pick(worker);
 
         if (likely(box != NULL)) {
             run_one(worker, box);
@@ -582,6 +543,8 @@ void tr__worker_init(struct tr__worker *worker, struct tr_system *system, uint32
     worker->index = index;
     worker->clock_left = worker->clock_interval = 1;
     worker->step_budget = UINT32_MAX;
+    worker->turn_budget = TURN_MESSAGES;
+    worker->schedule_slowly = system->sim != NULL ? SLOWLY_SIMULATED : 0;
     worker->epoll_fd = worker->event_fd = -1;
     tr__random_init(&worker->random, system->env->random(system->env->data));
 }
@@ -624,6 +587,8 @@ int tr__drive(struct tr_system *system, uint32_t turns_max)
     struct tr__worker *outer = tr__self;
     uint32_t turns = 0;
 
+    if (unlikely(system->sim != NULL))
+        return tr__sim_drive(system->sim, turns_max);
     tr_assert_use(outer == NULL, "a driven system is not driven from inside a handler");
     tr_assert_use(atomic_exchange_explicit(&system->driver, 1, memory_order_acquire) == 0,
         "a driven system is driven by one thread at a time");
@@ -633,7 +598,7 @@ int tr__drive(struct tr_system *system, uint32_t turns_max)
     if (tr__get(worker->has_fds))
         tr__worker_poll(worker, 0);
     while (turns < turns_max && worker->step_budget > 0) {
-        struct tr_box *box = tr__worker_pick(worker);
+        struct tr_box *box = pick(worker);
 
         if (box == NULL) {
             if (tr__work_run_one(system))

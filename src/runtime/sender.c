@@ -71,10 +71,11 @@ void tr_sender_drop(tr_sender *sender)
     else
         /* Only a name in a report: no lock. The clones' list is what needs it. */
         tr__set(box->owner_first, NULL);
-    tr__point(system);
+    tr__point();
     /* Acquire-release: everything sent through any sender happens before the end that this may start. */
     strong = atomic_fetch_sub_explicit(&box->strong, 1, memory_order_acq_rel);
     tr_assert_use(strong > 0, "a sender is dropped once");
+    tr__point();
     if (strong == 1)
         tr__box_senderless(box);
     if (system->is_private)
@@ -115,10 +116,12 @@ int tr_weak_upgrade(tr_weak weak, const char *owner, tr_sender *ret_sender)
         if (strong == 0 ||
             atomic_load_explicit(&box->generation, memory_order_acquire) != weak.generation)
             return TR_ECLOSED;
+        tr__point();
     } while (!atomic_compare_exchange_weak_explicit(
         &box->strong, &strong, strong + 1, memory_order_acq_rel, memory_order_acquire));
     /* Held now. Was the slot reused between the look and the hold? Then this holds a stranger. */
     sender = (tr_sender){ box, NULL };
+    tr__point();
     if (atomic_load_explicit(&box->generation, memory_order_acquire) != weak.generation) {
         strong = atomic_fetch_sub_explicit(&box->strong, 1, memory_order_acq_rel);
         if (strong == 1)
@@ -126,6 +129,7 @@ int tr_weak_upgrade(tr_weak weak, const char *owner, tr_sender *ret_sender)
         return TR_ECLOSED;
     }
     *ret_sender = tr_sender_clone(sender, owner);
+    tr__point();
     strong = atomic_fetch_sub_explicit(&box->strong, 1, memory_order_acq_rel);
     tr_assert(strong > 1);
     return 0;
@@ -152,6 +156,7 @@ bool tr_sender_is_closed(tr_sender sender)
 int tr_sender_wait_closed(tr_sender sender, uint64_t timeout_ns)
 {
     struct tr_box *box = sender.box;
+    struct tr__waiter waiter = { 0 };
     struct tr_system *system;
     uint64_t until, now;
 
@@ -171,13 +176,15 @@ int tr_sender_wait_closed(tr_sender sender, uint64_t timeout_ns)
         }
         return 0;
     }
-    pthread_mutex_lock(&system->end_lock);
     while (!(atomic_load_explicit(&box->word, memory_order_acquire) & WORD_GONE)) {
-        if (tr__end_wait(system, until) < 0) {
-            pthread_mutex_unlock(&system->end_lock);
+        tr__set(waiter.woken, 0);
+        tr__waiter_thread_add(box, &waiter, false);
+        now = tr__now(system);
+        if (!tr__get(waiter.woken) && now < until)
+            tr__futex_wait(&waiter.woken, 0, until == UINT64_MAX ? 0 : until - now);
+        tr__waiter_thread_remove(&waiter);
+        if (now >= until)
             return TR_ETIMEOUT;
-        }
     }
-    pthread_mutex_unlock(&system->end_lock);
     return 0;
 }

@@ -1,16 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim.c: the simulated system. One driven worker, a virtual clock, and a scheduler that draws which runnable
- * actor goes next. Everything that happens is mixed into one hash, in order, so two runs of a seed can be compared.
+/* sim.c: the simulated system. A virtual clock, and a scheduler that draws which runnable actor goes next. Everything
+ * that happens is mixed into one hash, in order, so two runs of a seed can be compared.
  *
  * Time stands still while anything is runnable and jumps to the next timer or datagram when nothing is. Whatever the
  * scenario sends from outside goes through the same injection path as foreign threads use.
  *
- * Built with TR_POINTS, the runtime has points between its atomic steps; at one of them the simulator may run another
- * actor's turn on a second worker before it lets the first go on: the interleavings two threads would meet. */
+ * Built with TR_POINTS, the runtime has points between its atomic steps, and the simulator has three workers, each with
+ * a stack of its own (a strand). At a point a strand may stop; then another goes on, or begins another actor's turn, or
+ * a little time passes: the interleavings that threads would meet, drawn from the seed. Taking and leaving a lock are
+ * points too, and a strand that finds a lock taken lets the others go on. A step begins with one turn and ends when no
+ * strand is in one, so whoever steps the simulation sees a system between turns.
+ *
+ * What could differ between two runs of a seed must not be used to decide anything: addresses least of all. */
 #include "runtime/runtime.h"
 
 #include "runtime/sim_disk.h"
 #include "runtime/sim_net.h"
+
+#if TR__POINTS
+#include <sys/mman.h>
+#include <ucontext.h>
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+#endif
 
 struct binding {
     uint64_t node;
@@ -18,22 +31,59 @@ struct binding {
     uint32_t tag;
 };
 
+/* How the next actor is drawn; each seed has one. */
+enum draw_mode {
+    DRAW_UNIFORM,
+    DRAW_NEWEST, /* mostly the one made runnable last */
+    DRAW_SLOW,   /* every fourth actor hardly ever gets its turn */
+    DRAW_MODES,
+};
+
+#if TR__POINTS
+enum { STRAND_STACK = 256 << 10, STRAND_GUARD = 4096, STEP_TURNS_MAX = 8, YIELDS_MAX = 1000000 };
+
+enum job { JOB_NONE, JOB_TURN, JOB_CLOCK };
+
+/* A simulated worker's thread of control. */
+struct strand {
+    struct tr_sim *sim;
+    struct tr__worker *worker;
+    enum job job;
+    struct tr_box *box; /* whose turn it is */
+    ucontext_t context;
+    unsigned char *stack;
+    void *fake_stack; /* AddressSanitizer's */
+};
+#endif
+
 struct tr_sim {
     struct tr_env env;
     struct tr_system *system;
     struct tr_sim_options options;
     uint64_t now_ns;
+    uint64_t limit_ns; /* of the step under way */
     uint64_t trace;
     struct tr__random schedule, faults, scenario, actors;
     struct tr__sim_net *net;
     struct tr__sim_disk *disk;
     struct tr_box **runnable; /* drawn from; order is part of the run */
     uint32_t runnable_count, runnable_capacity;
+    enum draw_mode mode;
+    uint32_t slow; /* which fourth of the actors is slow */
     struct binding *bindings;
     uint32_t binding_count, binding_capacity;
-    struct tr_box *running; /* in a turn now: not to be run again at a point */
-    bool at_point;
-    bool running_turn;
+    bool stepping;
+#if TR__POINTS
+    struct strand strands[SIM_WORKERS];
+    struct strand *current; /* has control; NULL: the stepping thread itself */
+    ucontext_t main;
+    void *main_fake_stack;
+    const void *main_stack;
+    size_t main_stack_size;
+    uint32_t point_per_million;
+    uint32_t turns_left;   /* that may yet begin in this step */
+    uint32_t yields;       /* since a strand came a step further */
+#endif
 };
 
 static const uint64_t epoch_wall_ns = UINT64_C(1700000000000000000);
@@ -74,11 +124,6 @@ void tr__sim_event(struct tr_sim *sim, uint64_t a, uint64_t b)
     mix(sim, a << 32 ^ b);
 }
 
-uint32_t tr__sim_turn_budget(struct tr_sim *sim)
-{
-    return 1 + (uint32_t)tr__random_below(&sim->schedule, sim->options.turn_messages_max);
-}
-
 /* ---- scheduling -------------------------------------------------------------------------------------------------- */
 
 void tr__sim_schedule(struct tr_sim *sim, struct tr_box *box)
@@ -91,10 +136,19 @@ void tr__sim_schedule(struct tr_sim *sim, struct tr_box *box)
         sim->runnable = runnable;
         sim->runnable_capacity = capacity;
     }
+    /* When the system ends, slots are reused and nobody runs any more. */
+    for (uint32_t i = 0; i < sim->runnable_count && !tr__get(sim->system->ending); i++)
+        tr_assert_use(sim->runnable[i] != box, "an actor is in at most one run queue, once");
+    mix(sim, tr__box_id(box));
     sim->runnable[sim->runnable_count++] = box;
 }
 
-static struct tr_box *draw(struct tr_sim *sim, struct tr_box *except)
+static bool is_slow(const struct tr_sim *sim, const struct tr_box *box)
+{
+    return ((uint32_t)tr__box_id(box) * 0x9e3779b9u >> 30) == sim->slow;
+}
+
+static struct tr_box *draw(struct tr_sim *sim)
 {
     uint32_t index;
     struct tr_box *box;
@@ -102,70 +156,51 @@ static struct tr_box *draw(struct tr_sim *sim, struct tr_box *except)
     if (sim->runnable_count == 0)
         return NULL;
     index = (uint32_t)tr__random_below(&sim->schedule, sim->runnable_count);
-    if (sim->runnable[index] == except)
-        return NULL;
+    if (sim->mode == DRAW_NEWEST && tr__random_chance(&sim->schedule, 700000))
+        index = sim->runnable_count - 1;
+    for (uint32_t i = 0; i < 8 && sim->mode == DRAW_SLOW && is_slow(sim, sim->runnable[index]); i++)
+        index = (uint32_t)tr__random_below(&sim->schedule, sim->runnable_count);
     box = sim->runnable[index];
     sim->runnable[index] = sim->runnable[--sim->runnable_count];
     return box;
 }
 
+/* One turn, on the worker that this thread of control is. */
 static void run_turn(struct tr_sim *sim, struct tr__worker *worker, struct tr_box *box)
 {
-    struct tr__worker *outer = tr__self;
-
-    mix(sim, tr__box_id(box));
-    tr__self = worker;
-    worker->now_ns = sim->now_ns;
+    mix(sim, tr__box_id(box) ^ (uint64_t)worker->index << 60);
+    worker->now_ns = worker->turn_ns = sim->now_ns;
     if (sim->options.kill_per_million != 0 &&
         !(tr__get(box->status) & (STATUS_SUPERVISOR | STATUS_WAITING | STATUS_UNOWNED)) &&
         tr__random_chance(&sim->faults, sim->options.kill_per_million)) {
         mix(sim, 2);
         tr__push_op(box, OP_KILL, NULL, 0);
     }
+    worker->turn_budget =
+        1 + (uint32_t)tr__random_below(&sim->schedule, sim->options.turn_messages_max);
     tr__turn(worker, box);
-    tr__add(worker->counters.turns, 1);
     atomic_store_explicit(
-        &worker->turn_count, tr__get(worker->counters.turns), memory_order_release);
+        &worker->turn_count, tr__get(worker->turn_count) + 1, memory_order_release);
     mix(sim, tr__get(worker->counters.handled));
-    tr__self = outer;
+    mix(sim, tr__get(worker->counters.sent) << 32 ^ tr__get(worker->counters.dead));
 }
-
-#if defined(TR_POINTS) && TR_POINTS
-enum { POINT_PER_MILLION = 150000 };
-
-void tr__sim_point(struct tr_system *system)
-{
-    struct tr_sim *sim = system->sim;
-    struct tr__worker *second;
-    struct tr_box *box;
-
-    if (sim == NULL || sim->at_point || !sim->running_turn ||
-        !tr__random_chance(&sim->schedule, POINT_PER_MILLION))
-        return;
-    second = system->foreign_turns;
-    box = draw(sim, sim->running);
-    if (box == NULL || second == NULL)
-        return;
-    sim->at_point = true;
-    run_turn(sim, second, box);
-    sim->at_point = false;
-}
-#endif
 
 static void drain_inject(struct tr_sim *sim)
 {
-    struct tr__worker *worker = sim->system->workers[0];
-    struct tr_box *box = atomic_exchange_explicit(&worker->inject, NULL, memory_order_acquire);
-    struct tr_box *list = NULL, *next;
+    for (uint32_t i = 0; i < sim->system->worker_count; i++) {
+        struct tr_box *box = atomic_exchange_explicit(
+            &sim->system->workers[i]->inject, NULL, memory_order_acquire);
+        struct tr_box *list = NULL, *next;
 
-    for (; box != NULL; box = next) {
-        next = box->run_next;
-        box->run_next = list;
-        list = box;
-    }
-    for (; list != NULL; list = next) {
-        next = list->run_next;
-        tr__sim_schedule(sim, list);
+        for (; box != NULL; box = next) {
+            next = box->run_next;
+            box->run_next = list;
+            list = box;
+        }
+        for (; list != NULL; list = next) {
+            next = list->run_next;
+            tr__sim_schedule(sim, list);
+        }
     }
 }
 
@@ -224,10 +259,9 @@ int tr_net_send(struct tr_context *ctx, uint64_t to_node, const void *bytes, siz
     return tr__sim_net_send(sim->net, sim->now_ns, ext->net_node, to_node, bytes, size);
 }
 
-static bool deliver_due(struct tr_sim *sim)
+static void deliver_due(struct tr_sim *sim)
 {
     struct tr__sim_net_datagram datagram;
-    bool any = false;
 
     while (tr__sim_net_pop(sim->net, sim->now_ns, &datagram)) {
         struct binding *binding = binding_of(sim, datagram.to);
@@ -235,7 +269,6 @@ static bool deliver_due(struct tr_sim *sim)
         uint32_t size = (uint32_t)datagram.size;
         struct tr__cell *cell = NULL;
 
-        any = true;
         mix(sim, datagram.from << 32 ^ datagram.to);
         memcpy(payload, &datagram.bytes, sizeof datagram.bytes);
         memcpy(payload + sizeof datagram.bytes, &size, sizeof size);
@@ -247,10 +280,9 @@ static bool deliver_due(struct tr_sim *sim)
             tr__free(datagram.bytes);
         } else if (tr__push_event(binding->actor.box, cell) < 0) {
             tr__free(datagram.bytes);
-            tr__cell_free(sim->system->workers[0], cell);
+            tr__cell_free(tr__self, cell);
         }
     }
-    return any;
 }
 
 void tr_sim_net_faults(struct tr_sim *sim, const struct tr_net_faults *faults)
@@ -279,62 +311,278 @@ void tr_sim_disk_crash(struct tr_sim *sim)
     tr__sim_disk_crash(sim->disk);
 }
 
-/* ---- stepping ------------------------------------------------------------------------------------------------------------ */
+/* ---- time ---------------------------------------------------------------------------------------------------------- */
 
-/* Nothing is runnable: time jumps. False if there is nothing to jump to, or it is past the limit. */
-static bool jump(struct tr_sim *sim, uint64_t limit_ns)
+/* When something happens by itself; UINT64_MAX is never. */
+static uint64_t next_ns(const struct tr_sim *sim)
 {
     uint64_t timer_ms = tr__system_next_ms(sim->system);
+    uint64_t timer_ns = timer_ms == UINT64_MAX ? UINT64_MAX : timer_ms * 1000000;
     uint64_t net_ns = tr__sim_net_next_ns(sim->net);
-    uint64_t next_ns = timer_ms == UINT64_MAX ? UINT64_MAX : timer_ms * 1000000;
 
-    if (net_ns < next_ns)
-        next_ns = net_ns;
-    if (next_ns == UINT64_MAX || next_ns > limit_ns)
-        return false;
-    if (next_ns > sim->now_ns)
-        sim->now_ns = next_ns;
+    return net_ns < timer_ns ? net_ns : timer_ns;
+}
+
+/* On a worker that is in no turn. */
+static void jump(struct tr_sim *sim, uint64_t to_ns)
+{
+    if (to_ns > sim->now_ns)
+        sim->now_ns = to_ns;
     mix(sim, sim->now_ns);
-    tr__self = sim->system->workers[0];
     for (uint32_t i = 0; i < sim->system->worker_count; i++)
         tr__wheel_advance(sim->system->workers[i]->wheel, sim->now_ns, tr__self);
     deliver_due(sim);
-    tr__self = NULL;
-    return true;
 }
+
+#if TR__POINTS
+
+/* ---- strands ------------------------------------------------------------------------------------------------------- */
+
+/* The simulation that is being stepped on this thread. */
+static _Thread_local struct tr_sim *stepped;
+
+/* From one stack to another; NULL is the stepping thread's own. */
+static void switch_to(struct tr_sim *sim, struct strand *to)
+{
+    struct strand *from = sim->current;
+
+    sim->current = to;
+    tr__self = to != NULL ? to->worker : NULL;
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(from != NULL ? &from->fake_stack : &sim->main_fake_stack,
+        to != NULL ? to->stack + STRAND_GUARD : sim->main_stack,
+        to != NULL ? STRAND_STACK : sim->main_stack_size);
+#endif
+    swapcontext(from != NULL ? &from->context : &sim->main, to != NULL ? &to->context : &sim->main);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(
+        from != NULL ? from->fake_stack : sim->main_fake_stack, NULL, NULL);
+#endif
+}
+
+/* While somebody is in a turn only a little time passes at once. */
+static bool may_pass_time(const struct tr_sim *sim)
+{
+    static const uint64_t little_ns = 5000000;
+    uint64_t next = next_ns(sim);
+
+    return next <= sim->limit_ns && next <= sim->now_ns + little_ns;
+}
+
+static void strand_main(unsigned high, unsigned low)
+{
+    struct strand *strand = (struct strand *)((uintptr_t)high << 32 | low);
+    struct tr_sim *sim = strand->sim;
+
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(NULL, &sim->main_stack, &sim->main_stack_size);
+#endif
+    for (;;) {
+        if (strand->job == JOB_TURN)
+            run_turn(sim, strand->worker, strand->box);
+        else if (may_pass_time(sim))
+            jump(sim, next_ns(sim));
+        strand->job = JOB_NONE;
+        switch_to(sim, NULL);
+    }
+}
+
+static int strands_create(struct tr_sim *sim)
+{
+    static const uint32_t chances[] = { 0, 10000, 50000, 200000 };
+
+    sim->point_per_million = chances[tr__random_below(&sim->schedule, 4)];
+    for (uint32_t i = 0; i < SIM_WORKERS; i++) {
+        struct strand *strand = &sim->strands[i];
+        uintptr_t at = (uintptr_t)strand;
+
+        strand->sim = sim;
+        strand->worker = sim->system->workers[i];
+        strand->stack = mmap(NULL, STRAND_GUARD + STRAND_STACK, PROT_READ | PROT_WRITE,
+            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (strand->stack == MAP_FAILED) {
+            strand->stack = NULL;
+            return TR_ENOMEM;
+        }
+        mprotect(strand->stack, STRAND_GUARD, PROT_NONE);
+        getcontext(&strand->context);
+        strand->context.uc_stack.ss_sp = strand->stack + STRAND_GUARD;
+        strand->context.uc_stack.ss_size = STRAND_STACK;
+        makecontext(&strand->context, (void (*)(void))(uintptr_t)strand_main, 2,
+            (unsigned)(at >> 32), (unsigned)at);
+    }
+    return 0;
+}
+
+static void strands_destroy(struct tr_sim *sim)
+{
+    for (uint32_t i = 0; i < SIM_WORKERS; i++)
+        if (sim->strands[i].stack != NULL)
+            munmap(sim->strands[i].stack, STRAND_GUARD + STRAND_STACK);
+}
+
+static struct strand *free_strand(struct tr_sim *sim)
+{
+    for (uint32_t i = 0; i < SIM_WORKERS; i++)
+        if (sim->strands[i].job == JOB_NONE)
+            return &sim->strands[i];
+    return NULL;
+}
+
+static struct strand *draw_strand(struct tr_sim *sim)
+{
+    struct strand *busy[SIM_WORKERS];
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < SIM_WORKERS; i++)
+        if (sim->strands[i].job != JOB_NONE)
+            busy[count++] = &sim->strands[i];
+    return count == 0 ? NULL : busy[count == 1 ? 0 : tr__random_below(&sim->schedule, count)];
+}
+
+void tr__sim_point(void)
+{
+    struct tr_sim *sim = stepped;
+
+    if (sim == NULL || sim->current == NULL ||
+        !tr__random_chance(&sim->schedule, sim->point_per_million))
+        return;
+    sim->yields = 0;
+    switch_to(sim, NULL);
+}
+
+void tr__sim_yield(void)
+{
+    struct tr_sim *sim = stepped;
+
+    if (sim == NULL || sim->current == NULL) {
+        (sched_yield)();
+        return;
+    }
+    tr_assert_use(sim->yields++ < YIELDS_MAX, "whoever waits for a lock gets it: a deadlock of locks");
+    switch_to(sim, NULL);
+}
+
+int tr__sim_mutex_lock(pthread_mutex_t *mutex)
+{
+    if (stepped == NULL || stepped->current == NULL)
+        return (pthread_mutex_lock)(mutex);
+    tr__sim_point();
+    while (pthread_mutex_trylock(mutex) != 0)
+        tr__sim_yield();
+    return 0;
+}
+
+int tr__sim_mutex_unlock(pthread_mutex_t *mutex)
+{
+    int rc = (pthread_mutex_unlock)(mutex);
+
+    tr__sim_point();
+    return rc;
+}
+
+/* Somebody stopped at a point: what else begins meanwhile? */
+static void meanwhile(struct tr_sim *sim)
+{
+    struct strand *strand = free_strand(sim);
+
+    if (strand == NULL)
+        return;
+    if (tr__random_chance(&sim->schedule, 30000) && may_pass_time(sim)) {
+        strand->job = JOB_CLOCK;
+    } else if (sim->turns_left > 0 && sim->runnable_count > 0 &&
+        tr__random_chance(&sim->schedule, 500000)) {
+        sim->turns_left--;
+        strand->job = JOB_TURN;
+        strand->box = draw(sim);
+    }
+}
+
+static void run_turns(struct tr_sim *sim, struct tr_box *box)
+{
+    struct strand *strand = &sim->strands[tr__random_below(&sim->schedule, SIM_WORKERS)];
+
+    sim->turns_left = STEP_TURNS_MAX;
+    sim->yields = 0;
+    strand->job = JOB_TURN;
+    strand->box = box;
+    stepped = sim;
+    while ((strand = draw_strand(sim)) != NULL) {
+        switch_to(sim, strand);
+        if (strand->job == JOB_NONE)
+            sim->yields = 0;
+        else
+            meanwhile(sim);
+    }
+    stepped = NULL;
+}
+
+#else
+
+static int strands_create(struct tr_sim *sim)
+{
+    (void)sim;
+    return 0;
+}
+
+static void strands_destroy(struct tr_sim *sim)
+{
+    (void)sim;
+}
+
+static void run_turns(struct tr_sim *sim, struct tr_box *box)
+{
+    tr__self = sim->system->workers[0];
+    run_turn(sim, tr__self, box);
+    tr__self = NULL;
+}
+
+#endif
+
+/* ---- stepping ------------------------------------------------------------------------------------------------------ */
 
 static bool step(struct tr_sim *sim, uint64_t limit_ns)
 {
     struct tr_box *box;
+    bool any = true;
 
-    tr_assert_use(tr__self == NULL, "a simulation is not stepped from inside a handler");
+    tr_assert_use(tr__self == NULL && !sim->stepping, "a simulation is not stepped from inside itself");
+    sim->stepping = true;
+    sim->limit_ns = limit_ns;
     drain_inject(sim);
-    /* Blocking work ends at a moment of its own. */
     if (sim->system->work_head != NULL &&
         (sim->runnable_count == 0 || tr__random_chance(&sim->schedule, 250000))) {
+        /* Blocking work ends at a moment of its own, on a thread that is no worker. */
         mix(sim, 4);
-        tr__self = sim->system->workers[0];
         tr__work_run_one(sim->system);
+    } else if ((box = draw(sim)) != NULL) {
+        /* Somebody is in a turn: published values stay. */
+        atomic_store_explicit(&sim->system->driver, 1, memory_order_seq_cst);
+        run_turns(sim, box);
+        atomic_store_explicit(&sim->system->driver, 0, memory_order_seq_cst);
+        tr__self = sim->system->workers[0];
+        tr__snapshot_quiesce(tr__self);
         tr__self = NULL;
-        return true;
+    } else if (next_ns(sim) <= limit_ns && next_ns(sim) != UINT64_MAX) {
+        tr__self = sim->system->workers[0];
+        jump(sim, next_ns(sim));
+        tr__self = NULL;
+    } else {
+        any = false;
     }
-    box = draw(sim, NULL);
-    if (box == NULL)
-        return jump(sim, limit_ns);
-    sim->running = box;
-    sim->running_turn = true;
-    run_turn(sim, sim->system->workers[0], box);
-    sim->running_turn = false;
-    sim->running = NULL;
-    tr__self = sim->system->workers[0];
-    tr__snapshot_quiesce(tr__self);
-    tr__self = NULL;
-    return true;
+    sim->stepping = false;
+    return any;
+}
+
+/* What the calls that wait do in a simulation, where only steps make anything happen. */
+int tr__sim_drive(struct tr_sim *sim, uint32_t steps_max)
+{
+    return (int)tr_sim_run(sim, steps_max);
 }
 
 bool tr_sim_step(struct tr_sim *sim)
 {
-    return step(sim, UINT64_MAX - 1);
+    return step(sim, UINT64_MAX);
 }
 
 uint64_t tr_sim_run(struct tr_sim *sim, uint64_t steps_max)
@@ -398,16 +646,19 @@ int tr_sim_create(const struct tr_sim_options *options, struct tr_sim **ret_sim)
     system.env = &sim->env;
     if (!options->verbose)
         system.log = quiet_log;
+    sim->mode = (enum draw_mode)tr__random_below(&sim->schedule, DRAW_MODES);
+    sim->slow = (uint32_t)tr__random_below(&sim->schedule, 4);
     rc = tr__system_make(&system, sim, &sim->system);
+    if (rc < 0)
+        goto fail;
+    rc = strands_create(sim);
     if (rc < 0)
         goto fail;
     *ret_sim = sim;
     return 0;
 
 fail:
-    tr__sim_disk_destroy(&sim->disk);
-    tr__sim_net_destroy(&sim->net);
-    tr__free(sim);
+    tr_sim_destroy(&sim);
     return rc;
 }
 
@@ -419,6 +670,7 @@ void tr_sim_destroy(struct tr_sim **sim)
         return;
     *sim = NULL;
     tr_system_destroy(&s->system);
+    strands_destroy(s);
     tr__sim_disk_destroy(&s->disk);
     tr__sim_net_destroy(&s->net);
     tr__free(s->runnable);

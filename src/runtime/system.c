@@ -196,7 +196,7 @@ int tr__system_make(const struct tr_system_options *options, struct tr_sim *sim,
     system->work_threads_max = o->blocking_threads != 0 ? o->blocking_threads : BLOCKING_DEFAULT;
     tr__set(system->refs, 1);
     cores = sysconf(_SC_NPROCESSORS_ONLN);
-    system->worker_count = o->driven ? 1 : o->workers != 0 ? o->workers : (uint32_t)cores;
+    system->worker_count = sim != NULL ? SIM_WORKERS : o->driven ? 1 : o->workers != 0 ? o->workers : (uint32_t)cores;
     system->workers = tr__calloc(system->worker_count * sizeof(*system->workers));
     system->work_ids = tr__calloc(system->work_threads_max * sizeof(*system->work_ids));
     if (system->workers == NULL || system->work_ids == NULL)
@@ -324,8 +324,14 @@ uint64_t tr__live(struct tr_system *system)
 void tr__end_signal(struct tr_system *system)
 {
     /* Sequentially consistent with the store of GONE before, and with tr__end_wait. */
-    if (atomic_load_explicit(&system->end_waiters, memory_order_seq_cst) == 0)
+    if (atomic_load_explicit(&system->end_waiters, memory_order_seq_cst) == 0 ||
+        tr__live(system) > 0)
         return;
+    tr__end_broadcast(system);
+}
+
+void tr__end_broadcast(struct tr_system *system)
+{
     pthread_mutex_lock(&system->end_lock);
     pthread_cond_broadcast(&system->end_changed);
     pthread_mutex_unlock(&system->end_lock);

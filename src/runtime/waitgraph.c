@@ -52,6 +52,7 @@ static uint32_t walk(const struct tr_box *box, uint64_t first, uint64_t *edges, 
             return 0;
         if (at == box)
             return i + 1;
+        tr__point();
         edge = atomic_load_explicit(&at->waiting_on, memory_order_seq_cst);
     }
     return 0;
@@ -79,8 +80,9 @@ int tr__wait_begin(struct tr_box *box, struct tr_box *on, const char *what, uint
     atomic_store_explicit(&box->waiting_on, edge, memory_order_seq_cst);
     if (ret_edge != NULL)
         *ret_edge = edge;
-    tr__point(box->system);
+    tr__point();
     length = walk(box, edge, edges, false);
+    tr__point();
     if (length == 0 || walk(box, edge, edges, true) != length)
         return 0;
     if (what != NULL)
@@ -104,10 +106,12 @@ void tr__wait_clear(struct tr_box *box, uint8_t life)
 {
     uint64_t edge = atomic_load_explicit(&box->waiting_on, memory_order_seq_cst);
 
-    while (edge & EDGE_POINTER && (uint8_t)(edge >> 48) == life)
+    while (edge & EDGE_POINTER && (uint8_t)(edge >> 48) == life) {
+        tr__point();
         if (atomic_compare_exchange_weak_explicit(&box->waiting_on, &edge, edge & ~EDGE_POINTER,
                 memory_order_seq_cst, memory_order_seq_cst))
             return;
+    }
 }
 
 /* The duty to answer went on to another actor. */
@@ -141,18 +145,18 @@ bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on)
 {
     struct tr__ext *mine = tr__ext_get(box), *theirs;
     struct tr__waiter *waiter;
-    struct tr__cell *wake;
+    struct tr__cell *cell;
     pthread_mutex_t *lock;
     bool parked = false;
 
     if (mine == NULL || tr__get(box->status) & (STATUS_HELD | STATUS_STOPPING) || has_room(on))
         return false;
     /* What will wake it is made now: unparking cannot fail for want of memory. */
-    wake = tr__event_cell(box->system, CELL_OP, 0, OP_UNPARK, NULL, 0);
-    if (wake == NULL)
+    cell = tr__event_cell(box->system, CELL_OP, 0, OP_UNPARK, NULL, 0);
+    if (cell == NULL)
         return false;
     if (tr__wait_begin(box, on, "full boxes", NULL) < 0) {
-        tr__cell_free(worker, wake);
+        tr__cell_free(worker, cell);
         tr__add(worker->counters.overshoots, 1);
         return false;
     }
@@ -162,12 +166,13 @@ bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on)
     if (theirs != NULL) {
         waiter->box = box;
         waiter->on = on;
-        waiter->wake = wake;
+        waiter->wake = cell;
+        theirs->unpark_batch = 0;
         tr__list_add(&theirs->waiters, &waiter->link);
         waiter->linked = true;
-        tr__point(box->system);
+        tr__point();
         waiters_flag(on);
-        tr__point(box->system);
+        tr__point();
         /* Published; is there room by now? Then whoever made it may not have seen the flag. */
         if (has_room(on)) {
             tr__list_remove(&waiter->link);
@@ -179,43 +184,66 @@ bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on)
     }
     pthread_mutex_unlock(lock);
     if (!parked) {
-        tr__cell_free(worker, wake);
+        tr__cell_free(worker, cell);
         tr__wait_end(box);
     }
     return parked;
 }
 
-/* Room was made, or the box is gone: everybody may go on. */
-void tr__unpark_all(struct tr__worker *worker, struct tr_box *on)
+/* Under the lock of the box it waits for. */
+static void wake(struct tr__waiter *waiter)
+{
+    struct tr_box *box = waiter->box;
+    struct tr__cell *cell = waiter->wake;
+
+    tr__list_remove(&waiter->link);
+    waiter->linked = false;
+    if (box == NULL) {
+        atomic_store_explicit(&waiter->woken, 1, memory_order_release);
+        tr__futex_wake(&waiter->woken);
+        return;
+    }
+    tr__wait_clear(box, (uint8_t)(tr__get(box->waiting_on) >> 48));
+    waiter->wake = NULL;
+    /* The parked actor's own turn clears PARKED: it owns its status. Pushed under the lock, because the actor
+     * may end as soon as it is not linked any more and the lock is free. */
+    if (tr__push_event(box, cell) < 0)
+        tr_assert(!"a parked actor is not gone while it is linked");
+}
+
+/* Room was made. Waking all would let the first fill the box again and park the rest for nothing: so one, then
+ * twice as many each time nobody had to park since. True if some still wait: the box must look again. */
+bool tr__unpark(struct tr_box *on)
 {
     struct tr__ext *ext;
-    struct tr__cell *wake;
-    pthread_mutex_t *lock;
+    pthread_mutex_t *lock = tr__box_lock(on);
+    bool more = false;
 
-    (void)worker;
-    lock = tr__box_lock(on);
+    ext = atomic_load_explicit(&on->ext, memory_order_acquire);
+    if (ext != NULL) {
+        uint32_t count = ext->unpark_batch == 0 ? 1 : ext->unpark_batch;
+
+        ext->unpark_batch = count < 64 ? 2 * count : count;
+        for (; count > 0 && !tr__list_is_empty(&ext->waiters); count--)
+            wake(tr__container(ext->waiters.next, struct tr__waiter, link));
+        more = !tr__list_is_empty(&ext->waiters);
+    }
+    if (!more)
+        atomic_fetch_and_explicit(&on->word, ~WORD_WAITERS, memory_order_seq_cst);
+    pthread_mutex_unlock(lock);
+    return more;
+}
+
+/* The box takes no more messages: everybody may go on. */
+void tr__unpark_all(struct tr_box *on)
+{
+    struct tr__ext *ext;
+    pthread_mutex_t *lock = tr__box_lock(on);
+
     atomic_fetch_and_explicit(&on->word, ~WORD_WAITERS, memory_order_seq_cst);
     ext = atomic_load_explicit(&on->ext, memory_order_acquire);
-    while (ext != NULL && !tr__list_is_empty(&ext->waiters)) {
-        struct tr__waiter *waiter =
-            tr__container(ext->waiters.next, struct tr__waiter, link);
-        struct tr_box *box = waiter->box;
-
-        tr__list_remove(&waiter->link);
-        waiter->linked = false;
-        if (box == NULL) {
-            atomic_store_explicit(&waiter->woken, 1, memory_order_release);
-            tr__futex_wake(&waiter->woken);
-            continue;
-        }
-        tr__wait_clear(box, (uint8_t)(tr__get(box->waiting_on) >> 48));
-        /* The parked actor's own turn clears PARKED: it owns its status. Pushed under the lock, because
-         * the actor may end as soon as it is not linked any more and the lock is free. */
-        wake = waiter->wake;
-        waiter->wake = NULL;
-        if (tr__push_event(box, wake) < 0)
-            tr_assert(!"a parked actor is not gone while it is linked");
-    }
+    while (ext != NULL && !tr__list_is_empty(&ext->waiters))
+        wake(tr__container(ext->waiters.next, struct tr__waiter, link));
     pthread_mutex_unlock(lock);
 }
 
@@ -223,7 +251,7 @@ void tr__unpark_all(struct tr__worker *worker, struct tr_box *on)
 void tr__park_cancel(struct tr_box *box, struct tr__ext *ext)
 {
     struct tr_box *on = ext->park.on;
-    struct tr__cell *wake = NULL;
+    struct tr__cell *cell = NULL;
     pthread_mutex_t *lock;
 
     (void)box;
@@ -233,12 +261,12 @@ void tr__park_cancel(struct tr_box *box, struct tr__ext *ext)
     if (ext->park.linked) {
         tr__list_remove(&ext->park.link);
         ext->park.linked = false;
-        wake = ext->park.wake;
+        cell = ext->park.wake;
     }
     ext->park.on = NULL;
     pthread_mutex_unlock(lock);
-    if (wake != NULL)
-        tr__cell_free(tr__self, wake);
+    if (cell != NULL)
+        tr__cell_free(tr__self, cell);
 }
 
 bool tr__park_is_linked(struct tr_box *box)
@@ -256,7 +284,8 @@ bool tr__park_is_linked(struct tr_box *box)
     return linked;
 }
 
-void tr__waiter_thread_add(struct tr_box *on, struct tr__waiter *waiter)
+/* A thread that waits for room, or (for_room false) for the end. */
+void tr__waiter_thread_add(struct tr_box *on, struct tr__waiter *waiter, bool for_room)
 {
     pthread_mutex_t *lock = tr__box_lock(on);
     struct tr__ext *ext = tr__ext_get_locked(on);
@@ -269,7 +298,8 @@ void tr__waiter_thread_add(struct tr_box *on, struct tr__waiter *waiter)
         tr__list_add(&ext->waiters, &waiter->link);
         waiter->linked = true;
         waiters_flag(on);
-        if (has_room(on))
+        if (for_room ? has_room(on)
+                     : !!(atomic_load_explicit(&on->word, memory_order_seq_cst) & WORD_GONE))
             tr__set(waiter->woken, 1);
     }
     pthread_mutex_unlock(lock);

@@ -11,6 +11,7 @@
 
 #include <troupe/troupe.h>
 
+#include "extra.h"
 #include "peers/work.h"
 
 enum {
@@ -605,7 +606,7 @@ int main(int argc, char **argv)
         ask(name);
     else if (strcmp(name, "askext") == 0)
         ask_external(name);
-    else
+    else if (!bench_extra(system_, name))
         return 2;
     if (getenv("STATS") != NULL) {
         struct tr_system_stats s;

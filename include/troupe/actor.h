@@ -69,7 +69,7 @@ enum tr_full {
     TR_FULL_DROP_OLDEST, /* the oldest becomes a dead letter; its ask is answered TR_EFULL */
 };
 
-enum { TR_CAPACITY_DEFAULT = 256, TR_CAPACITY_MAX = 30000 };
+enum { TR_CAPACITY_DEFAULT = 256, TR_CAPACITY_MAX = 16000 };
 
 struct tr_box_options {
     uint32_t capacity; /* 0 is TR_CAPACITY_DEFAULT */

@@ -71,7 +71,8 @@ TR_API bool tr_reply_is_cancelled(tr_reply_handle handle);
 TR_API void tr_reply_give(tr_reply_handle handle, tr_sender to);
 
 /* Pass the message being handled on to another actor, with the duty to answer it. On failure it is still
- * being handled here. The types must have the same message size. */
+ * being handled here. The types must have the same message size. TR_EDEADLOCK: the asker holds, and would wait in a
+ * circle; it has been answered so. */
 TR_API int tr_forward(struct tr_context *ctx, tr_sender to);
 
 /* ---- asking from a thread ------------------------------------------------------------------------- */

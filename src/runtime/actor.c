@@ -155,11 +155,14 @@ void tr__box_init(struct tr_box *box, struct tr_system *system, const struct tr_
     box->full = (uint8_t)full;
     box->holds = NULL;
     tr__set(box->owner_first, NULL);
-    box->system = system;
+    if (box->system != system) /* a slot's system never changes, and weak senders read it */
+        box->system = system;
     if (type->turn_ns_max != 0 || full == TR_FULL_DROP_OLDEST)
         status |= STATUS_SLOW;
     tr__set(box->status, status);
-    tr__set(box->word, status & (STATUS_UNSTARTED | STATUS_UNOWNED) ? WORD_SCHED : 0);
+    /* One that waits to be let go is scheduled by whoever lets it. */
+    tr__set(box->word,
+        status & (STATUS_UNSTARTED | STATUS_UNOWNED) && !(status & STATUS_WAITING) ? WORD_SCHED : 0);
 }
 
 static int apply_options(struct tr_box *box, const struct tr_spawn_options *options)
@@ -360,6 +363,21 @@ void tr__box_unpin(struct tr_box *box, int32_t n)
         slot_release(box);
 }
 
+bool tr__box_pin(tr_weak weak)
+{
+    int32_t pins = tr__get(weak.box->pins);
+
+    do {
+        if (pins <= 0)
+            return false;
+    } while (!atomic_compare_exchange_weak_explicit(
+        &weak.box->pins, &pins, pins + 1, memory_order_acq_rel, memory_order_relaxed));
+    if (atomic_load_explicit(&weak.box->generation, memory_order_acquire) == weak.generation)
+        return true;
+    tr__box_unpin(weak.box, 1);
+    return false;
+}
+
 void tr__box_senderless(struct tr_box *box)
 {
     uint64_t word = atomic_load_explicit(&box->word, memory_order_relaxed);
@@ -457,9 +475,6 @@ static void finish_ext(struct tr_box *box, struct tr__ext *ext, enum tr_why why)
     tr__replies_abandon(box, failed ? TR_ECRASHED : TR_EDROPPED);
     tr__park_cancel(box, ext);
     tr__unpark_all(box);
-    tr__watches_finish(box, ext, why);
-    if (ext->supervisor != NULL)
-        tr__supervisor_child_ended(ext->supervisor, ext->child_index, why, true);
 }
 
 void tr__box_finish(struct tr__worker *worker, struct tr_box *box, enum tr_why why)
@@ -478,6 +493,8 @@ void tr__box_finish(struct tr__worker *worker, struct tr_box *box, enum tr_why w
     pthread_mutex_t *lock;
 
     tr__wait_end(box);
+    if (ext_of(box) != NULL)
+        tr__park_cancel(box, ext_of(box)); /* who unparks it pushes, and must not find GONE */
     /* Answers that come from now on find GONE and unpin, and so does the last sender: count the answers
      * first, and one for this function, so that the slot stays until it is done. */
     atomic_fetch_add_explicit(&box->pins, asks + 1, memory_order_relaxed);
@@ -488,6 +505,7 @@ void tr__box_finish(struct tr__worker *worker, struct tr_box *box, enum tr_why w
     ext = atomic_load_explicit(&box->ext, memory_order_seq_cst);
     if (ext != NULL) {
         entry = ext->entry;
+        bury(worker, box, &ext->deferred, reason, ask_status, &replies);
         bury(worker, box, &ext->control, reason, ask_status, &replies);
         bury(worker, box, &ext->stash, reason, ask_status, &replies);
     }
@@ -501,6 +519,11 @@ void tr__box_finish(struct tr__worker *worker, struct tr_box *box, enum tr_why w
     if (failed)
         status_set(box, STATUS_ENDED_BADLY);
     hand_back(box, ext, why);
+    if (ext != NULL) { /* nobody hears of its end before its state was released */
+        tr__watches_finish(box, ext, why);
+        if (ext->supervisor != NULL)
+            tr__supervisor_child_ended(ext, why, true);
+    }
     if (entry != NULL)
         tr__registry_ended(worker, box, entry);
     if (ext != NULL) {
@@ -535,7 +558,8 @@ static tr__noinline void absorb(struct tr_box *box, struct tr__cell *newest, con
     }
     for (struct tr__cell *cell = list; cell != NULL; cell = next) {
         bool control = (cell->flags & CELL_LANE) == TR_CONTROL ||
-            (cell->kind == CELL_REPLY && cell->flags & CELL_HOLD);
+            (cell->kind == CELL_REPLY && cell->flags & CELL_HOLD) ||
+            (cell->kind > CELL_ASK_RECORD && tr__get(box->status) & STATUS_RESTING);
 
         next = cell->next;
         if (!control && (cell->flags & CELL_LANE) == TR_INTERACTIVE) {
@@ -578,7 +602,7 @@ static tr__noinline void cut(struct tr_box *box, const struct tr__cell *stop, ui
         }
         tr__point();
         if (atomic_compare_exchange_weak_explicit(&box->word, &word,
-                (word & ~WORD_POINTER) - counted * WORD_COUNT_ONE, memory_order_acq_rel,
+                (word & ~WORD_ARRIVED) - counted * WORD_COUNT_ONE, memory_order_acq_rel,
                 memory_order_acquire))
             break;
     }
@@ -586,22 +610,29 @@ static tr__noinline void cut(struct tr_box *box, const struct tr__cell *stop, ui
         absorb(box, tr__word_cell(word), stop);
 }
 
-/* Drop-oldest: no more than the capacity is ever handled of what waits. */
-static void drop_oldest(struct tr__worker *worker, struct tr_box *box, uint32_t *counted)
+/* Drop-oldest: no more than the capacity is ever kept of what waits here. Its count goes at once, so that senders
+ * see the room. */
+static void drop_oldest(struct tr__worker *worker, struct tr_box *box, uint32_t handled)
 {
     uint32_t waiting =
-        tr__word_count(atomic_load_explicit(&box->word, memory_order_relaxed)) - *counted;
+        tr__word_count(atomic_load_explicit(&box->word, memory_order_relaxed)) - handled;
+    struct tr__ext *ext = ext_of(box);
     struct tr__cell *kept = NULL, *cell;
+    uint64_t dropped = 0;
 
-    while (waiting > box->capacity && (cell = tr__queue_take(&box->fifo)) != NULL) {
+    while (waiting > box->capacity &&
+        ((cell = tr__queue_take(&box->fifo)) != NULL ||
+            (ext != NULL && (cell = tr__queue_take(&ext->background)) != NULL))) {
         if (!(cell->flags & CELL_COUNTED)) {
             tr__queue_add(&kept, cell);
             continue;
         }
         tr__dead_letter(worker, box, cell, TR_DEAD_DROPPED, TR_EFULL);
-        ++*counted;
+        dropped++;
         waiting--;
     }
+    if (dropped > 0)
+        atomic_fetch_sub_explicit(&box->word, dropped * WORD_COUNT_ONE, memory_order_acq_rel);
     if (kept != NULL) {
         struct tr__cell *last = kept;
 
@@ -653,14 +684,22 @@ static enum tr_next handle_reply(
         .value = cell->payload,
     };
 
-    if (!(cell->flags & CELL_ACCEPTED)) {
+    const struct tr__ext *ext = ext_of(box);
+    bool current;
+
+    if (!(cell->flags & CELL_ACCEPTED))
         tr__add(box->asks, UINT32_MAX);
-        if (cell->flags & CELL_HOLD && cell->sequence == life_of(box)) {
+    if (cell->flags & CELL_HOLD) {
+        current = tr__get(box->status) & STATUS_HELD && ext != NULL &&
+            cell->sequence == ext->hold_sequence;
+        if (current && !(cell->flags & CELL_ACCEPTED)) {
             status_clear(box, STATUS_HELD);
             tr__wait_end(box);
         }
+    } else {
+        current = cell->sequence == life_of(box);
     }
-    if (cell->sequence != life_of(box)) { /* asked in a life before the restart */
+    if (!current) { /* asked in a life before the restart, or a hold given up */
         tr__add(worker->counters.replies_late, 1);
         return TR_GO;
     }
@@ -696,6 +735,10 @@ static tr__noinline enum tr_next handle_other(
         event.value = work->argument;
         event.id = 0;
         tr__add(box->asks, UINT32_MAX);
+        if (cell->sequence != life_of(box)) { /* begun in a life before the restart */
+            tr__work_dropped(work);
+            return TR_GO;
+        }
         tr__free(work);
         return call_event(worker, box, &event);
     case CELL_DOWN:
@@ -748,6 +791,37 @@ static void requeue_front(struct tr_box *box, struct tr__cell *cell)
         tr__queue_add_front(&box->fifo, cell);
 }
 
+/* What becomes of the cell an actor failed on. Returns it if it is to be handled once more. */
+static struct tr__cell *poison(
+    struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell, uint32_t *counted)
+{
+    const struct tr__ext *ext = ext_of(box);
+
+    if (cell == NULL)
+        return NULL;
+    if (cell->kind > CELL_ASK_RECORD) {
+        tr__cell_free(worker, cell);
+        return NULL;
+    }
+    if (ext != NULL && ext->retry_poison && ext->supervisor != NULL)
+        return cell;
+    *counted += cell->flags & CELL_COUNTED ? 1 : 0;
+    tr__dead_letter(worker, box, cell, TR_DEAD_CRASHED, TR_ECRASHED);
+    return NULL;
+}
+
+/* A supervised actor has started when its start has returned and it does not hold any more. */
+static void tell_started(struct tr_box *box)
+{
+    struct tr__ext *ext = ext_of(box);
+
+    if (likely(ext == NULL || !ext->starting) ||
+        tr__get(box->status) & (STATUS_HELD | STATUS_CRASHED | STATUS_STOPPING))
+        return;
+    ext->starting = false;
+    tr__supervisor_child_started(ext);
+}
+
 /* After a handler: stash, once more, park, hold, stop or fail. Consumes the cell. */
 static tr__noinline enum verdict after(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell,
     enum tr_next next, uint32_t *counted)
@@ -768,18 +842,11 @@ static tr__noinline enum verdict after(struct tr__worker *worker, struct tr_box 
             why = TR_WHY_LINKED;
             ext->why = 0;
         }
-        if (cell != NULL && is_message && !(ext != NULL && ext->retry_poison && ext->supervisor)) {
-            *counted += cell->flags & CELL_COUNTED ? 1 : 0;
-            tr__dead_letter(worker, box, cell, TR_DEAD_CRASHED, TR_ECRASHED);
-            cell = NULL;
-        } else if (cell != NULL && !is_message) {
-            tr__cell_free(worker, cell);
-            cell = NULL;
-        }
-        return crash(worker, box, why, cell);
+        return crash(worker, box, why, poison(worker, box, cell, counted));
     }
     if (is_message && flags & AFTER_AGAIN) {
         requeue_front(box, cell);
+        worker->time_up = true; /* others first */
     } else if (is_message && flags & AFTER_STASH) {
         ext = ext_of(box);
         tr_assert(ext != NULL); /* tr_stash made it */
@@ -812,6 +879,7 @@ static tr__noinline enum verdict handle_slow(
     struct tr_context *ctx = &worker->ctx;
     const struct tr_type *type = box->type;
     uint64_t started_ns = 0, deadline = 0;
+    enum verdict verdict;
     enum tr_next next;
     bool grace = false;
 
@@ -829,6 +897,10 @@ static tr__noinline enum verdict handle_slow(
             tr__dead_letter(worker, box, cell, TR_DEAD_CANCELLED, TR_ECANCELLED);
             return VERDICT_GO;
         }
+    }
+    if (cell->kind <= CELL_ASK_RECORD && worker->step_limited) {
+        worker->step_handled++;
+        worker->step_budget--;
     }
     ctx->cell = cell;
     ctx->deadline_ns = deadline;
@@ -857,15 +929,12 @@ static tr__noinline enum verdict handle_slow(
         tr__now(box->system) - started_ns > type->turn_ns_max) {
         ctx->after = 0;
         ctx->park_on = NULL;
-        if (cell->kind <= CELL_ASK_RECORD) {
-            *counted += cell->flags & CELL_COUNTED ? 1 : 0;
-            tr__dead_letter(worker, box, cell, TR_DEAD_CRASHED, TR_ECRASHED);
-        } else {
-            tr__cell_free(worker, cell);
-        }
-        return crash(worker, box, TR_WHY_BUDGET, NULL);
+        return crash(worker, box, TR_WHY_BUDGET, poison(worker, box, cell, counted));
     }
-    return after(worker, box, cell, next, counted);
+    verdict = after(worker, box, cell, next, counted);
+    if (verdict == VERDICT_GO)
+        tell_started(box);
+    return verdict;
 }
 
 /* ---- start, stop, crash, restart ------------------------------------------------------------------------ */
@@ -873,6 +942,8 @@ static tr__noinline enum verdict handle_slow(
 static enum verdict start(struct tr__worker *worker, struct tr_box *box)
 {
     struct tr_context *ctx = &worker->ctx;
+    struct tr__ext *ext;
+    enum verdict verdict;
     uint32_t counted = 0;
     int rc = 0;
 
@@ -886,9 +957,31 @@ static enum verdict start(struct tr__worker *worker, struct tr_box *box)
         ctx->park_on = NULL;
         return crash(worker, box, TR_WHY_START, NULL);
     }
-    if (ext_of(box) != NULL && ext_of(box)->supervisor != NULL && box->type->start != NULL)
-        tr__supervisor_child_started(ext_of(box)->supervisor, ext_of(box)->child_index);
-    return after(worker, box, NULL, TR_GO, &counted);
+    ext = ext_of(box);
+    /* A supervisor has started when its children have: it says so itself. */
+    if (ext != NULL && ext->supervisor != NULL && !(tr__get(box->status) & STATUS_SUPERVISOR))
+        ext->starting = true;
+    verdict = after(worker, box, NULL, TR_GO, &counted);
+    if (verdict == VERDICT_GO)
+        tell_started(box);
+    return verdict;
+}
+
+/* A life ends and another may follow: what belonged to it goes. Box, stash and senders stay. */
+static void end_life(struct tr_box *box, struct tr__ext *ext, enum tr_why why, int reply_status)
+{
+    ext->starting = false;
+    ext->why = why;
+    status_clear(box, STATUS_STOPPING | STATUS_HELD | STATUS_PARKED);
+    status_set(box, STATUS_CRASHED);
+    tr__wait_end(box);
+    tr__park_cancel(box, ext);
+    tr__actor_timers_finish(box, ext);
+    tr__fds_finish(box, ext);
+    tr__watching_finish(box, ext);
+    tr__replies_abandon(box, reply_status);
+    tr__links_break(box, ext, why);
+    tr__supervisor_child_ended(ext, why, false);
 }
 
 /* The stop hook is done and no answer is outstanding (or the grace is over). */
@@ -901,47 +994,66 @@ static enum verdict end_stop(struct tr__worker *worker, struct tr_box *box)
         ext->grace_timer = 0;
     }
     if (tr__get(box->status) & STATUS_RESTING) {
-        status_clear(box, STATUS_STOPPING | STATUS_HELD | STATUS_PARKED);
-        status_set(box, STATUS_CRASHED);
-        tr__wait_end(box);
         tr_assert(ext != NULL); /* only a supervised actor rests */
-        tr__supervisor_child_ended(
-            ext->supervisor, ext->child_index, (enum tr_why)ext->why, false);
+        end_life(box, ext, (enum tr_why)ext->why, TR_EDROPPED);
         return VERDICT_GO;
     }
     tr__box_finish(worker, box, ext == NULL ? TR_WHY_DONE : (enum tr_why)ext->why);
     return VERDICT_GONE;
 }
 
-static void close_to_messages(struct tr__worker *worker, struct tr_box *box)
+/* The messages of a queue get their fate; events stay. */
+static void bury_messages(struct tr__worker *worker, struct tr_box *box, struct tr__cell **queue)
 {
-    struct tr__ext *ext = ext_of(box);
+    const struct tr__ext *ext = ext_of(box);
     struct tr__cell *events = NULL, *cell;
-    int32_t replies = 0;
 
-    atomic_fetch_or_explicit(&box->word, WORD_CLOSED, memory_order_acq_rel);
-    cut(box, NULL, 0);
-    if (ext != NULL) {
-        bury(worker, box, &ext->stash, TR_DEAD_STOPPED, TR_ECLOSED, &replies);
-        bury(worker, box, &ext->background, TR_DEAD_STOPPED, TR_ECLOSED, &replies);
-    }
-    while ((cell = tr__queue_take(&box->fifo)) != NULL) {
+    while ((cell = tr__queue_take(queue)) != NULL) {
         if (cell->kind > CELL_ASK_RECORD)
             tr__queue_add(&events, cell);
         else if (ext == NULL || ext->entry == NULL ||
             !tr__registry_adopt(worker, ext->entry, box, cell))
             tr__dead_letter(worker, box, cell, TR_DEAD_STOPPED, TR_ECLOSED);
     }
-    box->fifo = events;
+    *queue = events;
+}
+
+static void close_to_messages(struct tr__worker *worker, struct tr_box *box)
+{
+    struct tr__ext *ext;
+
+    atomic_fetch_or_explicit(&box->word, WORD_CLOSED, memory_order_acq_rel);
+    cut(box, NULL, 0);
+    ext = ext_of(box);
+    if (ext != NULL) {
+        bury_messages(worker, box, &ext->deferred);
+        bury_messages(worker, box, &ext->control);
+        bury_messages(worker, box, &ext->stash);
+        bury_messages(worker, box, &ext->background);
+    }
+    bury_messages(worker, box, &box->fifo);
     /* Whoever is parked on this box need not wait for room any more. */
     if (atomic_load_explicit(&box->word, memory_order_acquire) & WORD_WAITERS)
         tr__unpark_all(box);
+}
+
+/* An actor that goes to rest handles no more messages, but still the events it waits for. */
+static void events_first(struct tr_box *box)
+{
+    struct tr__ext *ext = ext_of(box);
+    struct tr__cell *messages = NULL, *cell;
+
+    tr_assert(ext != NULL); /* only a supervised actor rests */
+    while ((cell = tr__queue_take(&box->fifo)) != NULL)
+        tr__queue_add(cell->kind > CELL_ASK_RECORD ? &ext->control : &messages, cell);
+    box->fifo = messages;
 }
 
 static tr__noinline enum verdict begin_stop(
     struct tr__worker *worker, struct tr_box *box, enum tr_why why, bool rest)
 {
     struct tr_context *ctx = &worker->ctx;
+    bool started = !(tr__get(box->status) & STATUS_UNSTARTED);
     struct tr__ext *ext;
     uint32_t counted = 0;
 
@@ -951,27 +1063,32 @@ static tr__noinline enum verdict begin_stop(
         return VERDICT_GO;
     }
     status_set(box, STATUS_STOPPING | (rest ? STATUS_RESTING : 0));
-    status_clear(box, STATUS_HELD | STATUS_PARKED);
+    status_clear(box, STATUS_HELD | STATUS_PARKED | STATUS_UNSTARTED | STATUS_WAITING);
     tr__wait_end(box);
     ext = why == TR_WHY_DONE && box->type->stop == NULL ? ext_of(box) : tr__ext_get(box);
     if (ext != NULL) {
         tr__park_cancel(box, ext);
+        ext->starting = false;
         ext->why = why;
         if (ext->entry != NULL)
             tr__registry_may_end(box, ext->entry, true);
     }
-    if (!rest && why != TR_WHY_DONE) /* done: nobody can send, nothing waits */
+    if (rest)
+        events_first(box);
+    else if (why != TR_WHY_DONE) /* done: nobody can send, nothing waits */
         close_to_messages(worker, box);
     ctx->cell = NULL;
-    if (box->type->stop != NULL)
+    if ((started || tr__get(box->status) & STATUS_SUPERVISOR) && box->type->stop != NULL)
         box->type->stop(ctx->self, ctx, why);
     ctx->after &= ~(uint32_t)AFTER_PARK;
     ctx->park_on = NULL;
     if (tr__get(box->asks) == 0)
         return end_stop(worker, box);
     ext = tr__ext_get(box);
-    if (ext == NULL ||
-        tr__actor_timer(worker, box, ext->grace_ns, 0, 0, true, &ext->grace_timer) < 0)
+    /* A supervisor has as long as its children have, one after the other. */
+    if (!(tr__get(box->status) & STATUS_SUPERVISOR) &&
+        (ext == NULL ||
+            tr__actor_timer(worker, box, ext->grace_ns, 0, 0, true, &ext->grace_timer) < 0))
         return end_stop(worker, box); /* no memory for the grace: better ended than for ever */
     return after(worker, box, NULL, TR_GO, &counted);
 }
@@ -994,15 +1111,7 @@ static tr__noinline enum verdict crash(
         tr__box_finish(worker, box, why);
         return VERDICT_GONE;
     }
-    status_clear(box, STATUS_HELD | STATUS_PARKED);
-    status_set(box, STATUS_CRASHED);
-    tr__wait_end(box);
-    tr__park_cancel(box, ext);
-    tr__actor_timers_finish(box, ext);
-    tr__fds_finish(box, ext);
-    tr__watching_finish(box, ext);
-    tr__replies_abandon(box, TR_ECRASHED);
-    tr__supervisor_child_ended(ext->supervisor, ext->child_index, why, false);
+    end_life(box, ext, why, TR_ECRASHED);
     return VERDICT_GO;
 }
 
@@ -1029,11 +1138,56 @@ static enum verdict restart(struct tr__worker *worker, struct tr_box *box, enum 
     return start(worker, box);
 }
 
-struct tr__show {
-    char *text;
-    size_t size;
-    _Atomic uint32_t done, refs;
-};
+static bool is_supervised(const struct tr_box *box)
+{
+    const struct tr__ext *ext = ext_of(box);
+
+    return ext != NULL && ext->supervisor != NULL;
+}
+
+/* For good, whatever its supervisor would do. */
+static enum verdict end(struct tr__worker *worker, struct tr_box *box)
+{
+    uint32_t status = tr__get(box->status);
+
+    if (status & STATUS_CRASHED && status & STATUS_SUPERVISOR) { /* its children are at rest too */
+        status_clear(box, STATUS_CRASHED | STATUS_RESTING);
+        return begin_stop(worker, box, (enum tr_why)ext_of(box)->why, false);
+    }
+    if (status & STATUS_CRASHED) {
+        tr__box_finish(worker, box, (enum tr_why)ext_of(box)->why);
+        return VERDICT_GONE;
+    }
+    if (status & STATUS_STOPPING && status & STATUS_RESTING) { /* it was to come back; now it is not */
+        status_clear(box, STATUS_RESTING);
+        close_to_messages(worker, box);
+    }
+    return begin_stop(worker, box, TR_WHY_STOPPED, false);
+}
+
+/* What a registered predecessor left goes before everything that was sent to this one. */
+static void inherit(struct tr_box *box, const void *payload)
+{
+    struct tr__cell *left, *first;
+    uint64_t counted = 0;
+
+    memcpy(&left, payload, sizeof left);
+    if (left == NULL)
+        return;
+    first = left->next;
+    for (struct tr__cell *cell = first;; cell = cell->next) {
+        counted += (cell->flags & CELL_COUNTED) != 0;
+        if (cell == left)
+            break;
+    }
+    atomic_fetch_add_explicit(&box->word, counted * WORD_COUNT_ONE, memory_order_acq_rel);
+    if (box->fifo != NULL) {
+        left->next = box->fifo->next;
+        box->fifo->next = first;
+    } else {
+        box->fifo = left;
+    }
+}
 
 static enum verdict handle_op(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell)
 {
@@ -1047,11 +1201,15 @@ static enum verdict handle_op(struct tr__worker *worker, struct tr_box *box, str
     tr__cell_free(worker, cell);
     switch (op) {
     case OP_STOP:
-        if (status & STATUS_CRASHED) {
-            tr__box_finish(worker, box, TR_WHY_FAILED);
-            return VERDICT_GONE;
+        if (is_supervised(box) && ext_of(box)->restart_kind == TR_PERMANENT) {
+            /* It comes back, so its box stays; if it is down already there is nothing to do. */
+            if (status & (STATUS_CRASHED | STATUS_WAITING))
+                return VERDICT_GO;
+            return begin_stop(worker, box, TR_WHY_STOPPED, true);
         }
-        return begin_stop(worker, box, TR_WHY_STOPPED, false);
+        return end(worker, box);
+    case OP_END:
+        return end(worker, box);
     case OP_PASSIVATE:
         if (tr__registry_is_closing(ext_of(box)->entry))
             status_set(box, STATUS_SLOW); /* looks again whenever it goes idle */
@@ -1060,21 +1218,22 @@ static enum verdict handle_op(struct tr__worker *worker, struct tr_box *box, str
             return VERDICT_GO;
         return begin_stop(worker, box, TR_WHY_PASSIVATED, false);
     case OP_KILL:
+        /* Whoever kills a supervisor ends what it supervises: nobody is left without one. */
+        if (status & STATUS_SUPERVISOR)
+            return status & (STATUS_STOPPING | STATUS_CRASHED)
+                ? VERDICT_GO
+                : begin_stop(worker, box, TR_WHY_KILLED, is_supervised(box));
         /* A supervised actor that is killed is one that crashed, whatever it was doing. */
-        if (ext_of(box) != NULL && ext_of(box)->supervisor != NULL &&
-            !(status & (STATUS_STOPPING | STATUS_CRASHED)))
+        if (is_supervised(box) && status & (STATUS_CRASHED | STATUS_WAITING))
+            return VERDICT_GO;
+        if (is_supervised(box) && (status & STATUS_RESTING || !(status & STATUS_STOPPING)))
             return crash(worker, box, TR_WHY_KILLED, NULL);
         tr__box_finish(worker, box, TR_WHY_KILLED);
         return VERDICT_GONE;
     case OP_REST:
-        if (status & STATUS_CRASHED) {
-            struct tr__ext *ext = ext_of(box);
-
-            tr_assert(ext != NULL); /* the same */
-            tr__supervisor_child_ended(ext->supervisor, ext->child_index, TR_WHY_STOPPED, false);
-            return VERDICT_GO;
-        }
-        return begin_stop(worker, box, TR_WHY_STOPPED, true);
+        /* If it is at rest by itself its supervisor has been told. */
+        return status & STATUS_CRASHED ? VERDICT_GO
+                                       : begin_stop(worker, box, TR_WHY_STOPPED, true);
     case OP_RESTART:
         memcpy(&why, payload, sizeof why);
         return restart(worker, box, (enum tr_why)why);
@@ -1086,8 +1245,7 @@ static enum verdict handle_op(struct tr__worker *worker, struct tr_box *box, str
         if (worker->ctx.after & AFTER_GIVE_UP) {
             worker->ctx.after = 0;
             /* Its own supervisor decides, if it has one; else its tree ends. */
-            return begin_stop(
-                worker, box, TR_WHY_FAILED, ext_of(box) != NULL && ext_of(box)->supervisor != NULL);
+            return begin_stop(worker, box, TR_WHY_FAILED, is_supervised(box));
         }
         return verdict;
     case OP_UNPARK:
@@ -1100,6 +1258,8 @@ static enum verdict handle_op(struct tr__worker *worker, struct tr_box *box, str
         return VERDICT_GO;
     case OP_START_SUCCESSOR:
         status_clear(box, STATUS_WAITING);
+        if (status & STATUS_REGISTERED)
+            inherit(box, payload);
         return VERDICT_GO;
     }
     return verdict;
@@ -1120,6 +1280,13 @@ static struct tr__cell *next_message(struct tr_box *box, struct tr__ext *ext)
     return cell;
 }
 
+/* Nobody is there to handle a message: not yet started, or stopped and to be started again. */
+static bool is_between_lives(uint32_t status)
+{
+    return status &
+        (STATUS_CRASHED | STATUS_UNSTARTED | STATUS_WAITING | STATUS_RESTING | STATUS_UNOWNED);
+}
+
 static bool has_runnable(const struct tr_box *box)
 {
     const struct tr__ext *ext = ext_of(box);
@@ -1127,7 +1294,9 @@ static bool has_runnable(const struct tr_box *box)
 
     if (ext != NULL && ext->control != NULL && !(status & (STATUS_WAITING | STATUS_UNOWNED)))
         return true;
-    if (status & BLOCKED)
+    if (ext != NULL && ext->deferred != NULL && !is_between_lives(status))
+        return true;
+    if (status & (BLOCKED | STATUS_RESTING))
         return false;
     return status & STATUS_UNSTARTED || box->fifo != NULL ||
         (ext != NULL && ext->background != NULL);
@@ -1139,27 +1308,25 @@ static enum verdict run_control(
 {
     struct tr__ext *ext;
     struct tr__cell *cell;
-    struct tr__cell *later = NULL;
     enum verdict verdict = VERDICT_GO;
 
-    while ((ext = ext_of(box)) != NULL && (cell = tr__queue_take(&ext->control)) != NULL) {
+    while ((ext = ext_of(box)) != NULL) {
         uint32_t status = tr__get(box->status);
 
-        if (cell->kind == CELL_OP) {
+        cell = is_between_lives(status) ? NULL : tr__queue_take(&ext->deferred);
+        if (cell == NULL)
+            cell = tr__queue_take(&ext->control);
+        if (cell == NULL)
+            break;
+        if (cell->kind == CELL_OP)
             verdict = handle_op(worker, box, cell);
-        } else if (status & (STATUS_CRASHED | STATUS_UNSTARTED)) {
-            tr__queue_add(&later, cell); /* a message, but nobody is there to handle it yet */
-        } else {
+        else if (is_between_lives(status) && (cell->kind <= CELL_ASK_RECORD || !(status & STATUS_STOPPING)))
+            tr__queue_add(&ext->deferred, cell);
+        else
             verdict = handle_slow(worker, box, cell, counted);
-        }
-        if (verdict == VERDICT_GONE) {
-            while ((cell = tr__queue_take(&later)) != NULL)
-                tr__dead_letter(worker, box, cell, TR_DEAD_STOPPED, TR_ECLOSED);
-            return verdict;
-        }
+        if (verdict == VERDICT_GONE)
+            break;
     }
-    while ((cell = tr__queue_take(&later)) != NULL)
-        tr__queue_add(&box->fifo, cell);
     return verdict;
 }
 
@@ -1173,6 +1340,8 @@ static bool slow_round(struct tr__worker *worker, struct tr_box *box, uint32_t *
 
     if (tr__word_cell(atomic_load_explicit(&box->word, memory_order_relaxed)) != NULL)
         cut(box, NULL, 0);
+    if (box->full == TR_FULL_DROP_OLDEST)
+        drop_oldest(worker, box, *counted);
     *verdict = run_control(worker, box, counted);
     if (*verdict == VERDICT_GONE)
         return false;
@@ -1187,14 +1356,25 @@ static bool slow_round(struct tr__worker *worker, struct tr_box *box, uint32_t *
         *verdict = end_stop(worker, box);
         return *verdict != VERDICT_GONE;
     }
-    if (box->full == TR_FULL_DROP_OLDEST)
-        drop_oldest(worker, box, counted);
+    if (status & STATUS_RESTING) /* what is queued is for the next life; events came with control */
+        return false;
     ext = ext_of(box);
     cell = next_message(box, ext);
     if (cell == NULL)
         return false;
     *verdict = handle_slow(worker, box, cell, counted);
     return *verdict != VERDICT_GONE;
+}
+
+/* Before a turn is left: the next one must not take the fast path past the other queues. */
+static void mark_lanes(struct tr_box *box)
+{
+    const struct tr__ext *ext = ext_of(box);
+
+    if (ext != NULL && (ext->control != NULL || ext->background != NULL || ext->deferred != NULL))
+        status_set(box, STATUS_LANES);
+    else if (tr__get(box->status) & STATUS_LANES)
+        status_clear(box, STATUS_LANES);
 }
 
 /* Leave the turn. True when the box is idle or queued; false when the turn must go on. */
@@ -1216,6 +1396,7 @@ static bool slow_end(
         *counted = 0;
         if (!tr__unpark(box))
             return false;
+        mark_lanes(box);
         tr__worker_queue(worker, box); /* those woken first, then the next */
         return true;
     }
@@ -1233,6 +1414,7 @@ static bool slow_end(
     new = (word & ~WORD_SCHED) - *counted * WORD_COUNT_ONE;
     if (runnable || tr__word_cell(word) != NULL)
         new |= WORD_SCHED;
+    mark_lanes(box);
     tr__point();
     /* Release hands the actor's state to the next turn; pairs with the senders' acquire. */
     if (!atomic_compare_exchange_strong_explicit(
@@ -1251,17 +1433,12 @@ static tr__noinline void turn_slow(struct tr__worker *worker, struct tr_box *box
     enum verdict verdict = VERDICT_GO;
     uint32_t budget = worker->turn_budget;
 
-    if (unlikely(worker->step_budget < budget))
-        budget = worker->step_budget;
     for (;;) {
-        bool time_up = false;
-
-        while (budget > 0 && !time_up && slow_round(worker, box, &counted, &verdict)) {
+        while (budget > 0 && worker->step_budget > 0 && !worker->time_up &&
+            slow_round(worker, box, &counted, &verdict)) {
             budget--;
-            worker->step_handled++;
-            worker->step_budget -= worker->step_limited;
             if (--worker->clock_left == 0)
-                time_up = tr__worker_tick(worker);
+                tr__worker_tick(worker);
         }
         if (verdict == VERDICT_GONE)
             return;
@@ -1279,6 +1456,7 @@ static tr__noinline bool leave_quickly(struct tr__worker *worker, struct tr_box 
 
     if (word & WORD_WAITERS && tr__word_count(word) <= box->capacity / 2)
         tr__unpark(box);
+    mark_lanes(box);
     tr__worker_queue(worker, box);
     return true;
 }
@@ -1313,18 +1491,6 @@ static tr__noinline bool take_leftovers(struct tr_box *box, struct tr__cell **li
     return true;
 }
 
-/* Put what a turn did not get to back. The list is oldest first and older than anything in the box. */
-static tr__noinline void put_leftovers(struct tr_box *box, struct tr__cell *list, struct tr__cell *last)
-{
-    if (list == NULL)
-        return;
-    tr_assert(box->fifo == NULL);
-    if (last != NULL) {
-        last->next = list;
-        box->fifo = last;
-    }
-}
-
 /* A turn under way: what it has taken and not handled, and what it has handled and not yet said. */
 struct turn {
     struct tr__cell *list, *last; /* taken, oldest first */
@@ -1346,10 +1512,7 @@ static tr__noinline void turn_special(struct tr__worker *worker, struct tr_box *
 {
     uint32_t counted = 0;
 
-    if (box->fifo == NULL)
-        put_leftovers(box, turn->list, turn->last);
-    else
-        absorb_list(box, turn->list);
+    absorb_list(box, turn->list);
     cut(box, turn->top, turn->counted);
     if (turn->top != NULL && turn->list == NULL && turn->top != cell)
         tr__cell_free(worker, turn->top);
@@ -1363,7 +1526,7 @@ static tr__noinline void turn_leave(
     struct tr__worker *worker, struct tr_box *box, struct turn *turn, bool share_used)
 {
     add_handled(worker, box, turn->handled);
-    put_leftovers(box, turn->list, turn->last);
+    absorb_list(box, turn->list); /* lanes are sorted here; what was taken is older than what cut() finds */
     cut(box, turn->top, turn->counted);
     if (turn->list == NULL && turn->top != NULL)
         tr__cell_free(worker, turn->top);
@@ -1377,12 +1540,12 @@ static bool turn_take(struct tr__worker *worker, struct tr_box *box, struct turn
     uint64_t word = turn->word;
 
     if (!atomic_compare_exchange_strong_explicit(&box->word, &word,
-            (word & ~WORD_POINTER) - turn->counted * WORD_COUNT_ONE, memory_order_acq_rel,
+            (word & ~WORD_ARRIVED) - turn->counted * WORD_COUNT_ONE, memory_order_acq_rel,
             memory_order_acquire))
         return false;
     turn->last = tr__word_cell(word);
     turn->list = turn->last == turn->top ? NULL : reversed(turn->last, turn->top);
-    turn->word = (word & ~WORD_POINTER) - turn->counted * WORD_COUNT_ONE;
+    turn->word = (word & ~WORD_ARRIVED) - turn->counted * WORD_COUNT_ONE;
     turn->counted = 0;
     if (turn->top != NULL)
         tr__cell_free(worker, turn->top);
@@ -1429,17 +1592,20 @@ static tr__noinline void turn_loop(
             budget--;
             if (unlikely(--worker->clock_left == 0) && tr__worker_tick(worker))
                 budget = 0;
-            if (unlikely(budget == 0)) {
-                turn_leave(worker, box, &turn, true);
+            if (unlikely(budget == 0 || tr__get(box->word) & WORD_CONTROL)) {
+                turn_leave(worker, box, &turn, budget == 0);
                 return;
             }
         }
+        /* Said now: once the swap has let the box go, its next turn may be under way, or its slot reused. */
+        add_handled(worker, box, turn.handled);
+        turn.handled = 0;
         tr__point();
         if (likely(tr__word_cell(turn.word) == turn.top &&
                 !(turn.word & (WORD_WAITERS | WORD_SENDERLESS | WORD_LOCKED)))) {
             /* Idle, unless something has arrived. Release: see slow_end. */
             if (likely(atomic_compare_exchange_strong_explicit(&box->word, &turn.word,
-                    (turn.word & ~(WORD_POINTER | WORD_SCHED)) -
+                    (turn.word & ~(WORD_ARRIVED | WORD_SCHED)) -
                         turn.counted * WORD_COUNT_ONE,
                     memory_order_acq_rel, memory_order_acquire)))
                 break;
@@ -1459,9 +1625,9 @@ static tr__noinline void turn_loop(
             turn.word = atomic_load_explicit(&box->word, memory_order_acquire);
         }
     }
+    tr__point();
     if (turn.top != NULL)
         tr__cell_free(worker, turn.top);
-    add_handled(worker, box, turn.handled);
 }
 
 /* Whatever is not one plain message. */
@@ -1514,13 +1680,14 @@ static inline bool turn_single(struct tr__worker *worker, struct tr_box *box)
     }
     if (cell->kind != CELL_TELL && unlikely(!(cell->flags & CELL_REPLIED)))
         tr__ask_answer_cell(worker, cell, TR_EDROPPED, NULL, 0);
+    add_handled(worker, box, 1); /* said before the box is let go */
     tr__point();
-    new = (word & ~(WORD_POINTER | WORD_SCHED)) - WORD_COUNT_ONE;
+    new = (word & ~(WORD_ARRIVED | WORD_SCHED)) - WORD_COUNT_ONE;
     /* Idle, unless something has arrived. Release: see slow_end. */
     if (unlikely(word & (WORD_WAITERS | WORD_SENDERLESS | WORD_LOCKED)) ||
         unlikely(!atomic_compare_exchange_strong_explicit(
             &box->word, &word, new, memory_order_acq_rel, memory_order_acquire))) {
-        struct turn turn = { .top = cell, .last = cell, .word = word, .handled = 1, .counted = 1 };
+        struct turn turn = { .top = cell, .last = cell, .word = word, .counted = 1 };
 
         turn_loop(worker, box, turn, worker->turn_budget);
         worker->time_up = false;
@@ -1528,8 +1695,8 @@ static inline bool turn_single(struct tr__worker *worker, struct tr_box *box)
         ctx->park_on = NULL;
         return true;
     }
+    tr__point();
     tr__cell_free(worker, cell);
-    add_handled(worker, box, 1);
     if (unlikely(--worker->clock_left == 0))
         tr__worker_tick(worker);
     return true;
@@ -1643,9 +1810,13 @@ void tr_again(struct tr_context *ctx)
 
 static int op_weak(tr_weak weak, enum tr__op op)
 {
-    if (weak.box == NULL || tr__get(weak.box->generation) != weak.generation)
+    int rc;
+
+    if (weak.box == NULL || !tr__box_pin(weak))
         return TR_ECLOSED;
-    return tr__push_op(weak.box, op, NULL, 0);
+    rc = tr__push_op(weak.box, op, NULL, 0);
+    tr__box_unpin(weak.box, 1);
+    return rc;
 }
 
 int tr_stop(tr_weak weak)

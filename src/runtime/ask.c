@@ -318,6 +318,7 @@ static int record_create(struct tr_system *system, struct tr_box *asker, uint64_
         return TR_ENOMEM;
     tr__set(ask->refs, 1); /* the answering side's; a future adds its own */
     ask->asker = asker;
+    ask->asker_generation = asker != NULL ? tr__get(asker->generation) : 0;
     ask->system = system;
     ask->deadline_ns = deadline_ns;
     tr__list_init(&ask->by_cancel);
@@ -412,6 +413,32 @@ static inline int ask_quickly(struct tr_context *ctx, struct tr_box *to, const v
     return 0;
 }
 
+static uint8_t hold_of(struct tr_box *box)
+{
+    return tr__get(box->ext)->hold_sequence;
+}
+
+/* The actor is about to wait for an answer of `on`. */
+static int hold_begin(struct tr__worker *worker, struct tr_box *box, struct tr_box *on)
+{
+    struct tr__ext *ext = tr__ext_get(box);
+    int rc;
+
+    if (ext == NULL)
+        return TR_ENOMEM;
+    if (tr__get(box->status) & (STATUS_HELD | STATUS_PARKED))
+        return TR_EBUSY;
+    /* Nobody may be parked on somebody who waits: they would look like part of a circle although this actor has
+     * made room for them in this very turn. They go on, and park again if they must. */
+    if (atomic_load_explicit(&box->word, memory_order_seq_cst) & WORD_WAITERS)
+        tr__unpark_all(box);
+    ext->hold_sequence++;
+    rc = tr__wait_begin(box, on, ext->hold_sequence);
+    if (rc < 0)
+        tr__add(worker->counters.deadlocks, 1);
+    return rc;
+}
+
 static tr__noinline int ask_any(struct tr_context *ctx, tr_sender to, const void *message,
     size_t size, const struct tr_ask_options *options);
 
@@ -451,13 +478,9 @@ static int ask_any(struct tr_context *ctx, tr_sender to, const void *message, si
             deadline = now + o->timeout_ns;
     }
     if (unlikely(o->hold)) {
-        if (tr__get(box->status) & STATUS_HELD)
-            return TR_EBUSY;
-        rc = tr__wait_begin(box, to.box, "hold", NULL);
-        if (rc < 0) {
-            tr__add(worker->counters.deadlocks, 1);
+        rc = hold_begin(worker, box, to.box);
+        if (rc < 0)
             return rc;
-        }
     }
     if (unlikely(to.box->system != worker->system)) {
         struct tr__worker *foreign = tr__foreign_enter(to.box->system);
@@ -472,7 +495,7 @@ static int ask_any(struct tr_context *ctx, tr_sender to, const void *message, si
         goto fail;
     }
     cell->flags = (uint8_t)(o->lane & CELL_LANE);
-    cell->sequence = life_of(box);
+    cell->sequence = o->hold ? hold_of(box) : life_of(box);
     cell->tag = o->tag;
     if (o->hold)
         cell->flags |= CELL_HOLD;
@@ -549,27 +572,35 @@ int tr_reply(struct tr_context *ctx, int status, const void *value, size_t size)
     return 0;
 }
 
+/* The first stage of two, for a record: its asker may be gone any moment. */
+static int record_accept(struct tr__ask *ask)
+{
+    tr_weak asker = { ask->asker, ask->asker_generation };
+
+    if (atomic_load_explicit(&ask->state, memory_order_acquire) != ASK_OPEN)
+        return TR_ECANCELLED;
+    if (ask->asker == NULL) {
+        atomic_store_explicit(&ask->accepted, 1, memory_order_release);
+        tr__futex_wake(&ask->accepted);
+        return 0;
+    }
+    if (!tr__box_pin(asker))
+        return TR_ECANCELLED;
+    deliver(ask->asker, ask->tag, ask->sequence, ask->hold, true, TR_ACCEPTED, NULL, 0);
+    tr__box_unpin(asker.box, 1);
+    return 0;
+}
+
 int tr_reply_accept(struct tr_context *ctx)
 {
     struct tr__cell *cell = ctx->cell;
-    struct tr__ask *ask;
 
     if (!tr_is_asked(ctx))
         return TR_EREPLIED;
-    if (cell->kind == CELL_ASK) {
-        deliver((struct tr_box *)(uintptr_t)cell->opt, cell->tag, cell->sequence, false, true,
-            TR_ACCEPTED, NULL, 0);
-        return 0;
-    }
-    ask = (struct tr__ask *)(uintptr_t)cell->opt;
-    if (tr__get(ask->state) != ASK_OPEN)
-        return TR_ECANCELLED;
-    if (ask->asker != NULL) {
-        deliver(ask->asker, ask->tag, ask->sequence, false, true, TR_ACCEPTED, NULL, 0);
-    } else {
-        atomic_store_explicit(&ask->accepted, 1, memory_order_release);
-        tr__futex_wake(&ask->accepted);
-    }
+    if (cell->kind == CELL_ASK_RECORD)
+        return record_accept((struct tr__ask *)(uintptr_t)cell->opt);
+    deliver((struct tr_box *)(uintptr_t)cell->opt, cell->tag, cell->sequence,
+        cell->flags & CELL_HOLD, true, TR_ACCEPTED, NULL, 0);
     return 0;
 }
 
@@ -733,17 +764,10 @@ int tr_reply_send_accept(tr_reply_handle handle)
 
     if (reply == NULL || !reply_claim(reply, handle.serial))
         return TR_EREPLIED;
-    if (reply->record == NULL) {
-        deliver(reply->asker, reply->tag, reply->sequence, false, true, TR_ACCEPTED, NULL, 0);
-    } else if (tr__get(reply->record->state) != ASK_OPEN) {
-        rc = TR_ECANCELLED;
-    } else if (reply->record->asker != NULL) {
-        deliver(reply->record->asker, reply->tag, reply->sequence, false, true, TR_ACCEPTED, NULL,
-            0);
-    } else {
-        atomic_store_explicit(&reply->record->accepted, 1, memory_order_release);
-        tr__futex_wake(&reply->record->accepted);
-    }
+    if (reply->record == NULL)
+        deliver(reply->asker, reply->tag, reply->sequence, reply->hold, true, TR_ACCEPTED, NULL, 0);
+    else
+        rc = record_accept(reply->record);
     reply_reopen(reply, handle.serial);
     return rc;
 }
@@ -766,6 +790,11 @@ bool tr_reply_is_cancelled(tr_reply_handle handle)
     return cancelled;
 }
 
+static struct tr_box *reply_asker(const struct tr__reply *reply)
+{
+    return reply->record != NULL ? reply->record->asker : reply->asker;
+}
+
 void tr_reply_give(tr_reply_handle handle, tr_sender to)
 {
     struct tr__reply *reply = handle.reply;
@@ -773,7 +802,10 @@ void tr_reply_give(tr_reply_handle handle, tr_sender to)
     if (reply == NULL || to.box == NULL || !reply_claim(reply, handle.serial))
         return;
     reply_unlist(reply);
-    if (reply_list(reply, to.box))
+    if (reply->hold && reply_asker(reply) != NULL &&
+        tr__wait_move(reply_asker(reply), reply->sequence, to.box) < 0)
+        reply_answer(reply, TR_EDEADLOCK, NULL, 0);
+    else if (reply_list(reply, to.box))
         reply_reopen(reply, handle.serial);
     else
         reply_answer(reply, TR_ECLOSED, NULL, 0); /* nobody there to answer for it */
@@ -813,6 +845,7 @@ int tr_forward(struct tr_context *ctx, tr_sender to)
 {
     struct tr__cell *cell = ctx->cell;
     struct tr__worker *worker = ctx->worker;
+    struct tr_box *holder = NULL;
     struct tr__cell *copy;
     size_t size;
     uint8_t class;
@@ -836,11 +869,21 @@ int tr_forward(struct tr_context *ctx, tr_sender to)
     copy->class = class;
     memcpy(copy->payload, cell->payload, size);
     copy->flags &= (uint8_t)~CELL_COUNTED;
-    if (cell->kind == CELL_ASK && (cell->flags & (CELL_HOLD | CELL_REPLIED)) == CELL_HOLD)
-        tr__wait_move((struct tr_box *)(uintptr_t)cell->opt, cell->sequence, to.box);
+    if (cell->kind != CELL_TELL && (cell->flags & (CELL_HOLD | CELL_REPLIED)) == CELL_HOLD)
+        holder = cell->kind == CELL_ASK ? (struct tr_box *)(uintptr_t)cell->opt
+                                        : ((struct tr__ask *)(uintptr_t)cell->opt)->asker;
+    rc = holder == NULL ? 0 : tr__wait_move(holder, cell->sequence, to.box);
+    if (rc < 0) {
+        tr__cell_free(worker, copy);
+        tr__ask_answer_cell(worker, cell, TR_EDEADLOCK, NULL, 0);
+        tr__add(worker->counters.deadlocks, 1);
+        return rc;
+    }
     rc = ask_push(worker, to.box, copy);
     if (rc < 0) {
         tr__cell_free(worker, copy);
+        if (holder != NULL)
+            tr__wait_move(holder, cell->sequence, ctx->box); /* it waits for this one again */
         return rc;
     }
     /* Handled here; the duty to answer has gone on. */

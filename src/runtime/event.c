@@ -329,6 +329,7 @@ int tr_offload(struct tr_context *ctx, tr_work_fn run, void *argument,
 {
     struct tr_system *system = ctx->worker->system;
     struct tr__work *work = tr__calloc(sizeof *work);
+    const struct tr__ext *ext;
     int rc = 0;
 
     if (work == NULL)
@@ -345,6 +346,8 @@ int tr_offload(struct tr_context *ctx, tr_work_fn run, void *argument,
         tr__free(work);
         return TR_ENOMEM;
     }
+    ext = atomic_load_explicit(&ctx->box->ext, memory_order_acquire);
+    work->cell->sequence = ext == NULL ? 0 : (uint8_t)ext->restarts;
     pthread_mutex_lock(&system->work_lock);
     if (system->work_queued >= WORK_QUEUE_MAX) {
         rc = TR_EFULL;
@@ -399,77 +402,30 @@ static bool is_gone(const struct tr_box *target, uint64_t generation)
         atomic_load_explicit(&target->word, memory_order_acquire) & WORD_GONE;
 }
 
-static int watch_add(struct tr_box *watcher, tr_weak target, uint32_t tag, bool is_link)
+/* A watch and its notice; nobody knows it yet. */
+static struct tr__watch *watch_make(
+    struct tr_box *watcher, tr_weak target, uint32_t tag, bool is_link)
 {
-    struct tr__ext *mine = tr__ext_get(watcher), *theirs;
+    struct tr_system *system = watcher->system;
     struct tr__watch *watch = tr__calloc(sizeof *watch);
     int why = TR_WHY_DONE;
-    pthread_mutex_t *lock;
-    bool gone;
 
-    if (mine == NULL || watch == NULL) {
-        tr__free(watch);
-        return TR_ENOMEM;
-    }
+    if (watch == NULL)
+        return NULL;
     *watch = (struct tr__watch){ .watcher = watcher,
-        .watcher_generation = tr__get(watcher->generation),
         .target = target.box,
         .target_generation = (uint32_t)target.generation,
-        .tag = tag,
-        .is_link = is_link,
-        .serial = ++mine->watch_serial,
-        .next = mine->watching };
-    watch->cell = tr__event_cell(watcher->system, is_link ? CELL_EXIT : CELL_DOWN, tag,
-        watch->serial, &why, sizeof why);
+        .target_id = target.generation << 32 | (uint32_t)tr__box_id(target.box),
+        .serial = atomic_fetch_add_explicit(&system->watch_serial, 1, memory_order_relaxed) + 1,
+        .is_link = is_link };
+    tr__list_init(&watch->by_target);
+    watch->cell = tr__event_cell(
+        system, is_link ? CELL_EXIT : CELL_DOWN, tag, watch->serial, &why, sizeof why);
     if (watch->cell == NULL) {
         tr__free(watch);
-        return TR_ENOMEM;
+        return NULL;
     }
-    tr__list_init(&watch->by_target);
-    mine->watching = watch;
-    lock = tr__box_lock(target.box);
-    theirs = is_gone(target.box, target.generation) ? NULL : tr__ext_get_locked(target.box);
-    gone = theirs == NULL;
-    if (!gone)
-        tr__list_add(&theirs->watchers, &watch->by_target);
-    else
-        watch->target_gone = true;
-    pthread_mutex_unlock(lock);
-    if (gone) {
-        struct tr__cell *cell = watch->cell;
-
-        watch->cell = NULL;
-        if (tr__push_event(watcher, cell) < 0)
-            tr__cell_free(tr__self, cell);
-    }
-    return 0;
-}
-
-/* The target ends: its watchers hear of it. */
-void tr__watches_finish(struct tr_box *box, struct tr__ext *ext, enum tr_why why)
-{
-    bool failed = why == TR_WHY_FAILED || why == TR_WHY_START || why == TR_WHY_BUDGET ||
-        why == TR_WHY_LINKED || why == TR_WHY_KILLED;
-    int status = (int)why;
-
-    pthread_mutex_t *lock = tr__box_lock(box);
-    while (!tr__list_is_empty(&ext->watchers)) {
-        struct tr__watch *watch =
-            tr__container(ext->watchers.next, struct tr__watch, by_target);
-        struct tr__cell *cell = watch->cell;
-
-        tr__list_remove(&watch->by_target);
-        watch->target_gone = true;
-        watch->target_id = tr__box_id(box);
-        if (watch->is_link && !failed)
-            continue;
-        watch->cell = NULL;
-        memcpy(cell->payload, &status, sizeof status);
-        /* Under the lock: the watcher takes it to let go of the watch, so it cannot be gone. */
-        if (tr__push_event(watch->watcher, cell) < 0)
-            tr__cell_free(tr__self, cell);
-    }
-    pthread_mutex_unlock(lock);
+    return watch;
 }
 
 static void watch_free(struct tr__watch *watch)
@@ -479,15 +435,85 @@ static void watch_free(struct tr__watch *watch)
     tr__free(watch);
 }
 
-/* Take it off the target's list. True if its notice is on the way. */
-static bool watch_detach(struct tr__watch *watch)
+/* List it with its target. TR_ECLOSED if that has ended. */
+static int watch_attach(struct tr__watch *watch)
+{
+    struct tr_box *target = watch->target;
+    pthread_mutex_t *lock = tr__box_lock(target);
+    struct tr__ext *theirs = NULL;
+    int rc = 0;
+
+    if (!is_gone(target, watch->target_generation)) {
+        theirs = tr__ext_get_locked(target);
+        if (theirs == NULL)
+            rc = TR_ENOMEM;
+    }
+    /* Once more: it may have ended, and somebody begun in its slot, between the look and the list. */
+    if (is_gone(target, watch->target_generation))
+        rc = TR_ECLOSED;
+    else if (theirs != NULL)
+        tr__list_add(&theirs->watchers, &watch->by_target);
+    else if (rc == 0)
+        rc = TR_ECLOSED;
+    pthread_mutex_unlock(lock);
+    return rc;
+}
+
+/* Take it off the target's list. */
+static void watch_detach(struct tr__watch *watch)
 {
     pthread_mutex_t *lock = tr__box_lock(watch->target);
-    bool on_the_way = watch->target_gone && watch->cell == NULL;
 
     tr__list_remove(&watch->by_target);
     pthread_mutex_unlock(lock);
-    return on_the_way;
+}
+
+static bool is_failure(enum tr_why why)
+{
+    return why == TR_WHY_FAILED || why == TR_WHY_START || why == TR_WHY_BUDGET ||
+        why == TR_WHY_LINKED || why == TR_WHY_KILLED;
+}
+
+/* Under the target's lock: the watch has done its duty. */
+static void notify(struct tr__watch *watch, enum tr_why why)
+{
+    struct tr__cell *cell = watch->cell;
+    int status = (int)why;
+
+    tr__list_remove(&watch->by_target);
+    if (watch->is_link && !is_failure(why))
+        return;
+    watch->cell = NULL;
+    memcpy(cell->payload, &status, sizeof status);
+    /* Under the lock: the watcher takes it to let go of the watch, so it cannot be gone. */
+    if (tr__push_event(watch->watcher, cell) < 0)
+        tr__cell_free(tr__self, cell);
+}
+
+/* The target ends: its watchers hear of it. */
+void tr__watches_finish(struct tr_box *box, struct tr__ext *ext, enum tr_why why)
+{
+    pthread_mutex_t *lock = tr__box_lock(box);
+
+    while (!tr__list_is_empty(&ext->watchers))
+        notify(tr__container(ext->watchers.next, struct tr__watch, by_target), why);
+    pthread_mutex_unlock(lock);
+}
+
+/* The target restarts: links are of one life, watches of the actor. */
+void tr__links_break(struct tr_box *box, struct tr__ext *ext, enum tr_why why)
+{
+    pthread_mutex_t *lock = tr__box_lock(box);
+    struct tr__link *link, *next;
+
+    for (link = ext->watchers.next; link != &ext->watchers; link = next) {
+        struct tr__watch *watch = tr__container(link, struct tr__watch, by_target);
+
+        next = link->next;
+        if (watch->is_link)
+            notify(watch, why);
+    }
+    pthread_mutex_unlock(lock);
 }
 
 /* Its notice is being handled: fill in who, and forget the watch. */
@@ -504,7 +530,7 @@ uint64_t tr__watch_delivered(struct tr_box *box, const struct tr__cell *cell)
         return 0; /* it was unwatched while the notice was on the way */
     wanted = *link;
     *link = wanted->next;
-    id = wanted->target_id != 0 ? wanted->target_id : 1;
+    id = wanted->target_id;
     watch_free(wanted);
     return id;
 }
@@ -524,9 +550,31 @@ void tr__watching_finish(struct tr_box *box, struct tr__ext *ext)
 
 int tr_watch(struct tr_context *ctx, tr_weak target, uint32_t tag)
 {
+    struct tr__ext *mine = tr__ext_get(ctx->box);
+    struct tr__watch *watch;
+    int rc;
+
     if (target.box == NULL || target.box->system != ctx->worker->system)
         return TR_EINVAL;
-    return watch_add(ctx->box, target, tag, false);
+    watch = mine == NULL ? NULL : watch_make(ctx->box, target, tag, false);
+    if (watch == NULL)
+        return TR_ENOMEM;
+    rc = watch_attach(watch);
+    if (rc == TR_ENOMEM) {
+        watch_free(watch);
+        return rc;
+    }
+    watch->next = mine->watching;
+    mine->watching = watch;
+    if (rc == TR_ECLOSED) {
+        struct tr__cell *cell = watch->cell;
+
+        /* It has ended: the notice goes out at once. Why is not known any more. */
+        watch->cell = NULL;
+        if (tr__push_event(ctx->box, cell) < 0)
+            tr__cell_free(tr__self, cell);
+    }
+    return 0;
 }
 
 void tr_unwatch(struct tr_context *ctx, tr_weak target)
@@ -548,29 +596,72 @@ void tr_unwatch(struct tr_context *ctx, tr_weak target)
     }
 }
 
+/* Both halves are made here, so that no end of either side can come between them. The other's half is listed with
+ * this actor at once and taken over by the other with OP_LINK, which is before any notice in its box; if it ends
+ * before that, the operation is dropped and the half with it. */
 int tr_link(struct tr_context *ctx, tr_weak target)
 {
-    tr_weak self = tr_self(ctx);
-    struct tr__link_request request = { self.box, self.generation };
+    struct tr__ext *ext = tr__ext_get(ctx->box);
+    struct tr__watch *mine, *theirs;
+    struct tr__cell *cell;
     int rc;
 
     if (target.box == NULL || target.box->system != ctx->worker->system ||
         target.box == ctx->box)
         return TR_EINVAL;
-    rc = watch_add(ctx->box, target, 0, true);
+    if (ext == NULL)
+        return TR_ENOMEM;
+    mine = watch_make(ctx->box, target, 0, true);
+    theirs = watch_make(target.box, tr_self(ctx), 0, true);
+    cell = tr__event_cell(ctx->worker->system, CELL_OP, (uint32_t)target.generation, OP_LINK,
+        &theirs, sizeof theirs);
+    rc = mine == NULL || theirs == NULL || cell == NULL ? TR_ENOMEM : watch_attach(mine);
     if (rc < 0)
-        return rc;
-    /* The other direction is the other actor's list: it makes its own. */
-    rc = tr__push_op(target.box, OP_LINK, &request, sizeof request);
-    return rc == TR_ECLOSED ? 0 : rc;
+        goto fail;
+    mine->next = ext->watching;
+    ext->watching = mine;
+    watch_attach(theirs); /* to this actor, which is here */
+    if (tr__push_event(target.box, cell) < 0) {
+        /* It has ended meanwhile, and if it failed its notice is on the way. */
+        watch_detach(theirs);
+        watch_free(theirs);
+        tr__cell_free(ctx->worker, cell);
+    }
+    return 0;
+
+fail:
+    if (cell != NULL)
+        tr__cell_free(ctx->worker, cell);
+    if (theirs != NULL)
+        watch_free(theirs);
+    if (mine != NULL)
+        watch_free(mine);
+    return rc;
 }
 
+/* The other half arrives. */
 void tr__link_back(struct tr_box *box, const void *payload)
 {
-    struct tr__link_request request;
+    struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
+    struct tr__watch *watch;
 
-    memcpy(&request, payload, sizeof request);
-    watch_add(box, (tr_weak){ request.box, request.generation }, 0, true);
+    memcpy(&watch, payload, sizeof watch);
+    if (ext == NULL || tr__get(box->status) & STATUS_CRASHED) { /* the life it was for is over */
+        tr__link_dropped(payload);
+        return;
+    }
+    watch->next = ext->watching;
+    ext->watching = watch;
+}
+
+/* … or never does. */
+void tr__link_dropped(const void *payload)
+{
+    struct tr__watch *watch;
+
+    memcpy(&watch, payload, sizeof watch);
+    watch_detach(watch);
+    watch_free(watch);
 }
 
 void tr_trap_exits(struct tr_context *ctx, bool trap)

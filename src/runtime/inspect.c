@@ -115,10 +115,12 @@ int tr_inspect_one(struct tr_system *system, uint64_t id, struct tr_actor_info *
 
 /* ---- show: the actor itself writes it, between two messages ------------------------------------------------ */
 
+enum { SHOWN = 1, SHOW_GONE };
+
 struct show {
     char *text;
     size_t size;
-    _Atomic uint32_t done; /* futex word */
+    _Atomic uint32_t done; /* futex word: 0, SHOWN or SHOW_GONE */
     _Atomic uint32_t refs;
 };
 
@@ -130,16 +132,27 @@ static void show_unref(struct show *show)
     tr__free(show);
 }
 
-void tr__inspect_show_here(struct tr_box *box, const void *self, const void *payload)
+static void show_done(const void *payload, struct tr_box *box, const void *self)
 {
     struct show *show;
 
     memcpy(&show, payload, sizeof show);
-    if (self != NULL && box->type->show != NULL)
+    if (box != NULL && box->type->show != NULL)
         box->type->show(self, show->text, show->size);
-    atomic_store_explicit(&show->done, 1, memory_order_release);
+    atomic_store_explicit(&show->done, box != NULL ? SHOWN : SHOW_GONE, memory_order_release);
     tr__futex_wake(&show->done);
     show_unref(show);
+}
+
+void tr__inspect_show_here(struct tr_box *box, const void *self, const void *payload)
+{
+    show_done(payload, box, self);
+}
+
+/* The actor ended before it got to it. */
+void tr__inspect_show_dropped(const void *payload)
+{
+    show_done(payload, NULL, NULL);
 }
 
 int tr_inspect_show(
@@ -158,14 +171,18 @@ int tr_inspect_show(
     show = tr__calloc(sizeof *show);
     if (show == NULL)
         return TR_ENOMEM;
-    show->text = tr__calloc(size);
+    show->text = tr__calloc(size + 1); /* it may fill all of it and leave no room for the end */
     if (show->text == NULL) {
         tr__free(show);
         return TR_ENOMEM;
     }
     show->size = size;
     tr__set(show->refs, 2);
-    rc = tr__push_op(box, OP_SHOW, &show, sizeof show);
+    rc = TR_ENOENT;
+    if (tr__box_pin((tr_weak){ box, id >> 32 })) {
+        rc = tr__push_op(box, OP_SHOW, &show, sizeof show);
+        tr__box_unpin(box, 1);
+    }
     if (rc < 0) {
         show_unref(show);
         show_unref(show);
@@ -187,9 +204,11 @@ int tr_inspect_show(
             tr__drive_wait(system, until);
         }
     }
-    snprintf(text, size, "%s", show->text);
+    rc = tr__get(show->done) == SHOWN ? 0 : TR_ENOENT;
+    if (rc == 0)
+        snprintf(text, size, "%s", show->text);
     show_unref(show);
-    return 0;
+    return rc;
 }
 
 /* ---- the tree ---------------------------------------------------------------------------------------------------- */

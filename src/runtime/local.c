@@ -29,7 +29,7 @@ int tr_box_create(struct tr_system *system, const struct tr_type *type,
         return rc;
     }
     tr__set(box->strong, 0);
-    tr__set(box->pins, 2); /* the caller's handle keeps the slot, whatever the actor and the senders do */
+    atomic_fetch_add(&box->pins, 1); /* the caller's handle keeps the slot, whatever the actor and the senders do */
     tr__box_launch(box);
     *ret_box = box;
     return 0;

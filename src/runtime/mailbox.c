@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mailbox.c: many senders, one owner, one word.
  *
- *   63        48 47                         6 5            0
- *   [ count     | newest cell                | flags        ]
+ *   63     49 48        47                         6 5            0
+ *   [ count  | control? | newest cell               | flags        ]
  *
  * A send is one compare-and-swap: it checks closed and capacity, puts its cell on top, counts itself and
  * learns whether it must schedule the actor, all in one step. Cells hang newest first; the owner reads the
@@ -38,6 +38,15 @@ void tr__schedule(struct tr__worker *worker, struct tr_box *box)
         tr__inject(system, box);
 }
 
+/* Control that arrives is flagged in the word, so that a turn under way sees it. */
+static inline uint64_t control_of(uint64_t word, const struct tr__cell *cell)
+{
+    bool control = (cell->flags & CELL_LANE) == TR_CONTROL ||
+        (cell->kind == CELL_REPLY && cell->flags & CELL_HOLD);
+
+    return control && !(word & WORD_CONTROL) ? WORD_CONTROL : 0;
+}
+
 /* Fast path of the commonest send: counted, room, open. */
 static inline int push(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell,
     enum tr__push_mode mode)
@@ -59,40 +68,45 @@ static inline int push(struct tr__worker *worker, struct tr_box *box, struct tr_
 }
 
 /* Drop-oldest at twice the capacity: keep the newest `capacity`, under LOCKED. Amortised over the capacity
- * sends that it makes room for. */
-static void trim(struct tr__worker *worker, struct tr_box *box, uint64_t word)
+ * sends that it makes room for. If fewer are here, because the owner has the rest, one goes. False if there is
+ * none: all that counts is in the owner's hands, or reserved. */
+static bool trim(struct tr__worker *worker, struct tr_box *box, uint64_t word)
 {
-    struct tr__cell *cell, *cut = NULL;
-    uint32_t kept = 0, dropped = 0;
+    struct tr__cell *top = tr__word_cell(word), *doomed = NULL, *cell, **link = &top;
+    uint32_t counted = 0, keep, dropped = 0;
+    uint64_t new;
 
     if (!atomic_compare_exchange_strong_explicit(&box->word, &word, word | WORD_LOCKED,
             memory_order_acq_rel, memory_order_relaxed))
-        return;
+        return true; /* look again */
     tr__point();
-    for (cell = tr__word_cell(word); cell != NULL; cell = cell->next) {
-        if (cell->flags & CELL_COUNTED)
-            kept++;
-        if (kept == box->capacity) {
-            cut = cell;
-            break;
+    for (cell = top; cell != NULL; cell = cell->next)
+        counted += (cell->flags & CELL_COUNTED) != 0;
+    keep = counted > box->capacity ? box->capacity : counted > 0 ? counted - 1 : 0;
+    while ((cell = *link) != NULL) {
+        if (!(cell->flags & CELL_COUNTED) || keep > 0) {
+            keep -= (cell->flags & CELL_COUNTED) != 0;
+            link = &cell->next;
+            continue;
         }
+        *link = cell->next;
+        cell->next = doomed;
+        doomed = cell;
+        dropped++;
     }
-    if (cut != NULL) {
-        struct tr__cell **link = &cut->next;
-
-        while ((cell = *link) != NULL) {
-            if (!(cell->flags & CELL_COUNTED)) {
-                link = &cell->next;
-                continue;
-            }
-            *link = cell->next;
-            dropped++;
-            tr__dead_letter(worker, box, cell, TR_DEAD_DROPPED, TR_EFULL);
-        }
+    word |= WORD_LOCKED;
+    /* Nobody else takes from the chain while LOCKED is set, but flags come and reserved places go. */
+    do
+        new = ((word & ~(WORD_POINTER | WORD_LOCKED)) - dropped * WORD_COUNT_ONE) |
+            (uint64_t)(uintptr_t)top;
+    while (!atomic_compare_exchange_weak_explicit(
+        &box->word, &word, new, memory_order_acq_rel, memory_order_relaxed));
+    /* Not before: an answer may go to this very box. */
+    for (; doomed != NULL; doomed = cell) {
+        cell = doomed->next;
+        tr__dead_letter(worker, box, doomed, TR_DEAD_DROPPED, TR_EFULL);
     }
-    /* Nobody else changes the pointer or the count while LOCKED is set, but flags may have come. */
-    atomic_fetch_sub_explicit(
-        &box->word, WORD_LOCKED + dropped * WORD_COUNT_ONE, memory_order_acq_rel);
+    return dropped > 0;
 }
 
 static int full_by_policy(struct tr__worker *worker, struct tr_box *box, uint64_t word,
@@ -122,8 +136,11 @@ static int full_by_policy(struct tr__worker *worker, struct tr_box *box, uint64_
             return TR_EFULL;
         if (count < box->capacity_hard)
             return 0;
-        trim(worker, box, word);
-        return 2;
+        if (trim(worker, box, word))
+            return 2;
+        tr__add(worker->counters.sent, 1);
+        tr__dead_letter(worker, box, cell, TR_DEAD_DROPPED, TR_EFULL);
+        return 1;
     }
     return TR_EFULL;
 }
@@ -156,10 +173,11 @@ tr__noinline int tr__push_slow(struct tr__worker *worker, struct tr_box *box, st
                 continue;
             }
         }
-        if (tr__try_push(box, &word, cell, counted && mode != PUSH_RESERVED ? WORD_COUNT_ONE : 0))
+        if (tr__try_push(box, &word, cell,
+                counted && mode != PUSH_RESERVED ? WORD_COUNT_ONE : control_of(word, cell)))
             break;
     }
-    if (counted && mode != PUSH_FORCE) /* a moved message was sent before */
+    if (counted)
         tr__add(worker->counters.sent, 1);
     tr__point();
     if (!(word & WORD_SCHED))
@@ -205,7 +223,7 @@ int tr__push_event(struct tr_box *box, struct tr__cell *cell)
             word = atomic_load_explicit(&box->word, memory_order_relaxed);
             continue;
         }
-        if (tr__try_push(box, &word, cell, 0))
+        if (tr__try_push(box, &word, cell, control_of(word, cell)))
             break;
     }
     tr__point();
@@ -215,7 +233,7 @@ int tr__push_event(struct tr_box *box, struct tr__cell *cell)
     return 0;
 }
 
-static void cell_release(struct tr_system *system, struct tr__cell *cell)
+void tr__cell_release(struct tr_system *system, struct tr__cell *cell)
 {
     struct tr__worker *worker = tr__worker_of(system);
 
@@ -227,18 +245,21 @@ static void cell_release(struct tr_system *system, struct tr__cell *cell)
     }
 }
 
+int tr__push_op_cell(struct tr_box *box, struct tr__cell *cell)
+{
+    int rc = tr__push_event(box, cell);
+
+    if (rc < 0)
+        tr__cell_release(box->system, cell);
+    return rc;
+}
+
 int tr__push_op(struct tr_box *box, enum tr__op op, const void *payload, size_t size)
 {
     struct tr__cell *cell =
         tr__event_cell(box->system, CELL_OP, 0, (uint64_t)op, payload, size);
-    int rc;
 
-    if (cell == NULL)
-        return TR_ENOMEM;
-    rc = tr__push_event(box, cell);
-    if (rc < 0)
-        cell_release(box->system, cell);
-    return rc;
+    return cell == NULL ? TR_ENOMEM : tr__push_op_cell(box, cell);
 }
 
 void tr__dead_letter(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell,
@@ -264,6 +285,10 @@ void tr__dead_letter(struct tr__worker *worker, struct tr_box *box, struct tr__c
 
         memcpy(&bytes, cell->payload, sizeof bytes);
         tr__free(bytes);
+    } else if (cell->kind == CELL_OP && cell->opt == OP_SHOW) {
+        tr__inspect_show_dropped(cell->payload);
+    } else if (cell->kind == CELL_OP && cell->opt == OP_LINK) {
+        tr__link_dropped(cell->payload);
     }
     tr__cell_free(worker, cell);
 }
@@ -272,7 +297,7 @@ void tr__dead_letter(struct tr__worker *worker, struct tr_box *box, struct tr__c
 
 static bool size_is_right(const struct tr_box *box, size_t size)
 {
-    return box->message_size == size || box->type->message_size == size;
+    return (box->message_size == size && size != UINT16_MAX) || box->type->message_size == size;
 }
 
 static inline uint64_t deadline_of(
@@ -467,7 +492,7 @@ int tr_reserve(tr_sender to, size_t size, struct tr_slot *ret_slot)
             : tr__word_count(word) >= box->capacity ? TR_EFULL
                                                      : 0;
         if (rc < 0) {
-            cell_release(system, cell);
+            tr__cell_release(system, cell);
             return rc;
         }
         if (word & WORD_LOCKED) {
@@ -523,6 +548,6 @@ void tr_slot_cancel(struct tr_slot *slot)
     }
     if (word & WORD_WAITERS)
         tr__unpark_all(box);
-    cell_release(box->system, slot->cell);
+    tr__cell_release(box->system, slot->cell);
     *slot = (struct tr_slot){ 0 };
 }

@@ -28,6 +28,8 @@ struct tr__registry_entry {
     tr_sender keep; /* the registry's own sender of box */
     struct tr_box *successor;
     tr_sender successor_keep;
+    struct tr__cell *start;   /* the operation that lets the successor start */
+    struct tr__cell *adopted; /* messages its predecessor left to it, oldest first; circular */
     bool stopping;
     uint64_t seen_handled; /* by the sweep */
     uint64_t idle_since_ns;
@@ -147,8 +149,6 @@ static int make_box(struct tr_registry *registry, struct tr__registry_entry *ent
         return rc;
     tr__set(box->owner_first, "its registry");
     atomic_store_explicit(&box->strong, 1, memory_order_release);
-    if (waiting)
-        atomic_fetch_or_explicit(&box->word, WORD_SCHED, memory_order_relaxed);
     *ret_box = box;
     *ret_keep = (tr_sender){ box, NULL };
     atomic_fetch_add_explicit(&registry->live, 1, memory_order_relaxed);
@@ -242,9 +242,18 @@ static int box_for_sending(struct tr__registry_entry *entry, bool make, tr_sende
     if (entry->successor == NULL) {
         if (!make)
             return TR_ENOENT;
+        /* What will start it is made now: a predecessor's end cannot fail for want of memory. */
+        entry->start =
+            tr__event_cell(entry->registry->system, CELL_OP, 0, OP_START_SUCCESSOR, NULL, 0);
+        if (entry->start == NULL)
+            return TR_ENOMEM;
+        memset(entry->start->payload, 0, CELL_INLINE);
         rc = make_box(entry->registry, entry, true, &entry->successor, &entry->successor_keep);
-        if (rc < 0)
+        if (rc < 0) {
+            tr__cell_release(entry->registry->system, entry->start);
+            entry->start = NULL;
             return rc;
+        }
     }
     *ret_raw = entry->successor_keep;
     return 0;
@@ -349,8 +358,11 @@ bool tr__registry_adopt(struct tr__worker *worker, struct tr__registry_entry *en
     if (entry->box == from && !tr__get(entry->registry->closing) &&
         !tr__get(worker->system->ending)) {
         entry->stopping = true;
-        if (box_for_sending(entry, true, &raw) == 0)
-            adopted = tr__push_slow(worker, raw.box, cell, PUSH_FORCE) == 0;
+        if (box_for_sending(entry, true, &raw) == 0) {
+            /* Not into its box yet: what its senders have put there is newer. */
+            tr__queue_add(&entry->adopted, cell);
+            adopted = true;
+        }
     }
     pthread_mutex_unlock(&shard->lock);
     return adopted;
@@ -363,16 +375,19 @@ void tr__registry_ended(struct tr__worker *worker, struct tr_box *box,
     struct tr_registry *registry = entry->registry;
     struct shard *shard = shard_of(registry, entry->hash);
     struct tr_system *system = registry->system;
-    struct tr_box *start = NULL;
+    struct tr__cell *start = NULL, *orphans = NULL, *cell;
     tr_sender keep = { 0 };
     bool last = false;
 
-    (void)worker;
     pthread_mutex_lock(&shard->lock);
     if (entry->box == box) {
         keep = entry->keep;
         if (entry->successor != NULL) {
-            start = entry->box = entry->successor;
+            start = entry->start;
+            orphans = entry->adopted;
+            memcpy(start->payload, &orphans, sizeof orphans);
+            entry->start = entry->adopted = NULL;
+            entry->box = entry->successor;
             entry->keep = entry->successor_keep;
             entry->successor = NULL;
             entry->successor_keep = (tr_sender){ 0 };
@@ -387,10 +402,17 @@ void tr__registry_ended(struct tr__worker *worker, struct tr_box *box,
         keep = entry->successor_keep;
         entry->successor = NULL;
         entry->successor_keep = (tr_sender){ 0 };
+        tr__cell_free(worker, entry->start);
+        orphans = entry->adopted;
+        entry->start = entry->adopted = NULL;
     }
-    if (start != NULL)
-        tr__push_op(start, OP_START_SUCCESSOR, NULL, 0);
+    if (start != NULL && tr__push_event(entry->box, start) == 0)
+        orphans = NULL;
+    else if (start != NULL)
+        tr__cell_free(worker, start); /* killed before it started: its own end removes the entry */
     pthread_mutex_unlock(&shard->lock);
+    while ((cell = tr__queue_take(&orphans)) != NULL)
+        tr__dead_letter(worker, box, cell, TR_DEAD_DESTROYED, TR_ECLOSED);
     tr_sender_drop(&keep);
     if (last)
         tr__free(entry);

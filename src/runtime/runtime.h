@@ -84,13 +84,14 @@ enum tr__op {
     OP_STOP = 1,
     OP_KILL,
     OP_RESTART,    /* payload: why */
-    OP_SHOW,       /* payload: struct tr__show pointer */
+    OP_SHOW,       /* payload: struct show pointer, see inspect.c */
     OP_CHILD_DOWN, /* to a supervisor; payload: index, why */
     OP_START_SUCCESSOR,
     OP_PASSIVATE,  /* payload: nothing; a registry asks an idle actor to end */
     OP_UNPARK,     /* the box it was parked on has room */
-    OP_LINK,       /* payload: struct tr__link_request */
+    OP_LINK,       /* payload: struct tr__watch pointer, its half of a link */
     OP_REST,       /* stop for a restart of its group: box and senders stay */
+    OP_END,        /* from its supervisor: stop and do not come back */
 };
 
 enum {
@@ -112,7 +113,7 @@ struct tr__cell {
             uint8_t kind;
             uint8_t flags;
             uint8_t class; /* 64 << class bytes, or CELL_CLASS_MALLOC */
-            uint8_t sequence; /* the asker's life: how often it was restarted */
+            uint8_t sequence; /* of an ask: the asker's life, or which of its holds */
             uint32_t tag;
         };
         uint64_t head; /* all of them at once: kind in the lowest byte */
@@ -132,7 +133,9 @@ _Static_assert(sizeof(struct tr__cell) == 64, "a message is one cache line");
 #define WORD_GONE UINT64_C(32)       /* takes nothing at all */
 #define WORD_FLAGS UINT64_C(63)
 #define WORD_POINTER UINT64_C(0x0000ffffffffffc0)
-#define WORD_COUNT_SHIFT 48
+#define WORD_ARRIVED (WORD_POINTER | WORD_CONTROL) /* what taking the chain takes off */
+#define WORD_CONTROL (UINT64_C(1) << 48) /* control is among what has arrived: it goes first */
+#define WORD_COUNT_SHIFT 49
 #define WORD_COUNT_ONE (UINT64_C(1) << WORD_COUNT_SHIFT)
 
 static inline struct tr__cell *tr__word_cell(uint64_t word)
@@ -216,6 +219,7 @@ struct tr__waiter {
     struct tr_box *box;    /* the parked actor; NULL is a thread */
     struct tr_box *on;     /* the full box */
     struct tr__cell *wake;  /* the operation that will unpark it */
+    uint64_t edge;          /* its edge in the wait graph */
     _Atomic uint32_t woken; /* a thread's futex word */
     bool linked;
 };
@@ -225,14 +229,11 @@ struct tr__watch {
     struct tr__link by_target; /* in the target's ext->watchers: L of the target */
     struct tr__watch *next;    /* in the watcher's ext->watching: the owner's */
     struct tr_box *watcher;
-    uint32_t watcher_generation;
     struct tr_box *target;
     uint32_t target_generation;
-    uint32_t tag;
     uint64_t serial; /* tells its notice from one of a watch before it */
     bool is_link;
-    bool target_gone;   /* L of the target: it has notified */
-    uint64_t target_id; /* the same */
+    uint64_t target_id;
     struct tr__cell *cell; /* the notice, made with the watch; NULL once it is on the way */
 };
 
@@ -244,6 +245,7 @@ struct tr__ext {
     struct tr__cell *control;    /* operations and control messages taken but not handled */
     struct tr__cell *background; /* circular, like fifo */
     struct tr__cell *stash;
+    struct tr__cell *deferred; /* control messages that came between two lives */
     uint32_t background_skipped;
     uint8_t hold_sequence;
     uint32_t restarts;
@@ -253,7 +255,6 @@ struct tr__ext {
     struct tr__link waiters;  /* L: parked on this box */
     uint32_t unpark_batch;    /* L */
     struct tr__watch *watching;
-    uint64_t watch_serial;
     struct tr__waiter park;
     struct tr__timer_entry **timers;
     uint32_t timer_capacity, timer_used, timer_free;
@@ -262,6 +263,7 @@ struct tr__ext {
     uint32_t child_index;
     bool retry_poison;
     uint8_t restart_kind; /* enum tr_restart */
+    bool starting;        /* its supervisor has not heard yet that it has started */
     uint64_t grace_timer;
     struct tr__registry_entry *entry;
     uint32_t keeps;
@@ -332,6 +334,8 @@ struct tr__worker {
     uint64_t tick_ns; /* when clock_interval was last estimated */
     uint64_t turn_ns; /* when this turn began, by the last look */
     uint64_t tick_turns;
+    uint64_t tick_operations;
+    uint64_t grain_ns_x16; /* what a message costs, sent or handled: moving average */
     uint64_t turn_average_ns_x16;
     uint64_t polled_ns;
     uint64_t sampled_turns;
@@ -432,6 +436,7 @@ struct tr__ask {
     _Atomic uint32_t refs;
     _Atomic uint32_t state;
     struct tr_box *asker; /* NULL: a thread */
+    uint64_t asker_generation;
     struct tr_system *system;
     uint32_t tag;
     uint8_t sequence;
@@ -482,12 +487,6 @@ struct tr__work {
     struct tr__cell *cell; /* made with it: delivering cannot fail */
 };
 
-/* Payload of OP_LINK. */
-struct tr__link_request {
-    struct tr_box *box;
-    uint64_t generation;
-};
-
 struct tr__fd_watch {
     struct tr__fd_watch *next;
     int fd;
@@ -518,6 +517,18 @@ struct tr__chunk {
     _Atomic uint32_t slot_used; /* carved so far */
     uint32_t serial; /* of the first slot */
     uint8_t class;
+};
+
+/* Whether messages too small to be worth moving run faster on one worker or on all: scheduler.c. */
+enum tr__pace_phase { PACE_OFF, PACE_TRY_SOLO, PACE_TRY_ALL, PACE_HOLD };
+struct tr__pace {
+    _Atomic uint32_t busy; /* somebody is deciding */
+    _Atomic uint64_t until_ns;
+    enum tr__pace_phase phase;
+    uint64_t began_ns, began_operations;
+    uint64_t rate_solo, rate_all; /* operations per millisecond, as last measured */
+    uint64_t hold_ns;
+    bool all_won;
 };
 
 struct tr_system {
@@ -570,6 +581,7 @@ struct tr_system {
     uint64_t dead_next;
 
     _Atomic uint32_t end_waiters;
+    _Atomic uint64_t watch_serial;
     pthread_mutex_t end_lock; /* done, closed: whoever waits for an end */
     pthread_cond_t end_changed;
 
@@ -581,7 +593,8 @@ struct tr_system {
     int *signals;
     void (*log)(void *data, const char *line);
     void *log_data;
-    _Atomic uint32_t spinning;
+    _Atomic uint32_t solo; /* index + 1 of the only worker that should run; 0: all. See scheduler.c */
+    struct tr__pace pace;
     _Atomic uint32_t inject_next;
     _Atomic uint32_t refs; /* a private system: its box and senders */
     pthread_mutex_t inspect_lock;
@@ -688,6 +701,7 @@ struct tr__cell *tr__cell_refill(struct tr__worker *worker);
 void tr__cell_spill(struct tr__worker *worker);
 struct tr__cell *tr__cell_new_large(struct tr__worker *worker, size_t payload);
 void tr__cell_free_large(struct tr__worker *worker, struct tr__cell *cell);
+void tr__cell_release(struct tr_system *system, struct tr__cell *cell); /* from any thread */
 struct tr_box *tr__slot_new(struct tr__worker *worker, struct tr_system *system, uint32_t state_size);
 void tr__slot_free(struct tr__worker *worker, struct tr_box *box);
 bool tr__slot_holds(const struct tr_box *box, uint32_t state_size);
@@ -721,7 +735,7 @@ static inline void tr__cell_free(struct tr__worker *worker, struct tr__cell *cel
 
 /* mailbox.c */
 enum tr__push_mode { PUSH_WAIT, PUSH_TRY, PUSH_FREE /* never counts */,
-    PUSH_RESERVED /* counted already */, PUSH_FORCE /* counts, whatever the capacity */ };
+    PUSH_RESERVED /* counted already */ };
 int tr__push_slow(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell,
     enum tr__push_mode mode);
 /* Runtime's own messages: op or event; from any thread. 0, or TR_ECLOSED if the box is gone. */
@@ -729,6 +743,7 @@ int tr__push_event(struct tr_box *box, struct tr__cell *cell);
 struct tr__cell *tr__event_cell(struct tr_system *system, enum tr__cell_kind kind, uint32_t tag,
     uint64_t opt, const void *payload, size_t size);
 int tr__push_op(struct tr_box *box, enum tr__op op, const void *payload, size_t size);
+int tr__push_op_cell(struct tr_box *box, struct tr__cell *cell); /* freed if the box is gone */
 /* A cell that nobody will handle: counted, recorded, its asker answered, its message dropped, freed. */
 void tr__dead_letter(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell,
     enum tr_dead_reason reason, int ask_status);
@@ -761,12 +776,12 @@ static inline void tr__copy_small(void *to, const void *from, size_t size)
         ((unsigned char *)to)[i] = ((const unsigned char *)from)[i];
 }
 
-/* Put a cell on top. The count and the flags were checked by the caller in `word`; a swap that fails makes
- * it check again. */
+/* Put a cell on top; `change` is what it adds to the count. The count and the flags were checked by the caller in
+ * `word`; a swap that fails makes it check again. */
 static inline bool tr__try_push(
-    struct tr_box *box, uint64_t *word, struct tr__cell *cell, uint64_t count)
+    struct tr_box *box, uint64_t *word, struct tr__cell *cell, uint64_t change)
 {
-    uint64_t new = ((*word & ~WORD_POINTER) + count) | (uint64_t)(uintptr_t)cell | WORD_SCHED;
+    uint64_t new = ((*word & ~WORD_POINTER) + change) | (uint64_t)(uintptr_t)cell | WORD_SCHED;
 
     cell->next = tr__word_cell(*word);
     tr__point();
@@ -843,6 +858,8 @@ int tr__box_make(struct tr_system *system, const struct tr_type *type, const voi
 void tr__box_launch(struct tr_box *box);
 void tr__box_senderless(struct tr_box *box);
 void tr__box_unpin(struct tr_box *box, int32_t n);
+/* Keep the slot of an actor that may end at any moment. False if it has. */
+bool tr__box_pin(tr_weak weak);
 void tr__box_finish(struct tr__worker *worker, struct tr_box *box, enum tr_why why);
 const char *tr__box_name(const struct tr_box *box, char *text, size_t size);
 void *tr__box_self(struct tr_box *box);
@@ -897,17 +914,19 @@ bool tr__fd_take(struct tr_box *box, uint64_t opt, struct tr_event *event);
 void tr__fd_ready(struct tr_system *system, int fd, uint32_t serial, unsigned events);
 void tr__watches_finish(struct tr_box *box, struct tr__ext *ext, enum tr_why why);
 void tr__watching_finish(struct tr_box *box, struct tr__ext *ext);
+void tr__links_break(struct tr_box *box, struct tr__ext *ext, enum tr_why why);
 uint64_t tr__watch_delivered(struct tr_box *box, const struct tr__cell *cell);
 void tr__link_back(struct tr_box *box, const void *payload);
+void tr__link_dropped(const void *payload);
 void tr__work_pool_finish(struct tr_system *system);
 bool tr__work_run_one(struct tr_system *system); /* simulation and driven systems */
 void tr__work_dropped(struct tr__work *work);
 
 /* waitgraph.c */
-int tr__wait_begin(struct tr_box *box, struct tr_box *on, const char *what, uint64_t *ret_edge);
+int tr__wait_begin(struct tr_box *box, struct tr_box *on, uint8_t hold_sequence);
 void tr__wait_end(struct tr_box *box);
-void tr__wait_clear(struct tr_box *box, uint8_t sequence);
-void tr__wait_move(struct tr_box *box, uint8_t sequence, struct tr_box *on);
+void tr__wait_clear(struct tr_box *box, uint8_t hold_sequence);
+int tr__wait_move(struct tr_box *box, uint8_t hold_sequence, struct tr_box *on);
 struct tr_box *tr__wait_target(uint64_t edge);
 bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on);
 bool tr__unpark(struct tr_box *on);
@@ -918,10 +937,10 @@ void tr__waiter_thread_add(struct tr_box *on, struct tr__waiter *waiter, bool fo
 void tr__waiter_thread_remove(struct tr__waiter *waiter);
 
 /* supervisor.c, registry.c, snapshot.c, sim.c, system.c, inspect.c */
-void tr__supervisor_child_ended(
-    struct tr_box *supervisor, uint32_t index, enum tr_why why, bool gone);
+/* By a supervised actor, with its own ext. */
+void tr__supervisor_child_ended(const struct tr__ext *ext, enum tr_why why, bool gone);
+void tr__supervisor_child_started(const struct tr__ext *ext);
 void tr__supervisor_op(struct tr__worker *worker, struct tr_box *box, const void *payload);
-void tr__supervisor_child_started(struct tr_box *supervisor, uint32_t index);
 void tr__registry_ended(struct tr__worker *worker, struct tr_box *box, struct tr__registry_entry *entry);
 bool tr__registry_may_end(struct tr_box *box, struct tr__registry_entry *entry, bool force);
 bool tr__registry_is_closing(const struct tr__registry_entry *entry);
@@ -946,6 +965,7 @@ void tr__sample_turn(struct tr__worker *worker, const struct tr_type *type, uint
 void tr__dead_record(struct tr_system *system, struct tr_box *box, const struct tr__cell *cell,
     enum tr_dead_reason reason);
 void tr__inspect_show_here(struct tr_box *box, const void *self, const void *payload);
+void tr__inspect_show_dropped(const void *payload);
 void tr__private_ref(struct tr_system *system);
 void tr__private_unref(struct tr_system *system);
 

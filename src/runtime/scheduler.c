@@ -9,6 +9,8 @@
  *     knows what its queue is worth in time. Past 30 µs it raises its `hint` and wakes a parked sibling.
  *   - An idle worker spins a little, looks only at the siblings' hints, takes half of a queue (at most 128)
  *     from one that has its hint up, and parks in epoll when there is nothing.
+ *   - Where messages cost less than moving them (under 400 ns), two cores may well be slower than one. So they
+ *     are tried: a millisecond alone, a millisecond together, then the better of the two for longer and longer.
  *   - While somebody else runs, one parked worker looks every millisecond whether a sibling is stuck in one
  *     handler with others queued behind it, and takes those.
  *
@@ -45,6 +47,10 @@ enum {
     SPIN_NS = 20000,
     STUCK_CHECK_MS = 1,
     SAMPLE_NS = 1000000,
+    GRAIN_NS = 400,            /* messages that cost less are not worth moving by themselves */
+    PACE_TRY_NS = 1000000,
+    PACE_HOLD_NS_MIN = 20000000,
+    PACE_HOLD_NS_MAX = 640000000,
     EVENTS_MAX = 64,
 };
 
@@ -298,11 +304,21 @@ static bool wake_sibling(struct tr__worker *worker)
     return false;
 }
 
-/* From a thread that is no worker of the system, or for a worker that is not this one. */
+static void inject_to(struct tr__worker *target, struct tr_box *box)
+{
+    struct tr_box *head = atomic_load_explicit(&target->inject, memory_order_relaxed);
+
+    do
+        box->run_next = head;
+    while (!atomic_compare_exchange_weak_explicit(
+        &target->inject, &head, box, memory_order_seq_cst, memory_order_relaxed));
+}
+
+/* From a thread that is no worker of the system. */
 void tr__inject(struct tr_system *system, struct tr_box *box)
 {
-    struct tr__worker *target = NULL;
-    struct tr_box *head;
+    uint32_t solo = tr__get(system->solo);
+    struct tr__worker *target = solo != 0 ? system->workers[solo - 1] : NULL;
 
     for (uint32_t want = SLEEP_SPINNING; want <= SLEEP_PARKED && target == NULL; want++)
         for (uint32_t i = 0; i < system->worker_count && target == NULL; i++)
@@ -312,12 +328,166 @@ void tr__inject(struct tr_system *system, struct tr_box *box)
         target = system->workers[atomic_fetch_add_explicit(
                                      &system->inject_next, 1, memory_order_relaxed) %
             system->worker_count];
-    head = atomic_load_explicit(&target->inject, memory_order_relaxed);
-    do
-        box->run_next = head;
-    while (!atomic_compare_exchange_weak_explicit(
-        &target->inject, &head, box, memory_order_seq_cst, memory_order_relaxed));
+    inject_to(target, box);
     tr__worker_wake(target);
+}
+
+/* ---- one worker or all ------------------------------------------------------------------------------------------------- */
+
+/* Moving average over about eight values, in sixteenths. */
+static uint64_t average(uint64_t average_x16, uint64_t value)
+{
+    return average_x16 - average_x16 / 8 + 2 * value;
+}
+
+static uint64_t operations(const struct tr_system *system)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < system->worker_count; i++)
+        sum += tr__get(system->workers[i]->counters.handled) +
+            tr__get(system->workers[i]->counters.sent);
+    return sum;
+}
+
+static void pace_begin(struct tr__worker *worker, enum tr__pace_phase phase, bool solo,
+    uint64_t now, uint64_t length_ns)
+{
+    struct tr_system *system = worker->system;
+    struct tr__pace *pace = &system->pace;
+
+    pace->phase = phase;
+    pace->began_ns = now;
+    pace->began_operations = operations(system);
+    tr__set(pace->until_ns, now + length_ns);
+    tr__set(system->solo, solo ? worker->index + 1 : 0);
+    if (!solo) {
+        tr__set(worker->hint, 1);
+        wake_sibling(worker);
+    }
+}
+
+static void pace_decide(struct tr__worker *worker, uint64_t now)
+{
+    struct tr__pace *pace = &worker->system->pace;
+    bool all_won = pace->rate_all > pace->rate_solo + pace->rate_solo / 8;
+
+    pace->hold_ns = all_won == pace->all_won ? 2 * pace->hold_ns : PACE_HOLD_NS_MIN;
+    if (pace->hold_ns < PACE_HOLD_NS_MIN)
+        pace->hold_ns = PACE_HOLD_NS_MIN;
+    if (pace->hold_ns > PACE_HOLD_NS_MAX)
+        pace->hold_ns = PACE_HOLD_NS_MAX;
+    pace->all_won = all_won;
+    pace_begin(worker, PACE_HOLD, !all_won, now, pace->hold_ns);
+}
+
+/* A phase is over, or none has begun. */
+static tr__cold void pace_step(struct tr__worker *worker, uint64_t now)
+{
+    struct tr_system *system = worker->system;
+    struct tr__pace *pace = &system->pace;
+    uint64_t rate;
+
+    if (atomic_exchange_explicit(&pace->busy, 1, memory_order_acquire) != 0)
+        return;
+    if (now >= tr__get(pace->until_ns)) {
+        rate = (operations(system) - pace->began_operations) * 1000000 /
+            (now - pace->began_ns + 1);
+        switch (pace->phase) {
+        case PACE_OFF:
+            pace_begin(worker, PACE_TRY_SOLO, true, now, PACE_TRY_NS);
+            break;
+        case PACE_TRY_SOLO:
+            pace->rate_solo = rate;
+            if (pace->rate_all == 0)
+                pace_begin(worker, PACE_TRY_ALL, false, now, PACE_TRY_NS);
+            else
+                pace_decide(worker, now);
+            break;
+        case PACE_TRY_ALL:
+            pace->rate_all = rate;
+            pace_decide(worker, now);
+            break;
+        case PACE_HOLD:
+            /* What held has been measured all the while; give the other a chance. */
+            if (pace->all_won)
+                pace->rate_all = rate;
+            else
+                pace->rate_solo = rate;
+            pace_begin(worker, pace->all_won ? PACE_TRY_SOLO : PACE_TRY_ALL, pace->all_won, now,
+                PACE_TRY_NS);
+            break;
+        }
+    }
+    atomic_store_explicit(&pace->busy, 0, memory_order_release);
+}
+
+static tr__cold void pace_off(struct tr_system *system)
+{
+    struct tr__pace *pace = &system->pace;
+
+    if (atomic_exchange_explicit(&pace->busy, 1, memory_order_acquire) != 0)
+        return;
+    pace->phase = PACE_OFF;
+    pace->rate_all = pace->rate_solo = 0;
+    tr__set(pace->until_ns, 0);
+    tr__set(system->solo, 0);
+    atomic_store_explicit(&pace->busy, 0, memory_order_release);
+}
+
+/* Another worker runs alone: give it everything. */
+static tr__cold void hand_over(struct tr__worker *worker, struct tr__worker *leader)
+{
+    struct tr_box *list, *next;
+
+    tr__queue_enter(worker);
+    list = worker->run.head;
+    worker->run.head = worker->run.tail = NULL;
+    tr__set(worker->run.length, 0);
+    if (worker->next != NULL) {
+        worker->next->run_next = list;
+        list = worker->next;
+        worker->next = NULL;
+    }
+    tr__queue_leave(worker);
+    for (; list != NULL; list = next) {
+        next = list->run_next;
+        inject_to(leader, list);
+    }
+    tr__worker_wake(leader);
+}
+
+static struct tr__worker *solo_leader(const struct tr_system *system)
+{
+    uint32_t solo = tr__get(system->solo);
+
+    return solo == 0 ? NULL : system->workers[solo - 1];
+}
+
+/* At a tick: are messages small, and if so, who should run? True if nobody is to be woken. */
+static bool pace_look(struct tr__worker *worker, uint64_t now, uint64_t passed)
+{
+    struct tr_system *system = worker->system;
+    uint64_t done = tr__get(worker->counters.handled) + tr__get(worker->counters.sent);
+    uint64_t grain = passed / (done - worker->tick_operations + 1);
+    struct tr__worker *leader;
+
+    worker->tick_operations = done;
+    worker->grain_ns_x16 = average(worker->grain_ns_x16, grain);
+    if (worker->grain_ns_x16 / 16 >= GRAIN_NS) {
+        if (system->pace.phase != PACE_OFF)
+            pace_off(system);
+        return false;
+    }
+    leader = solo_leader(system);
+    if (leader != NULL && leader != worker) {
+        hand_over(worker, leader);
+        return true;
+    }
+    if (now >= tr__get(system->pace.until_ns) &&
+        (system->pace.phase != PACE_OFF || tr__get(worker->run.length) > 0))
+        pace_step(worker, now);
+    return tr__get(system->solo) != 0 || system->pace.phase == PACE_OFF;
 }
 
 /* ---- the clock -------------------------------------------------------------------------------------------------------- */
@@ -332,7 +502,6 @@ tr__noinline bool tr__worker_tick(struct tr__worker *worker)
     uint64_t per_message = passed / (worker->clock_interval + 1) + 1;
     uint64_t turns = tr__get(worker->turn_count) - worker->tick_turns + 1;
     uint64_t interval = CLOCK_WORTH_NS / per_message;
-    uint64_t average = passed / turns;
 
     if (interval < 1)
         interval = 1;
@@ -345,14 +514,15 @@ tr__noinline bool tr__worker_tick(struct tr__worker *worker)
     worker->tick_turns += turns - 1;
     if (system->sim != NULL)
         return false;
-    worker->turn_average_ns_x16 += (average * 16 - worker->turn_average_ns_x16) / 8;
+    worker->turn_average_ns_x16 = average(worker->turn_average_ns_x16, passed / turns);
     if (atomic_load_explicit(&worker->wheel->next_ms, memory_order_relaxed) <= now / 1000000)
         tr__wheel_advance(worker->wheel, now, worker);
     if (worker->is_thread) {
         uint64_t backlog =
             tr__get(worker->run.length) * (worker->turn_average_ns_x16 / 16);
+        bool alone = system->worker_count > 1 && pace_look(worker, now, passed);
 
-        if (backlog > BACKLOG_NS) {
+        if (backlog > BACKLOG_NS && !alone) {
             if (tr__get(worker->hint) == 0)
                 tr__set(worker->hint, 1);
             wake_sibling(worker);
@@ -439,8 +609,11 @@ static bool rescue(struct tr__worker *worker, uint64_t *seen_turns)
         if (victim == worker)
             continue;
         turns = atomic_load_explicit(&victim->turn_count, memory_order_relaxed);
-        if (turns == seen_turns[i] && tr__get(victim->sleeping) == SLEEP_NOT)
-            found |= steal(worker, victim, true);
+        if (turns == seen_turns[i] && tr__get(victim->sleeping) == SLEEP_NOT &&
+            steal(worker, victim, true)) {
+            found = true;
+            pace_off(system); /* who runs alone must not be stuck */
+        }
         seen_turns[i] = turns;
     }
     return found;
@@ -462,7 +635,9 @@ static void idle(struct tr__worker *worker, uint64_t *seen_turns)
         tr__worker_poll(worker, 0);
     advance_all(worker, now);
     while (!tr__get(system->ending)) {
-        if (tr__worker_has_work(worker) || steal_by_hint(worker)) {
+        bool mine = solo_leader(system) == NULL || solo_leader(system) == worker;
+
+        if (tr__worker_has_work(worker) || (mine && steal_by_hint(worker))) {
             tr__set(worker->sleeping, SLEEP_NOT);
             worker->tick_ns = worker->now_ns = tr__now(system);
             return;
@@ -470,7 +645,7 @@ static void idle(struct tr__worker *worker, uint64_t *seen_turns)
         for (uint32_t i = 0; i < 32; i++)
             __builtin_ia32_pause();
         now = tr__now(system);
-        if (now >= spin_until)
+        if (now >= spin_until || !mine)
             break;
     }
     /* See the note on parking at the top. */

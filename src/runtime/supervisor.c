@@ -4,16 +4,17 @@
  * A child that crashes stays as it is, with its box, and tells its supervisor (tr__supervisor_child_ended →
  * OP_CHILD_DOWN). The supervisor decides by its strategy:
  *
- *   running ──crash──▶ at rest ──back-off──▶ restarted (OP_RESTART; the child runs reset and start)
- *      └──OP_REST (its group restarts; stop hook, then at rest)──▲
+ *   new ──▶ starting ──▶ running ──crash──▶ at rest ──back-off──▶ starting (OP_RESTART: reset and start)
+ *                           └──OP_REST (its group restarts; stop hook, then at rest)──▲
  *
  * A group (one_for_all, rest_for_one) is brought to rest from its last child to its first, one at a time, and
- * restarted from its first to its last: the next one goes when the one before has started. Over restarts_max in
- * the window the supervisor gives up: with a supervisor of its own it brings its children to rest and leaves the
- * decision to that one, else it stops them and ends.
+ * restarted from its first to its last: the next one goes when the one before has started. So is the whole table
+ * when the supervisor starts. Over restarts_max in the window the supervisor gives up: with a supervisor of its own
+ * it brings its children to rest and leaves the decision to that one, else it stops them and ends.
  *
- * The supervisor keeps every child's slot pinned until it has heard that the child is gone, so an operation can
- * never reach a stranger in a reused slot. */
+ * What a child tells carries its life, the number of its restarts: what it said of a life that the supervisor has
+ * replaced already is ignored, and so is what it says twice. The supervisor keeps every child's slot pinned until
+ * it has heard that the child is gone, so an operation can never reach a stranger in a reused slot. */
 #include "runtime/runtime.h"
 
 enum child_state { CHILD_NEW, CHILD_STARTING, CHILD_RUNNING, CHILD_STOPPING, CHILD_AT_REST, CHILD_GONE };
@@ -21,243 +22,274 @@ enum child_state { CHILD_NEW, CHILD_STARTING, CHILD_RUNNING, CHILD_STOPPING, CHI
 struct child {
     struct tr_box *box;
     enum child_state state;
-    tr_sender sender; /* kept here if nobody asked for it */
+    bool ending;       /* stopping for good */
+    bool due;          /* at rest, and its back-off is over */
+    tr_sender sender;  /* kept here if nobody asked for it */
+    uint32_t life;
     uint32_t failures; /* in a row, for the back-off */
     uint64_t failed_ns;
     int why;
 };
+
+/* Of the children from group_first on. */
+enum group_phase { GROUP_NONE, GROUP_RESTING, GROUP_BACKOFF, GROUP_STARTING };
 
 struct supervisor {
     const struct tr_supervisor *table;
     struct child *children;
     uint64_t *restarts; /* times of the latest, a ring */
     uint32_t restart_count;
-    uint32_t group_first, group_last; /* being restarted; first > last: none */
-    bool group_resting;
+    enum group_phase phase;
+    uint32_t group_first;
+    uint32_t group_cause; /* whose back-off it is */
+    bool starting;        /* its own supervisor has not heard yet that it has started */
     bool stopping, resting;
-    uint32_t sequence; /* of back-off timers: stale ones are ignored */
 };
 
 struct child_notice {
     uint32_t index;
+    uint32_t life;
     int why; /* enum tr_why, or -1: it has started */
     bool gone;
 };
 
-enum { RESTARTS_DEFAULT = 3, TAG_GROUP = 1 << 30 };
+enum { RESTARTS_DEFAULT = 3 };
 static const uint64_t window_default_ns = UINT64_C(5000000000);
+static const uint32_t tag_group = UINT32_C(1) << 31;
 
 static void advance(struct supervisor *self, struct tr_box *box);
 
 /* ---- called by children --------------------------------------------------------------------------------------- */
 
-void tr__supervisor_child_ended(
-    struct tr_box *supervisor, uint32_t index, enum tr_why why, bool gone)
+static void tell_supervisor(const struct tr__ext *ext, int why, bool gone)
 {
-    struct child_notice notice = { index, (int)why, gone };
+    struct child_notice notice = {
+        .index = ext->child_index, .life = ext->restarts, .why = why, .gone = gone };
 
-    tr_assert_use(tr__push_op(supervisor, OP_CHILD_DOWN, &notice, sizeof notice) != TR_ENOMEM,
+    tr_assert_use(
+        tr__push_op(ext->supervisor, OP_CHILD_DOWN, &notice, sizeof notice) != TR_ENOMEM,
         "out of memory while telling a supervisor");
 }
 
-void tr__supervisor_child_started(struct tr_box *supervisor, uint32_t index)
+void tr__supervisor_child_ended(const struct tr__ext *ext, enum tr_why why, bool gone)
 {
-    struct child_notice notice = { index, -1, false };
+    tell_supervisor(ext, (int)why, gone);
+}
 
-    tr_assert_use(tr__push_op(supervisor, OP_CHILD_DOWN, &notice, sizeof notice) != TR_ENOMEM,
-        "out of memory while telling a supervisor");
+void tr__supervisor_child_started(const struct tr__ext *ext)
+{
+    tell_supervisor(ext, -1, false);
 }
 
 /* ---- moving children ------------------------------------------------------------------------------------------- */
 
-static bool group_is_active(const struct supervisor *self)
+static void child_op(struct child *child, enum tr__op op)
 {
-    return self->group_first <= self->group_last;
+    tr_assert_use(tr__push_op(child->box, op, &child->why, sizeof child->why) != TR_ENOMEM,
+        "out of memory while telling a supervised actor");
 }
 
-static void group_end(struct supervisor *self)
+static void child_start(struct child *child)
 {
-    self->group_first = 1;
-    self->group_last = 0;
+    enum tr__op op = child->state == CHILD_NEW ? OP_START_SUCCESSOR : OP_RESTART;
+
+    /* One without a start has nothing to tell when it is up. */
+    child->state = child->box->type->start != NULL ? CHILD_STARTING : CHILD_RUNNING;
+    child->life += op == OP_RESTART;
+    child->due = false;
+    child_op(child, op);
 }
 
-static uint64_t backoff_ns(struct tr_box *box, const struct tr_child *row, uint32_t failures)
+static void child_end(struct child *child)
 {
-    uint64_t delay = row->backoff_ns_min;
+    child->state = CHILD_STOPPING;
+    child->ending = true;
+    child_op(child, OP_END);
+}
 
-    for (uint32_t i = 1; i < failures && delay < row->backoff_ns_max; i++)
-        delay *= 2;
-    if (row->backoff_ns_max != 0 && delay > row->backoff_ns_max)
-        delay = row->backoff_ns_max;
-    if (delay != 0 && row->jitter_percent != 0) {
-        uint64_t span = delay / 100 * (row->jitter_percent > 100 ? 100 : row->jitter_percent);
-
-        (void)box;
-        delay = delay - span / 2 + tr__random_below(&tr__self->random, span + 1);
+/* A temporary one is never restarted: it does not rest, it ends. */
+static void child_rest(struct child *child, const struct tr_child *row)
+{
+    if (row->restart == TR_TEMPORARY) {
+        child_end(child);
+        return;
     }
-    return delay;
+    child->state = CHILD_STOPPING;
+    child_op(child, OP_REST);
 }
 
-static void child_restart(struct supervisor *self, uint32_t index)
+/* Bring the group to rest, its last child first. False when all of it is down. */
+static bool rest_group(struct supervisor *self)
 {
-    struct child *child = &self->children[index];
-
-    child->state = child->box->type->start != NULL ? CHILD_STARTING : CHILD_RUNNING;
-    tr__push_op(child->box, OP_RESTART, &child->why, sizeof child->why);
-}
-
-static void child_launch(struct supervisor *self, uint32_t index)
-{
-    struct child *child = &self->children[index];
-
-    child->state = child->box->type->start != NULL ? CHILD_STARTING : CHILD_RUNNING;
-    tr__push_op(child->box, OP_START_SUCCESSOR, NULL, 0);
-}
-
-/* Bring to rest the last of the range that runs. False when none does. */
-static bool rest_last(struct supervisor *self, uint32_t first, uint32_t last)
-{
-    for (uint32_t i = last + 1; i-- > first;) {
+    for (uint32_t i = self->table->child_count; i-- > self->group_first;) {
         struct child *child = &self->children[i];
 
+        if (child->state == CHILD_RUNNING || child->state == CHILD_STARTING)
+            child_rest(child, &self->table->children[i]);
         if (child->state == CHILD_STOPPING)
             return true;
-        if (child->state == CHILD_RUNNING || child->state == CHILD_STARTING) {
-            child->state = CHILD_STOPPING;
-            tr__push_op(child->box, OP_REST, NULL, 0);
-            return true;
-        }
     }
     return false;
 }
 
-/* Start the first of the range that is at rest, unless one before it is still starting. */
-static bool start_first(struct supervisor *self, uint32_t first, uint32_t last)
+/* Start the group, its first child first. False when all of it is up. */
+static bool start_group(struct supervisor *self)
 {
-    for (uint32_t i = first; i <= last; i++) {
+    for (uint32_t i = self->group_first; i < self->table->child_count; i++) {
         struct child *child = &self->children[i];
 
-        if (child->state == CHILD_STARTING)
-            return true;
-        if (child->state == CHILD_AT_REST)
-            child_restart(self, i);
-        else if (child->state == CHILD_NEW)
-            child_launch(self, i);
-        else
-            continue;
-        if (child->state == CHILD_STARTING)
+        if (child->state == CHILD_NEW || (child->state == CHILD_AT_REST && child->due))
+            child_start(child);
+        if (child->state == CHILD_STARTING || child->state == CHILD_AT_REST)
             return true;
     }
     return false;
 }
 
-static void set_timer(struct supervisor *self, struct tr_box *box, uint64_t delay, uint32_t tag)
-{
-    (void)self;
-    if (delay == 0 || tr__actor_timer(tr__self, box, delay, 0, tag, false, NULL) < 0) {
-        struct tr_event now = { .kind = TR_EVENT_TIMER, .tag = tag };
+/* ---- deciding --------------------------------------------------------------------------------------------------- */
 
-        /* At once; also when there is no memory for waiting. */
-        box->type->event(self, &tr__self->ctx, &now);
-    }
+static uint64_t window_of(const struct supervisor *self)
+{
+    return self->table->window_ns != 0 ? self->table->window_ns : window_default_ns;
+}
+
+static uint32_t restarts_max_of(const struct supervisor *self)
+{
+    return self->table->restarts_max != 0 ? self->table->restarts_max : RESTARTS_DEFAULT;
 }
 
 /* True if one more restart now is too many. */
 static bool over_limit(struct supervisor *self, uint64_t now)
 {
-    const struct tr_supervisor *table = self->table;
-    uint32_t max = table->restarts_max != 0 ? table->restarts_max : RESTARTS_DEFAULT;
-    uint64_t window = table->window_ns != 0 ? table->window_ns : window_default_ns;
+    uint32_t max = restarts_max_of(self);
     uint64_t oldest = self->restarts[self->restart_count % max];
-    bool over = self->restart_count >= max && now - oldest < window;
+    bool over = self->restart_count >= max && now - oldest < window_of(self);
 
     self->restarts[self->restart_count % max] = now;
     self->restart_count++;
     return over;
 }
 
-/* ---- deciding --------------------------------------------------------------------------------------------------- */
+static uint64_t backoff_ns(const struct supervisor *self, uint32_t index)
+{
+    const struct tr_child *row = &self->table->children[index];
+    uint64_t delay = row->backoff_ns_min;
+
+    for (uint32_t i = 1; i < self->children[index].failures && delay < row->backoff_ns_max; i++)
+        delay *= 2;
+    if (row->backoff_ns_max != 0 && delay > row->backoff_ns_max)
+        delay = row->backoff_ns_max;
+    if (delay != 0 && row->jitter_percent != 0) {
+        uint64_t span = delay / 100 * (row->jitter_percent > 100 ? 100 : row->jitter_percent);
+
+        delay = delay - span / 2 + tr__random_below(&tr__self->random, span + 1);
+    }
+    return delay;
+}
+
+static void start_from(struct supervisor *self, uint32_t first)
+{
+    self->phase = GROUP_STARTING;
+    self->group_first = first;
+    for (uint32_t i = first; i < self->table->child_count; i++)
+        self->children[i].due = true;
+}
+
+/* The back-off of a child, or of the group, is over. */
+static void on_due(struct supervisor *self, struct tr_box *box, uint32_t tag)
+{
+    if (self->stopping)
+        return;
+    if (tag == tag_group && self->phase == GROUP_BACKOFF)
+        start_from(self, self->group_first);
+    else if (tag != tag_group && self->children[tag].state == CHILD_AT_REST)
+        child_start(&self->children[tag]);
+    advance(self, box);
+}
+
+static void wait_backoff(struct supervisor *self, struct tr_box *box, uint32_t index, uint32_t tag)
+{
+    uint64_t delay = backoff_ns(self, index);
+
+    /* At once; also when there is no memory for waiting. */
+    if (delay == 0 || tr__actor_timer(tr__self, box, delay, 0, tag, false, NULL) < 0)
+        on_due(self, box, tag);
+}
 
 static void on_crash(struct supervisor *self, struct tr_box *box, uint32_t index)
 {
     const struct tr_supervisor *table = self->table;
-    const struct tr_child *row = &table->children[index];
     struct child *child = &self->children[index];
     uint64_t now = tr__now(box->system);
-    uint64_t window = table->window_ns != 0 ? table->window_ns : window_default_ns;
 
-    child->failures = now - child->failed_ns > window ? 1 : child->failures + 1;
+    child->failures = now - child->failed_ns > window_of(self) ? 1 : child->failures + 1;
     child->failed_ns = now;
-    if (row->restart == TR_TEMPORARY) {
-        child->state = CHILD_STOPPING;
-        tr__push_op(child->box, OP_STOP, NULL, 0);
+    if (table->children[index].restart == TR_TEMPORARY) {
+        child_end(child);
         return;
     }
     if (over_limit(self, now)) {
         char name[64];
 
         tr__log(box->system, "supervisor %s: gives up: more than %u restarts in its window",
-            tr__box_name(box, name, sizeof name),
-            table->restarts_max != 0 ? table->restarts_max : RESTARTS_DEFAULT);
+            tr__box_name(box, name, sizeof name), restarts_max_of(self));
         tr__self->ctx.after |= AFTER_GIVE_UP;
         return;
     }
     if (table->strategy == TR_ONE_FOR_ONE) {
-        set_timer(self, box, backoff_ns(box, row, child->failures), index);
+        wait_backoff(self, box, index, index);
         return;
     }
-    if (!group_is_active(self)) {
-        self->group_first = table->strategy == TR_ONE_FOR_ALL ? 0 : index;
-        self->group_last = table->child_count - 1;
-    } else if (index < self->group_first) {
+    /* While a group rests or waits its range only grows; while it starts, those before the one that failed are up. */
+    if (table->strategy == TR_ONE_FOR_ALL)
+        self->group_first = 0;
+    else if (self->phase == GROUP_NONE || self->phase == GROUP_STARTING || index < self->group_first)
         self->group_first = index;
-    }
-    self->group_resting = true;
+    self->group_cause = index;
+    self->phase = GROUP_RESTING;
     advance(self, box);
+}
+
+/* Stop all children, or bring them to rest, the last one first and one at a time. */
+static void stop_children(struct supervisor *self, struct tr_box *box)
+{
+    for (uint32_t i = self->table->child_count; i-- > 0;) {
+        struct child *child = &self->children[i];
+        bool is_down = child->state == CHILD_AT_REST || child->state == CHILD_NEW;
+
+        if (child->state == CHILD_GONE || (self->resting && is_down))
+            continue;
+        if (child->state != CHILD_STOPPING && self->resting)
+            child_rest(child, &self->table->children[i]);
+        else if (!self->resting && !child->ending)
+            child_end(child);
+        return;
+    }
+    /* All are down: nothing is outstanding any more, so the turn ends the supervisor. */
+    tr__set(box->asks, 0);
 }
 
 /* Whatever is under way goes one step further. */
 static void advance(struct supervisor *self, struct tr_box *box)
 {
-    uint32_t last = self->table->child_count - 1;
-
     if (self->stopping) {
-        for (uint32_t i = last + 1; i-- > 0;) {
-            struct child *child = &self->children[i];
+        stop_children(self, box);
+        return;
+    }
+    if (self->phase == GROUP_RESTING && !rest_group(self)) {
+        self->phase = GROUP_BACKOFF;
+        wait_backoff(self, box, self->group_cause, tag_group);
+    } else if (self->phase == GROUP_STARTING && !start_group(self)) {
+        struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
 
-            if (child->state == CHILD_GONE)
-                continue;
-            if (self->resting && child->state == CHILD_AT_REST)
-                continue;
-            if (child->state != CHILD_STOPPING) {
-                child->state = CHILD_STOPPING;
-                tr_sender_drop(&child->sender);
-                tr__push_op(child->box, self->resting ? OP_REST : OP_STOP, NULL, 0);
-            }
-            return; /* one at a time, in reverse */
-        }
-        /* All are down: nothing is outstanding any more, so the turn ends the supervisor. */
-        if (tr__get(box->asks) > 0)
-            tr__set(box->asks, 0);
-        return;
-    }
-    if (group_is_active(self) && self->group_resting) {
-        if (rest_last(self, self->group_first, self->group_last))
-            return;
-        self->group_resting = false;
-        set_timer(self, box,
-            backoff_ns(box, &self->table->children[self->group_first],
-                self->children[self->group_first].failures),
-            TAG_GROUP | (++self->sequence & 0xffff));
-        return;
-    }
-    if (group_is_active(self)) {
-        if (!start_first(self, self->group_first, self->group_last))
-            group_end(self);
-        return;
+        self->phase = GROUP_NONE;
+        if (self->starting && ext != NULL && ext->supervisor != NULL)
+            tr__supervisor_child_started(ext);
+        self->starting = false;
     }
 }
 
+/* OP_CHILD_DOWN: what a child tells. */
 void tr__supervisor_op(struct tr__worker *worker, struct tr_box *box, const void *payload)
 {
     struct supervisor *self = worker->ctx.self;
@@ -271,28 +303,26 @@ void tr__supervisor_op(struct tr__worker *worker, struct tr_box *box, const void
         tr_sender_drop(&child->sender);
         tr__box_unpin(child->box, 1);
         child->box = NULL;
-        advance(self, box);
-        return;
-    }
-    if (notice.why < 0) {
-        if (child->state == CHILD_STARTING)
-            child->state = CHILD_RUNNING;
-        advance(self, box);
-        return;
-    }
-    child->why = notice.why;
-    if (child->state == CHILD_STOPPING || self->stopping) {
+    } else if (notice.life != child->life || child->state == CHILD_AT_REST) {
+        return; /* of a life before, or said already */
+    } else if (notice.why < 0) {
+        if (child->state != CHILD_STARTING)
+            return;
+        child->state = CHILD_RUNNING;
+    } else if (child->ending) {
+        return; /* it ends from where it is */
+    } else {
+        bool asked = child->state == CHILD_STOPPING;
+
+        child->why = notice.why;
         child->state = CHILD_AT_REST;
-        if (self->stopping && !self->resting) {
-            child->state = CHILD_STOPPING;
-            tr__push_op(child->box, OP_STOP, NULL, 0);
+        child->due = false;
+        if (!asked && !self->stopping) {
+            on_crash(self, box, notice.index);
             return;
         }
-        advance(self, box);
-        return;
     }
-    child->state = CHILD_AT_REST;
-    on_crash(self, box, notice.index);
+    advance(self, box);
 }
 
 /* ---- the actor ---------------------------------------------------------------------------------------------------- */
@@ -307,16 +337,8 @@ static enum tr_next handle(void *state, struct tr_context *ctx, void *message)
 
 static enum tr_next on_event(void *state, struct tr_context *ctx, const struct tr_event *event)
 {
-    struct supervisor *self = state;
-
-    if (event->kind != TR_EVENT_TIMER || self->stopping)
-        return TR_GO;
-    if (event->tag & TAG_GROUP) {
-        if (!self->group_resting)
-            advance(self, ctx->box);
-    } else if (self->children[event->tag].state == CHILD_AT_REST) {
-        child_restart(self, event->tag);
-    }
+    if (event->kind == TR_EVENT_TIMER)
+        on_due(state, ctx->box, event->tag);
     return TR_GO;
 }
 
@@ -326,13 +348,13 @@ static int start(void *state, struct tr_context *ctx)
 
     self->stopping = self->resting = false;
     self->restart_count = 0;
-    self->group_first = 0;
-    self->group_last = self->table->child_count - 1;
-    self->group_resting = false;
+    self->starting = true;
+    start_from(self, 0);
     advance(self, ctx->box);
     return 0;
 }
 
+/* Its children are at rest and keep their boxes; start() has the rest. */
 static int reset(void *state, enum tr_why why)
 {
     (void)state;
@@ -343,16 +365,11 @@ static int reset(void *state, enum tr_why why)
 static void stop(void *state, struct tr_context *ctx, enum tr_why why)
 {
     struct supervisor *self = state;
-    uint32_t alive = 0;
 
     (void)why;
     self->stopping = true;
     self->resting = tr__get(ctx->box->status) & STATUS_RESTING;
-    for (uint32_t i = 0; i < self->table->child_count; i++)
-        alive += self->children[i].state != CHILD_GONE;
-    if (alive == 0)
-        return;
-    /* Something is outstanding until advance() has seen all of them down. */
+    /* Something is outstanding until stop_children() has seen all of them down. */
     tr__set(ctx->box->asks, 1);
     advance(self, ctx->box);
 }
@@ -443,8 +460,8 @@ static void supervisor_discard(struct tr_box *box)
 static int supervisor_make(struct tr_system *system, const struct tr_supervisor *table,
     struct tr_box **ret_box)
 {
-    struct tr_spawn_options options = { .name = table->name != NULL ? table->name : "supervisor",
-        .grace_ns = UINT64_C(3600000000000) };
+    struct tr_spawn_options options = {
+        .name = table->name != NULL ? table->name : "supervisor" };
     struct supervisor self = { .table = table };
     uint32_t max = table->restarts_max != 0 ? table->restarts_max : RESTARTS_DEFAULT;
     struct tr_box *box;
@@ -489,7 +506,7 @@ static void supervisor_launch(struct tr_box *box)
         const struct tr_child *row = &self->table->children[i];
         struct child *child = &self->children[i];
 
-        tr__add(child->box->pins, 1);
+        atomic_fetch_add_explicit(&child->box->pins, 1, memory_order_relaxed);
         set_owner(child->box, row->ret_sender != NULL ? "supervise" : "its supervisor");
         if (row->ret_sender != NULL)
             *row->ret_sender = (tr_sender){ child->box, NULL };

@@ -35,9 +35,14 @@ void tr__log(struct tr_system *system, const char *format, ...)
 static void locks_init(struct tr_system *system)
 {
     pthread_condattr_t attribute;
+    pthread_mutexattr_t recursive;
 
     pthread_mutex_init(&system->memory_lock, NULL);
-    pthread_mutex_init(&system->foreign_lock, NULL);
+    /* Recursive: a foreign send to a full box may have to answer the ask it drops. */
+    pthread_mutexattr_init(&recursive);
+    pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&system->foreign_lock, &recursive);
+    pthread_mutexattr_destroy(&recursive);
     pthread_mutex_init(&system->reply_lock, NULL);
     pthread_mutex_init(&system->fd_lock, NULL);
     pthread_mutex_init(&system->work_lock, NULL);

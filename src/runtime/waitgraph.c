@@ -5,7 +5,7 @@
  * in its waiting_on, so every actor has at most one and a chain is walked by following pointers:
  *
  *   63      56 55      48 47                    0
- *   [ sequence | life     | the box waited for  ]
+ *   [ sequence | hold     | the box waited for  ]
  *
  *   1. Publish, then walk. Two that close a circle at once both publish first (sequentially consistent), so at
  *      least one walk sees the whole circle.
@@ -28,13 +28,6 @@ enum { CYCLE_MAX = 1000 };
 struct tr_box *tr__wait_target(uint64_t edge)
 {
     return (struct tr_box *)(uintptr_t)(edge & EDGE_POINTER);
-}
-
-static uint8_t life_of(const struct tr_box *box)
-{
-    const struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_relaxed);
-
-    return ext == NULL ? 0 : (uint8_t)ext->restarts;
 }
 
 /* The length of the circle that box's own edge is part of, 0 if it is of none. */
@@ -69,25 +62,35 @@ static void report(struct tr_box *box, const uint64_t *edges, uint32_t length, c
     tr__log(box->system, "wait cycle (%s): %s", what, text);
 }
 
-int tr__wait_begin(struct tr_box *box, struct tr_box *on, const char *what, uint64_t *ret_edge)
+/* Publish an edge and walk. 0, or the length of the circle it would close: then it is withdrawn again. */
+static uint32_t begin(
+    struct tr_box *box, struct tr_box *on, uint8_t life, uint64_t *edges, uint64_t *ret_edge)
 {
-    uint64_t edges[CYCLE_MAX];
     uint64_t sequence = (tr__get(box->waiting_on) >> 56) + 1;
-    uint64_t edge = (sequence & 0xff) << 56 | (uint64_t)life_of(box) << 48 |
+    uint64_t edge = (sequence & 0xff) << 56 | (uint64_t)life << 48 |
         ((uint64_t)(uintptr_t)on & EDGE_POINTER);
     uint32_t length;
 
     atomic_store_explicit(&box->waiting_on, edge, memory_order_seq_cst);
-    if (ret_edge != NULL)
-        *ret_edge = edge;
-    tr__point();
+    *ret_edge = edge;
     length = walk(box, edge, edges, false);
-    tr__point();
     if (length == 0 || walk(box, edge, edges, true) != length)
         return 0;
-    if (what != NULL)
-        report(box, edges, length, what);
     tr__wait_end(box);
+    return length;
+}
+
+int tr__wait_begin(struct tr_box *box, struct tr_box *on, uint8_t hold_sequence)
+{
+    uint64_t edges[CYCLE_MAX], edge;
+    uint32_t length;
+
+    tr__point();
+    length = begin(box, on, hold_sequence, edges, &edge);
+    tr__point();
+    if (length == 0)
+        return 0;
+    report(box, edges, length, "hold");
     return TR_EDEADLOCK;
 }
 
@@ -101,29 +104,38 @@ void tr__wait_end(struct tr_box *box)
             &box->waiting_on, edge & ~EDGE_POINTER, memory_order_seq_cst);
 }
 
-/* Its answer is on the way. A hold of a life before a restart is none of ours. */
-void tr__wait_clear(struct tr_box *box, uint8_t life)
+/* The answer to this hold is on the way. A hold that was given up is none of ours. */
+void tr__wait_clear(struct tr_box *box, uint8_t hold_sequence)
 {
     uint64_t edge = atomic_load_explicit(&box->waiting_on, memory_order_seq_cst);
 
-    while (edge & EDGE_POINTER && (uint8_t)(edge >> 48) == life) {
-        tr__point();
+    while (edge & EDGE_POINTER && (uint8_t)(edge >> 48) == hold_sequence)
         if (atomic_compare_exchange_weak_explicit(&box->waiting_on, &edge, edge & ~EDGE_POINTER,
                 memory_order_seq_cst, memory_order_seq_cst))
             return;
-    }
 }
 
-/* The duty to answer went on to another actor. */
-void tr__wait_move(struct tr_box *box, uint8_t life, struct tr_box *on)
+/* The duty to answer a hold goes on to another actor. TR_EDEADLOCK if the holder would then wait in a circle: the
+ * edge is withdrawn and the caller answers it with that. */
+int tr__wait_move(struct tr_box *box, uint8_t hold_sequence, struct tr_box *on)
 {
-    uint64_t edge = atomic_load_explicit(&box->waiting_on, memory_order_seq_cst);
+    uint64_t edges[CYCLE_MAX];
+    uint64_t edge = atomic_load_explicit(&box->waiting_on, memory_order_seq_cst), moved;
+    uint32_t length;
 
-    while (edge & EDGE_POINTER && (uint8_t)(edge >> 48) == life)
-        if (atomic_compare_exchange_weak_explicit(&box->waiting_on, &edge,
-                (edge & ~EDGE_POINTER) | ((uint64_t)(uintptr_t)on & EDGE_POINTER),
-                memory_order_seq_cst, memory_order_seq_cst))
-            return;
+    do {
+        if (!(edge & EDGE_POINTER) || (uint8_t)(edge >> 48) != hold_sequence)
+            return 0;
+        moved = ((edge >> 56) + 1) << 56 | (edge & (UINT64_C(0xff) << 48)) |
+            ((uint64_t)(uintptr_t)on & EDGE_POINTER);
+    } while (!atomic_compare_exchange_weak_explicit(
+        &box->waiting_on, &edge, moved, memory_order_seq_cst, memory_order_seq_cst));
+    length = walk(box, moved, edges, false);
+    if (length == 0 || walk(box, moved, edges, true) != length)
+        return 0;
+    report(box, edges, length, "hold, forwarded");
+    tr__wait_clear(box, hold_sequence);
+    return TR_EDEADLOCK;
 }
 
 /* ---- parking ---------------------------------------------------------------------------------------------- */
@@ -140,13 +152,16 @@ static bool has_room(const struct tr_box *on)
     return word & (WORD_GONE | WORD_CLOSED) || tr__word_count(word) < on->capacity;
 }
 
-/* After a handler that sent to a full box. False if it need not or must not wait. */
+/* After a handler that sent to a full box. False if it need not or must not wait. The edge is published under the
+ * lock of the full box, after the last look for room: who makes room takes the same lock before it asks back. */
 bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on)
 {
+    uint64_t edges[CYCLE_MAX];
     struct tr__ext *mine = tr__ext_get(box), *theirs;
     struct tr__waiter *waiter;
     struct tr__cell *cell;
     pthread_mutex_t *lock;
+    uint32_t circle = 0;
     bool parked = false;
 
     if (mine == NULL || tr__get(box->status) & (STATUS_HELD | STATUS_STOPPING) || has_room(on))
@@ -155,37 +170,35 @@ bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on)
     cell = tr__event_cell(box->system, CELL_OP, 0, OP_UNPARK, NULL, 0);
     if (cell == NULL)
         return false;
-    if (tr__wait_begin(box, on, "full boxes", NULL) < 0) {
-        tr__cell_free(worker, cell);
-        tr__add(worker->counters.overshoots, 1);
-        return false;
-    }
+    tr__point();
     waiter = &mine->park;
     lock = tr__box_lock(on);
     theirs = tr__ext_get_locked(on);
     if (theirs != NULL) {
-        waiter->box = box;
-        waiter->on = on;
-        waiter->wake = cell;
-        theirs->unpark_batch = 0;
-        tr__list_add(&theirs->waiters, &waiter->link);
-        waiter->linked = true;
-        tr__point();
         waiters_flag(on);
-        tr__point();
         /* Published; is there room by now? Then whoever made it may not have seen the flag. */
-        if (has_room(on)) {
-            tr__list_remove(&waiter->link);
-            waiter->linked = false;
-        } else {
-            parked = true;
+        if (!has_room(on)) {
+            circle = begin(box, on, 0, edges, &waiter->edge);
+            parked = circle == 0;
+        }
+        if (parked) {
+            waiter->box = box;
+            waiter->on = on;
+            waiter->wake = cell;
+            theirs->unpark_batch = 0;
+            tr__list_add(&theirs->waiters, &waiter->link);
+            waiter->linked = true;
             atomic_fetch_or_explicit(&box->status, STATUS_PARKED, memory_order_relaxed);
+        } else if (tr__list_is_empty(&theirs->waiters)) {
+            atomic_fetch_and_explicit(&on->word, ~WORD_WAITERS, memory_order_seq_cst);
         }
     }
     pthread_mutex_unlock(lock);
-    if (!parked) {
+    if (!parked)
         tr__cell_free(worker, cell);
-        tr__wait_end(box);
+    if (circle > 0) {
+        report(box, edges, circle, "full boxes");
+        tr__add(worker->counters.overshoots, 1);
     }
     return parked;
 }
@@ -195,6 +208,7 @@ static void wake(struct tr__waiter *waiter)
 {
     struct tr_box *box = waiter->box;
     struct tr__cell *cell = waiter->wake;
+    uint64_t edge = waiter->edge;
 
     tr__list_remove(&waiter->link);
     waiter->linked = false;
@@ -203,7 +217,9 @@ static void wake(struct tr__waiter *waiter)
         tr__futex_wake(&waiter->woken);
         return;
     }
-    tr__wait_clear(box, (uint8_t)(tr__get(box->waiting_on) >> 48));
+    /* Exactly its own edge: it may wait for something else by now. */
+    atomic_compare_exchange_strong_explicit(&box->waiting_on, &edge, edge & ~EDGE_POINTER,
+        memory_order_seq_cst, memory_order_relaxed);
     waiter->wake = NULL;
     /* The parked actor's own turn clears PARKED: it owns its status. Pushed under the lock, because the actor
      * may end as soon as it is not linked any more and the lock is free. */

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* main.c: the program `troupe`: one command table, and what to say when the command line is wrong.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+#ifndef TROUPE_VERSION
+#define TROUPE_VERSION "unknown"
+#endif
+
+static const struct cli_command *const commands[] = {
+    &cmd_tour,
+};
+enum { COMMANDS = sizeof commands / sizeof commands[0] };
+
+static void usage(FILE *out)
+{
+    fprintf(out, "usage: troupe COMMAND [ARGUMENT...]\n\nActors for C. The commands:\n\n");
+    for (size_t i = 0; i < COMMANDS; i++)
+        fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    fprintf(out, "  %-10s %s\n", "help", "show this, or the help of a command");
+    fputs("\n"
+          "  -h, --help     show this\n"
+          "  --version      show the version\n"
+          "\n"
+          "Examples:\n"
+          "\n"
+          "  troupe tour            a walk through running actors, in a few seconds\n"
+          "  troupe tour --step     the same, step by step\n"
+          "  troupe help tour       what the tour can do\n",
+        out);
+}
+
+static const struct cli_command *find(const char *name)
+{
+    for (size_t i = 0; i < COMMANDS; i++)
+        if (strcmp(commands[i]->name, name) == 0)
+            return commands[i];
+    return NULL;
+}
+
+static int wrong(const char *problem, const char *what)
+{
+    fprintf(stderr, "troupe: %s '%s'\nRun `troupe --help` to see what there is.\n", problem, what);
+    return CLI_USAGE;
+}
+
+static int help(int argc, char **argv)
+{
+    const struct cli_command *command;
+
+    if (argc == 0) {
+        usage(stdout);
+        return CLI_OK;
+    }
+    command = find(argv[0]);
+    if (command == NULL)
+        return wrong("there is no command", argv[0]);
+    cli_help(command);
+    return CLI_OK;
+}
+
+int main(int argc, char **argv)
+{
+    const struct cli_command *command;
+
+    if (argc < 2) {
+        usage(stderr);
+        return CLI_USAGE;
+    }
+    if (cli_is_help(argv[1]) || strcmp(argv[1], "help") == 0)
+        return help(argc - 2, argv + 2);
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("troupe %s\n", TROUPE_VERSION);
+        return CLI_OK;
+    }
+    if (argv[1][0] == '-')
+        return wrong("there is no option", argv[1]);
+    command = find(argv[1]);
+    if (command == NULL)
+        return wrong("there is no command", argv[1]);
+    return command->run(command, argc - 1, argv + 1);
+}

@@ -62,6 +62,8 @@ TR_API int tr_tell_with(
 
 /* The same, but never parks the caller and never goes past the capacity: TR_EFULL instead. */
 TR_API int tr_try_tell(tr_sender to, const void *message, size_t size);
+TR_API int tr_try_tell_with(
+    tr_sender to, const void *message, size_t size, const struct tr_send_options *options);
 
 /* The same from a thread that is not a worker: blocks until there is room, the actor ends
  * (TR_ECLOSED) or `timeout_ns` has passed (TR_ETIMEOUT; 0 waits forever). Asserts outside handlers. */

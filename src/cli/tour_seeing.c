@@ -195,7 +195,7 @@ static member_sender member_make(
 
 static bool print_row(void *data, const struct tr_actor_info *info)
 {
-    struct tr_actor_info other = { .name = "" };
+    struct tr_actor_info other = { .name = "-" };
 
     tr_inspect_one(data, info->waiting_on, &other);
     tour_print("%-8s %-8s %4u of %-5u %8" PRIu64 "  %s", info->name, tr_doing_text(info->doing),

@@ -1007,15 +1007,21 @@ static void bury_messages(struct tr__worker *worker, struct tr_box *box, struct 
 {
     const struct tr__ext *ext = ext_of(box);
     struct tr__cell *events = NULL, *cell;
+    uint64_t counted = 0;
 
     while ((cell = tr__queue_take(queue)) != NULL) {
-        if (cell->kind > CELL_ASK_RECORD)
+        if (cell->kind > CELL_ASK_RECORD) {
             tr__queue_add(&events, cell);
-        else if (ext == NULL || ext->entry == NULL ||
+            continue;
+        }
+        counted += (cell->flags & CELL_COUNTED) != 0;
+        if (ext == NULL || ext->entry == NULL ||
             !tr__registry_adopt(worker, ext->entry, box, cell))
             tr__dead_letter(worker, box, cell, TR_DEAD_STOPPED, TR_ECLOSED);
     }
     *queue = events;
+    if (counted > 0) /* for whoever looks: nothing waits here any more */
+        atomic_fetch_sub_explicit(&box->word, counted * WORD_COUNT_ONE, memory_order_acq_rel);
 }
 
 static void close_to_messages(struct tr__worker *worker, struct tr_box *box)
@@ -1461,13 +1467,15 @@ static tr__noinline bool leave_quickly(struct tr__worker *worker, struct tr_box 
     return true;
 }
 
-/* Turn a chain round, oldest first, up to but without `stop`. */
-static inline struct tr__cell *reversed(struct tr__cell *newest, const struct tr__cell *stop)
+/* Turn a chain round, oldest first, up to but without `stop`, and add up the cells' flags. */
+static inline struct tr__cell *reversed(
+    struct tr__cell *newest, const struct tr__cell *stop, uint32_t *flags)
 {
     struct tr__cell *list = NULL, *next;
 
     for (struct tr__cell *cell = newest; cell != NULL && cell != stop; cell = next) {
         next = cell->next;
+        *flags |= cell->flags;
         cell->next = list;
         list = cell;
     }
@@ -1497,7 +1505,22 @@ struct turn {
     struct tr__cell *top;         /* what the word named when it was last read: not freed before it changes */
     uint64_t word;                /* as last read */
     uint32_t handled, counted;
+    uint32_t flags; /* of what it has taken: are there lanes to sort? */
 };
+
+/* What a turn has taken and did not get to. It is older than anything cut() finds; a handler may have put stashed
+ * messages in front meanwhile. */
+static void put_back(struct tr_box *box, const struct turn *turn)
+{
+    if (turn->list == NULL)
+        return;
+    if (turn->flags & CELL_LANE || box->fifo != NULL) {
+        absorb_list(box, turn->list);
+    } else {
+        turn->last->next = turn->list;
+        box->fifo = turn->last;
+    }
+}
 
 static void add_handled(struct tr__worker *worker, struct tr_box *box, uint32_t handled)
 {
@@ -1512,7 +1535,7 @@ static tr__noinline void turn_special(struct tr__worker *worker, struct tr_box *
 {
     uint32_t counted = 0;
 
-    absorb_list(box, turn->list);
+    put_back(box, turn);
     cut(box, turn->top, turn->counted);
     if (turn->top != NULL && turn->list == NULL && turn->top != cell)
         tr__cell_free(worker, turn->top);
@@ -1526,7 +1549,7 @@ static tr__noinline void turn_leave(
     struct tr__worker *worker, struct tr_box *box, struct turn *turn, bool share_used)
 {
     add_handled(worker, box, turn->handled);
-    absorb_list(box, turn->list); /* lanes are sorted here; what was taken is older than what cut() finds */
+    put_back(box, turn);
     cut(box, turn->top, turn->counted);
     if (turn->list == NULL && turn->top != NULL)
         tr__cell_free(worker, turn->top);
@@ -1544,7 +1567,7 @@ static bool turn_take(struct tr__worker *worker, struct tr_box *box, struct turn
             memory_order_acquire))
         return false;
     turn->last = tr__word_cell(word);
-    turn->list = turn->last == turn->top ? NULL : reversed(turn->last, turn->top);
+    turn->list = turn->last == turn->top ? NULL : reversed(turn->last, turn->top, &turn->flags);
     turn->word = (word & ~WORD_ARRIVED) - turn->counted * WORD_COUNT_ONE;
     turn->counted = 0;
     if (turn->top != NULL)
@@ -1576,7 +1599,7 @@ static tr__noinline void turn_loop(
                 result = type->handle(ctx->self, ctx, cell->payload);
                 if (likely(result == TR_GO && ctx->after == 0)) {
                     turn.handled++;
-                    turn.counted += (cell->flags & CELL_COUNTED) / CELL_COUNTED;
+                    turn.counted += (uint32_t)(cell->flags & CELL_COUNTED) / CELL_COUNTED;
                     if (cell->kind != CELL_TELL && unlikely(!(cell->flags & CELL_REPLIED)))
                         tr__ask_answer_cell(worker, cell, TR_EDROPPED, NULL, 0);
                 }
@@ -1644,7 +1667,7 @@ static tr__noinline void turn_any(struct tr__worker *worker, struct tr_box *box)
         turn.word = atomic_load_explicit(&box->word, memory_order_acquire);
         if (turn.list == NULL) {
             turn.last = turn.top = tr__word_cell(turn.word);
-            turn.list = reversed(turn.top, NULL);
+            turn.list = reversed(turn.top, NULL, &turn.flags);
         }
         turn_loop(worker, box, turn, worker->turn_budget);
     }

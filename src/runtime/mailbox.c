@@ -429,6 +429,12 @@ int tr_try_tell(tr_sender to, const void *message, size_t size)
     return tell_any(to, message, size, NULL, PUSH_TRY);
 }
 
+int tr_try_tell_with(
+    tr_sender to, const void *message, size_t size, const struct tr_send_options *options)
+{
+    return tell_any(to, message, size, options, PUSH_TRY);
+}
+
 int tr_self_tell(struct tr_context *ctx, const void *message, size_t size)
 {
     /* No sender is needed: the box cannot go while its own handler runs. */

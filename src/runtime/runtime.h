@@ -168,6 +168,7 @@ enum tr__status {
     STATUS_EXPIRES = 16384,  /* the box has a maximum age */
     STATUS_SLOW = 32768,     /* never on the fast path: budget, drop-oldest, lanes in use */
     STATUS_RESTING = 65536,  /* stopped for a restart of its group */
+    STATUS_LANES = 262144,   /* a turn left something in a queue beside fifo: not for the fast path */
 };
 
 enum { STATE_INLINE_MIN = 16 };
@@ -347,6 +348,7 @@ struct tr__worker {
     struct tr__random random;
     uint32_t index;
     int epoll_fd, event_fd;
+    bool is_watched; /* driven: somebody's loop watches epoll_fd */
     uint32_t turn_budget; /* messages a turn may handle: TURN_MESSAGES, or drawn by a simulation */
     bool time_up;         /* this turn has had its time */
     bool grace_over;      /* the timer just handled was the grace of a stop */
@@ -940,6 +942,10 @@ void tr__waiter_thread_remove(struct tr__waiter *waiter);
 /* By a supervised actor, with its own ext. */
 void tr__supervisor_child_ended(const struct tr__ext *ext, enum tr_why why, bool gone);
 void tr__supervisor_child_started(const struct tr__ext *ext);
+/* tr_supervise for a table that is released with its supervisor: `release` (may be NULL) is called, once and last
+ * of all, if this returned 0. */
+int tr__supervise(struct tr_system *system, const struct tr_supervisor *table, const char *owner,
+    void (*release)(void *data), void *data, tr_sender *ret_sender);
 void tr__supervisor_op(struct tr__worker *worker, struct tr_box *box, const void *payload);
 void tr__registry_ended(struct tr__worker *worker, struct tr_box *box, struct tr__registry_entry *entry);
 bool tr__registry_may_end(struct tr_box *box, struct tr__registry_entry *entry, bool force);

@@ -45,6 +45,7 @@ enum {
     SLOT_USES_MAX = 128,       /* turns in a row from `next` while others wait */
     STEAL_MAX = 128,
     SPIN_NS = 20000,
+    LONG_TURN_NS = 5000,       /* after this a spinning sibling takes what waits behind a turn */
     STUCK_CHECK_MS = 1,
     SAMPLE_NS = 1000000,
     GRAIN_NS = 400,            /* messages that cost less are not worth moving by themselves */
@@ -464,6 +465,13 @@ static struct tr__worker *solo_leader(const struct tr_system *system)
     return solo == 0 ? NULL : system->workers[solo - 1];
 }
 
+/* Small messages are to run on all workers now, however little waits. */
+static bool pace_wants_all(const struct tr_system *system)
+{
+    return system->pace.phase == PACE_TRY_ALL ||
+        (system->pace.phase == PACE_HOLD && system->pace.all_won);
+}
+
 /* At a tick: are messages small, and if so, who should run? True if nobody is to be woken. */
 static bool pace_look(struct tr__worker *worker, uint64_t now, uint64_t passed)
 {
@@ -473,7 +481,9 @@ static bool pace_look(struct tr__worker *worker, uint64_t now, uint64_t passed)
     struct tr__worker *leader;
 
     worker->tick_operations = done;
-    worker->grain_ns_x16 = average(worker->grain_ns_x16, grain);
+    /* Together they may get in each other's way, which says nothing about what a message costs by itself. */
+    if (!pace_wants_all(system))
+        worker->grain_ns_x16 = average(worker->grain_ns_x16, grain);
     if (worker->grain_ns_x16 / 16 >= GRAIN_NS) {
         if (system->pace.phase != PACE_OFF)
             pace_off(system);
@@ -518,11 +528,11 @@ tr__noinline bool tr__worker_tick(struct tr__worker *worker)
     if (atomic_load_explicit(&worker->wheel->next_ms, memory_order_relaxed) <= now / 1000000)
         tr__wheel_advance(worker->wheel, now, worker);
     if (worker->is_thread) {
-        uint64_t backlog =
-            tr__get(worker->run.length) * (worker->turn_average_ns_x16 / 16);
+        uint64_t waiting = tr__get(worker->run.length) + (worker->next != NULL);
+        uint64_t backlog = waiting * (worker->turn_average_ns_x16 / 16);
         bool alone = system->worker_count > 1 && pace_look(worker, now, passed);
 
-        if (backlog > BACKLOG_NS && !alone) {
+        if (!alone && (backlog > BACKLOG_NS || (waiting > 1 && pace_wants_all(system)))) {
             if (tr__get(worker->hint) == 0)
                 tr__set(worker->hint, 1);
             wake_sibling(worker);
@@ -619,11 +629,37 @@ static bool rescue(struct tr__worker *worker, uint64_t *seen_turns)
     return found;
 }
 
+/* A sibling has been in one turn for a while with others waiting behind it, `next` among them: take those. */
+static bool steal_from_long_turns(struct tr__worker *worker, uint64_t now, uint64_t *seen_turns,
+    uint64_t *seen_ns)
+{
+    struct tr_system *system = worker->system;
+
+    for (uint32_t i = 0; i < system->worker_count; i++) {
+        struct tr__worker *victim = system->workers[i];
+        uint64_t turns = atomic_load_explicit(&victim->turn_count, memory_order_relaxed);
+
+        if (victim == worker)
+            continue;
+        if (turns != seen_turns[i]) {
+            seen_turns[i] = turns;
+            *seen_ns = now;
+        } else if (now - *seen_ns > LONG_TURN_NS && tr__get(victim->sleeping) == SLEEP_NOT &&
+            (__atomic_load_n(&victim->next, __ATOMIC_RELAXED) != NULL ||
+                tr__get(victim->run.length) > 0)) {
+            *seen_ns = now;
+            if (steal(worker, victim, true))
+                return true;
+        }
+    }
+    return false;
+}
+
 /* Nothing to run here. Spins, then parks. */
 static void idle(struct tr__worker *worker, uint64_t *seen_turns)
 {
     struct tr_system *system = worker->system;
-    uint64_t now = tr__now(system), spin_until = now + SPIN_NS;
+    uint64_t now = tr__now(system), spin_until = now + SPIN_NS, seen_ns = now;
     int timeout_ms;
 
     tr__snapshot_quiesce(worker);
@@ -637,7 +673,10 @@ static void idle(struct tr__worker *worker, uint64_t *seen_turns)
     while (!tr__get(system->ending)) {
         bool mine = solo_leader(system) == NULL || solo_leader(system) == worker;
 
-        if (tr__worker_has_work(worker) || (mine && steal_by_hint(worker))) {
+        if (tr__worker_has_work(worker) ||
+            (mine &&
+                (steal_by_hint(worker) ||
+                    steal_from_long_turns(worker, now, seen_turns, &seen_ns)))) {
             tr__set(worker->sleeping, SLEEP_NOT);
             worker->tick_ns = worker->now_ns = tr__now(system);
             return;
@@ -770,7 +809,8 @@ int tr__drive(struct tr_system *system, uint32_t turns_max)
     tr__self = worker;
     worker->now_ns = tr__now(system);
     advance_all(worker, worker->now_ns);
-    if (tr__get(worker->has_fds))
+    /* A loop that was woken through the descriptor would be woken again until the event is taken. */
+    if (tr__get(worker->has_fds) || worker->is_watched)
         tr__worker_poll(worker, 0);
     while (turns < turns_max && worker->step_budget > 0) {
         struct tr_box *box = pick(worker);
@@ -825,6 +865,7 @@ int tr_system_fd(struct tr_system *system)
         return TR_EUNSUPPORTED;
     if (tr__worker_open(system->workers[0]) < 0)
         return TR_ELIMIT;
+    system->workers[0]->is_watched = true;
     /* Whoever watches the descriptor sleeps: let senders write to it from now on. */
     atomic_store_explicit(&system->workers[0]->sleeping, SLEEP_PARKED, memory_order_seq_cst);
     return system->workers[0]->epoll_fd;

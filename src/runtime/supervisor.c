@@ -44,6 +44,8 @@ struct supervisor {
     uint32_t group_cause; /* whose back-off it is */
     bool starting;        /* its own supervisor has not heard yet that it has started */
     bool stopping, resting;
+    void (*release)(void *data); /* of the table, when nothing looks at it any more; may be NULL */
+    void *release_data;
 };
 
 struct child_notice {
@@ -392,6 +394,8 @@ static void finish(void *state)
     }
     tr__free(self->children);
     tr__free(self->restarts);
+    if (self->release != NULL)
+        self->release(self->release_data);
 }
 
 static const struct tr_type supervisor_type = {
@@ -518,9 +522,10 @@ static void supervisor_launch(struct tr_box *box)
     }
 }
 
-int tr_supervise(struct tr_system *system, const struct tr_supervisor *table, const char *owner,
-    tr_sender *ret_sender)
+int tr__supervise(struct tr_system *system, const struct tr_supervisor *table, const char *owner,
+    void (*release)(void *data), void *data, tr_sender *ret_sender)
 {
+    struct supervisor *self;
     struct tr_box *box;
     int rc;
 
@@ -529,10 +534,19 @@ int tr_supervise(struct tr_system *system, const struct tr_supervisor *table, co
     rc = supervisor_make(system, table, &box);
     if (rc < 0)
         return rc;
+    self = tr__box_self(box);
+    self->release = release;
+    self->release_data = data;
     supervisor_launch(box);
     set_owner(box, owner != NULL ? owner : "supervise");
     tr__box_launch(box);
     *ret_sender = (tr_sender){ box, NULL };
     tr__push_op(box, OP_START_SUCCESSOR, NULL, 0);
     return 0;
+}
+
+int tr_supervise(struct tr_system *system, const struct tr_supervisor *table, const char *owner,
+    tr_sender *ret_sender)
+{
+    return tr__supervise(system, table, owner, NULL, NULL, ret_sender);
 }

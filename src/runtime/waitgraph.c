@@ -164,7 +164,9 @@ bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on)
     uint32_t circle = 0;
     bool parked = false;
 
-    if (mine == NULL || tr__get(box->status) & (STATUS_HELD | STATUS_STOPPING) || has_room(on))
+    /* Parked already: control messages run meanwhile, and this was one. Once is enough. */
+    if (mine == NULL ||
+        tr__get(box->status) & (STATUS_HELD | STATUS_STOPPING | STATUS_PARKED) || has_room(on))
         return false;
     /* What will wake it is made now: unparking cannot fail for want of memory. */
     cell = tr__event_cell(box->system, CELL_OP, 0, OP_UNPARK, NULL, 0);

@@ -22,7 +22,7 @@
 #include <sched.h>
 #include <stdio.h>
 
-enum { GRACE_DEFAULT_S = 5, BACKGROUND_SKIP_MAX = 32 };
+enum { GRACE_DEFAULT_S = 5, BACKGROUND_SKIP_MAX = 32, LAUNCH_SHIFT = 24 };
 static const uint64_t second_ns = UINT64_C(1000000000);
 
 enum {
@@ -117,7 +117,7 @@ const char *tr__box_name(const struct tr_box *box, char *text, size_t size)
 {
     pthread_mutex_t *lock = tr__box_lock(box);
     const struct tr__ext *ext = ext_of(box);
-    const struct tr_type *type = box->type;
+    const struct tr_type *type = __atomic_load_n(&box->type, __ATOMIC_RELAXED);
 
     if (ext != NULL && ext->name != NULL)
         snprintf(text, size, "%s", ext->name);
@@ -137,7 +137,8 @@ void tr__box_init(struct tr_box *box, struct tr_system *system, const struct tr_
         options == NULL || options->capacity == 0 ? TR_CAPACITY_DEFAULT : options->capacity;
     enum tr_full full = options == NULL ? TR_FULL_WAIT : options->full;
 
-    box->type = type;
+    /* Atomic, and the status last: who inspects the system may look at any time. */
+    __atomic_store_n(&box->type, type, __ATOMIC_RELAXED);
     box->fifo = NULL;
     box->run_next = NULL;
     tr__set(box->ext, NULL);
@@ -146,12 +147,15 @@ void tr__box_init(struct tr_box *box, struct tr_system *system, const struct tr_
     tr__set(box->dropped, 0);
     tr__set(box->waiting_on, 0);
     tr__set(box->pins, 1);
-    box->capacity = (uint16_t)capacity;
+    /* Atomic: who was to park on the one that was in this slot before may still look. */
+    __atomic_store_n(&box->capacity, (uint16_t)capacity, __ATOMIC_RELAXED);
     box->capacity_hard = (uint16_t)(full == TR_FULL_FAIL || full == TR_FULL_DROP_NEWEST
             ? capacity
             : 2 * capacity);
     box->message_size =
-        type->message_size > CELL_INLINE ? UINT16_MAX : (uint16_t)type->message_size;
+        type->message_size > CELL_INLINE || type->message_size % 4 != 0
+        ? UINT16_MAX
+        : (uint16_t)type->message_size;
     box->full = (uint8_t)full;
     box->holds = NULL;
     tr__set(box->owner_first, NULL);
@@ -159,7 +163,7 @@ void tr__box_init(struct tr_box *box, struct tr_system *system, const struct tr_
         box->system = system;
     if (type->turn_ns_max != 0 || full == TR_FULL_DROP_OLDEST)
         status |= STATUS_SLOW;
-    tr__set(box->status, status);
+    atomic_store_explicit(&box->status, status, memory_order_release);
     /* One that waits to be let go is scheduled by whoever lets it. */
     tr__set(box->word,
         status & (STATUS_UNSTARTED | STATUS_UNOWNED) && !(status & STATUS_WAITING) ? WORD_SCHED : 0);
@@ -301,11 +305,18 @@ void tr__box_launch(struct tr_box *box)
     struct tr__worker *worker = tr__worker_of(box->system);
 
     if (worker != NULL) {
+        uint64_t epoch = tr__get(box->system->launch_epoch) << LAUNCH_SHIFT;
+
+        worker->launch_order = worker->launch_order >= epoch ? worker->launch_order + 1 : epoch + 1;
+        tr__box_set_order(box, worker->launch_order);
         atomic_store_explicit(&worker->counters.spawned, tr__get(worker->counters.spawned) + 1,
             memory_order_release);
     } else {
         struct tr__worker *foreign = tr__foreign_enter(box->system);
+        uint64_t epoch = atomic_fetch_add_explicit(
+            &box->system->launch_epoch, 1, memory_order_relaxed);
 
+        tr__box_set_order(box, (epoch + 1) << LAUNCH_SHIFT);
         atomic_store_explicit(&foreign->counters.spawned,
             tr__get(foreign->counters.spawned) + 1, memory_order_release);
         tr__foreign_leave(box->system);
@@ -493,8 +504,11 @@ void tr__box_finish(struct tr__worker *worker, struct tr_box *box, enum tr_why w
     pthread_mutex_t *lock;
 
     tr__wait_end(box);
-    if (ext_of(box) != NULL)
-        tr__park_cancel(box, ext_of(box)); /* who unparks it pushes, and must not find GONE */
+    ext = ext_of(box);
+    if (ext != NULL)
+        tr__park_cancel(box, ext); /* who unparks it pushes, and must not find GONE */
+    if (ext != NULL && ext->entry != NULL)
+        tr__registry_ends(box, ext->entry, why); /* who finds it closed must find its successor */
     /* Answers that come from now on find GONE and unpin, and so does the last sender: count the answers
      * first, and one for this function, so that the slot stays until it is done. */
     atomic_fetch_add_explicit(&box->pins, asks + 1, memory_order_relaxed);
@@ -699,7 +713,9 @@ static enum tr_next handle_reply(
     } else {
         current = cell->sequence == life_of(box);
     }
-    if (!current) { /* asked in a life before the restart, or a hold given up */
+    if (!current && cell->flags & CELL_HOLD && ext != NULL && ext->has_hold_at_stop)
+        current = cell->sequence == ext->hold_at_stop;
+    if (!current) { /* asked in a life before the restart */
         tr__add(worker->counters.replies_late, 1);
         return TR_GO;
     }
@@ -878,7 +894,7 @@ static tr__noinline enum verdict handle_slow(
 {
     struct tr_context *ctx = &worker->ctx;
     const struct tr_type *type = box->type;
-    uint64_t started_ns = 0, deadline = 0;
+    uint64_t started_ns = 0, deadline = 0, expires;
     enum verdict verdict;
     enum tr_next next;
     bool grace = false;
@@ -887,7 +903,8 @@ static tr__noinline enum verdict handle_slow(
         deadline = cell->kind == CELL_TELL
             ? (cell->flags & CELL_DEADLINE ? cell->opt : 0)
             : tr__ask_cell_deadline(cell);
-        if (deadline != 0 && deadline <= tr__now(box->system)) {
+        expires = cell->kind == CELL_TELL ? deadline : tr__ask_cell_expires(cell);
+        if (expires != 0 && expires <= tr__now(box->system)) {
             *counted += cell->flags & CELL_COUNTED ? 1 : 0;
             tr__dead_letter(worker, box, cell, TR_DEAD_EXPIRED, TR_ETIMEOUT);
             return VERDICT_GO;
@@ -1068,6 +1085,12 @@ static tr__noinline enum verdict begin_stop(
             return end_stop(worker, box);
         return VERDICT_GO;
     }
+    if (tr__get(box->status) & STATUS_HELD) {
+        ext = ext_of(box);
+        tr_assert(ext != NULL); /* who holds has one */
+        ext->hold_at_stop = ext->hold_sequence;
+        ext->has_hold_at_stop = true;
+    }
     status_set(box, STATUS_STOPPING | (rest ? STATUS_RESTING : 0));
     status_clear(box, STATUS_HELD | STATUS_PARKED | STATUS_UNSTARTED | STATUS_WAITING);
     tr__wait_end(box);
@@ -1132,6 +1155,7 @@ static enum verdict restart(struct tr__worker *worker, struct tr_box *box, enum 
         return VERDICT_GO;
     ext->restarts++;
     ext->why = 0;
+    ext->has_hold_at_stop = false;
     tr__add(worker->counters.restarts, 1);
     status_clear(box, STATUS_CRASHED | STATUS_RESTING | STATUS_STOPPING | STATUS_HELD |
             STATUS_PARKED | STATUS_TRAP);
@@ -1167,6 +1191,8 @@ static enum verdict end(struct tr__worker *worker, struct tr_box *box)
     if (status & STATUS_STOPPING && status & STATUS_RESTING) { /* it was to come back; now it is not */
         status_clear(box, STATUS_RESTING);
         close_to_messages(worker, box);
+        if (status & STATUS_SUPERVISOR) /* nor do its children */
+            box->type->stop(worker->ctx.self, &worker->ctx, TR_WHY_STOPPED);
     }
     return begin_stop(worker, box, TR_WHY_STOPPED, false);
 }
@@ -1397,7 +1423,10 @@ static bool slow_end(
         sched_yield();
         return false;
     }
-    if (word & WORD_WAITERS && left <= box->capacity / 2) {
+    /* Half of it free, or some and nothing more to handle: stashed or reserved places may stay taken for long. */
+    if (word & WORD_WAITERS &&
+        (left <= box->capacity / 2 ||
+            (left < box->capacity && !runnable && tr__word_cell(word) == NULL))) {
         cut(box, NULL, *counted);
         *counted = 0;
         if (!tr__unpark(box))
@@ -1576,50 +1605,83 @@ static bool turn_take(struct tr__worker *worker, struct tr_box *box, struct turn
     return true;
 }
 
+/* Handle what the turn has taken. True when all of it was; else the turn is over. */
+static inline bool turn_messages(
+    struct tr__worker *worker, struct tr_box *box, struct turn *turn, uint32_t *budget)
+{
+    struct tr_context *ctx = &worker->ctx;
+    const struct tr_type *type = box->type;
+    struct tr__cell *list = turn->list, *top = turn->top, *cell = NULL;
+    uint32_t handled = 0, counted = 0;
+    /* Messages until the budget is used or the clock is due, whichever comes first. */
+    uint32_t share = *budget < worker->clock_left ? *budget : worker->clock_left;
+    uint32_t left = share;
+    enum { ALL, SPECIAL, LEAVE, SHARE_USED } end = ALL;
+    enum tr_next result = TR_GO;
+
+    while (list != NULL) {
+        cell = list;
+        if (unlikely(cell->flags & CELL_SPECIAL || tr__get(box->word) & WORD_CONTROL)) {
+            end = LEAVE;
+            break;
+        }
+        list = cell->next;
+        ctx->cell = cell;
+        __builtin_prefetch(list);
+        if (likely(cell->kind <= CELL_ASK_RECORD)) {
+            result = type->handle(ctx->self, ctx, cell->payload);
+            if (unlikely(result != TR_GO || ctx->after != 0)) {
+                end = SPECIAL;
+                break;
+            }
+            handled++;
+            counted += (uint32_t)(cell->flags & CELL_COUNTED) / CELL_COUNTED;
+            if (cell->kind != CELL_TELL && unlikely(!(cell->flags & CELL_REPLIED)))
+                tr__ask_answer_cell(worker, cell, TR_EDROPPED, NULL, 0);
+        } else {
+            result = handle_other(worker, box, cell);
+            if (unlikely(result != TR_GO || ctx->after != 0)) {
+                end = SPECIAL;
+                break;
+            }
+        }
+        if (cell != top)
+            tr__cell_free(worker, cell);
+        if (unlikely(--left == 0)) {
+            *budget -= share;
+            worker->clock_left -= share;
+            if (worker->clock_left == 0 && tr__worker_tick(worker))
+                *budget = 0;
+            if (*budget == 0) {
+                end = SHARE_USED;
+                break;
+            }
+            left = share = *budget < worker->clock_left ? *budget : worker->clock_left;
+        }
+    }
+    turn->list = list;
+    turn->handled += handled;
+    turn->counted += counted;
+    if (end != SHARE_USED) {
+        *budget -= share - left;
+        worker->clock_left -= share - left;
+    }
+    if (likely(end == ALL))
+        return true;
+    if (end == SPECIAL)
+        turn_special(worker, box, turn, cell, result);
+    else
+        turn_leave(worker, box, turn, end == SHARE_USED);
+    return false;
+}
+
 /* The loop of the fast path. */
 static tr__noinline void turn_loop(
     struct tr__worker *worker, struct tr_box *box, struct turn turn, uint32_t budget)
 {
-    struct tr_context *ctx = &worker->ctx;
-    const struct tr_type *type = box->type;
-    struct tr__cell *cell;
-    enum tr_next result;
-
     for (;;) {
-        while (turn.list != NULL) {
-            cell = turn.list;
-            if (unlikely(cell->flags & CELL_SPECIAL)) {
-                turn_leave(worker, box, &turn, false);
-                return;
-            }
-            turn.list = cell->next;
-            ctx->cell = cell;
-            __builtin_prefetch(turn.list);
-            if (likely(cell->kind <= CELL_ASK_RECORD)) {
-                result = type->handle(ctx->self, ctx, cell->payload);
-                if (likely(result == TR_GO && ctx->after == 0)) {
-                    turn.handled++;
-                    turn.counted += (uint32_t)(cell->flags & CELL_COUNTED) / CELL_COUNTED;
-                    if (cell->kind != CELL_TELL && unlikely(!(cell->flags & CELL_REPLIED)))
-                        tr__ask_answer_cell(worker, cell, TR_EDROPPED, NULL, 0);
-                }
-            } else {
-                result = handle_other(worker, box, cell);
-            }
-            if (unlikely(result != TR_GO || ctx->after != 0)) {
-                turn_special(worker, box, &turn, cell, result);
-                return;
-            }
-            if (cell != turn.top)
-                tr__cell_free(worker, cell);
-            budget--;
-            if (unlikely(--worker->clock_left == 0) && tr__worker_tick(worker))
-                budget = 0;
-            if (unlikely(budget == 0 || tr__get(box->word) & WORD_CONTROL)) {
-                turn_leave(worker, box, &turn, budget == 0);
-                return;
-            }
-        }
+        if (!turn_messages(worker, box, &turn, &budget))
+            return;
         /* Said now: once the swap has let the box go, its next turn may be under way, or its slot reused. */
         add_handled(worker, box, turn.handled);
         turn.handled = 0;
@@ -1646,6 +1708,11 @@ static tr__noinline void turn_loop(
                 break;
             }
             turn.word = atomic_load_explicit(&box->word, memory_order_acquire);
+            if (turn.list == NULL && turn.word & WORD_WAITERS) {
+                /* Stashed or reserved places keep it full: it goes idle with them waiting. */
+                turn_leave(worker, box, &turn, false);
+                return;
+            }
         }
     }
     tr__point();

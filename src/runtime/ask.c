@@ -14,6 +14,8 @@
  *   3. The answer to a hold clears the asker's edge in the wait graph before it is delivered. */
 #include "runtime/runtime.h"
 
+#include <sched.h>
+
 /* ---- delivering ------------------------------------------------------------------------------------------- */
 
 static void cell_drop(struct tr_system *system, struct tr__cell *cell)
@@ -28,8 +30,9 @@ static void cell_drop(struct tr_system *system, struct tr__cell *cell)
 static void count_late(struct tr_system *system)
 {
     struct tr__worker *worker = tr__worker_of(system);
+    struct tr__worker *counting = worker != NULL ? worker : tr__foreign_enter(system);
 
-    tr__add((worker != NULL ? worker : tr__foreign_enter(system))->counters.replies_late, 1);
+    tr__add(counting->counters.replies_late, 1);
     if (worker == NULL)
         tr__foreign_leave(system);
 }
@@ -90,10 +93,14 @@ static void deliver(struct tr_box *asker, uint32_t tag, uint8_t sequence, bool h
     }
 }
 
+static void cancel_unref(struct tr_cancel *cancel);
+
 void tr__ask_unref(struct tr__ask *ask)
 {
     if (atomic_fetch_sub_explicit(&ask->refs, 1, memory_order_acq_rel) != 1)
         return;
+    if (ask->cancel != NULL)
+        cancel_unref(ask->cancel);
     tr__free(ask->value);
     tr__free(ask);
 }
@@ -125,9 +132,14 @@ static bool ask_end(struct tr__ask *ask, int status, const void *value, size_t s
 {
     uint32_t open = ASK_OPEN;
 
-    if (!atomic_compare_exchange_strong_explicit(
-            &ask->state, &open, ASK_ENDED, memory_order_acq_rel, memory_order_relaxed))
-        return false;
+    /* Sequentially consistent with record_arm: of the two, one sees what the other did. */
+    while (!atomic_compare_exchange_strong_explicit(
+        &ask->state, &open, ASK_ENDED, memory_order_seq_cst, memory_order_relaxed)) {
+        if (open == ASK_ENDED)
+            return false;
+        open = ASK_OPEN;
+        sched_yield(); /* its first stage is being delivered: a few instructions */
+    }
     tr__point();
     if (ask->asker != NULL)
         deliver(ask->asker, ask->tag, ask->sequence, ask->hold, false, status, value, size);
@@ -136,10 +148,11 @@ static bool ask_end(struct tr__ask *ask, int status, const void *value, size_t s
     return true;
 }
 
-/* The asking side lets go: its timer and token hold nothing any more. */
+/* Its timer and token hold nothing any more. Either side may call it, and both at once. */
 static void ask_detach(struct tr__ask *ask)
 {
-    if (ask->has_timer && tr__timer_cancel(&ask->timer))
+    if (atomic_exchange_explicit(&ask->has_timer, false, memory_order_seq_cst) &&
+        tr__timer_cancel(&ask->timer))
         tr__ask_unref(ask); /* the timer's hold */
     cancel_forget(ask);
 }
@@ -150,6 +163,8 @@ static void on_ask_timeout(struct tr__timer *timer, struct tr__worker *worker)
 
     (void)worker;
     ask_end(ask, TR_ETIMEOUT, NULL, 0);
+    /* A future may outlive its system: it must not look for the wheel. */
+    atomic_store_explicit(&ask->has_timer, false, memory_order_seq_cst);
     tr__ask_unref(ask);
 }
 
@@ -184,7 +199,7 @@ void tr__ask_answer_cell(struct tr__worker *worker, struct tr__cell *cell, int s
         deliver(asker, cell->tag, cell->sequence,
             cell->flags & CELL_HOLD, false, status, value, size);
     } else if (!record_answer((struct tr__ask *)(uintptr_t)cell->opt, status, value, size)) {
-        tr__add(worker->counters.replies_late, 1);
+        count_late(worker->system);
     }
 }
 
@@ -195,6 +210,13 @@ uint64_t tr__ask_cell_deadline(const struct tr__cell *cell)
     return ((const struct tr__ask *)(uintptr_t)cell->opt)->deadline_ns;
 }
 
+uint64_t tr__ask_cell_expires(const struct tr__cell *cell)
+{
+    if (cell->kind != CELL_ASK_RECORD)
+        return 0;
+    return ((const struct tr__ask *)(uintptr_t)cell->opt)->expires_ns;
+}
+
 bool tr__ask_cell_is_cancelled(const struct tr__cell *cell)
 {
     const struct tr__ask *ask;
@@ -202,7 +224,19 @@ bool tr__ask_cell_is_cancelled(const struct tr__cell *cell)
     if (cell->kind != CELL_ASK_RECORD || cell->flags & CELL_REPLIED)
         return false;
     ask = (const struct tr__ask *)(uintptr_t)cell->opt;
-    return atomic_load_explicit(&ask->state, memory_order_acquire) != ASK_OPEN;
+    return atomic_load_explicit(&ask->state, memory_order_acquire) == ASK_ENDED;
+}
+
+/* Who holds for the answer waits for another actor from now on. */
+void tr__ask_cell_moves(const struct tr__cell *cell, struct tr_box *to)
+{
+    struct tr_box *holder = NULL;
+
+    if (cell->kind != CELL_TELL && (cell->flags & (CELL_HOLD | CELL_REPLIED)) == CELL_HOLD)
+        holder = cell->kind == CELL_ASK ? (struct tr_box *)(uintptr_t)cell->opt
+                                        : ((struct tr__ask *)(uintptr_t)cell->opt)->asker;
+    if (holder != NULL)
+        tr__wait_move(holder, cell->sequence, to);
 }
 
 /* ---- tokens -------------------------------------------------------------------------------------------------- */
@@ -215,6 +249,7 @@ struct tr_cancel {
     struct tr__link children; /* under lock */
     struct tr__link sibling;  /* under the parent's lock */
     struct tr_cancel *parent;
+    struct tr_cancel *fire_next; /* whoever fires the parent has it, once */
 };
 
 static void cancel_unref(struct tr_cancel *cancel)
@@ -254,12 +289,28 @@ int tr_cancel_create(struct tr_cancel *parent, struct tr_cancel **ret_cancel)
     return 0;
 }
 
-/* Under the locks of all ancestors that fire with it: always taken from parent to child. */
+/* False if the last hold is gone: it is about to leave its parent's list. */
+static bool cancel_ref(struct tr_cancel *cancel)
+{
+    uint32_t refs = tr__get(cancel->refs);
+
+    while (refs != 0)
+        if (atomic_compare_exchange_weak_explicit(
+                &cancel->refs, &refs, refs + 1, memory_order_acq_rel, memory_order_relaxed))
+            return true;
+    return false;
+}
+
+/* The caller has a hold, so what ends here and lets go of the token does not free it under the lock. */
 static void fire(struct tr_cancel *cancel)
 {
-    struct tr__link *link;
+    struct tr_cancel *below = NULL, *child;
 
     pthread_mutex_lock(&cancel->lock);
+    if (tr__get(cancel->fired)) {
+        pthread_mutex_unlock(&cancel->lock);
+        return;
+    }
     atomic_store_explicit(&cancel->fired, 1, memory_order_release);
     while (!tr__list_is_empty(&cancel->asks)) {
         struct tr__ask *ask = tr__container(cancel->asks.next, struct tr__ask, by_cancel);
@@ -268,9 +319,20 @@ static void fire(struct tr_cancel *cancel)
         ask_end(ask, TR_ECANCELLED, NULL, 0);
         tr__ask_unref(ask);
     }
-    for (link = cancel->children.next; link != &cancel->children; link = link->next)
-        fire(tr__container(link, struct tr_cancel, sibling));
+    for (struct tr__link *link = cancel->children.next; link != &cancel->children;
+         link = link->next) {
+        child = tr__container(link, struct tr_cancel, sibling);
+        if (cancel_ref(child)) {
+            child->fire_next = below;
+            below = child;
+        }
+    }
     pthread_mutex_unlock(&cancel->lock);
+    while ((child = below) != NULL) {
+        below = child->fire_next;
+        fire(child);
+        cancel_unref(child);
+    }
 }
 
 void tr_cancel_fire(struct tr_cancel *cancel)
@@ -318,11 +380,12 @@ static int record_create(struct tr_system *system, struct tr_box *asker, uint64_
         return TR_ENOMEM;
     tr__set(ask->refs, 1); /* the answering side's; a future adds its own */
     ask->asker = asker;
-    ask->asker_generation = asker != NULL ? tr__get(asker->generation) : 0;
     ask->system = system;
     ask->deadline_ns = deadline_ns;
     tr__list_init(&ask->by_cancel);
     ask->cancel = cancel;
+    if (cancel != NULL)
+        atomic_fetch_add_explicit(&cancel->refs, 1, memory_order_relaxed);
     *ret_ask = ask;
     return 0;
 }
@@ -348,9 +411,12 @@ static void record_arm(struct tr__ask *ask, struct tr__wheel *wheel)
     if (ask->deadline_ns != 0) {
         atomic_fetch_add_explicit(&ask->refs, 1, memory_order_relaxed);
         ask->timer.fire = on_ask_timeout;
-        ask->has_timer = true;
         tr__timer_set(wheel, &ask->timer, ask->deadline_ns);
+        atomic_store_explicit(&ask->has_timer, true, memory_order_seq_cst);
     }
+    /* Answered meanwhile? Then whoever did may not have seen the timer or the token's list. */
+    if (atomic_load_explicit(&ask->state, memory_order_seq_cst) == ASK_ENDED)
+        ask_detach(ask);
 }
 
 /* ---- asking from an actor ------------------------------------------------------------------------------------------ */
@@ -446,7 +512,8 @@ int tr_ask(struct tr_context *ctx, tr_sender to, const void *message, size_t siz
     const struct tr_ask_options *options)
 {
     if (likely(to.box != NULL && to.box->system == ctx->worker->system &&
-            to.box->message_size == size && ctx->deadline_ns == 0 && !TR_MALLOC_CELLS &&
+            to.box->message_size == size && size <= CELL_INLINE && ctx->deadline_ns == 0 &&
+            !TR_MALLOC_CELLS &&
             (options == NULL ||
                 (options->timeout_ns == 0 && !options->hold && options->cancel == NULL &&
                     options->lane == TR_INTERACTIVE))))
@@ -463,14 +530,16 @@ static int ask_any(struct tr_context *ctx, tr_sender to, const void *message, si
     struct tr_box *box = ctx->box;
     struct tr__cell *cell;
     struct tr__ask *ask = NULL;
-    uint64_t deadline = ctx->deadline_ns, now;
+    uint64_t deadline = ctx->deadline_ns, age = 0, now = 0;
     int rc;
 
     if (unlikely(to.box == NULL))
         return TR_ECLOSED;
     if (unlikely(to.box->type->message_size != size))
         return TR_EINVAL;
-    if (unlikely(o->timeout_ns != 0 || deadline != 0)) {
+    if (unlikely(tr__get(to.box->status) & STATUS_EXPIRES))
+        age = tr__age_max(to.box);
+    if (unlikely(o->timeout_ns != 0 || deadline != 0 || age != 0)) {
         now = tr__now(worker->system);
         if (deadline != 0 && deadline <= now)
             return TR_ETIMEOUT;
@@ -499,7 +568,7 @@ static int ask_any(struct tr_context *ctx, tr_sender to, const void *message, si
     cell->tag = o->tag;
     if (o->hold)
         cell->flags |= CELL_HOLD;
-    if (likely(deadline == 0 && o->cancel == NULL)) {
+    if (likely(deadline == 0 && o->cancel == NULL && age == 0)) {
         cell->kind = CELL_ASK;
         cell->opt = (uint64_t)(uintptr_t)box;
     } else {
@@ -509,13 +578,14 @@ static int ask_any(struct tr_context *ctx, tr_sender to, const void *message, si
         ask->tag = o->tag;
         ask->sequence = cell->sequence;
         ask->hold = o->hold;
+        ask->expires_ns = age == 0 || (deadline != 0 && deadline < now + age) ? deadline : now + age;
         atomic_fetch_add_explicit(&ask->refs, 1, memory_order_relaxed); /* while this function runs */
         cell->kind = CELL_ASK_RECORD;
         cell->opt = (uint64_t)(uintptr_t)ask;
-        if (deadline != 0)
-            cell->flags |= CELL_DEADLINE;
+        cell->flags |= CELL_DEADLINE; /* whoever handles it looks first whether it is still wanted */
     }
-    memcpy(cell->payload, message, size);
+    if (size > 0)
+        memcpy(cell->payload, message, size);
     /* Counted before the push: the answer may be there when it returns. */
     tr__add(box->asks, 1);
     if (likely(to.box->system == worker->system)) {
@@ -572,22 +642,23 @@ int tr_reply(struct tr_context *ctx, int status, const void *value, size_t size)
     return 0;
 }
 
-/* The first stage of two, for a record: its asker may be gone any moment. */
+/* The first stage of two, for a record. It never comes after the end: whoever ends it meanwhile waits. */
 static int record_accept(struct tr__ask *ask)
 {
-    tr_weak asker = { ask->asker, ask->asker_generation };
+    uint32_t open = ASK_OPEN;
 
-    if (atomic_load_explicit(&ask->state, memory_order_acquire) != ASK_OPEN)
+    if (!atomic_compare_exchange_strong_explicit(
+            &ask->state, &open, ASK_ACCEPTING, memory_order_acq_rel, memory_order_relaxed))
         return TR_ECANCELLED;
+    tr__point();
     if (ask->asker == NULL) {
         atomic_store_explicit(&ask->accepted, 1, memory_order_release);
         tr__futex_wake(&ask->accepted);
-        return 0;
+    } else {
+        /* Open, so the asker's slot is still the asker's. */
+        deliver(ask->asker, ask->tag, ask->sequence, ask->hold, true, TR_ACCEPTED, NULL, 0);
     }
-    if (!tr__box_pin(asker))
-        return TR_ECANCELLED;
-    deliver(ask->asker, ask->tag, ask->sequence, ask->hold, true, TR_ACCEPTED, NULL, 0);
-    tr__box_unpin(asker.box, 1);
+    atomic_store_explicit(&ask->state, ASK_OPEN, memory_order_release);
     return 0;
 }
 
@@ -785,7 +856,7 @@ bool tr_reply_is_cancelled(tr_reply_handle handle)
 
     if (reply == NULL || !reply_claim(reply, handle.serial))
         return true;
-    cancelled = reply->record != NULL && tr__get(reply->record->state) != ASK_OPEN;
+    cancelled = reply->record != NULL && tr__get(reply->record->state) == ASK_ENDED;
     reply_reopen(reply, handle.serial);
     return cancelled;
 }
@@ -802,6 +873,8 @@ void tr_reply_give(tr_reply_handle handle, tr_sender to)
     if (reply == NULL || to.box == NULL || !reply_claim(reply, handle.serial))
         return;
     reply_unlist(reply);
+    /* If the one that gave it ended meanwhile, it is not that one's any more. */
+    reply->owner_gone_status = 0;
     if (reply->hold && reply_asker(reply) != NULL &&
         tr__wait_move(reply_asker(reply), reply->sequence, to.box) < 0)
         reply_answer(reply, TR_EDEADLOCK, NULL, 0);
@@ -882,8 +955,12 @@ int tr_forward(struct tr_context *ctx, tr_sender to)
     rc = ask_push(worker, to.box, copy);
     if (rc < 0) {
         tr__cell_free(worker, copy);
-        if (holder != NULL)
-            tr__wait_move(holder, cell->sequence, ctx->box); /* it waits for this one again */
+        /* It waits for this one again, unless that closes a circle by now. */
+        if (holder != NULL && tr__wait_move(holder, cell->sequence, ctx->box) < 0) {
+            tr__ask_answer_cell(worker, cell, TR_EDEADLOCK, NULL, 0);
+            tr__add(worker->counters.deadlocks, 1);
+            return TR_EDEADLOCK;
+        }
         return rc;
     }
     /* Handled here; the duty to answer has gone on. */
@@ -907,7 +984,7 @@ int tr_ask_future(tr_sender to, const void *message, size_t size, uint64_t timeo
     struct tr_system *system;
     struct tr__ask *ask;
     struct tr__cell *cell;
-    uint64_t deadline = 0;
+    uint64_t deadline = 0, age = 0, now;
     int rc;
 
     if (box == NULL)
@@ -915,12 +992,18 @@ int tr_ask_future(tr_sender to, const void *message, size_t size, uint64_t timeo
     if (box->type->message_size != size)
         return TR_EINVAL;
     system = box->system;
-    if (timeout_ns != 0)
-        deadline = tr__now(system) + timeout_ns;
+    worker = tr__worker_of(system);
+    if (worker != NULL) /* in a handler: never later than what it handles */
+        deadline = worker->ctx.deadline_ns;
+    if (unlikely(tr__get(box->status) & STATUS_EXPIRES))
+        age = tr__age_max(box);
+    now = timeout_ns != 0 || age != 0 ? tr__now(system) : 0;
+    if (timeout_ns != 0 && (deadline == 0 || now + timeout_ns < deadline))
+        deadline = now + timeout_ns;
     rc = record_create(system, NULL, deadline, NULL, &ask);
     if (rc < 0)
         return rc;
-    worker = tr__worker_of(system);
+    ask->expires_ns = age == 0 || (deadline != 0 && deadline < now + age) ? deadline : now + age;
     cache = worker != NULL ? worker : tr__foreign_enter(system);
     cell = tr__cell_new(cache, size);
     if (cell == NULL) {
@@ -931,10 +1014,11 @@ int tr_ask_future(tr_sender to, const void *message, size_t size, uint64_t timeo
         cell->sequence = 0;
         cell->tag = 0;
         cell->opt = (uint64_t)(uintptr_t)ask;
-        memcpy(cell->payload, message, size);
+        if (size > 0)
+            memcpy(cell->payload, message, size);
         atomic_fetch_add_explicit(&ask->refs, 1, memory_order_relaxed); /* the future's own */
         cell->flags |= CELL_COUNTED;
-        rc = tr__push_slow(cache, box, cell, worker != NULL ? PUSH_WAIT : PUSH_TRY);
+        rc = tr__push_slow(cache, box, cell, PUSH_WAIT);
         if (rc < 0)
             tr__cell_free(cache, cell);
     }
@@ -1000,7 +1084,8 @@ int tr_future_wait(
     const void *stored;
 
     tr_assert_use(tr__self == NULL, "tr_future_wait is for threads that are not workers");
-    if (!wait_ended(ask, until_of(ask->system, timeout_ns)))
+    /* One that has ended may outlive its system: it is not looked at then. */
+    if (!tr_future_is_ended(future) && !wait_ended(ask, until_of(ask->system, timeout_ns)))
         return TR_EAGAIN;
     stored = ask->value != NULL ? ask->value : ask->inline_value;
     if (value != NULL)
@@ -1026,26 +1111,29 @@ bool tr_future_is_accepted(const struct tr_future *future)
 
 int tr_future_wait_all(struct tr_future *const *futures, size_t count, uint64_t timeout_ns)
 {
-    uint64_t until;
+    uint64_t until = 0;
 
-    if (count == 0)
-        return 0;
-    until = until_of(ask_of(futures[0])->system, timeout_ns);
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
+        if (tr_future_is_ended(futures[i]))
+            continue;
+        if (until == 0)
+            until = until_of(ask_of(futures[i])->system, timeout_ns);
         if (!wait_ended(ask_of(futures[i]), until))
             return TR_EAGAIN;
+    }
     return 0;
 }
 
 int tr_future_wait_any(
     struct tr_future *const *futures, size_t count, size_t *ret_index, uint64_t timeout_ns)
 {
-    uint64_t until, slice = 100000;
+    uint64_t until = 0, slice = 100000;
 
     if (count == 0)
         return TR_EINVAL;
-    until = until_of(ask_of(futures[0])->system, timeout_ns);
+    tr_assert_use(tr__self == NULL, "tr_future_wait_any is for threads that are not workers");
     for (;;) {
+        struct tr_system *system = ask_of(futures[0])->system;
         uint64_t now;
 
         for (size_t i = 0; i < count; i++)
@@ -1053,7 +1141,17 @@ int tr_future_wait_any(
                 *ret_index = i;
                 return 0;
             }
-        now = tr__now(ask_of(futures[0])->system);
+        if (until == 0)
+            until = until_of(system, timeout_ns);
+        if (system->driven) {
+            if (tr__drive(system, 64) > 0)
+                continue;
+            if (system->sim != NULL || tr__now(system) >= until)
+                return TR_EAGAIN;
+            tr__drive_wait(system, until);
+            continue;
+        }
+        now = tr__now(system);
         if (now >= until)
             return TR_EAGAIN;
         /* One futex cannot wait for several words: short waits on the first, growing to 5 ms. */

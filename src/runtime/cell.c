@@ -28,6 +28,7 @@
 enum {
     CHUNK_BYTES = 2 << 20,
     CHUNK_HEADER = 64,
+    CHUNK_ORDERS = CHUNK_BYTES / 128 * 8, /* at its end: when each slot's actor began */
     CARVE_FIRST = 64 << 10,
     CARVE_BYTES = 2 << 20,
     SLOT_BATCH = 16,
@@ -196,6 +197,25 @@ static struct tr_box *chunk_slot(struct tr__chunk *chunk, uint32_t index)
         (size_t)index * chunk->slot_size);
 }
 
+/* No slot is smaller than 128 bytes, so each has a place of its own without a division. */
+static uint64_t *order_at(const struct tr_box *box)
+{
+    char *chunk = (char *)chunk_of(box);
+    size_t offset = (size_t)((const char *)box - chunk) - CHUNK_HEADER;
+
+    return (uint64_t *)(void *)(chunk + CHUNK_BYTES - CHUNK_ORDERS) + offset / 128;
+}
+
+void tr__box_set_order(struct tr_box *box, uint64_t order)
+{
+    __atomic_store_n(order_at(box), order, __ATOMIC_RELAXED);
+}
+
+uint64_t tr__box_order(const struct tr_box *box)
+{
+    return __atomic_load_n(order_at(box), __ATOMIC_RELAXED);
+}
+
 /* Under memory_lock. */
 static struct tr__chunk *chunk_create(struct tr_system *system, uint8_t class)
 {
@@ -212,7 +232,7 @@ static struct tr__chunk *chunk_create(struct tr_system *system, uint8_t class)
     chunk->system = system;
     chunk->class = class;
     chunk->slot_size = slot_sizes[class];
-    chunk->slot_count = (CHUNK_BYTES - CHUNK_HEADER) / chunk->slot_size;
+    chunk->slot_count = (CHUNK_BYTES - CHUNK_HEADER - CHUNK_ORDERS) / chunk->slot_size;
     chunk->serial = system->serial_next;
     system->serial_next += chunk->slot_count;
     chunk->next = atomic_load_explicit(&system->chunks, memory_order_relaxed);
@@ -319,7 +339,9 @@ void tr__slots_each(
         for (uint32_t i = 0; i < used; i++) {
             struct tr_box *box = chunk_slot(chunk, i);
 
-            if (!(tr__get(box->status) & STATUS_FREE) && !visit(data, box))
+            /* Acquire: pairs with the store in tr__box_init, so its type is there. */
+            if (!(atomic_load_explicit(&box->status, memory_order_acquire) & STATUS_FREE) &&
+                !visit(data, box))
                 return;
         }
     }

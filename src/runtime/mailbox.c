@@ -289,6 +289,13 @@ void tr__dead_letter(struct tr__worker *worker, struct tr_box *box, struct tr__c
         tr__inspect_show_dropped(cell->payload);
     } else if (cell->kind == CELL_OP && cell->opt == OP_LINK) {
         tr__link_dropped(cell->payload);
+    } else if (cell->kind == CELL_OP && cell->opt == OP_START_SUCCESSOR &&
+        tr__get(box->status) & STATUS_REGISTERED) {
+        struct tr__cell *left, *next;
+
+        memcpy(&left, cell->payload, sizeof left);
+        while ((next = tr__queue_take(&left)) != NULL)
+            tr__dead_letter(worker, box, next, reason, ask_status);
     }
     tr__cell_free(worker, cell);
 }
@@ -300,6 +307,16 @@ static bool size_is_right(const struct tr_box *box, size_t size)
     return (box->message_size == size && size != UINT16_MAX) || box->type->message_size == size;
 }
 
+uint64_t tr__age_max(const struct tr_box *box)
+{
+    pthread_mutex_t *lock = tr__box_lock(box); /* the ext goes when the actor ends */
+    const struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
+    uint64_t age = ext != NULL ? ext->age_ns_max : 0;
+
+    pthread_mutex_unlock(lock);
+    return age;
+}
+
 static inline uint64_t deadline_of(
     const struct tr_box *box, const struct tr__worker *worker, uint64_t timeout_ns)
 {
@@ -307,12 +324,10 @@ static inline uint64_t deadline_of(
     uint64_t until;
 
     if (unlikely(tr__get(box->status) & STATUS_EXPIRES)) {
-        pthread_mutex_t *lock = tr__box_lock(box); /* the ext goes when the actor ends */
-        const struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
+        uint64_t age = tr__age_max(box);
 
-        if (ext != NULL && (timeout_ns == 0 || ext->age_ns_max < timeout_ns))
-            timeout_ns = ext->age_ns_max;
-        pthread_mutex_unlock(lock);
+        if (age != 0 && (timeout_ns == 0 || age < timeout_ns))
+            timeout_ns = age;
     }
     if (timeout_ns != 0) {
         until = tr__now(box->system) + timeout_ns;
@@ -397,25 +412,25 @@ int tr_tell(tr_sender to, const void *message, size_t size)
     struct tr__cell *cell;
     uint64_t word;
 
-    /* A box's message_size is set only if its messages ride inline and do not expire. */
+    /* A box's message_size is set only if its messages ride inline, are whole words of four and do not expire; else it
+     * is 65535, which is some wrong size too. */
     if (unlikely(box == NULL || worker == NULL || worker->system != box->system ||
-            box->message_size != size || worker->ctx.deadline_ns != 0 || TR_MALLOC_CELLS))
+            box->message_size != size || size > CELL_INLINE || worker->ctx.deadline_ns != 0 ||
+            worker->cell_count == 0 || TR_MALLOC_CELLS))
         return tell_any(to, message, size, NULL, PUSH_WAIT);
     word = atomic_load_explicit(&box->word, memory_order_relaxed);
-    cell = tr__cell_new(worker, 0);
-    if (unlikely(cell == NULL))
-        return TR_ENOMEM;
+    cell = worker->cells[--worker->cell_count];
     cell->head = CELL_TELL | (uint64_t)(TR_INTERACTIVE | CELL_COUNTED) << 8;
-    tr__copy_small(cell->payload, message, size);
+    tr__copy_words(cell->payload, message, size);
     do {
         if (unlikely(word & (WORD_CLOSED | WORD_LOCKED) ||
                 tr__word_count(word) >= box->capacity))
             return tell_hard(worker, box, cell);
     } while (unlikely(!tr__try_push(box, &word, cell, WORD_COUNT_ONE)));
     tr__add(worker->counters.sent, 1);
-    if (!(word & WORD_SCHED))
-        tr__schedule_here(worker, box);
-    return 0;
+    if (word & WORD_SCHED)
+        return 0;
+    return tr__schedule_here(worker, box);
 }
 
 int tr_tell_with(
@@ -459,8 +474,11 @@ int tr_tell_wait(tr_sender to, const void *message, size_t size, uint64_t timeou
             return TR_ETIMEOUT;
         if (to.box->system->driven) {
             /* Nobody else would make room. */
-            if (tr__drive(to.box->system, 64) == 0)
-                tr__drive_wait(to.box->system, until);
+            if (tr__drive(to.box->system, 64) > 0)
+                continue;
+            if (to.box->system->sim != NULL)
+                return TR_ETIMEOUT; /* nothing is left that could */
+            tr__drive_wait(to.box->system, until);
             continue;
         }
         tr__set(waiter.woken, 0);

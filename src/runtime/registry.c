@@ -31,6 +31,7 @@ struct tr__registry_entry {
     struct tr__cell *start;   /* the operation that lets the successor start */
     struct tr__cell *adopted; /* messages its predecessor left to it, oldest first; circular */
     bool stopping;
+    bool barren;           /* its start failed: it leaves nothing to a successor */
     uint64_t seen_handled; /* by the sweep */
     uint64_t idle_since_ns;
     size_t key_size;
@@ -131,17 +132,20 @@ static int make_box(struct tr_registry *registry, struct tr__registry_entry *ent
     memset(state, 0, o->type->state_size);
     if (o->make != NULL)
         rc = o->make(o->data, entry->key, entry->key_size, state);
-    if (rc >= 0)
+    if (rc >= 0) {
         rc = tr__box_make(registry->system, o->type, state, &spawn,
             STATUS_REGISTERED | (waiting ? STATUS_WAITING : 0), &box);
-    if (rc >= 0) {
-        ext = tr__ext_get(box);
-        if (ext == NULL) {
-            tr__box_discard(box);
-            rc = TR_ENOMEM;
-        } else {
-            ext->entry = entry;
+        if (rc >= 0) {
+            ext = tr__ext_get(box);
+            if (ext == NULL) {
+                tr__box_discard(box);
+                rc = TR_ENOMEM;
+            } else {
+                ext->entry = entry;
+            }
         }
+        if (rc < 0 && o->type->finish != NULL)
+            o->type->finish(state); /* it was made, and nobody else has it */
     }
     if (state != small)
         tr__free(state);
@@ -167,16 +171,16 @@ static bool looks_idle(const struct tr_box *box)
 /* Over the limit: ask the longest idle of this shard to end. */
 static bool evict(struct shard *shard)
 {
-    struct tr__link *link = shard->lru.next;
-
-    for (uint32_t i = 0; i < EVICT_TRIES && link != &shard->lru; i++, link = link->next) {
+    for (uint32_t i = 0; i < EVICT_TRIES && !tr__list_is_empty(&shard->lru); i++) {
         struct tr__registry_entry *entry =
-            tr__container(link, struct tr__registry_entry, lru);
+            tr__container(shard->lru.next, struct tr__registry_entry, lru);
 
-        if (!entry->stopping && looks_idle(entry->box)) {
-            tr__push_op(entry->box, OP_PASSIVATE, NULL, 0);
+        /* Not in the way of the others the next time. */
+        tr__list_remove(&entry->lru);
+        tr__list_add(&shard->lru, &entry->lru);
+        if (!entry->stopping && looks_idle(entry->box) &&
+            tr__push_op(entry->box, OP_PASSIVATE, NULL, 0) == 0)
             return true;
-        }
     }
     return false;
 }
@@ -242,6 +246,8 @@ static int box_for_sending(struct tr__registry_entry *entry, bool make, tr_sende
     if (entry->successor == NULL) {
         if (!make)
             return TR_ENOENT;
+        if (tr__get(entry->registry->closing))
+            return TR_ECLOSED;
         /* What will start it is made now: a predecessor's end cannot fail for want of memory. */
         entry->start =
             tr__event_cell(entry->registry->system, CELL_OP, 0, OP_START_SUCCESSOR, NULL, 0);
@@ -321,6 +327,20 @@ uint32_t tr_registry_live(const struct tr_registry *registry)
 
 /* ---- called by the actors -------------------------------------------------------------------------------------------------- */
 
+/* It ends, however that came. What is left in its box goes to a successor, unless its start failed: then the
+ * next would most likely fail as well, and so on for as long as a message waits. */
+void tr__registry_ends(struct tr_box *box, struct tr__registry_entry *entry, enum tr_why why)
+{
+    struct shard *shard = shard_of(entry->registry, entry->hash);
+
+    pthread_mutex_lock(&shard->lock);
+    if (entry->box == box) {
+        entry->stopping = true;
+        entry->barren = why == TR_WHY_START;
+    }
+    pthread_mutex_unlock(&shard->lock);
+}
+
 /* In the turn of the actor: may it end now? If so the entry is STOPPING from here on. */
 bool tr__registry_may_end(struct tr_box *box, struct tr__registry_entry *entry, bool force)
 {
@@ -355,10 +375,12 @@ bool tr__registry_adopt(struct tr__worker *worker, struct tr__registry_entry *en
     bool adopted = false;
 
     pthread_mutex_lock(&shard->lock);
-    if (entry->box == from && !tr__get(entry->registry->closing) &&
+    if (entry->box == from && !entry->barren && !tr__get(entry->registry->closing) &&
         !tr__get(worker->system->ending)) {
         entry->stopping = true;
         if (box_for_sending(entry, true, &raw) == 0) {
+            /* Who holds for its answer waits for the successor now, which waits for nobody yet. */
+            tr__ask_cell_moves(cell, raw.box);
             /* Not into its box yet: what its senders have put there is newer. */
             tr__queue_add(&entry->adopted, cell);
             adopted = true;
@@ -391,7 +413,7 @@ void tr__registry_ended(struct tr__worker *worker, struct tr_box *box,
             entry->keep = entry->successor_keep;
             entry->successor = NULL;
             entry->successor_keep = (tr_sender){ 0 };
-            entry->stopping = false;
+            entry->stopping = entry->barren = false;
             entry->idle_since_ns = 0;
         } else {
             remove_entry(shard, entry);
@@ -566,6 +588,45 @@ int tr_registry_create(struct tr_system *system, const struct tr_registry_option
     return 0;
 }
 
+static void passivate_all(struct tr_registry *registry)
+{
+    for (uint32_t i = 0; i < SHARDS; i++) {
+        struct shard *shard = &registry->shards[i];
+
+        pthread_mutex_lock(&shard->lock);
+        for (struct tr__link *link = shard->lru.next; link != &shard->lru; link = link->next) {
+            struct tr__registry_entry *entry =
+                tr__container(link, struct tr__registry_entry, lru);
+
+            if (!entry->stopping)
+                tr__push_op(entry->box, OP_PASSIVATE, NULL, 0);
+        }
+        pthread_mutex_unlock(&shard->lock);
+    }
+}
+
+/* Until everybody has ended, or there is nothing to do but wait; then waits a little. */
+static int drive_for_close(struct tr_registry *registry, uint64_t until)
+{
+    struct tr_system *system = registry->system;
+    uint64_t soon;
+
+    while (atomic_load_explicit(&registry->live, memory_order_acquire) > 0) {
+        if (tr__now(system) >= until)
+            return TR_ETIMEOUT;
+        if (tr__drive(system, 64) > 0)
+            continue;
+        if (atomic_load_explicit(&registry->live, memory_order_acquire) == 0)
+            break;
+        if (system->sim != NULL)
+            return TR_ETIMEOUT; /* nobody else could let go of anything */
+        soon = tr__now(system) + UINT64_C(100000000);
+        tr__drive_wait(system, soon < until ? soon : until);
+        break;
+    }
+    return 0;
+}
+
 int tr_registry_close(struct tr_registry **registry, uint64_t timeout_ns)
 {
     struct tr_registry *r = *registry;
@@ -583,36 +644,17 @@ int tr_registry_close(struct tr_registry **registry, uint64_t timeout_ns)
         rc = tr_sender_wait_closed(sweeper, 0);
         tr_sender_drop(&sweeper);
     }
-    for (uint32_t i = 0; i < SHARDS; i++) {
-        struct shard *shard = &r->shards[i];
-
-        pthread_mutex_lock(&shard->lock);
-        for (struct tr__link *link = shard->lru.next; link != &shard->lru; link = link->next) {
-            struct tr__registry_entry *entry =
-                tr__container(link, struct tr__registry_entry, lru);
-
-            tr__push_op(entry->box, OP_PASSIVATE, NULL, 0);
-            if (entry->successor != NULL)
-                tr__push_op(entry->successor, OP_PASSIVATE, NULL, 0);
+    while (rc == 0 && atomic_load_explicit(&r->live, memory_order_seq_cst) > 0) {
+        /* Again and again: who lets go of the last sender but the registry's tells nobody. */
+        passivate_all(r);
+        if (system->driven) {
+            rc = drive_for_close(r, until);
+        } else {
+            pthread_mutex_lock(&system->end_lock);
+            if (atomic_load_explicit(&r->live, memory_order_seq_cst) > 0)
+                rc = tr__end_wait(system, until);
+            pthread_mutex_unlock(&system->end_lock);
         }
-        pthread_mutex_unlock(&shard->lock);
-    }
-    if (system->driven) {
-        while (atomic_load_explicit(&r->live, memory_order_acquire) > 0 && rc == 0) {
-            if (tr__drive(system, 64) > 0)
-                continue;
-            if (atomic_load_explicit(&r->live, memory_order_acquire) == 0)
-                break;
-            if (system->sim != NULL || tr__now(system) >= until)
-                rc = TR_ETIMEOUT;
-            else
-                tr__drive_wait(system, until);
-        }
-    } else {
-        pthread_mutex_lock(&system->end_lock);
-        while (rc == 0 && atomic_load_explicit(&r->live, memory_order_acquire) > 0)
-            rc = tr__end_wait(system, until);
-        pthread_mutex_unlock(&system->end_lock);
     }
     if (rc < 0)
         return rc;

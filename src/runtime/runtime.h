@@ -192,7 +192,7 @@ struct tr_box {
     _Atomic int32_t pins; /* what keeps the slot: 1 for actor or senders, 1 per open ask after the end */
     uint16_t capacity;
     uint16_t capacity_hard;
-    uint16_t message_size; /* if it rides inline and never expires; 0xffff: look at the type */
+    uint16_t message_size; /* if it rides inline in words of four and never expires; else 0xffff */
     uint8_t full;
     uint8_t class;
     struct tr__hold *holds; /* L: clones beside the first sender */
@@ -249,6 +249,9 @@ struct tr__ext {
     struct tr__cell *deferred; /* control messages that came between two lives */
     uint32_t background_skipped;
     uint8_t hold_sequence;
+    uint8_t hold_at_stop; /* the one given up by a stop: its answer still comes */
+    bool has_hold_at_stop;
+    bool circle_reported; /* a circle of full boxes, once */
     uint32_t restarts;
     int why; /* of the stop under way */
     struct tr__link watchers; /* L */
@@ -345,6 +348,7 @@ struct tr__worker {
     uint32_t class_counts[CELL_CLASSES];
     struct tr_box *slots[SLOT_CLASSES];
     uint32_t slot_counts[SLOT_CLASSES];
+    uint64_t launch_order; /* of the last actor it started */
     struct tr__random random;
     uint32_t index;
     int epoll_fd, event_fd;
@@ -430,7 +434,7 @@ struct tr__timer_entry {
 
 /* ---- asks ----------------------------------------------------------------------------------------------------- */
 
-enum tr__ask_state { ASK_OPEN, ASK_ENDED };
+enum tr__ask_state { ASK_OPEN, ASK_ENDED, ASK_ACCEPTING };
 
 /* An ask that something beside its answer may end: a deadline, a cancel, a thread's future. Two holds: the
  * asking side and the answering side. */
@@ -438,15 +442,15 @@ struct tr__ask {
     _Atomic uint32_t refs;
     _Atomic uint32_t state;
     struct tr_box *asker; /* NULL: a thread */
-    uint64_t asker_generation;
     struct tr_system *system;
     uint32_t tag;
     uint8_t sequence;
     bool hold;
-    bool has_timer;
+    _Atomic bool has_timer;
     uint64_t deadline_ns;
+    uint64_t expires_ns; /* the message, if it has not been handled: the deadline, or sooner by the box's maximum age */
     struct tr__timer timer;
-    struct tr_cancel *cancel;
+    struct tr_cancel *cancel; /* held */
     struct tr__link by_cancel; /* under the token's lock */
     /* a thread's future */
     _Atomic uint32_t ended; /* futex word: 1 when status and value are there */
@@ -545,6 +549,7 @@ struct tr_system {
     struct tr__worker **workers;
     _Atomic bool ending;
     _Atomic uint32_t driver; /* driven: 1 while somebody is inside */
+    _Atomic uint64_t launch_epoch; /* moves with every start that no worker made */
 
     pthread_mutex_t memory_lock; /* chunks, depots */
     struct tr__chunk *_Atomic chunks;
@@ -709,6 +714,9 @@ void tr__slot_free(struct tr__worker *worker, struct tr_box *box);
 bool tr__slot_holds(const struct tr_box *box, uint32_t state_size);
 void tr__slots_each(struct tr_system *system, bool (*visit)(void *data, struct tr_box *box), void *data);
 uint64_t tr__box_id(const struct tr_box *box);
+/* When it began, in the order of starts: exact among those of one thread, and of threads that are no workers. */
+void tr__box_set_order(struct tr_box *box, uint64_t order);
+uint64_t tr__box_order(const struct tr_box *box);
 struct tr_box *tr__box_by_id(struct tr_system *system, uint64_t id);
 void tr__memory_finish(struct tr_system *system);
 /* The cache to use when this thread is no worker of the system: taken and given back under a lock. */
@@ -742,6 +750,7 @@ int tr__push_slow(struct tr__worker *worker, struct tr_box *box, struct tr__cell
     enum tr__push_mode mode);
 /* Runtime's own messages: op or event; from any thread. 0, or TR_ECLOSED if the box is gone. */
 int tr__push_event(struct tr_box *box, struct tr__cell *cell);
+uint64_t tr__age_max(const struct tr_box *box); /* of a box whose messages expire; 0 once it is gone */
 struct tr__cell *tr__event_cell(struct tr_system *system, enum tr__cell_kind kind, uint32_t tag,
     uint64_t opt, const void *payload, size_t size);
 int tr__push_op(struct tr_box *box, enum tr__op op, const void *payload, size_t size);
@@ -756,7 +765,7 @@ void tr__schedule(struct tr__worker *worker, struct tr_box *box);
  * wider than the store before it waits for that store to reach the cache, longer than a whole send takes. */
 typedef uint32_t __attribute__((may_alias, aligned(1))) tr__word32;
 
-static inline void tr__copy_small(void *to, const void *from, size_t size)
+static inline void tr__copy_words(void *to, const void *from, size_t size)
 {
     tr__word32 *t = to;
     const volatile tr__word32 *f = from; /* volatile keeps the compiler from widening the loads */
@@ -774,6 +783,11 @@ static inline void tr__copy_small(void *to, const void *from, size_t size)
     case 1: t[0] = f[0]; __attribute__((fallthrough));
     default: break;
     }
+}
+
+static inline void tr__copy_small(void *to, const void *from, size_t size)
+{
+    tr__copy_words(to, from, size);
     for (size_t i = size & ~(size_t)3; unlikely(i < size); i++)
         ((unsigned char *)to)[i] = ((const unsigned char *)from)[i];
 }
@@ -796,7 +810,8 @@ static inline bool tr__try_push(
 /* ---- the run queue: see scheduler.c ---- */
 
 void tr__queue_enter_slow(struct tr__worker *worker);
-void tr__schedule_slowly(struct tr__worker *worker, struct tr_box *box);
+int tr__schedule_slowly(struct tr__worker *worker, struct tr_box *box);
+int tr__schedule_contended(struct tr__worker *worker, struct tr_box *box);
 
 static inline void tr__queue_enter(struct tr__worker *worker)
 {
@@ -833,20 +848,29 @@ static inline void tr__queue_push(struct tr__worker *worker, struct tr_box *box)
 }
 
 /* From a send on this worker: runs next. */
-static inline void tr__schedule_here(struct tr__worker *worker, struct tr_box *box)
+/* Returns 0, so that the slow ways can be the last thing a send does: then it need not save registers for them. */
+static inline int tr__schedule_here(struct tr__worker *worker, struct tr_box *box)
 {
     struct tr_box *old;
 
-    if (unlikely(worker->schedule_slowly != 0)) {
-        tr__schedule_slowly(worker, box);
-        return;
-    }
-    tr__queue_enter(worker);
+    if (unlikely(worker->schedule_slowly != 0))
+        return tr__schedule_slowly(worker, box);
+#if TR__TSAN
+    atomic_store_explicit(&worker->in_queue, 1, memory_order_seq_cst);
+    if (unlikely(atomic_load_explicit(&worker->thief, memory_order_seq_cst) != 0))
+        return tr__schedule_contended(worker, box);
+#else
+    atomic_store_explicit(&worker->in_queue, 1, memory_order_relaxed);
+    atomic_signal_fence(memory_order_seq_cst); /* see tr__queue_enter */
+    if (unlikely(atomic_load_explicit(&worker->thief, memory_order_acquire) != 0))
+        return tr__schedule_contended(worker, box);
+#endif
     old = worker->next;
     worker->next = box;
     if (old != NULL)
         tr__queue_push(worker, old);
     tr__queue_leave(worker);
+    return 0;
 }
 
 /* actor.c */
@@ -891,7 +915,9 @@ void tr__futex_wake(_Atomic uint32_t *word);
 void tr__ask_answer_cell(struct tr__worker *worker, struct tr__cell *cell, int status,
     const void *value, size_t size); /* of an open ask cell */
 bool tr__ask_cell_is_cancelled(const struct tr__cell *cell);
+void tr__ask_cell_moves(const struct tr__cell *cell, struct tr_box *to); /* to another box */
 uint64_t tr__ask_cell_deadline(const struct tr__cell *cell);
+uint64_t tr__ask_cell_expires(const struct tr__cell *cell);
 void tr__replies_abandon(struct tr_box *box, int status);
 void tr__ask_unref(struct tr__ask *ask);
 
@@ -949,6 +975,7 @@ int tr__supervise(struct tr_system *system, const struct tr_supervisor *table, c
 void tr__supervisor_op(struct tr__worker *worker, struct tr_box *box, const void *payload);
 void tr__registry_ended(struct tr__worker *worker, struct tr_box *box, struct tr__registry_entry *entry);
 bool tr__registry_may_end(struct tr_box *box, struct tr__registry_entry *entry, bool force);
+void tr__registry_ends(struct tr_box *box, struct tr__registry_entry *entry, enum tr_why why);
 bool tr__registry_is_closing(const struct tr__registry_entry *entry);
 bool tr__registry_adopt(struct tr__worker *worker, struct tr__registry_entry *entry,
     struct tr_box *from, struct tr__cell *cell);

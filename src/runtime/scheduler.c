@@ -116,16 +116,30 @@ static inline struct tr_box *queue_pop(struct tr__worker *worker)
     return box;
 }
 
-tr__cold void tr__schedule_slowly(struct tr__worker *worker, struct tr_box *box)
+tr__cold int tr__schedule_slowly(struct tr__worker *worker, struct tr_box *box)
 {
     if (worker->schedule_slowly & SLOWLY_SIMULATED) {
         tr__sim_schedule(worker->system->sim, box);
-        return;
+        return 0;
     }
     worker->schedule_slowly = 0;
     worker->sample_box = box;
     worker->sample_ns = tr__now(worker->system);
-    tr__schedule_here(worker, box);
+    return tr__schedule_here(worker, box);
+}
+
+/* A thief wants in, or is. */
+tr__cold int tr__schedule_contended(struct tr__worker *worker, struct tr_box *box)
+{
+    struct tr_box *old;
+
+    tr__queue_enter_slow(worker);
+    old = worker->next;
+    worker->next = box;
+    if (old != NULL)
+        tr__queue_push(worker, old);
+    tr__queue_leave(worker);
+    return 0;
 }
 
 /* From a turn that has had its share: behind everything. */

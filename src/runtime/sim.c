@@ -665,11 +665,13 @@ fail:
 void tr_sim_destroy(struct tr_sim **sim)
 {
     struct tr_sim *s = *sim;
+    struct tr_system *system;
 
     if (s == NULL)
         return;
     *sim = NULL;
-    tr_system_destroy(&s->system);
+    system = s->system; /* which its actors' ends still use */
+    tr_system_destroy(&system);
     strands_destroy(s);
     tr__sim_disk_destroy(&s->disk);
     tr__sim_net_destroy(&s->net);

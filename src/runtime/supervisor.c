@@ -526,6 +526,7 @@ int tr__supervise(struct tr_system *system, const struct tr_supervisor *table, c
     void (*release)(void *data), void *data, tr_sender *ret_sender)
 {
     struct supervisor *self;
+    struct tr__cell *go;
     struct tr_box *box;
     int rc;
 
@@ -534,6 +535,12 @@ int tr__supervise(struct tr_system *system, const struct tr_supervisor *table, c
     rc = supervisor_make(system, table, &box);
     if (rc < 0)
         return rc;
+    /* Made while the tree can still be taken back. */
+    go = tr__event_cell(system, CELL_OP, 0, OP_START_SUCCESSOR, NULL, 0);
+    if (go == NULL) {
+        supervisor_discard(box);
+        return TR_ENOMEM;
+    }
     self = tr__box_self(box);
     self->release = release;
     self->release_data = data;
@@ -541,7 +548,7 @@ int tr__supervise(struct tr_system *system, const struct tr_supervisor *table, c
     set_owner(box, owner != NULL ? owner : "supervise");
     tr__box_launch(box);
     *ret_sender = (tr_sender){ box, NULL };
-    tr__push_op(box, OP_START_SUCCESSOR, NULL, 0);
+    tr__push_op_cell(box, go);
     return 0;
 }
 

@@ -12,7 +12,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { WORKERS_MAX = 256, BLOCKING_DEFAULT = 4, ACTORS_MAX_DEFAULT = 16 << 20 };
+enum {
+    WORKERS_MAX = 256,
+    BLOCKING_DEFAULT = 4,
+    ACTORS_MAX_DEFAULT = 16 << 20,
+    DRAIN_LOOK_NS = 100000000,
+};
 
 void tr__log(struct tr_system *system, const char *format, ...)
 {
@@ -389,46 +394,119 @@ static int join(struct tr_system *system, uint64_t timeout_ns)
     return rc;
 }
 
+/* It did not end in time: say who keeps what alive. */
+static void report_holders(struct tr_system *system)
+{
+    char *text = NULL, *line, *rest = NULL;
+    size_t size = 0;
+    FILE *out;
+
+    if (system->quiet)
+        return;
+    out = open_memstream(&text, &size);
+    if (out == NULL)
+        return;
+    tr_system_holders(system, out);
+    fclose(out);
+    for (line = strtok_r(text, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest))
+        tr__log(system, "%s", line);
+    free(text); /* open_memstream's own */
+}
+
 int tr_system_join(struct tr_system *system, uint64_t timeout_ns)
 {
     int rc = join(system, timeout_ns);
 
-    if (rc == TR_ETIMEOUT && !system->quiet && system->log == NULL)
-        tr_system_holders(system, stderr);
+    if (rc == TR_ETIMEOUT)
+        report_holders(system);
     return rc;
 }
 
 /* ---- drain: everybody, the last started first ------------------------------------------------------------------ */
 
+struct drained {
+    tr_weak weak;
+    uint64_t order;
+};
+
 struct draining {
-    tr_weak *list;
-    uint64_t *ids;
+    struct drained *list;
     size_t count, capacity;
 };
 
 static bool collect(void *data, struct tr_box *box)
 {
     struct draining *draining = data;
+    pthread_mutex_t *lock;
+    struct tr__ext *ext;
+    bool supervised;
 
     if (draining->count == draining->capacity)
         return false;
-    draining->list[draining->count++] =
-        (tr_weak){ box, atomic_load_explicit(&box->generation, memory_order_acquire) };
+    if (tr__get(box->status) & STATUS_STOPPING ||
+        atomic_load_explicit(&box->word, memory_order_relaxed) & WORD_GONE)
+        return true;
+    lock = tr__box_lock(box);
+    ext = atomic_load_explicit(&box->ext, memory_order_acquire);
+    supervised = ext != NULL && ext->supervisor != NULL;
+    pthread_mutex_unlock(lock);
+    if (!supervised) /* those are stopped by their supervisor, in its order */
+        draining->list[draining->count++] = (struct drained){
+            { box, atomic_load_explicit(&box->generation, memory_order_acquire) },
+            tr__box_order(box) };
     return true;
 }
 
-int tr_system_drain(struct tr_system *system, uint64_t timeout_ns)
+static int later_first(const void *a, const void *b)
+{
+    const struct drained *x = a, *y = b;
+
+    return x->order < y->order ? 1 : x->order > y->order ? -1 : 0;
+}
+
+/* Tell everybody who is not stopping yet. Returns how many. */
+static int tell_all(struct tr_system *system)
 {
     struct draining draining = { .capacity = (size_t)tr__live(system) + 64 };
+    int rc;
 
     draining.list = tr__alloc(draining.capacity * sizeof *draining.list);
     if (draining.list == NULL)
         return TR_ENOMEM;
     tr__slots_each(system, collect, &draining);
-    for (size_t i = draining.count; i-- > 0;)
-        tr_stop(draining.list[i]);
+    qsort(draining.list, draining.count, sizeof *draining.list, later_first);
+    for (size_t i = 0; i < draining.count; i++) {
+        rc = tr_stop(draining.list[i].weak);
+        if (rc == TR_ENOMEM) {
+            tr__free(draining.list);
+            return rc;
+        }
+    }
     tr__free(draining.list);
-    return tr_system_join(system, timeout_ns);
+    return (int)draining.count;
+}
+
+int tr_system_drain(struct tr_system *system, uint64_t timeout_ns)
+{
+    uint64_t until = timeout_ns == 0 ? UINT64_MAX : tr__now(system) + timeout_ns, now;
+    int told, rc;
+
+    for (;;) {
+        told = tell_all(system);
+        if (told < 0)
+            return told;
+        now = tr__now(system);
+        if (now >= until)
+            break;
+        /* Not too long: those told may have started others. */
+        rc = join(system, until - now < DRAIN_LOOK_NS ? until - now : DRAIN_LOOK_NS);
+        if (rc != TR_ETIMEOUT)
+            return rc;
+        if (system->sim != NULL && told == 0)
+            break; /* nothing moves any more */
+    }
+    report_holders(system);
+    return TR_ETIMEOUT;
 }
 
 /* ---- who keeps what alive ---------------------------------------------------------------------------------------- */

@@ -345,13 +345,13 @@ bool tr__actor_timer_take(struct tr__worker *worker, struct tr_box *box, uint64_
         entry_free(ext, entry);
         return true;
     }
-    /* From when it was due, not from now: a period does not drift. Missed ones are skipped. */
+    /* From when it was due, not from now: a period does not drift. Missed ones are skipped, the beat stays. */
     {
         uint64_t now = tr__now(box->system);
 
         entry->due_ns += entry->period_ns;
-        if (entry->due_ns < now)
-            entry->due_ns = now + entry->period_ns;
+        if (entry->due_ns <= now)
+            entry->due_ns += ((now - entry->due_ns) / entry->period_ns + 1) * entry->period_ns;
         entry->cell = timer_cell(box, opt, entry->tag);
         if (entry->cell == NULL) {
             entry_free(ext, entry); /* out of memory: the last tick of this timer */

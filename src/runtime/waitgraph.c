@@ -149,7 +149,9 @@ static bool has_room(const struct tr_box *on)
 {
     uint64_t word = atomic_load_explicit(&on->word, memory_order_seq_cst);
 
-    return word & (WORD_GONE | WORD_CLOSED) || tr__word_count(word) < on->capacity;
+    /* Nobody needs to hold a sender of it any more: it may be gone, and its slot used again. */
+    return word & (WORD_GONE | WORD_CLOSED) ||
+        tr__word_count(word) < __atomic_load_n(&on->capacity, __ATOMIC_RELAXED);
 }
 
 /* After a handler that sent to a full box. False if it need not or must not wait. The edge is published under the
@@ -199,7 +201,9 @@ bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on)
     if (!parked)
         tr__cell_free(worker, cell);
     if (circle > 0) {
-        report(box, edges, circle, "full boxes");
+        if (!mine->circle_reported)
+            report(box, edges, circle, "full boxes");
+        mine->circle_reported = true;
         tr__add(worker->counters.overshoots, 1);
     }
     return parked;

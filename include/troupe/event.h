@@ -51,7 +51,7 @@ TR_API int tr_signal_watch(struct tr_context *ctx, int signal_number, uint32_t t
 /* ---- blocking work on its own pool of threads. The argument comes back in the event ----------------- */
 
 typedef int (*tr_work_fn)(void *argument);
-/* If the actor ends first, `drop` (may be NULL) is called with the argument after the work ended. */
+/* If the actor ends or is restarted first, `drop` (may be NULL) is called with the argument after the work ended. */
 TR_API int tr_offload(struct tr_context *ctx, tr_work_fn work, void *argument,
     void (*drop)(void *argument), uint32_t tag);
 

@@ -1328,7 +1328,11 @@ static bool has_runnable(const struct tr_box *box)
         return true;
     if (ext != NULL && ext->deferred != NULL && !is_between_lives(status))
         return true;
-    if (status & (BLOCKED | STATUS_RESTING))
+    if (status & BLOCKED)
+        return false;
+    if (status & STATUS_STOPPING && tr__get(box->asks) == 0)
+        return true; /* the turn had no time left for its end */
+    if (status & STATUS_RESTING)
         return false;
     return status & STATUS_UNSTARTED || box->fifo != NULL ||
         (ext != NULL && ext->background != NULL);
@@ -1677,47 +1681,47 @@ static inline bool turn_messages(
 
 /* The loop of the fast path. */
 static tr__noinline void turn_loop(
-    struct tr__worker *worker, struct tr_box *box, struct turn turn, uint32_t budget)
+    struct tr__worker *worker, struct tr_box *box, struct turn *turn, uint32_t budget)
 {
     for (;;) {
-        if (!turn_messages(worker, box, &turn, &budget))
+        if (!turn_messages(worker, box, turn, &budget))
             return;
         /* Said now: once the swap has let the box go, its next turn may be under way, or its slot reused. */
-        add_handled(worker, box, turn.handled);
-        turn.handled = 0;
+        add_handled(worker, box, turn->handled);
+        turn->handled = 0;
         tr__point();
-        if (likely(tr__word_cell(turn.word) == turn.top &&
-                !(turn.word & (WORD_WAITERS | WORD_SENDERLESS | WORD_LOCKED)))) {
+        if (likely(tr__word_cell(turn->word) == turn->top &&
+                !(turn->word & (WORD_WAITERS | WORD_SENDERLESS | WORD_LOCKED)))) {
             /* Idle, unless something has arrived. Release: see slow_end. */
-            if (likely(atomic_compare_exchange_strong_explicit(&box->word, &turn.word,
-                    (turn.word & ~(WORD_ARRIVED | WORD_SCHED)) -
-                        turn.counted * WORD_COUNT_ONE,
+            if (likely(atomic_compare_exchange_strong_explicit(&box->word, &turn->word,
+                    (turn->word & ~(WORD_ARRIVED | WORD_SCHED)) -
+                        turn->counted * WORD_COUNT_ONE,
                     memory_order_acq_rel, memory_order_acquire)))
                 break;
         }
-        if (unlikely(turn.word & (WORD_SENDERLESS | WORD_LOCKED)) ||
-            !turn_take(worker, box, &turn)) {
-            turn_leave(worker, box, &turn, false);
+        if (unlikely(turn->word & (WORD_SENDERLESS | WORD_LOCKED)) ||
+            !turn_take(worker, box, turn)) {
+            turn_leave(worker, box, turn, false);
             return;
         }
-        if (unlikely(turn.word & WORD_WAITERS)) {
-            if (tr__word_count(turn.word) <= box->capacity / 2 && tr__unpark(box) &&
-                turn.list == NULL) {
+        if (unlikely(turn->word & WORD_WAITERS)) {
+            if (tr__word_count(turn->word) <= box->capacity / 2 && tr__unpark(box) &&
+                turn->list == NULL) {
                 /* Those woken need this worker before the next ones are. */
                 tr__worker_queue(worker, box);
                 break;
             }
-            turn.word = atomic_load_explicit(&box->word, memory_order_acquire);
-            if (turn.list == NULL && turn.word & WORD_WAITERS) {
+            turn->word = atomic_load_explicit(&box->word, memory_order_acquire);
+            if (turn->list == NULL && turn->word & WORD_WAITERS) {
                 /* Stashed or reserved places keep it full: it goes idle with them waiting. */
-                turn_leave(worker, box, &turn, false);
+                turn_leave(worker, box, turn, false);
                 return;
             }
         }
     }
     tr__point();
-    if (turn.top != NULL)
-        tr__cell_free(worker, turn.top);
+    if (turn->top != NULL)
+        tr__cell_free(worker, turn->top);
 }
 
 /* Whatever is not one plain message. */
@@ -1736,7 +1740,7 @@ static tr__noinline void turn_any(struct tr__worker *worker, struct tr_box *box)
             turn.last = turn.top = tr__word_cell(turn.word);
             turn.list = reversed(turn.top, NULL, &turn.flags);
         }
-        turn_loop(worker, box, turn, worker->turn_budget);
+        turn_loop(worker, box, &turn, worker->turn_budget);
     }
     worker->time_up = false;
     worker->ctx.after = 0;
@@ -1779,7 +1783,7 @@ static inline bool turn_single(struct tr__worker *worker, struct tr_box *box)
             &box->word, &word, new, memory_order_acq_rel, memory_order_acquire))) {
         struct turn turn = { .top = cell, .last = cell, .word = word, .counted = 1 };
 
-        turn_loop(worker, box, turn, worker->turn_budget);
+        turn_loop(worker, box, &turn, worker->turn_budget);
         worker->time_up = false;
         ctx->after = 0;
         ctx->park_on = NULL;

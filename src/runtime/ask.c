@@ -1047,15 +1047,12 @@ static bool wait_ended(struct tr__ask *ask, uint64_t until_ns)
 
     while (atomic_load_explicit(&ask->ended, memory_order_acquire) == 0) {
         if (system->driven) {
-            if (tr__drive(system, 64) > 0)
+            if (tr__drive(system, 64) > 0 && tr__now(system) < until_ns)
                 continue;
-            if (tr__get(ask->ended))
+            if (atomic_load_explicit(&ask->ended, memory_order_acquire))
                 return true;
-            if (system->sim != NULL)
-                return false; /* stepping a simulation is its owner's */
-            now = tr__now(system);
-            if (now >= until_ns)
-                return false;
+            if (system->sim != NULL || tr__now(system) >= until_ns)
+                return false; /* a simulation in which nothing is left to do does not wait */
             tr__drive_wait(system, until_ns);
             continue;
         }
@@ -1144,12 +1141,18 @@ int tr_future_wait_any(
         if (until == 0)
             until = until_of(system, timeout_ns);
         if (system->driven) {
-            if (tr__drive(system, 64) > 0)
+            if (tr__drive(system, 64) > 0 && tr__now(system) < until)
                 continue;
-            if (system->sim != NULL || tr__now(system) >= until)
-                return TR_EAGAIN;
-            tr__drive_wait(system, until);
-            continue;
+            if (system->sim == NULL && tr__now(system) < until) {
+                tr__drive_wait(system, until);
+                continue;
+            }
+            for (size_t i = 0; i < count; i++)
+                if (tr_future_is_ended(futures[i])) {
+                    *ret_index = i;
+                    return 0;
+                }
+            return TR_EAGAIN;
         }
         now = tr__now(system);
         if (now >= until)

@@ -386,8 +386,22 @@ static void caches_free(struct tr__worker *worker)
         }
 }
 
+/* Senders that were never dropped: their names. */
+static bool holds_free(void *data, struct tr_box *box)
+{
+    (void)data;
+    while (box->holds != NULL) {
+        struct tr__hold *hold = box->holds;
+
+        box->holds = hold->next;
+        tr__free(hold);
+    }
+    return true;
+}
+
 void tr__memory_finish(struct tr_system *system)
 {
+    tr__slots_each(system, holds_free, NULL);
     for (uint32_t i = 0; i < system->worker_count; i++)
         if (system->workers[i] != NULL)
             caches_free(system->workers[i]);

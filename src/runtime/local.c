@@ -202,9 +202,9 @@ int tr_done_wait(struct tr_done **done, void *state, enum tr_why *ret_why, uint6
     tr_assert_use(tr__self == NULL, "tr_done_wait is for threads that are not workers");
     if (system->driven) {
         while (!atomic_load_explicit(&d->ended, memory_order_acquire)) {
-            if (tr__drive(system, 64) > 0)
+            if (tr__drive(system, 64) > 0 && tr__now(system) < until)
                 continue;
-            if (tr__get(d->ended))
+            if (atomic_load_explicit(&d->ended, memory_order_acquire))
                 break;
             if (system->sim != NULL || tr__now(system) >= until)
                 return TR_ETIMEOUT;

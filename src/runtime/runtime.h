@@ -369,7 +369,7 @@ struct tr__worker {
 
     /* the run queue and its biased lock: scheduler.c */
     _Alignas(64) uint32_t schedule_slowly; /* enum tr__schedule_slowly */
-    struct tr_box *next; /* runs before the queue */
+    struct tr_box *_Atomic next; /* runs before the queue; changed inside, looked at by anyone */
     struct tr__run_queue run;
     _Atomic uint32_t in_queue; /* the owner is inside */
     _Atomic uint32_t thief;    /* somebody else is, or wants to be */
@@ -390,6 +390,7 @@ struct tr__worker {
 enum tr__schedule_slowly {
     SLOWLY_SIMULATED = 1, /* the simulator has the queue */
     SLOWLY_SAMPLED = 2,   /* the next one scheduled is timed */
+    SLOWLY_ENDING = 4,    /* the system ends: nobody is scheduled any more */
 };
 enum tr__sleep { SLEEP_NOT, SLEEP_SPINNING, SLEEP_PARKED };
 
@@ -530,11 +531,11 @@ enum tr__pace_phase { PACE_OFF, PACE_TRY_SOLO, PACE_TRY_ALL, PACE_HOLD };
 struct tr__pace {
     _Atomic uint32_t busy; /* somebody is deciding */
     _Atomic uint64_t until_ns;
-    enum tr__pace_phase phase;
+    _Atomic uint32_t phase; /* enum tr__pace_phase */
     uint64_t began_ns, began_operations;
     uint64_t rate_solo, rate_all; /* operations per millisecond, as last measured */
     uint64_t hold_ns;
-    bool all_won;
+    _Atomic bool all_won;
 };
 
 struct tr_system {
@@ -865,8 +866,8 @@ static inline int tr__schedule_here(struct tr__worker *worker, struct tr_box *bo
     if (unlikely(atomic_load_explicit(&worker->thief, memory_order_acquire) != 0))
         return tr__schedule_contended(worker, box);
 #endif
-    old = worker->next;
-    worker->next = box;
+    old = tr__get(worker->next);
+    tr__set(worker->next, box);
     if (old != NULL)
         tr__queue_push(worker, old);
     tr__queue_leave(worker);

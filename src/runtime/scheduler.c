@@ -118,6 +118,8 @@ static inline struct tr_box *queue_pop(struct tr__worker *worker)
 
 tr__cold int tr__schedule_slowly(struct tr__worker *worker, struct tr_box *box)
 {
+    if (worker->schedule_slowly & SLOWLY_ENDING)
+        return 0;
     if (worker->schedule_slowly & SLOWLY_SIMULATED) {
         tr__sim_schedule(worker->system->sim, box);
         return 0;
@@ -134,8 +136,8 @@ tr__cold int tr__schedule_contended(struct tr__worker *worker, struct tr_box *bo
     struct tr_box *old;
 
     tr__queue_enter_slow(worker);
-    old = worker->next;
-    worker->next = box;
+    old = tr__get(worker->next);
+    tr__set(worker->next, box);
     if (old != NULL)
         tr__queue_push(worker, old);
     tr__queue_leave(worker);
@@ -145,8 +147,9 @@ tr__cold int tr__schedule_contended(struct tr__worker *worker, struct tr_box *bo
 /* From a turn that has had its share: behind everything. */
 void tr__worker_queue(struct tr__worker *worker, struct tr_box *box)
 {
-    if (unlikely(worker->system->sim != NULL)) {
-        tr__sim_schedule(worker->system->sim, box);
+    if (unlikely(worker->schedule_slowly & (SLOWLY_SIMULATED | SLOWLY_ENDING))) {
+        if (worker->schedule_slowly & SLOWLY_SIMULATED)
+            tr__sim_schedule(worker->system->sim, box);
         return;
     }
     tr__queue_enter(worker);
@@ -177,9 +180,9 @@ static inline struct tr_box *pick(struct tr__worker *worker)
     if (unlikely(tr__get(worker->inject) != NULL))
         drain_inject(worker);
     tr__queue_enter(worker);
-    box = worker->next;
+    box = tr__get(worker->next);
     if (likely(box != NULL)) {
-        worker->next = NULL;
+        tr__set(worker->next, NULL);
         if (unlikely(++worker->slot_uses > SLOT_USES_MAX && worker->run.head != NULL)) {
             tr__queue_push(worker, box);
             box = queue_pop(worker);
@@ -195,7 +198,7 @@ static inline struct tr_box *pick(struct tr__worker *worker)
 
 bool tr__worker_has_work(struct tr__worker *worker)
 {
-    return worker->next != NULL || tr__get(worker->run.length) > 0 ||
+    return tr__get(worker->next) != NULL || tr__get(worker->run.length) > 0 ||
         tr__get(worker->inject) != NULL;
 }
 
@@ -243,10 +246,11 @@ static bool steal(struct tr__worker *worker, struct tr__worker *victim, bool stu
             loot.tail->run_next = box;
         loot.tail = box;
     }
-    if (stuck && victim->next != NULL) {
-        victim->next->run_next = loot.head;
-        loot.head = victim->next;
-        victim->next = NULL;
+    box = tr__get(victim->next);
+    if (stuck && box != NULL) {
+        box->run_next = loot.head;
+        loot.head = box;
+        tr__set(victim->next, NULL);
         taken++;
     }
     tr__set(victim->hint, 0);
@@ -371,7 +375,7 @@ static void pace_begin(struct tr__worker *worker, enum tr__pace_phase phase, boo
     struct tr_system *system = worker->system;
     struct tr__pace *pace = &system->pace;
 
-    pace->phase = phase;
+    tr__set(pace->phase, phase);
     pace->began_ns = now;
     pace->began_operations = operations(system);
     tr__set(pace->until_ns, now + length_ns);
@@ -387,12 +391,12 @@ static void pace_decide(struct tr__worker *worker, uint64_t now)
     struct tr__pace *pace = &worker->system->pace;
     bool all_won = pace->rate_all > pace->rate_solo + pace->rate_solo / 8;
 
-    pace->hold_ns = all_won == pace->all_won ? 2 * pace->hold_ns : PACE_HOLD_NS_MIN;
+    pace->hold_ns = all_won == tr__get(pace->all_won) ? 2 * pace->hold_ns : PACE_HOLD_NS_MIN;
     if (pace->hold_ns < PACE_HOLD_NS_MIN)
         pace->hold_ns = PACE_HOLD_NS_MIN;
     if (pace->hold_ns > PACE_HOLD_NS_MAX)
         pace->hold_ns = PACE_HOLD_NS_MAX;
-    pace->all_won = all_won;
+    tr__set(pace->all_won, all_won);
     pace_begin(worker, PACE_HOLD, !all_won, now, pace->hold_ns);
 }
 
@@ -408,7 +412,7 @@ static tr__cold void pace_step(struct tr__worker *worker, uint64_t now)
     if (now >= tr__get(pace->until_ns)) {
         rate = (operations(system) - pace->began_operations) * 1000000 /
             (now - pace->began_ns + 1);
-        switch (pace->phase) {
+        switch ((enum tr__pace_phase)tr__get(pace->phase)) {
         case PACE_OFF:
             pace_begin(worker, PACE_TRY_SOLO, true, now, PACE_TRY_NS);
             break;
@@ -425,11 +429,12 @@ static tr__cold void pace_step(struct tr__worker *worker, uint64_t now)
             break;
         case PACE_HOLD:
             /* What held has been measured all the while; give the other a chance. */
-            if (pace->all_won)
+            if (tr__get(pace->all_won))
                 pace->rate_all = rate;
             else
                 pace->rate_solo = rate;
-            pace_begin(worker, pace->all_won ? PACE_TRY_SOLO : PACE_TRY_ALL, pace->all_won, now,
+            pace_begin(worker, tr__get(pace->all_won) ? PACE_TRY_SOLO : PACE_TRY_ALL,
+                tr__get(pace->all_won), now,
                 PACE_TRY_NS);
             break;
         }
@@ -443,7 +448,7 @@ static tr__cold void pace_off(struct tr_system *system)
 
     if (atomic_exchange_explicit(&pace->busy, 1, memory_order_acquire) != 0)
         return;
-    pace->phase = PACE_OFF;
+    tr__set(pace->phase, PACE_OFF);
     pace->rate_all = pace->rate_solo = 0;
     tr__set(pace->until_ns, 0);
     tr__set(system->solo, 0);
@@ -459,10 +464,11 @@ static tr__cold void hand_over(struct tr__worker *worker, struct tr__worker *lea
     list = worker->run.head;
     worker->run.head = worker->run.tail = NULL;
     tr__set(worker->run.length, 0);
-    if (worker->next != NULL) {
-        worker->next->run_next = list;
-        list = worker->next;
-        worker->next = NULL;
+    next = tr__get(worker->next);
+    if (next != NULL) {
+        next->run_next = list;
+        list = next;
+        tr__set(worker->next, NULL);
     }
     tr__queue_leave(worker);
     for (; list != NULL; list = next) {
@@ -482,8 +488,8 @@ static struct tr__worker *solo_leader(const struct tr_system *system)
 /* Small messages are to run on all workers now, however little waits. */
 static bool pace_wants_all(const struct tr_system *system)
 {
-    return system->pace.phase == PACE_TRY_ALL ||
-        (system->pace.phase == PACE_HOLD && system->pace.all_won);
+    return tr__get(system->pace.phase) == PACE_TRY_ALL ||
+        (tr__get(system->pace.phase) == PACE_HOLD && tr__get(system->pace.all_won));
 }
 
 /* At a tick: are messages small, and if so, who should run? True if nobody is to be woken. */
@@ -499,7 +505,7 @@ static bool pace_look(struct tr__worker *worker, uint64_t now, uint64_t passed)
     if (!pace_wants_all(system))
         worker->grain_ns_x16 = average(worker->grain_ns_x16, grain);
     if (worker->grain_ns_x16 / 16 >= GRAIN_NS) {
-        if (system->pace.phase != PACE_OFF)
+        if (tr__get(system->pace.phase) != PACE_OFF)
             pace_off(system);
         return false;
     }
@@ -509,9 +515,9 @@ static bool pace_look(struct tr__worker *worker, uint64_t now, uint64_t passed)
         return true;
     }
     if (now >= tr__get(system->pace.until_ns) &&
-        (system->pace.phase != PACE_OFF || tr__get(worker->run.length) > 0))
+        (tr__get(system->pace.phase) != PACE_OFF || tr__get(worker->run.length) > 0))
         pace_step(worker, now);
-    return tr__get(system->solo) != 0 || system->pace.phase == PACE_OFF;
+    return tr__get(system->solo) != 0 || tr__get(system->pace.phase) == PACE_OFF;
 }
 
 /* ---- the clock -------------------------------------------------------------------------------------------------------- */
@@ -542,7 +548,7 @@ tr__noinline bool tr__worker_tick(struct tr__worker *worker)
     if (atomic_load_explicit(&worker->wheel->next_ms, memory_order_relaxed) <= now / 1000000)
         tr__wheel_advance(worker->wheel, now, worker);
     if (worker->is_thread) {
-        uint64_t waiting = tr__get(worker->run.length) + (worker->next != NULL);
+        uint64_t waiting = tr__get(worker->run.length) + (tr__get(worker->next) != NULL);
         uint64_t backlog = waiting * (worker->turn_average_ns_x16 / 16);
         bool alone = system->worker_count > 1 && pace_look(worker, now, passed);
 
@@ -561,6 +567,12 @@ tr__noinline bool tr__worker_tick(struct tr__worker *worker)
     if (system->sample && now - worker->sampled_ns > SAMPLE_NS) {
         worker->sampled_ns = now;
         worker->schedule_slowly = SLOWLY_SAMPLED;
+    }
+    /* Who is busy for ever must not keep the system from ending: what is queued runs once more, then nothing. */
+    if (unlikely(tr__get(system->ending)) && worker->is_thread) {
+        worker->schedule_slowly = SLOWLY_ENDING;
+        worker->time_up = true;
+        return true;
     }
     worker->time_up = now - worker->turn_ns > TURN_NS_MAX;
     return worker->time_up;
@@ -659,7 +671,7 @@ static bool steal_from_long_turns(struct tr__worker *worker, uint64_t now, uint6
             seen_turns[i] = turns;
             *seen_ns = now;
         } else if (now - *seen_ns > LONG_TURN_NS && tr__get(victim->sleeping) == SLEEP_NOT &&
-            (__atomic_load_n(&victim->next, __ATOMIC_RELAXED) != NULL ||
+            (tr__get(victim->next) != NULL ||
                 tr__get(victim->run.length) > 0)) {
             *seen_ns = now;
             if (steal(worker, victim, true))

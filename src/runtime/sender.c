@@ -168,8 +168,10 @@ int tr_sender_wait_closed(tr_sender sender, uint64_t timeout_ns)
     until = timeout_ns == 0 ? UINT64_MAX : now + timeout_ns;
     if (system->driven) {
         while (!(atomic_load_explicit(&box->word, memory_order_acquire) & WORD_GONE)) {
-            if (tr__drive(system, 64) > 0)
+            if (tr__drive(system, 64) > 0 && tr__now(system) < until)
                 continue;
+            if (atomic_load_explicit(&box->word, memory_order_acquire) & WORD_GONE)
+                break;
             if (system->sim != NULL || tr__now(system) >= until)
                 return TR_ETIMEOUT;
             tr__drive_wait(system, until);

@@ -368,7 +368,7 @@ int tr__end_wait(struct tr_system *system, uint64_t until_ns)
 static int join_driven(struct tr_system *system, uint64_t until)
 {
     while (tr__live(system) > 0) {
-        if (tr__drive(system, 64) > 0)
+        if (tr__drive(system, 64) > 0 && tr__now(system) < until)
             continue;
         if (tr__live(system) == 0)
             break;

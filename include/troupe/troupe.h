@@ -5,15 +5,23 @@
 
 #include <troupe/actor.h>
 #include <troupe/ask.h>
+#include <troupe/breaker.h>
+#include <troupe/cache.h>
 #include <troupe/env.h>
 #include <troupe/error.h>
 #include <troupe/event.h>
+#include <troupe/flow.h>
 #include <troupe/inspect.h>
+#include <troupe/pool.h>
+#include <troupe/rate.h>
+#include <troupe/ready.h>
 #include <troupe/registry.h>
 #include <troupe/sender.h>
 #include <troupe/sim.h>
+#include <troupe/single_flight.h>
 #include <troupe/snapshot.h>
 #include <troupe/supervisor.h>
 #include <troupe/system.h>
+#include <troupe/topic.h>
 
 #endif

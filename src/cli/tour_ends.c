@@ -262,10 +262,8 @@ static void run_cycle(void)
 
 const struct tour_step tour_cycle = {
     .title = "A circle of actors that wait for each other",
-    .text = "   ann asks bob and holds: she handles nothing else until the answer is there. To "
-            "answer, bob\n"
-            "   asks ann, and holds. Elsewhere this is where the program stands still. Here "
-            "whoever closes\n"
-            "   the circle is refused at once, and the report names everybody in it.\n",
+    .text = "   ann asks bob and holds: she handles nothing else until the answer is there.\n"
+            "   To answer, bob asks ann, and holds. The two would wait for ever; so whoever\n"
+            "   closes the circle is refused at once, and the report names everybody in it.\n",
     .run = run_cycle,
 };

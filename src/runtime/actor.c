@@ -1153,7 +1153,7 @@ static enum verdict restart(struct tr__worker *worker, struct tr_box *box, enum 
     tr_assert(ext != NULL);
     if (!(tr__get(box->status) & STATUS_CRASHED))
         return VERDICT_GO;
-    ext->restarts++;
+    __atomic_store_n(&ext->restarts, ext->restarts + 1, __ATOMIC_RELAXED);
     ext->why = 0;
     ext->has_hold_at_stop = false;
     tr__add(worker->counters.restarts, 1);
@@ -1595,6 +1595,7 @@ static bool turn_take(struct tr__worker *worker, struct tr_box *box, struct turn
 {
     uint64_t word = turn->word;
 
+    tr__point();
     if (!atomic_compare_exchange_strong_explicit(&box->word, &word,
             (word & ~WORD_ARRIVED) - turn->counted * WORD_COUNT_ONE, memory_order_acq_rel,
             memory_order_acquire))
@@ -1757,9 +1758,10 @@ static inline bool turn_single(struct tr__worker *worker, struct tr_box *box)
     enum tr_next result;
     uint64_t new;
 
-    if (unlikely(cell == NULL || cell->next != NULL || cell->kind > CELL_ASK ||
+    /* The status first: in a drop-oldest box a sender may be taking the very cell away. */
+    if (unlikely((status & ~(uint32_t)(STATUS_POINTER | STATUS_REGISTERED)) != STATUS_LIVE ||
+            cell == NULL || cell->next != NULL || cell->kind > CELL_ASK ||
             (cell->flags & (CELL_SPECIAL | CELL_COUNTED)) != CELL_COUNTED || box->fifo != NULL ||
-            (status & ~(uint32_t)(STATUS_POINTER | STATUS_REGISTERED)) != STATUS_LIVE ||
             worker->step_limited))
         return false;
     ctx->cell = cell;
@@ -1798,11 +1800,11 @@ static inline bool turn_single(struct tr__worker *worker, struct tr_box *box)
 
 void tr__turn(struct tr__worker *worker, struct tr_box *box)
 {
-    worker->ctx.box = box;
+    __atomic_store_n(&worker->ctx.box, box, __ATOMIC_RELAXED); /* for who inspects it */
     worker->ctx.self = self_of(box);
     if (!turn_single(worker, box))
         turn_any(worker, box);
-    worker->ctx.box = NULL;
+    __atomic_store_n(&worker->ctx.box, NULL, __ATOMIC_RELAXED);
 }
 
 /* ---- what handlers ask for ------------------------------------------------------------------------------------ */
@@ -1834,8 +1836,13 @@ const char *tr_self_name(const struct tr_context *ctx)
 
     if (ext == NULL)
         return ctx->box->type->name;
-    if (ext->name == NULL)
-        ext->name = tr__strdup(tr__box_name(ctx->box, name, sizeof name));
+    if (ext->name == NULL) {
+        char *copy = tr__strdup(tr__box_name(ctx->box, name, sizeof name));
+        pthread_mutex_t *lock = tr__box_lock(ctx->box);
+
+        ext->name = copy; /* others read it under the lock */
+        pthread_mutex_unlock(lock);
+    }
     return ext->name != NULL ? ext->name : ctx->box->type->name;
 }
 

@@ -301,10 +301,12 @@ static bool cancel_ref(struct tr_cancel *cancel)
     return false;
 }
 
-/* The caller has a hold, so what ends here and lets go of the token does not free it under the lock. */
+/* The caller has a hold, so what ends here and lets go of the token does not free it. Ends are delivered without the
+ * lock: who answers an ask takes it with other locks held. */
 static void fire(struct tr_cancel *cancel)
 {
     struct tr_cancel *below = NULL, *child;
+    struct tr__ask *ended = NULL, *ask;
 
     pthread_mutex_lock(&cancel->lock);
     if (tr__get(cancel->fired)) {
@@ -313,11 +315,10 @@ static void fire(struct tr_cancel *cancel)
     }
     atomic_store_explicit(&cancel->fired, 1, memory_order_release);
     while (!tr__list_is_empty(&cancel->asks)) {
-        struct tr__ask *ask = tr__container(cancel->asks.next, struct tr__ask, by_cancel);
-
+        ask = tr__container(cancel->asks.next, struct tr__ask, by_cancel);
         tr__list_remove(&ask->by_cancel);
-        ask_end(ask, TR_ECANCELLED, NULL, 0);
-        tr__ask_unref(ask);
+        ask->fire_next = ended;
+        ended = ask;
     }
     for (struct tr__link *link = cancel->children.next; link != &cancel->children;
          link = link->next) {
@@ -328,6 +329,11 @@ static void fire(struct tr_cancel *cancel)
         }
     }
     pthread_mutex_unlock(&cancel->lock);
+    while ((ask = ended) != NULL) {
+        ended = ask->fire_next;
+        ask_end(ask, TR_ECANCELLED, NULL, 0);
+        tr__ask_unref(ask); /* the list's hold */
+    }
     while ((child = below) != NULL) {
         below = child->fire_next;
         fire(child);
@@ -474,6 +480,7 @@ static inline int ask_quickly(struct tr_context *ctx, struct tr_box *to, const v
         }
     } while (unlikely(!tr__try_push(to, &word, cell, WORD_COUNT_ONE)));
     tr__add(worker->counters.sent, 1);
+    tr__point();
     if (!(word & WORD_SCHED))
         tr__schedule_here(worker, to);
     return 0;

@@ -69,6 +69,7 @@ static int arm(struct tr__worker *worker, struct tr_box *box, struct tr__fd_watc
             if (!slot->added)
                 slot->worker = worker->index;
             watch->serial = ++system->fd_serial;
+            slot->events = events;
             event.data.u64 = (uint64_t)watch->serial << 32 | (uint32_t)watch->fd;
             slot->box = box;
             slot->serial = watch->serial;
@@ -78,7 +79,7 @@ static int arm(struct tr__worker *worker, struct tr_box *box, struct tr__fd_watc
                 atomic_store_explicit(
                     &system->workers[slot->worker]->has_fds, 1, memory_order_relaxed);
             } else {
-                rc = errno == EBADF || errno == EPERM ? TR_EINVAL : TR_ELIMIT;
+                rc = errno == ENOSPC || errno == ENOMEM ? TR_ELIMIT : TR_EINVAL;
                 if (!slot->added)
                     slot->box = NULL;
             }
@@ -183,7 +184,7 @@ void tr__fd_ready(struct tr_system *system, int fd, uint32_t serial, unsigned ev
             sizeof events);
         /* Out of memory: it was one-shot, so arm it again and the kernel will repeat it. */
         if (cell == NULL) {
-            struct epoll_event event = { .events = EPOLLIN | EPOLLOUT | EPOLLONESHOT };
+            struct epoll_event event = { .events = slot->events | EPOLLONESHOT };
 
             event.data.u64 = (uint64_t)serial << 32 | (uint32_t)fd;
             epoll_ctl(system->workers[slot->worker]->epoll_fd, EPOLL_CTL_MOD, fd, &event);
@@ -207,11 +208,12 @@ bool tr__fd_take(struct tr_box *box, uint64_t opt, struct tr_event *event)
     event->id = 0;
     if (watch->is_signal) {
         struct signalfd_siginfo info;
+        bool is_there = read(watch->fd, &info, sizeof info) == (ssize_t)sizeof info;
 
         event->kind = TR_EVENT_SIGNAL;
-        if (read(watch->fd, &info, sizeof info) == (ssize_t)sizeof info)
-            event->status = (int)info.ssi_signo;
+        event->status = is_there ? (int)info.ssi_signo : 0;
         arm(tr__self, box, watch, EPOLLIN);
+        return is_there; /* another actor that watches it too may have been faster */
     }
     return true;
 }

@@ -4,6 +4,7 @@
 #include "runtime/runtime.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 const char *tr_doing_text(enum tr_doing doing)
 {
@@ -51,19 +52,24 @@ static enum tr_doing doing_of(const struct tr_box *box)
     return word & WORD_SCHED ? TR_DOING_QUEUED : TR_DOING_IDLE;
 }
 
-static void fill(struct tr_box *box, struct tr_actor_info *info)
+/* False if it is not there any more. */
+static bool fill(struct tr_box *box, struct tr_actor_info *info)
 {
+    uint32_t generation = atomic_load_explicit(&box->generation, memory_order_acquire);
     uint64_t word = atomic_load_explicit(&box->word, memory_order_relaxed);
     const struct tr_box *target = tr__wait_target(tr__get(box->waiting_on));
+    const struct tr_type *type = __atomic_load_n(&box->type, __ATOMIC_RELAXED);
     pthread_mutex_t *lock;
     struct tr__ext *ext;
 
+    if (!(tr__get(box->status) & STATUS_LIVE) || word & WORD_GONE)
+        return false;
     *info = (struct tr_actor_info){
         .id = tr__box_id(box),
-        .type = box->type->name,
+        .type = type->name,
         .senders = tr__get(box->strong),
         .depth = tr__word_count(word),
-        .capacity = box->capacity,
+        .capacity = __atomic_load_n(&box->capacity, __ATOMIC_RELAXED),
         .handled = tr__get(box->handled),
         .dropped = tr__get(box->dropped),
         .asks = tr__get(box->asks),
@@ -74,10 +80,12 @@ static void fill(struct tr_box *box, struct tr_actor_info *info)
     lock = tr__box_lock(box);
     ext = atomic_load_explicit(&box->ext, memory_order_acquire);
     if (ext != NULL) {
-        info->restarts = ext->restarts;
+        info->restarts = __atomic_load_n(&ext->restarts, __ATOMIC_RELAXED);
         info->supervisor = ext->supervisor != NULL ? tr__box_id(ext->supervisor) : 0;
     }
     pthread_mutex_unlock(lock);
+    /* Else some of it is of another actor in the same slot. */
+    return atomic_load_explicit(&box->generation, memory_order_acquire) == generation;
 }
 
 struct visiting {
@@ -90,11 +98,7 @@ static bool visit_box(void *data, struct tr_box *box)
     struct visiting *visiting = data;
     struct tr_actor_info info;
 
-    if (!(tr__get(box->status) & STATUS_LIVE) ||
-        atomic_load_explicit(&box->word, memory_order_relaxed) & WORD_GONE)
-        return true;
-    fill(box, &info);
-    return visiting->visit(visiting->data, &info);
+    return !fill(box, &info) || visiting->visit(visiting->data, &info);
 }
 
 void tr_inspect(struct tr_system *system,
@@ -106,10 +110,11 @@ void tr_inspect(struct tr_system *system,
 int tr_inspect_one(struct tr_system *system, uint64_t id, struct tr_actor_info *ret_info)
 {
     struct tr_box *box = tr__box_by_id(system, id);
+    struct tr_actor_info info;
 
-    if (box == NULL || atomic_load_explicit(&box->word, memory_order_relaxed) & WORD_GONE)
+    if (box == NULL || !fill(box, &info) || info.id != id)
         return TR_ENOENT;
-    fill(box, ret_info);
+    *ret_info = info;
     return 0;
 }
 
@@ -166,7 +171,7 @@ int tr_inspect_show(
     tr_assert_use(tr__self == NULL, "tr_inspect_show is for threads that are not workers");
     if (box == NULL || size == 0)
         return TR_ENOENT;
-    if (box->type->show == NULL)
+    if (__atomic_load_n(&box->type, __ATOMIC_RELAXED)->show == NULL)
         return TR_EUNSUPPORTED;
     show = tr__calloc(sizeof *show);
     if (show == NULL)
@@ -213,19 +218,34 @@ int tr_inspect_show(
 
 /* ---- the tree ---------------------------------------------------------------------------------------------------- */
 
+struct leaf {
+    struct tr_actor_info info;
+    uint64_t order; /* of its start */
+    bool is_supervisor;
+};
+
 struct tree {
-    struct tr_actor_info *infos;
+    struct leaf *leaves;
     size_t count, capacity;
 };
 
-static bool collect(void *data, const struct tr_actor_info *info)
+static bool collect(void *data, struct tr_box *box)
 {
     struct tree *tree = data;
 
     if (tree->count == tree->capacity)
         return false;
-    tree->infos[tree->count++] = *info;
+    tree->leaves[tree->count].order = tr__box_order(box);
+    tree->leaves[tree->count].is_supervisor = tr__get(box->status) & STATUS_SUPERVISOR;
+    tree->count += fill(box, &tree->leaves[tree->count].info);
     return true;
+}
+
+static int earlier_first(const void *a, const void *b)
+{
+    const struct leaf *x = a, *y = b;
+
+    return x->order < y->order ? -1 : x->order > y->order ? 1 : 0;
 }
 
 static void print_under(const struct tree *tree, uint64_t parent, int depth, FILE *out)
@@ -233,7 +253,7 @@ static void print_under(const struct tree *tree, uint64_t parent, int depth, FIL
     if (depth > 32)
         return;
     for (size_t i = 0; i < tree->count; i++) {
-        const struct tr_actor_info *info = &tree->infos[i];
+        const struct tr_actor_info *info = &tree->leaves[i].info;
 
         if (info->supervisor != parent)
             continue;
@@ -242,7 +262,8 @@ static void print_under(const struct tree *tree, uint64_t parent, int depth, FIL
         if (info->restarts > 0)
             fprintf(out, ", %u restart%s", info->restarts, info->restarts == 1 ? "" : "s");
         fputc('\n', out);
-        print_under(tree, info->id, depth + 1, out);
+        if (tree->leaves[i].is_supervisor) /* nobody else has somebody under it */
+            print_under(tree, info->id, depth + 1, out);
     }
 }
 
@@ -250,12 +271,13 @@ void tr_inspect_tree(struct tr_system *system, FILE *out)
 {
     struct tree tree = { .capacity = (size_t)tr__live(system) + 64 };
 
-    tree.infos = tr__alloc(tree.capacity * sizeof *tree.infos);
-    if (tree.infos == NULL)
+    tree.leaves = tr__alloc(tree.capacity * sizeof *tree.leaves);
+    if (tree.leaves == NULL)
         return;
-    tr_inspect(system, collect, &tree);
+    tr__slots_each(system, collect, &tree);
+    qsort(tree.leaves, tree.count, sizeof *tree.leaves, earlier_first);
     print_under(&tree, 0, 0, out);
-    tr__free(tree.infos);
+    tr__free(tree.leaves);
 }
 
 /* ---- sums ---------------------------------------------------------------------------------------------------------- */

@@ -428,6 +428,7 @@ int tr_tell(tr_sender to, const void *message, size_t size)
             return tell_hard(worker, box, cell);
     } while (unlikely(!tr__try_push(box, &word, cell, WORD_COUNT_ONE)));
     tr__add(worker->counters.sent, 1);
+    tr__point();
     if (word & WORD_SCHED)
         return 0;
     return tr__schedule_here(worker, box);

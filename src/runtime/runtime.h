@@ -404,7 +404,7 @@ struct tr__timer {
     uint64_t expires_ms;
     struct tr__wheel *wheel;
     void (*fire)(struct tr__timer *timer, struct tr__worker *worker); /* under the wheel's lock */
-    uint8_t state;
+    _Atomic uint8_t state; /* changed under the lock; its owner may look without */
     uint8_t level, slot;
 };
 
@@ -453,6 +453,7 @@ struct tr__ask {
     struct tr__timer timer;
     struct tr_cancel *cancel; /* held */
     struct tr__link by_cancel; /* under the token's lock */
+    struct tr__ask *fire_next; /* whoever fires the token has it */
     /* a thread's future */
     _Atomic uint32_t ended; /* futex word: 1 when status and value are there */
     _Atomic uint32_t accepted;

@@ -59,6 +59,7 @@ enum {
 
 void tr__spin_lock(struct tr__spin *spin)
 {
+    tr__point();
     for (uint32_t tries = 0;
          atomic_exchange_explicit(&spin->taken, 1, memory_order_acquire) != 0; tries++)
         while (tr__get(spin->taken) != 0)
@@ -71,6 +72,7 @@ void tr__spin_lock(struct tr__spin *spin)
 void tr__spin_unlock(struct tr__spin *spin)
 {
     atomic_store_explicit(&spin->taken, 0, memory_order_release);
+    tr__point();
 }
 
 uint64_t tr__now(const struct tr_system *system)
@@ -691,7 +693,8 @@ static void idle(struct tr__worker *worker, uint64_t *seen_turns)
     tr__snapshot_quiesce(worker);
     if (tr__get(worker->hint) != 0)
         tr__set(worker->hint, 0);
-    tr__set(worker->sleeping, SLEEP_SPINNING);
+    /* Release: what turns read of published values was read before. See snapshot.c. */
+    atomic_store_explicit(&worker->sleeping, SLEEP_SPINNING, memory_order_release);
     worker->polled_ns = now;
     if (tr__get(worker->has_fds))
         tr__worker_poll(worker, 0);
@@ -703,7 +706,8 @@ static void idle(struct tr__worker *worker, uint64_t *seen_turns)
             (mine &&
                 (steal_by_hint(worker) ||
                     steal_from_long_turns(worker, now, seen_turns, &seen_ns)))) {
-            tr__set(worker->sleeping, SLEEP_NOT);
+            /* Sequentially consistent: before any published value is read. See snapshot.c. */
+            atomic_store_explicit(&worker->sleeping, SLEEP_NOT, memory_order_seq_cst);
             worker->tick_ns = worker->now_ns = tr__now(system);
             return;
         }
@@ -717,7 +721,7 @@ static void idle(struct tr__worker *worker, uint64_t *seen_turns)
     atomic_store_explicit(&worker->sleeping, SLEEP_PARKED, memory_order_seq_cst);
     if (atomic_load_explicit(&worker->inject, memory_order_seq_cst) != NULL ||
         tr__worker_has_work(worker) || tr__get(system->ending)) {
-        tr__set(worker->sleeping, SLEEP_NOT);
+        atomic_store_explicit(&worker->sleeping, SLEEP_NOT, memory_order_seq_cst);
         return;
     }
     timeout_ms = tr__worker_timeout_ms(worker, now);

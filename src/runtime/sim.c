@@ -128,6 +128,7 @@ void tr__sim_event(struct tr_sim *sim, uint64_t a, uint64_t b)
 
 void tr__sim_schedule(struct tr_sim *sim, struct tr_box *box)
 {
+    tr__point();
     if (sim->runnable_count == sim->runnable_capacity) {
         uint32_t capacity = sim->runnable_capacity == 0 ? 64 : 2 * sim->runnable_capacity;
         struct tr_box **runnable = tr__realloc(sim->runnable, capacity * sizeof(*runnable));
@@ -141,6 +142,7 @@ void tr__sim_schedule(struct tr_sim *sim, struct tr_box *box)
         tr_assert_use(sim->runnable[i] != box, "an actor is in at most one run queue, once");
     mix(sim, tr__box_id(box));
     sim->runnable[sim->runnable_count++] = box;
+    tr__point();
 }
 
 static bool is_slow(const struct tr_sim *sim, const struct tr_box *box)
@@ -574,10 +576,16 @@ static bool step(struct tr_sim *sim, uint64_t limit_ns)
     return any;
 }
 
-/* What the calls that wait do in a simulation, where only steps make anything happen. */
+/* What the calls that wait do in a simulation, where only steps make anything happen. Ends when the clock has moved,
+ * so that they see their time pass. */
 int tr__sim_drive(struct tr_sim *sim, uint32_t steps_max)
 {
-    return (int)tr_sim_run(sim, steps_max);
+    uint64_t began_ns = sim->now_ns;
+    uint32_t steps = 0;
+
+    while (steps < steps_max && sim->now_ns == began_ns && tr_sim_step(sim))
+        steps++;
+    return (int)steps;
 }
 
 bool tr_sim_step(struct tr_sim *sim)

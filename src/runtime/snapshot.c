@@ -75,7 +75,9 @@ static void note(struct tr_system *system, struct tr__retired *retired)
             atomic_load_explicit(&retired->readers[i].reader->sections, memory_order_seq_cst);
 }
 
-static bool may_go(struct tr_system *system, struct tr__retired *retired)
+/* `here` is the worker this thread is, if it is between two turns. */
+static bool may_go(
+    struct tr_system *system, struct tr__retired *retired, const struct tr__worker *here)
 {
     bool may = true;
 
@@ -84,7 +86,7 @@ static bool may_go(struct tr_system *system, struct tr__retired *retired)
 
         if (retired->turns[i] == UINT64_MAX)
             continue;
-        if (is_outside(system, worker) ||
+        if (worker == here || is_outside(system, worker) ||
             atomic_load_explicit(&worker->turn_count, memory_order_acquire) >=
                 retired->turns[i] + 2)
             retired->turns[i] = UINT64_MAX;
@@ -106,14 +108,14 @@ static bool may_go(struct tr_system *system, struct tr__retired *retired)
 }
 
 /* Under snapshot_lock. Returns those that may go, to be freed without it. */
-static struct tr__retired *collect(struct tr_system *system)
+static struct tr__retired *collect(struct tr_system *system, const struct tr__worker *here)
 {
     struct tr__retired **at = &system->retired, *free_list = NULL;
 
     while (*at != NULL) {
         struct tr__retired *retired = *at;
 
-        if (!may_go(system, retired)) {
+        if (!may_go(system, retired, here)) {
             at = &retired->next;
             continue;
         }
@@ -171,7 +173,7 @@ int tr_snapshot_publish(struct tr_snapshot *snapshot, void *value)
         retired->next = system->retired;
         system->retired = retired;
     }
-    free_list = collect(system);
+    free_list = collect(system, NULL);
     pthread_mutex_unlock(&system->snapshot_lock);
     free_all(free_list);
     return 0;
@@ -179,7 +181,9 @@ int tr_snapshot_publish(struct tr_snapshot *snapshot, void *value)
 
 const void *tr_snapshot_read(const struct tr_snapshot *snapshot)
 {
-    return atomic_load_explicit(&snapshot->value, memory_order_acquire);
+    /* Sequentially consistent with the publisher's swap and with `sleeping`: a worker that was seen asleep after the
+     * swap reads the new value. */
+    return atomic_load_explicit(&snapshot->value, memory_order_seq_cst);
 }
 
 void tr_snapshot_destroy(struct tr_snapshot **snapshot)
@@ -221,7 +225,7 @@ void tr__snapshot_quiesce(struct tr__worker *worker)
         return;
     if (pthread_mutex_trylock(&system->snapshot_lock) != 0)
         return;
-    free_list = collect(system);
+    free_list = collect(system, worker);
     pthread_mutex_unlock(&system->snapshot_lock);
     free_all(free_list);
 }

@@ -44,7 +44,7 @@ static void link_timer(struct tr__wheel *wheel, struct tr__timer *timer)
         expires = wheel->now_ms + (UINT64_C(1) << (6 * WHEEL_LEVELS)) - 1;
     timer->level = level;
     timer->slot = (uint8_t)((expires >> (6 * level)) % WHEEL_SLOTS);
-    timer->state = TIMER_LINKED;
+    tr__set(timer->state, TIMER_LINKED);
     tr__list_add(&wheel->slots[level][timer->slot], &timer->link);
     wheel->occupied[level] |= UINT64_C(1) << timer->slot;
 }
@@ -140,10 +140,10 @@ bool tr__timer_cancel(struct tr__timer *timer)
     if (wheel == NULL)
         return false;
     tr__spin_lock(&wheel->lock);
-    was_linked = timer->state == TIMER_LINKED;
+    was_linked = tr__get(timer->state) == TIMER_LINKED;
     if (was_linked) {
         unlink_timer(wheel, timer);
-        timer->state = TIMER_IDLE;
+        tr__set(timer->state, TIMER_IDLE);
         tr__add(wheel->count, UINT64_MAX);
         if (tr__get(wheel->count) == 0)
             tr__set(wheel->next_ms, UINT64_MAX);
@@ -172,7 +172,7 @@ static void run_slot(struct tr__wheel *wheel, uint32_t level, uint32_t slot,
         tr__list_remove(&timer->link);
         if (timer->expires_ms <= wheel->now_ms) {
             tr__add(wheel->count, UINT64_MAX);
-            timer->state = TIMER_FIRED;
+            tr__set(timer->state, TIMER_FIRED);
             timer->fire(timer, worker);
         } else {
             link_timer(wheel, timer);
@@ -296,14 +296,14 @@ static struct tr__timer_entry *entry_of(struct tr__ext *ext, uint64_t id)
     if (ext == NULL || index >= ext->timer_used)
         return NULL;
     entry = ext->timers[index];
-    if (entry->generation != id >> TIMER_INDEX_BITS || entry->timer.state == TIMER_IDLE)
+    if (entry->generation != id >> TIMER_INDEX_BITS || tr__get(entry->timer.state) == TIMER_IDLE)
         return NULL;
     return entry;
 }
 
 static void entry_free(struct tr__ext *ext, struct tr__timer_entry *entry)
 {
-    entry->timer.state = TIMER_IDLE;
+    tr__set(entry->timer.state, TIMER_IDLE);
     entry->next_free = ext->timer_free;
     ext->timer_free = entry->index;
 }
@@ -378,7 +378,7 @@ void tr__actor_timers_finish(struct tr_box *box, struct tr__ext *ext)
     for (uint32_t i = 0; i < ext->timer_used; i++) {
         struct tr__timer_entry *entry = ext->timers[i];
 
-        if (entry->timer.state != TIMER_IDLE && tr__timer_cancel(&entry->timer)) {
+        if (tr__get(entry->timer.state) != TIMER_IDLE && tr__timer_cancel(&entry->timer)) {
             tr__cell_free(tr__self, entry->cell);
             entry->cell = NULL;
         }

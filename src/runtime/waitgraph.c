@@ -71,8 +71,10 @@ static uint32_t begin(
         ((uint64_t)(uintptr_t)on & EDGE_POINTER);
     uint32_t length;
 
+    tr__point();
     atomic_store_explicit(&box->waiting_on, edge, memory_order_seq_cst);
     *ret_edge = edge;
+    tr__point();
     length = walk(box, edge, edges, false);
     if (length == 0 || walk(box, edge, edges, true) != length)
         return 0;
@@ -109,6 +111,7 @@ void tr__wait_clear(struct tr_box *box, uint8_t hold_sequence)
 {
     uint64_t edge = atomic_load_explicit(&box->waiting_on, memory_order_seq_cst);
 
+    tr__point();
     while (edge & EDGE_POINTER && (uint8_t)(edge >> 48) == hold_sequence)
         if (atomic_compare_exchange_weak_explicit(&box->waiting_on, &edge, edge & ~EDGE_POINTER,
                 memory_order_seq_cst, memory_order_seq_cst))
@@ -128,6 +131,7 @@ int tr__wait_move(struct tr_box *box, uint8_t hold_sequence, struct tr_box *on)
             return 0;
         moved = ((edge >> 56) + 1) << 56 | (edge & (UINT64_C(0xff) << 48)) |
             ((uint64_t)(uintptr_t)on & EDGE_POINTER);
+        tr__point();
     } while (!atomic_compare_exchange_weak_explicit(
         &box->waiting_on, &edge, moved, memory_order_seq_cst, memory_order_seq_cst));
     length = walk(box, moved, edges, false);
@@ -180,6 +184,7 @@ bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on)
     theirs = tr__ext_get_locked(on);
     if (theirs != NULL) {
         waiters_flag(on);
+        tr__point();
         /* Published; is there room by now? Then whoever made it may not have seen the flag. */
         if (!has_room(on)) {
             circle = begin(box, on, 0, edges, &waiter->edge);

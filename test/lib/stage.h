@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <troupe/troupe.h>
@@ -323,6 +324,13 @@ static inline struct tr_sim *sim_create(uint64_t seed)
 static inline void sim_settle(struct tr_sim *sim)
 {
     tr_sim_run_until(sim, tr_sim_now_ns(sim));
+}
+
+/* A few steps, drawn: 0 to most. */
+static inline void sim_stumble(struct tr_sim *sim, uint64_t most)
+{
+    for (uint64_t left = tr_sim_random(sim) % (most + 1); left > 0 && tr_sim_step(sim); left--) {
+    }
 }
 
 static inline void sim_pass(struct tr_sim *sim, uint64_t ns)

@@ -46,12 +46,13 @@ static struct {
     uint8_t fates[LEDGER_MAX];
     uint32_t count;
     uint32_t handled, dead, refused;
+    uint32_t forwarded; /* handled, and sent once more under the same number */
 } ledger;
 
 static inline void ledger_reset(void)
 {
     memset(ledger.fates, 0, ledger.count);
-    ledger.count = ledger.handled = ledger.dead = ledger.refused = 0;
+    ledger.count = ledger.handled = ledger.dead = ledger.refused = ledger.forwarded = 0;
 }
 
 /* Before the send: it may be handled before the send has returned. */
@@ -91,6 +92,26 @@ static inline void ledger_dead(uint32_t id)
     ledger.dead++;
 }
 
+/* Around tr_forward of a message that is noted as handled. */
+static inline void ledger_forward(uint32_t id)
+{
+    CHECK(ledger.fates[id] == FATE_HANDLED);
+    ledger.fates[id] = FATE_SENT;
+    ledger.handled--;
+}
+
+static inline int ledger_forwarded(uint32_t id, int rc)
+{
+    if (rc == 0) {
+        ledger.forwarded++;
+        return rc;
+    }
+    CHECK_MSG(ledger.fates[id] == FATE_SENT, "a forward that fails leaves the message where it is");
+    ledger.fates[id] = FATE_HANDLED;
+    ledger.handled++;
+    return rc;
+}
+
 static inline uint32_t ledger_queued(void)
 {
     return ledger.count - ledger.handled - ledger.dead - ledger.refused;
@@ -118,16 +139,18 @@ static inline void check_conserved(struct scenario *s)
 
     tr_system_stats(s->system, &stats);
     tr_inspect(s->system, sum_up, &sums);
-    CHECK_MSG(stats.sent == ledger.count - ledger.refused,
+    CHECK_MSG(stats.sent == ledger.count - ledger.refused + ledger.forwarded,
         "conservation: the system counts %llu sent, the senders %u", (unsigned long long)stats.sent,
-        ledger.count - ledger.refused);
-    CHECK_MSG(stats.handled == ledger.handled,
+        ledger.count - ledger.refused + ledger.forwarded);
+    CHECK_MSG(stats.handled == ledger.handled + ledger.forwarded,
         "conservation: the system counts %llu handled, the actors %u",
-        (unsigned long long)stats.handled, ledger.handled);
+        (unsigned long long)stats.handled, ledger.handled + ledger.forwarded);
     CHECK_MSG(stats.dead == ledger.dead, "conservation: the system counts %llu dead, its actors %u",
         (unsigned long long)stats.dead, ledger.dead);
     CHECK_MSG(stats.queued == ledger_queued(), "conservation: %llu queued, %u without a fate",
         (unsigned long long)stats.queued, ledger_queued());
+    if (sums.depth > stats.queued)
+        tr_system_holders(s->system, stderr);
     CHECK_MSG(sums.depth <= stats.queued, "depths: boxes count %llu messages, only %llu are queued",
         (unsigned long long)sums.depth, (unsigned long long)stats.queued);
     CHECK_MSG(sums.live == stats.live, "live: %llu actors are found, %llu are counted",
@@ -136,13 +159,16 @@ static inline void check_conserved(struct scenario *s)
 
 /* ---- running ------------------------------------------------------------------------------------------------------ */
 
-enum { CHECK_EVERY = 64, STEPS_MAX = 400000 };
+enum { CHECK_EVERY = 16, STEPS_MAX = 400000 };
 
 static inline void scenario_begin(struct scenario *s, uint64_t seed, const struct tr_sim_options *options)
 {
     struct tr_sim_options o = options != NULL ? *options : (struct tr_sim_options){ 0 };
 
     o.seed = seed;
+    /* Turns of one message each, of a few, or of many. */
+    if (o.turn_messages_max == 0)
+        o.turn_messages_max = (uint32_t[]){ 1, 8, 8, 100 }[(seed * UINT64_C(0x9e3779b97f4a7c15)) >> 62];
     if (getenv("TROUPE_VERBOSE") != NULL)
         o.verbose = true;
     ledger_reset();
@@ -188,12 +214,52 @@ static inline void scenario_rest(struct scenario *s)
         (unsigned long long)stats.timers);
 }
 
+/* What all seeds together have met: a storm in which nothing breaks proves nothing. */
+static struct {
+    uint64_t seeds, steps, virtual_ms;
+    struct tr_system_stats stats;
+    uint64_t dead[TR_DEAD_REASONS];
+} covered;
+
 static inline uint64_t scenario_end(struct scenario *s)
 {
     uint64_t trace = tr_sim_trace(s->sim);
+    struct tr_system_stats stats;
 
+    tr_system_stats(s->system, &stats);
+    covered.seeds++;
+    covered.steps += s->steps;
+    covered.virtual_ms += tr_sim_now_ns(s->sim) / MS;
+    covered.stats.sent += stats.sent;
+    covered.stats.turns += stats.turns;
+    covered.stats.crashes += stats.crashes;
+    covered.stats.restarts += stats.restarts;
+    covered.stats.parks += stats.parks;
+    covered.stats.overshoots += stats.overshoots;
+    covered.stats.deadlocks += stats.deadlocks;
+    covered.stats.replies_late += stats.replies_late;
+    for (uint32_t i = 0; i < TR_DEAD_REASONS; i++)
+        covered.dead[i] += tr_dead_count(s->system, (enum tr_dead_reason)i);
     tr_sim_destroy(&s->sim);
     return trace;
+}
+
+#define CHECK_COVERED(what, least)                                                                 \
+    CHECK_MSG(covered.seeds < 100 || (what) >= (least), "coverage: %s was met %llu times in %llu seeds", \
+        #what, (unsigned long long)(what), (unsigned long long)covered.seeds)
+
+static inline void scenario_report(void)
+{
+    printf("%llu seeds, %llu turns, %llu messages, %llu virtual s; %llu crashes, %llu restarts, %llu parks, "
+           "%llu overshoots, %llu deadlocks refused, %llu late answers; dead:",
+        (unsigned long long)covered.seeds, (unsigned long long)covered.stats.turns,
+        (unsigned long long)covered.stats.sent, (unsigned long long)covered.virtual_ms / 1000,
+        (unsigned long long)covered.stats.crashes, (unsigned long long)covered.stats.restarts,
+        (unsigned long long)covered.stats.parks, (unsigned long long)covered.stats.overshoots,
+        (unsigned long long)covered.stats.deadlocks, (unsigned long long)covered.stats.replies_late);
+    for (uint32_t i = 0; i < TR_DEAD_REASONS; i++)
+        printf(" %llu %s%s", (unsigned long long)covered.dead[i], tr_dead_text((enum tr_dead_reason)i),
+            i + 1 < TR_DEAD_REASONS ? "," : "\n");
 }
 
 /* Two runs of a seed. In between, memory is moved around, so that addresses differ. */

@@ -61,6 +61,8 @@ static struct {
     uint32_t asked, answered;
 } now;
 
+static uint32_t gave_up; /* over all seeds */
+
 static void drop_message(void *message)
 {
     ledger_dead(((struct message *)message)->id);
@@ -321,6 +323,7 @@ static enum tr_next watcher_event(void *state, struct tr_context *ctx, const str
         now.root_ended = true;
         now.root_ended_ns = tr_now_ns(ctx);
         now.root_gave_up = event->status == TR_WHY_FAILED;
+        gave_up += now.root_gave_up;
         return TR_GO;
     }
     CHECK_MSG(now.records[event->tag].noticed == 0, "notices: two for leaf %u", event->tag);
@@ -335,6 +338,12 @@ static const struct tr_type watcher_type = {
     .start = watcher_start,
     .handle = watcher_handle,
     .event = watcher_event,
+};
+
+static const struct tr_type idle_type = {
+    .name = "idle",
+    .message_size = sizeof(struct message),
+    .handle = watcher_handle,
 };
 
 /* ---- building --------------------------------------------------------------------------------------------------------- */
@@ -385,7 +394,7 @@ static uint32_t draw_table(struct scenario *s, uint32_t depth)
         now.leaves++;
     }
     if (table->child_count == 0) { /* no leaf was left: there must be a child */
-        now.rows[index][0] = (struct tr_child){ .type = &watcher_type, .name = "extra" };
+        now.rows[index][0] = (struct tr_child){ .type = &idle_type, .name = "idle" };
         table->child_count = 1;
     }
     return index;
@@ -467,6 +476,8 @@ static uint64_t run(uint64_t seed)
     tr_sender_drop(&now.root);
     CHECK_MSG(scenario_run(s, STEPS_MAX), "liveness: still busy after %d steps", STEPS_MAX);
     for (uint32_t i = 0; i < now.leaves; i++) {
+        if (now.records[i].alive)
+            tr_system_holders(s->system, stderr);
         tr_sender_drop(&now.senders[i]);
         CHECK_MSG(!now.records[i].alive, "the tree has ended, leaf %u has not", i);
     }
@@ -485,6 +496,11 @@ TEST_LONG(supervisor, keeps_messages_order_and_limits_in_a_storm, 120)
 {
     for (uint64_t seed; check_each_seed(&seed, 400);)
         run(seed);
+    scenario_report();
+    printf("%u times the root gave up\n", gave_up);
+    CHECK_COVERED(covered.stats.crashes, 1000);
+    CHECK_COVERED(covered.stats.restarts, 1000);
+    CHECK_COVERED(gave_up, 20);
 }
 
 TEST_LONG(supervisor, equal_seeds_give_equal_traces, 60)

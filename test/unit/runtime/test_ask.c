@@ -220,7 +220,6 @@ TEST(ask, of_a_thread_ends_with_timeout_at_its_deadline)
 
     tr_sim_run_until(sim, tr_sim_now_ns(sim) + ms(19));
     CHECK(!tr_future_is_ended(future));
-    CHECK_EQ_INT(tr_future_wait(future, NULL, 0, NULL, 0), TR_EAGAIN);
     tr_sim_run_until(sim, tr_sim_now_ns(sim) + ms(1));
     CHECK(tr_future_is_ended(future));
     CHECK_EQ_INT(puppet_end(&future, NULL), TR_ETIMEOUT);
@@ -490,19 +489,23 @@ TEST(future, wait_any_finds_the_one_that_ended)
     }
 }
 
-TEST(future, of_a_simulation_is_not_waited_for_because_only_its_owner_steps_it)
+TEST(future, of_a_simulation_steps_it_until_nothing_is_left)
 {
     struct tr_sim *sim = simulation(check_seed());
     tr_sender sender = puppet_spawn(tr_sim_system(sim), NULL, NULL);
-    struct tr_future *future = puppet_future(sender, puppet_echo, 1, 0);
-    size_t index;
+    struct tr_future *taken = puppet_future(sender, puppet_take, 1, 0);
+    struct tr_future *futures[2];
+    size_t index = 99;
 
-    CHECK_EQ_INT(tr_future_wait(future, NULL, 0, NULL, 0), TR_EAGAIN);
-    CHECK_EQ_INT(tr_future_wait_all(&future, 1, 0), TR_EAGAIN);
-    CHECK_EQ_INT(tr_future_wait_any(&future, 1, &index, 0), TR_EAGAIN);
-    tr_sim_run(sim, 0);
-    CHECK_EQ_INT(tr_future_wait_any(&future, 1, &index, 0), 0);
-    CHECK_EQ_INT(puppet_end(&future, NULL), 0);
+    CHECK_EQ_INT(tr_future_wait(taken, NULL, 0, NULL, 0), TR_EAGAIN);
+    CHECK_EQ_INT(tr_future_wait_all(&taken, 1, 0), TR_EAGAIN);
+    CHECK_EQ_INT(tr_future_wait_any(&taken, 1, &index, 0), TR_EAGAIN);
+    futures[0] = taken;
+    futures[1] = puppet_future(sender, puppet_echo, 1, 0);
+    CHECK_EQ_INT(tr_future_wait_any(futures, 2, &index, 0), 0);
+    CHECK_EQ_INT(index, 1);
+    CHECK_EQ_INT(puppet_end(&futures[1], NULL), 0);
+    tr_future_drop(&taken);
     tr_sender_drop(&sender);
     finish_simulation(&sim);
 }
@@ -1047,6 +1050,14 @@ TEST(taken_reply, is_answered_for_and_stale_when_its_actor_restarts)
     }
 }
 
+static enum tr_next ask_to_take(
+    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+{
+    self->asked = (struct puppet_message){ .run = puppet_take };
+    self->ask.tag = (uint32_t)m->number;
+    return puppet_ask(self, ctx, m);
+}
+
 TEST(reply, to_a_life_before_the_restart_is_not_delivered)
 {
     struct tr_system *system = system_driven(NULL);
@@ -1055,20 +1066,22 @@ TEST(reply, to_a_life_before_the_restart_is_not_delivered)
     tr_sender sender = supervised(system, &notes, TR_TRANSIENT, &supervisor);
 
     puppet_introduce(sender, peer);
+    CHECK_EQ_INT(puppet_tell(sender, ask_to_take, 1), 0);
     settle(system);
-    CHECK_EQ_INT(puppet_tell(sender, puppet_ask, 0), 0); /* the peer notes nothing: asked is zeroed */
-    settle(system);
-    notes.event_count = 0;
-    CHECK_EQ_INT(tr_tell(sender,
-                     &(struct puppet_message){
-                         .run = puppet_meet, .to = tr_sender_clone(peer, "peer") },
-                     sizeof(struct puppet_message)),
-        0);
+    CHECK_EQ_INT(notes.rc, 0);
     CHECK_EQ_INT(puppet_tell(sender, puppet_fail, 0), 0);
     settle(system);
     CHECK_EQ_U64(stats_of(system).restarts, 1);
+    CHECK_EQ_INT(puppet_tell(peer, puppet_answer, 1), 0);
+    settle(system);
     CHECK_EQ_INT(notes.event_count, 0);
-    CHECK_EQ_INT(puppet_tell(sender, puppet_drop_peer, 0), 0);
+    CHECK_EQ_U64(stats_of(system).replies_late, 1);
+    CHECK_EQ_INT(puppet_tell(sender, ask_to_take, 2), 0); /* the new life's own is */
+    settle(system);
+    CHECK_EQ_INT(puppet_tell(peer, puppet_answer, 1), 0);
+    settle(system);
+    CHECK_EQ_INT(notes.event_count, 1);
+    check_reply(&notes, 0, 2, 0);
     tr_sender_drop(&peer);
     tr_sender_drop(&sender);
     tr_sender_drop(&supervisor);
@@ -1463,7 +1476,6 @@ static enum tr_next send_every_way(
     struct tr_future *future;
     struct tr_slot slot;
 
-    (void)m;
     CHECK_EQ_INT(tr_tell(self->peer, &nested, sizeof nested), 0);
     CHECK_EQ_INT(tr_try_tell(self->peer, &nested, sizeof nested), 0);
     CHECK_EQ_INT(tr_tell_with(self->peer, &nested, sizeof nested,
@@ -1484,6 +1496,7 @@ static enum tr_next send_every_way(
     CHECK_EQ_INT(tr_slot_commit(&slot), 0);
     CHECK_EQ_INT(tr_ask_future(self->peer, &nested, sizeof nested, 0, &future), 0);
     self->data = future;
+    m->run = note_deadline;
     CHECK_EQ_INT(tr_forward(ctx, self->peer), 0);
     return TR_GO;
 }
@@ -1507,7 +1520,6 @@ TEST(deadline, of_a_nested_message_is_never_later)
     uint64_t now = tr_sim_now_ns(sim), deadline = now + ms(10), sooner = now + ms(2);
 
     puppet_introduce(sender, peer);
-    /* Forwarded at the end, so it must say something at the peer too. */
     CHECK_EQ_INT(tr_ask_future(sender, &(struct puppet_message){ .run = send_every_way },
                      sizeof(struct puppet_message), ms(10), &future),
         0);
@@ -1515,10 +1527,8 @@ TEST(deadline, of_a_nested_message_is_never_later)
     tr_sender_drop(&peer);
     tr_sender_drop(&sender);
     tr_sim_run(sim, 0);
-    CHECK_EQ_INT(notes.count >= 9, true);
-    notes.count = 9; /* the forwarded one tells the peer's own peer: nobody */
     CHECK_NOTES(&notes, deadline, deadline, deadline, sooner, deadline, deadline, sooner, deadline,
-        deadline);
+        deadline, deadline);
     tr_future_drop(&future);
     finish_simulation(&sim);
 }
@@ -1623,14 +1633,16 @@ TEST(deadline, that_passes_during_the_work_is_seen_at_a_checkpoint_and_by_the_ne
     struct tr_system *system = system_of_workers(2);
     struct notes notes = { 0 };
     struct tr_done *done;
+    int status;
     tr_sender peer = puppet_spawn(system, NULL, NULL);
     tr_sender sender = puppet_spawn_with(system, (struct puppet){ .notes = &notes },
         &(struct tr_spawn_options){ .ret_done = &done });
 
     puppet_introduce(sender, peer);
-    CHECK_EQ_INT(tr_ask_wait(sender, &(struct puppet_message){ .run = work_until_cancelled },
-                     sizeof(struct puppet_message), NULL, 0, ms(50)),
-        TR_ETIMEOUT);
+    status = tr_ask_wait(sender, &(struct puppet_message){ .run = work_until_cancelled },
+        sizeof(struct puppet_message), NULL, 0, ms(50));
+    /* The handler may see the time before the asker's timer does, and drop the ask. */
+    CHECK(status == TR_ETIMEOUT || status == TR_EDROPPED);
     tr_sender_drop(&sender);
     tr_sender_drop(&peer);
     CHECK_EQ_INT(tr_done_wait(&done, NULL, NULL, 0), 0);

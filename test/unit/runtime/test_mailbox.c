@@ -218,8 +218,8 @@ TEST(message, of_a_wrong_size_is_refused_by_a_box_of_large_ones)
 
 static void tell_mixed(tr_sender sender)
 {
-    CHECK_EQ_INT(puppet_tell_lane(sender, NULL, 31, TR_BACKGROUND), 0);
     CHECK_EQ_INT(puppet_tell_lane(sender, NULL, 21, TR_INTERACTIVE), 0);
+    CHECK_EQ_INT(puppet_tell_lane(sender, NULL, 31, TR_BACKGROUND), 0);
     CHECK_EQ_INT(puppet_tell_lane(sender, NULL, 22, TR_INTERACTIVE), 0);
     CHECK_EQ_INT(puppet_tell_lane(sender, NULL, 11, TR_CONTROL), 0);
     CHECK_EQ_INT(puppet_tell_lane(sender, NULL, 32, TR_BACKGROUND), 0);

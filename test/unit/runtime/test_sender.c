@@ -194,16 +194,39 @@ TEST(weak_sender, is_closed_when_the_last_strong_one_is_gone_although_the_box_is
     tr_box_destroy(&box);
 }
 
+static enum tr_next spawn_here(
+    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+{
+    *(tr_sender *)m->data = puppet_spawn(tr_system_of(ctx), self->notes, NULL);
+    return TR_GO;
+}
+
+/* Spawned by a handler: it takes the place that was left last. */
+static tr_sender spawn_inside(struct tr_system *system, struct notes *notes)
+{
+    tr_sender maker = puppet_spawn(system, notes, "maker"), made = { 0 };
+
+    CHECK_EQ_INT(tr_tell(maker, &(struct puppet_message){ .run = spawn_here, .data = &made },
+                     sizeof(struct puppet_message)),
+        0);
+    settle(system);
+    CHECK(made.box != NULL);
+    CHECK_EQ_INT(puppet_tell(maker, puppet_nothing, 0), 0);
+    tr_sender_drop(&maker);
+    return made;
+}
+
 TEST(weak_sender, does_not_reach_the_next_actor_in_the_same_place)
 {
     struct tr_system *system = system_driven(NULL);
     struct notes notes = { 0 };
-    tr_sender old = puppet_spawn(system, NULL, "old"), new, upgraded;
+    tr_sender old = spawn_inside(system, NULL), new, upgraded;
     tr_weak weak = tr_sender_weaken(old);
 
+    settle(system); /* the maker has ended */
     tr_sender_drop(&old);
     settle(system);
-    new = puppet_spawn(system, &notes, "new");
+    new = spawn_inside(system, &notes);
     CHECK(new.box == weak.box); /* or the test shows nothing */
     CHECK_EQ_INT(tr_weak_upgrade(weak, "test", &upgraded), TR_ECLOSED);
     CHECK_EQ_INT(tr_stop(weak), TR_ECLOSED);
@@ -555,16 +578,17 @@ TEST(park, room_is_given_although_stashed_messages_keep_the_box_more_than_half_f
     finish_system(&system);
 }
 
-TEST(park, cancelled_reservation_wakes_the_parked)
+TEST(park, room_is_given_although_reserved_places_keep_the_box_more_than_half_full)
 {
     struct tr_system *system = system_driven(NULL);
     struct notes notes = { 0 };
     struct tr_box *box;
-    struct tr_slot slot;
-    tr_sender full = waiting_box(system, &(struct tr_box_options){ .capacity = 2 }, &box);
+    struct tr_slot slots[3];
+    tr_sender full = waiting_box(system, &(struct tr_box_options){ .capacity = 4 }, &box);
     tr_sender sender = puppet_spawn(system, &notes, "sender");
 
-    CHECK_EQ_INT(tr_reserve(full, sizeof(struct puppet_message), &slot), 0);
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ_INT(tr_reserve(full, sizeof(struct puppet_message), &slots[i]), 0);
     puppet_introduce(sender, full);
     CHECK_EQ_INT(puppet_tell(sender, send_some, 2), 0); /* one fits, one is over */
     CHECK_EQ_INT(puppet_tell(sender, NULL, 50), 0);
@@ -574,7 +598,34 @@ TEST(park, cancelled_reservation_wakes_the_parked)
     CHECK_EQ_INT(tr_box_spawn(&box, &(struct puppet){ .notes = &notes }, NULL), 0);
     settle(system);
     CHECK_NOTES(&notes, 2, 100, 101, 50);
-    tr_slot_cancel(&slot);
+    for (int i = 0; i < 3; i++)
+        tr_slot_cancel(&slots[i]);
+    tr_sender_drop(&sender);
+    tr_sender_drop(&full);
+    finish_system(&system);
+}
+
+TEST(park, cancelled_reservation_wakes_the_parked)
+{
+    struct tr_system *system = system_driven(NULL);
+    struct notes notes = { 0 };
+    struct tr_slot slots[2];
+    tr_sender full = puppet_spawn_with(system, (struct puppet){ .notes = &notes },
+        &(struct tr_spawn_options){ .box.capacity = 2 });
+    tr_sender sender = puppet_spawn(system, &notes, "sender");
+
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ_INT(tr_reserve(full, sizeof(struct puppet_message), &slots[i]), 0);
+    puppet_introduce(sender, full);
+    CHECK_EQ_INT(puppet_tell(sender, send_some, 1), 0); /* over the capacity */
+    CHECK_EQ_INT(puppet_tell(sender, NULL, 50), 0);
+    settle(system);
+    CHECK_EQ_U64(stats_of(system).parks, 1);
+    CHECK_NOTES(&notes, 1, 100); /* its message was handled, but no place is free for another */
+    tr_slot_cancel(&slots[0]);
+    settle(system);
+    CHECK_NOTES(&notes, 1, 100, 50);
+    tr_slot_cancel(&slots[1]);
     tr_sender_drop(&sender);
     tr_sender_drop(&full);
     finish_system(&system);
@@ -731,7 +782,7 @@ TEST(tell_wait, gives_up_after_its_time)
     finish_system(&system);
 }
 
-TEST(tell_wait, of_a_simulation_gives_up_because_only_its_owner_steps_it)
+TEST(tell_wait, of_a_simulation_gives_up_when_nothing_is_left_to_step)
 {
     struct tr_sim *sim = simulation(check_seed());
     struct tr_box *box;
@@ -833,7 +884,9 @@ TEST(wait_closed, returns_when_the_actor_has_ended)
         CHECK_EQ_INT(pthread_create(&threads[i], NULL, wait_closed, &blocked[i]), 0);
     }
     for (int i = 0; i < 100; i++) /* being woken for other reasons does not end the wait */
-        CHECK_EQ_INT(tell_wait(sender, 0, 0) == TR_ECLOSED, false);
+        CHECK_EQ_INT(tr_tell_wait(sender, &(struct puppet_message){ .run = puppet_nothing },
+                         sizeof(struct puppet_message), 0),
+            0);
     CHECK_EQ_INT(tr_stop(tr_sender_weaken(sender)), 0);
     for (int i = 0; i < 3; i++) {
         pthread_join(threads[i], NULL);

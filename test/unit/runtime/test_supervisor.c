@@ -724,10 +724,12 @@ TEST(supervisor, asks_a_crashed_child_had_taken_are_answered)
     trio_init(&trio, 1, TR_ONE_FOR_ALL);
     trio_start(&trio);
     future = ask(trio.senders[1], act_take, 0);
+    sim_settle(trio.sim);
     fail(&trio, 1);
     CHECK_EQ_INT(answer(&future, NULL), TR_ECRASHED);
     /* The same for one that did not fail but was restarted with its group. */
     future = ask(trio.senders[2], act_take, 0);
+    sim_settle(trio.sim);
     fail(&trio, 1);
     CHECK_EQ_INT(answer(&future, NULL), TR_EDROPPED);
     trio_finish(&trio);
@@ -1090,7 +1092,7 @@ TEST(supervisor, a_supervisor_told_to_stop_while_a_group_rests_ends_everybody)
         trio.children[1].backoff_ns_min = 100 * MS;
         trio_start(&trio);
         tell(trio.senders[1], act_fail, 0);
-        tr_sim_run(trio.sim, tr_sim_random(trio.sim) % 12);
+        sim_stumble(trio.sim, 11);
         tr_sender_drop(&trio.root);
         sim_settle(trio.sim);
         CHECK(strstr(trio.journal.text, "a ends") != NULL);
@@ -1352,7 +1354,7 @@ TEST_LONG(supervisor, a_storm_of_failures_leaves_every_child_up_and_every_ask_an
             CHECK_EQ_INT(tr_ask_future(senders[tr_sim_random(sim) % STORM_CHILDREN], &what,
                              sizeof what, 0, &futures[i]),
                 0);
-            tr_sim_run(sim, tr_sim_random(sim) % 8);
+            sim_stumble(sim, 7);
         }
         for (int i = 0; i < 64; i++) {
             int status = tr_future_wait(futures[i], NULL, 0, NULL, 0);

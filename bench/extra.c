@@ -123,7 +123,7 @@ static const struct tr_type ticker_type = { .name = "ticker",
 static void idlecpu(struct tr_system *system)
 {
     const char *text = getenv("SECONDS_IDLE");
-    long seconds = text != NULL ? atol(text) : 30;
+    long seconds = text != NULL ? strtol(text, NULL, 10) : 30;
     tr_sender *all = malloc(PARKED * sizeof *all), ticker;
     double before;
 

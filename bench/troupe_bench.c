@@ -573,7 +573,7 @@ int main(int argc, char **argv)
     const char *name = argc > 1 ? argv[1] : "";
     const char *workers = getenv("WORKERS");
     struct tr_system_options options = { .workers =
-                                             (uint32_t)(workers != NULL ? atol(workers) : 2),
+                                             (uint32_t)(workers != NULL ? strtol(workers, NULL, 10) : 2),
         .no_sample = getenv("NO_SAMPLE") != NULL };
     const char *plain = name;
 

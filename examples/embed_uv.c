@@ -46,7 +46,7 @@ static void adder_stop(void *state, struct tr_context *ctx, enum tr_why why)
     const struct adder *self = state;
 
     (void)ctx;
-    printf("actor: ends with %d: %s\n", self->total, tr_why_text((int)why));
+    printf("actor: ends with %d: %s\n", self->total, tr_why_text(why));
 }
 
 static const struct tr_type adder_type = {

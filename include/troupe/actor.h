@@ -30,7 +30,7 @@ enum tr_why {
     TR_WHY_PASSIVATED,  /* idle, by its registry */
     TR_WHY_LINKED,      /* an actor it was linked to failed */
 };
-TR_API const char *tr_why_text(int why);
+TR_API const char *tr_why_text(enum tr_why why);
 
 /* What kind of actor. One const table per type; every function but handle may be NULL. */
 struct tr_type {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* inspect.h: what actors are doing. Per actor only counters; reading them never walks a queue and takes
- * no lock the hot path takes, so figures of a running system are each right but not of one instant. */
+/* inspect.h: what actors are doing. Per actor only counters; reading them never walks a queue and takes no lock that
+ * an ordinary send or turn takes, so figures of a running system are each right but not of one instant. */
 #ifndef TROUPE_INSPECT_H
 #define TROUPE_INSPECT_H
 

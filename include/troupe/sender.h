@@ -13,6 +13,11 @@
 
 #include <troupe/error.h>
 
+/* Durations are in nanoseconds everywhere. */
+#define TR_MICROSECONDS(n) ((uint64_t)(n) * UINT64_C(1000))
+#define TR_MILLISECONDS(n) ((uint64_t)(n) * UINT64_C(1000000))
+#define TR_SECONDS(n) ((uint64_t)(n) * UINT64_C(1000000000))
+
 struct tr_box;
 struct tr__hold;
 
@@ -66,7 +71,7 @@ TR_API int tr_try_tell_with(
     tr_sender to, const void *message, size_t size, const struct tr_send_options *options);
 
 /* The same from a thread that is not a worker: blocks until there is room, the actor ends
- * (TR_ECLOSED) or `timeout_ns` has passed (TR_ETIMEOUT; 0 waits forever). Asserts outside handlers. */
+ * (TR_ECLOSED) or `timeout_ns` has passed (TR_ETIMEOUT; 0 waits forever). A named assert in a handler. */
 TR_API int tr_tell_wait(tr_sender to, const void *message, size_t size, uint64_t timeout_ns);
 
 /* A reserved place in a box. Fill `message` in place, then commit it (cannot fail for want of room) or

@@ -51,7 +51,8 @@ static inline tr_single_flight_sender tr_single_flight_of(tr_sender raw)
     return (tr_single_flight_sender){ raw };
 }
 
-static inline tr_single_flight_sender tr_single_flight_clone(tr_single_flight_sender sender, const char *owner)
+static inline tr_single_flight_sender tr_single_flight_clone(
+    tr_single_flight_sender sender, const char *owner)
 {
     return (tr_single_flight_sender){ tr_sender_clone(sender.raw, owner) };
 }
@@ -78,8 +79,9 @@ TR_API int tr_single_flight_future(tr_single_flight_sender flight, const void *k
 TR_API int tr_single_flight_wait(tr_single_flight_sender flight, const void *key, size_t key_size,
     void *value, size_t value_size, size_t *ret_size, uint64_t timeout_ns);
 
-/* From the moment this is handled, no value computed from before it is served. It overtakes what is
- * queued and never meets a full box. As an ask it is answered with 0 when it is done. */
+/* What the key's value is computed from has changed. Whoever asks after this returned is served
+ * nothing that was computed from before it; and from when it is handled, nobody is. It overtakes
+ * what is queued and never meets a full box. As an ask it is answered with 0 when it is done. */
 TR_API int tr_single_flight_invalidate(
     tr_single_flight_sender flight, const void *key, size_t key_size);
 TR_API int tr_single_flight_invalidate_ask(struct tr_context *ctx, tr_single_flight_sender flight,

@@ -47,8 +47,9 @@ struct tr_supervisor {
 };
 
 /* Start the table. The tables, their names, states and types must outlive the system. The sender is the
- * supervisor's: dropping it stops the children in reverse order. If a start fails, those started are
- * stopped again and the error is returned. Without a parent an escalation stops the tree and is logged. */
+ * supervisor's: dropping it stops the children in reverse order. Children start one after the other on the workers,
+ * after this has returned; a start that fails is a crash like any other. Errors: TR_EINVAL, TR_ENOMEM; then nothing
+ * was started. Without a parent an escalation stops the tree and is logged. */
 TR_API int tr_supervise(struct tr_system *system, const struct tr_supervisor *table,
     const char *owner, tr_sender *ret_sender);
 

@@ -127,9 +127,8 @@ static void walk(bool step_by_step)
         steps[i]->run();
         printf("\n");
     }
-    printf(
-        "Next: docs/guide/README.md is the same in twelve short pages, with programs to compile;\n"
-        "examples/tinychat is a chat server in one file; include/troupe/ has every function.\n");
+    printf("Next: docs/guide/README.md has it all in short pages, with programs to compile;\n"
+           "examples/tinychat is a chat server in one file; include/troupe/ has every function.\n");
 }
 
 static int run(const struct cli_command *command, int argc, char **argv)

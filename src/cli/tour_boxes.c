@@ -30,10 +30,10 @@ static void run_data(void)
 
 const struct tour_step tour_data = {
     .title = "An actor is its data",
-    .text =
-        "   A plain struct, and a function that handles one message. Here it hands out numbers.\n"
-        "   Three asks are queued, the sender is dropped, and the actor runs on this thread until\n"
-        "   nothing is left. No thread, no mock: this is also what a unit test looks like.\n",
+    .text = "   A plain struct, and a function that handles one message. Here it hands out\n"
+            "   numbers. Three asks are queued, the sender is dropped, and the actor runs\n"
+            "   on this thread until nothing is left. No thread, no mock: this is also what\n"
+            "   a unit test looks like.\n",
     .run = run_data,
 };
 
@@ -58,7 +58,7 @@ static void run_workers(void)
     }
     ids_drop(&sender);
     tour_must(tr_done_wait(&done, &ids, &why, 0));
-    tour_print("sender dropped; it ended (%s) and gave back { .next = %u }", tr_why_text((int)why),
+    tour_print("sender dropped; it ended (%s) and gave back { .next = %u }", tr_why_text(why),
         ids.next);
     tour_must(tr_system_join(system, 0));
     tr_system_destroy(&system);
@@ -66,10 +66,9 @@ static void run_workers(void)
 
 const struct tour_step tour_workers = {
     .title = "The same actor on worker threads",
-    .text =
-        "   Spawning moves the struct into the system. Ask, and every ask ends: with a value or\n"
-        "   with exactly one error. When the last sender is dropped the box is drained, the actor\n"
-        "   ends, and its data can be taken back.\n",
+    .text = "   Spawning moves the struct into the system. Ask, and every ask ends: with a\n"
+            "   value or with exactly one error. When the last sender is dropped the box is\n"
+            "   drained, the actor ends, and its data can be taken back.\n",
     .run = run_workers,
 };
 
@@ -169,10 +168,8 @@ static void run_bounded(void)
 
 const struct tour_step tour_bounded = {
     .title = "Boxes are bounded",
-    .text =
-        "   A source that never pauses, and a sink whose box holds 8. A full box takes up to "
-        "twice\n"
-        "   its capacity from handlers that are under way; then the sending actor is parked until\n"
-        "   there is room. An actor is parked, never a thread.\n",
+    .text = "   A source that never pauses, and a sink whose box holds 8. A full box takes\n"
+            "   up to twice its capacity from handlers that are under way; then the sending\n"
+            "   actor is parked until there is room. An actor is parked, never a thread.\n",
     .run = run_bounded,
 };

@@ -62,11 +62,10 @@ static void run_crash(void)
 
 const struct tour_step tour_crash = {
     .title = "A crash, and a table that says what follows",
-    .text = "   A crash is a handler that returned TR_FAIL, a start that failed, or a call over "
-            "the budget\n"
-            "   its type admits to. Who asked is told; the message becomes a dead letter; the "
-            "supervisor\n"
-            "   restarts the actor from its first state. Its box and all its senders stay valid.\n",
+    .text = "   A crash is a handler that returned TR_FAIL, a start that failed, or a call\n"
+            "   over the budget its type admits to. Who asked is told; the message becomes\n"
+            "   a dead letter; the supervisor restarts the actor from its first state. Its\n"
+            "   box and all its senders stay valid.\n",
     .run = run_crash,
 };
 
@@ -90,7 +89,7 @@ static enum tr_next stage_handle(void *state, struct tr_context *ctx, void *mess
 static void stage_stop(void *state, struct tr_context *ctx, enum tr_why why)
 {
     (void)state;
-    tour_print("%s ends: %s", tr_self_name(ctx), tr_why_text((int)why));
+    tour_print("%s ends: %s", tr_self_name(ctx), tr_why_text(why));
 }
 
 static void stage_finish(void *state)
@@ -148,10 +147,9 @@ static void run_shutdown(void)
 
 const struct tour_step tour_shutdown = {
     .title = "Natural shutdown",
-    .text = "   reader -> parser -> writer; each holds the sender of the next. Dropping the first "
-            "one's\n"
-            "   sender ends all three, one after the other, and not before every message was "
-            "handled.\n",
+    .text = "   reader -> parser -> writer; each holds the sender of the next. Dropping the\n"
+            "   first one's sender ends all three, one after the other, and not before\n"
+            "   every message was handled.\n",
     .run = run_shutdown,
 };
 
@@ -176,9 +174,8 @@ static void run_holders(void)
 
 const struct tour_step tour_holders = {
     .title = "Who keeps it alive",
-    .text = "   The same, but a clone of the first sender was forgotten somewhere. Every clone "
-            "names its\n"
-            "   owner, so the report says who holds what.\n",
+    .text = "   The same, but a clone of the first sender was forgotten somewhere. Every\n"
+            "   clone names its owner, so the report says who holds what.\n",
     .run = run_holders,
 };
 

@@ -99,11 +99,10 @@ static void run_simulation(void)
 
 const struct tour_step tour_simulation = {
     .title = "The same actor in a simulation",
-    .text = "   One thread, a clock that jumps, and a seed that decides who runs next, what the "
-            "network\n"
-            "   loses and what a power cut leaves on the disk. The hash of everything that "
-            "happened is\n"
-            "   equal when the seed is: a failure that was found once can be replayed for ever.\n",
+    .text = "   One thread, a clock that jumps, and a seed that decides who runs next, what\n"
+            "   the network loses and what a power cut leaves on the disk. The hash of\n"
+            "   everything that happened is equal when the seed is: a failure that was\n"
+            "   found once can be replayed for ever.\n",
     .run = run_simulation,
 };
 
@@ -240,9 +239,8 @@ static void run_live(void)
 
 const struct tour_step tour_live = {
     .title = "What a running system shows",
-    .text = "   Five actors on two threads: one works without end, one floods a box of 16, whose "
-            "owner holds\n"
-            "   for an answer that does not come. The table is made of counters; reading it stops "
-            "nobody.\n",
+    .text = "   Five actors on two threads: one works without end, one floods a box of 16,\n"
+            "   whose owner holds for an answer that does not come. The table is made of\n"
+            "   counters; reading it stops nobody.\n",
     .run = run_live,
 };

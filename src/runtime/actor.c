@@ -8,7 +8,7 @@
  *
  * A turn handles what the box held when it began, up to 256 messages or 200 µs. The fast path serves live
  * actors whose chain holds plain interactive messages; anything else (lanes, deadlines, holding, stopping,
- * flags in the word) leaves it through `leave`, which cuts the chain off the word and goes on in the slow
+ * flags in the word) leaves it through turn_leave(), which cuts the chain off the word and goes on in the slow
  * path with the box's own queues. Both end with the swap that mailbox.c describes.
  *
  * Invariants:
@@ -437,7 +437,7 @@ static void hand_back(struct tr_box *box, struct tr__ext *ext, enum tr_why why)
         pthread_mutex_lock(&box->system->end_lock);
         if (!done->dropped) {
             memcpy(done->state, self, type->state_size);
-            done->why = why;
+            done->why = (int)why;
             atomic_store_explicit(&done->ended, 1, memory_order_release);
             tr__futex_wake(&done->ended);
             kept = true;
@@ -791,7 +791,7 @@ static tr__noinline enum tr_next handle_other(
     case CELL_KINDS:
         break;
     }
-    tr_assert(!"a cell of this kind is not handled here");
+    tr_assert_use(false, "a cell of this kind is not handled here");
     return TR_GO;
 }
 
@@ -988,7 +988,7 @@ static enum verdict start(struct tr__worker *worker, struct tr_box *box)
 static void end_life(struct tr_box *box, struct tr__ext *ext, enum tr_why why, int reply_status)
 {
     ext->starting = false;
-    ext->why = why;
+    ext->why = (int)why;
     status_clear(box, STATUS_STOPPING | STATUS_HELD | STATUS_PARKED);
     status_set(box, STATUS_CRASHED);
     tr__wait_end(box);
@@ -1098,7 +1098,7 @@ static tr__noinline enum verdict begin_stop(
     if (ext != NULL) {
         tr__park_cancel(box, ext);
         ext->starting = false;
-        ext->why = why;
+        ext->why = (int)why;
         if (ext->entry != NULL)
             tr__registry_may_end(box, ext->entry, true);
     }
@@ -1930,10 +1930,10 @@ int tr_kill(tr_weak weak)
     return op_weak(weak, OP_KILL);
 }
 
-const char *tr_why_text(int why)
+const char *tr_why_text(enum tr_why why)
 {
     static const char *const texts[] = { "done: no senders left", "stopped", "a handler failed",
         "start failed", "over its budget", "killed", "passivated", "a linked actor failed" };
 
-    return why >= 0 && (size_t)why < sizeof texts / sizeof texts[0] ? texts[why] : "?";
+    return (size_t)why < sizeof texts / sizeof texts[0] ? texts[why] : "?";
 }

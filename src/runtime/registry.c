@@ -577,8 +577,15 @@ int tr_registry_create(struct tr_system *system, const struct tr_registry_option
     if (rc == 0 && options->idle_ns != 0) {
         struct sweeper state = { registry };
 
-        rc = tr_spawn(system, &sweeper_type, &state,
-            &(struct tr_spawn_options){ .owner = "its registry" }, &registry->sweeper);
+        struct tr_box *box;
+
+        rc = tr__box_make(system, &sweeper_type, &state, NULL, STATUS_OWN, &box);
+        if (rc == 0) {
+            tr__set(box->owner_first, "its registry");
+            atomic_store_explicit(&box->strong, 1, memory_order_release);
+            registry->sweeper = (tr_sender){ box, NULL };
+            tr__box_launch(box);
+        }
     }
     if (rc < 0) {
         registry_free(registry);

@@ -4,7 +4,7 @@
  * What threads share, all of it:
  *   box->word, strong, pins, waiting_on   atomics, see mailbox.c, sender.c, waitgraph.c
  *   box->ext and the lists in it marked L the lock tr__box_lock(box)
- *   worker->inject, parked, hint, …       atomics, see scheduler.c
+ *   worker->inject, sleeping, hint, …     atomics, see scheduler.c
  *   worker's run queue                    its owner, or a thief that holds the biased lock
  *   the timing wheels                     wheel->lock
  *   the table of descriptors              system->fd_lock
@@ -168,6 +168,7 @@ enum tr__status {
     STATUS_EXPIRES = 16384,  /* the box has a maximum age */
     STATUS_SLOW = 32768,     /* never on the fast path: budget, drop-oldest, lanes in use */
     STATUS_RESTING = 65536,  /* stopped for a restart of its group */
+    STATUS_OWN = 524288,     /* an actor of the runtime itself: simulated faults spare it */
     STATUS_LANES = 262144,   /* a turn left something in a queue beside fifo: not for the fast path */
 };
 
@@ -949,7 +950,7 @@ uint64_t tr__watch_delivered(struct tr_box *box, const struct tr__cell *cell);
 void tr__link_back(struct tr_box *box, const void *payload);
 void tr__link_dropped(const void *payload);
 void tr__work_pool_finish(struct tr_system *system);
-bool tr__work_run_one(struct tr_system *system); /* simulation and driven systems */
+bool tr__work_run_one(struct tr_system *system); /* simulation only */
 void tr__work_dropped(struct tr__work *work);
 
 /* waitgraph.c */

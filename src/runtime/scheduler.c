@@ -825,6 +825,21 @@ void tr__worker_close(struct tr__worker *worker)
 
 /* ---- driven systems ---------------------------------------------------------------------------------------------------------- */
 
+/* Whoever watches the descriptor goes to sleep now: senders must write to it from here on, and what is left to do
+ * makes it readable at once. The order is that of parking. */
+static void keep_readable(struct tr__worker *worker)
+{
+    uint64_t one = 1;
+
+    atomic_store_explicit(&worker->sleeping, SLEEP_PARKED, memory_order_seq_cst);
+    if (atomic_load_explicit(&worker->inject, memory_order_seq_cst) == NULL &&
+        !tr__worker_has_work(worker))
+        return;
+    if (write(worker->event_fd, &one, sizeof one) < 0) {
+        /* The counter is full: it is readable, which is all that is wanted. */
+    }
+}
+
 int tr__drive(struct tr_system *system, uint32_t turns_max)
 {
     struct tr__worker *worker = system->workers[0];
@@ -854,6 +869,8 @@ int tr__drive(struct tr_system *system, uint32_t turns_max)
         turns++;
     }
     tr__snapshot_quiesce(worker);
+    if (worker->is_watched)
+        keep_readable(worker);
     tr__self = outer;
     atomic_store_explicit(&system->driver, 0, memory_order_release);
     return (int)turns;
@@ -896,8 +913,7 @@ int tr_system_fd(struct tr_system *system)
     if (tr__worker_open(system->workers[0]) < 0)
         return TR_ELIMIT;
     system->workers[0]->is_watched = true;
-    /* Whoever watches the descriptor sleeps: let senders write to it from now on. */
-    atomic_store_explicit(&system->workers[0]->sleeping, SLEEP_PARKED, memory_order_seq_cst);
+    keep_readable(system->workers[0]);
     return system->workers[0]->epoll_fd;
 }
 

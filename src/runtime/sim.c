@@ -173,7 +173,7 @@ static void run_turn(struct tr_sim *sim, struct tr__worker *worker, struct tr_bo
     mix(sim, tr__box_id(box) ^ (uint64_t)worker->index << 60);
     worker->now_ns = worker->turn_ns = sim->now_ns;
     if (sim->options.kill_per_million != 0 &&
-        !(tr__get(box->status) & (STATUS_SUPERVISOR | STATUS_WAITING | STATUS_UNOWNED)) &&
+        !(tr__get(box->status) & (STATUS_SUPERVISOR | STATUS_OWN | STATUS_WAITING | STATUS_UNOWNED)) &&
         tr__random_chance(&sim->faults, sim->options.kill_per_million)) {
         mix(sim, 2);
         tr__push_op(box, OP_KILL, NULL, 0);

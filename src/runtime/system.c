@@ -551,7 +551,9 @@ static bool report_box(void *data, struct tr_box *box)
 
 void tr_system_holders(struct tr_system *system, FILE *out)
 {
-    fprintf(out, "%llu actors alive:\n", (unsigned long long)tr__live(system));
+    uint64_t live = tr__live(system);
+
+    fprintf(out, "%llu actor%s alive:\n", (unsigned long long)live, live == 1 ? "" : "s");
     tr__slots_each(system, report_box, out);
 }
 

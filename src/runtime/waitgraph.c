@@ -235,7 +235,7 @@ static void wake(struct tr__waiter *waiter)
     /* The parked actor's own turn clears PARKED: it owns its status. Pushed under the lock, because the actor
      * may end as soon as it is not linked any more and the lock is free. */
     if (tr__push_event(box, cell) < 0)
-        tr_assert(!"a parked actor is not gone while it is linked");
+        tr_assert_use(false, "a parked actor is not gone while it is linked");
 }
 
 /* Room was made. Waking all would let the first fill the box again and park the rest for nothing: so one, then

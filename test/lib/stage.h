@@ -141,7 +141,7 @@ static inline enum tr_next player_event(
         journal_write(self->journal, "%s: %s %u %s", self->name, event_text(event->kind),
             event->tag,
             event->kind == TR_EVENT_DOWN || event->kind == TR_EVENT_EXIT
-                ? tr_why_text(event->status)
+                ? tr_why_text((enum tr_why)event->status)
                 : tr_error_name(event->status));
     return TR_GO;
 }

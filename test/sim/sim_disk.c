@@ -468,7 +468,7 @@ TEST_LONG(disk, keeps_what_was_synced_and_only_whole_records, 120)
     printf("%llu power cuts, %llu recoveries, %llu torn tails, %llu failed writes, %llu rewrites\n",
         (unsigned long long)seen.crashes, (unsigned long long)seen.recoveries, (unsigned long long)seen.torn_tails,
         (unsigned long long)seen.failures, (unsigned long long)seen.rewrites);
-    CHECK_COVERED(seen.crashes, 500);
+    CHECK_COVERED(seen.crashes, 1000);
     CHECK_COVERED(seen.torn_tails, 50);
     CHECK_COVERED(seen.failures, 500);
     CHECK_COVERED(seen.rewrites, 500);

@@ -365,9 +365,9 @@ TEST_LONG(fanin, loses_nothing_and_leaves_nobody_parked, 120)
     for (uint64_t seed; check_each_seed(&seed, 400);)
         run(seed);
     scenario_report();
-    CHECK_COVERED(covered.stats.parks, 100);
-    CHECK_COVERED(covered.stats.overshoots, 10);
-    CHECK_COVERED(covered.dead[TR_DEAD_DROPPED], 100);
+    CHECK_COVERED(covered.stats.parks, 5000);
+    CHECK_COVERED(covered.stats.overshoots, 1000);
+    CHECK_COVERED(covered.dead[TR_DEAD_DROPPED], 2000);
 }
 
 TEST_LONG(fanin, equal_seeds_give_equal_traces, 60)

@@ -460,8 +460,8 @@ TEST_LONG(shutdown, ends_everybody_once_and_nobody_too_early, 120)
     scenario_report();
     printf("%llu upgrades, %llu refused, %llu states handed back\n", (unsigned long long)seen.upgrades,
         (unsigned long long)seen.upgrades_refused, (unsigned long long)seen.hand_backs);
-    CHECK_COVERED(seen.upgrades, 1000);
-    CHECK_COVERED(seen.upgrades_refused, 500);
+    CHECK_COVERED(seen.upgrades, 2000);
+    CHECK_COVERED(seen.upgrades_refused, 1000);
     CHECK_COVERED(seen.hand_backs, 500);
 }
 

@@ -20,6 +20,7 @@ static struct {
     struct scenario s;
     tr_sender folk[FOLK], root;
     struct tr_registry *registry;
+    bool calm;
 } now;
 
 static void drop_message(void *message)
@@ -59,7 +60,7 @@ static void act(struct person *self, struct tr_context *ctx, uint32_t hops)
     uint32_t key = roll >> 8 & 3, to = (uint32_t)(roll >> 16) % FOLK;
     struct message m;
 
-    if (hops == 0)
+    if (hops == 0 || now.calm)
         return;
     m = (struct message){ ledger_new(), hops - 1 };
     switch (roll & 7) {
@@ -171,6 +172,7 @@ static uint64_t run(uint64_t seed)
     check_conserved(s);
     tr_sender_drop(&now.root);
     tr_sim_run_until(s->sim, tr_sim_now_ns(s->sim) + 20 * MS);
+    now.calm = true;
     for (uint32_t i = 0; i < FOLK; i++)
         tr_sender_drop(&now.folk[i]);
     CHECK_EQ_INT(tr_registry_close(&now.registry, 0), 0);

@@ -70,7 +70,7 @@ static void try(
     must(patient_tell(sender, order));
     patient_drop(&sender);
     must(tr_done_wait(&done, &patient, &why, 0));
-    printf("%-24s %s\n", what, tr_why_text((int)why));
+    printf("%-24s %s\n", what, tr_why_text(why));
 }
 
 int main(void)

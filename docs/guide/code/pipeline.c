@@ -35,7 +35,7 @@ static enum tr_next stage_handle(void *state, struct tr_context *ctx, void *mess
 static void stage_stop(void *state, struct tr_context *ctx, enum tr_why why)
 {
     (void)state;
-    printf("%s: %s\n", tr_self_name(ctx), tr_why_text((int)why));
+    printf("%s: %s\n", tr_self_name(ctx), tr_why_text(why));
 }
 
 static void stage_finish(void *state)

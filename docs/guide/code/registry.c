@@ -59,7 +59,7 @@ static void visitor_stop(void *state, struct tr_context *ctx, enum tr_why why)
     const struct visitor *self = state;
 
     (void)ctx;
-    printf("%s: saved with %d visits, %s\n", self->name, self->visits, tr_why_text((int)why));
+    printf("%s: saved with %d visits, %s\n", self->name, self->visits, tr_why_text(why));
 }
 
 static const struct tr_type visitor_type = {

@@ -435,8 +435,8 @@ TEST(inspect, words_for_everything)
     CHECK_EQ_STR(tr_dead_text(TR_DEAD_EXPIRED), "it expired");
     CHECK_EQ_STR(tr_dead_text((enum tr_dead_reason)99), "?");
     CHECK_EQ_STR(tr_why_text(TR_WHY_PASSIVATED), "passivated");
-    CHECK_EQ_STR(tr_why_text(99), "?");
-    CHECK_EQ_STR(tr_why_text(-1), "?");
+    CHECK_EQ_STR(tr_why_text((enum tr_why)99), "?");
+    CHECK_EQ_STR(tr_why_text((enum tr_why)-1), "?");
 }
 
 /* ---- sums ------------------------------------------------------------------------------------------------------------- */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "asker.h"
@@ -843,6 +844,88 @@ TEST(single_flight, restarted_with_a_job_under_way_it_computes_again)
     CHECK_EQ_INT(tr_system_join(system, 0), 0);
     tr_system_destroy(&system);
 }
+
+/* ---- threads that ask and change at the same time ----------------------------------------------
+ */
+
+enum { STRESS_KEYS = 3, STRESS_THREADS = 3, STRESS_OPS = 1500 };
+
+struct stress {
+    tr_single_flight_sender flight;
+    _Atomic uint32_t versions[STRESS_KEYS]; /* the truth */
+    _Atomic uint32_t floors[STRESS_KEYS];   /* invalidated: nothing older is served any more */
+    _Atomic uint32_t values;
+};
+
+static int stress_compute(
+    void *data, const void *key, size_t key_size, void *value, size_t *value_size)
+{
+    struct stress *stress = data;
+    uint32_t index, version;
+
+    CHECK_EQ_U64(key_size, sizeof index);
+    memcpy(&index, key, sizeof index);
+    version = atomic_load(&stress->versions[index]);
+    memcpy(value, &version, sizeof version);
+    *value_size = sizeof version;
+    return 0;
+}
+
+static void *stress_main(void *argument)
+{
+    struct stress *stress = argument;
+    uint64_t random = (uintptr_t)&argument;
+
+    for (uint32_t i = 0; i < STRESS_OPS; i++) {
+        uint32_t key, floor, version = 0;
+        int rc;
+
+        random = random * UINT64_C(6364136223846793005) + 1442695040888963407u;
+        key = (uint32_t)(random >> 33) % STRESS_KEYS;
+        if (random >> 60 < 3) {
+            version = atomic_fetch_add(&stress->versions[key], 1) + 1;
+            CHECK_EQ_INT(tr_single_flight_invalidate(stress->flight, &key, sizeof key), 0);
+            floor = atomic_load(&stress->floors[key]);
+            while (floor < version &&
+                   !atomic_compare_exchange_weak(&stress->floors[key], &floor, version)) {
+            }
+            continue;
+        }
+        floor = atomic_load(&stress->floors[key]);
+        rc = tr_single_flight_wait(
+            stress->flight, &key, sizeof key, &version, sizeof version, NULL, 0);
+        CHECK(rc == 0 || rc == TR_EAGAIN);
+        CHECK(rc != 0 || version >= floor);
+        atomic_fetch_add(&stress->values, rc == 0);
+    }
+    return NULL;
+}
+
+TEST_LONG(single_flight, serves_nothing_stale_to_threads, 60)
+{
+    static struct stress stress;
+    struct tr_system *system;
+    pthread_t threads[STRESS_THREADS];
+
+    CHECK_EQ_INT(tr_system_create(&(struct tr_system_options){ .workers = 2 }, &system), 0);
+    CHECK_EQ_INT(tr_single_flight_spawn(system,
+                     &(struct tr_single_flight_options){ .compute = stress_compute,
+                         .data = &stress,
+                         .kept_max = 2,
+                         .value_size_max = sizeof(uint32_t) },
+                     NULL, &stress.flight),
+        0);
+    for (int i = 0; i < STRESS_THREADS; i++)
+        CHECK_EQ_INT(pthread_create(&threads[i], NULL, stress_main, &stress), 0);
+    for (int i = 0; i < STRESS_THREADS; i++)
+        CHECK_EQ_INT(pthread_join(threads[i], NULL), 0);
+    CHECK(stress.values > STRESS_OPS);
+    tr_single_flight_drop(&stress.flight);
+    CHECK_EQ_INT(tr_system_join(system, 0), 0);
+    tr_system_destroy(&system);
+}
+
+/* ---- when memory is out ---------------------------------------------------------------------- */
 
 static void ask_without_memory(struct tr_system *system)
 {

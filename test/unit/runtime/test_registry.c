@@ -222,7 +222,7 @@ TEST(registry, a_start_that_fails_answers_those_who_wait_and_is_tried_anew_for_t
 static void stop_saying_why(struct player *self, struct tr_context *ctx, enum tr_why why)
 {
     (void)ctx;
-    journal_write(self->journal, "%s %s", self->name, tr_why_text((int)why));
+    journal_write(self->journal, "%s %s", self->name, tr_why_text(why));
 }
 
 TEST(registry, an_idle_actor_is_passivated_and_not_before_its_time)

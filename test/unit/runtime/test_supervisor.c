@@ -752,7 +752,7 @@ static int reset_half(void *state, enum tr_why why)
 {
     struct player *self = state;
 
-    journal_write(self->journal, "%s reset: %s", self->name, tr_why_text((int)why));
+    journal_write(self->journal, "%s reset: %s", self->name, tr_why_text(why));
     self->number /= 2;
     return 0;
 }

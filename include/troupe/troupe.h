@@ -15,6 +15,7 @@
 #include <troupe/pool.h>
 #include <troupe/rate.h>
 #include <troupe/ready.h>
+#include <troupe/process.h>
 #include <troupe/registry.h>
 #include <troupe/sender.h>
 #include <troupe/sim.h>

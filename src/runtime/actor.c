@@ -1398,7 +1398,10 @@ static bool slow_round(struct tr__worker *worker, struct tr_box *box, uint32_t *
     cell = next_message(box, ext);
     if (cell == NULL)
         return false;
-    *verdict = handle_slow(worker, box, cell, counted);
+    if (unlikely(cell->kind == CELL_OP)) /* there was no memory for the control queue: see absorb */
+        *verdict = handle_op(worker, box, cell);
+    else
+        *verdict = handle_slow(worker, box, cell, counted);
     return *verdict != VERDICT_GONE;
 }
 

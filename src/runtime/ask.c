@@ -65,16 +65,16 @@ static inline bool deliver_quickly(struct tr_box *asker, uint64_t head, int stat
     return true;
 }
 
-/* Push a reply to an actor. If memory is out there is nothing to say it with but an answer without a value,
- * and if even that fails the system cannot keep its promise: it ends. */
+/* Push a reply to an actor. If memory is out there is the reserve; a value too large for it becomes an answer without
+ * one. If even the reserve is used up the system cannot keep its promise: it ends. */
 static void deliver(struct tr_box *asker, uint32_t tag, uint8_t sequence, bool hold, bool accepted,
     int status, const void *value, size_t size)
 {
     uint64_t opt = (uint64_t)(uint32_t)status | (uint64_t)size << 32;
-    struct tr__cell *cell = tr__event_cell(asker->system, CELL_REPLY, tag, opt, value, size);
+    struct tr__cell *cell = tr__event_cell_sure(asker->system, CELL_REPLY, tag, opt, value, size);
 
     if (cell == NULL && size > 0)
-        cell = tr__event_cell(
+        cell = tr__event_cell_sure(
             asker->system, CELL_REPLY, tag, (uint64_t)(uint32_t)TR_ENOMEM, NULL, 0);
     tr_assert_use(cell != NULL, "out of memory while answering an ask");
     cell->sequence = sequence;
@@ -1043,7 +1043,7 @@ int tr_ask_future(tr_sender to, const void *message, size_t size, uint64_t timeo
     return 0;
 }
 
-enum { FUTURE_SPIN_NS = 5000 };
+enum { FUTURE_SPIN_NS = 5000, FUTURE_NAP_NS = 10000000 };
 
 /* Wait until ended or until_ns. Spins a little first: an answer is often a microsecond away, and a futex
  * wake is many. */
@@ -1053,7 +1053,7 @@ static bool wait_ended(struct tr__ask *ask, uint64_t until_ns)
     uint64_t now = 0, spin_until = 0;
 
     while (atomic_load_explicit(&ask->ended, memory_order_acquire) == 0) {
-        if (system->driven) {
+        if (system->driven && tr__get(system->running) == 0) {
             if (tr__drive(system, 64) > 0 && tr__now(system) < until_ns)
                 continue;
             if (atomic_load_explicit(&ask->ended, memory_order_acquire))
@@ -1070,8 +1070,14 @@ static bool wait_ended(struct tr__ask *ask, uint64_t until_ns)
             spin_until = now + FUTURE_SPIN_NS;
         if (now >= until_ns)
             return atomic_load_explicit(&ask->ended, memory_order_acquire) != 0;
-        if (now >= spin_until)
-            tr__futex_wait(&ask->ended, 0, until_ns == UINT64_MAX ? 0 : until_ns - now);
+        if (now >= spin_until) {
+            uint64_t left = until_ns == UINT64_MAX ? 0 : until_ns - now;
+
+            /* Whoever runs it may stop doing so: then this thread drives it. */
+            if (system->driven && (left == 0 || left > FUTURE_NAP_NS))
+                left = FUTURE_NAP_NS;
+            tr__futex_wait(&ask->ended, 0, left);
+        }
     }
     return true;
 }

@@ -88,6 +88,51 @@ static unsigned char *carve(struct tr_system *system, size_t size)
     return system->carve_at - size;
 }
 
+/* ---- the reserve: cells for what must not fail (answers, what supervisors and their children tell each other). It is
+ * made with the system, used when memory is out, and filled again when there is some. */
+
+static bool reserve_is_full(const struct tr_system *system)
+{
+    return likely(tr__get(system->reserve_count) >= CELL_RESERVE);
+}
+
+/* Under memory_lock. */
+static void reserve_give(struct tr_system *system, struct tr__cell *cell)
+{
+    cell->next = system->reserve;
+    system->reserve = cell;
+    tr__add(system->reserve_count, 1);
+}
+
+struct tr__cell *tr__reserve_take(struct tr_system *system)
+{
+    struct tr__cell *cell;
+
+    pthread_mutex_lock(&system->memory_lock);
+    cell = system->reserve;
+    if (cell != NULL) {
+        system->reserve = cell->next;
+        tr__add(system->reserve_count, UINT32_MAX);
+    }
+    pthread_mutex_unlock(&system->memory_lock);
+    return cell;
+}
+
+int tr__reserve_make(struct tr_system *system)
+{
+    while (!reserve_is_full(system)) {
+        struct tr__cell *cell = tr__cell_new(tr__foreign_enter(system), 0);
+
+        tr__foreign_leave(system);
+        if (cell == NULL)
+            return TR_ENOMEM;
+        pthread_mutex_lock(&system->memory_lock);
+        reserve_give(system, cell);
+        pthread_mutex_unlock(&system->memory_lock);
+    }
+    return 0;
+}
+
 tr__cold struct tr__cell *tr__cell_refill(struct tr__worker *worker)
 {
     struct tr_system *system = worker->system;
@@ -107,6 +152,8 @@ tr__cold struct tr__cell *tr__cell_refill(struct tr__worker *worker)
         }
         tr__add(worker->counters.cells, first != NULL ? CELL_MAGAZINE : 0);
     }
+    while (first != NULL && !reserve_is_full(system))
+        reserve_give(system, worker->cells[--worker->cell_count]);
     pthread_mutex_unlock(&system->memory_lock);
     return first == NULL ? NULL : worker->cells[--worker->cell_count];
 }
@@ -154,6 +201,16 @@ tr__noinline struct tr__cell *tr__cell_new_large(struct tr__worker *worker, size
     cell = tr__alloc_line(size < sizeof *cell ? sizeof *cell : size);
     if (cell != NULL)
         cell->class = CELL_CLASS_MALLOC;
+    if (TR_MALLOC_CELLS && cell != NULL && !reserve_is_full(worker->system)) {
+        struct tr__cell *spare = tr__alloc_line(sizeof *spare);
+
+        pthread_mutex_lock(&worker->system->memory_lock);
+        if (spare != NULL) {
+            spare->class = CELL_CLASS_MALLOC;
+            reserve_give(worker->system, spare);
+        }
+        pthread_mutex_unlock(&worker->system->memory_lock);
+    }
     return cell;
 }
 
@@ -402,11 +459,18 @@ static bool holds_free(void *data, struct tr_box *box)
 void tr__memory_finish(struct tr_system *system)
 {
     tr__slots_each(system, holds_free, NULL);
-    for (uint32_t i = 0; i < system->worker_count; i++)
+    for (uint32_t i = 0; system->workers != NULL && i < system->worker_count; i++)
         if (system->workers[i] != NULL)
             caches_free(system->workers[i]);
     if (system->foreign != NULL)
         caches_free(system->foreign);
+    while (system->reserve != NULL) {
+        struct tr__cell *cell = system->reserve;
+
+        system->reserve = cell->next;
+        if (cell->class == CELL_CLASS_MALLOC)
+            tr__free_line(cell);
+    }
     while (system->chunks != NULL) {
         struct tr__chunk *chunk = system->chunks;
 

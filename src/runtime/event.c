@@ -182,6 +182,8 @@ void tr__fd_ready(struct tr_system *system, int fd, uint32_t serial, unsigned ev
     if (slot != NULL && slot->added && slot->serial == serial) {
         cell = tr__event_cell(system, CELL_FD, 0, (uint64_t)serial << 32 | (uint32_t)fd, &events,
             sizeof events);
+        if (cell != NULL && tr__get(slot->box->status) & STATUS_URGENT)
+            cell->flags = TR_CONTROL;
         /* Out of memory: it was one-shot, so arm it again and the kernel will repeat it. */
         if (cell == NULL) {
             struct epoll_event event = { .events = slot->events | EPOLLONESHOT };

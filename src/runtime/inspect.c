@@ -382,11 +382,17 @@ void tr_inspect_types(struct tr_system *system,
 void tr__dead_record(struct tr_system *system, struct tr_box *box, const struct tr__cell *cell,
     enum tr_dead_reason reason)
 {
+    tr__dead_note(system, box,
+        box->type->message_name != NULL ? box->type->message_name(cell->payload) : NULL, reason);
+}
+
+void tr__dead_note(struct tr_system *system, struct tr_box *box, const char *message,
+    enum tr_dead_reason reason)
+{
     struct tr_dead_letter letter = {
         .actor = tr__box_id(box),
         .type = box->type->name,
-        .message =
-            box->type->message_name != NULL ? box->type->message_name(cell->payload) : NULL,
+        .message = message,
         .reason = reason,
         .at_ns = tr__now(system),
     };

@@ -6,6 +6,8 @@
  * when the box and all its senders have gone. */
 #include "runtime/runtime.h"
 
+#include <sched.h>
+
 int tr_box_create(struct tr_system *system, const struct tr_type *type,
     const struct tr_box_options *options, struct tr_box **ret_box)
 {
@@ -94,6 +96,21 @@ static int end_code(const struct tr_box *box)
     return tr__get(box->status) & STATUS_ENDED_BADLY ? TR_ECRASHED : 0;
 }
 
+/* From here on this thread drives the system, and those that wait for something in it only wait. */
+static void running_begin(struct tr_system *system)
+{
+    tr_assert_use(atomic_exchange_explicit(&system->running, 1, memory_order_seq_cst) == 0,
+        "an actor is run by one thread at a time");
+    while (atomic_load_explicit(&system->driver, memory_order_seq_cst) != 0)
+        sched_yield();
+}
+
+static void running_end(struct tr_system *system)
+{
+    atomic_store_explicit(&system->running, 0, memory_order_seq_cst);
+    tr__futex_wake(&system->running);
+}
+
 int tr_run(struct tr_box *box, void *state)
 {
     int rc;
@@ -103,9 +120,11 @@ int tr_run(struct tr_box *box, void *state)
     rc = own(box, state);
     if (rc < 0)
         return rc;
+    running_begin(box->system);
     while (!is_gone(box))
-        if (tr__drive(box->system, 64) == 0 && !is_gone(box))
-            tr__drive_wait(box->system, UINT64_MAX);
+        if (tr__drive_here(box->system, 64) == 0 && !is_gone(box))
+            tr__drive_wait_here(box->system, UINT64_MAX);
+    running_end(box->system);
     return end_code(box);
 }
 
@@ -119,14 +138,16 @@ int tr_step(struct tr_box *box, void *state, uint32_t messages_max)
     rc = own(box, state);
     if (rc < 0)
         return rc;
+    running_begin(box->system);
     worker->step_limited = true;
     worker->step_budget = messages_max;
     worker->step_handled = 0;
-    while (worker->step_budget > 0 && tr__drive(box->system, 1) > 0) {
+    while (worker->step_budget > 0 && tr__drive_here(box->system, 1) > 0) {
     }
     handled = (int)worker->step_handled;
     worker->step_limited = false;
     worker->step_budget = UINT32_MAX;
+    running_end(box->system);
     if (handled == 0 && is_gone(box))
         return end_code(box) < 0 ? end_code(box) : TR_ECLOSED;
     return handled;

@@ -188,15 +188,9 @@ tr__noinline int tr__push_slow(struct tr__worker *worker, struct tr_box *box, st
 
 /* ---- what the runtime itself sends ------------------------------------------------------------------- */
 
-struct tr__cell *tr__event_cell(struct tr_system *system, enum tr__cell_kind kind, uint32_t tag,
+static struct tr__cell *event_fill(struct tr__cell *cell, enum tr__cell_kind kind, uint32_t tag,
     uint64_t opt, const void *payload, size_t size)
 {
-    struct tr__worker *worker = tr__worker_of(system);
-    struct tr__worker *cache = worker != NULL ? worker : tr__foreign_enter(system);
-    struct tr__cell *cell = tr__cell_new(cache, size);
-
-    if (worker == NULL)
-        tr__foreign_leave(system);
     if (cell == NULL)
         return NULL;
     cell->kind = (uint8_t)kind;
@@ -206,6 +200,28 @@ struct tr__cell *tr__event_cell(struct tr_system *system, enum tr__cell_kind kin
     cell->opt = opt;
     if (size > 0)
         memcpy(cell->payload, payload, size);
+    return cell;
+}
+
+struct tr__cell *tr__event_cell(struct tr_system *system, enum tr__cell_kind kind, uint32_t tag,
+    uint64_t opt, const void *payload, size_t size)
+{
+    struct tr__worker *worker = tr__worker_of(system);
+    struct tr__worker *cache = worker != NULL ? worker : tr__foreign_enter(system);
+    struct tr__cell *cell = tr__cell_new(cache, size);
+
+    if (worker == NULL)
+        tr__foreign_leave(system);
+    return event_fill(cell, kind, tag, opt, payload, size);
+}
+
+struct tr__cell *tr__event_cell_sure(struct tr_system *system, enum tr__cell_kind kind,
+    uint32_t tag, uint64_t opt, const void *payload, size_t size)
+{
+    struct tr__cell *cell = tr__event_cell(system, kind, tag, opt, payload, size);
+
+    if (unlikely(cell == NULL) && size <= CELL_INLINE)
+        cell = event_fill(tr__reserve_take(system), kind, tag, opt, payload, size);
     return cell;
 }
 
@@ -257,7 +273,7 @@ int tr__push_op_cell(struct tr_box *box, struct tr__cell *cell)
 int tr__push_op(struct tr_box *box, enum tr__op op, const void *payload, size_t size)
 {
     struct tr__cell *cell =
-        tr__event_cell(box->system, CELL_OP, 0, (uint64_t)op, payload, size);
+        tr__event_cell_sure(box->system, CELL_OP, 0, (uint64_t)op, payload, size);
 
     return cell == NULL ? TR_ENOMEM : tr__push_op_cell(box, cell);
 }
@@ -457,6 +473,8 @@ int tr_self_tell(struct tr_context *ctx, const void *message, size_t size)
     return tell_any((tr_sender){ ctx->box, NULL }, message, size, NULL, PUSH_WAIT);
 }
 
+enum { WAIT_NAP_NS = 10000000 };
+
 int tr_tell_wait(tr_sender to, const void *message, size_t size, uint64_t timeout_ns)
 {
     struct tr__waiter waiter = { 0 };
@@ -473,7 +491,7 @@ int tr_tell_wait(tr_sender to, const void *message, size_t size, uint64_t timeou
             until = now + timeout_ns;
         if (now >= until)
             return TR_ETIMEOUT;
-        if (to.box->system->driven) {
+        if (to.box->system->driven && tr__get(to.box->system->running) == 0) {
             /* Nobody else would make room. */
             if (tr__drive(to.box->system, 64) > 0)
                 continue;
@@ -484,8 +502,14 @@ int tr_tell_wait(tr_sender to, const void *message, size_t size, uint64_t timeou
         }
         tr__set(waiter.woken, 0);
         tr__waiter_thread_add(to.box, &waiter, true);
-        if (!tr__get(waiter.woken))
-            tr__futex_wait(&waiter.woken, 0, until == UINT64_MAX ? 0 : until - now);
+        if (!tr__get(waiter.woken)) {
+            uint64_t left = until == UINT64_MAX ? 0 : until - now;
+
+            /* Whoever runs it may stop doing so: then this thread drives it. */
+            if (to.box->system->driven && (left == 0 || left > WAIT_NAP_NS))
+                left = WAIT_NAP_NS;
+            tr__futex_wait(&waiter.woken, 0, left);
+        }
         tr__waiter_thread_remove(&waiter);
     }
 }

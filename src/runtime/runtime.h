@@ -104,7 +104,7 @@ enum {
 };
 
 enum { CELL_INLINE = 40, CELL_HEADER = 24, CELL_CLASSES = 7, CELL_CLASS_MALLOC = 255 };
-enum { CELL_MAGAZINE = 64, CELL_CACHE_MAX = 8 * CELL_MAGAZINE };
+enum { CELL_MAGAZINE = 64, CELL_CACHE_MAX = 8 * CELL_MAGAZINE, CELL_RESERVE = 16 };
 
 struct tr__cell {
     struct tr__cell *next;
@@ -168,6 +168,7 @@ enum tr__status {
     STATUS_EXPIRES = 16384,  /* the box has a maximum age */
     STATUS_SLOW = 32768,     /* never on the fast path: budget, drop-oldest, lanes in use */
     STATUS_RESTING = 65536,  /* stopped for a restart of its group */
+    STATUS_URGENT = 1048576, /* its timers and descriptors run like control, also while it holds */
     STATUS_OWN = 524288,     /* an actor of the runtime itself: simulated faults spare it */
     STATUS_LANES = 262144,   /* a turn left something in a queue beside fifo: not for the fast path */
 };
@@ -552,6 +553,7 @@ struct tr_system {
     struct tr__worker **workers;
     _Atomic bool ending;
     _Atomic uint32_t driver; /* driven: 1 while somebody is inside */
+    _Atomic uint32_t running; /* driven: 1 while a thread is in tr_run or tr_step: others wait and do not drive */
     _Atomic uint64_t launch_epoch; /* moves with every start that no worker made */
 
     pthread_mutex_t memory_lock; /* chunks, depots */
@@ -561,6 +563,8 @@ struct tr_system {
     uint32_t actors_max;
     struct tr__cell *depot; /* magazines of free cells, chained through the first cell's payload */
     uint32_t depot_count;
+    struct tr__cell *reserve; /* for what must not fail */
+    _Atomic uint32_t reserve_count;
     struct tr__page_list *pages;
     unsigned char *carve_at, *carve_end;
     struct tr_box *slot_depot[SLOT_CLASSES];
@@ -608,6 +612,7 @@ struct tr_system {
     _Atomic uint32_t inject_next;
     _Atomic uint32_t refs; /* a private system: its box and senders */
     pthread_mutex_t inspect_lock;
+    struct tr__processes *_Atomic processes; /* the helper of process actors; set once */
 };
 
 struct tr_done {
@@ -709,6 +714,8 @@ void *tr__alloc_line(size_t size); /* on a cache line of its own */
 void tr__free_line(void *memory);
 struct tr__cell *tr__cell_refill(struct tr__worker *worker);
 void tr__cell_spill(struct tr__worker *worker);
+int tr__reserve_make(struct tr_system *system);
+struct tr__cell *tr__reserve_take(struct tr_system *system); /* a plain cell, or NULL */
 struct tr__cell *tr__cell_new_large(struct tr__worker *worker, size_t payload);
 void tr__cell_free_large(struct tr__worker *worker, struct tr__cell *cell);
 void tr__cell_release(struct tr_system *system, struct tr__cell *cell); /* from any thread */
@@ -756,6 +763,9 @@ int tr__push_event(struct tr_box *box, struct tr__cell *cell);
 uint64_t tr__age_max(const struct tr_box *box); /* of a box whose messages expire; 0 once it is gone */
 struct tr__cell *tr__event_cell(struct tr_system *system, enum tr__cell_kind kind, uint32_t tag,
     uint64_t opt, const void *payload, size_t size);
+/* The same with the reserve behind it: for small ones that must not fail. */
+struct tr__cell *tr__event_cell_sure(struct tr_system *system, enum tr__cell_kind kind,
+    uint32_t tag, uint64_t opt, const void *payload, size_t size);
 int tr__push_op(struct tr_box *box, enum tr__op op, const void *payload, size_t size);
 int tr__push_op_cell(struct tr_box *box, struct tr__cell *cell); /* freed if the box is gone */
 /* A cell that nobody will handle: counted, recorded, its asker answered, its message dropped, freed. */
@@ -908,7 +918,9 @@ void tr__worker_queue(struct tr__worker *worker, struct tr_box *box); /* behind 
 int tr__worker_timeout_ms(struct tr__worker *worker, uint64_t now_ns);
 bool tr__worker_has_work(struct tr__worker *worker);
 /* Drive a system without workers on this thread until `stop` says so or nothing is ready and !wait. */
-int tr__drive(struct tr_system *system, uint32_t turns_max);
+int tr__drive(struct tr_system *system, uint32_t turns_max); /* 0 also when it is another thread's to drive */
+int tr__drive_here(struct tr_system *system, uint32_t turns_max); /* by the thread that runs it */
+void tr__drive_wait_here(struct tr_system *system, uint64_t until_ns);
 void tr__drive_wait(struct tr_system *system, uint64_t until_ns); /* UINT64_MAX: no limit */
 uint64_t tr__now(const struct tr_system *system);
 void tr__futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_ns);
@@ -983,6 +995,7 @@ bool tr__registry_is_closing(const struct tr__registry_entry *entry);
 bool tr__registry_adopt(struct tr__worker *worker, struct tr__registry_entry *entry,
     struct tr_box *from, struct tr__cell *cell);
 void tr__snapshot_finish(struct tr_system *system);
+void tr__processes_finish(struct tr_system *system); /* process_helper.c */
 void tr__snapshot_quiesce(struct tr__worker *worker);
 void tr__sim_schedule(struct tr_sim *sim, struct tr_box *box);
 void tr__sim_event(struct tr_sim *sim, uint64_t a, uint64_t b);
@@ -999,6 +1012,8 @@ void tr__end_broadcast(struct tr_system *system); /* whoever waits for an end lo
 int tr__end_wait(struct tr_system *system, uint64_t until_ns);
 void tr__sample_turn(struct tr__worker *worker, const struct tr_type *type, uint64_t wait_ns, uint64_t run_ns);
 void tr__dead_record(struct tr_system *system, struct tr_box *box, const struct tr__cell *cell,
+    enum tr_dead_reason reason);
+void tr__dead_note(struct tr_system *system, struct tr_box *box, const char *message,
     enum tr_dead_reason reason);
 void tr__inspect_show_here(struct tr_box *box, const void *self, const void *payload);
 void tr__inspect_show_dropped(const void *payload);

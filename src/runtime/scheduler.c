@@ -53,6 +53,7 @@ enum {
     PACE_HOLD_NS_MIN = 20000000,
     PACE_HOLD_NS_MAX = 640000000,
     EVENTS_MAX = 64,
+    RUNNING_NAP_NS = 1000000,  /* who waits for what another thread runs looks this often */
 };
 
 /* ---- small primitives ------------------------------------------------------------------------------------- */
@@ -827,6 +828,8 @@ void tr__worker_close(struct tr__worker *worker)
 
 /* Whoever watches the descriptor goes to sleep now: senders must write to it from here on, and what is left to do
  * makes it readable at once. The order is that of parking. */
+static int drive(struct tr_system *system, uint32_t turns_max);
+
 static void keep_readable(struct tr__worker *worker)
 {
     uint64_t one = 1;
@@ -840,17 +843,44 @@ static void keep_readable(struct tr__worker *worker)
     }
 }
 
+/* A thread that waits for something drives the system meanwhile, unless another one runs it (tr_run, tr_step): that
+ * one publishes `running`, then waits until `driver` is free; this one takes `driver`, then looks at `running`. */
 int tr__drive(struct tr_system *system, uint32_t turns_max)
+{
+    uint32_t tries = 0;
+
+    if (unlikely(system->sim != NULL))
+        return tr__sim_drive(system->sim, turns_max);
+    tr_assert_use(tr__self == NULL, "a driven system is not driven from inside a handler");
+    while (atomic_exchange_explicit(&system->driver, 1, memory_order_seq_cst) != 0) {
+        if (atomic_load_explicit(&system->running, memory_order_seq_cst) != 0)
+            return 0;
+        /* It may have been in tr_run a moment ago. */
+        tr_assert_use(++tries < 1000, "a driven system is driven by one thread at a time");
+        sched_yield();
+    }
+    if (atomic_load_explicit(&system->running, memory_order_seq_cst) != 0) {
+        atomic_store_explicit(&system->driver, 0, memory_order_seq_cst);
+        return 0;
+    }
+    return drive(system, turns_max);
+}
+
+int tr__drive_here(struct tr_system *system, uint32_t turns_max)
+{
+    /* Another one may be on its way out of here. */
+    while (atomic_exchange_explicit(&system->driver, 1, memory_order_seq_cst) != 0)
+        sched_yield();
+    return drive(system, turns_max);
+}
+
+/* The caller has set `driver`. */
+static int drive(struct tr_system *system, uint32_t turns_max)
 {
     struct tr__worker *worker = system->workers[0];
     struct tr__worker *outer = tr__self;
     uint32_t turns = 0;
 
-    if (unlikely(system->sim != NULL))
-        return tr__sim_drive(system->sim, turns_max);
-    tr_assert_use(outer == NULL, "a driven system is not driven from inside a handler");
-    tr_assert_use(atomic_exchange_explicit(&system->driver, 1, memory_order_acquire) == 0,
-        "a driven system is driven by one thread at a time");
     tr__self = worker;
     worker->now_ns = tr__now(system);
     advance_all(worker, worker->now_ns);
@@ -878,6 +908,14 @@ int tr__drive(struct tr_system *system, uint32_t turns_max)
 
 /* Until somebody gives it work, a descriptor is ready, or a timer is due. */
 void tr__drive_wait(struct tr_system *system, uint64_t until_ns)
+{
+    if (atomic_load_explicit(&system->running, memory_order_seq_cst) != 0)
+        tr__futex_wait(&system->running, 1, RUNNING_NAP_NS); /* until it does not run it any more, or a little */
+    else
+        tr__drive_wait_here(system, until_ns);
+}
+
+void tr__drive_wait_here(struct tr_system *system, uint64_t until_ns)
 {
     struct tr__worker *worker = system->workers[0];
     uint64_t now = tr__now(system);

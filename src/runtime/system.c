@@ -108,6 +108,7 @@ static void worker_destroy(struct tr__worker *worker)
 
 static void system_free(struct tr_system *system)
 {
+    tr__processes_finish(system);
     tr__snapshot_finish(system);
     tr__memory_finish(system);
     for (uint32_t i = 0; system->workers != NULL && i < system->worker_count; i++)
@@ -219,6 +220,9 @@ int tr__system_make(const struct tr_system_options *options, struct tr_sim *sim,
         if (system->workers[i] == NULL)
             goto fail;
     }
+    rc = tr__reserve_make(system);
+    if (rc < 0)
+        goto fail;
     if (o->signals != NULL) {
         rc = copy_signals(system, o->signals);
         if (rc < 0)

@@ -280,7 +280,7 @@ int tr__actor_timer(struct tr__worker *worker, struct tr_box *box, uint64_t dela
         ext->timer_free = index;
         return TR_ENOMEM;
     }
-    if (is_grace)
+    if (is_grace || tr__get(box->status) & STATUS_URGENT)
         entry->cell->flags = TR_CONTROL; /* also for one that holds */
     if (ret_id != NULL)
         *ret_id = entry->generation << TIMER_INDEX_BITS | index;

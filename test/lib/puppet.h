@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* puppet.h: an actor whose messages say what it does, for tests of the runtime. A message carries a function; the
- * puppet calls it, and writes what it sees into the notes of its test. */
+/* puppet.h: an actor whose messages say what it does, for tests of the runtime. A message carries a
+ * function; the puppet calls it, and writes what it sees into the notes of its test. */
 #ifndef TEST_LIB_PUPPET_H
 #define TEST_LIB_PUPPET_H
 
@@ -42,8 +42,8 @@ struct puppet_event {
 
 enum { NOTES_MAX = 4096, EVENTS_MAX = 512 };
 
-/* A test reads them when no turn runs: it drives the system itself, or the actor has ended. Several puppets of a
- * system that the test drives may share them. */
+/* A test reads them when no turn runs: it drives the system itself, or the actor has ended. Several
+ * puppets of a system that the test drives may share them. */
 struct notes {
     uint32_t count;
     uint32_t event_count;
@@ -162,7 +162,8 @@ static const struct tr_type starting_puppet_type __attribute__((unused)) = {
     .reset = puppet_reset,
 };
 
-/* ---- what puppets are told to do -------------------------------------------------------------------- */
+/* ---- what puppets are told to do
+ * -------------------------------------------------------------------- */
 
 static inline enum tr_next puppet_nothing(
     struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
@@ -254,16 +255,16 @@ static inline enum tr_next puppet_drop_peer(
     return TR_GO;
 }
 
-/* ---- using them -------------------------------------------------------------------------------------- */
+/* ---- using them
+ * -------------------------------------------------------------------------------------- */
 
 static inline int puppet_tell(tr_sender to, puppet_fn run, uint64_t number)
 {
-    return tr_tell(
-        to, &(struct puppet_message){ .run = run, .number = number }, sizeof(struct puppet_message));
+    return tr_tell(to, &(struct puppet_message){ .run = run, .number = number },
+        sizeof(struct puppet_message));
 }
 
-static inline int puppet_tell_lane(
-    tr_sender to, puppet_fn run, uint64_t number, enum tr_lane lane)
+static inline int puppet_tell_lane(tr_sender to, puppet_fn run, uint64_t number, enum tr_lane lane)
 {
     return tr_tell_with(to, &(struct puppet_message){ .run = run, .number = number },
         sizeof(struct puppet_message), &(struct tr_send_options){ .lane = lane });
@@ -303,7 +304,8 @@ static inline tr_sender puppet_spawn_with(
     return sender;
 }
 
-static inline tr_sender puppet_spawn(struct tr_system *system, struct notes *notes, const char *name)
+static inline tr_sender puppet_spawn(
+    struct tr_system *system, struct notes *notes, const char *name)
 {
     return puppet_spawn_with(
         system, (struct puppet){ .notes = notes }, &(struct tr_spawn_options){ .name = name });
@@ -312,14 +314,15 @@ static inline tr_sender puppet_spawn(struct tr_system *system, struct notes *not
 /* Give a puppet a sender of another as its peer. */
 static inline void puppet_introduce(tr_sender to, tr_sender peer)
 {
-    CHECK_EQ_INT(tr_tell(to,
-                     &(struct puppet_message){
-                         .run = puppet_meet, .to = tr_sender_clone(peer, "peer") },
-                     sizeof(struct puppet_message)),
+    CHECK_EQ_INT(
+        tr_tell(to,
+            &(struct puppet_message){ .run = puppet_meet, .to = tr_sender_clone(peer, "peer") },
+            sizeof(struct puppet_message)),
         0);
 }
 
-/* ---- systems ------------------------------------------------------------------------------------------- */
+/* ---- systems
+ * ------------------------------------------------------------------------------------------- */
 
 static inline struct tr_system *system_of_workers(uint32_t workers)
 {
@@ -346,7 +349,8 @@ static inline void lines_add(void *data, const char *line)
         lines->used += (size_t)n;
 }
 
-/* Without workers: turns run in the test's own thread, in the order in which they became due. lines may be NULL. */
+/* Without workers: turns run in the test's own thread, in the order in which they became due. lines
+ * may be NULL. */
 static inline struct tr_system *system_driven(struct lines *lines)
 {
     struct tr_system *system = NULL;
@@ -422,16 +426,16 @@ static inline uint64_t ms(uint64_t n)
     check_notes(__FILE__, __LINE__, (notes), (const uint64_t[]){ __VA_ARGS__ },                    \
         sizeof((const uint64_t[]){ __VA_ARGS__ }) / sizeof(uint64_t))
 
-static inline void check_notes(const char *file, int line, const struct notes *notes,
-    const uint64_t *expected, size_t count)
+static inline void check_notes(
+    const char *file, int line, const struct notes *notes, const uint64_t *expected, size_t count)
 {
     char text[1024] = "";
     size_t used = 0;
     bool same = notes->count == count;
 
     for (uint32_t i = 0; i < notes->count; i++) {
-        int n = snprintf(text + used, sizeof text - used, " %llu",
-            (unsigned long long)notes->numbers[i]);
+        int n = snprintf(
+            text + used, sizeof text - used, " %llu", (unsigned long long)notes->numbers[i]);
 
         if (n > 0 && used + (size_t)n < sizeof text)
             used += (size_t)n;

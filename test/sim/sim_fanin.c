@@ -362,7 +362,7 @@ static uint64_t run(uint64_t seed)
 
 TEST_LONG(fanin, loses_nothing_and_leaves_nobody_parked, 120)
 {
-    for (uint64_t seed; check_each_seed(&seed, 400);)
+    for (uint64_t seed; check_each_seed(&seed, 2000);)
         run(seed);
     scenario_report();
     CHECK_COVERED(covered.stats.parks, 5000);

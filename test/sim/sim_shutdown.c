@@ -2,7 +2,8 @@
 /* sim_shutdown.c: a graph of actors that hold senders of each other (never in a circle), pass them on, clone, drop,
  * weaken and upgrade them, spawn more, watch, work in the background, and end: by the last sender's drop, or stopped,
  * killed or crashed while somebody still sends. Checked:
- *   held          nobody ends naturally while a sender of it is held; a held sender of one nobody ended never fails
+ *   held          nobody ends naturally while a sender of it is held, or its work is under way; a held sender of one
+ *                 that nobody ended never fails
  *   weak          no upgrade succeeds after the end
  *   once          stop at most once, then finish or the hand-back, once; nothing is called afterwards
  *   one fate      every message is handled once or dead; a natural end loses none
@@ -53,6 +54,7 @@ struct node {
     } held[HELD];
     uint32_t handled;
     uint32_t watches;
+    uint32_t works; /* that have not come back */
 };
 
 static const struct tr_type node_type;
@@ -227,6 +229,7 @@ static void act(struct node *self, struct tr_context *ctx, uint16_t budget)
         if (now.works < WORK_MAX) {
             now.work_open[now.works++] = true;
             CHECK_EQ_INT(tr_offload(ctx, work, (void *)(uintptr_t)now.works, work_end, TAG_WORK), 0);
+            self->works++;
         }
         break;
     case 13:
@@ -303,6 +306,7 @@ static enum tr_next node_event(void *state, struct tr_context *ctx, const struct
     } else if (event->kind == TR_EVENT_WORK) {
         CHECK_EQ_INT(event->status, (int)(uintptr_t)event->value % 7);
         work_end((void *)(uintptr_t)event->value);
+        self->works--;
     } else {
         CHECK(event->kind == TR_EVENT_TIMER && event->tag == TAG_TIMER);
         act(self, ctx, 2);
@@ -318,13 +322,16 @@ static void node_stop(void *state, struct tr_context *ctx, enum tr_why why)
 
     CHECK_MSG(!record->stopped, "once: node %u stops twice", self->index);
     record->stopped = true;
-    if (why == TR_WHY_DONE)
+    if (why == TR_WHY_DONE) {
+        CHECK_MSG(self->works == 0, "held: node %u is done, but waits for %u pieces of work", self->index, self->works);
         CHECK_MSG(record->strong == 0 || record->violated, "held: node %u is done, but %u senders are held",
             self->index, record->strong);
+    }
     /* It may still do things; work it starts is waited for. */
     if (tr_random(ctx) % 4 == 0 && now.works < WORK_MAX) {
         now.work_open[now.works++] = true;
         CHECK_EQ_INT(tr_offload(ctx, work, (void *)(uintptr_t)now.works, work_end, TAG_WORK), 0);
+        self->works++;
     }
     self->inside = false;
 }

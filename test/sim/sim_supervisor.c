@@ -516,7 +516,7 @@ static uint64_t run(uint64_t seed)
 
 TEST_LONG(supervisor, keeps_messages_order_and_limits_in_a_storm, 120)
 {
-    for (uint64_t seed; check_each_seed(&seed, 400);)
+    for (uint64_t seed; check_each_seed(&seed, 2000);)
         run(seed);
     scenario_report();
     printf("%u times the root gave up\n", gave_up);

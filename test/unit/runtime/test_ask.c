@@ -13,12 +13,12 @@ struct pair {
     tr_sender asker, peer;
 };
 
-static void pair_init(
-    struct pair *pair, struct tr_system *system, struct puppet_message asked, struct tr_ask_options ask)
+static void pair_init(struct pair *pair, struct tr_system *system, struct puppet_message asked,
+    struct tr_ask_options ask)
 {
     *pair = (struct pair){ .system = system };
-    pair->peer = puppet_spawn_with(
-        system, (struct puppet){ .notes = &pair->notes }, &(struct tr_spawn_options){ .name = "peer" });
+    pair->peer = puppet_spawn_with(system, (struct puppet){ .notes = &pair->notes },
+        &(struct tr_spawn_options){ .name = "peer" });
     pair->asker = puppet_spawn_with(system,
         (struct puppet){ .notes = &pair->asker_notes, .asked = asked, .ask = ask },
         &(struct tr_spawn_options){ .name = "asker" });
@@ -44,7 +44,8 @@ static void check_end(puppet_fn run, int status)
 {
     struct pair pair;
 
-    pair_init(&pair, system_driven(NULL), (struct puppet_message){ .run = run, .number = ASK_NUMBER },
+    pair_init(&pair, system_driven(NULL),
+        (struct puppet_message){ .run = run, .number = ASK_NUMBER },
         (struct tr_ask_options){ .tag = 7 });
     CHECK_EQ_INT(puppet_tell(pair.asker, puppet_ask, 0), 0);
     settle(pair.system);
@@ -75,7 +76,9 @@ static void check_future_end(puppet_fn run, int status)
     finish_system(&system);
 }
 
-/* ---- the ends ------------------------------------------------------------------------------------------------ */
+/* ---- the ends
+ * ------------------------------------------------------------------------------------------------
+ */
 
 TEST(ask, ends_with_a_value)
 {
@@ -261,11 +264,11 @@ TEST(ask, ends_with_full_where_the_box_refuses_it)
     CHECK_EQ_INT(puppet_tell(asker, puppet_ask, 0), 0);
     settle(system);
     CHECK_EQ_INT(notes.rc, TR_EFULL);
-    CHECK_EQ_INT(tr_ask_future(full, &(struct puppet_message){ 0 },
-                     sizeof(struct puppet_message), 0, &future),
+    CHECK_EQ_INT(tr_ask_future(full, &(struct puppet_message){ 0 }, sizeof(struct puppet_message),
+                     0, &future),
         TR_EFULL);
-    CHECK_EQ_INT(tr_ask_wait(full, &(struct puppet_message){ 0 },
-                     sizeof(struct puppet_message), NULL, 0, 0),
+    CHECK_EQ_INT(
+        tr_ask_wait(full, &(struct puppet_message){ 0 }, sizeof(struct puppet_message), NULL, 0, 0),
         TR_EFULL);
     tr_sender_drop(&asker);
     settle(system);
@@ -360,7 +363,9 @@ TEST(ask, ends_once_when_value_timeout_and_token_all_come)
     finish_simulation(&sim);
 }
 
-/* ---- futures ------------------------------------------------------------------------------------------------- */
+/* ---- futures
+ * -------------------------------------------------------------------------------------------------
+ */
 
 TEST(future, cancelled_ends_and_its_answer_is_not_needed_any_more)
 {
@@ -549,13 +554,15 @@ TEST_ABORTS(future, waited_for_in_a_handler_is_a_named_assert,
 {
     struct pair pair;
 
-    pair_init(&pair, system_driven(NULL), (struct puppet_message){ 0 },
-        (struct tr_ask_options){ 0 });
+    pair_init(
+        &pair, system_driven(NULL), (struct puppet_message){ 0 }, (struct tr_ask_options){ 0 });
     CHECK_EQ_INT(puppet_tell(pair.asker, wait_in_handler, 0), 0);
     settle(pair.system);
 }
 
-/* ---- two stages ------------------------------------------------------------------------------------------------ */
+/* ---- two stages
+ * ------------------------------------------------------------------------------------------------
+ */
 
 /* Accept now; puppet_answer answers. The number says whether to take first. */
 static enum tr_next accept_and_take(
@@ -572,13 +579,13 @@ static enum tr_next accept_and_take(
 
 TEST(two_stages, tell_an_actor_first_accepted_then_the_result)
 {
-    /* With and without a record; accepted in the handler and through the handle; holding and not. */
+    /* With and without a record; accepted in the handler and through the handle; holding and not.
+     */
     for (int i = 0; i < 8; i++) {
         struct tr_system *system = system_driven(NULL);
         struct pair pair;
 
-        pair_init(&pair, system,
-            (struct puppet_message){ .run = accept_and_take, .number = i & 1 },
+        pair_init(&pair, system, (struct puppet_message){ .run = accept_and_take, .number = i & 1 },
             (struct tr_ask_options){
                 .tag = 8, .timeout_ns = i & 2 ? ms(100000) : 0, .hold = i & 4 });
         CHECK_EQ_INT(puppet_tell(pair.asker, puppet_ask, 0), 0);
@@ -677,7 +684,9 @@ TEST(two_stages, are_refused_for_a_tell)
     CHECK_EQ_INT(notes.rc, TR_EREPLIED);
 }
 
-/* ---- answering --------------------------------------------------------------------------------------------------- */
+/* ---- answering
+ * ---------------------------------------------------------------------------------------------------
+ */
 
 static enum tr_next reply_every_way(
     struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
@@ -756,8 +765,9 @@ TEST(reply, value_of_any_size_up_to_the_limit_arrives_whole)
     tr_sender sender = puppet_spawn(system, NULL, NULL);
     static unsigned char value[TR_VALUE_SIZE_MAX];
 
-    for (uint64_t size = 0; size <= TR_VALUE_SIZE_MAX;
-         size += size < 300 ? 1 : size < 65000 ? 997 : 67) {
+    for (uint64_t size = 0; size <= TR_VALUE_SIZE_MAX; size += size < 300     ? 1
+                                                               : size < 65000 ? 997
+                                                                              : 67) {
         struct tr_future *future = puppet_future(sender, reply_with_size, size, 0);
         size_t got = 99999999;
 
@@ -838,7 +848,8 @@ TEST(reply, value_of_any_size_arrives_whole_in_an_event)
     finish_system(&system);
 }
 
-/* ---- the duty to answer, taken -------------------------------------------------------------------------------------- */
+/* ---- the duty to answer, taken
+ * -------------------------------------------------------------------------------------- */
 
 TEST(taken_reply, is_sent_later)
 {
@@ -1169,7 +1180,9 @@ TEST(taken_reply, given_to_an_ended_actor_ends_the_ask_with_closed)
     finish_system(&system);
 }
 
-/* ---- forwarding ------------------------------------------------------------------------------------------------------- */
+/* ---- forwarding
+ * -------------------------------------------------------------------------------------------------------
+ */
 
 static enum tr_next forward_to_peer(
     struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
@@ -1320,7 +1333,9 @@ TEST(forward, of_a_tell_is_handled_once_and_conserved)
     finish_system(&system);
 }
 
-/* ---- gathers ------------------------------------------------------------------------------------------------------------ */
+/* ---- gathers
+ * ------------------------------------------------------------------------------------------------------------
+ */
 
 static struct tr_event reply_event(uint32_t tag, int status)
 {
@@ -1408,8 +1423,8 @@ static enum tr_next gatherer_handle(void *state, struct tr_context *ctx, void *m
     for (uint32_t i = 0; i < 3; i++) {
         struct puppet_message m = { .run = puppet_echo, .number = i + 1 };
 
-        CHECK_EQ_INT(tr_ask(ctx, self->peers[i], &m, sizeof m,
-                         &(struct tr_ask_options){ .tag = 10 + i }),
+        CHECK_EQ_INT(
+            tr_ask(ctx, self->peers[i], &m, sizeof m, &(struct tr_ask_options){ .tag = 10 + i }),
             0);
     }
     return TR_GO;
@@ -1455,7 +1470,9 @@ TEST(gather, lives_in_the_struct_of_an_actor)
     finish_system(&system);
 }
 
-/* ---- deadlines -------------------------------------------------------------------------------------------------------------- */
+/* ---- deadlines
+ * --------------------------------------------------------------------------------------------------------------
+ */
 
 static enum tr_next note_deadline(
     struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
@@ -1551,9 +1568,9 @@ TEST(deadline, is_inherited_by_what_an_actor_tells_itself)
     tr_sender sender = puppet_spawn(tr_sim_system(sim), &notes, NULL);
     uint64_t now = tr_sim_now_ns(sim);
 
-    CHECK_EQ_INT(tr_tell_with(sender, &(struct puppet_message){ .run = tell_self_deadline },
-                     sizeof(struct puppet_message),
-                     &(struct tr_send_options){ .timeout_ns = ms(5) }),
+    CHECK_EQ_INT(
+        tr_tell_with(sender, &(struct puppet_message){ .run = tell_self_deadline },
+            sizeof(struct puppet_message), &(struct tr_send_options){ .timeout_ns = ms(5) }),
         0);
     tr_sender_drop(&sender);
     finish_simulation(&sim);
@@ -1565,13 +1582,13 @@ TEST(deadline, is_not_inherited_by_the_next_message)
     struct tr_sim *sim = simulation(check_seed());
     struct notes notes = { 0 };
     tr_sender peer = puppet_spawn(tr_sim_system(sim), &notes, NULL);
-    tr_sender sender = puppet_spawn_with(tr_sim_system(sim),
-        (struct puppet){ .asked = { .run = note_deadline } }, NULL);
+    tr_sender sender = puppet_spawn_with(
+        tr_sim_system(sim), (struct puppet){ .asked = { .run = note_deadline } }, NULL);
 
     puppet_introduce(sender, peer);
-    CHECK_EQ_INT(tr_tell_with(sender, &(struct puppet_message){ .run = puppet_ask },
-                     sizeof(struct puppet_message),
-                     &(struct tr_send_options){ .timeout_ns = ms(5) }),
+    CHECK_EQ_INT(
+        tr_tell_with(sender, &(struct puppet_message){ .run = puppet_ask },
+            sizeof(struct puppet_message), &(struct tr_send_options){ .timeout_ns = ms(5) }),
         0);
     CHECK_EQ_INT(puppet_tell(sender, puppet_ask, 0), 0);
     tr_sender_drop(&peer);
@@ -1686,7 +1703,9 @@ TEST(cancel, of_a_future_is_seen_by_the_handler_that_works_on_it)
     finish_system(&system);
 }
 
-/* ---- tokens --------------------------------------------------------------------------------------------------------------- */
+/* ---- tokens
+ * ---------------------------------------------------------------------------------------------------------------
+ */
 
 TEST(cancel, fires_all_below_and_none_above)
 {
@@ -1778,7 +1797,9 @@ TEST(cancel, token_may_go_before_the_asks_that_it_was_lent_to)
     finish_system(&system);
 }
 
-/* ---- lives ------------------------------------------------------------------------------------------------------------------ */
+/* ---- lives
+ * ------------------------------------------------------------------------------------------------------------------
+ */
 
 TEST(asker, that_was_killed_leaves_its_answer_to_nobody)
 {
@@ -1786,8 +1807,8 @@ TEST(asker, that_was_killed_leaves_its_answer_to_nobody)
     struct pair pair;
     tr_sender others[8];
 
-    pair_init(&pair, system, (struct puppet_message){ .run = puppet_take },
-        (struct tr_ask_options){ 0 });
+    pair_init(
+        &pair, system, (struct puppet_message){ .run = puppet_take }, (struct tr_ask_options){ 0 });
     CHECK_EQ_INT(puppet_tell(pair.asker, puppet_ask, 0), 0);
     settle(system);
     CHECK_EQ_INT(tr_kill(tr_sender_weaken(pair.asker)), 0);
@@ -1811,8 +1832,8 @@ TEST(asker, without_senders_lives_until_its_answer_has_come)
     struct tr_system *system = system_driven(NULL);
     struct pair pair;
 
-    pair_init(&pair, system, (struct puppet_message){ .run = puppet_take },
-        (struct tr_ask_options){ 0 });
+    pair_init(
+        &pair, system, (struct puppet_message){ .run = puppet_take }, (struct tr_ask_options){ 0 });
     CHECK_EQ_INT(puppet_tell(pair.asker, puppet_ask, 0), 0);
     tr_sender_drop(&pair.asker);
     settle(system);

@@ -36,7 +36,8 @@ static void cast_finish(struct cast *cast)
     finish_system(&cast->system);
 }
 
-/* Ask the peer, with hold; what it does is the function in the message's data, through a puppet_message. */
+/* Ask the peer, with hold; what it does is the function in the message's data, through a
+ * puppet_message. */
 static enum tr_next hold_on_peer(
     struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
 {
@@ -88,7 +89,9 @@ static struct tr_actor_info info_of(struct tr_system *system, const char *name)
     return wanted.info;
 }
 
-/* ---- holding ------------------------------------------------------------------------------------------------ */
+/* ---- holding
+ * ------------------------------------------------------------------------------------------------
+ */
 
 TEST(hold, handles_only_control_until_the_answer_is_there)
 {
@@ -103,8 +106,7 @@ TEST(hold, handles_only_control_until_the_answer_is_there)
     settle(cast.system);
     CHECK_EQ_INT(notes->rc, 0);
     CHECK_EQ_INT(info_of(cast.system, "anna").doing, TR_DOING_HOLDING);
-    CHECK_EQ_U64(
-        info_of(cast.system, "anna").waiting_on, info_of(cast.system, "bert").id);
+    CHECK_EQ_U64(info_of(cast.system, "anna").waiting_on, info_of(cast.system, "bert").id);
     CHECK_EQ_INT(puppet_tell_lane(cast.actor[0], NULL, 3, TR_CONTROL), 0);
     settle(cast.system);
     CHECK_NOTES(notes, 3);
@@ -191,7 +193,8 @@ TEST(hold, of_one_who_asks_without_holding_meanwhile_keeps_holding)
     cast_finish(&cast);
 }
 
-/* ---- what releases it ------------------------------------------------------------------------------------------ */
+/* ---- what releases it
+ * ------------------------------------------------------------------------------------------ */
 
 TEST(hold, is_released_by_every_end_of_its_ask)
 {
@@ -238,8 +241,7 @@ TEST(hold, that_could_not_send_does_not_hold)
 }
 
 /* Hold on the peer, which takes it, for as many milliseconds as the number says. */
-static enum tr_next hold_for(
-    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+static enum tr_next hold_for(struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
 {
     self->asked = (struct puppet_message){ .run = puppet_take };
     self->ask = (struct tr_ask_options){ .tag = 6, .hold = true, .timeout_ns = ms(m->number) };
@@ -274,8 +276,7 @@ TEST(hold, is_released_by_its_timeout_and_the_late_answer_is_nobodys)
     finish_simulation(&sim);
 }
 
-static enum tr_next set_timer(
-    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+static enum tr_next set_timer(struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
 {
     (void)self;
     CHECK_EQ_INT(tr_after(ctx, ms(m->number), 1, NULL), 0);
@@ -381,9 +382,8 @@ TEST(hold, is_allowed_in_the_stop_hook_and_the_end_waits_for_it)
 
     cast_init(&cast, NULL);
     sender = puppet_spawn_with(cast.system,
-        (struct puppet){ .notes = &cast.notes[0],
-            .on_event = hold_at_the_end,
-            .on_stop = hold_in_stop },
+        (struct puppet){
+            .notes = &cast.notes[0], .on_event = hold_at_the_end, .on_stop = hold_in_stop },
         &(struct tr_spawn_options){ .name = "last" });
     puppet_introduce(sender, cast.actor[1]);
     tr_sender_drop(&sender);
@@ -416,7 +416,8 @@ TEST(hold, in_the_stop_hook_is_cut_short_by_the_grace)
     finish_simulation(&sim);
 }
 
-/* ---- circles of holds ---------------------------------------------------------------------------------------------- */
+/* ---- circles of holds
+ * ---------------------------------------------------------------------------------------------- */
 
 /* Everybody in a circle of `count` holds on the next; the last closes it. */
 static void run_circle(int count, uint64_t seed)
@@ -464,11 +465,11 @@ static void run_circle(int count, uint64_t seed)
     if (sim == NULL) {
         CHECK_EQ_INT(refused, 1);
         CHECK_EQ_INT(cast.notes[count - 1].rc, TR_EDEADLOCK); /* the closer */
-        used += (size_t)snprintf(expected, sizeof expected, "wait cycle (hold): %s",
-            cast_names[count - 1]);
+        used += (size_t)snprintf(
+            expected, sizeof expected, "wait cycle (hold): %s", cast_names[count - 1]);
         for (int i = 0; i < count; i++)
-            used += (size_t)snprintf(
-                expected + used, sizeof expected - used, " -> %s", cast_names[i]);
+            used +=
+                (size_t)snprintf(expected + used, sizeof expected - used, " -> %s", cast_names[i]);
         CHECK_MSG(strstr(cast.lines.text, expected) != NULL, "the log is:\n%s", cast.lines.text);
         cast_finish(&cast);
     } else {
@@ -640,9 +641,11 @@ TEST(circle, is_none_in_a_chain_of_holds_that_ends)
     cast_finish(&cast);
 }
 
-/* ---- the duty to answer moves on: so does what the holder waits for ------------------------------------------------ */
+/* ---- the duty to answer moves on: so does what the holder waits for
+ * ------------------------------------------------ */
 
-/* Forward to the peer, which takes it. Then, the number says so, hold on the sender in hand (self->data). */
+/* Forward to the peer, which takes it. Then, the number says so, hold on the sender in hand
+ * (self->data). */
 static enum tr_next forward_taking(
     struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
 {
@@ -673,8 +676,7 @@ TEST(forwarded_hold, is_no_circle_with_the_one_who_forwarded)
         settle(cast.system);
         CHECK_EQ_INT(cast.notes[1].rc, 0);
         /* anna waits for cleo now. Bert may hold on anna: cleo's answer will let her serve him. */
-        CHECK_EQ_U64(
-            info_of(cast.system, "anna").waiting_on, info_of(cast.system, "cleo").id);
+        CHECK_EQ_U64(info_of(cast.system, "anna").waiting_on, info_of(cast.system, "cleo").id);
         puppet_introduce(cast.actor[1], cast.actor[0]);
         tell_hold(cast.actor[1], puppet_echo, 0);
         settle(cast.system);
@@ -764,11 +766,12 @@ TEST(given_hold, waits_for_the_one_it_was_given_to)
     cast_finish(&cast);
 }
 
-/* ---- circles of full boxes -------------------------------------------------------------------------------------------- */
+/* ---- circles of full boxes
+ * -------------------------------------------------------------------------------------------- */
 
-/* Send `number` messages, each of which sends one less back: a storm that fills every box in the circle. */
-static enum tr_next storm(
-    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+/* Send `number` messages, each of which sends one less back: a storm that fills every box in the
+ * circle. */
+static enum tr_next storm(struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
 {
     (void)ctx;
     self->number++;
@@ -811,7 +814,8 @@ TEST(full_circle, overshoots_is_counted_and_never_deadlocks)
     }
     CHECK(stats_of(system).parks > 0);
     CHECK(stats_of(system).overshoots > 0);
-    CHECK_MSG(strstr(lines.text, "wait cycle (full boxes): ") != NULL, "the log is:\n%s", lines.text);
+    CHECK_MSG(
+        strstr(lines.text, "wait cycle (full boxes): ") != NULL, "the log is:\n%s", lines.text);
     CHECK_MSG(strstr(lines.text, "anna") != NULL && strstr(lines.text, "bert") != NULL,
         "the log is:\n%s", lines.text);
     for (int i = 0; i < 2; i++)
@@ -881,8 +885,7 @@ TEST(full_circle, in_any_order_never_deadlocks)
 }
 
 /* One parked on the other's full box, the other holds on the first: a circle too. */
-static enum tr_next send_many(
-    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+static enum tr_next send_many(struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
 {
     (void)ctx;
     for (uint64_t i = 0; i < m->number; i++)
@@ -901,9 +904,8 @@ TEST(mixed_circle, of_a_hold_on_one_who_is_parked_here_does_not_deadlock)
     tr_sender first, second;
 
     system = system_driven(&lines);
-    CHECK_EQ_INT(tr_box_create(
-                     system, &puppet_type, &(struct tr_box_options){ .capacity = 2 }, &box),
-        0);
+    CHECK_EQ_INT(
+        tr_box_create(system, &puppet_type, &(struct tr_box_options){ .capacity = 2 }, &box), 0);
     second = tr_box_sender(box, "test");
     first = puppet_spawn(system, &notes[0], "first");
     puppet_introduce(first, second);
@@ -967,9 +969,8 @@ TEST(hold, of_one_who_is_parked_is_busy)
     struct tr_box *box;
     tr_sender full, sender;
 
-    CHECK_EQ_INT(tr_box_create(
-                     system, &puppet_type, &(struct tr_box_options){ .capacity = 1 }, &box),
-        0);
+    CHECK_EQ_INT(
+        tr_box_create(system, &puppet_type, &(struct tr_box_options){ .capacity = 1 }, &box), 0);
     full = tr_box_sender(box, "test");
     sender = puppet_spawn(system, &notes, NULL);
     puppet_introduce(sender, full);

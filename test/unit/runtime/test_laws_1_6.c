@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The first six of the ten laws of the runtime, each over many seeds and, where threads matter, on workers. */
+/* The first six of the ten laws of the runtime, each over many seeds and, where threads matter, on
+ * workers. */
 #include <pthread.h>
 
 #include "puppet.h"
 
-/* ---- law 1: FIFO per sender and lane; control overtakes --------------------------------------------------------- */
+/* ---- law 1: FIFO per sender and lane; control overtakes
+ * --------------------------------------------------------- */
 
 enum { SENDERS = 4, LANES = 3 };
 
@@ -38,7 +40,8 @@ static const struct tr_type order_keeper_type = { .name = "order keeper",
     .state_size = sizeof(struct order_keeper),
     .handle = handle_ordered };
 
-/* Sends to the order keeper as often as it is told, over all lanes; full boxes make it come back. */
+/* Sends to the order keeper as often as it is told, over all lanes; full boxes make it come back.
+ */
 struct order_sender {
     tr_sender to;
     uint32_t sender;
@@ -139,9 +142,9 @@ TEST(law, one_control_overtakes_what_waits)
         sender = tr_box_sender(box, "test");
         others = 1 + (uint32_t)(tr_sim_random(sim) % 40);
         for (uint32_t i = 0; i < others; i++) {
-            enum tr_lane lane = tr_sim_chance(sim, 300000) ? TR_CONTROL
-                : tr_sim_chance(sim, 500000)               ? TR_BACKGROUND
-                                                           : TR_INTERACTIVE;
+            enum tr_lane lane = tr_sim_chance(sim, 300000)   ? TR_CONTROL
+                                : tr_sim_chance(sim, 500000) ? TR_BACKGROUND
+                                                             : TR_INTERACTIVE;
 
             controls += lane == TR_CONTROL;
             CHECK_EQ_INT(puppet_tell_lane(sender, NULL, (uint64_t)lane, lane), 0);
@@ -159,7 +162,8 @@ TEST(law, one_control_overtakes_what_waits)
     }
 }
 
-/* ---- law 2: one fate --------------------------------------------------------------------------------------------- */
+/* ---- law 2: one fate
+ * --------------------------------------------------------------------------------------------- */
 
 enum { TOKENS = 400 };
 
@@ -171,8 +175,15 @@ static struct fates fates;
 
 struct token {
     uint32_t index;
-    enum { TOKEN_PLAIN, TOKEN_FAIL, TOKEN_QUIT, TOKEN_STASH, TOKEN_UNSTASH, TOKEN_AGAIN, TOKEN_KINDS }
-        kind;
+    enum {
+        TOKEN_PLAIN,
+        TOKEN_FAIL,
+        TOKEN_QUIT,
+        TOKEN_STASH,
+        TOKEN_UNSTASH,
+        TOKEN_AGAIN,
+        TOKEN_KINDS
+    } kind;
 };
 
 static enum tr_next handle_token(void *state, struct tr_context *ctx, void *message)
@@ -244,9 +255,9 @@ static void run_fates(uint64_t seed)
         int rc;
 
         if (tr_sim_chance(sim, 400000))
-            m.kind = tr_sim_chance(sim, 100000) ? TOKEN_FAIL
-                : tr_sim_chance(sim, 100000)    ? TOKEN_QUIT
-                                                : TOKEN_STASH + tr_sim_random(sim) % 3;
+            m.kind = tr_sim_chance(sim, 100000)   ? TOKEN_FAIL
+                     : tr_sim_chance(sim, 100000) ? TOKEN_QUIT
+                                                  : TOKEN_STASH + tr_sim_random(sim) % 3;
         switch (tr_sim_random(sim) % 4) {
         case 0:
             rc = tr_try_tell(target, &m, sizeof m);
@@ -299,7 +310,8 @@ TEST_LONG(law, two_a_message_that_was_taken_has_exactly_one_fate, 60)
         run_fates(seed);
 }
 
-/* ---- law 3: an ask always ends, once ---------------------------------------------------------------------------------- */
+/* ---- law 3: an ask always ends, once
+ * ---------------------------------------------------------------------------------- */
 
 enum { MESH = 6, ASKS_MAX = 4000 };
 
@@ -318,15 +330,16 @@ struct mesh {
     uint32_t index;
     tr_sender *others; /* the test's; held until the end */
     struct tr_cancel *cancel;
-    tr_reply_handle kept[4]; /* some of them given to others, who do not know it: who has one may answer */
+    tr_reply_handle
+        kept[4]; /* some of them given to others, who do not know it: who has one may answer */
     uint32_t kept_count;
 };
 
 static bool is_end(int status)
 {
     return status == 0 || status == TR_EDROPPED || status == TR_ECRASHED || status == TR_ECLOSED ||
-        status == TR_ETIMEOUT || status == TR_ECANCELLED || status == TR_EDEADLOCK ||
-        status == TR_EFULL;
+           status == TR_ETIMEOUT || status == TR_ECANCELLED || status == TR_EDEADLOCK ||
+           status == TR_EFULL;
 }
 
 static void mesh_ask(struct mesh *self, struct tr_context *ctx, uint32_t depth)
@@ -344,7 +357,7 @@ static void mesh_ask(struct mesh *self, struct tr_context *ctx, uint32_t depth)
         return;
     rc = tr_ask(ctx, self->others[r / 4096 % MESH], &m, sizeof m, &options);
     CHECK_MSG(rc == 0 || rc == TR_ECLOSED || rc == TR_EFULL || rc == TR_EDEADLOCK ||
-            rc == TR_ETIMEOUT || rc == TR_EBUSY,
+                  rc == TR_ETIMEOUT || rc == TR_EBUSY,
         "%s", tr_error_name(rc));
     if (rc == 0)
         ask_fates[ask_count++].sent = 1;
@@ -477,7 +490,8 @@ static void run_mesh(uint64_t seed)
         tr_sim_run(sim, tr_sim_random(sim) % 30 + 1);
     }
     tr_sim_run(sim, 0);
-    /* Now everybody is idle, or waits for an answer that somebody took and keeps. Who stops gives it. */
+    /* Now everybody is idle, or waits for an answer that somebody took and keeps. Who stops gives
+     * it. */
     for (uint32_t i = 0; i < MESH; i++)
         crashed |= tr_stop(tr_sender_weaken(others[i])) < 0;
     tr_sim_run(sim, 0);
@@ -502,7 +516,8 @@ TEST_LONG(law, three_an_ask_always_ends_once, 60)
         run_mesh(seed);
 }
 
-/* ---- law 4: a nested deadline is never later ---------------------------------------------------------------------------- */
+/* ---- law 4: a nested deadline is never later
+ * ---------------------------------------------------------------------------- */
 
 struct nested {
     uint64_t not_after_ns; /* of the message that this one was sent for; 0 is none */
@@ -570,9 +585,9 @@ TEST(law, four_a_nested_deadline_is_never_later)
         struct tr_done *dones[MESH];
 
         for (uint32_t i = 0; i < MESH; i++)
-            CHECK_EQ_INT(tr_spawn(tr_sim_system(sim), &nester_type,
-                             &(struct nester){ .others = others },
-                             &(struct tr_spawn_options){ .ret_done = &dones[i] }, &others[i]),
+            CHECK_EQ_INT(
+                tr_spawn(tr_sim_system(sim), &nester_type, &(struct nester){ .others = others },
+                    &(struct tr_spawn_options){ .ret_done = &dones[i] }, &others[i]),
                 0);
         for (int i = 0; i < 20; i++)
             tr_tell_with(others[tr_sim_random(sim) % MESH], &(struct nested){ .depth = 10 },
@@ -593,10 +608,10 @@ TEST(law, four_a_nested_deadline_is_never_later)
     CHECK(seen > 0);
 }
 
-/* ---- law 5: no handler blocks a worker -------------------------------------------------------------------------------------- */
+/* ---- law 5: no handler blocks a worker
+ * -------------------------------------------------------------------------------------- */
 
-static enum tr_next send_many(
-    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+static enum tr_next send_many(struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
 {
     for (; m->number > 0; m->number--)
         if (puppet_tell(self->peer, puppet_nothing, 0) == TR_EFULL) {
@@ -613,9 +628,8 @@ TEST(law, five_a_full_box_parks_actors_and_never_the_worker)
     tr_sender full, bystander = puppet_spawn(system, NULL, NULL), producers[20];
     struct tr_future *future;
 
-    CHECK_EQ_INT(tr_box_create(
-                     system, &puppet_type, &(struct tr_box_options){ .capacity = 4 }, &box),
-        0);
+    CHECK_EQ_INT(
+        tr_box_create(system, &puppet_type, &(struct tr_box_options){ .capacity = 4 }, &box), 0);
     full = tr_box_sender(box, "test");
     for (int i = 0; i < 20; i++) {
         producers[i] = puppet_spawn(system, NULL, NULL);
@@ -626,7 +640,8 @@ TEST(law, five_a_full_box_parks_actors_and_never_the_worker)
         future = puppet_future(bystander, puppet_echo, i, 0);
         CHECK_EQ_INT(puppet_end(&future, NULL), 0);
     }
-    /* The producers have all met the full box by now: whoever is asked answers only as far as control goes. */
+    /* The producers have all met the full box by now: whoever is asked answers only as far as
+     * control goes. */
     CHECK(tr_sender_depth(full) >= 4 && tr_sender_depth(full) <= 8);
     CHECK_EQ_INT(tr_box_spawn(&box, &(struct puppet){ 0 }, NULL), 0);
     for (int i = 0; i < 20; i++)
@@ -640,7 +655,9 @@ TEST(law, five_a_full_box_parks_actors_and_never_the_worker)
     finish_system(&system);
 }
 
-/* ---- law 6: the end ------------------------------------------------------------------------------------------------------------ */
+/* ---- law 6: the end
+ * ------------------------------------------------------------------------------------------------------------
+ */
 
 static enum tr_next watch_peer(
     struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
@@ -676,15 +693,15 @@ TEST(law, six_the_last_sender_gone_the_box_drains_then_stop_then_the_state_comes
         struct tr_done *done;
         enum tr_why why;
         tr_sender watcher = puppet_spawn(system, &watcher_notes, "watcher");
-        tr_sender sender = puppet_spawn_with(system,
-            (struct puppet){ .notes = &notes, .on_stop = note_stop },
-            &(struct tr_spawn_options){ .ret_done = &done });
+        tr_sender sender =
+            puppet_spawn_with(system, (struct puppet){ .notes = &notes, .on_stop = note_stop },
+                &(struct tr_spawn_options){ .ret_done = &done });
         uint64_t count = 1 + tr_sim_random(sim) % 50;
 
-        CHECK_EQ_INT(tr_tell(watcher,
-                         &(struct puppet_message){
-                             .run = watch_peer, .weak = tr_sender_weaken(sender) },
-                         sizeof(struct puppet_message)),
+        CHECK_EQ_INT(
+            tr_tell(watcher,
+                &(struct puppet_message){ .run = watch_peer, .weak = tr_sender_weaken(sender) },
+                sizeof(struct puppet_message)),
             0);
         for (uint64_t i = 0; i < count; i++)
             CHECK_EQ_INT(puppet_tell(sender, keep_self_and_timers, i), 0);

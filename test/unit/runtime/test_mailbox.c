@@ -11,7 +11,9 @@ static tr_sender waiting_box(
     return tr_box_sender(*ret_box, "test");
 }
 
-/* ---- sizes ------------------------------------------------------------------------------------------------ */
+/* ---- sizes
+ * ------------------------------------------------------------------------------------------------
+ */
 
 struct measured {
     size_t size;
@@ -58,8 +60,7 @@ static enum tr_next handle_relay(void *state, struct tr_context *ctx, void *mess
     return TR_GO;
 }
 
-static enum tr_next relay_event(
-    void *state, struct tr_context *ctx, const struct tr_event *event)
+static enum tr_next relay_event(void *state, struct tr_context *ctx, const struct tr_event *event)
 {
     struct relay *self = state;
 
@@ -183,8 +184,8 @@ TEST(message, of_a_wrong_size_is_refused_by_every_send)
             continue;
         CHECK_EQ_INT(tr_tell(peer, bytes, size), TR_EINVAL);
         CHECK_EQ_INT(tr_tell_wait(peer, bytes, size, 0), TR_EINVAL);
-        CHECK_EQ_INT(tr_tell_with(peer, bytes, size,
-                         &(struct tr_send_options){ .lane = TR_CONTROL }),
+        CHECK_EQ_INT(
+            tr_tell_with(peer, bytes, size, &(struct tr_send_options){ .lane = TR_CONTROL }),
             TR_EINVAL);
         CHECK_EQ_INT(tr_ask_future(peer, bytes, size, 0, &future), TR_EINVAL);
         CHECK_EQ_INT(tr_ask_wait(peer, bytes, size, NULL, 0, 0), TR_EINVAL);
@@ -214,7 +215,9 @@ TEST(message, of_a_wrong_size_is_refused_by_a_box_of_large_ones)
     tr_box_destroy(&box);
 }
 
-/* ---- lanes -------------------------------------------------------------------------------------------------- */
+/* ---- lanes
+ * --------------------------------------------------------------------------------------------------
+ */
 
 static void tell_mixed(tr_sender sender)
 {
@@ -300,8 +303,8 @@ TEST(lanes, control_overtakes_in_the_box_of_an_actor_that_has_not_started)
 {
     struct tr_system *system = system_driven(NULL);
     struct notes notes = { 0 };
-    tr_sender sender = puppet_spawn_with(
-        system, (struct puppet){ .notes = &notes, .on_start = start_well }, NULL);
+    tr_sender sender =
+        puppet_spawn_with(system, (struct puppet){ .notes = &notes, .on_start = start_well }, NULL);
 
     tell_mixed(sender);
     tr_sender_drop(&sender);
@@ -314,8 +317,8 @@ TEST(lanes, control_is_never_refused_for_want_of_room)
     struct notes notes = { 0 };
     struct puppet state = { .notes = &notes };
     struct tr_box *box;
-    tr_sender sender = waiting_box(
-        NULL, &(struct tr_box_options){ .capacity = 1, .full = TR_FULL_FAIL }, &box);
+    tr_sender sender =
+        waiting_box(NULL, &(struct tr_box_options){ .capacity = 1, .full = TR_FULL_FAIL }, &box);
 
     CHECK_EQ_INT(puppet_tell(sender, NULL, 99), 0);
     for (uint64_t i = 0; i < 10; i++)
@@ -383,13 +386,14 @@ TEST(lanes, background_is_not_starved_by_interactive_work_that_never_ends)
     finish_system(&system);
 }
 
-/* ---- what a full box does ------------------------------------------------------------------------------------- */
+/* ---- what a full box does
+ * ------------------------------------------------------------------------------------- */
 
 /* A message that knows when it is dropped. */
 struct owned {
     _Atomic unsigned *drops;
     uint64_t number;
-    enum { OWNED_PLAIN, OWNED_FAIL, OWNED_QUIT, OWNED_STASH, OWNED_TAKE } what;
+    enum { OWNED_PLAIN, OWNED_FAIL, OWNED_QUIT, OWNED_STASH } what;
 };
 
 struct owner {
@@ -411,7 +415,6 @@ static enum tr_next handle_owned(void *state, struct tr_context *ctx, void *mess
     case OWNED_STASH:
         CHECK_EQ_INT(tr_stash(ctx), 0);
         return TR_GO;
-    case OWNED_TAKE:
     case OWNED_PLAIN:
         break;
     }
@@ -445,8 +448,7 @@ static tr_sender owner_box(
 
 static int tell_owned(tr_sender to, _Atomic unsigned *drops, uint64_t number)
 {
-    return tr_tell(
-        to, &(struct owned){ .drops = drops, .number = number }, sizeof(struct owned));
+    return tr_tell(to, &(struct owned){ .drops = drops, .number = number }, sizeof(struct owned));
 }
 
 static struct tr_future *ask_owned(tr_sender to, _Atomic unsigned *drops, uint64_t number)
@@ -471,8 +473,8 @@ TEST(full_box, that_fails_leaves_the_message_with_the_sender)
     CHECK_EQ_INT(tell_owned(sender, &drops, 1), 0);
     CHECK_EQ_INT(tell_owned(sender, &drops, 2), 0);
     CHECK_EQ_INT(tell_owned(sender, &drops, 3), TR_EFULL);
-    CHECK_EQ_INT(tr_ask_future(sender, &(struct owned){ .drops = &drops },
-                     sizeof(struct owned), 0, &future),
+    CHECK_EQ_INT(
+        tr_ask_future(sender, &(struct owned){ .drops = &drops }, sizeof(struct owned), 0, &future),
         TR_EFULL);
     tr_sender_drop(&sender);
     CHECK_EQ_INT(tr_run(box, &state), 0);
@@ -494,8 +496,8 @@ TEST(full_box, that_fails_does_so_in_a_handler_too_and_parks_nobody)
     struct tr_system *system = system_driven(NULL);
     struct notes notes = { 0 };
     struct tr_box *box;
-    tr_sender full = waiting_box(
-        system, &(struct tr_box_options){ .capacity = 1, .full = TR_FULL_FAIL }, &box);
+    tr_sender full =
+        waiting_box(system, &(struct tr_box_options){ .capacity = 1, .full = TR_FULL_FAIL }, &box);
     tr_sender sender = puppet_spawn(system, &notes, NULL);
 
     puppet_introduce(sender, full);
@@ -538,8 +540,7 @@ TEST(full_box, that_drops_the_newest_takes_and_drops_it)
 }
 
 /* Ask the peer (an owner) as often as the number says, tags from 0 on. */
-static enum tr_next ask_owner(
-    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+static enum tr_next ask_owner(struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
 {
     for (uint64_t i = 0; i < m->number; i++) {
         struct owned message = { .number = i };
@@ -669,8 +670,7 @@ TEST(full_box, that_drops_the_oldest_answers_asks_of_actors_that_a_thread_pushed
     tr_system_destroy(&system);
 }
 
-static enum tr_next ask_self(
-    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+static enum tr_next ask_self(struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
 {
     struct puppet_message message = { .run = puppet_echo };
     tr_sender me;
@@ -719,8 +719,7 @@ TEST(full_box, that_drops_the_oldest_takes_messages_although_all_its_places_are_
     CHECK_EQ_INT(tr_box_spawn(&box, &(struct owner){ &notes }, NULL), 0);
     for (uint64_t i = 0; i < 8; i++) {
         CHECK_EQ_INT(
-            tr_tell(sender,
-                &(struct owned){ .drops = &drops, .number = i, .what = OWNED_STASH },
+            tr_tell(sender, &(struct owned){ .drops = &drops, .number = i, .what = OWNED_STASH },
                 sizeof(struct owned)),
             0);
         settle(system);
@@ -751,10 +750,9 @@ static enum tr_next handle_plain(void *state, struct tr_context *ctx, void *mess
 
 TEST(full_box, calls_message_drop_where_it_may_send)
 {
-    static const struct tr_type type = { .name = "chatty",
-        .message_size = 8,
-        .handle = handle_plain,
-        .message_drop = tell_in_drop };
+    static const struct tr_type type = {
+        .name = "chatty", .message_size = 8, .handle = handle_plain, .message_drop = tell_in_drop
+    };
     const enum tr_full policies[] = { TR_FULL_DROP_NEWEST, TR_FULL_DROP_OLDEST };
     struct tr_system *system = system_driven(NULL);
 
@@ -779,7 +777,8 @@ TEST(full_box, calls_message_drop_where_it_may_send)
     finish_system(&system);
 }
 
-/* ---- every unhandled message is dropped, once ------------------------------------------------------------------ */
+/* ---- every unhandled message is dropped, once
+ * ------------------------------------------------------------------ */
 
 /* How a box with five messages in it ends. */
 enum ending {
@@ -805,9 +804,9 @@ static void run_ending(enum ending ending)
     int status;
 
     if (ending == ENDING_STOP || ending == ENDING_CRASH) {
-        struct owned first = { .number = 100,
-            .what = ending == ENDING_STOP ? OWNED_QUIT : OWNED_FAIL,
-            .drops = NULL };
+        struct owned first = {
+            .number = 100, .what = ending == ENDING_STOP ? OWNED_QUIT : OWNED_FAIL, .drops = NULL
+        };
 
         CHECK_EQ_INT(tr_tell(sender, &first, sizeof first), 0);
     }
@@ -844,10 +843,9 @@ static void run_ending(enum ending ending)
         CHECK_MSG(drops[i] == expected[i], "ending %d: message %d was dropped %u times",
             (int)ending, i, drops[i]);
     status = puppet_end(&asked, NULL);
-    CHECK_MSG(status ==
-            (ending == ENDING_HANDLED     ? 0
-                    : ending == ENDING_CRASH ? TR_ECRASHED
-                                             : TR_ECLOSED),
+    CHECK_MSG(status == (ending == ENDING_HANDLED    ? 0
+                            : ending == ENDING_CRASH ? TR_ECRASHED
+                                                     : TR_ECLOSED),
         "ending %d: the ask ended with %s", (int)ending, tr_error_name(status));
 }
 
@@ -884,14 +882,14 @@ TEST(message_drop, is_called_for_expired_and_cancelled_messages)
     _Atomic unsigned drops[3] = { 0 };
     tr_sender sender = owner_box(system, 16, TR_FULL_WAIT, &box);
 
-    CHECK_EQ_INT(tr_tell_with(sender, &(struct owned){ .drops = &drops[0] },
-                     sizeof(struct owned), &(struct tr_send_options){ .timeout_ns = ms(1) }),
+    CHECK_EQ_INT(tr_tell_with(sender, &(struct owned){ .drops = &drops[0] }, sizeof(struct owned),
+                     &(struct tr_send_options){ .timeout_ns = ms(1) }),
         0);
-    CHECK_EQ_INT(tr_ask_future(sender, &(struct owned){ .drops = &drops[1] },
-                     sizeof(struct owned), ms(1), &expired),
+    CHECK_EQ_INT(tr_ask_future(sender, &(struct owned){ .drops = &drops[1] }, sizeof(struct owned),
+                     ms(1), &expired),
         0);
-    CHECK_EQ_INT(tr_ask_future(sender, &(struct owned){ .drops = &drops[2] },
-                     sizeof(struct owned), ms(1000), &cancelled),
+    CHECK_EQ_INT(tr_ask_future(sender, &(struct owned){ .drops = &drops[2] }, sizeof(struct owned),
+                     ms(1000), &cancelled),
         0);
     tr_future_cancel(cancelled);
     tr_sim_run_until(sim, tr_sim_now_ns(sim) + ms(10));
@@ -908,7 +906,9 @@ TEST(message_drop, is_called_for_expired_and_cancelled_messages)
     finish_simulation(&sim);
 }
 
-/* ---- maximum age ----------------------------------------------------------------------------------------------- */
+/* ---- maximum age
+ * -----------------------------------------------------------------------------------------------
+ */
 
 TEST(age, older_messages_and_asks_expire_unhandled)
 {
@@ -960,7 +960,9 @@ TEST(age, of_a_box_applies_to_asks_of_actors)
     finish_simulation(&sim);
 }
 
-/* ---- stash ------------------------------------------------------------------------------------------------------- */
+/* ---- stash
+ * -------------------------------------------------------------------------------------------------------
+ */
 
 static enum tr_next stash_once(
     struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
@@ -1018,8 +1020,7 @@ static enum tr_next unstash_here(
     return TR_GO;
 }
 
-static enum tr_next set_timer(
-    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+static enum tr_next set_timer(struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
 {
     (void)self;
     CHECK_EQ_INT(tr_after(ctx, ms(m->number), 1, NULL), 0);
@@ -1030,8 +1031,8 @@ TEST(stash, comes_back_when_an_event_says_so_and_the_box_is_empty)
 {
     struct tr_sim *sim = simulation(check_seed());
     struct notes notes = { 0 };
-    tr_sender sender = puppet_spawn_with(tr_sim_system(sim),
-        (struct puppet){ .notes = &notes, .on_event = unstash_here }, NULL);
+    tr_sender sender = puppet_spawn_with(
+        tr_sim_system(sim), (struct puppet){ .notes = &notes, .on_event = unstash_here }, NULL);
 
     CHECK_EQ_INT(puppet_tell(sender, set_timer, 5), 0);
     CHECK_EQ_INT(puppet_tell(sender, stash_once, 1), 0);
@@ -1108,14 +1109,16 @@ static enum tr_next stash_an_event(
 TEST_ABORTS(stash, of_an_event_is_a_named_assert, "only a message being handled can be stashed")
 {
     struct tr_sim *sim = simulation(1);
-    tr_sender sender = puppet_spawn_with(
-        tr_sim_system(sim), (struct puppet){ .on_event = stash_an_event }, NULL);
+    tr_sender sender =
+        puppet_spawn_with(tr_sim_system(sim), (struct puppet){ .on_event = stash_an_event }, NULL);
 
     CHECK_EQ_INT(puppet_tell(sender, set_timer, 5), 0);
     tr_sim_run(sim, 0);
 }
 
-/* ---- again --------------------------------------------------------------------------------------------------------- */
+/* ---- again
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 static enum tr_next again_until_three(
     struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
@@ -1167,8 +1170,7 @@ TEST(again, lets_others_run_in_between)
 }
 
 /* Send the numbers below m->data to the peer; m->number is how far it came. */
-static enum tr_next produce(
-    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+static enum tr_next produce(struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
 {
     uint64_t count = (uint64_t)(uintptr_t)m->data;
 
@@ -1204,7 +1206,9 @@ TEST(again, lets_a_producer_that_met_a_full_box_carry_on_where_it_stopped)
     finish_system(&system);
 }
 
-/* ---- order --------------------------------------------------------------------------------------------------------- */
+/* ---- order
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 TEST(box, keeps_the_order_over_more_messages_than_a_turn_handles)
 {

@@ -30,7 +30,8 @@ static int tell_wait(tr_sender to, uint64_t number, uint64_t timeout_ns)
         sizeof(struct puppet_message), timeout_ns);
 }
 
-/* ---- clone and drop ----------------------------------------------------------------------------------- */
+/* ---- clone and drop
+ * ----------------------------------------------------------------------------------- */
 
 TEST(sender, of_nothing_is_closed_and_harmless)
 {
@@ -43,8 +44,8 @@ TEST(sender, of_nothing_is_closed_and_harmless)
     CHECK_EQ_INT(try_tell(none, 1), TR_ECLOSED);
     CHECK_EQ_INT(tell_wait(none, 1, 0), TR_ECLOSED);
     CHECK_EQ_INT(tr_reserve(none, sizeof(struct puppet_message), &slot), TR_ECLOSED);
-    CHECK_EQ_INT(tr_ask_future(none, &(struct puppet_message){ 0 },
-                     sizeof(struct puppet_message), 0, &future),
+    CHECK_EQ_INT(tr_ask_future(none, &(struct puppet_message){ 0 }, sizeof(struct puppet_message),
+                     0, &future),
         TR_ECLOSED);
     clone = tr_sender_clone(none, "test");
     CHECK(clone.box == NULL);
@@ -144,7 +145,8 @@ TEST(sender, clones_are_named_in_the_report_of_holders)
     finish_system(&system);
 }
 
-/* ---- weak senders -------------------------------------------------------------------------------------- */
+/* ---- weak senders
+ * -------------------------------------------------------------------------------------- */
 
 TEST(weak_sender, does_not_keep_the_actor_alive)
 {
@@ -274,7 +276,8 @@ TEST(weak_sender, kills_without_the_stop_hook)
     finish_system(&system);
 }
 
-/* ---- capacity and depth --------------------------------------------------------------------------------- */
+/* ---- capacity and depth
+ * --------------------------------------------------------------------------------- */
 
 TEST(capacity, is_the_default_or_what_was_asked_for)
 {
@@ -314,8 +317,7 @@ TEST(capacity, of_the_largest_box_is_reached_and_not_passed)
     tr_box_destroy(&box);
 }
 
-static enum tr_next stash_it(
-    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+static enum tr_next stash_it(struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
 {
     note(self, m->number);
     CHECK_EQ_INT(tr_stash(ctx), 0);
@@ -348,7 +350,8 @@ TEST(depth, counts_what_waits_in_the_box_is_reserved_or_stashed_but_not_control)
     tr_box_destroy(&box);
 }
 
-/* ---- sends that a full box refuses ------------------------------------------------------------------------- */
+/* ---- sends that a full box refuses
+ * ------------------------------------------------------------------------- */
 
 TEST(tell, from_a_thread_to_a_full_box_fails_at_once)
 {
@@ -369,9 +372,9 @@ TEST(tell, from_a_thread_to_a_full_box_fails_at_once)
     tr_box_destroy(&box);
 }
 
-/* Send to the peer until it refuses; the number is how to send. Notes how many it took, then the error. */
-static enum tr_next fill_peer(
-    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+/* Send to the peer until it refuses; the number is how to send. Notes how many it took, then the
+ * error. */
+static enum tr_next fill_peer(struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
 {
     uint64_t taken = 0;
     int rc;
@@ -414,7 +417,6 @@ TEST(try_tell, in_a_handler_neither_passes_the_capacity_nor_parks)
     struct tr_system *system = system_driven(NULL);
     struct notes notes = { 0 };
     struct tr_box *box;
-    struct puppet sink = { 0 };
     tr_sender full = waiting_box(system, &(struct tr_box_options){ .capacity = 4 }, &box);
     tr_sender sender = puppet_spawn(system, &notes, NULL);
 
@@ -428,14 +430,12 @@ TEST(try_tell, in_a_handler_neither_passes_the_capacity_nor_parks)
     tr_sender_drop(&sender);
     tr_sender_drop(&full);
     tr_box_destroy(&box);
-    (void)sink;
     settle(system);
     CHECK_EQ_U64(stats_of(system).live, 0);
     tr_system_destroy(&system);
 }
 
-static enum tr_next fill_self(
-    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+static enum tr_next fill_self(struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
 {
     uint64_t taken = 0;
 
@@ -464,11 +464,12 @@ TEST(tell, to_oneself_never_parks_and_ends_at_the_hard_limit)
     finish_system(&system);
 }
 
-/* ---- parking ------------------------------------------------------------------------------------------------- */
+/* ---- parking
+ * -------------------------------------------------------------------------------------------------
+ */
 
 /* Send as many as the number says to the peer, from 100 on; then note the number. */
-static enum tr_next send_some(
-    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+static enum tr_next send_some(struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
 {
     (void)ctx;
     for (uint64_t i = 0; i < m->number; i++)
@@ -657,7 +658,9 @@ TEST(park, sixty_four_parked_actors_all_go_on)
     CHECK_EQ_INT(notes.count, 3 * 64);
 }
 
-/* ---- deadlines -------------------------------------------------------------------------------------------------- */
+/* ---- deadlines
+ * --------------------------------------------------------------------------------------------------
+ */
 
 TEST(deadline, message_that_waits_longer_is_not_handled)
 {
@@ -695,9 +698,9 @@ TEST(deadline, is_what_the_handler_is_told)
     uint64_t now = tr_sim_now_ns(sim);
 
     CHECK_EQ_INT(puppet_tell(sender, note_deadline, 0), 0);
-    CHECK_EQ_INT(tr_tell_with(sender, &(struct puppet_message){ .run = note_deadline },
-                     sizeof(struct puppet_message),
-                     &(struct tr_send_options){ .timeout_ns = ms(7) }),
+    CHECK_EQ_INT(
+        tr_tell_with(sender, &(struct puppet_message){ .run = note_deadline },
+            sizeof(struct puppet_message), &(struct tr_send_options){ .timeout_ns = ms(7) }),
         0);
     CHECK_EQ_INT(puppet_tell(sender, note_deadline, 0), 0);
     tr_sender_drop(&sender);
@@ -705,7 +708,9 @@ TEST(deadline, is_what_the_handler_is_told)
     CHECK_NOTES(&notes, 0, now + ms(7), 0);
 }
 
-/* ---- blocking sends ----------------------------------------------------------------------------------------------- */
+/* ---- blocking sends
+ * -----------------------------------------------------------------------------------------------
+ */
 
 struct blocked {
     tr_sender to;
@@ -836,7 +841,9 @@ TEST_ABORTS(
     settle(system);
 }
 
-/* ---- closed ---------------------------------------------------------------------------------------------------------- */
+/* ---- closed
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 TEST(closed, box_of_an_actor_that_ended_refuses_everything)
 {
@@ -855,8 +862,8 @@ TEST(closed, box_of_an_actor_that_ended_refuses_everything)
     CHECK_EQ_INT(puppet_tell_lane(sender, NULL, 1, TR_CONTROL), TR_ECLOSED);
     CHECK_EQ_INT(puppet_tell_lane(sender, NULL, 1, TR_BACKGROUND), TR_ECLOSED);
     CHECK_EQ_INT(tr_reserve(sender, sizeof(struct puppet_message), &slot), TR_ECLOSED);
-    CHECK_EQ_INT(tr_ask_future(sender, &(struct puppet_message){ 0 },
-                     sizeof(struct puppet_message), 0, &future),
+    CHECK_EQ_INT(tr_ask_future(sender, &(struct puppet_message){ 0 }, sizeof(struct puppet_message),
+                     0, &future),
         TR_ECLOSED);
     CHECK(future == NULL);
     tr_sender_drop(&sender);
@@ -910,7 +917,9 @@ TEST(wait_closed, drives_a_system_without_workers)
     finish_system(&system);
 }
 
-/* ---- reserved slots ----------------------------------------------------------------------------------------------------- */
+/* ---- reserved slots
+ * -----------------------------------------------------------------------------------------------------
+ */
 
 static void fill_slot(struct tr_slot *slot, uint64_t number)
 {
@@ -1055,7 +1064,8 @@ static enum tr_next handle_large(void *state, struct tr_context *ctx, void *mess
 TEST(reserve, builds_a_large_message_in_place_without_a_copy)
 {
     static const struct tr_type type = {
-        .name = "large", .message_size = sizeof(struct large), .handle = handle_large };
+        .name = "large", .message_size = sizeof(struct large), .handle = handle_large
+    };
     struct tr_box *box;
     struct tr_slot slot;
     struct large *large;
@@ -1074,7 +1084,8 @@ TEST(reserve, builds_a_large_message_in_place_without_a_copy)
     tr_box_destroy(&box);
 }
 
-/* ---- sending from another thread to an actor that runs here ------------------------------------------------------------ */
+/* ---- sending from another thread to an actor that runs here
+ * ------------------------------------------------------------ */
 
 static void *send_and_drop(void *argument)
 {
@@ -1102,5 +1113,45 @@ TEST(run, takes_messages_of_another_thread_until_it_drops_its_sender)
     CHECK_EQ_INT(notes.count, 1000);
     for (uint32_t i = 0; i < 1000; i++)
         CHECK_EQ_U64(notes.numbers[i], i);
+    tr_box_destroy(&box);
+}
+
+static void *send_waiting_and_drop(void *argument)
+{
+    struct blocked *blocked = argument;
+
+    for (uint64_t i = 0; i < blocked->count; i++) {
+        struct puppet_message m = { .run = puppet_echo, .number = blocked->first + i };
+        uint64_t number = 0;
+
+        if (i % 2 == 0) {
+            CHECK_EQ_INT(tell_wait(blocked->to, blocked->first + i, 0), 0);
+        } else {
+            int rc;
+
+            do
+                rc = tr_ask_wait(blocked->to, &m, sizeof m, &number, sizeof number, 0);
+            while (rc == TR_EFULL);
+            CHECK_EQ_INT(rc, 0);
+            CHECK_EQ_U64(number, blocked->first + i);
+        }
+    }
+    tr_sender_drop(&blocked->to);
+    return NULL;
+}
+
+TEST(run, serves_threads_that_wait_for_room_and_for_answers)
+{
+    struct notes notes = { 0 };
+    struct puppet state = { .notes = &notes };
+    struct tr_box *box;
+    struct blocked blocked = { .first = 0, .count = 1000 };
+    pthread_t thread;
+
+    blocked.to = waiting_box(NULL, &(struct tr_box_options){ .capacity = 1 }, &box);
+    CHECK_EQ_INT(pthread_create(&thread, NULL, send_waiting_and_drop, &blocked), 0);
+    CHECK_EQ_INT(tr_run(box, &state), 0);
+    pthread_join(thread, NULL);
+    CHECK_EQ_INT(notes.count, 1000);
     tr_box_destroy(&box);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Many threads at once. Every case ends by checking that nothing was lost: what was sent was handled or is a dead letter,
- * nothing is left in a box, and (under AddressSanitizer) nothing leaks. */
+/* Many threads at once. Every case ends by checking that nothing was lost: what was sent was
+ * handled or is a dead letter, nothing is left in a box, and (under AddressSanitizer) nothing
+ * leaks. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -20,7 +21,9 @@ static uint64_t draw(uint64_t *state)
     return *state;
 }
 
-/* ---- fan-in ------------------------------------------------------------------------------------------------------- */
+/* ---- fan-in
+ * -------------------------------------------------------------------------------------------------------
+ */
 
 enum { THREADS = 4 };
 
@@ -106,9 +109,9 @@ TEST_LONG(stress, threads_feed_one_small_box_in_order, 60)
         uint64_t count = big(3000);
         tr_sender sender;
 
-        CHECK_EQ_INT(tr_spawn(system, &counter_type, &state,
-                         &(struct tr_spawn_options){ .box.capacity = 3, .ret_done = &done },
-                         &sender),
+        CHECK_EQ_INT(
+            tr_spawn(system, &counter_type, &state,
+                &(struct tr_spawn_options){ .box.capacity = 3, .ret_done = &done }, &sender),
             0);
         for (uint32_t i = 0; i < THREADS; i++) {
             feeders[i] = (struct feeder){ tr_sender_clone(sender, "thread"), i, count };
@@ -123,7 +126,9 @@ TEST_LONG(stress, threads_feed_one_small_box_in_order, 60)
     }
 }
 
-/* ---- a mesh of asks ------------------------------------------------------------------------------------------------ */
+/* ---- a mesh of asks
+ * ------------------------------------------------------------------------------------------------
+ */
 
 enum { MESH = 12 };
 
@@ -157,7 +162,7 @@ static void mesh_ask(struct mesh *self, struct tr_context *ctx, uint32_t depth)
         self->open++;
     } else {
         CHECK_MSG(rc == TR_ECLOSED || rc == TR_EFULL || rc == TR_EDEADLOCK || rc == TR_ETIMEOUT ||
-                rc == TR_EBUSY,
+                      rc == TR_EBUSY,
             "%s", tr_error_name(rc));
         deadlocks += rc == TR_EDEADLOCK;
     }
@@ -189,7 +194,8 @@ static enum tr_next mesh_handle(void *state, struct tr_context *ctx, void *messa
         tr_forward(ctx, self->others[r / 256 % MESH]);
         return TR_GO;
     case 4:
-        if (self->kept_count < 3) { /* given to one who does not know it; who has it may still answer */
+        if (self->kept_count <
+            3) { /* given to one who does not know it; who has it may still answer */
             self->kept[self->kept_count] = tr_reply_take(ctx);
             tr_reply_give(self->kept[self->kept_count++], self->others[r / 256 % MESH]);
         }
@@ -288,12 +294,12 @@ TEST_LONG(stress, mesh_of_asks_ends_every_ask_once, 60)
         for (int i = 1; i < 4; i++)
             CHECK_EQ_INT(tr_cancel_create(tokens[i - 1], &tokens[i]), 0);
         for (int i = 0; i < MESH; i++)
-            CHECK_EQ_INT(tr_spawn(system, &mesh_type,
-                             &(struct mesh){ .others = others, .tokens = tokens },
-                             &(struct tr_spawn_options){ .ret_done = &dones[i],
-                                 .box = { .capacity = 4 + 4 * (uint32_t)(i % 3),
-                                     .full = (enum tr_full)(i % 4) } },
-                             &others[i]),
+            CHECK_EQ_INT(
+                tr_spawn(system, &mesh_type, &(struct mesh){ .others = others, .tokens = tokens },
+                    &(struct tr_spawn_options){ .ret_done = &dones[i],
+                        .box = { .capacity = 4 + 4 * (uint32_t)(i % 3),
+                            .full = (enum tr_full)(i % 4) } },
+                    &others[i]),
                 0);
         for (int i = 0; i < 2; i++) {
             pokers[i] = (struct poker){ others, tokens, 77 + 13 * (uint64_t)i, big(2000) };
@@ -324,7 +330,9 @@ TEST_LONG(stress, mesh_of_asks_ends_every_ask_once, 60)
     }
 }
 
-/* ---- senders come and go ----------------------------------------------------------------------------------------------- */
+/* ---- senders come and go
+ * -----------------------------------------------------------------------------------------------
+ */
 
 struct churner {
     tr_sender mine;
@@ -348,7 +356,8 @@ static void *churn(void *argument)
         tr_sender_drop(&upgraded);
     }
     tr_sender_drop(&churner->mine);
-    /* Closed from the last drop on: others may still hold one, so this may or may not be refused. */
+    /* Closed from the last drop on: others may still hold one, so this may or may not be refused.
+     */
     for (int i = 0; i < 10; i++) {
         tr_sender upgraded;
 
@@ -392,11 +401,12 @@ TEST_LONG(stress, clones_and_upgrades_of_many_threads_end_the_actor_once, 60)
     }
 }
 
-/* ---- parking -------------------------------------------------------------------------------------------------------------- */
+/* ---- parking
+ * --------------------------------------------------------------------------------------------------------------
+ */
 
 /* Send what is left of the number to the peer, and come back when it is full. */
-static enum tr_next produce(
-    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+static enum tr_next produce(struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
 {
     for (; m->number > 0; m->number--)
         if (puppet_tell(self->peer, puppet_nothing, 0) == TR_EFULL) {
@@ -415,8 +425,8 @@ TEST_LONG(stress, producers_and_threads_share_a_slow_sink, 60)
             system, (struct puppet){ 0 }, &(struct tr_spawn_options){ .box.capacity = 4 });
 
         for (int i = 0; i < 8; i++) {
-            tr_sender producer = puppet_spawn_with(system,
-                (struct puppet){ .peer = tr_sender_clone(sink, "producer") }, NULL);
+            tr_sender producer = puppet_spawn_with(
+                system, (struct puppet){ .peer = tr_sender_clone(sink, "producer") }, NULL);
 
             CHECK_EQ_INT(puppet_tell(producer, produce, count), 0);
             tr_sender_drop(&producer);
@@ -472,9 +482,12 @@ TEST_LONG(stress, circles_of_full_boxes_never_deadlock, 60)
     }
 }
 
-/* ---- holds race --------------------------------------------------------------------------------------------------------- */
+/* ---- holds race
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
-/* Hold on the peer, which only echoes; again and again, as often as the number says. Then let go of it. */
+/* Hold on the peer, which only echoes; again and again, as often as the number says. Then let go of
+ * it. */
 static enum tr_next hold_again(
     struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
 {
@@ -520,7 +533,9 @@ TEST_LONG(stress, actors_that_hold_on_each_other_are_refused_or_answered, 60)
     }
 }
 
-/* ---- timers ---------------------------------------------------------------------------------------------------------------- */
+/* ---- timers
+ * ----------------------------------------------------------------------------------------------------------------
+ */
 
 struct timed {
     uint64_t set, fired, stopped;
@@ -587,7 +602,9 @@ TEST_LONG(stress, every_timer_is_stopped_or_fires, 60)
     finish_system(&system);
 }
 
-/* ---- dropping the oldest ------------------------------------------------------------------------------------------------------ */
+/* ---- dropping the oldest
+ * ------------------------------------------------------------------------------------------------------
+ */
 
 enum { TOKENS = 20000 };
 static _Atomic unsigned char taken[TOKENS], fate[TOKENS];
@@ -643,8 +660,8 @@ static void *send_owned(void *argument)
         if (i % 14 == 0 && future != NULL) {
             int status = tr_future_wait(future, NULL, 0, NULL, 0);
 
-            CHECK_MSG(status == 0 || status == TR_EFULL || status == TR_ETIMEOUT ||
-                    status == TR_ECLOSED,
+            CHECK_MSG(
+                status == 0 || status == TR_EFULL || status == TR_ETIMEOUT || status == TR_ECLOSED,
                 "%s", tr_error_name(status));
         }
         tr_future_drop(&future);
@@ -683,9 +700,9 @@ static void *fire_late(void *argument)
 
 TEST_LONG(stress, boxes_of_every_policy_give_each_message_one_fate, 60)
 {
-    static const struct tr_type asker_type = { .name = "asker",
-        .state_size = sizeof(struct cancelled_asker),
-        .handle = ask_cancelled };
+    static const struct tr_type asker_type = {
+        .name = "asker", .state_size = sizeof(struct cancelled_asker), .handle = ask_cancelled
+    };
     enum { SENDERS = 3, EACH = 4000, ASKED = 4000 };
 
     for (uint64_t round = 0; round < big(3); round++) {
@@ -698,10 +715,10 @@ TEST_LONG(stress, boxes_of_every_policy_give_each_message_one_fate, 60)
         memset(taken, 0, sizeof taken);
         memset(fate, 0, sizeof fate);
         for (int i = 0; i < 4; i++)
-            CHECK_EQ_INT(tr_spawn(system, &owner_type, NULL,
-                             &(struct tr_spawn_options){
-                                 .box = { .capacity = 4, .full = (enum tr_full)i } },
-                             &to[i]),
+            CHECK_EQ_INT(
+                tr_spawn(system, &owner_type, NULL,
+                    &(struct tr_spawn_options){ .box = { .capacity = 4, .full = (enum tr_full)i } },
+                    &to[i]),
                 0);
         for (uint32_t i = 0; i < 8; i++) {
             struct cancelled_asker state = { .to = to,
@@ -725,10 +742,11 @@ TEST_LONG(stress, boxes_of_every_policy_give_each_message_one_fate, 60)
             pthread_join(threads[i], NULL);
         for (int i = 0; i < 8; i++)
             pthread_join(firing[i], NULL);
-        /* The askers end when they have asked all and all have ended; they borrow these senders until then. */
+        /* The askers end when they have asked all and all have ended; they borrow these senders
+         * until then. */
         while (stats_of(system).live > 4)
-            CHECK_EQ_INT(tr_ask_wait(to[0], &(struct owned){ TOKENS - 1, 0 },
-                             sizeof(struct owned), NULL, 0, 0) == TR_ECLOSED,
+            CHECK_EQ_INT(tr_ask_wait(to[0], &(struct owned){ TOKENS - 1, 0 }, sizeof(struct owned),
+                             NULL, 0, 0) == TR_ECLOSED,
                 false);
         fate[TOKENS - 1] = 0;
         for (int i = 0; i < 4; i++)
@@ -741,22 +759,23 @@ TEST_LONG(stress, boxes_of_every_policy_give_each_message_one_fate, 60)
     }
 }
 
-/* ---- ends ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- ends
+ * ----------------------------------------------------------------------------------------------------------------------
+ */
 
-struct killer {
-    _Atomic(uint64_t) * ended;
+struct asker_of_the_dying {
+    _Atomic uint64_t *ended;
     tr_sender to;
-    uint64_t seed;
 };
 
 /* Ask an actor that may be killed any time; whatever happens the ask ends. */
 static void *ask_the_dying(void *argument)
 {
-    struct killer *killer = argument;
+    struct asker_of_the_dying *asker = argument;
 
     for (int i = 0; i < 50; i++) {
         struct puppet_message m = { .run = i % 3 == 0 ? puppet_take : puppet_echo };
-        int rc = tr_ask_wait(killer->to, &m, sizeof m, NULL, 0, 0);
+        int rc = tr_ask_wait(asker->to, &m, sizeof m, NULL, 0, 0);
 
         CHECK_MSG(rc == 0 || rc == TR_ECLOSED || rc == TR_EDROPPED || rc == TR_ECRASHED, "%s",
             tr_error_name(rc));
@@ -765,8 +784,8 @@ static void *ask_the_dying(void *argument)
         if (i % 3 == 0)
             break; /* nobody answers a taken one but the end */
     }
-    atomic_fetch_add(killer->ended, 1);
-    tr_sender_drop(&killer->to);
+    atomic_fetch_add(asker->ended, 1);
+    tr_sender_drop(&asker->to);
     return NULL;
 }
 
@@ -775,13 +794,13 @@ TEST_LONG(stress, askers_of_actors_that_are_killed_or_crash_are_all_answered, 60
     for (uint64_t round = 0; round < big(60); round++) {
         struct tr_system *system = system_of_workers(2);
         _Atomic uint64_t ended = 0;
-        struct killer killers[THREADS];
+        struct asker_of_the_dying askers[THREADS];
         pthread_t threads[THREADS];
         tr_sender sender = puppet_spawn(system, NULL, NULL);
 
         for (int i = 0; i < THREADS; i++) {
-            killers[i] = (struct killer){ &ended, tr_sender_clone(sender, "thread"), round };
-            CHECK_EQ_INT(pthread_create(&threads[i], NULL, ask_the_dying, &killers[i]), 0);
+            askers[i] = (struct asker_of_the_dying){ &ended, tr_sender_clone(sender, "thread") };
+            CHECK_EQ_INT(pthread_create(&threads[i], NULL, ask_the_dying, &askers[i]), 0);
         }
         switch (round % 4) {
         case 0:
@@ -809,8 +828,7 @@ TEST_LONG(stress, askers_of_actors_that_are_killed_or_crash_are_all_answered, 60
 static tr_reply_handle handed_out;
 static _Atomic int is_handed_out;
 
-static enum tr_next hand_out(
-    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+static enum tr_next hand_out(struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
 {
     (void)self;
     (void)m;
@@ -859,17 +877,18 @@ TEST_LONG(stress, taken_replies_race_with_the_end_of_their_actor, 60)
         status = puppet_end(&future, NULL);
         CHECK(rcs[0] != 0 || rcs[1] != 0); /* not both */
         CHECK_MSG(status == (rcs[0] == 0 || rcs[1] == 0 ? 0 : TR_EDROPPED) ||
-                (round % 2 == 0 && status == TR_ECLOSED),
+                      (round % 2 == 0 && status == TR_ECLOSED),
             "%s", tr_error_name(status));
         finish_system(&system);
     }
 }
 
-/* ---- births and deaths ------------------------------------------------------------------------------------------------------------ */
+/* ---- births and deaths
+ * ------------------------------------------------------------------------------------------------------------
+ */
 
 /* Spawn two more until the number is used up; each ends by itself. */
-static enum tr_next multiply(
-    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+static enum tr_next multiply(struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
 {
     (void)self;
     for (int i = 0; i < 2 && m->number > 0; i++) {

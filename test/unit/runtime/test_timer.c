@@ -48,8 +48,7 @@ static enum tr_next keeper_handle(void *state, struct tr_context *ctx, void *mes
     return TR_GO;
 }
 
-static enum tr_next keeper_event(
-    void *state, struct tr_context *ctx, const struct tr_event *event)
+static enum tr_next keeper_event(void *state, struct tr_context *ctx, const struct tr_event *event)
 {
     struct keeper *self = state;
     struct alarm *alarm = &self->alarms[event->tag];
@@ -61,7 +60,8 @@ static enum tr_next keeper_event(
     self->fired++;
     CHECK_MSG(now >= alarm->due_ns, "a timer came %llu ns early",
         (unsigned long long)(alarm->due_ns - now));
-    /* The virtual clock stands still for as long as anything runs: it is off by the wheel's tick alone. */
+    /* The virtual clock stands still for as long as anything runs: it is off by the wheel's tick
+     * alone. */
     CHECK_MSG(now - alarm->due_ns <= ms(1), "a timer came %llu ns late",
         (unsigned long long)(now - alarm->due_ns));
     CHECK(now >= self->last_ns);
@@ -86,21 +86,22 @@ static struct keeper run_keeper(
     CHECK_EQ_INT(tr_spawn(tr_sim_system(sim), &keeper_type, &state,
                      &(struct tr_spawn_options){ .ret_done = &done }, &sender),
         0);
-    CHECK_EQ_INT(tr_tell(sender,
-                     &(struct keeper_message){
-                         .kind = KEEPER_SET, .count = count, .delays_ns = delays_ns },
-                     sizeof(struct keeper_message)),
+    CHECK_EQ_INT(
+        tr_tell(sender,
+            &(struct keeper_message){ .kind = KEEPER_SET, .count = count, .delays_ns = delays_ns },
+            sizeof(struct keeper_message)),
         0);
     if (then != KEEPER_SET)
-        CHECK_EQ_INT(tr_tell(sender,
-                         &(struct keeper_message){ .kind = then == KEEPER_STOP ? KEEPER_STOP
-                                                                              : KEEPER_STOP_ODD,
-                             .count = count },
-                         sizeof(struct keeper_message)),
+        CHECK_EQ_INT(
+            tr_tell(sender,
+                &(struct keeper_message){
+                    .kind = then == KEEPER_STOP ? KEEPER_STOP : KEEPER_STOP_ODD, .count = count },
+                sizeof(struct keeper_message)),
             0);
     tr_sim_run_until(sim, tr_sim_now_ns(sim)); /* all set, none fired */
-    CHECK_EQ_U64(stats_of(tr_sim_system(sim)).timers,
-        then == KEEPER_SET ? count : then == KEEPER_STOP ? 0 : (count + 1) / 2);
+    CHECK_EQ_U64(stats_of(tr_sim_system(sim)).timers, then == KEEPER_SET    ? count
+                                                      : then == KEEPER_STOP ? 0
+                                                                            : (count + 1) / 2);
     tr_sim_run(sim, 0);
     CHECK_EQ_U64(stats_of(tr_sim_system(sim)).timers, 0);
     tr_sender_drop(&sender);
@@ -110,7 +111,9 @@ static struct keeper run_keeper(
     return state;
 }
 
-/* ---- when ------------------------------------------------------------------------------------------------------ */
+/* ---- when
+ * ------------------------------------------------------------------------------------------------------
+ */
 
 TEST(timer, fires_once_when_it_is_due)
 {
@@ -212,21 +215,21 @@ TEST(timer, stopped_does_not_disturb_the_others)
         CHECK_EQ_INT(alarms[i].fired, i % 2 == 0);
 }
 
-/* ---- stopping ------------------------------------------------------------------------------------------------------ */
+/* ---- stopping
+ * ------------------------------------------------------------------------------------------------------
+ */
 
 static uint64_t timer_id;
 
 /* Set a timer of as many milliseconds as the number says. */
-static enum tr_next set_timer(
-    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+static enum tr_next set_timer(struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
 {
     (void)self;
     CHECK_EQ_INT(tr_after(ctx, ms(m->number), (uint32_t)m->number, &timer_id), 0);
     return TR_GO;
 }
 
-static enum tr_next set_every(
-    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+static enum tr_next set_every(struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
 {
     (void)self;
     CHECK_EQ_INT(tr_every(ctx, ms(m->number), (uint32_t)m->number, &timer_id), 0);
@@ -275,8 +278,7 @@ static enum tr_next stop_held(
     return TR_GO;
 }
 
-static enum tr_next hold_for(
-    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+static enum tr_next hold_for(struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
 {
     self->asked = (struct puppet_message){ .run = puppet_take };
     self->ask = (struct tr_ask_options){ .hold = true, .timeout_ns = ms(m->number) };
@@ -294,7 +296,8 @@ TEST(timer, that_is_on_its_way_is_stopped_and_its_event_does_not_come)
 
     puppet_introduce(sender, peer);
     CHECK_EQ_INT(puppet_tell(sender, set_timer, 5), 0);
-    CHECK_EQ_INT(puppet_tell(sender, hold_for, 20), 0); /* it fires while nothing but control runs */
+    CHECK_EQ_INT(
+        puppet_tell(sender, hold_for, 20), 0); /* it fires while nothing but control runs */
     tr_sim_run(sim, 0);
     CHECK_NOTES(&notes, 1);
     CHECK_EQ_INT(notes.event_count, 1);
@@ -345,7 +348,9 @@ TEST(timer, is_not_stopped_by_an_id_that_is_not_its_own)
     finish_simulation(&sim);
 }
 
-/* ---- periods --------------------------------------------------------------------------------------------------------- */
+/* ---- periods
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 TEST(every, comes_at_its_period_without_drift)
 {
@@ -407,7 +412,8 @@ TEST(every, skips_what_it_missed_and_keeps_its_beat)
     tr_sim_run_until(sim, began + ms(65));
     CHECK_EQ_INT(notes.events[0].kind, TR_EVENT_REPLY);
     CHECK_EQ_INT(notes.event_count, 5);
-    CHECK_EQ_U64(notes.events[1].at_ns, began + ms(35)); /* one late tick for all that were missed */
+    CHECK_EQ_U64(
+        notes.events[1].at_ns, began + ms(35)); /* one late tick for all that were missed */
     CHECK_EQ_U64(notes.events[2].at_ns, began + ms(40)); /* and on the beat again */
     CHECK_EQ_U64(notes.events[3].at_ns, began + ms(50));
     CHECK_EQ_U64(notes.events[4].at_ns, began + ms(60));
@@ -437,7 +443,9 @@ TEST(every, is_stopped_in_its_own_event_or_from_outside)
     }
 }
 
-/* ---- lives -------------------------------------------------------------------------------------------------------------- */
+/* ---- lives
+ * --------------------------------------------------------------------------------------------------------------
+ */
 
 TEST(timer, does_not_keep_its_actor_alive_and_goes_with_it)
 {
@@ -465,7 +473,8 @@ TEST(timer, of_a_life_before_the_restart_does_not_fire)
     struct puppet state = { .notes = &notes };
     tr_sender sender, supervisor;
     const struct tr_child child = {
-        .name = "child", .type = &puppet_type, .state = &state, .ret_sender = &sender };
+        .name = "child", .type = &puppet_type, .state = &state, .ret_sender = &sender
+    };
     const struct tr_supervisor table = { .name = "top", .children = &child, .child_count = 1 };
 
     CHECK_EQ_INT(tr_supervise(system, &table, "test", &supervisor), 0);
@@ -482,7 +491,9 @@ TEST(timer, of_a_life_before_the_restart_does_not_fire)
     finish_simulation(&sim);
 }
 
-/* ---- virtual time ------------------------------------------------------------------------------------------------------- */
+/* ---- virtual time
+ * -------------------------------------------------------------------------------------------------------
+ */
 
 TEST(virtual_time, stands_still_while_anything_runs_and_jumps_to_the_next_timer)
 {
@@ -526,7 +537,9 @@ TEST(virtual_time, stops_where_it_was_told_to)
     finish_simulation(&sim);
 }
 
-/* ---- with real workers ---------------------------------------------------------------------------------------------------- */
+/* ---- with real workers
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 static enum tr_next take_and_set(
     struct puppet *self, struct tr_context *ctx, struct puppet_message *m)

@@ -68,7 +68,7 @@ static int ask(parser_sender parser, const char *text)
     int rc;
 
     snprintf(message.text, sizeof message.text, "%s", text);
-    rc = parser_ask_wait(parser, message, &answer, sizeof answer, UINT64_C(10000000000));
+    rc = parser_ask_wait(parser, message, &answer, sizeof answer, TR_SECONDS(10));
     if (rc == 0)
         printf("\"%s\": %d words; text %d of process %d\n", text, answer.words, answer.texts,
             answer.pid);
@@ -109,7 +109,7 @@ int main(int argc, char **argv)
 
     /* Shutdown is that of any actor: the last sender goes, the child drains, stops, is reaped. */
     parser_drop(&parser);
-    failures += tr_system_join(system, UINT64_C(10000000000)) != 0;
+    failures += tr_system_join(system, TR_SECONDS(10)) != 0;
     tr_system_destroy(&system);
     printf("ended, with %d surprises\n", failures);
     return failures > 0;

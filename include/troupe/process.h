@@ -3,9 +3,8 @@
  * that a fault in there (SIGSEGV, abort, exit, an endless loop, garbage on the wire) is an error
  * for those who asked and a restart, and nothing else.
  *
- *     this process                      helper (one a system)       child (one a process actor)
- *     senders ──▶ box ──▶ proxy ═══════════ socket pair ═══════════▶ the actor on a system of its
- * own └── "start x", pidfd, exit status ──▶ starts and reaps children
+ *     senders ──▶ box ──▶ proxy ═══════════ socket pair ═════════════▶ child: the actor
+ *                           └─── "start it"; pidfd, exit status ───▶ helper: starts and reaps it
  *
  * The proxy is an ordinary actor: bounded box, supervision, registry and shutdown are those of any
  * other. Helper and child are this same program, executed again: no code of it ever runs between
@@ -26,8 +25,7 @@
  *     no sign of life for hang_ns while something was due: killed      TR_ETIMEOUT
  *     bytes that are not the protocol, or a value that does not decode TR_EPROTO (it is killed)
  *     no memory or descriptor in this process to go on with it: killed TR_ECRASHED
- *     the helper died                                                  TR_ECRASHED, and the proxy
- * fails
+ *     the helper died (the proxy fails then)                           TR_ECRASHED
  *
  * This concerns the message being handled, which becomes a dead letter and is not sent again, and
  * the asks whose duty to answer the actor had taken. Messages it had not begun stay with the proxy

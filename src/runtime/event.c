@@ -611,7 +611,7 @@ int tr_link(struct tr_context *ctx, tr_weak target)
     int rc;
 
     if (target.box == NULL || target.box->system != ctx->worker->system ||
-        target.box == ctx->box)
+        (target.box == ctx->box && target.generation == tr_self(ctx).generation))
         return TR_EINVAL;
     if (ext == NULL)
         return TR_ENOMEM;

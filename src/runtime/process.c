@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* process.c: the proxy of an actor that lives in a child process.
  *
- *   down ──request──▶ starting ──HELLO──▶ up ──end of its socket, garbage, no sign of life──▶
- * ending ▲                    │                │ STOP (the proxy stops) │ │
- * └────────────────┴─────────────────── it exits ────────────────────────┤ └──────────── back-off
- * ◀── unasked, within its restarts ◀── settle its messages ◀───────────┘
+ *   down ──request──▶ starting ──HELLO, pidfd──▶ up ──its socket ends, garbage, silence──▶ ending
+ *    ▲                    └───────────────┬────────┴──────────────────────────────────────────┘
+ *    │                                    ▼ it exits (after STOP, if the proxy stops)
+ *    └── back-off ◀── unasked ◀── what it has cost is settled
  *
  * What has left the box is a flight (process_flight.h): a child's end costs those it had begun and
  * the answers it owed; the others go to the next child.
@@ -66,6 +66,7 @@ struct tr__proxy {
 
     enum phase phase;
     bool stopping; /* the stop hook has run */
+    bool greeted;  /* HELLO has come */
     bool bye;      /* the actor in the child has ended by itself */
     bool helper_gone;
     bool kept;     /* invariant 2 */
@@ -415,7 +416,7 @@ static enum tr_next child_start(struct tr__proxy *proxy, struct tr_context *ctx)
 
     proxy->cause = TR_PROCESS_RUNNING;
     proxy->cause_code = 0;
-    proxy->ping_open = proxy->exited = proxy->bye = false;
+    proxy->ping_open = proxy->exited = proxy->greeted = proxy->bye = false;
     proxy->up_ns = 0;
     proxy->phase = PHASE_STARTING;
     rc = child_request(proxy, ctx);
@@ -467,15 +468,24 @@ static enum tr_next child_over(struct tr__proxy *proxy, struct tr_context *ctx)
 
 /* ---- what the child says --------------------------------------------------------------------- */
 
-static int on_hello(
-    struct tr__proxy *proxy, struct tr_context *ctx, const struct tr__wire_frame *frame)
+/* It has started, and its pidfd is here: one that could not be killed gets no messages. */
+static void up_if_ready(struct tr__proxy *proxy, struct tr_context *ctx)
 {
-    if (proxy->phase != PHASE_STARTING || frame->id != WIRE_VERSION ||
-        frame->argument != proxy->box->type->message_size)
-        return TR_EPROTO;
+    if (proxy->phase != PHASE_STARTING || !proxy->greeted || proxy->pidfd < 0)
+        return;
     proxy->phase = PHASE_UP;
     proxy->up_ns = tr_now_ns(ctx);
     phase_timer_stop(proxy, ctx);
+}
+
+static int on_hello(
+    struct tr__proxy *proxy, struct tr_context *ctx, const struct tr__wire_frame *frame)
+{
+    if (proxy->greeted || frame->id != WIRE_VERSION ||
+        frame->argument != proxy->box->type->message_size)
+        return TR_EPROTO;
+    proxy->greeted = true;
+    up_if_ready(proxy, ctx);
     return 0;
 }
 
@@ -484,7 +494,7 @@ static int on_frame(
 {
     if (frame->kind == WIRE_HELLO)
         return on_hello(proxy, ctx, frame);
-    if (proxy->phase != PHASE_UP || proxy->bye)
+    if (!proxy->greeted || proxy->bye)
         return TR_EPROTO;
     switch (frame->kind) {
     case WIRE_BEGIN:
@@ -574,13 +584,14 @@ static void on_spawned(
     tr__set(proxy->pid, notice->pid);
     proxy->pidfd = pidfd;
     if (pidfd < 0) {
-        condemn(proxy, ctx, TR_PROCESS_LOST, EMFILE); /* one that could not be killed */
+        condemn(proxy, ctx, TR_PROCESS_LOST, EMFILE);
         return;
     }
     /* Only in case that the helper cannot tell. */
     tr_fd_watch(ctx, pidfd, EPOLLIN, TAG_PIDFD);
     if (proxy->phase == PHASE_ENDING)
         child_kill(proxy);
+    up_if_ready(proxy, ctx);
 }
 
 /* The helper's end is closed without a last word. */

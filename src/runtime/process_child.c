@@ -13,10 +13,10 @@
  *
  * Invariants:
  *   1. One message is in hand: BEGIN has left the process before the actor gets it, and the next
- * one waits until its handler has returned. So the proxy knows exactly what a crash has cost.
- * Messages of the control lane do not wait: an actor that holds still handles them.
- *   2. For each message one DONE, for each ask one REPLY, in any order; none if the actor fails on
- * it.
+ *      one waits until its handler has returned. So the proxy knows exactly what a crash has cost.
+ *      Messages of the control lane do not wait: an actor that holds still handles them.
+ *   2. For each message one DONE, for each ask one REPLY, in any order; none if the actor fails
+ *      on it.
  *   3. An entry is in the table until both are said. */
 #include <errno.h>
 #include <fcntl.h>

@@ -6,13 +6,13 @@
  *
  * Invariants:
  *   1. `ahead` holds the flights that are not done, in the order of the box; `owed` the asks that
- * are done and not replied to.
+ *      are done and not replied to.
  *   2. A flight keeps its bytes until it has begun: those that have not can be sent again, to
- * another child.
+ *      another child.
  *   3. An ask is answered through a handle that the runtime lists with the proxy, at most once; if
- * the proxy is killed in the middle, the runtime answers.
- *   4. A message counts as handled when it leaves the box; one that fails later changes its fate to
- * dead. */
+ *      the proxy is killed in the middle, the runtime answers.
+ *   4. A message counts as handled when it leaves the box; one that fails later changes its fate
+ *      to dead. */
 #ifndef RUNTIME_PROCESS_FLIGHT_H
 #define RUNTIME_PROCESS_FLIGHT_H
 

@@ -12,7 +12,7 @@
  * Invariants:
  *   1. A child is in the table from its execution until it was reaped; its proxy hears of both.
  *   2. The helper ends when its socket has ended and the table is empty, so no child outlives it,
- * unless it is killed itself; then the kernel kills the children (PR_SET_PDEATHSIG).
+ *      unless it is killed itself; then the kernel kills the children (PR_SET_PDEATHSIG).
  *   3. Every descriptor is close-on-exec; what a child inherits is named in child_execute(). */
 #include <errno.h>
 #include <fcntl.h>

@@ -52,8 +52,11 @@ struct tr_registry {
     struct shard shards[SHARDS];
     _Atomic uint32_t live;
     _Atomic bool closing;
+    pthread_mutex_t sweeper_lock;
     tr_sender sweeper;
 };
+
+static int sweeper_ensure(struct tr_registry *registry);
 
 static uint64_t hash_of(const void *key, size_t size)
 {
@@ -230,6 +233,7 @@ static int insert(struct tr_registry *registry, struct shard *shard, uint64_t ha
     *at = entry;
     shard->entry_count++;
     tr__list_add(&shard->lru, &entry->lru);
+    (void)sweeper_ensure(registry); /* without memory for it, the next new actor tries again */
     *ret_entry = entry;
     return 0;
 }
@@ -539,12 +543,38 @@ static const struct tr_type sweeper_type = {
 
 /* ---- making and closing --------------------------------------------------------------------------------------------------------- */
 
+/* One runs, unless the registry closes or never passivates. The one before may have ended: told to, or because there
+ * was no memory for its timer. */
+static int sweeper_ensure(struct tr_registry *registry)
+{
+    struct sweeper state = { registry };
+    struct tr_box *box;
+    int rc = 0;
+
+    if (registry->options.idle_ns == 0)
+        return 0;
+    pthread_mutex_lock(&registry->sweeper_lock);
+    if (!tr__get(registry->closing) && tr_sender_is_closed(registry->sweeper)) {
+        tr_sender_drop(&registry->sweeper);
+        rc = tr__box_make(registry->system, &sweeper_type, &state, NULL, STATUS_OWN, &box);
+        if (rc == 0) {
+            tr__set(box->owner_first, "its registry");
+            atomic_store_explicit(&box->strong, 1, memory_order_release);
+            registry->sweeper = (tr_sender){ box, NULL };
+            tr__box_launch(box);
+        }
+    }
+    pthread_mutex_unlock(&registry->sweeper_lock);
+    return rc;
+}
+
 static void registry_free(struct tr_registry *registry)
 {
     for (uint32_t i = 0; i < SHARDS; i++) {
         tr__free(registry->shards[i].buckets);
         pthread_mutex_destroy(&registry->shards[i].lock);
     }
+    pthread_mutex_destroy(&registry->sweeper_lock);
     tr__free(registry->name);
     tr__free(registry);
 }
@@ -563,6 +593,7 @@ int tr_registry_create(struct tr_system *system, const struct tr_registry_option
         return TR_ENOMEM;
     registry->system = system;
     registry->options = *options;
+    pthread_mutex_init(&registry->sweeper_lock, NULL);
     for (uint32_t i = 0; i < SHARDS; i++) {
         struct shard *shard = &registry->shards[i];
 
@@ -574,19 +605,8 @@ int tr_registry_create(struct tr_system *system, const struct tr_registry_option
     }
     if (!ok)
         rc = TR_ENOMEM;
-    if (rc == 0 && options->idle_ns != 0) {
-        struct sweeper state = { registry };
-
-        struct tr_box *box;
-
-        rc = tr__box_make(system, &sweeper_type, &state, NULL, STATUS_OWN, &box);
-        if (rc == 0) {
-            tr__set(box->owner_first, "its registry");
-            atomic_store_explicit(&box->strong, 1, memory_order_release);
-            registry->sweeper = (tr_sender){ box, NULL };
-            tr__box_launch(box);
-        }
-    }
+    if (rc == 0)
+        rc = sweeper_ensure(registry);
     if (rc < 0) {
         registry_free(registry);
         return rc;
@@ -639,15 +659,17 @@ int tr_registry_close(struct tr_registry **registry, uint64_t timeout_ns)
     struct tr_registry *r = *registry;
     struct tr_system *system = r->system;
     uint64_t until = timeout_ns == 0 ? UINT64_MAX : tr__now(system) + timeout_ns;
+    tr_sender sweeper;
     int rc = 0;
 
     tr_assert_use(tr__self == NULL, "a registry is closed by a thread that is not a worker");
+    pthread_mutex_lock(&r->sweeper_lock);
     tr__set(r->closing, true);
-    if (r->sweeper.box != NULL) {
-        tr_sender sweeper = tr_sender_clone(r->sweeper, "tr_registry_close");
-
-        tr_stop(tr_sender_weaken(r->sweeper));
-        tr_sender_drop(&r->sweeper);
+    sweeper = r->sweeper;
+    r->sweeper = (tr_sender){ 0 };
+    pthread_mutex_unlock(&r->sweeper_lock);
+    if (sweeper.box != NULL) {
+        tr__push_op(sweeper.box, OP_STOP, NULL, 0);
         rc = tr_sender_wait_closed(sweeper, 0);
         tr_sender_drop(&sweeper);
     }

@@ -52,6 +52,9 @@ void tr__sim_point(void);
 void tr__sim_yield(void);
 int tr__sim_mutex_lock(pthread_mutex_t *mutex);
 int tr__sim_mutex_unlock(pthread_mutex_t *mutex);
+/* Run something as a thread that is no worker would, at a moment of the steps to come. One at a time. */
+void tr__sim_outside(struct tr_sim *sim, void (*run)(void *data), void *data);
+bool tr__sim_is_outside(const struct tr_sim *sim); /* it has not come to its end yet */
 #define tr__point() tr__sim_point()
 #define pthread_mutex_lock(mutex) tr__sim_mutex_lock(mutex)
 #define pthread_mutex_unlock(mutex) tr__sim_mutex_unlock(mutex)

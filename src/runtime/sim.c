@@ -7,7 +7,7 @@
  *
  * Built with TR_POINTS, the runtime has points between its atomic steps, and the simulator has three workers, each with
  * a stack of its own (a strand). At a point a strand may stop; then another goes on, or begins another actor's turn, or
- * a little time passes: the interleavings that threads would meet, drawn from the seed. Taking and leaving a lock are
+ * what the scenario does from outside, or a little time passes: the interleavings that threads would meet, drawn from the seed. Taking and leaving a lock are
  * points too, and a strand that finds a lock taken lets the others go on. A step begins with one turn and ends when no
  * strand is in one, so whoever steps the simulation sees a system between turns.
  *
@@ -42,7 +42,7 @@ enum draw_mode {
 #if TR__POINTS
 enum { STRAND_STACK = 256 << 10, STRAND_GUARD = 4096, STEP_TURNS_MAX = 8, YIELDS_MAX = 1000000 };
 
-enum job { JOB_NONE, JOB_TURN, JOB_CLOCK };
+enum job { JOB_NONE, JOB_TURN, JOB_CLOCK, JOB_OUTSIDE };
 
 /* A simulated worker's thread of control. */
 struct strand {
@@ -82,6 +82,9 @@ struct tr_sim {
     size_t main_stack_size;
     uint32_t point_per_million;
     uint32_t turns_left;   /* that may yet begin in this step */
+    void (*outside)(void *data);
+    void *outside_data;
+    bool outside_began;
     uint32_t yields;       /* since a strand came a step further */
 #endif
 };
@@ -349,7 +352,7 @@ static void switch_to(struct tr_sim *sim, struct strand *to)
     struct strand *from = sim->current;
 
     sim->current = to;
-    tr__self = to != NULL ? to->worker : NULL;
+    tr__self = to != NULL && to->job != JOB_OUTSIDE ? to->worker : NULL;
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(from != NULL ? &from->fake_stack : &sim->main_fake_stack,
         to != NULL ? to->stack + STRAND_GUARD : sim->main_stack,
@@ -380,10 +383,14 @@ static void strand_main(unsigned high, unsigned low)
     __sanitizer_finish_switch_fiber(NULL, &sim->main_stack, &sim->main_stack_size);
 #endif
     for (;;) {
-        if (strand->job == JOB_TURN)
+        if (strand->job == JOB_TURN) {
             run_turn(sim, strand->worker, strand->box);
-        else if (may_pass_time(sim))
+        } else if (strand->job == JOB_OUTSIDE) {
+            sim->outside(sim->outside_data);
+            sim->outside = NULL;
+        } else if (may_pass_time(sim)) {
             jump(sim, next_ns(sim));
+        }
         strand->job = JOB_NONE;
         switch_to(sim, NULL);
     }
@@ -483,6 +490,11 @@ int tr__sim_mutex_unlock(pthread_mutex_t *mutex)
     return rc;
 }
 
+static bool outside_waits(const struct tr_sim *sim)
+{
+    return sim->outside != NULL;
+}
+
 /* Somebody stopped at a point: what else begins meanwhile? */
 static void meanwhile(struct tr_sim *sim)
 {
@@ -490,8 +502,13 @@ static void meanwhile(struct tr_sim *sim)
 
     if (strand == NULL)
         return;
+    drain_inject(sim);
     if (tr__random_chance(&sim->schedule, 30000) && may_pass_time(sim)) {
         strand->job = JOB_CLOCK;
+    } else if (sim->outside != NULL && !sim->outside_began &&
+        tr__random_chance(&sim->schedule, 100000)) {
+        sim->outside_began = true;
+        strand->job = JOB_OUTSIDE;
     } else if (sim->turns_left > 0 && sim->runnable_count > 0 &&
         tr__random_chance(&sim->schedule, 500000)) {
         sim->turns_left--;
@@ -500,14 +517,29 @@ static void meanwhile(struct tr_sim *sim)
     }
 }
 
+void tr__sim_outside(struct tr_sim *sim, void (*run)(void *data), void *data)
+{
+    tr_assert_use(sim->outside == NULL, "one thing happens outside at a time");
+    sim->outside = run;
+    sim->outside_data = data;
+    sim->outside_began = false;
+}
+
+bool tr__sim_is_outside(const struct tr_sim *sim)
+{
+    return sim->outside != NULL;
+}
+
+/* With `box` NULL it is what happens outside that begins. */
 static void run_turns(struct tr_sim *sim, struct tr_box *box)
 {
     struct strand *strand = &sim->strands[tr__random_below(&sim->schedule, SIM_WORKERS)];
 
     sim->turns_left = STEP_TURNS_MAX;
     sim->yields = 0;
-    strand->job = JOB_TURN;
+    strand->job = box != NULL ? JOB_TURN : JOB_OUTSIDE;
     strand->box = box;
+    sim->outside_began |= box == NULL;
     stepped = sim;
     while ((strand = draw_strand(sim)) != NULL) {
         switch_to(sim, strand);
@@ -532,6 +564,12 @@ static void strands_destroy(struct tr_sim *sim)
     (void)sim;
 }
 
+static bool outside_waits(const struct tr_sim *sim)
+{
+    (void)sim;
+    return false;
+}
+
 static void run_turns(struct tr_sim *sim, struct tr_box *box)
 {
     tr__self = sim->system->workers[0];
@@ -545,7 +583,7 @@ static void run_turns(struct tr_sim *sim, struct tr_box *box)
 
 static bool step(struct tr_sim *sim, uint64_t limit_ns)
 {
-    struct tr_box *box;
+    struct tr_box *box = NULL;
     bool any = true;
 
     tr_assert_use(tr__self == NULL && !sim->stepping, "a simulation is not stepped from inside itself");
@@ -557,7 +595,9 @@ static bool step(struct tr_sim *sim, uint64_t limit_ns)
         /* Blocking work ends at a moment of its own, on a thread that is no worker. */
         mix(sim, 4);
         tr__work_run_one(sim->system);
-    } else if ((box = draw(sim)) != NULL) {
+    } else if ((outside_waits(sim) &&
+                   (sim->runnable_count == 0 || tr__random_chance(&sim->schedule, 100000))) ||
+        (box = draw(sim)) != NULL) {
         /* Somebody is in a turn: published values stay. */
         atomic_store_explicit(&sim->system->driver, 1, memory_order_seq_cst);
         run_turns(sim, box);

@@ -12,9 +12,9 @@
  * when the supervisor starts. Over restarts_max in the window the supervisor gives up: with a supervisor of its own
  * it brings its children to rest and leaves the decision to that one, else it stops them and ends.
  *
- * What a child tells carries its life, the number of its restarts: what it said of a life that the supervisor has
- * replaced already is ignored, and so is what it says twice. The supervisor keeps every child's slot pinned until
- * it has heard that the child is gone, so an operation can never reach a stranger in a reused slot. */
+ * A child tells once in a life that it is down, whether it crashed or was asked to rest: one that is asked when it is
+ * down already says nothing more. The supervisor keeps every child's slot pinned until it has heard that the child is
+ * gone, so an operation can never reach a stranger in a reused slot. */
 #include "runtime/runtime.h"
 
 enum child_state { CHILD_NEW, CHILD_STARTING, CHILD_RUNNING, CHILD_STOPPING, CHILD_AT_REST, CHILD_GONE };
@@ -25,7 +25,6 @@ struct child {
     bool ending;       /* stopping for good */
     bool due;          /* at rest, and its back-off is over */
     tr_sender sender;  /* kept here if nobody asked for it */
-    uint32_t life;
     uint32_t failures; /* in a row, for the back-off */
     uint64_t failed_ns;
     int why;
@@ -50,7 +49,6 @@ struct supervisor {
 
 struct child_notice {
     uint32_t index;
-    uint32_t life;
     int why; /* enum tr_why, or -1: it has started */
     bool gone;
 };
@@ -66,7 +64,7 @@ static void advance(struct supervisor *self, struct tr_box *box);
 static void tell_supervisor(const struct tr__ext *ext, int why, bool gone)
 {
     struct child_notice notice = {
-        .index = ext->child_index, .life = ext->restarts, .why = why, .gone = gone };
+        .index = ext->child_index, .why = why, .gone = gone };
 
     tr_assert_use(
         tr__push_op(ext->supervisor, OP_CHILD_DOWN, &notice, sizeof notice) != TR_ENOMEM,
@@ -97,7 +95,6 @@ static void child_start(struct child *child)
 
     /* One without a start has nothing to tell when it is up. */
     child->state = child->box->type->start != NULL ? CHILD_STARTING : CHILD_RUNNING;
-    child->life += op == OP_RESTART;
     child->due = false;
     child_op(child, op);
 }
@@ -305,8 +302,6 @@ void tr__supervisor_op(struct tr__worker *worker, struct tr_box *box, const void
         tr_sender_drop(&child->sender);
         tr__box_unpin(child->box, 1);
         child->box = NULL;
-    } else if (notice.life != child->life || child->state == CHILD_AT_REST) {
-        return; /* of a life before, or said already */
     } else if (notice.why < 0) {
         if (child->state != CHILD_STARTING)
             return;
@@ -316,6 +311,7 @@ void tr__supervisor_op(struct tr__worker *worker, struct tr_box *box, const void
     } else {
         bool asked = child->state == CHILD_STOPPING;
 
+        tr_assert(child->state != CHILD_AT_REST);
         child->why = notice.why;
         child->state = CHILD_AT_REST;
         child->due = false;

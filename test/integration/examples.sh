@@ -39,11 +39,13 @@ run() {
     echo "ok - examples/$name"
 }
 
-known="unit_test ping_pong supervised_counter snapshot_reader embed_poll embed_uv simulate"
+known="unit_test ping_pong supervised_counter process_actor snapshot_reader embed_poll embed_uv simulate"
 run unit_test "three asks, answered 0 1 2; the state is 3"
 run ping_pong "ann touched the ball 1000000 times, bob 1000000 times"
 run supervised_counter "forgetful: 1 + 2, a crash, + 4 = 4" "careful: 1 + 2, a crash, + 4 = 7" \
     "2 crashes, 2 restarts, 2 messages became dead letters"
+run process_actor "\"that is (the question\": TR_ECRASHED" "\"whether tis nobler\": 3 words; text 1 of process" \
+    "ended, with 0 surprises"
 run snapshot_reader "1000 versions published, 0 torn reads" "1000 freed in all"
 run embed_poll "main: read 'c' from its own pipe" "meter: report 5, total 30" "slept in between"
 run embed_uv "libuv: tick 5" "actor: ends with 15: done: no senders left"

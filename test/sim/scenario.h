@@ -198,6 +198,21 @@ static inline void check_nothing_queued(struct scenario *s)
     CHECK_MSG(ledger_queued() == 0, "stranded: %u messages are queued and nobody runs", ledger_queued());
 }
 
+/* Do something as a thread that is no worker would, in the middle of the turns of the steps to come: the simulator's
+ * own, see runtime.h. */
+void tr__sim_outside(struct tr_sim *sim, void (*run)(void *data), void *data);
+bool tr__sim_is_outside(const struct tr_sim *sim);
+
+static inline void scenario_outside(struct scenario *s, void (*run)(void *data), void *data)
+{
+    tr__sim_outside(s->sim, run, data);
+    while (tr__sim_is_outside(s->sim)) {
+        CHECK(tr_sim_step(s->sim));
+        if (++s->steps % CHECK_EVERY == 0)
+            check_conserved(s);
+    }
+}
+
 /* The scenario has let go of all its senders: everything must come to its end by itself. */
 static inline void scenario_rest(struct scenario *s)
 {
@@ -241,6 +256,18 @@ static inline uint64_t scenario_end(struct scenario *s)
     for (uint32_t i = 0; i < TR_DEAD_REASONS; i++)
         covered.dead[i] += tr_dead_count(s->system, (enum tr_dead_reason)i);
     tr_sim_destroy(&s->sim);
+    return trace;
+}
+
+/* The system is destroyed in the middle of everything: still every message gets its fate. The senders are invalid
+ * then. */
+static inline uint64_t scenario_cut(struct scenario *s)
+{
+    uint64_t trace = tr_sim_trace(s->sim);
+
+    check_conserved(s);
+    tr_sim_destroy(&s->sim);
+    CHECK_MSG(ledger_queued() == 0, "destroyed: %u messages went without a fate", ledger_queued());
     return trace;
 }
 

@@ -10,7 +10,8 @@
  *                 or the mesh would stop (liveness)
  *   hold          nothing but control is handled meanwhile
  *   alone         never two turns of one actor at once
- *   liveness      all asks end, everybody ends */
+ *   liveness      all asks end, everybody ends
+ *   destroyed     a system that is destroyed meanwhile gives every message its fate */
 #include "scenario.h"
 
 enum { ACTORS_MAX = 6, ASKS_MAX = 20000, DEPTH_MAX = 4, PENDING = 8, TOKENS = 3 };
@@ -462,6 +463,7 @@ static uint64_t run(uint64_t seed)
 {
     struct scenario *s = &now.s;
     uint32_t questions;
+    uint64_t trace;
 
     for (uint32_t i = 0; i < now.ask_count; i++)
         now.asks[i] = (struct ask){ 0 };
@@ -503,6 +505,13 @@ static uint64_t run(uint64_t seed)
             else if (tr_kill(tr_sender_weaken(now.senders[victim])) == 0)
                 now.killed[victim] = true;
         }
+    }
+    if (percent(s, 10)) {
+        now.crashes = true; /* everybody is killed */
+        trace = scenario_cut(s);
+        for (uint32_t i = TOKENS; i-- > 0;)
+            tr_cancel_destroy(&now.tokens[i]);
+        return trace;
     }
     now.calm = true;
     CHECK_MSG(scenario_run(s, STEPS_MAX), "liveness: still busy after %d steps", STEPS_MAX);

@@ -7,7 +7,8 @@
  *   inherited     what is sent on never has more time than what is being handled; an age or timeout always counts
  *   futures       each ends, by its deadline at the latest, with a code that fits
  *   one fate      every message is handled once or dead
- *   liveness      everything comes to rest */
+ *   liveness      everything comes to rest
+ *   destroyed     a system that is destroyed meanwhile gives every message its fate and every future its end */
 #include "scenario.h"
 
 enum { NODES_MAX = 5, TIMERS = 12, FUTURES = 8, TAG_HOLD = 1000000 };
@@ -320,6 +321,15 @@ static uint64_t run(uint64_t seed)
             future_end(s, &futures[slot], until_ns[slot]);
         else if (futures[slot] != NULL && percent(s, 10))
             tr_future_drop(&futures[slot]); /* not interested any more */
+    }
+    if (percent(s, 10)) {
+        uint64_t trace = scenario_cut(s);
+
+        for (uint32_t i = 0; i < FUTURES; i++) {
+            CHECK_MSG(futures[i] == NULL || tr_future_is_ended(futures[i]), "futures: the end of the system ends all");
+            tr_future_drop(&futures[i]);
+        }
+        return trace;
     }
     now.calm = true;
     CHECK_MSG(scenario_run(s, STEPS_MAX), "liveness: still busy after %d steps", STEPS_MAX);

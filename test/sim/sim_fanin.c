@@ -2,17 +2,19 @@
 /* sim_fanin.c: many producers, a few sinks that are slower, all four policies of a full box.
  *
  * Producers send numbered messages down random lanes, by every way to send there is. A sink holds now and then for
- * an answer from a clerk, so its box fills. Some sinks send receipts back to the producers: full boxes in a circle.
+ * an answer from a clerk, so its box fills. Some sinks send receipts back to the producers: full boxes in a circle. A
+ * thread that is no worker sends too.
  * Checked:
  *   one fate      every message that was accepted is handled or dead, once; a refused one never shows up
  *   fifo          per sender and lane, in the order sent
  *   capacity      never past the hard limit; fail and drop-newest never past the capacity
  *   lossless      wait and fail lose nothing while nobody ends
  *   alone         never two turns of one actor at once
- *   liveness      every producer gets all its messages out, everybody ends */
+ *   liveness      every producer gets all its messages out, everybody ends
+ *   destroyed     a system that is destroyed meanwhile gives every message its fate */
 #include "scenario.h"
 
-enum { PRODUCERS_MAX = 6, SINKS_MAX = 4, LANES = 3, TAG_CLERK = 1, TAG_LATER = 2, TAG_DROPPED = 3 };
+enum { PRODUCERS_MAX = 6, OUTSIDER = PRODUCERS_MAX, FUTURES = 4, SINKS_MAX = 4, LANES = 3, TAG_CLERK = 1, TAG_LATER = 2, TAG_DROPPED = 3 };
 
 struct message {
     uint32_t id;       /* in the ledger; of work messages alone */
@@ -32,8 +34,10 @@ static struct {
     bool receipts[SINKS_MAX];
     tr_sender sink_senders[SINKS_MAX]; /* what producers clone in start */
     tr_sender producer_senders[PRODUCERS_MAX];
-    uint32_t sent[SINKS_MAX][PRODUCERS_MAX][LANES]; /* the next sequence number */
+    uint32_t sent[SINKS_MAX][PRODUCERS_MAX + 1][LANES]; /* the next sequence number */
     uint32_t accepted, asked, answered;
+    uint32_t outside_left;
+    struct tr_future *futures[FUTURES];
 } now;
 
 static void drop_message(void *message)
@@ -92,7 +96,7 @@ struct sink {
     bool holding;
     tr_sender clerk;
     tr_sender producers[PRODUCERS_MAX]; /* for receipts */
-    uint32_t seen[PRODUCERS_MAX][LANES];
+    uint32_t seen[PRODUCERS_MAX + 1][LANES];
 };
 
 static void sink_finish(void *state)
@@ -118,7 +122,7 @@ static enum tr_next sink_handle(void *state, struct tr_context *ctx, void *messa
     *seen = m->sequence;
     if (tr_is_asked(ctx) && roll % 2 == 0)
         CHECK_EQ_INT(tr_reply(ctx, 0, &m->sequence, sizeof m->sequence), 0);
-    if (now.receipts[self->index] && roll % 4 == 0) {
+    if (now.receipts[self->index] && roll % 4 == 0 && m->producer != OUTSIDER) {
         struct message receipt = { .id = ledger_new(), .producer = m->producer, .what = MESSAGE_RECEIPT };
         tr_sender to;
 
@@ -137,7 +141,8 @@ static enum tr_next sink_handle(void *state, struct tr_context *ctx, void *messa
 
         ledger_sent(question.id, rc);
         /* Control messages run while it is parked; then it cannot also hold. */
-        CHECK_MSG(rc == 0 || (rc == TR_EBUSY && m->lane == TR_CONTROL), "hold: %s", tr_error_name(rc));
+        CHECK_MSG(rc == 0 || (rc == TR_EBUSY && m->lane == TR_CONTROL) || (rc == TR_ETIMEOUT && m->producer == OUTSIDER),
+            "hold: %s", tr_error_name(rc));
         self->holding = rc == 0;
     }
     self->inside = false;
@@ -150,7 +155,8 @@ static enum tr_next sink_event(void *state, struct tr_context *ctx, const struct
 
     (void)ctx;
     CHECK(event->kind == TR_EVENT_REPLY && event->tag == TAG_CLERK);
-    CHECK_EQ_INT(event->status, 0);
+    /* What a thread asks with a timeout is passed on with it. */
+    CHECK_MSG(event->status == 0 || event->status == TR_ETIMEOUT, "the clerk's answer is %s", tr_error_name(event->status));
     CHECK_MSG(self->holding, "hold: answered twice");
     self->holding = false;
     return TR_GO;
@@ -294,6 +300,45 @@ static const struct tr_type producer_type = {
     .message_drop = drop_message,
 };
 
+/* ---- a thread beside the workers ------------------------------------------------------------------------------------------ */
+
+static void send_outside(void *data)
+{
+    struct scenario *s = data;
+    uint32_t sink = below(s, now.sinks), way = below(s, 5), slot = below(s, FUTURES);
+    tr_sender to = now.sink_senders[sink];
+    struct message m = { .producer = OUTSIDER, .lane = TR_INTERACTIVE };
+    uint32_t *sequence = &now.sent[sink][OUTSIDER][TR_INTERACTIVE];
+    int rc;
+
+    if (now.futures[slot] != NULL && (percent(s, 30) || tr_future_is_ended(now.futures[slot])))
+        tr_future_drop(&now.futures[slot]); /* whether it has ended or not */
+    m.id = ledger_new();
+    m.sequence = *sequence + 1;
+    if (way == 0 && now.futures[slot] == NULL) {
+        rc = tr_ask_future(to, &m, sizeof m, below(s, 2) * 2 * MS, &now.futures[slot]);
+    } else if (way == 1) {
+        struct tr_slot place;
+
+        rc = tr_reserve(to, sizeof m, &place);
+        if (rc == 0 && percent(s, 30)) {
+            tr_slot_cancel(&place);
+            rc = TR_EAGAIN;
+        } else if (rc == 0) {
+            memcpy(place.message, &m, sizeof m);
+            rc = tr_slot_commit(&place);
+            CHECK_EQ_INT(rc, 0);
+        }
+    } else {
+        rc = way == 2 ? tr_try_tell(to, &m, sizeof m) : tr_tell(to, &m, sizeof m);
+    }
+    ledger_sent(m.id, rc);
+    CHECK_MSG(rc == 0 || rc == TR_EFULL || rc == TR_EAGAIN, "a send from outside fails with %s", tr_error_name(rc));
+    if (rc == 0)
+        *sequence = m.sequence;
+    now.outside_left--;
+}
+
 /* ---- the run -------------------------------------------------------------------------------------------------------- */
 
 static void check_depths(void)
@@ -312,6 +357,8 @@ static uint64_t run(uint64_t seed)
     struct scenario *s = &now.s;
     struct tr_spawn_options options = { 0 };
     tr_sender clerk;
+    uint32_t cut_at;
+    uint64_t trace;
 
     memset(&now, 0, sizeof now);
     scenario_begin(s, seed, NULL);
@@ -338,7 +385,17 @@ static uint64_t run(uint64_t seed)
         CHECK_EQ_INT(tr_spawn(s->system, &producer_type, &producer, &options, &now.producer_senders[i]), 0);
         ledger_sent(m.id, tr_tell(now.producer_senders[i], &m, sizeof m));
     }
+    cut_at = percent(s, 10) ? between(s, 1, 300) : UINT32_MAX;
+    now.outside_left = below(s, 60);
     while (tr_sim_step(s->sim)) {
+        if (s->steps == cut_at && !tr__sim_is_outside(s->sim)) {
+            trace = scenario_cut(s);
+            for (uint32_t i = 0; i < FUTURES; i++)
+                tr_future_drop(&now.futures[i]);
+            return trace;
+        }
+        if (now.outside_left > 0 && !tr__sim_is_outside(s->sim) && percent(s, 30))
+            tr__sim_outside(s->sim, send_outside, s);
         check_depths();
         if (++s->steps % CHECK_EVERY == 0)
             check_conserved(s);
@@ -348,13 +405,17 @@ static uint64_t run(uint64_t seed)
     check_nothing_queued(s);
     CHECK_EQ_U64(now.accepted, (uint64_t)now.producers * now.quota);
     CHECK_MSG(now.asked == now.answered, "asks: %u were made, %u answered", now.asked, now.answered);
+    for (uint32_t i = 0; i < FUTURES; i++) {
+        CHECK_MSG(now.futures[i] == NULL || tr_future_is_ended(now.futures[i]), "asks: a future never ends");
+        tr_future_drop(&now.futures[i]);
+    }
     for (uint32_t i = 0; i < now.producers; i++)
         tr_sender_drop(&now.producer_senders[i]);
     for (uint32_t i = 0; i < now.sinks; i++)
         tr_sender_drop(&now.sink_senders[i]);
     scenario_rest(s);
     for (uint32_t reason = 0; reason < TR_DEAD_REASONS; reason++)
-        if (reason != TR_DEAD_DROPPED)
+        if (reason != TR_DEAD_DROPPED && reason != TR_DEAD_EXPIRED && reason != TR_DEAD_CANCELLED)
             CHECK_MSG(tr_dead_count(s->system, (enum tr_dead_reason)reason) == 0,
                 "lossless: %s", tr_dead_text((enum tr_dead_reason)reason));
     return scenario_end(s);

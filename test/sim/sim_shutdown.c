@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sim_shutdown.c: a graph of actors that hold senders of each other (never in a circle), pass them on, clone, drop,
- * weaken and upgrade them, spawn more, watch, work in the background, and end: by the last sender's drop, or stopped,
- * killed or crashed while somebody still sends. Checked:
+ * weaken and upgrade them, spawn more, watch, link, work in the background, and end: by the last sender's drop, or
+ * stopped, killed, crashed or drained while somebody still sends. Checked:
  *   held          nobody ends naturally while a sender of it is held, or its work is under way; a held sender of one
  *                 that nobody ended never fails
  *   weak          no upgrade succeeds after the end
  *   once          stop at most once, then finish or the hand-back, once; nothing is called afterwards
  *   one fate      every message is handled once or dead; a natural end loses none
- *   notices       every watch gets one; every piece of work comes back or is dropped, once
- *   liveness      when the scenario has let go of its senders, everybody ends */
+ *   notices       every watch gets one, none after it was given up; every piece of work comes back or is dropped, once
+ *   links         nobody fails with another that ended well
+ *   liveness      when the scenario has let go of its senders, everybody ends
+ *   destroyed     a system that is destroyed meanwhile ends everybody, and gives every message its fate */
 #include "scenario.h"
 
 enum { NODES_MAX = 24, HELD = 5, WORK_MAX = 4000 };
@@ -53,7 +55,7 @@ struct node {
         uint32_t target;
     } held[HELD];
     uint32_t handled;
-    uint32_t watches;
+    uint32_t watches[NODES_MAX];
     uint32_t works; /* that have not come back */
 };
 
@@ -63,9 +65,12 @@ static const struct tr_type node_type;
 
 static void drop_held(tr_sender *sender, uint32_t target)
 {
+    tr_sender dropped = *sender;
+
     CHECK(now.records[target].strong > 0);
     now.records[target].strong--;
-    tr_sender_drop(sender);
+    *sender = (tr_sender){ 0 }; /* the drop may take a while, and others look */
+    tr_sender_drop(&dropped);
 }
 
 static bool upgrade(uint32_t target, tr_sender *ret_sender)
@@ -176,6 +181,7 @@ static void act(struct node *self, struct tr_context *ctx, uint16_t budget)
     uint32_t at = (uint32_t)(roll >> 8) % HELD, target = (uint32_t)(roll >> 16) % now.nodes, other;
     struct message m = { .budget = budget };
     tr_sender sender;
+    int rc;
 
     switch (roll % 16) {
     case 0:
@@ -219,10 +225,16 @@ static void act(struct node *self, struct tr_context *ctx, uint16_t budget)
             keep_or_drop(self, sender, other);
         break;
     case 11:
-        if (now.records[target].weak.box != NULL && self->watches < 8) {
+        if (now.records[target].weak.box == NULL)
+            break;
+        if (self->watches[target] < 3) {
             CHECK_EQ_INT(tr_watch(ctx, now.records[target].weak, TAG_WATCH + target), 0);
-            self->watches++;
+            self->watches[target]++;
             now.watches++;
+        } else {
+            tr_unwatch(ctx, now.records[target].weak);
+            now.watches -= self->watches[target];
+            self->watches[target] = 0;
         }
         break;
     case 12:
@@ -245,6 +257,13 @@ static void act(struct node *self, struct tr_context *ctx, uint16_t budget)
         }
         break;
     default:
+        if (now.records[target].weak.box == NULL || target == self->index)
+            break;
+        if (now.violent) /* who is linked may fail with the other */
+            now.records[target].violated = now.records[self->index].violated = true;
+        tr_trap_exits(ctx, roll >> 40 & 1);
+        rc = tr_link(ctx, now.records[target].weak);
+        CHECK_MSG(rc == 0 || rc == TR_ECLOSED, "links: %s", tr_error_name(rc));
         break;
     }
 }
@@ -300,13 +319,15 @@ static enum tr_next node_event(void *state, struct tr_context *ctx, const struct
 
         /* A watch set in its last moments may be answered before finish() is through. */
         CHECK_MSG(record->ended || record->stopped || record->violated || record->done != NULL, "notices: node %u has not ended", target);
-        CHECK(self->watches > 0);
-        self->watches--;
+        CHECK_MSG(self->watches[target] > 0, "notices: node %u is not watched", target);
+        self->watches[target]--;
         now.notices++;
     } else if (event->kind == TR_EVENT_WORK) {
         CHECK_EQ_INT(event->status, (int)(uintptr_t)event->value % 7);
         work_end((void *)(uintptr_t)event->value);
         self->works--;
+    } else if (event->kind == TR_EVENT_EXIT) {
+        CHECK_MSG(now.violent, "links: nobody failed");
     } else {
         CHECK(event->kind == TR_EVENT_TIMER && event->tag == TAG_TIMER);
         act(self, ctx, 2);
@@ -344,7 +365,8 @@ static void let_go(struct node *self)
     CHECK_MSG(record->alive, "once: node %u ends twice", self->index);
     record->alive = false;
     CHECK_EQ_U64(self->handled, record->handled);
-    now.watches -= self->watches; /* nobody is there to hear */
+    for (uint32_t i = 0; i < NODES_MAX; i++)
+        now.watches -= self->watches[i]; /* nobody is there to hear */
     for (uint32_t i = 0; i < HELD; i++)
         if (self->held[i].sender.box != NULL)
             drop_held(&self->held[i].sender, self->held[i].target);
@@ -390,11 +412,36 @@ static void take_back(struct scenario *s)
     }
 }
 
+/* What the scenario does, as a thread beside the workers: messages, some of which bring a sender; drops, upgrades. */
+static void act_outside(void *data)
+{
+    struct scenario *s = data;
+    uint32_t index = below(s, now.nodes), target = below(s, now.nodes);
+
+    if (now.roots[index].box != NULL) {
+        struct message m = { .budget = (uint16_t)between(s, 0, 6) };
+
+        if (index < target && now.roots[target].box != NULL && percent(s, 50)) {
+            m.target = (uint16_t)target;
+            m.sender = tr_sender_clone(now.roots[target], "in a message");
+            now.records[target].strong++;
+        }
+        tell(now.roots[index], index, m);
+        if (percent(s, 8))
+            drop_held(&now.roots[index], index);
+    } else if (percent(s, 30) && now.records[index].weak.box != NULL) {
+        upgrade(index, &now.roots[index]);
+    }
+    if (percent(s, 5) && now.records[index].done != NULL)
+        tr_done_drop(&now.records[index].done);
+}
+
 static uint64_t run(uint64_t seed)
 {
     struct scenario *s = &now.s;
     uint32_t rounds, limit = 0;
     struct tr_system_stats stats;
+    uint64_t trace;
 
     memset(&now, 0, sizeof now);
     scenario_begin(s, seed, NULL);
@@ -405,28 +452,27 @@ static uint64_t run(uint64_t seed)
         CHECK_EQ_INT(spawn_node(s->system, percent(s, 30), below(s, 100), &sender, &index), 0);
         now.roots[index] = sender;
     }
-    /* Some edges to begin with: a message that brings a sender. */
     rounds = between(s, 10, 60);
     for (uint32_t i = 0; i < rounds; i++) {
-        uint32_t index = below(s, now.nodes), target = below(s, now.nodes);
-
-        if (now.roots[index].box != NULL) {
-            struct message m = { .budget = (uint16_t)between(s, 0, 6) };
-
-            if (index < target && now.roots[target].box != NULL && percent(s, 50)) {
-                m.target = (uint16_t)target;
-                m.sender = tr_sender_clone(now.roots[target], "in a message");
-                now.records[target].strong++;
-            }
-            tell(now.roots[index], index, m);
-            if (percent(s, 8))
-                drop_held(&now.roots[index], index);
-        } else if (percent(s, 30) && now.records[index].weak.box != NULL) {
-            upgrade(index, &now.roots[index]);
-        }
-        if (percent(s, 10) && now.records[index].done != NULL && percent(s, 50))
-            tr_done_drop(&now.records[index].done);
+        scenario_outside(s, act_outside, s);
         scenario_run(s, below(s, 20));
+    }
+    if (percent(s, 10)) {
+        for (uint32_t i = 0; i < now.nodes; i++)
+            now.records[i].violated = true;
+        for (uint32_t i = 0; i < now.nodes; i++)
+            tr_done_drop(&now.records[i].done);
+        trace = scenario_cut(s);
+        for (uint32_t i = 0; i < now.nodes; i++)
+            CHECK_MSG(now.records[i].ended, "once: node %u outlives its system", i);
+        CHECK_MSG(now.works == now.works_back, "notices: %u of %u pieces of work", now.works_back, now.works);
+        return trace;
+    }
+    if (percent(s, 10)) {
+        now.violent = true; /* that is what a drain is to whoever is sent to */
+        for (uint32_t i = 0; i < NODES_MAX; i++)
+            now.records[i].violated = true;
+        CHECK_EQ_INT(tr_system_drain(s->system, 0), 0);
     }
     for (uint32_t i = 0; i < now.nodes; i++)
         if (now.roots[i].box != NULL) {

@@ -10,7 +10,8 @@
  *   intensity     a supervisor gives up only after more than its maximum in its window, and then always; in some
  *                 seeds crashes come one in a window: then it never does
  *   order         a tree that is dropped stops its children from the last to the first
- *   liveness      everybody ends */
+ *   liveness      everybody ends
+ *   destroyed     a system that is destroyed meanwhile gives every message its fate */
 #include "scenario.h"
 
 enum { LEAVES_MAX = 12, SUPERVISORS_MAX = 5, CHILDREN_MAX = 4, RESTARTS_KEPT = 256, SENDERS_MAX = LEAVES_MAX + 1 };
@@ -487,6 +488,8 @@ static uint64_t run(uint64_t seed)
         storm_spaced(s, between(s, 5, 20));
     else
         storm(s, between(s, 20, 80));
+    if (percent(s, 10))
+        return scenario_cut(s);
     /* The storm is over: whatever is under way ends. */
     now.calm = true;
     CHECK_MSG(scenario_run(s, STEPS_MAX), "liveness: still busy after %d steps", STEPS_MAX);

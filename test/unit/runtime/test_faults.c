@@ -778,6 +778,62 @@ TEST(faults, using_a_registry)
     walk(use_registry);
 }
 
+/* A clock that the test moves. */
+struct hand_clock {
+    struct tr_env env;
+    uint64_t now;
+};
+
+static uint64_t hand_now(void *data)
+{
+    struct hand_clock *clock = data;
+
+    return clock->now;
+}
+
+TEST(faults, a_registry_passivates_whatever_failed_when_it_was_made)
+{
+    uint64_t calls, n = 0;
+
+    do {
+        struct hand_clock clock = { .env = *tr_env_real(), .now = SECOND };
+        struct tr_registry *registry = NULL;
+        struct tr_system *system;
+        uint32_t key = 1;
+        int rc;
+
+        clock.env.now_ns = hand_now;
+        clock.env.data = &clock;
+        CHECK_EQ_INT(tr_system_create(&(struct tr_system_options){ .driven = true,
+                                          .quiet = true,
+                                          .env = &clock.env },
+                         &system),
+            0);
+        tr__fault_countdown(++n, 1);
+        rc = tr_registry_create(system,
+            &(struct tr_registry_options){
+                .type = &owner_type, .make = owner_make, .idle_ns = 10 * MS },
+            &registry);
+        settle(system);
+        calls = tr__fault_countdown(0, 0);
+        CHECK_MSG(is_expected(rc), "%s", tr_error_name(rc));
+        if (rc == 0) {
+            CHECK_EQ_INT(tr_registry_tell(registry, &key, sizeof key, "g", 1), 0);
+            settle(system);
+            CHECK_EQ_INT(tr_registry_live(registry), 1);
+            for (int i = 0; i < 50; i++) {
+                clock.now += MS;
+                settle(system);
+            }
+            CHECK_EQ_INT(tr_registry_live(registry), 0);
+            CHECK_EQ_INT(tr_registry_close(&registry, 0), 0);
+        }
+        probe(system);
+        tr_system_destroy(&system);
+    } while (calls >= n);
+    CHECK(n > 10);
+}
+
 /* ---- published values ------------------------------------------------------------------------------------------------------------------ */
 
 static void publish_some(struct tr_system *system)

@@ -1243,7 +1243,7 @@ TEST(process, hang_is_killed_and_a_timeout_for_askers)
 {
     struct tr_process process = quick;
 
-    process.hang_ns = 500 * ms;
+    process.hang_ns = 1000 * ms;
     check_crash(
         (struct subject_message){ .kind = SPIN }, &process, TR_ETIMEOUT, TR_PROCESS_HUNG, 0);
 }
@@ -1252,7 +1252,7 @@ TEST(process, child_that_closes_its_socket_is_killed)
 {
     struct tr_process process = quick;
 
-    process.hang_ns = 500 * ms;
+    process.hang_ns = 1000 * ms;
     check_crash(
         (struct subject_message){ .kind = CLOSE_WIRE }, &process, TR_ETIMEOUT, TR_PROCESS_HUNG, 0);
 }
@@ -1260,15 +1260,15 @@ TEST(process, child_that_closes_its_socket_is_killed)
 TEST(process, busy_child_that_gives_signs_of_life_is_not_killed)
 {
     struct tr_system *system = start_system();
-    struct tr_process process = { .hang_ns = 100 * ms };
+    struct tr_process process = { .hang_ns = 600 * ms };
     subject_sender sender = spawn_subject(system, &process);
     struct tr_future *future;
     int pid = pid_of(sender), value;
 
-    /* It owes an answer for three times hang_ns; that time is the ask's own, so nothing sleeps. */
+    /* It owes an answer for twice hang_ns; that time is the ask's own, so nothing sleeps. */
     future = ask_later(sender, (struct subject_message){ .kind = LATER });
     CHECK_EQ_INT(
-        subject_ask_wait(sender, (struct subject_message){ .kind = LATER }, NULL, 0, 300 * ms),
+        subject_ask_wait(sender, (struct subject_message){ .kind = LATER }, NULL, 0, 1300 * ms),
         TR_ETIMEOUT);
     CHECK_EQ_INT(subject_tell(sender, (struct subject_message){ .kind = RELEASE }), 0);
     CHECK_EQ_INT(end_of(&future, &value, sizeof value), 0);
@@ -1758,7 +1758,7 @@ TEST(process, frame_that_never_ends_is_a_hang)
         write_frame(WRITE_SPIN, (struct tr__wire_frame){ .kind = WIRE_REPLY, .id = 1, .size = 10 });
     subject_sender sender;
 
-    process.hang_ns = 300 * ms;
+    process.hang_ns = 1000 * ms;
     sender = spawn_subject(system, &process);
     CHECK_EQ_INT(ask_for(sender, message, NULL, 0), TR_ETIMEOUT);
     CHECK_EQ_INT(get(sender), 0);
@@ -1768,17 +1768,10 @@ TEST(process, frame_that_never_ends_is_a_hang)
 
 /* ---- deaths from outside --------------------------------------------------------------------- */
 
-/* Sanitized programs take long to execute. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { KILLS = 40 };
-#else
-enum { KILLS = 200 };
-#endif
-
 TEST_LONG(process, kill_9_in_a_loop_leaves_nothing_behind, 120)
 {
     unsigned before_all = count_descriptors(), before, zombies;
-    unsigned kills = check_is_long() ? 1000 : KILLS, crashed = 0, answered = 0;
+    unsigned kills = check_is_long() ? 1000 : 200, crashed = 0, answered = 0;
     struct tr_system *system = start_system();
     subject_sender sender = spawn_subject(system, &quick);
     int helper;

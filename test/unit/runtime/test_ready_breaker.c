@@ -527,5 +527,5 @@ static void ask_without_memory(struct tr_system *system)
 
 TEST(breaker, everyone_is_answered_whichever_allocation_fails)
 {
-    walk_faults(ask_without_memory, 10);
+    walk_faults(ask_without_memory, 8);
 }

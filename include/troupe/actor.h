@@ -144,7 +144,8 @@ TR_API void tr_unstash(struct tr_context *ctx);
 TR_API void tr_again(struct tr_context *ctx);
 
 /* Ask an actor to end: as if it returned TR_STOP after the messages already queued in its control lane.
- * tr_kill skips its stop hook. Both work through weak senders and from any thread. */
+ * tr_kill skips its stop hook. Both work through weak senders and from any thread. A permanent child of a supervisor
+ * comes back from both; a supervisor that is killed stops its children. */
 TR_API int tr_stop(tr_weak weak);
 TR_API int tr_kill(tr_weak weak);
 

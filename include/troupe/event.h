@@ -60,7 +60,8 @@ TR_API int tr_offload(struct tr_context *ctx, tr_work_fn work, void *argument,
 /* TR_EVENT_DOWN with the tag when it ends; at once if it has ended. */
 TR_API int tr_watch(struct tr_context *ctx, tr_weak target, uint32_t tag);
 TR_API void tr_unwatch(struct tr_context *ctx, tr_weak target);
-/* If one of the two fails, so does the other (TR_WHY_LINKED). */
+/* If one of the two fails, so does the other (TR_WHY_LINKED). TR_ECLOSED if it has ended. A link is of one life: of a
+ * supervised actor it ends with a restart. */
 TR_API int tr_link(struct tr_context *ctx, tr_weak target);
 /* Receive TR_EVENT_EXIT instead of failing with linked actors. */
 TR_API void tr_trap_exits(struct tr_context *ctx, bool trap);

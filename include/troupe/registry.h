@@ -26,7 +26,8 @@ TR_API int tr_registry_create(struct tr_system *system, const struct tr_registry
     struct tr_registry **ret_registry);
 
 /* A sender of the key's actor, started if need be. Never waits: while the actor starts, or its predecessor
- * still stops, messages queue in its box. TR_EFULL over live_max, or what make returned. */
+ * still stops, messages queue in its box. TR_EFULL over live_max, TR_ECLOSED once it is being closed, or what make
+ * returned. */
 TR_API int tr_registry_get(struct tr_registry *registry, const void *key, size_t key_size,
     const char *owner, tr_sender *ret_sender);
 

@@ -157,7 +157,7 @@ void tr__box_init(struct tr_box *box, struct tr_system *system, const struct tr_
         ? UINT16_MAX
         : (uint16_t)type->message_size;
     box->full = (uint8_t)full;
-    box->holds = NULL;
+    tr_assert(box->holds == NULL); /* no sender of the one before is left; the report of holders may look */
     tr__set(box->owner_first, NULL);
     if (box->system != system) /* a slot's system never changes, and weak senders read it */
         box->system = system;

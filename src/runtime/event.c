@@ -444,21 +444,17 @@ static int watch_attach(struct tr__watch *watch)
 {
     struct tr_box *target = watch->target;
     pthread_mutex_t *lock = tr__box_lock(target);
-    struct tr__ext *theirs = NULL;
+    struct tr__ext *theirs =
+        is_gone(target, watch->target_generation) ? NULL : tr__ext_get_locked(target);
     int rc = 0;
 
-    if (!is_gone(target, watch->target_generation)) {
-        theirs = tr__ext_get_locked(target);
-        if (theirs == NULL)
-            rc = TR_ENOMEM;
-    }
     /* Once more: it may have ended, and somebody begun in its slot, between the look and the list. */
     if (is_gone(target, watch->target_generation))
         rc = TR_ECLOSED;
-    else if (theirs != NULL)
+    else if (theirs == NULL)
+        rc = TR_ENOMEM;
+    else
         tr__list_add(&theirs->watchers, &watch->by_target);
-    else if (rc == 0)
-        rc = TR_ECLOSED;
     pthread_mutex_unlock(lock);
     return rc;
 }
@@ -487,6 +483,7 @@ static void notify(struct tr__watch *watch, enum tr_why why)
     tr__list_remove(&watch->by_target);
     if (watch->is_link && !is_failure(why))
         return;
+    tr_assert(cell != NULL); /* made with the watch, and it is listed until it goes out */
     watch->cell = NULL;
     memcpy(cell->payload, &status, sizeof status);
     /* Under the lock: the watcher takes it to let go of the watch, so it cannot be gone. */

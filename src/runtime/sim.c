@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim.c: the simulated system. A virtual clock, and a scheduler that draws which runnable actor goes next. Everything
- * that happens is mixed into one hash, in order, so two runs of a seed can be compared.
+/* sim.c: the simulated system. A virtual clock, and a scheduler that draws which runnable actor
+ * goes next. Everything that happens is mixed into one hash, in order, so two runs of a seed can be
+ * compared.
  *
- * Time stands still while anything is runnable and jumps to the next timer or datagram when nothing is. Whatever the
- * scenario sends from outside goes through the same injection path as foreign threads use.
+ * Time stands still while anything is runnable and jumps to the next timer or datagram when nothing
+ * is. Whatever the scenario sends from outside goes through the same injection path as foreign
+ * threads use.
  *
- * Built with TR_POINTS, the runtime has points between its atomic steps, and the simulator has three workers, each with
- * a stack of its own (a strand). At a point a strand may stop; then another goes on, or begins another actor's turn, or
- * what the scenario does from outside, or a little time passes: the interleavings that threads would meet, drawn from the seed. Taking and leaving a lock are
- * points too, and a strand that finds a lock taken lets the others go on. A step begins with one turn and ends when no
- * strand is in one, so whoever steps the simulation sees a system between turns.
+ * Built with TR_POINTS, the runtime has points between its atomic steps, and the simulator has
+ * three workers, each with a stack of its own (a strand). At a point a strand may stop; then
+ * another goes on, or begins another actor's turn, or what the scenario does from outside, or a
+ * little time passes: the interleavings that threads would meet, drawn from the seed. Taking and
+ * leaving a lock are points too, and a strand that finds a lock taken lets the others go on. A step
+ * begins with one turn and ends when no strand is in one, so whoever steps the simulation sees a
+ * system between turns.
  *
- * What could differ between two runs of a seed must not be used to decide anything: addresses least of all. */
+ * What could differ between two runs of a seed must not be used to decide anything: addresses least
+ * of all. */
 #include "runtime/runtime.h"
-
 #include "runtime/sim_disk.h"
 #include "runtime/sim_net.h"
 
@@ -81,17 +85,17 @@ struct tr_sim {
     const void *main_stack;
     size_t main_stack_size;
     uint32_t point_per_million;
-    uint32_t turns_left;   /* that may yet begin in this step */
+    uint32_t turns_left; /* that may yet begin in this step */
     void (*outside)(void *data);
     void *outside_data;
     bool outside_began;
-    uint32_t yields;       /* since a strand came a step further */
+    uint32_t yields; /* since a strand came a step further */
 #endif
 };
 
 static const uint64_t epoch_wall_ns = UINT64_C(1700000000000000000);
 
-/* ---- the env -------------------------------------------------------------------------------------------------- */
+/* ---- the env -------------------------------------------------------------------------------- */
 
 static uint64_t sim_now(void *data)
 {
@@ -127,14 +131,14 @@ void tr__sim_event(struct tr_sim *sim, uint64_t a, uint64_t b)
     mix(sim, a << 32 ^ b);
 }
 
-/* ---- scheduling -------------------------------------------------------------------------------------------------- */
+/* ---- scheduling ----------------------------------------------------------------------------- */
 
 void tr__sim_schedule(struct tr_sim *sim, struct tr_box *box)
 {
     tr__point();
     if (sim->runnable_count == sim->runnable_capacity) {
         uint32_t capacity = sim->runnable_capacity == 0 ? 64 : 2 * sim->runnable_capacity;
-        struct tr_box **runnable = tr__realloc(sim->runnable, capacity * sizeof(*runnable));
+        struct tr_box **runnable = tr__realloc(sim->runnable, capacity * sizeof(void *));
 
         tr_assert_use(runnable != NULL, "out of memory in the simulator itself");
         sim->runnable = runnable;
@@ -176,7 +180,8 @@ static void run_turn(struct tr_sim *sim, struct tr__worker *worker, struct tr_bo
     mix(sim, tr__box_id(box) ^ (uint64_t)worker->index << 60);
     worker->now_ns = worker->turn_ns = sim->now_ns;
     if (sim->options.kill_per_million != 0 &&
-        !(tr__get(box->status) & (STATUS_SUPERVISOR | STATUS_OWN | STATUS_WAITING | STATUS_UNOWNED)) &&
+        !(tr__get(box->status) &
+            (STATUS_SUPERVISOR | STATUS_OWN | STATUS_WAITING | STATUS_UNOWNED)) &&
         tr__random_chance(&sim->faults, sim->options.kill_per_million)) {
         mix(sim, 2);
         tr__push_op(box, OP_KILL, NULL, 0);
@@ -193,8 +198,8 @@ static void run_turn(struct tr_sim *sim, struct tr__worker *worker, struct tr_bo
 static void drain_inject(struct tr_sim *sim)
 {
     for (uint32_t i = 0; i < sim->system->worker_count; i++) {
-        struct tr_box *box = atomic_exchange_explicit(
-            &sim->system->workers[i]->inject, NULL, memory_order_acquire);
+        struct tr_box *box =
+            atomic_exchange_explicit(&sim->system->workers[i]->inject, NULL, memory_order_acquire);
         struct tr_box *list = NULL, *next;
 
         for (; box != NULL; box = next) {
@@ -209,7 +214,7 @@ static void drain_inject(struct tr_sim *sim)
     }
 }
 
-/* ---- the network --------------------------------------------------------------------------------------------------- */
+/* ---- the network ---------------------------------------------------------------------------- */
 
 static struct binding *binding_of(struct tr_sim *sim, uint64_t node)
 {
@@ -234,8 +239,7 @@ int tr_net_bind(struct tr_context *ctx, uint64_t node, uint32_t tag)
     if (binding == NULL) {
         if (sim->binding_count == sim->binding_capacity) {
             uint32_t capacity = sim->binding_capacity == 0 ? 16 : 2 * sim->binding_capacity;
-            struct binding *bindings =
-                tr__realloc(sim->bindings, capacity * sizeof *bindings);
+            struct binding *bindings = tr__realloc(sim->bindings, capacity * sizeof *bindings);
 
             if (bindings == NULL)
                 return TR_ENOMEM;
@@ -277,10 +281,9 @@ static void deliver_due(struct tr_sim *sim)
         mix(sim, datagram.from << 32 ^ datagram.to);
         memcpy(payload, &datagram.bytes, sizeof datagram.bytes);
         memcpy(payload + sizeof datagram.bytes, &size, sizeof size);
-        if (binding != NULL &&
-            tr__get(binding->actor.box->generation) == binding->actor.generation)
-            cell = tr__event_cell(sim->system, CELL_NET, binding->tag, datagram.from, payload,
-                sizeof payload);
+        if (binding != NULL && tr__get(binding->actor.box->generation) == binding->actor.generation)
+            cell = tr__event_cell(
+                sim->system, CELL_NET, binding->tag, datagram.from, payload, sizeof payload);
         if (cell == NULL) {
             tr__free(datagram.bytes);
         } else if (tr__push_event(binding->actor.box, cell) < 0) {
@@ -316,7 +319,7 @@ void tr_sim_disk_crash(struct tr_sim *sim)
     tr__sim_disk_crash(sim->disk);
 }
 
-/* ---- time ---------------------------------------------------------------------------------------------------------- */
+/* ---- time ----------------------------------------------------------------------------------- */
 
 /* When something happens by itself; UINT64_MAX is never. */
 static uint64_t next_ns(const struct tr_sim *sim)
@@ -341,7 +344,7 @@ static void jump(struct tr_sim *sim, uint64_t to_ns)
 
 #if TR__POINTS
 
-/* ---- strands ------------------------------------------------------------------------------------------------------- */
+/* ---- strands -------------------------------------------------------------------------------- */
 
 /* The simulation that is being stepped on this thread. */
 static _Thread_local struct tr_sim *stepped;
@@ -468,7 +471,8 @@ void tr__sim_yield(void)
         (sched_yield)();
         return;
     }
-    tr_assert_use(sim->yields++ < YIELDS_MAX, "whoever waits for a lock gets it: a deadlock of locks");
+    tr_assert_use(
+        sim->yields++ < YIELDS_MAX, "whoever waits for a lock gets it: a deadlock of locks");
     switch_to(sim, NULL);
 }
 
@@ -506,11 +510,11 @@ static void meanwhile(struct tr_sim *sim)
     if (tr__random_chance(&sim->schedule, 30000) && may_pass_time(sim)) {
         strand->job = JOB_CLOCK;
     } else if (sim->outside != NULL && !sim->outside_began &&
-        tr__random_chance(&sim->schedule, 100000)) {
+               tr__random_chance(&sim->schedule, 100000)) {
         sim->outside_began = true;
         strand->job = JOB_OUTSIDE;
     } else if (sim->turns_left > 0 && sim->runnable_count > 0 &&
-        tr__random_chance(&sim->schedule, 500000)) {
+               tr__random_chance(&sim->schedule, 500000)) {
         sim->turns_left--;
         strand->job = JOB_TURN;
         strand->box = draw(sim);
@@ -579,14 +583,15 @@ static void run_turns(struct tr_sim *sim, struct tr_box *box)
 
 #endif
 
-/* ---- stepping ------------------------------------------------------------------------------------------------------ */
+/* ---- stepping ------------------------------------------------------------------------------- */
 
 static bool step(struct tr_sim *sim, uint64_t limit_ns)
 {
     struct tr_box *box = NULL;
     bool any = true;
 
-    tr_assert_use(tr__self == NULL && !sim->stepping, "a simulation is not stepped from inside itself");
+    tr_assert_use(
+        tr__self == NULL && !sim->stepping, "a simulation is not stepped from inside itself");
     sim->stepping = true;
     sim->limit_ns = limit_ns;
     drain_inject(sim);
@@ -597,7 +602,7 @@ static bool step(struct tr_sim *sim, uint64_t limit_ns)
         tr__work_run_one(sim->system);
     } else if ((outside_waits(sim) &&
                    (sim->runnable_count == 0 || tr__random_chance(&sim->schedule, 100000))) ||
-        (box = draw(sim)) != NULL) {
+               (box = draw(sim)) != NULL) {
         /* Somebody is in a turn: published values stay. */
         atomic_store_explicit(&sim->system->driver, 1, memory_order_seq_cst);
         run_turns(sim, box);
@@ -616,8 +621,8 @@ static bool step(struct tr_sim *sim, uint64_t limit_ns)
     return any;
 }
 
-/* What the calls that wait do in a simulation, where only steps make anything happen. Ends when the clock has moved,
- * so that they see their time pass. */
+/* What the calls that wait do in a simulation, where only steps make anything happen. Ends when the
+ * clock has moved, so that they see their time pass. */
 int tr__sim_drive(struct tr_sim *sim, uint32_t steps_max)
 {
     uint64_t began_ns = sim->now_ns;
@@ -650,7 +655,7 @@ void tr_sim_run_until(struct tr_sim *sim, uint64_t until_ns)
         sim->now_ns = until_ns;
 }
 
-/* ---- life ------------------------------------------------------------------------------------------------------------------ */
+/* ---- life ----------------------------------------------------------------------------------- */
 
 static void quiet_log(void *data, const char *line)
 {

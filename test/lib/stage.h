@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stage.h: what the tests of supervision, watching, registry and shutdown share: a player, an actor that does what
- * its messages say, and a journal in which all players of a test write what happened to them, in order. */
+/* stage.h: what the tests of supervision, watching, registry and shutdown share: a player, an actor
+ * that does what its messages say, and a journal in which all players of a test write what happened
+ * to them, in order. */
 #ifndef TEST_LIB_STAGE_H
 #define TEST_LIB_STAGE_H
 
@@ -17,7 +18,8 @@
 #define MS UINT64_C(1000000)
 #define SECOND UINT64_C(1000000000)
 
-/* ---- the journal ----------------------------------------------------------------------------------------- */
+/* ---- the journal
+ * ----------------------------------------------------------------------------------------- */
 
 /* Lines joined by "; ". Any thread may write; a test reads it when nobody does. */
 struct journal {
@@ -69,12 +71,13 @@ static inline void journal_log(void *data, const char *line)
 
 #define CHECK_JOURNAL(journal, expected) CHECK_EQ_STR((journal)->text, expected)
 
-/* ---- players ------------------------------------------------------------------------------------------------ */
+/* ---- players
+ * ------------------------------------------------------------------------------------------------
+ */
 
 struct player;
 struct order;
-typedef enum tr_next (*player_fn)(
-    struct player *self, struct tr_context *ctx, struct order *order);
+typedef enum tr_next (*player_fn)(struct player *self, struct tr_context *ctx, struct order *order);
 
 /* What a player is told to do. */
 struct order {
@@ -98,11 +101,11 @@ struct player {
     enum tr_next (*on_event)(
         struct player *self, struct tr_context *ctx, const struct tr_event *event);
     void (*on_stop)(struct player *self, struct tr_context *ctx, enum tr_why why);
-    tr_sender peer;   /* owned: dropped by finish */
-    void *data;       /* the test's */
-    uint64_t number;  /* the actor's state proper: what a restart puts back */
+    tr_sender peer;  /* owned: dropped by finish */
+    void *data;      /* the test's */
+    uint64_t number; /* the actor's state proper: what a restart puts back */
     tr_reply_handle reply;
-    bool quiet;       /* writes nothing by itself */
+    bool quiet; /* writes nothing by itself */
 };
 
 static inline int player_start(void *state, struct tr_context *ctx)
@@ -188,7 +191,8 @@ static const struct tr_type plain_player_type __attribute__((unused)) = {
     .finish = player_finish,
 };
 
-/* ---- what players do ------------------------------------------------------------------------------------------ */
+/* ---- what players do
+ * ------------------------------------------------------------------------------------------ */
 
 static inline enum tr_next act_note(
     struct player *self, struct tr_context *ctx, struct order *order)
@@ -261,7 +265,9 @@ static inline enum tr_next act_meet(
     return TR_GO;
 }
 
-/* ---- telling them ----------------------------------------------------------------------------------------------- */
+/* ---- telling them
+ * -----------------------------------------------------------------------------------------------
+ */
 
 static inline void tell(tr_sender to, player_fn act, uint64_t number)
 {
@@ -310,7 +316,9 @@ static inline tr_sender cast(
     return sender;
 }
 
-/* ---- systems ------------------------------------------------------------------------------------------------------ */
+/* ---- systems
+ * ------------------------------------------------------------------------------------------------------
+ */
 
 static inline struct tr_sim *sim_create(uint64_t seed)
 {

@@ -107,7 +107,7 @@ try() { # PATCH
             return
         fi
     done
-    if ! patch -p1 -F 0 -s --no-backup-if-mismatch <"$patch" >patch.log 2>&1; then
+    if ! patch -p1 -l -F 0 -s --no-backup-if-mismatch <"$patch" >patch.log 2>&1; then
         cat patch.log
         say "not ok" "$name: the patch does not apply to the sources any more"
     else

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* scenario.h: what the simulations share: a ledger that knows the fate of every message, checks that hold for
- * every system, and running until nothing is left.
+/* scenario.h: what the simulations share: a ledger that knows the fate of every message, checks
+ * that hold for every system, and running until nothing is left.
  *
  * A scenario draws everything from its seed through tr_sim_random, so a seed is the whole input. */
 #ifndef TEST_SIM_SCENARIO_H
@@ -37,7 +37,7 @@ static inline bool percent(struct scenario *s, uint32_t chance)
     return below(s, 100) < chance;
 }
 
-/* ---- the ledger: every message has a number and, once a send accepted it, exactly one fate ------------------- */
+/* ---- the ledger: every message has a number and, once a send accepted it, exactly one fate -- */
 
 enum fate { FATE_UNUSED, FATE_SENT, FATE_HANDLED, FATE_DEAD, FATE_REFUSED };
 enum { LEDGER_MAX = 200000 };
@@ -117,7 +117,7 @@ static inline uint32_t ledger_queued(void)
     return ledger.count - ledger.handled - ledger.dead - ledger.refused;
 }
 
-/* ---- checks that hold between any two steps ------------------------------------------------------------------- */
+/* ---- checks that hold between any two steps ------------------------------------------------- */
 
 struct sums {
     uint64_t depth, live;
@@ -157,18 +157,20 @@ static inline void check_conserved(struct scenario *s)
         (unsigned long long)sums.live, (unsigned long long)stats.live);
 }
 
-/* ---- running ------------------------------------------------------------------------------------------------------ */
+/* ---- running -------------------------------------------------------------------------------- */
 
 enum { CHECK_EVERY = 16, STEPS_MAX = 400000 };
 
-static inline void scenario_begin(struct scenario *s, uint64_t seed, const struct tr_sim_options *options)
+static inline void scenario_begin(
+    struct scenario *s, uint64_t seed, const struct tr_sim_options *options)
 {
     struct tr_sim_options o = options != NULL ? *options : (struct tr_sim_options){ 0 };
 
     o.seed = seed;
     /* Turns of one message each, of a few, or of many. */
     if (o.turn_messages_max == 0)
-        o.turn_messages_max = (uint32_t[]){ 1, 8, 8, 100 }[(seed * UINT64_C(0x9e3779b97f4a7c15)) >> 62];
+        o.turn_messages_max =
+            (uint32_t[]){ 1, 8, 8, 100 }[(seed * UINT64_C(0x9e3779b97f4a7c15)) >> 62];
     if (getenv("TROUPE_VERBOSE") != NULL)
         o.verbose = true;
     ledger_reset();
@@ -195,11 +197,12 @@ static inline void check_nothing_queued(struct scenario *s)
     check_conserved(s);
     if (ledger_queued() != 0)
         tr_system_holders(s->system, stderr);
-    CHECK_MSG(ledger_queued() == 0, "stranded: %u messages are queued and nobody runs", ledger_queued());
+    CHECK_MSG(
+        ledger_queued() == 0, "stranded: %u messages are queued and nobody runs", ledger_queued());
 }
 
-/* Do something as a thread that is no worker would, in the middle of the turns of the steps to come: the simulator's
- * own, see runtime.h. */
+/* Do something as a thread that is no worker would, in the middle of the turns of the steps to
+ * come: the simulator's own, see runtime.h. */
 void tr__sim_outside(struct tr_sim *sim, void (*run)(void *data), void *data);
 bool tr__sim_is_outside(const struct tr_sim *sim);
 
@@ -223,8 +226,8 @@ static inline void scenario_rest(struct scenario *s)
     tr_system_stats(s->system, &stats);
     if (stats.live != 0)
         tr_system_holders(s->system, stderr);
-    CHECK_MSG(stats.live == 0, "stranded: %llu actors have not ended",
-        (unsigned long long)stats.live);
+    CHECK_MSG(
+        stats.live == 0, "stranded: %llu actors have not ended", (unsigned long long)stats.live);
     CHECK_MSG(stats.timers == 0, "stranded: %llu timers are set and nobody is there",
         (unsigned long long)stats.timers);
 }
@@ -259,8 +262,8 @@ static inline uint64_t scenario_end(struct scenario *s)
     return trace;
 }
 
-/* The system is destroyed in the middle of everything: still every message gets its fate. The senders are invalid
- * then. */
+/* The system is destroyed in the middle of everything: still every message gets its fate. The
+ * senders are invalid then. */
 static inline uint64_t scenario_cut(struct scenario *s)
 {
     uint64_t trace = tr_sim_trace(s->sim);
@@ -273,22 +276,24 @@ static inline uint64_t scenario_cut(struct scenario *s)
 
 /* At least so often in 1,000 seeds; a few seeds say nothing. */
 #define CHECK_COVERED(what, least)                                                                 \
-    CHECK_MSG(covered.seeds < 100 || (what) * 1000 >= (least) * covered.seeds,                     \
+    CHECK_MSG(covered.seeds < 100 || (what)*1000 >= (least)*covered.seeds,                         \
         "coverage: %s was met %llu times in %llu seeds", #what, (unsigned long long)(what),        \
         (unsigned long long)covered.seeds)
 
 static inline void scenario_report(void)
 {
-    printf("%llu seeds, %llu turns, %llu messages, %llu virtual s; %llu crashes, %llu restarts, %llu parks, "
+    printf("%llu seeds, %llu turns, %llu messages, %llu virtual s; %llu crashes, %llu restarts, "
+           "%llu parks, "
            "%llu overshoots, %llu deadlocks refused, %llu late answers; dead:",
         (unsigned long long)covered.seeds, (unsigned long long)covered.stats.turns,
         (unsigned long long)covered.stats.sent, (unsigned long long)covered.virtual_ms / 1000,
         (unsigned long long)covered.stats.crashes, (unsigned long long)covered.stats.restarts,
         (unsigned long long)covered.stats.parks, (unsigned long long)covered.stats.overshoots,
-        (unsigned long long)covered.stats.deadlocks, (unsigned long long)covered.stats.replies_late);
+        (unsigned long long)covered.stats.deadlocks,
+        (unsigned long long)covered.stats.replies_late);
     for (uint32_t i = 0; i < TR_DEAD_REASONS; i++)
-        printf(" %llu %s%s", (unsigned long long)covered.dead[i], tr_dead_text((enum tr_dead_reason)i),
-            i + 1 < TR_DEAD_REASONS ? "," : "\n");
+        printf(" %llu %s%s", (unsigned long long)covered.dead[i],
+            tr_dead_text((enum tr_dead_reason)i), i + 1 < TR_DEAD_REASONS ? "," : "\n");
 }
 
 /* Two runs of a seed. In between, memory is moved around, so that addresses differ. */

@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim_ask.c: a mesh of actors that ask each other, with holds, deadlines, cancels, forwards, taken answers that are
- * handed around, two-stage answers, and questions inside of questions. Checked:
+/* sim_ask.c: a mesh of actors that ask each other, with holds, deadlines, cancels, forwards, taken
+ * answers that are handed around, two-stage answers, and questions inside of questions. Checked:
  *   one end       every ask that was accepted ends exactly once, with a code that fits its options
- *   deadline      none ends as timed out before its time; a nested ask never has more time than the one it serves;
- *                 no message is handled after its deadline
- *   cancelled     only asks with a token end as cancelled, and only after it fired
- *   accepted      the first stage comes before the end
- *   deadlock      a hold is refused only if a circle is there; asks without hold never are; no circle is missed,
- *                 or the mesh would stop (liveness)
- *   hold          nothing but control is handled meanwhile
- *   alone         never two turns of one actor at once
- *   liveness      all asks end, everybody ends
- *   destroyed     a system that is destroyed meanwhile gives every message its fate */
+ *   deadline      none ends as timed out before its time; a nested ask never has more time than the
+ * one it serves; no message is handled after its deadline cancelled     only asks with a token end
+ * as cancelled, and only after it fired accepted      the first stage comes before the end deadlock
+ * a hold is refused only if a circle is there; asks without hold never are; no circle is missed, or
+ * the mesh would stop (liveness) hold          nothing but control is handled meanwhile alone never
+ * two turns of one actor at once liveness      all asks end, everybody ends destroyed     a system
+ * that is destroyed meanwhile gives every message its fate */
 #include "scenario.h"
 
 enum { ACTORS_MAX = 6, ASKS_MAX = 20000, DEPTH_MAX = 4, PENDING = 8, TOKENS = 3 };
@@ -68,7 +65,7 @@ static void drop_message(void *message)
         tr_reply_drop(&m->duty);
 }
 
-/* ---- the model of the wait graph --------------------------------------------------------------------------------------- */
+/* ---- the model of the wait graph ------------------------------------------------------------ */
 
 /* Is there a way from `from` to `to` along holds? */
 static bool is_reachable(uint32_t from, uint32_t to)
@@ -83,7 +80,7 @@ static bool is_reachable(uint32_t from, uint32_t to)
     return false;
 }
 
-/* ---- the actors ----------------------------------------------------------------------------------------------------------- */
+/* ---- the actors ----------------------------------------------------------------------------- */
 
 struct node {
     uint32_t index;
@@ -93,8 +90,8 @@ struct node {
     uint32_t left; /* questions it asks by itself */
     struct {
         tr_reply_handle duty;
-        uint32_t ask;  /* the ask it is of */
-        uint32_t on;   /* answered when this ask ends (index + 1), or by a timer (0) */
+        uint32_t ask; /* the ask it is of */
+        uint32_t on;  /* answered when this ask ends (index + 1), or by a timer (0) */
         bool taken, given;
     } pending[PENDING];
 };
@@ -120,8 +117,8 @@ static void answered(uint32_t ask)
     now.asks[ask].answered = true;
 }
 
-/* Ask somebody. Returns the index + 1 of the ask, or 0. What an answer depends on (`serves`) has a deadline or a
- * hold: who waits without saying so can wait in a circle that nobody sees. */
+/* Ask somebody. Returns the index + 1 of the ask, or 0. What an answer depends on (`serves`) has a
+ * deadline or a hold: who waits without saying so can wait in a circle that nobody sees. */
 static uint32_t ask_somebody(struct node *self, struct tr_context *ctx, uint16_t depth, bool serves)
 {
     uint32_t to = (uint32_t)tr_random(ctx) % now.actors, index = now.ask_count;
@@ -152,7 +149,8 @@ static uint32_t ask_somebody(struct node *self, struct tr_context *ctx, uint16_t
         ask->deadline_ns = outer;
     ask->hold = options.hold;
     if (options.hold && !was_holding)
-        now.holds_on[self->index] = index + 1; /* there before the call: others may look meanwhile */
+        now.holds_on[self->index] =
+            index + 1; /* there before the call: others may look meanwhile */
     changes = ++now.graph_changes;
     rc = tr_ask(ctx, now.senders[to], &m, sizeof m, &options);
     ledger_sent(m.id, rc);
@@ -172,10 +170,12 @@ static uint32_t ask_somebody(struct node *self, struct tr_context *ctx, uint16_t
             "deadlock: actor %u may not hold for %u, but there is no circle", self->index, to);
         break;
     case TR_EBUSY:
-        CHECK_MSG(options.hold && (was_holding || now.small), "hold: busy, but neither holding nor parked");
+        CHECK_MSG(options.hold && (was_holding || now.small),
+            "hold: busy, but neither holding nor parked");
         break;
     case TR_ETIMEOUT:
-        CHECK_MSG(outer != 0 && outer <= tr_now_ns(ctx), "deadline: refused as too late before its time");
+        CHECK_MSG(
+            outer != 0 && outer <= tr_now_ns(ctx), "deadline: refused as too late before its time");
         break;
     case TR_ECLOSED:
         CHECK_MSG(now.crashes, "closed: actor %u is there", to);
@@ -204,7 +204,8 @@ static void answer_pending(struct node *self, struct tr_context *ctx, uint32_t a
         rc = tr_reply_send(&self->pending[at].duty, status, &status, sizeof status);
     }
     /* A duty that changed hands may have closed a circle: then its asker has been told. */
-    CHECK_MSG(rc == 0 || (rc == TR_EREPLIED && self->pending[at].given && now.asks[self->pending[at].ask].hold),
+    CHECK_MSG(rc == 0 || (rc == TR_EREPLIED && self->pending[at].given &&
+                             now.asks[self->pending[at].ask].hold),
         "an answer is owed and refused: %s", tr_error_name(rc));
     answered(self->pending[at].ask);
     self->pending[at].taken = false;
@@ -278,8 +279,8 @@ static void handle_question(struct node *self, struct tr_context *ctx, struct me
             return;
         }
         record->holder = before;
-        CHECK_MSG(rc == TR_EFULL || (rc == TR_ECLOSED && now.crashes), "forward: %s",
-            tr_error_name(rc));
+        CHECK_MSG(
+            rc == TR_EFULL || (rc == TR_ECLOSED && now.crashes), "forward: %s", tr_error_name(rc));
     } else if (other != self->index) { /* the duty goes on in a message */
         struct message handover = { .id = ledger_new(), .what = DO_HANDOVER, .ask = m->ask };
         tr_reply_handle duty = tr_reply_take(ctx);
@@ -348,7 +349,8 @@ static void handle_end(struct node *self, struct tr_context *ctx, const struct t
     struct ask *ask = &now.asks[event->tag];
     int status = event->status;
 
-    CHECK_MSG(ask->asker == self->index, "one end: it came to actor %u, asked by %u", self->index, ask->asker);
+    CHECK_MSG(ask->asker == self->index, "one end: it came to actor %u, asked by %u", self->index,
+        ask->asker);
     CHECK_MSG(ask->open, "one end: ask %u ends twice", event->tag);
     if (status == TR_ACCEPTED) {
         ask->accepted = true;
@@ -357,7 +359,8 @@ static void handle_end(struct node *self, struct tr_context *ctx, const struct t
     ask->open = false;
     now.ended++;
     if (status == TR_ETIMEOUT)
-        CHECK_MSG(ask->deadline_ns != 0 && tr_now_ns(ctx) >= ask->deadline_ns, "deadline: timed out too early");
+        CHECK_MSG(ask->deadline_ns != 0 && tr_now_ns(ctx) >= ask->deadline_ns,
+            "deadline: timed out too early");
     else if (status == TR_ECANCELLED)
         CHECK_MSG(ask->has_token && now.fired[ask->token], "cancelled: nobody fired");
     else if (status == TR_EDEADLOCK)
@@ -365,14 +368,16 @@ static void handle_end(struct node *self, struct tr_context *ctx, const struct t
     else if (status == TR_ECRASHED || status == TR_ECLOSED)
         CHECK_MSG(now.crashes, "nobody crashed: %s", tr_error_name(status));
     else
-        CHECK_MSG(status == 0 || status == -5 || status == -7 || status == TR_EDROPPED || status == TR_EFULL,
+        CHECK_MSG(status == 0 || status == -5 || status == -7 || status == TR_EDROPPED ||
+                      status == TR_EFULL,
             "one end: with %s", tr_error_name(status));
     if (now.holds_on[self->index] == event->tag + 1) {
         now.graph_changes++;
         now.holds_on[self->index] = 0;
     } else {
         /* A hold that a stop gave up is answered like any ask. */
-        CHECK_MSG(now.holds_on[self->index] == 0 || !ask->hold || self->stopped, "hold: an answer to another hold");
+        CHECK_MSG(now.holds_on[self->index] == 0 || !ask->hold || self->stopped,
+            "hold: an answer to another hold");
     }
     for (uint32_t i = 0; i < PENDING; i++)
         if (self->pending[i].taken && self->pending[i].on == event->tag + 1)
@@ -432,14 +437,15 @@ static void node_finish(void *state)
 {
     struct node *self = state;
     bool waited = self->stopped && !self->failed && !now.killed[self->index] &&
-        tr_sim_now_ns(now.s.sim) < self->stopped_ns + 4000 * MS;
+                  tr_sim_now_ns(now.s.sim) < self->stopped_ns + 4000 * MS;
 
     now.graph_changes++;
     now.holds_on[self->index] = 0;
     /* Its own asks end with it: nobody is there to hear. */
     for (uint32_t i = 0; i < now.ask_count; i++)
         if (now.asks[i].open && now.asks[i].asker == self->index) {
-            CHECK_MSG(!waited, "one end: actor %u stops, and its ask %u has not ended", self->index, i);
+            CHECK_MSG(
+                !waited, "one end: actor %u stops, and its ask %u has not ended", self->index, i);
             now.asks[i].open = false;
             now.ended++;
         }
@@ -457,7 +463,7 @@ static const struct tr_type node_type = {
     .message_drop = drop_message,
 };
 
-/* ---- the run ----------------------------------------------------------------------------------------------------------------- */
+/* ---- the run -------------------------------------------------------------------------------- */
 
 static uint64_t run(uint64_t seed)
 {
@@ -479,12 +485,14 @@ static uint64_t run(uint64_t seed)
     questions = between(s, 3, 25);
     now.horizon_ns = tr_sim_now_ns(s->sim) + 200 * MS;
     for (uint32_t i = 0; i < TOKENS; i++)
-        CHECK_EQ_INT(tr_cancel_create(i > 0 && percent(s, 50) ? now.tokens[0] : NULL, &now.tokens[i]), 0);
+        CHECK_EQ_INT(
+            tr_cancel_create(i > 0 && percent(s, 50) ? now.tokens[0] : NULL, &now.tokens[i]), 0);
     for (uint32_t i = 0; i < now.actors; i++) {
         struct node node = { .index = i, .left = questions };
-        struct tr_spawn_options options = { .box = { .capacity = now.small ? between(s, 2, 8) : 256,
-                                                .full = percent(s, 50) ? TR_FULL_WAIT
-                                                                       : (enum tr_full)below(s, 4) } };
+        struct tr_spawn_options options = {
+            .box = { .capacity = now.small ? between(s, 2, 8) : 256,
+                .full = percent(s, 50) ? TR_FULL_WAIT : (enum tr_full)below(s, 4) }
+        };
 
         CHECK_EQ_INT(tr_spawn(s->system, &node_type, &node, &options, &now.senders[i]), 0);
     }
@@ -517,8 +525,8 @@ static uint64_t run(uint64_t seed)
     CHECK_MSG(scenario_run(s, STEPS_MAX), "liveness: still busy after %d steps", STEPS_MAX);
     check_nothing_queued(s);
     for (uint32_t i = 0; i < now.ask_count; i++)
-        CHECK_MSG(!now.asks[i].open, "one end: ask %u of %u by %u to %u never ends", i, now.ask_count,
-            now.asks[i].asker, now.asks[i].holder);
+        CHECK_MSG(!now.asks[i].open, "one end: ask %u of %u by %u to %u never ends", i,
+            now.ask_count, now.asks[i].asker, now.asks[i].holder);
     CHECK_EQ_U64(now.ended, now.ask_count);
     for (uint32_t i = 0; i < now.actors; i++)
         tr_sender_drop(&now.senders[i]);
@@ -531,16 +539,16 @@ static uint64_t run(uint64_t seed)
 
 TEST_LONG(ask, ends_once_and_never_in_a_circle, 120)
 {
-    for (uint64_t seed; check_each_seed(&seed, 2000);)
+    for (uint64_t seed; check_each_seed(&seed, 4000);)
         run(seed);
     scenario_report();
-    printf("%llu asks: %llu values, %llu own codes", (unsigned long long)seen.asks, (unsigned long long)seen.values,
-        (unsigned long long)seen.own_codes);
+    printf("%llu asks: %llu values, %llu own codes", (unsigned long long)seen.asks,
+        (unsigned long long)seen.values, (unsigned long long)seen.own_codes);
     for (int i = 1; i < 8; i++)
         printf(", %llu %s", (unsigned long long)seen.by_code[i], tr_error_name(-4000 - i));
     printf("\n");
     CHECK_COVERED(covered.stats.deadlocks, 1000);
-    CHECK_COVERED(seen.by_code[5], 500); /* timeout */
+    CHECK_COVERED(seen.by_code[5], 500);  /* timeout */
     CHECK_COVERED(seen.by_code[6], 100);  /* cancelled */
     CHECK_COVERED(seen.by_code[3], 1000); /* dropped */
 }

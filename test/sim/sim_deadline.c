@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim_deadline.c: everything that has a time: timers set and stopped, messages that expire, boxes with a maximum age,
- * deadlines inherited by what is sent on, asks and futures that run out. Checked:
- *   timers        fire once (or every period), never early, in order for one actor; a stop that says true is the last
- *                 of it, a stop of one that is still to come says true
- *   expiry        no message is handled at or after its deadline; it is dead as expired, its ask timed out
- *   inherited     what is sent on never has more time than what is being handled; an age or timeout always counts
+/* sim_deadline.c: everything that has a time: timers set and stopped, messages that expire, boxes
+ * with a maximum age, deadlines inherited by what is sent on, asks and futures that run out.
+ * Checked: timers        fire once (or every period), never early, in order for one actor; a stop
+ * that says true is the last of it, a stop of one that is still to come says true expiry        no
+ * message is handled at or after its deadline; it is dead as expired, its ask timed out inherited
+ * what is sent on never has more time than what is being handled; an age or timeout always counts
  *   futures       each ends, by its deadline at the latest, with a code that fits
  *   one fate      every message is handled once or dead
  *   liveness      everything comes to rest
- *   destroyed     a system that is destroyed meanwhile gives every message its fate and every future its end */
+ *   destroyed     a system that is destroyed meanwhile gives every message its fate and every
+ * future its end */
 #include "scenario.h"
 
 enum { NODES_MAX = 5, TIMERS = 12, FUTURES = 8, TAG_HOLD = 1000000 };
@@ -18,7 +19,8 @@ struct message {
     uint32_t hops;
     uint64_t outer_ns; /* deadline of what its sender was handling; 0 is none */
     uint64_t own_ns;   /* with its own timeout, as far as the sender knew the time */
-    uint64_t least_ns; /* with the maximum age of the box: it has at least this long; 0 is for ever */
+    uint64_t
+        least_ns; /* with the maximum age of the box: it has at least this long; 0 is for ever */
 };
 
 static struct {
@@ -40,7 +42,7 @@ static void drop_message(void *message)
     ledger_dead(((struct message *)message)->id);
 }
 
-/* ---- the clerk: what everybody holds for ------------------------------------------------------------------------------ */
+/* ---- the clerk: what everybody holds for ---------------------------------------------------- */
 
 struct clerk {
     tr_reply_handle waiting[TIMERS];
@@ -79,7 +81,7 @@ static const struct tr_type clerk_type = {
     .message_drop = drop_message,
 };
 
-/* ---- nodes ---------------------------------------------------------------------------------------------------------------- */
+/* ---- nodes ---------------------------------------------------------------------------------- */
 
 struct node {
     uint32_t index;
@@ -95,7 +97,8 @@ struct node {
 static void set_timer(struct node *self, struct tr_context *ctx)
 {
     uint32_t at = (uint32_t)tr_random(ctx) % TIMERS;
-    uint64_t delay = tr_random(ctx) % 4 == 0 ? tr_random(ctx) % (200 * MS) : tr_random(ctx) % (8 * MS);
+    uint64_t delay =
+        tr_random(ctx) % 4 == 0 ? tr_random(ctx) % (200 * MS) : tr_random(ctx) % (8 * MS);
     uint64_t from;
 
     if (self->timers[at].open)
@@ -126,7 +129,8 @@ static void stop_timer(struct node *self, struct tr_context *ctx)
         self->timers[at].open ? "to come" : "over", stopped ? "true" : "false");
     if (stopped) {
         seen.stopped++;
-        seen.stopped_late += self->timers[at].due_ns <= tr_now_ns(ctx); /* its event was on the way */
+        seen.stopped_late +=
+            self->timers[at].due_ns <= tr_now_ns(ctx); /* its event was on the way */
     }
     self->timers[at].open = false;
 }
@@ -148,7 +152,8 @@ static void on_timer(struct node *self, struct tr_context *ctx, const struct tr_
     } else {
         self->timers[at].due_ns += self->timers[at].period_ns;
         if (++self->timers[at].ticks >= 6 || now.calm) {
-            CHECK_MSG(tr_timer_stop(ctx, event->id), "timers: a period that goes on cannot be stopped");
+            CHECK_MSG(
+                tr_timer_stop(ctx, event->id), "timers: a period that goes on cannot be stopped");
             self->timers[at].open = false;
         }
     }
@@ -163,7 +168,8 @@ static uint64_t earlier(uint64_t a, uint64_t b)
 static void send_on(struct node *self, struct tr_context *ctx, uint32_t hops)
 {
     uint32_t to = (uint32_t)tr_random(ctx) % now.nodes;
-    uint64_t timeout = tr_random(ctx) % 2 == 0 ? tr_random(ctx) % (10 * MS) : 0, at_ns = tr_now_ns(ctx);
+    uint64_t timeout = tr_random(ctx) % 2 == 0 ? tr_random(ctx) % (10 * MS) : 0,
+             at_ns = tr_now_ns(ctx);
     struct message m = { .id = ledger_new(), .hops = hops, .outer_ns = tr_deadline_ns(ctx) };
     bool asks = tr_random(ctx) % 3 == 0;
     int rc;
@@ -174,12 +180,15 @@ static void send_on(struct node *self, struct tr_context *ctx, uint32_t hops)
     if (now.age_ns[to] != 0)
         m.least_ns = earlier(m.least_ns, at_ns + now.age_ns[to]);
     if (asks)
-        rc = tr_ask(ctx, now.senders[to], &m, sizeof m, &(struct tr_ask_options){ .timeout_ns = timeout });
+        rc = tr_ask(
+            ctx, now.senders[to], &m, sizeof m, &(struct tr_ask_options){ .timeout_ns = timeout });
     else
-        rc = tr_tell_with(now.senders[to], &m, sizeof m, &(struct tr_send_options){ .timeout_ns = timeout });
+        rc = tr_tell_with(
+            now.senders[to], &m, sizeof m, &(struct tr_send_options){ .timeout_ns = timeout });
     ledger_sent(m.id, rc);
     now.sent_ns[m.id] = tr_now_ns(ctx);
-    CHECK_MSG(rc == 0 || rc == TR_EFULL || (asks && rc == TR_ETIMEOUT && m.outer_ns != 0 && tr_now_ns(ctx) >= m.outer_ns),
+    CHECK_MSG(rc == 0 || rc == TR_EFULL ||
+                  (asks && rc == TR_ETIMEOUT && m.outer_ns != 0 && tr_now_ns(ctx) >= m.outer_ns),
         "a send fails with %s", tr_error_name(rc));
 }
 
@@ -193,14 +202,18 @@ static enum tr_next node_handle(void *state, struct tr_context *ctx, void *messa
     CHECK_MSG(!self->holding, "hold: a message meanwhile");
     self->inside = true;
     ledger_handled(m->id);
-    CHECK_MSG(deadline == 0 || at_ns < deadline, "expiry: handled %llu ns late", (unsigned long long)(at_ns - deadline));
+    CHECK_MSG(deadline == 0 || at_ns < deadline, "expiry: handled %llu ns late",
+        (unsigned long long)(at_ns - deadline));
     if (now.age_ns[self->index] != 0 && now.sent_ns[m->id] != 0)
-        CHECK_MSG(at_ns < now.sent_ns[m->id] + now.age_ns[self->index], "expiry: handled past the maximum age");
+        CHECK_MSG(at_ns < now.sent_ns[m->id] + now.age_ns[self->index],
+            "expiry: handled past the maximum age");
     if (m->outer_ns != 0)
-        CHECK_MSG(deadline != 0 && deadline <= m->outer_ns, "inherited: more time than what it serves");
+        CHECK_MSG(
+            deadline != 0 && deadline <= m->outer_ns, "inherited: more time than what it serves");
     CHECK_MSG(m->own_ns == 0 || deadline != 0, "inherited: its deadline is lost");
     CHECK_MSG(m->least_ns != 0 || deadline == 0, "inherited: a deadline out of nothing");
-    CHECK_MSG(deadline == 0 || deadline >= m->least_ns, "inherited: %llu ns less time than it was given",
+    CHECK_MSG(deadline == 0 || deadline >= m->least_ns,
+        "inherited: %llu ns less time than it was given",
         (unsigned long long)(m->least_ns - deadline));
     for (uint32_t i = (uint32_t)tr_random(ctx) % 4; i > 0; i--)
         set_timer(self, ctx);
@@ -241,8 +254,8 @@ static enum tr_next node_event(void *state, struct tr_context *ctx, const struct
             send_on(self, ctx, 2);
     } else {
         CHECK(event->kind == TR_EVENT_REPLY);
-        CHECK_MSG(event->status == 0 || event->status == TR_ETIMEOUT || event->status == TR_EDROPPED ||
-                event->status == TR_EFULL,
+        CHECK_MSG(event->status == 0 || event->status == TR_ETIMEOUT ||
+                      event->status == TR_EDROPPED || event->status == TR_EFULL,
             "an ask ends with %s", tr_error_name(event->status));
         if (event->tag == TAG_HOLD)
             self->holding = false;
@@ -260,13 +273,14 @@ static const struct tr_type node_type = {
     .message_drop = drop_message,
 };
 
-/* ---- the run ------------------------------------------------------------------------------------------------------------------ */
+/* ---- the run -------------------------------------------------------------------------------- */
 
 static void future_end(struct scenario *s, struct tr_future **future, uint64_t until_ns)
 {
     int rc = tr_future_wait(*future, NULL, 0, NULL, 1);
 
-    CHECK_MSG(rc == 0 || rc == TR_EDROPPED || rc == TR_EFULL || (rc == TR_ETIMEOUT && tr_sim_now_ns(s->sim) >= until_ns),
+    CHECK_MSG(rc == 0 || rc == TR_EDROPPED || rc == TR_EFULL ||
+                  (rc == TR_ETIMEOUT && tr_sim_now_ns(s->sim) >= until_ns),
         "futures: ends with %s", tr_error_name(rc));
     seen.futures++;
     seen.futures_timed_out += rc == TR_ETIMEOUT;
@@ -289,12 +303,16 @@ static uint64_t run(uint64_t seed)
                      &(struct tr_spawn_options){ .box.capacity = 1000 }, &now.clerk),
         0);
     for (uint32_t i = 0; i < now.nodes; i++) {
-        struct tr_spawn_options options = { .box = { .capacity = between(s, 4, 64),
-                                                .full = percent(s, 50) ? TR_FULL_WAIT : (enum tr_full)below(s, 4),
-                                                .age_ns_max = percent(s, 40) ? between(s, 1, 20) * MS : 0 } };
+        struct tr_spawn_options options = {
+            .box = { .capacity = between(s, 4, 64),
+                .full = percent(s, 50) ? TR_FULL_WAIT : (enum tr_full)below(s, 4),
+                .age_ns_max = percent(s, 40) ? between(s, 1, 20) * MS : 0 }
+        };
 
         now.age_ns[i] = options.box.age_ns_max;
-        CHECK_EQ_INT(tr_spawn(s->system, &node_type, &(struct node){ .index = i }, &options, &now.senders[i]), 0);
+        CHECK_EQ_INT(tr_spawn(s->system, &node_type, &(struct node){ .index = i }, &options,
+                         &now.senders[i]),
+            0);
     }
     rounds = between(s, 5, 40);
     for (uint32_t i = 0; i < rounds; i++) {
@@ -307,9 +325,11 @@ static uint64_t run(uint64_t seed)
             m.least_ns = earlier(m.least_ns, tr_sim_now_ns(s->sim) + now.age_ns[to]);
         if (futures[slot] == NULL && percent(s, 40)) {
             until_ns[slot] = m.least_ns; /* too old a message times out as well */
-            ledger_sent(m.id, tr_ask_future(now.senders[to], &m, sizeof m, timeout, &futures[slot]));
+            ledger_sent(
+                m.id, tr_ask_future(now.senders[to], &m, sizeof m, timeout, &futures[slot]));
         } else {
-            ledger_sent(m.id, tr_tell_with(now.senders[to], &m, sizeof m, &(struct tr_send_options){ .timeout_ns = timeout }));
+            ledger_sent(m.id, tr_tell_with(now.senders[to], &m, sizeof m,
+                                  &(struct tr_send_options){ .timeout_ns = timeout }));
         }
         now.sent_ns[m.id] = tr_sim_now_ns(s->sim);
         if (percent(s, 15)) /* a pause in which much falls due at once */
@@ -326,7 +346,8 @@ static uint64_t run(uint64_t seed)
         uint64_t trace = scenario_cut(s);
 
         for (uint32_t i = 0; i < FUTURES; i++) {
-            CHECK_MSG(futures[i] == NULL || tr_future_is_ended(futures[i]), "futures: the end of the system ends all");
+            CHECK_MSG(futures[i] == NULL || tr_future_is_ended(futures[i]),
+                "futures: the end of the system ends all");
             tr_future_drop(&futures[i]);
         }
         return trace;
@@ -348,12 +369,13 @@ static uint64_t run(uint64_t seed)
 
 TEST_LONG(deadline, comes_neither_early_nor_twice_and_is_kept, 120)
 {
-    for (uint64_t seed; check_each_seed(&seed, 2000);)
+    for (uint64_t seed; check_each_seed(&seed, 3000);)
         run(seed);
     scenario_report();
     printf("%llu timers fired, %llu stopped, %llu of them when due; %llu futures, %llu timed out\n",
-        (unsigned long long)seen.fired, (unsigned long long)seen.stopped, (unsigned long long)seen.stopped_late,
-        (unsigned long long)seen.futures, (unsigned long long)seen.futures_timed_out);
+        (unsigned long long)seen.fired, (unsigned long long)seen.stopped,
+        (unsigned long long)seen.stopped_late, (unsigned long long)seen.futures,
+        (unsigned long long)seen.futures_timed_out);
     CHECK_COVERED(seen.fired, 20000);
     CHECK_COVERED(seen.stopped, 10000);
     CHECK_COVERED(seen.stopped_late, 1000);

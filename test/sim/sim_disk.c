@@ -1,18 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sim_disk.c: an append-only log on a disk that fails and loses power.
  *
- * A supervised writer appends records through the disk table, on the blocking pool, and answers when they are synced.
- * Writes fail, are cut short, find the disk full; the power goes at any moment, and what was not synced is there, torn
- * or gone. The writer then fails, is restarted, and reads its log again; now and then it writes it anew beside and
- * renames it. Checked:
- *   durable       what was answered is there after every crash
- *   whole         the log is always a run of whole records, 1, 2, 3 …, each with the bytes that were written
- *   honest        nothing is answered as stored before its sync returned 0
- *   work          every piece of blocking work comes back or is dropped, once
- *   liveness      once the disk is well every client is answered, everybody ends */
+ * A supervised writer appends records through the disk table, on the blocking pool, and answers
+ * when they are synced. Writes fail, are cut short, find the disk full; the power goes at any
+ * moment, and what was not synced is there, torn or gone. The writer then fails, is restarted, and
+ * reads its log again; now and then it writes it anew beside and renames it. Checked: durable what
+ * was answered is there after every crash whole         the log is always a run of whole records,
+ * 1, 2, 3 …, each with the bytes that were written honest        nothing is answered as stored
+ * before its sync returned 0 work          every piece of blocking work comes back or is dropped,
+ * once liveness      once the disk is well every client is answered, everybody ends */
 #include "scenario.h"
 
-enum { RECORD = 700, CLIENTS_MAX = 3, TAG_WORK = 1, TAG_REPLY = 2, TAG_AGAIN = 3, RECORDS_MAX = 4000 };
+enum {
+    RECORD = 700,
+    CLIENTS_MAX = 3,
+    TAG_WORK = 1,
+    TAG_REPLY = 2,
+    TAG_AGAIN = 3,
+    RECORDS_MAX = 4000
+};
 
 struct record {
     uint64_t sequence;
@@ -48,7 +54,7 @@ static void drop_message(void *message)
     ledger_dead(((struct message *)message)->id);
 }
 
-/* ---- the log itself, blocking ------------------------------------------------------------------------------------------- */
+/* ---- the log itself, blocking --------------------------------------------------------------- */
 
 static struct record record_of(uint64_t sequence)
 {
@@ -110,7 +116,7 @@ static int write_all(struct tr_file *file, uint64_t upto, uint64_t *ret_offset)
     return env()->disk->sync(file);
 }
 
-/* ---- the writer ------------------------------------------------------------------------------------------------------------ */
+/* ---- the writer ----------------------------------------------------------------------------- */
 
 /* Work that is queued has its file open, whatever becomes of the writer. */
 struct open_file {
@@ -182,8 +188,9 @@ static int recover(struct writer *self)
         return rc;
     rc = scan(file, &self->sequence, &self->offset);
     if (rc == 0) {
-        CHECK_MSG(self->sequence >= now.answered, "durable: %llu records were answered, %llu are there",
-            (unsigned long long)now.answered, (unsigned long long)self->sequence);
+        CHECK_MSG(self->sequence >= now.answered,
+            "durable: %llu records were answered, %llu are there", (unsigned long long)now.answered,
+            (unsigned long long)self->sequence);
         CHECK_MSG(self->sequence <= now.written, "whole: %llu records, only %llu were ever written",
             (unsigned long long)self->sequence, (unsigned long long)now.written);
         rc = disk->size(file, &size);
@@ -267,7 +274,8 @@ static enum tr_next writer_handle(void *state, struct tr_context *ctx, void *mes
     ledger_handled(m->id);
     job = malloc(sizeof *job);
     self->file->refs++;
-    *job = (struct job){ .file = self->file, .sequence = self->sequence + 1, .offset = self->offset };
+    *job =
+        (struct job){ .file = self->file, .sequence = self->sequence + 1, .offset = self->offset };
     CHECK(job->sequence < RECORDS_MAX);
     if (job->sequence > now.written)
         now.written = job->sequence;
@@ -320,7 +328,7 @@ static const struct tr_type writer_type = {
     .message_drop = drop_message,
 };
 
-/* ---- clients ------------------------------------------------------------------------------------------------------------------ */
+/* ---- clients -------------------------------------------------------------------------------- */
 
 struct client {
     uint32_t index, left;
@@ -330,8 +338,8 @@ struct client {
 static void append(struct client *self, struct tr_context *ctx)
 {
     struct message m = { .id = ledger_new(), .client = self->index };
-    int rc = ledger_sent(
-        m.id, tr_ask(ctx, self->writer, &m, sizeof m, &(struct tr_ask_options){ .tag = TAG_REPLY }));
+    int rc = ledger_sent(m.id,
+        tr_ask(ctx, self->writer, &m, sizeof m, &(struct tr_ask_options){ .tag = TAG_REPLY }));
 
     if (rc < 0)
         CHECK_EQ_INT(tr_after(ctx, 5 * MS, TAG_AGAIN, NULL), 0);
@@ -350,7 +358,8 @@ static enum tr_next client_event(void *state, struct tr_context *ctx, const stru
 
     if (event->kind == TR_EVENT_REPLY && event->status == 0) {
         memcpy(&sequence, event->value, sizeof sequence);
-        CHECK_MSG(now.synced[sequence], "honest: record %llu is answered and not synced", (unsigned long long)sequence);
+        CHECK_MSG(now.synced[sequence], "honest: record %llu is answered and not synced",
+            (unsigned long long)sequence);
         if (sequence > now.answered)
             now.answered = sequence;
         if (--self->left == 0) {
@@ -360,8 +369,8 @@ static enum tr_next client_event(void *state, struct tr_context *ctx, const stru
         }
     }
     if (event->kind == TR_EVENT_REPLY && event->status < 0) {
-        CHECK_MSG(event->status == TR_ECRASHED || event->status == TR_EDROPPED, "an append ends with %s",
-            tr_error_name(event->status));
+        CHECK_MSG(event->status == TR_ECRASHED || event->status == TR_EDROPPED,
+            "an append ends with %s", tr_error_name(event->status));
         CHECK_EQ_INT(tr_after(ctx, 2 * MS, TAG_AGAIN, NULL), 0);
         return TR_GO;
     }
@@ -392,7 +401,7 @@ static const struct tr_type client_type = {
     .finish = client_finish,
 };
 
-/* ---- the run -------------------------------------------------------------------------------------------------------------------- */
+/* ---- the run -------------------------------------------------------------------------------- */
 
 static uint64_t run(uint64_t seed)
 {
@@ -419,11 +428,16 @@ static uint64_t run(uint64_t seed)
         .backoff_ns_max = 8 * MS,
         .jitter_percent = 50,
         .ret_sender = &now.writer };
-    table = (struct tr_supervisor){
-        .name = "disk", .children = &child, .child_count = 1, .restarts_max = 100000, .window_ns = MS };
+    table = (struct tr_supervisor){ .name = "disk",
+        .children = &child,
+        .child_count = 1,
+        .restarts_max = 100000,
+        .window_ns = MS };
     CHECK_EQ_INT(tr_supervise(s->system, &table, "scenario", &now.root), 0);
     for (uint32_t i = 0; i < now.clients; i++) {
-        struct client client = { .index = i, .left = now.quota, .writer = tr_sender_clone(now.writer, "client") };
+        struct client client = {
+            .index = i, .left = now.quota, .writer = tr_sender_clone(now.writer, "client")
+        };
 
         CHECK_EQ_INT(tr_spawn(s->system, &client_type, &client, NULL, &now.client_senders[i]), 0);
     }
@@ -443,7 +457,8 @@ static uint64_t run(uint64_t seed)
     tr_sim_disk_faults(s->sim, &(struct tr_disk_faults){ 0 });
     CHECK_MSG(scenario_run(s, STEPS_MAX), "liveness: still busy after %d steps", STEPS_MAX);
     check_nothing_queued(s);
-    CHECK_MSG(now.done == now.clients, "liveness: %u of %u clients are through", now.done, now.clients);
+    CHECK_MSG(
+        now.done == now.clients, "liveness: %u of %u clients are through", now.done, now.clients);
     tr_sender_drop(&now.writer);
     tr_sender_drop(&now.root);
     for (uint32_t i = 0; i < now.clients; i++)
@@ -455,19 +470,21 @@ static uint64_t run(uint64_t seed)
     CHECK_EQ_INT(env()->disk->open(env()->disk_data, path, TR_OPEN_READ, &file), 0);
     CHECK_EQ_INT(scan(file, &sequence, &offset), 0);
     env()->disk->close(file);
-    CHECK_MSG(sequence >= now.answered && now.answered >= now.quota, "durable: %llu were answered, %llu are there",
-        (unsigned long long)now.answered, (unsigned long long)sequence);
+    CHECK_MSG(sequence >= now.answered && now.answered >= now.quota,
+        "durable: %llu were answered, %llu are there", (unsigned long long)now.answered,
+        (unsigned long long)sequence);
     return scenario_end(s);
 }
 
 TEST_LONG(disk, keeps_what_was_synced_and_only_whole_records, 120)
 {
-    for (uint64_t seed; check_each_seed(&seed, 1000);)
+    for (uint64_t seed; check_each_seed(&seed, 2000);)
         run(seed);
     scenario_report();
     printf("%llu power cuts, %llu recoveries, %llu torn tails, %llu failed writes, %llu rewrites\n",
-        (unsigned long long)seen.crashes, (unsigned long long)seen.recoveries, (unsigned long long)seen.torn_tails,
-        (unsigned long long)seen.failures, (unsigned long long)seen.rewrites);
+        (unsigned long long)seen.crashes, (unsigned long long)seen.recoveries,
+        (unsigned long long)seen.torn_tails, (unsigned long long)seen.failures,
+        (unsigned long long)seen.rewrites);
     CHECK_COVERED(seen.crashes, 1000);
     CHECK_COVERED(seen.torn_tails, 50);
     CHECK_COVERED(seen.failures, 500);

@@ -1,20 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sim_fanin.c: many producers, a few sinks that are slower, all four policies of a full box.
  *
- * Producers send numbered messages down random lanes, by every way to send there is. A sink holds now and then for
- * an answer from a clerk, so its box fills. Some sinks send receipts back to the producers: full boxes in a circle. A
- * thread that is no worker sends too.
- * Checked:
- *   one fate      every message that was accepted is handled or dead, once; a refused one never shows up
- *   fifo          per sender and lane, in the order sent
- *   capacity      never past the hard limit; fail and drop-newest never past the capacity
- *   lossless      wait and fail lose nothing while nobody ends
- *   alone         never two turns of one actor at once
- *   liveness      every producer gets all its messages out, everybody ends
- *   destroyed     a system that is destroyed meanwhile gives every message its fate */
+ * Producers send numbered messages down random lanes, by every way to send there is. A sink holds
+ * now and then for an answer from a clerk, so its box fills. Some sinks send receipts back to the
+ * producers: full boxes in a circle. A thread that is no worker sends too. Checked: one fate every
+ * message that was accepted is handled or dead, once; a refused one never shows up fifo per sender
+ * and lane, in the order sent capacity      never past the hard limit; fail and drop-newest never
+ * past the capacity lossless      wait and fail lose nothing while nobody ends alone         never
+ * two turns of one actor at once liveness      every producer gets all its messages out, everybody
+ * ends destroyed     a system that is destroyed meanwhile gives every message its fate */
 #include "scenario.h"
 
-enum { PRODUCERS_MAX = 6, OUTSIDER = PRODUCERS_MAX, FUTURES = 4, SINKS_MAX = 4, LANES = 3, TAG_CLERK = 1, TAG_LATER = 2, TAG_DROPPED = 3 };
+enum {
+    PRODUCERS_MAX = 6,
+    OUTSIDER = PRODUCERS_MAX,
+    FUTURES = 4,
+    SINKS_MAX = 4,
+    LANES = 3,
+    TAG_CLERK = 1,
+    TAG_LATER = 2,
+    TAG_DROPPED = 3
+};
 
 struct message {
     uint32_t id;       /* in the ledger; of work messages alone */
@@ -45,7 +51,7 @@ static void drop_message(void *message)
     ledger_dead(((struct message *)message)->id);
 }
 
-/* ---- the clerk: answers what the sinks hold for, a little later ----------------------------------------------- */
+/* ---- the clerk: answers what the sinks hold for, a little later ----------------------------- */
 
 struct clerk {
     bool inside;
@@ -88,7 +94,7 @@ static const struct tr_type clerk_type = {
     .message_drop = drop_message,
 };
 
-/* ---- sinks ------------------------------------------------------------------------------------------------------- */
+/* ---- sinks ---------------------------------------------------------------------------------- */
 
 struct sink {
     uint32_t index;
@@ -115,7 +121,8 @@ static enum tr_next sink_handle(void *state, struct tr_context *ctx, void *messa
 
     CHECK_MSG(!self->inside, "alone: two turns of sink %u at once", self->index);
     self->inside = true;
-    CHECK_MSG(!self->holding || m->lane == TR_CONTROL, "hold: a message of lane %u meanwhile", m->lane);
+    CHECK_MSG(
+        !self->holding || m->lane == TR_CONTROL, "hold: a message of lane %u meanwhile", m->lane);
     ledger_handled(m->id);
     CHECK_MSG(m->sequence > *seen, "fifo: sink %u, producer %u, lane %u: %u after %u", self->index,
         m->producer, m->lane, m->sequence, *seen);
@@ -123,11 +130,14 @@ static enum tr_next sink_handle(void *state, struct tr_context *ctx, void *messa
     if (tr_is_asked(ctx) && roll % 2 == 0)
         CHECK_EQ_INT(tr_reply(ctx, 0, &m->sequence, sizeof m->sequence), 0);
     if (now.receipts[self->index] && roll % 4 == 0 && m->producer != OUTSIDER) {
-        struct message receipt = { .id = ledger_new(), .producer = m->producer, .what = MESSAGE_RECEIPT };
+        struct message receipt = {
+            .id = ledger_new(), .producer = m->producer, .what = MESSAGE_RECEIPT
+        };
         tr_sender to;
 
         /* Weak: a receipt does not keep a producer alive. */
-        if (tr_weak_upgrade(tr_sender_weaken(now.producer_senders[m->producer]), "receipt", &to) == 0) {
+        if (tr_weak_upgrade(tr_sender_weaken(now.producer_senders[m->producer]), "receipt", &to) ==
+            0) {
             ledger_sent(receipt.id, tr_tell(to, &receipt, sizeof receipt));
             tr_sender_drop(&to);
         } else {
@@ -141,7 +151,8 @@ static enum tr_next sink_handle(void *state, struct tr_context *ctx, void *messa
 
         ledger_sent(question.id, rc);
         /* Control messages run while it is parked; then it cannot also hold. */
-        CHECK_MSG(rc == 0 || (rc == TR_EBUSY && m->lane == TR_CONTROL) || (rc == TR_ETIMEOUT && m->producer == OUTSIDER),
+        CHECK_MSG(rc == 0 || (rc == TR_EBUSY && m->lane == TR_CONTROL) ||
+                      (rc == TR_ETIMEOUT && m->producer == OUTSIDER),
             "hold: %s", tr_error_name(rc));
         self->holding = rc == 0;
     }
@@ -156,7 +167,8 @@ static enum tr_next sink_event(void *state, struct tr_context *ctx, const struct
     (void)ctx;
     CHECK(event->kind == TR_EVENT_REPLY && event->tag == TAG_CLERK);
     /* What a thread asks with a timeout is passed on with it. */
-    CHECK_MSG(event->status == 0 || event->status == TR_ETIMEOUT, "the clerk's answer is %s", tr_error_name(event->status));
+    CHECK_MSG(event->status == 0 || event->status == TR_ETIMEOUT, "the clerk's answer is %s",
+        tr_error_name(event->status));
     CHECK_MSG(self->holding, "hold: answered twice");
     self->holding = false;
     return TR_GO;
@@ -172,7 +184,7 @@ static const struct tr_type sink_type = {
     .message_drop = drop_message,
 };
 
-/* ---- producers ----------------------------------------------------------------------------------------------------- */
+/* ---- producers ------------------------------------------------------------------------------ */
 
 struct producer {
     uint32_t index;
@@ -233,7 +245,8 @@ static int send_one(struct producer *self, struct tr_context *ctx)
             CHECK_EQ_INT(rc, 0);
         }
     } else if (way < 5) {
-        rc = tr_ask(ctx, to, &m, sizeof m, &(struct tr_ask_options){ .lane = lane, .tag = TAG_DROPPED });
+        rc = tr_ask(
+            ctx, to, &m, sizeof m, &(struct tr_ask_options){ .lane = lane, .tag = TAG_DROPPED });
         now.asked += rc == 0;
     } else {
         rc = tr_tell_with(to, &m, sizeof m, &(struct tr_send_options){ .lane = lane });
@@ -244,7 +257,8 @@ static int send_one(struct producer *self, struct tr_context *ctx)
         now.accepted++;
         self->left--;
     } else {
-        CHECK_MSG(rc == TR_EFULL || rc == TR_EAGAIN, "a send to a live sink fails with %s", tr_error_name(rc));
+        CHECK_MSG(rc == TR_EFULL || rc == TR_EAGAIN, "a send to a live sink fails with %s",
+            tr_error_name(rc));
         CHECK_MSG(lane != TR_CONTROL, "control messages never count");
         if (now.full[sink] == TR_FULL_DROP_NEWEST || now.full[sink] == TR_FULL_DROP_OLDEST)
             CHECK_MSG(way <= 1, "a dropping box accepts everything");
@@ -276,7 +290,8 @@ static enum tr_next producer_handle(void *state, struct tr_context *ctx, void *m
     return TR_GO;
 }
 
-static enum tr_next producer_event(void *state, struct tr_context *ctx, const struct tr_event *event)
+static enum tr_next producer_event(
+    void *state, struct tr_context *ctx, const struct tr_event *event)
 {
     struct producer *self = state;
 
@@ -300,7 +315,7 @@ static const struct tr_type producer_type = {
     .message_drop = drop_message,
 };
 
-/* ---- a thread beside the workers ------------------------------------------------------------------------------------------ */
+/* ---- a thread beside the workers ------------------------------------------------------------ */
 
 static void send_outside(void *data)
 {
@@ -333,13 +348,14 @@ static void send_outside(void *data)
         rc = way == 2 ? tr_try_tell(to, &m, sizeof m) : tr_tell(to, &m, sizeof m);
     }
     ledger_sent(m.id, rc);
-    CHECK_MSG(rc == 0 || rc == TR_EFULL || rc == TR_EAGAIN, "a send from outside fails with %s", tr_error_name(rc));
+    CHECK_MSG(rc == 0 || rc == TR_EFULL || rc == TR_EAGAIN, "a send from outside fails with %s",
+        tr_error_name(rc));
     if (rc == 0)
         *sequence = m.sequence;
     now.outside_left--;
 }
 
-/* ---- the run -------------------------------------------------------------------------------------------------------- */
+/* ---- the run -------------------------------------------------------------------------------- */
 
 static void check_depths(void)
 {
@@ -382,7 +398,8 @@ static uint64_t run(uint64_t seed)
         struct message m = { .id = ledger_new(), .what = MESSAGE_PRODUCE };
 
         options.box = (struct tr_box_options){ .capacity = between(s, 1, 4) };
-        CHECK_EQ_INT(tr_spawn(s->system, &producer_type, &producer, &options, &now.producer_senders[i]), 0);
+        CHECK_EQ_INT(
+            tr_spawn(s->system, &producer_type, &producer, &options, &now.producer_senders[i]), 0);
         ledger_sent(m.id, tr_tell(now.producer_senders[i], &m, sizeof m));
     }
     cut_at = percent(s, 10) ? between(s, 1, 300) : UINT32_MAX;
@@ -404,9 +421,11 @@ static uint64_t run(uint64_t seed)
     /* Everything that can be sent has been: what was parked went on. */
     check_nothing_queued(s);
     CHECK_EQ_U64(now.accepted, (uint64_t)now.producers * now.quota);
-    CHECK_MSG(now.asked == now.answered, "asks: %u were made, %u answered", now.asked, now.answered);
+    CHECK_MSG(
+        now.asked == now.answered, "asks: %u were made, %u answered", now.asked, now.answered);
     for (uint32_t i = 0; i < FUTURES; i++) {
-        CHECK_MSG(now.futures[i] == NULL || tr_future_is_ended(now.futures[i]), "asks: a future never ends");
+        CHECK_MSG(now.futures[i] == NULL || tr_future_is_ended(now.futures[i]),
+            "asks: a future never ends");
         tr_future_drop(&now.futures[i]);
     }
     for (uint32_t i = 0; i < now.producers; i++)
@@ -416,14 +435,14 @@ static uint64_t run(uint64_t seed)
     scenario_rest(s);
     for (uint32_t reason = 0; reason < TR_DEAD_REASONS; reason++)
         if (reason != TR_DEAD_DROPPED && reason != TR_DEAD_EXPIRED && reason != TR_DEAD_CANCELLED)
-            CHECK_MSG(tr_dead_count(s->system, (enum tr_dead_reason)reason) == 0,
-                "lossless: %s", tr_dead_text((enum tr_dead_reason)reason));
+            CHECK_MSG(tr_dead_count(s->system, (enum tr_dead_reason)reason) == 0, "lossless: %s",
+                tr_dead_text((enum tr_dead_reason)reason));
     return scenario_end(s);
 }
 
 TEST_LONG(fanin, loses_nothing_and_leaves_nobody_parked, 120)
 {
-    for (uint64_t seed; check_each_seed(&seed, 2000);)
+    for (uint64_t seed; check_each_seed(&seed, 4000);)
         run(seed);
     scenario_report();
     CHECK_COVERED(covered.stats.parks, 5000);

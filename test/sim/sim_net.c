@@ -1,16 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim_net.c: replicas of a counter on a network that delays, loses, doubles and reorders datagrams and cuts directions.
+/* sim_net.c: replicas of a counter on a network that delays, loses, doubles and reorders datagrams
+ * and cuts directions.
  *
- * Each replica counts its own additions and gossips what it knows of all (the larger number of two is the newer one).
- * Clients ask a replica to add, with a number of their own, and repeat until they are answered; replicas remember the
- * numbers. First faults, then the network heals. Checked:
- *   intact        a datagram arrives as it was sent, at the node it was sent to; none that was sent into a cut
- *   known         nobody knows of more additions than were made
- *   once          an addition counts once, however often it was sent
- *   convergence   after healing every client is answered and all replicas agree on the sum */
+ * Each replica counts its own additions and gossips what it knows of all (the larger number of two
+ * is the newer one). Clients ask a replica to add, with a number of their own, and repeat until
+ * they are answered; replicas remember the numbers. First faults, then the network heals. Checked:
+ *   intact        a datagram arrives as it was sent, at the node it was sent to; none that was sent
+ * into a cut known         nobody knows of more additions than were made once          an addition
+ * counts once, however often it was sent convergence   after healing every client is answered and
+ * all replicas agree on the sum */
 #include "scenario.h"
 
-enum { REPLICAS_MAX = 4, CLIENTS_MAX = 3, REQUESTS_MAX = 40, TAG_NET = 1, TAG_GOSSIP = 2, TAG_RETRY = 3, PADDING = 600 };
+enum {
+    REPLICAS_MAX = 4,
+    CLIENTS_MAX = 3,
+    REQUESTS_MAX = 40,
+    TAG_NET = 1,
+    TAG_GOSSIP = 2,
+    TAG_RETRY = 3,
+    PADDING = 600
+};
 
 enum kind { NET_GOSSIP, NET_ADD, NET_ADDED };
 
@@ -43,7 +52,8 @@ static struct {
 
 static uint64_t checksum_of(const struct datagram *d)
 {
-    uint64_t sum = d->kind * UINT64_C(31) + d->from * UINT64_C(37) + d->to * UINT64_C(41) + d->number + d->size;
+    uint64_t sum = d->kind * UINT64_C(31) + d->from * UINT64_C(37) + d->to * UINT64_C(41) +
+                   d->number + d->size;
 
     for (uint32_t i = 0; i < REPLICAS_MAX; i++)
         sum = sum * 1000003 + d->counts[i];
@@ -53,8 +63,8 @@ static uint64_t checksum_of(const struct datagram *d)
 }
 
 /* Nodes are numbered from 1: replicas, then clients. */
-static void send_datagram(struct tr_context *ctx, uint32_t from, uint32_t to, enum kind kind, uint32_t number,
-    const uint64_t *counts)
+static void send_datagram(struct tr_context *ctx, uint32_t from, uint32_t to, enum kind kind,
+    uint32_t number, const uint64_t *counts)
 {
     union {
         struct datagram d;
@@ -78,10 +88,12 @@ static const struct datagram *receive(const struct tr_event *event, uint32_t nod
     const struct datagram *d = event->value;
 
     CHECK_EQ_INT(event->kind, TR_EVENT_NET);
-    CHECK_MSG(event->tag == TAG_NET && event->size >= sizeof *d && event->size == d->size, "intact: its size changed");
+    CHECK_MSG(event->tag == TAG_NET && event->size >= sizeof *d && event->size == d->size,
+        "intact: its size changed");
     CHECK_MSG(d->checksum == checksum_of(d), "intact: its bytes changed, or it crossed a cut");
-    CHECK_MSG(d->to == node && d->from == event->id, "intact: from %u to %u, arrived at %u from %llu", d->from, d->to,
-        node, (unsigned long long)event->id);
+    CHECK_MSG(d->to == node && d->from == event->id,
+        "intact: from %u to %u, arrived at %u from %llu", d->from, d->to, node,
+        (unsigned long long)event->id);
     seen.arrived++;
     return d;
 }
@@ -94,7 +106,7 @@ static enum tr_next handle_nothing(void *state, struct tr_context *ctx, void *me
     return TR_GO;
 }
 
-/* ---- replicas -------------------------------------------------------------------------------------------------------------- */
+/* ---- replicas ------------------------------------------------------------------------------- */
 
 struct replica {
     uint32_t node;
@@ -130,7 +142,8 @@ static enum tr_next replica_event(void *state, struct tr_context *ctx, const str
     d = receive(event, self->node);
     if (d->kind == NET_GOSSIP) {
         for (uint32_t i = 0; i < now.replicas; i++) {
-            CHECK_MSG(d->counts[i] <= now.counts[i][i], "known: replica %u hears of more than were made", self->node);
+            CHECK_MSG(d->counts[i] <= now.counts[i][i],
+                "known: replica %u hears of more than were made", self->node);
             if (d->counts[i] > self->counts[i])
                 self->counts[i] = d->counts[i];
         }
@@ -162,7 +175,7 @@ static const struct tr_type replica_type = {
     .event = replica_event,
 };
 
-/* ---- clients ----------------------------------------------------------------------------------------------------------------- */
+/* ---- clients -------------------------------------------------------------------------------- */
 
 struct client {
     uint32_t node, replica;
@@ -217,7 +230,7 @@ static const struct tr_type client_type = {
     .event = client_event,
 };
 
-/* ---- the run ------------------------------------------------------------------------------------------------------------------- */
+/* ---- the run -------------------------------------------------------------------------------- */
 
 static bool is_converged(void)
 {
@@ -240,12 +253,11 @@ static uint64_t run(uint64_t seed)
     now.clients = between(s, 1, CLIENTS_MAX);
     now.requests = between(s, 1, 15);
     nodes = now.replicas + now.clients;
-    tr_sim_net_faults(s->sim,
-        &(struct tr_net_faults){ .delay_ns_min = below(s, 3) * MS,
-            .delay_ns_max = between(s, 3, 20) * MS,
-            .loss_per_million = below(s, 3) * 150000,
-            .duplicate_per_million = below(s, 3) * 100000,
-            .reorder_per_million = below(s, 3) * 100000 });
+    tr_sim_net_faults(s->sim, &(struct tr_net_faults){ .delay_ns_min = below(s, 3) * MS,
+                                  .delay_ns_max = between(s, 3, 20) * MS,
+                                  .loss_per_million = below(s, 3) * 150000,
+                                  .duplicate_per_million = below(s, 3) * 100000,
+                                  .reorder_per_million = below(s, 3) * 100000 });
     for (uint32_t i = 0; i < nodes; i++) {
         struct replica replica = { .node = i + 1 };
         struct client client = { .node = i + 1, .replica = 1 + below(s, now.replicas) };
@@ -265,18 +277,22 @@ static uint64_t run(uint64_t seed)
         }
         tr_sim_run_until(s->sim, tr_sim_now_ns(s->sim) + between(s, 1, 40) * MS);
     }
-    /* Healed: no cuts, no losses; then everything settles within a second of virtual time per request. */
+    /* Healed: no cuts, no losses; then everything settles within a second of virtual time per
+     * request. */
     memset(now.cut, 0, sizeof now.cut);
     tr_sim_net_heal(s->sim);
-    tr_sim_net_faults(s->sim, &(struct tr_net_faults){ .delay_ns_min = 1 * MS, .delay_ns_max = 5 * MS });
+    tr_sim_net_faults(
+        s->sim, &(struct tr_net_faults){ .delay_ns_min = 1 * MS, .delay_ns_max = 5 * MS });
     for (uint32_t i = 0; i < 20 * (1 + now.requests) && !is_converged(); i++)
         tr_sim_run_until(s->sim, tr_sim_now_ns(s->sim) + 50 * MS);
-    CHECK_MSG(now.done == now.clients, "convergence: %u of %u clients are answered", now.done, now.clients);
+    CHECK_MSG(now.done == now.clients, "convergence: %u of %u clients are answered", now.done,
+        now.clients);
     CHECK_MSG(is_converged(), "convergence: the replicas do not agree");
     for (uint32_t i = 0; i < now.replicas; i++)
         sum += now.counts[0][i];
-    CHECK_MSG(sum == (uint64_t)now.clients * now.requests && sum == now.made, "once: %llu additions, %u were asked for",
-        (unsigned long long)sum, now.clients * now.requests);
+    CHECK_MSG(sum == (uint64_t)now.clients * now.requests && sum == now.made,
+        "once: %llu additions, %u were asked for", (unsigned long long)sum,
+        now.clients * now.requests);
     /* Datagrams under way must not keep anybody alive. */
     for (uint32_t i = 0; i < nodes; i++)
         tr_sender_drop(&now.senders[i]);
@@ -286,11 +302,12 @@ static uint64_t run(uint64_t seed)
 
 TEST_LONG(net, heals_and_converges, 120)
 {
-    for (uint64_t seed; check_each_seed(&seed, 1000);)
+    for (uint64_t seed; check_each_seed(&seed, 2000);)
         run(seed);
     scenario_report();
-    printf("%llu datagrams sent, %llu arrived, %llu requests repeated\n", (unsigned long long)seen.sent,
-        (unsigned long long)seen.arrived, (unsigned long long)seen.repeats);
+    printf("%llu datagrams sent, %llu arrived, %llu requests repeated\n",
+        (unsigned long long)seen.sent, (unsigned long long)seen.arrived,
+        (unsigned long long)seen.repeats);
     CHECK_COVERED(seen.sent - seen.arrived, 1000);
     CHECK_COVERED(seen.repeats, 1000);
 }

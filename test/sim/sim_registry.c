@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim_registry.c: a few keys, fought over by clients that get, find, tell, ask, keep, drop, stop and kill, while the
- * registry passivates whatever is idle for a moment and evicts over its limit. Checked:
- *   one each      never two actors of a key between start and finish
- *   one fate      every message that was accepted is handled once or dead
- *   successor     no message is lost to an actor that ended while the registry is open: its successor gets it
- *   held          an actor somebody holds a sender of is not passivated; nor one that keeps itself or waits
- *   fifo          per sender, at one actor
- *   asks          each ends once, with a code that fits
- *   liveness      closing comes to an end, everybody ends */
+/* sim_registry.c: a few keys, fought over by clients that get, find, tell, ask, keep, drop, stop
+ * and kill, while the registry passivates whatever is idle for a moment and evicts over its limit.
+ * Checked: one each      never two actors of a key between start and finish one fate      every
+ * message that was accepted is handled once or dead successor     no message is lost to an actor
+ * that ended while the registry is open: its successor gets it held          an actor somebody
+ * holds a sender of is not passivated; nor one that keeps itself or waits fifo          per sender,
+ * at one actor asks          each ends once, with a code that fits liveness      closing comes to
+ * an end, everybody ends */
 #include "scenario.h"
 
 enum { KEYS_MAX = 4, CLIENTS_MAX = 5, HANDLES = 3, ASKS_MAX = 20000 };
@@ -34,7 +33,9 @@ static struct {
     bool calm; /* no more faults */
     bool alive[KEYS_MAX];
     const void *alive_box[KEYS_MAX];
-    const void *held[CLIENTS_MAX][HANDLES]; /* the boxes that clients have senders of */
+    const void *held[CLIENTS_MAX + 1][HANDLES]; /* the boxes that clients have senders of */
+    tr_sender outside; /* of a thread that is no worker; its box is in the last row above */
+    uint32_t outside_handle, outside_sequence;
     uint32_t starts, passivated, handles;
     tr_sender client_senders[CLIENTS_MAX], clerk;
     uint32_t asks, answers;
@@ -55,7 +56,7 @@ static void drop_tick(void *message)
     ledger_dead(((struct tick *)message)->id);
 }
 
-/* ---- the clerk: answers a moment later, or never -------------------------------------------------------------------- */
+/* ---- the clerk: answers a moment later, or never -------------------------------------------- */
 
 struct clerk {
     tr_reply_handle waiting;
@@ -92,7 +93,7 @@ static const struct tr_type clerk_type = {
     .message_drop = drop_tick,
 };
 
-/* ---- the registered actors -------------------------------------------------------------------------------------------- */
+/* ---- the registered actors ------------------------------------------------------------------ */
 
 enum { SEEN_MAX = 64 };
 
@@ -119,8 +120,8 @@ static int ask_clerk(struct tr_context *ctx, uint32_t tag, bool hold)
 {
     struct tick tick = { ledger_new() };
 
-    return ledger_sent(tick.id,
-        tr_ask(ctx, now.clerk, &tick, sizeof tick, &(struct tr_ask_options){ .tag = tag, .hold = hold }));
+    return ledger_sent(tick.id, tr_ask(ctx, now.clerk, &tick, sizeof tick,
+                                    &(struct tr_ask_options){ .tag = tag, .hold = hold }));
 }
 
 static int entity_start(void *state, struct tr_context *ctx)
@@ -160,7 +161,8 @@ static enum tr_next entity_handle(void *state, struct tr_context *ctx, void *mes
     enum tr_next next = TR_GO;
 
     CHECK_MSG(!self->inside, "alone: two turns of key %u at once", self->key);
-    CHECK_MSG(now.alive[self->key] && self->started, "one each: key %u handles without a life", self->key);
+    CHECK_MSG(now.alive[self->key] && self->started, "one each: key %u handles without a life",
+        self->key);
     CHECK_MSG(!self->holding, "hold: a message meanwhile");
     self->inside = true;
     if (m->sequence != 0)
@@ -230,9 +232,10 @@ static void entity_stop(void *state, struct tr_context *ctx, enum tr_why why)
     if (why == TR_WHY_PASSIVATED) {
         now.passivated++;
         CHECK_MSG(self->keeps == 0, "held: key %u is passivated though it keeps itself", self->key);
-        CHECK_MSG(!self->holding, "held: key %u is passivated though it waits for an answer", self->key);
+        CHECK_MSG(
+            !self->holding, "held: key %u is passivated though it waits for an answer", self->key);
         CHECK_MSG(self->stashed == 0, "held: key %u is passivated with a stash", self->key);
-        for (uint32_t i = 0; i < CLIENTS_MAX * HANDLES; i++)
+        for (uint32_t i = 0; i < (CLIENTS_MAX + 1) * HANDLES; i++)
             CHECK_MSG(now.held[i / HANDLES][i % HANDLES] != tr_self(ctx).box,
                 "held: key %u is passivated though client %u has a sender", self->key, i / HANDLES);
     }
@@ -264,7 +267,7 @@ static const struct tr_type entity_type = {
     .message_drop = drop_message,
 };
 
-/* ---- clients --------------------------------------------------------------------------------------------------------------- */
+/* ---- clients -------------------------------------------------------------------------------- */
 
 struct client {
     uint32_t index;
@@ -284,7 +287,8 @@ static void release(struct client *self, uint32_t slot)
     tr_sender_drop(&self->held[slot].sender);
 }
 
-static struct message draw_message(struct client *self, struct tr_context *ctx, uint32_t handle, uint32_t sequence)
+static struct message draw_message(
+    struct client *self, struct tr_context *ctx, uint32_t handle, uint32_t sequence)
 {
     return (struct message){ .id = ledger_new(),
         .handle = handle,
@@ -317,7 +321,8 @@ static void use_held(struct client *self, struct tr_context *ctx, uint32_t slot)
     ledger_sent(m.id, rc);
     if (rc == 0)
         self->held[slot].sequence++;
-    CHECK_MSG(rc == 0 || rc == TR_EFULL || (rc == TR_ECLOSED && (now.crashes || now.stops || now.kills || now.start_fails)),
+    CHECK_MSG(rc == 0 || rc == TR_EFULL ||
+                  (rc == TR_ECLOSED && (now.crashes || now.stops || now.kills || now.start_fails)),
         "held: a send to an actor nobody ends fails with %s", tr_error_name(rc));
     if (rc == TR_ECLOSED)
         release(self, slot);
@@ -338,7 +343,8 @@ static void act(struct client *self, struct tr_context *ctx)
         }
         rc = roll == 0 ? tr_registry_find(now.registry, &key, sizeof key, "client", &sender)
                        : tr_registry_get(now.registry, &key, sizeof key, "client", &sender);
-        CHECK_MSG(rc == 0 || (rc == TR_ENOENT && roll == 0) || rc == TR_EFULL, "get: %s", tr_error_name(rc));
+        CHECK_MSG(rc == 0 || (rc == TR_ENOENT && roll == 0) || rc == TR_EFULL, "get: %s",
+            tr_error_name(rc));
         if (rc == 0) {
             self->held[slot].sender = sender;
             self->held[slot].key = key;
@@ -378,7 +384,8 @@ static enum tr_next client_handle(void *state, struct tr_context *ctx, void *mes
     ledger_handled(((struct tick *)message)->id);
     act(self, ctx);
     if (--self->left > 0) {
-        CHECK_EQ_INT(tr_after(ctx, tr_random(ctx) % 4 == 0 ? tr_random(ctx) % 8 * MS : 0, 0, NULL), 0);
+        CHECK_EQ_INT(
+            tr_after(ctx, tr_random(ctx) % 4 == 0 ? tr_random(ctx) % 8 * MS : 0, 0, NULL), 0);
     } else {
         for (uint32_t i = 0; i < HANDLES; i++)
             release(self, i);
@@ -400,7 +407,8 @@ static enum tr_next client_event(void *state, struct tr_context *ctx, const stru
     CHECK(event->kind == TR_EVENT_REPLY && event->tag < now.asks);
     CHECK_MSG(now.open[event->tag], "asks: %u ends twice", event->tag);
     CHECK_MSG(event->status == 0 || event->status == TR_EDROPPED || event->status == TR_ETIMEOUT ||
-            event->status == TR_ECLOSED || (event->status == TR_ECRASHED && (now.crashes || now.start_fails)),
+                  event->status == TR_ECLOSED ||
+                  (event->status == TR_ECRASHED && (now.crashes || now.start_fails)),
         "asks: ends with %s", tr_error_name(event->status));
     now.open[event->tag] = false;
     now.answers++;
@@ -425,7 +433,44 @@ static const struct tr_type client_type = {
     .message_drop = drop_tick,
 };
 
-/* ---- the run ------------------------------------------------------------------------------------------------------------------ */
+/* ---- the run -------------------------------------------------------------------------------- */
+
+/* What a thread beside the workers does: get, tell through what it got, drop, or both in one call.
+ */
+static void act_outside(void *data)
+{
+    struct scenario *s = data;
+    uint32_t key = below(s, now.keys), roll = below(s, 8);
+    struct message m = { .client = CLIENTS_MAX, .what = (uint16_t)below(s, DO_KINDS) };
+    int rc;
+
+    if (roll < 3 && now.outside.box == NULL) {
+        rc = tr_registry_get(now.registry, &key, sizeof key, "outside", &now.outside);
+        CHECK_MSG(rc == 0 || rc == TR_EFULL, "get: %s", tr_error_name(rc));
+        now.held[CLIENTS_MAX][0] = rc == 0 ? now.outside.box : NULL;
+        now.outside_handle = ++now.handles;
+        now.outside_sequence = 0;
+    } else if (roll < 5 && now.outside.box != NULL) {
+        m.id = ledger_new();
+        m.handle = now.outside_handle;
+        m.sequence = now.outside_sequence + 1;
+        rc = ledger_sent(m.id, tr_tell(now.outside, &m, sizeof m));
+        now.outside_sequence += rc == 0;
+        CHECK_MSG(
+            rc == 0 || rc == TR_EFULL ||
+                (rc == TR_ECLOSED && (now.crashes || now.stops || now.kills || now.start_fails)),
+            "held: a send to an actor nobody ends fails with %s", tr_error_name(rc));
+    } else if (roll < 6) {
+        now.held[CLIENTS_MAX][0] = NULL;
+        tr_sender_drop(&now.outside);
+    } else {
+        m.id = ledger_new();
+        m.handle = ++now.handles;
+        m.sequence = 1;
+        rc = ledger_sent(m.id, tr_registry_tell(now.registry, &key, sizeof key, &m, sizeof m));
+        CHECK_MSG(rc == 0 || rc == TR_EFULL, "tell: %s", tr_error_name(rc));
+    }
+}
 
 static uint64_t run(uint64_t seed)
 {
@@ -461,7 +506,9 @@ static uint64_t run(uint64_t seed)
     /* The sweep never rests: run until the clients are through, then a little on. */
     for (uint32_t busy = now.clients; busy > 0;) {
         CHECK_MSG(limit++ < 10000, "liveness: the clients do not come to their end");
-        scenario_run(s, 50);
+        if (percent(s, 50))
+            scenario_outside(s, act_outside, s);
+        scenario_run(s, between(s, 5, 50));
         busy = 0;
         for (uint32_t i = 0; i < now.clients; i++)
             busy += tr_sender_depth(now.client_senders[i]) > 0;
@@ -472,10 +519,13 @@ static uint64_t run(uint64_t seed)
         }
     }
     now.calm = true;
+    now.held[CLIENTS_MAX][0] = NULL;
+    tr_sender_drop(&now.outside);
     for (uint32_t i = 0; i < 100 && ledger_queued() > 0; i++)
         tr_sim_run_until(s->sim, tr_sim_now_ns(s->sim) + 20 * MS);
     check_nothing_queued(s);
-    /* An actor that cannot start takes its messages with it: its successor could not start either. */
+    /* An actor that cannot start takes its messages with it: its successor could not start either.
+     */
     CHECK_MSG(now.start_fails || tr_dead_count(s->system, TR_DEAD_STOPPED) == 0,
         "successor: %llu messages went down with their actor",
         (unsigned long long)tr_dead_count(s->system, TR_DEAD_STOPPED));
@@ -499,7 +549,7 @@ static uint64_t run(uint64_t seed)
 
 TEST_LONG(registry, has_one_actor_a_key_and_loses_no_message, 120)
 {
-    for (uint64_t seed; check_each_seed(&seed, 2000);)
+    for (uint64_t seed; check_each_seed(&seed, 4000);)
         run(seed);
     scenario_report();
     printf("%u starts, %u passivated\n", seen.starts, seen.passivated);

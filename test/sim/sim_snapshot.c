@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sim_snapshot.c: values published while others read them in the middle of their turns. Checked:
- *   valid         what a handler has read stays as it was until the handler returns, whatever is published meanwhile
- *   newer         an actor never reads an older value than it has read before
- *   freed         every value is freed once, and nothing but the last one is kept when everybody is at rest */
+ *   valid         what a handler has read stays as it was until the handler returns, whatever is
+ * published meanwhile newer         an actor never reads an older value than it has read before
+ *   freed         every value is freed once, and nothing but the last one is kept when everybody is
+ * at rest */
 #include "scenario.h"
 
 enum { READERS_MAX = 4, VALUES_MAX = 2000 };
@@ -72,7 +73,8 @@ static enum tr_next handle(void *state, struct tr_context *ctx, void *message)
         struct message on = { ledger_new(), m->hops - 1 };
 
         ledger_sent(on.id, tr_tell(now.senders[tr_random(ctx) % now.readers], &on, sizeof on));
-        CHECK_MSG(!value->freed && value->version == version, "valid: version %u was freed under its reader", version);
+        CHECK_MSG(!value->freed && value->version == version,
+            "valid: version %u was freed under its reader", version);
     }
     return TR_GO;
 }
@@ -95,7 +97,9 @@ static uint64_t run(uint64_t seed)
     CHECK_EQ_INT(tr_snapshot_create(s->system, free_value, &now.snapshot), 0);
     publish();
     for (uint32_t i = 0; i < now.readers; i++)
-        CHECK_EQ_INT(tr_spawn(s->system, &reader_type, &(struct reader){ .index = i }, NULL, &now.senders[i]), 0);
+        CHECK_EQ_INT(tr_spawn(s->system, &reader_type, &(struct reader){ .index = i }, NULL,
+                         &now.senders[i]),
+            0);
     for (uint32_t i = between(s, 5, 20); i > 0; i--) {
         struct message m = { ledger_new(), between(s, 1, 4) };
 
@@ -115,7 +119,7 @@ static uint64_t run(uint64_t seed)
 
 TEST_LONG(snapshot, is_valid_as_long_as_somebody_reads_it, 60)
 {
-    for (uint64_t seed; check_each_seed(&seed, 1000);)
+    for (uint64_t seed; check_each_seed(&seed, 2000);)
         run(seed);
     scenario_report();
 }

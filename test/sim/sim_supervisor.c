@@ -1,20 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sim_supervisor.c: trees of supervisors, all strategies, whose leaves crash in every way there is.
  *
- * Leaves fail on messages, fail to start, are killed by the simulator, stop by themselves, stash, ask and hold in start
- * and in stop. Then the storm ends and the tree must come down in order. Checked:
- *   one fate      no restart loses or repeats a message; the one that crashed a leaf is dead unless it is retried
- *   fifo          box and stash keep their order over restarts
- *   alone         never two turns of one actor at once, no message before start or after the end
- *   notices       every watch ends with one notice
- *   intensity     a supervisor gives up only after more than its maximum in its window, and then always; in some
- *                 seeds crashes come one in a window: then it never does
- *   order         a tree that is dropped stops its children from the last to the first
- *   liveness      everybody ends
+ * Leaves fail on messages, fail to start, are killed by the simulator, stop by themselves, stash,
+ * ask and hold in start and in stop. Then the storm ends and the tree must come down in order.
+ * Checked: one fate      no restart loses or repeats a message; the one that crashed a leaf is dead
+ * unless it is retried fifo          box and stash keep their order over restarts alone never two
+ * turns of one actor at once, no message before start or after the end notices       every watch
+ * ends with one notice intensity     a supervisor gives up only after more than its maximum in its
+ * window, and then always; in some seeds crashes come one in a window: then it never does order a
+ * tree that is dropped stops its children from the last to the first liveness      everybody ends
  *   destroyed     a system that is destroyed meanwhile gives every message its fate */
 #include "scenario.h"
 
-enum { LEAVES_MAX = 12, SUPERVISORS_MAX = 5, CHILDREN_MAX = 4, RESTARTS_KEPT = 256, SENDERS_MAX = LEAVES_MAX + 1 };
+enum {
+    LEAVES_MAX = 12,
+    SUPERVISORS_MAX = 5,
+    CHILDREN_MAX = 4,
+    RESTARTS_KEPT = 256,
+    SENDERS_MAX = LEAVES_MAX + 1
+};
 enum { TAG_START = 1, TAG_STOP = 2, TAG_ASK = 3 };
 
 struct message {
@@ -30,9 +34,9 @@ struct leaf_record {
     bool inside;
     bool retry_poison;
     uint32_t stops;
-    uint32_t order;                  /* in the table, depth first */
-    uint32_t sent[SENDERS_MAX];      /* the last sequence number accepted */
-    uint32_t seen[SENDERS_MAX];      /* the last one handled */
+    uint32_t order;             /* in the table, depth first */
+    uint32_t sent[SENDERS_MAX]; /* the last sequence number accepted */
+    uint32_t seen[SENDERS_MAX]; /* the last one handled */
     uint32_t stashed;
     uint32_t watched, noticed;
 };
@@ -72,7 +76,7 @@ static void drop_message(void *message)
     ledger_dead(((struct message *)message)->id);
 }
 
-/* ---- the clerk, outside of the tree ------------------------------------------------------------------------------- */
+/* ---- the clerk, outside of the tree --------------------------------------------------------- */
 
 struct clerk {
     tr_reply_handle waiting;
@@ -120,13 +124,14 @@ static int ask_clerk(struct tr_context *ctx, uint32_t tag, bool hold)
 {
     struct question question = { ledger_new() };
     int rc = tr_ask(ctx, now.clerk, &question, sizeof question,
-        &(struct tr_ask_options){ .tag = tag, .hold = hold, .timeout_ns = tr_random(ctx) % 2 * 15 * MS });
+        &(struct tr_ask_options){
+            .tag = tag, .hold = hold, .timeout_ns = tr_random(ctx) % 2 * 15 * MS });
 
     ledger_sent(question.id, rc);
     return rc;
 }
 
-/* ---- leaves --------------------------------------------------------------------------------------------------------- */
+/* ---- leaves --------------------------------------------------------------------------------- */
 
 struct leaf {
     uint32_t index;
@@ -152,7 +157,8 @@ static int leaf_start(void *state, struct tr_context *ctx)
     int rc = 0;
 
     CHECK_MSG(self->handled == 0, "a restart begins with a fresh state");
-    if (self->parent == 0 && now.tables[0].strategy == TR_ONE_FOR_ONE && tr_self_restarts(ctx) > 0) {
+    if (self->parent == 0 && now.tables[0].strategy == TR_ONE_FOR_ONE &&
+        tr_self_restarts(ctx) > 0) {
         CHECK(now.root_restart_count < RESTARTS_KEPT);
         now.root_restarts[now.root_restart_count++] = tr_now_ns(ctx);
     }
@@ -170,7 +176,9 @@ static int leaf_start(void *state, struct tr_context *ctx)
 static void tell_leaf(uint32_t from, uint32_t to)
 {
     struct leaf_record *record = &now.records[to];
-    struct message m = { .id = ledger_new(), .from = (uint16_t)from, .sequence = record->sent[from] + 1 };
+    struct message m = {
+        .id = ledger_new(), .from = (uint16_t)from, .sequence = record->sent[from] + 1
+    };
     tr_sender sender = now.senders[to];
     int rc;
 
@@ -178,13 +186,14 @@ static void tell_leaf(uint32_t from, uint32_t to)
         ledger_sent(m.id, TR_ECLOSED);
         return;
     }
-    /* Counted first: it may be handled before the send returns. Leaves run one turn at a time, so nobody else
-     * uses this pair meanwhile. */
+    /* Counted first: it may be handled before the send returns. Leaves run one turn at a time, so
+     * nobody else uses this pair meanwhile. */
     record->sent[from]++;
     rc = ledger_sent(m.id, tr_try_tell(sender, &m, sizeof m));
     if (rc < 0)
         record->sent[from]--;
-    CHECK_MSG(rc == 0 || rc == TR_EFULL || rc == TR_ECLOSED, "a tell fails with %s", tr_error_name(rc));
+    CHECK_MSG(
+        rc == 0 || rc == TR_EFULL || rc == TR_ECLOSED, "a tell fails with %s", tr_error_name(rc));
 }
 
 static enum tr_next leaf_handle(void *state, struct tr_context *ctx, void *message)
@@ -197,11 +206,13 @@ static enum tr_next leaf_handle(void *state, struct tr_context *ctx, void *messa
 
     CHECK_MSG(!self->holding, "hold: a message meanwhile");
     /* A message seen before comes again only from the stash, or because it crashed the leaf. */
-    CHECK_MSG(m->sequence == record->seen[m->from] + 1 || m->retried || m->sequence > record->seen[m->from] + 1,
-        "fifo: leaf %u, sender %u: %u after %u", self->index, m->from, m->sequence, record->seen[m->from]);
+    CHECK_MSG(m->sequence == record->seen[m->from] + 1 || m->retried ||
+                  m->sequence > record->seen[m->from] + 1,
+        "fifo: leaf %u, sender %u: %u after %u", self->index, m->from, m->sequence,
+        record->seen[m->from]);
     if (!m->retried) {
-        CHECK_MSG(m->sequence > record->seen[m->from], "fifo: leaf %u, sender %u: %u after %u", self->index,
-            m->from, m->sequence, record->seen[m->from]);
+        CHECK_MSG(m->sequence > record->seen[m->from], "fifo: leaf %u, sender %u: %u after %u",
+            self->index, m->from, m->sequence, record->seen[m->from]);
         record->seen[m->from] = m->sequence;
     }
     self->handled++;
@@ -250,9 +261,10 @@ static enum tr_next leaf_event(void *state, struct tr_context *ctx, const struct
     (void)ctx;
     CHECK(event->kind == TR_EVENT_REPLY);
     CHECK_MSG(event->status == 0 || event->status == TR_ETIMEOUT || event->status == TR_EDROPPED ||
-            (now.kills && event->status == TR_ECLOSED),
+                  (now.kills && event->status == TR_ECLOSED),
         "the clerk's answer is %s", tr_error_name(event->status));
-    CHECK_MSG(self->holding || event->tag == TAG_STOP || record->stops > 0, "an answer nobody waits for");
+    CHECK_MSG(
+        self->holding || event->tag == TAG_STOP || record->stops > 0, "an answer nobody waits for");
     self->holding = false;
     record->inside = false;
     return TR_GO;
@@ -296,7 +308,7 @@ static const struct tr_type leaf_type = {
     .message_drop = drop_message,
 };
 
-/* ---- the watcher ------------------------------------------------------------------------------------------------------ */
+/* ---- the watcher ---------------------------------------------------------------------------- */
 
 static int watcher_start(void *state, struct tr_context *ctx)
 {
@@ -350,7 +362,7 @@ static const struct tr_type idle_type = {
     .handle = watcher_handle,
 };
 
-/* ---- building --------------------------------------------------------------------------------------------------------- */
+/* ---- building ------------------------------------------------------------------------------- */
 
 static struct leaf leaf_states[LEAVES_MAX];
 
@@ -404,7 +416,7 @@ static uint32_t draw_table(struct scenario *s, uint32_t depth)
     return index;
 }
 
-/* ---- the run ------------------------------------------------------------------------------------------------------------- */
+/* ---- the run -------------------------------------------------------------------------------- */
 
 /* How many restarts of the root's leaves began in the window that ends at `at`. */
 static uint32_t restarts_before(uint64_t at, uint64_t window)
@@ -419,19 +431,22 @@ static uint32_t restarts_before(uint64_t at, uint64_t window)
 static void check_intensity(void)
 {
     const struct tr_supervisor *root = &now.tables[0];
-    static const uint64_t slack = 20 * MS; /* a little time passes between a crash and what follows */
+    static const uint64_t slack =
+        20 * MS; /* a little time passes between a crash and what follows */
 
     if (root->strategy != TR_ONE_FOR_ONE)
         return;
     if (root->window_ns > slack)
         for (uint32_t i = 0; i < now.root_restart_count; i++)
-            CHECK_MSG(restarts_before(now.root_restarts[i], root->window_ns - slack) <= root->restarts_max,
+            CHECK_MSG(restarts_before(now.root_restarts[i], root->window_ns - slack) <=
+                          root->restarts_max,
                 "intensity: more than %u restarts in the window", root->restarts_max);
     for (uint32_t i = 0; i < root->child_count; i++)
         if (root->children[i].supervisor != NULL)
             return; /* its restarts count too and are not recorded here */
     if (now.root_gave_up)
-        CHECK_MSG(restarts_before(now.root_ended_ns, root->window_ns + 400 * MS) >= root->restarts_max,
+        CHECK_MSG(
+            restarts_before(now.root_ended_ns, root->window_ns + 400 * MS) >= root->restarts_max,
             "intensity: gave up after fewer than %u restarts in the window", root->restarts_max);
 }
 
@@ -509,8 +524,8 @@ static uint64_t run(uint64_t seed)
     tr_sender_drop(&now.clerk);
     scenario_run(s, STEPS_MAX);
     for (uint32_t i = 0; i < now.leaves; i++)
-        CHECK_MSG(now.kills || now.records[i].watched == now.records[i].noticed, "notices: %u of %u for leaf %u",
-            now.records[i].noticed, now.records[i].watched, i);
+        CHECK_MSG(now.kills || now.records[i].watched == now.records[i].noticed,
+            "notices: %u of %u for leaf %u", now.records[i].noticed, now.records[i].watched, i);
     CHECK_MSG(now.kills || now.root_ended, "notices: none for the root");
     tr_sender_drop(&now.watcher);
     scenario_rest(s);
@@ -519,7 +534,7 @@ static uint64_t run(uint64_t seed)
 
 TEST_LONG(supervisor, keeps_messages_order_and_limits_in_a_storm, 120)
 {
-    for (uint64_t seed; check_each_seed(&seed, 2000);)
+    for (uint64_t seed; check_each_seed(&seed, 4000);)
         run(seed);
     scenario_report();
     printf("%u times the root gave up\n", gave_up);

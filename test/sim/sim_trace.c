@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim_trace.c: equal seeds give equal traces, also in another process with other addresses; and the rig itself: a seed
- * that must fail fails, and the interleavings it is there for do happen.
+/* sim_trace.c: equal seeds give equal traces, also in another process with other addresses; and the
+ * rig itself: a seed that must fail fails, and the interleavings it is there for do happen.
  *
- * The town has a little of everything: a registry, a supervisor, asks with and without hold, timers, work, the network
- * and the disk. */
-#include "scenario.h"
-
+ * The town has a little of everything: a registry, a supervisor, asks with and without hold,
+ * timers, work, the network and the disk. */
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "scenario.h"
 
 enum { FOLK = 5, TAG_NET = 1, TAG_TICK = 2, TAG_WORK = 3, TAG_ASK = 4, TRACES = 50 };
 
@@ -36,7 +36,8 @@ static int work(void *argument)
 {
     const struct tr_env *env = tr_system_env(now.s.system);
     struct tr_file *file;
-    int rc = env->disk->open(env->disk_data, "town", TR_OPEN_READ | TR_OPEN_WRITE | TR_OPEN_CREATE, &file);
+    int rc = env->disk->open(
+        env->disk_data, "town", TR_OPEN_READ | TR_OPEN_WRITE | TR_OPEN_CREATE, &file);
 
     if (rc < 0)
         return rc;
@@ -72,7 +73,8 @@ static void act(struct person *self, struct tr_context *ctx, uint32_t hops)
     case 3:
         ledger_sent(m.id,
             tr_ask(ctx, now.folk[to], &m, sizeof m,
-                &(struct tr_ask_options){ .tag = TAG_ASK, .hold = roll >> 24 & 1, .timeout_ns = (roll >> 32 & 3) * MS }));
+                &(struct tr_ask_options){
+                    .tag = TAG_ASK, .hold = roll >> 24 & 1, .timeout_ns = (roll >> 32 & 3) * MS }));
         return;
     case 4:
         ledger_sent(m.id, tr_registry_tell(now.registry, &key, sizeof key, &m, sizeof m));
@@ -143,7 +145,8 @@ static uint64_t run(uint64_t seed)
     memset(&now, 0, sizeof now);
     scenario_begin(s, seed, &(struct tr_sim_options){ .kill_per_million = 2000 });
     tr_sim_net_faults(s->sim,
-        &(struct tr_net_faults){ .delay_ns_max = 5 * MS, .loss_per_million = 100000, .duplicate_per_million = 100000 });
+        &(struct tr_net_faults){
+            .delay_ns_max = 5 * MS, .loss_per_million = 100000, .duplicate_per_million = 100000 });
     tr_sim_disk_faults(s->sim, &(struct tr_disk_faults){ .eio_per_million = 100000 });
     for (uint32_t i = 0; i < FOLK; i++) {
         states[i] = (struct person){ .index = i };
@@ -186,11 +189,13 @@ TEST_LONG(trace, is_equal_for_equal_seeds, 60)
     scenario_report();
 }
 
-/* The same program once more, which then lies elsewhere in memory: it prints its traces, a line each. */
+/* The same program once more, which then lies elsewhere in memory: it prints its traces, a line
+ * each. */
 TEST_LONG(trace, does_not_depend_on_addresses, 60)
 {
     bool is_child = getenv("TROUPE_TRACE_CHILD") != NULL;
-    char self[4096], line[128], *arguments[] = { self, (char[]){ "--no-fork" }, (char[]){ "does_not_depend" }, NULL };
+    char self[4096], line[128],
+        *arguments[] = { self, (char[]){ "--no-fork" }, (char[]){ "does_not_depend" }, NULL };
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
     int ends[2], status;
     FILE *input;
@@ -222,8 +227,9 @@ TEST_LONG(trace, does_not_depend_on_addresses, 60)
         if (strncmp(line, "trace ", 6) != 0)
             continue;
         snprintf(expected, sizeof expected, "trace %llu\n", (unsigned long long)run(seed));
-        CHECK_MSG(strcmp(line, expected) == 0, "seed %llu: %.*s here, %.*s there", (unsigned long long)seed,
-            (int)strcspn(expected, "\n"), expected, (int)strcspn(line, "\n"), line);
+        CHECK_MSG(strcmp(line, expected) == 0, "seed %llu: %.*s here, %.*s there",
+            (unsigned long long)seed, (int)strcspn(expected, "\n"), expected,
+            (int)strcspn(line, "\n"), line);
         seed++;
     }
     fclose(input);
@@ -231,9 +237,10 @@ TEST_LONG(trace, does_not_depend_on_addresses, 60)
     CHECK_EQ_U64(seed, TRACES + 1);
 }
 
-/* ---- the rig itself --------------------------------------------------------------------------------------------------- */
+/* ---- the rig itself ------------------------------------------------------------------------- */
 
-/* Two actors add to a number that is not theirs, with a send between reading and writing it: wrong on two threads. */
+/* Two actors add to a number that is not theirs, with a send between reading and writing it: wrong
+ * on two threads. */
 struct thief {
     uint32_t left;
 };
@@ -275,7 +282,8 @@ TEST(trace, meets_the_interleavings_of_threads)
         for (uint32_t i = 0; i < 2; i++) {
             struct message m = { ledger_new(), 0 };
 
-            CHECK_EQ_INT(tr_spawn(s.system, &thief_type, &(struct thief){ 50 }, NULL, &thieves[i]), 0);
+            CHECK_EQ_INT(
+                tr_spawn(s.system, &thief_type, &(struct thief){ 50 }, NULL, &thieves[i]), 0);
             CHECK_EQ_INT(ledger_sent(m.id, tr_tell(thieves[i], &m, sizeof m)), 0);
         }
         tr_sender_drop(&thieves[0]);
@@ -285,6 +293,6 @@ TEST(trace, meets_the_interleavings_of_threads)
         seeds_with_loss += lost > 0;
         scenario_end(&s);
     }
-    CHECK_MSG(seeds_with_loss >= 40, "only %u of 100 seeds let one actor run in the middle of another's turn",
-        seeds_with_loss);
+    CHECK_MSG(seeds_with_loss >= 40,
+        "only %u of 100 seeds let one actor run in the middle of another's turn", seeds_with_loss);
 }

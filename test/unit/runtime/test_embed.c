@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "stage.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
 #include <unistd.h>
+
+#include "stage.h"
 
 static struct tr_system *driven(void)
 {
@@ -160,7 +160,6 @@ struct caller {
     uint64_t calls;
 };
 
-
 /* Stops the loop when it has all. */
 static enum tr_next act_count(struct player *self, struct tr_context *ctx, struct order *order)
 {
@@ -192,8 +191,8 @@ TEST(embed, a_poll_loop_misses_no_message_of_other_threads)
     static struct journal unused;
     struct tr_system *system = driven();
     atomic_bool stop = false;
-    tr_sender a = cast(
-        system, (struct player){ .quiet = true, .journal = &unused, .data = &stop }, NULL);
+    tr_sender a =
+        cast(system, (struct player){ .quiet = true, .journal = &unused, .data = &stop }, NULL);
     struct caller caller = { .to = a, .calls = 1000 };
     pthread_t threads[2];
 

@@ -1,6 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "stage.h"
-
 #include <fcntl.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -11,6 +9,8 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "stage.h"
 
 static struct tr_system *driven(void)
 {
@@ -88,8 +88,8 @@ static void room_open(struct room *room)
     journal_init(&room->journal);
     room->system = driven();
     CHECK_EQ_INT(pipe2(room->fds, O_CLOEXEC | O_NONBLOCK), 0);
-    room->a = cast(
-        room->system, (struct player){ .name = "a", .journal = &room->journal, .on_event = on_fd }, NULL);
+    room->a = cast(room->system,
+        (struct player){ .name = "a", .journal = &room->journal, .on_event = on_fd }, NULL);
     settle(room->system);
     journal_clear(&room->journal);
 }
@@ -107,7 +107,9 @@ static void write_byte(int fd)
     CHECK_EQ_INT(write(fd, "x", 1), 1);
 }
 
-/* ---- descriptors ---------------------------------------------------------------------------------------------------- */
+/* ---- descriptors
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 TEST(fd, readiness_comes_once_for_each_watch)
 {
@@ -168,10 +170,11 @@ TEST(fd, forgotten_tells_nothing)
     room_close(&room);
 }
 
-/* An actor that holds has the event in its box already when its answer lets it forget the descriptor. */
+/* An actor that holds has the event in its box already when its answer lets it forget the
+ * descriptor. */
 struct replacing {
-    int fd;       /* watched, and forgotten when the answer comes */
-    int other;    /* takes its number, if there is one */
+    int fd;    /* watched, and forgotten when the answer comes */
+    int other; /* takes its number, if there is one */
     bool rewatch;
 };
 
@@ -365,8 +368,8 @@ TEST(fd, two_actors_on_two_workers_play_over_a_socket)
         tr_system_create(&(struct tr_system_options){ .workers = 2, .quiet = true }, &system), 0);
     CHECK_EQ_INT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
     for (int i = 0; i < 2; i++)
-        CHECK_EQ_INT(tr_spawn(system, &echo_type,
-                         &(struct echo){ pair[i], i == 0, BALLS, &done }, NULL, &senders[i]),
+        CHECK_EQ_INT(tr_spawn(system, &echo_type, &(struct echo){ pair[i], i == 0, BALLS, &done },
+                         NULL, &senders[i]),
             0);
     sem_wait(&done);
     sem_wait(&done);
@@ -455,16 +458,18 @@ TEST(fd, a_worker_that_is_always_busy_still_looks)
     close(fds[1]);
 }
 
-/* ---- signals ----------------------------------------------------------------------------------------------------------- */
+/* ---- signals
+ * -----------------------------------------------------------------------------------------------------------
+ */
 
 static enum tr_next on_signal(
     struct player *self, struct tr_context *ctx, const struct tr_event *event)
 {
     (void)ctx;
     journal_write(self->journal, "%s: %s %u %s", self->name, event_text(event->kind), event->tag,
-        event->status == SIGUSR1       ? "USR1"
-            : event->status == SIGUSR2 ? "USR2"
-                                       : "?");
+        event->status == SIGUSR1   ? "USR1"
+        : event->status == SIGUSR2 ? "USR2"
+                                   : "?");
     return TR_GO;
 }
 
@@ -486,9 +491,10 @@ TEST(signal, arrives_as_an_event_each_time)
     tr_sender a;
 
     journal_init(&journal);
-    CHECK_EQ_INT(tr_system_create(&(struct tr_system_options){
-                                      .driven = true, .quiet = true, .signals = signals },
-                     &system),
+    CHECK_EQ_INT(
+        tr_system_create(
+            &(struct tr_system_options){ .driven = true, .quiet = true, .signals = signals },
+            &system),
         0);
     a = cast(system,
         (struct player){ .name = "a", .journal = &journal, .quiet = true, .on_event = on_signal },
@@ -502,8 +508,8 @@ TEST(signal, arrives_as_an_event_each_time)
     }
     CHECK_EQ_INT(kill(getpid(), SIGUSR2), 0);
     settle(system);
-    snprintf(expected, sizeof expected,
-        "a: signal %d USR1; a: signal %d USR1; a: signal %d USR2", SIGUSR1, SIGUSR1, SIGUSR2);
+    snprintf(expected, sizeof expected, "a: signal %d USR1; a: signal %d USR1; a: signal %d USR2",
+        SIGUSR1, SIGUSR1, SIGUSR2);
     CHECK_JOURNAL(&journal, expected);
     tr_sender_drop(&a);
     system_finish(&system);
@@ -518,8 +524,8 @@ TEST(signal, reaches_a_worker)
     tr_sender a;
 
     journal_init(&journal);
-    CHECK_EQ_INT(tr_system_create(&(struct tr_system_options){
-                                      .workers = 2, .quiet = true, .signals = signals },
+    CHECK_EQ_INT(tr_system_create(
+                     &(struct tr_system_options){ .workers = 2, .quiet = true, .signals = signals },
                      &system),
         0);
     a = cast(system,
@@ -554,10 +560,10 @@ TEST(signal, that_the_system_was_not_made_for_is_refused)
 
     journal_init(&journal);
     for (int with = 0; with < 2; with++) {
-        CHECK_EQ_INT(
-            tr_system_create(&(struct tr_system_options){
-                                 .driven = true, .quiet = true, .signals = with ? signals : NULL },
-                &system),
+        CHECK_EQ_INT(tr_system_create(
+                         &(struct tr_system_options){
+                             .driven = true, .quiet = true, .signals = with ? signals : NULL },
+                         &system),
             0);
         a = cast(system, (struct player){ .name = "a", .journal = &journal, .quiet = true }, NULL);
         tell(a, act_signal, SIGUSR2);
@@ -576,9 +582,10 @@ TEST(signal, watched_by_two_is_told_without_false_alarms)
     tr_sender senders[2];
 
     journal_init(&journal);
-    CHECK_EQ_INT(tr_system_create(&(struct tr_system_options){
-                                      .driven = true, .quiet = true, .signals = signals },
-                     &system),
+    CHECK_EQ_INT(
+        tr_system_create(
+            &(struct tr_system_options){ .driven = true, .quiet = true, .signals = signals },
+            &system),
         0);
     for (int i = 0; i < 2; i++) {
         senders[i] = cast(system,
@@ -598,7 +605,9 @@ TEST(signal, watched_by_two_is_told_without_false_alarms)
     system_finish(&system);
 }
 
-/* ---- blocking work -------------------------------------------------------------------------------------------------------- */
+/* ---- blocking work
+ * --------------------------------------------------------------------------------------------------------
+ */
 
 struct job {
     sem_t *gate; /* NULL: no wait */
@@ -677,7 +686,8 @@ static void yard_init(struct yard *yard, bool gated)
 static void offload(tr_sender to, struct job *job)
 {
     CHECK_EQ_INT(
-        tr_tell(to, &(struct order){ .act = act_offload, .pointer = job }, sizeof(struct order)), 0);
+        tr_tell(to, &(struct order){ .act = act_offload, .pointer = job }, sizeof(struct order)),
+        0);
 }
 
 TEST(work, runs_on_another_thread_and_comes_back_with_its_argument)
@@ -791,9 +801,10 @@ TEST(work, never_runs_on_more_threads_than_allowed)
 
     journal_init(&journal);
     yard_init(&yard, true);
-    CHECK_EQ_INT(tr_system_create(&(struct tr_system_options){
-                                      .workers = 1, .quiet = true, .blocking_threads = THREADS },
-                     &system),
+    CHECK_EQ_INT(
+        tr_system_create(
+            &(struct tr_system_options){ .workers = 1, .quiet = true, .blocking_threads = THREADS },
+            &system),
         0);
     a = cast(system,
         (struct player){ .name = "a", .journal = &journal, .quiet = true, .on_event = on_work },
@@ -819,8 +830,9 @@ TEST(work, uses_all_the_threads_it_may)
 
     journal_init(&journal);
     yard_init(&yard, true);
-    CHECK_EQ_INT(tr_system_create(&(struct tr_system_options){
-                                      .driven = true, .quiet = true, .blocking_threads = THREADS },
+    CHECK_EQ_INT(tr_system_create(
+                     &(struct tr_system_options){
+                         .driven = true, .quiet = true, .blocking_threads = THREADS },
                      &system),
         0);
     a = cast(system,
@@ -849,9 +861,10 @@ TEST(work, past_its_queue_is_refused)
 
     journal_init(&journal);
     yard_init(&yard, true);
-    CHECK_EQ_INT(tr_system_create(&(struct tr_system_options){
-                                      .driven = true, .quiet = true, .blocking_threads = 1 },
-                     &system),
+    CHECK_EQ_INT(
+        tr_system_create(
+            &(struct tr_system_options){ .driven = true, .quiet = true, .blocking_threads = 1 },
+            &system),
         0);
     a = cast(system, (struct player){ .name = "a", .journal = &journal, .quiet = true }, NULL);
     while (journal.used == 0) {
@@ -881,9 +894,10 @@ TEST(work, of_a_destroyed_system_is_done_and_dropped)
 
     journal_init(&journal);
     yard_init(&yard, true);
-    CHECK_EQ_INT(tr_system_create(&(struct tr_system_options){
-                                      .driven = true, .quiet = true, .blocking_threads = 1 },
-                     &system),
+    CHECK_EQ_INT(
+        tr_system_create(
+            &(struct tr_system_options){ .driven = true, .quiet = true, .blocking_threads = 1 },
+            &system),
         0);
     a = cast(system, (struct player){ .name = "a", .journal = &journal, .quiet = true }, NULL);
     for (int i = 0; i < JOBS; i++)

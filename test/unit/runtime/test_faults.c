@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every fallible call fails once: the first, the second, … until a run passes untouched. Each time the error is told,
- * nothing leaks (a sanitized build looks), nobody hangs, and the system works afterwards. */
-#include "stage.h"
-
+/* Every fallible call fails once: the first, the second, … until a run passes untouched. Each time
+ * the error is told, nothing leaks (a sanitized build looks), nobody hangs, and the system works
+ * afterwards. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -10,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "stage.h"
 
 static struct journal unused;
 
@@ -39,9 +39,10 @@ static struct tr_system *driven(void)
     struct tr_system *system = NULL;
     static const int signals[] = { SIGUSR1, 0 };
 
-    CHECK_EQ_INT(tr_system_create(&(struct tr_system_options){
-                                      .driven = true, .quiet = true, .signals = signals },
-                     &system),
+    CHECK_EQ_INT(
+        tr_system_create(
+            &(struct tr_system_options){ .driven = true, .quiet = true, .signals = signals },
+            &system),
         0);
     return system;
 }
@@ -64,8 +65,8 @@ static void probe(struct tr_system *system)
     check_conservation(system);
 }
 
-/* Walk a scenario, each time in a system made for it. Not every failure must be told (a clone without its name is still
- * a clone), but some. */
+/* Walk a scenario, each time in a system made for it. Not every failure must be told (a clone
+ * without its name is still a clone), but some. */
 static void walk(void (*scenario)(struct tr_system *system))
 {
     for (uint64_t repeat = 1; repeat <= 3; repeat += 2) {
@@ -92,7 +93,9 @@ static void walk(void (*scenario)(struct tr_system *system))
     }
 }
 
-/* ---- systems ------------------------------------------------------------------------------------------------- */
+/* ---- systems
+ * -------------------------------------------------------------------------------------------------
+ */
 
 static void walk_create(const struct tr_system_options *options)
 {
@@ -175,7 +178,8 @@ TEST(faults, running_on_this_thread)
     CHECK_EQ_INT(worst, 0);
 }
 
-/* ---- spawning and sending ------------------------------------------------------------------------------------------ */
+/* ---- spawning and sending
+ * ------------------------------------------------------------------------------------------ */
 
 struct large_player {
     struct player player;
@@ -187,9 +191,9 @@ static struct tr_type large_type;
 static void spawn_many(struct tr_system *system)
 {
     struct large_player large = { .player = quiet_player() };
-    const struct tr_spawn_options options = { .name = "somebody",
-        .grace_ns = SECOND,
-        .box = { .age_ns_max = SECOND, .capacity = 10 } };
+    const struct tr_spawn_options options = {
+        .name = "somebody", .grace_ns = SECOND, .box = { .age_ns_max = SECOND, .capacity = 10 }
+    };
     struct tr_done *done = NULL;
     tr_sender sender;
 
@@ -197,8 +201,8 @@ static void spawn_many(struct tr_system *system)
         tr_sender_drop(&sender);
     large_type = player_type;
     large_type.state_size = sizeof large;
-    if (noted(tr_spawn(system, &large_type, &large,
-            &(struct tr_spawn_options){ .ret_done = &done }, &sender)) == 0) {
+    if (noted(tr_spawn(system, &large_type, &large, &(struct tr_spawn_options){ .ret_done = &done },
+            &sender)) == 0) {
         tr_sender_drop(&sender);
         settle(system);
         CHECK_EQ_INT(tr_done_wait(&done, &large, NULL, 0), 0);
@@ -268,9 +272,12 @@ TEST(faults, sending)
     walk(send_many);
 }
 
-/* ---- asking ------------------------------------------------------------------------------------------------------------ */
+/* ---- asking
+ * ------------------------------------------------------------------------------------------------------------
+ */
 
-static enum tr_next act_reply_large(struct player *self, struct tr_context *ctx, struct order *order)
+static enum tr_next act_reply_large(
+    struct player *self, struct tr_context *ctx, struct order *order)
 {
     static const char large[2000];
 
@@ -332,8 +339,8 @@ static enum tr_next on_answer(
 {
     (void)ctx;
     CHECK_EQ_INT(event->kind, TR_EVENT_REPLY);
-    CHECK_MSG(event->status == 0 || event->status == TR_ECANCELLED || event->status == TR_EDROPPED ||
-            event->status == TR_ENOMEM,
+    CHECK_MSG(event->status == 0 || event->status == TR_ECANCELLED ||
+                  event->status == TR_EDROPPED || event->status == TR_ENOMEM,
         "%s", tr_error_name(event->status));
     CHECK(self->number > 0);
     self->number--;
@@ -435,7 +442,8 @@ TEST(faults, asking_from_a_thread)
     walk(ask_futures);
 }
 
-/* ---- stash, timers, work, descriptors ----------------------------------------------------------------------------------------- */
+/* ---- stash, timers, work, descriptors
+ * ----------------------------------------------------------------------------------------- */
 
 static enum tr_next act_stash_if_possible(
     struct player *self, struct tr_context *ctx, struct order *order)
@@ -512,7 +520,8 @@ static int work_nothing(void *argument)
     return 0;
 }
 
-static enum tr_next act_offload_some(struct player *self, struct tr_context *ctx, struct order *order)
+static enum tr_next act_offload_some(
+    struct player *self, struct tr_context *ctx, struct order *order)
 {
     (void)self;
     (void)order;
@@ -555,7 +564,8 @@ static void watch_fds(struct tr_system *system)
         return;
     CHECK_EQ_INT(pipe2(fds, O_CLOEXEC | O_NONBLOCK), 0);
     CHECK_EQ_INT(write(fds[1], "x", 1), 1);
-    noted(tr_tell(to, &(struct order){ .act = act_watch_fds, .pointer = fds }, sizeof(struct order)));
+    noted(
+        tr_tell(to, &(struct order){ .act = act_watch_fds, .pointer = fds }, sizeof(struct order)));
     settle(system);
     CHECK_EQ_INT(kill(getpid(), SIGUSR1), 0);
     settle(system);
@@ -620,9 +630,12 @@ TEST(faults, readiness_is_not_lost)
     }
 }
 
-/* ---- watches and links ----------------------------------------------------------------------------------------------------------- */
+/* ---- watches and links
+ * -----------------------------------------------------------------------------------------------------------
+ */
 
-static enum tr_next act_watch_and_link(struct player *self, struct tr_context *ctx, struct order *order)
+static enum tr_next act_watch_and_link(
+    struct player *self, struct tr_context *ctx, struct order *order)
 {
     (void)self;
     noted(tr_watch(ctx, order->weak, 1));
@@ -658,7 +671,9 @@ TEST(faults, watching_and_linking)
     walk(watch_and_link);
 }
 
-/* ---- supervision ------------------------------------------------------------------------------------------------------------------- */
+/* ---- supervision
+ * -------------------------------------------------------------------------------------------------------------------
+ */
 
 static void supervise_tree(struct tr_system *system)
 {
@@ -671,7 +686,8 @@ static void supervise_tree(struct tr_system *system)
     for (int i = 0; i < 3; i++)
         states[i] = quiet_player();
     inner_rows[0] = (struct tr_child){
-        .name = "a", .type = &player_type, .state = &states[0], .ret_sender = &senders[0] };
+        .name = "a", .type = &player_type, .state = &states[0], .ret_sender = &senders[0]
+    };
     inner_rows[1] = (struct tr_child){ .name = "b",
         .type = &plain_player_type,
         .state = &states[1],
@@ -684,7 +700,8 @@ static void supervise_tree(struct tr_system *system)
         .child_count = 2 };
     rows[0] = (struct tr_child){ .name = "inner", .supervisor = &inner };
     rows[1] = (struct tr_child){
-        .name = "c", .type = &player_type, .state = &states[2], .ret_sender = &senders[2] };
+        .name = "c", .type = &player_type, .state = &states[2], .ret_sender = &senders[2]
+    };
     table = (struct tr_supervisor){ .name = "root", .children = rows, .child_count = 2 };
     if (noted(tr_supervise(system, &table, "test", &root)) < 0)
         return;
@@ -705,7 +722,9 @@ TEST(faults, supervising)
     walk(supervise_tree);
 }
 
-/* ---- registry ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- registry
+ * ------------------------------------------------------------------------------------------------------------------------
+ */
 
 /* A state that owns memory of its own: whoever loses it is seen. */
 struct owner {
@@ -804,10 +823,10 @@ TEST(faults, a_registry_passivates_whatever_failed_when_it_was_made)
 
         clock.env.now_ns = hand_now;
         clock.env.data = &clock;
-        CHECK_EQ_INT(tr_system_create(&(struct tr_system_options){ .driven = true,
-                                          .quiet = true,
-                                          .env = &clock.env },
-                         &system),
+        CHECK_EQ_INT(
+            tr_system_create(
+                &(struct tr_system_options){ .driven = true, .quiet = true, .env = &clock.env },
+                &system),
             0);
         tr__fault_countdown(++n, 1);
         rc = tr_registry_create(system,
@@ -834,7 +853,9 @@ TEST(faults, a_registry_passivates_whatever_failed_when_it_was_made)
     CHECK(n > 10);
 }
 
-/* ---- published values ------------------------------------------------------------------------------------------------------------------ */
+/* ---- published values
+ * ------------------------------------------------------------------------------------------------------------------
+ */
 
 static void publish_some(struct tr_system *system)
 {
@@ -866,7 +887,9 @@ TEST(faults, publishing)
     walk(publish_some);
 }
 
-/* ---- looking and ending ----------------------------------------------------------------------------------------------------------------- */
+/* ---- looking and ending
+ * -----------------------------------------------------------------------------------------------------------------
+ */
 
 static void show_nothing(const void *state, char *text, size_t size)
 {

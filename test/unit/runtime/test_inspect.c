@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "stage.h"
-
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+
+#include "stage.h"
 
 static struct tr_system *workers(uint32_t count)
 {
@@ -50,7 +50,9 @@ static enum tr_next act_ask(struct player *self, struct tr_context *ctx, struct 
     return TR_GO;
 }
 
-/* ---- one actor ----------------------------------------------------------------------------------------------- */
+/* ---- one actor
+ * -----------------------------------------------------------------------------------------------
+ */
 
 struct pair {
     struct tr_sim *sim;
@@ -65,9 +67,9 @@ static void pair_init(struct pair *pair)
     pair->sim = sim_create(1);
     pair->system = tr_sim_system(pair->sim);
     journal_init(&pair->journal);
-    pair->b = cast(pair->system,
-        (struct player){ .name = "b", .journal = &pair->journal, .quiet = true },
-        &(struct tr_spawn_options){ .name = "bob", .box.capacity = 3 });
+    pair->b =
+        cast(pair->system, (struct player){ .name = "b", .journal = &pair->journal, .quiet = true },
+            &(struct tr_spawn_options){ .name = "bob", .box.capacity = 3 });
     pair->a = cast(pair->system,
         (struct player){ .name = "a",
             .journal = &pair->journal,
@@ -206,10 +208,11 @@ TEST(inspect, one_parked_on_a_full_box_is_seen_and_the_box_named)
     tr_sender c;
 
     pair_init(&pair);
-    c = cast(pair.system, (struct player){ .name = "c", .journal = &pair.journal, .quiet = true },
-        NULL);
-    CHECK_EQ_INT(tr_tell(pair.b, &(struct order){ .act = act_meet, .sender = tr_sender_clone(c, "b") },
-                     sizeof(struct order)),
+    c = cast(
+        pair.system, (struct player){ .name = "c", .journal = &pair.journal, .quiet = true }, NULL);
+    CHECK_EQ_INT(
+        tr_tell(pair.b, &(struct order){ .act = act_meet, .sender = tr_sender_clone(c, "b") },
+            sizeof(struct order)),
         0);
     tell(pair.b, act_ask, 1); /* b holds, so its box fills */
     sim_settle(pair.sim);
@@ -229,9 +232,8 @@ TEST(inspect, one_parked_on_a_full_box_is_seen_and_the_box_named)
 static void stop_by_asking(struct player *self, struct tr_context *ctx, enum tr_why why)
 {
     (void)why;
-    CHECK_EQ_INT(tr_ask(ctx, self->peer, &(struct order){ .act = act_take }, sizeof(struct order),
-                     NULL),
-        0);
+    CHECK_EQ_INT(
+        tr_ask(ctx, self->peer, &(struct order){ .act = act_take }, sizeof(struct order), NULL), 0);
 }
 
 struct wanted {
@@ -281,8 +283,9 @@ TEST(inspect, starting_stopping_and_crashed_are_seen)
             .on_stop = stop_by_asking,
             .peer = tr_sender_clone(pair.b, "s") },
         &(struct tr_spawn_options){ .name = "stopping" });
-    starting = cast(pair.system, (struct player){ .name = "n", .journal = &pair.journal, .quiet = true },
-        &(struct tr_spawn_options){ .name = "starting" });
+    starting =
+        cast(pair.system, (struct player){ .name = "n", .journal = &pair.journal, .quiet = true },
+            &(struct tr_spawn_options){ .name = "starting" });
     CHECK_EQ_INT(find(pair.system, "starting").doing, TR_DOING_STARTING); /* had no turn yet */
     CHECK_EQ_INT(tr_supervise(pair.system, &table, "test", &root), 0);
     sim_settle(pair.sim);
@@ -347,7 +350,9 @@ TEST(inspect, one_in_its_handler_runs_and_the_one_behind_it_is_queued)
     system_finish(&system);
 }
 
-/* ---- all of them ---------------------------------------------------------------------------------------------------- */
+/* ---- all of them
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 static bool visit_count(void *data, const struct tr_actor_info *info)
 {
@@ -414,12 +419,11 @@ TEST(inspect, the_tree_shows_who_supervises_whom)
     out = open_memstream(&text, &size);
     tr_inspect_tree(tr_sim_system(sim), out);
     fclose(out);
-    CHECK_EQ_STR(text,
-        "root  idle, 0 handled\n"
-        "  a  idle, 0 handled\n"
-        "  inner  idle, 0 handled\n"
-        "    b  idle, 1 handled, 1 restart\n"
-        "lone  idle, 0 handled\n");
+    CHECK_EQ_STR(text, "root  idle, 0 handled\n"
+                       "  a  idle, 0 handled\n"
+                       "  inner  idle, 0 handled\n"
+                       "    b  idle, 1 handled, 1 restart\n"
+                       "lone  idle, 0 handled\n");
     free(text);
     tr_sender_drop(&first);
     tr_sender_drop(&second);
@@ -436,10 +440,12 @@ TEST(inspect, words_for_everything)
     CHECK_EQ_STR(tr_dead_text((enum tr_dead_reason)99), "?");
     CHECK_EQ_STR(tr_why_text(TR_WHY_PASSIVATED), "passivated");
     CHECK_EQ_STR(tr_why_text((enum tr_why)99), "?");
-    CHECK_EQ_STR(tr_why_text((enum tr_why)-1), "?");
+    CHECK_EQ_STR(tr_why_text((enum tr_why) - 1), "?");
 }
 
-/* ---- sums ------------------------------------------------------------------------------------------------------------- */
+/* ---- sums
+ * -------------------------------------------------------------------------------------------------------------
+ */
 
 static enum tr_next act_timers(struct player *self, struct tr_context *ctx, struct order *order)
 {
@@ -522,17 +528,17 @@ static struct sum sample(bool no_sample, bool *ret_any)
     tr_sender a, b;
 
     journal_init(&journal);
-    CHECK_EQ_INT(tr_system_create(&(struct tr_system_options){ .workers = 1,
-                                      .quiet = true,
-                                      .no_sample = no_sample },
-                     &system),
+    CHECK_EQ_INT(
+        tr_system_create(
+            &(struct tr_system_options){ .workers = 1, .quiet = true, .no_sample = no_sample },
+            &system),
         0);
     b = cast(system, (struct player){ .journal = &journal, .quiet = true }, NULL);
     a = cast(system,
-        (struct player){ .journal = &journal, .quiet = true, .peer = tr_sender_clone(b, "a") }, NULL);
-    CHECK_EQ_INT(
-        tr_tell(b, &(struct order){ .act = act_meet, .sender = tr_sender_clone(a, "b") },
-            sizeof(struct order)),
+        (struct player){ .journal = &journal, .quiet = true, .peer = tr_sender_clone(b, "a") },
+        NULL);
+    CHECK_EQ_INT(tr_tell(b, &(struct order){ .act = act_meet, .sender = tr_sender_clone(a, "b") },
+                     sizeof(struct order)),
         0);
     for (int round = 0; round < 1000 && sum.samples == 0; round++) {
         tell(a, act_bounce, 20000);
@@ -574,7 +580,9 @@ TEST(stats, sampling_can_be_switched_off)
     CHECK_EQ_U64(sum.samples, 0);
 }
 
-/* ---- dead letters ----------------------------------------------------------------------------------------------------------- */
+/* ---- dead letters
+ * -----------------------------------------------------------------------------------------------------------
+ */
 
 static const char *order_name(const void *message)
 {
@@ -749,7 +757,8 @@ TEST(dead_letter, says_that_the_system_was_destroyed)
     for (int i = 0; i < 5; i++) {
         tr_sender sender;
 
-        CHECK_EQ_INT(tr_spawn(system, &last_type, &(struct last){ system, &most }, NULL, &sender), 0);
+        CHECK_EQ_INT(
+            tr_spawn(system, &last_type, &(struct last){ system, &most }, NULL, &sender), 0);
         CHECK_EQ_INT(tr_tell(sender, &go, 1), 0);
     }
     tr_system_destroy(&system);
@@ -777,7 +786,9 @@ TEST(dead_letter, the_newest_come_first_and_256_are_kept)
     sim_finish(&sim);
 }
 
-/* ---- show -------------------------------------------------------------------------------------------------------------------- */
+/* ---- show
+ * --------------------------------------------------------------------------------------------------------------------
+ */
 
 static void show_player(const void *state, char *text, size_t size)
 {
@@ -928,7 +939,9 @@ TEST(show, of_one_that_ends_first_says_so)
     system_finish(&system);
 }
 
-/* ---- under load -------------------------------------------------------------------------------------------------------------------- */
+/* ---- under load
+ * --------------------------------------------------------------------------------------------------------------------
+ */
 
 /* Never answers: its end does. */
 static enum tr_next act_keep(struct player *self, struct tr_context *ctx, struct order *order)
@@ -964,7 +977,10 @@ static enum tr_next churner_handle(void *state, struct tr_context *ctx, void *me
         for (int k = 0; k < 4; k++) {
             uint64_t draw = self->random >> (33 + 4 * k) & 15;
 
-            order.act = draw == 0 ? act_fail : draw == 1 ? act_stop : draw == 2 ? act_keep : act_add;
+            order.act = draw == 0   ? act_fail
+                        : draw == 1 ? act_stop
+                        : draw == 2 ? act_keep
+                                    : act_add;
             if (draw % 3 == 0)
                 (void)tr_ask(ctx, sender, &order, sizeof order,
                     &(struct tr_ask_options){ .timeout_ns = draw == 9 ? MS : 0 });

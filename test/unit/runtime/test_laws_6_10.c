@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The last five of the ten laws, each by its words. The details are in the tests of their parts. */
-#include "stage.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "runtime/runtime.h" /* law 10 looks at locks and queues */
+#include "stage.h"
 
-/* ---- law 6: the box closes when the last strong sender drops; queued messages are still handled; then stop, then
- * the state is handed back. Self, timers, watches and the registry's idle entries are weak. ---------------------- */
+/* ---- law 6: the box closes when the last strong sender drops; queued messages are still handled;
+ * then stop, then the state is handed back. Self, timers, watches and the registry's idle entries
+ * are weak. ---------------------- */
 
 TEST(law_6, the_last_sender_closes_the_box_the_rest_is_handled_then_stop_then_the_state_comes_back)
 {
@@ -60,12 +60,10 @@ TEST(law_6, itself_timers_and_watches_do_not_keep_an_actor_alive)
     a = cast(tr_sim_system(sim), (struct player){ .name = "a", .journal = &journal }, NULL);
     b = cast(tr_sim_system(sim), (struct player){ .name = "b", .journal = &journal, .quiet = true },
         NULL);
-    CHECK_EQ_INT(tr_tell(a,
-                     &(struct order){ .act = act_weak_holds, .weak = tr_sender_weaken(b) },
+    CHECK_EQ_INT(tr_tell(a, &(struct order){ .act = act_weak_holds, .weak = tr_sender_weaken(b) },
                      sizeof(struct order)),
         0);
-    CHECK_EQ_INT(tr_tell(b,
-                     &(struct order){ .act = act_weak_holds, .weak = tr_sender_weaken(a) },
+    CHECK_EQ_INT(tr_tell(b, &(struct order){ .act = act_weak_holds, .weak = tr_sender_weaken(a) },
                      sizeof(struct order)),
         0);
     sim_settle(sim);
@@ -91,12 +89,11 @@ TEST(law_6, an_idle_entry_of_a_registry_does_not_keep_its_actor_alive)
     struct journal journal;
 
     journal_init(&journal);
-    CHECK_EQ_INT(tr_registry_create(tr_sim_system(sim),
-                     &(struct tr_registry_options){ .type = &player_type,
-                         .make = make_player,
-                         .data = &journal,
-                         .idle_ns = 10 * MS },
-                     &registry),
+    CHECK_EQ_INT(
+        tr_registry_create(tr_sim_system(sim),
+            &(struct tr_registry_options){
+                .type = &player_type, .make = make_player, .data = &journal, .idle_ns = 10 * MS },
+            &registry),
         0);
     CHECK_EQ_INT(tr_registry_tell(registry, "k", 1, &(struct order){ .act = act_note, .number = 1 },
                      sizeof(struct order)),
@@ -107,8 +104,10 @@ TEST(law_6, an_idle_entry_of_a_registry_does_not_keep_its_actor_alive)
     sim_finish(&sim);
 }
 
-/* ---- law 7: a restart keeps box, stash and order; the message that crashed goes to dead letters unless
- * retry_poison. ------------------------------------------------------------------------------------------------------- */
+/* ---- law 7: a restart keeps box, stash and order; the message that crashed goes to dead letters
+ * unless retry_poison.
+ * -------------------------------------------------------------------------------------------------------
+ */
 
 static enum tr_next act_stash_once(struct player *self, struct tr_context *ctx, struct order *order)
 {
@@ -161,9 +160,8 @@ TEST(law_7, a_restart_keeps_box_stash_and_order_and_costs_the_message_that_crash
             tell(child, act_unstash, 0);
             tell(child, act_note, 4);
             sim_pass(sim, 20 * MS);
-            CHECK_JOURNAL(&journal,
-                retry ? "c starts; c 1; c starts; c 2; c 3; c unstashed; c 4"
-                      : "c starts; c 1; c starts; c 3; c unstashed; c 4");
+            CHECK_JOURNAL(&journal, retry ? "c starts; c 1; c starts; c 2; c 3; c unstashed; c 4"
+                                          : "c starts; c 1; c starts; c 3; c unstashed; c 4");
             CHECK_EQ_INT(answer(&future, NULL), retry ? TR_EDROPPED : TR_ECRASHED);
             CHECK_EQ_U64(tr_dead_count(tr_sim_system(sim), TR_DEAD_CRASHED), retry ? 0 : 1);
             tr_sender_drop(&child);
@@ -172,8 +170,10 @@ TEST(law_7, a_restart_keeps_box_stash_and_order_and_costs_the_message_that_crash
         }
 }
 
-/* ---- law 8: children stop in reverse start order, each within its grace; then cancel; then the runtime says who was
- * abandoned. ------------------------------------------------------------------------------------------------------------- */
+/* ---- law 8: children stop in reverse start order, each within its grace; then cancel; then the
+ * runtime says who was abandoned.
+ * -------------------------------------------------------------------------------------------------------------
+ */
 
 static void stop_for_ever(struct player *self, struct tr_context *ctx, enum tr_why why)
 {
@@ -199,9 +199,10 @@ TEST(law_8, children_stop_in_reverse_each_within_its_grace_and_who_is_abandoned_
     journal_init(&log);
     CHECK_EQ_INT(
         tr_system_create(&(struct tr_system_options){ .driven = true, .quiet = true }, &abroad), 0);
-    CHECK_EQ_INT(tr_system_create(&(struct tr_system_options){
-                                      .driven = true, .log = journal_log, .log_data = &log },
-                     &system),
+    CHECK_EQ_INT(
+        tr_system_create(
+            &(struct tr_system_options){ .driven = true, .log = journal_log, .log_data = &log },
+            &system),
         0);
     /* In a system nobody drives: it never answers. */
     store = cast(abroad, (struct player){ .quiet = true, .journal = &journal }, NULL);
@@ -231,7 +232,8 @@ TEST(law_8, children_stop_in_reverse_each_within_its_grace_and_who_is_abandoned_
     system_finish(&system);
 }
 
-/* ---- law 9: same seed and same inputs give the same trace hash. ----------------------------------------------------------- */
+/* ---- law 9: same seed and same inputs give the same trace hash.
+ * ----------------------------------------------------------- */
 
 /* A bit of everything that could go another way. */
 static uint64_t scenario(uint64_t seed)
@@ -249,19 +251,18 @@ static uint64_t scenario(uint64_t seed)
         .jitter_percent = 50,
         .ret_sender = &child };
     struct tr_supervisor table = {
-        .name = "root", .restarts_max = 1000, .children = &row, .child_count = 1 };
+        .name = "root", .restarts_max = 1000, .children = &row, .child_count = 1
+    };
     uint64_t trace;
 
     journal_init(&journal);
-    CHECK_EQ_INT(tr_sim_create(
-                     &(struct tr_sim_options){ .seed = seed, .kill_per_million = 5000 }, &sim),
-        0);
-    CHECK_EQ_INT(tr_registry_create(tr_sim_system(sim),
-                     &(struct tr_registry_options){ .type = &player_type,
-                         .make = make_player,
-                         .data = &journal,
-                         .idle_ns = 3 * MS },
-                     &registry),
+    CHECK_EQ_INT(
+        tr_sim_create(&(struct tr_sim_options){ .seed = seed, .kill_per_million = 5000 }, &sim), 0);
+    CHECK_EQ_INT(
+        tr_registry_create(tr_sim_system(sim),
+            &(struct tr_registry_options){
+                .type = &player_type, .make = make_player, .data = &journal, .idle_ns = 3 * MS },
+            &registry),
         0);
     CHECK_EQ_INT(tr_supervise(tr_sim_system(sim), &table, "test", &root), 0);
     for (int i = 0; i < 100; i++) {
@@ -368,7 +369,8 @@ TEST(law_9, addresses_and_environment_of_a_process_do_not_matter)
         CHECK_EQ_U64(trace_of_a_new_process(), trace);
 }
 
-/* ---- law 10: observation is O(1) per actor and never walks a queue or takes a lock the hot path takes. ----------------------- */
+/* ---- law 10: observation is O(1) per actor and never walks a queue or takes a lock the hot path
+ * takes. ----------------------- */
 
 struct looking {
     struct tr_system *system;
@@ -422,8 +424,8 @@ static void crowd_init(struct crowd *crowd)
     CHECK_EQ_INT(tr_system_create(
                      &(struct tr_system_options){ .driven = true, .quiet = true }, &crowd->system),
         0);
-    crowd->a = cast(
-        crowd->system, (struct player){ .quiet = true, .journal = &crowd->journal }, NULL);
+    crowd->a =
+        cast(crowd->system, (struct player){ .quiet = true, .journal = &crowd->journal }, NULL);
     crowd->looking = (struct looking){ .system = crowd->system };
     future = ask(crowd->a, act_id, 0);
     CHECK_EQ_INT(answer(&future, &crowd->looking.id), 0);

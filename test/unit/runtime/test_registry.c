@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "stage.h"
-
 #include <stdatomic.h>
 #include <stdlib.h>
 
-/* ---- a registry of players, by name ------------------------------------------------------------------------- */
+#include "stage.h"
+
+/* ---- a registry of players, by name
+ * ------------------------------------------------------------------------- */
 
 struct house {
     struct journal journal;
@@ -69,7 +70,9 @@ static void house_close(struct house *house)
     sim_finish(&house->sim);
 }
 
-/* ---- starting ------------------------------------------------------------------------------------------------- */
+/* ---- starting
+ * -------------------------------------------------------------------------------------------------
+ */
 
 TEST(registry, starts_a_keys_actor_once_and_finds_it_from_then_on)
 {
@@ -153,8 +156,8 @@ TEST(registry, refuses_a_type_that_cannot_handle)
     CHECK_EQ_INT(
         tr_registry_create(tr_sim_system(sim), &(struct tr_registry_options){ 0 }, &registry),
         TR_EINVAL);
-    CHECK_EQ_INT(tr_registry_create(tr_sim_system(sim),
-                     &(struct tr_registry_options){ .type = &type }, &registry),
+    CHECK_EQ_INT(tr_registry_create(
+                     tr_sim_system(sim), &(struct tr_registry_options){ .type = &type }, &registry),
         TR_EINVAL);
     sim_finish(&sim);
 }
@@ -217,7 +220,9 @@ TEST(registry, a_start_that_fails_answers_those_who_wait_and_is_tried_anew_for_t
     house_close(&house);
 }
 
-/* ---- passivation --------------------------------------------------------------------------------------------------- */
+/* ---- passivation
+ * ---------------------------------------------------------------------------------------------------
+ */
 
 static void stop_saying_why(struct player *self, struct tr_context *ctx, enum tr_why why)
 {
@@ -371,7 +376,9 @@ TEST(registry, passivation_waits_for_stashed_messages)
     house_close(&house);
 }
 
-/* ---- successors --------------------------------------------------------------------------------------------------------- */
+/* ---- successors
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 static void stop_by_asking(struct player *self, struct tr_context *ctx, enum tr_why why)
 {
@@ -523,8 +530,8 @@ TEST(registry, one_who_holds_for_a_stopping_actor_waits_for_its_successor_and_is
         CHECK_EQ_U64(info.waiting_on, id_of(a));
         tell(a, act_answer, 5);
         sim_settle(house.sim);
-        CHECK_JOURNAL(&house.journal,
-            "a: reply 1 TR_OK; a stops; a ends; a starts; q: reply 1 TR_OK");
+        CHECK_JOURNAL(
+            &house.journal, "a: reply 1 TR_OK; a stops; a ends; a starts; q: reply 1 TR_OK");
         tr_sender_drop(&a);
         tr_sender_drop(&asker);
         tr_sender_drop(&store);
@@ -533,7 +540,9 @@ TEST(registry, one_who_holds_for_a_stopping_actor_waits_for_its_successor_and_is
     }
 }
 
-/* ---- how many ------------------------------------------------------------------------------------------------------------- */
+/* ---- how many
+ * -------------------------------------------------------------------------------------------------------------
+ */
 
 TEST(registry, over_its_limit_an_idle_actor_makes_room)
 {
@@ -622,7 +631,9 @@ TEST(registry, the_one_idle_actor_among_many_is_found)
     sim_finish(&sim);
 }
 
-/* ---- closing ----------------------------------------------------------------------------------------------------------------- */
+/* ---- closing
+ * -----------------------------------------------------------------------------------------------------------------
+ */
 
 TEST(registry, close_passivates_everybody_and_refuses_newcomers)
 {
@@ -695,14 +706,16 @@ TEST(registry, close_waits_until_the_last_holder_on_another_thread_lets_go)
     system_finish(&system);
 }
 
-/* ---- one winner --------------------------------------------------------------------------------------------------------------- */
+/* ---- one winner
+ * ---------------------------------------------------------------------------------------------------------------
+ */
 
 enum { KEYS = 100000 };
 
 struct arena {
     struct tr_system *system;
     struct tr_registry *registry;
-    atomic_uchar *alive;    /* per key: is an actor of it running? */
+    atomic_uchar *alive; /* per key: is an actor of it running? */
     atomic_uint_least64_t starts, handled, accepted, refused;
     uint64_t rounds; /* messages per sender */
 };
@@ -732,8 +745,8 @@ static int fighter_start(void *state, struct tr_context *ctx)
     struct fighter *self = state;
 
     (void)ctx;
-    CHECK_MSG(atomic_exchange(&self->arena->alive[self->key], 1) == 0, "two actors of key %u",
-        self->key);
+    CHECK_MSG(
+        atomic_exchange(&self->arena->alive[self->key], 1) == 0, "two actors of key %u", self->key);
     atomic_fetch_add(&self->arena->starts, 1);
     return 0;
 }
@@ -766,7 +779,8 @@ static const struct tr_type fighter_type = {
     .finish = fighter_finish,
 };
 
-/* One message to a key. Most go to a few hot keys, so that their actors are always starting or stopping. */
+/* One message to a key. Most go to a few hot keys, so that their actors are always starting or
+ * stopping. */
 static void throw_punch(struct arena *arena, uint64_t *random)
 {
     struct punch punch = { .kind = PUNCH };
@@ -830,12 +844,11 @@ TEST_LONG(registry, a_hundred_thousand_keys_hammered_from_everywhere_never_have_
     CHECK_EQ_INT(
         tr_system_create(&(struct tr_system_options){ .workers = 2, .quiet = true }, &arena.system),
         0);
-    CHECK_EQ_INT(tr_registry_create(arena.system,
-                     &(struct tr_registry_options){ .type = &fighter_type,
-                         .make = fighter_make,
-                         .data = &arena,
-                         .idle_ns = 2 * MS },
-                     &arena.registry),
+    CHECK_EQ_INT(
+        tr_registry_create(arena.system,
+            &(struct tr_registry_options){
+                .type = &fighter_type, .make = fighter_make, .data = &arena, .idle_ns = 2 * MS },
+            &arena.registry),
         0);
     for (int i = 0; i < 4; i++) {
         struct thrower thrower = { &arena, (uint64_t)i, arena.rounds };
@@ -860,8 +873,8 @@ TEST_LONG(registry, a_hundred_thousand_keys_hammered_from_everywhere_never_have_
     CHECK_EQ_INT(tr_system_join(arena.system, 0), 0);
     for (uint32_t i = 0; i < KEYS; i++)
         CHECK_EQ_INT(atomic_load(&arena.alive[i]), 0);
-    /* Nothing that was accepted is lost: it was handled, or left behind by an actor that stopped while the registry
-     * closed, which gives it no successor. */
+    /* Nothing that was accepted is lost: it was handled, or left behind by an actor that stopped
+     * while the registry closed, which gives it no successor. */
     CHECK_EQ_U64(atomic_load(&arena.handled) + tr_dead_count(arena.system, TR_DEAD_STOPPED),
         atomic_load(&arena.accepted));
     CHECK(atomic_load(&arena.starts) > KEYS / 2);

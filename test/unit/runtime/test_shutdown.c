@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "stage.h"
-
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+
+#include "stage.h"
 
 static struct tr_system *workers(uint32_t count)
 {
@@ -34,7 +34,8 @@ static void settle(struct tr_system *system)
     }
 }
 
-/* ---- graphs that end by themselves --------------------------------------------------------------------------- */
+/* ---- graphs that end by themselves
+ * --------------------------------------------------------------------------- */
 
 enum { NODES_MAX = 100, EDGES_MAX = 16 };
 
@@ -80,7 +81,8 @@ struct graph {
     tr_sender top;
 };
 
-/* Node i has edges to some later ones. Spawned from the last to the first; only node 0's sender stays. */
+/* Node i has edges to some later ones. Spawned from the last to the first; only node 0's sender
+ * stays. */
 static void graph_build(struct graph *graph, struct tr_system *system, uint32_t count,
     uint64_t (*draw)(void *data), void *data)
 {
@@ -101,8 +103,9 @@ static void graph_build(struct graph *graph, struct tr_system *system, uint32_t 
             has_edge[i][j] = true;
             node.below[node.below_count++] = tr_sender_clone(senders[j], "node");
         }
-        CHECK_EQ_INT(tr_spawn(system, &node_type, &node,
-                         &(struct tr_spawn_options){ .box.capacity = TR_CAPACITY_MAX }, &senders[i]),
+        CHECK_EQ_INT(
+            tr_spawn(system, &node_type, &node,
+                &(struct tr_spawn_options){ .box.capacity = TR_CAPACITY_MAX }, &senders[i]),
             0);
     }
     for (uint32_t i = 1; i < count; i++)
@@ -185,15 +188,16 @@ TEST_LONG(shutdown, random_graphs_end_on_threads_too, 60)
     }
 }
 
-/* ---- the last sender ------------------------------------------------------------------------------------------ */
+/* ---- the last sender
+ * ------------------------------------------------------------------------------------------ */
 
 static enum tr_next act_count_down(struct player *self, struct tr_context *ctx, struct order *order)
 {
     act_note(self, ctx, order);
     if (order->number > 0)
-        CHECK_EQ_INT(tr_self_tell(ctx,
-                         &(struct order){ .act = act_count_down, .number = order->number - 1 },
-                         sizeof(struct order)),
+        CHECK_EQ_INT(
+            tr_self_tell(ctx, &(struct order){ .act = act_count_down, .number = order->number - 1 },
+                sizeof(struct order)),
             0);
     return TR_GO;
 }
@@ -205,8 +209,7 @@ TEST(shutdown, what_an_actor_tells_itself_is_still_handled)
     tr_sender sender;
 
     journal_init(&journal);
-    sender =
-        cast(tr_sim_system(sim), (struct player){ .name = "a", .journal = &journal }, NULL);
+    sender = cast(tr_sim_system(sim), (struct player){ .name = "a", .journal = &journal }, NULL);
     tell(sender, act_count_down, 3);
     tr_sender_drop(&sender);
     sim_finish(&sim);
@@ -231,8 +234,7 @@ TEST(shutdown, an_actor_without_senders_waits_for_its_answers)
     store = cast(tr_sim_system(sim),
         (struct player){ .name = "store", .journal = &journal, .quiet = true }, NULL);
     sender = cast(tr_sim_system(sim),
-        (struct player){
-            .name = "a", .journal = &journal, .peer = tr_sender_clone(store, "a") },
+        (struct player){ .name = "a", .journal = &journal, .peer = tr_sender_clone(store, "a") },
         NULL);
     tell(sender, act_ask_peer, 7);
     tr_sender_drop(&sender);
@@ -260,14 +262,12 @@ TEST(shutdown, timers_do_not_keep_an_actor_alive)
     tr_sender sender;
 
     journal_init(&journal);
-    sender =
-        cast(tr_sim_system(sim), (struct player){ .name = "a", .journal = &journal }, NULL);
+    sender = cast(tr_sim_system(sim), (struct player){ .name = "a", .journal = &journal }, NULL);
     tell(sender, act_timer, 10 * MS);
     sim_pass(sim, 25 * MS);
     tr_sender_drop(&sender);
     sim_settle(sim);
-    CHECK_JOURNAL(
-        &journal, "a starts; a: timer 1 TR_OK; a: timer 1 TR_OK; a stops; a ends");
+    CHECK_JOURNAL(&journal, "a starts; a: timer 1 TR_OK; a: timer 1 TR_OK; a stops; a ends");
     tr_system_stats(tr_sim_system(sim), &stats);
     CHECK_EQ_U64(stats.timers, 0);
     sim_finish(&sim);
@@ -281,8 +281,7 @@ TEST(shutdown, a_weak_sender_cannot_revive_an_actor_that_drains)
     tr_weak weak;
 
     journal_init(&journal);
-    sender =
-        cast(tr_sim_system(sim), (struct player){ .name = "a", .journal = &journal }, NULL);
+    sender = cast(tr_sim_system(sim), (struct player){ .name = "a", .journal = &journal }, NULL);
     weak = tr_sender_weaken(sender);
     CHECK_EQ_INT(tr_weak_upgrade(weak, "test", &revived), 0);
     tr_sender_drop(&revived);
@@ -343,7 +342,9 @@ TEST(shutdown, waiting_for_a_state_can_time_out_and_go_on)
     system_finish(&system);
 }
 
-/* ---- told to stop ------------------------------------------------------------------------------------------------ */
+/* ---- told to stop
+ * ------------------------------------------------------------------------------------------------
+ */
 
 static void tell_control(tr_sender to, player_fn act, uint64_t number)
 {
@@ -388,8 +389,7 @@ TEST(shutdown, a_kill_skips_the_stop_hook_and_answers_those_who_wait)
     tr_sender sender;
 
     journal_init(&journal);
-    sender =
-        cast(tr_sim_system(sim), (struct player){ .name = "a", .journal = &journal }, NULL);
+    sender = cast(tr_sim_system(sim), (struct player){ .name = "a", .journal = &journal }, NULL);
     taken = ask(sender, act_take, 0);
     sim_settle(sim);
     queued = ask(sender, act_add, 1);
@@ -493,7 +493,8 @@ TEST(shutdown, a_grace_that_runs_out_ends_the_actor_whether_it_holds_or_not)
     }
 }
 
-/* ---- the report of holders ------------------------------------------------------------------------------------------ */
+/* ---- the report of holders
+ * ------------------------------------------------------------------------------------------ */
 
 static char *holders_of(struct tr_system *system)
 {
@@ -545,9 +546,9 @@ TEST(shutdown, the_report_names_every_holder_and_what_waits)
     CHECK_MSG(strstr(text, "ui") != NULL, "%s", text);
     CHECK_MSG(strstr(text, "somebody") == NULL, "%s", text);
     CHECK_MSG(strstr(text, "waiter's peer") != NULL, "%s", text);
-    CHECK_MSG(strstr(text,
-                  "waiter: 1 sender, held by test; 2 queued; 1 answers outstanding; waits for "
-                  "store\n") != NULL,
+    CHECK_MSG(
+        strstr(text, "waiter: 1 sender, held by test; 2 queued; 1 answers outstanding; waits for "
+                     "store\n") != NULL,
         "%s", text);
     free(text);
     tr_sender_drop(&first);
@@ -573,13 +574,15 @@ TEST(shutdown, a_join_that_times_out_says_who_holds_what)
     sender = cast(system, (struct player){ .name = "a", .journal = &journal },
         &(struct tr_spawn_options){ .name = "forgotten", .owner = "somebody careless" });
     CHECK_EQ_INT(tr_system_join(system, 1), TR_ETIMEOUT);
-    CHECK_MSG(strstr(log.text, "forgotten: 1 sender, held by somebody careless") != NULL, "%s",
-        log.text);
+    CHECK_MSG(
+        strstr(log.text, "forgotten: 1 sender, held by somebody careless") != NULL, "%s", log.text);
     tr_sender_drop(&sender);
     system_finish(&system);
 }
 
-/* ---- drain -------------------------------------------------------------------------------------------------------------- */
+/* ---- drain
+ * --------------------------------------------------------------------------------------------------------------
+ */
 
 /* The same player with a larger state, which lives in another kind of slot. */
 struct large_player {
@@ -608,8 +611,7 @@ TEST(shutdown, drain_tells_the_last_started_first)
     journal_init(&journal);
     for (int round = 0; round < 3; round++) { /* also in slots that were used before */
         for (int i = 0; i < 6; i++) {
-            struct large_player large = {
-                .player = { .name = names[i], .journal = &journal } };
+            struct large_player large = { .player = { .name = names[i], .journal = &journal } };
 
             CHECK_EQ_INT(tr_spawn(system, i % 2 == 0 ? &player_type : &large_type, &large, NULL,
                              &senders[i]),
@@ -642,8 +644,8 @@ TEST(shutdown, drain_tells_those_a_handler_started_in_their_order_too)
 
     journal_init(&journal);
     a = cast(system, (struct player){ .name = "a", .journal = &journal }, NULL);
-    CHECK_EQ_INT(tr_tell(a, &(struct order){ .act = act_spawn, .pointer = &child },
-                     sizeof(struct order)),
+    CHECK_EQ_INT(
+        tr_tell(a, &(struct order){ .act = act_spawn, .pointer = &child }, sizeof(struct order)),
         0);
     settle(system);
     z = cast(system, (struct player){ .name = "z", .journal = &journal }, NULL);
@@ -661,7 +663,8 @@ TEST(shutdown, drain_leaves_supervised_actors_to_their_supervisor)
 {
     struct tr_sim *sim = sim_create(1);
     struct journal journal;
-    struct player a = { .name = "a", .journal = &journal }, b = { .name = "b", .journal = &journal };
+    struct player a = { .name = "a", .journal = &journal },
+                  b = { .name = "b", .journal = &journal };
     tr_sender senders[2], root;
     struct tr_child rows[] = {
         { .name = "a", .type = &player_type, .state = &a, .ret_sender = &senders[0] },
@@ -717,7 +720,8 @@ TEST(shutdown, drain_names_those_whose_grace_ran_out)
     journal_init(&log);
     system = driven(&log);
     /* Asks somebody in a system that nobody drives, so no answer comes. */
-    store = cast(abroad, (struct player){ .name = "store", .journal = &journal, .quiet = true }, NULL);
+    store =
+        cast(abroad, (struct player){ .name = "store", .journal = &journal, .quiet = true }, NULL);
     sender = cast(system,
         (struct player){ .name = "a",
             .journal = &journal,
@@ -736,7 +740,9 @@ TEST(shutdown, drain_names_those_whose_grace_ran_out)
     system_finish(&system);
 }
 
-/* ---- destroying ------------------------------------------------------------------------------------------------------------- */
+/* ---- destroying
+ * -------------------------------------------------------------------------------------------------------------
+ */
 
 TEST(shutdown, destroying_a_system_kills_what_is_alive_and_answers_everybody)
 {
@@ -812,7 +818,8 @@ TEST(shutdown, destroying_a_system_with_a_supervision_tree_frees_all_of_it)
 {
     struct tr_sim *sim = sim_create(1);
     struct journal journal;
-    struct player a = { .name = "a", .journal = &journal }, b = { .name = "b", .journal = &journal };
+    struct player a = { .name = "a", .journal = &journal },
+                  b = { .name = "b", .journal = &journal };
     tr_sender sender, root;
     struct tr_child inner_rows[] = { { .name = "b", .type = &player_type, .state = &b } };
     struct tr_supervisor inner = { .name = "inner", .children = inner_rows, .child_count = 1 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulation as a user sees it. The scenarios in test/sim use it; this is what they may count on. */
+/* The simulation as a user sees it. The scenarios in test/sim use it; this is what they may count
+ * on. */
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
@@ -241,7 +242,8 @@ TEST(sim, kills_at_the_chance_it_is_given)
     tr_sender senders[200];
     struct tr_system_stats stats;
 
-    CHECK_EQ_INT(tr_sim_create(&(struct tr_sim_options){ .seed = 1, .kill_per_million = 500000 }, &sim), 0);
+    CHECK_EQ_INT(
+        tr_sim_create(&(struct tr_sim_options){ .seed = 1, .kill_per_million = 500000 }, &sim), 0);
     for (uint32_t i = 0; i < 200; i++) {
         CHECK_EQ_INT(tr_spawn(tr_sim_system(sim), &counter_type, &fresh, NULL, &senders[i]), 0);
         CHECK_EQ_INT(send(senders[i], ADD, 1), 0);
@@ -277,4 +279,10 @@ TEST_ABORTS(sim, stepping_it_from_inside_aborts, "not stepped from inside")
 
     CHECK_EQ_INT(send(counter, STEP, 0), 0);
     tr_sim_step(sim);
+}
+
+TEST_ABORTS(sim, a_process_actor_aborts, "could not be replayed")
+{
+    begin(1);
+    tr_process_start(tr_sim_system(sim), NULL, 0);
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "stage.h"
-
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
-/* ---- a value that knows whether it is whole ----------------------------------------------------------------- */
+#include "stage.h"
+
+/* ---- a value that knows whether it is whole
+ * ----------------------------------------------------------------- */
 
 struct value {
     uint64_t first, middle[14], last; /* all the same */
@@ -62,9 +63,9 @@ static struct tr_system *system_of(uint32_t worker_count)
 {
     struct tr_system *system = NULL;
 
-    CHECK_EQ_INT(tr_system_create(&(struct tr_system_options){ .workers = worker_count,
-                                      .driven = worker_count == 0,
-                                      .quiet = true },
+    CHECK_EQ_INT(tr_system_create(
+                     &(struct tr_system_options){
+                         .workers = worker_count, .driven = worker_count == 0, .quiet = true },
                      &system),
         0);
     return system;
@@ -84,7 +85,8 @@ static tr_sender reader_of(struct tr_system *system, struct tr_snapshot *snapsho
 {
     static struct journal unused;
 
-    return cast(system, (struct player){ .quiet = true, .journal = &unused, .data = snapshot }, NULL);
+    return cast(
+        system, (struct player){ .quiet = true, .journal = &unused, .data = snapshot }, NULL);
 }
 
 static uint64_t read_by(tr_sender sender)
@@ -96,7 +98,9 @@ static uint64_t read_by(tr_sender sender)
     return number;
 }
 
-/* ---- reading --------------------------------------------------------------------------------------------------- */
+/* ---- reading
+ * ---------------------------------------------------------------------------------------------------
+ */
 
 TEST(snapshot, is_nothing_before_the_first_and_the_latest_from_then_on)
 {
@@ -153,7 +157,8 @@ TEST(snapshot, needs_no_function_to_free_what_is_static)
     system_finish(&system);
 }
 
-/* ---- how long a value stays ------------------------------------------------------------------------------------------ */
+/* ---- how long a value stays
+ * ------------------------------------------------------------------------------------------ */
 
 struct gate {
     struct tr_snapshot *snapshot;
@@ -161,7 +166,8 @@ struct gate {
 };
 
 /* Reads, waits at the gate, and looks at what it has read once more. */
-static enum tr_next act_read_slowly(struct player *self, struct tr_context *ctx, struct order *order)
+static enum tr_next act_read_slowly(
+    struct player *self, struct tr_context *ctx, struct order *order)
 {
     struct gate *gate = order->pointer;
     const struct value *value = tr_snapshot_read(gate->snapshot);
@@ -242,8 +248,7 @@ TEST(snapshot, who_publishes_in_a_handler_may_use_what_it_read_before)
 {
     for (int kind = 0; kind < 3; kind++) { /* driven, simulated, on workers */
         struct tr_sim *sim = kind == 1 ? sim_create(1) : NULL;
-        struct tr_system *system =
-            kind == 1 ? tr_sim_system(sim) : system_of(kind == 0 ? 0 : 1);
+        struct tr_system *system = kind == 1 ? tr_sim_system(sim) : system_of(kind == 0 ? 0 : 1);
         struct tr_snapshot *snapshot = snapshot_of(system);
         tr_sender publisher = reader_of(system, snapshot);
 
@@ -278,7 +283,8 @@ TEST(snapshot, a_driven_system_that_has_nothing_to_do_keeps_no_old_values)
     system_finish(&system);
 }
 
-/* ---- readers on other threads -------------------------------------------------------------------------------------------- */
+/* ---- readers on other threads
+ * -------------------------------------------------------------------------------------------- */
 
 TEST(reader, keeps_what_it_reads_between_begin_and_end)
 {
@@ -331,7 +337,9 @@ TEST(reader, that_goes_away_holds_nothing_up)
     tr_system_destroy(&system); /* a reader nobody destroyed goes with it */
 }
 
-/* ---- all at once ------------------------------------------------------------------------------------------------------------ */
+/* ---- all at once
+ * ------------------------------------------------------------------------------------------------------------
+ */
 
 struct storm {
     struct tr_system *system;
@@ -385,7 +393,8 @@ static enum tr_next act_storm_read(struct player *self, struct tr_context *ctx, 
     return TR_GO;
 }
 
-static enum tr_next act_storm_publish(struct player *self, struct tr_context *ctx, struct order *order)
+static enum tr_next act_storm_publish(
+    struct player *self, struct tr_context *ctx, struct order *order)
 {
     struct storm *storm = self->data;
 

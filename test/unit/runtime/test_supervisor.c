@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "stage.h"
-
 #include <stdatomic.h>
 #include <stdlib.h>
 
-/* ---- the tree most tests have: three players under one supervisor ----------------------------------------- */
+#include "stage.h"
+
+/* ---- the tree most tests have: three players under one supervisor
+ * ----------------------------------------- */
 
 struct trio {
     struct journal journal;
@@ -31,7 +32,8 @@ static void trio_init(struct trio *trio, uint64_t seed, enum tr_strategy strateg
             .ret_sender = &trio->senders[i] };
     }
     trio->table = (struct tr_supervisor){
-        .name = "root", .strategy = strategy, .children = trio->children, .child_count = 3 };
+        .name = "root", .strategy = strategy, .children = trio->children, .child_count = 3
+    };
 }
 
 static void trio_start(struct trio *trio)
@@ -56,7 +58,8 @@ static void fail(struct trio *trio, int index)
     sim_settle(trio->sim);
 }
 
-/* ---- start and stop ----------------------------------------------------------------------------------------- */
+/* ---- start and stop
+ * ----------------------------------------------------------------------------------------- */
 
 TEST(supervisor, children_start_in_the_order_of_the_table_and_stop_in_reverse)
 {
@@ -146,9 +149,8 @@ TEST(supervisor, a_message_that_comes_before_the_start_waits_for_it)
         trio_init(&trio, seed, TR_ONE_FOR_ONE);
         CHECK_EQ_INT(tr_supervise(tr_sim_system(trio.sim), &trio.table, "test", &trio.root), 0);
         tell(trio.senders[0], act_note, 1);
-        CHECK_EQ_INT(tr_tell_with(trio.senders[0],
-                         &(struct order){ .act = act_note, .number = 2 }, sizeof(struct order),
-                         &(struct tr_send_options){ .lane = TR_CONTROL }),
+        CHECK_EQ_INT(tr_tell_with(trio.senders[0], &(struct order){ .act = act_note, .number = 2 },
+                         sizeof(struct order), &(struct tr_send_options){ .lane = TR_CONTROL }),
             0);
         sim_settle(trio.sim);
         CHECK_MSG(strstr(trio.journal.text, "a starts") < strstr(trio.journal.text, "a 1"), "%s",
@@ -217,7 +219,7 @@ TEST(supervisor, a_child_that_never_started_ends_without_its_stop_hook)
     tr_sender_drop(&trio.root); /* before anybody had a turn */
     trio_finish(&trio);
     CHECK_MSG(strstr(trio.journal.text, "b stops") == NULL ||
-            strstr(trio.journal.text, "b starts") != NULL,
+                  strstr(trio.journal.text, "b starts") != NULL,
         "%s", trio.journal.text);
     CHECK(strstr(trio.journal.text, "a ends") != NULL);
     CHECK(strstr(trio.journal.text, "b ends") != NULL);
@@ -234,7 +236,9 @@ TEST(supervisor, an_empty_table_is_refused)
     sim_finish(&sim);
 }
 
-/* ---- strategies -------------------------------------------------------------------------------------------------- */
+/* ---- strategies
+ * --------------------------------------------------------------------------------------------------
+ */
 
 TEST(supervisor, one_for_one_restarts_only_the_one_that_failed)
 {
@@ -321,7 +325,9 @@ TEST(supervisor, a_second_failure_during_a_group_restart_is_part_of_it)
     }
 }
 
-/* ---- restart kinds ------------------------------------------------------------------------------------------------ */
+/* ---- restart kinds
+ * ------------------------------------------------------------------------------------------------
+ */
 
 TEST(supervisor, a_permanent_child_comes_back_when_it_stops)
 {
@@ -397,7 +403,9 @@ TEST(supervisor, a_temporary_child_does_not_come_back_with_its_group)
     trio_finish(&trio);
 }
 
-/* ---- how often ------------------------------------------------------------------------------------------------------ */
+/* ---- how often
+ * ------------------------------------------------------------------------------------------------------
+ */
 
 TEST(supervisor, gives_up_after_one_restart_too_many_in_the_window)
 {
@@ -409,9 +417,10 @@ TEST(supervisor, gives_up_after_one_restart_too_many_in_the_window)
     journal_init(&log);
     trio_init(&trio, 1, TR_ONE_FOR_ONE);
     tr_sim_destroy(&trio.sim);
-    CHECK_EQ_INT(tr_system_create(&(struct tr_system_options){
-                                      .driven = true, .log = journal_log, .log_data = &log },
-                     &system),
+    CHECK_EQ_INT(
+        tr_system_create(
+            &(struct tr_system_options){ .driven = true, .log = journal_log, .log_data = &log },
+            &system),
         0);
     CHECK_EQ_INT(tr_supervise(system, &trio.table, "test", &trio.root), 0);
     while (tr_system_step(system, 100) > 0) {
@@ -422,9 +431,8 @@ TEST(supervisor, gives_up_after_one_restart_too_many_in_the_window)
         CHECK_EQ_INT(answer(&future, NULL), TR_ECRASHED);
     }
     CHECK_EQ_INT(tr_system_join(system, 0), 0);
-    CHECK_JOURNAL(&trio.journal,
-        "a starts; b starts; c starts; b starts; b starts; b starts; "
-        "c stops; c ends; b ends; a stops; a ends");
+    CHECK_JOURNAL(&trio.journal, "a starts; b starts; c starts; b starts; b starts; b starts; "
+                                 "c stops; c ends; b ends; a stops; a ends");
     CHECK(strstr(log.text, "supervisor root: gives up: more than 3 restarts") != NULL);
     for (int i = 0; i < 3; i++)
         tr_sender_drop(&trio.senders[i]);
@@ -569,7 +577,8 @@ TEST(supervisor, one_childs_backoff_does_not_hurry_anothers_start)
     trio_finish(&trio);
 }
 
-/* ---- what survives a restart ------------------------------------------------------------------------------------------ */
+/* ---- what survives a restart
+ * ------------------------------------------------------------------------------------------ */
 
 static enum tr_next act_stash(struct player *self, struct tr_context *ctx, struct order *order)
 {
@@ -622,9 +631,8 @@ TEST(supervisor, messages_queue_while_a_child_is_down_and_control_still_overtake
         fail(&trio, 1);
         tell(trio.senders[1], act_note, 1);
         sim_settle(trio.sim);
-        CHECK_EQ_INT(tr_tell_with(trio.senders[1],
-                         &(struct order){ .act = act_note, .number = 2 }, sizeof(struct order),
-                         &(struct tr_send_options){ .lane = TR_CONTROL }),
+        CHECK_EQ_INT(tr_tell_with(trio.senders[1], &(struct order){ .act = act_note, .number = 2 },
+                         sizeof(struct order), &(struct tr_send_options){ .lane = TR_CONTROL }),
             0);
         tell(trio.senders[1], act_note, 3);
         sim_settle(trio.sim);
@@ -648,8 +656,8 @@ TEST(supervisor, a_group_restart_keeps_the_boxes_of_those_that_did_not_fail)
         for (uint64_t i = 1; i <= 3; i++)
             tell(trio.senders[2], act_note, i);
         sim_pass(trio.sim, 11 * MS);
-        CHECK_JOURNAL(&trio.journal,
-            "c stops; b stops; a starts; b starts; c starts; c 1; c 2; c 3");
+        CHECK_JOURNAL(
+            &trio.journal, "c stops; b stops; a starts; b starts; c starts; c 1; c 2; c 3");
         trio_finish(&trio);
     }
 }
@@ -781,8 +789,7 @@ TEST(supervisor, a_reset_hook_decides_what_is_left_of_the_state)
     CHECK_EQ_U64(add(trio.senders[1], 1), 6);
     CHECK_EQ_INT(tr_kill(tr_sender_weaken(trio.senders[1])), 0);
     sim_settle(trio.sim);
-    CHECK_JOURNAL(
-        &trio.journal, "b reset: a handler failed; b starts; b reset: killed; b starts");
+    CHECK_JOURNAL(&trio.journal, "b reset: a handler failed; b starts; b reset: killed; b starts");
     trio_finish(&trio);
 }
 
@@ -796,8 +803,8 @@ TEST(supervisor, a_reset_that_fails_counts_as_a_failed_start)
     trio.children[1].type = &type;
     trio_start(&trio);
     fail(&trio, 1);
-    CHECK_JOURNAL(&trio.journal,
-        "b refuses; b refuses; b refuses; c stops; c ends; b ends; a stops; a ends");
+    CHECK_JOURNAL(
+        &trio.journal, "b refuses; b refuses; b refuses; c stops; c ends; b ends; a stops; a ends");
     trio_finish(&trio);
 }
 
@@ -805,9 +812,9 @@ static enum tr_next act_ask_peer(struct player *self, struct tr_context *ctx, st
 {
     tr_sender *peer = self->data;
 
-    CHECK_EQ_INT(tr_ask(ctx, *peer, &(struct order){ .act = act_take }, sizeof(struct order),
-                     &(struct tr_ask_options){
-                         .tag = (uint32_t)order->number, .hold = order->number == 2 }),
+    CHECK_EQ_INT(
+        tr_ask(ctx, *peer, &(struct order){ .act = act_take }, sizeof(struct order),
+            &(struct tr_ask_options){ .tag = (uint32_t)order->number, .hold = order->number == 2 }),
         0);
     return TR_GO;
 }
@@ -974,9 +981,10 @@ TEST(supervisor, a_call_over_the_budget_it_admits_to_is_a_crash)
     tr_sim_destroy(&trio.sim);
     trio.players[1].data = &clock;
     trio.children[1].type = &type;
-    CHECK_EQ_INT(tr_system_create(
-                     &(struct tr_system_options){ .driven = true, .quiet = true, .env = &clock.env },
-                     &system),
+    CHECK_EQ_INT(
+        tr_system_create(
+            &(struct tr_system_options){ .driven = true, .quiet = true, .env = &clock.env },
+            &system),
         0);
     CHECK_EQ_INT(tr_supervise(system, &trio.table, "test", &trio.root), 0);
     while (tr_system_step(system, 100) > 0) {
@@ -993,7 +1001,8 @@ TEST(supervisor, a_call_over_the_budget_it_admits_to_is_a_crash)
     system_finish(&system);
 }
 
-/* ---- stopping within a grace ------------------------------------------------------------------------------------------- */
+/* ---- stopping within a grace
+ * ------------------------------------------------------------------------------------------- */
 
 static void stop_by_asking(struct player *self, struct tr_context *ctx, enum tr_why why)
 {
@@ -1022,8 +1031,8 @@ TEST(supervisor, a_stop_that_asks_and_holds_delays_the_one_before_it)
         CHECK_JOURNAL(&trio.journal, "c stops; c ends; b stops");
         tell(store, act_answer, 1);
         sim_settle(trio.sim);
-        CHECK_JOURNAL(&trio.journal,
-            "c stops; c ends; b stops; b: reply 9 TR_OK; b ends; a stops; a ends");
+        CHECK_JOURNAL(
+            &trio.journal, "c stops; c ends; b stops; b: reply 9 TR_OK; b ends; a stops; a ends");
         tr_sender_drop(&store);
         trio_finish(&trio);
     }
@@ -1071,8 +1080,7 @@ TEST(supervisor, a_grace_that_runs_out_in_a_group_restart_does_not_end_the_child
     sim_settle(trio.sim);
     CHECK_JOURNAL(&trio.journal, "c stops; b stops");
     sim_pass(trio.sim, 251 * MS);
-    CHECK_JOURNAL(
-        &trio.journal, "c stops; b stops; a starts; b starts; b 1; c starts");
+    CHECK_JOURNAL(&trio.journal, "c stops; b stops; a starts; b starts; b 1; c starts");
     /* The answer comes too late: the life that asked is over. */
     tell(store, act_answer, 1);
     sim_settle(trio.sim);
@@ -1081,6 +1089,34 @@ TEST(supervisor, a_grace_that_runs_out_in_a_group_restart_does_not_end_the_child
     sim_pass(trio.sim, 251 * MS);
     tr_sender_drop(&store);
     trio_finish(&trio);
+}
+
+TEST(supervisor, a_child_that_rests_takes_the_answers_that_are_in_its_box)
+{
+    for (uint64_t seed; check_each_seed(&seed, 100);) {
+        struct trio trio;
+        tr_sender store;
+
+        trio_init(&trio, seed, TR_ONE_FOR_ALL);
+        store = cast(tr_sim_system(trio.sim),
+            (struct player){ .name = "store", .journal = &trio.journal, .quiet = true }, NULL);
+        trio.players[1].data = &store;
+        trio_start(&trio);
+        tell(trio.senders[1], act_ask_peer, 1);
+        sim_settle(trio.sim);
+        /* Whether the answer or the order to rest is there first: nobody has to wait for the grace.
+         */
+        tell(store, act_answer, 1);
+        tell(trio.senders[1], act_note, 1);
+        tell(trio.senders[2], act_fail, 0);
+        sim_settle(trio.sim);
+        CHECK(strstr(trio.journal.text, "b stops") != NULL);
+        CHECK(strstr(trio.journal.text, "a starts; b starts") != NULL);
+        CHECK(strstr(trio.journal.text, "c starts") != NULL);
+        CHECK(strstr(trio.journal.text, "b 1") != NULL);
+        tr_sender_drop(&store);
+        trio_finish(&trio);
+    }
 }
 
 TEST(supervisor, a_supervisor_told_to_stop_while_a_group_rests_ends_everybody)
@@ -1102,7 +1138,9 @@ TEST(supervisor, a_supervisor_told_to_stop_while_a_group_rests_ends_everybody)
     }
 }
 
-/* ---- nested tables ----------------------------------------------------------------------------------------------------------- */
+/* ---- nested tables
+ * -----------------------------------------------------------------------------------------------------------
+ */
 
 /* root: a, inner (b, c), d */
 struct family {
@@ -1134,13 +1172,12 @@ static void family_init(struct family *family, uint64_t seed)
         else
             family->inner_children[i - 1] = child;
     }
-    family->inner = (struct tr_supervisor){ .name = "inner",
-        .restarts_max = 1,
-        .children = family->inner_children,
-        .child_count = 2 };
+    family->inner = (struct tr_supervisor){
+        .name = "inner", .restarts_max = 1, .children = family->inner_children, .child_count = 2
+    };
     family->children[1] = (struct tr_child){ .name = "inner", .supervisor = &family->inner };
-    family->table = (struct tr_supervisor){
-        .name = "root", .children = family->children, .child_count = 3 };
+    family->table =
+        (struct tr_supervisor){ .name = "root", .children = family->children, .child_count = 3 };
 }
 
 static void family_start(struct family *family)
@@ -1170,8 +1207,8 @@ TEST(supervisor, nested_tables_start_depth_first_and_stop_in_reverse)
         family_start(&family);
         tr_sender_drop(&family.root);
         sim_settle(family.sim);
-        CHECK_JOURNAL(&family.journal,
-            "d stops; d ends; c stops; c ends; b stops; b ends; a stops; a ends");
+        CHECK_JOURNAL(
+            &family.journal, "d stops; d ends; c stops; c ends; b stops; b ends; a stops; a ends");
         family_finish(&family);
     }
 }
@@ -1190,7 +1227,8 @@ TEST(supervisor, escalates_to_its_parent_which_restarts_the_subtree)
         tell(family.senders[1], act_fail, 0);
         tell(family.senders[2], act_note, 1);
         sim_settle(family.sim);
-        /* inner gives up: c rests, and both come back with the inner supervisor. Nobody else is touched. */
+        /* inner gives up: c rests, and both come back with the inner supervisor. Nobody else is
+         * touched. */
         CHECK(strstr(family.journal.text, "b starts; c starts") != NULL);
         CHECK(strstr(family.journal.text, "c stops") != NULL);
         CHECK(strstr(family.journal.text, "c 1") != NULL);
@@ -1230,7 +1268,7 @@ TEST(supervisor, an_escalation_that_reaches_the_top_ends_the_whole_tree)
     for (int i = 0; i < 4; i++)
         CHECK(tr_sender_is_closed(family.senders[i]));
     CHECK(strstr(family.journal.text, "d stops; d ends; c ends; b ends; a stops; a ends") != NULL ||
-        strstr(family.journal.text, "d stops; d ends; b ends; c ends; a stops; a ends") != NULL);
+          strstr(family.journal.text, "d stops; d ends; b ends; c ends; a stops; a ends") != NULL);
     family_finish(&family);
 }
 
@@ -1250,8 +1288,8 @@ TEST(supervisor, killing_a_supervisor_leaves_nobody_without_one)
         /* The root has none. */
         CHECK_EQ_INT(tr_kill(tr_sender_weaken(family.root)), 0);
         sim_settle(family.sim);
-        CHECK_JOURNAL(&family.journal,
-            "d stops; d ends; c stops; c ends; b stops; b ends; a stops; a ends");
+        CHECK_JOURNAL(
+            &family.journal, "d stops; d ends; c stops; c ends; b stops; b ends; a stops; a ends");
         family_finish(&family);
     }
 }
@@ -1271,11 +1309,15 @@ TEST(supervisor, dropping_a_nested_supervisors_sender_ends_its_subtree_only)
     family_finish(&family);
 }
 
-/* ---- storms ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- storms
+ * -----------------------------------------------------------------------------------------------------------------------
+ */
 
-/* What a child may do, checked as it happens: never two lives at once, never a message outside one. */
+/* What a child may do, checked as it happens: never two lives at once, never a message outside one.
+ */
 struct strict {
-    uint32_t *life; /* 0 down, 1 up; shared with the test because a restart copies the state again */
+    uint32_t
+        *life; /* 0 down, 1 up; shared with the test because a restart copies the state again */
 };
 
 static int strict_start(void *state, struct tr_context *ctx)

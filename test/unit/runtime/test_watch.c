@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "stage.h"
-
 #include <stdatomic.h>
+
+#include "stage.h"
 
 static enum tr_next act_watch(struct player *self, struct tr_context *ctx, struct order *order)
 {
@@ -38,7 +38,8 @@ static void tell_about(tr_sender to, player_fn act, uint64_t number, tr_weak wea
         0);
 }
 
-/* A watcher "w" and an actor "t", in a simulation. What the journal says is only what the watcher sees. */
+/* A watcher "w" and an actor "t", in a simulation. What the journal says is only what the watcher
+ * sees. */
 struct scene {
     struct journal journal, other;
     struct tr_sim *sim;
@@ -58,9 +59,9 @@ static void scene_init_with(
     scene->sim = sim_create(seed);
     journal_init(&scene->journal);
     journal_init(&scene->other);
-    scene->watcher = cast(tr_sim_system(scene->sim),
-        (struct player){ .name = "w", .journal = &scene->journal },
-        &(struct tr_spawn_options){ .name = "w" });
+    scene->watcher =
+        cast(tr_sim_system(scene->sim), (struct player){ .name = "w", .journal = &scene->journal },
+            &(struct tr_spawn_options){ .name = "w" });
     sim_settle(scene->sim);
     scene->target = cast(tr_sim_system(scene->sim),
         (struct player){ .name = "t", .journal = &scene->other, .on_start = on_start },
@@ -80,7 +81,9 @@ static void scene_finish(struct scene *scene)
     sim_finish(&scene->sim);
 }
 
-/* ---- death watch ------------------------------------------------------------------------------------------------ */
+/* ---- death watch
+ * ------------------------------------------------------------------------------------------------
+ */
 
 TEST(watch, tells_each_way_an_actor_can_end)
 {
@@ -170,8 +173,9 @@ TEST(watch, is_not_fooled_by_a_stranger_in_the_same_slot)
     weak = tr_sender_weaken(scene.target);
     tr_sender_drop(&scene.target);
     sim_settle(scene.sim);
-    CHECK_EQ_INT(tr_tell(scene.watcher, &(struct order){ .act = act_spawn, .pointer = &scene.target },
-                     sizeof(struct order)),
+    CHECK_EQ_INT(
+        tr_tell(scene.watcher, &(struct order){ .act = act_spawn, .pointer = &scene.target },
+            sizeof(struct order)),
         0);
     sim_settle(scene.sim);
     CHECK_MSG(tr_sender_weaken(scene.target).box == weak.box, "the slot was not used again");
@@ -342,7 +346,8 @@ TEST(watch, of_a_supervised_actor_tells_its_end_and_not_its_restarts)
     struct player player = { .name = "c", .journal = &journal };
     tr_sender child, root;
     struct tr_child row = {
-        .name = "c", .type = &player_type, .state = &player, .ret_sender = &child };
+        .name = "c", .type = &player_type, .state = &player, .ret_sender = &child
+    };
     struct tr_supervisor table = { .name = "root", .children = &row, .child_count = 1 };
     struct scene scene;
 
@@ -411,7 +416,8 @@ TEST(watch, of_nobody_of_itself_or_of_another_system_is_refused)
     tr_weak weak;
 
     journal_init(&journal);
-    stranger = cast(tr_sim_system(abroad), (struct player){ .name = "f", .journal = &journal }, NULL);
+    stranger =
+        cast(tr_sim_system(abroad), (struct player){ .name = "f", .journal = &journal }, NULL);
     weak = tr_sender_weaken(stranger);
     scene_init(&scene, 1);
     CHECK_EQ_INT(tr_tell(scene.watcher, &(struct order){ .act = act_wrong, .pointer = &weak },
@@ -424,7 +430,9 @@ TEST(watch, of_nobody_of_itself_or_of_another_system_is_refused)
     scene_finish(&scene);
 }
 
-/* ---- links ----------------------------------------------------------------------------------------------------------- */
+/* ---- links
+ * -----------------------------------------------------------------------------------------------------------
+ */
 
 TEST(link, takes_the_other_with_it_when_either_fails)
 {
@@ -456,8 +464,8 @@ TEST(link, says_so_in_the_reason_of_the_one_it_took)
     tr_sender judge;
 
     scene_init(&scene, 1);
-    judge = cast(tr_sim_system(scene.sim),
-        (struct player){ .name = "j", .journal = &scene.other }, NULL);
+    judge = cast(
+        tr_sim_system(scene.sim), (struct player){ .name = "j", .journal = &scene.other }, NULL);
     tell_about(judge, act_watch, 1, tr_sender_weaken(scene.watcher));
     tell_about(scene.watcher, act_link, 0, tr_sender_weaken(scene.target));
     sim_settle(scene.sim);
@@ -583,7 +591,8 @@ TEST(link, of_a_supervised_actor_is_of_one_life)
     struct player player = { .name = "c", .journal = &journal };
     tr_sender child, root;
     struct tr_child row = {
-        .name = "c", .type = &player_type, .state = &player, .ret_sender = &child };
+        .name = "c", .type = &player_type, .state = &player, .ret_sender = &child
+    };
     struct tr_supervisor table = { .name = "root", .children = &row, .child_count = 1 };
     struct scene scene;
 
@@ -614,7 +623,8 @@ TEST(link, a_supervised_actor_comes_back_from_a_linked_failure)
     struct player player = { .name = "c", .journal = &journal };
     tr_sender child, root;
     struct tr_child row = {
-        .name = "c", .type = &player_type, .state = &player, .ret_sender = &child };
+        .name = "c", .type = &player_type, .state = &player, .ret_sender = &child
+    };
     struct tr_supervisor table = { .name = "root", .children = &row, .child_count = 1 };
     struct scene scene;
 
@@ -631,7 +641,9 @@ TEST(link, a_supervised_actor_comes_back_from_a_linked_failure)
     scene_finish(&scene);
 }
 
-/* ---- on threads --------------------------------------------------------------------------------------------------------- */
+/* ---- on threads
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 enum { WATCHERS = 8, TARGETS = 64, ROUNDS = 20 };
 
@@ -722,8 +734,8 @@ TEST_LONG(link, pairs_that_fail_while_they_are_linked_both_end, 60)
         tr_system_create(&(struct tr_system_options){ .workers = 2, .quiet = true }, &system), 0);
     for (int i = 0; i < PAIRS; i++)
         for (int k = 0; k < 2; k++)
-            pairs[i][k] = cast(system,
-                (struct player){ .name = "p", .journal = &journal, .quiet = true }, NULL);
+            pairs[i][k] = cast(
+                system, (struct player){ .name = "p", .journal = &journal, .quiet = true }, NULL);
     for (int i = 0; i < PAIRS; i++) {
         /* Both link the other, so even a link that came too late for one is there for the other. */
         journal_clear(&journal);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Wrong use gives a documented error or a named assert, never anything else. */
-#include "stage.h"
-
 #include <semaphore.h>
 #include <signal.h>
 #include <sys/epoll.h>
+
+#include "stage.h"
 
 static struct tr_system *driven(void)
 {
@@ -34,14 +34,15 @@ static void in_handler(player_fn act, void *data)
     struct tr_system *system = driven();
     tr_sender sender = cast(system, quiet_player(data), NULL);
 
-    CHECK_EQ_INT(tr_tell(sender, &(struct order){ .act = act, .pointer = data }, sizeof(struct order)),
-        0);
+    CHECK_EQ_INT(
+        tr_tell(sender, &(struct order){ .act = act, .pointer = data }, sizeof(struct order)), 0);
     settle(system);
     tr_sender_drop(&sender);
     system_finish(&system);
 }
 
-/* ---- named asserts: senders and slots --------------------------------------------------------------------------- */
+/* ---- named asserts: senders and slots
+ * --------------------------------------------------------------------------- */
 
 TEST_ABORTS(wrong_use, dropping_a_sender_twice, "a sender is dropped once")
 {
@@ -85,7 +86,8 @@ TEST_ABORTS(wrong_use, taking_a_sender_of_a_box_whose_last_one_was_dropped,
     tr_box_sender(box, "test");
 }
 
-/* ---- named asserts: calls that block, in a handler ------------------------------------------------------------------ */
+/* ---- named asserts: calls that block, in a handler
+ * ------------------------------------------------------------------ */
 
 static enum tr_next act_tell_wait(struct player *self, struct tr_context *ctx, struct order *order)
 {
@@ -100,7 +102,8 @@ TEST_ABORTS(wrong_use, tell_wait_in_a_handler, "tr_tell_wait is for threads that
     in_handler(act_tell_wait, NULL);
 }
 
-static enum tr_next act_future_wait(struct player *self, struct tr_context *ctx, struct order *order)
+static enum tr_next act_future_wait(
+    struct player *self, struct tr_context *ctx, struct order *order)
 {
     struct tr_system *other = driven();
     tr_sender sender = cast(other, quiet_player(NULL), NULL);
@@ -136,7 +139,8 @@ TEST_ABORTS(wrong_use, ask_wait_in_a_handler, "tr_future_wait is for threads tha
     in_handler(act_ask_wait, NULL);
 }
 
-static enum tr_next act_wait_closed(struct player *self, struct tr_context *ctx, struct order *order)
+static enum tr_next act_wait_closed(
+    struct player *self, struct tr_context *ctx, struct order *order)
 {
     struct tr_system *other = driven();
     tr_sender sender = cast(other, quiet_player(NULL), NULL);
@@ -190,7 +194,8 @@ TEST_ABORTS(wrong_use, show_in_a_handler, "tr_inspect_show is for threads that a
     in_handler(act_show, NULL);
 }
 
-/* ---- named asserts: systems, boxes and registries ------------------------------------------------------------------------ */
+/* ---- named asserts: systems, boxes and registries
+ * ------------------------------------------------------------------------ */
 
 static enum tr_next act_destroy(struct player *self, struct tr_context *ctx, struct order *order)
 {
@@ -293,7 +298,8 @@ static void gate_start(struct gate *gate)
     gate->system = driven();
     sender = cast(gate->system, quiet_player(NULL), NULL);
     CHECK_EQ_INT(
-        tr_tell(sender, &(struct order){ .act = act_gate, .pointer = gate }, sizeof(struct order)), 0);
+        tr_tell(sender, &(struct order){ .act = act_gate, .pointer = gate }, sizeof(struct order)),
+        0);
     CHECK_EQ_INT(pthread_create(&thread, NULL, drive_main, gate), 0);
     sem_wait(&gate->entered); /* the other thread is in the handler */
 }
@@ -333,7 +339,8 @@ TEST_ABORTS(wrong_use, running_an_actor_without_its_state, "an actor runs on its
     tr_run(box, NULL);
 }
 
-static enum tr_next act_box_destroy(struct player *self, struct tr_context *ctx, struct order *order)
+static enum tr_next act_box_destroy(
+    struct player *self, struct tr_context *ctx, struct order *order)
 {
     struct tr_box *box;
 
@@ -427,7 +434,8 @@ TEST_ABORTS(
     tr_reader_destroy(&reader);
 }
 
-/* ---- named asserts: what only a message can be ------------------------------------------------------------------------------ */
+/* ---- named asserts: what only a message can be
+ * ------------------------------------------------------------------------------ */
 
 static int start_stashing(struct player *self, struct tr_context *ctx)
 {
@@ -487,7 +495,8 @@ TEST_ABORTS(wrong_use, a_gather_of_none, "a gather is of 1 to 64 asks")
     tr_gather_init(&gather, 0, 0, false);
 }
 
-/* ---- named asserts: what would make a simulation impossible to replay ----------------------------------------------------- */
+/* ---- named asserts: what would make a simulation impossible to replay
+ * ----------------------------------------------------- */
 
 static void in_simulation(player_fn act)
 {
@@ -512,7 +521,8 @@ TEST_ABORTS(wrong_use, a_descriptor_in_a_simulation,
     in_simulation(act_watch_fd);
 }
 
-static enum tr_next act_watch_signal(struct player *self, struct tr_context *ctx, struct order *order)
+static enum tr_next act_watch_signal(
+    struct player *self, struct tr_context *ctx, struct order *order)
 {
     (void)self;
     (void)order;
@@ -540,7 +550,9 @@ TEST_ABORTS(wrong_use, stepping_a_simulation_from_inside_itself,
     in_simulation(act_step_sim);
 }
 
-/* ---- documented errors -------------------------------------------------------------------------------------------------------- */
+/* ---- documented errors
+ * --------------------------------------------------------------------------------------------------------
+ */
 
 TEST(wrong_use, sending_to_nobody_or_to_one_that_ended_is_closed)
 {
@@ -558,8 +570,8 @@ TEST(wrong_use, sending_to_nobody_or_to_one_that_ended_is_closed)
         CHECK_EQ_INT(tr_tell(to, &order, sizeof order), TR_ECLOSED);
         CHECK_EQ_INT(tr_try_tell(to, &order, sizeof order), TR_ECLOSED);
         CHECK_EQ_INT(tr_tell_with(to, &order, sizeof order, NULL), TR_ECLOSED);
-        CHECK_EQ_INT(tr_tell_with(to, &order, sizeof order,
-                         &(struct tr_send_options){ .lane = TR_CONTROL }),
+        CHECK_EQ_INT(
+            tr_tell_with(to, &order, sizeof order, &(struct tr_send_options){ .lane = TR_CONTROL }),
             TR_ECLOSED);
         CHECK_EQ_INT(tr_tell_wait(to, &order, sizeof order, 0), TR_ECLOSED);
         CHECK_EQ_INT(tr_ask_future(to, &order, sizeof order, 0, &future), TR_ECLOSED);
@@ -603,7 +615,8 @@ TEST(wrong_use, a_message_of_the_wrong_size_is_invalid)
     system_finish(&system);
 }
 
-static enum tr_next act_reply_wrongly(struct player *self, struct tr_context *ctx, struct order *order)
+static enum tr_next act_reply_wrongly(
+    struct player *self, struct tr_context *ctx, struct order *order)
 {
     static char large[TR_VALUE_SIZE_MAX + 1];
     tr_reply_handle none = { 0 }, taken;
@@ -627,7 +640,8 @@ static enum tr_next act_reply_wrongly(struct player *self, struct tr_context *ct
     return TR_GO;
 }
 
-static enum tr_next act_reply_to_a_tell(struct player *self, struct tr_context *ctx, struct order *order)
+static enum tr_next act_reply_to_a_tell(
+    struct player *self, struct tr_context *ctx, struct order *order)
 {
     (void)self;
     (void)order;
@@ -692,7 +706,8 @@ TEST(wrong_use, a_system_of_too_many_workers_or_impossible_signals_is_invalid)
     static const int wrong[] = { 4711, 0 };
     struct tr_system *system = NULL;
 
-    CHECK_EQ_INT(tr_system_create(&(struct tr_system_options){ .workers = 257 }, &system), TR_EINVAL);
+    CHECK_EQ_INT(
+        tr_system_create(&(struct tr_system_options){ .workers = 257 }, &system), TR_EINVAL);
     CHECK_EQ_INT(
         tr_system_create(&(struct tr_system_options){ .driven = true, .signals = wrong }, &system),
         TR_EINVAL);
@@ -732,7 +747,8 @@ TEST(wrong_use, the_same_slot_cancelled_twice_does_nothing)
     system_finish(&system);
 }
 
-static enum tr_next act_zero_period(struct player *self, struct tr_context *ctx, struct order *order)
+static enum tr_next act_zero_period(
+    struct player *self, struct tr_context *ctx, struct order *order)
 {
     (void)self;
     (void)order;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* extra.c: what the peers' table does not show: wake-up from idle, idle cost, timers, a slow sink, fairness. */
+/* extra.c: what the peers' table does not show: wake-up from idle, idle cost, timers, a slow sink,
+ * fairness. */
 #include "extra.h"
 
 #include <stdio.h>
@@ -67,7 +68,7 @@ static double cpu_ms(void)
 
     getrusage(RUSAGE_SELF, &usage);
     return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1e3 +
-        (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e3;
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e3;
 }
 
 static enum tr_next echo_handle(void *state, struct tr_context *ctx, void *message)
@@ -78,7 +79,8 @@ static enum tr_next echo_handle(void *state, struct tr_context *ctx, void *messa
 }
 
 static const struct tr_type echo_type = {
-    .name = "echo", .message_size = sizeof(struct number), .handle = echo_handle };
+    .name = "echo", .message_size = sizeof(struct number), .handle = echo_handle
+};
 
 static tr_sender spawn(struct tr_system *system, const struct tr_type *type, const void *state)
 {
@@ -88,7 +90,8 @@ static tr_sender spawn(struct tr_system *system, const struct tr_type *type, con
     return sender;
 }
 
-/* ---- wake: a thread asks an actor whose workers have all gone to sleep ------------------------------------- */
+/* ---- wake: a thread asks an actor whose workers have all gone to sleep
+ * ------------------------------------- */
 
 static void wake(struct tr_system *system)
 {
@@ -107,7 +110,8 @@ static void wake(struct tr_system *system)
     percentiles("wake", ns, WAKES);
 }
 
-/* ---- idlecpu: a hundred thousand parked actors and one timer a second ---------------------------------------- */
+/* ---- idlecpu: a hundred thousand parked actors and one timer a second
+ * ---------------------------------------- */
 
 static int ticker_start(void *state, struct tr_context *ctx)
 {
@@ -143,7 +147,8 @@ static void idlecpu(struct tr_system *system)
     printf("idlecpu-ms-per-s %.3f\n", (cpu_ms() - before) / (double)seconds);
 }
 
-/* ---- timers: a million set, a million stopped, by one actor ----------------------------------------------------- */
+/* ---- timers: a million set, a million stopped, by one actor
+ * ----------------------------------------------------- */
 
 struct timers {
     uint64_t *ids;
@@ -184,7 +189,8 @@ static void timers(struct tr_system *system)
     check(tr_ask_wait(sender, &m, sizeof m, NULL, 0, 0) == 0, "ask");
 }
 
-/* ---- slowsink: many producers, one sink that computes a microsecond a message ------------------------------------ */
+/* ---- slowsink: many producers, one sink that computes a microsecond a message
+ * ------------------------------------ */
 
 struct producer {
     tr_sender to;
@@ -254,7 +260,8 @@ static void slowsink(struct tr_system *system)
         (double)(now() - t) / ((double)SINK_PRODUCERS * SINK_EACH), peak_kb() - before);
 }
 
-/* ---- fairness: one actor floods itself, another is asked ------------------------------------------------------------- */
+/* ---- fairness: one actor floods itself, another is asked
+ * ------------------------------------------------------------- */
 
 static enum tr_next flooder_handle(void *state, struct tr_context *ctx, void *message)
 {
@@ -265,7 +272,8 @@ static enum tr_next flooder_handle(void *state, struct tr_context *ctx, void *me
 }
 
 static const struct tr_type flooder_type = {
-    .name = "flooder", .message_size = sizeof(struct number), .handle = flooder_handle };
+    .name = "flooder", .message_size = sizeof(struct number), .handle = flooder_handle
+};
 
 static void fairness(struct tr_system *system)
 {

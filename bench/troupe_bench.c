@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* troupe-bench WORKLOAD: the workloads of bench/peers on libtroupe, with the same sizes and checks, printed as
- * `name value` lines. WORKERS (default 2) sets the worker threads. Boxes are bounded, at their default capacity.
- * Exit status 2: not offered. bench/peers/README.md says what each does; bench/README.md the ones only here. */
+/* troupe-bench WORKLOAD: the workloads of bench/peers on libtroupe, with the same sizes and checks,
+ * printed as `name value` lines. WORKERS (default 2) sets the worker threads. Boxes are bounded, at
+ * their default capacity. Exit status 2: not offered. bench/peers/README.md says what each does;
+ * bench/README.md the ones only here. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,7 +88,8 @@ static uint32_t draw(uint32_t *seed)
     return (*seed = *seed * 69069u + 1u) >> 8;
 }
 
-/* ---- one small message for all, one actor that waits for the end ------------------------------------------- */
+/* ---- one small message for all, one actor that waits for the end
+ * ------------------------------------------- */
 
 struct value {
     uint64_t value;
@@ -156,7 +158,9 @@ static tr_sender spawn(const struct tr_type *type, const void *state)
     return sender;
 }
 
-/* ---- pingpong ------------------------------------------------------------------------------------------------- */
+/* ---- pingpong
+ * -------------------------------------------------------------------------------------------------
+ */
 
 struct player {
     const tr_sender *peer;
@@ -216,7 +220,8 @@ static void pingpong(const char *name, uint32_t pairs, uint64_t trips)
     report(name, (double)(now() - t), 2.0 * pairs * (double)trips);
 }
 
-/* ---- counting, fanin: one loop in one handler, until the box is full ---------------------------------------- */
+/* ---- counting, fanin: one loop in one handler, until the box is full
+ * ---------------------------------------- */
 
 struct producer {
     tr_sender to;
@@ -260,7 +265,9 @@ static void flood(const char *name, uint32_t producers, uint64_t each)
     report(name, (double)(now() - t), (double)producers * (double)each);
 }
 
-/* ---- ring ---------------------------------------------------------------------------------------------------------- */
+/* ---- ring
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 static tr_sender ring_[RING];
 
@@ -298,7 +305,9 @@ static void ring(const char *name, uint32_t tokens, uint64_t hops)
     report(name, (double)(now() - t), (double)tokens * (double)hops);
 }
 
-/* ---- big ------------------------------------------------------------------------------------------------------------ */
+/* ---- big
+ * ------------------------------------------------------------------------------------------------------------
+ */
 
 static tr_sender bigs[BIG];
 
@@ -360,7 +369,9 @@ static void big(const char *name, uint64_t pings)
     report(name, (double)(now() - t), 2.0 * BIG * (double)pings);
 }
 
-/* ---- spawn, churn, idle ------------------------------------------------------------------------------------------------ */
+/* ---- spawn, churn, idle
+ * ------------------------------------------------------------------------------------------------
+ */
 
 static enum tr_next child_handle(void *state, struct tr_context *ctx, void *message)
 {
@@ -449,8 +460,8 @@ static enum tr_next idler_handle(void *state, struct tr_context *ctx, void *mess
         uint64_t sum = 0;
         struct value m = { 1, 0 };
 
-        check(tr_spawn(tr_system_of(ctx), &child_type, &sum, NULL, &idles[self->made]) == 0,
-            "spawn");
+        check(
+            tr_spawn(tr_system_of(ctx), &child_type, &sum, NULL, &idles[self->made]) == 0, "spawn");
         check(tr_ask(ctx, idles[self->made++], &m, sizeof m, NULL) == 0, "ask");
     }
     return TR_GO;
@@ -491,7 +502,9 @@ static void idle(const char *name)
     report(name, rss() - before, IDLE);
 }
 
-/* ---- ask ------------------------------------------------------------------------------------------------------------------ */
+/* ---- ask
+ * ------------------------------------------------------------------------------------------------------------------
+ */
 
 static uint32_t latencies[ASKS];
 
@@ -566,15 +579,18 @@ static void ask_external(const char *name)
     report_latency(name, latencies, ASKS_EXTERNAL);
 }
 
-/* ---- which ------------------------------------------------------------------------------------------------------------------ */
+/* ---- which
+ * ------------------------------------------------------------------------------------------------------------------
+ */
 
 int main(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "";
     const char *workers = getenv("WORKERS");
-    struct tr_system_options options = { .workers =
-                                             (uint32_t)(workers != NULL ? strtol(workers, NULL, 10) : 2),
-        .no_sample = getenv("NO_SAMPLE") != NULL };
+    struct tr_system_options options = {
+        .workers = (uint32_t)(workers != NULL ? strtol(workers, NULL, 10) : 2),
+        .no_sample = getenv("NO_SAMPLE") != NULL
+    };
     const char *plain = name;
 
     check(tr_system_create(&options, &system_) == 0, "system");
@@ -613,9 +629,9 @@ int main(int argc, char **argv)
 
         tr_system_stats(system_, &s);
         fprintf(stderr, "turns %llu steals %llu wakes %llu parks %llu overshoots %llu cells %llu\n",
-            (unsigned long long)s.turns, (unsigned long long)s.steals,
-            (unsigned long long)s.wakes, (unsigned long long)s.parks,
-            (unsigned long long)s.overshoots, (unsigned long long)s.cells);
+            (unsigned long long)s.turns, (unsigned long long)s.steals, (unsigned long long)s.wakes,
+            (unsigned long long)s.parks, (unsigned long long)s.overshoots,
+            (unsigned long long)s.cells);
     }
     exit(0); /* a million idle actors need not be taken down one by one */
 }

@@ -21,23 +21,24 @@ enum tr_next { TR_GO, TR_STOP, TR_FAIL };
 
 /* Why an actor ended; also the status of death notices. */
 enum tr_why {
-    TR_WHY_DONE = 0,    /* all senders gone and the box empty: natural */
-    TR_WHY_STOPPED,     /* a handler returned TR_STOP, or it was told to stop */
-    TR_WHY_FAILED,      /* a handler returned TR_FAIL */
-    TR_WHY_START,       /* start failed */
-    TR_WHY_BUDGET,      /* over a budget it declared */
-    TR_WHY_KILLED,      /* killed: tr_kill, a simulated fault or a grace that ran out */
-    TR_WHY_PASSIVATED,  /* idle, by its registry */
-    TR_WHY_LINKED,      /* an actor it was linked to failed */
+    TR_WHY_DONE = 0,   /* all senders gone and the box empty: natural */
+    TR_WHY_STOPPED,    /* a handler returned TR_STOP, or it was told to stop */
+    TR_WHY_FAILED,     /* a handler returned TR_FAIL */
+    TR_WHY_START,      /* start failed */
+    TR_WHY_BUDGET,     /* over a budget it declared */
+    TR_WHY_KILLED,     /* killed: tr_kill, a simulated fault or a grace that ran out */
+    TR_WHY_PASSIVATED, /* idle, by its registry */
+    TR_WHY_LINKED,     /* an actor it was linked to failed */
 };
 TR_API const char *tr_why_text(enum tr_why why);
 
 /* What kind of actor. One const table per type; every function but handle may be NULL. */
 struct tr_type {
-    const char *name;       /* in logs, metrics, reports */
-    uint32_t message_size;  /* sizeof the message; up to 40 bytes ride inline */
-    uint32_t state_size;    /* sizeof the actor's struct */
-    uint32_t turn_ns_max;   /* budget of one handler call that it admits to; 0 is none. Over it is a crash */
+    const char *name;      /* in logs, metrics, reports */
+    uint32_t message_size; /* sizeof the message; up to 40 bytes ride inline */
+    uint32_t state_size;   /* sizeof the actor's struct */
+    uint32_t turn_ns_max;  /* budget of one handler call that it admits to; 0 is none. Over it is a
+                              crash */
 
     /* Before the first message and after each restart. May ask and hold. Negative: start failed. */
     int (*start)(void *self, struct tr_context *ctx);
@@ -45,8 +46,8 @@ struct tr_type {
     enum tr_next (*handle)(void *self, struct tr_context *ctx, void *message);
     /* Answers, timers, descriptors, signals, finished work, death notices: see event.h. */
     enum tr_next (*event)(void *self, struct tr_context *ctx, const struct tr_event *event);
-    /* Asked to end. May still tell, ask and hold; the actor ends when no answer is outstanding or its
-     * grace has passed. Called once per life. */
+    /* Asked to end. May still tell, ask and hold; the actor ends when no answer is outstanding or
+     * its grace has passed. Called once per life. */
     void (*stop)(void *self, struct tr_context *ctx, enum tr_why why);
     /* The last call: release what the struct owns. Not called when the state is handed back. */
     void (*finish)(void *self);
@@ -63,8 +64,8 @@ struct tr_type {
 
 /* What a full box does. */
 enum tr_full {
-    TR_FULL_WAIT,        /* accept up to a hard limit and park the sending actor after its handler */
-    TR_FULL_FAIL,        /* TR_EFULL at once */
+    TR_FULL_WAIT, /* accept up to a hard limit and park the sending actor after its handler */
+    TR_FULL_FAIL, /* TR_EFULL at once */
     TR_FULL_DROP_NEWEST, /* the new message becomes a dead letter; an ask is answered TR_EFULL */
     TR_FULL_DROP_OLDEST, /* the oldest becomes a dead letter; its ask is answered TR_EFULL */
 };
@@ -81,7 +82,7 @@ struct tr_spawn_options {
     const char *name;  /* copied; default is the type's name and a number */
     const char *owner; /* who holds the first sender; default "spawn" */
     struct tr_box_options box;
-    uint64_t grace_ns;       /* for stop; 0 is 5 s */
+    uint64_t grace_ns;         /* for stop; 0 is 5 s */
     struct tr_done **ret_done; /* where the state is handed back; NULL: finish() instead */
 };
 
@@ -90,28 +91,30 @@ struct tr_spawn_options {
 TR_API int tr_spawn(struct tr_system *system, const struct tr_type *type, const void *state,
     const struct tr_spawn_options *options, tr_sender *ret_sender);
 
-/* Wait on a thread that is not a worker (or drive a system without workers) until the actor has ended,
- * and take its state back. `state` may be NULL: then finish() is called. TR_ETIMEOUT leaves *done valid;
- * timeout 0 waits forever. Otherwise frees and nulls *done. */
-TR_API int tr_done_wait(struct tr_done **done, void *state, enum tr_why *ret_why, uint64_t timeout_ns);
+/* Wait on a thread that is not a worker (or drive a system without workers) until the actor has
+ * ended, and take its state back. `state` may be NULL: then finish() is called. TR_ETIMEOUT leaves
+ * *done valid; timeout 0 waits forever. Otherwise frees and nulls *done. */
+TR_API int tr_done_wait(
+    struct tr_done **done, void *state, enum tr_why *ret_why, uint64_t timeout_ns);
 /* Not interested any more: finish() is called when the actor ends. */
 TR_API void tr_done_drop(struct tr_done **done);
 
-/* ---- on this thread, without workers: the loop is a function -------------------------------------- */
+/* ---- on this thread, without workers: the loop is a function
+ * -------------------------------------- */
 
-/* A box without a runner. With system NULL it has a small system of its own that nobody else drives.
- * The caller owns it until tr_box_destroy or tr_box_spawn. */
+/* A box without a runner. With system NULL it has a small system of its own that nobody else
+ * drives. The caller owns it until tr_box_destroy or tr_box_spawn. */
 TR_API int tr_box_create(struct tr_system *system, const struct tr_type *type,
     const struct tr_box_options *options, struct tr_box **ret_box);
 /* A sender of it. */
 TR_API tr_sender tr_box_sender(struct tr_box *box, const char *owner);
-/* Messages still queued become dead letters, their asks are answered TR_ECLOSED. Asserts that nobody
- * is running it. Nulls *box. */
+/* Messages still queued become dead letters, their asks are answered TR_ECLOSED. Asserts that
+ * nobody is running it. Nulls *box. */
 TR_API void tr_box_destroy(struct tr_box **box);
 
-/* Run the actor whose data is *state on this thread until all senders are gone and the box is empty.
- * Returns 0 then (also after TR_STOP), TR_ECRASHED after TR_FAIL. The state stays the caller's: inspect
- * it, make a new box and run it again. */
+/* Run the actor whose data is *state on this thread until all senders are gone and the box is
+ * empty. Returns 0 then (also after TR_STOP), TR_ECRASHED after TR_FAIL. The state stays the
+ * caller's: inspect it, make a new box and run it again. */
 TR_API int tr_run(struct tr_box *box, void *state);
 /* Handle at most `messages_max` messages now, without waiting. Returns how many were handled, or
  * TR_ECLOSED when the actor has ended, TR_ECRASHED when it failed. */
@@ -120,17 +123,19 @@ TR_API int tr_step(struct tr_box *box, void *state, uint32_t messages_max);
 TR_API int tr_box_spawn(
     struct tr_box **box, const void *state, const struct tr_spawn_options *options);
 
-/* ---- inside a handler --------------------------------------------------------------------------- */
+/* ---- inside a handler ---------------------------------------------------------------------------
+ */
 
 TR_API struct tr_system *tr_system_of(const struct tr_context *ctx);
-TR_API uint64_t tr_now_ns(const struct tr_context *ctx);   /* monotonic; virtual in a simulation */
-TR_API uint64_t tr_random(struct tr_context *ctx);         /* seeded in a simulation */
-TR_API tr_weak tr_self(const struct tr_context *ctx);      /* weak: an actor never keeps itself alive */
+TR_API uint64_t tr_now_ns(const struct tr_context *ctx); /* monotonic; virtual in a simulation */
+TR_API uint64_t tr_random(struct tr_context *ctx);       /* seeded in a simulation */
+TR_API tr_weak tr_self(const struct tr_context *ctx); /* weak: an actor never keeps itself alive */
 TR_API int tr_self_tell(struct tr_context *ctx, const void *message, size_t size);
 TR_API const char *tr_self_name(const struct tr_context *ctx);
 TR_API uint64_t tr_self_id(const struct tr_context *ctx);
 TR_API uint32_t tr_self_restarts(const struct tr_context *ctx);
-/* When the message being handled expires (absolute), 0 if never. Nested messages never expire later. */
+/* When the message being handled expires (absolute), 0 if never. Nested messages never expire
+ * later. */
 TR_API uint64_t tr_deadline_ns(const struct tr_context *ctx);
 /* Checkpoint of long work: has the asker gone, cancelled, or the deadline passed? */
 TR_API bool tr_is_cancelled(struct tr_context *ctx);
@@ -139,20 +144,22 @@ TR_API bool tr_is_cancelled(struct tr_context *ctx);
  * Stashed messages still count against the capacity and survive a restart. */
 TR_API int tr_stash(struct tr_context *ctx);
 TR_API void tr_unstash(struct tr_context *ctx);
-/* Handle this same message once more, after the actor was parked or its turn has ended: how a producer
- * that met TR_EFULL carries on where it stopped. */
+/* Handle this same message once more, after the actor was parked or its turn has ended: how a
+ * producer that met TR_EFULL carries on where it stopped. */
 TR_API void tr_again(struct tr_context *ctx);
 
-/* Ask an actor to end: as if it returned TR_STOP after the messages already queued in its control lane.
- * tr_kill skips its stop hook. Both work through weak senders and from any thread. A permanent child of a supervisor
- * comes back from both; a supervisor that is killed stops its children. */
+/* Ask an actor to end: as if it returned TR_STOP after the messages already queued in its control
+ * lane. tr_kill skips its stop hook. Both work through weak senders and from any thread. A
+ * permanent child of a supervisor comes back from both; a supervisor that is killed stops its
+ * children. */
 TR_API int tr_stop(tr_weak weak);
 TR_API int tr_kill(tr_weak weak);
 
-/* ---- typed faces ---------------------------------------------------------------------------------
+/* ---- typed faces
+ * ---------------------------------------------------------------------------------
  * TR_ACTOR(counter, struct counter, struct counter_message) gives counter_sender and counter_spawn,
- * counter_tell, counter_try_tell, counter_ask, …: a wrong message type is a compile error. It expects
- * `static const struct tr_type counter_type` (or a declaration of it) in scope. */
+ * counter_tell, counter_try_tell, counter_ask, …: a wrong message type is a compile error. It
+ * expects `static const struct tr_type counter_type` (or a declaration of it) in scope. */
 #define TR_ACTOR(noun, State, Message)                                                             \
     typedef struct {                                                                               \
         tr_sender raw;                                                                             \
@@ -171,8 +178,8 @@ TR_API int tr_kill(tr_weak weak);
     {                                                                                              \
         return (noun##_sender){ raw };                                                             \
     }                                                                                              \
-    static inline __attribute__((unused)) noun##_sender noun##_clone(                              \
-        noun##_sender sender, const char *owner)                                                   \
+    static inline __attribute__((unused))                                                          \
+    noun##_sender noun##_clone(noun##_sender sender, const char *owner)                            \
     {                                                                                              \
         return (noun##_sender){ tr_sender_clone(sender.raw, owner) };                              \
     }                                                                                              \
@@ -207,8 +214,8 @@ TR_API int tr_kill(tr_weak weak);
     {                                                                                              \
         return tr_ask_future(to.raw, &message, sizeof message, timeout_ns, ret_future);            \
     }                                                                                              \
-    static inline __attribute__((unused)) int noun##_ask_wait(noun##_sender to, Message message,   \
-        void *value, size_t value_size, uint64_t timeout_ns)                                       \
+    static inline __attribute__((unused)) int noun##_ask_wait(                                     \
+        noun##_sender to, Message message, void *value, size_t value_size, uint64_t timeout_ns)    \
     {                                                                                              \
         return tr_ask_wait(to.raw, &message, sizeof message, value, value_size, timeout_ns);       \
     }

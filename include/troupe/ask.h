@@ -20,7 +20,8 @@ enum { TR_VALUE_SIZE_MAX = 65536 };
 /* Status of the first stage of a two-stage answer (tr_reply_accept): not the end yet. */
 enum { TR_ACCEPTED = 1 };
 
-/* ---- asking from an actor ------------------------------------------------------------------------ */
+/* ---- asking from an actor
+ * ------------------------------------------------------------------------ */
 
 struct tr_ask_options {
     uint32_t tag;        /* comes back in the event */
@@ -30,30 +31,32 @@ struct tr_ask_options {
     struct tr_cancel *cancel; /* borrowed; firing it ends the ask with TR_ECANCELLED */
 };
 
-/* Send a message that wants an answer. If this returns 0 the answer comes, once, as TR_EVENT_REPLY with
- * the tag. If it fails the message is still the caller's and no event comes: TR_ECLOSED, TR_EFULL,
- * TR_EDEADLOCK (with hold: waiting would close a circle, the report names it), TR_ETIMEOUT (the handled
- * message's deadline has passed), TR_EBUSY (holding already). */
+/* Send a message that wants an answer. If this returns 0 the answer comes, once, as TR_EVENT_REPLY
+ * with the tag. If it fails the message is still the caller's and no event comes: TR_ECLOSED,
+ * TR_EFULL, TR_EDEADLOCK (with hold: waiting would close a circle, the report names it),
+ * TR_ETIMEOUT (the handled message's deadline has passed), TR_EBUSY (holding already). */
 TR_API int tr_ask(struct tr_context *ctx, tr_sender to, const void *message, size_t size,
     const struct tr_ask_options *options);
 
-/* ---- answering ------------------------------------------------------------------------------------ */
+/* ---- answering
+ * ------------------------------------------------------------------------------------ */
 
 /* Is the message being handled an ask that is not answered yet? */
 TR_API bool tr_is_asked(const struct tr_context *ctx);
 
-/* Answer the message being handled. `status` is 0 or a negative code of the actor's own; the value is
- * copied. TR_EREPLIED if it was answered, taken, or is no ask. An ask that is neither answered nor taken
- * when its handler returns is answered TR_EDROPPED (TR_ECRASHED if the handler failed). */
+/* Answer the message being handled. `status` is 0 or a negative code of the actor's own; the value
+ * is copied. TR_EREPLIED if it was answered, taken, or is no ask. An ask that is neither answered
+ * nor taken when its handler returns is answered TR_EDROPPED (TR_ECRASHED if the handler failed).
+ */
 TR_API int tr_reply(struct tr_context *ctx, int status, const void *value, size_t size);
 
 /* First stage of two: tell the asker that its request was taken on. The ask stays open. */
 TR_API int tr_reply_accept(struct tr_context *ctx);
 
-/* Take the duty to answer out of the message, to answer later. One-shot; whoever holds it may pass it on
- * in a message. If the actor that took it ends first, the asker gets TR_EDROPPED or TR_ECRASHED, and the
- * handle is stale: using it gives TR_EREPLIED. {0} if the message is no open ask or memory is out (then the
- * ask is still open here). */
+/* Take the duty to answer out of the message, to answer later. One-shot; whoever holds it may pass
+ * it on in a message. If the actor that took it ends first, the asker gets TR_EDROPPED or
+ * TR_ECRASHED, and the handle is stale: using it gives TR_EREPLIED. {0} if the message is no open
+ * ask or memory is out (then the ask is still open here). */
 typedef struct tr_reply_handle {
     struct tr__reply *reply;
     uint64_t serial;
@@ -70,19 +73,21 @@ TR_API bool tr_reply_is_cancelled(tr_reply_handle handle);
 /* Hand it to another actor: from now on it is answered for when `to` ends. */
 TR_API void tr_reply_give(tr_reply_handle handle, tr_sender to);
 
-/* Pass the message being handled on to another actor, with the duty to answer it. On failure it is still
- * being handled here. The types must have the same message size. TR_EDEADLOCK: the asker holds, and would wait in a
- * circle; it has been answered so. */
+/* Pass the message being handled on to another actor, with the duty to answer it. On failure it is
+ * still being handled here. The types must have the same message size. TR_EDEADLOCK: the asker
+ * holds, and would wait in a circle; it has been answered so. */
 TR_API int tr_forward(struct tr_context *ctx, tr_sender to);
 
-/* ---- asking from a thread ------------------------------------------------------------------------- */
+/* ---- asking from a thread
+ * ------------------------------------------------------------------------- */
 
 /* The answer to come. timeout 0 is none: the receiver's end still ends it. */
 TR_API int tr_ask_future(tr_sender to, const void *message, size_t size, uint64_t timeout_ns,
     struct tr_future **ret_future);
-/* Wait until it ended, on a thread that is not a worker (a system without workers is driven meanwhile).
- * Returns the status; copies at most `size` bytes of the value and sets *ret_size (may be NULL) to the
- * value's size. TR_EAGAIN if `timeout_ns` passed and it has not ended yet (0 waits forever). */
+/* Wait until it ended, on a thread that is not a worker (a system without workers is driven
+ * meanwhile). Returns the status; copies at most `size` bytes of the value and sets *ret_size (may
+ * be NULL) to the value's size. TR_EAGAIN if `timeout_ns` passed and it has not ended yet (0 waits
+ * forever). */
 TR_API int tr_future_wait(
     struct tr_future *future, void *value, size_t size, size_t *ret_size, uint64_t timeout_ns);
 TR_API bool tr_future_is_ended(const struct tr_future *future);
@@ -91,7 +96,8 @@ TR_API bool tr_future_is_accepted(const struct tr_future *future); /* first stag
 TR_API int tr_future_wait_all(struct tr_future *const *futures, size_t count, uint64_t timeout_ns);
 TR_API int tr_future_wait_any(
     struct tr_future *const *futures, size_t count, size_t *ret_index, uint64_t timeout_ns);
-/* Give up: the receiver sees it as cancelled. Ends the ask with TR_ECANCELLED if it had not ended. */
+/* Give up: the receiver sees it as cancelled. Ends the ask with TR_ECANCELLED if it had not ended.
+ */
 TR_API void tr_future_cancel(struct tr_future *future);
 /* Free. Nulls *future; an ask that has not ended is cancelled. */
 TR_API void tr_future_drop(struct tr_future **future);
@@ -100,9 +106,10 @@ TR_API void tr_future_drop(struct tr_future **future);
 TR_API int tr_ask_wait(tr_sender to, const void *message, size_t size, void *value,
     size_t value_size, uint64_t timeout_ns);
 
-/* ---- several answers at once, in an actor ---------------------------------------------------------
- * A gather is plain data in the actor's struct. Give each ask its own tag from tag_first on, up to 64;
- * feed reply events with those tags; it tells when all, or the first good one, are in. */
+/* ---- several answers at once, in an actor
+ * --------------------------------------------------------- A gather is plain data in the actor's
+ * struct. Give each ask its own tag from tag_first on, up to 64; feed reply events with those tags;
+ * it tells when all, or the first good one, are in. */
 struct tr_gather {
     uint32_t tag_first;
     uint32_t count;
@@ -116,9 +123,11 @@ TR_API void tr_gather_init(
 /* True exactly once: when this event completes the gather. */
 TR_API bool tr_gather_take(struct tr_gather *gather, const struct tr_event *event);
 
-/* ---- cancellation ---------------------------------------------------------------------------------- */
+/* ---- cancellation
+ * ---------------------------------------------------------------------------------- */
 
-/* A token; fires once, with all its children. Any thread. Counted: destroy drops the caller's hold. */
+/* A token; fires once, with all its children. Any thread. Counted: destroy drops the caller's hold.
+ */
 TR_API int tr_cancel_create(struct tr_cancel *parent, struct tr_cancel **ret_cancel);
 TR_API void tr_cancel_fire(struct tr_cancel *cancel);
 TR_API bool tr_cancel_is_fired(const struct tr_cancel *cancel);

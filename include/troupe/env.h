@@ -23,9 +23,9 @@ enum tr_open_flags {
 };
 
 /* Enough to carry a SQLite VFS. All functions return 0 or a negative TR_E*. Reads past the end are
- * short, not errors. A write is durable only after sync of the file; a new, renamed or deleted name is
- * durable only after sync_dir, which syncs the directory that `path` stands in: what is before its last
- * slash. close frees the file even if it returns an error. */
+ * short, not errors. A write is durable only after sync of the file; a new, renamed or deleted name
+ * is durable only after sync_dir, which syncs the directory that `path` stands in: what is before
+ * its last slash. close frees the file even if it returns an error. */
 struct tr_disk {
     int (*open)(void *disk, const char *path, unsigned flags, struct tr_file **ret_file);
     int (*close)(struct tr_file *file);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* error.h: the one error space of the library. Fallible functions return 0 or one of these, negative. */
+/* error.h: the one error space of the library. Fallible functions return 0 or one of these,
+ * negative. */
 #ifndef TROUPE_ERROR_H
 #define TROUPE_ERROR_H
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* event.h: everything that reaches an actor and is not one of its messages: answers, timers,
- * descriptors, signals, finished blocking work, death notices. One callback, one switch on the tag. */
+ * descriptors, signals, finished blocking work, death notices. One callback, one switch on the tag.
+ */
 #ifndef TROUPE_EVENT_H
 #define TROUPE_EVENT_H
 
@@ -31,37 +32,43 @@ struct tr_event {
     unsigned ready; /* EPOLLIN … */
 };
 
-/* ---- timers: one millisecond wheel, O(1) to set and to stop. Timers never keep an actor alive ------ */
+/* ---- timers: one millisecond wheel, O(1) to set and to stop. Timers never keep an actor alive
+ * ------ */
 
 TR_API int tr_after(struct tr_context *ctx, uint64_t delay_ns, uint32_t tag, uint64_t *ret_id);
 TR_API int tr_every(struct tr_context *ctx, uint64_t period_ns, uint32_t tag, uint64_t *ret_id);
 /* True if it was stopped before it fired; after that no event of it comes. */
 TR_API bool tr_timer_stop(struct tr_context *ctx, uint64_t id);
 
-/* ---- descriptors: readiness arrives as an event, once; watch again for the next (one-shot) --------- */
+/* ---- descriptors: readiness arrives as an event, once; watch again for the next (one-shot)
+ * --------- */
 
 TR_API int tr_fd_watch(struct tr_context *ctx, int fd, unsigned events, uint32_t tag);
 /* Stop; must be called before the descriptor is closed. */
 TR_API int tr_fd_forget(struct tr_context *ctx, int fd);
 
-/* ---- signals: only those in tr_system_options.signals ------------------------------------------------ */
+/* ---- signals: only those in tr_system_options.signals
+ * ------------------------------------------------ */
 
 TR_API int tr_signal_watch(struct tr_context *ctx, int signal_number, uint32_t tag);
 
-/* ---- blocking work on its own pool of threads. The argument comes back in the event ----------------- */
+/* ---- blocking work on its own pool of threads. The argument comes back in the event
+ * ----------------- */
 
 typedef int (*tr_work_fn)(void *argument);
-/* If the actor ends or is restarted first, `drop` (may be NULL) is called with the argument after the work ended. */
+/* If the actor ends or is restarted first, `drop` (may be NULL) is called with the argument after
+ * the work ended. */
 TR_API int tr_offload(struct tr_context *ctx, tr_work_fn work, void *argument,
     void (*drop)(void *argument), uint32_t tag);
 
-/* ---- death watch and links --------------------------------------------------------------------------- */
+/* ---- death watch and links
+ * --------------------------------------------------------------------------- */
 
 /* TR_EVENT_DOWN with the tag when it ends; at once if it has ended. */
 TR_API int tr_watch(struct tr_context *ctx, tr_weak target, uint32_t tag);
 TR_API void tr_unwatch(struct tr_context *ctx, tr_weak target);
-/* If one of the two fails, so does the other (TR_WHY_LINKED). TR_ECLOSED if it has ended. A link is of one life: of a
- * supervised actor it ends with a restart. */
+/* If one of the two fails, so does the other (TR_WHY_LINKED). TR_ECLOSED if it has ended. A link is
+ * of one life: of a supervised actor it ends with a restart. */
 TR_API int tr_link(struct tr_context *ctx, tr_weak target);
 /* Receive TR_EVENT_EXIT instead of failing with linked actors. */
 TR_API void tr_trap_exits(struct tr_context *ctx, bool trap);

@@ -1,29 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* inspect.h: what actors are doing. Per actor only counters; reading them never walks a queue and takes no lock that
- * an ordinary send or turn takes, so figures of a running system are each right but not of one instant. */
+/* inspect.h: what actors are doing. Per actor only counters; reading them never walks a queue and
+ * takes no lock that an ordinary send or turn takes, so figures of a running system are each right
+ * but not of one instant. */
 #ifndef TROUPE_INSPECT_H
 #define TROUPE_INSPECT_H
 
 #include <troupe/system.h>
 
-enum tr_doing { TR_DOING_IDLE, TR_DOING_QUEUED, TR_DOING_RUNNING, TR_DOING_HOLDING, TR_DOING_PARKED,
-    TR_DOING_STARTING, TR_DOING_STOPPING, TR_DOING_CRASHED };
+enum tr_doing {
+    TR_DOING_IDLE,
+    TR_DOING_QUEUED,
+    TR_DOING_RUNNING,
+    TR_DOING_HOLDING,
+    TR_DOING_PARKED,
+    TR_DOING_STARTING,
+    TR_DOING_STOPPING,
+    TR_DOING_CRASHED
+};
 TR_API const char *tr_doing_text(enum tr_doing doing);
 
 struct tr_actor_info {
     uint64_t id;
     char name[64];
     const char *type;
-    uint32_t restarts;    /* generation of its state */
-    uint32_t senders;     /* strong ones */
-    uint32_t depth;       /* queued messages that count */
+    uint32_t restarts; /* generation of its state */
+    uint32_t senders;  /* strong ones */
+    uint32_t depth;    /* queued messages that count */
     uint32_t capacity;
     uint64_t handled;
     uint64_t dropped;
-    uint32_t asks;        /* answers outstanding */
+    uint32_t asks; /* answers outstanding */
     enum tr_doing doing;
-    uint64_t waiting_on;  /* id of the actor it waits for; 0 is none */
-    uint64_t supervisor;  /* id; 0 is none */
+    uint64_t waiting_on; /* id of the actor it waits for; 0 is none */
+    uint64_t supervisor; /* id; 0 is none */
 };
 
 /* Calls visit for every live actor until it returns false. */
@@ -36,8 +45,8 @@ TR_API int tr_inspect_show(
 /* The supervision tree, with doing and restarts, as indented text. */
 TR_API void tr_inspect_tree(struct tr_system *system, FILE *out);
 
-/* sent = handled + dead + queued, always: every accepted message has exactly one fate. Exact when no worker
- * is in a turn. */
+/* sent = handled + dead + queued, always: every accepted message has exactly one fate. Exact when
+ * no worker is in a turn. */
 struct tr_system_stats {
     uint64_t sent;
     uint64_t handled;
@@ -49,12 +58,13 @@ struct tr_system_stats {
     uint64_t crashes;
     uint64_t restarts;
     uint64_t parks;
-    uint64_t overshoots; /* circles of full boxes that went past their capacity instead of deadlocking */
-    uint64_t deadlocks;  /* holds refused */
+    uint64_t
+        overshoots; /* circles of full boxes that went past their capacity instead of deadlocking */
+    uint64_t deadlocks; /* holds refused */
     uint64_t steals;
     uint64_t wakes;
-    uint64_t timers;     /* set now */
-    uint64_t cells;      /* message cells made so far */
+    uint64_t timers;       /* set now */
+    uint64_t cells;        /* message cells made so far */
     uint64_t replies_late; /* answers that came after their ask had ended */
 };
 TR_API void tr_system_stats(struct tr_system *system, struct tr_system_stats *ret_stats);
@@ -73,12 +83,12 @@ TR_API void tr_inspect_types(struct tr_system *system,
 
 /* Why a message was not handled. */
 enum tr_dead_reason {
-    TR_DEAD_STOPPED,  /* its actor had ended or was told to stop */
-    TR_DEAD_CRASHED,  /* its handler failed on it */
-    TR_DEAD_EXPIRED,  /* deadline or maximum age */
-    TR_DEAD_DROPPED,  /* full box, by policy */
-    TR_DEAD_CANCELLED,/* its asker gave up before it was handled */
-    TR_DEAD_DESTROYED,/* the system was destroyed with it in a box */
+    TR_DEAD_STOPPED,   /* its actor had ended or was told to stop */
+    TR_DEAD_CRASHED,   /* its handler failed on it */
+    TR_DEAD_EXPIRED,   /* deadline or maximum age */
+    TR_DEAD_DROPPED,   /* full box, by policy */
+    TR_DEAD_CANCELLED, /* its asker gave up before it was handled */
+    TR_DEAD_DESTROYED, /* the system was destroyed with it in a box */
     TR_DEAD_REASONS,
 };
 TR_API const char *tr_dead_text(enum tr_dead_reason reason);

@@ -12,22 +12,23 @@ struct tr_registry;
 struct tr_registry_options {
     const char *name;
     const struct tr_type *type;
-    /* Fill *state (state_size bytes, zeroed) for a key. Runs in the caller of tr_registry_get, so it must be
-     * quick: what takes time belongs in the type's start, which may ask and hold. Negative: refused. */
+    /* Fill *state (state_size bytes, zeroed) for a key. Runs in the caller of tr_registry_get, so
+     * it must be quick: what takes time belongs in the type's start, which may ask and hold.
+     * Negative: refused. */
     int (*make)(void *data, const void *key, size_t key_size, void *state);
     void *data;
     struct tr_box_options box;
-    uint64_t idle_ns;    /* passivate after this long without senders and messages; 0 is never */
-    uint32_t live_max;   /* 0 is no limit; over it idle actors are evicted, else TR_EFULL */
+    uint64_t idle_ns;  /* passivate after this long without senders and messages; 0 is never */
+    uint32_t live_max; /* 0 is no limit; over it idle actors are evicted, else TR_EFULL */
     uint64_t grace_ns;
 };
 
 TR_API int tr_registry_create(struct tr_system *system, const struct tr_registry_options *options,
     struct tr_registry **ret_registry);
 
-/* A sender of the key's actor, started if need be. Never waits: while the actor starts, or its predecessor
- * still stops, messages queue in its box. TR_EFULL over live_max, TR_ECLOSED once it is being closed, or what make
- * returned. */
+/* A sender of the key's actor, started if need be. Never waits: while the actor starts, or its
+ * predecessor still stops, messages queue in its box. TR_EFULL over live_max, TR_ECLOSED once it is
+ * being closed, or what make returned. */
 TR_API int tr_registry_get(struct tr_registry *registry, const void *key, size_t key_size,
     const char *owner, tr_sender *ret_sender);
 
@@ -41,11 +42,12 @@ TR_API int tr_registry_tell(struct tr_registry *registry, const void *key, size_
 
 TR_API uint32_t tr_registry_live(const struct tr_registry *registry);
 
-/* Passivate everything and wait for it (the caller is no worker), then free. TR_ETIMEOUT: nothing was
- * freed, the holders keep it. Nulls *registry on success. */
+/* Passivate everything and wait for it (the caller is no worker), then free. TR_ETIMEOUT: nothing
+ * was freed, the holders keep it. Nulls *registry on success. */
 TR_API int tr_registry_close(struct tr_registry **registry, uint64_t timeout_ns);
 
-/* Inside a handler of a registered actor: work is planned, do not passivate until released. Counted. */
+/* Inside a handler of a registered actor: work is planned, do not passivate until released.
+ * Counted. */
 TR_API void tr_registry_keep(struct tr_context *ctx);
 TR_API void tr_registry_release(struct tr_context *ctx);
 /* The key of the actor being handled; NULL if it is not a registered one. */

@@ -2,8 +2,9 @@
 /* sender.h: the sending end of a box. A sender is a value; clone it to share it, drop it when done:
  * when the last one is gone, the actor drains its box and ends. Sending never touches the count.
  *
- * Any function here may be called from any thread and from inside handlers, unless it says otherwise.
- * A send that returns 0 took ownership of the message; a send that fails left it with the caller. */
+ * Any function here may be called from any thread and from inside handlers, unless it says
+ * otherwise. A send that returns 0 took ownership of the message; a send that fails left it with
+ * the caller. */
 #ifndef TROUPE_SENDER_H
 #define TROUPE_SENDER_H
 
@@ -14,9 +15,9 @@
 #include <troupe/error.h>
 
 /* Durations are in nanoseconds everywhere. */
-#define TR_MICROSECONDS(n) ((uint64_t)(n) * UINT64_C(1000))
-#define TR_MILLISECONDS(n) ((uint64_t)(n) * UINT64_C(1000000))
-#define TR_SECONDS(n) ((uint64_t)(n) * UINT64_C(1000000000))
+#define TR_MICROSECONDS(n) ((uint64_t)(n)*UINT64_C(1000))
+#define TR_MILLISECONDS(n) ((uint64_t)(n)*UINT64_C(1000000))
+#define TR_SECONDS(n) ((uint64_t)(n)*UINT64_C(1000000000))
 
 struct tr_box;
 struct tr__hold;
@@ -39,11 +40,12 @@ enum tr_lane { TR_INTERACTIVE, TR_CONTROL, TR_BACKGROUND };
 
 struct tr_send_options {
     enum tr_lane lane;
-    uint64_t timeout_ns; /* the message expires after this; 0 is none. An inherited one may be sooner */
+    uint64_t
+        timeout_ns; /* the message expires after this; 0 is none. An inherited one may be sooner */
 };
 
-/* Another sender of the same box. `owner` names who will hold it in the report of holders; it is not
- * copied, so pass a literal or memory that outlives the sender. */
+/* Another sender of the same box. `owner` names who will hold it in the report of holders; it is
+ * not copied, so pass a literal or memory that outlives the sender. */
 TR_API tr_sender tr_sender_clone(tr_sender sender, const char *owner);
 
 /* Let go. The last strong sender that goes closes the box. Nulls *sender; {0} is fine. */
@@ -57,10 +59,10 @@ TR_API tr_weak tr_sender_weaken(tr_sender sender);
 /* A strong sender if the actor still has one, else TR_ECLOSED. */
 TR_API int tr_weak_upgrade(tr_weak weak, const char *owner, tr_sender *ret_sender);
 
-/* Move `size` bytes at `message` into the box. In a handler, a full box of policy TR_FULL_WAIT accepts
- * the message up to its hard limit and parks the calling actor when its handler has returned; past
- * that, and from other threads at once, TR_EFULL. TR_ECLOSED if the actor has ended, TR_EINVAL if
- * `size` is not the size its type declares, TR_ENOMEM. */
+/* Move `size` bytes at `message` into the box. In a handler, a full box of policy TR_FULL_WAIT
+ * accepts the message up to its hard limit and parks the calling actor when its handler has
+ * returned; past that, and from other threads at once, TR_EFULL. TR_ECLOSED if the actor has ended,
+ * TR_EINVAL if `size` is not the size its type declares, TR_ENOMEM. */
 TR_API int tr_tell(tr_sender to, const void *message, size_t size);
 TR_API int tr_tell_with(
     tr_sender to, const void *message, size_t size, const struct tr_send_options *options);
@@ -71,24 +73,27 @@ TR_API int tr_try_tell_with(
     tr_sender to, const void *message, size_t size, const struct tr_send_options *options);
 
 /* The same from a thread that is not a worker: blocks until there is room, the actor ends
- * (TR_ECLOSED) or `timeout_ns` has passed (TR_ETIMEOUT; 0 waits forever). A named assert in a handler. */
+ * (TR_ECLOSED) or `timeout_ns` has passed (TR_ETIMEOUT; 0 waits forever). A named assert in a
+ * handler. */
 TR_API int tr_tell_wait(tr_sender to, const void *message, size_t size, uint64_t timeout_ns);
 
-/* A reserved place in a box. Fill `message` in place, then commit it (cannot fail for want of room) or
- * cancel it. Large messages are built in place this way without a copy: the one allocation is the
- * message itself. */
+/* A reserved place in a box. Fill `message` in place, then commit it (cannot fail for want of room)
+ * or cancel it. Large messages are built in place this way without a copy: the one allocation is
+ * the message itself. */
 struct tr_slot {
     void *message;
     tr_sender to;
     void *cell;
 };
 TR_API int tr_reserve(tr_sender to, size_t size, struct tr_slot *ret_slot);
-/* TR_ECLOSED if the actor has ended meanwhile: the message is still the caller's, cancel the slot. */
+/* TR_ECLOSED if the actor has ended meanwhile: the message is still the caller's, cancel the slot.
+ */
 TR_API int tr_slot_commit(struct tr_slot *slot);
 TR_API void tr_slot_cancel(struct tr_slot *slot);
 
 TR_API uint32_t tr_sender_capacity(tr_sender sender);
-TR_API uint32_t tr_sender_depth(tr_sender sender); /* messages that count against the capacity now */
+TR_API uint32_t tr_sender_depth(
+    tr_sender sender); /* messages that count against the capacity now */
 TR_API bool tr_sender_is_closed(tr_sender sender);
 
 /* Blocks a thread that is not a worker until the actor has ended. TR_ETIMEOUT; 0 waits forever. */

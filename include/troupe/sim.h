@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim.h: a whole system on one thread, driven by a seed. Same actors, same code: only the scheduler, the
- * clock, randomness, network and disk are simulated. Equal seeds and equal inputs give equal trace hashes.
- * Real descriptors, signals and process actors abort: they would make a run impossible to replay. Blocking
- * work runs inline, at a moment the seed chooses. */
+/* sim.h: a whole system on one thread, driven by a seed. Same actors, same code: only the
+ * scheduler, the clock, randomness, network and disk are simulated. Equal seeds and equal inputs
+ * give equal trace hashes. Real descriptors, signals and process actors abort: they would make a
+ * run impossible to replay. Blocking work runs inline, at a moment the seed chooses. */
 #ifndef TROUPE_SIM_H
 #define TROUPE_SIM_H
 
@@ -31,19 +31,21 @@ TR_API uint64_t tr_sim_now_ns(const struct tr_sim *sim);
 TR_API uint64_t tr_sim_random(struct tr_sim *sim); /* for the scenario's own choices */
 TR_API bool tr_sim_chance(struct tr_sim *sim, uint32_t per_million);
 
-/* One turn of one runnable actor; when none is, the clock jumps to the next timer or delivery. False when
- * nothing is left to do. */
+/* One turn of one runnable actor; when none is, the clock jumps to the next timer or delivery.
+ * False when nothing is left to do. */
 TR_API bool tr_sim_step(struct tr_sim *sim);
 /* Until nothing is left, or `steps_max` (0 is no limit). Returns the number of steps. */
 TR_API uint64_t tr_sim_run(struct tr_sim *sim, uint64_t steps_max);
 /* Until the virtual clock reaches `until_ns` or nothing is left. */
 TR_API void tr_sim_run_until(struct tr_sim *sim, uint64_t until_ns);
-/* Hash of everything that happened: which actor ran, what it handled, every random choice, the clock. */
+/* Hash of everything that happened: which actor ran, what it handled, every random choice, the
+ * clock. */
 TR_API uint64_t tr_sim_trace(const struct tr_sim *sim);
 /* Mix something of the scenario's own into the trace. */
 TR_API void tr_sim_note(struct tr_sim *sim, uint64_t value);
 
-/* ---- network: nodes exchange datagrams ----------------------------------------------------------------- */
+/* ---- network: nodes exchange datagrams
+ * ----------------------------------------------------------------- */
 
 struct tr_net_faults {
     uint64_t delay_ns_min, delay_ns_max;
@@ -59,7 +61,8 @@ TR_API int tr_net_send(struct tr_context *ctx, uint64_t to_node, const void *byt
 TR_API void tr_sim_net_partition(struct tr_sim *sim, uint64_t from, uint64_t to, bool cut);
 TR_API void tr_sim_net_heal(struct tr_sim *sim);
 
-/* ---- disk: what is not synced may be torn or lost by a crash ------------------------------------------- */
+/* ---- disk: what is not synced may be torn or lost by a crash
+ * ------------------------------------------- */
 
 struct tr_disk_faults {
     uint32_t eio_per_million;   /* read, write or sync fails */
@@ -68,9 +71,9 @@ struct tr_disk_faults {
 };
 /* The disk table of the simulated env; the same files stay there over tr_sim_disk_crash. */
 TR_API void tr_sim_disk_faults(struct tr_sim *sim, const struct tr_disk_faults *faults);
-/* Power cut: of every write since its file's last sync a drawn part survives (whole, torn at 512-byte
- * sectors, or not at all, independently, so order is not kept); open handles turn TR_EIO. Names not synced
- * by sync_dir may come or go. */
+/* Power cut: of every write since its file's last sync a drawn part survives (whole, torn at
+ * 512-byte sectors, or not at all, independently, so order is not kept); open handles turn TR_EIO.
+ * Names not synced by sync_dir may come or go. */
 TR_API void tr_sim_disk_crash(struct tr_sim *sim);
 
 #endif

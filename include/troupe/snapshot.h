@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* snapshot.h: read-mostly state, published by one actor and read by everybody without a message, a lock or
- * a shared counter. A published value is immutable; the one it replaces is freed when no worker and no registered
- * thread can still be reading it. */
+/* snapshot.h: read-mostly state, published by one actor and read by everybody without a message, a
+ * lock or a shared counter. A published value is immutable; the one it replaces is freed when no
+ * worker and no registered thread can still be reading it. */
 #ifndef TROUPE_SNAPSHOT_H
 #define TROUPE_SNAPSHOT_H
 
@@ -12,7 +12,8 @@ struct tr_reader; /* a registered foreign thread */
 
 TR_API int tr_snapshot_create(
     struct tr_system *system, void (*free_value)(void *value), struct tr_snapshot **ret_snapshot);
-/* The current value and those waiting are freed. The caller makes sure that nobody reads any more. */
+/* The current value and those waiting are freed. The caller makes sure that nobody reads any more.
+ */
 TR_API void tr_snapshot_destroy(struct tr_snapshot **snapshot);
 
 /* Replace the value; takes ownership of `value`. One publisher at a time. Any thread. */

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* supervisor.h: supervision is a table. A supervisor is an actor that starts its children in the order of
- * the table, restarts those that fail, and stops them in reverse order when it ends itself.
+/* supervisor.h: supervision is a table. A supervisor is an actor that starts its children in the
+ * order of the table, restarts those that fail, and stops them in reverse order when it ends
+ * itself.
  *
- * A crash is: a handler returned TR_FAIL, start failed, or a call went over the budget its type admits to.
- * A signal or a failed assert ends the process; memory faults are contained in process actors only.
+ * A crash is: a handler returned TR_FAIL, start failed, or a call went over the budget its type
+ * admits to. A signal or a failed assert ends the process; memory faults are contained in process
+ * actors only.
  *
- * A restart keeps the box, its stash and their order, and every sender stays valid. The message that
- * crashed the actor becomes a dead letter and its asker gets TR_ECRASHED. */
+ * A restart keeps the box, its stash and their order, and every sender stays valid. The message
+ * that crashed the actor becomes a dead letter and its asker gets TR_ECRASHED. */
 #ifndef TROUPE_SUPERVISOR_H
 #define TROUPE_SUPERVISOR_H
 
@@ -24,15 +26,16 @@ enum tr_restart {
 struct tr_child {
     const char *name;
     const struct tr_type *type;
-    const void *state; /* moved in at start, copied in again at a restart unless the type has reset() */
+    const void
+        *state; /* moved in at start, copied in again at a restart unless the type has reset() */
     struct tr_box_options box;
     enum tr_restart restart;
     uint64_t backoff_ns_min; /* 0: at once */
     uint64_t backoff_ns_max;
     uint32_t jitter_percent; /* of the back-off, at most 100 */
     uint64_t grace_ns;       /* for its stop; 0 is 5 s */
-    bool retry_poison;       /* handle the message that crashed it again, instead of dead-lettering it */
-    tr_sender *ret_sender;   /* where its first sender goes; may be NULL */
+    bool retry_poison; /* handle the message that crashed it again, instead of dead-lettering it */
+    tr_sender *ret_sender; /* where its first sender goes; may be NULL */
     /* A child that is itself a supervisor: its own table. type and state are NULL then. */
     const struct tr_supervisor *supervisor;
 };
@@ -46,10 +49,11 @@ struct tr_supervisor {
     uint32_t child_count;
 };
 
-/* Start the table. The tables, their names, states and types must outlive the system. The sender is the
- * supervisor's: dropping it stops the children in reverse order. Children start one after the other on the workers,
- * after this has returned; a start that fails is a crash like any other. Errors: TR_EINVAL, TR_ENOMEM; then nothing
- * was started. Without a parent an escalation stops the tree and is logged. */
+/* Start the table. The tables, their names, states and types must outlive the system. The sender is
+ * the supervisor's: dropping it stops the children in reverse order. Children start one after the
+ * other on the workers, after this has returned; a start that fails is a crash like any other.
+ * Errors: TR_EINVAL, TR_ENOMEM; then nothing was started. Without a parent an escalation stops the
+ * tree and is logged. */
 TR_API int tr_supervise(struct tr_system *system, const struct tr_supervisor *table,
     const char *owner, tr_sender *ret_sender);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* system.h: a set of workers with their timers, descriptors and memory. No globals: a process may have
- * several. */
+/* system.h: a set of workers with their timers, descriptors and memory. No globals: a process may
+ * have several. */
 #ifndef TROUPE_SYSTEM_H
 #define TROUPE_SYSTEM_H
 
@@ -17,33 +17,34 @@ struct tr_system_options {
     uint32_t blocking_threads; /* for tr_offload; 0 is 4 */
     uint32_t actors_max;       /* 0 is 16 million */
     const struct tr_env *env;  /* NULL is tr_env_real() */
-    const int *signals; /* ends with 0; blocked in the calling thread, delivered by tr_signal_watch */
+    const int
+        *signals; /* ends with 0; blocked in the calling thread, delivered by tr_signal_watch */
     void (*log)(void *data, const char *line); /* one line, no newline; NULL is stderr */
     void *log_data;
     bool quiet;     /* no log lines at all */
     bool no_sample; /* no histograms: what introspection costs can be measured with it */
 };
 
-TR_API int tr_system_create(
-    const struct tr_system_options *options, struct tr_system **ret_system);
+TR_API int tr_system_create(const struct tr_system_options *options, struct tr_system **ret_system);
 
-/* Wait until every actor has ended by itself (all senders dropped). TR_ETIMEOUT after `timeout_ns` (0 waits
- * forever): then the report of holders says who keeps what alive. */
+/* Wait until every actor has ended by itself (all senders dropped). TR_ETIMEOUT after `timeout_ns`
+ * (0 waits forever): then the report of holders says who keeps what alive. */
 TR_API int tr_system_join(struct tr_system *system, uint64_t timeout_ns);
 
 /* Who keeps which actor alive, and what each waits for, as text. */
 TR_API void tr_system_holders(struct tr_system *system, FILE *out);
 
-/* Tell every actor to stop, the last started first, and wait as tr_system_join does; those whose grace
- * runs out are killed and named in the log. */
+/* Tell every actor to stop, the last started first, and wait as tr_system_join does; those whose
+ * grace runs out are killed and named in the log. */
 TR_API int tr_system_drain(struct tr_system *system, uint64_t timeout_ns);
 
-/* End the workers and free everything. What is still alive is killed first: its stop hook does not run,
- * its messages become dead letters, its askers are answered. Asserts when called from a worker.
- * Senders that are still held become invalid. Nulls *system. */
+/* End the workers and free everything. What is still alive is killed first: its stop hook does not
+ * run, its messages become dead letters, its askers are answered. Asserts when called from a
+ * worker. Senders that are still held become invalid. Nulls *system. */
 TR_API void tr_system_destroy(struct tr_system **system);
 
-/* ---- driving it from another loop (driven, or in a simulation) -------------------------------------- */
+/* ---- driving it from another loop (driven, or in a simulation)
+ * -------------------------------------- */
 
 /* Run what is ready, at most `turns_max` turns. Returns the number of turns. */
 TR_API int tr_system_step(struct tr_system *system, uint32_t turns_max);

@@ -13,9 +13,9 @@
 #include <troupe/flow.h>
 #include <troupe/inspect.h>
 #include <troupe/pool.h>
+#include <troupe/process.h>
 #include <troupe/rate.h>
 #include <troupe/ready.h>
-#include <troupe/process.h>
 #include <troupe/registry.h>
 #include <troupe/sender.h>
 #include <troupe/sim.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* alloc.h: every allocation of the library goes through here, so that a test can make the n-th one fail.
- * Out of memory is an error that is returned, never an abort. */
+/* alloc.h: every allocation of the library goes through here, so that a test can make the n-th one
+ * fail. Out of memory is an error that is returned, never an abort. */
 #ifndef BASE_ALLOC_H
 #define BASE_ALLOC_H
 
@@ -13,16 +13,18 @@ void *tr__realloc(void *memory, size_t size);
 void tr__free(void *memory); /* NULL is fine */
 char *tr__strdup(const char *text);
 
-/* Zeroed pages straight from the kernel, `size` a multiple of 64 KiB, aligned to `align` (a power of two).
- * With huge pages where the kernel offers them: a fresh small page costs more than a message. */
+/* Zeroed pages straight from the kernel, `size` a multiple of 64 KiB, aligned to `align` (a power
+ * of two). With huge pages where the kernel offers them: a fresh small page costs more than a
+ * message. */
 void *tr__pages_alloc(size_t size, size_t align);
 void tr__pages_free(void *pages, size_t size);
 
-/* Test only: the countdown-th fallible call from now on fails, and so do the `repeat` - 1 after it. Counted
- * over all threads. 0 switches it off. Returns how many calls were counted since the last one. */
+/* Test only: the countdown-th fallible call from now on fails, and so do the `repeat` - 1 after it.
+ * Counted over all threads. 0 switches it off. Returns how many calls were counted since the last
+ * one. */
 uint64_t tr__fault_countdown(uint64_t countdown, uint64_t repeat);
-/* True if this fallible call is the one to fail. Allocation calls it by itself; other fallible calls
- * (descriptors, threads) call it before they do the real thing. */
+/* True if this fallible call is the one to fail. Allocation calls it by itself; other fallible
+ * calls (descriptors, threads) call it before they do the real thing. */
 int tr__fault_hit(void);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* assert.h: the always-on assert. A failed one is a bug in this program: it names itself and ends the
- * process. Never on input from outside. */
+/* assert.h: the always-on assert. A failed one is a bug in this program: it names itself and ends
+ * the process. Never on input from outside. */
 #ifndef BASE_ASSERT_H
 #define BASE_ASSERT_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* random.h: a small seeded generator (not for secrets). Equal seeds give equal sequences everywhere. */
+/* random.h: a small seeded generator (not for secrets). Equal seeds give equal sequences
+ * everywhere. */
 #ifndef BASE_RANDOM_H
 #define BASE_RANDOM_H
 

@@ -58,8 +58,8 @@ static void run_workers(void)
     }
     ids_drop(&sender);
     tour_must(tr_done_wait(&done, &ids, &why, 0));
-    tour_print("sender dropped; it ended (%s) and gave back { .next = %u }", tr_why_text(why),
-        ids.next);
+    tour_print(
+        "sender dropped; it ended (%s) and gave back { .next = %u }", tr_why_text(why), ids.next);
     tour_must(tr_system_join(system, 0));
     tr_system_destroy(&system);
 }

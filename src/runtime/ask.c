@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ask.c: requests and their one answer.
  *
- * An ask of an actor without deadline or token is just a message that names its asker: the answer is a
- * message to it, nothing is allocated. An ask that something else may end (a deadline, a token, a thread that
- * waits) has a record; whoever changes its state from OPEN to ENDED delivers the end, everybody else is late
- * and says nothing. The record has two holds: the asking side's and the answering side's.
+ * An ask of an actor without deadline or token is just a message that names its asker: the answer
+ * is a message to it, nothing is allocated. An ask that something else may end (a deadline, a
+ * token, a thread that waits) has a record; whoever changes its state from OPEN to ENDED delivers
+ * the end, everybody else is late and says nothing. The record has two holds: the asking side's and
+ * the answering side's.
  *
  * Invariants:
- *   1. Every ask cell in a box is open. It leaves the state by an answer, by being taken (tr__reply, listed
- *      with the actor that must answer for it) or by going on to another box.
- *   2. For every ask counted in box->asks exactly one REPLY cell without ACCEPTED is pushed to it, or the box
- *      is GONE and exactly one pin is taken off.
+ *   1. Every ask cell in a box is open. It leaves the state by an answer, by being taken
+ * (tr__reply, listed with the actor that must answer for it) or by going on to another box.
+ *   2. For every ask counted in box->asks exactly one REPLY cell without ACCEPTED is pushed to it,
+ * or the box is GONE and exactly one pin is taken off.
  *   3. The answer to a hold clears the asker's edge in the wait graph before it is delivered. */
-#include "runtime/runtime.h"
-
 #include <sched.h>
 
-/* ---- delivering ------------------------------------------------------------------------------------------- */
+#include "runtime/runtime.h"
+
+/* ---- delivering
+ * ------------------------------------------------------------------------------------------- */
 
 static void cell_drop(struct tr_system *system, struct tr__cell *cell)
 {
@@ -38,8 +40,8 @@ static void count_late(struct tr_system *system)
 }
 
 /* The commonest answer: from a worker of the asker's system, small. False if it is not that. */
-static inline bool deliver_quickly(struct tr_box *asker, uint64_t head, int status,
-    const void *value, size_t size)
+static inline bool deliver_quickly(
+    struct tr_box *asker, uint64_t head, int status, const void *value, size_t size)
 {
     struct tr__worker *worker = tr__worker_of(asker->system);
     struct tr__cell *cell;
@@ -65,8 +67,9 @@ static inline bool deliver_quickly(struct tr_box *asker, uint64_t head, int stat
     return true;
 }
 
-/* Push a reply to an actor. If memory is out there is the reserve; a value too large for it becomes an answer without
- * one. If even the reserve is used up the system cannot keep its promise: it ends. */
+/* Push a reply to an actor. If memory is out there is the reserve; a value too large for it becomes
+ * an answer without one. If even the reserve is used up the system cannot keep its promise: it
+ * ends. */
 static void deliver(struct tr_box *asker, uint32_t tag, uint8_t sequence, bool hold, bool accepted,
     int status, const void *value, size_t size)
 {
@@ -124,7 +127,8 @@ static void future_store(struct tr__ask *ask, int status, const void *value, siz
     tr__futex_wake(&ask->ended);
 }
 
-/* Take a record out of its token's list; the token's lock decides between this and the token firing. */
+/* Take a record out of its token's list; the token's lock decides between this and the token
+ * firing. */
 static void cancel_forget(struct tr__ask *ask);
 
 /* The one way a record ends. False if it had ended. */
@@ -171,7 +175,8 @@ static void on_ask_timeout(struct tr__timer *timer, struct tr__worker *worker)
 static int record_create(struct tr_system *system, struct tr_box *asker, uint64_t deadline_ns,
     struct tr_cancel *cancel, struct tr__ask **ret_ask);
 
-/* The answering side's end of a record: answers, then lets go of both the timer and its own hold. */
+/* The answering side's end of a record: answers, then lets go of both the timer and its own hold.
+ */
 static bool record_answer(struct tr__ask *ask, int status, const void *value, size_t size)
 {
     bool first = ask_end(ask, status, value, size);
@@ -182,8 +187,8 @@ static bool record_answer(struct tr__ask *ask, int status, const void *value, si
     return first;
 }
 
-void tr__ask_answer_cell(struct tr__worker *worker, struct tr__cell *cell, int status,
-    const void *value, size_t size)
+void tr__ask_answer_cell(
+    struct tr__worker *worker, struct tr__cell *cell, int status, const void *value, size_t size)
 {
     if (cell->kind == CELL_TELL || cell->flags & CELL_REPLIED)
         return;
@@ -196,8 +201,8 @@ void tr__ask_answer_cell(struct tr__worker *worker, struct tr__cell *cell, int s
                 CELL_REPLY | (uint64_t)cell->sequence << 24 | (uint64_t)cell->tag << 32, status,
                 value, size))
             return;
-        deliver(asker, cell->tag, cell->sequence,
-            cell->flags & CELL_HOLD, false, status, value, size);
+        deliver(
+            asker, cell->tag, cell->sequence, cell->flags & CELL_HOLD, false, status, value, size);
     } else if (!record_answer((struct tr__ask *)(uintptr_t)cell->opt, status, value, size)) {
         count_late(worker->system);
     }
@@ -239,7 +244,9 @@ void tr__ask_cell_moves(const struct tr__cell *cell, struct tr_box *to)
         tr__wait_move(holder, cell->sequence, to);
 }
 
-/* ---- tokens -------------------------------------------------------------------------------------------------- */
+/* ---- tokens
+ * --------------------------------------------------------------------------------------------------
+ */
 
 struct tr_cancel {
     pthread_mutex_t lock;
@@ -301,8 +308,8 @@ static bool cancel_ref(struct tr_cancel *cancel)
     return false;
 }
 
-/* The caller has a hold, so what ends here and lets go of the token does not free it. Ends are delivered without the
- * lock: who answers an ask takes it with other locks held. */
+/* The caller has a hold, so what ends here and lets go of the token does not free it. Ends are
+ * delivered without the lock: who answers an ask takes it with other locks held. */
 static void fire(struct tr_cancel *cancel)
 {
     struct tr_cancel *below = NULL, *child;
@@ -375,7 +382,9 @@ static void cancel_forget(struct tr__ask *ask)
         tr__ask_unref(ask); /* the list's hold */
 }
 
-/* ---- records ---------------------------------------------------------------------------------------------------- */
+/* ---- records
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 static int record_create(struct tr_system *system, struct tr_box *asker, uint64_t deadline_ns,
     struct tr_cancel *cancel, struct tr__ask **ret_ask)
@@ -396,7 +405,8 @@ static int record_create(struct tr_system *system, struct tr_box *asker, uint64_
     return 0;
 }
 
-/* After the message is in the box: from now on other things may end it. The caller has a hold of its own. */
+/* After the message is in the box: from now on other things may end it. The caller has a hold of
+ * its own. */
 static void record_arm(struct tr__ask *ask, struct tr__wheel *wheel)
 {
     tr__point();
@@ -425,7 +435,8 @@ static void record_arm(struct tr__ask *ask, struct tr__wheel *wheel)
         ask_detach(ask);
 }
 
-/* ---- asking from an actor ------------------------------------------------------------------------------------------ */
+/* ---- asking from an actor
+ * ------------------------------------------------------------------------------------------ */
 
 static int ask_push(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell)
 {
@@ -451,8 +462,8 @@ static uint8_t life_of(struct tr_box *box)
 }
 
 /* An ask without deadline, token, hold or lane, to an actor of this system. */
-static inline int ask_quickly(struct tr_context *ctx, struct tr_box *to, const void *message,
-    size_t size, uint32_t tag)
+static inline int ask_quickly(
+    struct tr_context *ctx, struct tr_box *to, const void *message, size_t size, uint32_t tag)
 {
     struct tr__worker *worker = ctx->worker;
     struct tr_box *box = ctx->box;
@@ -462,8 +473,8 @@ static inline int ask_quickly(struct tr_context *ctx, struct tr_box *to, const v
 
     if (unlikely(cell == NULL))
         return TR_ENOMEM;
-    cell->head = CELL_ASK | (uint64_t)CELL_COUNTED << 8 | (uint64_t)life_of(box) << 24 |
-        (uint64_t)tag << 32;
+    cell->head =
+        CELL_ASK | (uint64_t)CELL_COUNTED << 8 | (uint64_t)life_of(box) << 24 | (uint64_t)tag << 32;
     cell->opt = (uint64_t)(uintptr_t)box;
     tr__copy_small(cell->payload, message, size);
     /* Counted before the push: the answer may be there when it returns. */
@@ -501,8 +512,9 @@ static int hold_begin(struct tr__worker *worker, struct tr_box *box, struct tr_b
         return TR_ENOMEM;
     if (tr__get(box->status) & (STATUS_HELD | STATUS_PARKED))
         return TR_EBUSY;
-    /* Nobody may be parked on somebody who waits: they would look like part of a circle although this actor has
-     * made room for them in this very turn. They go on, and park again if they must. */
+    /* Nobody may be parked on somebody who waits: they would look like part of a circle although
+     * this actor has made room for them in this very turn. They go on, and park again if they must.
+     */
     if (atomic_load_explicit(&box->word, memory_order_seq_cst) & WORD_WAITERS)
         tr__unpark_all(box);
     ext->hold_sequence++;
@@ -518,12 +530,12 @@ static tr__noinline int ask_any(struct tr_context *ctx, tr_sender to, const void
 int tr_ask(struct tr_context *ctx, tr_sender to, const void *message, size_t size,
     const struct tr_ask_options *options)
 {
-    if (likely(to.box != NULL && to.box->system == ctx->worker->system &&
+    if (likely(
+            to.box != NULL && to.box->system == ctx->worker->system &&
             to.box->message_size == size && size <= CELL_INLINE && ctx->deadline_ns == 0 &&
             !TR_MALLOC_CELLS &&
-            (options == NULL ||
-                (options->timeout_ns == 0 && !options->hold && options->cancel == NULL &&
-                    options->lane == TR_INTERACTIVE))))
+            (options == NULL || (options->timeout_ns == 0 && !options->hold &&
+                                    options->cancel == NULL && options->lane == TR_INTERACTIVE))))
         return ask_quickly(ctx, to.box, message, size, options == NULL ? 0 : options->tag);
     return ask_any(ctx, to, message, size, options);
 }
@@ -585,11 +597,14 @@ static int ask_any(struct tr_context *ctx, tr_sender to, const void *message, si
         ask->tag = o->tag;
         ask->sequence = cell->sequence;
         ask->hold = o->hold;
-        ask->expires_ns = age == 0 || (deadline != 0 && deadline < now + age) ? deadline : now + age;
-        atomic_fetch_add_explicit(&ask->refs, 1, memory_order_relaxed); /* while this function runs */
+        ask->expires_ns =
+            age == 0 || (deadline != 0 && deadline < now + age) ? deadline : now + age;
+        atomic_fetch_add_explicit(
+            &ask->refs, 1, memory_order_relaxed); /* while this function runs */
         cell->kind = CELL_ASK_RECORD;
         cell->opt = (uint64_t)(uintptr_t)ask;
-        cell->flags |= CELL_DEADLINE; /* whoever handles it looks first whether it is still wanted */
+        cell->flags |=
+            CELL_DEADLINE; /* whoever handles it looks first whether it is still wanted */
     }
     if (size > 0)
         memcpy(cell->payload, message, size);
@@ -627,14 +642,16 @@ fail:
     return rc;
 }
 
-/* ---- answering ------------------------------------------------------------------------------------------------------ */
+/* ---- answering
+ * ------------------------------------------------------------------------------------------------------
+ */
 
 bool tr_is_asked(const struct tr_context *ctx)
 {
     const struct tr__cell *cell = ctx->cell;
 
     return cell != NULL && (cell->kind == CELL_ASK || cell->kind == CELL_ASK_RECORD) &&
-        !(cell->flags & CELL_REPLIED);
+           !(cell->flags & CELL_REPLIED);
 }
 
 int tr_reply(struct tr_context *ctx, int status, const void *value, size_t size)
@@ -649,7 +666,8 @@ int tr_reply(struct tr_context *ctx, int status, const void *value, size_t size)
     return 0;
 }
 
-/* The first stage of two, for a record. It never comes after the end: whoever ends it meanwhile waits. */
+/* The first stage of two, for a record. It never comes after the end: whoever ends it meanwhile
+ * waits. */
 static int record_accept(struct tr__ask *ask)
 {
     uint32_t open = ASK_OPEN;
@@ -682,9 +700,11 @@ int tr_reply_accept(struct tr_context *ctx)
     return 0;
 }
 
-/* ---- taken duties to answer ----------------------------------------------------------------------------------------
- * Records of a pool that is never given back while the system lives, so that a stale handle can be told from a
- * live one by its serial. `state` is serial × 2 + open; whoever clears the open bit may answer, once. */
+/* ---- taken duties to answer
+ * ---------------------------------------------------------------------------------------- Records
+ * of a pool that is never given back while the system lives, so that a stale handle can be told
+ * from a live one by its serial. `state` is serial × 2 + open; whoever clears the open bit may
+ * answer, once. */
 
 static struct tr__reply *reply_new(struct tr_system *system)
 {
@@ -734,8 +754,7 @@ static bool reply_list(struct tr__reply *reply, struct tr_box *owner)
 {
     pthread_mutex_t *lock = tr__box_lock(owner);
     struct tr__ext *ext = tr__ext_get_locked(owner);
-    bool gone = ext == NULL ||
-        atomic_load_explicit(&owner->word, memory_order_acquire) & WORD_GONE;
+    bool gone = ext == NULL || atomic_load_explicit(&owner->word, memory_order_acquire) & WORD_GONE;
 
     reply->owner = owner;
     if (!gone)
@@ -891,8 +910,8 @@ void tr_reply_give(tr_reply_handle handle, tr_sender to)
         reply_answer(reply, TR_ECLOSED, NULL, 0); /* nobody there to answer for it */
 }
 
-/* The actor ends or restarts: what it took and has not answered is answered for it; the handles that its
- * state, or anybody, still holds are stale from now on. */
+/* The actor ends or restarts: what it took and has not answered is answered for it; the handles
+ * that its state, or anybody, still holds are stale from now on. */
 void tr__replies_abandon(struct tr_box *box, int status)
 {
     struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
@@ -906,8 +925,8 @@ void tr__replies_abandon(struct tr_box *box, int status)
 
         if (!tr__list_is_empty(&ext->replies)) {
             reply = tr__container(ext->replies.next, struct tr__reply, link);
-            /* If somebody else has the claim it answers, or lists it again under this lock: either way
-             * it must not stay in this list. */
+            /* If somebody else has the claim it answers, or lists it again under this lock: either
+             * way it must not stay in this list. */
             tr__list_remove(&reply->link);
             claimed = reply_claim(reply, tr__get(reply->state) / 2);
             if (!claimed)
@@ -975,7 +994,9 @@ int tr_forward(struct tr_context *ctx, tr_sender to)
     return 0;
 }
 
-/* ---- futures --------------------------------------------------------------------------------------------------------- */
+/* ---- futures
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 /* A future is its record. */
 static struct tr__ask *ask_of(struct tr_future *future)
@@ -1045,8 +1066,8 @@ int tr_ask_future(tr_sender to, const void *message, size_t size, uint64_t timeo
 
 enum { FUTURE_SPIN_NS = 5000, FUTURE_NAP_NS = 10000000 };
 
-/* Wait until ended or until_ns. Spins a little first: an answer is often a microsecond away, and a futex
- * wake is many. */
+/* Wait until ended or until_ns. Spins a little first: an answer is often a microsecond away, and a
+ * futex wake is many. */
 static bool wait_ended(struct tr__ask *ask, uint64_t until_ns)
 {
     struct tr_system *system = ask->system;
@@ -1208,14 +1229,15 @@ int tr_ask_wait(tr_sender to, const void *message, size_t size, void *value, siz
     return rc;
 }
 
-/* ---- gathers ----------------------------------------------------------------------------------------------------------- */
+/* ---- gathers
+ * -----------------------------------------------------------------------------------------------------------
+ */
 
-void tr_gather_init(
-    struct tr_gather *gather, uint32_t tag_first, uint32_t count, bool first_only)
+void tr_gather_init(struct tr_gather *gather, uint32_t tag_first, uint32_t count, bool first_only)
 {
     tr_assert_use(count > 0 && count <= 64, "a gather is of 1 to 64 asks");
-    *gather = (struct tr_gather){
-        .tag_first = tag_first, .count = count, .first_only = first_only };
+    *gather =
+        (struct tr_gather){ .tag_first = tag_first, .count = count, .first_only = first_only };
 }
 
 bool tr_gather_take(struct tr_gather *gather, const struct tr_event *event)
@@ -1235,6 +1257,5 @@ bool tr_gather_take(struct tr_gather *gather, const struct tr_event *event)
     gather->failed += event->status < 0;
     if (was_complete)
         return false;
-    return gather->ended == gather->count ||
-        (gather->first_only && gather->ended > gather->failed);
+    return gather->ended == gather->count || (gather->first_only && gather->ended > gather->failed);
 }

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cell.c: memory of messages and actors.
  *
- * Cells are one cache line each. A worker keeps a last-in-first-out list of free ones, so that the next
- * message reuses the line the last one left hot; lists that grow too long give magazines of 64 to a depot,
- * empty ones take a magazine from it or carve a new one. Fresh memory costs several times what a message
- * does, so nothing is ever given back while the system lives.
+ * Cells are one cache line each. A worker keeps a last-in-first-out list of free ones, so that the
+ * next message reuses the line the last one left hot; lists that grow too long give magazines of 64
+ * to a depot, empty ones take a magazine from it or carve a new one. Fresh memory costs several
+ * times what a message does, so nothing is ever given back while the system lives.
  *
- * Boxes come from chunks that are aligned to their size, by size class. They are type-stable: a slot is
- * reused as a box only, so a weak sender can look at the generation of a box that has ended.
+ * Boxes come from chunks that are aligned to their size, by size class. They are type-stable: a
+ * slot is reused as a box only, so a weak sender can look at the generation of a box that has
+ * ended.
  *
- * With TR_MALLOC_CELLS every cell is an allocation of its own, so that the sanitizers see its life. */
-#include "runtime/runtime.h"
-
+ * With TR_MALLOC_CELLS every cell is an allocation of its own, so that the sanitizers see its life.
+ */
 #include <stdlib.h>
+
+#include "runtime/runtime.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -45,7 +47,8 @@ struct tr__page_list {
     size_t size;
 };
 
-/* ---- cells ------------------------------------------------------------------------------------------ */
+/* ---- cells
+ * ------------------------------------------------------------------------------------------ */
 
 void *tr__alloc_line(size_t size)
 {
@@ -88,8 +91,9 @@ static unsigned char *carve(struct tr_system *system, size_t size)
     return system->carve_at - size;
 }
 
-/* ---- the reserve: cells for what must not fail (answers, what supervisors and their children tell each other). It is
- * made with the system, used when memory is out, and filled again when there is some. */
+/* ---- the reserve: cells for what must not fail (answers, what supervisors and their children tell
+ * each other). It is made with the system, used when memory is out, and filled again when there is
+ * some. */
 
 static bool reserve_is_full(const struct tr_system *system)
 {
@@ -184,7 +188,7 @@ tr__noinline struct tr__cell *tr__cell_new_large(struct tr__worker *worker, size
 
     if (!TR_MALLOC_CELLS) {
         while (class < CELL_CLASSES && ((size_t)64 << class) < size)
-            class++;
+            class ++;
         if (class < CELL_CLASSES) {
             cell = worker->class_cells[class];
             if (cell != NULL) {
@@ -241,7 +245,8 @@ void tr__foreign_leave(struct tr_system *system)
     pthread_mutex_unlock(&system->foreign_lock);
 }
 
-/* ---- slots -------------------------------------------------------------------------------------------- */
+/* ---- slots
+ * -------------------------------------------------------------------------------------------- */
 
 static struct tr__chunk *chunk_of(const struct tr_box *box)
 {
@@ -250,8 +255,8 @@ static struct tr__chunk *chunk_of(const struct tr_box *box)
 
 static struct tr_box *chunk_slot(struct tr__chunk *chunk, uint32_t index)
 {
-    return (struct tr_box *)(void *)((char *)chunk + CHUNK_HEADER +
-        (size_t)index * chunk->slot_size);
+    return (
+        struct tr_box *)(void *)((char *)chunk + CHUNK_HEADER + (size_t)index * chunk->slot_size);
 }
 
 /* No slot is smaller than 128 bytes, so each has a place of its own without a division. */
@@ -346,9 +351,8 @@ struct tr_box *tr__slot_new(
     struct tr_box *box;
 
     tr_assert(worker->system == system);
-    while (class < SLOT_CLASSES &&
-        slot_sizes[class] - offsetof(struct tr_box, state) < state_size)
-        class++;
+    while (class < SLOT_CLASSES && slot_sizes[class] - offsetof(struct tr_box, state) < state_size)
+        class ++;
     if (class == SLOT_CLASSES)
         class = 0; /* the state is behind a pointer */
     if (worker->slots[class] == NULL && !slots_refill(worker, class))
@@ -410,7 +414,7 @@ uint64_t tr__box_id(const struct tr_box *box)
     size_t offset = (size_t)((const char *)box - (const char *)chunk) - CHUNK_HEADER;
 
     return ((uint64_t)tr__get(box->generation) << 32) |
-        (chunk->serial + offset / chunk->slot_size + 1);
+           (chunk->serial + offset / chunk->slot_size + 1);
 }
 
 struct tr_box *tr__box_by_id(struct tr_system *system, uint64_t id)

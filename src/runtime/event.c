@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* event.c: descriptors, signals, blocking work, death watches and links: how the outside reaches an actor.
+/* event.c: descriptors, signals, blocking work, death watches and links: how the outside reaches an
+ * actor.
  *
- * Descriptors are one-shot in the epoll of the worker that first watched them. The system's table, by descriptor
- * number, says whose it is; an event carries the serial it was armed with, so one that was on the way when the
- * actor forgot the descriptor (or closed it and got the same number again) finds another serial and is dropped. */
-#include "runtime/runtime.h"
-
+ * Descriptors are one-shot in the epoll of the worker that first watched them. The system's table,
+ * by descriptor number, says whose it is; an event carries the serial it was armed with, so one
+ * that was on the way when the actor forgot the descriptor (or closed it and got the same number
+ * again) finds another serial and is dropped. */
 #include <errno.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-/* ---- descriptors ------------------------------------------------------------------------------------------ */
+#include "runtime/runtime.h"
+
+/* ---- descriptors
+ * ------------------------------------------------------------------------------------------ */
 
 static void forbid_in_simulation(const struct tr_context *ctx, const char *what)
 {
@@ -47,8 +50,8 @@ static struct tr__fd_watch *watch_of(struct tr__ext *ext, int fd)
     return watch;
 }
 
-static int arm(struct tr__worker *worker, struct tr_box *box, struct tr__fd_watch *watch,
-    unsigned events)
+static int arm(
+    struct tr__worker *worker, struct tr_box *box, struct tr__fd_watch *watch, unsigned events)
 {
     struct tr_system *system = worker->system;
     struct epoll_event event = { .events = events | EPOLLONESHOT };
@@ -89,8 +92,7 @@ static int arm(struct tr__worker *worker, struct tr_box *box, struct tr__fd_watc
     return rc;
 }
 
-static int fd_watch(
-    struct tr_context *ctx, int fd, unsigned events, uint32_t tag, bool is_signal)
+static int fd_watch(struct tr_context *ctx, int fd, unsigned events, uint32_t tag, bool is_signal)
 {
     struct tr__ext *ext = tr__ext_get(ctx->box);
     struct tr__fd_watch *watch = watch_of(ext, fd);
@@ -180,8 +182,8 @@ void tr__fd_ready(struct tr_system *system, int fd, uint32_t serial, unsigned ev
     pthread_mutex_lock(&system->fd_lock);
     slot = (uint32_t)fd < system->fd_count ? &system->fd_slots[fd] : NULL;
     if (slot != NULL && slot->added && slot->serial == serial) {
-        cell = tr__event_cell(system, CELL_FD, 0, (uint64_t)serial << 32 | (uint32_t)fd, &events,
-            sizeof events);
+        cell = tr__event_cell(
+            system, CELL_FD, 0, (uint64_t)serial << 32 | (uint32_t)fd, &events, sizeof events);
         if (cell != NULL && tr__get(slot->box->status) & STATUS_URGENT)
             cell->flags = TR_CONTROL;
         /* Out of memory: it was one-shot, so arm it again and the kernel will repeat it. */
@@ -243,7 +245,8 @@ int tr_signal_watch(struct tr_context *ctx, int signal_number, uint32_t tag)
     return rc;
 }
 
-/* ---- blocking work ---------------------------------------------------------------------------------------- */
+/* ---- blocking work
+ * ---------------------------------------------------------------------------------------- */
 
 enum { WORK_QUEUE_MAX = 4096 };
 
@@ -328,8 +331,8 @@ bool tr__work_run_one(struct tr_system *system)
     return true;
 }
 
-int tr_offload(struct tr_context *ctx, tr_work_fn run, void *argument,
-    void (*drop)(void *argument), uint32_t tag)
+int tr_offload(struct tr_context *ctx, tr_work_fn run, void *argument, void (*drop)(void *argument),
+    uint32_t tag)
 {
     struct tr_system *system = ctx->worker->system;
     struct tr__work *work = tr__calloc(sizeof *work);
@@ -344,8 +347,7 @@ int tr_offload(struct tr_context *ctx, tr_work_fn run, void *argument,
         .box = ctx->box,
         .system = system,
         .tag = tag };
-    work->cell =
-        tr__event_cell(system, CELL_WORK, tag, (uint64_t)(uintptr_t)work, NULL, 0);
+    work->cell = tr__event_cell(system, CELL_WORK, tag, (uint64_t)(uintptr_t)work, NULL, 0);
     if (work->cell == NULL) {
         tr__free(work);
         return TR_ENOMEM;
@@ -356,9 +358,9 @@ int tr_offload(struct tr_context *ctx, tr_work_fn run, void *argument,
     if (system->work_queued >= WORK_QUEUE_MAX) {
         rc = TR_EFULL;
     } else if (system->sim == NULL && system->work_idle == 0 &&
-        system->work_threads < system->work_threads_max) {
-        if (tr__fault_hit() || pthread_create(&system->work_ids[system->work_threads], NULL,
-                                   work_main, system) != 0) {
+               system->work_threads < system->work_threads_max) {
+        if (tr__fault_hit() ||
+            pthread_create(&system->work_ids[system->work_threads], NULL, work_main, system) != 0) {
             if (system->work_threads == 0)
                 rc = TR_ELIMIT;
         } else {
@@ -398,12 +400,13 @@ void tr__work_pool_finish(struct tr_system *system)
     }
 }
 
-/* ---- watches and links ---------------------------------------------------------------------------------------- */
+/* ---- watches and links
+ * ---------------------------------------------------------------------------------------- */
 
 static bool is_gone(const struct tr_box *target, uint64_t generation)
 {
     return tr__get(target->generation) != generation ||
-        atomic_load_explicit(&target->word, memory_order_acquire) & WORD_GONE;
+           atomic_load_explicit(&target->word, memory_order_acquire) & WORD_GONE;
 }
 
 /* A watch and its notice; nobody knows it yet. */
@@ -448,7 +451,8 @@ static int watch_attach(struct tr__watch *watch)
         is_gone(target, watch->target_generation) ? NULL : tr__ext_get_locked(target);
     int rc = 0;
 
-    /* Once more: it may have ended, and somebody begun in its slot, between the look and the list. */
+    /* Once more: it may have ended, and somebody begun in its slot, between the look and the list.
+     */
     if (is_gone(target, watch->target_generation))
         rc = TR_ECLOSED;
     else if (theirs == NULL)
@@ -471,7 +475,7 @@ static void watch_detach(struct tr__watch *watch)
 static bool is_failure(enum tr_why why)
 {
     return why == TR_WHY_FAILED || why == TR_WHY_START || why == TR_WHY_BUDGET ||
-        why == TR_WHY_LINKED || why == TR_WHY_KILLED;
+           why == TR_WHY_LINKED || why == TR_WHY_KILLED;
 }
 
 /* Under the target's lock: the watch has done its duty. */
@@ -597,9 +601,9 @@ void tr_unwatch(struct tr_context *ctx, tr_weak target)
     }
 }
 
-/* Both halves are made here, so that no end of either side can come between them. The other's half is listed with
- * this actor at once and taken over by the other with OP_LINK, which is before any notice in its box; if it ends
- * before that, the operation is dropped and the half with it. */
+/* Both halves are made here, so that no end of either side can come between them. The other's half
+ * is listed with this actor at once and taken over by the other with OP_LINK, which is before any
+ * notice in its box; if it ends before that, the operation is dropped and the half with it. */
 int tr_link(struct tr_context *ctx, tr_weak target)
 {
     struct tr__ext *ext = tr__ext_get(ctx->box);
@@ -614,8 +618,8 @@ int tr_link(struct tr_context *ctx, tr_weak target)
         return TR_ENOMEM;
     mine = watch_make(ctx->box, target, 0, true);
     theirs = watch_make(target.box, tr_self(ctx), 0, true);
-    cell = tr__event_cell(ctx->worker->system, CELL_OP, (uint32_t)target.generation, OP_LINK,
-        &theirs, sizeof theirs);
+    cell = tr__event_cell(
+        ctx->worker->system, CELL_OP, (uint32_t)target.generation, OP_LINK, &theirs, sizeof theirs);
     rc = mine == NULL || theirs == NULL || cell == NULL ? TR_ENOMEM : watch_attach(mine);
     if (rc < 0)
         goto fail;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* inspect.c: counters read from outside. Reads are racy by design (each figure is right, all together are not of
- * one instant); nothing here walks a queue or takes a lock that a send or a turn takes. */
-#include "runtime/runtime.h"
-
+/* inspect.c: counters read from outside. Reads are racy by design (each figure is right, all
+ * together are not of one instant); nothing here walks a queue or takes a lock that a send or a
+ * turn takes. */
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "runtime/runtime.h"
 
 const char *tr_doing_text(enum tr_doing doing)
 {
@@ -118,7 +119,8 @@ int tr_inspect_one(struct tr_system *system, uint64_t id, struct tr_actor_info *
     return 0;
 }
 
-/* ---- show: the actor itself writes it, between two messages ------------------------------------------------ */
+/* ---- show: the actor itself writes it, between two messages
+ * ------------------------------------------------ */
 
 enum { SHOWN = 1, SHOW_GONE };
 
@@ -216,7 +218,9 @@ int tr_inspect_show(
     return rc;
 }
 
-/* ---- the tree ---------------------------------------------------------------------------------------------------- */
+/* ---- the tree
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 struct leaf {
     struct tr_actor_info info;
@@ -280,7 +284,9 @@ void tr_inspect_tree(struct tr_system *system, FILE *out)
     tr__free(tree.leaves);
 }
 
-/* ---- sums ---------------------------------------------------------------------------------------------------------- */
+/* ---- sums
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 static void add(struct tr_system_stats *stats, const struct tr__worker *worker)
 {
@@ -313,7 +319,9 @@ void tr_system_stats(struct tr_system *system, struct tr_system_stats *ret_stats
     ret_stats->queued = ret_stats->sent - ret_stats->handled - ret_stats->dead;
 }
 
-/* ---- histograms ------------------------------------------------------------------------------------------------------ */
+/* ---- histograms
+ * ------------------------------------------------------------------------------------------------------
+ */
 
 static uint32_t bucket_of(uint64_t ns)
 {
@@ -349,8 +357,8 @@ void tr_inspect_types(struct tr_system *system,
 
     for (uint32_t w = 0; w < system->worker_count; w++)
         for (uint32_t s = 0; s < TYPE_SLOTS; s++) {
-            const struct tr_type *type = atomic_load_explicit(
-                &system->workers[w]->samples[s].type, memory_order_acquire);
+            const struct tr_type *type =
+                atomic_load_explicit(&system->workers[w]->samples[s].type, memory_order_acquire);
             struct tr_type_stats stats = { 0 };
             bool known = type == NULL || seen_count == TYPE_SLOTS * 4;
 
@@ -377,7 +385,9 @@ void tr_inspect_types(struct tr_system *system,
         }
 }
 
-/* ---- dead letters -------------------------------------------------------------------------------------------------------- */
+/* ---- dead letters
+ * --------------------------------------------------------------------------------------------------------
+ */
 
 void tr__dead_record(struct tr_system *system, struct tr_box *box, const struct tr__cell *cell,
     enum tr_dead_reason reason)
@@ -386,8 +396,8 @@ void tr__dead_record(struct tr_system *system, struct tr_box *box, const struct 
         box->type->message_name != NULL ? box->type->message_name(cell->payload) : NULL, reason);
 }
 
-void tr__dead_note(struct tr_system *system, struct tr_box *box, const char *message,
-    enum tr_dead_reason reason)
+void tr__dead_note(
+    struct tr_system *system, struct tr_box *box, const char *message, enum tr_dead_reason reason)
 {
     struct tr_dead_letter letter = {
         .actor = tr__box_id(box),
@@ -402,15 +412,13 @@ void tr__dead_note(struct tr_system *system, struct tr_box *box, const char *mes
     pthread_mutex_unlock(&system->dead_lock);
 }
 
-size_t tr_dead_letters(
-    struct tr_system *system, struct tr_dead_letter *ret_letters, size_t count)
+size_t tr_dead_letters(struct tr_system *system, struct tr_dead_letter *ret_letters, size_t count)
 {
     size_t written = 0;
 
     pthread_mutex_lock(&system->dead_lock);
     while (written < count && written < DEAD_LETTERS && written < system->dead_next) {
-        ret_letters[written] =
-            system->dead[(system->dead_next - 1 - written) % DEAD_LETTERS];
+        ret_letters[written] = system->dead[(system->dead_next - 1 - written) % DEAD_LETTERS];
         written++;
     }
     pthread_mutex_unlock(&system->dead_lock);

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* local.c: actors on this thread: boxes without a runner, run, step; and the hand-back of a spawned state.
+/* local.c: actors on this thread: boxes without a runner, run, step; and the hand-back of a spawned
+ * state.
  *
- * A box made with tr_box_create is UNOWNED: its word has SCHED set, so senders queue and schedule nothing.
- * Running or spawning it takes that over. A box without a system gets a small driven one of its own, which goes
- * when the box and all its senders have gone. */
-#include "runtime/runtime.h"
-
+ * A box made with tr_box_create is UNOWNED: its word has SCHED set, so senders queue and schedule
+ * nothing. Running or spawning it takes that over. A box without a system gets a small driven one
+ * of its own, which goes when the box and all its senders have gone. */
 #include <sched.h>
+
+#include "runtime/runtime.h"
 
 int tr_box_create(struct tr_system *system, const struct tr_type *type,
     const struct tr_box_options *options, struct tr_box **ret_box)
 {
     struct tr_spawn_options spawn = { .box = options != NULL ? *options
-                                                            : (struct tr_box_options){ 0 } };
+                                                             : (struct tr_box_options){ 0 } };
     struct tr_system *own = NULL;
     struct tr_box *box;
     int rc;
@@ -31,7 +32,8 @@ int tr_box_create(struct tr_system *system, const struct tr_type *type,
         return rc;
     }
     tr__set(box->strong, 0);
-    atomic_fetch_add(&box->pins, 1); /* the caller's handle keeps the slot, whatever the actor and the senders do */
+    atomic_fetch_add(&box->pins,
+        1); /* the caller's handle keeps the slot, whatever the actor and the senders do */
     tr__box_launch(box);
     *ret_box = box;
     return 0;
@@ -212,7 +214,9 @@ int tr_box_spawn(struct tr_box **box, const void *state, const struct tr_spawn_o
     return 0;
 }
 
-/* ---- hand-back ------------------------------------------------------------------------------------------------- */
+/* ---- hand-back
+ * -------------------------------------------------------------------------------------------------
+ */
 
 int tr_done_wait(struct tr_done **done, void *state, enum tr_why *ret_why, uint64_t timeout_ns)
 {

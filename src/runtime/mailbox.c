@@ -4,21 +4,23 @@
  *   63     49 48        47                         6 5            0
  *   [ count  | control? | newest cell               | flags        ]
  *
- * A send is one compare-and-swap: it checks closed and capacity, puts its cell on top, counts itself and
- * learns whether it must schedule the actor, all in one step. Cells hang newest first; the owner reads the
- * word, turns the chain round and handles it oldest first, and leaves with one more compare-and-swap:
+ * A send is one compare-and-swap: it checks closed and capacity, puts its cell on top, counts
+ * itself and learns whether it must schedule the actor, all in one step. Cells hang newest first;
+ * the owner reads the word, turns the chain round and handles it oldest first, and leaves with one
+ * more compare-and-swap:
  *
- *   1. The owner's turn has SCHED set. Whoever sets it schedules the box, exactly once; only the owner
- *      clears it, by a swap that fails if anything has arrived: no wake-up is lost.
- *   2. The cell the word named when the owner last read it is not freed before the word names another:
- *      newer cells point to it, and the owner stops there when it walks them.
- *   3. The count falls at the end of a turn, by what the turn handled: taken but unhandled messages count.
+ *   1. The owner's turn has SCHED set. Whoever sets it schedules the box, exactly once; only the
+ * owner clears it, by a swap that fails if anything has arrived: no wake-up is lost.
+ *   2. The cell the word named when the owner last read it is not freed before the word names
+ * another: newer cells point to it, and the owner stops there when it walks them.
+ *   3. The count falls at the end of a turn, by what the turn handled: taken but unhandled messages
+ * count.
  *   4. CLOSED refuses messages, GONE refuses everything; neither is ever cleared.
  *
  * test/spin/mailbox.pml checks 1 and the parking of senders. */
-#include "runtime/runtime.h"
-
 #include <sched.h>
+
+#include "runtime/runtime.h"
 
 static inline void copy_payload(void *to, const void *from, size_t size)
 {
@@ -42,14 +44,14 @@ void tr__schedule(struct tr__worker *worker, struct tr_box *box)
 static inline uint64_t control_of(uint64_t word, const struct tr__cell *cell)
 {
     bool control = (cell->flags & CELL_LANE) == TR_CONTROL ||
-        (cell->kind == CELL_REPLY && cell->flags & CELL_HOLD);
+                   (cell->kind == CELL_REPLY && cell->flags & CELL_HOLD);
 
     return control && !(word & WORD_CONTROL) ? WORD_CONTROL : 0;
 }
 
 /* Fast path of the commonest send: counted, room, open. */
-static inline int push(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell,
-    enum tr__push_mode mode)
+static inline int push(
+    struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell, enum tr__push_mode mode)
 {
     uint64_t word = atomic_load_explicit(&box->word, memory_order_relaxed);
 
@@ -67,17 +69,17 @@ static inline int push(struct tr__worker *worker, struct tr_box *box, struct tr_
     return 0;
 }
 
-/* Drop-oldest at twice the capacity: keep the newest `capacity`, under LOCKED. Amortised over the capacity
- * sends that it makes room for. If fewer are here, because the owner has the rest, one goes. False if there is
- * none: all that counts is in the owner's hands, or reserved. */
+/* Drop-oldest at twice the capacity: keep the newest `capacity`, under LOCKED. Amortised over the
+ * capacity sends that it makes room for. If fewer are here, because the owner has the rest, one
+ * goes. False if there is none: all that counts is in the owner's hands, or reserved. */
 static bool trim(struct tr__worker *worker, struct tr_box *box, uint64_t word)
 {
     struct tr__cell *top = tr__word_cell(word), *doomed = NULL, *cell, **link = &top;
     uint32_t counted = 0, keep, dropped = 0;
     uint64_t new;
 
-    if (!atomic_compare_exchange_strong_explicit(&box->word, &word, word | WORD_LOCKED,
-            memory_order_acq_rel, memory_order_relaxed))
+    if (!atomic_compare_exchange_strong_explicit(
+            &box->word, &word, word | WORD_LOCKED, memory_order_acq_rel, memory_order_relaxed))
         return true; /* look again */
     tr__point();
     for (cell = top; cell != NULL; cell = cell->next)
@@ -95,10 +97,11 @@ static bool trim(struct tr__worker *worker, struct tr_box *box, uint64_t word)
         dropped++;
     }
     word |= WORD_LOCKED;
-    /* Nobody else takes from the chain while LOCKED is set, but flags come and reserved places go. */
+    /* Nobody else takes from the chain while LOCKED is set, but flags come and reserved places go.
+     */
     do
         new = ((word & ~(WORD_POINTER | WORD_LOCKED)) - dropped * WORD_COUNT_ONE) |
-            (uint64_t)(uintptr_t)top;
+              (uint64_t)(uintptr_t)top;
     while (!atomic_compare_exchange_weak_explicit(
         &box->word, &word, new, memory_order_acq_rel, memory_order_relaxed));
     /* Not before: an answer may go to this very box. */
@@ -145,8 +148,8 @@ static int full_by_policy(struct tr__worker *worker, struct tr_box *box, uint64_
     return TR_EFULL;
 }
 
-tr__noinline int tr__push_slow(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell,
-    enum tr__push_mode mode)
+tr__noinline int tr__push_slow(
+    struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell, enum tr__push_mode mode)
 {
     uint64_t word = atomic_load_explicit(&box->word, memory_order_acquire);
     bool counted = mode != PUSH_FREE;
@@ -186,7 +189,8 @@ tr__noinline int tr__push_slow(struct tr__worker *worker, struct tr_box *box, st
     return 0;
 }
 
-/* ---- what the runtime itself sends ------------------------------------------------------------------- */
+/* ---- what the runtime itself sends
+ * ------------------------------------------------------------------- */
 
 static struct tr__cell *event_fill(struct tr__cell *cell, enum tr__cell_kind kind, uint32_t tag,
     uint64_t opt, const void *payload, size_t size)
@@ -306,7 +310,7 @@ void tr__dead_letter(struct tr__worker *worker, struct tr_box *box, struct tr__c
     } else if (cell->kind == CELL_OP && cell->opt == OP_LINK) {
         tr__link_dropped(cell->payload);
     } else if (cell->kind == CELL_OP && cell->opt == OP_START_SUCCESSOR &&
-        tr__get(box->status) & STATUS_REGISTERED) {
+               tr__get(box->status) & STATUS_REGISTERED) {
         struct tr__cell *left, *next;
 
         memcpy(&left, cell->payload, sizeof left);
@@ -316,7 +320,8 @@ void tr__dead_letter(struct tr__worker *worker, struct tr_box *box, struct tr__c
     tr__cell_free(worker, cell);
 }
 
-/* ---- the public sends ---------------------------------------------------------------------------------- */
+/* ---- the public sends
+ * ---------------------------------------------------------------------------------- */
 
 static bool size_is_right(const struct tr_box *box, size_t size)
 {
@@ -388,8 +393,7 @@ static int tell(struct tr__worker *worker, tr_sender to, const void *message, si
 }
 
 /* Closed, full or locked: the cell is made already. */
-static tr__cold int tell_hard(
-    struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell)
+static tr__cold int tell_hard(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell)
 {
     int rc = tr__push_slow(worker, box, cell, PUSH_WAIT);
 
@@ -428,19 +432,18 @@ int tr_tell(tr_sender to, const void *message, size_t size)
     struct tr__cell *cell;
     uint64_t word;
 
-    /* A box's message_size is set only if its messages ride inline, are whole words of four and do not expire; else it
-     * is 65535, which is some wrong size too. */
+    /* A box's message_size is set only if its messages ride inline, are whole words of four and do
+     * not expire; else it is 65535, which is some wrong size too. */
     if (unlikely(box == NULL || worker == NULL || worker->system != box->system ||
-            box->message_size != size || size > CELL_INLINE || worker->ctx.deadline_ns != 0 ||
-            worker->cell_count == 0 || TR_MALLOC_CELLS))
+                 box->message_size != size || size > CELL_INLINE || worker->ctx.deadline_ns != 0 ||
+                 worker->cell_count == 0 || TR_MALLOC_CELLS))
         return tell_any(to, message, size, NULL, PUSH_WAIT);
     word = atomic_load_explicit(&box->word, memory_order_relaxed);
     cell = worker->cells[--worker->cell_count];
     cell->head = CELL_TELL | (uint64_t)(TR_INTERACTIVE | CELL_COUNTED) << 8;
     tr__copy_words(cell->payload, message, size);
     do {
-        if (unlikely(word & (WORD_CLOSED | WORD_LOCKED) ||
-                tr__word_count(word) >= box->capacity))
+        if (unlikely(word & (WORD_CLOSED | WORD_LOCKED) || tr__word_count(word) >= box->capacity))
             return tell_hard(worker, box, cell);
     } while (unlikely(!tr__try_push(box, &word, cell, WORD_COUNT_ONE)));
     tr__add(worker->counters.sent, 1);
@@ -514,7 +517,8 @@ int tr_tell_wait(tr_sender to, const void *message, size_t size, uint64_t timeou
     }
 }
 
-/* ---- reserved slots ------------------------------------------------------------------------------------- */
+/* ---- reserved slots
+ * ------------------------------------------------------------------------------------- */
 
 int tr_reserve(tr_sender to, size_t size, struct tr_slot *ret_slot)
 {
@@ -537,9 +541,9 @@ int tr_reserve(tr_sender to, size_t size, struct tr_slot *ret_slot)
         return TR_ENOMEM;
     word = atomic_load_explicit(&box->word, memory_order_relaxed);
     for (;;) {
-        int rc = word & WORD_CLOSED ? TR_ECLOSED
-            : tr__word_count(word) >= box->capacity ? TR_EFULL
-                                                     : 0;
+        int rc = word & WORD_CLOSED                      ? TR_ECLOSED
+                 : tr__word_count(word) >= box->capacity ? TR_EFULL
+                                                         : 0;
         if (rc < 0) {
             tr__cell_release(system, cell);
             return rc;
@@ -573,8 +577,8 @@ int tr_slot_commit(struct tr_slot *slot)
         cell->flags |= CELL_DEADLINE;
         cell->opt = deadline;
     }
-    rc = tr__push_slow(worker != NULL ? worker : tr__foreign_enter(box->system), box, cell,
-        PUSH_RESERVED);
+    rc = tr__push_slow(
+        worker != NULL ? worker : tr__foreign_enter(box->system), box, cell, PUSH_RESERVED);
     if (worker == NULL)
         tr__foreign_leave(box->system);
     if (rc == 0)
@@ -592,8 +596,8 @@ void tr_slot_cancel(struct tr_slot *slot)
     word = atomic_load_explicit(&box->word, memory_order_relaxed);
     /* An ended box has given up counting. */
     while (!(word & WORD_GONE) &&
-        !atomic_compare_exchange_weak_explicit(&box->word, &word, word - WORD_COUNT_ONE,
-            memory_order_acq_rel, memory_order_relaxed)) {
+           !atomic_compare_exchange_weak_explicit(&box->word, &word, word - WORD_COUNT_ONE,
+               memory_order_acq_rel, memory_order_relaxed)) {
     }
     if (word & WORD_WAITERS)
         tr__unpark_all(box);

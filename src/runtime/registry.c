@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* registry.c: key → actor, with the races of start and end decided by one lock per shard.
  *
- *   1. An entry is in its shard from the moment its box is made until the box has finished. Making and inserting
- *      happen under the shard's lock: there is one winner. Nobody waits: the box takes messages while its start
- *      still runs.
- *   2. The registry holds one strong sender of every box it lists, so a box is idle when it has exactly one.
- *      Senders are given out under the shard's lock; passivation is decided under it too, by the actor itself in
- *      its own turn, when there is one sender, no message and nothing outstanding. From then on the entry is
- *      STOPPING.
- *   3. Who asks for a key that is STOPPING gets the successor's box, made at once and started when its
- *      predecessor has finished: never two that run. Messages left in the box of an actor that stopped for
- *      another reason are moved to the successor.
+ *   1. An entry is in its shard from the moment its box is made until the box has finished. Making
+ * and inserting happen under the shard's lock: there is one winner. Nobody waits: the box takes
+ * messages while its start still runs.
+ *   2. The registry holds one strong sender of every box it lists, so a box is idle when it has
+ * exactly one. Senders are given out under the shard's lock; passivation is decided under it too,
+ * by the actor itself in its own turn, when there is one sender, no message and nothing
+ * outstanding. From then on the entry is STOPPING.
+ *   3. Who asks for a key that is STOPPING gets the successor's box, made at once and started when
+ * its predecessor has finished: never two that run. Messages left in the box of an actor that
+ * stopped for another reason are moved to the successor.
  *
  * test/spin/registry.pml checks 1 to 3. */
-#include "runtime/runtime.h"
-
 #include <stdio.h>
+
+#include "runtime/runtime.h"
 
 enum { SHARDS = 16, BUCKETS_FIRST = 64, EVICT_TRIES = 8 };
 
@@ -73,7 +73,8 @@ static struct shard *shard_of(struct tr_registry *registry, uint64_t hash)
     return &registry->shards[hash % SHARDS];
 }
 
-/* ---- the table, under the shard's lock ---------------------------------------------------------------------------- */
+/* ---- the table, under the shard's lock
+ * ---------------------------------------------------------------------------- */
 
 static struct tr__registry_entry **find(
     struct shard *shard, uint64_t hash, const void *key, size_t size)
@@ -81,7 +82,7 @@ static struct tr__registry_entry **find(
     struct tr__registry_entry **at = &shard->buckets[hash / SHARDS % shard->bucket_count];
 
     while (*at != NULL &&
-        !((*at)->hash == hash && (*at)->key_size == size && memcmp((*at)->key, key, size) == 0))
+           !((*at)->hash == hash && (*at)->key_size == size && memcmp((*at)->key, key, size) == 0))
         at = &(*at)->next;
     return at;
 }
@@ -117,7 +118,9 @@ static void remove_entry(struct shard *shard, struct tr__registry_entry *entry)
     tr__list_remove(&entry->lru);
 }
 
-/* ---- making actors ---------------------------------------------------------------------------------------------------- */
+/* ---- making actors
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 static int make_box(struct tr_registry *registry, struct tr__registry_entry *entry, bool waiting,
     struct tr_box **ret_box, tr_sender *ret_keep)
@@ -168,7 +171,7 @@ static bool looks_idle(const struct tr_box *box)
     uint64_t word = atomic_load_explicit(&box->word, memory_order_relaxed);
 
     return tr__get(box->strong) == 1 && tr__get(box->asks) == 0 &&
-        !(word & (WORD_SCHED | WORD_POINTER)) && tr__word_count(word) == 0;
+           !(word & (WORD_SCHED | WORD_POINTER)) && tr__word_count(word) == 0;
 }
 
 /* Over the limit: ask the longest idle of this shard to end. */
@@ -188,8 +191,8 @@ static bool evict(struct shard *shard)
     return false;
 }
 
-static int insert(struct tr_registry *registry, struct shard *shard, uint64_t hash,
-    const void *key, size_t key_size, struct tr__registry_entry **ret_entry)
+static int insert(struct tr_registry *registry, struct shard *shard, uint64_t hash, const void *key,
+    size_t key_size, struct tr__registry_entry **ret_entry)
 {
     uint32_t max = registry->options.live_max;
     struct tr__registry_entry *entry, **at;
@@ -198,8 +201,8 @@ static int insert(struct tr_registry *registry, struct shard *shard, uint64_t ha
     if (tr__get(registry->closing))
         return TR_ECLOSED;
     if (max != 0 && tr__get(registry->live) >= max && !evict(shard)) {
-        /* This shard has nothing idle; another may. One look each, never two locks at once is what keeps
-         * this free of deadlock, so only shards whose lock is free are tried. */
+        /* This shard has nothing idle; another may. One look each, never two locks at once is what
+         * keeps this free of deadlock, so only shards whose lock is free are tried. */
         bool found = false;
 
         for (uint32_t i = 0; i < SHARDS && !found; i++) {
@@ -269,7 +272,9 @@ static int box_for_sending(struct tr__registry_entry *entry, bool make, tr_sende
     return 0;
 }
 
-/* ---- the public calls --------------------------------------------------------------------------------------------------- */
+/* ---- the public calls
+ * ---------------------------------------------------------------------------------------------------
+ */
 
 static int get(struct tr_registry *registry, const void *key, size_t key_size, bool make,
     const char *owner, tr_sender *ret_sender)
@@ -329,10 +334,12 @@ uint32_t tr_registry_live(const struct tr_registry *registry)
     return tr__get(registry->live);
 }
 
-/* ---- called by the actors -------------------------------------------------------------------------------------------------- */
+/* ---- called by the actors
+ * --------------------------------------------------------------------------------------------------
+ */
 
-/* It ends, however that came. What is left in its box goes to a successor, unless its start failed: then the
- * next would most likely fail as well, and so on for as long as a message waits. */
+/* It ends, however that came. What is left in its box goes to a successor, unless its start failed:
+ * then the next would most likely fail as well, and so on for as long as a message waits. */
 void tr__registry_ends(struct tr_box *box, struct tr__registry_entry *entry, enum tr_why why)
 {
     struct shard *shard = shard_of(entry->registry, entry->hash);
@@ -355,10 +362,9 @@ bool tr__registry_may_end(struct tr_box *box, struct tr__registry_entry *entry, 
 
     pthread_mutex_lock(&shard->lock);
     word = atomic_load_explicit(&box->word, memory_order_acquire);
-    may = force ||
-        (tr__get(box->strong) == 1 && tr__get(box->asks) == 0 && ext->keeps == 0 &&
-            tr__word_cell(word) == NULL && box->fifo == NULL && ext->stash == NULL &&
-            ext->background == NULL);
+    may = force || (tr__get(box->strong) == 1 && tr__get(box->asks) == 0 && ext->keeps == 0 &&
+                       tr__word_cell(word) == NULL && box->fifo == NULL && ext->stash == NULL &&
+                       ext->background == NULL);
     if (may && entry->box == box)
         entry->stopping = true;
     pthread_mutex_unlock(&shard->lock);
@@ -395,8 +401,8 @@ bool tr__registry_adopt(struct tr__worker *worker, struct tr__registry_entry *en
 }
 
 /* The box has finished. */
-void tr__registry_ended(struct tr__worker *worker, struct tr_box *box,
-    struct tr__registry_entry *entry)
+void tr__registry_ended(
+    struct tr__worker *worker, struct tr_box *box, struct tr__registry_entry *entry)
 {
     struct tr_registry *registry = entry->registry;
     struct shard *shard = shard_of(registry, entry->hash);
@@ -475,7 +481,9 @@ const void *tr_registry_key(const struct tr_context *ctx, size_t *ret_size)
     return ext->entry->key;
 }
 
-/* ---- the sweep ------------------------------------------------------------------------------------------------------------------ */
+/* ---- the sweep
+ * ------------------------------------------------------------------------------------------------------------------
+ */
 
 struct sweeper {
     struct tr_registry *registry;
@@ -488,8 +496,7 @@ static void sweep(struct tr_registry *registry, uint64_t now)
 
         pthread_mutex_lock(&shard->lock);
         for (struct tr__link *link = shard->lru.next; link != &shard->lru; link = link->next) {
-            struct tr__registry_entry *entry =
-                tr__container(link, struct tr__registry_entry, lru);
+            struct tr__registry_entry *entry = tr__container(link, struct tr__registry_entry, lru);
             uint64_t handled = tr__get(entry->box->handled);
 
             if (entry->stopping)
@@ -523,8 +530,7 @@ static enum tr_next sweeper_handle(void *state, struct tr_context *ctx, void *me
     return TR_GO;
 }
 
-static enum tr_next sweeper_event(
-    void *state, struct tr_context *ctx, const struct tr_event *event)
+static enum tr_next sweeper_event(void *state, struct tr_context *ctx, const struct tr_event *event)
 {
     struct sweeper *self = state;
 
@@ -541,10 +547,12 @@ static const struct tr_type sweeper_type = {
     .event = sweeper_event,
 };
 
-/* ---- making and closing --------------------------------------------------------------------------------------------------------- */
+/* ---- making and closing
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
-/* One runs, unless the registry closes or never passivates. The one before may have ended: told to, or because there
- * was no memory for its timer. */
+/* One runs, unless the registry closes or never passivates. The one before may have ended: told to,
+ * or because there was no memory for its timer. */
 static int sweeper_ensure(struct tr_registry *registry)
 {
     struct sweeper state = { registry };
@@ -622,8 +630,7 @@ static void passivate_all(struct tr_registry *registry)
 
         pthread_mutex_lock(&shard->lock);
         for (struct tr__link *link = shard->lru.next; link != &shard->lru; link = link->next) {
-            struct tr__registry_entry *entry =
-                tr__container(link, struct tr__registry_entry, lru);
+            struct tr__registry_entry *entry = tr__container(link, struct tr__registry_entry, lru);
 
             if (!entry->stopping)
                 tr__push_op(entry->box, OP_PASSIVATE, NULL, 0);

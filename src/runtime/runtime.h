@@ -42,9 +42,9 @@
 #define TR_MALLOC_CELLS 0
 #endif
 
-/* A place where the simulator may let somebody else run, so that it meets the interleavings that threads
- * meet. Locks are such places by themselves, and who waits for one lets the others run. Nothing in an
- * ordinary build. */
+/* A place where the simulator may let somebody else run, so that it meets the interleavings that
+ * threads meet. Locks are such places by themselves, and who waits for one lets the others run.
+ * Nothing in an ordinary build. */
 #if defined(TR_POINTS) && TR_POINTS
 #define TR__POINTS 1
 #include <sched.h>
@@ -52,7 +52,8 @@ void tr__sim_point(void);
 void tr__sim_yield(void);
 int tr__sim_mutex_lock(pthread_mutex_t *mutex);
 int tr__sim_mutex_unlock(pthread_mutex_t *mutex);
-/* Run something as a thread that is no worker would, at a moment of the steps to come. One at a time. */
+/* Run something as a thread that is no worker would, at a moment of the steps to come. One at a
+ * time. */
 void tr__sim_outside(struct tr_sim *sim, void (*run)(void *data), void *data);
 bool tr__sim_is_outside(const struct tr_sim *sim); /* it has not come to its end yet */
 #define tr__point() tr__sim_point()
@@ -65,7 +66,8 @@ bool tr__sim_is_outside(const struct tr_sim *sim); /* it has not come to its end
 #endif
 enum { SIM_WORKERS = TR__POINTS ? 3 : 1 };
 
-/* ---- cells: one message, one cache line ------------------------------------------------------------ */
+/* ---- cells: one message, one cache line
+ * ------------------------------------------------------------ */
 
 enum tr__cell_kind {
     CELL_TELL,       /* opt: deadline if CELL_DEADLINE */
@@ -90,11 +92,11 @@ enum tr__op {
     OP_SHOW,       /* payload: struct show pointer, see inspect.c */
     OP_CHILD_DOWN, /* to a supervisor; payload: index, why */
     OP_START_SUCCESSOR,
-    OP_PASSIVATE,  /* payload: nothing; a registry asks an idle actor to end */
-    OP_UNPARK,     /* the box it was parked on has room */
-    OP_LINK,       /* payload: struct tr__watch pointer, its half of a link */
-    OP_REST,       /* stop for a restart of its group: box and senders stay */
-    OP_END,        /* from its supervisor: stop and do not come back */
+    OP_PASSIVATE, /* payload: nothing; a registry asks an idle actor to end */
+    OP_UNPARK,    /* the box it was parked on has room */
+    OP_LINK,      /* payload: struct tr__watch pointer, its half of a link */
+    OP_REST,      /* stop for a restart of its group: box and senders stay */
+    OP_END,       /* from its supervisor: stop and do not come back */
 };
 
 enum {
@@ -115,7 +117,7 @@ struct tr__cell {
         struct {
             uint8_t kind;
             uint8_t flags;
-            uint8_t class; /* 64 << class bytes, or CELL_CLASS_MALLOC */
+            uint8_t class;    /* 64 << class bytes, or CELL_CLASS_MALLOC */
             uint8_t sequence; /* of an ask: the asker's life, or which of its holds */
             uint32_t tag;
         };
@@ -126,14 +128,15 @@ struct tr__cell {
 };
 _Static_assert(sizeof(struct tr__cell) == 64, "a message is one cache line");
 
-/* ---- the box's word --------------------------------------------------------------------------------- */
+/* ---- the box's word
+ * --------------------------------------------------------------------------------- */
 
-#define WORD_SCHED UINT64_C(1)       /* somebody runs it or will: do not schedule */
-#define WORD_CLOSED UINT64_C(2)      /* takes no more messages; answers and operations still */
-#define WORD_SENDERLESS UINT64_C(4)  /* the last strong sender is gone */
-#define WORD_WAITERS UINT64_C(8)     /* somebody is parked until there is room */
-#define WORD_LOCKED UINT64_C(16)     /* a sender trims a drop-oldest box: spin */
-#define WORD_GONE UINT64_C(32)       /* takes nothing at all */
+#define WORD_SCHED UINT64_C(1)      /* somebody runs it or will: do not schedule */
+#define WORD_CLOSED UINT64_C(2)     /* takes no more messages; answers and operations still */
+#define WORD_SENDERLESS UINT64_C(4) /* the last strong sender is gone */
+#define WORD_WAITERS UINT64_C(8)    /* somebody is parked until there is room */
+#define WORD_LOCKED UINT64_C(16)    /* a sender trims a drop-oldest box: spin */
+#define WORD_GONE UINT64_C(32)      /* takes nothing at all */
 #define WORD_FLAGS UINT64_C(63)
 #define WORD_POINTER UINT64_C(0x0000ffffffffffc0)
 #define WORD_ARRIVED (WORD_POINTER | WORD_CONTROL) /* what taking the chain takes off */
@@ -150,16 +153,17 @@ static inline uint32_t tr__word_count(uint64_t word)
     return (uint32_t)(word >> WORD_COUNT_SHIFT);
 }
 
-/* ---- boxes: the actor --------------------------------------------------------------------------------- */
+/* ---- boxes: the actor
+ * --------------------------------------------------------------------------------- */
 
 enum tr__status {
-    STATUS_LIVE = 1,      /* started; the only bit beside POINTER on the fast path */
-    STATUS_POINTER = 2,   /* the state is behind the pointer in box->state */
-    STATUS_EXTERNAL = 4,  /* … and it is the caller's memory (tr_run) */
-    STATUS_HELD = 8,      /* waits for an answer; only control runs */
-    STATUS_PARKED = 16,   /* waits for room in another box; only control runs */
-    STATUS_STOPPING = 32, /* stop() was called */
-    STATUS_CRASHED = 64,  /* waits for its supervisor */
+    STATUS_LIVE = 1,         /* started; the only bit beside POINTER on the fast path */
+    STATUS_POINTER = 2,      /* the state is behind the pointer in box->state */
+    STATUS_EXTERNAL = 4,     /* … and it is the caller's memory (tr_run) */
+    STATUS_HELD = 8,         /* waits for an answer; only control runs */
+    STATUS_PARKED = 16,      /* waits for room in another box; only control runs */
+    STATUS_STOPPING = 32,    /* stop() was called */
+    STATUS_CRASHED = 64,     /* waits for its supervisor */
     STATUS_REGISTERED = 128, /* a registry owns its life: no senders is not the end */
     STATUS_UNSTARTED = 256,  /* start has not run */
     STATUS_WAITING = 512,    /* a successor: its predecessor has not finished */
@@ -168,12 +172,12 @@ enum tr__status {
     STATUS_SUPERVISOR = 4096,
     STATUS_FREE = 8192,
     STATUS_ENDED_BADLY = 131072, /* gone by a crash: what tr_run returns */
-    STATUS_EXPIRES = 16384,  /* the box has a maximum age */
-    STATUS_SLOW = 32768,     /* never on the fast path: budget, drop-oldest, lanes in use */
-    STATUS_RESTING = 65536,  /* stopped for a restart of its group */
+    STATUS_EXPIRES = 16384,      /* the box has a maximum age */
+    STATUS_SLOW = 32768,         /* never on the fast path: budget, drop-oldest, lanes in use */
+    STATUS_RESTING = 65536,      /* stopped for a restart of its group */
     STATUS_URGENT = 1048576, /* its timers and descriptors run like control, also while it holds */
     STATUS_OWN = 524288,     /* an actor of the runtime itself: simulated faults spare it */
-    STATUS_LANES = 262144,   /* a turn left something in a queue beside fifo: not for the fast path */
+    STATUS_LANES = 262144, /* a turn left something in a queue beside fifo: not for the fast path */
 };
 
 enum { STATE_INLINE_MIN = 16 };
@@ -181,7 +185,8 @@ enum { STATE_INLINE_MIN = 16 };
 struct tr_box {
     /* the owner's line */
     const struct tr_type *type;
-    struct tr__cell *fifo; /* taken but not handled: circular, points to the last; interactive lane */
+    struct tr__cell
+        *fifo; /* taken but not handled: circular, points to the last; interactive lane */
     struct tr_box *run_next;
     struct tr__ext *_Atomic ext;
     _Atomic uint64_t handled; /* written by the owner, read by anyone */
@@ -194,13 +199,14 @@ struct tr_box {
     /* the senders' line */
     _Atomic uint64_t word;
     _Atomic uint32_t strong;
-    _Atomic int32_t pins; /* what keeps the slot: 1 for actor or senders, 1 per open ask after the end */
+    _Atomic int32_t
+        pins; /* what keeps the slot: 1 for actor or senders, 1 per open ask after the end */
     uint16_t capacity;
     uint16_t capacity_hard;
     uint16_t message_size; /* if it rides inline in words of four and never expires; else 0xffff */
     uint8_t full;
     uint8_t class;
-    struct tr__hold *holds; /* L: clones beside the first sender */
+    struct tr__hold *holds;          /* L: clones beside the first sender */
     const char *_Atomic owner_first; /* who holds the first sender; NULL once it is gone */
     struct tr_system *system;
     unsigned char state[STATE_INLINE_MIN]; /* as much as its class has room for */
@@ -222,8 +228,8 @@ struct tr__link {
 /* Somebody parked until a box has room: an actor, or a thread. */
 struct tr__waiter {
     struct tr__link link;
-    struct tr_box *box;    /* the parked actor; NULL is a thread */
-    struct tr_box *on;     /* the full box */
+    struct tr_box *box;     /* the parked actor; NULL is a thread */
+    struct tr_box *on;      /* the full box */
     struct tr__cell *wake;  /* the operation that will unpark it */
     uint64_t edge;          /* its edge in the wait graph */
     _Atomic uint32_t woken; /* a thread's futex word */
@@ -258,7 +264,7 @@ struct tr__ext {
     bool has_hold_at_stop;
     bool circle_reported; /* a circle of full boxes, once */
     uint32_t restarts;
-    int why; /* of the stop under way */
+    int why;                  /* of the stop under way */
     struct tr__link watchers; /* L */
     struct tr__link replies;  /* L: taken handles to answer for */
     struct tr__link waiters;  /* L: parked on this box */
@@ -277,7 +283,7 @@ struct tr__ext {
     struct tr__registry_entry *entry;
     uint32_t keeps;
     struct tr_done *done;
-    void *initial;  /* copy of the state for restarts */
+    void *initial;      /* copy of the state for restarts */
     void *private_data; /* supervisors, local systems */
     uint64_t net_node;
     uint32_t net_tag;
@@ -285,7 +291,8 @@ struct tr__ext {
     bool successor_waits;
 };
 
-/* ---- contexts and workers -------------------------------------------------------------------------------- */
+/* ---- contexts and workers
+ * -------------------------------------------------------------------------------- */
 
 enum tr__after {
     AFTER_PARK = 1,
@@ -336,7 +343,7 @@ struct tr__worker {
     struct tr_context ctx;
     struct tr_system *system;
     uint32_t cell_count;
-    uint32_t clock_left;     /* messages until the next look at the clock */
+    uint32_t clock_left; /* messages until the next look at the clock */
     uint32_t clock_interval;
     uint32_t slot_uses;
     uint64_t now_ns;  /* as of the last look */
@@ -357,11 +364,11 @@ struct tr__worker {
     struct tr__random random;
     uint32_t index;
     int epoll_fd, event_fd;
-    bool is_watched; /* driven: somebody's loop watches epoll_fd */
+    bool is_watched;      /* driven: somebody's loop watches epoll_fd */
     uint32_t turn_budget; /* messages a turn may handle: TURN_MESSAGES, or drawn by a simulation */
     bool time_up;         /* this turn has had its time */
     bool grace_over;      /* the timer just handled was the grace of a stop */
-    uint32_t step_budget;   /* tr_step: messages it may handle yet; else UINT32_MAX */
+    uint32_t step_budget; /* tr_step: messages it may handle yet; else UINT32_MAX */
     uint32_t step_handled;
     bool step_limited;
     uint64_t sampled_ns;
@@ -399,7 +406,9 @@ enum tr__schedule_slowly {
 };
 enum tr__sleep { SLEEP_NOT, SLEEP_SPINNING, SLEEP_PARKED };
 
-/* ---- timers ------------------------------------------------------------------------------------------------ */
+/* ---- timers
+ * ------------------------------------------------------------------------------------------------
+ */
 
 enum { WHEEL_LEVELS = 6, WHEEL_SLOTS = 64 };
 enum tr__timer_state { TIMER_IDLE, TIMER_LINKED, TIMER_FIRED, TIMER_STOPPED };
@@ -438,12 +447,14 @@ struct tr__timer_entry {
     bool stopped; /* while its cell was on the way */
 };
 
-/* ---- asks ----------------------------------------------------------------------------------------------------- */
+/* ---- asks
+ * -----------------------------------------------------------------------------------------------------
+ */
 
 enum tr__ask_state { ASK_OPEN, ASK_ENDED, ASK_ACCEPTING };
 
-/* An ask that something beside its answer may end: a deadline, a cancel, a thread's future. Two holds: the
- * asking side and the answering side. */
+/* An ask that something beside its answer may end: a deadline, a cancel, a thread's future. Two
+ * holds: the asking side and the answering side. */
 struct tr__ask {
     _Atomic uint32_t refs;
     _Atomic uint32_t state;
@@ -454,9 +465,10 @@ struct tr__ask {
     bool hold;
     _Atomic bool has_timer;
     uint64_t deadline_ns;
-    uint64_t expires_ns; /* the message, if it has not been handled: the deadline, or sooner by the box's maximum age */
+    uint64_t expires_ns; /* the message, if it has not been handled: the deadline, or sooner by the
+                            box's maximum age */
     struct tr__timer timer;
-    struct tr_cancel *cancel; /* held */
+    struct tr_cancel *cancel;  /* held */
     struct tr__link by_cancel; /* under the token's lock */
     struct tr__ask *fire_next; /* whoever fires the token has it */
     /* a thread's future */
@@ -518,7 +530,9 @@ struct tr__fd_slot {
     unsigned events;
 };
 
-/* ---- systems --------------------------------------------------------------------------------------------------- */
+/* ---- systems
+ * ---------------------------------------------------------------------------------------------------
+ */
 
 enum { LOCKS = 64, DEAD_LETTERS = 256 };
 
@@ -528,7 +542,7 @@ struct tr__chunk {
     uint32_t slot_size;
     uint32_t slot_count;
     _Atomic uint32_t slot_used; /* carved so far */
-    uint32_t serial; /* of the first slot */
+    uint32_t serial;            /* of the first slot */
     uint8_t class;
 };
 
@@ -555,8 +569,9 @@ struct tr_system {
     bool steal_off;
     struct tr__worker **workers;
     _Atomic bool ending;
-    _Atomic uint32_t driver; /* driven: 1 while somebody is inside */
-    _Atomic uint32_t running; /* driven: 1 while a thread is in tr_run or tr_step: others wait and do not drive */
+    _Atomic uint32_t driver;  /* driven: 1 while somebody is inside */
+    _Atomic uint32_t running; /* driven: 1 while a thread is in tr_run or tr_step: others wait and
+                                 do not drive */
     _Atomic uint64_t launch_epoch; /* moves with every start that no worker made */
 
     pthread_mutex_t memory_lock; /* chunks, depots */
@@ -610,7 +625,8 @@ struct tr_system {
     int *signals;
     void (*log)(void *data, const char *line);
     void *log_data;
-    _Atomic uint32_t solo; /* index + 1 of the only worker that should run; 0: all. See scheduler.c */
+    _Atomic uint32_t
+        solo; /* index + 1 of the only worker that should run; 0: all. See scheduler.c */
     struct tr__pace pace;
     _Atomic uint32_t inject_next;
     _Atomic uint32_t refs; /* a private system: its box and senders */
@@ -639,7 +655,9 @@ static inline struct tr__worker *tr__worker_of(const struct tr_system *system)
     return likely(worker != NULL && worker->system == system) ? worker : NULL;
 }
 
-/* ---- helpers ---------------------------------------------------------------------------------------------------- */
+/* ---- helpers
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 /* Owner-written, reader-racy. */
 #define tr__add(counter, n)                                                                        \
@@ -722,17 +740,21 @@ struct tr__cell *tr__reserve_take(struct tr_system *system); /* a plain cell, or
 struct tr__cell *tr__cell_new_large(struct tr__worker *worker, size_t payload);
 void tr__cell_free_large(struct tr__worker *worker, struct tr__cell *cell);
 void tr__cell_release(struct tr_system *system, struct tr__cell *cell); /* from any thread */
-struct tr_box *tr__slot_new(struct tr__worker *worker, struct tr_system *system, uint32_t state_size);
+struct tr_box *tr__slot_new(
+    struct tr__worker *worker, struct tr_system *system, uint32_t state_size);
 void tr__slot_free(struct tr__worker *worker, struct tr_box *box);
 bool tr__slot_holds(const struct tr_box *box, uint32_t state_size);
-void tr__slots_each(struct tr_system *system, bool (*visit)(void *data, struct tr_box *box), void *data);
+void tr__slots_each(
+    struct tr_system *system, bool (*visit)(void *data, struct tr_box *box), void *data);
 uint64_t tr__box_id(const struct tr_box *box);
-/* When it began, in the order of starts: exact among those of one thread, and of threads that are no workers. */
+/* When it began, in the order of starts: exact among those of one thread, and of threads that are
+ * no workers. */
 void tr__box_set_order(struct tr_box *box, uint64_t order);
 uint64_t tr__box_order(const struct tr_box *box);
 struct tr_box *tr__box_by_id(struct tr_system *system, uint64_t id);
 void tr__memory_finish(struct tr_system *system);
-/* The cache to use when this thread is no worker of the system: taken and given back under a lock. */
+/* The cache to use when this thread is no worker of the system: taken and given back under a lock.
+ */
 struct tr__worker *tr__foreign_enter(struct tr_system *system);
 void tr__foreign_leave(struct tr_system *system);
 
@@ -757,13 +779,18 @@ static inline void tr__cell_free(struct tr__worker *worker, struct tr__cell *cel
 }
 
 /* mailbox.c */
-enum tr__push_mode { PUSH_WAIT, PUSH_TRY, PUSH_FREE /* never counts */,
-    PUSH_RESERVED /* counted already */ };
-int tr__push_slow(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell,
-    enum tr__push_mode mode);
+enum tr__push_mode {
+    PUSH_WAIT,
+    PUSH_TRY,
+    PUSH_FREE /* never counts */,
+    PUSH_RESERVED /* counted already */
+};
+int tr__push_slow(
+    struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell, enum tr__push_mode mode);
 /* Runtime's own messages: op or event; from any thread. 0, or TR_ECLOSED if the box is gone. */
 int tr__push_event(struct tr_box *box, struct tr__cell *cell);
-uint64_t tr__age_max(const struct tr_box *box); /* of a box whose messages expire; 0 once it is gone */
+uint64_t tr__age_max(
+    const struct tr_box *box); /* of a box whose messages expire; 0 once it is gone */
 struct tr__cell *tr__event_cell(struct tr_system *system, enum tr__cell_kind kind, uint32_t tag,
     uint64_t opt, const void *payload, size_t size);
 /* The same with the reserve behind it: for small ones that must not fail. */
@@ -771,14 +798,16 @@ struct tr__cell *tr__event_cell_sure(struct tr_system *system, enum tr__cell_kin
     uint32_t tag, uint64_t opt, const void *payload, size_t size);
 int tr__push_op(struct tr_box *box, enum tr__op op, const void *payload, size_t size);
 int tr__push_op_cell(struct tr_box *box, struct tr__cell *cell); /* freed if the box is gone */
-/* A cell that nobody will handle: counted, recorded, its asker answered, its message dropped, freed. */
+/* A cell that nobody will handle: counted, recorded, its asker answered, its message dropped,
+ * freed. */
 void tr__dead_letter(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell,
     enum tr_dead_reason reason, int ask_status);
 /* Schedule by whoever set SCHED. worker may be NULL. */
 void tr__schedule(struct tr__worker *worker, struct tr_box *box);
 
-/* Copies of up to 40 bytes, by four: the caller has just written its message field by field, and a load that is
- * wider than the store before it waits for that store to reach the cache, longer than a whole send takes. */
+/* Copies of up to 40 bytes, by four: the caller has just written its message field by field, and a
+ * load that is wider than the store before it waits for that store to reach the cache, longer than
+ * a whole send takes. */
 typedef uint32_t __attribute__((may_alias, aligned(1))) tr__word32;
 
 static inline void tr__copy_words(void *to, const void *from, size_t size)
@@ -787,17 +816,38 @@ static inline void tr__copy_words(void *to, const void *from, size_t size)
     const volatile tr__word32 *f = from; /* volatile keeps the compiler from widening the loads */
 
     switch (size / 4) {
-    case 10: t[9] = f[9]; __attribute__((fallthrough));
-    case 9: t[8] = f[8]; __attribute__((fallthrough));
-    case 8: t[7] = f[7]; __attribute__((fallthrough));
-    case 7: t[6] = f[6]; __attribute__((fallthrough));
-    case 6: t[5] = f[5]; __attribute__((fallthrough));
-    case 5: t[4] = f[4]; __attribute__((fallthrough));
-    case 4: t[3] = f[3]; __attribute__((fallthrough));
-    case 3: t[2] = f[2]; __attribute__((fallthrough));
-    case 2: t[1] = f[1]; __attribute__((fallthrough));
-    case 1: t[0] = f[0]; __attribute__((fallthrough));
-    default: break;
+    case 10:
+        t[9] = f[9];
+        __attribute__((fallthrough));
+    case 9:
+        t[8] = f[8];
+        __attribute__((fallthrough));
+    case 8:
+        t[7] = f[7];
+        __attribute__((fallthrough));
+    case 7:
+        t[6] = f[6];
+        __attribute__((fallthrough));
+    case 6:
+        t[5] = f[5];
+        __attribute__((fallthrough));
+    case 5:
+        t[4] = f[4];
+        __attribute__((fallthrough));
+    case 4:
+        t[3] = f[3];
+        __attribute__((fallthrough));
+    case 3:
+        t[2] = f[2];
+        __attribute__((fallthrough));
+    case 2:
+        t[1] = f[1];
+        __attribute__((fallthrough));
+    case 1:
+        t[0] = f[0];
+        __attribute__((fallthrough));
+    default:
+        break;
     }
 }
 
@@ -808,8 +858,8 @@ static inline void tr__copy_small(void *to, const void *from, size_t size)
         ((unsigned char *)to)[i] = ((const unsigned char *)from)[i];
 }
 
-/* Put a cell on top; `change` is what it adds to the count. The count and the flags were checked by the caller in
- * `word`; a swap that fails makes it check again. */
+/* Put a cell on top; `change` is what it adds to the count. The count and the flags were checked by
+ * the caller in `word`; a swap that fails makes it check again. */
 static inline bool tr__try_push(
     struct tr_box *box, uint64_t *word, struct tr__cell *cell, uint64_t change)
 {
@@ -817,8 +867,8 @@ static inline bool tr__try_push(
 
     cell->next = tr__word_cell(*word);
     tr__point();
-    /* Release publishes the cell; acquire takes over the actor's state from the turn that went idle, for
-     * whoever this send schedules it on. Pairs with the swaps in actor.c. */
+    /* Release publishes the cell; acquire takes over the actor's state from the turn that went
+     * idle, for whoever this send schedules it on. Pairs with the swaps in turn.c. */
     return atomic_compare_exchange_weak_explicit(
         &box->word, word, new, memory_order_acq_rel, memory_order_relaxed);
 }
@@ -864,7 +914,8 @@ static inline void tr__queue_push(struct tr__worker *worker, struct tr_box *box)
 }
 
 /* From a send on this worker: runs next. */
-/* Returns 0, so that the slow ways can be the last thing a send does: then it need not save registers for them. */
+/* Returns 0, so that the slow ways can be the last thing a send does: then it need not save
+ * registers for them. */
 static inline int tr__schedule_here(struct tr__worker *worker, struct tr_box *box)
 {
     struct tr_box *old;
@@ -889,8 +940,8 @@ static inline int tr__schedule_here(struct tr__worker *worker, struct tr_box *bo
     return 0;
 }
 
-/* actor.c */
-struct tr__ext *tr__ext_get(struct tr_box *box); /* NULL when out of memory, or GONE */
+/* box.c, turn.c */
+struct tr__ext *tr__ext_get(struct tr_box *box);        /* NULL when out of memory, or GONE */
 struct tr__ext *tr__ext_get_locked(struct tr_box *box); /* the same, under the box's lock */
 void tr__turn(struct tr__worker *worker, struct tr_box *box);
 void tr__box_init(struct tr_box *box, struct tr_system *system, const struct tr_type *type,
@@ -905,7 +956,8 @@ bool tr__box_pin(tr_weak weak);
 void tr__box_finish(struct tr__worker *worker, struct tr_box *box, enum tr_why why);
 const char *tr__box_name(const struct tr_box *box, char *text, size_t size);
 void *tr__box_self(struct tr_box *box);
-int tr__box_adopt_state(struct tr_box *box, const void *state, const struct tr_spawn_options *options);
+int tr__box_adopt_state(
+    struct tr_box *box, const void *state, const struct tr_spawn_options *options);
 void tr__box_discard(struct tr_box *box); /* made but never launched */
 
 /* scheduler.c */
@@ -920,8 +972,10 @@ void tr__worker_poll(struct tr__worker *worker, int timeout_ms);
 void tr__worker_queue(struct tr__worker *worker, struct tr_box *box); /* behind everything */
 int tr__worker_timeout_ms(struct tr__worker *worker, uint64_t now_ns);
 bool tr__worker_has_work(struct tr__worker *worker);
-/* Drive a system without workers on this thread until `stop` says so or nothing is ready and !wait. */
-int tr__drive(struct tr_system *system, uint32_t turns_max); /* 0 also when it is another thread's to drive */
+/* Drive a system without workers on this thread until `stop` says so or nothing is ready and !wait.
+ */
+int tr__drive(
+    struct tr_system *system, uint32_t turns_max); /* 0 also when it is another thread's to drive */
 int tr__drive_here(struct tr_system *system, uint32_t turns_max); /* by the thread that runs it */
 void tr__drive_wait_here(struct tr_system *system, uint64_t until_ns);
 void tr__drive_wait(struct tr_system *system, uint64_t until_ns); /* UINT64_MAX: no limit */
@@ -950,8 +1004,8 @@ int tr__actor_timer(struct tr__worker *worker, struct tr_box *box, uint64_t dela
     uint64_t period_ns, uint32_t tag, bool is_grace, uint64_t *ret_id);
 bool tr__actor_timer_stop(struct tr_box *box, uint64_t id);
 /* The entry of a TIMER cell: NULL if it was stopped; tag and id are filled, one-shots are freed. */
-bool tr__actor_timer_take(
-    struct tr__worker *worker, struct tr_box *box, uint64_t opt, struct tr_event *event, bool *ret_grace);
+bool tr__actor_timer_take(struct tr__worker *worker, struct tr_box *box, uint64_t opt,
+    struct tr_event *event, bool *ret_grace);
 uint64_t tr__system_next_ms(struct tr_system *system);
 
 /* event.c */
@@ -986,12 +1040,13 @@ void tr__waiter_thread_remove(struct tr__waiter *waiter);
 /* By a supervised actor, with its own ext. */
 void tr__supervisor_child_ended(const struct tr__ext *ext, enum tr_why why, bool gone);
 void tr__supervisor_child_started(const struct tr__ext *ext);
-/* tr_supervise for a table that is released with its supervisor: `release` (may be NULL) is called, once and last
- * of all, if this returned 0. */
+/* tr_supervise for a table that is released with its supervisor: `release` (may be NULL) is called,
+ * once and last of all, if this returned 0. */
 int tr__supervise(struct tr_system *system, const struct tr_supervisor *table, const char *owner,
     void (*release)(void *data), void *data, tr_sender *ret_sender);
 void tr__supervisor_op(struct tr__worker *worker, struct tr_box *box, const void *payload);
-void tr__registry_ended(struct tr__worker *worker, struct tr_box *box, struct tr__registry_entry *entry);
+void tr__registry_ended(
+    struct tr__worker *worker, struct tr_box *box, struct tr__registry_entry *entry);
 bool tr__registry_may_end(struct tr_box *box, struct tr__registry_entry *entry, bool force);
 void tr__registry_ends(struct tr_box *box, struct tr__registry_entry *entry, enum tr_why why);
 bool tr__registry_is_closing(const struct tr__registry_entry *entry);
@@ -1003,21 +1058,23 @@ void tr__snapshot_quiesce(struct tr__worker *worker);
 void tr__sim_schedule(struct tr_sim *sim, struct tr_box *box);
 void tr__sim_event(struct tr_sim *sim, uint64_t a, uint64_t b);
 int tr__sim_drive(struct tr_sim *sim, uint32_t steps_max); /* returns the number of steps */
-int tr__system_make(const struct tr_system_options *options, struct tr_sim *sim,
-    struct tr_system **ret_system);
+int tr__system_make(
+    const struct tr_system_options *options, struct tr_sim *sim, struct tr_system **ret_system);
 void tr__system_end(struct tr_system *system); /* kills everything; the memory stays */
-void tr__log(struct tr_system *system, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void tr__log(struct tr_system *system, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 uint64_t tr__live(struct tr_system *system);
-void tr__end_signal(struct tr_system *system); /* an actor ended */
+void tr__end_signal(struct tr_system *system);    /* an actor ended */
 void tr__end_broadcast(struct tr_system *system); /* whoever waits for an end looks again */
 /* Under end_lock: wait for the next end. TR_ETIMEOUT past until_ns. */
 int tr__end_wait(struct tr_system *system, uint64_t until_ns);
-void tr__sample_turn(struct tr__worker *worker, const struct tr_type *type, uint64_t wait_ns, uint64_t run_ns);
+void tr__sample_turn(
+    struct tr__worker *worker, const struct tr_type *type, uint64_t wait_ns, uint64_t run_ns);
 void tr__dead_record(struct tr_system *system, struct tr_box *box, const struct tr__cell *cell,
     enum tr_dead_reason reason);
-void tr__dead_note(struct tr_system *system, struct tr_box *box, const char *message,
-    enum tr_dead_reason reason);
+void tr__dead_note(
+    struct tr_system *system, struct tr_box *box, const char *message, enum tr_dead_reason reason);
 void tr__inspect_show_here(struct tr_box *box, const void *self, const void *payload);
 void tr__inspect_show_dropped(const void *payload);
 void tr__private_ref(struct tr_system *system);

@@ -1,28 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* scheduler.c: workers and their run queues.
  *
- * Stay on the core: an actor made runnable by a send goes into the sending worker's `next` place and runs
- * there as soon as the turn ends; what was in the place moves to the worker's queue. Moving work to another
- * core costs more than most messages do, so it happens only when it pays:
+ * Stay on the core: an actor made runnable by a send goes into the sending worker's `next` place
+ * and runs there as soon as the turn ends; what was in the place moves to the worker's queue.
+ * Moving work to another core costs more than most messages do, so it happens only when it pays:
  *
- *   - A worker looks at the clock every 64 messages at most (every message when they are slow). From that it
- *     knows what its queue is worth in time. Past 30 µs it raises its `hint` and wakes a parked sibling.
- *   - An idle worker spins a little, looks only at the siblings' hints, takes half of a queue (at most 128)
- *     from one that has its hint up, and parks in epoll when there is nothing.
- *   - Where messages cost less than moving them (under 400 ns), two cores may well be slower than one. So they
- *     are tried: a millisecond alone, a millisecond together, then the better of the two for longer and longer.
- *   - While somebody else runs, one parked worker looks every millisecond whether a sibling is stuck in one
- *     handler with others queued behind it, and takes those.
+ *   - A worker looks at the clock every 64 messages at most (every message when they are slow).
+ * From that it knows what its queue is worth in time. Past 30 µs it raises its `hint` and wakes a
+ * parked sibling.
+ *   - An idle worker spins a little, looks only at the siblings' hints, takes half of a queue (at
+ * most 128) from one that has its hint up, and parks in epoll when there is nothing.
+ *   - Where messages cost less than moving them (under 400 ns), two cores may well be slower than
+ * one. So they are tried: a millisecond alone, a millisecond together, then the better of the two
+ * for longer and longer.
+ *   - While somebody else runs, one parked worker looks every millisecond whether a sibling is
+ * stuck in one handler with others queued behind it, and takes those.
  *
- * The run queue's lock is biased to its owner: the owner marks itself inside with a plain store and looks
- * whether a thief wants in; a thief announces itself, makes every core see that with membarrier(2), and
- * waits until the owner is outside. The owner pays two stores and a load, the thief a system call. Under
- * ThreadSanitizer both sides use sequentially consistent operations instead.
+ * The run queue's lock is biased to its owner: the owner marks itself inside with a plain store and
+ * looks whether a thief wants in; a thief announces itself, makes every core see that with
+ * membarrier(2), and waits until the owner is outside. The owner pays two stores and a load, the
+ * thief a system call. Under ThreadSanitizer both sides use sequentially consistent operations
+ * instead.
  *
- * Parking: a worker publishes `sleeping`, looks once more at everything that could have given it work, then
- * waits. Whoever gives it work pushes first, then looks at `sleeping`: one of the two sees the other. */
-#include "runtime/runtime.h"
-
+ * Parking: a worker publishes `sleeping`, looks once more at everything that could have given it
+ * work, then waits. Whoever gives it work pushes first, then looks at `sleeping`: one of the two
+ * sees the other. */
 #include <errno.h>
 #include <linux/futex.h>
 #include <linux/membarrier.h>
@@ -34,35 +36,38 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/runtime.h"
+
 _Thread_local struct tr__worker *tr__self;
 
 enum {
     CLOCK_INTERVAL_MAX = 64,
-    CLOCK_WORTH_NS = 10000,    /* look at the clock about this often */
-    TURN_NS_MAX = 200000,      /* a turn's time */
-    POLL_NS = 200000,          /* busy workers look at their descriptors this often */
-    BACKLOG_NS = 30000,        /* what is worth waking a sibling for */
-    SLOT_USES_MAX = 128,       /* turns in a row from `next` while others wait */
+    CLOCK_WORTH_NS = 10000, /* look at the clock about this often */
+    TURN_NS_MAX = 200000,   /* a turn's time */
+    POLL_NS = 200000,       /* busy workers look at their descriptors this often */
+    BACKLOG_NS = 30000,     /* what is worth waking a sibling for */
+    SLOT_USES_MAX = 128,    /* turns in a row from `next` while others wait */
     STEAL_MAX = 128,
     SPIN_NS = 20000,
-    LONG_TURN_NS = 5000,       /* after this a spinning sibling takes what waits behind a turn */
+    LONG_TURN_NS = 5000, /* after this a spinning sibling takes what waits behind a turn */
     STUCK_CHECK_MS = 1,
     SAMPLE_NS = 1000000,
-    GRAIN_NS = 400,            /* messages that cost less are not worth moving by themselves */
+    GRAIN_NS = 400, /* messages that cost less are not worth moving by themselves */
     PACE_TRY_NS = 1000000,
     PACE_HOLD_NS_MIN = 20000000,
     PACE_HOLD_NS_MAX = 640000000,
     EVENTS_MAX = 64,
-    RUNNING_NAP_NS = 1000000,  /* who waits for what another thread runs looks this often */
+    RUNNING_NAP_NS = 1000000, /* who waits for what another thread runs looks this often */
 };
 
-/* ---- small primitives ------------------------------------------------------------------------------------- */
+/* ---- small primitives
+ * ------------------------------------------------------------------------------------- */
 
 void tr__spin_lock(struct tr__spin *spin)
 {
     tr__point();
-    for (uint32_t tries = 0;
-         atomic_exchange_explicit(&spin->taken, 1, memory_order_acquire) != 0; tries++)
+    for (uint32_t tries = 0; atomic_exchange_explicit(&spin->taken, 1, memory_order_acquire) != 0;
+         tries++)
         while (tr__get(spin->taken) != 0)
             if (++tries % 64 == 0)
                 sched_yield();
@@ -94,7 +99,8 @@ void tr__futex_wake(_Atomic uint32_t *word)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
-/* ---- the run queue --------------------------------------------------------------------------------------------- */
+/* ---- the run queue
+ * --------------------------------------------------------------------------------------------- */
 
 tr__cold void tr__queue_enter_slow(struct tr__worker *worker)
 {
@@ -202,10 +208,12 @@ static inline struct tr_box *pick(struct tr__worker *worker)
 bool tr__worker_has_work(struct tr__worker *worker)
 {
     return tr__get(worker->next) != NULL || tr__get(worker->run.length) > 0 ||
-        tr__get(worker->inject) != NULL;
+           tr__get(worker->inject) != NULL;
 }
 
-/* ---- stealing ----------------------------------------------------------------------------------------------------- */
+/* ---- stealing
+ * -----------------------------------------------------------------------------------------------------
+ */
 
 static bool thief_enter(struct tr__worker *victim)
 {
@@ -227,7 +235,8 @@ static bool thief_enter(struct tr__worker *victim)
     return true;
 }
 
-/* Half of the victim's queue, oldest first; all of it, and what would run next there, if it is stuck. */
+/* Half of the victim's queue, oldest first; all of it, and what would run next there, if it is
+ * stuck. */
 static bool steal(struct tr__worker *worker, struct tr__worker *victim, bool stuck)
 {
     struct tr__run_queue loot = { 0 };
@@ -280,8 +289,7 @@ static bool steal_by_hint(struct tr__worker *worker)
     struct tr_system *system = worker->system;
 
     for (uint32_t i = 1; i < system->worker_count; i++) {
-        struct tr__worker *victim =
-            system->workers[(worker->index + i) % system->worker_count];
+        struct tr__worker *victim = system->workers[(worker->index + i) % system->worker_count];
 
         if (tr__get(victim->hint) != 0 && steal(worker, victim, false))
             return true;
@@ -289,7 +297,9 @@ static bool steal_by_hint(struct tr__worker *worker)
     return false;
 }
 
-/* ---- waking ---------------------------------------------------------------------------------------------------------- */
+/* ---- waking
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 void tr__worker_wake(struct tr__worker *worker)
 {
@@ -311,8 +321,7 @@ static bool wake_sibling(struct tr__worker *worker)
     struct tr_system *system = worker->system;
 
     for (uint32_t i = 1; i < system->worker_count; i++) {
-        struct tr__worker *sibling =
-            system->workers[(worker->index + i) % system->worker_count];
+        struct tr__worker *sibling = system->workers[(worker->index + i) % system->worker_count];
         uint32_t sleeping = tr__get(sibling->sleeping);
 
         if (sleeping == SLEEP_SPINNING)
@@ -347,14 +356,17 @@ void tr__inject(struct tr_system *system, struct tr_box *box)
             if (tr__get(system->workers[i]->sleeping) == want)
                 target = system->workers[i];
     if (target == NULL)
-        target = system->workers[atomic_fetch_add_explicit(
-                                     &system->inject_next, 1, memory_order_relaxed) %
-            system->worker_count];
+        target =
+            system
+                ->workers[atomic_fetch_add_explicit(&system->inject_next, 1, memory_order_relaxed) %
+                          system->worker_count];
     inject_to(target, box);
     tr__worker_wake(target);
 }
 
-/* ---- one worker or all ------------------------------------------------------------------------------------------------- */
+/* ---- one worker or all
+ * -------------------------------------------------------------------------------------------------
+ */
 
 /* Moving average over about eight values, in sixteenths. */
 static uint64_t average(uint64_t average_x16, uint64_t value)
@@ -368,7 +380,7 @@ static uint64_t operations(const struct tr_system *system)
 
     for (uint32_t i = 0; i < system->worker_count; i++)
         sum += tr__get(system->workers[i]->counters.handled) +
-            tr__get(system->workers[i]->counters.sent);
+               tr__get(system->workers[i]->counters.sent);
     return sum;
 }
 
@@ -413,8 +425,7 @@ static tr__cold void pace_step(struct tr__worker *worker, uint64_t now)
     if (atomic_exchange_explicit(&pace->busy, 1, memory_order_acquire) != 0)
         return;
     if (now >= tr__get(pace->until_ns)) {
-        rate = (operations(system) - pace->began_operations) * 1000000 /
-            (now - pace->began_ns + 1);
+        rate = (operations(system) - pace->began_operations) * 1000000 / (now - pace->began_ns + 1);
         switch ((enum tr__pace_phase)tr__get(pace->phase)) {
         case PACE_OFF:
             pace_begin(worker, PACE_TRY_SOLO, true, now, PACE_TRY_NS);
@@ -437,8 +448,7 @@ static tr__cold void pace_step(struct tr__worker *worker, uint64_t now)
             else
                 pace->rate_solo = rate;
             pace_begin(worker, tr__get(pace->all_won) ? PACE_TRY_SOLO : PACE_TRY_ALL,
-                tr__get(pace->all_won), now,
-                PACE_TRY_NS);
+                tr__get(pace->all_won), now, PACE_TRY_NS);
             break;
         }
     }
@@ -492,7 +502,7 @@ static struct tr__worker *solo_leader(const struct tr_system *system)
 static bool pace_wants_all(const struct tr_system *system)
 {
     return tr__get(system->pace.phase) == PACE_TRY_ALL ||
-        (tr__get(system->pace.phase) == PACE_HOLD && tr__get(system->pace.all_won));
+           (tr__get(system->pace.phase) == PACE_HOLD && tr__get(system->pace.all_won));
 }
 
 /* At a tick: are messages small, and if so, who should run? True if nobody is to be woken. */
@@ -504,7 +514,8 @@ static bool pace_look(struct tr__worker *worker, uint64_t now, uint64_t passed)
     struct tr__worker *leader;
 
     worker->tick_operations = done;
-    /* Together they may get in each other's way, which says nothing about what a message costs by itself. */
+    /* Together they may get in each other's way, which says nothing about what a message costs by
+     * itself. */
     if (!pace_wants_all(system))
         worker->grain_ns_x16 = average(worker->grain_ns_x16, grain);
     if (worker->grain_ns_x16 / 16 >= GRAIN_NS) {
@@ -523,10 +534,12 @@ static bool pace_look(struct tr__worker *worker, uint64_t now, uint64_t passed)
     return tr__get(system->solo) != 0 || tr__get(system->pace.phase) == PACE_OFF;
 }
 
-/* ---- the clock -------------------------------------------------------------------------------------------------------- */
+/* ---- the clock
+ * --------------------------------------------------------------------------------------------------------
+ */
 
-/* Every clock_interval messages. What a message costs decides when to look next; what the queue is worth
- * decides whether a sibling is woken. */
+/* Every clock_interval messages. What a message costs decides when to look next; what the queue is
+ * worth decides whether a sibling is woken. */
 tr__noinline bool tr__worker_tick(struct tr__worker *worker)
 {
     struct tr_system *system = worker->system;
@@ -571,7 +584,8 @@ tr__noinline bool tr__worker_tick(struct tr__worker *worker)
         worker->sampled_ns = now;
         worker->schedule_slowly = SLOWLY_SAMPLED;
     }
-    /* Who is busy for ever must not keep the system from ending: what is queued runs once more, then nothing. */
+    /* Who is busy for ever must not keep the system from ending: what is queued runs once more,
+     * then nothing. */
     if (unlikely(tr__get(system->ending)) && worker->is_thread) {
         worker->schedule_slowly = SLOWLY_ENDING;
         worker->time_up = true;
@@ -581,7 +595,9 @@ tr__noinline bool tr__worker_tick(struct tr__worker *worker)
     return worker->time_up;
 }
 
-/* ---- idle ---------------------------------------------------------------------------------------------------------------- */
+/* ---- idle
+ * ----------------------------------------------------------------------------------------------------------------
+ */
 
 void tr__worker_poll(struct tr__worker *worker, int timeout_ms)
 {
@@ -598,8 +614,7 @@ void tr__worker_poll(struct tr__worker *worker, int timeout_ms)
             }
             continue;
         }
-        tr__fd_ready(worker->system, (int)(uint32_t)data, (uint32_t)(data >> 32),
-            events[i].events);
+        tr__fd_ready(worker->system, (int)(uint32_t)data, (uint32_t)(data >> 32), events[i].events);
     }
 }
 
@@ -658,9 +673,10 @@ static bool rescue(struct tr__worker *worker, uint64_t *seen_turns)
     return found;
 }
 
-/* A sibling has been in one turn for a while with others waiting behind it, `next` among them: take those. */
-static bool steal_from_long_turns(struct tr__worker *worker, uint64_t now, uint64_t *seen_turns,
-    uint64_t *seen_ns)
+/* A sibling has been in one turn for a while with others waiting behind it, `next` among them: take
+ * those. */
+static bool steal_from_long_turns(
+    struct tr__worker *worker, uint64_t now, uint64_t *seen_turns, uint64_t *seen_ns)
 {
     struct tr_system *system = worker->system;
 
@@ -674,8 +690,7 @@ static bool steal_from_long_turns(struct tr__worker *worker, uint64_t now, uint6
             seen_turns[i] = turns;
             *seen_ns = now;
         } else if (now - *seen_ns > LONG_TURN_NS && tr__get(victim->sleeping) == SLEEP_NOT &&
-            (tr__get(victim->next) != NULL ||
-                tr__get(victim->run.length) > 0)) {
+                   (tr__get(victim->next) != NULL || tr__get(victim->run.length) > 0)) {
             *seen_ns = now;
             if (steal(worker, victim, true))
                 return true;
@@ -704,9 +719,8 @@ static void idle(struct tr__worker *worker, uint64_t *seen_turns)
         bool mine = solo_leader(system) == NULL || solo_leader(system) == worker;
 
         if (tr__worker_has_work(worker) ||
-            (mine &&
-                (steal_by_hint(worker) ||
-                    steal_from_long_turns(worker, now, seen_turns, &seen_ns)))) {
+            (mine && (steal_by_hint(worker) ||
+                         steal_from_long_turns(worker, now, seen_turns, &seen_ns)))) {
             /* Sequentially consistent: before any published value is read. See snapshot.c. */
             atomic_store_explicit(&worker->sleeping, SLEEP_NOT, memory_order_seq_cst);
             worker->tick_ns = worker->now_ns = tr__now(system);
@@ -745,8 +759,7 @@ static inline void run_one(struct tr__worker *worker, struct tr_box *box)
 
         worker->sample_box = NULL;
         tr__turn(worker, box);
-        tr__sample_turn(
-            worker, type, begin - worker->sample_ns, tr__now(worker->system) - begin);
+        tr__sample_turn(worker, type, begin - worker->sample_ns, tr__now(worker->system) - begin);
     } else {
         tr__turn(worker, box);
     }
@@ -778,7 +791,9 @@ void *tr__worker_main(void *argument)
     return NULL;
 }
 
-/* ---- life of a worker ------------------------------------------------------------------------------------------------------- */
+/* ---- life of a worker
+ * -------------------------------------------------------------------------------------------------------
+ */
 
 void tr__worker_init(struct tr__worker *worker, struct tr_system *system, uint32_t index)
 {
@@ -824,10 +839,12 @@ void tr__worker_close(struct tr__worker *worker)
     worker->epoll_fd = worker->event_fd = -1;
 }
 
-/* ---- driven systems ---------------------------------------------------------------------------------------------------------- */
+/* ---- driven systems
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
-/* Whoever watches the descriptor goes to sleep now: senders must write to it from here on, and what is left to do
- * makes it readable at once. The order is that of parking. */
+/* Whoever watches the descriptor goes to sleep now: senders must write to it from here on, and what
+ * is left to do makes it readable at once. The order is that of parking. */
 static int drive(struct tr_system *system, uint32_t turns_max);
 
 static void keep_readable(struct tr__worker *worker)
@@ -843,8 +860,9 @@ static void keep_readable(struct tr__worker *worker)
     }
 }
 
-/* A thread that waits for something drives the system meanwhile, unless another one runs it (tr_run, tr_step): that
- * one publishes `running`, then waits until `driver` is free; this one takes `driver`, then looks at `running`. */
+/* A thread that waits for something drives the system meanwhile, unless another one runs it
+ * (tr_run, tr_step): that one publishes `running`, then waits until `driver` is free; this one
+ * takes `driver`, then looks at `running`. */
 int tr__drive(struct tr_system *system, uint32_t turns_max)
 {
     uint32_t tries = 0;
@@ -884,7 +902,8 @@ static int drive(struct tr_system *system, uint32_t turns_max)
     tr__self = worker;
     worker->now_ns = tr__now(system);
     advance_all(worker, worker->now_ns);
-    /* A loop that was woken through the descriptor would be woken again until the event is taken. */
+    /* A loop that was woken through the descriptor would be woken again until the event is taken.
+     */
     if (tr__get(worker->has_fds) || worker->is_watched)
         tr__worker_poll(worker, 0);
     while (turns < turns_max && worker->step_budget > 0) {
@@ -910,7 +929,8 @@ static int drive(struct tr_system *system, uint32_t turns_max)
 void tr__drive_wait(struct tr_system *system, uint64_t until_ns)
 {
     if (atomic_load_explicit(&system->running, memory_order_seq_cst) != 0)
-        tr__futex_wait(&system->running, 1, RUNNING_NAP_NS); /* until it does not run it any more, or a little */
+        tr__futex_wait(&system->running, 1,
+            RUNNING_NAP_NS); /* until it does not run it any more, or a little */
     else
         tr__drive_wait_here(system, until_ns);
 }

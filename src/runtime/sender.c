@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sender.c: who may send, and what happens when nobody can any more.
  *
- * strong counts the senders. The drop that takes it to zero sets SENDERLESS in the word and schedules the
- * box, so that its owner sees it; the owner's end sets GONE. Whoever of the two comes second frees the slot
- * (through pins, which also counts answers still on their way to it). strong never rises from zero: a weak
- * sender is upgraded only while it is above, which also makes it safe on a slot that has been reused. The
- * one exception is a registered box, whose registry hands out senders of an idle actor under its own lock.
+ * strong counts the senders. The drop that takes it to zero sets SENDERLESS in the word and
+ * schedules the box, so that its owner sees it; the owner's end sets GONE. Whoever of the two comes
+ * second frees the slot (through pins, which also counts answers still on their way to it). strong
+ * never rises from zero: a weak sender is upgraded only while it is above, which also makes it safe
+ * on a slot that has been reused. The one exception is a registered box, whose registry hands out
+ * senders of an idle actor under its own lock.
  *
- * The first sender's holder is named in the box; every clone has a record in a list, for the report. */
+ * The first sender's holder is named in the box; every clone has a record in a list, for the
+ * report. */
 #include "runtime/runtime.h"
 
 tr_sender tr_sender_clone(tr_sender sender, const char *owner)
@@ -72,7 +74,8 @@ void tr_sender_drop(tr_sender *sender)
         /* Only a name in a report: no lock. The clones' list is what needs it. */
         tr__set(box->owner_first, NULL);
     tr__point();
-    /* Acquire-release: everything sent through any sender happens before the end that this may start. */
+    /* Acquire-release: everything sent through any sender happens before the end that this may
+     * start. */
     strong = atomic_fetch_sub_explicit(&box->strong, 1, memory_order_acq_rel);
     tr_assert_use(strong > 0, "a sender is dropped once");
     tr__point();
@@ -143,14 +146,14 @@ uint32_t tr_sender_capacity(tr_sender sender)
 uint32_t tr_sender_depth(tr_sender sender)
 {
     return sender.box == NULL
-        ? 0
-        : tr__word_count(atomic_load_explicit(&sender.box->word, memory_order_relaxed));
+               ? 0
+               : tr__word_count(atomic_load_explicit(&sender.box->word, memory_order_relaxed));
 }
 
 bool tr_sender_is_closed(tr_sender sender)
 {
-    return sender.box == NULL ||
-        atomic_load_explicit(&sender.box->word, memory_order_relaxed) & (WORD_CLOSED | WORD_GONE);
+    return sender.box == NULL || atomic_load_explicit(&sender.box->word, memory_order_relaxed) &
+                                     (WORD_CLOSED | WORD_GONE);
 }
 
 int tr_sender_wait_closed(tr_sender sender, uint64_t timeout_ns)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* snapshot.c: published values and when the ones they replaced may go.
  *
- * A reader in a handler loads the pointer and uses the value until its turn ends; it writes nothing. The
- * publisher swaps the pointer, then notes for every worker how many turns it has ended. A value may go when every
- * worker has been seen asleep since, or has ended two turns more: one may have begun, and loaded the old pointer,
- * while the count it had just stored was still on its way to us, but not two. Foreign threads mark their
- * reading sections with a counter that is odd inside. */
+ * A reader in a handler loads the pointer and uses the value until its turn ends; it writes
+ * nothing. The publisher swaps the pointer, then notes for every worker how many turns it has
+ * ended. A value may go when every worker has been seen asleep since, or has ended two turns more:
+ * one may have begun, and loaded the old pointer, while the count it had just stored was still on
+ * its way to us, but not two. Foreign threads mark their reading sections with a counter that is
+ * odd inside. */
 #include "runtime/runtime.h"
 
 struct tr_snapshot {
@@ -27,8 +28,11 @@ struct tr__retired {
     void (*free_value)(void *value);
     const struct tr_snapshot *snapshot;
     uint32_t worker_count, reader_count;
-    uint64_t *turns;                  /* per worker; UINT64_MAX: seen out of a turn */
-    struct { const struct tr_reader *reader; uint64_t sections; } readers[];
+    uint64_t *turns; /* per worker; UINT64_MAX: seen out of a turn */
+    struct {
+        const struct tr_reader *reader;
+        uint64_t sections;
+    } readers[];
 };
 
 static bool is_outside(const struct tr_system *system, const struct tr__worker *worker)
@@ -67,9 +71,10 @@ static struct tr__retired *retire(struct tr_snapshot *snapshot, void *value)
 static void note(struct tr_system *system, struct tr__retired *retired)
 {
     for (uint32_t i = 0; i < retired->worker_count; i++)
-        retired->turns[i] = is_outside(system, system->workers[i])
-            ? UINT64_MAX
-            : atomic_load_explicit(&system->workers[i]->turn_count, memory_order_seq_cst);
+        retired->turns[i] =
+            is_outside(system, system->workers[i])
+                ? UINT64_MAX
+                : atomic_load_explicit(&system->workers[i]->turn_count, memory_order_seq_cst);
     for (uint32_t i = 0; i < retired->reader_count; i++)
         retired->readers[i].sections =
             atomic_load_explicit(&retired->readers[i].reader->sections, memory_order_seq_cst);
@@ -181,8 +186,8 @@ int tr_snapshot_publish(struct tr_snapshot *snapshot, void *value)
 
 const void *tr_snapshot_read(const struct tr_snapshot *snapshot)
 {
-    /* Sequentially consistent with the publisher's swap and with `sleeping`: a worker that was seen asleep after the
-     * swap reads the new value. */
+    /* Sequentially consistent with the publisher's swap and with `sleeping`: a worker that was seen
+     * asleep after the swap reads the new value. */
     return atomic_load_explicit(&snapshot->value, memory_order_seq_cst);
 }
 
@@ -280,8 +285,7 @@ void tr_reader_destroy(struct tr_reader **reader)
     for (at = &r->system->readers; *at != r; at = &(*at)->next)
         tr_assert(*at != NULL);
     *at = r->next;
-    for (struct tr__retired *retired = r->system->retired; retired != NULL;
-         retired = retired->next)
+    for (struct tr__retired *retired = r->system->retired; retired != NULL; retired = retired->next)
         for (uint32_t i = 0; i < retired->reader_count; i++)
             if (retired->readers[i].reader == r)
                 retired->readers[i].reader = NULL;

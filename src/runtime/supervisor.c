@@ -1,23 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* supervisor.c: an actor whose state is a table of children.
  *
- * A child that crashes stays as it is, with its box, and tells its supervisor (tr__supervisor_child_ended →
- * OP_CHILD_DOWN). The supervisor decides by its strategy:
+ * A child that crashes stays as it is, with its box, and tells its supervisor
+ * (tr__supervisor_child_ended → OP_CHILD_DOWN). The supervisor decides by its strategy:
  *
- *   new ──▶ starting ──▶ running ──crash──▶ at rest ──back-off──▶ starting (OP_RESTART: reset and start)
- *                           └──OP_REST (its group restarts; stop hook, then at rest)──▲
+ *   new ──▶ starting ──▶ running ──crash──▶ at rest ──back-off──▶ starting (OP_RESTART: reset and
+ * start) └──OP_REST (its group restarts; stop hook, then at rest)──▲
  *
- * A group (one_for_all, rest_for_one) is brought to rest from its last child to its first, one at a time, and
- * restarted from its first to its last: the next one goes when the one before has started. So is the whole table
- * when the supervisor starts. Over restarts_max in the window the supervisor gives up: with a supervisor of its own
- * it brings its children to rest and leaves the decision to that one, else it stops them and ends.
+ * A group (one_for_all, rest_for_one) is brought to rest from its last child to its first, one at a
+ * time, and restarted from its first to its last: the next one goes when the one before has
+ * started. So is the whole table when the supervisor starts. Over restarts_max in the window the
+ * supervisor gives up: with a supervisor of its own it brings its children to rest and leaves the
+ * decision to that one, else it stops them and ends.
  *
- * A child tells once in a life that it is down, whether it crashed or was asked to rest: one that is asked when it is
- * down already says nothing more. The supervisor keeps every child's slot pinned until it has heard that the child is
- * gone, so an operation can never reach a stranger in a reused slot. */
+ * A child tells once in a life that it is down, whether it crashed or was asked to rest: one that
+ * is asked when it is down already says nothing more. The supervisor keeps every child's slot
+ * pinned until it has heard that the child is gone, so an operation can never reach a stranger in a
+ * reused slot. */
 #include "runtime/runtime.h"
 
-enum child_state { CHILD_NEW, CHILD_STARTING, CHILD_RUNNING, CHILD_STOPPING, CHILD_AT_REST, CHILD_GONE };
+enum child_state {
+    CHILD_NEW,
+    CHILD_STARTING,
+    CHILD_RUNNING,
+    CHILD_STOPPING,
+    CHILD_AT_REST,
+    CHILD_GONE
+};
 
 struct child {
     struct tr_box *box;
@@ -59,15 +68,14 @@ static const uint32_t tag_group = UINT32_C(1) << 31;
 
 static void advance(struct supervisor *self, struct tr_box *box);
 
-/* ---- called by children --------------------------------------------------------------------------------------- */
+/* ---- called by children
+ * --------------------------------------------------------------------------------------- */
 
 static void tell_supervisor(const struct tr__ext *ext, int why, bool gone)
 {
-    struct child_notice notice = {
-        .index = ext->child_index, .why = why, .gone = gone };
+    struct child_notice notice = { .index = ext->child_index, .why = why, .gone = gone };
 
-    tr_assert_use(
-        tr__push_op(ext->supervisor, OP_CHILD_DOWN, &notice, sizeof notice) != TR_ENOMEM,
+    tr_assert_use(tr__push_op(ext->supervisor, OP_CHILD_DOWN, &notice, sizeof notice) != TR_ENOMEM,
         "out of memory while telling a supervisor");
 }
 
@@ -81,7 +89,8 @@ void tr__supervisor_child_started(const struct tr__ext *ext)
     tell_supervisor(ext, -1, false);
 }
 
-/* ---- moving children ------------------------------------------------------------------------------------------- */
+/* ---- moving children
+ * ------------------------------------------------------------------------------------------- */
 
 static void child_op(struct child *child, enum tr__op op)
 {
@@ -145,7 +154,9 @@ static bool start_group(struct supervisor *self)
     return false;
 }
 
-/* ---- deciding --------------------------------------------------------------------------------------------------- */
+/* ---- deciding
+ * ---------------------------------------------------------------------------------------------------
+ */
 
 static uint64_t window_of(const struct supervisor *self)
 {
@@ -239,10 +250,12 @@ static void on_crash(struct supervisor *self, struct tr_box *box, uint32_t index
         wait_backoff(self, box, index, index);
         return;
     }
-    /* While a group rests or waits its range only grows; while it starts, those before the one that failed are up. */
+    /* While a group rests or waits its range only grows; while it starts, those before the one that
+     * failed are up. */
     if (table->strategy == TR_ONE_FOR_ALL)
         self->group_first = 0;
-    else if (self->phase == GROUP_NONE || self->phase == GROUP_STARTING || index < self->group_first)
+    else if (self->phase == GROUP_NONE || self->phase == GROUP_STARTING ||
+             index < self->group_first)
         self->group_first = index;
     self->group_cause = index;
     self->phase = GROUP_RESTING;
@@ -323,7 +336,9 @@ void tr__supervisor_op(struct tr__worker *worker, struct tr_box *box, const void
     advance(self, box);
 }
 
-/* ---- the actor ---------------------------------------------------------------------------------------------------- */
+/* ---- the actor
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 static enum tr_next handle(void *state, struct tr_context *ctx, void *message)
 {
@@ -405,16 +420,19 @@ static const struct tr_type supervisor_type = {
     .reset = reset,
 };
 
-/* ---- building the tree ----------------------------------------------------------------------------------------------- */
+/* ---- building the tree
+ * -----------------------------------------------------------------------------------------------
+ */
 
-static int supervisor_make(struct tr_system *system, const struct tr_supervisor *table,
-    struct tr_box **ret_box);
+static int supervisor_make(
+    struct tr_system *system, const struct tr_supervisor *table, struct tr_box **ret_box);
 
 static int child_make(struct tr_system *system, struct tr_box *parent, const struct tr_child *row,
     uint32_t index, struct child *child)
 {
     struct tr_spawn_options options = {
-        .name = row->name, .box = row->box, .grace_ns = row->grace_ns };
+        .name = row->name, .box = row->box, .grace_ns = row->grace_ns
+    };
     struct tr__ext *ext;
     int rc;
 
@@ -457,11 +475,10 @@ static void supervisor_discard(struct tr_box *box)
     tr__box_discard(box);
 }
 
-static int supervisor_make(struct tr_system *system, const struct tr_supervisor *table,
-    struct tr_box **ret_box)
+static int supervisor_make(
+    struct tr_system *system, const struct tr_supervisor *table, struct tr_box **ret_box)
 {
-    struct tr_spawn_options options = {
-        .name = table->name != NULL ? table->name : "supervisor" };
+    struct tr_spawn_options options = { .name = table->name != NULL ? table->name : "supervisor" };
     struct supervisor self = { .table = table };
     uint32_t max = table->restarts_max != 0 ? table->restarts_max : RESTARTS_DEFAULT;
     struct tr_box *box;
@@ -472,9 +489,9 @@ static int supervisor_make(struct tr_system *system, const struct tr_supervisor 
     self.children = tr__calloc(table->child_count * sizeof(*self.children));
     self.restarts = tr__calloc(max * sizeof(*self.restarts));
     rc = self.children == NULL || self.restarts == NULL
-        ? TR_ENOMEM
-        : tr__box_make(system, &supervisor_type, &self, &options,
-              STATUS_WAITING | STATUS_SUPERVISOR | STATUS_SLOW, &box);
+             ? TR_ENOMEM
+             : tr__box_make(system, &supervisor_type, &self, &options,
+                   STATUS_WAITING | STATUS_SUPERVISOR | STATUS_SLOW, &box);
     if (rc < 0) {
         tr__free(self.children);
         tr__free(self.restarts);

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* system.c: start and end of a system; waiting for ends; the report of holders; the log. */
-#include "runtime/runtime.h"
-
 #include <errno.h>
 #include <linux/membarrier.h>
 #include <pthread.h>
@@ -11,6 +9,8 @@
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "runtime/runtime.h"
 
 enum {
     WORKERS_MAX = 256,
@@ -35,7 +35,8 @@ void tr__log(struct tr_system *system, const char *format, ...)
         fprintf(stderr, "troupe: %s\n", line);
 }
 
-/* ---- creating ---------------------------------------------------------------------------------------------- */
+/* ---- creating
+ * ---------------------------------------------------------------------------------------------- */
 
 static void locks_init(struct tr_system *system)
 {
@@ -180,8 +181,8 @@ static int start_threads(struct tr_system *system)
     return 0;
 }
 
-int tr__system_make(const struct tr_system_options *options, struct tr_sim *sim,
-    struct tr_system **ret_system)
+int tr__system_make(
+    const struct tr_system_options *options, struct tr_sim *sim, struct tr_system **ret_system)
 {
     static const struct tr_system_options none = { 0 };
     const struct tr_system_options *o = options != NULL ? options : &none;
@@ -207,7 +208,10 @@ int tr__system_make(const struct tr_system_options *options, struct tr_sim *sim,
     system->work_threads_max = o->blocking_threads != 0 ? o->blocking_threads : BLOCKING_DEFAULT;
     tr__set(system->refs, 1);
     cores = sysconf(_SC_NPROCESSORS_ONLN);
-    system->worker_count = sim != NULL ? SIM_WORKERS : o->driven ? 1 : o->workers != 0 ? o->workers : (uint32_t)cores;
+    system->worker_count = sim != NULL       ? SIM_WORKERS
+                           : o->driven       ? 1
+                           : o->workers != 0 ? o->workers
+                                             : (uint32_t)cores;
     system->workers = tr__calloc(system->worker_count * sizeof(*system->workers));
     system->work_ids = tr__calloc(system->work_threads_max * sizeof(*system->work_ids));
     if (system->workers == NULL || system->work_ids == NULL)
@@ -250,7 +254,9 @@ int tr_system_create(const struct tr_system_options *options, struct tr_system *
     return tr__system_make(options, NULL, ret_system);
 }
 
-/* ---- ending --------------------------------------------------------------------------------------------------- */
+/* ---- ending
+ * ---------------------------------------------------------------------------------------------------
+ */
 
 struct killing {
     struct tr__worker *worker;
@@ -426,7 +432,8 @@ int tr_system_join(struct tr_system *system, uint64_t timeout_ns)
     return rc;
 }
 
-/* ---- drain: everybody, the last started first ------------------------------------------------------------------ */
+/* ---- drain: everybody, the last started first
+ * ------------------------------------------------------------------ */
 
 struct drained {
     tr_weak weak;
@@ -455,9 +462,9 @@ static bool collect(void *data, struct tr_box *box)
     supervised = ext != NULL && ext->supervisor != NULL;
     pthread_mutex_unlock(lock);
     if (!supervised) /* those are stopped by their supervisor, in its order */
-        draining->list[draining->count++] = (struct drained){
-            { box, atomic_load_explicit(&box->generation, memory_order_acquire) },
-            tr__box_order(box) };
+        draining->list[draining->count++] =
+            (struct drained){ { box, atomic_load_explicit(&box->generation, memory_order_acquire) },
+                tr__box_order(box) };
     return true;
 }
 
@@ -513,7 +520,8 @@ int tr_system_drain(struct tr_system *system, uint64_t timeout_ns)
     return TR_ETIMEOUT;
 }
 
-/* ---- who keeps what alive ---------------------------------------------------------------------------------------- */
+/* ---- who keeps what alive
+ * ---------------------------------------------------------------------------------------- */
 
 static bool report_box(void *data, struct tr_box *box)
 {
@@ -547,8 +555,7 @@ static bool report_box(void *data, struct tr_box *box)
     if (tr__get(box->asks) > 0)
         fprintf(out, "; %u answers outstanding", (unsigned)tr__get(box->asks));
     if (tr__wait_target(edge) != NULL)
-        fprintf(out, "; waits for %s",
-            tr__box_name(tr__wait_target(edge), other, sizeof other));
+        fprintf(out, "; waits for %s", tr__box_name(tr__wait_target(edge), other, sizeof other));
     fputc('\n', out);
     return true;
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* timer.c: hierarchical wheels of one millisecond, six levels of 64 slots: setting and stopping are O(1), a
- * timer moves down at most five times. Every worker has a wheel for the timers its actors set; any worker may
- * advance any wheel under its lock, so a busy worker's timers do not wait for it.
+/* timer.c: hierarchical wheels of one millisecond, six levels of 64 slots: setting and stopping are
+ * O(1), a timer moves down at most five times. Every worker has a wheel for the timers its actors
+ * set; any worker may advance any wheel under its lock, so a busy worker's timers do not wait for
+ * it.
  *
- * A timer of an actor is an entry in the actor's own table. It is LINKED in a wheel, or FIRED with its cell on
- * the way, or STOPPED with its cell on the way; firing pushes the cell under the wheel's lock, so whoever holds
- * the lock knows which. Only the actor frees its entries. */
+ * A timer of an actor is an entry in the actor's own table. It is LINKED in a wheel, or FIRED with
+ * its cell on the way, or STOPPED with its cell on the way; firing pushes the cell under the
+ * wheel's lock, so whoever holds the lock knows which. Only the actor frees its entries. */
 #include "runtime/runtime.h"
 
 static const uint64_t ms_ns = 1000000;
@@ -56,8 +57,8 @@ static void unlink_timer(struct tr__wheel *wheel, struct tr__timer *timer)
         wheel->occupied[timer->level] &= ~(UINT64_C(1) << timer->slot);
 }
 
-/* When the wheel must be looked at next: the next slot of level 0 that is occupied, or the next turn of a higher
- * level that brings something down. Not later than the next expiry. */
+/* When the wheel must be looked at next: the next slot of level 0 that is occupied, or the next
+ * turn of a higher level that brings something down. Not later than the next expiry. */
 static uint64_t next_look(const struct tr__wheel *wheel)
 {
     uint64_t best = UINT64_MAX;
@@ -69,10 +70,9 @@ static uint64_t next_look(const struct tr__wheel *wheel)
             continue;
         position = wheel->now_ms >> (6 * level);
         /* Slots after the present one, in order; the present one comes last (a full turn away). */
-        rotated = position % 64 == 63
-            ? wheel->occupied[level]
-            : wheel->occupied[level] >> (position % 64 + 1) |
-                wheel->occupied[level] << (63 - position % 64);
+        rotated = position % 64 == 63 ? wheel->occupied[level]
+                                      : wheel->occupied[level] >> (position % 64 + 1) |
+                                            wheel->occupied[level] << (63 - position % 64);
         ahead = (uint64_t)__builtin_ctzll(rotated) + 1;
         at = (position + ahead) << (6 * level);
         if (at < best)
@@ -99,7 +99,8 @@ uint64_t tr__system_next_ms(struct tr_system *system)
 
     for (uint32_t i = 0; i < system->worker_count; i++) {
         /* Sequentially consistent: a worker that parks looks after it published that it sleeps. */
-        uint64_t at = atomic_load_explicit(&system->workers[i]->wheel->next_ms, memory_order_seq_cst);
+        uint64_t at =
+            atomic_load_explicit(&system->workers[i]->wheel->next_ms, memory_order_seq_cst);
 
         if (at < next)
             next = at;
@@ -153,8 +154,8 @@ bool tr__timer_cancel(struct tr__timer *timer)
 }
 
 /* Everything in a slot whose time has come: fire it, or bring it down a level. */
-static void run_slot(struct tr__wheel *wheel, uint32_t level, uint32_t slot,
-    struct tr__worker *worker)
+static void run_slot(
+    struct tr__wheel *wheel, uint32_t level, uint32_t slot, struct tr__worker *worker)
 {
     struct tr__link *list = &wheel->slots[level][slot];
     struct tr__link due;
@@ -202,7 +203,8 @@ void tr__wheel_advance(struct tr__wheel *wheel, uint64_t now_ns, struct tr__work
     tr__spin_unlock(&wheel->lock);
 }
 
-/* ---- timers of actors ---------------------------------------------------------------------------------------- */
+/* ---- timers of actors
+ * ---------------------------------------------------------------------------------------- */
 
 static void on_actor_timer(struct tr__timer *timer, struct tr__worker *worker)
 {
@@ -228,8 +230,8 @@ static int table_grow(struct tr__ext *ext)
     ext->timers = timers;
     for (uint32_t i = ext->timer_capacity; i < capacity; i++)
         timers[i] = NULL;
-    /* New places are handed out in order: the free list is threaded through entries that exist, so fresh
-     * ones come from the end of the used part. */
+    /* New places are handed out in order: the free list is threaded through entries that exist, so
+     * fresh ones come from the end of the used part. */
     ext->timer_capacity = capacity;
     return 0;
 }
@@ -345,7 +347,8 @@ bool tr__actor_timer_take(struct tr__worker *worker, struct tr_box *box, uint64_
         entry_free(ext, entry);
         return true;
     }
-    /* From when it was due, not from now: a period does not drift. Missed ones are skipped, the beat stays. */
+    /* From when it was due, not from now: a period does not drift. Missed ones are skipped, the
+     * beat stays. */
     {
         uint64_t now = tr__now(box->system);
 
@@ -372,8 +375,7 @@ static void rebuild_free(struct tr__ext *ext)
 /* The actor ends or restarts. Cells on the way find nothing: the generation has moved on. */
 void tr__actor_timers_finish(struct tr_box *box, struct tr__ext *ext)
 {
-    bool gone =
-        atomic_load_explicit(&box->word, memory_order_relaxed) & WORD_GONE;
+    bool gone = atomic_load_explicit(&box->word, memory_order_relaxed) & WORD_GONE;
 
     for (uint32_t i = 0; i < ext->timer_used; i++) {
         struct tr__timer_entry *entry = ext->timers[i];

@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* waitgraph.c: who really waits for whom, and what happens before the circle closes.
  *
- * An actor waits in two ways only: it holds for an answer, or it is parked on a full box. Both publish one edge
- * in its waiting_on, so every actor has at most one and a chain is walked by following pointers:
+ * An actor waits in two ways only: it holds for an answer, or it is parked on a full box. Both
+ * publish one edge in its waiting_on, so every actor has at most one and a chain is walked by
+ * following pointers:
  *
  *   63      56 55      48 47                    0
  *   [ sequence | hold     | the box waited for  ]
  *
- *   1. Publish, then walk. Two that close a circle at once both publish first (sequentially consistent), so at
- *      least one walk sees the whole circle.
- *   2. A circle is reported only if a second walk finds the same edges, sequence numbers included: then all of
- *      them were there at one instant.
- *   3. Who answers a hold clears the edge before the answer is on its way, and who makes room clears the edges
- *      of those it unparks: an edge whose reason is gone is never walked over.
+ *   1. Publish, then walk. Two that close a circle at once both publish first (sequentially
+ * consistent), so at least one walk sees the whole circle.
+ *   2. A circle is reported only if a second walk finds the same edges, sequence numbers included:
+ * then all of them were there at one instant.
+ *   3. Who answers a hold clears the edge before the answer is on its way, and who makes room
+ * clears the edges of those it unparks: an edge whose reason is gone is never walked over.
  *
- * The closer of a circle by hold gets TR_EDEADLOCK at once. The closer of a circle of full boxes is not parked:
- * it overshoots up to the hard limit, which is counted and reported once per box.
+ * The closer of a circle by hold gets TR_EDEADLOCK at once. The closer of a circle of full boxes is
+ * not parked: it overshoots up to the hard limit, which is counted and reported once per box.
  *
  * test/spin/waitcycle.pml checks 1 to 3. */
-#include "runtime/runtime.h"
-
 #include <stdio.h>
+
+#include "runtime/runtime.h"
 
 enum { CYCLE_MAX = 1000 };
 #define EDGE_POINTER UINT64_C(0x0000ffffffffffff)
@@ -62,13 +63,14 @@ static void report(struct tr_box *box, const uint64_t *edges, uint32_t length, c
     tr__log(box->system, "wait cycle (%s): %s", what, text);
 }
 
-/* Publish an edge and walk. 0, or the length of the circle it would close: then it is withdrawn again. */
+/* Publish an edge and walk. 0, or the length of the circle it would close: then it is withdrawn
+ * again. */
 static uint32_t begin(
     struct tr_box *box, struct tr_box *on, uint8_t life, uint64_t *edges, uint64_t *ret_edge)
 {
     uint64_t sequence = (tr__get(box->waiting_on) >> 56) + 1;
-    uint64_t edge = (sequence & 0xff) << 56 | (uint64_t)life << 48 |
-        ((uint64_t)(uintptr_t)on & EDGE_POINTER);
+    uint64_t edge =
+        (sequence & 0xff) << 56 | (uint64_t)life << 48 | ((uint64_t)(uintptr_t)on & EDGE_POINTER);
     uint32_t length;
 
     tr__point();
@@ -102,8 +104,7 @@ void tr__wait_end(struct tr_box *box)
     uint64_t edge = tr__get(box->waiting_on);
 
     if (edge & EDGE_POINTER)
-        atomic_store_explicit(
-            &box->waiting_on, edge & ~EDGE_POINTER, memory_order_seq_cst);
+        atomic_store_explicit(&box->waiting_on, edge & ~EDGE_POINTER, memory_order_seq_cst);
 }
 
 /* The answer to this hold is on the way. A hold that was given up is none of ours. */
@@ -118,8 +119,8 @@ void tr__wait_clear(struct tr_box *box, uint8_t hold_sequence)
             return;
 }
 
-/* The duty to answer a hold goes on to another actor. TR_EDEADLOCK if the holder would then wait in a circle: the
- * edge is withdrawn and the caller answers it with that. */
+/* The duty to answer a hold goes on to another actor. TR_EDEADLOCK if the holder would then wait in
+ * a circle: the edge is withdrawn and the caller answers it with that. */
 int tr__wait_move(struct tr_box *box, uint8_t hold_sequence, struct tr_box *on)
 {
     uint64_t edges[CYCLE_MAX];
@@ -130,7 +131,7 @@ int tr__wait_move(struct tr_box *box, uint8_t hold_sequence, struct tr_box *on)
         if (!(edge & EDGE_POINTER) || (uint8_t)(edge >> 48) != hold_sequence)
             return 0;
         moved = ((edge >> 56) + 1) << 56 | (edge & (UINT64_C(0xff) << 48)) |
-            ((uint64_t)(uintptr_t)on & EDGE_POINTER);
+                ((uint64_t)(uintptr_t)on & EDGE_POINTER);
         tr__point();
     } while (!atomic_compare_exchange_weak_explicit(
         &box->waiting_on, &edge, moved, memory_order_seq_cst, memory_order_seq_cst));
@@ -142,7 +143,8 @@ int tr__wait_move(struct tr_box *box, uint8_t hold_sequence, struct tr_box *on)
     return TR_EDEADLOCK;
 }
 
-/* ---- parking ---------------------------------------------------------------------------------------------- */
+/* ---- parking
+ * ---------------------------------------------------------------------------------------------- */
 
 static void waiters_flag(struct tr_box *on)
 {
@@ -155,11 +157,12 @@ static bool has_room(const struct tr_box *on)
 
     /* Nobody needs to hold a sender of it any more: it may be gone, and its slot used again. */
     return word & (WORD_GONE | WORD_CLOSED) ||
-        tr__word_count(word) < __atomic_load_n(&on->capacity, __ATOMIC_RELAXED);
+           tr__word_count(word) < __atomic_load_n(&on->capacity, __ATOMIC_RELAXED);
 }
 
-/* After a handler that sent to a full box. False if it need not or must not wait. The edge is published under the
- * lock of the full box, after the last look for room: who makes room takes the same lock before it asks back. */
+/* After a handler that sent to a full box. False if it need not or must not wait. The edge is
+ * published under the lock of the full box, after the last look for room: who makes room takes the
+ * same lock before it asks back. */
 bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on)
 {
     uint64_t edges[CYCLE_MAX];
@@ -171,8 +174,8 @@ bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on)
     bool parked = false;
 
     /* Parked already: control messages run meanwhile, and this was one. Once is enough. */
-    if (mine == NULL ||
-        tr__get(box->status) & (STATUS_HELD | STATUS_STOPPING | STATUS_PARKED) || has_room(on))
+    if (mine == NULL || tr__get(box->status) & (STATUS_HELD | STATUS_STOPPING | STATUS_PARKED) ||
+        has_room(on))
         return false;
     /* What will wake it is made now: unparking cannot fail for want of memory. */
     cell = tr__event_cell(box->system, CELL_OP, 0, OP_UNPARK, NULL, 0);
@@ -229,17 +232,18 @@ static void wake(struct tr__waiter *waiter)
         return;
     }
     /* Exactly its own edge: it may wait for something else by now. */
-    atomic_compare_exchange_strong_explicit(&box->waiting_on, &edge, edge & ~EDGE_POINTER,
-        memory_order_seq_cst, memory_order_relaxed);
+    atomic_compare_exchange_strong_explicit(
+        &box->waiting_on, &edge, edge & ~EDGE_POINTER, memory_order_seq_cst, memory_order_relaxed);
     waiter->wake = NULL;
-    /* The parked actor's own turn clears PARKED: it owns its status. Pushed under the lock, because the actor
-     * may end as soon as it is not linked any more and the lock is free. */
+    /* The parked actor's own turn clears PARKED: it owns its status. Pushed under the lock, because
+     * the actor may end as soon as it is not linked any more and the lock is free. */
     if (tr__push_event(box, cell) < 0)
         tr_assert_use(false, "a parked actor is not gone while it is linked");
 }
 
-/* Room was made. Waking all would let the first fill the box again and park the rest for nothing: so one, then
- * twice as many each time nobody had to park since. True if some still wait: the box must look again. */
+/* Room was made. Waking all would let the first fill the box again and park the rest for nothing:
+ * so one, then twice as many each time nobody had to park since. True if some still wait: the box
+ * must look again. */
 bool tr__unpark(struct tr_box *on)
 {
     struct tr__ext *ext;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mailbox, scheduling and parking: src/runtime/mailbox.c, the turn in actor.c, parking in waitgraph.c.
+/* Mailbox, scheduling and parking: src/runtime/mailbox.c, the turn in turn.c, parking in waitgraph.c.
  *
  * One box, its owner, two sending actors that may be parked, one foreign thread that may not, two workers.
  * The box is one word [count | newest cell | flags]. Of the sending actors' own boxes only what parking needs is

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Natural shutdown and the end of a slot: src/runtime/sender.c, and the ending in actor.c.
+/* Natural shutdown and the end of a slot: src/runtime/sender.c, and the ending in box.c.
  *
  * One slot that two actors live in, one after the other. The first has two strong senders (one of which clones
  * itself), a weak one, and at most one ask outstanding; the second is spawned into the slot once it is free and has

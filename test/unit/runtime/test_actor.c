@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "check.h"
-
 #include <troupe/troupe.h>
 
-/* ---- the actor of the tests: hands out numbers ------------------------------------------------------------ */
+#include "check.h"
+
+/* ---- the actor of the tests: hands out numbers
+ * ------------------------------------------------------------ */
 
 struct uid {
     uint32_t next_id;
@@ -55,7 +56,8 @@ TEST(actor, is_its_data_and_its_loop_is_a_function)
     CHECK_EQ_INT(uid_box(NULL, &(struct tr_box_options){ .capacity = 3 }, &box), 0);
     sender = uid_of(tr_box_sender(box, "test"));
     for (int i = 0; i < 3; i++)
-        CHECK_EQ_INT(uid_future(sender, (struct uid_message){ .kind = UID_GET }, 0, &answers[i]), 0);
+        CHECK_EQ_INT(
+            uid_future(sender, (struct uid_message){ .kind = UID_GET }, 0, &answers[i]), 0);
     uid_drop(&sender);
 
     CHECK_EQ_INT(uid_run(box, &state), 0);
@@ -122,7 +124,8 @@ TEST(actor, spawned_hands_its_state_back_when_the_last_sender_is_gone)
     CHECK_EQ_INT(tr_system_create(&(struct tr_system_options){ .workers = 2 }, &system), 0);
     CHECK_EQ_INT(
         uid_spawn(system, &state, &(struct tr_spawn_options){ .ret_done = &done }, &sender), 0);
-    CHECK_EQ_INT(uid_ask_wait(sender, (struct uid_message){ .kind = UID_GET }, &id, sizeof id, 0), 0);
+    CHECK_EQ_INT(
+        uid_ask_wait(sender, (struct uid_message){ .kind = UID_GET }, &id, sizeof id, 0), 0);
     CHECK_EQ_INT(id, 10);
     CHECK_EQ_INT(uid_tell(sender, (struct uid_message){ .kind = UID_SKIP, .count = 7 }), 0);
     uid_drop(&sender);
@@ -145,7 +148,8 @@ TEST(actor, run_says_that_it_crashed)
     CHECK_EQ_INT(uid_future(sender, (struct uid_message){ .kind = UID_FAIL }, 0, &answer), 0);
     CHECK_EQ_INT(uid_run(box, &state), TR_ECRASHED);
     CHECK_EQ_INT(tr_future_wait(answer, NULL, 0, NULL, 0), TR_ECRASHED);
-    CHECK_EQ_INT(uid_tell(sender, (struct uid_message){ .kind = UID_SKIP, .count = 1 }), TR_ECLOSED);
+    CHECK_EQ_INT(
+        uid_tell(sender, (struct uid_message){ .kind = UID_SKIP, .count = 1 }), TR_ECLOSED);
     tr_future_drop(&answer);
     uid_drop(&sender);
     tr_box_destroy(&box);

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* actor.h: what the files of one actor share: box.c makes and ends it, queue.c sorts and handles
+ * what it was sent, actor.c is its life, turn.c its turns. All of it is called by whoever runs the
+ * actor's turn, except what box.c says. */
+#ifndef RUNTIME_ACTOR_H
+#define RUNTIME_ACTOR_H
+
+#include "runtime/runtime.h"
+
+enum {
+    BLOCKED = STATUS_HELD | STATUS_PARKED | STATUS_CRASHED | STATUS_WAITING | STATUS_UNOWNED,
+    CELL_SPECIAL = CELL_LANE | CELL_DEADLINE,
+};
+
+/* What the rest of a turn must do. */
+enum verdict { VERDICT_GO, VERDICT_GONE };
+
+static inline void *tr__self_of(struct tr_box *box)
+{
+    void *self = box->state;
+
+    if (unlikely(tr__get(box->status) & STATUS_POINTER))
+        memcpy(&self, box->state, sizeof self);
+    return self;
+}
+
+static inline void tr__status_set(struct tr_box *box, uint32_t bits)
+{
+    tr__set(box->status, tr__get(box->status) | bits);
+}
+static inline void tr__status_clear(struct tr_box *box, uint32_t bits)
+{
+    tr__set(box->status, tr__get(box->status) & ~bits);
+}
+
+static inline struct tr__ext *tr__ext_of(const struct tr_box *box)
+{
+    return atomic_load_explicit(&box->ext, memory_order_acquire);
+}
+
+/* box.c: every cell in a queue gets its fate; *replies counts the answers among them. */
+void tr__bury(struct tr__worker *worker, struct tr_box *box, struct tr__cell **queue,
+    enum tr_dead_reason reason, int ask_status, int32_t *replies);
+
+/* queue.c */
+void tr__absorb(struct tr_box *box, struct tr__cell *newest, const struct tr__cell *stop);
+void tr__absorb_list(struct tr_box *box, struct tr__cell *list);
+void tr__cut(struct tr_box *box, const struct tr__cell *stop, uint32_t counted);
+void tr__drop_oldest(struct tr__worker *worker, struct tr_box *box, uint32_t handled);
+enum tr_next tr__handle_event(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell);
+enum verdict tr__after(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell,
+    enum tr_next next, uint32_t *counted);
+enum verdict tr__handle_slow(
+    struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell, uint32_t *counted);
+void tr__requeue_front(struct tr_box *box, struct tr__cell *cell);
+void tr__tell_started(struct tr_box *box);
+
+/* actor.c */
+enum verdict tr__actor_start(struct tr__worker *worker, struct tr_box *box);
+enum verdict tr__end_stop(struct tr__worker *worker, struct tr_box *box);
+enum verdict tr__begin_stop(
+    struct tr__worker *worker, struct tr_box *box, enum tr_why why, bool rest);
+enum verdict tr__crash(
+    struct tr__worker *worker, struct tr_box *box, enum tr_why why, struct tr__cell *cell);
+enum verdict tr__handle_op(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell);
+
+#endif

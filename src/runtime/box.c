@@ -1,0 +1,517 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* box.c: a box is made, launched, pinned and ended here: what happens to an actor's memory and to
+ * what is left in it.
+ *
+ * Invariants:
+ *   1. After GONE nothing reaches the box. Who sets GONE has already made sure that every cell in
+ * it gets its fate, and every outstanding ask of this actor keeps the slot until its answer came.
+ *   2. A slot is freed by whoever takes pins to zero. */
+#include <sched.h>
+#include <stdio.h>
+
+#include "runtime/actor.h"
+
+enum { GRACE_DEFAULT_S = 5, LAUNCH_SHIFT = 24 };
+static const uint64_t second_ns = UINT64_C(1000000000);
+
+/* ---- small things
+ * -------------------------------------------------------------------------------------- */
+
+void *tr__box_self(struct tr_box *box)
+{
+    return tr__self_of(box);
+}
+
+pthread_mutex_t *tr__box_lock(const struct tr_box *box)
+{
+    uintptr_t hash = (uintptr_t)box >> 6;
+    pthread_mutex_t *lock = &box->system->locks[(hash ^ (hash >> 7)) % LOCKS];
+
+    pthread_mutex_lock(lock);
+    return lock;
+}
+
+/* Made by its owner or, under the lock, by others who have something to hang into it. */
+static struct tr__ext *ext_get_locked(struct tr_box *box)
+{
+    struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
+
+    if (ext != NULL)
+        return ext;
+    ext = tr__calloc(sizeof *ext);
+    if (ext == NULL)
+        return NULL;
+    tr__list_init(&ext->watchers);
+    tr__list_init(&ext->replies);
+    tr__list_init(&ext->waiters);
+    ext->grace_ns = GRACE_DEFAULT_S * second_ns;
+    ext->timer_free = UINT32_MAX;
+    /* Sequentially consistent with the GONE of tr__box_finish: either the maker sees GONE, or the
+     * finisher sees the ext and comes for it under the lock. */
+    atomic_store_explicit(&box->ext, ext, memory_order_seq_cst);
+    if (atomic_load_explicit(&box->word, memory_order_seq_cst) & WORD_GONE) {
+        atomic_store_explicit(&box->ext, NULL, memory_order_relaxed);
+        tr__free(ext);
+        return NULL;
+    }
+    return ext;
+}
+
+struct tr__ext *tr__ext_get_locked(struct tr_box *box)
+{
+    return ext_get_locked(box);
+}
+
+struct tr__ext *tr__ext_get(struct tr_box *box)
+{
+    struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
+    pthread_mutex_t *lock;
+
+    if (ext != NULL)
+        return ext;
+    lock = tr__box_lock(box);
+    ext = ext_get_locked(box);
+    pthread_mutex_unlock(lock);
+    return ext;
+}
+
+const char *tr__box_name(const struct tr_box *box, char *text, size_t size)
+{
+    pthread_mutex_t *lock = tr__box_lock(box);
+    const struct tr__ext *ext = tr__ext_of(box);
+    const struct tr_type *type = __atomic_load_n(&box->type, __ATOMIC_RELAXED);
+
+    if (ext != NULL && ext->name != NULL)
+        snprintf(text, size, "%s", ext->name);
+    else
+        snprintf(text, size, "%s#%u", type != NULL ? type->name : "?",
+            (unsigned)(tr__box_id(box) & UINT32_MAX));
+    pthread_mutex_unlock(lock);
+    return text;
+}
+
+/* ---- making
+ * -------------------------------------------------------------------------------------------- */
+
+void tr__box_init(struct tr_box *box, struct tr_system *system, const struct tr_type *type,
+    const struct tr_box_options *options, uint32_t status)
+{
+    uint32_t capacity =
+        options == NULL || options->capacity == 0 ? TR_CAPACITY_DEFAULT : options->capacity;
+    enum tr_full full = options == NULL ? TR_FULL_WAIT : options->full;
+
+    /* Atomic, and the status last: who inspects the system may look at any time. */
+    __atomic_store_n(&box->type, type, __ATOMIC_RELAXED);
+    box->fifo = NULL;
+    box->run_next = NULL;
+    tr__set(box->ext, NULL);
+    tr__set(box->handled, 0);
+    tr__set(box->asks, 0);
+    tr__set(box->dropped, 0);
+    tr__set(box->waiting_on, 0);
+    tr__set(box->pins, 1);
+    /* Atomic: who was to park on the one that was in this slot before may still look. */
+    __atomic_store_n(&box->capacity, (uint16_t)capacity, __ATOMIC_RELAXED);
+    box->capacity_hard =
+        (uint16_t)(full == TR_FULL_FAIL || full == TR_FULL_DROP_NEWEST ? capacity : 2 * capacity);
+    box->message_size = type->message_size > CELL_INLINE || type->message_size % 4 != 0
+                            ? UINT16_MAX
+                            : (uint16_t)type->message_size;
+    box->full = (uint8_t)full;
+    tr_assert(box->holds ==
+              NULL); /* no sender of the one before is left; the report of holders may look */
+    tr__set(box->owner_first, NULL);
+    if (box->system != system) /* a slot's system never changes, and weak senders read it */
+        box->system = system;
+    if (type->turn_ns_max != 0 || full == TR_FULL_DROP_OLDEST)
+        status |= STATUS_SLOW;
+    atomic_store_explicit(&box->status, status, memory_order_release);
+    /* One that waits to be let go is scheduled by whoever lets it. */
+    tr__set(box->word, status & (STATUS_UNSTARTED | STATUS_UNOWNED) && !(status & STATUS_WAITING)
+                           ? WORD_SCHED
+                           : 0);
+}
+
+static int apply_options(struct tr_box *box, const struct tr_spawn_options *options)
+{
+    struct tr__ext *ext;
+
+    if (options->name == NULL && options->grace_ns == 0 && options->box.age_ns_max == 0 &&
+        options->ret_done == NULL)
+        return 0;
+    ext = tr__ext_get(box);
+    if (ext == NULL)
+        return TR_ENOMEM;
+    if (options->name != NULL && ext->name == NULL) {
+        ext->name = tr__strdup(options->name);
+        if (ext->name == NULL)
+            return TR_ENOMEM;
+    }
+    if (options->grace_ns != 0)
+        ext->grace_ns = options->grace_ns;
+    if (options->box.age_ns_max != 0) {
+        ext->age_ns_max = options->box.age_ns_max;
+        box->message_size = UINT16_MAX;
+        tr__status_set(box, STATUS_EXPIRES | STATUS_SLOW);
+    }
+    if (options->ret_done != NULL) {
+        ext->done = tr__calloc(sizeof *ext->done + box->type->state_size);
+        if (ext->done == NULL)
+            return TR_ENOMEM;
+        ext->done->system = box->system;
+        ext->done->type = box->type;
+        ext->done->state = ext->done + 1;
+    }
+    return 0;
+}
+
+static void ext_free(struct tr__ext *ext)
+{
+    tr__free(ext->name);
+    tr__free(ext->initial);
+    tr__free(ext->timers);
+    tr__free(ext);
+}
+
+/* Never launched: nobody else knows it. */
+void tr__box_discard(struct tr_box *box)
+{
+    struct tr__worker *worker = tr__worker_of(box->system);
+    struct tr__ext *ext = tr__ext_of(box);
+    struct tr_system *system = box->system;
+
+    if (ext != NULL) {
+        tr__free(ext->done);
+        ext_free(ext);
+        tr__set(box->ext, NULL);
+    }
+    if (tr__get(box->status) & STATUS_POINTER && !(tr__get(box->status) & STATUS_EXTERNAL))
+        tr__free(tr__box_self(box));
+    tr__set(box->status, STATUS_FREE);
+    tr__set(box->strong, 0);
+    tr__slot_free(worker != NULL ? worker : tr__foreign_enter(system), box);
+    if (worker == NULL)
+        tr__foreign_leave(system);
+}
+
+int tr__box_make(struct tr_system *system, const struct tr_type *type, const void *state,
+    const struct tr_spawn_options *options, uint32_t status, struct tr_box **ret_box)
+{
+    struct tr__worker *worker = tr__worker_of(system);
+    struct tr__worker *cache;
+    static const struct tr_spawn_options none = { 0 };
+    struct tr_box *box;
+    int rc;
+
+    if (type == NULL || type->handle == NULL || type->name == NULL ||
+        (options != NULL && options->box.capacity > TR_CAPACITY_MAX) ||
+        (state == NULL && type->state_size != 0 && !(status & STATUS_UNOWNED)))
+        return TR_EINVAL;
+    cache = worker != NULL ? worker : tr__foreign_enter(system);
+    box = tr__slot_new(cache, system, type->state_size);
+    if (worker == NULL)
+        tr__foreign_leave(system);
+    if (box == NULL)
+        return TR_ENOMEM;
+    if (type->start != NULL)
+        status |= STATUS_UNSTARTED;
+    tr__box_init(box, system, type, options == NULL ? NULL : &options->box, status | STATUS_LIVE);
+    atomic_store_explicit(&box->generation, tr__get(box->generation) + 1, memory_order_release);
+    if (!(status & STATUS_UNOWNED)) {
+        rc = tr__box_adopt_state(box, state, &none);
+        if (rc < 0) {
+            tr__box_discard(box);
+            return rc;
+        }
+    }
+    if (options != NULL) {
+        rc = apply_options(box, options);
+        if (rc < 0) {
+            tr__box_discard(box);
+            return rc;
+        }
+    }
+    *ret_box = box;
+    return 0;
+}
+
+/* A box that was made without one gets its state. */
+int tr__box_adopt_state(
+    struct tr_box *box, const void *state, const struct tr_spawn_options *options)
+{
+    const struct tr_type *type = box->type;
+    void *memory = NULL;
+    int rc;
+
+    if (state == NULL && type->state_size != 0)
+        return TR_EINVAL;
+    rc = apply_options(box, options);
+    if (rc < 0)
+        return rc;
+    if (!tr__slot_holds(box, type->state_size)) {
+        memory = tr__alloc(type->state_size);
+        if (memory == NULL)
+            return TR_ENOMEM;
+        memcpy(box->state, &memory, sizeof memory);
+        tr__status_set(box, STATUS_POINTER);
+    }
+    if (type->state_size > 0)
+        memcpy(memory != NULL ? memory : box->state, state, type->state_size);
+    tr__status_clear(box, STATUS_UNOWNED);
+    return 0;
+}
+
+/* Make it reachable: from here on others see it. */
+void tr__box_launch(struct tr_box *box)
+{
+    struct tr__worker *worker = tr__worker_of(box->system);
+
+    if (worker != NULL) {
+        uint64_t epoch = tr__get(box->system->launch_epoch) << LAUNCH_SHIFT;
+
+        worker->launch_order = worker->launch_order >= epoch ? worker->launch_order + 1 : epoch + 1;
+        tr__box_set_order(box, worker->launch_order);
+        atomic_store_explicit(
+            &worker->counters.spawned, tr__get(worker->counters.spawned) + 1, memory_order_release);
+    } else {
+        struct tr__worker *foreign = tr__foreign_enter(box->system);
+        uint64_t epoch =
+            atomic_fetch_add_explicit(&box->system->launch_epoch, 1, memory_order_relaxed);
+
+        tr__box_set_order(box, (epoch + 1) << LAUNCH_SHIFT);
+        atomic_store_explicit(&foreign->counters.spawned, tr__get(foreign->counters.spawned) + 1,
+            memory_order_release);
+        tr__foreign_leave(box->system);
+    }
+    if ((tr__get(box->status) & (STATUS_UNSTARTED | STATUS_UNOWNED | STATUS_WAITING)) ==
+        STATUS_UNSTARTED)
+        tr__schedule(worker, box);
+}
+
+int tr_spawn(struct tr_system *system, const struct tr_type *type, const void *state,
+    const struct tr_spawn_options *options, tr_sender *ret_sender)
+{
+    struct tr_box *box;
+    struct tr__ext *ext;
+    int rc;
+
+    if (tr__get(system->ending))
+        return TR_ECLOSED;
+    rc = tr__box_make(system, type, state, options, 0, &box);
+    if (rc < 0)
+        return rc;
+    tr__set(box->owner_first, options != NULL && options->owner != NULL ? options->owner : "spawn");
+    /* Release: a weak sender that sees the count sees the box. */
+    atomic_store_explicit(&box->strong, 1, memory_order_release);
+    if (options != NULL && options->ret_done != NULL) {
+        ext = tr__ext_of(box);
+        *options->ret_done = ext->done;
+    }
+    *ret_sender = (tr_sender){ box, NULL };
+    tr__box_launch(box);
+    return 0;
+}
+
+/* ---- ending
+ * --------------------------------------------------------------------------------------------- */
+
+static void slot_release(struct tr_box *box)
+{
+    struct tr_system *system = box->system;
+    struct tr__worker *worker = tr__worker_of(system);
+
+    tr__set(box->status, STATUS_FREE);
+    tr__slot_free(worker != NULL ? worker : tr__foreign_enter(system), box);
+    if (worker == NULL)
+        tr__foreign_leave(system);
+}
+
+void tr__box_unpin(struct tr_box *box, int32_t n)
+{
+    int32_t pins = atomic_fetch_sub_explicit(&box->pins, n, memory_order_acq_rel);
+
+    tr_assert(pins >= n);
+    tr__point();
+    if (pins == n)
+        slot_release(box);
+}
+
+bool tr__box_pin(tr_weak weak)
+{
+    int32_t pins = tr__get(weak.box->pins);
+
+    do {
+        if (pins <= 0)
+            return false;
+    } while (!atomic_compare_exchange_weak_explicit(
+        &weak.box->pins, &pins, pins + 1, memory_order_acq_rel, memory_order_relaxed));
+    if (atomic_load_explicit(&weak.box->generation, memory_order_acquire) == weak.generation)
+        return true;
+    tr__box_unpin(weak.box, 1);
+    return false;
+}
+
+void tr__box_senderless(struct tr_box *box)
+{
+    uint64_t word = atomic_load_explicit(&box->word, memory_order_relaxed);
+    uint64_t new;
+
+    do {
+        new = word | WORD_SENDERLESS;
+        if (!(word & WORD_GONE))
+            new |= WORD_SCHED;
+        tr__point();
+    } while (!atomic_compare_exchange_weak_explicit(
+        &box->word, &word, new, memory_order_acq_rel, memory_order_relaxed));
+    if (word & WORD_GONE)
+        tr__box_unpin(box, 1);
+    else if (new & ~word & WORD_SCHED)
+        tr__schedule(tr__worker_of(box->system), box);
+}
+
+/* Every cell in a queue gets its fate. */
+void tr__bury(struct tr__worker *worker, struct tr_box *box, struct tr__cell **queue,
+    enum tr_dead_reason reason, int ask_status, int32_t *replies)
+{
+    struct tr__ext *ext = tr__ext_of(box);
+    struct tr__cell *cell;
+
+    while ((cell = tr__queue_take(queue)) != NULL) {
+        if ((cell->kind == CELL_REPLY && !(cell->flags & CELL_ACCEPTED)) || cell->kind == CELL_WORK)
+            ++*replies;
+        if (cell->kind <= CELL_ASK_RECORD && ext != NULL && ext->entry != NULL &&
+            reason == TR_DEAD_STOPPED && tr__registry_adopt(worker, ext->entry, box, cell))
+            continue;
+        tr__dead_letter(worker, box, cell, reason, ask_status);
+    }
+}
+
+static void hand_back(struct tr_box *box, struct tr__ext *ext, enum tr_why why)
+{
+    const struct tr_type *type = box->type;
+    uint32_t status = tr__get(box->status);
+    struct tr_done *done = ext != NULL ? ext->done : NULL;
+    void *self = tr__box_self(box);
+    bool kept = false;
+
+    if (done != NULL) {
+        pthread_mutex_lock(&box->system->end_lock);
+        if (!done->dropped) {
+            memcpy(done->state, self, type->state_size);
+            done->why = (int)why;
+            atomic_store_explicit(&done->ended, 1, memory_order_release);
+            tr__futex_wake(&done->ended);
+            kept = true;
+        }
+        pthread_mutex_unlock(&box->system->end_lock);
+        if (!kept)
+            tr__free(done);
+        ext->done = NULL;
+    }
+    if (!kept && !(status & STATUS_EXTERNAL) && type->finish != NULL)
+        type->finish(self);
+    if (status & STATUS_POINTER && !(status & STATUS_EXTERNAL))
+        tr__free(self);
+}
+
+static struct tr__cell *close_word(struct tr_box *box, uint64_t flags, uint64_t *ret_old)
+{
+    uint64_t word = atomic_load_explicit(&box->word, memory_order_relaxed);
+
+    for (;;) {
+        if (word & WORD_LOCKED) {
+            sched_yield();
+            word = atomic_load_explicit(&box->word, memory_order_relaxed);
+            continue;
+        }
+        tr__point();
+        /* Sequentially consistent: see ext_get_locked, and the waiters of tr__end_wait. */
+        if (atomic_compare_exchange_weak_explicit(&box->word, &word,
+                flags | (word & WORD_SENDERLESS), memory_order_seq_cst, memory_order_relaxed))
+            break;
+    }
+    *ret_old = word;
+    return tr__word_cell(word);
+}
+
+static void finish_ext(struct tr_box *box, struct tr__ext *ext, enum tr_why why)
+{
+    bool failed =
+        why == TR_WHY_FAILED || why == TR_WHY_START || why == TR_WHY_BUDGET || why == TR_WHY_LINKED;
+
+    tr__actor_timers_finish(box, ext);
+    tr__fds_finish(box, ext);
+    tr__watching_finish(box, ext);
+    tr__replies_abandon(box, failed ? TR_ECRASHED : TR_EDROPPED);
+    tr__park_cancel(box, ext);
+    tr__unpark_all(box);
+}
+
+void tr__box_finish(struct tr__worker *worker, struct tr_box *box, enum tr_why why)
+{
+    bool failed =
+        why == TR_WHY_FAILED || why == TR_WHY_START || why == TR_WHY_BUDGET || why == TR_WHY_LINKED;
+    enum tr_dead_reason reason =
+        why == TR_WHY_KILLED && tr__get(box->system->ending) ? TR_DEAD_DESTROYED : TR_DEAD_STOPPED;
+    int ask_status = failed ? TR_ECRASHED : TR_ECLOSED;
+    struct tr_system *system = box->system;
+    struct tr__registry_entry *entry = NULL;
+    struct tr__cell *chain;
+    struct tr__ext *ext;
+    uint64_t word;
+    int32_t replies = 0, asks = (int32_t)tr__get(box->asks);
+    pthread_mutex_t *lock;
+
+    tr__wait_end(box);
+    ext = tr__ext_of(box);
+    if (ext != NULL)
+        tr__park_cancel(box, ext); /* who unparks it pushes, and must not find GONE */
+    if (ext != NULL && ext->entry != NULL)
+        tr__registry_ends(box, ext->entry, why); /* who finds it closed must find its successor */
+    /* Answers that come from now on find GONE and unpin, and so does the last sender: count the
+     * answers first, and one for this function, so that the slot stays until it is done. */
+    atomic_fetch_add_explicit(&box->pins, asks + 1, memory_order_relaxed);
+    chain = close_word(box, WORD_CLOSED | WORD_GONE | WORD_SCHED, &word);
+    tr__point();
+    if (chain != NULL)
+        tr__absorb(box, chain, NULL);
+    ext = atomic_load_explicit(&box->ext, memory_order_seq_cst);
+    if (ext != NULL) {
+        entry = ext->entry;
+        tr__bury(worker, box, &ext->deferred, reason, ask_status, &replies);
+        tr__bury(worker, box, &ext->control, reason, ask_status, &replies);
+        tr__bury(worker, box, &ext->stash, reason, ask_status, &replies);
+    }
+    tr__bury(worker, box, &box->fifo, reason, ask_status, &replies);
+    if (ext != NULL) {
+        tr__bury(worker, box, &ext->background, reason, ask_status, &replies);
+        finish_ext(box, ext, why);
+    } else if (word & WORD_WAITERS) {
+        tr__unpark_all(box);
+    }
+    if (failed)
+        tr__status_set(box, STATUS_ENDED_BADLY);
+    hand_back(box, ext, why);
+    if (ext != NULL) { /* nobody hears of its end before its state was released */
+        tr__watches_finish(box, ext, why);
+        if (ext->supervisor != NULL)
+            tr__supervisor_child_ended(ext, why, true);
+    }
+    if (entry != NULL)
+        tr__registry_ended(worker, box, entry);
+    if (ext != NULL) {
+        lock = tr__box_lock(box);
+        atomic_store_explicit(&box->ext, NULL, memory_order_relaxed);
+        pthread_mutex_unlock(lock);
+        ext_free(ext);
+    }
+    tr__point();
+    atomic_fetch_add_explicit(&box->generation, 1, memory_order_release);
+    tr__point();
+    atomic_store_explicit(
+        &worker->counters.ended, tr__get(worker->counters.ended) + 1, memory_order_release);
+    if (system->sim != NULL)
+        tr__sim_event(system->sim, 3, (uint64_t)why);
+    tr__box_unpin(box, 1 + replies + (word & WORD_SENDERLESS ? 1 : 0));
+    tr__end_signal(system);
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* context.c: what handlers ask of the runtime about themselves. */
+#include "runtime/actor.h"
+
+/* ---- what handlers ask for
+ * ------------------------------------------------------------------------------------ */
+
+struct tr_system *tr_system_of(const struct tr_context *ctx)
+{
+    return ctx->worker->system;
+}
+
+uint64_t tr_now_ns(const struct tr_context *ctx)
+{
+    return tr__now(ctx->worker->system);
+}
+
+uint64_t tr_random(struct tr_context *ctx)
+{
+    return tr__random_next(&ctx->worker->random);
+}
+
+tr_weak tr_self(const struct tr_context *ctx)
+{
+    return (tr_weak){ ctx->box, tr__get(ctx->box->generation) };
+}
+
+const char *tr_self_name(const struct tr_context *ctx)
+{
+    struct tr__ext *ext = tr__ext_get(ctx->box);
+    char name[64];
+
+    if (ext == NULL)
+        return ctx->box->type->name;
+    if (ext->name == NULL) {
+        char *copy = tr__strdup(tr__box_name(ctx->box, name, sizeof name));
+        pthread_mutex_t *lock = tr__box_lock(ctx->box);
+
+        ext->name = copy; /* others read it under the lock */
+        pthread_mutex_unlock(lock);
+    }
+    return ext->name != NULL ? ext->name : ctx->box->type->name;
+}
+
+uint64_t tr_self_id(const struct tr_context *ctx)
+{
+    return tr__box_id(ctx->box);
+}
+
+uint32_t tr_self_restarts(const struct tr_context *ctx)
+{
+    const struct tr__ext *ext = tr__ext_of(ctx->box);
+
+    return ext == NULL ? 0 : ext->restarts;
+}
+
+uint64_t tr_deadline_ns(const struct tr_context *ctx)
+{
+    return ctx->deadline_ns;
+}
+
+bool tr_is_cancelled(struct tr_context *ctx)
+{
+    if (ctx->cell == NULL)
+        return false;
+    if (ctx->deadline_ns != 0 && tr__now(ctx->worker->system) >= ctx->deadline_ns)
+        return true;
+    return tr__ask_cell_is_cancelled(ctx->cell);
+}
+
+int tr_stash(struct tr_context *ctx)
+{
+    tr_assert_use(ctx->cell != NULL && ctx->cell->kind <= CELL_ASK_RECORD,
+        "only a message being handled can be stashed");
+    if (tr__ext_get(ctx->box) == NULL)
+        return TR_ENOMEM;
+    ctx->after |= AFTER_STASH;
+    return 0;
+}
+
+void tr_unstash(struct tr_context *ctx)
+{
+    struct tr__ext *ext = tr__ext_of(ctx->box);
+    struct tr__cell *stash;
+
+    if (ext == NULL || ext->stash == NULL)
+        return;
+    stash = ext->stash;
+    ext->stash = NULL;
+    if (ctx->box->fifo == NULL) {
+        ctx->box->fifo = stash;
+    } else {
+        struct tr__cell *first = ctx->box->fifo->next;
+
+        ctx->box->fifo->next = stash->next;
+        stash->next = first;
+    }
+    ctx->after |= AFTER_HOLD; /* leaves the fast path, which does not look at the queue */
+}
+
+void tr_again(struct tr_context *ctx)
+{
+    tr_assert_use(ctx->cell != NULL && ctx->cell->kind <= CELL_ASK_RECORD,
+        "only a message being handled can be handled again");
+    ctx->after |= AFTER_AGAIN;
+}
+
+static int op_weak(tr_weak weak, enum tr__op op)
+{
+    int rc;
+
+    if (weak.box == NULL || !tr__box_pin(weak))
+        return TR_ECLOSED;
+    rc = tr__push_op(weak.box, op, NULL, 0);
+    tr__box_unpin(weak.box, 1);
+    return rc;
+}
+
+int tr_stop(tr_weak weak)
+{
+    return op_weak(weak, OP_STOP);
+}
+
+int tr_kill(tr_weak weak)
+{
+    return op_weak(weak, OP_KILL);
+}
+
+const char *tr_why_text(enum tr_why why)
+{
+    static const char *const texts[] = { "done: no senders left", "stopped", "a handler failed",
+        "start failed", "over its budget", "killed", "passivated", "a linked actor failed" };
+
+    return (size_t)why < sizeof texts / sizeof texts[0] ? texts[why] : "?";
+}

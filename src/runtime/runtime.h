@@ -964,7 +964,7 @@ void tr__box_discard(struct tr_box *box); /* made but never launched */
 void tr__worker_init(struct tr__worker *worker, struct tr_system *system, uint32_t index);
 int tr__worker_open(struct tr__worker *worker);
 void tr__worker_close(struct tr__worker *worker);
-void *tr__worker_main(void *worker);
+void *tr__worker_main(void *argument);
 void tr__inject(struct tr_system *system, struct tr_box *box);
 void tr__worker_wake(struct tr__worker *worker);
 bool tr__worker_tick(struct tr__worker *worker); /* true: this turn has had its time */

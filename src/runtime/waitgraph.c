@@ -86,7 +86,7 @@ static uint32_t begin(
 
 int tr__wait_begin(struct tr_box *box, struct tr_box *on, uint8_t hold_sequence)
 {
-    uint64_t edges[CYCLE_MAX], edge;
+    uint64_t edges[CYCLE_MAX] = { 0 }, edge;
     uint32_t length;
 
     tr__point();
@@ -123,7 +123,7 @@ void tr__wait_clear(struct tr_box *box, uint8_t hold_sequence)
  * a circle: the edge is withdrawn and the caller answers it with that. */
 int tr__wait_move(struct tr_box *box, uint8_t hold_sequence, struct tr_box *on)
 {
-    uint64_t edges[CYCLE_MAX];
+    uint64_t edges[CYCLE_MAX] = { 0 };
     uint64_t edge = atomic_load_explicit(&box->waiting_on, memory_order_seq_cst), moved;
     uint32_t length;
 
@@ -165,7 +165,7 @@ static bool has_room(const struct tr_box *on)
  * same lock before it asks back. */
 bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on)
 {
-    uint64_t edges[CYCLE_MAX];
+    uint64_t edges[CYCLE_MAX] = { 0 };
     struct tr__ext *mine = tr__ext_get(box), *theirs;
     struct tr__waiter *waiter;
     struct tr__cell *cell;

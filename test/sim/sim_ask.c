@@ -436,7 +436,7 @@ static void node_stop(void *state, struct tr_context *ctx, enum tr_why why)
 static void node_finish(void *state)
 {
     struct node *self = state;
-    bool waited = self->stopped && !self->failed && !now.killed[self->index] &&
+    bool waited = now.s.sim != NULL && self->stopped && !self->failed && !now.killed[self->index] &&
                   tr_sim_now_ns(now.s.sim) < self->stopped_ns + 4000 * MS;
 
     now.graph_changes++;

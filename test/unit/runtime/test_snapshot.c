@@ -409,7 +409,7 @@ static enum tr_next act_storm_publish(
 TEST_LONG(snapshot, under_load_every_value_is_whole_while_read_and_freed_once, 120)
 {
     static struct journal unused;
-    struct storm storm = { .rounds = check_is_long() ? 2000000 : 20000 };
+    struct storm storm = { .rounds = check_is_long() ? 300000 : 20000 };
     pthread_t threads[2];
     tr_sender senders[5];
 

@@ -9,9 +9,11 @@
 # are printed; on a terminal it asks before it installs them, elsewhere it installs them at once.
 set -eu
 
-build="gcc libc6-dev make meson ninja-build pkgconf python3"
-test="clang clang-format clang-tidy git libuv1-dev patch spin"
-bench="g++ libcaf-dev erlang-base erlang-dev golang-go cargo librust-tokio-dev"
+build="gcc libc6-dev make meson ninja-build pkgconf python3 libcurl4-openssl-dev libinih-dev libnghttp2-dev
+    libpq-dev libseccomp-dev libsecp256k1-dev libsodium-dev libsqlite3-dev libssl-dev libwslay-dev node-llhttp
+    zlib1g-dev"
+test="clang clang-format clang-tidy curl git libuv1-dev patch spin postgresql-15 prometheus sqlite3"
+bench="g++ nginx-light wrk libcaf-dev erlang-base erlang-dev golang-go cargo librust-tokio-dev"
 
 list=no
 if [ "${1:-}" = --list ]; then

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* log.h: one line an event, with fields, as logfmt or JSON. Values are escaped; never pass a
+ * payload, a token or a key: lengths and hashes say enough. */
+#ifndef BASE_LOG_H
+#define BASE_LOG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buffer.h"
+
+enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
+enum log_format { LOG_LOGFMT, LOG_JSON };
+
+struct log_field {
+    const char *key;
+    enum { LOG_FIELD_TEXT, LOG_FIELD_INT } kind;
+    struct tr_span text;
+    int64_t number;
+};
+#define LOG_TEXT(key, text) ((struct log_field){ (key), LOG_FIELD_TEXT, tr_span_of(text), 0 })
+#define LOG_SPAN(key, span) ((struct log_field){ (key), LOG_FIELD_TEXT, (span), 0 })
+#define LOG_INT(key, number) ((struct log_field){ (key), LOG_FIELD_INT, { NULL, 0 }, (number) })
+
+/* LOG(LOG_WARN, "sql", "batch replayed one by one", LOG_INT("units", n), LOG_TEXT("why", text));
+ * needs one field or more; LOG_PLAIN has none. */
+#define LOG(level, module, event, ...)                                                             \
+    do {                                                                                           \
+        if (log_is_on((level), (module))) {                                                        \
+            const struct log_field log_fields_[] = { __VA_ARGS__ };                                \
+            log_write((level), (module), (event), log_fields_,                                     \
+                sizeof log_fields_ / sizeof log_fields_[0]);                                       \
+        }                                                                                          \
+    } while (0)
+#define LOG_PLAIN(level, module, event) log_write((level), (module), (event), NULL, 0)
+
+bool log_is_on(enum log_level level, const char *module);
+/* One write(2) of one line to the log's descriptor; any thread. Lines are at most 4 KiB. */
+void log_write(enum log_level level, const char *module, const char *event,
+    const struct log_field *fields, size_t count);
+
+/* Where and how. Default: stderr, logfmt, info. */
+void log_setup(int fd, enum log_format format, enum log_level level);
+/* A module's own level; -1 takes it back to the common one. Any time. TR_ELIMIT past 32 modules. */
+int log_level_set(const char *module, int level);
+int log_level_parse(const char *text, enum log_level *ret_level);
+
+/* Ids that every line of this thread carries until cleared: what is being served. Borrowed. */
+void log_context_set(struct tr_span request_id, struct tr_span trace_id);
+void log_context_clear(void);
+
+#endif

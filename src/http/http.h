@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* http.h: the way in. A connection is an actor homed on one worker's epoll; a handler runs in its
+ * turn, answers at once, or asks other actors and answers when they did. HTTP/1.1 and HTTP/2 look
+ * the same from here. */
+#ifndef HTTP_HTTP_H
+#define HTTP_HTTP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <troupe/troupe.h>
+
+#include "base/buffer.h"
+
+struct http_server;
+struct http_request;
+
+enum http_method {
+    HTTP_GET,
+    HTTP_HEAD, /* routed as GET unless a route says HEAD; the body is left out */
+    HTTP_POST,
+    HTTP_PUT,
+    HTTP_PATCH,
+    HTTP_DELETE,
+    HTTP_OPTIONS,
+};
+
+/* ---- the request: everything borrowed until it is answered ----------------------------------- */
+
+struct http_header {
+    struct tr_span name; /* as sent; compare without case */
+    struct tr_span value;
+};
+
+enum http_method http_method(const struct http_request *request);
+struct tr_span http_path(const struct http_request *request);  /* decoded, no query */
+struct tr_span http_query(const struct http_request *request); /* as sent, without the ? */
+/* {NULL, 0} if absent. A header that came twice gives TR_EINVAL-like absence in http_header_one
+ * and its first value in http_header. */
+struct tr_span http_header(const struct http_request *request, const char *name);
+uint32_t http_header_count(const struct http_request *request);
+const struct http_header *http_header_at(const struct http_request *request, uint32_t index);
+/* Decoded value of a query parameter; false if absent, malformed, or there twice. The text is
+ * terminated and lives as long as the request. */
+bool http_parameter(struct http_request *request, const char *name, struct tr_span *ret_value);
+/* What the {name} of the route's path stood for, decoded. */
+struct tr_span http_path_part(const struct http_request *request, const char *name);
+/* The whole body, writable in place, with 64 bytes of room after it (the JSON reader wants them).
+ * Empty for routes that stream. */
+struct tr_span http_body(const struct http_request *request);
+char *http_body_bytes(struct http_request *request);
+struct tr_span http_peer(const struct http_request *request); /* client's address as text, without
+    port; through trusted proxies only (server options) */
+struct tr_span http_request_id(const struct http_request *request);  /* 32 hex digits: trace id of
+    `traceparent`, or a new one */
+struct tr_span http_traceparent(const struct http_request *request); /* to pass on, 55 characters */
+struct tr_context *http_context(const struct http_request *request); /* of the connection's turn */
+void *http_service(const struct http_request *request);              /* `service` of its route */
+uint64_t http_deadline_ns(const struct http_request *request);
+/* Scratch memory that lives as long as the request; zeroed. NULL when out of memory. */
+void *http_alloc(struct http_request *request, size_t size);
+/* What middleware found out (who asks); lives as long as the request. */
+void http_set_user(struct http_request *request, void *user);
+void *http_user(const struct http_request *request);
+
+/* ---- answering: exactly once ------------------------------------------------------------------
+ */
+
+/* Extra headers, before the answer. Asserts that there is no CR, LF or NUL in them. */
+int http_add_header(struct http_request *request, const char *name, struct tr_span value);
+/* The body is copied (or kept, see http_respond_buffer). gzip when the client takes it, it is worth
+ * it and the type is text. */
+void http_respond(
+    struct http_request *request, unsigned status, const char *type, struct tr_span body);
+/* Takes the buffer's bytes; empties it. */
+void http_respond_buffer(
+    struct http_request *request, unsigned status, const char *type, struct tr_buffer *body);
+/* {"error":"Label","message":"what to do"} with the status; the labels are API. */
+void http_respond_error(
+    struct http_request *request, unsigned status, const char *label, const char *message);
+/* 503 or 429 with Retry-After; counted by reason. */
+void http_respond_shed(
+    struct http_request *request, unsigned status, uint32_t retry_after_s, const char *reason);
+/* `size` bytes of the descriptor from `offset` on by sendfile; the descriptor is closed, or given
+ * back by `done` when that is not NULL (sent: all bytes went out). */
+void http_respond_file(struct http_request *request, unsigned status, const char *type, int fd,
+    uint64_t offset, uint64_t size, void (*done)(void *data, int fd, uint64_t sent), void *data);
+
+/* ---- answering later --------------------------------------------------------------------------
+ */
+
+typedef void (*http_then_fn)(struct http_request *request, const struct tr_event *event);
+/* Ask an actor; `then` runs in the connection's turn with the TR_EVENT_REPLY, whatever it is, and
+ * must answer (or ask again). If this fails nothing was sent and the handler answers itself. The
+ * request's deadline is the ask's. A client that went away cancels it; `then` still runs once, for
+ * clean-up, with TR_ECANCELLED. */
+int http_ask(struct http_request *request, tr_sender to, const void *message, size_t size,
+    http_then_fn then);
+/* Blocking work (a signature check, a file) on the pool; `then` runs with the TR_EVENT_WORK. `drop`
+ * as in tr_offload. */
+int http_offload(struct http_request *request, tr_work_fn work, void *argument,
+    void (*drop)(void *argument), http_then_fn then);
+
+/* ---- body as it comes (uploads): routes with HTTP_ROUTE_STREAM --------------------------------
+ */
+
+/* Called with each piece; size 0 is the end, NULL a client that went away. Return false to take no
+ * more until http_body_resume (back-pressure). */
+typedef bool (*http_piece_fn)(struct http_request *request, const char *bytes, size_t size);
+void http_on_body(struct http_request *request, http_piece_fn piece);
+void http_body_resume(struct http_request *request);
+
+/* ---- streams: server-sent events and WebSocket -------------------------------------------------
+ */
+
+/* Bytes shared by many streams without a copy. */
+struct http_frame;
+struct http_frame *http_frame_new(const void *bytes, size_t size); /* one reference */
+struct http_frame *http_frame_ref(struct http_frame *frame);
+void http_frame_unref(struct http_frame *frame);
+
+/* Where to send to: a value, may be kept by any actor. Weak: the client may be gone. */
+typedef struct http_stream {
+    tr_weak connection;
+    uint64_t id;
+} http_stream;
+
+struct http_stream_options {
+    size_t
+        pending_max; /* output not yet taken by the client; over it the stream is cut; 0: 256 KiB */
+    uint64_t heartbeat_ns; /* 0 is 15 s */
+    tr_sender watcher;     /* told (tr_tell of `notice`) once when the stream ended; may be {0} */
+    const void *notice;
+    size_t notice_size;
+};
+/* 200, text/event-stream. `frame`s sent to it are written as they are: see http_sse_format. */
+int http_sse_begin(struct http_request *request, const struct http_stream_options *options,
+    http_stream *ret_stream);
+/* id:, event: and data: lines of one event appended to the buffer. */
+void http_sse_format(
+    struct tr_buffer *buffer, struct tr_span id, struct tr_span event, struct tr_span data);
+/* RFC 6455 handshake; frames sent to it become binary messages. `receive` gets each whole message
+ * (at most receive_max bytes) in the connection's turn. */
+typedef void (*http_receive_fn)(
+    http_stream stream, void *data, bool is_text, const char *bytes, size_t size);
+int http_websocket_begin(struct http_request *request, const struct http_stream_options *options,
+    size_t receive_max, http_receive_fn receive, void *data, http_stream *ret_stream);
+/* From any actor or thread. Takes one reference also on failure. TR_ECLOSED: the client is gone. */
+int http_stream_send(http_stream stream, struct http_frame *frame);
+/* Send `last` (may be NULL), then end it. WebSocket: with the close code. */
+void http_stream_end(http_stream stream, struct http_frame *last, uint16_t close_code);
+
+/* ---- routes and server -------------------------------------------------------------------------
+ */
+
+enum http_route_flags {
+    HTTP_ROUTE_STREAM = 1, /* the handler runs when the header is there; see http_on_body */
+    HTTP_ROUTE_ALWAYS = 2, /* served also when overloaded (health) */
+    HTTP_ROUTE_LONG = 4,   /* no request deadline (streams, downloads) */
+};
+typedef void (*http_handler_fn)(struct http_request *request);
+/* Runs before the handler; true: go on (now, or later by http_continue); false: it has answered or
+ * will. */
+typedef bool (*http_gate_fn)(struct http_request *request);
+
+struct http_route {
+    enum http_method method;
+    const char *path; /* "/xrpc/_health", "/v1/packs/{name}/download" */
+    http_handler_fn handle;
+    http_gate_fn gate; /* NULL: open to everyone */
+    size_t body_max;   /* 0: no body is taken */
+    unsigned flags;
+    void *service;
+    const char *label; /* in metrics; NULL is the path */
+    const void *extra; /* for the gate: what this route demands */
+};
+const struct http_route *http_route(const struct http_request *request);
+/* A gate that had to wait lets the request through. */
+void http_continue(struct http_request *request);
+
+struct http_limits {
+    uint32_t connections_max;  /* 0: 10,000 */
+    uint32_t in_flight_max;    /* requests being served; over it 503; 0: 1024 */
+    uint32_t pipeline_max;     /* 0: 16 */
+    size_t header_size_max;    /* 0: 16 KiB */
+    uint32_t header_count_max; /* 0: 100 */
+    size_t output_max;         /* per connection, not yet taken by the client; 0: 1 MiB */
+    uint64_t header_ns;     /* from the first byte of a request to the end of its header; 0: 10 s */
+    uint64_t body_rate_min; /* bytes per second after a grace of 5 s; 0: 1024 */
+    uint64_t idle_ns;       /* keep-alive; 0: 60 s */
+    uint64_t request_ns;    /* deadline of a request; 0: 30 s */
+};
+
+struct http_server_options {
+    const char *listen; /* "127.0.0.1:8080", "[::1]:0", "unix:/path" */
+    const struct http_route *routes;
+    size_t route_count;
+    struct http_limits limits;
+    const char *tls_certificate_path; /* both or none; PEM */
+    const char *tls_key_path;
+    const char *const *trusted_proxies; /* CIDR texts; ends with NULL; may be NULL */
+    const char *name;                   /* "public", "admin": in logs and metrics */
+    bool quiet;                         /* no access log */
+};
+
+/* Starts listening. `why` gets a sentence that says what to do. The routes must outlive it. */
+int http_server_start(struct tr_system *system, const struct http_server_options *options,
+    char *why, size_t why_size, struct http_server **ret_server);
+/* The address it listens on, with the port the system chose. */
+const char *http_server_address(const struct http_server *server);
+/* Read certificate and key again; the old ones stay on failure. */
+int http_server_reload_tls(struct http_server *server, char *why, size_t why_size);
+/* Stop accepting, finish what is in flight, end streams (SSE `retry:`, WebSocket 1012, GOAWAY),
+ * wait at most `timeout_ns`, close the rest. Returns the number of requests that were cut. Blocks:
+ * not on a worker. */
+uint32_t http_server_drain(struct http_server *server, uint64_t timeout_ns);
+/* Nulls *server. Drains with no patience if nobody did. */
+void http_server_stop(struct http_server **server);
+
+/* ---- helpers for handlers -----------------------------------------------------------------------
+ */
+
+enum { HTTP_RANGES_MAX = 8 };
+struct http_range {
+    uint64_t first;
+    uint64_t size;
+};
+/* Of a Range header for `size` bytes: number of ranges, 0 to ignore the header, -1 for 416. */
+int http_range_parse(struct tr_span value, uint64_t size, struct http_range *ret_ranges);
+/* RFC 9110 13.2.2: 0 go on, 304 or 412. `etag` with its quotes; times in seconds, 0 for none. */
+unsigned http_condition(
+    const struct http_request *request, struct tr_span etag, uint64_t modified_s);
+/* May the range be served, or is If-Range stale? */
+bool http_if_range(const struct http_request *request, struct tr_span etag, uint64_t modified_s);
+void http_date(uint64_t seconds, char text[30]);
+bool http_date_parse(struct tr_span text, uint64_t *ret_seconds);
+/* Is `coding` (gzip, zstd) acceptable by Accept-Encoding? */
+bool http_accepts(const struct http_request *request, const char *coding);
+
+#endif

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sql.h: durable work for actors. One interface, two databases: SQLite (one writer, WAL,
+ * synchronous=FULL) and PostgreSQL (few writer connections, pipeline mode).
+ *
+ * An actor builds a unit: statements with their values and the number of rows each must change.
+ * It submits the unit and gets a reply event after the COMMIT that holds it. Many actors' units
+ * share one COMMIT; a unit that fails, fails alone and leaves nothing behind. Units with the same
+ * key run in the order they were submitted, on the same writer. A unit has no logic inside: what
+ * it depends on is a compare-and-set whose missed row count fails it.
+ *
+ * Statements are written once for both databases: $1, $2 … for values; BIGINT, TEXT, and {blob}
+ * in migrations for bytes; RETURNING and ON CONFLICT mean the same in both. */
+#ifndef SQL_SQL_H
+#define SQL_SQL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <troupe/troupe.h>
+
+#include "base/buffer.h"
+
+struct sql;
+struct sql_unit;
+
+/* What a unit ended with, beside 0 and the runtime's codes (TR_EFULL: shed before anything was
+ * done; TR_ECLOSED; TR_ETIMEOUT: expired before it began). */
+enum sql_error {
+    SQL_EROWS = -201,       /* a statement changed another number of rows than expected */
+    SQL_ECONSTRAINT = -202, /* a UNIQUE, CHECK, NOT NULL or FOREIGN KEY said no */
+    SQL_EFAILED = -203,     /* the database refused it; sql_unit_why says why. Nothing is stored */
+    SQL_EUNKNOWN = -204, /* the COMMIT may or may not have happened: reload before the next step */
+    SQL_EDISK = -205,    /* full, or a read error; nothing is stored, and it may work later */
+    SQL_EUNSAFE = -206,  /* open: settings that could lose acknowledged work */
+    SQL_ESCHEMA = -207,  /* open: newer schema, or a migration that differs from the one applied */
+    SQL_ELOCKED = -208,  /* open: another process has this database file */
+};
+const char *sql_error_text(int error); /* also of TR_E… */
+
+/* A statement: static text, prepared once per connection. Identified by its address. */
+struct sql_statement {
+    const char *text;
+};
+#define SQL_STATEMENT(name, sql) static const struct sql_statement name = { sql }
+
+/* ---- a unit ---------------------------------------------------------------------------------- */
+
+enum { SQL_ROWS_ANY = -1 };
+
+/* Values are copied. Out of memory sticks and is reported by submit. `key` decides the writer and
+ * the order; unrelated units may use any. */
+struct sql_unit *sql_unit_new(uint64_t key);
+/* Begin a statement that must change (or, for a SELECT, return) `rows` rows, or SQL_ROWS_ANY. */
+void sql_unit_step(struct sql_unit *unit, const struct sql_statement *statement, int64_t rows);
+/* The values of the statement begun last, from $1 on. */
+void sql_unit_int(struct sql_unit *unit, int64_t value);
+void sql_unit_text(struct sql_unit *unit, struct tr_span text);
+void sql_unit_blob(struct sql_unit *unit, const void *bytes, size_t size);
+void sql_unit_null(struct sql_unit *unit);
+/* Submitted or not, by whoever has it. NULL is fine. */
+void sql_unit_free(struct sql_unit *unit);
+
+/* Of a unit that came back. */
+int sql_unit_status(const struct sql_unit *unit);
+const char *sql_unit_why(const struct sql_unit *unit);     /* the database's words, "" if none */
+int64_t sql_unit_failed_step(const struct sql_unit *unit); /* index, or -1 */
+uint64_t sql_unit_commit(const struct sql_unit *unit);     /* number of the COMMIT it was part of */
+int64_t sql_unit_changed(const struct sql_unit *unit, uint32_t step);
+/* Rows of SELECT and RETURNING. */
+uint32_t sql_unit_rows(const struct sql_unit *unit, uint32_t step);
+bool sql_row_is_null(const struct sql_unit *unit, uint32_t step, uint32_t row, uint32_t column);
+int64_t sql_row_int(const struct sql_unit *unit, uint32_t step, uint32_t row, uint32_t column);
+struct tr_span sql_row_bytes(
+    const struct sql_unit *unit, uint32_t step, uint32_t row, uint32_t column); /* text and blob */
+
+/* ---- from an actor ----------------------------------------------------------------------------
+ */
+
+/* Lives in the actor's struct: the units it waits for. The actor's finish and reset hooks call
+ * sql_client_end, so that nothing leaks when it ends before its answers. */
+struct sql_client {
+    struct sql *sql;
+    struct sql_unit *waiting;
+};
+void sql_client_begin(struct sql_client *client, struct sql *sql);
+void sql_client_end(struct sql_client *client);
+
+struct sql_submit_options {
+    uint32_t tag;
+    bool hold;           /* handle only control messages until it is back */
+    uint64_t timeout_ns; /* not begun by then: TR_ETIMEOUT, nothing is stored */
+};
+/* If this returns 0 the unit comes back, once, as TR_EVENT_REPLY with the tag: give the event to
+ * sql_take. If it fails (TR_EFULL: overloaded, shed; TR_ENOMEM; TR_ECLOSED) the unit is still the
+ * caller's and nothing was done. */
+int sql_write(struct tr_context *ctx, struct sql_client *client, struct sql_unit *unit,
+    const struct sql_submit_options *options);
+/* SELECTs only, on a read-only connection, all steps from one snapshot of the database. Sees every
+ * unit that came back before this call. */
+int sql_read(struct tr_context *ctx, struct sql_client *client, struct sql_unit *unit,
+    const struct sql_submit_options *options);
+/* The unit of a reply event: the caller's to free. Its status is always set, also when the reply
+ * was a timeout or the writer ended. NULL if the event is not of this client. */
+struct sql_unit *sql_take(struct sql_client *client, const struct tr_event *event);
+
+/* ---- from a thread that is no worker (start-up, tools, tests) ----------------------------------
+ */
+
+/* Blocks. Returns the unit's status; the unit stays the caller's. */
+int sql_write_wait(struct sql *sql, struct sql_unit *unit);
+int sql_read_wait(struct sql *sql, struct sql_unit *unit);
+
+/* ---- migrations ------------------------------------------------------------------------------ */
+
+/* In order, versions 1, 2, 3 …; never edited once released: the checksum of what was applied is
+ * stored and compared at start. `{blob}` becomes BLOB or BYTEA. Several statements, each ended by
+ * ";" at the end of a line. */
+struct sql_migration {
+    uint32_t version;
+    const char *name;
+    const char *up;
+    const char *down;
+};
+
+/* ---- open and close ---------------------------------------------------------------------------
+ */
+
+struct sql_options {
+    const char *url; /* "sqlite:PATH" or "postgresql://…" (or postgres://) */
+    const struct sql_migration *migrations;
+    size_t migration_count;
+    bool no_migrate;    /* do not apply what is missing: SQL_ESCHEMA instead */
+    uint32_t writers;   /* PostgreSQL; 0 is 4. SQLite has one */
+    uint32_t readers;   /* 0 is 4 */
+    uint32_t batch_max; /* units in one COMMIT; 0 is 256 for SQLite, 64 for PostgreSQL */
+    uint32_t queue_max; /* units that wait, per writer; 0 is 4096; over it TR_EFULL */
+    bool in_simulation; /* SQLite on the disk table of the system's environment */
+};
+
+/* Opens, checks the settings, migrates, starts writer and reader actors on `system`. `why` gets a
+ * sentence that says what to do. Blocks; call it from no worker (a simulated or driven system is
+ * driven meanwhile). */
+int sql_open(struct tr_system *system, const struct sql_options *options, char *why,
+    size_t why_size, struct sql **ret_sql);
+/* Finishes what was submitted, then closes. Nulls *sql. */
+void sql_close(struct sql **sql);
+
+bool sql_is_healthy(const struct sql *sql, char *why, size_t why_size); /* for readiness */
+const char *sql_backend(const struct sql *sql);                         /* "sqlite", "postgresql" */
+
+/* ---- tools: each works on a database that no server has open, or, where it says so, on a live
+ * one. They print nothing; `progress` (may be NULL) is called with done and total.
+ * ------------------- */
+
+typedef void (*sql_progress_fn)(void *data, uint64_t done, uint64_t total);
+/* Up or down to `version`; *ret_version is where it stands. */
+int sql_migrate(const struct sql_options *options, uint32_t version, char *why, size_t why_size);
+int sql_migration_status(const struct sql_options *options, uint32_t *ret_version,
+    uint32_t *ret_newest, char *why, size_t why_size);
+/* Online (SQLite: the server may run; PostgreSQL: pg_dump is run). */
+int sql_backup(const char *url, const char *to_path, sql_progress_fn progress, void *data,
+    char *why, size_t why_size);
+int sql_restore(const char *url, const char *from_path, char *why, size_t why_size);
+/* Integrity of the database and of its schema's checksums. */
+int sql_verify(const struct sql_options *options, char *why, size_t why_size);
+
+#endif

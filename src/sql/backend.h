@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backend.h: what a database has to do. All functions block and are called on the blocking pool (or
+ * before the system runs), by one thread at a time for one connection. */
+#ifndef SQL_BACKEND_H
+#define SQL_BACKEND_H
+
+#include "sql/sql.h"
+#include "sql/unit.h"
+
+struct sql_connection; /* each backend has its own */
+
+struct sql_backend {
+    const char *name;
+    uint32_t batch_max_default;
+    uint32_t writers_default;
+    uint32_t writers_max;
+
+    /* Once per database, before any connection: takes the process-wide lock (SQLite), checks the
+     * server's settings. `why` gets a sentence on failure. */
+    int (*attach)(const struct sql_options *options, struct tr_system *system, void **ret_database,
+        char *why, size_t why_size);
+    void (*detach)(void *database);
+
+    int (*connect)(void *database, bool is_writer, struct sql_connection **ret_connection,
+        char *why, size_t why_size);
+    void (*disconnect)(struct sql_connection *connection);
+
+    /* One transaction, one COMMIT, for all of them. Every unit's status is set when this returns: a
+     * unit that fails does so alone and the others are committed. Returns 0, or SQL_EUNKNOWN when
+     * the outcome of the COMMIT is not known (every unit that had not failed before has that
+     * status), or TR_ECLOSED when the connection is gone and nothing was committed: the caller
+     * reconnects and tries again, with back-off. */
+    int (*commit)(struct sql_connection *connection, struct sql_unit *const *units, size_t count);
+    /* Each unit in a read-only snapshot of its own. TR_ECLOSED as above. */
+    int (*read)(struct sql_connection *connection, struct sql_unit *const *units, size_t count);
+
+    /* Statements of a script in one transaction; for migrations. */
+    int (*script)(struct sql_connection *connection, const char *text, char *why, size_t why_size);
+    const char *blob_type;
+
+    int (*backup)(const char *url, const char *to_path, sql_progress_fn progress, void *data,
+        char *why, size_t why_size);
+    int (*restore)(const char *url, const char *from_path, char *why, size_t why_size);
+    int (*verify)(struct sql_connection *connection, char *why, size_t why_size);
+    /* Between batches, on the blocking pool, when the writer is idle or `pages` says so: checkpoint
+     * and the like. May be NULL. */
+    void (*tend)(struct sql_connection *connection);
+};
+
+extern const struct sql_backend sql_sqlite;
+extern const struct sql_backend sql_postgres;
+
+#endif

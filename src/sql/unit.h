@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* unit.h: a unit of work from the inside, for the backends: what to run, and where its results go.
+ *
+ * Two hold a unit: the actor's client list (or the blocking caller) and the writer that has it.
+ * `holders` counts them; the last one frees. Only the writer touches the results until it replied;
+ * after that only the actor does. */
+#ifndef SQL_UNIT_H
+#define SQL_UNIT_H
+
+#include <stdatomic.h>
+
+#include "sql/sql.h"
+
+enum sql_kind { SQL_NULL, SQL_INT, SQL_TEXT, SQL_BLOB };
+
+struct sql_value {
+    enum sql_kind kind;
+    int64_t number;
+    size_t offset; /* of text and bytes, in the unit's `bytes`; text is also ended by a zero */
+    size_t size;
+};
+
+struct sql_step {
+    const struct sql_statement *statement;
+    int64_t rows_expected; /* or SQL_ROWS_ANY */
+    uint32_t value_first;  /* in values */
+    uint32_t value_count;
+    /* results */
+    int64_t changed;
+    uint32_t row_count;
+    uint32_t column_count;
+    uint32_t cell_first; /* in cells: row_count * column_count of them */
+};
+
+struct sql_unit {
+    uint64_t key;
+    struct sql_step *steps;
+    uint32_t step_count;
+    struct sql_value *values; /* what goes in */
+    uint32_t value_count;
+    struct sql_value *cells; /* what comes back */
+    uint32_t cell_count;
+    struct tr_buffer bytes;   /* of values */
+    struct tr_buffer results; /* of cells */
+    int failed;               /* out of memory while it was built or filled */
+
+    int status;
+    int64_t failed_step;
+    uint64_t commit;
+    char why[160];
+
+    _Atomic uint32_t holders;
+    struct sql_unit *next; /* in a client's list of units it waits for */
+    struct sql_unit *previous;
+    uint64_t expires_ns; /* 0 is never */
+    bool is_read;
+};
+
+/* For backends: the results of one try. Reset before the unit is tried again. */
+void sql_unit_reset_results(struct sql_unit *unit);
+void sql_unit_begin_rows(struct sql_unit *unit, uint32_t step, uint32_t column_count);
+void sql_unit_cell_null(struct sql_unit *unit);
+void sql_unit_cell_int(struct sql_unit *unit, int64_t value);
+void sql_unit_cell_bytes(struct sql_unit *unit, enum sql_kind kind, const void *bytes, size_t size);
+void sql_unit_end_row(struct sql_unit *unit, uint32_t step);
+/* Set status, step and the database's words; returns the status. */
+int sql_unit_fail(struct sql_unit *unit, int64_t step, int status, const char *why);
+/* Did the step do what it was to do? 0 or SQL_EROWS with its sentence. A step that returned rows
+ * counts those, any other the rows it changed. */
+int sql_unit_check_rows(struct sql_unit *unit, uint32_t step);
+
+#endif

@@ -40,8 +40,11 @@ TR_API int tr_every(struct tr_context *ctx, uint64_t period_ns, uint32_t tag, ui
 /* True if it was stopped before it fired; after that no event of it comes. */
 TR_API bool tr_timer_stop(struct tr_context *ctx, uint64_t id);
 
-/* ---- descriptors: readiness arrives as an event, once; watch again for the next (one-shot)
- * --------- */
+/* ---- descriptors: readiness arrives as an event, once; watch again for the next (one-shot). With
+ * EPOLLET among `events` the watch stays: every edge since the last event arrives as one, until it
+ * is forgotten, so read and write until the call would block. Homed on the worker that watched it
+ * first. ----------------------------------------------------------------------------------------
+ */
 
 TR_API int tr_fd_watch(struct tr_context *ctx, int fd, unsigned events, uint32_t tag);
 /* Stop; must be called before the descriptor is closed. */

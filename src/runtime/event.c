@@ -2,10 +2,10 @@
 /* event.c: descriptors, signals, blocking work, death watches and links: how the outside reaches an
  * actor.
  *
- * Descriptors are one-shot in the epoll of the worker that first watched them. The system's table,
- * by descriptor number, says whose it is; an event carries the serial it was armed with, so one
- * that was on the way when the actor forgot the descriptor (or closed it and got the same number
- * again) finds another serial and is dropped. */
+ * Descriptors are one-shot, or edge-triggered, in the epoll of the worker that first watched them.
+ * The system's table, by descriptor number, says whose it is; an event carries the serial it was
+ * armed with, so one that was on the way when the actor forgot the descriptor (or closed it and got
+ * the same number again) finds another serial and is dropped. */
 #include <errno.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -22,23 +22,78 @@ static void forbid_in_simulation(const struct tr_context *ctx, const char *what)
     tr_assert_use(ctx->worker->system->sim == NULL, what);
 }
 
-/* Under fd_lock. */
-static int slots_reach(struct tr_system *system, int fd)
+static struct tr__fd_slot *_Atomic *chunk_of(struct tr_system *system, int fd)
 {
-    uint32_t count = system->fd_count == 0 ? 64 : system->fd_count;
+    struct tr__fd_slot *_Atomic *chunks =
+        atomic_load_explicit(&system->fd_chunks, memory_order_acquire);
+
+    if (fd < 0 || chunks == NULL || fd >> FD_CHUNK_BITS >= FD_CHUNKS)
+        return NULL;
+    return &chunks[fd >> FD_CHUNK_BITS];
+}
+
+/* NULL if the number was never watched. */
+static struct tr__fd_slot *slot_of(struct tr_system *system, int fd)
+{
+    struct tr__fd_slot *_Atomic *chunk = chunk_of(system, fd);
+    struct tr__fd_slot *slots =
+        chunk == NULL ? NULL : atomic_load_explicit(chunk, memory_order_acquire);
+
+    return slots == NULL ? NULL : &slots[fd & (FD_CHUNK - 1)];
+}
+
+/* Under fd_lock. */
+static int chunk_make(struct tr_system *system, int fd)
+{
+    struct tr__fd_slot *_Atomic *chunks = atomic_load(&system->fd_chunks);
     struct tr__fd_slot *slots;
 
-    if ((uint32_t)fd < system->fd_count)
+    if (fd >> FD_CHUNK_BITS >= FD_CHUNKS)
+        return TR_ELIMIT;
+    if (chunks == NULL) {
+        chunks = tr__calloc(FD_CHUNKS * sizeof *chunks);
+        if (chunks == NULL)
+            return TR_ENOMEM;
+        atomic_store_explicit(&system->fd_chunks, chunks, memory_order_release);
+    }
+    if (atomic_load(&chunks[fd >> FD_CHUNK_BITS]) != NULL)
         return 0;
-    while (count <= (uint32_t)fd)
-        count *= 2;
-    slots = tr__realloc(system->fd_slots, count * sizeof *slots);
+    slots = tr__calloc(FD_CHUNK * sizeof *slots);
     if (slots == NULL)
         return TR_ENOMEM;
-    memset(slots + system->fd_count, 0, (count - system->fd_count) * sizeof *slots);
-    system->fd_slots = slots;
-    system->fd_count = count;
+    for (int i = 0; i < FD_CHUNK; i++)
+        pthread_mutex_init(&slots[i].lock, NULL);
+    atomic_store_explicit(&chunks[fd >> FD_CHUNK_BITS], slots, memory_order_release);
     return 0;
+}
+
+static int slot_get(struct tr_system *system, int fd, struct tr__fd_slot **ret_slot)
+{
+    int rc = 0;
+
+    *ret_slot = slot_of(system, fd);
+    if (*ret_slot != NULL)
+        return 0;
+    pthread_mutex_lock(&system->fd_lock);
+    rc = chunk_make(system, fd);
+    pthread_mutex_unlock(&system->fd_lock);
+    *ret_slot = rc == 0 ? slot_of(system, fd) : NULL;
+    return rc;
+}
+
+void tr__fd_chunks_free(struct tr_system *system)
+{
+    struct tr__fd_slot *_Atomic *chunks = atomic_load(&system->fd_chunks);
+
+    for (int i = 0; chunks != NULL && i < FD_CHUNKS; i++) {
+        struct tr__fd_slot *slots = atomic_load(&chunks[i]);
+
+        for (int k = 0; slots != NULL && k < FD_CHUNK; k++)
+            pthread_mutex_destroy(&slots[k].lock);
+        tr__free(slots);
+    }
+    tr__free(chunks);
+    atomic_store(&system->fd_chunks, NULL);
 }
 
 static struct tr__fd_watch *watch_of(struct tr__ext *ext, int fd)
@@ -50,45 +105,56 @@ static struct tr__fd_watch *watch_of(struct tr__ext *ext, int fd)
     return watch;
 }
 
+static unsigned kernel_events(unsigned events)
+{
+    return events & EPOLLET ? events : events | EPOLLONESHOT;
+}
+
+static int arm_slot(struct tr_system *system, uint32_t worker_index, struct tr_box *box,
+    struct tr__fd_watch *watch, struct tr__fd_slot *slot, unsigned events)
+{
+    struct epoll_event event = { .events = kernel_events(events) };
+    int op = slot->added ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+
+    if (slot->added && slot->box != box)
+        return TR_EBUSY;
+    if (!slot->added)
+        slot->worker = worker_index;
+    watch->serial = atomic_fetch_add(&system->fd_serial, 1) + 1;
+    slot->events = events;
+    event.data.u64 = (uint64_t)watch->serial << 32 | (uint32_t)watch->fd;
+    slot->box = box;
+    slot->serial = watch->serial;
+    slot->is_queued = false;
+    slot->pending = 0;
+    if (epoll_ctl(system->workers[slot->worker]->epoll_fd, op, watch->fd, &event) < 0) {
+        if (!slot->added)
+            slot->box = NULL;
+        return errno == ENOSPC || errno == ENOMEM ? TR_ELIMIT : TR_EINVAL;
+    }
+    slot->added = true;
+    watch->is_armed = true;
+    watch->is_kept = (events & EPOLLET) != 0;
+    atomic_store_explicit(&system->workers[slot->worker]->has_fds, 1, memory_order_relaxed);
+    return 0;
+}
+
 static int arm(
     struct tr__worker *worker, struct tr_box *box, struct tr__fd_watch *watch, unsigned events)
 {
     struct tr_system *system = worker->system;
-    struct epoll_event event = { .events = events | EPOLLONESHOT };
     struct tr__fd_slot *slot;
-    int op, rc = 0;
+    int rc;
 
     rc = tr__worker_open(worker);
     if (rc < 0)
         return rc;
-    pthread_mutex_lock(&system->fd_lock);
-    rc = slots_reach(system, watch->fd);
-    if (rc == 0) {
-        slot = &system->fd_slots[watch->fd];
-        if (slot->added && slot->box != box) {
-            rc = TR_EBUSY;
-        } else {
-            op = slot->added ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
-            if (!slot->added)
-                slot->worker = worker->index;
-            watch->serial = ++system->fd_serial;
-            slot->events = events;
-            event.data.u64 = (uint64_t)watch->serial << 32 | (uint32_t)watch->fd;
-            slot->box = box;
-            slot->serial = watch->serial;
-            if (epoll_ctl(system->workers[slot->worker]->epoll_fd, op, watch->fd, &event) == 0) {
-                slot->added = true;
-                watch->armed = true;
-                atomic_store_explicit(
-                    &system->workers[slot->worker]->has_fds, 1, memory_order_relaxed);
-            } else {
-                rc = errno == ENOSPC || errno == ENOMEM ? TR_ELIMIT : TR_EINVAL;
-                if (!slot->added)
-                    slot->box = NULL;
-            }
-        }
-    }
-    pthread_mutex_unlock(&system->fd_lock);
+    rc = slot_get(system, watch->fd, &slot);
+    if (rc < 0)
+        return rc;
+    pthread_mutex_lock(&slot->lock);
+    rc = arm_slot(system, worker->index, box, watch, slot, events);
+    pthread_mutex_unlock(&slot->lock);
     return rc;
 }
 
@@ -132,15 +198,18 @@ int tr_fd_watch(struct tr_context *ctx, int fd, unsigned events, uint32_t tag)
 
 static void forget(struct tr_system *system, struct tr_box *box, int fd)
 {
-    struct tr__fd_slot *slot;
+    struct tr__fd_slot *slot = slot_of(system, fd);
 
-    pthread_mutex_lock(&system->fd_lock);
-    slot = (uint32_t)fd < system->fd_count ? &system->fd_slots[fd] : NULL;
-    if (slot != NULL && slot->added && slot->box == box) {
+    if (slot == NULL)
+        return;
+    pthread_mutex_lock(&slot->lock);
+    if (slot->added && slot->box == box) {
         epoll_ctl(system->workers[slot->worker]->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
-        *slot = (struct tr__fd_slot){ 0 };
+        slot->box = NULL;
+        slot->serial = 0;
+        slot->added = slot->is_queued = false;
     }
-    pthread_mutex_unlock(&system->fd_lock);
+    pthread_mutex_unlock(&slot->lock);
 }
 
 int tr_fd_forget(struct tr_context *ctx, int fd)
@@ -173,30 +242,58 @@ void tr__fds_finish(struct tr_box *box, struct tr__ext *ext)
     }
 }
 
+/* Under the slot's lock. */
+static void slot_ready(struct tr_system *system, struct tr__fd_slot *slot, int fd, unsigned events)
+{
+    uint64_t data = (uint64_t)slot->serial << 32 | (uint32_t)fd;
+    struct tr__cell *cell;
+
+    slot->pending |= events;
+    if (slot->is_queued)
+        return;
+    cell = tr__event_cell(system, CELL_FD, 0, data, NULL, 0);
+    if (cell != NULL && tr__get(slot->box->status) & STATUS_URGENT)
+        cell->flags = TR_CONTROL;
+    /* Out of memory: arm it again and the kernel will repeat it. */
+    if (cell == NULL) {
+        struct epoll_event event = { .events = kernel_events(slot->events), .data.u64 = data };
+
+        epoll_ctl(system->workers[slot->worker]->epoll_fd, EPOLL_CTL_MOD, fd, &event);
+    } else if (tr__push_event(slot->box, cell) < 0) {
+        tr__cell_free(tr__self, cell);
+    } else {
+        slot->is_queued = true;
+    }
+}
+
 /* By the worker whose epoll reported it. */
 void tr__fd_ready(struct tr_system *system, int fd, uint32_t serial, unsigned events)
 {
-    struct tr__fd_slot *slot;
-    struct tr__cell *cell;
+    struct tr__fd_slot *slot = slot_of(system, fd);
 
-    pthread_mutex_lock(&system->fd_lock);
-    slot = (uint32_t)fd < system->fd_count ? &system->fd_slots[fd] : NULL;
-    if (slot != NULL && slot->added && slot->serial == serial) {
-        cell = tr__event_cell(
-            system, CELL_FD, 0, (uint64_t)serial << 32 | (uint32_t)fd, &events, sizeof events);
-        if (cell != NULL && tr__get(slot->box->status) & STATUS_URGENT)
-            cell->flags = TR_CONTROL;
-        /* Out of memory: it was one-shot, so arm it again and the kernel will repeat it. */
-        if (cell == NULL) {
-            struct epoll_event event = { .events = slot->events | EPOLLONESHOT };
+    if (slot == NULL)
+        return;
+    pthread_mutex_lock(&slot->lock);
+    if (slot->added && slot->serial == serial)
+        slot_ready(system, slot, fd, events);
+    pthread_mutex_unlock(&slot->lock);
+}
 
-            event.data.u64 = (uint64_t)serial << 32 | (uint32_t)fd;
-            epoll_ctl(system->workers[slot->worker]->epoll_fd, EPOLL_CTL_MOD, fd, &event);
-        } else if (tr__push_event(slot->box, cell) < 0) {
-            tr__cell_free(tr__self, cell);
-        }
+/* What was seen since the event was queued; edges after this make a new one. */
+static unsigned take_pending(struct tr_system *system, int fd, uint32_t serial)
+{
+    struct tr__fd_slot *slot = slot_of(system, fd);
+    unsigned pending = 0;
+
+    tr_assert(slot != NULL);
+    pthread_mutex_lock(&slot->lock);
+    if (slot->serial == serial) {
+        pending = slot->pending;
+        slot->pending = 0;
+        slot->is_queued = false;
     }
-    pthread_mutex_unlock(&system->fd_lock);
+    pthread_mutex_unlock(&slot->lock);
+    return pending;
 }
 
 bool tr__fd_take(struct tr_box *box, uint64_t opt, struct tr_event *event)
@@ -204,9 +301,10 @@ bool tr__fd_take(struct tr_box *box, uint64_t opt, struct tr_event *event)
     struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
     struct tr__fd_watch *watch = watch_of(ext, (int)(uint32_t)opt);
 
-    if (watch == NULL || !watch->armed || watch->serial != (uint32_t)(opt >> 32))
+    if (watch == NULL || !watch->is_armed || watch->serial != (uint32_t)(opt >> 32))
         return false;
-    watch->armed = false;
+    watch->is_armed = watch->is_kept;
+    event->ready = take_pending(box->system, watch->fd, watch->serial);
     event->tag = watch->tag;
     event->fd = watch->fd;
     event->id = 0;

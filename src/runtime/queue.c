@@ -183,7 +183,6 @@ tr__noinline enum tr_next tr__handle_event(
         return call_event(worker, box, &event);
     case CELL_FD:
         event.kind = TR_EVENT_FD;
-        memcpy(&event.ready, cell->payload, sizeof event.ready);
         if (!tr__fd_take(box, cell->opt, &event))
             return TR_GO;
         return call_event(worker, box, &event);

@@ -7,7 +7,7 @@
  *   worker->inject, sleeping, hint, …     atomics, see scheduler.c
  *   worker's run queue                    its owner, or a thief that holds the biased lock
  *   the timing wheels                     wheel->lock
- *   the table of descriptors              system->fd_lock
+ *   a descriptor's slot                   its lock; fd_lock while the table grows
  * Everything else belongs to whoever runs the actor's turn; the word's SCHED flag hands it over. */
 #ifndef RUNTIME_RUNTIME_H
 #define RUNTIME_RUNTIME_H
@@ -517,18 +517,24 @@ struct tr__fd_watch {
     int fd;
     uint32_t serial;
     uint32_t tag;
-    bool armed;
+    bool is_armed;
+    bool is_kept; /* edge-triggered: stays armed */
     bool is_signal;
 };
 
-/* One per descriptor number, guarded by system->fd_lock. */
+/* One per descriptor number. Chunks of them are made when a number is first used and never move, so
+ * that two workers' descriptors do not meet in one lock. */
 struct tr__fd_slot {
+    pthread_mutex_t lock;
     struct tr_box *box;
     uint32_t serial;
     uint32_t worker;
     bool added;
-    unsigned events;
+    bool is_queued;   /* an event of it is in the box and not yet taken: others join it */
+    unsigned events;  /* wanted, as given */
+    unsigned pending; /* seen, of the event that is queued */
 };
+enum { FD_CHUNK_BITS = 8, FD_CHUNK = 1 << FD_CHUNK_BITS, FD_CHUNKS = 4096 };
 
 /* ---- systems
  * ---------------------------------------------------------------------------------------------------
@@ -597,9 +603,9 @@ struct tr_system {
     struct tr__reply_block *reply_blocks;
 
     pthread_mutex_t fd_lock;
-    struct tr__fd_slot *fd_slots;
-    uint32_t fd_count;
-    uint32_t fd_serial;
+    struct tr__fd_slot *_Atomic
+        *_Atomic fd_chunks; /* FD_CHUNKS of them, when the first is needed */
+    _Atomic uint32_t fd_serial;
 
     pthread_mutex_t work_lock;
     pthread_cond_t work_ready;
@@ -1012,6 +1018,7 @@ uint64_t tr__system_next_ms(struct tr_system *system);
 void tr__fds_finish(struct tr_box *box, struct tr__ext *ext);
 bool tr__fd_take(struct tr_box *box, uint64_t opt, struct tr_event *event);
 void tr__fd_ready(struct tr_system *system, int fd, uint32_t serial, unsigned events);
+void tr__fd_chunks_free(struct tr_system *system);
 void tr__watches_finish(struct tr_box *box, struct tr__ext *ext, enum tr_why why);
 void tr__watching_finish(struct tr_box *box, struct tr__ext *ext);
 void tr__links_break(struct tr_box *box, struct tr__ext *ext, enum tr_why why);

@@ -123,7 +123,7 @@ static void system_free(struct tr_system *system)
     }
     tr__free(system->workers);
     tr__free(system->work_ids);
-    tr__free(system->fd_slots);
+    tr__fd_chunks_free(system);
     tr__free(system->signals);
     locks_finish(system);
     tr__free_line(system);

@@ -256,6 +256,69 @@ TEST(fd, a_number_that_is_used_again_gets_none_of_the_old_events)
     room_close(&room);
 }
 
+TEST(fd, an_edge_watch_tells_every_edge_until_it_is_forgotten)
+{
+    struct room room;
+
+    room_open(&room);
+    watch(room.a, room.fds[0], EPOLLIN | EPOLLET, 7);
+    settle(room.system);
+    for (int i = 0; i < 3; i++) {
+        write_byte(room.fds[1]);
+        settle(room.system);
+    }
+    CHECK_JOURNAL(&room.journal, "a: fd 7 in; a: fd 7 in; a: fd 7 in");
+    tell(room.a, act_forget, (uint64_t)room.fds[0]);
+    settle(room.system);
+    write_byte(room.fds[1]);
+    settle(room.system);
+    CHECK_JOURNAL(&room.journal, "a: fd 7 in; a: fd 7 in; a: fd 7 in");
+    room_close(&room);
+}
+
+static enum tr_next on_fd_only(
+    struct player *self, struct tr_context *ctx, const struct tr_event *event)
+{
+    return event->kind == TR_EVENT_REPLY ? TR_GO : on_fd(self, ctx, event);
+}
+
+TEST(fd, edges_that_meet_a_waiting_actor_come_as_one)
+{
+    struct room room;
+    tr_sender b, helper;
+    int pair[2];
+
+    room_open(&room);
+    CHECK_EQ_INT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+    helper = cast(
+        room.system, (struct player){ .name = "h", .journal = &room.journal, .quiet = true }, NULL);
+    b = cast(room.system,
+        (struct player){ .name = "b",
+            .journal = &room.journal,
+            .quiet = true,
+            .on_event = on_fd_only,
+            .peer = tr_sender_clone(helper, "b") },
+        NULL);
+    watch(b, pair[0], EPOLLIN | EPOLLET, 1);
+    tell(b, act_hold, 0);
+    settle(room.system);
+    for (int i = 0; i < 5; i++) {
+        write_byte(pair[1]);
+        settle(room.system);
+    }
+    close(pair[1]);
+    settle(room.system);
+    CHECK_JOURNAL(&room.journal, "");
+    tell(helper, act_answer, 0);
+    settle(room.system);
+    CHECK_JOURNAL(&room.journal, "b: fd 1 in hup");
+    tr_sender_drop(&b);
+    tr_sender_drop(&helper);
+    settle(room.system);
+    room_close(&room);
+    close(pair[0]);
+}
+
 TEST(fd, belongs_to_one_actor_at_a_time)
 {
     struct room room;

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "auth/token_cache.h"
+
+#include <troupe/error.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+
+enum { WAYS = 8 };
+
+struct token_cache_place {
+    unsigned char hash[TOKEN_HASH_SIZE];
+    const struct auth_claims *claims; /* NULL: free */
+    uint64_t until_s;
+};
+
+int token_cache_begin(struct token_cache *cache, uint32_t tokens_max)
+{
+    uint32_t sets = 1;
+
+    *cache = (struct token_cache){ 0 };
+    while (sets < UINT32_C(1) << 22 && sets * WAYS < tokens_max)
+        sets *= 2;
+    cache->places = tr__calloc((size_t)sets * WAYS * sizeof *cache->places);
+    if (cache->places == NULL)
+        return TR_ENOMEM;
+    cache->set_count = sets;
+    return 0;
+}
+
+static void vacate(struct token_cache *cache, struct token_cache_place *place)
+{
+    auth_claims_unref(place->claims);
+    place->claims = NULL;
+    cache->count--;
+}
+
+void token_cache_clear(struct token_cache *cache)
+{
+    for (size_t i = 0; i < (size_t)cache->set_count * WAYS; i++)
+        if (cache->places[i].claims != NULL)
+            vacate(cache, &cache->places[i]);
+    tr_assert(cache->count == 0);
+}
+
+void token_cache_end(struct token_cache *cache)
+{
+    token_cache_clear(cache);
+    tr__free(cache->places);
+    *cache = (struct token_cache){ 0 };
+}
+
+/* The hash is of SHA-256: whoever wants to fill one set must search for tokens that verify. */
+static struct token_cache_place *set_of(struct token_cache *cache, const unsigned char *hash)
+{
+    uint32_t index;
+
+    memcpy(&index, hash, sizeof index);
+    return &cache->places[(size_t)(index & (cache->set_count - 1)) * WAYS];
+}
+
+static struct token_cache_place *find(struct token_cache *cache, const unsigned char *hash)
+{
+    struct token_cache_place *set = set_of(cache, hash);
+
+    for (int i = 0; i < WAYS; i++)
+        if (set[i].claims != NULL && memcmp(set[i].hash, hash, TOKEN_HASH_SIZE) == 0)
+            return &set[i];
+    return NULL;
+}
+
+const struct auth_claims *token_cache_get(
+    struct token_cache *cache, const unsigned char hash[TOKEN_HASH_SIZE], uint64_t now_s)
+{
+    struct token_cache_place *place = find(cache, hash);
+
+    if (place != NULL && place->until_s <= now_s) {
+        vacate(cache, place);
+        place = NULL;
+    }
+    if (place == NULL) {
+        cache->misses++;
+        return NULL;
+    }
+    cache->hits++;
+    return auth_claims_ref(place->claims);
+}
+
+static struct token_cache_place *place_for(struct token_cache *cache, const unsigned char *hash)
+{
+    struct token_cache_place *set = set_of(cache, hash);
+    struct token_cache_place *first = &set[0];
+
+    for (int i = 0; i < WAYS; i++) {
+        if (set[i].claims == NULL)
+            return &set[i];
+        if (set[i].until_s < first->until_s)
+            first = &set[i];
+    }
+    cache->evicted++;
+    vacate(cache, first);
+    return first;
+}
+
+void token_cache_put(struct token_cache *cache, const unsigned char hash[TOKEN_HASH_SIZE],
+    const struct auth_claims *claims, uint64_t now_s)
+{
+    uint64_t until_s = now_s + TOKEN_CACHE_LIFE_S;
+    struct token_cache_place *place;
+
+    if (claims->expires_s < until_s)
+        until_s = claims->expires_s;
+    if (until_s <= now_s)
+        return;
+    place = find(cache, hash);
+    if (place != NULL)
+        vacate(cache, place);
+    else
+        place = place_for(cache, hash);
+    memcpy(place->hash, hash, TOKEN_HASH_SIZE);
+    place->claims = auth_claims_ref(claims);
+    place->until_s = until_s;
+    cache->count++;
+}
+
+void token_cache_forget(struct token_cache *cache, struct tr_span issuer)
+{
+    for (size_t i = 0; i < (size_t)cache->set_count * WAYS; i++) {
+        struct token_cache_place *place = &cache->places[i];
+
+        if (place->claims != NULL && tr_span_equal(place->claims->issuer, issuer))
+            vacate(cache, place);
+    }
+}

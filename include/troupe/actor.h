@@ -25,7 +25,7 @@ enum tr_why {
     TR_WHY_STOPPED,    /* a handler returned TR_STOP, or it was told to stop */
     TR_WHY_FAILED,     /* a handler returned TR_FAIL */
     TR_WHY_START,      /* start failed */
-    TR_WHY_BUDGET,     /* over a budget it declared */
+    TR_WHY_BUDGET,     /* over the time limit its type declares: turn_ns_max */
     TR_WHY_KILLED,     /* killed: tr_kill, a simulated fault or a grace that ran out */
     TR_WHY_PASSIVATED, /* idle, by its registry */
     TR_WHY_LINKED,     /* an actor it was linked to failed */
@@ -35,10 +35,11 @@ TR_API const char *tr_why_text(enum tr_why why);
 /* What kind of actor. One const table per type; every function but handle may be NULL. */
 struct tr_type {
     const char *name;      /* in logs, metrics, reports */
-    uint32_t message_size; /* sizeof the message; up to 40 bytes ride inline */
+    uint32_t message_size; /* sizeof the message; up to 40 bytes ride inline. It is aligned to 8
+                              bytes: no long double, __int128 or vector types in it */
     uint32_t state_size;   /* sizeof the actor's struct */
-    uint32_t turn_ns_max;  /* budget of one handler call that it admits to; 0 is none. Over it is a
-                              crash */
+    uint32_t turn_ns_max;  /* time limit of one handler call; 0 is none. A call that took longer is
+                              a crash, seen when it returns */
 
     /* Before the first message and after each restart. May ask and hold. Negative: start failed. */
     int (*start)(void *self, struct tr_context *ctx);
@@ -54,7 +55,8 @@ struct tr_type {
     /* Before a restart: make the struct fit to start again. Without it the struct given to spawn is
      * copied in again. Negative: cannot, which counts as a failed start. */
     int (*reset)(void *self, enum tr_why why);
-    /* Release what a message owns that was never handled. */
+    /* Release what a message owns that was taken (the send returned 0) and not handled. Not called
+     * for one that its handler failed on: that one was the handler's. */
     void (*message_drop)(void *message);
     /* Write the state as text for whoever looks, at most `size` bytes. Runs between turns. */
     void (*show)(const void *self, char *text, size_t size);
@@ -80,7 +82,7 @@ struct tr_box_options {
 
 struct tr_spawn_options {
     const char *name;  /* copied; default is the type's name and a number */
-    const char *owner; /* who holds the first sender; default "spawn" */
+    const char *owner; /* who holds the first sender; not copied; default "spawn" */
     struct tr_box_options box;
     uint64_t grace_ns;         /* for stop; 0 is 5 s */
     struct tr_done **ret_done; /* where the state is handed back; NULL: finish() instead */
@@ -158,8 +160,9 @@ TR_API int tr_kill(tr_weak weak);
 /* ---- typed faces
  * ---------------------------------------------------------------------------------
  * TR_ACTOR(counter, struct counter, struct counter_message) gives counter_sender and counter_spawn,
- * counter_tell, counter_try_tell, counter_ask, …: a wrong message type is a compile error. It
- * expects `static const struct tr_type counter_type` (or a declaration of it) in scope. */
+ * counter_tell, counter_try_tell, counter_ask, …: a wrong message type is a compile error. The
+ * sender without its type, for functions that take any, is its member `raw`. It expects `static
+ * const struct tr_type counter_type` (or a declaration of it) in scope. */
 #define TR_ACTOR(noun, State, Message)                                                             \
     typedef struct {                                                                               \
         tr_sender raw;                                                                             \

@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ask.h: requests with exactly one answer. Every ask ends: with a value, or with exactly one of
- * TR_EDROPPED, TR_ECRASHED, TR_ECLOSED, TR_ETIMEOUT, TR_ECANCELLED, TR_EDEADLOCK, TR_EFULL. */
+/* ask.h: requests with exactly one answer. Every ask ends exactly once: with the receiver's answer
+ * (a value, or a status of its own), or with one of seven errors from the runtime: TR_EDROPPED,
+ * TR_ECRASHED, TR_ECLOSED, TR_ETIMEOUT, TR_ECANCELLED, TR_EDEADLOCK, TR_EFULL. Process actors add
+ * TR_EPROTO: see process.h.
+ *
+ * Messages are typed, answers are not: an answer is bytes, and asker and receiver agree on what
+ * they are. Whoever waits for one gets at most as many bytes as it has room for; a shorter answer
+ * leaves the rest of that room as it was. tr_future_wait and TR_EVENT_REPLY tell the size. */
 #ifndef TROUPE_ASK_H
 #define TROUPE_ASK_H
 
@@ -34,7 +40,8 @@ struct tr_ask_options {
 /* Send a message that wants an answer. If this returns 0 the answer comes, once, as TR_EVENT_REPLY
  * with the tag. If it fails the message is still the caller's and no event comes: TR_ECLOSED,
  * TR_EFULL, TR_EDEADLOCK (with hold: waiting would close a circle, the report names it),
- * TR_ETIMEOUT (the handled message's deadline has passed), TR_EBUSY (holding already). */
+ * TR_ETIMEOUT (the handled message's deadline has passed), TR_EBUSY (with hold: it holds already,
+ * or this is a control message that it handles while it is parked on a full box). */
 TR_API int tr_ask(struct tr_context *ctx, tr_sender to, const void *message, size_t size,
     const struct tr_ask_options *options);
 
@@ -85,9 +92,9 @@ TR_API int tr_forward(struct tr_context *ctx, tr_sender to);
 TR_API int tr_ask_future(tr_sender to, const void *message, size_t size, uint64_t timeout_ns,
     struct tr_future **ret_future);
 /* Wait until it ended, on a thread that is not a worker (a system without workers is driven
- * meanwhile). Returns the status; copies at most `size` bytes of the value and sets *ret_size (may
- * be NULL) to the value's size. TR_EAGAIN if `timeout_ns` passed and it has not ended yet (0 waits
- * forever). */
+ * meanwhile; a named assert in a handler). Returns the status; copies at most `size` bytes of the
+ * value, leaves what is behind them untouched and sets *ret_size (may be NULL) to the value's size.
+ * TR_EAGAIN if `timeout_ns` passed and it has not ended yet (0 waits forever). */
 TR_API int tr_future_wait(
     struct tr_future *future, void *value, size_t size, size_t *ret_size, uint64_t timeout_ns);
 TR_API bool tr_future_is_ended(const struct tr_future *future);
@@ -102,7 +109,9 @@ TR_API void tr_future_cancel(struct tr_future *future);
 /* Free. Nulls *future; an ask that has not ended is cancelled. */
 TR_API void tr_future_drop(struct tr_future **future);
 
-/* Ask and wait in one call. */
+/* Ask and wait in one call, with `timeout_ns` as the deadline (TR_ETIMEOUT; 0 waits forever).
+ * Copies at most `value_size` bytes and does not tell how many there were: where that matters, use
+ * a future. A named assert in a handler: use tr_ask there. */
 TR_API int tr_ask_wait(tr_sender to, const void *message, size_t size, void *value,
     size_t value_size, uint64_t timeout_ns);
 

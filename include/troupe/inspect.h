@@ -25,9 +25,9 @@ struct tr_actor_info {
     const char *type;
     uint32_t restarts; /* generation of its state */
     uint32_t senders;  /* strong ones */
-    uint32_t depth;    /* queued messages that count */
+    uint32_t depth;    /* queued messages that count; of policy TR_FULL_WAIT up to twice capacity */
     uint32_t capacity;
-    uint64_t handled;
+    uint64_t handled; /* messages; events do not count, nor does one that crashed it */
     uint64_t dropped;
     uint32_t asks; /* answers outstanding */
     enum tr_doing doing;

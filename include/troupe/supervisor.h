@@ -3,9 +3,9 @@
  * order of the table, restarts those that fail, and stops them in reverse order when it ends
  * itself.
  *
- * A crash is: a handler returned TR_FAIL, start failed, or a call went over the budget its type
- * admits to. A signal or a failed assert ends the process; memory faults are contained in process
- * actors only.
+ * A crash is: a handler returned TR_FAIL, start failed, or a call went over the time limit its type
+ * declares (turn_ns_max). A signal or a failed assert ends the process; memory faults are contained
+ * in process actors only.
  *
  * A restart keeps the box, its stash and their order, and every sender stays valid. The message
  * that crashed the actor becomes a dead letter and its asker gets TR_ECRASHED. */
@@ -35,7 +35,10 @@ struct tr_child {
     uint32_t jitter_percent; /* of the back-off, at most 100 */
     uint64_t grace_ns;       /* for its stop; 0 is 5 s */
     bool retry_poison; /* handle the message that crashed it again, instead of dead-lettering it */
-    tr_sender *ret_sender; /* where its first sender goes; may be NULL */
+    /* Where its first sender goes. That one is the caller's, and the supervisor keeps none: when
+     * the last sender is dropped the child ends for good. NULL: the supervisor keeps it, and the
+     * child runs until its supervisor stops it. */
+    tr_sender *ret_sender;
     /* A child that is itself a supervisor: its own table. type and state are NULL then. */
     const struct tr_supervisor *supervisor;
 };
@@ -50,10 +53,11 @@ struct tr_supervisor {
 };
 
 /* Start the table. The tables, their names, states and types must outlive the system. The sender is
- * the supervisor's: dropping it stops the children in reverse order. Children start one after the
- * other on the workers, after this has returned; a start that fails is a crash like any other.
- * Errors: TR_EINVAL, TR_ENOMEM; then nothing was started. Without a parent an escalation stops the
- * tree and is logged. */
+ * the supervisor's: dropping it stops the children in reverse order, whoever still holds senders of
+ * them. Children start one after the other on the workers, after this has returned; their senders
+ * are valid at once, and what is sent waits in their boxes. A start that fails is a crash like any
+ * other. Errors: TR_EINVAL, TR_ENOMEM; then nothing was started. Without a parent an escalation
+ * stops the tree and is logged. */
 TR_API int tr_supervise(struct tr_system *system, const struct tr_supervisor *table,
     const char *owner, tr_sender *ret_sender);
 

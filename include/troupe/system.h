@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* system.h: a set of workers with their timers, descriptors and memory. No globals: a process may
- * have several. */
+/* system.h: a set of workers with their timers, descriptors and memory. Systems share no state: a
+ * process may have several. */
 #ifndef TROUPE_SYSTEM_H
 #define TROUPE_SYSTEM_H
 
@@ -27,8 +27,10 @@ struct tr_system_options {
 
 TR_API int tr_system_create(const struct tr_system_options *options, struct tr_system **ret_system);
 
-/* Wait until every actor has ended by itself (all senders dropped). TR_ETIMEOUT after `timeout_ns`
- * (0 waits forever): then the report of holders says who keeps what alive. */
+/* Wait until every actor has ended by itself (all senders dropped). TR_ETIMEOUT after `timeout_ns`;
+ * then the report of holders, who keeps what alive, is logged. 0 waits forever: then the report is
+ * logged once, after ten seconds of the system's clock, and the wait goes on. (A simulation in
+ * which nothing is left to do does not wait: TR_ETIMEOUT.) */
 TR_API int tr_system_join(struct tr_system *system, uint64_t timeout_ns);
 
 /* Who keeps which actor alive, and what each waits for, as text. */

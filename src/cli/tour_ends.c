@@ -63,7 +63,7 @@ static void run_crash(void)
 const struct tour_step tour_crash = {
     .title = "A crash, and a table that says what follows",
     .text = "   A crash is a handler that returned TR_FAIL, a start that failed, or a call\n"
-            "   over the budget its type admits to. Who asked is told; the message becomes\n"
+            "   over the time limit its type declares. Who asked is told; the message becomes\n"
             "   a dead letter; the supervisor restarts the actor from its first state. Its\n"
             "   box and all its senders stay valid.\n",
     .run = run_crash,

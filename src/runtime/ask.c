@@ -1114,7 +1114,8 @@ int tr_future_wait(
     struct tr__ask *ask = ask_of(future);
     const void *stored;
 
-    tr_assert_use(tr__self == NULL, "tr_future_wait is for threads that are not workers");
+    tr_assert_use(tr__self == NULL,
+        "tr_future_wait is for threads that are not workers; in a handler use tr_ask");
     /* One that has ended may outlive its system: it is not looked at then. */
     if (!tr_future_is_ended(future) && !wait_ended(ask, until_of(ask->system, timeout_ns)))
         return TR_EAGAIN;
@@ -1144,6 +1145,8 @@ int tr_future_wait_all(struct tr_future *const *futures, size_t count, uint64_t 
 {
     uint64_t until = 0;
 
+    tr_assert_use(tr__self == NULL,
+        "tr_future_wait_all is for threads that are not workers; in a handler use tr_ask");
     for (size_t i = 0; i < count; i++) {
         if (tr_future_is_ended(futures[i]))
             continue;
@@ -1162,7 +1165,8 @@ int tr_future_wait_any(
 
     if (count == 0)
         return TR_EINVAL;
-    tr_assert_use(tr__self == NULL, "tr_future_wait_any is for threads that are not workers");
+    tr_assert_use(tr__self == NULL,
+        "tr_future_wait_any is for threads that are not workers; in a handler use tr_ask");
     for (;;) {
         struct tr_system *system = ask_of(futures[0])->system;
         uint64_t now;
@@ -1220,8 +1224,12 @@ int tr_ask_wait(tr_sender to, const void *message, size_t size, void *value, siz
     uint64_t timeout_ns)
 {
     struct tr_future *future;
-    int rc = tr_ask_future(to, message, size, timeout_ns, &future);
+    int rc;
 
+    /* Here already, so that it names the function that was called. */
+    tr_assert_use(tr__self == NULL,
+        "tr_ask_wait is for threads that are not workers; in a handler use tr_ask");
+    rc = tr_ask_future(to, message, size, timeout_ns, &future);
     if (rc < 0)
         return rc;
     rc = tr_future_wait(future, value, value_size, NULL, 0);

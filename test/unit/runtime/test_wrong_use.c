@@ -116,8 +116,8 @@ static enum tr_next act_future_wait(
     return TR_GO;
 }
 
-TEST_ABORTS(
-    wrong_use, future_wait_in_a_handler, "tr_future_wait is for threads that are not workers")
+TEST_ABORTS(wrong_use, future_wait_in_a_handler,
+    "tr_future_wait is for threads that are not workers; in a handler use tr_ask")
 {
     in_handler(act_future_wait, NULL);
 }
@@ -134,9 +134,45 @@ static enum tr_next act_ask_wait(struct player *self, struct tr_context *ctx, st
     return TR_GO;
 }
 
-TEST_ABORTS(wrong_use, ask_wait_in_a_handler, "tr_future_wait is for threads that are not workers")
+TEST_ABORTS(wrong_use, ask_wait_in_a_handler,
+    "tr_ask_wait is for threads that are not workers; in a handler use tr_ask")
 {
     in_handler(act_ask_wait, NULL);
+}
+
+static enum tr_next act_wait_any(struct player *self, struct tr_context *ctx, struct order *order)
+{
+    struct tr_system *other = driven();
+    tr_sender sender = cast(other, quiet_player(NULL), NULL);
+    struct tr_future *future = ask(sender, act_nothing, 0);
+    size_t index;
+
+    (void)self;
+    (void)ctx;
+    (void)order;
+    tr_future_wait_any(&future, 1, &index, 0);
+    return TR_GO;
+}
+
+TEST_ABORTS(wrong_use, wait_any_in_a_handler,
+    "tr_future_wait_any is for threads that are not workers; in a handler use tr_ask")
+{
+    in_handler(act_wait_any, NULL);
+}
+
+static enum tr_next act_wait_all(struct player *self, struct tr_context *ctx, struct order *order)
+{
+    (void)self;
+    (void)ctx;
+    (void)order;
+    tr_future_wait_all(NULL, 0, 0);
+    return TR_GO;
+}
+
+TEST_ABORTS(wrong_use, wait_all_in_a_handler,
+    "tr_future_wait_all is for threads that are not workers; in a handler use tr_ask")
+{
+    in_handler(act_wait_all, NULL);
 }
 
 static enum tr_next act_wait_closed(

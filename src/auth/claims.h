@@ -19,8 +19,8 @@ struct auth_claims {
     struct tr_span issuer;   /* the DID, or the session's subject; never empty */
     struct tr_span audience; /* {NULL, 0} where the token had none */
     struct tr_span lxm;
-    struct tr_span jti;
-    struct tr_span role; /* sessions: "admin", … */
+    struct tr_span jti;  /* sessions: the session's id */
+    struct tr_span role; /* sessions: "user", "admin" */
     uint64_t issued_s;
     uint64_t expires_s;
 };

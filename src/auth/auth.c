@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "auth/auth.h"
+
+#include <string.h>
+
+#include "auth/desk.h"
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "sql/unit.h"
+
+static const struct tr_rate per_did_default = {
+    .count = 100, .period_ns = TR_SECONDS(1), .burst = 200
+};
+static const struct tr_rate per_address_default = {
+    .count = 200, .period_ns = TR_SECONDS(1), .burst = 400
+};
+
+/* ---- token ids
+ * ------------------------------------------------------------------------------------ */
+
+const struct sql_migration auth_migrations[] = {
+    {
+        .version = 101,
+        .name = "auth: token ids that were used",
+        .up = "CREATE TABLE auth_jti (\n"
+              "    issuer TEXT NOT NULL,\n"
+              "    jti TEXT NOT NULL,\n"
+              "    expires_s BIGINT NOT NULL,\n"
+              "    PRIMARY KEY (issuer, jti)\n"
+              ");\n"
+              "CREATE INDEX auth_jti_expires ON auth_jti (expires_s);\n",
+        .down = "DROP TABLE auth_jti;\n",
+    },
+    {
+        .version = 102,
+        .name = "auth: users and sessions",
+        .up = "CREATE TABLE auth_users (\n"
+              "    id TEXT PRIMARY KEY,\n"
+              "    issuer TEXT NOT NULL,\n"
+              "    subject TEXT NOT NULL,\n"
+              "    email TEXT,\n"
+              "    role TEXT NOT NULL,\n"
+              "    created_s BIGINT NOT NULL,\n"
+              "    seen_s BIGINT NOT NULL,\n"
+              "    UNIQUE (issuer, subject)\n"
+              ");\n"
+              "CREATE TABLE auth_sessions (\n"
+              "    id TEXT PRIMARY KEY,\n"
+              "    user_id TEXT NOT NULL REFERENCES auth_users (id),\n"
+              "    refresh_hash {blob} NOT NULL,\n"
+              "    used_hash {blob},\n"
+              "    created_s BIGINT NOT NULL,\n"
+              "    expires_s BIGINT NOT NULL,\n"
+              "    revoked_s BIGINT\n"
+              ");\n"
+              "CREATE INDEX auth_sessions_expires ON auth_sessions (expires_s);\n"
+              "CREATE INDEX auth_sessions_user ON auth_sessions (user_id);\n",
+        .down = "DROP TABLE auth_sessions;\nDROP TABLE auth_users;\n",
+    },
+};
+const size_t auth_migration_count = sizeof auth_migrations / sizeof auth_migrations[0];
+
+SQL_STATEMENT(consume,
+    "INSERT INTO auth_jti (issuer, jti, expires_s) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING");
+
+void auth_consume(struct sql_unit *unit, const struct auth_claims *claims)
+{
+    tr_assert(unit == NULL || unit->step_count == 0);
+    if (unit == NULL || claims->kind != AUTH_SERVICE)
+        return;
+    sql_unit_step(unit, &consume, 1);
+    sql_unit_text(unit, claims->issuer);
+    sql_unit_text(unit, claims->jti);
+    sql_unit_int(unit, (int64_t)claims->expires_s);
+}
+
+bool auth_is_replay(const struct sql_unit *unit)
+{
+    return sql_unit_status(unit) == SQL_EROWS && sql_unit_failed_step(unit) == 0 &&
+           unit->steps[0].statement == &consume;
+}
+
+/* ---- start and stop
+ * -------------------------------------------------------------------------------- */
+
+static void auth_free(struct auth *auth)
+{
+    crypto_key_unref(&auth->session_key);
+    tr__free(auth->service_did);
+    tr__free(auth->service_name);
+    tr__free(auth->plc_directory);
+    tr__free(auth);
+}
+
+static char *join_name(const char *did, const char *fragment)
+{
+    size_t did_size = strlen(did), fragment_size = strlen(fragment);
+    char *name = tr__alloc(did_size + 1 + fragment_size + 1);
+
+    if (name == NULL)
+        return NULL;
+    memcpy(name, did, did_size);
+    name[did_size] = '#';
+    memcpy(name + did_size + 1, fragment, fragment_size + 1);
+    return name;
+}
+
+static int keep_texts(struct auth *auth, const struct auth_options *options)
+{
+    auth->service_did = tr__strdup(options->service_did);
+    auth->plc_directory = tr__strdup(
+        options->plc_directory == NULL ? "https://plc.directory" : options->plc_directory);
+    if (auth->service_did == NULL || auth->plc_directory == NULL)
+        return TR_ENOMEM;
+    auth->audiences[auth->audience_count++] = tr_span_of(auth->service_did);
+    if (options->service_fragment == NULL)
+        return 0;
+    auth->service_name = join_name(options->service_did, options->service_fragment);
+    if (auth->service_name == NULL)
+        return TR_ENOMEM;
+    auth->audiences[auth->audience_count++] = tr_span_of(auth->service_name);
+    return 0;
+}
+
+int auth_start(struct tr_system *system, const struct auth_options *options, struct auth **ret_auth)
+{
+    struct auth *auth = tr__calloc(sizeof *auth);
+    struct desk desk = { .auth = auth };
+    int rc;
+
+    if (auth == NULL)
+        return TR_ENOMEM;
+    auth->system = system;
+    auth->env = tr_system_env(system);
+    auth->client = options->client;
+    auth->sql = options->sql;
+    if (options->session_key != NULL)
+        auth->session_key = crypto_key_ref(options->session_key);
+    auth->allow_did_key = options->allow_did_key;
+    auth->allow_private = options->allow_private;
+    auth->lifetime_s_max = options->lifetime_s_max;
+    auth->key_life_s = options->key_life_s == 0 ? 300 : options->key_life_s;
+    auth->key_stale_s = options->key_stale_s == 0 ? 3600 : options->key_stale_s;
+    auth->tokens_max = options->tokens_max == 0 ? 65536 : options->tokens_max;
+    auth->per_did = options->per_did.count == 0 ? per_did_default : options->per_did;
+    auth->per_address =
+        options->per_address.count == 0 ? per_address_default : options->per_address;
+    rc = keep_texts(auth, options);
+    if (rc == 0)
+        rc = tr_spawn(system, &auth_desk_type, &desk,
+            &(struct tr_spawn_options){ .name = "auth desk",
+                .owner = "auth",
+                .ret_done = &auth->done,
+                .box = { .capacity = TR_CAPACITY_MAX, .full = TR_FULL_FAIL } },
+            &auth->desk);
+    if (rc < 0) {
+        auth_free(auth);
+        return rc;
+    }
+    *ret_auth = auth;
+    return 0;
+}
+
+void auth_stop(struct auth **auth)
+{
+    if (*auth == NULL)
+        return;
+    tr_sender_drop(&(*auth)->desk);
+    (void)tr_done_wait(&(*auth)->done, NULL, NULL, 0); /* its work reads *auth */
+    auth_free(*auth);
+    *auth = NULL;
+}
+
+int auth_change_rates(
+    struct auth *auth, const struct tr_rate *per_did, const struct tr_rate *per_address)
+{
+    struct desk_message message = { .kind = DESK_RATES };
+
+    if (!tr_rate_is_valid(per_did) || !tr_rate_is_valid(per_address))
+        return TR_EINVAL;
+    message.per_did = *per_did;
+    message.per_address = *per_address;
+    return tr_ask_wait(auth->desk, &message, sizeof message, NULL, 0, TR_SECONDS(5));
+}
+
+void auth_forget(struct auth *auth, struct tr_span issuer)
+{
+    struct desk_message message = { .kind = DESK_FORGET, .token_size = issuer.size };
+
+    message.token = tr__alloc(issuer.size + 1);
+    if (message.token == NULL)
+        return; /* what is cached dies within a minute */
+    memcpy(message.token, issuer.at, issuer.size);
+    if (tr_try_tell_with(auth->desk, &message, sizeof message,
+            &(struct tr_send_options){ .lane = TR_CONTROL }) < 0)
+        tr__free(message.token);
+}

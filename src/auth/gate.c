@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gate.c: what stands before a route: ask the desk who this is, compare what the token is for, go
+ * on or answer. */
+#include <string.h>
+
+#include "auth/desk.h"
+#include "base/alloc.h"
+#include "crypto/digest.h"
+
+static const struct auth_demand *demand_of(const struct http_request *request)
+{
+    return http_route(request)->extra;
+}
+
+static void unauthorized(struct http_request *request, const char *label, const char *text)
+{
+    http_add_header(request, "WWW-Authenticate", TR_SPAN("Bearer error=\"invalid_token\""));
+    http_respond_error(request, 401, label, text);
+}
+
+/* ---- the answer
+ * ---------------------------------------------------------------------------------- */
+
+static struct tr_span take_text(const char **at, size_t size)
+{
+    struct tr_span text = { *at, size };
+
+    *at += size;
+    return size == 0 ? (struct tr_span){ NULL, 0 } : text;
+}
+
+static const struct auth_claims *claims_from(
+    struct http_request *request, const struct desk_answer *answer)
+{
+    size_t size = (size_t)answer->issuer_size + answer->audience_size + answer->lxm_size +
+                  answer->jti_size + answer->role_size;
+    struct auth_claims *claims = http_alloc(request, sizeof *claims + size);
+    const char *at;
+
+    if (claims == NULL)
+        return NULL;
+    memcpy(claims + 1, answer->texts, size);
+    at = (const char *)(claims + 1);
+    claims->kind = answer->kind;
+    claims->issued_s = answer->issued_s;
+    claims->expires_s = answer->expires_s;
+    claims->issuer = take_text(&at, answer->issuer_size);
+    claims->audience = take_text(&at, answer->audience_size);
+    claims->lxm = take_text(&at, answer->lxm_size);
+    claims->jti = take_text(&at, answer->jti_size);
+    claims->role = take_text(&at, answer->role_size);
+    return claims;
+}
+
+static bool is_for_us(const struct auth *auth, struct tr_span audience)
+{
+    for (size_t i = 0; i < auth->audience_count; i++)
+        if (tr_span_equal(auth->audiences[i], audience))
+            return true;
+    return false;
+}
+
+/* At every use, cached or not. NULL if the token is for this request. */
+static enum jwt_refusal compare(const struct auth_demand *demand, const struct auth_claims *claims)
+{
+    const struct auth *auth = demand->auth;
+
+    if (claims->expires_s * 1000000000 <= auth->env->wall_ns(auth->env->data))
+        return JWT_EXPIRED;
+    if (demand->session != (claims->kind == AUTH_SESSION))
+        return JWT_ISSUER;
+    if (claims->kind == AUTH_SESSION)
+        return JWT_OK;
+    if (!is_for_us(auth, claims->audience))
+        return JWT_AUDIENCE;
+    if (demand->lxm != NULL && claims->lxm.at == NULL)
+        return JWT_METHOD_MISSING;
+    if (demand->lxm != NULL && !tr_span_is(claims->lxm, demand->lxm))
+        return JWT_METHOD;
+    return JWT_OK;
+}
+
+static void let_in(struct http_request *request, const struct desk_answer *answer)
+{
+    const struct auth_claims *claims;
+    enum jwt_refusal refusal;
+
+    if (answer->issuer_size == 0) { /* anonymous, and within the rate */
+        http_continue(request);
+        return;
+    }
+    claims = claims_from(request, answer);
+    if (claims == NULL) {
+        http_respond_shed(request, 503, 1, "memory");
+        return;
+    }
+    refusal = compare(demand_of(request), claims);
+    if (refusal != JWT_OK) {
+        unauthorized(request, jwt_refusal_label(refusal), jwt_refusal_text(refusal));
+        return;
+    }
+    if (demand_of(request)->role != NULL && !tr_span_is(claims->role, demand_of(request)->role)) {
+        http_respond_error(request, 403, "Forbidden", "this needs another role");
+        return;
+    }
+    http_set_user(request, (void *)(uintptr_t)claims);
+    http_continue(request);
+}
+
+static void verify(struct http_request *request);
+
+static void answered(struct http_request *request, const struct tr_event *event)
+{
+    const struct desk_answer *answer = event->value;
+
+    if (event->status < 0 || event->size < sizeof *answer) {
+        http_respond_shed(request, 503, 1, "auth");
+        return;
+    }
+    switch (answer->verdict) {
+    case DESK_OK:
+        let_in(request, answer);
+        break;
+    case DESK_UNKNOWN:
+        verify(request);
+        break;
+    case DESK_REFUSED:
+        unauthorized(request, answer->label, answer->text);
+        break;
+    case DESK_LIMITED:
+        http_respond_shed(
+            request, 429, (uint32_t)(answer->retry_ns / 1000000000 + 1), answer->label);
+        break;
+    case DESK_FAILED:
+        http_respond_shed(request, 503, 1, answer->label);
+        break;
+    }
+}
+
+/* ---- the question
+ * -------------------------------------------------------------------------------- */
+
+static struct tr_span token_of(const struct http_request *request)
+{
+    struct tr_span value = http_header(request, "Authorization");
+
+    if (value.size < 7 || !tr_span_is_nocase((struct tr_span){ value.at, 7 }, "Bearer "))
+        return (struct tr_span){ NULL, 0 };
+    return (struct tr_span){ value.at + 7, value.size - 7 };
+}
+
+static bool has_two(const struct http_request *request, const char *name)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < http_header_count(request); i++)
+        count += tr_span_is_nocase(http_header_at(request, i)->name, name);
+    return count > 1;
+}
+
+static void fill_address(struct http_request *request, struct desk_message *message)
+{
+    message->address_size =
+        (unsigned char)rate_limit_address_key(http_peer(request), message->address);
+}
+
+static void ask(struct http_request *request, struct desk_message *message)
+{
+    int rc = http_ask(request, demand_of(request)->auth->desk, message, sizeof *message, answered);
+
+    if (rc == 0)
+        return;
+    tr__free(message->token);
+    http_respond_shed(request, 503, 1, "auth");
+}
+
+static void verify(struct http_request *request)
+{
+    struct tr_span token = token_of(request);
+    struct desk_message message = { .kind = DESK_VERIFY, .token_size = token.size };
+
+    message.token = tr__alloc(token.size);
+    if (message.token == NULL) {
+        http_respond_shed(request, 503, 1, "memory");
+        return;
+    }
+    memcpy(message.token, token.at, token.size);
+    crypto_sha256(token.at, token.size, message.hash);
+    fill_address(request, &message);
+    ask(request, &message);
+}
+
+bool auth_gate(struct http_request *request)
+{
+    const struct auth_demand *demand = demand_of(request);
+    struct tr_span token = token_of(request);
+    struct desk_message message = { .kind = DESK_LOOK };
+
+    if (has_two(request, "Authorization") ||
+        (token.at == NULL && http_header(request, "Authorization").at != NULL)) {
+        unauthorized(request, "TokenForm", "send one header: Authorization: Bearer TOKEN");
+        return false;
+    }
+    if (token.at == NULL && !demand->anonymous) {
+        unauthorized(request, "TokenMissing", "send a token: Authorization: Bearer TOKEN");
+        return false;
+    }
+    if (token.size > JWT_BYTES_MAX) {
+        unauthorized(request, jwt_refusal_label(JWT_TOO_LARGE), jwt_refusal_text(JWT_TOO_LARGE));
+        return false;
+    }
+    if (token.at == NULL)
+        message.kind = DESK_ADDRESS;
+    else
+        crypto_sha256(token.at, token.size, message.hash);
+    fill_address(request, &message);
+    ask(request, &message);
+    return false; /* the answer lets it through */
+}
+
+const struct auth_claims *auth_claims_of(const struct http_request *request)
+{
+    return http_user(request);
+}

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* session_api.c: the routes of session.h: body in, message to the actor, its answer out. */
+#include <string.h>
+
+#include "auth/session_private.h"
+#include "base/alloc.h"
+#include "json/json_expect.h"
+
+enum { BODY_MAX = 16384 };
+
+static void answered(struct http_request *request, const struct tr_event *event)
+{
+    const struct session_answer *answer = event->value;
+
+    if (event->status < 0 || event->size < sizeof *answer)
+        http_respond_shed(request, 503, 1, "sessions");
+    else if (answer->status == 503)
+        http_respond_shed(request, 503, 1, answer->label);
+    else if (answer->status != 200)
+        http_respond_error(request, answer->status, answer->label, answer->text);
+    else
+        http_respond(
+            request, 200, "application/json", (struct tr_span){ answer->json, answer->json_size });
+}
+
+static char *copy_of(struct tr_span text)
+{
+    char *copy = tr__alloc(text.size + 1);
+
+    if (copy == NULL)
+        return NULL;
+    memcpy(copy, text.at, text.size);
+    copy[text.size] = '\0';
+    return copy;
+}
+
+static void ask(struct http_request *request, struct session_message *message, struct tr_span text)
+{
+    struct sessions *sessions = http_service(request);
+
+    message->text = copy_of(text);
+    message->text_size = text.size;
+    if (message->text != NULL &&
+        http_ask(request, sessions->actor, message, sizeof *message, answered) == 0)
+        return;
+    tr__free(message->text);
+    tr__free(message->nonce);
+    http_respond_shed(request, 503, 1, "sessions");
+}
+
+/* The one member that matters, or a 400 that says what is wrong. */
+static void ask_from_body(
+    struct http_request *request, struct session_message *message, const char *member)
+{
+    struct json_doc doc = { .depth_max = 4 };
+    struct json_expect expect;
+    struct tr_span text, nonce;
+
+    http_add_header(request, "Cache-Control", TR_SPAN("no-store"));
+    if (json_parse(&doc, http_body_bytes(request), http_body(request).size, JSON_UNIQUE_KEYS) < 0) {
+        http_respond_error(request, 400, "InvalidRequest", "the body is not a JSON object");
+        json_doc_free(&doc);
+        return;
+    }
+    expect = json_expect(json_root(&doc));
+    text = json_need_string(&expect, member, 1, JWT_BYTES_MAX);
+    nonce = json_may_string(&expect, "nonce", 1, 256);
+    if (expect.failed) {
+        http_respond_error(request, 400, "InvalidRequest", expect.message);
+    } else {
+        if (nonce.at != NULL && message->kind == SESSION_EXCHANGE) {
+            message->nonce = copy_of(nonce);
+            if (message->nonce == NULL) {
+                http_respond_shed(request, 503, 1, "memory");
+                json_doc_free(&doc);
+                return;
+            }
+        }
+        ask(request, message, text);
+    }
+    json_doc_free(&doc);
+}
+
+static void exchange(struct http_request *request)
+{
+    const struct session_options *options = &((struct sessions *)http_service(request))->options;
+    struct tr_span name = http_path_part(request, "provider");
+    struct session_message message = { .kind = SESSION_EXCHANGE };
+
+    while (message.provider < options->provider_count &&
+           !tr_span_is(name, options->providers[message.provider].name))
+        message.provider++;
+    if (message.provider == options->provider_count)
+        http_respond_error(
+            request, 404, "UnknownProvider", "this server trusts no provider of that name");
+    else
+        ask_from_body(request, &message, "idToken");
+}
+
+static void refresh(struct http_request *request)
+{
+    ask_from_body(request, &(struct session_message){ .kind = SESSION_REFRESH }, "refreshToken");
+}
+
+static void logout(struct http_request *request)
+{
+    ask_from_body(request, &(struct session_message){ .kind = SESSION_LOGOUT }, "refreshToken");
+}
+
+static void who(struct http_request *request)
+{
+    ask(request, &(struct session_message){ .kind = SESSION_ME }, auth_claims_of(request)->issuer);
+}
+
+void sessions_routes(struct sessions *sessions, struct http_route routes[AUTH_SESSION_ROUTES])
+{
+    const struct {
+        enum http_method method;
+        const char *path;
+        http_handler_fn handle;
+        const struct auth_demand *demand;
+    } table[AUTH_SESSION_ROUTES] = {
+        { HTTP_POST, "/v1/auth/refresh", refresh, &sessions->anyone },
+        { HTTP_POST, "/v1/auth/logout", logout, &sessions->anyone },
+        { HTTP_POST, "/v1/auth/{provider}", exchange, &sessions->anyone },
+        { HTTP_GET, "/v1/users/me", who, &sessions->me },
+    };
+
+    for (size_t i = 0; i < AUTH_SESSION_ROUTES; i++)
+        routes[i] = (struct http_route){
+            .method = table[i].method,
+            .path = table[i].path,
+            .handle = table[i].handle,
+            .gate = auth_gate,
+            .extra = table[i].demand,
+            .body_max = table[i].method == HTTP_POST ? BODY_MAX : 0,
+            .service = sessions,
+        };
+}

@@ -13,7 +13,7 @@ W ?= pingpong pingpong64 counting fanin ring ring64 big spawn churn idle ask ask
 	work-pingpong64 work-ring64 work-big
 
 .DEFAULT_GOAL = debug
-.PHONY: debug release run test test-long check unit asan tsan clang sim spin mutants integration \
+.PHONY: debug release run test test-long check unit asan tsan clang sim spin mutants integration oracle fuzz \
 	bench bench-peers lint format ci install clean help deps-build deps-test
 
 ## make              debug build, in build/debug
@@ -48,8 +48,13 @@ test-long: deps-test
 ## make spin         models of the lock-free parts
 ## make mutants      planted bugs: each must be caught
 ## make integration  programs and examples of the release build
-unit asan tsan clang spin mutants integration:
+## make oracle       our parsers beside packaged ones
+unit asan tsan clang spin mutants integration oracle:
 	@$(SUITES) $@
+
+## make fuzz         libFuzzer, a minute a target; TARGET="json http" chooses, SECONDS=n
+fuzz:
+	@tools/fuzz.py run $(if $(SECONDS),--seconds $(SECONDS)) $(TARGET)
 
 ## make sim          simulations; SEEDS=n a scenario, SCENARIO=text chooses, SEED=n replays one
 sim:

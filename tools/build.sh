@@ -4,7 +4,8 @@
 #   debug    what `make` builds          asan    AddressSanitizer and UBSan
 #   release  what users run              tsan    ThreadSanitizer
 #   clang    the other compiler          sim     simulations, with extra preemption points
-#   analyze  gcc -fanalyzer              (TARGET "none" configures only)
+#   analyze  gcc -fanalyzer              fuzz    fuzz targets, for libFuzzer
+#                                        (TARGET "none" configures only)
 #
 # CC, CFLAGS and LDFLAGS count when a directory is configured for the first time, as usual with meson.
 set -eu
@@ -21,6 +22,10 @@ asan) options="-Doptimization=1 -Ddebug=true -Db_sanitize=address,undefined" ;;
 tsan) options="-Doptimization=1 -Ddebug=true -Db_sanitize=thread" ;;
 clang)
     options="-Doptimization=2 -Ddebug=true"
+    cc=clang
+    ;;
+fuzz)
+    options="-Doptimization=1 -Ddebug=true -Db_sanitize=address,undefined -Dfuzz=true -Db_lundef=false"
     cc=clang
     ;;
 sim) options="-Doptimization=2 -Ddebug=true -Dpoints=true" ;;
@@ -51,7 +56,7 @@ trap 'rm -f "$now"' EXIT
 {
     echo $cc $options
     tools/sources.sh 'include/troupe/*.h' 'src/*.c' 'src/*/*.c' 'src/services/*/*.c' 'bench/*.c' 'examples/*.c' \
-        'test/lib/*.c' 'test/unit/*/test_*.c' 'test/sim/sim_*.c'
+        'test/lib/*.c' 'test/unit/*/test_*.c' 'test/sim/sim_*.c' 'test/fuzz/*.c'
 } >"$now"
 if [ ! -f "$dir/build.ninja" ] || [ ! -f "$dir/.configured" ] ||
     [ "$(head -n 1 "$now")" != "$(head -n 1 "$dir/.configured")" ]; then

@@ -65,6 +65,9 @@ SUITES = [
           tools=["patch"], files=["test/mutants/run.sh"]),
     Suite("integration", "test", 90, "programs and examples of the release build", INTEGRATION,
           files=["test/integration"], environment=BUILT),
+    Suite("oracle", "test", 60, "the same work by packaged libraries, compared",
+          ["tools/build.sh debug", "tools/run-tests.py 'build/debug/test/oracle/oracle_*'"]),
+    Suite("fuzz", "test", 60, "stored inputs through every fuzz target, under ASan", ["tools/fuzz.py replay"]),
     Suite("docs", "test", 10, "links and paths in the documents", ["tools/tidy.py docs"]),
 
     Suite("format", "lint", 10, "clang-format", ["tools/lint.py format"]),
@@ -83,6 +86,8 @@ SUITES = [
           tools=["spin", "gcc"], files=["test/spin/run.sh"], environment=LONG),
     Suite("mutants-long", "long", 1800, "planted bugs", ["test/mutants/run.sh"],
           tools=["patch"], files=["test/mutants/run.sh"], environment=LONG),
+    Suite("fuzz-long", "long", 6000, "libFuzzer, ten minutes a target", ["tools/fuzz.py run --seconds 600"],
+          tools=["clang"]),
     Suite("integration-long", "long", 1800, "programs and examples", INTEGRATION,
           files=["test/integration"], environment={**BUILT, **LONG}),
 ]

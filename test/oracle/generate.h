@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* generate.h: texts to disagree about. Equal generators give equal texts. */
+#ifndef TEST_ORACLE_GENERATE_H
+#define TEST_ORACLE_GENERATE_H
+
+#include "base/buffer.h"
+#include "base/random.h"
+
+/* Append a JSON text: valid, with all kinds of numbers, escapes, scripts and spaces. */
+void generate_json(struct tr__random *random, struct tr_buffer *text);
+/* Change a few bytes: flip, insert, delete, repeat a piece, or put in a piece that parsers trip
+ * over. Never leaves it empty. */
+void generate_mutation(struct tr__random *random, struct tr_buffer *text);
+
+#endif

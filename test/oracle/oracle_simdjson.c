@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* oracle_simdjson.c: we and simdjson accept and refuse the same texts. It has no form for integers
+ * past 64 bits and doubles past the largest, which we keep as digits; texts with such are left out
+ * where it refuses them for a number. */
+#include "check.h"
+#include "generate.h"
+#include "json/json.h"
+#include "simdjson_verdict.h"
+
+/* Is there a number that simdjson could not hold? */
+static bool has_large_number(const struct json_doc *doc)
+{
+    double real;
+
+    for (size_t i = 0; i < doc->count; i++) {
+        const struct json *cell = &doc->cells[i];
+
+        if (cell->kind != JSON_REAL)
+            continue;
+        if (!json_double(cell, &real))
+            return true;
+        if (memchr(cell->as.text, '.', cell->size) == NULL &&
+            memchr(cell->as.text, 'e', cell->size) == NULL &&
+            memchr(cell->as.text, 'E', cell->size) == NULL)
+            return true;
+    }
+    return false;
+}
+
+/* Returns whether we accept it. */
+static bool compare_text(const struct tr_buffer *text)
+{
+    struct json_doc doc = { .depth_max = JSON_DEPTH_MAX };
+    int rc = json_parse_copy(&doc, (struct tr_span){ text->bytes, text->size }, 0);
+    enum simdjson_verdict theirs = simdjson_verdict(text->bytes, text->size);
+
+    if (rc == 0 && theirs == SIMDJSON_REFUSES_NUMBER)
+        CHECK_MSG(has_large_number(&doc), "simdjson refuses: %.*s", (int)text->size, text->bytes);
+    else
+        CHECK_MSG((rc == 0) == (theirs == SIMDJSON_ACCEPTS),
+            "we %s, simdjson %s: %.*s (byte %zu: %s)", rc == 0 ? "accept" : "refuse",
+            theirs == SIMDJSON_ACCEPTS ? "accepts" : "refuses", (int)text->size, text->bytes,
+            doc.error.offset, rc == 0 ? "" : doc.error.text);
+    json_doc_free(&doc);
+    return rc == 0;
+}
+
+TEST_LONG(oracle, simdjson_has_the_same_verdicts, 120)
+{
+    uint64_t generated = 0, mutated = 0, accepted = 0;
+    unsigned count = check_is_long() ? 1000000 : 20000;
+
+    for (uint64_t seed; check_each_seed(&seed, count);) {
+        struct tr_buffer text = { 0 };
+        struct tr__random random;
+
+        tr__random_init(&random, seed ^ 0x51d);
+        generate_json(&random, &text);
+        CHECK_MSG(compare_text(&text), "we refuse: %.*s", (int)text.size, text.bytes);
+        generated++;
+        for (int i = 0; i < 6; i++, mutated++) {
+            generate_mutation(&random, &text);
+            accepted += compare_text(&text);
+        }
+        tr_buffer_free(&text);
+    }
+    if (generated > 1000)
+        CHECK(accepted > mutated / 50 && accepted < mutated - mutated / 50);
+}

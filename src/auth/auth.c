@@ -20,7 +20,7 @@ static const struct tr_rate per_address_default = {
 
 const struct sql_migration auth_migrations[] = {
     {
-        .version = 101,
+        .version = 1,
         .name = "auth: token ids that were used",
         .up = "CREATE TABLE auth_jti (\n"
               "    issuer TEXT NOT NULL,\n"
@@ -32,7 +32,7 @@ const struct sql_migration auth_migrations[] = {
         .down = "DROP TABLE auth_jti;\n",
     },
     {
-        .version = 102,
+        .version = 2,
         .name = "auth: users and sessions",
         .up = "CREATE TABLE auth_users (\n"
               "    id TEXT PRIMARY KEY,\n"

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "web.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "check.h"
+
+enum { PATIENCE_MS = 15000 };
+
+int web_connect(const char *address)
+{
+    const char *colon = strrchr(address, ':');
+    struct sockaddr_in to = { .sin_family = AF_INET };
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    CHECK(colon != NULL && fd >= 0);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    to.sin_port = htons((uint16_t)strtoul(colon + 1, NULL, 10));
+    CHECK(connect(fd, (struct sockaddr *)&to, sizeof to) == 0);
+    return fd;
+}
+
+void web_send(int fd, const char *text, size_t size)
+{
+    while (size > 0) {
+        ssize_t sent = send(fd, text, size, MSG_NOSIGNAL);
+
+        CHECK(sent > 0);
+        text += sent;
+        size -= (size_t)sent;
+    }
+}
+
+void web_receive(int fd, struct web_answer *ret_answer)
+{
+    size_t capacity = 4096;
+    const char *end;
+
+    *ret_answer = (struct web_answer){ .text = malloc(capacity + 1) };
+    for (;;) {
+        struct pollfd ready = { fd, POLLIN, 0 };
+        ssize_t got;
+
+        CHECK(poll(&ready, 1, PATIENCE_MS) == 1);
+        if (ret_answer->size == capacity) {
+            capacity *= 2;
+            ret_answer->text = realloc(ret_answer->text, capacity + 1);
+        }
+        CHECK(ret_answer->text != NULL);
+        got = recv(fd, ret_answer->text + ret_answer->size, capacity - ret_answer->size, 0);
+        if (got == 0 || (got < 0 && errno == ECONNRESET))
+            break;
+        CHECK(got > 0);
+        ret_answer->size += (size_t)got;
+    }
+    ret_answer->text[ret_answer->size] = '\0';
+    if (ret_answer->size > 12 && memcmp(ret_answer->text, "HTTP/1.1 ", 9) == 0)
+        ret_answer->status = (unsigned)strtoul(ret_answer->text + 9, NULL, 10);
+    end = strstr(ret_answer->text, "\r\n\r\n");
+    ret_answer->body = end == NULL ? ret_answer->text + ret_answer->size : end + 4;
+}
+
+struct web_answer web_ask(const char *address, const char *method, const char *path,
+    const char *headers, const char *body)
+{
+    size_t size = strlen(path) + strlen(headers) + strlen(body) + 256;
+    char *text = malloc(size);
+    int fd = web_connect(address);
+    struct web_answer answer;
+    int length;
+
+    CHECK(text != NULL);
+    length = snprintf(text, size,
+        "%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %zu\r\n%s\r\n%s",
+        method, path, strlen(body), headers, body);
+    web_send(fd, text, (size_t)length);
+    web_receive(fd, &answer);
+    close(fd);
+    free(text);
+    return answer;
+}
+
+void web_answer_free(struct web_answer *answer)
+{
+    free(answer->text);
+    *answer = (struct web_answer){ 0 };
+}
+
+void web_place_make(char path[64])
+{
+    (void)snprintf(path, 64, "/tmp/troupe-test-XXXXXX");
+    CHECK(mkdtemp(path) != NULL);
+}
+
+void web_place_remove(const char *path)
+{
+    DIR *folder = opendir(path);
+    struct dirent *entry;
+    char name[512];
+
+    CHECK(folder != NULL);
+    while ((entry = readdir(folder)) != NULL) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        (void)snprintf(name, sizeof name, "%s/%s", path, entry->d_name);
+        CHECK(unlink(name) == 0);
+    }
+    closedir(folder);
+    CHECK(rmdir(path) == 0);
+}

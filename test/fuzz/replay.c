@@ -10,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void fail(const char *path)
+_Noreturn static void fail(const char *path)
 {
     (void)fprintf(stderr, "%s: %s\n", path, strerror(errno));
     exit(1);

@@ -23,6 +23,22 @@ static void put_digits(struct tr__random *random, struct tr_buffer *text, uint64
         tr_buffer_u64(text, tr__random_below(random, 10));
 }
 
+/* Integers that Matrix allows, now and then one that it does not. */
+static void put_integer(struct tr__random *random, struct tr_buffer *text)
+{
+    static const char *const borders[] = { "0", "-0", "9007199254740991", "-9007199254740991",
+        "1e3", "12E+2", "1e0" };
+    static const char *const outside[] = { "9007199254740992", "-9007199254740992", "1.0", "1e16",
+        "10e-1", "0.5" };
+
+    if (one_in(random, 60))
+        tr_buffer_text(text, outside[tr__random_below(random, COUNT(outside))]);
+    else if (one_in(random, 3))
+        tr_buffer_text(text, borders[tr__random_below(random, COUNT(borders))]);
+    else
+        tr_buffer_i64(text, (int64_t)tr__random_below(random, 1u << 30) - (1 << 29));
+}
+
 static void put_number(struct tr__random *random, struct tr_buffer *text)
 {
     static const char *const borders[] = { "0", "-0", "9223372036854775807", "-9223372036854775808",
@@ -60,10 +76,10 @@ static void put_string(struct tr__random *random, struct tr_buffer *text)
     tr_buffer_text(text, "\"");
 }
 
-static void put_value(struct tr__random *random, struct tr_buffer *text, int depth);
+static void put_value(struct tr__random *random, struct tr_buffer *text, int depth, bool integers);
 
 static void put_container(
-    struct tr__random *random, struct tr_buffer *text, int depth, bool is_object)
+    struct tr__random *random, struct tr_buffer *text, int depth, bool is_object, bool integers)
 {
     uint64_t count = tr__random_below(random, one_in(random, 20) ? 40 : 5);
 
@@ -78,12 +94,12 @@ static void put_container(
             put_space(random, text);
             tr_buffer_text(text, ":");
         }
-        put_value(random, text, depth + 1);
+        put_value(random, text, depth + 1, integers);
     }
     tr_buffer_text(text, is_object ? "}" : "]");
 }
 
-static void put_value(struct tr__random *random, struct tr_buffer *text, int depth)
+static void put_value(struct tr__random *random, struct tr_buffer *text, int depth, bool integers)
 {
     static const char *const words[] = { "true", "false", "null" };
 
@@ -94,17 +110,20 @@ static void put_value(struct tr__random *random, struct tr_buffer *text, int dep
         break;
     case 1:
     case 2:
-        put_number(random, text);
+        if (integers)
+            put_integer(random, text);
+        else
+            put_number(random, text);
         break;
     case 3:
         put_string(random, text);
         break;
     case 4:
     case 5:
-        put_container(random, text, depth, false);
+        put_container(random, text, depth, false, integers);
         break;
     default:
-        put_container(random, text, depth, true);
+        put_container(random, text, depth, true, integers);
         break;
     }
     put_space(random, text);
@@ -112,7 +131,12 @@ static void put_value(struct tr__random *random, struct tr_buffer *text, int dep
 
 void generate_json(struct tr__random *random, struct tr_buffer *text)
 {
-    put_value(random, text, (int)tr__random_below(random, 3));
+    put_value(random, text, (int)tr__random_below(random, 3), false);
+}
+
+void generate_integer_json(struct tr__random *random, struct tr_buffer *text)
+{
+    put_value(random, text, (int)tr__random_below(random, 3), true);
 }
 
 /* Replace `size` bytes at `at` by `piece`. */

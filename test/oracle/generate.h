@@ -8,6 +8,8 @@
 
 /* Append a JSON text: valid, with all kinds of numbers, escapes, scripts and spaces. */
 void generate_json(struct tr__random *random, struct tr_buffer *text);
+/* The same, but nearly all numbers are integers that canonical JSON has a form for. */
+void generate_integer_json(struct tr__random *random, struct tr_buffer *text);
 /* Change a few bytes: flip, insert, delete, repeat a piece, or put in a piece that parsers trip
  * over. Never leaves it empty. */
 void generate_mutation(struct tr__random *random, struct tr_buffer *text);

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* json_canonical.c: the one text of a value that is signed and hashed in Matrix
+ * (Appendices, "Canonical JSON"). */
+#include <string.h>
+
+#include <troupe/error.h>
+
+#include "base/alloc.h"
+#include "json/json.h"
+#include "json/json_private.h"
+#include "json/json_write.h"
+
+#define INTEGER_MAX (((int64_t)1 << 53) - 1)
+
+static int put_value(const struct json *value, const char *const *leave_out, struct tr_buffer *out);
+
+static int put_integer(int64_t integer, struct tr_buffer *out)
+{
+    if (integer > INTEGER_MAX || integer < -INTEGER_MAX)
+        return TR_EPROTO;
+    return tr_buffer_i64(out, integer);
+}
+
+/* The specification's own example writes 1e10 as 10000000000. Only digits and a positive exponent
+ * are read so; a decimal point makes it a float, which has no canonical form, even in 1.0. */
+static int put_real(const struct json *value, struct tr_buffer *out)
+{
+    const char *at = value->as.text, *end = at + value->size;
+    int64_t integer = 0, exponent = 0;
+    bool negative;
+
+    if (value->size == 0)
+        return TR_EPROTO;
+    negative = *at == '-';
+    for (at += negative; at < end && *at >= '0' && *at <= '9'; at++) {
+        integer = integer * 10 + (*at - '0');
+        if (integer > INTEGER_MAX)
+            return TR_EPROTO;
+    }
+    if (at == end || *at == '.')
+        return TR_EPROTO;
+    at++; /* the e */
+    if (*at == '-')
+        return TR_EPROTO;
+    for (at += *at == '+'; at < end; at++) {
+        exponent = exponent * 10 + (*at - '0');
+        if (exponent > 9999)
+            exponent = 9999; /* too much for all but zero, and no overflow */
+    }
+    for (; exponent > 0 && integer != 0; exponent--) {
+        integer *= 10;
+        if (integer > INTEGER_MAX)
+            return TR_EPROTO;
+    }
+    return put_integer(negative ? -integer : integer, out);
+}
+
+static bool is_left_out(const struct json *key, const char *const *leave_out)
+{
+    for (; leave_out != NULL && *leave_out != NULL; leave_out++)
+        if (tr_span_is(json__text(key), *leave_out))
+            return true;
+    return false;
+}
+
+static int put_members(
+    const struct json **keys, size_t count, const char *const *leave_out, struct tr_buffer *out)
+{
+    bool first = true;
+    int rc;
+
+    for (size_t i = 0; i < count; i++) {
+        if (i > 0 && json__compare_keys(keys[i - 1], keys[i]) == 0)
+            return TR_EEXIST;
+        if (is_left_out(keys[i], leave_out))
+            continue;
+        if (!first)
+            tr_buffer_append(out, ",", 1);
+        first = false;
+        json_quote(out, json__text(keys[i]));
+        tr_buffer_append(out, ":", 1);
+        rc = put_value(keys[i] + 1, NULL, out);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int put_object(
+    const struct json *object, const char *const *leave_out, struct tr_buffer *out)
+{
+    const struct json *local[32], **keys = local;
+    const struct json *end = object + object->size;
+    size_t count = (size_t)object->as.count, filled = 0;
+    int rc;
+
+    if (2 * count > sizeof(local) / sizeof(local[0])) {
+        keys = tr__alloc(2 * count * sizeof(*keys));
+        if (keys == NULL)
+            return TR_ENOMEM;
+    }
+    for (const struct json *key = object + 1; key < end; key += 1 + json__extent(key + 1))
+        keys[filled++] = key;
+    json__sort_keys(keys, keys + count, count, json__compare_keys);
+    tr_buffer_append(out, "{", 1);
+    rc = put_members(keys, count, leave_out, out);
+    tr_buffer_append(out, "}", 1);
+    if (keys != local)
+        tr__free(keys);
+    return rc;
+}
+
+static int put_array(const struct json *array, struct tr_buffer *out)
+{
+    const struct json *end = array + array->size;
+    int rc;
+
+    tr_buffer_append(out, "[", 1);
+    for (const struct json *item = array + 1; item < end; item += json__extent(item)) {
+        if (item > array + 1)
+            tr_buffer_append(out, ",", 1);
+        rc = put_value(item, NULL, out);
+        if (rc != 0)
+            return rc;
+    }
+    tr_buffer_append(out, "]", 1);
+    return 0;
+}
+
+/* Calls itself as deep as the document is, JSON_DEPTH_MAX at most. */
+static int put_value(const struct json *value, const char *const *leave_out, struct tr_buffer *out)
+{
+    switch (json_kind(value)) {
+    case JSON_NULL:
+        return tr_buffer_text(out, "null");
+    case JSON_BOOL:
+        return tr_buffer_text(out, value->as.truth ? "true" : "false");
+    case JSON_INT:
+        return put_integer(value->as.integer, out);
+    case JSON_REAL:
+        return put_real(value, out);
+    case JSON_STRING:
+        json_quote(out, json__text(value));
+        return 0;
+    case JSON_ARRAY:
+        return put_array(value, out);
+    case JSON_OBJECT:
+        return put_object(value, leave_out, out);
+    case JSON_NONE:
+    case JSON_BYTES:
+    case JSON_LINK:
+        break;
+    }
+    return TR_EPROTO;
+}
+
+int json_canonical(const struct json *value, const char *const *leave_out, struct tr_buffer *out)
+{
+    size_t size = out->size;
+    int rc = put_value(value, leave_out, out);
+
+    if (out->failed != 0)
+        rc = out->failed;
+    if (rc != 0)
+        out->size = size;
+    return rc;
+}

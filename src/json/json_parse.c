@@ -1,0 +1,544 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* json_parse.c: from text to tape in one pass.
+ *
+ *     {"a":[1,2]}   ->   OBJECT size 5 count 1 | "a" | ARRAY size 3 count 2 | INT 1 | INT 2
+ *
+ * 1. The text is followed by zeros. No scan has another end: a zero is a control byte in a string,
+ *    no digit, no space and no sign of the grammar, so every loop stops there at the latest.
+ * 2. While an array or object is open its cell holds what is needed to go on outside of it: the
+ *    index of the one around it and that one's count so far. So there is no stack besides the tape,
+ *    and depth costs nothing but cells.
+ * 3. Undoing escapes writes only inside the string it happens in and never past the byte that is
+ *    read next: the result is never longer. So what follows can still be read, and the offset of an
+ *    error is one of the text as it was given.
+ * 4. Before a value is read there is room for two cells: its own and that of a key after it. */
+#include <string.h>
+
+#include <troupe/error.h>
+
+#include "base/assert.h"
+#include "json/json_private.h"
+#include "json/json_scan.h"
+
+#define NOT_OPEN UINT64_MAX
+
+struct parser {
+    const char *error_at;
+    const char *error_text;
+};
+
+__attribute__((cold, noinline)) static char *fail(
+    struct parser *parser, const char *at, const char *text)
+{
+    parser->error_at = at;
+    parser->error_text = text;
+    return NULL;
+}
+
+/* ---- strings --------------------------------------------------------------------------------- */
+
+/* Digit values of hexadecimal characters plus one, so that 0 is "none". */
+static const unsigned char hex_plus_one[256] = {
+    ['0'] = 1,
+    ['1'] = 2,
+    ['2'] = 3,
+    ['3'] = 4,
+    ['4'] = 5,
+    ['5'] = 6,
+    ['6'] = 7,
+    ['7'] = 8,
+    ['8'] = 9,
+    ['9'] = 10,
+    ['a'] = 11,
+    ['b'] = 12,
+    ['c'] = 13,
+    ['d'] = 14,
+    ['e'] = 15,
+    ['f'] = 16,
+    ['A'] = 11,
+    ['B'] = 12,
+    ['C'] = 13,
+    ['D'] = 14,
+    ['E'] = 15,
+    ['F'] = 16,
+};
+
+/* What the character after a backslash stands for; 0 is "not an escape", and u is another matter.
+ */
+static const char escaped[256] = {
+    ['"'] = '"',
+    ['\\'] = '\\',
+    ['/'] = '/',
+    ['b'] = '\b',
+    ['f'] = '\f',
+    ['n'] = '\n',
+    ['r'] = '\r',
+    ['t'] = '\t',
+};
+
+/* Four hexadecimal digits; UINT32_MAX if they are not. */
+static uint32_t hex4(const char *at)
+{
+    uint32_t value = 0;
+
+    for (int i = 0; i < 4; i++) {
+        unsigned digit = hex_plus_one[(unsigned char)at[i]];
+
+        if (digit == 0)
+            return UINT32_MAX;
+        value = value << 4 | (digit - 1);
+    }
+    return value;
+}
+
+static char *put_utf8(char *out, uint32_t code)
+{
+    if (code < 0x80) {
+        *out++ = (char)code;
+    } else if (code < 0x800) {
+        *out++ = (char)(0xc0 | code >> 6);
+        *out++ = (char)(0x80 | (code & 0x3f));
+    } else if (code < 0x10000) {
+        *out++ = (char)(0xe0 | code >> 12);
+        *out++ = (char)(0x80 | (code >> 6 & 0x3f));
+        *out++ = (char)(0x80 | (code & 0x3f));
+    } else {
+        *out++ = (char)(0xf0 | code >> 18);
+        *out++ = (char)(0x80 | (code >> 12 & 0x3f));
+        *out++ = (char)(0x80 | (code >> 6 & 0x3f));
+        *out++ = (char)(0x80 | (code & 0x3f));
+    }
+    return out;
+}
+
+/* `at` is the backslash of a \uXXXX. Moves both on. */
+static bool undo_unicode(struct parser *parser, char **io_at, char **io_out)
+{
+    char *at = *io_at;
+    uint32_t code = hex4(at + 2), low;
+
+    if (code == UINT32_MAX)
+        return fail(parser, at, "\\u needs four hexadecimal digits") != NULL;
+    if (code >= 0xdc00 && code < 0xe000)
+        return fail(parser, at, "the second half of a surrogate pair stands alone") != NULL;
+    at += 6;
+    if (code >= 0xd800 && code < 0xdc00) {
+        low = at[0] == '\\' && at[1] == 'u' ? hex4(at + 2) : UINT32_MAX;
+        if (low < 0xdc00 || low >= 0xe000)
+            return fail(parser, *io_at, "the first half of a surrogate pair stands alone") != NULL;
+        code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+        at += 6;
+    }
+    *io_out = put_utf8(*io_out, code);
+    *io_at = at;
+    return true;
+}
+
+/* Copy `size` < 16 plain bytes down. Piece by piece, because a wider store could overwrite what has
+ * not been read yet. */
+static inline void move_down(char *out, const char *at, size_t size)
+{
+    char piece[8];
+
+    if ((size & 8) != 0) {
+        memcpy(piece, at, 8);
+        memcpy(out, piece, 8);
+        out += 8;
+        at += 8;
+    }
+    if ((size & 4) != 0) {
+        memcpy(piece, at, 4);
+        memcpy(out, piece, 4);
+        out += 4;
+        at += 4;
+    }
+    for (size &= 3; size > 0; size--)
+        *out++ = *at++;
+}
+
+/* Copy the plain bytes at *io_at down to *io_out. */
+static inline void move_plain(char **io_at, char **io_out)
+{
+    char *at = *io_at, *out = *io_out;
+#if JSON_SSE2
+    unsigned mask;
+    size_t size;
+
+    while ((mask = json__special_mask(at)) == 0) {
+        /* The whole block is in the register before any of it is overwritten. */
+        const __m128i block = _mm_loadu_si128((const __m128i *)(const void *)at);
+
+        _mm_storeu_si128((__m128i *)(void *)out, block);
+        at += 16;
+        out += 16;
+    }
+    size = (size_t)__builtin_ctz(mask);
+    move_down(out, at, size);
+    at += size;
+    out += size;
+#else
+    while (json__is_plain((unsigned char)*at))
+        *out++ = *at++;
+#endif
+    *io_at = at;
+    *io_out = out;
+}
+
+static const char *why_not_plain(const char *at)
+{
+    if ((signed char)*at < 0)
+        return "this is not UTF-8";
+    return "a control character in a string must be escaped";
+}
+
+/* The rest of a string from its first backslash on. Returns what follows the closing quote. */
+static char *undo_escapes(struct parser *parser, char *start, char *at, struct json *cell)
+{
+    char *out = at;
+
+    for (;;) {
+        if (*at == '\\') {
+            char plain = escaped[(unsigned char)at[1]];
+
+            if (plain != 0) {
+                *out++ = plain;
+                at += 2;
+            } else if (at[1] != 'u') {
+                return fail(parser, at, "there is no such escape");
+            } else if (!undo_unicode(parser, &at, &out)) {
+                return NULL;
+            }
+        } else if (*at == '"') {
+            cell->kind = JSON_STRING;
+            cell->size = (uint32_t)(out - start);
+            cell->as.text = start;
+            return at + 1;
+        } else if ((signed char)*at < 0) {
+            unsigned size = json__utf8_size(at);
+
+            if (size == 0)
+                return fail(parser, at, why_not_plain(at));
+            for (; size > 0; size--)
+                *out++ = *at++;
+        } else if ((unsigned char)*at < 0x20) {
+            return fail(parser, at, why_not_plain(at));
+        } else {
+            move_plain(&at, &out);
+        }
+    }
+}
+
+/* A string that does not end within the first block: long, not ASCII, or with escapes. */
+__attribute__((noinline)) static char *parse_long_string(
+    struct parser *parser, char *start, struct json *cell)
+{
+    char *at = start;
+
+    for (;;) {
+        at += json__scan_plain(at) - at;
+        if (*at == '"')
+            break;
+        if (*at == '\\')
+            return undo_escapes(parser, start, at, cell);
+        if ((signed char)*at >= 0)
+            return fail(parser, at, why_not_plain(at));
+        do {
+            unsigned size = json__utf8_size(at);
+
+            if (size == 0)
+                return fail(parser, at, why_not_plain(at));
+            at += size;
+        } while ((signed char)*at < 0);
+    }
+    cell->kind = JSON_STRING;
+    cell->size = (uint32_t)(at - start);
+    cell->as.text = start;
+    return at + 1;
+}
+
+/* `start` follows the opening quote. Returns what follows the closing one, or NULL. */
+static inline char *parse_string(struct parser *parser, char *start, struct json *cell)
+{
+#if JSON_SSE2
+    unsigned mask = json__special_mask(start);
+
+    /* Most strings are short and plain; decided without a loop. */
+    if (__builtin_expect(mask != 0, 1)) {
+        unsigned size = (unsigned)__builtin_ctz(mask);
+
+        if (__builtin_expect(start[size] == '"', 1)) {
+            cell->kind = JSON_STRING;
+            cell->size = size;
+            cell->as.text = start;
+            return start + size + 1;
+        }
+    }
+#endif
+    return parse_long_string(parser, start, cell);
+}
+
+/* ---- numbers --------------------------------------------------------------------------------- */
+
+static inline bool is_digit(char c)
+{
+    return (unsigned char)(c - '0') <= 9;
+}
+
+/* The fraction and exponent after the integer part that ends at `at`; or just its end. */
+static char *parse_real(struct parser *parser, char *start, char *at, struct json *cell)
+{
+    if (*at == '.') {
+        at++;
+        if (!is_digit(*at))
+            return fail(parser, at, "a digit must follow the decimal point");
+        while (is_digit(*at))
+            at++;
+    }
+    if (*at == 'e' || *at == 'E') {
+        at++;
+        if (*at == '+' || *at == '-')
+            at++;
+        if (!is_digit(*at))
+            return fail(parser, at, "a digit must follow in the exponent");
+        while (is_digit(*at))
+            at++;
+    }
+    cell->kind = JSON_REAL;
+    cell->size = (uint32_t)(at - start);
+    cell->as.text = start;
+    return at;
+}
+
+static inline char *parse_number(struct parser *parser, char *start, struct json *cell)
+{
+    bool negative = *start == '-';
+    char *first = start + negative, *at = first;
+    uint64_t value = 0;
+
+    if (!is_digit(*at))
+        return fail(parser, at, "a digit must follow the minus sign");
+    /* Wraps around past 19 digits; then it is not used. */
+    while (is_digit(*at))
+        value = value * 10 + (uint64_t)(*at++ - '0');
+    if (*first == '0' && at - first > 1)
+        return fail(parser, first, "a number must not begin with a zero");
+    if (*at == '.' || *at == 'e' || *at == 'E')
+        return parse_real(parser, start, at, cell);
+    if (at - first > 19 || value > (uint64_t)INT64_MAX + negative)
+        return parse_real(parser, start, at, cell);
+    cell->kind = JSON_INT;
+    cell->size = 0;
+    cell->as.integer = (int64_t)(negative ? 0 - value : value);
+    return at;
+}
+
+/* ---- structure ------------------------------------------------------------------------------- */
+
+static inline char *skip_space(char *at)
+{
+    /* One space, as after a comma or colon, is not worth a vector. */
+    if (__builtin_expect((unsigned char)*at > ' ', 1))
+        return at;
+    if (*at == ' ' && (unsigned char)at[1] > ' ')
+        return at + 1;
+    return at + (json__scan_space(at) - at);
+}
+
+static inline char *parse_literal(struct parser *parser, char *at, struct json *cell)
+{
+    cell->size = 0;
+    cell->as.integer = 0;
+    if (memcmp(at, "true", 4) == 0) {
+        cell->kind = JSON_BOOL;
+        cell->as.truth = true;
+        return at + 4;
+    }
+    if (memcmp(at, "null", 4) == 0) {
+        cell->kind = JSON_NULL;
+        return at + 4;
+    }
+    if (memcmp(at, "false", 5) == 0) {
+        cell->kind = JSON_BOOL;
+        return at + 5;
+    }
+    return fail(parser, at, "a value was expected");
+}
+
+/* Where a value stands: what may follow it. */
+enum place { OUTSIDE, IN_ARRAY, IN_OBJECT };
+
+/* Everything is in one function so that the position, the cell and the counts stay in registers. */
+static int parse_text(struct json_doc *doc, char *at, unsigned flags, struct parser *parser)
+{
+    const uint32_t depth_max = json__depth_max(doc);
+    struct json *cell = doc->cells, *cell_limit = doc->cells + doc->capacity;
+    struct json *container;
+    const struct json *twin;
+    uint64_t open = NOT_OPEN;
+    uint32_t count = 0, depth = 0;
+    enum place place = OUTSIDE;
+    int rc;
+
+value:
+    if (__builtin_expect(cell_limit - cell < 2, 0)) {
+        doc->count = (size_t)(cell - doc->cells);
+        rc = json__grow(doc);
+        if (rc != 0)
+            return rc;
+        cell = doc->cells + doc->count;
+        cell_limit = doc->cells + doc->capacity;
+    }
+value_after_space:
+    switch (*at) {
+    case '"':
+        at = parse_string(parser, at + 1, cell);
+        break;
+    case '{':
+    case '[':
+        if (depth == depth_max) {
+            fail(parser, at, "nested too deeply");
+            return TR_ELIMIT;
+        }
+        depth++;
+        place = *at == '{' ? IN_OBJECT : IN_ARRAY;
+        cell->kind = *at == '{' ? JSON_OBJECT : JSON_ARRAY;
+        cell->size = count; /* of the one around it */
+        cell->as.count = open;
+        open = (uint64_t)(cell - doc->cells);
+        count = 0;
+        cell++;
+        at = skip_space(at + 1);
+        if (*at == (place == IN_OBJECT ? '}' : ']'))
+            goto close;
+        if (place == IN_OBJECT)
+            goto key;
+        goto value;
+    case '-':
+    case '0':
+    case '1':
+    case '2':
+    case '3':
+    case '4':
+    case '5':
+    case '6':
+    case '7':
+    case '8':
+    case '9':
+        at = parse_number(parser, at, cell);
+        break;
+    case ' ':
+    case '\n':
+    case '\r':
+    case '\t':
+        at = skip_space(at);
+        goto value_after_space;
+    default:
+        at = parse_literal(parser, at, cell);
+        break;
+    }
+    if (__builtin_expect(at == NULL, 0))
+        return TR_EPROTO;
+    cell++;
+
+after_value:
+    at = skip_space(at);
+    if (place == IN_OBJECT) {
+        count++;
+        if (*at == ',') {
+            at = skip_space(at + 1);
+            goto key;
+        }
+        if (*at == '}')
+            goto close;
+        fail(parser, at, "a comma or } was expected");
+        return TR_EPROTO;
+    }
+    if (place == IN_ARRAY) {
+        count++;
+        if (*at == ',') {
+            at++;
+            goto value;
+        }
+        if (*at == ']')
+            goto close;
+        fail(parser, at, "a comma or ] was expected");
+        return TR_EPROTO;
+    }
+    doc->count = (size_t)(cell - doc->cells);
+    parser->error_at = at; /* the caller checks that this is the end */
+    return 0;
+
+key:
+    if (__builtin_expect(*at != '"', 0)) {
+        fail(parser, at, "a key in quotes was expected");
+        return TR_EPROTO;
+    }
+    at = parse_string(parser, at + 1, cell);
+    if (__builtin_expect(at == NULL, 0))
+        return TR_EPROTO;
+    cell++;
+    at = skip_space(at);
+    if (__builtin_expect(*at != ':', 0)) {
+        fail(parser, at, "a colon was expected");
+        return TR_EPROTO;
+    }
+    at++;
+    goto value;
+
+close:
+    at++;
+    depth--;
+    container = doc->cells + open;
+    open = container->as.count;
+    container->as.count = count;
+    count = container->size;
+    container->size = (uint32_t)(cell - container);
+    if ((flags & JSON_UNIQUE_KEYS) != 0 && place == IN_OBJECT) {
+        twin = json__find_twin(doc, container, &rc);
+        if (rc != 0)
+            return rc;
+        if (twin != NULL) {
+            fail(parser, twin->as.text, "this key is there twice");
+            return TR_EEXIST;
+        }
+    }
+    place = open == NOT_OPEN                       ? OUTSIDE
+            : doc->cells[open].kind == JSON_OBJECT ? IN_OBJECT
+                                                   : IN_ARRAY;
+    goto after_value;
+}
+
+int json_parse(struct json_doc *doc, char *text, size_t size, unsigned flags)
+{
+    struct parser parser = { NULL, NULL };
+    int rc;
+
+    tr_assert((flags & ~JSON_UNIQUE_KEYS) == 0);
+    tr_assert(text != NULL);
+
+    doc->count = 0;
+    doc->error = (struct json_error){ 0, NULL };
+    if (size > JSON_TEXT_BYTES_MAX) {
+        doc->error.text = "the text is too long";
+        return TR_ETOOBIG;
+    }
+    memset(text + size, 0, JSON_PADDING_BYTES);
+    rc = doc->capacity == 0 ? json__grow(doc) : 0; /* no arithmetic on a tape that is NULL */
+    if (rc == 0)
+        rc = parse_text(doc, text, flags, &parser);
+    if (rc == 0 && parser.error_at != text + size) {
+        parser.error_text = "something follows the value";
+        rc = TR_EPROTO;
+    }
+    if (rc == 0)
+        return 0;
+    doc->count = 0;
+    if (rc == TR_ENOMEM) {
+        doc->error.text = tr_error_text(rc);
+        return rc;
+    }
+    /* A zero byte may be the end or stand in the text; only the offset tells. */
+    doc->error.offset = (size_t)(parser.error_at - text);
+    doc->error.text = doc->error.offset >= size ? "the text ends too early" : parser.error_text;
+    return rc;
+}

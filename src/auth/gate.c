@@ -5,11 +5,26 @@
 
 #include "auth/desk.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "crypto/digest.h"
+
+/* What hangs on a request that was let in. */
+struct caller {
+    struct auth_claims claims;
+    void *data;
+    char texts[];
+};
 
 static const struct auth_demand *demand_of(const struct http_request *request)
 {
     return http_route(request)->extra;
+}
+
+static struct auth *auth_of(const struct http_request *request)
+{
+    struct auth *auth = demand_of(request)->auth;
+
+    return auth != NULL ? auth : *(struct auth *const *)http_service(request);
 }
 
 static void unauthorized(struct http_request *request, const char *label, const char *text)
@@ -29,18 +44,19 @@ static struct tr_span take_text(const char **at, size_t size)
     return size == 0 ? (struct tr_span){ NULL, 0 } : text;
 }
 
-static const struct auth_claims *claims_from(
-    struct http_request *request, const struct desk_answer *answer)
+static struct caller *caller_from(struct http_request *request, const struct desk_answer *answer)
 {
     size_t size = (size_t)answer->issuer_size + answer->audience_size + answer->lxm_size +
                   answer->jti_size + answer->role_size;
-    struct auth_claims *claims = http_alloc(request, sizeof *claims + size);
+    struct caller *caller = http_alloc(request, sizeof *caller + size);
+    struct auth_claims *claims;
     const char *at;
 
-    if (claims == NULL)
+    if (caller == NULL)
         return NULL;
-    memcpy(claims + 1, answer->texts, size);
-    at = (const char *)(claims + 1);
+    memcpy(caller->texts, answer->texts, size);
+    at = caller->texts;
+    claims = &caller->claims;
     claims->kind = answer->kind;
     claims->issued_s = answer->issued_s;
     claims->expires_s = answer->expires_s;
@@ -49,7 +65,7 @@ static const struct auth_claims *claims_from(
     claims->lxm = take_text(&at, answer->lxm_size);
     claims->jti = take_text(&at, answer->jti_size);
     claims->role = take_text(&at, answer->role_size);
-    return claims;
+    return caller;
 }
 
 static bool is_for_us(const struct auth *auth, struct tr_span audience)
@@ -61,9 +77,11 @@ static bool is_for_us(const struct auth *auth, struct tr_span audience)
 }
 
 /* At every use, cached or not. NULL if the token is for this request. */
-static enum jwt_refusal compare(const struct auth_demand *demand, const struct auth_claims *claims)
+static enum jwt_refusal compare(
+    const struct http_request *request, const struct auth_claims *claims)
 {
-    const struct auth *auth = demand->auth;
+    const struct auth_demand *demand = demand_of(request);
+    const struct auth *auth = auth_of(request);
 
     if (claims->expires_s * 1000000000 <= auth->env->wall_ns(auth->env->data))
         return JWT_EXPIRED;
@@ -82,28 +100,29 @@ static enum jwt_refusal compare(const struct auth_demand *demand, const struct a
 
 static void let_in(struct http_request *request, const struct desk_answer *answer)
 {
-    const struct auth_claims *claims;
+    struct caller *caller;
     enum jwt_refusal refusal;
 
     if (answer->issuer_size == 0) { /* anonymous, and within the rate */
         http_continue(request);
         return;
     }
-    claims = claims_from(request, answer);
-    if (claims == NULL) {
+    caller = caller_from(request, answer);
+    if (caller == NULL) {
         http_respond_shed(request, 503, 1, "memory");
         return;
     }
-    refusal = compare(demand_of(request), claims);
+    refusal = compare(request, &caller->claims);
     if (refusal != JWT_OK) {
         unauthorized(request, jwt_refusal_label(refusal), jwt_refusal_text(refusal));
         return;
     }
-    if (demand_of(request)->role != NULL && !tr_span_is(claims->role, demand_of(request)->role)) {
+    if (demand_of(request)->role != NULL &&
+        !tr_span_is(caller->claims.role, demand_of(request)->role)) {
         http_respond_error(request, 403, "Forbidden", "this needs another role");
         return;
     }
-    http_set_user(request, (void *)(uintptr_t)claims);
+    http_set_user(request, caller);
     http_continue(request);
 }
 
@@ -166,7 +185,7 @@ static void fill_address(struct http_request *request, struct desk_message *mess
 
 static void ask(struct http_request *request, struct desk_message *message)
 {
-    int rc = http_ask(request, demand_of(request)->auth->desk, message, sizeof *message, answered);
+    int rc = http_ask(request, auth_of(request)->desk, message, sizeof *message, answered);
 
     if (rc == 0)
         return;
@@ -220,5 +239,20 @@ bool auth_gate(struct http_request *request)
 
 const struct auth_claims *auth_claims_of(const struct http_request *request)
 {
-    return http_user(request);
+    const struct caller *caller = http_user(request);
+
+    return caller == NULL ? NULL : &caller->claims;
+}
+
+void auth_set_data(struct http_request *request, void *data)
+{
+    struct caller *caller = http_user(request);
+
+    tr_assert(caller != NULL);
+    caller->data = data;
+}
+
+void *auth_data(const struct http_request *request)
+{
+    return ((const struct caller *)http_user(request))->data;
 }

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api.h: what the *_api.c files share: a request's body becomes a job, the job goes to its
+ * conversation, its outcome becomes the answer. */
+#ifndef SERVICES_DELIVERY_API_H
+#define SERVICES_DELIVERY_API_H
+
+#include "json/json_expect.h"
+#include "services/delivery/delivery.h"
+#include "services/delivery/job.h"
+
+#define XRPC_PREFIX "blue.catbird.mls."
+/* A row of a route table: method, name, handler, largest body. */
+#define XRPC(http_method_, name, handler, body_max_)                                               \
+    {                                                                                              \
+        .method = (http_method_), .path = "/xrpc/" XRPC_PREFIX name, .handle = (handler),          \
+        .gate = auth_gate, .body_max = (body_max_), .label = name,                                 \
+        .extra = &(const struct auth_demand){ .lxm = XRPC_PREFIX name },                           \
+    }
+
+enum {
+    API_SMALL = 16 << 10,
+    API_COMMIT = 24 << 20, /* commit, welcomes and group info as base64 */
+    API_MESSAGE = 14 << 20,
+    COMMIT_SIZE_MAX = 10 << 20,
+    WELCOME_SIZE_MAX = 4 << 20,
+    GROUP_INFO_SIZE_MAX = 10 << 20,
+    MESSAGE_SIZE_MAX = 10 << 20,
+    KEY_PACKAGE_SIZE_MAX = 64 << 10,
+};
+
+struct api_body {
+    struct job *job;
+    struct json_doc doc;
+    struct json_expect expect;
+};
+
+/* A job with the caller's claims and the body as JSON in `expect`. False: it has been answered. */
+bool api_begin(struct http_request *request, enum job_kind kind, struct api_body *ret_body);
+/* Of a GET: a job about the conversation in the query parameter convoId. */
+bool api_begin_query(struct http_request *request, enum job_kind kind, struct api_body *ret_body);
+/* Bytes of a member, in any form the API takes. */
+struct tr_span api_need_bytes(struct api_body *body, const char *name, size_t size_max);
+struct tr_span api_may_bytes(struct api_body *body, const char *name, size_t size_max);
+/* The job's id: what the client gave (prefixed by the caller), or a new one. */
+void api_set_op(struct api_body *body, const char *kind, struct tr_span given);
+/* Give up with a 400 that says what is wrong, freeing the body. */
+void api_refuse(struct http_request *request, struct api_body *body, unsigned status,
+    const char *label, const char *text);
+/* If anything was wrong with the body, 400 says what; else the job goes to its conversation and
+ * `then` runs with its outcome. The body is freed. */
+void api_send(struct http_request *request, struct api_body *body, http_then_fn then);
+/* In `then`: the job if it came back with status 200. NULL: it has been answered. api_end frees. */
+struct job *api_job(struct http_request *request, const struct tr_event *event);
+void api_end(struct http_request *request);
+/* A then-function that answers with what the job has: its JSON. */
+void api_answered(struct http_request *request, const struct tr_event *event);
+
+extern const struct http_route convo_routes[], message_routes[], package_routes[], welcome_routes[];
+extern const size_t convo_route_count, message_route_count, package_route_count,
+    welcome_route_count;
+
+#endif

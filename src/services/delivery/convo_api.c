@@ -1,0 +1,640 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* convo_api.c: conversations over HTTP: create, look, and everything that moves the epoch. The
+ * older calls (addMembers, removeMember, leaveConvo, processExternalCommit) are submitCommit with
+ * another body. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "crypto/digest.h"
+#include "json/json_write.h"
+#include "services/delivery/api.h"
+#include "services/delivery/errand.h"
+#include "services/delivery/mls_check.h"
+#include "services/delivery/text.h"
+
+/* ---- lists of names
+ * --------------------------------------------------------------------------------- */
+
+static void read_adds(struct api_body *body, const char *name, uint32_t count_max)
+{
+    const struct json *list = json_may_array(&body->expect, name, 0, count_max);
+    struct job *job = body->job;
+    size_t index = 0;
+
+    if (json_count(list) == 0)
+        return;
+    job->adds = tr__calloc(json_count(list) * sizeof *job->adds);
+    if (job->adds == NULL) {
+        job->decoded.failed = TR_ENOMEM;
+        return;
+    }
+    for (struct json_iter it = json_iterate(list); json_next(&it); index++)
+        job->adds[job->add_count++].did =
+            json_item_string(&body->expect, name, index, it.value, 8, 255);
+}
+
+static bool names_twice(const struct job *job)
+{
+    for (uint32_t i = 0; i < job->add_count; i++)
+        for (uint32_t k = 0; k < i; k++)
+            if (tr_span_equal(job->adds[i].did, job->adds[k].did))
+                return true;
+    return false;
+}
+
+static void remove_one(struct job *job, struct tr_span did)
+{
+    job->removes = tr__calloc(sizeof *job->removes);
+    if (job->removes == NULL)
+        job->decoded.failed = TR_ENOMEM;
+    else
+        job->removes[job->remove_count++] = did;
+}
+
+/* ---- commits
+ * ------------------------------------------------------------------------------------------ */
+
+/* What the bytes are. NULL, or what is wrong. */
+static const char *read_commit(struct job *job)
+{
+    const char *why;
+
+    crypto_sha256(job->bytes.at == NULL ? "" : job->bytes.at, job->bytes.size, job->sha256);
+    if (job->bytes.size == 0)
+        return NULL;
+    why = mls_message_read(job->bytes, &job->mls);
+    if (why == NULL)
+        why = mls_message_check(&job->mls);
+    if (why != NULL)
+        return why;
+    if (job->mls.wire != MLS_PUBLIC && job->mls.wire != MLS_PRIVATE)
+        return "this message is no commit";
+    if (job->mls.content != MLS_COMMIT)
+        return "this message is no commit";
+    if (job->is_external != (job->mls.wire == MLS_PUBLIC && job->mls.sender == MLS_NEW_COMMIT))
+        return job->is_external ? "this is not an external commit"
+                                : "an external commit goes to processExternalCommit";
+    return NULL;
+}
+
+/* The references of all welcomes become adds; whose they are is asked of the database. */
+static const char *read_welcomes(struct job *job)
+{
+    uint32_t count = 0, at = 0;
+    struct mls_message welcome;
+
+    for (uint32_t i = 0; i < job->welcome_count; i++) {
+        const char *why = mls_message_read(job->welcomes[i], &welcome);
+
+        if (why != NULL)
+            return why;
+        if (welcome.wire != MLS_WELCOME)
+            return "a welcome is no Welcome message";
+        count += welcome.secret_count;
+    }
+    if (count == 0)
+        return NULL;
+    if (count > JOB_MEMBERS_MAX)
+        return "a welcome has too many recipients";
+    tr__free(job->adds);
+    job->add_count = 0;
+    job->adds = tr__calloc(count * sizeof *job->adds);
+    if (job->adds == NULL)
+        return "out of memory";
+    for (uint32_t i = 0; i < job->welcome_count; i++) {
+        struct mls_reader list;
+        struct tr_span reference;
+
+        (void)mls_message_read(job->welcomes[i], &welcome);
+        list = mls_reader_of(welcome.secrets);
+        while (mls_welcome_next(&list, &reference) && at < count)
+            job->adds[at++] = (struct job_add){ .reference = reference, .welcome = i };
+    }
+    job->add_count = at;
+    return NULL;
+}
+
+static const char *check_group_info(struct job *job, enum delivery_mode mode)
+{
+    struct mls_group_info info;
+    bool is_checked;
+    const char *why;
+
+    if (job->group_info.size == 0)
+        return NULL;
+    why = mls_group_info_read(job->group_info, &info);
+    if (why == NULL && job->bytes.size > 0 &&
+        (info.context.epoch != job->mls.epoch + 1 ||
+            !tr_span_equal(info.context.group_id, job->mls.group_id)))
+        why = "the group info is not of the epoch this commit leads to";
+    if (why == NULL && mode != DELIVERY_BLIND)
+        why = mls_group_info_check(&info, &is_checked);
+    return why;
+}
+
+SQL_STATEMENT(find_package, "SELECT did, device FROM key_packages WHERE ref = $1");
+
+struct commit_work {
+    struct job *job;
+    enum delivery_mode mode;
+    const char *label;
+    const char *why;
+};
+
+/* On the pool: signatures take tens of microseconds each. */
+static int check_work(void *argument)
+{
+    struct commit_work *work = argument;
+    struct job *job = work->job;
+
+    work->label = "InvalidGroupInfo";
+    work->why = check_group_info(job, work->mode);
+    return 0;
+}
+
+static void work_free(void *argument)
+{
+    struct commit_work *work = argument;
+
+    job_unref(work->job);
+    tr__free(work);
+}
+
+static void commit_answered(struct http_request *request, const struct tr_event *event);
+
+static void send_commit(struct http_request *request, struct job *job)
+{
+    struct api_body body = { .job = job };
+
+    api_send(request, &body, commit_answered);
+}
+
+/* The owners of the references, in the job's own memory: the unit goes away. */
+static bool take_owners(struct job *job, const struct sql_unit *unit)
+{
+    for (uint32_t i = 0; i < job->add_count; i++) {
+        struct tr_span did, device;
+
+        if (sql_unit_rows(unit, i) != 1)
+            return false;
+        did = sql_row_bytes(unit, i, 0, 0);
+        device = sql_row_bytes(unit, i, 0, 1);
+        tr_buffer_span(&job->decoded, did);
+        tr_buffer_span(&job->decoded, device);
+        job->adds[i].did.size = did.size;
+        job->adds[i].device.size = device.size;
+    }
+    return true;
+}
+
+/* The buffer may have moved while it grew: point into it at the end. */
+static void point_owners(struct job *job, size_t from)
+{
+    const char *at = job->decoded.bytes + from;
+
+    for (uint32_t i = 0; i < job->add_count; i++) {
+        job->adds[i].did.at = at;
+        at += job->adds[i].did.size;
+        job->adds[i].device.at = at;
+        at += job->adds[i].device.size;
+    }
+}
+
+static void owners_found(struct http_request *request, const struct tr_event *event);
+
+static void drop_job(void *job)
+{
+    job_unref(job);
+}
+
+static void find_owners(struct http_request *request, struct job *job)
+{
+    struct sql_unit *unit = sql_unit_new(0);
+
+    for (uint32_t i = 0; unit != NULL && i < job->add_count; i++) {
+        sql_unit_step(unit, &find_package, SQL_ROWS_ANY);
+        sql_unit_blob(unit, job->adds[i].reference.at, job->adds[i].reference.size);
+    }
+    errand_run_with(request, http_service(request), unit, true, owners_found, job, drop_job);
+}
+
+static void owners_found(struct http_request *request, const struct tr_event *event)
+{
+    struct job *job = errand_with(request);
+    struct sql_unit *unit = errand_unit(request, event);
+    size_t op_from, from;
+    bool is_known;
+
+    if (unit == NULL) {
+        job_unref(job);
+        return;
+    }
+    op_from = job->op.at == NULL ? 0 : (size_t)(job->op.at - job->decoded.bytes);
+    from = job->decoded.size;
+    is_known = take_owners(job, unit);
+    errand_end(request);
+    if (!is_known) {
+        http_respond_error(request, 404, "KeyPackageNotFound",
+            "a Welcome names a key package this server did not hand out");
+        job_unref(job);
+        return;
+    }
+    if (job->decoded.failed == 0) {
+        point_owners(job, from);
+        if (job->op.at != NULL)
+            job->op.at = job->decoded.bytes + op_from;
+    }
+    send_commit(request, job);
+}
+
+static void checked(struct http_request *request, const struct tr_event *event)
+{
+    struct commit_work *work = (struct commit_work *)(uintptr_t)event->value;
+    struct job *job;
+
+    if (event->status < 0) {
+        http_respond_shed(request, 503, 1, "checks");
+        return;
+    }
+    if (work->why != NULL) {
+        http_respond_error(request, 400, work->label, work->why);
+        work_free(work);
+        return;
+    }
+    job = job_ref(work->job);
+    work_free(work);
+    if (job->welcome_count > 0 && job->add_count > 0)
+        find_owners(request, job);
+    else
+        send_commit(request, job);
+}
+
+/* From here on every call is the same: read, check on the pool, find the added, submit. */
+static void submit(struct http_request *request, struct api_body *body)
+{
+    struct delivery *delivery = http_service(request);
+    struct job *job = body->job;
+    struct commit_work *work;
+    const char *why;
+
+    if (body->expect.failed) {
+        api_refuse(request, body, 400, "InvalidRequest", body->expect.message);
+        return;
+    }
+    why = read_commit(job);
+    if (why != NULL) {
+        api_refuse(request, body, 400, "InvalidCommit", why);
+        return;
+    }
+    why = read_welcomes(job);
+    if (why != NULL) {
+        api_refuse(request, body, 400, "InvalidWelcome", why);
+        return;
+    }
+    json_doc_free(&body->doc);
+    if (job->group_info.size == 0) {
+        if (job->welcome_count > 0 && job->add_count > 0)
+            find_owners(request, job);
+        else
+            send_commit(request, job);
+        return;
+    }
+    work = tr__calloc(sizeof *work);
+    if (work != NULL) {
+        *work = (struct commit_work){ .job = job, .mode = delivery->mode };
+        if (http_offload(request, check_work, work, work_free, checked) == 0)
+            return;
+        tr__free(work);
+    }
+    job_unref(job);
+    http_respond_shed(request, 503, 1, "busy");
+}
+
+/* Every shape an answer to a moved epoch has in the older calls. */
+static void commit_answered(struct http_request *request, const struct tr_event *event)
+{
+    struct job *job = api_job(request, event);
+    struct tr_buffer answer = { 0 };
+    struct json_writer writer = json_writer(&answer);
+
+    if (job == NULL)
+        return;
+    json_put_object(&writer, NULL);
+    json_put_bool(&writer, "success", true);
+    json_put_bool(&writer, "ok", true);
+    json_put_int(&writer, "newEpoch", (int64_t)job->result_epoch);
+    json_put_int(&writer, "epochHint", (int64_t)job->result_epoch);
+    json_put_int(&writer, "epoch", (int64_t)job->result_epoch);
+    json_put_int(&writer, "seq", (int64_t)job->result_seq);
+    if (job->is_external)
+        delivery_put_time(&writer, "rejoinedAt", job->result_ms);
+    json_put_end(&writer);
+    if (answer.failed != 0)
+        http_respond_shed(request, 503, 1, "memory");
+    else
+        http_respond_buffer(request, 200, "application/json", &answer);
+    tr_buffer_free(&answer);
+    api_end(request);
+}
+
+/* ---- the calls
+ * ------------------------------------------------------------------------------------------ */
+
+static void read_common(struct api_body *body, const char *commit_name)
+{
+    struct job *job = body->job;
+
+    job->convo = json_need_string(&body->expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
+    job->bytes = api_may_bytes(body, commit_name, COMMIT_SIZE_MAX);
+    job->group_info = api_may_bytes(body, "groupInfo", GROUP_INFO_SIZE_MAX);
+    api_set_op(body, "op", json_may_string(&body->expect, "idempotencyKey", 1, 128));
+}
+
+static void add_welcome(struct api_body *body, struct tr_span welcome)
+{
+    if (welcome.size > 0)
+        body->job->welcomes[body->job->welcome_count++] = welcome;
+}
+
+static void add_members(struct http_request *request)
+{
+    struct api_body body;
+
+    if (!api_begin(request, JOB_COMMIT, &body))
+        return;
+    read_common(&body, "commit");
+    read_adds(&body, "didList", JOB_MEMBERS_MAX);
+    add_welcome(&body, api_may_bytes(&body, "welcomeMessage", WELCOME_SIZE_MAX));
+    if (body.job->add_count == 0)
+        json_expect_fail(&body.expect, "didList", "must name somebody");
+    if (names_twice(body.job))
+        json_expect_fail(&body.expect, "didList", "must not name anybody twice");
+    submit(request, &body);
+}
+
+static void remove_member(struct http_request *request)
+{
+    struct api_body body;
+
+    if (!api_begin(request, JOB_COMMIT, &body))
+        return;
+    read_common(&body, "commit");
+    remove_one(body.job, json_need_string(&body.expect, "targetDid", 8, 255));
+    if (body.job->remove_count == 1 &&
+        tr_span_equal(body.job->removes[0], body.job->claims->issuer)) {
+        api_refuse(request, &body, 400, "CannotRemoveSelf", "to leave, call leaveConvo");
+        return;
+    }
+    submit(request, &body);
+}
+
+static void leave_convo(struct http_request *request)
+{
+    struct api_body body;
+
+    if (!api_begin(request, JOB_COMMIT, &body))
+        return;
+    read_common(&body, "commit");
+    body.job->is_leave = true;
+    remove_one(body.job, body.job->claims->issuer);
+    submit(request, &body);
+}
+
+static void process_external_commit(struct http_request *request)
+{
+    struct api_body body;
+
+    if (!api_begin(request, JOB_COMMIT, &body))
+        return;
+    read_common(&body, "externalCommit");
+    body.job->is_external = true;
+    body.job->adds = tr__calloc(sizeof *body.job->adds);
+    if (body.job->adds == NULL)
+        body.job->decoded.failed = TR_ENOMEM;
+    else
+        body.job->adds[body.job->add_count++].did = body.job->claims->issuer;
+    if (body.job->bytes.size == 0)
+        json_expect_fail(&body.expect, "externalCommit", "must be there");
+    submit(request, &body);
+}
+
+static void submit_commit(struct http_request *request)
+{
+    const struct json *welcomes;
+    struct api_body body;
+    size_t index = 0;
+
+    if (!api_begin(request, JOB_COMMIT, &body))
+        return;
+    read_common(&body, "commit");
+    if (body.job->bytes.size == 0)
+        json_expect_fail(&body.expect, "commit", "must be there and not be empty");
+    welcomes = json_may_array(&body.expect, "welcomes", 0, JOB_WELCOMES_MAX);
+    for (struct json_iter it = json_iterate(welcomes); json_next(&it); index++) {
+        struct tr_span welcome;
+
+        if (delivery_get_bytes(it.value, WELCOME_SIZE_MAX, &welcome))
+            add_welcome(&body, welcome);
+        else
+            json_expect_fail(&body.expect, "welcomes", "must be base64");
+    }
+    body.job->app_bytes = api_may_bytes(&body, "appMessage", MESSAGE_SIZE_MAX);
+    if (json_get(body.expect.object, "removes") != NULL) {
+        const struct json *removes = json_may_array(&body.expect, "removes", 0, JOB_MEMBERS_MAX);
+
+        body.job->removes = tr__calloc((json_count(removes) + 1) * sizeof *body.job->removes);
+        if (body.job->removes == NULL)
+            body.job->decoded.failed = TR_ENOMEM;
+        index = 0;
+        for (struct json_iter it = json_iterate(removes);
+             body.job->removes != NULL && json_next(&it); index++)
+            body.job->removes[body.job->remove_count++] =
+                json_item_string(&body.expect, "removes", index, it.value, 8, 255);
+    }
+    submit(request, &body);
+}
+
+static void create_convo(struct http_request *request)
+{
+    struct api_body body;
+    struct job *job;
+
+    if (!api_begin(request, JOB_CREATE, &body))
+        return;
+    job = body.job;
+    job->convo = json_need_string(&body.expect, "groupId", 1, JOB_CONVO_SIZE_MAX);
+    job->suite = json_need_string(&body.expect, "cipherSuite", 1, 63);
+    job->epoch = (uint64_t)json_may_int(&body.expect, "currentEpoch", 0, INT64_MAX, 0);
+    job->group_info = api_may_bytes(&body, "groupInfo", GROUP_INFO_SIZE_MAX);
+    if (json_get(body.expect.object, "metadata") != NULL) {
+        struct json_expect metadata = json_expect_member(&body.expect, "metadata");
+
+        job->name = json_may_string(&metadata, "name", 0, 128);
+        job->description = json_may_string(&metadata, "description", 0, 512);
+    }
+    read_adds(&body, "initialMembers", JOB_MEMBERS_MAX);
+    add_welcome(&body, api_may_bytes(&body, "welcomeMessage", WELCOME_SIZE_MAX));
+    api_set_op(&body, "op", json_may_string(&body.expect, "idempotencyKey", 1, 128));
+    if (!body.expect.failed && mls_suite_named(job->suite) == NULL) {
+        api_refuse(
+            request, &body, 400, "InvalidCipherSuite", "this cipher suite is not known here");
+        return;
+    }
+    if (names_twice(job))
+        json_expect_fail(&body.expect, "initialMembers", "must not name anybody twice");
+    for (uint32_t i = 0; i < job->add_count; i++)
+        if (tr_span_equal(job->adds[i].did, job->claims->issuer))
+            json_expect_fail(&body.expect, "initialMembers", "must not name the creator");
+    api_send(request, &body, api_answered);
+}
+
+static void get_convo(struct http_request *request)
+{
+    struct api_body body;
+
+    if (api_begin_query(request, JOB_CONVO, &body))
+        api_send(request, &body, api_answered);
+}
+
+static void epoch_answered(struct http_request *request, const struct tr_event *event)
+{
+    struct job *job = api_job(request, event);
+    struct json_writer writer;
+
+    if (job == NULL)
+        return;
+    writer = json_writer(&job->answer);
+    json_put_object(&writer, NULL);
+    json_put_string(&writer, "convoId", job->convo);
+    json_put_int(&writer, "currentEpoch", (int64_t)job->result_epoch);
+    json_put_end(&writer);
+    job_respond(request, job);
+    api_end(request);
+}
+
+static void get_epoch(struct http_request *request)
+{
+    struct api_body body;
+
+    if (api_begin_query(request, JOB_EPOCH, &body))
+        api_send(request, &body, epoch_answered);
+}
+
+static void get_group_info(struct http_request *request)
+{
+    struct api_body body;
+
+    if (api_begin_query(request, JOB_CONTEXT, &body))
+        api_send(request, &body, api_answered);
+}
+
+static void update_group_info(struct http_request *request)
+{
+    struct mls_group_info info;
+    struct api_body body;
+    const char *why;
+
+    if (!api_begin(request, JOB_GROUP_INFO, &body))
+        return;
+    body.job->convo = json_need_string(&body.expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
+    body.job->group_info = api_need_bytes(&body, "groupInfo", GROUP_INFO_SIZE_MAX);
+    body.job->epoch = (uint64_t)json_need_int(&body.expect, "epoch", 0, INT64_MAX);
+    why = body.expect.failed ? NULL : mls_group_info_read(body.job->group_info, &info);
+    if (why == NULL && !body.expect.failed && info.context.epoch != body.job->epoch)
+        why = "epoch is not the one inside the group info";
+    if (why != NULL)
+        api_refuse(request, &body, 400, "InvalidGroupInfo", why);
+    else
+        api_send(request, &body, commit_answered);
+}
+
+/* ---- lists
+ * -----------------------------------------------------------------------------------------------
+ */
+
+SQL_STATEMENT(list_convos,
+    "SELECT c.id, c.creator, c.epoch, c.suite, c.created_ms, c.active_ms, c.name, c.description"
+    " FROM members m JOIN convos c ON c.id = m.convo"
+    " WHERE m.did = $1 AND m.leave_seq IS NULL AND c.id > $2 ORDER BY c.id LIMIT $3");
+
+static void put_listed(struct json_writer *writer, const struct sql_unit *unit, uint32_t row)
+{
+    json_put_object(writer, NULL);
+    json_put_string(writer, "id", sql_row_bytes(unit, 0, row, 0));
+    json_put_string(writer, "groupId", sql_row_bytes(unit, 0, row, 0));
+    json_put_string(writer, "creator", sql_row_bytes(unit, 0, row, 1));
+    json_put_int(writer, "epoch", sql_row_int(unit, 0, row, 2));
+    json_put_string(writer, "cipherSuite", sql_row_bytes(unit, 0, row, 3));
+    delivery_put_time(writer, "createdAt", sql_row_int(unit, 0, row, 4));
+    delivery_put_time(writer, "lastMessageAt", sql_row_int(unit, 0, row, 5));
+    json_put_object(writer, "metadata");
+    if (!sql_row_is_null(unit, 0, row, 6))
+        json_put_string(writer, "name", sql_row_bytes(unit, 0, row, 6));
+    if (!sql_row_is_null(unit, 0, row, 7))
+        json_put_string(writer, "description", sql_row_bytes(unit, 0, row, 7));
+    json_put_end(writer);
+    json_put_end(writer);
+}
+
+static void convos_listed(struct http_request *request, const struct tr_event *event)
+{
+    struct sql_unit *unit = errand_unit(request, event);
+    struct tr_buffer answer = { 0 };
+    struct json_writer writer = json_writer(&answer);
+    uint32_t count;
+
+    if (unit == NULL)
+        return;
+    count = sql_unit_rows(unit, 0);
+    json_put_object(&writer, NULL);
+    json_put_array(&writer, "conversations");
+    for (uint32_t i = 0; i < count; i++)
+        put_listed(&writer, unit, i);
+    json_put_end(&writer);
+    if (count > 0)
+        json_put_string(&writer, "cursor", sql_row_bytes(unit, 0, count - 1, 0));
+    json_put_end(&writer);
+    errand_end(request);
+    if (answer.failed != 0)
+        http_respond_shed(request, 503, 1, "memory");
+    else
+        http_respond_buffer(request, 200, "application/json", &answer);
+    tr_buffer_free(&answer);
+}
+
+static void get_convos(struct http_request *request)
+{
+    struct sql_unit *unit = sql_unit_new(0);
+    struct tr_span text, cursor = TR_SPAN("");
+    uint64_t limit = 50;
+
+    if (http_parameter(request, "limit", &text) &&
+        (!tr_span_u64(text, &limit) || limit < 1 || limit > 100)) {
+        sql_unit_free(unit);
+        http_respond_error(request, 400, "InvalidRequest", "limit must be 1 to 100");
+        return;
+    }
+    (void)http_parameter(request, "cursor", &cursor);
+    if (unit != NULL) {
+        sql_unit_step(unit, &list_convos, SQL_ROWS_ANY);
+        sql_unit_text(unit, auth_claims_of(request)->issuer);
+        sql_unit_text(unit, cursor);
+        sql_unit_int(unit, (int64_t)limit);
+    }
+    errand_run(request, http_service(request), unit, true, convos_listed);
+}
+
+const struct http_route convo_routes[] = {
+    XRPC(HTTP_POST, "createConvo", create_convo, API_COMMIT),
+    XRPC(HTTP_POST, "addMembers", add_members, API_COMMIT),
+    XRPC(HTTP_POST, "removeMember", remove_member, API_COMMIT),
+    XRPC(HTTP_POST, "leaveConvo", leave_convo, API_COMMIT),
+    XRPC(HTTP_POST, "submitCommit", submit_commit, API_COMMIT),
+    XRPC(HTTP_POST, "processExternalCommit", process_external_commit, API_COMMIT),
+    XRPC(HTTP_POST, "updateGroupInfo", update_group_info, API_COMMIT),
+    XRPC(HTTP_GET, "getConvo", get_convo, 0),
+    XRPC(HTTP_GET, "getConvos", get_convos, 0),
+    XRPC(HTTP_GET, "getEpoch", get_epoch, 0),
+    XRPC(HTTP_GET, "getGroupInfo", get_group_info, 0),
+};
+const size_t convo_route_count = sizeof convo_routes / sizeof convo_routes[0];

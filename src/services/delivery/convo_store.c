@@ -1,0 +1,587 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* convo_store.c: a conversation's SQL. Every unit that moves it begins with the token's id and a
+ * compare-and-set of epoch and seq; everything a job stores is one unit, so it is there or not. */
+#include <stdio.h>
+#include <string.h>
+
+#include "json/json_write.h"
+#include "services/delivery/convo.h"
+#include "services/delivery/text.h"
+#include "sql/unit.h"
+
+/* ---- statements
+ * ---------------------------------------------------------------------------------- */
+
+SQL_STATEMENT(load_convo,
+    "SELECT kind, suite, creator, name, description, epoch, seq, created_ms, active_ms, open_join,"
+    " group_id, chain FROM convos WHERE id = $1");
+SQL_STATEMENT(load_members,
+    "SELECT did, join_seq, joined_ms, is_admin, is_moderator, read_seq, leave_seq FROM members"
+    " WHERE convo = $1 ORDER BY join_seq");
+SQL_STATEMENT(create_convo,
+    "INSERT INTO convos (id, group_id, kind, suite, creator, name, description, epoch, seq,"
+    " created_ms, active_ms, open_join, group_info, group_info_epoch, chain)"
+    " VALUES ($1, NULL, 0, $2, $3, $4, $5, $6, $7, $8, $8, 0, $9, $10, NULL)");
+SQL_STATEMENT(move_convo,
+    "UPDATE convos SET epoch = $4, seq = $5, kind = $6, active_ms = $7, chain = $8,"
+    " group_id = COALESCE(group_id, $9)"
+    " WHERE id = $1 AND epoch = $2 AND seq = $3");
+SQL_STATEMENT(put_group_info,
+    "UPDATE convos SET group_info = $3, group_info_epoch = $2 WHERE id = $1 AND epoch = $2");
+SQL_STATEMENT(put_log,
+    "INSERT INTO log (convo, seq, kind, base_epoch, epoch, sender, op, sha256, bytes, created_ms,"
+    " receipt) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)");
+SQL_STATEMENT(put_member,
+    "INSERT INTO members (convo, did, join_seq, leave_seq, joined_ms, is_admin, is_moderator,"
+    " unread_extra, read_seq) VALUES ($1, $2, $3, NULL, $4, $5, 0, 0, $3)");
+SQL_STATEMENT(end_member,
+    "UPDATE members SET leave_seq = $3 WHERE convo = $1 AND did = $2 AND leave_seq IS NULL");
+SQL_STATEMENT(put_welcome,
+    "INSERT INTO welcomes (convo, seq, part, bytes, created_ms) VALUES ($1, $2, $3, $4, $5)");
+SQL_STATEMENT(put_target,
+    "INSERT INTO welcome_targets (convo, seq, part, ref, did, device, state, changed_ms)"
+    " SELECT $1, $2, $3, ref, did, device, 0, $5 FROM key_packages WHERE ref = $4");
+SQL_STATEMENT(consume_package,
+    "UPDATE key_packages SET state = CASE WHEN is_last_resort = 1 THEN state ELSE 2 END,"
+    " uses = uses + 1, consumed_s = $2"
+    " WHERE ref = $1 AND did = $3 AND (state <> 2 OR is_last_resort = 1)");
+SQL_STATEMENT(read_to,
+    "UPDATE members SET read_seq = CASE WHEN read_seq < $3 THEN $3 ELSE read_seq END,"
+    " unread_extra = 0 WHERE convo = $1 AND did = $2 AND leave_seq IS NULL");
+SQL_STATEMENT(add_unread, "UPDATE members SET unread_extra = unread_extra + $3"
+                          " WHERE convo = $1 AND did <> $2 AND leave_seq IS NULL");
+SQL_STATEMENT(commits_since,
+    "SELECT seq, base_epoch, epoch, sender, sha256, bytes, created_ms FROM log"
+    " WHERE convo = $1 AND kind = 3 AND base_epoch >= $2 ORDER BY base_epoch LIMIT 100");
+SQL_STATEMENT(
+    find_op, "SELECT seq, epoch, created_ms, sha256 FROM log WHERE convo = $1 AND op = $2");
+SQL_STATEMENT(get_group_info,
+    "SELECT group_info, group_info_epoch FROM convos WHERE id = $1 AND group_info IS NOT NULL");
+
+static struct tr_span id_of(const struct convo *convo)
+{
+    return (struct tr_span){ convo->id, convo->id_size };
+}
+
+/* Conversations keep their order and their writer. */
+static uint64_t key_of(const struct convo *convo)
+{
+    uint64_t hash = UINT64_C(14695981039346656037);
+
+    for (size_t i = 0; i < convo->id_size; i++)
+        hash = (hash ^ (unsigned char)convo->id[i]) * UINT64_C(1099511628211);
+    return hash;
+}
+
+/* ---- load
+ * ------------------------------------------------------------------------------------------ */
+
+struct sql_unit *convo_load_unit(const struct convo *convo)
+{
+    struct sql_unit *unit = sql_unit_new(key_of(convo));
+
+    if (unit == NULL)
+        return NULL;
+    sql_unit_step(unit, &load_convo, SQL_ROWS_ANY);
+    sql_unit_text(unit, id_of(convo));
+    sql_unit_step(unit, &load_members, SQL_ROWS_ANY);
+    sql_unit_text(unit, id_of(convo));
+    return unit;
+}
+
+static void copy_text(char *to, size_t size, struct tr_span from)
+{
+    size_t length = from.size < size ? from.size : size - 1;
+
+    if (length > 0)
+        memcpy(to, from.at, length);
+    to[length] = '\0';
+}
+
+static int load_row(struct convo *convo, const struct sql_unit *unit)
+{
+    struct tr_span group = sql_row_bytes(unit, 0, 0, 10), chain = sql_row_bytes(unit, 0, 0, 11);
+
+    convo->committed = (struct convo_point){
+        .kind = (int)sql_row_int(unit, 0, 0, 0),
+        .epoch = (uint64_t)sql_row_int(unit, 0, 0, 5),
+        .seq = (uint64_t)sql_row_int(unit, 0, 0, 6),
+    };
+    if (chain.size == sizeof convo->committed.chain)
+        memcpy(convo->committed.chain, chain.at, chain.size);
+    copy_text(convo->suite, sizeof convo->suite, sql_row_bytes(unit, 0, 0, 1));
+    copy_text(convo->creator, sizeof convo->creator, sql_row_bytes(unit, 0, 0, 2));
+    copy_text(convo->name, sizeof convo->name, sql_row_bytes(unit, 0, 0, 3));
+    copy_text(convo->description, sizeof convo->description, sql_row_bytes(unit, 0, 0, 4));
+    convo->created_ms = sql_row_int(unit, 0, 0, 7);
+    convo->active_ms = sql_row_int(unit, 0, 0, 8);
+    convo->open_join = sql_row_int(unit, 0, 0, 9) != 0;
+    tr_buffer_clear(&convo->group_id);
+    return tr_buffer_span(&convo->group_id, group);
+}
+
+int convo_loaded(struct convo *convo, const struct sql_unit *unit)
+{
+    int rc;
+
+    convo->is_there = sql_unit_rows(unit, 0) == 1;
+    roster_free(&convo->roster);
+    if (!convo->is_there) {
+        convo->committed = convo->planned = (struct convo_point){ 0 };
+        return 0;
+    }
+    rc = load_row(convo, unit);
+    for (uint32_t i = 0; rc == 0 && i < sql_unit_rows(unit, 1); i++) {
+        struct member *member = roster_get(&convo->roster, sql_row_bytes(unit, 1, i, 0));
+
+        if (member == NULL)
+            return TR_ENOMEM;
+        member->join_seq = (uint64_t)sql_row_int(unit, 1, i, 1);
+        member->joined_ms = sql_row_int(unit, 1, i, 2);
+        member->is_admin = sql_row_int(unit, 1, i, 3) != 0;
+        member->is_moderator = sql_row_int(unit, 1, i, 4) != 0;
+        member->read_seq = (uint64_t)sql_row_int(unit, 1, i, 5);
+        roster_apply(&convo->roster, member, sql_row_is_null(unit, 1, i, 6));
+        roster_plan(&convo->roster, member, member->is_in);
+    }
+    convo->planned = convo->committed;
+    return rc;
+}
+
+/* ---- store
+ * ------------------------------------------------------------------------------------------ */
+
+static void may_text(struct sql_unit *unit, struct tr_span text)
+{
+    if (text.at == NULL)
+        sql_unit_null(unit);
+    else
+        sql_unit_text(unit, text);
+}
+
+static void may_blob(struct sql_unit *unit, struct tr_span bytes)
+{
+    if (bytes.size == 0)
+        sql_unit_null(unit);
+    else
+        sql_unit_blob(unit, bytes.at, bytes.size);
+}
+
+static void add_move(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+{
+    sql_unit_step(unit, &move_convo, 1);
+    sql_unit_text(unit, id_of(convo));
+    sql_unit_int(unit, (int64_t)op->before.epoch);
+    sql_unit_int(unit, (int64_t)op->before.seq);
+    sql_unit_int(unit, (int64_t)op->after.epoch);
+    sql_unit_int(unit, (int64_t)op->after.seq);
+    sql_unit_int(unit, op->after.kind);
+    sql_unit_int(unit, op->now_ms);
+    sql_unit_blob(unit, op->after.chain, sizeof op->after.chain);
+    may_blob(unit, op->job->mls.group_id);
+}
+
+struct log_row {
+    uint64_t seq;
+    enum mls_content kind;
+    struct tr_span op;
+    const unsigned char *sha256;
+    struct tr_span bytes;
+};
+
+static void add_log(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit, struct log_row row)
+{
+    bool is_commit = row.kind == MLS_COMMIT;
+
+    sql_unit_step(unit, &put_log, 1);
+    sql_unit_text(unit, id_of(convo));
+    sql_unit_int(unit, (int64_t)row.seq);
+    sql_unit_int(unit, row.kind);
+    sql_unit_int(unit, (int64_t)(is_commit ? op->before.epoch : op->after.epoch));
+    sql_unit_int(unit, (int64_t)op->after.epoch);
+    sql_unit_text(unit, op->job->claims->issuer);
+    may_text(unit, row.op);
+    sql_unit_blob(unit, row.sha256, 32);
+    sql_unit_blob(unit, row.bytes.at == NULL ? "" : row.bytes.at, row.bytes.size);
+    sql_unit_int(unit, op->now_ms);
+    if (is_commit)
+        sql_unit_blob(unit, op->after.chain, sizeof op->after.chain);
+    else
+        sql_unit_null(unit);
+}
+
+static void add_member(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
+    struct tr_span did, bool is_admin)
+{
+    sql_unit_step(unit, &put_member, 1);
+    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, did);
+    sql_unit_int(unit, (int64_t)(op->before.seq + 1));
+    sql_unit_int(unit, op->now_ms);
+    sql_unit_int(unit, is_admin);
+}
+
+/* A DID that two of its devices are added with joins once. */
+static bool is_first_of(const struct job *job, uint32_t index)
+{
+    for (uint32_t i = 0; i < index; i++)
+        if (tr_span_equal(job->adds[i].did, job->adds[index].did))
+            return false;
+    return true;
+}
+
+static void add_members(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+{
+    const struct job *job = op->job;
+
+    for (uint32_t i = 0; i < job->add_count; i++) {
+        struct member *member = roster_find(&convo->roster, job->adds[i].did);
+
+        if (is_first_of(job, i) && (member == NULL || !member->will_be_in))
+            add_member(convo, op, unit, job->adds[i].did, false);
+    }
+    for (uint32_t i = 0; i < job->remove_count; i++) {
+        sql_unit_step(unit, &end_member, 1);
+        sql_unit_text(unit, id_of(convo));
+        sql_unit_text(unit, job->removes[i]);
+        sql_unit_int(unit, (int64_t)(op->before.seq + 1));
+    }
+}
+
+static void add_welcomes(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+{
+    const struct job *job = op->job;
+    int64_t seq = (int64_t)(op->before.seq + 1);
+
+    for (uint32_t i = 0; i < job->welcome_count; i++) {
+        sql_unit_step(unit, &put_welcome, 1);
+        sql_unit_text(unit, id_of(convo));
+        sql_unit_int(unit, seq);
+        sql_unit_int(unit, i);
+        sql_unit_blob(unit, job->welcomes[i].at, job->welcomes[i].size);
+        sql_unit_int(unit, op->now_ms);
+    }
+    for (uint32_t i = 0; i < job->add_count; i++) {
+        const struct job_add *add = &job->adds[i];
+
+        if (add->reference.at == NULL)
+            continue;
+        sql_unit_step(unit, &consume_package, 1);
+        sql_unit_blob(unit, add->reference.at, add->reference.size);
+        sql_unit_int(unit, op->now_ms / 1000);
+        sql_unit_text(unit, add->did);
+        sql_unit_step(unit, &put_target, 1);
+        sql_unit_text(unit, id_of(convo));
+        sql_unit_int(unit, seq);
+        sql_unit_int(unit, add->welcome);
+        sql_unit_blob(unit, add->reference.at, add->reference.size);
+        sql_unit_int(unit, op->now_ms);
+    }
+}
+
+static void add_group_info(
+    const struct convo *convo, struct sql_unit *unit, struct tr_span bytes, uint64_t epoch)
+{
+    sql_unit_step(unit, &put_group_info, 1);
+    sql_unit_text(unit, id_of(convo));
+    sql_unit_int(unit, (int64_t)epoch);
+    sql_unit_blob(unit, bytes.at, bytes.size);
+}
+
+static void store_create(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+{
+    const struct job *job = op->job;
+
+    sql_unit_step(unit, &create_convo, 1);
+    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, job->suite);
+    sql_unit_text(unit, job->claims->issuer);
+    may_text(unit, job->name);
+    may_text(unit, job->description);
+    sql_unit_int(unit, (int64_t)job->epoch);
+    sql_unit_int(unit, (int64_t)op->after.seq);
+    sql_unit_int(unit, op->now_ms);
+    may_blob(unit, job->group_info);
+    if (job->group_info.size > 0)
+        sql_unit_int(unit, (int64_t)job->epoch);
+    else
+        sql_unit_null(unit);
+    add_member(convo, op, unit, job->claims->issuer, true);
+    add_members(convo, op, unit);
+    add_welcomes(convo, op, unit);
+}
+
+static void store_commit(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+{
+    const struct job *job = op->job;
+
+    add_move(convo, op, unit);
+    add_log(convo, op, unit,
+        (struct log_row){ .seq = op->before.seq + 1,
+            .kind = MLS_COMMIT,
+            .op = job->op,
+            .sha256 = job->sha256,
+            .bytes = job->bytes });
+    add_members(convo, op, unit);
+    add_welcomes(convo, op, unit);
+    if (job->group_info.size > 0)
+        add_group_info(convo, unit, job->group_info, op->after.epoch);
+    if (job->app_bytes.size > 0)
+        add_log(convo, op, unit,
+            (struct log_row){ .seq = op->after.seq,
+                .kind = MLS_APPLICATION,
+                .sha256 = job->sha256,
+                .bytes = job->app_bytes });
+}
+
+static void store_message(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+{
+    const struct job *job = op->job;
+
+    add_move(convo, op, unit);
+    add_log(convo, op, unit,
+        (struct log_row){ .seq = op->after.seq,
+            .kind = job->kind == JOB_PROPOSAL ? MLS_PROPOSAL : MLS_APPLICATION,
+            .op = job->op,
+            .sha256 = job->sha256,
+            .bytes = job->bytes });
+}
+
+static void store_read_to(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+{
+    sql_unit_step(unit, &read_to, 1);
+    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, op->job->claims->issuer);
+    sql_unit_int(unit, (int64_t)op->job->seq);
+}
+
+static void store_add_unread(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+{
+    sql_unit_step(unit, &add_unread, SQL_ROWS_ANY);
+    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, op->job->claims->issuer);
+    sql_unit_int(unit, (int64_t)op->job->count);
+}
+
+static void store_group_info(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+{
+    add_group_info(convo, unit, op->job->group_info, op->job->epoch);
+}
+
+struct sql_unit *convo_op_unit(const struct convo *convo, const struct convo_op *op)
+{
+    static void (*const stores[])(
+        const struct convo *, const struct convo_op *, struct sql_unit *) = {
+        [JOB_CREATE] = store_create,
+        [JOB_COMMIT] = store_commit,
+        [JOB_MESSAGE] = store_message,
+        [JOB_PROPOSAL] = store_message,
+        [JOB_READ_TO] = store_read_to,
+        [JOB_ADD_UNREAD] = store_add_unread,
+        [JOB_GROUP_INFO] = store_group_info,
+    };
+    struct sql_unit *unit = sql_unit_new(key_of(convo));
+
+    if (unit == NULL)
+        return NULL;
+    auth_consume(unit, op->job->claims);
+    stores[op->job->kind](convo, op, unit);
+    return unit;
+}
+
+enum convo_failure convo_failure_of(const struct sql_unit *unit)
+{
+    int64_t step = sql_unit_failed_step(unit);
+    const struct sql_statement *at = step < 0 ? NULL : unit->steps[step].statement;
+
+    switch (sql_unit_status(unit)) {
+    case 0:
+        return CONVO_STORED;
+    case SQL_EUNKNOWN:
+    case TR_ECLOSED:
+        return CONVO_UNKNOWN;
+    case SQL_EROWS:
+        if (auth_is_replay(unit))
+            return CONVO_REPLAY;
+        return at == &consume_package || at == &put_target ? CONVO_PACKAGE : CONVO_RACE;
+    case SQL_ECONSTRAINT:
+        return at == &put_log ? CONVO_DUPLICATE : CONVO_RACE;
+    default:
+        return CONVO_REFUSED;
+    }
+}
+
+/* ---- what is in the log
+ * ------------------------------------------------------------------------------ */
+
+/* Steps: commits since the job's epoch; the job's op, if it has one; the group info, for
+ * JOB_CONTEXT alone. */
+struct sql_unit *convo_look_unit(const struct convo *convo, const struct convo_op *op)
+{
+    struct sql_unit *unit = sql_unit_new(key_of(convo));
+
+    if (unit == NULL)
+        return NULL;
+    if (op->job->kind == JOB_CONTEXT) {
+        sql_unit_step(unit, &get_group_info, SQL_ROWS_ANY);
+        sql_unit_text(unit, id_of(convo));
+        return unit;
+    }
+    sql_unit_step(unit, &commits_since, SQL_ROWS_ANY);
+    sql_unit_text(unit, id_of(convo));
+    sql_unit_int(unit, (int64_t)op->job->mls.epoch);
+    sql_unit_step(unit, &find_op, SQL_ROWS_ANY);
+    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, op->job->op.at == NULL ? TR_SPAN("") : op->job->op);
+    return unit;
+}
+
+static void write_commits(struct json_writer *writer, const struct sql_unit *unit)
+{
+    json_put_array(writer, "commits");
+    for (uint32_t i = 0; i < sql_unit_rows(unit, 0); i++) {
+        json_put_object(writer, NULL);
+        json_put_int(writer, "seq", sql_row_int(unit, 0, i, 0));
+        json_put_int(writer, "baseEpoch", sql_row_int(unit, 0, i, 1));
+        json_put_int(writer, "epoch", sql_row_int(unit, 0, i, 2));
+        json_put_string(writer, "sender", sql_row_bytes(unit, 0, i, 3));
+        delivery_put_bytes(writer, "commitData", sql_row_bytes(unit, 0, i, 5));
+        json_put_end(writer);
+    }
+    json_put_end(writer);
+}
+
+/* 409 with what the loser missed: one round trip rebases it. */
+static void answer_conflict(const struct convo *convo, struct job *job, const struct sql_unit *unit)
+{
+    struct json_writer writer = json_writer(&job->answer);
+
+    json_put_object(&writer, NULL);
+    json_put_text(&writer, "error", job->kind == JOB_COMMIT ? "EpochConflict" : "EpochMismatch");
+    json_put_text(&writer, "message", "another commit won this epoch: apply it and try again");
+    json_put_int(&writer, "currentEpoch", (int64_t)convo->committed.epoch);
+    json_put_int(&writer, "baseEpoch", (int64_t)job->mls.epoch);
+    write_commits(&writer, unit);
+    json_put_end(&writer);
+    if (job->answer.failed != 0)
+        tr_buffer_free(&job->answer);
+    job_fail(job, 409, job->kind == JOB_COMMIT ? "EpochConflict" : "EpochMismatch",
+        "another commit won this epoch: apply it and try again");
+}
+
+/* The same bytes again get the first answer. */
+static bool answer_first(struct job *job, const struct sql_unit *unit, uint32_t step, uint32_t hash,
+    uint32_t epoch, uint32_t at_ms)
+{
+    struct tr_span stored = sql_row_bytes(unit, step, 0, hash);
+
+    if (sql_unit_rows(unit, step) == 0 || stored.size != 32 ||
+        memcmp(stored.at, job->sha256, 32) != 0)
+        return false;
+    job->result_seq = (uint64_t)sql_row_int(unit, step, 0, 0);
+    job->result_epoch = (uint64_t)sql_row_int(unit, step, 0, epoch);
+    job->result_ms = sql_row_int(unit, step, 0, at_ms);
+    job->status = 200;
+    return true;
+}
+
+static void answer_group_info(struct job *job, const struct sql_unit *unit)
+{
+    struct json_writer writer = json_writer(&job->answer);
+
+    if (sql_unit_rows(unit, 0) == 0) {
+        job_fail(job, 404, "GroupInfoUnavailable", "no group info was stored yet");
+        return;
+    }
+    json_put_object(&writer, NULL);
+    delivery_put_base64(&writer, "groupInfo", sql_row_bytes(unit, 0, 0, 0));
+    json_put_int(&writer, "epoch", sql_row_int(unit, 0, 0, 1));
+    json_put_end(&writer);
+    job->status = 200;
+}
+
+void convo_looked(struct convo *convo, struct convo_op *op, const struct sql_unit *unit)
+{
+    struct job *job = op->job;
+
+    if (sql_unit_status(unit) != 0)
+        job_fail(job, 503, "Unavailable", "the database did not answer: try again");
+    else if (job->kind == JOB_CONTEXT)
+        answer_group_info(job, unit);
+    else if (answer_first(job, unit, 1, 3, 1, 2))
+        return;
+    else if (op->failure == CONVO_DUPLICATE && sql_unit_rows(unit, 1) > 0)
+        job_fail(job, 409, "IdempotencyConflict", "this id was used for something else before");
+    else if (job->kind == JOB_COMMIT && job->mls.epoch < convo->committed.epoch &&
+             answer_first(job, unit, 0, 4, 2, 6))
+        return;
+    else
+        answer_conflict(convo, job, unit);
+}
+
+/* ---- views
+ * --------------------------------------------------------------------------------------------- */
+
+void convo_write_view(const struct convo *convo, struct tr_buffer *out)
+{
+    struct json_writer writer = json_writer(out);
+
+    json_put_object(&writer, NULL);
+    json_put_string(&writer, "id", id_of(convo));
+    json_put_string(&writer, "groupId", id_of(convo));
+    json_put_text(&writer, "creator", convo->creator);
+    json_put_array(&writer, "members");
+    for (uint32_t i = 0; i < convo->roster.count; i++) {
+        const struct member *member = &convo->roster.members[i];
+
+        if (!member->is_in)
+            continue;
+        json_put_object(&writer, NULL);
+        json_put_string(&writer, "did", member_did(member));
+        json_put_string(&writer, "userDid", member_did(member));
+        delivery_put_time(&writer, "joinedAt", member->joined_ms);
+        json_put_bool(&writer, "isAdmin", member->is_admin);
+        json_put_bool(&writer, "isModerator", member->is_moderator);
+        json_put_end(&writer);
+    }
+    json_put_end(&writer);
+    json_put_int(&writer, "epoch", (int64_t)convo->committed.epoch);
+    json_put_text(&writer, "cipherSuite", convo->suite);
+    delivery_put_time(&writer, "createdAt", convo->created_ms);
+    delivery_put_time(&writer, "lastMessageAt", convo->active_ms);
+    json_put_object(&writer, "metadata");
+    if (convo->name[0] != '\0')
+        json_put_text(&writer, "name", convo->name);
+    if (convo->description[0] != '\0')
+        json_put_text(&writer, "description", convo->description);
+    json_put_end(&writer);
+    json_put_end(&writer);
+}
+
+void convo_write_state(const struct convo *convo, struct tr_buffer *out)
+{
+    static const char *const kinds[] = { "undecided", "mls", "numbered" };
+    struct json_writer writer = json_writer(out);
+
+    json_put_object(&writer, NULL);
+    json_put_string(&writer, "id", id_of(convo));
+    json_put_bool(&writer, "exists", convo->is_there);
+    json_put_text(&writer, "kind", kinds[convo->committed.kind]);
+    json_put_int(&writer, "epoch", (int64_t)convo->committed.epoch);
+    json_put_int(&writer, "seq", (int64_t)convo->committed.seq);
+    json_put_int(&writer, "plannedEpoch", (int64_t)convo->planned.epoch);
+    json_put_int(&writer, "plannedSeq", (int64_t)convo->planned.seq);
+    json_put_int(&writer, "members", convo->roster.in_count);
+    json_put_int(&writer, "inFlight", convo->flying_count);
+    json_put_int(&writer, "waiting", convo->waiting_count);
+    json_put_int(&writer, "subscribers", convo->subscriber_count);
+    json_put_end(&writer);
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* delivery.h: the MLS Delivery Service (RFC 9420, RFC 9750): one actor per conversation, found by
+ * its id; the database has the truth. */
+#ifndef SERVICES_DELIVERY_DELIVERY_H
+#define SERVICES_DELIVERY_DELIVERY_H
+
+#include "auth/auth.h"
+#include "ops/service.h"
+
+/* How much of a message is looked at. */
+enum delivery_mode {
+    DELIVERY_BLIND,    /* framing alone */
+    DELIVERY_CHECKED,  /* and every signature that can be checked without secrets */
+    DELIVERY_ASSISTED, /* and handshakes must be public, and the roster is enforced */
+};
+
+struct delivery {
+    struct auth *auth; /* first: the gates look for it here */
+    struct tr_system *system;
+    const struct tr_env *env;
+    struct sql *sql;
+    struct tr_registry *convos;
+    tr_sender clerk; /* runs units for requests that need no conversation */
+    enum delivery_mode mode;
+    uint32_t app_window; /* epochs an application message may lag */
+    uint32_t members_max;
+    uint64_t lease_s;
+};
+
+extern const struct service delivery_service;
+
+static inline int64_t delivery_now_ms(const struct delivery *delivery)
+{
+    return (int64_t)(delivery->env->wall_ns(delivery->env->data) / 1000000);
+}
+
+#endif

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* errand.h: one unit of SQL for a request that needs no conversation: lists, key packages,
+ * welcomes, devices. The clerk actor runs it; the request and the clerk hold it, the last one frees
+ * it. */
+#ifndef SERVICES_DELIVERY_ERRAND_H
+#define SERVICES_DELIVERY_ERRAND_H
+
+#include "services/delivery/delivery.h"
+
+struct errand;
+
+/* Takes the unit (NULL, out of memory, included) and has it run; `then` runs once, in the
+ * connection's turn, and must answer or go on. When nothing could be sent it has answered. */
+void errand_run(struct http_request *request, struct delivery *delivery, struct sql_unit *unit,
+    bool is_read, http_then_fn then);
+/* The same, carrying a pointer of the caller's that errand_with gives back in `then`. It is not
+ * freed when nothing could be sent and the request has been answered: then `dropped` gets it. */
+void errand_run_with(struct http_request *request, struct delivery *delivery, struct sql_unit *unit,
+    bool is_read, http_then_fn then, void *with, void (*dropped)(void *with));
+void *errand_with(const struct http_request *request);
+/* In `then`: the unit if it came back well. NULL: the request has been answered (replayed token,
+ * constraint, trouble with the database); return. errand_end frees it, after the last use. */
+struct sql_unit *errand_unit(struct http_request *request, const struct tr_event *event);
+/* The same, but SQL_EROWS and SQL_ECONSTRAINT are the caller's to explain. */
+struct sql_unit *errand_any_unit(struct http_request *request, const struct tr_event *event);
+void errand_end(struct http_request *request);
+
+int clerk_start(struct delivery *delivery);
+extern const struct tr_type clerk_type;
+
+#endif

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "services/delivery/job.h"
+
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+
+struct job *job_new(enum job_kind kind, const struct auth_claims *claims)
+{
+    struct job *job = tr__calloc(sizeof *job);
+
+    if (job == NULL)
+        return NULL;
+    job->claims = claims == NULL ? NULL : auth_claims_new(claims);
+    if (claims != NULL && job->claims == NULL) {
+        tr__free(job);
+        return NULL;
+    }
+    job->kind = kind;
+    atomic_init(&job->holders, 1);
+    return job;
+}
+
+struct job *job_ref(struct job *job)
+{
+    atomic_fetch_add_explicit(&job->holders, 1, memory_order_relaxed);
+    return job;
+}
+
+void job_unref(struct job *job)
+{
+    if (job == NULL || atomic_fetch_sub_explicit(&job->holders, 1, memory_order_acq_rel) != 1)
+        return;
+    auth_claims_unref(job->claims);
+    tr__free(job->body);
+    tr__free(job->adds);
+    tr__free(job->removes);
+    tr_buffer_free(&job->decoded);
+    tr_buffer_free(&job->answer);
+    tr__free(job);
+}
+
+void job_fail(struct job *job, unsigned status, const char *label, const char *text)
+{
+    if (job->status != 0)
+        return;
+    job->status = status;
+    job->label = label;
+    (void)snprintf(job->text, sizeof job->text, "%s", text);
+}
+
+void job_respond(struct http_request *request, struct job *job)
+{
+    tr_assert(job->status != 0);
+    if (job->status == 503 || job->status == 429)
+        http_respond_shed(
+            request, job->status, job->retry_after_s == 0 ? 1 : job->retry_after_s, job->label);
+    else if (job->answer.size > 0)
+        http_respond_buffer(request, job->status, "application/json", &job->answer);
+    else
+        http_respond_error(request, job->status, job->label, job->text);
+}
+
+void job_message_drop(void *message)
+{
+    job_unref(((struct job_message *)message)->job);
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* job.h: one request on its way through the service: what it wants, and what became of it. Two hold
+ * it, the connection that serves the request and the actor that works on it; the last one frees it,
+ * so a client that goes away strands nothing. Until the actor has replied only the actor touches
+ * it; after that only the connection does. */
+#ifndef SERVICES_DELIVERY_JOB_H
+#define SERVICES_DELIVERY_JOB_H
+
+#include <stdatomic.h>
+
+#include "auth/claims.h"
+#include "http/http.h"
+#include "services/delivery/mls_message.h"
+
+enum job_kind {
+    JOB_CREATE,
+    JOB_COMMIT,  /* anything that moves the epoch: adds, removes, leaves, external joins */
+    JOB_MESSAGE, /* application message */
+    JOB_PROPOSAL,
+    JOB_READ_TO,    /* everything up to `seq` is read: unread counts start again from there */
+    JOB_ADD_UNREAD, /* `count` more unread for everybody but the caller */
+    JOB_GROUP_INFO, /* store a newer one of the current epoch */
+    JOB_EPOCH,
+    JOB_STATE,   /* everything the actor knows, for whoever operates it */
+    JOB_CONVO,   /* the conversation's view */
+    JOB_MEMBER,  /* is the caller a member, since and until when? */
+    JOB_CONTEXT, /* the stored group info, for members and whom policy lets join */
+};
+
+enum { JOB_WELCOMES_MAX = 16, JOB_CONVO_SIZE_MAX = 128, JOB_MEMBERS_MAX = 1000 };
+
+/* Whom a commit adds: by a Welcome's reference, or (numbered) by name alone. */
+struct job_add {
+    struct tr_span did;
+    struct tr_span device;    /* absent: not known */
+    struct tr_span reference; /* KeyPackageRef; absent: none */
+    uint32_t welcome;         /* which of the welcomes names it */
+};
+
+struct job {
+    _Atomic uint32_t holders;
+    enum job_kind kind;
+    const struct auth_claims *claims; /* counted */
+    char *body;                       /* owned; most spans point into it */
+    struct tr_buffer decoded;         /* owned; bytes that were base64 */
+
+    struct tr_span convo;
+    struct tr_span op; /* the same request again has the same; absent: none was given */
+
+    /* JOB_COMMIT, JOB_MESSAGE, JOB_PROPOSAL */
+    struct tr_span bytes; /* of the commit (empty: numbered) or the message as it was sent */
+    struct mls_message mls;
+    unsigned char sha256[32];
+    bool is_leave;
+    bool is_external;     /* the caller joins by it */
+    struct job_add *adds; /* owned */
+    uint32_t add_count;
+    struct tr_span *removes; /* owned */
+    uint32_t remove_count;
+    struct tr_span welcomes[JOB_WELCOMES_MAX];
+    uint32_t welcome_count;
+    struct tr_span group_info;
+    struct tr_span app_bytes; /* a message that goes with the commit */
+
+    /* JOB_CREATE */
+    struct tr_span name, description, suite;
+    uint64_t epoch; /* also JOB_GROUP_INFO */
+
+    uint64_t seq;
+    uint64_t count;
+
+    /* what became of it */
+    unsigned status;   /* of HTTP; 0: nothing yet */
+    const char *label; /* of an error; static */
+    char text[160];
+    uint32_t retry_after_s;
+    struct tr_buffer answer; /* JSON */
+    uint64_t result_epoch, result_seq;
+    int64_t result_ms;
+};
+
+struct job *job_new(enum job_kind kind, const struct auth_claims *claims); /* one holder */
+struct job *job_ref(struct job *job);
+void job_unref(struct job *job);
+/* Set an error; the first one stays. */
+void job_fail(struct job *job, unsigned status, const char *label, const char *text);
+/* Answer the request with what became of the job. */
+void job_respond(struct http_request *request, struct job *job);
+
+/* The message of every actor that takes jobs; it owns one holder. */
+struct job_message {
+    struct job *job;
+};
+void job_message_drop(void *message);
+
+#endif

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "services/delivery/roster.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/siphash.h"
+
+void roster_free(struct roster *roster)
+{
+    for (uint32_t i = 0; i < roster->count; i++)
+        tr__free(roster->members[i].did);
+    tr__free(roster->members);
+    tr__free(roster->slots);
+    *roster = (struct roster){ 0 };
+}
+
+/* Callers choose DIDs, but a roster is bounded and its table at most half full; a fixed key is
+ * enough to spread them. */
+static uint32_t first_slot(const struct roster *roster, struct tr_span did)
+{
+    const struct tr_siphash_key key = { UINT64_C(0x726f73746572), (uintptr_t)roster->slots };
+
+    return (uint32_t)tr_siphash(key, did.at, did.size) & (roster->slot_count - 1);
+}
+
+static uint32_t *slot_of(const struct roster *roster, struct tr_span did)
+{
+    uint32_t at = first_slot(roster, did);
+
+    while (roster->slots[at] != 0 &&
+           !tr_span_equal(member_did(&roster->members[roster->slots[at] - 1]), did))
+        at = (at + 1) & (roster->slot_count - 1);
+    return &roster->slots[at];
+}
+
+struct member *roster_find(const struct roster *roster, struct tr_span did)
+{
+    uint32_t index = roster->slot_count == 0 ? 0 : *slot_of(roster, did);
+
+    return index == 0 ? NULL : &roster->members[index - 1];
+}
+
+static bool grow(struct roster *roster)
+{
+    uint32_t capacity = roster->capacity == 0 ? 4 : roster->capacity * 2;
+    struct member *members;
+    uint32_t *slots;
+
+    if (roster->count < roster->capacity)
+        return true;
+    members = tr__realloc(roster->members, capacity * sizeof *members);
+    if (members == NULL)
+        return false;
+    roster->members = members;
+    slots = tr__calloc((size_t)capacity * 2 * sizeof *slots);
+    if (slots == NULL)
+        return false;
+    tr__free(roster->slots);
+    roster->slots = slots;
+    roster->slot_count = capacity * 2;
+    roster->capacity = capacity;
+    for (uint32_t i = 0; i < roster->count; i++)
+        *slot_of(roster, member_did(&roster->members[i])) = i + 1;
+    return true;
+}
+
+struct member *roster_get(struct roster *roster, struct tr_span did)
+{
+    struct member *member = roster_find(roster, did);
+    char *copy;
+
+    if (member != NULL)
+        return member;
+    copy = tr__alloc(did.size + 1);
+    if (copy == NULL || !grow(roster)) {
+        tr__free(copy);
+        return NULL;
+    }
+    memcpy(copy, did.at, did.size);
+    copy[did.size] = '\0';
+    *slot_of(roster, did) = roster->count + 1;
+    member = &roster->members[roster->count++];
+    *member = (struct member){ .did = copy, .did_size = did.size };
+    return member;
+}
+
+void roster_plan(struct roster *roster, struct member *member, bool will_be_in)
+{
+    if (member->will_be_in == will_be_in)
+        return;
+    member->will_be_in = will_be_in;
+    roster->will_count += will_be_in ? 1 : UINT32_MAX;
+}
+
+void roster_apply(struct roster *roster, struct member *member, bool is_in)
+{
+    if (member->is_in == is_in)
+        return;
+    member->is_in = is_in;
+    roster->in_count += is_in ? 1 : UINT32_MAX;
+}

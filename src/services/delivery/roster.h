@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* roster.h: the members of one conversation, as stored (is_in) and as they will be when what is on
+ * its way to the database has arrived (will_be_in). Answers come from the first, plans from the
+ * second. */
+#ifndef SERVICES_DELIVERY_ROSTER_H
+#define SERVICES_DELIVERY_ROSTER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buffer.h"
+
+struct member {
+    char *did;
+    size_t did_size;
+    uint64_t join_seq;
+    int64_t joined_ms;
+    uint64_t read_seq;
+    bool is_admin;
+    bool is_moderator;
+    bool is_in;
+    bool will_be_in;
+};
+
+struct roster {
+    struct member *members;
+    uint32_t count;
+    uint32_t capacity;
+    uint32_t *slots; /* of a hash table: index + 1, 0 is free */
+    uint32_t slot_count;
+    uint32_t in_count;
+    uint32_t will_count;
+};
+
+void roster_free(struct roster *roster); /* leaves it empty and usable */
+/* NULL if nobody of that name was ever added to it. */
+struct member *roster_find(const struct roster *roster, struct tr_span did);
+/* The entry of that name, made if need be. NULL when out of memory. Pointers to members are good
+ * until the next call. */
+struct member *roster_get(struct roster *roster, struct tr_span did);
+/* Change one of the two states and the count that goes with it. */
+void roster_plan(struct roster *roster, struct member *member, bool will_be_in);
+void roster_apply(struct roster *roster, struct member *member, bool is_in);
+
+static inline struct tr_span member_did(const struct member *member)
+{
+    return (struct tr_span){ member->did, member->did_size };
+}
+
+#endif

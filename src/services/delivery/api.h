@@ -55,8 +55,25 @@ void api_end(struct http_request *request);
 /* A then-function that answers with what the job has: its JSON. */
 void api_answered(struct http_request *request, const struct tr_event *event);
 
-extern const struct http_route convo_routes[], message_routes[], package_routes[], welcome_routes[];
-extern const size_t convo_route_count, message_route_count, package_route_count,
-    welcome_route_count;
+/* ---- the calls: routes.c lists them -----------------------------------------------------------
+ */
+
+void api_create_convo(struct http_request *request);
+void api_add_members(struct http_request *request);
+void api_remove_member(struct http_request *request);
+void api_leave_convo(struct http_request *request);
+void api_submit_commit(struct http_request *request);
+void api_process_external_commit(struct http_request *request);
+void api_update_group_info(struct http_request *request);
+void api_get_convo(struct http_request *request);
+void api_get_convos(struct http_request *request);
+void api_get_epoch(struct http_request *request);
+void api_get_group_info(struct http_request *request);
+void api_send_message(struct http_request *request);
+void api_send_proposal(struct http_request *request);
+void api_update_cursor(struct http_request *request);
+void api_get_messages(struct http_request *request);
+void api_get_commits(struct http_request *request);
+void api_get_unread(struct http_request *request);
 
 #endif

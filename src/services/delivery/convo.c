@@ -363,8 +363,9 @@ static void look_back(struct convo *convo, uint32_t number, const struct sql_uni
 
 static void plan_members(struct convo *convo, const struct job *job)
 {
-    for (uint32_t i = 0; i < job->add_count; i++) {
-        struct member *member = roster_get(&convo->roster, job->adds[i].did);
+    for (uint32_t i = 0; i < job->add_count + (job->kind == JOB_CREATE ? 1 : 0); i++) {
+        struct tr_span did = i < job->add_count ? job->adds[i].did : job->claims->issuer;
+        struct member *member = roster_get(&convo->roster, did);
 
         if (member != NULL)
             roster_plan(&convo->roster, member, true);
@@ -523,6 +524,7 @@ static const char *convo_message_name(const void *message)
         [JOB_COMMIT] = "commit",
         [JOB_MESSAGE] = "message",
         [JOB_PROPOSAL] = "proposal",
+        [JOB_EPHEMERAL] = "ephemeral",
         [JOB_READ_TO] = "read_to",
         [JOB_ADD_UNREAD] = "add_unread",
         [JOB_GROUP_INFO] = "group_info",

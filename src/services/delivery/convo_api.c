@@ -96,7 +96,8 @@ static const char *read_welcomes(struct job *job)
         return NULL;
     if (count > JOB_MEMBERS_MAX)
         return "a welcome has too many recipients";
-    tr__free(job->adds);
+    job->named = job->adds;
+    job->named_count = job->add_count;
     job->add_count = 0;
     job->adds = tr__calloc(count * sizeof *job->adds);
     if (job->adds == NULL)
@@ -162,11 +163,31 @@ static void work_free(void *argument)
 
 static void commit_answered(struct http_request *request, const struct tr_event *event);
 
-static void send_commit(struct http_request *request, struct job *job)
+static void send_job(struct http_request *request, struct job *job)
 {
     struct api_body body = { .job = job };
 
-    api_send(request, &body, commit_answered);
+    api_send(request, &body, job->kind == JOB_CREATE ? api_answered : commit_answered);
+}
+
+static bool is_added(const struct job_add *adds, uint32_t count, struct tr_span did)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (tr_span_equal(adds[i].did, did))
+            return true;
+    return false;
+}
+
+/* The list the caller gave is a hint; if it is there it must say what the Welcomes say. */
+static bool is_as_named(const struct job *job)
+{
+    for (uint32_t i = 0; job->named != NULL && i < job->add_count; i++)
+        if (!is_added(job->named, job->named_count, job->adds[i].did))
+            return false;
+    for (uint32_t i = 0; i < job->named_count; i++)
+        if (!is_added(job->adds, job->add_count, job->named[i].did))
+            return false;
+    return true;
 }
 
 /* The owners of the references, in the job's own memory: the unit goes away. */
@@ -243,8 +264,14 @@ static void owners_found(struct http_request *request, const struct tr_event *ev
         point_owners(job, from);
         if (job->op.at != NULL)
             job->op.at = job->decoded.bytes + op_from;
+        if (!is_as_named(job)) {
+            http_respond_error(
+                request, 400, "WelcomeMismatch", "the Welcomes are for others than the list says");
+            job_unref(job);
+            return;
+        }
     }
-    send_commit(request, job);
+    send_job(request, job);
 }
 
 static void checked(struct http_request *request, const struct tr_event *event)
@@ -266,7 +293,7 @@ static void checked(struct http_request *request, const struct tr_event *event)
     if (job->welcome_count > 0 && job->add_count > 0)
         find_owners(request, job);
     else
-        send_commit(request, job);
+        send_job(request, job);
 }
 
 /* From here on every call is the same: read, check on the pool, find the added, submit. */
@@ -281,7 +308,7 @@ static void submit(struct http_request *request, struct api_body *body)
         api_refuse(request, body, 400, "InvalidRequest", body->expect.message);
         return;
     }
-    why = read_commit(job);
+    why = job->kind == JOB_COMMIT ? read_commit(job) : NULL;
     if (why != NULL) {
         api_refuse(request, body, 400, "InvalidCommit", why);
         return;
@@ -296,7 +323,7 @@ static void submit(struct http_request *request, struct api_body *body)
         if (job->welcome_count > 0 && job->add_count > 0)
             find_owners(request, job);
         else
-            send_commit(request, job);
+            send_job(request, job);
         return;
     }
     work = tr__calloc(sizeof *work);
@@ -356,7 +383,7 @@ static void add_welcome(struct api_body *body, struct tr_span welcome)
         body->job->welcomes[body->job->welcome_count++] = welcome;
 }
 
-static void add_members(struct http_request *request)
+void api_add_members(struct http_request *request)
 {
     struct api_body body;
 
@@ -372,7 +399,7 @@ static void add_members(struct http_request *request)
     submit(request, &body);
 }
 
-static void remove_member(struct http_request *request)
+void api_remove_member(struct http_request *request)
 {
     struct api_body body;
 
@@ -388,7 +415,7 @@ static void remove_member(struct http_request *request)
     submit(request, &body);
 }
 
-static void leave_convo(struct http_request *request)
+void api_leave_convo(struct http_request *request)
 {
     struct api_body body;
 
@@ -400,7 +427,7 @@ static void leave_convo(struct http_request *request)
     submit(request, &body);
 }
 
-static void process_external_commit(struct http_request *request)
+void api_process_external_commit(struct http_request *request)
 {
     struct api_body body;
 
@@ -418,7 +445,7 @@ static void process_external_commit(struct http_request *request)
     submit(request, &body);
 }
 
-static void submit_commit(struct http_request *request)
+void api_submit_commit(struct http_request *request)
 {
     const struct json *welcomes;
     struct api_body body;
@@ -454,7 +481,7 @@ static void submit_commit(struct http_request *request)
     submit(request, &body);
 }
 
-static void create_convo(struct http_request *request)
+void api_create_convo(struct http_request *request)
 {
     struct api_body body;
     struct job *job;
@@ -485,10 +512,10 @@ static void create_convo(struct http_request *request)
     for (uint32_t i = 0; i < job->add_count; i++)
         if (tr_span_equal(job->adds[i].did, job->claims->issuer))
             json_expect_fail(&body.expect, "initialMembers", "must not name the creator");
-    api_send(request, &body, api_answered);
+    submit(request, &body);
 }
 
-static void get_convo(struct http_request *request)
+void api_get_convo(struct http_request *request)
 {
     struct api_body body;
 
@@ -512,7 +539,7 @@ static void epoch_answered(struct http_request *request, const struct tr_event *
     api_end(request);
 }
 
-static void get_epoch(struct http_request *request)
+void api_get_epoch(struct http_request *request)
 {
     struct api_body body;
 
@@ -520,7 +547,7 @@ static void get_epoch(struct http_request *request)
         api_send(request, &body, epoch_answered);
 }
 
-static void get_group_info(struct http_request *request)
+void api_get_group_info(struct http_request *request)
 {
     struct api_body body;
 
@@ -528,7 +555,7 @@ static void get_group_info(struct http_request *request)
         api_send(request, &body, api_answered);
 }
 
-static void update_group_info(struct http_request *request)
+void api_update_group_info(struct http_request *request)
 {
     struct mls_group_info info;
     struct api_body body;
@@ -602,7 +629,7 @@ static void convos_listed(struct http_request *request, const struct tr_event *e
     tr_buffer_free(&answer);
 }
 
-static void get_convos(struct http_request *request)
+void api_get_convos(struct http_request *request)
 {
     struct sql_unit *unit = sql_unit_new(0);
     struct tr_span text, cursor = TR_SPAN("");
@@ -623,18 +650,3 @@ static void get_convos(struct http_request *request)
     }
     errand_run(request, http_service(request), unit, true, convos_listed);
 }
-
-const struct http_route convo_routes[] = {
-    XRPC(HTTP_POST, "createConvo", create_convo, API_COMMIT),
-    XRPC(HTTP_POST, "addMembers", add_members, API_COMMIT),
-    XRPC(HTTP_POST, "removeMember", remove_member, API_COMMIT),
-    XRPC(HTTP_POST, "leaveConvo", leave_convo, API_COMMIT),
-    XRPC(HTTP_POST, "submitCommit", submit_commit, API_COMMIT),
-    XRPC(HTTP_POST, "processExternalCommit", process_external_commit, API_COMMIT),
-    XRPC(HTTP_POST, "updateGroupInfo", update_group_info, API_COMMIT),
-    XRPC(HTTP_GET, "getConvo", get_convo, 0),
-    XRPC(HTTP_GET, "getConvos", get_convos, 0),
-    XRPC(HTTP_GET, "getEpoch", get_epoch, 0),
-    XRPC(HTTP_GET, "getGroupInfo", get_group_info, 0),
-};
-const size_t convo_route_count = sizeof convo_routes / sizeof convo_routes[0];

@@ -176,6 +176,24 @@ static enum convo_plan plan_message(struct convo *convo, struct convo_op *op)
     return CONVO_GO;
 }
 
+/* Passed on to who listens, and forgotten: its token is not consumed, since nothing changes. */
+static enum convo_plan answer_ephemeral(struct convo *convo, struct convo_op *op)
+{
+    struct job *job = op->job;
+
+    if (plan_message(convo, op) == CONVO_GO) {
+        op->now_ms = delivery_now_ms(convo->delivery);
+        op->after = op->before;
+        convo_stream_committed(convo, NULL, op);
+        job->result_epoch = convo->committed.epoch;
+        job->result_seq = 0;
+        job->result_ms = op->now_ms;
+        job->status = 200;
+        return CONVO_ANSWERED;
+    }
+    return job->status != 0 ? CONVO_ANSWERED : CONVO_LOOK;
+}
+
 static enum convo_plan plan_proposal(struct convo *convo, struct convo_op *op)
 {
     struct job *job = op->job;
@@ -286,6 +304,7 @@ enum convo_plan convo_plan(struct convo *convo, struct convo_op *op)
         [JOB_COMMIT] = plan_commit,
         [JOB_MESSAGE] = plan_message,
         [JOB_PROPOSAL] = plan_proposal,
+        [JOB_EPHEMERAL] = answer_ephemeral,
         [JOB_READ_TO] = plan_read_to,
         [JOB_ADD_UNREAD] = plan_read_to,
         [JOB_GROUP_INFO] = plan_group_info,

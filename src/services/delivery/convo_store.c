@@ -481,10 +481,12 @@ static void answer_conflict(const struct convo *convo, struct job *job, const st
 static bool answer_first(struct job *job, const struct sql_unit *unit, uint32_t step, uint32_t hash,
     uint32_t epoch, uint32_t at_ms)
 {
-    struct tr_span stored = sql_row_bytes(unit, step, 0, hash);
+    struct tr_span stored;
 
-    if (sql_unit_rows(unit, step) == 0 || stored.size != 32 ||
-        memcmp(stored.at, job->sha256, 32) != 0)
+    if (sql_unit_rows(unit, step) == 0)
+        return false;
+    stored = sql_row_bytes(unit, step, 0, hash);
+    if (stored.size != 32 || memcmp(stored.at, job->sha256, 32) != 0)
         return false;
     job->result_seq = (uint64_t)sql_row_int(unit, step, 0, 0);
     job->result_epoch = (uint64_t)sql_row_int(unit, step, 0, epoch);

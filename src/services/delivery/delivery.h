@@ -27,7 +27,12 @@ struct delivery {
     uint64_t lease_s;
 };
 
-extern const struct service delivery_service;
+extern const struct service delivery_service; /* routes.c */
+
+int delivery_start(
+    const struct service_context *context, char *why, size_t why_size, void **ret_state);
+void delivery_stop(void *state);
+bool delivery_is_ready(void *state, char *why, size_t why_size);
 
 static inline int64_t delivery_now_ms(const struct delivery *delivery)
 {

@@ -35,6 +35,7 @@ void job_unref(struct job *job)
     auth_claims_unref(job->claims);
     tr__free(job->body);
     tr__free(job->adds);
+    tr__free(job->named);
     tr__free(job->removes);
     tr_buffer_free(&job->decoded);
     tr_buffer_free(&job->answer);

@@ -17,6 +17,7 @@ enum job_kind {
     JOB_COMMIT,  /* anything that moves the epoch: adds, removes, leaves, external joins */
     JOB_MESSAGE, /* application message */
     JOB_PROPOSAL,
+    JOB_EPHEMERAL,  /* application message for who listens now; never stored */
     JOB_READ_TO,    /* everything up to `seq` is read: unread counts start again from there */
     JOB_ADD_UNREAD, /* `count` more unread for everybody but the caller */
     JOB_GROUP_INFO, /* store a newer one of the current epoch */
@@ -55,6 +56,8 @@ struct job {
     bool is_external;     /* the caller joins by it */
     struct job_add *adds; /* owned */
     uint32_t add_count;
+    struct job_add *named; /* owned: whom the caller says the Welcomes are for; NULL: nobody said */
+    uint32_t named_count;
     struct tr_span *removes; /* owned */
     uint32_t remove_count;
     struct tr_span welcomes[JOB_WELCOMES_MAX];

@@ -3,7 +3,7 @@
  * never derived from rows; what must not happen twice is UNIQUE. */
 #include "services/delivery/schema.h"
 
-const struct sql_migration delivery_migrations[] = {
+const struct sql_migration delivery_migrations[DELIVERY_MIGRATIONS] = {
     {
         .version = 3,
         .name = "delivery: conversations, members, log",
@@ -108,4 +108,3 @@ const struct sql_migration delivery_migrations[] = {
                 "DROP TABLE key_packages;\n",
     },
 };
-const size_t delivery_migration_count = sizeof delivery_migrations / sizeof delivery_migrations[0];

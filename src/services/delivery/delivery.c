@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "services/delivery/delivery.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "services/delivery/api.h"
+#include "services/delivery/convo.h"
+#include "services/delivery/errand.h"
+
+static int make_convo(void *data, const void *key, size_t key_size, void *state)
+{
+    struct convo *convo = state;
+
+    if (key_size == 0 || key_size > JOB_CONVO_SIZE_MAX)
+        return TR_EINVAL;
+    convo->delivery = data;
+    memcpy(convo->id, key, key_size);
+    convo->id_size = key_size;
+    return 0;
+}
+
+static int start_actors(struct delivery *delivery)
+{
+    int rc = tr_registry_create(delivery->system,
+        &(struct tr_registry_options){ .name = "convos",
+            .type = &convo_type,
+            .make = make_convo,
+            .data = delivery,
+            .box = { .capacity = 1024, .full = TR_FULL_FAIL },
+            .idle_ns = TR_SECONDS(300),
+            .live_max = 200000 },
+        &delivery->convos);
+
+    if (rc == 0)
+        rc = clerk_start(delivery);
+    if (rc < 0 && delivery->convos != NULL)
+        (void)tr_registry_close(&delivery->convos, 0);
+    return rc;
+}
+
+int delivery_start(
+    const struct service_context *context, char *why, size_t why_size, void **ret_state)
+{
+    struct delivery *delivery;
+    int rc;
+
+    if (context->auth == NULL) {
+        (void)snprintf(why, why_size,
+            "delivery needs to know who it is: set service.did, or start with --dev");
+        return TR_EINVAL;
+    }
+    delivery = tr__calloc(sizeof *delivery);
+    if (delivery == NULL)
+        return TR_ENOMEM;
+    delivery->auth = context->auth;
+    delivery->system = context->system;
+    delivery->env = tr_system_env(context->system);
+    delivery->sql = context->sql;
+    delivery->mode = DELIVERY_CHECKED;
+    delivery->app_window = 2;
+    delivery->members_max = 1000;
+    delivery->lease_s = 600;
+    rc = start_actors(delivery);
+    if (rc < 0) {
+        (void)snprintf(why, why_size, "delivery could not start: %s", tr_error_text(rc));
+        tr__free(delivery);
+        return rc;
+    }
+    *ret_state = delivery;
+    return 0;
+}
+
+void delivery_stop(void *state)
+{
+    struct delivery *delivery = state;
+
+    (void)tr_registry_close(&delivery->convos, TR_SECONDS(30));
+    tr_sender_drop(&delivery->clerk);
+    tr__free(delivery);
+}
+
+bool delivery_is_ready(void *state, char *why, size_t why_size)
+{
+    return sql_is_healthy(((struct delivery *)state)->sql, why, why_size);
+}

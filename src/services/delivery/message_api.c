@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* message_api.c: messages over HTTP. Sending goes through the conversation; reading goes to the
+ * database alone, bounded by when the caller was a member. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "crypto/digest.h"
+#include "json/json_write.h"
+#include "services/delivery/api.h"
+#include "services/delivery/errand.h"
+#include "services/delivery/text.h"
+
+/* ---- sending
+ * ---------------------------------------------------------------------------------------- */
+
+static void message_answered(struct http_request *request, const struct tr_event *event)
+{
+    struct job *job = api_job(request, event);
+    struct json_writer writer;
+
+    if (job == NULL)
+        return;
+    writer = json_writer(&job->answer);
+    json_put_object(&writer, NULL);
+    json_put_string(&writer, "messageId", job->name);
+    delivery_put_time(&writer, "receivedAt", job->result_ms);
+    json_put_int(&writer, "seq", (int64_t)job->result_seq);
+    json_put_int(&writer, "epoch", (int64_t)job->result_epoch);
+    json_put_end(&writer);
+    job_respond(request, job);
+    api_end(request);
+}
+
+/* What was sent is one message of the wanted content. NULL, or what is wrong. */
+static const char *read_message(struct job *job, enum mls_content content)
+{
+    struct tr_span message;
+    const char *why = mls_envelope_open(job->bytes, &message);
+
+    if (why == NULL)
+        why = mls_message_read(message, &job->mls);
+    if (why == NULL)
+        why = mls_message_check(&job->mls);
+    if (why != NULL)
+        return why;
+    if (job->mls.wire != MLS_PRIVATE && (content == MLS_APPLICATION || job->mls.wire != MLS_PUBLIC))
+        return "application messages are private messages";
+    if (job->mls.content != content)
+        return "this message has another content";
+    if (content == MLS_APPLICATION && job->mls.epoch == 0)
+        return "nobody may send in epoch 0";
+    crypto_sha256(job->bytes.at, job->bytes.size, job->sha256);
+    return NULL;
+}
+
+void api_send_message(struct http_request *request)
+{
+    struct api_body body;
+    struct tr_span id, key, delivery;
+    int64_t epoch, padded;
+    const char *why;
+
+    if (!api_begin(request, JOB_MESSAGE, &body))
+        return;
+    body.job->convo = json_need_string(&body.expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
+    id = json_need_string(&body.expect, "msgId", 1, 128);
+    body.job->bytes = api_need_bytes(&body, "ciphertext", MESSAGE_SIZE_MAX);
+    epoch = json_need_int(&body.expect, "epoch", 0, INT64_MAX);
+    padded = json_may_int(&body.expect, "paddedSize", 0, MESSAGE_SIZE_MAX, -1);
+    delivery = json_may_string(&body.expect, "delivery", 1, 16);
+    key = json_may_string(&body.expect, "idempotencyKey", 1, 128);
+    body.job->name = id;
+    if (padded >= 0 && (size_t)padded != body.job->bytes.size)
+        json_expect_fail(&body.expect, "paddedSize", "must be the size of ciphertext");
+    if (delivery.at != NULL && !tr_span_is(delivery, "persistent") &&
+        !tr_span_is(delivery, "ephemeral"))
+        json_expect_fail(&body.expect, "delivery", "must be persistent or ephemeral");
+    why = body.expect.failed ? NULL : read_message(body.job, MLS_APPLICATION);
+    if (why != NULL) {
+        api_refuse(request, &body, 400, "InvalidMessage", why);
+        return;
+    }
+    if (!body.expect.failed && body.job->mls.epoch != (uint64_t)epoch)
+        json_expect_fail(&body.expect, "epoch", "must be the epoch inside the message");
+    if (tr_span_is(delivery, "ephemeral"))
+        body.job->kind = JOB_EPHEMERAL;
+    api_set_op(&body, key.at != NULL ? "op" : "msg", key.at != NULL ? key : id);
+    api_send(request, &body, message_answered);
+}
+
+void api_send_proposal(struct http_request *request)
+{
+    struct api_body body;
+    const char *why;
+
+    if (!api_begin(request, JOB_PROPOSAL, &body))
+        return;
+    body.job->convo = json_need_string(&body.expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
+    body.job->name = json_need_string(&body.expect, "msgId", 1, 128);
+    body.job->bytes = api_need_bytes(&body, "proposal", COMMIT_SIZE_MAX);
+    why = body.expect.failed ? NULL : read_message(body.job, MLS_PROPOSAL);
+    if (why != NULL) {
+        api_refuse(request, &body, 400, "InvalidMessage", why);
+        return;
+    }
+    api_set_op(&body, "msg", body.job->name);
+    api_send(request, &body, message_answered);
+}
+
+/* ---- reading
+ * -------------------------------------------------------------------------------------------- */
+
+SQL_STATEMENT(find_convo, "SELECT epoch, seq FROM convos WHERE id = $1");
+SQL_STATEMENT(find_member, "SELECT 1 FROM members WHERE convo = $1 AND did = $2 LIMIT 1");
+/* Only what was said while the caller was in, the commit that removed it included. */
+SQL_STATEMENT(list_log,
+    "SELECT l.seq, l.kind, l.base_epoch, l.epoch, l.op, l.bytes, l.created_ms, l.sender FROM log l"
+    " WHERE l.convo = $1 AND l.seq > $3 AND l.kind >= $4 AND l.kind <= $5"
+    " AND EXISTS (SELECT 1 FROM members m WHERE m.convo = l.convo AND m.did = $2"
+    " AND l.seq > m.join_seq AND (m.leave_seq IS NULL OR l.seq <= m.leave_seq))"
+    " ORDER BY l.seq LIMIT $6");
+SQL_STATEMENT(list_commits,
+    "SELECT l.seq, l.kind, l.base_epoch, l.epoch, l.op, l.bytes, l.created_ms, l.sender FROM log l"
+    " WHERE l.convo = $1 AND l.kind = 3 AND l.epoch >= $3 AND l.epoch <= $4"
+    " AND EXISTS (SELECT 1 FROM members m WHERE m.convo = l.convo AND m.did = $2"
+    " AND l.seq > m.join_seq AND (m.leave_seq IS NULL OR l.seq <= m.leave_seq))"
+    " ORDER BY l.epoch LIMIT 1000");
+SQL_STATEMENT(count_unread,
+    "SELECT m.convo, m.unread_extra + (SELECT COUNT(*) FROM log l WHERE l.convo = m.convo"
+    " AND l.seq > m.read_seq AND l.kind = 1 AND l.sender <> m.did)"
+    " FROM members m WHERE m.did = $1 AND m.leave_seq IS NULL ORDER BY m.convo");
+
+enum { STEP_CONVO, STEP_MEMBER, STEP_LOG };
+
+/* The first two steps of every read of a conversation. */
+static struct sql_unit *read_unit(struct http_request *request, struct tr_span convo)
+{
+    struct sql_unit *unit = sql_unit_new(0);
+
+    if (unit == NULL)
+        return NULL;
+    sql_unit_step(unit, &find_convo, SQL_ROWS_ANY);
+    sql_unit_text(unit, convo);
+    sql_unit_step(unit, &find_member, SQL_ROWS_ANY);
+    sql_unit_text(unit, convo);
+    sql_unit_text(unit, auth_claims_of(request)->issuer);
+    return unit;
+}
+
+/* NULL: it has been answered. */
+static struct sql_unit *read_back(struct http_request *request, const struct tr_event *event)
+{
+    struct sql_unit *unit = errand_unit(request, event);
+
+    if (unit == NULL)
+        return NULL;
+    if (sql_unit_rows(unit, STEP_CONVO) == 0)
+        http_respond_error(request, 404, "ConvoNotFound", "there is no such conversation");
+    else if (sql_unit_rows(unit, STEP_MEMBER) == 0)
+        http_respond_error(request, 403, "NotMember", "you are not a member of this conversation");
+    else
+        return unit;
+    errand_end(request);
+    return NULL;
+}
+
+static void respond(struct http_request *request, struct tr_buffer *answer)
+{
+    if (answer->failed != 0)
+        http_respond_shed(request, 503, 1, "memory");
+    else
+        http_respond_buffer(request, 200, "application/json", answer);
+    tr_buffer_free(answer);
+}
+
+/* The id the client gave, without what keeps callers apart. */
+static struct tr_span message_id(struct tr_span op)
+{
+    const char *last = memrchr(op.at, ':', op.size);
+
+    return last == NULL ? op : (struct tr_span){ last + 1, (size_t)(op.at + op.size - last - 1) };
+}
+
+static void put_message(
+    struct json_writer *writer, const struct sql_unit *unit, uint32_t row, struct tr_span convo)
+{
+    static const char *const types[] = { "app", "app", "proposal", "commit" };
+    int64_t kind = sql_row_int(unit, STEP_LOG, row, 1);
+
+    json_put_object(writer, NULL);
+    if (!sql_row_is_null(unit, STEP_LOG, row, 4))
+        json_put_string(writer, "id", message_id(sql_row_bytes(unit, STEP_LOG, row, 4)));
+    else
+        json_put_text(writer, "id", "");
+    json_put_string(writer, "convoId", convo);
+    delivery_put_bytes(writer, "ciphertext", sql_row_bytes(unit, STEP_LOG, row, 5));
+    json_put_int(writer, "epoch", sql_row_int(unit, STEP_LOG, row, 3));
+    json_put_int(writer, "baseEpoch", sql_row_int(unit, STEP_LOG, row, 2));
+    json_put_int(writer, "seq", sql_row_int(unit, STEP_LOG, row, 0));
+    delivery_put_time(writer, "createdAt", sql_row_int(unit, STEP_LOG, row, 6));
+    json_put_text(writer, "messageType", types[kind >= 1 && kind <= 3 ? kind : 0]);
+    json_put_end(writer);
+}
+
+static void messages_read(struct http_request *request, const struct tr_event *event)
+{
+    struct sql_unit *unit = read_back(request, event);
+    struct tr_buffer answer = { 0 };
+    struct json_writer writer = json_writer(&answer);
+    struct tr_span convo;
+    uint32_t count;
+
+    if (unit == NULL)
+        return;
+    (void)http_parameter(request, "convoId", &convo);
+    count = sql_unit_rows(unit, STEP_LOG);
+    json_put_object(&writer, NULL);
+    json_put_array(&writer, "messages");
+    for (uint32_t i = 0; i < count; i++)
+        put_message(&writer, unit, i, convo);
+    json_put_end(&writer);
+    if (count > 0)
+        json_put_int(&writer, "lastSeq", sql_row_int(unit, STEP_LOG, count - 1, 0));
+    json_put_int(&writer, "currentSeq", sql_row_int(unit, STEP_CONVO, 0, 1));
+    json_put_int(&writer, "currentEpoch", sql_row_int(unit, STEP_CONVO, 0, 0));
+    json_put_end(&writer);
+    errand_end(request);
+    respond(request, &answer);
+}
+
+/* A whole number in the query, or its fallback. False: it has been answered. */
+static bool query_number(
+    struct http_request *request, const char *name, uint64_t min, uint64_t max, uint64_t *value)
+{
+    struct tr_span text;
+    char message[96];
+
+    if (!http_parameter(request, name, &text))
+        return true;
+    if (tr_span_u64(text, value) && *value >= min && *value <= max)
+        return true;
+    (void)snprintf(message, sizeof message, "%s must be a number from %llu to %llu", name,
+        (unsigned long long)min, (unsigned long long)max);
+    http_respond_error(request, 400, "InvalidRequest", message);
+    return false;
+}
+
+static bool query_convo(struct http_request *request, struct tr_span *ret_convo)
+{
+    if (http_parameter(request, "convoId", ret_convo) && ret_convo->size >= 1 &&
+        ret_convo->size <= JOB_CONVO_SIZE_MAX)
+        return true;
+    http_respond_error(
+        request, 400, "InvalidRequest", "convoId must be there once, with 1 to 128 bytes");
+    return false;
+}
+
+void api_get_messages(struct http_request *request)
+{
+    uint64_t limit = 50, since = 0;
+    struct tr_span convo, type;
+    struct sql_unit *unit;
+    int64_t kind_min = 1, kind_max = 3;
+
+    if (!query_convo(request, &convo) || !query_number(request, "limit", 1, 100, &limit) ||
+        !query_number(request, "sinceSeq", 0, INT64_MAX, &since))
+        return;
+    if (http_parameter(request, "type", &type)) {
+        if (tr_span_is(type, "app"))
+            kind_max = 1;
+        else if (tr_span_is(type, "commit"))
+            kind_min = 3;
+        else {
+            http_respond_error(request, 400, "InvalidRequest", "type must be app or commit");
+            return;
+        }
+    }
+    unit = read_unit(request, convo);
+    if (unit != NULL) {
+        sql_unit_step(unit, &list_log, SQL_ROWS_ANY);
+        sql_unit_text(unit, convo);
+        sql_unit_text(unit, auth_claims_of(request)->issuer);
+        sql_unit_int(unit, (int64_t)since);
+        sql_unit_int(unit, kind_min);
+        sql_unit_int(unit, kind_max);
+        sql_unit_int(unit, (int64_t)limit);
+    }
+    errand_run(request, http_service(request), unit, true, messages_read);
+}
+
+static void commits_read(struct http_request *request, const struct tr_event *event)
+{
+    struct sql_unit *unit = read_back(request, event);
+    struct tr_buffer answer = { 0 };
+    struct json_writer writer = json_writer(&answer);
+    struct tr_span convo;
+
+    if (unit == NULL)
+        return;
+    (void)http_parameter(request, "convoId", &convo);
+    json_put_object(&writer, NULL);
+    json_put_string(&writer, "convoId", convo);
+    json_put_array(&writer, "commits");
+    for (uint32_t i = 0; i < sql_unit_rows(unit, STEP_LOG); i++) {
+        json_put_object(&writer, NULL);
+        json_put_int(&writer, "epoch", sql_row_int(unit, STEP_LOG, i, 3));
+        json_put_int(&writer, "baseEpoch", sql_row_int(unit, STEP_LOG, i, 2));
+        json_put_int(&writer, "seq", sql_row_int(unit, STEP_LOG, i, 0));
+        json_put_string(&writer, "sender", sql_row_bytes(unit, STEP_LOG, i, 7));
+        delivery_put_bytes(&writer, "commitData", sql_row_bytes(unit, STEP_LOG, i, 5));
+        delivery_put_time(&writer, "createdAt", sql_row_int(unit, STEP_LOG, i, 6));
+        json_put_end(&writer);
+    }
+    json_put_end(&writer);
+    json_put_end(&writer);
+    errand_end(request);
+    respond(request, &answer);
+}
+
+void api_get_commits(struct http_request *request)
+{
+    uint64_t from = UINT64_MAX, to = INT64_MAX;
+    struct tr_span convo;
+    struct sql_unit *unit;
+
+    if (!query_convo(request, &convo) || !query_number(request, "fromEpoch", 0, INT64_MAX, &from) ||
+        !query_number(request, "toEpoch", 0, INT64_MAX, &to))
+        return;
+    if (from > to) { /* also when it is missing */
+        http_respond_error(
+            request, 400, "InvalidEpochRange", "fromEpoch must be there and not after toEpoch");
+        return;
+    }
+    unit = read_unit(request, convo);
+    if (unit != NULL) {
+        sql_unit_step(unit, &list_commits, SQL_ROWS_ANY);
+        sql_unit_text(unit, convo);
+        sql_unit_text(unit, auth_claims_of(request)->issuer);
+        sql_unit_int(unit, (int64_t)from);
+        sql_unit_int(unit, (int64_t)to);
+    }
+    errand_run(request, http_service(request), unit, true, commits_read);
+}
+
+/* ---- what is read
+ * ------------------------------------------------------------------------------------------ */
+
+static void cursor_answered(struct http_request *request, const struct tr_event *event)
+{
+    if (api_job(request, event) == NULL)
+        return;
+    http_respond(request, 200, "application/json", TR_SPAN("{\"success\":true}"));
+    api_end(request);
+}
+
+void api_update_cursor(struct http_request *request)
+{
+    struct api_body body;
+
+    if (!api_begin(request, JOB_READ_TO, &body))
+        return;
+    body.job->convo = json_need_string(&body.expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
+    body.job->seq = (uint64_t)json_need_int(&body.expect, "seq", 0, INT64_MAX);
+    api_send(request, &body, cursor_answered);
+}
+
+static void unread_read(struct http_request *request, const struct tr_event *event)
+{
+    struct sql_unit *unit = errand_unit(request, event);
+    struct tr_buffer answer = { 0 };
+    struct json_writer writer = json_writer(&answer);
+    int64_t total = 0;
+
+    if (unit == NULL)
+        return;
+    json_put_object(&writer, NULL);
+    json_put_object(&writer, "conversations");
+    for (uint32_t i = 0; i < sql_unit_rows(unit, 0); i++) {
+        json_put_key(&writer, sql_row_bytes(unit, 0, i, 0));
+        json_put_int(&writer, NULL, sql_row_int(unit, 0, i, 1));
+        total += sql_row_int(unit, 0, i, 1);
+    }
+    json_put_end(&writer);
+    json_put_int(&writer, "total", total);
+    json_put_end(&writer);
+    errand_end(request);
+    respond(request, &answer);
+}
+
+void api_get_unread(struct http_request *request)
+{
+    struct sql_unit *unit = sql_unit_new(0);
+
+    if (unit != NULL) {
+        sql_unit_step(unit, &count_unread, SQL_ROWS_ANY);
+        sql_unit_text(unit, auth_claims_of(request)->issuer);
+    }
+    errand_run(request, http_service(request), unit, true, unread_read);
+}

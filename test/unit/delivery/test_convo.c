@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Conversations over HTTP: who wins an epoch, what the others hear, what is stored. */
+#include <pthread.h>
+
+#include "convo_site.h"
+
+#define SUITE "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519"
+
+static void create(const struct site *site, const struct caller *caller, const char *group)
+{
+    char body[256];
+
+    (void)snprintf(body, sizeof body, "{\"groupId\":\"%s\",\"cipherSuite\":\"" SUITE "\"}", group);
+    expect(site, caller, "createConvo", body, 200, "\"epoch\":0");
+}
+
+/* {"convoId": group, "didList": [did], "commit"?: commit} */
+static struct web_answer add(const struct site *site, const struct caller *caller,
+    const char *group, const char *did, const char *commit)
+{
+    struct tr_buffer body = { 0 };
+    struct web_answer answer;
+
+    tr_buffer_format(&body, "{\"convoId\":\"%s\",\"didList\":[\"%s\"]", group, did);
+    if (commit != NULL)
+        tr_buffer_format(&body, ",\"commit\":\"%s\"", commit);
+    tr_buffer_append(&body, "}", 2);
+    answer = caller_ask(site, caller, "addMembers", body.bytes);
+    tr_buffer_free(&body);
+    return answer;
+}
+
+static struct web_answer say(const struct site *site, const struct caller *caller,
+    const char *group, const char *id, uint64_t epoch, const char *text)
+{
+    char *message = private_message(group, epoch, 1, text);
+    struct tr_buffer body = { 0 };
+    struct web_answer answer;
+
+    tr_buffer_format(&body,
+        "{\"convoId\":\"%s\",\"msgId\":\"%s\",\"ciphertext\":{\"$bytes\":\"%s\"},\"epoch\":%llu}",
+        group, id, message, (unsigned long long)epoch);
+    tr_buffer_append(&body, "", 1);
+    answer = caller_ask(site, caller, "sendMessage", body.bytes);
+    tr_buffer_free(&body);
+    free(message);
+    return answer;
+}
+
+static void expect_answer(struct web_answer answer, unsigned status, const char *part)
+{
+    CHECK_MSG(answer.status == status && strstr(answer.body, part) != NULL,
+        "wanted %u with '%s', got:\n%s", status, part, answer.text);
+    web_answer_free(&answer);
+}
+
+TEST(convo, is_created_once_and_seen_by_its_members_alone)
+{
+    struct caller ada, bob;
+    struct site site;
+
+    site_begin(&site);
+    caller_begin(&ada);
+    caller_begin(&bob);
+    create(&site, &ada, "g1");
+    expect(&site, &ada, "createConvo", "{\"groupId\":\"g1\",\"cipherSuite\":\"" SUITE "\"}", 409,
+        "ConvoExists");
+    expect(&site, &ada, "getConvo?convoId=g1", NULL, 200, ada.did);
+    expect(&site, &ada, "getEpoch?convoId=g1", NULL, 200, "\"currentEpoch\":0");
+    expect(&site, &bob, "getEpoch?convoId=g1", NULL, 403, "NotMember");
+    expect(&site, &bob, "getConvo?convoId=nowhere", NULL, 404, "ConvoNotFound");
+    expect(&site, &ada, "createConvo", "{\"groupId\":\"g2\",\"cipherSuite\":\"none\"}", 400,
+        "InvalidCipherSuite");
+    expect(&site, &ada, "createConvo", "{\"groupId\":7}", 400, "groupId must be a string");
+    expect(&site, &ada, "createConvo", "{", 400, "InvalidRequest");
+    expect(&site, &ada, "getConvos", NULL, 200, "\"id\":\"g1\"");
+    expect(&site, &bob, "getConvos", NULL, 200, "\"conversations\":[]");
+    caller_end(&ada);
+    caller_end(&bob);
+    site_end(&site);
+}
+
+/* ---- numbered: the server counts
+ * ------------------------------------------------------------------------- */
+
+struct adder {
+    const struct site *site;
+    const struct caller *caller;
+    char did[64];
+    int64_t epoch;
+    pthread_t thread;
+};
+
+static void *add_one(void *argument)
+{
+    struct adder *adder = argument;
+    struct web_answer answer = add(adder->site, adder->caller, "g1", adder->did, NULL);
+    struct json_doc doc = { 0 };
+
+    CHECK_MSG(answer.status == 200, "%s", answer.text);
+    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
+    CHECK(json_int(json_get(json_root(&doc), "newEpoch"), &adder->epoch));
+    json_doc_free(&doc);
+    web_answer_free(&answer);
+    return NULL;
+}
+
+TEST(convo, ten_adds_at_once_without_commits_give_ten_epochs)
+{
+    enum { TEN = 10 };
+    struct adder adders[TEN];
+    struct caller ada;
+    struct site site;
+    unsigned seen = 0;
+
+    site_begin(&site);
+    caller_begin(&ada);
+    create(&site, &ada, "g1");
+    for (int i = 0; i < TEN; i++) {
+        adders[i] = (struct adder){ .site = &site, .caller = &ada };
+        (void)snprintf(adders[i].did, sizeof adders[i].did, "did:plc:member%d", i);
+        CHECK_EQ_INT(pthread_create(&adders[i].thread, NULL, add_one, &adders[i]), 0);
+    }
+    for (int i = 0; i < TEN; i++) {
+        CHECK_EQ_INT(pthread_join(adders[i].thread, NULL), 0);
+        CHECK(adders[i].epoch >= 1 && adders[i].epoch <= TEN);
+        CHECK((seen >> adders[i].epoch & 1) == 0);
+        seen |= 1u << adders[i].epoch;
+    }
+    expect(&site, &ada, "getEpoch?convoId=g1", NULL, 200, "\"currentEpoch\":10");
+    expect_answer(add(&site, &ada, "g1", "did:plc:member0", NULL), 409, "AlreadyMember");
+    caller_end(&ada);
+    site_end(&site);
+}
+
+/* ---- mls: the epoch inside the commit decides
+ * --------------------------------------------------------------- */
+
+TEST(convo, one_commit_wins_an_epoch_and_the_others_hear_of_it)
+{
+    struct caller ada;
+    struct site site;
+    char *first, *second, *third;
+
+    site_begin(&site);
+    caller_begin(&ada);
+    create(&site, &ada, "g1");
+    first = private_message("g1", 0, 3, "the first commit");
+    second = private_message("g1", 0, 3, "a late commit");
+    third = private_message("g1", 1, 3, "rebased");
+    expect_answer(add(&site, &ada, "g1", "did:plc:one", first), 200, "\"newEpoch\":1");
+    expect_answer(add(&site, &ada, "g1", "did:plc:two", second), 409, "EpochConflict");
+    expect_answer(add(&site, &ada, "g1", "did:plc:two", second), 409, first);
+    expect_answer(add(&site, &ada, "g1", "did:plc:two", second), 409, "\"currentEpoch\":1");
+    expect_answer(add(&site, &ada, "g1", "did:plc:one", first), 200, "\"newEpoch\":1");
+    expect_answer(add(&site, &ada, "g1", "did:plc:two", third), 200, "\"newEpoch\":2");
+    expect(&site, &ada, "getCommits?convoId=g1&fromEpoch=0", NULL, 200, "\"baseEpoch\":1");
+    free(first);
+    free(second);
+    free(third);
+    caller_end(&ada);
+    site_end(&site);
+}
+
+TEST(convo, is_mls_or_numbered_by_its_first_move)
+{
+    struct caller ada;
+    struct site site;
+    char *commit, *other;
+
+    site_begin(&site);
+    caller_begin(&ada);
+    create(&site, &ada, "mls");
+    create(&site, &ada, "numbered");
+    commit = private_message("mls", 0, 3, "commit");
+    other = private_message("numbered", 1, 3, "commit");
+    expect_answer(add(&site, &ada, "mls", "did:plc:one", commit), 200, "\"newEpoch\":1");
+    expect_answer(add(&site, &ada, "mls", "did:plc:two", NULL), 400, "CommitRequired");
+    expect_answer(add(&site, &ada, "numbered", "did:plc:one", NULL), 200, "\"newEpoch\":1");
+    expect_answer(add(&site, &ada, "numbered", "did:plc:two", other), 400, "NumberedConversation");
+    expect(&site, &ada, "getEpoch?convoId=mls", NULL, 200, "\"currentEpoch\":1");
+    expect(&site, &ada, "getEpoch?convoId=numbered", NULL, 200, "\"currentEpoch\":1");
+    free(commit);
+    free(other);
+    caller_end(&ada);
+    site_end(&site);
+}
+
+TEST(convo, a_commit_of_another_group_or_kind_is_refused)
+{
+    struct caller ada;
+    struct site site;
+    char *other, *message;
+
+    site_begin(&site);
+    caller_begin(&ada);
+    create(&site, &ada, "g1");
+    other = private_message("g2", 0, 3, "commit");
+    message = private_message("g1", 0, 1, "not a commit");
+    expect_answer(add(&site, &ada, "g1", "did:plc:one", other), 400, "InvalidCommit");
+    expect_answer(add(&site, &ada, "g1", "did:plc:one", message), 400, "InvalidCommit");
+    expect_answer(add(&site, &ada, "g1", "did:plc:one", "AAAA"), 400, "InvalidCommit");
+    expect_answer(add(&site, &ada, "g1", "did:plc:one", "%%%%"), 400, "InvalidRequest");
+    expect(&site, &ada, "getEpoch?convoId=g1", NULL, 200, "\"currentEpoch\":0");
+    free(other);
+    free(message);
+    caller_end(&ada);
+    site_end(&site);
+}
+
+/* ---- messages
+ * ---------------------------------------------------------------------------------------------- */
+
+TEST(message, is_numbered_kept_and_read_by_who_was_in)
+{
+    struct caller ada, bob, eve;
+    struct site site;
+    char *first, *second;
+
+    site_begin(&site);
+    caller_begin(&ada);
+    caller_begin(&bob);
+    caller_begin(&eve);
+    create(&site, &ada, "g1");
+    first = private_message("g1", 0, 3, "add bob");
+    second = private_message("g1", 1, 3, "remove bob");
+    expect_answer(add(&site, &ada, "g1", bob.did, first), 200, "\"newEpoch\":1");
+    expect_answer(say(&site, &ada, "g1", "m1", 1, "hello bob"), 200, "\"seq\":3");
+    expect_answer(say(&site, &ada, "g1", "m1", 1, "hello bob"), 200, "\"seq\":3");
+    expect_answer(say(&site, &ada, "g1", "m1", 1, "something else"), 409, "IdempotencyConflict");
+    expect_answer(say(&site, &eve, "g1", "m2", 1, "let me in"), 403, "NotMember");
+    expect_answer(say(&site, &bob, "g1", "m3", 7, "from the future"), 409, "EpochMismatch");
+    expect(&site, &bob, "getMessages?convoId=g1", NULL, 200, "\"id\":\"m1\"");
+    expect(&site, &bob, "getUnread", NULL, 200, "\"g1\":1");
+    expect(&site, &ada, "getUnread", NULL, 200, "\"g1\":0");
+    expect(&site, &bob, "updateCursor", "{\"convoId\":\"g1\",\"seq\":3}", 200, "success");
+    expect(&site, &bob, "getUnread", NULL, 200, "\"g1\":0");
+    expect(&site, &eve, "getMessages?convoId=g1", NULL, 403, "NotMember");
+    {
+        struct tr_buffer body = { 0 };
+
+        tr_buffer_format(&body,
+            "{\"convoId\":\"g1\",\"targetDid\":\"%s\",\"idempotencyKey\":\"k\",\"commit\":\"%s\"}",
+            bob.did, second);
+        tr_buffer_append(&body, "", 1);
+        expect(&site, &bob, "removeMember", body.bytes, 400, "CannotRemoveSelf");
+        expect(&site, &ada, "removeMember", body.bytes, 200, "\"epochHint\":2");
+        tr_buffer_free(&body);
+    }
+    expect_answer(say(&site, &ada, "g1", "m4", 2, "without bob"), 200, "\"seq\":5");
+    expect_answer(say(&site, &bob, "g1", "m5", 2, "still here"), 403, "NotMember");
+    expect(&site, &bob, "getMessages?convoId=g1", NULL, 200, "\"lastSeq\":4");
+    expect(&site, &ada, "getMessages?convoId=g1", NULL, 200, "\"lastSeq\":5");
+    free(first);
+    free(second);
+    caller_end(&ada);
+    caller_end(&bob);
+    caller_end(&eve);
+    site_end(&site);
+}
+
+TEST(convo, stays_what_it_was_after_a_restart)
+{
+    struct caller ada;
+    struct site site;
+    char *first, *second;
+
+    site_begin(&site);
+    caller_begin(&ada);
+    create(&site, &ada, "g1");
+    first = private_message("g1", 0, 3, "commit");
+    second = private_message("g1", 0, 3, "another");
+    expect_answer(add(&site, &ada, "g1", "did:plc:one", first), 200, "\"newEpoch\":1");
+    site_close(&site);
+    site_open(&site);
+    expect(&site, &ada, "getEpoch?convoId=g1", NULL, 200, "\"currentEpoch\":1");
+    expect_answer(add(&site, &ada, "g1", "did:plc:two", second), 409, "EpochConflict");
+    expect_answer(add(&site, &ada, "g1", "did:plc:one", first), 200, "\"newEpoch\":1");
+    expect_answer(say(&site, &ada, "g1", "m1", 1, "still numbered"), 200, "\"seq\":3");
+    free(first);
+    free(second);
+    caller_end(&ada);
+    site_end(&site);
+}

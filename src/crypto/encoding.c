@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "crypto/encoding.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#include <troupe/error.h>
+
+#include "base/assert.h"
+
+static const char url_alphabet[] =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+static const char standard_alphabet[] =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+static const char base58_alphabet[] = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
+
+/* ---- base64 ---------------------------------------------------------------------------------- */
+
+static size_t encode_base64(const uint8_t *in, size_t size, const char *alphabet, char *out)
+{
+    char *start = out;
+    size_t i = 0;
+    uint32_t bits;
+
+    for (; i + 3 <= size; i += 3) {
+        bits = (uint32_t)in[i] << 16 | (uint32_t)in[i + 1] << 8 | in[i + 2];
+        *out++ = alphabet[bits >> 18];
+        *out++ = alphabet[bits >> 12 & 63];
+        *out++ = alphabet[bits >> 6 & 63];
+        *out++ = alphabet[bits & 63];
+    }
+    if (size - i == 1) {
+        *out++ = alphabet[in[i] >> 2];
+        *out++ = alphabet[(in[i] & 3) << 4];
+    } else if (size - i == 2) {
+        bits = (uint32_t)in[i] << 8 | in[i + 1];
+        *out++ = alphabet[bits >> 10];
+        *out++ = alphabet[bits >> 4 & 63];
+        *out++ = alphabet[(bits & 15) << 2];
+    }
+    return (size_t)(out - start);
+}
+
+size_t crypto_base64url_encode(const void *bytes, size_t size, char *ret_text)
+{
+    return encode_base64(bytes, size, url_alphabet, ret_text);
+}
+
+size_t crypto_base64_encode(const void *bytes, size_t size, char *ret_text)
+{
+    size_t written = encode_base64(bytes, size, standard_alphabet, ret_text);
+
+    while (written % 4 != 0)
+        ret_text[written++] = '=';
+    return written;
+}
+
+/* 0 to 63, or 64 and more for a character outside the alphabet. */
+static unsigned base64_value(char c, char c62, char c63)
+{
+    if (c >= 'A' && c <= 'Z')
+        return (unsigned)(c - 'A');
+    if (c >= 'a' && c <= 'z')
+        return (unsigned)(c - 'a') + 26;
+    if (c >= '0' && c <= '9')
+        return (unsigned)(c - '0') + 52;
+    return c == c62 ? 62 : c == c63 ? 63 : 64;
+}
+
+static int decode_base64(
+    struct tr_span text, const char *alphabet, uint8_t *out, size_t bytes_max, size_t *ret_size)
+{
+    const size_t size = text.size / 4 * 3 + (text.size % 4 == 0 ? 0 : text.size % 4 - 1);
+    uint32_t bits = 0;
+    unsigned count = 0, value;
+
+    if (text.size % 4 == 1)
+        return TR_EPROTO;
+    if (size > bytes_max)
+        return TR_ETOOBIG;
+    for (size_t i = 0; i < text.size; i++) {
+        value = base64_value(text.at[i], alphabet[62], alphabet[63]);
+        if (value > 63)
+            return TR_EPROTO;
+        bits = bits << 6 | value;
+        count += 6;
+        if (count >= 8) {
+            count -= 8;
+            *out++ = (uint8_t)(bits >> count);
+            bits &= (1u << count) - 1;
+        }
+    }
+    if (bits != 0)
+        return TR_EPROTO; /* bits left over: another text means the same bytes */
+    *ret_size = size;
+    return 0;
+}
+
+int crypto_base64url_decode(struct tr_span text, void *bytes, size_t bytes_max, size_t *ret_size)
+{
+    return decode_base64(text, url_alphabet, bytes, bytes_max, ret_size);
+}
+
+int crypto_base64_decode(struct tr_span text, void *bytes, size_t bytes_max, size_t *ret_size)
+{
+    if (text.size % 4 != 0)
+        return TR_EPROTO;
+    for (int i = 0; i < 2 && text.size > 0 && text.at[text.size - 1] == '='; i++)
+        text.size--;
+    return decode_base64(text, standard_alphabet, bytes, bytes_max, ret_size);
+}
+
+/* ---- hex ------------------------------------------------------------------------------------- */
+
+size_t crypto_hex_encode(const void *bytes, size_t size, char *ret_text)
+{
+    const uint8_t *in = bytes;
+
+    for (size_t i = 0; i < size; i++) {
+        ret_text[2 * i] = "0123456789abcdef"[in[i] >> 4];
+        ret_text[2 * i + 1] = "0123456789abcdef"[in[i] & 15];
+    }
+    return size * 2;
+}
+
+static unsigned hex_value(char c)
+{
+    if (c >= '0' && c <= '9')
+        return (unsigned)(c - '0');
+    if (c >= 'a' && c <= 'f')
+        return (unsigned)(c - 'a') + 10;
+    if (c >= 'A' && c <= 'F')
+        return (unsigned)(c - 'A') + 10;
+    return 16;
+}
+
+int crypto_hex_decode(struct tr_span text, void *bytes, size_t bytes_max, size_t *ret_size)
+{
+    uint8_t *out = bytes;
+
+    if (text.size % 2 != 0)
+        return TR_EPROTO;
+    if (text.size / 2 > bytes_max)
+        return TR_ETOOBIG;
+    for (size_t i = 0; i < text.size; i += 2) {
+        unsigned high = hex_value(text.at[i]), low = hex_value(text.at[i + 1]);
+
+        if (high > 15 || low > 15)
+            return TR_EPROTO;
+        *out++ = (uint8_t)(high << 4 | low);
+    }
+    *ret_size = text.size / 2;
+    return 0;
+}
+
+/* ---- base58btc ------------------------------------------------------------------------------- */
+
+/* A little-endian number in some base: number = number * multiplier + add. */
+static size_t multiply_add(
+    uint8_t *digits, size_t count, unsigned base, unsigned multiplier, unsigned add)
+{
+    unsigned carry = add;
+
+    for (size_t i = 0; i < count; i++) {
+        carry += digits[i] * multiplier;
+        digits[i] = (uint8_t)(carry % base);
+        carry /= base;
+    }
+    while (carry > 0) {
+        digits[count++] = (uint8_t)(carry % base);
+        carry /= base;
+    }
+    return count;
+}
+
+size_t crypto_base58_encode(const void *bytes, size_t size, char ret_text[CRYPTO_BASE58_TEXT_MAX])
+{
+    const uint8_t *in = bytes;
+    uint8_t digits[CRYPTO_BASE58_TEXT_MAX];
+    size_t zeros = 0, count = 0;
+
+    tr_assert(size <= CRYPTO_BASE58_BYTES_MAX);
+    while (zeros < size && in[zeros] == 0)
+        ret_text[zeros++] = '1';
+    for (size_t i = zeros; i < size; i++)
+        count = multiply_add(digits, count, 58, 256, in[i]);
+    for (size_t i = 0; i < count; i++)
+        ret_text[zeros + i] = base58_alphabet[digits[count - 1 - i]];
+    return zeros + count;
+}
+
+int crypto_base58_decode(struct tr_span text, void *bytes, size_t bytes_max, size_t *ret_size)
+{
+    uint8_t *out = bytes, digits[CRYPTO_BASE58_TEXT_MAX];
+    size_t zeros = 0, count = 0;
+
+    if (text.size > CRYPTO_BASE58_TEXT_MAX)
+        return TR_ETOOBIG;
+    while (zeros < text.size && text.at[zeros] == '1')
+        zeros++;
+    for (size_t i = zeros; i < text.size; i++) {
+        const char *found = text.at[i] == '\0' ? NULL : strchr(base58_alphabet, text.at[i]);
+
+        if (found == NULL)
+            return TR_EPROTO;
+        count = multiply_add(digits, count, 256, 58, (unsigned)(found - base58_alphabet));
+    }
+    if (zeros + count > bytes_max)
+        return TR_ETOOBIG;
+    memset(out, 0, zeros);
+    for (size_t i = 0; i < count; i++)
+        out[zeros + i] = digits[count - 1 - i];
+    *ret_size = zeros + count;
+    return 0;
+}

@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* client.c: the client from outside: start and stop, and the request checked and copied before it
+ * goes to the actor. */
+#include "http/client.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "http/client_private.h"
+
+/* ---- start and stop --------------------------------------------------------------------------
+ */
+
+static int check_options(const struct http_client_options *options)
+{
+    const curl_version_info_data *curl = curl_version_info(CURLVERSION_NOW);
+
+    if (options->concurrent_max > HTTP_CLIENT_CONCURRENT_MAX ||
+        options->queue_max > HTTP_CLIENT_QUEUE_MAX)
+        return TR_EINVAL;
+    /* Without its resolver thread a lookup blocks the worker; without OpenSSL the certificates
+     * cannot be handed over. */
+    if (!(curl->features & CURL_VERSION_ASYNCHDNS) || curl->ssl_version == NULL ||
+        strncmp(curl->ssl_version, "OpenSSL/", 8) != 0)
+        return TR_EUNSUPPORTED;
+    return 0;
+}
+
+/* Read here and not by libcurl: it would do it on a worker, and a wrong path would show only with
+ * the first request. */
+static int read_authorities(const char *path, X509_STORE **ret_store)
+{
+    const curl_version_info_data *curl = curl_version_info(CURLVERSION_NOW);
+    X509_STORE *store = X509_STORE_new();
+    struct stat about;
+    int ok;
+
+    if (store == NULL)
+        return TR_ENOMEM;
+    if (path == NULL && curl->cainfo != NULL && stat(curl->cainfo, &about) == 0)
+        ok = X509_STORE_load_file(store, curl->cainfo);
+    else if (path == NULL)
+        ok = X509_STORE_set_default_paths(store);
+    else if (stat(path, &about) == 0 && S_ISDIR(about.st_mode))
+        ok = X509_STORE_load_path(store, path);
+    else
+        ok = X509_STORE_load_file(store, path);
+    if (ok != 1) {
+        X509_STORE_free(store);
+        return TR_EINVAL;
+    }
+    *ret_store = store;
+    return 0;
+}
+
+static int spawn(struct http_client *client)
+{
+    uint32_t capacity = client->concurrent_max + client->queue_max;
+    struct client_actor actor = { .client = client };
+    int rc;
+
+    _Static_assert(HTTP_CLIENT_CONCURRENT_MAX + HTTP_CLIENT_QUEUE_MAX <= TR_CAPACITY_MAX,
+        "what may be under way fits the box");
+    actor.multi = tr__fault_hit() ? NULL : curl_multi_init();
+    if (actor.multi == NULL)
+        return TR_ENOMEM;
+    rc = tr_spawn(client->system, &http_client_type, &actor,
+        &(struct tr_spawn_options){ .name = "http_client",
+            .owner = "http client",
+            .box = { .capacity = capacity, .full = TR_FULL_FAIL },
+            .ret_done = &client->done },
+        &client->sender);
+    if (rc < 0)
+        curl_multi_cleanup(actor.multi);
+    return rc;
+}
+
+static void client_free(struct http_client *client)
+{
+    X509_STORE_free(client->authorities);
+    tr__free(client->user_agent);
+    tr__free(client);
+    curl_global_cleanup(); /* counted */
+}
+
+int http_client_start(struct tr_system *system, const struct http_client_options *options,
+    struct http_client **ret_client)
+{
+    struct http_client *client;
+    int rc = check_options(options);
+
+    if (rc < 0)
+        return rc;
+    client = tr__calloc(sizeof *client);
+    if (client == NULL)
+        return TR_ENOMEM;
+    if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) {
+        tr__free(client);
+        return TR_ENOMEM;
+    }
+    client->system = system;
+    client->allow_private = options->allow_private;
+    client->concurrent_max = options->concurrent_max == 0 ? 64 : options->concurrent_max;
+    client->queue_max = options->queue_max == 0 ? 1024 : options->queue_max;
+    client->user_agent = tr__strdup(options->user_agent == NULL ? "troupe" : options->user_agent);
+    if (client->user_agent == NULL)
+        rc = TR_ENOMEM;
+    if (rc == 0)
+        rc = read_authorities(options->ca_path, &client->authorities);
+    if (rc == 0)
+        rc = spawn(client);
+    if (rc < 0) {
+        client_free(client);
+        return rc;
+    }
+    *ret_client = client;
+    return 0;
+}
+
+void http_client_stop(struct http_client **client)
+{
+    struct http_client *c = *client;
+
+    if (c == NULL)
+        return;
+    *client = NULL;
+    (void)tr_stop(tr_sender_weaken(c->sender)); /* it may have ended with the system's drain */
+    tr_sender_drop(&c->sender);
+    (void)tr_done_wait(&c->done, NULL, NULL, 0);
+    client_free(c);
+}
+
+/* ---- checking --------------------------------------------------------------------------------
+ */
+
+static const char *method_of(const char *name)
+{
+    static const char *const methods[] = { "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE",
+        "OPTIONS" };
+
+    if (name == NULL)
+        return methods[0];
+    for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++)
+        if (strcmp(name, methods[i]) == 0)
+            return methods[i];
+    return NULL;
+}
+
+static bool is_plain_get(const char *method)
+{
+    return strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
+}
+
+/* RFC 9110 section 5.6.2. */
+static bool is_token(struct tr_span text)
+{
+    for (size_t i = 0; i < text.size; i++) {
+        unsigned char c = (unsigned char)text.at[i];
+
+        if (c <= ' ' || c >= 127 || strchr("\"(),/:;<=>?@[\\]{}", c) != NULL)
+            return false;
+    }
+    return text.size > 0;
+}
+
+/* What libcurl decides: two voices about where a message ends are how requests are smuggled. */
+static bool is_ours(struct tr_span name)
+{
+    static const char *const ours[] = { "Host", "Content-Length", "Transfer-Encoding", "Connection",
+        "Keep-Alive", "Upgrade", "TE", "Trailer", "Expect", "Accept-Encoding",
+        "Proxy-Authorization", "Proxy-Connection" };
+
+    for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
+        if (tr_span_is_nocase(name, ours[i]))
+            return true;
+    return false;
+}
+
+/* "Name: value" with a value: libcurl takes "Name:" as an order to leave one out. */
+static bool is_header(const char *line, struct tr_span *ret_name)
+{
+    const char *colon = strchr(line, ':');
+    bool has_value = false;
+
+    if (colon == NULL)
+        return false;
+    *ret_name = (struct tr_span){ line, (size_t)(colon - line) };
+    if (!is_token(*ret_name) || is_ours(*ret_name))
+        return false;
+    for (const char *at = colon + 1; *at != '\0'; at++) {
+        unsigned char c = (unsigned char)*at;
+
+        if ((c < ' ' && c != '\t') || c == 127)
+            return false;
+        has_value = has_value || (c != ' ' && c != '\t');
+    }
+    return has_value;
+}
+
+static int add_header(struct client_job *job, const char *line)
+{
+    struct curl_slist *longer = curl_slist_append(job->headers, line);
+
+    if (longer == NULL)
+        return TR_ENOMEM;
+    job->headers = longer;
+    return 0;
+}
+
+static int copy_headers(struct client_job *job, const char *const *headers)
+{
+    bool has_type = false;
+    size_t size = 0, count = 0;
+    int rc = add_header(job, "Expect:"); /* do not wait for a 100 */
+
+    for (; rc == 0 && headers != NULL && *headers != NULL; headers++) {
+        struct tr_span name;
+
+        size += strlen(*headers);
+        if (++count > HTTP_CLIENT_HEADERS_MAX || size > HTTP_CLIENT_HEADERS_SIZE_MAX)
+            return TR_ETOOBIG;
+        if (!is_header(*headers, &name))
+            return TR_EINVAL;
+        has_type = has_type || tr_span_is_nocase(name, "Content-Type");
+        rc = add_header(job, *headers);
+    }
+    if (rc == 0 && !has_type)
+        rc = add_header(job, "Content-Type:"); /* libcurl would call it a form */
+    return rc;
+}
+
+static int url_error(CURLUcode code)
+{
+    return code == CURLUE_OUT_OF_MEMORY ? TR_ENOMEM : TR_EINVAL;
+}
+
+/* Parsed by the library that will use it, so there are no two opinions about what the host is. */
+static int take_apart(struct client_job *job, CURLU *parts)
+{
+    char *scheme = NULL, *host = NULL;
+    CURLUcode code = curl_url_set(parts, CURLUPART_URL, job->url, CURLU_DISALLOW_USER);
+    int rc = 0;
+
+    if (code == CURLUE_OK)
+        code = curl_url_get(parts, CURLUPART_SCHEME, &scheme, 0);
+    if (code == CURLUE_OK)
+        code = curl_url_get(parts, CURLUPART_HOST, &host, 0);
+    if (code != CURLUE_OK) {
+        rc = url_error(code);
+    } else {
+        job->is_https = strcmp(scheme, "https") == 0;
+        if (!job->is_https && strcmp(scheme, "http") != 0)
+            rc = TR_EINVAL;
+    }
+    if (rc == 0) {
+        job->host = tr__strdup(host);
+        rc = job->host == NULL ? TR_ENOMEM : 0;
+    }
+    curl_free(scheme);
+    curl_free(host);
+    return rc;
+}
+
+/* libcurl forgives one slash and three, and then the path is a host. */
+static bool has_two_slashes(const char *url)
+{
+    const char *colon = strchr(url, ':');
+
+    return colon != NULL && colon[1] == '/' && colon[2] == '/' && colon[3] != '/';
+}
+
+static int copy_url(struct client_job *job, const char *url)
+{
+    CURLU *parts;
+    int rc;
+
+    if (url == NULL || !has_two_slashes(url))
+        return TR_EINVAL;
+    if (strlen(url) > HTTP_CLIENT_URL_MAX)
+        return TR_ETOOBIG;
+    job->url = tr__strdup(url);
+    parts = job->url == NULL ? NULL : curl_url();
+    rc = parts == NULL ? TR_ENOMEM : take_apart(job, parts);
+    curl_url_cleanup(parts);
+    return rc;
+}
+
+static int copy_body(struct client_job *job, struct tr_span body)
+{
+    job->has_body = body.size > 0 || strcmp(job->method, "POST") == 0 ||
+                    strcmp(job->method, "PUT") == 0 || strcmp(job->method, "PATCH") == 0;
+    if (body.size > HTTP_CLIENT_BODY_MAX)
+        return TR_ETOOBIG;
+    if (body.size > 0 && is_plain_get(job->method))
+        return TR_EINVAL;
+    if (body.size == 0)
+        return 0;
+    job->body = tr__alloc(body.size);
+    if (job->body == NULL)
+        return TR_ENOMEM;
+    memcpy(job->body, body.at, body.size);
+    job->body_size = body.size;
+    return 0;
+}
+
+static int fill(struct client_job *job, const struct http_client_request *request, uint64_t now_ns)
+{
+    uint64_t timeout_ns = request->timeout_ns == 0 ? TR_SECONDS(10) : request->timeout_ns;
+    int rc;
+
+    job->method = method_of(request->method);
+    if (job->method == NULL || timeout_ns > TR_SECONDS(3600) ||
+        request->size_max > HTTP_CLIENT_ANSWER_MAX ||
+        request->redirects_max > HTTP_CLIENT_REDIRECTS_MAX)
+        return TR_EINVAL;
+    /* A redirected POST becomes a GET, or is sent twice: whoever wants that decides for itself. */
+    if (request->redirects_max > 0 && !is_plain_get(job->method))
+        return TR_EINVAL;
+    job->size_max = request->size_max == 0 ? HTTP_CLIENT_ANSWER_MAX : request->size_max;
+    job->redirects_max = request->redirects_max;
+    job->asked_ns = now_ns;
+    job->deadline_ns = now_ns + timeout_ns;
+    rc = copy_url(job, request->url);
+    if (rc == 0)
+        rc = copy_headers(job, request->headers);
+    if (rc == 0)
+        rc = copy_body(job, request->body);
+    return rc;
+}
+
+int http_client_job_create(
+    const struct http_client_request *request, uint64_t now_ns, struct client_job **ret_job)
+{
+    struct client_job *job = tr__calloc(sizeof *job);
+    int rc = job == NULL ? TR_ENOMEM : fill(job, request, now_ns);
+
+    if (rc < 0) {
+        http_client_job_destroy(job);
+        return rc;
+    }
+    *ret_job = job;
+    return 0;
+}
+
+void http_client_job_destroy(struct client_job *job)
+{
+    if (job == NULL)
+        return;
+    if (job->easy != NULL)
+        curl_easy_cleanup(job->easy);
+    curl_slist_free_all(job->headers);
+    tr_buffer_free(&job->answer);
+    tr__free(job->url);
+    tr__free(job->host);
+    tr__free(job->body);
+    tr__free(job);
+}
+
+/* ---- asking ------------------------------------------------------------------------------------
+ */
+
+int http_client_ask(struct tr_context *ctx, struct http_client *client,
+    const struct http_client_request *request, uint32_t tag)
+{
+    struct client_message message;
+    int rc;
+
+    rc = http_client_job_create(request, tr_now_ns(ctx), &message.job);
+    if (rc < 0)
+        return rc;
+    rc = tr_ask(ctx, client->sender, &message, sizeof message,
+        &(struct tr_ask_options){
+            .tag = tag, .timeout_ns = message.job->deadline_ns - message.job->asked_ns });
+    if (rc < 0)
+        http_client_job_destroy(message.job);
+    return rc;
+}
+
+static int wait_for(struct tr_future *future, struct tr_buffer *body)
+{
+    enum { ROOM = sizeof(struct http_client_answer) + HTTP_CLIENT_ANSWER_MAX };
+    struct http_client_answer *answer = tr__alloc(ROOM);
+    size_t size;
+    int rc;
+
+    if (answer == NULL)
+        return TR_ENOMEM;
+    rc = tr_future_wait(future, answer, ROOM, &size, 0);
+    if (rc == 0) {
+        tr_assert(size >= sizeof *answer);
+        tr_assert(size == sizeof *answer + answer->body_size);
+        rc = tr_buffer_append(body, answer->body, answer->body_size);
+    }
+    if (rc == 0)
+        rc = (int)answer->status;
+    tr__free(answer);
+    return rc;
+}
+
+int http_client_wait(
+    struct http_client *client, const struct http_client_request *request, struct tr_buffer *body)
+{
+    const struct tr_env *env = tr_system_env(client->system);
+    struct client_message message;
+    struct tr_future *future;
+    int rc;
+
+    rc = http_client_job_create(request, env->now_ns(env->data), &message.job);
+    if (rc < 0)
+        return rc;
+    rc = tr_ask_future(client->sender, &message, sizeof message,
+        message.job->deadline_ns - message.job->asked_ns, &future);
+    if (rc < 0) {
+        http_client_job_destroy(message.job);
+        return rc;
+    }
+    rc = wait_for(future, body);
+    tr_future_drop(&future);
+    return rc;
+}

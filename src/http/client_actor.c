@@ -1,0 +1,513 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* client_actor.c: the actor that owns libcurl's multi handle.
+ *
+ *     message --> queue --> active (in the multi handle) --> answered, freed
+ *                   \_________________\___ deadline, stop ___/
+ *
+ * libcurl does no waiting of its own: it says which descriptors and which one timer it wants to
+ * hear of, and is called when they are ready. It expects to be told again and again while a
+ * descriptor is ready, so watches are one-shot and armed again after each call.
+ *
+ * Invariants:
+ *  1. A job is in the queue or among the active, never both, and has an open reply and a timer that
+ *     ends it at its deadline. So every request ends, even if libcurl or a watch lets it down.
+ *  2. A job is among the active if and only if its easy handle is in the multi handle.
+ *  3. active_count <= concurrent_max; while something is queued active_count == concurrent_max,
+ *     between handlers.
+ *  4. Handles are added and removed only outside libcurl's callbacks.
+ *  5. A descriptor is forgotten before libcurl closes it: it says CURL_POLL_REMOVE first.
+ *  6. `ctx` is set exactly while a handler runs. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/log.h"
+#include "base/metric.h"
+#include "http/client_private.h"
+
+enum { TAG_SOCKET = 1, TAG_TIMER, TAG_DEADLINE };
+
+/* How often libcurl may ask to run at once before others get the worker. */
+enum { ROUNDS_MAX = 16 };
+
+struct client_socket {
+    int fd;
+    unsigned events;
+    bool is_armed;
+};
+
+/* ---- counting ----------------------------------------------------------------------------------
+ */
+
+#define FAILURE(reason)                                                                            \
+    {                                                                                              \
+        "troupe_http_client_failures_total", "reason=\"" reason "\"",                              \
+            "Requests to others that got no answer.", METRIC_COUNTER, 0, NULL, NULL                \
+    }
+
+static struct metric_histogram seconds;
+static struct metric metrics[] = {
+    { "troupe_http_client_requests_total", NULL, "Requests to others.", METRIC_COUNTER, 0, NULL,
+        NULL },
+    { "troupe_http_client_active", NULL, "Requests to others under way.", METRIC_GAUGE, 0, NULL,
+        NULL },
+    { "troupe_http_client_queued", NULL, "Requests to others that wait for their turn.",
+        METRIC_GAUGE, 0, NULL, NULL },
+    { "troupe_http_client_seconds", NULL, "From a request to others to its end.", METRIC_HISTOGRAM,
+        0, &seconds, NULL },
+    FAILURE("timeout"),
+    FAILURE("refused"),
+    FAILURE("too_big"),
+    FAILURE("redirects"),
+    FAILURE("io"),
+    FAILURE("full"),
+    FAILURE("closed"),
+    FAILURE("cancelled"),
+    FAILURE("memory"),
+};
+enum { REQUESTS, ACTIVE, QUEUED, SECONDS, FAILURES };
+
+static const int failures[] = { TR_ETIMEOUT, TR_EACCES, TR_ETOOBIG, TR_ELIMIT, TR_EIO, TR_EFULL,
+    TR_ECLOSED, TR_ECANCELLED, TR_ENOMEM };
+_Static_assert(
+    sizeof metrics / sizeof metrics[0] == FAILURES + sizeof failures / sizeof failures[0],
+    "each failure has its counter");
+
+static void count_end(const struct client_job *job, uint64_t now_ns, int status)
+{
+    metric_observe(&metrics[SECONDS], now_ns - job->asked_ns);
+    for (size_t i = 0; i < sizeof failures / sizeof failures[0]; i++)
+        if (failures[i] == status)
+            metric_add(&metrics[FAILURES + i], 1);
+}
+
+/* The host and nothing else of the URL: paths and queries may carry what is not ours to write. */
+static void log_failure(const struct client_job *job, int status, CURLcode code)
+{
+    if (status == TR_EACCES)
+        LOG(LOG_WARN, "http_client", "a request to an address that is not allowed was refused",
+            LOG_TEXT("host", job->host));
+    else if (status != TR_ECLOSED && status != TR_ECANCELLED)
+        LOG(LOG_INFO, "http_client", "a request failed", LOG_TEXT("host", job->host),
+            LOG_TEXT("error", tr_error_name(status)),
+            LOG_TEXT("why", code == CURLE_OK ? "" : curl_easy_strerror(code)));
+}
+
+/* ---- the end of a job --------------------------------------------------------------------------
+ */
+
+/* The job is in no list any more. */
+static void end_job(struct client_actor *self, struct client_job *job, int status, CURLcode code)
+{
+    bool is_answer = status == 0;
+
+    tr_timer_stop(self->ctx, job->timer_id);
+    count_end(job, tr_now_ns(self->ctx), status);
+    if (!is_answer)
+        log_failure(job, status, code);
+    (void)tr_reply_send(&job->reply, status, is_answer ? job->answer.bytes : NULL,
+        is_answer ? job->answer.size : 0); /* who gave up has been answered already */
+    http_client_job_destroy(job);
+}
+
+static void leave_queue(struct client_actor *self, struct client_job **link)
+{
+    struct client_job *job = *link;
+
+    *link = job->next;
+    if (self->queue_end == &job->next)
+        self->queue_end = link;
+    self->queue_count--;
+    metric_add(&metrics[QUEUED], -1);
+}
+
+/* Both lists own their jobs; this one's handle goes out of libcurl's hands first. */
+static void leave_active(struct client_actor *self, struct client_job *job)
+{
+    struct client_job **link = &self->active;
+
+    while (*link != job)
+        link = &(*link)->next;
+    *link = job->next;
+    self->active_count--;
+    metric_add(&metrics[ACTIVE], -1);
+    curl_multi_remove_handle(self->multi, job->easy);
+}
+
+static void end_active(struct client_actor *self, struct client_job *job, int status, CURLcode code)
+{
+    leave_active(self, job);
+    end_job(self, job, status, code);
+}
+
+static void end_all(struct client_actor *self, int status)
+{
+    while (self->active != NULL)
+        end_active(self, self->active, status, CURLE_OK);
+    while (self->queue != NULL) {
+        struct client_job *job = self->queue;
+
+        leave_queue(self, &self->queue);
+        end_job(self, job, status, CURLE_OK);
+    }
+}
+
+/* ---- what libcurl wants to hear of
+ * ----------------------------------------------------------------
+ */
+
+static struct client_socket *find_socket(struct client_actor *self, int fd)
+{
+    for (uint32_t i = 0; i < self->socket_count; i++)
+        if (self->sockets[i].fd == fd)
+            return &self->sockets[i];
+    return NULL;
+}
+
+static struct client_socket *add_socket(struct client_actor *self, int fd)
+{
+    if (self->socket_count == self->socket_capacity) {
+        uint32_t capacity = self->socket_capacity == 0 ? 16 : 2 * self->socket_capacity;
+        struct client_socket *sockets =
+            tr__realloc(self->sockets, capacity * sizeof *self->sockets);
+
+        if (sockets == NULL)
+            return NULL;
+        self->sockets = sockets;
+        self->socket_capacity = capacity;
+    }
+    self->sockets[self->socket_count] = (struct client_socket){ .fd = fd };
+    return &self->sockets[self->socket_count++];
+}
+
+static void arm(struct client_actor *self, struct client_socket *at)
+{
+    at->is_armed = tr_fd_watch(self->ctx, at->fd, at->events, TAG_SOCKET) == 0;
+}
+
+/* A socket that cannot be watched for want of memory is tried again with the next event; if none
+ * comes its request ends at its deadline. An error returned to libcurl would end all of them. */
+static int on_socket(CURL *easy, curl_socket_t fd, int what, void *data, void *socket_data)
+{
+    struct client_actor *self = data;
+    struct client_socket *at = find_socket(self, fd);
+
+    (void)easy;
+    (void)socket_data;
+    tr_assert(self->ctx != NULL);
+    if (what == CURL_POLL_REMOVE) {
+        (void)tr_fd_forget(self->ctx, fd);
+        if (at != NULL)
+            *at = self->sockets[--self->socket_count];
+        return 0;
+    }
+    if (at == NULL)
+        at = add_socket(self, fd);
+    if (at == NULL)
+        return 0;
+    at->events = (what & CURL_POLL_IN ? EPOLLIN : 0u) | (what & CURL_POLL_OUT ? EPOLLOUT : 0u);
+    arm(self, at);
+    return 0;
+}
+
+static void set_timer(struct client_actor *self, uint64_t delay_ns)
+{
+    if (tr_after(self->ctx, delay_ns, TAG_TIMER, &self->timer_id) < 0)
+        self->timer_id = 0; /* the deadlines of the requests hold */
+}
+
+static int on_timer(CURLM *multi, long timeout_ms, void *data)
+{
+    struct client_actor *self = data;
+
+    (void)multi;
+    tr_assert(self->ctx != NULL);
+    if (self->timer_id != 0)
+        tr_timer_stop(self->ctx, self->timer_id);
+    self->timer_id = 0;
+    self->is_due = timeout_ms == 0; /* it must not be called from here */
+    if (timeout_ms > 0)
+        set_timer(self, TR_MILLISECONDS(timeout_ms));
+    return 0;
+}
+
+/* ---- running -----------------------------------------------------------------------------------
+ */
+
+static void run_curl(struct client_actor *self, int fd, int ready)
+{
+    int running;
+
+    (void)curl_multi_socket_action(self->multi, fd, ready, &running);
+}
+
+static void collect_ended(struct client_actor *self)
+{
+    CURLMsg *message;
+    int more;
+
+    while ((message = curl_multi_info_read(self->multi, &more)) != NULL) {
+        CURLcode code = message->data.result;
+        struct client_job *job = NULL;
+
+        if (message->msg != CURLMSG_DONE)
+            continue;
+        curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, (char **)&job);
+        tr_assert(job != NULL);
+        tr_assert(job->easy == message->easy_handle);
+        end_active(self, job, http_client_transfer_end(job, code), code);
+    }
+}
+
+static void begin_job(struct client_actor *self, struct client_job *job)
+{
+    int status;
+
+    if (tr_reply_is_cancelled(job->reply)) { /* nobody waits for it any more */
+        end_job(self, job, TR_ECANCELLED, CURLE_OK);
+        return;
+    }
+    status = http_client_transfer_begin(job, self->client);
+    if (status == 0 && curl_multi_add_handle(self->multi, job->easy) != CURLM_OK)
+        status = TR_ENOMEM;
+    if (status < 0) {
+        end_job(self, job, status, CURLE_OK);
+        return;
+    }
+    job->next = self->active;
+    self->active = job;
+    self->active_count++;
+    metric_add(&metrics[ACTIVE], 1);
+}
+
+static void begin_queued(struct client_actor *self)
+{
+    while (self->queue != NULL && self->active_count < self->client->concurrent_max) {
+        struct client_job *job = self->queue;
+
+        leave_queue(self, &self->queue);
+        begin_job(self, job);
+    }
+}
+
+/* After anything happened: answer what ended, begin what waits, watch what is to be watched. */
+static void settle(struct client_actor *self)
+{
+    for (int rounds = 0;; rounds++) {
+        collect_ended(self);
+        begin_queued(self);
+        if (!self->is_due)
+            break;
+        if (rounds == ROUNDS_MAX) {
+            if (self->timer_id == 0)
+                set_timer(self, TR_MILLISECONDS(1));
+            break;
+        }
+        self->is_due = false;
+        run_curl(self, CURL_SOCKET_TIMEOUT, 0);
+    }
+    for (uint32_t i = 0; i < self->socket_count; i++)
+        if (!self->sockets[i].is_armed)
+            arm(self, &self->sockets[i]);
+}
+
+static void on_ready(struct client_actor *self, const struct tr_event *event)
+{
+    struct client_socket *at = find_socket(self, event->fd);
+    int ready = 0;
+
+    if (at == NULL)
+        return;
+    at->is_armed = false;
+    if (event->ready & (EPOLLIN | EPOLLHUP | EPOLLRDHUP))
+        ready |= CURL_CSELECT_IN;
+    if (event->ready & EPOLLOUT)
+        ready |= CURL_CSELECT_OUT;
+    if (event->ready & EPOLLERR)
+        ready |= CURL_CSELECT_ERR;
+    run_curl(self, event->fd, ready);
+}
+
+static void on_deadline(struct client_actor *self, uint64_t timer_id)
+{
+    for (struct client_job *job = self->active; job != NULL; job = job->next)
+        if (job->timer_id == timer_id) {
+            end_active(self, job, TR_ETIMEOUT, CURLE_OK);
+            return;
+        }
+    for (struct client_job **link = &self->queue; *link != NULL; link = &(*link)->next)
+        if ((*link)->timer_id == timer_id) {
+            struct client_job *job = *link;
+
+            leave_queue(self, link);
+            end_job(self, job, TR_ETIMEOUT, CURLE_OK);
+            return;
+        }
+}
+
+/* ---- the actor ---------------------------------------------------------------------------------
+ */
+
+static void refuse(struct tr_context *ctx, struct client_job *job, int status)
+{
+    count_end(job, tr_now_ns(ctx), status);
+    (void)tr_reply(ctx, status, NULL, 0);
+    http_client_job_destroy(job);
+}
+
+static uint64_t time_left_ns(struct tr_context *ctx, const struct client_job *job)
+{
+    uint64_t deadline_ns = job->deadline_ns, inherited_ns = tr_deadline_ns(ctx);
+    uint64_t now_ns = tr_now_ns(ctx);
+
+    if (inherited_ns != 0 && inherited_ns < deadline_ns)
+        deadline_ns = inherited_ns;
+    return deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+}
+
+static bool is_full(const struct client_actor *self)
+{
+    return self->active_count == self->client->concurrent_max &&
+           self->queue_count == self->client->queue_max;
+}
+
+static enum tr_next client_handle(void *state, struct tr_context *ctx, void *memory)
+{
+    struct client_job *job = ((struct client_message *)memory)->job;
+    struct client_actor *self = state;
+    uint64_t left_ns = time_left_ns(ctx, job);
+    int rc;
+
+    metric_add(&metrics[REQUESTS], 1);
+    if (self->multi == NULL || left_ns == 0 || is_full(self)) {
+        refuse(ctx, job, self->multi == NULL ? TR_ECLOSED : left_ns == 0 ? TR_ETIMEOUT : TR_EFULL);
+        return TR_GO;
+    }
+    rc = tr_after(ctx, left_ns, TAG_DEADLINE, &job->timer_id);
+    if (rc == 0) {
+        job->reply = tr_reply_take(ctx);
+        if (job->reply.reply == NULL) {
+            tr_timer_stop(ctx, job->timer_id);
+            rc = TR_ENOMEM;
+        }
+    }
+    if (rc < 0) {
+        refuse(ctx, job, rc);
+        return TR_GO;
+    }
+    *self->queue_end = job;
+    self->queue_end = &job->next;
+    self->queue_count++;
+    metric_add(&metrics[QUEUED], 1);
+    self->ctx = ctx;
+    settle(self);
+    self->ctx = NULL;
+    return TR_GO;
+}
+
+static enum tr_next client_event(void *state, struct tr_context *ctx, const struct tr_event *event)
+{
+    struct client_actor *self = state;
+
+    if (self->multi == NULL)
+        return TR_GO;
+    self->ctx = ctx;
+    if (event->kind == TR_EVENT_FD) {
+        on_ready(self, event);
+    } else if (event->kind == TR_EVENT_TIMER && event->tag == TAG_DEADLINE) {
+        on_deadline(self, event->id);
+    } else if (event->kind == TR_EVENT_TIMER && event->id == self->timer_id) {
+        self->timer_id = 0;
+        self->is_due = true;
+    }
+    settle(self);
+    self->ctx = NULL;
+    return TR_GO;
+}
+
+static int client_start(void *state, struct tr_context *ctx)
+{
+    struct client_actor *self = state;
+
+    (void)ctx;
+    metric_register(metrics, sizeof metrics / sizeof metrics[0]);
+    self->queue_end = &self->queue;
+    curl_multi_setopt(self->multi, CURLMOPT_SOCKETFUNCTION, on_socket);
+    curl_multi_setopt(self->multi, CURLMOPT_SOCKETDATA, self);
+    curl_multi_setopt(self->multi, CURLMOPT_TIMERFUNCTION, on_timer);
+    curl_multi_setopt(self->multi, CURLMOPT_TIMERDATA, self);
+    curl_multi_setopt(self->multi, CURLMOPT_PIPELINING, (long)CURLPIPE_NOTHING);
+    /* Connections kept for the next request. */
+    curl_multi_setopt(self->multi, CURLMOPT_MAXCONNECTS, (long)self->client->concurrent_max);
+    return 0;
+}
+
+static void client_stop(void *state, struct tr_context *ctx, enum tr_why why)
+{
+    struct client_actor *self = state;
+
+    (void)why;
+    if (self->multi == NULL)
+        return;
+    self->ctx = ctx;
+    end_all(self, TR_ECLOSED);
+    curl_multi_cleanup(self->multi);
+    self->multi = NULL;
+    self->ctx = NULL;
+}
+
+/* After a stop there is nothing left but the table. One that was killed had none: the runtime has
+ * forgotten its watches and answered for it. */
+static void client_finish(void *state)
+{
+    struct client_actor *self = state;
+
+    if (self->multi != NULL) {
+        curl_multi_setopt(self->multi, CURLMOPT_SOCKETFUNCTION, NULL);
+        curl_multi_setopt(self->multi, CURLMOPT_TIMERFUNCTION, NULL);
+        while (self->active != NULL) {
+            struct client_job *job = self->active;
+
+            leave_active(self, job);
+            http_client_job_destroy(job);
+        }
+        while (self->queue != NULL) {
+            struct client_job *job = self->queue;
+
+            leave_queue(self, &self->queue);
+            http_client_job_destroy(job);
+        }
+        curl_multi_cleanup(self->multi);
+        self->multi = NULL;
+    }
+    tr__free(self->sockets);
+    self->sockets = NULL;
+}
+
+static void message_drop(void *memory)
+{
+    http_client_job_destroy(((struct client_message *)memory)->job);
+}
+
+static void client_show(const void *state, char *text, size_t size)
+{
+    const struct client_actor *self = state;
+
+    snprintf(text, size, "%u active, %u queued, %u sockets", self->active_count, self->queue_count,
+        self->socket_count);
+}
+
+const struct tr_type http_client_type = {
+    .name = "http_client",
+    .message_size = sizeof(struct client_message),
+    .state_size = sizeof(struct client_actor),
+    .start = client_start,
+    .handle = client_handle,
+    .event = client_event,
+    .stop = client_stop,
+    .finish = client_finish,
+    .message_drop = message_drop,
+    .show = client_show,
+};

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* client_private.h: what the client's files share. client.c checks and copies requests,
+ * client_actor.c owns libcurl's multi handle, client_transfer.c one easy handle. */
+#ifndef HTTP_CLIENT_PRIVATE_H
+#define HTTP_CLIENT_PRIVATE_H
+
+#include <curl/curl.h>
+#include <openssl/x509_vfy.h>
+
+#include "http/client.h"
+
+/* What does not change while the client runs; read by the actor and by those who ask. */
+struct http_client {
+    struct tr_system *system;
+    tr_sender sender;
+    struct tr_done *done;
+    X509_STORE *authorities;
+    char *user_agent;
+    uint32_t concurrent_max;
+    uint32_t queue_max;
+    bool allow_private;
+};
+
+/* One request, from the copy of what was asked to its answer. Owned by the message that carries it,
+ * then by the actor; libcurl borrows it while `easy` is set. */
+struct client_job {
+    struct client_job *next;
+    tr_reply_handle reply;
+    uint64_t asked_ns;
+    uint64_t deadline_ns;
+    uint64_t timer_id;
+
+    const char *method; /* static */
+    char *url;
+    char *host; /* for the log */
+    struct curl_slist *headers;
+    char *body;
+    size_t body_size;
+    bool has_body;
+    bool is_https;
+    size_t size_max;
+    uint32_t redirects_max;
+
+    CURL *easy; /* while it is under way */
+    const struct http_client *client;
+    struct tr_buffer answer; /* struct http_client_answer, then the body */
+    size_t head_size;
+    uint32_t max_age_s;
+    bool has_head;    /* of this hop: its status line has come */
+    bool is_head_end; /* what comes now is body or trailers */
+    bool was_refused; /* of this hop: the guard said no to an address */
+    int trouble;      /* why a callback of ours ended the transfer; 0 if none did */
+};
+
+struct client_message {
+    struct client_job *job; /* owned */
+};
+
+/* Check and copy. TR_EINVAL, TR_ETOOBIG, TR_ENOMEM. */
+int http_client_job_create(
+    const struct http_client_request *request, uint64_t now_ns, struct client_job **ret_job);
+/* NULL is fine. It is not in a multi handle and has no open reply. */
+void http_client_job_destroy(struct client_job *job);
+
+/* Make job->easy. TR_ENOMEM. */
+int http_client_transfer_begin(struct client_job *job, const struct http_client *client);
+/* The transfer ended: its status for the asker. On 0 job->answer is what to reply. */
+int http_client_transfer_end(struct client_job *job, CURLcode code);
+
+/* What one more Cache-Control line says. `max_age_s` is what those before it said, UINT32_MAX at
+ * first: the smallest counts. */
+uint32_t http_client_max_age(struct tr_span value, uint32_t max_age_s);
+
+extern const struct tr_type http_client_type;
+/* The actor's struct. */
+struct client_actor {
+    const struct http_client *client;
+    struct tr_context *ctx; /* while a handler runs: libcurl's callbacks need it */
+    CURLM *multi;
+    struct client_socket *sockets; /* those libcurl wants watched */
+    uint32_t socket_count;
+    uint32_t socket_capacity;
+    struct client_job *active;
+    uint32_t active_count;
+    struct client_job *queue; /* first come, first served */
+    struct client_job **queue_end;
+    uint32_t queue_count;
+    uint64_t timer_id; /* libcurl's one timer; 0 is none */
+    bool is_due;       /* libcurl wants to run now */
+};
+
+#endif

@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of the PostgreSQL backend, and its connections.
+ *
+ * What a session must be is set on it when it is made, not hoped for: a role, a database or a
+ * changed postgresql.conf may say otherwise, and a reload reaches sessions that are open. What only
+ * the server can have (fsync, full_page_writes, data_sync_retry) is checked for each connection, so
+ * that a server that comes back with other settings is not written to. */
+#include "sql/postgres.h"
+
+#include <libpq-fe.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+
+/* ---- connecting ------------------------------------------------------------------------------ */
+
+int postgres_connect_url(
+    const char *url, const char *application, PGconn **ret_pg, char *why, size_t why_size)
+{
+    /* What stands before dbname the URL may replace; what stands after it, it may not. */
+    static const char *const names[] = { "connect_timeout", "keepalives_idle",
+        "keepalives_interval", "keepalives_count", "tcp_user_timeout", "gssencmode",
+        "target_session_attrs", "dbname", "client_encoding", "application_name", NULL };
+    const char *const values[] = { "10", "30", "10", "3", "40000", "disable", "read-write", url,
+        "UTF8", application, NULL };
+    PGconn *pg = PQconnectdbParams(names, values, 1);
+
+    if (pg == NULL) {
+        snprintf(why, why_size, "out of memory");
+        return TR_ENOMEM;
+    }
+    if (PQstatus(pg) != CONNECTION_OK) {
+        postgres_say(why, why_size, "PostgreSQL: ", PQerrorMessage(pg));
+        PQfinish(pg);
+        return TR_ECLOSED;
+    }
+    *ret_pg = pg;
+    return 0;
+}
+
+/* ---- settings -------------------------------------------------------------------------------- */
+
+static const char settings_query[] =
+    "SELECT current_setting('fsync'), current_setting('full_page_writes'),"
+    " current_setting('data_sync_retry'), current_setting('synchronous_commit'),"
+    " current_setting('server_encoding'), pg_is_in_recovery()::text";
+enum {
+    SETTING_FSYNC,
+    SETTING_FULL_PAGE_WRITES,
+    SETTING_DATA_SYNC_RETRY,
+    SETTING_SYNCHRONOUS_COMMIT,
+    SETTING_ENCODING,
+    SETTING_RECOVERY,
+};
+
+static int judge_settings(const PGresult *settings, char *why, size_t why_size)
+{
+    static const struct {
+        int column;
+        const char *wanted;
+        const char *sentence;
+    } server[] = {
+        { SETTING_FSYNC, "on",
+            "PostgreSQL runs with fsync = off and would lose acknowledged work in a power cut: set "
+            "fsync = on in postgresql.conf and reload" },
+        { SETTING_FULL_PAGE_WRITES, "on",
+            "PostgreSQL runs with full_page_writes = off, so a torn page cannot be repaired: set "
+            "full_page_writes = on in postgresql.conf and reload" },
+        { SETTING_DATA_SYNC_RETRY, "off",
+            "PostgreSQL runs with data_sync_retry = on and would go on after a failed sync: set "
+            "data_sync_retry = off in postgresql.conf and restart" },
+    };
+    const char *level = PQgetvalue(settings, 0, SETTING_SYNCHRONOUS_COMMIT);
+
+    for (size_t i = 0; i < sizeof server / sizeof server[0]; i++)
+        if (strcmp(PQgetvalue(settings, 0, server[i].column), server[i].wanted) != 0) {
+            snprintf(why, why_size, "%s", server[i].sentence);
+            return SQL_EUNSAFE;
+        }
+    if (strcmp(level, "on") != 0 && strcmp(level, "remote_apply") != 0) {
+        snprintf(why, why_size,
+            "PostgreSQL would acknowledge work with synchronous_commit = %s: set it to on (in "
+            "postgresql.conf, or ALTER ROLE or ALTER DATABASE … RESET synchronous_commit)",
+            level);
+        return SQL_EUNSAFE;
+    }
+    if (strcmp(PQgetvalue(settings, 0, SETTING_ENCODING), "UTF8") != 0) {
+        snprintf(why, why_size,
+            "the PostgreSQL database has encoding %s: create it with ENCODING 'UTF8'",
+            PQgetvalue(settings, 0, SETTING_ENCODING));
+        return TR_EUNSUPPORTED;
+    }
+    if (strcmp(PQgetvalue(settings, 0, SETTING_RECOVERY), "false") != 0) {
+        snprintf(why, why_size, "the PostgreSQL server is a standby and cannot be written to");
+        return TR_ECLOSED;
+    }
+    return 0;
+}
+
+int postgres_check_settings(
+    PGconn *pg, char *ret_level, size_t level_size, char *why, size_t why_size)
+{
+    int version = PQserverVersion(pg);
+    PGresult *settings;
+    int rc;
+
+    if (version < POSTGRES_VERSION_MIN) {
+        snprintf(why, why_size, "PostgreSQL %d is too old: 13 or newer is needed", version / 10000);
+        return TR_EUNSUPPORTED;
+    }
+    settings = PQexec(pg, settings_query);
+    if (PQresultStatus(settings) != PGRES_TUPLES_OK) {
+        postgres_say(why, why_size, "PostgreSQL: ", PQerrorMessage(pg));
+        rc = TR_ECLOSED;
+    } else {
+        rc = judge_settings(settings, why, why_size);
+        if (rc == 0)
+            snprintf(
+                ret_level, level_size, "%s", PQgetvalue(settings, 0, SETTING_SYNCHRONOUS_COMMIT));
+    }
+    PQclear(settings);
+    return rc;
+}
+
+/* ---- a database ------------------------------------------------------------------------------ */
+
+static void postgres_detach(void *handle)
+{
+    struct postgres_database *database = handle;
+
+    struct postgres_session *next;
+
+    if (database == NULL)
+        return;
+    for (struct postgres_session *at = database->left; at != NULL; at = next) {
+        next = at->next;
+        tr__free(at);
+    }
+    pthread_mutex_destroy(&database->lock);
+    tr__free(database->url);
+    tr__free(database);
+}
+
+static int check_url(const char *url, char *why, size_t why_size)
+{
+    char *words = NULL;
+    PQconninfoOption *options = PQconninfoParse(url, &words);
+
+    if (options == NULL) {
+        postgres_say(why, why_size, "the database URL: ", words != NULL ? words : "out of memory");
+        PQfreemem(words);
+        return TR_EINVAL;
+    }
+    PQconninfoFree(options);
+    return 0;
+}
+
+static int postgres_attach(const struct sql_options *options, struct tr_system *system,
+    void **ret_database, char *why, size_t why_size)
+{
+    struct postgres_database *database;
+    PGconn *pg;
+    int rc;
+
+    if (options->in_simulation) {
+        snprintf(why, why_size, "a simulation has no PostgreSQL: use SQLite");
+        return TR_EUNSUPPORTED;
+    }
+    rc = check_url(options->url, why, why_size);
+    if (rc != 0)
+        return rc;
+    database = tr__calloc(sizeof(*database));
+    if (database == NULL)
+        return TR_ENOMEM;
+    pthread_mutex_init(&database->lock, NULL);
+    database->env = system != NULL ? tr_system_env(system) : tr_env_real();
+    database->url = tr__strdup(options->url);
+    if (database->url == NULL) {
+        rc = TR_ENOMEM;
+        goto free_database;
+    }
+    rc = postgres_connect_url(database->url, "troupe-check", &pg, why, why_size);
+    if (rc != 0)
+        goto free_database;
+    rc = postgres_check_settings(
+        pg, database->synchronous_commit, sizeof(database->synchronous_commit), why, why_size);
+    PQfinish(pg);
+    if (rc != 0)
+        goto free_database;
+    *ret_database = database;
+    return 0;
+
+free_database:
+    postgres_detach(database);
+    return rc;
+}
+
+/* ---- a connection ---------------------------------------------------------------------------- */
+
+/* An operator who wants a notice finds it in the server's log; nobody reads our stderr for it. */
+static void ignore_notice(void *data, const PGresult *result)
+{
+    (void)data;
+    (void)result;
+}
+
+static int set_session(struct sql_connection *connection, char *why, size_t why_size)
+{
+    char text[640];
+    PGresult *result;
+    int rc = 0;
+
+    snprintf(text, sizeof(text),
+        "SET synchronous_commit = %s; SET statement_timeout = %d; SET lock_timeout = %d;"
+        "SET idle_in_transaction_session_timeout = %d;"
+        "SET default_transaction_isolation = 'read committed';"
+        "SET default_transaction_read_only = %s; SET standard_conforming_strings = on;"
+        /* What ran once shall run the same way the hundredth time: these are point queries. */
+        "SET jit = off",
+        connection->database->synchronous_commit, (int)POSTGRES_STATEMENT_TIMEOUT_MS,
+        (int)POSTGRES_LOCK_TIMEOUT_MS, (int)POSTGRES_IDLE_TIMEOUT_MS,
+        connection->is_writer ? "off" : "on");
+    result = PQexec(connection->pg, text);
+    if (PQresultStatus(result) != PGRES_COMMAND_OK) {
+        postgres_say(why, why_size, "PostgreSQL: ", PQerrorMessage(connection->pg));
+        rc = TR_ECLOSED;
+    }
+    PQclear(result);
+    return rc;
+}
+
+static void postgres_disconnect(struct sql_connection *connection)
+{
+    if (connection == NULL)
+        return;
+    /* No cancel: a lost session is ended by the next connection (postgres_session.c), and libpq
+     * would wait for a host that is gone. */
+    PQfinish(connection->pg);
+    tr__free(connection->session);
+    postgres_pipeline_free(connection);
+    postgres_tries_free(connection);
+    tr__free(connection);
+}
+
+static int postgres_connect(void *database, bool is_writer, struct sql_connection **ret_connection,
+    char *why, size_t why_size)
+{
+    char level[sizeof(((struct postgres_database *)database)->synchronous_commit)];
+    struct sql_connection *connection = tr__calloc(sizeof(*connection));
+    int rc;
+
+    if (connection == NULL) {
+        snprintf(why, why_size, "out of memory");
+        return TR_ENOMEM;
+    }
+    connection->database = database;
+    connection->is_writer = is_writer;
+    rc = postgres_connect_url(connection->database->url,
+        is_writer ? "troupe-writer" : "troupe-reader", &connection->pg, why, why_size);
+    if (rc != 0)
+        goto free_connection;
+    PQsetNoticeReceiver(connection->pg, ignore_notice, NULL);
+    rc = set_session(connection, why, why_size);
+    if (rc == 0)
+        rc = postgres_check_settings(connection->pg, level, sizeof(level), why, why_size);
+    if (rc == 0 && postgres_settle(connection) != 0) {
+        snprintf(why, why_size, "%s", connection->why);
+        rc = TR_ECLOSED;
+    }
+    if (rc == 0 && is_writer)
+        rc = postgres_session_begin(connection, why, why_size);
+    if (rc == 0 && PQsetnonblocking(connection->pg, 1) != 0) {
+        postgres_say(why, why_size, "PostgreSQL: ", PQerrorMessage(connection->pg));
+        rc = TR_ECLOSED;
+    }
+    if (rc != 0)
+        goto free_connection;
+    *ret_connection = connection;
+    return 0;
+
+free_connection:
+    postgres_disconnect(connection);
+    return rc;
+}
+
+const struct sql_backend sql_postgres = {
+    .name = "postgresql",
+    .batch_max_default = 64,
+    .writers_default = 4,
+    .writers_max = 32,
+    .attach = postgres_attach,
+    .detach = postgres_detach,
+    .connect = postgres_connect,
+    .disconnect = postgres_disconnect,
+    .commit = postgres_commit,
+    .read = postgres_read,
+    .script = postgres_script,
+    .blob_type = "BYTEA",
+    .backup = postgres_backup,
+    .restore = postgres_restore,
+    .verify = postgres_verify,
+};

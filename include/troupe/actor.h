@@ -56,7 +56,11 @@ struct tr_type {
      * copied in again. Negative: cannot, which counts as a failed start. */
     int (*reset)(void *self, enum tr_why why);
     /* Release what a message owns that was taken (the send returned 0) and not handled. Not called
-     * for one that its handler failed on: that one was the handler's. */
+     * for one that its handler failed on: that one was the handler's. It runs wherever the message
+     * met its end: between turns of its actor, on a thread that destroys the box or the system, or
+     * inside the tell or ask that found a dropping box full, on the sender's thread and perhaps
+     * before that call returns for its own message. The runtime holds none of its locks then, but
+     * the sender may hold the user's. */
     void (*message_drop)(void *message);
     /* Write the state as text for whoever looks, at most `size` bytes. Runs between turns. */
     void (*show)(const void *self, char *text, size_t size);
@@ -95,7 +99,8 @@ TR_API int tr_spawn(struct tr_system *system, const struct tr_type *type, const 
 
 /* Wait on a thread that is not a worker (or drive a system without workers) until the actor has
  * ended, and take its state back. `state` may be NULL: then finish() is called. TR_ETIMEOUT leaves
- * *done valid; timeout 0 waits forever. Otherwise frees and nulls *done. */
+ * *done valid; timeout 0 waits forever. Otherwise frees and nulls *done. Also after the system was
+ * destroyed, which ends all actors. */
 TR_API int tr_done_wait(
     struct tr_done **done, void *state, enum tr_why *ret_why, uint64_t timeout_ns);
 /* Not interested any more: finish() is called when the actor ends. */

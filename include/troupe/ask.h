@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ask.h: requests with exactly one answer. Every ask ends exactly once: with the receiver's answer
- * (a value, or a status of its own), or with one of seven errors from the runtime: TR_EDROPPED,
- * TR_ECRASHED, TR_ECLOSED, TR_ETIMEOUT, TR_ECANCELLED, TR_EDEADLOCK, TR_EFULL. Process actors add
- * TR_EPROTO: see process.h.
+ * (a value, or a status of its own), or with one of eight errors from the runtime: TR_EDROPPED,
+ * TR_ECRASHED, TR_ECLOSED, TR_ETIMEOUT, TR_ECANCELLED, TR_EDEADLOCK, TR_EFULL, and TR_ENOMEM when
+ * there was no memory to bring the value. Process actors add TR_EPROTO: see process.h.
  *
  * Messages are typed, answers are not: an answer is bytes, and asker and receiver agree on what
  * they are. Whoever waits for one gets at most as many bytes as it has room for; a shorter answer
@@ -41,7 +41,9 @@ struct tr_ask_options {
  * with the tag. If it fails the message is still the caller's and no event comes: TR_ECLOSED,
  * TR_EFULL, TR_EDEADLOCK (with hold: waiting would close a circle, the report names it),
  * TR_ETIMEOUT (the handled message's deadline has passed), TR_EBUSY (with hold: it holds already,
- * or this is a control message that it handles while it is parked on a full box). */
+ * or this is a control message that it handles while it is parked on a full box), TR_EUNSUPPORTED
+ * (`to` is of another system: either of the two may be destroyed before the other. Tell it, with a
+ * sender for the answer; a thread's future may go to any system), TR_EINVAL, TR_ENOMEM. */
 TR_API int tr_ask(struct tr_context *ctx, tr_sender to, const void *message, size_t size,
     const struct tr_ask_options *options);
 
@@ -62,8 +64,9 @@ TR_API int tr_reply_accept(struct tr_context *ctx);
 
 /* Take the duty to answer out of the message, to answer later. One-shot; whoever holds it may pass
  * it on in a message. If the actor that took it ends first, the asker gets TR_EDROPPED or
- * TR_ECRASHED, and the handle is stale: using it gives TR_EREPLIED. {0} if the message is no open
- * ask or memory is out (then the ask is still open here). */
+ * TR_ECRASHED, and the handle is stale: using it gives TR_EREPLIED. It must not be used once its
+ * system is destroyed. {0} if the message is no open ask or memory is out (then the ask is still
+ * open here). */
 typedef struct tr_reply_handle {
     struct tr__reply *reply;
     uint64_t serial;
@@ -77,18 +80,21 @@ TR_API int tr_reply_send_accept(tr_reply_handle handle);
 TR_API void tr_reply_drop(tr_reply_handle *handle);
 /* Has the asker given up (timeout, cancel, gone)? Then the answer is not needed. */
 TR_API bool tr_reply_is_cancelled(tr_reply_handle handle);
-/* Hand it to another actor: from now on it is answered for when `to` ends. */
+/* Hand it to another actor of the same system (a named assert): from now on it is answered for when
+ * `to` ends. */
 TR_API void tr_reply_give(tr_reply_handle handle, tr_sender to);
 
 /* Pass the message being handled on to another actor, with the duty to answer it. On failure it is
  * still being handled here. The types must have the same message size. TR_EDEADLOCK: the asker
- * holds, and would wait in a circle; it has been answered so. */
+ * holds, and would wait in a circle; it has been answered so. TR_EUNSUPPORTED: `to` is of another
+ * system. */
 TR_API int tr_forward(struct tr_context *ctx, tr_sender to);
 
 /* ---- asking from a thread
  * ------------------------------------------------------------------------- */
 
-/* The answer to come. timeout 0 is none: the receiver's end still ends it. */
+/* The answer to come. timeout 0 is none: the receiver's end still ends it. A future that has ended
+ * may be looked at and dropped after its system was destroyed. */
 TR_API int tr_ask_future(tr_sender to, const void *message, size_t size, uint64_t timeout_ns,
     struct tr_future **ret_future);
 /* Wait until it ended, on a thread that is not a worker (a system without workers is driven

@@ -13,7 +13,8 @@ struct tr_registry_options {
     const char *name;
     const struct tr_type *type;
     /* Fill *state (state_size bytes, zeroed) for a key. Runs in the caller of tr_registry_get, so
-     * it must be quick: what takes time belongs in the type's start, which may ask and hold.
+     * it must be quick: what takes time belongs in the type's start, which may ask and hold. It
+     * runs under a lock of the registry: whoever calls this registry from here waits for itself.
      * Negative: refused. */
     int (*make)(void *data, const void *key, size_t key_size, void *state);
     void *data;
@@ -43,7 +44,9 @@ TR_API int tr_registry_tell(struct tr_registry *registry, const void *key, size_
 TR_API uint32_t tr_registry_live(const struct tr_registry *registry);
 
 /* Passivate everything and wait for it (the caller is no worker), then free. TR_ETIMEOUT: nothing
- * was freed, the holders keep it. Nulls *registry on success. */
+ * was freed, the holders keep it, and it may be called again. Nulls *registry on success. Whoever
+ * else uses the registry gets TR_ECLOSED meanwhile, and must have stopped using it before the last
+ * actor ends: then it is freed. */
 TR_API int tr_registry_close(struct tr_registry **registry, uint64_t timeout_ns);
 
 /* Inside a handler of a registered actor: work is planned, do not passivate until released.

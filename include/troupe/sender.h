@@ -14,7 +14,8 @@
 
 #include <troupe/error.h>
 
-/* Durations are in nanoseconds everywhere. */
+/* Durations are in nanoseconds everywhere, up to UINT64_MAX: a moment that cannot be told any more
+ * never comes. */
 #define TR_MICROSECONDS(n) ((uint64_t)(n)*UINT64_C(1000))
 #define TR_MILLISECONDS(n) ((uint64_t)(n)*UINT64_C(1000000))
 #define TR_SECONDS(n) ((uint64_t)(n)*UINT64_C(1000000000))
@@ -40,8 +41,9 @@ enum tr_lane { TR_INTERACTIVE, TR_CONTROL, TR_BACKGROUND };
 
 struct tr_send_options {
     enum tr_lane lane;
-    uint64_t
-        timeout_ns; /* the message expires after this; 0 is none. An inherited one may be sooner */
+    uint64_t timeout_ns; /* the message expires after this; 0 is none. An inherited one may be
+                            sooner: of the message being handled, also across systems that share
+                            an env (and so a clock), not between others */
 };
 
 /* Another sender of the same box. `owner` names who will hold it in the report of holders; it is

@@ -12,14 +12,15 @@ struct tr_reader; /* a registered foreign thread */
 
 TR_API int tr_snapshot_create(
     struct tr_system *system, void (*free_value)(void *value), struct tr_snapshot **ret_snapshot);
-/* The current value and those waiting are freed. The caller makes sure that nobody reads any more.
- */
+/* The current value and those waiting are freed, all of them when this returns. The caller makes
+ * sure that nobody reads any more. Not from inside free_value. */
 TR_API void tr_snapshot_destroy(struct tr_snapshot **snapshot);
 
 /* Replace the value; takes ownership of `value`. One publisher at a time. Any thread. */
 TR_API int tr_snapshot_publish(struct tr_snapshot *snapshot, void *value);
 
-/* In a handler: valid until the handler returns. NULL before the first publish. */
+/* In a handler of the snapshot's system (a named assert): valid until the handler returns. NULL
+ * before the first publish. */
 TR_API const void *tr_snapshot_read(const struct tr_snapshot *snapshot);
 
 /* On a foreign thread: register once, then read between begin and end. */

@@ -1,6 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* system.h: a set of workers with their timers, descriptors and memory. Systems share no state: a
- * process may have several. */
+ * process may have several. Tells and futures go from one to another; asks, forwards, watches and
+ * links stay within one.
+ *
+ * A driven system has one thread that drives it, by tr_system_step or by a call that waits; others
+ * may send to it. Who else drives it meanwhile meets a named assert.
+ *
+ * After fork() the child has the memory of its parent's systems but not their threads: it must not
+ * use them, and leaves them alone when it exits (or runs another program). */
 #ifndef TROUPE_SYSTEM_H
 #define TROUPE_SYSTEM_H
 
@@ -42,7 +49,8 @@ TR_API int tr_system_drain(struct tr_system *system, uint64_t timeout_ns);
 
 /* End the workers and free everything. What is still alive is killed first: its stop hook does not
  * run, its messages become dead letters, its askers are answered. Asserts when called from a
- * worker. Senders that are still held become invalid. Nulls *system. */
+ * worker, or in another process than the one that made it. Senders that are still held become
+ * invalid. Nulls *system, when the last handler has returned. */
 TR_API void tr_system_destroy(struct tr_system **system);
 
 /* ---- driving it from another loop (driven, or in a simulation)

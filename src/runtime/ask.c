@@ -41,8 +41,9 @@ static void count_late(struct tr_system *system)
 
 /* The commonest answer: from a worker of the asker's system, small. False if it is not that. */
 static inline bool deliver_quickly(
-    struct tr_box *asker, uint64_t head, int status, const void *value, size_t size)
+    const struct tr__cell *ask, int status, const void *value, size_t size)
 {
+    struct tr_box *asker = tr__cell_asker(ask);
     struct tr__worker *worker = tr__worker_of(asker->system);
     struct tr__cell *cell;
     uint64_t word;
@@ -52,8 +53,8 @@ static inline bool deliver_quickly(
     cell = tr__cell_new(worker, 0);
     if (unlikely(cell == NULL))
         return false;
-    cell->head = head;
-    cell->opt = (uint64_t)(uint32_t)status | (uint64_t)size << 32;
+    cell->head = CELL_REPLY | (uint64_t)ask->sequence << 24 | (uint64_t)ask->tag << 32;
+    cell->opt = (uint64_t)(uint32_t)status | (uint64_t)size << 32 | (ask->opt & OPT_SEQUENCE);
     tr__copy_small(cell->payload, value, size);
     word = atomic_load_explicit(&asker->word, memory_order_relaxed);
     do {
@@ -70,7 +71,7 @@ static inline bool deliver_quickly(
 /* Push a reply to an actor. If memory is out there is the reserve; a value too large for it becomes
  * an answer without one. If even the reserve is used up the system cannot keep its promise: it
  * ends. */
-static void deliver(struct tr_box *asker, uint32_t tag, uint8_t sequence, bool hold, bool accepted,
+static void deliver(struct tr_box *asker, uint32_t tag, uint32_t sequence, bool hold, bool accepted,
     int status, const void *value, size_t size)
 {
     uint64_t opt = (uint64_t)(uint32_t)status | (uint64_t)size << 32;
@@ -80,13 +81,14 @@ static void deliver(struct tr_box *asker, uint32_t tag, uint8_t sequence, bool h
         cell = tr__event_cell_sure(
             asker->system, CELL_REPLY, tag, (uint64_t)(uint32_t)TR_ENOMEM, NULL, 0);
     tr_assert_use(cell != NULL, "out of memory while answering an ask");
-    cell->sequence = sequence;
+    cell->sequence = (uint8_t)sequence;
+    cell->opt |= tr__sequence_high(sequence);
     if (hold)
         cell->flags |= CELL_HOLD;
     if (accepted)
         cell->flags |= CELL_ACCEPTED;
     else if (hold)
-        tr__wait_clear(asker, sequence);
+        tr__wait_clear(asker, (uint8_t)sequence);
     if (tr__push_event(asker, cell) < 0) {
         cell_drop(asker->system, cell);
         if (!accepted) {
@@ -108,6 +110,23 @@ void tr__ask_unref(struct tr__ask *ask)
     tr__free(ask);
 }
 
+/* From then on the future may be freed; if somebody sleeps for it, when that one is woken. */
+static void publish(struct tr__ask *ask)
+{
+    uint32_t seen = tr__get(ask->ended), next;
+
+    do
+        next = seen == FUTURE_SLEPT ? FUTURE_WAKING : FUTURE_ENDED;
+    while (!atomic_compare_exchange_weak_explicit(
+        &ask->ended, &seen, next, memory_order_acq_rel, memory_order_relaxed));
+    if (next == FUTURE_WAKING) {
+        tr__drive_wake(ask->system);
+        /* Pairs with sleep_end. */
+        atomic_store_explicit(&ask->ended, FUTURE_ENDED, memory_order_release);
+    }
+    tr__futex_wake(&ask->ended); /* only an address by now */
+}
+
 static void future_store(struct tr__ask *ask, int status, const void *value, size_t size)
 {
     ask->status = status;
@@ -123,8 +142,7 @@ static void future_store(struct tr__ask *ask, int status, const void *value, siz
             ask->status = TR_ENOMEM;
         }
     }
-    atomic_store_explicit(&ask->ended, 1, memory_order_release);
-    tr__futex_wake(&ask->ended);
+    publish(ask);
 }
 
 /* Take a record out of its token's list; the token's lock decides between this and the token
@@ -194,15 +212,10 @@ void tr__ask_answer_cell(
         return;
     cell->flags |= CELL_REPLIED;
     if (cell->kind == CELL_ASK) {
-        struct tr_box *asker = (struct tr_box *)(uintptr_t)cell->opt;
-
-        if (likely(!(cell->flags & CELL_HOLD)) &&
-            deliver_quickly(asker,
-                CELL_REPLY | (uint64_t)cell->sequence << 24 | (uint64_t)cell->tag << 32, status,
-                value, size))
+        if (likely(!(cell->flags & CELL_HOLD)) && deliver_quickly(cell, status, value, size))
             return;
-        deliver(
-            asker, cell->tag, cell->sequence, cell->flags & CELL_HOLD, false, status, value, size);
+        deliver(tr__cell_asker(cell), cell->tag, tr__cell_sequence(cell), cell->flags & CELL_HOLD,
+            false, status, value, size);
     } else if (!record_answer((struct tr__ask *)(uintptr_t)cell->opt, status, value, size)) {
         count_late(worker->system);
     }
@@ -232,14 +245,20 @@ bool tr__ask_cell_is_cancelled(const struct tr__cell *cell)
     return atomic_load_explicit(&ask->state, memory_order_acquire) == ASK_ENDED;
 }
 
+/* Who holds for the answer of this cell, if anybody does. */
+static struct tr_box *holder_of(const struct tr__cell *cell)
+{
+    if (cell->kind == CELL_TELL || (cell->flags & (CELL_HOLD | CELL_REPLIED)) != CELL_HOLD)
+        return NULL;
+    return cell->kind == CELL_ASK ? tr__cell_asker(cell)
+                                  : ((struct tr__ask *)(uintptr_t)cell->opt)->asker;
+}
+
 /* Who holds for the answer waits for another actor from now on. */
 void tr__ask_cell_moves(const struct tr__cell *cell, struct tr_box *to)
 {
-    struct tr_box *holder = NULL;
+    struct tr_box *holder = holder_of(cell);
 
-    if (cell->kind != CELL_TELL && (cell->flags & (CELL_HOLD | CELL_REPLIED)) == CELL_HOLD)
-        holder = cell->kind == CELL_ASK ? (struct tr_box *)(uintptr_t)cell->opt
-                                        : ((struct tr__ask *)(uintptr_t)cell->opt)->asker;
     if (holder != NULL)
         tr__wait_move(holder, cell->sequence, to);
 }
@@ -261,16 +280,19 @@ struct tr_cancel {
 
 static void cancel_unref(struct tr_cancel *cancel)
 {
-    if (atomic_fetch_sub_explicit(&cancel->refs, 1, memory_order_acq_rel) != 1)
-        return;
-    if (cancel->parent != NULL) {
-        pthread_mutex_lock(&cancel->parent->lock);
-        tr__list_remove(&cancel->sibling);
-        pthread_mutex_unlock(&cancel->parent->lock);
-        cancel_unref(cancel->parent);
+    while (
+        cancel != NULL && atomic_fetch_sub_explicit(&cancel->refs, 1, memory_order_acq_rel) == 1) {
+        struct tr_cancel *parent = cancel->parent;
+
+        if (parent != NULL) {
+            pthread_mutex_lock(&parent->lock);
+            tr__list_remove(&cancel->sibling);
+            pthread_mutex_unlock(&parent->lock);
+        }
+        pthread_mutex_destroy(&cancel->lock);
+        tr__free(cancel);
+        cancel = parent;
     }
-    pthread_mutex_destroy(&cancel->lock);
-    tr__free(cancel);
 }
 
 int tr_cancel_create(struct tr_cancel *parent, struct tr_cancel **ret_cancel)
@@ -310,15 +332,15 @@ static bool cancel_ref(struct tr_cancel *cancel)
 
 /* The caller has a hold, so what ends here and lets go of the token does not free it. Ends are
  * delivered without the lock: who answers an ask takes it with other locks held. */
-static void fire(struct tr_cancel *cancel)
+static struct tr_cancel *fire_one(struct tr_cancel *cancel, struct tr_cancel *below)
 {
-    struct tr_cancel *below = NULL, *child;
+    struct tr_cancel *child;
     struct tr__ask *ended = NULL, *ask;
 
     pthread_mutex_lock(&cancel->lock);
     if (tr__get(cancel->fired)) {
         pthread_mutex_unlock(&cancel->lock);
-        return;
+        return below;
     }
     atomic_store_explicit(&cancel->fired, 1, memory_order_release);
     while (!tr__list_is_empty(&cancel->asks)) {
@@ -341,9 +363,16 @@ static void fire(struct tr_cancel *cancel)
         ask_end(ask, TR_ECANCELLED, NULL, 0);
         tr__ask_unref(ask); /* the list's hold */
     }
+    return below;
+}
+
+/* Without recursion: tokens may be nested deeply. */
+static void fire(struct tr_cancel *cancel)
+{
+    struct tr_cancel *below = fire_one(cancel, NULL), *child;
+
     while ((child = below) != NULL) {
-        below = child->fire_next;
-        fire(child);
+        below = fire_one(child, child->fire_next);
         cancel_unref(child);
     }
 }
@@ -438,6 +467,14 @@ static void record_arm(struct tr__ask *ask, struct tr__wheel *wheel)
 /* ---- asking from an actor
  * ------------------------------------------------------------------------------------------ */
 
+/* `after_ns` from now (0 is never), or at the deadline (0 is none), whichever is sooner. */
+static uint64_t expiry(uint64_t now_ns, uint64_t after_ns, uint64_t deadline_ns)
+{
+    uint64_t until_ns = tr__later(now_ns, after_ns);
+
+    return after_ns != 0 && (deadline_ns == 0 || until_ns < deadline_ns) ? until_ns : deadline_ns;
+}
+
 static int ask_push(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell)
 {
     int rc;
@@ -454,11 +491,11 @@ static int ask_push(struct tr__worker *worker, struct tr_box *box, struct tr__ce
     return tr__push_slow(worker, box, cell, PUSH_WAIT);
 }
 
-static uint8_t life_of(struct tr_box *box)
+static uint32_t life_of(struct tr_box *box)
 {
     const struct tr__ext *ext = tr__get(box->ext);
 
-    return ext == NULL ? 0 : (uint8_t)ext->restarts;
+    return ext == NULL ? 0 : ext->restarts;
 }
 
 /* An ask without deadline, token, hold or lane, to an actor of this system. */
@@ -468,14 +505,15 @@ static inline int ask_quickly(
     struct tr__worker *worker = ctx->worker;
     struct tr_box *box = ctx->box;
     struct tr__cell *cell = tr__cell_new(worker, 0);
+    uint32_t life = life_of(box);
     uint64_t word;
     int rc;
 
     if (unlikely(cell == NULL))
         return TR_ENOMEM;
-    cell->head =
-        CELL_ASK | (uint64_t)CELL_COUNTED << 8 | (uint64_t)life_of(box) << 24 | (uint64_t)tag << 32;
-    cell->opt = (uint64_t)(uintptr_t)box;
+    cell->head = CELL_ASK | (uint64_t)CELL_COUNTED << 8 | (uint64_t)(uint8_t)life << 24 |
+                 (uint64_t)tag << 32;
+    cell->opt = (uint64_t)(uintptr_t)box | tr__sequence_high(life);
     tr__copy_small(cell->payload, message, size);
     /* Counted before the push: the answer may be there when it returns. */
     tr__add(box->asks, 1);
@@ -497,7 +535,7 @@ static inline int ask_quickly(
     return 0;
 }
 
-static uint8_t hold_of(struct tr_box *box)
+static uint32_t hold_of(struct tr_box *box)
 {
     return tr__get(box->ext)->hold_sequence;
 }
@@ -518,7 +556,7 @@ static int hold_begin(struct tr__worker *worker, struct tr_box *box, struct tr_b
     if (atomic_load_explicit(&box->word, memory_order_seq_cst) & WORD_WAITERS)
         tr__unpark_all(box);
     ext->hold_sequence++;
-    rc = tr__wait_begin(box, on, ext->hold_sequence);
+    rc = tr__wait_begin(box, on, (uint8_t)ext->hold_sequence);
     if (rc < 0)
         tr__add(worker->counters.deadlocks, 1);
     return rc;
@@ -550,55 +588,51 @@ static int ask_any(struct tr_context *ctx, tr_sender to, const void *message, si
     struct tr__cell *cell;
     struct tr__ask *ask = NULL;
     uint64_t deadline = ctx->deadline_ns, age = 0, now = 0;
+    uint32_t sequence;
     int rc;
 
     if (unlikely(to.box == NULL))
         return TR_ECLOSED;
     if (unlikely(to.box->type->message_size != size))
         return TR_EINVAL;
+    /* The answer would have to find its way into a system that may be gone by then. */
+    if (unlikely(to.box->system != worker->system))
+        return TR_EUNSUPPORTED;
     if (unlikely(tr__get(to.box->status) & STATUS_EXPIRES))
         age = tr__age_max(to.box);
     if (unlikely(o->timeout_ns != 0 || deadline != 0 || age != 0)) {
         now = tr__now(worker->system);
         if (deadline != 0 && deadline <= now)
             return TR_ETIMEOUT;
-        if (o->timeout_ns != 0 && (deadline == 0 || now + o->timeout_ns < deadline))
-            deadline = now + o->timeout_ns;
+        deadline = expiry(now, o->timeout_ns, deadline);
     }
     if (unlikely(o->hold)) {
         rc = hold_begin(worker, box, to.box);
         if (rc < 0)
             return rc;
     }
-    if (unlikely(to.box->system != worker->system)) {
-        struct tr__worker *foreign = tr__foreign_enter(to.box->system);
-
-        cell = tr__cell_new(foreign, size);
-        tr__foreign_leave(to.box->system);
-    } else {
-        cell = tr__cell_new(worker, size);
-    }
+    cell = tr__cell_new(worker, size);
     if (unlikely(cell == NULL)) {
         rc = TR_ENOMEM;
         goto fail;
     }
     cell->flags = (uint8_t)(o->lane & CELL_LANE);
-    cell->sequence = o->hold ? hold_of(box) : life_of(box);
+    sequence = o->hold ? hold_of(box) : life_of(box);
+    cell->sequence = (uint8_t)sequence;
     cell->tag = o->tag;
     if (o->hold)
         cell->flags |= CELL_HOLD;
     if (likely(deadline == 0 && o->cancel == NULL && age == 0)) {
         cell->kind = CELL_ASK;
-        cell->opt = (uint64_t)(uintptr_t)box;
+        cell->opt = (uint64_t)(uintptr_t)box | tr__sequence_high(sequence);
     } else {
         rc = record_create(worker->system, box, deadline, o->cancel, &ask);
         if (rc < 0)
             goto fail;
         ask->tag = o->tag;
-        ask->sequence = cell->sequence;
+        ask->sequence = sequence;
         ask->hold = o->hold;
-        ask->expires_ns =
-            age == 0 || (deadline != 0 && deadline < now + age) ? deadline : now + age;
+        ask->expires_ns = expiry(now, age, deadline);
         atomic_fetch_add_explicit(
             &ask->refs, 1, memory_order_relaxed); /* while this function runs */
         cell->kind = CELL_ASK_RECORD;
@@ -610,12 +644,7 @@ static int ask_any(struct tr_context *ctx, tr_sender to, const void *message, si
         memcpy(cell->payload, message, size);
     /* Counted before the push: the answer may be there when it returns. */
     tr__add(box->asks, 1);
-    if (likely(to.box->system == worker->system)) {
-        rc = ask_push(worker, to.box, cell);
-    } else {
-        rc = ask_push(tr__foreign_enter(to.box->system), to.box, cell);
-        tr__foreign_leave(to.box->system);
-    }
+    rc = ask_push(worker, to.box, cell);
     if (unlikely(rc < 0)) {
         tr__add(box->asks, UINT32_MAX);
         goto fail;
@@ -632,7 +661,7 @@ static int ask_any(struct tr_context *ctx, tr_sender to, const void *message, si
 
 fail:
     if (cell != NULL)
-        cell_drop(to.box->system, cell);
+        tr__cell_free(worker, cell);
     if (ask != NULL) {
         tr__ask_unref(ask);
         tr__ask_unref(ask);
@@ -695,8 +724,8 @@ int tr_reply_accept(struct tr_context *ctx)
         return TR_EREPLIED;
     if (cell->kind == CELL_ASK_RECORD)
         return record_accept((struct tr__ask *)(uintptr_t)cell->opt);
-    deliver((struct tr_box *)(uintptr_t)cell->opt, cell->tag, cell->sequence,
-        cell->flags & CELL_HOLD, true, TR_ACCEPTED, NULL, 0);
+    deliver(tr__cell_asker(cell), cell->tag, tr__cell_sequence(cell), cell->flags & CELL_HOLD, true,
+        TR_ACCEPTED, NULL, 0);
     return 0;
 }
 
@@ -789,14 +818,16 @@ tr_reply_handle tr_reply_take(struct tr_context *ctx)
     serial = tr__get(reply->state) / 2 + 1;
     reply->system = ctx->worker->system;
     reply->tag = cell->tag;
-    reply->sequence = cell->sequence;
+    reply->sequence = cell->sequence; /* of a record: it has the rest */
     reply->hold = cell->flags & CELL_HOLD;
     reply->asker = NULL;
     reply->record = NULL;
-    if (cell->kind == CELL_ASK)
-        reply->asker = (struct tr_box *)(uintptr_t)cell->opt;
-    else
+    if (cell->kind == CELL_ASK) {
+        reply->asker = tr__cell_asker(cell);
+        reply->sequence = tr__cell_sequence(cell);
+    } else {
         reply->record = (struct tr__ask *)(uintptr_t)cell->opt;
+    }
     reply->owner_gone_status = 0;
     tr__list_init(&reply->link);
     tr__set(reply->state, serial * 2);
@@ -896,13 +927,17 @@ void tr_reply_give(tr_reply_handle handle, tr_sender to)
 {
     struct tr__reply *reply = handle.reply;
 
-    if (reply == NULL || to.box == NULL || !reply_claim(reply, handle.serial))
+    if (reply == NULL || to.box == NULL)
         return;
+    if (!reply_claim(reply, handle.serial))
+        return;
+    tr_assert_use(reply->system == to.box->system,
+        "the duty to answer is given to an actor of the same system");
     reply_unlist(reply);
     /* If the one that gave it ended meanwhile, it is not that one's any more. */
     reply->owner_gone_status = 0;
     if (reply->hold && reply_asker(reply) != NULL &&
-        tr__wait_move(reply_asker(reply), reply->sequence, to.box) < 0)
+        tr__wait_move(reply_asker(reply), (uint8_t)reply->sequence, to.box) < 0)
         reply_answer(reply, TR_EDEADLOCK, NULL, 0);
     else if (reply_list(reply, to.box))
         reply_reopen(reply, handle.serial);
@@ -944,7 +979,7 @@ int tr_forward(struct tr_context *ctx, tr_sender to)
 {
     struct tr__cell *cell = ctx->cell;
     struct tr__worker *worker = ctx->worker;
-    struct tr_box *holder = NULL;
+    struct tr_box *holder;
     struct tr__cell *copy;
     size_t size;
     uint8_t class;
@@ -968,9 +1003,7 @@ int tr_forward(struct tr_context *ctx, tr_sender to)
     copy->class = class;
     memcpy(copy->payload, cell->payload, size);
     copy->flags &= (uint8_t)~CELL_COUNTED;
-    if (cell->kind != CELL_TELL && (cell->flags & (CELL_HOLD | CELL_REPLIED)) == CELL_HOLD)
-        holder = cell->kind == CELL_ASK ? (struct tr_box *)(uintptr_t)cell->opt
-                                        : ((struct tr__ask *)(uintptr_t)cell->opt)->asker;
+    holder = holder_of(cell);
     rc = holder == NULL ? 0 : tr__wait_move(holder, cell->sequence, to.box);
     if (rc < 0) {
         tr__cell_free(worker, copy);
@@ -1012,7 +1045,7 @@ int tr_ask_future(tr_sender to, const void *message, size_t size, uint64_t timeo
     struct tr_system *system;
     struct tr__ask *ask;
     struct tr__cell *cell;
-    uint64_t deadline = 0, age = 0, now;
+    uint64_t deadline, age = 0, now;
     int rc;
 
     if (box == NULL)
@@ -1021,17 +1054,15 @@ int tr_ask_future(tr_sender to, const void *message, size_t size, uint64_t timeo
         return TR_EINVAL;
     system = box->system;
     worker = tr__worker_of(system);
-    if (worker != NULL) /* in a handler: never later than what it handles */
-        deadline = worker->ctx.deadline_ns;
+    deadline = tr__handled_deadline(system); /* in a handler: never later than what it handles */
     if (unlikely(tr__get(box->status) & STATUS_EXPIRES))
         age = tr__age_max(box);
     now = timeout_ns != 0 || age != 0 ? tr__now(system) : 0;
-    if (timeout_ns != 0 && (deadline == 0 || now + timeout_ns < deadline))
-        deadline = now + timeout_ns;
+    deadline = expiry(now, timeout_ns, deadline);
     rc = record_create(system, NULL, deadline, NULL, &ask);
     if (rc < 0)
         return rc;
-    ask->expires_ns = age == 0 || (deadline != 0 && deadline < now + age) ? deadline : now + age;
+    ask->expires_ns = expiry(now, age, deadline);
     cache = worker != NULL ? worker : tr__foreign_enter(system);
     cell = tr__cell_new(cache, size);
     if (cell == NULL) {
@@ -1066,38 +1097,88 @@ int tr_ask_future(tr_sender to, const void *message, size_t size, uint64_t timeo
 
 enum { FUTURE_SPIN_NS = 5000, FUTURE_NAP_NS = 10000000 };
 
+static bool ask_is_ended(const struct tr__ask *ask)
+{
+    return atomic_load_explicit(&ask->ended, memory_order_acquire) == FUTURE_ENDED;
+}
+
+/* False if whoever ends it would not wake the thread that is about to sleep: it belongs to another
+ * system, or has ended, or somebody else sleeps for it. */
+static bool sleep_begin(struct tr__ask *ask, const struct tr_system *system)
+{
+    uint32_t open = FUTURE_OPEN;
+
+    return ask->system == system && atomic_compare_exchange_strong_explicit(&ask->ended, &open,
+                                        FUTURE_SLEPT, memory_order_acq_rel, memory_order_relaxed);
+}
+
+static void sleep_end(struct tr__ask *ask, const struct tr_system *system)
+{
+    uint32_t slept = FUTURE_SLEPT;
+
+    if (ask->system != system || atomic_compare_exchange_strong_explicit(&ask->ended, &slept,
+                                     FUTURE_OPEN, memory_order_acq_rel, memory_order_relaxed))
+        return;
+    while (atomic_load_explicit(&ask->ended, memory_order_acquire) == FUTURE_WAKING)
+        sched_yield(); /* a write to a descriptor */
+}
+
+/* Sleep in a driven system until something happens in it, one of the futures has ended, or
+ * until_ns.
+ */
+static void drive_sleep(
+    struct tr_system *system, struct tr_future *const *futures, size_t count, uint64_t until_ns)
+{
+    bool is_open = tr__drive_open(system), wakes = is_open, ended = false;
+    uint64_t nap_ns;
+
+    for (size_t i = 0; is_open && i < count; i++) {
+        wakes = sleep_begin(ask_of(futures[i]), system) && wakes;
+        ended = ended || ask_is_ended(ask_of(futures[i]));
+    }
+    if (!ended) {
+        nap_ns = tr__later(tr__now(system), FUTURE_NAP_NS);
+        tr__drive_wait(system, !wakes && nap_ns < until_ns ? nap_ns : until_ns);
+    }
+    for (size_t i = 0; is_open && i < count; i++)
+        sleep_end(ask_of(futures[i]), system);
+}
+
 /* Wait until ended or until_ns. Spins a little first: an answer is often a microsecond away, and a
  * futex wake is many. */
 static bool wait_ended(struct tr__ask *ask, uint64_t until_ns)
 {
     struct tr_system *system = ask->system;
+    struct tr_future *future = (struct tr_future *)(void *)ask;
     uint64_t now = 0, spin_until = 0;
 
-    while (atomic_load_explicit(&ask->ended, memory_order_acquire) == 0) {
+    while (!ask_is_ended(ask)) {
         if (system->driven && tr__get(system->running) == 0) {
             if (tr__drive(system, 64) > 0 && tr__now(system) < until_ns)
                 continue;
-            if (atomic_load_explicit(&ask->ended, memory_order_acquire))
+            if (ask_is_ended(ask))
                 return true;
             if (system->sim != NULL || tr__now(system) >= until_ns)
                 return false; /* a simulation in which nothing is left to do does not wait */
-            tr__drive_wait(system, until_ns);
+            drive_sleep(system, &future, 1, until_ns);
             continue;
         }
-        for (uint32_t i = 0; i < 16 && tr__get(ask->ended) == 0; i++)
+        for (uint32_t i = 0; i < 16 && tr__get(ask->ended) != FUTURE_ENDED; i++)
             __builtin_ia32_pause();
         now = tr__now(system);
         if (spin_until == 0)
             spin_until = now + FUTURE_SPIN_NS;
         if (now >= until_ns)
-            return atomic_load_explicit(&ask->ended, memory_order_acquire) != 0;
+            return ask_is_ended(ask);
         if (now >= spin_until) {
             uint64_t left = until_ns == UINT64_MAX ? 0 : until_ns - now;
+            uint32_t seen = tr__get(ask->ended);
 
             /* Whoever runs it may stop doing so: then this thread drives it. */
             if (system->driven && (left == 0 || left > FUTURE_NAP_NS))
                 left = FUTURE_NAP_NS;
-            tr__futex_wait(&ask->ended, 0, left);
+            if (seen != FUTURE_ENDED)
+                tr__futex_wait(&ask->ended, seen, left);
         }
     }
     return true;
@@ -1105,7 +1186,7 @@ static bool wait_ended(struct tr__ask *ask, uint64_t until_ns)
 
 static uint64_t until_of(struct tr_system *system, uint64_t timeout_ns)
 {
-    return timeout_ns == 0 ? UINT64_MAX : tr__now(system) + timeout_ns;
+    return timeout_ns == 0 ? UINT64_MAX : tr__later(tr__now(system), timeout_ns);
 }
 
 int tr_future_wait(
@@ -1129,9 +1210,7 @@ int tr_future_wait(
 
 bool tr_future_is_ended(const struct tr_future *future)
 {
-    const struct tr__ask *ask = (const struct tr__ask *)(const void *)future;
-
-    return atomic_load_explicit(&ask->ended, memory_order_acquire) != 0;
+    return ask_is_ended((const struct tr__ask *)(const void *)future);
 }
 
 bool tr_future_is_accepted(const struct tr_future *future)
@@ -1182,7 +1261,7 @@ int tr_future_wait_any(
             if (tr__drive(system, 64) > 0 && tr__now(system) < until)
                 continue;
             if (system->sim == NULL && tr__now(system) < until) {
-                tr__drive_wait(system, until);
+                drive_sleep(system, futures, count, until);
                 continue;
             }
             for (size_t i = 0; i < count; i++)

@@ -351,11 +351,18 @@ bool tr__box_pin(tr_weak weak)
     return false;
 }
 
+/* A thread that is no worker does it under foreign_lock: the system may be joined and destroyed as
+ * soon as its actors have found that nobody can send any more, and tr_system_destroy waits for that
+ * lock. */
 void tr__box_senderless(struct tr_box *box)
 {
-    uint64_t word = atomic_load_explicit(&box->word, memory_order_relaxed);
-    uint64_t new;
+    struct tr_system *system = box->system;
+    struct tr__worker *worker = tr__worker_of(system);
+    uint64_t word, new;
 
+    if (worker == NULL)
+        tr__foreign_enter(system);
+    word = atomic_load_explicit(&box->word, memory_order_relaxed);
     do {
         new = word | WORD_SENDERLESS;
         if (!(word & WORD_GONE))
@@ -363,10 +370,12 @@ void tr__box_senderless(struct tr_box *box)
         tr__point();
     } while (!atomic_compare_exchange_weak_explicit(
         &box->word, &word, new, memory_order_acq_rel, memory_order_relaxed));
+    if (!(word & WORD_GONE) && new & ~word & WORD_SCHED)
+        tr__schedule(worker, box);
+    if (worker == NULL)
+        tr__foreign_leave(system);
     if (word & WORD_GONE)
         tr__box_unpin(box, 1);
-    else if (new & ~word & WORD_SCHED)
-        tr__schedule(tr__worker_of(box->system), box);
 }
 
 /* Every cell in a queue gets its fate. */
@@ -395,20 +404,20 @@ static void hand_back(struct tr_box *box, struct tr__ext *ext, enum tr_why why)
     bool kept = false;
 
     if (done != NULL) {
-        pthread_mutex_lock(&box->system->end_lock);
-        if (!done->dropped) {
-            memcpy(done->state, self, type->state_size);
-            done->why = (int)why;
-            atomic_store_explicit(&done->ended, 1, memory_order_release);
-            tr__futex_wake(&done->ended);
-            kept = true;
-        }
-        pthread_mutex_unlock(&box->system->end_lock);
-        if (!kept)
+        uint32_t open = DONE_OPEN;
+
+        memcpy(done->state, self, type->state_size);
+        done->why = (int)why;
+        kept = atomic_compare_exchange_strong_explicit(
+            &done->ended, &open, DONE_ENDED, memory_order_acq_rel, memory_order_acquire);
+        if (kept)
+            tr__futex_wake(&done->ended); /* only an address by now: its owner may have freed it */
+        else
             tr__free(done);
         ext->done = NULL;
     }
-    if (!kept && !(status & STATUS_EXTERNAL) && type->finish != NULL)
+    /* One that nobody ever ran has no state yet. */
+    if (!kept && !(status & (STATUS_EXTERNAL | STATUS_UNOWNED)) && type->finish != NULL)
         type->finish(self);
     if (status & STATUS_POINTER && !(status & STATUS_EXTERNAL))
         tr__free(self);
@@ -456,6 +465,7 @@ void tr__box_finish(struct tr__worker *worker, struct tr_box *box, enum tr_why w
     int ask_status = failed ? TR_ECRASHED : TR_ECLOSED;
     struct tr_system *system = box->system;
     struct tr__registry_entry *entry = NULL;
+    struct tr__worker *counting;
     struct tr__cell *chain;
     struct tr__ext *ext;
     uint64_t word;
@@ -508,8 +518,11 @@ void tr__box_finish(struct tr__worker *worker, struct tr_box *box, enum tr_why w
     tr__point();
     atomic_fetch_add_explicit(&box->generation, 1, memory_order_release);
     tr__point();
+    counting = worker != NULL ? worker : tr__foreign_enter(system);
     atomic_store_explicit(
-        &worker->counters.ended, tr__get(worker->counters.ended) + 1, memory_order_release);
+        &counting->counters.ended, tr__get(counting->counters.ended) + 1, memory_order_release);
+    if (worker == NULL)
+        tr__foreign_leave(system);
     if (system->sim != NULL)
         tr__sim_event(system->sim, 3, (uint64_t)why);
     tr__box_unpin(box, 1 + replies + (word & WORD_SENDERLESS ? 1 : 0));

@@ -242,7 +242,14 @@ struct tr__worker *tr__foreign_enter(struct tr_system *system)
 
 void tr__foreign_leave(struct tr_system *system)
 {
+    struct tr__cell *doomed = system->foreign->doomed, *cell;
+    struct tr_box *box = system->foreign->doomed_box;
+
+    system->foreign->doomed = NULL;
     pthread_mutex_unlock(&system->foreign_lock);
+    /* Whoever sent still holds a sender of the box. */
+    while (unlikely((cell = tr__queue_take(&doomed)) != NULL))
+        tr__dead_letter(NULL, box, cell, TR_DEAD_DROPPED, TR_EFULL);
 }
 
 /* ---- slots

@@ -451,7 +451,7 @@ int tr_offload(struct tr_context *ctx, tr_work_fn run, void *argument, void (*dr
         return TR_ENOMEM;
     }
     ext = atomic_load_explicit(&ctx->box->ext, memory_order_acquire);
-    work->cell->sequence = ext == NULL ? 0 : (uint8_t)ext->restarts;
+    work->life = ext == NULL ? 0 : ext->restarts;
     pthread_mutex_lock(&system->work_lock);
     if (system->work_queued >= WORK_QUEUE_MAX) {
         rc = TR_EFULL;
@@ -590,7 +590,7 @@ static void notify(struct tr__watch *watch, enum tr_why why)
     memcpy(cell->payload, &status, sizeof status);
     /* Under the lock: the watcher takes it to let go of the watch, so it cannot be gone. */
     if (tr__push_event(watch->watcher, cell) < 0)
-        tr__cell_free(tr__self, cell);
+        tr__cell_release(watch->watcher->system, cell);
 }
 
 /* The target ends: its watchers hear of it. */

@@ -119,7 +119,7 @@ static bool to_undo(
     if (flow->failed == 0) {
         flow->failed = code;
         /* Without memory for a new deadline there is none: undoing goes on. */
-        deadline_set(ctx, flow, time_ns == 0 ? 0 : tr_now_ns(ctx) + time_ns);
+        deadline_set(ctx, flow, time_ns == 0 ? 0 : tr__later(tr_now_ns(ctx), time_ns));
     }
     if (undo == 0)
         return false;
@@ -228,8 +228,8 @@ void *tr_flow_begin(
     memset(flow, 0, type->frame_size);
     flow->tag = type->tag_first + index * TR_FLOW_TAGS;
     flow->timeout_ns = timeout_ns;
-    if (timeout_ns != 0 && (deadline_ns == 0 || now_ns + timeout_ns < deadline_ns))
-        deadline_ns = now_ns + timeout_ns;
+    if (timeout_ns != 0 && (deadline_ns == 0 || tr__later(now_ns, timeout_ns) < deadline_ns))
+        deadline_ns = tr__later(now_ns, timeout_ns);
     if (deadline_set(ctx, flow, deadline_ns) < 0) {
         tr_reply(ctx, TR_ENOMEM, NULL, 0);
         return NULL;

@@ -166,7 +166,7 @@ int tr_inspect_show(
     struct tr_system *system, uint64_t id, char *text, size_t size, uint64_t timeout_ns)
 {
     struct tr_box *box = tr__box_by_id(system, id);
-    uint64_t until = timeout_ns == 0 ? UINT64_MAX : tr__now(system) + timeout_ns, now;
+    uint64_t until = timeout_ns == 0 ? UINT64_MAX : tr__later(tr__now(system), timeout_ns), now;
     struct show *show;
     int rc;
 

@@ -176,10 +176,7 @@ void tr_box_destroy(struct tr_box **box)
             tr__box_finish(worker, b, TR_WHY_KILLED);
             tr__self = NULL;
         } else {
-            tr__self = tr__foreign_enter(system);
-            tr__box_finish(tr__self, b, TR_WHY_KILLED);
-            tr__self = NULL;
-            tr__foreign_leave(system);
+            tr__box_finish(NULL, b, TR_WHY_KILLED);
         }
     }
     /* If no sender was ever made nobody else will let go of the slot for them. */
@@ -218,35 +215,43 @@ int tr_box_spawn(struct tr_box **box, const void *state, const struct tr_spawn_o
  * -------------------------------------------------------------------------------------------------
  */
 
+static bool done_is_ended(const struct tr_done *done)
+{
+    return atomic_load_explicit(&done->ended, memory_order_acquire) == DONE_ENDED;
+}
+
+static int done_wait(struct tr_done *done, uint64_t timeout_ns)
+{
+    struct tr_system *system = done->system;
+    uint64_t now = tr__now(system);
+    uint64_t until = timeout_ns == 0 ? UINT64_MAX : tr__later(now, timeout_ns);
+
+    while (!done_is_ended(done)) {
+        if (system->driven && tr__drive(system, 64) > 0 && tr__now(system) < until)
+            continue;
+        if (done_is_ended(done))
+            break;
+        now = tr__now(system);
+        if (system->sim != NULL || now >= until)
+            return TR_ETIMEOUT;
+        if (system->driven)
+            tr__drive_wait(system, until);
+        else
+            tr__futex_wait(&done->ended, DONE_OPEN, until == UINT64_MAX ? 0 : until - now);
+    }
+    return 0;
+}
+
 int tr_done_wait(struct tr_done **done, void *state, enum tr_why *ret_why, uint64_t timeout_ns)
 {
     struct tr_done *d = *done;
-    struct tr_system *system = d->system;
-    uint64_t until = timeout_ns == 0 ? UINT64_MAX : tr__now(system) + timeout_ns;
+    int rc;
 
     tr_assert_use(tr__self == NULL, "tr_done_wait is for threads that are not workers");
-    if (system->driven) {
-        while (!atomic_load_explicit(&d->ended, memory_order_acquire)) {
-            if (tr__drive(system, 64) > 0 && tr__now(system) < until)
-                continue;
-            if (atomic_load_explicit(&d->ended, memory_order_acquire))
-                break;
-            if (system->sim != NULL || tr__now(system) >= until)
-                return TR_ETIMEOUT;
-            tr__drive_wait(system, until);
-        }
-    } else {
-        while (!atomic_load_explicit(&d->ended, memory_order_acquire)) {
-            uint64_t now = tr__now(system);
-
-            if (now >= until)
-                return TR_ETIMEOUT;
-            tr__futex_wait(&d->ended, 0, until == UINT64_MAX ? 0 : until - now);
-        }
-        /* The actor has let go of it when it has given up this lock. */
-        pthread_mutex_lock(&system->end_lock);
-        pthread_mutex_unlock(&system->end_lock);
-    }
+    /* One that has ended may outlive its system: that is not looked at then. */
+    rc = done_is_ended(d) ? 0 : done_wait(d, timeout_ns);
+    if (rc < 0)
+        return rc;
     if (ret_why != NULL)
         *ret_why = (enum tr_why)d->why;
     if (state != NULL)
@@ -261,17 +266,14 @@ int tr_done_wait(struct tr_done **done, void *state, enum tr_why *ret_why, uint6
 void tr_done_drop(struct tr_done **done)
 {
     struct tr_done *d = *done;
-    bool ended;
+    uint32_t open = DONE_OPEN;
 
     if (d == NULL)
         return;
     *done = NULL;
-    pthread_mutex_lock(&d->system->end_lock);
-    ended = atomic_load_explicit(&d->ended, memory_order_acquire);
-    d->dropped = true;
-    pthread_mutex_unlock(&d->system->end_lock);
-    if (!ended)
-        return;
+    if (atomic_compare_exchange_strong_explicit(
+            &d->ended, &open, DONE_DROPPED, memory_order_acq_rel, memory_order_acquire))
+        return; /* whoever ends the actor frees it */
     if (d->type->finish != NULL)
         d->type->finish(d->state);
     tr__free(d);

@@ -69,6 +69,18 @@ static inline int push(
     return 0;
 }
 
+/* By policy. The cell of a foreign thread's send meets its fate when the lock that is held for the
+ * send is given back. */
+static void drop_full(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell)
+{
+    if (worker != box->system->foreign) {
+        tr__dead_letter(worker, box, cell, TR_DEAD_DROPPED, TR_EFULL);
+        return;
+    }
+    tr__queue_add(&worker->doomed, cell);
+    worker->doomed_box = box;
+}
+
 /* Drop-oldest at twice the capacity: keep the newest `capacity`, under LOCKED. Amortised over the
  * capacity sends that it makes room for. If fewer are here, because the owner has the rest, one
  * goes. False if there is none: all that counts is in the owner's hands, or reserved. */
@@ -107,7 +119,7 @@ static bool trim(struct tr__worker *worker, struct tr_box *box, uint64_t word)
     /* Not before: an answer may go to this very box. */
     for (; doomed != NULL; doomed = cell) {
         cell = doomed->next;
-        tr__dead_letter(worker, box, doomed, TR_DEAD_DROPPED, TR_EFULL);
+        drop_full(worker, box, doomed);
     }
     return dropped > 0;
 }
@@ -132,7 +144,7 @@ static int full_by_policy(struct tr__worker *worker, struct tr_box *box, uint64_
         if (mode == PUSH_TRY)
             return TR_EFULL;
         tr__add(worker->counters.sent, 1);
-        tr__dead_letter(worker, box, cell, TR_DEAD_DROPPED, TR_EFULL);
+        drop_full(worker, box, cell);
         return 1;
     case TR_FULL_DROP_OLDEST:
         if (mode == PUSH_TRY)
@@ -142,7 +154,7 @@ static int full_by_policy(struct tr__worker *worker, struct tr_box *box, uint64_
         if (trim(worker, box, word))
             return 2;
         tr__add(worker->counters.sent, 1);
-        tr__dead_letter(worker, box, cell, TR_DEAD_DROPPED, TR_EFULL);
+        drop_full(worker, box, cell);
         return 1;
     }
     return TR_EFULL;
@@ -285,17 +297,18 @@ int tr__push_op(struct tr_box *box, enum tr__op op, const void *payload, size_t 
 void tr__dead_letter(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell,
     enum tr_dead_reason reason, int ask_status)
 {
+    struct tr_system *system = box->system;
     bool is_message = cell->kind <= CELL_ASK_RECORD;
+    struct tr__worker *counting;
 
     if (is_message) {
         if (reason != TR_DEAD_CRASHED || !(cell->flags & CELL_REPLIED))
-            tr__ask_answer_cell(worker, cell, ask_status, NULL, 0);
-        tr__dead_record(box->system, box, cell, reason);
+            tr__ask_answer_cell(
+                worker != NULL ? worker : system->foreign, cell, ask_status, NULL, 0);
+        tr__dead_record(system, box, cell, reason);
         /* A message its handler failed on was the handler's: what it owned is not known here. */
         if (reason != TR_DEAD_CRASHED && box->type->message_drop != NULL)
             box->type->message_drop(cell->payload);
-        tr__add(worker->counters.dead, 1);
-        tr__add(worker->counters.dead_by[reason], 1);
         /* Senders drop too, so this one is not only the owner's. */
         atomic_fetch_add_explicit(&box->dropped, 1, memory_order_relaxed);
     } else if (cell->kind == CELL_WORK) {
@@ -317,7 +330,14 @@ void tr__dead_letter(struct tr__worker *worker, struct tr_box *box, struct tr__c
         while ((next = tr__queue_take(&left)) != NULL)
             tr__dead_letter(worker, box, next, reason, ask_status);
     }
-    tr__cell_free(worker, cell);
+    counting = worker != NULL ? worker : tr__foreign_enter(system);
+    if (is_message) {
+        tr__add(counting->counters.dead, 1);
+        tr__add(counting->counters.dead_by[reason], 1);
+    }
+    tr__cell_free(counting, cell);
+    if (worker == NULL)
+        tr__foreign_leave(system);
 }
 
 /* ---- the public sends
@@ -338,10 +358,9 @@ uint64_t tr__age_max(const struct tr_box *box)
     return age;
 }
 
-static inline uint64_t deadline_of(
-    const struct tr_box *box, const struct tr__worker *worker, uint64_t timeout_ns)
+static inline uint64_t deadline_of(const struct tr_box *box, uint64_t timeout_ns)
 {
-    uint64_t deadline = worker != NULL ? worker->ctx.deadline_ns : 0;
+    uint64_t deadline = tr__handled_deadline(box->system);
     uint64_t until;
 
     if (unlikely(tr__get(box->status) & STATUS_EXPIRES)) {
@@ -351,7 +370,7 @@ static inline uint64_t deadline_of(
             timeout_ns = age;
     }
     if (timeout_ns != 0) {
-        until = tr__now(box->system) + timeout_ns;
+        until = tr__later(tr__now(box->system), timeout_ns);
         if (deadline == 0 || until < deadline)
             deadline = until;
     }
@@ -359,11 +378,10 @@ static inline uint64_t deadline_of(
 }
 
 static int tell(struct tr__worker *worker, tr_sender to, const void *message, size_t size,
-    enum tr_lane lane, uint64_t timeout_ns, enum tr__push_mode mode, bool foreign)
+    enum tr_lane lane, uint64_t deadline, enum tr__push_mode mode)
 {
     struct tr_box *box = to.box;
     struct tr__cell *cell;
-    uint64_t deadline = deadline_of(box, foreign ? NULL : worker, timeout_ns);
     int rc;
 
     cell = tr__cell_new(worker, size);
@@ -406,7 +424,7 @@ static tr__noinline int tell_any(tr_sender to, const void *message, size_t size,
     const struct tr_send_options *options, enum tr__push_mode mode)
 {
     enum tr_lane lane = options != NULL ? options->lane : TR_INTERACTIVE;
-    uint64_t timeout_ns = options != NULL ? options->timeout_ns : 0;
+    uint64_t deadline;
     struct tr_system *system;
     struct tr__worker *worker;
     int rc;
@@ -416,11 +434,13 @@ static tr__noinline int tell_any(tr_sender to, const void *message, size_t size,
     if (unlikely(!size_is_right(to.box, size)))
         return TR_EINVAL;
     system = to.box->system;
+    /* Before the lock: it may take the box's, and who has that may want this one. */
+    deadline = deadline_of(to.box, options != NULL ? options->timeout_ns : 0);
     worker = tr__worker_of(system);
     if (likely(worker != NULL))
-        return tell(worker, to, message, size, lane, timeout_ns, mode, false);
+        return tell(worker, to, message, size, lane, deadline, mode);
     worker = tr__foreign_enter(system);
-    rc = tell(worker, to, message, size, lane, timeout_ns, mode, true);
+    rc = tell(worker, to, message, size, lane, deadline, mode);
     tr__foreign_leave(system);
     return rc;
 }
@@ -491,7 +511,7 @@ int tr_tell_wait(tr_sender to, const void *message, size_t size, uint64_t timeou
             return rc;
         now = tr__now(to.box->system);
         if (timeout_ns != 0 && until == UINT64_MAX)
-            until = now + timeout_ns;
+            until = tr__later(now, timeout_ns);
         if (now >= until)
             return TR_ETIMEOUT;
         if (to.box->system->driven && tr__get(to.box->system->running) == 0) {
@@ -500,7 +520,9 @@ int tr_tell_wait(tr_sender to, const void *message, size_t size, uint64_t timeou
                 continue;
             if (to.box->system->sim != NULL)
                 return TR_ETIMEOUT; /* nothing is left that could */
-            tr__drive_wait(to.box->system, until);
+            /* Another thread may make room, by cancelling a slot: that wakes nobody here. */
+            now = tr__later(now, WAIT_NAP_NS);
+            tr__drive_wait(to.box->system, now < until ? now : until);
             continue;
         }
         tr__set(waiter.woken, 0);
@@ -572,7 +594,7 @@ int tr_slot_commit(struct tr_slot *slot)
 
     tr_assert_use(cell != NULL, "a slot is committed or cancelled once");
     worker = tr__worker_of(box->system);
-    deadline = deadline_of(box, worker, 0);
+    deadline = deadline_of(box, 0);
     if (deadline != 0) {
         cell->flags |= CELL_DEADLINE;
         cell->opt = deadline;

@@ -333,7 +333,7 @@ static uint64_t backoff_ns(struct tr__proxy *proxy, struct tr_context *ctx)
     uint64_t delay = limits->backoff_ns_min, span;
 
     for (uint32_t i = 1; i < proxy->failures && delay < limits->backoff_ns_max; i++)
-        delay *= 2;
+        delay = delay > UINT64_MAX / 2 ? UINT64_MAX : delay * 2;
     if (delay > limits->backoff_ns_max)
         delay = limits->backoff_ns_max;
     span = delay / 100 * limits->jitter_percent;
@@ -406,7 +406,7 @@ static enum tr_next restart_later(struct tr__proxy *proxy, struct tr_context *ct
     delay = backoff_ns(proxy, ctx);
     snprintf(then, sizeof then, "restart in %llu ms", (unsigned long long)(delay / ms_ns));
     log_end(proxy, then);
-    proxy->restart_at_ns = now + delay;
+    proxy->restart_at_ns = tr__later(now, delay);
     return back_off(proxy, ctx);
 }
 
@@ -1020,7 +1020,7 @@ int tr_process_spawn(struct tr_system *system, const char *name, const struct tr
         return TR_ENOMEM;
     state.argument = NULL; /* the proxy has its own */
     if (spawn.grace_ns == 0)
-        spawn.grace_ns = state.proxy->limits.grace_ns + killed_ns;
+        spawn.grace_ns = tr__later(state.proxy->limits.grace_ns, killed_ns);
     rc = tr_spawn(system, type, &state, &spawn, ret_sender);
     if (rc < 0)
         proxy_free(state.proxy);

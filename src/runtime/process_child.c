@@ -16,7 +16,8 @@
  *      one waits until its handler has returned. So the proxy knows exactly what a crash has cost.
  *      Messages of the control lane do not wait: an actor that holds still handles them.
  *   2. For each message one DONE, for each ask one REPLY, in any order; none if the actor fails
- *      on it.
+ *      on it. Whether it took too long is known only after its handler: for the message handled
+ *      last no DONE once the actor is gone, before the port has heard why.
  *   3. An entry is in the table until both are said. */
 #include <errno.h>
 #include <fcntl.h>
@@ -60,6 +61,7 @@ struct child {
     struct tr__link waiting, urgent;
     struct entry *begun;   /* BEGIN is in `out`: goes to the actor when that has left */
     struct entry *in_hand; /* of the ordinary lanes */
+    struct entry *last;    /* the actor's last call was its handler, with this one */
     struct entry **slots;
     uint32_t slot_count, entry_count;
     void *message;        /* for decoding */
@@ -116,7 +118,7 @@ static struct entry *entry_of(struct child *child, const struct tr_context *ctx)
 
     if (!tr_is_asked(ctx))
         return NULL;
-    asker = cell->kind == CELL_ASK ? (const struct tr_box *)(uintptr_t)cell->opt
+    asker = cell->kind == CELL_ASK ? tr__cell_asker(cell)
                                    : ((const struct tr__ask *)(uintptr_t)cell->opt)->asker;
     return asker == child->port_box ? child->slots[cell->tag] : NULL;
 }
@@ -148,12 +150,22 @@ static enum tr_next wrapped_handle(void *self, struct tr_context *ctx, void *mes
             give_up("out of memory");
     }
     next = child->row->type->handle(self, ctx, message);
+    child->last = NULL;
     if (entry != NULL && next != TR_FAIL) {
         entry->handled = true;
+        child->last = entry;
         wake_port(child, ctx);
     }
     tr_reply_drop(&duty);
     return next;
+}
+
+static enum tr_next wrapped_event(void *self, struct tr_context *ctx, const struct tr_event *event)
+{
+    struct child *child = child_of(ctx);
+
+    child->last = NULL;
+    return child->row->type->event(self, ctx, event);
 }
 
 /* ---- entries --------------------------------------------------------------------------------- */
@@ -197,6 +209,8 @@ static void entry_drop_if_over(struct child *child, struct entry *entry)
         return;
     child->slots[entry->slot] = NULL;
     child->entry_count--;
+    if (child->last == entry)
+        child->last = NULL;
     tr__free(entry);
 }
 
@@ -308,6 +322,9 @@ static struct entry *next_entry(struct child *child)
 
     if (list == &child->waiting && child->in_hand != NULL)
         return NULL;
+    /* It has ended or is about to: what was not begun is the next child's. */
+    if (tr_sender_is_closed(child->actor))
+        return NULL;
     if (tr__list_is_empty(list))
         return NULL;
     entry = tr__container(list->next, struct entry, link);
@@ -315,12 +332,20 @@ static struct entry *next_entry(struct child *child)
     return entry;
 }
 
-static void collect_handled(struct child *child)
+/* It ended in the turn before; the notice that says why may still be on its way. */
+static bool actor_is_gone(const struct child *child)
+{
+    return atomic_load_explicit(&child->actor_weak.box->generation, memory_order_acquire) !=
+           child->actor_weak.generation;
+}
+
+/* All but `unsure`. */
+static void collect_handled(struct child *child, const struct entry *unsure)
 {
     for (uint32_t slot = 0; slot < child->slot_count; slot++) {
         struct entry *entry = child->slots[slot];
 
-        if (entry == NULL || !entry->handled || entry->done)
+        if (entry == NULL || entry == unsure || !entry->handled || entry->done)
             continue;
         if (entry == child->in_hand)
             child->in_hand = NULL;
@@ -356,7 +381,7 @@ static enum tr_next pump(struct child *child, struct tr_context *ctx)
         say(child, WIRE_HELLO, WIRE_VERSION, child->row->type->message_size);
     }
     if (!child->ended)
-        collect_handled(child);
+        collect_handled(child, actor_is_gone(child) ? child->last : NULL);
     while (!child->orphan) {
         rc = tr__wire_send(&child->out, PROCESS_FD);
         if (rc == TR_ECLOSED)
@@ -403,7 +428,7 @@ static int on_frame(struct child *child, struct tr_context *ctx, const struct tr
         if (entry == NULL)
             give_up("out of memory");
         if (frame->argument != 0)
-            entry->deadline_ns = tr_now_ns(ctx) + frame->argument;
+            entry->deadline_ns = tr__later(tr_now_ns(ctx), frame->argument);
         tr__list_add(frame->lane == TR_CONTROL ? &child->urgent : &child->waiting, &entry->link);
         return 0;
     case WIRE_PING:
@@ -473,7 +498,7 @@ static void on_down(struct child *child, int why)
 {
     bool failed = why != TR_WHY_DONE && why != TR_WHY_STOPPED;
 
-    collect_handled(child);
+    collect_handled(child, why == TR_WHY_BUDGET ? child->last : NULL);
     child->ended = true;
     child->code = child->broken   ? TR_PROCESS_EXIT_WIRE
                   : child->orphan ? TR_PROCESS_EXIT_ORPHAN
@@ -605,6 +630,8 @@ int tr__process_child(const struct tr_process_row *row, const char *argument, pi
 
     child.type.start = wrapped_start;
     child.type.handle = wrapped_handle;
+    if (row->type->event != NULL)
+        child.type.event = wrapped_event;
     child.bytes_max = tr__codec_bytes_max(&row->codec);
     tr__list_init(&child.waiting);
     tr__list_init(&child.urgent);

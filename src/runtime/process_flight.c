@@ -16,6 +16,7 @@ struct tr__flight {
     uint32_t slot;
     uint8_t lane;
     bool is_ask, sent, begun, done;
+    bool accepted; /* passed on, once: a child must not fill its asker's box */
     bool replied;  /* the child has said its last word about the ask */
     bool answered; /* the asker has his; before that if he has given up */
 };
@@ -324,8 +325,10 @@ static int on_accept(struct tr__flight *flight)
 {
     if (!flight->is_ask || !flight->begun || flight->replied)
         return TR_EPROTO;
-    if (!flight->answered)
+    if (!flight->answered && !flight->accepted) {
+        flight->accepted = true;
         tr_reply_send_accept(flight->reply);
+    }
     return 0;
 }
 

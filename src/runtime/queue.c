@@ -123,11 +123,17 @@ static enum tr_next call_event(
     return box->type->event(worker->ctx.self, &worker->ctx, event);
 }
 
-static uint8_t life_of(const struct tr_box *box)
+static uint32_t life_of(const struct tr_box *box)
 {
     const struct tr__ext *ext = tr__ext_of(box);
 
-    return ext == NULL ? 0 : (uint8_t)ext->restarts;
+    return ext == NULL ? 0 : ext->restarts;
+}
+
+/* Is the cell the answer to an ask of this life, or to this hold? */
+static inline bool is_of(const struct tr__cell *cell, uint32_t sequence)
+{
+    return tr__cell_sequence(cell) == (sequence & SEQUENCE_MASK);
 }
 
 static enum tr_next handle_reply(
@@ -137,7 +143,7 @@ static enum tr_next handle_reply(
         .kind = TR_EVENT_REPLY,
         .tag = cell->tag,
         .status = (int)(int32_t)(uint32_t)cell->opt,
-        .size = (uint32_t)(cell->opt >> 32),
+        .size = (uint32_t)((cell->opt & ~OPT_SEQUENCE) >> 32),
         .value = cell->payload,
     };
 
@@ -147,17 +153,17 @@ static enum tr_next handle_reply(
     if (!(cell->flags & CELL_ACCEPTED))
         tr__add(box->asks, UINT32_MAX);
     if (cell->flags & CELL_HOLD) {
-        current = tr__get(box->status) & STATUS_HELD && ext != NULL &&
-                  cell->sequence == ext->hold_sequence;
+        current =
+            tr__get(box->status) & STATUS_HELD && ext != NULL && is_of(cell, ext->hold_sequence);
         if (current && !(cell->flags & CELL_ACCEPTED)) {
             tr__status_clear(box, STATUS_HELD);
             tr__wait_end(box);
         }
     } else {
-        current = cell->sequence == life_of(box);
+        current = is_of(cell, life_of(box));
     }
     if (!current && cell->flags & CELL_HOLD && ext != NULL && ext->has_hold_at_stop)
-        current = cell->sequence == ext->hold_at_stop;
+        current = is_of(cell, ext->hold_at_stop);
     if (!current) { /* asked in a life before the restart */
         tr__add(worker->counters.replies_late, 1);
         return TR_GO;
@@ -193,7 +199,7 @@ tr__noinline enum tr_next tr__handle_event(
         event.value = work->argument;
         event.id = 0;
         tr__add(box->asks, UINT32_MAX);
-        if (cell->sequence != life_of(box)) { /* begun in a life before the restart */
+        if (work->life != life_of(box)) { /* begun in a life before the restart */
             tr__work_dropped(work);
             return TR_GO;
         }

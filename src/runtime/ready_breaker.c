@@ -120,7 +120,7 @@ static void open_now(struct tr_breaker *self, uint64_t now_ns)
                                  : 2 * inner->open_ns;
     }
     enter(inner, TR_BREAKER_OPEN);
-    inner->until_ns = now_ns + inner->open_ns;
+    inner->until_ns = tr__later(now_ns, inner->open_ns);
 }
 
 /* What time has changed. A probe that does not end is one that failed: else a single lost answer

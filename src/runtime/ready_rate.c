@@ -66,8 +66,8 @@ int tr_bucket_take(struct tr_bucket *bucket, const struct tr_rate *rate, uint64_
     if (bucket->units < units) {
         /* From now, even if the bucket is ahead of a clock that went back. */
         if (ret_retry_ns != NULL)
-            *ret_retry_ns = divide_up(units - bucket->units, rate->count) +
-                            (bucket->at_ns > now_ns ? bucket->at_ns - now_ns : 0);
+            *ret_retry_ns = tr__later(bucket->at_ns > now_ns ? bucket->at_ns - now_ns : 0,
+                divide_up(units - bucket->units, rate->count));
         return TR_ERATE;
     }
     bucket->units -= units;
@@ -83,7 +83,7 @@ uint64_t tr_bucket_left(const struct tr_bucket *bucket, const struct tr_rate *ra
 
 uint64_t tr_bucket_full_ns(const struct tr_bucket *bucket, const struct tr_rate *rate)
 {
-    return bucket->at_ns + divide_up(units_max(rate) - bucket->units, rate->count);
+    return tr__later(bucket->at_ns, divide_up(units_max(rate) - bucket->units, rate->count));
 }
 
 /* ---- the limiter ---------------------------------------------------------------------------- */

@@ -665,7 +665,7 @@ int tr_registry_close(struct tr_registry **registry, uint64_t timeout_ns)
 {
     struct tr_registry *r = *registry;
     struct tr_system *system = r->system;
-    uint64_t until = timeout_ns == 0 ? UINT64_MAX : tr__now(system) + timeout_ns;
+    uint64_t until = timeout_ns == 0 ? UINT64_MAX : tr__later(tr__now(system), timeout_ns);
     tr_sender sweeper;
     int rc = 0;
 
@@ -677,8 +677,12 @@ int tr_registry_close(struct tr_registry **registry, uint64_t timeout_ns)
     pthread_mutex_unlock(&r->sweeper_lock);
     if (sweeper.box != NULL) {
         tr__push_op(sweeper.box, OP_STOP, NULL, 0);
-        rc = tr_sender_wait_closed(sweeper, 0);
-        tr_sender_drop(&sweeper);
+        rc = tr_sender_wait_closed(sweeper, timeout_ns);
+        /* Closing is set, so no new one is made: the next close waits for this one. */
+        if (rc < 0)
+            r->sweeper = sweeper;
+        else
+            tr_sender_drop(&sweeper);
     }
     while (rc == 0 && atomic_load_explicit(&r->live, memory_order_seq_cst) > 0) {
         /* Again and again: who lets go of the last sender but the registry's tells nobody. */

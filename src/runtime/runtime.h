@@ -8,6 +8,9 @@
  *   worker's run queue                    its owner, or a thief that holds the biased lock
  *   the timing wheels                     wheel->lock
  *   a descriptor's slot                   its lock; fd_lock while the table grows
+ *   system->foreign                       foreign_lock
+ *   ask->ended, of a future               an atomic, see enum tr__future
+ *   done->ended                           an atomic: who changes it leaves the rest to the other
  * Everything else belongs to whoever runs the actor's turn; the word's SCHED flag hands it over. */
 #ifndef RUNTIME_RUNTIME_H
 #define RUNTIME_RUNTIME_H
@@ -17,6 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/types.h>
 
 #include <troupe/troupe.h>
 
@@ -71,9 +75,9 @@ enum { SIM_WORKERS = TR__POINTS ? 3 : 1 };
 
 enum tr__cell_kind {
     CELL_TELL,       /* opt: deadline if CELL_DEADLINE */
-    CELL_ASK,        /* opt: the asking box */
+    CELL_ASK,        /* opt: the asking box, and OPT_SEQUENCE */
     CELL_ASK_RECORD, /* opt: struct tr__ask */
-    CELL_REPLY,      /* opt: status and size; the value in the payload */
+    CELL_REPLY,      /* opt: status, size and OPT_SEQUENCE; the value in the payload */
     CELL_TIMER,      /* opt: index of the timer */
     CELL_FD,         /* opt: descriptor and serial; payload: ready events */
     CELL_SIGNAL,     /* opt: number */
@@ -118,7 +122,7 @@ struct tr__cell {
             uint8_t kind;
             uint8_t flags;
             uint8_t class;    /* 64 << class bytes, or CELL_CLASS_MALLOC */
-            uint8_t sequence; /* of an ask: the asker's life, or which of its holds */
+            uint8_t sequence; /* the low bits of tr__cell_sequence */
             uint32_t tag;
         };
         uint64_t head; /* all of them at once: kind in the lowest byte */
@@ -127,6 +131,29 @@ struct tr__cell {
     unsigned char payload[CELL_INLINE];
 };
 _Static_assert(sizeof(struct tr__cell) == 64, "a message is one cache line");
+
+/* The asker's life, or which of its holds, goes with an ask and comes back with its answer: 23
+ * bits. 8 ride in the head, 15 at the top of opt, above the address in an ask and above status and
+ * size in a reply. An ask with a record has it there. */
+enum { SEQUENCE_MASK = (1 << 23) - 1, SEQUENCE_HIGH_SHIFT = 49 };
+_Static_assert(TR_VALUE_SIZE_MAX < 1 << (SEQUENCE_HIGH_SHIFT - 32), "the size of a value fits");
+#define OPT_SEQUENCE (~UINT64_C(0) << SEQUENCE_HIGH_SHIFT)
+#define OPT_ADDRESS UINT64_C(0x0000ffffffffffff)
+
+static inline uint64_t tr__sequence_high(uint32_t sequence)
+{
+    return (uint64_t)(sequence >> 8) << SEQUENCE_HIGH_SHIFT;
+}
+/* Of a CELL_ASK or a CELL_REPLY. */
+static inline uint32_t tr__cell_sequence(const struct tr__cell *cell)
+{
+    return cell->sequence | (uint32_t)(cell->opt >> SEQUENCE_HIGH_SHIFT) << 8;
+}
+/* Of a CELL_ASK. */
+static inline struct tr_box *tr__cell_asker(const struct tr__cell *cell)
+{
+    return (struct tr_box *)(uintptr_t)(cell->opt & OPT_ADDRESS);
+}
 
 /* ---- the box's word
  * --------------------------------------------------------------------------------- */
@@ -259,8 +286,8 @@ struct tr__ext {
     struct tr__cell *stash;
     struct tr__cell *deferred; /* control messages that came between two lives */
     uint32_t background_skipped;
-    uint8_t hold_sequence;
-    uint8_t hold_at_stop; /* the one given up by a stop: its answer still comes */
+    uint32_t hold_sequence;
+    uint32_t hold_at_stop; /* the one given up by a stop: its answer still comes */
     bool has_hold_at_stop;
     bool circle_reported; /* a circle of full boxes, once */
     uint32_t restarts;
@@ -397,6 +424,9 @@ struct tr__worker {
     _Atomic uint64_t quiescent; /* epochs: snapshot.c */
 
     struct tr__wheel *wheel;
+    /* of `foreign` only, under its lock: see drop_full in mailbox.c */
+    struct tr__cell *doomed;
+    struct tr_box *doomed_box;
 };
 
 enum tr__schedule_slowly {
@@ -453,6 +483,16 @@ struct tr__timer_entry {
 
 enum tr__ask_state { ASK_OPEN, ASK_ENDED, ASK_ACCEPTING };
 
+/* Whoever waits for a future of a driven system sleeps in that system's epoll, not on the futex
+ * word: it says so first, whoever ends the future then wakes it, and it does not go on before that
+ * one is done with the system, which may be destroyed next. */
+enum tr__future {
+    FUTURE_OPEN,
+    FUTURE_ENDED, /* status and value are there */
+    FUTURE_SLEPT, /* open; somebody sleeps who drives the system */
+    FUTURE_WAKING /* status and value are there; the sleeper is being woken */
+};
+
 /* An ask that something beside its answer may end: a deadline, a cancel, a thread's future. Two
  * holds: the asking side and the answering side. */
 struct tr__ask {
@@ -461,7 +501,7 @@ struct tr__ask {
     struct tr_box *asker; /* NULL: a thread */
     struct tr_system *system;
     uint32_t tag;
-    uint8_t sequence;
+    uint32_t sequence;
     bool hold;
     _Atomic bool has_timer;
     uint64_t deadline_ns;
@@ -472,7 +512,7 @@ struct tr__ask {
     struct tr__link by_cancel; /* under the token's lock */
     struct tr__ask *fire_next; /* whoever fires the token has it */
     /* a thread's future */
-    _Atomic uint32_t ended; /* futex word: 1 when status and value are there */
+    _Atomic uint32_t ended; /* futex word: enum tr__future */
     _Atomic uint32_t accepted;
     int status;
     uint32_t size;
@@ -491,7 +531,7 @@ struct tr__reply {
     struct tr__ask *record; /* or by record */
     struct tr__reply *next_free;
     uint32_t tag;
-    uint8_t sequence;
+    uint32_t sequence;
     bool hold;
 };
 enum { REPLY_BLOCK = 64 };
@@ -510,6 +550,7 @@ struct tr__work {
     int status;
     struct tr__work *next;
     struct tr__cell *cell; /* made with it: delivering cannot fail */
+    uint32_t life;         /* of the actor: its restarts then */
 };
 
 struct tr__fd_watch {
@@ -593,7 +634,8 @@ struct tr_system {
     unsigned char *carve_at, *carve_end;
     struct tr_box *slot_depot[SLOT_CLASSES];
 
-    pthread_mutex_t foreign_lock; /* senders that are no workers share one cache */
+    pthread_mutex_t foreign_lock; /* senders that are no workers share one cache; nothing is called
+                                     under it that is the user's or takes another such lock */
     struct tr__worker *foreign;   /* used only for its cell cache and counters */
 
     pthread_mutex_t locks[LOCKS];
@@ -638,18 +680,35 @@ struct tr_system {
     _Atomic uint32_t refs; /* a private system: its box and senders */
     pthread_mutex_t inspect_lock;
     struct tr__processes *_Atomic processes; /* the helper of process actors; set once */
+    pid_t pid;                               /* of who made it: a child of fork() has no workers */
 };
+
+enum { DONE_OPEN, DONE_ENDED, DONE_DROPPED };
 
 struct tr_done {
     struct tr_system *system;
     const struct tr_type *type;
-    _Atomic uint32_t ended;
-    bool dropped;
+    _Atomic uint32_t ended; /* DONE_OPEN until one side changes it; the other then owns this */
     int why;
     void *state;
 };
 
 extern _Thread_local struct tr__worker *tr__self;
+
+/* A moment from now, or never: durations go up to UINT64_MAX. */
+static inline uint64_t tr__later(uint64_t now_ns, uint64_t delay_ns)
+{
+    return delay_ns > UINT64_MAX - now_ns ? UINT64_MAX : now_ns + delay_ns;
+}
+
+/* The deadline of the message this thread is handling, if it is by the same clock. Nested messages
+ * inherit it, also those to actors of another system. */
+static inline uint64_t tr__handled_deadline(const struct tr_system *system)
+{
+    const struct tr__worker *worker = tr__self;
+
+    return worker != NULL && worker->system->env == system->env ? worker->ctx.deadline_ns : 0;
+}
 
 #define tr__cold __attribute__((noinline, cold))
 #define tr__noinline __attribute__((noinline))
@@ -805,7 +864,8 @@ struct tr__cell *tr__event_cell_sure(struct tr_system *system, enum tr__cell_kin
 int tr__push_op(struct tr_box *box, enum tr__op op, const void *payload, size_t size);
 int tr__push_op_cell(struct tr_box *box, struct tr__cell *cell); /* freed if the box is gone */
 /* A cell that nobody will handle: counted, recorded, its asker answered, its message dropped,
- * freed. */
+ * freed. worker is NULL on a thread that is none: then without foreign_lock, since the answer may
+ * go to another system and message_drop is the user's. */
 void tr__dead_letter(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell,
     enum tr_dead_reason reason, int ask_status);
 /* Schedule by whoever set SCHED. worker may be NULL. */
@@ -985,6 +1045,11 @@ int tr__drive(
 int tr__drive_here(struct tr_system *system, uint32_t turns_max); /* by the thread that runs it */
 void tr__drive_wait_here(struct tr_system *system, uint64_t until_ns);
 void tr__drive_wait(struct tr_system *system, uint64_t until_ns); /* UINT64_MAX: no limit */
+/* Before the first tr__drive_wake: makes the descriptors it needs. False if it cannot, or another
+ * thread runs the system. */
+bool tr__drive_open(struct tr_system *system);
+/* From another thread: whoever is in tr__drive_wait, or about to enter it, looks again. */
+void tr__drive_wake(struct tr_system *system);
 uint64_t tr__now(const struct tr_system *system);
 void tr__futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_ns);
 void tr__futex_wake(_Atomic uint32_t *word);

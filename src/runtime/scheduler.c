@@ -958,6 +958,28 @@ void tr__drive_wait_here(struct tr_system *system, uint64_t until_ns)
     atomic_store_explicit(&worker->sleeping, SLEEP_NOT, memory_order_seq_cst);
 }
 
+bool tr__drive_open(struct tr_system *system)
+{
+    bool is_open;
+
+    /* As in tr__drive: whoever runs the system makes them by itself. */
+    if (atomic_exchange_explicit(&system->driver, 1, memory_order_seq_cst) != 0)
+        return false;
+    is_open = atomic_load_explicit(&system->running, memory_order_seq_cst) == 0 &&
+              tr__worker_open(system->workers[0]) == 0;
+    atomic_store_explicit(&system->driver, 0, memory_order_seq_cst);
+    return is_open;
+}
+
+void tr__drive_wake(struct tr_system *system)
+{
+    uint64_t one = 1;
+
+    if (write(system->workers[0]->event_fd, &one, sizeof one) < 0) {
+        /* The counter is full: it is readable, which is all that is wanted. */
+    }
+}
+
 int tr_system_step(struct tr_system *system, uint32_t turns_max)
 {
     tr_assert_use(system->driven, "only a driven system is stepped");

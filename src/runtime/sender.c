@@ -63,11 +63,13 @@ void tr_sender_drop(tr_sender *sender)
     struct tr__hold *hold = sender->hold;
     struct tr_system *system;
     uint32_t strong;
+    bool is_private;
 
     *sender = (tr_sender){ 0 };
     if (box == NULL)
         return;
     system = box->system;
+    is_private = system->is_private; /* the system may be gone when this sender is */
     if (hold != NULL)
         hold_remove(box, hold);
     else
@@ -81,7 +83,7 @@ void tr_sender_drop(tr_sender *sender)
     tr__point();
     if (strong == 1)
         tr__box_senderless(box);
-    if (system->is_private)
+    if (is_private)
         tr__private_unref(system);
 }
 
@@ -168,7 +170,7 @@ int tr_sender_wait_closed(tr_sender sender, uint64_t timeout_ns)
     tr_assert_use(tr__self == NULL, "tr_sender_wait_closed is for threads that are not workers");
     system = box->system;
     now = tr__now(system);
-    until = timeout_ns == 0 ? UINT64_MAX : now + timeout_ns;
+    until = timeout_ns == 0 ? UINT64_MAX : tr__later(now, timeout_ns);
     if (system->driven) {
         while (!(atomic_load_explicit(&box->word, memory_order_acquire) & WORD_GONE)) {
             if (tr__drive(system, 64) > 0 && tr__now(system) < until)

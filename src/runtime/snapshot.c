@@ -7,12 +7,15 @@
  * one may have begun, and loaded the old pointer, while the count it had just stored was still on
  * its way to us, but not two. Foreign threads mark their reading sections with a counter that is
  * odd inside. */
+#include <sched.h>
+
 #include "runtime/runtime.h"
 
 struct tr_snapshot {
     struct tr_system *system;
     void (*free_value)(void *value);
     void *_Atomic value;
+    _Atomic uint32_t freeing; /* values taken off the list whose free_value has not returned */
 };
 
 struct tr_reader {
@@ -26,7 +29,7 @@ struct tr__retired {
     struct tr__retired *next;
     void *value;
     void (*free_value)(void *value);
-    const struct tr_snapshot *snapshot;
+    struct tr_snapshot *snapshot;
     uint32_t worker_count, reader_count;
     uint64_t *turns; /* per worker; UINT64_MAX: seen out of a turn */
     struct {
@@ -127,6 +130,7 @@ static struct tr__retired *collect(struct tr_system *system, const struct tr__wo
         *at = retired->next;
         retired->next = free_list;
         free_list = retired;
+        atomic_fetch_add_explicit(&retired->snapshot->freeing, 1, memory_order_relaxed);
     }
     tr__set(system->epoch, system->retired != NULL);
     return free_list;
@@ -139,6 +143,8 @@ static void free_all(struct tr__retired *list)
 
         if (list->free_value != NULL)
             list->free_value(list->value);
+        /* Release: tr_snapshot_destroy returns after what free_value did. */
+        atomic_fetch_sub_explicit(&list->snapshot->freeing, 1, memory_order_release);
         tr__free(list);
         list = next;
     }
@@ -186,6 +192,8 @@ int tr_snapshot_publish(struct tr_snapshot *snapshot, void *value)
 
 const void *tr_snapshot_read(const struct tr_snapshot *snapshot)
 {
+    tr_assert_use(tr__self == NULL || tr__self->system == snapshot->system,
+        "a snapshot is read by actors of its own system, and by registered threads");
     /* Sequentially consistent with the publisher's swap and with `sleeping`: a worker that was seen
      * asleep after the swap reads the new value. */
     return atomic_load_explicit(&snapshot->value, memory_order_seq_cst);
@@ -211,9 +219,13 @@ void tr_snapshot_destroy(struct tr_snapshot **snapshot)
         *at = retired->next;
         retired->next = free_list;
         free_list = retired;
+        atomic_fetch_add_explicit(&s->freeing, 1, memory_order_relaxed);
     }
     pthread_mutex_unlock(&s->system->snapshot_lock);
     free_all(free_list);
+    /* A worker may have taken some off the list just before. */
+    while (atomic_load_explicit(&s->freeing, memory_order_acquire) != 0)
+        sched_yield();
     value = atomic_load_explicit(&s->value, memory_order_acquire);
     if (value != NULL && s->free_value != NULL)
         s->free_value(value);
@@ -237,6 +249,8 @@ void tr__snapshot_quiesce(struct tr__worker *worker)
 
 void tr__snapshot_finish(struct tr_system *system)
 {
+    for (struct tr__retired *at = system->retired; at != NULL; at = at->next)
+        atomic_fetch_add_explicit(&at->snapshot->freeing, 1, memory_order_relaxed);
     free_all(system->retired);
     system->retired = NULL;
     while (system->readers != NULL) {

@@ -186,7 +186,7 @@ static uint64_t backoff_ns(const struct supervisor *self, uint32_t index)
     uint64_t delay = row->backoff_ns_min;
 
     for (uint32_t i = 1; i < self->children[index].failures && delay < row->backoff_ns_max; i++)
-        delay *= 2;
+        delay = delay > UINT64_MAX / 2 ? UINT64_MAX : delay * 2;
     if (row->backoff_ns_max != 0 && delay > row->backoff_ns_max)
         delay = row->backoff_ns_max;
     if (delay != 0 && row->jitter_percent != 0) {

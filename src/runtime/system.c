@@ -44,14 +44,9 @@ void tr__log(struct tr_system *system, const char *format, ...)
 static void locks_init(struct tr_system *system)
 {
     pthread_condattr_t attribute;
-    pthread_mutexattr_t recursive;
 
     pthread_mutex_init(&system->memory_lock, NULL);
-    /* Recursive: a foreign send to a full box may have to answer the ask it drops. */
-    pthread_mutexattr_init(&recursive);
-    pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
-    pthread_mutex_init(&system->foreign_lock, &recursive);
-    pthread_mutexattr_destroy(&recursive);
+    pthread_mutex_init(&system->foreign_lock, NULL);
     pthread_mutex_init(&system->reply_lock, NULL);
     pthread_mutex_init(&system->fd_lock, NULL);
     pthread_mutex_init(&system->work_lock, NULL);
@@ -202,6 +197,7 @@ int tr__system_make(
     locks_init(system);
     system->env = o->env != NULL ? o->env : tr_env_real();
     system->sim = sim;
+    system->pid = getpid();
     system->driven = o->driven;
     system->quiet = o->quiet;
     system->sample = !o->no_sample && sim == NULL;
@@ -305,8 +301,12 @@ void tr_system_destroy(struct tr_system **system)
     if (s == NULL)
         return;
     tr_assert_use(tr__self == NULL, "a system is not destroyed from inside a handler");
-    *system = NULL;
+    tr_assert_use(s->pid == getpid(), "a system is destroyed by the process that made it");
     tr__system_end(s);
+    *system = NULL; /* not before: handlers may have looked at it */
+    /* Who dropped the last sender may not have left yet: see tr__box_senderless. */
+    tr__foreign_enter(s);
+    tr__foreign_leave(s);
     system_free(s);
 }
 
@@ -394,7 +394,7 @@ static int join_driven(struct tr_system *system, uint64_t until)
 
 static int join(struct tr_system *system, uint64_t timeout_ns)
 {
-    uint64_t until = timeout_ns == 0 ? UINT64_MAX : tr__now(system) + timeout_ns;
+    uint64_t until = timeout_ns == 0 ? UINT64_MAX : tr__later(tr__now(system), timeout_ns);
     int rc = 0;
 
     tr_assert_use(tr__self == NULL, "a system is not joined from inside a handler");
@@ -504,7 +504,7 @@ static int tell_all(struct tr_system *system)
 
 int tr_system_drain(struct tr_system *system, uint64_t timeout_ns)
 {
-    uint64_t until = timeout_ns == 0 ? UINT64_MAX : tr__now(system) + timeout_ns, now;
+    uint64_t until = timeout_ns == 0 ? UINT64_MAX : tr__later(tr__now(system), timeout_ns), now;
     int told, rc;
 
     for (;;) {

@@ -114,7 +114,7 @@ void tr__timer_set(struct tr__wheel *wheel, struct tr__timer *timer, uint64_t ex
     uint64_t next, before;
 
     timer->wheel = wheel;
-    timer->expires_ms = (expires_ns + ms_ns - 1) / ms_ns;
+    timer->expires_ms = expires_ns / ms_ns + (expires_ns % ms_ns != 0);
     tr__spin_lock(&wheel->lock);
     if (tr__get(wheel->count) == 0) {
         /* An empty wheel may stand still for long: bring it up to date. */
@@ -275,7 +275,7 @@ int tr__actor_timer(struct tr__worker *worker, struct tr_box *box, uint64_t dela
     entry->period_ns = period_ns;
     entry->is_grace = is_grace;
     entry->timer.fire = on_actor_timer;
-    entry->due_ns = tr__now(box->system) + delay_ns;
+    entry->due_ns = tr__later(tr__now(box->system), delay_ns);
     entry->cell = timer_cell(box, entry->generation << TIMER_INDEX_BITS | index, tag);
     if (entry->cell == NULL) {
         entry->next_free = ext->timer_free;
@@ -352,7 +352,7 @@ bool tr__actor_timer_take(struct tr__worker *worker, struct tr_box *box, uint64_
     {
         uint64_t now = tr__now(box->system);
 
-        entry->due_ns += entry->period_ns;
+        entry->due_ns = tr__later(entry->due_ns, entry->period_ns);
         if (entry->due_ns <= now)
             entry->due_ns += ((now - entry->due_ns) / entry->period_ns + 1) * entry->period_ns;
         entry->cell = timer_cell(box, opt, entry->tag);

@@ -8,6 +8,9 @@
  *   63      56 55      48 47                    0
  *   [ sequence | hold     | the box waited for  ]
  *
+ * Of the number of a hold the low bits: an answer that comes exactly 256 holds late takes away the
+ * edge of another, and a circle over that edge is not seen. It lets nobody go: see handle_reply.
+ *
  *   1. Publish, then walk. Two that close a circle at once both publish first (sequentially
  * consistent), so at least one walk sees the whole circle.
  *   2. A circle is reported only if a second walk finds the same edges, sequence numbers included:

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 
 #include "puppet.h"
+#include "runtime/runtime.h"
 
 enum { ASK_NUMBER = 42 };
 
@@ -1900,7 +1902,27 @@ TEST(asker, may_ask_and_hold_in_its_start_hook)
     finish_system(&system);
 }
 
-TEST(asker, of_another_system_gets_its_answer)
+static enum tr_next ask_abroad(
+    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+{
+    struct tr_cancel *cancel;
+    const struct tr_ask_options options[] = { { 0 }, { .timeout_ns = ms(1) }, { .hold = true },
+        { .lane = TR_CONTROL } };
+
+    (void)m;
+    CHECK_EQ_INT(tr_cancel_create(NULL, &cancel), 0);
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        CHECK_EQ_INT(tr_ask(ctx, self->peer, &self->asked, sizeof self->asked, &options[i]),
+            TR_EUNSUPPORTED);
+    CHECK_EQ_INT(tr_ask(ctx, self->peer, &self->asked, sizeof self->asked,
+                     &(struct tr_ask_options){ .cancel = cancel }),
+        TR_EUNSUPPORTED);
+    CHECK_EQ_INT(tr_ask(ctx, self->peer, &self->asked, sizeof self->asked, NULL), TR_EUNSUPPORTED);
+    tr_cancel_destroy(&cancel);
+    return TR_GO;
+}
+
+TEST(asker, of_another_system_is_refused)
 {
     struct tr_system *here = system_driven(NULL), *there = system_driven(NULL);
     struct notes notes = { 0 }, there_notes = { 0 };
@@ -1909,16 +1931,379 @@ TEST(asker, of_another_system_gets_its_answer)
         (struct puppet){ .notes = &notes, .asked = { .run = puppet_echo, .number = 4 } }, NULL);
 
     puppet_introduce(sender, peer);
-    CHECK_EQ_INT(puppet_tell(sender, puppet_ask, 0), 0);
+    CHECK_EQ_INT(puppet_tell(sender, ask_abroad, 0), 0);
+    CHECK_EQ_INT(puppet_tell(sender, NULL, 2), 0);
     settle(here);
-    CHECK_EQ_INT(notes.rc, 0);
     settle(there);
-    CHECK_NOTES(&there_notes, 4);
     settle(here);
-    CHECK_EQ_INT(notes.event_count, 1);
-    CHECK_EQ_U64(notes.events[0].number, 4);
+    CHECK_NOTES(&notes, 2); /* it does not hold */
+    CHECK_EQ_INT(notes.event_count, 0);
+    CHECK_EQ_INT(there_notes.count, 0);
     tr_sender_drop(&sender);
     finish_system(&here);
     tr_sender_drop(&peer);
     finish_system(&there);
+}
+
+static enum tr_next ask_abroad_by_future(
+    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+{
+    (void)ctx;
+    (void)m;
+    *(struct tr_future **)self->data = puppet_future(self->peer, puppet_echo, 4, 0);
+    return TR_GO;
+}
+
+TEST(future, may_be_of_another_system_than_the_handler_that_asks)
+{
+    struct tr_system *here = system_driven(NULL), *there = system_driven(NULL);
+    struct tr_future *future = NULL;
+    tr_sender peer = puppet_spawn(there, NULL, NULL);
+    tr_sender sender = puppet_spawn_with(here, (struct puppet){ .data = &future }, NULL);
+    uint64_t number;
+
+    puppet_introduce(sender, peer);
+    CHECK_EQ_INT(puppet_tell(sender, ask_abroad_by_future, 0), 0);
+    settle(here);
+    tr_sender_drop(&sender);
+    finish_system(&here);
+    CHECK_EQ_INT(puppet_end(&future, &number), 0);
+    CHECK_EQ_U64(number, 4);
+    tr_sender_drop(&peer);
+    finish_system(&there);
+}
+
+static enum tr_next give_abroad(
+    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+{
+    (void)m;
+    tr_reply_give(tr_reply_take(ctx), self->peer);
+    return TR_GO;
+}
+
+TEST_ABORTS(reply, given_to_an_actor_of_another_system_asserts,
+    "the duty to answer is given to an actor of the same system")
+{
+    struct tr_system *here = system_driven(NULL), *there = system_driven(NULL);
+    tr_sender peer = puppet_spawn(there, NULL, NULL), sender = puppet_spawn(here, NULL, NULL);
+
+    puppet_introduce(sender, peer);
+    puppet_future(sender, give_abroad, 0, 0);
+    settle(here);
+}
+
+/* ---- a driven system, and a thread that does not drive it
+ * -----------------------------------------------------------------------------------------------
+ */
+
+enum outside_act { OUTSIDE_ANSWERS, OUTSIDE_CANCELS };
+
+struct outside {
+    struct tr_system *system;
+    enum outside_act act;
+    tr_reply_handle reply;
+    struct tr_future *future;
+    pthread_t thread;
+};
+
+static enum tr_next take_for_outside(
+    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+{
+    tr_reply_handle *replies = self->data;
+
+    replies[m->number] = tr_reply_take(ctx);
+    return TR_GO;
+}
+
+/* When whoever waits is asleep in the system. */
+static void *outside_main(void *argument)
+{
+    struct outside *outside = argument;
+    const uint64_t number = ASK_NUMBER;
+
+    while (atomic_load(&outside->system->workers[0]->sleeping) != SLEEP_PARKED)
+        sched_yield();
+    if (outside->act == OUTSIDE_ANSWERS)
+        CHECK_EQ_INT(tr_reply_send(&outside->reply, 0, &number, sizeof number), 0);
+    else
+        tr_future_cancel(outside->future);
+    return NULL;
+}
+
+static void outside_start(struct outside *outside)
+{
+    CHECK_EQ_INT(pthread_create(&outside->thread, NULL, outside_main, outside), 0);
+}
+
+static void check_woken(enum outside_act act, int status)
+{
+    struct tr_system *system = system_driven(NULL);
+    struct outside outside = { .system = system, .act = act };
+    tr_sender sender = puppet_spawn_with(system, (struct puppet){ .data = &outside.reply }, NULL);
+    uint64_t number = 0;
+
+    outside.future = puppet_future(sender, take_for_outside, 0, 0);
+    settle(system);
+    outside_start(&outside);
+    CHECK_EQ_INT(tr_future_wait(outside.future, &number, sizeof number, NULL, 0), status);
+    CHECK_EQ_U64(number, status == 0 ? ASK_NUMBER : 0);
+    CHECK_EQ_INT(pthread_join(outside.thread, NULL), 0);
+    tr_reply_drop(&outside.reply);
+    tr_future_drop(&outside.future);
+    tr_sender_drop(&sender);
+    finish_system(&system);
+}
+
+TEST(future, of_a_driven_system_wakes_its_driver_when_another_thread_answers)
+{
+    check_woken(OUTSIDE_ANSWERS, 0);
+}
+
+TEST(future, of_a_driven_system_wakes_its_driver_when_another_thread_cancels)
+{
+    check_woken(OUTSIDE_CANCELS, TR_ECANCELLED);
+}
+
+TEST(future, any_of_several_of_a_driven_system_wakes_its_driver)
+{
+    struct tr_system *system = system_driven(NULL);
+    struct outside outside = { .system = system, .act = OUTSIDE_ANSWERS };
+    tr_reply_handle replies[3];
+    tr_sender sender = puppet_spawn_with(system, (struct puppet){ .data = replies }, NULL);
+    struct tr_future *futures[3];
+    size_t index = 9;
+
+    for (uint64_t i = 0; i < 3; i++)
+        futures[i] = puppet_future(sender, take_for_outside, i, 0);
+    settle(system);
+    outside.reply = replies[1];
+    outside_start(&outside);
+    CHECK_EQ_INT(tr_future_wait_any(futures, 3, &index, 0), 0);
+    CHECK_EQ_U64(index, 1);
+    CHECK_EQ_INT(pthread_join(outside.thread, NULL), 0);
+    for (size_t i = 0; i < 3; i++) {
+        CHECK_EQ_INT(tr_future_is_ended(futures[i]), i == 1);
+        tr_future_drop(&futures[i]);
+    }
+    tr_reply_drop(&replies[0]);
+    tr_reply_drop(&replies[2]);
+    tr_sender_drop(&sender);
+    finish_system(&system);
+}
+
+TEST(future, any_of_several_systems_is_noticed)
+{
+    struct tr_system *system = system_driven(NULL), *other = system_driven(NULL);
+    struct outside outside = { .system = system, .act = OUTSIDE_ANSWERS };
+    tr_reply_handle replies[2];
+    tr_sender senders[2];
+    struct tr_future *futures[2];
+    size_t index = 9;
+
+    senders[0] = puppet_spawn_with(system, (struct puppet){ .data = replies }, NULL);
+    senders[1] = puppet_spawn_with(other, (struct puppet){ .data = replies }, NULL);
+    for (uint64_t i = 0; i < 2; i++)
+        futures[i] = puppet_future(senders[i], take_for_outside, i, 0);
+    settle(system);
+    settle(other);
+    outside.reply = replies[1];
+    outside_start(&outside);
+    CHECK_EQ_INT(tr_future_wait_any(futures, 2, &index, 0), 0);
+    CHECK_EQ_U64(index, 1);
+    CHECK_EQ_INT(pthread_join(outside.thread, NULL), 0);
+    tr_reply_drop(&replies[0]);
+    for (size_t i = 0; i < 2; i++) {
+        tr_future_drop(&futures[i]);
+        tr_sender_drop(&senders[i]);
+    }
+    finish_system(&system);
+    finish_system(&other);
+}
+
+/* ---- many lives
+ * -----------------------------------------------------------------------------------------------
+ */
+
+enum { LIVES = 256 }; /* a number that eight bits take for none */
+
+struct nursery {
+    struct tr_system *system;
+    struct notes notes;
+    struct puppet state;
+    struct tr_child row;
+    struct tr_supervisor table;
+    tr_sender child, root;
+};
+
+static void nursery_open(struct nursery *nursery, struct tr_ask_options ask)
+{
+    *nursery = (struct nursery){ .system = system_driven(NULL) };
+    nursery->state = (struct puppet){
+        .notes = &nursery->notes, .asked = { .run = puppet_take, .number = ASK_NUMBER }, .ask = ask
+    };
+    nursery->row = (struct tr_child){ .name = "child",
+        .type = &puppet_type,
+        .state = &nursery->state,
+        .ret_sender = &nursery->child };
+    nursery->table = (struct tr_supervisor){
+        .name = "root", .restarts_max = 10000, .children = &nursery->row, .child_count = 1
+    };
+    CHECK_EQ_INT(tr_supervise(nursery->system, &nursery->table, "test", &nursery->root), 0);
+    settle(nursery->system);
+}
+
+static void nursery_restart(struct nursery *nursery, uint32_t times)
+{
+    for (uint32_t i = 0; i < times; i++) {
+        CHECK_EQ_INT(puppet_tell_lane(nursery->child, puppet_fail, 0, TR_CONTROL), 0);
+        settle(nursery->system);
+    }
+    CHECK_EQ_U64(stats_of(nursery->system).restarts, times);
+}
+
+static void nursery_close(struct nursery *nursery)
+{
+    tr_sender_drop(&nursery->child);
+    tr_sender_drop(&nursery->root);
+    finish_system(&nursery->system);
+}
+
+/* An answer that comes so many lives late. */
+static void check_late(struct tr_ask_options ask)
+{
+    struct nursery nursery;
+    tr_sender peer;
+
+    nursery_open(&nursery, ask);
+    peer = puppet_spawn(nursery.system, NULL, "peer");
+    puppet_introduce(nursery.child, peer);
+    CHECK_EQ_INT(puppet_tell(nursery.child, puppet_ask, 0), 0);
+    settle(nursery.system);
+    CHECK_EQ_INT(nursery.notes.rc, 0);
+    nursery_restart(&nursery, LIVES);
+    CHECK_EQ_INT(puppet_tell(peer, puppet_answer, 1), 0);
+    settle(nursery.system);
+    CHECK_EQ_INT(nursery.notes.event_count, 0);
+    CHECK_EQ_U64(stats_of(nursery.system).replies_late, 1);
+    /* And one that comes in time. */
+    CHECK_EQ_INT(puppet_tell(nursery.child, puppet_ask, 0), 0);
+    settle(nursery.system);
+    CHECK_EQ_INT(puppet_tell(peer, puppet_answer, 2), 0);
+    settle(nursery.system);
+    CHECK_EQ_INT(nursery.notes.event_count, 1);
+    CHECK_EQ_U64(nursery.notes.events[0].number, 2);
+    tr_sender_drop(&peer);
+    nursery_close(&nursery);
+}
+
+TEST(asker, gets_no_answer_to_an_ask_of_256_lives_before)
+{
+    check_late((struct tr_ask_options){ .tag = 7 });
+}
+
+TEST(asker, gets_no_answer_to_an_ask_with_a_deadline_of_256_lives_before)
+{
+    check_late((struct tr_ask_options){ .tag = 7, .timeout_ns = ms(3600000) });
+}
+
+/* Answered from the message itself, which waited in a box all the while. */
+TEST(asker, gets_no_answer_to_a_queued_ask_of_256_lives_before)
+{
+    struct nursery nursery;
+    struct tr_box *box;
+    tr_sender sender;
+
+    nursery_open(&nursery, (struct tr_ask_options){ .tag = 7 });
+    CHECK_EQ_INT(tr_box_create(nursery.system, &puppet_type, NULL, &box), 0);
+    sender = tr_box_sender(box, "test");
+    puppet_introduce(nursery.child, sender);
+    CHECK_EQ_INT(puppet_tell(nursery.child, puppet_ask, 0), 0);
+    settle(nursery.system);
+    nursery_restart(&nursery, LIVES);
+    tr_box_destroy(&box); /* TR_ECLOSED, to an asker that is not there any more */
+    settle(nursery.system);
+    CHECK_EQ_INT(nursery.notes.event_count, 0);
+    CHECK_EQ_U64(stats_of(nursery.system).replies_late, 1);
+    tr_sender_drop(&sender);
+    nursery_close(&nursery);
+}
+
+TEST(asker, that_holds_is_not_let_go_by_the_answer_to_256_holds_before)
+{
+    struct nursery nursery;
+    tr_sender first, second;
+
+    nursery_open(&nursery, (struct tr_ask_options){ .hold = true });
+    first = puppet_spawn(nursery.system, NULL, "first");
+    second = puppet_spawn(nursery.system, NULL, "second");
+    puppet_introduce(nursery.child, first);
+    CHECK_EQ_INT(puppet_tell(nursery.child, puppet_ask, 0), 0);
+    settle(nursery.system);
+    nursery_restart(&nursery, 1); /* the hold is given up; its answer is still owed */
+    puppet_introduce(nursery.child, second);
+    for (uint32_t i = 0; i < LIVES; i++) {
+        CHECK_EQ_INT(puppet_tell(nursery.child, puppet_ask, 0), 0);
+        settle(nursery.system);
+        if (i + 1 < LIVES)
+            CHECK_EQ_INT(puppet_tell(second, puppet_answer, i), 0);
+        settle(nursery.system);
+    }
+    CHECK_EQ_INT(nursery.notes.event_count, LIVES - 1);
+    CHECK_EQ_INT(puppet_tell(nursery.child, NULL, 5), 0);
+    CHECK_EQ_INT(puppet_tell(first, puppet_answer, 1), 0);
+    settle(nursery.system);
+    CHECK_EQ_INT(nursery.notes.event_count, LIVES - 1);
+    CHECK_EQ_INT(nursery.notes.count, 0); /* still holding */
+    CHECK_EQ_INT(puppet_tell(second, puppet_answer, 2), 0);
+    settle(nursery.system);
+    CHECK_EQ_INT(nursery.notes.event_count, LIVES);
+    CHECK_NOTES(&nursery.notes, 5);
+    tr_sender_drop(&first);
+    tr_sender_drop(&second);
+    nursery_close(&nursery);
+}
+
+/* ---- very long times, very deep tokens
+ * -----------------------------------------------------------------------------------------------
+ */
+
+TEST(ask, that_may_take_for_ever_does_not_expire)
+{
+    struct tr_system *system = system_driven(NULL);
+    struct tr_future *future;
+    struct pair pair;
+    uint64_t number;
+
+    pair_init(&pair, system, (struct puppet_message){ .run = puppet_echo, .number = ASK_NUMBER },
+        (struct tr_ask_options){ .tag = 7, .timeout_ns = UINT64_MAX });
+    CHECK_EQ_INT(puppet_tell(pair.asker, puppet_ask, 0), 0);
+    settle(system);
+    CHECK_EQ_INT(pair.asker_notes.event_count, 1);
+    check_reply(&pair.asker_notes, 0, 7, 0);
+    future = puppet_future(pair.peer, puppet_echo, 5, UINT64_MAX);
+    CHECK_EQ_INT(tr_future_wait(future, &number, sizeof number, NULL, UINT64_MAX), 0);
+    CHECK_EQ_U64(number, 5);
+    tr_future_drop(&future);
+    pair_drop(&pair);
+    CHECK_EQ_INT(tr_system_join(system, UINT64_MAX), 0);
+    finish_system(&system);
+}
+
+TEST(cancel, fires_tokens_nested_however_deeply)
+{
+    enum { DEPTH = 200000 };
+    struct tr_cancel *root, *above, *token;
+
+    CHECK_EQ_INT(tr_cancel_create(NULL, &root), 0);
+    above = root;
+    for (int i = 0; i < DEPTH; i++) {
+        CHECK_EQ_INT(tr_cancel_create(above, &token), 0);
+        if (above != root)
+            tr_cancel_destroy(&above);
+        above = token;
+    }
+    tr_cancel_fire(root);
+    CHECK(tr_cancel_is_fired(token));
+    tr_cancel_destroy(&root);
+    tr_cancel_destroy(&token); /* and with it the whole chain */
 }

@@ -1003,3 +1003,65 @@ TEST(work, in_a_simulation_runs_at_a_moment_the_seed_chooses)
     if (getenv("TROUPE_SEED") == NULL)
         CHECK((places & (places - 1)) != 0);
 }
+
+/* ---- work of a life long ago
+ * -------------------------------------------------------------------------------------------------
+ */
+
+static sem_t work_leaves;
+static unsigned works_dropped;
+
+static int work_that_takes_long(void *argument)
+{
+    (void)argument;
+    sem_wait(&work_leaves);
+    return 0;
+}
+
+static void drop_work(void *argument)
+{
+    (void)argument;
+    works_dropped++;
+}
+
+static enum tr_next act_work_long(struct player *self, struct tr_context *ctx, struct order *order)
+{
+    (void)self;
+    (void)order;
+    CHECK_EQ_INT(tr_offload(ctx, work_that_takes_long, self, drop_work, 1), 0);
+    return TR_GO;
+}
+
+TEST(work, begun_256_lives_ago_is_dropped)
+{
+    struct tr_system *system = driven();
+    struct journal journal;
+    struct player state = { .name = "a", .journal = &journal };
+    tr_sender child, root;
+    struct tr_child row = {
+        .name = "a", .type = &plain_player_type, .state = &state, .ret_sender = &child
+    };
+    struct tr_supervisor table = {
+        .name = "root", .restarts_max = 10000, .children = &row, .child_count = 1
+    };
+
+    journal_init(&journal);
+    sem_init(&work_leaves, 0, 0);
+    CHECK_EQ_INT(tr_supervise(system, &table, "test", &root), 0);
+    tell(child, act_work_long, 0);
+    while (tr_system_step(system, 100) > 0) {
+    }
+    for (int i = 0; i < 256; i++) {
+        tell(child, act_fail, 0);
+        while (tr_system_step(system, 100) > 0) {
+        }
+    }
+    CHECK_JOURNAL(&journal, "");
+    sem_post(&work_leaves);
+    tr_sender_drop(&child); /* ends when nothing is outstanding any more */
+    tr_sender_drop(&root);
+    CHECK_EQ_INT(tr_system_join(system, 0), 0);
+    CHECK_JOURNAL(&journal, "a stops; a ends");
+    CHECK_EQ_INT(works_dropped, 1);
+    system_finish(&system);
+}

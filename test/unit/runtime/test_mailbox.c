@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdlib.h>
 
 #include "puppet.h"
@@ -1245,4 +1246,255 @@ TEST(box, destroyed_while_it_runs_in_a_system_of_its_own_answers_what_is_left)
     CHECK_EQ_INT(puppet_end(&second, NULL), TR_ECLOSED);
     tr_sender_drop(&sender);
     CHECK_NOTES(&notes, 1);
+}
+
+/* ---- hooks and locks
+ * -------------------------------------------------------------------------------------- */
+
+/* What a hook of the user may well do: take a lock that another thread holds while it sends. */
+struct crossing {
+    tr_sender other;
+    unsigned drops;
+};
+static struct crossing crossing;
+
+static void *crossing_main(void *argument)
+{
+    (void)argument;
+    CHECK_EQ_INT(puppet_tell(crossing.other, puppet_nothing, 0), 0);
+    return NULL;
+}
+
+static void drop_when_another_has_sent(void *message)
+{
+    pthread_t thread;
+
+    (void)message;
+    crossing.drops++;
+    CHECK_EQ_INT(pthread_create(&thread, NULL, crossing_main, NULL), 0);
+    CHECK_EQ_INT(pthread_join(thread, NULL), 0);
+}
+
+static const struct tr_type crossing_type = {
+    .name = "crossing",
+    .message_size = sizeof(struct puppet_message),
+    .state_size = sizeof(struct puppet),
+    .handle = puppet_handle,
+    .message_drop = drop_when_another_has_sent,
+};
+
+static void check_crossing(enum tr_full full)
+{
+    struct tr_system *system = system_driven(NULL);
+    struct tr_future *futures[8];
+    tr_sender sender;
+    unsigned refused = 0;
+
+    crossing.other = puppet_spawn(system, NULL, NULL);
+    CHECK_EQ_INT(tr_spawn(system, &crossing_type, &(struct puppet){ 0 },
+                     &(struct tr_spawn_options){ .box = { .capacity = 2, .full = full } }, &sender),
+        0);
+    for (int i = 0; i < 8; i++) /* by a thread that is no worker, and does not drive meanwhile */
+        futures[i] = puppet_future(sender, puppet_echo, 1, 0);
+    CHECK(crossing.drops > 0);
+    settle(system);
+    for (int i = 0; i < 8; i++)
+        refused += puppet_end(&futures[i], NULL) == TR_EFULL;
+    CHECK_EQ_INT(refused, crossing.drops);
+    CHECK_EQ_INT(refused, 6);
+    CHECK_EQ_U64(tr_dead_count(system, TR_DEAD_DROPPED), 6);
+    tr_sender_drop(&sender);
+    tr_sender_drop(&crossing.other);
+    finish_system(&system);
+}
+
+TEST(message_drop, of_the_newest_runs_without_the_runtimes_locks)
+{
+    check_crossing(TR_FULL_DROP_NEWEST);
+}
+
+TEST(message_drop, of_the_oldest_runs_without_the_runtimes_locks)
+{
+    check_crossing(TR_FULL_DROP_OLDEST);
+}
+
+struct asked_box {
+    sem_t asked, answered;
+    int status;
+};
+
+static enum tr_next ask_the_box(
+    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+{
+    struct asked_box *asked = self->data;
+
+    puppet_ask(self, ctx, m);
+    sem_post(&asked->asked);
+    return TR_GO;
+}
+
+static enum tr_next on_box_answer(
+    struct puppet *self, struct tr_context *ctx, const struct tr_event *event)
+{
+    struct asked_box *asked = self->data;
+
+    (void)ctx;
+    asked->status = event->status;
+    sem_post(&asked->answered);
+    return TR_GO;
+}
+
+TEST(box, destroyed_beside_workers_answers_its_askers_and_runs_hooks_without_locks)
+{
+    struct tr_system *system = system_of_workers(1);
+    struct asked_box asked = { .status = 1 };
+    struct notes notes = { 0 };
+    struct tr_box *box;
+    tr_sender asker;
+
+    sem_init(&asked.asked, 0, 0);
+    sem_init(&asked.answered, 0, 0);
+    crossing.other = puppet_spawn(system, NULL, NULL);
+    asker = puppet_spawn_with(system,
+        (struct puppet){ .notes = &notes, .data = &asked, .on_event = on_box_answer }, NULL);
+    CHECK_EQ_INT(tr_box_create(system, &crossing_type, NULL, &box), 0);
+    CHECK_EQ_INT(
+        tr_tell(asker,
+            &(struct puppet_message){ .run = puppet_meet, .to = tr_box_sender(box, "asker") },
+            sizeof(struct puppet_message)),
+        0);
+    CHECK_EQ_INT(puppet_tell(asker, ask_the_box, 0), 0);
+    sem_wait(&asked.asked);
+    tr_box_destroy(&box);
+    sem_wait(&asked.answered);
+    CHECK_EQ_INT(asked.status, TR_ECLOSED);
+    CHECK_EQ_INT(crossing.drops, 1);
+    tr_sender_drop(&asker);
+    tr_sender_drop(&crossing.other);
+    finish_system(&system);
+}
+
+static void finish_what_never_was(void *state)
+{
+    (void)state;
+    CHECK_MSG(false, "a state that nobody gave was finished");
+}
+
+TEST(box, that_nobody_ran_has_no_state_to_finish)
+{
+    static const struct tr_type type = { .name = "unborn",
+        .message_size = sizeof(struct puppet_message),
+        .state_size = sizeof(struct puppet),
+        .handle = puppet_handle,
+        .finish = finish_what_never_was };
+
+    for (int kind = 0; kind < 3; kind++) {
+        struct tr_system *system = kind == 0   ? NULL
+                                   : kind == 1 ? system_driven(NULL)
+                                               : system_of_workers(1);
+        struct tr_box *box, *left;
+
+        CHECK_EQ_INT(tr_box_create(system, &type, NULL, &box), 0);
+        tr_box_destroy(&box);
+        if (system != NULL) {
+            CHECK_EQ_INT(tr_box_create(system, &type, NULL, &left), 0);
+            tr_system_destroy(&system); /* with one in it */
+        }
+    }
+}
+
+/* ---- deadlines from one system to another
+ * -------------------------------------------------------------------------------------- */
+
+static enum tr_next note_deadline(
+    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+{
+    (void)m;
+    note(self, tr_deadline_ns(ctx));
+    return TR_GO;
+}
+
+/* By a tell, a slot and a future. */
+static enum tr_next pass_on(struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+{
+    struct puppet_message message = { .run = note_deadline };
+    struct tr_slot slot;
+    struct tr_future *future;
+
+    (void)m;
+    note(self, tr_deadline_ns(ctx));
+    CHECK_EQ_INT(tr_tell(self->peer, &message, sizeof message), 0);
+    CHECK_EQ_INT(tr_reserve(self->peer, sizeof message, &slot), 0);
+    memcpy(slot.message, &message, sizeof message);
+    CHECK_EQ_INT(tr_slot_commit(&slot), 0);
+    CHECK_EQ_INT(tr_ask_future(self->peer, &message, sizeof message, 0, &future), 0);
+    *(struct tr_future **)self->data = future;
+    return TR_GO;
+}
+
+static void check_passed_on(struct tr_system *from, struct tr_system *to, bool inherits)
+{
+    struct notes notes = { 0 }, peer_notes = { 0 };
+    struct tr_future *future = NULL;
+    tr_sender peer = puppet_spawn(to, &peer_notes, NULL);
+    tr_sender sender =
+        puppet_spawn_with(from, (struct puppet){ .notes = &notes, .data = &future }, NULL);
+
+    puppet_introduce(sender, peer);
+    CHECK_EQ_INT(
+        tr_tell_with(sender, &(struct puppet_message){ .run = pass_on },
+            sizeof(struct puppet_message), &(struct tr_send_options){ .timeout_ns = ms(3600000) }),
+        0);
+    settle(from);
+    settle(to);
+    CHECK_EQ_INT(notes.count, 1);
+    CHECK(notes.numbers[0] != 0);
+    CHECK_EQ_INT(peer_notes.count, 3);
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ_U64(peer_notes.numbers[i], inherits ? notes.numbers[0] : 0);
+    CHECK_EQ_INT(puppet_end(&future, NULL), TR_EDROPPED);
+    tr_sender_drop(&sender);
+    tr_sender_drop(&peer);
+}
+
+TEST(deadline, is_inherited_by_messages_to_a_system_with_the_same_clock)
+{
+    struct tr_system *from = system_driven(NULL), *to = system_driven(NULL);
+
+    check_passed_on(from, to, true);
+    finish_system(&from);
+    finish_system(&to);
+}
+
+TEST(deadline, is_not_inherited_by_messages_to_a_system_with_another_clock)
+{
+    struct tr_system *from = system_driven(NULL);
+    struct tr_sim *sim = simulation(1);
+
+    check_passed_on(from, tr_sim_system(sim), false);
+    finish_system(&from);
+    finish_simulation(&sim);
+}
+
+TEST(deadline, that_is_never_never_comes)
+{
+    struct tr_system *system = system_driven(NULL);
+    struct notes notes = { 0 };
+    tr_sender sender = puppet_spawn_with(system, (struct puppet){ .notes = &notes },
+        &(struct tr_spawn_options){ .grace_ns = UINT64_MAX, .box = { .age_ns_max = UINT64_MAX } });
+
+    CHECK_EQ_INT(
+        tr_tell_with(sender, &(struct puppet_message){ .number = 1 }, sizeof(struct puppet_message),
+            &(struct tr_send_options){ .timeout_ns = UINT64_MAX }),
+        0);
+    CHECK_EQ_INT(tr_tell_wait(sender, &(struct puppet_message){ .number = 2 },
+                     sizeof(struct puppet_message), UINT64_MAX),
+        0);
+    CHECK_EQ_INT(puppet_tell(sender, NULL, 3), 0);
+    settle(system);
+    CHECK_NOTES(&notes, 1, 2, 3);
+    CHECK_EQ_INT(tr_stop(tr_sender_weaken(sender)), 0);
+    CHECK_EQ_INT(tr_sender_wait_closed(sender, UINT64_MAX), 0);
+    tr_sender_drop(&sender);
+    finish_system(&system);
 }

@@ -57,6 +57,7 @@ enum kind {
     LIMIT_FDS,
     NEST, /* a process actor in the process actor */
     DEADLINE,
+    DAWDLE, /* longer than `hurried` may */
 };
 
 struct subject_message {
@@ -106,7 +107,7 @@ static const struct tr_type latch_type = {
     .handle = latch_handle,
 };
 
-enum { ROWS = 4 };
+enum { ROWS = 5, HURRY_NS = 400000000 };
 static const struct tr_process_row rows[ROWS];
 
 static void write_all(int fd, const void *bytes, size_t size)
@@ -284,6 +285,12 @@ static enum tr_next subject_handle(void *state, struct tr_context *ctx, void *me
         left = tr_deadline_ns(ctx) == 0 ? 0 : tr_deadline_ns(ctx) - tr_now_ns(ctx);
         tr_reply(ctx, 0, &left, sizeof left);
         break;
+    case DAWDLE:
+        left = tr_now_ns(ctx) + 2 * HURRY_NS;
+        tr_reply(ctx, 0, &self->count, sizeof self->count);
+        while (tr_now_ns(ctx) < left) {
+        }
+        break;
     }
     return TR_GO;
 }
@@ -454,6 +461,18 @@ static const struct tr_type stillborn_type = {
     .handle = subject_handle,
 };
 
+/* ---- one that has little time ------------------------------------------------------------------
+ */
+
+static const struct tr_type hurried_type = {
+    .name = "hurried",
+    .message_size = sizeof(struct subject_message),
+    .state_size = sizeof(struct subject),
+    .turn_ns_max = HURRY_NS,
+    .handle = subject_handle,
+    .event = subject_event,
+};
+
 static const struct subject ready_made = { .count = 1000 };
 
 static const struct tr_process_row rows[ROWS] = {
@@ -467,6 +486,7 @@ static const struct tr_process_row rows[ROWS] = {
             .decode_value = words_decode_value } },
     { .name = "stillborn", .type = &stillborn_type },
     { .name = "ready-made", .type = &subject_type, .state = &ready_made },
+    { .name = "hurried", .type = &hurried_type },
 };
 
 /* ---- a program that has a process actor and is killed ---------------------------------------- */
@@ -1339,6 +1359,42 @@ TEST(process, asks_behind_a_crash_are_answered_by_the_next_child)
     end_system(&system, &sender);
 }
 
+/* The call that took too long is known for it only when it has returned. */
+TEST(process, message_over_its_time_is_lost_and_those_behind_it_are_not)
+{
+    for (int is_ask = 0; is_ask < 2; is_ask++) {
+        struct tr_system *system = start_system();
+        struct tr_future *slow = NULL, *behind[20];
+        struct tr_dead_letter letters[5];
+        subject_sender sender;
+        tr_sender raw;
+        int count = -1;
+
+        CHECK_EQ_INT(tr_process_spawn(system, "hurried", &quick, NULL, &raw), 0);
+        sender = subject_of(raw);
+        CHECK_EQ_INT(subject_tell(sender, (struct subject_message){ .kind = ADD, .number = 3 }), 0);
+        CHECK_EQ_INT(get(sender), 3);
+        if (is_ask)
+            slow = ask_later(sender, (struct subject_message){ .kind = DAWDLE });
+        else
+            CHECK_EQ_INT(subject_tell(sender, (struct subject_message){ .kind = DAWDLE }), 0);
+        for (int i = 0; i < 20; i++)
+            behind[i] = ask_later(sender, (struct subject_message){ .kind = GET });
+        if (is_ask) {
+            CHECK_EQ_INT(end_of(&slow, &count, sizeof count), 0);
+            CHECK_EQ_INT(count, 3);
+        }
+        for (int i = 0; i < 20; i++) {
+            CHECK_EQ_INT(end_of(&behind[i], &count, sizeof count), 0);
+            CHECK_EQ_INT(count, 0);
+        }
+        CHECK_EQ_U64(tr_dead_letters(system, letters, 5), 1);
+        CHECK_EQ_INT(letters[0].reason, TR_DEAD_CRASHED);
+        CHECK_EQ_INT(info_of(sender).restarts, 1);
+        end_system(&system, &sender);
+    }
+}
+
 TEST(process, ask_with_a_deadline_ends_by_it_while_the_child_is_down)
 {
     struct tr_process process = { .backoff_ns_min = long_ns, .backoff_ns_max = long_ns };
@@ -1731,6 +1787,44 @@ TEST(process, answering_twice_or_unbegun_is_garbage)
         CHECK_EQ_INT(info_of(sender).last_end, TR_PROCESS_GARBAGE);
         end_system(&system, &sender);
     }
+}
+
+static int stages;
+
+static enum tr_next count_stages(void *state, struct tr_context *ctx, const struct tr_event *event)
+{
+    if (event->status != TR_ACCEPTED)
+        return client_event(state, ctx, event);
+    stages++;
+    return TR_GO;
+}
+
+/* Each would be a message in its asker's box, which does not count them. */
+TEST(process, child_that_accepts_again_and_again_is_heard_once)
+{
+    static const struct tr_type type = { .name = "client",
+        .message_size = sizeof(struct subject_message),
+        .state_size = sizeof(struct client),
+        .handle = client_handle,
+        .event = count_stages,
+        .finish = client_finish };
+    struct tr_system *system = start_system();
+    subject_sender subject = spawn_subject(system, &quick), sender;
+    struct client client = { .subject = subject.raw };
+    struct subject_message message =
+        write_frame(WRITE, (struct tr__wire_frame){ .kind = WIRE_ACCEPT, .id = UINT64_C(1) << 16 });
+    tr_sender raw;
+
+    while (message.size + WIRE_HEADER <= sizeof message.bytes) {
+        memcpy(message.bytes + message.size, message.bytes, WIRE_HEADER);
+        message.size += WIRE_HEADER;
+    }
+    CHECK_EQ_INT(tr_spawn(system, &type, &client, NULL, &raw), 0);
+    sender = subject_of(raw);
+    CHECK_EQ_INT(ask_for(sender, message, NULL, 0), TR_EDROPPED);
+    CHECK_EQ_INT(stages, 1);
+    CHECK_EQ_INT(get(sender), 0);
+    end_system(&system, &sender);
 }
 
 TEST(process, frame_cut_off_by_an_exit_is_a_crash)

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -911,4 +912,54 @@ TEST_LONG(registry, churn_of_a_few_keys_loses_no_message_and_has_one_actor_each,
         free(arena.alive);
         sim_finish(&sim);
     }
+}
+
+/* ---- closing in time
+ * -------------------------------------------------------------------------------------------------
+ */
+
+struct busy {
+    sem_t entered, leave;
+};
+
+static enum tr_next act_be_busy(struct player *self, struct tr_context *ctx, struct order *order)
+{
+    struct busy *busy = order->pointer;
+
+    (void)self;
+    (void)ctx;
+    sem_post(&busy->entered);
+    sem_wait(&busy->leave);
+    return TR_GO;
+}
+
+TEST(registry, close_keeps_to_its_time_although_its_sweeper_cannot_run)
+{
+    struct tr_system *system = NULL;
+    struct tr_registry *registry;
+    struct journal journal;
+    struct busy busy;
+    tr_sender sender;
+
+    journal_init(&journal);
+    sem_init(&busy.entered, 0, 0);
+    sem_init(&busy.leave, 0, 0);
+    CHECK_EQ_INT(
+        tr_system_create(&(struct tr_system_options){ .workers = 1, .quiet = true }, &system), 0);
+    sender = cast(system, (struct player){ .name = "a", .journal = &journal, .quiet = true }, NULL);
+    CHECK_EQ_INT(tr_tell(sender, &(struct order){ .act = act_be_busy, .pointer = &busy },
+                     sizeof(struct order)),
+        0);
+    sem_wait(&busy.entered); /* the only worker there is */
+    CHECK_EQ_INT(
+        tr_registry_create(system,
+            &(struct tr_registry_options){ .type = &player_type, .idle_ns = SECOND }, &registry),
+        0);
+    CHECK_EQ_INT(tr_registry_close(&registry, MS), TR_ETIMEOUT);
+    CHECK(registry != NULL);
+    sem_post(&busy.leave);
+    CHECK_EQ_INT(tr_registry_close(&registry, 0), 0);
+    CHECK(registry == NULL);
+    tr_sender_drop(&sender);
+    system_finish(&system);
 }

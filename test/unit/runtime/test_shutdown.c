@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <sched.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "stage.h"
 
@@ -710,24 +713,32 @@ TEST(shutdown, drain_ends_also_those_that_were_started_while_it_went_on)
     sim_finish(&sim);
 }
 
+static int work_until_told(void *argument)
+{
+    sem_wait(argument);
+    return 0;
+}
+
+static void stop_by_working(struct player *self, struct tr_context *ctx, enum tr_why why)
+{
+    (void)why;
+    CHECK_EQ_INT(tr_offload(ctx, work_until_told, self->data, NULL, 1), 0);
+}
+
 TEST(shutdown, drain_names_those_whose_grace_ran_out)
 {
-    struct tr_system *system, *abroad = driven(NULL);
+    struct tr_system *system;
     struct journal journal, log;
-    tr_sender sender, store;
+    tr_sender sender;
+    sem_t leave;
 
     journal_init(&journal);
     journal_init(&log);
+    sem_init(&leave, 0, 0);
     system = driven(&log);
-    /* Asks somebody in a system that nobody drives, so no answer comes. */
-    store =
-        cast(abroad, (struct player){ .name = "store", .journal = &journal, .quiet = true }, NULL);
     sender = cast(system,
-        (struct player){ .name = "a",
-            .journal = &journal,
-            .peer = tr_sender_clone(store, "a"),
-            .on_stop = stop_by_asking,
-            .number = 1 },
+        (struct player){
+            .name = "a", .journal = &journal, .on_stop = stop_by_working, .data = &leave },
         &(struct tr_spawn_options){ .name = "slowpoke", .grace_ns = 2 * MS });
     settle(system);
     CHECK_EQ_INT(tr_system_drain(system, 0), 0);
@@ -735,8 +746,7 @@ TEST(shutdown, drain_names_those_whose_grace_ran_out)
     CHECK_MSG(strstr(log.text, "actor slowpoke: abandoned, its grace to stop has run out") != NULL,
         "%s", log.text);
     tr_sender_drop(&sender);
-    tr_sender_drop(&store);
-    tr_system_destroy(&abroad); /* answers the ask: nobody waits for it any more */
+    sem_post(&leave); /* nobody waits for it any more */
     system_finish(&system);
 }
 
@@ -837,4 +847,144 @@ TEST(shutdown, destroying_a_system_with_a_supervision_tree_frees_all_of_it)
     CHECK(strstr(journal.text, "a ends") != NULL);
     CHECK(strstr(journal.text, "b ends") != NULL);
     CHECK(strstr(journal.text, "stops") == NULL);
+}
+
+/* ---- what outlives a system, and what does not
+ * -------------------------------------------------------------------------------------------------------------
+ */
+
+TEST(shutdown, a_state_can_be_taken_back_after_its_system_was_destroyed)
+{
+    for (int drop = 0; drop < 2; drop++) {
+        struct tr_system *system = workers(1);
+        struct journal journal;
+        struct player player;
+        struct tr_done *done;
+        enum tr_why why;
+        tr_sender sender;
+
+        journal_init(&journal);
+        sender = cast(system, (struct player){ .name = "a", .journal = &journal },
+            &(struct tr_spawn_options){ .ret_done = &done });
+        CHECK_EQ_U64(add(sender, 5), 5);
+        tr_system_destroy(&system);
+        if (drop) {
+            tr_done_drop(&done);
+            CHECK_JOURNAL(&journal, "a starts; a ends");
+        } else {
+            CHECK_EQ_INT(tr_done_wait(&done, &player, &why, 0), 0);
+            CHECK_EQ_INT(why, TR_WHY_KILLED);
+            CHECK_EQ_U64(player.number, 5);
+            CHECK_JOURNAL(&journal, "a starts");
+        }
+    }
+}
+
+/* Both sides at once, again and again: the state is finished once, by whoever comes second. */
+TEST(shutdown, a_state_given_up_while_its_actor_ends_is_finished_once)
+{
+    struct tr_system *system = workers(1);
+    struct journal journal;
+
+    for (int i = 0; i < 500; i++) {
+        struct tr_done *done;
+        tr_sender sender;
+
+        journal_init(&journal);
+        sender = cast(system, (struct player){ .name = "a", .journal = &journal },
+            &(struct tr_spawn_options){ .ret_done = &done });
+        tell(sender, act_stop, 0);
+        tr_done_drop(&done);
+        CHECK_EQ_INT(tr_sender_wait_closed(sender, 0), 0);
+        tr_sender_drop(&sender);
+        CHECK_EQ_INT(tr_system_join(system, 0), 0);
+        CHECK_JOURNAL(&journal, "a starts; a stops; a ends");
+    }
+    system_finish(&system);
+}
+
+static struct tr_system *public_system;
+static bool was_there;
+
+static void look_for_system(void *state)
+{
+    (void)state;
+    was_there = public_system != NULL;
+}
+
+static enum tr_next handle_nothing(void *state, struct tr_context *ctx, void *message)
+{
+    (void)state;
+    (void)ctx;
+    (void)message;
+    return TR_GO;
+}
+
+TEST(shutdown, a_system_is_nulled_after_its_last_actor_has_gone)
+{
+    static const struct tr_type type = { .name = "looker",
+        .message_size = sizeof(int),
+        .handle = handle_nothing,
+        .finish = look_for_system };
+    tr_sender sender;
+
+    public_system = workers(1);
+    CHECK_EQ_INT(tr_spawn(public_system, &type, NULL, NULL, &sender), 0);
+    tr_system_destroy(&public_system);
+    CHECK(public_system == NULL);
+    CHECK(was_there);
+}
+
+TEST(shutdown, a_forked_child_that_destroys_its_parents_system_dies_of_a_named_assert)
+{
+    struct tr_system *system = driven(NULL);
+    char said[512] = "";
+    int ends[2], status;
+    ssize_t size;
+    pid_t pid;
+
+    CHECK_EQ_INT(pipe(ends), 0);
+    pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        tr_system_destroy(&system);
+        _exit(0);
+    }
+    close(ends[1]);
+    CHECK_EQ_INT(waitpid(pid, &status, 0), pid);
+    size = read(ends[0], said, sizeof said - 1);
+    CHECK(size > 0);
+    CHECK_MSG(
+        strstr(said, "a system is destroyed by the process that made it") != NULL, "%s", said);
+    close(ends[0]);
+    system_finish(&system);
+}
+
+static void *drop_main(void *argument)
+{
+    tr_sender_drop(argument);
+    return NULL;
+}
+
+/* Nobody but the thread itself knows when its call has returned: that it was the last one that
+ * could send is enough. */
+TEST(shutdown, a_system_may_be_destroyed_although_the_thread_that_dropped_the_last_sender_is_slow)
+{
+    for (int i = 0; i < 400; i++) {
+        struct tr_system *system = i % 2 == 0 ? driven(NULL) : workers(1);
+        struct journal journal;
+        tr_sender senders[2];
+        pthread_t threads[2];
+
+        journal_init(&journal);
+        senders[0] = cast(system, (struct player){ .name = "a", .journal = &journal }, NULL);
+        senders[1] = tr_sender_clone(senders[0], "other");
+        for (int k = 0; k < 2; k++)
+            CHECK_EQ_INT(pthread_create(&threads[k], NULL, drop_main, &senders[k]), 0);
+        CHECK_EQ_INT(tr_system_join(system, 0), 0);
+        tr_system_destroy(&system);
+        for (int k = 0; k < 2; k++)
+            CHECK_EQ_INT(pthread_join(threads[k], NULL), 0);
+    }
 }

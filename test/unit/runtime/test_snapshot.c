@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <sched.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -452,4 +453,73 @@ TEST_LONG(snapshot, published_from_a_thread_while_workers_wake_and_sleep, 60)
     tr_snapshot_destroy(&snapshot);
     CHECK_EQ_INT(atomic_load(&freed), 3000);
     system_finish(&system);
+}
+
+/* ---- destroying while a worker frees
+ * ------------------------------------------------------------------------------------- */
+
+static struct {
+    sem_t entered;
+    atomic_bool blocks, destroying, freed;
+} slow_free;
+
+static void free_slowly(void *value)
+{
+    if (!atomic_exchange(&slow_free.blocks, false)) {
+        free(value);
+        return;
+    }
+    sem_post(&slow_free.entered);
+    while (!atomic_load(&slow_free.destroying))
+        sched_yield();
+    for (int i = 0; i < 1000; i++) /* time enough to return too early */
+        sched_yield();
+    free(value);
+    atomic_store(&slow_free.freed, true);
+}
+
+TEST(snapshot, destroyed_while_a_worker_frees_an_old_value_waits_for_it)
+{
+    struct tr_system *system = system_of(1);
+    struct journal journal;
+    struct tr_snapshot *snapshot;
+    struct tr_reader *reader;
+    tr_sender sender;
+
+    journal_init(&journal);
+    sem_init(&slow_free.entered, 0, 0);
+    CHECK_EQ_INT(tr_snapshot_create(system, free_slowly, &snapshot), 0);
+    CHECK_EQ_INT(tr_reader_create(system, &reader), 0);
+    sender = cast(system, (struct player){ .name = "a", .journal = &journal, .quiet = true }, NULL);
+    CHECK_EQ_INT(tr_snapshot_publish(snapshot, malloc(1)), 0);
+    tr_reader_begin(reader);
+    CHECK_EQ_INT(tr_snapshot_publish(snapshot, malloc(1)), 0);
+    atomic_store(&slow_free.blocks, true);
+    tr_reader_end(reader);
+    add(sender, 1); /* its worker goes idle after this, and frees what nobody reads any more */
+    sem_wait(&slow_free.entered);
+    atomic_store(&slow_free.destroying, true);
+    tr_snapshot_destroy(&snapshot);
+    CHECK(atomic_load(&slow_free.freed));
+    tr_reader_destroy(&reader);
+    tr_sender_drop(&sender);
+    system_finish(&system);
+}
+
+TEST_ABORTS(snapshot, read_by_an_actor_of_another_system_asserts,
+    "a snapshot is read by actors of its own system")
+{
+    struct tr_system *here = system_of(0), *there = system_of(0);
+    struct journal journal;
+    struct tr_snapshot *snapshot = snapshot_of(there);
+    tr_sender sender;
+
+    journal_init(&journal);
+    publish(snapshot, 1);
+    sender = cast(here,
+        (struct player){ .name = "a", .journal = &journal, .quiet = true, .data = snapshot }, NULL);
+    add(sender, 0);
+    ask(sender, act_read, 0);
+    while (tr_system_step(here, 1) > 0) {
+    }
 }

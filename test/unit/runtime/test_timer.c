@@ -626,3 +626,32 @@ TEST(timer, of_many_actors_on_several_workers_all_fire)
     CHECK_EQ_U64(stats_of(system).timers, 0);
     finish_system(&system);
 }
+
+static enum tr_next set_for_never(
+    struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
+{
+    uint64_t id;
+
+    (void)m;
+    CHECK_EQ_INT(tr_after(ctx, UINT64_MAX, 1, &id), 0);
+    CHECK_EQ_INT(tr_every(ctx, UINT64_MAX - 1, 2, NULL), 0);
+    CHECK_EQ_INT(tr_after(ctx, 0, 3, NULL), 0);
+    note(self, id);
+    return TR_GO;
+}
+
+TEST(timer, set_for_never_does_not_fire)
+{
+    struct tr_system *system = system_driven(NULL);
+    struct notes notes = { 0 };
+    tr_sender sender = puppet_spawn(system, &notes, NULL);
+
+    CHECK_EQ_INT(puppet_tell(sender, set_for_never, 0), 0);
+    settle(system);
+    while (notes.event_count == 0) /* the one that is due at once; a wheel turns by milliseconds */
+        settle(system);
+    CHECK_EQ_INT(notes.event_count, 1);
+    CHECK_EQ_INT(notes.events[0].tag, 3);
+    tr_sender_drop(&sender);
+    finish_system(&system);
+}

@@ -39,33 +39,48 @@ void web_send(int fd, const char *text, size_t size)
     }
 }
 
+/* False: the server closed. */
+static bool receive_some(int fd, struct web_answer *answer)
+{
+    enum { PIECE = 4096 };
+    struct pollfd ready = { fd, POLLIN, 0 };
+    ssize_t got;
+
+    answer->text = realloc(answer->text, answer->size + PIECE + 1);
+    CHECK(answer->text != NULL);
+    CHECK_MSG(poll(&ready, 1, PATIENCE_MS) == 1, "the server says nothing");
+    got = recv(fd, answer->text + answer->size, PIECE, 0);
+    CHECK(got >= 0 || errno == ECONNRESET);
+    if (got > 0)
+        answer->size += (size_t)got;
+    answer->text[answer->size] = '\0';
+    return got > 0;
+}
+
+static void read_head(struct web_answer *answer)
+{
+    const char *end = strstr(answer->text, "\r\n\r\n");
+
+    if (answer->size > 12 && memcmp(answer->text, "HTTP/1.1 ", 9) == 0)
+        answer->status = (unsigned)strtoul(answer->text + 9, NULL, 10);
+    answer->body = end == NULL ? answer->text + answer->size : end + 4;
+}
+
 void web_receive(int fd, struct web_answer *ret_answer)
 {
-    size_t capacity = 4096;
-    const char *end;
-
-    *ret_answer = (struct web_answer){ .text = malloc(capacity + 1) };
-    for (;;) {
-        struct pollfd ready = { fd, POLLIN, 0 };
-        ssize_t got;
-
-        CHECK(poll(&ready, 1, PATIENCE_MS) == 1);
-        if (ret_answer->size == capacity) {
-            capacity *= 2;
-            ret_answer->text = realloc(ret_answer->text, capacity + 1);
-        }
-        CHECK(ret_answer->text != NULL);
-        got = recv(fd, ret_answer->text + ret_answer->size, capacity - ret_answer->size, 0);
-        if (got == 0 || (got < 0 && errno == ECONNRESET))
-            break;
-        CHECK(got > 0);
-        ret_answer->size += (size_t)got;
+    *ret_answer = (struct web_answer){ 0 };
+    while (receive_some(fd, ret_answer)) {
     }
-    ret_answer->text[ret_answer->size] = '\0';
-    if (ret_answer->size > 12 && memcmp(ret_answer->text, "HTTP/1.1 ", 9) == 0)
-        ret_answer->status = (unsigned)strtoul(ret_answer->text + 9, NULL, 10);
-    end = strstr(ret_answer->text, "\r\n\r\n");
-    ret_answer->body = end == NULL ? ret_answer->text + ret_answer->size : end + 4;
+    read_head(ret_answer);
+}
+
+bool web_receive_until(int fd, struct web_answer *answer, const char *text)
+{
+    while (answer->text == NULL || strstr(answer->text, text) == NULL)
+        if (!receive_some(fd, answer))
+            break;
+    read_head(answer);
+    return strstr(answer->text, text) != NULL;
 }
 
 struct web_answer web_ask(const char *address, const char *method, const char *path,

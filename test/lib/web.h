@@ -4,6 +4,7 @@
 #ifndef TEST_LIB_WEB_H
 #define TEST_LIB_WEB_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct web_answer {
@@ -18,6 +19,9 @@ int web_connect(const char *address);
 void web_send(int fd, const char *text, size_t size);
 /* Until the server closes. */
 void web_receive(int fd, struct web_answer *ret_answer);
+/* Until `text` has come (appending to *answer, which begins zeroed), or the server closes. True if
+ * it came. */
+bool web_receive_until(int fd, struct web_answer *answer, const char *text);
 /* All of it, with Connection: close; headers end with \r\n each, may be "". */
 struct web_answer web_ask(const char *address, const char *method, const char *path,
     const char *headers, const char *body);

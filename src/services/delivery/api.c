@@ -44,9 +44,15 @@ bool api_begin(struct http_request *request, enum job_kind kind, struct api_body
 
 bool api_begin_query(struct http_request *request, enum job_kind kind, struct api_body *ret_body)
 {
+    return api_begin_query_of(request, kind, auth_claims_of(request), ret_body);
+}
+
+bool api_begin_query_of(struct http_request *request, enum job_kind kind,
+    const struct auth_claims *claims, struct api_body *ret_body)
+{
     struct tr_span convo;
 
-    *ret_body = (struct api_body){ .job = job_new(kind, auth_claims_of(request)) };
+    *ret_body = (struct api_body){ .job = job_new(kind, claims) };
     if (ret_body->job == NULL)
         return no_memory(request, ret_body);
     if (!http_parameter(request, "convoId", &convo) || convo.size == 0 ||
@@ -113,7 +119,7 @@ void api_set_op(struct api_body *body, const char *kind, struct tr_span given)
 static int send(struct http_request *request, struct job *job, http_then_fn then)
 {
     struct delivery *delivery = http_service(request);
-    struct job_message message = { job_ref(job) };
+    struct job_message message = { .job = job_ref(job) };
     tr_sender convo;
     int rc = tr_registry_get(delivery->convos, job->convo.at, job->convo.size, "a request", &convo);
 

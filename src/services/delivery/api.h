@@ -38,6 +38,9 @@ struct api_body {
 bool api_begin(struct http_request *request, enum job_kind kind, struct api_body *ret_body);
 /* Of a GET: a job about the conversation in the query parameter convoId. */
 bool api_begin_query(struct http_request *request, enum job_kind kind, struct api_body *ret_body);
+/* The same for a caller who is known by other means. */
+bool api_begin_query_of(struct http_request *request, enum job_kind kind,
+    const struct auth_claims *claims, struct api_body *ret_body);
 /* Bytes of a member, in any form the API takes. */
 struct tr_span api_need_bytes(struct api_body *body, const char *name, size_t size_max);
 struct tr_span api_may_bytes(struct api_body *body, const char *name, size_t size_max);
@@ -75,5 +78,28 @@ void api_update_cursor(struct http_request *request);
 void api_get_messages(struct http_request *request);
 void api_get_commits(struct http_request *request);
 void api_get_unread(struct http_request *request);
+void api_get_subscription_ticket(struct http_request *request);
+void api_subscribe_convo_events(struct http_request *request);
+void api_publish_key_package(struct http_request *request);
+void api_publish_key_packages(struct http_request *request);
+void api_get_key_packages(struct http_request *request);
+void api_get_key_package_stats(struct http_request *request);
+void api_get_key_package_status(struct http_request *request);
+void api_sync_key_packages(struct http_request *request);
+void api_delete_key_packages(struct http_request *request);
+void api_get_welcome(struct http_request *request);
+void api_get_pending_welcomes(struct http_request *request);
+void api_confirm_welcome(struct http_request *request);
+void api_invalidate_welcome(struct http_request *request);
+void api_reissue_welcome(struct http_request *request);
+void api_validate_welcome(struct http_request *request);
+void api_register_device(struct http_request *request);
+void api_list_devices(struct http_request *request);
+void api_delete_device(struct http_request *request);
+void api_get_pending_device_additions(struct http_request *request);
+void api_claim_pending_device_addition(struct http_request *request);
+void api_complete_pending_device_addition(struct http_request *request);
+void api_validate_device_state(struct http_request *request);
+void api_get_expected_conversations(struct http_request *request);
 
 #endif

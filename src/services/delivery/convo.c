@@ -45,6 +45,8 @@ static void answer(struct convo_op *op)
     tr_assert(op->job->status != 0);
     if (op->job->status == 409)
         metric_add(&metrics[CONFLICTS], 1);
+    if (op->job->kind == JOB_SUBSCRIBE && op->job->status != 200)
+        http_stream_end(op->job->stream, NULL, 1008);
     tr_reply_send(&op->reply, 0, NULL, 0);
     op_free(op);
 }
@@ -420,6 +422,14 @@ static void begin(struct convo *convo, struct tr_context *ctx, struct convo_op *
     case CONVO_LOOK:
         look(convo, ctx, op);
         break;
+    case CONVO_SAY:
+        convo_stream_committed(convo, ctx, op);
+        answer(op);
+        break;
+    case CONVO_SUBSCRIBE:
+        convo_stream_begin(convo, ctx, op->job);
+        answer(op);
+        break;
     }
 }
 
@@ -427,8 +437,13 @@ static enum tr_next convo_handle(void *self, struct tr_context *ctx, void *memor
 {
     struct job *job = ((struct job_message *)memory)->job;
     struct convo *convo = self;
-    struct convo_op *op = tr__calloc(sizeof *op);
+    struct convo_op *op;
 
+    if (job == NULL) {
+        convo_stream_gone(convo, ctx, ((struct job_message *)memory)->stream);
+        return TR_GO;
+    }
+    op = tr__calloc(sizeof *op);
     if (op == NULL) {
         job_fail(job, 503, "Busy", "out of memory: try again");
         tr_reply(ctx, 0, NULL, 0);
@@ -459,6 +474,8 @@ static enum tr_next convo_event(void *self, struct tr_context *ctx, const struct
         return TR_GO;
     if (event->tag == CONVO_TAG_LOAD)
         loaded(convo, ctx, unit);
+    else if (event->tag >= CONVO_TAG_CATCH_UP)
+        convo_stream_caught_up(convo, ctx, event->tag - CONVO_TAG_CATCH_UP, unit);
     else if (event->tag >= CONVO_TAG_UNIT)
         unit_back(convo, ctx, event->tag - CONVO_TAG_UNIT, unit);
     else if (event->tag >= CONVO_TAG_LOOK)
@@ -533,9 +550,12 @@ static const char *convo_message_name(const void *message)
         [JOB_CONVO] = "convo",
         [JOB_MEMBER] = "member",
         [JOB_CONTEXT] = "context",
+        [JOB_SUBSCRIBE] = "subscribe",
     };
 
-    return names[((const struct job_message *)message)->job->kind];
+    const struct job *job = ((const struct job_message *)message)->job;
+
+    return job == NULL ? "stream_gone" : names[job->kind];
 }
 
 static void convo_show(const void *self, char *text, size_t size)

@@ -87,9 +87,9 @@ struct convo {
 enum { CONVO_FLYING_MAX = 512, CONVO_WAITING_MAX = 1024, CONVO_TRIES_MAX = 8 };
 enum {
     CONVO_TAG_LOAD = 1,
-    CONVO_TAG_CATCH_UP = 2,
     CONVO_TAG_LOOK = 1 << 24,
-    CONVO_TAG_UNIT = 2 << 24
+    CONVO_TAG_UNIT = 2 << 24,
+    CONVO_TAG_CATCH_UP = 3 << 24,
 };
 
 /* ---- convo_plan.c: decides, touches nothing but `planned` and the job -------------------------
@@ -100,6 +100,8 @@ enum convo_plan {
     CONVO_ANSWERED, /* the job has its status */
     CONVO_WAIT,     /* depends on what is on its way */
     CONVO_LOOK,     /* the answer is in the log */
+    CONVO_SUBSCRIBE,
+    CONVO_SAY, /* to who listens; nothing is stored */
 };
 enum convo_plan convo_plan(struct convo *convo, struct convo_op *op);
 /* Undo nothing, redo everything: planned becomes committed. */
@@ -124,7 +126,14 @@ void convo_write_state(const struct convo *convo, struct tr_buffer *out);
 /* ---- convo_stream.c: who listens
  * ----------------------------------------------------------------- */
 
+/* Something was stored (or, ephemeral, said): everybody who listens hears of it. Whom it removed
+ * hears that, and nothing after it. */
 void convo_stream_committed(struct convo *convo, struct tr_context *ctx, const struct convo_op *op);
+void convo_stream_begin(struct convo *convo, struct tr_context *ctx, struct job *job);
+void convo_stream_caught_up(
+    struct convo *convo, struct tr_context *ctx, uint32_t number, const struct sql_unit *unit);
+/* A client went away. */
+void convo_stream_gone(struct convo *convo, struct tr_context *ctx, uint64_t stream_number);
 void convo_stream_end(struct convo *convo);
 
 extern const struct tr_type convo_type;

@@ -184,12 +184,11 @@ static enum convo_plan answer_ephemeral(struct convo *convo, struct convo_op *op
     if (plan_message(convo, op) == CONVO_GO) {
         op->now_ms = delivery_now_ms(convo->delivery);
         op->after = op->before;
-        convo_stream_committed(convo, NULL, op);
         job->result_epoch = convo->committed.epoch;
         job->result_seq = 0;
         job->result_ms = op->now_ms;
         job->status = 200;
-        return CONVO_ANSWERED;
+        return CONVO_SAY;
     }
     return job->status != 0 ? CONVO_ANSWERED : CONVO_LOOK;
 }
@@ -297,6 +296,16 @@ static enum convo_plan answer_context(struct convo *convo, struct convo_op *op)
     return CONVO_LOOK;
 }
 
+static enum convo_plan plan_subscribe(struct convo *convo, struct convo_op *op)
+{
+    struct member *caller = caller_of(convo, op->job);
+
+    if (caller == NULL || !caller->is_in)
+        return not_member(op->job);
+    op->job->status = 200;
+    return CONVO_SUBSCRIBE;
+}
+
 enum convo_plan convo_plan(struct convo *convo, struct convo_op *op)
 {
     static enum convo_plan (*const plans[])(struct convo *, struct convo_op *) = {
@@ -313,6 +322,7 @@ enum convo_plan convo_plan(struct convo *convo, struct convo_op *op)
         [JOB_CONVO] = answer_view,
         [JOB_MEMBER] = answer_member,
         [JOB_CONTEXT] = answer_context,
+        [JOB_SUBSCRIBE] = plan_subscribe,
     };
     enum convo_plan plan;
 

@@ -1,14 +1,299 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "services/delivery/convo.h"
+/* convo_stream.c: who listens to a conversation.
+ *
+ * A subscriber has heard everything up to `seq` and nothing after it. It is either catching up (a
+ * page of the log is being read for it; what happens meanwhile is in the log when the next page is
+ * read) or live (its seq is the conversation's). So there is no gap and nothing twice, whatever the
+ * order of events. What it may hear is bounded by its membership, as in getMessages. */
+#include <string.h>
 
-void convo_stream_committed(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
+#include "base/alloc.h"
+#include "base/metric.h"
+#include "services/delivery/convo.h"
+#include "services/delivery/event.h"
+
+enum { PAGE = 100 };
+
+struct convo_subscriber {
+    struct convo_subscriber *next;
+    http_stream stream;
+    uint64_t stream_number;
+    bool is_websocket;
+    bool is_catching_up;
+    bool is_gone; /* freed at the next walk */
+    uint32_t number;
+    uint64_t seq;
+    uint64_t heard_to; /* the log was read at least as far as this */
+    size_t did_size;
+    char did[];
+};
+
+SQL_STATEMENT(log_page,
+    "SELECT l.seq, l.kind, l.base_epoch, l.epoch, l.op, l.bytes, l.created_ms FROM log l"
+    " WHERE l.convo = $1 AND l.seq > $3"
+    " AND EXISTS (SELECT 1 FROM members m WHERE m.convo = l.convo AND m.did = $2"
+    " AND l.seq > m.join_seq AND (m.leave_seq IS NULL OR l.seq <= m.leave_seq))"
+    " ORDER BY l.seq LIMIT $4");
+
+static struct metric metrics[] = {
+    { "troupe_delivery_subscribers", NULL, "Open event streams.", METRIC_GAUGE, 0, NULL, NULL },
+    { "troupe_delivery_events_total", NULL, "Events sent to subscribers.", METRIC_COUNTER, 0, NULL,
+        NULL },
+};
+enum { SUBSCRIBERS, EVENTS };
+
+static struct tr_span id_of(const struct convo *convo)
 {
-    (void)convo;
-    (void)ctx;
-    (void)op;
+    return (struct tr_span){ convo->id, convo->id_size };
+}
+
+static struct tr_span did_of(const struct convo_subscriber *subscriber)
+{
+    return (struct tr_span){ subscriber->did, subscriber->did_size };
+}
+
+/* ---- the list
+ * ------------------------------------------------------------------------------------ */
+
+static void forget_gone(struct convo *convo, struct tr_context *ctx)
+{
+    struct convo_subscriber **link = &convo->subscribers;
+
+    while (*link != NULL) {
+        struct convo_subscriber *subscriber = *link;
+
+        if (!subscriber->is_gone) {
+            link = &subscriber->next;
+            continue;
+        }
+        *link = subscriber->next;
+        convo->subscriber_count--;
+        metric_add(&metrics[SUBSCRIBERS], -1);
+        tr__free(subscriber);
+        if (convo->subscriber_count == 0 && ctx != NULL)
+            tr_registry_release(ctx);
+    }
+}
+
+static void send_frame(struct convo_subscriber *subscriber, struct http_frame *frame)
+{
+    if (subscriber->is_gone)
+        return;
+    if (frame == NULL || http_stream_send(subscriber->stream, http_frame_ref(frame)) < 0)
+        subscriber->is_gone = true; /* it comes back with the seq it has */
+    else
+        metric_add(&metrics[EVENTS], 1);
+}
+
+static void end_subscriber(
+    struct convo *convo, struct convo_subscriber *subscriber, const char *info)
+{
+    http_stream_end(subscriber->stream,
+        delivery_info_frame(id_of(convo), info, subscriber->seq, subscriber->is_websocket), 1000);
+    subscriber->is_gone = true;
+}
+
+void convo_stream_gone(struct convo *convo, struct tr_context *ctx, uint64_t stream_number)
+{
+    for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next)
+        if (at->stream_number == stream_number)
+            at->is_gone = true;
+    forget_gone(convo, ctx);
 }
 
 void convo_stream_end(struct convo *convo)
 {
-    (void)convo;
+    for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next)
+        if (!at->is_gone)
+            end_subscriber(convo, at, "restarting");
+    forget_gone(convo, NULL);
+}
+
+/* ---- catching up
+ * ----------------------------------------------------------------------------------- */
+
+static void read_page(
+    struct convo *convo, struct tr_context *ctx, struct convo_subscriber *subscriber)
+{
+    struct sql_unit *unit = sql_unit_new(0);
+    int rc = TR_ENOMEM;
+
+    subscriber->number = convo->number_next++ & 0xffffff;
+    subscriber->heard_to = convo->committed.seq;
+    if (unit != NULL) {
+        sql_unit_step(unit, &log_page, SQL_ROWS_ANY);
+        sql_unit_text(unit, id_of(convo));
+        sql_unit_text(unit, did_of(subscriber));
+        sql_unit_int(unit, (int64_t)subscriber->seq);
+        sql_unit_int(unit, PAGE);
+        rc = sql_read(ctx, &convo->sql, unit,
+            &(struct sql_submit_options){ .tag = CONVO_TAG_CATCH_UP + subscriber->number });
+    }
+    subscriber->is_catching_up = rc == 0;
+    if (rc < 0) {
+        sql_unit_free(unit);
+        end_subscriber(convo, subscriber, "busy");
+    }
+}
+
+static struct delivery_event event_of_row(
+    const struct convo *convo, const struct sql_unit *unit, uint32_t row)
+{
+    struct tr_span op = { NULL, 0 };
+
+    if (!sql_row_is_null(unit, 0, row, 4))
+        op = sql_row_bytes(unit, 0, row, 4);
+    return (struct delivery_event){
+        .convo = id_of(convo),
+        .seq = (uint64_t)sql_row_int(unit, 0, row, 0),
+        .kind = (int)sql_row_int(unit, 0, row, 1),
+        .base_epoch = (uint64_t)sql_row_int(unit, 0, row, 2),
+        .epoch = (uint64_t)sql_row_int(unit, 0, row, 3),
+        .id = delivery_message_id(op),
+        .bytes = sql_row_bytes(unit, 0, row, 5),
+        .created_ms = sql_row_int(unit, 0, row, 6),
+    };
+}
+
+static void send_page(
+    const struct convo *convo, struct convo_subscriber *subscriber, const struct sql_unit *unit)
+{
+    for (uint32_t i = 0; i < sql_unit_rows(unit, 0) && !subscriber->is_gone; i++) {
+        struct delivery_event event = event_of_row(convo, unit, i);
+        struct http_frame *frame = delivery_event_frame(&event, subscriber->is_websocket);
+
+        send_frame(subscriber, frame);
+        http_frame_unref(frame);
+        if (!subscriber->is_gone)
+            subscriber->seq = event.seq;
+    }
+}
+
+void convo_stream_caught_up(
+    struct convo *convo, struct tr_context *ctx, uint32_t number, const struct sql_unit *unit)
+{
+    struct convo_subscriber *subscriber = convo->subscribers;
+    const struct member *member;
+
+    while (subscriber != NULL && (!subscriber->is_catching_up || subscriber->number != number))
+        subscriber = subscriber->next;
+    if (subscriber == NULL)
+        return;
+    subscriber->is_catching_up = false;
+    if (sql_unit_status(unit) != 0) {
+        end_subscriber(convo, subscriber, "busy");
+        forget_gone(convo, ctx);
+        return;
+    }
+    send_page(convo, subscriber, unit);
+    member = roster_find(&convo->roster, did_of(subscriber));
+    if (sql_unit_rows(unit, 0) == PAGE)
+        read_page(convo, ctx, subscriber);
+    else if (member == NULL || !member->is_in)
+        end_subscriber(convo, subscriber, "removed");
+    else if (subscriber->heard_to < convo->committed.seq)
+        read_page(convo, ctx, subscriber); /* the page is older than what was stored since */
+    forget_gone(convo, ctx);
+}
+
+void convo_stream_begin(struct convo *convo, struct tr_context *ctx, struct job *job)
+{
+    struct tr_span did = job->claims->issuer;
+    struct convo_subscriber *subscriber = tr__calloc(sizeof *subscriber + did.size);
+
+    metric_register(metrics, sizeof metrics / sizeof metrics[0]);
+    if (subscriber == NULL) {
+        http_stream_end(job->stream, NULL, 1013);
+        return;
+    }
+    subscriber->stream = job->stream;
+    subscriber->stream_number = job->stream_number;
+    subscriber->is_websocket = job->is_websocket;
+    subscriber->seq = job->seq < convo->committed.seq ? job->seq : convo->committed.seq;
+    subscriber->did_size = did.size;
+    memcpy(subscriber->did, did.at, did.size);
+    subscriber->next = convo->subscribers;
+    convo->subscribers = subscriber;
+    metric_add(&metrics[SUBSCRIBERS], 1);
+    if (convo->subscriber_count++ == 0)
+        tr_registry_keep(ctx);
+    if (subscriber->seq < convo->committed.seq)
+        read_page(convo, ctx, subscriber);
+    forget_gone(convo, ctx);
+}
+
+/* ---- live
+ * ---------------------------------------------------------------------------------------------- */
+
+static bool removes(const struct job *job, struct tr_span did)
+{
+    for (uint32_t i = 0; i < job->remove_count; i++)
+        if (tr_span_equal(job->removes[i], did))
+            return true;
+    return false;
+}
+
+struct frames {
+    struct http_frame *sse;
+    struct http_frame *websocket;
+};
+
+static struct http_frame *frame_for(
+    struct frames *frames, const struct delivery_event *event, bool is_websocket)
+{
+    struct http_frame **frame = is_websocket ? &frames->websocket : &frames->sse;
+
+    if (*frame == NULL)
+        *frame = delivery_event_frame(event, is_websocket);
+    return *frame;
+}
+
+static void tell_live(struct convo *convo, const struct delivery_event *event)
+{
+    struct frames frames = { NULL, NULL };
+
+    for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next) {
+        if (at->is_catching_up || at->is_gone)
+            continue;
+        send_frame(at, frame_for(&frames, event, at->is_websocket));
+        if (event->seq > 0)
+            at->seq = at->heard_to = event->seq;
+    }
+    http_frame_unref(frames.sse);
+    http_frame_unref(frames.websocket);
+}
+
+void convo_stream_committed(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
+{
+    const struct job *job = op->job;
+    struct delivery_event event = {
+        .convo = id_of(convo),
+        .seq = job->kind == JOB_EPHEMERAL ? 0 : op->before.seq + 1,
+        .kind = job->kind == JOB_COMMIT     ? MLS_COMMIT
+                : job->kind == JOB_PROPOSAL ? MLS_PROPOSAL
+                                            : MLS_APPLICATION,
+        .base_epoch = op->before.epoch,
+        .epoch = op->after.epoch,
+        .id = delivery_message_id(job->op),
+        .bytes = job->bytes,
+        .created_ms = op->now_ms,
+    };
+
+    if (convo->subscribers == NULL || (job->kind != JOB_COMMIT && job->kind != JOB_MESSAGE &&
+                                          job->kind != JOB_PROPOSAL && job->kind != JOB_EPHEMERAL))
+        return;
+    tell_live(convo, &event);
+    for (struct convo_subscriber *at = convo->subscribers; job->remove_count > 0 && at != NULL;
+         at = at->next)
+        if (!at->is_catching_up && !at->is_gone && removes(job, did_of(at)))
+            end_subscriber(convo, at, "removed");
+    if (job->kind == JOB_COMMIT && job->app_bytes.size > 0) {
+        event.seq = op->after.seq;
+        event.kind = MLS_APPLICATION;
+        event.base_epoch = op->after.epoch;
+        event.id = TR_SPAN("");
+        event.bytes = job->app_bytes;
+        tell_live(convo, &event);
+    }
+    forget_gone(convo, ctx);
 }

@@ -40,6 +40,13 @@ static int start_actors(struct delivery *delivery)
     return rc;
 }
 
+static void delivery_free(struct delivery *delivery)
+{
+    crypto_key_unref(&delivery->ticket_key);
+    tr__free(delivery->service_did);
+    tr__free(delivery);
+}
+
 int delivery_start(
     const struct service_context *context, char *why, size_t why_size, void **ret_state)
 {
@@ -62,10 +69,15 @@ int delivery_start(
     delivery->app_window = 2;
     delivery->members_max = 1000;
     delivery->lease_s = 600;
-    rc = start_actors(delivery);
+    delivery->service_did =
+        tr__strdup(context->service_did == NULL ? "did:web:localhost" : context->service_did);
+    rc = delivery->service_did == NULL ? TR_ENOMEM
+                                       : crypto_key_generate(CRYPTO_HS256, &delivery->ticket_key);
+    if (rc == 0)
+        rc = start_actors(delivery);
     if (rc < 0) {
         (void)snprintf(why, why_size, "delivery could not start: %s", tr_error_text(rc));
-        tr__free(delivery);
+        delivery_free(delivery);
         return rc;
     }
     *ret_state = delivery;
@@ -78,7 +90,7 @@ void delivery_stop(void *state)
 
     (void)tr_registry_close(&delivery->convos, TR_SECONDS(30));
     tr_sender_drop(&delivery->clerk);
-    tr__free(delivery);
+    delivery_free(delivery);
 }
 
 bool delivery_is_ready(void *state, char *why, size_t why_size)

@@ -5,6 +5,7 @@
 #define SERVICES_DELIVERY_DELIVERY_H
 
 #include "auth/auth.h"
+#include "crypto/key.h"
 #include "ops/service.h"
 
 /* How much of a message is looked at. */
@@ -25,6 +26,8 @@ struct delivery {
     uint32_t app_window; /* epochs an application message may lag */
     uint32_t members_max;
     uint64_t lease_s;
+    struct crypto_key *ticket_key; /* HS256, of this process: tickets live half a minute */
+    char *service_did;
 };
 
 extern const struct service delivery_service; /* routes.c */

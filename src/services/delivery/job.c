@@ -65,5 +65,9 @@ void job_respond(struct http_request *request, struct job *job)
 
 void job_message_drop(void *message)
 {
-    job_unref(((struct job_message *)message)->job);
+    struct job *job = ((struct job_message *)message)->job;
+
+    if (job != NULL && job->kind == JOB_SUBSCRIBE)
+        http_stream_end(job->stream, NULL, 1013);
+    job_unref(job);
 }

@@ -22,10 +22,11 @@ enum job_kind {
     JOB_ADD_UNREAD, /* `count` more unread for everybody but the caller */
     JOB_GROUP_INFO, /* store a newer one of the current epoch */
     JOB_EPOCH,
-    JOB_STATE,   /* everything the actor knows, for whoever operates it */
-    JOB_CONVO,   /* the conversation's view */
-    JOB_MEMBER,  /* is the caller a member, since and until when? */
-    JOB_CONTEXT, /* the stored group info, for members and whom policy lets join */
+    JOB_STATE,     /* everything the actor knows, for whoever operates it */
+    JOB_CONVO,     /* the conversation's view */
+    JOB_MEMBER,    /* is the caller a member, since and until when? */
+    JOB_CONTEXT,   /* the stored group info, for members and whom policy lets join */
+    JOB_SUBSCRIBE, /* `stream` wants everything after `seq` */
 };
 
 enum { JOB_WELCOMES_MAX = 16, JOB_CONVO_SIZE_MAX = 128, JOB_MEMBERS_MAX = 1000 };
@@ -72,6 +73,12 @@ struct job {
     uint64_t seq;
     uint64_t count;
 
+    /* JOB_SUBSCRIBE */
+    http_stream stream;
+    uint64_t seq_wanted;
+    uint64_t stream_number; /* names the stream when it has ended */
+    bool is_websocket;
+
     /* what became of it */
     unsigned status;   /* of HTTP; 0: nothing yet */
     const char *label; /* of an error; static */
@@ -92,7 +99,8 @@ void job_respond(struct http_request *request, struct job *job);
 
 /* The message of every actor that takes jobs; it owns one holder. */
 struct job_message {
-    struct job *job;
+    struct job *job; /* NULL: the stream below has ended */
+    uint64_t stream;
 };
 void job_message_drop(void *message);
 

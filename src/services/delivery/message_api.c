@@ -9,6 +9,7 @@
 #include "json/json_write.h"
 #include "services/delivery/api.h"
 #include "services/delivery/errand.h"
+#include "services/delivery/event.h"
 #include "services/delivery/text.h"
 
 /* ---- sending
@@ -174,14 +175,6 @@ static void respond(struct http_request *request, struct tr_buffer *answer)
     tr_buffer_free(answer);
 }
 
-/* The id the client gave, without what keeps callers apart. */
-static struct tr_span message_id(struct tr_span op)
-{
-    const char *last = memrchr(op.at, ':', op.size);
-
-    return last == NULL ? op : (struct tr_span){ last + 1, (size_t)(op.at + op.size - last - 1) };
-}
-
 static void put_message(
     struct json_writer *writer, const struct sql_unit *unit, uint32_t row, struct tr_span convo)
 {
@@ -190,7 +183,7 @@ static void put_message(
 
     json_put_object(writer, NULL);
     if (!sql_row_is_null(unit, STEP_LOG, row, 4))
-        json_put_string(writer, "id", message_id(sql_row_bytes(unit, STEP_LOG, row, 4)));
+        json_put_string(writer, "id", delivery_message_id(sql_row_bytes(unit, STEP_LOG, row, 4)));
     else
         json_put_text(writer, "id", "");
     json_put_string(writer, "convoId", convo);

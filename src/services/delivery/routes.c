@@ -21,6 +21,18 @@ static const struct http_route routes[] = {
     XRPC(HTTP_GET, "getMessages", api_get_messages, 0),
     XRPC(HTTP_GET, "getCommits", api_get_commits, 0),
     XRPC(HTTP_GET, "getUnread", api_get_unread, 0),
+    XRPC(HTTP_POST, "getSubscriptionTicket", api_get_subscription_ticket, API_SMALL),
+    /* With a token, or with a ticket in the query: the handler looks at that one. */
+    {
+        .method = HTTP_GET,
+        .path = "/xrpc/" XRPC_PREFIX "subscribeConvoEvents",
+        .handle = api_subscribe_convo_events,
+        .gate = auth_gate,
+        .flags = HTTP_ROUTE_LONG,
+        .label = "subscribeConvoEvents",
+        .extra = &(const struct auth_demand){ .lxm = XRPC_PREFIX "subscribeConvoEvents",
+            .anonymous = true },
+    },
 };
 
 const struct service delivery_service = {

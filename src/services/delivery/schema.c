@@ -107,4 +107,31 @@ const struct sql_migration delivery_migrations[DELIVERY_MIGRATIONS] = {
         .down = "DROP TABLE devices;\nDROP TABLE welcome_targets;\nDROP TABLE welcomes;\n"
                 "DROP TABLE key_packages;\n",
     },
+    {
+        .version = 5,
+        .name = "delivery: devices that wait to be added, why a welcome failed",
+        .up = "CREATE TABLE device_additions (\n"
+              "    id TEXT PRIMARY KEY,\n" /* did#device/convo */
+              "    convo TEXT NOT NULL REFERENCES convos (id),\n"
+              "    did TEXT NOT NULL,\n"
+              "    device TEXT NOT NULL,\n"
+              "    kind BIGINT NOT NULL,\n"  /* 0 a new device, 1 its welcome was no good */
+              "    state BIGINT NOT NULL,\n" /* 0 pending, 1 claimed, 2 completed */
+              "    why TEXT,\n"
+              "    claimed_by TEXT,\n"
+              "    claim_until_ms BIGINT NOT NULL,\n"
+              "    created_ms BIGINT NOT NULL,\n"
+              "    changed_ms BIGINT NOT NULL\n"
+              ");\n"
+              "CREATE INDEX device_additions_in ON device_additions (convo, state);\n"
+              "CREATE INDEX device_additions_of ON device_additions (did, device);\n"
+              "ALTER TABLE welcome_targets ADD COLUMN why TEXT;\n"
+              "CREATE INDEX welcome_targets_done ON welcome_targets (state, changed_ms);\n"
+              "CREATE INDEX key_packages_end ON key_packages (not_after_s);\n"
+              "CREATE INDEX key_packages_state ON key_packages (state, lease_until_s);\n",
+        .down = "DROP INDEX key_packages_state;\nDROP INDEX key_packages_end;\n"
+                "DROP INDEX welcome_targets_done;\n"
+                "ALTER TABLE welcome_targets DROP COLUMN why;\n"
+                "DROP TABLE device_additions;\n",
+    },
 };

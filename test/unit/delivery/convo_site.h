@@ -16,12 +16,19 @@
 #include "check.h"
 #include "crypto/encoding.h"
 #include "json/json.h"
+#include "postgres.h"
 #include "services/delivery/delivery.h"
 #include "services/delivery/mls_reader.h"
 #include "web.h"
 
+/* A test program that defines this runs its cases on PostgreSQL. */
+#ifndef SITE_ON_POSTGRES
+#define SITE_ON_POSTGRES 0
+#endif
+
 struct site {
     char place[64];
+    struct test_postgres postgres;
     struct tr_system *system;
     struct sql *sql;
     struct auth *auth;
@@ -37,18 +44,23 @@ static inline void site_open(struct site *site)
     const struct service *services[] = { &auth_service, &delivery_service };
     const struct tr_rate fast = { .count = 100000, .period_ns = TR_SECONDS(1), .burst = 100000 };
     struct sql_migration *migrations;
-    char url[128], why[256] = "";
+    char url[256], why[256] = "";
     void *states[2] = { NULL, NULL };
     size_t count;
 
     auth_service.migrations = auth_migrations;
     auth_service.migration_count = auth_migration_count;
     CHECK_EQ_INT(
-        tr_system_create(&(struct tr_system_options){ .workers = 2, .quiet = true }, &site->system),
+        tr_system_create(
+            &(struct tr_system_options){ .workers = 2, .blocking_threads = 12, .quiet = true },
+            &site->system),
         0);
     CHECK_MSG(service_merge_migrations(services, 2, why, sizeof why, &migrations, &count) == 0,
         "%s", why);
-    (void)snprintf(url, sizeof url, "sqlite:%s/delivery.db", site->place);
+    if (SITE_ON_POSTGRES)
+        (void)snprintf(url, sizeof url, "%s", site->postgres.url);
+    else
+        (void)snprintf(url, sizeof url, "sqlite:%s/delivery.db", site->place);
     CHECK_MSG(
         sql_open(site->system,
             &(struct sql_options){ .url = url, .migrations = migrations, .migration_count = count },
@@ -98,12 +110,16 @@ static inline void site_begin(struct site *site)
 {
     *site = (struct site){ 0 };
     web_place_make(site->place);
+    if (SITE_ON_POSTGRES)
+        test_postgres_open(&site->postgres, NULL);
     site_open(site);
 }
 
 static inline void site_end(struct site *site)
 {
     site_close(site);
+    if (SITE_ON_POSTGRES)
+        test_postgres_close(&site->postgres);
     web_place_remove(site->place);
 }
 

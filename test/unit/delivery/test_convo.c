@@ -282,3 +282,141 @@ TEST(convo, stays_what_it_was_after_a_restart)
     caller_end(&ada);
     site_end(&site);
 }
+
+/* ---- streams
+ * -------------------------------------------------------------------------------------------------
+ */
+
+static int listen_to(const struct site *site, const struct caller *caller, const char *query)
+{
+    char *header = caller_header(caller, "subscribeConvoEvents");
+    int fd = web_connect(http_server_address(site->server));
+    struct tr_buffer text = { 0 };
+
+    tr_buffer_format(&text,
+        "GET /xrpc/blue.catbird.mls.subscribeConvoEvents?%s HTTP/1.1\r\nHost: x\r\n%s\r\n", query,
+        header);
+    web_send(fd, text.bytes, text.size);
+    tr_buffer_free(&text);
+    free(header);
+    return fd;
+}
+
+static void remove_one(const struct site *site, const struct caller *caller, const char *group,
+    const char *did, const char *commit)
+{
+    struct tr_buffer body = { 0 };
+
+    tr_buffer_format(&body,
+        "{\"convoId\":\"%s\",\"targetDid\":\"%s\",\"idempotencyKey\":\"k\",\"commit\":\"%s\"}",
+        group, did, commit);
+    tr_buffer_append(&body, "", 1);
+    expect(site, caller, "removeMember", body.bytes, 200, "epochHint");
+    tr_buffer_free(&body);
+}
+
+TEST(stream, hears_what_it_missed_then_what_happens_without_gap_or_repeat)
+{
+    struct web_answer heard = { 0 };
+    struct caller ada;
+    struct site site;
+    char *commit, part[64];
+    const char *at;
+    int fd;
+
+    site_begin(&site);
+    caller_begin(&ada);
+    create(&site, &ada, "g1");
+    commit = private_message("g1", 0, 3, "commit");
+    expect_answer(add(&site, &ada, "g1", "did:plc:one", commit), 200, "\"newEpoch\":1");
+    expect_answer(say(&site, &ada, "g1", "m3", 1, "one"), 200, "\"seq\":3");
+    expect_answer(say(&site, &ada, "g1", "m4", 1, "two"), 200, "\"seq\":4");
+    fd = listen_to(&site, &ada, "convoId=g1&cursor=2");
+    CHECK(web_receive_until(fd, &heard, "id: 4\n"));
+    expect_answer(say(&site, &ada, "g1", "m5", 1, "three"), 200, "\"seq\":5");
+    CHECK(web_receive_until(fd, &heard, "id: 5\n"));
+    CHECK(strstr(heard.text, "id: 2\n") == NULL);
+    at = heard.text;
+    for (int seq = 3; seq <= 5; seq++) {
+        (void)snprintf(part, sizeof part, "id: %d\n", seq);
+        at = strstr(at, part);
+        CHECK(at != NULL);
+        CHECK(strstr(at + 1, part) == NULL);
+    }
+    close(fd);
+    web_answer_free(&heard);
+    free(commit);
+    caller_end(&ada);
+    site_end(&site);
+}
+
+TEST(stream, of_a_removed_member_ends_after_the_commit_that_removed_it)
+{
+    struct web_answer heard = { 0 };
+    struct caller ada, bob;
+    struct site site;
+    char *first, *second;
+    int fd;
+
+    site_begin(&site);
+    caller_begin(&ada);
+    caller_begin(&bob);
+    create(&site, &ada, "g1");
+    first = private_message("g1", 0, 3, "add bob");
+    second = private_message("g1", 1, 3, "remove bob");
+    expect_answer(add(&site, &ada, "g1", bob.did, first), 200, "\"newEpoch\":1");
+    expect_answer(say(&site, &ada, "g1", "m3", 1, "hello"), 200, "\"seq\":3");
+    fd = listen_to(&site, &bob, "convoId=g1&cursor=0");
+    CHECK(web_receive_until(fd, &heard, "id: 3\n"));
+    remove_one(&site, &ada, "g1", bob.did, second);
+    expect_answer(say(&site, &ada, "g1", "m5", 2, "without bob"), 200, "\"seq\":5");
+    CHECK(!web_receive_until(fd, &heard, "id: 5\n")); /* it ends before that */
+    CHECK(strstr(heard.text, "id: 4\n") != NULL);
+    CHECK(strstr(heard.text, "removed") != NULL);
+    close(fd);
+    web_answer_free(&heard);
+    expect(&site, &bob, "subscribeConvoEvents?convoId=g1", NULL, 403, "NotMember");
+    free(first);
+    free(second);
+    caller_end(&ada);
+    caller_end(&bob);
+    site_end(&site);
+}
+
+TEST(stream, opens_with_a_ticket_for_its_conversation_alone)
+{
+    struct web_answer answer, heard = { 0 };
+    struct json_doc doc = { 0 };
+    struct caller ada;
+    struct site site;
+    struct tr_span ticket;
+    struct tr_buffer text = { 0 };
+    int fd;
+
+    site_begin(&site);
+    caller_begin(&ada);
+    create(&site, &ada, "g1");
+    create(&site, &ada, "g2");
+    answer = caller_ask(&site, &ada, "getSubscriptionTicket", "{\"convoId\":\"g1\"}");
+    CHECK_EQ_INT(answer.status, 200);
+    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
+    CHECK(json_string(json_get(json_root(&doc), "ticket"), &ticket));
+    for (int i = 1; i <= 2; i++) {
+        tr_buffer_clear(&text);
+        tr_buffer_format(&text,
+            "GET /xrpc/blue.catbird.mls.subscribeConvoEvents?convoId=g%d&ticket=%.*s HTTP/1.1\r\n"
+            "Host: x\r\n\r\n",
+            i, (int)ticket.size, ticket.at);
+        fd = web_connect(http_server_address(site.server));
+        web_send(fd, text.bytes, text.size);
+        CHECK(web_receive_until(fd, &heard, i == 1 ? "text/event-stream" : "TicketRefused"));
+        CHECK_EQ_INT(heard.status, i == 1 ? 200 : 401);
+        web_answer_free(&heard);
+        close(fd);
+    }
+    tr_buffer_free(&text);
+    json_doc_free(&doc);
+    web_answer_free(&answer);
+    caller_end(&ada);
+    site_end(&site);
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "services/delivery/event.h"
+
+#include <string.h>
+
+#include "json/cbor.h"
+#include "services/delivery/text.h"
+
+#define TYPE "blue.catbird.mls.subscribeConvoEvents"
+
+static const char *type_of(int kind)
+{
+    static const char *const types[] = { "app", "app", "proposal", "commit" };
+
+    return types[kind >= 1 && kind <= 3 ? kind : 0];
+}
+
+struct tr_span delivery_message_id(struct tr_span op)
+{
+    const char *last = op.at == NULL ? NULL : memrchr(op.at, ':', op.size);
+
+    if (op.at == NULL)
+        return TR_SPAN("");
+    return last == NULL ? op : (struct tr_span){ last + 1, (size_t)(op.at + op.size - last - 1) };
+}
+
+static struct http_frame *frame_of(struct tr_buffer *bytes)
+{
+    struct http_frame *frame =
+        bytes->failed != 0 ? NULL : http_frame_new(bytes->bytes, bytes->size);
+
+    tr_buffer_free(bytes);
+    return frame;
+}
+
+static struct http_frame *sse_frame(uint64_t seq, const char *name, struct tr_buffer *json)
+{
+    struct tr_buffer text = { 0 }, id = { 0 };
+
+    tr_buffer_u64(&id, seq);
+    http_sse_format(&text,
+        seq == 0 ? (struct tr_span){ NULL, 0 } : (struct tr_span){ id.bytes, id.size },
+        tr_span_of(name), (struct tr_span){ json->bytes, json->size });
+    if (json->failed != 0 || id.failed != 0)
+        text.failed = TR_ENOMEM;
+    tr_buffer_free(&id);
+    tr_buffer_free(json);
+    return frame_of(&text);
+}
+
+static void put_cursor(struct tr_buffer *text, uint64_t seq)
+{
+    tr_buffer_u64(text, seq);
+}
+
+static struct http_frame *message_sse(const struct delivery_event *event)
+{
+    struct tr_buffer json = { 0 }, cursor = { 0 };
+    struct json_writer writer = json_writer(&json);
+
+    put_cursor(&cursor, event->seq);
+    json_put_object(&writer, NULL);
+    json_put_text(&writer, "$type", TYPE "#messageEvent");
+    json_put_string(&writer, "cursor", (struct tr_span){ cursor.bytes, cursor.size });
+    json_put_object(&writer, "message");
+    json_put_string(&writer, "id", event->id);
+    json_put_string(&writer, "convoId", event->convo);
+    delivery_put_bytes(&writer, "ciphertext", event->bytes);
+    json_put_int(&writer, "epoch", (int64_t)event->epoch);
+    json_put_int(&writer, "baseEpoch", (int64_t)event->base_epoch);
+    json_put_int(&writer, "seq", (int64_t)event->seq);
+    delivery_put_time(&writer, "createdAt", event->created_ms);
+    json_put_text(&writer, "messageType", type_of(event->kind));
+    json_put_bool(&writer, "ephemeral", event->seq == 0);
+    json_put_end(&writer);
+    json_put_int(&writer, "seq", (int64_t)event->seq);
+    json_put_end(&writer);
+    tr_buffer_free(&cursor);
+    return sse_frame(event->seq, "messageEvent", &json);
+}
+
+static void put_header(struct tr_buffer *bytes, const char *type)
+{
+    struct cbor_writer writer = cbor_writer(bytes);
+
+    cbor_put_map(&writer, NULL);
+    cbor_put_int(&writer, "op", 1);
+    cbor_put_text(&writer, "t", type);
+    cbor_put_end(&writer);
+    (void)cbor_finish(&writer); /* a failure sticks in the buffer */
+}
+
+static struct http_frame *message_cbor(const struct delivery_event *event)
+{
+    struct tr_buffer bytes = { 0 }, cursor = { 0 };
+    struct cbor_writer writer;
+
+    put_cursor(&cursor, event->seq);
+    put_header(&bytes, "#messageEvent");
+    writer = cbor_writer(&bytes);
+    cbor_put_map(&writer, NULL);
+    cbor_put_text(&writer, "$type", TYPE "#messageEvent");
+    cbor_put_string(&writer, "cursor", (struct tr_span){ cursor.bytes, cursor.size });
+    cbor_put_map(&writer, "message");
+    cbor_put_string(&writer, "id", event->id);
+    cbor_put_string(&writer, "convoId", event->convo);
+    cbor_put_bytes(&writer, "ciphertext", event->bytes);
+    cbor_put_int(&writer, "epoch", (int64_t)event->epoch);
+    cbor_put_int(&writer, "baseEpoch", (int64_t)event->base_epoch);
+    cbor_put_int(&writer, "seq", (int64_t)event->seq);
+    cbor_put_int(&writer, "createdAtMs", event->created_ms);
+    cbor_put_text(&writer, "messageType", type_of(event->kind));
+    cbor_put_bool(&writer, "ephemeral", event->seq == 0);
+    cbor_put_end(&writer);
+    cbor_put_int(&writer, "seq", (int64_t)event->seq);
+    cbor_put_end(&writer);
+    if (cbor_finish(&writer) < 0 && bytes.failed == 0)
+        bytes.failed = TR_ENOMEM;
+    tr_buffer_free(&cursor);
+    return frame_of(&bytes);
+}
+
+struct http_frame *delivery_event_frame(const struct delivery_event *event, bool is_websocket)
+{
+    return is_websocket ? message_cbor(event) : message_sse(event);
+}
+
+struct http_frame *delivery_info_frame(
+    struct tr_span convo, const char *info, uint64_t seq, bool is_websocket)
+{
+    struct tr_buffer bytes = { 0 };
+
+    if (is_websocket) {
+        struct cbor_writer writer;
+
+        put_header(&bytes, "#infoEvent");
+        writer = cbor_writer(&bytes);
+        cbor_put_map(&writer, NULL);
+        cbor_put_text(&writer, "$type", TYPE "#infoEvent");
+        cbor_put_string(&writer, "convoId", convo);
+        cbor_put_text(&writer, "info", info);
+        cbor_put_int(&writer, "seq", (int64_t)seq);
+        cbor_put_end(&writer);
+        (void)cbor_finish(&writer);
+        return frame_of(&bytes);
+    }
+    {
+        struct json_writer writer = json_writer(&bytes);
+
+        json_put_object(&writer, NULL);
+        json_put_text(&writer, "$type", TYPE "#infoEvent");
+        json_put_string(&writer, "convoId", convo);
+        json_put_text(&writer, "info", info);
+        json_put_int(&writer, "seq", (int64_t)seq);
+        json_put_end(&writer);
+    }
+    return sse_frame(0, "infoEvent", &bytes);
+}

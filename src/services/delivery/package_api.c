@@ -1,0 +1,448 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* package_api.c: key packages over HTTP. Owners bring them, others claim them. A claim is a lease:
+ * the package is the claimer's for ten minutes; a commit whose Welcome names it consumes it, else
+ * it is free again when the lease has passed. A device without a free package is served with its
+ * last resort, which is never used up. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "services/delivery/owner.h"
+#include "services/delivery/package.h"
+#include "services/delivery/text.h"
+
+enum { CLAIM_DIDS_MAX = 100 };
+
+/* ---- uploads
+ * -------------------------------------------------------------------------------------------- */
+
+struct uploads {
+    struct job *job; /* keeps the bytes */
+    struct package_rule rule;
+    struct package_upload *list;
+    uint32_t count;
+    bool is_single;
+};
+
+static void uploads_free(void *argument)
+{
+    struct uploads *uploads = argument;
+
+    if (uploads == NULL)
+        return;
+    job_unref(uploads->job);
+    tr__free(uploads->list);
+    tr__free(uploads);
+}
+
+/* Takes the body's job. NULL: it has been answered. */
+static struct uploads *uploads_new(
+    struct http_request *request, struct api_body *body, uint32_t count)
+{
+    struct delivery *delivery = http_service(request);
+    struct uploads *uploads = tr__calloc(sizeof *uploads);
+
+    if (uploads != NULL)
+        uploads->list = tr__calloc((count + 1) * sizeof *uploads->list);
+    if (uploads == NULL || uploads->list == NULL) {
+        tr__free(uploads);
+        owner_end(body);
+        http_respond_shed(request, 503, 1, "memory");
+        return NULL;
+    }
+    uploads->job = body->job;
+    uploads->count = count;
+    uploads->rule = (struct package_rule){
+        .did = body->job->claims->issuer,
+        .device = TR_SPAN(""),
+        .mode = delivery->mode,
+        .lifetime = { .now_s = (uint64_t)owner_now_s(delivery),
+            .skew_s = PACKAGE_SKEW_S,
+            .span_s_max = PACKAGE_SPAN_S_MAX },
+    };
+    return uploads;
+}
+
+static int check_work(void *argument)
+{
+    struct uploads *uploads = argument;
+
+    for (uint32_t i = 0; i < uploads->count; i++)
+        if (uploads->list[i].label == NULL)
+            package_check(&uploads->list[i], &uploads->rule);
+    return 0;
+}
+
+static void answer_single(struct http_request *request, const struct uploads *uploads)
+{
+    const struct package_upload *upload = &uploads->list[0];
+    struct tr_buffer answer = { 0 };
+    struct json_writer writer = json_writer(&answer);
+
+    if (upload->label != NULL) {
+        http_respond_error(request, upload->status, upload->label, upload->why);
+        return;
+    }
+    json_put_object(&writer, NULL);
+    json_put_bool(&writer, "success", true);
+    owner_put_hex(
+        &writer, "keyPackageHash", (struct tr_span){ (const char *)upload->ref, upload->ref_size });
+    json_put_bool(&writer, "lastResort", upload->is_last_resort);
+    delivery_put_time(&writer, "expiresAt",
+        upload->not_after_s > INT64_MAX / 1000 ? 0 : upload->not_after_s * 1000);
+    json_put_end(&writer);
+    owner_respond(request, &answer);
+}
+
+static void answer_batch(struct http_request *request, const struct uploads *uploads)
+{
+    struct tr_buffer answer = { 0 };
+    struct json_writer writer = json_writer(&answer);
+    uint32_t failed = 0;
+
+    json_put_object(&writer, NULL);
+    json_put_array(&writer, "errors");
+    for (uint32_t i = 0; i < uploads->count; i++) {
+        if (uploads->list[i].label == NULL)
+            continue;
+        failed++;
+        json_put_object(&writer, NULL);
+        json_put_int(&writer, "index", i);
+        json_put_text(&writer, "error", uploads->list[i].label);
+        json_put_text(&writer, "message", uploads->list[i].why);
+        json_put_end(&writer);
+    }
+    json_put_end(&writer);
+    json_put_int(&writer, "succeeded", uploads->count - failed);
+    json_put_int(&writer, "failed", failed);
+    json_put_end(&writer);
+    owner_respond(request, &answer);
+}
+
+static void answer_uploads(struct http_request *request, const struct uploads *uploads)
+{
+    if (uploads->is_single)
+        answer_single(request, uploads);
+    else
+        answer_batch(request, uploads);
+}
+
+static void uploads_stored(struct http_request *request, const struct tr_event *event)
+{
+    struct uploads *uploads = errand_with(request);
+    struct sql_unit *unit = errand_unit(request, event);
+
+    for (uint32_t i = 0; unit != NULL && i < uploads->count; i++)
+        package_stored(&uploads->list[i], unit);
+    if (unit != NULL) {
+        errand_end(request);
+        answer_uploads(request, uploads);
+    }
+    uploads_free(uploads);
+}
+
+static void uploads_checked(struct http_request *request, const struct tr_event *event)
+{
+    struct uploads *uploads = (struct uploads *)(uintptr_t)event->value;
+    struct delivery *delivery = http_service(request);
+    struct sql_unit *unit;
+    uint32_t good = 0;
+
+    for (uint32_t i = 0; i < uploads->count; i++)
+        good += uploads->list[i].label == NULL;
+    if (good == 0) { /* nothing changes, so the token is not used up */
+        answer_uploads(request, uploads);
+        uploads_free(uploads);
+        return;
+    }
+    unit = owner_unit(request, owner_key(uploads->rule.did));
+    for (uint32_t i = 0; unit != NULL && i < uploads->count; i++)
+        if (uploads->list[i].label == NULL)
+            package_add_steps(unit, &uploads->list[i], &uploads->rule, delivery->lease_s, false);
+    errand_run_with(request, delivery, unit, false, uploads_stored, uploads, uploads_free);
+}
+
+static void check_uploads(struct http_request *request, struct uploads *uploads)
+{
+    if (http_offload(request, check_work, uploads, uploads_free, uploads_checked) == 0)
+        return;
+    uploads_free(uploads);
+    http_respond_shed(request, 503, 1, "busy");
+}
+
+void api_publish_key_package(struct http_request *request)
+{
+    struct package_upload upload;
+    struct uploads *uploads;
+    struct tr_span device;
+    struct api_body body;
+
+    if (!owner_begin(request, &body))
+        return;
+    package_read(&body.expect, &upload);
+    device = owner_may_device(&body);
+    if (!owner_is_good(request, &body))
+        return;
+    uploads = uploads_new(request, &body, 1);
+    if (uploads == NULL)
+        return;
+    json_doc_free(&body.doc);
+    uploads->list[0] = upload;
+    uploads->rule.device = device;
+    uploads->is_single = true;
+    check_uploads(request, uploads);
+}
+
+void api_publish_key_packages(struct http_request *request)
+{
+    const struct json *list;
+    struct uploads *uploads;
+    struct tr_span device;
+    struct api_body body;
+    size_t index = 0;
+
+    if (!owner_begin(request, &body))
+        return;
+    list = json_need_array(&body.expect, "keyPackages", 1, PACKAGES_UPLOAD_MAX);
+    device = owner_may_device(&body);
+    if (!owner_is_good(request, &body))
+        return;
+    uploads = uploads_new(request, &body, (uint32_t)json_count(list));
+    if (uploads == NULL)
+        return;
+    uploads->rule.device = device;
+    for (struct json_iter it = json_iterate(list); json_next(&it); index++) {
+        /* One that cannot be read is that one's error, not the request's. */
+        struct json_expect item = json_expect(it.value);
+
+        package_read(&item, &uploads->list[index]);
+        if (item.failed) {
+            uploads->list[index].label = "InvalidKeyPackage";
+            uploads->list[index].why = "keyPackage must be base64 of at most 64 KiB, and expires a "
+                                       "time like 2026-11-15T12:00:00Z";
+        }
+    }
+    json_doc_free(&body.doc);
+    check_uploads(request, uploads);
+}
+
+/* ---- claims
+ * --------------------------------------------------------------------------------------------- */
+
+/* $3 is now. */
+#define IS_FREE "(state = 0 OR (state = 1 AND lease_until_s <= $3))"
+/* One package of each device: the oldest free one, else the newest last resort. */
+#define PICK                                                                                       \
+    "SELECT ref FROM (SELECT ref, ROW_NUMBER() OVER (PARTITION BY device ORDER BY is_last_resort," \
+    " CASE WHEN is_last_resort = 1 THEN -created_s ELSE created_s END, ref) AS place"              \
+    " FROM key_packages WHERE did = $1 AND ($2 = 0 OR suite = $2) AND not_after_s > $3"            \
+    " AND (is_last_resort = 1 OR (" IS_FREE " AND (SELECT COUNT(*) FROM key_packages held"         \
+    " WHERE held.did = $1 AND held.state = 1 AND held.lease_did = $4 AND held.lease_until_s > $3)" \
+    " < $5))) AS picked WHERE place = 1 LIMIT $6"
+
+SQL_STATEMENT(claim_packages,
+    "UPDATE key_packages SET state = CASE WHEN is_last_resort = 1 THEN state ELSE 1 END,"
+    " lease_did = $4, lease_until_s = $7 WHERE ref IN (" PICK ")"
+    " AND (is_last_resort = 1 OR " IS_FREE ")"
+    " RETURNING ref, device, bytes, suite, is_last_resort");
+SQL_STATEMENT(peek_packages,
+    "SELECT ref, device, bytes, suite, is_last_resort FROM key_packages WHERE ref IN (" PICK ")");
+
+struct claim {
+    bool is_peek;
+    uint32_t did_count;
+    int64_t until_s;
+    struct tr_span dids[CLAIM_DIDS_MAX];
+};
+
+static int hex_digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* DIDs are ASCII without spaces, so what decodes to anything else is none. */
+static bool decode_did(struct tr_span text, char *bytes, struct tr_span *ret_did)
+{
+    size_t size = 0;
+
+    for (size_t i = 0; i < text.size; i++) {
+        int c = (unsigned char)text.at[i];
+
+        if (c == '%') {
+            int high = text.size - i > 2 ? hex_digit(text.at[i + 1]) : -1;
+            int low = text.size - i > 2 ? hex_digit(text.at[i + 2]) : -1;
+
+            if (high < 0 || low < 0)
+                return false;
+            c = high * 16 + low;
+            i += 2;
+        }
+        if (c <= ' ' || c >= 0x7f)
+            return false;
+        bytes[size++] = (char)c;
+    }
+    *ret_did = (struct tr_span){ bytes, size };
+    return size >= DID_SIZE_MIN && size <= DID_SIZE_MAX && tr_span_starts(*ret_did, "did:");
+}
+
+static const char *add_did(struct claim *claim, struct tr_span did)
+{
+    if (claim->did_count == CLAIM_DIDS_MAX)
+        return "dids must be at most 100";
+    for (uint32_t i = 0; i < claim->did_count; i++)
+        if (tr_span_equal(claim->dids[i], did))
+            return "dids must not name anybody twice";
+    claim->dids[claim->did_count++] = did;
+    return NULL;
+}
+
+/* dids=a&dids=b, and dids=a,b as well. NULL, or what is wrong. */
+static const char *read_dids(struct tr_span query, char *bytes, struct claim *claim)
+{
+    const char *at = query.at, *end = query.at + query.size;
+
+    while (at != NULL && at < end) {
+        const char *stop = memchr(at, '&', (size_t)(end - at));
+        struct tr_span pair = { at, (size_t)((stop == NULL ? end : stop) - at) };
+
+        at = pair.at + pair.size + 1;
+        if (!tr_span_starts(pair, "dids="))
+            continue;
+        pair = (struct tr_span){ pair.at + 5, pair.size - 5 };
+        for (bool has_more = true; has_more;) {
+            const char *comma = memchr(pair.at, ',', pair.size);
+            struct tr_span text = { pair.at,
+                comma == NULL ? pair.size : (size_t)(comma - pair.at) };
+            struct tr_span did;
+            const char *why;
+
+            if (!decode_did(text, bytes, &did))
+                return "dids must be DIDs";
+            bytes += did.size;
+            why = add_did(claim, did);
+            if (why != NULL)
+                return why;
+            has_more = comma != NULL;
+            if (has_more)
+                pair = (struct tr_span){ comma + 1, pair.size - text.size - 1 };
+        }
+    }
+    return claim->did_count == 0 ? "dids must name somebody" : NULL;
+}
+
+/* A token comes first in the unit of a claim; a peek has none. */
+static uint32_t step_of(const struct claim *claim, uint32_t index)
+{
+    return index + (claim->is_peek ? 0 : 1);
+}
+
+static void put_claimed(struct json_writer *writer, const struct claim *claim,
+    const struct sql_unit *unit, uint32_t index)
+{
+    uint32_t step = step_of(claim, index);
+
+    for (uint32_t row = 0; row < sql_unit_rows(unit, step); row++) {
+        struct tr_span device = sql_row_bytes(unit, step, row, 1);
+
+        json_put_object(writer, NULL);
+        json_put_string(writer, "did", claim->dids[index]);
+        if (device.size > 0)
+            json_put_string(writer, "deviceId", device);
+        delivery_put_base64(writer, "keyPackage", sql_row_bytes(unit, step, row, 2));
+        owner_put_hex(writer, "keyPackageHash", sql_row_bytes(unit, step, row, 0));
+        owner_put_suite(writer, "cipherSuite", sql_row_int(unit, step, row, 3));
+        json_put_bool(writer, "lastResort", sql_row_int(unit, step, row, 4) != 0);
+        if (!claim->is_peek)
+            delivery_put_time(writer, "leasedUntil", claim->until_s * 1000);
+        json_put_end(writer);
+    }
+}
+
+static void packages_claimed(struct http_request *request, const struct tr_event *event)
+{
+    const struct claim *claim = errand_with(request);
+    struct sql_unit *unit = errand_unit(request, event);
+    struct tr_buffer answer = { 0 };
+    struct json_writer writer = json_writer(&answer);
+
+    if (unit == NULL)
+        return;
+    json_put_object(&writer, NULL);
+    json_put_array(&writer, "keyPackages");
+    for (uint32_t i = 0; i < claim->did_count; i++)
+        put_claimed(&writer, claim, unit, i);
+    json_put_end(&writer);
+    json_put_array(&writer, "missing");
+    for (uint32_t i = 0; i < claim->did_count; i++)
+        if (sql_unit_rows(unit, step_of(claim, i)) == 0)
+            json_put_string(&writer, NULL, claim->dids[i]);
+    json_put_end(&writer);
+    json_put_end(&writer);
+    errand_end(request);
+    owner_respond(request, &answer);
+}
+
+/* False: it has been answered. */
+static bool read_claim(struct http_request *request, struct claim *claim, int64_t *ret_suite)
+{
+    struct tr_span query = http_query(request), text;
+    char *bytes = http_alloc(request, query.size + 1);
+    const char *why;
+
+    *ret_suite = 0;
+    if (bytes == NULL) {
+        http_respond_shed(request, 503, 1, "memory");
+        return false;
+    }
+    if (http_parameter(request, "cipherSuite", &text)) {
+        const struct mls_suite *suite = mls_suite_named(text);
+
+        if (suite == NULL) {
+            http_respond_error(
+                request, 400, "InvalidCipherSuite", "this cipher suite is not known here");
+            return false;
+        }
+        *ret_suite = suite->id;
+    }
+    why = read_dids(query, bytes, claim);
+    if (why == NULL && http_parameter(request, "peek", &text)) {
+        claim->is_peek = tr_span_is(text, "true");
+        if (!claim->is_peek && !tr_span_is(text, "false"))
+            why = "peek must be true or false";
+    }
+    if (why != NULL)
+        http_respond_error(request, 400, "InvalidRequest", why);
+    return why == NULL;
+}
+
+void api_get_key_packages(struct http_request *request)
+{
+    struct delivery *delivery = http_service(request);
+    struct claim *claim = http_alloc(request, sizeof *claim);
+    int64_t now_s = owner_now_s(delivery), suite;
+    struct sql_unit *unit;
+
+    if (claim == NULL) {
+        http_respond_shed(request, 503, 1, "memory");
+        return;
+    }
+    if (!read_claim(request, claim, &suite))
+        return;
+    claim->until_s = now_s + (int64_t)delivery->lease_s;
+    unit = claim->is_peek ? sql_unit_new(0) : owner_unit(request, PACKAGE_CLAIMS_KEY);
+    for (uint32_t i = 0; unit != NULL && i < claim->did_count; i++) {
+        sql_unit_step(unit, claim->is_peek ? &peek_packages : &claim_packages, SQL_ROWS_ANY);
+        sql_unit_text(unit, claim->dids[i]);
+        sql_unit_int(unit, suite);
+        sql_unit_int(unit, now_s);
+        sql_unit_text(unit, auth_claims_of(request)->issuer);
+        sql_unit_int(unit, PACKAGE_LEASES_MAX);
+        sql_unit_int(unit, PACKAGE_DEVICES_MAX);
+        if (!claim->is_peek)
+            sql_unit_int(unit, claim->until_s);
+    }
+    errand_run_with(request, delivery, unit, claim->is_peek, packages_claimed, claim, NULL);
+}

@@ -1,0 +1,590 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* site.h: the delivery service behind a real server with a real database, callers with keys of
+ * their own, a clock that can be moved, and just enough MLS to make what clients send. */
+#ifndef TEST_UNIT_DELIVERY_SITE_H
+#define TEST_UNIT_DELIVERY_SITE_H
+
+#include <openssl/evp.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "auth/auth.h"
+#include "auth/did.h"
+#include "auth/jwt.h"
+#include "base/alloc.h"
+#include "check.h"
+#include "crypto/encoding.h"
+#include "json/json.h"
+#include "services/delivery/api.h"
+#include "services/delivery/jobs.h"
+#include "services/delivery/mls_check.h"
+#include "services/delivery/schema.h"
+#include "web.h"
+
+#define SITE_SUITE "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519"
+
+enum { SITE_ROUTES_MAX = 96 };
+
+/* ---- a clock that can be moved
+ * --------------------------------------------------------------------------- */
+
+static _Atomic uint64_t site_ahead_ns;
+
+static uint64_t site_wall_ns(void *data)
+{
+    const struct tr_env *real = tr_env_real();
+
+    (void)data;
+    return real->wall_ns(real->data) + atomic_load(&site_ahead_ns);
+}
+
+static inline void site_advance_s(uint64_t seconds)
+{
+    atomic_fetch_add(&site_ahead_ns, seconds * UINT64_C(1000000000));
+}
+
+static inline int64_t site_now_s(void)
+{
+    return (int64_t)(site_wall_ns(NULL) / 1000000000);
+}
+
+/* ---- the service
+ * ----------------------------------------------------------------------------------------- */
+
+struct site {
+    char place[64];
+    struct tr_env env;
+    struct tr_system *system;
+    struct sql *sql;
+    struct auth *auth;
+    void *delivery;
+    tr_sender jobs;
+    struct http_server *server;
+    struct http_route routes[SITE_ROUTES_MAX];
+    size_t route_count;
+};
+
+static const struct http_route site_rows[] = {
+    XRPC(HTTP_POST, "publishKeyPackage", api_publish_key_package, 128 << 10),
+    XRPC(HTTP_POST, "publishKeyPackages", api_publish_key_packages, API_MESSAGE),
+    XRPC(HTTP_GET, "getKeyPackages", api_get_key_packages, 0),
+    XRPC(HTTP_GET, "getKeyPackageStats", api_get_key_package_stats, 0),
+    XRPC(HTTP_GET, "getKeyPackageStatus", api_get_key_package_status, 0),
+    XRPC(HTTP_POST, "syncKeyPackages", api_sync_key_packages, 256 << 10),
+    XRPC(HTTP_POST, "deleteKeyPackages", api_delete_key_packages, 256 << 10),
+    XRPC(HTTP_GET, "getWelcome", api_get_welcome, 0),
+    XRPC(HTTP_GET, "getPendingWelcomes", api_get_pending_welcomes, 0),
+    XRPC(HTTP_POST, "confirmWelcome", api_confirm_welcome, API_SMALL),
+    XRPC(HTTP_POST, "invalidateWelcome", api_invalidate_welcome, API_SMALL),
+    XRPC(HTTP_POST, "reissueWelcome", api_reissue_welcome, API_SMALL),
+    XRPC(HTTP_POST, "validateWelcome", api_validate_welcome, 6 << 20),
+    XRPC(HTTP_POST, "registerDevice", api_register_device, API_COMMIT),
+    XRPC(HTTP_GET, "listDevices", api_list_devices, 0),
+    XRPC(HTTP_POST, "deleteDevice", api_delete_device, API_SMALL),
+    XRPC(HTTP_GET, "getPendingDeviceAdditions", api_get_pending_device_additions, 0),
+    XRPC(HTTP_POST, "claimPendingDeviceAddition", api_claim_pending_device_addition, API_SMALL),
+    XRPC(HTTP_POST, "completePendingDeviceAddition", api_complete_pending_device_addition,
+        API_SMALL),
+    XRPC(HTTP_GET, "validateDeviceState", api_validate_device_state, 0),
+    XRPC(HTTP_GET, "getExpectedConversations", api_get_expected_conversations, 0),
+};
+enum { SITE_ROWS = sizeof site_rows / sizeof site_rows[0] };
+
+static inline void site_add_route(struct site *site, const struct http_route *route)
+{
+    for (size_t i = 0; i < site->route_count; i++)
+        if (site->routes[i].method == route->method &&
+            strcmp(site->routes[i].path, route->path) == 0)
+            return;
+    CHECK(site->route_count < SITE_ROUTES_MAX);
+    site->routes[site->route_count] = *route;
+    site->routes[site->route_count++].service = site->delivery;
+}
+
+static inline void site_begin(struct site *site)
+{
+    struct sql_migration migrations[16];
+    char url[128], why[256] = "";
+
+    *site = (struct site){ .env = *tr_env_real() };
+    web_place_make(site->place);
+    site->env.wall_ns = site_wall_ns;
+    CHECK_EQ_INT(tr_system_create(
+                     &(struct tr_system_options){ .workers = 2, .quiet = true, .env = &site->env },
+                     &site->system),
+        0);
+    (void)snprintf(url, sizeof url, "sqlite:%s/delivery.db", site->place);
+    CHECK(auth_migration_count + DELIVERY_MIGRATIONS <= 16);
+    memcpy(migrations, auth_migrations, auth_migration_count * sizeof migrations[0]);
+    memcpy(migrations + auth_migration_count, delivery_migrations, sizeof delivery_migrations);
+    CHECK_MSG(sql_open(site->system,
+                  &(struct sql_options){ .url = url,
+                      .migrations = migrations,
+                      .migration_count = auth_migration_count + DELIVERY_MIGRATIONS },
+                  why, sizeof why, &site->sql) == 0,
+        "%s", why);
+    CHECK_EQ_INT(
+        auth_start(site->system,
+            &(struct auth_options){ .service_did = "did:web:localhost",
+                .allow_did_key = true,
+                .sql = site->sql,
+                .per_did = { .count = 10000, .period_ns = TR_SECONDS(1), .burst = 10000 },
+                .per_address = { .count = 10000, .period_ns = TR_SECONDS(1), .burst = 10000 } },
+            &site->auth),
+        0);
+    CHECK_MSG(delivery_service.start(&(struct service_context){ .system = site->system,
+                                         .sql = site->sql,
+                                         .data_path = site->place,
+                                         .service_did = "did:web:localhost",
+                                         .is_dev = true,
+                                         .auth = site->auth },
+                  why, sizeof why, &site->delivery) == 0,
+        "%s", why);
+    CHECK_EQ_INT(jobs_start(site->delivery, &site->jobs), 0);
+    for (size_t i = 0; i < delivery_service.route_count; i++)
+        site_add_route(site, &delivery_service.routes[i]);
+    for (size_t i = 0; i < SITE_ROWS; i++)
+        site_add_route(site, &site_rows[i]);
+    CHECK_MSG(http_server_start(site->system,
+                  &(struct http_server_options){ .listen = "127.0.0.1:0",
+                      .routes = site->routes,
+                      .route_count = site->route_count,
+                      .name = "test",
+                      .quiet = true },
+                  why, sizeof why, &site->server) == 0,
+        "%s", why);
+}
+
+static inline void site_end(struct site *site)
+{
+    http_server_stop(&site->server);
+    tr_sender_drop(&site->jobs);
+    delivery_service.stop(site->delivery);
+    auth_stop(&site->auth);
+    sql_close(&site->sql);
+    CHECK_EQ_INT(tr_system_join(site->system, TR_SECONDS(10)), 0);
+    tr_system_destroy(&site->system);
+    web_place_remove(site->place);
+}
+
+static inline struct jobs_done site_tidy(struct site *site)
+{
+    struct jobs_done done = { -1, -1, -1, -1, -1 };
+
+    CHECK_EQ_INT(tr_ask_wait(site->jobs, &(struct jobs_message){ 0 }, sizeof(struct jobs_message),
+                     &done, sizeof done, TR_SECONDS(10)),
+        0);
+    return done;
+}
+
+/* ---- callers
+ * --------------------------------------------------------------------------------------------- */
+
+struct caller {
+    struct crypto_key *key;
+    char did[DID_KEY_CHARS_MAX];
+};
+
+static inline void caller_begin(struct caller *caller)
+{
+    CHECK_EQ_INT(crypto_key_generate(CRYPTO_ES256K, &caller->key), 0);
+    CHECK(did_key_format(caller->key, caller->did) > 0);
+}
+
+static inline void caller_end(struct caller *caller)
+{
+    crypto_key_unref(&caller->key);
+}
+
+/* An Authorization line of a fresh token for the call. */
+static inline char *caller_header(const struct caller *caller, const char *call)
+{
+    static unsigned number;
+    struct tr_buffer token = { 0 };
+    char jti[48], lxm[96], *line;
+
+    (void)snprintf(jti, sizeof jti, "jti-%u-%d", number++, (int)getpid());
+    (void)snprintf(lxm, sizeof lxm, XRPC_PREFIX "%s", call);
+    CHECK_EQ_INT(jwt_sign_claims(caller->key, (struct tr_span){ NULL, 0 },
+                     &(struct jwt_claims){ .iss = tr_span_of(caller->did),
+                         .aud = TR_SPAN("did:web:localhost"),
+                         .lxm = tr_span_of(lxm),
+                         .jti = tr_span_of(jti),
+                         .iat_s = site_now_s(),
+                         .exp_s = site_now_s() + 60,
+                         .nbf_s = -1 },
+                     &token),
+        0);
+    line = malloc(token.size + 64);
+    CHECK(line != NULL);
+    (void)snprintf(
+        line, token.size + 64, "Authorization: Bearer %.*s\r\n", (int)token.size, token.bytes);
+    tr_buffer_free(&token);
+    return line;
+}
+
+static inline struct web_answer site_ask_with(
+    const struct site *site, const char *header, const char *call, const char *body)
+{
+    size_t name_size = strcspn(call, "?");
+    char *path = malloc(strlen(call) + 64);
+    const char *method = "POST";
+    struct web_answer answer;
+
+    CHECK(path != NULL);
+    for (size_t i = 0; i < site->route_count; i++)
+        if (strlen(site->routes[i].label) == name_size &&
+            memcmp(site->routes[i].label, call, name_size) == 0)
+            method = site->routes[i].method == HTTP_GET ? "GET" : "POST";
+    (void)snprintf(path, strlen(call) + 64, "/xrpc/" XRPC_PREFIX "%s", call);
+    answer = web_ask(http_server_address(site->server), method, path, header, body);
+    free(path);
+    return answer;
+}
+
+/* "getWelcome?convoId=x" with a body ("" for a GET), as the caller. */
+static inline struct web_answer site_ask(
+    const struct site *site, const struct caller *caller, const char *call, const char *body)
+{
+    char name[64], *header;
+    struct web_answer answer;
+
+    (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(call, "?"), call);
+    header = caller_header(caller, name);
+    answer = site_ask_with(site, header, call, body);
+    free(header);
+    return answer;
+}
+
+static inline void site_expect(const struct site *site, const struct caller *caller,
+    const char *call, const char *body, unsigned status, const char *part)
+{
+    struct web_answer answer = site_ask(site, caller, call, body);
+
+    CHECK_MSG(answer.status == status && strstr(answer.text, part) != NULL,
+        "%s: wanted %u with '%s', got:\n%s", call, status, part, answer.text);
+    web_answer_free(&answer);
+}
+
+/* ---- answers
+ * --------------------------------------------------------------------------------------------- */
+
+struct reading {
+    char *text;
+    struct json_doc doc;
+    const struct json *root;
+};
+
+/* The JSON of an answer with this status; frees the answer. */
+static inline struct reading read_answer(struct web_answer answer, unsigned status)
+{
+    struct reading reading = { 0 };
+    size_t size = strlen(answer.body);
+
+    CHECK_MSG(answer.status == status, "wanted %u, got:\n%s", status, answer.text);
+    reading.text = calloc(1, size + JSON_PADDING_BYTES);
+    CHECK(reading.text != NULL);
+    memcpy(reading.text, answer.body, size);
+    CHECK_EQ_INT(json_parse(&reading.doc, reading.text, size, 0), 0);
+    reading.root = json_root(&reading.doc);
+    web_answer_free(&answer);
+    return reading;
+}
+
+static inline struct reading site_read(
+    const struct site *site, const struct caller *caller, const char *call, const char *body)
+{
+    return read_answer(site_ask(site, caller, call, body), 200);
+}
+
+static inline void reading_end(struct reading *reading)
+{
+    json_doc_free(&reading->doc);
+    free(reading->text);
+}
+
+static inline int64_t int_of(const struct json *object, const char *key)
+{
+    int64_t value = -1;
+
+    CHECK_MSG(json_int(json_get(object, key), &value), "there is no number %s", key);
+    return value;
+}
+
+static inline bool bool_of(const struct json *object, const char *key)
+{
+    bool value = false;
+
+    CHECK_MSG(json_bool(json_get(object, key), &value), "there is no truth %s", key);
+    return value;
+}
+
+/* In memory that is the caller's. */
+static inline char *text_of(const struct json *object, const char *key)
+{
+    struct tr_span text;
+
+    CHECK_MSG(json_string(json_get(object, key), &text), "there is no text %s", key);
+    return strndup(text.at, text.size);
+}
+
+/* ---- bytes that clients make
+ * ----------------------------------------------------------------------------- */
+
+static inline char *base64_of(const struct tr_buffer *bytes)
+{
+    char *text = calloc(1, crypto_base64_size(bytes->size) + 1);
+
+    CHECK(text != NULL && bytes->failed == 0);
+    crypto_base64_encode(bytes->bytes, bytes->size, text);
+    return text;
+}
+
+struct signer {
+    EVP_PKEY *key;
+    unsigned char public_key[32];
+};
+
+static inline void signer_begin(struct signer *signer)
+{
+    size_t size = sizeof signer->public_key;
+
+    signer->key = EVP_PKEY_Q_keygen(NULL, NULL, "ED25519");
+    CHECK(signer->key != NULL);
+    CHECK(EVP_PKEY_get_raw_public_key(signer->key, signer->public_key, &size) == 1);
+}
+
+static inline void signer_end(struct signer *signer)
+{
+    EVP_PKEY_free(signer->key);
+}
+
+/* RFC 9420 section 5.1.2. */
+static inline void sign_with_label(const struct signer *signer, const char *label,
+    const struct tr_buffer *content, struct tr_buffer *out)
+{
+    struct tr_buffer signed_content = { 0 };
+    unsigned char signature[64];
+    size_t size = sizeof signature;
+    EVP_MD_CTX *ctx = EVP_MD_CTX_new();
+
+    mls_put_vector(&signed_content, tr_span_of(label));
+    mls_put_vector(&signed_content, (struct tr_span){ content->bytes, content->size });
+    CHECK(ctx != NULL && EVP_DigestSignInit(ctx, NULL, NULL, NULL, signer->key) == 1);
+    CHECK(EVP_DigestSign(ctx, signature, &size, (const unsigned char *)signed_content.bytes,
+              signed_content.size) == 1);
+    EVP_MD_CTX_free(ctx);
+    tr_buffer_free(&signed_content);
+    mls_put_vector(out, (struct tr_span){ (const char *)signature, size });
+}
+
+struct package_options {
+    const char *did;
+    const char *device; /* behind a # in the identity; NULL: none */
+    const struct signer *signer;
+    int64_t not_before_s, not_after_s; /* 0: an hour ago, in thirty days */
+    bool is_last_resort;
+    uint16_t suite; /* 0: 1 */
+    bool has_bad_leaf_signature;
+    bool has_bad_signature;
+};
+
+static inline void put_fresh_key(struct tr_buffer *out)
+{
+    static unsigned number;
+    char key[32];
+
+    memset(key, 0, sizeof key);
+    (void)snprintf(key, sizeof key, "key %u of %d", ++number, (int)getpid());
+    mls_put_vector(out, (struct tr_span){ key, sizeof key });
+}
+
+static inline void put_leaf(struct tr_buffer *out, const struct package_options *with)
+{
+    char identity[400];
+    struct tr_buffer leaf = { 0 };
+    struct tr_span none = { "", 0 };
+    uint16_t suite = with->suite == 0 ? 1 : with->suite;
+    unsigned char suites[2] = { (unsigned char)(suite >> 8), (unsigned char)suite };
+    size_t from;
+
+    put_fresh_key(&leaf);
+    mls_put_vector(&leaf, (struct tr_span){ (const char *)with->signer->public_key, 32 });
+    mls_put_number(&leaf, MLS_CREDENTIAL_BASIC, 2);
+    (void)snprintf(identity, sizeof identity, "%s%s%s", with->did, with->device == NULL ? "" : "#",
+        with->device == NULL ? "" : with->device);
+    mls_put_vector(&leaf, tr_span_of(identity));
+    mls_put_vector(&leaf, (struct tr_span){ "\0\1", 2 });
+    mls_put_vector(&leaf, (struct tr_span){ (const char *)suites, 2 });
+    mls_put_vector(&leaf, (struct tr_span){ "\0\12", 2 });
+    mls_put_vector(&leaf, none);
+    mls_put_vector(&leaf, (struct tr_span){ "\0\1", 2 });
+    mls_put_number(&leaf, MLS_FROM_KEY_PACKAGE, 1);
+    mls_put_number(
+        &leaf, (uint64_t)(with->not_before_s == 0 ? site_now_s() - 3600 : with->not_before_s), 8);
+    mls_put_number(&leaf,
+        (uint64_t)(with->not_after_s == 0 ? site_now_s() + 30 * 86400 : with->not_after_s), 8);
+    mls_put_vector(&leaf, none);
+    from = out->size;
+    tr_buffer_append(out, leaf.bytes, leaf.size);
+    sign_with_label(with->signer, "MLS 1.0 LeafNodeTBS", &leaf, out);
+    if (with->has_bad_leaf_signature)
+        out->bytes[out->size - 1] ^= 1;
+    CHECK(out->size > from);
+    tr_buffer_free(&leaf);
+}
+
+/* base64 of a KeyPackage; the caller's to free. ret_hash, if not NULL, has room for 65 bytes. */
+static inline char *package_make(const struct package_options *with, char *ret_hash)
+{
+    struct tr_buffer package = { 0 }, signature = { 0 };
+    struct mls_key_package read;
+    unsigned char reference[MLS_REFERENCE_SIZE_MAX];
+    char *text;
+
+    mls_put_number(&package, 1, 2);
+    mls_put_number(&package, with->suite == 0 ? 1 : with->suite, 2);
+    put_fresh_key(&package);
+    put_leaf(&package, with);
+    if (with->is_last_resort)
+        mls_put_vector(&package, (struct tr_span){ "\0\12\0", 3 });
+    else
+        mls_put_vector(&package, (struct tr_span){ "", 0 });
+    sign_with_label(with->signer, "MLS 1.0 KeyPackageTBS", &package, &signature);
+    tr_buffer_append(&package, signature.bytes, signature.size);
+    if (with->has_bad_signature)
+        package.bytes[package.size - 1] ^= 1;
+    if (ret_hash != NULL) {
+        size_t size;
+
+        CHECK(mls_key_package_read((struct tr_span){ package.bytes, package.size }, &read) == NULL);
+        size = mls_key_package_reference(&read, reference);
+        CHECK_EQ_INT(size, 32);
+        ret_hash[crypto_hex_encode(reference, size, ret_hash)] = '\0';
+    }
+    text = base64_of(&package);
+    tr_buffer_free(&package);
+    tr_buffer_free(&signature);
+    return text;
+}
+
+/* base64 of a Welcome for key packages by hash; the caller's to free. */
+static inline char *welcome_make(const char *const *hashes, size_t count)
+{
+    struct tr_buffer welcome = { 0 }, secrets = { 0 };
+    char *text;
+
+    for (size_t i = 0; i < count; i++) {
+        unsigned char reference[MLS_REFERENCE_SIZE_MAX];
+        size_t size;
+
+        CHECK_EQ_INT(
+            crypto_hex_decode(tr_span_of(hashes[i]), reference, sizeof reference, &size), 0);
+        mls_put_vector(&secrets, (struct tr_span){ (const char *)reference, size });
+        mls_put_vector(&secrets, TR_SPAN("kem output"));
+        mls_put_vector(&secrets, TR_SPAN("group secrets"));
+    }
+    mls_put_number(&welcome, 1, 2);
+    mls_put_number(&welcome, MLS_WELCOME, 2);
+    mls_put_number(&welcome, 1, 2);
+    mls_put_vector(&welcome, (struct tr_span){ secrets.bytes, secrets.size });
+    mls_put_vector(&welcome, TR_SPAN("encrypted group info"));
+    text = base64_of(&welcome);
+    tr_buffer_free(&welcome);
+    tr_buffer_free(&secrets);
+    return text;
+}
+
+/* base64 of a private commit of this group at this epoch; the caller's to free. */
+static inline char *commit_make(const char *group, uint64_t epoch)
+{
+    static unsigned number;
+    struct tr_buffer commit = { 0 };
+    char ciphertext[64], *text;
+
+    (void)snprintf(ciphertext, sizeof ciphertext, "commit number %u", number++);
+    mls_put_number(&commit, 1, 2);
+    mls_put_number(&commit, MLS_PRIVATE, 2);
+    mls_put_vector(&commit, tr_span_of(group));
+    mls_put_number(&commit, epoch, 8);
+    mls_put_number(&commit, MLS_COMMIT, 1);
+    mls_put_vector(&commit, TR_SPAN(""));
+    mls_put_vector(&commit, TR_SPAN("encrypted sender data, 28 by"));
+    mls_put_vector(&commit, tr_span_of(ciphertext));
+    text = base64_of(&commit);
+    tr_buffer_free(&commit);
+    return text;
+}
+
+/* ---- what most cases begin with
+ * --------------------------------------------------------------------------- */
+
+static inline void site_create(const struct site *site, const struct caller *caller, const char *id)
+{
+    char body[256];
+
+    (void)snprintf(
+        body, sizeof body, "{\"groupId\":\"%s\",\"cipherSuite\":\"" SITE_SUITE "\"}", id);
+    site_expect(site, caller, "createConvo", body, 200, id);
+}
+
+/* Publish one; its hash, if wanted, into 65 bytes. */
+static inline void site_publish(const struct site *site, const struct caller *caller,
+    struct package_options with, char *ret_hash)
+{
+    char *body = malloc(4096), *package;
+
+    with.did = caller->did;
+    package = package_make(&with, ret_hash);
+    CHECK(body != NULL);
+    (void)snprintf(
+        body, 4096, "{\"keyPackage\":\"%s\",\"cipherSuite\":\"" SITE_SUITE "\"}", package);
+    site_expect(site, caller, "publishKeyPackage", body, 200, "keyPackageHash");
+    free(package);
+    free(body);
+}
+
+/* Claim of one DID: how many packages came; the first one's hash into 65 bytes if wanted. */
+static inline size_t site_claim(
+    const struct site *site, const struct caller *claimer, const char *did, char *ret_hash)
+{
+    char call[512];
+    struct reading reading;
+    size_t count;
+
+    (void)snprintf(call, sizeof call, "getKeyPackages?dids=%s", did);
+    reading = site_read(site, claimer, call, "");
+    count = json_count(json_get(reading.root, "keyPackages"));
+    CHECK_EQ_INT(json_count(json_get(reading.root, "missing")), count == 0 ? 1 : 0);
+    if (ret_hash != NULL && count > 0) {
+        char *hash = text_of(json_at(json_get(reading.root, "keyPackages"), 0), "keyPackageHash");
+
+        (void)snprintf(ret_hash, 65, "%s", hash);
+        free(hash);
+    }
+    reading_end(&reading);
+    return count;
+}
+
+/* A commit of `epoch` with one Welcome for these packages. */
+static inline struct web_answer site_add(const struct site *site, const struct caller *caller,
+    const char *convo, uint64_t epoch, const char *const *hashes, size_t count)
+{
+    char *commit = commit_make(convo, epoch), *welcome = welcome_make(hashes, count);
+    char *body = malloc(strlen(commit) + strlen(welcome) + 256);
+    struct web_answer answer;
+
+    CHECK(body != NULL);
+    (void)snprintf(body, strlen(commit) + strlen(welcome) + 256,
+        "{\"convoId\":\"%s\",\"commit\":\"%s\",\"welcomes\":[\"%s\"]}", convo, commit, welcome);
+    answer = site_ask(site, caller, "submitCommit", body);
+    free(body);
+    free(commit);
+    free(welcome);
+    return answer;
+}
+
+#endif

@@ -13,7 +13,7 @@ W ?= pingpong pingpong64 counting fanin ring ring64 big spawn churn idle ask ask
 	work-pingpong64 work-ring64 work-big
 
 .DEFAULT_GOAL = debug
-.PHONY: debug release run test test-long check unit asan tsan clang sim spin mutants integration oracle fuzz \
+.PHONY: debug release run tour test test-long check unit asan tsan clang sim spin mutants integration oracle fuzz \
 	bench bench-peers lint format ci install clean help deps-build deps-test
 
 ## make              debug build, in build/debug
@@ -24,9 +24,12 @@ debug:
 release:
 	@tools/build.sh release
 
-## make run          set up, build and run the guided example; ARGS="..." are passed on
+## make run          set up, build and run the server on this machine; ARGS="..." are passed on
 run: deps-build release
-	@if [ ! -x build/release/troupe ]; then echo "there is no program yet: src/main.c is missing"; exit 1; fi
+	@build/release/troupe serve --dev --data build/run $(ARGS)
+
+## make tour         set up, build and walk through running actors
+tour: deps-build release
 	@build/release/troupe tour $(ARGS)
 
 ## make check        the fast loop: unit tests and tidy, under a minute, installs nothing

@@ -1,16 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* main.c: the program `troupe`: one command table, and what to say when the command line is wrong.
- */
+/* main.c: the program `troupe`: the table of its commands, the table of its services, and what to
+ * say when the command line is wrong. */
 #include <stdio.h>
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/serve.h"
+#include "services/delivery/delivery.h"
 
 #ifndef TROUPE_VERSION
 #define TROUPE_VERSION "unknown"
 #endif
 
+/* What `troupe serve` serves. */
+const struct service *const cli_services[] = {
+    &delivery_service,
+    NULL,
+};
+
 static const struct cli_command *const commands[] = {
+    &cmd_serve,
+    &cmd_status,
+    &cmd_config,
+    &cmd_flags,
+    &cmd_drain,
+    &cmd_dev_token,
     &cmd_tour,
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
@@ -27,6 +41,7 @@ static void usage(FILE *out)
           "\n"
           "Examples:\n"
           "\n"
+          "  troupe serve --dev     a server on this machine, and a first request to copy\n"
           "  troupe tour            a walk through running actors, in a few seconds\n"
           "  troupe tour --step     the same, step by step\n"
           "  troupe help tour       what the tour can do\n",

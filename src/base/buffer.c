@@ -32,7 +32,7 @@ bool tr_span_starts(struct tr_span span, const char *prefix)
 {
     size_t size = strlen(prefix);
 
-    return span.size >= size && memcmp(span.at, prefix, size) == 0;
+    return span.size >= size && (size == 0 || memcmp(span.at, prefix, size) == 0);
 }
 
 bool tr_span_u64(struct tr_span span, uint64_t *ret_value)

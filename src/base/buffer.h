@@ -24,7 +24,7 @@ static inline bool tr_span_is(struct tr_span span, const char *text)
 {
     size_t size = strlen(text);
 
-    return span.size == size && memcmp(span.at, text, size) == 0;
+    return span.size == size && (size == 0 || memcmp(span.at, text, size) == 0);
 }
 bool tr_span_equal(struct tr_span a, struct tr_span b);
 /* ASCII letters count as equal in either case. */

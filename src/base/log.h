@@ -36,15 +36,25 @@ struct log_field {
 #define LOG_PLAIN(level, module, event) log_write((level), (module), (event), NULL, 0)
 
 bool log_is_on(enum log_level level, const char *module);
-/* One write(2) of one line to the log's descriptor; any thread. Lines are at most 4 KiB. */
+/* One write(2) of one line to the log's descriptor; any thread. Lines are at most 4 KiB: what does
+ * not fit is left out and the line says cut=true. A line that the descriptor cannot take now (a
+ * reader that hangs) is dropped and counted in troupe_log_dropped_total: logging never waits. */
 void log_write(enum log_level level, const char *module, const char *event,
     const struct log_field *fields, size_t count);
 
-/* Where and how. Default: stderr, logfmt, info. */
+/* Where and how. Default: stderr, logfmt, info. `fd` stays the caller's and must stay open. Any
+ * time, one caller at a time. */
 void log_setup(int fd, enum log_format format, enum log_level level);
-/* A module's own level; -1 takes it back to the common one. Any time. TR_ELIMIT past 32 modules. */
+enum { LOG_MODULES_MAX = 32, LOG_MODULE_SIZE_MAX = 24 };
+/* A module's own level; -1 takes it back to the common one, which module NULL sets. Any time.
+ * TR_ELIMIT past 32 modules, TR_EINVAL for a level or a name that cannot be. */
 int log_level_set(const char *module, int level);
 int log_level_parse(const char *text, enum log_level *ret_level);
+const char *log_level_text(int level);
+enum log_level log_level_common(void);
+/* The module at `index` among those that ever had a level of their own; NULL past the last. Level
+ * -1: the common one. The text lives for ever. */
+const char *log_module_at(size_t index, int *ret_level);
 
 /* Ids that every line of this thread carries until cleared: what is being served. Borrowed. */
 void log_context_set(struct tr_span request_id, struct tr_span trace_id);

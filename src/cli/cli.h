@@ -18,6 +18,12 @@ struct cli_command {
     int (*run)(const struct cli_command *command, int argc, char **argv);
 };
 
+extern const struct cli_command cmd_serve;
+extern const struct cli_command cmd_status;
+extern const struct cli_command cmd_config;
+extern const struct cli_command cmd_flags;
+extern const struct cli_command cmd_drain;
+extern const struct cli_command cmd_dev_token;
 extern const struct cli_command cmd_tour;
 
 /* Usage, summary and help of one command, to stdout. */

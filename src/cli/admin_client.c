@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/admin_client.h"
+
+#include <curl/curl.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <troupe/error.h>
+
+#include "ops/token.h"
+
+enum { TIMEOUT_S = 10, ANSWER_BYTES_MAX = 16 * 1024 * 1024, PATH_SIZE = 1024, LINE_SIZE = 512 };
+
+/* One line that the server wrote; see serve.c. */
+static bool read_address(const char *data_path, char *address, size_t size)
+{
+    char path[PATH_SIZE];
+    FILE *file;
+    bool is_there;
+
+    snprintf(path, sizeof path, "%s/admin.address", data_path);
+    file = fopen(path, "re");
+    if (file == NULL)
+        return false;
+    is_there = fgets(address, (int)size, file) != NULL;
+    fclose(file);
+    if (is_there)
+        address[strcspn(address, "\n")] = '\0';
+    return is_there && address[0] != '\0';
+}
+
+int admin_client_init(
+    struct admin_client *client, const struct cli_command *command, const struct options *options)
+{
+    int rc = options_load(command, options, &client->config);
+
+    if (rc != 0)
+        return rc;
+    if (client->config.values[CONFIG_ADMIN_LISTEN].origin == CONFIG_FLAG ||
+        !read_address(config_text(&client->config, CONFIG_SERVER_DATA), client->address,
+            sizeof client->address))
+        snprintf(client->address, sizeof client->address, "%s",
+            config_text(&client->config, CONFIG_ADMIN_LISTEN));
+    return 0;
+}
+
+void admin_client_finish(struct admin_client *client)
+{
+    config_free(&client->config);
+}
+
+static size_t on_body(char *bytes, size_t size, size_t count, void *data)
+{
+    return tr_buffer_append(data, bytes, size * count) == 0 ? size * count : 0;
+}
+
+/* Authorization: Bearer TOKEN; false if there is no token, and said so. */
+static bool add_token(struct admin_client *client, const struct cli_command *command,
+    bool is_needed, struct curl_slist **headers)
+{
+    char path[PATH_SIZE];
+    char line[LINE_SIZE];
+    char why[LINE_SIZE];
+    struct token token;
+
+    if (config_text(&client->config, CONFIG_ADMIN_TOKEN_FILE)[0] != '\0')
+        snprintf(path, sizeof path, "%s", config_text(&client->config, CONFIG_ADMIN_TOKEN_FILE));
+    else
+        snprintf(
+            path, sizeof path, "%s/admin.token", config_text(&client->config, CONFIG_SERVER_DATA));
+    if (token_load(&token, path, false, why, sizeof why) != 0) {
+        if (is_needed)
+            fprintf(stderr,
+                "troupe %s: this needs the admin token: %s\n"
+                "Say where the server keeps it: --data DIR, or --set admin.token_file=FILE.\n",
+                command->name, why);
+        return !is_needed;
+    }
+    snprintf(line, sizeof line, "Authorization: Bearer %s", token.text);
+    *headers = curl_slist_append(*headers, line);
+    return *headers != NULL;
+}
+
+static void set_target(CURL *curl, const char *address, const char *path)
+{
+    char url[PATH_SIZE + LINE_SIZE];
+
+    if (strncmp(address, "unix:", 5) == 0) {
+        snprintf(url, sizeof url, "http://localhost%s", path);
+        curl_easy_setopt(curl, CURLOPT_UNIX_SOCKET_PATH, address + 5);
+    } else {
+        snprintf(url, sizeof url, "http://%s%s", address, path);
+    }
+    curl_easy_setopt(curl, CURLOPT_URL, url);
+}
+
+/* {"error":"Label","message":"..."}, or what else it said. */
+static void complain(const struct cli_command *command, long status, const struct tr_buffer *body)
+{
+    struct json_doc doc = { 0 };
+    struct tr_span message = { body->bytes, body->size };
+
+    if (json_parse_copy(&doc, message, 0) == 0)
+        (void)json_string(json_get(json_root(&doc), "message"), &message);
+    fprintf(stderr, "troupe %s: the server answered %ld: %.*s\n", command->name, status,
+        (int)message.size, message.size == 0 ? "" : message.at);
+    json_doc_free(&doc);
+}
+
+static long perform(struct admin_client *client, const struct cli_command *command, CURL *curl,
+    bool is_post, struct tr_buffer *body)
+{
+    struct curl_slist *headers = NULL;
+    CURLcode code = CURLE_OUT_OF_MEMORY;
+    long status = 0;
+
+    if (!add_token(client, command, is_post, &headers))
+        return 0;
+    curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
+    curl_easy_setopt(curl, CURLOPT_NOPROXY, "*"); /* the token is for nobody else */
+    curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http");
+    curl_easy_setopt(curl, CURLOPT_TIMEOUT, (long)TIMEOUT_S);
+    curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_body);
+    curl_easy_setopt(curl, CURLOPT_WRITEDATA, body);
+    if (is_post) {
+        curl_easy_setopt(curl, CURLOPT_POST, 1L);
+        curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE, 0L);
+        curl_easy_setopt(curl, CURLOPT_POSTFIELDS, "");
+    }
+    code = curl_easy_perform(curl);
+    curl_slist_free_all(headers);
+    if (code != CURLE_OK) {
+        fprintf(stderr,
+            "troupe %s: no server answers on %s: %s\n"
+            "Is it running? Say where: --admin ADDR, or --data DIR of the server.\n",
+            command->name, client->address, curl_easy_strerror(code));
+        return 0;
+    }
+    curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
+    return status;
+}
+
+long admin_client_ask(struct admin_client *client, const struct cli_command *command, bool is_post,
+    const char *path, struct tr_buffer *body)
+{
+    CURL *curl = curl_easy_init();
+    long status;
+
+    if (curl == NULL) {
+        fprintf(stderr, "troupe %s: %s\n", command->name, tr_error_text(TR_ENOMEM));
+        return 0;
+    }
+    body->size_max = ANSWER_BYTES_MAX;
+    set_target(curl, client->address, path);
+    status = perform(client, command, curl, is_post, body);
+    curl_easy_cleanup(curl);
+    if (status != 0 && (status < 200 || status > 299))
+        complain(command, status, body);
+    return status;
+}

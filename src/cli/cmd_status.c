@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_status.c: `troupe status` and `troupe drain`: a running server, asked through its admin
+ * listener. */
+#include <stdio.h>
+
+#include "cli/admin_client.h"
+
+static void print_text(const struct json *root, const char *key)
+{
+    struct tr_span text;
+
+    if (json_string(json_get(root, key), &text))
+        printf("%-10s %.*s\n", key, (int)text.size, text.at);
+}
+
+static long long number(const struct json *root, const char *key)
+{
+    int64_t value = 0;
+
+    (void)json_int(json_get(root, key), &value);
+    return value;
+}
+
+static void print_checks(const struct json *root)
+{
+    for (struct json_iter it = json_iterate(json_get(root, "checks")); json_next(&it);) {
+        struct tr_span name = { "", 0 };
+        struct tr_span why = { "", 0 };
+        bool is_ready = false;
+
+        (void)json_string(json_get(it.value, "name"), &name);
+        (void)json_string(json_get(it.value, "why"), &why);
+        (void)json_bool(json_get(it.value, "ready"), &is_ready);
+        printf("  %s %.*s%s%.*s\n", is_ready ? "ok    " : "failed", (int)name.size, name.at,
+            why.size == 0 ? "" : ": ", (int)why.size, why.at);
+    }
+}
+
+static void print_status(const struct json *root, bool is_ready)
+{
+    static const char *const facts[] = { "version", "phase", "public", "admin", "data", "database",
+        "sandbox" };
+
+    printf("%s%s%s\n\n", cli_bold(), is_ready ? "ready" : "not ready", cli_plain());
+    for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++)
+        print_text(root, facts[i]);
+    printf("%-10s %lld s\n", "uptime", number(root, "uptime_s"));
+    printf("%-10s %lld live, %lld crashes, %lld restarts\n", "actors",
+        number(json_get(root, "actors"), "live"), number(json_get(root, "actors"), "crashes"),
+        number(json_get(root, "actors"), "restarts"));
+    printf("%-10s %lld handled, %lld queued, %lld dead\n", "messages",
+        number(json_get(root, "messages"), "handled"), number(json_get(root, "messages"), "queued"),
+        number(json_get(root, "messages"), "dead"));
+    printf("checks\n");
+    print_checks(root);
+}
+
+static int show(const struct cli_command *command, struct tr_buffer *body, bool as_json)
+{
+    struct json_doc doc = { 0 };
+    bool is_ready = false;
+
+    if (json_parse_copy(&doc, (struct tr_span){ body->bytes, body->size }, 0) != 0) {
+        fprintf(
+            stderr, "troupe %s: the answer is not JSON: is this a troupe server?\n", command->name);
+        json_doc_free(&doc);
+        return CLI_FAILED;
+    }
+    (void)json_bool(json_get(json_root(&doc), "ready"), &is_ready);
+    if (as_json)
+        printf("%.*s\n", (int)body->size, body->bytes);
+    else
+        print_status(json_root(&doc), is_ready);
+    json_doc_free(&doc);
+    return is_ready ? CLI_OK : CLI_FAILED;
+}
+
+static int run_status(const struct cli_command *command, int argc, char **argv)
+{
+    bool as_json = false;
+    const struct options_switch switches[] = { { "--json", &as_json }, { NULL, NULL } };
+    struct tr_buffer body = { 0 };
+    struct admin_client client;
+    struct options options;
+    int rc;
+
+    rc = options_parse(command, argc, argv, switches, 0, &options);
+    if (rc != OPTIONS_GO_ON)
+        return rc;
+    rc = CLI_FAILED;
+    if (admin_client_init(&client, command, &options) == 0) {
+        if (admin_client_ask(&client, command, false, "/v1/status", &body) == 200)
+            rc = show(command, &body, as_json);
+        admin_client_finish(&client);
+    }
+    tr_buffer_free(&body);
+    options_free(&options);
+    return rc;
+}
+
+static int run_drain(const struct cli_command *command, int argc, char **argv)
+{
+    struct tr_buffer body = { 0 };
+    struct admin_client client;
+    struct options options;
+    int rc;
+
+    rc = options_parse(command, argc, argv, NULL, 0, &options);
+    if (rc != OPTIONS_GO_ON)
+        return rc;
+    rc = CLI_FAILED;
+    if (admin_client_init(&client, command, &options) == 0) {
+        if (admin_client_ask(&client, command, true, "/v1/drain", &body) == 202) {
+            printf("%s is draining\n", client.address);
+            rc = CLI_OK;
+        }
+        admin_client_finish(&client);
+    }
+    tr_buffer_free(&body);
+    options_free(&options);
+    return rc;
+}
+
+#define WHERE_TEXT                                                                                 \
+    "The server is found by --admin ADDR, by the address that it keeps in its data directory\n"    \
+    "(--data DIR), or by the settings.\n"                                                          \
+    "\n" OPTIONS_TEXT "\n"
+
+const struct cli_command cmd_status = {
+    .name = "status",
+    .arguments = "[--json] [OPTION...]",
+    .summary = "show how a running server is; 0 if it is ready, else 1",
+    .help = WHERE_TEXT "Examples:\n"
+                       "\n"
+                       "  troupe status --data troupe-data\n"
+                       "  troupe status --admin 127.0.0.1:8081 --json\n",
+    .run = run_status,
+};
+
+const struct cli_command cmd_drain = {
+    .name = "drain",
+    .arguments = "[OPTION...]",
+    .summary = "ask a running server to finish its requests and end",
+    .help = WHERE_TEXT "Needs the admin token, which is in the data directory.\n"
+                       "\n"
+                       "Example:\n"
+                       "\n"
+                       "  troupe drain --data troupe-data\n",
+    .run = run_drain,
+};

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/options.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <troupe/error.h>
+
+#include "base/alloc.h"
+
+static const struct {
+    const char *name;
+    const char *key; /* NULL: handled by name */
+} known[] = {
+    { "--config", NULL },
+    { "--set", NULL },
+    { "--listen", "server.listen" },
+    { "--admin", "admin.listen" },
+    { "--data", "server.data" },
+    { "--db", "sql.url" },
+    { "--log-format", "log.format" },
+    { "--log-level", "log.level" },
+};
+enum { KNOWN = sizeof known / sizeof known[0] };
+
+/* Does the argument begin with this option? *ret_value is what follows its "=", or NULL. */
+static bool is_option(const char *argument, const char *name, const char **ret_value)
+{
+    size_t size = strlen(name);
+
+    if (strncmp(argument, name, size) != 0 || (argument[size] != '\0' && argument[size] != '='))
+        return false;
+    *ret_value = argument[size] == '=' ? argument + size + 1 : NULL;
+    return true;
+}
+
+static bool add_flag(struct options *options, const char *name, const char *key, const char *value)
+{
+    if (options->flag_count == OPTIONS_FLAGS_MAX)
+        return false;
+    options->flags[options->flag_count++] = (struct config_flag){ name, key, value };
+    return true;
+}
+
+/* KEY=VALUE; the key needs memory of its own to end with a zero. */
+static int take_set(const struct cli_command *command, struct options *options, const char *text)
+{
+    const char *equals = strchr(text, '=');
+    char *key;
+
+    if (equals == NULL)
+        return cli_wrong(command, "--set wants KEY=VALUE, not", text);
+    key = tr__alloc(sizeof(char *) + (size_t)(equals - text) + 1);
+    if (key == NULL)
+        return cli_wrong(command, "out of memory", NULL);
+    memcpy(key, &options->keys, sizeof(char *)); /* a list of what to free */
+    options->keys = key;
+    memcpy(key + sizeof(char *), text, (size_t)(equals - text));
+    key[sizeof(char *) + (size_t)(equals - text)] = '\0';
+    if (!add_flag(options, "--set", key + sizeof(char *), equals + 1))
+        return cli_wrong(command, "too many --set options", NULL);
+    return OPTIONS_GO_ON;
+}
+
+static int take_known(
+    const struct cli_command *command, struct options *options, size_t index, const char *value)
+{
+    if (strcmp(known[index].name, "--set") == 0)
+        return take_set(command, options, value);
+    if (strcmp(known[index].name, "--config") == 0)
+        options->config_path = value;
+    else if (!add_flag(options, known[index].name, known[index].key, value))
+        return cli_wrong(command, "too many options", NULL);
+    return OPTIONS_GO_ON;
+}
+
+static bool take_switch(const struct options_switch *switches, const char *argument)
+{
+    for (; switches != NULL && switches->name != NULL; switches++) {
+        if (strcmp(argument, switches->name) == 0) {
+            *switches->is_on = true;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* One argument and, where it needs one, its value. */
+static int take(const struct cli_command *command, struct options *options, int argc, char **argv,
+    int *position)
+{
+    const char *argument = argv[*position];
+    const char *value;
+
+    for (size_t i = 0; i < KNOWN; i++) {
+        if (!is_option(argument, known[i].name, &value))
+            continue;
+        if (value == NULL && *position + 1 < argc)
+            value = argv[++*position];
+        if (value == NULL)
+            return cli_wrong(command, "there is no value after", argument);
+        return take_known(command, options, i, value);
+    }
+    return cli_wrong(command, "there is no option", argument);
+}
+
+int options_parse(const struct cli_command *command, int argc, char **argv,
+    const struct options_switch *switches, size_t words_max, struct options *ret_options)
+{
+    int rc = OPTIONS_GO_ON;
+
+    *ret_options = (struct options){ 0 };
+    for (int i = 1; i < argc && rc == OPTIONS_GO_ON; i++) {
+        if (cli_is_help(argv[i])) {
+            cli_help(command);
+            rc = CLI_OK;
+        } else if (take_switch(switches, argv[i])) {
+            continue;
+        } else if (argv[i][0] == '-') {
+            rc = take(command, ret_options, argc, argv, &i);
+        } else if (ret_options->word_count == words_max) {
+            rc = cli_wrong(command, "do not know what to do with", argv[i]);
+        } else {
+            ret_options->words[ret_options->word_count++] = argv[i];
+        }
+    }
+    if (rc != OPTIONS_GO_ON)
+        options_free(ret_options);
+    return rc;
+}
+
+void options_free(struct options *options)
+{
+    while (options->keys != NULL) {
+        char *next;
+
+        memcpy(&next, options->keys, sizeof next);
+        tr__free(options->keys);
+        options->keys = next;
+    }
+    *options = (struct options){ 0 };
+}
+
+int options_load_quietly(
+    const struct options *options, struct config *ret_config, struct tr_buffer *errors)
+{
+    return config_load(&(struct config_sources){ .file_path = options->config_path,
+                           .environment = (const char *const *)environ,
+                           .flags = options->flags,
+                           .flag_count = options->flag_count },
+        ret_config, errors);
+}
+
+int options_load(
+    const struct cli_command *command, const struct options *options, struct config *ret_config)
+{
+    struct tr_buffer errors = { 0 };
+    int rc = options_load_quietly(options, ret_config, &errors);
+
+    if (rc != 0) {
+        fprintf(stderr, "troupe %s: the settings are wrong:\n%.*s", command->name, (int)errors.size,
+            errors.size == 0 ? "" : errors.bytes);
+        if (errors.size == 0)
+            fprintf(stderr, "%s\n", tr_error_text(rc));
+    }
+    tr_buffer_free(&errors);
+    return rc;
+}

@@ -1,0 +1,472 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* serve.c: the order of starting. The admin listener comes before the database, so that /livez and
+ * /startupz answer while a long migration runs; the public listener comes last, so that no request
+ * meets a half-made server. Stopping goes the other way and copes with any prefix. */
+#include "cli/serve.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "auth/auth.h"
+#include "base/alloc.h"
+#include "base/log.h"
+#include "http/client.h"
+#include "ops/flags.h"
+
+/* ---- health: the one route every server has ----------------------------------------------------
+ */
+
+static void handle_health(struct http_request *request)
+{
+    http_respond(request, 200, "application/json", tr_span_of(http_service(request)));
+}
+
+static int health_start(
+    const struct service_context *context, char *why, size_t why_size, void **ret_state)
+{
+    struct tr_buffer body = { 0 };
+
+    tr_buffer_format(&body, "{\"version\":\"%s\"}", context->version);
+    tr_buffer_append(&body, "", 1);
+    if (body.failed != 0) {
+        snprintf(why, why_size, "%s", tr_error_text(body.failed));
+        return body.failed;
+    }
+    *ret_state = body.bytes;
+    return 0;
+}
+
+static const struct http_route health_routes[] = {
+    { .method = HTTP_GET, .path = "/xrpc/_health", .handle = handle_health },
+};
+static const struct service health_service = {
+    .name = "health",
+    .routes = health_routes,
+    .route_count = 1,
+    .start = health_start,
+    .stop = tr__free,
+};
+
+/* ---- database ----------------------------------------------------------------------------------
+ */
+
+static int merge_migrations(struct serve *serve, char *why, size_t why_size, size_t *ret_count)
+{
+    /* auth is no service: it stands below them. Its migrations are the first. */
+    const struct service auth = {
+        .name = "auth", .migrations = auth_migrations, .migration_count = auth_migration_count
+    };
+    const struct service *all[SERVE_SERVICES_MAX + 1] = { &auth };
+
+    memcpy(all + 1, serve->services, serve->service_count * sizeof all[0]);
+    return service_merge_migrations(
+        all, serve->service_count + 1, why, why_size, &serve->migrations, ret_count);
+}
+
+static int open_sql(struct serve *serve, char *why, size_t why_size)
+{
+    const struct config *config = &serve->config;
+    const char *given = config_text(config, CONFIG_SQL_URL);
+    char url[PATH_MAX + 32];
+    size_t count;
+    int rc;
+
+    rc = merge_migrations(serve, why, why_size, &count);
+    if (rc != 0)
+        return rc;
+    snprintf(url, sizeof url, "sqlite:%s/troupe.db", serve->data_path);
+    rc = sql_open(serve->system,
+        &(struct sql_options){ .url = given[0] == '\0' ? url : given,
+            .migrations = serve->migrations,
+            .migration_count = count,
+            .no_migrate = !config_is_on(config, CONFIG_SQL_MIGRATE),
+            .writers = (uint32_t)config_number(config, CONFIG_SQL_WRITERS),
+            .readers = (uint32_t)config_number(config, CONFIG_SQL_READERS),
+            .batch_max = (uint32_t)config_number(config, CONFIG_SQL_BATCH_MAX),
+            .queue_max = (uint32_t)config_number(config, CONFIG_SQL_QUEUE_MAX) },
+        why, why_size, &serve->sql);
+    if (rc == 0)
+        rc = probe_start(serve->system, serve->sql, &serve->probe);
+    if (rc == 0)
+        rc = admin_add_check(serve->admin, "sql", probe_is_ready, serve->probe);
+    return rc;
+}
+
+/* ---- services ----------------------------------------------------------------------------------
+ */
+
+static int collect_services(struct serve *serve, char *why, size_t why_size)
+{
+    serve->services[serve->service_count++] = &health_service;
+    serve->services[serve->service_count++] =
+        &serve->session_service; /* routes: serve_start_auth */
+    serve->session_service.name = "sessions";
+    for (const struct service *const *service = cli_services; *service != NULL; service++) {
+        if (serve->service_count == SERVE_SERVICES_MAX) {
+            snprintf(why, why_size, "there are more than %d services", SERVE_SERVICES_MAX);
+            return TR_ELIMIT;
+        }
+        serve->services[serve->service_count++] = *service;
+    }
+    return 0;
+}
+
+static int start_services(struct serve *serve, char *why, size_t why_size)
+{
+    struct service_context context = { .system = serve->system,
+        .sql = serve->sql,
+        .config = &serve->config,
+        .data_path = serve->data_path,
+        .service_did = serve->service_did,
+        .is_dev = config_is_on(&serve->config, CONFIG_SERVER_DEV),
+        .version = serve->version,
+        .client = serve->client,
+        .auth = serve->auth };
+
+    for (size_t i = 0; i < serve->service_count; i++) {
+        const struct service *service = serve->services[i];
+        int rc = 0;
+
+        if (service->start != NULL)
+            rc = service->start(&context, why, why_size, &serve->states[i]);
+        if (rc != 0)
+            return rc;
+        serve->started_count = i + 1;
+        if (service->is_ready != NULL)
+            rc = admin_add_check(serve->admin, service->name, service->is_ready, serve->states[i]);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* ---- the public listener -----------------------------------------------------------------------
+ */
+
+/* The list as an array of texts. */
+static int split_proxies(struct serve *serve)
+{
+    const char *text = config_text(&serve->config, CONFIG_SERVER_TRUSTED_PROXIES);
+    size_t size = strlen(text);
+    struct tr_span word;
+    size_t position = 0;
+    size_t count = 0;
+    char *to;
+
+    serve->proxies = tr__calloc((size / 2 + 2) * sizeof(char *));
+    serve->proxy_texts = tr__alloc(2 * size + 2);
+    if (serve->proxies == NULL || serve->proxy_texts == NULL)
+        return TR_ENOMEM;
+    to = serve->proxy_texts;
+    while (config_next(&serve->config, CONFIG_SERVER_TRUSTED_PROXIES, &position, &word)) {
+        memcpy(to, word.at, word.size);
+        to[word.size] = '\0';
+        serve->proxies[count++] = to;
+        to += word.size + 1;
+    }
+    return 0;
+}
+
+static struct http_limits limits_of(const struct config *config)
+{
+    return (struct http_limits){
+        .connections_max = (uint32_t)config_number(config, CONFIG_HTTP_CONNECTIONS_MAX),
+        .in_flight_max = (uint32_t)config_number(config, CONFIG_HTTP_IN_FLIGHT_MAX),
+        .pipeline_max = (uint32_t)config_number(config, CONFIG_HTTP_PIPELINE_MAX),
+        .header_size_max = config_number(config, CONFIG_HTTP_HEADER_SIZE_MAX),
+        .header_count_max = (uint32_t)config_number(config, CONFIG_HTTP_HEADER_COUNT_MAX),
+        .output_max = config_number(config, CONFIG_HTTP_OUTPUT_MAX),
+        .header_ns = config_number(config, CONFIG_HTTP_HEADER_TIMEOUT),
+        .body_rate_min = config_number(config, CONFIG_HTTP_BODY_RATE_MIN),
+        .idle_ns = config_number(config, CONFIG_HTTP_IDLE_TIMEOUT),
+        .request_ns = config_number(config, CONFIG_HTTP_REQUEST_TIMEOUT),
+    };
+}
+
+static const char *text_or_null(const struct config *config, enum config_key key)
+{
+    const char *text = config_text(config, key);
+
+    return text[0] == '\0' ? NULL : text;
+}
+
+static int start_server(struct serve *serve, char *why, size_t why_size)
+{
+    const struct config *config = &serve->config;
+    const char *certificate = text_or_null(config, CONFIG_SERVER_TLS_CERTIFICATE);
+    size_t route_count;
+    int rc;
+
+    rc = service_merge_routes(serve->services, serve->states, serve->service_count, why, why_size,
+        &serve->routes, &route_count);
+    if (rc == 0) {
+        rc = split_proxies(serve);
+        if (rc != 0)
+            snprintf(why, why_size, "%s", tr_error_text(rc));
+    }
+    if (rc == 0)
+        rc = http_server_start(serve->system,
+            &(struct http_server_options){ .listen = config_text(config, CONFIG_SERVER_LISTEN),
+                .routes = serve->routes,
+                .route_count = route_count,
+                .limits = limits_of(config),
+                .tls_certificate_path = certificate,
+                .tls_key_path = text_or_null(config, CONFIG_SERVER_TLS_KEY),
+                .trusted_proxies = serve->proxies,
+                .name = "public",
+                .quiet = !config_is_on(config, CONFIG_HTTP_ACCESS_LOG) },
+            why, why_size, &serve->server);
+    if (rc == 0)
+        snprintf(serve->public_address, sizeof serve->public_address, "%s%s",
+            certificate == NULL ? "http://" : "https://", http_server_address(serve->server));
+    return rc;
+}
+
+/* ---- traces ------------------------------------------------------------------------------------
+ */
+
+static int post_spans(
+    void *data, struct tr_context *ctx, const struct http_client_request *request, uint32_t tag)
+{
+    return http_client_ask(ctx, data, request, tag);
+}
+
+static int start_traces(struct serve *serve, char *why, size_t why_size)
+{
+    const struct config *config = &serve->config;
+    int rc;
+
+    if (config_text(config, CONFIG_TRACE_URL)[0] == '\0')
+        return 0;
+    rc = http_client_start(serve->system, &(struct http_client_options){ .allow_private = true },
+        &serve->trace_client);
+    if (rc == 0)
+        rc = otlp_start(serve->system,
+            &(struct otlp_options){ .url = config_text(config, CONFIG_TRACE_URL),
+                .post = post_spans,
+                .post_data = serve->trace_client,
+                .queue_max = (uint32_t)config_number(config, CONFIG_TRACE_QUEUE_MAX),
+                .batch_max = (uint32_t)config_number(config, CONFIG_TRACE_BATCH_MAX),
+                .interval_ns = config_number(config, CONFIG_TRACE_INTERVAL),
+                .version = serve->version,
+                .instance = serve->public_address },
+            &serve->otlp);
+    if (rc == 0)
+        otlp_set_sample(serve->otlp, (uint32_t)config_number(config, CONFIG_TRACE_SAMPLE));
+    else
+        snprintf(why, why_size, "trace.url: %s", tr_error_text(rc));
+    return rc;
+}
+
+/* ---- runtime and admin -------------------------------------------------------------------------
+ */
+
+static void log_runtime(void *data, const char *line)
+{
+    (void)data;
+    LOG(LOG_WARN, "runtime", "runtime", LOG_TEXT("line", line));
+}
+
+/* As if somebody had sent the signal; the thread that waits for it does the rest. */
+static void on_drain_asked(void *data)
+{
+    (void)data;
+    kill(getpid(), SIGTERM);
+}
+
+static int start_system(struct serve *serve, char *why, size_t why_size)
+{
+    int rc = tr_system_create(
+        &(struct tr_system_options){
+            .workers = (uint32_t)config_number(&serve->config, CONFIG_SERVER_WORKERS),
+            .blocking_threads =
+                (uint32_t)config_number(&serve->config, CONFIG_SERVER_BLOCKING_THREADS),
+            .log = log_runtime },
+        &serve->system);
+
+    if (rc != 0)
+        snprintf(why, why_size, "cannot start the runtime: %s", tr_error_text(rc));
+    return rc;
+}
+
+static int start_admin(struct serve *serve, char *why, size_t why_size)
+{
+    const struct config *config = &serve->config;
+    const char *given = config_text(config, CONFIG_ADMIN_TOKEN_FILE);
+    char path[PATH_MAX + 32];
+    int rc;
+
+    otlp_register();
+    snprintf(path, sizeof path, "%s/flags", serve->data_path);
+    rc = flags_open(tr_env_real(), path, why, why_size);
+    if (rc != 0)
+        return rc;
+    snprintf(path, sizeof path, "%s/admin.token", serve->data_path);
+    rc = admin_start(serve->system,
+        &(struct admin_options){ .listen = config_text(config, CONFIG_ADMIN_LISTEN),
+            .token_path = given[0] == '\0' ? path : given,
+            .is_token_given = given[0] != '\0',
+            .version = serve->version,
+            .data_path = serve->data_path,
+            .drain = on_drain_asked },
+        why, why_size, &serve->admin);
+    if (rc == 0 && serve_write_address(serve) != 0) {
+        snprintf(why, why_size, "cannot write to %s", serve->data_path);
+        rc = TR_EIO;
+    }
+    return rc;
+}
+
+static void set_facts(struct serve *serve)
+{
+    char sandbox[64] = "off";
+
+    if (config_is_on(&serve->config, CONFIG_SERVER_SANDBOX))
+        snprintf(sandbox, sizeof sandbox, "Landlock %s, seccomp %s",
+            serve->sandbox.landlock_abi > 0 ? "on" : "not in this kernel",
+            serve->sandbox.has_seccomp ? "on" : "not in this kernel");
+    (void)admin_set_fact(serve->admin, "public", serve->public_address);
+    (void)admin_set_fact(serve->admin, "admin", admin_address(serve->admin));
+    (void)admin_set_fact(serve->admin, "data", serve->data_path);
+    (void)admin_set_fact(serve->admin, "database", sql_backend(serve->sql));
+    (void)admin_set_fact(serve->admin, "sandbox", sandbox);
+}
+
+/* ---- all of it ----------------------------------------------------------------------------------
+ */
+
+int serve_start(struct serve *serve, char *why, size_t why_size)
+{
+    static int (*const steps[])(struct serve * serve, char *why, size_t why_size) = {
+        collect_services,
+        serve_open_data,
+        serve_enter_sandbox,
+        start_system,
+        start_admin,
+        open_sql,
+        serve_start_auth,
+        start_services,
+        start_server,
+        start_traces,
+    };
+    int rc;
+
+    why[0] = '\0';
+    rc = serve_apply_log(&serve->config, why, why_size);
+    if (rc == 0 && systemd_init(&serve->systemd) != 0) {
+        snprintf(why, why_size, "NOTIFY_SOCKET is set, but nobody listens there");
+        return TR_EIO;
+    }
+    for (size_t i = 0; rc == 0 && i < sizeof steps / sizeof steps[0]; i++)
+        rc = steps[i](serve, why, why_size);
+    if (rc != 0) {
+        if (why[0] == '\0')
+            snprintf(why, why_size, "%s", sql_error_text(rc));
+        return rc;
+    }
+    set_facts(serve);
+    admin_set_phase(serve->admin, ADMIN_SERVING);
+    (void)systemd_watchdog_start(serve->system, &serve->systemd, &serve->watchdog);
+    systemd_notify(&serve->systemd, "READY=1\nSTATUS=serving");
+    LOG(LOG_INFO, "ops", "ready", LOG_TEXT("public", serve->public_address),
+        LOG_TEXT("admin", admin_address(serve->admin)),
+        LOG_TEXT("database", sql_backend(serve->sql)));
+    return 0;
+}
+
+static void apply_reload(struct serve *serve)
+{
+    const struct config *config = &serve->config;
+    char why[SERVE_WHY_SIZE];
+
+    if (serve_apply_log(config, why, sizeof why) != 0)
+        LOG(LOG_ERROR, "ops", "reload", LOG_TEXT("why", why));
+    otlp_set_sample(serve->otlp, (uint32_t)config_number(config, CONFIG_TRACE_SAMPLE));
+    serve_reload_auth(serve);
+    if (config_text(config, CONFIG_SERVER_TLS_CERTIFICATE)[0] != '\0' &&
+        http_server_reload_tls(serve->server, why, sizeof why) != 0)
+        LOG(LOG_ERROR, "ops", "reload: the old certificate stays", LOG_TEXT("why", why));
+}
+
+/* A line of the log for each line of text. */
+static void log_lines(enum log_level level, const char *event, const struct tr_buffer *lines)
+{
+    struct tr_span rest = { lines->bytes, lines->size };
+
+    while (rest.size > 0) {
+        const char *end = memchr(rest.at, '\n', rest.size);
+        size_t size = end == NULL ? rest.size : (size_t)(end - rest.at);
+
+        LOG(level, "ops", event, LOG_SPAN("line", ((struct tr_span){ rest.at, size })));
+        size += end != NULL;
+        rest.at += size;
+        rest.size -= size;
+    }
+}
+
+void serve_reload(struct serve *serve)
+{
+    const struct tr_env *env = tr_env_real();
+    struct tr_buffer text = { 0 };
+    struct config fresh;
+
+    systemd_notify_reloading(&serve->systemd, env->now_ns(env->data));
+    if (options_load_quietly(serve->options, &fresh, &text) != 0) {
+        log_lines(LOG_ERROR, "not reloaded, the settings are wrong", &text);
+    } else {
+        unsigned applied = config_reload(&serve->config, &fresh, &text);
+
+        apply_reload(serve);
+        log_lines(LOG_INFO, "reload", &text);
+        LOG(LOG_INFO, "ops", "reloaded", LOG_INT("applied", applied));
+        config_free(&fresh);
+    }
+    tr_buffer_free(&text);
+    systemd_notify(&serve->systemd, "READY=1\nSTATUS=serving");
+}
+
+uint32_t serve_drain(struct serve *serve)
+{
+    return http_server_drain(
+        serve->server, config_number(&serve->config, CONFIG_SERVER_DRAIN_TIMEOUT));
+}
+
+static void stop_services(struct serve *serve)
+{
+    while (serve->started_count > 0) {
+        size_t i = --serve->started_count;
+
+        if (serve->services[i]->stop != NULL)
+            serve->services[i]->stop(serve->states[i]);
+    }
+}
+
+void serve_stop(struct serve *serve)
+{
+    if (serve->admin != NULL)
+        admin_remove_checks(serve->admin); /* what they look at goes away now */
+    http_server_stop(&serve->server);
+    otlp_stop(&serve->otlp);
+    if (serve->trace_client != NULL)
+        http_client_stop(&serve->trace_client);
+    stop_services(serve);
+    serve_stop_auth(serve);
+    probe_stop(&serve->probe);
+    sql_close(&serve->sql);
+    if (serve->admin != NULL)
+        serve_remove_address(serve);
+    admin_stop(&serve->admin);
+    flags_close();
+    tr_sender_drop(&serve->watchdog);
+    if (serve->system != NULL) {
+        (void)tr_system_drain(serve->system, TR_SECONDS(5));
+        tr_system_destroy(&serve->system);
+    }
+    tr__free(serve->routes);
+    tr__free(serve->proxies);
+    tr__free(serve->proxy_texts);
+    tr__free(serve->migrations);
+    systemd_finish(&serve->systemd);
+}

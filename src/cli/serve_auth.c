@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* serve_auth.c: who asks: the desk for service tokens, sessions for people, and the client that
+ * fetches documents and keys for both. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "cli/serve.h"
+#include "crypto/key.h"
+#include "http/client.h"
+#include "ops/token.h"
+
+enum { ADMINS_MAX = 64 };
+
+static struct tr_rate rate_of(
+    const struct config *config, enum config_key count, enum config_key burst)
+{
+    return (struct tr_rate){ .count = config_number(config, count),
+        .period_ns = TR_SECONDS(1),
+        .burst = config_number(config, burst) };
+}
+
+static uint32_t seconds_of(const struct config *config, enum config_key key)
+{
+    return (uint32_t)(config_number(config, key) / TR_SECONDS(1));
+}
+
+static int start_desk(struct serve *serve)
+{
+    const struct config *config = &serve->config;
+    const char *fragment = config_text(config, CONFIG_AUTH_SERVICE_FRAGMENT);
+
+    return auth_start(serve->system,
+        &(struct auth_options){ .service_did = serve->service_did,
+            .service_fragment = fragment[0] == '\0' ? NULL : fragment,
+            .allow_did_key = config_is_on(config, CONFIG_SERVER_DEV),
+            .allow_private = config_is_on(config, CONFIG_AUTH_ALLOW_PRIVATE),
+            .plc_directory = config_text(config, CONFIG_AUTH_PLC_DIRECTORY),
+            .client = serve->client,
+            .sql = serve->sql,
+            .session_key = serve->session_key,
+            .lifetime_s_max = seconds_of(config, CONFIG_AUTH_TOKEN_LIFETIME_MAX),
+            .per_did = rate_of(config, CONFIG_AUTH_RATE_PER_DID, CONFIG_AUTH_BURST_PER_DID),
+            .per_address =
+                rate_of(config, CONFIG_AUTH_RATE_PER_ADDRESS, CONFIG_AUTH_BURST_PER_ADDRESS),
+            .tokens_max = (uint32_t)config_number(config, CONFIG_AUTH_TOKENS_MAX),
+            .key_life_s = seconds_of(config, CONFIG_AUTH_KEY_LIFE),
+            .key_stale_s = seconds_of(config, CONFIG_AUTH_KEY_STALE) },
+        &serve->auth);
+}
+
+/* ---- sessions ----------------------------------------------------------------------------------
+ */
+
+/* The secret that signs session tokens: made at the first start, like the admin token. */
+static int load_session_key(struct serve *serve, char *why, size_t why_size)
+{
+    char path[PATH_MAX + 32];
+    struct token secret;
+    int rc;
+
+    snprintf(path, sizeof path, "%s/session.secret", serve->data_path);
+    rc = token_load(&secret, path, true, why, why_size);
+    if (rc != 0)
+        return rc;
+    rc = crypto_key_from_private(
+        CRYPTO_HS256, secret.text, strlen(secret.text), &serve->session_key);
+    if (rc != 0)
+        snprintf(why, why_size, "%s: %s", path, tr_error_text(rc));
+    return rc;
+}
+
+/* A copy of the word in the memory that was set aside. */
+static char *keep(char **to, struct tr_span word)
+{
+    char *text = *to;
+
+    memcpy(text, word.at, word.size);
+    text[word.size] = '\0';
+    *to += word.size + 1;
+    return text;
+}
+
+/* NAME+ISSUER+KEYS_URL+CLIENT_ID: none of them has a plus sign. */
+static bool parse_provider(char *text, struct session_provider *ret_provider)
+{
+    const char *parts[4];
+    char *rest = text;
+
+    for (size_t i = 0; i < 4; i++) {
+        parts[i] = strsep(&rest, "+");
+        if (parts[i] == NULL || parts[i][0] == '\0')
+            return false;
+    }
+    *ret_provider = (struct session_provider){
+        .name = parts[0], .issuer = parts[1], .keys_url = parts[2], .audience = parts[3]
+    };
+    return rest == NULL && strncmp(parts[1], "http", 4) == 0 && strncmp(parts[2], "http", 4) == 0;
+}
+
+static int collect_providers(struct serve *serve, size_t *ret_count, char *why, size_t why_size)
+{
+    const struct config *config = &serve->config;
+    size_t size = 2 * (strlen(config_text(config, CONFIG_AUTH_PROVIDERS)) +
+                          strlen(config_text(config, CONFIG_AUTH_ADMINS)) + 2);
+    struct tr_span word;
+    size_t position = 0;
+    size_t count = 0;
+    char *to;
+
+    serve->providers = tr__calloc(AUTH_PROVIDERS_MAX * sizeof *serve->providers);
+    serve->admins = tr__calloc((ADMINS_MAX + 1) * sizeof(char *));
+    serve->auth_texts = tr__alloc(size);
+    if (serve->providers == NULL || serve->admins == NULL || serve->auth_texts == NULL) {
+        snprintf(why, why_size, "%s", tr_error_text(TR_ENOMEM));
+        return TR_ENOMEM;
+    }
+    to = serve->auth_texts;
+    while (config_next(config, CONFIG_AUTH_PROVIDERS, &position, &word)) {
+        if (count == AUTH_PROVIDERS_MAX ||
+            !parse_provider(keep(&to, word), &serve->providers[count])) {
+            snprintf(why, why_size,
+                "auth.providers: expected at most %d of NAME+ISSUER+KEYS_URL+CLIENT_ID, not '%.*s'",
+                AUTH_PROVIDERS_MAX, (int)word.size, word.at);
+            return TR_EINVAL;
+        }
+        count++;
+    }
+    *ret_count = count;
+    position = 0;
+    for (size_t i = 0; config_next(config, CONFIG_AUTH_ADMINS, &position, &word); i++) {
+        if (i == ADMINS_MAX) {
+            snprintf(why, why_size, "auth.admins: more than %d", ADMINS_MAX);
+            return TR_ELIMIT;
+        }
+        serve->admins[i] = keep(&to, word);
+    }
+    return 0;
+}
+
+static int start_sessions(struct serve *serve, size_t provider_count)
+{
+    int rc = sessions_start(serve->system,
+        &(struct session_options){ .auth = serve->auth,
+            .sql = serve->sql,
+            .client = serve->client,
+            .key = serve->session_key,
+            .service_did = serve->service_did,
+            .providers = serve->providers,
+            .provider_count = provider_count,
+            .admins = serve->admins },
+        &serve->sessions);
+
+    if (rc != 0)
+        return rc;
+    sessions_routes(serve->sessions, serve->session_routes);
+    serve->session_service.routes = serve->session_routes;
+    serve->session_service.route_count = AUTH_SESSION_ROUTES;
+    return 0;
+}
+
+/* ---- all of it ---------------------------------------------------------------------------------
+ */
+
+int serve_start_auth(struct serve *serve, char *why, size_t why_size)
+{
+    const struct config *config = &serve->config;
+    size_t provider_count = 0;
+    int rc;
+
+    serve->service_did = config_text(config, CONFIG_AUTH_SERVICE_DID);
+    if (serve->service_did[0] == '\0' && config_is_on(config, CONFIG_SERVER_DEV))
+        serve->service_did = "did:web:localhost";
+    rc = collect_providers(serve, &provider_count, why, why_size);
+    if (rc == 0 && provider_count > 0 && serve->service_did[0] == '\0') {
+        snprintf(
+            why, why_size, "auth.providers needs auth.service_did: sessions are of that service");
+        rc = TR_EINVAL;
+    }
+    if (rc == 0 && provider_count > 0)
+        rc = load_session_key(serve, why, why_size);
+    if (rc != 0)
+        return rc;
+    rc = http_client_start(serve->system,
+        &(struct http_client_options){
+            .allow_private = config_is_on(config, CONFIG_AUTH_ALLOW_PRIVATE) },
+        &serve->client);
+    if (rc == 0 && serve->service_did[0] != '\0')
+        rc = start_desk(serve);
+    if (rc == 0 && provider_count > 0)
+        rc = start_sessions(serve, provider_count);
+    if (rc != 0)
+        snprintf(why, why_size, "auth: %s", tr_error_text(rc));
+    return rc;
+}
+
+void serve_reload_auth(struct serve *serve)
+{
+    const struct config *config = &serve->config;
+    struct tr_rate per_did = rate_of(config, CONFIG_AUTH_RATE_PER_DID, CONFIG_AUTH_BURST_PER_DID);
+    struct tr_rate per_address =
+        rate_of(config, CONFIG_AUTH_RATE_PER_ADDRESS, CONFIG_AUTH_BURST_PER_ADDRESS);
+
+    if (serve->auth != NULL && auth_change_rates(serve->auth, &per_did, &per_address) != 0)
+        LOG_PLAIN(LOG_ERROR, "ops", "reload: the rates could not be changed");
+}
+
+void serve_stop_auth(struct serve *serve)
+{
+    if (serve->sessions != NULL)
+        sessions_stop(&serve->sessions);
+    if (serve->auth != NULL)
+        auth_stop(&serve->auth);
+    if (serve->client != NULL)
+        http_client_stop(&serve->client);
+    crypto_key_unref(&serve->session_key);
+    tr__free(serve->providers);
+    tr__free(serve->admins);
+    tr__free(serve->auth_texts);
+}

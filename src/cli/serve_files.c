@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* serve_files.c: what a server needs of its machine before it serves: log, data directory, user,
+ * sandbox. */
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "cli/serve.h"
+
+/* ---- log ------------------------------------------------------------------------------------- */
+
+static int apply_module(struct tr_span word, char *why, size_t why_size)
+{
+    char text[64];
+    char *equals;
+    enum log_level level;
+
+    snprintf(text, sizeof text, "%.*s", (int)(word.size < 100 ? word.size : 100), word.at);
+    equals = strchr(text, '=');
+    if (equals != NULL) {
+        *equals = '\0';
+        if (log_level_parse(equals + 1, &level) == 0 && log_level_set(text, (int)level) == 0)
+            return 0;
+    }
+    snprintf(
+        why, why_size, "log.levels: expected MODULE=LEVEL, not '%.*s'", (int)word.size, word.at);
+    return TR_EINVAL;
+}
+
+int serve_apply_log(const struct config *config, char *why, size_t why_size)
+{
+    bool is_json = strcmp(config_text(config, CONFIG_LOG_FORMAT), "json") == 0;
+    enum log_level level = LOG_INFO;
+    struct tr_span word;
+    const char *module;
+    size_t position = 0;
+    int ignored;
+    int rc = 0;
+
+    (void)log_level_parse(config_text(config, CONFIG_LOG_LEVEL), &level);
+    log_setup(STDERR_FILENO, is_json ? LOG_JSON : LOG_LOGFMT, level);
+    for (size_t i = 0; (module = log_module_at(i, &ignored)) != NULL; i++)
+        (void)log_level_set(module, -1);
+    while (rc == 0 && config_next(config, CONFIG_LOG_LEVELS, &position, &word))
+        rc = apply_module(word, why, why_size);
+    return rc;
+}
+
+/* ---- data directory -------------------------------------------------------------------------- */
+
+/* Made by root for another user: give it to that user. */
+static int give_to_user(const char *path, const char *user)
+{
+    struct passwd *entry = user[0] == '\0' || geteuid() != 0 ? NULL : getpwnam(user);
+
+    return entry == NULL ? 0 : chown(path, entry->pw_uid, entry->pw_gid);
+}
+
+int serve_open_data(struct serve *serve, char *why, size_t why_size)
+{
+    const char *path = config_text(&serve->config, CONFIG_SERVER_DATA);
+    struct stat status;
+
+    if (mkdir(path, 0700) == 0) {
+        if (give_to_user(path, config_text(&serve->config, CONFIG_SERVER_USER)) != 0) {
+            snprintf(why, why_size, "server.data: cannot give %s to its user: %s", path,
+                strerror(errno));
+            return TR_EACCES;
+        }
+    } else if (errno != EEXIST) {
+        snprintf(why, why_size, "server.data: cannot make %s: %s", path, strerror(errno));
+        return TR_EACCES;
+    }
+    if (realpath(path, serve->data_path) == NULL || stat(path, &status) != 0 ||
+        !S_ISDIR(status.st_mode)) {
+        snprintf(why, why_size, "server.data: %s is not a directory that can be used", path);
+        return TR_EACCES;
+    }
+    /* SQLite's temporary files: the sandbox has no other place for them. */
+    setenv("SQLITE_TMPDIR", serve->data_path, 1);
+    return 0;
+}
+
+int serve_write_address(const struct serve *serve)
+{
+    char path[PATH_MAX + 32];
+    int fd;
+    int written;
+
+    snprintf(path, sizeof path, "%s/admin.address", serve->data_path);
+    fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return TR_EIO;
+    written = dprintf(fd, "%s\n", admin_address(serve->admin));
+    close(fd);
+    return written > 0 ? 0 : TR_EIO;
+}
+
+void serve_remove_address(const struct serve *serve)
+{
+    char path[PATH_MAX + 32];
+
+    snprintf(path, sizeof path, "%s/admin.address", serve->data_path);
+    (void)unlink(path);
+}
+
+/* ---- sandbox --------------------------------------------------------------------------------- */
+
+enum { PATHS_MAX = 16 };
+struct path_list {
+    char texts[PATHS_MAX][PATH_MAX];
+    const char *list[PATHS_MAX + 1]; /* ends with NULL */
+    size_t count;
+};
+
+static void add_path(struct path_list *paths, const char *path)
+{
+    if (path[0] == '\0' || paths->count == PATHS_MAX)
+        return;
+    snprintf(paths->texts[paths->count], PATH_MAX, "%s", path);
+    paths->list[paths->count] = paths->texts[paths->count];
+    paths->count++;
+}
+
+/* A file that may be replaced by another of the same name (an editor, a new certificate): the
+ * directory it is in. Not for directories that hold everybody's files. */
+static void add_folder_of(struct path_list *paths, const char *path)
+{
+    char copy[PATH_MAX];
+    char real[PATH_MAX];
+    const char *folder;
+
+    if (path[0] == '\0')
+        return;
+    add_path(paths, path);
+    snprintf(copy, sizeof copy, "%s", path);
+    folder = dirname(copy);
+    if (realpath(folder, real) != NULL && strcmp(real, "/") != 0 && strcmp(real, "/etc") != 0 &&
+        strcmp(real, "/tmp") != 0 && strcmp(real, "/root") != 0 && strcmp(real, "/home") != 0)
+        add_path(paths, real);
+}
+
+/* A link leads elsewhere: certbot's live/NAME/cert.pem is one. */
+static void add_replaceable(struct path_list *paths, const char *path)
+{
+    char real[PATH_MAX];
+
+    add_folder_of(paths, path);
+    if (path[0] != '\0' && realpath(path, real) != NULL)
+        add_folder_of(paths, real);
+}
+
+static void add_folder_behind(struct path_list *paths, const char *text, const char *prefix)
+{
+    char copy[PATH_MAX];
+
+    if (strncmp(text, prefix, strlen(prefix)) != 0)
+        return;
+    snprintf(copy, sizeof copy, "%s", text + strlen(prefix));
+    add_path(paths, dirname(copy));
+}
+
+static int enter(struct serve *serve, struct path_list *writable, struct path_list *readable,
+    char *why, size_t why_size)
+{
+    const struct config *config = &serve->config;
+
+    add_path(writable, serve->data_path);
+    add_folder_behind(writable, config_text(config, CONFIG_SQL_URL), "sqlite:");
+    add_folder_behind(writable, config_text(config, CONFIG_SERVER_LISTEN), "unix:");
+    add_folder_behind(writable, config_text(config, CONFIG_ADMIN_LISTEN), "unix:");
+    add_replaceable(
+        readable, serve->options->config_path == NULL ? "" : serve->options->config_path);
+    add_replaceable(readable, config_text(config, CONFIG_SERVER_TLS_CERTIFICATE));
+    add_replaceable(readable, config_text(config, CONFIG_SERVER_TLS_KEY));
+    add_path(readable, config_text(config, CONFIG_ADMIN_TOKEN_FILE));
+    return sandbox_enter(
+        &(struct sandbox_paths){ writable->list, readable->list }, &serve->sandbox, why, why_size);
+}
+
+/* As many descriptors as we may have: one for each connection. */
+static void raise_descriptors(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
+int serve_enter_sandbox(struct serve *serve, char *why, size_t why_size)
+{
+    const char *user = config_text(&serve->config, CONFIG_SERVER_USER);
+    struct path_list *lists;
+    int rc = 0;
+
+    raise_descriptors();
+    if (user[0] != '\0')
+        rc = sandbox_become(user, why, why_size);
+    if (rc != 0 || !config_is_on(&serve->config, CONFIG_SERVER_SANDBOX))
+        return rc;
+    lists = calloc(2, sizeof *lists); /* too large for a stack */
+    if (lists == NULL) {
+        snprintf(why, why_size, "%s", tr_error_text(TR_ENOMEM));
+        return TR_ENOMEM;
+    }
+    rc = enter(serve, &lists[0], &lists[1], why, why_size);
+    free(lists);
+    return rc;
+}

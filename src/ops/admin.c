@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ops/admin.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "ops/admin_private.h"
+
+bool admin_is_loopback(const char *listen)
+{
+    static const char *const prefixes[] = { "127.", "[::1]:", "localhost:", "unix:" };
+
+    for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++) {
+        if (strncmp(listen, prefixes[i], strlen(prefixes[i])) != 0)
+            continue;
+        /* 127.evil.example is a name, not an address. */
+        return i != 0 || strspn(listen, "0123456789.") == strcspn(listen, ":");
+    }
+    return false;
+}
+
+static int load_token(struct admin *admin, char *why, size_t why_size)
+{
+    if (!admin->is_loopback && !admin->options.is_token_given) {
+        snprintf(why, why_size,
+            "admin.listen is %s, which others can reach: set admin.token_file to a file with a "
+            "token "
+            "of your own, or listen on 127.0.0.1",
+            admin->options.listen);
+        return TR_EACCES;
+    }
+    return token_load(&admin->token, admin->options.token_path, admin->is_loopback, why, why_size);
+}
+
+static void admin_free(struct admin *admin)
+{
+    tr__free((char *)(uintptr_t)admin->options.listen);
+    tr__free((char *)(uintptr_t)admin->options.token_path);
+    tr__free((char *)(uintptr_t)admin->options.version);
+    tr__free((char *)(uintptr_t)admin->options.data_path);
+    pthread_mutex_destroy(&admin->lock);
+    tr__free(admin);
+}
+
+static struct admin *admin_new(struct tr_system *system, const struct admin_options *options)
+{
+    struct admin *admin = tr__calloc(sizeof *admin);
+    const struct tr_env *env = tr_system_env(system);
+
+    if (admin == NULL)
+        return NULL;
+    admin->system = system;
+    admin->options = *options;
+    admin->options.listen = tr__strdup(options->listen);
+    admin->options.token_path = tr__strdup(options->token_path);
+    admin->options.version = tr__strdup(options->version);
+    admin->options.data_path = tr__strdup(options->data_path);
+    admin->is_loopback = admin_is_loopback(options->listen);
+    admin->started_ns = env->now_ns(env->data);
+    pthread_mutex_init(&admin->lock, NULL);
+    memcpy(admin->routes, admin_routes, sizeof admin->routes);
+    for (size_t i = 0; i < ADMIN_ROUTES; i++)
+        admin->routes[i].service = admin;
+    if (admin->options.listen == NULL || admin->options.token_path == NULL ||
+        admin->options.version == NULL || admin->options.data_path == NULL) {
+        admin_free(admin);
+        return NULL;
+    }
+    return admin;
+}
+
+int admin_start(struct tr_system *system, const struct admin_options *options, char *why,
+    size_t why_size, struct admin **ret_admin)
+{
+    struct admin *admin = admin_new(system, options);
+    int rc;
+
+    if (admin == NULL) {
+        snprintf(why, why_size, "%s", tr_error_text(TR_ENOMEM));
+        return TR_ENOMEM;
+    }
+    rc = load_token(admin, why, why_size);
+    if (rc == 0)
+        rc = http_server_start(system,
+            &(struct http_server_options){ .listen = options->listen,
+                .routes = admin->routes,
+                .route_count = ADMIN_ROUTES,
+                .limits = { .connections_max = 256, .in_flight_max = 64 },
+                .name = "admin",
+                .quiet = true },
+            why, why_size, &admin->server);
+    if (rc != 0) {
+        admin_free(admin);
+        return rc;
+    }
+    *ret_admin = admin;
+    return 0;
+}
+
+const char *admin_address(const struct admin *admin)
+{
+    return http_server_address(admin->server);
+}
+
+void admin_stop(struct admin **admin)
+{
+    if (*admin == NULL)
+        return;
+    http_server_drain((*admin)->server, TR_SECONDS(1));
+    http_server_stop(&(*admin)->server);
+    admin_free(*admin);
+    *admin = NULL;
+}
+
+void admin_set_phase(struct admin *admin, enum admin_phase phase)
+{
+    atomic_store(&admin->phase, (int)phase);
+}
+
+int admin_add_check(struct admin *admin, const char *name, admin_check_fn check, void *data)
+{
+    int rc = TR_ELIMIT;
+
+    pthread_mutex_lock(&admin->lock);
+    if (admin->check_count < ADMIN_CHECKS_MAX) {
+        admin->checks[admin->check_count++] = (struct admin_check){ name, check, data };
+        rc = 0;
+    }
+    pthread_mutex_unlock(&admin->lock);
+    return rc;
+}
+
+void admin_remove_checks(struct admin *admin)
+{
+    pthread_mutex_lock(&admin->lock);
+    admin->check_count = 0;
+    pthread_mutex_unlock(&admin->lock);
+}
+
+int admin_set_fact(struct admin *admin, const char *name, const char *text)
+{
+    struct admin_fact *fact = NULL;
+
+    pthread_mutex_lock(&admin->lock);
+    for (size_t i = 0; i < admin->fact_count; i++)
+        if (strcmp(admin->facts[i].name, name) == 0)
+            fact = &admin->facts[i];
+    if (fact == NULL && admin->fact_count < ADMIN_FACTS_MAX)
+        fact = &admin->facts[admin->fact_count++];
+    if (fact != NULL) {
+        snprintf(fact->name, sizeof fact->name, "%s", name);
+        snprintf(fact->text, sizeof fact->text, "%s", text);
+    }
+    pthread_mutex_unlock(&admin->lock);
+    return fact == NULL ? TR_ELIMIT : 0;
+}

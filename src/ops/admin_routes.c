@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* admin_routes.c: what the admin listener answers. Handlers run on a worker; what walks all actors
+ * (metrics) or syncs a file (flags) goes to the blocking pool. */
+#include <stdio.h>
+#include <string.h>
+
+#include <troupe/inspect.h>
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "ops/admin_private.h"
+#include "ops/config.h"
+#include "ops/flags.h"
+#include "ops/prometheus.h"
+
+#define TYPE_TEXT "text/plain; charset=utf-8"
+#define TYPE_JSON "application/json"
+enum { METRICS_BYTES_MAX = 8 * 1024 * 1024, ANSWER_BYTES_MAX = 64 * 1024, NAME_SIZE_MAX = 64 };
+
+static void respond_memory(struct http_request *request)
+{
+    http_respond_error(request, 503, "OutOfMemory", "try again later");
+}
+
+static void respond_json(struct http_request *request, struct tr_buffer *body)
+{
+    if (body->failed != 0)
+        respond_memory(request);
+    else
+        http_respond_buffer(request, 200, TYPE_JSON, body);
+    tr_buffer_free(body);
+}
+
+/* ---- who may --------------------------------------------------------------------------------- */
+
+static bool has_token(struct http_request *request)
+{
+    const struct admin *admin = http_service(request);
+    struct tr_span given;
+
+    if (!http_header_one(request, "authorization", &given) || given.size < 7 ||
+        !tr_span_is_nocase((struct tr_span){ given.at, 7 }, "bearer "))
+        return false;
+    return token_is(&admin->token, (struct tr_span){ given.at + 7, given.size - 7 });
+}
+
+static bool gate_write(struct http_request *request)
+{
+    if (has_token(request))
+        return true;
+    http_add_header(request, "WWW-Authenticate", TR_SPAN("Bearer realm=\"troupe admin\""));
+    http_respond_error(request, 401, "AuthRequired",
+        "send the admin token: Authorization: Bearer, with the line of admin.token in the data "
+        "directory");
+    return false;
+}
+
+static bool gate_read(struct http_request *request)
+{
+    const struct admin *admin = http_service(request);
+
+    return admin->is_loopback || gate_write(request);
+}
+
+/* ---- health ---------------------------------------------------------------------------------- */
+
+static const char *phase_text(int phase)
+{
+    static const char *const texts[] = { "starting", "serving", "draining" };
+
+    return texts[phase];
+}
+
+static void handle_livez(struct http_request *request)
+{
+    /* That a worker ran this is the check. */
+    http_respond(request, 200, TYPE_TEXT, TR_SPAN("ok\n"));
+}
+
+static void handle_startupz(struct http_request *request)
+{
+    const struct admin *admin = http_service(request);
+    int phase = atomic_load(&admin->phase);
+
+    if (phase == ADMIN_STARTING)
+        http_respond(request, 503, TYPE_TEXT, TR_SPAN("starting\n"));
+    else
+        http_respond(request, 200, TYPE_TEXT, TR_SPAN("ok\n"));
+}
+
+struct check_result {
+    const char *name;
+    bool is_ready;
+    char why[ADMIN_WHY_SIZE];
+};
+
+/* A line each, and the phase first. Returns whether all is well. */
+static bool run_checks(struct admin *admin, struct check_result *results, size_t *ret_count)
+{
+    int phase = atomic_load(&admin->phase);
+    bool is_ready = phase == ADMIN_SERVING;
+    size_t count = 0;
+
+    results[count] = (struct check_result){ .name = "phase", .is_ready = is_ready };
+    snprintf(results[count++].why, ADMIN_WHY_SIZE, "%s", phase_text(phase));
+    pthread_mutex_lock(&admin->lock);
+    for (size_t i = 0; i < admin->check_count; i++) {
+        struct check_result *result = &results[count++];
+
+        *result = (struct check_result){ .name = admin->checks[i].name };
+        result->is_ready =
+            admin->checks[i].check(admin->checks[i].data, result->why, sizeof result->why);
+        is_ready &= result->is_ready;
+    }
+    pthread_mutex_unlock(&admin->lock);
+    *ret_count = count;
+    return is_ready;
+}
+
+static void handle_readyz(struct http_request *request)
+{
+    struct check_result results[ADMIN_CHECKS_MAX + 1];
+    struct tr_buffer body = { .size_max = ANSWER_BYTES_MAX };
+    struct tr_span query = http_query(request);
+    size_t count;
+    bool is_ready = run_checks(http_service(request), results, &count);
+    bool is_verbose = query.size >= 7 && memcmp(query.at, "verbose", 7) == 0;
+
+    for (size_t i = 0; i < count; i++) {
+        if (is_verbose || !results[i].is_ready)
+            tr_buffer_format(&body, "[%c] %s %s%s%s\n", results[i].is_ready ? '+' : '-',
+                results[i].name, results[i].is_ready ? "ok" : "failed",
+                results[i].why[0] == '\0' ? "" : ": ", results[i].why);
+    }
+    tr_buffer_text(&body, is_ready ? "ready\n" : "not ready\n");
+    if (body.failed != 0)
+        respond_memory(request);
+    else
+        http_respond_buffer(request, is_ready ? 200 : 503, TYPE_TEXT, &body);
+    tr_buffer_free(&body);
+}
+
+/* ---- metrics --------------------------------------------------------------------------------- */
+
+struct metrics_job {
+    struct tr_system *system;
+    const char *version;
+    struct tr_buffer body;
+};
+
+static int render_metrics(void *argument)
+{
+    struct metrics_job *job = argument;
+
+    prometheus_render(&job->body, job->system, job->version);
+    return job->body.failed;
+}
+
+static void drop_metrics(void *argument)
+{
+    struct metrics_job *job = argument;
+
+    tr_buffer_free(&job->body);
+    tr__free(job);
+}
+
+static void on_metrics(struct http_request *request, const struct tr_event *event)
+{
+    struct metrics_job *job = (struct metrics_job *)(uintptr_t)event->value;
+
+    if (event->status != 0)
+        respond_memory(request);
+    else
+        http_respond_buffer(request, 200, PROMETHEUS_TYPE, &job->body);
+    drop_metrics(job);
+}
+
+static void handle_metrics(struct http_request *request)
+{
+    struct admin *admin = http_service(request);
+    struct metrics_job *job = tr__calloc(sizeof *job);
+
+    if (job == NULL) {
+        respond_memory(request);
+        return;
+    }
+    *job = (struct metrics_job){ .system = admin->system,
+        .version = admin->options.version,
+        .body.size_max = METRICS_BYTES_MAX };
+    if (http_offload(request, render_metrics, job, drop_metrics, on_metrics) != 0) {
+        drop_metrics(job);
+        respond_memory(request);
+    }
+}
+
+/* ---- status ---------------------------------------------------------------------------------- */
+
+static void put_checks(struct json_writer *writer, struct admin *admin)
+{
+    struct check_result results[ADMIN_CHECKS_MAX + 1];
+    size_t count;
+
+    json_put_bool(writer, "ready", run_checks(admin, results, &count));
+    json_put_array(writer, "checks");
+    for (size_t i = 0; i < count; i++) {
+        json_put_object(writer, NULL);
+        json_put_text(writer, "name", results[i].name);
+        json_put_bool(writer, "ready", results[i].is_ready);
+        json_put_text(writer, "why", results[i].why);
+        json_put_end(writer);
+    }
+    json_put_end(writer);
+}
+
+static void put_facts(struct json_writer *writer, struct admin *admin)
+{
+    pthread_mutex_lock(&admin->lock);
+    for (size_t i = 0; i < admin->fact_count; i++)
+        json_put_text(writer, admin->facts[i].name, admin->facts[i].text);
+    pthread_mutex_unlock(&admin->lock);
+}
+
+static void handle_status(struct http_request *request)
+{
+    struct admin *admin = http_service(request);
+    const struct tr_env *env = tr_system_env(admin->system);
+    struct tr_buffer body = { .size_max = ANSWER_BYTES_MAX };
+    struct json_writer writer = json_writer(&body);
+    struct tr_system_stats stats;
+
+    tr_system_stats(admin->system, &stats);
+    json_put_object(&writer, NULL);
+    json_put_text(&writer, "version", admin->options.version);
+    json_put_text(&writer, "phase", phase_text(atomic_load(&admin->phase)));
+    json_put_int(&writer, "uptime_s",
+        (int64_t)((env->now_ns(env->data) - admin->started_ns) / TR_SECONDS(1)));
+    put_facts(&writer, admin);
+    json_put_object(&writer, "actors");
+    json_put_int(&writer, "live", (int64_t)stats.live);
+    json_put_int(&writer, "crashes", (int64_t)stats.crashes);
+    json_put_int(&writer, "restarts", (int64_t)stats.restarts);
+    json_put_end(&writer);
+    json_put_object(&writer, "messages");
+    json_put_int(&writer, "handled", (int64_t)stats.handled);
+    json_put_int(&writer, "queued", (int64_t)stats.queued);
+    json_put_int(&writer, "dead", (int64_t)stats.dead);
+    json_put_end(&writer);
+    put_checks(&writer, admin);
+    json_put_end(&writer);
+    respond_json(request, &body);
+}
+
+/* ---- flags ----------------------------------------------------------------------------------- */
+
+static void put_flag(struct json_writer *writer, const struct flag *flag)
+{
+    struct tr_buffer parts = { 0 };
+
+    flags_put_parts(&parts, atomic_load_explicit(&flag->parts, memory_order_relaxed));
+    json_put_object(writer, NULL);
+    json_put_text(writer, "name", flag->name);
+    json_put_string(writer, "percent", (struct tr_span){ parts.bytes, parts.size });
+    tr_buffer_clear(&parts);
+    flags_put_parts(&parts, flag->initial);
+    json_put_string(writer, "initial", (struct tr_span){ parts.bytes, parts.size });
+    json_put_text(writer, "help", flag->help);
+    json_put_end(writer);
+    tr_buffer_free(&parts);
+}
+
+static void handle_flags(struct http_request *request)
+{
+    struct tr_buffer body = { .size_max = ANSWER_BYTES_MAX };
+    struct json_writer writer = json_writer(&body);
+
+    json_put_object(&writer, NULL);
+    json_put_array(&writer, "flags");
+    for (const struct flag *flag = flags_first(); flag != NULL; flag = flag->next)
+        put_flag(&writer, flag);
+    json_put_end(&writer);
+    json_put_end(&writer);
+    respond_json(request, &body);
+}
+
+struct flag_job {
+    char name[NAME_SIZE_MAX];
+    bool is_rollback;
+    uint32_t parts;
+};
+
+static int change_flag(void *argument)
+{
+    const struct flag_job *job = argument;
+
+    return job->is_rollback ? flags_rollback(job->name) : flags_set(job->name, job->parts);
+}
+
+static void on_flag_changed(struct http_request *request, const struct tr_event *event)
+{
+    struct flag_job *job = (struct flag_job *)(uintptr_t)event->value;
+    struct tr_buffer body = { .size_max = ANSWER_BYTES_MAX };
+    struct json_writer writer = json_writer(&body);
+    const struct flag *flag;
+
+    if (job == NULL) {
+        http_respond_error(
+            request, 503, "Cancelled", "the request ended before the change was made");
+        return;
+    }
+    flag = flags_find(job->name);
+    if (flag == NULL) {
+        http_respond_error(request, 404, "NoSuchFlag", "GET /v1/flags lists them");
+    } else if (event->status != 0) {
+        LOG(LOG_ERROR, "ops", "flag changed, but not stored", LOG_TEXT("flag", job->name),
+            LOG_TEXT("why", tr_error_text(event->status)));
+        http_respond_error(request, 500, "NotStored",
+            "the change is in force, but could not be stored: a restart forgets it");
+    } else {
+        LOG(LOG_INFO, "ops", "flag changed", LOG_TEXT("flag", job->name),
+            LOG_INT(
+                "hundredths_of_percent", atomic_load_explicit(&flag->parts, memory_order_relaxed)));
+        put_flag(&writer, flag);
+        respond_json(request, &body);
+    }
+    tr__free(job);
+}
+
+static void start_flag_change(struct http_request *request, bool is_rollback, uint32_t parts)
+{
+    struct tr_span name = http_path_part(request, "name");
+    struct flag_job *job = tr__calloc(sizeof *job);
+
+    if (job == NULL) {
+        respond_memory(request);
+        return;
+    }
+    job->is_rollback = is_rollback;
+    job->parts = parts;
+    /* A name that is too long is cut, and then is no flag's. */
+    snprintf(job->name, sizeof job->name, "%.*s", (int)(name.size < 256 ? name.size : 256),
+        name.at == NULL ? "" : name.at);
+    if (http_offload(request, change_flag, job, tr__free, on_flag_changed) != 0) {
+        tr__free(job);
+        respond_memory(request);
+    }
+}
+
+static void handle_flag_set(struct http_request *request)
+{
+    struct tr_span text;
+    uint32_t parts;
+
+    if (!http_parameter(request, "percent", &text) || flags_parse_parts(text.at, &parts) != 0)
+        http_respond_error(request, 400, "InvalidRequest",
+            "percent must be a part like 10% or 0.25% (%25 in a URL)");
+    else
+        start_flag_change(request, false, parts);
+}
+
+static void handle_flag_rollback(struct http_request *request)
+{
+    start_flag_change(request, true, 0);
+}
+
+/* ---- log levels ------------------------------------------------------------------------------ */
+
+static void handle_log(struct http_request *request)
+{
+    struct tr_buffer body = { .size_max = ANSWER_BYTES_MAX };
+    struct json_writer writer = json_writer(&body);
+    const char *module;
+    int level;
+
+    json_put_object(&writer, NULL);
+    json_put_text(&writer, "level", log_level_text((int)log_level_common()));
+    json_put_object(&writer, "modules");
+    for (size_t i = 0; (module = log_module_at(i, &level)) != NULL; i++)
+        if (level >= 0)
+            json_put_text(&writer, module, log_level_text(level));
+    json_put_end(&writer);
+    json_put_end(&writer);
+    respond_json(request, &body);
+}
+
+/* level=debug, or level=default to follow the common one again; module=NAME, or none for all. */
+static void handle_log_set(struct http_request *request)
+{
+    struct tr_span module = { NULL, 0 };
+    struct tr_span text;
+    enum log_level level;
+    int number = -1;
+    int rc = TR_EINVAL;
+
+    if (http_parameter(request, "level", &text)) {
+        (void)http_parameter(request, "module", &module);
+        if (log_level_parse(text.at, &level) == 0)
+            number = (int)level;
+        if (number >= 0 || tr_span_is(text, "default"))
+            rc = log_level_set(module.at, number);
+    }
+    if (rc == TR_ELIMIT) {
+        http_respond_error(
+            request, 409, "TooManyModules", "too many modules have a level of their own");
+        return;
+    }
+    if (rc != 0) {
+        http_respond_error(request, 400, "InvalidRequest",
+            "level must be debug, info, warn or error (or default, with a module)");
+        return;
+    }
+    LOG(LOG_INFO, "ops", "log level changed", LOG_SPAN("of", module), LOG_SPAN("level", text));
+    handle_log(request);
+}
+
+/* ---- drain ----------------------------------------------------------------------------------- */
+
+static void handle_drain(struct http_request *request)
+{
+    const struct admin *admin = http_service(request);
+
+    LOG_PLAIN(LOG_INFO, "ops", "asked to drain");
+    http_respond(request, 202, TYPE_JSON, TR_SPAN("{\"phase\":\"draining\"}"));
+    admin->options.drain(admin->options.drain_data);
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+#define ROUTE(method_, path_, handle_, gate_)                                                      \
+    {                                                                                              \
+        .method = method_, .path = path_, .handle = handle_, .gate = gate_,                        \
+        .flags = HTTP_ROUTE_ALWAYS                                                                 \
+    }
+
+const struct http_route admin_routes[ADMIN_ROUTES] = {
+    ROUTE(HTTP_GET, "/livez", handle_livez, NULL),
+    ROUTE(HTTP_GET, "/readyz", handle_readyz, NULL),
+    ROUTE(HTTP_GET, "/startupz", handle_startupz, NULL),
+    ROUTE(HTTP_GET, "/metrics", handle_metrics, gate_read),
+    ROUTE(HTTP_GET, "/v1/status", handle_status, gate_read),
+    ROUTE(HTTP_GET, "/v1/flags", handle_flags, gate_read),
+    ROUTE(HTTP_POST, "/v1/flags/{name}", handle_flag_set, gate_write),
+    ROUTE(HTTP_POST, "/v1/flags/{name}/rollback", handle_flag_rollback, gate_write),
+    ROUTE(HTTP_GET, "/v1/log", handle_log, gate_read),
+    ROUTE(HTTP_POST, "/v1/log", handle_log_set, gate_write),
+    ROUTE(HTTP_POST, "/v1/drain", handle_drain, gate_write),
+};

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* config.h: every setting of the program, from one table (config_table.c). A value comes from the
+ * table, a file, the environment or a flag; the later of these wins, and each value remembers where
+ * it came from.
+ *
+ *     [server]                                  TROUPE_SERVER_LISTEN=127.0.0.1:80
+ *     listen = 127.0.0.1:8080                   --set server.listen=127.0.0.1:80
+ *
+ * What is wrong (an unknown key, a bad value, a key twice) is an error that names its place and
+ * what was expected; a configuration with an error is not used at all. */
+#ifndef OPS_CONFIG_H
+#define OPS_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buffer.h"
+
+enum config_kind {
+    CONFIG_TEXT,     /* one of `choices`, if there are any */
+    CONFIG_PATH,     /* relative ones start at the directory the program was started in */
+    CONFIG_INT,      /* decimal digits */
+    CONFIG_BYTES,    /* 4096, 64KiB, 10MiB, 1GiB */
+    CONFIG_DURATION, /* 250ms, 10s, 5m, 1h; as a number: nanoseconds */
+    CONFIG_BOOL,     /* on or off */
+    CONFIG_LIST,     /* words with commas between them; in a file also indented lines */
+    CONFIG_PERCENT,  /* 10% or 0.25%; as a number: hundredths of a percent */
+};
+
+enum config_key {
+    CONFIG_SERVER_LISTEN,
+    CONFIG_SERVER_DATA,
+    CONFIG_SERVER_WORKERS,
+    CONFIG_SERVER_BLOCKING_THREADS,
+    CONFIG_SERVER_TLS_CERTIFICATE,
+    CONFIG_SERVER_TLS_KEY,
+    CONFIG_SERVER_TRUSTED_PROXIES,
+    CONFIG_SERVER_DRAIN_DELAY,
+    CONFIG_SERVER_DRAIN_TIMEOUT,
+    CONFIG_SERVER_USER,
+    CONFIG_SERVER_SANDBOX,
+    CONFIG_SERVER_DEV,
+    CONFIG_ADMIN_LISTEN,
+    CONFIG_ADMIN_TOKEN_FILE,
+    CONFIG_SQL_URL,
+    CONFIG_SQL_WRITERS,
+    CONFIG_SQL_READERS,
+    CONFIG_SQL_BATCH_MAX,
+    CONFIG_SQL_QUEUE_MAX,
+    CONFIG_SQL_MIGRATE,
+    CONFIG_HTTP_ACCESS_LOG,
+    CONFIG_HTTP_CONNECTIONS_MAX,
+    CONFIG_HTTP_IN_FLIGHT_MAX,
+    CONFIG_HTTP_PIPELINE_MAX,
+    CONFIG_HTTP_HEADER_SIZE_MAX,
+    CONFIG_HTTP_HEADER_COUNT_MAX,
+    CONFIG_HTTP_OUTPUT_MAX,
+    CONFIG_HTTP_HEADER_TIMEOUT,
+    CONFIG_HTTP_BODY_RATE_MIN,
+    CONFIG_HTTP_IDLE_TIMEOUT,
+    CONFIG_HTTP_REQUEST_TIMEOUT,
+    CONFIG_AUTH_SERVICE_DID,
+    CONFIG_AUTH_SERVICE_FRAGMENT,
+    CONFIG_AUTH_PLC_DIRECTORY,
+    CONFIG_AUTH_PROVIDERS,
+    CONFIG_AUTH_ADMINS,
+    CONFIG_AUTH_ALLOW_PRIVATE,
+    CONFIG_AUTH_TOKEN_LIFETIME_MAX,
+    CONFIG_AUTH_TOKENS_MAX,
+    CONFIG_AUTH_KEY_LIFE,
+    CONFIG_AUTH_KEY_STALE,
+    CONFIG_AUTH_RATE_PER_DID,
+    CONFIG_AUTH_BURST_PER_DID,
+    CONFIG_AUTH_RATE_PER_ADDRESS,
+    CONFIG_AUTH_BURST_PER_ADDRESS,
+    CONFIG_LOG_LEVEL,
+    CONFIG_LOG_LEVELS,
+    CONFIG_LOG_FORMAT,
+    CONFIG_TRACE_URL,
+    CONFIG_TRACE_SAMPLE,
+    CONFIG_TRACE_QUEUE_MAX,
+    CONFIG_TRACE_BATCH_MAX,
+    CONFIG_TRACE_INTERVAL,
+    CONFIG_KEYS,
+};
+
+struct config_setting {
+    const char *key; /* "section.name" */
+    enum config_kind kind;
+    const char *value;   /* the default, as one would write it */
+    uint64_t min;        /* of the number; for lists and text unused */
+    uint64_t max;        /* 0 is none */
+    const char *choices; /* "on|off": TEXT only; NULL is any */
+    bool is_reloadable;  /* SIGHUP applies it */
+    bool is_secret;      /* never shown */
+    const char *help;    /* a sentence */
+};
+extern const struct config_setting config_settings[CONFIG_KEYS];
+
+enum config_origin { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_ENVIRONMENT, CONFIG_FLAG };
+const char *config_origin_text(enum config_origin origin);
+
+struct config_value {
+    char *text; /* owned, terminated */
+    uint64_t number;
+    enum config_origin origin;
+    char *place; /* "troupe.conf:12", "TROUPE_SERVER_LISTEN", "--listen"; "" for a default. Owned */
+};
+struct config {
+    struct config_value values[CONFIG_KEYS];
+};
+
+/* A flag of the command line, already taken apart. */
+struct config_flag {
+    const char *name; /* "--listen": for messages */
+    const char *key;
+    const char *value;
+};
+struct config_sources {
+    const char *file_path;          /* NULL: none */
+    const char *const *environment; /* like environ; NULL: none */
+    const struct config_flag *flags;
+    size_t flag_count;
+};
+
+/* On failure (TR_EINVAL, TR_ENOENT, TR_ENOMEM) *ret_config is empty and `errors` holds a line for
+ * each thing that is wrong, at most CONFIG_ERRORS_MAX. */
+enum { CONFIG_ERRORS_MAX = 50, CONFIG_FILE_SIZE_MAX = 1 << 20 };
+int config_load(
+    const struct config_sources *sources, struct config *ret_config, struct tr_buffer *errors);
+/* The same from bytes in place of a file; `name` stands in messages. */
+int config_load_bytes(struct tr_span file, const char *name, const struct config_sources *sources,
+    struct config *ret_config, struct tr_buffer *errors);
+void config_free(struct config *config);
+
+const char *config_text(const struct config *config, enum config_key key); /* TEXT, PATH */
+uint64_t config_number(const struct config *config, enum config_key key);  /* INT, BYTES, … */
+bool config_is_on(const struct config *config, enum config_key key);       /* BOOL */
+bool config_is_set(const struct config *config, enum config_key key);      /* not from the table */
+/* Walk a list: start with *position 0. False at the end. */
+bool config_next(
+    const struct config *config, enum config_key key, size_t *position, struct tr_span *ret_word);
+
+/* A value read as its kind; TR_EINVAL with a sentence in `why` that says what was expected. */
+int config_parse_value(const struct config_setting *setting, const char *text, uint64_t *ret_number,
+    char *why, size_t why_size);
+/* CONFIG_KEYS if there is none. */
+enum config_key config_find(const char *key);
+/* The key most like this one, or NULL if none is near. */
+const char *config_nearest(const char *key);
+
+/* What SIGHUP does: takes reloadable values of `fresh` into `config`. `report` gets a line for each
+ * value that changed: applied, or "needs a restart". Returns how many were applied. */
+unsigned config_reload(struct config *config, struct config *fresh, struct tr_buffer *report);
+
+/* ---- for people (config_show.c) ---------------------------------------------------------------
+ */
+
+/* As shown: secrets as ********, the password of a URL alone. */
+void config_put_value(struct tr_buffer *out, const struct config *config, enum config_key key);
+void config_show(struct tr_buffer *out, const struct config *config, bool with_origin);
+void config_show_json(struct tr_buffer *out, const struct config *config);
+void config_list(struct tr_buffer *out);          /* a commented file with every default */
+void config_list_markdown(struct tr_buffer *out); /* the table of docs/operations.md */
+
+#endif

@@ -1,0 +1,71 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Every command explains itself with an example, says what is wrong with a wrong command line (exit
+# status 2), and says so when there is no server (exit status 1).
+set -u
+cd "$(dirname "$0")/../.."
+troupe=${TROUPE_BUILD:-build/release}/troupe
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0
+failed=0
+
+if [ ! -x "$troupe" ]; then
+    echo "there is no $troupe: run make release"
+    exit 77
+fi
+for name in $(env | sed -n 's/^\(TROUPE_[A-Z_]*\)=.*/\1/p'); do
+    unset "$name"
+done
+
+fail() {
+    failed=$((failed + 1))
+    echo "not ok - $1: $2"
+    cat "$work/out" "$work/err"
+}
+
+# check NAME STATUS TEXT COMMAND...: TEXT is somewhere in its output
+check() {
+    name=$1
+    wanted=$2
+    text=$3
+    shift 3
+    timeout 60 "$@" >"$work/out" 2>"$work/err" </dev/null
+    status=$?
+    if [ $status -ne "$wanted" ]; then
+        fail "$name" "exit status $status, wanted $wanted"
+    elif ! cat "$work/out" "$work/err" | grep -qF -- "$text"; then
+        fail "$name" "does not say: $text"
+    else
+        passed=$((passed + 1))
+    fi
+}
+
+commands=$("$troupe" --help | sed -n 's/^  \([a-z][a-z-]*\)  *[a-z].*/\1/p' | grep -v -e '^help$' -e '^troupe$' | sort -u)
+for command in serve status config flags drain tour; do
+    echo "$commands" | grep -qx "$command" || {
+        failed=$((failed + 1))
+        echo "not ok - help does not list $command"
+    }
+done
+for command in $commands; do
+    check "$command --help" 0 "Example" "$troupe" "$command" --help
+    check "$command --help" 0 "troupe $command" "$troupe" "$command" --help
+    check "help $command" 0 "usage: troupe $command" "$troupe" help "$command"
+    check "$command --dance" 2 "troupe $command --help" "$troupe" "$command" --dance
+done
+
+nobody="--admin 127.0.0.1:1 --data $work"
+check "status of nobody" 1 "no server answers on 127.0.0.1:1" "$troupe" status $nobody
+check "flags of nobody" 1 "no server answers on 127.0.0.1:1" "$troupe" flags $nobody
+check "drain without a token" 1 "needs the admin token" "$troupe" drain $nobody
+check "flags without a token" 1 "needs the admin token" "$troupe" flags rollback x $nobody
+check "flags: a wrong part" 2 "expected a part like 10%" "$troupe" flags set x 200% $nobody
+check "flags: no name" 2 "expected the NAME" "$troupe" flags set
+check "flags: a path for a name" 2 "expected the NAME" "$troupe" flags rollback ../../drain
+check "flags: an unknown word" 2 "there is no 'dance'" "$troupe" flags dance
+check "status: a word too many" 2 "'dance'" "$troupe" status dance
+check "an option without its value" 2 "no value after '--data'" "$troupe" status --data
+
+echo "$passed passed, $failed failed, 0 skipped"
+[ $failed -eq 0 ]

@@ -1,0 +1,123 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# `troupe config`: where values come from, what is refused, that no secret is shown, and that the
+# manual has the table that the program has.
+set -u
+cd "$(dirname "$0")/../.."
+troupe=${TROUPE_BUILD:-build/release}/troupe
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0
+failed=0
+
+if [ ! -x "$troupe" ]; then
+    echo "there is no $troupe: run make release"
+    exit 77
+fi
+# The tests' own variables are no settings.
+for name in $(env | sed -n 's/^\(TROUPE_[A-Z_]*\)=.*/\1/p'); do
+    unset "$name"
+done
+
+fail() {
+    failed=$((failed + 1))
+    echo "not ok - $1: $2"
+}
+
+# check NAME STATUS COMMAND...
+check() {
+    name=$1
+    wanted=$2
+    shift 2
+    timeout 60 "$@" >"$work/out" 2>"$work/err" </dev/null
+    status=$?
+    if [ $status -ne "$wanted" ]; then
+        fail "$name" "exit status $status, wanted $wanted"
+        cat "$work/out" "$work/err"
+        return 1
+    fi
+    passed=$((passed + 1))
+}
+
+has() {
+    if grep -qF -- "$2" "$work/$1"; then
+        passed=$((passed + 1))
+    else
+        fail "$name" "its $1 does not say: $2"
+        cat "$work/$1"
+    fi
+}
+
+cat >"$work/good.conf" <<'EOF'
+; a comment
+[server]
+listen = 127.0.0.1:1111
+[sql]
+url = postgresql://troupe:hush-hush@db/troupe
+[log]
+level = warn
+EOF
+cat >"$work/bad.conf" <<'EOF'
+[server]
+lissten = 127.0.0.1:1111
+
+[http]
+in_flight_max = many
+EOF
+
+check "check of a good file" 0 "$troupe" config check "$work/good.conf" && has out "good.conf: ok"
+check "check of a bad file" 1 "$troupe" config check "$work/bad.conf" &&
+    has err "bad.conf:2: there is no setting server.lissten: did you mean server.listen?" &&
+    has err "bad.conf:5: http.in_flight_max is 'many', expected a whole number"
+check "check of no file" 1 "$troupe" config check "$work/none.conf" && has err "none.conf"
+check "check without a file" 2 "$troupe" config check
+check "check does not ask the environment" 0 env TROUPE_LOG_LEVEL=loud "$troupe" config check "$work/good.conf"
+
+check "show, with origins" 0 env TROUPE_LOG_FORMAT=json "$troupe" config show --origin --config "$work/good.conf" \
+    --listen 127.0.0.1:2222 --set http.in_flight_max=7
+has out "listen = 127.0.0.1:2222"
+has out "; flag --listen"
+has out "in_flight_max = 7"
+has out "; flag --set"
+has out "format = json"
+has out "; environment TROUPE_LOG_FORMAT"
+has out "level = warn"
+has out "; file $work/good.conf:7"
+has out "; default"
+has out "postgresql://troupe:********@db/troupe"
+check "show as JSON" 0 "$troupe" config show --json --config "$work/good.conf"
+if ! python3 -c 'import json,sys; c=json.load(open(sys.argv[1])); assert c["log.level"]["value"]=="warn" and c["log.level"]["origin"]=="file"' "$work/out"; then
+    fail "$name" "not the JSON that was expected"
+else
+    passed=$((passed + 1))
+fi
+for format in "" --origin --json; do
+    "$troupe" config show $format --config "$work/good.conf" >"$work/out" 2>&1
+    if grep -q hush "$work/out"; then
+        fail "show $format" "shows a secret"
+    else
+        passed=$((passed + 1))
+    fi
+done
+check "show with a bad environment" 1 env TROUPE_HTTP_IN_FLIGHT=3 "$troupe" config show &&
+    has err "TROUPE_HTTP_IN_FLIGHT: there is no setting http.in_flight: did you mean http.in_flight_max?"
+check "show with a bad flag" 1 "$troupe" config --set log.level=loud && has err "--set: log.level is 'loud'"
+check "set without a value" 2 "$troupe" config --set log.level && has err "KEY=VALUE"
+
+# What is listed can be used.
+check "list" 0 "$troupe" config list && cp "$work/out" "$work/listed.conf"
+check "a listed file is right" 0 "$troupe" config check "$work/listed.conf"
+sed -n 's/^# \([a-z_]* = .*\)/\1/p; s/^\(\[.*\)/\1/p' "$work/listed.conf" >"$work/defaults.conf"
+check "and so are the defaults in it" 0 "$troupe" config check "$work/defaults.conf"
+
+# The manual.
+check "list --markdown" 0 "$troupe" config list --markdown
+sed -n '/^<!-- settings -->$/,/^<!-- end -->$/p' docs/operations.md | grep '^|' >"$work/manual"
+if diff -u "$work/manual" "$work/out"; then
+    passed=$((passed + 1))
+else
+    fail "docs/operations.md" "its table of settings is not that of the program: troupe config list --markdown"
+fi
+
+echo "$passed passed, $failed failed, 0 skipped"
+[ $failed -eq 0 ]

@@ -1,0 +1,568 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""`troupe serve` as it ships: it starts, is healthy, is measurable, reloads, drains and stays in its sandbox."""
+import glob
+import http.client
+import json
+import os
+import pwd
+import re
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.path.join(ROOT, os.environ.get("TROUPE_BUILD", "build/release"))
+TROUPE = os.path.join(BUILD, "troupe")
+LIMIT_S = 30
+SHIPPED = "first request, to copy"
+
+
+def environment(**more):
+    """The tests' own variables must not be settings."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TROUPE_")}
+    return {**kept, **more}
+
+
+def run(*arguments, status=0, **more):
+    done = subprocess.run([TROUPE, *arguments], capture_output=True, text=True, timeout=LIMIT_S, check=False,
+                          env=environment(**more), stdin=subprocess.DEVNULL)
+    assert done.returncode == status, f"{arguments}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
+    return done
+
+
+class Server:
+    """A server on ports that the system chose; its log is kept in a file."""
+
+    alive = []
+
+    def __init__(self, folder, *arguments, **more):
+        self.data = os.path.join(folder, "data")
+        self.log_path = os.path.join(folder, "log")
+        # pylint: disable=consider-using-with  # it ends in end()
+        self.log_file = open(self.log_path, "ab")
+        self.process = subprocess.Popen(
+            [TROUPE, "serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", self.data, *arguments],
+            stdout=subprocess.PIPE, stderr=self.log_file, stdin=subprocess.DEVNULL, text=True,
+            env=environment(**more))
+        Server.alive.append(self.process)
+        self.said = ""
+        for line in self.process.stdout:
+            self.said += line
+            if line.startswith("Ctrl-C"):
+                break
+        else:
+            raise AssertionError(f"it did not start: {self.said}{self.log()}")
+        self.public = re.search(r"public +https?://(\S+)", self.said).group(1)
+        self.admin = re.search(r"admin +http://(\S+)", self.said).group(1)
+
+    def log(self):
+        with open(self.log_path, encoding="utf-8") as file:
+            return file.read()
+
+    def wait_log(self, text):
+        """Until the log says it; the deadline is the test's."""
+        for _ in range(LIMIT_S * 100):
+            if text in self.log():
+                return
+            assert self.process.poll() is None, f"it ended: {self.log()}"
+            threading.Event().wait(0.01)
+        raise AssertionError(f"the log does not say {text!r}:\n{self.log()}")
+
+    def ask(self, path, method="GET", admin=False, token=None, headers=None):
+        connection = http.client.HTTPConnection(self.admin if admin else self.public, timeout=LIMIT_S)
+        headers = dict(headers or {})
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        body = answer.read().decode()
+        connection.close()
+        return answer.status, body
+
+    def token(self):
+        with open(os.path.join(self.data, "admin.token"), encoding="utf-8") as file:
+            return file.read().strip()
+
+    def end(self, number=signal.SIGTERM, status=0):
+        if number and self.process.poll() is None:
+            self.process.send_signal(number)
+        said, _ = self.process.communicate(timeout=LIMIT_S)
+        self.log_file.close()
+        assert self.process.returncode == status, f"exit status {self.process.returncode}: {said}{self.log()}"
+
+
+def starts_and_says_what_to_copy(folder):
+    server = Server(folder, "--dev")
+    command = re.search(r"^ +(curl .*)$", server.said, re.MULTILINE).group(1)
+    assert SHIPPED in server.said and "did:web:localhost" in server.said, server.said
+    assert "\033" not in server.said, "there are colours in a pipe"
+    if shutil.which("curl"):
+        said = subprocess.run(command.split() + ["-s"], capture_output=True, text=True, timeout=LIMIT_S, check=True)
+        assert json.loads(said.stdout)["version"], said.stdout
+    status, body = server.ask("/xrpc/_health")
+    version = run("--version").stdout.split()[1]
+    assert (status, json.loads(body)) == (200, {"version": version}), body
+    server.end()
+    assert "event=drained cut=0" in server.log(), server.log()
+    assert not os.path.exists(os.path.join(server.data, "admin.address"))
+
+
+def admin_listener_tells_how_it_is(folder):
+    server = Server(folder)
+    assert server.ask("/livez", admin=True) == (200, "ok\n")
+    assert server.ask("/startupz", admin=True) == (200, "ok\n")
+    assert server.ask("/readyz", admin=True) == (200, "ready\n")
+    status, body = server.ask("/readyz?verbose", admin=True)
+    assert status == 200 and "[+] phase ok: serving\n" in body and "[+] sql ok\n" in body, body
+    assert server.ask("/metrics")[0] == 404, "metrics are not for the public"
+    assert server.ask("/livez")[0] == 404
+    status, body = server.ask("/v1/status", admin=True)
+    facts = json.loads(body)
+    assert facts["ready"] and facts["database"] == "sqlite" and facts["phase"] == "serving", body
+    said = run("status", "--data", server.data).stdout
+    assert said.startswith("ready\n") and "sqlite" in said, said
+    assert json.loads(run("status", "--data", server.data, "--json").stdout)["ready"]
+    server.end()
+    run("status", "--data", server.data, "--admin", server.admin, status=1)
+
+
+def metrics_pass_promtool(folder):
+    server = Server(folder)
+    for _ in range(3):
+        server.ask("/xrpc/_health")
+    status, body = server.ask("/metrics", admin=True)
+    server.end()
+    assert status == 200
+    names = re.findall(r"^# HELP (\S+)", body, re.MULTILINE)
+    assert len(names) == len(set(names)) and len(names) >= 40, f"{len(names)} names"
+    for name in ("troupe_build_info", "troupe_actor_live", "troupe_dead_letters_total", "process_open_fds",
+                 "troupe_flag_ratio", "troupe_log_lines_total", "process_resident_memory_bytes"):
+        assert name in names, name
+    resident = int(re.search(r"^process_resident_memory_bytes (\d+)", body, re.MULTILINE).group(1))
+    assert resident > 1 << 20, "the sandbox hides the process's own figures"
+    if not shutil.which("promtool"):
+        return "promtool is not installed"
+    done = subprocess.run(["promtool", "check", "metrics"], input=body, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and not done.stdout + done.stderr, done.stdout + done.stderr
+    return None
+
+
+def changing_needs_the_token(folder):
+    server = Server(folder)
+    mode = os.stat(os.path.join(server.data, "admin.token")).st_mode & 0o777
+    assert mode == 0o600, oct(mode)
+    assert len(server.token()) == 43
+    tries = [None, "", "x", server.token()[:-1], server.token() + "x", server.token().swapcase()]
+    for token in tries:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        for path in ("/v1/drain", "/v1/flags/trace-export?percent=1%25", "/v1/flags/trace-export/rollback",
+                     "/v1/log?level=debug"):
+            status, body = server.ask(path, "POST", admin=True, headers=headers)
+            assert status == 401 and "AuthRequired" in body, (token, path, status, body)
+    status, body = server.ask("/v1/drain", "POST", admin=True, headers={"Authorization": server.token()})
+    assert status == 401, body
+    assert server.token() not in server.log()
+    server.end()
+
+
+def flags_change_at_run_time_and_stay(folder):
+    server = Server(folder)
+    where = ("--data", server.data)
+    assert "trace-export" in run("flags", *where).stdout
+    assert " 12.50%" in run("flags", "set", "trace-export", "12.5%", *where).stdout
+    assert 'troupe_flag_ratio{flag="trace-export"} 0.1250' in server.ask("/metrics", admin=True)[1]
+    run("flags", "set", "no-such-flag", "1%", *where, status=1)
+    run("flags", "set", "trace-export", "lots", *where, status=2)
+    server.end(signal.SIGKILL, status=-signal.SIGKILL)
+    server = Server(folder)
+    flags = json.loads(run("flags", "--json", *where).stdout)["flags"]
+    assert [flag["percent"] for flag in flags if flag["name"] == "trace-export"] == ["12.50%"], flags
+    assert "100%" in run("flags", "rollback", "trace-export", *where).stdout
+    server.end()
+
+
+def log_levels_change_at_run_time(folder):
+    server = Server(folder, "--log-format", "json")
+    status, body = server.ask("/v1/log?level=debug&module=sql", "POST", admin=True, token=server.token())
+    assert status == 200 and json.loads(body) == {"level": "info", "modules": {"sql": "debug"}}, body
+    status, body = server.ask("/v1/log?level=error", "POST", admin=True, token=server.token())
+    assert json.loads(body)["level"] == "error", body
+    before = len(server.log().splitlines())
+    server.ask("/xrpc/_health")
+    assert len(server.log().splitlines()) == before, "an info line at level error"
+    for bad in ("level=loud", "level=", "module=sql", "level=default", "level=info&level=warn"):
+        assert server.ask(f"/v1/log?{bad}", "POST", admin=True, token=server.token())[0] == 400, bad
+    server.end()
+    for line in server.log().splitlines():
+        assert {"time", "level", "module", "event"} <= set(json.loads(line)), line
+
+
+def hangup_reloads_what_is_safe(folder):
+    path = os.path.join(folder, "troupe.conf")
+
+    def write(text):
+        # The way editors do it: another file of the same name.
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            file.write(text)
+        os.rename(path + ".new", path)
+
+    write("[log]\nlevel = error\n")
+    server = Server(folder, "--config", path)
+    assert server.log() == "", server.log()
+    write("[log]\nlevel = debug\nlevels = http=error\n[http]\nin_flight_max = 5\n")
+    server.process.send_signal(signal.SIGHUP)
+    server.wait_log("event=reloaded")
+    log = server.log()
+    assert 'line="log.level is now debug"' in log, log
+    assert 'line="http.in_flight_max needs a restart"' in log, log
+    write("[log]\nlevel = loud\n")
+    server.process.send_signal(signal.SIGHUP)
+    server.wait_log("not reloaded")
+    assert "troupe.conf:2: log.level is 'loud', expected debug|info|warn|error" in server.log(), server.log()
+    assert server.ask("/xrpc/_health")[0] == 200
+    server.end()
+
+
+def drain_finishes_every_request(folder):
+    """Clients go on asking while the server is told to end: every request on an open connection is answered, the last
+    with `Connection: close`; only new connections are refused."""
+    server = Server(folder)
+    failures, answered, stop = [], [0], threading.Event()
+    started = threading.Barrier(9)
+
+    def client():
+        host, port = server.public.split(":")
+        first = True
+        while not stop.is_set():
+            try:
+                connection = socket.create_connection((host, int(port)), timeout=LIMIT_S)
+            except ConnectionError:
+                return  # it does not accept any more: not a failed request
+            with connection:
+                reader = connection.makefile("rb")
+                for turn in range(20):
+                    try:
+                        connection.sendall(b"GET /xrpc/_health HTTP/1.1\r\nHost: x\r\n\r\n")
+                        line = reader.readline()
+                    except ConnectionError:
+                        line = b""
+                    if line == b"" and turn == 0:
+                        return  # it waited to be accepted when the listener went: as good as refused
+                    if not line.startswith(b"HTTP/1.1 200"):
+                        failures.append(line)
+                        return
+                    length, close = 0, False
+                    while (header := reader.readline()) not in (b"\r\n", b""):
+                        if header.lower().startswith(b"content-length:"):
+                            length = int(header.split(b":")[1])
+                        close |= header.lower().strip() == b"connection: close"
+                    if len(reader.read(length)) != length or length == 0:
+                        failures.append(b"half an answer")
+                        return
+                    answered[0] += 1
+                    if first:
+                        first = False
+                        started.wait(LIMIT_S)
+                    if close:
+                        break
+
+    threads = [threading.Thread(target=client) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    started.wait(LIMIT_S)
+    server.end()
+    stop.set()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert not failures, failures[:3]
+    assert answered[0] >= 8
+    assert "event=drained cut=0" in server.log(), server.log()
+
+
+def drain_by_command_and_not_ready_meanwhile(folder):
+    server = Server(folder, "--set", "server.drain_delay=20s")
+    run("drain", "--data", server.data)
+    server.wait_log("event=draining")
+    status, body = server.ask("/readyz", admin=True)
+    assert status == 503 and "[-] phase failed: draining" in body, body
+    assert server.ask("/livez", admin=True)[0] == 200
+    assert server.ask("/xrpc/_health")[0] == 200, "it serves on until the delay is over"
+    run("status", "--data", server.data, status=1)
+    server.end(signal.SIGTERM, status=1)  # the second signal: at once
+    assert "second signal" in server.log(), server.log()
+
+
+def sandboxed(folder):
+    server = Server(folder)
+    with open(f"/proc/{server.process.pid}/status", encoding="utf-8") as file:
+        status = dict(line.split(":", 1) for line in file.read().splitlines())
+    with open(f"/proc/{server.process.pid}/limits", encoding="utf-8") as file:
+        limits = file.read()
+    facts = json.loads(server.ask("/v1/status", admin=True)[1])
+    server.end()
+    assert status["NoNewPrivs"].strip() == "1" and status["Seccomp"].strip() == "2", status
+    assert re.search(r"^Max core file size +0 +0 ", limits, re.MULTILINE), limits
+    if "Landlock not" in facts["sandbox"]:
+        return "this kernel has no Landlock"
+    assert facts["sandbox"] == "Landlock on, seccomp on", facts
+    server = Server(folder, "--set", "server.sandbox=off")
+    assert json.loads(server.ask("/v1/status", admin=True)[1])["sandbox"] == "off"
+    server.end()
+    return None
+
+
+def runs_as_another_user(folder):
+    if os.geteuid() != 0:
+        return "only root can become another user"
+    os.chmod(folder, 0o755)
+    server = Server(folder, "--set", "server.user=nobody")
+    with open(f"/proc/{server.process.pid}/status", encoding="utf-8") as file:
+        uid = re.search(r"^Uid:\s+(\d+)", file.read(), re.MULTILINE).group(1)
+    owner = os.stat(server.data).st_uid
+    assert server.ask("/xrpc/_health")[0] == 200
+    server.end()
+    assert int(uid) == owner != 0, (uid, owner)
+    return None
+
+
+def wrong_starts_say_what_to_do(folder):
+    data = os.path.join(folder, "data")
+    cases = [
+        (["--listen", "nonsense"], "nonsense"),
+        (["--admin", "0.0.0.0:0"], "admin.token_file"),
+        (["--set", "server.user=no-such-user"], "no-such-user"),
+        (["--data", os.path.join(folder, "a/b/c")], "server.data: cannot make"),
+        (["--set", "log.levels=sql"], "log.levels: expected MODULE=LEVEL"),
+        (["--db", "mysql:x"], "sqlite:"),
+        (["--set", "http.nope=1"], "there is no setting http.nope"),
+        (["--config", os.path.join(folder, "missing.conf")], "missing.conf"),
+    ]
+    for arguments, expected in cases:
+        done = run("serve", "--data", data, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", *arguments, status=1)
+        assert expected in done.stderr, (arguments, done.stderr)
+        assert done.stdout == "", done.stdout
+    run("serve", "--dance", status=2)
+    run("serve", "--listen", status=2)
+    server = Server(folder)
+    done = run("serve", "--data", data, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", status=1)
+    assert done.stderr.startswith("troupe serve: "), done.stderr
+    server.end()
+
+
+def busy_address_is_refused(folder):
+    """Not shared: half of the requests would go to a server that its operator has forgotten."""
+    server = Server(folder)
+    other = ("serve", "--data", os.path.join(folder, "other"))
+    try:
+        for listen, admin in ((server.public, "127.0.0.1:0"), ("127.0.0.1:0", server.admin)):
+            done = run(*other, "--listen", listen, "--admin", admin, status=1)
+            assert (listen if listen == server.public else admin) in done.stderr, done.stderr
+    finally:
+        server.end()
+
+
+def token_of_others_opens_a_public_admin(folder):
+    path = os.path.join(folder, "token")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("0123456789abcdef0123456789abcdef\n")
+    os.chmod(path, 0o644)
+    where = ("serve", "--data", os.path.join(folder, "data"), "--listen", "127.0.0.1:0", "--admin", "0.0.0.0:0",
+             "--set", f"admin.token_file={path}")
+    assert "others can read it" in run(*where, status=1).stderr
+    os.chmod(path, 0o600)
+    server = Server(folder, "--admin", "0.0.0.0:0", "--set", f"admin.token_file={path}")
+    server.admin = server.admin.replace("0.0.0.0", "127.0.0.1")
+    assert server.ask("/livez", admin=True)[0] == 200
+    for route in ("/metrics", "/v1/status", "/v1/flags", "/v1/log"):
+        assert server.ask(route, admin=True)[0] == 401, route
+        assert server.ask(route, admin=True, token="0123456789abcdef0123456789abcdef")[0] == 200, route
+    server.end()
+
+
+def systemd_is_told(folder):
+    path = os.path.join(folder, "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(path)
+        listener.settimeout(LIMIT_S)
+        server = Server(folder, NOTIFY_SOCKET=path, WATCHDOG_USEC="200000")
+        seen = []
+
+        def wait_for(text):
+            while not any(line == text for message in seen for line in message.split("\n")):
+                seen.append(listener.recv(4096).decode())
+        wait_for("READY=1")
+        wait_for("WATCHDOG=1")
+        server.process.send_signal(signal.SIGHUP)
+        wait_for("RELOADING=1")
+        seen.clear()
+        wait_for("READY=1")
+        server.process.send_signal(signal.SIGTERM)
+        wait_for("STOPPING=1")
+        server.end(None)
+
+
+def certificate_is_replaced_while_it_serves(folder):
+    if not shutil.which("openssl"):
+        return "openssl is not installed"
+    tls = os.path.join(folder, "tls")
+    os.mkdir(tls)
+
+    def make(name):
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+                        "-keyout", f"{tls}/new.key", "-out", f"{tls}/new.pem", "-days", "2", "-subj", f"/CN={name}"],
+                       check=True, capture_output=True, timeout=LIMIT_S)
+        os.rename(f"{tls}/new.key", f"{tls}/key.pem")
+        os.rename(f"{tls}/new.pem", f"{tls}/cert.pem")
+
+    def served():
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        host, port = server.public.split(":")
+        with socket.create_connection((host, int(port)), timeout=LIMIT_S) as plain:
+            with context.wrap_socket(plain) as secure:
+                secure.sendall(b"GET /xrpc/_health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                assert secure.recv(100).startswith(b"HTTP/1.1 200")
+                return secure.getpeercert(True)
+
+    make("first")
+    server = Server(folder, "--set", f"server.tls_certificate={tls}/cert.pem", "--set", f"server.tls_key={tls}/key.pem")
+    assert "https://" in server.said, server.said
+    before = served()
+    make("second")
+    server.process.send_signal(signal.SIGHUP)
+    server.wait_log("event=reloaded")
+    after = served()
+    assert before != after
+    with open(f"{tls}/cert.pem", "w", encoding="utf-8") as file:
+        file.write("no certificate\n")
+    server.process.send_signal(signal.SIGHUP)
+    server.wait_log("the old certificate stays")
+    assert served() == after
+    server.end()
+    return None
+
+
+class Postgres:
+    """A PostgreSQL of our own on a unix socket in a folder of its own; as root it runs as `postgres` or `nobody`."""
+
+    def __init__(self, folder):
+        found = sorted(glob.glob("/usr/lib/postgresql/*/bin/initdb"))
+        self.bin = os.path.dirname(found[-1]) if found else None
+        self.folder = os.path.join(folder, "pg")
+        os.mkdir(self.folder, 0o700)
+        self.user = None
+        if os.geteuid() == 0:
+            os.chmod(folder, 0o755)
+            self.user = next((name for name in ("postgres", "nobody") if has_user(name)), None)
+            shutil.chown(self.folder, self.user)
+
+    def run(self, *command):
+        subprocess.run(command, check=True, capture_output=True, timeout=60, cwd=self.folder, user=self.user,
+                       extra_groups=[] if self.user else None)
+
+    def start(self):
+        data = os.path.join(self.folder, "data")
+        self.run(f"{self.bin}/initdb", "-D", data, "-U", "troupe", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
+        self.run(f"{self.bin}/pg_ctl", "-D", data, "-w", "-l", os.path.join(self.folder, "log"), "-o",
+                 f"-c listen_addresses= -k {self.folder}", "start")
+        return f"postgresql:///postgres?host={self.folder}&user=troupe"
+
+    def stop(self):
+        self.run(f"{self.bin}/pg_ctl", "-D", os.path.join(self.folder, "data"), "-m", "immediate", "stop")
+
+
+def has_user(name):
+    try:
+        pwd.getpwnam(name)
+        return True
+    except KeyError:
+        return False
+
+
+def serves_on_postgresql_inside_the_sandbox(folder):
+    postgres = Postgres(folder)
+    if not postgres.bin:
+        return "PostgreSQL is not installed"
+    url = postgres.start()
+    try:
+        server = Server(folder, "--dev", "--db", url)
+        facts = json.loads(server.ask("/v1/status", admin=True)[1])
+        assert facts["ready"] and facts["database"] == "postgresql", facts
+        assert server.ask("/xrpc/_health")[0] == 200
+        postgres.stop()
+        # Its dependency is gone: alive, but not ready, and it says why.
+        for _ in range(LIMIT_S * 20):
+            status, body = server.ask("/readyz", admin=True)
+            if status == 503:
+                break
+            threading.Event().wait(0.05)
+        assert status == 503 and "[-] sql failed: " in body, body
+        assert server.ask("/livez", admin=True)[0] == 200
+        server.end()
+        done = run("serve", "--data", server.data, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--db", url, status=1)
+        assert done.stderr.startswith("troupe serve: ") and len(done.stderr) > 30, done.stderr
+    finally:
+        try:
+            postgres.stop()
+        except subprocess.CalledProcessError:
+            pass  # it was stopped above
+    return None
+
+
+def secrets_stay_out_of_the_log(folder):
+    canary = "canary0123456789"
+    server = Server(folder, "--log-level", "debug")
+    server.ask(f"/xrpc/_health?token={canary}", headers={"Authorization": f"Bearer {canary}", "Cookie": canary})
+    server.ask(f"/nowhere/{'x' * 20}", headers={"X-Secret": canary})
+    body = server.ask("/metrics", admin=True)[1]
+    server.end()
+    assert canary not in server.log(), server.log()
+    assert canary not in body
+
+
+def main():
+    if not os.access(TROUPE, os.X_OK):
+        print(f"there is no {TROUPE}: run make release")
+        return 77
+    cases = [starts_and_says_what_to_copy, admin_listener_tells_how_it_is, metrics_pass_promtool,
+             changing_needs_the_token, flags_change_at_run_time_and_stay, log_levels_change_at_run_time,
+             hangup_reloads_what_is_safe, drain_finishes_every_request, drain_by_command_and_not_ready_meanwhile,
+             sandboxed, runs_as_another_user, wrong_starts_say_what_to_do, busy_address_is_refused,
+             token_of_others_opens_a_public_admin, systemd_is_told,
+             certificate_is_replaced_while_it_serves, serves_on_postgresql_inside_the_sandbox,
+             secrets_stay_out_of_the_log]
+    wanted = sys.argv[1:]
+    passed = failed = skipped = 0
+    for case in cases:
+        if wanted and case.__name__ not in wanted:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                reason = case(folder)
+            except Exception as error:  # pylint: disable=broad-exception-caught  # it is the verdict
+                failed += 1
+                print(f"not ok - {case.__name__}: {type(error).__name__}: {error}")
+                continue
+            finally:
+                while Server.alive:  # a case that failed leaves its servers behind
+                    process = Server.alive.pop()
+                    process.kill()
+                    process.wait()
+        if reason:
+            skipped += 1
+            print(f"ok - {case.__name__} # SKIP {reason}")
+        else:
+            passed += 1
+            print(f"ok - {case.__name__}")
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,27 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# packaging/troupe.service: systemd understands every line of it and finds little that is open.
+set -u
+cd "$(dirname "$0")/../.."
+if ! command -v systemd-analyze >/dev/null; then
+    echo "systemd-analyze is not installed"
+    exit 77
+fi
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+# verify wants a program that is there.
+sed 's#/usr/bin/troupe#/bin/true#' packaging/troupe.service >"$work/troupe.service"
+systemd-analyze verify "$work/troupe.service" 2>"$work/complaints"
+if grep -v -e 'Failed to' -e 'SYSTEMD_' "$work/complaints" | grep -F troupe.service; then
+    echo "systemd does not understand the unit"
+    exit 1
+fi
+if ! systemd-analyze security --offline=true --threshold=15 "$work/troupe.service" >"$work/said" 2>&1; then
+    if ! grep -q 'Overall exposure' "$work/said"; then
+        echo "systemd-analyze cannot judge units here: $(tail -n 1 "$work/said")"
+        exit 77
+    fi
+    grep -v '✓' "$work/said"
+    exit 1
+fi
+tail -n 1 "$work/said"

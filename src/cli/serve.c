@@ -192,6 +192,14 @@ static const char *text_or_null(const struct config *config, enum config_key key
     return text[0] == '\0' ? NULL : text;
 }
 
+static void on_request_done(
+    void *data, const struct http_request *request, unsigned status, uint64_t took_ns)
+{
+    struct serve *serve = data;
+
+    otlp_record_request(serve->otlp, request, status, took_ns);
+}
+
 static int start_server(struct serve *serve, char *why, size_t why_size)
 {
     const struct config *config = &serve->config;
@@ -216,7 +224,9 @@ static int start_server(struct serve *serve, char *why, size_t why_size)
                 .tls_key_path = text_or_null(config, CONFIG_SERVER_TLS_KEY),
                 .trusted_proxies = serve->proxies,
                 .name = "public",
-                .quiet = !config_is_on(config, CONFIG_HTTP_ACCESS_LOG) },
+                .quiet = !config_is_on(config, CONFIG_HTTP_ACCESS_LOG),
+                .on_done = on_request_done,
+                .on_done_data = serve },
             why, why_size, &serve->server);
     if (rc == 0)
         snprintf(serve->public_address, sizeof serve->public_address, "%s%s",
@@ -251,7 +261,7 @@ static int start_traces(struct serve *serve, char *why, size_t why_size)
                 .batch_max = (uint32_t)config_number(config, CONFIG_TRACE_BATCH_MAX),
                 .interval_ns = config_number(config, CONFIG_TRACE_INTERVAL),
                 .version = serve->version,
-                .instance = serve->public_address },
+                .instance = config_text(config, CONFIG_SERVER_LISTEN) },
             &serve->otlp);
     if (rc == 0)
         otlp_set_sample(serve->otlp, (uint32_t)config_number(config, CONFIG_TRACE_SAMPLE));
@@ -348,8 +358,8 @@ int serve_start(struct serve *serve, char *why, size_t why_size)
         open_sql,
         serve_start_auth,
         start_services,
-        start_server,
         start_traces,
+        start_server,
     };
     int rc;
 

@@ -12,6 +12,7 @@
 #include <troupe/troupe.h>
 
 #include "base/buffer.h"
+#include "http/header.h"
 
 struct http_server;
 struct http_request;
@@ -28,17 +29,14 @@ enum http_method {
 
 /* ---- the request: everything borrowed until it is answered ----------------------------------- */
 
-struct http_header {
-    struct tr_span name; /* as sent; compare without case */
-    struct tr_span value;
-};
-
 enum http_method http_method(const struct http_request *request);
 struct tr_span http_path(const struct http_request *request);  /* decoded, no query */
 struct tr_span http_query(const struct http_request *request); /* as sent, without the ? */
-/* {NULL, 0} if absent. A header that came twice gives TR_EINVAL-like absence in http_header_one
- * and its first value in http_header. */
+/* {NULL, 0} if absent. The first, if it came twice. */
 struct tr_span http_header(const struct http_request *request, const char *name);
+/* False if absent or there twice: for headers that decide something (Authorization). */
+bool http_header_one(
+    const struct http_request *request, const char *name, struct tr_span *ret_value);
 uint32_t http_header_count(const struct http_request *request);
 const struct http_header *http_header_at(const struct http_request *request, uint32_t index);
 /* Decoded value of a query parameter; false if absent, malformed, or there twice. The text is
@@ -187,7 +185,10 @@ struct http_limits {
     uint32_t header_count_max; /* 0: 100 */
     size_t output_max;         /* per connection, not yet taken by the client; 0: 1 MiB */
     uint64_t header_ns;     /* from the first byte of a request to the end of its header; 0: 10 s */
-    uint64_t body_rate_min; /* bytes per second after a grace of 5 s; 0: 1024 */
+    uint64_t body_rate_min; /* bytes per second, of bodies in and answers out; 0: 1024 */
+    uint64_t body_grace_ns; /* before that rate counts; 0: 5 s */
+    uint64_t output_ns;     /* the same for a client that does not take its answer; 0: 30 s */
+    uint64_t linger_ns;     /* to read on after a refusal, so that it arrives; 0: 2 s */
     uint64_t idle_ns;       /* keep-alive; 0: 60 s */
     uint64_t request_ns;    /* deadline of a request; 0: 30 s */
 };
@@ -202,9 +203,14 @@ struct http_server_options {
     const char *const *trusted_proxies; /* CIDR texts; ends with NULL; may be NULL */
     const char *name;                   /* "public", "admin": in logs and metrics */
     bool quiet;                         /* no access log */
+    /* After each answer, in the connection's turn; the request is borrowed. May be NULL. */
+    void (*on_done)(
+        void *data, const struct http_request *request, unsigned status, uint64_t took_ns);
+    void *on_done_data;
 };
 
-/* Starts listening. `why` gets a sentence that says what to do. The routes must outlive it. */
+/* Starts listening, and returns when it does: not on a worker. `why` gets a sentence that says what
+ * to do. The routes must outlive it. SIGPIPE is ignored from here on if nobody has set it. */
 int http_server_start(struct tr_system *system, const struct http_server_options *options,
     char *why, size_t why_size, struct http_server **ret_server);
 /* The address it listens on, with the port the system chose. */

@@ -3,9 +3,11 @@
 """`troupe serve` as it ships: it starts, is healthy, is measurable, reloads, drains and stays in its sandbox."""
 import glob
 import http.client
+import http.server
 import json
 import os
 import pwd
+import queue
 import re
 import shutil
 import signal
@@ -448,6 +450,42 @@ def certificate_is_replaced_while_it_serves(folder):
     return None
 
 
+def spans_reach_the_collector(folder):
+    batches = queue.Queue()
+
+    class Collector(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):  # pylint: disable=invalid-name  # its base class calls it
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            batches.put((self.path, self.headers["Content-Type"], json.loads(body)))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):  # pylint: disable=arguments-differ
+            pass
+
+    collector = http.server.HTTPServer(("127.0.0.1", 0), Collector)
+    threading.Thread(target=collector.serve_forever, daemon=True).start()
+    server = Server(folder, "--set", f"trace.url=http://127.0.0.1:{collector.server_port}/v1/traces",
+                    "--set", "trace.sample=100%", "--set", "trace.interval=50ms")
+    trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    server.ask("/xrpc/_health", headers={"traceparent": f"00-{trace}-{parent}-01"})
+    path, kind, body = batches.get(timeout=LIMIT_S)
+    span = body["resourceSpans"][0]["scopeSpans"][0]["spans"][0]
+    assert (path, kind) == ("/v1/traces", "application/json"), (path, kind)
+    assert (span["traceId"], span["parentSpanId"], span["name"]) == (trace, parent, "GET /xrpc/_health"), span
+    assert f"request={trace}" in server.log(), server.log()
+    # The flag ends it at once; a trace that is not sampled is in no batch.
+    run("flags", "set", "trace-export", "0%", "--data", server.data)
+    server.ask("/xrpc/_health", headers={"traceparent": f"00-{'1' * 32}-{parent}-01"})
+    run("flags", "rollback", "trace-export", "--data", server.data)
+    server.ask("/xrpc/_health", headers={"traceparent": f"00-{'2' * 32}-{parent}-01"})
+    body = batches.get(timeout=LIMIT_S)[2]
+    assert [span["traceId"] for span in body["resourceSpans"][0]["scopeSpans"][0]["spans"]] == ["2" * 32], body
+    server.end()
+    collector.shutdown()
+    collector.server_close()
+
+
 class Postgres:
     """A PostgreSQL of our own on a unix socket in a folder of its own; as root it runs as `postgres` or `nobody`."""
 
@@ -535,7 +573,8 @@ def main():
              hangup_reloads_what_is_safe, drain_finishes_every_request, drain_by_command_and_not_ready_meanwhile,
              sandboxed, runs_as_another_user, wrong_starts_say_what_to_do, busy_address_is_refused,
              token_of_others_opens_a_public_admin, systemd_is_told,
-             certificate_is_replaced_while_it_serves, serves_on_postgresql_inside_the_sandbox,
+             certificate_is_replaced_while_it_serves, spans_reach_the_collector,
+             serves_on_postgresql_inside_the_sandbox,
              secrets_stay_out_of_the_log]
     wanted = sys.argv[1:]
     passed = failed = skipped = 0

@@ -1,0 +1,439 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* connection.c: the actor of one client.
+ *
+ * Every turn is the same: note what happened, let the transport run, send what there is in one
+ * write, set the timer, and see whether this is the end.
+ *
+ * Invariants:
+ *   1. The descriptor is watched edge-triggered for as long as it is open: no call per request.
+ *      is_readable stays true until a read met the end of what is there.
+ *   2. There is one timer, armed not later than the earliest deadline. A deadline that moves away
+ *      is noticed when the timer fires; so a busy connection sets it about once a minute.
+ *   3. After is_gone nothing is read or written; the actor lives on until the events of its
+ *      requests have come, since they own memory. */
+#include "http/connection.h"
+
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "net/tls.h"
+
+enum {
+    TAG_READY = 1,
+    TAG_TIMER = 2,
+    RETRY_NS = 1000000,
+    ROUNDS_MAX = 64,
+    CAPACITY = 1024,
+    TURN_BYTES = 1 << 20, /* to read in one turn: others wait */
+};
+
+/* ---- for transports ----------------------------------------------------------------------------
+ */
+
+ssize_t http_connection_read(struct http_connection *connection, char *bytes, size_t size)
+{
+    ssize_t got = net_read(&connection->stream, bytes, size);
+
+    if (got > 0) {
+        connection->turn_bytes += (uint64_t)got;
+        connection->active_ns = connection->now_ns;
+        /* A short read has emptied it: the next byte comes with an edge. Not so if the end has been
+         * announced, or if TLS holds bytes back. */
+        if ((size_t)got < size && !connection->saw_hangup && connection->stream.tls == NULL)
+            connection->is_readable = false;
+    } else if (got == NET_END) {
+        connection->is_ended = true;
+        connection->is_readable = false;
+    } else if (got == NET_AGAIN) {
+        connection->is_readable = false;
+    } else {
+        http_connection_fail(connection);
+    }
+    return got;
+}
+
+bool http_connection_may_read(struct http_connection *connection)
+{
+    if (!connection->is_readable)
+        return false;
+    if (connection->turn_bytes < TURN_BYTES)
+        return true;
+    http_connection_again(connection);
+    return false;
+}
+
+void http_connection_fail(struct http_connection *connection)
+{
+    if (connection->is_gone)
+        return;
+    connection->is_gone = true;
+    if (connection->cancel != NULL)
+        tr_cancel_fire(connection->cancel);
+    connection->cut += connection->transport->gone(connection);
+    while (connection->streams != NULL)
+        http_stream_close(connection, connection->streams);
+    http_output_drop(&connection->output);
+}
+
+void http_connection_again(struct http_connection *connection)
+{
+    connection->wants_again = true;
+}
+
+/* ---- the turn ----------------------------------------------------------------------------------
+ */
+
+static void flush(struct http_connection *connection)
+{
+    struct http_output *output = &connection->output;
+
+    if (http_output_is_empty(output))
+        return;
+    switch (http_output_flush(output, &connection->stream)) {
+    case 0:
+        connection->output_ns = 0;
+        break;
+    case HTTP_OUTPUT_MORE:
+        connection->output_ns = 0;
+        connection->wants_again = true;
+        break;
+    case NET_AGAIN:
+        if (connection->output_ns == 0) {
+            connection->output_ns = connection->now_ns;
+            connection->output_from = output->sent;
+        }
+        break;
+    default:
+        http_connection_fail(connection);
+    }
+}
+
+static uint64_t output_deadline(const struct http_connection *connection)
+{
+    const struct http_limits *limits = &connection->server->limits;
+    uint64_t sent = connection->output.sent - connection->output_from;
+
+    if (connection->output_ns == 0)
+        return UINT64_MAX;
+    return connection->output_ns + limits->output_ns +
+           sent / limits->body_rate_min * UINT64_C(1000000000);
+}
+
+static uint64_t earliest(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static void arm(struct http_connection *connection)
+{
+    uint64_t at = connection->transport->deadline(connection);
+
+    at = earliest(at, output_deadline(connection));
+    at = earliest(at, http_streams_deadline(connection));
+    if (connection->wants_again)
+        at = earliest(at, connection->now_ns + RETRY_NS);
+    if (at >= connection->armed_ns)
+        return;
+    if (connection->armed_ns != UINT64_MAX)
+        tr_timer_stop(connection->ctx, connection->timer_id);
+    connection->armed_ns = UINT64_MAX;
+    /* Without memory for a timer the connection goes on; the next turn tries again. */
+    if (tr_after(connection->ctx, at > connection->now_ns ? at - connection->now_ns : 1, TAG_TIMER,
+            &connection->timer_id) == 0)
+        connection->armed_ns = at;
+}
+
+static void on_timer(struct http_connection *connection)
+{
+    uint64_t now = connection->now_ns;
+
+    connection->armed_ns = UINT64_MAX;
+    if (now >= output_deadline(connection)) {
+        metric_add(connection->server->stats.slow_readers, 1);
+        http_connection_fail(connection);
+        return;
+    }
+    if (now >= http_streams_deadline(connection))
+        http_streams_beat(connection);
+    if (now >= connection->transport->deadline(connection)) {
+        if (connection->is_handshaking)
+            http_connection_fail(connection);
+        else
+            connection->transport->expired(connection);
+    }
+}
+
+static void close_stream(struct http_connection *connection)
+{
+    if (connection->stream.table == NULL)
+        return; /* closed, or with a step of the handshake */
+    tr_fd_forget(connection->ctx, connection->stream.fd);
+    net_stream_finish(&connection->stream);
+}
+
+static void begin_turn(struct http_connection *connection, struct tr_context *ctx)
+{
+    connection->ctx = ctx;
+    connection->now_ns = tr_now_ns(ctx);
+    connection->batch = 0;
+    connection->turn_bytes = 0;
+}
+
+static enum tr_next end_turn(struct http_connection *connection)
+{
+    enum tr_next next = TR_GO;
+    bool go;
+
+    if (connection->is_handshaking && !connection->is_gone)
+        http_handshake_go(connection);
+    go = !connection->is_gone && !connection->is_handshaking;
+    for (int round = 0; go; round++) {
+        connection->wants_drained = false;
+        connection->transport->run(connection);
+        if (!connection->is_gone)
+            flush(connection);
+        go = connection->wants_drained && !connection->is_gone && !connection->is_done &&
+             http_output_is_empty(&connection->output);
+        if (round == ROUNDS_MAX && go) {
+            connection->wants_again = true;
+            go = false;
+        }
+    }
+    if (connection->is_done && !connection->is_gone)
+        http_connection_fail(connection);
+    if (connection->is_gone) {
+        close_stream(connection);
+        if (connection->transport->is_idle(connection) && !connection->handshake_runs)
+            next = TR_STOP;
+    } else {
+        if (connection->wants_again) {
+            struct http_message again = { .kind = MESSAGE_RUN };
+
+            /* If its box is full or memory is out, the timer does it. */
+            connection->wants_again = tr_self_tell(connection->ctx, &again, sizeof again) < 0;
+        }
+        arm(connection);
+        connection->transport->shrink(connection);
+    }
+    connection->ctx = NULL;
+    return next;
+}
+
+static void on_ready(struct http_connection *connection, unsigned ready)
+{
+    if (ready & (EPOLLERR | EPOLLHUP)) {
+        /* Both directions are closed: nobody will read an answer. */
+        http_connection_fail(connection);
+        return;
+    }
+    if (ready & EPOLLRDHUP)
+        connection->saw_hangup = true;
+    /* TLS may want to write in order to read. */
+    if (ready & (EPOLLIN | EPOLLRDHUP) || connection->stream.tls != NULL ||
+        connection->is_handshaking)
+        connection->is_readable = true;
+}
+
+static enum tr_next connection_event(
+    void *state, struct tr_context *ctx, const struct tr_event *event)
+{
+    struct http_connection *connection = state;
+
+    begin_turn(connection, ctx);
+    switch (event->kind) {
+    case TR_EVENT_FD:
+        if (!connection->is_gone)
+            on_ready(connection, event->ready);
+        break;
+    case TR_EVENT_TIMER:
+        if (!connection->is_gone)
+            on_timer(connection);
+        break;
+    case TR_EVENT_REPLY:
+    case TR_EVENT_WORK:
+        if (event->tag == HTTP_TAG_HANDSHAKE)
+            http_handshake_event(connection, event);
+        else
+            connection->transport->event(connection, event);
+        break;
+    case TR_EVENT_SIGNAL:
+    case TR_EVENT_DOWN:
+    case TR_EVENT_EXIT:
+    case TR_EVENT_NET:
+        break;
+    }
+    return end_turn(connection);
+}
+
+static void drain(struct http_connection *connection)
+{
+    if (connection->is_draining)
+        return;
+    connection->is_draining = true;
+    connection->drain_ns = connection->now_ns;
+    http_streams_drain(connection);
+    connection->transport->drain(connection);
+}
+
+static enum tr_next connection_handle(void *state, struct tr_context *ctx, void *bytes)
+{
+    struct http_connection *connection = state;
+    struct http_message *message = bytes;
+    struct http_stream_state *stream = NULL;
+
+    begin_turn(connection, ctx);
+    if (!connection->is_gone)
+        stream = http_stream_find(connection, message->id);
+    switch (message->kind) {
+    case MESSAGE_FRAME:
+        if (stream != NULL)
+            http_stream_frame(connection, stream, message->frame);
+        else
+            http_frame_unref(message->frame);
+        break;
+    case MESSAGE_END:
+        if (stream != NULL)
+            http_stream_finish(connection, stream, message->frame, (uint16_t)message->code);
+        else
+            http_frame_unref(message->frame);
+        break;
+    case MESSAGE_SLOW:
+        if (stream != NULL)
+            http_stream_cut(connection);
+        break;
+    case MESSAGE_DRAIN:
+        if (!connection->is_gone)
+            drain(connection);
+        break;
+    case MESSAGE_CUT:
+        http_connection_fail(connection);
+        break;
+    case MESSAGE_RUN:
+        break;
+    }
+    return end_turn(connection);
+}
+
+/* ---- its life ----------------------------------------------------------------------------------
+ */
+
+static int connection_start(void *state, struct tr_context *ctx)
+{
+    struct http_connection *connection = state;
+    int rc;
+
+    begin_turn(connection, ctx);
+    connection->active_ns = connection->now_ns;
+    rc = tr_fd_watch(
+        ctx, connection->stream.fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, TAG_READY);
+    if (rc == 0)
+        arm(connection);
+    connection->ctx = NULL;
+    return rc;
+}
+
+static void connection_stop(void *state, struct tr_context *ctx, enum tr_why why)
+{
+    struct http_connection *connection = state;
+
+    (void)why;
+    begin_turn(connection, ctx);
+    http_connection_fail(connection);
+    close_stream(connection);
+    connection->ctx = NULL;
+}
+
+static void connection_finish(void *state)
+{
+    struct http_connection *connection = state;
+
+    while (connection->streams != NULL)
+        http_stream_close(connection, connection->streams);
+    http_output_drop(&connection->output);
+    connection->transport->finish(connection);
+    net_stream_finish(&connection->stream);
+    tr_cancel_destroy(&connection->cancel);
+    http_server_leave(connection->server, connection->entry, connection->cut);
+}
+
+static void message_drop(void *bytes)
+{
+    struct http_message *message = bytes;
+
+    http_frame_unref(message->frame);
+}
+
+static const char *message_name(const void *bytes)
+{
+    static const char *const names[] = { "frame", "end", "slow", "drain", "cut", "run" };
+    const struct http_message *message = bytes;
+
+    return names[message->kind];
+}
+
+const struct tr_type http_connection_type = {
+    .name = "http connection",
+    .message_size = sizeof(struct http_message),
+    .state_size = sizeof(struct http_connection),
+    .start = connection_start,
+    .handle = connection_handle,
+    .event = connection_event,
+    .stop = connection_stop,
+    .finish = connection_finish,
+    .message_drop = message_drop,
+    .message_name = message_name,
+};
+
+void http_connection_start(struct http_server *server, int fd, const struct net_peer *peer)
+{
+    struct http_connection connection = { .server = server,
+        .peer = *peer,
+        .transport = &http1_transport,
+        .armed_ns = UINT64_MAX,
+        .keeps_alive = true };
+    struct tr_spawn_options options = { .owner = "http server",
+        .box = { .capacity = CAPACITY, .full = TR_FULL_FAIL } };
+    struct http_entry *entry = tr__calloc(sizeof *entry);
+    tr_sender sender;
+
+    if (entry == NULL) {
+        close(fd);
+        return;
+    }
+    connection.entry = entry;
+    net_stream_init(&connection.stream, fd);
+    if (server->tls != NULL) {
+        connection.is_handshaking = true;
+        if (net_tls_wrap(server->tls, &connection.stream) < 0) {
+            net_stream_finish(&connection.stream);
+            tr__free(entry);
+            return;
+        }
+    }
+    http_server_enter(server, entry);
+    if (tr_spawn(server->system, &http_connection_type, &connection, &options, &sender) < 0) {
+        net_stream_finish(&connection.stream);
+        http_server_started(server, entry, (tr_sender){ 0 });
+        http_server_leave(server, entry, 0);
+        return;
+    }
+    http_server_started(server, entry, sender);
+}
+
+static void order(tr_sender sender, enum http_order order)
+{
+    struct http_message message = { .kind =
+                                        order == HTTP_ORDER_DRAIN ? MESSAGE_DRAIN : MESSAGE_CUT };
+    struct tr_send_options options = { .lane = TR_CONTROL };
+
+    tr_tell_with(sender, &message, sizeof message, &options);
+}
+
+void http_connection_order(tr_sender sender, enum http_order what)
+{
+    if (sender.box != NULL)
+        order(sender, what);
+}

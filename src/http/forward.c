@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* forward.c: who the client is when proxies stand between. X-Forwarded-For is a list to which each
+ * proxy appends whom it saw; it is read from its end, and only as far as trusted proxies wrote it:
+ * anything before that the client may have made up. */
+#include <string.h>
+
+#include "http/connection.h"
+#include "http/request.h"
+
+enum { HOPS_MAX = 16 };
+
+static bool is_trusted(const struct http_server *server, const struct net_peer *peer)
+{
+    for (size_t i = 0; i < server->proxy_count; i++)
+        if (net_cidr_has(&server->proxies[i], peer))
+            return true;
+    /* Whoever can reach the unix socket is on this machine. */
+    return peer->is_local && server->proxy_count > 0;
+}
+
+static struct tr_span trimmed(const char *at, const char *end)
+{
+    while (at < end && (*at == ' ' || *at == '\t'))
+        at++;
+    while (end > at && (end[-1] == ' ' || end[-1] == '\t'))
+        end--;
+    return (struct tr_span){ at, (size_t)(end - at) };
+}
+
+/* Walk one header's list from its end. True: the client was found, or the walk must end. */
+static bool walk(
+    const struct http_server *server, struct tr_span list, struct net_peer *peer, unsigned *hops)
+{
+    const char *end = list.at + list.size;
+
+    for (;;) {
+        const char *comma = memrchr(list.at, ',', (size_t)(end - list.at));
+        const char *from = comma == NULL ? list.at : comma + 1;
+        struct net_peer next;
+
+        if (++*hops > HOPS_MAX || net_peer_parse(trimmed(from, end), &next) < 0)
+            return true;
+        *peer = next;
+        if (!is_trusted(server, &next))
+            return true;
+        if (comma == NULL)
+            return false;
+        end = comma;
+    }
+}
+
+void http_forward_peer(struct http_request *request)
+{
+    const struct http_server *server = request->connection->server;
+    struct net_peer peer = request->connection->peer;
+    unsigned hops = 0;
+
+    if (server->proxy_count > 0 && is_trusted(server, &peer))
+        for (uint32_t i = request->head.field_count; i-- > 0;) {
+            const struct http_header *field = &request->head.fields[i];
+
+            if (tr_span_is_nocase(field->name, "x-forwarded-for") &&
+                walk(server, field->value, &peer, &hops))
+                break;
+        }
+    request->peer_size = net_peer_text(&peer, request->peer, sizeof request->peer);
+}

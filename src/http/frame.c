@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "http/frame.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+struct http_frame *http_frame_new(const void *bytes, size_t size)
+{
+    struct http_frame *frame;
+    char prefix[24];
+    int length = snprintf(prefix, sizeof prefix, "%zx\r\n", size);
+
+    frame = tr__alloc(sizeof *frame + (size_t)length + size + 2);
+    if (frame == NULL)
+        return NULL;
+    atomic_init(&frame->refs, 1);
+    frame->prefix = (uint32_t)length;
+    frame->size = size;
+    memcpy(frame->bytes, prefix, (size_t)length);
+    if (size > 0)
+        memcpy(frame->bytes + length, bytes, size);
+    memcpy(frame->bytes + (size_t)length + size, "\r\n", 2);
+    return frame;
+}
+
+struct http_frame *http_frame_ref(struct http_frame *frame)
+{
+    atomic_fetch_add_explicit(&frame->refs, 1, memory_order_relaxed);
+    return frame;
+}
+
+void http_frame_unref(struct http_frame *frame)
+{
+    /* Release what this one read, acquire what the others did, for the one that frees. */
+    if (frame != NULL && atomic_fetch_sub_explicit(&frame->refs, 1, memory_order_acq_rel) == 1)
+        tr__free(frame);
+}

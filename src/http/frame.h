@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* frame.h: bytes shared by many streams. They are kept with the framing of a chunked body round
+ * them, so that a hundred streams of HTTP/1.1 send the same memory. */
+#ifndef HTTP_FRAME_H
+#define HTTP_FRAME_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "http/http.h"
+
+struct http_frame {
+    _Atomic uint32_t refs;
+    uint32_t prefix; /* bytes of "1f4\r\n" in front */
+    size_t size;     /* without prefix and the CR LF behind */
+    char bytes[];    /* prefix, bytes, CR LF */
+};
+
+static inline const char *http_frame_bytes(const struct http_frame *frame)
+{
+    return frame->bytes + frame->prefix;
+}
+static inline size_t http_frame_chunk_size(const struct http_frame *frame)
+{
+    return frame->prefix + frame->size + 2;
+}
+
+#endif

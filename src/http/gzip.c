@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gzip.c: answers made smaller for clients that take it. Only text-like types, from 1 KiB on, and
+ * only if the handler did not say something that the bytes must match (an encoding, a strong tag, a
+ * range). The fastest level: a worker has other things to do. Bodies past OFFLOAD_MIN are
+ * compressed on the blocking pool. */
+#include <string.h>
+
+#define ZLIB_CONST
+#include <zlib.h>
+
+#include "base/alloc.h"
+#include "http/connection.h"
+#include "http/request.h"
+
+enum { WORTH_MIN = 1024, WORTH_MAX = 32 << 20, OFFLOAD_MIN = 8 << 10, LEVEL = 1 };
+
+static bool is_compressible(const char *type)
+{
+    static const char *const types[] = { "text/", "application/json", "application/javascript",
+        "application/xml", "application/manifest+json", "image/svg+xml" };
+
+    if (type == NULL || strncmp(type, "text/event-stream", 17) == 0)
+        return false;
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
+        if (strncmp(type, types[i], strlen(types[i])) == 0)
+            return true;
+    return false;
+}
+
+static bool has_promise(const struct http_answer *answer)
+{
+    for (const struct http_extra *extra = answer->extra; extra != NULL; extra = extra->next) {
+        const struct http_header *header = &extra->header;
+
+        if (tr_span_is_nocase(header->name, "content-encoding") ||
+            tr_span_is_nocase(header->name, "content-range") ||
+            (tr_span_is_nocase(header->name, "etag") && !tr_span_starts(header->value, "W/")) ||
+            (tr_span_is_nocase(header->name, "cache-control") &&
+                memmem(header->value.at, header->value.size, "no-transform", 12) != NULL))
+            return true;
+    }
+    return false;
+}
+
+static voidpf take(voidpf opaque, uInt items, uInt size)
+{
+    (void)opaque;
+    return tr__alloc((size_t)items * size);
+}
+
+static void give(voidpf opaque, voidpf memory)
+{
+    (void)opaque;
+    tr__free(memory);
+}
+
+/* Memory of tr__alloc with the compressed bytes; NULL if it would not get smaller. */
+char *http_gzip(const char *bytes, size_t size, size_t *ret_size)
+{
+    z_stream stream = { .zalloc = take, .zfree = give };
+    char *out;
+    int rc;
+
+    /* 16: with a gzip header. A small window and little memory are enough for small bodies. */
+    if (deflateInit2(&stream, LEVEL, Z_DEFLATED, 16 + (size < (8 << 10) ? 13 : 15),
+            size < (8 << 10) ? 6 : 8, Z_DEFAULT_STRATEGY) != Z_OK)
+        return NULL;
+    out = tr__alloc(size);
+    if (out == NULL) {
+        deflateEnd(&stream);
+        return NULL;
+    }
+    stream.next_in = (const Bytef *)bytes;
+    stream.avail_in = (uInt)size;
+    stream.next_out = (Bytef *)out;
+    stream.avail_out = (uInt)size;
+    rc = deflate(&stream, Z_FINISH);
+    *ret_size = size - stream.avail_out;
+    deflateEnd(&stream);
+    if (rc != Z_STREAM_END) {
+        tr__free(out);
+        return NULL;
+    }
+    return out;
+}
+
+struct job {
+    char *bytes; /* the plain body */
+    size_t size;
+    char *packed;
+    size_t packed_size;
+};
+
+static void job_free(void *argument)
+{
+    struct job *job = argument;
+
+    tr__free(job->bytes);
+    tr__free(job->packed);
+    tr__free(job);
+}
+
+static int job_run(void *argument)
+{
+    struct job *job = argument;
+
+    job->packed = http_gzip(job->bytes, job->size, &job->packed_size);
+    return 0;
+}
+
+static void then_packed(struct http_request *request, const struct tr_event *event)
+{
+    struct http_answer *answer = &request->answer;
+    struct job *job = (struct job *)(uintptr_t)event->value;
+
+    answer->is_gzip = job->packed != NULL;
+    answer->owned = answer->is_gzip ? job->packed : job->bytes;
+    answer->body =
+        (struct tr_span){ answer->owned, answer->is_gzip ? job->packed_size : job->size };
+    if (answer->is_gzip)
+        job->packed = NULL;
+    else
+        job->bytes = NULL;
+    job_free(job);
+    http_answer_deliver(request);
+}
+
+/* The answer waits for the pool. False: it goes out as it is. */
+static bool offload(struct http_request *request)
+{
+    struct http_answer *answer = &request->answer;
+    struct job *job;
+
+    /* Only where another callback may come: not in an answer that was forced by a deadline. */
+    if (!request->is_running || request->is_waiting || request->must_close)
+        return false;
+    job = tr__calloc(sizeof *job);
+    if (job == NULL)
+        return false;
+    job->size = answer->body.size;
+    job->bytes = answer->owned;
+    if (job->bytes == NULL) {
+        job->bytes = tr__alloc(job->size);
+        if (job->bytes == NULL) {
+            tr__free(job);
+            return false;
+        }
+        memcpy(job->bytes, answer->body.at, job->size);
+    }
+    if (http_offload(request, job_run, job, job_free, then_packed) < 0) {
+        if (answer->owned != NULL)
+            job->bytes = NULL;
+        job_free(job);
+        return false;
+    }
+    answer->owned = NULL;
+    answer->body = (struct tr_span){ NULL, 0 };
+    return true;
+}
+
+bool http_gzip_consider(struct http_request *request)
+{
+    struct http_answer *answer = &request->answer;
+    size_t size = 0;
+    char *packed;
+
+    if (answer->is_file || answer->is_gzip || answer->body.size < WORTH_MIN ||
+        answer->body.size > WORTH_MAX || !is_compressible(answer->type) || has_promise(answer))
+        return false;
+    answer->vary = true;
+    if (request->method == HTTP_HEAD || !http_accepts(request, "gzip"))
+        return false;
+    if (answer->body.size >= OFFLOAD_MIN)
+        return offload(request);
+    packed = http_gzip(answer->body.at, answer->body.size, &size);
+    if (packed == NULL)
+        return false;
+    tr__free(answer->owned);
+    answer->owned = packed;
+    answer->body = (struct tr_span){ packed, size };
+    answer->is_gzip = true;
+    return false;
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* handshake.c: TLS handshakes, a step at a time on the blocking pool: a signature takes longer than
+ * a worker should be away. While a step runs the stream is its own: the connection has none, and
+ * edges that come meanwhile are remembered. */
+#include "base/alloc.h"
+#include "http/connection.h"
+#include "net/tls.h"
+
+struct step {
+    struct net_stream stream;
+    int result;
+};
+
+static void step_drop(void *argument)
+{
+    struct step *step = argument;
+
+    net_stream_finish(&step->stream);
+    tr__free(step);
+}
+
+static int step_run(void *argument)
+{
+    struct step *step = argument;
+
+    step->result = net_tls_handshake(&step->stream);
+    return 0;
+}
+
+void http_handshake_go(struct http_connection *connection)
+{
+    struct step *step;
+
+    if (connection->handshake_runs || !connection->is_readable)
+        return;
+    step = tr__calloc(sizeof *step);
+    if (step == NULL) {
+        http_connection_fail(connection);
+        return;
+    }
+    step->stream = connection->stream;
+    connection->is_readable = false;
+    if (tr_offload(connection->ctx, step_run, step, step_drop, HTTP_TAG_HANDSHAKE) < 0) {
+        tr__free(step);
+        http_connection_fail(connection); /* the pool is full: that is overload */
+        return;
+    }
+    connection->stream.table = NULL;
+    connection->handshake_runs = true;
+}
+
+void http_handshake_event(struct http_connection *connection, const struct tr_event *event)
+{
+    struct step *step = (struct step *)(uintptr_t)event->value;
+
+    connection->stream = step->stream;
+    connection->handshake_runs = false;
+    if (connection->is_gone) {
+        /* It failed, or was told to end, meanwhile. */
+    } else if (step->result == 1) {
+        connection->is_handshaking = false;
+        connection->is_readable = true;
+        connection->active_ns = connection->now_ns;
+    } else if (step->result == NET_GONE) {
+        metric_add(connection->server->stats.handshakes_bad, 1);
+        http_connection_fail(connection);
+    }
+    tr__free(step);
+}

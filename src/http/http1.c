@@ -1,0 +1,775 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* http1.c: HTTP/1.0 and HTTP/1.1 on the wire.
+ *
+ * One request at a time: the next head is parsed when the answer before it is in the output, so
+ * pipelined requests are answered in order by construction and the rest of them waits in the
+ * kernel. At most pipeline_max of them run in one turn.
+ *
+ * Invariants:
+ *   1. While state is not HEAD, the bytes before input.begin do not move: the head points to them.
+ *   2. Bytes are taken for a body only while body_left, or the chunked parser, says so; so no byte
+ *      of a body is ever parsed as a request.
+ *   3. Whatever was refused ends the connection: CLOSING, then LINGER, and no head is parsed again.
+ */
+#include "http/http1.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/log.h"
+#include "http/connection.h"
+#include "http/date.h"
+#include "http/spare.h"
+
+enum {
+    INPUT_FIRST = HTTP_INPUT_SIZE - BODY_ROOM,
+    WINDOW = 16 << 10, /* for bodies that are not read to where they stay */
+    LINGER_MAX = 1 << 20,
+    BODY_STEP = 256 << 10,       /* body memory grows by what has come, not by what was promised */
+    EXPIRE_SLACK_NS = 250000000, /* asks end by their own deadline first */
+    DRAIN_IDLE_NS = 1000000000,  /* how long an idle client may still send a request */
+};
+
+/* ---- input -------------------------------------------------------------------------------------
+ */
+
+static void input_free(struct http_input *input)
+{
+    if (input->capacity == INPUT_FIRST)
+        http_spare_give(HTTP_SPARE_INPUT, input->bytes);
+    else
+        tr__free(input->bytes);
+    input->bytes = NULL;
+}
+
+/* Nothing is being read or served: hold no memory. */
+static void give_back(struct http_connection *connection)
+{
+    if (connection->request != NULL)
+        http_request_release(connection->request);
+    http_spare_give(HTTP_SPARE_REQUEST, connection->request);
+    connection->request = NULL;
+    input_free(&connection->input);
+    connection->input = (struct http_input){ 0 };
+    connection->parsed = connection->head_begin = 0;
+}
+
+/* Move the unconsumed bytes to `bytes` of `capacity`. Only in HEAD or before a gate ran. */
+static int input_resize(struct http_connection *connection, uint32_t from, uint32_t capacity)
+{
+    struct http_input *input = &connection->input;
+    uint32_t size = input->end - from;
+    char *bytes = input->bytes;
+
+    if (capacity != input->capacity) {
+        bytes = tr__alloc(capacity + BODY_ROOM);
+        if (bytes == NULL)
+            return TR_ENOMEM;
+        memcpy(bytes, input->bytes + from, size);
+    } else {
+        memmove(bytes, bytes + from, size);
+    }
+    if (connection->request != NULL)
+        http_parser_moved(&connection->request->parser, bytes);
+    if (bytes != input->bytes) {
+        input_free(input);
+        input->bytes = bytes;
+        input->capacity = capacity;
+    }
+    input->begin -= from;
+    input->end -= from;
+    connection->parsed -= from;
+    connection->head_begin -= from;
+    return 0;
+}
+
+/* Room to read more of a head. */
+static int input_room(struct http_connection *connection)
+{
+    struct http_input *input = &connection->input;
+    uint32_t capacity;
+
+    if (input->bytes == NULL) {
+        input->bytes = http_spare_take(HTTP_SPARE_INPUT);
+        if (input->bytes == NULL)
+            return TR_ENOMEM;
+        input->capacity = INPUT_FIRST;
+    }
+    if (connection->head_ns == 0 && input->begin == input->end) {
+        input->begin = input->end = 0;
+        connection->parsed = connection->head_begin = 0;
+    }
+    if (input->end < input->capacity)
+        return 0;
+    if (connection->head_begin > 0)
+        return input_resize(connection, connection->head_begin, input->capacity);
+    capacity = input->capacity * 2;
+    return input_resize(connection, 0, capacity);
+}
+
+/* ---- refusing ----------------------------------------------------------------------------------
+ */
+
+static void begin_closing(struct http_connection *connection, bool linger)
+{
+    connection->state = HTTP1_CLOSING;
+    connection->keeps_alive = false;
+    connection->must_linger = linger;
+    connection->input.begin = connection->input.end = 0;
+}
+
+/* An answer to something that is no request. */
+static void refuse(
+    struct http_connection *connection, unsigned status, const char *label, const char *message)
+{
+    struct http_server *server = connection->server;
+    char body[256], *room;
+    int body_size =
+        snprintf(body, sizeof body, "{\"error\":\"%s\",\"message\":\"%s\"}", label, message);
+    int size;
+
+    metric_add(server->stats.none.codes[status / 100 - 1], 1);
+    if (!server->quiet && log_is_on(LOG_INFO, "http")) {
+        char peer[48];
+
+        net_peer_text(&connection->peer, peer, sizeof peer);
+        LOG(LOG_INFO, "http", "refused", LOG_TEXT("server", server->name),
+            LOG_INT("status", (int64_t)status), LOG_TEXT("why", message), LOG_TEXT("peer", peer));
+    }
+    begin_closing(connection, true);
+    room = http_output_reserve(&connection->output, 1024);
+    if (room == NULL) {
+        http_connection_fail(connection);
+        return;
+    }
+    size = snprintf(room, 1024,
+        "HTTP/1.1 %u %s\r\nDate: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+        "Connection: close\r\n\r\n%s",
+        status, http_status_text(status), http_date_now(server->env, connection->now_ns), body_size,
+        body);
+    http_output_grew(&connection->output, (size_t)size);
+}
+
+static void refuse_parsed(struct http_connection *connection)
+{
+    const char *reason;
+    unsigned status = http_parser_error(&connection->request->parser, &reason);
+
+    refuse(connection, status, status == 431 ? "HeaderTooLarge" : "InvalidRequest", reason);
+}
+
+/* ---- heads -------------------------------------------------------------------------------------
+ */
+
+static int request_ready(struct http_connection *connection)
+{
+    struct http_request *request = connection->request;
+
+    if (request == NULL) {
+        request = http_spare_take(HTTP_SPARE_REQUEST);
+        if (request == NULL)
+            return TR_ENOMEM;
+        request->connection = connection;
+        request->transport = &http1_transport;
+        request->transport_data = NULL;
+        connection->request = request;
+    }
+    http_request_reset(request);
+    http_parser_init(&request->parser, &request->head, connection->server->limits.header_count_max);
+    return 0;
+}
+
+/* A body that is not all here needs room that does not move later. */
+static int window_ready(struct http_connection *connection)
+{
+    struct http_request *request = connection->request;
+    struct http_input *input = &connection->input;
+    const struct http_route *route = request->match.route;
+    bool streams = route->flags & HTTP_ROUTE_STREAM;
+    size_t query = request->query.at == NULL ? 0 : (size_t)(request->query.at - input->bytes);
+    int rc;
+
+    if (!request->head.is_chunked && !streams)
+        return 0;
+    if (input->capacity - input->begin >= WINDOW)
+        return 0;
+    query -= connection->head_begin;
+    rc = input_resize(connection, connection->head_begin,
+        input->begin - connection->head_begin + WINDOW + (input->end - input->begin));
+    if (rc == 0 && request->query.at != NULL)
+        request->query.at = input->bytes + query;
+    return rc;
+}
+
+static enum http_chunk on_chunk(void *data, const char *bytes, size_t size)
+{
+    struct http_connection *connection = data;
+    struct http_request *request = connection->request;
+
+    connection->body_got += size;
+    if (connection->state == HTTP1_DISCARD)
+        return HTTP_CHUNK_GO;
+    if (!http_request_piece(request, bytes, size))
+        return HTTP_CHUNK_REFUSE;
+    return request->piece_paused ? HTTP_CHUNK_PAUSE : HTTP_CHUNK_GO;
+}
+
+static void begin_request(struct http_connection *connection)
+{
+    struct http_request *request = connection->request;
+
+    connection->state = HTTP1_REQUEST;
+    connection->request_count++;
+    connection->head_ns = 0;
+    connection->body_ns = connection->pause_ns = 0;
+    connection->body_got = 0;
+    connection->continue_sent = false;
+    connection->must_linger = false;
+    connection->body_left = request->head.has_length ? request->head.length : 0;
+    connection->keeps_alive = request->head.keep_alive;
+    request->serial = ++connection->serial;
+    http_request_begin(request);
+    if (request->phase != PHASE_GATE)
+        return;
+    if (window_ready(connection) < 0) {
+        http_respond_error(request, 503, "OutOfMemory", "Try again later.");
+        return;
+    }
+    if (request->head.is_chunked)
+        http_parser_chunks(&request->parser, on_chunk, connection);
+    http_request_admit(request);
+}
+
+static bool parse_head(struct http_connection *connection)
+{
+    struct http_input *input = &connection->input;
+    size_t used = 0, limit = connection->server->limits.header_size_max;
+    enum http_parsed parsed;
+
+    if (connection->head_ns == 0) {
+        if (request_ready(connection) < 0) {
+            http_connection_fail(connection);
+            return false;
+        }
+        connection->head_ns = connection->now_ns;
+        connection->head_begin = connection->parsed = input->begin;
+    }
+    parsed = http_parser_head(&connection->request->parser, input->bytes + connection->parsed,
+        input->end - connection->parsed, &used);
+    if (parsed == HTTP_PARSED_ERROR) {
+        refuse_parsed(connection);
+        return false;
+    }
+    connection->parsed += (uint32_t)used;
+    if (connection->parsed - connection->head_begin > limit) {
+        refuse(connection, 431, "HeaderTooLarge", "The header is larger than is taken here.");
+        return false;
+    }
+    if (parsed != HTTP_PARSED_END)
+        return true;
+    input->begin = connection->parsed;
+    begin_request(connection);
+    return true;
+}
+
+/* True: something changed, go on. */
+static bool step_head(struct http_connection *connection)
+{
+    struct http_input *input = &connection->input;
+    uint32_t seen = connection->head_ns == 0 ? input->begin : connection->parsed;
+
+    if (connection->output.pending > connection->server->limits.output_max ||
+        connection->output.has_files) {
+        connection->wants_drained = true;
+        return false;
+    }
+    if (seen < input->end) {
+        if (connection->head_ns == 0 &&
+            ++connection->batch > connection->server->limits.pipeline_max) {
+            http_connection_again(connection);
+            return false;
+        }
+        parse_head(connection);
+        return true;
+    }
+    if (connection->is_ended) {
+        begin_closing(connection, false);
+        return true;
+    }
+    if (!http_connection_may_read(connection))
+        return false;
+    if (input_room(connection) < 0) {
+        http_connection_fail(connection);
+        return false;
+    }
+    {
+        ssize_t got = http_connection_read(
+            connection, input->bytes + input->end, input->capacity - input->end);
+
+        if (got > 0)
+            input->end += (uint32_t)got;
+        return got >= 0;
+    }
+}
+
+/* ---- bodies ------------------------------------------------------------------------------------
+ */
+
+static void send_continue(struct http_connection *connection)
+{
+    static const char text[] = "HTTP/1.1 100 Continue\r\n\r\n";
+
+    if (!connection->request->head.wants_continue || connection->continue_sent ||
+        connection->body_got > 0)
+        return;
+    connection->continue_sent = true;
+    if (http_output_append(&connection->output, text, sizeof text - 1) < 0)
+        http_connection_fail(connection);
+}
+
+/* Read into the window behind the head. */
+static bool read_window(struct http_connection *connection)
+{
+    struct http_input *input = &connection->input;
+    uint32_t base = connection->parsed; /* end of the head: what is before it must stay */
+    ssize_t got;
+
+    tr_assert(input->begin == input->end);
+    input->begin = input->end = base;
+    if (input->capacity == base)
+        return false;
+    got = http_connection_read(connection, input->bytes + base, input->capacity - base);
+    if (got > 0)
+        input->end += (uint32_t)got;
+    return got >= 0;
+}
+
+/* Take what is here of a body with a length. */
+static void take_length(struct http_connection *connection)
+{
+    struct http_request *request = connection->request;
+    struct http_input *input = &connection->input;
+    size_t size = input->end - input->begin;
+    char *bytes = input->bytes + input->begin;
+
+    if (size > connection->body_left)
+        size = (size_t)connection->body_left;
+    if (size == 0)
+        return;
+    input->begin += (uint32_t)size;
+    connection->body_left -= size;
+    connection->body_got += size;
+    if (connection->state == HTTP1_DISCARD)
+        return;
+    /* All of it, with nothing behind that the reader's room could spoil. */
+    if (request->body == NULL && connection->body_left == 0 && input->begin == input->end &&
+        !(request->match.route->flags & HTTP_ROUTE_STREAM))
+        http_request_body_inplace(request, bytes, size);
+    else
+        http_request_piece(request, bytes, size);
+}
+
+/* Straight to where the body stays. */
+static bool read_body(struct http_connection *connection)
+{
+    struct http_request *request = connection->request;
+    size_t room,
+        want = connection->body_left < BODY_STEP ? (size_t)connection->body_left : BODY_STEP;
+    char *to = http_request_body_room(request, want, &room);
+    ssize_t got;
+
+    if (to == NULL) {
+        http_respond_error(request, 503, "OutOfMemory", "Try again later.");
+        return true;
+    }
+    if (room > connection->body_left)
+        room = (size_t)connection->body_left;
+    got = http_connection_read(connection, to, room);
+    if (got > 0) {
+        http_request_body_grew(request, (size_t)got);
+        connection->body_left -= (uint64_t)got;
+        connection->body_got += (uint64_t)got;
+    }
+    return got >= 0;
+}
+
+static bool take_chunks(struct http_connection *connection, bool *ret_ended)
+{
+    struct http_request *request = connection->request;
+    struct http_input *input = &connection->input;
+    size_t used = 0;
+    enum http_parsed parsed;
+
+    if (input->begin == input->end)
+        return true;
+    parsed = http_parser_body(
+        &request->parser, input->bytes + input->begin, input->end - input->begin, &used);
+    if (parsed == HTTP_PARSED_ERROR) {
+        if (request->phase == PHASE_ANSWERED && connection->state == HTTP1_REQUEST)
+            return true; /* too large: answered */
+        if (connection->state == HTTP1_DISCARD) {
+            begin_closing(connection, true);
+            return false;
+        }
+        http_request_abandon(request);
+        refuse_parsed(connection);
+        return false;
+    }
+    input->begin += (uint32_t)used;
+    *ret_ended = parsed == HTTP_PARSED_END;
+    return true;
+}
+
+static bool step_body(struct http_connection *connection)
+{
+    struct http_request *request = connection->request;
+    bool is_chunked = request->head.is_chunked, ended = false;
+
+    if (!http_request_wants_body(request)) {
+        if (connection->pause_ns == 0)
+            connection->pause_ns = connection->now_ns;
+        return false;
+    }
+    if (connection->body_ns == 0)
+        connection->body_ns = connection->now_ns;
+    /* While the handler took no more, the client could not send. */
+    if (connection->pause_ns != 0)
+        connection->body_ns += connection->now_ns - connection->pause_ns;
+    connection->pause_ns = 0;
+    if (is_chunked) {
+        if (!take_chunks(connection, &ended))
+            return true;
+    } else {
+        take_length(connection);
+        ended = connection->body_left == 0;
+    }
+    if (request->phase != PHASE_BODY)
+        return true;
+    if (request->piece_paused) {
+        connection->pause_ns = connection->now_ns;
+        return false;
+    }
+    if (ended) {
+        http_request_body_end(request);
+        return true;
+    }
+    if (connection->input.begin != connection->input.end)
+        return true;
+    send_continue(connection);
+    if (connection->is_ended) {
+        http_connection_fail(connection);
+        return false;
+    }
+    if (!http_connection_may_read(connection))
+        return false;
+    return is_chunked || request->match.route->flags & HTTP_ROUTE_STREAM ? read_window(connection)
+                                                                         : read_body(connection);
+}
+
+/* The rest of a body whose request is answered. */
+static bool step_discard(struct http_connection *connection)
+{
+    take_length(connection);
+    if (connection->body_left == 0) {
+        connection->state = HTTP1_HEAD;
+        connection->active_ns = connection->now_ns;
+        return true;
+    }
+    if (connection->is_ended) {
+        begin_closing(connection, false);
+        return true;
+    }
+    if (!http_connection_may_read(connection))
+        return false;
+    connection->parsed = 0; /* the head is not needed any more */
+    return read_window(connection);
+}
+
+/* ---- after the answer
+ * -----------------------------------------------------------------------------
+ */
+
+/* The answer is in the output: what next? */
+static bool step_answered(struct http_connection *connection)
+{
+    struct http_request *request = connection->request;
+    struct http_answer *answer = &request->answer;
+
+    http_request_done(request, answer->is_file ? answer->size : answer->body.size);
+    if (request->is_waiting)
+        connection->keeps_alive = false; /* answered for it: an event is still to come */
+    if (answer->is_stream) {
+        connection->state = HTTP1_STREAM;
+        give_back(connection);
+        return true;
+    }
+    if (!connection->keeps_alive) {
+        begin_closing(
+            connection, connection->must_linger || connection->input.begin < connection->input.end);
+        if (!request->is_waiting)
+            http_request_release(request);
+        return true;
+    }
+    connection->state =
+        !request->body_ended && connection->body_left > 0 ? HTTP1_DISCARD : HTTP1_HEAD;
+    if (connection->body_ns == 0)
+        connection->body_ns = connection->now_ns;
+    connection->active_ns = connection->now_ns;
+    http_request_release(request);
+    return true;
+}
+
+/* ---- the rest ----------------------------------------------------------------------------------
+ */
+
+static bool step_request(struct http_connection *connection)
+{
+    switch (connection->request->phase) {
+    case PHASE_BODY:
+        return step_body(connection);
+    case PHASE_ANSWERED:
+        return step_answered(connection);
+    case PHASE_HEAD:
+    case PHASE_GATE:
+    case PHASE_HANDLE:
+        break;
+    }
+    return false;
+}
+
+/* What a client sends while it is only listened to, or after its last request, is not looked at. */
+static bool drop_input(struct http_connection *connection)
+{
+    char scratch[4096];
+    ssize_t got;
+
+    if (!http_connection_may_read(connection))
+        return false;
+    got = http_connection_read(connection, scratch, sizeof scratch);
+    if (got > 0)
+        connection->body_got += (uint64_t)got;
+    return got > 0;
+}
+
+static bool step_stream(struct http_connection *connection)
+{
+    if (connection->streams == NULL) {
+        begin_closing(connection, false);
+        return true;
+    }
+    while (drop_input(connection)) {
+    }
+    if (connection->is_ended)
+        http_connection_fail(connection);
+    return false;
+}
+
+static bool step_closing(struct http_connection *connection)
+{
+    if (!http_output_is_empty(&connection->output)) {
+        connection->wants_drained = true;
+        return false;
+    }
+    if (!connection->must_linger || connection->is_ended) {
+        connection->is_done = true;
+        return false;
+    }
+    net_shutdown(&connection->stream);
+    connection->state = HTTP1_LINGER;
+    connection->linger_ns = connection->now_ns + connection->server->limits.linger_ns;
+    connection->body_got = 0;
+    return true;
+}
+
+static bool step_linger(struct http_connection *connection)
+{
+    while (drop_input(connection) && connection->body_got < LINGER_MAX) {
+    }
+    if (connection->is_ended || connection->body_got >= LINGER_MAX)
+        connection->is_done = true;
+    return false;
+}
+
+static void http1_run(struct http_connection *connection)
+{
+    bool go = true;
+
+    while (go && !connection->is_gone && !connection->is_done) {
+        switch (connection->state) {
+        case HTTP1_HEAD:
+            go = step_head(connection);
+            break;
+        case HTTP1_REQUEST:
+            go = step_request(connection);
+            break;
+        case HTTP1_DISCARD:
+            go = step_discard(connection);
+            break;
+        case HTTP1_STREAM:
+            go = step_stream(connection);
+            break;
+        case HTTP1_CLOSING:
+            go = step_closing(connection);
+            break;
+        case HTTP1_LINGER:
+            go = step_linger(connection);
+            break;
+        }
+    }
+}
+
+static void http1_event(struct http_connection *connection, const struct tr_event *event)
+{
+    struct http_request *request = connection->request;
+
+    if (request != NULL && request->serial == event->tag && request->is_waiting) {
+        http_request_event(request, event);
+        if (connection->state != HTTP1_REQUEST && !request->is_waiting)
+            http_request_release(request); /* it was answered for, or the client is gone */
+    }
+}
+
+static void http1_frame(
+    struct http_connection *connection, struct http_stream_state *stream, struct http_frame *frame)
+{
+    if (http_output_frame(&connection->output, frame, stream->is_chunked) < 0)
+        http_connection_fail(connection);
+}
+
+static void http1_stream_end(
+    struct http_connection *connection, struct http_stream_state *stream, uint16_t code)
+{
+    (void)code;
+    if (stream->is_chunked && http_output_append(&connection->output, "0\r\n\r\n", 5) < 0)
+        http_connection_fail(connection);
+}
+
+static uint64_t rate_deadline(
+    uint64_t begin_ns, uint64_t grace_ns, uint64_t bytes, uint64_t bytes_per_s)
+{
+    return begin_ns + grace_ns + bytes / bytes_per_s * UINT64_C(1000000000) +
+           bytes % bytes_per_s * UINT64_C(1000000000) / bytes_per_s;
+}
+
+static uint64_t http1_deadline(const struct http_connection *connection)
+{
+    const struct http_limits *limits = &connection->server->limits;
+    const struct http_request *request = connection->request;
+    uint64_t at;
+
+    switch (connection->state) {
+    case HTTP1_HEAD:
+        if (connection->head_ns != 0)
+            return connection->head_ns + limits->header_ns;
+        at = connection->active_ns +
+             (connection->request_count == 0 && limits->header_ns < limits->idle_ns
+                     ? limits->header_ns
+                     : limits->idle_ns);
+        if (connection->is_draining && connection->drain_ns + DRAIN_IDLE_NS < at)
+            at = connection->drain_ns + DRAIN_IDLE_NS;
+        return at;
+    case HTTP1_REQUEST:
+        if (http_request_wants_body(request) && connection->body_ns != 0)
+            return rate_deadline(connection->body_ns, limits->body_grace_ns, connection->body_got,
+                limits->body_rate_min);
+        return request->deadline_ns == 0 ? UINT64_MAX : request->deadline_ns + EXPIRE_SLACK_NS;
+    case HTTP1_DISCARD:
+        return rate_deadline(connection->body_ns, limits->body_grace_ns, connection->body_got,
+            limits->body_rate_min);
+    case HTTP1_LINGER:
+        return connection->linger_ns;
+    case HTTP1_STREAM:
+    case HTTP1_CLOSING:
+        break;
+    }
+    return UINT64_MAX;
+}
+
+static void http1_expired(struct http_connection *connection)
+{
+    struct http_request *request = connection->request;
+
+    switch (connection->state) {
+    case HTTP1_HEAD:
+        if (connection->head_ns != 0)
+            refuse(connection, 408, "RequestTimeout", "The header took too long to arrive.");
+        else
+            connection->is_done = true;
+        break;
+    case HTTP1_REQUEST:
+        if (http_request_wants_body(request))
+            http_request_expire_body(request);
+        else
+            http_request_expire(request);
+        break;
+    case HTTP1_DISCARD:
+    case HTTP1_LINGER:
+        connection->is_done = true;
+        break;
+    case HTTP1_STREAM:
+    case HTTP1_CLOSING:
+        break;
+    }
+}
+
+static void http1_drain(struct http_connection *connection)
+{
+    /* A request may be on its way: an idle client is closed a little later, or with the answer to
+     * its next request, whichever comes first. */
+    if (connection->state == HTTP1_HEAD && connection->request_count == 0 &&
+        connection->head_ns == 0 && connection->is_ended)
+        connection->is_done = true;
+}
+
+static uint32_t http1_gone(struct http_connection *connection)
+{
+    struct http_request *request = connection->request;
+    uint32_t cut = 0;
+
+    if (connection->state == HTTP1_REQUEST) {
+        cut = 1;
+        /* A callback that runs now still uses it: then it is released at the end. */
+        if (http_request_abandon(request) && !request->is_running)
+            http_request_release(request);
+        connection->state = HTTP1_CLOSING;
+    }
+    return cut;
+}
+
+static bool http1_is_idle(const struct http_connection *connection)
+{
+    return connection->request == NULL || connection->state == HTTP1_HEAD ||
+           !connection->request->is_waiting;
+}
+
+static void http1_shrink(struct http_connection *connection)
+{
+    if (connection->state != HTTP1_HEAD || connection->head_ns != 0 ||
+        connection->input.begin != connection->input.end)
+        return;
+    give_back(connection);
+}
+
+static void http1_finish(struct http_connection *connection)
+{
+    give_back(connection);
+}
+
+const struct http_transport http1_transport = {
+    .name = "1.1",
+    .run = http1_run,
+    .event = http1_event,
+    .answer = http1_answer,
+    .frame = http1_frame,
+    .stream_end = http1_stream_end,
+    .deadline = http1_deadline,
+    .expired = http1_expired,
+    .drain = http1_drain,
+    .gone = http1_gone,
+    .is_idle = http1_is_idle,
+    .shrink = http1_shrink,
+    .finish = http1_finish,
+};

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* http1.h: what the two halves of HTTP/1 share. */
+#ifndef HTTP_HTTP1_H
+#define HTTP_HTTP1_H
+
+#include "http/request.h"
+
+/* Put the request's answer into its connection's output, and decide whether the connection goes on
+ * after it. */
+void http1_answer(struct http_request *request);
+
+#endif

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* listener.c: the actor that accepts. There is one per worker on the same port; the kernel spreads
+ * the clients, and a connection is homed on the worker that accepted it.
+ *
+ * Out of descriptors, accept would fail for ever while the client waits and the edge is gone. So
+ * one descriptor is kept in reserve: it is closed, the client is accepted and closed at once, and
+ * accepting pauses for a moment. */
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "http/server.h"
+#include "net/socket.h"
+
+enum { TAG_READY = 1, TAG_PAUSED = 2, BATCH = 64, PAUSE_NS = 100000000 };
+
+#define FULL_BODY "{\"error\":\"Overloaded\",\"message\":\"Too many connections. Retry later.\"}"
+_Static_assert(sizeof FULL_BODY - 1 == 69, "the Content-Length below");
+
+enum listener_order { LISTENER_GO_ON, LISTENER_DRAIN };
+struct listener_message {
+    uint32_t order;
+};
+
+struct listener {
+    struct http_server *server;
+    int fd;
+    int reserve_fd;
+    bool is_paused;
+};
+
+static void shed(struct http_server *server, int fd)
+{
+    static const char text[] =
+        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
+        "Content-Length: 69\r\nRetry-After: 1\r\nConnection: close\r\n\r\n" FULL_BODY;
+
+    metric_add(server->stats.shed_connections, 1);
+    if (server->tls == NULL && send(fd, text, sizeof text - 1, MSG_NOSIGNAL) < 0) {
+        /* Then it only sees the close. */
+    }
+    close(fd);
+}
+
+static void admit(struct http_server *server, int fd, const struct net_peer *peer)
+{
+    if (atomic_load_explicit(&server->connections, memory_order_relaxed) >=
+        server->limits.connections_max) {
+        shed(server, fd);
+        return;
+    }
+    metric_add(server->stats.accepted, 1);
+    http_connection_start(server, fd, peer);
+}
+
+/* No descriptor left: turn one client away and wait a little. */
+static void pause_accepting(struct listener *listener, struct tr_context *ctx)
+{
+    struct net_peer peer;
+    int fd;
+
+    metric_add(listener->server->stats.accept_pauses, 1);
+    LOG(LOG_WARN, "http", "no descriptor left: accepting pauses",
+        LOG_TEXT("server", listener->server->name));
+    if (listener->reserve_fd >= 0) {
+        close(listener->reserve_fd);
+        if (net_accept(listener->fd, &fd, &peer) == NET_ACCEPTED)
+            close(fd);
+        listener->reserve_fd = eventfd(0, EFD_CLOEXEC);
+    }
+    listener->is_paused = tr_after(ctx, PAUSE_NS, TAG_PAUSED, NULL) == 0;
+}
+
+/* False: nobody waits. */
+static bool accept_some(struct listener *listener, struct tr_context *ctx, unsigned count)
+{
+    struct net_peer peer;
+    int fd;
+
+    while (count-- > 0 && !listener->is_paused) {
+        switch (net_accept(listener->fd, &fd, &peer)) {
+        case NET_ACCEPTED:
+            admit(listener->server, fd, &peer);
+            break;
+        case NET_ACCEPT_NOTHING:
+            return false;
+        case NET_ACCEPT_AGAIN:
+            break;
+        case NET_ACCEPT_NO_FD:
+            pause_accepting(listener, ctx);
+            break;
+        }
+    }
+    return !listener->is_paused;
+}
+
+static void accept_batch(struct listener *listener, struct tr_context *ctx)
+{
+    struct listener_message more = { LISTENER_GO_ON };
+
+    if (accept_some(listener, ctx, BATCH))
+        tr_self_tell(ctx, &more, sizeof more);
+}
+
+static int listener_start(void *state, struct tr_context *ctx)
+{
+    struct listener *listener = state;
+
+    int rc = tr_fd_watch(ctx, listener->fd, EPOLLIN | EPOLLET, TAG_READY);
+
+    if (rc == 0)
+        http_server_listener_begun(listener->server);
+    return rc;
+}
+
+static enum tr_next listener_event(
+    void *state, struct tr_context *ctx, const struct tr_event *event)
+{
+    struct listener *listener = state;
+
+    if (event->kind == TR_EVENT_TIMER)
+        listener->is_paused = false;
+    accept_batch(listener, ctx);
+    return TR_GO;
+}
+
+static enum tr_next listener_handle(void *state, struct tr_context *ctx, void *bytes)
+{
+    struct listener *listener = state;
+    const struct listener_message *message = bytes;
+
+    if (message->order == LISTENER_GO_ON) {
+        accept_batch(listener, ctx);
+        return TR_GO;
+    }
+    /* Those who have been let in by the kernel are served: closing now would reset them. */
+    accept_some(listener, ctx, 4096);
+    return TR_STOP;
+}
+
+static void listener_finish(void *state)
+{
+    struct listener *listener = state;
+
+    close(listener->fd);
+    if (listener->reserve_fd >= 0)
+        close(listener->reserve_fd);
+    http_server_listener_ended(listener->server);
+}
+
+static const struct tr_type listener_type = {
+    .name = "http listener",
+    .message_size = sizeof(struct listener_message),
+    .state_size = sizeof(struct listener),
+    .start = listener_start,
+    .handle = listener_handle,
+    .event = listener_event,
+    .finish = listener_finish,
+};
+
+int http_listener_start(struct http_server *server, int fd, tr_sender *ret_sender)
+{
+    struct listener listener = {
+        .server = server, .fd = fd, .reserve_fd = eventfd(0, EFD_CLOEXEC)
+    };
+    int rc = tr_spawn(server->system, &listener_type, &listener,
+        &(struct tr_spawn_options){ .owner = "http server" }, ret_sender);
+
+    if (rc < 0 && listener.reserve_fd >= 0)
+        close(listener.reserve_fd);
+    return rc;
+}
+
+void http_listener_drain(tr_sender sender)
+{
+    struct listener_message message = { LISTENER_DRAIN };
+    struct tr_send_options options = { .lane = TR_CONTROL };
+
+    tr_tell_with(sender, &message, sizeof message, &options);
+}

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "http/output.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "http/spare.h"
+
+enum {
+    SEGMENT_SIZE = HTTP_SEGMENT_SIZE - sizeof(struct http_segment),
+    PARTS_MAX = 16,
+    FILE_STEP = 1 << 20,
+    FLUSH_MAX = 2 << 20, /* so that one fast reader leaves the others their turn */
+};
+
+static struct http_segment *segment_new(size_t capacity)
+{
+    struct http_segment *segment;
+
+    if (capacity > 0 && capacity <= SEGMENT_SIZE) {
+        segment = http_spare_take(HTTP_SPARE_SEGMENT);
+        capacity = SEGMENT_SIZE;
+    } else {
+        segment = tr__alloc(sizeof *segment + capacity);
+    }
+    if (segment != NULL)
+        *segment = (struct http_segment){ .capacity = capacity, .fd = -1 };
+    return segment;
+}
+
+static void enqueue(struct http_output *output, struct http_segment *segment)
+{
+    if (output->first == NULL)
+        output->first = segment;
+    else
+        output->last->next = segment;
+    output->last = segment;
+}
+
+static void segment_free(struct http_segment *segment)
+{
+    switch (segment->kind) {
+    case SEGMENT_OWNED:
+        tr__free(segment->data);
+        break;
+    case SEGMENT_FRAME:
+        http_frame_unref(segment->data);
+        break;
+    case SEGMENT_FILE:
+        if (segment->done != NULL)
+            segment->done(segment->data, segment->fd, segment->sent);
+        else
+            close(segment->fd);
+        break;
+    case SEGMENT_BYTES:
+        if (segment->capacity == SEGMENT_SIZE) {
+            http_spare_give(HTTP_SPARE_SEGMENT, segment);
+            return;
+        }
+        break;
+    }
+    tr__free(segment);
+}
+
+char *http_output_reserve(struct http_output *output, size_t size)
+{
+    struct http_segment *last = output->last;
+
+    if (output->first == NULL || last->kind != SEGMENT_BYTES ||
+        last->capacity - last->used < size) {
+        last = segment_new(size);
+        if (last == NULL)
+            return NULL;
+        last->at = last->space;
+        enqueue(output, last);
+    }
+    return last->space + last->used;
+}
+
+void http_output_grew(struct http_output *output, size_t size)
+{
+    struct http_segment *last = output->last;
+
+    tr_assert(last->kind == SEGMENT_BYTES);
+    tr_assert(last->capacity - last->used >= size);
+    last->used += size;
+    last->left += size;
+    output->pending += size;
+}
+
+int http_output_append(struct http_output *output, const void *bytes, size_t size)
+{
+    char *room;
+
+    if (size == 0)
+        return 0;
+    room = http_output_reserve(output, size);
+    if (room == NULL)
+        return TR_ENOMEM;
+    memcpy(room, bytes, size);
+    http_output_grew(output, size);
+    return 0;
+}
+
+int http_output_owned(struct http_output *output, char *bytes, size_t size)
+{
+    struct http_segment *segment = segment_new(0);
+
+    if (segment == NULL || size == 0) {
+        tr__free(segment);
+        tr__free(bytes);
+        return size == 0 ? 0 : TR_ENOMEM;
+    }
+    segment->kind = SEGMENT_OWNED;
+    segment->data = bytes;
+    segment->at = bytes;
+    segment->left = size;
+    output->pending += size;
+    enqueue(output, segment);
+    return 0;
+}
+
+int http_output_frame(struct http_output *output, struct http_frame *frame, bool chunked)
+{
+    struct http_segment *segment = segment_new(0);
+
+    if (segment == NULL || frame->size == 0) {
+        tr__free(segment);
+        segment = NULL;
+        chunked = frame->size != 0;
+        http_frame_unref(frame);
+        return chunked ? TR_ENOMEM : 0;
+    }
+    segment->kind = SEGMENT_FRAME;
+    segment->data = frame;
+    segment->at = chunked ? frame->bytes : http_frame_bytes(frame);
+    segment->left = chunked ? http_frame_chunk_size(frame) : frame->size;
+    output->pending += segment->left;
+    enqueue(output, segment);
+    return 0;
+}
+
+int http_output_file(struct http_output *output, int fd, uint64_t offset, uint64_t size,
+    http_file_done_fn done, void *data)
+{
+    struct http_segment *segment = segment_new(0);
+
+    if (segment == NULL) {
+        if (done != NULL)
+            done(data, fd, 0);
+        else
+            close(fd);
+        return TR_ENOMEM;
+    }
+    segment->kind = SEGMENT_FILE;
+    segment->fd = fd;
+    segment->offset = offset;
+    segment->left = size;
+    segment->done = done;
+    segment->data = data;
+    enqueue(output, segment);
+    output->has_files = true;
+    return 0;
+}
+
+static void pop(struct http_output *output)
+{
+    struct http_segment *segment = output->first;
+
+    output->first = segment->next;
+    segment_free(segment);
+}
+
+/* `size` bytes of the first segments went out. */
+static void consume(struct http_output *output, uint64_t size)
+{
+    output->pending -= size;
+    output->sent += size;
+    while (output->first != NULL && output->first->kind != SEGMENT_FILE) {
+        struct http_segment *segment = output->first;
+        uint64_t step = size < segment->left ? size : segment->left;
+
+        segment->at += step;
+        segment->left -= step;
+        segment->sent += step;
+        size -= step;
+        if (segment->left > 0)
+            break;
+        pop(output);
+    }
+}
+
+static ssize_t send_bytes(struct http_output *output, struct net_stream *stream)
+{
+    struct iovec parts[PARTS_MAX];
+    int count = 0;
+    const struct http_segment *segment = output->first;
+    ssize_t sent;
+
+    for (; segment != NULL && segment->kind != SEGMENT_FILE && count < PARTS_MAX;
+         segment = segment->next) {
+        union {
+            const char *in;
+            char *out;
+        } pun = { .in = segment->at }; /* the kernel only reads it */
+
+        if (segment->left > 0)
+            parts[count++] =
+                (struct iovec){ .iov_base = pun.out, .iov_len = (size_t)segment->left };
+    }
+    if (count == 0) {
+        consume(output, 0);
+        return 1;
+    }
+    sent = net_write(stream, parts, count, segment != NULL);
+    if (sent > 0)
+        consume(output, (uint64_t)sent);
+    return sent;
+}
+
+static ssize_t send_file(struct http_output *output, struct net_stream *stream)
+{
+    struct http_segment *segment = output->first;
+    size_t size = segment->left < FILE_STEP ? (size_t)segment->left : FILE_STEP;
+    ssize_t sent;
+
+    if (size == 0) {
+        pop(output);
+        return 1;
+    }
+    sent = net_send_file(stream, segment->fd, &segment->offset, size);
+    if (sent == NET_END)
+        return NET_GONE; /* the length is promised: only an early close tells the client */
+    if (sent > 0) {
+        segment->left -= (uint64_t)sent;
+        segment->sent += (uint64_t)sent;
+        output->sent += (uint64_t)sent;
+        if (segment->left == 0)
+            pop(output);
+    }
+    return sent;
+}
+
+int http_output_flush(struct http_output *output, struct net_stream *stream)
+{
+    uint64_t begin = output->sent;
+
+    while (output->first != NULL) {
+        ssize_t sent;
+
+        if (output->sent - begin >= FLUSH_MAX)
+            return HTTP_OUTPUT_MORE;
+        sent = output->first->kind == SEGMENT_FILE ? send_file(output, stream)
+                                                   : send_bytes(output, stream);
+
+        if (sent < 0)
+            return (int)sent;
+    }
+    output->has_files = false;
+    return 0;
+}
+
+void http_output_drop(struct http_output *output)
+{
+    while (output->first != NULL)
+        pop(output);
+    output->pending = 0;
+    output->has_files = false;
+}

@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* parser.c: llhttp in strict mode, and what it lets through and we do not.
+ *
+ * A head is parsed in place. llhttp reports a name or value that was split between two reads in two
+ * calls; the bytes are contiguous in our buffer, so the second call only makes the span longer. At
+ * the end of the head llhttp is paused. A body with a length is the connection's to count; only a
+ * chunked one comes back here.
+ *
+ * Refused beside what llhttp refuses (RFC 9112, section in brackets):
+ *   1. versions other than 1.0 and 1.1 (2.3)
+ *   2. none or more than one Host in 1.1, more than one in 1.0 (3.2)
+ *   3. Transfer-Encoding in 1.0, more than one, or anything but "chunked" (6.1)
+ *   4. folded lines (5.2), fields without a name (5.1), line ends without CR, CR without LF, NUL
+ * (2.2): looked for in the raw bytes, so that it does not depend on how llhttp splits them
+ *   5. Content-Length twice, even with equal values (6.3)
+ *   6. chunk extensions and trailers (7.1): nobody here needs them, and proxies disagree on them
+ *   7. more or other white space in the request line than one space, twice (3)
+ */
+#include "http/parser.h"
+
+#include <llhttp.h>
+#include <string.h>
+
+#include "base/assert.h"
+
+#if !defined(LLHTTP_STRICT_MODE) || LLHTTP_STRICT_MODE != 1
+#error "llhttp must be built with LLHTTP_STRICT_MODE=1: without it CVE-2023-30589 is open"
+#endif
+
+_Static_assert(sizeof(llhttp_t) <= sizeof(((struct http_parser *)0)->space), "room for llhttp");
+
+enum part { PART_NONE, PART_METHOD, PART_TARGET, PART_NAME, PART_VALUE, PART_BODY, PART_END };
+
+static llhttp_t *library_of(struct http_parser *parser)
+{
+    return (llhttp_t *)(void *)parser->space;
+}
+
+static int refuse(struct http_parser *parser, unsigned status, const char *reason)
+{
+    parser->status = (uint16_t)status;
+    parser->reason = reason;
+    return HPE_USER;
+}
+
+/* A span begins, or goes on where it ended. */
+static bool extend(struct tr_span *span, bool is_new, const char *at, size_t size)
+{
+    if (is_new || span->size == 0) {
+        *span = (struct tr_span){ at, size };
+        return true;
+    }
+    if (span->at + span->size != at)
+        return false;
+    span->size += size;
+    return true;
+}
+
+static int on_method(llhttp_t *library, const char *at, size_t size)
+{
+    struct http_parser *parser = library->data;
+
+    extend(&parser->head->method, parser->part != PART_METHOD, at, size);
+    parser->part = PART_METHOD;
+    return 0;
+}
+
+static int on_url(llhttp_t *library, const char *at, size_t size)
+{
+    struct http_parser *parser = library->data;
+
+    extend(&parser->head->target, parser->part != PART_TARGET, at, size);
+    parser->part = PART_TARGET;
+    return 0;
+}
+
+static int on_name(llhttp_t *library, const char *at, size_t size)
+{
+    struct http_parser *parser = library->data;
+    struct http_head *head = parser->head;
+
+    if (parser->part == PART_BODY)
+        return refuse(parser, 400, "trailers are not taken");
+    if (parser->part != PART_NAME) {
+        if (head->field_count == head->field_max)
+            return refuse(parser, 431, "too many header fields");
+        head->fields[head->field_count].value = (struct tr_span){ "", 0 };
+        head->field_count++;
+    }
+    extend(&head->fields[head->field_count - 1].name, parser->part != PART_NAME, at, size);
+    parser->part = PART_NAME;
+    return 0;
+}
+
+static int on_value(llhttp_t *library, const char *at, size_t size)
+{
+    struct http_parser *parser = library->data;
+    struct http_head *head = parser->head;
+
+    if (parser->part == PART_BODY)
+        return refuse(parser, 400, "trailers are not taken");
+    if (head->field_count == 0)
+        return refuse(parser, 400, "a header field without a name");
+    if (!extend(&head->fields[head->field_count - 1].value, parser->part != PART_VALUE, at, size))
+        return refuse(parser, 400, "folded header lines are not taken");
+    parser->part = PART_VALUE;
+    return 0;
+}
+
+static int on_headers_complete(llhttp_t *library)
+{
+    struct http_parser *parser = library->data;
+
+    parser->part = PART_BODY;
+    return HPE_PAUSED;
+}
+
+static int on_body(llhttp_t *library, const char *at, size_t size)
+{
+    struct http_parser *parser = library->data;
+
+    switch (parser->chunk(parser->chunk_data, at, size)) {
+    case HTTP_CHUNK_GO:
+        break;
+    case HTTP_CHUNK_PAUSE:
+        return HPE_PAUSED;
+    case HTTP_CHUNK_REFUSE:
+        return refuse(parser, 413, "the body is too large");
+    }
+    return 0;
+}
+
+static int on_extension(llhttp_t *library, const char *at, size_t size)
+{
+    (void)at;
+    (void)size;
+    return refuse(library->data, 400, "chunk extensions are not taken");
+}
+
+static int on_message_complete(llhttp_t *library)
+{
+    struct http_parser *parser = library->data;
+
+    parser->part = PART_END;
+    return HPE_PAUSED;
+}
+
+static const llhttp_settings_t settings = {
+    .on_method = on_method,
+    .on_url = on_url,
+    .on_header_field = on_name,
+    .on_header_value = on_value,
+    .on_headers_complete = on_headers_complete,
+    .on_body = on_body,
+    .on_chunk_extension_name = on_extension,
+    .on_chunk_extension_value = on_extension,
+    .on_message_complete = on_message_complete,
+};
+
+void http_parser_init(struct http_parser *parser, struct http_head *head, uint32_t field_max)
+{
+    llhttp_t *library = library_of(parser);
+
+    llhttp_init(library, HTTP_REQUEST, &settings);
+    library->data = parser;
+    parser->head = head;
+    parser->begin = NULL;
+    parser->part = PART_NONE;
+    parser->status = 0;
+    parser->reason = NULL;
+    head->method = head->target = head->host = (struct tr_span){ NULL, 0 };
+    head->keep_alive = head->is_chunked = head->wants_continue = head->has_length = false;
+    head->length = 0;
+    head->field_count = 0;
+    head->field_max = field_max < HTTP_FIELDS_MAX ? field_max : HTTP_FIELDS_MAX;
+}
+
+/* Refusal 4. */
+static bool lines_are_clean(const char *bytes, size_t size)
+{
+    const char *end = bytes + size, *line = bytes;
+
+    while (line < end) {
+        const char *newline = memchr(line, '\n', (size_t)(end - line));
+        const char *cr;
+
+        if (newline == NULL || newline == line || newline[-1] != '\r')
+            return false;
+        cr = memchr(line, '\r', (size_t)(newline - line));
+        if (cr != newline - 1)
+            return false;
+        line = newline + 1;
+        /* Folded, or a field without a name, which llhttp lets pass. */
+        if (line < end && (*line == ' ' || *line == '\t' || *line == ':'))
+            return false;
+    }
+    return memchr(bytes, 0, size) == NULL;
+}
+
+/* Refusal 7: method, space, target, space, version, line end, and nothing else (3). */
+static bool request_line_is_clean(const struct http_head *head, const char *bytes)
+{
+    const char *method_end = head->method.at + head->method.size;
+    const char *target_end = head->target.at + head->target.size;
+
+    while (*bytes == '\r' || *bytes == '\n')
+        bytes++; /* empty lines before it are allowed (2.2) */
+    return head->method.at == bytes && *method_end == ' ' && head->target.at == method_end + 1 &&
+           memcmp(target_end, " HTTP/1.", 8) == 0 && target_end[9] == '\r';
+}
+
+/* Optional white space is no part of a value; llhttp leaves what is behind it. */
+static void trim(struct tr_span *value)
+{
+    while (value->size > 0 &&
+           (value->at[value->size - 1] == ' ' || value->at[value->size - 1] == '\t'))
+        value->size--;
+}
+
+static int check_length(struct http_parser *parser, struct tr_span value)
+{
+    struct http_head *head = parser->head;
+
+    if (head->has_length)
+        return refuse(parser, 400, "Content-Length twice");
+    if (!tr_span_u64(value, &head->length) || head->length > INT64_MAX)
+        return refuse(parser, 400, "Content-Length is no number");
+    head->has_length = true;
+    return 0;
+}
+
+static int check_coding(struct http_parser *parser, struct tr_span value)
+{
+    struct http_head *head = parser->head;
+
+    if (head->is_chunked)
+        return refuse(parser, 400, "Transfer-Encoding twice");
+    if (head->minor == 0)
+        return refuse(parser, 400, "Transfer-Encoding in HTTP/1.0");
+    if (!tr_span_is_nocase(value, "chunked"))
+        return refuse(parser, 501, "no transfer coding but chunked is taken");
+    head->is_chunked = true;
+    return 0;
+}
+
+static int check_field(struct http_parser *parser, struct http_header *field)
+{
+    struct http_head *head = parser->head;
+    int rc = 0;
+
+    trim(&field->value);
+    /* By length first: most fields are none of these. */
+    switch (field->name.size) {
+    case 4:
+        if (tr_span_is_nocase(field->name, "host")) {
+            if (head->host.at != NULL)
+                return refuse(parser, 400, "Host twice");
+            head->host = field->value;
+        }
+        break;
+    case 6:
+        if (tr_span_is_nocase(field->name, "expect") && head->minor == 1) {
+            if (!tr_span_is_nocase(field->value, "100-continue"))
+                return refuse(parser, 417, "no expectation but 100-continue is taken");
+            head->wants_continue = true;
+        }
+        break;
+    case 14:
+        if (tr_span_is_nocase(field->name, "content-length"))
+            rc = check_length(parser, field->value);
+        break;
+    case 17:
+        if (tr_span_is_nocase(field->name, "transfer-encoding"))
+            rc = check_coding(parser, field->value);
+        break;
+    default:
+        break;
+    }
+    return rc;
+}
+
+static bool host_is_clean(struct tr_span host)
+{
+    for (size_t i = 0; i < host.size; i++) {
+        char c = host.at[i];
+
+        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                c == '.' || c == '-' || c == '_' || c == ':' || c == '[' || c == ']'))
+            return false;
+    }
+    return true;
+}
+
+static int check_head(struct http_parser *parser, const char *bytes, size_t size)
+{
+    const llhttp_t *library = library_of(parser);
+    struct http_head *head = parser->head;
+    int rc = 0;
+
+    if (library->http_major != 1 || library->http_minor > 1)
+        return refuse(parser, 505, "this version is not spoken here");
+    if (!lines_are_clean(bytes, size))
+        return refuse(parser, 400, "lines must end with CR LF and not be folded");
+    if (!request_line_is_clean(head, bytes))
+        return refuse(parser, 400, "the request line is malformed");
+    head->minor = library->http_minor;
+    for (uint32_t i = 0; i < head->field_count && rc == 0; i++)
+        rc = check_field(parser, &head->fields[i]);
+    if (rc != 0)
+        return rc;
+    if (head->minor == 1 && (head->host.at == NULL || head->host.size == 0))
+        return refuse(parser, 400, "Host is missing");
+    if (!host_is_clean(head->host))
+        return refuse(parser, 400, "Host is malformed");
+    if (head->has_length && head->is_chunked)
+        return refuse(parser, 400, "Content-Length and Transfer-Encoding together");
+    /* Ours and the library's view of the framing must be one. */
+    if (head->is_chunked != ((library->flags & F_CHUNKED) != 0) ||
+        head->has_length != ((library->flags & F_CONTENT_LENGTH) != 0) ||
+        (head->has_length && head->length != library->content_length))
+        return refuse(parser, 400, "the framing of the body is ambiguous");
+    head->keep_alive = head->minor == 1 ? !(library->flags & F_CONNECTION_CLOSE)
+                                        : (library->flags & F_CONNECTION_KEEP_ALIVE) != 0;
+    return 0;
+}
+
+enum http_parsed http_parser_head(
+    struct http_parser *parser, const char *bytes, size_t size, size_t *ret_used)
+{
+    llhttp_t *library = library_of(parser);
+    llhttp_errno_t error;
+
+    if (parser->begin == NULL)
+        parser->begin = bytes;
+    error = llhttp_execute(library, bytes, size);
+    if (error == HPE_OK) {
+        *ret_used = size;
+        return HTTP_PARSED_MORE;
+    }
+    if (error != HPE_PAUSED || parser->part != PART_BODY) {
+        if (parser->status == 0)
+            refuse(parser, 400, llhttp_get_error_reason(library));
+        return HTTP_PARSED_ERROR;
+    }
+    *ret_used = (size_t)(llhttp_get_error_pos(library) - bytes);
+    if (check_head(parser, parser->begin, (size_t)(bytes + *ret_used - parser->begin)) != 0)
+        return HTTP_PARSED_ERROR;
+    return HTTP_PARSED_END;
+}
+
+static void move_span(struct tr_span *span, ptrdiff_t by)
+{
+    if (span->size > 0)
+        span->at = (const char *)((uintptr_t)span->at + (uintptr_t)by);
+}
+
+void http_parser_moved(struct http_parser *parser, const char *begin)
+{
+    struct http_head *head = parser->head;
+    ptrdiff_t by = (ptrdiff_t)((uintptr_t)begin - (uintptr_t)parser->begin);
+
+    if (parser->begin == NULL || by == 0)
+        return;
+    move_span(&head->method, by);
+    move_span(&head->target, by);
+    move_span(&head->host, by);
+    for (uint32_t i = 0; i < head->field_count; i++) {
+        move_span(&head->fields[i].name, by);
+        move_span(&head->fields[i].value, by);
+    }
+    parser->begin = begin;
+}
+
+void http_parser_chunks(struct http_parser *parser, http_chunk_fn chunk, void *data)
+{
+    tr_assert(parser->head->is_chunked);
+    parser->chunk = chunk;
+    parser->chunk_data = data;
+}
+
+enum http_parsed http_parser_body(
+    struct http_parser *parser, const char *bytes, size_t size, size_t *ret_used)
+{
+    llhttp_t *library = library_of(parser);
+    llhttp_errno_t error;
+
+    if (llhttp_get_errno(library) == HPE_PAUSED)
+        llhttp_resume(library);
+    error = llhttp_execute(library, bytes, size);
+    if (error == HPE_OK) {
+        *ret_used = size;
+        return HTTP_PARSED_MORE;
+    }
+    /* A request to upgrade that has a body: the body ended all the same. */
+    if (error == HPE_PAUSED || error == HPE_PAUSED_UPGRADE) {
+        *ret_used = (size_t)(llhttp_get_error_pos(library) - bytes);
+        return parser->part == PART_END ? HTTP_PARSED_END : HTTP_PARSED_PAUSE;
+    }
+    if (parser->status == 0)
+        refuse(parser, 400, llhttp_get_error_reason(library));
+    return HTTP_PARSED_ERROR;
+}
+
+unsigned http_parser_error(const struct http_parser *parser, const char **ret_reason)
+{
+    *ret_reason = parser->reason == NULL ? "malformed" : parser->reason;
+    return parser->status;
+}

@@ -1,0 +1,679 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* request.c: how a request moves from its head to its answer.
+ *
+ * Invariants:
+ *   1. A callback (gate, handler, then, piece) runs only in the connection's turn, and never inside
+ *      another callback of the same request.
+ *   2. Exactly one answer: the phase becomes ANSWERED once. After it, or when the request is
+ *      abandoned, a late answer is dropped and only clean-up callbacks run.
+ *   3. While is_waiting, one event is on its way, and the object stays until it came. */
+#include "http/request.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/log.h"
+#include "http/connection.h"
+#include "http/uri.h"
+
+enum { BODY_FIRST = 16 << 10 };
+
+/* ---- memory ------------------------------------------------------------------------------------
+ */
+
+void http_request_reset(struct http_request *request)
+{
+    request->phase = PHASE_HEAD;
+    request->is_running = request->is_waiting = request->is_counted = request->is_abandoned = false;
+    request->gate_passed = request->handler_ran = request->body_ended = false;
+    request->piece_paused = request->has_id = request->body_owned = request->must_close = false;
+    request->then = NULL;
+    request->piece = NULL;
+    request->user = NULL;
+    request->path = request->query = (struct tr_span){ NULL, 0 };
+    request->match.route = NULL;
+    request->match.part_count = 0;
+    request->stats = NULL;
+    request->began_ns = request->deadline_ns = 0;
+    request->body = NULL;
+    request->body_size = request->body_capacity = request->body_max = 0;
+    request->answer = (struct http_answer){ .fd = -1 };
+    request->peer_size = 0;
+    request->blocks = NULL;
+    request->space_used = 0;
+}
+
+static void uncount(struct http_request *request)
+{
+    struct http_server *server = request->connection->server;
+
+    if (!request->is_counted)
+        return;
+    request->is_counted = false;
+    atomic_fetch_sub_explicit(&server->in_flight, 1, memory_order_relaxed);
+    metric_add(server->stats.in_flight, -1);
+}
+
+static void count(struct http_request *request)
+{
+    struct http_server *server = request->connection->server;
+
+    if (request->is_counted)
+        return;
+    request->is_counted = true;
+    atomic_fetch_add_explicit(&server->in_flight, 1, memory_order_relaxed);
+    metric_add(server->stats.in_flight, 1);
+}
+
+void http_request_release(struct http_request *request)
+{
+    uncount(request);
+    if (request->body_owned)
+        tr__free(request->body);
+    request->body = NULL;
+    request->body_owned = false;
+    tr__free(request->answer.owned);
+    request->answer.owned = NULL;
+    while (request->blocks != NULL) {
+        struct http_block *block = request->blocks;
+
+        request->blocks = block->next;
+        tr__free(block);
+    }
+    request->space_used = 0;
+}
+
+/* Uninitialised; aligned to 16. */
+static void *take(struct http_request *request, size_t size)
+{
+    struct http_block *block = request->blocks;
+    size_t capacity = 4096 - sizeof *block;
+    void *memory;
+
+    if (size > SIZE_MAX / 2)
+        return NULL;
+    size = (size + 15) & ~(size_t)15;
+    if (REQUEST_SPACE - request->space_used >= size) {
+        memory = request->space + request->space_used;
+        request->space_used += size;
+        return memory;
+    }
+    if (block == NULL || block->capacity - block->used < size) {
+        if (capacity < size)
+            capacity = size;
+        block = tr__alloc(sizeof *block + capacity);
+        if (block == NULL)
+            return NULL;
+        *block = (struct http_block){ .next = request->blocks, .capacity = capacity };
+        request->blocks = block;
+    }
+    memory = block->space + block->used;
+    block->used += size;
+    return memory;
+}
+
+void *http_alloc(struct http_request *request, size_t size)
+{
+    void *memory = take(request, size == 0 ? 1 : size);
+
+    if (memory != NULL)
+        memset(memory, 0, size);
+    return memory;
+}
+
+/* ---- what a handler reads ----------------------------------------------------------------------
+ */
+
+enum http_method http_method(const struct http_request *request)
+{
+    return request->method;
+}
+
+struct tr_span http_path(const struct http_request *request)
+{
+    return request->path;
+}
+
+struct tr_span http_query(const struct http_request *request)
+{
+    return request->query;
+}
+
+struct tr_span http_header(const struct http_request *request, const char *name)
+{
+    size_t size = strlen(name);
+
+    for (uint32_t i = 0; i < request->head.field_count; i++) {
+        const struct http_header *field = &request->head.fields[i];
+
+        if (field->name.size == size && tr_span_is_nocase(field->name, name))
+            return field->value;
+    }
+    return (struct tr_span){ NULL, 0 };
+}
+
+bool http_header_one(
+    const struct http_request *request, const char *name, struct tr_span *ret_value)
+{
+    size_t size = strlen(name);
+    bool found = false;
+
+    for (uint32_t i = 0; i < request->head.field_count; i++) {
+        const struct http_header *field = &request->head.fields[i];
+
+        if (field->name.size != size || !tr_span_is_nocase(field->name, name))
+            continue;
+        if (found)
+            return false;
+        *ret_value = field->value;
+        found = true;
+    }
+    return found;
+}
+
+uint32_t http_header_count(const struct http_request *request)
+{
+    return request->head.field_count;
+}
+
+const struct http_header *http_header_at(const struct http_request *request, uint32_t index)
+{
+    tr_assert(index < request->head.field_count);
+    return &request->head.fields[index];
+}
+
+bool http_parameter(struct http_request *request, const char *name, struct tr_span *ret_value)
+{
+    char *bytes = take(request, request->query.size + 1);
+    size_t size;
+
+    if (bytes == NULL || http_query_find(request->query, name, bytes, &size) != 1)
+        return false;
+    *ret_value = (struct tr_span){ bytes, size };
+    return true;
+}
+
+struct tr_span http_path_part(const struct http_request *request, const char *name)
+{
+    for (uint32_t i = 0; i < request->match.part_count; i++)
+        if (tr_span_is(request->match.parts[i].name, name))
+            return request->match.parts[i].value;
+    return (struct tr_span){ NULL, 0 };
+}
+
+struct tr_span http_body(const struct http_request *request)
+{
+    return (struct tr_span){ request->body == NULL ? "" : request->body, request->body_size };
+}
+
+char *http_body_bytes(struct http_request *request)
+{
+    /* Also an empty body has its room. */
+    if (request->body == NULL) {
+        request->body = take(request, BODY_ROOM);
+        request->body_owned = false;
+    }
+    return request->body;
+}
+
+struct tr_context *http_context(const struct http_request *request)
+{
+    return request->connection->ctx;
+}
+
+const struct http_route *http_route(const struct http_request *request)
+{
+    return request->match.route;
+}
+
+void *http_service(const struct http_request *request)
+{
+    return request->match.route == NULL ? NULL : request->match.route->service;
+}
+
+uint64_t http_deadline_ns(const struct http_request *request)
+{
+    return request->deadline_ns;
+}
+
+void http_set_user(struct http_request *request, void *user)
+{
+    request->user = user;
+}
+
+void *http_user(const struct http_request *request)
+{
+    return request->user;
+}
+
+/* ---- callbacks ---------------------------------------------------------------------------------
+ */
+
+static void enter(struct http_request *request)
+{
+    tr_assert(!request->is_running);
+    tr_assert(request->connection->ctx != NULL);
+    request->is_running = true;
+    if (request->has_id)
+        log_context_set((struct tr_span){ request->id, 32 }, (struct tr_span){ request->id, 32 });
+}
+
+static void leave(struct http_request *request)
+{
+    if (request->has_id)
+        log_context_clear();
+    request->is_running = false;
+    if (request->is_waiting)
+        count(request);
+}
+
+/* The handler, or what it asked for, is over without an answer and without waiting. */
+static void fail_unanswered(struct http_request *request)
+{
+    LOG(LOG_ERROR, "http", "handler gave no answer", LOG_SPAN("path", request->path));
+    http_respond_error(request, 500, "InternalError", "The request could not be served.");
+}
+
+/* The time a client took to send its body is not the handler's. */
+static void renew_deadline(struct http_request *request)
+{
+    if (request->deadline_ns != 0)
+        request->deadline_ns =
+            request->connection->now_ns + request->connection->server->limits.request_ns;
+}
+
+static void run_handler(struct http_request *request)
+{
+    request->handler_ran = true;
+    if (request->body_ended)
+        request->phase = PHASE_HANDLE;
+    enter(request);
+    request->match.route->handle(request);
+    leave(request);
+    if (request->phase == PHASE_HANDLE && !request->is_waiting)
+        fail_unanswered(request);
+}
+
+static bool has_body(const struct http_request *request)
+{
+    return request->head.is_chunked || (request->head.has_length && request->head.length > 0);
+}
+
+/* The gate is open. */
+static void pass(struct http_request *request)
+{
+    request->phase = PHASE_BODY;
+    if (!has_body(request)) {
+        request->body_ended = true;
+        run_handler(request);
+        return;
+    }
+    /* A body on its way takes memory: that is load too. */
+    count(request);
+    if (request->match.route->flags & HTTP_ROUTE_STREAM)
+        run_handler(request);
+}
+
+static void answer_not_found(struct http_request *request)
+{
+    char methods[80];
+
+    if (request->match.allowed == 0) {
+        http_respond_error(request, 404, "NotFound", "There is nothing at this path.");
+        return;
+    }
+    http_methods_text(request->match.allowed, methods, sizeof methods);
+    http_add_header(request, "Allow", tr_span_of(methods));
+    http_respond_error(request, 405, "MethodNotAllowed", "This path has other methods: see Allow.");
+}
+
+/* Target and method. False: answered. */
+static bool resolve(struct http_request *request)
+{
+    struct http_head *head = &request->head;
+    struct tr_span path;
+    char *bytes;
+    size_t size;
+
+    if (!http_method_parse(head->method, &request->method)) {
+        request->must_close = true;
+        http_respond_error(request, 501, "MethodNotImplemented", "No such method here.");
+        return false;
+    }
+    if (!http_target_split(head->target, head->host, &path, &request->query)) {
+        request->must_close = true;
+        http_respond_error(request, 400, "InvalidTarget", "The request's target is malformed.");
+        return false;
+    }
+    bytes = take(request, path.size + 1);
+    if (bytes == NULL) {
+        http_respond_error(request, 503, "OutOfMemory", "Try again later.");
+        return false;
+    }
+    if (!http_path_decode(path, bytes, &size)) {
+        request->must_close = true;
+        http_respond_error(request, 400, "InvalidPath", "The path is malformed or ambiguous.");
+        return false;
+    }
+    request->path = (struct tr_span){ bytes, size };
+    return true;
+}
+
+/* Room for one more? ALWAYS routes are for those who look after an overloaded server. */
+static bool is_overloaded(const struct http_request *request)
+{
+    struct http_server *server = request->connection->server;
+
+    return atomic_load_explicit(&server->in_flight, memory_order_relaxed) >=
+               server->limits.in_flight_max &&
+           !(request->match.route->flags & HTTP_ROUTE_ALWAYS);
+}
+
+void http_request_begin(struct http_request *request)
+{
+    struct http_server *server = request->connection->server;
+    const struct http_route *route;
+
+    request->began_ns = request->connection->now_ns;
+    request->stats = &server->stats.none;
+    if (!resolve(request))
+        return;
+    http_router_find(&server->router, request->method, request->path, &request->match);
+    route = request->match.route;
+    if (route == NULL) {
+        answer_not_found(request);
+        return;
+    }
+    request->stats = &server->route_stats[route - server->router.routes];
+    request->body_max = route->body_max;
+    if (!(route->flags & HTTP_ROUTE_LONG))
+        request->deadline_ns = request->began_ns + server->limits.request_ns;
+    if (request->head.length > route->body_max ||
+        (request->head.is_chunked && route->body_max == 0))
+        http_respond_error(
+            request, 413, "PayloadTooLarge", "The body is larger than is taken here.");
+    else if (is_overloaded(request))
+        http_respond_shed(request, 503, 1, "in_flight");
+    else
+        request->phase = PHASE_GATE;
+}
+
+void http_request_admit(struct http_request *request)
+{
+    http_gate_fn gate = request->match.route->gate;
+    bool is_open = true;
+
+    tr_assert(request->phase == PHASE_GATE);
+    if (gate != NULL) {
+        enter(request);
+        is_open = gate(request);
+        leave(request);
+    }
+    if (request->phase != PHASE_GATE)
+        return;
+    if (is_open || request->gate_passed)
+        pass(request);
+    else if (!request->is_waiting)
+        fail_unanswered(request);
+}
+
+void http_continue(struct http_request *request)
+{
+    tr_assert_use(request->is_running, "http_continue belongs into a callback of the request");
+    request->gate_passed = true;
+}
+
+/* ---- the body ----------------------------------------------------------------------------------
+ */
+
+char *http_request_body_room(struct http_request *request, size_t want, size_t *ret_room)
+{
+    size_t capacity = request->body_capacity;
+    char *bytes;
+
+    tr_assert(request->body == NULL || request->body_owned);
+    if (request->body_size + want > capacity) {
+        if (capacity == 0)
+            capacity = BODY_FIRST;
+        while (capacity < request->body_size + want)
+            capacity *= 2;
+        bytes = tr__realloc(request->body, capacity + BODY_ROOM);
+        if (bytes == NULL)
+            return NULL;
+        request->body = bytes;
+        request->body_owned = true;
+        request->body_capacity = capacity;
+    }
+    *ret_room = request->body_capacity - request->body_size;
+    return request->body + request->body_size;
+}
+
+void http_request_body_grew(struct http_request *request, size_t size)
+{
+    tr_assert(request->body_capacity - request->body_size >= size);
+    request->body_size += size;
+}
+
+static bool too_large(struct http_request *request)
+{
+    http_respond_error(request, 413, "PayloadTooLarge", "The body is larger than is taken here.");
+    return false;
+}
+
+bool http_request_piece(struct http_request *request, const char *bytes, size_t size)
+{
+    size_t room;
+    char *to;
+
+    if (request->phase != PHASE_BODY || size == 0)
+        return true;
+    if (request->match.route->flags & HTTP_ROUTE_STREAM) {
+        request->body_capacity += size; /* counts what came */
+        if (request->body_capacity > request->body_max)
+            return too_large(request);
+        renew_deadline(request);
+        if (request->piece != NULL) {
+            enter(request);
+            if (!request->piece(request, bytes, size))
+                request->piece_paused = true;
+            leave(request);
+        }
+        return true;
+    }
+    if (request->body_size + size > request->body_max)
+        return too_large(request);
+    to = http_request_body_room(request, size, &room);
+    if (to == NULL) {
+        http_respond_error(request, 503, "OutOfMemory", "Try again later.");
+        return false;
+    }
+    memcpy(to, bytes, size);
+    http_request_body_grew(request, size);
+    return true;
+}
+
+void http_request_body_inplace(struct http_request *request, char *bytes, size_t size)
+{
+    tr_assert(request->body == NULL);
+    request->body = bytes;
+    request->body_size = size;
+}
+
+void http_request_body_end(struct http_request *request)
+{
+    request->body_ended = true;
+    if (request->phase != PHASE_BODY)
+        return;
+    renew_deadline(request);
+    if (!request->handler_ran) {
+        run_handler(request);
+        return;
+    }
+    request->phase = PHASE_HANDLE;
+    if (request->piece != NULL) {
+        enter(request);
+        request->piece(request, "", 0);
+        leave(request);
+    }
+    if (request->phase == PHASE_HANDLE && !request->is_waiting)
+        fail_unanswered(request);
+}
+
+void http_on_body(struct http_request *request, http_piece_fn piece)
+{
+    tr_assert_use(request->match.route != NULL && request->match.route->flags & HTTP_ROUTE_STREAM,
+        "http_on_body is for routes with HTTP_ROUTE_STREAM");
+    request->piece = piece;
+}
+
+void http_body_resume(struct http_request *request)
+{
+    request->piece_paused = false;
+}
+
+/* ---- answering later ---------------------------------------------------------------------------
+ */
+
+int http_ask(
+    struct http_request *request, tr_sender to, const void *message, size_t size, http_then_fn then)
+{
+    struct http_connection *connection = request->connection;
+    struct tr_ask_options options = { .tag = request->serial };
+    uint64_t now;
+    int rc;
+
+    tr_assert_use(request->is_running, "http_ask belongs into a callback of the request");
+    if (request->is_waiting)
+        return TR_EBUSY;
+    if (request->is_abandoned)
+        return TR_ECANCELLED;
+    if (request->deadline_ns != 0) {
+        now = tr_now_ns(connection->ctx);
+        if (now >= request->deadline_ns)
+            return TR_ETIMEOUT;
+        options.timeout_ns = request->deadline_ns - now;
+    }
+    if (connection->cancel == NULL) {
+        rc = tr_cancel_create(NULL, &connection->cancel);
+        if (rc < 0)
+            return rc;
+    }
+    options.cancel = connection->cancel;
+    rc = tr_ask(connection->ctx, to, message, size, &options);
+    if (rc < 0)
+        return rc;
+    request->is_waiting = true;
+    request->then = then;
+    return 0;
+}
+
+int http_offload(struct http_request *request, tr_work_fn work, void *argument,
+    void (*drop)(void *argument), http_then_fn then)
+{
+    int rc;
+
+    tr_assert_use(request->is_running, "http_offload belongs into a callback of the request");
+    if (request->is_waiting)
+        return TR_EBUSY;
+    if (request->is_abandoned)
+        return TR_ECANCELLED;
+    rc = tr_offload(request->connection->ctx, work, argument, drop, request->serial);
+    if (rc < 0)
+        return rc;
+    request->is_waiting = true;
+    request->then = then;
+    return 0;
+}
+
+void http_request_event(struct http_request *request, const struct tr_event *event)
+{
+    http_then_fn then = request->then;
+
+    if (!request->is_waiting || (event->kind == TR_EVENT_REPLY && event->status == TR_ACCEPTED))
+        return;
+    request->is_waiting = false;
+    request->then = NULL;
+    if (then != NULL) {
+        enter(request);
+        then(request, event);
+        leave(request);
+    }
+    if (request->is_abandoned || request->is_waiting)
+        return;
+    if (request->phase == PHASE_GATE) {
+        if (request->gate_passed)
+            pass(request);
+        else
+            fail_unanswered(request);
+    } else if (request->phase == PHASE_HANDLE) {
+        fail_unanswered(request);
+    }
+}
+
+bool http_request_abandon(struct http_request *request)
+{
+    bool was_streaming = request->phase == PHASE_BODY && request->piece != NULL;
+
+    if (request->is_abandoned)
+        return !request->is_waiting;
+    request->is_abandoned = true;
+    if (was_streaming) {
+        enter(request);
+        request->piece(request, NULL, 0);
+        leave(request);
+    }
+    return !request->is_waiting;
+}
+
+void http_request_expire(struct http_request *request)
+{
+    if (request->phase == PHASE_ANSWERED || request->is_abandoned)
+        return;
+    request->must_close = true;
+    http_respond_error(request, 504, "DeadlineExceeded", "It took too long. Try again later.");
+    request->is_abandoned = true;
+}
+
+void http_request_expire_body(struct http_request *request)
+{
+    request->must_close = true;
+    if (request->piece != NULL) {
+        enter(request);
+        request->piece(request, NULL, 0);
+        leave(request);
+        request->piece = NULL;
+    }
+    if (request->phase != PHASE_ANSWERED)
+        http_respond_error(request, 408, "RequestTimeout", "The body came too slowly.");
+    request->is_abandoned = true;
+}
+
+/* ---- the end -----------------------------------------------------------------------------------
+ */
+
+static void log_access(const struct http_request *request, uint64_t took_ns, uint64_t sent)
+{
+    LOG(LOG_INFO, "http", "request", LOG_TEXT("server", request->connection->server->name),
+        LOG_SPAN("method", request->head.method), LOG_SPAN("path", request->path),
+        LOG_INT("status", request->answer.status), LOG_INT("sent", (int64_t)sent),
+        LOG_INT("us", (int64_t)(took_ns / 1000)), LOG_SPAN("peer", http_peer(request)),
+        LOG_TEXT("http", request->transport->name), LOG_SPAN("request", http_request_id(request)));
+}
+
+void http_request_done(struct http_request *request, uint64_t sent)
+{
+    struct http_connection *connection = request->connection;
+    uint64_t took_ns = tr_now_ns(connection->ctx) - request->began_ns;
+    unsigned class = request->answer.status / 100;
+
+    uncount(request);
+    if (class >= 1 && class <= HTTP_CODE_CLASSES)
+        metric_add(request->stats->codes[class - 1], 1);
+    metric_observe(request->stats->seconds, took_ns);
+    if (!connection->server->quiet && log_is_on(LOG_INFO, "http"))
+        log_access(request, took_ns, sent);
+    if (connection->server->on_done != NULL)
+        connection->server->on_done(
+            connection->server->on_done_data, request, request->answer.status, took_ns);
+}

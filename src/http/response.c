@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* response.c: what handlers answer with. The transport puts it on the wire. */
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "http/connection.h"
+#include "http/request.h"
+
+static const struct {
+    unsigned status;
+    const char *text;
+} statuses[] = {
+    { 100, "Continue" },
+    { 101, "Switching Protocols" },
+    { 200, "OK" },
+    { 201, "Created" },
+    { 202, "Accepted" },
+    { 204, "No Content" },
+    { 206, "Partial Content" },
+    { 301, "Moved Permanently" },
+    { 302, "Found" },
+    { 303, "See Other" },
+    { 304, "Not Modified" },
+    { 307, "Temporary Redirect" },
+    { 308, "Permanent Redirect" },
+    { 400, "Bad Request" },
+    { 401, "Unauthorized" },
+    { 403, "Forbidden" },
+    { 404, "Not Found" },
+    { 405, "Method Not Allowed" },
+    { 406, "Not Acceptable" },
+    { 408, "Request Timeout" },
+    { 409, "Conflict" },
+    { 410, "Gone" },
+    { 411, "Length Required" },
+    { 412, "Precondition Failed" },
+    { 413, "Content Too Large" },
+    { 414, "URI Too Long" },
+    { 415, "Unsupported Media Type" },
+    { 416, "Range Not Satisfiable" },
+    { 417, "Expectation Failed" },
+    { 422, "Unprocessable Content" },
+    { 426, "Upgrade Required" },
+    { 428, "Precondition Required" },
+    { 429, "Too Many Requests" },
+    { 431, "Request Header Fields Too Large" },
+    { 500, "Internal Server Error" },
+    { 501, "Not Implemented" },
+    { 502, "Bad Gateway" },
+    { 503, "Service Unavailable" },
+    { 504, "Gateway Timeout" },
+    { 505, "HTTP Version Not Supported" },
+    { 507, "Insufficient Storage" },
+};
+
+const char *http_status_text(unsigned status)
+{
+    if (status == 200)
+        return "OK";
+    for (size_t i = 0; i < sizeof statuses / sizeof statuses[0]; i++)
+        if (statuses[i].status == status)
+            return statuses[i].text;
+    return "Status";
+}
+
+static bool is_clean(struct tr_span text)
+{
+    for (size_t i = 0; i < text.size; i++)
+        if (text.at[i] == '\r' || text.at[i] == '\n' || text.at[i] == '\0')
+            return false;
+    return true;
+}
+
+int http_add_header(struct http_request *request, const char *name, struct tr_span value)
+{
+    struct http_answer *answer = &request->answer;
+    struct http_extra *extra;
+    size_t name_size = strlen(name);
+    char *copy;
+
+    tr_assert_use(is_clean(tr_span_of(name)) && is_clean(value),
+        "no CR, LF or NUL in a header: it would be another header");
+    extra = http_alloc(request, sizeof *extra);
+    copy = http_alloc(request, name_size + value.size + 1);
+    if (extra == NULL || copy == NULL)
+        return TR_ENOMEM;
+    memcpy(copy, name, name_size);
+    if (value.size > 0)
+        memcpy(copy + name_size, value.at, value.size);
+    extra->header.name = (struct tr_span){ copy, name_size };
+    extra->header.value = (struct tr_span){ copy + name_size, value.size };
+    if (answer->extra == NULL)
+        answer->extra = extra;
+    else
+        *answer->extra_last = extra;
+    answer->extra_last = &extra->next;
+    return 0;
+}
+
+/* Release what an answer holds that nobody sends. */
+static void drop_answer(struct http_request *request)
+{
+    struct http_answer *answer = &request->answer;
+
+    tr__free(answer->owned);
+    answer->owned = NULL;
+    if (answer->is_file && answer->fd >= 0) {
+        if (answer->done != NULL)
+            answer->done(answer->data, answer->fd, 0);
+        else
+            close(answer->fd);
+    }
+    answer->fd = -1;
+}
+
+void http_answer_deliver(struct http_request *request)
+{
+    if (request->is_abandoned) {
+        drop_answer(request);
+        return;
+    }
+    request->phase = PHASE_ANSWERED;
+    request->transport->answer(request);
+    tr__free(request->answer.owned); /* if the transport has not taken it */
+    request->answer.owned = NULL;
+}
+
+static void deliver(struct http_request *request)
+{
+    tr_assert_use(
+        request->connection->ctx != NULL, "a request is answered in its connection's turn");
+    tr_assert_use(
+        request->phase != PHASE_ANSWERED || request->is_abandoned, "a request is answered once");
+    if (request->is_abandoned || !http_gzip_consider(request))
+        http_answer_deliver(request);
+}
+
+void http_respond(
+    struct http_request *request, unsigned status, const char *type, struct tr_span body)
+{
+    struct http_answer *answer = &request->answer;
+
+    answer->status = status;
+    answer->type = type;
+    answer->body = body;
+    deliver(request);
+}
+
+void http_respond_buffer(
+    struct http_request *request, unsigned status, const char *type, struct tr_buffer *body)
+{
+    struct http_answer *answer = &request->answer;
+
+    if (body->failed != 0) {
+        tr_buffer_free(body);
+        http_respond_error(request, 503, "OutOfMemory", "Try again later.");
+        return;
+    }
+    answer->status = status;
+    answer->type = type;
+    answer->body = (struct tr_span){ body->bytes, body->size };
+    answer->owned = body->bytes;
+    *body = (struct tr_buffer){ .size_max = body->size_max };
+    deliver(request);
+}
+
+static void put_escaped(struct tr_buffer *buffer, const char *text)
+{
+    for (; *text != '\0'; text++) {
+        unsigned char c = (unsigned char)*text;
+
+        if (c == '"' || c == '\\')
+            tr_buffer_format(buffer, "\\%c", c);
+        else if (c < 0x20)
+            tr_buffer_format(buffer, "\\u%04x", c);
+        else
+            tr_buffer_append(buffer, text, 1);
+    }
+}
+
+void http_respond_error(
+    struct http_request *request, unsigned status, const char *label, const char *message)
+{
+    struct tr_buffer body = { .size_max = 4096 };
+
+    /* A label or message that does not fit is a mistake, not a reason to answer nothing. */
+    tr_buffer_text(&body, "{\"error\":\"");
+    put_escaped(&body, label);
+    tr_buffer_text(&body, "\",\"message\":\"");
+    put_escaped(&body, message);
+    tr_buffer_text(&body, "\"}");
+    if (body.failed == 0)
+        http_respond(
+            request, status, "application/json", (struct tr_span){ body.bytes, body.size });
+    else
+        http_respond(request, status, "application/json", TR_SPAN("{\"error\":\"Error\"}"));
+    tr_buffer_free(&body);
+}
+
+void http_respond_shed(
+    struct http_request *request, unsigned status, uint32_t retry_after_s, const char *reason)
+{
+    struct tr_buffer seconds = { 0 };
+    const struct http_server *server = request->connection->server;
+    /* The commonest reason is found without a look at all metrics. */
+    struct metric *metric = strcmp(reason, "in_flight") == 0
+                                ? server->stats.shed_in_flight
+                                : http_stats_shed(server->name, reason);
+
+    if (metric != NULL)
+        metric_add(metric, 1);
+    tr_buffer_u64(&seconds, retry_after_s);
+    if (seconds.failed == 0)
+        http_add_header(request, "Retry-After", (struct tr_span){ seconds.bytes, seconds.size });
+    tr_buffer_free(&seconds);
+    if (status == 429)
+        http_respond_error(
+            request, 429, "RateLimitExceeded", "Too many requests. Wait, then retry.");
+    else
+        http_respond_error(request, status, "Overloaded", "Too busy now. Wait, then retry.");
+}
+
+void http_respond_file(struct http_request *request, unsigned status, const char *type, int fd,
+    uint64_t offset, uint64_t size, void (*done)(void *data, int fd, uint64_t sent), void *data)
+{
+    struct http_answer *answer = &request->answer;
+
+    answer->status = status;
+    answer->type = type;
+    answer->is_file = true;
+    answer->fd = fd;
+    answer->offset = offset;
+    answer->size = size;
+    answer->done = done;
+    answer->data = data;
+    deliver(request);
+}

@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* server.c: a server starts, is drained and ends. */
+#include "http/server.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/log.h"
+#include "http/parser.h"
+#include "net/socket.h"
+#include "net/tls.h"
+
+enum { LISTENERS_MAX = 64 };
+
+static int explain(char *why, size_t size, int rc, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+static int explain(char *why, size_t size, int rc, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    if (why != NULL && size > 0)
+        vsnprintf(why, size, format, arguments);
+    va_end(arguments);
+    return rc;
+}
+
+/* ---- connections come and go -------------------------------------------------------------------
+ */
+
+void http_server_enter(struct http_server *server, struct http_entry *entry)
+{
+    pthread_mutex_lock(&server->lock);
+    entry->prev = &server->entries;
+    entry->next = server->entries.next;
+    entry->next->prev = entry;
+    server->entries.next = entry;
+    server->connections++;
+    metric_add(server->stats.connections, 1);
+    pthread_mutex_unlock(&server->lock);
+}
+
+void http_server_started(struct http_server *server, struct http_entry *entry, tr_sender sender)
+{
+    bool has_left;
+
+    pthread_mutex_lock(&server->lock);
+    entry->is_started = true;
+    entry->sender = sender;
+    has_left = entry->has_left;
+    if (!has_left && atomic_load_explicit(&server->is_draining, memory_order_relaxed))
+        http_connection_order(sender, HTTP_ORDER_DRAIN);
+    pthread_mutex_unlock(&server->lock);
+    if (has_left) {
+        tr_sender_drop(&entry->sender);
+        tr__free(entry);
+    }
+}
+
+void http_server_leave(struct http_server *server, struct http_entry *entry, uint32_t cut)
+{
+    bool is_started;
+
+    pthread_mutex_lock(&server->lock);
+    entry->next->prev = entry->prev;
+    entry->prev->next = entry->next;
+    is_started = entry->is_started;
+    entry->has_left = true;
+    pthread_mutex_unlock(&server->lock);
+    if (is_started) {
+        tr_sender_drop(&entry->sender);
+        tr__free(entry);
+    }
+    /* The server may be freed as soon as it has no connection: nothing of it is used after this. */
+    pthread_mutex_lock(&server->lock);
+    metric_add(server->stats.connections, -1);
+    server->connections--;
+    server->cut += cut;
+    pthread_cond_broadcast(&server->changed);
+    pthread_mutex_unlock(&server->lock);
+}
+
+void http_server_listener_begun(struct http_server *server)
+{
+    pthread_mutex_lock(&server->lock);
+    server->listeners_begun++;
+    pthread_cond_broadcast(&server->changed);
+    pthread_mutex_unlock(&server->lock);
+}
+
+void http_server_listener_ended(struct http_server *server)
+{
+    pthread_mutex_lock(&server->lock);
+    server->listeners_live--;
+    pthread_cond_broadcast(&server->changed);
+    pthread_mutex_unlock(&server->lock);
+}
+
+/* ---- start -------------------------------------------------------------------------------------
+ */
+
+static void fill_limits(struct http_limits *limits)
+{
+    const struct http_limits defaults = {
+        .connections_max = 10000,
+        .in_flight_max = 1024,
+        .pipeline_max = 16,
+        .header_size_max = 16 << 10,
+        .header_count_max = 100,
+        .output_max = 1 << 20,
+        .header_ns = TR_SECONDS(10),
+        .body_rate_min = 1024,
+        .body_grace_ns = TR_SECONDS(5),
+        .output_ns = TR_SECONDS(30),
+        .linger_ns = TR_SECONDS(2),
+        .idle_ns = TR_SECONDS(60),
+        .request_ns = TR_SECONDS(30),
+    };
+
+#define FILL(field)                                                                                \
+    if (limits->field == 0)                                                                        \
+    limits->field = defaults.field
+    FILL(connections_max);
+    FILL(in_flight_max);
+    FILL(pipeline_max);
+    FILL(header_size_max);
+    FILL(header_count_max);
+    FILL(output_max);
+    FILL(header_ns);
+    FILL(body_rate_min);
+    FILL(body_grace_ns);
+    FILL(output_ns);
+    FILL(linger_ns);
+    FILL(idle_ns);
+    FILL(request_ns);
+#undef FILL
+    if (limits->header_count_max > HTTP_FIELDS_MAX)
+        limits->header_count_max = HTTP_FIELDS_MAX;
+}
+
+static int read_proxies(
+    struct http_server *server, const char *const *texts, char *why, size_t why_size)
+{
+    size_t count = 0;
+
+    while (texts != NULL && texts[count] != NULL)
+        count++;
+    if (count == 0)
+        return 0;
+    server->proxies = tr__calloc(count * sizeof *server->proxies);
+    if (server->proxies == NULL)
+        return explain(why, why_size, TR_ENOMEM, "out of memory");
+    for (size_t i = 0; i < count; i++)
+        if (net_cidr_parse(texts[i], &server->proxies[i]) < 0)
+            return explain(why, why_size, TR_EINVAL,
+                "trusted proxy %s is no network: write 10.0.0.0/8 or an address", texts[i]);
+    server->proxy_count = count;
+    return 0;
+}
+
+static int prepare_routes(struct http_server *server, const struct http_server_options *options,
+    char *why, size_t why_size)
+{
+    size_t bad;
+    int rc = http_router_init(&server->router, options->routes, options->route_count, &bad);
+
+    if (rc == TR_ENOMEM)
+        return explain(why, why_size, rc, "out of memory");
+    if (rc < 0)
+        return explain(why, why_size, rc, "route %s %s",
+            options->routes[bad].path == NULL ? "without a path" : options->routes[bad].path,
+            rc == TR_EEXIST ? "is there twice" : "is malformed: /name/{part}/name");
+    server->route_stats = tr__calloc((options->route_count + 1) * sizeof *server->route_stats);
+    if (server->route_stats == NULL)
+        return explain(why, why_size, TR_ENOMEM, "out of memory");
+    for (size_t i = 0; i < options->route_count && rc == 0; i++) {
+        const struct http_route *route = &options->routes[i];
+
+        rc = http_stats_route(server->name, route->label == NULL ? route->path : route->label,
+            &server->route_stats[i]);
+    }
+    if (rc == 0)
+        rc = http_stats_server(server->name, &server->stats);
+    return rc == 0 ? 0 : explain(why, why_size, rc, "out of memory");
+}
+
+static int prepare_tls(struct http_server *server, const struct http_server_options *options,
+    char *why, size_t why_size)
+{
+    static const char *const protocols[] = { "http/1.1", NULL };
+
+    if ((options->tls_certificate_path == NULL) != (options->tls_key_path == NULL))
+        return explain(
+            why, why_size, TR_EINVAL, "TLS needs a certificate and its key: one is not set");
+    if (options->tls_certificate_path == NULL)
+        return 0;
+    return net_tls_create(options->tls_certificate_path, options->tls_key_path, protocols, why,
+        why_size, &server->tls);
+}
+
+static int listen_all(struct http_server *server, const char *where, char *why, size_t why_size)
+{
+    uint32_t count = tr_system_workers(server->system);
+    int rc;
+
+    rc = net_address_parse(where, &server->bound);
+    if (rc < 0)
+        return explain(why, why_size, rc,
+            "listen address %s: write 127.0.0.1:8080, [::1]:8080 or unix:/path", where);
+    if (net_address_is_unix(&server->bound) || count == 0)
+        count = 1;
+    if (count > LISTENERS_MAX)
+        count = LISTENERS_MAX;
+    server->listeners = tr__calloc(count * sizeof *server->listeners);
+    if (server->listeners == NULL)
+        return explain(why, why_size, TR_ENOMEM, "out of memory");
+    if (count > 1) {
+        int probe;
+
+        /* Listeners of one process share the port by SO_REUSEPORT, which would also let a second
+         * process of this user take half of the connections: whoever has it already is found by
+         * asking for it alone first. */
+        rc = net_listen(&server->bound, false, &probe);
+        if (rc < 0)
+            return explain(why, why_size, rc, "cannot listen on %s: %s", where,
+                rc == TR_EBUSY ? "somebody else does" : tr_error_text(rc));
+        close(probe);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        int fd;
+
+        rc = net_listen(&server->bound, count > 1, &fd);
+        if (rc < 0)
+            return explain(why, why_size, rc, "cannot listen on %s: %s", where,
+                rc == TR_EBUSY ? "somebody else does" : tr_error_text(rc));
+        server->listeners_live++;
+        rc = http_listener_start(server, fd, &server->listeners[i]);
+        if (rc < 0) {
+            server->listeners_live--;
+            close(fd);
+            return explain(why, why_size, rc, "cannot start a listener: %s", tr_error_text(rc));
+        }
+        server->listener_count++;
+    }
+    net_address_text(&server->bound, server->address, sizeof server->address);
+    /* They begin on their workers: who is told that it listens may connect at once. */
+    pthread_mutex_lock(&server->lock);
+    while (server->listeners_begun < count && server->listeners_live == count)
+        pthread_cond_wait(&server->changed, &server->lock);
+    rc = server->listeners_begun == count ? 0 : TR_ELIMIT;
+    pthread_mutex_unlock(&server->lock);
+    return rc == 0 ? 0 : explain(why, why_size, rc, "a listener could not start: out of memory");
+}
+
+/* sendfile has no flag against SIGPIPE, and a client that goes away must not end the program. */
+static void ignore_sigpipe(void)
+{
+    struct sigaction action;
+
+    if (sigaction(SIGPIPE, NULL, &action) == 0 && action.sa_handler == SIG_DFL) {
+        action = (struct sigaction){ .sa_handler = SIG_IGN };
+        sigaction(SIGPIPE, &action, NULL);
+    }
+}
+
+static void destroy(struct http_server *server)
+{
+    for (uint32_t i = 0; i < server->listener_count; i++)
+        tr_sender_drop(&server->listeners[i]);
+    tr__free(server->listeners);
+    http_router_finish(&server->router);
+    tr__free(server->route_stats);
+    tr__free(server->proxies);
+    net_tls_destroy(&server->tls);
+    pthread_cond_destroy(&server->changed);
+    pthread_mutex_destroy(&server->lock);
+    tr__free(server);
+}
+
+int http_server_start(struct tr_system *system, const struct http_server_options *options,
+    char *why, size_t why_size, struct http_server **ret_server)
+{
+    struct http_server *server = tr__calloc(sizeof *server);
+    int rc;
+
+    if (server == NULL)
+        return explain(why, why_size, TR_ENOMEM, "out of memory");
+    server->system = system;
+    server->env = tr_system_env(system);
+    server->limits = options->limits;
+    server->quiet = options->quiet;
+    server->on_done = options->on_done;
+    server->on_done_data = options->on_done_data;
+    server->entries.next = server->entries.prev = &server->entries;
+    snprintf(
+        server->name, sizeof server->name, "%s", options->name == NULL ? "http" : options->name);
+    fill_limits(&server->limits);
+    pthread_mutex_init(&server->lock, NULL);
+    pthread_cond_init(&server->changed, NULL);
+    ignore_sigpipe();
+    rc = prepare_routes(server, options, why, why_size);
+    if (rc == 0)
+        rc = read_proxies(server, options->trusted_proxies, why, why_size);
+    if (rc == 0)
+        rc = prepare_tls(server, options, why, why_size);
+    if (rc == 0)
+        rc = listen_all(server, options->listen, why, why_size);
+    if (rc < 0) {
+        http_server_stop(&server);
+        return rc;
+    }
+    *ret_server = server;
+    return 0;
+}
+
+const char *http_server_address(const struct http_server *server)
+{
+    return server->address;
+}
+
+/* ---- the end -----------------------------------------------------------------------------------
+ */
+
+static void order_all(struct http_server *server, enum http_order order)
+{
+    for (struct http_entry *entry = server->entries.next; entry != &server->entries;
+         entry = entry->next)
+        http_connection_order(entry->sender, order);
+}
+
+/* Under the lock: until nothing is left, or `until_ns`. */
+static bool wait_empty(struct http_server *server, uint64_t until_ns)
+{
+    struct timespec until = { .tv_sec = (time_t)(until_ns / UINT64_C(1000000000)),
+        .tv_nsec = (long)(until_ns % UINT64_C(1000000000)) };
+
+    while (server->connections > 0 || server->listeners_live > 0)
+        if (pthread_cond_clockwait(&server->changed, &server->lock, CLOCK_MONOTONIC, &until) ==
+            ETIMEDOUT)
+            return server->connections == 0 && server->listeners_live == 0;
+    return true;
+}
+
+static uint64_t now_of(const struct http_server *server)
+{
+    return server->env->now_ns(server->env->data);
+}
+
+uint32_t http_server_drain(struct http_server *server, uint64_t timeout_ns)
+{
+    uint64_t until_ns = now_of(server) + timeout_ns;
+    uint32_t cut_before, cut;
+
+    pthread_mutex_lock(&server->lock);
+    cut_before = server->cut;
+    if (!atomic_exchange_explicit(&server->is_draining, true, memory_order_relaxed)) {
+        for (uint32_t i = 0; i < server->listener_count; i++)
+            http_listener_drain(server->listeners[i]);
+        order_all(server, HTTP_ORDER_DRAIN);
+    }
+    if (!wait_empty(server, until_ns)) {
+        order_all(server, HTTP_ORDER_CUT);
+        /* Requests that wait for others end when those have answered their cancelled asks. */
+        if (!wait_empty(server, now_of(server) + TR_SECONDS(10)))
+            LOG(LOG_ERROR, "http", "connections do not end", LOG_TEXT("server", server->name),
+                LOG_INT("connections", server->connections));
+    }
+    cut = server->cut - cut_before;
+    pthread_mutex_unlock(&server->lock);
+    return cut;
+}
+
+void http_server_stop(struct http_server **server)
+{
+    struct http_server *old = *server;
+
+    if (old == NULL)
+        return;
+    *server = NULL;
+    if (!atomic_load_explicit(&old->is_draining, memory_order_relaxed) && old->env != NULL)
+        http_server_drain(old, 0);
+    pthread_mutex_lock(&old->lock);
+    order_all(old, HTTP_ORDER_CUT);
+    while (old->connections > 0 || old->listeners_live > 0)
+        pthread_cond_wait(&old->changed, &old->lock);
+    pthread_mutex_unlock(&old->lock);
+    destroy(old);
+}
+
+int http_server_reload_tls(struct http_server *server, char *why, size_t why_size)
+{
+    if (server->tls == NULL)
+        return explain(why, why_size, TR_EUNSUPPORTED, "this server speaks no TLS");
+    return net_tls_reload(server->tls, why, why_size);
+}

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* stream.c: answers that go on: server-sent events. A stream lives in its connection; others reach
+ * it by messages. A client that does not keep up is cut and counted: it comes back with its cursor,
+ * which is cheaper for everybody than memory without a limit. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "http/connection.h"
+
+static const size_t pending_default = 256 << 10;
+static const uint64_t heartbeat_default_ns = UINT64_C(15000000000);
+
+struct http_stream_state *http_stream_find(struct http_connection *connection, uint64_t id)
+{
+    struct http_stream_state *stream = connection->streams;
+
+    while (stream != NULL && stream->id != id)
+        stream = stream->next;
+    return stream;
+}
+
+struct http_stream_state *http_stream_open(
+    struct http_request *request, const struct http_stream_options *options)
+{
+    static const struct http_stream_options none = { 0 };
+    struct http_connection *connection = request->connection;
+    struct http_stream_state *stream;
+
+    if (options == NULL)
+        options = &none;
+    stream = tr__calloc(sizeof *stream + options->notice_size);
+    if (stream == NULL)
+        return NULL;
+    stream->id = ++connection->stream_serial;
+    stream->pending_max = options->pending_max == 0 ? pending_default : options->pending_max;
+    stream->heartbeat_ns =
+        options->heartbeat_ns == 0 ? heartbeat_default_ns : options->heartbeat_ns;
+    stream->beat_ns = connection->now_ns + stream->heartbeat_ns;
+    if (options->watcher.box != NULL) {
+        stream->watcher = tr_sender_clone(options->watcher, "http stream");
+        stream->notice_size = options->notice_size;
+        if (options->notice_size > 0)
+            memcpy(stream->notice, options->notice, options->notice_size);
+    }
+    stream->next = connection->streams;
+    connection->streams = stream;
+    metric_add(connection->server->stats.streams, 1);
+    return stream;
+}
+
+int http_sse_begin(struct http_request *request, const struct http_stream_options *options,
+    http_stream *ret_stream)
+{
+    struct http_connection *connection = request->connection;
+    struct http_stream_state *stream;
+    int rc;
+
+    tr_assert_use(!request->is_waiting, "a stream cannot begin while the request waits");
+    if (request->is_abandoned)
+        return TR_ECANCELLED;
+    rc = http_add_header(request, "Cache-Control", TR_SPAN("no-store"));
+    if (rc == 0)
+        rc = http_add_header(request, "X-Accel-Buffering", TR_SPAN("no"));
+    if (rc < 0)
+        return rc;
+    stream = http_stream_open(request, options);
+    if (stream == NULL)
+        return TR_ENOMEM;
+    stream->is_chunked = request->head.minor == 1;
+    *ret_stream = (http_stream){ tr_self(connection->ctx), stream->id };
+    request->answer.status = 200;
+    request->answer.type = "text/event-stream";
+    request->answer.is_stream = true;
+    request->phase = PHASE_ANSWERED;
+    request->transport->answer(request);
+    return 0;
+}
+
+/* Tell the watcher, and forget it. */
+void http_stream_close(struct http_connection *connection, struct http_stream_state *stream)
+{
+    struct http_stream_state **link = &connection->streams;
+
+    while (*link != stream)
+        link = &(*link)->next;
+    *link = stream->next;
+    metric_add(connection->server->stats.streams, -1);
+    if (stream->watcher.box != NULL) {
+        struct tr_send_options options = { .lane = TR_CONTROL };
+
+        /* Control, so that a full box does not lose it; a watcher that is gone needs no notice. */
+        tr_try_tell_with(stream->watcher, stream->notice, stream->notice_size, &options);
+        tr_sender_drop(&stream->watcher);
+    }
+    tr__free(stream);
+}
+
+void http_stream_cut(struct http_connection *connection)
+{
+    metric_add(connection->server->stats.slow_streams, 1);
+    http_connection_fail(connection);
+}
+
+void http_stream_frame(
+    struct http_connection *connection, struct http_stream_state *stream, struct http_frame *frame)
+{
+    if (connection->output.pending + frame->size > stream->pending_max) {
+        http_frame_unref(frame);
+        http_stream_cut(connection);
+        return;
+    }
+    stream->beat_ns = connection->now_ns + stream->heartbeat_ns;
+    connection->transport->frame(connection, stream, frame);
+}
+
+void http_stream_finish(struct http_connection *connection, struct http_stream_state *stream,
+    struct http_frame *last, uint16_t code)
+{
+    if (last != NULL)
+        connection->transport->frame(connection, stream, last);
+    if (connection->is_gone)
+        return;
+    connection->transport->stream_end(connection, stream, code);
+    if (!connection->is_gone)
+        http_stream_close(connection, stream);
+}
+
+uint64_t http_streams_deadline(const struct http_connection *connection)
+{
+    uint64_t at = UINT64_MAX;
+
+    for (const struct http_stream_state *stream = connection->streams; stream != NULL;
+         stream = stream->next)
+        at = stream->beat_ns < at ? stream->beat_ns : at;
+    return at;
+}
+
+void http_streams_beat(struct http_connection *connection)
+{
+    struct http_stream_state *stream = connection->streams, *next;
+    struct http_frame *frame;
+
+    for (; stream != NULL && !connection->is_gone; stream = next) {
+        next = stream->next;
+        if (connection->now_ns < stream->beat_ns)
+            continue;
+        frame = http_frame_new(":\n\n", 3);
+        stream->beat_ns = connection->now_ns + stream->heartbeat_ns;
+        if (frame != NULL)
+            http_stream_frame(connection, stream, frame);
+    }
+}
+
+/* Come back in two to five seconds: not all at once. */
+void http_streams_drain(struct http_connection *connection)
+{
+    while (connection->streams != NULL && !connection->is_gone) {
+        struct tr_buffer text = { 0 };
+        struct http_frame *last = NULL;
+
+        tr_buffer_format(
+            &text, "retry: %u\n\n", (unsigned)(2000 + tr_random(connection->ctx) % 3000));
+        if (text.failed == 0)
+            last = http_frame_new(text.bytes, text.size);
+        tr_buffer_free(&text);
+        http_stream_finish(connection, connection->streams, last, 1012);
+    }
+}
+
+/* ---- from anywhere -----------------------------------------------------------------------------
+ */
+
+static int send_message(http_stream stream, const struct http_message *message)
+{
+    struct tr_send_options control = { .lane = TR_CONTROL };
+    struct http_message slow = { .kind = MESSAGE_SLOW, .id = stream.id };
+    tr_sender sender;
+    int rc = tr_weak_upgrade(stream.connection, "http stream", &sender);
+
+    if (rc < 0)
+        return rc;
+    rc = tr_try_tell(sender, message, sizeof *message);
+    /* A frame that is lost is a hole in the stream: better none than one with holes. */
+    if (rc == TR_EFULL || rc == TR_ENOMEM)
+        tr_try_tell_with(sender, &slow, sizeof slow, &control);
+    tr_sender_drop(&sender);
+    return rc;
+}
+
+int http_stream_send(http_stream stream, struct http_frame *frame)
+{
+    struct http_message message = { .kind = MESSAGE_FRAME, .id = stream.id, .frame = frame };
+    int rc;
+
+    if (frame == NULL)
+        return TR_ENOMEM;
+    rc = send_message(stream, &message);
+    if (rc < 0)
+        http_frame_unref(frame);
+    return rc;
+}
+
+void http_stream_end(http_stream stream, struct http_frame *last, uint16_t close_code)
+{
+    struct http_message message = {
+        .kind = MESSAGE_END, .id = stream.id, .frame = last, .code = close_code
+    };
+
+    if (send_message(stream, &message) < 0)
+        http_frame_unref(last);
+}
+
+static void put_lines(struct tr_buffer *buffer, const char *field, struct tr_span text)
+{
+    const char *at = text.at, *end = text.at + text.size;
+
+    for (;;) {
+        size_t left = (size_t)(end - at), size = 0;
+
+        while (size < left && at[size] != '\n' && at[size] != '\r')
+            size++;
+        tr_buffer_text(buffer, field);
+        tr_buffer_append(buffer, at, size);
+        tr_buffer_append(buffer, "\n", 1);
+        at += size;
+        if (at == end)
+            break;
+        /* CR LF, CR and LF each end one line. */
+        at += end - at > 1 && at[0] == '\r' && at[1] == '\n' ? 2 : 1;
+    }
+}
+
+/* The part before a line end: an id or a name of an event cannot have two lines. */
+static struct tr_span first_line(struct tr_span text)
+{
+    size_t size = 0;
+
+    while (
+        size < text.size && text.at[size] != '\n' && text.at[size] != '\r' && text.at[size] != '\0')
+        size++;
+    return (struct tr_span){ text.at, size };
+}
+
+void http_sse_format(
+    struct tr_buffer *buffer, struct tr_span id, struct tr_span event, struct tr_span data)
+{
+    if (id.at != NULL)
+        put_lines(buffer, "id: ", first_line(id));
+    if (event.at != NULL)
+        put_lines(buffer, "event: ", first_line(event));
+    put_lines(buffer, "data: ", data.at == NULL ? (struct tr_span){ "", 0 } : data);
+    tr_buffer_append(buffer, "\n", 1);
+}

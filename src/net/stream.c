@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "net/stream.h"
+
+#include <errno.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static ssize_t verdict(void)
+{
+    return errno == EAGAIN || errno == EINTR ? NET_AGAIN : NET_GONE;
+}
+
+static ssize_t plain_read(struct net_stream *stream, void *bytes, size_t size)
+{
+    ssize_t got = recv(stream->fd, bytes, size, 0);
+
+    return got >= 0 ? got : verdict();
+}
+
+static ssize_t plain_write(
+    struct net_stream *stream, const struct iovec *parts, int count, bool more)
+{
+    int flags = MSG_NOSIGNAL | (more ? MSG_MORE : 0);
+    ssize_t sent;
+
+    if (count == 1) {
+        sent = send(stream->fd, parts->iov_base, parts->iov_len, flags);
+    } else {
+        union {
+            const struct iovec *in;
+            struct iovec *out;
+        } pun = { .in = parts }; /* sendmsg only reads them */
+        struct msghdr message = { .msg_iov = pun.out, .msg_iovlen = (size_t)count };
+
+        sent = sendmsg(stream->fd, &message, flags);
+    }
+    return sent > 0 ? sent : verdict();
+}
+
+static ssize_t plain_send_file(struct net_stream *stream, int fd, uint64_t *offset, size_t size)
+{
+    off_t at = (off_t)*offset;
+    ssize_t sent = sendfile(stream->fd, fd, &at, size);
+
+    if (sent > 0)
+        *offset = (uint64_t)at;
+    return sent >= 0 ? sent : verdict();
+}
+
+static void plain_shutdown(struct net_stream *stream)
+{
+    shutdown(stream->fd, SHUT_WR);
+}
+
+static void plain_finish(struct net_stream *stream)
+{
+    close(stream->fd);
+}
+
+static const struct net_stream_table plain_table = {
+    .read = plain_read,
+    .write = plain_write,
+    .send_file = plain_send_file,
+    .shutdown = plain_shutdown,
+    .finish = plain_finish,
+};
+
+void net_stream_init(struct net_stream *stream, int fd)
+{
+    *stream = (struct net_stream){ .table = &plain_table, .fd = fd };
+}
+
+void net_stream_finish(struct net_stream *stream)
+{
+    if (stream->table != NULL)
+        stream->table->finish(stream);
+    *stream = (struct net_stream){ .fd = -1 };
+}

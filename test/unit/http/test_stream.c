@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Server-sent events: shared frames, bounded output, heartbeats, ends. */
+#include <malloc.h>
+#include <pthread.h>
+#include <sys/resource.h>
+
+#include "base/metric.h"
+#include "http_stage.h"
+
+static int64_t metric_value(const char *name)
+{
+    int64_t sum = 0;
+
+    for (const struct metric *metric = metric_first(); metric != NULL; metric = metric->next)
+        if (strcmp(metric->name, name) == 0)
+            sum += metric_get(metric);
+    return sum;
+}
+
+enum { STREAMS_MAX = 4096 };
+
+/* Streams that were opened, and notices of their end. */
+struct hub {
+    struct stage stage;
+    pthread_mutex_t lock;
+    http_stream streams[STREAMS_MAX];
+    _Atomic int count;
+    _Atomic int ended;
+    tr_sender watcher;
+    struct http_stream_options options;
+};
+
+struct notice {
+    uint64_t number;
+};
+struct watcher {
+    struct hub *hub;
+};
+static enum tr_next watcher_handle(void *state, struct tr_context *ctx, void *bytes)
+{
+    struct watcher *watcher = state;
+    const struct notice *notice = bytes;
+
+    (void)ctx;
+    CHECK(notice->number == 4711);
+    atomic_fetch_add(&watcher->hub->ended, 1);
+    return TR_GO;
+}
+static const struct tr_type watcher_type = { .name = "watcher",
+    .message_size = sizeof(struct notice),
+    .state_size = sizeof(struct watcher),
+    .handle = watcher_handle };
+
+static void handle_events(struct http_request *request)
+{
+    struct hub *hub = http_service(request);
+    struct notice notice = { 4711 };
+    struct http_stream_options options = hub->options;
+    http_stream stream;
+
+    options.watcher = hub->watcher;
+    options.notice = &notice;
+    options.notice_size = sizeof notice;
+    if (http_sse_begin(request, &options, &stream) < 0) {
+        http_respond_error(request, 503, "OutOfMemory", "no");
+        return;
+    }
+    pthread_mutex_lock(&hub->lock);
+    hub->streams[atomic_load(&hub->count)] = stream;
+    pthread_mutex_unlock(&hub->lock);
+    atomic_fetch_add(&hub->count, 1);
+}
+
+static struct http_route hub_routes[2];
+
+static void hub_start(struct hub *hub, struct http_limits limits)
+{
+    struct watcher watcher = { hub };
+
+    pthread_mutex_init(&hub->lock, NULL);
+    hub_routes[0] = (struct http_route){
+        .path = "/events", .handle = handle_events, .flags = HTTP_ROUTE_LONG, .service = hub
+    };
+    hub_routes[1] = (struct http_route){ .path = "/hello", .handle = handle_hello };
+    stage_start(&hub->stage, hub_routes, 2, limits);
+    CHECK_EQ_INT(tr_spawn(hub->stage.system, &watcher_type, &watcher, NULL, &hub->watcher), 0);
+}
+
+static void hub_stop(struct hub *hub)
+{
+    http_server_stop(&hub->stage.server);
+    tr_sender_drop(&hub->watcher);
+    tr_sender_drop(&hub->stage.helper);
+    tr_system_destroy(&hub->stage.system);
+    pthread_mutex_destroy(&hub->lock);
+}
+
+static struct http_frame *event_frame(const char *id, const char *data)
+{
+    struct tr_buffer buffer = { 0 };
+    struct http_frame *frame;
+
+    http_sse_format(&buffer, tr_span_of(id), TR_SPAN("message"), tr_span_of(data));
+    frame = http_frame_new(buffer.bytes, buffer.size);
+    tr_buffer_free(&buffer);
+    return frame;
+}
+
+static struct client *subscribe(struct hub *hub, struct answer *answer)
+{
+    struct client *client = client_open(http_server_address(hub->stage.server));
+    int before = atomic_load(&hub->count);
+
+    client_send(client, "GET /events HTTP/1.1\r\n" HOST "\r\n");
+    client_read_head(client, answer);
+    CHECK_EQ_INT(answer->status, 200);
+    stage_wait(&hub->count, before + 1);
+    return client;
+}
+
+TEST(stream, events_reach_every_subscriber_and_end)
+{
+    struct hub *hub = calloc(1, sizeof *hub);
+    struct answer *answer = calloc(1, sizeof *answer);
+    struct client *clients[5];
+    struct http_frame *frame;
+
+    hub_start(hub, (struct http_limits){ 0 });
+    for (int i = 0; i < 5; i++) {
+        clients[i] = subscribe(hub, answer);
+        CHECK_EQ_STR(answer_header(answer, "Content-Type"), "text/event-stream");
+        CHECK_EQ_STR(answer_header(answer, "Transfer-Encoding"), "chunked");
+    }
+    CHECK_EQ_INT(metric_value("troupe_http_streams"), 5);
+    frame = event_frame("7", "one\ntwo");
+    for (int i = 0; i < 5; i++)
+        CHECK_EQ_INT(http_stream_send(hub->streams[i], http_frame_ref(frame)), 0);
+    http_frame_unref(frame);
+    for (int i = 0; i < 5; i++)
+        http_stream_end(hub->streams[i], event_frame("8", "bye"), 0);
+    for (int i = 0; i < 5; i++) {
+        answer->body_size = 0;
+        client_read_chunks(clients[i], answer);
+        CHECK_EQ_STR(answer->body, "id: 7\nevent: message\ndata: one\ndata: two\n\n"
+                                   "id: 8\nevent: message\ndata: bye\n\n");
+        CHECK(client_ends(clients[i]));
+        client_close(clients[i]);
+    }
+    stage_wait(&hub->ended, 5);
+    for (int i = 0; i < 1000; i++) {
+        int rc = http_stream_send(hub->streams[0], http_frame_new("x", 1));
+
+        if (rc == TR_ECLOSED)
+            break;
+        CHECK_MSG(i < 999, "a stream that ended takes frames");
+        poll(NULL, 0, 1);
+    }
+    CHECK_EQ_INT(metric_value("troupe_http_streams"), 0);
+    hub_stop(hub);
+    free(answer);
+    free(hub);
+}
+
+TEST(stream, http_1_0_gets_it_without_chunks)
+{
+    struct hub *hub = calloc(1, sizeof *hub);
+    struct answer *answer = calloc(1, sizeof *answer);
+    struct client *client;
+
+    hub_start(hub, (struct http_limits){ 0 });
+    client = client_open(http_server_address(hub->stage.server));
+    client_send(client, "GET /events HTTP/1.0\r\n\r\n");
+    client_read_head(client, answer);
+    CHECK_EQ_INT(answer->status, 200);
+    CHECK(answer_header(answer, "Transfer-Encoding") == NULL);
+    stage_wait(&hub->count, 1);
+    http_stream_end(hub->streams[0], event_frame("1", "a"), 0);
+    while (client_fill(client)) {
+    }
+    client->bytes[client->size] = '\0';
+    CHECK_EQ_STR(client->bytes, "id: 1\nevent: message\ndata: a\n\n");
+    client_close(client);
+    hub_stop(hub);
+    free(answer);
+    free(hub);
+}
+
+TEST(stream, the_watcher_is_told_when_the_client_leaves)
+{
+    struct hub *hub = calloc(1, sizeof *hub);
+    struct answer *answer = calloc(1, sizeof *answer);
+
+    hub_start(hub, (struct http_limits){ 0 });
+    client_close(subscribe(hub, answer));
+    stage_wait(&hub->ended, 1);
+    hub_stop(hub);
+    CHECK_EQ_INT(atomic_load(&hub->ended), 1);
+    free(answer);
+    free(hub);
+}
+
+TEST(stream, a_silent_stream_beats)
+{
+    struct hub *hub = calloc(1, sizeof *hub);
+    struct answer *answer = calloc(1, sizeof *answer);
+    struct client *client;
+
+    hub->options.heartbeat_ns = TR_MILLISECONDS(20);
+    hub_start(hub, (struct http_limits){ 0 });
+    client = subscribe(hub, answer);
+    while (client->size < 40)
+        CHECK(client_fill(client));
+    CHECK(strncmp(client->bytes, "3\r\n:\n\n\r\n3\r\n:\n\n\r\n", 16) == 0);
+    client_close(client);
+    hub_stop(hub);
+    free(answer);
+    free(hub);
+}
+
+TEST(stream, a_slow_reader_is_cut_and_the_others_go_on)
+{
+    struct hub *hub = calloc(1, sizeof *hub);
+    struct answer *answer = calloc(1, sizeof *answer);
+    struct client *slow, *quick;
+    struct http_frame *frame;
+    static char data[8192];
+    size_t got = 0, sent = 0;
+
+    hub->options.pending_max = 64 << 10;
+    hub_start(hub, (struct http_limits){ 0 });
+    slow = calloc(1, sizeof *slow);
+    slow->fd = client_socket(http_server_address(hub->stage.server), 4096);
+    client_send(slow, "GET /events HTTP/1.1\r\n" HOST "\r\n");
+    stage_wait(&hub->count, 1);
+    quick = subscribe(hub, answer);
+    memset(data, 'a', sizeof data - 1);
+    frame = event_frame("1", data);
+    for (int i = 0; atomic_load(&hub->ended) == 0; i++) {
+        CHECK_MSG(i < 20000, "a reader that takes nothing is not cut");
+        http_stream_send(hub->streams[0], http_frame_ref(frame));
+        if (http_stream_send(hub->streams[1], http_frame_ref(frame)) == 0)
+            sent++;
+        while (sent > got + 4) { /* the quick one keeps up */
+            char *at;
+
+            CHECK(client_fill(quick));
+            quick->bytes[quick->size] = '\0';
+            while ((at = strstr(quick->bytes, "\n\n")) != NULL) {
+                got++;
+                client_take(
+                    quick, answer->body, sizeof answer->body, (size_t)(at - quick->bytes) + 2);
+                quick->bytes[quick->size] = '\0';
+            }
+        }
+    }
+    http_frame_unref(frame);
+    CHECK_EQ_INT(metric_value("troupe_http_slow_streams_total"), 1);
+    CHECK_EQ_INT(atomic_load(&hub->ended), 1);
+    client_close(slow);
+    client_close(quick);
+    hub_stop(hub);
+    free(answer);
+    free(hub);
+}
+
+TEST(stream, idle_streams_take_less_than_8_kb_each)
+{
+    struct hub *hub = calloc(1, sizeof *hub);
+    enum { COUNT = 1000 };
+    static int fds[COUNT];
+    struct mallinfo2 before, after;
+    struct rlimit limit;
+    char reply[1024];
+
+    CHECK_EQ_INT(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    if (limit.rlim_cur < 2 * COUNT + 100)
+        SKIP("only %llu descriptors", (unsigned long long)limit.rlim_cur);
+    hub_start(hub, (struct http_limits){ 0 });
+    before = mallinfo2();
+    for (int i = 0; i < COUNT; i++) {
+        fds[i] = client_socket(http_server_address(hub->stage.server), 0);
+        CHECK(send(fds[i], "GET /events HTTP/1.1\r\n" HOST "\r\n", 36, MSG_NOSIGNAL) == 36);
+        CHECK(recv(fds[i], reply, sizeof reply, 0) > 0);
+    }
+    stage_wait(&hub->count, COUNT);
+    after = mallinfo2();
+    /* The actor's own slot (1 KiB) comes from the runtime's pages. */
+    CHECK_MSG((after.uordblks - before.uordblks) / COUNT + 1024 < 8192, "%zu bytes each",
+        (after.uordblks - before.uordblks) / COUNT);
+    printf("%zu bytes of heap each\n", (after.uordblks - before.uordblks) / COUNT);
+    for (int i = 0; i < COUNT; i++)
+        close(fds[i]);
+    stage_wait(&hub->ended, COUNT);
+    hub_stop(hub);
+    free(hub);
+}
+
+TEST(stream, lines_cannot_leave_their_field)
+{
+    struct tr_buffer buffer = { 0 };
+
+    http_sse_format(&buffer, TR_SPAN("1\ndata: x"), TR_SPAN("a\rb"), TR_SPAN("x\r\ny\rz\n"));
+    tr_buffer_append(&buffer, "", 1);
+    CHECK_EQ_STR(buffer.bytes, "id: 1\nevent: a\ndata: x\ndata: y\ndata: z\ndata: \n\n");
+    tr_buffer_free(&buffer);
+}

@@ -9,6 +9,13 @@
 
 struct sql_connection; /* each backend has its own */
 
+/* What a database would like to have done between batches. */
+enum sql_tend {
+    SQL_TEND_NONE,
+    SQL_TEND_BESIDE, /* while the writer goes on */
+    SQL_TEND_ALONE,  /* the writer begins no batch until it is done */
+};
+
 struct sql_backend {
     const char *name;
     uint32_t batch_max_default;
@@ -29,7 +36,8 @@ struct sql_backend {
      * unit that fails does so alone and the others are committed. Returns 0, or SQL_EUNKNOWN when
      * the outcome of the COMMIT is not known (every unit that had not failed before has that
      * status), or TR_ECLOSED when the connection is gone and nothing was committed: the caller
-     * reconnects and tries again, with back-off. */
+     * disconnects, reconnects and tries again, with back-off. After SQL_EUNKNOWN it reconnects too.
+     * The backend calls sql_unit_reset_results before each try of a unit. */
     int (*commit)(struct sql_connection *connection, struct sql_unit *const *units, size_t count);
     /* Each unit in a read-only snapshot of its own. TR_ECLOSED as above. */
     int (*read)(struct sql_connection *connection, struct sql_unit *const *units, size_t count);
@@ -42,9 +50,10 @@ struct sql_backend {
         char *why, size_t why_size);
     int (*restore)(const char *url, const char *from_path, char *why, size_t why_size);
     int (*verify)(struct sql_connection *connection, char *why, size_t why_size);
-    /* Between batches, on the blocking pool, when the writer is idle or `pages` says so: checkpoint
-     * and the like. May be NULL. */
+    /* Checkpoint and the like, on a connection of its own (made with is_writer) and on the blocking
+     * pool. Both may be NULL. `wants_tend` is cheap: the first writer asks it after every batch. */
     void (*tend)(struct sql_connection *connection);
+    enum sql_tend (*wants_tend)(void *database);
 };
 
 extern const struct sql_backend sql_sqlite;

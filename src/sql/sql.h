@@ -22,6 +22,7 @@
 #include "base/buffer.h"
 
 struct sql;
+struct sql_backend;
 struct sql_unit;
 
 /* What a unit ended with, beside 0 and the runtime's codes (TR_EFULL: shed before anything was
@@ -81,9 +82,13 @@ struct tr_span sql_row_bytes(
  * sql_client_end, so that nothing leaks when it ends before its answers. */
 struct sql_client {
     struct sql *sql;
-    struct sql_unit *waiting;
+    struct sql_unit *waiting; /* oldest first */
+    struct sql_unit *waiting_last;
+    uint64_t serial;
+    uint32_t guessed; /* ends that did not say of which unit they were */
 };
 void sql_client_begin(struct sql_client *client, struct sql *sql);
+/* Units that have not begun are not run any more; those that run may still be stored. */
 void sql_client_end(struct sql_client *client);
 
 struct sql_submit_options {
@@ -92,8 +97,10 @@ struct sql_submit_options {
     uint64_t timeout_ns; /* not begun by then: TR_ETIMEOUT, nothing is stored */
 };
 /* If this returns 0 the unit comes back, once, as TR_EVENT_REPLY with the tag: give the event to
- * sql_take. If it fails (TR_EFULL: overloaded, shed; TR_ENOMEM; TR_ECLOSED) the unit is still the
- * caller's and nothing was done. */
+ * sql_take. Several units may wait with one tag, but no other ask of the actor may share it. If it
+ * fails (TR_EFULL: overloaded, shed; TR_ENOMEM; TR_ELIMIT: too large; TR_ETIMEOUT; TR_ECLOSED) the
+ * unit is still the caller's and nothing was done. A deadline of the message being handled counts
+ * as a timeout; if it passes while the unit runs, the unit ends with SQL_EUNKNOWN. */
 int sql_write(struct tr_context *ctx, struct sql_client *client, struct sql_unit *unit,
     const struct sql_submit_options *options);
 /* SELECTs only, on a read-only connection, all steps from one snapshot of the database. Sees every
@@ -134,8 +141,15 @@ struct sql_options {
     uint32_t writers;   /* PostgreSQL; 0 is 4. SQLite has one */
     uint32_t readers;   /* 0 is 4 */
     uint32_t batch_max; /* units in one COMMIT; 0 is 256 for SQLite, 64 for PostgreSQL */
-    uint32_t queue_max; /* units that wait, per writer; 0 is 4096; over it TR_EFULL */
-    bool in_simulation; /* SQLite on the disk table of the system's environment */
+    uint32_t
+        queue_max; /* units that wait, per connection; 0 is 4096, at most 15000; over it TR_EFULL */
+    const struct sql_backend *backend; /* NULL: the one the URL names */
+    bool in_simulation;                /* SQLite on the disk table of the system's environment */
+    /* Told when the disk broke the promise of a sync: what was acknowledged may not be there, and
+     * only a new process that recovers from the files can know. NULL writes the line to stderr and
+     * ends the process with status 74. If it returns, nothing is stored any more. Any thread. */
+    void (*fatal)(void *data, const char *line);
+    void *fatal_data;
 };
 
 /* Opens, checks the settings, migrates, starts writer and reader actors on `system`. `why` gets a

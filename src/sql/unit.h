@@ -1,15 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* unit.h: a unit of work from the inside, for the backends: what to run, and where its results go.
  *
- * Two hold a unit: the actor's client list (or the blocking caller) and the writer that has it.
- * `holders` counts them; the last one frees. Only the writer touches the results until it replied;
- * after that only the actor does. */
+ * Two hold a unit: the actor's client list (or the blocking caller) and the runner that has it.
+ * `holders` counts them; the last one frees. Who may touch it follows from `state`:
+ *
+ *   BUILT ──submit──▶ QUEUED ──it begins──▶ RUNNING ──results are there──▶ DONE
+ *                       │  ▲────connection lost────┘
+ *                       └──the client gave up──▶ ABANDONED (never runs)
+ *
+ * While it is QUEUED or RUNNING only the runner writes to it, beside `answer` and `is_back`, which
+ * are the client's. A client that is told of an end before DONE may not look at the results. */
 #ifndef SQL_UNIT_H
 #define SQL_UNIT_H
 
 #include <stdatomic.h>
 
 #include "sql/sql.h"
+
+enum sql_state { SQL_BUILT, SQL_QUEUED, SQL_RUNNING, SQL_DONE, SQL_ABANDONED };
+
+enum { SQL_UNIT_BYTES_MAX = 64 << 20 }; /* of its values, and of its results */
 
 enum sql_kind { SQL_NULL, SQL_INT, SQL_TEXT, SQL_BLOB };
 
@@ -50,11 +60,30 @@ struct sql_unit {
     char why[160];
 
     _Atomic uint32_t holders;
-    struct sql_unit *next; /* in a client's list of units it waits for */
-    struct sql_unit *previous;
-    uint64_t expires_ns; /* 0 is never */
+    _Atomic uint32_t state;   /* enum sql_state */
+    _Atomic bool is_given_up; /* its client was told of an end while it ran: not to be run again */
+    uint64_t expires_ns;      /* 0 is never */
     bool is_read;
+    uint32_t step_capacity;
+    uint32_t value_capacity;
+    uint32_t cell_capacity;
+
+    /* The client's. */
+    struct sql_unit *next; /* in its list of units it waits for, oldest first */
+    struct sql_unit *previous;
+    uint64_t serial;
+    uint32_t tag;
+    bool is_back; /* `answer` is its status */
+    int answer;
 };
+
+/* For runners and clients. */
+void sql_unit_hold(struct sql_unit *unit);
+bool sql_unit_move(struct sql_unit *unit, enum sql_state from, enum sql_state to);
+/* The client's side of an end: `status` is what the ask ended with. Sets `answer` to what is true
+ * of the unit now: its own status if it is DONE, `status` if it will never run, else SQL_EUNKNOWN.
+ */
+void sql_unit_settle(struct sql_unit *unit, int status);
 
 /* For backends: the results of one try. Reset before the unit is tried again. */
 void sql_unit_reset_results(struct sql_unit *unit);

@@ -1,0 +1,511 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sql/sql.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "sql/backend.h"
+#include "sql/migrate.h"
+#include "sql/runner.h"
+
+enum { QUEUE_DEFAULT = 4096, READERS_DEFAULT = 4 };
+
+static int fail(int status, char *why, size_t why_size, const char *text)
+{
+    snprintf(why, why_size, "%s", text);
+    return status;
+}
+
+static const struct sql_backend *backend_of(const char *url)
+{
+    if (url == NULL)
+        return NULL;
+    if (strncmp(url, "sqlite:", 7) == 0)
+        return &sql_sqlite;
+    if (strncmp(url, "postgresql://", 13) == 0 || strncmp(url, "postgres://", 11) == 0)
+        return &sql_postgres;
+    return NULL;
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+void sql_unref(struct sql *sql)
+{
+    if (atomic_fetch_sub_explicit(&sql->holders, 1, memory_order_acq_rel) != 1)
+        return;
+    if (sql->database != NULL)
+        sql->backend->detach(sql->database);
+    pthread_mutex_destroy(&sql->health_lock);
+    tr__free(sql->url);
+    tr__free(sql);
+}
+
+static uint32_t bounded(uint32_t value, uint32_t usual, uint32_t most)
+{
+    if (value == 0)
+        value = usual;
+    return value < most ? value : most;
+}
+
+static int check_migrations(const struct sql_options *options, char *why, size_t why_size)
+{
+    for (size_t i = 0; i < options->migration_count; i++)
+        if (options->migrations[i].version != i + 1)
+            return fail(TR_EINVAL, why, why_size, "migrations must be numbered 1, 2, 3 ...");
+    return 0;
+}
+
+static int create(struct tr_system *system, const struct sql_backend *backend,
+    const struct sql_options *options, struct sql **ret_sql)
+{
+    struct sql *sql = tr__calloc(sizeof *sql);
+
+    if (sql == NULL)
+        return TR_ENOMEM;
+    sql->url = tr__strdup(options->url);
+    if (sql->url == NULL) {
+        tr__free(sql);
+        return TR_ENOMEM;
+    }
+    atomic_init(&sql->holders, 1);
+    pthread_mutex_init(&sql->health_lock, NULL);
+    sql->system = system;
+    sql->backend = backend;
+    sql->options = *options;
+    sql->options.url = sql->url;
+    sql->options.writers = sql->writer_count =
+        bounded(options->writers, backend->writers_default, backend->writers_max);
+    sql->options.readers = sql->reader_count =
+        bounded(options->readers, READERS_DEFAULT, SQL_CONNECTIONS_MAX);
+    sql->options.batch_max = bounded(options->batch_max, backend->batch_max_default, SQL_BATCH_MAX);
+    sql->options.queue_max = bounded(options->queue_max, QUEUE_DEFAULT, SQL_QUEUE_MAX);
+    tr_assert(sql->writer_count <= SQL_CONNECTIONS_MAX);
+    *ret_sql = sql;
+    return 0;
+}
+
+/* The first connection also checks and moves the schema. */
+static int start_runner(struct sql *sql, bool is_writer, uint32_t index, char *why, size_t why_size)
+{
+    const struct sql_backend *backend = sql->backend;
+    struct sql_connection *connection;
+    struct sql_runner **runner = is_writer ? &sql->writers[index] : &sql->readers[index];
+    uint32_t version, newest = sql_schema_newest(&sql->options);
+    int rc = backend->connect(sql->database, is_writer, &connection, why, why_size);
+
+    if (rc < 0)
+        return rc;
+    if (is_writer && index == 0) {
+        if (sql->options.no_migrate) {
+            rc = sql_schema_check(backend, connection, &sql->options, &version, why, why_size);
+            if (rc == 0 && version < newest) {
+                snprintf(why, why_size,
+                    "the schema is version %u and this program needs %u: migrate it first", version,
+                    newest);
+                rc = SQL_ESCHEMA;
+            }
+        } else {
+            rc = sql_schema_move(backend, connection, &sql->options, newest, why, why_size);
+        }
+    }
+    if (rc == 0) {
+        rc = sql_runner_create(sql, is_writer, index, connection, runner);
+        if (rc < 0)
+            fail(rc, why, why_size, tr_error_text(rc));
+    }
+    if (rc < 0)
+        backend->disconnect(connection);
+    return rc;
+}
+
+int sql_open(struct tr_system *system, const struct sql_options *options, char *why,
+    size_t why_size, struct sql **ret_sql)
+{
+    const struct sql_backend *backend =
+        options->backend != NULL ? options->backend : backend_of(options->url);
+    struct sql *sql;
+    int rc;
+
+    if (why_size > 0)
+        why[0] = '\0';
+    if (backend == NULL)
+        return fail(TR_EINVAL, why, why_size,
+            "the database's URL begins with sqlite: or with postgresql://");
+    rc = check_migrations(options, why, why_size);
+    if (rc < 0)
+        return rc;
+    rc = create(system, backend, options, &sql);
+    if (rc < 0)
+        return fail(rc, why, why_size, tr_error_text(rc));
+    rc = backend->attach(&sql->options, system, &sql->database, why, why_size);
+    for (uint32_t i = 0; rc == 0 && i < sql->writer_count; i++)
+        rc = start_runner(sql, true, i, why, why_size);
+    for (uint32_t i = 0; rc == 0 && i < sql->reader_count; i++)
+        rc = start_runner(sql, false, i, why, why_size);
+    if (rc < 0) {
+        sql_close(&sql);
+        return rc;
+    }
+    *ret_sql = sql;
+    return 0;
+}
+
+void sql_close(struct sql **sql)
+{
+    struct sql *s = *sql;
+
+    if (s == NULL)
+        return;
+    /* Readers first: SQLite's last connection to go is then the writer's, which can tidy up. */
+    for (uint32_t i = 0; i < s->reader_count; i++)
+        sql_runner_destroy(&s->readers[i]);
+    for (uint32_t i = 0; i < s->writer_count; i++)
+        sql_runner_destroy(&s->writers[i]);
+    sql_unref(s);
+    *sql = NULL;
+}
+
+bool sql_is_healthy(const struct sql *sql, char *why, size_t why_size)
+{
+    struct sql *s = (struct sql *)(uintptr_t)sql; /* the lock is not part of what it means */
+    bool healthy;
+
+    pthread_mutex_lock(&s->health_lock);
+    healthy = s->down_count == 0;
+    if (why_size > 0)
+        snprintf(why, why_size, "%s", healthy ? "" : s->down_why);
+    pthread_mutex_unlock(&s->health_lock);
+    return healthy;
+}
+
+const char *sql_backend(const struct sql *sql)
+{
+    return sql->backend->name;
+}
+
+/* ---- submitting ------------------------------------------------------------------------------ */
+
+/* The same key, the same writer, in every run. */
+static struct sql_runner *writer_of(struct sql *sql, uint64_t key)
+{
+    key ^= key >> 33;
+    key *= UINT64_C(0xff51afd7ed558ccd);
+    key ^= key >> 33;
+    return sql->writers[key % sql->writer_count];
+}
+
+/* The reader with the shortest queue; among equals they take turns. */
+static struct sql_runner *idle_reader(struct sql *sql)
+{
+    uint32_t first = atomic_fetch_add_explicit(&sql->reader_turn, 1, memory_order_relaxed);
+    struct sql_runner *best = NULL;
+
+    for (uint32_t i = 0; i < sql->reader_count; i++) {
+        struct sql_runner *reader = sql->readers[(first + i) % sql->reader_count];
+
+        if (best == NULL || sql_runner_depth(reader) < sql_runner_depth(best))
+            best = reader;
+        if (sql_runner_depth(best) == 0)
+            break;
+    }
+    tr_assert(best != NULL); /* there is at least one reader */
+    return best;
+}
+
+/* Until the message is sent or sql_runner_leave'd, the unit has two holders and is QUEUED. */
+static int prepare(
+    struct sql *sql, struct sql_unit *unit, bool is_read, struct sql_message *ret_message)
+{
+    struct sql_runner *runner;
+    int rc;
+
+    if (unit == NULL)
+        return TR_ENOMEM; /* what sql_unit_new said */
+    tr_assert_use(unit->state == SQL_BUILT, "a unit is submitted once");
+    if (unit->failed != 0)
+        return unit->failed;
+    if (unit->step_count == 0)
+        return TR_EINVAL;
+    runner = is_read ? idle_reader(sql) : writer_of(sql, unit->key);
+    rc = sql_runner_enter(runner);
+    if (rc < 0)
+        return rc;
+    unit->is_read = is_read;
+    sql_unit_hold(unit);
+    atomic_store_explicit(&unit->state, SQL_QUEUED, memory_order_relaxed);
+    *ret_message = (struct sql_message){ unit, runner };
+    return 0;
+}
+
+static void unprepare(struct sql_message *message)
+{
+    sql_runner_leave(message->runner);
+    atomic_store_explicit(&message->unit->state, SQL_BUILT, memory_order_relaxed);
+    sql_unit_free(message->unit);
+}
+
+static void waiting_add(struct sql_client *client, struct sql_unit *unit)
+{
+    unit->previous = client->waiting_last;
+    unit->next = NULL;
+    if (client->waiting_last != NULL)
+        client->waiting_last->next = unit;
+    else
+        client->waiting = unit;
+    client->waiting_last = unit;
+}
+
+static void waiting_remove(struct sql_client *client, struct sql_unit *unit)
+{
+    if (unit->previous != NULL)
+        unit->previous->next = unit->next;
+    else
+        client->waiting = unit->next;
+    if (unit->next != NULL)
+        unit->next->previous = unit->previous;
+    else
+        client->waiting_last = unit->previous;
+    unit->next = unit->previous = NULL;
+}
+
+static int submit(struct tr_context *ctx, struct sql_client *client, struct sql_unit *unit,
+    const struct sql_submit_options *options, bool is_read)
+{
+    static const struct sql_submit_options none;
+    const struct sql_submit_options *o = options != NULL ? options : &none;
+    uint64_t inherited_ns = tr_deadline_ns(ctx);
+    struct sql_message message = { 0 };
+    int rc = prepare(client->sql, unit, is_read, &message);
+
+    if (rc < 0)
+        return rc;
+    unit->tag = o->tag;
+    unit->serial = ++client->serial;
+    unit->expires_ns = o->timeout_ns == 0 ? 0 : tr_now_ns(ctx) + o->timeout_ns;
+    if (inherited_ns != 0 && (unit->expires_ns == 0 || inherited_ns < unit->expires_ns))
+        unit->expires_ns = inherited_ns;
+    /* The ask itself has no timeout: a unit that has begun is worth waiting for. */
+    rc = tr_ask(ctx, sql_runner_sender(message.runner), &message, sizeof message,
+        &(struct tr_ask_options){ .tag = o->tag, .hold = o->hold });
+    if (rc < 0) {
+        unprepare(&message);
+        return rc;
+    }
+    waiting_add(client, unit);
+    return 0;
+}
+
+int sql_write(struct tr_context *ctx, struct sql_client *client, struct sql_unit *unit,
+    const struct sql_submit_options *options)
+{
+    return submit(ctx, client, unit, options, false);
+}
+
+int sql_read(struct tr_context *ctx, struct sql_client *client, struct sql_unit *unit,
+    const struct sql_submit_options *options)
+{
+    return submit(ctx, client, unit, options, true);
+}
+
+/* ---- clients --------------------------------------------------------------------------------- */
+
+void sql_client_begin(struct sql_client *client, struct sql *sql)
+{
+    *client = (struct sql_client){ .sql = sql };
+}
+
+void sql_client_end(struct sql_client *client)
+{
+    while (client->waiting != NULL) {
+        struct sql_unit *unit = client->waiting;
+
+        waiting_remove(client, unit);
+        sql_unit_settle(unit, TR_ECANCELLED);
+        sql_unit_free(unit);
+    }
+}
+
+static struct sql_unit *find_serial(struct sql_client *client, uint64_t serial)
+{
+    struct sql_unit *unit = client->waiting;
+
+    while (unit != NULL && unit->serial != serial)
+        unit = unit->next;
+    return unit;
+}
+
+/* An end without a number (a deadline that passed, a runner that ended) is of some unit with this
+ * tag: take the one that expires first. If it was really of another one, the answer of the unit
+ * taken here comes later and is then taken for that other one: each comes back once, and
+ * sql_unit_settle says of each what is true of it. */
+static struct sql_unit *find_tag(struct sql_client *client, uint32_t tag)
+{
+    struct sql_unit *found = NULL;
+
+    for (struct sql_unit *unit = client->waiting; unit != NULL; unit = unit->next) {
+        if (unit->tag != tag)
+            continue;
+        if (found == NULL || (unit->expires_ns != 0 &&
+                                 (found->expires_ns == 0 || unit->expires_ns < found->expires_ns)))
+            found = unit;
+    }
+    return found;
+}
+
+struct sql_unit *sql_take(struct sql_client *client, const struct tr_event *event)
+{
+    bool has_serial = event->size == sizeof(uint64_t);
+    struct sql_unit *unit = NULL;
+    uint64_t serial;
+
+    if (event->kind != TR_EVENT_REPLY || client->waiting == NULL)
+        return NULL;
+    if (has_serial) {
+        memcpy(&serial, event->value, sizeof serial);
+        unit = find_serial(client, serial);
+        if (unit != NULL && unit->tag != event->tag)
+            return NULL; /* a number of somebody else */
+    }
+    if (unit == NULL && (!has_serial || client->guessed > 0)) {
+        unit = find_tag(client, event->tag);
+        if (unit != NULL && has_serial)
+            client->guessed--;
+        else if (unit != NULL)
+            client->guessed++;
+    }
+    if (unit == NULL)
+        return NULL;
+    waiting_remove(client, unit);
+    sql_unit_settle(unit, event->status < 0 ? event->status : TR_ECANCELLED);
+    return unit;
+}
+
+/* ---- from a thread --------------------------------------------------------------------------- */
+
+static int run_wait(struct sql *sql, struct sql_unit *unit, bool is_read)
+{
+    struct sql_message message = { 0 };
+    struct tr_future *future;
+    int rc = prepare(sql, unit, is_read, &message);
+
+    if (rc < 0)
+        return rc;
+    rc = tr_ask_future(sql_runner_sender(message.runner), &message, sizeof message, 0, &future);
+    if (rc < 0) {
+        unprepare(&message);
+        return rc;
+    }
+    rc = tr_future_wait(future, NULL, 0, NULL, 0);
+    tr_future_drop(&future);
+    sql_unit_settle(unit, rc < 0 ? rc : TR_ECANCELLED);
+    return unit->answer;
+}
+
+int sql_write_wait(struct sql *sql, struct sql_unit *unit)
+{
+    return run_wait(sql, unit, false);
+}
+
+int sql_read_wait(struct sql *sql, struct sql_unit *unit)
+{
+    return run_wait(sql, unit, true);
+}
+
+/* ---- tools ----------------------------------------------------------------------------------- */
+
+/* One connection to a database that nobody else may have open. */
+struct tool {
+    const struct sql_backend *backend;
+    void *database;
+    struct sql_connection *connection;
+};
+
+static void tool_close(struct tool *tool)
+{
+    if (tool->connection != NULL)
+        tool->backend->disconnect(tool->connection);
+    if (tool->database != NULL)
+        tool->backend->detach(tool->database);
+}
+
+static int tool_open(
+    struct tool *tool, const struct sql_options *options, char *why, size_t why_size)
+{
+    int rc;
+
+    *tool = (struct tool){ .backend = backend_of(options->url) };
+    if (tool->backend == NULL)
+        return fail(TR_EINVAL, why, why_size,
+            "the database's URL begins with sqlite: or with postgresql://");
+    rc = check_migrations(options, why, why_size);
+    if (rc == 0)
+        rc = tool->backend->attach(options, NULL, &tool->database, why, why_size);
+    if (rc == 0)
+        rc = tool->backend->connect(tool->database, true, &tool->connection, why, why_size);
+    if (rc < 0)
+        tool_close(tool);
+    return rc;
+}
+
+int sql_migrate(const struct sql_options *options, uint32_t version, char *why, size_t why_size)
+{
+    struct tool tool;
+    int rc = tool_open(&tool, options, why, why_size);
+
+    if (rc < 0)
+        return rc;
+    rc = sql_schema_move(tool.backend, tool.connection, options, version, why, why_size);
+    tool_close(&tool);
+    return rc;
+}
+
+int sql_migration_status(const struct sql_options *options, uint32_t *ret_version,
+    uint32_t *ret_newest, char *why, size_t why_size)
+{
+    struct tool tool;
+    int rc = tool_open(&tool, options, why, why_size);
+
+    if (rc < 0)
+        return rc;
+    rc = sql_schema_check(tool.backend, tool.connection, options, ret_version, why, why_size);
+    if (rc == 0)
+        *ret_newest = sql_schema_newest(options);
+    tool_close(&tool);
+    return rc;
+}
+
+int sql_verify(const struct sql_options *options, char *why, size_t why_size)
+{
+    struct tool tool;
+    uint32_t version;
+    int rc = tool_open(&tool, options, why, why_size);
+
+    if (rc < 0)
+        return rc;
+    rc = tool.backend->verify(tool.connection, why, why_size);
+    if (rc == 0)
+        rc = sql_schema_check(tool.backend, tool.connection, options, &version, why, why_size);
+    tool_close(&tool);
+    return rc;
+}
+
+int sql_backup(const char *url, const char *to_path, sql_progress_fn progress, void *data,
+    char *why, size_t why_size)
+{
+    const struct sql_backend *backend = backend_of(url);
+
+    if (backend == NULL)
+        return fail(TR_EINVAL, why, why_size, "no such kind of database");
+    return backend->backup(url, to_path, progress, data, why, why_size);
+}
+
+int sql_restore(const char *url, const char *from_path, char *why, size_t why_size)
+{
+    const struct sql_backend *backend = backend_of(url);
+
+    if (backend == NULL)
+        return fail(TR_EINVAL, why, why_size, "no such kind of database");
+    return backend->restore(url, from_path, why, why_size);
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sqlite.h: what the files of the SQLite backend share. */
+#ifndef SQL_SQLITE_H
+#define SQL_SQLITE_H
+
+#include <sqlite3.h>
+#include <stdatomic.h>
+
+#include "sql/backend.h"
+#include "sql/vfs.h"
+
+enum {
+    SQLITE_STATEMENTS_MAX = 1024, /* prepared on one connection; past it all are prepared anew */
+    SQLITE_PARAMETERS_MAX = 100,
+};
+
+struct sqlite_database {
+    char *path;
+    struct sql_vfs *vfs; /* of a simulation, else NULL */
+    int lock_fd;         /* -1: none */
+    void (*fatal)(void *data, const char *line);
+    void *fatal_data;
+    _Atomic bool is_dead; /* a sync failed: nothing may be promised any more */
+    /* When the log is tended beside the writer, and when the writer pauses for it. */
+    int64_t log_pages_beside;
+    int64_t log_pages_max;
+    /* Pages in the write-ahead log, after the last commit; and at how many it is tended next. */
+    _Atomic int64_t log_pages;
+    _Atomic int64_t tend_beside_at;
+    _Atomic int64_t tend_alone_at;
+};
+
+/* Same order as the texts in sqlite_run.c. */
+enum sqlite_own {
+    OWN_BEGIN,
+    OWN_BEGIN_READ,
+    OWN_COMMIT,
+    OWN_ROLLBACK,
+    OWN_SAVEPOINT,
+    OWN_RELEASE,
+    OWN_ROLLBACK_TO,
+    OWN_COUNT
+};
+
+struct sqlite_statement {
+    const struct sql_statement *key;
+    const char *text;
+    sqlite3_stmt *prepared;
+    uint32_t parameter_count;
+    uint32_t value_count;                    /* how many it wants: the highest $n */
+    uint8_t value_of[SQLITE_PARAMETERS_MAX]; /* parameter i + 1 is value value_of[i] */
+};
+
+/* A struct sql_connection is one of these. */
+struct sqlite_connection {
+    struct sqlite_database *database;
+    sqlite3 *handle;
+    bool is_writer;
+    sqlite3_stmt *own[OWN_COUNT];
+    struct sqlite_statement **statements; /* open hash of the statements' addresses */
+    uint32_t statement_capacity;
+    uint32_t statement_count;
+};
+
+static inline struct sqlite_connection *sqlite_of(struct sql_connection *connection)
+{
+    return (struct sqlite_connection *)connection;
+}
+
+/* ---- sqlite.c -------------------------------------------------------------------------------- */
+
+/* The path of a URL; refuses parameters that could lose work. Caller frees. */
+int sqlite_path(const char *url, char **ret_path, char *why, size_t why_size);
+/* Held until the descriptor is closed, also by kill -9. SQL_ELOCKED if another process has it. */
+int sqlite_lock(const char *path, int *ret_fd, char *why, size_t why_size);
+/* Opens and sets what keeps the promise; refuses with SQL_EUNSAFE when it cannot be set. */
+int sqlite_open_safely(const char *path, const char *vfs_name, bool is_writer, sqlite3 **ret_handle,
+    char *why, size_t why_size);
+/* The disk broke its promise: says so and ends the process, unless the host wants to do it. */
+void sqlite_fatal(struct sqlite_database *database, sqlite3 *handle, const char *doing);
+
+/* ---- sqlite_run.c ---------------------------------------------------------------------------- */
+
+/* What an error of SQLite's is to us. */
+int sqlite_status(int code, int system_errno);
+bool sqlite_is_disk_broken(int code, int system_errno);
+int sqlite_commit(struct sql_connection *connection, struct sql_unit *const *units, size_t count);
+int sqlite_read(struct sql_connection *connection, struct sql_unit *const *units, size_t count);
+int sqlite_prepare_own(struct sqlite_connection *connection);
+void sqlite_forget_statements(struct sqlite_connection *connection);
+
+/* ---- sqlite_tools.c -------------------------------------------------------------------------- */
+
+int sqlite_script(struct sql_connection *connection, const char *text, char *why, size_t why_size);
+int sqlite_backup(const char *url, const char *to_path, sql_progress_fn progress, void *data,
+    char *why, size_t why_size);
+int sqlite_restore(const char *url, const char *from_path, char *why, size_t why_size);
+int sqlite_verify(struct sql_connection *connection, char *why, size_t why_size);
+
+#endif

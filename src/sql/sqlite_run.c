@@ -1,0 +1,523 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sqlite_run.c: a batch of units as one SQLite transaction.
+ *
+ *   BEGIN IMMEDIATE
+ *     SAVEPOINT u; steps of unit 1; RELEASE u             or ROLLBACK TO u; RELEASE u
+ *     SAVEPOINT u; steps of unit 2; RELEASE u             …
+ *   COMMIT
+ *
+ * Invariants:
+ *   1. When a unit's try ends, its changes are in the transaction (status 0) or undone (status <
+ * 0).
+ *   2. Some errors make SQLite roll back everything. Then the unit that met it has failed and the
+ *      others run again, in the same order: each round fails one unit or is the last.
+ *   3. An error at COMMIT says "not stored" only where that stays true: a full disk cannot have
+ *      written the frame that commits. Everything else is SQL_EUNKNOWN, because the frame may be in
+ *      the log and a recovery would find it. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "sql/sqlite.h"
+#include "sql/unit.h"
+
+static const char *const own_texts[OWN_COUNT] = {
+    [OWN_BEGIN] = "BEGIN IMMEDIATE",
+    [OWN_BEGIN_READ] = "BEGIN",
+    [OWN_COMMIT] = "COMMIT",
+    [OWN_ROLLBACK] = "ROLLBACK",
+    [OWN_SAVEPOINT] = "SAVEPOINT u",
+    [OWN_RELEASE] = "RELEASE u",
+    [OWN_ROLLBACK_TO] = "ROLLBACK TO u",
+};
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+static bool is_full(int code, int system_errno)
+{
+    return code == SQLITE_FULL || (code == SQLITE_IOERR_WRITE && system_errno == EDQUOT);
+}
+
+int sqlite_status(int code, int system_errno)
+{
+    if (is_full(code, system_errno) || code == SQLITE_IOERR_SHMSIZE)
+        return SQL_EDISK;
+    if (code == SQLITE_IOERR_NOMEM)
+        return TR_ENOMEM;
+    switch (code & 0xff) {
+    case SQLITE_CONSTRAINT:
+        return SQL_ECONSTRAINT;
+    case SQLITE_IOERR:
+        return SQL_EDISK;
+    case SQLITE_NOMEM:
+        return TR_ENOMEM;
+    case SQLITE_CANTOPEN:
+    case SQLITE_PERM:
+        return TR_EACCES;
+    default:
+        return SQL_EFAILED;
+    }
+}
+
+/* Writing or syncing failed, and not for want of room. */
+bool sqlite_is_disk_broken(int code, int system_errno)
+{
+    if (is_full(code, system_errno))
+        return false;
+    return code == SQLITE_IOERR_FSYNC || code == SQLITE_IOERR_DIR_FSYNC ||
+           code == SQLITE_IOERR_WRITE || code == SQLITE_IOERR_TRUNCATE;
+}
+
+static int fail_step(struct sqlite_connection *c, struct sql_unit *unit, int64_t step, int code)
+{
+    return sql_unit_fail(unit, step, sqlite_status(code, sqlite3_system_errno(c->handle)),
+        sqlite3_errmsg(c->handle));
+}
+
+static bool is_disk_broken(struct sqlite_connection *c, int code)
+{
+    return sqlite_is_disk_broken(code, sqlite3_system_errno(c->handle));
+}
+
+/* Units that had not failed by themselves. */
+static void fail_rest(struct sql_unit *const *units, size_t count, int status, const char *why)
+{
+    for (size_t i = 0; i < count; i++)
+        if (units[i]->status == 0)
+            sql_unit_fail(units[i], -1, status, why);
+}
+
+/* ---- statements ------------------------------------------------------------------------------ */
+
+int sqlite_prepare_own(struct sqlite_connection *c)
+{
+    for (unsigned i = 0; i < OWN_COUNT; i++) {
+        int code = sqlite3_prepare_v3(
+            c->handle, own_texts[i], -1, SQLITE_PREPARE_PERSISTENT, &c->own[i], NULL);
+
+        if (code != SQLITE_OK)
+            return sqlite_status(code, sqlite3_system_errno(c->handle));
+    }
+    return 0;
+}
+
+static int run_own(struct sqlite_connection *c, enum sqlite_own which)
+{
+    (void)sqlite3_step(c->own[which]);
+    return sqlite3_reset(c->own[which]);
+}
+
+void sqlite_forget_statements(struct sqlite_connection *c)
+{
+    for (uint32_t i = 0; i < c->statement_capacity; i++) {
+        if (c->statements[i] == NULL)
+            continue;
+        sqlite3_finalize(c->statements[i]->prepared);
+        tr__free(c->statements[i]);
+    }
+    tr__free(c->statements);
+    c->statements = NULL;
+    c->statement_capacity = c->statement_count = 0;
+}
+
+static uint32_t slot_of(const struct sqlite_connection *c, const struct sql_statement *key)
+{
+    uint32_t slot = (uint32_t)(((uintptr_t)key >> 3) * UINT64_C(0x9e3779b97f4a7c15) >> 32);
+
+    tr_assert(c->statement_count < c->statement_capacity);
+    for (;; slot++) {
+        slot &= c->statement_capacity - 1;
+        if (c->statements[slot] == NULL || c->statements[slot]->key == key)
+            return slot;
+    }
+}
+
+/* Room for one more; at most half full. */
+static int statements_grow(struct sqlite_connection *c)
+{
+    struct sqlite_statement **old = c->statements;
+    uint32_t old_capacity = c->statement_capacity;
+    uint32_t capacity = old_capacity == 0 ? 64 : old_capacity * 2;
+    struct sqlite_statement **table;
+
+    if (c->statement_count * 2 < old_capacity)
+        return 0;
+    table = tr__calloc(sizeof(struct sqlite_statement *) * capacity);
+    if (table == NULL)
+        return TR_ENOMEM;
+    c->statements = table;
+    c->statement_capacity = capacity;
+    for (uint32_t i = 0; i < old_capacity; i++)
+        if (old[i] != NULL)
+            table[slot_of(c, old[i]->key)] = old[i];
+    tr__free(old);
+    return 0;
+}
+
+/* SQLite numbers $2, $1 by where they stand; find out which value each is. */
+static int map_parameters(struct sqlite_statement *statement)
+{
+    int count = sqlite3_bind_parameter_count(statement->prepared);
+
+    if (count > SQLITE_PARAMETERS_MAX)
+        return TR_ELIMIT;
+    statement->parameter_count = (uint32_t)count;
+    for (int i = 1; i <= count; i++) {
+        const char *name = sqlite3_bind_parameter_name(statement->prepared, i);
+        uint64_t number;
+
+        if (name == NULL || name[0] != '$' || !tr_span_u64(tr_span_of(name + 1), &number) ||
+            number == 0 || number > SQLITE_PARAMETERS_MAX)
+            return TR_EINVAL;
+        statement->value_of[i - 1] = (uint8_t)(number - 1);
+        if (number > statement->value_count)
+            statement->value_count = (uint32_t)number;
+    }
+    return 0;
+}
+
+static int prepare(struct sqlite_connection *c, struct sql_unit *unit, uint32_t step,
+    struct sqlite_statement *statement)
+{
+    const char *tail = NULL;
+    int code = sqlite3_prepare_v3(
+        c->handle, statement->text, -1, SQLITE_PREPARE_PERSISTENT, &statement->prepared, &tail);
+
+    if (code != SQLITE_OK)
+        return fail_step(c, unit, step, code);
+    if (statement->prepared == NULL || tail[strspn(tail, " \t\r\n;")] != '\0')
+        return sql_unit_fail(unit, step, SQL_EFAILED, "a step is exactly one statement");
+    if (map_parameters(statement) < 0)
+        return sql_unit_fail(unit, step, SQL_EFAILED, "values are called $1, $2 and so on");
+    return 0;
+}
+
+/* NULL: the unit has failed. */
+static struct sqlite_statement *find_statement(
+    struct sqlite_connection *c, struct sql_unit *unit, uint32_t step)
+{
+    const struct sql_statement *key = unit->steps[step].statement;
+    struct sqlite_statement *statement;
+
+    if (c->statement_count >= SQLITE_STATEMENTS_MAX)
+        sqlite_forget_statements(c);
+    if (statements_grow(c) < 0) {
+        sql_unit_fail(unit, step, TR_ENOMEM, tr_error_text(TR_ENOMEM));
+        return NULL;
+    }
+    statement = c->statements[slot_of(c, key)];
+    if (statement != NULL) {
+        tr_assert_use(statement->text == key->text, "a statement is static and keeps its text");
+        return statement;
+    }
+    statement = tr__calloc(sizeof *statement);
+    if (statement == NULL) {
+        sql_unit_fail(unit, step, TR_ENOMEM, tr_error_text(TR_ENOMEM));
+        return NULL;
+    }
+    statement->key = key;
+    statement->text = key->text;
+    if (prepare(c, unit, step, statement) < 0) {
+        sqlite3_finalize(statement->prepared);
+        tr__free(statement);
+        return NULL;
+    }
+    c->statements[slot_of(c, key)] = statement;
+    c->statement_count++;
+    return statement;
+}
+
+/* ---- one step -------------------------------------------------------------------------------- */
+
+static int bind_value(
+    sqlite3_stmt *prepared, int at, const struct sql_unit *unit, const struct sql_value *value)
+{
+    const char *bytes = unit->bytes.bytes + value->offset;
+
+    switch (value->kind) {
+    case SQL_INT:
+        return sqlite3_bind_int64(prepared, at, value->number);
+    case SQL_TEXT:
+        return sqlite3_bind_text64(prepared, at, bytes, value->size, SQLITE_STATIC, SQLITE_UTF8);
+    case SQL_BLOB:
+        return sqlite3_bind_blob64(prepared, at, bytes, value->size, SQLITE_STATIC);
+    case SQL_NULL:
+    default:
+        return sqlite3_bind_null(prepared, at);
+    }
+}
+
+static int bind_values(struct sqlite_connection *c, struct sql_unit *unit, uint32_t step,
+    const struct sqlite_statement *statement)
+{
+    const struct sql_step *s = &unit->steps[step];
+
+    if (s->value_count != statement->value_count) {
+        char why[96];
+
+        snprintf(why, sizeof why, "the statement has %u values and was given %u",
+            statement->value_count, s->value_count);
+        return sql_unit_fail(unit, step, SQL_EFAILED, why);
+    }
+    for (uint32_t i = 0; i < statement->parameter_count; i++) {
+        const struct sql_value *value = &unit->values[s->value_first + statement->value_of[i]];
+        int code = bind_value(statement->prepared, (int)i + 1, unit, value);
+
+        if (code != SQLITE_OK)
+            return fail_step(c, unit, step, code);
+    }
+    return 0;
+}
+
+static void take_row(struct sql_unit *unit, uint32_t step, sqlite3_stmt *prepared)
+{
+    uint32_t columns = unit->steps[step].column_count;
+
+    for (int i = 0; i < (int)columns; i++) {
+        switch (sqlite3_column_type(prepared, i)) {
+        case SQLITE_NULL:
+            sql_unit_cell_null(unit);
+            break;
+        case SQLITE_INTEGER:
+            sql_unit_cell_int(unit, sqlite3_column_int64(prepared, i));
+            break;
+        case SQLITE_BLOB: {
+            const void *bytes = sqlite3_column_blob(prepared, i);
+
+            sql_unit_cell_bytes(unit, SQL_BLOB, bytes, (size_t)sqlite3_column_bytes(prepared, i));
+            break;
+        }
+        default: { /* text, and a real number as text */
+            const void *bytes = sqlite3_column_text(prepared, i);
+
+            if (bytes == NULL && unit->failed == 0)
+                unit->failed = TR_ENOMEM;
+            else
+                sql_unit_cell_bytes(
+                    unit, SQL_TEXT, bytes, (size_t)sqlite3_column_bytes(prepared, i));
+            break;
+        }
+        }
+    }
+    sql_unit_end_row(unit, step);
+}
+
+static int run_step(struct sqlite_connection *c, struct sql_unit *unit, uint32_t step)
+{
+    struct sqlite_statement *statement = find_statement(c, unit, step);
+    sqlite3_stmt *prepared;
+    sqlite3_int64 total = sqlite3_total_changes64(c->handle);
+    int code, rc;
+
+    if (statement == NULL)
+        return unit->status;
+    rc = bind_values(c, unit, step, statement);
+    if (rc < 0)
+        return rc;
+    prepared = statement->prepared;
+    if (!c->is_writer && !sqlite3_stmt_readonly(prepared))
+        return sql_unit_fail(unit, step, SQL_EFAILED, "a read unit may only read");
+    if (sqlite3_column_count(prepared) > 0)
+        sql_unit_begin_rows(unit, step, (uint32_t)sqlite3_column_count(prepared));
+    while ((code = sqlite3_step(prepared)) == SQLITE_ROW && unit->failed == 0)
+        take_row(unit, step, prepared);
+    if (code != SQLITE_DONE && code != SQLITE_ROW)
+        fail_step(c, unit, step, code); /* before reset: it forgets the words */
+    else if (unit->failed != 0)
+        sql_unit_fail(unit, step, unit->failed == TR_ELIMIT ? SQL_EFAILED : unit->failed,
+            unit->failed == TR_ELIMIT ? "the result is too large" : tr_error_text(unit->failed));
+    sqlite3_reset(prepared);
+    if (unit->status == 0 && sqlite3_total_changes64(c->handle) != total)
+        unit->steps[step].changed = sqlite3_changes64(c->handle);
+    if (unit->status != 0) {
+        if (is_disk_broken(c, code)) {
+            sqlite_fatal(c->database, c->handle, "a write");
+            return TR_ECLOSED;
+        }
+        return unit->status;
+    }
+    return sql_unit_check_rows(unit, step);
+}
+
+static int run_steps(struct sqlite_connection *c, struct sql_unit *unit)
+{
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < unit->step_count; i++)
+        rc = run_step(c, unit, i);
+    return rc;
+}
+
+/* ---- one unit in the transaction ------------------------------------------------------------- */
+
+/* Undo the unit alone. If even that fails, everything: the caller sees that no transaction is open
+ * and runs the others again. */
+static void undo(struct sqlite_connection *c)
+{
+    if (sqlite3_get_autocommit(c->handle))
+        return;
+    if (run_own(c, OWN_ROLLBACK_TO) != SQLITE_OK || run_own(c, OWN_RELEASE) != SQLITE_OK)
+        (void)run_own(c, OWN_ROLLBACK);
+}
+
+static void run_unit(struct sqlite_connection *c, struct sql_unit *unit)
+{
+    int code = run_own(c, OWN_SAVEPOINT);
+
+    sql_unit_reset_results(unit);
+    if (code != SQLITE_OK) {
+        fail_step(c, unit, -1, code);
+        return;
+    }
+    if (run_steps(c, unit) < 0) {
+        undo(c);
+        return;
+    }
+    if (sqlite3_get_autocommit(c->handle)) {
+        sql_unit_fail(unit, -1, SQL_EFAILED, "a unit may not end the transaction");
+        return;
+    }
+    code = run_own(c, OWN_RELEASE);
+    if (code != SQLITE_OK) {
+        fail_step(c, unit, -1, code);
+        undo(c);
+    }
+}
+
+static bool is_dead(const struct sqlite_connection *c)
+{
+    return atomic_load_explicit(&c->database->is_dead, memory_order_acquire);
+}
+
+/* All that have not failed yet, up to the COMMIT. *ret_alive is how many are in the transaction. */
+static int run_units(
+    struct sqlite_connection *c, struct sql_unit *const *units, size_t count, size_t *ret_alive)
+{
+    size_t alive;
+    int code;
+
+again:
+    alive = 0;
+    code = run_own(c, OWN_BEGIN);
+    if (code != SQLITE_OK) {
+        if (is_disk_broken(c, code)) {
+            sqlite_fatal(c->database, c->handle, "a transaction's begin");
+            return TR_ECLOSED;
+        }
+        fail_rest(units, count, sqlite_status(code, sqlite3_system_errno(c->handle)),
+            sqlite3_errmsg(c->handle));
+        *ret_alive = 0;
+        return 0;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (units[i]->status != 0)
+            continue;
+        run_unit(c, units[i]);
+        if (is_dead(c))
+            return TR_ECLOSED;
+        if (sqlite3_get_autocommit(c->handle)) {
+            tr_assert(units[i]->status != 0); /* so this ends */
+            goto again;
+        }
+        alive += units[i]->status == 0;
+    }
+    *ret_alive = alive;
+    return 0;
+}
+
+static int commit_batch(struct sqlite_connection *c, struct sql_unit *const *units, size_t count);
+
+/* A constraint that is checked at COMMIT failed, and nobody says whose: one at a time. */
+static int replay(struct sqlite_connection *c, struct sql_unit *const *units, size_t count)
+{
+    int rc = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        if (units[i]->status != 0)
+            continue;
+        if (rc == 0)
+            rc = commit_batch(c, &units[i], 1);
+        /* Units before are stored, so the batch cannot be tried again as a whole. */
+        if (rc < 0 && units[i]->status == 0)
+            sql_unit_fail(units[i], -1, SQL_EUNKNOWN, "the connection was lost");
+    }
+    return rc < 0 ? SQL_EUNKNOWN : 0;
+}
+
+static int commit_batch(struct sqlite_connection *c, struct sql_unit *const *units, size_t count)
+{
+    size_t alive = 0;
+    int code, system_errno, rc = run_units(c, units, count, &alive);
+
+    if (rc < 0)
+        return rc;
+    if (alive == 0) {
+        if (!sqlite3_get_autocommit(c->handle))
+            (void)run_own(c, OWN_ROLLBACK);
+        return 0;
+    }
+    code = run_own(c, OWN_COMMIT);
+    if (code == SQLITE_OK)
+        return 0;
+    system_errno = sqlite3_system_errno(c->handle);
+    if (is_full(code, system_errno)) {
+        fail_rest(units, count, SQL_EDISK, sqlite3_errmsg(c->handle));
+        rc = 0;
+    } else if ((code & 0xff) == SQLITE_CONSTRAINT && alive == 1) {
+        fail_rest(units, count, SQL_ECONSTRAINT, sqlite3_errmsg(c->handle));
+        rc = 0;
+    } else if ((code & 0xff) == SQLITE_CONSTRAINT) {
+        rc = 1;
+    } else {
+        fail_rest(units, count, SQL_EUNKNOWN, sqlite3_errmsg(c->handle));
+        if (sqlite_is_disk_broken(code, system_errno))
+            sqlite_fatal(c->database, c->handle, "COMMIT");
+        rc = SQL_EUNKNOWN;
+    }
+    if (!sqlite3_get_autocommit(c->handle))
+        (void)run_own(c, OWN_ROLLBACK);
+    return rc > 0 ? replay(c, units, count) : rc;
+}
+
+int sqlite_commit(struct sql_connection *connection, struct sql_unit *const *units, size_t count)
+{
+    struct sqlite_connection *c = sqlite_of(connection);
+
+    for (size_t i = 0; i < count; i++)
+        sql_unit_reset_results(units[i]);
+    if (is_dead(c))
+        return TR_ECLOSED;
+    tr_assert(sqlite3_get_autocommit(c->handle));
+    return commit_batch(c, units, count);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static void read_unit(struct sqlite_connection *c, struct sql_unit *unit)
+{
+    bool is_one = unit->step_count == 1; /* a statement is a snapshot by itself */
+    int code = is_one ? SQLITE_OK : run_own(c, OWN_BEGIN_READ);
+
+    if (code != SQLITE_OK) {
+        fail_step(c, unit, -1, code);
+        return;
+    }
+    (void)run_steps(c, unit);
+    if (!sqlite3_get_autocommit(c->handle))
+        (void)run_own(c, OWN_ROLLBACK);
+}
+
+int sqlite_read(struct sql_connection *connection, struct sql_unit *const *units, size_t count)
+{
+    struct sqlite_connection *c = sqlite_of(connection);
+
+    for (size_t i = 0; i < count; i++)
+        sql_unit_reset_results(units[i]);
+    if (is_dead(c))
+        return TR_ECLOSED;
+    for (size_t i = 0; i < count; i++)
+        read_unit(c, units[i]);
+    return 0;
+}

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* acks.h: a process that writes units and says through a pipe which came back, until it is ended
+ * from outside; and the look at what is there afterwards. */
+#ifndef TEST_UNIT_SQL_ACKS_H
+#define TEST_UNIT_SQL_ACKS_H
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "place.h"
+
+enum { THREADS = 6, UNITS_MAX = 1 << 16 };
+
+static bool acked[UNITS_MAX];
+static int64_t acked_count;
+
+struct acks_writer {
+    struct place *place;
+    int fd;
+    int64_t first; /* this thread's units: first, first + THREADS, ... */
+};
+
+static inline void *acks_write(void *argument)
+{
+    struct acks_writer *writing = argument;
+
+    for (int64_t id = writing->first;; id += THREADS) {
+        struct sql_unit *unit = sql_unit_new((uint64_t)id);
+
+        sql_unit_step(unit, &add_counter, 1);
+        sql_unit_int(unit, 1000 + id);
+        sql_unit_int(unit, 0);
+        unit_add_note(unit, id, 1000 + id);
+        if (sql_write_wait(writing->place->sql, unit) != 0)
+            return NULL; /* not stored, so not said */
+        sql_unit_free(unit);
+        if (write(writing->fd, &id, sizeof id) != sizeof id)
+            _exit(0);
+    }
+    return NULL;
+}
+
+static inline void acks_child(struct place *place, int fd, int64_t first)
+{
+    struct acks_writer writing[THREADS];
+    pthread_t thread;
+
+    place_open(place);
+    for (int i = 0; i < THREADS; i++) {
+        writing[i] = (struct acks_writer){ place, fd, first + i };
+        CHECK_EQ_INT(pthread_create(&thread, NULL, acks_write, &writing[i]), 0);
+    }
+    for (;;)
+        pause();
+}
+
+/* Acks until `count` of them came, then its end, then what was still in the pipe. Returns the first
+ * number that is free for the next run. What comes after the end began may not count. */
+static inline int64_t acks_run(struct place *place, int64_t first, int64_t count,
+    void (*end)(pid_t pid), bool counts_to_the_end)
+{
+    int pipes[2];
+    int64_t id, highest = first;
+    pid_t pid;
+
+    CHECK_EQ_INT(pipe(pipes), 0);
+    pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        close(pipes[0]);
+        acks_child(place, pipes[1], first);
+    }
+    close(pipes[1]);
+    for (int64_t i = 0; read(pipes[0], &id, sizeof id) == sizeof id; i++) {
+        CHECK(id >= 0 && id < UNITS_MAX);
+        if (i <= count || counts_to_the_end) {
+            acked[id] = true;
+            acked_count++;
+        }
+        if (id > highest)
+            highest = id;
+        if (i == count)
+            end(pid);
+    }
+    CHECK_EQ_INT(waitpid(pid, NULL, 0), pid);
+    close(pipes[0]);
+    /* Units that were stored and not acknowledged are up to THREADS above the highest. */
+    return highest + THREADS + 1;
+}
+
+static inline int64_t acks_check(struct place *place)
+{
+    SQL_STATEMENT(all, "SELECT n.id, c.id FROM note n LEFT JOIN counter c ON c.id = n.id + 1000");
+    SQL_STATEMENT(counters, "SELECT count(*) FROM counter WHERE id >= 1000");
+    static bool is_there[UNITS_MAX];
+    struct sql_unit *unit = sql_unit_new(0);
+    int64_t rows, lost = 0;
+
+    place_open(place);
+    sql_unit_step(unit, &all, SQL_ROWS_ANY);
+    sql_unit_step(unit, &counters, 1);
+    CHECK_EQ_INT(sql_read_wait(place->sql, unit), 0);
+    memset(is_there, 0, sizeof is_there);
+    rows = sql_unit_rows(unit, 0);
+    for (uint32_t i = 0; i < rows; i++) {
+        CHECK_MSG(!sql_row_is_null(unit, 0, i, 1), "a unit is there by half");
+        is_there[sql_row_int(unit, 0, i, 0)] = true;
+    }
+    CHECK_EQ_INT(sql_row_int(unit, 1, 0, 0), rows);
+    for (int64_t i = 0; i < UNITS_MAX; i++)
+        lost += acked[i] && !is_there[i];
+    CHECK_MSG(lost == 0, "%lld of %lld acknowledged units are lost", (long long)lost,
+        (long long)acked_count);
+    sql_unit_free(unit);
+    sql_close(&place->sql);
+    tr_system_destroy(&place->system);
+    return rows;
+}
+
+#endif

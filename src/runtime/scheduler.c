@@ -699,11 +699,20 @@ static bool steal_from_long_turns(
     return false;
 }
 
+/* A worker that has descriptors is waited for in the kernel, where it hears of them at once; nobody
+ * can hand work to the only one. */
+static uint64_t spin_ns(const struct tr__worker *worker)
+{
+    if (!tr__get(worker->has_fds))
+        return SPIN_NS;
+    return worker->system->worker_count == 1 ? 0 : SPIN_NS / 4;
+}
+
 /* Nothing to run here. Spins, then parks. */
 static void idle(struct tr__worker *worker, uint64_t *seen_turns)
 {
     struct tr_system *system = worker->system;
-    uint64_t now = tr__now(system), spin_until = now + SPIN_NS, seen_ns = now;
+    uint64_t now = tr__now(system), spin_until = now + spin_ns(worker), seen_ns = now;
     int timeout_ms;
 
     tr__snapshot_quiesce(worker);

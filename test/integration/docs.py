@@ -7,7 +7,7 @@ Pages: README.md and docs/guide/*.md. In them
 - every such file compiles, with every compiler that is there and the project's warnings;
 - a block that opens with ```console and begins with "$ ./NAME" is all that the program NAME.c of that page prints,
   stdout and stderr as on a terminal;
-- one that begins with "$ troupe tour" or "$ make run" is a part of what the tour prints, but for numbers and hashes;
+- one that begins with "$ troupe tour" or "$ make tour" is a part of what the tour prints, but for numbers and hashes;
 - a test that README.md names as proof, `test_file: noun, claim`, exists;
 - the largest capacity of a box is the one in the header.
 """
@@ -111,7 +111,7 @@ def check_page(page, programs, tour):
                     status, said = run([programs[found[0]]])
                     check(status == 0 and said.strip("\n") == shown.strip("\n"),
                           f"{where}: {wanted} says what is shown", f"exit status {status}, it said:\n{said}")
-            elif command in ("$ troupe tour", "$ make run"):
+            elif command in ("$ troupe tour", "$ make tour"):
                 said = without_numbers(tour)
                 missing = [text for text in without_numbers(shown) if text not in said and text != "..."]
                 check(not missing, f"{where}: the tour says what is shown", "\n".join(missing))

@@ -33,7 +33,7 @@ static inline void *acks_write(void *argument)
         sql_unit_int(unit, 0);
         unit_add_note(unit, id, 1000 + id);
         if (sql_write_wait(writing->place->sql, unit) != 0)
-            return NULL; /* not stored, so not said */
+            _exit(3); /* not stored, so not said: without a disk there is nothing left to do */
         sql_unit_free(unit);
         if (write(writing->fd, &id, sizeof id) != sizeof id)
             _exit(0);
@@ -61,7 +61,8 @@ static inline int64_t acks_run(struct place *place, int64_t first, int64_t count
     void (*end)(pid_t pid), bool counts_to_the_end)
 {
     int pipes[2];
-    int64_t id, highest = first;
+    int64_t id, highest = first, seen = 0;
+    int status;
     pid_t pid;
 
     CHECK_EQ_INT(pipe(pipes), 0);
@@ -72,18 +73,20 @@ static inline int64_t acks_run(struct place *place, int64_t first, int64_t count
         acks_child(place, pipes[1], first);
     }
     close(pipes[1]);
-    for (int64_t i = 0; read(pipes[0], &id, sizeof id) == sizeof id; i++) {
+    for (; read(pipes[0], &id, sizeof id) == sizeof id; seen++) {
         CHECK(id >= 0 && id < UNITS_MAX);
-        if (i <= count || counts_to_the_end) {
+        if (seen <= count || counts_to_the_end) {
             acked[id] = true;
             acked_count++;
         }
         if (id > highest)
             highest = id;
-        if (i == count)
+        if (seen == count)
             end(pid);
     }
-    CHECK_EQ_INT(waitpid(pid, NULL, 0), pid);
+    CHECK_EQ_INT(waitpid(pid, &status, 0), pid);
+    CHECK_MSG(seen > count, "it ended by itself after %lld units", (long long)seen);
+    CHECK(!counts_to_the_end || WIFSIGNALED(status));
     close(pipes[0]);
     /* Units that were stored and not acknowledged are up to THREADS above the highest. */
     return highest + THREADS + 1;

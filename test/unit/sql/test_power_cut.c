@@ -70,7 +70,7 @@ static void make_file_system(void)
 TEST_LONG(power_cut, loses_nothing_that_was_acknowledged, 300)
 {
     struct tr__random random;
-    int cuts = check_is_long() ? 200 : 20;
+    int cuts = check_is_long() ? 500 : 20;
     int64_t first = 0, rows = 0;
 
     make_file_system();

@@ -48,7 +48,6 @@ const struct sql_migration auth_migrations[] = {
               "    id TEXT PRIMARY KEY,\n"
               "    user_id TEXT NOT NULL REFERENCES auth_users (id),\n"
               "    refresh_hash {blob} NOT NULL,\n"
-              "    used_hash {blob},\n"
               "    created_s BIGINT NOT NULL,\n"
               "    expires_s BIGINT NOT NULL,\n"
               "    revoked_s BIGINT\n"
@@ -83,8 +82,17 @@ bool auth_is_replay(const struct sql_unit *unit)
 /* ---- start and stop
  * -------------------------------------------------------------------------------- */
 
-static void auth_free(struct auth *auth)
+void auth_ref(struct auth *auth)
 {
+    uint32_t before = atomic_fetch_add_explicit(&auth->holders, 1, memory_order_relaxed);
+
+    tr_assert(before > 0);
+}
+
+void auth_unref(struct auth *auth)
+{
+    if (auth == NULL || atomic_fetch_sub_explicit(&auth->holders, 1, memory_order_acq_rel) > 1)
+        return;
     crypto_key_unref(&auth->session_key);
     tr__free(auth->service_did);
     tr__free(auth->service_name);
@@ -128,8 +136,10 @@ int auth_start(struct tr_system *system, const struct auth_options *options, str
     struct desk desk = { .auth = auth };
     int rc;
 
+    tr_assert(options->service_did != NULL);
     if (auth == NULL)
         return TR_ENOMEM;
+    atomic_init(&auth->holders, 1);
     auth->system = system;
     auth->env = tr_system_env(system);
     auth->client = options->client;
@@ -141,11 +151,15 @@ int auth_start(struct tr_system *system, const struct auth_options *options, str
     auth->lifetime_s_max = options->lifetime_s_max;
     auth->key_life_s = options->key_life_s == 0 ? 300 : options->key_life_s;
     auth->key_stale_s = options->key_stale_s == 0 ? 3600 : options->key_stale_s;
+    auth->fetch_timeout_ns =
+        options->fetch_timeout_ns == 0 ? TR_SECONDS(5) : options->fetch_timeout_ns;
     auth->tokens_max = options->tokens_max == 0 ? 65536 : options->tokens_max;
     auth->per_did = options->per_did.count == 0 ? per_did_default : options->per_did;
     auth->per_address =
         options->per_address.count == 0 ? per_address_default : options->per_address;
-    rc = keep_texts(auth, options);
+    rc = tr_rate_is_valid(&auth->per_did) && tr_rate_is_valid(&auth->per_address) ? 0 : TR_EINVAL;
+    if (rc == 0)
+        rc = keep_texts(auth, options);
     if (rc == 0)
         rc = tr_spawn(system, &auth_desk_type, &desk,
             &(struct tr_spawn_options){ .name = "auth desk",
@@ -154,8 +168,14 @@ int auth_start(struct tr_system *system, const struct auth_options *options, str
                 .box = { .capacity = TR_CAPACITY_MAX, .full = TR_FULL_FAIL } },
             &auth->desk);
     if (rc < 0) {
-        auth_free(auth);
+        auth_unref(auth);
         return rc;
+    }
+    /* Its start may fail for want of memory: who asks it something knows. */
+    rc = auth_change_rates(auth, &auth->per_did, &auth->per_address);
+    if (rc < 0) {
+        auth_stop(&auth);
+        return rc == TR_ETIMEOUT ? rc : TR_ENOMEM;
     }
     *ret_auth = auth;
     return 0;
@@ -166,8 +186,8 @@ void auth_stop(struct auth **auth)
     if (*auth == NULL)
         return;
     tr_sender_drop(&(*auth)->desk);
-    (void)tr_done_wait(&(*auth)->done, NULL, NULL, 0); /* its work reads *auth */
-    auth_free(*auth);
+    (void)tr_done_wait(&(*auth)->done, NULL, NULL, 0); /* it reads *auth */
+    auth_unref(*auth);
     *auth = NULL;
 }
 
@@ -183,15 +203,25 @@ int auth_change_rates(
     return tr_ask_wait(auth->desk, &message, sizeof message, NULL, 0, TR_SECONDS(5));
 }
 
-void auth_forget(struct auth *auth, struct tr_span issuer)
+static int tell_forget(struct auth *auth, struct tr_span issuer)
 {
     struct desk_message message = { .kind = DESK_FORGET, .token_size = issuer.size };
+    int rc;
 
     message.token = tr__alloc(issuer.size + 1);
     if (message.token == NULL)
-        return; /* what is cached dies within a minute */
+        return TR_ENOMEM;
     memcpy(message.token, issuer.at, issuer.size);
-    if (tr_try_tell_with(auth->desk, &message, sizeof message,
-            &(struct tr_send_options){ .lane = TR_CONTROL }) < 0)
+    rc = tr_try_tell_with(
+        auth->desk, &message, sizeof message, &(struct tr_send_options){ .lane = TR_CONTROL });
+    if (rc < 0)
         tr__free(message.token);
+    return rc;
+}
+
+void auth_forget(struct auth *auth, struct tr_span issuer)
+{
+    /* That a session ended must not be lost: rather everybody is verified again. */
+    if (tell_forget(auth, issuer) < 0)
+        atomic_fetch_add_explicit(&auth->forget_all, 1, memory_order_release);
 }

@@ -3,10 +3,11 @@
  * the keys of issuers and the rate limits; signatures are checked on the blocking pool. A route's
  * gate asks the desk once and knows the caller, or has answered.
  *
- * Every request is counted against its address before anything else, against its issuer once that
- * is known. A token that was verified before skips the signature, never aud, lxm or exp. A token's
- * jti is consumed by requests that change something, in the same unit of work as the change
- * (auth_consume); reads may use a token until it expires. */
+ * Every request that brings a token, or may come without, is counted against its address before
+ * anything else, and against its issuer once that is known. A token that was verified before skips
+ * the signature, never aud, lxm or exp. A token's jti is consumed by requests that change
+ * something, in the same unit of work as the change (auth_consume); reads may use a token until it
+ * expires. */
 #ifndef AUTH_AUTH_H
 #define AUTH_AUTH_H
 
@@ -35,6 +36,7 @@ struct auth_options {
     struct tr_rate per_address;     /* zero is 400 burst, 200 a second */
     uint32_t tokens_max;            /* cached; 0 is 65,536 */
     uint32_t key_life_s;            /* of a DID document; 0 is 300 */
+    uint64_t fetch_timeout_ns;      /* for a DID document; 0 is 5 s */
     uint32_t key_stale_s;           /* how much longer, when it cannot be fetched; 0 is 3600 */
 };
 int auth_start(
@@ -52,10 +54,10 @@ extern const size_t auth_migration_count;
 /* What a route wants: its `extra`. */
 struct auth_demand {
     struct auth *auth; /* NULL: the route's service begins with this pointer */
-    const char *lxm;  /* the method a service token must be for; NULL: any */
-    bool anonymous;   /* a request without a token is let in, with no claims; rates still count */
-    bool session;     /* a session token is wanted; otherwise a service token */
-    const char *role; /* of the session: "admin"; NULL: any */
+    const char *lxm;   /* the method a service token must be for; NULL: any */
+    bool anonymous;    /* a request without a token is let in, with no claims; rates still count */
+    bool session;      /* a session token is wanted; otherwise a service token */
+    const char *role;  /* of the session: "admin"; NULL: any */
 };
 
 /* The gate of a route whose `extra` is a struct auth_demand. */

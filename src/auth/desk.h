@@ -3,14 +3,20 @@
 #ifndef AUTH_DESK_H
 #define AUTH_DESK_H
 
+#include <stdatomic.h>
+
 #include "auth/auth.h"
 #include "auth/jwt.h"
 #include "auth/key_cache.h"
 #include "auth/rate_limit.h"
 #include "auth/token_cache.h"
 
-/* Settings that do not change, shared by the desk, the gates and the work on the pool. */
+/* Settings that do not change, shared by the desk, the gates and the work on the pool. Counted:
+ * work that is still on the pool when a killed desk is gone holds it. */
 struct auth {
+    _Atomic uint32_t holders;
+    /* Raised when the desk could not be told whom to forget: it then forgets everybody. */
+    _Atomic uint32_t forget_all;
     struct tr_system *system;
     const struct tr_env *env;
     tr_sender desk;
@@ -29,6 +35,7 @@ struct auth {
     uint32_t key_life_s;
     uint32_t key_stale_s;
     uint32_t tokens_max;
+    uint64_t fetch_timeout_ns;
     struct tr_rate per_did;
     struct tr_rate per_address;
 };
@@ -71,20 +78,31 @@ struct desk_answer {
     char texts[];
 };
 
+void auth_ref(struct auth *auth);
+void auth_unref(struct auth *auth); /* NULL is fine */
+
 /* ---- verification, on the pool ----------------------------------------------------------------
  */
 
-/* One token on its way. The desk does not touch it while work has it. */
+enum inquiry_place {
+    INQUIRY_IDLE,     /* in the desk's hands, for the length of a call */
+    INQUIRY_WORKING,  /* on the pool: what the work found is the work's */
+    INQUIRY_FETCHING, /* waits for its issuer's document, in the fetch's list */
+    INQUIRY_READING,  /* waits for its session, by number */
+};
+
+/* One token on its way. The desk does not touch what the work finds while the pool has it. Two hold
+ * it, the desk while it is in its table and the pool while it works: a desk that ends does not know
+ * what the pool has dropped already. */
 struct inquiry {
-    struct inquiry *next;
-    const struct auth *auth;
+    _Atomic uint32_t holders;
+    struct inquiry *next; /* in its bucket */
+    struct auth *auth;    /* held */
     unsigned char hash[TOKEN_HASH_SIZE];
     char *token;
     size_t token_size;
     int64_t now_s;
     struct crypto_key *key; /* the issuer's, when it has been found */
-    bool key_is_old;        /* from the cache: a bad signature may mean that it was changed */
-    bool was_refreshed;
 
     /* what the work found */
     enum desk_verdict verdict;
@@ -96,17 +114,33 @@ struct inquiry {
     char *issuer;
     const struct auth_claims *claims;
 
-    bool is_working;
-    bool is_fetching;
-    bool is_reading;
-    uint32_t number; /* of its fetch or read: their tags name it */
+    /* the desk's */
+    enum inquiry_place place;
+    bool key_is_old;    /* from the cache: a bad signature may mean that it was changed */
+    bool was_refreshed; /* a document was looked for on its behalf: not again */
+    bool was_forgotten; /* its session may have ended after it was read: read again */
+    uint32_t number;    /* of its read: the tag names it */
+    uint64_t began_ns;
+    struct inquiry *next_waiting; /* for the same document */
+    tr_reply_handle *waiters;
     uint32_t waiter_count;
-    tr_reply_handle waiters[64];
+    uint32_t waiter_capacity;
 };
 
 /* tr_work_fn: parse, check, and verify if the key is known or is the issuer's name itself. */
 int auth_verify_work(void *inquiry);
-void inquiry_free(void *inquiry);
+void inquiry_unref(void *inquiry); /* NULL is fine */
+
+/* ---- the actor --------------------------------------------------------------------------------
+ */
+
+/* A document that was asked for, and who waits for it. */
+struct document_fetch {
+    struct document_fetch *next;
+    struct inquiry *waiting;
+    uint32_t number; /* the tag names it */
+    char issuer[];
+};
 
 extern const struct tr_type auth_desk_type;
 struct desk {
@@ -115,10 +149,63 @@ struct desk {
     struct key_cache keys;
     struct rate_limit per_did;
     struct rate_limit per_address;
-    struct inquiry *inquiries;
+    struct inquiry **buckets;
+    struct tr_siphash_key bucket_key;
     uint32_t inquiry_count;
+    struct document_fetch *fetches;
+    uint32_t fetch_count;
+    uint32_t waiting_count; /* inquiries for documents */
     uint32_t number_next;
+    uint32_t forget_seen; /* of auth->forget_all */
     struct sql_client sql;
 };
+
+/* Fetches and reads carry a number behind the tag. */
+enum { DESK_TAG_FETCH = 1 << 24, DESK_TAG_READ = 2 << 24, DESK_NUMBER_MASK = (1 << 24) - 1 };
+
+uint64_t desk_wall_s(const struct desk *desk);
+
+/* desk_inquiry.c. Each of these may end the inquiry it is given, and touches no other. */
+void desk_begin_inquiry(struct desk *desk, struct tr_context *ctx, struct desk_message *message);
+void desk_work_on(struct desk *desk, struct tr_context *ctx, struct inquiry *inquiry);
+void desk_worked(struct desk *desk, struct tr_context *ctx, struct inquiry *inquiry);
+void desk_finish_inquiry(struct desk *desk, struct tr_context *ctx, struct inquiry *inquiry);
+void desk_fail_inquiry(struct desk *desk, struct tr_context *ctx, struct inquiry *inquiry,
+    enum desk_verdict verdict, const char *label, const char *text);
+void desk_session_read(struct desk *desk, struct tr_context *ctx, const struct tr_event *event);
+/* Sessions of this issuer, or of all if it is absent, that are being read are read again. */
+void desk_doubt_sessions(struct desk *desk, struct tr_span issuer);
+int desk_inquiries_begin(struct desk *desk, struct tr_context *ctx);
+void desk_inquiries_end(struct desk *desk);
+
+/* desk_document.c */
+void desk_need_key(struct desk *desk, struct tr_context *ctx, struct inquiry *inquiry);
+/* The verdict was reached under a key that is not the issuer's any more, or the signature is bad
+ * under one that may not be: true if it goes on from here. */
+bool desk_looks_again(struct desk *desk, struct tr_context *ctx, struct inquiry *inquiry);
+void desk_fetched(struct desk *desk, struct tr_context *ctx, const struct tr_event *event);
+void desk_fetches_end(struct desk *desk);
+
+/* What the desk says to one who asks: the issuer's own rate, then the claims. Returns its size. */
+union desk_answer_room {
+    struct desk_answer answer;
+    char bytes[sizeof(struct desk_answer) + JWT_BYTES_MAX];
+};
+size_t desk_answer_for(struct desk *desk, struct tr_context *ctx, const struct auth_claims *claims,
+    union desk_answer_room *room);
+void desk_reply(struct tr_context *ctx, struct desk_answer answer);
+
+enum desk_metric {
+    DESK_HITS,
+    DESK_MISSES,
+    DESK_REFUSALS,
+    DESK_LIMITED_ADDRESS,
+    DESK_LIMITED_DID,
+    DESK_FETCHES,
+    DESK_FETCH_FAILURES,
+    DESK_VERIFY_TIME,
+};
+void desk_count(enum desk_metric metric);
+void desk_observe_verify(uint64_t ns);
 
 #endif

@@ -55,6 +55,7 @@ static struct caller *caller_from(struct http_request *request, const struct des
     if (caller == NULL)
         return NULL;
     memcpy(caller->texts, answer->texts, size);
+    caller->data = NULL;
     at = caller->texts;
     claims = &caller->claims;
     claims->kind = answer->kind;
@@ -132,7 +133,7 @@ static void answered(struct http_request *request, const struct tr_event *event)
 {
     const struct desk_answer *answer = event->value;
 
-    if (event->status < 0 || event->size < sizeof *answer) {
+    if (event->status < 0 || event->size < offsetof(struct desk_answer, texts)) {
         http_respond_shed(request, 503, 1, "auth");
         return;
     }
@@ -151,7 +152,8 @@ static void answered(struct http_request *request, const struct tr_event *event)
             request, 429, (uint32_t)(answer->retry_ns / 1000000000 + 1), answer->label);
         break;
     case DESK_FAILED:
-        http_respond_shed(request, 503, 1, answer->label);
+        http_add_header(request, "Retry-After", TR_SPAN("1"));
+        http_respond_error(request, 503, answer->label, answer->text);
         break;
     }
 }
@@ -220,7 +222,7 @@ bool auth_gate(struct http_request *request)
         unauthorized(request, "TokenForm", "send one header: Authorization: Bearer TOKEN");
         return false;
     }
-    if (token.at == NULL && !demand->anonymous) {
+    if (token.at == NULL && (!demand->anonymous || demand->role != NULL)) {
         unauthorized(request, "TokenMissing", "send a token: Authorization: Bearer TOKEN");
         return false;
     }

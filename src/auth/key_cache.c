@@ -56,48 +56,74 @@ struct key_cache_entry *key_cache_find(struct key_cache *cache, struct tr_span d
     return NULL;
 }
 
-static struct key_cache_entry *place_for(struct key_cache *cache, struct tr_span did)
+/* What a set can do without: a free place, then one without a key, then the key seen longest ago.
+ */
+static struct key_cache_entry *least_of(struct key_cache_entry *set)
 {
-    struct key_cache_entry *set = set_of(cache, did);
-    struct key_cache_entry *oldest = &set[0];
+    struct key_cache_entry *least = &set[0];
 
     for (int i = 0; i < WAYS; i++) {
         if (set[i].did == NULL)
             return &set[i];
-        if (set[i].fetched_s < oldest->fetched_s)
-            oldest = &set[i];
+        if (least->key == NULL)
+            continue;
+        if (set[i].key == NULL || set[i].fetched_s < least->fetched_s)
+            least = &set[i];
     }
-    vacate(cache, oldest);
-    return oldest;
+    return least;
+}
+
+static struct key_cache_entry *take_place(
+    struct key_cache *cache, struct key_cache_entry *place, struct tr_span did)
+{
+    char *copy = tr__alloc(did.size + 1);
+
+    if (copy == NULL)
+        return NULL;
+    memcpy(copy, did.at, did.size);
+    copy[did.size] = '\0';
+    if (place->did != NULL)
+        vacate(cache, place);
+    place->did = copy;
+    place->did_size = did.size;
+    cache->count++;
+    return place;
 }
 
 int key_cache_put(
     struct key_cache *cache, struct tr_span did, struct crypto_key *key, uint64_t now_s)
 {
     struct key_cache_entry *entry = key_cache_find(cache, did);
-    char *copy;
 
-    if (entry == NULL) {
-        copy = tr__alloc(did.size + 1);
-        if (copy == NULL)
-            return TR_ENOMEM;
-        memcpy(copy, did.at, did.size);
-        copy[did.size] = '\0';
-        entry = place_for(cache, did);
-        entry->did = copy;
-        entry->did_size = did.size;
-        cache->count++;
-    }
+    if (entry == NULL)
+        entry = take_place(cache, least_of(set_of(cache, did)), did);
+    if (entry == NULL)
+        return TR_ENOMEM;
     crypto_key_unref(&entry->key);
     entry->key = crypto_key_ref(key);
+    entry->refusal = (struct key_refusal){ 0 };
     entry->fetched_s = entry->tried_s = now_s;
+    entry->has_failed = false;
     return 0;
 }
 
-void key_cache_remove(struct key_cache *cache, struct tr_span did)
+void key_cache_refuse(
+    struct key_cache *cache, struct tr_span did, const struct key_refusal *refusal, uint64_t now_s)
 {
     struct key_cache_entry *entry = key_cache_find(cache, did);
 
-    if (entry != NULL)
-        vacate(cache, entry);
+    if (entry == NULL) {
+        entry = least_of(set_of(cache, did));
+        if (entry->key == NULL)
+            entry = take_place(cache, entry, did);
+        else
+            entry = NULL;
+    }
+    if (entry == NULL)
+        return;
+    crypto_key_unref(&entry->key);
+    entry->refusal = *refusal;
+    entry->fetched_s = 0;
+    entry->tried_s = now_s;
+    entry->has_failed = refusal->kind != KEY_GONE;
 }

@@ -92,7 +92,7 @@ size_t rate_limit_address_key(struct tr_span address, unsigned char key[17])
     unsigned char bytes[16];
     char text[INET6_ADDRSTRLEN];
 
-    if (address.size < sizeof text) {
+    if (address.size > 0 && address.size < sizeof text) {
         memcpy(text, address.at, address.size);
         text[address.size] = '\0';
         if (inet_pton(AF_INET, text, bytes) == 1) {

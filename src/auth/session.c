@@ -2,8 +2,13 @@
 /* session.c: the sessions actor.
  *
  * A request becomes a sign-in: in the list until it is answered. It waits for its provider's keys,
- * is on the pool (is_working: nobody else touches it), or waits for its unit, whose tag carries its
- * number. Everything that lasts is in the database; the actor can be restarted at any time. */
+ * is on the pool, or waits for its unit, whose tag carries its number. Everything that lasts is in
+ * the database; the actor can be restarted at any time.
+ *
+ * 1. An ID token makes one session: its hash is stored in the unit that makes the session.
+ * 2. A session has one refresh token that is good. Any other that we ever made for it has been
+ * used: whoever brings it ends the session.
+ * 3. When a session ends the desk forgets its user's tokens before the answer goes out. */
 #include "auth/session.h"
 
 #include <stdio.h>
@@ -21,7 +26,9 @@
 enum {
     SIGN_INS_MAX = 1024,
     KEYS_LIFE_S = 3600,
-    KEYS_AGAIN_S = 60,
+    KEYS_STALE_S = 86400, /* how much longer, when they cannot be fetched */
+    KEYS_AGAIN_S = 60,    /* between two fetches, though a token names an unknown key */
+    KEYS_RETRY_S = 10,    /* after one that failed */
 };
 enum { TAG_VERIFY = 1, TAG_KEYS = 16, TAG_UNIT = 1 << 24 };
 
@@ -37,17 +44,15 @@ SQL_STATEMENT(put_session,
     "INSERT INTO auth_sessions (id, user_id, refresh_hash, created_s, expires_s)"
     " SELECT $1, id, $4, $5, $6 FROM auth_users WHERE issuer = $2 AND subject = $3");
 SQL_STATEMENT(turn_session,
-    "UPDATE auth_sessions SET used_hash = refresh_hash, refresh_hash = $3, expires_s = $4"
+    "UPDATE auth_sessions SET refresh_hash = $3, expires_s = $4"
     " WHERE id = $1 AND refresh_hash = $2 AND revoked_s IS NULL AND expires_s > $5");
 SQL_STATEMENT(session_user,
     "SELECT u.id, u.email, u.role FROM auth_sessions s JOIN auth_users u ON u.id = s.user_id"
     " WHERE s.id = $1");
-SQL_STATEMENT(end_stolen,
-    "UPDATE auth_sessions SET revoked_s = $3"
-    " WHERE id = $1 AND used_hash = $2 AND revoked_s IS NULL RETURNING user_id");
-SQL_STATEMENT(end_session,
-    "UPDATE auth_sessions SET revoked_s = $3"
-    " WHERE id = $1 AND refresh_hash = $2 AND revoked_s IS NULL RETURNING user_id");
+SQL_STATEMENT(end_session, "UPDATE auth_sessions SET revoked_s = $2"
+                           " WHERE id = $1 AND revoked_s IS NULL RETURNING user_id");
+SQL_STATEMENT(drop_admins, "UPDATE auth_users SET role = 'user' WHERE role = 'admin'");
+SQL_STATEMENT(raise_admin, "UPDATE auth_users SET role = 'admin' WHERE lower(email) = lower($1)");
 SQL_STATEMENT(get_user, "SELECT id, email, role FROM auth_users WHERE id = $1");
 
 static int64_t wall_s(const struct sessions_actor *actor)
@@ -68,7 +73,7 @@ static void forget(struct sessions_actor *actor, struct sign_in *sign_in)
         link = &(*link)->next;
     *link = sign_in->next;
     actor->count--;
-    sign_in_free(sign_in);
+    sign_in_unref(sign_in);
 }
 
 static void answer_error(struct sessions_actor *actor, struct sign_in *sign_in, unsigned status,
@@ -98,14 +103,15 @@ static void answer_json(
     struct sessions_actor *actor, struct sign_in *sign_in, struct tr_buffer *answer)
 {
     struct session_answer head = { .status = 200 };
+    const size_t head_size = offsetof(struct session_answer, json);
 
     if (answer->failed != 0) {
         answer_error(actor, sign_in, 503, "Overloaded", "out of memory: try again");
         tr_buffer_free(answer);
         return;
     }
-    head.json_size = (uint32_t)(answer->size - sizeof head);
-    memcpy(answer->bytes, &head, sizeof head);
+    head.json_size = (uint32_t)(answer->size - head_size);
+    memcpy(answer->bytes, &head, head_size);
     tr_reply_send(&sign_in->reply, 0, answer->bytes, answer->size);
     tr_buffer_free(answer);
     forget(actor, sign_in);
@@ -115,7 +121,7 @@ static struct tr_buffer answer_room(void)
 {
     struct tr_buffer answer = { .size_max = 32768 };
 
-    tr_buffer_append(&answer, &(struct session_answer){ 0 }, sizeof(struct session_answer));
+    tr_buffer_append(&answer, &(struct session_answer){ 0 }, offsetof(struct session_answer, json));
     return answer;
 }
 
@@ -130,44 +136,6 @@ static void put_user_members(struct json_writer *writer, const struct sql_unit *
 /* ---- our tokens
  * ------------------------------------------------------------------------------------- */
 
-/* A new secret half; the database has its hash alone. */
-static void new_refresh(struct sign_in *sign_in)
-{
-    unsigned char secret[32];
-    size_t size;
-
-    crypto_random_fill(secret, sizeof secret);
-    size = crypto_base64url_encode(secret, sizeof secret, sign_in->refresh);
-    tr_assert(size < sizeof sign_in->refresh);
-    sign_in->refresh[size] = '\0';
-    crypto_sha256(sign_in->refresh, size, sign_in->refresh_hash);
-    crypto_wipe(secret, sizeof secret);
-}
-
-static void new_session_id(struct sign_in *sign_in)
-{
-    unsigned char id[16];
-
-    crypto_random_fill(id, sizeof id);
-    sign_in->session_id[crypto_hex_encode(id, sizeof id, sign_in->session_id)] = '\0';
-}
-
-/* "session.secret": its id, and the hash of its secret. */
-static bool read_refresh(struct sign_in *sign_in, unsigned char hash[32])
-{
-    const char *text = sign_in->message.text;
-    size_t size = sign_in->message.text_size;
-    const char *dot = memchr(text, '.', size);
-    size_t id_size = dot == NULL ? 0 : (size_t)(dot - text);
-
-    if (id_size != 32 || size - id_size - 1 != 43)
-        return false;
-    memcpy(sign_in->session_id, text, id_size);
-    sign_in->session_id[id_size] = '\0';
-    crypto_sha256(dot + 1, 43, hash);
-    return true;
-}
-
 static void put_tokens(struct sessions_actor *actor, struct sign_in *sign_in,
     struct json_writer *writer, struct tr_span user)
 {
@@ -179,7 +147,7 @@ static void put_tokens(struct sessions_actor *actor, struct sign_in *sign_in,
         .iss = us,
         .aud = us,
         .sub = user,
-        .jti = tr_span_of(sign_in->session_id),
+        .jti = refresh_session(&sign_in->refresh),
         .iat_s = now_s,
         .exp_s = now_s + AUTH_SESSION_TOKEN_S,
         .nbf_s = -1,
@@ -188,12 +156,8 @@ static void put_tokens(struct sessions_actor *actor, struct sign_in *sign_in,
     if (jwt_sign_claims(options->key, (struct tr_span){ NULL, 0 }, &claims, &token) < 0)
         writer->out->failed = TR_ENOMEM;
     json_put_string(writer, "accessToken", (struct tr_span){ token.bytes, token.size });
-    tr_buffer_clear(&token);
-    tr_buffer_format(&token, "%s.%s", sign_in->session_id, sign_in->refresh);
-    json_put_string(writer, "refreshToken", (struct tr_span){ token.bytes, token.size });
+    json_put_string(writer, "refreshToken", tr_span_of(sign_in->refresh.text));
     json_put_int(writer, "expiresIn", AUTH_SESSION_TOKEN_S);
-    if (token.failed != 0)
-        writer->out->failed = token.failed;
     tr_buffer_free(&token);
 }
 
@@ -240,13 +204,19 @@ static const char *role_of(const struct sessions_actor *actor, struct tr_span em
     return "user";
 }
 
-static void add_user(struct sessions_actor *actor, struct sign_in *sign_in, struct sql_unit *unit)
+static void new_id(char id[REFRESH_ID_CHARS + 1])
 {
-    unsigned char random[16];
-    char id[33];
+    unsigned char random[REFRESH_ID_CHARS / 2];
 
     crypto_random_fill(random, sizeof random);
     id[crypto_hex_encode(random, sizeof random, id)] = '\0';
+}
+
+static void add_user(struct sessions_actor *actor, struct sign_in *sign_in, struct sql_unit *unit)
+{
+    char id[REFRESH_ID_CHARS + 1];
+
+    new_id(id);
     sql_unit_step(unit, &put_user, 1);
     sql_unit_text(unit, tr_span_of(id));
     sql_unit_text(unit, sign_in->jwt.claims.iss);
@@ -264,69 +234,82 @@ static void store_sign_in(
     struct sessions_actor *actor, struct tr_context *ctx, struct sign_in *sign_in)
 {
     struct sql_unit *unit = sql_unit_new(0);
+    char id[REFRESH_ID_CHARS + 1], hex[64];
     unsigned char hash[32];
-    char hex[64];
 
-    if (unit != NULL) {
-        crypto_sha256(sign_in->message.text, sign_in->message.text_size, hash);
-        new_session_id(sign_in);
-        new_refresh(sign_in);
-        sql_unit_step(unit, &remember_token, 1);
-        sql_unit_text(unit, sign_in->jwt.claims.iss);
-        sql_unit_text(unit, (struct tr_span){ hex, crypto_hex_encode(hash, sizeof hash, hex) });
-        sql_unit_int(unit, sign_in->jwt.claims.exp_s);
-        add_user(actor, sign_in, unit);
-        sql_unit_step(unit, &put_session, 1);
-        sql_unit_text(unit, tr_span_of(sign_in->session_id));
-        sql_unit_text(unit, sign_in->jwt.claims.iss);
-        sql_unit_text(unit, sign_in->jwt.claims.sub);
-        sql_unit_blob(unit, sign_in->refresh_hash, sizeof sign_in->refresh_hash);
-        sql_unit_int(unit, wall_s(actor));
-        sql_unit_int(unit, wall_s(actor) + AUTH_SESSION_LIFE_S);
+    new_id(id);
+    if (unit == NULL || refresh_make(&sign_in->refresh, actor->sessions->options.key, id) < 0) {
+        sql_unit_free(unit);
+        submit(actor, ctx, sign_in, NULL, false);
+        return;
     }
+    crypto_sha256(sign_in->message.text, sign_in->message.text_size, hash);
+    sql_unit_step(unit, &remember_token, 1);
+    sql_unit_text(unit, sign_in->jwt.claims.iss);
+    sql_unit_text(unit, (struct tr_span){ hex, crypto_hex_encode(hash, sizeof hash, hex) });
+    sql_unit_int(unit, sign_in->jwt.claims.exp_s);
+    add_user(actor, sign_in, unit);
+    sql_unit_step(unit, &put_session, 1);
+    sql_unit_text(unit, tr_span_of(id));
+    sql_unit_text(unit, sign_in->jwt.claims.iss);
+    sql_unit_text(unit, sign_in->jwt.claims.sub);
+    sql_unit_blob(unit, sign_in->refresh.hash, sizeof sign_in->refresh.hash);
+    sql_unit_int(unit, wall_s(actor));
+    sql_unit_int(unit, wall_s(actor) + AUTH_SESSION_LIFE_S);
     submit(actor, ctx, sign_in, unit, false);
+}
+
+/* The refresh token of the message; false if it is none of ours and was answered. */
+static bool read_refresh(
+    struct sessions_actor *actor, struct sign_in *sign_in, struct refresh_token *token)
+{
+    struct tr_span text = { sign_in->message.text, sign_in->message.text_size };
+
+    if (refresh_read(token, actor->sessions->options.key, text))
+        return true;
+    answer_ended(actor, sign_in);
+    return false;
 }
 
 static void begin_refresh(
     struct sessions_actor *actor, struct tr_context *ctx, struct sign_in *sign_in)
 {
+    char id[REFRESH_ID_CHARS + 1];
+    struct refresh_token old;
     struct sql_unit *unit;
-    unsigned char hash[32];
 
-    if (!read_refresh(sign_in, hash)) {
-        answer_ended(actor, sign_in);
+    if (!read_refresh(actor, sign_in, &old))
+        return;
+    memcpy(id, old.text, REFRESH_ID_CHARS);
+    id[REFRESH_ID_CHARS] = '\0';
+    unit = sql_unit_new(0);
+    if (unit == NULL || refresh_make(&sign_in->refresh, actor->sessions->options.key, id) < 0) {
+        sql_unit_free(unit);
+        submit(actor, ctx, sign_in, NULL, false);
         return;
     }
-    unit = sql_unit_new(0);
-    if (unit != NULL) {
-        new_refresh(sign_in);
-        sql_unit_step(unit, &turn_session, 1);
-        sql_unit_text(unit, tr_span_of(sign_in->session_id));
-        sql_unit_blob(unit, hash, sizeof hash);
-        sql_unit_blob(unit, sign_in->refresh_hash, sizeof sign_in->refresh_hash);
-        sql_unit_int(unit, wall_s(actor) + AUTH_SESSION_LIFE_S);
-        sql_unit_int(unit, wall_s(actor));
-        sql_unit_step(unit, &session_user, 1);
-        sql_unit_text(unit, tr_span_of(sign_in->session_id));
-    }
+    sql_unit_step(unit, &turn_session, 1);
+    sql_unit_text(unit, tr_span_of(id));
+    sql_unit_blob(unit, old.hash, sizeof old.hash);
+    sql_unit_blob(unit, sign_in->refresh.hash, sizeof sign_in->refresh.hash);
+    sql_unit_int(unit, wall_s(actor) + AUTH_SESSION_LIFE_S);
+    sql_unit_int(unit, wall_s(actor));
+    sql_unit_step(unit, &session_user, 1);
+    sql_unit_text(unit, tr_span_of(id));
     submit(actor, ctx, sign_in, unit, false);
 }
 
-static void begin_end(struct sessions_actor *actor, struct tr_context *ctx, struct sign_in *sign_in,
-    const struct sql_statement *statement)
+static void begin_end(struct sessions_actor *actor, struct tr_context *ctx, struct sign_in *sign_in)
 {
+    struct refresh_token token;
     struct sql_unit *unit;
-    unsigned char hash[32];
 
-    if (!read_refresh(sign_in, hash)) {
-        answer_ended(actor, sign_in);
+    if (!read_refresh(actor, sign_in, &token))
         return;
-    }
     unit = sql_unit_new(0);
     if (unit != NULL) {
-        sql_unit_step(unit, statement, SQL_ROWS_ANY);
-        sql_unit_text(unit, tr_span_of(sign_in->session_id));
-        sql_unit_blob(unit, hash, sizeof hash);
+        sql_unit_step(unit, &end_session, SQL_ROWS_ANY);
+        sql_unit_text(unit, refresh_session(&token));
         sql_unit_int(unit, wall_s(actor));
     }
     submit(actor, ctx, sign_in, unit, false);
@@ -350,15 +333,14 @@ static void ended(
     struct sessions_actor *actor, struct sign_in *sign_in, const struct sql_unit *unit)
 {
     struct tr_buffer answer;
-    bool was_stolen = sign_in->is_second_look;
 
     if (sql_unit_rows(unit, 0) == 1) {
         auth_forget(actor->sessions->options.auth, sql_row_bytes(unit, 0, 0, 0));
-        if (was_stolen)
+        if (sign_in->was_stolen)
             LOG(LOG_WARN, "auth", "a refresh token came twice: its session is ended",
                 LOG_SPAN("user", sql_row_bytes(unit, 0, 0, 0)));
     }
-    if (was_stolen) {
+    if (sign_in->was_stolen) {
         answer_ended(actor, sign_in);
         return;
     }
@@ -383,6 +365,16 @@ static void me(struct sessions_actor *actor, struct sign_in *sign_in, const stru
     answer_json(actor, sign_in, &answer);
 }
 
+static void signed_in(
+    struct sessions_actor *actor, struct sign_in *sign_in, const struct sql_unit *unit)
+{
+    enum { USER_STEP = 1 };
+
+    if (sign_in->message.kind == SESSION_EXCHANGE) /* the role may be another now */
+        auth_forget(actor->sessions->options.auth, sql_row_bytes(unit, USER_STEP, 0, 0));
+    answer_pair(actor, sign_in, unit, USER_STEP);
+}
+
 static void unit_failed(struct sessions_actor *actor, struct tr_context *ctx,
     struct sign_in *sign_in, const struct sql_unit *unit)
 {
@@ -391,8 +383,9 @@ static void unit_failed(struct sessions_actor *actor, struct tr_context *ctx,
     if (missed && sign_in->message.kind == SESSION_EXCHANGE) {
         answer_error(actor, sign_in, 401, "TokenReplayed", "this ID token was used before");
     } else if (missed && sign_in->message.kind == SESSION_REFRESH) {
-        sign_in->is_second_look = true;
-        begin_end(actor, ctx, sign_in, &end_stolen);
+        /* Ours, but not the one that is good: it was used, or its session is over. */
+        sign_in->was_stolen = true;
+        begin_end(actor, ctx, sign_in);
     } else {
         answer_error(actor, sign_in, 503, "Overloaded", "the database did not take it: try again");
     }
@@ -412,12 +405,12 @@ static void unit_back(
     }
     if (sql_unit_status(unit) != 0)
         unit_failed(actor, ctx, sign_in, unit);
-    else if (sign_in->is_second_look || sign_in->message.kind == SESSION_LOGOUT)
+    else if (sign_in->was_stolen || sign_in->message.kind == SESSION_LOGOUT)
         ended(actor, sign_in, unit);
     else if (sign_in->message.kind == SESSION_ME)
         me(actor, sign_in, unit);
     else
-        answer_pair(actor, sign_in, unit, 1);
+        signed_in(actor, sign_in, unit);
     sql_unit_free(unit);
 }
 
@@ -438,6 +431,7 @@ static void fetch_keys(struct sessions_actor *actor, struct tr_context *ctx, uin
                 .url = options->providers[provider].keys_url, .timeout_ns = TR_SECONDS(5) },
             TAG_KEYS + provider);
     actor->providers[provider].is_fetching = rc == 0;
+    actor->providers[provider].has_failed = rc != 0;
 }
 
 static void continue_sign_in(
@@ -452,6 +446,7 @@ static void keys_came(
     char why[KEY_SET_WHY_CHARS] = "it could not be fetched";
 
     actor->providers[provider].is_fetching = false;
+    actor->providers[provider].has_failed = true;
     if (answer != NULL && answer->status == 200)
         (void)key_set_parse((struct tr_span){ answer->body, answer->body_size },
             &(struct key_set_options){ .skip_unknown = true }, &keys, why);
@@ -459,6 +454,7 @@ static void keys_came(
         key_set_destroy(actor->providers[provider].keys);
         actor->providers[provider].keys = keys;
         actor->providers[provider].fetched_s = (uint64_t)wall_s(actor);
+        actor->providers[provider].has_failed = false;
     } else {
         LOG(LOG_WARN, "auth", "a provider's key set is not usable",
             LOG_TEXT("provider", actor->sessions->options.providers[provider].name),
@@ -474,11 +470,26 @@ static void keys_came(
     }
 }
 
+/* A clock that was set back makes keys old, never young. */
+static bool is_within(const struct sessions_actor *actor, uint64_t since_s, uint64_t limit_s)
+{
+    return (uint64_t)wall_s(actor) - since_s < limit_s;
+}
+
+static bool may_fetch(const struct sessions_actor *actor, uint32_t provider)
+{
+    return actor->providers[provider].is_fetching || actor->providers[provider].tried_s == 0 ||
+           !is_within(actor, actor->providers[provider].tried_s,
+               actor->providers[provider].has_failed ? KEYS_RETRY_S : KEYS_AGAIN_S);
+}
+
 static bool wait_for_keys(
     struct sessions_actor *actor, struct tr_context *ctx, struct sign_in *sign_in)
 {
     uint32_t provider = sign_in->message.provider;
 
+    if (sign_in->keys_were_new || !may_fetch(actor, provider))
+        return false;
     fetch_keys(actor, ctx, provider);
     sign_in->is_waiting = actor->providers[provider].is_fetching;
     return sign_in->is_waiting;
@@ -489,13 +500,14 @@ static struct crypto_key *find_key(
     struct sessions_actor *actor, struct tr_context *ctx, struct sign_in *sign_in)
 {
     uint32_t provider = sign_in->message.provider;
-    uint64_t now_s = (uint64_t)wall_s(actor);
+    uint64_t fetched_s = actor->providers[provider].fetched_s;
     struct key_set *keys = actor->providers[provider].keys;
-    struct crypto_key *key = keys == NULL ? NULL : key_set_find(keys, sign_in->jwt.kid);
-    bool is_old = keys == NULL || now_s >= actor->providers[provider].fetched_s + KEYS_LIFE_S;
-    bool may_fetch = keys == NULL || now_s >= actor->providers[provider].tried_s + KEYS_AGAIN_S;
+    struct crypto_key *key;
 
-    if (!sign_in->keys_were_new && (is_old || (key == NULL && may_fetch)) &&
+    if (keys != NULL && !is_within(actor, fetched_s, KEYS_LIFE_S + KEYS_STALE_S))
+        keys = NULL;
+    key = keys == NULL ? NULL : key_set_find(keys, sign_in->jwt.kid);
+    if ((key == NULL || !is_within(actor, fetched_s, KEYS_LIFE_S)) &&
         wait_for_keys(actor, ctx, sign_in))
         return NULL;
     if (key != NULL)
@@ -518,11 +530,12 @@ static void continue_sign_in(
 
     if (key == NULL)
         return;
+    tr_assert(sign_in->key == NULL);
     sign_in->key = crypto_key_ref(key);
-    sign_in->is_working = true;
-    if (tr_offload(ctx, sign_in_verify_work, sign_in, sign_in_free, TAG_VERIFY) == 0)
+    atomic_fetch_add_explicit(&sign_in->holders, 1, memory_order_relaxed);
+    if (tr_offload(ctx, sign_in_verify_work, sign_in, sign_in_unref, TAG_VERIFY) == 0)
         return;
-    sign_in->is_working = false;
+    sign_in_unref(sign_in);
     answer_error(actor, sign_in, 503, "Overloaded", "too many tokens to verify at once");
 }
 
@@ -530,20 +543,22 @@ static void begin_exchange(
     struct sessions_actor *actor, struct tr_context *ctx, struct sign_in *sign_in)
 {
     struct tr_span token = { sign_in->message.text, sign_in->message.text_size };
+    const struct session_provider *provider =
+        &actor->sessions->options.providers[sign_in->message.provider];
     enum jwt_refusal refusal = jwt_parse(&sign_in->jwt, token);
+    struct sign_in_refusal why;
 
-    if (refusal == JWT_OK)
-        refusal = sign_in_check(
-            sign_in, &actor->sessions->options.providers[sign_in->message.provider], wall_s(actor));
-    if (refusal == JWT_OK)
-        continue_sign_in(actor, ctx, sign_in);
-    else
+    if (refusal != JWT_OK)
         answer_refusal(actor, sign_in, refusal);
+    else if (!sign_in_is_right(sign_in, provider, wall_s(actor), &why))
+        answer_error(actor, sign_in, 401, why.label, why.text);
+    else
+        continue_sign_in(actor, ctx, sign_in);
 }
 
 static void verified(struct sessions_actor *actor, struct tr_context *ctx, struct sign_in *sign_in)
 {
-    sign_in->is_working = false;
+    sign_in_unref(sign_in); /* the pool's; the list has one */
     if (sign_in->refusal == JWT_OK)
         store_sign_in(actor, ctx, sign_in);
     else
@@ -558,6 +573,7 @@ static enum tr_next actor_handle(void *self, struct tr_context *ctx, void *memor
     static void (*const begin[])(struct sessions_actor *, struct tr_context *, struct sign_in *) = {
         [SESSION_EXCHANGE] = begin_exchange,
         [SESSION_REFRESH] = begin_refresh,
+        [SESSION_LOGOUT] = begin_end,
         [SESSION_ME] = begin_me,
     };
     struct session_message *message = memory;
@@ -575,15 +591,13 @@ static enum tr_next actor_handle(void *self, struct tr_context *ctx, void *memor
         tr__free(message->nonce);
         return TR_GO;
     }
+    atomic_init(&sign_in->holders, 1);
     sign_in->message = *message;
     sign_in->number = actor->number_next++ & 0xffffff;
     sign_in->next = actor->sign_ins;
     actor->sign_ins = sign_in;
     actor->count++;
-    if (message->kind == SESSION_LOGOUT)
-        begin_end(actor, ctx, sign_in, &end_session);
-    else
-        begin[message->kind](actor, ctx, sign_in);
+    begin[message->kind](actor, ctx, sign_in);
     return TR_GO;
 }
 
@@ -615,14 +629,14 @@ static void actor_finish(void *self)
 
     for (struct sign_in *at = actor->sign_ins, *next; at != NULL; at = next) {
         next = at->next;
-        if (!at->is_working) /* the pool frees what it has */
-            sign_in_free(at);
+        sign_in_unref(at); /* the pool may have one of its own */
     }
     for (size_t i = 0; i < AUTH_PROVIDERS_MAX; i++)
         key_set_destroy(actor->providers[i].keys);
     if (actor->sql.sql != NULL)
         sql_client_end(&actor->sql);
-    *actor = (struct sessions_actor){ .sessions = actor->sessions };
+    *actor =
+        (struct sessions_actor){ .sessions = actor->sessions, .number_next = actor->number_next };
 }
 
 static int actor_reset(void *self, enum tr_why why)
@@ -652,6 +666,24 @@ const struct tr_type sessions_type = {
     .message_drop = message_drop,
 };
 
+/* Who is an administrator is what the settings say now, not what they said when he signed in. */
+static int settle_roles(const struct session_options *options)
+{
+    struct sql_unit *unit = sql_unit_new(0);
+    int rc;
+
+    if (unit == NULL)
+        return TR_ENOMEM;
+    sql_unit_step(unit, &drop_admins, SQL_ROWS_ANY);
+    for (size_t i = 0; options->admins != NULL && options->admins[i] != NULL; i++) {
+        sql_unit_step(unit, &raise_admin, SQL_ROWS_ANY);
+        sql_unit_text(unit, tr_span_of(options->admins[i]));
+    }
+    rc = sql_write_wait(options->sql, unit);
+    sql_unit_free(unit);
+    return rc;
+}
+
 int sessions_start(
     struct tr_system *system, const struct session_options *options, struct sessions **ret_sessions)
 {
@@ -661,6 +693,9 @@ int sessions_start(
 
     if (options->provider_count > AUTH_PROVIDERS_MAX || options->key == NULL)
         return TR_EINVAL;
+    rc = settle_roles(options);
+    if (rc < 0)
+        return rc;
     sessions = tr__calloc(sizeof *sessions);
     if (sessions == NULL)
         return TR_ENOMEM;

@@ -12,11 +12,13 @@ static void answered(struct http_request *request, const struct tr_event *event)
 {
     const struct session_answer *answer = event->value;
 
-    if (event->status < 0 || event->size < sizeof *answer)
+    if (event->status < 0 || event->size < offsetof(struct session_answer, json)) {
         http_respond_shed(request, 503, 1, "sessions");
-    else if (answer->status == 503)
-        http_respond_shed(request, 503, 1, answer->label);
-    else if (answer->status != 200)
+        return;
+    }
+    if (answer->status == 503)
+        http_add_header(request, "Retry-After", TR_SPAN("1"));
+    if (answer->status != 200)
         http_respond_error(request, answer->status, answer->label, answer->text);
     else
         http_respond(

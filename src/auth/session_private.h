@@ -3,6 +3,8 @@
 #ifndef AUTH_SESSION_PRIVATE_H
 #define AUTH_SESSION_PRIVATE_H
 
+#include <stdatomic.h>
+
 #include "auth/jwt.h"
 #include "auth/key_set.h"
 #include "auth/session.h"
@@ -36,31 +38,57 @@ struct sessions {
     struct auth_demand anyone; /* counted against their address */
 };
 
-/* An ID token against what its provider must have said; on the pool. */
+/* A refresh token is "session.secret.mark": the session's id in hex, a secret of which the database
+ * has the hash, and our HMAC over both. The mark tells a token that we gave out once, and that is
+ * used again, from one that somebody made up: only the first ends the session. */
+enum {
+    REFRESH_ID_CHARS = 32,
+    REFRESH_SECRET_CHARS = 43, /* base64url of 32 bytes */
+    REFRESH_CHARS = REFRESH_ID_CHARS + 1 + REFRESH_SECRET_CHARS + 1 + REFRESH_SECRET_CHARS,
+    REFRESH_HASH_BYTES = 32,
+};
+struct refresh_token {
+    char text[REFRESH_CHARS + 1]; /* ended by a zero */
+    unsigned char hash[REFRESH_HASH_BYTES];
+};
+/* A new one of this session. TR_ENOMEM. */
+int refresh_make(struct refresh_token *token, const struct crypto_key *key, const char *session_id);
+/* Did we make it? Then `token` is it. */
+bool refresh_read(struct refresh_token *token, const struct crypto_key *key, struct tr_span text);
+static inline struct tr_span refresh_session(const struct refresh_token *token)
+{
+    return (struct tr_span){ token->text, REFRESH_ID_CHARS };
+}
+
+/* A request on its way. Two hold it, the actor while it is in its list and the pool while it works
+ * on it: an actor that ends does not know what the pool has dropped already. */
 struct sign_in {
+    _Atomic uint32_t holders;
     struct sign_in *next;
     struct session_message message; /* owned */
     tr_reply_handle reply;
-    uint32_t number; /* of its unit: the tag names it */
-    bool is_working;
+    uint32_t number;    /* of its unit: the tag names it */
     bool is_waiting;    /* for its provider's keys */
     bool keys_were_new; /* looked at after a fetch: an unknown key is final */
-    bool is_second_look;
+    bool was_stolen;    /* its refresh token had been used: the unit ends the session */
 
+    /* An ID token against what its provider must have said; the pool's while it works. */
     struct jwt jwt;
     struct crypto_key *key;
     enum jwt_refusal refusal;
     struct tr_span email; /* of a verified address; into jwt */
 
-    char session_id[48];
-    char refresh[44]; /* the secret half */
-    unsigned char refresh_hash[32];
+    struct refresh_token refresh; /* what the answer brings */
 };
 int sign_in_verify_work(void *sign_in);
-void sign_in_free(void *sign_in);
-/* What the provider's token must be: everything but the signature. */
-enum jwt_refusal sign_in_check(
-    struct sign_in *sign_in, const struct session_provider *provider, int64_t now_s);
+void sign_in_unref(void *sign_in); /* NULL is fine */
+/* What the provider's token must be: everything but the signature. NULL, or what is wrong. */
+struct sign_in_refusal {
+    const char *label;
+    const char *text;
+};
+bool sign_in_is_right(struct sign_in *sign_in, const struct session_provider *provider,
+    int64_t now_s, struct sign_in_refusal *ret_refusal);
 
 extern const struct tr_type sessions_type;
 struct sessions_actor {
@@ -72,8 +100,9 @@ struct sessions_actor {
     struct {
         struct key_set *keys;
         uint64_t fetched_s;
-        uint64_t tried_s;
+        uint64_t tried_s; /* 0: never */
         bool is_fetching;
+        bool has_failed; /* the last try */
     } providers[AUTH_PROVIDERS_MAX];
 };
 

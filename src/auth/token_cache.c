@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/siphash.h"
 
 enum { WAYS = 8 };
 
@@ -12,7 +13,13 @@ struct token_cache_place {
     unsigned char hash[TOKEN_HASH_SIZE];
     const struct auth_claims *claims; /* NULL: free */
     uint64_t until_s;
+    uint32_t issuer_mark; /* so that forgetting an issuer need not look at everybody's claims */
 };
+
+static uint32_t mark_of(struct tr_span issuer)
+{
+    return (uint32_t)tr_siphash((struct tr_siphash_key){ 0, 0 }, issuer.at, issuer.size);
+}
 
 int token_cache_begin(struct token_cache *cache, uint32_t tokens_max)
 {
@@ -120,15 +127,19 @@ void token_cache_put(struct token_cache *cache, const unsigned char hash[TOKEN_H
     memcpy(place->hash, hash, TOKEN_HASH_SIZE);
     place->claims = auth_claims_ref(claims);
     place->until_s = until_s;
+    place->issuer_mark = mark_of(claims->issuer);
     cache->count++;
 }
 
 void token_cache_forget(struct token_cache *cache, struct tr_span issuer)
 {
+    uint32_t mark = mark_of(issuer);
+
     for (size_t i = 0; i < (size_t)cache->set_count * WAYS; i++) {
         struct token_cache_place *place = &cache->places[i];
 
-        if (place->claims != NULL && tr_span_equal(place->claims->issuer, issuer))
+        if (place->claims != NULL && place->issuer_mark == mark &&
+            tr_span_equal(place->claims->issuer, issuer))
             vacate(cache, place);
     }
 }

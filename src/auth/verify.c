@@ -149,6 +149,8 @@ int auth_verify_work(void *argument)
     int rc;
 
     inquiry->needs_key = inquiry->needs_session = inquiry->bad_signature = false;
+    auth_claims_unref(inquiry->claims); /* of an earlier look, under another key */
+    inquiry->claims = NULL;
     rc = verify(inquiry, &jwt);
     jwt_finish(&jwt);
     if (rc < 0) {
@@ -160,14 +162,17 @@ int auth_verify_work(void *argument)
     return 0;
 }
 
-void inquiry_free(void *argument)
+void inquiry_unref(void *argument)
 {
     struct inquiry *inquiry = argument;
 
-    if (inquiry == NULL)
+    if (inquiry == NULL ||
+        atomic_fetch_sub_explicit(&inquiry->holders, 1, memory_order_acq_rel) > 1)
         return;
     auth_claims_unref(inquiry->claims);
     crypto_key_unref(&inquiry->key);
+    auth_unref(inquiry->auth);
+    tr__free(inquiry->waiters);
     tr__free(inquiry->token);
     tr__free(inquiry->issuer);
     tr__free(inquiry);

@@ -387,6 +387,41 @@ TEST(gate, a_token_changes_something_once_and_a_restart_remembers)
     site_end(&site);
 }
 
+TEST(gate, one_token_in_many_writes_at_once_changes_something_once)
+{
+    enum { MANY = 20 };
+    struct caller caller;
+    struct site site;
+    char *header, text[4096];
+    int fds[MANY], size, written = 0, replayed = 0;
+
+    site_begin(&site, &dev);
+    caller_begin(&caller);
+    header = header_of(&caller, (struct token_options){ .lxm = "com.example.write" });
+    size = snprintf(text, sizeof text,
+        "POST /write HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n"
+        "%s\r\n",
+        header);
+    for (int i = 0; i < MANY; i++)
+        fds[i] = web_connect(http_server_address(site.server));
+    for (int i = 0; i < MANY; i++)
+        web_send(fds[i], text, (size_t)size);
+    for (int i = 0; i < MANY; i++) {
+        struct web_answer answer;
+
+        web_receive(fds[i], &answer);
+        written += answer.status == 200;
+        replayed += answer.status == 401 && strstr(answer.text, "TokenReplayed") != NULL;
+        web_answer_free(&answer);
+        close(fds[i]);
+    }
+    CHECK_EQ_INT(written, 1);
+    CHECK_EQ_INT(replayed, MANY - 1);
+    free(header);
+    crypto_key_unref(&caller.key);
+    site_end(&site);
+}
+
 TEST(gate, each_did_has_a_rate_of_its_own)
 {
     const struct auth_options options = { .allow_did_key = true,

@@ -98,9 +98,9 @@ void api_get_pending_device_additions(struct http_request *request)
     uint64_t limit = 50;
     struct sql_unit *unit;
 
-    if (!owner_query_number(request, "limit", 100, &limit))
+    if (!owner_query_number(request, "limit", 100, &limit) ||
+        owner_query(request, "convoId", &convo) < 0)
         return;
-    (void)http_parameter(request, "convoId", &convo);
     unit = sql_unit_new(0);
     if (unit != NULL) {
         sql_unit_step(unit, &list_additions, SQL_ROWS_ANY);

@@ -19,7 +19,8 @@
 
 enum {
     API_SMALL = 16 << 10,
-    API_COMMIT = 24 << 20, /* commit, welcomes and group info as base64 */
+    API_MEDIUM = 128 << 10, /* a report, or messages that wait with a request */
+    API_COMMIT = 24 << 20,  /* commit, welcomes and group info as base64 */
     API_MESSAGE = 14 << 20,
     COMMIT_SIZE_MAX = 10 << 20,
     WELCOME_SIZE_MAX = 4 << 20,
@@ -101,5 +102,36 @@ void api_claim_pending_device_addition(struct http_request *request);
 void api_complete_pending_device_addition(struct http_request *request);
 void api_validate_device_state(struct http_request *request);
 void api_get_expected_conversations(struct http_request *request);
+void api_promote_admin(struct http_request *request);
+void api_demote_admin(struct http_request *request);
+void api_promote_moderator(struct http_request *request);
+void api_demote_moderator(struct http_request *request);
+void api_get_policy(struct http_request *request);
+void api_update_policy(struct http_request *request);
+void api_create_invite(struct http_request *request);
+void api_list_invites(struct http_request *request);
+void api_revoke_invite(struct http_request *request);
+void api_report_member(struct http_request *request);
+void api_get_reports(struct http_request *request);
+void api_resolve_report(struct http_request *request);
+void api_warn_member(struct http_request *request);
+void api_list_warnings(struct http_request *request);
+void api_get_admin_stats(struct http_request *request);
+void api_opt_in(struct http_request *request);
+void api_opt_out(struct http_request *request);
+void api_get_opt_in_status(struct http_request *request);
+void api_check_blocks(struct http_request *request);
+void api_get_block_status(struct http_request *request);
+void api_handle_block_change(struct http_request *request);
+void api_send_chat_request(struct http_request *request);
+void api_accept_chat_request(struct http_request *request);
+void api_decline_chat_request(struct http_request *request);
+void api_list_chat_requests(struct http_request *request);
+void api_get_request_count(struct http_request *request);
+void api_get_delivery_status(struct http_request *request);
+void api_confirm_epoch(struct http_request *request);
+void api_report_invalid_commit(struct http_request *request);
+void api_reset_group(struct http_request *request);
+void api_get_receipts(struct http_request *request);
 
 #endif

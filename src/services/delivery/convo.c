@@ -175,15 +175,31 @@ static void apply_members(struct convo *convo, const struct convo_op *op)
             member->join_seq = member->read_seq = op->before.seq + 1;
             member->joined_ms = op->now_ms;
             member->is_admin = i == job->add_count;
+            member->is_moderator = member->was_removed = false;
         }
         roster_apply(&convo->roster, member, true);
     }
     for (uint32_t i = 0; i < job->remove_count; i++) {
         struct member *member = roster_find(&convo->roster, job->removes[i]);
 
-        if (member != NULL)
-            roster_apply(&convo->roster, member, false);
+        if (member == NULL)
+            continue;
+        member->left_ms = op->now_ms;
+        member->was_removed = !tr_span_equal(job->removes[i], job->claims->issuer);
+        roster_apply(&convo->roster, member, false);
     }
+}
+
+static void apply_role(struct convo *convo, const struct job *job)
+{
+    struct member *member = roster_find(&convo->roster, job->target);
+
+    if (member == NULL)
+        return;
+    if (job->role_is_admin)
+        member->is_admin = job->role_is_given;
+    else
+        member->is_moderator = job->role_is_given;
 }
 
 static void apply_texts(struct convo *convo, const struct convo_op *op)
@@ -208,13 +224,20 @@ static void apply(struct convo *convo, const struct convo_op *op)
     struct job *job = op->job;
     struct member *caller;
 
+    if (convo_unwedge_apply(convo, op))
+        return;
     if (job->kind == JOB_READ_TO) {
         caller = roster_find(&convo->roster, job->claims->issuer);
         if (caller != NULL && caller->read_seq < job->seq)
             caller->read_seq = job->seq;
         return;
     }
-    if (job->kind == JOB_ADD_UNREAD || job->kind == JOB_GROUP_INFO)
+    if (job->kind == JOB_ROLE)
+        apply_role(convo, job);
+    if (job->kind == JOB_POLICY)
+        convo->policy = job->policy;
+    if (job->kind == JOB_ADD_UNREAD || job->kind == JOB_GROUP_INFO || job->kind == JOB_ROLE ||
+        job->kind == JOB_POLICY)
         return;
     convo->committed = op->after;
     convo->active_ms = op->now_ms;
@@ -223,6 +246,8 @@ static void apply(struct convo *convo, const struct convo_op *op)
     if (convo->group_id.size == 0 && job->mls.group_id.size > 0)
         (void)tr_buffer_span(&convo->group_id, job->mls.group_id);
     apply_members(convo, op);
+    if (job->kind == JOB_COMMIT)
+        convo_unwedge_committed(convo, op);
     metric_add(&metrics[job->kind == JOB_COMMIT ? COMMITS : MESSAGES], job->kind != JOB_CREATE);
 }
 
@@ -237,6 +262,12 @@ static void succeed(struct convo *convo, struct tr_context *ctx, struct convo_op
     job->status = 200;
     if (job->kind == JOB_CREATE)
         convo_write_view(convo, &job->answer);
+    if (job->kind == JOB_CONFIRM || job->kind == JOB_REPORT || job->kind == JOB_RESET)
+        convo_unwedge_answer(convo, op);
+    if (job->kind == JOB_COMMIT)
+        convo_turn_won(convo, ctx, job->claims->issuer);
+    if (job->kind == JOB_POLICY)
+        policy_write(&convo->policy, job->convo, &job->answer);
     convo_stream_committed(convo, ctx, op);
     answer(op);
 }
@@ -267,6 +298,21 @@ static void fail(struct convo *convo, struct tr_context *ctx, struct convo_op *o
     case CONVO_PACKAGE:
         answer_error(op, 409, "KeyPackageNotFound", "a key package is unknown, used or another's");
         break;
+    case CONVO_CONFIRMED:
+        answer_error(op, 409, "EpochConfirmed", "a member joined by the commit you report");
+        break;
+    case CONVO_INVITE:
+        answer_error(op, 403, "InvalidInvite",
+            "the invite is unknown, used up, expired, revoked or for somebody else");
+        break;
+    case CONVO_BLOCKED:
+        answer_error(op, 403,
+            op->job->kind == JOB_CREATE ? "MutualBlockDetected" : "BlockedByMember",
+            "two who would be in this conversation have a block between them");
+        break;
+    case CONVO_NO_CONSENT:
+        answer_error(op, 403, "NotOptedIn", "one of these does not want to be added");
+        break;
     case CONVO_RACE:
     case CONVO_UNKNOWN:
         try_again(convo, op);
@@ -281,11 +327,15 @@ static void fail(struct convo *convo, struct tr_context *ctx, struct convo_op *o
 /* From the oldest on; one that is not back holds up those behind it. */
 static void settle(struct convo *convo, struct tr_context *ctx)
 {
+    bool is_turn = false; /* roles, policy or a commit arrived, which others wait for */
+
     while (convo->flying != NULL && convo->flying->is_back) {
         struct convo_op *op = convo->flying;
 
         convo->flying = op->next;
         convo->flying_count--;
+        is_turn = is_turn || op->job->kind == JOB_ROLE || op->job->kind == JOB_POLICY;
+        is_turn = is_turn || (op->job->kind == JOB_COMMIT && convo->waiting != NULL);
         if (op->failure ==
             CONVO_STORED) { /* also when one before it failed that it does not need */
             succeed(convo, ctx, op);
@@ -296,7 +346,7 @@ static void settle(struct convo *convo, struct tr_context *ctx)
     }
     if (convo->flying == NULL)
         convo->flying_last = NULL;
-    if (convo->flying == NULL && !convo->is_poisoned)
+    if ((convo->flying == NULL || is_turn) && !convo->is_poisoned)
         take_turns(convo, ctx);
     recover(convo, ctx);
 }
@@ -321,6 +371,8 @@ static void unit_back(
         op->failure = has_log(op->job) ? CONVO_DUPLICATE : CONVO_STORED;
     if (op->failure == CONVO_UNKNOWN)
         op->was_unknown = true;
+    if (op->failure == CONVO_STORED)
+        convo_unwedge_stored(op, unit);
     settle(convo, ctx);
 }
 
@@ -345,7 +397,8 @@ static void look(struct convo *convo, struct tr_context *ctx, struct convo_op *o
     convo->looking = op;
 }
 
-static void look_back(struct convo *convo, uint32_t number, const struct sql_unit *unit)
+static void look_back(
+    struct convo *convo, struct tr_context *ctx, uint32_t number, const struct sql_unit *unit)
 {
     struct convo_op **link = &convo->looking;
     struct convo_op *op;
@@ -356,6 +409,9 @@ static void look_back(struct convo *convo, uint32_t number, const struct sql_uni
     tr_assert(op != NULL);
     *link = op->next;
     convo_looked(convo, op, unit);
+    if (op->job->kind == JOB_COMMIT && op->job->status == 409 &&
+        strcmp(op->job->label, "EpochConflict") == 0)
+        convo_turn_lost(convo, ctx, op->job->claims->issuer);
     answer(op);
 }
 
@@ -399,12 +455,23 @@ static void store(struct convo *convo, struct tr_context *ctx, struct convo_op *
         return;
     }
     plan_members(convo, op->job);
+    convo->is_exclusive = convo->is_exclusive || op->is_exclusive;
     convo->flying_count++;
     append(&convo->flying, &convo->flying_last, op);
 }
 
+static bool is_read(enum job_kind kind)
+{
+    return kind == JOB_EPOCH || kind == JOB_STATE || kind == JOB_CONVO || kind == JOB_MEMBER ||
+           kind == JOB_CONTEXT || kind == JOB_SUBSCRIBE;
+}
+
 static void begin(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
+    if (convo->is_exclusive && !is_read(op->job->kind)) {
+        wait_turn(convo, op);
+        return;
+    }
     if (convo->flying_count >= CONVO_FLYING_MAX) {
         answer_error(op, 503, "Busy", "this conversation is busy: try again");
         return;
@@ -423,6 +490,8 @@ static void begin(struct convo *convo, struct tr_context *ctx, struct convo_op *
         look(convo, ctx, op);
         break;
     case CONVO_SAY:
+        if (convo->heard_epoch < op->job->mls.epoch)
+            convo->heard_epoch = op->job->mls.epoch;
         convo_stream_committed(convo, ctx, op);
         answer(op);
         break;
@@ -467,6 +536,9 @@ static enum tr_next convo_event(void *self, struct tr_context *ctx, const struct
     struct convo *convo = self;
     struct sql_unit *unit;
 
+    if (event->kind == TR_EVENT_TIMER && event->tag == CONVO_TAG_TURN &&
+        convo_turn_passed(convo, ctx) && convo->is_loaded && !convo->is_poisoned)
+        take_turns(convo, ctx);
     if (event->kind != TR_EVENT_REPLY)
         return TR_GO;
     unit = sql_take(&convo->sql, event);
@@ -479,7 +551,7 @@ static enum tr_next convo_event(void *self, struct tr_context *ctx, const struct
     else if (event->tag >= CONVO_TAG_UNIT)
         unit_back(convo, ctx, event->tag - CONVO_TAG_UNIT, unit);
     else if (event->tag >= CONVO_TAG_LOOK)
-        look_back(convo, event->tag - CONVO_TAG_LOOK, unit);
+        look_back(convo, ctx, event->tag - CONVO_TAG_LOOK, unit);
     sql_unit_free(unit);
     return TR_GO;
 }
@@ -511,6 +583,10 @@ static void convo_clear(struct convo *convo)
     free_ops(convo->waiting);
     free_ops(convo->looking);
     convo_stream_end(convo);
+    convo_turn_end(convo);
+    tr_buffer_free(&convo->newest.sender);
+    tr_buffer_free(&convo->revoked);
+    tr_buffer_free(&convo->group_name);
     roster_free(&convo->roster);
     tr_buffer_free(&convo->group_id);
     if (convo->sql.sql != NULL)
@@ -551,6 +627,11 @@ static const char *convo_message_name(const void *message)
         [JOB_MEMBER] = "member",
         [JOB_CONTEXT] = "context",
         [JOB_SUBSCRIBE] = "subscribe",
+        [JOB_ROLE] = "role",
+        [JOB_POLICY] = "policy",
+        [JOB_CONFIRM] = "confirm",
+        [JOB_REPORT] = "report",
+        [JOB_RESET] = "reset",
     };
 
     const struct job *job = ((const struct job_message *)message)->job;

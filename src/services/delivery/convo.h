@@ -17,19 +17,24 @@
 struct convo_point {
     uint64_t epoch;
     uint64_t seq;
-    int kind; /* CONVO_UNDECIDED, … */
+    int kind;           /* CONVO_UNDECIDED, … */
+    uint64_t confirmed; /* the newest epoch a member was heard at: a later one is provisional */
     unsigned char chain[32];
 };
 
 /* Why a unit was not stored. */
 enum convo_failure {
     CONVO_STORED,
-    CONVO_REPLAY,    /* its token was used before */
-    CONVO_DUPLICATE, /* its op is in the log already */
-    CONVO_PACKAGE,   /* a key package is unknown, used or another's */
-    CONVO_RACE,      /* one before it failed, or another process moved the conversation */
-    CONVO_UNKNOWN,   /* it may be stored */
-    CONVO_REFUSED,   /* the database is full, closed, too slow */
+    CONVO_REPLAY,     /* its token was used before */
+    CONVO_DUPLICATE,  /* its op is in the log already */
+    CONVO_PACKAGE,    /* a key package is unknown, used or another's */
+    CONVO_INVITE,     /* the invite is unknown, used up, expired, revoked or another's */
+    CONVO_BLOCKED,    /* somebody added and a member have blocked each other */
+    CONVO_NO_CONSENT, /* somebody added does not want to be */
+    CONVO_CONFIRMED,  /* a member is in the epoch that was to be rolled back */
+    CONVO_RACE,       /* one before it failed, or another process moved the conversation */
+    CONVO_UNKNOWN,    /* it may be stored */
+    CONVO_REFUSED,    /* the database is full, closed, too slow */
 };
 
 /* A job whose unit is on its way, or that waits for its turn to be planned again. */
@@ -40,7 +45,9 @@ struct convo_op {
     uint32_t number; /* the tag of its unit */
     uint32_t tries;
     bool is_back;
-    bool was_unknown; /* an earlier try of it may have been stored */
+    bool was_unknown;  /* an earlier try of it may have been stored */
+    bool is_exclusive; /* nothing else is planned until it is back and all was read again */
+    bool is_fork;      /* others confirmed something else */
     enum convo_failure failure;
     struct convo_point after;
     struct convo_point before;
@@ -48,6 +55,16 @@ struct convo_op {
 };
 
 struct convo_subscriber;
+struct convo_loser;
+
+/* The commit that made the current epoch. */
+struct convo_newest {
+    bool is_there;
+    uint64_t seq;
+    uint64_t base_epoch;
+    unsigned char sha256[32];
+    struct tr_buffer sender;
+};
 
 struct convo {
     struct delivery *delivery;
@@ -66,9 +83,14 @@ struct convo {
     char description[513];
     int64_t created_ms;
     int64_t active_ms;
-    bool open_join;
-    struct tr_buffer group_id; /* empty: not known yet */
+    struct convo_policy policy;
+    struct tr_buffer group_id;   /* empty: not known yet */
+    struct tr_buffer group_name; /* of the group since a reset; empty: the conversation's id */
     struct roster roster;
+    struct convo_newest newest;
+    struct tr_buffer revoked; /* SHA-256 of each commit rolled back to the current epoch */
+    uint64_t heard_epoch;     /* of an ephemeral message, which nothing stores */
+    bool is_exclusive;        /* such an op is on its way */
 
     struct convo_op *flying; /* oldest first */
     struct convo_op *flying_last;
@@ -77,6 +99,12 @@ struct convo {
     struct convo_op *waiting_last;
     uint32_t waiting_count;
     struct convo_op *looking; /* answers that need a read */
+
+    struct convo_loser *losers; /* convo_turn.c */
+    struct convo_loser *turn;   /* whose turn it is */
+    uint32_t loser_count;
+    uint64_t turn_until_ns;
+    uint64_t turn_timer;
 
     struct convo_subscriber *subscribers;
     uint32_t subscriber_count;
@@ -87,6 +115,7 @@ struct convo {
 enum { CONVO_FLYING_MAX = 512, CONVO_WAITING_MAX = 1024, CONVO_TRIES_MAX = 8 };
 enum {
     CONVO_TAG_LOAD = 1,
+    CONVO_TAG_TURN = 2,
     CONVO_TAG_LOOK = 1 << 24,
     CONVO_TAG_UNIT = 2 << 24,
     CONVO_TAG_CATCH_UP = 3 << 24,
@@ -104,6 +133,11 @@ enum convo_plan {
     CONVO_SAY, /* to who listens; nothing is stored */
 };
 enum convo_plan convo_plan(struct convo *convo, struct convo_op *op);
+/* The next receipt: SHA-256 of the one before, seq and base epoch (8 bytes each, big-endian) and
+ * the hash of what was stored. `after->seq` is its row's. */
+void convo_extend_chain(struct convo_point *after, uint64_t base_epoch, const void *sha256);
+/* What the group is called, as text or as hex. */
+struct tr_span convo_group_name(const struct convo *convo);
 /* Undo nothing, redo everything: planned becomes committed. */
 void convo_forget_plans(struct convo *convo);
 
@@ -116,6 +150,52 @@ struct sql_unit *convo_op_unit(const struct convo *convo, const struct convo_op 
 enum convo_failure convo_failure_of(const struct sql_unit *unit);
 struct sql_unit *convo_look_unit(const struct convo *convo, const struct convo_op *op);
 void convo_looked(struct convo *convo, struct convo_op *op, const struct sql_unit *unit);
+
+struct convo_log_row {
+    uint64_t seq;
+    int kind; /* enum mls_content, LOG_… */
+    struct tr_span op;
+    const unsigned char *sha256;
+    struct tr_span bytes;
+};
+void convo_add_log(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
+    struct convo_log_row row);
+
+/* ---- convo_turn.c: two losses in a row earn a turn
+ * ------------------------------------------------------ */
+
+/* Must this one's commit for the current epoch wait? */
+bool convo_turn_is_anothers(const struct convo *convo, struct tr_span did);
+void convo_turn_lost(struct convo *convo, struct tr_context *ctx, struct tr_span did);
+void convo_turn_won(struct convo *convo, struct tr_context *ctx, struct tr_span did);
+/* The timer: true if a turn ended unused, so that others get theirs. */
+bool convo_turn_passed(struct convo *convo, struct tr_context *ctx);
+void convo_turn_end(struct convo *convo);
+
+/* ---- convo_unwedge.c: confirmEpoch, reportInvalidCommit, resetGroup
+ * ------------------------------------- */
+
+void convo_unwedge_load_steps(const struct convo *convo, struct sql_unit *unit);
+/* After the roster was loaded; `first` is the first of those steps. */
+int convo_unwedge_loaded(struct convo *convo, const struct sql_unit *unit, uint32_t first);
+/* A commit was stored. */
+void convo_unwedge_committed(struct convo *convo, const struct convo_op *op);
+/* Quarantine, and bytes that were revoked. */
+enum convo_plan convo_unwedge_may_commit(
+    const struct convo *convo, struct job *job, const struct member *caller);
+enum convo_plan convo_plan_confirm(struct convo *convo, struct convo_op *op);
+enum convo_plan convo_plan_report(struct convo *convo, struct convo_op *op);
+enum convo_plan convo_plan_reset(struct convo *convo, struct convo_op *op);
+void convo_store_confirm(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
+void convo_store_report(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
+void convo_store_reset(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
+bool convo_unwedge_is_confirmed(const struct sql_statement *failed);
+void convo_unwedge_stored(struct convo_op *op, const struct sql_unit *unit);
+/* False: the job is none of these three. */
+bool convo_unwedge_apply(struct convo *convo, const struct convo_op *op);
+void convo_unwedge_answer(const struct convo *convo, const struct convo_op *op);
 
 /* ---- views --------------------------------------------------------------------------------------
  */

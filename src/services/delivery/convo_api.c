@@ -9,6 +9,7 @@
 #include "json/json_write.h"
 #include "services/delivery/api.h"
 #include "services/delivery/errand.h"
+#include "services/delivery/invite_api.h"
 #include "services/delivery/mls_check.h"
 #include "services/delivery/text.h"
 
@@ -434,6 +435,7 @@ void api_process_external_commit(struct http_request *request)
     if (!api_begin(request, JOB_COMMIT, &body))
         return;
     read_common(&body, "externalCommit");
+    invite_read_secret(&body);
     body.job->is_external = true;
     body.job->adds = tr__calloc(sizeof *body.job->adds);
     if (body.job->adds == NULL)
@@ -551,7 +553,7 @@ void api_get_group_info(struct http_request *request)
 {
     struct api_body body;
 
-    if (api_begin_query(request, JOB_CONTEXT, &body))
+    if (api_begin_query(request, JOB_CONTEXT, &body) && invite_read_hash(request, &body))
         api_send(request, &body, api_answered);
 }
 
@@ -580,7 +582,8 @@ void api_update_group_info(struct http_request *request)
  */
 
 SQL_STATEMENT(list_convos,
-    "SELECT c.id, c.creator, c.epoch, c.suite, c.created_ms, c.active_ms, c.name, c.description"
+    "SELECT c.id, c.creator, c.epoch, c.suite, c.created_ms, c.active_ms, c.name, c.description,"
+    " COALESCE(c.group_name, c.id)"
     " FROM members m JOIN convos c ON c.id = m.convo"
     " WHERE m.did = $1 AND m.leave_seq IS NULL AND c.id > $2 ORDER BY c.id LIMIT $3");
 
@@ -588,7 +591,7 @@ static void put_listed(struct json_writer *writer, const struct sql_unit *unit, 
 {
     json_put_object(writer, NULL);
     json_put_string(writer, "id", sql_row_bytes(unit, 0, row, 0));
-    json_put_string(writer, "groupId", sql_row_bytes(unit, 0, row, 0));
+    json_put_string(writer, "groupId", sql_row_bytes(unit, 0, row, 8));
     json_put_string(writer, "creator", sql_row_bytes(unit, 0, row, 1));
     json_put_int(writer, "epoch", sql_row_int(unit, 0, row, 2));
     json_put_string(writer, "cipherSuite", sql_row_bytes(unit, 0, row, 3));

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "crypto/digest.h"
 #include "services/delivery/convo.h"
+#include "services/delivery/receipt.h"
 
 static enum convo_plan fail(struct job *job, unsigned status, const char *label, const char *text)
 {
@@ -42,12 +42,19 @@ static int hex_digit(char c)
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-static bool is_hex_of(const struct convo *convo, struct tr_span id)
+struct tr_span convo_group_name(const struct convo *convo)
 {
-    if (convo->id_size != id.size * 2)
+    if (convo->group_name.size > 0)
+        return (struct tr_span){ convo->group_name.bytes, convo->group_name.size };
+    return (struct tr_span){ convo->id, convo->id_size };
+}
+
+static bool is_hex_of(struct tr_span name, struct tr_span id)
+{
+    if (name.size != id.size * 2)
         return false;
     for (size_t i = 0; i < id.size; i++) {
-        int high = hex_digit(convo->id[2 * i]), low = hex_digit(convo->id[2 * i + 1]);
+        int high = hex_digit(name.at[2 * i]), low = hex_digit(name.at[2 * i + 1]);
 
         if (high < 0 || low < 0 || (unsigned char)id.at[i] != (high << 4 | low))
             return false;
@@ -62,12 +69,56 @@ static bool is_of_group(const struct convo *convo, struct tr_span group_id)
     if (convo->group_id.size > 0)
         return tr_span_equal(
             (struct tr_span){ convo->group_id.bytes, convo->group_id.size }, group_id);
-    return tr_span_equal((struct tr_span){ convo->id, convo->id_size }, group_id) ||
-           is_hex_of(convo, group_id);
+    return tr_span_equal(convo_group_name(convo), group_id) ||
+           is_hex_of(convo_group_name(convo), group_id);
 }
 
 /* ---- commits ------------------------------------------------------------------------------------
  */
+
+static uint32_t members_max(const struct convo *convo)
+{
+    int64_t max = convo->policy.fields[POLICY_MEMBERS_MAX];
+
+    return max > 0 && max < convo->delivery->members_max ? (uint32_t)max
+                                                         : convo->delivery->members_max;
+}
+
+static uint32_t admin_count(const struct convo *convo)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < convo->roster.count; i++)
+        count += is_member(&convo->roster.members[i]) && convo->roster.members[i].is_admin;
+    return count;
+}
+
+/* Roles and policy are not part of what is planned: who depends on them waits. */
+static bool is_flying(const struct convo *convo, enum job_kind kind)
+{
+    for (const struct convo_op *op = convo->flying; op != NULL; op = op->next)
+        if (op->job->kind == kind)
+            return true;
+    return false;
+}
+
+/* Whoever goes, an admin stays with those who stay. */
+static enum convo_plan plan_last_admin(const struct convo *convo, struct job *job)
+{
+    uint32_t admins = 0;
+
+    if (convo->policy.fields[POLICY_KEEP_ADMIN] == 0)
+        return CONVO_GO;
+    for (uint32_t i = 0; i < job->remove_count; i++)
+        admins += roster_find(&convo->roster, job->removes[i])->is_admin;
+    if (admins == 0)
+        return CONVO_GO;
+    if (is_flying(convo, JOB_ROLE))
+        return CONVO_WAIT;
+    if (admin_count(convo) <= admins)
+        return fail(job, 400, "LastAdmin", "make somebody else an admin first");
+    return CONVO_GO;
+}
 
 static enum convo_plan plan_members(struct convo *convo, struct job *job, struct member *caller)
 {
@@ -81,7 +132,7 @@ static enum convo_plan plan_members(struct convo *convo, struct job *job, struct
             return fail(job, 409, "AlreadyMember", "one of these is a member already");
         added += is_there ? 0 : 1;
     }
-    if (convo->roster.will_count + added > convo->delivery->members_max)
+    if (added > 0 && convo->roster.will_count + added > members_max(convo))
         return fail(job, 400, "TooManyMembers", "the conversation would have too many members");
     for (uint32_t i = 0; i < job->remove_count; i++) {
         struct member *member = roster_find(&convo->roster, job->removes[i]);
@@ -93,7 +144,7 @@ static enum convo_plan plan_members(struct convo *convo, struct job *job, struct
     }
     if (job->is_leave && convo->roster.will_count == 1)
         return fail(job, 400, "LastMember", "the last member cannot leave");
-    return CONVO_GO;
+    return plan_last_admin(convo, job);
 }
 
 static enum convo_plan plan_epoch(struct convo *convo, struct job *job)
@@ -110,29 +161,56 @@ static enum convo_plan plan_epoch(struct convo *convo, struct job *job)
     if (!is_of_group(convo, job->mls.group_id))
         return fail(job, 400, "InvalidCommit", "the commit is of another group");
     if (job->mls.epoch == convo->planned.epoch)
-        return CONVO_GO;
+        return convo_turn_is_anothers(convo, job->claims->issuer) ? CONVO_WAIT : CONVO_GO;
     /* Who lost hears of the winner when it is stored, not before. */
     if (job->mls.epoch > convo->planned.epoch || job->mls.epoch < convo->committed.epoch)
         return CONVO_LOOK;
     return CONVO_WAIT;
 }
 
-static bool may_join(const struct convo *convo, const struct member *caller)
+/* Who left may come back for a while; who was removed may not. */
+static bool may_rejoin(const struct convo *convo, const struct member *caller)
 {
-    return convo->open_join || caller != NULL;
+    int64_t away_ms;
+
+    if (caller == NULL || caller->was_removed || convo->policy.fields[POLICY_REJOIN] == 0)
+        return false;
+    away_ms = delivery_now_ms(convo->delivery) - caller->left_ms;
+    return away_ms <= convo->policy.fields[POLICY_REJOIN_DAYS] * 86400000;
 }
 
-static void extend_chain(struct convo_point *after, const struct job *job, uint64_t base)
+/* May the caller join by itself? Members may: they join again with a new leaf. */
+static enum convo_plan plan_join(
+    const struct convo *convo, struct job *job, const struct member *caller)
 {
-    unsigned char link[32 + 8 + 8 + 32];
+    bool is_removed = caller != NULL && !caller->is_in && caller->was_removed;
 
-    memcpy(link, after->chain, 32);
-    for (int i = 0; i < 8; i++) {
-        link[32 + i] = (unsigned char)(after->seq >> (56 - 8 * i));
-        link[40 + i] = (unsigned char)(base >> (56 - 8 * i));
-    }
-    memcpy(link + 48, job->sha256, 32);
-    crypto_sha256(link, sizeof link, after->chain);
+    job->needs_invite = false;
+    job->is_removed = is_removed;
+    if ((caller != NULL && caller->is_in) || may_rejoin(convo, caller))
+        return CONVO_GO;
+    if (convo->policy.fields[POLICY_OPEN_JOIN] != 0 && !is_removed &&
+        convo->policy.fields[POLICY_INVITE_REQUIRED] == 0)
+        return CONVO_GO;
+    job->needs_invite = true;
+    if (job->has_invite)
+        return CONVO_GO;
+    if (convo->policy.fields[POLICY_INVITE_REQUIRED] != 0)
+        return fail(job, 403, "InviteRequired", "only an invite lets you join");
+    return not_member(job);
+}
+
+void convo_extend_chain(struct convo_point *after, uint64_t base, const void *sha256)
+{
+    receipt_extend(after->chain,
+        &(struct receipt_row){ .seq = after->seq, .base_epoch = base, .sha256 = sha256 });
+}
+
+/* A member was heard at this epoch: it is no longer provisional. */
+static void hear(struct convo_op *op, uint64_t epoch)
+{
+    if (op->after.confirmed < epoch)
+        op->after.confirmed = epoch;
 }
 
 static enum convo_plan plan_commit(struct convo *convo, struct convo_op *op)
@@ -141,8 +219,14 @@ static enum convo_plan plan_commit(struct convo *convo, struct convo_op *op)
     struct member *caller = caller_of(convo, job);
     enum convo_plan plan;
 
-    if (job->is_external ? !may_join(convo, caller) : !is_member(caller))
-        return not_member(job);
+    if (job->is_external)
+        plan = plan_join(convo, job, caller);
+    else
+        plan = is_member(caller) ? CONVO_GO : not_member(job);
+    if (plan == CONVO_GO)
+        plan = convo_unwedge_may_commit(convo, job, caller);
+    if (plan != CONVO_GO)
+        return plan;
     plan = plan_epoch(convo, job);
     if (plan == CONVO_GO)
         plan = plan_members(convo, job, caller);
@@ -151,14 +235,29 @@ static enum convo_plan plan_commit(struct convo *convo, struct convo_op *op)
     op->after.kind = job->bytes.size == 0 ? CONVO_NUMBERED : CONVO_MLS;
     op->after.epoch++;
     op->after.seq++;
-    extend_chain(&op->after, job, op->before.epoch);
-    if (job->app_bytes.size > 0)
+    convo_extend_chain(&op->after, op->before.epoch, job->sha256);
+    /* Who commits is in the epoch it commits at, unless it joins by that; it is heard in the next
+     * one if it speaks there. */
+    if (!job->is_external)
+        hear(op, op->before.epoch);
+    if (job->app_bytes.size > 0) {
         op->after.seq++;
+        hear(op, op->after.epoch);
+    }
+    if (op->after.kind == CONVO_NUMBERED)
+        hear(op, op->after.epoch);
     return CONVO_GO;
 }
 
 /* ---- messages
  * ------------------------------------------------------------------------------------ */
+
+static uint64_t app_window(const struct convo *convo)
+{
+    int64_t window = convo->policy.fields[POLICY_APP_WINDOW];
+
+    return window < 0 ? convo->delivery->app_window : (uint64_t)window;
+}
 
 static enum convo_plan plan_message(struct convo *convo, struct convo_op *op)
 {
@@ -170,9 +269,11 @@ static enum convo_plan plan_message(struct convo *convo, struct convo_op *op)
     if (!is_of_group(convo, job->mls.group_id) && convo->planned.kind != CONVO_NUMBERED)
         return fail(job, 400, "InvalidMessage", "the message is of another group");
     if (convo->planned.kind != CONVO_NUMBERED &&
-        (job->mls.epoch > epoch || job->mls.epoch + convo->delivery->app_window < epoch))
+        (job->mls.epoch > epoch || job->mls.epoch + app_window(convo) < epoch))
         return CONVO_LOOK;
     op->after.seq++;
+    if (convo->planned.kind != CONVO_NUMBERED)
+        hear(op, job->mls.epoch);
     return CONVO_GO;
 }
 
@@ -206,6 +307,7 @@ static enum convo_plan plan_proposal(struct convo *convo, struct convo_op *op)
                    ? CONVO_LOOK
                    : CONVO_WAIT;
     op->after.seq++;
+    hear(op, job->mls.epoch);
     return CONVO_GO;
 }
 
@@ -225,12 +327,15 @@ static enum convo_plan plan_create(struct convo *convo, struct convo_op *op)
         return fail(job, 409, "ConvoExists", "there is a conversation of this group already");
     if (job->add_count + 1 > convo->delivery->members_max)
         return fail(job, 400, "TooManyMembers", "the conversation would have too many members");
-    op->after = (struct convo_point){ .epoch = job->epoch, .seq = 1 };
+    op->after = (struct convo_point){ .epoch = job->epoch, .seq = 1, .confirmed = job->epoch };
     return CONVO_GO;
 }
 
 static enum convo_plan plan_read_to(struct convo *convo, struct convo_op *op)
 {
+    /* What is not there yet cannot have been read. */
+    if (op->job->seq > convo->committed.seq)
+        op->job->seq = convo->committed.seq;
     return is_member(caller_of(convo, op->job)) ? CONVO_GO : not_member(op->job);
 }
 
@@ -289,11 +394,72 @@ static enum convo_plan answer_member(struct convo *convo, struct convo_op *op)
 
 static enum convo_plan answer_context(struct convo *convo, struct convo_op *op)
 {
-    struct member *caller = caller_of(convo, op->job);
+    enum convo_plan plan = plan_join(convo, op->job, caller_of(convo, op->job));
 
-    if (!may_join(convo, caller))
-        return not_member(op->job);
-    return CONVO_LOOK;
+    return plan == CONVO_GO ? CONVO_LOOK : plan;
+}
+
+/* ---- roles and policy
+ * ------------------------------------------------------------------------------ */
+
+static enum convo_plan plan_admin(const struct convo *convo, struct job *job)
+{
+    const struct member *caller = caller_of(convo, job);
+
+    if (!is_member(caller))
+        return not_member(job);
+    if (is_flying(convo, JOB_ROLE) || is_flying(convo, JOB_POLICY))
+        return CONVO_WAIT;
+    if (!caller->is_admin)
+        return fail(job, 403, "NotAdmin", "only an admin may do this");
+    return CONVO_GO;
+}
+
+static enum convo_plan plan_role(struct convo *convo, struct convo_op *op)
+{
+    struct job *job = op->job;
+    const struct member *target = roster_find(&convo->roster, job->target);
+    enum convo_plan plan = plan_admin(convo, job);
+
+    if (plan != CONVO_GO)
+        return plan;
+    if (!is_member(target))
+        return fail(job, 404, "TargetNotMember", "whom you name is not a member");
+    if ((job->role_is_admin ? target->is_admin : target->is_moderator) == job->role_is_given) {
+        if (job->role_is_admin)
+            return fail(job, 409, job->role_is_given ? "AlreadyAdmin" : "NotAdminTarget",
+                job->role_is_given ? "this is an admin already" : "this is no admin");
+        return fail(job, 409, job->role_is_given ? "AlreadyModerator" : "NotModerator",
+            job->role_is_given ? "this is a moderator already" : "this is no moderator");
+    }
+    if (job->role_is_admin && !job->role_is_given && admin_count(convo) <= 1)
+        return fail(job, 400, "LastAdmin", "make somebody else an admin first");
+    return CONVO_GO;
+}
+
+static enum convo_plan plan_policy(struct convo *convo, struct convo_op *op)
+{
+    struct job *job = op->job;
+    struct convo_policy policy = convo->policy;
+    enum convo_plan plan;
+
+    if (job->policy_changes == 0) {
+        plan = answer_epoch(convo, op);
+        if (job->status == 200)
+            policy_write(&convo->policy, job->convo, &job->answer);
+        return plan;
+    }
+    plan = plan_admin(convo, job);
+    if (plan != CONVO_GO)
+        return plan;
+    if ((job->policy_changes >> POLICY_MEMBERS_MAX & 1) != 0 &&
+        job->policy.fields[POLICY_MEMBERS_MAX] > convo->delivery->members_max)
+        return fail(job, 400, "InvalidPolicy", "maxMembers is more than this service allows");
+    for (uint32_t i = 0; i < POLICY_FIELDS; i++)
+        if ((job->policy_changes >> i & 1) != 0)
+            policy.fields[i] = job->policy.fields[i];
+    job->policy = policy;
+    return CONVO_GO;
 }
 
 static enum convo_plan plan_subscribe(struct convo *convo, struct convo_op *op)
@@ -323,6 +489,11 @@ enum convo_plan convo_plan(struct convo *convo, struct convo_op *op)
         [JOB_MEMBER] = answer_member,
         [JOB_CONTEXT] = answer_context,
         [JOB_SUBSCRIBE] = plan_subscribe,
+        [JOB_ROLE] = plan_role,
+        [JOB_POLICY] = plan_policy,
+        [JOB_CONFIRM] = convo_plan_confirm,
+        [JOB_REPORT] = convo_plan_report,
+        [JOB_RESET] = convo_plan_reset,
     };
     enum convo_plan plan;
 

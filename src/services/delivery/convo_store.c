@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "json/json_write.h"
+#include "services/delivery/audit.h"
 #include "services/delivery/convo.h"
 #include "services/delivery/text.h"
 #include "sql/unit.h"
@@ -14,17 +15,19 @@
 
 SQL_STATEMENT(load_convo,
     "SELECT kind, suite, creator, name, description, epoch, seq, created_ms, active_ms, open_join,"
-    " group_id, chain FROM convos WHERE id = $1");
+    " group_id, chain, " POLICY_COLUMNS ", confirmed_epoch, group_name FROM convos WHERE id = $1");
 SQL_STATEMENT(load_members,
-    "SELECT did, join_seq, joined_ms, is_admin, is_moderator, read_seq, leave_seq FROM members"
+    "SELECT did, join_seq, joined_ms, is_admin, is_moderator, read_seq, leave_seq, left_ms,"
+    " was_removed FROM members"
     " WHERE convo = $1 ORDER BY join_seq");
 SQL_STATEMENT(create_convo,
     "INSERT INTO convos (id, group_id, kind, suite, creator, name, description, epoch, seq,"
-    " created_ms, active_ms, open_join, group_info, group_info_epoch, chain)"
-    " VALUES ($1, NULL, 0, $2, $3, $4, $5, $6, $7, $8, $8, 0, $9, $10, NULL)");
+    " created_ms, active_ms, open_join, group_info, group_info_epoch, chain, confirmed_epoch)"
+    " VALUES ($1, NULL, 0, $2, $3, $4, $5, $6, $7, $8, $8, 0, $9, $10, NULL, $6)");
 SQL_STATEMENT(move_convo,
     "UPDATE convos SET epoch = $4, seq = $5, kind = $6, active_ms = $7, chain = $8,"
-    " group_id = COALESCE(group_id, $9)"
+    " group_id = COALESCE(group_id, $9),"
+    " confirmed_epoch = CASE WHEN confirmed_epoch < $10 THEN $10 ELSE confirmed_epoch END"
     " WHERE id = $1 AND epoch = $2 AND seq = $3");
 SQL_STATEMENT(put_group_info,
     "UPDATE convos SET group_info = $3, group_info_epoch = $2 WHERE id = $1 AND epoch = $2");
@@ -34,8 +37,41 @@ SQL_STATEMENT(put_log,
 SQL_STATEMENT(put_member,
     "INSERT INTO members (convo, did, join_seq, leave_seq, joined_ms, is_admin, is_moderator,"
     " unread_extra, read_seq) VALUES ($1, $2, $3, NULL, $4, $5, 0, 0, $3)");
-SQL_STATEMENT(end_member,
-    "UPDATE members SET leave_seq = $3 WHERE convo = $1 AND did = $2 AND leave_seq IS NULL");
+SQL_STATEMENT(end_member, "UPDATE members SET leave_seq = $3, left_ms = $4, was_removed = $5,"
+                          " unread_extra = 0"
+                          " WHERE convo = $1 AND did = $2 AND leave_seq IS NULL");
+/* Nobody is put together with who has blocked them, whoever blocked whom. Looked at when the new
+ * member is there already: those who come with it count too. */
+SQL_STATEMENT(find_block,
+    "SELECT 1 FROM blocks b JOIN members m ON m.convo = $1 AND m.did = b.blocked"
+    " AND m.leave_seq IS NULL WHERE b.blocker = $2"
+    " UNION ALL SELECT 1 FROM blocks b JOIN members m ON m.convo = $1 AND m.did = b.blocker"
+    " AND m.leave_seq IS NULL WHERE b.blocked = $2 LIMIT 1");
+SQL_STATEMENT(find_opt_out, "SELECT 1 FROM consents WHERE did = $1 AND opted_in = 0");
+/* An accepted request is consent, for who asked. */
+SQL_STATEMENT(find_opt_in,
+    "SELECT 1 FROM consents WHERE did = $1 AND opted_in = 1 UNION SELECT 1 FROM chat_requests"
+    " WHERE recipient = $1 AND sender = $2 AND state = 1");
+#define INVITE_IS_GOOD                                                                             \
+    " revoked_ms IS NULL AND expires_ms > $4 AND (max_uses = 0 OR uses < max_uses)"                \
+    " AND (target = $5 OR (target IS NULL AND CAST($6 AS BIGINT) = 0))"
+SQL_STATEMENT(spend_invite,
+    "UPDATE invites SET uses = uses + 1 WHERE convo = $1 AND (psk_hash = $2 OR psk_hash = $3)"
+    " AND" INVITE_IS_GOOD);
+SQL_STATEMENT(find_invite, "SELECT 1 FROM invites WHERE convo = $1 AND (psk_hash = $2 OR psk_hash "
+                           "= $3) AND" INVITE_IS_GOOD);
+SQL_STATEMENT(find_admin,
+    "SELECT 1 FROM members WHERE convo = $1 AND did = $2 AND leave_seq IS NULL"
+    " AND is_admin = 1");
+SQL_STATEMENT(has_admin,
+    "SELECT 1 FROM members WHERE convo = $1 AND leave_seq IS NULL AND is_admin = 1 LIMIT 1");
+SQL_STATEMENT(set_admin, "UPDATE members SET is_admin = $3 WHERE convo = $1 AND did = $2"
+                         " AND leave_seq IS NULL AND is_admin <> $3");
+SQL_STATEMENT(set_moderator, "UPDATE members SET is_moderator = $3 WHERE convo = $1 AND did = $2"
+                             " AND leave_seq IS NULL AND is_moderator <> $3");
+SQL_STATEMENT(set_policy,
+    "UPDATE convos SET (" POLICY_COLUMNS ") = ($2, $3, $4, $5, $6, $7, $8, $9)"
+    " WHERE id = $1");
 SQL_STATEMENT(put_welcome,
     "INSERT INTO welcomes (convo, seq, part, bytes, created_ms) VALUES ($1, $2, $3, $4, $5)");
 SQL_STATEMENT(put_target,
@@ -44,7 +80,8 @@ SQL_STATEMENT(put_target,
 SQL_STATEMENT(consume_package,
     "UPDATE key_packages SET state = CASE WHEN is_last_resort = 1 THEN state ELSE 2 END,"
     " uses = uses + 1, consumed_s = $2"
-    " WHERE ref = $1 AND did = $3 AND (state <> 2 OR is_last_resort = 1)");
+    " WHERE ref = $1 AND did = $3 AND (is_last_resort = 1 OR state = 0"
+    " OR (state = 1 AND (lease_did = $4 OR lease_until_s <= $2)))");
 SQL_STATEMENT(read_to,
     "UPDATE members SET read_seq = CASE WHEN read_seq < $3 THEN $3 ELSE read_seq END,"
     " unread_extra = 0 WHERE convo = $1 AND did = $2 AND leave_seq IS NULL");
@@ -86,6 +123,7 @@ struct sql_unit *convo_load_unit(const struct convo *convo)
     sql_unit_text(unit, id_of(convo));
     sql_unit_step(unit, &load_members, SQL_ROWS_ANY);
     sql_unit_text(unit, id_of(convo));
+    convo_unwedge_load_steps(convo, unit);
     return unit;
 }
 
@@ -106,6 +144,7 @@ static int load_row(struct convo *convo, const struct sql_unit *unit)
         .kind = (int)sql_row_int(unit, 0, 0, 0),
         .epoch = (uint64_t)sql_row_int(unit, 0, 0, 5),
         .seq = (uint64_t)sql_row_int(unit, 0, 0, 6),
+        .confirmed = (uint64_t)sql_row_int(unit, 0, 0, 12 + POLICY_FIELDS),
     };
     if (chain.size == sizeof convo->committed.chain)
         memcpy(convo->committed.chain, chain.at, chain.size);
@@ -115,9 +154,13 @@ static int load_row(struct convo *convo, const struct sql_unit *unit)
     copy_text(convo->description, sizeof convo->description, sql_row_bytes(unit, 0, 0, 4));
     convo->created_ms = sql_row_int(unit, 0, 0, 7);
     convo->active_ms = sql_row_int(unit, 0, 0, 8);
-    convo->open_join = sql_row_int(unit, 0, 0, 9) != 0;
+    policy_load(&convo->policy, unit, 12);
     tr_buffer_clear(&convo->group_id);
-    return tr_buffer_span(&convo->group_id, group);
+    tr_buffer_clear(&convo->group_name);
+    if (!sql_row_is_null(unit, 0, 0, 13 + POLICY_FIELDS))
+        (void)tr_buffer_span(&convo->group_name, sql_row_bytes(unit, 0, 0, 13 + POLICY_FIELDS));
+    (void)tr_buffer_span(&convo->group_id, group);
+    return convo->group_name.failed != 0 ? convo->group_name.failed : convo->group_id.failed;
 }
 
 int convo_loaded(struct convo *convo, const struct sql_unit *unit)
@@ -126,9 +169,10 @@ int convo_loaded(struct convo *convo, const struct sql_unit *unit)
 
     convo->is_there = sql_unit_rows(unit, 0) == 1;
     roster_free(&convo->roster);
+    convo->policy = policy_default;
     if (!convo->is_there) {
         convo->committed = convo->planned = (struct convo_point){ 0 };
-        return 0;
+        return convo_unwedge_loaded(convo, unit, 2);
     }
     rc = load_row(convo, unit);
     for (uint32_t i = 0; rc == 0 && i < sql_unit_rows(unit, 1); i++) {
@@ -141,11 +185,13 @@ int convo_loaded(struct convo *convo, const struct sql_unit *unit)
         member->is_admin = sql_row_int(unit, 1, i, 3) != 0;
         member->is_moderator = sql_row_int(unit, 1, i, 4) != 0;
         member->read_seq = (uint64_t)sql_row_int(unit, 1, i, 5);
+        member->left_ms = sql_row_int(unit, 1, i, 7);
+        member->was_removed = sql_row_int(unit, 1, i, 8) != 0;
         roster_apply(&convo->roster, member, sql_row_is_null(unit, 1, i, 6));
         roster_plan(&convo->roster, member, member->is_in);
     }
     convo->planned = convo->committed;
-    return rc;
+    return rc < 0 ? rc : convo_unwedge_loaded(convo, unit, 2);
 }
 
 /* ---- store
@@ -179,33 +225,27 @@ static void add_move(const struct convo *convo, const struct convo_op *op, struc
     sql_unit_int(unit, op->now_ms);
     sql_unit_blob(unit, op->after.chain, sizeof op->after.chain);
     may_blob(unit, op->job->mls.group_id);
+    sql_unit_int(unit, (int64_t)op->after.confirmed);
 }
 
-struct log_row {
-    uint64_t seq;
-    enum mls_content kind;
-    struct tr_span op;
-    const unsigned char *sha256;
-    struct tr_span bytes;
-};
-
-static void add_log(
-    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit, struct log_row row)
+void convo_add_log(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
+    struct convo_log_row row)
 {
-    bool is_commit = row.kind == MLS_COMMIT;
+    bool has_receipt = row.kind >= MLS_COMMIT;
+    bool is_at_before = row.kind == MLS_COMMIT || row.kind == LOG_RESET;
 
     sql_unit_step(unit, &put_log, 1);
     sql_unit_text(unit, id_of(convo));
     sql_unit_int(unit, (int64_t)row.seq);
     sql_unit_int(unit, row.kind);
-    sql_unit_int(unit, (int64_t)(is_commit ? op->before.epoch : op->after.epoch));
+    sql_unit_int(unit, (int64_t)(is_at_before ? op->before.epoch : op->after.epoch));
     sql_unit_int(unit, (int64_t)op->after.epoch);
     sql_unit_text(unit, op->job->claims->issuer);
     may_text(unit, row.op);
     sql_unit_blob(unit, row.sha256, 32);
     sql_unit_blob(unit, row.bytes.at == NULL ? "" : row.bytes.at, row.bytes.size);
     sql_unit_int(unit, op->now_ms);
-    if (is_commit)
+    if (has_receipt)
         sql_unit_blob(unit, op->after.chain, sizeof op->after.chain);
     else
         sql_unit_null(unit);
@@ -246,6 +286,54 @@ static void add_members(const struct convo *convo, const struct convo_op *op, st
         sql_unit_text(unit, id_of(convo));
         sql_unit_text(unit, job->removes[i]);
         sql_unit_int(unit, (int64_t)(op->before.seq + 1));
+        sql_unit_int(unit, op->now_ms);
+        sql_unit_int(unit, !tr_span_equal(job->removes[i], job->claims->issuer));
+        if (!tr_span_equal(job->removes[i], job->claims->issuer))
+            audit_add(convo->delivery, unit,
+                &(struct audit_entry){ .actor = job->claims->issuer,
+                    .action = "removeMember",
+                    .convo = id_of(convo),
+                    .target = job->removes[i],
+                    .now_ms = op->now_ms });
+    }
+}
+
+static void add_invite_step(const struct convo *convo, const struct job *job, int64_t now_ms,
+    struct sql_unit *unit, const struct sql_statement *statement)
+{
+    sql_unit_step(unit, statement, 1);
+    sql_unit_text(unit, id_of(convo));
+    for (int i = 0; i < 2; i++)
+        sql_unit_blob(unit, job->invite_hashes[i], sizeof job->invite_hashes[i]);
+    sql_unit_int(unit, now_ms);
+    sql_unit_text(unit, job->claims->issuer);
+    sql_unit_int(unit, job->is_removed);
+}
+
+/* Those who are added want it, and so do those who are there. Who joins by itself wants to. */
+static void add_guards(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+{
+    const struct job *job = op->job;
+
+    if (job->is_external && job->needs_invite)
+        add_invite_step(convo, job, op->now_ms, unit, &spend_invite);
+    for (uint32_t i = 0; i < job->add_count; i++) {
+        struct member *member = roster_find(&convo->roster, job->adds[i].did);
+
+        if (!is_first_of(job, i) || (member != NULL && member->will_be_in))
+            continue;
+        sql_unit_step(unit, &find_block, 0);
+        sql_unit_text(unit, id_of(convo));
+        sql_unit_text(unit, job->adds[i].did);
+        if (job->is_external)
+            continue;
+        sql_unit_step(unit, &find_opt_out, 0);
+        sql_unit_text(unit, job->adds[i].did);
+        if (convo->policy.fields[POLICY_OPT_IN] == 0)
+            continue;
+        sql_unit_step(unit, &find_opt_in, 1);
+        sql_unit_text(unit, job->adds[i].did);
+        sql_unit_text(unit, job->claims->issuer);
     }
 }
 
@@ -272,6 +360,7 @@ static void add_welcomes(
         sql_unit_blob(unit, add->reference.at, add->reference.size);
         sql_unit_int(unit, op->now_ms / 1000);
         sql_unit_text(unit, add->did);
+        sql_unit_text(unit, job->claims->issuer);
         sql_unit_step(unit, &put_target, 1);
         sql_unit_text(unit, id_of(convo));
         sql_unit_int(unit, seq);
@@ -311,6 +400,7 @@ static void store_create(
         sql_unit_null(unit);
     add_member(convo, op, unit, job->claims->issuer, true);
     add_members(convo, op, unit);
+    add_guards(convo, op, unit);
     add_welcomes(convo, op, unit);
 }
 
@@ -320,19 +410,20 @@ static void store_commit(
     const struct job *job = op->job;
 
     add_move(convo, op, unit);
-    add_log(convo, op, unit,
-        (struct log_row){ .seq = op->before.seq + 1,
+    convo_add_log(convo, op, unit,
+        (struct convo_log_row){ .seq = op->before.seq + 1,
             .kind = MLS_COMMIT,
             .op = job->op,
             .sha256 = job->sha256,
             .bytes = job->bytes });
     add_members(convo, op, unit);
+    add_guards(convo, op, unit);
     add_welcomes(convo, op, unit);
     if (job->group_info.size > 0)
         add_group_info(convo, unit, job->group_info, op->after.epoch);
     if (job->app_bytes.size > 0)
-        add_log(convo, op, unit,
-            (struct log_row){ .seq = op->after.seq,
+        convo_add_log(convo, op, unit,
+            (struct convo_log_row){ .seq = op->after.seq,
                 .kind = MLS_APPLICATION,
                 .sha256 = job->sha256,
                 .bytes = job->app_bytes });
@@ -344,8 +435,8 @@ static void store_message(
     const struct job *job = op->job;
 
     add_move(convo, op, unit);
-    add_log(convo, op, unit,
-        (struct log_row){ .seq = op->after.seq,
+    convo_add_log(convo, op, unit,
+        (struct convo_log_row){ .seq = op->after.seq,
             .kind = job->kind == JOB_PROPOSAL ? MLS_PROPOSAL : MLS_APPLICATION,
             .op = job->op,
             .sha256 = job->sha256,
@@ -376,6 +467,52 @@ static void store_group_info(
     add_group_info(convo, unit, op->job->group_info, op->job->epoch);
 }
 
+/* What another process changed meanwhile fails the unit: it is planned again. */
+static void add_admin(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+{
+    sql_unit_step(unit, &find_admin, 1);
+    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, op->job->claims->issuer);
+}
+
+static void add_audit(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit, const char *action)
+{
+    audit_add(convo->delivery, unit,
+        &(struct audit_entry){ .actor = op->job->claims->issuer,
+            .action = action,
+            .convo = id_of(convo),
+            .target = op->job->target,
+            .now_ms = op->now_ms });
+}
+
+static void store_role(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+{
+    static const char *const actions[2][2] = { { "demoteModerator", "promoteModerator" },
+        { "demoteAdmin", "promoteAdmin" } };
+    const struct job *job = op->job;
+
+    add_admin(convo, op, unit);
+    sql_unit_step(unit, job->role_is_admin ? &set_admin : &set_moderator, 1);
+    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, job->target);
+    sql_unit_int(unit, job->role_is_given);
+    sql_unit_step(unit, &has_admin, 1);
+    sql_unit_text(unit, id_of(convo));
+    add_audit(convo, op, unit, actions[job->role_is_admin][job->role_is_given]);
+}
+
+static void store_policy(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+{
+    add_admin(convo, op, unit);
+    sql_unit_step(unit, &set_policy, 1);
+    sql_unit_text(unit, id_of(convo));
+    for (uint32_t i = 0; i < POLICY_FIELDS; i++)
+        sql_unit_int(unit, op->job->policy.fields[i]);
+    add_audit(convo, op, unit, "updatePolicy");
+}
+
 struct sql_unit *convo_op_unit(const struct convo *convo, const struct convo_op *op)
 {
     static void (*const stores[])(
@@ -387,6 +524,11 @@ struct sql_unit *convo_op_unit(const struct convo *convo, const struct convo_op 
         [JOB_READ_TO] = store_read_to,
         [JOB_ADD_UNREAD] = store_add_unread,
         [JOB_GROUP_INFO] = store_group_info,
+        [JOB_ROLE] = store_role,
+        [JOB_POLICY] = store_policy,
+        [JOB_CONFIRM] = convo_store_confirm,
+        [JOB_REPORT] = convo_store_report,
+        [JOB_RESET] = convo_store_reset,
     };
     struct sql_unit *unit = sql_unit_new(key_of(convo));
 
@@ -411,6 +553,14 @@ enum convo_failure convo_failure_of(const struct sql_unit *unit)
     case SQL_EROWS:
         if (auth_is_replay(unit))
             return CONVO_REPLAY;
+        if (at == &spend_invite)
+            return CONVO_INVITE;
+        if (convo_unwedge_is_confirmed(at))
+            return CONVO_CONFIRMED;
+        if (at == &find_block)
+            return CONVO_BLOCKED;
+        if (at == &find_opt_out || at == &find_opt_in)
+            return CONVO_NO_CONSENT;
         return at == &consume_package || at == &put_target ? CONVO_PACKAGE : CONVO_RACE;
     case SQL_ECONSTRAINT:
         return at == &put_log ? CONVO_DUPLICATE : CONVO_RACE;
@@ -433,6 +583,8 @@ struct sql_unit *convo_look_unit(const struct convo *convo, const struct convo_o
     if (op->job->kind == JOB_CONTEXT) {
         sql_unit_step(unit, &get_group_info, SQL_ROWS_ANY);
         sql_unit_text(unit, id_of(convo));
+        if (op->job->needs_invite)
+            add_invite_step(convo, op->job, delivery_now_ms(convo->delivery), unit, &find_invite);
         return unit;
     }
     sql_unit_step(unit, &commits_since, SQL_ROWS_ANY);
@@ -514,7 +666,10 @@ void convo_looked(struct convo *convo, struct convo_op *op, const struct sql_uni
 {
     struct job *job = op->job;
 
-    if (sql_unit_status(unit) != 0)
+    if (sql_unit_status(unit) == SQL_EROWS && job->kind == JOB_CONTEXT)
+        job_fail(job, 403, "InvalidInvite",
+            "the invite is unknown, used up, expired, revoked or for somebody else");
+    else if (sql_unit_status(unit) != 0)
         job_fail(job, 503, "Unavailable", "the database did not answer: try again");
     else if (job->kind == JOB_CONTEXT)
         answer_group_info(job, unit);
@@ -538,7 +693,7 @@ void convo_write_view(const struct convo *convo, struct tr_buffer *out)
 
     json_put_object(&writer, NULL);
     json_put_string(&writer, "id", id_of(convo));
-    json_put_string(&writer, "groupId", id_of(convo));
+    json_put_string(&writer, "groupId", convo_group_name(convo));
     json_put_text(&writer, "creator", convo->creator);
     json_put_array(&writer, "members");
     for (uint32_t i = 0; i < convo->roster.count; i++) {
@@ -579,6 +734,7 @@ void convo_write_state(const struct convo *convo, struct tr_buffer *out)
     json_put_text(&writer, "kind", kinds[convo->committed.kind]);
     json_put_int(&writer, "epoch", (int64_t)convo->committed.epoch);
     json_put_int(&writer, "seq", (int64_t)convo->committed.seq);
+    json_put_int(&writer, "confirmedEpoch", (int64_t)convo->committed.confirmed);
     json_put_int(&writer, "plannedEpoch", (int64_t)convo->planned.epoch);
     json_put_int(&writer, "plannedSeq", (int64_t)convo->planned.seq);
     json_put_int(&writer, "members", convo->roster.in_count);

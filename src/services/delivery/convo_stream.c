@@ -34,6 +34,9 @@ SQL_STATEMENT(log_page,
     " AND EXISTS (SELECT 1 FROM members m WHERE m.convo = l.convo AND m.did = $2"
     " AND l.seq > m.join_seq AND (m.leave_seq IS NULL OR l.seq <= m.leave_seq))"
     " ORDER BY l.seq LIMIT $4");
+SQL_STATEMENT(find_kept,
+    "SELECT c.kept_from, (SELECT MIN(m.join_seq) FROM members m WHERE m.convo = c.id"
+    " AND m.did = $2 AND (m.leave_seq IS NULL OR m.leave_seq > $3)) FROM convos c WHERE c.id = $1");
 
 static struct metric metrics[] = {
     { "troupe_delivery_subscribers", NULL, "Open event streams.", METRIC_GAUGE, 0, NULL, NULL },
@@ -126,6 +129,10 @@ static void read_page(
         sql_unit_text(unit, did_of(subscriber));
         sql_unit_int(unit, (int64_t)subscriber->seq);
         sql_unit_int(unit, PAGE);
+        sql_unit_step(unit, &find_kept, SQL_ROWS_ANY);
+        sql_unit_text(unit, id_of(convo));
+        sql_unit_text(unit, did_of(subscriber));
+        sql_unit_int(unit, (int64_t)subscriber->seq);
         rc = sql_read(ctx, &convo->sql, unit,
             &(struct sql_submit_options){ .tag = CONVO_TAG_CATCH_UP + subscriber->number });
     }
@@ -155,13 +162,39 @@ static struct delivery_event event_of_row(
     };
 }
 
+/* What it missed is no longer kept: it hears so, and from where on there is something. */
+static void tell_compacted(
+    const struct convo *convo, struct convo_subscriber *subscriber, const struct sql_unit *unit)
+{
+    uint64_t from = subscriber->seq, kept_from, join_seq;
+    struct http_frame *frame;
+
+    if (sql_unit_rows(unit, 1) == 0 || sql_row_is_null(unit, 1, 0, 1))
+        return;
+    kept_from = (uint64_t)sql_row_int(unit, 1, 0, 0);
+    join_seq = (uint64_t)sql_row_int(unit, 1, 0, 1);
+    from = from < join_seq ? join_seq : from;
+    if (from + 1 >= kept_from)
+        return;
+    frame = delivery_info_frame(id_of(convo), "compacted", kept_from - 1, subscriber->is_websocket);
+    send_frame(subscriber, frame);
+    http_frame_unref(frame);
+    subscriber->seq = kept_from - 1;
+}
+
 static void send_page(
     const struct convo *convo, struct convo_subscriber *subscriber, const struct sql_unit *unit)
 {
+    tell_compacted(convo, subscriber, unit);
     for (uint32_t i = 0; i < sql_unit_rows(unit, 0) && !subscriber->is_gone; i++) {
         struct delivery_event event = event_of_row(convo, unit, i);
-        struct http_frame *frame = delivery_event_frame(&event, subscriber->is_websocket);
+        struct http_frame *frame;
 
+        if (event.kind == LOG_REVOKED || event.kind == LOG_FORMER) { /* nothing for anybody */
+            subscriber->seq = event.seq;
+            continue;
+        }
+        frame = delivery_event_frame(&event, subscriber->is_websocket);
         send_frame(subscriber, frame);
         http_frame_unref(frame);
         if (!subscriber->is_gone)
@@ -263,6 +296,31 @@ static void tell_live(struct convo *convo, const struct delivery_event *event)
     http_frame_unref(frames.websocket);
 }
 
+/* Of the jobs in convo_unwedge.c. */
+static void tell_notice(struct convo *convo, const struct convo_op *op)
+{
+    const struct job *job = op->job;
+    struct delivery_event event = {
+        .convo = id_of(convo),
+        .seq = op->is_exclusive ? op->after.seq : 0,
+        .epoch = op->is_exclusive ? op->after.epoch : job->epoch,
+        .created_ms = op->now_ms,
+    };
+
+    if (job->kind == JOB_CONFIRM && op->is_fork) {
+        event.kind = DELIVERY_FORK;
+    } else if (job->kind == JOB_REPORT && op->is_exclusive) {
+        event.kind = LOG_REVOKE;
+        event.bytes = (struct tr_span){ (const char *)job->sha256, sizeof job->sha256 };
+    } else if (job->kind == JOB_RESET) {
+        event.kind = LOG_RESET;
+        event.bytes = job->name;
+    } else {
+        return;
+    }
+    tell_live(convo, &event);
+}
+
 void convo_stream_committed(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
 {
     const struct job *job = op->job;
@@ -279,10 +337,13 @@ void convo_stream_committed(struct convo *convo, struct tr_context *ctx, const s
         .created_ms = op->now_ms,
     };
 
-    if (convo->subscribers == NULL || (job->kind != JOB_COMMIT && job->kind != JOB_MESSAGE &&
-                                          job->kind != JOB_PROPOSAL && job->kind != JOB_EPHEMERAL))
+    if (convo->subscribers == NULL)
         return;
-    tell_live(convo, &event);
+    if (job->kind == JOB_COMMIT || job->kind == JOB_MESSAGE || job->kind == JOB_PROPOSAL ||
+        job->kind == JOB_EPHEMERAL)
+        tell_live(convo, &event);
+    else
+        tell_notice(convo, op);
     for (struct convo_subscriber *at = convo->subscribers; job->remove_count > 0 && at != NULL;
          at = at->next)
         if (!at->is_catching_up && !at->is_gone && removes(job, did_of(at)))

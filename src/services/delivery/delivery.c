@@ -8,6 +8,9 @@
 #include "services/delivery/api.h"
 #include "services/delivery/convo.h"
 #include "services/delivery/errand.h"
+#include "services/delivery/jobs.h"
+#include "services/delivery/receipt.h"
+#include "services/delivery/retention.h"
 
 static int make_convo(void *data, const void *key, size_t key_size, void *state)
 {
@@ -19,6 +22,25 @@ static int make_convo(void *data, const void *key, size_t key_size, void *state)
     memcpy(convo->id, key, key_size);
     convo->id_size = key_size;
     return 0;
+}
+
+/* They read *delivery: it goes when they have ended. */
+static void end_actor(tr_sender *sender)
+{
+    if (sender->box == NULL)
+        return;
+    (void)tr_stop(tr_sender_weaken(*sender));
+    (void)tr_sender_wait_closed(*sender, 0);
+    tr_sender_drop(sender);
+}
+
+static void stop_actors(struct delivery *delivery)
+{
+    if (delivery->convos != NULL)
+        (void)tr_registry_close(&delivery->convos, TR_SECONDS(30));
+    end_actor(&delivery->retention);
+    end_actor(&delivery->jobs);
+    end_actor(&delivery->clerk);
 }
 
 static int start_actors(struct delivery *delivery)
@@ -35,14 +57,19 @@ static int start_actors(struct delivery *delivery)
 
     if (rc == 0)
         rc = clerk_start(delivery);
-    if (rc < 0 && delivery->convos != NULL)
-        (void)tr_registry_close(&delivery->convos, 0);
+    if (rc == 0)
+        rc = jobs_start(delivery, &delivery->jobs);
+    if (rc == 0)
+        rc = retention_start(delivery, &delivery->retention);
+    if (rc < 0)
+        stop_actors(delivery);
     return rc;
 }
 
 static void delivery_free(struct delivery *delivery)
 {
     crypto_key_unref(&delivery->ticket_key);
+    crypto_key_unref(&delivery->receipt_key);
     tr__free(delivery->service_did);
     tr__free(delivery);
 }
@@ -58,6 +85,7 @@ int delivery_start(
             "delivery needs to know who it is: set service.did, or start with --dev");
         return TR_EINVAL;
     }
+    why[0] = '\0';
     delivery = tr__calloc(sizeof *delivery);
     if (delivery == NULL)
         return TR_ENOMEM;
@@ -69,14 +97,20 @@ int delivery_start(
     delivery->app_window = 2;
     delivery->members_max = 1000;
     delivery->lease_s = 600;
+    delivery->turn_ms = 500;
+    delivery->quarantine_ms = INT64_C(600000);
+    delivery->log_kept_s = INT64_C(30) * 86400;
     delivery->service_did =
         tr__strdup(context->service_did == NULL ? "did:web:localhost" : context->service_did);
     rc = delivery->service_did == NULL ? TR_ENOMEM
                                        : crypto_key_generate(CRYPTO_HS256, &delivery->ticket_key);
     if (rc == 0)
+        rc = receipt_key_open(context->data_path, why, why_size, &delivery->receipt_key);
+    if (rc == 0)
         rc = start_actors(delivery);
     if (rc < 0) {
-        (void)snprintf(why, why_size, "delivery could not start: %s", tr_error_text(rc));
+        if (why[0] == '\0')
+            (void)snprintf(why, why_size, "delivery could not start: %s", tr_error_text(rc));
         delivery_free(delivery);
         return rc;
     }
@@ -88,8 +122,7 @@ void delivery_stop(void *state)
 {
     struct delivery *delivery = state;
 
-    (void)tr_registry_close(&delivery->convos, TR_SECONDS(30));
-    tr_sender_drop(&delivery->clerk);
+    stop_actors(delivery);
     delivery_free(delivery);
 }
 

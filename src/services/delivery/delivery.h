@@ -21,6 +21,7 @@ struct delivery {
     const struct tr_env *env;
     struct sql *sql;
     struct tr_registry *convos;
+    tr_sender jobs;  /* cleans up */
     tr_sender clerk; /* runs units for requests that need no conversation */
     enum delivery_mode mode;
     uint32_t app_window; /* epochs an application message may lag */
@@ -28,6 +29,11 @@ struct delivery {
     uint64_t lease_s;
     struct crypto_key *ticket_key; /* HS256, of this process: tickets live half a minute */
     char *service_did;
+    uint32_t turn_ms;               /* for who lost two commits in a row; 0: no turns */
+    int64_t quarantine_ms;          /* of who made a commit that was revoked */
+    int64_t log_kept_s;             /* rows of the log that nobody needs; 0: for ever */
+    struct crypto_key *receipt_key; /* Ed25519 */
+    tr_sender retention;
 };
 
 extern const struct service delivery_service; /* routes.c */

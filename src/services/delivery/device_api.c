@@ -444,9 +444,9 @@ void api_get_expected_conversations(struct http_request *request)
     struct sql_unit *unit;
 
     if (!owner_query_device(request, &device) ||
-        !owner_query_number(request, "limit", EXPECTED_MAX, &limit))
+        !owner_query_number(request, "limit", EXPECTED_MAX, &limit) ||
+        owner_query(request, "cursor", &cursor) < 0)
         return;
-    (void)http_parameter(request, "cursor", &cursor);
     unit = sql_unit_new(0);
     if (unit != NULL)
         add_expected(unit, auth_claims_of(request)->issuer, device, cursor, limit);

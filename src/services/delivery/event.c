@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "services/delivery/event.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "json/cbor.h"
+#include "services/delivery/schema.h"
 #include "services/delivery/text.h"
 
 #define TYPE "blue.catbird.mls.subscribeConvoEvents"
@@ -120,8 +122,88 @@ static struct http_frame *message_cbor(const struct delivery_event *event)
     return frame_of(&bytes);
 }
 
+/* ---- notices: commits that were revoked, resets, forks
+ * ------------------------------------------------ */
+
+static const char *notice_of(int kind)
+{
+    switch (kind) {
+    case LOG_REVOKE:
+        return "commitRevokedEvent";
+    case LOG_RESET:
+        return "groupResetEvent";
+    case DELIVERY_FORK:
+        return "forkSuspectedEvent";
+    default:
+        return NULL;
+    }
+}
+
+static struct tr_span hex_of(struct tr_span bytes, char text[65])
+{
+    size_t size = bytes.size < 32 ? bytes.size : 32;
+
+    for (size_t i = 0; i < size; i++)
+        (void)snprintf(text + 2 * i, 3, "%02x", (unsigned char)bytes.at[i]);
+    return (struct tr_span){ text, 2 * size };
+}
+
+static struct http_frame *notice_sse(const struct delivery_event *event, const char *name)
+{
+    struct tr_buffer json = { 0 };
+    struct json_writer writer = json_writer(&json);
+    char type[96], cursor[24], hex[65];
+
+    (void)snprintf(type, sizeof type, TYPE "#%s", name);
+    (void)snprintf(cursor, sizeof cursor, "%llu", (unsigned long long)event->seq);
+    json_put_object(&writer, NULL);
+    json_put_text(&writer, "$type", type);
+    if (event->seq > 0)
+        json_put_text(&writer, "cursor", cursor);
+    json_put_string(&writer, "convoId", event->convo);
+    json_put_int(&writer, "epoch", (int64_t)event->epoch);
+    if (event->kind == LOG_REVOKE)
+        json_put_string(&writer, "sha256", hex_of(event->bytes, hex));
+    if (event->kind == LOG_RESET)
+        json_put_string(&writer, "groupId", event->bytes);
+    json_put_int(&writer, "seq", (int64_t)event->seq);
+    json_put_end(&writer);
+    return sse_frame(event->seq, name, &json);
+}
+
+static struct http_frame *notice_cbor(const struct delivery_event *event, const char *name)
+{
+    struct tr_buffer bytes = { 0 };
+    struct cbor_writer writer;
+    char type[96], cursor[24], hex[65];
+
+    (void)snprintf(type, sizeof type, TYPE "#%s", name);
+    (void)snprintf(cursor, sizeof cursor, "%llu", (unsigned long long)event->seq);
+    put_header(&bytes, type + sizeof TYPE - 1);
+    writer = cbor_writer(&bytes);
+    cbor_put_map(&writer, NULL);
+    cbor_put_text(&writer, "$type", type);
+    if (event->seq > 0)
+        cbor_put_text(&writer, "cursor", cursor);
+    cbor_put_string(&writer, "convoId", event->convo);
+    cbor_put_int(&writer, "epoch", (int64_t)event->epoch);
+    if (event->kind == LOG_REVOKE)
+        cbor_put_string(&writer, "sha256", hex_of(event->bytes, hex));
+    if (event->kind == LOG_RESET)
+        cbor_put_string(&writer, "groupId", event->bytes);
+    cbor_put_int(&writer, "seq", (int64_t)event->seq);
+    cbor_put_end(&writer);
+    if (cbor_finish(&writer) < 0 && bytes.failed == 0)
+        bytes.failed = TR_ENOMEM;
+    return frame_of(&bytes);
+}
+
 struct http_frame *delivery_event_frame(const struct delivery_event *event, bool is_websocket)
 {
+    const char *notice = notice_of(event->kind);
+
+    if (notice != NULL)
+        return is_websocket ? notice_cbor(event, notice) : notice_sse(event, notice);
     return is_websocket ? message_cbor(event) : message_sse(event);
 }
 

@@ -5,11 +5,14 @@
 
 #include "http/http.h"
 
+/* Two members confirmed different states of `epoch`; never stored. */
+enum { DELIVERY_FORK = 64 };
+
 /* A row of the log, or an ephemeral message (seq 0). */
 struct delivery_event {
     struct tr_span convo;
     uint64_t seq;
-    int kind; /* enum mls_content */
+    int kind; /* enum mls_content, LOG_REVOKE, LOG_RESET, DELIVERY_FORK */
     uint64_t base_epoch;
     uint64_t epoch;
     struct tr_span id;

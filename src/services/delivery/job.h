@@ -11,6 +11,7 @@
 #include "auth/claims.h"
 #include "http/http.h"
 #include "services/delivery/mls_message.h"
+#include "services/delivery/policy_api.h"
 
 enum job_kind {
     JOB_CREATE,
@@ -27,6 +28,11 @@ enum job_kind {
     JOB_MEMBER,    /* is the caller a member, since and until when? */
     JOB_CONTEXT,   /* the stored group info, for members and whom policy lets join */
     JOB_SUBSCRIBE, /* `stream` wants everything after `seq` */
+    JOB_ROLE,      /* make `target` an admin or moderator, or no longer one */
+    JOB_POLICY,    /* change the fields in `policy_changes`; 0: only ask */
+    JOB_CONFIRM,   /* the caller is in `epoch`, whose authenticator has the hash `sha256` */
+    JOB_REPORT,    /* nobody can process the commit `sha256` made at `epoch` */
+    JOB_RESET,     /* another group, `name`, in place of the one that is beyond repair */
 };
 
 enum { JOB_WELCOMES_MAX = 16, JOB_CONVO_SIZE_MAX = 128, JOB_MEMBERS_MAX = 1000 };
@@ -78,6 +84,21 @@ struct job {
     uint64_t seq_wanted;
     uint64_t stream_number; /* names the stream when it has ended */
     bool is_websocket;
+
+    /* JOB_ROLE */
+    struct tr_span target;
+    bool role_is_admin; /* else moderator */
+    bool role_is_given; /* else taken */
+
+    /* JOB_POLICY */
+    struct convo_policy policy; /* planned: as it will be */
+    uint32_t policy_changes;    /* a bit per field */
+
+    /* An invite, of an external commit (by its secret) or JOB_CONTEXT (by the hash of it). */
+    bool has_invite;
+    bool needs_invite; /* planned: one use of it is spent */
+    bool is_removed;   /* planned: the caller was removed before, so the invite must name it */
+    unsigned char invite_hashes[2][32]; /* of the secret as text, and as base64 if it is that */
 
     /* what became of it */
     unsigned status;   /* of HTTP; 0: nothing yet */

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "services/delivery/jobs.h"
 
-#include "base/assert.h"
+#include <stddef.h>
+
 #include "base/log.h"
 
 enum { ROWS_MAX = 1000, DAY_S = 86400, WAITERS_MAX = 8 };
-enum { TAG_TIMER = 1, TAG_PASS = 2 };
+enum { TAG_TIMER = 1, TAG_LOOK = 2, TAG_PASS = 3 };
 
 SQL_STATEMENT(return_leases,
     "UPDATE key_packages SET state = 0, lease_did = NULL WHERE ref IN (SELECT ref FROM key_packages"
@@ -22,10 +23,14 @@ SQL_STATEMENT(delete_confirmed,
 SQL_STATEMENT(delete_invalid,
     "DELETE FROM welcome_targets WHERE (convo, seq, ref) IN (SELECT convo, seq, ref"
     " FROM welcome_targets WHERE state = 3 AND changed_ms <= $1 LIMIT $2)");
-SQL_STATEMENT(delete_welcomes,
-    "DELETE FROM welcomes WHERE (convo, seq, part) IN (SELECT w.convo, w.seq, w.part"
-    " FROM welcomes w WHERE w.created_ms <= $1 AND NOT EXISTS (SELECT 1 FROM welcome_targets t"
-    " WHERE t.convo = w.convo AND t.seq = w.seq AND t.part = w.part) LIMIT $2)");
+/* Looked for on a reader: there is no short way to them, and the writer has better things to do. */
+SQL_STATEMENT(find_welcomes,
+    "SELECT w.convo, w.seq, w.part FROM welcomes w WHERE w.created_ms <= $1 AND NOT EXISTS"
+    " (SELECT 1 FROM welcome_targets t WHERE t.convo = w.convo AND t.seq = w.seq"
+    " AND t.part = w.part) LIMIT $2");
+SQL_STATEMENT(delete_welcome,
+    "DELETE FROM welcomes WHERE convo = $1 AND seq = $2 AND part = $3 AND NOT EXISTS (SELECT 1"
+    " FROM welcome_targets t WHERE t.convo = $1 AND t.seq = $2 AND t.part = $3)");
 SQL_STATEMENT(delete_additions,
     "DELETE FROM device_additions WHERE id IN (SELECT id FROM device_additions"
     " WHERE state = 2 AND changed_ms <= $1 LIMIT $2)");
@@ -41,7 +46,6 @@ static const struct {
     { &delete_consumed, 8 * DAY_S, false, offsetof(struct jobs_done, packages) },
     { &delete_confirmed, DAY_S, true, offsetof(struct jobs_done, targets) },
     { &delete_invalid, 30 * DAY_S, true, offsetof(struct jobs_done, targets) },
-    { &delete_welcomes, DAY_S, true, offsetof(struct jobs_done, welcomes) },
     { &delete_additions, 7 * DAY_S, true, offsetof(struct jobs_done, additions) },
 };
 enum { STEPS = sizeof steps / sizeof steps[0] };
@@ -50,6 +54,7 @@ struct jobs {
     struct delivery *delivery;
     struct sql_client sql;
     bool is_running;
+    uint32_t found_count;  /* Welcomes this pass deletes */
     struct jobs_done done; /* since the first pass of this round */
     tr_reply_handle waiters[WAITERS_MAX];
     uint32_t waiter_count;
@@ -64,7 +69,26 @@ static void answer(struct jobs *jobs, int status)
     jobs->is_running = false;
 }
 
+/* A pass is a read that finds Welcomes nobody needs, and a write that does the rest. */
 static void run(struct jobs *jobs, struct tr_context *ctx)
+{
+    struct sql_unit *unit = sql_unit_new(0);
+    int rc = TR_ENOMEM;
+
+    jobs->is_running = true;
+    if (unit != NULL) {
+        sql_unit_step(unit, &find_welcomes, SQL_ROWS_ANY);
+        sql_unit_int(unit, delivery_now_ms(jobs->delivery) - (int64_t)DAY_S * 1000);
+        sql_unit_int(unit, ROWS_MAX);
+        rc = sql_read(ctx, &jobs->sql, unit, &(struct sql_submit_options){ .tag = TAG_LOOK });
+    }
+    if (rc < 0) {
+        sql_unit_free(unit);
+        answer(jobs, rc); /* the next half hour tries again */
+    }
+}
+
+static void looked(struct jobs *jobs, struct tr_context *ctx, const struct sql_unit *found)
 {
     int64_t now_s = delivery_now_ms(jobs->delivery) / 1000;
     struct sql_unit *unit = sql_unit_new(0);
@@ -77,33 +101,53 @@ static void run(struct jobs *jobs, struct tr_context *ctx)
         sql_unit_int(unit, steps[i].is_ms ? until_s * 1000 : until_s);
         sql_unit_int(unit, ROWS_MAX);
     }
-    jobs->is_running = true;
+    for (uint32_t row = 0; unit != NULL && row < sql_unit_rows(found, 0); row++) {
+        sql_unit_step(unit, &delete_welcome, SQL_ROWS_ANY);
+        sql_unit_text(unit, sql_row_bytes(found, 0, row, 0));
+        sql_unit_int(unit, sql_row_int(found, 0, row, 1));
+        sql_unit_int(unit, sql_row_int(found, 0, row, 2));
+    }
+    jobs->found_count = sql_unit_rows(found, 0);
     if (unit != NULL)
         rc = sql_write(ctx, &jobs->sql, unit, &(struct sql_submit_options){ .tag = TAG_PASS });
     if (rc < 0) {
         sql_unit_free(unit);
-        answer(jobs, rc); /* the next half hour tries again */
+        answer(jobs, rc);
     }
 }
 
-static void passed(struct jobs *jobs, struct tr_context *ctx, struct sql_unit *unit)
+/* Something was left: a step came to its limit, or what it deleted made a Welcome needless. */
+static bool add_up(struct jobs *jobs, const struct sql_unit *unit)
 {
-    int status = sql_unit_status(unit);
-    bool has_more = false;
+    bool has_more = jobs->found_count >= ROWS_MAX;
 
-    for (uint32_t i = 0; status == 0 && i < STEPS; i++) {
+    for (uint32_t i = 0; i < STEPS; i++) {
         int64_t changed = sql_unit_changed(unit, i);
 
         *(int64_t *)(void *)((char *)&jobs->done + steps[i].counter) += changed;
-        has_more = has_more || changed >= ROWS_MAX;
+        has_more = has_more || changed >= ROWS_MAX ||
+                   (changed > 0 && steps[i].counter == offsetof(struct jobs_done, targets));
     }
-    sql_unit_free(unit);
-    if (status != 0)
+    for (uint32_t i = 0; i < jobs->found_count; i++)
+        jobs->done.welcomes += sql_unit_changed(unit, STEPS + i);
+    return has_more;
+}
+
+static void came_back(
+    struct jobs *jobs, struct tr_context *ctx, const struct sql_unit *unit, uint32_t tag)
+{
+    int status = sql_unit_status(unit);
+
+    if (status != 0) {
         LOG(LOG_WARN, "delivery", "tidying up failed", LOG_TEXT("why", sql_error_text(status)));
-    if (has_more)
-        run(jobs, ctx);
-    else
         answer(jobs, status);
+    } else if (tag == TAG_LOOK) {
+        looked(jobs, ctx, unit);
+    } else if (add_up(jobs, unit)) {
+        run(jobs, ctx);
+    } else {
+        answer(jobs, 0);
+    }
 }
 
 static int jobs_begin(void *self, struct tr_context *ctx)
@@ -140,7 +184,8 @@ static enum tr_next jobs_event(void *self, struct tr_context *ctx, const struct 
         return TR_GO;
     unit = sql_take(&jobs->sql, event);
     if (unit != NULL)
-        passed(jobs, ctx, unit);
+        came_back(jobs, ctx, unit, event->tag);
+    sql_unit_free(unit);
     return TR_GO;
 }
 

@@ -10,6 +10,7 @@
 #include "services/delivery/api.h"
 #include "services/delivery/errand.h"
 #include "services/delivery/event.h"
+#include "services/delivery/schema.h"
 #include "services/delivery/text.h"
 
 /* ---- sending
@@ -112,12 +113,18 @@ void api_send_proposal(struct http_request *request)
 /* ---- reading
  * -------------------------------------------------------------------------------------------- */
 
-SQL_STATEMENT(find_convo, "SELECT epoch, seq FROM convos WHERE id = $1");
-SQL_STATEMENT(find_member, "SELECT 1 FROM members WHERE convo = $1 AND did = $2 LIMIT 1");
+SQL_STATEMENT(find_convo, "SELECT c.epoch, c.seq, c.kept_from, c.group_info_epoch, (SELECT "
+                          "MIN(l.base_epoch) + 1 FROM log l"
+                          " WHERE l.convo = c.id AND l.kind = 3) FROM convos c WHERE c.id = $1");
+/* Since when the caller was in, as far as it is in what is asked for. */
+SQL_STATEMENT(find_member,
+    "SELECT MIN(CASE WHEN leave_seq IS NULL OR leave_seq > $3 THEN join_seq END)"
+    " FROM members WHERE convo = $1 AND did = $2 HAVING COUNT(*) > 0");
 /* Only what was said while the caller was in, the commit that removed it included. */
 SQL_STATEMENT(list_log,
     "SELECT l.seq, l.kind, l.base_epoch, l.epoch, l.op, l.bytes, l.created_ms, l.sender FROM log l"
     " WHERE l.convo = $1 AND l.seq > $3 AND l.kind >= $4 AND l.kind <= $5"
+    " AND l.kind <> 4 AND l.kind <> 6" /* revoked, and of a former group: nobody needs them */
     " AND EXISTS (SELECT 1 FROM members m WHERE m.convo = l.convo AND m.did = $2"
     " AND l.seq > m.join_seq AND (m.leave_seq IS NULL OR l.seq <= m.leave_seq))"
     " ORDER BY l.seq LIMIT $6");
@@ -133,9 +140,11 @@ SQL_STATEMENT(count_unread,
     " FROM members m WHERE m.did = $1 AND m.leave_seq IS NULL ORDER BY m.convo");
 
 enum { STEP_CONVO, STEP_MEMBER, STEP_LOG };
+enum { GAPS_MAX = 100 };
 
 /* The first two steps of every read of a conversation. */
-static struct sql_unit *read_unit(struct http_request *request, struct tr_span convo)
+static struct sql_unit *read_unit(
+    struct http_request *request, struct tr_span convo, uint64_t since)
 {
     struct sql_unit *unit = sql_unit_new(0);
 
@@ -146,7 +155,49 @@ static struct sql_unit *read_unit(struct http_request *request, struct tr_span c
     sql_unit_step(unit, &find_member, SQL_ROWS_ANY);
     sql_unit_text(unit, convo);
     sql_unit_text(unit, auth_claims_of(request)->issuer);
+    sql_unit_int(unit, (int64_t)since);
     return unit;
+}
+
+/* Rows from `since` on, of those the caller was in for, are no longer kept. */
+static bool is_compacted(const struct sql_unit *unit, uint64_t since)
+{
+    int64_t from = (int64_t)since;
+
+    if (sql_row_is_null(unit, STEP_MEMBER, 0, 0))
+        return false;
+    if (from < sql_row_int(unit, STEP_MEMBER, 0, 0))
+        from = sql_row_int(unit, STEP_MEMBER, 0, 0);
+    return from + 1 < sql_row_int(unit, STEP_CONVO, 0, 2);
+}
+
+/* The epoch of the oldest commit that is kept. */
+static int64_t oldest_epoch(const struct sql_unit *unit)
+{
+    return sql_row_is_null(unit, STEP_CONVO, 0, 4) ? sql_row_int(unit, STEP_CONVO, 0, 0) + 1
+                                                   : sql_row_int(unit, STEP_CONVO, 0, 4);
+}
+
+/* 410, and where there is something: resume there, or join again with the group info. */
+static void respond_compacted(struct http_request *request, const struct sql_unit *unit)
+{
+    struct tr_buffer answer = { 0 };
+    struct json_writer writer = json_writer(&answer);
+
+    json_put_object(&writer, NULL);
+    json_put_text(&writer, "error", "HistoryCompacted");
+    json_put_text(&writer, "message", "what you ask for is no longer kept: resume at oldestSeq");
+    json_put_int(&writer, "oldestSeq", sql_row_int(unit, STEP_CONVO, 0, 2));
+    json_put_int(&writer, "oldestEpoch", oldest_epoch(unit));
+    if (!sql_row_is_null(unit, STEP_CONVO, 0, 3))
+        json_put_int(&writer, "groupInfoEpoch", sql_row_int(unit, STEP_CONVO, 0, 3));
+    json_put_end(&writer);
+    errand_end(request);
+    if (answer.failed != 0)
+        http_respond_shed(request, 503, 1, "memory");
+    else
+        http_respond_buffer(request, 410, "application/json", &answer);
+    tr_buffer_free(&answer);
 }
 
 /* NULL: it has been answered. */
@@ -178,7 +229,13 @@ static void respond(struct http_request *request, struct tr_buffer *answer)
 static void put_message(
     struct json_writer *writer, const struct sql_unit *unit, uint32_t row, struct tr_span convo)
 {
-    static const char *const types[] = { "app", "app", "proposal", "commit" };
+    static const char *const types[] = { [MLS_APPLICATION] = "app",
+        [MLS_PROPOSAL] = "proposal",
+        [MLS_COMMIT] = "commit",
+        [LOG_REVOKED] = "revokedCommit",
+        [LOG_REVOKE] = "commitRevoked",
+        [LOG_FORMER] = "formerCommit",
+        [LOG_RESET] = "groupReset" };
     int64_t kind = sql_row_int(unit, STEP_LOG, row, 1);
 
     json_put_object(writer, NULL);
@@ -192,7 +249,35 @@ static void put_message(
     json_put_int(writer, "baseEpoch", sql_row_int(unit, STEP_LOG, row, 2));
     json_put_int(writer, "seq", sql_row_int(unit, STEP_LOG, row, 0));
     delivery_put_time(writer, "createdAt", sql_row_int(unit, STEP_LOG, row, 6));
-    json_put_text(writer, "messageType", types[kind >= 1 && kind <= 3 ? kind : 0]);
+    json_put_text(
+        writer, "messageType", types[kind >= 1 && kind <= LOG_RESET ? kind : MLS_APPLICATION]);
+    json_put_end(writer);
+}
+
+/* Numbers between the first that could come and the last that came for which nothing is there: of
+ * revoked commits, and of times the caller was not in. Not told when a type was asked for. */
+static void put_gaps(struct json_writer *writer, const struct sql_unit *unit, uint64_t since)
+{
+    int64_t next = (int64_t)since + 1, missing = 0;
+
+    if (!sql_row_is_null(unit, STEP_MEMBER, 0, 0) && next <= sql_row_int(unit, STEP_MEMBER, 0, 0))
+        next = sql_row_int(unit, STEP_MEMBER, 0, 0) + 1;
+    if (next < sql_row_int(unit, STEP_CONVO, 0, 2))
+        next = sql_row_int(unit, STEP_CONVO, 0, 2);
+    json_put_object(writer, "gapInfo");
+    json_put_array(writer, "missingSeqs");
+    for (uint32_t i = 0; i < sql_unit_rows(unit, STEP_LOG); i++) {
+        for (; next < sql_row_int(unit, STEP_LOG, i, 0); next++)
+            if (missing++ < GAPS_MAX)
+                json_put_int(writer, NULL, next);
+            else
+                next = sql_row_int(unit, STEP_LOG, i, 0) - 1;
+        next++;
+    }
+    json_put_end(writer);
+    json_put_bool(writer, "hasGaps", missing > 0);
+    json_put_int(writer, "totalMessages",
+        sql_row_int(unit, STEP_CONVO, 0, 1) - sql_row_int(unit, STEP_CONVO, 0, 2) + 1);
     json_put_end(writer);
 }
 
@@ -201,12 +286,18 @@ static void messages_read(struct http_request *request, const struct tr_event *e
     struct sql_unit *unit = read_back(request, event);
     struct tr_buffer answer = { 0 };
     struct json_writer writer = json_writer(&answer);
-    struct tr_span convo;
+    struct tr_span convo, since_text;
+    uint64_t since = 0;
     uint32_t count;
 
     if (unit == NULL)
         return;
     (void)http_parameter(request, "convoId", &convo);
+    if (http_parameter(request, "sinceSeq", &since_text) && tr_span_u64(since_text, &since) &&
+        is_compacted(unit, since)) {
+        respond_compacted(request, unit);
+        return;
+    }
     count = sql_unit_rows(unit, STEP_LOG);
     json_put_object(&writer, NULL);
     json_put_array(&writer, "messages");
@@ -215,6 +306,8 @@ static void messages_read(struct http_request *request, const struct tr_event *e
     json_put_end(&writer);
     if (count > 0)
         json_put_int(&writer, "lastSeq", sql_row_int(unit, STEP_LOG, count - 1, 0));
+    if (!http_parameter(request, "type", &since_text))
+        put_gaps(&writer, unit, since);
     json_put_int(&writer, "currentSeq", sql_row_int(unit, STEP_CONVO, 0, 1));
     json_put_int(&writer, "currentEpoch", sql_row_int(unit, STEP_CONVO, 0, 0));
     json_put_end(&writer);
@@ -254,7 +347,7 @@ void api_get_messages(struct http_request *request)
     uint64_t limit = 50, since = 0;
     struct tr_span convo, type;
     struct sql_unit *unit;
-    int64_t kind_min = 1, kind_max = 3;
+    int64_t kind_min = MLS_APPLICATION, kind_max = LOG_RESET;
 
     if (!query_convo(request, &convo) || !query_number(request, "limit", 1, 100, &limit) ||
         !query_number(request, "sinceSeq", 0, INT64_MAX, &since))
@@ -263,13 +356,13 @@ void api_get_messages(struct http_request *request)
         if (tr_span_is(type, "app"))
             kind_max = 1;
         else if (tr_span_is(type, "commit"))
-            kind_min = 3;
+            kind_min = kind_max = MLS_COMMIT;
         else {
             http_respond_error(request, 400, "InvalidRequest", "type must be app or commit");
             return;
         }
     }
-    unit = read_unit(request, convo);
+    unit = read_unit(request, convo, since);
     if (unit != NULL) {
         sql_unit_step(unit, &list_log, SQL_ROWS_ANY);
         sql_unit_text(unit, convo);
@@ -287,11 +380,17 @@ static void commits_read(struct http_request *request, const struct tr_event *ev
     struct sql_unit *unit = read_back(request, event);
     struct tr_buffer answer = { 0 };
     struct json_writer writer = json_writer(&answer);
-    struct tr_span convo;
+    struct tr_span convo, from_text;
+    uint64_t from = 0;
 
     if (unit == NULL)
         return;
     (void)http_parameter(request, "convoId", &convo);
+    if (http_parameter(request, "fromEpoch", &from_text) && tr_span_u64(from_text, &from) &&
+        is_compacted(unit, 0) && (int64_t)from < oldest_epoch(unit)) {
+        respond_compacted(request, unit);
+        return;
+    }
     json_put_object(&writer, NULL);
     json_put_string(&writer, "convoId", convo);
     json_put_array(&writer, "commits");
@@ -325,7 +424,7 @@ void api_get_commits(struct http_request *request)
             request, 400, "InvalidEpochRange", "fromEpoch must be there and not after toEpoch");
         return;
     }
-    unit = read_unit(request, convo);
+    unit = read_unit(request, convo, 0);
     if (unit != NULL) {
         sql_unit_step(unit, &list_commits, SQL_ROWS_ANY);
         sql_unit_text(unit, convo);

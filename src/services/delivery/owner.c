@@ -5,7 +5,9 @@
 
 #include "base/assert.h"
 #include "crypto/encoding.h"
+#include "http/uri.h"
 #include "services/delivery/mls_check.h"
+#include "services/delivery/text.h"
 
 uint64_t owner_key(struct tr_span did)
 {
@@ -83,9 +85,34 @@ struct tr_span owner_need_device(struct api_body *body)
     return device;
 }
 
+int owner_query(struct http_request *request, const char *name, struct tr_span *ret_value)
+{
+    struct tr_span query = http_query(request);
+    char message[96], *bytes = http_alloc(request, query.size + 1);
+    size_t size;
+    int found;
+
+    if (bytes == NULL) {
+        http_respond_shed(request, 503, 1, "memory");
+        return -1;
+    }
+    found = http_query_find(query, name, bytes, &size);
+    if (found == 1)
+        *ret_value = (struct tr_span){ bytes, size };
+    if (found >= 0)
+        return found;
+    (void)snprintf(message, sizeof message, "%s must be there once, in UTF-8", name);
+    http_respond_error(request, 400, "InvalidRequest", message);
+    return -1;
+}
+
 bool owner_query_device(struct http_request *request, struct tr_span *ret_device)
 {
-    if (!http_parameter(request, "deviceId", ret_device)) {
+    int found = owner_query(request, "deviceId", ret_device);
+
+    if (found < 0)
+        return false;
+    if (found == 0) {
         *ret_device = TR_SPAN("");
         return true;
     }
@@ -98,11 +125,13 @@ bool owner_query_device(struct http_request *request, struct tr_span *ret_device
 
 bool owner_query_convo(struct http_request *request, struct tr_span *ret_convo)
 {
-    if (http_parameter(request, "convoId", ret_convo) && ret_convo->size >= 1 &&
-        ret_convo->size <= JOB_CONVO_SIZE_MAX)
+    int found = owner_query(request, "convoId", ret_convo);
+
+    if (found == 1 && ret_convo->size >= 1 && ret_convo->size <= JOB_CONVO_SIZE_MAX)
         return true;
-    http_respond_error(
-        request, 400, "InvalidRequest", "convoId must be there once, with 1 to 128 bytes");
+    if (found >= 0)
+        http_respond_error(
+            request, 400, "InvalidRequest", "convoId must be there, with 1 to 128 bytes");
     return false;
 }
 
@@ -111,9 +140,10 @@ bool owner_query_number(
 {
     struct tr_span text;
     char message[96];
+    int found = owner_query(request, name, &text);
 
-    if (!http_parameter(request, name, &text))
-        return true;
+    if (found <= 0)
+        return found == 0;
     if (tr_span_u64(text, value) && *value >= 1 && *value <= max)
         return true;
     (void)snprintf(message, sizeof message, "%s must be a number from 1 to %llu", name,
@@ -129,6 +159,12 @@ void owner_respond(struct http_request *request, struct tr_buffer *answer)
     else
         http_respond_buffer(request, 200, "application/json", answer);
     tr_buffer_free(answer);
+}
+
+void owner_put_time_s(struct json_writer *writer, const char *key, int64_t unix_s)
+{
+    if (unix_s <= INT64_C(253402300799))
+        delivery_put_time(writer, key, unix_s * 1000);
 }
 
 void owner_put_hex(struct json_writer *writer, const char *key, struct tr_span bytes)

@@ -26,6 +26,9 @@ bool owner_is_device(struct tr_span device);
 /* A device the body names; "" if it names none and none is needed. */
 struct tr_span owner_may_device(struct api_body *body);
 struct tr_span owner_need_device(struct api_body *body);
+/* A parameter of the query: 1 there, 0 absent, -1 malformed or there twice and answered. What is
+ * there twice must not count as absent. */
+int owner_query(struct http_request *request, const char *name, struct tr_span *ret_value);
 /* The same of the query. False: it has been answered. */
 bool owner_query_device(struct http_request *request, struct tr_span *ret_device);
 bool owner_query_convo(struct http_request *request, struct tr_span *ret_convo);
@@ -34,6 +37,8 @@ bool owner_query_number(
 
 /* 200 with the JSON that was written; frees the buffer. */
 void owner_respond(struct http_request *request, struct tr_buffer *answer);
+/* Left out past the year 9999. */
+void owner_put_time_s(struct json_writer *writer, const char *key, int64_t unix_s);
 void owner_put_hex(struct json_writer *writer, const char *key, struct tr_span bytes);
 /* A cipher suite by its registered name. */
 void owner_put_suite(struct json_writer *writer, const char *key, int64_t suite);

@@ -87,8 +87,7 @@ static void answer_single(struct http_request *request, const struct uploads *up
     owner_put_hex(
         &writer, "keyPackageHash", (struct tr_span){ (const char *)upload->ref, upload->ref_size });
     json_put_bool(&writer, "lastResort", upload->is_last_resort);
-    delivery_put_time(&writer, "expiresAt",
-        upload->not_after_s > INT64_MAX / 1000 ? 0 : upload->not_after_s * 1000);
+    owner_put_time_s(&writer, "expiresAt", upload->not_after_s);
     json_put_end(&writer);
     owner_respond(request, &answer);
 }
@@ -391,13 +390,17 @@ static bool read_claim(struct http_request *request, struct claim *claim, int64_
     struct tr_span query = http_query(request), text;
     char *bytes = http_alloc(request, query.size + 1);
     const char *why;
+    int found;
 
     *ret_suite = 0;
     if (bytes == NULL) {
         http_respond_shed(request, 503, 1, "memory");
         return false;
     }
-    if (http_parameter(request, "cipherSuite", &text)) {
+    found = owner_query(request, "cipherSuite", &text);
+    if (found < 0)
+        return false;
+    if (found == 1) {
         const struct mls_suite *suite = mls_suite_named(text);
 
         if (suite == NULL) {
@@ -407,8 +410,11 @@ static bool read_claim(struct http_request *request, struct claim *claim, int64_
         }
         *ret_suite = suite->id;
     }
+    found = owner_query(request, "peek", &text);
+    if (found < 0)
+        return false;
     why = read_dids(query, bytes, claim);
-    if (why == NULL && http_parameter(request, "peek", &text)) {
+    if (why == NULL && found == 1) {
         claim->is_peek = tr_span_is(text, "true");
         if (!claim->is_peek && !tr_span_is(text, "false"))
             why = "peek must be true or false";

@@ -121,12 +121,6 @@ static const char *status_of(const struct sql_unit *unit, uint32_t row, int64_t 
     return state == PACKAGE_LEASED && sql_row_int(unit, 0, row, 6) > now_s ? "leased" : "available";
 }
 
-static void put_time_s(struct json_writer *writer, const char *key, int64_t unix_s)
-{
-    if (unix_s <= 253402300799) /* year 9999 */
-        delivery_put_time(writer, key, unix_s * 1000);
-}
-
 static void put_status(
     struct json_writer *writer, const struct sql_unit *unit, uint32_t row, int64_t now_s)
 {
@@ -137,10 +131,10 @@ static void put_status(
     json_put_text(writer, "status", status_of(unit, row, now_s));
     json_put_bool(writer, "lastResort", sql_row_int(unit, 0, row, 4) != 0);
     json_put_int(writer, "uses", sql_row_int(unit, 0, row, 7));
-    put_time_s(writer, "createdAt", sql_row_int(unit, 0, row, 8));
-    put_time_s(writer, "expiresAt", sql_row_int(unit, 0, row, 3));
+    owner_put_time_s(writer, "createdAt", sql_row_int(unit, 0, row, 8));
+    owner_put_time_s(writer, "expiresAt", sql_row_int(unit, 0, row, 3));
     if (!sql_row_is_null(unit, 0, row, 9))
-        put_time_s(writer, "consumedAt", sql_row_int(unit, 0, row, 9));
+        owner_put_time_s(writer, "consumedAt", sql_row_int(unit, 0, row, 9));
     json_put_end(writer);
 }
 
@@ -180,9 +174,11 @@ static int query_hash(struct http_request *request, const char *name,
 {
     struct tr_span text;
 
+    int found = owner_query(request, name, &text);
+
     *ret_size = 0;
-    if (!http_parameter(request, name, &text))
-        return 0;
+    if (found <= 0)
+        return found;
     if (crypto_hex_decode(text, bytes, MLS_REFERENCE_SIZE_MAX, ret_size) == 0 && *ret_size > 0)
         return 1;
     http_respond_error(request, 400, "InvalidRequest", "hashes are hex of at most 64 bytes");

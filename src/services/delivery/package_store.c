@@ -40,6 +40,15 @@ static int64_t days_of(int64_t year, int64_t month, int64_t day)
            1 - 719468;
 }
 
+static bool is_date(int64_t year, int64_t month, int64_t day)
+{
+    static const int days[] = { 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31 };
+    bool is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+
+    return year >= 1970 && month >= 1 && month <= 12 && day >= 1 &&
+           day <= days[month - 1] + (month == 2 && is_leap ? 1 : 0);
+}
+
 bool package_parse_time(struct tr_span text, int64_t *ret_unix_s)
 {
     int64_t year, month, day, hour, minute, second;
@@ -59,8 +68,7 @@ bool package_parse_time(struct tr_span text, int64_t *ret_unix_s)
     }
     if (!tr_span_is(text, "Z") && !tr_span_is(text, "+00:00"))
         return false;
-    if (year < 1970 || month < 1 || month > 12 || day < 1 || day > 31 || hour > 23 || minute > 59 ||
-        second > 60)
+    if (!is_date(year, month, day) || hour > 23 || minute > 59 || second > 60)
         return false;
     *ret_unix_s = days_of(year, month, day) * 86400 + hour * 3600 + minute * 60 + second;
     return true;

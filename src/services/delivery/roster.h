@@ -20,6 +20,10 @@ struct member {
     bool is_moderator;
     bool is_in;
     bool will_be_in;
+    bool was_removed;  /* by somebody else; of who is not in */
+    int64_t left_ms;   /* of who is not in */
+    bool has_reported; /* the commit that made the current epoch */
+    int64_t quarantined_until_ms;
 };
 
 struct roster {

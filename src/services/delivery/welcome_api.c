@@ -57,8 +57,15 @@ SQL_STATEMENT(get_newest,
     "SELECT w.bytes, w.created_ms, t.seq, t.device, t.ref FROM welcome_targets t"
     " JOIN welcomes w ON w.convo = t.convo AND w.seq = t.seq AND w.part = t.part"
     " WHERE t.convo = $1 AND t.did = $2 AND (t.seq, t.ref) = " NEWEST_OPEN(""));
+/* Those that might have been good: not from before the caller was added again, and none after it
+ * was. */
 SQL_STATEMENT(count_unconfirmed,
-    "SELECT COUNT(*) FROM welcome_targets WHERE " MINE " AND welcome_targets.state <> 2");
+    "SELECT COUNT(*) FROM welcome_targets WHERE " MINE " AND welcome_targets.state <> 2"
+    " AND NOT EXISTS (SELECT 1 FROM members m WHERE m.convo = welcome_targets.convo"
+    " AND m.did = welcome_targets.did AND m.leave_seq IS NULL AND m.join_seq > welcome_targets.seq)"
+    " AND NOT EXISTS (SELECT 1 FROM welcome_targets n WHERE n.convo = welcome_targets.convo"
+    " AND n.did = welcome_targets.did AND n.device = welcome_targets.device AND n.state = 2"
+    " AND n.seq > welcome_targets.seq)");
 
 static void welcome_read(struct http_request *request, const struct tr_event *event)
 {

@@ -18,15 +18,20 @@
 #include "check.h"
 #include "crypto/encoding.h"
 #include "json/json.h"
+#include "postgres.h"
 #include "services/delivery/api.h"
 #include "services/delivery/jobs.h"
 #include "services/delivery/mls_check.h"
-#include "services/delivery/schema.h"
 #include "web.h"
+
+/* A test program that defines this runs its cases on PostgreSQL. */
+#ifndef SITE_ON_POSTGRES
+#define SITE_ON_POSTGRES 0
+#endif
 
 #define SITE_SUITE "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519"
 
-enum { SITE_ROUTES_MAX = 96 };
+enum { SITE_ROUTES_MAX = 192 };
 
 /* ---- a clock that can be moved
  * --------------------------------------------------------------------------- */
@@ -56,6 +61,7 @@ static inline int64_t site_now_s(void)
 
 struct site {
     char place[64];
+    struct test_postgres postgres;
     struct tr_env env;
     struct tr_system *system;
     struct sql *sql;
@@ -104,28 +110,46 @@ static inline void site_add_route(struct site *site, const struct http_route *ro
     site->routes[site->route_count++].service = site->delivery;
 }
 
+/* The database, with the tables of all of it. */
+static inline void site_open_sql(struct site *site)
+{
+    const struct service auth_service = {
+        .name = "auth", .migrations = auth_migrations, .migration_count = auth_migration_count
+    };
+    const struct service *services[] = { &auth_service, &delivery_service };
+    struct sql_migration *migrations;
+    char url[256], why[256] = "";
+    size_t count;
+
+    CHECK_MSG(service_merge_migrations(services, 2, why, sizeof why, &migrations, &count) == 0,
+        "%s", why);
+    if (SITE_ON_POSTGRES)
+        (void)snprintf(url, sizeof url, "%s", site->postgres.url);
+    else
+        (void)snprintf(url, sizeof url, "sqlite:%s/delivery.db", site->place);
+    CHECK_MSG(
+        sql_open(site->system,
+            &(struct sql_options){ .url = url, .migrations = migrations, .migration_count = count },
+            why, sizeof why, &site->sql) == 0,
+        "%s", why);
+    tr__free(migrations);
+}
+
 static inline void site_begin(struct site *site)
 {
-    struct sql_migration migrations[16];
-    char url[128], why[256] = "";
+    char why[256] = "";
 
     *site = (struct site){ .env = *tr_env_real() };
     web_place_make(site->place);
+    if (SITE_ON_POSTGRES)
+        test_postgres_open(&site->postgres, NULL);
     site->env.wall_ns = site_wall_ns;
     CHECK_EQ_INT(tr_system_create(
-                     &(struct tr_system_options){ .workers = 2, .quiet = true, .env = &site->env },
+                     &(struct tr_system_options){
+                         .workers = 2, .blocking_threads = 12, .quiet = true, .env = &site->env },
                      &site->system),
         0);
-    (void)snprintf(url, sizeof url, "sqlite:%s/delivery.db", site->place);
-    CHECK(auth_migration_count + DELIVERY_MIGRATIONS <= 16);
-    memcpy(migrations, auth_migrations, auth_migration_count * sizeof migrations[0]);
-    memcpy(migrations + auth_migration_count, delivery_migrations, sizeof delivery_migrations);
-    CHECK_MSG(sql_open(site->system,
-                  &(struct sql_options){ .url = url,
-                      .migrations = migrations,
-                      .migration_count = auth_migration_count + DELIVERY_MIGRATIONS },
-                  why, sizeof why, &site->sql) == 0,
-        "%s", why);
+    site_open_sql(site);
     CHECK_EQ_INT(
         auth_start(site->system,
             &(struct auth_options){ .service_did = "did:web:localhost",
@@ -167,6 +191,8 @@ static inline void site_end(struct site *site)
     sql_close(&site->sql);
     CHECK_EQ_INT(tr_system_join(site->system, TR_SECONDS(10)), 0);
     tr_system_destroy(&site->system);
+    if (SITE_ON_POSTGRES)
+        test_postgres_close(&site->postgres);
     web_place_remove(site->place);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Key packages: what is let into the pool, leases, last resorts, and what an owner may ask. */
+#include "services/delivery/package.h"
 #include "site.h"
 
 struct play {
@@ -321,7 +322,7 @@ TEST(package, what_is_wrong_with_it_is_said)
     refused(
         &play, (struct package_options){ .has_bad_leaf_signature = true }, "", "InvalidKeyPackage");
     refused(&play, (struct package_options){ .did = play.alice.did }, "", "InvalidKeyPackage");
-    (void)snprintf(prefix, sizeof prefix, "%sx", play.bob.did);
+    (void)snprintf(prefix, sizeof prefix, "%sxyz", play.bob.did);
     refused(&play, (struct package_options){ .did = prefix }, "", "InvalidKeyPackage");
     refused(&play, (struct package_options){ .device = "a/b" }, "", "InvalidKeyPackage");
     refused(&play, (struct package_options){ .device = "phone" }, ",\"deviceId\":\"desk\"",
@@ -434,6 +435,40 @@ TEST(package, its_own_end_can_be_said_earlier)
     play_end(&play);
 }
 
+TEST(package, times_have_one_form)
+{
+    static const struct {
+        const char *text;
+        int64_t unix_s; /* -1: none */
+    } rows[] = {
+        { "1970-01-01T00:00:00Z", 0 },
+        { "2000-02-29T23:59:59Z", 951868799 },
+        { "2026-11-15T12:00:00.123456Z", 1794744000 },
+        { "2024-03-01T00:00:00+00:00", 1709251200 },
+        { "9999-12-31T23:59:59Z", 253402300799 },
+        { "2026-11-15T12:00:00", -1 },
+        { "2026-11-15T12:00:00+01:00", -1 },
+        { "2026-11-15T12:00:00.Z", -1 },
+        { "2026-11-15 12:00:00Z", -1 },
+        { "2026-02-29T12:00:00Z", -1 },
+        { "2100-02-29T12:00:00Z", -1 },
+        { "2026-13-01T12:00:00Z", -1 },
+        { "2026-11-31T12:00:00Z", -1 },
+        { "2026-11-15T24:00:00Z", -1 },
+        { "1969-12-31T23:59:59Z", -1 },
+        { "2026-11-1", -1 },
+        { "", -1 },
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        int64_t unix_s = -1;
+
+        CHECK_MSG(package_parse_time(tr_span_of(rows[i].text), &unix_s) == (rows[i].unix_s >= 0),
+            "%s", rows[i].text);
+        CHECK_MSG(unix_s == rows[i].unix_s, "%s: %lld", rows[i].text, (long long)unix_s);
+    }
+}
+
 /* ---- whom a claim names
  * ------------------------------------------------------------------------------------ */
 
@@ -471,6 +506,10 @@ TEST(package, claims_name_dids_in_any_form_and_each_once)
         &play.site, &play.alice, "getKeyPackages?dids=did:web:a%2", "", 400, "InvalidRequest");
     site_expect(
         &play.site, &play.alice, "getKeyPackages?dids=did:web:a%00b", "", 400, "InvalidRequest");
+    (void)snprintf(call, 65536, "getKeyPackages?dids=%s&peek=true&peek=true", play.bob.did);
+    site_expect(&play.site, &play.alice, call, "", 400, "InvalidRequest");
+    (void)snprintf(call, 65536, "getKeyPackages?dids=%s&peek=yes", play.bob.did);
+    site_expect(&play.site, &play.alice, call, "", 400, "InvalidRequest");
     (void)snprintf(call, 65536, "getKeyPackages?dids=%s&cipherSuite=nonsense", play.bob.did);
     site_expect(&play.site, &play.alice, call, "", 400, "InvalidCipherSuite");
     (void)snprintf(call, 65536,

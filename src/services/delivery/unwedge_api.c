@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* unwedge_api.c: confirmEpoch, reportInvalidCommit, resetGroup over HTTP; convo_unwedge.c decides.
+ */
+#include <string.h>
+
+#include "services/delivery/api.h"
+#include "services/delivery/text.h"
+
+static int digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+static bool is_hex_hash(struct tr_span text, unsigned char ret_hash[32])
+{
+    if (text.size != 64)
+        return false;
+    for (size_t i = 0; i < 32; i++) {
+        int high = digit(text.at[2 * i]), low = digit(text.at[2 * i + 1]);
+
+        if (high < 0 || low < 0)
+            return false;
+        ret_hash[i] = (unsigned char)(high << 4 | low);
+    }
+    return true;
+}
+
+/* A SHA-256: 64 hex digits, or base64 in either form. */
+static void need_hash(struct api_body *body, const char *name)
+{
+    const struct json *value = json_get(body->expect.object, name);
+    struct tr_span bytes;
+
+    if (json_string(value, &bytes) && is_hex_hash(bytes, body->job->sha256))
+        return;
+    if (value != NULL && delivery_get_bytes(value, 32, &bytes) && bytes.size == 32)
+        memcpy(body->job->sha256, bytes.at, 32);
+    else
+        json_expect_fail(&body->expect, name, "must be a SHA-256, in hex or base64");
+}
+
+void api_confirm_epoch(struct http_request *request)
+{
+    struct api_body body;
+
+    if (!api_begin(request, JOB_CONFIRM, &body))
+        return;
+    body.job->convo = json_need_string(&body.expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
+    body.job->epoch = (uint64_t)json_need_int(&body.expect, "epoch", 0, INT64_MAX);
+    need_hash(&body, "epochAuthenticatorHash");
+    api_send(request, &body, api_answered);
+}
+
+void api_report_invalid_commit(struct http_request *request)
+{
+    struct api_body body;
+
+    if (!api_begin(request, JOB_REPORT, &body))
+        return;
+    body.job->convo = json_need_string(&body.expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
+    body.job->epoch = (uint64_t)json_need_int(&body.expect, "baseEpoch", 0, INT64_MAX - 1);
+    need_hash(&body, "sha256");
+    body.job->description = json_may_string(&body.expect, "reason", 1, 512);
+    api_send(request, &body, api_answered);
+}
+
+void api_reset_group(struct http_request *request)
+{
+    struct api_body body;
+
+    if (!api_begin(request, JOB_RESET, &body))
+        return;
+    body.job->convo = json_need_string(&body.expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
+    body.job->name = json_need_string(&body.expect, "newGroupId", 1, JOB_CONVO_SIZE_MAX);
+    api_send(request, &body, api_answered);
+}

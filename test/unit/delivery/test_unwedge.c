@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Out of an epoch that nobody can enter: reports, confirmations, resets. */
+#include "convo_acts.h"
+
+/* ada removes dan and changes the group in a way nobody can follow: epoch 2, seq 3. */
+static void commit_badly(struct cast *cast)
+{
+    char more[128];
+
+    (void)snprintf(more, sizeof more, ",\"removes\":[\"%s\"]", cast->dan.did);
+    act_commit(&cast->site, &cast->ada, "g1", 1, "bad", more, 200, "\"epoch\":2");
+}
+
+TEST(report, of_a_quorum_takes_the_commit_back_and_all_it_did)
+{
+    struct cast cast;
+    struct site *site = &cast.site;
+
+    cast_begin(&cast);
+    commit_badly(&cast);
+    expect(site, &cast.dan, "getEpoch?convoId=g1", NULL, 403, "NotMember");
+    act_report(
+        site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false,\"reports\":1,\"needed\":2");
+    act_report(site, &cast.cyd, "g1", 1, "bad", 200, "\"revoked\":true");
+    expect(site, &cast.bob, "getEpoch?convoId=g1", NULL, 200, "\"currentEpoch\":1");
+    expect(site, &cast.dan, "getEpoch?convoId=g1", NULL, 200, "\"currentEpoch\":1");
+    CHECK_EQ_INT(stored(site, "SELECT join_seq FROM members WHERE convo = 'g1' AND leave_seq IS "
+                              "NULL ORDER BY join_seq DESC LIMIT 1"),
+        2);
+    CHECK_EQ_INT(stored(site, "SELECT seq FROM convos"), 4);
+    CHECK_EQ_INT(stored(site, "SELECT kind FROM log WHERE seq = 3"), 4);
+    expect(site, &cast.dan, "getMessages?convoId=g1", NULL, 200, "\"commitRevoked\"");
+    expect(site, &cast.dan, "getMessages?convoId=g1", NULL, 200,
+        "\"gapInfo\":{\"missingSeqs\":[3],\"hasGaps\":true,\"totalMessages\":3}");
+    expect_check(site, NULL);
+    cast_end(&cast);
+}
+
+TEST(report, counts_people_not_how_often_and_not_those_the_commit_concerns)
+{
+    struct cast cast;
+    struct site *site = &cast.site;
+
+    cast_begin(&cast);
+    act_add(site, &cast.ada, "g1", 1, (const char *const[3]){ cast.eve.did, NULL, NULL });
+    for (int i = 0; i < 3; i++)
+        act_report(site, &cast.bob, "g1", 1, "an add", 200,
+            "\"revoked\":false,\"reports\":1,\"needed\":2");
+    act_report(site, &cast.ada, "g1", 1, "an add", 403, "NotEligible");
+    act_report(site, &cast.eve, "g1", 1, "an add", 403, "NotEligible");
+    site_close(site); /* what was reported is remembered */
+    site_open(site);
+    act_report(site, &cast.bob, "g1", 1, "an add", 200, "\"reports\":1,\"needed\":2");
+    act_report(site, &cast.dan, "g1", 1, "an add", 200, "\"revoked\":true");
+    expect(site, &cast.eve, "getEpoch?convoId=g1", NULL, 403, "NotMember");
+    act_report(site, &cast.cyd, "g1", 1, "an add", 200, "\"revoked\":true");
+    expect_check(site, NULL);
+    cast_end(&cast);
+}
+
+TEST(report, lets_the_next_commit_in_but_neither_the_same_bytes_nor_the_committer)
+{
+    struct cast cast;
+    struct site *site = &cast.site;
+
+    cast_begin(&cast);
+    commit_badly(&cast);
+    act_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false");
+    act_report(site, &cast.cyd, "g1", 1, "bad", 200, "\"revoked\":true");
+    for (int i = 0; i < 2; i++) { /* also when all was read anew */
+        act_commit(site, &cast.bob, "g1", 1, "bad", "", 409, "CommitRevoked");
+        act_commit(site, &cast.ada, "g1", 1, "better", "", 403, "CommitterQuarantined");
+        site_close(site);
+        site_open(site);
+    }
+    act_commit(site, &cast.bob, "g1", 1, "good", "", 200, "\"epoch\":2");
+    act_commit(site, &cast.cyd, "g1", 1, "late", "", 409, "EpochConflict");
+    plant(site, "UPDATE quarantines SET until_ms = 1");
+    site_close(site);
+    site_open(site);
+    act_commit(site, &cast.ada, "g1", 2, "forgiven", "", 200, "\"epoch\":3");
+    expect(site, &cast.dan, "getCommits?convoId=g1&fromEpoch=2", NULL, 200, "\"epoch\":3");
+    expect_check(site, NULL);
+    cast_end(&cast);
+}
+
+TEST(report, never_takes_back_an_epoch_a_member_was_heard_at)
+{
+    static const char *const how[] = { "message", "ephemeral", "confirm", "commit" };
+
+    for (int i = 0; i < 4; i++) {
+        struct cast cast;
+        struct site *site = &cast.site;
+
+        cast_begin(&cast);
+        commit_badly(&cast);
+        act_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false");
+        if (i == 0)
+            act_say(site, &cast.ada, "g1", "m", 2, "persistent", 200, "seq");
+        else if (i == 1)
+            act_say(site, &cast.ada, "g1", "m", 2, "ephemeral", 200, "seq");
+        else if (i == 2)
+            act(site, &cast.ada, "confirmEpoch", 200, "\"confirmed\":true",
+                "{\"convoId\":\"g1\",\"epoch\":2,\"epochAuthenticatorHash\":\"%064d\"}", 7);
+        else
+            act_commit(site, &cast.bob, "g1", 2, "more", "", 200, "\"epoch\":3");
+        printf("heard by a %s\n", how[i]);
+        act_report(site, &cast.cyd, "g1", 1, "bad", 409, "EpochConfirmed");
+        expect(site, &cast.dan, "getEpoch?convoId=g1", NULL, 403, "NotMember");
+        cast_end(&cast);
+    }
+}
+
+TEST(report, of_a_message_at_the_epoch_before_does_not_count_as_heard)
+{
+    struct cast cast;
+    struct site *site = &cast.site;
+
+    cast_begin(&cast);
+    commit_badly(&cast);
+    act_say(site, &cast.bob, "g1", "m", 1, "persistent", 200, "\"seq\":4");
+    act_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false");
+    act_report(site, &cast.cyd, "g1", 1, "bad", 200, "\"revoked\":true");
+    expect(site, &cast.dan, "getMessages?convoId=g1", NULL, 200, "\"id\":\"m\"");
+    expect_check(site, NULL);
+    cast_end(&cast);
+}
+
+static const char plant_welcome[] =
+    "INSERT INTO welcomes (convo, seq, part, bytes, created_ms) VALUES ('g1', 3, 0, 'w', 1)";
+
+TEST(report, makes_its_welcomes_invalid_unless_one_was_joined_by)
+{
+    struct cast cast;
+    struct site *site = &cast.site;
+
+    for (int state = 1; state <= 2; state++) {
+        char target[256];
+
+        cast_begin(&cast);
+        commit_badly(&cast);
+        plant(site, plant_welcome);
+        (void)snprintf(target, sizeof target,
+            "INSERT INTO welcome_targets (convo, seq, part, ref, did, device, state, changed_ms)"
+            " VALUES ('g1', 3, 0, 'r', 'did:plc:x', '', %d, 1)",
+            state);
+        plant(site, target);
+        plant(site, "UPDATE convos SET group_info = 'i', group_info_epoch = 2");
+        act_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false");
+        if (state == 1) {
+            act_report(site, &cast.cyd, "g1", 1, "bad", 200, "\"revoked\":true");
+            CHECK_EQ_INT(stored(site, "SELECT state FROM welcome_targets"), 3);
+            expect(site, &cast.bob, "getGroupInfo?convoId=g1", NULL, 404, "GroupInfoUnavailable");
+        } else {
+            act_report(site, &cast.cyd, "g1", 1, "bad", 409, "EpochConfirmed");
+            CHECK_EQ_INT(stored(site, "SELECT state FROM welcome_targets"), 2);
+            CHECK_EQ_INT(stored(site, "SELECT COUNT(*) FROM quarantines"), 0);
+            expect(site, &cast.bob, "getEpoch?convoId=g1", NULL, 200, "\"currentEpoch\":2");
+        }
+        expect_check(site, NULL);
+        cast_end(&cast);
+    }
+}
+
+TEST(report, keeps_a_group_info_of_before_the_commit)
+{
+    struct cast cast;
+    struct site *site = &cast.site;
+
+    cast_begin(&cast);
+    plant(site, "UPDATE convos SET group_info = 'i', group_info_epoch = 1");
+    commit_badly(&cast);
+    act_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false");
+    act_report(site, &cast.cyd, "g1", 1, "bad", 200, "\"revoked\":true");
+    expect(site, &cast.bob, "getGroupInfo?convoId=g1", NULL, 200, "\"epoch\":1");
+    cast_end(&cast);
+}
+
+TEST(report, of_what_is_not_there_is_refused_by_name)
+{
+    struct cast cast;
+    struct site *site = &cast.site;
+
+    cast_begin(&cast);
+    act_create(site, &cast.ada, "counted");
+    act(site, &cast.ada, "addMembers", 200, "newEpoch",
+        "{\"convoId\":\"counted\",\"didList\":[\"%s\"]}", cast.bob.did);
+    act_report(site, &cast.bob, "g1", 0, "no such", 404, "CommitNotFound");
+    act_report(site, &cast.bob, "g1", 1, "an add", 404, "CommitNotFound");
+    act_report(site, &cast.eve, "g1", 0, "an add", 403, "NotMember");
+    act_report(site, &cast.bob, "nowhere", 0, "an add", 404, "ConvoNotFound");
+    act_report(site, &cast.bob, "counted", 0, "an add", 400, "NumberedConversation");
+    act(site, &cast.bob, "reportInvalidCommit", 400, "InvalidRequest",
+        "{\"convoId\":\"g1\",\"baseEpoch\":0,\"sha256\":\"%s\"}", "short");
+    act(site, &cast.bob, "reportInvalidCommit", 400, "baseEpoch",
+        "{\"convoId\":\"g1\",\"sha256\":"
+        "\"%064d\"}",
+        0);
+    cast_end(&cast);
+}
+
+TEST(report, is_heard_by_who_listens_and_by_who_comes_later)
+{
+    struct web_answer live = { 0 }, later = { 0 }, gone = { 0 };
+    struct cast cast;
+    struct site *site = &cast.site;
+    int live_fd, later_fd, gone_fd;
+
+    cast_begin(&cast);
+    act_add(site, &cast.ada, "g1", 1, (const char *const[3]){ cast.eve.did, NULL, NULL });
+    live_fd = act_listen(site, &cast.bob, "convoId=g1&cursor=0");
+    gone_fd = act_listen(site, &cast.eve, "convoId=g1&cursor=3");
+    CHECK(web_receive_until(live_fd, &live, "id: 3\n"));
+    CHECK(web_receive_until(gone_fd, &gone, "text/event-stream"));
+    act_report(site, &cast.bob, "g1", 1, "an add", 200, "\"revoked\":false");
+    act_report(site, &cast.cyd, "g1", 1, "an add", 200, "\"revoked\":true");
+    CHECK(web_receive_until(live_fd, &live, "id: 4\n"));
+    CHECK(web_receive_until(live_fd, &live, "#commitRevokedEvent"));
+    CHECK(web_receive_until(gone_fd, &gone, "removed"));
+    later_fd = act_listen(site, &cast.dan, "convoId=g1&cursor=2");
+    CHECK(web_receive_until(later_fd, &later, "id: 4\n"));
+    CHECK(strstr(later.text, "id: 3\n") == NULL);
+    close(live_fd);
+    close(later_fd);
+    close(gone_fd);
+    web_answer_free(&live);
+    web_answer_free(&later);
+    web_answer_free(&gone);
+    cast_end(&cast);
+}
+
+/* ---- confirmEpoch
+ * ------------------------------------------------------------------------------------ */
+
+#define CONFIRM "{\"convoId\":\"%s\",\"epoch\":%d,\"epochAuthenticatorHash\":\"%064d\"}"
+
+TEST(confirm, of_different_states_of_an_epoch_is_an_alarm)
+{
+    struct web_answer heard = { 0 };
+    struct cast cast;
+    struct site *site = &cast.site;
+    int fd;
+
+    cast_begin(&cast);
+    fd = act_listen(site, &cast.dan, "convoId=g1&cursor=0");
+    act(site, &cast.ada, "confirmEpoch", 200, "\"forkSuspected\":false", CONFIRM, "g1", 1, 7);
+    act(site, &cast.bob, "confirmEpoch", 200, "\"forkSuspected\":false", CONFIRM, "g1", 1, 7);
+    act(site, &cast.bob, "confirmEpoch", 200, "\"forkSuspected\":false", CONFIRM, "g1", 0, 8);
+    act_say(site, &cast.ada, "g1", "m", 1, "persistent", 200, "\"seq\":3");
+    CHECK(web_receive_until(fd, &heard, "id: 3\n"));
+    CHECK(strstr(heard.text, "forkSuspected") == NULL);
+    act(site, &cast.cyd, "confirmEpoch", 200, "\"forkSuspected\":true", CONFIRM, "g1", 1, 8);
+    CHECK(web_receive_until(fd, &heard, "#forkSuspectedEvent"));
+    /* A second device of bob in another state is one too. */
+    act(site, &cast.bob, "confirmEpoch", 200, "\"forkSuspected\":true", CONFIRM, "g1", 0, 9);
+    CHECK_EQ_INT(stored(site, "SELECT COUNT(*) FROM epoch_confirms"), 4);
+    close(fd);
+    web_answer_free(&heard);
+    cast_end(&cast);
+}
+
+TEST(confirm, refuses_what_cannot_be_confirmed_by_name)
+{
+    struct cast cast;
+    struct site *site = &cast.site;
+
+    cast_begin(&cast);
+    act_create(site, &cast.ada, "counted");
+    act(site, &cast.ada, "addMembers", 200, "newEpoch",
+        "{\"convoId\":\"counted\",\"didList\":[\"%s\"]}", cast.bob.did);
+    act(site, &cast.ada, "confirmEpoch", 409, "EpochMismatch", CONFIRM, "g1", 2, 7);
+    act(site, &cast.eve, "confirmEpoch", 403, "NotMember", CONFIRM, "g1", 1, 7);
+    act(site, &cast.ada, "confirmEpoch", 404, "ConvoNotFound", CONFIRM, "g9", 1, 7);
+    act(site, &cast.ada, "confirmEpoch", 400, "NumberedConversation", CONFIRM, "counted", 1, 7);
+    act(site, &cast.ada, "confirmEpoch", 400, "epochAuthenticatorHash",
+        "{\"convoId\":\"g1\",\"epoch\":%d}", 1);
+    cast_end(&cast);
+}
+
+/* ---- resetGroup
+ * -------------------------------------------------------------------------------------- */
+
+TEST(reset, begins_another_group_with_the_same_members)
+{
+    struct web_answer heard = { 0 };
+    struct cast cast;
+    struct site *site = &cast.site;
+    char *commit, *old;
+    int fd;
+
+    cast_begin(&cast);
+    fd = act_listen(site, &cast.cyd, "convoId=g1&cursor=0");
+    act(site, &cast.bob, "resetGroup", 403, "NotAdmin",
+        "{\"convoId\":\"g1\",\"newGroupId\":\"%s\"}", "g1b");
+    act(site, &cast.eve, "resetGroup", 403, "NotMember",
+        "{\"convoId\":\"g1\",\"newGroupId\":\"%s\"}", "g1b");
+    act(site, &cast.ada, "resetGroup", 409, "GroupIdInUse",
+        "{\"convoId\":\"g1\",\"newGroupId\":\"%s\"}", "g1");
+    act(site, &cast.ada, "resetGroup", 400, "newGroupId", "{\"convoId\":\"%s\"}", "g1");
+    act(site, &cast.ada, "resetGroup", 404, "ConvoNotFound",
+        "{\"convoId\":\"g9\",\"newGroupId\":\"%s\"}", "g1b");
+    act(site, &cast.ada, "resetGroup", 200, "\"epoch\":0,\"seq\":3",
+        "{\"convoId\":\"g1\",\"newGroupId\":\"%s\"}", "g1b");
+    CHECK(web_receive_until(fd, &heard, "#groupResetEvent"));
+    expect(site, &cast.dan, "getConvo?convoId=g1", NULL, 200, "\"groupId\":\"g1b\"");
+    expect(site, &cast.dan, "getConvos", NULL, 200, "\"groupId\":\"g1b\"");
+    expect(site, &cast.dan, "getEpoch?convoId=g1", NULL, 200, "\"currentEpoch\":0");
+    commit = private_message("g1b", 0, 3, "begin");
+    old = private_message("g1", 1, 3, "of the old one");
+    act(site, &cast.bob, "submitCommit", 400, "InvalidCommit",
+        "{\"convoId\":\"g1\",\"commit\":\"%s\"}", old);
+    act(site, &cast.bob, "submitCommit", 200, "\"epoch\":1",
+        "{\"convoId\":\"g1\",\"commit\":\"%s\"}", commit);
+    site_close(site);
+    site_open(site);
+    expect(site, &cast.dan, "getCommits?convoId=g1&fromEpoch=0", NULL, 200, commit);
+    act(site, &cast.ada, "submitCommit", 400, "InvalidCommit",
+        "{\"convoId\":\"g1\",\"commit\":\"%s\"}", old);
+    expect(site, &cast.dan, "getMessages?convoId=g1", NULL, 200, "\"groupReset\"");
+    expect_check(site, NULL);
+    free(commit);
+    free(old);
+    close(fd);
+    web_answer_free(&heard);
+    cast_end(&cast);
+}

@@ -3,45 +3,36 @@
 """Real MLS clients (ts-mls, and OpenMLS by mls-ts) through HTTP, on SQLite and on PostgreSQL.
 
 The clients are in test/clients. Their packages go to build/clients, once; without node, npm or the packages this is
-skipped. Names on the command line choose scenarios, TROUPE_RACE_S how long the race lasts on each database."""
+skipped. On the command line: databases and parts of scenarios' names. TROUPE_RACE_S is how long the race lasts on each
+database: a minute, and half an hour in the long run."""
 import fcntl
 import glob
 import os
-import pwd
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BUILD = os.path.join(ROOT, os.environ.get("TROUPE_BUILD", "build/release"))
-TROUPE = os.path.join(BUILD, "troupe")
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lib"))
+# pylint: disable=wrong-import-position,import-error
+from serving import FAST, LIMIT_S, LONG, ROOT, TROUPE, Postgres, Server, environment
+
 SOURCE = os.path.join(ROOT, "test/clients")
 CHAT = os.path.join(ROOT, "examples/chat")
 CLIENTS = os.path.join(ROOT, "build/clients")
-POSTGRES = "/usr/lib/postgresql/15/bin/"
 NODE_MAJOR = 20
-LIMIT_S = 30
-LONG = os.environ.get("TROUPE_LONG") == "1"
 RACE_S = int(os.environ.get("TROUPE_RACE_S") or (1800 if LONG else 60))
-# All clients come from one address, and they do nothing but ask.
-RATES = [f"--set=auth.{name}={1000000}" for name in
-         ("rate_per_did", "burst_per_did", "rate_per_address", "burst_per_address")]
 
 
 class Skip(Exception):
     pass
 
 
-def environment(**more):
-    """The tests' own variables must not be settings."""
-    return {**{name: value for name, value in os.environ.items() if not name.startswith("TROUPE_")}, **more}
-
-
 def install():
     """The packages, and copies of the programs beside them, where node looks for packages."""
+    if not os.access(TROUPE, os.X_OK):
+        raise Skip(f"there is no {TROUPE}: run make release")
     for program in ("node", "npm"):
         if not shutil.which(program):
             raise Skip(f"{program} is not installed")
@@ -70,128 +61,83 @@ def install():
             file.write(wanted)
 
 
-class Postgres:
-    """A private server: a socket in its own directory, no network."""
+class Bench:
+    """A server on a database, and how many claims held, did not, or could not be looked at."""
 
-    def __init__(self, folder):
-        if not os.access(POSTGRES + "initdb", os.X_OK):
-            raise Skip(f"PostgreSQL 15 is not installed: {POSTGRES}initdb is not there")
-        self.folder = os.path.join(folder, "pg")
-        os.mkdir(self.folder, 0o700)
-        self.as_user = {}
-        if os.geteuid() == 0:  # which PostgreSQL refuses to run as
-            user = pwd.getpwnam("postgres")
-            os.chmod(folder, 0o711)
-            os.chown(self.folder, user.pw_uid, user.pw_gid)
-            self.as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-        data = os.path.join(self.folder, "data")
-        subprocess.run([POSTGRES + "initdb", "--auth=trust", "--username=troupe", "--no-sync", "--encoding=UTF8",
-                        "--locale=C", "-D", data], check=True, stdout=subprocess.DEVNULL, cwd=self.folder, **self.as_user)
-        # pylint: disable=consider-using-with  # it ends in end()
-        self.process = subprocess.Popen(
-            [POSTGRES + "postgres", "-D", data, "-k", self.folder, "-c", "listen_addresses=", "-c", "max_connections=40"],
-            stderr=subprocess.PIPE, text=True, cwd=self.folder, **self.as_user)
-        for line in self.process.stderr:
-            if "ready to accept" in line:
-                break
-        else:
-            raise AssertionError("PostgreSQL did not start")
-        self.drain = subprocess.Popen(["cat"], stdin=self.process.stderr, stdout=subprocess.DEVNULL)
-        self.url = f"postgresql:///postgres?host={self.folder}&user=troupe"
+    def __init__(self, database, folder):
+        self.database, self.folder, self.counts = database, folder, {"ok": 0, "not ok": 0, "skip": 0}
+        self.options = ["--dev", "--set", "log.level=warn", *FAST]
+        if database == "postgresql":
+            postgres = Postgres(folder)
+            if postgres.bin is None:
+                raise Skip("PostgreSQL is not installed")
+            postgres.make()
+            self.options += ["--db", postgres.url]
+        self.server = Server(folder, *self.options)
 
-    def end(self):
-        self.process.send_signal(signal.SIGINT)
-        self.process.wait(LIMIT_S)
-        self.drain.wait(LIMIT_S)
-
-
-class Server:
-    def __init__(self, folder, *arguments):
-        self.arguments = [*arguments, "--data", os.path.join(folder, "data")]
-        self.log_path = os.path.join(folder, "log")
-        self.address = "127.0.0.1:0"
-        self.start()
-
-    def start(self):
-        with open(self.log_path, "ab") as log:
-            # pylint: disable=consider-using-with  # it ends in end()
-            self.process = subprocess.Popen(
-                [TROUPE, "serve", "--dev", "--listen", self.address, "--admin", "127.0.0.1:0", *RATES, *self.arguments],
-                stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, text=True, env=environment())
-        said = ""
-        for line in self.process.stdout:
-            said += line
-            if line.startswith("Ctrl-C"):
-                break
-        else:
-            raise AssertionError(f"it did not start: {said}{self.log()}")
-        self.address = re.search(r"public +http://(\S+)", said).group(1)
-
-    def log(self):
-        with open(self.log_path, encoding="utf-8") as file:
-            return file.read()[-4000:]
+    def say(self, verdict, name):
+        self.counts["skip" if "# SKIP" in name else verdict] += 1
+        print(f"{verdict} - {self.database}: {name}", flush=True)
 
     def kill_and_start(self):
         """As a power cut would: no word, no time. It comes back at the same address."""
-        self.process.kill()
-        self.process.communicate(timeout=LIMIT_S)
-        self.start()
+        self.server.kill()
+        self.server = Server(self.folder, *self.options, listen=self.server.public)
+
+    def run_scenarios(self, names):
+        with subprocess.Popen(["node", os.path.join(CLIENTS, "scenarios.mjs"), "http://" + self.server.public, *names],
+                              stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, bufsize=1,
+                              env=environment(RACE_S=str(RACE_S))) as clients:
+            for line in clients.stdout:
+                found = re.match(r"(ok|not ok) - (.*)", line)
+                if line == "# kill the server\n":
+                    self.kill_and_start()
+                    clients.stdin.write("started\n")
+                elif found:
+                    self.say(*found.groups())
+                elif not re.match(r"\d+ passed", line):
+                    print(line, end="", flush=True)
+        if clients.returncode != (self.counts["not ok"] > 0):
+            self.say("not ok", f"the clients ended with status {clients.returncode}")
+
+    def run_chat(self):
+        done = subprocess.run(["node", os.path.join(CLIENTS, "talk.mjs"), "http://" + self.server.public],
+                              capture_output=True, text=True, timeout=LIMIT_S, check=False, stdin=subprocess.DEVNULL)
+        good = (done.returncode == 0 and "bob reads:   Hello Bob!" in done.stdout and
+                "alice reads: Hello Alice!" in done.stdout)
+        if not good:
+            print(done.stdout + done.stderr)
+        self.say("ok" if good else "not ok", "examples/chat lets two people talk")
 
     def end(self):
-        self.process.send_signal(signal.SIGTERM)
-        self.process.communicate(timeout=LIMIT_S)
-        return self.process.returncode
+        try:
+            self.server.end()
+            self.say("ok", "the server ends well")
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            self.say("not ok", f"the server ends well: {error}")
 
 
-def run_scenarios(server, database, names):
-    """Counts as [passed, failed]; the lines are printed under the database's name."""
-    counts = [0, 0]
-    with subprocess.Popen(["node", os.path.join(CLIENTS, "scenarios.mjs"), "http://" + server.address, *names],
-                          stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, bufsize=1,
-                          env=environment(RACE_S=str(RACE_S))) as clients:
-        for line in clients.stdout:
-            if line == "# kill the server\n":
-                server.kill_and_start()
-                clients.stdin.write("started\n")
-                continue
-            found = re.match(r"(ok|not ok) - (.*)", line)
-            if found:
-                counts[found.group(1) != "ok"] += 1
-                print(f"{found.group(1)} - {database}: {found.group(2)}", flush=True)
-            elif not re.match(r"\d+ passed", line):
-                print(line, end="", flush=True)
-    if clients.returncode != (counts[1] > 0):
-        print(f"not ok - {database}: the clients ended with status {clients.returncode}")
-        counts[1] += 1
-    return counts
-
-
-def run_chat(server, database):
-    done = subprocess.run(["node", os.path.join(CLIENTS, "talk.mjs"), "http://" + server.address], capture_output=True,
-                          text=True, timeout=LIMIT_S, check=False, stdin=subprocess.DEVNULL, env=environment())
-    good = done.returncode == 0 and "bob reads:   Hello Bob!" in done.stdout and "alice reads: Hello Alice!" in done.stdout
-    print(f"{'ok' if good else 'not ok'} - {database}: examples/chat lets two people talk")
-    if not good:
-        print(done.stdout + done.stderr)
-    return [good, not good]
-
-
-def run_on(database, folder, names):
-    postgres = Postgres(folder) if database == "postgresql" else None
-    try:
-        server = Server(folder, *(["--db", postgres.url] if postgres else []))
-        counts = [run_scenarios(server, database, names)]
-        if not names:
-            counts.append(run_chat(server, database))
-        status = server.end()
-        counts.append([status == 0, status != 0])
-        print(f"{'ok' if status == 0 else 'not ok'} - {database}: the server ends well" + ("" if status == 0 else f": {status}"))
-        if status != 0 or any(failed for _, failed in counts):
-            print(server.log())
-    finally:
-        if postgres:
-            postgres.end()
-    return [sum(column) for column in zip(*counts)]
+def run_on(database, names):
+    with tempfile.TemporaryDirectory(prefix="troupe-clients-") as folder:
+        try:
+            bench = Bench(database, folder)
+            bench.run_scenarios(names)
+            if not names:
+                bench.run_chat()
+            bench.end()
+            if bench.counts["not ok"] > 0:
+                print(bench.server.log()[-4000:])
+            return bench.counts
+        except Skip as reason:
+            print(f"ok - {database} # SKIP {reason}")
+            return {"ok": 0, "not ok": 0, "skip": 1}
+        finally:
+            while Server.alive:
+                process = Server.alive.pop()
+                process.kill()
+                process.wait()
+            while Postgres.alive:
+                Postgres.alive[-1].stop()
 
 
 def main():
@@ -200,19 +146,13 @@ def main():
     except Skip as reason:
         print(reason)
         return 77
-    passed = failed = skipped = 0
     databases = ["sqlite", "postgresql"]
     names = [name for name in sys.argv[1:] if name not in databases]
-    for database in [name for name in databases if name in sys.argv[1:]] or databases:
-        with tempfile.TemporaryDirectory(prefix="troupe-clients-") as folder:
-            try:
-                counts = run_on(database, folder, names)
-                passed, failed = passed + counts[0], failed + counts[1]
-            except Skip as reason:
-                print(f"ok - {database} # SKIP {reason}")
-                skipped += 1
+    counts = [run_on(database, names) for database in
+              [name for name in databases if name in sys.argv[1:]] or databases]
+    passed, failed, skipped = (sum(count[key] for count in counts) for key in ("ok", "not ok", "skip"))
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
-    return failed > 0
+    return 1 if failed > 0 else 0
 
 
 if __name__ == "__main__":

@@ -256,7 +256,7 @@ static void succeed(struct convo *convo, struct tr_context *ctx, struct convo_op
     struct job *job = op->job;
 
     apply(convo, op);
-    job->result_epoch = convo->committed.epoch;
+    job->result_epoch = job->kind == JOB_MESSAGE ? job->mls.epoch : convo->committed.epoch;
     job->result_seq = job->kind == JOB_COMMIT ? op->before.seq + 1 : convo->committed.seq;
     job->result_ms = op->now_ms;
     job->status = 200;

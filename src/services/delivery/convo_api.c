@@ -55,6 +55,15 @@ static void remove_one(struct job *job, struct tr_span did)
 /* ---- commits
  * ------------------------------------------------------------------------------------------ */
 
+/* Who joins by itself joins as itself: its DID, or a device of it. */
+static bool is_own_leaf(const struct mls_leaf *leaf, struct tr_span did)
+{
+    if (leaf->credential != MLS_CREDENTIAL_BASIC || leaf->identity.size < did.size ||
+        memcmp(leaf->identity.at, did.at, did.size) != 0)
+        return false;
+    return leaf->identity.size == did.size || leaf->identity.at[did.size] == '#';
+}
+
 /* What the bytes are. NULL, or what is wrong. */
 static const char *read_commit(struct job *job)
 {
@@ -75,6 +84,8 @@ static const char *read_commit(struct job *job)
     if (job->is_external != (job->mls.wire == MLS_PUBLIC && job->mls.sender == MLS_NEW_COMMIT))
         return job->is_external ? "this is not an external commit"
                                 : "an external commit goes to processExternalCommit";
+    if (job->is_external && !is_own_leaf(&job->mls.commit.path_leaf, job->claims->issuer))
+        return "the leaf of this external commit is somebody else's";
     return NULL;
 }
 

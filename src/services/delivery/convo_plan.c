@@ -285,7 +285,7 @@ static enum convo_plan answer_ephemeral(struct convo *convo, struct convo_op *op
     if (plan_message(convo, op) == CONVO_GO) {
         op->now_ms = delivery_now_ms(convo->delivery);
         op->after = op->before;
-        job->result_epoch = convo->committed.epoch;
+        job->result_epoch = job->mls.epoch;
         job->result_seq = 0;
         job->result_ms = op->now_ms;
         job->status = 200;

@@ -87,6 +87,7 @@ SQL_STATEMENT(read_to,
     " unread_extra = 0 WHERE convo = $1 AND did = $2 AND leave_seq IS NULL");
 SQL_STATEMENT(add_unread, "UPDATE members SET unread_extra = unread_extra + $3"
                           " WHERE convo = $1 AND did <> $2 AND leave_seq IS NULL");
+enum { COMMITS_MAX = 100 }; /* as below */
 SQL_STATEMENT(commits_since,
     "SELECT seq, base_epoch, epoch, sender, sha256, bytes, created_ms FROM log"
     " WHERE convo = $1 AND kind = 3 AND base_epoch >= $2 ORDER BY base_epoch LIMIT 100");
@@ -233,13 +234,15 @@ void convo_add_log(const struct convo *convo, const struct convo_op *op, struct 
 {
     bool has_receipt = row.kind >= MLS_COMMIT;
     bool is_at_before = row.kind == MLS_COMMIT || row.kind == LOG_RESET;
+    /* A message keeps the epoch it was encrypted in; one in a commit's bundle is of the next. */
+    uint64_t epoch = op->job->kind == JOB_MESSAGE ? op->job->mls.epoch : op->after.epoch;
 
     sql_unit_step(unit, &put_log, 1);
     sql_unit_text(unit, id_of(convo));
     sql_unit_int(unit, (int64_t)row.seq);
     sql_unit_int(unit, row.kind);
-    sql_unit_int(unit, (int64_t)(is_at_before ? op->before.epoch : op->after.epoch));
-    sql_unit_int(unit, (int64_t)op->after.epoch);
+    sql_unit_int(unit, (int64_t)(is_at_before ? op->before.epoch : epoch));
+    sql_unit_int(unit, (int64_t)epoch);
     sql_unit_text(unit, op->job->claims->issuer);
     may_text(unit, row.op);
     sql_unit_blob(unit, row.sha256, 32);
@@ -611,6 +614,16 @@ static void write_commits(struct json_writer *writer, const struct sql_unit *uni
     json_put_end(writer);
 }
 
+/* Where the commits lead: `committed` may have moved since they were read, and who applies them
+ * must not be told to be further. More than fit in one answer lead on. */
+static uint64_t epoch_of_commits(const struct convo *convo, const struct sql_unit *unit)
+{
+    uint32_t count = sql_unit_rows(unit, 0);
+
+    return count == 0 || count == COMMITS_MAX ? convo->committed.epoch
+                                              : (uint64_t)sql_row_int(unit, 0, count - 1, 2);
+}
+
 /* 409 with what the loser missed: one round trip rebases it. */
 static void answer_conflict(const struct convo *convo, struct job *job, const struct sql_unit *unit)
 {
@@ -619,7 +632,7 @@ static void answer_conflict(const struct convo *convo, struct job *job, const st
     json_put_object(&writer, NULL);
     json_put_text(&writer, "error", job->kind == JOB_COMMIT ? "EpochConflict" : "EpochMismatch");
     json_put_text(&writer, "message", "another commit won this epoch: apply it and try again");
-    json_put_int(&writer, "currentEpoch", (int64_t)convo->committed.epoch);
+    json_put_int(&writer, "currentEpoch", (int64_t)epoch_of_commits(convo, unit));
     json_put_int(&writer, "baseEpoch", (int64_t)job->mls.epoch);
     write_commits(&writer, unit);
     json_put_end(&writer);

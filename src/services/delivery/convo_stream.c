@@ -288,6 +288,9 @@ static void tell_live(struct convo *convo, const struct delivery_event *event)
     for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next) {
         if (at->is_catching_up || at->is_gone)
             continue;
+        /* Its page was read when this was stored and we did not know it yet. */
+        if (event->seq > 0 && event->seq <= at->seq)
+            continue;
         send_frame(at, frame_for(&frames, event, at->is_websocket));
         if (event->seq > 0)
             at->seq = at->heard_to = event->seq;
@@ -339,6 +342,8 @@ void convo_stream_committed(struct convo *convo, struct tr_context *ctx, const s
 
     if (convo->subscribers == NULL)
         return;
+    if (job->kind == JOB_MESSAGE || job->kind == JOB_EPHEMERAL)
+        event.base_epoch = event.epoch = job->mls.epoch;
     if (job->kind == JOB_COMMIT || job->kind == JOB_MESSAGE || job->kind == JOB_PROPOSAL ||
         job->kind == JOB_EPHEMERAL)
         tell_live(convo, &event);

@@ -340,7 +340,7 @@ static enum convo_plan plan_reported(const struct convo *convo, struct job *job)
     const struct convo_newest *newest = &convo->newest;
     uint64_t epoch = convo->committed.epoch;
 
-    if (job->epoch >= epoch || !newest->is_there)
+    if (job->epoch >= epoch || !newest->is_there || newest->base_epoch + 1 != epoch)
         return fail(job, 404, "CommitNotFound", "no commit of that epoch was stored");
     if (job->epoch + 1 < epoch)
         return fail(job, 409, "EpochConfirmed", "a member went on from the epoch it leads to");

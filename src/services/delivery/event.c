@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "crypto/encoding.h"
 #include "json/cbor.h"
 #include "services/delivery/schema.h"
 #include "services/delivery/text.h"
@@ -143,9 +144,7 @@ static struct tr_span hex_of(struct tr_span bytes, char text[65])
 {
     size_t size = bytes.size < 32 ? bytes.size : 32;
 
-    for (size_t i = 0; i < size; i++)
-        (void)snprintf(text + 2 * i, 3, "%02x", (unsigned char)bytes.at[i]);
-    return (struct tr_span){ text, 2 * size };
+    return (struct tr_span){ text, crypto_hex_encode(bytes.at, size, text) };
 }
 
 static struct http_frame *notice_sse(const struct delivery_event *event, const char *name)

@@ -12,6 +12,7 @@
 #include <troupe/error.h>
 
 #include "crypto/digest.h"
+#include "crypto/encoding.h"
 
 enum { FILE_BYTES = 2 * CRYPTO_PRIVATE_BYTES + 1 }; /* hex and a newline */
 
@@ -49,26 +50,15 @@ void receipt_statement(
 /* ---- the key's file
  * ------------------------------------------------------------------------------------ */
 
-static int digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 static int parse_key(const char *text, size_t size, struct crypto_key **ret_key)
 {
     unsigned char seed[CRYPTO_PRIVATE_BYTES];
+    size_t seed_size = 0;
     int rc = size == FILE_BYTES && text[FILE_BYTES - 1] == '\n' ? 0 : TR_EPROTO;
 
-    for (size_t i = 0; rc == 0 && i < sizeof seed; i++) {
-        int high = digit(text[2 * i]), low = digit(text[2 * i + 1]);
-
-        if (high < 0 || low < 0)
-            rc = TR_EPROTO;
-        else
-            seed[i] = (unsigned char)(high << 4 | low);
-    }
+    if (rc == 0 && crypto_hex_decode(
+                       (struct tr_span){ text, FILE_BYTES - 1 }, seed, sizeof seed, &seed_size) < 0)
+        rc = TR_EPROTO;
     if (rc == 0)
         rc = crypto_key_from_private(CRYPTO_EDDSA, seed, sizeof seed, ret_key);
     crypto_wipe(seed, sizeof seed);
@@ -129,8 +119,7 @@ static int write_key(const char *directory, const char *path, const struct crypt
 
     if (!crypto_key_private_bytes(key, seed))
         return TR_EINVAL;
-    for (size_t i = 0; i < sizeof seed; i++)
-        (void)snprintf(text + 2 * i, 3, "%02x", seed[i]);
+    (void)crypto_hex_encode(seed, sizeof seed, text);
     text[FILE_BYTES - 1] = '\n';
     (void)snprintf(temporary, sizeof temporary, "%s.new", path);
     (void)unlink(temporary);

@@ -30,12 +30,16 @@ SQL_STATEMENT(move_floor,
     " kept_chain) WHERE id = $1 AND kept_from < $2 AND seq >= $2 - 1");
 SQL_STATEMENT(trim_log, "DELETE FROM log WHERE convo = $1 AND seq < $2");
 SQL_STATEMENT(trim_confirms,
-    "DELETE FROM epoch_confirms WHERE created_ms <= $1 AND epoch < (SELECT c.epoch FROM convos c"
-    " WHERE c.id = epoch_confirms.convo)");
+    "DELETE FROM epoch_confirms WHERE (convo, epoch, did) IN (SELECT e.convo, e.epoch, e.did"
+    " FROM epoch_confirms e JOIN convos c ON c.id = e.convo"
+    " WHERE e.created_ms <= $1 AND e.epoch < c.epoch LIMIT $2)");
 SQL_STATEMENT(trim_reports,
-    "DELETE FROM commit_reports WHERE created_ms <= $1 AND base_epoch + 1 < (SELECT c.epoch"
-    " FROM convos c WHERE c.id = commit_reports.convo)");
-SQL_STATEMENT(trim_quarantines, "DELETE FROM quarantines WHERE until_ms <= $1");
+    "DELETE FROM commit_reports WHERE (convo, base_epoch, sha256, did) IN (SELECT r.convo,"
+    " r.base_epoch, r.sha256, r.did FROM commit_reports r JOIN convos c ON c.id = r.convo"
+    " WHERE r.created_ms <= $1 AND r.base_epoch + 1 < c.epoch LIMIT $2)");
+SQL_STATEMENT(trim_quarantines,
+    "DELETE FROM quarantines WHERE (convo, did) IN (SELECT q.convo, q.did FROM quarantines q"
+    " WHERE q.until_ms <= $1 LIMIT $2)");
 
 static struct metric metrics[] = {
     { "troupe_delivery_rows_trimmed_total", NULL, "Rows of the log that nobody needed any more.",
@@ -154,6 +158,7 @@ static void tidy(struct retention *retention, struct tr_context *ctx)
     for (uint32_t i = 0; unit != NULL && i < 3; i++) {
         sql_unit_step(unit, statements[i], SQL_ROWS_ANY);
         sql_unit_int(unit, i == 2 ? now_ms(retention) : until_ms(retention));
+        sql_unit_int(unit, ROWS_MAX);
     }
     submit(retention, ctx, unit, TAG_TIDY);
 }
@@ -198,6 +203,15 @@ static void page_trimmed(
     read_page(retention, ctx);
 }
 
+/* Did a step delete as much as it may? */
+static bool is_full(const struct sql_unit *unit)
+{
+    for (uint32_t i = 0; i < unit->step_count; i++)
+        if (sql_unit_changed(unit, i) >= ROWS_MAX)
+            return true;
+    return false;
+}
+
 static void back(struct retention *retention, struct tr_context *ctx, const struct tr_event *event,
     const struct sql_unit *unit)
 {
@@ -209,6 +223,8 @@ static void back(struct retention *retention, struct tr_context *ctx, const stru
         page_read(retention, ctx, unit);
     } else if (event->tag == TAG_TRIM) {
         page_trimmed(retention, ctx, unit);
+    } else if (is_full(unit)) {
+        tidy(retention, ctx);
     } else if (retention->has_more) {
         retention->has_more = false;
         tr_buffer_clear(&retention->cursor);

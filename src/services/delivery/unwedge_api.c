@@ -3,39 +3,19 @@
  */
 #include <string.h>
 
+#include "crypto/encoding.h"
 #include "services/delivery/api.h"
 #include "services/delivery/text.h"
-
-static int digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
-static bool is_hex_hash(struct tr_span text, unsigned char ret_hash[32])
-{
-    if (text.size != 64)
-        return false;
-    for (size_t i = 0; i < 32; i++) {
-        int high = digit(text.at[2 * i]), low = digit(text.at[2 * i + 1]);
-
-        if (high < 0 || low < 0)
-            return false;
-        ret_hash[i] = (unsigned char)(high << 4 | low);
-    }
-    return true;
-}
 
 /* A SHA-256: 64 hex digits, or base64 in either form. */
 static void need_hash(struct api_body *body, const char *name)
 {
     const struct json *value = json_get(body->expect.object, name);
     struct tr_span bytes;
+    size_t size;
 
-    if (json_string(value, &bytes) && is_hex_hash(bytes, body->job->sha256))
+    if (json_string(value, &bytes) && bytes.size == 64 &&
+        crypto_hex_decode(bytes, body->job->sha256, 32, &size) == 0)
         return;
     if (value != NULL && delivery_get_bytes(value, 32, &bytes) && bytes.size == 32)
         memcpy(body->job->sha256, bytes.at, 32);

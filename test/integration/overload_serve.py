@@ -1,0 +1,41 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""`troupe serve` at ten times its capacity: it goes on working, says no to the rest at once with Retry-After, keeps its
+memory, answers the operator, and is itself again afterwards. How well is measured by tools/bench-chassis.py."""
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(HERE, "../lib"), os.path.join(HERE, "../../bench/overload")]
+# pylint: disable=wrong-import-position
+import overload
+import serving
+
+SECONDS = 60 if serving.LONG else 3
+
+
+def sheds_and_recovers(folder):
+    if serving.compile_drive(folder) is None:
+        return "there is no C compiler"
+    # Few places, so that it is overloaded also where the client is slow.
+    stage = overload.Stage(folder, "--set", "http.in_flight_max=256")
+    found = overload.measure(stage, SECONDS)
+    asked, after = found["overload"], found["after"]
+    assert found["capacity"]["status_2xx"] > 0 and found["capacity"]["status_4xx"] == 0, found["capacity"]
+    assert asked["status_2xx"] > 0, f"nothing was done: {asked}"
+    assert asked["shed"] > 0, f"nothing was shed: {asked}"
+    assert asked["no_retry_after"] == 0, f"shed without Retry-After: {asked}"
+    assert asked["status_4xx"] == 0 and asked["status_5xx"] == asked["shed"], f"refused otherwise: {asked}"
+    assert asked["broken"] == asked["unanswered"] == 0, f"requests without an answer: {asked}"
+    # 256 requests in work, 4000 connections at a few KB, what the database caches: not what was offered.
+    assert asked["memory_kb"] < found["capacity"]["memory_kb"] + 100000, (found["capacity"]["memory_kb"], asked["memory_kb"])
+    assert found["readyz"]["status_2xx"] > 0 and found["readyz"]["unanswered"] == 0, found["readyz"]
+    assert stage.server.metric("troupe_http_in_flight") == 0
+    assert after["status_2xx"] > 0 and after["shed"] == 0, after
+    assert stage.server.is_well() and stage.server.is_ready()
+    stage.server.end()
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(serving.run_cases([sheds_and_recovers]))

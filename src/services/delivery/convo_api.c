@@ -147,21 +147,74 @@ static const char *check_group_info(struct job *job, enum delivery_mode mode)
 
 SQL_STATEMENT(find_package, "SELECT did, device FROM key_packages WHERE ref = $1");
 
+/* The group info of the epoch a commit was made in: what its signature covers. */
+SQL_STATEMENT(find_context, "SELECT group_info FROM convos WHERE id = $1 AND group_info_epoch = $2"
+                            " AND group_info IS NOT NULL");
+
 struct commit_work {
     struct job *job;
     enum delivery_mode mode;
+    struct tr_buffer context; /* a stored group info; empty: none of that epoch */
     const char *label;
     const char *why;
 };
+
+/* Who signed a public commit: a joiner brings its key in the path, a member has it in the tree. */
+static bool find_signer(
+    const struct job *job, const struct mls_group_info *info, struct tr_span *ret_key)
+{
+    struct mls_tree tree;
+    struct mls_leaf leaf;
+    uint32_t index;
+
+    if (job->mls.sender == MLS_NEW_COMMIT) {
+        *ret_key = job->mls.commit.path_leaf.signature_key;
+        return true;
+    }
+    if (info->ratchet_tree.at == NULL)
+        return false;
+    tree = mls_tree_of(info->ratchet_tree);
+    while (mls_tree_next(&tree, &index, &leaf))
+        if (index == job->mls.sender_index) {
+            *ret_key = leaf.signature_key;
+            return true;
+        }
+    return false;
+}
+
+/* The signature of a public commit, as far as what is stored lets us look. */
+static const char *check_signature(struct commit_work *work)
+{
+    struct job *job = work->job;
+    const struct mls_suite *suite;
+    struct mls_group_info info;
+    struct tr_span key;
+
+    if (work->mode == DELIVERY_BLIND || job->mls.wire != MLS_PUBLIC || work->context.size == 0)
+        return NULL;
+    if (mls_group_info_read((struct tr_span){ work->context.bytes, work->context.size }, &info) !=
+        NULL)
+        return NULL;
+    suite = mls_suite_of(info.context.suite);
+    if (suite == NULL || !find_signer(job, &info, &key))
+        return NULL;
+    if (!mls_message_verify(suite, &job->mls, key, info.context.bytes))
+        return "the signature of the commit is wrong";
+    job->is_verified = true;
+    return NULL;
+}
 
 /* On the pool: signatures take tens of microseconds each. */
 static int check_work(void *argument)
 {
     struct commit_work *work = argument;
-    struct job *job = work->job;
 
+    work->label = "InvalidCommit";
+    work->why = check_signature(work);
+    if (work->why != NULL)
+        return 0;
     work->label = "InvalidGroupInfo";
-    work->why = check_group_info(job, work->mode);
+    work->why = check_group_info(work->job, work->mode);
     return 0;
 }
 
@@ -169,6 +222,7 @@ static void work_free(void *argument)
 {
     struct commit_work *work = argument;
 
+    tr_buffer_free(&work->context);
     job_unref(work->job);
     tr__free(work);
 }
@@ -308,12 +362,63 @@ static void checked(struct http_request *request, const struct tr_event *event)
         send_job(request, job);
 }
 
+/* Takes the job. `unit` has the stored group info, if there is one. */
+static void check(struct http_request *request, struct job *job, const struct sql_unit *unit)
+{
+    struct delivery *delivery = http_service(request);
+    struct commit_work *work;
+
+    if (job->group_info.size == 0 && unit == NULL) {
+        if (job->welcome_count > 0 && job->add_count > 0)
+            find_owners(request, job);
+        else
+            send_job(request, job);
+        return;
+    }
+    work = tr__calloc(sizeof *work);
+    if (work != NULL) {
+        *work = (struct commit_work){ .job = job, .mode = delivery->mode };
+        if (unit != NULL && sql_unit_rows(unit, 0) == 1)
+            tr_buffer_span(&work->context, sql_row_bytes(unit, 0, 0, 0));
+        if (work->context.failed == 0 &&
+            http_offload(request, check_work, work, work_free, checked) == 0)
+            return;
+        tr_buffer_free(&work->context);
+        tr__free(work);
+    }
+    job_unref(job);
+    http_respond_shed(request, 503, 1, "busy");
+}
+
+static void context_found(struct http_request *request, const struct tr_event *event)
+{
+    struct job *job = errand_with(request);
+    struct sql_unit *unit = errand_take(request, event);
+
+    if (unit == NULL)
+        job_unref(job);
+    else
+        check(request, job, unit);
+    sql_unit_free(unit);
+}
+
+static void find_stored_context(struct http_request *request, struct job *job)
+{
+    struct sql_unit *unit = sql_unit_new(0);
+
+    if (unit != NULL) {
+        sql_unit_step(unit, &find_context, SQL_ROWS_ANY);
+        sql_unit_text(unit, job->convo);
+        sql_unit_int(unit, (int64_t)job->mls.epoch);
+    }
+    errand_run_with(request, http_service(request), unit, true, context_found, job, drop_job);
+}
+
 /* From here on every call is the same: read, check on the pool, find the added, submit. */
 static void submit(struct http_request *request, struct api_body *body)
 {
     struct delivery *delivery = http_service(request);
     struct job *job = body->job;
-    struct commit_work *work;
     const char *why;
 
     if (body->expect.failed) {
@@ -331,22 +436,10 @@ static void submit(struct http_request *request, struct api_body *body)
         return;
     }
     json_doc_free(&body->doc);
-    if (job->group_info.size == 0) {
-        if (job->welcome_count > 0 && job->add_count > 0)
-            find_owners(request, job);
-        else
-            send_job(request, job);
-        return;
-    }
-    work = tr__calloc(sizeof *work);
-    if (work != NULL) {
-        *work = (struct commit_work){ .job = job, .mode = delivery->mode };
-        if (http_offload(request, check_work, work, work_free, checked) == 0)
-            return;
-        tr__free(work);
-    }
-    job_unref(job);
-    http_respond_shed(request, 503, 1, "busy");
+    if (job->mls.wire == MLS_PUBLIC && delivery->mode != DELIVERY_BLIND)
+        find_stored_context(request, job);
+    else
+        check(request, job, NULL);
 }
 
 /* Every shape an answer to a moved epoch has in the older calls. */

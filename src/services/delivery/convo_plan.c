@@ -228,6 +228,10 @@ static enum convo_plan plan_commit(struct convo *convo, struct convo_op *op)
     if (plan != CONVO_GO)
         return plan;
     plan = plan_epoch(convo, job);
+    if (plan == CONVO_GO && job->is_external && !job->is_verified &&
+        convo->delivery->mode != DELIVERY_BLIND)
+        return fail(job, 400, "InvalidCommit",
+            "this server has no group info of the epoch to check the commit with");
     if (plan == CONVO_GO)
         plan = plan_members(convo, job, caller);
     if (plan != CONVO_GO)

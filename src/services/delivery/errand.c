@@ -218,3 +218,14 @@ struct sql_unit *errand_unit(struct http_request *request, const struct tr_event
     errand_end(request);
     return NULL;
 }
+
+struct sql_unit *errand_take(struct http_request *request, const struct tr_event *event)
+{
+    struct sql_unit *unit = errand_unit(request, event);
+
+    if (unit == NULL)
+        return NULL;
+    ((struct errand *)auth_data(request))->unit = NULL;
+    errand_end(request);
+    return unit;
+}

@@ -23,6 +23,9 @@ void *errand_with(const struct http_request *request);
 struct sql_unit *errand_unit(struct http_request *request, const struct tr_event *event);
 /* The same, but SQL_EROWS and SQL_ECONSTRAINT are the caller's to explain. */
 struct sql_unit *errand_any_unit(struct http_request *request, const struct tr_event *event);
+/* As errand_unit, but the errand ends and the unit is the caller's to free: the request is free for
+ * the next step. */
+struct sql_unit *errand_take(struct http_request *request, const struct tr_event *event);
 void errand_end(struct http_request *request);
 
 int clerk_start(struct delivery *delivery);

@@ -61,6 +61,7 @@ struct job {
     unsigned char sha256[32];
     bool is_leave;
     bool is_external;     /* the caller joins by it */
+    bool is_verified;     /* its signature was checked against the group of its epoch */
     struct job_add *adds; /* owned */
     uint32_t add_count;
     struct job_add *named; /* owned: whom the caller says the Welcomes are for; NULL: nobody said */

@@ -3,6 +3,7 @@
 #ifndef TEST_UNIT_DELIVERY_MODERATION_SITE_H
 #define TEST_UNIT_DELIVERY_MODERATION_SITE_H
 
+#define SITE_IS_BLIND 1
 #include "convo_site.h"
 #include "crypto/digest.h"
 

@@ -1,306 +1,291 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The log over time: receipts that prove its order, retention by need, and the checks. */
-#include <fcntl.h>
-#include <sys/stat.h>
+/* Histories of a live server under load, through the checker of the simulation: several threads
+ * race commits, messages and reads over HTTP on a few conversations, some close the connection
+ * before the answer has come, and everything that was answered must be possible for one copy that
+ * does one thing at a time. */
+#include <pthread.h>
 
-#include "convo_acts.h"
-#include "services/delivery/receipt.h"
+#include "convo_site.h"
+#include "linear.h"
 
-/* ---- receipts
- * ---------------------------------------------------------------------------------------- */
+#define SUITE "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519"
 
-static void hex_member(const struct json *object, const char *name, unsigned char ret_bytes[32])
+enum { CONVOS = 2, THREADS = 8, ROUNDS = 40, ROUNDS_LONG = 2000 };
+
+static _Atomic uint64_t clock_now;
+
+/* One op of one thread; the checker gets them when all have ended. */
+struct seen {
+    uint32_t convo;
+    bool is_seq; /* else of the epoch */
+    struct linear_op op;
+};
+
+struct racer {
+    const struct site *site;
+    const struct caller *caller;
+    uint32_t index;
+    uint32_t rounds;
+    uint64_t random;
+    uint64_t epochs[CONVOS]; /* as far as it knows */
+    struct seen *seen;
+    size_t seen_count;
+    unsigned conflicts, lost, repeated;
+    pthread_t thread;
+};
+
+static const char *const groups[CONVOS] = { "mls", "numbered" };
+
+static uint64_t draw(struct racer *racer, uint64_t bound)
 {
-    struct tr_span text;
-    size_t size;
-
-    CHECK(json_string(json_get(object, name), &text));
-    CHECK_EQ_INT(crypto_hex_decode(text, ret_bytes, 32, &size), 0);
-    CHECK_EQ_U64(size, 32);
+    racer->random = racer->random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (racer->random >> 33) % bound;
 }
 
-static uint64_t number_member(const struct json *object, const char *name)
+static void note(struct racer *racer, uint32_t convo, bool is_seq, struct linear_op op)
 {
-    int64_t value;
-
-    CHECK(json_int(json_get(object, name), &value));
-    return (uint64_t)value;
+    op.id = (uint64_t)racer->index << 32 | racer->seen_count;
+    racer->seen[racer->seen_count++] = (struct seen){ .convo = convo, .is_seq = is_seq, .op = op };
 }
 
-static bool is_signed(const struct json *head, const char *convo)
+static int64_t int_of(const struct json_doc *doc, const char *name)
 {
-    struct tr_buffer statement = { 0 };
-    struct crypto_key *key = NULL;
-    struct tr_span did, text;
-    unsigned char receipt[32], signature[80];
-    size_t size;
-    bool is_right;
+    int64_t value = -1;
 
-    hex_member(head, "receipt", receipt);
-    CHECK(json_string(json_get(head, "publicKey"), &did));
-    CHECK_EQ_INT(did_key_parse(did, &key), DID_OK);
-    CHECK_EQ_INT(crypto_key_algorithm(key), CRYPTO_EDDSA);
-    CHECK(json_string(json_get(json_get(head, "signature"), "$bytes"), &text));
-    CHECK_EQ_INT(crypto_base64_decode(text, signature, sizeof signature, &size), 0);
-    receipt_statement(&statement, tr_span_of(convo), number_member(head, "seq"), receipt);
-    is_right = crypto_key_verify(key, statement.bytes, statement.size,
-                   (struct tr_span){ (const char *)signature, size }) == 0;
-    tr_buffer_free(&statement);
-    crypto_key_unref(&key);
-    return is_right;
+    (void)json_int(json_get(json_root(doc), name), &value);
+    return value;
 }
 
-/* What a client does with an answer: how many rows follow from each other and lead to the signed
- * one; -1 if one does not. */
-static int verify(const struct site *site, const struct caller *caller, const char *query)
+static void learn(struct racer *racer, uint32_t convo, int64_t epoch)
 {
-    struct web_answer answer = caller_ask(site, caller, query, NULL);
+    if (epoch > (int64_t)racer->epochs[convo])
+        racer->epochs[convo] = (uint64_t)epoch;
+}
+
+/* Ask, and close before the answer: it may happen, or not. */
+static void ask_and_go(struct racer *racer, const char *call, const char *body)
+{
+    char path[128], head[256], *header = caller_header(racer->caller, call);
+    int fd = web_connect(http_server_address(racer->site->server));
+    struct tr_buffer request = { 0 };
+
+    (void)snprintf(path, sizeof path, "/xrpc/blue.catbird.mls.%s", call);
+    (void)snprintf(head, sizeof head,
+        "POST %s HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\nContent-Length: "
+        "%zu\r\n",
+        path, strlen(body));
+    tr_buffer_text(&request, head);
+    tr_buffer_text(&request, header);
+    tr_buffer_text(&request, "\r\n");
+    tr_buffer_text(&request, body);
+    web_send(fd, request.bytes, request.size);
+    tr_buffer_free(&request);
+    free(header);
+    (void)close(fd);
+    racer->lost++;
+}
+
+static void note_conflict(
+    struct racer *racer, uint32_t convo, const struct json_doc *doc, uint64_t begin, uint64_t end)
+{
+    const struct json *commits = json_get(json_root(doc), "commits");
+    const struct json *last = json_at(commits, json_count(commits) - 1);
+    int64_t epoch = -1;
+
+    CHECK(json_count(commits) > 0 && json_int(json_get(last, "epoch"), &epoch));
+    learn(racer, convo, epoch);
+    racer->conflicts++;
+    if (json_count(commits) < 100)
+        note(
+            racer, convo, false, (struct linear_op){ LINEAR_READ, (uint64_t)epoch, begin, end, 0 });
+}
+
+/* A commit of nothing in the mls one, somebody new in the numbered one. */
+static void move(struct racer *racer, uint32_t convo, uint32_t round)
+{
+    uint64_t begin, end, base = racer->epochs[convo];
+    struct tr_buffer body = { 0 };
+    struct web_answer answer;
     struct json_doc doc = { 0 };
-    const struct json *rows, *head;
-    unsigned char chain[32], wanted[32], hash[32];
-    int count = 0;
+    const char *call = convo == 0 ? "submitCommit" : "addMembers";
+    char secret[64], *commit;
 
-    CHECK_MSG(answer.status == 200, "%s", answer.text);
+    (void)snprintf(secret, sizeof secret, "%u of %u", round, racer->index);
+    commit = private_message(groups[convo], base, 3, secret);
+    if (convo == 0)
+        tr_buffer_format(&body, "{\"convoId\":\"%s\",\"commit\":\"%s\"}", groups[convo], commit);
+    else
+        tr_buffer_format(&body, "{\"convoId\":\"%s\",\"didList\":[\"did:plc:m%u-%u\"]}",
+            groups[convo], racer->index, round);
+    tr_buffer_append(&body, "", 1);
+    free(commit);
+    begin = atomic_fetch_add(&clock_now, 1);
+    if (draw(racer, 25) == 0) {
+        uint64_t number = convo == 0 ? base + 1 : LINEAR_ANY;
+
+        note(
+            racer, convo, false, (struct linear_op){ LINEAR_MOVE, number, begin, LINEAR_NEVER, 0 });
+        note(racer, convo, true,
+            (struct linear_op){ LINEAR_MOVE, LINEAR_ANY, begin, LINEAR_NEVER, 0 });
+        ask_and_go(racer, call, body.bytes);
+        tr_buffer_free(&body);
+        return;
+    }
+    answer = caller_ask(racer->site, racer->caller, call, body.bytes);
+    end = atomic_fetch_add(&clock_now, 1);
+    tr_buffer_free(&body);
     CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
-    rows = json_get(json_root(&doc), "receipts");
-    head = json_get(json_root(&doc), "signed");
-    CHECK(is_signed(head, "g1"));
-    CHECK(!is_signed(head, "g2"));
-    hex_member(json_root(&doc), "previous", chain);
-    for (struct json_iter it = json_iterate(rows); count >= 0 && json_next(&it);) {
-        hex_member(it.value, "sha256", hash);
-        hex_member(it.value, "receipt", wanted);
-        receipt_extend(chain, &(struct receipt_row){ .seq = number_member(it.value, "seq"),
-                                  .base_epoch = number_member(it.value, "baseEpoch"),
-                                  .sha256 = hash });
-        count = memcmp(chain, wanted, 32) == 0 ? count + 1 : -1;
-        if (count > 0 && number_member(it.value, "seq") == number_member(head, "seq")) {
-            hex_member(head, "receipt", wanted);
-            count = memcmp(chain, wanted, 32) == 0 ? count : -1;
-        }
+    if (answer.status == 409 && convo == 0) {
+        note_conflict(racer, convo, &doc, begin, end);
+    } else {
+        CHECK_MSG(answer.status == 200, "%s", answer.text);
+        CHECK_MSG(convo != 0 || int_of(&doc, "newEpoch") == (int64_t)base + 1, "%s", answer.text);
+        learn(racer, convo, int_of(&doc, "newEpoch"));
+        note(racer, convo, false,
+            (struct linear_op){ LINEAR_MOVE, (uint64_t)int_of(&doc, "newEpoch"), begin, end, 0 });
+        note(racer, convo, true,
+            (struct linear_op){ LINEAR_MOVE, (uint64_t)int_of(&doc, "seq"), begin, end, 0 });
     }
     json_doc_free(&doc);
     web_answer_free(&answer);
+}
+
+/* A message, sometimes twice: the second time gets the first answer. */
+static void say(struct racer *racer, uint32_t convo, uint32_t round)
+{
+    char id[64], *message;
+    struct tr_buffer body = { 0 };
+    uint64_t epoch = racer->epochs[convo], first = 0;
+    uint32_t times = draw(racer, 5) == 0 ? 2 : 1;
+
+    (void)snprintf(id, sizeof id, "m%u-%u", racer->index, round);
+    message = private_message(groups[convo], epoch, 1, id);
+    tr_buffer_format(&body,
+        "{\"convoId\":\"%s\",\"msgId\":\"%s\",\"ciphertext\":{\"$bytes\":\"%s\"},\"epoch\":%llu}",
+        groups[convo], id, message, (unsigned long long)epoch);
+    tr_buffer_append(&body, "", 1);
+    free(message);
+    for (uint32_t i = 0; i < times; i++) {
+        uint64_t begin = atomic_fetch_add(&clock_now, 1), end, seq;
+        struct web_answer answer =
+            caller_ask(racer->site, racer->caller, "sendMessage", body.bytes);
+        struct json_doc doc = { 0 };
+
+        end = atomic_fetch_add(&clock_now, 1);
+        CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
+        if (answer.status == 409) {
+            note_conflict(racer, convo, &doc, begin, end);
+        } else {
+            CHECK_MSG(answer.status == 200, "%s", answer.text);
+            seq = (uint64_t)int_of(&doc, "seq");
+            CHECK_MSG(first == 0 || seq == first, "the same again is another: %s", answer.text);
+            racer->repeated += first != 0;
+            note(racer, convo, true,
+                (struct linear_op){ first == 0 ? LINEAR_MOVE : LINEAR_SEEN, seq, begin, end, 0 });
+            first = seq;
+        }
+        json_doc_free(&doc);
+        web_answer_free(&answer);
+    }
+    tr_buffer_free(&body);
+}
+
+static void look(struct racer *racer, uint32_t convo)
+{
+    uint64_t begin = atomic_fetch_add(&clock_now, 1), end;
+    struct web_answer answer;
+    struct json_doc doc = { 0 };
+    char call[64];
+
+    (void)snprintf(call, sizeof call, "getEpoch?convoId=%s", groups[convo]);
+    answer = caller_ask(racer->site, racer->caller, call, NULL);
+    end = atomic_fetch_add(&clock_now, 1);
+    CHECK_MSG(answer.status == 200, "%s", answer.text);
+    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
+    learn(racer, convo, int_of(&doc, "currentEpoch"));
+    note(racer, convo, false,
+        (struct linear_op){ LINEAR_READ, (uint64_t)int_of(&doc, "currentEpoch"), begin, end, 0 });
+    json_doc_free(&doc);
+    web_answer_free(&answer);
+}
+
+static void *race(void *argument)
+{
+    struct racer *racer = argument;
+
+    for (uint32_t round = 0; round < racer->rounds; round++) {
+        uint32_t convo = (uint32_t)draw(racer, CONVOS);
+        uint64_t dice = draw(racer, 10);
+
+        if (dice < 4 || racer->epochs[convo] == 0) /* nobody sends in epoch 0 */
+            move(racer, convo, round);
+        else if (dice < 7)
+            say(racer, convo, round);
+        else
+            look(racer, convo);
+    }
+    return NULL;
+}
+
+static size_t check_histories(const struct racer *racers)
+{
+    size_t count = 0;
+
+    for (uint32_t convo = 0; convo < CONVOS; convo++) {
+        struct linear_history histories[2] = { { 0 }, { 0 } };
+        char why[300];
+
+        for (uint32_t i = 0; i < THREADS; i++)
+            for (size_t k = 0; k < racers[i].seen_count; k++)
+                if (racers[i].seen[k].convo == convo)
+                    linear_add(&histories[racers[i].seen[k].is_seq], racers[i].seen[k].op);
+        for (uint32_t i = 0; i < 2; i++) {
+            count += histories[i].count;
+            CHECK_MSG(linear_check(&histories[i], i, why, sizeof why), "%s of %s: %s",
+                i == 0 ? "epochs" : "seqs", groups[convo], why);
+            linear_free(&histories[i]);
+        }
+    }
     return count;
 }
 
-/* Five receipts: an add, a commit, its revocation, two commits; messages between them. */
-static void make_history(struct cast *cast)
+TEST_LONG(history, of_a_live_server_is_one_of_one_copy, 60)
 {
-    struct site *site = &cast->site;
+    uint32_t rounds = check_is_long() ? ROUNDS_LONG : ROUNDS;
+    struct racer racers[THREADS];
+    unsigned conflicts = 0, lost = 0, repeated = 0;
+    struct caller ada;
+    struct site site;
+    char body[256];
 
-    act_say(site, &cast->ada, "g1", "m3", 1, "persistent", 200, "\"seq\":3");
-    act_commit(site, &cast->ada, "g1", 1, "bad", "", 200, "\"seq\":4");
-    act_report(site, &cast->bob, "g1", 1, "bad", 200, "\"revoked\":false");
-    act_report(site, &cast->cyd, "g1", 1, "bad", 200, "\"revoked\":true");
-    act_commit(site, &cast->bob, "g1", 1, "good", "", 200, "\"seq\":6");
-    act_say(site, &cast->bob, "g1", "m7", 2, "persistent", 200, "\"seq\":7");
-    act_commit(site, &cast->cyd, "g1", 2, "better", "", 200, "\"seq\":8");
-}
-
-TEST(receipts, prove_the_order_of_all_commits)
-{
-    struct cast cast;
-    struct site *site = &cast.site;
-
-    cast_begin(&cast);
-    make_history(&cast);
-    CHECK_EQ_INT(verify(site, &cast.dan, "getReceipts?convoId=g1"), 5);
-    CHECK_EQ_INT(verify(site, &cast.dan, "getReceipts?convoId=g1&limit=2"), 2);
-    CHECK_EQ_INT(verify(site, &cast.dan, "getReceipts?convoId=g1&fromSeq=5"), 3);
-    CHECK_EQ_INT(verify(site, &cast.dan, "getReceipts?convoId=g1&fromSeq=100"), 0);
-    expect(site, &cast.dan, "getReceipts?convoId=g1", NULL, 200, "\"kind\":\"revokedCommit\"");
-    expect(site, &cast.dan, "getReceipts?convoId=g1", NULL, 200, "\"kind\":\"revocation\"");
-    expect(site, &cast.eve, "getReceipts?convoId=g1", NULL, 403, "NotMember");
-    expect(site, &cast.dan, "getReceipts?convoId=g9", NULL, 404, "ConvoNotFound");
-    expect(site, &cast.dan, "getReceipts?convoId=g1&limit=0", NULL, 400, "InvalidRequest");
-    expect(site, &cast.dan, "getReceipts", NULL, 400, "InvalidRequest");
-    cast_end(&cast);
-}
-
-TEST(receipts, show_a_row_that_was_changed)
-{
-    static const char *const changes[] = {
-        "UPDATE log SET sha256 = (SELECT sha256 FROM log WHERE seq = 8) WHERE seq = 6",
-        "UPDATE log SET base_epoch = 17 WHERE seq = 6",
-        "UPDATE log SET receipt = sha256 WHERE seq = 6",
-    };
-
-    for (int i = 0; i < 3; i++) {
-        struct cast cast;
-
-        cast_begin(&cast);
-        make_history(&cast);
-        plant(&cast.site, changes[i]);
-        CHECK_EQ_INT(verify(&cast.site, &cast.dan, "getReceipts?convoId=g1"), -1);
-        expect_check(&cast.site, "receipts g1: the receipt of seq 6");
-        cast_end(&cast);
+    site_begin(&site);
+    caller_begin(&ada);
+    for (uint32_t i = 0; i < CONVOS; i++) {
+        (void)snprintf(
+            body, sizeof body, "{\"groupId\":\"%s\",\"cipherSuite\":\"" SUITE "\"}", groups[i]);
+        expect(&site, &ada, "createConvo", body, 200, "\"epoch\":0");
     }
-}
-
-TEST(receipts, are_signed_with_a_key_that_stays_and_is_the_owners_alone)
-{
-    struct crypto_key *first = NULL, *second = NULL;
-    uint8_t a[CRYPTO_PUBLIC_BYTES_MAX], b[CRYPTO_PUBLIC_BYTES_MAX];
-    char place[64], path[128], why[256] = "";
-    struct stat info;
-    int fd;
-
-    web_place_make(place);
-    (void)snprintf(path, sizeof path, "%s/receipts.key", place);
-    CHECK_EQ_INT(receipt_key_open(place, why, sizeof why, &first), 0);
-    CHECK_EQ_INT(stat(path, &info), 0);
-    CHECK_EQ_INT(info.st_mode & 0777, 0600);
-    CHECK_EQ_INT(receipt_key_open(place, why, sizeof why, &second), 0);
-    CHECK_EQ_U64(crypto_key_public_bytes(first, a), crypto_key_public_bytes(second, b));
-    CHECK(memcmp(a, b, 32) == 0);
-    crypto_key_unref(&second);
-    CHECK_EQ_INT(chmod(path, 0644), 0);
-    CHECK_EQ_INT(receipt_key_open(place, why, sizeof why, &second), TR_EACCES);
-    CHECK(strstr(why, "chmod 600") != NULL);
-    CHECK_EQ_INT(chmod(path, 0600), 0);
-    fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC);
-    CHECK(write(fd, "nonsense\n", 9) == 9);
-    close(fd);
-    CHECK_EQ_INT(receipt_key_open(place, why, sizeof why, &second), TR_EPROTO);
-    CHECK(strstr(why, "holds no key") != NULL);
-    CHECK_EQ_INT(receipt_key_open("/nowhere/at/all", why, sizeof why, &second), TR_EIO);
-    crypto_key_unref(&first);
-    web_place_remove(place);
-}
-
-/* ---- retention
- * --------------------------------------------------------------------------------------- */
-
-static void read_to(struct cast *cast, const struct caller *caller, int seq)
-{
-    act(&cast->site, caller, "updateCursor", 200, "success", "{\"convoId\":\"g1\",\"seq\":%d}",
-        seq);
-}
-
-TEST(retention, keeps_what_a_member_has_not_read)
-{
-    struct cast cast;
-    struct site *site = &cast.site;
-
-    cast_begin(&cast);
-    make_history(&cast);
-    CHECK_EQ_INT(retain(site, 0).rows, 0); /* ada was in from the start and read nothing */
-    read_to(&cast, &cast.ada, 8);
-    CHECK_EQ_INT(retain(site, 0).rows, 1); /* bob joined by the commit of seq 2 */
-    read_to(&cast, &cast.bob, 8);
-    read_to(&cast, &cast.cyd, 8);
-    read_to(&cast, &cast.dan, 5);
-    CHECK_EQ_INT(retain(site, 3600).rows, 0); /* too young */
-    CHECK_EQ_INT(retain(site, 0).rows, 3);
-    CHECK_EQ_INT(stored(site, "SELECT kept_from FROM convos"), 6);
-    CHECK_EQ_INT(stored(site, "SELECT MIN(seq) FROM log"), 6);
-    expect(site, &cast.dan, "getMessages?convoId=g1&sinceSeq=5", NULL, 200, "\"lastSeq\":8");
-    read_to(&cast, &cast.dan, 1000); /* no further than there is */
-    CHECK_EQ_INT(retain(site, 0).rows, 3);
-    act_say(site, &cast.bob, "g1", "m9", 3, "persistent", 200, "\"seq\":9");
-    expect(site, &cast.dan, "getUnread", NULL, 200, "\"g1\":1");
-    CHECK_EQ_INT(retain(site, 0).rows, 0);
-    expect_check(site, NULL);
-    cast_end(&cast);
-}
-
-TEST(retention, keeps_what_a_welcome_leads_to)
-{
-    struct cast cast;
-    struct site *site = &cast.site;
-
-    cast_begin(&cast);
-    make_history(&cast);
-    plant(site, "INSERT INTO welcomes (convo, seq, part, bytes, created_ms)"
-                " VALUES ('g1', 6, 0, 'w', 1)");
-    plant(site,
-        "INSERT INTO welcome_targets (convo, seq, part, ref, did, device, state, changed_ms)"
-        " VALUES ('g1', 6, 0, 'r', 'did:plc:x', '', 1, 1)");
-    plant(site, "UPDATE members SET read_seq = 8");
-    CHECK_EQ_INT(retain(site, 0).rows, 4);
-    CHECK_EQ_INT(stored(site, "SELECT MIN(seq) FROM log"), 6);
-    plant(site, "UPDATE welcome_targets SET state = 2");
-    CHECK_EQ_INT(retain(site, 0).rows, 3);
-    expect_check(site, NULL);
-    cast_end(&cast);
-}
-
-TEST(retention, tells_who_comes_too_late_where_to_resume)
-{
-    struct web_answer heard = { 0 };
-    struct cast cast;
-    struct site *site = &cast.site;
-    int fd;
-
-    cast_begin(&cast);
-    make_history(&cast);
-    act_add(site, &cast.bob, "g1", 3, (const char *const[3]){ cast.eve.did, NULL, NULL });
-    plant(site, "UPDATE members SET read_seq = 7");
-    CHECK_EQ_INT(retain(site, 0).rows, 6);
-    expect(site, &cast.dan, "getMessages?convoId=g1&sinceSeq=3", NULL, 410, "HistoryCompacted");
-    expect(site, &cast.dan, "getMessages?convoId=g1&sinceSeq=3", NULL, 410,
-        "\"oldestSeq\":8,\"oldestEpoch\":3");
-    expect(site, &cast.dan, "getMessages?convoId=g1&sinceSeq=7", NULL, 200, "\"lastSeq\":9");
-    expect(site, &cast.dan, "getMessages?convoId=g1", NULL, 200, "\"lastSeq\":9");
-    expect(site, &cast.dan, "getCommits?convoId=g1&fromEpoch=2", NULL, 410, "\"oldestEpoch\":3");
-    expect(site, &cast.dan, "getCommits?convoId=g1&fromEpoch=3", NULL, 200, "\"epoch\":3");
-    /* eve joined later: nothing it may see is missing. */
-    expect(site, &cast.eve, "getMessages?convoId=g1&sinceSeq=0", NULL, 200, "\"messages\":[]");
-    expect(site, &cast.eve, "getCommits?convoId=g1&fromEpoch=0", NULL, 200, "\"commits\":[]");
-    CHECK_EQ_INT(verify(site, &cast.dan, "getReceipts?convoId=g1"), 2);
-    fd = act_listen(site, &cast.dan, "convoId=g1&cursor=3");
-    CHECK(web_receive_until(fd, &heard, "compacted"));
-    CHECK(web_receive_until(fd, &heard, "id: 9\n"));
-    CHECK(strstr(heard.text, "id: 7\n") == NULL);
-    close(fd);
-    web_answer_free(&heard);
-    expect_check(site, NULL);
-    cast_end(&cast);
-}
-
-/* ---- checks
- * ------------------------------------------------------------------------------------------ */
-
-TEST(check, finds_each_kind_of_damage)
-{
-    static const struct {
-        const char *damage;
-        const char *found;
-    } cases[] = {
-        { "UPDATE convos SET epoch = epoch + 1", "epoch g1" },
-        { "UPDATE log SET epoch = 9 WHERE seq = 8", "epoch g1" },
-        { "UPDATE log SET kind = 1 WHERE seq = 6", "commits g1" },
-        { "DELETE FROM log WHERE seq = 7", "seq g1" },
-        { "UPDATE convos SET seq = seq - 1", "seq g1" },
-        { "UPDATE convos SET kept_from = 4", "seq g1" },
-        { "UPDATE members SET leave_seq = 8, unread_extra = 2 WHERE did = (SELECT MAX(did) FROM"
-          " members)",
-            "unread g1" },
-        { "UPDATE convos SET chain = NULL", "receipts g1" },
-    };
-
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct cast cast;
-
-        cast_begin(&cast);
-        make_history(&cast);
-        act_create(&cast.site, &cast.ada, "another");
-        expect_check(&cast.site, NULL);
-        plant(&cast.site, cases[i].damage);
-        expect_check(&cast.site, cases[i].found);
-        cast_end(&cast);
+    for (uint32_t i = 0; i < THREADS; i++) {
+        racers[i] = (struct racer){ .site = &site,
+            .caller = &ada,
+            .index = i,
+            .rounds = rounds,
+            .random = check_seed() * 1000 + i,
+            .seen = calloc((size_t)rounds * 4, sizeof(struct seen)) };
+        CHECK(racers[i].seen != NULL);
+        CHECK_EQ_INT(pthread_create(&racers[i].thread, NULL, race, &racers[i]), 0);
     }
-}
-
-TEST(check, finds_two_commits_of_one_epoch)
-{
-    struct cast cast;
-
-    cast_begin(&cast);
-    make_history(&cast);
-    plant(&cast.site, "DROP INDEX log_commits");
-    plant(&cast.site, "UPDATE log SET base_epoch = 1 WHERE seq = 8");
-    expect_check(&cast.site, "commits g1");
-    cast_end(&cast);
+    for (uint32_t i = 0; i < THREADS; i++) {
+        CHECK_EQ_INT(pthread_join(racers[i].thread, NULL), 0);
+        conflicts += racers[i].conflicts;
+        lost += racers[i].lost;
+        repeated += racers[i].repeated;
+    }
+    printf("%zu ops, %u conflicts, %u repeated, %u closed before the answer\n",
+        check_histories(racers), conflicts, repeated, lost);
+    CHECK(conflicts > 0 && lost > 0 && repeated > 0);
+    for (uint32_t i = 0; i < THREADS; i++)
+        free(racers[i].seen);
+    caller_end(&ada);
+    site_end(&site);
 }

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The log over time: receipts that prove its order, retention by need, and the checks. */
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "convo_acts.h"
+#include "services/delivery/receipt.h"
+
+/* ---- receipts
+ * ---------------------------------------------------------------------------------------- */
+
+static void hex_member(const struct json *object, const char *name, unsigned char ret_bytes[32])
+{
+    struct tr_span text;
+    size_t size;
+
+    CHECK(json_string(json_get(object, name), &text));
+    CHECK_EQ_INT(crypto_hex_decode(text, ret_bytes, 32, &size), 0);
+    CHECK_EQ_U64(size, 32);
+}
+
+static uint64_t number_member(const struct json *object, const char *name)
+{
+    int64_t value;
+
+    CHECK(json_int(json_get(object, name), &value));
+    return (uint64_t)value;
+}
+
+static bool is_signed(const struct json *head, const char *convo)
+{
+    struct tr_buffer statement = { 0 };
+    struct crypto_key *key = NULL;
+    struct tr_span did, text;
+    unsigned char receipt[32], signature[80];
+    size_t size;
+    bool is_right;
+
+    hex_member(head, "receipt", receipt);
+    CHECK(json_string(json_get(head, "publicKey"), &did));
+    CHECK_EQ_INT(did_key_parse(did, &key), DID_OK);
+    CHECK_EQ_INT(crypto_key_algorithm(key), CRYPTO_EDDSA);
+    CHECK(json_string(json_get(json_get(head, "signature"), "$bytes"), &text));
+    CHECK_EQ_INT(crypto_base64_decode(text, signature, sizeof signature, &size), 0);
+    receipt_statement(&statement, tr_span_of(convo), number_member(head, "seq"), receipt);
+    is_right = crypto_key_verify(key, statement.bytes, statement.size,
+                   (struct tr_span){ (const char *)signature, size }) == 0;
+    tr_buffer_free(&statement);
+    crypto_key_unref(&key);
+    return is_right;
+}
+
+/* What a client does with an answer: how many rows follow from each other and lead to the signed
+ * one; -1 if one does not. */
+static int verify(const struct site *site, const struct caller *caller, const char *query)
+{
+    struct web_answer answer = caller_ask(site, caller, query, NULL);
+    struct json_doc doc = { 0 };
+    const struct json *rows, *head;
+    unsigned char chain[32], wanted[32], hash[32];
+    int count = 0;
+
+    CHECK_MSG(answer.status == 200, "%s", answer.text);
+    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
+    rows = json_get(json_root(&doc), "receipts");
+    head = json_get(json_root(&doc), "signed");
+    CHECK(is_signed(head, "g1"));
+    CHECK(!is_signed(head, "g2"));
+    hex_member(json_root(&doc), "previous", chain);
+    for (struct json_iter it = json_iterate(rows); count >= 0 && json_next(&it);) {
+        hex_member(it.value, "sha256", hash);
+        hex_member(it.value, "receipt", wanted);
+        receipt_extend(chain, &(struct receipt_row){ .seq = number_member(it.value, "seq"),
+                                  .base_epoch = number_member(it.value, "baseEpoch"),
+                                  .sha256 = hash });
+        count = memcmp(chain, wanted, 32) == 0 ? count + 1 : -1;
+        if (count > 0 && number_member(it.value, "seq") == number_member(head, "seq")) {
+            hex_member(head, "receipt", wanted);
+            count = memcmp(chain, wanted, 32) == 0 ? count : -1;
+        }
+    }
+    json_doc_free(&doc);
+    web_answer_free(&answer);
+    return count;
+}
+
+/* Five receipts: an add, a commit, its revocation, two commits; messages between them. */
+static void make_log(struct cast *cast)
+{
+    struct site *site = &cast->site;
+
+    act_say(site, &cast->ada, "g1", "m3", 1, "persistent", 200, "\"seq\":3");
+    act_commit(site, &cast->ada, "g1", 1, "bad", "", 200, "\"seq\":4");
+    act_report(site, &cast->bob, "g1", 1, "bad", 200, "\"revoked\":false");
+    act_report(site, &cast->cyd, "g1", 1, "bad", 200, "\"revoked\":true");
+    act_commit(site, &cast->bob, "g1", 1, "good", "", 200, "\"seq\":6");
+    act_say(site, &cast->bob, "g1", "m7", 2, "persistent", 200, "\"seq\":7");
+    act_commit(site, &cast->cyd, "g1", 2, "better", "", 200, "\"seq\":8");
+}
+
+TEST(receipts, prove_the_order_of_all_commits)
+{
+    struct cast cast;
+    struct site *site = &cast.site;
+
+    cast_begin(&cast);
+    make_log(&cast);
+    CHECK_EQ_INT(verify(site, &cast.dan, "getReceipts?convoId=g1"), 5);
+    CHECK_EQ_INT(verify(site, &cast.dan, "getReceipts?convoId=g1&limit=2"), 2);
+    CHECK_EQ_INT(verify(site, &cast.dan, "getReceipts?convoId=g1&fromSeq=5"), 3);
+    CHECK_EQ_INT(verify(site, &cast.dan, "getReceipts?convoId=g1&fromSeq=100"), 0);
+    expect(site, &cast.dan, "getReceipts?convoId=g1", NULL, 200, "\"kind\":\"revokedCommit\"");
+    expect(site, &cast.dan, "getReceipts?convoId=g1", NULL, 200, "\"kind\":\"revocation\"");
+    expect(site, &cast.eve, "getReceipts?convoId=g1", NULL, 403, "NotMember");
+    expect(site, &cast.dan, "getReceipts?convoId=g9", NULL, 404, "ConvoNotFound");
+    expect(site, &cast.dan, "getReceipts?convoId=g1&limit=0", NULL, 400, "InvalidRequest");
+    expect(site, &cast.dan, "getReceipts", NULL, 400, "InvalidRequest");
+    cast_end(&cast);
+}
+
+TEST(receipts, show_a_row_that_was_changed)
+{
+    static const char *const changes[] = {
+        "UPDATE log SET sha256 = (SELECT sha256 FROM log WHERE seq = 8) WHERE seq = 6",
+        "UPDATE log SET base_epoch = 17 WHERE seq = 6",
+        "UPDATE log SET receipt = sha256 WHERE seq = 6",
+    };
+
+    for (int i = 0; i < 3; i++) {
+        struct cast cast;
+
+        cast_begin(&cast);
+        make_log(&cast);
+        plant(&cast.site, changes[i]);
+        CHECK_EQ_INT(verify(&cast.site, &cast.dan, "getReceipts?convoId=g1"), -1);
+        expect_check(&cast.site, "receipts g1: the receipt of seq 6");
+        cast_end(&cast);
+    }
+}
+
+TEST(receipts, are_signed_with_a_key_that_stays_and_is_the_owners_alone)
+{
+    struct crypto_key *first = NULL, *second = NULL;
+    uint8_t a[CRYPTO_PUBLIC_BYTES_MAX], b[CRYPTO_PUBLIC_BYTES_MAX];
+    char place[64], path[128], why[256] = "";
+    struct stat info;
+    int fd;
+
+    web_place_make(place);
+    (void)snprintf(path, sizeof path, "%s/receipts.key", place);
+    CHECK_EQ_INT(receipt_key_open(place, why, sizeof why, &first), 0);
+    CHECK_EQ_INT(stat(path, &info), 0);
+    CHECK_EQ_INT(info.st_mode & 0777, 0600);
+    CHECK_EQ_INT(receipt_key_open(place, why, sizeof why, &second), 0);
+    CHECK_EQ_U64(crypto_key_public_bytes(first, a), crypto_key_public_bytes(second, b));
+    CHECK(memcmp(a, b, 32) == 0);
+    crypto_key_unref(&second);
+    CHECK_EQ_INT(chmod(path, 0644), 0);
+    CHECK_EQ_INT(receipt_key_open(place, why, sizeof why, &second), TR_EACCES);
+    CHECK(strstr(why, "chmod 600") != NULL);
+    CHECK_EQ_INT(chmod(path, 0600), 0);
+    fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC);
+    CHECK(write(fd, "nonsense\n", 9) == 9);
+    close(fd);
+    CHECK_EQ_INT(receipt_key_open(place, why, sizeof why, &second), TR_EPROTO);
+    CHECK(strstr(why, "holds no key") != NULL);
+    CHECK_EQ_INT(receipt_key_open("/nowhere/at/all", why, sizeof why, &second), TR_EIO);
+    crypto_key_unref(&first);
+    web_place_remove(place);
+}
+
+/* ---- retention
+ * --------------------------------------------------------------------------------------- */
+
+static void read_to(struct cast *cast, const struct caller *caller, int seq)
+{
+    act(&cast->site, caller, "updateCursor", 200, "success", "{\"convoId\":\"g1\",\"seq\":%d}",
+        seq);
+}
+
+TEST(retention, keeps_what_a_member_has_not_read)
+{
+    struct cast cast;
+    struct site *site = &cast.site;
+
+    cast_begin(&cast);
+    make_log(&cast);
+    CHECK_EQ_INT(retain(site, 0).rows, 0); /* ada was in from the start and read nothing */
+    read_to(&cast, &cast.ada, 8);
+    CHECK_EQ_INT(retain(site, 0).rows, 1); /* bob joined by the commit of seq 2 */
+    read_to(&cast, &cast.bob, 8);
+    read_to(&cast, &cast.cyd, 8);
+    read_to(&cast, &cast.dan, 5);
+    CHECK_EQ_INT(retain(site, 3600).rows, 0); /* too young */
+    CHECK_EQ_INT(retain(site, 0).rows, 3);
+    CHECK_EQ_INT(stored(site, "SELECT kept_from FROM convos"), 6);
+    CHECK_EQ_INT(stored(site, "SELECT MIN(seq) FROM log"), 6);
+    expect(site, &cast.dan, "getMessages?convoId=g1&sinceSeq=5", NULL, 200, "\"lastSeq\":8");
+    read_to(&cast, &cast.dan, 1000); /* no further than there is */
+    CHECK_EQ_INT(retain(site, 0).rows, 3);
+    act_say(site, &cast.bob, "g1", "m9", 3, "persistent", 200, "\"seq\":9");
+    expect(site, &cast.dan, "getUnread", NULL, 200, "\"g1\":1");
+    CHECK_EQ_INT(retain(site, 0).rows, 0);
+    expect_check(site, NULL);
+    cast_end(&cast);
+}
+
+TEST(retention, forgets_confirmations_reports_and_quarantines_that_are_over)
+{
+    struct cast cast;
+    struct site *site = &cast.site;
+
+    cast_begin(&cast);
+    make_log(&cast); /* with two reports of an epoch long past */
+    for (int epoch = 1; epoch <= 3; epoch += 2)
+        act(site, &cast.bob, "confirmEpoch", 200, "\"confirmed\":true",
+            "{\"convoId\":\"g1\",\"epoch\":%d,\"epochAuthenticatorHash\":\"%064d\"}", epoch, 7);
+    (void)retain(site, 3600);
+    CHECK_EQ_INT(stored(site, "SELECT COUNT(*) FROM commit_reports"), 2);
+    CHECK_EQ_INT(stored(site, "SELECT COUNT(*) FROM epoch_confirms"), 2);
+    (void)retain(site, 0);
+    CHECK_EQ_INT(stored(site, "SELECT COUNT(*) FROM commit_reports"), 0);
+    CHECK_EQ_INT(stored(site, "SELECT epoch FROM epoch_confirms"), 3); /* the current one stays */
+    CHECK_EQ_INT(stored(site, "SELECT COUNT(*) FROM quarantines"), 1);
+    plant(site, "UPDATE quarantines SET until_ms = 1");
+    (void)retain(site, 0);
+    CHECK_EQ_INT(stored(site, "SELECT COUNT(*) FROM quarantines"), 0);
+    cast_end(&cast);
+}
+
+TEST(retention, keeps_what_a_welcome_leads_to)
+{
+    struct cast cast;
+    struct site *site = &cast.site;
+
+    cast_begin(&cast);
+    make_log(&cast);
+    plant(site, "INSERT INTO welcomes (convo, seq, part, bytes, created_ms)"
+                " VALUES ('g1', 6, 0, 'w', 1)");
+    plant(site,
+        "INSERT INTO welcome_targets (convo, seq, part, ref, did, device, state, changed_ms)"
+        " VALUES ('g1', 6, 0, 'r', 'did:plc:x', '', 1, 1)");
+    plant(site, "UPDATE members SET read_seq = 8");
+    CHECK_EQ_INT(retain(site, 0).rows, 4);
+    CHECK_EQ_INT(stored(site, "SELECT MIN(seq) FROM log"), 6);
+    plant(site, "UPDATE welcome_targets SET state = 2");
+    CHECK_EQ_INT(retain(site, 0).rows, 3);
+    expect_check(site, NULL);
+    cast_end(&cast);
+}
+
+TEST(retention, tells_who_comes_too_late_where_to_resume)
+{
+    struct web_answer heard = { 0 };
+    struct cast cast;
+    struct site *site = &cast.site;
+    int fd;
+
+    cast_begin(&cast);
+    make_log(&cast);
+    act_add(site, &cast.bob, "g1", 3, (const char *const[3]){ cast.eve.did, NULL, NULL });
+    plant(site, "UPDATE members SET read_seq = 7");
+    plant(site, "UPDATE convos SET group_info = 'i', group_info_epoch = 3");
+    CHECK_EQ_INT(retain(site, 0).rows, 6);
+    expect(site, &cast.dan, "getMessages?convoId=g1&sinceSeq=3", NULL, 410, "HistoryCompacted");
+    expect(site, &cast.dan, "getMessages?convoId=g1&sinceSeq=3", NULL, 410,
+        "\"oldestSeq\":8,\"oldestEpoch\":3,\"groupInfoEpoch\":3");
+    expect(site, &cast.dan, "getMessages?convoId=g1&sinceSeq=7", NULL, 200, "\"lastSeq\":9");
+    expect(site, &cast.dan, "getMessages?convoId=g1", NULL, 200, "\"lastSeq\":9");
+    expect(site, &cast.dan, "getCommits?convoId=g1&fromEpoch=2", NULL, 410, "\"oldestEpoch\":3");
+    expect(site, &cast.dan, "getCommits?convoId=g1&fromEpoch=3", NULL, 200, "\"epoch\":3");
+    /* eve joined later: nothing it may see is missing. */
+    expect(site, &cast.eve, "getMessages?convoId=g1&sinceSeq=0", NULL, 200, "\"messages\":[]");
+    expect(site, &cast.eve, "getCommits?convoId=g1&fromEpoch=0", NULL, 200, "\"commits\":[]");
+    CHECK_EQ_INT(verify(site, &cast.dan, "getReceipts?convoId=g1"), 2);
+    fd = act_listen(site, &cast.dan, "convoId=g1&cursor=3");
+    CHECK(web_receive_until(fd, &heard, "compacted"));
+    CHECK(web_receive_until(fd, &heard, "id: 9\n"));
+    CHECK(strstr(heard.text, "id: 7\n") == NULL);
+    close(fd);
+    web_answer_free(&heard);
+    expect_check(site, NULL);
+    cast_end(&cast);
+}
+
+/* ---- checks
+ * ------------------------------------------------------------------------------------------ */
+
+TEST(check, finds_each_kind_of_damage)
+{
+    static const struct {
+        const char *damage;
+        const char *found;
+    } cases[] = {
+        { "UPDATE convos SET epoch = epoch + 1", "epoch g1" },
+        { "UPDATE log SET epoch = 9 WHERE seq = 8", "epoch g1" },
+        { "UPDATE log SET kind = 1 WHERE seq = 6", "commits g1" },
+        { "DELETE FROM log WHERE seq = 7", "seq g1" },
+        { "UPDATE convos SET seq = seq - 1", "seq g1" },
+        { "UPDATE convos SET kept_from = 4", "seq g1" },
+        { "UPDATE members SET leave_seq = 8, unread_extra = 2 WHERE did = (SELECT MAX(did) FROM"
+          " members)",
+            "unread g1" },
+        { "UPDATE convos SET chain = NULL", "receipts g1" },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct cast cast;
+
+        cast_begin(&cast);
+        make_log(&cast);
+        act_create(&cast.site, &cast.ada, "another");
+        expect_check(&cast.site, NULL);
+        plant(&cast.site, cases[i].damage);
+        expect_check(&cast.site, cases[i].found);
+        cast_end(&cast);
+    }
+}
+
+TEST(check, finds_two_commits_of_one_epoch)
+{
+    struct cast cast;
+
+    cast_begin(&cast);
+    make_log(&cast);
+    plant(&cast.site, "DROP INDEX log_commits");
+    plant(&cast.site, "UPDATE log SET base_epoch = 1 WHERE seq = 8");
+    expect_check(&cast.site, "commits g1");
+    cast_end(&cast);
+}

@@ -4,8 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/check.h"
 #include "cli/cli.h"
 #include "cli/serve.h"
+#include "services/delivery/check.h"
 #include "services/delivery/delivery.h"
 
 #ifndef TROUPE_VERSION
@@ -18,12 +20,19 @@ const struct service *const cli_services[] = {
     NULL,
 };
 
+/* What `troupe check` can look through. */
+const struct cli_check cli_checks[] = {
+    { "delivery", delivery_check },
+    { NULL, NULL },
+};
+
 static const struct cli_command *const commands[] = {
     &cmd_serve,
     &cmd_status,
     &cmd_config,
     &cmd_flags,
     &cmd_drain,
+    &cmd_check,
     &cmd_dev_token,
     &cmd_tour,
 };

@@ -291,7 +291,7 @@ static const char *option(const char *name, int argc, char **argv, int *i)
         return argv[*i] + size + 1;
     if (argv[*i][size] != '\0')
         return NULL;
-    return *i + 1 < argc ? argv[++*i] : "";
+    return *i + 1 < argc && argv[*i + 1] != NULL ? argv[++*i] : "";
 }
 
 static int parse_one(

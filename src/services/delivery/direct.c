@@ -347,7 +347,7 @@ static void succeed(struct direct_desk *desk, struct tr_context *ctx, struct dir
         metric_add(&metrics[job->kind == JOB_COMMIT ? COMMITS : MESSAGES], 1);
     if (job->kind == JOB_POLICY)
         policy_write(&job->policy, job->convo, &job->answer);
-    job->result_epoch = op->after.epoch;
+    job->result_epoch = job->kind == JOB_MESSAGE ? job->mls.epoch : op->after.epoch;
     job->result_seq = job->kind == JOB_COMMIT ? op->before.seq + 1 : op->after.seq;
     job->result_ms = op->now_ms;
     job->status = 200;

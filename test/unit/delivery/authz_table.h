@@ -5,6 +5,8 @@
 #ifndef TEST_UNIT_DELIVERY_AUTHZ_TABLE_H
 #define TEST_UNIT_DELIVERY_AUTHZ_TABLE_H
 
+#include "authz_site.h"
+
 /* The columns. Those who run, are in, were in or may enter the conversation $g; an account's second
  * device, which is not in it; and tokens that are no good, of whoever could call with a good one.
  */
@@ -23,29 +25,13 @@ enum authz_column {
     AUTHZ_COLUMNS
 };
 
-/* The people: eve is nobody, an invite names inv, bob is a member, rem was removed, max moderates,
- * ada is the admin, cyd is a member things are done to. */
-enum authz_who { EVE, INV, BOB, REM, MAX, ADA, CYD, AUTHZ_WHO };
-
 struct authz_cell {
     unsigned status;
     const char *label; /* of the error; NULL: none */
     bool is_blind;     /* 200, but what the row `shows` is not in it */
 };
 
-/* What has happened before. */
-struct authz_step {
-    enum authz_who who;
-    const char *call;
-    const char *body;
-    const char *capture; /* $id becomes this member of the answer */
-};
-
-/* In texts ' becomes ", and: $g the conversation, $new another id, $me and $ada, $bob … DIDs,
- * $device the caller's device, $id what a step captured, $commit, $proposal, $message, $external,
- * $info what members make at the current epoch, $last the hash of the newest commit, $psk and
- * $pskhash the invite's secret, $phone and $package key packages of the caller (of its phone, of
- * $device), $hash the last one's hash, $welcome a Welcome for that one, $key a device's key. */
+/* Texts as in authz_site.h. */
 struct authz_row {
     const char *call;
     const char *body; /* NULL: GET */

@@ -208,6 +208,68 @@ TEST(convo, a_commit_of_another_group_or_kind_is_refused)
     site_end(&site);
 }
 
+/* base64 of an external commit that nobody signed; free it. */
+static char *unsigned_external_commit(const char *group, const struct caller *caller)
+{
+    struct tr_buffer bytes = { 0 }, leaf = { 0 }, proposals = { 0 };
+    char *text;
+
+    mls_put_number(&proposals, 1, 1);
+    mls_put_number(&proposals, 6, 2); /* external_init */
+    mls_put_vector(&proposals, TR_SPAN("kem output"));
+    mls_put_vector(&leaf, TR_SPAN("encryption key"));
+    mls_put_vector(&leaf, TR_SPAN("signature key"));
+    mls_put_number(&leaf, 1, 2);
+    mls_put_vector(&leaf, tr_span_of(caller->did));
+    for (int i = 0; i < 5; i++)
+        mls_put_vector(&leaf, TR_SPAN(""));
+    mls_put_number(&leaf, 3, 1); /* from a commit */
+    mls_put_vector(&leaf, TR_SPAN(""));
+    mls_put_vector(&leaf, TR_SPAN(""));
+    mls_put_vector(&leaf, TR_SPAN("signature"));
+    mls_put_number(&bytes, 1, 2);
+    mls_put_number(&bytes, 1, 2);
+    mls_put_vector(&bytes, tr_span_of(group));
+    mls_put_number(&bytes, 0, 8);
+    mls_put_number(&bytes, 4, 1); /* a new member */
+    mls_put_vector(&bytes, TR_SPAN(""));
+    mls_put_number(&bytes, 3, 1);
+    mls_put_vector(&bytes, (struct tr_span){ proposals.bytes, proposals.size });
+    mls_put_number(&bytes, 1, 1);
+    tr_buffer_append(&bytes, leaf.bytes, leaf.size);
+    mls_put_vector(&bytes, TR_SPAN(""));
+    mls_put_vector(&bytes, TR_SPAN("signature"));
+    mls_put_vector(&bytes, TR_SPAN("confirmation tag"));
+    text = malloc(crypto_base64_size(bytes.size) + 1);
+    CHECK(text != NULL && bytes.failed == 0);
+    text[crypto_base64_encode(bytes.bytes, bytes.size, text)] = '\0';
+    tr_buffer_free(&bytes);
+    tr_buffer_free(&leaf);
+    tr_buffer_free(&proposals);
+    return text;
+}
+
+TEST(convo, an_external_commit_that_cannot_be_checked_is_refused)
+{
+    struct tr_buffer body = { 0 };
+    struct caller ada;
+    struct site site;
+    char *commit;
+
+    site_begin(&site);
+    caller_begin(&ada);
+    create(&site, &ada, "g1");
+    commit = unsigned_external_commit("g1", &ada);
+    tr_buffer_format(&body, "{\"convoId\":\"g1\",\"externalCommit\":\"%s\"}", commit);
+    tr_buffer_append(&body, "", 1);
+    expect(&site, &ada, "processExternalCommit", body.bytes, 400, "no group info of the epoch");
+    expect(&site, &ada, "getEpoch?convoId=g1", NULL, 200, "\"currentEpoch\":0");
+    tr_buffer_free(&body);
+    free(commit);
+    caller_end(&ada);
+    site_end(&site);
+}
+
 /* ---- messages
  * ---------------------------------------------------------------------------------------------- */
 

@@ -376,7 +376,8 @@ def part_overload(options):
                  f"{lines['shed_since_sent_us_p99'] / 1e3:.1f} ms"),
             at_most("overload: refused without Retry-After", lines["shed_without_retry_after"], 0),
             at_most("overload: /readyz on the admin listener, p99, ms", lines["readyz_us_p99"] / 1e3, 20),
-            told("the same, p50", f"{lines['readyz_us_p50'] / 1e3:.1f} ms"),
+            told("the same, p50; p99 before the overload", f"{lines['readyz_us_p50'] / 1e3:.1f} ms; "
+                 f"{lines['readyz_before_us_p99'] / 1e3:.1f} ms"),
             at_most("overload: memory, MB", lines["memory_kb_overload"] / 1e3, 256),
             at_most("ready again after, s", lines["ready_again_s"], 10),
             told("throughput afterwards, of capacity; per CPU", f"{lines['after_of_capacity']:.2f}; "

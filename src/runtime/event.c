@@ -69,7 +69,7 @@ static int chunk_make(struct tr_system *system, int fd)
 
 static int slot_get(struct tr_system *system, int fd, struct tr__fd_slot **ret_slot)
 {
-    int rc = 0;
+    int rc;
 
     *ret_slot = slot_of(system, fd);
     if (*ret_slot != NULL)
@@ -77,8 +77,11 @@ static int slot_get(struct tr_system *system, int fd, struct tr__fd_slot **ret_s
     pthread_mutex_lock(&system->fd_lock);
     rc = chunk_make(system, fd);
     pthread_mutex_unlock(&system->fd_lock);
-    *ret_slot = rc == 0 ? slot_of(system, fd) : NULL;
-    return rc;
+    if (rc < 0)
+        return rc;
+    *ret_slot = slot_of(system, fd);
+    tr_assert(*ret_slot != NULL); /* a chunk that is made stays */
+    return 0;
 }
 
 void tr__fd_chunks_free(struct tr_system *system)

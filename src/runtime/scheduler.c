@@ -42,11 +42,12 @@ _Thread_local struct tr__worker *tr__self;
 
 enum {
     CLOCK_INTERVAL_MAX = 64,
-    CLOCK_WORTH_NS = 10000, /* look at the clock about this often */
-    TURN_NS_MAX = 200000,   /* a turn's time */
-    POLL_NS = 200000,       /* busy workers look at their descriptors this often */
-    BACKLOG_NS = 30000,     /* what is worth waking a sibling for */
-    SLOT_USES_MAX = 128,    /* turns in a row from `next` while others wait */
+    CLOCK_WORTH_NS = 10000,    /* look at the clock about this often */
+    TURN_NS_MAX = 200000,      /* a turn's time */
+    POLL_NS = 200000,          /* busy workers look at their descriptors this often */
+    POLL_BACKLOG_NS = 5000000, /* and this often while more is queued than a look brings */
+    BACKLOG_NS = 30000,        /* what is worth waking a sibling for */
+    SLOT_USES_MAX = 128,       /* turns in a row from `next` while others wait */
     STEAL_MAX = 128,
     SPIN_NS = 20000,
     LONG_TURN_NS = 5000, /* after this a spinning sibling takes what waits behind a turn */
@@ -575,7 +576,8 @@ tr__noinline bool tr__worker_tick(struct tr__worker *worker)
         } else if (tr__get(worker->hint) != 0) {
             tr__set(worker->hint, 0);
         }
-        if (now - worker->polled_ns > POLL_NS && tr__get(worker->has_fds)) {
+        if (now - worker->polled_ns > (waiting < EVENTS_MAX ? POLL_NS : POLL_BACKLOG_NS) &&
+            tr__get(worker->has_fds)) {
             worker->polled_ns = now;
             tr__worker_poll(worker, 0);
         }

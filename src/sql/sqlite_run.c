@@ -481,16 +481,34 @@ static int commit_batch(struct sqlite_connection *c, struct sql_unit *const *uni
     return rc > 0 ? replay(c, units, count) : rc;
 }
 
+/* What a unit failed of may be the work of one before it, which was not stored after all: then
+ * nobody knows whether it would have failed. */
+static void doubt(struct sql_unit *const *units, size_t count)
+{
+    int status = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        if (units[i]->status == SQL_EDISK || units[i]->status == SQL_EUNKNOWN)
+            status = units[i]->status;
+        else if (status != 0 &&
+                 (units[i]->status == SQL_EROWS || units[i]->status == SQL_ECONSTRAINT))
+            sql_unit_fail(units[i], -1, status, "one before it was not stored");
+    }
+}
+
 int sqlite_commit(struct sql_connection *connection, struct sql_unit *const *units, size_t count)
 {
     struct sqlite_connection *c = sqlite_of(connection);
+    int rc;
 
     for (size_t i = 0; i < count; i++)
         sql_unit_reset_results(units[i]);
     if (is_dead(c))
         return TR_ECLOSED;
     tr_assert(sqlite3_get_autocommit(c->handle));
-    return commit_batch(c, units, count);
+    rc = commit_batch(c, units, count);
+    doubt(units, count);
+    return rc;
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */

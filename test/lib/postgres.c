@@ -168,10 +168,11 @@ static void end_server(struct keeper *keeper, int signal_number)
 
 static bool init_database(struct keeper *keeper)
 {
-    char words[][64] = { BIN "initdb", "--auth=trust", "--username=troupe", "--no-sync",
-        "--encoding=UTF8", "--locale=C", "--wal-segsize=1", "-D" };
-    char *arguments[] = { words[0], words[1], words[2], words[3], words[4], words[5], words[6],
-        words[7], keeper->data, NULL };
+    char program[] = BIN "initdb";
+    char words[][64] = { "--auth=trust", "--username=troupe", "--no-sync", "--encoding=UTF8",
+        "--locale=C", "--wal-segsize=1", "-D" };
+    char *arguments[] = { program, words[0], words[1], words[2], words[3], words[4], words[5],
+        words[6], keeper->data, NULL };
     pid_t pid = start_program(keeper, arguments, keeper->file);
     int status = -1;
 

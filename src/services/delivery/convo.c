@@ -274,6 +274,14 @@ static void succeed(struct convo *convo, struct tr_context *ctx, struct convo_op
 
 static void look(struct convo *convo, struct tr_context *ctx, struct convo_op *op);
 
+/* Forget what was going to be answered. */
+static void plan_again(struct convo *convo, struct convo_op *op)
+{
+    op->job->status = 0;
+    op->job->label = NULL;
+    wait_turn(convo, op);
+}
+
 /* What was not at fault is planned again when the conversation has been read. */
 static void try_again(struct convo *convo, struct convo_op *op)
 {
@@ -324,6 +332,43 @@ static void fail(struct convo *convo, struct tr_context *ctx, struct convo_op *o
     }
 }
 
+static bool has_log(const struct job *job)
+{
+    return job->kind == JOB_COMMIT || job->kind == JOB_MESSAGE || job->kind == JOB_PROPOSAL;
+}
+
+/* What it was refused for is stored. Was it perhaps stored itself, when it was asked before? */
+static void give_refusal(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
+{
+    if (has_log(op->job) && roster_find(&convo->roster, op->job->claims->issuer) != NULL)
+        look(convo, ctx, op);
+    else
+        answer(op);
+}
+
+/* A refusal may stand on what is only planned: it lines up behind that. */
+static void refuse(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
+{
+    if (convo->flying == NULL) {
+        give_refusal(convo, ctx, op);
+        return;
+    }
+    op->is_refused = op->is_back = true;
+    op->number = convo->number_next++ & 0xffffff;
+    convo->flying_count++;
+    append(&convo->flying, &convo->flying_last, op);
+}
+
+/* Everything before it is stored, or something failed and it has to be thought over. */
+static void settle_refusal(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
+{
+    op->is_refused = op->is_back = false;
+    if (convo->is_poisoned)
+        plan_again(convo, op);
+    else
+        give_refusal(convo, ctx, op);
+}
+
 /* From the oldest on; one that is not back holds up those behind it. */
 static void settle(struct convo *convo, struct tr_context *ctx)
 {
@@ -336,8 +381,10 @@ static void settle(struct convo *convo, struct tr_context *ctx)
         convo->flying_count--;
         is_turn = is_turn || op->job->kind == JOB_ROLE || op->job->kind == JOB_POLICY;
         is_turn = is_turn || (op->job->kind == JOB_COMMIT && convo->waiting != NULL);
-        if (op->failure ==
-            CONVO_STORED) { /* also when one before it failed that it does not need */
+        if (op->is_refused) {
+            settle_refusal(convo, ctx, op);
+        } else if (op->failure == CONVO_STORED) {
+            /* also when one before it failed that it does not need */
             succeed(convo, ctx, op);
         } else {
             convo->is_poisoned = true;
@@ -349,11 +396,6 @@ static void settle(struct convo *convo, struct tr_context *ctx)
     if ((convo->flying == NULL || is_turn) && !convo->is_poisoned)
         take_turns(convo, ctx);
     recover(convo, ctx);
-}
-
-static bool has_log(const struct job *job)
-{
-    return job->kind == JOB_COMMIT || job->kind == JOB_MESSAGE || job->kind == JOB_PROPOSAL;
 }
 
 static void unit_back(
@@ -408,7 +450,14 @@ static void look_back(
     op = *link;
     tr_assert(op != NULL);
     *link = op->next;
-    convo_looked(convo, op, unit);
+    if (!convo_looked(convo, op, unit)) {
+        /* The log is ahead of us: by a unit that is about to come back, or by one of the actor that
+         * was here before us; then all has to be read again. */
+        plan_again(convo, op);
+        convo->is_poisoned = convo->is_poisoned || convo->flying == NULL;
+        recover(convo, ctx);
+        return;
+    }
     if (op->job->kind == JOB_COMMIT && op->job->status == 409 &&
         strcmp(op->job->label, "EpochConflict") == 0)
         convo_turn_lost(convo, ctx, op->job->claims->issuer);
@@ -444,6 +493,8 @@ static void store(struct convo *convo, struct tr_context *ctx, struct convo_op *
     op->now_ms = delivery_now_ms(convo->delivery);
     op->number = convo->number_next++ & 0xffffff;
     op->tries++;
+    op->is_back = false;
+    op->failure = CONVO_STORED;
     unit = convo_op_unit(convo, op);
     if (unit != NULL)
         rc = sql_write(ctx, &convo->sql, unit,
@@ -481,7 +532,10 @@ static void begin(struct convo *convo, struct tr_context *ctx, struct convo_op *
         store(convo, ctx, op);
         break;
     case CONVO_ANSWERED:
-        answer(op);
+        if (op->job->status >= 400 && !is_read(op->job->kind) && op->job->kind != JOB_EPHEMERAL)
+            refuse(convo, ctx, op);
+        else
+            answer(op);
         break;
     case CONVO_WAIT:
         wait_turn(convo, op);

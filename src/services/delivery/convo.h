@@ -45,6 +45,7 @@ struct convo_op {
     uint32_t number; /* the tag of its unit */
     uint32_t tries;
     bool is_back;
+    bool is_refused;   /* has no unit: the refusal in its job waits for those before it */
     bool was_unknown;  /* an earlier try of it may have been stored */
     bool is_exclusive; /* nothing else is planned until it is back and all was read again */
     bool is_fork;      /* others confirmed something else */
@@ -149,7 +150,8 @@ int convo_loaded(struct convo *convo, const struct sql_unit *unit);
 struct sql_unit *convo_op_unit(const struct convo *convo, const struct convo_op *op);
 enum convo_failure convo_failure_of(const struct sql_unit *unit);
 struct sql_unit *convo_look_unit(const struct convo *convo, const struct convo_op *op);
-void convo_looked(struct convo *convo, struct convo_op *op, const struct sql_unit *unit);
+/* False: the log is ahead of what this actor knows to be stored, and the answer with it. */
+bool convo_looked(struct convo *convo, struct convo_op *op, const struct sql_unit *unit);
 
 struct convo_log_row {
     uint64_t seq;

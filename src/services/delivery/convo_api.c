@@ -247,7 +247,9 @@ static bool is_added(const struct job_add *adds, uint32_t count, struct tr_span 
 /* The list the caller gave is a hint; if it is there it must say what the Welcomes say. */
 static bool is_as_named(const struct job *job)
 {
-    for (uint32_t i = 0; job->named != NULL && i < job->add_count; i++)
+    if (job->named == NULL)
+        return true;
+    for (uint32_t i = 0; i < job->add_count; i++)
         if (!is_added(job->named, job->named_count, job->adds[i].did))
             return false;
     for (uint32_t i = 0; i < job->named_count; i++)
@@ -663,7 +665,7 @@ void api_get_group_info(struct http_request *request)
 
 void api_update_group_info(struct http_request *request)
 {
-    struct mls_group_info info;
+    struct mls_group_info info = { 0 };
     struct api_body body;
     const char *why;
 

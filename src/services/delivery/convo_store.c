@@ -93,6 +93,7 @@ SQL_STATEMENT(commits_since,
     " WHERE convo = $1 AND kind = 3 AND base_epoch >= $2 ORDER BY base_epoch LIMIT 100");
 SQL_STATEMENT(
     find_op, "SELECT seq, epoch, created_ms, sha256 FROM log WHERE convo = $1 AND op = $2");
+SQL_STATEMENT(find_seq, "SELECT seq FROM convos WHERE id = $1");
 SQL_STATEMENT(get_group_info,
     "SELECT group_info, group_info_epoch FROM convos WHERE id = $1 AND group_info IS NOT NULL");
 
@@ -575,8 +576,8 @@ enum convo_failure convo_failure_of(const struct sql_unit *unit)
 /* ---- what is in the log
  * ------------------------------------------------------------------------------ */
 
-/* Steps: commits since the job's epoch; the job's op, if it has one; the group info, for
- * JOB_CONTEXT alone. */
+/* Steps: commits since the job's epoch; the job's op, if it has one; where the log is. For
+ * JOB_CONTEXT: the group info. */
 struct sql_unit *convo_look_unit(const struct convo *convo, const struct convo_op *op)
 {
     struct sql_unit *unit = sql_unit_new(key_of(convo));
@@ -596,13 +597,19 @@ struct sql_unit *convo_look_unit(const struct convo *convo, const struct convo_o
     sql_unit_step(unit, &find_op, SQL_ROWS_ANY);
     sql_unit_text(unit, id_of(convo));
     sql_unit_text(unit, op->job->op.at == NULL ? TR_SPAN("") : op->job->op);
+    sql_unit_step(unit, &find_seq, SQL_ROWS_ANY);
+    sql_unit_text(unit, id_of(convo));
     return unit;
 }
 
-static void write_commits(struct json_writer *writer, const struct sql_unit *unit)
+/* Up to the epoch that this actor calls the current one: the log may be ahead of it. */
+static void write_commits(
+    const struct convo *convo, struct json_writer *writer, const struct sql_unit *unit)
 {
     json_put_array(writer, "commits");
     for (uint32_t i = 0; i < sql_unit_rows(unit, 0); i++) {
+        if ((uint64_t)sql_row_int(unit, 0, i, 2) > convo->committed.epoch)
+            break;
         json_put_object(writer, NULL);
         json_put_int(writer, "seq", sql_row_int(unit, 0, i, 0));
         json_put_int(writer, "baseEpoch", sql_row_int(unit, 0, i, 1));
@@ -619,9 +626,11 @@ static void write_commits(struct json_writer *writer, const struct sql_unit *uni
 static uint64_t epoch_of_commits(const struct convo *convo, const struct sql_unit *unit)
 {
     uint32_t count = sql_unit_rows(unit, 0);
+    uint64_t epoch = count == 0 || count == COMMITS_MAX
+                         ? convo->committed.epoch
+                         : (uint64_t)sql_row_int(unit, 0, count - 1, 2);
 
-    return count == 0 || count == COMMITS_MAX ? convo->committed.epoch
-                                              : (uint64_t)sql_row_int(unit, 0, count - 1, 2);
+    return epoch < convo->committed.epoch ? epoch : convo->committed.epoch;
 }
 
 /* 409 with what the loser missed: one round trip rebases it. */
@@ -634,7 +643,7 @@ static void answer_conflict(const struct convo *convo, struct job *job, const st
     json_put_text(&writer, "message", "another commit won this epoch: apply it and try again");
     json_put_int(&writer, "currentEpoch", (int64_t)epoch_of_commits(convo, unit));
     json_put_int(&writer, "baseEpoch", (int64_t)job->mls.epoch);
-    write_commits(&writer, unit);
+    write_commits(convo, &writer, unit);
     json_put_end(&writer);
     if (job->answer.failed != 0)
         tr_buffer_free(&job->answer);
@@ -675,10 +684,21 @@ static void answer_group_info(struct job *job, const struct sql_unit *unit)
     job->status = 200;
 }
 
-void convo_looked(struct convo *convo, struct convo_op *op, const struct sql_unit *unit)
+/* Does the answer tell of something that this actor does not know to be stored? */
+static bool is_ahead(const struct convo *convo, const struct job *job, const struct sql_unit *unit)
+{
+    if (sql_unit_rows(unit, 2) != 1 || (uint64_t)sql_row_int(unit, 2, 0, 0) <= convo->committed.seq)
+        return false;
+    return job->status == 200 ? job->result_seq > convo->committed.seq
+                              : job->mls.epoch >= convo->committed.epoch;
+}
+
+bool convo_looked(struct convo *convo, struct convo_op *op, const struct sql_unit *unit)
 {
     struct job *job = op->job;
+    unsigned refused = job->status; /* for which it was not even tried */
 
+    job->status = 0;
     if (sql_unit_status(unit) == SQL_EROWS && job->kind == JOB_CONTEXT)
         job_fail(job, 403, "InvalidInvite",
             "the invite is unknown, used up, expired, revoked or for somebody else");
@@ -686,15 +706,19 @@ void convo_looked(struct convo *convo, struct convo_op *op, const struct sql_uni
         job_fail(job, 503, "Unavailable", "the database did not answer: try again");
     else if (job->kind == JOB_CONTEXT)
         answer_group_info(job, unit);
-    else if (answer_first(job, unit, 1, 3, 1, 2))
-        return;
+    else if (answer_first(job, unit, 1, 3, 1, 2) ||
+             (job->kind == JOB_COMMIT && job->bytes.size > 0 &&
+                 answer_first(job, unit, 0, 4, 2, 6)))
+        return !is_ahead(convo, job, unit);
     else if (op->failure == CONVO_DUPLICATE && sql_unit_rows(unit, 1) > 0)
         job_fail(job, 409, "IdempotencyConflict", "this id was used for something else before");
-    else if (job->kind == JOB_COMMIT && job->mls.epoch < convo->committed.epoch &&
-             answer_first(job, unit, 0, 4, 2, 6))
-        return;
+    else if (refused != 0)
+        job->status = refused; /* its words are still there */
+    else if (is_ahead(convo, job, unit))
+        return false;
     else
         answer_conflict(convo, job, unit);
+    return true;
 }
 
 /* ---- views

@@ -207,6 +207,7 @@ void convo_stream_caught_up(
 {
     struct convo_subscriber *subscriber = convo->subscribers;
     const struct member *member;
+    bool is_last;
 
     while (subscriber != NULL && (!subscriber->is_catching_up || subscriber->number != number))
         subscriber = subscriber->next;
@@ -220,12 +221,11 @@ void convo_stream_caught_up(
     }
     send_page(convo, subscriber, unit);
     member = roster_find(&convo->roster, did_of(subscriber));
-    if (sql_unit_rows(unit, 0) == PAGE)
-        read_page(convo, ctx, subscriber);
-    else if (member == NULL || !member->is_in)
+    is_last = sql_unit_rows(unit, 0) < PAGE;
+    if (is_last && (member == NULL || !member->is_in))
         end_subscriber(convo, subscriber, "removed");
-    else if (subscriber->heard_to < convo->committed.seq)
-        read_page(convo, ctx, subscriber); /* the page is older than what was stored since */
+    else if (!is_last || subscriber->heard_to < convo->committed.seq)
+        read_page(convo, ctx, subscriber); /* the last page may be older than what was stored */
     forget_gone(convo, ctx);
 }
 

@@ -107,6 +107,7 @@ static void begin_turn(struct convo *convo, struct tr_context *ctx)
         tr_after(ctx, turn_ns(convo), CONVO_TAG_TURN, &convo->turn_timer) < 0)
         return;
     convo->turn = first;
+    tr_registry_keep(ctx); /* others wait for the timer, and nothing else shows that */
     convo->turn_until_ns = tr_now_ns(ctx) + turn_ns(convo);
     metric_add(&metrics[TURNS], 1);
 }
@@ -146,6 +147,7 @@ void convo_turn_won(struct convo *convo, struct tr_context *ctx, struct tr_span 
         return;
     if (loser == convo->turn) {
         (void)tr_timer_stop(ctx, convo->turn_timer);
+        tr_registry_release(ctx);
         convo->turn = NULL;
     }
     tr__free(take(convo, link));
@@ -160,6 +162,7 @@ bool convo_turn_passed(struct convo *convo, struct tr_context *ctx)
     if (loser == NULL || now_ns < convo->turn_until_ns)
         return false; /* of a turn that ended well meanwhile */
     metric_add(&metrics[UNUSED], 1);
+    tr_registry_release(ctx);
     convo->turn = NULL;
     loser->is_in_line = false;
     loser->losses = 0;

@@ -33,8 +33,8 @@ static bool read_hash(struct tr_span text, unsigned char hash[HASH_SIZE])
 {
     size_t size;
 
-    return text.size == 2 * HASH_SIZE && crypto_hex_decode(text, hash, HASH_SIZE, &size) == 0 &&
-           size == HASH_SIZE;
+    return text.size == (size_t)2 * HASH_SIZE &&
+           crypto_hex_decode(text, hash, HASH_SIZE, &size) == 0 && size == HASH_SIZE;
 }
 
 bool invite_read_hash(struct http_request *request, struct api_body *body)

@@ -43,10 +43,10 @@ static const struct {
 } steps[] = {
     { &return_leases, 0, false, offsetof(struct jobs_done, leases) },
     { &delete_expired, DAY_S, false, offsetof(struct jobs_done, packages) },
-    { &delete_consumed, 8 * DAY_S, false, offsetof(struct jobs_done, packages) },
+    { &delete_consumed, INT64_C(8) * DAY_S, false, offsetof(struct jobs_done, packages) },
     { &delete_confirmed, DAY_S, true, offsetof(struct jobs_done, targets) },
-    { &delete_invalid, 30 * DAY_S, true, offsetof(struct jobs_done, targets) },
-    { &delete_additions, 7 * DAY_S, true, offsetof(struct jobs_done, additions) },
+    { &delete_invalid, INT64_C(30) * DAY_S, true, offsetof(struct jobs_done, targets) },
+    { &delete_additions, INT64_C(7) * DAY_S, true, offsetof(struct jobs_done, additions) },
 };
 enum { STEPS = sizeof steps / sizeof steps[0] };
 

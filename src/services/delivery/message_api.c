@@ -85,7 +85,7 @@ void api_send_message(struct http_request *request)
     }
     if (!body.expect.failed && body.job->mls.epoch != (uint64_t)epoch)
         json_expect_fail(&body.expect, "epoch", "must be the epoch inside the message");
-    if (tr_span_is(delivery, "ephemeral"))
+    if (delivery.at != NULL && tr_span_is(delivery, "ephemeral"))
         body.job->kind = JOB_EPHEMERAL;
     api_set_op(&body, key.at != NULL ? "op" : "msg", key.at != NULL ? key : id);
     api_send(request, &body, message_answered);

@@ -138,7 +138,7 @@ bool owner_query_convo(struct http_request *request, struct tr_span *ret_convo)
 bool owner_query_number(
     struct http_request *request, const char *name, uint64_t max, uint64_t *value)
 {
-    struct tr_span text;
+    struct tr_span text = { 0 };
     char message[96];
     int found = owner_query(request, name, &text);
 

@@ -94,7 +94,7 @@ void api_get_key_package_stats(struct http_request *request)
         sql_unit_text(unit, device);
         sql_unit_int(unit, counts[i] == &count_consumed ? now_s - DAY_S : now_s);
         if (counts[i] == &count_consumed)
-            sql_unit_int(unit, now_s - 7 * DAY_S);
+            sql_unit_int(unit, now_s - INT64_C(7) * DAY_S);
     }
     errand_run(request, http_service(request), unit, true, stats_read);
 }
@@ -244,8 +244,8 @@ static struct hashes *read_hashes(
         return NULL;
     }
     for (struct json_iter it = json_iterate(list); json_next(&it);) {
-        struct tr_span text =
-            json_item_string(expect, name, hashes->count, it.value, 2, 2 * MLS_REFERENCE_SIZE_MAX);
+        struct tr_span text = json_item_string(
+            expect, name, hashes->count, it.value, 2, (size_t)2 * MLS_REFERENCE_SIZE_MAX);
 
         if (text.size > 0 && crypto_hex_decode(text, hashes->at[hashes->count].bytes,
                                  MLS_REFERENCE_SIZE_MAX, &hashes->at[hashes->count].size) < 0)

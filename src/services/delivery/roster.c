@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/siphash.h"
 
 void roster_free(struct roster *roster)
@@ -77,6 +78,7 @@ struct member *roster_get(struct roster *roster, struct tr_span did)
         tr__free(copy);
         return NULL;
     }
+    tr_assert(roster->members != NULL);
     memcpy(copy, did.at, did.size);
     copy[did.size] = '\0';
     *slot_of(roster, did) = roster->count + 1;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* routes.c: every call of the service, in one table, and the service itself. */
+#include "services/delivery/admin_api.h"
 #include "services/delivery/api.h"
 #include "services/delivery/schema.h"
 
@@ -97,4 +98,6 @@ const struct service delivery_service = {
     .start = delivery_start,
     .stop = delivery_stop,
     .is_ready = delivery_is_ready,
+    .admin_routes = delivery_admin_routes,
+    .admin_route_count = DELIVERY_ADMIN_ROUTES,
 };

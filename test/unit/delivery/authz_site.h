@@ -65,7 +65,30 @@ static inline char *make_private(const struct cast *cast, enum mls_content conte
     return take_base64(&bytes);
 }
 
-/* As much of an external commit as a server can look into. */
+/* What the group agreed on at this epoch: signatures cover it. */
+static inline void put_context(struct tr_buffer *bytes, const struct cast *cast)
+{
+    mls_put_number(bytes, 1, 2);
+    mls_put_number(bytes, 1, 2); /* suite */
+    mls_put_vector(bytes, tr_span_of(cast->group));
+    mls_put_number(bytes, cast->epoch, 8);
+    mls_put_vector(bytes, TR_SPAN("tree hash"));
+    mls_put_vector(bytes, TR_SPAN("transcript hash"));
+    mls_put_vector(bytes, TR_SPAN("")); /* extensions */
+}
+
+/* RFC 9420 section 6.1: after version, wire format and content comes the context. */
+static inline void sign_content(struct tr_buffer *bytes, const struct cast *cast)
+{
+    struct tr_buffer content = { 0 };
+
+    tr_buffer_append(&content, bytes->bytes, bytes->size);
+    put_context(&content, cast);
+    sign_with_label(&cast->signer, "MLS 1.0 FramedContentTBS", &content, bytes);
+    tr_buffer_free(&content);
+}
+
+/* An external commit, as far as a server can look into one: its signature is good. */
 static inline char *make_external(const struct cast *cast, const char *identity)
 {
     struct tr_buffer bytes = { 0 }, proposals = { 0 };
@@ -83,7 +106,7 @@ static inline char *make_external(const struct cast *cast, const char *identity)
     mls_put_vector(&bytes, (struct tr_span){ proposals.bytes, proposals.size });
     mls_put_number(&bytes, 1, 1); /* there is a path: its leaf first */
     mls_put_vector(&bytes, TR_SPAN("encryption key"));
-    mls_put_vector(&bytes, TR_SPAN("signature key"));
+    mls_put_vector(&bytes, (struct tr_span){ (const char *)cast->signer.public_key, 32 });
     mls_put_number(&bytes, MLS_CREDENTIAL_BASIC, 2);
     mls_put_vector(&bytes, tr_span_of(identity));
     for (int i = 0; i < 5; i++)
@@ -93,7 +116,7 @@ static inline char *make_external(const struct cast *cast, const char *identity)
     mls_put_vector(&bytes, TR_SPAN(""));
     mls_put_vector(&bytes, TR_SPAN("leaf signature"));
     mls_put_vector(&bytes, TR_SPAN("")); /* nodes */
-    mls_put_vector(&bytes, TR_SPAN("signature"));
+    sign_content(&bytes, cast);
     mls_put_vector(&bytes, TR_SPAN("confirmation tag"));
     tr_buffer_free(&proposals);
     return take_base64(&bytes);
@@ -104,14 +127,8 @@ static inline char *make_info(const struct cast *cast)
 {
     struct tr_buffer bytes = { 0 };
 
-    mls_put_number(&bytes, 1, 2);
-    mls_put_number(&bytes, 1, 2); /* suite */
-    mls_put_vector(&bytes, tr_span_of(cast->group));
-    mls_put_number(&bytes, cast->epoch, 8);
-    mls_put_vector(&bytes, TR_SPAN("tree hash"));
-    mls_put_vector(&bytes, TR_SPAN("transcript hash"));
-    mls_put_vector(&bytes, TR_SPAN("")); /* extensions of the context, of the info */
-    mls_put_vector(&bytes, TR_SPAN(""));
+    put_context(&bytes, cast);
+    mls_put_vector(&bytes, TR_SPAN("")); /* extensions */
     mls_put_vector(&bytes, TR_SPAN("confirmation tag"));
     mls_put_number(&bytes, 0, 4);
     mls_put_vector(&bytes, TR_SPAN("signature"));

@@ -72,6 +72,18 @@ static bool is_as_wanted(
     return shows == NULL || (strstr(answer->body, shows) == NULL) == cell->is_blind;
 }
 
+/* test/integration/api_description.py compares answers with what is described. */
+static void note_answer(const char *name, unsigned status, const char *body)
+{
+    const char *path = getenv("TROUPE_ANSWERS");
+    FILE *file = path == NULL ? NULL : fopen(path, "a");
+
+    if (file == NULL)
+        return;
+    CHECK(fprintf(file, "%s\t%u\t%s\n", name, status, body) > 0);
+    CHECK_EQ_INT(fclose(file), 0);
+}
+
 /* True if it was as the table says. *ret_changed: the answer may have changed something. */
 static bool try_cell(
     struct cast *cast, const struct authz_row *row, enum authz_column column, bool *ret_changed)
@@ -88,6 +100,9 @@ static bool try_cell(
     (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(call, "?"), call);
     header = header_for(speaker.me, column, name);
     answer = ask_with(cast, header, call, body);
+    /* What a stream begins with is no JSON. */
+    note_answer(name, answer.status,
+        strcmp(name, "subscribeConvoEvents") == 0 && answer.status == 200 ? "" : answer.body);
     is_good = is_as_wanted(&answer, cell, shows);
     if (!is_good)
         printf("%s by %s: wanted %u %s%s%s\n  asked %s %s\n  got %.600s\n", name,

@@ -10,7 +10,7 @@
 
 #define SUITE "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519"
 
-enum { CONVOS = 2, THREADS = 8, ROUNDS = 40, ROUNDS_LONG = 2000 };
+enum { CONVOS = 2, THREADS = 8, ROUNDS = 120, ROUNDS_LONG = 2000 };
 
 static _Atomic uint64_t clock_now;
 

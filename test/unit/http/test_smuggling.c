@@ -145,7 +145,7 @@ static const struct probe probes[] = {
     TEXT("version 3.0", "GET /hello HTTP/3.0\r\nHost: test\r\n\r\n" SECOND),
     TEXT("another protocol", "GET /hello ICE/1.0\r\nHost: test\r\n\r\n" SECOND),
     TEXT("RTSP", "DESCRIBE /hello RTSP/1.0\r\nHost: test\r\n\r\n" SECOND),
-    TEXT("HTTP/2 preface", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" SECOND),
+    TEXT("nearly the HTTP/2 preface", "PRI * HTTP/2.0\r\n\r\nXM\r\n\r\n" SECOND),
     TEXT("bare LF after the request line", "GET /hello HTTP/1.1\nHost: test\r\n\r\n" SECOND),
     TEXT("bare LF at the end of the head", "GET /hello HTTP/1.1\r\nHost: test\r\n\n" SECOND),
     TEXT("bare CR at the end of the head", "GET /hello HTTP/1.1\r\nHost: test\r\n\rx" SECOND),

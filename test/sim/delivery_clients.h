@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* delivery_clients.h: who asks, and for what: the clients of sim_delivery.c. */
+#ifndef TEST_SIM_DELIVERY_CLIENTS_H
+#define TEST_SIM_DELIVERY_CLIENTS_H
+
+#include "base/alloc.h"
+#include "crypto/digest.h"
+#include "delivery_facts.h"
+
+enum {
+    CLIENTS_MAX = 5,
+    PIPELINE_MAX = 4,
+    TAG_AGAIN = 1000,
+};
+
+static struct {
+    bool is_down;    /* nobody may ask */
+    bool has_failed; /* the disk did; the "process" must end */
+    bool is_opening;
+    bool is_healed;
+    uint32_t lose_percent;
+    uint32_t repeat_percent;
+    uint32_t box_capacity;
+    uint32_t turn_ms;
+    uint64_t idle_ns;
+    uint32_t clients;
+    uint32_t left[CLIENTS_MAX]; /* requests to make */
+    uint32_t done_count;
+    tr_sender senders[CLIENTS_MAX];
+    struct tr_disk_faults faults;
+} world;
+
+/* ---- jobs ---------------------------------------------------------------------------------------
+ */
+
+static struct tr_span put(struct job *job, size_t *used, struct tr_span bytes)
+{
+    struct tr_span span = { job->body + *used, bytes.size };
+
+    CHECK(*used + bytes.size <= 2048);
+    memcpy(job->body + *used, bytes.at, bytes.size);
+    *used += bytes.size;
+    return span;
+}
+
+static struct tr_span put_message(struct job *job, size_t *used, const struct request *request,
+    unsigned content, const char *secret)
+{
+    struct tr_buffer bytes = { 0 };
+    struct tr_span span;
+    char text[64];
+
+    (void)snprintf(text, sizeof text, "%s of request %u", secret, request->op);
+    mls_put_number(&bytes, 1, 2);
+    mls_put_number(&bytes, MLS_PRIVATE, 2);
+    mls_put_vector(&bytes, tr_span_of(convo_id(request->convo)));
+    mls_put_number(&bytes, request->base, 8);
+    mls_put_number(&bytes, content, 1);
+    mls_put_vector(&bytes, TR_SPAN(""));
+    mls_put_vector(&bytes, TR_SPAN("sender data of 28 bytes ...."));
+    mls_put_vector(&bytes, tr_span_of(text));
+    span = put(job, used, (struct tr_span){ bytes.bytes, bytes.size });
+    tr_buffer_free(&bytes);
+    return span;
+}
+
+static void put_members(struct job *job, size_t *used, const struct request *request)
+{
+    uint32_t user = request->shape == JOIN ? request->user : request->target;
+
+    if (request->shape == ADD || request->shape == JOIN) {
+        job->adds = tr__calloc(sizeof *job->adds);
+        job->adds[job->add_count++].did = put(job, used, tr_span_of(user_did(user)));
+    } else if (request->shape == REMOVE || request->shape == LEAVE) {
+        job->removes = tr__calloc(sizeof *job->removes);
+        job->removes[job->remove_count++] = put(job, used, tr_span_of(user_did(user)));
+    }
+    job->is_leave = request->shape == LEAVE;
+    job->is_external = request->shape == JOIN;
+}
+
+static struct job *job_of(uint32_t number)
+{
+    static const unsigned contents[] = {
+        [JOB_COMMIT] = MLS_COMMIT, [JOB_MESSAGE] = MLS_APPLICATION, [JOB_PROPOSAL] = MLS_PROPOSAL
+    };
+    const struct request *request = &now.requests[number];
+    struct auth_claims claims = { .kind = AUTH_SERVICE,
+        .issuer = tr_span_of(user_did(request->user)),
+        .audience = TR_SPAN("did:web:here"),
+        .expires_s = UINT32_MAX };
+    char token[24], op[24];
+    struct job *job;
+    size_t used = 0;
+
+    (void)snprintf(token, sizeof token, "t-%u", request->token);
+    (void)snprintf(op, sizeof op, "op-%u", request->op);
+    claims.jti = tr_span_of(token);
+    job = job_new(request->kind, &claims);
+    CHECK(job != NULL);
+    job->body = tr__alloc(2048);
+    job->convo = put(job, &used, tr_span_of(convo_id(request->convo)));
+    if (has_log(request->kind))
+        job->op = put(job, &used, tr_span_of(op));
+    if (has_log(request->kind) && (request->kind != JOB_COMMIT || request->has_bytes)) {
+        job->bytes = put_message(job, &used, request, contents[request->kind], "secret");
+        CHECK(mls_message_read(job->bytes, &job->mls) == NULL);
+    }
+    if (has_log(request->kind))
+        crypto_sha256(job->bytes.at == NULL ? "" : job->bytes.at, job->bytes.size, job->sha256);
+    if (request->has_app)
+        job->app_bytes = put_message(job, &used, request, MLS_APPLICATION, "with it");
+    if (request->kind == JOB_COMMIT || request->kind == JOB_CREATE)
+        put_members(job, &used, request);
+    job->suite = TR_SPAN("MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519");
+    job->seq = request->base;
+    job->count = 1;
+    if (request->kind == JOB_ROLE) {
+        job->target = put(job, &used, tr_span_of(user_did(request->target)));
+        job->role_is_admin = true;
+        job->role_is_given = request->is_given;
+    }
+    return job;
+}
+
+/* ---- clients ------------------------------------------------------------------------------------
+ */
+
+struct client {
+    uint32_t index;
+    struct {
+        uint32_t request;
+        struct job *job; /* NULL: free */
+    } slots[PIPELINE_MAX];
+    uint32_t asked; /* slots in use */
+    struct {
+        bool is_there;
+        uint64_t epoch, seq;
+        unsigned members; /* as far as it knows */
+    } views[CONVOS];
+    bool is_waiting; /* for TAG_AGAIN */
+};
+
+static uint32_t draw(struct tr_context *ctx, uint32_t bound)
+{
+    return (uint32_t)(tr_random(ctx) % bound);
+}
+
+static void wait_a_little(struct client *self, struct tr_context *ctx)
+{
+    if (self->is_waiting)
+        return;
+    CHECK_EQ_INT(tr_after(ctx, MS + tr_random(ctx) % (8 * MS), TAG_AGAIN, NULL), 0);
+    self->is_waiting = true;
+}
+
+static void draw_commit(struct client *self, struct tr_context *ctx, struct request *request)
+{
+    uint32_t dice = draw(ctx, 100);
+
+    request->kind = JOB_COMMIT;
+    request->has_bytes = request->convo == 0 || (request->convo == 2 && draw(ctx, 3) > 0);
+    request->shape = dice < 40                         ? ADD
+                     : dice < 60                       ? REMOVE
+                     : dice < 70                       ? LEAVE
+                     : dice < 80 && request->has_bytes ? JOIN
+                     : request->has_bytes              ? PLAIN
+                                                       : ADD;
+    if (request->shape == LEAVE)
+        request->target = request->user;
+    /* Mostly somebody it makes sense for, as far as is known. */
+    for (int i = 0; i < 6 && request->shape != LEAVE; i++) {
+        bool is_in = (self->views[request->convo].members & 1U << request->target) != 0;
+
+        if (request->target != request->user && is_in == (request->shape == REMOVE))
+            break;
+        request->target = draw(ctx, USERS);
+    }
+    while (request->shape != LEAVE && request->target == request->user)
+        request->target = draw(ctx, USERS);
+    request->has_app = draw(ctx, 8) == 0;
+}
+
+/* Something new. */
+static void draw_request(struct client *self, struct tr_context *ctx, struct request *request)
+{
+    uint32_t dice = draw(ctx, 100), convo = draw(ctx, CONVOS);
+
+    *request = (struct request){ .convo = convo,
+        .user = draw(ctx, USERS),
+        .target = draw(ctx, USERS),
+        .is_given = draw(ctx, 2) == 0,
+        .base = self->views[convo].epoch };
+    /* Mostly by who is thought to be a member. */
+    for (int i = 0; i < 6 && (self->views[convo].members & 1U << request->user) == 0; i++)
+        request->user = draw(ctx, USERS);
+    if (!self->views[convo].is_there || dice < 2) {
+        request->kind = JOB_CREATE;
+        request->shape = draw(ctx, 2) == 0 ? ADD : PLAIN;
+        while (request->target == request->user)
+            request->target = draw(ctx, USERS);
+    } else if (dice < 35) {
+        draw_commit(self, ctx, request);
+    } else if (dice < 65) {
+        request->kind = JOB_MESSAGE;
+    } else if (dice < 70 && convo == 0) {
+        request->kind = JOB_PROPOSAL;
+    } else if (dice < 74) {
+        request->kind = JOB_ROLE;
+    } else if (dice < 77) {
+        request->kind = JOB_READ_TO;
+        request->base = self->views[convo].seq;
+    } else if (dice < 79) {
+        request->kind = JOB_ADD_UNREAD;
+    } else if (dice < 84) {
+        request->kind = JOB_MEMBER;
+    } else if (dice < 90) {
+        request->kind = JOB_CONVO;
+    } else {
+        request->kind = JOB_EPOCH;
+    }
+}
+
+/* Ask once more for what somebody asked for before. False: nobody has. */
+static bool repeat_request(struct tr_context *ctx, struct request *request)
+{
+    struct request *old;
+    uint32_t number;
+
+    if (now.request_count == 0)
+        return false;
+    number = draw(ctx, now.request_count);
+    if (draw(ctx, 2) == 0 && now.request_count > 12) /* rather something recent */
+        number = now.request_count - 1 - draw(ctx, 12);
+    old = &now.requests[number];
+    if (!has_log(old->kind))
+        return false;
+    *request = (struct request){ .kind = old->kind,
+        .convo = old->convo,
+        .user = old->user,
+        .target = old->target,
+        .shape = old->shape,
+        .has_bytes = old->has_bytes,
+        .has_app = old->has_app,
+        .base = old->base,
+        .op = old->op,
+        .token = now.request_count };
+    if (draw(ctx, 4) == 0) {
+        request->token = old->token;
+        request->is_token_used_twice = old->is_token_used_twice = true;
+        for (uint32_t i = 0; i < now.request_count; i++)
+            if (now.requests[i].token == old->token)
+                now.requests[i].is_token_used_twice = true;
+    }
+    return true;
+}
+
+static int send(struct client *self, struct tr_context *ctx, uint32_t number, uint32_t slot)
+{
+    struct job *job = job_of(number);
+    struct job_message message = { .job = job_ref(job) };
+    struct tr_ask_options options = { .tag = slot };
+    tr_sender convo;
+    int rc =
+        tr_registry_get(now.delivery.convos, job->convo.at, job->convo.size, "a client", &convo);
+
+    if (!world.is_healed && draw(ctx, 20) == 0)
+        options.timeout_ns = 1 + tr_random(ctx) % (10 * MS);
+    if (rc == 0) {
+        rc = tr_ask(ctx, convo, &message, sizeof message, &options);
+        tr_sender_drop(&convo);
+    }
+    if (rc < 0) {
+        job_unref(message.job);
+        job_unref(job);
+        return rc;
+    }
+    self->slots[slot].request = number;
+    self->slots[slot].job = job;
+    self->asked++;
+    now.open_count++;
+    return 0;
+}
+
+static void ask_one(struct client *self, struct tr_context *ctx)
+{
+    uint32_t number = now.request_count, slot = 0;
+    struct request request;
+    struct truth *truth;
+    int rc;
+
+    CHECK(number < REQUESTS_MAX);
+    if (draw(ctx, 100) >= world.repeat_percent || !repeat_request(ctx, &request)) {
+        draw_request(self, ctx, &request);
+        request.op = request.token = number;
+    }
+    truth = &now.truths[request.convo];
+    request.begin = ++now.clock;
+    request.begin_ns = tr_now_ns(ctx);
+    request.shown_seq = truth->shown_seq;
+    request.was_stored_at_begin = has_log(request.kind) && request.op != number &&
+                                  now.op_seqs[request.op] != 0 &&
+                                  now.op_seqs[request.op] <= truth->shown_seq;
+    request.is_after_healing = world.is_healed;
+    now.requests[number] = request;
+    now.request_count++;
+    while (self->slots[slot].job != NULL)
+        slot++;
+    rc = send(self, ctx, number, slot);
+    if (rc < 0) {
+        CHECK_MSG(rc == TR_EFULL || rc == TR_ECLOSED, "answered: an ask is refused with %s",
+            tr_error_name(rc)); /* it was killed at this very moment */
+        seen.not_sent++;
+        now.requests[number].end = ++now.clock;
+        now.requests[number].is_answered = true;
+        now.requests[number].status = 429;
+        now.requests[number].label = "not sent";
+    }
+    world.left[self->index]--;
+}
+
+static void act(struct client *self, struct tr_context *ctx)
+{
+    while (!world.is_down && world.left[self->index] > 0 && self->asked < PIPELINE_MAX &&
+           draw(ctx, 3) > 0)
+        ask_one(self, ctx);
+    if (world.left[self->index] > 0)
+        wait_a_little(self, ctx);
+}
+
+static void learn_view(struct client *self, uint32_t number)
+{
+    const struct request *request = &now.requests[number];
+    const struct truth *truth = &now.truths[request->convo];
+
+    if (!request->is_answered)
+        return;
+    if (request->status == 200 || strcmp(request->label, "ConvoExists") == 0)
+        self->views[request->convo].is_there = true;
+    if (request->has_seen && request->seen_epoch > self->views[request->convo].epoch)
+        self->views[request->convo].epoch = request->seen_epoch;
+    if (request->status != 200)
+        return;
+    if ((has_log(request->kind) || request->kind == JOB_EPOCH || request->kind == JOB_CONVO) &&
+        request->result_epoch > self->views[request->convo].epoch)
+        self->views[request->convo].epoch = request->result_epoch;
+    if (request->kind == JOB_EPOCH)
+        self->views[request->convo].seq = request->result_seq;
+    self->views[request->convo].members = truth->rows[truth->seq].members; /* gossip */
+}
+
+static void end_request(
+    struct client *self, const struct tr_event *event, uint32_t number, const struct job *job)
+{
+    struct request *request = &now.requests[number];
+
+    request->end = ++now.clock;
+    now.open_count--;
+    seen.ended++;
+    if (event->status == 0) {
+        check_answer(number, job);
+    } else {
+        CHECK_MSG(!request->is_after_healing, "healed: request %u ended with %s", number,
+            tr_error_name(event->status));
+        seen.unknown++;
+    }
+    learn_view(self, number);
+}
+
+static enum tr_next client_event(void *state, struct tr_context *ctx, const struct tr_event *event)
+{
+    struct client *self = state;
+    struct job *job;
+
+    if (event->kind == TR_EVENT_REPLY) {
+        job = self->slots[event->tag].job;
+        CHECK_MSG(job != NULL, "answered: a request ends twice");
+        end_request(self, event, self->slots[event->tag].request, job);
+        self->slots[event->tag].job = NULL;
+        self->asked--;
+        job_unref(job);
+    } else {
+        self->is_waiting = false;
+    }
+    act(self, ctx);
+    return TR_GO;
+}
+
+static enum tr_next client_handle(void *state, struct tr_context *ctx, void *message)
+{
+    (void)message;
+    act(state, ctx);
+    return TR_GO;
+}
+
+static int client_start(void *state, struct tr_context *ctx)
+{
+    wait_a_little(state, ctx);
+    return 0;
+}
+
+static void client_finish(void *state)
+{
+    struct client *self = state;
+
+    for (uint32_t i = 0; i < PIPELINE_MAX; i++)
+        job_unref(self->slots[i].job);
+}
+
+static const struct tr_type client_type = {
+    .name = "client",
+    .message_size = sizeof(uint32_t),
+    .state_size = sizeof(struct client),
+    .start = client_start,
+    .handle = client_handle,
+    .event = client_event,
+    .finish = client_finish,
+};
+
+#endif

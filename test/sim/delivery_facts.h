@@ -1,0 +1,701 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* delivery_facts.h: what is known of the conversations of a run, from two sides: the truth, read
+ * from the database after every COMMIT, and what the clients were told. Every check begins with the
+ * name of its invariant; sim_delivery.c lists them. */
+#ifndef TEST_SIM_DELIVERY_FACTS_H
+#define TEST_SIM_DELIVERY_FACTS_H
+
+#include "json/json.h"
+#include "linear.h"
+#include "scenario.h"
+#include "services/delivery/convo.h"
+#include "sql/backend.h"
+
+enum {
+    CONVOS = 3,
+    USERS = 6,
+    REQUESTS_MAX = 2000,
+    SEQS_MAX = 2000,
+    NOBODY = 99,
+};
+
+/* ---- what was asked, and what became of it ----------------------------------------------------
+ */
+
+enum shape { PLAIN, ADD, REMOVE, LEAVE, JOIN };
+
+struct request {
+    enum job_kind kind;
+    uint32_t convo;
+    uint32_t user;
+    uint32_t target;
+    enum shape shape;
+    bool has_bytes; /* of a commit: the conversation is, or will be, mls */
+    bool has_app;
+    bool is_given;
+    uint64_t base; /* the epoch inside */
+    uint32_t op;   /* number of the first request with the same op and bytes */
+    uint32_t token;
+    bool is_token_used_twice;
+
+    uint64_t begin, end; /* of the clock below; 0: not yet */
+    uint64_t begin_ns;
+    uint64_t shown_seq;       /* somebody had been told of it before this began */
+    bool was_stored_at_begin; /* its op was */
+    bool is_after_healing;
+
+    bool is_answered; /* else nobody knows */
+    unsigned status;
+    const char *label;
+    uint64_t result_epoch, result_seq;
+    uint64_t seen_epoch; /* the newest commit a 409 quotes */
+    bool has_seen;
+};
+
+struct row {
+    uint32_t kind;              /* enum mls_content; 0: none */
+    uint64_t base_epoch, epoch; /* as stored; of a message the epoch inside it */
+    uint64_t current;           /* epoch of the conversation after it */
+    uint32_t sender;
+    uint32_t op;      /* number of the request, or NOT_NAMED */
+    unsigned members; /* after it: a bit per user */
+};
+#define NOT_NAMED UINT32_MAX
+
+struct truth {
+    bool is_there;
+    int kind;
+    uint64_t epoch, seq;
+    struct row rows[SEQS_MAX]; /* by seq; the conversation begins with 1 */
+    uint64_t shown_seq;        /* the newest that anybody was told of */
+};
+
+static struct {
+    struct scenario s;
+    struct sql *sql;
+    struct delivery delivery;
+    uint64_t clock;
+    struct truth truths[CONVOS];
+    int64_t log_rowid; /* the truth is known up to here */
+    struct request requests[REQUESTS_MAX];
+    uint32_t request_count;
+    uint32_t open_count;            /* asked, and not ended */
+    uint64_t op_seqs[REQUESTS_MAX]; /* where each op is in the log; 0: nowhere */
+} now;
+
+static struct {
+    uint64_t ended, unknown, stored, commits, messages, joins, conflicts, refused, repeated,
+        replayed, unavailable, reads, views, cuts, kills, convo_kills, writer_kills, fatal, full,
+        lost, lost_there, open_failed, not_sent, linear_ops, passivated;
+} seen;
+
+static inline bool has_log(enum job_kind kind)
+{
+    return kind == JOB_COMMIT || kind == JOB_MESSAGE || kind == JOB_PROPOSAL;
+}
+
+static inline const char *convo_id(uint32_t convo)
+{
+    static const char *const ids[CONVOS] = { "convo-mls", "convo-numbered", "convo-undecided" };
+
+    return ids[convo];
+}
+
+static inline uint32_t convo_of(struct tr_span id)
+{
+    for (uint32_t i = 0; i < CONVOS; i++)
+        if (tr_span_is(id, convo_id(i)))
+            return i;
+    CHECK_MSG(false, "whole: nobody made the conversation %.*s", (int)id.size, id.at);
+    return 0;
+}
+
+static inline const char *user_did(uint32_t user)
+{
+    static const char *const dids[USERS] = { "did:plc:anna", "did:plc:bela", "did:plc:cleo",
+        "did:plc:dora", "did:plc:emil", "did:plc:finn" };
+
+    return dids[user];
+}
+
+static inline uint32_t user_of(struct tr_span did)
+{
+    for (uint32_t i = 0; i < USERS; i++)
+        if (tr_span_is(did, user_did(i)))
+            return i;
+    CHECK_MSG(false, "whole: nobody is called %.*s", (int)did.size, did.at);
+    return 0;
+}
+
+/* ---- the truth ----------------------------------------------------------------------------------
+ */
+
+SQL_STATEMENT(all_convos, "SELECT id, kind, epoch, seq FROM convos");
+SQL_STATEMENT(new_log, "SELECT rowid, convo, seq, kind, base_epoch, epoch, sender, op FROM log"
+                       " WHERE rowid > $1 ORDER BY rowid");
+SQL_STATEMENT(all_members, "SELECT convo, did, join_seq, leave_seq FROM members");
+
+static inline struct sql_unit *truth_unit(void)
+{
+    struct sql_unit *unit = sql_unit_new(0);
+
+    sql_unit_step(unit, &all_convos, SQL_ROWS_ANY);
+    sql_unit_step(unit, &new_log, SQL_ROWS_ANY);
+    sql_unit_int(unit, now.log_rowid);
+    sql_unit_step(unit, &all_members, SQL_ROWS_ANY);
+    return unit;
+}
+
+/* The op's last part is the number of its request. */
+static inline uint32_t op_number(struct tr_span op)
+{
+    uint32_t number = 0;
+
+    for (size_t i = 0; i < op.size; i++)
+        number = op.at[i] == '-' ? 0 : number * 10 + (uint32_t)(op.at[i] - '0');
+    CHECK_MSG(number < now.request_count, "whole: nobody asked for %.*s", (int)op.size, op.at);
+    return number;
+}
+
+static inline void learn_row(const struct sql_unit *unit, uint32_t i)
+{
+    uint32_t convo = convo_of(sql_row_bytes(unit, 1, i, 1));
+    uint64_t seq = (uint64_t)sql_row_int(unit, 1, i, 2);
+    struct row *row = &now.truths[convo].rows[seq];
+
+    CHECK(seq > 1 && seq < SEQS_MAX);
+    CHECK_MSG(row->kind == 0, "seqs: %s has %llu twice", convo_id(convo), (unsigned long long)seq);
+    *row = (struct row){
+        .kind = (uint32_t)sql_row_int(unit, 1, i, 3),
+        .base_epoch = (uint64_t)sql_row_int(unit, 1, i, 4),
+        .epoch = (uint64_t)sql_row_int(unit, 1, i, 5),
+        .sender = user_of(sql_row_bytes(unit, 1, i, 6)),
+        .op = sql_row_is_null(unit, 1, i, 7) ? NOT_NAMED : op_number(sql_row_bytes(unit, 1, i, 7)),
+    };
+    row->current = row->kind == MLS_COMMIT ? row->epoch : row[-1].current;
+    now.log_rowid = sql_row_int(unit, 1, i, 0);
+    if (row->op == NOT_NAMED)
+        return;
+    CHECK_MSG(now.op_seqs[row->op] == 0, "once: request %u is stored as %llu and as %llu", row->op,
+        (unsigned long long)now.op_seqs[row->op], (unsigned long long)seq);
+    now.op_seqs[row->op] = seq;
+}
+
+static inline void learn_members(const struct sql_unit *unit, const uint64_t from[CONVOS])
+{
+    for (uint32_t i = 0; i < sql_unit_rows(unit, 2); i++) {
+        uint32_t convo = convo_of(sql_row_bytes(unit, 2, i, 0));
+        unsigned bit = 1U << user_of(sql_row_bytes(unit, 2, i, 1));
+        uint64_t join = (uint64_t)sql_row_int(unit, 2, i, 2);
+        uint64_t leave =
+            sql_row_is_null(unit, 2, i, 3) ? UINT64_MAX : (uint64_t)sql_row_int(unit, 2, i, 3);
+        struct truth *truth = &now.truths[convo];
+
+        for (uint64_t seq = join > from[convo] ? join : from[convo] + 1;
+             seq <= truth->seq && seq < leave; seq++)
+            truth->rows[seq].members |= bit;
+    }
+}
+
+/* A unit made by truth_unit has come back. */
+static inline void truth_learn(const struct sql_unit *unit)
+{
+    uint64_t from[CONVOS];
+
+    for (uint32_t i = 0; i < CONVOS; i++)
+        from[i] = now.truths[i].seq;
+    for (uint32_t i = 0; i < sql_unit_rows(unit, 1); i++)
+        learn_row(unit, i);
+    for (uint32_t i = 0; i < sql_unit_rows(unit, 0); i++) {
+        uint32_t convo = convo_of(sql_row_bytes(unit, 0, i, 0));
+        struct truth *truth = &now.truths[convo];
+
+        truth->is_there = true;
+        truth->kind = (int)sql_row_int(unit, 0, i, 1);
+        truth->epoch = (uint64_t)sql_row_int(unit, 0, i, 2);
+        CHECK_MSG((uint64_t)sql_row_int(unit, 0, i, 3) >= truth->seq, "seqs: %s went back",
+            convo_id(convo));
+        truth->seq = (uint64_t)sql_row_int(unit, 0, i, 3);
+        CHECK(truth->seq < SEQS_MAX);
+    }
+    learn_members(unit, from);
+}
+
+/* ---- what the database may look like ----------------------------------------------------------
+ */
+
+/* What a commit changes besides the log is there with it. */
+static inline void check_commit_row(uint32_t convo, uint64_t seq)
+{
+    const struct row *row = &now.truths[convo].rows[seq], *before = row - 1;
+    const struct request *request;
+    unsigned bit;
+
+    CHECK_MSG(row->op != NOT_NAMED, "whole: a commit of %s is nobody's", convo_id(convo));
+    request = &now.requests[row->op];
+    bit = 1U << request->target;
+    CHECK_MSG(request->shape != ADD || ((row->members & bit) != 0 && (before->members & bit) == 0),
+        "whole: %s is at %llu, and whom it adds is not (or was)", convo_id(convo),
+        (unsigned long long)seq);
+    CHECK_MSG(request->shape != JOIN || (row->members & 1U << request->user) != 0,
+        "whole: %s is at %llu, and who joins is not in", convo_id(convo), (unsigned long long)seq);
+    CHECK_MSG((request->shape != REMOVE && request->shape != LEAVE) ||
+                  ((row->members & bit) == 0 && (before->members & bit) != 0),
+        "whole: %s is at %llu, and whom it removes is still in (or was not)", convo_id(convo),
+        (unsigned long long)seq);
+    CHECK_MSG(!request->has_app || (row[1].kind == MLS_APPLICATION && row[1].op == NOT_NAMED),
+        "whole: the message that goes with %s's %llu is not there", convo_id(convo),
+        (unsigned long long)seq);
+    CHECK_MSG(!request->has_bytes || request->base == row->base_epoch,
+        "epochs: a commit for %llu became the one of %llu", (unsigned long long)request->base,
+        (unsigned long long)row->base_epoch);
+}
+
+static inline void check_truth(uint32_t convo)
+{
+    const struct truth *truth = &now.truths[convo];
+    uint64_t epoch = 0;
+
+    for (uint64_t seq = 2; seq <= truth->seq; seq++) {
+        const struct row *row = &truth->rows[seq];
+        bool is_commit = row->kind == MLS_COMMIT;
+
+        CHECK_MSG(row->kind != 0, "seqs: %s is at %llu and has no %llu", convo_id(convo),
+            (unsigned long long)truth->seq, (unsigned long long)seq);
+        CHECK_MSG(is_commit ? row->base_epoch == epoch && row->epoch == epoch + 1
+                            : row->base_epoch == row->epoch && row->epoch <= epoch,
+            "epochs: %s's %llu goes from %llu to %llu, and the epoch is %llu", convo_id(convo),
+            (unsigned long long)seq, (unsigned long long)row->base_epoch,
+            (unsigned long long)row->epoch, (unsigned long long)epoch);
+        CHECK_MSG((row[-1].members & 1U << row->sender) != 0 ||
+                      (row->op != NOT_NAMED && now.requests[row->op].shape == JOIN) ||
+                      (row->op == NOT_NAMED && row[-1].kind == MLS_COMMIT),
+            "members: %s's %llu is of somebody who was not in", convo_id(convo),
+            (unsigned long long)seq);
+        if (is_commit)
+            check_commit_row(convo, seq);
+        else
+            CHECK_MSG(row->members == row[-1].members, "whole: %s's %llu changes who is in",
+                convo_id(convo), (unsigned long long)seq);
+        epoch = row->current;
+    }
+    CHECK_MSG(truth->rows[truth->seq + 1].kind == 0, "seqs: %s has more than %llu", convo_id(convo),
+        (unsigned long long)truth->seq);
+    CHECK_MSG(epoch == truth->epoch, "epochs: %s is at %llu, its log at %llu", convo_id(convo),
+        (unsigned long long)truth->epoch, (unsigned long long)epoch);
+}
+
+/* Against what clients were told. */
+static inline void check_told(uint32_t i)
+{
+    const struct request *request = &now.requests[i];
+    const struct truth *truth = &now.truths[request->convo];
+    uint64_t seq = now.op_seqs[request->op];
+
+    if (!request->is_answered || request->status != 200)
+        return;
+    CHECK_MSG(truth->is_there, "durable: %s was made and is not there", convo_id(request->convo));
+    if (!has_log(request->kind))
+        return;
+    CHECK_MSG(
+        seq != 0 && seq == request->result_seq && truth->rows[seq].epoch == request->result_epoch,
+        "durable: request %u was told %llu of epoch %llu, and is %llu of %llu", i,
+        (unsigned long long)request->result_seq, (unsigned long long)request->result_epoch,
+        (unsigned long long)seq, (unsigned long long)truth->rows[seq].epoch);
+}
+
+SQL_STATEMENT(all_tokens, "SELECT issuer, jti FROM auth_jti");
+
+/* A token is used up exactly by what was stored with it. */
+static inline void check_tokens(const struct sql_unit *unit)
+{
+    static bool is_used[REQUESTS_MAX];
+
+    memset(is_used, 0, sizeof is_used);
+    for (uint32_t i = 0; i < sql_unit_rows(unit, 0); i++) {
+        struct tr_span jti = sql_row_bytes(unit, 0, i, 1);
+
+        is_used[op_number(jti)] = true;
+    }
+    for (uint32_t i = 0; i < now.request_count; i++) {
+        const struct request *request = &now.requests[i];
+        bool has_token = now.op_seqs[i] == 0; /* the one of any request with this op */
+
+        if (!has_log(request->kind))
+            continue;
+        for (uint32_t k = i; k < now.request_count && !has_token; k++)
+            has_token = now.requests[k].op == i && is_used[now.requests[k].token];
+        CHECK_MSG(has_token, "whole: request %u is stored, its token is not", i);
+        CHECK_MSG(request->is_token_used_twice || !is_used[request->token] ||
+                      now.op_seqs[request->op] != 0,
+            "whole: the token of request %u is used up, and nothing is stored", i);
+    }
+}
+
+static inline void check_all_told(void)
+{
+    for (uint32_t i = 0; i < CONVOS; i++)
+        check_truth(i);
+    for (uint32_t i = 0; i < now.request_count; i++)
+        check_told(i);
+}
+
+/* ---- what an answer may say -------------------------------------------------------------------
+ */
+
+static inline bool is_in(const struct truth *truth, uint64_t seq, uint32_t user)
+{
+    return (truth->rows[seq].members & 1U << user) != 0;
+}
+
+enum moment { USER_IN, USER_OUT, TARGET_IN, TARGET_OUT, ALONE, AS_READ };
+
+/* Was this so at some moment, from what had been shown before it began until now? */
+static inline bool was_so(const struct request *request, enum moment moment)
+{
+    const struct truth *truth = &now.truths[request->convo];
+    bool so = false;
+
+    for (uint64_t seq = request->shown_seq > 0 ? request->shown_seq : 1; seq <= truth->seq && !so;
+         seq++) {
+        const struct row *row = &truth->rows[seq];
+        bool is_user_in = is_in(truth, seq, request->user);
+
+        switch (moment) {
+        case USER_IN:
+        case USER_OUT:
+            so = is_user_in == (moment == USER_IN);
+            break;
+        case TARGET_IN:
+        case TARGET_OUT:
+            so = is_in(truth, seq, request->target) == (moment == TARGET_IN);
+            break;
+        case ALONE:
+            so = row->members == 1U << request->user;
+            break;
+        case AS_READ:
+            so = is_user_in && seq == request->result_seq && row->current == request->result_epoch;
+            break;
+        }
+    }
+    return so;
+}
+
+static inline bool was_view(const struct request *request, unsigned members, uint64_t epoch)
+{
+    const struct truth *truth = &now.truths[request->convo];
+
+    for (uint64_t seq = request->shown_seq > 0 ? request->shown_seq : 1; seq <= truth->seq; seq++)
+        if (truth->rows[seq].members == members && truth->rows[seq].current == epoch)
+            return true;
+    return false;
+}
+
+static inline void show(struct truth *truth, uint64_t seq)
+{
+    if (seq > truth->shown_seq)
+        truth->shown_seq = seq;
+}
+
+static inline void check_stored(uint32_t i)
+{
+    struct request *request = &now.requests[i];
+    struct truth *truth = &now.truths[request->convo];
+    uint64_t seq = now.op_seqs[request->op];
+
+    CHECK_MSG(seq != 0, "acked: request %u was told that it is stored, and it is not", i);
+    check_told(i);
+    seen.stored += request->op == i;
+    seen.repeated += request->op != i;
+    seen.commits += request->kind == JOB_COMMIT;
+    seen.joins += request->shape == JOIN;
+    seen.messages += request->kind == JOB_MESSAGE;
+    show(truth, seq + request->has_app);
+}
+
+static inline void check_read(uint32_t i)
+{
+    struct request *request = &now.requests[i];
+    struct truth *truth = &now.truths[request->convo];
+
+    CHECK_MSG(request->result_seq <= truth->seq && request->result_epoch <= truth->epoch,
+        "current: request %u was told of %llu in epoch %llu, and stored is %llu in %llu", i,
+        (unsigned long long)request->result_seq, (unsigned long long)request->result_epoch,
+        (unsigned long long)truth->seq, (unsigned long long)truth->epoch);
+    CHECK_MSG(was_so(request, AS_READ),
+        "current: request %u was told of %llu in epoch %llu; that was never so for %s after %llu",
+        i, (unsigned long long)request->result_seq, (unsigned long long)request->result_epoch,
+        user_did(request->user), (unsigned long long)request->shown_seq);
+    seen.reads++;
+    show(truth, request->result_seq);
+}
+
+static inline struct tr_span answer_of(const struct job *job)
+{
+    return (struct tr_span){ job->answer.bytes, job->answer.size };
+}
+
+static inline int64_t int_of(const struct json *object, const char *name)
+{
+    int64_t value = -1;
+
+    (void)json_int(json_get(object, name), &value);
+    return value;
+}
+
+/* The view shows who was in at one moment, and the epoch of that moment. */
+static inline void check_view(uint32_t i, const struct job *job)
+{
+    struct request *request = &now.requests[i];
+    struct json_doc doc = { 0 };
+    unsigned members = 0;
+    uint64_t epoch;
+
+    CHECK_EQ_INT(json_parse_copy(&doc, answer_of(job), 0), 0);
+    for (struct json_iter it = json_iterate(json_get(json_root(&doc), "members"));
+         json_next(&it);) {
+        struct tr_span did;
+
+        CHECK(json_string(json_get(it.value, "did"), &did));
+        members |= 1U << user_of(did);
+    }
+    epoch = (uint64_t)int_of(json_root(&doc), "epoch");
+    json_doc_free(&doc);
+    CHECK_MSG(was_view(request, members, epoch),
+        "members: request %u was told of members %x in epoch %llu; that was never so after %llu", i,
+        members, (unsigned long long)epoch, (unsigned long long)request->shown_seq);
+    request->result_epoch = epoch;
+    seen.views++;
+}
+
+/* Only what is stored is quoted, from the loser's epoch on and without a gap. */
+static inline void check_conflict(uint32_t i, const struct job *job)
+{
+    struct request *request = &now.requests[i];
+    struct truth *truth = &now.truths[request->convo];
+    struct json_doc doc = { 0 };
+    uint64_t epoch = request->base;
+    const struct json *commits;
+
+    CHECK_EQ_INT(json_parse_copy(&doc, answer_of(job), 0), 0);
+    commits = json_get(json_root(&doc), "commits");
+    for (struct json_iter it = json_iterate(commits); json_next(&it); epoch++) {
+        uint64_t seq = (uint64_t)int_of(it.value, "seq");
+
+        CHECK_MSG(seq > 1 && seq <= truth->seq && truth->rows[seq].kind == MLS_COMMIT &&
+                      truth->rows[seq].base_epoch == (uint64_t)int_of(it.value, "baseEpoch") &&
+                      truth->rows[seq].epoch == (uint64_t)int_of(it.value, "epoch"),
+            "quoted: request %u was told of commit %llu, which is not stored", i,
+            (unsigned long long)seq);
+        CHECK_MSG(truth->rows[seq].base_epoch == epoch,
+            "quoted: request %u of epoch %llu was told of %llu where %llu should be", i,
+            (unsigned long long)request->base, (unsigned long long)truth->rows[seq].base_epoch,
+            (unsigned long long)epoch);
+        show(truth, seq);
+        request->seen_epoch = epoch + 1;
+        request->has_seen = true;
+    }
+    CHECK_MSG((uint64_t)int_of(json_root(&doc), "currentEpoch") <= truth->epoch,
+        "current: request %u was told of an epoch that is not stored", i);
+    CHECK_MSG(!request->has_seen || json_count(commits) >= 100 ||
+                  (uint64_t)int_of(json_root(&doc), "currentEpoch") == request->seen_epoch,
+        "quoted: request %u was told of epoch %lld, and the commits lead to %llu", i,
+        (long long)int_of(json_root(&doc), "currentEpoch"),
+        (unsigned long long)request->seen_epoch);
+    CHECK_MSG(request->has_seen,
+        "conflict: request %u of epoch %llu was refused (%s), and no commit says why", i,
+        (unsigned long long)request->base, request->label);
+    json_doc_free(&doc);
+    seen.conflicts++;
+}
+
+/* What a refusal says was so at some moment, and it was not stored (unless as another's). */
+static inline void check_refused(uint32_t i, const struct job *job)
+{
+    struct request *request = &now.requests[i];
+    const struct truth *truth = &now.truths[request->convo];
+    const char *label = request->label;
+    bool is_so = true;
+
+    if (strcmp(label, "EpochConflict") == 0 || strcmp(label, "EpochMismatch") == 0)
+        check_conflict(i, job);
+    else if (strcmp(label, "NotMember") == 0)
+        is_so = was_so(request, USER_OUT);
+    else if (strcmp(label, "AlreadyMember") == 0)
+        is_so = was_so(request, TARGET_IN);
+    else if (strcmp(label, "TargetNotMember") == 0)
+        is_so = was_so(request, TARGET_OUT);
+    else if (strcmp(label, "LastMember") == 0)
+        is_so = was_so(request, ALONE);
+    else if (strcmp(label, "CommitRequired") == 0)
+        is_so = truth->kind == CONVO_MLS;
+    else if (strcmp(label, "NumberedConversation") == 0)
+        is_so = truth->kind == CONVO_NUMBERED;
+    else if (strcmp(label, "ConvoExists") == 0)
+        is_so = truth->is_there;
+    else if (strcmp(label, "ConvoNotFound") == 0)
+        is_so = request->shown_seq == 0;
+    else if (strcmp(label, "TokenReplayed") == 0)
+        is_so = request->is_token_used_twice;
+    CHECK_MSG(is_so, "refused: request %u was told %s, and that was never so", i, label);
+    seen.refused++;
+    seen.replayed += strcmp(label, "TokenReplayed") == 0;
+}
+
+/* The same bytes again get the first answer, whatever has become of the conversation since. */
+static inline void check_repeated(uint32_t i)
+{
+    const struct request *request = &now.requests[i];
+    bool is_alone = true;
+
+    if (!has_log(request->kind) || request->status < 400 || request->status >= 500 ||
+        request->status == 401)
+        return;
+    for (uint32_t k = request->op; k < now.request_count && is_alone; k++)
+        is_alone = k == i || now.requests[k].op != request->op;
+    CHECK_MSG(!request->was_stored_at_begin,
+        "repeated: request %u was stored as request %u, and asked again it was told %s", i,
+        request->op, request->label);
+    CHECK_MSG(!is_alone || now.op_seqs[request->op] == 0,
+        "refused: request %u was told %s, and it is stored", i, request->label);
+}
+
+/* The answer to a request has come. */
+static inline void check_answer(uint32_t i, const struct job *job)
+{
+    struct request *request = &now.requests[i];
+
+    CHECK_MSG(job->status != 0, "answered: request %u has no status", i);
+    request->is_answered = job->status != 503;
+    request->status = job->status;
+    request->label = job->label == NULL ? "" : job->label;
+    request->result_epoch = job->result_epoch;
+    request->result_seq = job->result_seq;
+    seen.unavailable += job->status == 503;
+    if (job->status == 503)
+        CHECK_MSG(!request->is_after_healing, "healed: request %u was told %s: %s", i,
+            request->label, job->text);
+    else if (job->status >= 400)
+        check_refused(i, job);
+    else if (has_log(request->kind))
+        check_stored(i);
+    else if (request->kind == JOB_EPOCH)
+        check_read(i);
+    else if (request->kind == JOB_MEMBER)
+        CHECK_MSG(was_so(request, USER_IN), "members: request %u was told that it is one", i);
+    else if (request->kind == JOB_CONVO)
+        check_view(i, job);
+    else if (request->kind == JOB_CREATE)
+        CHECK_MSG(now.truths[request->convo].is_there, "acked: %s was made and is not there",
+            convo_id(request->convo));
+    check_repeated(i);
+}
+
+/* ---- histories ----------------------------------------------------------------------------------
+ */
+
+static inline void add_op(struct linear_history *epochs, struct linear_history *seqs,
+    uint32_t first, const struct truth *truth)
+{
+    const struct request *request = &now.requests[first];
+    struct linear_op op = { .kind = LINEAR_MOVE,
+        .number = LINEAR_ANY,
+        .begin_ns = UINT64_MAX,
+        .end_ns = LINEAR_NEVER,
+        .id = first };
+    uint64_t seq = LINEAR_ANY, epoch = LINEAR_ANY;
+    bool is_open = false;
+
+    for (uint32_t i = first; i < now.request_count; i++) {
+        const struct request *again = &now.requests[i];
+
+        if (again->op != first)
+            continue;
+        op.begin_ns = again->begin < op.begin_ns ? again->begin : op.begin_ns;
+        is_open = is_open || !again->is_answered;
+        if (!again->is_answered || again->status != 200)
+            continue;
+        seq = again->result_seq;
+        epoch = again->result_epoch;
+        if (again->end < op.end_ns)
+            op.end_ns = again->end;
+    }
+    if (seq == LINEAR_ANY && !is_open)
+        return;
+    /* One that may have happened leads from its own epoch on, in a conversation of its kind. */
+    if (seq == LINEAR_ANY && request->kind == JOB_COMMIT && request->has_bytes)
+        epoch = request->base + 1;
+    if (seq == LINEAR_ANY && request->kind == JOB_COMMIT &&
+        truth->kind != (request->has_bytes ? CONVO_MLS : CONVO_NUMBERED))
+        return;
+    if (request->kind == JOB_COMMIT) {
+        op.number = epoch;
+        linear_add(epochs, op);
+    } else if (seq != LINEAR_ANY) {
+        linear_add(epochs, (struct linear_op){ LINEAR_SEEN, epoch, op.begin_ns, op.end_ns, first });
+    }
+    op.number = seq;
+    linear_add(seqs, op);
+    if (!request->has_app)
+        return;
+    op.number = seq == LINEAR_ANY ? LINEAR_ANY : seq + 1;
+    linear_add(seqs, op);
+}
+
+static inline void add_sights(
+    struct linear_history *epochs, struct linear_history *seqs, uint32_t i)
+{
+    const struct request *request = &now.requests[i];
+    struct linear_op op = { LINEAR_READ, request->result_epoch, request->begin, request->end, i };
+
+    if (!request->is_answered)
+        return;
+    if (request->has_seen) { /* the log as it was at one moment */
+        op.number = request->seen_epoch;
+        linear_add(epochs, op);
+    } else if (request->status == 200 &&
+               (request->kind == JOB_EPOCH || request->kind == JOB_CONVO)) {
+        linear_add(epochs, op);
+        op.number = request->result_seq;
+        if (request->kind == JOB_EPOCH)
+            linear_add(seqs, op);
+    } else if (request->status == 200 && has_log(request->kind) && request->op != i) {
+        op =
+            (struct linear_op){ LINEAR_SEEN, request->result_seq, request->begin, request->end, i };
+        linear_add(seqs, op);
+        op.number = request->result_epoch;
+        linear_add(epochs, op);
+    }
+}
+
+/* Everything that was asked of a conversation, through the checker. */
+static inline void check_history(uint32_t convo)
+{
+    const struct truth *truth = &now.truths[convo];
+    struct linear_history epochs = { 0 }, seqs = { 0 };
+    char why[300];
+
+    for (uint32_t i = 0; i < now.request_count; i++) {
+        if (now.requests[i].convo != convo)
+            continue;
+        if (has_log(now.requests[i].kind) && now.requests[i].op == i)
+            add_op(&epochs, &seqs, i, truth);
+        add_sights(&epochs, &seqs, i);
+    }
+    now.clock++;
+    if (truth->is_there) {
+        linear_add(&epochs,
+            (struct linear_op){ LINEAR_READ, truth->epoch, now.clock, now.clock, REQUESTS_MAX });
+        linear_add(&seqs,
+            (struct linear_op){ LINEAR_READ, truth->seq, now.clock, now.clock, REQUESTS_MAX });
+    }
+    seen.linear_ops += epochs.count + seqs.count;
+    CHECK_MSG(linear_check(&epochs, 0, why, sizeof why), "linear: epochs of %s: %s",
+        convo_id(convo), why);
+    CHECK_MSG(
+        linear_check(&seqs, 1, why, sizeof why), "linear: seqs of %s: %s", convo_id(convo), why);
+    linear_free(&epochs);
+    linear_free(&seqs);
+}
+
+#endif

@@ -1,0 +1,553 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sim_delivery.c: the conversations of the delivery service, on a real SQLite and a disk that
+ * fails, fills up and loses power.
+ *
+ * Clients race commits, messages, joins, leaves and reads on three conversations: one is mls, one
+ * numbered, and the third becomes what its first commit is. They ask again for what they asked
+ * before, with a new token or the old one. Meanwhile conversations are killed, connections are lost
+ * before, in and after a COMMIT, the writer is killed, the disk fails, the power is cut. After
+ * every COMMIT the truth is read from the database (delivery_facts.h). Checked, by name: epochs 1,
+ * 2, 3 …, one commit each, none twice, none left out; a commit moves its own epoch seqs      the
+ * same of sequence numbers; they never go back acked     who is told that something is stored is
+ * told after the COMMIT that stored it durable   and then it is there for good, with the numbers
+ * that were told whole     commit, members, message that goes with it, token: all there, or nothing
+ *   once      the same op is stored once
+ *   quoted    a 409 quotes stored commits alone, from the loser's epoch on; at least one (conflict)
+ *   current   an epoch that is told was the stored one at some moment while it was asked for
+ *   members   what is stored is of members; views show who was in at one moment
+ *   refused   a refusal says what was so at some moment, and nothing of it is stored
+ *   repeated  the same bytes again get the first answer
+ *   answered  every request ends, with a status
+ *   linear    all answers together are possible for one copy that does one thing at a time
+ * (linear.h) healed    when everything is well again, everything is answered, soon, and nothing
+ * with 503 idle      then the actors know what the database knows, and nothing is planned */
+#include <fcntl.h>
+
+#include "auth/auth.h"
+#include "base/log.h"
+#include "delivery_clients.h"
+#include "ops/service.h"
+#include "sql/runner.h"
+
+enum { HEALED_S_MAX = 60 }; /* of virtual time */
+
+static struct sql_migration *migrations;
+static size_t migration_count;
+
+/* ---- a connection that gets lost, and the truth after every COMMIT ------------------------------
+ */
+
+static void set_faults(const struct tr_disk_faults *faults)
+{
+    static const struct tr_disk_faults none;
+
+    tr_sim_disk_faults(now.s.sim, faults != NULL ? faults : &none);
+    world.faults = faults != NULL ? *faults : none;
+}
+
+static bool is_lost(uint32_t percent_of_batches)
+{
+    return world.lose_percent > 0 && !world.is_opening && percent(&now.s, percent_of_batches);
+}
+
+static void look_after_commit(struct sql_connection *connection)
+{
+    struct sql_unit *unit = truth_unit();
+    struct tr_disk_faults faults = world.faults;
+
+    set_faults(NULL);
+    CHECK_EQ_INT(sql_sqlite.read(connection, &unit, 1), 0);
+    atomic_store(&unit->state, SQL_DONE);
+    set_faults(&faults);
+    CHECK_MSG(unit->status == 0, "looking: %s", unit->why);
+    truth_learn(unit);
+    sql_unit_free(unit);
+}
+
+static void lose(struct sql_unit *const *units, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (units[i]->status != 0)
+            continue;
+        sql_unit_reset_results(units[i]);
+        sql_unit_fail(units[i], -1, SQL_EUNKNOWN, "lost");
+    }
+    seen.lost++;
+}
+
+static bool is_any_stored(struct sql_unit *const *units, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (units[i]->status == 0)
+            return true;
+    return false;
+}
+
+static int flaky_commit(
+    struct sql_connection *connection, struct sql_unit *const *units, size_t count)
+{
+    bool is_lost_in_commit;
+    int rc;
+
+    if (world.is_opening)
+        return sql_sqlite.commit(connection, units, count);
+    if (is_lost(world.lose_percent)) {
+        seen.lost++;
+        return TR_ECLOSED;
+    }
+    is_lost_in_commit = is_lost(world.lose_percent);
+    if (is_lost_in_commit && percent(&now.s, 50)) { /* it never arrived */
+        for (size_t i = 0; i < count; i++)
+            units[i]->status = 0;
+        lose(units, count);
+        return SQL_EUNKNOWN;
+    }
+    rc = sql_sqlite.commit(connection, units, count);
+    if (rc != 0)
+        return rc;
+    if (is_any_stored(units, count)) /* else there may be no disk any more */
+        look_after_commit(connection);
+    if (!is_lost_in_commit)
+        return 0;
+    lose(units, count); /* it happened, and nobody knows */
+    seen.lost_there++;
+    return SQL_EUNKNOWN;
+}
+
+static int flaky_read(
+    struct sql_connection *connection, struct sql_unit *const *units, size_t count)
+{
+    return is_lost(world.lose_percent) ? TR_ECLOSED : sql_sqlite.read(connection, units, count);
+}
+
+static int flaky_connect(void *database, bool is_writer, struct sql_connection **ret_connection,
+    char *why, size_t why_size)
+{
+    if (is_lost(50)) {
+        (void)snprintf(why, why_size, "not now");
+        return TR_ECLOSED;
+    }
+    return sql_sqlite.connect(database, is_writer, ret_connection, why, why_size);
+}
+
+static struct sql_backend flaky;
+
+/* ---- the service --------------------------------------------------------------------------------
+ */
+
+static void on_fatal(void *data, const char *line)
+{
+    (void)data;
+    (void)line;
+    seen.fatal++;
+    world.has_failed = true;
+    world.is_down = true;
+}
+
+static int try_open(void)
+{
+    char why[300];
+    int rc;
+
+    flaky = sql_sqlite;
+    flaky.commit = flaky_commit;
+    flaky.read = flaky_read;
+    flaky.connect = flaky_connect;
+    world.is_opening = true;
+    rc = sql_open(now.s.system,
+        &(struct sql_options){ .url = "sqlite:data/delivery.db",
+            .migrations = migrations,
+            .migration_count = migration_count,
+            .readers = 2,
+            .batch_max = 4,
+            .queue_max = 64,
+            .backend = &flaky,
+            .in_simulation = true,
+            .fatal = on_fatal },
+        why, sizeof why, &now.sql);
+    world.is_opening = false;
+    if (rc < 0)
+        seen.open_failed++;
+    CHECK_MSG(rc == 0 || rc == SQL_EDISK || rc == TR_EACCES || rc == TR_ECLOSED ||
+                  rc == SQL_EUNKNOWN || rc == SQL_EFAILED,
+        "open: %s: %s", sql_error_text(rc), why);
+    return rc;
+}
+
+static int make_convo(void *data, const void *key, size_t key_size, void *state)
+{
+    struct convo *convo = state;
+
+    convo->delivery = data;
+    memcpy(convo->id, key, key_size);
+    convo->id_size = key_size;
+    return 0;
+}
+
+/* As delivery_start does it, without what only HTTP needs. */
+static void start_service(void)
+{
+    now.delivery = (struct delivery){ .system = now.s.system,
+        .env = tr_system_env(now.s.system),
+        .sql = now.sql,
+        .mode = DELIVERY_BLIND,
+        .app_window = 2,
+        .members_max = 1000,
+        .lease_s = 600,
+        .turn_ms = world.turn_ms };
+    CHECK_EQ_INT(tr_registry_create(now.s.system,
+                     &(struct tr_registry_options){ .name = "convos",
+                         .type = &convo_type,
+                         .make = make_convo,
+                         .data = &now.delivery,
+                         .box = { .capacity = world.box_capacity, .full = TR_FULL_FAIL },
+                         .idle_ns = world.idle_ns },
+                     &now.delivery.convos),
+        0);
+}
+
+static void kill_convo(uint32_t convo)
+{
+    tr_sender sender;
+
+    if (tr_registry_find(now.delivery.convos, convo_id(convo), strlen(convo_id(convo)),
+            "the scenario", &sender) < 0)
+        return;
+    (void)tr_kill(tr_sender_weaken(sender));
+    tr_sender_drop(&sender);
+    seen.convo_kills++;
+}
+
+/* The actors are gone at once; what they had under way may be stored or not. */
+static void stop_service(void)
+{
+    for (uint32_t i = 0; i < CONVOS; i++)
+        kill_convo(i);
+    CHECK_MSG(tr_registry_close(&now.delivery.convos, 0) == 0, "liveness: the registry stays");
+}
+
+static struct sql_unit *look(const struct sql_statement *statement)
+{
+    struct sql_unit *unit = sql_unit_new(0);
+    int rc;
+
+    sql_unit_step(unit, statement, SQL_ROWS_ANY);
+    rc = sql_read_wait(now.sql, unit);
+    CHECK_MSG(rc == 0, "looking: %s: %s", sql_error_text(rc), sql_unit_why(unit));
+    return unit;
+}
+
+/* Everything is read anew: what a client was told must be there still. */
+static void check_database(void)
+{
+    struct sql_unit *unit;
+
+    for (uint32_t i = 0; i < CONVOS; i++)
+        now.truths[i] = (struct truth){ .shown_seq = now.truths[i].shown_seq };
+    memset(now.op_seqs, 0, sizeof now.op_seqs);
+    now.log_rowid = 0;
+    unit = truth_unit();
+    CHECK_EQ_INT(sql_read_wait(now.sql, unit), 0);
+    truth_learn(unit);
+    sql_unit_free(unit);
+    for (uint32_t i = 0; i < CONVOS; i++)
+        CHECK_MSG(now.truths[i].seq >= now.truths[i].shown_seq,
+            "durable: %s is at %llu, and somebody was told of %llu", convo_id(i),
+            (unsigned long long)now.truths[i].seq, (unsigned long long)now.truths[i].shown_seq);
+    check_all_told();
+    unit = look(&all_tokens);
+    check_tokens(unit);
+    sql_unit_free(unit);
+}
+
+/* The "process" ends, with or without the machine, and another one recovers. */
+static void end_and_recover(bool is_power_cut, const struct tr_disk_faults *faults)
+{
+    uint32_t lose_percent = world.lose_percent;
+
+    world.is_down = true;
+    if (is_power_cut) {
+        tr_sim_disk_crash(now.s.sim);
+        seen.cuts++;
+    } else {
+        seen.kills++;
+    }
+    stop_service();
+    sql_close(&now.sql);
+    if (is_power_cut) /* closing wrote nothing: every file it had open is dead */
+        tr_sim_disk_crash(now.s.sim);
+    set_faults(faults);
+    for (int tries = 0; now.sql == NULL; tries++) {
+        world.has_failed = false;
+        if (tries == 3)
+            set_faults(NULL);
+        if (try_open() < 0 && is_power_cut)
+            tr_sim_disk_crash(now.s.sim);
+        CHECK_MSG(tries < 5, "healed: it does not open");
+    }
+    set_faults(NULL);
+    world.lose_percent = 0; /* while we look */
+    check_database();
+    world.lose_percent = lose_percent;
+    start_service();
+    world.has_failed = false;
+    world.is_down = false;
+}
+
+static void kill_writer(void)
+{
+    (void)tr_kill(tr_sender_weaken(sql_runner_sender(now.sql->writers[0])));
+    seen.writer_kills++;
+}
+
+/* ---- the run ------------------------------------------------------------------------------------
+ */
+
+static void run_steps(uint32_t steps)
+{
+    for (uint32_t i = 0; i < steps && !world.has_failed; i++) {
+        if (!tr_sim_step(now.s.sim))
+            return;
+        now.s.steps++;
+    }
+}
+
+static void start_clients(void)
+{
+    for (uint32_t i = 0; i < world.clients; i++) {
+        struct client client = { .index = i };
+
+        world.left[i] = between(&now.s, 5, 60);
+        CHECK_EQ_INT(tr_spawn(now.s.system, &client_type, &client,
+                         &(struct tr_spawn_options){ .owner = "the scenario" }, &world.senders[i]),
+            0);
+    }
+}
+
+static bool is_all_done(void)
+{
+    for (uint32_t i = 0; i < world.clients; i++)
+        if (world.left[i] > 0)
+            return false;
+    return now.open_count == 0;
+}
+
+static void finish_requests(const char *when)
+{
+    uint64_t begin_ns = tr_sim_now_ns(now.s.sim);
+
+    for (uint32_t i = 0; i < STEPS_MAX && !is_all_done(); i++) {
+        CHECK_MSG(
+            tr_sim_step(now.s.sim), "answered: nothing is left to do and clients wait (%s)", when);
+        now.s.steps++;
+    }
+    CHECK_MSG(is_all_done(), "answered: clients wait for their answers (%s)", when);
+    CHECK_MSG(tr_sim_now_ns(now.s.sim) - begin_ns < HEALED_S_MAX * UINT64_C(1000000000),
+        "healed: it took too long (%s)", when);
+}
+
+/* Everything is well again: what is under way ends, and then everything works at once. */
+static void heal(void)
+{
+    set_faults(NULL);
+    world.lose_percent = 0;
+    if (world.has_failed)
+        end_and_recover(true, NULL);
+    finish_requests("healing");
+    tr_sim_run_until(now.s.sim, tr_sim_now_ns(now.s.sim) + 5000 * MS);
+    world.is_healed = true;
+    for (uint32_t i = 0; i < world.clients; i++) {
+        uint32_t message = 0;
+
+        world.left[i] = 8;
+        CHECK_EQ_INT(tr_tell(world.senders[i], &message, sizeof message), 0);
+    }
+    finish_requests("healed");
+}
+
+static struct job *ask_now(enum job_kind kind, uint32_t convo, uint32_t user)
+{
+    struct auth_claims claims = { .kind = AUTH_SERVICE,
+        .issuer = tr_span_of(user_did(user)),
+        .jti = TR_SPAN("t-0"),
+        .expires_s = UINT32_MAX };
+    struct job *job = job_new(kind, &claims);
+    struct job_message message = { .job = job_ref(job) };
+    struct tr_future *future;
+    tr_sender sender;
+
+    job->convo = tr_span_of(convo_id(convo));
+    CHECK_EQ_INT(tr_registry_get(
+                     now.delivery.convos, job->convo.at, job->convo.size, "the scenario", &sender),
+        0);
+    CHECK_EQ_INT(tr_ask_future(sender, &message, sizeof message, 0, &future), 0);
+    tr_sender_drop(&sender);
+    CHECK_EQ_INT(tr_future_wait(future, NULL, 0, NULL, 0), 0);
+    tr_future_drop(&future);
+    CHECK_MSG(job->status == 200, "idle: %s answers %u %s", convo_id(convo), job->status,
+        job->label == NULL ? "" : job->label);
+    return job;
+}
+
+static void check_idle(uint32_t convo)
+{
+    const struct truth *truth = &now.truths[convo];
+    unsigned members = truth->rows[truth->seq].members;
+    struct json_doc doc = { 0 };
+    struct job *job = ask_now(JOB_STATE, convo, 0);
+    const struct json *state;
+
+    CHECK_EQ_INT(json_parse_copy(&doc, answer_of(job), 0), 0);
+    state = json_root(&doc);
+    CHECK_MSG(int_of(state, "epoch") == (int64_t)truth->epoch &&
+                  int_of(state, "seq") == (int64_t)truth->seq &&
+                  int_of(state, "plannedEpoch") == (int64_t)truth->epoch &&
+                  int_of(state, "plannedSeq") == (int64_t)truth->seq &&
+                  int_of(state, "members") == __builtin_popcount(members) &&
+                  int_of(state, "inFlight") == 0 && int_of(state, "waiting") == 0,
+        "idle: %s says %.*s, and stored is %llu in epoch %llu with %d members", convo_id(convo),
+        (int)job->answer.size, job->answer.bytes, (unsigned long long)truth->seq,
+        (unsigned long long)truth->epoch, __builtin_popcount(members));
+    json_doc_free(&doc);
+    job_unref(job);
+    for (uint32_t user = 0; user < USERS; user++) {
+        if ((members & 1U << user) == 0)
+            continue;
+        job = ask_now(JOB_CONVO, convo, user);
+        for (uint32_t other = 0; other < USERS; other++) {
+            char did[40];
+
+            (void)snprintf(did, sizeof did, "\"%s\"", user_did(other));
+            CHECK_MSG((memmem(strstr(job->answer.bytes, "\"members\""),
+                           job->answer.size - (size_t)(strstr(job->answer.bytes, "\"members\"") -
+                                                       job->answer.bytes),
+                           did, strlen(did)) != NULL) == ((members & 1U << other) != 0),
+                "idle: %s disagrees about %s", convo_id(convo), user_did(other));
+        }
+        job_unref(job);
+        break;
+    }
+}
+
+static void begin(uint64_t seed)
+{
+    static const struct service auth_only = { .name = "auth" };
+    struct service auth_service = auth_only;
+    const struct service *services[] = { &auth_service, &delivery_service };
+    struct scenario *s = &now.s;
+    char why[256] = "";
+
+    auth_service.migrations = auth_migrations;
+    auth_service.migration_count = auth_migration_count;
+    if (migrations == NULL)
+        CHECK_MSG(service_merge_migrations(
+                      services, 2, why, sizeof why, &migrations, &migration_count) == 0,
+            "%s", why);
+    memset(&now, 0, sizeof now);
+    memset(&world, 0, sizeof world);
+    scenario_begin(s, seed, NULL);
+    world.clients = between(s, 2, CLIENTS_MAX);
+    world.lose_percent = percent(s, 50) ? between(s, 1, 20) : 0;
+    world.repeat_percent = below(s, 4) * 8;
+    world.box_capacity = percent(s, 20) ? 4 : 256;
+    world.turn_ms = percent(s, 50) ? between(s, 1, 200) : 0;
+    world.idle_ns = percent(s, 30) ? between(s, 1, 20) * MS : TR_SECONDS(300);
+    CHECK_EQ_INT(try_open(), 0);
+    start_service();
+    start_clients();
+}
+
+static uint64_t run(uint64_t seed)
+{
+    struct scenario *s = &now.s;
+    struct tr_disk_faults faults;
+    uint32_t rounds, kill_percent;
+    static int nowhere = -1;
+
+    /* A disk that fails has much to say. */
+    if (getenv("TROUPE_VERBOSE") == NULL && nowhere < 0) {
+        nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+        log_setup(nowhere, LOG_LOGFMT, LOG_ERROR);
+    }
+    begin(seed);
+    faults = (struct tr_disk_faults){ .eio_per_million = below(s, 3) * 1000,
+        .short_per_million = below(s, 3) * 1000,
+        .bytes_max = percent(s, 20) ? 400000 + below(s, 300000) : 0 };
+    seen.full += faults.bytes_max != 0;
+    kill_percent = below(s, 3) * 20;
+    rounds = between(s, 2, 10);
+    for (uint32_t i = 0; i < rounds; i++) {
+        set_faults(percent(s, 50) ? &faults : NULL);
+        run_steps(below(s, 300));
+        if (!world.has_failed && percent(s, kill_percent))
+            kill_convo(below(s, CONVOS));
+        if (!world.has_failed && percent(s, 5)) {
+            kill_writer();
+            run_steps(below(s, 100));
+            world.has_failed = true;
+        }
+        if (world.has_failed || percent(s, 25))
+            end_and_recover(percent(s, 70), percent(s, 30) ? &faults : NULL);
+    }
+    heal();
+    for (uint32_t i = 0; i < CONVOS; i++) {
+        check_history(i);
+        if (now.truths[i].is_there)
+            check_idle(i);
+    }
+    for (uint32_t i = 0; i < world.clients; i++)
+        tr_sender_drop(&world.senders[i]);
+    end_and_recover(true, NULL);
+    stop_service();
+    sql_close(&now.sql);
+    CHECK_MSG(tr_sim_run(s->sim, STEPS_MAX) < STEPS_MAX, "answered: somebody is still busy");
+    return scenario_end(s);
+}
+
+static void report(void)
+{
+    scenario_report();
+    printf(
+        "%llu requests ended, %llu of them unknown, %llu unavailable; %llu stored (%llu commits, "
+        "%llu joins, %llu messages), %llu repeated, %llu conflicts, %llu refused, %llu replayed, "
+        "%llu reads, %llu views, %llu not sent; %llu ops of histories; %llu power cuts, %llu "
+        "process kills, %llu conversation kills, %llu writer kills, %llu failed disks, %llu full "
+        "disks, %llu lost connections (%llu after the COMMIT), %llu failed opens\n",
+        (unsigned long long)seen.ended, (unsigned long long)seen.unknown,
+        (unsigned long long)seen.unavailable, (unsigned long long)seen.stored,
+        (unsigned long long)seen.commits, (unsigned long long)seen.joins,
+        (unsigned long long)seen.messages, (unsigned long long)seen.repeated,
+        (unsigned long long)seen.conflicts, (unsigned long long)seen.refused,
+        (unsigned long long)seen.replayed, (unsigned long long)seen.reads,
+        (unsigned long long)seen.views, (unsigned long long)seen.not_sent,
+        (unsigned long long)seen.linear_ops, (unsigned long long)seen.cuts,
+        (unsigned long long)seen.kills, (unsigned long long)seen.convo_kills,
+        (unsigned long long)seen.writer_kills, (unsigned long long)seen.fatal,
+        (unsigned long long)seen.full, (unsigned long long)seen.lost,
+        (unsigned long long)seen.lost_there, (unsigned long long)seen.open_failed);
+}
+
+TEST_LONG(delivery, keeps_epochs_members_and_answers_right_whatever_fails, 120)
+{
+    for (uint64_t seed; check_each_seed(&seed, 400);)
+        run(seed);
+    report();
+    CHECK_COVERED(seen.commits, 10000);
+    CHECK_COVERED(seen.messages, 20000);
+    CHECK_COVERED(seen.repeated, 2000);
+    CHECK_COVERED(seen.conflicts, 4000);
+    CHECK_COVERED(seen.replayed, 200);
+    CHECK_COVERED(seen.unknown, 4000);
+    CHECK_COVERED(seen.cuts, 2000);
+    CHECK_COVERED(seen.kills, 300);
+    CHECK_COVERED(seen.convo_kills, 3000);
+    CHECK_COVERED(seen.writer_kills, 100);
+    CHECK_COVERED(seen.fatal, 200);
+    CHECK_COVERED(seen.lost, 1000);
+    CHECK_COVERED(seen.lost_there, 200);
+}
+
+TEST_LONG(delivery, is_replayed_from_its_seed, 60)
+{
+    check_traces(run, 6);
+}

@@ -83,9 +83,8 @@ uint32_t http_client_max_age(struct tr_span value, uint32_t max_age_s)
             name.size = (size_t)(equals - directive.at);
             argument = (struct tr_span){ equals + 1, directive.size - name.size - 1 };
         }
-        if (tr_span_is_nocase(name, "no-store"))
-            seconds = 0;
-        else if (tr_span_is_nocase(name, "no-cache") && equals == NULL)
+        if (tr_span_is_nocase(name, "no-store") ||
+            (tr_span_is_nocase(name, "no-cache") && equals == NULL))
             seconds = 0;
         else if (tr_span_is_nocase(name, "max-age"))
             seconds = seconds_of(argument);

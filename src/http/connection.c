@@ -302,7 +302,7 @@ static enum tr_next connection_handle(void *state, struct tr_context *ctx, void 
         break;
     case MESSAGE_SLOW:
         if (stream != NULL)
-            http_stream_cut(connection);
+            http_stream_cut(connection, stream);
         break;
     case MESSAGE_DRAIN:
         if (!connection->is_gone)

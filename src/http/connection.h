@@ -22,7 +22,7 @@ struct http_input {
     uint32_t begin, end, capacity;
 };
 
-/* An open stream (server-sent events). */
+/* An open stream: server-sent events or WebSocket. */
 struct http_stream_state {
     struct http_stream_state *next;
     uint64_t id;
@@ -32,6 +32,7 @@ struct http_stream_state {
     size_t notice_size;
     void *transport_data;
     bool is_chunked;
+    bool is_websocket;
     char notice[];
 };
 
@@ -51,6 +52,7 @@ struct http_connection {
     uint64_t now_ns;        /* when the turn began */
     uint64_t turn_bytes;    /* read in it */
     const struct http_transport *transport;
+    void *protocol; /* state of a transport that is not HTTP/1 */
     struct net_stream stream;
     struct http_input input;
     struct http_output output;
@@ -120,10 +122,19 @@ void http_stream_finish(struct http_connection *connection, struct http_stream_s
 /* Tell the watcher and free. */
 void http_stream_close(struct http_connection *connection, struct http_stream_state *stream);
 /* The client did not keep up. */
-void http_stream_cut(struct http_connection *connection);
+void http_stream_cut(struct http_connection *connection, struct http_stream_state *stream);
 uint64_t http_streams_deadline(const struct http_connection *connection);
 void http_streams_beat(struct http_connection *connection);
 void http_streams_drain(struct http_connection *connection);
+
+/* websocket.c: the 101 is in the output: from here on frames are spoken. Needs connection->protocol
+ * as http_websocket_begin left it. */
+void http_websocket_upgrade(struct http_connection *connection);
+/* Free what http_websocket_begin left, if there is something. */
+void http_websocket_finish(struct http_connection *connection);
+
+/* http2.c: speak HTTP/2 from here on: the input begins with the client's preface. */
+void http2_start(struct http_connection *connection);
 
 struct http_message {
     enum { MESSAGE_FRAME, MESSAGE_END, MESSAGE_SLOW, MESSAGE_DRAIN, MESSAGE_CUT, MESSAGE_RUN } kind;

@@ -144,7 +144,7 @@ static uint64_t clock_time(struct cursor *cursor)
     second = number(cursor, 2);
     if (hour > 23 || minute > 59 || second > 60)
         cursor->bad = true;
-    return hour * UINT64_C(3600) + minute * 60 + second;
+    return hour * UINT64_C(3600) + minute * UINT64_C(60) + second;
 }
 
 static bool finish(struct cursor *cursor, struct civil civil, uint64_t time, uint64_t *ret_seconds)

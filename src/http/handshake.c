@@ -2,6 +2,8 @@
 /* handshake.c: TLS handshakes, a step at a time on the blocking pool: a signature takes longer than
  * a worker should be away. While a step runs the stream is its own: the connection has none, and
  * edges that come meanwhile are remembered. */
+#include <string.h>
+
 #include "base/alloc.h"
 #include "http/connection.h"
 #include "net/tls.h"
@@ -61,6 +63,8 @@ void http_handshake_event(struct http_connection *connection, const struct tr_ev
         connection->is_handshaking = false;
         connection->is_readable = true;
         connection->active_ns = connection->now_ns;
+        if (strcmp(net_tls_protocol(&connection->stream), "h2") == 0)
+            http2_start(connection);
     } else if (step->result == NET_GONE) {
         metric_add(connection->server->stats.handshakes_bad, 1);
         http_connection_fail(connection);

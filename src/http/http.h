@@ -139,7 +139,8 @@ int http_sse_begin(struct http_request *request, const struct http_stream_option
 void http_sse_format(
     struct tr_buffer *buffer, struct tr_span id, struct tr_span event, struct tr_span data);
 /* RFC 6455 handshake; frames sent to it become binary messages. `receive` gets each whole message
- * (at most receive_max bytes) in the connection's turn. */
+ * (at most receive_max bytes, 0: 64 KiB; texts are valid UTF-8) in the connection's turn. On
+ * failure the request has been answered (400, 426, 503). */
 typedef void (*http_receive_fn)(
     http_stream stream, void *data, bool is_text, const char *bytes, size_t size);
 int http_websocket_begin(struct http_request *request, const struct http_stream_options *options,

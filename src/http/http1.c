@@ -46,7 +46,7 @@ static void input_free(struct http_input *input)
 }
 
 /* Nothing is being read or served: hold no memory. */
-static void give_back(struct http_connection *connection)
+void http1_give_back(struct http_connection *connection)
 {
     if (connection->request != NULL)
         http_request_release(connection->request);
@@ -113,8 +113,9 @@ static int input_room(struct http_connection *connection)
 /* ---- refusing ----------------------------------------------------------------------------------
  */
 
-static void begin_closing(struct http_connection *connection, bool linger)
+void http1_begin_closing(struct http_connection *connection, bool linger)
 {
+    connection->transport = &http1_transport;
     connection->state = HTTP1_CLOSING;
     connection->keeps_alive = false;
     connection->must_linger = linger;
@@ -139,7 +140,7 @@ static void refuse(
         LOG(LOG_INFO, "http", "refused", LOG_TEXT("server", server->name),
             LOG_INT("status", (int64_t)status), LOG_TEXT("why", message), LOG_TEXT("peer", peer));
     }
-    begin_closing(connection, true);
+    http1_begin_closing(connection, true);
     room = http_output_reserve(&connection->output, 1024);
     if (room == NULL) {
         http_connection_fail(connection);
@@ -275,6 +276,24 @@ static bool parse_head(struct http_connection *connection)
     return true;
 }
 
+/* Does the connection begin with what HTTP/2 begins with (RFC 9113, 3.4)? Over TLS that is agreed
+ * on before. */
+enum preface { PREFACE_NONE, PREFACE_PART, PREFACE_WHOLE };
+static enum preface find_preface(const struct http_connection *connection)
+{
+    static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    const struct http_input *input = &connection->input;
+    size_t size = input->end - input->begin;
+
+    if (connection->request_count > 0 || connection->head_ns != 0 || connection->stream.tls != NULL)
+        return PREFACE_NONE;
+    if (size > sizeof preface - 1)
+        size = sizeof preface - 1;
+    if (memcmp(input->bytes + input->begin, preface, size) != 0)
+        return PREFACE_NONE;
+    return size == sizeof preface - 1 ? PREFACE_WHOLE : PREFACE_PART;
+}
+
 /* True: something changed, go on. */
 static bool step_head(struct http_connection *connection)
 {
@@ -286,7 +305,13 @@ static bool step_head(struct http_connection *connection)
         connection->wants_drained = true;
         return false;
     }
-    if (seen < input->end) {
+    if (seen < input->end && find_preface(connection) == PREFACE_WHOLE) {
+        http2_start(connection);
+        if (!connection->is_gone)
+            connection->transport->run(connection);
+        return false;
+    }
+    if (seen < input->end && (find_preface(connection) == PREFACE_NONE || connection->is_ended)) {
         if (connection->head_ns == 0 &&
             ++connection->batch > connection->server->limits.pipeline_max) {
             http_connection_again(connection);
@@ -296,7 +321,7 @@ static bool step_head(struct http_connection *connection)
         return true;
     }
     if (connection->is_ended) {
-        begin_closing(connection, false);
+        http1_begin_closing(connection, false);
         return true;
     }
     if (!http_connection_may_read(connection))
@@ -411,7 +436,7 @@ static bool take_chunks(struct http_connection *connection, bool *ret_ended)
         if (request->phase == PHASE_ANSWERED && connection->state == HTTP1_REQUEST)
             return true; /* too large: answered */
         if (connection->state == HTTP1_DISCARD) {
-            begin_closing(connection, true);
+            http1_begin_closing(connection, true);
             return false;
         }
         http_request_abandon(request);
@@ -479,7 +504,7 @@ static bool step_discard(struct http_connection *connection)
         return true;
     }
     if (connection->is_ended) {
-        begin_closing(connection, false);
+        http1_begin_closing(connection, false);
         return true;
     }
     if (!http_connection_may_read(connection))
@@ -501,13 +526,17 @@ static bool step_answered(struct http_connection *connection)
     http_request_done(request, answer->is_file ? answer->size : answer->body.size);
     if (request->is_waiting)
         connection->keeps_alive = false; /* answered for it: an event is still to come */
+    if (connection->protocol != NULL) {
+        http_websocket_upgrade(connection);
+        return false;
+    }
     if (answer->is_stream) {
         connection->state = HTTP1_STREAM;
-        give_back(connection);
+        http1_give_back(connection);
         return true;
     }
     if (!connection->keeps_alive) {
-        begin_closing(
+        http1_begin_closing(
             connection, connection->must_linger || connection->input.begin < connection->input.end);
         if (!request->is_waiting)
             http_request_release(request);
@@ -557,7 +586,7 @@ static bool drop_input(struct http_connection *connection)
 static bool step_stream(struct http_connection *connection)
 {
     if (connection->streams == NULL) {
-        begin_closing(connection, false);
+        http1_begin_closing(connection, false);
         return true;
     }
     while (drop_input(connection)) {
@@ -750,12 +779,13 @@ static void http1_shrink(struct http_connection *connection)
     if (connection->state != HTTP1_HEAD || connection->head_ns != 0 ||
         connection->input.begin != connection->input.end)
         return;
-    give_back(connection);
+    http1_give_back(connection);
 }
 
 static void http1_finish(struct http_connection *connection)
 {
-    give_back(connection);
+    http_websocket_finish(connection);
+    http1_give_back(connection);
 }
 
 const struct http_transport http1_transport = {

@@ -8,5 +8,10 @@
 /* Put the request's answer into its connection's output, and decide whether the connection goes on
  * after it. */
 void http1_answer(struct http_request *request);
+/* No more requests: send what is left, then close; `linger`: read on, so that it arrives. Also the
+ * end of other transports. */
+void http1_begin_closing(struct http_connection *connection, bool linger);
+/* Give back the memory of input and request. */
+void http1_give_back(struct http_connection *connection);
 
 #endif

@@ -106,7 +106,9 @@ static char *put_head(char *at, const struct http_request *request, uint64_t len
         at = PUT(at, "\r\nX-Request-Id: ");
         at = put(at, http_request_id(request).at, 32);
     }
-    if (!connection->keeps_alive)
+    if (answer->status == 101)
+        at = PUT(at, "\r\nConnection: Upgrade");
+    else if (!connection->keeps_alive)
         at = PUT(at, "\r\nConnection: close");
     else if (request->head.minor == 0)
         at = PUT(at, "\r\nConnection: keep-alive");

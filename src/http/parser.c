@@ -279,7 +279,7 @@ static int check_field(struct http_parser *parser, struct http_header *field)
     return rc;
 }
 
-static bool host_is_clean(struct tr_span host)
+bool http_host_is_clean(struct tr_span host)
 {
     for (size_t i = 0; i < host.size; i++) {
         char c = host.at[i];
@@ -310,7 +310,7 @@ static int check_head(struct http_parser *parser, const char *bytes, size_t size
         return rc;
     if (head->minor == 1 && (head->host.at == NULL || head->host.size == 0))
         return refuse(parser, 400, "Host is missing");
-    if (!host_is_clean(head->host))
+    if (!http_host_is_clean(head->host))
         return refuse(parser, 400, "Host is malformed");
     if (head->has_length && head->is_chunked)
         return refuse(parser, 400, "Content-Length and Transfer-Encoding together");

@@ -67,4 +67,7 @@ enum http_parsed http_parser_body(
 /* Why it was refused: the status to answer, and a sentence. */
 unsigned http_parser_error(const struct http_parser *parser, const char **ret_reason);
 
+/* Of a Host or :authority: nothing but what a name, an address and a port are made of. */
+bool http_host_is_clean(struct tr_span host);
+
 #endif

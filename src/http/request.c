@@ -28,6 +28,8 @@ void http_request_reset(struct http_request *request)
     request->is_running = request->is_waiting = request->is_counted = request->is_abandoned = false;
     request->gate_passed = request->handler_ran = request->body_ended = false;
     request->piece_paused = request->has_id = request->body_owned = request->must_close = false;
+    request->cancels_alone = false;
+    request->cancel = NULL;
     request->then = NULL;
     request->piece = NULL;
     request->user = NULL;
@@ -75,6 +77,7 @@ void http_request_release(struct http_request *request)
     request->body_owned = false;
     tr__free(request->answer.owned);
     request->answer.owned = NULL;
+    tr_cancel_destroy(&request->cancel);
     while (request->blocks != NULL) {
         struct http_block *block = request->blocks;
 
@@ -540,6 +543,7 @@ int http_ask(
 {
     struct http_connection *connection = request->connection;
     struct tr_ask_options options = { .tag = request->serial };
+    struct tr_cancel **cancel = request->cancels_alone ? &request->cancel : &connection->cancel;
     uint64_t now;
     int rc;
 
@@ -554,12 +558,12 @@ int http_ask(
             return TR_ETIMEOUT;
         options.timeout_ns = request->deadline_ns - now;
     }
-    if (connection->cancel == NULL) {
-        rc = tr_cancel_create(NULL, &connection->cancel);
+    if (*cancel == NULL) {
+        rc = tr_cancel_create(NULL, cancel);
         if (rc < 0)
             return rc;
     }
-    options.cancel = connection->cancel;
+    options.cancel = *cancel;
     rc = tr_ask(connection->ctx, to, message, size, &options);
     if (rc < 0)
         return rc;

@@ -47,6 +47,7 @@ struct http_answer {
     char *owned;         /* memory of `body`, to be taken */
     bool is_file;
     bool is_stream; /* no length: bytes follow as frames */
+    struct http_stream_state *stream;
     bool is_gzip;
     bool vary; /* on Accept-Encoding */
     int fd;
@@ -79,7 +80,9 @@ struct http_request {
     bool body_ended;
     bool piece_paused;
     bool has_id;
-    bool must_close; /* after the answer */
+    bool must_close;    /* after the answer */
+    bool cancels_alone; /* its asks can be cancelled without those of the connection's others */
+    struct tr_cancel *cancel; /* then: of its asks */
     http_then_fn then;
     http_piece_fn piece;
     void *user;

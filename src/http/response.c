@@ -77,20 +77,20 @@ int http_add_header(struct http_request *request, const char *name, struct tr_sp
 {
     struct http_answer *answer = &request->answer;
     struct http_extra *extra;
-    size_t name_size = strlen(name);
+    struct tr_span key = tr_span_of(name);
     char *copy;
 
-    tr_assert_use(is_clean(tr_span_of(name)) && is_clean(value),
+    tr_assert_use(is_clean(key) && is_clean(value),
         "no CR, LF or NUL in a header: it would be another header");
     extra = http_alloc(request, sizeof *extra);
-    copy = http_alloc(request, name_size + value.size + 1);
+    copy = http_alloc(request, key.size + value.size + 1);
     if (extra == NULL || copy == NULL)
         return TR_ENOMEM;
-    memcpy(copy, name, name_size);
+    memcpy(copy, key.at, key.size);
     if (value.size > 0)
-        memcpy(copy + name_size, value.at, value.size);
-    extra->header.name = (struct tr_span){ copy, name_size };
-    extra->header.value = (struct tr_span){ copy + name_size, value.size };
+        memcpy(copy + key.size, value.at, value.size);
+    extra->header.name = (struct tr_span){ copy, key.size };
+    extra->header.value = (struct tr_span){ copy + key.size, value.size };
     if (answer->extra == NULL)
         answer->extra = extra;
     else

@@ -194,7 +194,7 @@ static int prepare_routes(struct http_server *server, const struct http_server_o
 static int prepare_tls(struct http_server *server, const struct http_server_options *options,
     char *why, size_t why_size)
 {
-    static const char *const protocols[] = { "http/1.1", NULL };
+    static const char *const protocols[] = { "h2", "http/1.1", NULL };
 
     if ((options->tls_certificate_path == NULL) != (options->tls_key_path == NULL))
         return explain(

@@ -69,7 +69,7 @@ void http_listener_drain(tr_sender sender);
 /* connection.c: an accepted descriptor becomes an actor, and is closed on failure. */
 void http_connection_start(struct http_server *server, int fd, const struct net_peer *peer);
 enum http_order { HTTP_ORDER_DRAIN, HTTP_ORDER_CUT };
-void http_connection_order(tr_sender sender, enum http_order order);
+void http_connection_order(tr_sender sender, enum http_order what);
 
 /* A connection comes, has its actor (or none, if that failed), and goes; the last two in any order.
  * `cut`: requests that were lost with it. */

@@ -36,7 +36,7 @@ static void put_value(char *text, size_t size, const char *value)
     for (; *value != '\0' && used + 2 < size; value++) {
         if (*value == '"' || *value == '\\')
             text[used++] = '\\';
-        text[used++] = *value == '\n' ? ' ' : *value;
+        text[used++] = (char)(*value == '\n' ? ' ' : *value);
     }
     text[used] = '\0';
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stream.c: answers that go on: server-sent events. A stream lives in its connection; others reach
- * it by messages. A client that does not keep up is cut and counted: it comes back with its cursor,
- * which is cheaper for everybody than memory without a limit. */
+/* stream.c: answers that go on: server-sent events and WebSocket. A stream lives in its connection;
+ * others reach it by messages. A client that does not keep up is cut and counted: it comes back
+ * with its cursor, which is cheaper for everybody than memory without a limit. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -72,8 +72,12 @@ int http_sse_begin(struct http_request *request, const struct http_stream_option
     request->answer.status = 200;
     request->answer.type = "text/event-stream";
     request->answer.is_stream = true;
+    request->answer.stream = stream;
     request->phase = PHASE_ANSWERED;
     request->transport->answer(request);
+    /* It came in after the others were told to come back. */
+    if (connection->is_draining && !connection->is_gone)
+        http_streams_drain(connection);
     return 0;
 }
 
@@ -96,18 +100,29 @@ void http_stream_close(struct http_connection *connection, struct http_stream_st
     tr__free(stream);
 }
 
-void http_stream_cut(struct http_connection *connection)
+void http_stream_cut(struct http_connection *connection, struct http_stream_state *stream)
 {
     metric_add(connection->server->stats.slow_streams, 1);
-    http_connection_fail(connection);
+    if (connection->transport->stream_cut != NULL)
+        connection->transport->stream_cut(connection, stream);
+    else
+        http_connection_fail(connection);
+}
+
+static uint64_t pending(
+    const struct http_connection *connection, const struct http_stream_state *stream)
+{
+    if (connection->transport->stream_pending != NULL)
+        return connection->transport->stream_pending(connection, stream);
+    return connection->output.pending;
 }
 
 void http_stream_frame(
     struct http_connection *connection, struct http_stream_state *stream, struct http_frame *frame)
 {
-    if (connection->output.pending + frame->size > stream->pending_max) {
+    if (pending(connection, stream) + frame->size > stream->pending_max) {
         http_frame_unref(frame);
-        http_stream_cut(connection);
+        http_stream_cut(connection, stream);
         return;
     }
     stream->beat_ns = connection->now_ns + stream->heartbeat_ns;
@@ -145,26 +160,37 @@ void http_streams_beat(struct http_connection *connection)
         next = stream->next;
         if (connection->now_ns < stream->beat_ns)
             continue;
-        frame = http_frame_new(":\n\n", 3);
         stream->beat_ns = connection->now_ns + stream->heartbeat_ns;
+        if (connection->transport->stream_beat != NULL) {
+            connection->transport->stream_beat(connection, stream);
+            continue;
+        }
+        frame = http_frame_new(":\n\n", 3);
         if (frame != NULL)
             http_stream_frame(connection, stream, frame);
     }
 }
 
 /* Come back in two to five seconds: not all at once. */
+static struct http_frame *retry_frame(struct tr_context *ctx)
+{
+    struct tr_buffer text = { 0 };
+    struct http_frame *frame = NULL;
+
+    tr_buffer_format(&text, "retry: %u\n\n", (unsigned)(2000 + tr_random(ctx) % 3000));
+    if (text.failed == 0)
+        frame = http_frame_new(text.bytes, text.size);
+    tr_buffer_free(&text);
+    return frame;
+}
+
 void http_streams_drain(struct http_connection *connection)
 {
     while (connection->streams != NULL && !connection->is_gone) {
-        struct tr_buffer text = { 0 };
-        struct http_frame *last = NULL;
+        struct http_stream_state *stream = connection->streams;
+        struct http_frame *last = stream->is_websocket ? NULL : retry_frame(connection->ctx);
 
-        tr_buffer_format(
-            &text, "retry: %u\n\n", (unsigned)(2000 + tr_random(connection->ctx) % 3000));
-        if (text.failed == 0)
-            last = http_frame_new(text.bytes, text.size);
-        tr_buffer_free(&text);
-        http_stream_finish(connection, connection->streams, last, 1012);
+        http_stream_finish(connection, stream, last, 1012);
     }
 }
 

@@ -33,6 +33,13 @@ struct http_transport {
     /* Its proper end. */
     void (*stream_end)(
         struct http_connection *connection, struct http_stream_state *stream, uint16_t code);
+    /* Bytes of the stream that the client has not taken. NULL: the connection's output. */
+    uint64_t (*stream_pending)(
+        const struct http_connection *connection, const struct http_stream_state *stream);
+    /* End it at once: its client does not keep up. NULL: the connection fails with it. */
+    void (*stream_cut)(struct http_connection *connection, struct http_stream_state *stream);
+    /* A sign of life, when nothing was sent for a while. NULL: a comment of an event stream. */
+    void (*stream_beat)(struct http_connection *connection, struct http_stream_state *stream);
     /* When to be called by `expired`; UINT64_MAX: never. */
     uint64_t (*deadline)(const struct http_connection *connection);
     void (*expired)(struct http_connection *connection);
@@ -48,5 +55,7 @@ struct http_transport {
 };
 
 extern const struct http_transport http1_transport;
+extern const struct http_transport http2_transport;
+extern const struct http_transport http_websocket_transport;
 
 #endif

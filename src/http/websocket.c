@@ -1,15 +1,546 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "http/http.h"
+/* websocket.c: RFC 6455 after its handshake, by libwslay.
+ *
+ * The library parses what comes in and answers control frames; it does no I/O of its own. What is
+ * sent to the stream does not go through it: a header of a few bytes is put in front of the shared
+ * frame, so a thousand subscribers send the same memory. Both write whole frames into the output,
+ * so they cannot mix. No extension is offered, so no bit but those of the standard may be set.
+ *
+ *   OPEN -> ENDING   we said goodbye and wait for the client's
+ *     \-------\---> HTTP/1's CLOSING, when both have, or when the client broke a rule
+ *
+ * Invariants:
+ *   1. The library is freed only outside its callbacks.
+ *   2. After our close frame nothing else is sent.
+ *   3. A message is kept in `message`, which never grows past receive_max; memory follows what has
+ *      come, not what was promised. */
+#include <openssl/evp.h>
+#include <string.h>
+#include <wslay/wslay.h>
 
-/* To be replaced by the real thing: until then nobody is told a handshake worked. */
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "crypto/encoding.h"
+#include "http/connection.h"
+#include "http/http1.h"
+
+enum {
+    KEY_SIZE = 16,
+    KEY_TEXT_SIZE = 24,
+    RECEIVE_DEFAULT = 64 << 10,
+    OUTPUT_STOP = 64 << 10, /* not taken by the client: read no more from it */
+    CONTROLS_MAX = 64,      /* answers to pings in the library's queue */
+    MESSAGES_MAX = 256,     /* in one turn */
+    CODE_NORMAL = 1000,
+    CODE_PROTOCOL = 1002,
+    CODE_TOO_BIG = 1009,
+    CODE_INTERNAL = 1011,
+};
+
+struct websocket {
+    struct http_connection *connection;
+    wslay_event_context_ptr library;
+    http_stream stream;
+    http_receive_fn receive;
+    void *data;
+    size_t receive_max;
+    struct tr_buffer message;
+    uint64_t heartbeat_ns;
+    uint64_t ping_ns; /* of a ping after which nothing came; 0: none */
+    uint64_t end_ns;  /* ENDING: how long the client's goodbye is waited for; 0: OPEN */
+    uint16_t broken;  /* close code of a rule of ours that the client broke; 0: none */
+    bool is_text;
+    bool in_control; /* the frame that is being received */
+    bool came;       /* bytes, in this step */
+};
+
+/* ---- the handshake -----------------------------------------------------------------------------
+ */
+
+/* Is the token in the comma-separated lists of all fields of that name? */
+static bool has_token(const struct http_request *request, const char *name, const char *token)
+{
+    for (uint32_t i = 0; i < http_header_count(request); i++) {
+        const struct http_header *field = http_header_at(request, i);
+        const char *at = field->value.at, *end = at + field->value.size;
+
+        if (!tr_span_is_nocase(field->name, name))
+            continue;
+        while (at < end) {
+            const char *comma = memchr(at, ',', (size_t)(end - at));
+            const char *to = comma == NULL ? end : comma;
+            const char *from = at;
+
+            at = to + 1;
+            while (from < to && (*from == ' ' || *from == '\t'))
+                from++;
+            while (to > from && (to[-1] == ' ' || to[-1] == '\t'))
+                to--;
+            if (tr_span_is_nocase((struct tr_span){ from, (size_t)(to - from) }, token))
+                return true;
+        }
+    }
+    return false;
+}
+
+/* NULL, or what is wrong (section 4.2.1). */
+static const char *find_fault(const struct http_request *request, struct tr_span *ret_key)
+{
+    unsigned char key[KEY_SIZE];
+    size_t size;
+
+    if (request->transport != &http1_transport || request->head.minor != 1)
+        return "A WebSocket needs HTTP/1.1.";
+    if (request->method != HTTP_GET)
+        return "A WebSocket begins with GET.";
+    if (request->head.is_chunked || request->head.length > 0)
+        return "A WebSocket handshake has no body.";
+    if (!has_token(request, "Upgrade", "websocket") || !has_token(request, "Connection", "upgrade"))
+        return "A WebSocket handshake needs Upgrade: websocket and Connection: Upgrade.";
+    if (!http_header_one(request, "Sec-WebSocket-Key", ret_key) || ret_key->size != KEY_TEXT_SIZE ||
+        crypto_base64_decode(*ret_key, key, sizeof key, &size) < 0 || size != KEY_SIZE)
+        return "Sec-WebSocket-Key must be 16 bytes in base64.";
+    return NULL;
+}
+
+/* Section 4.2.2, 5.4: text of the SHA-1 of key and a fixed GUID. */
+static bool accept_text(struct tr_span key, char text[29])
+{
+    static const char guid[] = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+    unsigned char digest[20];
+    char joined[KEY_TEXT_SIZE + sizeof guid];
+    size_t size;
+
+    memcpy(joined, key.at, KEY_TEXT_SIZE);
+    memcpy(joined + KEY_TEXT_SIZE, guid, sizeof guid);
+    if (EVP_Q_digest(NULL, "SHA1", NULL, joined, sizeof joined - 1, digest, &size) != 1)
+        return false;
+    text[crypto_base64_encode(digest, sizeof digest, text)] = '\0';
+    return true;
+}
+
+static int answer_out_of_memory(struct http_request *request)
+{
+    http_respond_error(request, 503, "OutOfMemory", "Try again later.");
+    return TR_ENOMEM;
+}
+
+static int refuse(struct http_request *request, const char *fault)
+{
+    struct tr_span version;
+
+    if (fault != NULL) {
+        http_respond_error(request, 400, "InvalidHandshake", fault);
+        return TR_EPROTO;
+    }
+    if (!http_header_one(request, "Sec-WebSocket-Version", &version) ||
+        !tr_span_is(version, "13")) {
+        http_add_header(request, "Sec-WebSocket-Version", TR_SPAN("13"));
+        http_add_header(request, "Upgrade", TR_SPAN("websocket"));
+        http_respond_error(request, 426, "UpgradeRequired", "Version 13 of WebSocket is spoken.");
+        return TR_EPROTO;
+    }
+    if (request->connection->is_draining) {
+        http_respond_shed(request, 503, 1, "draining");
+        return TR_EBUSY;
+    }
+    return 0;
+}
+
+static struct websocket *websocket_new(struct http_connection *connection);
+
 int http_websocket_begin(struct http_request *request, const struct http_stream_options *options,
     size_t receive_max, http_receive_fn receive, void *data, http_stream *ret_stream)
 {
-    (void)options;
-    (void)receive_max;
-    (void)receive;
-    (void)data;
-    (void)ret_stream;
-    http_respond_error(request, 501, "NotImplemented", "use server-sent events");
-    return TR_EUNSUPPORTED;
+    struct http_connection *connection = request->connection;
+    struct http_stream_state *stream;
+    struct websocket *websocket;
+    struct tr_span key = { NULL, 0 };
+    char accept[29];
+    int rc;
+
+    tr_assert_use(!request->is_waiting, "a stream cannot begin while the request waits");
+    tr_assert_use(receive != NULL, "somebody has to receive");
+    if (request->is_abandoned)
+        return TR_ECANCELLED;
+    rc = refuse(request, find_fault(request, &key));
+    if (rc < 0)
+        return rc;
+    if (!accept_text(key, accept) ||
+        http_add_header(request, "Upgrade", TR_SPAN("websocket")) < 0 ||
+        http_add_header(request, "Sec-WebSocket-Accept", tr_span_of(accept)) < 0)
+        return answer_out_of_memory(request);
+    websocket = websocket_new(connection);
+    if (websocket == NULL)
+        return answer_out_of_memory(request);
+    stream = http_stream_open(request, options);
+    if (stream == NULL) {
+        http_websocket_finish(connection);
+        return answer_out_of_memory(request);
+    }
+    stream->is_websocket = true;
+    websocket->stream = (http_stream){ tr_self(connection->ctx), stream->id };
+    websocket->receive = receive;
+    websocket->data = data;
+    websocket->receive_max = receive_max == 0 ? RECEIVE_DEFAULT : receive_max;
+    websocket->heartbeat_ns = stream->heartbeat_ns;
+    *ret_stream = websocket->stream;
+    request->answer.status = 101;
+    request->answer.stream = stream;
+    request->phase = PHASE_ANSWERED;
+    request->transport->answer(request);
+    return 0;
 }
+
+/* ---- what the library calls --------------------------------------------------------------------
+ */
+
+static ssize_t wait_for_more(wslay_event_context_ptr library)
+{
+    wslay_event_set_error(library, WSLAY_ERR_WOULDBLOCK);
+    return -1;
+}
+
+static ssize_t on_receive(
+    wslay_event_context_ptr library, uint8_t *bytes, size_t size, int flags, void *data)
+{
+    struct websocket *websocket = data;
+    struct http_connection *connection = websocket->connection;
+    struct http_input *input = &connection->input;
+    ssize_t got;
+
+    (void)flags;
+    if (connection->is_gone || wslay_event_get_queued_msg_count(library) > CONTROLS_MAX)
+        return wait_for_more(library);
+    if (connection->batch > MESSAGES_MAX) {
+        http_connection_again(connection);
+        return wait_for_more(library);
+    }
+    if (input->begin < input->end) { /* came with the handshake */
+        if (size > input->end - input->begin)
+            size = input->end - input->begin;
+        memcpy(bytes, input->bytes + input->begin, size);
+        input->begin += (uint32_t)size;
+        websocket->came = true;
+        return (ssize_t)size;
+    }
+    if (!http_connection_may_read(connection))
+        return wait_for_more(library);
+    got = http_connection_read(connection, (char *)bytes, size);
+    if (got <= 0)
+        return wait_for_more(library);
+    websocket->came = true;
+    websocket->ping_ns = 0;
+    return got;
+}
+
+static ssize_t on_send(
+    wslay_event_context_ptr library, const uint8_t *bytes, size_t size, int flags, void *data)
+{
+    struct websocket *websocket = data;
+
+    (void)flags;
+    if (http_output_append(&websocket->connection->output, bytes, size) < 0) {
+        wslay_event_set_error(library, WSLAY_ERR_CALLBACK_FAILURE);
+        return -1;
+    }
+    return (ssize_t)size;
+}
+
+/* The library goes on to the end of this frame: what comes of it is not looked at. */
+static void give_up(struct websocket *websocket, uint16_t code)
+{
+    websocket->broken = code;
+    wslay_event_shutdown_read(websocket->library);
+}
+
+static void on_frame_start(wslay_event_context_ptr library,
+    const struct wslay_event_on_frame_recv_start_arg *start, void *data)
+{
+    struct websocket *websocket = data;
+
+    (void)library;
+    websocket->in_control = wslay_is_ctrl_frame(start->opcode);
+    if (start->opcode == WSLAY_CONNECTION_CLOSE && start->payload_length == 1)
+        give_up(websocket, CODE_PROTOCOL); /* half a code (5.5.1), which the library lets pass */
+    if (websocket->in_control)
+        return;
+    if (start->opcode != WSLAY_CONTINUATION_FRAME)
+        websocket->is_text = start->opcode == WSLAY_TEXT_FRAME;
+    if (start->payload_length > websocket->receive_max - websocket->message.size)
+        give_up(websocket, CODE_TOO_BIG);
+}
+
+static void on_chunk(wslay_event_context_ptr library,
+    const struct wslay_event_on_frame_recv_chunk_arg *chunk, void *data)
+{
+    struct websocket *websocket = data;
+
+    (void)library;
+    if (websocket->in_control || websocket->broken != 0 || websocket->end_ns != 0)
+        return;
+    if (tr_buffer_append(&websocket->message, chunk->data, chunk->data_length) < 0)
+        give_up(websocket, CODE_INTERNAL);
+}
+
+static void on_message(
+    wslay_event_context_ptr library, const struct wslay_event_on_msg_recv_arg *message, void *data)
+{
+    struct websocket *websocket = data;
+
+    (void)library;
+    websocket->connection->batch++;
+    if (wslay_is_ctrl_frame(message->opcode) || websocket->broken != 0)
+        return;
+    if (websocket->end_ns == 0)
+        websocket->receive(websocket->stream, websocket->data, websocket->is_text,
+            websocket->message.size == 0 ? "" : websocket->message.bytes, websocket->message.size);
+    tr_buffer_clear(&websocket->message);
+}
+
+static struct websocket *websocket_new(struct http_connection *connection)
+{
+    static const struct wslay_event_callbacks callbacks = { .recv_callback = on_receive,
+        .send_callback = on_send,
+        .on_frame_recv_start_callback = on_frame_start,
+        .on_frame_recv_chunk_callback = on_chunk,
+        .on_msg_recv_callback = on_message };
+    struct websocket *websocket = tr__calloc(sizeof *websocket);
+
+    if (websocket == NULL)
+        return NULL;
+    if (wslay_event_context_server_init(&websocket->library, &callbacks, websocket) != 0) {
+        tr__free(websocket);
+        return NULL;
+    }
+    wslay_event_config_set_no_buffering(websocket->library, 1);
+    websocket->connection = connection;
+    connection->protocol = websocket;
+    return websocket;
+}
+
+/* ---- the transport -----------------------------------------------------------------------------
+ */
+
+void http_websocket_finish(struct http_connection *connection)
+{
+    struct websocket *websocket = connection->protocol;
+
+    if (websocket == NULL)
+        return;
+    connection->protocol = NULL;
+    wslay_event_context_free(websocket->library);
+    tr_buffer_free(&websocket->message);
+    tr__free(websocket);
+}
+
+/* A header of section 5.2, with its payload of `size` bytes behind it; not masked. */
+static int put_header(struct http_output *output, uint8_t opcode, uint64_t size)
+{
+    unsigned char bytes[10] = { (unsigned char)(0x80 | opcode) };
+    size_t digits = size < 126 ? 0 : size <= UINT16_MAX ? 2 : 8;
+
+    bytes[1] = (unsigned char)(digits == 0 ? size : digits == 2 ? 126 : 127);
+    for (size_t i = 0; i < digits; i++)
+        bytes[1 + digits - i] = (unsigned char)(size >> (8 * i));
+    return http_output_append(output, bytes, 2 + digits);
+}
+
+/* Tell the client why, and leave the rest to HTTP/1's end of a connection. */
+static void close_with(struct http_connection *connection, uint16_t code)
+{
+    unsigned char bytes[2] = { (unsigned char)(code >> 8), (unsigned char)code };
+
+    if (put_header(&connection->output, WSLAY_CONNECTION_CLOSE, sizeof bytes) < 0 ||
+        http_output_append(&connection->output, bytes, sizeof bytes) < 0)
+        http_connection_fail(connection);
+}
+
+/* Both have said goodbye, or the client will not be listened to. */
+static void leave(struct http_connection *connection, bool linger)
+{
+    while (connection->streams != NULL)
+        http_stream_close(connection, connection->streams);
+    http_websocket_finish(connection);
+    if (connection->is_gone)
+        return;
+    http1_begin_closing(connection, linger);
+    connection->transport->run(connection);
+}
+
+/* Receive, and send what the library has to say. False: no more for now, or the end. */
+static bool step(struct http_connection *connection)
+{
+    struct websocket *websocket = connection->protocol;
+    bool said_goodbye = wslay_event_get_close_sent(websocket->library);
+    int rc;
+
+    websocket->came = false;
+    rc = wslay_event_recv(websocket->library);
+    if (connection->is_gone)
+        return false;
+    if (websocket->broken != 0 || rc != 0) {
+        /* The library's own way out of a malformed header has no code. */
+        if (!said_goodbye)
+            close_with(connection, websocket->broken != 0  ? websocket->broken
+                                   : rc == WSLAY_ERR_NOMEM ? CODE_INTERNAL
+                                                           : CODE_PROTOCOL);
+        leave(connection, true);
+        return false;
+    }
+    if (wslay_event_send(websocket->library) != 0) {
+        http_connection_fail(connection);
+        return false;
+    }
+    if (wslay_event_get_close_received(websocket->library)) {
+        leave(connection, false);
+        return false;
+    }
+    if (!wslay_event_get_read_enabled(websocket->library)) {
+        leave(connection, true); /* a rule was broken, and the library has said which */
+        return false;
+    }
+    if (connection->is_ended) {
+        http_connection_fail(connection); /* without goodbye */
+        return false;
+    }
+    return websocket->came;
+}
+
+static void websocket_run(struct http_connection *connection)
+{
+    do {
+        if (connection->output.pending > OUTPUT_STOP) {
+            connection->wants_drained = true;
+            return;
+        }
+    } while (step(connection));
+}
+
+void http_websocket_upgrade(struct http_connection *connection)
+{
+    http_request_release(connection->request);
+    connection->transport = &http_websocket_transport;
+    connection->transport->run(connection);
+}
+
+static void websocket_event(struct http_connection *connection, const struct tr_event *event)
+{
+    (void)connection;
+    (void)event;
+}
+
+static void websocket_answer(struct http_request *request)
+{
+    (void)request;
+    tr_assert(false); /* no request lives on */
+}
+
+static void websocket_frame(
+    struct http_connection *connection, struct http_stream_state *stream, struct http_frame *frame)
+{
+    (void)stream;
+    if (put_header(&connection->output, WSLAY_BINARY_FRAME, frame->size) < 0) {
+        http_frame_unref(frame);
+        http_connection_fail(connection);
+        return;
+    }
+    if (http_output_frame(&connection->output, frame, false) < 0)
+        http_connection_fail(connection);
+}
+
+static void websocket_stream_end(
+    struct http_connection *connection, struct http_stream_state *stream, uint16_t code)
+{
+    struct websocket *websocket = connection->protocol;
+
+    (void)stream;
+    websocket->end_ns = connection->now_ns + connection->server->limits.linger_ns;
+    if (wslay_event_queue_close(websocket->library, code == 0 ? CODE_NORMAL : code, NULL, 0) != 0 ||
+        wslay_event_send(websocket->library) != 0)
+        http_connection_fail(connection);
+}
+
+static void websocket_beat(struct http_connection *connection, struct http_stream_state *stream)
+{
+    struct websocket *websocket = connection->protocol;
+    const struct wslay_event_msg ping = { .opcode = WSLAY_PING };
+
+    (void)stream;
+    if (wslay_event_queue_msg(websocket->library, &ping) != 0 ||
+        wslay_event_send(websocket->library) != 0) {
+        http_connection_fail(connection);
+        return;
+    }
+    if (websocket->ping_ns == 0)
+        websocket->ping_ns = connection->now_ns;
+}
+
+static uint64_t websocket_deadline(const struct http_connection *connection)
+{
+    const struct websocket *websocket = connection->protocol;
+
+    if (websocket->end_ns != 0)
+        return websocket->end_ns;
+    /* Nothing at all came since a ping, though another one had its time too. */
+    return websocket->ping_ns == 0 ? UINT64_MAX : websocket->ping_ns + 2 * websocket->heartbeat_ns;
+}
+
+static void websocket_expired(struct http_connection *connection)
+{
+    const struct websocket *websocket = connection->protocol;
+
+    if (websocket->end_ns == 0)
+        metric_add(connection->server->stats.slow_streams, 1);
+    http_connection_fail(connection);
+}
+
+static void websocket_drain(struct http_connection *connection)
+{
+    (void)connection; /* its stream has been ended with 1012 */
+}
+
+static uint32_t websocket_gone(struct http_connection *connection)
+{
+    (void)connection;
+    return 0;
+}
+
+static bool websocket_is_idle(const struct http_connection *connection)
+{
+    (void)connection;
+    return true;
+}
+
+static void websocket_shrink(struct http_connection *connection)
+{
+    struct websocket *websocket = connection->protocol;
+
+    if (websocket->message.size == 0)
+        tr_buffer_free(&websocket->message);
+    if (connection->input.begin == connection->input.end)
+        http1_give_back(connection);
+}
+
+static void websocket_finish(struct http_connection *connection)
+{
+    http_websocket_finish(connection);
+    http1_give_back(connection);
+}
+
+const struct http_transport http_websocket_transport = {
+    .name = "websocket",
+    .run = websocket_run,
+    .event = websocket_event,
+    .answer = websocket_answer,
+    .frame = websocket_frame,
+    .stream_end = websocket_stream_end,
+    .stream_beat = websocket_beat,
+    .deadline = websocket_deadline,
+    .expired = websocket_expired,
+    .drain = websocket_drain,
+    .gone = websocket_gone,
+    .is_idle = websocket_is_idle,
+    .shrink = websocket_shrink,
+    .finish = websocket_finish,
+};

@@ -345,7 +345,7 @@ int net_tls_create(const char *certificate_path, const char *key_path, const cha
 
 int net_tls_reload(struct net_tls *tls, char *why, size_t why_size)
 {
-    SSL_CTX *fresh, *old;
+    SSL_CTX *fresh = NULL, *old;
     int rc = load(tls, why, why_size, &fresh);
 
     if (rc < 0)

@@ -60,7 +60,7 @@ TEST(http2, the_preface_may_come_byte_by_byte)
 
     wire = wire_plain(http_server_address(stage.server), 0);
     for (size_t i = 0; i < sizeof PREFACE - 1; i++) {
-        CHECK(client_try_send(wire->client, PREFACE + i, 1));
+        CHECK(client_try_send(wire->client, &PREFACE[i], 1));
         poll(NULL, 0, 1); /* so that they are read apart, which is not what the check needs */
     }
     wire_frame(wire, T_SETTINGS, 0, 0, "", 0);

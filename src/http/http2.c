@@ -1,0 +1,685 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* http2.c: HTTP/2 on the wire, by libnghttp2, which does no I/O: bytes that were read are given to
+ * it, and what it has to say goes into the output. Requests of a connection run side by side; each
+ * is an ordinary request whose transport_data is its stream.
+ *
+ *   read -> library -> on_header.. on_frame -> request -> handler -> http2_answer -> library
+ *                                                                                       |
+ *   flush <- output (HTTP2_OUTPUT_MAX at most) <- pump <- library <- body of the stream <-+
+ *
+ * Invariants:
+ *   1. The library is told to receive or to send only in http2_run, never inside its callbacks or
+ *      those of a request; so no stream disappears under a handler.
+ *   2. A stream is freed by sweep when the library has forgotten it and its request waits for
+ *      nothing. Until then it counts, so resets cannot pile up work (CVE-2023-44487).
+ *   3. Bytes of a body are given back to the client's windows when their request has taken them.
+ *   4. Whoever sends frames that only cost us (resets, pings, settings, empty ones) faster than the
+ *      buckets below fill is told to calm down, and closed. */
+#include "http/http2.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/log.h"
+#include "http/http1.h"
+#include "http/spare.h"
+
+enum {
+    READ_SIZE = 16 << 10,
+    OUTPUT_STOP = 64 << 10, /* not taken by the client: read no more from it */
+    REQUESTS_MAX = 256,     /* in one turn */
+    RESETS_BURST = 200,     /* streams reset by either side because of the client */
+    RESETS_PER_S = 20,
+    NUISANCES_BURST = 1000,
+    NUISANCES_PER_S = 50,
+    CONTINUATIONS_MAX = 8,
+    LIST_FACTOR = 4, /* a head this many times over the limit ends the connection */
+};
+
+static struct http2 *http2_of(const struct http_connection *connection)
+{
+    return connection->protocol;
+}
+
+/* ---- streams -----------------------------------------------------------------------------------
+ */
+
+static struct http2_stream *stream_new(struct http2 *http2, int32_t id)
+{
+    struct http2_stream *stream = tr__calloc(sizeof *stream);
+    struct http_request *request = http_spare_take(HTTP_SPARE_REQUEST);
+
+    if (stream == NULL || request == NULL) {
+        tr__free(stream);
+        http_spare_give(HTTP_SPARE_REQUEST, request);
+        return NULL;
+    }
+    request->connection = http2->connection;
+    request->transport = &http2_transport;
+    request->transport_data = stream;
+    request->serial = (uint32_t)id;
+    http_request_reset(request);
+    request->cancels_alone = true;
+    stream->http2 = http2;
+    stream->id = id;
+    stream->request = request;
+    stream->source.fd = -1;
+    stream->source.last = &stream->source.first;
+    stream->next = http2->streams;
+    http2->streams = stream;
+    http2->stream_count++;
+    http2_head_begin(stream);
+    return stream;
+}
+
+static void request_drop(struct http2_stream *stream)
+{
+    if (stream->request == NULL)
+        return;
+    http_request_release(stream->request);
+    http_spare_give(HTTP_SPARE_REQUEST, stream->request);
+    stream->request = NULL;
+    stream->http2->reserved -= stream->reserved;
+    stream->reserved = 0;
+    http2_held_drop(stream);
+}
+
+/* Not in the list any more. */
+static void stream_free(struct http2_stream *stream)
+{
+    request_drop(stream);
+    http2_source_drop(stream);
+    stream->http2->stream_count--;
+    tr__free(stream);
+}
+
+/* The client is gone, or gave this one up. */
+static void stream_abandon(struct http2_stream *stream)
+{
+    struct http_request *request = stream->request;
+
+    if (request == NULL || stream->is_answered)
+        return;
+    http_request_abandon(request);
+    if (request->cancel != NULL)
+        tr_cancel_fire(request->cancel);
+}
+
+/* Count what is answered, free what is over. */
+static void sweep(struct http2 *http2)
+{
+    struct http2_stream **link = &http2->streams;
+
+    http2->needs_sweep = false;
+    while (*link != NULL) {
+        struct http2_stream *stream = *link;
+        struct http_request *request = stream->request;
+
+        if (stream->is_answered && !stream->is_done) {
+            stream->is_done = true;
+            http_request_done(request,
+                request->answer.is_file ? request->answer.size : request->answer.body.size);
+        }
+        /* Not waiting: it was answered, abandoned, or its head never came to an end. */
+        if (request != NULL && !request->is_waiting && (stream->is_done || stream->is_closed))
+            request_drop(stream);
+        if (stream->is_closed && stream->request == NULL) {
+            *link = stream->next;
+            stream_free(stream);
+        } else {
+            link = &stream->next;
+        }
+    }
+    if (http2->streams == NULL)
+        http2->quiet_ns = http2->connection->now_ns;
+}
+
+/* ---- floods ------------------------------------------------------------------------------------
+ */
+
+static bool take_token(
+    struct http2_bucket *bucket, uint64_t now_ns, uint32_t burst, uint32_t per_second)
+{
+    uint64_t each_ns = UINT64_C(1000000000) / per_second;
+    uint64_t fresh = (now_ns - bucket->filled_ns) / each_ns;
+
+    if (fresh > 0) {
+        bucket->left = fresh >= burst - bucket->left ? burst : bucket->left + (uint32_t)fresh;
+        bucket->filled_ns += fresh * each_ns;
+    }
+    if (bucket->left == 0)
+        return false;
+    bucket->left--;
+    return true;
+}
+
+void http2_end(struct http2 *http2, uint32_t code, const char *why)
+{
+    struct http_connection *connection = http2->connection;
+
+    if (http2->is_ending)
+        return;
+    http2->is_ending = true;
+    if (code != NGHTTP2_NO_ERROR && !connection->server->quiet && log_is_on(LOG_INFO, "http")) {
+        char peer[48];
+
+        net_peer_text(&connection->peer, peer, sizeof peer);
+        LOG(LOG_INFO, "http", "refused", LOG_TEXT("server", connection->server->name),
+            LOG_TEXT("why", why), LOG_TEXT("peer", peer));
+    }
+    if (nghttp2_session_terminate_session(http2->session, code) != 0)
+        http2->is_failed = true;
+}
+
+static int calm(struct http2 *http2, const char *why)
+{
+    http2_end(http2, NGHTTP2_ENHANCE_YOUR_CALM, why);
+    return 0;
+}
+
+static int count_reset(struct http2 *http2)
+{
+    return take_token(&http2->resets, http2->connection->now_ns, RESETS_BURST, RESETS_PER_S)
+               ? 0
+               : calm(http2, "streams are reset too fast");
+}
+
+static int on_begin_frame(nghttp2_session *session, const nghttp2_frame_hd *head, void *data)
+{
+    struct http2 *http2 = data;
+
+    (void)session;
+    /* A head that the library refuses has no end that is told. */
+    if (head->type != NGHTTP2_CONTINUATION)
+        http2->head_ns = 0;
+    else if (http2->head_ns == 0)
+        http2->head_ns = http2->connection->now_ns;
+    switch (head->type) {
+    case NGHTTP2_RST_STREAM:
+        return count_reset(http2);
+    case NGHTTP2_DATA:
+        if (head->length > 0 || head->flags & NGHTTP2_FLAG_END_STREAM)
+            return 0;
+        break;
+    case NGHTTP2_CONTINUATION:
+        if (head->length > 0)
+            return 0;
+        break;
+    case NGHTTP2_HEADERS:
+    case NGHTTP2_WINDOW_UPDATE:
+        return 0;
+    default: /* settings, pings, priorities: cheap to send, not to answer. (Unknown ones are not
+                told, and cost no more than their bytes.) */
+        break;
+    }
+    return take_token(
+               &http2->nuisances, http2->connection->now_ns, NUISANCES_BURST, NUISANCES_PER_S)
+               ? 0
+               : calm(http2, "too many frames that carry nothing");
+}
+
+/* ---- heads -------------------------------------------------------------------------------------
+ */
+
+static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame, void *data)
+{
+    struct http2 *http2 = data;
+    struct http2_stream *stream;
+
+    http2->head_ns = http2->connection->now_ns;
+    if (frame->headers.cat != NGHTTP2_HCAT_REQUEST) {
+        stream = nghttp2_session_get_stream_user_data(session, frame->hd.stream_id);
+        if (stream != NULL)
+            stream->is_trailer = true;
+        return 0;
+    }
+    if (http2->is_ending)
+        return 0;
+    /* Those that were reset but still wait for an answer of another actor count too. */
+    stream =
+        http2->stream_count < 2 * HTTP2_STREAMS_MAX ? stream_new(http2, frame->hd.stream_id) : NULL;
+    if (stream == NULL)
+        return nghttp2_submit_rst_stream(
+                   session, NGHTTP2_FLAG_NONE, frame->hd.stream_id, NGHTTP2_REFUSED_STREAM) == 0
+                   ? 0
+                   : NGHTTP2_ERR_CALLBACK_FAILURE;
+    nghttp2_session_set_stream_user_data(session, frame->hd.stream_id, stream);
+    return 0;
+}
+
+static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name,
+    size_t name_size, const uint8_t *value, size_t value_size, uint8_t flags, void *data)
+{
+    struct http2 *http2 = data;
+    const struct http_limits *limits = &http2->connection->server->limits;
+    struct http2_stream *stream =
+        nghttp2_session_get_stream_user_data(session, frame->hd.stream_id);
+
+    (void)flags;
+    if (stream == NULL || http2->is_ending)
+        return 0;
+    http2_head_field(stream, (struct tr_span){ (const char *)name, name_size },
+        (struct tr_span){ (const char *)value, value_size });
+    if (stream->list_size > LIST_FACTOR * limits->header_size_max ||
+        stream->list_count > LIST_FACTOR * limits->header_count_max)
+        return calm(http2, "the header is far too large");
+    return 0;
+}
+
+/* Bodies that are kept whole: one connection must not fill the memory with 128 of them. */
+static bool reserve_body(struct http2_stream *stream)
+{
+    struct http2 *http2 = stream->http2;
+    const struct http_request *request = stream->request;
+    uint64_t size = request->head.has_length ? request->head.length : request->body_max;
+
+    if (stream->has_ended || request->match.route->flags & HTTP_ROUTE_STREAM)
+        return true;
+    if (http2->reserved > 0 && http2->reserved + size > HTTP2_BODIES_MAX)
+        return false;
+    stream->reserved = size;
+    http2->reserved += size;
+    return true;
+}
+
+static void begin_request(struct http2_stream *stream)
+{
+    struct http2 *http2 = stream->http2;
+    struct http_request *request = stream->request;
+
+    http2->request_count++;
+    http2->connection->batch++;
+    if (!http2_head_end(stream, !stream->has_ended)) {
+        http2_refuse(stream);
+        return;
+    }
+    http_request_begin(request);
+    if (request->phase != PHASE_GATE)
+        return;
+    if (!reserve_body(stream))
+        http_respond_shed(request, 503, 1, "bodies");
+    else
+        http_request_admit(request);
+}
+
+/* ---- other callbacks of the library ------------------------------------------------------------
+ */
+
+static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *data)
+{
+    struct http2 *http2 = data;
+    struct http2_stream *stream;
+
+    if (frame->hd.type == NGHTTP2_HEADERS)
+        http2->head_ns = 0;
+    if ((frame->hd.type != NGHTTP2_HEADERS && frame->hd.type != NGHTTP2_DATA) || http2->is_ending)
+        return 0;
+    stream = nghttp2_session_get_stream_user_data(session, frame->hd.stream_id);
+    if (stream == NULL)
+        return 0;
+    if (frame->hd.type == NGHTTP2_HEADERS && frame->headers.cat == NGHTTP2_HCAT_REQUEST) {
+        stream->has_ended = frame->hd.flags & NGHTTP2_FLAG_END_STREAM;
+        begin_request(stream);
+    } else if (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) {
+        http2_body_end(stream);
+    }
+    return 0;
+}
+
+static int on_frame_sent(nghttp2_session *session, const nghttp2_frame *frame, void *data)
+{
+    struct http2 *http2 = data;
+    struct http2_stream *stream;
+
+    switch (frame->hd.type) {
+    case NGHTTP2_RST_STREAM:
+        http2->head_ns = 0;
+        /* Resets that a client provokes cost as much as its own. */
+        if (frame->rst_stream.error_code != NGHTTP2_NO_ERROR)
+            return count_reset(http2);
+        break;
+    case NGHTTP2_HEADERS:
+    case NGHTTP2_DATA:
+        if (!(frame->hd.flags & NGHTTP2_FLAG_END_STREAM))
+            break;
+        stream = nghttp2_session_get_stream_user_data(session, frame->hd.stream_id);
+        /* Answered before its body was here: it need not send the rest (8.1). It is told a little
+         * later, since there are clients that throw the answer away when they are reset. */
+        if (stream != NULL && !stream->has_ended)
+            stream->linger_ns =
+                http2->connection->now_ns + http2->connection->server->limits.linger_ns;
+        break;
+    default:
+        break;
+    }
+    return 0;
+}
+
+static int on_stream_close(nghttp2_session *session, int32_t id, uint32_t code, void *data)
+{
+    struct http2 *http2 = data;
+    struct http2_stream *stream = nghttp2_session_get_stream_user_data(session, id);
+
+    (void)code;
+    if (stream == NULL)
+        return 0;
+    stream->is_closed = true;
+    http2->needs_sweep = true;
+    stream_abandon(stream);
+    if (stream->events != NULL) {
+        http_stream_close(http2->connection, stream->events);
+        stream->events = NULL;
+    }
+    http2_source_drop(stream);
+    return 0;
+}
+
+/* ---- its life ----------------------------------------------------------------------------------
+ */
+
+static int session_new(struct http2 *http2)
+{
+    nghttp2_mem memory = http2_memory(http2);
+    nghttp2_session_callbacks *callbacks = NULL;
+    nghttp2_option *option = NULL;
+    int rc = nghttp2_session_callbacks_new(&callbacks);
+
+    if (rc == 0)
+        rc = nghttp2_option_new(&option);
+    if (rc == 0) {
+        nghttp2_session_callbacks_set_on_begin_frame_callback(callbacks, on_begin_frame);
+        nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks, on_begin_headers);
+        nghttp2_session_callbacks_set_on_header_callback(callbacks, on_header);
+        nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, http2_on_data);
+        nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, on_frame);
+        nghttp2_session_callbacks_set_on_frame_send_callback(callbacks, on_frame_sent);
+        nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, on_stream_close);
+        nghttp2_option_set_no_auto_window_update(option, 1);
+        nghttp2_option_set_no_closed_streams(option, 1);
+        nghttp2_option_set_max_continuations(option, CONTINUATIONS_MAX);
+        nghttp2_option_set_peer_max_concurrent_streams(option, HTTP2_STREAMS_MAX);
+        /* Our own bucket goes by our clock and says why: the library's is not to be met. */
+        nghttp2_option_set_stream_reset_rate_limit(option, UINT32_MAX, UINT32_MAX);
+        rc = nghttp2_session_server_new3(&http2->session, callbacks, http2, option, &memory);
+    }
+    nghttp2_option_del(option);
+    nghttp2_session_callbacks_del(callbacks);
+    return rc == 0 ? 0 : TR_ENOMEM;
+}
+
+static int say_hello(struct http2 *http2)
+{
+    const struct http_limits *limits = &http2->connection->server->limits;
+    const nghttp2_settings_entry settings[] = {
+        { NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, HTTP2_STREAMS_MAX },
+        { NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, HTTP2_WINDOW_STREAM },
+        { NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, (uint32_t)limits->header_size_max },
+        { NGHTTP2_SETTINGS_NO_RFC7540_PRIORITIES, 1 },
+    };
+
+    if (nghttp2_submit_settings(http2->session, NGHTTP2_FLAG_NONE, settings,
+            sizeof settings / sizeof settings[0]) != 0 ||
+        nghttp2_session_set_local_window_size(
+            http2->session, NGHTTP2_FLAG_NONE, 0, HTTP2_WINDOW_CONNECTION) != 0)
+        return TR_ENOMEM;
+    return 0;
+}
+
+void http2_start(struct http_connection *connection)
+{
+    struct http2 *http2 = tr__calloc(sizeof *http2);
+
+    if (http2 == NULL) {
+        http_connection_fail(connection);
+        return;
+    }
+    http2->connection = connection;
+    http2->quiet_ns = connection->now_ns;
+    http2->resets = (struct http2_bucket){ connection->now_ns, RESETS_BURST };
+    http2->nuisances = (struct http2_bucket){ connection->now_ns, NUISANCES_BURST };
+    if (session_new(http2) < 0 || say_hello(http2) < 0) {
+        http2_session_free(http2);
+        tr__free(http2);
+        http_connection_fail(connection);
+        return;
+    }
+    connection->protocol = http2;
+    connection->transport = &http2_transport;
+    if (connection->is_draining)
+        http2_transport.drain(connection);
+}
+
+static void http2_finish(struct http_connection *connection)
+{
+    struct http2 *http2 = http2_of(connection);
+
+    http2_session_free(http2);
+    while (http2->streams != NULL) {
+        struct http2_stream *stream = http2->streams;
+
+        http2->streams = stream->next;
+        stream_free(stream);
+    }
+    tr__free(http2);
+    connection->protocol = NULL;
+    http1_give_back(connection);
+}
+
+/* ---- the transport -----------------------------------------------------------------------------
+ */
+
+/* Move frames to the output while there is room. */
+static void pump(struct http2 *http2)
+{
+    struct http_connection *connection = http2->connection;
+
+    while (connection->output.pending < HTTP2_OUTPUT_MAX) {
+        const uint8_t *bytes;
+        ssize_t size;
+
+        if (http2->is_ending && !nghttp2_session_want_write(http2->session))
+            return;
+        size = nghttp2_session_mem_send(http2->session, &bytes);
+        if (size == 0)
+            return;
+        if (size < 0 || http_output_append(&connection->output, bytes, (size_t)size) < 0) {
+            http2->is_failed = true;
+            return;
+        }
+    }
+    connection->wants_drained = true;
+}
+
+static void receive(struct http2 *http2, const char *bytes, size_t size)
+{
+    ssize_t used = nghttp2_session_mem_recv(http2->session, (const uint8_t *)bytes, size);
+
+    if (used >= 0 || http2->is_ending)
+        return;
+    switch ((int)used) {
+    case NGHTTP2_ERR_BAD_CLIENT_MAGIC:
+        http2_end(http2, NGHTTP2_PROTOCOL_ERROR, "the preface is malformed");
+        break;
+    case NGHTTP2_ERR_FLOODED:
+        http2_end(http2, NGHTTP2_ENHANCE_YOUR_CALM, "a flood of frames");
+        break;
+    case NGHTTP2_ERR_TOO_MANY_CONTINUATIONS:
+        http2_end(http2, NGHTTP2_ENHANCE_YOUR_CALM, "too many continuations");
+        break;
+    default:
+        http2->is_failed = true;
+    }
+}
+
+/* Take more from the client. False: there is nothing, or not now. */
+static bool take(struct http2 *http2)
+{
+    struct http_connection *connection = http2->connection;
+    struct http_input *input = &connection->input;
+    char bytes[READ_SIZE];
+    ssize_t got;
+
+    if (http2->is_ending)
+        return false;
+    if (connection->output.pending > OUTPUT_STOP) {
+        connection->wants_drained = true;
+        return false;
+    }
+    if (connection->batch > REQUESTS_MAX) {
+        http_connection_again(connection);
+        return false;
+    }
+    if (input->begin < input->end) { /* came before it was known what is spoken */
+        uint32_t begin = input->begin;
+
+        input->begin = input->end;
+        receive(http2, input->bytes + begin, input->end - begin);
+        return true;
+    }
+    if (!http_connection_may_read(connection))
+        return false;
+    got = http_connection_read(connection, bytes, sizeof bytes);
+    if (got > 0)
+        receive(http2, bytes, (size_t)got);
+    return got > 0;
+}
+
+/* A peer that sends no more gets the answers that are in flight; but it opens no window any more,
+ * and gets no events for ever. */
+static bool has_work(const struct http2 *http2)
+{
+    if (nghttp2_session_want_write(http2->session))
+        return true;
+    for (const struct http2_stream *stream = http2->streams; stream != NULL; stream = stream->next)
+        if (!stream->is_closed && stream->has_ended && !stream->is_answered)
+            return true;
+    return false;
+}
+
+static void leave(struct http2 *http2)
+{
+    struct http_connection *connection = http2->connection;
+
+    connection->cut += http2_transport.gone(connection);
+    while (connection->streams != NULL)
+        http_stream_close(connection, connection->streams);
+    for (struct http2_stream *stream = http2->streams; stream != NULL; stream = stream->next)
+        if (stream->request != NULL && stream->request->is_waiting)
+            return; /* stays until the event has come */
+    http2_finish(connection);
+    http1_begin_closing(connection, true);
+    connection->transport->run(connection);
+}
+
+static void http2_run(struct http_connection *connection)
+{
+    struct http2 *http2 = http2_of(connection);
+    bool go = true;
+
+    if (http2->is_dead) {
+        leave(http2);
+        return;
+    }
+    while (go) {
+        http2_bodies_go_on(http2);
+        if (http2->needs_sweep)
+            sweep(http2);
+        pump(http2);
+        if (http2->needs_sweep)
+            sweep(http2);
+        if (connection->is_gone)
+            return;
+        if (http2->is_failed) {
+            http_connection_fail(connection);
+            return;
+        }
+        go = take(http2);
+        if (connection->is_gone)
+            return;
+    }
+    if ((connection->output.pending < HTTP2_OUTPUT_MAX &&
+            !nghttp2_session_want_write(http2->session) &&
+            (http2->is_ending || !nghttp2_session_want_read(http2->session))) ||
+        (connection->is_ended && !has_work(http2)))
+        leave(http2);
+}
+
+static void http2_event(struct http_connection *connection, const struct tr_event *event)
+{
+    struct http2 *http2 = http2_of(connection);
+    struct http2_stream *stream = http2->streams;
+
+    while (stream != NULL && (uint32_t)stream->id != event->tag)
+        stream = stream->next;
+    if (stream == NULL || stream->request == NULL || !stream->request->is_waiting)
+        return;
+    http_request_event(stream->request, event);
+    http2->needs_sweep = true;
+    if (connection->is_gone)
+        sweep(http2);
+}
+
+/* First a GOAWAY that refuses nothing, so that requests on their way are served; a little later the
+ * one that does (6.8). */
+static void http2_drain(struct http_connection *connection)
+{
+    struct http2 *http2 = http2_of(connection);
+
+    if (nghttp2_submit_shutdown_notice(http2->session) == NGHTTP2_ERR_NOMEM)
+        http2->is_failed = true;
+}
+
+static uint32_t http2_gone(struct http_connection *connection)
+{
+    struct http2 *http2 = http2_of(connection);
+    uint32_t cut = 0;
+
+    http2->is_ending = http2->is_dead = true;
+    for (struct http2_stream *stream = http2->streams; stream != NULL; stream = stream->next) {
+        if (stream->is_closed)
+            continue;
+        /* Not answered, or not all of it sent. */
+        if (!stream->is_answered || (stream->wait_ns != 0 && !stream->source.is_stream))
+            cut++;
+        stream->is_closed = true;
+        stream->events = NULL; /* closed by the caller */
+        stream_abandon(stream);
+        http2_source_drop(stream);
+    }
+    return cut;
+}
+
+static bool http2_is_idle(const struct http_connection *connection)
+{
+    const struct http2 *http2 = http2_of(connection);
+
+    for (const struct http2_stream *stream = http2->streams; stream != NULL; stream = stream->next)
+        if (stream->request != NULL && stream->request->is_waiting)
+            return false;
+    return true;
+}
+
+static void http2_shrink(struct http_connection *connection)
+{
+    if (connection->input.begin == connection->input.end && connection->input.bytes != NULL)
+        http1_give_back(connection);
+}
+
+const struct http_transport http2_transport = {
+    .name = "2",
+    .run = http2_run,
+    .event = http2_event,
+    .answer = http2_answer,
+    .frame = http2_frame,
+    .stream_end = http2_stream_end,
+    .stream_pending = http2_stream_pending,
+    .stream_cut = http2_stream_cut,
+    .deadline = http2_deadline,
+    .expired = http2_expired,
+    .drain = http2_drain,
+    .gone = http2_gone,
+    .is_idle = http2_is_idle,
+    .shrink = http2_shrink,
+    .finish = http2_finish,
+};

@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* http2_answer.c: answers as frames of HTTP/2. The body stays with its stream and is copied into
+ * frames when the client's windows and our output have room for them, so a slow client costs what
+ * its answer costs and no more. */
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "http/date.h"
+#include "http/http2.h"
+
+enum { FIELDS_OWN = 8 }; /* at most, beside the handler's */
+
+static bool is_bodiless(unsigned status)
+{
+    return status < 200 || status == 204 || status == 304;
+}
+
+/* ---- the head ----------------------------------------------------------------------------------
+ */
+
+struct fields {
+    nghttp2_nv *at;
+    size_t count;
+};
+
+static uint8_t *raw(const char *text)
+{
+    union {
+        const char *in;
+        uint8_t *out;
+    } pun = { .in = text }; /* the library only reads it */
+
+    return pun.out;
+}
+
+/* A name that is a literal is not copied by the library; a handler's is, and made lower case. */
+static void add(struct fields *fields, uint8_t flags, struct tr_span name, struct tr_span value)
+{
+    fields->at[fields->count++] = (nghttp2_nv){ .name = raw(name.at),
+        .namelen = name.size,
+        .value = raw(value.size == 0 ? "" : value.at),
+        .valuelen = value.size,
+        .flags = flags };
+}
+#define ADD(fields, literal, value)                                                                \
+    add((fields), NGHTTP2_NV_FLAG_NO_COPY_NAME, TR_SPAN(literal), (value))
+
+static struct tr_span number(char digits[20], uint64_t value)
+{
+    size_t used = 20;
+
+    do
+        digits[--used] = (char)('0' + value % 10);
+    while ((value /= 10) > 0);
+    return (struct tr_span){ digits + used, 20 - used };
+}
+
+/* Fields that only HTTP/1 has (RFC 9113, 8.2.2). */
+static bool is_of_connection(struct tr_span name)
+{
+    return tr_span_is_nocase(name, "connection") || tr_span_is_nocase(name, "upgrade") ||
+           tr_span_is_nocase(name, "keep-alive") || tr_span_is_nocase(name, "transfer-encoding");
+}
+
+static void put_fields(
+    struct fields *fields, const struct http_request *request, uint64_t length, char digits[2][20])
+{
+    const struct http_connection *connection = request->connection;
+    const struct http_answer *answer = &request->answer;
+
+    ADD(fields, ":status", number(digits[0], answer->status));
+    ADD(fields, "date",
+        ((struct tr_span){
+            http_date_now(connection->server->env, connection->now_ns), HTTP_DATE_SIZE }));
+    if (answer->type != NULL)
+        ADD(fields, "content-type", tr_span_of(answer->type));
+    if (!answer->is_stream && !is_bodiless(answer->status))
+        ADD(fields, "content-length", number(digits[1], length));
+    if (answer->is_gzip)
+        ADD(fields, "content-encoding", TR_SPAN("gzip"));
+    if (answer->vary)
+        ADD(fields, "vary", TR_SPAN("Accept-Encoding"));
+    if (answer->status >= 400)
+        ADD(fields, "x-request-id", http_request_id(request));
+    for (const struct http_extra *extra = answer->extra; extra != NULL; extra = extra->next)
+        if (!is_of_connection(extra->header.name))
+            add(fields, NGHTTP2_NV_FLAG_NONE, extra->header.name, extra->header.value);
+}
+
+/* ---- the body ----------------------------------------------------------------------------------
+ */
+
+static ssize_t read_file(struct http2_source *source, uint8_t *bytes, size_t size)
+{
+    ssize_t got;
+
+    do
+        got = pread(source->fd, bytes, size, (off_t)source->offset);
+    while (got < 0 && errno == EINTR);
+    if (got <= 0)
+        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE; /* shorter than was promised: a reset says so
+                                                       */
+    source->offset += (uint64_t)got;
+    source->sent += (uint64_t)got;
+    source->left -= (uint64_t)got;
+    return got;
+}
+
+static ssize_t read_pieces(struct http2_source *source, uint8_t *bytes, size_t size)
+{
+    size_t used = 0;
+
+    while (source->first != NULL && used < size) {
+        struct http2_piece *piece = source->first;
+        size_t step = piece->frame->size - piece->sent;
+
+        if (step > size - used)
+            step = size - used;
+        memcpy(bytes + used, http_frame_bytes(piece->frame) + piece->sent, step);
+        used += step;
+        piece->sent += step;
+        source->queued -= step;
+        if (piece->sent < piece->frame->size)
+            break;
+        source->first = piece->next;
+        if (source->first == NULL)
+            source->last = &source->first;
+        http_frame_unref(piece->frame);
+        tr__free(piece);
+    }
+    return (ssize_t)used;
+}
+
+static ssize_t on_read(nghttp2_session *session, int32_t id, uint8_t *bytes, size_t size,
+    uint32_t *flags, nghttp2_data_source *from, void *data)
+{
+    struct http2_stream *stream = from->ptr;
+    struct http2_source *source = &stream->source;
+    ssize_t got;
+    bool is_over;
+
+    (void)session;
+    (void)id;
+    (void)data;
+    if (source->is_stream) {
+        got = read_pieces(source, bytes, size);
+        is_over = source->is_ended && source->first == NULL;
+        if (got == 0 && !is_over) {
+            stream->wait_ns = 0;
+            return NGHTTP2_ERR_DEFERRED;
+        }
+        if (source->first == NULL)
+            stream->wait_ns = 0;
+    } else {
+        if (size > source->left)
+            size = (size_t)source->left;
+        if (source->is_file) {
+            got = read_file(source, bytes, size);
+            if (got < 0)
+                return got;
+        } else {
+            memcpy(bytes, source->at, size);
+            source->at += size;
+            source->left -= size;
+            got = (ssize_t)size;
+        }
+        is_over = source->left == 0;
+    }
+    stream->sent += (uint64_t)got;
+    if (is_over) {
+        *flags |= NGHTTP2_DATA_FLAG_EOF;
+        stream->wait_ns = 0;
+        http2_source_drop(stream);
+    }
+    return got;
+}
+
+void http2_source_drop(struct http2_stream *stream)
+{
+    struct http2_source *source = &stream->source;
+
+    tr__free(source->owned);
+    source->owned = NULL;
+    if (source->is_file && source->fd >= 0) {
+        if (source->done != NULL)
+            source->done(source->data, source->fd, source->sent);
+        else
+            close(source->fd);
+    }
+    source->fd = -1;
+    while (source->first != NULL) {
+        struct http2_piece *piece = source->first;
+
+        source->first = piece->next;
+        http_frame_unref(piece->frame);
+        tr__free(piece);
+    }
+    source->last = &source->first;
+    source->queued = source->left = 0;
+    stream->wait_ns = 0;
+}
+
+/* Take the body over from the answer. False: out of memory. */
+static bool take_body(struct http2_stream *stream, struct http_answer *answer)
+{
+    struct http2_source *source = &stream->source;
+
+    if (answer->is_file) {
+        source->is_file = true;
+        source->fd = answer->fd;
+        source->offset = answer->offset;
+        source->left = answer->size;
+        source->done = answer->done;
+        source->data = answer->data;
+        answer->fd = -1;
+    } else if (answer->owned != NULL) {
+        source->owned = answer->owned;
+        source->at = answer->body.at;
+        source->left = answer->body.size;
+        answer->owned = NULL;
+    } else {
+        source->owned = tr__alloc(answer->body.size);
+        if (source->owned == NULL)
+            return false;
+        memcpy(source->owned, answer->body.at, answer->body.size);
+        source->at = source->owned;
+        source->left = answer->body.size;
+    }
+    return true;
+}
+
+static void begin_wait(struct http2_stream *stream)
+{
+    if (stream->wait_ns != 0)
+        return;
+    stream->wait_ns = stream->http2->connection->now_ns;
+    stream->wait_from = stream->sent;
+}
+
+static size_t count_fields(const struct http_answer *answer)
+{
+    size_t count = FIELDS_OWN;
+
+    for (const struct http_extra *extra = answer->extra; extra != NULL; extra = extra->next)
+        count++;
+    return count;
+}
+
+static int submit(struct http2_stream *stream, struct http_request *request, uint64_t length)
+{
+    struct http_answer *answer = &request->answer;
+    nghttp2_data_provider provider = { .source.ptr = stream, .read_callback = on_read };
+    bool has_body = request->method != HTTP_HEAD && !is_bodiless(answer->status) &&
+                    (answer->is_stream || length > 0);
+    struct fields fields = { .at = http_alloc(request, count_fields(answer) * sizeof *fields.at) };
+    char digits[2][20];
+
+    if (fields.at == NULL || (has_body && !answer->is_stream && !take_body(stream, answer)))
+        return TR_ENOMEM;
+    if (answer->is_stream) {
+        stream->source.is_stream = true;
+        stream->events = answer->stream;
+        answer->stream->transport_data = stream;
+    } else if (has_body) {
+        begin_wait(stream);
+    }
+    put_fields(&fields, request, length, digits);
+    return nghttp2_submit_response(stream->http2->session, stream->id, fields.at, fields.count,
+               has_body ? &provider : NULL) == NGHTTP2_ERR_NOMEM
+               ? TR_ENOMEM
+               : 0;
+}
+
+static void drop_file(struct http_answer *answer)
+{
+    if (!answer->is_file || answer->fd < 0)
+        return;
+    if (answer->done != NULL)
+        answer->done(answer->data, answer->fd, 0);
+    else
+        close(answer->fd);
+    answer->fd = -1;
+}
+
+void http2_answer(struct http_request *request)
+{
+    struct http2_stream *stream = request->transport_data;
+    struct http_answer *answer = &request->answer;
+    uint64_t length = answer->is_file ? answer->size : answer->body.size;
+
+    tr_assert(!stream->is_answered);
+    stream->is_answered = true;
+    stream->http2->needs_sweep = true;
+    /* This may be inside a handler that goes on: the connection fails later. */
+    if (!stream->is_closed && submit(stream, request, length) < 0)
+        stream->http2->is_failed = true;
+    drop_file(answer);
+}
+
+void http2_refuse(struct http2_stream *stream)
+{
+    struct http_request *request = stream->request;
+    struct http_connection *connection = request->connection;
+
+    request->began_ns = connection->now_ns;
+    request->stats = &connection->server->stats.none;
+    request->method = HTTP_GET;
+    http_respond_error(request, stream->fault_status,
+        stream->fault_status == 431 ? "HeaderTooLarge" : "InvalidRequest", stream->fault);
+}
+
+/* ---- server-sent events
+ * ------------------------------------------------------------------------------------------ */
+
+void http2_frame(
+    struct http_connection *connection, struct http_stream_state *events, struct http_frame *frame)
+{
+    struct http2_stream *stream = events->transport_data;
+    struct http2_piece *piece;
+
+    if (frame->size == 0) {
+        http_frame_unref(frame);
+        return;
+    }
+    piece = tr__alloc(sizeof *piece);
+    if (piece == NULL) {
+        http_frame_unref(frame);
+        http_connection_fail(connection);
+        return;
+    }
+    *piece = (struct http2_piece){ .frame = frame };
+    if (stream->source.first == NULL)
+        stream->source.first = piece;
+    else
+        *stream->source.last = piece;
+    stream->source.last = &piece->next;
+    stream->source.queued += frame->size;
+    begin_wait(stream);
+    nghttp2_session_resume_data(stream->http2->session, stream->id);
+}
+
+void http2_stream_end(
+    struct http_connection *connection, struct http_stream_state *events, uint16_t code)
+{
+    struct http2_stream *stream = events->transport_data;
+
+    (void)connection;
+    (void)code;
+    stream->source.is_ended = true;
+    stream->events = NULL; /* it is freed now; what is queued still goes out */
+    begin_wait(stream);
+    nghttp2_session_resume_data(stream->http2->session, stream->id);
+}
+
+uint64_t http2_stream_pending(
+    const struct http_connection *connection, const struct http_stream_state *events)
+{
+    const struct http2_stream *stream = events->transport_data;
+
+    (void)connection;
+    return stream->source.queued;
+}
+
+void http2_stream_cut(struct http_connection *connection, struct http_stream_state *events)
+{
+    struct http2_stream *stream = events->transport_data;
+
+    stream->events = NULL;
+    http2_source_drop(stream);
+    nghttp2_submit_rst_stream(
+        stream->http2->session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_ENHANCE_YOUR_CALM);
+    http_stream_close(connection, events);
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* http2_deadline.c: how long a client of HTTP/2 may take: for a head, a body, its windows, and with
+ * nothing at all. A byte now and then moves none of them. */
+#include "http/http2.h"
+
+enum {
+    EXPIRE_SLACK_NS = 250000000, /* asks end by their own deadline first */
+    DRAIN_IDLE_NS = 1000000000,  /* how long a client may still begin requests */
+};
+
+static uint64_t rate_deadline(
+    uint64_t begin_ns, uint64_t grace_ns, uint64_t bytes, uint64_t bytes_per_s)
+{
+    return begin_ns + grace_ns + bytes / bytes_per_s * UINT64_C(1000000000);
+}
+
+static uint64_t earliest(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static bool awaits_body(const struct http2_stream *stream)
+{
+    return stream->request != NULL && !stream->is_answered && stream->body_ns != 0 &&
+           !stream->has_ended && http_request_wants_body(stream->request);
+}
+
+static uint64_t body_deadline(const struct http2_stream *stream)
+{
+    const struct http_limits *limits = &stream->http2->connection->server->limits;
+
+    /* What handlers hold back may have taken the window of the whole connection. */
+    if (!awaits_body(stream) || stream->http2->held_count > 0)
+        return UINT64_MAX;
+    return rate_deadline(
+        stream->body_ns, limits->body_grace_ns, stream->body_got, limits->body_rate_min);
+}
+
+static uint64_t request_deadline(const struct http2_stream *stream)
+{
+    const struct http_request *request = stream->request;
+
+    if (request == NULL || stream->is_answered || stream->is_closed || request->deadline_ns == 0 ||
+        awaits_body(stream))
+        return UINT64_MAX;
+    return request->deadline_ns + EXPIRE_SLACK_NS;
+}
+
+/* Of a client that does not open its window. */
+static uint64_t window_deadline(const struct http2_stream *stream)
+{
+    const struct http_limits *limits = &stream->http2->connection->server->limits;
+
+    if (stream->wait_ns == 0 || stream->is_closed)
+        return UINT64_MAX;
+    return rate_deadline(stream->wait_ns, limits->output_ns, stream->sent - stream->wait_from,
+        limits->body_rate_min);
+}
+
+static uint64_t linger_deadline(const struct http2_stream *stream)
+{
+    return stream->linger_ns == 0 || stream->is_closed ? UINT64_MAX : stream->linger_ns;
+}
+
+static uint64_t session_deadline(const struct http2 *http2)
+{
+    const struct http_connection *connection = http2->connection;
+    const struct http_limits *limits = &connection->server->limits;
+    uint64_t at = UINT64_MAX;
+
+    if (http2->is_ending)
+        return UINT64_MAX;
+    if (http2->head_ns != 0)
+        at = http2->head_ns + limits->header_ns;
+    if (http2->streams == NULL)
+        at = earliest(at, http2->quiet_ns + (http2->request_count == 0
+                                                    ? earliest(limits->header_ns, limits->idle_ns)
+                                                    : limits->idle_ns));
+    if (connection->is_draining && !http2->said_last)
+        at = earliest(at, connection->drain_ns + DRAIN_IDLE_NS);
+    return at;
+}
+
+uint64_t http2_deadline(const struct http_connection *connection)
+{
+    const struct http2 *http2 = connection->protocol;
+    uint64_t at = session_deadline(http2);
+
+    for (const struct http2_stream *stream = http2->streams; stream != NULL;
+         stream = stream->next) {
+        at = earliest(at, body_deadline(stream));
+        at = earliest(at, request_deadline(stream));
+        at = earliest(at, window_deadline(stream));
+        at = earliest(at, linger_deadline(stream));
+    }
+    return at;
+}
+
+static void expire_session(struct http2 *http2)
+{
+    struct http_connection *connection = http2->connection;
+    const struct http_limits *limits = &connection->server->limits;
+
+    if (http2->head_ns != 0 && connection->now_ns >= http2->head_ns + limits->header_ns) {
+        http2_end(http2, NGHTTP2_ENHANCE_YOUR_CALM, "the header took too long to arrive");
+    } else if (connection->is_draining && !http2->said_last &&
+               connection->now_ns >= connection->drain_ns + DRAIN_IDLE_NS) {
+        http2->said_last = true;
+        if (nghttp2_submit_goaway(http2->session, NGHTTP2_FLAG_NONE,
+                nghttp2_session_get_last_proc_stream_id(http2->session), NGHTTP2_NO_ERROR, NULL,
+                0) != 0)
+            http2->is_failed = true;
+    } else {
+        http2_end(http2, NGHTTP2_NO_ERROR, "idle");
+    }
+}
+
+void http2_expired(struct http_connection *connection)
+{
+    struct http2 *http2 = connection->protocol;
+    uint64_t now_ns = connection->now_ns;
+
+    if (now_ns >= session_deadline(http2))
+        expire_session(http2);
+    for (struct http2_stream *stream = http2->streams; stream != NULL; stream = stream->next) {
+        if (now_ns >= body_deadline(stream)) {
+            http_request_expire_body(stream->request);
+        } else if (now_ns >= request_deadline(stream)) {
+            http_request_expire(stream->request);
+        } else if (now_ns >= window_deadline(stream)) {
+            metric_add(connection->server->stats.slow_readers, 1);
+            stream->wait_ns = 0;
+            nghttp2_submit_rst_stream(
+                http2->session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_CANCEL);
+        } else if (now_ns >= linger_deadline(stream)) {
+            stream->linger_ns = 0;
+            nghttp2_submit_rst_stream(
+                http2->session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_NO_ERROR);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* http2_head.c: the head of a request out of header fields. The library refuses what HTTP/2
+ * forbids: pseudo headers that are unknown, doubled, missing or late, fields that belong to a
+ * connection, capitals, a Content-Length that is no number. What is left to us are our own limits,
+ * and what HTTP/1 would have refused too. */
+#include <string.h>
+
+#include "http/http2.h"
+
+enum { FIELD_OVERHEAD = 32 }; /* RFC 9113, 6.5.2 */
+
+void http2_head_begin(struct http2_stream *stream)
+{
+    struct http_head *head = &stream->request->head;
+
+    head->method = head->target = head->host = (struct tr_span){ NULL, 0 };
+    head->minor = 1;
+    head->keep_alive = true;
+    head->is_chunked = head->wants_continue = head->has_length = false;
+    head->length = 0;
+    head->field_count = 0;
+    head->field_max = stream->http2->connection->server->limits.header_count_max;
+    stream->fault = NULL;
+    stream->list_size = 0;
+    stream->list_count = 0;
+    stream->scheme = stream->authority = (struct tr_span){ NULL, 0 };
+}
+
+static void fault(struct http2_stream *stream, unsigned status, const char *why)
+{
+    if (stream->fault != NULL)
+        return;
+    stream->fault = why;
+    stream->fault_status = status;
+}
+
+/* ":method" and the like: the library has checked that each is there at most once. */
+static void take_pseudo(struct http2_stream *stream, struct tr_span name, struct tr_span value)
+{
+    struct http_head *head = &stream->request->head;
+
+    if (tr_span_is(name, ":method"))
+        head->method = value;
+    else if (tr_span_is(name, ":path"))
+        head->target = value;
+    else if (tr_span_is(name, ":scheme"))
+        stream->scheme = value;
+    else if (tr_span_is(name, ":authority"))
+        stream->authority = value;
+}
+
+static void check_field(struct http2_stream *stream, struct tr_span name, struct tr_span value)
+{
+    struct http_head *head = &stream->request->head;
+
+    switch (name.size) {
+    case 4:
+        if (tr_span_is(name, "host")) {
+            if (head->host.at != NULL)
+                fault(stream, 400, "Host twice");
+            head->host = value;
+        }
+        break;
+    case 6:
+        if (tr_span_is(name, "expect")) {
+            if (!tr_span_is_nocase(value, "100-continue"))
+                fault(stream, 417, "no expectation but 100-continue is taken");
+            head->wants_continue = true;
+        }
+        break;
+    case 14:
+        if (tr_span_is(name, "content-length")) {
+            if (head->has_length || !tr_span_u64(value, &head->length) || head->length > INT64_MAX)
+                fault(stream, 400, "Content-Length is no number");
+            head->has_length = true;
+        }
+        break;
+    default:
+        break;
+    }
+}
+
+static void add_field(struct http2_stream *stream, struct tr_span name, struct tr_span value)
+{
+    struct http_head *head = &stream->request->head;
+
+    if (head->field_count == head->field_max) {
+        fault(stream, 431, "too many header fields");
+        return;
+    }
+    head->fields[head->field_count].name = name;
+    head->fields[head->field_count].value = value;
+    head->field_count++;
+}
+
+void http2_head_field(struct http2_stream *stream, struct tr_span name, struct tr_span value)
+{
+    const struct http_limits *limits = &stream->http2->connection->server->limits;
+    char *copy;
+
+    stream->list_size += name.size + value.size + FIELD_OVERHEAD;
+    stream->list_count++;
+    if (stream->list_size > limits->header_size_max)
+        fault(stream, 431, "The header is larger than is taken here.");
+    if (stream->fault != NULL || stream->is_trailer)
+        return; /* counted, not kept */
+    copy = http_alloc(stream->request, name.size + value.size + 1);
+    if (copy == NULL) {
+        fault(stream, 503, "Try again later.");
+        return;
+    }
+    memcpy(copy, name.at, name.size);
+    if (value.size > 0)
+        memcpy(copy + name.size, value.at, value.size);
+    name.at = copy;
+    value.at = copy + name.size;
+    if (name.size > 0 && name.at[0] == ':') {
+        take_pseudo(stream, name, value);
+        return;
+    }
+    check_field(stream, name, value);
+    add_field(stream, name, value);
+}
+
+/* :authority is the host; a Host beside it must say the same (8.3.1). */
+static void settle_host(struct http2_stream *stream)
+{
+    struct http_head *head = &stream->request->head;
+
+    if (stream->authority.at != NULL) {
+        if (head->host.at == NULL) {
+            head->host = stream->authority;
+            add_field(stream, TR_SPAN("host"), stream->authority);
+        } else if (!tr_span_equal(head->host, stream->authority)) {
+            fault(stream, 400, "Host and :authority differ");
+        }
+    }
+    if (head->host.size == 0)
+        fault(stream, 400, "Host is missing");
+    else if (!http_host_is_clean(head->host))
+        fault(stream, 400, "Host is malformed");
+}
+
+bool http2_head_end(struct http2_stream *stream, bool has_body)
+{
+    struct http_head *head = &stream->request->head;
+
+    settle_host(stream);
+    if (!tr_span_is(stream->scheme, "http") && !tr_span_is(stream->scheme, "https"))
+        fault(stream, 400, ":scheme must be http or https");
+    /* Only origin form (8.3.1): no second authority in the path. */
+    if (head->target.size == 0 || (head->target.at[0] != '/' && !tr_span_is(head->target, "*")))
+        fault(stream, 400, ":path is malformed");
+    if (!has_body)
+        head->wants_continue = false;
+    /* A body without a length is what chunks are in HTTP/1. */
+    head->is_chunked = has_body && !head->has_length;
+    return stream->fault == NULL;
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* http2_memory.c: the library's memory. Each block is in a list of its session: after an allocation
+ * has failed the library may not find its way through its own structures (its session_del then ends
+ * in an assertion), so such a session is not taken apart but freed block by block. */
+#include "base/alloc.h"
+#include "http/http2.h"
+
+struct http2_block {
+    struct http2_block *next, *prev;
+};
+_Static_assert(sizeof(struct http2_block) == 16, "what follows stays aligned");
+
+static void *keep(struct http2 *http2, struct http2_block *block)
+{
+    if (block == NULL) {
+        http2->is_failed = http2->has_lost = true;
+        return NULL;
+    }
+    block->prev = NULL;
+    block->next = http2->blocks;
+    if (block->next != NULL)
+        block->next->prev = block;
+    http2->blocks = block;
+    return block + 1;
+}
+
+static struct http2_block *forget(struct http2 *http2, void *memory)
+{
+    struct http2_block *block = (struct http2_block *)memory - 1;
+
+    if (block->next != NULL)
+        block->next->prev = block->prev;
+    if (block->prev != NULL)
+        block->prev->next = block->next;
+    else
+        http2->blocks = block->next;
+    return block;
+}
+
+static void *memory_alloc(size_t size, void *data)
+{
+    return size > SIZE_MAX / 2 ? NULL : keep(data, tr__alloc(sizeof(struct http2_block) + size));
+}
+
+static void *memory_calloc(size_t count, size_t size, void *data)
+{
+    if (count != 0 && size > SIZE_MAX / 2 / count)
+        return NULL;
+    return keep(data, tr__calloc(sizeof(struct http2_block) + count * size));
+}
+
+static void memory_free(void *memory, void *data)
+{
+    if (memory != NULL)
+        tr__free(forget(data, memory));
+}
+
+static void *memory_realloc(void *memory, size_t size, void *data)
+{
+    struct http2_block *block, *moved;
+
+    if (memory == NULL)
+        return memory_alloc(size, data);
+    block = forget(data, memory);
+    moved = size > SIZE_MAX / 2 ? NULL : tr__realloc(block, sizeof *block + size);
+    if (moved == NULL)
+        keep(data, block); /* it is still there */
+    return keep(data, moved);
+}
+
+nghttp2_mem http2_memory(struct http2 *http2)
+{
+    return (nghttp2_mem){ .mem_user_data = http2,
+        .malloc = memory_alloc,
+        .free = memory_free,
+        .calloc = memory_calloc,
+        .realloc = memory_realloc };
+}
+
+void http2_session_free(struct http2 *http2)
+{
+    if (!http2->has_lost)
+        nghttp2_session_del(http2->session);
+    http2->session = NULL;
+    while (http2->blocks != NULL)
+        tr__free(forget(http2, http2->blocks + 1));
+}

@@ -185,6 +185,7 @@ struct http_limits {
     size_t header_size_max;    /* 0: 16 KiB */
     uint32_t header_count_max; /* 0: 100 */
     size_t output_max;         /* per connection, not yet taken by the client; 0: 1 MiB */
+    uint64_t body_memory_max;  /* bodies of all requests in memory; over it 503; 0: 256 MiB */
     uint64_t header_ns;     /* from the first byte of a request to the end of its header; 0: 10 s */
     uint64_t body_rate_min; /* bytes per second, of bodies in and answers out; 0: 1024 */
     uint64_t body_grace_ns; /* before that rate counts; 0: 5 s */

@@ -68,11 +68,30 @@ static void count(struct http_request *request)
     metric_add(server->stats.in_flight, 1);
 }
 
+/* Bodies of all requests together are bounded: a few clients must not fill the memory. */
+static bool reserve(struct http_request *request, size_t size)
+{
+    struct http_server *server = request->connection->server;
+    uint64_t before = atomic_fetch_add_explicit(&server->body_bytes, size, memory_order_relaxed);
+
+    if (before + size <= server->limits.body_memory_max)
+        return true;
+    atomic_fetch_sub_explicit(&server->body_bytes, size, memory_order_relaxed);
+    return false;
+}
+
+static void give_back(struct http_request *request, size_t size)
+{
+    atomic_fetch_sub_explicit(&request->connection->server->body_bytes, size, memory_order_relaxed);
+}
+
 void http_request_release(struct http_request *request)
 {
     uncount(request);
-    if (request->body_owned)
+    if (request->body_owned) {
         tr__free(request->body);
+        give_back(request, request->body_capacity);
+    }
     request->body = NULL;
     request->body_owned = false;
     tr__free(request->answer.owned);
@@ -441,9 +460,13 @@ char *http_request_body_room(struct http_request *request, size_t want, size_t *
             capacity = BODY_FIRST;
         while (capacity < request->body_size + want)
             capacity *= 2;
-        bytes = tr__realloc(request->body, capacity + BODY_ROOM);
-        if (bytes == NULL)
+        if (!reserve(request, capacity - request->body_capacity))
             return NULL;
+        bytes = tr__realloc(request->body, capacity + BODY_ROOM);
+        if (bytes == NULL) {
+            give_back(request, capacity - request->body_capacity);
+            return NULL;
+        }
         request->body = bytes;
         request->body_owned = true;
         request->body_capacity = capacity;

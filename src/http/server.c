@@ -115,6 +115,7 @@ static void fill_limits(struct http_limits *limits)
         .header_size_max = 16 << 10,
         .header_count_max = 100,
         .output_max = 1 << 20,
+        .body_memory_max = UINT64_C(256) << 20,
         .header_ns = TR_SECONDS(10),
         .body_rate_min = 1024,
         .body_grace_ns = TR_SECONDS(5),
@@ -133,6 +134,7 @@ static void fill_limits(struct http_limits *limits)
     FILL(header_size_max);
     FILL(header_count_max);
     FILL(output_max);
+    FILL(body_memory_max);
     FILL(header_ns);
     FILL(body_rate_min);
     FILL(body_grace_ns);

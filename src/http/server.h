@@ -51,6 +51,7 @@ struct http_server {
     uint32_t listener_count;
 
     _Atomic uint32_t in_flight;
+    _Atomic uint64_t body_bytes; /* of requests, in memory */
     _Atomic bool is_draining;
 
     pthread_mutex_t lock;

@@ -313,6 +313,30 @@ TEST(limits, a_promised_body_takes_no_memory_before_it_comes)
     STAGE_END();
 }
 
+TEST(limits, bodies_in_memory_are_bounded_and_given_back)
+{
+    STAGE({ .body_memory_max = 24 << 10 });
+    char piece[20 << 10];
+
+    memset(piece, 'a', sizeof piece);
+    for (int i = 0; i < 3; i++) { /* what was refused left nothing behind */
+        struct client *client = client_open(http_server_address(stage.server));
+
+        client_send(client, "POST /echo HTTP/1.1\r\n" HOST "Content-Length: 20480\r\n\r\n");
+        CHECK(client_try_send(client, piece, sizeof piece)); /* takes 32 KiB */
+        client_read(client, answer, true);
+        CHECK_EQ_INT(answer->status, 503);
+        client_close(client);
+        client = client_open(http_server_address(stage.server));
+        client_send(client, "POST /echo HTTP/1.1\r\n" HOST "Content-Length: 10240\r\n\r\n");
+        CHECK(client_try_send(client, piece, 10240));
+        client_read(client, answer, true);
+        CHECK_EQ_INT(answer->status, 200);
+        client_close(client);
+    }
+    STAGE_END();
+}
+
 TEST(limits, without_descriptors_accepting_pauses_and_goes_on)
 {
     STAGE({ 0 });

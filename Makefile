@@ -14,7 +14,7 @@ W ?= pingpong pingpong64 counting fanin ring ring64 big spawn churn idle ask ask
 
 .DEFAULT_GOAL = debug
 .PHONY: debug release run tour test test-long check unit asan tsan clang sim spin mutants integration oracle fuzz \
-	bench bench-peers bench-chassis lint format ci install clean help deps-build deps-test
+	bench bench-race bench-delivery bench-peers bench-chassis lint format ci install clean help deps-build deps-test
 
 ## make              debug build, in build/debug
 debug:
@@ -69,6 +69,14 @@ sim:
 ## make bench        our own numbers; W="ring ask" measures a part
 bench: release
 	@for w in $(W); do build/release/troupe-bench $$w || [ $$? = 2 ] || exit 1; done # 2: not offered
+
+## make bench-race   who wins an epoch: naive, direct and actor side by side
+bench-race: release
+	@$(PYTHON) tools/bench-delivery.py race --postgres $(ARGS)
+
+## make bench-delivery  the delivery service against its targets; ARGS="many hot" measures a part
+bench-delivery: release
+	@$(PYTHON) tools/bench-delivery.py --postgres $(ARGS)
 
 ## make bench-peers  the same beside other runtimes; ARGS="-n 3" are options of bench/peers/run
 bench-peers: deps-build release

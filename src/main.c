@@ -9,6 +9,7 @@
 #include "cli/serve.h"
 #include "services/delivery/check.h"
 #include "services/delivery/delivery.h"
+#include "services/delivery/direct.h"
 
 #ifndef TROUPE_VERSION
 #define TROUPE_VERSION "unknown"
@@ -33,6 +34,7 @@ static const struct cli_command *const commands[] = {
     &cmd_flags,
     &cmd_drain,
     &cmd_check,
+    &cmd_convo,
     &cmd_dev_token,
     &cmd_tour,
 };
@@ -90,6 +92,7 @@ int main(int argc, char **argv)
 {
     const struct cli_command *command;
 
+    direct_register(); /* before the flags are read from their file */
     if (argc < 2) {
         usage(stderr);
         return CLI_USAGE;

@@ -2,6 +2,7 @@
 #include "cli/admin_client.h"
 
 #include <curl/curl.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +12,7 @@
 
 enum { TIMEOUT_S = 10, ANSWER_BYTES_MAX = 16 * 1024 * 1024, PATH_SIZE = 1024, LINE_SIZE = 512 };
 
-/* One line that the server wrote; see serve.c. */
+/* One line that the server wrote; see serve.c. errno says why there is none. */
 static bool read_address(const char *data_path, char *address, size_t size)
 {
     char path[PATH_SIZE];
@@ -22,6 +23,7 @@ static bool read_address(const char *data_path, char *address, size_t size)
     file = fopen(path, "re");
     if (file == NULL)
         return false;
+    errno = 0;
     is_there = fgets(address, (int)size, file) != NULL;
     fclose(file);
     if (is_there)
@@ -29,18 +31,41 @@ static bool read_address(const char *data_path, char *address, size_t size)
     return is_there && address[0] != '\0';
 }
 
+static void complain_data(const struct cli_command *command, const char *data_path, int error)
+{
+    if (error == EACCES || error == EPERM)
+        fprintf(stderr,
+            "troupe %s: %s cannot be read: %s\n"
+            "Run it as the server's user, or say where the server is: --admin ADDR.\n",
+            command->name, data_path, strerror(error));
+    else
+        fprintf(stderr,
+            "troupe %s: no server runs with the data in %s\n"
+            "Start one with `troupe serve --data %s`, or say where it is: --admin ADDR.\n",
+            command->name, data_path, data_path);
+}
+
 int admin_client_init(
     struct admin_client *client, const struct cli_command *command, const struct options *options)
 {
+    const char *data_path;
     int rc = options_load(command, options, &client->config);
 
     if (rc != 0)
         return rc;
-    if (client->config.values[CONFIG_ADMIN_LISTEN].origin == CONFIG_FLAG ||
-        !read_address(config_text(&client->config, CONFIG_SERVER_DATA), client->address,
-            sizeof client->address))
-        snprintf(client->address, sizeof client->address, "%s",
-            config_text(&client->config, CONFIG_ADMIN_LISTEN));
+    data_path = config_text(&client->config, CONFIG_SERVER_DATA);
+    if (client->config.values[CONFIG_ADMIN_LISTEN].origin != CONFIG_FLAG) {
+        if (read_address(data_path, client->address, sizeof client->address))
+            return 0;
+        /* Who names a directory means the server of that one, not whichever has the usual port. */
+        if (client->config.values[CONFIG_SERVER_DATA].origin == CONFIG_FLAG) {
+            complain_data(command, data_path, errno);
+            config_free(&client->config);
+            return TR_ENOENT;
+        }
+    }
+    snprintf(client->address, sizeof client->address, "%s",
+        config_text(&client->config, CONFIG_ADMIN_LISTEN));
     return 0;
 }
 

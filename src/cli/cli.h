@@ -23,6 +23,7 @@ extern const struct cli_command cmd_status;
 extern const struct cli_command cmd_config;
 extern const struct cli_command cmd_flags;
 extern const struct cli_command cmd_drain;
+extern const struct cli_command cmd_convo;
 extern const struct cli_command cmd_dev_token;
 extern const struct cli_command cmd_tour;
 

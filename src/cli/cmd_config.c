@@ -6,6 +6,7 @@
 #include <troupe/error.h>
 
 #include "cli/options.h"
+#include "cli/settings.h"
 
 struct switches {
     bool origin;
@@ -41,6 +42,17 @@ static int show(const struct cli_command *command, const struct options *options
     return print(&out);
 }
 
+static void print_ok(const char *path, const struct config *config)
+{
+    printf(
+        "%s: ok (form only; `troupe serve` also checks files, addresses and the database)\n", path);
+    if (config_text(config, CONFIG_AUTH_SERVICE_DID)[0] == '\0' &&
+        !config_is_on(config, CONFIG_SERVER_DEV))
+        printf("%s: auth.service_did is not set here: without it from elsewhere, `troupe serve` "
+               "does not start\n",
+            path);
+}
+
 /* The file alone: neither the environment nor options can make it right or wrong. */
 static int check(const struct cli_command *command, const char *path)
 {
@@ -52,9 +64,12 @@ static int check(const struct cli_command *command, const char *path)
         return cli_wrong(command, "check wants a FILE", NULL);
     rc = config_load(&(struct config_sources){ .file_path = path }, &config, &errors);
     if (rc == 0) {
-        printf("%s: ok\n", path);
+        rc = settings_check(&config, &errors);
+        if (rc == 0)
+            print_ok(path, &config);
         config_free(&config);
-    } else {
+    }
+    if (rc != 0) {
         fprintf(stderr, "%.*s", (int)errors.size, errors.size == 0 ? "" : errors.bytes);
     }
     tr_buffer_free(&errors);

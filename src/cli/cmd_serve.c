@@ -144,7 +144,7 @@ static int run(const struct cli_command *command, int argc, char **argv)
         options.flags[options.flag_count++] = (struct config_flag){ "--dev", "server.dev", "on" };
     serve.options = &options;
     rc = CLI_FAILED;
-    if (options_load(command, &options, &serve.config) == 0) {
+    if (options_load_checked(command, &options, &serve.config) == 0) {
         rc = serve_until_signal(&serve);
         config_free(&serve.config);
     }
@@ -156,18 +156,21 @@ const struct cli_command cmd_serve = {
     .name = "serve",
     .arguments = "[OPTION...]",
     .summary = "run the server",
-    .help = "Listens on loopback and stores in ./troupe-data unless told otherwise.\n"
-            "\n" OPTIONS_TEXT
-            "  --dev             for a developer's machine: the service is did:web:localhost and\n"
-            "                    did:key issuers are accepted; every other check stays\n"
-            "\n"
-            "TERM and INT (Ctrl-C) finish the requests in flight and end; a second one ends at\n"
-            "once. HUP reads the settings again and applies those that are safe to change.\n"
-            "\n"
-            "Examples:\n"
-            "\n"
-            "  troupe serve --dev\n"
-            "  troupe serve --config troupe.conf --listen 0.0.0.0:8080\n"
-            "  troupe serve --db postgresql://troupe@localhost/troupe --data /var/lib/troupe\n",
+    .help =
+        "Listens on loopback and stores in ./troupe-data unless told otherwise.\n"
+        "\n" OPTIONS_TEXT
+        "  --dev             for a developer's machine: the service is did:web:localhost and\n"
+        "                    did:key issuers are accepted; every other check stays\n"
+        "\n"
+        "TERM and INT (Ctrl-C) finish the requests in flight and end; a second one ends at\n"
+        "once. HUP reads the settings again and applies those that are safe to change.\n"
+        "\n"
+        "Examples:\n"
+        "\n"
+        "  troupe serve --dev\n"
+        "  troupe serve --config troupe.conf --listen 0.0.0.0:8080\n"
+        "  troupe serve --data /var/lib/troupe --set auth.service_did=did:web:chat.example.org\n"
+        "  troupe serve --data /var/lib/troupe --db postgresql://troupe@localhost/troupe \\\n"
+        "      --set auth.service_did=did:web:chat.example.org\n",
     .run = run,
 };

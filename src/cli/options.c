@@ -8,6 +8,7 @@
 #include <troupe/error.h>
 
 #include "base/alloc.h"
+#include "cli/settings.h"
 
 static const struct {
     const char *name;
@@ -152,18 +153,39 @@ int options_load_quietly(
         ret_config, errors);
 }
 
+static void complain(const struct cli_command *command, const struct tr_buffer *errors, int rc)
+{
+    fprintf(stderr, "troupe %s: the settings are wrong:\n%.*s", command->name, (int)errors->size,
+        errors->size == 0 ? "" : errors->bytes);
+    if (errors->size == 0)
+        fprintf(stderr, "%s\n", tr_error_text(rc));
+}
+
 int options_load(
     const struct cli_command *command, const struct options *options, struct config *ret_config)
 {
     struct tr_buffer errors = { 0 };
     int rc = options_load_quietly(options, ret_config, &errors);
 
-    if (rc != 0) {
-        fprintf(stderr, "troupe %s: the settings are wrong:\n%.*s", command->name, (int)errors.size,
-            errors.size == 0 ? "" : errors.bytes);
-        if (errors.size == 0)
-            fprintf(stderr, "%s\n", tr_error_text(rc));
+    if (rc != 0)
+        complain(command, &errors, rc);
+    tr_buffer_free(&errors);
+    return rc;
+}
+
+int options_load_checked(
+    const struct cli_command *command, const struct options *options, struct config *ret_config)
+{
+    struct tr_buffer errors = { 0 };
+    int rc = options_load_quietly(options, ret_config, &errors);
+
+    if (rc == 0) {
+        rc = settings_check(ret_config, &errors);
+        if (rc != 0)
+            config_free(ret_config);
     }
+    if (rc != 0)
+        complain(command, &errors, rc);
     tr_buffer_free(&errors);
     return rc;
 }

@@ -45,6 +45,9 @@ void options_free(struct options *options);
 /* The configuration of file, environment and options; what is wrong goes to stderr. */
 int options_load(
     const struct cli_command *command, const struct options *options, struct config *ret_config);
+/* options_load, and settings_check: what `troupe serve` starts with. */
+int options_load_checked(
+    const struct cli_command *command, const struct options *options, struct config *ret_config);
 /* options_load without words: for those who reload. Errors are appended. */
 int options_load_quietly(
     const struct options *options, struct config *ret_config, struct tr_buffer *errors);

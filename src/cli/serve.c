@@ -12,6 +12,7 @@
 #include "auth/auth.h"
 #include "base/alloc.h"
 #include "base/log.h"
+#include "cli/settings.h"
 #include "http/client.h"
 #include "ops/flags.h"
 
@@ -39,7 +40,10 @@ static int health_start(
 }
 
 static const struct http_route health_routes[] = {
-    { .method = HTTP_GET, .path = "/xrpc/_health", .handle = handle_health },
+    { .method = HTTP_GET,
+        .path = "/xrpc/_health",
+        .handle = handle_health,
+        .flags = HTTP_ROUTE_ALWAYS },
 };
 static const struct service health_service = {
     .name = "health",
@@ -134,6 +138,7 @@ static int start_services(struct serve *serve, char *why, size_t why_size)
         if (rc != 0)
             return rc;
         serve->started_count = i + 1;
+        admin_set_state(serve->admin, service, serve->states[i]);
         if (service->is_ready != NULL)
             rc = admin_add_check(serve->admin, service->name, service->is_ready, serve->states[i]);
         if (rc != 0)
@@ -144,6 +149,25 @@ static int start_services(struct serve *serve, char *why, size_t why_size)
 
 /* ---- the public listener -----------------------------------------------------------------------
  */
+
+/* The form of an address was checked before, so only the machine can refuse it: which option
+ * chooses another. */
+static void explain_listen(int rc, const char *option, char *why, size_t why_size)
+{
+    size_t used = strlen(why);
+    char *reason = strstr(why, tr_error_text(rc));
+
+    if (strncmp(why, "cannot listen on ", 17) != 0)
+        return;
+    if (rc == TR_EINVAL && reason != NULL)
+        snprintf(reason, why_size - (size_t)(reason - why),
+            "the address is not one of this machine: choose another with %s", option);
+    else if (rc == TR_EBUSY)
+        snprintf(why + used, why_size - used, ": choose another with %s", option);
+    else if (rc == TR_EACCES)
+        snprintf(why + used, why_size - used,
+            ": ports below 1024 need CAP_NET_BIND_SERVICE: choose another with %s", option);
+}
 
 /* The list as an array of texts. */
 static int split_proxies(struct serve *serve)
@@ -228,6 +252,8 @@ static int start_server(struct serve *serve, char *why, size_t why_size)
                 .on_done = on_request_done,
                 .on_done_data = serve },
             why, why_size, &serve->server);
+    if (rc != 0)
+        explain_listen(rc, "--listen", why, why_size);
     if (rc == 0)
         snprintf(serve->public_address, sizeof serve->public_address, "%s%s",
             certificate == NULL ? "http://" : "https://", http_server_address(serve->server));
@@ -320,8 +346,12 @@ static int start_admin(struct serve *serve, char *why, size_t why_size)
             .is_token_given = given[0] != '\0',
             .version = serve->version,
             .data_path = serve->data_path,
+            .services = serve->services,
+            .service_count = serve->service_count,
             .drain = on_drain_asked },
         why, why_size, &serve->admin);
+    if (rc != 0)
+        explain_listen(rc, "--admin", why, why_size);
     if (rc == 0 && serve_write_address(serve) != 0) {
         snprintf(why, why_size, "cannot write to %s", serve->data_path);
         rc = TR_EIO;
@@ -421,9 +451,16 @@ void serve_reload(struct serve *serve)
     const struct tr_env *env = tr_env_real();
     struct tr_buffer text = { 0 };
     struct config fresh;
+    int rc;
 
     systemd_notify_reloading(&serve->systemd, env->now_ns(env->data));
-    if (options_load_quietly(serve->options, &fresh, &text) != 0) {
+    rc = options_load_quietly(serve->options, &fresh, &text);
+    if (rc == 0) {
+        rc = settings_check(&fresh, &text);
+        if (rc != 0)
+            config_free(&fresh);
+    }
+    if (rc != 0) {
         log_lines(LOG_ERROR, "not reloaded, the settings are wrong", &text);
     } else {
         unsigned applied = config_reload(&serve->config, &fresh, &text);

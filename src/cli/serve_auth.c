@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "cli/serve.h"
+#include "cli/settings.h"
 #include "crypto/key.h"
 #include "http/client.h"
 #include "ops/token.h"
@@ -82,23 +83,6 @@ static char *keep(char **to, struct tr_span word)
     return text;
 }
 
-/* NAME+ISSUER+KEYS_URL+CLIENT_ID: none of them has a plus sign. */
-static bool parse_provider(char *text, struct session_provider *ret_provider)
-{
-    const char *parts[4];
-    char *rest = text;
-
-    for (size_t i = 0; i < 4; i++) {
-        parts[i] = strsep(&rest, "+");
-        if (parts[i] == NULL || parts[i][0] == '\0')
-            return false;
-    }
-    *ret_provider = (struct session_provider){
-        .name = parts[0], .issuer = parts[1], .keys_url = parts[2], .audience = parts[3]
-    };
-    return rest == NULL && strncmp(parts[1], "http", 4) == 0 && strncmp(parts[2], "http", 4) == 0;
-}
-
 static int collect_providers(struct serve *serve, size_t *ret_count, char *why, size_t why_size)
 {
     const struct config *config = &serve->config;
@@ -119,7 +103,7 @@ static int collect_providers(struct serve *serve, size_t *ret_count, char *why, 
     to = serve->auth_texts;
     while (config_next(config, CONFIG_AUTH_PROVIDERS, &position, &word)) {
         if (count == AUTH_PROVIDERS_MAX ||
-            !parse_provider(keep(&to, word), &serve->providers[count])) {
+            !settings_parse_provider(keep(&to, word), &serve->providers[count])) {
             snprintf(why, why_size,
                 "auth.providers: expected at most %d of NAME+ISSUER+KEYS_URL+CLIENT_ID, not '%.*s'",
                 AUTH_PROVIDERS_MAX, (int)word.size, word.at);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "ops/admin_private.h"
 
 bool admin_is_loopback(const char *listen)
@@ -43,6 +44,17 @@ static void admin_free(struct admin *admin)
     tr__free(admin);
 }
 
+static void add_offers(struct admin *admin, const struct service *service)
+{
+    for (size_t i = 0; i < service->admin_route_count; i++) {
+        struct admin_offer *offer = &admin->offers[admin->offer_count++];
+
+        tr_assert(admin->offer_count <= ADMIN_OFFERS_MAX);
+        *offer = (struct admin_offer){ .service = service, .route = &service->admin_routes[i] };
+        admin->routes[admin->route_count++] = admin_offer_route(offer);
+    }
+}
+
 static struct admin *admin_new(struct tr_system *system, const struct admin_options *options)
 {
     struct admin *admin = tr__calloc(sizeof *admin);
@@ -59,8 +71,11 @@ static struct admin *admin_new(struct tr_system *system, const struct admin_opti
     admin->is_loopback = admin_is_loopback(options->listen);
     admin->started_ns = env->now_ns(env->data);
     pthread_mutex_init(&admin->lock, NULL);
-    memcpy(admin->routes, admin_routes, sizeof admin->routes);
-    for (size_t i = 0; i < ADMIN_ROUTES; i++)
+    memcpy(admin->routes, admin_routes, sizeof admin_routes);
+    admin->route_count = ADMIN_ROUTES;
+    for (size_t i = 0; i < options->service_count; i++)
+        add_offers(admin, options->services[i]);
+    for (size_t i = 0; i < admin->route_count; i++)
         admin->routes[i].service = admin;
     if (admin->options.listen == NULL || admin->options.token_path == NULL ||
         admin->options.version == NULL || admin->options.data_path == NULL) {
@@ -85,7 +100,7 @@ int admin_start(struct tr_system *system, const struct admin_options *options, c
         rc = http_server_start(system,
             &(struct http_server_options){ .listen = options->listen,
                 .routes = admin->routes,
-                .route_count = ADMIN_ROUTES,
+                .route_count = admin->route_count,
                 .limits = { .connections_max = 256, .in_flight_max = 64 },
                 .name = "admin",
                 .quiet = true },
@@ -131,10 +146,21 @@ int admin_add_check(struct admin *admin, const char *name, admin_check_fn check,
     return rc;
 }
 
+void admin_set_state(struct admin *admin, const struct service *service, void *state)
+{
+    pthread_mutex_lock(&admin->lock);
+    for (size_t i = 0; i < admin->offer_count; i++)
+        if (admin->offers[i].service == service)
+            admin->offers[i].state = state;
+    pthread_mutex_unlock(&admin->lock);
+}
+
 void admin_remove_checks(struct admin *admin)
 {
     pthread_mutex_lock(&admin->lock);
     admin->check_count = 0;
+    for (size_t i = 0; i < admin->offer_count; i++)
+        admin->offers[i].state = NULL;
     pthread_mutex_unlock(&admin->lock);
 }
 

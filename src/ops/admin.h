@@ -15,6 +15,7 @@
 #include "json/json_write.h"
 
 struct admin;
+struct service;
 
 enum admin_phase { ADMIN_STARTING, ADMIN_SERVING, ADMIN_DRAINING };
 
@@ -24,6 +25,9 @@ struct admin_options {
     bool is_token_given; /* the operator named the file: an address that is not loopback needs it */
     const char *version;
     const char *data_path;
+    /* Whose admin routes it serves; 16 routes in all. They answer 503 without a state. */
+    const struct service *const *services;
+    size_t service_count;
     void (*drain)(void *data); /* asked to end by POST /v1/drain; any thread */
     void *drain_data;
 };
@@ -41,6 +45,9 @@ void admin_set_phase(struct admin *admin, enum admin_phase phase);
  * server. TR_ELIMIT past 32. */
 typedef bool (*admin_check_fn)(void *data, char *why, size_t why_size);
 int admin_add_check(struct admin *admin, const char *name, admin_check_fn check, void *data);
+/* A service runs: its admin routes have something to answer with. */
+void admin_set_state(struct admin *admin, const struct service *service, void *state);
+/* The states go as well. When it returns no check and no admin route runs with one. */
 void admin_remove_checks(struct admin *admin);
 /* Facts for /v1/status: text by name, both copied; at most 16. */
 int admin_set_fact(struct admin *admin, const char *name, const char *text);

@@ -8,6 +8,7 @@
 
 #include "http/http.h"
 #include "ops/admin.h"
+#include "ops/service.h"
 #include "ops/token.h"
 
 enum {
@@ -16,6 +17,7 @@ enum {
     ADMIN_FACT_SIZE = 256,
     ADMIN_WHY_SIZE = 256,
     ADMIN_ROUTES = 11,
+    ADMIN_OFFERS_MAX = 16,
 };
 
 struct admin_check {
@@ -28,22 +30,34 @@ struct admin_fact {
     char text[ADMIN_FACT_SIZE];
 };
 
+/* A route of a service. */
+struct admin_offer {
+    const struct service *service;
+    const struct service_admin_route *route;
+    void *state; /* under the lock; NULL: it does not run */
+};
+
 struct admin {
     struct tr_system *system;
     struct admin_options options; /* texts owned */
     struct http_server *server;
-    struct http_route routes[ADMIN_ROUTES];
+    struct http_route routes[ADMIN_ROUTES + ADMIN_OFFERS_MAX];
+    size_t route_count;
     struct token token;
     bool is_loopback;
     uint64_t started_ns; /* monotonic */
     _Atomic int phase;
-    pthread_mutex_t lock; /* checks and facts */
+    pthread_mutex_t lock; /* checks, facts and states */
     struct admin_check checks[ADMIN_CHECKS_MAX];
     size_t check_count;
     struct admin_fact facts[ADMIN_FACTS_MAX];
     size_t fact_count;
+    struct admin_offer offers[ADMIN_OFFERS_MAX];
+    size_t offer_count;
 };
 
 extern const struct http_route admin_routes[ADMIN_ROUTES];
+/* The route of an offer, with the gate of its method. */
+struct http_route admin_offer_route(const struct admin_offer *offer);
 
 #endif

@@ -46,12 +46,17 @@ static bool has_token(struct http_request *request)
 
 static bool gate_write(struct http_request *request)
 {
+    const struct admin *admin = http_service(request);
+
     if (has_token(request))
         return true;
     http_add_header(request, "WWW-Authenticate", TR_SPAN("Bearer realm=\"troupe admin\""));
     http_respond_error(request, 401, "AuthRequired",
-        "send the admin token: Authorization: Bearer, with the line of admin.token in the data "
-        "directory");
+        admin->options.is_token_given
+            ? "send the admin token: Authorization: Bearer, with the line of the file that "
+              "admin.token_file names"
+            : "send the admin token: Authorization: Bearer, with the line of admin.token in the "
+              "data directory");
     return false;
 }
 
@@ -309,7 +314,8 @@ static void on_flag_changed(struct http_request *request, const struct tr_event 
     }
     flag = flags_find(job->name);
     if (flag == NULL) {
-        http_respond_error(request, 404, "NoSuchFlag", "GET /v1/flags lists them");
+        http_respond_error(request, 404, "NoSuchFlag",
+            "there is no such flag: `troupe flags list` or GET /v1/flags shows them");
     } else if (event->status != 0) {
         LOG(LOG_ERROR, "ops", "flag changed, but not stored", LOG_TEXT("flag", job->name),
             LOG_TEXT("why", tr_error_text(event->status)));
@@ -421,6 +427,35 @@ static void handle_drain(struct http_request *request)
     LOG_PLAIN(LOG_INFO, "ops", "asked to drain");
     http_respond(request, 202, TYPE_JSON, TR_SPAN("{\"phase\":\"draining\"}"));
     admin->options.drain(admin->options.drain_data);
+}
+
+/* ---- services -------------------------------------------------------------------------------- */
+
+/* Under the lock, so that the state does not go away meanwhile; it is told at once, as checks are.
+ */
+static void handle_offer(struct http_request *request)
+{
+    const struct admin_offer *offer = http_route(request)->extra;
+    struct admin *admin = http_service(request);
+    bool is_there;
+
+    pthread_mutex_lock(&admin->lock);
+    is_there = offer->state != NULL;
+    if (is_there)
+        offer->route->handle(request, offer->state);
+    pthread_mutex_unlock(&admin->lock);
+    if (!is_there)
+        http_respond_shed(request, 503, 1, "starting");
+}
+
+struct http_route admin_offer_route(const struct admin_offer *offer)
+{
+    return (struct http_route){ .method = offer->route->method,
+        .path = offer->route->path,
+        .handle = handle_offer,
+        .gate = offer->route->method == HTTP_GET ? gate_read : gate_write,
+        .flags = HTTP_ROUTE_ALWAYS,
+        .extra = offer };
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */

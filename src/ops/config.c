@@ -393,7 +393,8 @@ static void extend(struct loader *loader, enum config_key key, const char *more)
         return;
     }
     tr_buffer_text(&text, value->text);
-    tr_buffer_text(&text, ",");
+    if (text.size > 0 && text.bytes[text.size - 1] != ',')
+        tr_buffer_text(&text, ",");
     tr_buffer_text(&text, more);
     tr_buffer_append(&text, "", 1);
     fresh.text = text.bytes;
@@ -487,7 +488,7 @@ static int load_file(struct loader *loader, const char *path)
     if (rc == 0)
         load_file_bytes(loader, (struct tr_span){ bytes.bytes, bytes.size }, path);
     else
-        complain(loader, path, tr_error_text(rc));
+        complain(loader, path, rc == TR_ENOENT ? "there is no such file" : tr_error_text(rc));
     tr_buffer_free(&bytes);
     return rc;
 }

@@ -181,9 +181,9 @@ const struct config_setting config_settings[CONFIG_KEYS] = {
     [CONFIG_AUTH_SERVICE_DID] = { .key = "auth.service_did",
         .kind = CONFIG_TEXT,
         .value = "",
-        .help =
-            "The DID that tokens must be made out to. Empty: routes that need a token are refused; "
-            "with server.dev it is did:web:localhost" },
+        .help = "The DID clients address this server by, as in did:web:chat.example.org; tokens "
+                "must be made "
+                "out to it. Needed, except with server.dev: then it is did:web:localhost" },
     [CONFIG_AUTH_SERVICE_FRAGMENT] = { .key = "auth.service_fragment",
         .kind = CONFIG_TEXT,
         .value = "",

@@ -29,6 +29,16 @@ struct service_context {
     struct auth *auth;          /* gates of routes ask it; NULL when there is no service DID */
 };
 
+/* What an operator may ask of a service on the admin listener: GET by whoever may read there, other
+ * methods with the admin token. */
+struct service_admin_route {
+    enum http_method method;
+    const char *path; /* below /v1/ */
+    /* Called on a worker: at once, without waiting. What comes later (http_ask) must do without
+     * `state`, which may be gone by then. */
+    void (*handle)(struct http_request *request, void *state);
+};
+
 struct service {
     const char *name;
     /* `service` of a route that leaves it NULL becomes what start returned. */
@@ -44,6 +54,8 @@ struct service {
     void (*stop)(void *state);
     /* Any thread, at once. `why` says what is missing. NULL: always ready. */
     bool (*is_ready)(void *state, char *why, size_t why_size);
+    const struct service_admin_route *admin_routes;
+    size_t admin_route_count;
 };
 
 /* All migrations in the order of their versions, which must be 1, 2, 3 … without a gap; a number

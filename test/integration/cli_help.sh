@@ -60,6 +60,8 @@ check "status of nobody" 1 "no server answers on 127.0.0.1:1" "$troupe" status $
 check "flags of nobody" 1 "no server answers on 127.0.0.1:1" "$troupe" flags $nobody
 check "drain without a token" 1 "needs the admin token" "$troupe" drain $nobody
 check "flags without a token" 1 "needs the admin token" "$troupe" flags rollback x $nobody
+check "status of data without a server" 1 "no server runs with the data in $work" "$troupe" status --data "$work"
+check "drain of data without a server" 1 "no server runs with the data in $work" "$troupe" drain --data "$work"
 check "flags: a wrong part" 2 "expected a part like 10%" "$troupe" flags set x 200% $nobody
 check "flags: no name" 2 "expected the NAME" "$troupe" flags set
 check "flags: a path for a name" 2 "expected the NAME" "$troupe" flags rollback ../../drain

@@ -69,9 +69,49 @@ check "check of a good file" 0 "$troupe" config check "$work/good.conf" && has o
 check "check of a bad file" 1 "$troupe" config check "$work/bad.conf" &&
     has err "bad.conf:2: there is no setting server.lissten: did you mean server.listen?" &&
     has err "bad.conf:5: http.in_flight_max is 'many', expected a whole number"
-check "check of no file" 1 "$troupe" config check "$work/none.conf" && has err "none.conf"
+check "check of no file" 1 "$troupe" config check "$work/none.conf" && has err "none.conf: there is no such file"
 check "check without a file" 2 "$troupe" config check
 check "check does not ask the environment" 0 env TROUPE_LOG_LEVEL=loud "$troupe" config check "$work/good.conf"
+
+# refused SECTION LINE TEXT: the check of a file with that line says what a start would say
+refused() {
+    printf '[%s]\n%s\n' "$1" "$2" >"$work/one.conf"
+    check "check of $1: $2" 1 "$troupe" config check "$work/one.conf" && has err "one.conf:2: $3"
+}
+refused server "listen = 8080" "server.listen: expected an address"
+refused admin "listen = localhost" "admin.listen: expected an address"
+refused admin "listen = 0.0.0.0:8081" "admin.listen: others can reach 0.0.0.0:8081: set admin.token_file"
+refused server "trusted_proxies = 10.0.0.0/8, foo" "server.trusted_proxies: expected networks like 10.0.0.0/8, or addresses, not 'foo'"
+refused server "tls_key = /k.pem" "server.tls_key: server.tls_certificate is not set"
+refused server "tls_certificate = /c.pem" "server.tls_certificate: server.tls_key is not set"
+refused sql "url = mysql://x:hush@y" "sql.url: expected sqlite:PATH"
+refused auth "providers = google" "auth.providers: expected NAME+ISSUER+KEYS_URL+CLIENT_ID"
+refused auth "providers = a+https://a+b+c" "auth.providers: expected NAME+ISSUER+KEYS_URL+CLIENT_ID"
+refused auth "service_did = foo" "auth.service_did: expected a DID"
+refused auth "service_did = did:web:chat.example.org#x" "auth.service_did: expected a DID"
+refused auth "plc_directory = foo" "auth.plc_directory: expected a URL"
+refused trace "url = https:///v1" "trace.url: expected a URL"
+refused log "levels = sql=warm" "log.levels: expected MODULE=LEVEL"
+check "check without a service" 0 "$troupe" config check "$work/good.conf" && has out "auth.service_did is not set here"
+cat >"$work/whole.conf" <<'EOT'
+[server]
+listen = [::1]:8080
+trusted_proxies = 10.0.0.0/8,
+  192.168.0.0/16
+[auth]
+service_did = did:web:chat.example.org
+providers = google+https://accounts.google.com+https://www.googleapis.com/oauth2/v3/certs+CLIENT_ID
+[log]
+levels = sql=debug, http=warn
+[trace]
+url = http://127.0.0.1:4318/v1/traces
+EOT
+check "check of a whole file" 0 "$troupe" config check "$work/whole.conf" && has out "whole.conf: ok (form only"
+if grep -q service_did "$work/out"; then
+    fail "$name" "misses a service that is there"
+fi
+check "a list over two lines has one comma between them" 0 "$troupe" config show --config "$work/whole.conf" &&
+    has out "trusted_proxies = 10.0.0.0/8,192.168.0.0/16"
 
 check "show, with origins" 0 env TROUPE_LOG_FORMAT=json "$troupe" config show --origin --config "$work/good.conf" \
     --listen 127.0.0.1:2222 --set http.in_flight_max=7

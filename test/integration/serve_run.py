@@ -22,6 +22,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 BUILD = os.path.join(ROOT, os.environ.get("TROUPE_BUILD", "build/release"))
 TROUPE = os.path.join(BUILD, "troupe")
 LIMIT_S = 30
+SERVICE = ("--set", "auth.service_did=did:web:chat.example.org")  # needed without --dev
 SHIPPED = "first request, to copy"
 
 
@@ -49,7 +50,8 @@ class Server:
         # pylint: disable=consider-using-with  # it ends in end()
         self.log_file = open(self.log_path, "ab")
         self.process = subprocess.Popen(
-            [TROUPE, "serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", self.data, *arguments],
+            [TROUPE, "serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", self.data,
+             *(() if "--dev" in arguments else SERVICE), *arguments],
             stdout=subprocess.PIPE, stderr=self.log_file, stdin=subprocess.DEVNULL, text=True,
             env=environment(**more))
         Server.alive.append(self.process)
@@ -132,6 +134,7 @@ def admin_listener_tells_how_it_is(folder):
     assert json.loads(run("status", "--data", server.data, "--json").stdout)["ready"]
     server.end()
     run("status", "--data", server.data, "--admin", server.admin, status=1)
+    assert f"no server runs with the data in {server.data}" in run("status", "--data", server.data, status=1).stderr
 
 
 def metrics_pass_promtool(folder):
@@ -227,6 +230,10 @@ def hangup_reloads_what_is_safe(folder):
     server.process.send_signal(signal.SIGHUP)
     server.wait_log("not reloaded")
     assert "troupe.conf:2: log.level is 'loud', expected debug|info|warn|error" in server.log(), server.log()
+    write("[log]\nlevel = error\nlevels = sql=warm\n")
+    server.process.send_signal(signal.SIGHUP)
+    server.wait_log("troupe.conf:3: log.levels: expected MODULE=LEVEL")
+    assert "log.level is now error" not in server.log(), "half of a wrong file was applied"
     assert server.ask("/xrpc/_health")[0] == 200
     server.end()
 
@@ -287,6 +294,21 @@ def drain_finishes_every_request(folder):
     assert "event=drained cut=0" in server.log(), server.log()
 
 
+def health_answers_under_overload(folder):
+    """One request waits for its body and takes the only place: others are shed, but not who asks for health."""
+    provider = "test+https://issuer.example+https://issuer.example/keys+client"
+    server = Server(folder, "--set", "http.in_flight_max=1", "--set", f"auth.providers={provider}")
+    host, port = server.public.split(":")
+    with socket.create_connection((host, int(port)), timeout=LIMIT_S) as waiting:
+        waiting.sendall(b"POST /v1/auth/logout HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n"
+                        b"Expect: 100-continue\r\nContent-Type: application/json\r\n\r\n")
+        assert waiting.recv(100).startswith(b"HTTP/1.1 100"), "it does not wait for the body"
+        status, body = server.ask("/v1/auth/logout", method="POST")
+        assert status == 503 and "Overloaded" in body, (status, body)
+        assert server.ask("/xrpc/_health")[0] == 200
+    server.end()
+
+
 def drain_by_command_and_not_ready_meanwhile(folder):
     server = Server(folder, "--set", "server.drain_delay=20s")
     run("drain", "--data", server.data)
@@ -335,15 +357,29 @@ def runs_as_another_user(folder):
 
 def wrong_starts_say_what_to_do(folder):
     data = os.path.join(folder, "data")
+    token = os.path.join(folder, "own.token")
+    with open(os.open(token, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
+        file.write("0123456789abcdef0123456789abcdef\n")
     cases = [
+        ([], "auth.service_did is not set"),
         (["--listen", "nonsense"], "nonsense"),
+        (["--listen", "8080"], "server.listen: expected an address like 127.0.0.1:8080"),
+        (["--listen", "192.0.2.1:0", *SERVICE], "not one of this machine: choose another with --listen"),
+        (["--admin", "192.0.2.1:0", "--set", f"admin.token_file={token}"],
+         "not one of this machine: choose another with --admin"),
+        (["--set", "auth.service_did=foo"], "auth.service_did: expected a DID like did:web:chat.example.org"),
+        (["--set", "auth.plc_directory=foo"], "auth.plc_directory: expected a URL"),
+        (["--set", "trace.url=foo"], "trace.url: expected a URL"),
+        (["--set", "server.trusted_proxies=foo"], "server.trusted_proxies: expected networks"),
+        (["--set", "server.tls_certificate=/x"], "server.tls_key is not set"),
+        (["--set", "server.tls_key=/x"], "server.tls_certificate is not set"),
         (["--admin", "0.0.0.0:0"], "admin.token_file"),
         (["--set", "server.user=no-such-user"], "no-such-user"),
         (["--data", os.path.join(folder, "a/b/c")], "server.data: cannot make"),
         (["--set", "log.levels=sql"], "log.levels: expected MODULE=LEVEL"),
         (["--db", "mysql:x"], "sqlite:"),
         (["--set", "http.nope=1"], "there is no setting http.nope"),
-        (["--config", os.path.join(folder, "missing.conf")], "missing.conf"),
+        (["--config", os.path.join(folder, "missing.conf")], "missing.conf: there is no such file"),
     ]
     for arguments, expected in cases:
         done = run("serve", "--data", data, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", *arguments, status=1)
@@ -360,11 +396,13 @@ def wrong_starts_say_what_to_do(folder):
 def busy_address_is_refused(folder):
     """Not shared: half of the requests would go to a server that its operator has forgotten."""
     server = Server(folder)
-    other = ("serve", "--data", os.path.join(folder, "other"))
+    other = ("serve", "--data", os.path.join(folder, "other"), *SERVICE)
     try:
         for listen, admin in ((server.public, "127.0.0.1:0"), ("127.0.0.1:0", server.admin)):
             done = run(*other, "--listen", listen, "--admin", admin, status=1)
             assert (listen if listen == server.public else admin) in done.stderr, done.stderr
+            option = "--listen" if listen == server.public else "--admin"
+            assert f"choose another with {option}" in done.stderr, done.stderr
     finally:
         server.end()
 
@@ -382,7 +420,8 @@ def token_of_others_opens_a_public_admin(folder):
     server.admin = server.admin.replace("0.0.0.0", "127.0.0.1")
     assert server.ask("/livez", admin=True)[0] == 200
     for route in ("/metrics", "/v1/status", "/v1/flags", "/v1/log"):
-        assert server.ask(route, admin=True)[0] == 401, route
+        status, body = server.ask(route, admin=True)
+        assert status == 401 and "the file that admin.token_file names" in body, (route, body)
         assert server.ask(route, admin=True, token="0123456789abcdef0123456789abcdef")[0] == 200, route
     server.end()
 
@@ -571,6 +610,7 @@ def main():
     cases = [starts_and_says_what_to_copy, admin_listener_tells_how_it_is, metrics_pass_promtool,
              changing_needs_the_token, flags_change_at_run_time_and_stay, log_levels_change_at_run_time,
              hangup_reloads_what_is_safe, drain_finishes_every_request, drain_by_command_and_not_ready_meanwhile,
+             health_answers_under_overload,
              sandboxed, runs_as_another_user, wrong_starts_say_what_to_do, busy_address_is_refused,
              token_of_others_opens_a_public_admin, systemd_is_told,
              certificate_is_replaced_while_it_serves, spans_reach_the_collector,

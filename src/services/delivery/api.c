@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "services/delivery/direct.h"
 #include "services/delivery/text.h"
 
 static bool no_memory(struct http_request *request, struct api_body *body)
@@ -121,8 +122,12 @@ static int send(struct http_request *request, struct job *job, http_then_fn then
     struct delivery *delivery = http_service(request);
     struct job_message message = { .job = job_ref(job) };
     tr_sender convo;
-    int rc = tr_registry_get(delivery->convos, job->convo.at, job->convo.size, "a request", &convo);
+    int rc = 0;
 
+    if (direct_takes(delivery->direct, job))
+        convo = tr_sender_clone(direct_desk(delivery->direct, job), "a request");
+    else
+        rc = tr_registry_get(delivery->convos, job->convo.at, job->convo.size, "a request", &convo);
     if (rc == 0) {
         rc = http_ask(request, convo, &message, sizeof message, then);
         tr_sender_drop(&convo);

@@ -139,6 +139,7 @@ static void loaded(struct convo *convo, struct tr_context *ctx, const struct sql
     }
     convo->is_loaded = true;
     convo->is_poisoned = false;
+    convo_stream_behind(convo, ctx);
     take_turns(convo, ctx);
 }
 
@@ -147,7 +148,7 @@ static void recover(struct convo *convo, struct tr_context *ctx)
 {
     if (!convo->is_poisoned || convo->flying != NULL || convo->is_reading)
         return;
-    if (convo->is_loaded && convo->waiting == NULL) {
+    if (convo->is_loaded && convo->waiting == NULL && convo->subscribers == NULL) {
         convo->is_loaded = false; /* the next job reads it */
         return;
     }
@@ -562,6 +563,12 @@ static enum tr_next convo_handle(void *self, struct tr_context *ctx, void *memor
     struct convo *convo = self;
     struct convo_op *op;
 
+    if (job == NULL && ((struct job_message *)memory)->stream == 0) {
+        convo->is_poisoned = true; /* somebody else stored something: what is known here is old */
+        if (convo->is_loaded)
+            recover(convo, ctx);
+        return TR_GO;
+    }
     if (job == NULL) {
         convo_stream_gone(convo, ctx, ((struct job_message *)memory)->stream);
         return TR_GO;

@@ -214,6 +214,8 @@ void convo_stream_committed(struct convo *convo, struct tr_context *ctx, const s
 void convo_stream_begin(struct convo *convo, struct tr_context *ctx, struct job *job);
 void convo_stream_caught_up(
     struct convo *convo, struct tr_context *ctx, uint32_t number, const struct sql_unit *unit);
+/* Everything was read again: those who listen hear what others have stored meanwhile. */
+void convo_stream_behind(struct convo *convo, struct tr_context *ctx);
 /* A client went away. */
 void convo_stream_gone(struct convo *convo, struct tr_context *ctx, uint64_t stream_number);
 void convo_stream_end(struct convo *convo);

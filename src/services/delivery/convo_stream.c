@@ -229,6 +229,14 @@ void convo_stream_caught_up(
     forget_gone(convo, ctx);
 }
 
+void convo_stream_behind(struct convo *convo, struct tr_context *ctx)
+{
+    for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next)
+        if (!at->is_catching_up && !at->is_gone && at->seq < convo->committed.seq)
+            read_page(convo, ctx, at);
+    forget_gone(convo, ctx);
+}
+
 void convo_stream_begin(struct convo *convo, struct tr_context *ctx, struct job *job)
 {
     struct tr_span did = job->claims->issuer;

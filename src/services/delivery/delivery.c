@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "services/delivery/api.h"
 #include "services/delivery/convo.h"
+#include "services/delivery/direct.h"
 #include "services/delivery/errand.h"
 #include "services/delivery/jobs.h"
 #include "services/delivery/receipt.h"
@@ -36,6 +37,7 @@ static void end_actor(tr_sender *sender)
 
 static void stop_actors(struct delivery *delivery)
 {
+    direct_stop(&delivery->direct);
     if (delivery->convos != NULL)
         (void)tr_registry_close(&delivery->convos, TR_SECONDS(30));
     end_actor(&delivery->retention);
@@ -61,6 +63,8 @@ static int start_actors(struct delivery *delivery)
         rc = jobs_start(delivery, &delivery->jobs);
     if (rc == 0)
         rc = retention_start(delivery, &delivery->retention);
+    if (rc == 0)
+        rc = direct_start(delivery, &delivery->direct);
     if (rc < 0)
         stop_actors(delivery);
     return rc;
@@ -82,7 +86,8 @@ int delivery_start(
 
     if (context->auth == NULL) {
         (void)snprintf(why, why_size,
-            "delivery needs to know who it is: set service.did, or start with --dev");
+            "auth.service_did is not set: write the DID clients address this server by, such as "
+            "did:web:chat.example.org, under [auth], or start with --dev");
         return TR_EINVAL;
     }
     why[0] = '\0';

@@ -15,6 +15,8 @@ enum delivery_mode {
     DELIVERY_ASSISTED, /* and handshakes must be public, and the roster is enforced */
 };
 
+struct direct;
+
 struct delivery {
     struct auth *auth; /* first: the gates look for it here */
     struct tr_system *system;
@@ -34,6 +36,7 @@ struct delivery {
     int64_t log_kept_s;             /* rows of the log that nobody needs; 0: for ever */
     struct crypto_key *receipt_key; /* Ed25519 */
     tr_sender retention;
+    struct direct *direct; /* serves what the flag delivery.direct takes from the actors */
 };
 
 extern const struct service delivery_service; /* routes.c */

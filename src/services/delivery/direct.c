@@ -279,7 +279,25 @@ static void store(struct direct_desk *desk, struct tr_context *ctx, struct direc
 
     op->now_ms = delivery_now_ms(desk->delivery);
     op->tries++;
+    op->failure = CONVO_STORED;
     if (!submit(desk, ctx, line, convo_op_unit(&line->first->convo, op), TAG_STORE))
+        answer(desk, ctx, line);
+}
+
+static bool has_log(const struct job *job)
+{
+    return job->kind == JOB_COMMIT || job->kind == JOB_MESSAGE || job->kind == JOB_PROPOSAL;
+}
+
+/* Was what is refused now perhaps stored when it was asked before? */
+static void refuse(struct direct_desk *desk, struct tr_context *ctx, struct direct_line *line)
+{
+    const struct direct_request *request = line->first;
+    const struct job *job = request->op.job;
+
+    if (has_log(job) && roster_find(&request->convo.roster, job->claims->issuer) != NULL)
+        look(desk, ctx, line);
+    else
         answer(desk, ctx, line);
 }
 
@@ -292,7 +310,10 @@ static void plan(struct direct_desk *desk, struct tr_context *ctx, struct direct
         store(desk, ctx, line);
         break;
     case CONVO_ANSWERED:
-        answer(desk, ctx, line);
+        if (request->op.job->status >= 400)
+            refuse(desk, ctx, line);
+        else
+            answer(desk, ctx, line);
         break;
     case CONVO_LOOK:
         look(desk, ctx, line);
@@ -352,11 +373,6 @@ static void succeed(struct direct_desk *desk, struct tr_context *ctx, struct dir
     job->result_ms = op->now_ms;
     job->status = 200;
     answer(desk, ctx, line);
-}
-
-static bool has_log(const struct job *job)
-{
-    return job->kind == JOB_COMMIT || job->kind == JOB_MESSAGE || job->kind == JOB_PROPOSAL;
 }
 
 static void fail(struct direct_desk *desk, struct tr_context *ctx, struct direct_line *line)
@@ -425,14 +441,23 @@ static void on_stored(struct direct_desk *desk, struct tr_context *ctx, struct d
 static void on_looked(struct direct_desk *desk, struct tr_context *ctx, struct direct_line *line,
     const struct sql_unit *unit)
 {
-    convo_looked(&line->first->convo, &line->first->op, unit);
-    answer(desk, ctx, line);
+    struct convo_op *op = &line->first->op;
+
+    if (convo_looked(&line->first->convo, op, unit)) {
+        answer(desk, ctx, line);
+        return;
+    }
+    /* The log is ahead of what was read: somebody else stored something in between. */
+    op->job->status = 0;
+    op->job->label = NULL;
+    op->tries++;
+    try_again(desk, ctx, line);
 }
 
 /* ---- a desk
  * -------------------------------------------------------------------------------------- */
 
-static void refuse(struct tr_context *ctx, struct job *job, const char *text)
+static void turn_away(struct tr_context *ctx, struct job *job, const char *text)
 {
     job_fail(job, 503, "Busy", text);
     tr_reply(ctx, 0, NULL, 0);
@@ -450,7 +475,7 @@ static enum tr_next desk_handle(void *self, struct tr_context *ctx, void *messag
     metric_add(&metrics[REQUESTS], 1);
     line = find_line(desk, job->convo);
     if (line != NULL && line->count >= LINE_MAX) {
-        refuse(ctx, job, "this conversation is busy: try again");
+        turn_away(ctx, job, "this conversation is busy: try again");
         return TR_GO;
     }
     request = request_new(desk, ctx, job);
@@ -467,7 +492,7 @@ static enum tr_next desk_handle(void *self, struct tr_context *ctx, void *messag
             tr_reply_send(&request->op.reply, 0, NULL, 0);
             request_free(request);
         } else {
-            refuse(ctx, job, "out of memory: try again");
+            turn_away(ctx, job, "out of memory: try again");
         }
         return TR_GO;
     }

@@ -122,7 +122,7 @@ void job_respond(struct http_request *request, struct job *job);
 /* The message of every actor that takes jobs; it owns one holder. */
 struct job_message {
     struct job *job; /* NULL: the stream below has ended */
-    uint64_t stream;
+    uint64_t stream; /* 0: none has; what the actor knows is old (direct.h) */
 };
 void job_message_drop(void *message);
 

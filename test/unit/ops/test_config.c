@@ -194,6 +194,8 @@ TEST(config, list_goes_on_in_indented_lines)
                       "listen = a:1\n",
                      NULL),
         0);
+    CHECK(strcmp(config_text(&config, CONFIG_SERVER_TRUSTED_PROXIES),
+              "10.0.0.0/8,192.168.0.0/16,::1/128") == 0);
     CHECK(config_next(&config, CONFIG_SERVER_TRUSTED_PROXIES, &position, &word));
     CHECK(tr_span_is(word, "10.0.0.0/8"));
     CHECK(config_next(&config, CONFIG_SERVER_TRUSTED_PROXIES, &position, &word));
@@ -308,7 +310,7 @@ TEST(config, file_that_is_not_there_is_an_error)
     CHECK_EQ_INT(
         config_load(&(struct config_sources){ .file_path = "/nowhere/t.conf" }, &config, &out),
         TR_ENOENT);
-    CHECK_EQ_STR(text_of(&out), "/nowhere/t.conf: no such thing\n");
+    CHECK_EQ_STR(text_of(&out), "/nowhere/t.conf: there is no such file\n");
     end();
 }
 

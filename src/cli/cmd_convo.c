@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_convo.c: `troupe convo show`: what the actor of a conversation knows, asked through the admin
+ * listener of a running server. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/admin_client.h"
+
+enum { ID_SIZE_MAX = 128 };
+
+static long long number(const struct json *root, const char *key)
+{
+    int64_t value = 0;
+
+    (void)json_int(json_get(root, key), &value);
+    return value;
+}
+
+static void print_convo(const struct json *root)
+{
+    struct tr_span id = { "", 0 }, kind = { "", 0 };
+
+    (void)json_string(json_get(root, "id"), &id);
+    (void)json_string(json_get(root, "kind"), &kind);
+    printf("%s%.*s%s\n\n", cli_bold(), (int)id.size, id.at, cli_plain());
+    printf("%-12s %.*s\n", "kind", (int)kind.size, kind.at);
+    printf("%-12s %lld, confirmed %lld, planned %lld\n", "epoch", number(root, "epoch"),
+        number(root, "confirmedEpoch"), number(root, "plannedEpoch"));
+    printf("%-12s %lld, planned %lld\n", "seq", number(root, "seq"), number(root, "plannedSeq"));
+    printf("%-12s %lld\n", "members", number(root, "members"));
+    printf("%-12s %lld in flight, %lld waiting\n", "requests", number(root, "inFlight"),
+        number(root, "waiting"));
+    printf("%-12s %lld\n", "streams", number(root, "subscribers"));
+}
+
+static int show(const struct cli_command *command, const struct tr_buffer *body, bool as_json)
+{
+    struct json_doc doc = { 0 };
+    int rc = CLI_OK;
+
+    if (json_parse_copy(&doc, (struct tr_span){ body->bytes, body->size }, 0) != 0) {
+        fprintf(
+            stderr, "troupe %s: the answer is not JSON: is this a troupe server?\n", command->name);
+        rc = CLI_FAILED;
+    } else if (as_json) {
+        printf("%.*s\n", (int)body->size, body->bytes);
+    } else {
+        print_convo(json_root(&doc));
+    }
+    json_doc_free(&doc);
+    return rc;
+}
+
+/* The id as a value in a query: whatever is not plain becomes %XX. */
+static void write_path(const char *id, struct tr_buffer *path)
+{
+    static const char plain[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";
+
+    tr_buffer_text(path, "/v1/convos?id=");
+    for (; *id != '\0'; id++)
+        if (strchr(plain, *id) != NULL)
+            tr_buffer_append(path, id, 1);
+        else
+            tr_buffer_format(path, "%%%02X", (unsigned char)*id);
+    tr_buffer_append(path, "", 1);
+}
+
+static int ask(
+    const struct cli_command *command, const struct options *options, const char *id, bool as_json)
+{
+    struct tr_buffer body = { 0 }, path = { 0 };
+    struct admin_client client;
+    int rc = CLI_FAILED;
+
+    write_path(id, &path);
+    if (path.failed == 0 && admin_client_init(&client, command, options) == 0) {
+        if (admin_client_ask(&client, command, false, path.bytes, &body) == 200)
+            rc = show(command, &body, as_json);
+        admin_client_finish(&client);
+    }
+    tr_buffer_free(&body);
+    tr_buffer_free(&path);
+    return rc;
+}
+
+static int run_convo(const struct cli_command *command, int argc, char **argv)
+{
+    bool as_json = false;
+    const struct options_switch switches[] = { { "--json", &as_json }, { NULL, NULL } };
+    struct options options;
+    int rc = options_parse(command, argc, argv, switches, 2, &options);
+
+    if (rc != OPTIONS_GO_ON)
+        return rc;
+    if (options.word_count == 0 || strcmp(options.words[0], "show") != 0)
+        rc = cli_wrong(command, "say what to do: show ID", NULL);
+    else if (options.word_count < 2 || options.words[1][0] == '\0')
+        rc = cli_wrong(command, "which conversation? show ID", NULL);
+    else if (strlen(options.words[1]) > ID_SIZE_MAX)
+        rc = cli_wrong(command, "an id has at most 128 bytes, not", options.words[1]);
+    else
+        rc = ask(command, &options, options.words[1], as_json);
+    options_free(&options);
+    return rc;
+}
+
+const struct cli_command cmd_convo = {
+    .name = "convo",
+    .arguments = "show ID [--json] [OPTION...]",
+    .summary = "show what a running server knows of a conversation",
+    .help = "Epoch, sequence number, members, requests on their way and streams, as its actor has "
+            "them.\n"
+            "\n"
+            "The server is found by --admin ADDR, by the address that it keeps in its data "
+            "directory\n"
+            "(--data DIR), or by the settings.\n"
+            "\n" OPTIONS_TEXT "\n"
+            "Examples:\n"
+            "\n"
+            "  troupe convo show my-group --data troupe-data\n"
+            "  troupe convo show my-group --admin 127.0.0.1:8081 --json\n",
+    .run = run_convo,
+};

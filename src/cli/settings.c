@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/settings.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <troupe/error.h>
+
+#include "auth/did.h"
+#include "base/log.h"
+#include "net/address.h"
+#include "ops/admin.h"
+
+enum { WORD_SIZE = 1024, WHY_SIZE = 512 };
+
+struct checker {
+    const struct config *config;
+    struct tr_buffer *errors;
+    bool is_wrong;
+};
+
+/* Where the value was set, and what is wrong with it. */
+static void complain(struct checker *checker, enum config_key key, const char *problem)
+{
+    const char *place = checker->config->values[key].place;
+
+    checker->is_wrong = true;
+    tr_buffer_format(checker->errors, "%s%s%s: %s\n", place, place[0] == '\0' ? "" : ": ",
+        config_settings[key].key, problem);
+}
+
+static void complain_value(
+    struct checker *checker, enum config_key key, const char *value, const char *expected)
+{
+    char problem[WHY_SIZE];
+
+    snprintf(problem, sizeof problem, "expected %s, not '%.100s'", expected, value);
+    complain(checker, key, problem);
+}
+
+/* A word of a list, ended with a zero; false at the end. What is too long is cut, and then wrong.
+ */
+static bool next_word(
+    const struct checker *checker, enum config_key key, size_t *position, char word[WORD_SIZE])
+{
+    struct tr_span span;
+
+    if (!config_next(checker->config, key, position, &span))
+        return false;
+    snprintf(
+        word, WORD_SIZE, "%.*s", (int)(span.size < WORD_SIZE ? span.size : WORD_SIZE), span.at);
+    return true;
+}
+
+/* ---- forms ------------------------------------------------------------------------------------
+ */
+
+bool settings_is_url(const char *text)
+{
+    size_t scheme = strncmp(text, "https://", 8) == 0  ? 8
+                    : strncmp(text, "http://", 7) == 0 ? 7
+                                                       : 0;
+
+    if (scheme == 0 || strcspn(text + scheme, "/?#:") == 0)
+        return false;
+    for (const char *at = text; *at != '\0'; at++)
+        if ((unsigned char)*at <= ' ' || (unsigned char)*at >= 0x7f || strchr("\"<>\\^`{|}", *at))
+            return false;
+    return true;
+}
+
+bool settings_parse_provider(char *text, struct session_provider *ret_provider)
+{
+    const char *parts[4];
+    char *rest = text;
+
+    for (size_t i = 0; i < 4; i++) {
+        parts[i] = strsep(&rest, "+");
+        if (parts[i] == NULL || parts[i][0] == '\0')
+            return false;
+    }
+    *ret_provider = (struct session_provider){
+        .name = parts[0], .issuer = parts[1], .keys_url = parts[2], .audience = parts[3]
+    };
+    return rest == NULL && settings_is_url(parts[1]) && settings_is_url(parts[2]);
+}
+
+static void check_listen(struct checker *checker, enum config_key key)
+{
+    const char *text = config_text(checker->config, key);
+    struct net_address address;
+
+    if (net_address_parse(text, &address) != 0)
+        complain_value(
+            checker, key, text, "an address like 127.0.0.1:8080, [::1]:8080 or unix:/path");
+}
+
+static void check_url(struct checker *checker, enum config_key key, const char *expected)
+{
+    const char *text = config_text(checker->config, key);
+
+    if (!settings_is_url(text))
+        complain_value(checker, key, text, expected);
+}
+
+/* ---- single settings --------------------------------------------------------------------------
+ */
+
+static void check_proxies(struct checker *checker)
+{
+    char word[WORD_SIZE];
+    struct net_cidr cidr;
+    size_t position = 0;
+
+    while (next_word(checker, CONFIG_SERVER_TRUSTED_PROXIES, &position, word))
+        if (net_cidr_parse(word, &cidr) != 0)
+            complain_value(checker, CONFIG_SERVER_TRUSTED_PROXIES, word,
+                "networks like 10.0.0.0/8, or addresses");
+}
+
+/* Its value is a secret and not shown. */
+static void check_database(struct checker *checker)
+{
+    const char *url = config_text(checker->config, CONFIG_SQL_URL);
+
+    if (url[0] != '\0' && strncmp(url, "sqlite:", 7) != 0 && strncmp(url, "postgres://", 11) != 0 &&
+        strncmp(url, "postgresql://", 13) != 0)
+        complain(checker, CONFIG_SQL_URL,
+            "expected sqlite:PATH or postgresql://USER:PASSWORD@HOST/NAME");
+}
+
+static void check_levels(struct checker *checker)
+{
+    char word[WORD_SIZE];
+    enum log_level level;
+    size_t position = 0;
+
+    while (next_word(checker, CONFIG_LOG_LEVELS, &position, word)) {
+        const char *equals = strchr(word, '=');
+
+        if (equals == NULL || equals == word || log_level_parse(equals + 1, &level) != 0)
+            complain_value(checker, CONFIG_LOG_LEVELS, word,
+                "MODULE=LEVEL with a level of debug, info, warn or error");
+    }
+}
+
+/* Whether its document can be had is not asked: the server is perhaps not public yet. */
+static void check_service(struct checker *checker)
+{
+    const char *text = config_text(checker->config, CONFIG_AUTH_SERVICE_DID);
+    struct tr_buffer url = { 0 };
+    enum did_refusal refusal;
+    char problem[WHY_SIZE];
+    struct did did;
+
+    if (text[0] == '\0')
+        return;
+    refusal = did_parse(tr_span_of(text), &did);
+    if (refusal == DID_OK && did.method == DID_METHOD_WEB)
+        refusal = did_web_url(tr_span_of(text), true, &url);
+    tr_buffer_free(&url);
+    if (refusal == DID_OK)
+        return;
+    snprintf(problem, sizeof problem,
+        "expected a DID like did:web:chat.example.org, not '%.100s': %s", text,
+        did_refusal_text(refusal));
+    complain(checker, CONFIG_AUTH_SERVICE_DID, problem);
+}
+
+static void check_providers(struct checker *checker)
+{
+    struct session_provider provider;
+    char word[WORD_SIZE];
+    char copy[WORD_SIZE];
+    size_t position = 0;
+    size_t count = 0;
+
+    while (next_word(checker, CONFIG_AUTH_PROVIDERS, &position, word)) {
+        memcpy(copy, word, sizeof copy);
+        if (!settings_parse_provider(copy, &provider))
+            complain_value(checker, CONFIG_AUTH_PROVIDERS, word,
+                "NAME+ISSUER+KEYS_URL+CLIENT_ID, with https:// in ISSUER and KEYS_URL");
+        count++;
+    }
+    if (count > AUTH_PROVIDERS_MAX)
+        complain(checker, CONFIG_AUTH_PROVIDERS, "there are more than 8");
+}
+
+/* ---- what belongs together --------------------------------------------------------------------
+ */
+
+static void check_certificate(struct checker *checker)
+{
+    bool has_certificate = config_text(checker->config, CONFIG_SERVER_TLS_CERTIFICATE)[0] != '\0';
+    bool has_key = config_text(checker->config, CONFIG_SERVER_TLS_KEY)[0] != '\0';
+
+    if (has_certificate && !has_key)
+        complain(checker, CONFIG_SERVER_TLS_CERTIFICATE,
+            "server.tls_key is not set: name the PEM file with the certificate's private key");
+    if (has_key && !has_certificate)
+        complain(checker, CONFIG_SERVER_TLS_KEY,
+            "server.tls_certificate is not set: name the PEM file with the certificate chain");
+}
+
+static void check_admin(struct checker *checker)
+{
+    const char *listen = config_text(checker->config, CONFIG_ADMIN_LISTEN);
+    char problem[WHY_SIZE];
+
+    if (admin_is_loopback(listen) ||
+        config_text(checker->config, CONFIG_ADMIN_TOKEN_FILE)[0] != '\0')
+        return;
+    snprintf(problem, sizeof problem,
+        "others can reach %.100s: set admin.token_file to a file with a token of your own, or "
+        "listen on 127.0.0.1",
+        listen);
+    complain(checker, CONFIG_ADMIN_LISTEN, problem);
+}
+
+int settings_check(const struct config *config, struct tr_buffer *errors)
+{
+    struct checker checker = { .config = config, .errors = errors };
+
+    check_listen(&checker, CONFIG_SERVER_LISTEN);
+    check_listen(&checker, CONFIG_ADMIN_LISTEN);
+    check_proxies(&checker);
+    check_certificate(&checker);
+    check_admin(&checker);
+    check_database(&checker);
+    check_service(&checker);
+    check_providers(&checker);
+    check_url(&checker, CONFIG_AUTH_PLC_DIRECTORY, "a URL like https://plc.directory");
+    if (config_text(config, CONFIG_TRACE_URL)[0] != '\0')
+        check_url(&checker, CONFIG_TRACE_URL, "a URL like http://127.0.0.1:4318/v1/traces");
+    check_levels(&checker);
+    if (errors->failed != 0)
+        return errors->failed;
+    return checker.is_wrong ? TR_EINVAL : 0;
+}

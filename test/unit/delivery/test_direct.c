@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The two ways to serve a conversation, by its actor and directly: the same answers, also while one
+ * takes over from the other. */
+#include <ctype.h>
+#include <pthread.h>
+
+#include "convo_site.h"
+#include "ops/flags.h"
+
+#define SUITE "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519"
+
+enum { ADA, BOB, CYD, CAST };
+static const char *const names[CAST] = { "$ada", "$bob", "$cyd" };
+
+struct cast {
+    struct site site;
+    struct caller callers[CAST];
+};
+
+static void set_direct(uint32_t parts)
+{
+    (void)flags_set("delivery.direct", parts); /* there is no file to keep it in */
+    CHECK(flags_find("delivery.direct") != NULL);
+}
+
+static void cast_begin(struct cast *cast)
+{
+    for (int i = 0; i < CAST; i++)
+        caller_begin(&cast->callers[i]);
+    site_begin(&cast->site);
+}
+
+static void cast_end(struct cast *cast)
+{
+    site_end(&cast->site);
+    for (int i = 0; i < CAST; i++)
+        caller_end(&cast->callers[i]);
+}
+
+/* ---- a script
+ * ------------------------------------------------------------------------------------ */
+
+struct line {
+    int who;
+    const char *call;
+    const char *body; /* NULL: a GET */
+    unsigned status;  /* of both ways */
+};
+
+/* ' is ", # is $, $ada a DID, @c1:text a commit at epoch 1 and @m1:text a message, both as base64
+ * of g1. */
+static char *expand(const struct cast *cast, const char *body)
+{
+    struct tr_buffer out = { 0 };
+
+    for (const char *at = body; *at != '\0'; at++) {
+        if (*at == '$') {
+            int who = 0;
+
+            while (strncmp(at, names[who], 4) != 0)
+                who++;
+            tr_buffer_text(&out, cast->callers[who].did);
+            at += 3;
+        } else if (*at == '@') {
+            size_t size = strcspn(at + 4, "'");
+            char secret[64], *message;
+
+            (void)snprintf(secret, sizeof secret, "%.*s", (int)size, at + 4);
+            message = private_message("g1", (uint64_t)(at[2] - '0'),
+                at[1] == 'c'   ? 3
+                : at[1] == 'p' ? 2
+                               : 1,
+                secret);
+            tr_buffer_text(&out, message);
+            free(message);
+            at += 3 + size;
+        } else {
+            tr_buffer_append(&out, *at == '\'' ? "\"" : *at == '#' ? "$" : at, 1);
+        }
+    }
+    tr_buffer_append(&out, "", 1);
+    CHECK_EQ_INT(out.failed, 0);
+    return out.bytes;
+}
+
+/* Times differ from run to run: their digits become 0. (So do ids the server makes: the script
+ * gives its own.) */
+static void blot_times(char *text)
+{
+    for (char *at = text; *at != '\0'; at++)
+        if (strlen(at) > 20 && at[4] == '-' && at[7] == '-' && at[10] == 'T' && at[13] == ':')
+            for (int i = 0; i < 24 && at[i] != '"'; i++)
+                if (isdigit((unsigned char)at[i]))
+                    at[i] = '0';
+}
+
+static char *run_line(const struct cast *cast, const struct line *line)
+{
+    char *body = line->body == NULL ? NULL : expand(cast, line->body), *text;
+    struct web_answer answer = caller_ask(&cast->site, &cast->callers[line->who], line->call, body);
+
+    CHECK_MSG(answer.status == line->status, "%s %s: wanted %u, got:\n%s", line->call,
+        body == NULL ? "" : body, line->status, answer.text);
+    text = strdup(answer.body);
+    CHECK(text != NULL);
+    blot_times(text);
+    web_answer_free(&answer);
+    free(body);
+    return text;
+}
+
+/* Once by actors, once directly, on databases of their own. */
+static void compare(const struct line *lines, size_t count)
+{
+    char *answers[2][64];
+    struct cast cast;
+
+    CHECK(count <= 64);
+    cast_begin(&cast);
+    for (int way = 0; way < 2; way++) {
+        if (way == 1) {
+            site_end(&cast.site);
+            site_begin(&cast.site);
+        }
+        set_direct(way == 0 ? 0 : FLAG_ALL);
+        for (size_t i = 0; i < count; i++)
+            answers[way][i] = run_line(&cast, &lines[i]);
+    }
+    for (size_t i = 0; i < count; i++) {
+        CHECK_MSG(strcmp(answers[0][i], answers[1][i]) == 0,
+            "line %zu, %s:\nby its actor: %s\ndirectly:     %s", i, lines[i].call, answers[0][i],
+            answers[1][i]);
+        free(answers[0][i]);
+        free(answers[1][i]);
+    }
+    cast_end(&cast);
+}
+
+#define CREATE "{'groupId':'g1','cipherSuite':'" SUITE "'"
+
+TEST_LONG(direct, numbered_conversations_get_the_same_answers, 60)
+{
+    static const struct line lines[] = {
+        { ADA, "getEpoch?convoId=g1", NULL, 404 },
+        { ADA, "createConvo", CREATE ",'metadata':{'name':'n','description':'d'}}", 200 },
+        { ADA, "createConvo", CREATE "}", 409 },
+        { BOB, "addMembers", "{'convoId':'g1','idempotencyKey':'i1','didList':['$cyd']}", 403 },
+        { ADA, "addMembers", "{'convoId':'g1','didList':['$bob'],'idempotencyKey':'k1'}", 200 },
+        { ADA, "addMembers", "{'convoId':'g1','didList':['$bob'],'idempotencyKey':'k1'}", 200 },
+        { BOB, "addMembers", "{'convoId':'g1','idempotencyKey':'i2','didList':['$cyd']}", 200 },
+        { ADA, "addMembers",
+            "{'convoId':'g1','idempotencyKey':'i3','didList':['did:x:four'],'commit':'@c2:no'}",
+            400 },
+        { ADA, "getConvo?convoId=g1", NULL, 200 },
+        { BOB, "removeMember", "{'convoId':'g1','idempotencyKey':'i4','targetDid':'$cyd'}", 403 },
+        { ADA, "removeMember", "{'convoId':'g1','idempotencyKey':'i5','targetDid':'$cyd'}", 200 },
+        { CYD, "getEpoch?convoId=g1", NULL, 403 },
+        { ADA, "removeMember", "{'convoId':'g1','idempotencyKey':'i6','targetDid':'did:x:nobody'}",
+            404 },
+        { BOB, "leaveConvo", "{'convoId':'g1','idempotencyKey':'i7'}", 200 },
+        { ADA, "leaveConvo", "{'convoId':'g1','idempotencyKey':'i8'}", 400 },
+        { ADA, "getEpoch?convoId=g1", NULL, 200 },
+        { ADA, "confirmEpoch",
+            "{'convoId':'g1','epoch':1,'epochAuthenticatorHash':"
+            "'0000000000000000000000000000000000000000000000000000000000000000'}",
+            400 },
+        { ADA, "getMessages?convoId=g1", NULL, 200 },
+    };
+
+    compare(lines, sizeof lines / sizeof lines[0]);
+}
+
+TEST_LONG(direct, mls_conversations_get_the_same_answers, 60)
+{
+    static const struct line lines[] = {
+        { ADA, "createConvo", CREATE "}", 200 },
+        { ADA, "addMembers",
+            "{'convoId':'g1','idempotencyKey':'i9','didList':['$bob'],'commit':'@c0:one'}", 200 },
+        { ADA, "submitCommit", "{'convoId':'g1','idempotencyKey':'i10','commit':'@c0:one'}", 200 },
+        { BOB, "submitCommit", "{'convoId':'g1','idempotencyKey':'i11','commit':'@c0:two'}", 409 },
+        { BOB, "submitCommit", "{'convoId':'g1','idempotencyKey':'i12','commit':'@c7:far'}", 409 },
+        { CYD, "submitCommit", "{'convoId':'g1','idempotencyKey':'i13','commit':'@c1:out'}", 403 },
+        { ADA, "addMembers",
+            "{'convoId':'g1','idempotencyKey':'i14','didList':['$cyd'],'commit':'@c1:add'}", 200 },
+        { ADA, "addMembers", "{'convoId':'g1','idempotencyKey':'i15','didList':['did:x:five']}",
+            400 },
+        { BOB, "sendMessage",
+            "{'convoId':'g1','msgId':'m1','ciphertext':{'#bytes':'@m2:hi'},'epoch':2}", 200 },
+        { BOB, "sendMessage",
+            "{'convoId':'g1','msgId':'m1','ciphertext':{'#bytes':'@m2:hi'},'epoch':2}", 200 },
+        { BOB, "sendMessage",
+            "{'convoId':'g1','msgId':'m1','ciphertext':{'#bytes':'@m2:ho'},'epoch':2}", 409 },
+        { BOB, "sendMessage",
+            "{'convoId':'g1','msgId':'m2','ciphertext':{'#bytes':'@m9:hi'},'epoch':9}", 409 },
+        { CYD, "sendProposal", "{'convoId':'g1','msgId':'p1','proposal':'@p2:p'}", 200 },
+        { CYD, "sendProposal", "{'convoId':'g1','msgId':'p2','proposal':'@p1:p'}", 409 },
+        { ADA, "getUnread", NULL, 200 },
+        { ADA, "updateCursor", "{'convoId':'g1','seq':99}", 200 },
+        { ADA, "getUnread", NULL, 200 },
+        { ADA, "confirmEpoch",
+            "{'convoId':'g1','epoch':2,'epochAuthenticatorHash':"
+            "'0000000000000000000000000000000000000000000000000000000000000000'}",
+            200 },
+        { BOB, "confirmEpoch",
+            "{'convoId':'g1','epoch':2,'epochAuthenticatorHash':"
+            "'1111111111111111111111111111111111111111111111111111111111111111'}",
+            200 },
+        { BOB, "reportInvalidCommit",
+            "{'convoId':'g1','baseEpoch':1,'sha256':"
+            "'0000000000000000000000000000000000000000000000000000000000000000'}",
+            404 },
+        { BOB, "promoteAdmin", "{'convoId':'g1','targetDid':'$bob'}", 403 },
+        { ADA, "promoteAdmin", "{'convoId':'g1','targetDid':'$bob'}", 200 },
+        { ADA, "promoteAdmin", "{'convoId':'g1','targetDid':'$bob'}", 409 },
+        { BOB, "updatePolicy", "{'convoId':'g1','maxMembers':3}", 200 },
+        { ADA, "addMembers",
+            "{'convoId':'g1','idempotencyKey':'i16','didList':['did:x:five'],'commit':'@c2:full'}",
+            400 },
+        { ADA, "removeMember",
+            "{'convoId':'g1','idempotencyKey':'i17','targetDid':'$cyd','commit':'@c2:rem'}", 200 },
+        { BOB, "getMessages?convoId=g1", NULL, 200 },
+        { CYD, "getMessages?convoId=g1", NULL, 200 },
+        { BOB, "getCommits?convoId=g1&fromEpoch=1", NULL, 200 },
+        { ADA, "getGroupInfo?convoId=g1", NULL, 404 },
+        { BOB, "resetGroup", "{'convoId':'g1','newGroupId':'g1'}", 409 },
+        { BOB, "resetGroup", "{'convoId':'g1','newGroupId':'g1-second'}", 200 },
+        { ADA, "getConvo?convoId=g1", NULL, 200 },
+    };
+
+    compare(lines, sizeof lines / sizeof lines[0]);
+}
+
+/* ---- at once
+ * -------------------------------------------------------------------------------------- */
+
+enum { ADDERS = 8, ADDS = 6 };
+
+struct adder {
+    struct cast *cast;
+    int number;
+    pthread_t thread;
+    int64_t epochs[ADDS];
+};
+
+/* A conversation that changes hands may be busy for a moment; nothing else is an excuse. */
+static void *add_some(void *argument)
+{
+    struct adder *adder = argument;
+    const struct cast *cast = adder->cast;
+
+    for (int i = 0; i < ADDS; i++) {
+        struct json_doc doc = { 0 };
+        struct web_answer answer = { 0 };
+        char body[128];
+
+        (void)snprintf(body, sizeof body, "{\"convoId\":\"g1\",\"didList\":[\"did:x:%d-%d\"]}",
+            adder->number, i);
+        do {
+            web_answer_free(&answer);
+            answer = caller_ask(&cast->site, &cast->callers[ADA], "addMembers", body);
+        } while (answer.status == 503);
+        CHECK_MSG(answer.status == 200, "%s", answer.text);
+        CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
+        CHECK(json_int(json_get(json_root(&doc), "newEpoch"), &adder->epochs[i]));
+        json_doc_free(&doc);
+        web_answer_free(&answer);
+    }
+    return NULL;
+}
+
+static void add_at_once(struct cast *cast, bool is_switched)
+{
+    struct adder adders[ADDERS];
+    char seen[ADDERS * ADDS + 1] = "";
+    char part[32];
+
+    for (int i = 0; i < ADDERS; i++) {
+        adders[i] = (struct adder){ .cast = cast, .number = i };
+        CHECK_EQ_INT(pthread_create(&adders[i].thread, NULL, add_some, &adders[i]), 0);
+    }
+    for (int i = 0; is_switched && i < 40; i++) {
+        set_direct(i % 2 == 0 ? 0 : FLAG_ALL);
+        expect(&cast->site, &cast->callers[ADA], "getEpoch?convoId=g1", NULL, 200, "currentEpoch");
+    }
+    for (int i = 0; i < ADDERS; i++) {
+        CHECK_EQ_INT(pthread_join(adders[i].thread, NULL), 0);
+        for (int k = 0; k < ADDS; k++) {
+            CHECK(adders[i].epochs[k] >= 1 && adders[i].epochs[k] <= ADDERS * ADDS);
+            CHECK_MSG(
+                !seen[adders[i].epochs[k]], "epoch %d was given twice", (int)adders[i].epochs[k]);
+            seen[adders[i].epochs[k]] = 1;
+        }
+    }
+    (void)snprintf(part, sizeof part, "\"currentEpoch\":%d", ADDERS * ADDS);
+    for (int way = 0; way < 2; way++) {
+        set_direct(way == 0 ? 0 : FLAG_ALL);
+        expect(&cast->site, &cast->callers[ADA], "getEpoch?convoId=g1", NULL, 200, part);
+    }
+}
+
+TEST_LONG(direct, adds_at_once_all_succeed_in_sequence, 60)
+{
+    struct cast cast;
+
+    cast_begin(&cast);
+    set_direct(FLAG_ALL);
+    free(run_line(&cast, &(struct line){ ADA, "createConvo", CREATE "}", 200 }));
+    add_at_once(&cast, false);
+    cast_end(&cast);
+}
+
+TEST_LONG(direct, and_actors_at_once_give_every_epoch_once, 60)
+{
+    struct cast cast;
+
+    cast_begin(&cast);
+    free(run_line(&cast, &(struct line){ ADA, "createConvo", CREATE "}", 200 }));
+    add_at_once(&cast, true);
+    cast_end(&cast);
+}
+
+/* ---- taking over
+ * -------------------------------------------------------------------------------------- */
+
+TEST(direct, an_actor_knows_what_was_stored_without_it)
+{
+    struct cast cast;
+
+    cast_begin(&cast);
+    set_direct(0);
+    free(run_line(&cast, &(struct line){ ADA, "createConvo", CREATE "}", 200 }));
+    for (int i = 1; i <= 5; i++) {
+        char body[128], part[64], did[32];
+
+        set_direct(FLAG_ALL);
+        (void)snprintf(did, sizeof did, "did:x:number%d", i);
+        (void)snprintf(body, sizeof body, "{'convoId':'g1','didList':['%s']}", did);
+        free(run_line(&cast, &(struct line){ ADA, "addMembers", body, 200 }));
+        set_direct(0);
+        (void)snprintf(part, sizeof part, "\"currentEpoch\":%d", i);
+        expect(&cast.site, &cast.callers[ADA], "getEpoch?convoId=g1", NULL, 200, part);
+        expect(&cast.site, &cast.callers[ADA], "getConvo?convoId=g1", NULL, 200, did);
+    }
+    cast_end(&cast);
+}
+
+TEST(direct, a_stream_hears_what_was_stored_without_its_actor)
+{
+    struct web_answer heard = { 0 };
+    struct tr_buffer text = { 0 };
+    struct cast cast;
+    char *header;
+    int fd;
+
+    cast_begin(&cast);
+    set_direct(FLAG_ALL);
+    free(run_line(&cast, &(struct line){ ADA, "createConvo", CREATE "}", 200 }));
+    free(run_line(
+        &cast, &(struct line){ ADA, "submitCommit", "{'convoId':'g1','commit':'@c0:one'}", 200 }));
+    header = caller_header(&cast.callers[ADA], "subscribeConvoEvents");
+    tr_buffer_format(&text,
+        "GET /xrpc/blue.catbird.mls.subscribeConvoEvents?convoId=g1&cursor=1 HTTP/1.1\r\n"
+        "Host: x\r\n%s\r\n",
+        header);
+    fd = web_connect(http_server_address(cast.site.server));
+    web_send(fd, text.bytes, text.size);
+    CHECK(web_receive_until(fd, &heard, "id: 2\n"));
+    for (int i = 3; i <= 6; i++) {
+        char body[256], part[32];
+
+        (void)snprintf(body, sizeof body,
+            "{'convoId':'g1','msgId':'m%d','ciphertext':{'#bytes':'@m1:hi'},'epoch':1}", i);
+        free(run_line(&cast, &(struct line){ ADA, "sendMessage", body, 200 }));
+        (void)snprintf(part, sizeof part, "id: %d\n", i);
+        CHECK_MSG(web_receive_until(fd, &heard, part), "no %s in: %s", part, heard.text);
+    }
+    close(fd);
+    web_answer_free(&heard);
+    tr_buffer_free(&text);
+    free(header);
+    cast_end(&cast);
+}

@@ -677,10 +677,14 @@ void api_update_group_info(struct http_request *request)
     why = body.expect.failed ? NULL : mls_group_info_read(body.job->group_info, &info);
     if (why == NULL && !body.expect.failed && info.context.epoch != body.job->epoch)
         why = "epoch is not the one inside the group info";
-    if (why != NULL)
-        api_refuse(request, &body, 400, "InvalidGroupInfo", why);
-    else
-        api_send(request, &body, commit_answered);
+    if (why != NULL || body.expect.failed) {
+        api_refuse(request, &body, 400, why != NULL ? "InvalidGroupInfo" : "InvalidRequest",
+            why != NULL ? why : body.expect.message);
+        return;
+    }
+    body.job->mls.group_id = info.context.group_id;
+    json_doc_free(&body.doc);
+    check(request, body.job, NULL);
 }
 
 /* ---- lists

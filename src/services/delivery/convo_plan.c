@@ -349,6 +349,8 @@ static enum convo_plan plan_group_info(struct convo *convo, struct convo_op *op)
 
     if (!is_member(caller_of(convo, job)))
         return not_member(job);
+    if (!is_of_group(convo, job->mls.group_id))
+        return fail(job, 400, "InvalidGroupInfo", "the group info is of another group");
     if (job->epoch > convo->planned.epoch || job->epoch < convo->committed.epoch)
         return fail(job, 409, "EpochMismatch", "the group info is not of the current epoch");
     return job->epoch == convo->committed.epoch && convo->flying == NULL ? CONVO_GO : CONVO_WAIT;

@@ -118,7 +118,8 @@ SQL_STATEMENT(find_convo, "SELECT c.epoch, c.seq, c.kept_from, c.group_info_epoc
                           " WHERE l.convo = c.id AND l.kind = 3) FROM convos c WHERE c.id = $1");
 /* Since when the caller was in, as far as it is in what is asked for. */
 SQL_STATEMENT(find_member,
-    "SELECT MIN(CASE WHEN leave_seq IS NULL OR leave_seq > $3 THEN join_seq END)"
+    "SELECT MIN(CASE WHEN leave_seq IS NULL OR leave_seq > $3 THEN join_seq END),"
+    " MAX(CASE WHEN leave_seq IS NULL THEN 1 ELSE 0 END)"
     " FROM members WHERE convo = $1 AND did = $2 HAVING COUNT(*) > 0");
 /* Only what was said while the caller was in, the commit that removed it included. */
 SQL_STATEMENT(list_log,
@@ -254,6 +255,12 @@ static void put_message(
     json_put_end(writer);
 }
 
+/* Who is no longer in does not hear how far the others are. */
+static bool is_in_now(const struct sql_unit *unit)
+{
+    return sql_row_int(unit, STEP_MEMBER, 0, 1) == 1;
+}
+
 /* Numbers between the first that could come and the last that came for which nothing is there: of
  * revoked commits, and of times the caller was not in. Not told when a type was asked for. */
 static void put_gaps(struct json_writer *writer, const struct sql_unit *unit, uint64_t since)
@@ -276,8 +283,9 @@ static void put_gaps(struct json_writer *writer, const struct sql_unit *unit, ui
     }
     json_put_end(writer);
     json_put_bool(writer, "hasGaps", missing > 0);
-    json_put_int(writer, "totalMessages",
-        sql_row_int(unit, STEP_CONVO, 0, 1) - sql_row_int(unit, STEP_CONVO, 0, 2) + 1);
+    if (is_in_now(unit))
+        json_put_int(writer, "totalMessages",
+            sql_row_int(unit, STEP_CONVO, 0, 1) - sql_row_int(unit, STEP_CONVO, 0, 2) + 1);
     json_put_end(writer);
 }
 
@@ -308,8 +316,10 @@ static void messages_read(struct http_request *request, const struct tr_event *e
         json_put_int(&writer, "lastSeq", sql_row_int(unit, STEP_LOG, count - 1, 0));
     if (!http_parameter(request, "type", &since_text))
         put_gaps(&writer, unit, since);
-    json_put_int(&writer, "currentSeq", sql_row_int(unit, STEP_CONVO, 0, 1));
-    json_put_int(&writer, "currentEpoch", sql_row_int(unit, STEP_CONVO, 0, 0));
+    if (is_in_now(unit)) {
+        json_put_int(&writer, "currentSeq", sql_row_int(unit, STEP_CONVO, 0, 1));
+        json_put_int(&writer, "currentEpoch", sql_row_int(unit, STEP_CONVO, 0, 0));
+    }
     json_put_end(&writer);
     errand_end(request);
     respond(request, &answer);

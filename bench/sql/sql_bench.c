@@ -269,6 +269,8 @@ static void run_rounds(void)
     tr_sender *senders = calloc(bench.actors, sizeof *senders);
     double ratios[ROUNDS_MAX];
 
+    if (senders == NULL)
+        die("senders", TR_ENOMEM, "");
     for (unsigned i = 0; i < bench.actors; i++) {
         struct convo convo = { .id = i };
 

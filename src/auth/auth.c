@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "auth/auth.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "auth/desk.h"
@@ -102,14 +103,11 @@ void auth_unref(struct auth *auth)
 
 static char *join_name(const char *did, const char *fragment)
 {
-    size_t did_size = strlen(did), fragment_size = strlen(fragment);
-    char *name = tr__alloc(did_size + 1 + fragment_size + 1);
+    size_t size = strlen(did) + 1 + strlen(fragment) + 1;
+    char *name = tr__alloc(size);
 
-    if (name == NULL)
-        return NULL;
-    memcpy(name, did, did_size);
-    name[did_size] = '#';
-    memcpy(name + did_size + 1, fragment, fragment_size + 1);
+    if (name != NULL)
+        snprintf(name, size, "%s#%s", did, fragment);
     return name;
 }
 

@@ -104,9 +104,9 @@ size_t desk_answer_for(struct desk *desk, struct tr_context *ctx, const struct a
     return answer_of(claims, room);
 }
 
-void desk_reply(struct tr_context *ctx, struct desk_answer answer)
+void desk_reply(struct tr_context *ctx, const struct desk_answer *answer)
 {
-    tr_reply(ctx, 0, &answer, sizeof answer);
+    tr_reply(ctx, 0, answer, sizeof *answer);
 }
 
 /* ---- the actor --------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ static bool is_over_address(struct desk *desk, struct tr_context *ctx, const str
     if (rate_limit_take(&desk->per_address, key, tr_now_ns(ctx), &answer.retry_ns) == 0)
         return false;
     desk_count(DESK_LIMITED_ADDRESS);
-    desk_reply(ctx, answer);
+    desk_reply(ctx, &answer);
     return true;
 }
 
@@ -133,7 +133,7 @@ static void look(struct desk *desk, struct tr_context *ctx, const struct desk_me
         return;
     claims = token_cache_get(&desk->tokens, message->hash, desk_wall_s(desk));
     if (claims == NULL) {
-        desk_reply(ctx, (struct desk_answer){ .verdict = DESK_UNKNOWN });
+        desk_reply(ctx, &(struct desk_answer){ .verdict = DESK_UNKNOWN });
         return;
     }
     desk_count(DESK_HITS);
@@ -175,7 +175,7 @@ static enum tr_next desk_handle(void *self, struct tr_context *ctx, void *memory
         break;
     case DESK_ADDRESS:
         if (!is_over_address(desk, ctx, message))
-            desk_reply(ctx, (struct desk_answer){ .verdict = DESK_OK });
+            desk_reply(ctx, &(struct desk_answer){ .verdict = DESK_OK });
         break;
     case DESK_RATES:
         (void)rate_limit_change(&desk->per_did, &message->per_did); /* checked by the sender */

@@ -127,9 +127,10 @@ struct inquiry {
     uint32_t waiter_capacity;
 };
 
-/* tr_work_fn: parse, check, and verify if the key is known or is the issuer's name itself. */
-int auth_verify_work(void *inquiry);
-void inquiry_unref(void *inquiry); /* NULL is fine */
+/* Both take a struct inquiry. The first is a tr_work_fn: parse, check, and verify if the key is
+ * known or is the issuer's name itself. */
+int auth_verify_work(void *argument);
+void inquiry_unref(void *argument); /* NULL is fine */
 
 /* ---- the actor --------------------------------------------------------------------------------
  */
@@ -193,7 +194,7 @@ union desk_answer_room {
 };
 size_t desk_answer_for(struct desk *desk, struct tr_context *ctx, const struct auth_claims *claims,
     union desk_answer_room *room);
-void desk_reply(struct tr_context *ctx, struct desk_answer answer);
+void desk_reply(struct tr_context *ctx, const struct desk_answer *answer);
 
 enum desk_metric {
     DESK_HITS,

@@ -214,12 +214,12 @@ void desk_begin_inquiry(struct desk *desk, struct tr_context *ctx, struct desk_m
     inquiry = find_inquiry(desk, message->hash);
     if (inquiry != NULL) {
         if (!join(ctx, inquiry))
-            desk_reply(ctx, overloaded);
+            desk_reply(ctx, &overloaded);
         return;
     }
     inquiry = new_inquiry(desk, ctx, message);
     if (inquiry == NULL) {
-        desk_reply(ctx, overloaded);
+        desk_reply(ctx, &overloaded);
         return;
     }
     desk_count(DESK_MISSES);

@@ -115,12 +115,13 @@ enum did_refusal did_key_parse(struct tr_span text, struct crypto_key **ret_key)
 
 size_t did_key_format(const struct crypto_key *key, char ret_text[DID_KEY_CHARS_MAX])
 {
-    size_t size = crypto_multikey_encode(key, ret_text + 8);
+    static const struct tr_span prefix = { "did:key:", 8 };
+    size_t size = crypto_multikey_encode(key, ret_text + prefix.size);
 
     if (size == 0)
         return 0;
-    memcpy(ret_text, "did:key:", 8);
-    return size + 8;
+    memcpy(ret_text, prefix.at, prefix.size);
+    return prefix.size + size;
 }
 
 /* ---- did:web --------------------------------------------------------------------------------- */

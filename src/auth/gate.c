@@ -200,6 +200,7 @@ static void verify(struct http_request *request)
     struct tr_span token = token_of(request);
     struct desk_message message = { .kind = DESK_VERIFY, .token_size = token.size };
 
+    tr_assert(token.at != NULL); /* only a token that was looked up can be unknown */
     message.token = tr__alloc(token.size);
     if (message.token == NULL) {
         http_respond_shed(request, 503, 1, "memory");

@@ -80,8 +80,9 @@ struct sign_in {
 
     struct refresh_token refresh; /* what the answer brings */
 };
-int sign_in_verify_work(void *sign_in);
-void sign_in_unref(void *sign_in); /* NULL is fine */
+/* Both take a struct sign_in; the first is a tr_work_fn. */
+int sign_in_verify_work(void *argument);
+void sign_in_unref(void *argument); /* NULL is fine */
 /* What the provider's token must be: everything but the signature. NULL, or what is wrong. */
 struct sign_in_refusal {
     const char *label;

@@ -13,9 +13,9 @@ bool tr_span_equal(struct tr_span a, struct tr_span b)
     return a.size == b.size && (a.size == 0 || memcmp(a.at, b.at, a.size) == 0);
 }
 
-static char lower(char c)
+static int lower(char c)
 {
-    return c >= 'A' && c <= 'Z' ? (char)(c + ('a' - 'A')) : c;
+    return c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c;
 }
 
 bool tr_span_is_nocase(struct tr_span span, const char *text)

@@ -176,7 +176,7 @@ static size_t multiply_add(
 size_t crypto_base58_encode(const void *bytes, size_t size, char ret_text[CRYPTO_BASE58_TEXT_MAX])
 {
     const uint8_t *in = bytes;
-    uint8_t digits[CRYPTO_BASE58_TEXT_MAX];
+    uint8_t digits[CRYPTO_BASE58_TEXT_MAX] = { 0 };
     size_t zeros = 0, count = 0;
 
     tr_assert(size <= CRYPTO_BASE58_BYTES_MAX);
@@ -191,7 +191,7 @@ size_t crypto_base58_encode(const void *bytes, size_t size, char ret_text[CRYPTO
 
 int crypto_base58_decode(struct tr_span text, void *bytes, size_t bytes_max, size_t *ret_size)
 {
-    uint8_t *out = bytes, digits[CRYPTO_BASE58_TEXT_MAX];
+    uint8_t *out = bytes, digits[CRYPTO_BASE58_TEXT_MAX] = { 0 };
     size_t zeros = 0, count = 0;
 
     if (text.size > CRYPTO_BASE58_TEXT_MAX)

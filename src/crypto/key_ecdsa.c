@@ -107,7 +107,8 @@ static int es256_set_private(struct crypto_key *key, const uint8_t *bytes, size_
     int rc;
 
     /* Import of a key file: how long these comparisons take says nothing an attacker can use. */
-    if (size != 32 || memcmp(bytes, zero, 32) == 0 || memcmp(bytes, order_p256, 32) >= 0)
+    if (bytes == NULL || size != 32 || memcmp(bytes, zero, 32) == 0 ||
+        memcmp(bytes, order_p256, 32) >= 0)
         return TR_EPROTO;
     rc = convert_point(bytes, NULL, 0, key->public_bytes, point);
     if (rc != 0)

@@ -150,23 +150,29 @@ static int start_services(struct serve *serve, char *why, size_t why_size)
 /* ---- the public listener -----------------------------------------------------------------------
  */
 
-/* The form of an address was checked before, so only the machine can refuse it: which option
- * chooses another. */
-static void explain_listen(int rc, const char *option, char *why, size_t why_size)
+/* The form of an address was checked before, so only the machine can refuse it. */
+static const char *listen_hint(int rc, bool is_unix)
 {
-    size_t used = strlen(why);
-    char *reason = strstr(why, tr_error_text(rc));
+    if (rc == TR_EBUSY)
+        return "somebody else does";
+    if (rc == TR_EACCES)
+        return is_unix ? "permission denied"
+                       : "permission denied (ports below 1024 need CAP_NET_BIND_SERVICE)";
+    if (rc == TR_EINVAL)
+        return is_unix ? "no socket can be made there: its directory is perhaps not there"
+                       : "the address is not one of this machine";
+    return NULL;
+}
 
-    if (strncmp(why, "cannot listen on ", 17) != 0)
-        return;
-    if (rc == TR_EINVAL && reason != NULL)
-        snprintf(reason, why_size - (size_t)(reason - why),
-            "the address is not one of this machine: choose another with %s", option);
-    else if (rc == TR_EBUSY)
-        snprintf(why + used, why_size - used, ": choose another with %s", option);
-    else if (rc == TR_EACCES)
-        snprintf(why + used, why_size - used,
-            ": ports below 1024 need CAP_NET_BIND_SERVICE: choose another with %s", option);
+/* What can be done about a listener that did not start: with which option. */
+static void explain_listen(
+    int rc, const char *listen, const char *option, char *why, size_t why_size)
+{
+    const char *hint = listen_hint(rc, strncmp(listen, "unix:", 5) == 0);
+
+    if (hint != NULL && strncmp(why, "cannot listen on ", 17) == 0)
+        snprintf(
+            why, why_size, "cannot listen on %s: %s: choose another with %s", listen, hint, option);
 }
 
 /* The list as an array of texts. */
@@ -253,7 +259,7 @@ static int start_server(struct serve *serve, char *why, size_t why_size)
                 .on_done_data = serve },
             why, why_size, &serve->server);
     if (rc != 0)
-        explain_listen(rc, "--listen", why, why_size);
+        explain_listen(rc, config_text(config, CONFIG_SERVER_LISTEN), "--listen", why, why_size);
     if (rc == 0)
         snprintf(serve->public_address, sizeof serve->public_address, "%s%s",
             certificate == NULL ? "http://" : "https://", http_server_address(serve->server));
@@ -351,7 +357,7 @@ static int start_admin(struct serve *serve, char *why, size_t why_size)
             .drain = on_drain_asked },
         why, why_size, &serve->admin);
     if (rc != 0)
-        explain_listen(rc, "--admin", why, why_size);
+        explain_listen(rc, config_text(config, CONFIG_ADMIN_LISTEN), "--admin", why, why_size);
     if (rc == 0 && serve_write_address(serve) != 0) {
         snprintf(why, why_size, "cannot write to %s", serve->data_path);
         rc = TR_EIO;

@@ -38,8 +38,7 @@ static void complain_value(
     complain(checker, key, problem);
 }
 
-/* A word of a list, ended with a zero; false at the end. What is too long is cut, and then wrong.
- */
+/* A word of a list, ended with a zero; false at the end. What is too long is cut. */
 static bool next_word(
     const struct checker *checker, enum config_key key, size_t *position, char word[WORD_SIZE])
 {
@@ -174,6 +173,7 @@ static void check_providers(struct checker *checker)
     char copy[WORD_SIZE];
     size_t position = 0;
     size_t count = 0;
+    char problem[WHY_SIZE];
 
     while (next_word(checker, CONFIG_AUTH_PROVIDERS, &position, word)) {
         memcpy(copy, word, sizeof copy);
@@ -182,8 +182,9 @@ static void check_providers(struct checker *checker)
                 "NAME+ISSUER+KEYS_URL+CLIENT_ID, with https:// in ISSUER and KEYS_URL");
         count++;
     }
+    snprintf(problem, sizeof problem, "expected at most %d, not %zu", AUTH_PROVIDERS_MAX, count);
     if (count > AUTH_PROVIDERS_MAX)
-        complain(checker, CONFIG_AUTH_PROVIDERS, "there are more than 8");
+        complain(checker, CONFIG_AUTH_PROVIDERS, problem);
 }
 
 /* ---- what belongs together --------------------------------------------------------------------

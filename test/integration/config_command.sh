@@ -92,6 +92,12 @@ refused auth "service_did = did:web:chat.example.org#x" "auth.service_did: expec
 refused auth "plc_directory = foo" "auth.plc_directory: expected a URL"
 refused trace "url = https:///v1" "trace.url: expected a URL"
 refused log "levels = sql=warm" "log.levels: expected MODULE=LEVEL"
+one="+https://a.example+https://a.example/keys+x"
+printf '[auth]\nproviders = 1%s\n' "$one" >"$work/nine.conf"
+for number in 2 3 4 5 6 7 8 9; do
+    echo "  $number$one" >>"$work/nine.conf"
+done
+check "check of nine providers" 1 "$troupe" config check "$work/nine.conf" && has err "auth.providers: expected at most 8, not 9"
 check "check without a service" 0 "$troupe" config check "$work/good.conf" && has out "auth.service_did is not set here"
 cat >"$work/whole.conf" <<'EOT'
 [server]

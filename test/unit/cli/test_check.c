@@ -11,6 +11,7 @@ const struct service *const cli_services[] = { &delivery_service, NULL };
 const struct cli_check cli_checks[] = { { "delivery", delivery_check }, { NULL, NULL } };
 
 #include "cli/options.c"
+#include "cli/settings.c"
 
 /* The exit status of the command; *text gets what it wrote to stdout. */
 static int troupe_check(const char *place, char *const arguments[4], char text[4096])

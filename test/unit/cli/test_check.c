@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `troupe check delivery`: what it says, and its exit status. The commands are part of the program
- * and of no library: their files are compiled in here. */
+/* `troupe check delivery`: what it says, and its exit status. */
 #include <fcntl.h>
 
 #include "../delivery/convo_acts.h"
-#include "cli/cli.c"
-#include "cli/cmd_check.c"
+#include "cli/check.h"
+#include "cli/cli.h"
+#include "cli/serve.h"
+#include "services/delivery/check.h"
 
 const struct service *const cli_services[] = { &delivery_service, NULL };
 const struct cli_check cli_checks[] = { { "delivery", delivery_check }, { NULL, NULL } };
-
-#include "cli/options.c"
-#include "cli/settings.c"
 
 /* The exit status of the command; *text gets what it wrote to stdout. */
 static int troupe_check(const char *place, char *const arguments[4], char text[4096])

@@ -106,10 +106,11 @@ void api_set_op(struct api_body *body, const char *kind, struct tr_span given)
     size_t from = text->size;
 
     /* Two callers may choose the same id: it is the caller's own. */
-    if (given.at != NULL)
-        tr_buffer_format(text, "%s:%.*s:%.*s", kind, (int)body->job->claims->issuer.size,
-            body->job->claims->issuer.at, (int)given.size, given.at);
-    else /* its token is used once, so its id names the request */
+    if (given.at != NULL) {
+        tr_buffer_format(text, "%s:%.*s:", kind, (int)body->job->claims->issuer.size,
+            body->job->claims->issuer.at);
+        tr_buffer_span(text, given); /* it may have any byte */
+    } else                           /* its token is used once, so its id names the request */
         tr_buffer_format(text, "jti:%.*s:%.*s:%llu", (int)body->job->claims->issuer.size,
             body->job->claims->issuer.at, (int)body->job->claims->jti.size,
             body->job->claims->jti.at, (unsigned long long)atomic_fetch_add(&number, 1));

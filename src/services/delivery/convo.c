@@ -244,7 +244,7 @@ static void apply(struct convo *convo, const struct convo_op *op)
     convo->active_ms = op->now_ms;
     if (job->kind == JOB_CREATE)
         apply_texts(convo, op);
-    if (convo->group_id.size == 0 && job->mls.group_id.size > 0)
+    if (convo->group_id.size == 0 && job->kind == JOB_COMMIT && job->mls.group_id.size > 0)
         (void)tr_buffer_span(&convo->group_id, job->mls.group_id);
     apply_members(convo, op);
     if (job->kind == JOB_COMMIT)

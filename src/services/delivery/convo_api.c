@@ -64,6 +64,28 @@ static bool is_own_leaf(const struct mls_leaf *leaf, struct tr_span did)
     return leaf->identity.size == did.size || leaf->identity.at[did.size] == '#';
 }
 
+/* Without a commit the request is what it asks for: the same id for something else is no repeat. */
+static const char *hash_request(struct job *job)
+{
+    struct tr_buffer text = { 0 };
+
+    tr_buffer_text(&text, job->is_leave ? "leave" : "change");
+    for (uint32_t i = 0; i < job->add_count; i++) {
+        mls_put_number(&text, 1, 1);
+        mls_put_vector(&text, job->adds[i].did);
+    }
+    for (uint32_t i = 0; i < job->remove_count; i++) {
+        mls_put_number(&text, 2, 1);
+        mls_put_vector(&text, job->removes[i]);
+    }
+    if (text.failed == 0)
+        crypto_sha256(text.bytes, text.size, job->sha256);
+    else
+        job->decoded.failed = text.failed;
+    tr_buffer_free(&text);
+    return NULL;
+}
+
 /* What the bytes are. NULL, or what is wrong. */
 static const char *read_commit(struct job *job)
 {
@@ -71,7 +93,7 @@ static const char *read_commit(struct job *job)
 
     crypto_sha256(job->bytes.at == NULL ? "" : job->bytes.at, job->bytes.size, job->sha256);
     if (job->bytes.size == 0)
-        return NULL;
+        return hash_request(job);
     why = mls_message_read(job->bytes, &job->mls);
     if (why == NULL)
         why = mls_message_check(&job->mls);
@@ -599,7 +621,7 @@ void api_create_convo(struct http_request *request)
     job = body.job;
     job->convo = json_need_string(&body.expect, "groupId", 1, JOB_CONVO_SIZE_MAX);
     job->suite = json_need_string(&body.expect, "cipherSuite", 1, 63);
-    job->epoch = (uint64_t)json_may_int(&body.expect, "currentEpoch", 0, INT64_MAX, 0);
+    job->epoch = (uint64_t)json_may_int(&body.expect, "currentEpoch", 0, INT64_C(1) << 53, 0);
     job->group_info = api_may_bytes(&body, "groupInfo", GROUP_INFO_SIZE_MAX);
     if (json_get(body.expect.object, "metadata") != NULL) {
         struct json_expect metadata = json_expect_member(&body.expect, "metadata");

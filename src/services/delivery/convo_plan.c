@@ -142,17 +142,20 @@ static enum convo_plan plan_members(struct convo *convo, struct job *job, struct
         if (member != caller && !caller->is_admin)
             return fail(job, 403, "NotAdmin", "only an admin removes others");
     }
-    if (job->is_leave && convo->roster.will_count == 1)
+    if (job->remove_count > 0 && convo->roster.will_count + added <= job->remove_count)
         return fail(job, 400, "LastMember", "the last member cannot leave");
     return plan_last_admin(convo, job);
 }
 
-static enum convo_plan plan_epoch(struct convo *convo, struct job *job)
+static enum convo_plan plan_epoch(struct convo *convo, struct job *job, const struct member *caller)
 {
     if (job->bytes.size == 0) {
         if (convo->planned.kind == CONVO_MLS)
             return fail(job, 400, "CommitRequired",
                 "the members of this conversation move its epoch: send the commit");
+        if (convo->planned.kind == CONVO_UNDECIDED && !caller->is_admin)
+            return fail(job, 403, "NotAdmin",
+                "only an admin lets the server count the epochs: send the commit");
         return CONVO_GO;
     }
     if (convo->planned.kind == CONVO_NUMBERED)
@@ -227,7 +230,7 @@ static enum convo_plan plan_commit(struct convo *convo, struct convo_op *op)
         plan = convo_unwedge_may_commit(convo, job, caller);
     if (plan != CONVO_GO)
         return plan;
-    plan = plan_epoch(convo, job);
+    plan = plan_epoch(convo, job, caller);
     if (plan == CONVO_GO && job->is_external && !job->is_verified &&
         convo->delivery->mode != DELIVERY_BLIND)
         return fail(job, 400, "InvalidCommit",
@@ -472,8 +475,8 @@ static enum convo_plan plan_subscribe(struct convo *convo, struct convo_op *op)
 {
     struct member *caller = caller_of(convo, op->job);
 
-    if (caller == NULL || !caller->is_in)
-        return not_member(op->job);
+    if (caller == NULL || !caller->is_in || op->job->is_stream_gone)
+        return not_member(op->job); /* nobody hears it of a stream that is gone */
     op->job->status = 200;
     return CONVO_SUBSCRIBE;
 }

@@ -226,7 +226,9 @@ static void add_move(const struct convo *convo, const struct convo_op *op, struc
     sql_unit_int(unit, op->after.kind);
     sql_unit_int(unit, op->now_ms);
     sql_unit_blob(unit, op->after.chain, sizeof op->after.chain);
-    may_blob(unit, op->job->mls.group_id);
+    /* Only a commit pins the group's id: a stray message must not. */
+    may_blob(
+        unit, op->job->kind == JOB_COMMIT ? op->job->mls.group_id : (struct tr_span){ NULL, 0 });
     sql_unit_int(unit, (int64_t)op->after.confirmed);
 }
 
@@ -269,6 +271,8 @@ static void add_member(const struct convo *convo, const struct convo_op *op, str
 /* A DID that two of its devices are added with joins once. */
 static bool is_first_of(const struct job *job, uint32_t index)
 {
+    if (job->kind == JOB_CREATE && tr_span_equal(job->adds[index].did, job->claims->issuer))
+        return false; /* the creator is in: this is another device of it */
     for (uint32_t i = 0; i < index; i++)
         if (tr_span_equal(job->adds[i].did, job->adds[index].did))
             return false;
@@ -593,12 +597,14 @@ struct sql_unit *convo_look_unit(const struct convo *convo, const struct convo_o
     }
     sql_unit_step(unit, &commits_since, SQL_ROWS_ANY);
     sql_unit_text(unit, id_of(convo));
-    sql_unit_int(unit, (int64_t)op->job->mls.epoch);
+    sql_unit_int(unit, op->job->mls.epoch > INT64_MAX ? INT64_MAX : (int64_t)op->job->mls.epoch);
     sql_unit_step(unit, &find_op, SQL_ROWS_ANY);
     sql_unit_text(unit, id_of(convo));
     sql_unit_text(unit, op->job->op.at == NULL ? TR_SPAN("") : op->job->op);
     sql_unit_step(unit, &find_seq, SQL_ROWS_ANY);
     sql_unit_text(unit, id_of(convo));
+    if (op->job->is_external && op->job->needs_invite && op->job->has_invite)
+        add_invite_step(convo, op->job, delivery_now_ms(convo->delivery), unit, &find_invite);
     return unit;
 }
 
@@ -633,6 +639,14 @@ static uint64_t epoch_of_commits(const struct convo *convo, const struct sql_uni
     return epoch < convo->committed.epoch ? epoch : convo->committed.epoch;
 }
 
+/* Who would join from outside (by an external commit) hears of no commits: it may be anybody. */
+static bool may_hear(const struct convo *convo, const struct job *job)
+{
+    const struct member *caller = roster_find(&convo->roster, job->claims->issuer);
+
+    return !job->is_external || (caller != NULL && caller->is_in);
+}
+
 /* 409 with what the loser missed: one round trip rebases it. */
 static void answer_conflict(const struct convo *convo, struct job *job, const struct sql_unit *unit)
 {
@@ -643,7 +657,8 @@ static void answer_conflict(const struct convo *convo, struct job *job, const st
     json_put_text(&writer, "message", "another commit won this epoch: apply it and try again");
     json_put_int(&writer, "currentEpoch", (int64_t)epoch_of_commits(convo, unit));
     json_put_int(&writer, "baseEpoch", (int64_t)job->mls.epoch);
-    write_commits(convo, &writer, unit);
+    if (may_hear(convo, job))
+        write_commits(convo, &writer, unit);
     json_put_end(&writer);
     if (job->answer.failed != 0)
         tr_buffer_free(&job->answer);
@@ -699,7 +714,7 @@ bool convo_looked(struct convo *convo, struct convo_op *op, const struct sql_uni
     unsigned refused = job->status; /* for which it was not even tried */
 
     job->status = 0;
-    if (sql_unit_status(unit) == SQL_EROWS && job->kind == JOB_CONTEXT)
+    if (sql_unit_status(unit) == SQL_EROWS)
         job_fail(job, 403, "InvalidInvite",
             "the invite is unknown, used up, expired, revoked or for somebody else");
     else if (sql_unit_status(unit) != 0)

@@ -101,6 +101,9 @@ void convo_stream_gone(struct convo *convo, struct tr_context *ctx, uint64_t str
     for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next)
         if (at->stream_number == stream_number)
             at->is_gone = true;
+    for (struct convo_op *op = convo->waiting; op != NULL; op = op->next)
+        if (op->job->kind == JOB_SUBSCRIBE && op->job->stream_number == stream_number)
+            op->job->is_stream_gone = true;
     forget_gone(convo, ctx);
 }
 
@@ -232,7 +235,8 @@ void convo_stream_caught_up(
 void convo_stream_behind(struct convo *convo, struct tr_context *ctx)
 {
     for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next)
-        if (!at->is_catching_up && !at->is_gone && at->seq < convo->committed.seq)
+        if (!at->is_catching_up && !at->is_gone && at->seq < convo->committed.seq &&
+            at->heard_to < convo->committed.seq)
             read_page(convo, ctx, at);
     forget_gone(convo, ctx);
 }
@@ -258,6 +262,7 @@ void convo_stream_begin(struct convo *convo, struct tr_context *ctx, struct job 
     metric_add(&metrics[SUBSCRIBERS], 1);
     if (convo->subscriber_count++ == 0)
         tr_registry_keep(ctx);
+    subscriber->heard_to = convo->committed.seq;
     if (subscriber->seq < convo->committed.seq)
         read_page(convo, ctx, subscriber);
     forget_gone(convo, ctx);
@@ -289,7 +294,8 @@ static struct http_frame *frame_for(
     return *frame;
 }
 
-static void tell_live(struct convo *convo, const struct delivery_event *event)
+static void tell_live(
+    struct convo *convo, struct tr_context *ctx, const struct delivery_event *event)
 {
     struct frames frames = { NULL, NULL };
 
@@ -299,6 +305,13 @@ static void tell_live(struct convo *convo, const struct delivery_event *event)
         /* Its page was read when this was stored and we did not know it yet. */
         if (event->seq > 0 && event->seq <= at->seq)
             continue;
+        /* Something between was stored and not told here (its COMMIT was in doubt, or another
+         * process made it): the log has both. */
+        if (event->seq > at->seq + 1 && event->seq > at->heard_to + 1) {
+            read_page(convo, ctx, at);
+            at->heard_to = event->seq - 1; /* `committed` may be behind it */
+            continue;
+        }
         send_frame(at, frame_for(&frames, event, at->is_websocket));
         if (event->seq > 0)
             at->seq = at->heard_to = event->seq;
@@ -308,7 +321,7 @@ static void tell_live(struct convo *convo, const struct delivery_event *event)
 }
 
 /* Of the jobs in convo_unwedge.c. */
-static void tell_notice(struct convo *convo, const struct convo_op *op)
+static void tell_notice(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
 {
     const struct job *job = op->job;
     struct delivery_event event = {
@@ -329,7 +342,7 @@ static void tell_notice(struct convo *convo, const struct convo_op *op)
     } else {
         return;
     }
-    tell_live(convo, &event);
+    tell_live(convo, ctx, &event);
 }
 
 void convo_stream_committed(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
@@ -354,9 +367,9 @@ void convo_stream_committed(struct convo *convo, struct tr_context *ctx, const s
         event.base_epoch = event.epoch = job->mls.epoch;
     if (job->kind == JOB_COMMIT || job->kind == JOB_MESSAGE || job->kind == JOB_PROPOSAL ||
         job->kind == JOB_EPHEMERAL)
-        tell_live(convo, &event);
+        tell_live(convo, ctx, &event);
     else
-        tell_notice(convo, op);
+        tell_notice(convo, ctx, op);
     for (struct convo_subscriber *at = convo->subscribers; job->remove_count > 0 && at != NULL;
          at = at->next)
         if (!at->is_catching_up && !at->is_gone && removes(job, did_of(at)))
@@ -367,7 +380,7 @@ void convo_stream_committed(struct convo *convo, struct tr_context *ctx, const s
         event.base_epoch = op->after.epoch;
         event.id = TR_SPAN("");
         event.bytes = job->app_bytes;
-        tell_live(convo, &event);
+        tell_live(convo, ctx, &event);
     }
     forget_gone(convo, ctx);
 }

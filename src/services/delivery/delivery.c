@@ -35,7 +35,8 @@ static void end_actor(tr_sender *sender)
     tr_sender_drop(sender);
 }
 
-static void stop_actors(struct delivery *delivery)
+/* False: conversations are still alive, and use it. */
+static bool stop_actors(struct delivery *delivery)
 {
     direct_stop(&delivery->direct);
     if (delivery->convos != NULL)
@@ -43,6 +44,7 @@ static void stop_actors(struct delivery *delivery)
     end_actor(&delivery->retention);
     end_actor(&delivery->jobs);
     end_actor(&delivery->clerk);
+    return delivery->convos == NULL;
 }
 
 static int start_actors(struct delivery *delivery)
@@ -66,7 +68,7 @@ static int start_actors(struct delivery *delivery)
     if (rc == 0)
         rc = direct_start(delivery, &delivery->direct);
     if (rc < 0)
-        stop_actors(delivery);
+        (void)stop_actors(delivery);
     return rc;
 }
 
@@ -127,8 +129,8 @@ void delivery_stop(void *state)
 {
     struct delivery *delivery = state;
 
-    stop_actors(delivery);
-    delivery_free(delivery);
+    if (stop_actors(delivery))
+        delivery_free(delivery); /* else it goes with the process */
 }
 
 bool delivery_is_ready(void *state, char *why, size_t why_size)

@@ -11,6 +11,10 @@
 
 #define TYPE "blue.catbird.mls.subscribeConvoEvents"
 
+/* A larger message is told of and not sent along: getMessages has it. One that did not fit into
+ * what a stream may hold would otherwise cut it, and again when it comes back. */
+enum { EVENT_BYTES_MAX = 256 << 10 };
+
 static const char *type_of(int kind)
 {
     static const char *const types[] = { "app", "app", "proposal", "commit" };
@@ -68,7 +72,10 @@ static struct http_frame *message_sse(const struct delivery_event *event)
     json_put_object(&writer, "message");
     json_put_string(&writer, "id", event->id);
     json_put_string(&writer, "convoId", event->convo);
-    delivery_put_bytes(&writer, "ciphertext", event->bytes);
+    if (event->bytes.size <= EVENT_BYTES_MAX)
+        delivery_put_bytes(&writer, "ciphertext", event->bytes);
+    else
+        json_put_int(&writer, "omittedBytes", (int64_t)event->bytes.size);
     json_put_int(&writer, "epoch", (int64_t)event->epoch);
     json_put_int(&writer, "baseEpoch", (int64_t)event->base_epoch);
     json_put_int(&writer, "seq", (int64_t)event->seq);
@@ -107,7 +114,10 @@ static struct http_frame *message_cbor(const struct delivery_event *event)
     cbor_put_map(&writer, "message");
     cbor_put_string(&writer, "id", event->id);
     cbor_put_string(&writer, "convoId", event->convo);
-    cbor_put_bytes(&writer, "ciphertext", event->bytes);
+    if (event->bytes.size <= EVENT_BYTES_MAX)
+        cbor_put_bytes(&writer, "ciphertext", event->bytes);
+    else
+        cbor_put_int(&writer, "omittedBytes", (int64_t)event->bytes.size);
     cbor_put_int(&writer, "epoch", (int64_t)event->epoch);
     cbor_put_int(&writer, "baseEpoch", (int64_t)event->base_epoch);
     cbor_put_int(&writer, "seq", (int64_t)event->seq);

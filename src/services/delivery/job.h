@@ -84,6 +84,7 @@ struct job {
     http_stream stream;
     uint64_t seq_wanted;
     uint64_t stream_number; /* names the stream when it has ended */
+    bool is_stream_gone;    /* before its turn came */
     bool is_websocket;
 
     /* JOB_ROLE */

@@ -169,7 +169,7 @@ static bool is_compacted(const struct sql_unit *unit, uint64_t since)
         return false;
     if (from < sql_row_int(unit, STEP_MEMBER, 0, 0))
         from = sql_row_int(unit, STEP_MEMBER, 0, 0);
-    return from + 1 < sql_row_int(unit, STEP_CONVO, 0, 2);
+    return from < sql_row_int(unit, STEP_CONVO, 0, 2) - 1;
 }
 
 /* The epoch of the oldest commit that is kept. */
@@ -360,7 +360,7 @@ void api_get_messages(struct http_request *request)
     int64_t kind_min = MLS_APPLICATION, kind_max = LOG_RESET;
 
     if (!query_convo(request, &convo) || !query_number(request, "limit", 1, 100, &limit) ||
-        !query_number(request, "sinceSeq", 0, INT64_MAX, &since))
+        !query_number(request, "sinceSeq", 0, INT64_MAX - 1, &since))
         return;
     if (http_parameter(request, "type", &type)) {
         if (tr_span_is(type, "app"))

@@ -141,7 +141,10 @@ static void member_found(struct http_request *request, struct job *job)
         job->kind = JOB_SUBSCRIBE;
         job->status = 0;
         job->seq = job->seq_wanted; /* the first answer used its place */
-        rc = tr_tell(convo, &message, sizeof message);
+        /* Control, as the notice that the stream ended: in one lane that notice cannot come first.
+         */
+        rc = tr_tell_with(
+            convo, &message, sizeof message, &(struct tr_send_options){ .lane = TR_CONTROL });
         if (rc < 0)
             http_stream_end(job->stream, NULL, 1013);
     } else {

@@ -25,7 +25,9 @@ release:
 	@tools/build.sh release
 
 ## make run          set up, build and run the server on this machine; ARGS="..." are passed on
-run: deps-build release
+run: deps-build
+	@[ -x build/release/troupe ] || echo "Building; the first time takes a minute or two on two cores."
+	@tools/build.sh release
 	@build/release/troupe serve --dev --data build/run $(ARGS)
 
 ## make tour         set up, build and walk through running actors

@@ -202,6 +202,8 @@ static void stage_begin(struct stage *stage, uint64_t seed)
 
 static void stage_end(struct stage *stage)
 {
+    /* Turns and what waits for them end first: the clock only moves when somebody runs it. */
+    tr_sim_run_until(stage->sim, tr_sim_now_ns(stage->sim) + TR_SECONDS(60));
     delivery_service.stop(stage->delivery);
     sql_close(&stage->sql);
     tr_sim_run_until(stage->sim, tr_sim_now_ns(stage->sim) + TR_SECONDS(60));

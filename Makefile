@@ -34,7 +34,7 @@ run: deps-build
 tour: deps-build release
 	@build/release/troupe tour $(ARGS)
 
-## make check        the fast loop: unit tests and tidy, under a minute, installs nothing
+## make check        the fast loop: unit tests of the library and tidy, under a minute, installs nothing
 check:
 	@$(SUITES) check
 

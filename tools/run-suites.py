@@ -81,6 +81,9 @@ SUITES = [
           ["tools/lint.py clang-tidy"]),
     Suite("analyze", "lint", 90, "gcc -fanalyzer", ["tools/lint.py analyze"]),
 
+    Suite("quick", "check", 45, "unit tests of the library and of what needs no server",
+          unit("debug", "", "base lib json net runtime")),
+
     Suite("unit-long", "long", 1200, "unit tests with the big numbers", unit("debug"), environment=LONG),
     Suite("asan-long", "long", 2400, "the same under ASan and UBSan", unit("asan"), environment=LONG),
     Suite("tsan-long", "long", 3600, "the same under TSan", unit("tsan", "--no-aslr"), environment=LONG),
@@ -97,7 +100,7 @@ SUITES = [
 ]
 
 # `make check`: the fast loop.
-GROUPS = {"check": ["unit", "tidy"]}
+GROUPS = {"check": ["quick", "tidy"]}
 
 
 @dataclasses.dataclass

@@ -15,8 +15,7 @@ static void receive(http_stream stream, void *data, bool is_text, const char *by
 
 static void handle_socket(struct http_request *request)
 {
-    const struct http_stream_options options = { .pending_max = 4 << 20,
-        .heartbeat_ns = TR_MILLISECONDS(150) };
+    const struct http_stream_options options = { .pending_max = 4 << 20 };
     http_stream stream;
 
     http_websocket_begin(request, &options, 1 << 20, receive, NULL, &stream);
@@ -36,7 +35,7 @@ static const char script[] =
     "  if (count < sizes.length) { if (bytes.length !== sizes[count] ||"
     "    !bytes.every((b) => b === sizes[count] % 251)) fail('bytes ' + count); }"
     "  else if (new TextDecoder().decode(bytes) !== 'h\\u00e4') fail('text');"
-    "  if (++count === sizes.length + 1) setTimeout(() => one.send('bye'), 200); };"
+    "  if (++count === sizes.length + 1) one.send('bye'); };"
     "one.onclose = (e) => { if (e.code !== 4001 || !e.wasClean) fail('code ' + e.code);"
     "  const two = open('/socket'); two.onopen = () => two.close(3000, 'enough');"
     "  two.onclose = (e) => { if (e.code !== 3000 || !e.wasClean) fail('code ' + e.code);"

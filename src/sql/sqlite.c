@@ -5,7 +5,8 @@
  * Checkpoints copy the log into the database file. They run on a connection of their own beside the
  * writer (PASSIVE: neither waits for the other), so no unit waits for them. Under steady load that
  * alone never empties the log; past LOG_PAGES_MAX the writer pauses for one that does (TRUNCATE).
- */
+ * It also pauses when the disk is getting full: what is in the log may need as much room again in
+ * the database file, so a log that ate the last of the room could never be emptied. */
 #include "sql/sqlite.h"
 
 #include <errno.h>
@@ -26,6 +27,8 @@ enum {
     LOG_PAGES_MAX = 16384,   /* 64 MB */
     LOG_PAGES_BESIDE_SIMULATED = 12,
     LOG_PAGES_MAX_SIMULATED = 60,
+    LOG_PAGES_TIGHT_MIN = 64, /* shorter than this it is left alone on a full disk, too */
+    PAGE_BYTES = 4096,
     BUSY_MS = 5000,
     EXIT_DISK = 74,
 };
@@ -346,6 +349,16 @@ static int sqlite_attach(const struct sql_options *options, struct tr_system *sy
     return 0;
 }
 
+/* Is there less room than twice the log? A simulated disk is asked by writing alone. */
+static bool is_tight(const struct sqlite_database *database, int64_t pages)
+{
+    struct statfs info;
+
+    if (database->vfs != NULL || pages < LOG_PAGES_TIGHT_MIN || statfs(database->path, &info) < 0)
+        return false;
+    return (int64_t)info.f_bavail * (int64_t)info.f_bsize < 2 * pages * PAGE_BYTES;
+}
+
 static int on_log(void *data, sqlite3 *handle, const char *name, int pages)
 {
     struct sqlite_database *database = data;
@@ -356,6 +369,8 @@ static int on_log(void *data, sqlite3 *handle, const char *name, int pages)
     if (pages < before) /* it began anew */
         atomic_store_explicit(
             &database->tend_beside_at, pages + database->log_pages_beside, memory_order_relaxed);
+    if (is_tight(database, pages))
+        atomic_store_explicit(&database->is_tight, true, memory_order_relaxed);
     return SQLITE_OK;
 }
 
@@ -416,7 +431,8 @@ static enum sql_tend sqlite_wants_tend(void *data)
     struct sqlite_database *database = data;
     int64_t pages = atomic_load_explicit(&database->log_pages, memory_order_relaxed);
 
-    if (pages >= atomic_load_explicit(&database->tend_alone_at, memory_order_relaxed))
+    if (pages >= atomic_load_explicit(&database->tend_alone_at, memory_order_relaxed) ||
+        atomic_load_explicit(&database->is_tight, memory_order_relaxed))
         return SQL_TEND_ALONE;
     if (pages >= atomic_load_explicit(&database->tend_beside_at, memory_order_relaxed))
         return SQL_TEND_BESIDE;
@@ -439,6 +455,8 @@ static void sqlite_tend(struct sql_connection *connection)
         sqlite_fatal(database, c->handle, "a checkpoint");
         return;
     }
+    if (is_alone) /* if it did not work, the next batch says whether it is still so */
+        atomic_store_explicit(&database->is_tight, false, memory_order_relaxed);
     if (code == SQLITE_OK && is_alone) {
         atomic_store_explicit(&database->log_pages, 0, memory_order_relaxed);
         atomic_store_explicit(

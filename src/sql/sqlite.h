@@ -28,6 +28,7 @@ struct sqlite_database {
     _Atomic int64_t log_pages;
     _Atomic int64_t tend_beside_at;
     _Atomic int64_t tend_alone_at;
+    _Atomic bool is_tight; /* the disk is full, or the log would soon fill it */
 };
 
 /* Same order as the texts in sqlite_run.c. */

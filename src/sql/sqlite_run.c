@@ -496,6 +496,14 @@ static void doubt(struct sql_unit *const *units, size_t count)
     }
 }
 
+static bool was_full(struct sql_unit *const *units, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (units[i]->status == SQL_EDISK)
+            return true;
+    return false;
+}
+
 int sqlite_commit(struct sql_connection *connection, struct sql_unit *const *units, size_t count)
 {
     struct sqlite_connection *c = sqlite_of(connection);
@@ -508,6 +516,8 @@ int sqlite_commit(struct sql_connection *connection, struct sql_unit *const *uni
     tr_assert(sqlite3_get_autocommit(c->handle));
     rc = commit_batch(c, units, count);
     doubt(units, count);
+    if (was_full(units, count)) /* an emptied log may be the room that is missing */
+        atomic_store_explicit(&c->database->is_tight, true, memory_order_relaxed);
     return rc;
 }
 

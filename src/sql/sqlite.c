@@ -387,6 +387,26 @@ static void sqlite_disconnect(struct sql_connection *connection)
     tr__free(c);
 }
 
+/* Before anybody reads. The log may hold a commit that a process wrote and could not sync before it
+ * ended: it is in the system's memory and not on the disk, and who is told of it would be told of
+ * what the next power cut takes away. Copied into the database file and synced, it is there for
+ * good. With no room for the copy the log was synced at least. */
+static int settle(struct sqlite_connection *c, char *why, size_t why_size)
+{
+    int code;
+
+    if (atomic_load_explicit(&c->database->is_settled, memory_order_acquire))
+        return 0;
+    code = sqlite3_wal_checkpoint_v2(c->handle, "main", SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
+    if (code != SQLITE_OK && code != SQLITE_FULL) {
+        snprintf(why, why_size, "sqlite: what the last process left could not be stored: %s",
+            sqlite3_errmsg(c->handle));
+        return sqlite_status(sqlite3_extended_errcode(c->handle), sqlite3_system_errno(c->handle));
+    }
+    atomic_store_explicit(&c->database->is_settled, true, memory_order_release);
+    return 0;
+}
+
 static int sqlite_connect(
     void *data, bool is_writer, struct sql_connection **ret_connection, char *why, size_t why_size)
 {
@@ -415,6 +435,11 @@ static int sqlite_connect(
     rc = sqlite_prepare_own(c);
     if (rc < 0) {
         snprintf(why, why_size, "sqlite: %s", sqlite3_errmsg(c->handle));
+        sqlite_disconnect((struct sql_connection *)c);
+        return rc;
+    }
+    rc = is_writer ? settle(c, why, why_size) : 0;
+    if (rc < 0) {
         sqlite_disconnect((struct sql_connection *)c);
         return rc;
     }

@@ -20,7 +20,8 @@ struct sqlite_database {
     int lock_fd;         /* -1: none */
     void (*fatal)(void *data, const char *line);
     void *fatal_data;
-    _Atomic bool is_dead; /* a sync failed: nothing may be promised any more */
+    _Atomic bool is_settled; /* what was in the log at the start is on the disk */
+    _Atomic bool is_dead;    /* a sync failed: nothing may be promised any more */
     /* When the log is tended beside the writer, and when the writer pauses for it. */
     int64_t log_pages_beside;
     int64_t log_pages_max;

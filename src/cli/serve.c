@@ -16,6 +16,8 @@
 #include "http/client.h"
 #include "ops/flags.h"
 
+#define SQL_GRACE_NS TR_SECONDS(1)
+
 /* ---- health: the one route every server has ----------------------------------------------------
  */
 
@@ -89,7 +91,9 @@ static int open_sql(struct serve *serve, char *why, size_t why_size)
             .writers = (uint32_t)config_number(config, CONFIG_SQL_WRITERS),
             .readers = (uint32_t)config_number(config, CONFIG_SQL_READERS),
             .batch_max = (uint32_t)config_number(config, CONFIG_SQL_BATCH_MAX),
-            .queue_max = (uint32_t)config_number(config, CONFIG_SQL_QUEUE_MAX) },
+            .queue_max = (uint32_t)config_number(config, CONFIG_SQL_QUEUE_MAX),
+            .away_ns = config_number(config, CONFIG_SQL_AWAY_TIMEOUT),
+            .exclusive = true },
         why, why_size, &serve->sql);
     if (rc == 0)
         rc = probe_start(serve->system, serve->sql, &serve->probe);
@@ -204,6 +208,7 @@ static struct http_limits limits_of(const struct config *config)
     return (struct http_limits){
         .connections_max = (uint32_t)config_number(config, CONFIG_HTTP_CONNECTIONS_MAX),
         .in_flight_max = (uint32_t)config_number(config, CONFIG_HTTP_IN_FLIGHT_MAX),
+        .wait_ns = config_number(config, CONFIG_HTTP_WAIT_TARGET),
         .pipeline_max = (uint32_t)config_number(config, CONFIG_HTTP_PIPELINE_MAX),
         .header_size_max = config_number(config, CONFIG_HTTP_HEADER_SIZE_MAX),
         .header_count_max = (uint32_t)config_number(config, CONFIG_HTTP_HEADER_COUNT_MAX),
@@ -480,8 +485,22 @@ void serve_reload(struct serve *serve)
     systemd_notify(&serve->systemd, "READY=1\nSTATUS=serving");
 }
 
+/* Everything below waits for the database at some point: requests for their answers, services for
+ * their actors. If it hangs, somebody has to end that, and a little later than requests are cut: a
+ * slow one is not a dead one. */
+static void bound_sql(const struct serve *serve)
+{
+    uint64_t timeout_ns = config_number(&serve->config, CONFIG_SERVER_DRAIN_TIMEOUT);
+    int rc = sql_give_up_after(serve->sql, timeout_ns + SQL_GRACE_NS);
+
+    if (rc != 0)
+        LOG(LOG_WARN, "ops", "the end may wait for the database",
+            LOG_TEXT("why", tr_error_text(rc)));
+}
+
 uint32_t serve_drain(struct serve *serve)
 {
+    bound_sql(serve);
     return http_server_drain(
         serve->server, config_number(&serve->config, CONFIG_SERVER_DRAIN_TIMEOUT));
 }
@@ -498,6 +517,7 @@ static void stop_services(struct serve *serve)
 
 void serve_stop(struct serve *serve)
 {
+    bound_sql(serve); /* unless the drain did: this may be a start that failed */
     if (serve->admin != NULL)
         admin_remove_checks(serve->admin); /* what they look at goes away now */
     http_server_stop(&serve->server);

@@ -21,6 +21,7 @@ struct sql_backend {
     uint32_t batch_max_default;
     uint32_t writers_default;
     uint32_t writers_max;
+    bool is_remote; /* a server that may go away: nobody waits for it longer than away_ns */
 
     /* Once per database, before any connection: takes the process-wide lock (SQLite), checks the
      * server's settings. `why` gets a sentence on failure. */
@@ -35,11 +36,12 @@ struct sql_backend {
     /* One transaction, one COMMIT, for all of them. Every unit's status is set when this returns: a
      * unit that fails does so alone and the others are committed. Returns 0, or SQL_EUNKNOWN when
      * the outcome of the COMMIT is not known (every unit that had not failed before has that
-     * status), or TR_ECLOSED when the connection is gone and nothing was committed: the caller
-     * disconnects, reconnects and tries again, with back-off. After SQL_EUNKNOWN it reconnects too.
-     * The backend calls sql_unit_reset_results before each try of a unit. */
+     * status), or TR_ECLOSED or SQL_ELOST when the connection is gone and nothing was committed:
+     * the caller disconnects, reconnects and tries again, with back-off. SQL_ELOST says that it
+     * went while these units ran, so that one of them may be the cause. After SQL_EUNKNOWN it
+     * reconnects too. The backend calls sql_unit_reset_results before each try of a unit. */
     int (*commit)(struct sql_connection *connection, struct sql_unit *const *units, size_t count);
-    /* Each unit in a read-only snapshot of its own. TR_ECLOSED as above. */
+    /* Each unit in a read-only snapshot of its own. TR_ECLOSED and SQL_ELOST as above. */
     int (*read)(struct sql_connection *connection, struct sql_unit *const *units, size_t count);
 
     /* Statements of a script in one transaction; for migrations. */
@@ -54,6 +56,10 @@ struct sql_backend {
      * pool. Both may be NULL. `wants_tend` is cheap: the first writer asks it after every batch. */
     void (*tend)(struct sql_connection *connection);
     enum sql_tend (*wants_tend)(void *database);
+    /* The end of waiting: calls under way on any connection end soon with the connection lost, and
+     * so do those made later. Any thread, also beside other calls. May be NULL: nothing here waits
+     * for somebody else. */
+    void (*give_up)(void *database);
 };
 
 extern const struct sql_backend sql_sqlite;

@@ -7,9 +7,13 @@
  * that a server that comes back with other settings is not written to. */
 #include "sql/postgres.h"
 
+#include <fcntl.h>
 #include <libpq-fe.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -23,7 +27,7 @@ int postgres_connect_url(
     static const char *const names[] = { "connect_timeout", "keepalives_idle",
         "keepalives_interval", "keepalives_count", "tcp_user_timeout", "gssencmode",
         "target_session_attrs", "dbname", "client_encoding", "application_name", NULL };
-    const char *const values[] = { "10", "30", "10", "3", "40000", "disable", "read-write", url,
+    const char *const values[] = { "5", "30", "10", "3", "40000", "disable", "read-write", url,
         "UTF8", application, NULL };
     PGconn *pg = PQconnectdbParams(names, values, 1);
 
@@ -38,6 +42,46 @@ int postgres_connect_url(
     }
     *ret_pg = pg;
     return 0;
+}
+
+/* Until there is a result. The word is short, so it has been sent; but it is no error if not. */
+static void wait_for_answer(PGconn *pg)
+{
+    while (PQisBusy(pg) != 0) {
+        short events = PQflush(pg) > 0 ? POLLIN | POLLOUT : POLLIN;
+        struct pollfd wait = { .fd = PQsocket(pg), .events = events };
+
+        if (wait.fd >= 0 && poll(&wait, 1, POSTGRES_ANSWER_MAX_MS) == 0)
+            shutdown(wait.fd, SHUT_RDWR); /* libpq then finds that it has ended */
+        if (PQconsumeInput(pg) != 1)
+            return; /* PQgetResult says so too */
+    }
+}
+
+static bool is_error(const PGresult *result)
+{
+    return PQresultStatus(result) == PGRES_FATAL_ERROR;
+}
+
+PGresult *postgres_exec(PGconn *pg, const char *text)
+{
+    PGresult *last = NULL;
+    PGresult *result;
+
+    if (PQsendQuery(pg, text) != 1)
+        return PQmakeEmptyPGresult(pg, PGRES_FATAL_ERROR);
+    for (;;) {
+        wait_for_answer(pg);
+        result = PQgetResult(pg);
+        if (result == NULL)
+            return last;
+        if (last != NULL && is_error(last)) { /* the first error is the one to report */
+            PQclear(result);
+        } else {
+            PQclear(last);
+            last = result;
+        }
+    }
 }
 
 /* ---- settings -------------------------------------------------------------------------------- */
@@ -110,7 +154,7 @@ int postgres_check_settings(
         snprintf(why, why_size, "PostgreSQL %d is too old: 13 or newer is needed", version / 10000);
         return TR_EUNSUPPORTED;
     }
-    settings = PQexec(pg, settings_query);
+    settings = postgres_exec(pg, settings_query);
     if (PQresultStatus(settings) != PGRES_TUPLES_OK) {
         postgres_say(why, why_size, "PostgreSQL: ", PQerrorMessage(pg));
         rc = TR_ECLOSED;
@@ -186,6 +230,8 @@ static int postgres_attach(const struct sql_options *options, struct tr_system *
         goto free_database;
     rc = postgres_check_settings(
         pg, database->synchronous_commit, sizeof(database->synchronous_commit), why, why_size);
+    if (rc == 0 && options->exclusive)
+        rc = postgres_owner_init(database, pg, why, why_size);
     PQfinish(pg);
     if (rc != 0)
         goto free_database;
@@ -199,16 +245,70 @@ free_database:
 
 /* ---- a connection ---------------------------------------------------------------------------- */
 
-/* An operator who wants a notice finds it in the server's log; nobody reads our stderr for it. */
-static void ignore_notice(void *data, const PGresult *result)
+/* An operator who wants a notice finds it in the server's log; nobody reads our stderr for it. One
+ * is for us: the last word of a session that goes because another one crashed. */
+static void on_notice(void *data, const PGresult *result)
 {
-    (void)data;
-    (void)result;
+    struct sql_connection *connection = data;
+    const char *state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
+
+    if (state != NULL && strcmp(state, "57P02") == 0)
+        connection->is_innocent = true;
+}
+
+/* From here on it can be cut off by postgres_give_up. */
+static int go_live(struct sql_connection *connection, char *why, size_t why_size)
+{
+    struct postgres_database *database = connection->database;
+    bool is_given_up;
+
+    connection->socket = fcntl(PQsocket(connection->pg), F_DUPFD_CLOEXEC, 0);
+    if (connection->socket < 0) {
+        snprintf(why, why_size, "there are too many open files");
+        return TR_ECLOSED;
+    }
+    pthread_mutex_lock(&database->lock);
+    is_given_up = database->is_given_up;
+    if (!is_given_up) {
+        connection->live_next = database->live;
+        connection->live_link = &database->live;
+        if (database->live != NULL)
+            database->live->live_link = &connection->live_next;
+        database->live = connection;
+    }
+    pthread_mutex_unlock(&database->lock);
+    if (is_given_up)
+        snprintf(why, why_size, "the database was given up");
+    return is_given_up ? TR_ECLOSED : 0;
+}
+
+static void leave_live(struct sql_connection *connection)
+{
+    struct postgres_database *database = connection->database;
+
+    pthread_mutex_lock(&database->lock);
+    if (connection->live_link != NULL) {
+        *connection->live_link = connection->live_next;
+        if (connection->live_next != NULL)
+            connection->live_next->live_link = connection->live_link;
+    }
+    pthread_mutex_unlock(&database->lock);
+}
+
+static void postgres_give_up(void *data)
+{
+    struct postgres_database *database = data;
+
+    pthread_mutex_lock(&database->lock);
+    database->is_given_up = true;
+    for (struct sql_connection *at = database->live; at != NULL; at = at->live_next)
+        shutdown(at->socket, SHUT_RDWR);
+    pthread_mutex_unlock(&database->lock);
 }
 
 static int set_session(struct sql_connection *connection, char *why, size_t why_size)
 {
-    char text[640];
+    char text[800];
     PGresult *result;
     int rc = 0;
 
@@ -218,16 +318,23 @@ static int set_session(struct sql_connection *connection, char *why, size_t why_
         "SET default_transaction_isolation = 'read committed';"
         "SET default_transaction_read_only = %s; SET standard_conforming_strings = on;"
         /* What ran once shall run the same way the hundredth time: these are point queries. */
-        "SET jit = off",
+        "SET jit = off;"
+        /* When our machine is gone, so is the session in a minute, with all that it holds. */
+        "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10;"
+        "SET tcp_keepalives_count = 3; SET tcp_user_timeout = 40000",
         connection->database->synchronous_commit, (int)POSTGRES_STATEMENT_TIMEOUT_MS,
         (int)POSTGRES_LOCK_TIMEOUT_MS, (int)POSTGRES_IDLE_TIMEOUT_MS,
         connection->is_writer ? "off" : "on");
-    result = PQexec(connection->pg, text);
+    result = postgres_exec(connection->pg, text);
     if (PQresultStatus(result) != PGRES_COMMAND_OK) {
         postgres_say(why, why_size, "PostgreSQL: ", PQerrorMessage(connection->pg));
         rc = TR_ECLOSED;
     }
     PQclear(result);
+    /* The same for a session that waits for a lock: of ours, when we were killed. Not every server
+     * can do it, and it is no harm if not. */
+    if (rc == 0 && PQserverVersion(connection->pg) >= 140000)
+        PQclear(postgres_exec(connection->pg, "SET client_connection_check_interval = 2000"));
     return rc;
 }
 
@@ -237,7 +344,10 @@ static void postgres_disconnect(struct sql_connection *connection)
         return;
     /* No cancel: a lost session is ended by the next connection (postgres_session.c), and libpq
      * would wait for a host that is gone. */
+    leave_live(connection);
     PQfinish(connection->pg);
+    if (connection->socket >= 0)
+        close(connection->socket);
     tr__free(connection->session);
     postgres_pipeline_free(connection);
     postgres_tries_free(connection);
@@ -257,12 +367,15 @@ static int postgres_connect(void *database, bool is_writer, struct sql_connectio
     }
     connection->database = database;
     connection->is_writer = is_writer;
+    connection->socket = -1;
     rc = postgres_connect_url(connection->database->url,
         is_writer ? "troupe-writer" : "troupe-reader", &connection->pg, why, why_size);
     if (rc != 0)
         goto free_connection;
-    PQsetNoticeReceiver(connection->pg, ignore_notice, NULL);
-    rc = set_session(connection, why, why_size);
+    PQsetNoticeReceiver(connection->pg, on_notice, connection);
+    rc = go_live(connection, why, why_size);
+    if (rc == 0)
+        rc = set_session(connection, why, why_size);
     if (rc == 0)
         rc = postgres_check_settings(connection->pg, level, sizeof(level), why, why_size);
     if (rc == 0 && postgres_settle(connection) != 0) {
@@ -271,6 +384,8 @@ static int postgres_connect(void *database, bool is_writer, struct sql_connectio
     }
     if (rc == 0 && is_writer)
         rc = postgres_session_begin(connection, why, why_size);
+    if (rc == 0 && is_writer && connection->database->owner != 0)
+        rc = postgres_owner_join(connection, why, why_size);
     if (rc == 0 && PQsetnonblocking(connection->pg, 1) != 0) {
         postgres_say(why, why_size, "PostgreSQL: ", PQerrorMessage(connection->pg));
         rc = TR_ECLOSED;
@@ -290,6 +405,7 @@ const struct sql_backend sql_postgres = {
     .batch_max_default = 64,
     .writers_default = 4,
     .writers_max = 32,
+    .is_remote = true,
     .attach = postgres_attach,
     .detach = postgres_detach,
     .connect = postgres_connect,
@@ -301,4 +417,5 @@ const struct sql_backend sql_postgres = {
     .backup = postgres_backup,
     .restore = postgres_restore,
     .verify = postgres_verify,
+    .give_up = postgres_give_up,
 };

@@ -7,6 +7,7 @@
  *   postgres_value.c    values and results in PostgreSQL's binary form
  *   postgres_error.c    SQLSTATE to our codes
  *   postgres_session.c  sessions that were lost, and their end
+ *   postgres_owner.c    one server for a database
  *   postgres_script.c   migrations, and looking a database over
  *   postgres_tools.c    backup and restore, by pg_dump, pg_restore and psql
  */
@@ -37,6 +38,8 @@ enum {
      * peer in less than a minute; this is for one that is alive and hangs, and is more than a batch
      * takes in which one statement after the other waits for a lock. */
     POSTGRES_SILENCE_MAX_MS = 300000,
+    /* The same for a word of ours outside a batch; more than a wait for a lock takes. */
+    POSTGRES_ANSWER_MAX_MS = 30000,
     POSTGRES_VALUES_MAX = 65535, /* of one statement, by the protocol */
     /* How often a unit alone in its transaction is tried when it meets deadlocks. */
     POSTGRES_TRIES_MAX = 5,
@@ -57,6 +60,9 @@ struct postgres_database {
     pthread_mutex_t lock;
     struct postgres_session *left; /* under lock: lost by us, perhaps not yet ended by the server */
     _Atomic uint32_t left_count;
+    struct sql_connection *live; /* under lock: all that are open */
+    bool is_given_up;            /* under lock: none is opened any more */
+    int32_t owner;               /* our number as the only one who writes; 0: others may */
 };
 
 /* ---- errors: postgres_error.c ---------------------------------------------------------------- */
@@ -136,7 +142,13 @@ struct sql_connection {
     PGconn *pg;
     bool is_writer;
     bool is_lost;
+    bool is_innocent; /* lost for a reason that has nothing to do with what ran on it */
     struct postgres_session *session; /* of a writer that is not lost */
+    /* In the database's list, under its lock. The descriptor is our own duplicate of the socket:
+     * libpq closes its own when it likes, and the number may be somebody else's a moment later. */
+    struct sql_connection *live_next;
+    struct sql_connection **live_link; /* NULL: not in the list */
+    int socket;
     struct postgres_prepared *buckets[POSTGRES_BUCKETS];
     uint32_t prepared_count;
     uint32_t prepared_number;
@@ -183,6 +195,14 @@ void postgres_session_leave(struct sql_connection *connection);
  * connection is lost meanwhile. Costs one load when there is none. Not inside a pipeline. */
 int postgres_settle(struct sql_connection *connection);
 
+/* ---- postgres_owner.c ------------------------------------------------------------------------ */
+
+/* Chooses our number, and waits a moment for a server that is just ending. SQL_ELOCKED: there is
+ * another one. Nothing is held yet. */
+int postgres_owner_init(struct postgres_database *database, PGconn *pg, char *why, size_t why_size);
+/* Makes this session one of the owner's, for as long as it lives. SQL_ELOCKED or TR_ECLOSED. */
+int postgres_owner_join(struct sql_connection *connection, char *why, size_t why_size);
+
 /* ---- postgres_commit.c ----------------------------------------------------------------------- */
 
 int postgres_commit(struct sql_connection *connection, struct sql_unit *const *units, size_t count);
@@ -199,6 +219,9 @@ int postgres_verify(struct sql_connection *connection, char *why, size_t why_siz
 
 int postgres_connect_url(
     const char *url, const char *application, PGconn **ret_pg, char *why, size_t why_size);
+/* As PQexec, but a server that says nothing for POSTGRES_ANSWER_MAX_MS is hung up on. NULL only
+ * when there is no memory. Not inside a pipeline. */
+PGresult *postgres_exec(PGconn *pg, const char *text);
 /* fsync and its like; SQL_EUNSAFE with a sentence. `ret_level` is what synchronous_commit is. */
 int postgres_check_settings(
     PGconn *pg, char *ret_level, size_t level_size, char *why, size_t why_size);

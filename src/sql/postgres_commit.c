@@ -188,6 +188,12 @@ static int receive_stretch(struct sql_connection *connection, struct stretch *re
     return 0;
 }
 
+static int lose_for_memory(struct sql_connection *connection)
+{
+    connection->is_innocent = true;
+    return postgres_lose(connection, "out of memory");
+}
+
 /* Between the tries: what was begun is undone. */
 static int roll_back(struct sql_connection *connection)
 {
@@ -200,7 +206,7 @@ static int roll_back(struct sql_connection *connection)
     if (rc == 0)
         rc = receive_stretch(connection, &stretch);
     if (rc == TR_ENOMEM)
-        rc = postgres_lose(connection, "out of memory");
+        rc = lose_for_memory(connection);
     return rc;
 }
 
@@ -225,7 +231,7 @@ static enum outcome outcome_of_verdict(enum postgres_verdict verdict)
 static enum outcome outcome_of_failed_send(struct sql_connection *connection, int rc)
 {
     if (rc == TR_ENOMEM)
-        postgres_lose(connection, "out of memory");
+        lose_for_memory(connection);
     return OUTCOME_LOST;
 }
 
@@ -535,6 +541,14 @@ void postgres_tries_free(struct sql_connection *connection)
     connection->try_capacity = 0;
 }
 
+/* Of a connection that went while units ran on it. A session that ended in order, because the
+ * server was told to stop, cannot be told from one that was ended because of what it did: so it
+ * takes more than one loss before a unit is blamed. */
+static int lost_status(const struct sql_connection *connection)
+{
+    return connection->is_innocent ? TR_ECLOSED : SQL_ELOST;
+}
+
 static void mark_unknown(struct sql_connection *connection, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
@@ -581,7 +595,7 @@ int postgres_commit(struct sql_connection *connection, struct sql_unit *const *u
     outcome = rc == 0 ? run_batch(connection, (uint32_t)count) : OUTCOME_LOST;
     if (outcome == OUTCOME_LOST) {
         fail_all(units, count, TR_ECLOSED, connection->why);
-        return TR_ECLOSED;
+        return rc == 0 ? lost_status(connection) : TR_ECLOSED;
     }
     if (outcome == OUTCOME_UNKNOWN)
         return SQL_EUNKNOWN;
@@ -641,7 +655,7 @@ static int read_all(struct sql_connection *connection, uint32_t count, bool *ret
     for (uint32_t i = 0; rc == 0 && i < count; i++)
         rc = send_read(connection, i);
     if (rc == TR_ENOMEM)
-        rc = postgres_lose(connection, "out of memory");
+        rc = lose_for_memory(connection);
     for (uint32_t i = 0; rc == 0 && i < count; i++)
         rc = receive_read(connection, i, ret_is_stale);
     return rc;
@@ -663,13 +677,16 @@ int postgres_read(struct sql_connection *connection, struct sql_unit *const *uni
             rc = postgres_forget_prepared(connection);
         if (rc == 0)
             rc = postgres_pipeline_begin(connection);
-        if (rc == 0)
+        if (rc == 0) {
             rc = read_all(connection, (uint32_t)count, &is_stale);
-        if (rc == 0)
-            rc = postgres_pipeline_end(connection);
+            if (rc == 0)
+                rc = postgres_pipeline_end(connection);
+            if (rc != 0)
+                rc = lost_status(connection);
+        }
         if (rc != 0) {
             fail_all(units, count, TR_ECLOSED, connection->why);
-            return TR_ECLOSED;
+            return rc;
         }
         if (!is_stale)
             break;

@@ -204,7 +204,7 @@ int postgres_forget_prepared(struct sql_connection *connection)
         return TR_ECLOSED;
     tr_assert(connection->received == connection->sent_count);
     drop_prepared(connection);
-    result = PQexec(connection->pg, "DEALLOCATE ALL");
+    result = postgres_exec(connection->pg, "DEALLOCATE ALL");
     is_done = PQresultStatus(result) == PGRES_COMMAND_OK;
     PQclear(result);
     return is_done ? 0 : lose_by_libpq(connection);

@@ -35,7 +35,7 @@ int postgres_session_begin(struct sql_connection *connection, char *why, size_t 
     }
     session->lock = (int64_t)(env->random(env->data) >> 1);
     snprintf(text, sizeof(text), "SELECT pg_advisory_lock(%" PRId64 ")", session->lock);
-    result = PQexec(connection->pg, text);
+    result = postgres_exec(connection->pg, text);
     is_marked = PQresultStatus(result) == PGRES_TUPLES_OK;
     PQclear(result);
     if (!is_marked) {
@@ -93,7 +93,7 @@ static void remove_left(struct postgres_database *database, int64_t lock)
 
 static int run(struct sql_connection *connection, const char *text)
 {
-    PGresult *result = PQexec(connection->pg, text);
+    PGresult *result = postgres_exec(connection->pg, text);
     bool is_done = PQresultStatus(result) == PGRES_TUPLES_OK;
 
     PQclear(result);

@@ -5,11 +5,20 @@
  * lone unit wait for nothing: there is no timer.
  *
  *   ask ──▶ ring ──begin──▶ batch ──offload──▶ backend ──work event──▶ answers
- *                             ▲                   │ TR_ECLOSED
+ *                             ▲                   │ TR_ECLOSED, SQL_ELOST
  *                             └── reconnect, back-off ──┘
  *
+ * A database that is away is waited for, but not for long: after away_ns without a connection all
+ * that waits is refused, and until there is one again so is what comes, before it is queued. Units
+ * are refused only while nothing of them runs, and only such as were never committed.
+ *
+ * A connection may be lost because of what ran on it. Units that were running when that happened
+ * twice are run alone from then on, and one with which it happens again is refused: the others of
+ * its batch go on without it.
+ *
  * Invariants:
- *   1. At most one of {batch runs, connection is made} is under way; `busy` says so.
+ *   1. At most one of {batch runs, connection is made} is under way; `busy` says so. What runs are
+ *      the first `run_count` units of the batch: all of it, or one that is run alone.
  *   2. The ring keeps the order of arrival, a batch takes from its front, and a batch that met a
  * lost connection is tried again before anything else: units of one key never overtake each other.
  *   3. An answer is sent after the backend returned from its COMMIT, never before.
@@ -24,13 +33,17 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/log.h"
-#include "base/metric.h"
+#include "sql/runner_metric.h"
 
-enum { TAG_RUN = 1, TAG_CONNECT, TAG_RETRY, TAG_TEND };
+enum { TAG_RUN = 1, TAG_CONNECT, TAG_RETRY, TAG_TEND, TAG_AWAY };
 
 #define BACKOFF_FIRST_NS TR_MILLISECONDS(20)
 #define BACKOFF_MAX_NS TR_SECONDS(2)
 #define GRACE_NS TR_SECONDS(120) /* what was submitted is finished, however slow the disk is */
+enum {
+    LOSSES_TOGETHER_MAX = 2, /* connections lost under a unit before it is run alone */
+    LOSSES_MAX = 3,          /* and before it is refused */
+};
 
 struct waiter {
     struct sql_unit *unit; /* held */
@@ -45,6 +58,8 @@ struct sql_runner {
     struct tr_done *done;
     _Atomic uint32_t holders;
     _Atomic uint32_t waiting;
+    _Atomic bool
+        is_away; /* written by the actor: takes no units, there was no connection for long */
 
     /* The actor's own from here on; the connection and the units also the work's while busy. */
     struct sql_connection *connection; /* NULL: lost */
@@ -54,9 +69,12 @@ struct sql_runner {
     struct waiter *batch;
     struct sql_unit **units; /* of the batch, as the backend wants them */
     uint32_t batch_count;
+    uint32_t run_count; /* of the batch, from its front: these run now */
     uint64_t batch_began_ns;
     uint64_t backoff_ns; /* 0: connected, or the first try is under way */
-    char why[160];       /* of the last failed connect */
+    uint64_t lost_ns;    /* when the connection was lost, if it is */
+    char why[160];       /* of the last failed connect; the work's while busy */
+    char away_why[160];  /* a copy for those who are refused meanwhile */
     bool busy;
     bool is_running;       /* busy with a batch, which belongs to the work then */
     bool is_told_to_begin; /* a message to ourselves is under way */
@@ -64,75 +82,14 @@ struct sql_runner {
     bool is_paused; /* no batch until tending is done */
     bool is_down;   /* counted in sql->down_count */
     bool is_stopping;
+    bool is_lost; /* the connection, if there is one, is of no use */
     bool waits_to_retry;
+    bool has_away_timer;
 };
 
 struct runner_actor {
     struct sql_runner *runner; /* held */
 };
-
-/* ---- metrics --------------------------------------------------------------------------------- */
-
-static struct metric_histogram commit_histogram, batch_histogram;
-enum {
-    METRIC_OK,
-    METRIC_REFUSED,
-    METRIC_UNKNOWN,
-    METRIC_SHED,
-    METRIC_EXPIRED,
-    METRIC_DISK,
-    METRIC_READS,
-    METRIC_COMMITS,
-    METRIC_RECONNECTS,
-    METRIC_WAITING,
-    METRIC_SECONDS,
-    METRIC_BATCH,
-    METRIC_COUNT
-};
-#define UNITS_HELP "Units of work by how they ended"
-static struct metric metrics[METRIC_COUNT] = {
-    [METRIC_OK] = { "troupe_sql_units_total", "end=\"stored\"", UNITS_HELP, METRIC_COUNTER, 0, NULL,
-        NULL },
-    [METRIC_REFUSED] = { "troupe_sql_units_total", "end=\"refused\"", UNITS_HELP, METRIC_COUNTER, 0,
-        NULL, NULL },
-    [METRIC_UNKNOWN] = { "troupe_sql_units_total", "end=\"unknown\"", UNITS_HELP, METRIC_COUNTER, 0,
-        NULL, NULL },
-    [METRIC_SHED] = { "troupe_sql_units_total", "end=\"shed\"", UNITS_HELP, METRIC_COUNTER, 0, NULL,
-        NULL },
-    [METRIC_EXPIRED] = { "troupe_sql_units_total", "end=\"expired\"", UNITS_HELP, METRIC_COUNTER, 0,
-        NULL, NULL },
-    [METRIC_DISK] = { "troupe_sql_units_total", "end=\"disk\"", UNITS_HELP, METRIC_COUNTER, 0, NULL,
-        NULL },
-    [METRIC_READS] = { "troupe_sql_reads_total", NULL, "Read units that were run", METRIC_COUNTER,
-        0, NULL, NULL },
-    [METRIC_COMMITS] = { "troupe_sql_commits_total", NULL, "Durable commits", METRIC_COUNTER, 0,
-        NULL, NULL },
-    [METRIC_RECONNECTS] = { "troupe_sql_reconnects_total", NULL,
-        "Connections that were lost and made again", METRIC_COUNTER, 0, NULL, NULL },
-    [METRIC_WAITING] = { "troupe_sql_waiting", NULL, "Units that wait for a connection",
-        METRIC_GAUGE, 0, NULL, NULL },
-    [METRIC_SECONDS] = { "troupe_sql_commit_seconds", NULL, "Time of a batch and its commit",
-        METRIC_HISTOGRAM, 0, &commit_histogram, NULL },
-    [METRIC_BATCH] = { "troupe_sql_batch_bytes", NULL, "Bytes of values in a batch",
-        METRIC_HISTOGRAM, 0, &batch_histogram, NULL },
-};
-
-static void count_end(const struct sql_runner *runner, int status)
-{
-    unsigned which = METRIC_REFUSED;
-
-    if (!runner->is_writer)
-        which = METRIC_READS;
-    else if (status == 0)
-        which = METRIC_OK;
-    else if (status == SQL_EUNKNOWN)
-        which = METRIC_UNKNOWN;
-    else if (status == SQL_EDISK)
-        which = METRIC_DISK;
-    else if (status == TR_ETIMEOUT || status == TR_ECANCELLED)
-        which = METRIC_EXPIRED;
-    metric_add(&metrics[which], 1);
-}
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
@@ -163,20 +120,25 @@ static void drop_run(void *argument)
 {
     struct sql_runner *runner = argument;
 
-    for (uint32_t i = 0; i < runner->batch_count; i++)
+    for (uint32_t i = 0; i < runner->run_count; i++)
         sql_unit_free(runner->batch[i].unit);
     runner_unref(runner);
 }
 
 int sql_runner_enter(struct sql_runner *runner)
 {
-    uint32_t before = atomic_fetch_add_explicit(&runner->waiting, 1, memory_order_relaxed);
+    uint32_t before;
 
-    metric_add(&metrics[METRIC_WAITING], 1);
+    if (sql_runner_is_away(runner)) {
+        metric_add(&sql_metrics[METRIC_AWAY], 1);
+        return SQL_EAWAY;
+    }
+    before = atomic_fetch_add_explicit(&runner->waiting, 1, memory_order_relaxed);
+    metric_add(&sql_metrics[METRIC_WAITING], 1);
     if (before < runner->sql->options.queue_max)
         return 0;
     sql_runner_leave(runner);
-    metric_add(&metrics[METRIC_SHED], 1);
+    metric_add(&sql_metrics[METRIC_SHED], 1);
     return TR_EFULL;
 }
 
@@ -185,12 +147,19 @@ void sql_runner_leave(struct sql_runner *runner)
     uint32_t before = atomic_fetch_sub_explicit(&runner->waiting, 1, memory_order_relaxed);
 
     tr_assert(before > 0);
-    metric_add(&metrics[METRIC_WAITING], -1);
+    metric_add(&sql_metrics[METRIC_WAITING], -1);
 }
 
 uint32_t sql_runner_depth(const struct sql_runner *runner)
 {
     return atomic_load_explicit(&runner->waiting, memory_order_relaxed);
+}
+
+/* Both are hints to who submits: the actor decides again when the unit has arrived. */
+bool sql_runner_is_away(const struct sql_runner *runner)
+{
+    return atomic_load_explicit(&runner->is_away, memory_order_relaxed) ||
+           atomic_load_explicit(&runner->sql->is_given_up, memory_order_relaxed);
 }
 
 tr_sender sql_runner_sender(const struct sql_runner *runner)
@@ -226,7 +195,7 @@ static void answer(struct sql_runner *runner, struct waiter *waiter, enum sql_st
 
     if (!sql_unit_move(unit, from, SQL_DONE))
         status = TR_ECANCELLED;
-    count_end(runner, status);
+    sql_count_end(runner->is_writer, status);
     /* TR_EREPLIED: the asker has gone or its deadline passed. The result stands. */
     (void)tr_reply_send(&waiter->reply, status, &serial, sizeof serial);
     sql_unit_free(unit);
@@ -318,7 +287,7 @@ static void refuse_expired(struct sql_runner *runner, uint64_t now_ns)
         } else {
             ring_push(runner, waiter);
             atomic_fetch_add_explicit(&runner->waiting, 1, memory_order_relaxed);
-            metric_add(&metrics[METRIC_WAITING], 1);
+            metric_add(&sql_metrics[METRIC_WAITING], 1);
         }
     }
 }
@@ -348,17 +317,107 @@ static int offload(struct sql_runner *runner, struct tr_context *ctx, tr_work_fn
     return rc;
 }
 
+/* ---- away -------------------------------------------------------------------------------------
+ */
+
+static bool is_given_up(const struct sql_runner *runner)
+{
+    return atomic_load_explicit(&runner->sql->is_given_up, memory_order_seq_cst);
+}
+
+static void set_away(struct sql_runner *runner, bool is_away)
+{
+    struct sql *sql = runner->sql;
+    bool was_away = atomic_exchange_explicit(&runner->is_away, is_away, memory_order_relaxed);
+
+    pthread_mutex_lock(&sql->health_lock);
+    sql->away_count += (uint32_t)is_away - (uint32_t)was_away;
+    pthread_mutex_unlock(&sql->health_lock);
+}
+
+/* Somebody has waited long enough for all: a runner that is idle finds out late. */
+static bool is_any_away(struct sql *sql)
+{
+    bool is_any;
+
+    pthread_mutex_lock(&sql->health_lock);
+    is_any = sql->away_count > 0;
+    pthread_mutex_unlock(&sql->health_lock);
+    return is_any;
+}
+
+/* Without a timer the time is over at once. */
+static void become_away(struct sql_runner *runner)
+{
+    tr_assert(!runner->is_running);
+    set_away(runner, true);
+    refuse_all(runner, SQL_EAWAY,
+        runner->away_why[0] != '\0' ? runner->away_why : "no connection was made in time");
+}
+
+static void start_away_timer(struct sql_runner *runner, struct tr_context *ctx, uint64_t delay_ns)
+{
+    if (tr_after(ctx, delay_ns, TAG_AWAY, NULL) < 0)
+        become_away(runner);
+    else
+        runner->has_away_timer = true;
+}
+
+static void note_lost(struct sql_runner *runner, struct tr_context *ctx)
+{
+    uint64_t away_ns = runner->sql->options.away_ns;
+
+    if (runner->is_lost)
+        return;
+    runner->is_lost = true;
+    runner->lost_ns = tr_now_ns(ctx);
+    runner->away_why[0] = '\0';
+    if (away_ns != 0 && !runner->has_away_timer)
+        start_away_timer(runner, ctx, away_ns);
+}
+
+/* The timer may be of a loss before this one. */
+static void on_away_timer(struct sql_runner *runner, struct tr_context *ctx)
+{
+    uint64_t now_ns = tr_now_ns(ctx);
+    uint64_t at_ns = runner->lost_ns + runner->sql->options.away_ns;
+
+    runner->has_away_timer = false;
+    if (!runner->is_lost)
+        return;
+    if (now_ns < at_ns)
+        start_away_timer(runner, ctx, at_ns - now_ns);
+    else
+        become_away(runner);
+}
+
+/* ---- connecting -------------------------------------------------------------------------------
+ */
+
+/* While units wait, it is not too late for them when the database is back. */
+static uint64_t backoff_max_ns(const struct sql_runner *runner)
+{
+    uint64_t eager_ns = runner->sql->options.away_ns / 8;
+
+    if (eager_ns == 0 || eager_ns > BACKOFF_MAX_NS ||
+        atomic_load_explicit(&runner->is_away, memory_order_relaxed))
+        return BACKOFF_MAX_NS;
+    return eager_ns;
+}
+
 static void retry_later(struct sql_runner *runner, struct tr_context *ctx)
 {
+    uint64_t max_ns = backoff_max_ns(runner);
     uint64_t delay_ns = runner->backoff_ns == 0 ? BACKOFF_FIRST_NS : runner->backoff_ns * 2;
 
-    if (delay_ns > BACKOFF_MAX_NS)
-        delay_ns = BACKOFF_MAX_NS;
+    if (delay_ns > max_ns)
+        delay_ns = max_ns;
     runner->backoff_ns = delay_ns;
     delay_ns = delay_ns / 2 + tr_random(ctx) % delay_ns; /* not all at once */
     if (tr_after(ctx, delay_ns, TAG_RETRY, NULL) < 0) {
         refuse_all(runner, TR_ENOMEM, "out of memory while the database was away");
-        return; /* the next unit tries again */
+        set_away(runner, false); /* the next unit tries again */
+        return;
     }
     runner->waits_to_retry = true;
 }
@@ -366,6 +425,11 @@ static void retry_later(struct sql_runner *runner, struct tr_context *ctx)
 static void begin_connect(struct sql_runner *runner, struct tr_context *ctx)
 {
     tr_assert(!runner->busy);
+    if (is_given_up(runner)) {
+        refuse_all(runner, SQL_EAWAY, "the database was given up before the end");
+        return;
+    }
+    note_lost(runner, ctx);
     if (offload(runner, ctx, connect_work, TAG_CONNECT) < 0) {
         retry_later(runner, ctx);
         return;
@@ -381,21 +445,40 @@ static int run_work(void *argument)
     const struct sql_backend *backend = runner->sql->backend;
 
     return (runner->is_writer ? backend->commit : backend->read)(
-        runner->connection, runner->units, runner->batch_count);
+        runner->connection, runner->units, runner->run_count);
 }
 
-/* Units of a batch that met a lost connection come first and alone, then the ring. */
+static bool runs_alone(const struct waiter *waiter)
+{
+    return waiter->unit->loss_count >= LOSSES_TOGETHER_MAX;
+}
+
+/* What is left of a batch that met a lost connection: as many from its front as run together. */
+static void gather_again(struct sql_runner *runner, uint64_t now_ns)
+{
+    uint32_t kept = 0, next = 0;
+
+    while (next < runner->batch_count && (kept == 0 || !runs_alone(&runner->batch[next]))) {
+        struct waiter waiter = runner->batch[next++];
+
+        if (is_begun(runner, &waiter, now_ns))
+            runner->batch[kept++] = waiter;
+        if (kept == 1 && runs_alone(&runner->batch[0]))
+            break;
+    }
+    memmove(runner->batch + kept, runner->batch + next,
+        (runner->batch_count - next) * sizeof runner->batch[0]);
+    runner->batch_count -= next - kept;
+    runner->run_count = kept;
+}
+
+/* What was tried before comes first and without others, then the ring. */
 static void gather(struct sql_runner *runner, uint64_t now_ns)
 {
-    uint32_t kept = 0;
     size_t bytes = 0;
-    bool is_retry = runner->batch_count > 0;
 
-    for (uint32_t i = 0; i < runner->batch_count; i++)
-        if (is_begun(runner, &runner->batch[i], now_ns))
-            runner->batch[kept++] = runner->batch[i];
-    runner->batch_count = kept;
-    if (is_retry && kept > 0)
+    gather_again(runner, now_ns);
+    if (runner->batch_count > 0)
         return;
     while (runner->ring_count > 0 && runner->batch_count < runner->sql->options.batch_max &&
            bytes < SQL_BATCH_BYTES_MAX) {
@@ -406,8 +489,18 @@ static void gather(struct sql_runner *runner, uint64_t now_ns)
         bytes += waiter.unit->bytes.size;
         runner->batch[runner->batch_count++] = waiter;
     }
+    runner->run_count = runner->batch_count;
     if (runner->is_writer && runner->batch_count > 0)
-        metric_observe(&metrics[METRIC_BATCH], bytes);
+        metric_observe(&sql_metrics[METRIC_BATCH], bytes);
+}
+
+/* The front of the batch has its answers. */
+static void end_run(struct sql_runner *runner)
+{
+    runner->batch_count -= runner->run_count;
+    memmove(runner->batch, runner->batch + runner->run_count,
+        runner->batch_count * sizeof runner->batch[0]);
+    runner->run_count = 0;
 }
 
 static void begin_batch(struct sql_runner *runner, struct tr_context *ctx)
@@ -418,27 +511,27 @@ static void begin_batch(struct sql_runner *runner, struct tr_context *ctx)
         return;
     if (runner->ring_count == 0 && runner->batch_count == 0)
         return;
-    if (runner->connection == NULL) {
-        begin_connect(runner, ctx);
+    if (runner->is_lost || is_given_up(runner)) {
+        begin_connect(runner, ctx); /* which refuses all that is given up */
         return;
     }
     runner->batch_began_ns = tr_now_ns(ctx);
     gather(runner, runner->batch_began_ns);
-    if (runner->batch_count == 0)
+    if (runner->run_count == 0)
         return;
-    for (uint32_t i = 0; i < runner->batch_count; i++)
+    for (uint32_t i = 0; i < runner->run_count; i++)
         runner->units[i] = runner->batch[i].unit;
     rc = offload(runner, ctx, run_work, TAG_RUN);
     if (rc == 0) {
         runner->busy = runner->is_running = true;
         return;
     }
-    for (uint32_t i = 0; i < runner->batch_count; i++) {
+    for (uint32_t i = 0; i < runner->run_count; i++) {
         sql_unit_reset_results(runner->units[i]);
         sql_unit_fail(runner->units[i], -1, rc, "no thread had room for it");
         answer(runner, &runner->batch[i], SQL_RUNNING);
     }
-    runner->batch_count = 0;
+    end_run(runner);
 }
 
 static void answer_batch(struct sql_runner *runner, struct tr_context *ctx, int rc)
@@ -447,10 +540,10 @@ static void answer_batch(struct sql_runner *runner, struct tr_context *ctx, int 
 
     if (rc == 0 && runner->is_writer) {
         commit = 1 + atomic_fetch_add_explicit(&runner->sql->commits, 1, memory_order_relaxed);
-        metric_add(&metrics[METRIC_COMMITS], 1);
-        metric_observe(&metrics[METRIC_SECONDS], tr_now_ns(ctx) - runner->batch_began_ns);
+        metric_add(&sql_metrics[METRIC_COMMITS], 1);
+        metric_observe(&sql_metrics[METRIC_SECONDS], tr_now_ns(ctx) - runner->batch_began_ns);
     }
-    for (uint32_t i = 0; i < runner->batch_count; i++) {
+    for (uint32_t i = 0; i < runner->run_count; i++) {
         struct sql_unit *unit = runner->batch[i].unit;
 
         if (unit->status == 0 && rc < 0) /* a backend that has not said more */
@@ -459,7 +552,32 @@ static void answer_batch(struct sql_runner *runner, struct tr_context *ctx, int 
             unit->commit = commit;
         answer(runner, &runner->batch[i], SQL_RUNNING);
     }
-    runner->batch_count = 0;
+    end_run(runner);
+}
+
+/* Nothing was stored: the same units again, in their order. But not for ever. */
+static void keep_batch(struct sql_runner *runner, bool is_loss)
+{
+    bool is_alone = runner->run_count == 1;
+
+    for (uint32_t i = 0; i < runner->run_count; i++) {
+        struct sql_unit *unit = runner->batch[i].unit;
+        bool moved;
+
+        unit->loss_count += is_loss;
+        moved = sql_unit_move(unit, SQL_RUNNING, SQL_QUEUED);
+        tr_assert(moved);
+    }
+    if (is_alone && runner->batch[0].unit->loss_count >= LOSSES_MAX) {
+        LOG(LOG_ERROR, "sql", "a unit is refused: the connection was lost every time it ran",
+            LOG_TEXT("backend", runner->sql->backend->name),
+            LOG_INT("tries", runner->batch[0].unit->loss_count),
+            LOG_TEXT("statement", runner->batch[0].unit->steps[0].statement->text));
+        refuse(runner, &runner->batch[0], SQL_ELOST,
+            "the connection was lost every time it ran: it is not tried again");
+        end_run(runner);
+    }
+    runner->run_count = 0;
 }
 
 /* ---- tending --------------------------------------------------------------------------------- */
@@ -532,6 +650,11 @@ static enum tr_next runner_handle(void *self, struct tr_context *ctx, void *mess
         sql_unit_free(m->unit);
         return TR_GO;
     }
+    if (sql_runner_is_away(runner)) { /* it was on its way when that was found out */
+        sql_runner_leave(runner);
+        refuse(runner, &waiter, SQL_EAWAY, runner->away_why);
+        return TR_GO;
+    }
     ring_push(runner, waiter);
     begin_soon(runner, ctx);
     return TR_GO;
@@ -540,13 +663,8 @@ static enum tr_next runner_handle(void *self, struct tr_context *ctx, void *mess
 static void on_run_end(struct sql_runner *runner, struct tr_context *ctx, int rc)
 {
     runner->busy = runner->is_running = false;
-    if (rc == TR_ECLOSED) {
-        /* Nothing was stored: the same units again, in their order. */
-        for (uint32_t i = 0; i < runner->batch_count; i++) {
-            bool moved = sql_unit_move(runner->batch[i].unit, SQL_RUNNING, SQL_QUEUED);
-
-            tr_assert(moved);
-        }
+    if (rc == TR_ECLOSED || rc == SQL_ELOST) {
+        keep_batch(runner, rc == SQL_ELOST);
         begin_connect(runner, ctx);
         return;
     }
@@ -568,9 +686,11 @@ static void on_connect_end(struct sql_runner *runner, struct tr_context *ctx, in
         if (runner->is_down)
             LOG(LOG_INFO, "sql", "connected again",
                 LOG_TEXT("backend", runner->sql->backend->name));
-        metric_add(&metrics[METRIC_RECONNECTS], 1);
+        metric_add(&sql_metrics[METRIC_RECONNECTS], 1);
         set_down(runner, false, "");
         runner->backoff_ns = 0;
+        runner->is_lost = false;
+        set_away(runner, false);
         begin_batch(runner, ctx);
         return;
     }
@@ -578,10 +698,13 @@ static void on_connect_end(struct sql_runner *runner, struct tr_context *ctx, in
         LOG(LOG_ERROR, "sql", "the database cannot be reached",
             LOG_TEXT("backend", runner->sql->backend->name), LOG_TEXT("why", runner->why));
     set_down(runner, true, runner->why);
-    if (runner->is_stopping) {
-        refuse_all(runner, TR_ECLOSED, "the database could not be reached before the end");
+    memcpy(runner->away_why, runner->why, sizeof runner->away_why);
+    if (runner->is_stopping || is_given_up(runner)) {
+        refuse_all(runner, SQL_EAWAY, "the database could not be reached before the end");
         return;
     }
+    if (is_any_away(runner->sql))
+        become_away(runner);
     refuse_expired(runner, tr_now_ns(ctx));
     retry_later(runner, ctx);
 }
@@ -608,8 +731,11 @@ static enum tr_next runner_event(void *self, struct tr_context *ctx, const struc
     case TAG_RETRY:
         runner->waits_to_retry = false;
         refuse_expired(runner, tr_now_ns(ctx));
-        if (!runner->busy && runner->connection == NULL)
+        if (!runner->busy && runner->is_lost)
             begin_connect(runner, ctx);
+        break;
+    case TAG_AWAY:
+        on_away_timer(runner, ctx);
         break;
     default:
         break;
@@ -628,8 +754,8 @@ static void runner_stop(void *self, struct tr_context *ctx, enum tr_why why)
     runner->waits_to_retry = false;
     if (runner->busy)
         return;
-    if (runner->connection == NULL)
-        refuse_all(runner, TR_ECLOSED, "the database could not be reached before the end");
+    if (runner->is_lost)
+        refuse_all(runner, SQL_EAWAY, "the database could not be reached before the end");
     else
         begin_batch(runner, ctx);
 }
@@ -640,7 +766,7 @@ static void runner_finish(void *self)
 
     /* Only a killed actor has any left. Their asks are answered by the runtime; what is in a batch
      * that still runs stays RUNNING. */
-    for (uint32_t i = 0; i < runner->batch_count && !runner->is_running; i++)
+    for (uint32_t i = runner->is_running ? runner->run_count : 0; i < runner->batch_count; i++)
         sql_unit_free(runner->batch[i].unit);
     while (runner->ring_count > 0) {
         struct waiter waiter = ring_pop(runner);
@@ -649,6 +775,7 @@ static void runner_finish(void *self)
     }
     if (runner->is_down)
         set_down(runner, false, "");
+    set_away(runner, false);
     runner_unref(runner);
 }
 
@@ -667,7 +794,7 @@ static void runner_show(const void *self, char *text, size_t size)
     const struct sql_runner *runner = ((const struct runner_actor *)self)->runner;
 
     snprintf(text, size, "%u wait, %u in the batch%s%s", runner->ring_count, runner->batch_count,
-        runner->busy ? ", busy" : "", runner->connection == NULL ? ", no connection" : "");
+        runner->busy ? ", busy" : "", runner->is_lost ? ", no connection" : "");
 }
 
 #define RUNNER_TYPE(type_name)                                                                     \
@@ -689,7 +816,7 @@ int sql_runner_create(struct sql *sql, bool is_writer, uint32_t index,
 
     if (runner == NULL)
         return rc;
-    metric_register(metrics, METRIC_COUNT);
+    metric_register(sql_metrics, METRIC_COUNT);
     runner->sql = sql;
     runner->is_writer = is_writer;
     runner->index = index;

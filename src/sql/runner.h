@@ -30,10 +30,13 @@ struct sql {
     uint32_t reader_count;
     _Atomic uint64_t commits;
     _Atomic uint32_t reader_turn;
-    _Atomic uint32_t holders; /* who opened it, and every runner */
+    _Atomic uint32_t holders; /* who opened it, every runner, and the watch */
+    _Atomic bool is_given_up; /* set once: nothing is run any more */
+    tr_sender watch;          /* watch.c: gives up when the time has come */
 
     pthread_mutex_t health_lock;
     uint32_t down_count; /* runners without a connection */
+    uint32_t away_count; /* those of them that wait no longer */
     char down_why[160];
 };
 
@@ -51,11 +54,13 @@ int sql_runner_create(struct sql *sql, bool is_writer, uint32_t index,
 /* Lets go of its sender and waits until it has run all it was given. Nulls *runner. */
 void sql_runner_destroy(struct sql_runner **runner);
 
-/* A place in the queue, or TR_EFULL. Given back by the runner when the unit begins or is dropped,
- * or by sql_runner_leave when it could not be sent. */
+/* A place in the queue, or TR_EFULL, or SQL_EAWAY. Given back by the runner when the unit begins or
+ * is dropped, or by sql_runner_leave when it could not be sent. */
 int sql_runner_enter(struct sql_runner *runner);
 void sql_runner_leave(struct sql_runner *runner);
 uint32_t sql_runner_depth(const struct sql_runner *runner);
+/* It has been without a connection for too long and takes no units. */
+bool sql_runner_is_away(const struct sql_runner *runner);
 tr_sender sql_runner_sender(const struct sql_runner *runner);
 
 #endif

@@ -11,6 +11,7 @@
 #include "sql/runner.h"
 
 enum { QUEUE_DEFAULT = 4096, READERS_DEFAULT = 4 };
+#define AWAY_DEFAULT_NS TR_SECONDS(5)
 
 static int fail(int status, char *why, size_t why_size, const char *text)
 {
@@ -81,6 +82,10 @@ static int create(struct tr_system *system, const struct sql_backend *backend,
         bounded(options->readers, READERS_DEFAULT, SQL_CONNECTIONS_MAX);
     sql->options.batch_max = bounded(options->batch_max, backend->batch_max_default, SQL_BATCH_MAX);
     sql->options.queue_max = bounded(options->queue_max, QUEUE_DEFAULT, SQL_QUEUE_MAX);
+    if (!backend->is_remote)
+        sql->options.away_ns = 0;
+    else if (options->away_ns == 0)
+        sql->options.away_ns = AWAY_DEFAULT_NS;
     tr_assert(sql->writer_count <= SQL_CONNECTIONS_MAX);
     *ret_sql = sql;
     return 0;
@@ -163,6 +168,7 @@ void sql_close(struct sql **sql)
         sql_runner_destroy(&s->readers[i]);
     for (uint32_t i = 0; i < s->writer_count; i++)
         sql_runner_destroy(&s->writers[i]);
+    tr_sender_drop(&s->watch);
     sql_unref(s);
     *sql = NULL;
 }
@@ -196,7 +202,8 @@ static struct sql_runner *writer_of(struct sql *sql, uint64_t key)
     return sql->writers[key % sql->writer_count];
 }
 
-/* The reader with the shortest queue; among equals they take turns. */
+/* The reader with the shortest queue; among equals they take turns. One without a connection has a
+ * short queue because it refuses: only if all do. */
 static struct sql_runner *idle_reader(struct sql *sql)
 {
     uint32_t first = atomic_fetch_add_explicit(&sql->reader_turn, 1, memory_order_relaxed);
@@ -205,9 +212,10 @@ static struct sql_runner *idle_reader(struct sql *sql)
     for (uint32_t i = 0; i < sql->reader_count; i++) {
         struct sql_runner *reader = sql->readers[(first + i) % sql->reader_count];
 
-        if (best == NULL || sql_runner_depth(reader) < sql_runner_depth(best))
+        if (best == NULL || sql_runner_is_away(best) ||
+            (!sql_runner_is_away(reader) && sql_runner_depth(reader) < sql_runner_depth(best)))
             best = reader;
-        if (sql_runner_depth(best) == 0)
+        if (sql_runner_depth(best) == 0 && !sql_runner_is_away(best))
             break;
     }
     tr_assert(best != NULL); /* there is at least one reader */

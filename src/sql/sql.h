@@ -35,7 +35,9 @@ enum sql_error {
     SQL_EDISK = -205,    /* full, or a read error; nothing is stored, and it may work later */
     SQL_EUNSAFE = -206,  /* open: settings that could lose acknowledged work */
     SQL_ESCHEMA = -207,  /* open: newer schema, or a migration that differs from the one applied */
-    SQL_ELOCKED = -208,  /* open: another process has this database file */
+    SQL_ELOCKED = -208,  /* open: another process has this database */
+    SQL_EAWAY = -209,    /* no connection, and none came in time. Nothing is stored; try later */
+    SQL_ELOST = -210,    /* every time it ran the connection was lost. Nothing is stored */
 };
 const char *sql_error_text(int error); /* also of TR_E… */
 
@@ -98,9 +100,10 @@ struct sql_submit_options {
 };
 /* If this returns 0 the unit comes back, once, as TR_EVENT_REPLY with the tag: give the event to
  * sql_take. Several units may wait with one tag, but no other ask of the actor may share it. If it
- * fails (TR_EFULL: overloaded, shed; TR_ENOMEM; TR_ELIMIT: too large; TR_ETIMEOUT; TR_ECLOSED) the
- * unit is still the caller's and nothing was done. A deadline of the message being handled counts
- * as a timeout; if it passes while the unit runs, the unit ends with SQL_EUNKNOWN. */
+ * fails (TR_EFULL: overloaded, shed; SQL_EAWAY: the database is known to be away; TR_ENOMEM;
+ * TR_ELIMIT: too large; TR_ETIMEOUT; TR_ECLOSED) the unit is still the caller's and nothing was
+ * done. A deadline of the message being handled counts as a timeout; if it passes while the unit
+ * runs, the unit ends with SQL_EUNKNOWN. */
 int sql_write(struct tr_context *ctx, struct sql_client *client, struct sql_unit *unit,
     const struct sql_submit_options *options);
 /* SELECTs only, on a read-only connection, all steps from one snapshot of the database. Sees every
@@ -143,6 +146,13 @@ struct sql_options {
     uint32_t batch_max; /* units in one COMMIT; 0 is 256 for SQLite, 64 for PostgreSQL */
     uint32_t
         queue_max; /* units that wait, per connection; 0 is 4096, at most 15000; over it TR_EFULL */
+    /* PostgreSQL: without a connection for this long, what waits ends with SQL_EAWAY, and so does
+     * at once what comes after it, until there is one again. 0 is 5 s. */
+    uint64_t away_ns;
+    /* PostgreSQL: nobody else who asks for this writes to the database as long as a session of ours
+     * could (postgres_owner.c); SQL_ELOCKED if somebody does. A SQLite file always has one owner.
+     */
+    bool exclusive;
     const struct sql_backend *backend; /* NULL: the one the URL names */
     bool in_simulation;                /* SQLite on the disk table of the system's environment */
     /* Told when the disk broke the promise of a sync: what was acknowledged may not be there, and
@@ -159,6 +169,11 @@ int sql_open(struct tr_system *system, const struct sql_options *options, char *
     size_t why_size, struct sql **ret_sql);
 /* Finishes what was submitted, then closes. Nulls *sql. */
 void sql_close(struct sql **sql);
+/* From `delay_ns` on the database is waited for no more: what runs is cut off (SQL_EUNKNOWN if its
+ * COMMIT was under way), what waits and what is submitted ends with SQL_EAWAY, and sql_close soon
+ * returns although the database hangs. For the end of a process; cannot be taken back, and a second
+ * call changes nothing. SQLite has nobody to wait for: nothing happens. Any thread but a worker. */
+int sql_give_up_after(struct sql *sql, uint64_t delay_ns);
 
 bool sql_is_healthy(const struct sql *sql, char *why, size_t why_size); /* for readiness */
 const char *sql_backend(const struct sql *sql);                         /* "sqlite", "postgresql" */

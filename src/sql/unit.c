@@ -26,6 +26,10 @@ const char *sql_error_text(int error)
         return "the database's schema does not fit this program";
     case SQL_ELOCKED:
         return "another process has the database open";
+    case SQL_EAWAY:
+        return "the database cannot be reached";
+    case SQL_ELOST:
+        return "the connection to the database was lost every time it ran";
     default:
         return tr_error_text(error);
     }

@@ -62,6 +62,7 @@ struct sql_unit {
     _Atomic uint32_t holders;
     _Atomic uint32_t state;   /* enum sql_state */
     _Atomic bool is_given_up; /* its client was told of an end while it ran: not to be run again */
+    uint32_t loss_count;      /* the runner's: how often the connection was lost while it ran */
     uint64_t expires_ns;      /* 0 is never */
     bool is_read;
     uint32_t step_capacity;

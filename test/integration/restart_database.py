@@ -20,7 +20,8 @@ def postgresql_restarted_under_load(folder):
     if not postgres.bin:
         return "PostgreSQL is not installed"
     postgres.make()
-    # Without its database a request waits for it until its deadline: a short one here.
+    # Without its database a request waits for it until its deadline: a short one here. That it is refused sooner is
+    # what sql_away_serve.py is about; so quick a refusal would make thousands of them here.
     server = serving.Server(folder, "--dev", *serving.FAST, "--db", postgres.url, "--set", "http.request_timeout=2s")
     ledger, convos = adding.Ledger(folder), []
     for restart in range(RESTARTS):

@@ -21,7 +21,7 @@ enum faulty_kind {
 static struct {
     sqlite3_vfs vfs;
     sqlite3_vfs *real;
-    enum faulty_kind kind;
+    _Atomic enum faulty_kind kind; /* a checkpoint may be under way when it is set */
     _Atomic uint64_t first, repeat, calls;
     bool has_no_shared_memory;
 } faulty;

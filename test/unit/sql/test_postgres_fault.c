@@ -54,7 +54,7 @@ TEST(postgres_fault, connection_lost_before_commit_stores_nothing_and_says_so)
     units[1] = fixture_unit(&insert_one, 2);
     /* While it was idle. */
     fixture_terminate_writers(&fixture);
-    CHECK_EQ_INT(sql_postgres.commit(fixture.writer, units, 2), TR_ECLOSED);
+    CHECK_EQ_INT(sql_postgres.commit(fixture.writer, units, 2), SQL_ELOST);
     CHECK_EQ_INT(units[0]->status, TR_ECLOSED);
     CHECK_EQ_INT(units[1]->status, TR_ECLOSED);
     CHECK_EQ_INT(sql_postgres.commit(fixture.writer, units, 2), TR_ECLOSED); /* stays lost */
@@ -66,7 +66,7 @@ TEST(postgres_fault, connection_lost_before_commit_stores_nothing_and_says_so)
     wait_for_writer(&fixture, "wait_event_type = 'Lock'");
     fixture_terminate_writers(&fixture);
     pthread_join(thread, NULL);
-    CHECK_EQ_INT(committer.rc, TR_ECLOSED);
+    CHECK_EQ_INT(committer.rc, SQL_ELOST);
     fixture_run(&fixture, "ROLLBACK");
     CHECK_EQ_INT(fixture_number(&fixture, "SELECT count(*) FROM one"), 0);
     fixture_reconnect_writer(&fixture);
@@ -75,6 +75,40 @@ TEST(postgres_fault, connection_lost_before_commit_stores_nothing_and_says_so)
     CHECK_EQ_INT(fixture_number(&fixture, "SELECT count(*) FROM one"), 2);
     sql_unit_free(units[0]);
     sql_unit_free(units[1]);
+    fixture_close(&fixture);
+}
+
+SQL_STATEMENT(crash_server, "SELECT crash(), $1::bigint");
+
+/* Who crashed the server is told from who went with it. */
+TEST(postgres_fault, only_the_session_that_crashed_may_be_to_blame)
+{
+    struct fixture fixture;
+    struct sql_unit *unit;
+    struct sql_unit *crash = fixture_unit(&crash_server, 1);
+    struct sql_connection *other;
+    struct committer committer;
+    pthread_t thread;
+    char why[160];
+
+    fixture_open(&fixture, NULL);
+    /* The shell's parent is the server's process. */
+    fixture_run(&fixture, "CREATE TABLE one (id BIGINT PRIMARY KEY);"
+                          "CREATE FUNCTION crash() RETURNS bigint LANGUAGE plpgsql AS"
+                          " 'BEGIN EXECUTE $$COPY (SELECT 1) TO PROGRAM ''kill -9 $PPID''$$;"
+                          " RETURN 1; END'");
+    CHECK_EQ_INT(sql_postgres.connect(fixture.database, true, &other, why, sizeof(why)), 0);
+    fixture_run(&fixture, "BEGIN; INSERT INTO one VALUES (1)");
+    unit = fixture_unit(&insert_one, 1);
+    committer = (struct committer){ fixture.writer, &unit, 1, 0 };
+    CHECK(pthread_create(&thread, NULL, commit_in_thread, &committer) == 0);
+    wait_for_writer(&fixture, "wait_event_type = 'Lock'");
+    CHECK_EQ_INT(sql_postgres.commit(other, &crash, 1), SQL_ELOST);
+    pthread_join(thread, NULL);
+    CHECK_EQ_INT(committer.rc, TR_ECLOSED);
+    sql_postgres.disconnect(other);
+    sql_unit_free(unit);
+    sql_unit_free(crash);
     fixture_close(&fixture);
 }
 

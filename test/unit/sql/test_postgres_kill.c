@@ -267,7 +267,9 @@ static void open_storm(
         .migrations = migrations,
         .migration_count = sizeof migrations / sizeof migrations[0],
         .writers = 3,
-        .readers = 2 };
+        .readers = 2,
+        .away_ns = TR_SECONDS(60), /* it comes back, however slow the machine is */
+        .exclusive = true };
     char why[256] = "";
     int rc;
 

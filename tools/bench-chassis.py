@@ -360,16 +360,24 @@ def part_sql(options):
 
 def part_overload(options):
     with tempfile.TemporaryDirectory() as folder:
-        stage = overload.Stage(folder)
+        seconds = 5 if options.quick else 15
+        stage = overload.Stage(folder, seconds=seconds)
         try:
-            found = overload.measure(stage, 5 if options.quick else 15)
+            found = overload.measure(stage, seconds)
         finally:
             stage.server.kill()
     lines = overload.report(found, quiet=True)
     return [at_least("overload 10 ×: goodput ÷ capacity", lines["goodput_of_capacity"], 0.8),
+            told("the same, of the mean of capacity before and after", f"{lines['goodput_of_mean_capacity']:.2f}"),
             told("the same, per second of the server's CPU", f"{lines['goodput_of_capacity_by_cpu']:.2f}"),
-            told("capacity of one core; CPU of an add; of a refusal",
-                 f"{lines['capacity_per_s']:.0f}/s; {lines['capacity_cpu_us']:.0f} µs; {lines['shed_cpu_us']:.1f} µs"),
+            told("capacity of one core; CPU of an add; both, beside refusals",
+                 f"{lines['capacity_per_s']:.0f}/s; {lines['capacity_cpu_us']:.0f} µs; "
+                 f"{1e6 * found['overload']['server_cpu_s'] / max(found['overload']['status_2xx'], 1):.0f} µs"),
+            told("CPU of a refusal; of the same bytes from a server that does nothing",
+                 f"{lines['refusal_us']:.1f} µs; {lines['bare_us']:.1f} µs"),
+            told("goodput ÷ capacity if refusals cost no more than that", f"{lines['goodput_bound']:.2f}"),
+            told("of a core: at capacity; overloaded", f"{lines['capacity_core']:.2f}; {lines['overload_core']:.2f}"),
+            told("overload: an add, p50 and p99", f"{lines['good_us_p50'] / 1e3:.0f} ms, {lines['good_us_p99'] / 1e3:.0f} ms"),
             told("offered, of capacity; not even sent", f"{lines['offered_of_capacity']:.1f}; {lines['unsent']:.0f}"),
             at_most("overload: refusals, p99 since due, ms", lines["shed_us_p99"] / 1e3, 50),
             told("the same since sent, p50 and p99", f"{lines['shed_since_sent_us_p50'] / 1e3:.1f} ms, "

@@ -344,6 +344,14 @@ static void on_readable(struct connection *connection)
     }
     if (got < 0 && errno == EAGAIN)
         return;
+    if (!connection->is_busy && connection->skip == 0) {
+        /* Idle for too long, as the server sees it. It is made anew when it is needed: thousands at
+         * once would be a load of their own. */
+        close(connection->fd);
+        connection->fd = -1;
+        connection->is_broken = true;
+        return;
+    }
     if (connection->skip > 0) { /* it was counted as answered, but is not among the idle */
         renew(connection);
         put_idle(connection);
@@ -359,7 +367,8 @@ static void send_due(uint64_t now, uint64_t end_ns)
     if (drive.rate > 0) {
         uint64_t until = now < end_ns ? now : end_ns;
 
-        drive.due = (uint64_t)((double)(until - drive.began_ns) / 1e9 * drive.rate);
+        /* The first is due at once, the next a distance later. */
+        drive.due = (uint64_t)((double)(until - drive.began_ns) / 1e9 * drive.rate) + 1;
         if (drive.due > drive.sent && drive.due - drive.sent > drive.backlog_max)
             drive.backlog_max = drive.due - drive.sent;
     }

@@ -7,20 +7,30 @@ verify and a durable unit to store. Then requests come at ten times that rate, d
 server does (drive.c), on more connections than http.in_flight_max, while a second client asks the admin listener for
 /readyz fifty times a second. Then capacity again. The server has one core and the clients another, so that the clients
 take nothing from it; other work on the machine does, so each figure that can be is also given per second of the
-server's CPU time. Prints `name value` lines."""
+server's CPU time. Two prices are taken in the same run, of a closed loop of as many connections: of a refusal when
+nothing else is done, and of the same bytes from a server that does nothing (bare.c). Where `factor` times that price is
+a good part of a request's, no server can keep all of its capacity: goodput_bound is what would be left.
+Prints `name value` lines."""
 import argparse
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../test/lib"))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "../../test/lib"))
 import serving  # pylint: disable=wrong-import-position
 
-CONVOS = 100
-PATH = f"/xrpc/{serving.PREFIX}addMembers"
+MEMBERS_MAX = 600  # of a conversation: it takes a thousand
+ADDS_PER_S = 6000  # more than there will be
+LOOP = 128  # connections of a closed loop
+CROWD = 4000  # of the overload
+ROUND_S = 15  # a token lives for a minute: what takes longer is done in rounds with tokens of their own
+CALL = "/xrpc/" + serving.PREFIX
+PATH = CALL + "addMembers"
 CORES = sorted(os.sched_getaffinity(0))
 
 
@@ -29,42 +39,103 @@ def on_core(index):
     return ("taskset", "-c", str(CORES[index])) if len(CORES) > 1 else ()
 
 
-class Stage:
-    """A server with conversations to add members to."""
+def cpu_s(pid):
+    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def __init__(self, folder, *arguments):
-        self.folder = folder
+
+def memory_kb(pid):
+    with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+class Load:
+    """The driver against one address, and what the process behind it takes meanwhile."""
+
+    def __init__(self, folder, address, pid):
+        self.folder, self.address, self.pid = folder, address, pid
         self.drive = serving.compile_drive(folder)
-        self.server = serving.Server(folder, "--dev", *serving.FAST, "--set", "server.workers=1", "--set",
-                                     "http.access_log=off", *arguments, before=on_core(0))
         self.members = 0
-        for number in range(CONVOS):
-            serving.create_convo(self.server, folder, f"convo-{number}")
+        self.convos = 1
+        self.files = 0
 
     def write_lines(self, count):
-        """Requests for the driver: fresh tokens (they live for a minute) and members nobody has added."""
-        path = os.path.join(self.folder, "lines")
+        """Requests for the driver: fresh tokens and members nobody has added."""
+        self.files += 1
+        path = os.path.join(self.folder, f"lines-{self.files % 2}")
         with open(path, "w", encoding="ascii") as file:
             for token in serving.tokens(self.folder, "addMembers", count):
-                file.write(f'{token} {{"convoId":"convo-{self.members % CONVOS}",'
+                file.write(f'{token} {{"convoId":"convo-{self.members % self.convos}",'
                            f'"didList":["did:example:{self.members}"]}}\n')
                 self.members += 1
         return path
 
-    def run(self, rate, connections, seconds, lines):
+    def run_file(self, path, rate, connections, seconds):
         """The driver's numbers, the server's CPU time and the most memory it was seen to have."""
-        path = self.write_lines(lines)
-        before_s = self.server.cpu_s()
+        before_s = cpu_s(self.pid)
         # pylint: disable=consider-using-with  # it is waited for below
-        process = subprocess.Popen([*on_core(-1), self.drive, self.server.public, "-p", PATH, "-f", path, "-r", str(rate),
+        process = subprocess.Popen([*on_core(-1), self.drive, self.address, "-p", PATH, "-f", path, "-r", str(rate),
                                     "-c", str(connections), "-s", str(seconds)], stdout=subprocess.PIPE, text=True)
-        memory_kb = self.server.memory_kb()
+        most_kb = memory_kb(self.pid)
         while process.poll() is None:
-            memory_kb = max(memory_kb, self.server.memory_kb())
+            most_kb = max(most_kb, memory_kb(self.pid))
             threading.Event().wait(0.05)
         found = serving.numbers(process.stdout.read())
-        found.update(memory_kb=memory_kb, server_cpu_s=self.server.cpu_s() - before_s, dry=process.returncode == 3)
+        found.update(memory_kb=most_kb, server_cpu_s=cpu_s(self.pid) - before_s, dry=process.returncode == 3)
         return found
+
+    def run(self, rate, connections, seconds, lines):
+        return self.run_file(self.write_lines(lines), rate, connections, seconds)
+
+    def run_rounds(self, rate, connections, seconds, lines_per_s):
+        """As long as is wanted: while a round runs, the lines of the next one are written."""
+        rounds = max(1, round(seconds / ROUND_S))
+        round_s = max(1, round(seconds / rounds))
+        lines = int(lines_per_s * (round_s + 3) + 6000)
+        found, path = [], self.write_lines(lines)
+        for number in range(rounds):
+            following = []
+            writer = threading.Thread(target=lambda to: to.append(self.write_lines(lines)), args=(following,))
+            if number + 1 < rounds:
+                writer.start()
+            found.append(self.run_file(path, rate, connections, round_s))
+            if number + 1 < rounds:
+                writer.join()
+                path = following[0]
+        return merged(found)
+
+
+def merged(rounds):
+    """Counts add up; of times and memory the worst round counts."""
+    def of(name, way):
+        return way(found[name] for found in rounds if name in found)
+
+    whole = {}
+    for name in {name for found in rounds for name in found}:
+        is_worst = name.endswith(("_p50", "_p99", "_max", "_kb")) or name == "dry"
+        whole[name] = of(name, max if is_worst else sum)
+    for rate, count in (("offered_per_s", "sent"), ("good_per_s", "status_2xx"), ("shed_per_s", "shed")):
+        whole[rate] = whole[count] / whole["seconds"]
+    return whole
+
+
+class Stage(Load):
+    """A server with conversations to add members to, enough for `seconds` of overload and what is around it."""
+
+    def __init__(self, folder, *arguments, seconds):
+        self.server = serving.Server(folder, "--dev", *serving.FAST, "--set", "server.workers=1", "--set",
+                                     "http.access_log=off", *arguments, before=on_core(0))
+        super().__init__(folder, self.server.public, self.server.process.pid)
+        self.convos = max(100, ADDS_PER_S * (seconds + 2 * min(seconds, ROUND_S) + 2) // MEMBERS_MAX)
+        path = os.path.join(folder, "convos")
+        with open(path, "w", encoding="ascii") as file:
+            for number, token in enumerate(serving.tokens(folder, "createConvo", self.convos)):
+                file.write(f'{token} {{"groupId":"convo-{number}","cipherSuite":"{serving.SUITE}"}}\n')
+        done = subprocess.run([self.drive, self.address, "-p", CALL + "createConvo", "-f", path, "-r", "0", "-c", "16",
+                               "-s", "60"], stdout=subprocess.PIPE, text=True, check=False)
+        made = serving.numbers(done.stdout)
+        assert made["status_2xx"] == self.convos, made
 
     def probe_admin(self, seconds):
         """Fifty questions a second to the admin listener, from a client of its own."""
@@ -73,23 +144,88 @@ class Stage:
                                  "-s", str(seconds)], stdout=subprocess.PIPE, text=True)
 
 
+# ---- prices ----------------------------------------------------------------------------------------------------------
+
+
+def price_us(load, path, seconds):
+    found = load.run_file(path, 0, LOOP, seconds)
+    return found["server_cpu_s"] * 1e6 / max(found["shed"], 1)
+
+
+def trickle(client, ended):
+    """Keeps the body of a request coming, so that it keeps its place."""
+    while not ended.wait(0.2):
+        client.sendall(b" " * 400)
+
+
+def refusal_us(folder, seconds):
+    """CPU time of a refusal: one place, and somebody has it."""
+    folder = os.path.join(folder, "refusal")
+    os.mkdir(folder)
+    server = serving.Server(folder, "--dev", *serving.FAST, "--set", "server.workers=1", "--set", "http.access_log=off",
+                            "--set", "http.in_flight_max=1", before=on_core(0))
+    load = Load(folder, server.public, server.process.pid)
+    token = serving.tokens(folder, "addMembers")[0]
+    ended = threading.Event()
+    with socket.create_connection(server.address) as client:
+        client.sendall(f"POST {PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n"
+                       "Content-Length: 60000\r\n\r\n ".encode())
+        serving.wait_until(lambda: server.metric("troupe_http_in_flight") >= 1, "a request in its place")
+        thread = threading.Thread(target=trickle, args=(client, ended))
+        thread.start()
+        try:
+            return price_us(load, load.write_lines(2000), seconds)
+        finally:
+            ended.set()
+            thread.join()
+            server.kill()
+
+
+def bare_us(load, folder, seconds):
+    """CPU time of the same bytes from a server that does nothing."""
+    program = os.path.join(folder, "bare")
+    subprocess.run([os.environ.get("CC", "cc"), "-std=c17", "-O2", "-D_GNU_SOURCE", "-o", program,
+                    os.path.join(HERE, "bare.c")], check=True)
+    with subprocess.Popen([*on_core(0), program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        bare = Load(folder, process.stdout.readline().strip(), process.pid)
+        found = price_us(bare, load.write_lines(2000), seconds)
+        process.stdin.close()
+    return found
+
+
+# ---- the run ---------------------------------------------------------------------------------------------------------
+
+
 def per_cpu(found):
     return found["status_2xx"] / max(found["server_cpu_s"], 0.01)
 
 
-def measure(stage, seconds, factor=10):
-    """Capacity, overload, capacity again."""
-    stage.run(0, 128, 1, 8000)  # warm
+def measure(stage, seconds, factor=10, with_prices=True):
+    """Prices, capacity, overload, capacity again."""
+    prices = {}
+    if with_prices:
+        prices = {"refusal_us": refusal_us(stage.folder, 2), "bare_us": bare_us(stage, stage.folder, 2)}
+    stage.run(0, LOOP, 1, 8000)  # warm
     quiet = serving.numbers(stage.probe_admin(2).communicate(timeout=60)[0])
-    capacity = stage.run(0, 128, seconds, int(8000 * seconds))
+    short_s = min(seconds, ROUND_S)
+    capacity = stage.run(0, LOOP, short_s, int(8000 * short_s))
     admin = stage.probe_admin(seconds)
-    overload = stage.run(capacity["good_per_s"] * factor, 4000, seconds, int(capacity["good_per_s"] * (seconds + 3) + 6000))
+    overload = stage.run_rounds(capacity["good_per_s"] * factor, CROWD, seconds, capacity["good_per_s"])
     readyz = serving.numbers(admin.communicate(timeout=60)[0])
     ended = time.monotonic()
     serving.wait_until(stage.server.is_ready, "ready again")
     ready_s = time.monotonic() - ended
-    after = stage.run(0, 128, max(seconds // 2, 1), int(4000 * seconds))
-    return {"capacity": capacity, "overload": overload, "readyz": readyz, "quiet": quiet, "after": after, "ready_again_s": ready_s}
+    after = stage.run(0, LOOP, max(short_s // 2, 1), int(4000 * short_s))
+    return {"capacity": capacity, "overload": overload, "readyz": readyz, "quiet": quiet, "after": after,
+            "ready_again_s": ready_s, "factor": factor, **prices}
+
+
+def bound(found):
+    """Goodput ÷ capacity of a server whose refusals cost no more than bare.c's answers."""
+    capacity = found["capacity"]
+    work_s, bare_s = 1 / per_cpu(capacity), found["bare_us"] / 1e6
+    left = 1 - found["factor"] * capacity["good_per_s"] * bare_s
+    return min(1.0, left / (work_s - bare_s) / capacity["good_per_s"])
 
 
 def report(found, quiet=False):
@@ -98,10 +234,16 @@ def report(found, quiet=False):
     lines = {
         "capacity_per_s": capacity["good_per_s"],
         "capacity_cpu_us": 1e6 / per_cpu(capacity),
+        "capacity_core": capacity["server_cpu_s"] / capacity["seconds"],
+        "overload_core": overload["server_cpu_s"] / overload["seconds"],
         "offered_of_capacity": overload["offered_per_s"] / capacity["good_per_s"],
         "goodput_of_capacity": overload["good_per_s"] / capacity["good_per_s"],
+        # What is stored grows and a shared machine changes, so capacity afterwards is not what it was before.
+        "goodput_of_mean_capacity": overload["good_per_s"] / ((capacity["good_per_s"] + after["good_per_s"]) / 2),
         "goodput_of_capacity_by_cpu": per_cpu(overload) / per_cpu(capacity),
         "shed_cpu_us": shed_cpu_us,
+        "good_us_p50": overload.get("good_us_p50", 0),
+        "good_us_p99": overload.get("good_us_p99", 0),
         "shed": overload["shed"],
         "shed_without_retry_after": overload["no_retry_after"],
         "shed_us_p50": overload.get("shed_us_p50", 0),
@@ -121,6 +263,8 @@ def report(found, quiet=False):
         "ready_again_s": found["ready_again_s"],
         "load_average": os.getloadavg()[0],
     }
+    if "bare_us" in found:
+        lines.update(refusal_us=found["refusal_us"], bare_us=found["bare_us"], goodput_bound=bound(found))
     for name, value in lines.items():
         if not quiet:
             print(f"{name} {value:.2f}")
@@ -134,7 +278,7 @@ def main():
     parser.add_argument("arguments", nargs="*", help="more arguments of troupe serve")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        stage = Stage(folder, *options.arguments)
+        stage = Stage(folder, *options.arguments, seconds=options.seconds)
         try:
             report(measure(stage, options.seconds, options.factor))
             stage.server.end()

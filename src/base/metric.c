@@ -42,6 +42,7 @@ void metric_register(struct metric *metrics, size_t count)
 {
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < count; i++) {
+        tr_assert(metrics[i].name != NULL && metrics[i].help != NULL);
         if (is_listed(&metrics[i]))
             continue;
         metrics[i].next = atomic_load(&first);

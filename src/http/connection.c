@@ -92,8 +92,13 @@ static void flush(struct http_connection *connection)
 
     if (http_output_is_empty(output))
         return;
+    output->now_ns = connection->now_ns;
     switch (http_output_flush(output, &connection->stream)) {
     case 0:
+        connection->output_ns = 0;
+        connection->active_ns = connection->now_ns;
+        break;
+    case HTTP_OUTPUT_LATER:
         connection->output_ns = 0;
         break;
     case HTTP_OUTPUT_MORE:
@@ -133,6 +138,8 @@ static void arm(struct http_connection *connection)
 
     at = earliest(at, output_deadline(connection));
     at = earliest(at, http_streams_deadline(connection));
+    if (connection->output.resume_ns != 0)
+        at = earliest(at, connection->output.resume_ns);
     if (connection->wants_again)
         at = earliest(at, connection->now_ns + RETRY_NS);
     if (at >= connection->armed_ns)

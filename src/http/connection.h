@@ -83,6 +83,7 @@ struct http_connection {
     bool keeps_alive; /* after the request being served */
     bool must_linger; /* the peer may be sending still */
     bool continue_sent;
+    bool was_shed;   /* the request being answered: nothing of it is counted or logged again */
     uint32_t parsed; /* of the head: end of what the parser has seen */
     uint32_t head_begin;
     uint32_t batch;    /* requests of this turn */

@@ -37,3 +37,8 @@ void http_frame_unref(struct http_frame *frame)
     if (frame != NULL && atomic_fetch_sub_explicit(&frame->refs, 1, memory_order_acq_rel) == 1)
         tr__free(frame);
 }
+
+const char *http_frame_at(const struct http_frame *frame)
+{
+    return http_frame_bytes(frame);
+}

@@ -16,6 +16,9 @@
 
 struct http_server;
 struct http_request;
+struct http_frame; /* see streams */
+
+enum { HTTP_RANGES_MAX = 8 }; /* of one request */
 
 enum http_method {
     HTTP_GET,
@@ -42,6 +45,9 @@ const struct http_header *http_header_at(const struct http_request *request, uin
 /* Decoded value of a query parameter; false if absent, malformed, or there twice. The text is
  * terminated and lives as long as the request. */
 bool http_parameter(struct http_request *request, const char *name, struct tr_span *ret_value);
+/* The same, told apart: 1 there, 0 absent, TR_EINVAL malformed or there twice, TR_ENOMEM. What is
+ * malformed must not count as absent where absence means something. */
+int http_parameter_find(struct http_request *request, const char *name, struct tr_span *ret_value);
 /* What the {name} of the route's path stood for, decoded. */
 struct tr_span http_path_part(const struct http_request *request, const char *name);
 /* The whole body, writable in place, with 64 bytes of room after it (the JSON reader wants them).
@@ -61,6 +67,9 @@ void *http_alloc(struct http_request *request, size_t size);
 /* What middleware found out (who asks); lives as long as the request. */
 void http_set_user(struct http_request *request, void *user);
 void *http_user(const struct http_request *request);
+/* Called once, in the connection's turn, when the request is over, answered or not, and nothing of
+ * it runs any more; after that its memory goes. One per request. */
+void http_on_end(struct http_request *request, void (*end)(void *data), void *data);
 
 /* ---- answering: exactly once ------------------------------------------------------------------
  */
@@ -74,6 +83,9 @@ void http_respond(
 /* Takes the buffer's bytes; empties it. */
 void http_respond_buffer(
     struct http_request *request, unsigned status, const char *type, struct tr_buffer *body);
+/* How many bytes of such answers wait for their clients to take them, in all of the process. Who
+ * answers with megabytes looks at it before. Any thread. */
+uint64_t http_answer_bytes(void);
 /* {"error":"Label","message":"what to do"} with the status; the labels are API. */
 void http_respond_error(
     struct http_request *request, unsigned status, const char *label, const char *message);
@@ -84,6 +96,33 @@ void http_respond_shed(
  * back by `done` when that is not NULL (sent: all bytes went out). */
 void http_respond_file(struct http_request *request, unsigned status, const char *type, int fd,
     uint64_t offset, uint64_t size, void (*done)(void *data, int fd, uint64_t sent), void *data);
+
+/* Parts of one file, with bytes between them, watched over and at a pace. */
+struct http_part {
+    struct tr_span before; /* goes out in front of it */
+    uint64_t offset, size; /* at least one byte */
+};
+struct http_sending {
+    int fd;                        /* borrowed until `done` */
+    const struct http_part *parts; /* at most HTTP_RANGES_MAX; copied */
+    uint32_t part_count;
+    struct tr_span after; /* goes out behind the last; copied */
+    uint64_t rate_max;    /* bytes per second; 0: as fast as the client takes them */
+    /* Is the file still what it was? Asked in every turn, with the number of its bytes that went
+     * out, and again before the last of them. False: the answer is cut off before it is complete.
+     * Also told when it has to wait, for the client or its pace. NULL: it is. */
+    bool (*check)(void *data, uint64_t sent, bool is_waiting);
+    /* Once, in the end, whatever became of it. Any thread. */
+    void (*done)(void *data, uint64_t sent);
+    void *data;
+};
+void http_respond_parts(struct http_request *request, unsigned status, const char *type,
+    const struct http_sending *sending);
+/* Bytes that many answers share, without a copy and without compression; takes one reference. */
+void http_respond_frame(
+    struct http_request *request, unsigned status, const char *type, struct http_frame *frame);
+/* From anywhere: let the connection (tr_self of http_context) look at its checks now. */
+void http_wake(tr_weak connection);
 
 /* ---- answering later --------------------------------------------------------------------------
  */
@@ -117,6 +156,7 @@ struct http_frame;
 struct http_frame *http_frame_new(const void *bytes, size_t size); /* one reference */
 struct http_frame *http_frame_ref(struct http_frame *frame);
 void http_frame_unref(struct http_frame *frame);
+const char *http_frame_at(const struct http_frame *frame); /* its bytes */
 
 /* Where to send to: a value, may be kept by any actor. Weak: the client may be gone. */
 typedef struct http_stream {
@@ -179,8 +219,9 @@ const struct http_route *http_route(const struct http_request *request);
 void http_continue(struct http_request *request);
 
 struct http_limits {
-    uint32_t connections_max;  /* 0: 10,000 */
-    uint32_t in_flight_max;    /* requests being served; over it 503; 0: 1024 */
+    uint32_t connections_max; /* 0: 10,000 */
+    uint32_t in_flight_max;   /* requests being served; over it 503; 0: 1024 */
+    uint64_t wait_ns; /* fewer are served at once while even the quickest takes longer; 0: 250 ms */
     uint32_t pipeline_max;     /* 0: 16 */
     size_t header_size_max;    /* 0: 16 KiB */
     uint32_t header_count_max; /* 0: 100 */
@@ -229,7 +270,6 @@ void http_server_stop(struct http_server **server);
 /* ---- helpers for handlers -----------------------------------------------------------------------
  */
 
-enum { HTTP_RANGES_MAX = 8 };
 struct http_range {
     uint64_t first;
     uint64_t size;

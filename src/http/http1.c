@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "http/connection.h"
 #include "http/date.h"
+#include "http/shed.h"
 #include "http/spare.h"
 
 enum {
@@ -232,7 +233,10 @@ static void begin_request(struct http_connection *connection)
     connection->body_left = request->head.has_length ? request->head.length : 0;
     connection->keeps_alive = request->head.keep_alive;
     request->serial = ++connection->serial;
-    http_request_begin(request);
+    connection->was_shed = http_shed_quickly(request);
+    if (connection->was_shed)
+        return;
+    http_shed_begin(request);
     if (request->phase != PHASE_GATE)
         return;
     if (window_ready(connection) < 0) {
@@ -523,7 +527,10 @@ static bool step_answered(struct http_connection *connection)
     struct http_request *request = connection->request;
     struct http_answer *answer = &request->answer;
 
-    http_request_done(request, answer->is_file ? answer->size : answer->body.size);
+    if (!connection->was_shed) {
+        http_shed_learn(request);
+        http_request_done(request, answer->is_file ? answer->size : answer->body.size);
+    }
     if (request->is_waiting)
         connection->keeps_alive = false; /* answered for it: an event is still to come */
     if (connection->protocol != NULL) {
@@ -693,6 +700,9 @@ static uint64_t http1_deadline(const struct http_connection *connection)
     case HTTP1_HEAD:
         if (connection->head_ns != 0)
             return connection->head_ns + limits->header_ns;
+        /* While an answer goes out it is not idle; who does not take it has another deadline. */
+        if (!http_output_is_empty(&connection->output))
+            return UINT64_MAX;
         at = connection->active_ns +
              (connection->request_count == 0 && limits->header_ns < limits->idle_ns
                      ? limits->header_ns

@@ -8,6 +8,8 @@
 /* Put the request's answer into its connection's output, and decide whether the connection goes on
  * after it. */
 void http1_answer(struct http_request *request);
+/* The same for a request that is shed: 503 with Retry-After, the same bytes each time. */
+void http1_answer_shed(struct http_request *request);
 /* No more requests: send what is left, then close; `linger`: read on, so that it arrives. Also the
  * end of other transports. */
 void http1_begin_closing(struct http_connection *connection, bool linger);

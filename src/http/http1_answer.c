@@ -119,6 +119,18 @@ static int put_body(struct http_connection *connection, struct http_answer *answ
 {
     char *bytes = answer->owned;
 
+    if (answer->parts != NULL) {
+        struct http_parts *parts = answer->parts;
+
+        answer->parts = NULL;
+        return http_output_parts(&connection->output, parts);
+    }
+    if (answer->frame != NULL) {
+        struct http_frame *frame = answer->frame;
+
+        answer->frame = NULL;
+        return http_output_frame(&connection->output, frame, false);
+    }
     if (answer->is_file) {
         int fd = answer->fd;
 
@@ -131,6 +143,33 @@ static int put_body(struct http_connection *connection, struct http_answer *answ
         return http_output_owned(&connection->output, bytes, answer->body.size);
     }
     return http_output_append(&connection->output, answer->body.at, answer->body.size);
+}
+
+#define SHED_BODY "{\"error\":\"Overloaded\",\"message\":\"Too busy now. Wait, then retry.\"}"
+_Static_assert(sizeof SHED_BODY - 1 == 66, "the Content-Length below");
+
+void http1_answer_shed(struct http_request *request)
+{
+    struct http_connection *connection = request->connection;
+    char *begin, *at;
+
+    decide_close(connection, request);
+    begin = http_output_reserve(&connection->output, 512);
+    if (begin == NULL) {
+        http_connection_fail(connection);
+        return;
+    }
+    at = PUT(begin, "HTTP/1.1 503 Service Unavailable\r\nDate: ");
+    at = put(at, http_date_now(connection->server->env, connection->now_ns), HTTP_DATE_SIZE);
+    at = PUT(at, "\r\nContent-Type: application/json\r\nContent-Length: 66\r\nRetry-After: 1");
+    if (!connection->keeps_alive)
+        at = PUT(at, "\r\nConnection: close");
+    else if (request->head.minor == 0)
+        at = PUT(at, "\r\nConnection: keep-alive");
+    at = PUT(at, "\r\n\r\n");
+    if (request->method != HTTP_HEAD)
+        at = PUT(at, SHED_BODY);
+    http_output_grew(&connection->output, (size_t)(at - begin));
 }
 
 void http1_answer(struct http_request *request)
@@ -156,7 +195,7 @@ void http1_answer(struct http_request *request)
     http_output_grew(&connection->output, (size_t)(at - begin));
     if (with_body && !is_inline) {
         rc = put_body(connection, answer);
-    } else if (answer->is_file) {
+    } else if (answer->is_file && answer->parts == NULL) {
         if (answer->done != NULL)
             answer->done(answer->data, answer->fd, 0);
         else

@@ -23,6 +23,7 @@
 #include "base/assert.h"
 #include "base/log.h"
 #include "http/http1.h"
+#include "http/shed.h"
 #include "http/spare.h"
 
 enum {
@@ -118,6 +119,7 @@ static void sweep(struct http2 *http2)
 
         if (stream->is_answered && !stream->is_done) {
             stream->is_done = true;
+            http_shed_learn(request);
             http_request_done(request,
                 request->answer.is_file ? request->answer.size : request->answer.body.size);
         }
@@ -294,7 +296,7 @@ static void begin_request(struct http2_stream *stream)
         http2_refuse(stream);
         return;
     }
-    http_request_begin(request);
+    http_shed_begin(request);
     if (request->phase != PHASE_GATE)
         return;
     if (!reserve_body(stream))

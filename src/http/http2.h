@@ -35,6 +35,7 @@ struct http2_piece {
 /* What is left of an answer's body: bytes, a part of a file, or frames as they come. */
 struct http2_source {
     char *owned;
+    uint64_t owned_bytes; /* counted: http_answer_bytes */
     const char *at;
     uint64_t left;
     bool is_file, is_stream;
@@ -43,6 +44,8 @@ struct http2_source {
     uint64_t offset, sent; /* of the file */
     http_file_done_fn done;
     void *data;
+    struct http_parts *parts; /* of a file that is watched over */
+    uint64_t resume_ns;       /* its pace: not before; 0: now */
     struct http2_piece *first, **last;
     uint64_t queued; /* bytes of pieces */
 };

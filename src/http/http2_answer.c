@@ -134,6 +134,22 @@ static ssize_t read_pieces(struct http2_source *source, uint8_t *bytes, size_t s
     return (ssize_t)used;
 }
 
+static ssize_t read_parts(struct http2_stream *stream, uint8_t *bytes, size_t size)
+{
+    struct http2_source *source = &stream->source;
+    ssize_t got = http_parts_read(
+        source->parts, bytes, size, stream->http2->connection->now_ns, &source->resume_ns);
+
+    if (got == HTTP_PARTS_LATER) {
+        stream->wait_ns = 0;
+        return NGHTTP2_ERR_DEFERRED;
+    }
+    if (got < 0)
+        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE; /* a reset says that it is not complete */
+    source->left -= (uint64_t)got;
+    return got;
+}
+
 static ssize_t on_read(nghttp2_session *session, int32_t id, uint8_t *bytes, size_t size,
     uint32_t *flags, nghttp2_data_source *from, void *data)
 {
@@ -158,7 +174,8 @@ static ssize_t on_read(nghttp2_session *session, int32_t id, uint8_t *bytes, siz
         if (size > source->left)
             size = (size_t)source->left;
         if (source->is_file) {
-            got = read_file(source, bytes, size);
+            got = source->parts != NULL ? read_parts(stream, bytes, size)
+                                        : read_file(source, bytes, size);
             if (got < 0)
                 return got;
         } else {
@@ -184,6 +201,11 @@ void http2_source_drop(struct http2_stream *stream)
 
     tr__free(source->owned);
     source->owned = NULL;
+    http_answer_bytes_drop(source->owned_bytes);
+    source->owned_bytes = 0;
+    http_parts_free(source->parts);
+    source->parts = NULL;
+    source->resume_ns = 0;
     if (source->is_file && source->fd >= 0) {
         if (source->done != NULL)
             source->done(source->data, source->fd, source->sent);
@@ -215,11 +237,14 @@ static bool take_body(struct http2_stream *stream, struct http_answer *answer)
         source->left = answer->size;
         source->done = answer->done;
         source->data = answer->data;
+        source->parts = answer->parts;
+        answer->parts = NULL;
         answer->fd = -1;
     } else if (answer->owned != NULL) {
         source->owned = answer->owned;
         source->at = answer->body.at;
-        source->left = answer->body.size;
+        source->left = source->owned_bytes = answer->body.size;
+        http_answer_bytes_add(source->owned_bytes);
         answer->owned = NULL;
     } else {
         source->owned = tr__alloc(answer->body.size);

@@ -62,6 +62,13 @@ static uint64_t linger_deadline(const struct http2_stream *stream)
     return stream->linger_ns == 0 || stream->is_closed ? UINT64_MAX : stream->linger_ns;
 }
 
+/* Of an answer that keeps a pace. */
+static uint64_t pace_deadline(const struct http2_stream *stream)
+{
+    return stream->source.resume_ns == 0 || stream->is_closed ? UINT64_MAX
+                                                              : stream->source.resume_ns;
+}
+
 static uint64_t session_deadline(const struct http2 *http2)
 {
     const struct http_connection *connection = http2->connection;
@@ -92,6 +99,7 @@ uint64_t http2_deadline(const struct http_connection *connection)
         at = earliest(at, request_deadline(stream));
         at = earliest(at, window_deadline(stream));
         at = earliest(at, linger_deadline(stream));
+        at = earliest(at, pace_deadline(stream));
     }
     return at;
 }
@@ -123,6 +131,12 @@ void http2_expired(struct http_connection *connection)
     if (now_ns >= session_deadline(http2))
         expire_session(http2);
     for (struct http2_stream *stream = http2->streams; stream != NULL; stream = stream->next) {
+        if (now_ns >= pace_deadline(stream)) {
+            stream->source.resume_ns = 0;
+            stream->wait_ns = now_ns;
+            stream->wait_from = stream->sent;
+            nghttp2_session_resume_data(http2->session, stream->id);
+        }
         if (now_ns >= body_deadline(stream)) {
             http_request_expire_body(stream->request);
         } else if (now_ns >= request_deadline(stream)) {

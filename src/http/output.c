@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "http/output.h"
 
+#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "http/http.h"
+#include "http/parts.h"
 #include "http/spare.h"
 
 enum {
@@ -39,17 +42,40 @@ static void enqueue(struct http_output *output, struct http_segment *segment)
     output->last = segment;
 }
 
+/* ---- answers that wait for their clients --------------------------------------------------------
+ */
+
+static _Atomic uint64_t answer_bytes;
+
+void http_answer_bytes_add(uint64_t size)
+{
+    atomic_fetch_add_explicit(&answer_bytes, size, memory_order_relaxed);
+}
+
+void http_answer_bytes_drop(uint64_t size)
+{
+    atomic_fetch_sub_explicit(&answer_bytes, size, memory_order_relaxed);
+}
+
+uint64_t http_answer_bytes(void)
+{
+    return atomic_load_explicit(&answer_bytes, memory_order_relaxed);
+}
+
 static void segment_free(struct http_segment *segment)
 {
     switch (segment->kind) {
     case SEGMENT_OWNED:
+        http_answer_bytes_drop(segment->used);
         tr__free(segment->data);
         break;
     case SEGMENT_FRAME:
         http_frame_unref(segment->data);
         break;
     case SEGMENT_FILE:
-        if (segment->done != NULL)
+        if (segment->parts != NULL)
+            http_parts_free(segment->parts);
+        else if (segment->done != NULL)
             segment->done(segment->data, segment->fd, segment->sent);
         else
             close(segment->fd);
@@ -116,7 +142,8 @@ int http_output_owned(struct http_output *output, char *bytes, size_t size)
     segment->kind = SEGMENT_OWNED;
     segment->data = bytes;
     segment->at = bytes;
-    segment->left = size;
+    segment->left = segment->used = size;
+    http_answer_bytes_add(size);
     output->pending += size;
     enqueue(output, segment);
     return 0;
@@ -160,6 +187,22 @@ int http_output_file(struct http_output *output, int fd, uint64_t offset, uint64
     segment->left = size;
     segment->done = done;
     segment->data = data;
+    enqueue(output, segment);
+    output->has_files = true;
+    return 0;
+}
+
+int http_output_parts(struct http_output *output, struct http_parts *parts)
+{
+    struct http_segment *segment = segment_new(0);
+
+    if (segment == NULL) {
+        http_parts_free(parts);
+        return TR_ENOMEM;
+    }
+    segment->kind = SEGMENT_FILE;
+    segment->parts = parts;
+    segment->left = parts->length;
     enqueue(output, segment);
     output->has_files = true;
     return 0;
@@ -230,7 +273,11 @@ static ssize_t send_file(struct http_output *output, struct net_stream *stream)
         pop(output);
         return 1;
     }
-    sent = net_send_file(stream, segment->fd, &segment->offset, size);
+    if (segment->parts != NULL)
+        sent =
+            http_parts_send(segment->parts, stream, FILE_STEP, output->now_ns, &output->resume_ns);
+    else
+        sent = net_send_file(stream, segment->fd, &segment->offset, size);
     if (sent == NET_END)
         return NET_GONE; /* the length is promised: only an early close tells the client */
     if (sent > 0) {
@@ -247,6 +294,7 @@ int http_output_flush(struct http_output *output, struct net_stream *stream)
 {
     uint64_t begin = output->sent;
 
+    output->resume_ns = 0;
     while (output->first != NULL) {
         ssize_t sent;
 
@@ -255,6 +303,8 @@ int http_output_flush(struct http_output *output, struct net_stream *stream)
         sent = output->first->kind == SEGMENT_FILE ? send_file(output, stream)
                                                    : send_bytes(output, stream);
 
+        if (sent == HTTP_PARTS_LATER)
+            return HTTP_OUTPUT_LATER;
         if (sent < 0)
             return (int)sent;
     }

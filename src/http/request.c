@@ -33,6 +33,7 @@ void http_request_reset(struct http_request *request)
     request->then = NULL;
     request->piece = NULL;
     request->user = NULL;
+    request->on_end = NULL;
     request->path = request->query = (struct tr_span){ NULL, 0 };
     request->match.route = NULL;
     request->match.part_count = 0;
@@ -87,6 +88,11 @@ static void give_back(struct http_request *request, size_t size)
 
 void http_request_release(struct http_request *request)
 {
+    void (*end)(void *data) = request->on_end;
+
+    request->on_end = NULL;
+    if (end != NULL)
+        end(request->on_end_data);
     uncount(request);
     if (request->body_owned) {
         tr__free(request->body);
@@ -207,13 +213,23 @@ const struct http_header *http_header_at(const struct http_request *request, uin
 
 bool http_parameter(struct http_request *request, const char *name, struct tr_span *ret_value)
 {
+    return http_parameter_find(request, name, ret_value) == 1;
+}
+
+int http_parameter_find(struct http_request *request, const char *name, struct tr_span *ret_value)
+{
     char *bytes = take(request, request->query.size + 1);
     size_t size;
+    int found;
 
-    if (bytes == NULL || http_query_find(request->query, name, bytes, &size) != 1)
-        return false;
-    *ret_value = (struct tr_span){ bytes, size };
-    return true;
+    if (bytes == NULL)
+        return TR_ENOMEM;
+    found = http_query_find(request->query, name, bytes, &size);
+    if (found < 0)
+        return TR_EINVAL;
+    if (found == 1)
+        *ret_value = (struct tr_span){ bytes, size };
+    return found;
 }
 
 struct tr_span http_path_part(const struct http_request *request, const char *name)
@@ -262,6 +278,13 @@ uint64_t http_deadline_ns(const struct http_request *request)
 void http_set_user(struct http_request *request, void *user)
 {
     request->user = user;
+}
+
+void http_on_end(struct http_request *request, void (*end)(void *data), void *data)
+{
+    tr_assert_use(request->on_end == NULL, "http_on_end was called before");
+    request->on_end = end;
+    request->on_end_data = data;
 }
 
 void *http_user(const struct http_request *request)

@@ -18,6 +18,7 @@
 #include "http/http.h"
 #include "http/output.h"
 #include "http/parser.h"
+#include "http/parts.h"
 #include "http/router.h"
 #include "http/stats.h"
 
@@ -54,6 +55,8 @@ struct http_answer {
     uint64_t offset, size; /* of the file */
     http_file_done_fn done;
     void *data;
+    struct http_parts *parts; /* then fd is -1 and size its length; to be taken */
+    struct http_frame *frame; /* memory of `body`, shared; to be taken */
 };
 
 struct http_block {
@@ -86,6 +89,8 @@ struct http_request {
     http_then_fn then;
     http_piece_fn piece;
     void *user;
+    void (*on_end)(void *data); /* NULL: none */
+    void *on_end_data;
     struct tr_span path, query;
     struct http_match match;
     const struct http_route_stats *stats;

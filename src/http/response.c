@@ -106,6 +106,10 @@ static void drop_answer(struct http_request *request)
 
     tr__free(answer->owned);
     answer->owned = NULL;
+    http_frame_unref(answer->frame);
+    answer->frame = NULL;
+    http_parts_free(answer->parts);
+    answer->parts = NULL;
     if (answer->is_file && answer->fd >= 0) {
         if (answer->done != NULL)
             answer->done(answer->data, answer->fd, 0);
@@ -123,8 +127,7 @@ void http_answer_deliver(struct http_request *request)
     }
     request->phase = PHASE_ANSWERED;
     request->transport->answer(request);
-    tr__free(request->answer.owned); /* if the transport has not taken it */
-    request->answer.owned = NULL;
+    drop_answer(request); /* what the transport has not taken */
 }
 
 static void deliver(struct http_request *request)
@@ -203,11 +206,8 @@ void http_respond_shed(
     struct http_request *request, unsigned status, uint32_t retry_after_s, const char *reason)
 {
     struct tr_buffer seconds = { 0 };
-    const struct http_server *server = request->connection->server;
-    /* The commonest reason is found without a look at all metrics. */
-    struct metric *metric = strcmp(reason, "in_flight") == 0
-                                ? server->stats.shed_in_flight
-                                : http_stats_shed(server->name, reason);
+    struct http_server *server = request->connection->server;
+    struct metric *metric = http_stats_reason(&server->stats, server->name, reason);
 
     if (metric != NULL)
         metric_add(metric, 1);

@@ -111,6 +111,7 @@ static void fill_limits(struct http_limits *limits)
     const struct http_limits defaults = {
         .connections_max = 10000,
         .in_flight_max = 1024,
+        .wait_ns = TR_MILLISECONDS(250),
         .pipeline_max = 16,
         .header_size_max = 16 << 10,
         .header_count_max = 100,
@@ -130,6 +131,7 @@ static void fill_limits(struct http_limits *limits)
     limits->field = defaults.field
     FILL(connections_max);
     FILL(in_flight_max);
+    FILL(wait_ns);
     FILL(pipeline_max);
     FILL(header_size_max);
     FILL(header_count_max);
@@ -304,6 +306,9 @@ int http_server_start(struct tr_system *system, const struct http_server_options
     snprintf(
         server->name, sizeof server->name, "%s", options->name == NULL ? "http" : options->name);
     fill_limits(&server->limits);
+    atomic_store_explicit(&server->places, server->limits.in_flight_max, memory_order_relaxed);
+    atomic_store_explicit(&server->shortest_ns, UINT64_MAX, memory_order_relaxed);
+    atomic_store_explicit(&server->best_ns, UINT64_MAX, memory_order_relaxed);
     pthread_mutex_init(&server->lock, NULL);
     pthread_cond_init(&server->changed, NULL);
     ignore_sigpipe();

@@ -3,7 +3,7 @@
  *
  * What threads share, all of it:
  *   lock             entries, listeners_*, cut; connections is written under it
- *   in_flight, connections  atomic
+ *   in_flight, connections, places and what they come from  atomic
  *   is_draining      atomic; set once
  * Everything else is written before the first listener starts and then only read. */
 #ifndef HTTP_SERVER_H
@@ -51,6 +51,12 @@ struct http_server {
     uint32_t listener_count;
 
     _Atomic uint32_t in_flight;
+    _Atomic uint32_t places;      /* for requests in flight: shed.c */
+    _Atomic uint64_t shortest_ns; /* of the requests of this window */
+    _Atomic uint64_t window_ns;   /* when it ends */
+    _Atomic uint64_t best_ns;     /* of the windows' shortest */
+    _Atomic bool has_shed;        /* in this window */
+    _Atomic uint64_t shed_told_ns;
     _Atomic uint64_t body_bytes; /* of requests, in memory */
     _Atomic bool is_draining;
 

@@ -102,6 +102,30 @@ struct metric *http_stats_shed(const char *server, const char *reason)
     return find_or_make(&shed, labels);
 }
 
+struct metric *http_stats_reason(
+    struct http_server_stats *stats, const char *server, const char *reason)
+{
+    /* Acquire: pairs with the release below. */
+    uint32_t known = atomic_load_explicit(&stats->reason_count, memory_order_acquire), at;
+    struct metric *metric;
+
+    for (at = 0; at < known; at++)
+        if (strcmp(stats->reasons[at].reason, reason) == 0)
+            return stats->reasons[at].metric;
+    metric = http_stats_shed(server, reason);
+    if (metric == NULL || strlen(reason) >= HTTP_REASON_SIZE)
+        return metric;
+    pthread_mutex_lock(&lock);
+    at = atomic_load_explicit(&stats->reason_count, memory_order_relaxed);
+    if (at == known && at < HTTP_REASONS_MAX) { /* or another thread was here: next time */
+        snprintf(stats->reasons[at].reason, HTTP_REASON_SIZE, "%s", reason);
+        stats->reasons[at].metric = metric;
+        atomic_store_explicit(&stats->reason_count, at + 1, memory_order_release);
+    }
+    pthread_mutex_unlock(&lock);
+    return metric;
+}
+
 int http_stats_server(const char *server, struct http_server_stats *ret_stats)
 {
     const struct {
@@ -137,8 +161,10 @@ int http_stats_server(const char *server, struct http_server_stats *ret_stats)
             return TR_ENOMEM;
     }
     ret_stats->shed_in_flight = http_stats_shed(server, "in_flight");
+    ret_stats->shed_wait = http_stats_shed(server, "wait");
     ret_stats->shed_connections = http_stats_shed(server, "connections");
-    if (ret_stats->shed_in_flight == NULL || ret_stats->shed_connections == NULL)
+    if (ret_stats->shed_in_flight == NULL || ret_stats->shed_wait == NULL ||
+        ret_stats->shed_connections == NULL)
         return TR_ENOMEM;
     return http_stats_route(server, "none", &ret_stats->none);
 }

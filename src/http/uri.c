@@ -158,7 +158,7 @@ bool http_path_decode(struct tr_span path, char *bytes, size_t *ret_size)
     return true;
 }
 
-static bool decode_value(struct tr_span value, char *bytes, size_t *ret_size)
+bool http_query_decode(struct tr_span value, char *bytes, size_t *ret_size)
 {
     size_t out = 0;
 
@@ -199,7 +199,7 @@ int http_query_find(struct tr_span query, const char *name, char *bytes, size_t 
 
         value.size = (size_t)(stop - value.at);
         if (tr_span_is(key, name)) {
-            if (found != 0 || !decode_value(value, bytes, ret_size))
+            if (found != 0 || !http_query_decode(value, bytes, ret_size))
                 return -1;
             found = 1;
         }

@@ -21,6 +21,10 @@ bool http_path_is_encoded(struct tr_span path);
  * percent signs without two hex digits. `bytes` may be path.at. */
 bool http_path_decode(struct tr_span path, char *bytes, size_t *ret_size);
 
+/* One value of a query, decoded into `bytes`, which has room for value.size + 1, and terminated: +
+ * is a space. False: percent signs without two hex digits, NUL, or not UTF-8. */
+bool http_query_decode(struct tr_span value, char *bytes, size_t *ret_size);
+
 /* Value of the parameter `name` in a query, decoded into `bytes`, which has room for query.size +
  * 1, and terminated. 1 found, 0 absent, -1 malformed or there twice. */
 int http_query_find(struct tr_span query, const char *name, char *bytes, size_t *ret_size);

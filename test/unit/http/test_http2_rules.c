@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What HTTP/2 forbids, by raw frames: each broken rule has its one answer. And floods: frames that
  * cost the server more than the client. */
+#include <time.h>
+
 #include "http2_wire.h"
 
 static struct wire *stage_wire(struct stage *stage)
@@ -301,9 +303,10 @@ TEST(http2_rules, after_its_end_a_stream_takes_nothing)
     struct wire *wire;
     STAGE({ 0 });
 
-    /* Half closed: DATA is a stream error or worse (5.1). */
+    /* Half closed: DATA is a stream error or worse (5.1). The request waits: its stream must be
+     * there still when the second frame comes. */
     wire = stage_wire(&stage);
-    wire_get(wire, 1, "/ask/n");
+    wire_get(wire, 1, "/ask/k");
     wire_frame(wire, T_DATA, 0, 1, "x", 1);
     {
         struct reply *reply = wire_reply(wire, 1);
@@ -313,7 +316,7 @@ TEST(http2_rules, after_its_end_a_stream_takes_nothing)
     }
     wire_close(wire);
     wire = stage_wire(&stage);
-    wire_get(wire, 1, "/ask/n");
+    wire_get(wire, 1, "/ask/k");
     wire_get(wire, 1, "/hello");
     CHECK_EQ_INT(wire_goaway(wire), NGHTTP2_STREAM_CLOSED);
     wire_close(wire);
@@ -460,30 +463,45 @@ static void one_empty_continuation(struct wire *wire, uint32_t number)
     wire_frame(wire, T_MORE, 0, 1, "", 0);
 }
 
+static uint64_t now_s(void)
+{
+    struct timespec now;
+
+    CHECK_EQ_INT(clock_gettime(CLOCK_MONOTONIC, &now), 0);
+    return (uint64_t)now.tv_sec;
+}
+
+/* The buckets of http2.c fill again while a flood goes on, so what they let through depends on how
+ * long a busy machine takes for it; the counts are such that a minute would be too short. */
 TEST(http2_rules, floods_are_told_to_calm_down)
 {
+    enum { RESETS_BURST = 200, RESETS_PER_S = 20, A_TURN = 256 }; /* of http2.c */
     static const struct {
         const char *what;
         int count;
         void (*one)(struct wire *wire, uint32_t number);
     } rows[] = {
-        { "streams that are reset at once", 400, one_reset },
-        { "streams that make the server reset them", 400, one_provoked },
-        { "malformed heads", 400, one_malformed },
-        { "pings", 1500, one_ping },
-        { "settings", 1500, one_settings },
-        { "priorities", 1500, one_priority },
-        { "empty frames", 1500, one_empty },
+        { "streams that are reset at once", 1500, one_reset },
+        { "streams that make the server reset them", 1500, one_provoked },
+        { "malformed heads", 1500, one_malformed },
+        { "pings", 4000, one_ping },
+        { "settings", 4000, one_settings },
+        { "priorities", 4000, one_priority },
+        { "empty frames", 4000, one_empty },
         { "continuations", 100, one_continuation },
         { "empty continuations", 100, one_empty_continuation },
     };
-    STAGE({ 0 });
+    STAGE({ .linger_ns = TR_SECONDS(60) }); /* who is slow to send still sees why it was closed */
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        int before = atomic_load(&stage_pieces_gone), ran;
+        uint64_t begin_s = now_s(), most;
+
         printf("%s\n", rows[i].what);
         CHECK_EQ_INT(flood(&stage, rows[i].count, rows[i].one), NGHTTP2_ENHANCE_YOUR_CALM);
-        CHECK_MSG(atomic_load(&stage_pieces_gone) <= 500, "%d requests ran",
-            atomic_load(&stage_pieces_gone)); /* of 800 */
+        ran = atomic_load(&stage_pieces_gone) - before;
+        most = RESETS_BURST + RESETS_PER_S * (now_s() - begin_s + 1) + A_TURN;
+        CHECK_MSG((uint64_t)ran <= most, "%d requests ran", ran);
     }
     STAGE_END();
 }

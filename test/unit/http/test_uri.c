@@ -114,3 +114,30 @@ TEST(uri, targets_are_split)
     CHECK(!http_target_split(TR_SPAN(""), host, &path, &query));
     CHECK(!http_target_split(TR_SPAN("/a#b"), host, &path, &query));
 }
+
+TEST(uri, values_of_a_query_are_decoded_or_refused)
+{
+    static const struct {
+        const char *value, *decoded; /* NULL: refused */
+    } table[] = {
+        { "", "" },
+        { "a+b%2Bc", "a b+c" },
+        { "%c3%a4,%2c", "\xc3\xa4,," },
+        { "%00", NULL },
+        { "%", NULL },
+        { "%4", NULL },
+        { "%zz", NULL },
+        { "%ff", NULL },
+        { "%c3", NULL },
+    };
+
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        char bytes[64];
+        size_t size;
+        bool is_good = http_query_decode(tr_span_of(table[i].value), bytes, &size);
+
+        CHECK_MSG(is_good == (table[i].decoded != NULL), "%s", table[i].value);
+        if (is_good)
+            CHECK_EQ_STR(bytes, table[i].decoded);
+    }
+}

@@ -74,6 +74,15 @@ void auth_consume(struct sql_unit *unit, const struct auth_claims *claims)
     sql_unit_int(unit, (int64_t)claims->expires_s);
 }
 
+SQL_STATEMENT(find_consumed, "SELECT 1 FROM auth_jti WHERE issuer = $1 AND jti = $2");
+
+void auth_find(struct sql_unit *unit, const struct auth_claims *claims)
+{
+    sql_unit_step(unit, &find_consumed, SQL_ROWS_ANY);
+    sql_unit_text(unit, claims->issuer);
+    sql_unit_text(unit, claims->jti);
+}
+
 bool auth_is_replay(const struct sql_unit *unit)
 {
     return sql_unit_status(unit) == SQL_EROWS && sql_unit_failed_step(unit) == 0 &&

@@ -73,5 +73,8 @@ void *auth_data(const struct http_request *request);
  * fails the unit if it was used before. auth_is_replay tells that failure from others. */
 void auth_consume(struct sql_unit *unit, const struct auth_claims *claims);
 bool auth_is_replay(const struct sql_unit *unit);
+/* A step of a read: one row if the token was consumed. Nothing is ever remembered of tokens that
+ * are good for many requests: those have no such row. */
+void auth_find(struct sql_unit *unit, const struct auth_claims *claims);
 
 #endif

@@ -48,13 +48,24 @@ class Member {
     return keyPackages.map((entry) => bytesOf(entry.keyPackage));
   }
 
+  /** Every other call goes as message/mls, the rest as JSON: both mean the same. */
+  isRaw() { return (this.calls = (this.calls ?? 0) + 1) % 2 === 0; }
+
+  /** What stage() made, in one of the two forms. */
+  askToCommit({ commit, welcome, groupInfo, proposals = [], appMessage, removes }) {
+    if (this.isRaw())
+      return this.service.ask("submitCommit", { query: { convoId: this.convoId, ...(removes && { removes: removes.join(",") }) },
+        bytes: Buffer.concat([...proposals, commit, welcome, groupInfo, appMessage].filter(Boolean)) });
+    return this.service.ask("submitCommit", { body: {
+      convoId: this.convoId, commit: base64(commit), welcomes: welcome ? [base64(welcome)] : [],
+      ...(groupInfo && { groupInfo: base64(groupInfo) }), ...(removes && { removes }),
+      ...(proposals.length > 0 && { proposals: proposals.map(base64) }), ...(appMessage && { appMessage: base64(appMessage) }),
+    } });
+  }
+
   /** Submit what stage() made. True: it won. False: another commit did, and what the answer brought has been applied. */
   async submit(staged) {
-    const { status, body } = await this.service.ask("submitCommit", { body: {
-      convoId: this.convoId, commit: base64(staged.commit), welcomes: staged.welcome ? [base64(staged.welcome)] : [],
-      ...(staged.groupInfo && { groupInfo: base64(staged.groupInfo) }), ...(staged.removes && { removes: staged.removes }),
-      ...(staged.appMessage && { appMessage: base64(staged.appMessage) }),
-    } });
+    const { status, body } = await this.askToCommit(staged);
     if (status === 200) {
       await this.adopt(staged);
       assert.equal(BigInt(body.newEpoch), this.epoch, "the server and the committer count alike");
@@ -83,7 +94,8 @@ class Member {
   async take(message) {
     const bytes = bytesOf(message.ciphertext);
     if (message.messageType === "commit") await this.apply(message.baseEpoch, bytes);
-    else if (["app", "proposal"].includes(message.messageType) && !this.sent.has(message.id) && this.isForUs(bytes))
+    else if (["app", "proposal"].includes(message.messageType) && !this.sent.has(message.id) &&
+        !this.sent.has(base64(bytes)) && this.isForUs(bytes))
       await this.process(bytes);
     if (message.seq) this.cursor = message.seq;
   }
@@ -94,7 +106,7 @@ class Member {
     for (;;) {
       const page = await this.service.get("getMessages", { convoId: this.convoId, sinceSeq: this.cursor, limit: 100 });
       for (const message of page.messages) await this.take(message);
-      if (page.messages.length < 100) return this.heard.slice(before);
+      if (!page.hasMore && page.messages.length < 100) return this.heard.slice(before);
     }
   }
 
@@ -107,8 +119,10 @@ class Member {
   async say(words) {
     const msgId = randomUUID(), ciphertext = await this.encrypt(words);
     this.sent.add(msgId);
-    return this.service.post("sendMessage", { convoId: this.convoId, msgId, ciphertext: { $bytes: base64(ciphertext) },
-      epoch: Number(open(ciphertext).privateMessage.epoch), paddedSize: ciphertext.length });
+    const about = { convoId: this.convoId, msgId, epoch: Number(open(ciphertext).privateMessage.epoch),
+      paddedSize: ciphertext.length };
+    if (this.isRaw()) return this.service.postBytes("sendMessage", about, ciphertext);
+    return this.service.post("sendMessage", { ...about, ciphertext: { $bytes: base64(ciphertext) } });
   }
 
   async groupInfo() {
@@ -263,16 +277,19 @@ export class OpenMember extends Member {
     this.epoch = this.firstEpoch = groupInfo.groupContext.epoch;
   }
 
-  /** The library proposes first and commits by reference: the proposal must be in the log before the commit. */
+  /** The library proposes first and commits by reference: the proposal goes with the commit, or before it. */
   async stageAdd(keyPackage) {
     await this.mls.save();
     const made = this.group.add(keyPackage);
-    return { commit: made.commit, welcome: made.welcome, proposal: made.proposal };
+    this.sent.add(base64(made.proposal));
+    return { commit: made.commit, welcome: made.welcome, proposals: [made.proposal] };
   }
   async add(other, keyPackage) { // one that was claimed before is still ours when a commit was lost
-    const staged = await this.stageAdd(keyPackage ?? (await this.claim([other]))[0]), msgId = randomUUID();
-    this.sent.add(msgId);
-    await this.service.post("sendProposal", { convoId: this.convoId, msgId, proposal: base64(staged.proposal) });
+    assert(await this.submit(await this.stageAdd(keyPackage ?? (await this.claim([other]))[0])));
+  }
+  async proposeAndAdd(other) {
+    const { proposals: [proposal], ...staged } = await this.stageAdd((await this.claim([other]))[0]), msgId = randomUUID();
+    await this.service.post("sendProposal", { convoId: this.convoId, msgId, proposal: base64(proposal) });
     assert(await this.submit(staged));
   }
   adopt() { this.epoch++; }

@@ -33,10 +33,10 @@ async function refuses(status, label, promise) {
 class Bell {
   waiting = [];
   tick() { this.waiting = this.waiting.filter(({ check, done }) => !check() || done()); }
-  until(what, check) {
+  until(what, check, limit_ms = LIMIT_MS) {
     if (check()) return Promise.resolve();
     return new Promise((go, fail) => {
-      const timer = setTimeout(() => fail(Error(`waited ${LIMIT_MS} ms until ${what}`)), LIMIT_MS);
+      const timer = setTimeout(() => fail(Error(`waited ${limit_ms} ms until ${what}`)), limit_ms);
       this.waiting.push({ check, done: () => { clearTimeout(timer); go(); return false; } });
     });
   }
@@ -53,7 +53,7 @@ async function commitsOf(member, fromEpoch = 0) {
   for (;;) {
     const page = await member.service.get("getCommits", { convoId: member.convoId, fromEpoch });
     commits.push(...page.commits);
-    if (page.commits.length < 1000) return commits;
+    if (!page.hasMore) return commits;
     fromEpoch = page.commits.at(-1).epoch + 1;
   }
 }
@@ -65,10 +65,15 @@ function assertOneWinnerPerEpoch(commits, first, last) {
 
 /** Whoever started us kills the server and starts it again. */
 async function killServer() {
-  const answer = new Promise((go) => process.stdin.once("data", go));
+  Service.up = new Promise((go) => process.stdin.once("data", go));
   process.stdout.write("# kill the server\n");
-  await answer;
+  await Service.up;
 }
+
+/** How a member listens: both ways tell the same. */
+const WAYS = { "server-sent events": "events", WebSocket: "frames" };
+const overBothWays = (name, run) => Object.fromEntries(Object.entries(WAYS).map(([way, how]) =>
+  [`${name} (${way})`, () => run(how)]));
 
 const scenarios = {
   async "two clients create, add, join by Welcome and talk both ways"() {
@@ -110,7 +115,7 @@ const scenarios = {
     assert.deepEqual(await yuri.sync(), ["ping"]);
     await yuri.say("pong");
     assert.deepEqual(await xena.sync(), ["pong"]);
-    await yuri.add(zoe); // a proposal, then a commit by reference
+    await yuri.add(zoe); // a proposal and a commit that refers to it, in one bundle
     await xena.sync();
     assert.equal(xena.epoch, 2n);
     await xena.updateGroupInfo(); // OpenMLS (WASM) makes none, and zoe needs the tree
@@ -118,6 +123,68 @@ const scenarios = {
     await same([xena, yuri, zoe]);
     await zoe.say("all here");
     for (const member of [xena, yuri]) assert.deepEqual(await member.sync(), ["all here"]);
+    const { messages } = await xena.service.get("getMessages", { convoId, sinceSeq: 2 });
+    const at = messages.findIndex((message) => message.messageType === "proposal");
+    assert.deepEqual(messages.slice(at, at + 2).map((message) => message.messageType), ["proposal", "commit"]);
+  },
+
+  async "a proposal that was sent by itself is committed by reference"() {
+    const convoId = newGroup(), xena = new TsMember(url, convoId, "xena"), yuri = new OpenMember(url, convoId, "yuri");
+    const zoe = new TsMember(url, convoId, "zoe");
+    await yuri.publish();
+    await zoe.publish();
+    await xena.create();
+    await xena.add(yuri);
+    await yuri.join();
+    await yuri.proposeAndAdd(zoe);
+    await xena.sync();
+    await xena.updateGroupInfo();
+    await zoe.join();
+    await same([xena, yuri, zoe]);
+  },
+
+  async "a commit that adds or removes somebody unnamed is refused, and one that names somebody it does not touch"() {
+    const [alice, bob, carol] = await group(3), dave = new TsMember(url, alice.convoId, "dave");
+    const submit = ({ commit, groupInfo, welcome }, removes) => alice.service.post("submitCommit", { convoId: alice.convoId,
+      commit: base64(commit), groupInfo: base64(groupInfo), welcomes: welcome ? [base64(welcome)] : [],
+      ...(removes && { removes: removes.map((member) => member.did) }) });
+    const removal = await alice.stageRemove([bob]), update = await alice.stage();
+    await refuses(400, "RosterMismatch", submit(removal));
+    await refuses(400, "RosterMismatch", submit(removal, [carol]));
+    await refuses(400, "RosterMismatch", submit(update, [bob]));
+    await dave.publish();
+    const addition = await alice.stageAdd([dave]);
+    await refuses(400, "RosterMismatch", submit({ ...addition, welcome: undefined }));
+    assert.equal((await alice.service.get("getEpoch", { convoId: alice.convoId })).currentEpoch, 1, "nothing was stored");
+    assert(await alice.submit(addition));
+    await dave.join();
+    for (const member of [bob, carol]) await member.sync();
+    await same([alice, bob, carol, dave]);
+  },
+
+  async "who runs out of key packages hears it on the stream"() {
+    const [alice, bob] = await group(2), eve = new TsMember(url, newGroup(), "eve"), bell = new Bell();
+    await bob.publish(3);
+    for (const how of Object.values(WAYS)) {
+      const abort = new AbortController(), heard = [];
+      let opened;
+      const open = new Promise((go) => { opened = go; });
+      const stream = (async () => {
+        for await (const { event, data } of bob.service[how](bob.convoId, { signal: abort.signal, onOpen: opened })) {
+          heard.push([event, data.available]);
+          bell.tick();
+        }
+      })();
+      await open;
+      await alice.say("to be sure that bob listens");
+      await bell.until("bob listens", () => heard.length === 1);
+      await eve.claim([bob]);
+      await bell.until("bob hears", () => heard.length === 2);
+      assert.equal(heard[1][0], "keyPackagesLowEvent");
+      assert(heard[1][1] < 3);
+      abort.abort();
+      await stream;
+    }
   },
 
   async "a group that OpenMLS created is joined by ts-mls"() {
@@ -479,7 +546,7 @@ const scenarios = {
     await same([alice, bob]);
   },
 
-  async "a stream resumes without gap or duplicate while messages and commits flow"() {
+  ...overBothWays("a stream resumes without gap or duplicate while messages and commits flow", async (how) => {
     const [alice, bob, carol] = await group(3), bell = new Bell(), seen = [];
     const start = (await carol.service.get("getMessages", { convoId: carol.convoId })).currentSeq;
     let flowing = true, cuts = 0, cursor = start, last = Infinity, abort;
@@ -495,7 +562,7 @@ const scenarios = {
         abort = new AbortController();
         const cutAfter = 1 + Math.floor(Math.random() * 12); // more events, then the connection is gone
         let count = 0;
-        for await (const { id, event, data } of carol.service.events(carol.convoId, { cursor, signal: abort.signal })) {
+        for await (const { id, event, data } of carol.service[how](carol.convoId, { cursor, signal: abort.signal })) {
           if (event !== "messageEvent") continue;
           seen.push(data.message);
           cursor = Number(id);
@@ -524,18 +591,18 @@ const scenarios = {
     await same([alice, bob, carol]);
     assert.deepEqual([...carol.heard].sort(), [...new Set(carol.heard)].sort(), "each text once");
     return `${seen.length} events, ${cuts} cuts`;
-  },
+  }),
 
   async "many streams opened at every moment hear everything exactly once"() {
     const [alice, bob] = await group(2), streams = [];
     let flowing = true;
     const aborts = [];
-    const open = (cursor) => new Promise((go, fail) => {
+    const open = (cursor, how) => new Promise((go, fail) => {
       const stream = { cursor, seen: [], bell: new Bell() }, abort = new AbortController();
       streams.push(stream);
       aborts.push(abort);
       (async () => {
-        for await (const { event, data } of bob.service.events(bob.convoId, { cursor, signal: abort.signal, onOpen: go }))
+        for await (const { event, data } of bob.service[how](bob.convoId, { cursor, signal: abort.signal, onOpen: go }))
           if (event === "messageEvent") { stream.seen.push(data.seq); stream.bell.tick(); }
       })().catch(fail);
     });
@@ -548,7 +615,7 @@ const scenarios = {
     }));
     for (let i = 0; i < 60; i++) {
       const { currentSeq } = await bob.service.get("getMessages", { convoId: bob.convoId, limit: 1 });
-      await open(Math.max(2, currentSeq - i % 5)); // bob joined at 2
+      await open(Math.max(2, currentSeq - i % 5), Object.values(WAYS)[i % 2]); // bob joined at 2
     }
     flowing = false;
     await talk;
@@ -561,12 +628,12 @@ const scenarios = {
     return `${streams.length} streams, ${last} messages`;
   },
 
-  async "a removed member's stream ends after the commit that removed it"() {
+  ...overBothWays("a removed member's stream ends after the commit that removed it", async (how) => {
     const [alice, bob] = await group(2), heard = [];
     let opened, ended;
     const open = new Promise((go) => { opened = go; });
     const stream = (async () => {
-      for await (const { event, data } of bob.service.events(bob.convoId, { onOpen: opened }))
+      for await (const { event, data } of bob.service[how](bob.convoId, { onOpen: opened }))
         heard.push(event === "messageEvent" ? data.message.messageType : data.info);
       ended = Date.now();
     })();
@@ -579,10 +646,10 @@ const scenarios = {
     assert.deepEqual(heard, ["app", "commit", "removed"]);
     await refuses(403, "NotMember", (async () => { for await (const _ of bob.service.events(bob.convoId)) ; })());
     return `${ended - removed} ms after the answer to the committer`;
-  },
+  }),
 
   async "clients that race and talk lose nothing when the server is killed"() {
-    const members = await group(4), KILLS = 5, acked = new Map(); // text: who said it
+    const members = await group(4), KILLS = 5, acked = new Map(), bell = new Bell(); // text: who said it
     let racing = true;
     for (const member of members) member.service.isPatient = true;
     const race = members.map(async (member) => {
@@ -590,7 +657,7 @@ const scenarios = {
         await member.submit(await member.stage());
         await member.sync();
         const words = `${member.name} ${n}`;
-        await member.say(words).then(() => acked.set(words, member), (error) => {
+        await member.say(words).then(() => { acked.set(words, member); bell.tick(); }, (error) => {
           if (error.label !== "EpochMismatch") throw error;
           return member.rebase(error.body);
         });
@@ -599,7 +666,7 @@ const scenarios = {
     const failed = Promise.all(race);
     for (let i = 0; i < KILLS; i++) {
       const enough = acked.size + 8;
-      while (acked.size < enough) await Promise.race([failed, new Promise((go) => setTimeout(go, 10))]);
+      await Promise.race([failed, bell.until(`${enough} messages`, () => acked.size >= enough, 4 * LIMIT_MS)]);
       await Promise.race([failed, killServer()]);
     }
     racing = false;

@@ -42,7 +42,7 @@ check() {
 }
 
 commands=$("$troupe" --help | sed -n 's/^  \([a-z][a-z-]*\)  *[a-z].*/\1/p' | grep -v -e '^help$' -e '^troupe$' | sort -u)
-for command in serve status config flags drain tour; do
+for command in serve status config flags drain import tour; do
     echo "$commands" | grep -qx "$command" || {
         failed=$((failed + 1))
         echo "not ok - help does not list $command"
@@ -67,6 +67,13 @@ check "flags: no name" 2 "expected the NAME" "$troupe" flags set
 check "flags: a path for a name" 2 "expected the NAME" "$troupe" flags rollback ../../drain
 check "flags: an unknown word" 2 "there is no 'dance'" "$troupe" flags dance
 check "status: a word too many" 2 "'dance'" "$troupe" status dance
+check "packs: nobody there" 1 "no server answers" "$troupe" packs list --server http://127.0.0.1:1
+check "packs: of data without a server" 1 "no server runs with the data in $work" "$troupe" packs list --data "$work"
+check "packs: nothing to do" 2 "push, get, verify, list or rotate" "$troupe" packs
+check "packs: no file" 2 "which file" "$troupe" packs push
+check "packs: no name" 2 "--name wants" "$troupe" packs push "$0" --version 1
+check "packs: a path for a name" 2 "which pack" "$troupe" packs get ../x
+check "packs: an unknown word" 2 "there is no 'dance'" "$troupe" packs dance
 check "an option without its value" 2 "no value after '--data'" "$troupe" status --data
 
 echo "$passed passed, $failed failed, 0 skipped"

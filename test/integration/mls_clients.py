@@ -85,7 +85,8 @@ class Bench:
         self.server = Server(self.folder, *self.options, listen=self.server.public)
 
     def run_scenarios(self, names):
-        with subprocess.Popen(["node", os.path.join(CLIENTS, "scenarios.mjs"), "http://" + self.server.public, *names],
+        with subprocess.Popen(["node", "--experimental-websocket", "--no-warnings",
+                               os.path.join(CLIENTS, "scenarios.mjs"), "http://" + self.server.public, *names],
                               stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, bufsize=1,
                               env=environment(RACE_S=str(RACE_S))) as clients:
             for line in clients.stdout:

@@ -19,7 +19,6 @@ class Ledger:
         self.lock = threading.Lock()
         self.acked = {}  # (convo, member): epoch
         self.open = set()  # (convo, member) that may or may not be stored
-        self.found = set()  # (convo, member) that were stored, we learn, when they are sent again
         self.errors = {}  # status: how many
         self.numbers = itertools.count()
         self.tokens = []
@@ -33,21 +32,18 @@ class Ledger:
             return self.tokens.pop()
 
     def send(self, server, connection, convo, member):
-        """One add. True: it is stored."""
+        """One add. True: it is stored. Sent again, it gets the answer it would have got."""
         status, answer = serving.call(server, self.folder, "addMembers",
                                       {"convoId": convo, "didList": [member], "idempotencyKey": f"add-{member}"},
                                       token=self.token(), connection=connection)
         with self.lock:
-            is_stored = status == 200 or answer.get("error") == "AlreadyMember"
+            assert answer.get("error") != "AlreadyMember", f"{member} was refused because of itself: {answer}"
             if status == 200:
                 self.acked[convo, member] = answer["newEpoch"]
-            elif is_stored:
-                self.found.add((convo, member))
+                self.open.discard((convo, member))
             else:
                 self.errors[status] = self.errors.get(status, 0) + 1
-            if is_stored:
-                self.open.discard((convo, member))
-        return is_stored
+        return status == 200
 
     def load(self, server, convos, stop):
         """Threads that add until `stop` is set; a connection that breaks is made anew until then."""
@@ -95,7 +91,7 @@ class Ledger:
             assert epochs == list(range(1, len(epochs) + 1)), f"{convo}: epochs {epochs}"
             lost = sorted(set(told) - set(epochs))
             assert not lost, f"{convo}: acknowledged and lost: {lost}"
-            adds = set(mine) | {member for of, member in self.found if of == convo}
+            adds = set(mine)
             assert len(epochs) == len(adds), f"{convo}: {len(epochs)} epochs for {len(adds)} adds"
             status, answer = serving.call(server, self.folder, "getConvo", query=f"?convoId={convo}")
             assert status == 200 and answer["epoch"] == len(epochs), (status, answer.get("epoch"), len(epochs))

@@ -468,43 +468,52 @@ static inline void check_view(uint32_t i, const struct job *job)
     seen.views++;
 }
 
-/* Only what is stored is quoted, from the loser's epoch on and without a gap. */
+/* The commit made at an epoch, by its number; 0: there is none. */
+static inline uint64_t commit_at(const struct truth *truth, uint64_t base)
+{
+    for (uint64_t seq = 2; seq <= truth->seq; seq++)
+        if (truth->rows[seq].kind == MLS_COMMIT && truth->rows[seq].base_epoch == base)
+            return seq;
+    return 0;
+}
+
+/* Only what is stored is quoted: from the loser's epoch to the one it is told of, as far as it was
+ * in, and nothing of that is left out. */
 static inline void check_conflict(uint32_t i, const struct job *job)
 {
     struct request *request = &now.requests[i];
     struct truth *truth = &now.truths[request->convo];
     struct json_doc doc = { 0 };
-    uint64_t epoch = request->base;
+    uint64_t epoch = request->base, current, seq;
     const struct json *commits;
+    struct json_iter it;
 
     CHECK_EQ_INT(json_parse_copy(&doc, answer_of(job), 0), 0);
     commits = json_get(json_root(&doc), "commits");
-    for (struct json_iter it = json_iterate(commits); json_next(&it); epoch++) {
-        uint64_t seq = (uint64_t)int_of(it.value, "seq");
-
-        CHECK_MSG(seq > 1 && seq <= truth->seq && truth->rows[seq].kind == MLS_COMMIT &&
-                      truth->rows[seq].base_epoch == (uint64_t)int_of(it.value, "baseEpoch") &&
-                      truth->rows[seq].epoch == (uint64_t)int_of(it.value, "epoch"),
-            "quoted: request %u was told of commit %llu, which is not stored", i,
-            (unsigned long long)seq);
-        CHECK_MSG(truth->rows[seq].base_epoch == epoch,
-            "quoted: request %u of epoch %llu was told of %llu where %llu should be", i,
-            (unsigned long long)request->base, (unsigned long long)truth->rows[seq].base_epoch,
-            (unsigned long long)epoch);
+    current = (uint64_t)int_of(json_root(&doc), "currentEpoch");
+    CHECK_MSG(
+        current <= truth->epoch, "current: request %u was told of an epoch that is not stored", i);
+    CHECK_MSG(commits != NULL || job->is_external, /* who is outside hears of no commits */
+        "quoted: request %u was told of no commits", i);
+    CHECK_MSG(current > epoch || job->is_external,
+        "conflict: request %u of epoch %llu was refused (%s), and the epoch is %llu", i,
+        (unsigned long long)epoch, request->label, (unsigned long long)current);
+    it = json_iterate(commits);
+    for (; commits != NULL && epoch < current && json_count(commits) < 100; epoch++) {
+        seq = commit_at(truth, epoch);
+        if (!is_in(truth, seq - 1, request->user))
+            continue;
+        CHECK_MSG(json_next(&it) && seq == (uint64_t)int_of(it.value, "seq") &&
+                      epoch == (uint64_t)int_of(it.value, "baseEpoch") &&
+                      epoch + 1 == (uint64_t)int_of(it.value, "epoch"),
+            "quoted: request %u of epoch %llu was not told of commit %llu at epoch %llu", i,
+            (unsigned long long)request->base, (unsigned long long)seq, (unsigned long long)epoch);
         show(truth, seq);
-        request->seen_epoch = epoch + 1;
-        request->has_seen = true;
     }
-    CHECK_MSG((uint64_t)int_of(json_root(&doc), "currentEpoch") <= truth->epoch,
-        "current: request %u was told of an epoch that is not stored", i);
-    CHECK_MSG(!request->has_seen || json_count(commits) >= 100 ||
-                  (uint64_t)int_of(json_root(&doc), "currentEpoch") == request->seen_epoch,
-        "quoted: request %u was told of epoch %lld, and the commits lead to %llu", i,
-        (long long)int_of(json_root(&doc), "currentEpoch"),
-        (unsigned long long)request->seen_epoch);
-    CHECK_MSG(request->has_seen || job->is_external, /* who is outside hears of no commits */
-        "conflict: request %u of epoch %llu was refused (%s), and no commit says why", i,
-        (unsigned long long)request->base, request->label);
+    CHECK_MSG(json_count(commits) >= 100 || !json_next(&it),
+        "quoted: request %u was told of something that is not stored, or not for it", i);
+    request->seen_epoch = current;
+    request->has_seen = commits != NULL;
     json_doc_free(&doc);
     seen.conflicts++;
 }

@@ -174,16 +174,6 @@ static int try_open(void)
     return rc;
 }
 
-static int make_convo(void *data, const void *key, size_t key_size, void *state)
-{
-    struct convo *convo = state;
-
-    convo->delivery = data;
-    memcpy(convo->id, key, key_size);
-    convo->id_size = key_size;
-    return 0;
-}
-
 /* As delivery_start does it, without what only HTTP needs. */
 static void start_service(void)
 {
@@ -198,7 +188,7 @@ static void start_service(void)
     CHECK_EQ_INT(tr_registry_create(now.s.system,
                      &(struct tr_registry_options){ .name = "convos",
                          .type = &convo_type,
-                         .make = make_convo,
+                         .make = convo_seat_make,
                          .data = &now.delivery,
                          .box = { .capacity = world.box_capacity, .full = TR_FULL_FAIL },
                          .idle_ns = world.idle_ns },

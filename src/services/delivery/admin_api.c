@@ -93,6 +93,6 @@ static void handle_query(struct http_request *request, void *state)
 }
 
 const struct service_admin_route delivery_admin_routes[DELIVERY_ADMIN_ROUTES] = {
-    { HTTP_GET, "/v1/convos/{id}", handle_path },
-    { HTTP_GET, "/v1/convos", handle_query },
+    { .method = HTTP_GET, .path = "/v1/convos/{id}", .handle = handle_path },
+    { .method = HTTP_GET, .path = "/v1/convos", .handle = handle_query },
 };

@@ -5,7 +5,10 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "http/uri.h"
+#include "json/json_write.h"
 #include "services/delivery/direct.h"
+#include "services/delivery/meter.h"
 #include "services/delivery/text.h"
 
 static bool no_memory(struct http_request *request, struct api_body *body)
@@ -16,10 +19,50 @@ static bool no_memory(struct http_request *request, struct api_body *body)
     return false;
 }
 
+/* PostgreSQL's texts end at NUL and SQLite's do not: no string of a body may hold it. Found in the
+ * text, before anything is undone: it can only be written as an escape. */
+static bool has_nul(struct tr_span text)
+{
+    const char *at = text.at, *end = text.at + text.size;
+
+    while ((at = memmem(at, (size_t)(end - at), "\\u0000", 6)) != NULL) {
+        const char *slash = at;
+
+        while (slash > text.at && slash[-1] == '\\')
+            slash--;
+        if ((at - slash) % 2 == 0) /* else the backslash itself was escaped */
+            return true;
+        at += 6;
+    }
+    return false;
+}
+
+static bool parse(struct http_request *request, struct api_body *body, char *text, size_t size)
+{
+    char message[120];
+    int rc;
+
+    if (has_nul((struct tr_span){ text, size })) {
+        api_refuse(request, body, 400, "InvalidRequest", "no text may hold a NUL character");
+        return false;
+    }
+    rc = json_parse(&body->doc, text, size, JSON_UNIQUE_KEYS);
+    if (rc == TR_ENOMEM)
+        return no_memory(request, body);
+    if (rc < 0) {
+        (void)snprintf(message, sizeof message, "the %s: %s at byte %zu",
+            body->raw_name == NULL ? "body is not JSON" : "query cannot be read",
+            body->doc.error.text, body->doc.error.offset);
+        api_refuse(request, body, 400, "InvalidRequest", message);
+        return false;
+    }
+    body->expect = json_expect(json_root(&body->doc));
+    return true;
+}
+
 bool api_begin(struct http_request *request, enum job_kind kind, struct api_body *ret_body)
 {
     struct tr_span body = http_body(request);
-    int rc;
 
     *ret_body = (struct api_body){ .job = job_new(kind, auth_claims_of(request)) };
     if (ret_body->job == NULL)
@@ -28,19 +71,139 @@ bool api_begin(struct http_request *request, enum job_kind kind, struct api_body
     if (ret_body->job->body == NULL)
         return no_memory(request, ret_body);
     memcpy(ret_body->job->body, body.at == NULL ? "" : body.at, body.size);
-    rc = json_parse(&ret_body->doc, ret_body->job->body, body.size, JSON_UNIQUE_KEYS);
-    if (rc == TR_ENOMEM)
-        return no_memory(request, ret_body);
-    if (rc < 0) {
-        char text[120];
+    return parse(request, ret_body, ret_body->job->body, body.size);
+}
 
-        (void)snprintf(text, sizeof text, "the body is not JSON: %s at byte %zu",
-            ret_body->doc.error.text, ret_body->doc.error.offset);
-        api_refuse(request, ret_body, 400, "InvalidRequest", text);
-        return false;
+/* ---- message/mls
+ * ------------------------------------------------------------------------------------ */
+
+/* Without its parameters, such as ;version=mls10. */
+static bool is_type(struct tr_span type, const char *wanted)
+{
+    const char *end = type.at == NULL ? NULL : memchr(type.at, ';', type.size);
+
+    if (end != NULL)
+        type.size = (size_t)(end - type.at);
+    while (type.size > 0 && type.at[type.size - 1] == ' ')
+        type.size--;
+    return tr_span_is_nocase(type, wanted);
+}
+
+bool api_wants_mls(const struct http_request *request)
+{
+    struct tr_span list = http_header(request, "Accept");
+
+    while (list.size > 0) {
+        const char *comma = memchr(list.at, ',', list.size);
+        size_t size = comma == NULL ? list.size : (size_t)(comma - list.at);
+
+        if (is_type((struct tr_span){ list.at, size }, "message/mls"))
+            return true;
+        size += comma == NULL ? 0 : 1;
+        list = (struct tr_span){ list.at + size, list.size - size };
+        while (list.size > 0 && list.at[0] == ' ')
+            list = (struct tr_span){ list.at + 1, list.size - 1 };
     }
-    ret_body->expect = json_expect(json_root(&ret_body->doc));
+    return false;
+}
+
+static void put_list(struct json_writer *writer, struct tr_span values)
+{
+    json_put_array(writer, NULL);
+    for (bool has_more = values.size > 0; has_more;) {
+        const char *comma = memchr(values.at, ',', values.size);
+        size_t size = comma == NULL ? values.size : (size_t)(comma - values.at);
+
+        json_put_string(writer, NULL, (struct tr_span){ values.at, size });
+        has_more = comma != NULL;
+        if (has_more)
+            values = (struct tr_span){ comma + 1, values.size - size - 1 };
+    }
+    json_put_end(writer);
+}
+
+/* A parameter as the member it stands for: most are texts. */
+static void put_parameter(struct json_writer *writer, struct tr_span name, struct tr_span value)
+{
+    static const char *const numbers[] = { "epoch", "paddedSize" };
+    static const char *const lists[] = { "didList", "removes" };
+    uint64_t number;
+
+    json_put_key(writer, name);
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+        if (tr_span_is(name, lists[i])) {
+            put_list(writer, value);
+            return;
+        }
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        if (tr_span_is(name, numbers[i]) && tr_span_u64(value, &number) && number <= INT64_MAX) {
+            json_put_int(writer, NULL, (int64_t)number);
+            return;
+        }
+    json_put_string(writer, NULL, value);
+}
+
+bool api_put_query(struct tr_buffer *out, struct tr_span query, char *scratch)
+{
+    struct json_writer writer = json_writer(out);
+    const char *at = query.at, *end = query.at + query.size;
+
+    json_put_object(&writer, NULL);
+    while (at != NULL && at < end) {
+        const char *ampersand = memchr(at, '&', (size_t)(end - at));
+        const char *stop = ampersand == NULL ? end : ampersand;
+        const char *equals = memchr(at, '=', (size_t)(stop - at));
+        struct tr_span value = { equals == NULL ? stop : equals + 1, 0 };
+        size_t size;
+
+        value.size = (size_t)(stop - value.at);
+        if (stop > at) {
+            if (!http_query_decode(value, scratch, &size) || !http_is_utf8(at, (size_t)(stop - at)))
+                return false;
+            put_parameter(&writer,
+                (struct tr_span){ at, (size_t)((equals == NULL ? stop : equals) - at) },
+                (struct tr_span){ scratch, size });
+        }
+        at = stop + 1;
+    }
+    json_put_end(&writer);
     return true;
+}
+
+bool api_begin_mls(struct http_request *request, enum job_kind kind, const char *raw_name,
+    struct api_body *ret_body)
+{
+    struct tr_span raw = http_body(request), query = http_query(request);
+    struct tr_span type = http_header(request, "Content-Type");
+    struct tr_buffer members = { 0 };
+    struct job *job;
+    char *scratch;
+    bool is_good;
+
+    if (!is_type(type, "message/mls") && !is_type(type, "application/octet-stream"))
+        return api_begin(request, kind, ret_body);
+    *ret_body =
+        (struct api_body){ .job = job_new(kind, auth_claims_of(request)), .raw_name = raw_name };
+    job = ret_body->job;
+    scratch = http_alloc(request, query.size + 1);
+    if (job == NULL || scratch == NULL)
+        return no_memory(request, ret_body);
+    is_good = api_put_query(&members, query, scratch);
+    if (is_good && members.failed == 0)
+        job->body = tr__alloc(raw.size + members.size + JSON_PADDING_BYTES);
+    if (job->body != NULL) {
+        memcpy(job->body, raw.at, raw.size);
+        memcpy(job->body + raw.size, members.bytes, members.size);
+        ret_body->raw = (struct tr_span){ job->body, raw.size };
+        is_good = parse(request, ret_body, job->body + raw.size, members.size);
+    } else if (is_good) {
+        is_good = no_memory(request, ret_body);
+    } else {
+        api_refuse(request, ret_body, 400, "InvalidRequest",
+            "a parameter of the query is not encoded as it must be");
+    }
+    tr_buffer_free(&members);
+    return is_good;
 }
 
 bool api_begin_query(struct http_request *request, enum job_kind kind, struct api_body *ret_body)
@@ -56,7 +219,7 @@ bool api_begin_query_of(struct http_request *request, enum job_kind kind,
     *ret_body = (struct api_body){ .job = job_new(kind, claims) };
     if (ret_body->job == NULL)
         return no_memory(request, ret_body);
-    if (!http_parameter(request, "convoId", &convo) || convo.size == 0 ||
+    if (http_parameter_find(request, "convoId", &convo) != 1 || convo.size == 0 ||
         convo.size > JOB_CONVO_SIZE_MAX) {
         api_refuse(request, ret_body, 400, "InvalidRequest",
             "convoId must be there once, with 1 to 128 bytes");
@@ -83,6 +246,11 @@ struct tr_span api_may_bytes(struct api_body *body, const char *name, size_t siz
     const struct json *value = json_get(body->expect.object, name);
     struct tr_span bytes = { NULL, 0 };
 
+    if (body->raw_name != NULL && strcmp(name, body->raw_name) == 0) {
+        if (body->raw.size > size_max)
+            json_expect_fail(&body->expect, name, "is larger than it may be");
+        return body->raw;
+    }
     if (value == NULL || json_kind(value) == JSON_NULL)
         return bytes;
     if (!delivery_get_bytes(value, size_max, &bytes))
@@ -125,6 +293,7 @@ static int send(struct http_request *request, struct job *job, http_then_fn then
     tr_sender convo;
     int rc = 0;
 
+    job->began_ns = delivery->env->now_ns(delivery->env->data);
     if (direct_takes(delivery->direct, job))
         convo = tr_sender_clone(direct_desk(delivery->direct, job), "a request");
     else
@@ -133,8 +302,11 @@ static int send(struct http_request *request, struct job *job, http_then_fn then
         rc = http_ask(request, convo, &message, sizeof message, then);
         tr_sender_drop(&convo);
     }
-    if (rc < 0)
+    if (rc < 0) {
+        meter_add(METER_DROPS, 1);
+        meter_add(METER_BOX_FULL, rc == TR_EFULL);
         job_unref(job);
+    }
     return rc;
 }
 
@@ -156,8 +328,13 @@ void api_send(struct http_request *request, struct api_body *body, http_then_fn 
 
 struct job *api_job(struct http_request *request, const struct tr_event *event)
 {
+    struct delivery *delivery = http_service(request);
     struct job *job = auth_data(request);
 
+    if (event->status == 0 && job->status != 0)
+        meter_job(job, delivery->env->now_ns(delivery->env->data) - job->began_ns);
+    else
+        meter_add(METER_DROPS, 1);
     if (event->status == 0 && job->status == 200)
         return job;
     if (event->status == 0 && job->status != 0)

@@ -33,10 +33,21 @@ struct api_body {
     struct job *job;
     struct json_doc doc;
     struct json_expect expect;
+    const char *raw_name; /* the member that `raw` stands for; NULL: the body was JSON */
+    struct tr_span raw;
 };
 
 /* A job with the caller's claims and the body as JSON in `expect`. False: it has been answered. */
 bool api_begin(struct http_request *request, enum job_kind kind, struct api_body *ret_body);
+/* The same, but a body of type message/mls is taken as well: it is what the member `raw_name` would
+ * have as base64, and the other members are parameters of the query. */
+bool api_begin_mls(struct http_request *request, enum job_kind kind, const char *raw_name,
+    struct api_body *ret_body);
+/* A query as the JSON object that the other form of the request would have, appended to `out`;
+ * `scratch` has room for query.size + 1. False: malformed. */
+bool api_put_query(struct tr_buffer *out, struct tr_span query, char *scratch);
+/* Does the caller want message/mls rather than JSON? */
+bool api_wants_mls(const struct http_request *request);
 /* Of a GET: a job about the conversation in the query parameter convoId. */
 bool api_begin_query(struct http_request *request, enum job_kind kind, struct api_body *ret_body);
 /* The same for a caller who is known by other means. */

@@ -128,7 +128,7 @@ static struct query_list *read_dids(struct http_request *request)
         http_respond_shed(request, 503, 1, "memory");
         return NULL;
     }
-    return query_list(request, "dids", DID_SIZE_MIN, list) ? list : NULL;
+    return owner_query_list(request, "dids", DID_SIZE_MIN, list) ? list : NULL;
 }
 
 void api_get_opt_in_status(struct http_request *request)

@@ -8,13 +8,13 @@
  * planned anew, in its order, a few times at most. */
 #include "services/delivery/convo.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/log.h"
 #include "base/metric.h"
+#include "services/delivery/meter.h"
 
 static struct metric metrics[] = {
     { "troupe_delivery_epoch_conflicts_total", NULL, "Commits that lost their epoch.",
@@ -74,6 +74,7 @@ static void wait_turn(struct convo *convo, struct convo_op *op)
         return;
     }
     convo->waiting_count++;
+    op->was_asked = false; /* what it will be planned on may be newer than what was asked */
     append(&convo->waiting, &convo->waiting_last, op);
 }
 
@@ -125,8 +126,22 @@ static void fail_all_waiting(struct convo *convo)
     convo->waiting_last = NULL;
 }
 
+/* What those who listen know, before it is read again. */
+static struct convo_before before_of(struct convo *convo)
+{
+    struct convo_before before = { .policy = convo->policy };
+
+    if (convo->subscribers != NULL) {
+        before.roster = convo->roster;
+        convo->roster = (struct roster){ 0 };
+    }
+    return before;
+}
+
 static void loaded(struct convo *convo, struct tr_context *ctx, const struct sql_unit *unit)
 {
+    struct convo_before before = before_of(convo);
+
     convo->is_reading = false;
     metric_add(&metrics[LOADS], 1);
     if (sql_unit_status(unit) != 0 || convo_loaded(convo, unit) < 0) {
@@ -134,9 +149,12 @@ static void loaded(struct convo *convo, struct tr_context *ctx, const struct sql
             LOG_TEXT("why", sql_error_text(sql_unit_status(unit))));
         convo->is_loaded = false;
         convo->is_poisoned = true;
+        roster_free(&before.roster);
         fail_all_waiting(convo);
         return;
     }
+    convo_stream_changed(convo, ctx, &before);
+    roster_free(&before.roster);
     convo->is_loaded = true;
     convo->is_poisoned = false;
     convo_stream_behind(convo, ctx);
@@ -159,116 +177,16 @@ static void recover(struct convo *convo, struct tr_context *ctx)
 /* ---- units that came back
  * --------------------------------------------------------------------------- */
 
-static void apply_members(struct convo *convo, const struct convo_op *op)
-{
-    const struct job *job = op->job;
-    bool is_create = job->kind == JOB_CREATE;
-
-    for (uint32_t i = 0; i < job->add_count + (is_create ? 1 : 0); i++) {
-        struct tr_span did = i < job->add_count ? job->adds[i].did : job->claims->issuer;
-        struct member *member = roster_get(&convo->roster, did);
-
-        if (member == NULL) { /* out of memory: the database knows, so read it again */
-            convo->is_poisoned = true;
-            return;
-        }
-        if (!member->is_in) {
-            member->join_seq = member->read_seq = op->before.seq + 1;
-            member->joined_ms = op->now_ms;
-            member->is_admin = i == job->add_count;
-            member->is_moderator = member->was_removed = false;
-        }
-        roster_apply(&convo->roster, member, true);
-    }
-    for (uint32_t i = 0; i < job->remove_count; i++) {
-        struct member *member = roster_find(&convo->roster, job->removes[i]);
-
-        if (member == NULL)
-            continue;
-        member->left_ms = op->now_ms;
-        member->was_removed = !tr_span_equal(job->removes[i], job->claims->issuer);
-        roster_apply(&convo->roster, member, false);
-    }
-}
-
-static void apply_role(struct convo *convo, const struct job *job)
-{
-    struct member *member = roster_find(&convo->roster, job->target);
-
-    if (member == NULL)
-        return;
-    if (job->role_is_admin)
-        member->is_admin = job->role_is_given;
-    else
-        member->is_moderator = job->role_is_given;
-}
-
-static void apply_texts(struct convo *convo, const struct convo_op *op)
-{
-    const struct job *job = op->job;
-
-    convo->is_there = true;
-    convo->created_ms = op->now_ms;
-    (void)snprintf(convo->suite, sizeof convo->suite, "%.*s", (int)job->suite.size, job->suite.at);
-    (void)snprintf(convo->creator, sizeof convo->creator, "%.*s", (int)job->claims->issuer.size,
-        job->claims->issuer.at);
-    if (job->name.at != NULL)
-        (void)snprintf(convo->name, sizeof convo->name, "%.*s", (int)job->name.size, job->name.at);
-    if (job->description.at != NULL)
-        (void)snprintf(convo->description, sizeof convo->description, "%.*s",
-            (int)job->description.size, job->description.at);
-}
-
-/* It is in the database: now it is true. */
-static void apply(struct convo *convo, const struct convo_op *op)
-{
-    struct job *job = op->job;
-    struct member *caller;
-
-    if (convo_unwedge_apply(convo, op))
-        return;
-    if (job->kind == JOB_READ_TO) {
-        caller = roster_find(&convo->roster, job->claims->issuer);
-        if (caller != NULL && caller->read_seq < job->seq)
-            caller->read_seq = job->seq;
-        return;
-    }
-    if (job->kind == JOB_ROLE)
-        apply_role(convo, job);
-    if (job->kind == JOB_POLICY)
-        convo->policy = job->policy;
-    if (job->kind == JOB_ADD_UNREAD || job->kind == JOB_GROUP_INFO || job->kind == JOB_ROLE ||
-        job->kind == JOB_POLICY)
-        return;
-    convo->committed = op->after;
-    convo->active_ms = op->now_ms;
-    if (job->kind == JOB_CREATE)
-        apply_texts(convo, op);
-    if (convo->group_id.size == 0 && job->kind == JOB_COMMIT && job->mls.group_id.size > 0)
-        (void)tr_buffer_span(&convo->group_id, job->mls.group_id);
-    apply_members(convo, op);
-    if (job->kind == JOB_COMMIT)
-        convo_unwedge_committed(convo, op);
-    metric_add(&metrics[job->kind == JOB_COMMIT ? COMMITS : MESSAGES], job->kind != JOB_CREATE);
-}
-
 static void succeed(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
     struct job *job = op->job;
 
-    apply(convo, op);
-    job->result_epoch = job->kind == JOB_MESSAGE ? job->mls.epoch : convo->committed.epoch;
-    job->result_seq = job->kind == JOB_COMMIT ? op->before.seq + 1 : convo->committed.seq;
-    job->result_ms = op->now_ms;
-    job->status = 200;
-    if (job->kind == JOB_CREATE)
-        convo_write_view(convo, &job->answer);
-    if (job->kind == JOB_CONFIRM || job->kind == JOB_REPORT || job->kind == JOB_RESET)
-        convo_unwedge_answer(convo, op);
+    convo_apply(convo, op);
+    convo_answer(convo, op);
+    if (convo_has_log(job))
+        metric_add(&metrics[job->kind == JOB_COMMIT ? COMMITS : MESSAGES], 1);
     if (job->kind == JOB_COMMIT)
         convo_turn_won(convo, ctx, job->claims->issuer);
-    if (job->kind == JOB_POLICY)
-        policy_write(&convo->policy, job->convo, &job->answer);
     convo_stream_committed(convo, ctx, op);
     answer(op);
 }
@@ -297,51 +215,18 @@ static void try_again(struct convo *convo, struct convo_op *op)
 
 static void fail(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
-    switch (op->failure) {
-    case CONVO_REPLAY:
-        answer_error(op, 401, "TokenReplayed", "this token was used before: make a new one");
-        break;
-    case CONVO_DUPLICATE:
+    if (convo_refuse(op))
+        answer(op);
+    else if (op->failure == CONVO_DUPLICATE)
         look(convo, ctx, op);
-        break;
-    case CONVO_PACKAGE:
-        answer_error(op, 409, "KeyPackageNotFound", "a key package is unknown, used or another's");
-        break;
-    case CONVO_CONFIRMED:
-        answer_error(op, 409, "EpochConfirmed", "a member joined by the commit you report");
-        break;
-    case CONVO_INVITE:
-        answer_error(op, 403, "InvalidInvite",
-            "the invite is unknown, used up, expired, revoked or for somebody else");
-        break;
-    case CONVO_BLOCKED:
-        answer_error(op, 403,
-            op->job->kind == JOB_CREATE ? "MutualBlockDetected" : "BlockedByMember",
-            "two who would be in this conversation have a block between them");
-        break;
-    case CONVO_NO_CONSENT:
-        answer_error(op, 403, "NotOptedIn", "one of these does not want to be added");
-        break;
-    case CONVO_RACE:
-    case CONVO_UNKNOWN:
+    else
         try_again(convo, op);
-        break;
-    case CONVO_STORED:
-    case CONVO_REFUSED:
-        answer_error(op, 503, "Unavailable", "it was not stored: try again");
-        break;
-    }
-}
-
-static bool has_log(const struct job *job)
-{
-    return job->kind == JOB_COMMIT || job->kind == JOB_MESSAGE || job->kind == JOB_PROPOSAL;
 }
 
 /* What it was refused for is stored. Was it perhaps stored itself, when it was asked before? */
 static void give_refusal(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
-    if (has_log(op->job) && roster_find(&convo->roster, op->job->claims->issuer) != NULL)
+    if (convo_has_log(op->job) && roster_find(&convo->roster, op->job->claims->issuer) != NULL)
         look(convo, ctx, op);
     else
         answer(op);
@@ -408,14 +293,7 @@ static void unit_back(
         op = op->next;
     tr_assert(op != NULL);
     op->is_back = true;
-    op->failure = convo_failure_of(unit);
-    /* Its own token, consumed by an earlier try whose outcome was unknown: that one was stored. */
-    if (op->failure == CONVO_REPLAY && op->was_unknown)
-        op->failure = has_log(op->job) ? CONVO_DUPLICATE : CONVO_STORED;
-    if (op->failure == CONVO_UNKNOWN)
-        op->was_unknown = true;
-    if (op->failure == CONVO_STORED)
-        convo_unwedge_stored(op, unit);
+    convo_unit_back(op, unit);
     settle(convo, ctx);
 }
 
@@ -451,6 +329,16 @@ static void look_back(
     op = *link;
     tr_assert(op != NULL);
     *link = op->next;
+    if (op->is_asking) {
+        if (convo_asked(convo, op, unit))
+            answer(op);
+        else if (convo->is_poisoned)
+            plan_again(convo, op);
+        else
+            begin(convo, ctx, op);
+        recover(convo, ctx);
+        return;
+    }
     if (!convo_looked(convo, op, unit)) {
         /* The log is ahead of us: by a unit that is about to come back, or by one of the actor that
          * was here before us; then all has to be read again. */
@@ -494,7 +382,7 @@ static void store(struct convo *convo, struct tr_context *ctx, struct convo_op *
     op->now_ms = delivery_now_ms(convo->delivery);
     op->number = convo->number_next++ & 0xffffff;
     op->tries++;
-    op->is_back = false;
+    op->is_back = op->was_asked = false;
     op->failure = CONVO_STORED;
     unit = convo_op_unit(convo, op);
     if (unit != NULL)
@@ -515,7 +403,7 @@ static void store(struct convo *convo, struct tr_context *ctx, struct convo_op *
 static bool is_read(enum job_kind kind)
 {
     return kind == JOB_EPOCH || kind == JOB_STATE || kind == JOB_CONVO || kind == JOB_MEMBER ||
-           kind == JOB_CONTEXT || kind == JOB_SUBSCRIBE;
+           kind == JOB_CONTEXT || kind == JOB_SUBSCRIBE || kind == JOB_PACKAGES_LOW;
 }
 
 static void begin(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
@@ -526,6 +414,11 @@ static void begin(struct convo *convo, struct tr_context *ctx, struct convo_op *
     }
     if (convo->flying_count >= CONVO_FLYING_MAX) {
         answer_error(op, 503, "Busy", "this conversation is busy: try again");
+        return;
+    }
+    if (convo_must_ask(op)) {
+        op->is_asking = true;
+        look(convo, ctx, op);
         return;
     }
     switch (convo_plan(convo, op)) {
@@ -557,27 +450,47 @@ static void begin(struct convo *convo, struct tr_context *ctx, struct convo_op *
     }
 }
 
-static enum tr_next convo_handle(void *self, struct tr_context *ctx, void *memory)
-{
-    struct job *job = ((struct job_message *)memory)->job;
-    struct convo *convo = self;
-    struct convo_op *op;
+/* ---- the actor
+ * ---------------------------------------------------------------------------------------- */
 
-    if (job == NULL && ((struct job_message *)memory)->stream == 0) {
-        convo->is_poisoned = true; /* somebody else stored something: what is known here is old */
+/* A message without a job: a stream is gone, or what is known here is old. */
+static void handle_notice(struct convo_seat *seat, struct tr_context *ctx, uint64_t stream)
+{
+    struct convo *convo = convo_seat_awake(seat);
+
+    if (convo == NULL) {
+        if (stream == 0)
+            convo_seat_forget(seat);
+        return;
+    }
+    if (stream != 0) {
+        convo_stream_gone(convo, ctx, stream);
+    } else {
+        convo->is_poisoned = true; /* somebody else stored something */
         if (convo->is_loaded)
             recover(convo, ctx);
-        return TR_GO;
     }
+    convo_seat_rest(seat);
+}
+
+static enum tr_next convo_handle(void *self, struct tr_context *ctx, void *memory)
+{
+    struct job_message *message = memory;
+    struct job *job = message->job;
+    struct convo_seat *seat = self;
+    struct convo *convo;
+    struct convo_op *op;
+
     if (job == NULL) {
-        convo_stream_gone(convo, ctx, ((struct job_message *)memory)->stream);
+        handle_notice(seat, ctx, message->stream);
         return TR_GO;
     }
-    op = tr__calloc(sizeof *op);
+    convo = convo_seat_wake(seat);
+    op = convo == NULL ? NULL : tr__calloc(sizeof *op);
     if (op == NULL) {
         job_fail(job, 503, "Busy", "out of memory: try again");
         tr_reply(ctx, 0, NULL, 0);
-        job_unref(job);
+        job_message_drop(message);
         return TR_GO;
     }
     op->job = job;
@@ -589,85 +502,94 @@ static enum tr_next convo_handle(void *self, struct tr_context *ctx, void *memor
     } else {
         begin(convo, ctx, op);
     }
+    convo_seat_rest(seat);
     return TR_GO;
+}
+
+static void handle_unit(
+    struct convo *convo, struct tr_context *ctx, uint32_t tag, const struct sql_unit *unit)
+{
+    if (tag == CONVO_TAG_LOAD)
+        loaded(convo, ctx, unit);
+    else if (tag >= CONVO_TAG_CATCH_UP)
+        convo_stream_caught_up(convo, ctx, tag - CONVO_TAG_CATCH_UP, unit);
+    else if (tag >= CONVO_TAG_UNIT)
+        unit_back(convo, ctx, tag - CONVO_TAG_UNIT, unit);
+    else if (tag >= CONVO_TAG_LOOK)
+        look_back(convo, ctx, tag - CONVO_TAG_LOOK, unit);
 }
 
 static enum tr_next convo_event(void *self, struct tr_context *ctx, const struct tr_event *event)
 {
-    struct convo *convo = self;
+    struct convo_seat *seat = self;
+    struct convo *convo = convo_seat_awake(seat);
     struct sql_unit *unit;
 
+    if (convo == NULL)
+        return TR_GO;
     if (event->kind == TR_EVENT_TIMER && event->tag == CONVO_TAG_TURN &&
         convo_turn_passed(convo, ctx) && convo->is_loaded && !convo->is_poisoned)
         take_turns(convo, ctx);
-    if (event->kind != TR_EVENT_REPLY)
-        return TR_GO;
-    unit = sql_take(&convo->sql, event);
-    if (unit == NULL)
-        return TR_GO;
-    if (event->tag == CONVO_TAG_LOAD)
-        loaded(convo, ctx, unit);
-    else if (event->tag >= CONVO_TAG_CATCH_UP)
-        convo_stream_caught_up(convo, ctx, event->tag - CONVO_TAG_CATCH_UP, unit);
-    else if (event->tag >= CONVO_TAG_UNIT)
-        unit_back(convo, ctx, event->tag - CONVO_TAG_UNIT, unit);
-    else if (event->tag >= CONVO_TAG_LOOK)
-        look_back(convo, ctx, event->tag - CONVO_TAG_LOOK, unit);
+    unit = event->kind == TR_EVENT_REPLY ? sql_take(&convo->sql, event) : NULL;
+    if (unit != NULL)
+        handle_unit(convo, ctx, event->tag, unit);
     sql_unit_free(unit);
+    convo_seat_rest(seat);
     return TR_GO;
 }
 
 static int convo_start(void *self, struct tr_context *ctx)
 {
-    struct convo *convo = self;
-
+    (void)self;
     (void)ctx;
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
-    sql_client_begin(&convo->sql, convo->delivery->sql);
     return 0;
 }
 
+/* Nobody will answer them. A stream that waits for its turn would stay open and hear nothing: it
+ * ends, and its client comes back. */
 static void free_ops(struct convo_op *op)
 {
     while (op != NULL) {
         struct convo_op *next = op->next;
 
+        if (op->job->kind == JOB_SUBSCRIBE)
+            http_stream_end(op->job->stream, NULL, 1012);
         op_free(op);
         op = next;
     }
 }
 
-/* All that lasts is in the database; a restarted or revived actor reads it with its first job. */
-static void convo_clear(struct convo *convo)
+int convo_init(struct convo *convo, struct delivery *delivery, struct tr_span id)
+{
+    *convo = (struct convo){ .is_awake = true, .delivery = delivery };
+    return convo_set_texts(convo, &(struct convo_texts){ .id = id });
+}
+
+void convo_finish(struct convo *convo)
 {
     free_ops(convo->flying);
     free_ops(convo->waiting);
     free_ops(convo->looking);
     convo_stream_end(convo);
     convo_turn_end(convo);
-    tr_buffer_free(&convo->newest.sender);
     tr_buffer_free(&convo->revoked);
-    tr_buffer_free(&convo->group_name);
     roster_free(&convo->roster);
-    tr_buffer_free(&convo->group_id);
     if (convo->sql.sql != NULL)
         sql_client_end(&convo->sql);
+    tr__free(convo->text_block);
 }
 
-static void convo_finish(void *self)
+static void convo_end(void *self)
 {
-    convo_clear(self);
+    convo_seat_finish(self);
 }
 
+/* All that lasts is in the database; a restarted or revived actor reads it with its first job. */
 static int convo_reset(void *self, enum tr_why why)
 {
-    struct convo *convo = self;
-    struct convo fresh = { .delivery = convo->delivery, .id_size = convo->id_size };
-
     (void)why;
-    memcpy(fresh.id, convo->id, sizeof fresh.id);
-    convo_clear(convo);
-    *convo = fresh;
+    convo_seat_forget(self);
     return 0;
 }
 
@@ -693,6 +615,7 @@ static const char *convo_message_name(const void *message)
         [JOB_CONFIRM] = "confirm",
         [JOB_REPORT] = "report",
         [JOB_RESET] = "reset",
+        [JOB_PACKAGES_LOW] = "packages_low",
     };
 
     const struct job *job = ((const struct job_message *)message)->job;
@@ -702,21 +625,17 @@ static const char *convo_message_name(const void *message)
 
 static void convo_show(const void *self, char *text, size_t size)
 {
-    const struct convo *convo = self;
-
-    (void)snprintf(text, size, "epoch %llu, seq %llu, %u members, %u in flight, %u waiting",
-        (unsigned long long)convo->committed.epoch, (unsigned long long)convo->committed.seq,
-        convo->roster.in_count, convo->flying_count, convo->waiting_count);
+    convo_seat_show(self, text, size);
 }
 
 const struct tr_type convo_type = {
     .name = "convo",
     .message_size = sizeof(struct job_message),
-    .state_size = sizeof(struct convo),
+    .state_size = sizeof(struct convo_seat),
     .start = convo_start,
     .handle = convo_handle,
     .event = convo_event,
-    .finish = convo_finish,
+    .finish = convo_end,
     .reset = convo_reset,
     .message_drop = job_message_drop,
     .message_name = convo_message_name,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* convo.h: the actor of one conversation, from the inside. convo.c takes jobs in and gives answers
- * out; convo_plan.c decides; convo_store.c speaks SQL; convo_stream.c tells subscribers.
+ * out; convo_plan.c decides; convo_store.c and convo_look.c speak SQL; convo_outcome.c says what
+ * became of it; convo_stream.c tells subscribers; convo_sleep.c keeps it small while nobody asks.
  *
  * `committed` is what the database has: every answer comes from it. `planned` is where the units on
  * their way will lead: the next job is planned on it without waiting. A unit's first step compares
@@ -47,6 +48,8 @@ struct convo_op {
     bool is_back;
     bool is_refused;   /* has no unit: the refusal in its job waits for those before it */
     bool was_unknown;  /* an earlier try of it may have been stored */
+    bool is_asking;    /* was it? Its token is looked for */
+    bool was_asked;    /* no try before this plan was */
     bool is_exclusive; /* nothing else is planned until it is back and all was read again */
     bool is_fork;      /* others confirmed something else */
     enum convo_failure failure;
@@ -55,43 +58,52 @@ struct convo_op {
     int64_t now_ms;
 };
 
+/* Where a commit is in the log: behind the proposals that came with it. */
+static inline uint64_t convo_op_seq(const struct convo_op *op)
+{
+    return op->before.seq + 1 + op->job->proposal_count;
+}
+
 struct convo_subscriber;
 struct convo_loser;
 
 /* The commit that made the current epoch. */
 struct convo_newest {
     bool is_there;
+    uint32_t sender; /* index in the roster */
     uint64_t seq;
     uint64_t base_epoch;
     unsigned char sha256[32];
-    struct tr_buffer sender;
+};
+
+/* All in one block, each as long as it is. */
+struct convo_texts {
+    struct tr_span id;
+    struct tr_span suite, creator, name, description;
+    struct tr_span group_id;   /* empty: not known yet */
+    struct tr_span group_name; /* of the group since a reset; empty: the conversation's id */
 };
 
 struct convo {
-    struct delivery *delivery;
-    char id[JOB_CONVO_SIZE_MAX + 1];
-    size_t id_size;
+    bool is_awake; /* first, and always true: convo_sleep.c */
     bool is_loaded;
     bool is_there;
     bool is_poisoned; /* something failed: no planning until it was read again */
     bool is_reading;
+    bool is_exclusive; /* such an op is on its way */
+    struct delivery *delivery;
 
     struct convo_point committed;
     struct convo_point planned;
-    char suite[64];
-    char creator[256];
-    char name[129];
-    char description[513];
+    struct convo_texts texts;
+    char *text_block; /* where those are */
     int64_t created_ms;
     int64_t active_ms;
     struct convo_policy policy;
-    struct tr_buffer group_id;   /* empty: not known yet */
-    struct tr_buffer group_name; /* of the group since a reset; empty: the conversation's id */
     struct roster roster;
     struct convo_newest newest;
     struct tr_buffer revoked; /* SHA-256 of each commit rolled back to the current epoch */
     uint64_t heard_epoch;     /* of an ephemeral message, which nothing stores */
-    bool is_exclusive;        /* such an op is on its way */
 
     struct convo_op *flying; /* oldest first */
     struct convo_op *flying_last;
@@ -112,6 +124,18 @@ struct convo {
     struct sql_client sql;
     uint32_t number_next;
 };
+
+static inline struct tr_span convo_span(const struct convo *convo)
+{
+    return convo->texts.id;
+}
+/* The texts become these, which may be some of the old ones. */
+int convo_set_texts(struct convo *convo, const struct convo_texts *texts);
+
+/* One that knows its name and nothing else. */
+int convo_init(struct convo *convo, struct delivery *delivery, struct tr_span id);
+/* Frees what it has; ops get no answer. */
+void convo_finish(struct convo *convo);
 
 enum { CONVO_FLYING_MAX = 512, CONVO_WAITING_MAX = 1024, CONVO_TRIES_MAX = 8 };
 enum {
@@ -145,23 +169,51 @@ void convo_forget_plans(struct convo *convo);
 /* ---- convo_store.c ------------------------------------------------------------------------------
  */
 
+uint64_t convo_key(const struct convo *convo); /* of its units */
 struct sql_unit *convo_load_unit(const struct convo *convo);
 int convo_loaded(struct convo *convo, const struct sql_unit *unit);
 struct sql_unit *convo_op_unit(const struct convo *convo, const struct convo_op *op);
 enum convo_failure convo_failure_of(const struct sql_unit *unit);
-struct sql_unit *convo_look_unit(const struct convo *convo, const struct convo_op *op);
-/* False: the log is ahead of what this actor knows to be stored, and the answer with it. */
-bool convo_looked(struct convo *convo, struct convo_op *op, const struct sql_unit *unit);
+/* A step that fails without an invite that is good for the caller; one use of it may be spent. */
+void convo_add_invite(const struct convo *convo, const struct job *job, int64_t now_ms,
+    struct sql_unit *unit, bool is_spent);
 
 struct convo_log_row {
     uint64_t seq;
     int kind; /* enum mls_content, LOG_… */
     struct tr_span op;
+    struct tr_span message_id; /* absent: none was given, or the op says it */
     const unsigned char *sha256;
     struct tr_span bytes;
 };
 void convo_add_log(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
     struct convo_log_row row);
+
+/* ---- convo_look.c -------------------------------------------------------------------------------
+ */
+
+struct sql_unit *convo_look_unit(const struct convo *convo, const struct convo_op *op);
+/* False: the log is ahead of what this actor knows to be stored, and the answer with it. */
+bool convo_looked(struct convo *convo, struct convo_op *op, const struct sql_unit *unit);
+
+/* ---- convo_outcome.c: what became of a unit, for both ways to serve (direct.h) ------------------
+ */
+
+bool convo_has_log(const struct job *job);
+/* Its unit is back: sets op->failure, which is not STORED when an earlier try was. */
+void convo_unit_back(struct convo_op *op, const struct sql_unit *unit);
+/* The job fails for what trying again does not cure. False: it may (DUPLICATE: look; RACE and
+ * UNKNOWN: read and plan again). */
+bool convo_refuse(const struct convo_op *op);
+/* It is in the database: now it is true. */
+void convo_apply(struct convo *convo, const struct convo_op *op);
+/* After that: the job gets its answer. */
+void convo_answer(const struct convo *convo, const struct convo_op *op);
+/* Before it is planned again: an earlier try of it may have been stored, and would stand in its own
+ * way. Only its token tells: look, with op->is_asking set. */
+bool convo_must_ask(const struct convo_op *op);
+/* The look is back. False: no earlier try was stored, so it is planned now. */
+bool convo_asked(const struct convo *convo, struct convo_op *op, const struct sql_unit *unit);
 
 /* ---- convo_turn.c: two losses in a row earn a turn
  * ------------------------------------------------------ */
@@ -199,7 +251,7 @@ void convo_unwedge_stored(struct convo_op *op, const struct sql_unit *unit);
 bool convo_unwedge_apply(struct convo *convo, const struct convo_op *op);
 void convo_unwedge_answer(const struct convo *convo, const struct convo_op *op);
 
-/* ---- views --------------------------------------------------------------------------------------
+/* ---- convo_view.c -------------------------------------------------------------------------------
  */
 
 void convo_write_view(const struct convo *convo, struct tr_buffer *out);
@@ -216,9 +268,38 @@ void convo_stream_caught_up(
     struct convo *convo, struct tr_context *ctx, uint32_t number, const struct sql_unit *unit);
 /* Everything was read again: those who listen hear what others have stored meanwhile. */
 void convo_stream_behind(struct convo *convo, struct tr_context *ctx);
+/* And whose role is another than before, and that the policy is. */
+struct convo_before {
+    struct roster roster; /* as it was: owned */
+    struct convo_policy policy;
+};
+void convo_stream_changed(
+    struct convo *convo, struct tr_context *ctx, const struct convo_before *before);
 /* A client went away. */
 void convo_stream_gone(struct convo *convo, struct tr_context *ctx, uint64_t stream_number);
 void convo_stream_end(struct convo *convo);
+
+/* ---- convo_sleep.c: the actor's own state
+ * --------------------------------------------------------- */
+
+/* Nearly always nobody asks. Then a conversation is one block of the bytes it takes, and it becomes
+ * a struct convo when somebody does. */
+struct convo_seat {
+    struct delivery *delivery;
+    void *self; /* struct convo (is_awake), or packed bytes, of which the first is 0 */
+};
+/* For a registry: the key is the conversation's id, `data` the struct delivery. */
+int convo_seat_make(void *data, const void *key, size_t key_size, void *seat);
+/* NULL if it is asleep. */
+struct convo *convo_seat_awake(const struct convo_seat *seat);
+/* NULL when out of memory. */
+struct convo *convo_seat_wake(struct convo_seat *seat);
+/* If nothing is under way. Without memory, or with many members, it stays awake. */
+void convo_seat_rest(struct convo_seat *seat);
+/* What it knows is old. */
+void convo_seat_forget(struct convo_seat *seat);
+void convo_seat_finish(struct convo_seat *seat);
+void convo_seat_show(const struct convo_seat *seat, char *text, size_t size);
 
 extern const struct tr_type convo_type;
 

@@ -7,10 +7,12 @@
 #include "base/alloc.h"
 #include "crypto/digest.h"
 #include "json/json_write.h"
-#include "services/delivery/api.h"
+#include "services/delivery/bundle.h"
+#include "services/delivery/commit_roster.h"
 #include "services/delivery/errand.h"
 #include "services/delivery/invite_api.h"
 #include "services/delivery/mls_check.h"
+#include "services/delivery/owner.h"
 #include "services/delivery/text.h"
 
 /* ---- lists of names
@@ -149,11 +151,13 @@ static const char *read_welcomes(struct job *job)
     return NULL;
 }
 
-static const char *check_group_info(struct job *job, enum delivery_mode mode)
+/* `before` is the stored group info of the epoch the commit was made in, if there is one. */
+static const char *check_group_info(struct job *job, enum delivery_mode mode, struct tr_span before)
 {
     struct mls_group_info info;
     bool is_checked;
     const char *why;
+    int rc;
 
     if (job->group_info.size == 0)
         return NULL;
@@ -164,6 +168,11 @@ static const char *check_group_info(struct job *job, enum delivery_mode mode)
         why = "the group info is not of the epoch this commit leads to";
     if (why == NULL && mode != DELIVERY_BLIND)
         why = mls_group_info_check(&info, &is_checked);
+    if (why == NULL && mode != DELIVERY_BLIND && (job->bytes.size > 0 || job->kind != JOB_COMMIT)) {
+        rc = commit_roster_new(&info, before, &job->roster);
+        if (rc < 0)
+            job->decoded.failed = rc;
+    }
     return why;
 }
 
@@ -236,7 +245,8 @@ static int check_work(void *argument)
     if (work->why != NULL)
         return 0;
     work->label = "InvalidGroupInfo";
-    work->why = check_group_info(work->job, work->mode);
+    work->why = check_group_info(
+        work->job, work->mode, (struct tr_span){ work->context.bytes, work->context.size });
     return 0;
 }
 
@@ -454,13 +464,19 @@ static void submit(struct http_request *request, struct api_body *body)
         api_refuse(request, body, 400, "InvalidCommit", why);
         return;
     }
+    why = job->kind == JOB_COMMIT ? bundle_check(job) : NULL;
+    if (why != NULL) {
+        api_refuse(request, body, 400, "InvalidMessage", why);
+        return;
+    }
     why = read_welcomes(job);
     if (why != NULL) {
         api_refuse(request, body, 400, "InvalidWelcome", why);
         return;
     }
     json_doc_free(&body->doc);
-    if (job->mls.wire == MLS_PUBLIC && delivery->mode != DELIVERY_BLIND)
+    if (job->kind == JOB_COMMIT && job->bytes.size > 0 && delivery->mode != DELIVERY_BLIND &&
+        (job->mls.wire == MLS_PUBLIC || job->group_info.size > 0))
         find_stored_context(request, job);
     else
         check(request, job, NULL);
@@ -501,26 +517,24 @@ static void read_common(struct api_body *body, const char *commit_name)
     struct job *job = body->job;
 
     job->convo = json_need_string(&body->expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
-    job->bytes = api_may_bytes(body, commit_name, COMMIT_SIZE_MAX);
-    job->group_info = api_may_bytes(body, "groupInfo", GROUP_INFO_SIZE_MAX);
+    if (body->raw_name != NULL) {
+        bundle_read_mls(body);
+    } else {
+        job->bytes = api_may_bytes(body, commit_name, COMMIT_SIZE_MAX);
+        job->group_info = api_may_bytes(body, "groupInfo", GROUP_INFO_SIZE_MAX);
+    }
     api_set_op(body, "op", json_may_string(&body->expect, "idempotencyKey", 1, 128));
-}
-
-static void add_welcome(struct api_body *body, struct tr_span welcome)
-{
-    if (welcome.size > 0)
-        body->job->welcomes[body->job->welcome_count++] = welcome;
 }
 
 void api_add_members(struct http_request *request)
 {
     struct api_body body;
 
-    if (!api_begin(request, JOB_COMMIT, &body))
+    if (!api_begin_mls(request, JOB_COMMIT, "commit", &body))
         return;
     read_common(&body, "commit");
     read_adds(&body, "didList", JOB_MEMBERS_MAX);
-    add_welcome(&body, api_may_bytes(&body, "welcomeMessage", WELCOME_SIZE_MAX));
+    bundle_add_welcome(&body, api_may_bytes(&body, "welcomeMessage", WELCOME_SIZE_MAX));
     if (body.job->add_count == 0)
         json_expect_fail(&body.expect, "didList", "must name somebody");
     if (names_twice(body.job))
@@ -532,7 +546,7 @@ void api_remove_member(struct http_request *request)
 {
     struct api_body body;
 
-    if (!api_begin(request, JOB_COMMIT, &body))
+    if (!api_begin_mls(request, JOB_COMMIT, "commit", &body))
         return;
     read_common(&body, "commit");
     remove_one(body.job, json_need_string(&body.expect, "targetDid", 8, 255));
@@ -548,7 +562,7 @@ void api_leave_convo(struct http_request *request)
 {
     struct api_body body;
 
-    if (!api_begin(request, JOB_COMMIT, &body))
+    if (!api_begin_mls(request, JOB_COMMIT, "commit", &body))
         return;
     read_common(&body, "commit");
     body.job->is_leave = true;
@@ -560,7 +574,7 @@ void api_process_external_commit(struct http_request *request)
 {
     struct api_body body;
 
-    if (!api_begin(request, JOB_COMMIT, &body))
+    if (!api_begin_mls(request, JOB_COMMIT, "commit", &body))
         return;
     read_common(&body, "externalCommit");
     invite_read_secret(&body);
@@ -575,39 +589,42 @@ void api_process_external_commit(struct http_request *request)
     submit(request, &body);
 }
 
-void api_submit_commit(struct http_request *request)
+/* Whom the commit removes, each once. */
+static void read_removes(struct api_body *body)
 {
-    const struct json *welcomes;
-    struct api_body body;
+    const struct json *list = json_may_array(&body->expect, "removes", 0, JOB_MEMBERS_MAX);
+    struct job *job = body->job;
     size_t index = 0;
 
-    if (!api_begin(request, JOB_COMMIT, &body))
+    if (json_count(list) == 0)
+        return;
+    job->removes = tr__calloc(json_count(list) * sizeof *job->removes);
+    if (job->removes == NULL) {
+        job->decoded.failed = TR_ENOMEM;
+        return;
+    }
+    for (struct json_iter it = json_iterate(list); json_next(&it); index++) {
+        struct tr_span did = json_item_string(&body->expect, "removes", index, it.value, 8, 255);
+
+        for (uint32_t i = 0; i < job->remove_count; i++)
+            if (tr_span_equal(job->removes[i], did))
+                json_expect_fail(&body->expect, "removes", "must not name anybody twice");
+        job->removes[job->remove_count++] = did;
+    }
+}
+
+void api_submit_commit(struct http_request *request)
+{
+    struct api_body body;
+
+    if (!api_begin_mls(request, JOB_COMMIT, "commit", &body))
         return;
     read_common(&body, "commit");
     if (body.job->bytes.size == 0)
         json_expect_fail(&body.expect, "commit", "must be there and not be empty");
-    welcomes = json_may_array(&body.expect, "welcomes", 0, JOB_WELCOMES_MAX);
-    for (struct json_iter it = json_iterate(welcomes); json_next(&it); index++) {
-        struct tr_span welcome;
-
-        if (delivery_get_bytes(it.value, WELCOME_SIZE_MAX, &welcome))
-            add_welcome(&body, welcome);
-        else
-            json_expect_fail(&body.expect, "welcomes", "must be base64");
-    }
-    body.job->app_bytes = api_may_bytes(&body, "appMessage", MESSAGE_SIZE_MAX);
-    if (json_get(body.expect.object, "removes") != NULL) {
-        const struct json *removes = json_may_array(&body.expect, "removes", 0, JOB_MEMBERS_MAX);
-
-        body.job->removes = tr__calloc((json_count(removes) + 1) * sizeof *body.job->removes);
-        if (body.job->removes == NULL)
-            body.job->decoded.failed = TR_ENOMEM;
-        index = 0;
-        for (struct json_iter it = json_iterate(removes);
-             body.job->removes != NULL && json_next(&it); index++)
-            body.job->removes[body.job->remove_count++] =
-                json_item_string(&body.expect, "removes", index, it.value, 8, 255);
-    }
+    if (body.raw_name == NULL)
+        bundle_read_json(&body);
+    read_removes(&body);
     submit(request, &body);
 }
 
@@ -630,7 +647,7 @@ void api_create_convo(struct http_request *request)
         job->description = json_may_string(&metadata, "description", 0, 512);
     }
     read_adds(&body, "initialMembers", JOB_MEMBERS_MAX);
-    add_welcome(&body, api_may_bytes(&body, "welcomeMessage", WELCOME_SIZE_MAX));
+    bundle_add_welcome(&body, api_may_bytes(&body, "welcomeMessage", WELCOME_SIZE_MAX));
     api_set_op(&body, "op", json_may_string(&body.expect, "idempotencyKey", 1, 128));
     if (!body.expect.failed && mls_suite_named(job->suite) == NULL) {
         api_refuse(
@@ -681,8 +698,10 @@ void api_get_group_info(struct http_request *request)
 {
     struct api_body body;
 
-    if (api_begin_query(request, JOB_CONTEXT, &body) && invite_read_hash(request, &body))
-        api_send(request, &body, api_answered);
+    if (!api_begin_query(request, JOB_CONTEXT, &body) || !invite_read_hash(request, &body))
+        return;
+    body.job->wants_mls = api_wants_mls(request);
+    api_send(request, &body, api_answered);
 }
 
 void api_update_group_info(struct http_request *request)
@@ -740,43 +759,19 @@ static void put_listed(struct json_writer *writer, const struct sql_unit *unit, 
 
 static void convos_listed(struct http_request *request, const struct tr_event *event)
 {
-    struct sql_unit *unit = errand_unit(request, event);
-    struct tr_buffer answer = { 0 };
-    struct json_writer writer = json_writer(&answer);
-    uint32_t count;
-
-    if (unit == NULL)
-        return;
-    count = sql_unit_rows(unit, 0);
-    json_put_object(&writer, NULL);
-    json_put_array(&writer, "conversations");
-    for (uint32_t i = 0; i < count; i++)
-        put_listed(&writer, unit, i);
-    json_put_end(&writer);
-    if (count > 0)
-        json_put_string(&writer, "cursor", sql_row_bytes(unit, 0, count - 1, 0));
-    json_put_end(&writer);
-    errand_end(request);
-    if (answer.failed != 0)
-        http_respond_shed(request, 503, 1, "memory");
-    else
-        http_respond_buffer(request, 200, "application/json", &answer);
-    tr_buffer_free(&answer);
+    owner_respond_list(request, event, "conversations", put_listed);
 }
 
 void api_get_convos(struct http_request *request)
 {
-    struct sql_unit *unit = sql_unit_new(0);
-    struct tr_span text, cursor = TR_SPAN("");
+    struct tr_span cursor = TR_SPAN("");
     uint64_t limit = 50;
+    struct sql_unit *unit;
 
-    if (http_parameter(request, "limit", &text) &&
-        (!tr_span_u64(text, &limit) || limit < 1 || limit > 100)) {
-        sql_unit_free(unit);
-        http_respond_error(request, 400, "InvalidRequest", "limit must be 1 to 100");
+    if (!owner_query_number(request, "limit", 100, &limit) ||
+        owner_query(request, "cursor", &cursor) < 0)
         return;
-    }
-    (void)http_parameter(request, "cursor", &cursor);
+    unit = sql_unit_new(0);
     if (unit != NULL) {
         sql_unit_step(unit, &list_convos, SQL_ROWS_ANY);
         sql_unit_text(unit, auth_claims_of(request)->issuer);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "services/delivery/commit_roster.h"
 #include "services/delivery/convo.h"
 #include "services/delivery/receipt.h"
 
@@ -44,9 +45,7 @@ static int hex_digit(char c)
 
 struct tr_span convo_group_name(const struct convo *convo)
 {
-    if (convo->group_name.size > 0)
-        return (struct tr_span){ convo->group_name.bytes, convo->group_name.size };
-    return (struct tr_span){ convo->id, convo->id_size };
+    return convo->texts.group_name.size > 0 ? convo->texts.group_name : convo_span(convo);
 }
 
 static bool is_hex_of(struct tr_span name, struct tr_span id)
@@ -66,9 +65,8 @@ static bool is_hex_of(struct tr_span name, struct tr_span id)
  * as hex. */
 static bool is_of_group(const struct convo *convo, struct tr_span group_id)
 {
-    if (convo->group_id.size > 0)
-        return tr_span_equal(
-            (struct tr_span){ convo->group_id.bytes, convo->group_id.size }, group_id);
+    if (convo->texts.group_id.size > 0)
+        return tr_span_equal(convo->texts.group_id, group_id);
     return tr_span_equal(convo_group_name(convo), group_id) ||
            is_hex_of(convo_group_name(convo), group_id);
 }
@@ -216,6 +214,15 @@ static void hear(struct convo_op *op, uint64_t epoch)
         op->after.confirmed = epoch;
 }
 
+/* The tree that came with it must have whom the request names. */
+static enum convo_plan plan_roster(const struct convo *convo, struct job *job)
+{
+    const char *why =
+        job->roster == NULL ? NULL : commit_roster_check(job->roster, &convo->roster, job);
+
+    return why == NULL ? CONVO_GO : fail(job, 400, "RosterMismatch", why);
+}
+
 static enum convo_plan plan_commit(struct convo *convo, struct convo_op *op)
 {
     struct job *job = op->job;
@@ -237,11 +244,13 @@ static enum convo_plan plan_commit(struct convo *convo, struct convo_op *op)
             "this server has no group info of the epoch to check the commit with");
     if (plan == CONVO_GO)
         plan = plan_members(convo, job, caller);
+    if (plan == CONVO_GO)
+        plan = plan_roster(convo, job);
     if (plan != CONVO_GO)
         return plan;
     op->after.kind = job->bytes.size == 0 ? CONVO_NUMBERED : CONVO_MLS;
     op->after.epoch++;
-    op->after.seq++;
+    op->after.seq = convo_op_seq(op);
     convo_extend_chain(&op->after, op->before.epoch, job->sha256);
     /* Who commits is in the epoch it commits at, unless it joins by that; it is heard in the next
      * one if it speaks there. */
@@ -325,17 +334,16 @@ static enum convo_plan plan_create(struct convo *convo, struct convo_op *op)
 {
     struct job *job = op->job;
 
-    if (convo->is_there && op->was_unknown && tr_span_is(job->claims->issuer, convo->creator)) {
-        convo_write_view(convo, &job->answer);
-        job->status = 200;
-        return CONVO_ANSWERED;
-    }
-    if (convo->is_there || convo->planned.seq != 0)
+    if (convo->is_there && tr_span_equal(job->claims->issuer, convo->texts.creator))
+        return CONVO_LOOK; /* by this request, when it was sent before? */
+    if (convo->is_there)
         return fail(job, 409, "ConvoExists", "there is a conversation of this group already");
+    if (convo->planned.seq != 0)
+        return CONVO_WAIT;
     if (job->add_count + 1 > convo->delivery->members_max)
         return fail(job, 400, "TooManyMembers", "the conversation would have too many members");
     op->after = (struct convo_point){ .epoch = job->epoch, .seq = 1, .confirmed = job->epoch };
-    return CONVO_GO;
+    return plan_roster(convo, job);
 }
 
 static enum convo_plan plan_read_to(struct convo *convo, struct convo_op *op)
@@ -356,7 +364,9 @@ static enum convo_plan plan_group_info(struct convo *convo, struct convo_op *op)
         return fail(job, 400, "InvalidGroupInfo", "the group info is of another group");
     if (job->epoch > convo->planned.epoch || job->epoch < convo->committed.epoch)
         return fail(job, 409, "EpochMismatch", "the group info is not of the current epoch");
-    return job->epoch == convo->committed.epoch && convo->flying == NULL ? CONVO_GO : CONVO_WAIT;
+    if (job->epoch != convo->committed.epoch || convo->flying != NULL)
+        return CONVO_WAIT;
+    return plan_roster(convo, job);
 }
 
 static enum convo_plan answer_epoch(struct convo *convo, struct convo_op *op)
@@ -481,6 +491,14 @@ static enum convo_plan plan_subscribe(struct convo *convo, struct convo_op *op)
     return CONVO_SUBSCRIBE;
 }
 
+/* From the service itself, for the caller's devices that listen. */
+static enum convo_plan answer_packages_low(struct convo *convo, struct convo_op *op)
+{
+    (void)convo;
+    op->job->status = 200;
+    return CONVO_SAY;
+}
+
 enum convo_plan convo_plan(struct convo *convo, struct convo_op *op)
 {
     static enum convo_plan (*const plans[])(struct convo *, struct convo_op *) = {
@@ -503,6 +521,7 @@ enum convo_plan convo_plan(struct convo *convo, struct convo_op *op)
         [JOB_CONFIRM] = convo_plan_confirm,
         [JOB_REPORT] = convo_plan_report,
         [JOB_RESET] = convo_plan_reset,
+        [JOB_PACKAGES_LOW] = answer_packages_low,
     };
     enum convo_plan plan;
 

@@ -4,10 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "json/json_write.h"
 #include "services/delivery/audit.h"
 #include "services/delivery/convo.h"
-#include "services/delivery/text.h"
 #include "sql/unit.h"
 
 /* ---- statements
@@ -22,8 +20,8 @@ SQL_STATEMENT(load_members,
     " WHERE convo = $1 ORDER BY join_seq");
 SQL_STATEMENT(create_convo,
     "INSERT INTO convos (id, group_id, kind, suite, creator, name, description, epoch, seq,"
-    " created_ms, active_ms, open_join, group_info, group_info_epoch, chain, confirmed_epoch)"
-    " VALUES ($1, NULL, 0, $2, $3, $4, $5, $6, $7, $8, $8, 0, $9, $10, NULL, $6)");
+    " created_ms, active_ms, open_join, group_info, group_info_epoch, chain, confirmed_epoch,"
+    " create_op) VALUES ($1, NULL, 0, $2, $3, $4, $5, $6, $7, $8, $8, 0, $9, $10, NULL, $6, $11)");
 SQL_STATEMENT(move_convo,
     "UPDATE convos SET epoch = $4, seq = $5, kind = $6, active_ms = $7, chain = $8,"
     " group_id = COALESCE(group_id, $9),"
@@ -33,7 +31,7 @@ SQL_STATEMENT(put_group_info,
     "UPDATE convos SET group_info = $3, group_info_epoch = $2 WHERE id = $1 AND epoch = $2");
 SQL_STATEMENT(put_log,
     "INSERT INTO log (convo, seq, kind, base_epoch, epoch, sender, op, sha256, bytes, created_ms,"
-    " receipt) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)");
+    " receipt, message_id) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)");
 SQL_STATEMENT(put_member,
     "INSERT INTO members (convo, did, join_seq, leave_seq, joined_ms, is_admin, is_moderator,"
     " unread_extra, read_seq) VALUES ($1, $2, $3, NULL, $4, $5, 0, 0, $3)");
@@ -87,28 +85,14 @@ SQL_STATEMENT(read_to,
     " unread_extra = 0 WHERE convo = $1 AND did = $2 AND leave_seq IS NULL");
 SQL_STATEMENT(add_unread, "UPDATE members SET unread_extra = unread_extra + $3"
                           " WHERE convo = $1 AND did <> $2 AND leave_seq IS NULL");
-enum { COMMITS_MAX = 100 }; /* as below */
-SQL_STATEMENT(commits_since,
-    "SELECT seq, base_epoch, epoch, sender, sha256, bytes, created_ms FROM log"
-    " WHERE convo = $1 AND kind = 3 AND base_epoch >= $2 ORDER BY base_epoch LIMIT 100");
-SQL_STATEMENT(
-    find_op, "SELECT seq, epoch, created_ms, sha256 FROM log WHERE convo = $1 AND op = $2");
-SQL_STATEMENT(find_seq, "SELECT seq FROM convos WHERE id = $1");
-SQL_STATEMENT(get_group_info,
-    "SELECT group_info, group_info_epoch FROM convos WHERE id = $1 AND group_info IS NOT NULL");
-
-static struct tr_span id_of(const struct convo *convo)
-{
-    return (struct tr_span){ convo->id, convo->id_size };
-}
 
 /* Conversations keep their order and their writer. */
-static uint64_t key_of(const struct convo *convo)
+uint64_t convo_key(const struct convo *convo)
 {
     uint64_t hash = UINT64_C(14695981039346656037);
 
-    for (size_t i = 0; i < convo->id_size; i++)
-        hash = (hash ^ (unsigned char)convo->id[i]) * UINT64_C(1099511628211);
+    for (size_t i = 0; i < convo->texts.id.size; i++)
+        hash = (hash ^ (unsigned char)convo->texts.id.at[i]) * UINT64_C(1099511628211);
     return hash;
 }
 
@@ -117,30 +101,27 @@ static uint64_t key_of(const struct convo *convo)
 
 struct sql_unit *convo_load_unit(const struct convo *convo)
 {
-    struct sql_unit *unit = sql_unit_new(key_of(convo));
+    struct sql_unit *unit = sql_unit_new(convo_key(convo));
 
     if (unit == NULL)
         return NULL;
     sql_unit_step(unit, &load_convo, SQL_ROWS_ANY);
-    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, convo_span(convo));
     sql_unit_step(unit, &load_members, SQL_ROWS_ANY);
-    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, convo_span(convo));
     convo_unwedge_load_steps(convo, unit);
     return unit;
 }
 
-static void copy_text(char *to, size_t size, struct tr_span from)
+static struct tr_span may_column(const struct sql_unit *unit, uint32_t column)
 {
-    size_t length = from.size < size ? from.size : size - 1;
-
-    if (length > 0)
-        memcpy(to, from.at, length);
-    to[length] = '\0';
+    return sql_row_is_null(unit, 0, 0, column) ? (struct tr_span){ NULL, 0 }
+                                               : sql_row_bytes(unit, 0, 0, column);
 }
 
 static int load_row(struct convo *convo, const struct sql_unit *unit)
 {
-    struct tr_span group = sql_row_bytes(unit, 0, 0, 10), chain = sql_row_bytes(unit, 0, 0, 11);
+    struct tr_span chain = sql_row_bytes(unit, 0, 0, 11);
 
     convo->committed = (struct convo_point){
         .kind = (int)sql_row_int(unit, 0, 0, 0),
@@ -150,19 +131,16 @@ static int load_row(struct convo *convo, const struct sql_unit *unit)
     };
     if (chain.size == sizeof convo->committed.chain)
         memcpy(convo->committed.chain, chain.at, chain.size);
-    copy_text(convo->suite, sizeof convo->suite, sql_row_bytes(unit, 0, 0, 1));
-    copy_text(convo->creator, sizeof convo->creator, sql_row_bytes(unit, 0, 0, 2));
-    copy_text(convo->name, sizeof convo->name, sql_row_bytes(unit, 0, 0, 3));
-    copy_text(convo->description, sizeof convo->description, sql_row_bytes(unit, 0, 0, 4));
     convo->created_ms = sql_row_int(unit, 0, 0, 7);
     convo->active_ms = sql_row_int(unit, 0, 0, 8);
     policy_load(&convo->policy, unit, 12);
-    tr_buffer_clear(&convo->group_id);
-    tr_buffer_clear(&convo->group_name);
-    if (!sql_row_is_null(unit, 0, 0, 13 + POLICY_FIELDS))
-        (void)tr_buffer_span(&convo->group_name, sql_row_bytes(unit, 0, 0, 13 + POLICY_FIELDS));
-    (void)tr_buffer_span(&convo->group_id, group);
-    return convo->group_name.failed != 0 ? convo->group_name.failed : convo->group_id.failed;
+    return convo_set_texts(convo, &(struct convo_texts){ .id = convo->texts.id,
+                                      .suite = sql_row_bytes(unit, 0, 0, 1),
+                                      .creator = sql_row_bytes(unit, 0, 0, 2),
+                                      .name = may_column(unit, 3),
+                                      .description = may_column(unit, 4),
+                                      .group_id = may_column(unit, 10),
+                                      .group_name = may_column(unit, 13 + POLICY_FIELDS) });
 }
 
 int convo_loaded(struct convo *convo, const struct sql_unit *unit)
@@ -171,6 +149,7 @@ int convo_loaded(struct convo *convo, const struct sql_unit *unit)
 
     convo->is_there = sql_unit_rows(unit, 0) == 1;
     roster_free(&convo->roster);
+    roster_expect(&convo->roster, sql_unit_rows(unit, 1));
     convo->policy = policy_default;
     if (!convo->is_there) {
         convo->committed = convo->planned = (struct convo_point){ 0 };
@@ -218,7 +197,7 @@ static void may_blob(struct sql_unit *unit, struct tr_span bytes)
 static void add_move(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
     sql_unit_step(unit, &move_convo, 1);
-    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, convo_span(convo));
     sql_unit_int(unit, (int64_t)op->before.epoch);
     sql_unit_int(unit, (int64_t)op->before.seq);
     sql_unit_int(unit, (int64_t)op->after.epoch);
@@ -238,10 +217,12 @@ void convo_add_log(const struct convo *convo, const struct convo_op *op, struct 
     bool has_receipt = row.kind >= MLS_COMMIT;
     bool is_at_before = row.kind == MLS_COMMIT || row.kind == LOG_RESET;
     /* A message keeps the epoch it was encrypted in; one in a commit's bundle is of the next. */
-    uint64_t epoch = op->job->kind == JOB_MESSAGE ? op->job->mls.epoch : op->after.epoch;
+    uint64_t epoch = op->job->kind == JOB_MESSAGE ? op->job->mls.epoch
+                     : row.kind == MLS_PROPOSAL   ? op->before.epoch
+                                                  : op->after.epoch;
 
     sql_unit_step(unit, &put_log, 1);
-    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, convo_span(convo));
     sql_unit_int(unit, (int64_t)row.seq);
     sql_unit_int(unit, row.kind);
     sql_unit_int(unit, (int64_t)(is_at_before ? op->before.epoch : epoch));
@@ -255,15 +236,16 @@ void convo_add_log(const struct convo *convo, const struct convo_op *op, struct 
         sql_unit_blob(unit, op->after.chain, sizeof op->after.chain);
     else
         sql_unit_null(unit);
+    may_text(unit, row.message_id);
 }
 
 static void add_member(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
     struct tr_span did, bool is_admin)
 {
     sql_unit_step(unit, &put_member, 1);
-    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, convo_span(convo));
     sql_unit_text(unit, did);
-    sql_unit_int(unit, (int64_t)(op->before.seq + 1));
+    sql_unit_int(unit, (int64_t)convo_op_seq(op));
     sql_unit_int(unit, op->now_ms);
     sql_unit_int(unit, is_admin);
 }
@@ -291,26 +273,26 @@ static void add_members(const struct convo *convo, const struct convo_op *op, st
     }
     for (uint32_t i = 0; i < job->remove_count; i++) {
         sql_unit_step(unit, &end_member, 1);
-        sql_unit_text(unit, id_of(convo));
+        sql_unit_text(unit, convo_span(convo));
         sql_unit_text(unit, job->removes[i]);
-        sql_unit_int(unit, (int64_t)(op->before.seq + 1));
+        sql_unit_int(unit, (int64_t)convo_op_seq(op));
         sql_unit_int(unit, op->now_ms);
         sql_unit_int(unit, !tr_span_equal(job->removes[i], job->claims->issuer));
         if (!tr_span_equal(job->removes[i], job->claims->issuer))
             audit_add(convo->delivery, unit,
                 &(struct audit_entry){ .actor = job->claims->issuer,
                     .action = "removeMember",
-                    .convo = id_of(convo),
+                    .convo = convo_span(convo),
                     .target = job->removes[i],
                     .now_ms = op->now_ms });
     }
 }
 
-static void add_invite_step(const struct convo *convo, const struct job *job, int64_t now_ms,
-    struct sql_unit *unit, const struct sql_statement *statement)
+void convo_add_invite(const struct convo *convo, const struct job *job, int64_t now_ms,
+    struct sql_unit *unit, bool is_spent)
 {
-    sql_unit_step(unit, statement, 1);
-    sql_unit_text(unit, id_of(convo));
+    sql_unit_step(unit, is_spent ? &spend_invite : &find_invite, 1);
+    sql_unit_text(unit, convo_span(convo));
     for (int i = 0; i < 2; i++)
         sql_unit_blob(unit, job->invite_hashes[i], sizeof job->invite_hashes[i]);
     sql_unit_int(unit, now_ms);
@@ -324,14 +306,14 @@ static void add_guards(const struct convo *convo, const struct convo_op *op, str
     const struct job *job = op->job;
 
     if (job->is_external && job->needs_invite)
-        add_invite_step(convo, job, op->now_ms, unit, &spend_invite);
+        convo_add_invite(convo, job, op->now_ms, unit, true);
     for (uint32_t i = 0; i < job->add_count; i++) {
         struct member *member = roster_find(&convo->roster, job->adds[i].did);
 
         if (!is_first_of(job, i) || (member != NULL && member->will_be_in))
             continue;
         sql_unit_step(unit, &find_block, 0);
-        sql_unit_text(unit, id_of(convo));
+        sql_unit_text(unit, convo_span(convo));
         sql_unit_text(unit, job->adds[i].did);
         if (job->is_external)
             continue;
@@ -349,11 +331,11 @@ static void add_welcomes(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
     const struct job *job = op->job;
-    int64_t seq = (int64_t)(op->before.seq + 1);
+    int64_t seq = (int64_t)convo_op_seq(op);
 
     for (uint32_t i = 0; i < job->welcome_count; i++) {
         sql_unit_step(unit, &put_welcome, 1);
-        sql_unit_text(unit, id_of(convo));
+        sql_unit_text(unit, convo_span(convo));
         sql_unit_int(unit, seq);
         sql_unit_int(unit, i);
         sql_unit_blob(unit, job->welcomes[i].at, job->welcomes[i].size);
@@ -370,7 +352,7 @@ static void add_welcomes(
         sql_unit_text(unit, add->did);
         sql_unit_text(unit, job->claims->issuer);
         sql_unit_step(unit, &put_target, 1);
-        sql_unit_text(unit, id_of(convo));
+        sql_unit_text(unit, convo_span(convo));
         sql_unit_int(unit, seq);
         sql_unit_int(unit, add->welcome);
         sql_unit_blob(unit, add->reference.at, add->reference.size);
@@ -382,7 +364,7 @@ static void add_group_info(
     const struct convo *convo, struct sql_unit *unit, struct tr_span bytes, uint64_t epoch)
 {
     sql_unit_step(unit, &put_group_info, 1);
-    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, convo_span(convo));
     sql_unit_int(unit, (int64_t)epoch);
     sql_unit_blob(unit, bytes.at, bytes.size);
 }
@@ -393,7 +375,7 @@ static void store_create(
     const struct job *job = op->job;
 
     sql_unit_step(unit, &create_convo, 1);
-    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, convo_span(convo));
     sql_unit_text(unit, job->suite);
     sql_unit_text(unit, job->claims->issuer);
     may_text(unit, job->name);
@@ -406,6 +388,7 @@ static void store_create(
         sql_unit_int(unit, (int64_t)job->epoch);
     else
         sql_unit_null(unit);
+    may_text(unit, job->op);
     add_member(convo, op, unit, job->claims->issuer, true);
     add_members(convo, op, unit);
     add_guards(convo, op, unit);
@@ -418,8 +401,14 @@ static void store_commit(
     const struct job *job = op->job;
 
     add_move(convo, op, unit);
+    for (uint32_t i = 0; i < job->proposal_count; i++)
+        convo_add_log(convo, op, unit,
+            (struct convo_log_row){ .seq = op->before.seq + 1 + i,
+                .kind = MLS_PROPOSAL,
+                .sha256 = job->proposals[i].sha256,
+                .bytes = job->proposals[i].bytes });
     convo_add_log(convo, op, unit,
-        (struct convo_log_row){ .seq = op->before.seq + 1,
+        (struct convo_log_row){ .seq = convo_op_seq(op),
             .kind = MLS_COMMIT,
             .op = job->op,
             .sha256 = job->sha256,
@@ -447,6 +436,8 @@ static void store_message(
         (struct convo_log_row){ .seq = op->after.seq,
             .kind = job->kind == JOB_PROPOSAL ? MLS_PROPOSAL : MLS_APPLICATION,
             .op = job->op,
+            /* else the op says it: LOG_MESSAGE_ID */
+            .message_id = tr_span_starts(job->op, "msg:") ? (struct tr_span){ NULL, 0 } : job->name,
             .sha256 = job->sha256,
             .bytes = job->bytes });
 }
@@ -455,7 +446,7 @@ static void store_read_to(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
     sql_unit_step(unit, &read_to, 1);
-    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, convo_span(convo));
     sql_unit_text(unit, op->job->claims->issuer);
     sql_unit_int(unit, (int64_t)op->job->seq);
 }
@@ -464,7 +455,7 @@ static void store_add_unread(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
     sql_unit_step(unit, &add_unread, SQL_ROWS_ANY);
-    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, convo_span(convo));
     sql_unit_text(unit, op->job->claims->issuer);
     sql_unit_int(unit, (int64_t)op->job->count);
 }
@@ -479,7 +470,7 @@ static void store_group_info(
 static void add_admin(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
     sql_unit_step(unit, &find_admin, 1);
-    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, convo_span(convo));
     sql_unit_text(unit, op->job->claims->issuer);
 }
 
@@ -489,7 +480,7 @@ static void add_audit(
     audit_add(convo->delivery, unit,
         &(struct audit_entry){ .actor = op->job->claims->issuer,
             .action = action,
-            .convo = id_of(convo),
+            .convo = convo_span(convo),
             .target = op->job->target,
             .now_ms = op->now_ms });
 }
@@ -502,11 +493,11 @@ static void store_role(const struct convo *convo, const struct convo_op *op, str
 
     add_admin(convo, op, unit);
     sql_unit_step(unit, job->role_is_admin ? &set_admin : &set_moderator, 1);
-    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, convo_span(convo));
     sql_unit_text(unit, job->target);
     sql_unit_int(unit, job->role_is_given);
     sql_unit_step(unit, &has_admin, 1);
-    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, convo_span(convo));
     add_audit(convo, op, unit, actions[job->role_is_admin][job->role_is_given]);
 }
 
@@ -515,7 +506,7 @@ static void store_policy(
 {
     add_admin(convo, op, unit);
     sql_unit_step(unit, &set_policy, 1);
-    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, convo_span(convo));
     for (uint32_t i = 0; i < POLICY_FIELDS; i++)
         sql_unit_int(unit, op->job->policy.fields[i]);
     add_audit(convo, op, unit, "updatePolicy");
@@ -538,7 +529,7 @@ struct sql_unit *convo_op_unit(const struct convo *convo, const struct convo_op 
         [JOB_REPORT] = convo_store_report,
         [JOB_RESET] = convo_store_reset,
     };
-    struct sql_unit *unit = sql_unit_new(key_of(convo));
+    struct sql_unit *unit = sql_unit_new(convo_key(convo));
 
     if (unit == NULL)
         return NULL;
@@ -575,223 +566,4 @@ enum convo_failure convo_failure_of(const struct sql_unit *unit)
     default:
         return CONVO_REFUSED;
     }
-}
-
-/* ---- what is in the log
- * ------------------------------------------------------------------------------ */
-
-/* Steps: commits since the job's epoch; the job's op, if it has one; where the log is. For
- * JOB_CONTEXT: the group info. */
-struct sql_unit *convo_look_unit(const struct convo *convo, const struct convo_op *op)
-{
-    struct sql_unit *unit = sql_unit_new(key_of(convo));
-
-    if (unit == NULL)
-        return NULL;
-    if (op->job->kind == JOB_CONTEXT) {
-        sql_unit_step(unit, &get_group_info, SQL_ROWS_ANY);
-        sql_unit_text(unit, id_of(convo));
-        if (op->job->needs_invite)
-            add_invite_step(convo, op->job, delivery_now_ms(convo->delivery), unit, &find_invite);
-        return unit;
-    }
-    sql_unit_step(unit, &commits_since, SQL_ROWS_ANY);
-    sql_unit_text(unit, id_of(convo));
-    sql_unit_int(unit, op->job->mls.epoch > INT64_MAX ? INT64_MAX : (int64_t)op->job->mls.epoch);
-    sql_unit_step(unit, &find_op, SQL_ROWS_ANY);
-    sql_unit_text(unit, id_of(convo));
-    sql_unit_text(unit, op->job->op.at == NULL ? TR_SPAN("") : op->job->op);
-    sql_unit_step(unit, &find_seq, SQL_ROWS_ANY);
-    sql_unit_text(unit, id_of(convo));
-    if (op->job->is_external && op->job->needs_invite && op->job->has_invite)
-        add_invite_step(convo, op->job, delivery_now_ms(convo->delivery), unit, &find_invite);
-    return unit;
-}
-
-/* Up to the epoch that this actor calls the current one: the log may be ahead of it. */
-static void write_commits(
-    const struct convo *convo, struct json_writer *writer, const struct sql_unit *unit)
-{
-    json_put_array(writer, "commits");
-    for (uint32_t i = 0; i < sql_unit_rows(unit, 0); i++) {
-        if ((uint64_t)sql_row_int(unit, 0, i, 2) > convo->committed.epoch)
-            break;
-        json_put_object(writer, NULL);
-        json_put_int(writer, "seq", sql_row_int(unit, 0, i, 0));
-        json_put_int(writer, "baseEpoch", sql_row_int(unit, 0, i, 1));
-        json_put_int(writer, "epoch", sql_row_int(unit, 0, i, 2));
-        json_put_string(writer, "sender", sql_row_bytes(unit, 0, i, 3));
-        delivery_put_bytes(writer, "commitData", sql_row_bytes(unit, 0, i, 5));
-        json_put_end(writer);
-    }
-    json_put_end(writer);
-}
-
-/* Where the commits lead: `committed` may have moved since they were read, and who applies them
- * must not be told to be further. More than fit in one answer lead on. */
-static uint64_t epoch_of_commits(const struct convo *convo, const struct sql_unit *unit)
-{
-    uint32_t count = sql_unit_rows(unit, 0);
-    uint64_t epoch = count == 0 || count == COMMITS_MAX
-                         ? convo->committed.epoch
-                         : (uint64_t)sql_row_int(unit, 0, count - 1, 2);
-
-    return epoch < convo->committed.epoch ? epoch : convo->committed.epoch;
-}
-
-/* Who would join from outside (by an external commit) hears of no commits: it may be anybody. */
-static bool may_hear(const struct convo *convo, const struct job *job)
-{
-    const struct member *caller = roster_find(&convo->roster, job->claims->issuer);
-
-    return !job->is_external || (caller != NULL && caller->is_in);
-}
-
-/* 409 with what the loser missed: one round trip rebases it. */
-static void answer_conflict(const struct convo *convo, struct job *job, const struct sql_unit *unit)
-{
-    struct json_writer writer = json_writer(&job->answer);
-
-    json_put_object(&writer, NULL);
-    json_put_text(&writer, "error", job->kind == JOB_COMMIT ? "EpochConflict" : "EpochMismatch");
-    json_put_text(&writer, "message", "another commit won this epoch: apply it and try again");
-    json_put_int(&writer, "currentEpoch", (int64_t)epoch_of_commits(convo, unit));
-    json_put_int(&writer, "baseEpoch", (int64_t)job->mls.epoch);
-    if (may_hear(convo, job))
-        write_commits(convo, &writer, unit);
-    json_put_end(&writer);
-    if (job->answer.failed != 0)
-        tr_buffer_free(&job->answer);
-    job_fail(job, 409, job->kind == JOB_COMMIT ? "EpochConflict" : "EpochMismatch",
-        "another commit won this epoch: apply it and try again");
-}
-
-/* The same bytes again get the first answer. */
-static bool answer_first(struct job *job, const struct sql_unit *unit, uint32_t step, uint32_t hash,
-    uint32_t epoch, uint32_t at_ms)
-{
-    struct tr_span stored;
-
-    if (sql_unit_rows(unit, step) == 0)
-        return false;
-    stored = sql_row_bytes(unit, step, 0, hash);
-    if (stored.size != 32 || memcmp(stored.at, job->sha256, 32) != 0)
-        return false;
-    job->result_seq = (uint64_t)sql_row_int(unit, step, 0, 0);
-    job->result_epoch = (uint64_t)sql_row_int(unit, step, 0, epoch);
-    job->result_ms = sql_row_int(unit, step, 0, at_ms);
-    job->status = 200;
-    return true;
-}
-
-static void answer_group_info(struct job *job, const struct sql_unit *unit)
-{
-    struct json_writer writer = json_writer(&job->answer);
-
-    if (sql_unit_rows(unit, 0) == 0) {
-        job_fail(job, 404, "GroupInfoUnavailable", "no group info was stored yet");
-        return;
-    }
-    json_put_object(&writer, NULL);
-    delivery_put_base64(&writer, "groupInfo", sql_row_bytes(unit, 0, 0, 0));
-    json_put_int(&writer, "epoch", sql_row_int(unit, 0, 0, 1));
-    json_put_end(&writer);
-    job->status = 200;
-}
-
-/* Does the answer tell of something that this actor does not know to be stored? */
-static bool is_ahead(const struct convo *convo, const struct job *job, const struct sql_unit *unit)
-{
-    if (sql_unit_rows(unit, 2) != 1 || (uint64_t)sql_row_int(unit, 2, 0, 0) <= convo->committed.seq)
-        return false;
-    return job->status == 200 ? job->result_seq > convo->committed.seq
-                              : job->mls.epoch >= convo->committed.epoch;
-}
-
-bool convo_looked(struct convo *convo, struct convo_op *op, const struct sql_unit *unit)
-{
-    struct job *job = op->job;
-    unsigned refused = job->status; /* for which it was not even tried */
-
-    job->status = 0;
-    if (sql_unit_status(unit) == SQL_EROWS)
-        job_fail(job, 403, "InvalidInvite",
-            "the invite is unknown, used up, expired, revoked or for somebody else");
-    else if (sql_unit_status(unit) != 0)
-        job_fail(job, 503, "Unavailable", "the database did not answer: try again");
-    else if (job->kind == JOB_CONTEXT)
-        answer_group_info(job, unit);
-    else if (answer_first(job, unit, 1, 3, 1, 2) ||
-             (job->kind == JOB_COMMIT && job->bytes.size > 0 &&
-                 answer_first(job, unit, 0, 4, 2, 6)))
-        return !is_ahead(convo, job, unit);
-    else if (op->failure == CONVO_DUPLICATE && sql_unit_rows(unit, 1) > 0)
-        job_fail(job, 409, "IdempotencyConflict", "this id was used for something else before");
-    else if (refused != 0)
-        job->status = refused; /* its words are still there */
-    else if (is_ahead(convo, job, unit))
-        return false;
-    else
-        answer_conflict(convo, job, unit);
-    return true;
-}
-
-/* ---- views
- * --------------------------------------------------------------------------------------------- */
-
-void convo_write_view(const struct convo *convo, struct tr_buffer *out)
-{
-    struct json_writer writer = json_writer(out);
-
-    json_put_object(&writer, NULL);
-    json_put_string(&writer, "id", id_of(convo));
-    json_put_string(&writer, "groupId", convo_group_name(convo));
-    json_put_text(&writer, "creator", convo->creator);
-    json_put_array(&writer, "members");
-    for (uint32_t i = 0; i < convo->roster.count; i++) {
-        const struct member *member = &convo->roster.members[i];
-
-        if (!member->is_in)
-            continue;
-        json_put_object(&writer, NULL);
-        json_put_string(&writer, "did", member_did(member));
-        json_put_string(&writer, "userDid", member_did(member));
-        delivery_put_time(&writer, "joinedAt", member->joined_ms);
-        json_put_bool(&writer, "isAdmin", member->is_admin);
-        json_put_bool(&writer, "isModerator", member->is_moderator);
-        json_put_end(&writer);
-    }
-    json_put_end(&writer);
-    json_put_int(&writer, "epoch", (int64_t)convo->committed.epoch);
-    json_put_text(&writer, "cipherSuite", convo->suite);
-    delivery_put_time(&writer, "createdAt", convo->created_ms);
-    delivery_put_time(&writer, "lastMessageAt", convo->active_ms);
-    json_put_object(&writer, "metadata");
-    if (convo->name[0] != '\0')
-        json_put_text(&writer, "name", convo->name);
-    if (convo->description[0] != '\0')
-        json_put_text(&writer, "description", convo->description);
-    json_put_end(&writer);
-    json_put_end(&writer);
-}
-
-void convo_write_state(const struct convo *convo, struct tr_buffer *out)
-{
-    static const char *const kinds[] = { "undecided", "mls", "numbered" };
-    struct json_writer writer = json_writer(out);
-
-    json_put_object(&writer, NULL);
-    json_put_string(&writer, "id", id_of(convo));
-    json_put_bool(&writer, "exists", convo->is_there);
-    json_put_text(&writer, "kind", kinds[convo->committed.kind]);
-    json_put_int(&writer, "epoch", (int64_t)convo->committed.epoch);
-    json_put_int(&writer, "seq", (int64_t)convo->committed.seq);
-    json_put_int(&writer, "confirmedEpoch", (int64_t)convo->committed.confirmed);
-    json_put_int(&writer, "plannedEpoch", (int64_t)convo->planned.epoch);
-    json_put_int(&writer, "plannedSeq", (int64_t)convo->planned.seq);
-    json_put_int(&writer, "members", convo->roster.in_count);
-    json_put_int(&writer, "inFlight", convo->flying_count);
-    json_put_int(&writer, "waiting", convo->waiting_count);
-    json_put_int(&writer, "subscribers", convo->subscriber_count);
-    json_put_end(&writer);
 }

@@ -11,8 +11,10 @@
 #include "base/metric.h"
 #include "services/delivery/convo.h"
 #include "services/delivery/event.h"
+#include "services/delivery/meter.h"
+#include "services/delivery/package.h"
 
-enum { PAGE = 100 };
+enum { PAGE = 100, PAGE_BYTES = 512 << 10 }; /* as base64 within what a stream may hold */
 
 struct convo_subscriber {
     struct convo_subscriber *next;
@@ -28,12 +30,14 @@ struct convo_subscriber {
     char did[];
 };
 
+/* A large message is told of and not sent along, so it is not read. */
 SQL_STATEMENT(log_page,
-    "SELECT l.seq, l.kind, l.base_epoch, l.epoch, l.op, l.bytes, l.created_ms FROM log l"
-    " WHERE l.convo = $1 AND l.seq > $3"
-    " AND EXISTS (SELECT 1 FROM members m WHERE m.convo = l.convo AND m.did = $2"
-    " AND l.seq > m.join_seq AND (m.leave_seq IS NULL OR l.seq <= m.leave_seq))"
-    " ORDER BY l.seq LIMIT $4");
+    LOG_CUT("l.seq, l.kind, l.base_epoch, l.epoch, " LOG_MESSAGE_ID
+            ", CASE WHEN LENGTH(l.bytes) <= $5 THEN l.bytes END, l.created_ms, LENGTH(l.bytes)",
+        "SELECT l.seq AS seq, CASE WHEN LENGTH(l.bytes) <= $5 THEN LENGTH(l.bytes) ELSE 0 END"
+        " AS size FROM log l WHERE l.convo = $1 AND l.seq > $3" LOG_SEEN_BY(
+            "$2") " ORDER BY l.seq LIMIT $4",
+        "$1", "$6"));
 SQL_STATEMENT(find_kept,
     "SELECT c.kept_from, (SELECT MIN(m.join_seq) FROM members m WHERE m.convo = c.id"
     " AND m.did = $2 AND (m.leave_seq IS NULL OR m.leave_seq > $3)) FROM convos c WHERE c.id = $1");
@@ -44,11 +48,6 @@ static struct metric metrics[] = {
         NULL },
 };
 enum { SUBSCRIBERS, EVENTS };
-
-static struct tr_span id_of(const struct convo *convo)
-{
-    return (struct tr_span){ convo->id, convo->id_size };
-}
 
 static struct tr_span did_of(const struct convo_subscriber *subscriber)
 {
@@ -72,6 +71,7 @@ static void forget_gone(struct convo *convo, struct tr_context *ctx)
         *link = subscriber->next;
         convo->subscriber_count--;
         metric_add(&metrics[SUBSCRIBERS], -1);
+        meter_add(METER_STREAMS, -1);
         tr__free(subscriber);
         if (convo->subscriber_count == 0 && ctx != NULL)
             tr_registry_release(ctx);
@@ -92,7 +92,8 @@ static void end_subscriber(
     struct convo *convo, struct convo_subscriber *subscriber, const char *info)
 {
     http_stream_end(subscriber->stream,
-        delivery_info_frame(id_of(convo), info, subscriber->seq, subscriber->is_websocket), 1000);
+        delivery_info_frame(convo_span(convo), info, subscriber->seq, subscriber->is_websocket),
+        1000);
     subscriber->is_gone = true;
 }
 
@@ -128,12 +129,14 @@ static void read_page(
     subscriber->heard_to = convo->committed.seq;
     if (unit != NULL) {
         sql_unit_step(unit, &log_page, SQL_ROWS_ANY);
-        sql_unit_text(unit, id_of(convo));
+        sql_unit_text(unit, convo_span(convo));
         sql_unit_text(unit, did_of(subscriber));
         sql_unit_int(unit, (int64_t)subscriber->seq);
         sql_unit_int(unit, PAGE);
+        sql_unit_int(unit, EVENT_BYTES_MAX);
+        sql_unit_int(unit, PAGE_BYTES);
         sql_unit_step(unit, &find_kept, SQL_ROWS_ANY);
-        sql_unit_text(unit, id_of(convo));
+        sql_unit_text(unit, convo_span(convo));
         sql_unit_text(unit, did_of(subscriber));
         sql_unit_int(unit, (int64_t)subscriber->seq);
         rc = sql_read(ctx, &convo->sql, unit,
@@ -149,20 +152,22 @@ static void read_page(
 static struct delivery_event event_of_row(
     const struct convo *convo, const struct sql_unit *unit, uint32_t row)
 {
-    struct tr_span op = { NULL, 0 };
-
-    if (!sql_row_is_null(unit, 0, row, 4))
-        op = sql_row_bytes(unit, 0, row, 4);
-    return (struct delivery_event){
-        .convo = id_of(convo),
+    struct delivery_event event = {
+        .convo = convo_span(convo),
         .seq = (uint64_t)sql_row_int(unit, 0, row, 0),
         .kind = (int)sql_row_int(unit, 0, row, 1),
         .base_epoch = (uint64_t)sql_row_int(unit, 0, row, 2),
         .epoch = (uint64_t)sql_row_int(unit, 0, row, 3),
-        .id = delivery_message_id(op),
-        .bytes = sql_row_bytes(unit, 0, row, 5),
         .created_ms = sql_row_int(unit, 0, row, 6),
     };
+
+    if (!sql_row_is_null(unit, 0, row, 4))
+        event.id = sql_row_bytes(unit, 0, row, 4);
+    if (!sql_row_is_null(unit, 0, row, 5))
+        event.bytes = sql_row_bytes(unit, 0, row, 5);
+    else
+        event.omitted_bytes = (uint64_t)sql_row_int(unit, 0, row, 7);
+    return event;
 }
 
 /* What it missed is no longer kept: it hears so, and from where on there is something. */
@@ -179,7 +184,8 @@ static void tell_compacted(
     from = from < join_seq ? join_seq : from;
     if (from + 1 >= kept_from)
         return;
-    frame = delivery_info_frame(id_of(convo), "compacted", kept_from - 1, subscriber->is_websocket);
+    frame = delivery_info_frame(
+        convo_span(convo), "compacted", kept_from - 1, subscriber->is_websocket);
     send_frame(subscriber, frame);
     http_frame_unref(frame);
     subscriber->seq = kept_from - 1;
@@ -224,7 +230,8 @@ void convo_stream_caught_up(
     }
     send_page(convo, subscriber, unit);
     member = roster_find(&convo->roster, did_of(subscriber));
-    is_last = sql_unit_rows(unit, 0) < PAGE;
+    /* A page may be short because its rows are large: it goes on until there is nothing. */
+    is_last = sql_unit_rows(unit, 0) == 0 || subscriber->seq >= subscriber->heard_to;
     if (is_last && (member == NULL || !member->is_in))
         end_subscriber(convo, subscriber, "removed");
     else if (!is_last || subscriber->heard_to < convo->committed.seq)
@@ -260,6 +267,7 @@ void convo_stream_begin(struct convo *convo, struct tr_context *ctx, struct job 
     subscriber->next = convo->subscribers;
     convo->subscribers = subscriber;
     metric_add(&metrics[SUBSCRIBERS], 1);
+    meter_add(METER_STREAMS, 1);
     if (convo->subscriber_count++ == 0)
         tr_registry_keep(ctx);
     subscriber->heard_to = convo->committed.seq;
@@ -299,8 +307,9 @@ static void tell_live(
 {
     struct frames frames = { NULL, NULL };
 
+    meter_add(METER_FANOUTS, 1);
     for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next) {
-        if (at->is_catching_up || at->is_gone)
+        if (at->is_gone || (at->is_catching_up && event->kind < DELIVERY_FORK))
             continue;
         /* Its page was read when this was stored and we did not know it yet. */
         if (event->seq > 0 && event->seq <= at->seq)
@@ -320,17 +329,85 @@ static void tell_live(
     http_frame_unref(frames.websocket);
 }
 
-/* Of the jobs in convo_unwedge.c. */
+/* Only the devices of whom it is about hear it. */
+static void tell_packages_low(struct convo *convo, const struct job *job)
+{
+    const struct delivery_event event = { .convo = convo_span(convo),
+        .kind = DELIVERY_PACKAGES_LOW,
+        .epoch = convo->committed.epoch,
+        .available = (int64_t)job->count,
+        .threshold = PACKAGE_THRESHOLD };
+    struct frames frames = { NULL, NULL };
+
+    for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next)
+        if (tr_span_equal(did_of(at), job->target))
+            send_frame(at, frame_for(&frames, &event, at->is_websocket));
+    http_frame_unref(frames.sse);
+    http_frame_unref(frames.websocket);
+}
+
+static void tell_role(struct convo *convo, struct tr_context *ctx, const struct member *member)
+{
+    tell_live(convo, ctx,
+        &(struct delivery_event){ .convo = convo_span(convo),
+            .kind = DELIVERY_ROLE,
+            .epoch = convo->committed.epoch,
+            .did = member_did(member),
+            .is_admin = member->is_admin,
+            .is_moderator = member->is_moderator });
+}
+
+static void tell_policy(struct convo *convo, struct tr_context *ctx)
+{
+    tell_live(convo, ctx,
+        &(struct delivery_event){
+            .convo = convo_span(convo), .kind = DELIVERY_POLICY, .epoch = convo->committed.epoch });
+}
+
+void convo_stream_changed(
+    struct convo *convo, struct tr_context *ctx, const struct convo_before *before)
+{
+    if (convo->subscribers == NULL)
+        return;
+    for (uint32_t i = 0; i < convo->roster.count; i++) {
+        const struct member *member = &convo->roster.members[i];
+        const struct member *old = roster_find(&before->roster, member_did(member));
+
+        if (member->is_in && old != NULL && old->is_in &&
+            (member->is_admin != old->is_admin || member->is_moderator != old->is_moderator))
+            tell_role(convo, ctx, member);
+    }
+    if (memcmp(&before->policy, &convo->policy, sizeof before->policy) != 0)
+        tell_policy(convo, ctx);
+    forget_gone(convo, ctx);
+}
+
+/* Of the jobs in convo_unwedge.c, of roles and policies. */
 static void tell_notice(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
 {
     const struct job *job = op->job;
     struct delivery_event event = {
-        .convo = id_of(convo),
+        .convo = convo_span(convo),
         .seq = op->is_exclusive ? op->after.seq : 0,
         .epoch = op->is_exclusive ? op->after.epoch : job->epoch,
         .created_ms = op->now_ms,
     };
 
+    if (job->kind == JOB_PACKAGES_LOW) {
+        tell_packages_low(convo, job);
+        return;
+    }
+    if (job->kind == JOB_ROLE) {
+        const struct member *member = roster_find(&convo->roster, job->target);
+
+        if (member != NULL)
+            tell_role(convo, ctx, member);
+        return;
+    }
+    if (job->kind == JOB_POLICY) {
+        tell_policy(convo, ctx);
+        return;
+    }
     if (job->kind == JOB_CONFIRM && op->is_fork) {
         event.kind = DELIVERY_FORK;
     } else if (job->kind == JOB_REPORT && op->is_exclusive) {
@@ -345,18 +422,32 @@ static void tell_notice(struct convo *convo, struct tr_context *ctx, const struc
     tell_live(convo, ctx, &event);
 }
 
+/* Those that came with a commit are heard before it. */
+static void tell_proposals(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
+{
+    for (uint32_t i = 0; i < op->job->proposal_count; i++)
+        tell_live(convo, ctx,
+            &(struct delivery_event){ .convo = convo_span(convo),
+                .seq = op->before.seq + 1 + i,
+                .kind = MLS_PROPOSAL,
+                .base_epoch = op->before.epoch,
+                .epoch = op->before.epoch,
+                .bytes = op->job->proposals[i].bytes,
+                .created_ms = op->now_ms });
+}
+
 void convo_stream_committed(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
 {
     const struct job *job = op->job;
     struct delivery_event event = {
-        .convo = id_of(convo),
-        .seq = job->kind == JOB_EPHEMERAL ? 0 : op->before.seq + 1,
+        .convo = convo_span(convo),
+        .seq = job->kind == JOB_EPHEMERAL ? 0 : convo_op_seq(op),
         .kind = job->kind == JOB_COMMIT     ? MLS_COMMIT
                 : job->kind == JOB_PROPOSAL ? MLS_PROPOSAL
                                             : MLS_APPLICATION,
         .base_epoch = op->before.epoch,
         .epoch = op->after.epoch,
-        .id = delivery_message_id(job->op),
+        .id = job->kind == JOB_COMMIT ? (struct tr_span){ NULL, 0 } : job->name,
         .bytes = job->bytes,
         .created_ms = op->now_ms,
     };
@@ -365,6 +456,7 @@ void convo_stream_committed(struct convo *convo, struct tr_context *ctx, const s
         return;
     if (job->kind == JOB_MESSAGE || job->kind == JOB_EPHEMERAL)
         event.base_epoch = event.epoch = job->mls.epoch;
+    tell_proposals(convo, ctx, op);
     if (job->kind == JOB_COMMIT || job->kind == JOB_MESSAGE || job->kind == JOB_PROPOSAL ||
         job->kind == JOB_EPHEMERAL)
         tell_live(convo, ctx, &event);
@@ -378,7 +470,7 @@ void convo_stream_committed(struct convo *convo, struct tr_context *ctx, const s
         event.seq = op->after.seq;
         event.kind = MLS_APPLICATION;
         event.base_epoch = op->after.epoch;
-        event.id = TR_SPAN("");
+        event.id = (struct tr_span){ NULL, 0 };
         event.bytes = job->app_bytes;
         tell_live(convo, ctx, &event);
     }

@@ -102,11 +102,6 @@ SQL_STATEMENT(reset_welcomes,
     "UPDATE welcome_targets SET state = 3, changed_ms = $2, why = 'the group was reset'"
     " WHERE convo = $1 AND state < 2");
 
-static struct tr_span id_of(const struct convo *convo)
-{
-    return (struct tr_span){ convo->id, convo->id_size };
-}
-
 static enum convo_plan fail(struct job *job, unsigned status, const char *label, const char *text)
 {
     job_fail(job, status, label, text);
@@ -135,20 +130,25 @@ void convo_unwedge_load_steps(const struct convo *convo, struct sql_unit *unit)
 
     for (int i = 0; i < STEPS; i++) {
         sql_unit_step(unit, statements[i], SQL_ROWS_ANY);
-        sql_unit_text(unit, id_of(convo));
+        sql_unit_text(unit, convo_span(convo));
     }
 }
 
-static int load_newest_row(struct convo_newest *newest, const struct sql_unit *unit, uint32_t step)
+static int load_newest_row(struct convo *convo, const struct sql_unit *unit, uint32_t step)
 {
+    struct convo_newest *newest = &convo->newest;
     struct tr_span hash = sql_row_bytes(unit, step, 0, 2);
+    const struct member *sender = roster_get(&convo->roster, sql_row_bytes(unit, step, 0, 3));
 
+    if (sender == NULL)
+        return TR_ENOMEM;
+    newest->sender = (uint32_t)(sender - convo->roster.members);
     newest->is_there = hash.size == sizeof newest->sha256;
     newest->seq = (uint64_t)sql_row_int(unit, step, 0, 0);
     newest->base_epoch = (uint64_t)sql_row_int(unit, step, 0, 1);
     if (newest->is_there)
         memcpy(newest->sha256, hash.at, hash.size);
-    return tr_buffer_span(&newest->sender, sql_row_bytes(unit, step, 0, 3));
+    return 0;
 }
 
 int convo_unwedge_loaded(struct convo *convo, const struct sql_unit *unit, uint32_t first)
@@ -157,11 +157,10 @@ int convo_unwedge_loaded(struct convo *convo, const struct sql_unit *unit, uint3
     int rc = 0;
 
     newest->is_there = false;
-    tr_buffer_clear(&newest->sender);
     tr_buffer_clear(&convo->revoked);
     convo->is_exclusive = false;
     if (sql_unit_rows(unit, first + STEP_NEWEST) > 0)
-        rc = load_newest_row(newest, unit, first + STEP_NEWEST);
+        rc = load_newest_row(convo, unit, first + STEP_NEWEST);
     for (uint32_t i = 0; rc == 0 && i < sql_unit_rows(unit, first + STEP_REPORTERS); i++) {
         struct member *member =
             roster_find(&convo->roster, sql_row_bytes(unit, first + STEP_REPORTERS, i, 0));
@@ -184,15 +183,17 @@ int convo_unwedge_loaded(struct convo *convo, const struct sql_unit *unit, uint3
 
 void convo_unwedge_committed(struct convo *convo, const struct convo_op *op)
 {
+    const struct member *sender = roster_get(&convo->roster, op->job->claims->issuer);
     struct convo_newest *newest = &convo->newest;
 
     newest->is_there = true;
-    newest->seq = op->before.seq + 1;
+    newest->seq = convo_op_seq(op);
     newest->base_epoch = op->before.epoch;
     memcpy(newest->sha256, op->job->sha256, sizeof newest->sha256);
-    tr_buffer_clear(&newest->sender);
-    if (tr_buffer_span(&newest->sender, op->job->claims->issuer) < 0)
-        convo->is_poisoned = true; /* the database knows */
+    if (sender == NULL)
+        convo->is_poisoned = true; /* out of memory: the database knows */
+    else
+        newest->sender = (uint32_t)(sender - convo->roster.members);
     tr_buffer_clear(&convo->revoked);
     for (uint32_t i = 0; i < convo->roster.count; i++)
         convo->roster.members[i].has_reported = false;
@@ -249,16 +250,16 @@ void convo_store_confirm(
     const struct job *job = op->job;
 
     sql_unit_step(unit, &put_confirm, SQL_ROWS_ANY);
-    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, convo_span(convo));
     sql_unit_int(unit, (int64_t)job->epoch);
     sql_unit_text(unit, job->claims->issuer);
     sql_unit_blob(unit, job->sha256, sizeof job->sha256);
     sql_unit_int(unit, op->now_ms);
     sql_unit_step(unit, &mark_confirmed, 1);
-    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, convo_span(convo));
     sql_unit_int(unit, (int64_t)job->epoch);
     sql_unit_step(unit, &count_differing, 1);
-    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, convo_span(convo));
     sql_unit_int(unit, (int64_t)job->epoch);
     sql_unit_blob(unit, job->sha256, sizeof job->sha256);
 }
@@ -277,8 +278,7 @@ static bool is_elector(const struct convo *convo, const struct member *member)
     const struct convo_newest *newest = &convo->newest;
 
     return member->is_in && member->join_seq < newest->seq &&
-           !tr_span_equal(
-               member_did(member), (struct tr_span){ newest->sender.bytes, newest->sender.size });
+           member != &convo->roster.members[newest->sender];
 }
 
 struct count {
@@ -395,7 +395,7 @@ static void add_seq_step(const struct convo *convo, struct sql_unit *unit,
     const struct sql_statement *statement, int64_t rows)
 {
     sql_unit_step(unit, statement, rows);
-    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, convo_span(convo));
     sql_unit_int(unit, (int64_t)convo->newest.seq);
 }
 
@@ -405,7 +405,7 @@ static void add_revoke(const struct convo *convo, const struct convo_op *op, str
     unsigned char notice[32];
 
     sql_unit_step(unit, &revoke_convo, 1);
-    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, convo_span(convo));
     sql_unit_int(unit, (int64_t)op->before.epoch);
     sql_unit_int(unit, (int64_t)op->before.seq);
     sql_unit_int(unit, (int64_t)op->after.epoch);
@@ -422,8 +422,8 @@ static void add_revoke(const struct convo *convo, const struct convo_op *op, str
     sql_unit_int(unit, op->now_ms);
     add_seq_step(convo, unit, &no_joiner, 0);
     sql_unit_step(unit, &put_quarantine, 1);
-    sql_unit_text(unit, id_of(convo));
-    sql_unit_text(unit, (struct tr_span){ convo->newest.sender.bytes, convo->newest.sender.size });
+    sql_unit_text(unit, convo_span(convo));
+    sql_unit_text(unit, member_did(&convo->roster.members[convo->newest.sender]));
     sql_unit_int(unit, op->now_ms + convo->delivery->quarantine_ms);
     crypto_sha256(job->sha256, sizeof job->sha256, notice);
     convo_add_log(convo, op, unit,
@@ -442,10 +442,10 @@ void convo_store_report(const struct convo *convo, const struct convo_op *op, st
     for (uint32_t i = 0; i < convo->roster.count; i++)
         known += convo->roster.members[i].has_reported || &convo->roster.members[i] == caller;
     sql_unit_step(unit, &is_reportable, 1);
-    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, convo_span(convo));
     sql_unit_int(unit, (int64_t)op->before.epoch);
     sql_unit_step(unit, &put_report, SQL_ROWS_ANY);
-    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, convo_span(convo));
     sql_unit_int(unit, (int64_t)job->epoch);
     sql_unit_blob(unit, job->sha256, sizeof job->sha256);
     sql_unit_text(unit, job->claims->issuer);
@@ -456,7 +456,7 @@ void convo_store_report(const struct convo *convo, const struct convo_op *op, st
     sql_unit_int(unit, op->now_ms);
     /* One more than is known of here: it is decided anew. */
     sql_unit_step(unit, &count_all, known);
-    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, convo_span(convo));
     sql_unit_int(unit, (int64_t)job->epoch);
     sql_unit_blob(unit, job->sha256, sizeof job->sha256);
     if (op->is_exclusive)
@@ -485,7 +485,8 @@ enum convo_plan convo_plan_reset(struct convo *convo, struct convo_op *op)
         return CONVO_WAIT;
     if (!caller->is_admin)
         return fail(job, 403, "NotAdmin", "only an admin may do this");
-    if (tr_span_equal(job->name, convo_group_name(convo)) || tr_span_equal(job->name, id_of(convo)))
+    if (tr_span_equal(job->name, convo_group_name(convo)) ||
+        tr_span_equal(job->name, convo_span(convo)))
         return fail(job, 409, "GroupIdInUse", "a new group needs an id of its own");
     op->after.epoch = op->after.confirmed = 0;
     op->after.kind = CONVO_UNDECIDED;
@@ -503,7 +504,7 @@ void convo_store_reset(const struct convo *convo, const struct convo_op *op, str
     unsigned char notice[32];
 
     sql_unit_step(unit, &reset_convo, 1);
-    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, convo_span(convo));
     sql_unit_int(unit, (int64_t)op->before.epoch);
     sql_unit_int(unit, (int64_t)op->before.seq);
     sql_unit_int(unit, (int64_t)op->after.seq);
@@ -511,14 +512,14 @@ void convo_store_reset(const struct convo *convo, const struct convo_op *op, str
     sql_unit_int(unit, op->now_ms);
     sql_unit_text(unit, job->name);
     sql_unit_step(unit, &is_admin, 1);
-    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, convo_span(convo));
     sql_unit_text(unit, job->claims->issuer);
     for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++) {
         sql_unit_step(unit, plain[i], SQL_ROWS_ANY);
-        sql_unit_text(unit, id_of(convo));
+        sql_unit_text(unit, convo_span(convo));
     }
     sql_unit_step(unit, &reset_welcomes, SQL_ROWS_ANY);
-    sql_unit_text(unit, id_of(convo));
+    sql_unit_text(unit, convo_span(convo));
     sql_unit_int(unit, op->now_ms);
     crypto_sha256(job->name.at, job->name.size, notice);
     convo_add_log(convo, op, unit,
@@ -559,6 +560,10 @@ void convo_unwedge_answer(const struct convo *convo, const struct convo_op *op)
     struct job *job = op->job;
     struct json_writer writer = json_writer(&job->answer);
 
+    if (job->kind == JOB_REPORT && op->is_asking) { /* those who count are others now */
+        write_report(job, (struct count){ 0, 0 }, op->is_exclusive, convo->committed.epoch);
+        return;
+    }
     if (job->kind == JOB_REPORT) {
         write_report(job, count_reports(convo, roster_find(&convo->roster, job->claims->issuer)),
             op->is_exclusive, convo->committed.epoch);

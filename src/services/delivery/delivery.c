@@ -10,20 +10,9 @@
 #include "services/delivery/direct.h"
 #include "services/delivery/errand.h"
 #include "services/delivery/jobs.h"
+#include "services/delivery/meter.h"
 #include "services/delivery/receipt.h"
 #include "services/delivery/retention.h"
-
-static int make_convo(void *data, const void *key, size_t key_size, void *state)
-{
-    struct convo *convo = state;
-
-    if (key_size == 0 || key_size > JOB_CONVO_SIZE_MAX)
-        return TR_EINVAL;
-    convo->delivery = data;
-    memcpy(convo->id, key, key_size);
-    convo->id_size = key_size;
-    return 0;
-}
 
 /* They read *delivery: it goes when they have ended. */
 static void end_actor(tr_sender *sender)
@@ -52,7 +41,7 @@ static int start_actors(struct delivery *delivery)
     int rc = tr_registry_create(delivery->system,
         &(struct tr_registry_options){ .name = "convos",
             .type = &convo_type,
-            .make = make_convo,
+            .make = convo_seat_make,
             .data = delivery,
             .box = { .capacity = 1024, .full = TR_FULL_FAIL },
             .idle_ns = TR_SECONDS(300),
@@ -93,6 +82,7 @@ int delivery_start(
         return TR_EINVAL;
     }
     why[0] = '\0';
+    meter_start();
     delivery = tr__calloc(sizeof *delivery);
     if (delivery == NULL)
         return TR_ENOMEM;
@@ -105,6 +95,7 @@ int delivery_start(
     delivery->members_max = 1000;
     delivery->lease_s = 600;
     delivery->turn_ms = 500;
+    delivery->answer_bytes_max = UINT64_C(256) << 20;
     delivery->quarantine_ms = INT64_C(600000);
     delivery->log_kept_s = INT64_C(30) * 86400;
     delivery->service_did =

@@ -36,7 +36,8 @@ struct delivery {
     int64_t log_kept_s;             /* rows of the log that nobody needs; 0: for ever */
     struct crypto_key *receipt_key; /* Ed25519 */
     tr_sender retention;
-    struct direct *direct; /* serves what the flag delivery.direct takes from the actors */
+    uint64_t answer_bytes_max; /* of all large answers that clients have not taken yet */
+    struct direct *direct;     /* serves what the flag delivery.direct takes from the actors */
 };
 
 extern const struct service delivery_service; /* routes.c */
@@ -45,6 +46,15 @@ int delivery_start(
     const struct service_context *context, char *why, size_t why_size, void **ret_state);
 void delivery_stop(void *state);
 bool delivery_is_ready(void *state, char *why, size_t why_size);
+
+/* May an answer of so many bytes go out, beside what clients have not taken yet? Small ones always
+ * may; the others get 503 when too much waits. */
+enum { DELIVERY_ANSWER_SMALL = 64 << 10 };
+static inline bool delivery_may_answer(const struct delivery *delivery, uint64_t size)
+{
+    return size <= DELIVERY_ANSWER_SMALL ||
+           http_answer_bytes() + size <= delivery->answer_bytes_max;
+}
 
 static inline int64_t delivery_now_ms(const struct delivery *delivery)
 {

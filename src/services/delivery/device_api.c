@@ -417,24 +417,7 @@ static void put_expected(struct json_writer *writer, const struct sql_unit *unit
 
 static void expected_listed(struct http_request *request, const struct tr_event *event)
 {
-    struct sql_unit *unit = errand_unit(request, event);
-    struct tr_buffer answer = { 0 };
-    struct json_writer writer = json_writer(&answer);
-    uint32_t count;
-
-    if (unit == NULL)
-        return;
-    count = sql_unit_rows(unit, 0);
-    json_put_object(&writer, NULL);
-    json_put_array(&writer, "conversations");
-    for (uint32_t row = 0; row < count; row++)
-        put_expected(&writer, unit, row);
-    json_put_end(&writer);
-    if (count > 0)
-        json_put_string(&writer, "cursor", sql_row_bytes(unit, 0, count - 1, 0));
-    json_put_end(&writer);
-    errand_end(request);
-    owner_respond(request, &answer);
+    owner_respond_list(request, event, "conversations", put_expected);
 }
 
 void api_get_expected_conversations(struct http_request *request)

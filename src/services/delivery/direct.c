@@ -110,7 +110,7 @@ static struct direct_line **bucket_of(struct direct_desk *desk, struct tr_span i
 
 static struct tr_span id_of(const struct direct_request *request)
 {
-    return (struct tr_span){ request->convo.id, request->convo.id_size };
+    return convo_span(&request->convo);
 }
 
 static struct direct_line *find_line(struct direct_desk *desk, struct tr_span id)
@@ -132,21 +132,9 @@ static struct direct_line *find_tag(struct direct_desk *desk, uint32_t tag)
     return line;
 }
 
-/* What was read for it. */
-static void forget(struct direct_request *request)
-{
-    struct convo *convo = &request->convo;
-
-    roster_free(&convo->roster);
-    tr_buffer_free(&convo->group_id);
-    tr_buffer_free(&convo->group_name);
-    tr_buffer_free(&convo->newest.sender);
-    tr_buffer_free(&convo->revoked);
-}
-
 static void request_free(struct direct_request *request)
 {
-    forget(request);
+    convo_finish(&request->convo);
     tr_reply_drop(&request->op.reply);
     job_unref(request->op.job);
     tr__free(request);
@@ -160,9 +148,10 @@ static struct direct_request *request_new(
     if (request == NULL)
         return NULL;
     tr_assert(job->convo.size <= JOB_CONVO_SIZE_MAX);
-    request->convo.delivery = desk->delivery;
-    request->convo.id_size = job->convo.size;
-    memcpy(request->convo.id, job->convo.at, job->convo.size);
+    if (convo_init(&request->convo, desk->delivery, job->convo) < 0) {
+        tr__free(request);
+        return NULL;
+    }
     request->op.job = job;
     request->op.reply = tr_reply_take(ctx);
     return request;
@@ -279,14 +268,10 @@ static void store(struct direct_desk *desk, struct tr_context *ctx, struct direc
 
     op->now_ms = delivery_now_ms(desk->delivery);
     op->tries++;
+    op->was_asked = false;
     op->failure = CONVO_STORED;
     if (!submit(desk, ctx, line, convo_op_unit(&line->first->convo, op), TAG_STORE))
         answer(desk, ctx, line);
-}
-
-static bool has_log(const struct job *job)
-{
-    return job->kind == JOB_COMMIT || job->kind == JOB_MESSAGE || job->kind == JOB_PROPOSAL;
 }
 
 /* Was what is refused now perhaps stored when it was asked before? */
@@ -295,7 +280,7 @@ static void refuse(struct direct_desk *desk, struct tr_context *ctx, struct dire
     const struct direct_request *request = line->first;
     const struct job *job = request->op.job;
 
-    if (has_log(job) && roster_find(&request->convo.roster, job->claims->issuer) != NULL)
+    if (convo_has_log(job) && roster_find(&request->convo.roster, job->claims->issuer) != NULL)
         look(desk, ctx, line);
     else
         answer(desk, ctx, line);
@@ -305,6 +290,11 @@ static void plan(struct direct_desk *desk, struct tr_context *ctx, struct direct
 {
     struct direct_request *request = line->first;
 
+    if (convo_must_ask(&request->op)) {
+        request->op.is_asking = true;
+        look(desk, ctx, line);
+        return;
+    }
     switch (convo_plan(&request->convo, &request->op)) {
     case CONVO_GO:
         store(desk, ctx, line);
@@ -354,71 +344,13 @@ static void succeed(struct direct_desk *desk, struct tr_context *ctx, struct dir
 {
     struct direct_request *request = line->first;
     struct convo_op *op = &request->op;
-    struct job *job = op->job;
 
     tell_actor(desk, id_of(request));
-    if (job->kind == JOB_CREATE) { /* its view is read: planned again, it finds its own work */
-        op->was_unknown = true;
-        read_first(desk, ctx, line);
-        return;
-    }
-    if (convo_unwedge_apply(&request->convo, op))
-        convo_unwedge_answer(&request->convo, op);
-    else if (op->after.seq != op->before.seq)
-        metric_add(&metrics[job->kind == JOB_COMMIT ? COMMITS : MESSAGES], 1);
-    if (job->kind == JOB_POLICY)
-        policy_write(&job->policy, job->convo, &job->answer);
-    job->result_epoch = job->kind == JOB_MESSAGE ? job->mls.epoch : op->after.epoch;
-    job->result_seq = job->kind == JOB_COMMIT ? op->before.seq + 1 : op->after.seq;
-    job->result_ms = op->now_ms;
-    job->status = 200;
+    convo_apply(&request->convo, op);
+    convo_answer(&request->convo, op);
+    if (convo_has_log(op->job))
+        metric_add(&metrics[op->job->kind == JOB_COMMIT ? COMMITS : MESSAGES], 1);
     answer(desk, ctx, line);
-}
-
-static void fail(struct direct_desk *desk, struct tr_context *ctx, struct direct_line *line)
-{
-    struct convo_op *op = &line->first->op;
-
-    switch (op->failure) {
-    case CONVO_REPLAY:
-        answer_error(
-            desk, ctx, line, 401, "TokenReplayed", "this token was used before: make a new one");
-        break;
-    case CONVO_DUPLICATE:
-        look(desk, ctx, line);
-        break;
-    case CONVO_PACKAGE:
-        answer_error(desk, ctx, line, 409, "KeyPackageNotFound",
-            "a key package is unknown, used or another's");
-        break;
-    case CONVO_CONFIRMED:
-        answer_error(
-            desk, ctx, line, 409, "EpochConfirmed", "a member joined by the commit you report");
-        break;
-    case CONVO_INVITE:
-        answer_error(desk, ctx, line, 403, "InvalidInvite",
-            "the invite is unknown, used up, expired, revoked or for somebody else");
-        break;
-    case CONVO_BLOCKED:
-        answer_error(desk, ctx, line, 403,
-            op->job->kind == JOB_CREATE ? "MutualBlockDetected" : "BlockedByMember",
-            "two who would be in this conversation have a block between them");
-        break;
-    case CONVO_NO_CONSENT:
-        answer_error(desk, ctx, line, 403, "NotOptedIn", "one of these does not want to be added");
-        break;
-    case CONVO_UNKNOWN:
-        op->was_unknown = true;
-        try_again(desk, ctx, line);
-        break;
-    case CONVO_RACE:
-        try_again(desk, ctx, line);
-        break;
-    case CONVO_STORED:
-    case CONVO_REFUSED:
-        answer_error(desk, ctx, line, 503, "Unavailable", "it was not stored: try again");
-        break;
-    }
 }
 
 static void on_stored(struct direct_desk *desk, struct tr_context *ctx, struct direct_line *line,
@@ -426,16 +358,15 @@ static void on_stored(struct direct_desk *desk, struct tr_context *ctx, struct d
 {
     struct convo_op *op = &line->first->op;
 
-    op->failure = convo_failure_of(unit);
-    /* Its own token, consumed by an earlier try whose outcome was unknown: that one was stored. */
-    if (op->failure == CONVO_REPLAY && op->was_unknown)
-        op->failure = has_log(op->job) ? CONVO_DUPLICATE : CONVO_STORED;
-    if (op->failure == CONVO_STORED) {
-        convo_unwedge_stored(op, unit);
+    convo_unit_back(op, unit);
+    if (op->failure == CONVO_STORED)
         succeed(desk, ctx, line);
-    } else {
-        fail(desk, ctx, line);
-    }
+    else if (convo_refuse(op))
+        answer(desk, ctx, line);
+    else if (op->failure == CONVO_DUPLICATE)
+        look(desk, ctx, line);
+    else
+        try_again(desk, ctx, line);
 }
 
 static void on_looked(struct direct_desk *desk, struct tr_context *ctx, struct direct_line *line,
@@ -443,6 +374,13 @@ static void on_looked(struct direct_desk *desk, struct tr_context *ctx, struct d
 {
     struct convo_op *op = &line->first->op;
 
+    if (op->is_asking) {
+        if (convo_asked(&line->first->convo, op, unit))
+            answer(desk, ctx, line);
+        else
+            plan(desk, ctx, line);
+        return;
+    }
     if (convo_looked(&line->first->convo, op, unit)) {
         answer(desk, ctx, line);
         return;

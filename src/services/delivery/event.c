@@ -4,16 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "crypto/digest.h"
 #include "crypto/encoding.h"
 #include "json/cbor.h"
 #include "services/delivery/schema.h"
 #include "services/delivery/text.h"
 
 #define TYPE "blue.catbird.mls.subscribeConvoEvents"
-
-/* A larger message is told of and not sent along: getMessages has it. One that did not fit into
- * what a stream may hold would otherwise cut it, and again when it comes back. */
-enum { EVENT_BYTES_MAX = 256 << 10 };
 
 static const char *type_of(int kind)
 {
@@ -22,13 +19,20 @@ static const char *type_of(int kind)
     return types[kind >= 1 && kind <= 3 ? kind : 0];
 }
 
-struct tr_span delivery_message_id(struct tr_span op)
+struct tr_span delivery_message_id(
+    struct tr_span given, struct tr_span convo, uint64_t seq, char text[DELIVERY_ID_SIZE])
 {
-    const char *last = op.at == NULL ? NULL : memrchr(op.at, ':', op.size);
+    unsigned char hash[CRYPTO_SHA256_BYTES];
+    char name[160];
+    int size;
 
-    if (op.at == NULL)
-        return TR_SPAN("");
-    return last == NULL ? op : (struct tr_span){ last + 1, (size_t)(op.at + op.size - last - 1) };
+    if (given.at != NULL)
+        return given;
+    /* A conversation's id has at most 128 bytes. */
+    size = snprintf(name, sizeof name, "%llu:%.*s", (unsigned long long)seq,
+        convo.size > 128 ? 128 : (int)convo.size, convo.at);
+    crypto_sha256(name, (size_t)size, hash);
+    return (struct tr_span){ text, crypto_hex_encode(hash, (DELIVERY_ID_SIZE - 1) / 2, text) };
 }
 
 static struct http_frame *frame_of(struct tr_buffer *bytes)
@@ -60,22 +64,28 @@ static void put_cursor(struct tr_buffer *text, uint64_t seq)
     tr_buffer_u64(text, seq);
 }
 
+static uint64_t omitted_bytes(const struct delivery_event *event)
+{
+    return event->bytes.size > EVENT_BYTES_MAX ? event->bytes.size : event->omitted_bytes;
+}
+
 static struct http_frame *message_sse(const struct delivery_event *event)
 {
     struct tr_buffer json = { 0 }, cursor = { 0 };
     struct json_writer writer = json_writer(&json);
+    char id[DELIVERY_ID_SIZE];
 
     put_cursor(&cursor, event->seq);
     json_put_object(&writer, NULL);
     json_put_text(&writer, "$type", TYPE "#messageEvent");
     json_put_string(&writer, "cursor", (struct tr_span){ cursor.bytes, cursor.size });
     json_put_object(&writer, "message");
-    json_put_string(&writer, "id", event->id);
+    json_put_string(&writer, "id", delivery_message_id(event->id, event->convo, event->seq, id));
     json_put_string(&writer, "convoId", event->convo);
-    if (event->bytes.size <= EVENT_BYTES_MAX)
+    if (omitted_bytes(event) == 0)
         delivery_put_bytes(&writer, "ciphertext", event->bytes);
     else
-        json_put_int(&writer, "omittedBytes", (int64_t)event->bytes.size);
+        json_put_int(&writer, "omittedBytes", (int64_t)omitted_bytes(event));
     json_put_int(&writer, "epoch", (int64_t)event->epoch);
     json_put_int(&writer, "baseEpoch", (int64_t)event->base_epoch);
     json_put_int(&writer, "seq", (int64_t)event->seq);
@@ -104,6 +114,7 @@ static struct http_frame *message_cbor(const struct delivery_event *event)
 {
     struct tr_buffer bytes = { 0 }, cursor = { 0 };
     struct cbor_writer writer;
+    char id[DELIVERY_ID_SIZE];
 
     put_cursor(&cursor, event->seq);
     put_header(&bytes, "#messageEvent");
@@ -112,12 +123,12 @@ static struct http_frame *message_cbor(const struct delivery_event *event)
     cbor_put_text(&writer, "$type", TYPE "#messageEvent");
     cbor_put_string(&writer, "cursor", (struct tr_span){ cursor.bytes, cursor.size });
     cbor_put_map(&writer, "message");
-    cbor_put_string(&writer, "id", event->id);
+    cbor_put_string(&writer, "id", delivery_message_id(event->id, event->convo, event->seq, id));
     cbor_put_string(&writer, "convoId", event->convo);
-    if (event->bytes.size <= EVENT_BYTES_MAX)
+    if (omitted_bytes(event) == 0)
         cbor_put_bytes(&writer, "ciphertext", event->bytes);
     else
-        cbor_put_int(&writer, "omittedBytes", (int64_t)event->bytes.size);
+        cbor_put_int(&writer, "omittedBytes", (int64_t)omitted_bytes(event));
     cbor_put_int(&writer, "epoch", (int64_t)event->epoch);
     cbor_put_int(&writer, "baseEpoch", (int64_t)event->base_epoch);
     cbor_put_int(&writer, "seq", (int64_t)event->seq);
@@ -133,7 +144,7 @@ static struct http_frame *message_cbor(const struct delivery_event *event)
     return frame_of(&bytes);
 }
 
-/* ---- notices: commits that were revoked, resets, forks
+/* ---- notices: commits that were revoked, resets, forks, roles, policies
  * ------------------------------------------------ */
 
 static const char *notice_of(int kind)
@@ -145,6 +156,12 @@ static const char *notice_of(int kind)
         return "groupResetEvent";
     case DELIVERY_FORK:
         return "forkSuspectedEvent";
+    case DELIVERY_ROLE:
+        return "roleChangeEvent";
+    case DELIVERY_POLICY:
+        return "policyChangeEvent";
+    case DELIVERY_PACKAGES_LOW:
+        return "keyPackagesLowEvent";
     default:
         return NULL;
     }
@@ -175,6 +192,15 @@ static struct http_frame *notice_sse(const struct delivery_event *event, const c
         json_put_string(&writer, "sha256", hex_of(event->bytes, hex));
     if (event->kind == LOG_RESET)
         json_put_string(&writer, "groupId", event->bytes);
+    if (event->kind == DELIVERY_ROLE) {
+        json_put_string(&writer, "did", event->did);
+        json_put_bool(&writer, "isAdmin", event->is_admin);
+        json_put_bool(&writer, "isModerator", event->is_moderator);
+    }
+    if (event->kind == DELIVERY_PACKAGES_LOW) {
+        json_put_int(&writer, "available", event->available);
+        json_put_int(&writer, "threshold", event->threshold);
+    }
     json_put_int(&writer, "seq", (int64_t)event->seq);
     json_put_end(&writer);
     return sse_frame(event->seq, name, &json);
@@ -200,6 +226,15 @@ static struct http_frame *notice_cbor(const struct delivery_event *event, const 
         cbor_put_string(&writer, "sha256", hex_of(event->bytes, hex));
     if (event->kind == LOG_RESET)
         cbor_put_string(&writer, "groupId", event->bytes);
+    if (event->kind == DELIVERY_ROLE) {
+        cbor_put_string(&writer, "did", event->did);
+        cbor_put_bool(&writer, "isAdmin", event->is_admin);
+        cbor_put_bool(&writer, "isModerator", event->is_moderator);
+    }
+    if (event->kind == DELIVERY_PACKAGES_LOW) {
+        cbor_put_int(&writer, "available", event->available);
+        cbor_put_int(&writer, "threshold", event->threshold);
+    }
     cbor_put_int(&writer, "seq", (int64_t)event->seq);
     cbor_put_end(&writer);
     if (cbor_finish(&writer) < 0 && bytes.failed == 0)

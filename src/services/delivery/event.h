@@ -5,19 +5,28 @@
 
 #include "http/http.h"
 
-/* Two members confirmed different states of `epoch`; never stored. */
-enum { DELIVERY_FORK = 64 };
+/* Kinds that are never stored: two members confirmed different states of `epoch`; somebody's role,
+ * or the policy, is another now. */
+enum { DELIVERY_FORK = 64, DELIVERY_ROLE = 65, DELIVERY_POLICY = 66, DELIVERY_PACKAGES_LOW = 67 };
+
+/* A larger message is told of and not sent along: getMessages has it. One that did not fit into
+ * what a stream may hold would otherwise cut it, and again when it comes back. */
+enum { EVENT_BYTES_MAX = 256 << 10 };
 
 /* A row of the log, or an ephemeral message (seq 0). */
 struct delivery_event {
     struct tr_span convo;
     uint64_t seq;
-    int kind; /* enum mls_content, LOG_REVOKE, LOG_RESET, DELIVERY_FORK */
+    int kind; /* enum mls_content, LOG_REVOKE, LOG_RESET, DELIVERY_… */
     uint64_t base_epoch;
     uint64_t epoch;
-    struct tr_span id;
+    struct tr_span id; /* what its sender called it; absent: see delivery_message_id */
     struct tr_span bytes;
+    uint64_t omitted_bytes; /* `bytes` is not there, because it is so large */
     int64_t created_ms;
+    struct tr_span did; /* DELIVERY_ROLE: what it is now */
+    bool is_admin, is_moderator;
+    int64_t available, threshold; /* DELIVERY_PACKAGES_LOW */
 };
 
 /* One reference; NULL when out of memory. */
@@ -25,7 +34,10 @@ struct http_frame *delivery_event_frame(const struct delivery_event *event, bool
 /* infoEvent: why a stream ends, and where to resume. */
 struct http_frame *delivery_info_frame(
     struct tr_span convo, const char *info, uint64_t seq, bool is_websocket);
-/* The id a client gave, without what keeps callers apart. */
-struct tr_span delivery_message_id(struct tr_span op);
+/* The id of a row of the log: the one that was given, or (absent) 32 hex digits made of the
+ * conversation and the number, always the same. */
+enum { DELIVERY_ID_SIZE = 33 };
+struct tr_span delivery_message_id(
+    struct tr_span given, struct tr_span convo, uint64_t seq, char text[DELIVERY_ID_SIZE]);
 
 #endif

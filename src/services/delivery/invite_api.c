@@ -40,10 +40,13 @@ static bool read_hash(struct tr_span text, unsigned char hash[HASH_SIZE])
 bool invite_read_hash(struct http_request *request, struct api_body *body)
 {
     struct job *job = body->job;
-    struct tr_span text;
+    struct tr_span text = { 0 };
+    int found = owner_query(request, "pskHash", &text);
 
-    if (!http_parameter(request, "pskHash", &text))
-        return true;
+    if (found < 0)
+        owner_end(body);
+    if (found <= 0)
+        return found == 0;
     if (!read_hash(text, job->invite_hashes[0])) {
         api_refuse(request, body, 400, "InvalidRequest", "pskHash must be 64 hex digits");
         return false;
@@ -114,7 +117,7 @@ static void invite_stored(struct http_request *request, const struct tr_event *e
     if (unit != NULL && sql_unit_status(unit) == SQL_ECONSTRAINT) {
         role_refuse(request, 409, "InviteExists", "there is an invite with this secret already");
     } else if (unit != NULL && sql_unit_status(unit) != 0) {
-        role_refuse(request, 400, "TooManyInvites", "revoke another invite first");
+        role_refuse_many(request, INVITES_RETRY_S, "TooManyInvites", "revoke another invite first");
     } else if (unit != NULL) {
         json_put_object(&writer, NULL);
         put_invite(&writer, &new->invite);
@@ -265,19 +268,21 @@ static void invites_listed(struct http_request *request, const struct tr_event *
 
 void api_list_invites(struct http_request *request)
 {
-    struct tr_span convo, text;
+    static const char *const truths[] = { "false", "true" };
     struct role_question asked;
     struct sql_unit *unit;
+    struct tr_span convo;
+    int64_t is_all = 0;
 
-    if (!owner_query_convo(request, &convo))
+    if (!owner_query_convo(request, &convo) ||
+        owner_query_choice(request, "includeRevoked", truths, 2, &is_all) < 0)
         return;
     asked = asks_admin(convo);
     unit = role_read(request, &asked);
     if (unit != NULL) {
         sql_unit_step(unit, &list_invites, SQL_ROWS_ANY);
         sql_unit_text(unit, convo);
-        sql_unit_int(
-            unit, http_parameter(request, "includeRevoked", &text) && tr_span_is(text, "true"));
+        sql_unit_int(unit, is_all);
     }
     errand_run(request, http_service(request), unit, true, invites_listed);
 }

@@ -9,6 +9,7 @@
 #include "services/delivery/api.h"
 
 enum { INVITES_MAX = 100, INVITE_USES_MAX = 10000 }; /* good ones of a conversation; uses of one */
+enum { INVITES_RETRY_S = 3600 }; /* when to look again whether one has expired */
 enum { INVITE_DAYS = 30, INVITE_DAYS_MAX = 365 };
 
 /* The member `psk` of an external commit, if it is there. */

@@ -5,6 +5,8 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "services/delivery/commit_roster.h"
+#include "services/delivery/delivery.h"
 
 struct job *job_new(enum job_kind kind, const struct auth_claims *claims)
 {
@@ -37,8 +39,11 @@ void job_unref(struct job *job)
     tr__free(job->adds);
     tr__free(job->named);
     tr__free(job->removes);
+    tr__free(job->proposals);
+    commit_roster_free(job->roster);
     tr_buffer_free(&job->decoded);
     tr_buffer_free(&job->answer);
+    tr_buffer_free(&job->result_id);
     tr__free(job);
 }
 
@@ -57,8 +62,11 @@ void job_respond(struct http_request *request, struct job *job)
     if (job->status == 503 || job->status == 429)
         http_respond_shed(
             request, job->status, job->retry_after_s == 0 ? 1 : job->retry_after_s, job->label);
+    else if (!delivery_may_answer(http_service(request), job->answer.size))
+        http_respond_shed(request, 503, 1, "answers");
     else if (job->answer.size > 0)
-        http_respond_buffer(request, job->status, "application/json", &job->answer);
+        http_respond_buffer(request, job->status,
+            job->is_answer_mls ? "message/mls" : "application/json", &job->answer);
     else
         http_respond_error(request, job->status, job->label, job->text);
 }

@@ -23,19 +23,25 @@ enum job_kind {
     JOB_ADD_UNREAD, /* `count` more unread for everybody but the caller */
     JOB_GROUP_INFO, /* store a newer one of the current epoch */
     JOB_EPOCH,
-    JOB_STATE,     /* everything the actor knows, for whoever operates it */
-    JOB_CONVO,     /* the conversation's view */
-    JOB_MEMBER,    /* is the caller a member, since and until when? */
-    JOB_CONTEXT,   /* the stored group info, for members and whom policy lets join */
-    JOB_SUBSCRIBE, /* `stream` wants everything after `seq` */
-    JOB_ROLE,      /* make `target` an admin or moderator, or no longer one */
-    JOB_POLICY,    /* change the fields in `policy_changes`; 0: only ask */
-    JOB_CONFIRM,   /* the caller is in `epoch`, whose authenticator has the hash `sha256` */
-    JOB_REPORT,    /* nobody can process the commit `sha256` made at `epoch` */
-    JOB_RESET,     /* another group, `name`, in place of the one that is beyond repair */
+    JOB_STATE,        /* everything the actor knows, for whoever operates it */
+    JOB_CONVO,        /* the conversation's view */
+    JOB_MEMBER,       /* is the caller a member, since and until when? */
+    JOB_CONTEXT,      /* the stored group info, for members and whom policy lets join */
+    JOB_SUBSCRIBE,    /* `stream` wants everything after `seq` */
+    JOB_ROLE,         /* make `target` an admin or moderator, or no longer one */
+    JOB_POLICY,       /* change the fields in `policy_changes`; 0: only ask */
+    JOB_CONFIRM,      /* the caller is in `epoch`, whose authenticator has the hash `sha256` */
+    JOB_REPORT,       /* nobody can process the commit `sha256` made at `epoch` */
+    JOB_PACKAGES_LOW, /* `target` has only `count` key packages left, and should hear so */
+    JOB_RESET,        /* another group, `name`, in place of the one that is beyond repair */
 };
 
-enum { JOB_WELCOMES_MAX = 16, JOB_CONVO_SIZE_MAX = 128, JOB_MEMBERS_MAX = 1000 };
+enum {
+    JOB_WELCOMES_MAX = 16,
+    JOB_CONVO_SIZE_MAX = 128,
+    JOB_MEMBERS_MAX = 1000,
+    JOB_PROPOSALS_MAX = 100,
+};
 
 /* Whom a commit adds: by a Welcome's reference, or (numbered) by name alone. */
 struct job_add {
@@ -44,6 +50,14 @@ struct job_add {
     struct tr_span reference; /* KeyPackageRef; absent: none */
     uint32_t welcome;         /* which of the welcomes names it */
 };
+
+/* A proposal in a commit's bundle: it is stored before the commit. */
+struct job_proposal {
+    struct tr_span bytes;
+    unsigned char sha256[32];
+};
+
+struct commit_roster;
 
 struct job {
     _Atomic uint32_t holders;
@@ -71,10 +85,14 @@ struct job {
     struct tr_span welcomes[JOB_WELCOMES_MAX];
     uint32_t welcome_count;
     struct tr_span group_info;
-    struct tr_span app_bytes; /* a message that goes with the commit */
+    struct tr_span app_bytes;       /* a message that goes with the commit */
+    struct job_proposal *proposals; /* owned */
+    uint32_t proposal_count;
+    struct commit_roster *roster; /* owned: who is in the tree, if it was brought; may be NULL */
 
     /* JOB_CREATE */
-    struct tr_span name, description, suite;
+    struct tr_span name; /* of a message: what its sender calls it; of JOB_RESET: the new group */
+    struct tr_span description, suite;
     uint64_t epoch; /* also JOB_GROUP_INFO */
 
     uint64_t seq;
@@ -107,9 +125,14 @@ struct job {
     const char *label; /* of an error; static */
     char text[160];
     uint32_t retry_after_s;
-    struct tr_buffer answer; /* JSON */
+    struct tr_buffer answer; /* JSON, or */
+    bool is_answer_mls;      /* message/mls */
+    bool is_repeat;          /* it was stored before: this is the first answer again */
+    uint64_t began_ns;       /* when it was sent to its conversation */
+    bool wants_mls;          /* the caller would rather have that */
     uint64_t result_epoch, result_seq;
     int64_t result_ms;
+    struct tr_buffer result_id; /* of the message, if it was stored by an earlier request */
 };
 
 struct job *job_new(enum job_kind kind, const struct auth_claims *claims); /* one holder */

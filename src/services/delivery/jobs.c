@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 #include "base/log.h"
+#include "services/delivery/meter.h"
 
 enum { ROWS_MAX = 1000, DAY_S = 86400, WAITERS_MAX = 8 };
 enum { TAG_TIMER = 1, TAG_LOOK = 2, TAG_PASS = 3 };
@@ -35,6 +36,22 @@ SQL_STATEMENT(delete_additions,
     "DELETE FROM device_additions WHERE id IN (SELECT id FROM device_additions"
     " WHERE state = 2 AND changed_ms <= $1 LIMIT $2)");
 
+/* A request that was accepted is consent and stays; what waited with it was handed over. One that
+ * nobody answered, or that was declined, goes: after that its sender may ask again anyway. */
+SQL_STATEMENT(delete_held,
+    "DELETE FROM held_messages WHERE (request, part) IN (SELECT h.request, h.part"
+    " FROM chat_requests r JOIN held_messages h ON h.request = r.id"
+    " WHERE (r.state = 0 AND r.expires_ms <= $1) OR (r.state > 0 AND r.changed_ms <= $1)"
+    " LIMIT $2)");
+SQL_STATEMENT(delete_requests,
+    "DELETE FROM chat_requests WHERE id IN (SELECT r.id FROM chat_requests r"
+    " WHERE ((r.state = 0 AND r.expires_ms <= $1) OR (r.state = 2 AND r.changed_ms <= $1))"
+    " AND NOT EXISTS (SELECT 1 FROM held_messages h WHERE h.request = r.id) LIMIT $2)");
+SQL_STATEMENT(delete_invites, "DELETE FROM invites WHERE id IN (SELECT id FROM invites"
+                              " WHERE expires_ms <= $1 OR revoked_ms <= $1 LIMIT $2)");
+SQL_STATEMENT(delete_audit,
+    "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE created_ms <= $1 LIMIT $2)");
+
 static const struct {
     const struct sql_statement *statement;
     int64_t kept_s;
@@ -47,6 +64,10 @@ static const struct {
     { &delete_confirmed, DAY_S, true, offsetof(struct jobs_done, targets) },
     { &delete_invalid, INT64_C(30) * DAY_S, true, offsetof(struct jobs_done, targets) },
     { &delete_additions, INT64_C(7) * DAY_S, true, offsetof(struct jobs_done, additions) },
+    { &delete_held, INT64_C(7) * DAY_S, true, offsetof(struct jobs_done, held) },
+    { &delete_requests, INT64_C(7) * DAY_S, true, offsetof(struct jobs_done, requests) },
+    { &delete_invites, INT64_C(30) * DAY_S, true, offsetof(struct jobs_done, invites) },
+    { &delete_audit, INT64_C(365) * DAY_S, true, offsetof(struct jobs_done, audits) },
 };
 enum { STEPS = sizeof steps / sizeof steps[0] };
 
@@ -125,6 +146,7 @@ static bool add_up(struct jobs *jobs, const struct sql_unit *unit)
         int64_t changed = sql_unit_changed(unit, i);
 
         *(int64_t *)(void *)((char *)&jobs->done + steps[i].counter) += changed;
+        meter_add(METER_TIDIED, steps[i].statement == &return_leases ? 0 : changed);
         has_more = has_more || changed >= ROWS_MAX ||
                    (changed > 0 && steps[i].counter == offsetof(struct jobs_done, targets));
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* jobs.h: what has to be tidied up from time to time: leases that passed, key packages that ended,
- * Welcomes that were confirmed, additions that are done. Nothing depends on it: a lease that passed
+ * Welcomes that were confirmed, additions that are done, chat requests with what waited with
+ * them, invites, entries of the audit log. Nothing depends on it: a lease that passed
  * counts as free at once, wherever it is looked at. One actor; it runs every half hour, and when it
  * is asked (an empty message; the reply is a struct jobs_done). Each pass is bounded; what is left
  * goes into the next one, at once. */
@@ -19,6 +20,10 @@ struct jobs_done {
     int64_t targets;   /* deleted: confirmed a day ago, invalid thirty days ago */
     int64_t welcomes;  /* deleted: nobody is left that they are for */
     int64_t additions; /* deleted: completed seven days ago */
+    int64_t held;      /* deleted: their request expired or was answered seven days ago */
+    int64_t requests;  /* deleted: expired or declined seven days ago */
+    int64_t invites;   /* deleted: expired or revoked thirty days ago */
+    int64_t audits;    /* deleted: a year old */
 };
 
 /* Ends when the sender is dropped; `delivery` must outlive it. */

@@ -10,6 +10,7 @@
 #include "services/delivery/api.h"
 #include "services/delivery/errand.h"
 #include "services/delivery/event.h"
+#include "services/delivery/owner.h"
 #include "services/delivery/schema.h"
 #include "services/delivery/text.h"
 
@@ -25,7 +26,9 @@ static void message_answered(struct http_request *request, const struct tr_event
         return;
     writer = json_writer(&job->answer);
     json_put_object(&writer, NULL);
-    json_put_string(&writer, "messageId", job->name);
+    json_put_string(&writer, "messageId",
+        job->result_id.size > 0 ? (struct tr_span){ job->result_id.bytes, job->result_id.size }
+                                : job->name);
     delivery_put_time(&writer, "receivedAt", job->result_ms);
     json_put_int(&writer, "seq", (int64_t)job->result_seq);
     json_put_int(&writer, "epoch", (int64_t)job->result_epoch);
@@ -63,7 +66,7 @@ void api_send_message(struct http_request *request)
     int64_t epoch, padded;
     const char *why;
 
-    if (!api_begin(request, JOB_MESSAGE, &body))
+    if (!api_begin_mls(request, JOB_MESSAGE, "ciphertext", &body))
         return;
     body.job->convo = json_need_string(&body.expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
     id = json_need_string(&body.expect, "msgId", 1, 128);
@@ -96,7 +99,7 @@ void api_send_proposal(struct http_request *request)
     struct api_body body;
     const char *why;
 
-    if (!api_begin(request, JOB_PROPOSAL, &body))
+    if (!api_begin_mls(request, JOB_PROPOSAL, "proposal", &body))
         return;
     body.job->convo = json_need_string(&body.expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
     body.job->name = json_need_string(&body.expect, "msgId", 1, 128);
@@ -121,27 +124,30 @@ SQL_STATEMENT(find_member,
     "SELECT MIN(CASE WHEN leave_seq IS NULL OR leave_seq > $3 THEN join_seq END),"
     " MAX(CASE WHEN leave_seq IS NULL THEN 1 ELSE 0 END)"
     " FROM members WHERE convo = $1 AND did = $2 HAVING COUNT(*) > 0");
-/* Only what was said while the caller was in, the commit that removed it included. */
+/* Only what was said while the caller was in, the commit that removed it included. This is asked
+ * more often than anything else, so no sum is kept of what the rows have: each may have its part of
+ * LOG_PAGE_BYTES ($7), and a larger one comes only when it is asked for by its number ($8). */
 SQL_STATEMENT(list_log,
-    "SELECT l.seq, l.kind, l.base_epoch, l.epoch, l.op, l.bytes, l.created_ms, l.sender FROM log l"
-    " WHERE l.convo = $1 AND l.seq > $3 AND l.kind >= $4 AND l.kind <= $5"
+    "SELECT l.seq, l.kind, l.base_epoch, l.epoch, " LOG_MESSAGE_ID
+    ", CASE WHEN LENGTH(l.bytes) <= $7 OR l.seq = $8 THEN l.bytes END, l.created_ms, l.sender"
+    " FROM log l WHERE l.convo = $1 AND l.seq > $3 AND l.kind >= $4 AND l.kind <= $5"
     " AND l.kind <> 4 AND l.kind <> 6" /* revoked, and of a former group: nobody needs them */
-    " AND EXISTS (SELECT 1 FROM members m WHERE m.convo = l.convo AND m.did = $2"
-    " AND l.seq > m.join_seq AND (m.leave_seq IS NULL OR l.seq <= m.leave_seq))"
-    " ORDER BY l.seq LIMIT $6");
+    LOG_SEEN_BY("$2") " ORDER BY l.seq LIMIT $6");
+enum { COMMITS_MAX = 1000 };
 SQL_STATEMENT(list_commits,
-    "SELECT l.seq, l.kind, l.base_epoch, l.epoch, l.op, l.bytes, l.created_ms, l.sender FROM log l"
-    " WHERE l.convo = $1 AND l.kind = 3 AND l.epoch >= $3 AND l.epoch <= $4"
-    " AND EXISTS (SELECT 1 FROM members m WHERE m.convo = l.convo AND m.did = $2"
-    " AND l.seq > m.join_seq AND (m.leave_seq IS NULL OR l.seq <= m.leave_seq))"
-    " ORDER BY l.epoch LIMIT 1000");
+    LOG_CUT("l.seq, l.kind, l.base_epoch, l.epoch, " LOG_MESSAGE_ID
+            ", l.bytes, l.created_ms, l.sender, (SELECT COUNT(*) FROM page)",
+        "SELECT l.seq AS seq, LENGTH(l.bytes) AS size FROM log l WHERE l.convo = $1 AND l.kind = 3"
+        " AND l.base_epoch >= $3 AND l.base_epoch < $4" LOG_SEEN_BY(
+            "$2") " ORDER BY l.base_epoch LIMIT $5",
+        "$1", "$6"));
 SQL_STATEMENT(count_unread,
     "SELECT m.convo, m.unread_extra + (SELECT COUNT(*) FROM log l WHERE l.convo = m.convo"
     " AND l.seq > m.read_seq AND l.kind = 1 AND l.sender <> m.did)"
     " FROM members m WHERE m.did = $1 AND m.leave_seq IS NULL ORDER BY m.convo");
 
 enum { STEP_CONVO, STEP_MEMBER, STEP_LOG };
-enum { GAPS_MAX = 100 };
+enum { GAPS_MAX = 100, LIMIT_DEFAULT = 50 };
 
 /* The first two steps of every read of a conversation. */
 static struct sql_unit *read_unit(
@@ -222,9 +228,23 @@ static void respond(struct http_request *request, struct tr_buffer *answer)
 {
     if (answer->failed != 0)
         http_respond_shed(request, 503, 1, "memory");
+    else if (!delivery_may_answer(http_service(request), answer->size))
+        http_respond_shed(request, 503, 1, "answers");
     else
         http_respond_buffer(request, 200, "application/json", answer);
     tr_buffer_free(answer);
+}
+
+static void put_id(
+    struct json_writer *writer, const struct sql_unit *unit, uint32_t row, struct tr_span convo)
+{
+    struct tr_span given = { NULL, 0 };
+    char text[DELIVERY_ID_SIZE];
+
+    if (!sql_row_is_null(unit, STEP_LOG, row, 4))
+        given = sql_row_bytes(unit, STEP_LOG, row, 4);
+    json_put_string(writer, "id",
+        delivery_message_id(given, convo, (uint64_t)sql_row_int(unit, STEP_LOG, row, 0), text));
 }
 
 static void put_message(
@@ -240,10 +260,7 @@ static void put_message(
     int64_t kind = sql_row_int(unit, STEP_LOG, row, 1);
 
     json_put_object(writer, NULL);
-    if (!sql_row_is_null(unit, STEP_LOG, row, 4))
-        json_put_string(writer, "id", delivery_message_id(sql_row_bytes(unit, STEP_LOG, row, 4)));
-    else
-        json_put_text(writer, "id", "");
+    put_id(writer, unit, row, convo);
     json_put_string(writer, "convoId", convo);
     delivery_put_bytes(writer, "ciphertext", sql_row_bytes(unit, STEP_LOG, row, 5));
     json_put_int(writer, "epoch", sql_row_int(unit, STEP_LOG, row, 3));
@@ -263,7 +280,8 @@ static bool is_in_now(const struct sql_unit *unit)
 
 /* Numbers between the first that could come and the last that came for which nothing is there: of
  * revoked commits, and of times the caller was not in. Not told when a type was asked for. */
-static void put_gaps(struct json_writer *writer, const struct sql_unit *unit, uint64_t since)
+static void put_gaps(
+    struct json_writer *writer, const struct sql_unit *unit, uint32_t count, uint64_t since)
 {
     int64_t next = (int64_t)since + 1, missing = 0;
 
@@ -273,7 +291,7 @@ static void put_gaps(struct json_writer *writer, const struct sql_unit *unit, ui
         next = sql_row_int(unit, STEP_CONVO, 0, 2);
     json_put_object(writer, "gapInfo");
     json_put_array(writer, "missingSeqs");
-    for (uint32_t i = 0; i < sql_unit_rows(unit, STEP_LOG); i++) {
+    for (uint32_t i = 0; i < count; i++) {
         for (; next < sql_row_int(unit, STEP_LOG, i, 0); next++)
             if (missing++ < GAPS_MAX)
                 json_put_int(writer, NULL, next);
@@ -287,6 +305,30 @@ static void put_gaps(struct json_writer *writer, const struct sql_unit *unit, ui
         json_put_int(writer, "totalMessages",
             sql_row_int(unit, STEP_CONVO, 0, 1) - sql_row_int(unit, STEP_CONVO, 0, 2) + 1);
     json_put_end(writer);
+}
+
+static void ask_messages(struct http_request *request, int64_t large_seq);
+
+static uint64_t limit_of(struct http_request *request)
+{
+    uint64_t limit = LIMIT_DEFAULT;
+    struct tr_span text;
+
+    if (http_parameter(request, "limit", &text))
+        (void)tr_span_u64(text, &limit);
+    return limit;
+}
+
+/* How many of the rows go into this answer: up to one that is too large to come with others. */
+static uint32_t count_of(struct http_request *request, const struct sql_unit *unit)
+{
+    uint64_t limit = limit_of(request);
+    uint32_t count = 0;
+
+    while (count < limit && count < sql_unit_rows(unit, STEP_LOG) &&
+           !sql_row_is_null(unit, STEP_LOG, count, 5))
+        count++;
+    return count;
 }
 
 static void messages_read(struct http_request *request, const struct tr_event *event)
@@ -306,7 +348,14 @@ static void messages_read(struct http_request *request, const struct tr_event *e
         respond_compacted(request, unit);
         return;
     }
-    count = sql_unit_rows(unit, STEP_LOG);
+    count = count_of(request, unit);
+    if (count == 0 && sql_unit_rows(unit, STEP_LOG) > 0) {
+        int64_t seq = sql_row_int(unit, STEP_LOG, 0, 0);
+
+        errand_end(request);
+        ask_messages(request, seq);
+        return;
+    }
     json_put_object(&writer, NULL);
     json_put_array(&writer, "messages");
     for (uint32_t i = 0; i < count; i++)
@@ -314,8 +363,9 @@ static void messages_read(struct http_request *request, const struct tr_event *e
     json_put_end(&writer);
     if (count > 0)
         json_put_int(&writer, "lastSeq", sql_row_int(unit, STEP_LOG, count - 1, 0));
+    json_put_bool(&writer, "hasMore", sql_unit_rows(unit, STEP_LOG) > count);
     if (!http_parameter(request, "type", &since_text))
-        put_gaps(&writer, unit, since);
+        put_gaps(&writer, unit, count, since);
     if (is_in_now(unit)) {
         json_put_int(&writer, "currentSeq", sql_row_int(unit, STEP_CONVO, 0, 1));
         json_put_int(&writer, "currentEpoch", sql_row_int(unit, STEP_CONVO, 0, 0));
@@ -325,53 +375,25 @@ static void messages_read(struct http_request *request, const struct tr_event *e
     respond(request, &answer);
 }
 
-/* A whole number in the query, or its fallback. False: it has been answered. */
-static bool query_number(
-    struct http_request *request, const char *name, uint64_t min, uint64_t max, uint64_t *value)
+/* The row `large_seq` comes whatever its size; it is the first. */
+static void ask_messages(struct http_request *request, int64_t large_seq)
 {
-    struct tr_span text;
-    char message[96];
-
-    if (!http_parameter(request, name, &text))
-        return true;
-    if (tr_span_u64(text, value) && *value >= min && *value <= max)
-        return true;
-    (void)snprintf(message, sizeof message, "%s must be a number from %llu to %llu", name,
-        (unsigned long long)min, (unsigned long long)max);
-    http_respond_error(request, 400, "InvalidRequest", message);
-    return false;
-}
-
-static bool query_convo(struct http_request *request, struct tr_span *ret_convo)
-{
-    if (http_parameter(request, "convoId", ret_convo) && ret_convo->size >= 1 &&
-        ret_convo->size <= JOB_CONVO_SIZE_MAX)
-        return true;
-    http_respond_error(
-        request, 400, "InvalidRequest", "convoId must be there once, with 1 to 128 bytes");
-    return false;
-}
-
-void api_get_messages(struct http_request *request)
-{
-    uint64_t limit = 50, since = 0;
-    struct tr_span convo, type;
+    uint64_t limit = LIMIT_DEFAULT, since = 0;
+    static const char *const types[] = { "app", "commit" };
+    int64_t kind_min = MLS_APPLICATION, kind_max = LOG_RESET, type = 0;
+    struct tr_span convo;
     struct sql_unit *unit;
-    int64_t kind_min = MLS_APPLICATION, kind_max = LOG_RESET;
+    int found;
 
-    if (!query_convo(request, &convo) || !query_number(request, "limit", 1, 100, &limit) ||
-        !query_number(request, "sinceSeq", 0, INT64_MAX - 1, &since))
+    if (!owner_query_convo(request, &convo) ||
+        !owner_query_range(request, "limit", 1, 100, &limit) ||
+        !owner_query_range(request, "sinceSeq", 0, INT64_MAX - 1, &since))
         return;
-    if (http_parameter(request, "type", &type)) {
-        if (tr_span_is(type, "app"))
-            kind_max = 1;
-        else if (tr_span_is(type, "commit"))
-            kind_min = kind_max = MLS_COMMIT;
-        else {
-            http_respond_error(request, 400, "InvalidRequest", "type must be app or commit");
-            return;
-        }
-    }
+    found = owner_query_choice(request, "type", types, 2, &type);
+    if (found < 0)
+        return;
+    if (found == 1)
+        kind_min = kind_max = type == 0 ? MLS_APPLICATION : MLS_COMMIT;
     unit = read_unit(request, convo, since);
     if (unit != NULL) {
         sql_unit_step(unit, &list_log, SQL_ROWS_ANY);
@@ -380,9 +402,34 @@ void api_get_messages(struct http_request *request)
         sql_unit_int(unit, (int64_t)since);
         sql_unit_int(unit, kind_min);
         sql_unit_int(unit, kind_max);
-        sql_unit_int(unit, (int64_t)limit);
+        sql_unit_int(unit, (int64_t)limit + 1); /* one more, to know that there is more */
+        sql_unit_int(unit, LOG_PAGE_BYTES / (int64_t)limit);
+        sql_unit_int(unit, large_seq);
     }
     errand_run(request, http_service(request), unit, true, messages_read);
+}
+
+void api_get_messages(struct http_request *request)
+{
+    ask_messages(request, 0);
+}
+
+/* One commit may be had as it is. */
+static bool respond_one_commit(struct http_request *request, const struct sql_unit *unit)
+{
+    struct tr_buffer answer = { 0 };
+
+    if (sql_unit_rows(unit, STEP_LOG) != 1 || !api_wants_mls(request) ||
+        sql_row_bytes(unit, STEP_LOG, 0, 5).size == 0)
+        return false;
+    tr_buffer_span(&answer, sql_row_bytes(unit, STEP_LOG, 0, 5));
+    errand_end(request);
+    if (answer.failed != 0)
+        http_respond_shed(request, 503, 1, "memory");
+    else
+        http_respond_buffer(request, 200, "message/mls", &answer);
+    tr_buffer_free(&answer);
+    return true;
 }
 
 static void commits_read(struct http_request *request, const struct tr_event *event)
@@ -392,6 +439,7 @@ static void commits_read(struct http_request *request, const struct tr_event *ev
     struct json_writer writer = json_writer(&answer);
     struct tr_span convo, from_text;
     uint64_t from = 0;
+    uint32_t count;
 
     if (unit == NULL)
         return;
@@ -401,11 +449,15 @@ static void commits_read(struct http_request *request, const struct tr_event *ev
         respond_compacted(request, unit);
         return;
     }
+    if (respond_one_commit(request, unit))
+        return;
     json_put_object(&writer, NULL);
     json_put_string(&writer, "convoId", convo);
     json_put_array(&writer, "commits");
-    for (uint32_t i = 0; i < sql_unit_rows(unit, STEP_LOG); i++) {
+    count = sql_unit_rows(unit, STEP_LOG);
+    for (uint32_t i = 0; i < count && i < COMMITS_MAX; i++) {
         json_put_object(&writer, NULL);
+        put_id(&writer, unit, i, convo);
         json_put_int(&writer, "epoch", sql_row_int(unit, STEP_LOG, i, 3));
         json_put_int(&writer, "baseEpoch", sql_row_int(unit, STEP_LOG, i, 2));
         json_put_int(&writer, "seq", sql_row_int(unit, STEP_LOG, i, 0));
@@ -415,6 +467,8 @@ static void commits_read(struct http_request *request, const struct tr_event *ev
         json_put_end(&writer);
     }
     json_put_end(&writer);
+    json_put_bool(&writer, "hasMore",
+        count > COMMITS_MAX || (count > 0 && sql_row_int(unit, STEP_LOG, 0, 8) > count));
     json_put_end(&writer);
     errand_end(request);
     respond(request, &answer);
@@ -426,8 +480,9 @@ void api_get_commits(struct http_request *request)
     struct tr_span convo;
     struct sql_unit *unit;
 
-    if (!query_convo(request, &convo) || !query_number(request, "fromEpoch", 0, INT64_MAX, &from) ||
-        !query_number(request, "toEpoch", 0, INT64_MAX, &to))
+    if (!owner_query_convo(request, &convo) ||
+        !owner_query_range(request, "fromEpoch", 0, INT64_MAX, &from) ||
+        !owner_query_range(request, "toEpoch", 0, INT64_MAX, &to))
         return;
     if (from > to) { /* also when it is missing */
         http_respond_error(
@@ -439,8 +494,10 @@ void api_get_commits(struct http_request *request)
         sql_unit_step(unit, &list_commits, SQL_ROWS_ANY);
         sql_unit_text(unit, convo);
         sql_unit_text(unit, auth_claims_of(request)->issuer);
-        sql_unit_int(unit, (int64_t)from);
+        sql_unit_int(unit, (int64_t)from - 1); /* a commit leads to the epoch after its own */
         sql_unit_int(unit, (int64_t)to);
+        sql_unit_int(unit, COMMITS_MAX + 1);
+        sql_unit_int(unit, LOG_PAGE_BYTES);
     }
     errand_run(request, http_service(request), unit, true, commits_read);
 }

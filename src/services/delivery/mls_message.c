@@ -368,7 +368,7 @@ static void read_group_info(struct mls_reader *reader, struct mls_group_info *in
     info->external_pub = find_extension(info->extensions, MLS_EXTERNAL_PUB);
 }
 
-static const char *read_body(struct mls_reader *reader, struct mls_message *message)
+static void read_body(struct mls_reader *reader, struct mls_message *message)
 {
     switch (message->wire) {
     case MLS_PUBLIC:
@@ -389,19 +389,32 @@ static const char *read_body(struct mls_reader *reader, struct mls_message *mess
     default:
         mls_fault(reader, "the wire format is none of the five of RFC 9420");
     }
-    mls_finish(reader);
-    return reader->fault;
 }
 
 const char *mls_message_read(struct tr_span bytes, struct mls_message *ret_message)
 {
     struct mls_reader reader = mls_reader_of(bytes);
+    struct tr_span whole;
+
+    if (mls_message_next(&reader, ret_message, &whole) == NULL)
+        mls_finish(&reader);
+    return reader.fault;
+}
+
+const char *mls_message_next(
+    struct mls_reader *reader, struct mls_message *ret_message, struct tr_span *ret_bytes)
+{
+    const unsigned char *from = reader->at;
 
     memset(ret_message, 0, sizeof *ret_message);
-    if (mls_number(&reader, 2) != 1)
-        mls_fault(&reader, "this is no message of MLS version 1");
-    ret_message->wire = (enum mls_wire)mls_number(&reader, 2);
-    return reader.fault != NULL ? reader.fault : read_body(&reader, ret_message);
+    if (mls_number(reader, 2) != 1)
+        mls_fault(reader, "this is no message of MLS version 1");
+    ret_message->wire = (enum mls_wire)mls_number(reader, 2);
+    if (reader->fault == NULL)
+        read_body(reader, ret_message);
+    if (reader->fault == NULL)
+        *ret_bytes = mls_since(reader, from);
+    return reader->fault;
 }
 
 /* An MLSMessage with a key package begins 0001 0005 0001; a bare one 0001 and its suite. Suite 5
@@ -418,13 +431,29 @@ const char *mls_key_package_read(struct tr_span bytes, struct mls_key_package *r
     return reader.fault;
 }
 
-const char *mls_group_info_read(struct tr_span bytes, struct mls_group_info *ret_info)
+/* An MLSMessage begins 0001 0004 0001; a bare GroupInfo 0001 and its suite. */
+static bool is_wrapped_group_info(struct tr_span bytes)
 {
     static const unsigned char wrapped[6] = { 0, 1, 0, 4, 0, 1 };
+
+    return bytes.size > 6 && memcmp(bytes.at, wrapped, sizeof wrapped) == 0;
+}
+
+void mls_group_info_wrap(struct tr_span bytes, struct tr_buffer *out)
+{
+    if (!is_wrapped_group_info(bytes)) {
+        mls_put_number(out, 1, 2);
+        mls_put_number(out, MLS_GROUP_INFO, 2);
+    }
+    tr_buffer_span(out, bytes);
+}
+
+const char *mls_group_info_read(struct tr_span bytes, struct mls_group_info *ret_info)
+{
     struct mls_reader reader = mls_reader_of(bytes);
 
     memset(ret_info, 0, sizeof *ret_info);
-    if (bytes.size > 6 && memcmp(bytes.at, wrapped, sizeof wrapped) == 0)
+    if (is_wrapped_group_info(bytes))
         mls_take(&reader, 4);
     read_group_info(&reader, ret_info);
     mls_finish(&reader);

@@ -122,6 +122,9 @@ struct mls_message {
 
 /* NULL if it was read to its end, else what is wrong: a sentence for whoever sent it. */
 const char *mls_message_read(struct tr_span bytes, struct mls_message *ret_message);
+/* The next of several in a row: *ret_bytes is its part. Look at mls_more first. */
+const char *mls_message_next(
+    struct mls_reader *reader, struct mls_message *ret_message, struct tr_span *ret_bytes);
 /* RFC 9420 sections 6, 12.2 and 12.4: what a public message of this sender may not be. NULL, or
  * what is wrong. */
 const char *mls_message_check(const struct mls_message *message);
@@ -129,6 +132,9 @@ const char *mls_message_check(const struct mls_message *message);
 const char *mls_key_package_read(struct tr_span bytes, struct mls_key_package *ret_package);
 /* An MLSMessage that holds one, or a bare GroupInfo. */
 const char *mls_group_info_read(struct tr_span bytes, struct mls_group_info *ret_info);
+
+/* The same bytes as an MLSMessage, appended to `out`. */
+void mls_group_info_wrap(struct tr_span bytes, struct tr_buffer *out);
 
 /* What sendMessage carries: a bare MLSMessage, or Catbird's envelope, which pads it to a bucket
  * (512, 1024, 2048, 4096 bytes or a multiple of 8192). *ret_message is the message inside. */

@@ -2,10 +2,12 @@
 #include "services/delivery/owner.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "base/assert.h"
 #include "crypto/encoding.h"
 #include "http/uri.h"
+#include "services/delivery/audit.h"
 #include "services/delivery/mls_check.h"
 #include "services/delivery/text.h"
 
@@ -87,23 +89,118 @@ struct tr_span owner_need_device(struct api_body *body)
 
 int owner_query(struct http_request *request, const char *name, struct tr_span *ret_value)
 {
-    struct tr_span query = http_query(request);
-    char message[96], *bytes = http_alloc(request, query.size + 1);
-    size_t size;
-    int found;
+    int found = http_parameter_find(request, name, ret_value);
+    char message[96];
 
-    if (bytes == NULL) {
+    if (found >= 0)
+        return found;
+    if (found == TR_ENOMEM) {
         http_respond_shed(request, 503, 1, "memory");
         return -1;
     }
-    found = http_query_find(query, name, bytes, &size);
-    if (found == 1)
-        *ret_value = (struct tr_span){ bytes, size };
-    if (found >= 0)
-        return found;
     (void)snprintf(message, sizeof message, "%s must be there once, in UTF-8", name);
     http_respond_error(request, 400, "InvalidRequest", message);
     return -1;
+}
+
+int owner_query_choice(struct http_request *request, const char *name, const char *const *choices,
+    int64_t choice_count, int64_t *ret_choice)
+{
+    struct tr_span text = { 0 };
+    struct tr_buffer message = { 0 };
+    int found = owner_query(request, name, &text);
+
+    if (found <= 0)
+        return found;
+    tr_buffer_format(&message, "%s must be", name);
+    for (int64_t i = 0; i < choice_count; i++) {
+        if (tr_span_is(text, choices[i])) {
+            *ret_choice = i;
+            tr_buffer_free(&message);
+            return 1;
+        }
+        tr_buffer_format(&message, "%s %s", i == 0 ? "" : " or", choices[i]);
+    }
+    tr_buffer_append(&message, "", 1);
+    http_respond_error(
+        request, 400, "InvalidRequest", message.failed != 0 ? "unknown word" : message.bytes);
+    tr_buffer_free(&message);
+    return -1;
+}
+
+/* Ids are ASCII without spaces; what decodes to anything else is none. */
+static bool decode_id(struct tr_span text, char *bytes, struct tr_span *ret_item)
+{
+    size_t size;
+
+    if (!http_query_decode(text, bytes, &size))
+        return false;
+    for (size_t i = 0; i < size; i++)
+        if (bytes[i] <= ' ' || bytes[i] >= 0x7f)
+            return false;
+    *ret_item = (struct tr_span){ bytes, size };
+    return true;
+}
+
+static bool add_item(struct query_list *list, struct tr_span item, size_t size_min)
+{
+    if (list->count == sizeof list->items / sizeof list->items[0] || item.size < size_min ||
+        item.size > DID_SIZE_MAX)
+        return false;
+    for (uint32_t i = 0; i < list->count; i++)
+        if (tr_span_equal(list->items[i], item))
+            return false;
+    list->items[list->count++] = item;
+    return true;
+}
+
+static bool add_items(struct query_list *list, struct tr_span values, char **bytes, size_t size_min)
+{
+    for (bool has_more = true; has_more;) {
+        const char *comma = memchr(values.at, ',', values.size);
+        size_t size = comma == NULL ? values.size : (size_t)(comma - values.at);
+        struct tr_span item;
+
+        if (!decode_id((struct tr_span){ values.at, size }, *bytes, &item) ||
+            !add_item(list, item, size_min))
+            return false;
+        *bytes += item.size;
+        has_more = comma != NULL;
+        if (has_more)
+            values = (struct tr_span){ comma + 1, values.size - size - 1 };
+    }
+    return true;
+}
+
+bool owner_query_list(
+    struct http_request *request, const char *name, size_t size_min, struct query_list *ret_list)
+{
+    struct tr_span query = http_query(request);
+    char *bytes = http_alloc(request, query.size + 1), text[96];
+    const char *at = query.at, *end = query.at + query.size;
+    size_t name_size = strlen(name);
+    bool is_good = true;
+
+    ret_list->count = 0;
+    if (bytes == NULL) {
+        http_respond_shed(request, 503, 1, "memory");
+        return false;
+    }
+    while (is_good && at != NULL && at < end) {
+        const char *stop = memchr(at, '&', (size_t)(end - at));
+        struct tr_span pair = { at, (size_t)((stop == NULL ? end : stop) - at) };
+
+        at = pair.at + pair.size + 1;
+        if (tr_span_starts(pair, name) && pair.size > name_size && pair.at[name_size] == '=')
+            is_good = add_items(ret_list,
+                (struct tr_span){ pair.at + name_size + 1, pair.size - name_size - 1 }, &bytes,
+                size_min);
+    }
+    if (is_good && ret_list->count > 0)
+        return true;
+    (void)snprintf(text, sizeof text, "%s must be 1 to 100 different ids", name);
+    http_respond_error(request, 400, "InvalidRequest", text);
+    return false;
 }
 
 bool owner_query_device(struct http_request *request, struct tr_span *ret_device)
@@ -138,16 +235,22 @@ bool owner_query_convo(struct http_request *request, struct tr_span *ret_convo)
 bool owner_query_number(
     struct http_request *request, const char *name, uint64_t max, uint64_t *value)
 {
+    return owner_query_range(request, name, 1, max, value);
+}
+
+bool owner_query_range(
+    struct http_request *request, const char *name, uint64_t min, uint64_t max, uint64_t *value)
+{
     struct tr_span text = { 0 };
     char message[96];
     int found = owner_query(request, name, &text);
 
     if (found <= 0)
         return found == 0;
-    if (tr_span_u64(text, value) && *value >= 1 && *value <= max)
+    if (tr_span_u64(text, value) && *value >= min && *value <= max)
         return true;
-    (void)snprintf(message, sizeof message, "%s must be a number from 1 to %llu", name,
-        (unsigned long long)max);
+    (void)snprintf(message, sizeof message, "%s must be a number from %llu to %llu", name,
+        (unsigned long long)min, (unsigned long long)max);
     http_respond_error(request, 400, "InvalidRequest", message);
     return false;
 }
@@ -159,6 +262,86 @@ void owner_respond(struct http_request *request, struct tr_buffer *answer)
     else
         http_respond_buffer(request, 200, "application/json", answer);
     tr_buffer_free(answer);
+}
+
+void owner_respond_list(
+    struct http_request *request, const struct tr_event *event, const char *name, owner_put_fn put)
+{
+    struct sql_unit *unit = errand_unit(request, event);
+    struct tr_buffer answer = { 0 };
+    struct json_writer writer = json_writer(&answer);
+    uint32_t count;
+
+    if (unit == NULL)
+        return;
+    count = sql_unit_rows(unit, 0);
+    json_put_object(&writer, NULL);
+    json_put_array(&writer, name);
+    for (uint32_t row = 0; row < count; row++)
+        put(&writer, unit, row);
+    json_put_end(&writer);
+    if (count > 0)
+        json_put_string(&writer, "cursor", sql_row_bytes(unit, 0, count - 1, 0));
+    json_put_end(&writer);
+    errand_end(request);
+    owner_respond(request, &answer);
+}
+
+void owner_refuse_many(
+    struct http_request *request, uint32_t retry_after_s, const char *label, const char *text)
+{
+    char seconds[16];
+
+    (void)snprintf(seconds, sizeof seconds, "%u", retry_after_s);
+    (void)http_add_header(request, "Retry-After", tr_span_of(seconds));
+    http_respond_error(request, 429, label, text);
+}
+
+_Static_assert((int)OWNER_ID_SIZE == (int)AUDIT_ID_SIZE, "audit.h makes the names");
+
+struct owner_made *owner_make(struct http_request *request)
+{
+    struct delivery *delivery = http_service(request);
+    struct owner_made *made = http_alloc(request, sizeof *made);
+
+    if (made == NULL) {
+        http_respond_shed(request, 503, 1, "memory");
+        return NULL;
+    }
+    audit_new_id(delivery, made->id);
+    made->now_ms = delivery_now_ms(delivery);
+    return made;
+}
+
+void owner_keep(void *made)
+{
+    (void)made;
+}
+
+struct tr_span owner_made_id(const struct owner_made *made)
+{
+    return (struct tr_span){ made->id, sizeof made->id };
+}
+
+void owner_respond_made(struct http_request *request, const struct owner_made *made,
+    const char *id_name, const char *time_name)
+{
+    struct tr_buffer answer = { 0 };
+    struct json_writer writer = json_writer(&answer);
+
+    json_put_object(&writer, NULL);
+    json_put_string(&writer, id_name, owner_made_id(made));
+    delivery_put_time(&writer, time_name, made->now_ms);
+    json_put_end(&writer);
+    owner_respond(request, &answer);
+}
+
+void owner_may_text(struct sql_unit *unit, struct tr_span text)
+{
+    if (text.at == NULL)
+        sql_unit_null(unit);
+    else
+        sql_unit_text(unit, text);
 }
 
 void owner_put_time_s(struct json_writer *writer, const char *key, int64_t unix_s)

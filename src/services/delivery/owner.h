@@ -8,6 +8,7 @@
 #include "services/delivery/errand.h"
 
 enum { DEVICE_SIZE_MAX = 64, DID_SIZE_MIN = 8, DID_SIZE_MAX = 255, WHY_SIZE_MAX = 256 };
+enum { OWNER_ID_SIZE = 32 };
 
 /* What a caller owns changes in one order: this is the key of its units. */
 uint64_t owner_key(struct tr_span did);
@@ -29,14 +30,51 @@ struct tr_span owner_need_device(struct api_body *body);
 /* A parameter of the query: 1 there, 0 absent, -1 malformed or there twice and answered. What is
  * there twice must not count as absent. */
 int owner_query(struct http_request *request, const char *name, struct tr_span *ret_value);
+/* One of a few words, which becomes its place among them: 1, 0 or -1 as above. */
+int owner_query_choice(struct http_request *request, const char *name, const char *const *choices,
+    int64_t choice_count, int64_t *ret_choice);
+/* A list of different ids (ASCII, no spaces): name=a&name=b, or name=a,b. False: it has been
+ * answered. */
+struct query_list {
+    uint32_t count;
+    struct tr_span items[100];
+};
+bool owner_query_list(
+    struct http_request *request, const char *name, size_t size_min, struct query_list *ret_list);
 /* The same of the query. False: it has been answered. */
 bool owner_query_device(struct http_request *request, struct tr_span *ret_device);
 bool owner_query_convo(struct http_request *request, struct tr_span *ret_convo);
 bool owner_query_number(
     struct http_request *request, const char *name, uint64_t max, uint64_t *value);
+bool owner_query_range(
+    struct http_request *request, const char *name, uint64_t min, uint64_t max, uint64_t *value);
 
 /* 200 with the JSON that was written; frees the buffer. */
 void owner_respond(struct http_request *request, struct tr_buffer *answer);
+/* In `then` of an errand: 200 with {name: [rows of its first step], "cursor": column 0 of the
+ * last}; no cursor when there is no row. */
+typedef void (*owner_put_fn)(struct json_writer *writer, const struct sql_unit *unit, uint32_t row);
+void owner_respond_list(
+    struct http_request *request, const struct tr_event *event, const char *name, owner_put_fn put);
+/* 429 with Retry-After, for a quota that time frees. */
+void owner_refuse_many(
+    struct http_request *request, uint32_t retry_after_s, const char *label, const char *text);
+
+/* What a call that makes something with a name answers: the name, and when. It lives as long as the
+ * request: owner_keep is what to drop it with. NULL: it has been answered. */
+struct owner_made {
+    char id[OWNER_ID_SIZE];
+    int64_t now_ms;
+};
+struct owner_made *owner_make(struct http_request *request);
+void owner_keep(void *made);
+struct tr_span owner_made_id(const struct owner_made *made);
+/* {id_name: its name, time_name: when}. */
+void owner_respond_made(struct http_request *request, const struct owner_made *made,
+    const char *id_name, const char *time_name);
+
+/* A text, or NULL when it is absent. */
+void owner_may_text(struct sql_unit *unit, struct tr_span text);
 /* Left out past the year 9999. */
 void owner_put_time_s(struct json_writer *writer, const char *key, int64_t unix_s);
 void owner_put_hex(struct json_writer *writer, const char *key, struct tr_span bytes);

@@ -15,6 +15,7 @@ enum {
     PACKAGE_THRESHOLD = 20,    /* fewer: the owner should bring more */
     PACKAGE_LEASES_MAX = 20,   /* of one DID's packages that one claimer may have at a time */
     PACKAGE_DEVICES_MAX = 32,  /* devices of a DID that one claim serves */
+    PACKAGES_RETRY_S = 3600,   /* when to look again whether some were used */
     PACKAGE_SKEW_S = 3600,
     PACKAGE_SPAN_S_MAX = 90 * 86400 + 3600,
 };

@@ -6,11 +6,10 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "services/delivery/meter.h"
 #include "services/delivery/owner.h"
 #include "services/delivery/package.h"
 #include "services/delivery/text.h"
-
-enum { CLAIM_DIDS_MAX = 100 };
 
 /* ---- uploads
  * -------------------------------------------------------------------------------------------- */
@@ -78,6 +77,10 @@ static void answer_single(struct http_request *request, const struct uploads *up
     struct tr_buffer answer = { 0 };
     struct json_writer writer = json_writer(&answer);
 
+    if (upload->label != NULL && upload->status == 429) {
+        owner_refuse_many(request, PACKAGES_RETRY_S, upload->label, upload->why);
+        return;
+    }
     if (upload->label != NULL) {
         http_respond_error(request, upload->status, upload->label, upload->why);
         return;
@@ -246,96 +249,63 @@ SQL_STATEMENT(claim_packages,
 SQL_STATEMENT(peek_packages,
     "SELECT ref, device, bytes, suite, is_last_resort FROM key_packages WHERE ref IN (" PICK ")");
 
+/* The conversations of whoever has few left. One that had none to claim is not told of it: it heard
+ * when the last one went. */
+SQL_STATEMENT(find_low,
+    "SELECT m.convo, f.free FROM (SELECT COUNT(*) AS free FROM key_packages WHERE did = $1"
+    " AND is_last_resort = 0 AND not_after_s > $2 AND (state = 0 OR (state = 1"
+    " AND lease_until_s <= $2))) AS f JOIN members m ON m.did = $1 AND m.leave_seq IS NULL"
+    " WHERE f.free < $3 LIMIT $4");
+enum { LOW_CONVOS_MAX = 1000 };
+
 struct claim {
     bool is_peek;
-    uint32_t did_count;
     int64_t until_s;
-    struct tr_span dids[CLAIM_DIDS_MAX];
+    struct query_list dids;
 };
-
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
-/* DIDs are ASCII without spaces, so what decodes to anything else is none. */
-static bool decode_did(struct tr_span text, char *bytes, struct tr_span *ret_did)
-{
-    size_t size = 0;
-
-    for (size_t i = 0; i < text.size; i++) {
-        int c = (unsigned char)text.at[i];
-
-        if (c == '%') {
-            int high = text.size - i > 2 ? hex_digit(text.at[i + 1]) : -1;
-            int low = text.size - i > 2 ? hex_digit(text.at[i + 2]) : -1;
-
-            if (high < 0 || low < 0)
-                return false;
-            c = high * 16 + low;
-            i += 2;
-        }
-        if (c <= ' ' || c >= 0x7f)
-            return false;
-        bytes[size++] = (char)c;
-    }
-    *ret_did = (struct tr_span){ bytes, size };
-    return size >= DID_SIZE_MIN && size <= DID_SIZE_MAX && tr_span_starts(*ret_did, "did:");
-}
-
-static const char *add_did(struct claim *claim, struct tr_span did)
-{
-    if (claim->did_count == CLAIM_DIDS_MAX)
-        return "dids must be at most 100";
-    for (uint32_t i = 0; i < claim->did_count; i++)
-        if (tr_span_equal(claim->dids[i], did))
-            return "dids must not name anybody twice";
-    claim->dids[claim->did_count++] = did;
-    return NULL;
-}
-
-/* dids=a&dids=b, and dids=a,b as well. NULL, or what is wrong. */
-static const char *read_dids(struct tr_span query, char *bytes, struct claim *claim)
-{
-    const char *at = query.at, *end = query.at + query.size;
-
-    while (at != NULL && at < end) {
-        const char *stop = memchr(at, '&', (size_t)(end - at));
-        struct tr_span pair = { at, (size_t)((stop == NULL ? end : stop) - at) };
-
-        at = pair.at + pair.size + 1;
-        if (!tr_span_starts(pair, "dids="))
-            continue;
-        pair = (struct tr_span){ pair.at + 5, pair.size - 5 };
-        for (bool has_more = true; has_more;) {
-            const char *comma = memchr(pair.at, ',', pair.size);
-            struct tr_span text = { pair.at,
-                comma == NULL ? pair.size : (size_t)(comma - pair.at) };
-            struct tr_span did;
-            const char *why;
-
-            if (!decode_did(text, bytes, &did))
-                return "dids must be DIDs";
-            bytes += did.size;
-            why = add_did(claim, did);
-            if (why != NULL)
-                return why;
-            has_more = comma != NULL;
-            if (has_more)
-                pair = (struct tr_span){ comma + 1, pair.size - text.size - 1 };
-        }
-    }
-    return claim->did_count == 0 ? "dids must name somebody" : NULL;
-}
 
 /* A token comes first in the unit of a claim; a peek has none. */
 static uint32_t step_of(const struct claim *claim, uint32_t index)
 {
-    return index + (claim->is_peek ? 0 : 1);
+    return claim->is_peek ? index : 1 + 2 * index;
+}
+
+/* Wherever it listens: a conversation that is not awake has nobody who does. */
+static void tell_low(
+    const struct delivery *delivery, struct tr_span did, struct tr_span convo_id, int64_t available)
+{
+    struct job_message message = { .job = job_new(JOB_PACKAGES_LOW, NULL) };
+    struct job *job = message.job;
+    tr_sender convo;
+
+    if (job == NULL)
+        return;
+    tr_buffer_span(&job->decoded, did);
+    job->target = (struct tr_span){ job->decoded.bytes, job->decoded.size };
+    job->count = (uint64_t)available;
+    if (job->decoded.failed != 0 || tr_registry_find(delivery->convos, convo_id.at, convo_id.size,
+                                        "key packages", &convo) < 0) {
+        job_unref(job);
+        return;
+    }
+    if (tr_tell(convo, &message, sizeof message) < 0)
+        job_unref(job);
+    tr_sender_drop(&convo);
+}
+
+static void tell_all_low(
+    const struct delivery *delivery, const struct claim *claim, const struct sql_unit *unit)
+{
+    for (uint32_t i = 0; !claim->is_peek && i < claim->dids.count; i++) {
+        uint32_t step = step_of(claim, i) + 1;
+
+        if (sql_unit_rows(unit, step - 1) == 0)
+            continue;
+        meter_add(METER_PACKAGES_LOW, sql_unit_rows(unit, step) > 0);
+        for (uint32_t row = 0; row < sql_unit_rows(unit, step); row++)
+            tell_low(delivery, claim->dids.items[i], sql_row_bytes(unit, step, row, 0),
+                sql_row_int(unit, step, row, 1));
+    }
 }
 
 static void put_claimed(struct json_writer *writer, const struct claim *claim,
@@ -347,7 +317,7 @@ static void put_claimed(struct json_writer *writer, const struct claim *claim,
         struct tr_span device = sql_row_bytes(unit, step, row, 1);
 
         json_put_object(writer, NULL);
-        json_put_string(writer, "did", claim->dids[index]);
+        json_put_string(writer, "did", claim->dids.items[index]);
         if (device.size > 0)
             json_put_string(writer, "deviceId", device);
         delivery_put_base64(writer, "keyPackage", sql_row_bytes(unit, step, row, 2));
@@ -371,57 +341,56 @@ static void packages_claimed(struct http_request *request, const struct tr_event
         return;
     json_put_object(&writer, NULL);
     json_put_array(&writer, "keyPackages");
-    for (uint32_t i = 0; i < claim->did_count; i++)
+    for (uint32_t i = 0; i < claim->dids.count; i++)
         put_claimed(&writer, claim, unit, i);
     json_put_end(&writer);
     json_put_array(&writer, "missing");
-    for (uint32_t i = 0; i < claim->did_count; i++)
+    for (uint32_t i = 0; i < claim->dids.count; i++)
         if (sql_unit_rows(unit, step_of(claim, i)) == 0)
-            json_put_string(&writer, NULL, claim->dids[i]);
+            json_put_string(&writer, NULL, claim->dids.items[i]);
     json_put_end(&writer);
     json_put_end(&writer);
+    tell_all_low(http_service(request), claim, unit);
     errand_end(request);
     owner_respond(request, &answer);
+}
+
+/* The suite's number; 0: any. False: it has been answered. */
+static bool read_suite(struct http_request *request, int64_t *ret_suite)
+{
+    const struct mls_suite *suite;
+    struct tr_span text = { 0 };
+    int found = owner_query(request, "cipherSuite", &text);
+
+    *ret_suite = 0;
+    if (found <= 0)
+        return found == 0;
+    suite = mls_suite_named(text);
+    if (suite != NULL)
+        *ret_suite = suite->id;
+    else
+        http_respond_error(
+            request, 400, "InvalidCipherSuite", "this cipher suite is not known here");
+    return suite != NULL;
 }
 
 /* False: it has been answered. */
 static bool read_claim(struct http_request *request, struct claim *claim, int64_t *ret_suite)
 {
-    struct tr_span query = http_query(request), text;
-    char *bytes = http_alloc(request, query.size + 1);
-    const char *why;
-    int found;
+    static const char *const truths[] = { "false", "true" };
+    int64_t is_peek = 0;
 
-    *ret_suite = 0;
-    if (bytes == NULL) {
-        http_respond_shed(request, 503, 1, "memory");
+    if (!read_suite(request, ret_suite) ||
+        owner_query_choice(request, "peek", truths, 2, &is_peek) < 0 ||
+        !owner_query_list(request, "dids", DID_SIZE_MIN, &claim->dids))
         return false;
-    }
-    found = owner_query(request, "cipherSuite", &text);
-    if (found < 0)
-        return false;
-    if (found == 1) {
-        const struct mls_suite *suite = mls_suite_named(text);
-
-        if (suite == NULL) {
-            http_respond_error(
-                request, 400, "InvalidCipherSuite", "this cipher suite is not known here");
+    claim->is_peek = is_peek == 1;
+    for (uint32_t i = 0; i < claim->dids.count; i++)
+        if (!tr_span_starts(claim->dids.items[i], "did:")) {
+            http_respond_error(request, 400, "InvalidRequest", "dids must be DIDs");
             return false;
         }
-        *ret_suite = suite->id;
-    }
-    found = owner_query(request, "peek", &text);
-    if (found < 0)
-        return false;
-    why = read_dids(query, bytes, claim);
-    if (why == NULL && found == 1) {
-        claim->is_peek = tr_span_is(text, "true");
-        if (!claim->is_peek && !tr_span_is(text, "false"))
-            why = "peek must be true or false";
-    }
-    if (why != NULL)
-        http_respond_error(request, 400, "InvalidRequest", why);
-    return why == NULL;
+    return true;
 }
 
 void api_get_key_packages(struct http_request *request)
@@ -439,16 +408,22 @@ void api_get_key_packages(struct http_request *request)
         return;
     claim->until_s = now_s + (int64_t)delivery->lease_s;
     unit = claim->is_peek ? sql_unit_new(0) : owner_unit(request, PACKAGE_CLAIMS_KEY);
-    for (uint32_t i = 0; unit != NULL && i < claim->did_count; i++) {
+    for (uint32_t i = 0; unit != NULL && i < claim->dids.count; i++) {
         sql_unit_step(unit, claim->is_peek ? &peek_packages : &claim_packages, SQL_ROWS_ANY);
-        sql_unit_text(unit, claim->dids[i]);
+        sql_unit_text(unit, claim->dids.items[i]);
         sql_unit_int(unit, suite);
         sql_unit_int(unit, now_s);
         sql_unit_text(unit, auth_claims_of(request)->issuer);
         sql_unit_int(unit, PACKAGE_LEASES_MAX);
         sql_unit_int(unit, PACKAGE_DEVICES_MAX);
-        if (!claim->is_peek)
-            sql_unit_int(unit, claim->until_s);
+        if (claim->is_peek)
+            continue;
+        sql_unit_int(unit, claim->until_s);
+        sql_unit_step(unit, &find_low, SQL_ROWS_ANY);
+        sql_unit_text(unit, claim->dids.items[i]);
+        sql_unit_int(unit, now_s);
+        sql_unit_int(unit, PACKAGE_THRESHOLD);
+        sql_unit_int(unit, LOW_CONVOS_MAX);
     }
     errand_run_with(request, delivery, unit, claim->is_peek, packages_claimed, claim, NULL);
 }

@@ -258,6 +258,7 @@ void package_stored(struct package_upload *upload, const struct sql_unit *unit)
         return;
     }
     refuse(upload, "TooManyKeyPackages", "enough key packages of this account are stored");
+    upload->status = 429;
 }
 
 /* ---- one lease

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "auth/did.h"
+#include "services/delivery/event.h"
 #include "services/delivery/owner.h"
 #include "services/delivery/receipt.h"
 #include "services/delivery/schema.h"
@@ -48,11 +49,16 @@ static struct tr_span previous_of(const struct sql_unit *unit)
     return (struct tr_span){ zeros, sizeof zeros };
 }
 
-static void put_rows(struct json_writer *writer, const struct sql_unit *unit)
+static void put_rows(struct json_writer *writer, const struct sql_unit *unit, struct tr_span convo)
 {
+    char id[DELIVERY_ID_SIZE];
+
     json_put_array(writer, "receipts");
     for (uint32_t i = 0; i < sql_unit_rows(unit, STEP_ROWS); i++) {
         json_put_object(writer, NULL);
+        json_put_string(writer, "id",
+            delivery_message_id((struct tr_span){ NULL, 0 }, convo,
+                (uint64_t)sql_row_int(unit, STEP_ROWS, i, 0), id));
         json_put_int(writer, "seq", sql_row_int(unit, STEP_ROWS, i, 0));
         json_put_text(writer, "kind", kind_of(sql_row_int(unit, STEP_ROWS, i, 1)));
         json_put_int(writer, "baseEpoch", sql_row_int(unit, STEP_ROWS, i, 2));
@@ -125,7 +131,7 @@ static void receipts_read(struct http_request *request, const struct tr_event *e
     json_put_string(&writer, "convoId", convo);
     json_put_int(&writer, "oldestSeq", sql_row_int(unit, STEP_HEAD, 0, 3));
     owner_put_hex(&writer, "previous", previous_of(unit));
-    put_rows(&writer, unit);
+    put_rows(&writer, unit, convo);
     rc = put_signed(&writer, http_service(request), unit, convo);
     json_put_end(&writer);
     errand_end(request);

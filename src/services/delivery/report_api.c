@@ -14,44 +14,6 @@ static struct role_question asks(struct tr_span convo, enum role least)
     return (struct role_question){ &role_in_convo, convo, least };
 }
 
-/* What a call that makes something with a name answers: the name, and when. */
-struct made {
-    char id[AUDIT_ID_SIZE];
-    int64_t now_ms;
-};
-
-static struct made *make(struct http_request *request)
-{
-    struct delivery *delivery = http_service(request);
-    struct made *made = http_alloc(request, sizeof *made);
-
-    if (made == NULL) {
-        http_respond_shed(request, 503, 1, "memory");
-        return NULL;
-    }
-    audit_new_id(delivery, made->id);
-    made->now_ms = delivery_now_ms(delivery);
-    return made;
-}
-
-static void keep(void *with)
-{
-    (void)with; /* lives as long as the request */
-}
-
-static void answer_made(struct http_request *request, const struct made *made, const char *id_name,
-    const char *time_name)
-{
-    struct tr_buffer answer = { 0 };
-    struct json_writer writer = json_writer(&answer);
-
-    json_put_object(&writer, NULL);
-    json_put_string(&writer, id_name, (struct tr_span){ made->id, sizeof made->id });
-    delivery_put_time(&writer, time_name, made->now_ms);
-    json_put_end(&writer);
-    owner_respond(request, &answer);
-}
-
 /* ---- report
  * ------------------------------------------------------------------------------------------- */
 
@@ -67,29 +29,30 @@ SQL_STATEMENT(put_report,
 
 static void report_stored(struct http_request *request, const struct tr_event *event)
 {
-    struct made *made = errand_with(request);
+    struct owner_made *made = errand_with(request);
     struct sql_unit *unit = role_back(request, event, &role_in_convo);
 
     if (unit == NULL)
         return;
     if (sql_unit_status(unit) == 0) {
         errand_end(request);
-        answer_made(request, made, "reportId", "submittedAt");
+        owner_respond_made(request, made, "reportId", "submittedAt");
     } else if (role_failed_at(unit) == &was_member) {
         role_refuse(request, 404, "TargetNotMember", "whom you report was never a member");
     } else {
-        role_refuse(request, 429, "TooManyReports", "your other reports wait for an admin");
+        role_refuse_many(
+            request, REPORTS_RETRY_S, "TooManyReports", "your other reports wait for an admin");
     }
 }
 
-static void add_report(struct sql_unit *unit, const struct made *made, struct tr_span convo,
+static void add_report(struct sql_unit *unit, const struct owner_made *made, struct tr_span convo,
     struct tr_span reporter, struct tr_span target)
 {
     sql_unit_step(unit, &was_member, 1);
     sql_unit_text(unit, convo);
     sql_unit_text(unit, target);
     sql_unit_step(unit, &put_report, 1);
-    sql_unit_text(unit, (struct tr_span){ made->id, sizeof made->id });
+    sql_unit_text(unit, owner_made_id(made));
     sql_unit_text(unit, convo);
     sql_unit_text(unit, reporter);
     sql_unit_text(unit, target);
@@ -107,7 +70,7 @@ void api_report_member(struct http_request *request)
 {
     struct delivery *delivery = http_service(request);
     struct tr_span convo, target, category, content, did = auth_claims_of(request)->issuer;
-    struct made *made = make(request);
+    struct owner_made *made = owner_make(request);
     struct role_question asked;
     struct sql_unit *unit;
     struct api_body body;
@@ -144,7 +107,7 @@ void api_report_member(struct http_request *request)
                 .now_ms = made->now_ms });
     }
     owner_end(&body);
-    errand_run_with(request, delivery, unit, false, report_stored, made, keep);
+    errand_run_with(request, delivery, unit, false, report_stored, made, owner_keep);
 }
 
 /* ---- list
@@ -208,13 +171,14 @@ static void reports_listed(struct http_request *request, const struct tr_event *
 /* "milliseconds.id" of the last one seen. */
 static bool read_cursor(struct http_request *request, uint64_t *ret_ms, struct tr_span *ret_id)
 {
-    struct tr_span text;
+    struct tr_span text = { 0 };
     const char *dot;
+    int found = owner_query(request, "cursor", &text);
 
     *ret_ms = 0;
     *ret_id = TR_SPAN("");
-    if (!http_parameter(request, "cursor", &text))
-        return true;
+    if (found <= 0)
+        return found == 0;
     dot = memchr(text.at, '.', text.size);
     if (dot != NULL && tr_span_u64((struct tr_span){ text.at, (size_t)(dot - text.at) }, ret_ms) &&
         *ret_ms <= INT64_MAX) {
@@ -225,35 +189,23 @@ static bool read_cursor(struct http_request *request, uint64_t *ret_ms, struct t
     return false;
 }
 
-static bool read_state(struct http_request *request, int64_t *ret_min, int64_t *ret_max)
-{
-    struct tr_span text;
-
-    *ret_min = REPORT_PENDING;
-    *ret_max = REPORT_DISMISSED;
-    if (!http_parameter(request, "status", &text))
-        return true;
-    for (int64_t i = REPORT_PENDING; i <= REPORT_DISMISSED; i++)
-        if (tr_span_is(text, states[i])) {
-            *ret_min = *ret_max = i;
-            return true;
-        }
-    http_respond_error(
-        request, 400, "InvalidRequest", "status must be pending, resolved or dismissed");
-    return false;
-}
-
 void api_get_reports(struct http_request *request)
 {
     struct role_question asked;
     struct tr_span convo, id;
     struct sql_unit *unit;
     uint64_t limit = 50, from_ms;
-    int64_t min, max;
+    int64_t min = REPORT_PENDING, max = REPORT_DISMISSED;
+    int found;
 
-    if (!owner_query_convo(request, &convo) || !read_state(request, &min, &max) ||
-        !owner_query_number(request, "limit", 100, &limit) || !read_cursor(request, &from_ms, &id))
+    if (!owner_query_convo(request, &convo))
         return;
+    found = owner_query_choice(request, "status", states, REPORT_DISMISSED + 1, &min);
+    if (found < 0 || !owner_query_number(request, "limit", 100, &limit) ||
+        !read_cursor(request, &from_ms, &id))
+        return;
+    if (found == 1)
+        max = min;
     asked = asks(convo, ROLE_MODERATOR);
     unit = role_read(request, &asked);
     if (unit != NULL) {
@@ -365,18 +317,19 @@ SQL_STATEMENT(put_warning,
 
 static void warning_stored(struct http_request *request, const struct tr_event *event)
 {
-    struct made *made = errand_with(request);
+    struct owner_made *made = errand_with(request);
     struct sql_unit *unit = role_back(request, event, &role_in_convo);
 
     if (unit == NULL)
         return;
     if (sql_unit_status(unit) == 0) {
         errand_end(request);
-        answer_made(request, made, "warningId", "deliveredAt");
+        owner_respond_made(request, made, "warningId", "deliveredAt");
     } else if (role_failed_at(unit) == &is_member) {
         role_refuse(request, 404, "TargetNotMember", "whom you warn is not a member");
     } else {
-        role_refuse(request, 429, "TooManyWarnings", "this member was warned often enough");
+        role_refuse_many(
+            request, REPORTS_RETRY_S, "TooManyWarnings", "this member was warned often enough");
     }
 }
 
@@ -399,7 +352,7 @@ void api_warn_member(struct http_request *request)
 {
     struct delivery *delivery = http_service(request);
     struct tr_span convo, target, reason, did = auth_claims_of(request)->issuer;
-    struct made *made = make(request);
+    struct owner_made *made = owner_make(request);
     struct role_question asked;
     struct sql_unit *unit;
     struct api_body body;
@@ -424,7 +377,7 @@ void api_warn_member(struct http_request *request)
         sql_unit_text(unit, convo);
         sql_unit_text(unit, target);
         sql_unit_step(unit, &put_warning, 1);
-        sql_unit_text(unit, (struct tr_span){ made->id, sizeof made->id });
+        sql_unit_text(unit, owner_made_id(made));
         sql_unit_text(unit, convo);
         sql_unit_text(unit, target);
         sql_unit_text(unit, did);
@@ -440,7 +393,7 @@ void api_warn_member(struct http_request *request)
                 .now_ms = made->now_ms });
     }
     owner_end(&body);
-    errand_run_with(request, delivery, unit, false, warning_stored, made, keep);
+    errand_run_with(request, delivery, unit, false, warning_stored, made, owner_keep);
 }
 
 /* Everybody sees their own warnings; who may warn sees all. */

@@ -9,6 +9,7 @@ enum {
     REPORT_BODY_MAX = 80 << 10,
     REPORTS_PENDING_MAX = 20, /* of one reporter in one conversation */
     WARNINGS_MAX = 100,       /* that have not expired, of one member in one conversation */
+    REPORTS_RETRY_S = 3600,   /* when to look again whether there is room */
     WARNING_DAYS = 30,
     WARNING_DAYS_MAX = 365,
 };

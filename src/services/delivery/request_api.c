@@ -9,6 +9,7 @@
 
 enum {
     REQUESTS_PENDING_MAX = 50, /* of one sender */
+    REQUESTS_RETRY_S = 3600,   /* when to look again whether somebody has answered */
     REQUEST_DAYS = 30,
     DECLINED_DAYS = 7,
     HELD_MAX = 5,
@@ -34,16 +35,6 @@ SQL_STATEMENT(put_request,
     " FROM chat_requests WHERE sender = $2 AND state = 0 AND expires_ms > $6) < $8");
 SQL_STATEMENT(put_held, "INSERT INTO held_messages (request, part, bytes) VALUES ($1, $2, $3)");
 
-struct new_request {
-    char id[AUDIT_ID_SIZE];
-    int64_t now_ms;
-};
-
-static void keep(void *with)
-{
-    (void)with; /* lives as long as the request */
-}
-
 static void refuse_request(struct http_request *request, const struct sql_unit *unit)
 {
     const struct sql_statement *at = role_failed_at(unit);
@@ -55,12 +46,13 @@ static void refuse_request(struct http_request *request, const struct sql_unit *
     else if (sql_unit_status(unit) == SQL_ECONSTRAINT)
         role_refuse(request, 409, "RequestExists", "you asked already: wait for the answer");
     else
-        role_refuse(request, 429, "TooManyRequests", "your other requests wait for answers");
+        role_refuse_many(
+            request, REQUESTS_RETRY_S, "TooManyRequests", "your other requests wait for answers");
 }
 
 static void request_stored(struct http_request *request, const struct tr_event *event)
 {
-    struct new_request *new = errand_with(request);
+    struct owner_made *new = errand_with(request);
     struct sql_unit *unit = errand_any_unit(request, event);
     struct tr_buffer answer = { 0 };
     struct json_writer writer = json_writer(&answer);
@@ -72,7 +64,7 @@ static void request_stored(struct http_request *request, const struct tr_event *
         return;
     }
     json_put_object(&writer, NULL);
-    json_put_string(&writer, "requestId", (struct tr_span){ new->id, sizeof new->id });
+    json_put_string(&writer, "requestId", owner_made_id(new));
     json_put_text(&writer, "status", states[REQUEST_PENDING]);
     delivery_put_time(&writer, "createdAt", new->now_ms);
     delivery_put_time(&writer, "expiresAt", new->now_ms + DAYS_MS(REQUEST_DAYS));
@@ -87,14 +79,6 @@ struct request_texts {
     uint32_t held_count;
 };
 
-static void may_text(struct sql_unit *unit, struct tr_span text)
-{
-    if (text.at == NULL)
-        sql_unit_null(unit);
-    else
-        sql_unit_text(unit, text);
-}
-
 static void add_old(struct sql_unit *unit, const struct sql_statement *statement,
     const struct request_texts *texts, int64_t now_ms)
 {
@@ -106,9 +90,9 @@ static void add_old(struct sql_unit *unit, const struct sql_statement *statement
 }
 
 static void add_request(
-    struct sql_unit *unit, const struct new_request *new, const struct request_texts *texts)
+    struct sql_unit *unit, const struct owner_made *new, const struct request_texts *texts)
 {
-    struct tr_span id = { new->id, sizeof new->id };
+    struct tr_span id = owner_made_id(new);
 
     consent_add_no_block(unit, texts->sender, texts->recipient);
     consent_add_no_opt_out(unit, texts->recipient);
@@ -118,8 +102,8 @@ static void add_request(
     sql_unit_text(unit, id);
     sql_unit_text(unit, texts->sender);
     sql_unit_text(unit, texts->recipient);
-    may_text(unit, texts->preview);
-    may_text(unit, texts->convo);
+    owner_may_text(unit, texts->preview);
+    owner_may_text(unit, texts->convo);
     sql_unit_int(unit, new->now_ms);
     sql_unit_int(unit, new->now_ms + DAYS_MS(REQUEST_DAYS));
     sql_unit_int(unit, REQUESTS_PENDING_MAX);
@@ -151,16 +135,12 @@ static void read_held(struct api_body *body, struct request_texts *texts)
 void api_send_chat_request(struct http_request *request)
 {
     struct delivery *delivery = http_service(request);
-    struct new_request *new = http_alloc(request, sizeof *new);
+    struct owner_made *new = owner_make(request);
     struct request_texts texts = { .sender = auth_claims_of(request)->issuer };
     struct sql_unit *unit;
     struct api_body body;
 
-    if (new == NULL) {
-        http_respond_shed(request, 503, 1, "memory");
-        return;
-    }
-    if (!owner_begin(request, &body))
+    if (new == NULL || !owner_begin(request, &body))
         return;
     texts.recipient = json_need_string(&body.expect, "recipientDid", DID_SIZE_MIN, DID_SIZE_MAX);
     texts.preview = json_may_string(&body.expect, "previewText", 0, PREVIEW_SIZE_MAX);
@@ -170,8 +150,6 @@ void api_send_chat_request(struct http_request *request)
         json_expect_fail(&body.expect, "recipientDid", "must be somebody else");
     if (!owner_is_good(request, &body))
         return;
-    audit_new_id(delivery, new->id);
-    new->now_ms = delivery_now_ms(delivery);
     unit = owner_unit(request, owner_key(texts.sender));
     if (unit != NULL) {
         add_request(unit, new, &texts);
@@ -182,7 +160,7 @@ void api_send_chat_request(struct http_request *request)
                 .now_ms = new->now_ms });
     }
     owner_end(&body);
-    errand_run_with(request, delivery, unit, false, request_stored, new, keep);
+    errand_run_with(request, delivery, unit, false, request_stored, new, owner_keep);
 }
 
 /* ---- answer
@@ -351,61 +329,26 @@ static void put_request_view(struct json_writer *writer, const struct sql_unit *
 
 static void requests_listed(struct http_request *request, const struct tr_event *event)
 {
-    struct sql_unit *unit = errand_unit(request, event);
-    struct tr_buffer answer = { 0 };
-    struct json_writer writer = json_writer(&answer);
-    uint32_t count;
-
-    if (unit == NULL)
-        return;
-    count = sql_unit_rows(unit, 0);
-    json_put_object(&writer, NULL);
-    json_put_array(&writer, "requests");
-    for (uint32_t row = 0; row < count; row++)
-        put_request_view(&writer, unit, row);
-    json_put_end(&writer);
-    if (count > 0)
-        json_put_string(&writer, "cursor", sql_row_bytes(unit, 0, count - 1, 0));
-    json_put_end(&writer);
-    errand_end(request);
-    owner_respond(request, &answer);
-}
-
-static bool read_state(struct http_request *request, int64_t *ret_state)
-{
-    struct tr_span text;
-
-    *ret_state = REQUEST_PENDING;
-    if (!http_parameter(request, "status", &text))
-        return true;
-    for (int64_t i = REQUEST_PENDING; i <= REQUEST_DECLINED; i++)
-        if (tr_span_is(text, states[i])) {
-            *ret_state = i;
-            return true;
-        }
-    http_respond_error(
-        request, 400, "InvalidRequest", "status must be pending, accepted or declined");
-    return false;
+    owner_respond_list(request, event, "requests", put_request_view);
 }
 
 void api_list_chat_requests(struct http_request *request)
 {
     struct delivery *delivery = http_service(request);
-    struct tr_span cursor = TR_SPAN(""), direction;
+    static const char *const directions[] = { "received", "sent" };
+    int64_t state = REQUEST_PENDING, direction = 0;
+    struct tr_span cursor = TR_SPAN("");
     struct sql_unit *unit;
     uint64_t limit = 50;
-    int64_t state;
 
-    if (!read_state(request, &state) || !owner_query_number(request, "limit", 100, &limit))
+    if (owner_query_choice(request, "status", states, REQUEST_DECLINED + 1, &state) < 0 ||
+        owner_query_choice(request, "direction", directions, 2, &direction) < 0 ||
+        !owner_query_number(request, "limit", 100, &limit) ||
+        owner_query(request, "cursor", &cursor) < 0)
         return;
-    (void)http_parameter(request, "cursor", &cursor);
     unit = sql_unit_new(0);
     if (unit != NULL) {
-        sql_unit_step(unit,
-            http_parameter(request, "direction", &direction) && tr_span_is(direction, "sent")
-                ? &list_sent
-                : &list_requests,
-            SQL_ROWS_ANY);
+        sql_unit_step(unit, direction == 1 ? &list_sent : &list_requests, SQL_ROWS_ANY);
         sql_unit_text(unit, auth_claims_of(request)->issuer);
         sql_unit_int(unit, state);
         sql_unit_int(unit, delivery_now_ms(delivery));

@@ -3,8 +3,6 @@
  * what, and that one admin stays. */
 #include "services/delivery/role_api.h"
 
-#include <stdio.h>
-
 #include "services/delivery/text.h"
 #include "sql/unit.h"
 
@@ -111,6 +109,13 @@ void role_refuse(struct http_request *request, unsigned status, const char *labe
     http_respond_error(request, status, label, text);
 }
 
+void role_refuse_many(
+    struct http_request *request, uint32_t retry_after_s, const char *label, const char *text)
+{
+    errand_end(request);
+    owner_refuse_many(request, retry_after_s, label, text);
+}
+
 struct sql_unit *role_back(
     struct http_request *request, const struct tr_event *event, const struct role_check *check)
 {
@@ -128,102 +133,4 @@ struct sql_unit *role_back(
     else
         return unit;
     return NULL;
-}
-
-/* ---- lists in a query
- * ------------------------------------------------------------------------------- */
-
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
-/* Ids are ASCII without spaces; what decodes to anything else is none. */
-static bool decode(struct tr_span text, char *bytes, struct tr_span *ret_item)
-{
-    size_t size = 0;
-
-    for (size_t i = 0; i < text.size; i++) {
-        int c = (unsigned char)text.at[i];
-
-        if (c == '%') {
-            int high = text.size - i > 2 ? hex_digit(text.at[i + 1]) : -1;
-            int low = text.size - i > 2 ? hex_digit(text.at[i + 2]) : -1;
-
-            if (high < 0 || low < 0)
-                return false;
-            c = high * 16 + low;
-            i += 2;
-        }
-        if (c <= ' ' || c >= 0x7f)
-            return false;
-        bytes[size++] = (char)c;
-    }
-    *ret_item = (struct tr_span){ bytes, size };
-    return true;
-}
-
-static bool add_item(struct query_list *list, struct tr_span item, size_t size_min)
-{
-    if (list->count == sizeof list->items / sizeof list->items[0] || item.size < size_min ||
-        item.size > DID_SIZE_MAX)
-        return false;
-    for (uint32_t i = 0; i < list->count; i++)
-        if (tr_span_equal(list->items[i], item))
-            return false;
-    list->items[list->count++] = item;
-    return true;
-}
-
-static bool add_items(struct query_list *list, struct tr_span values, char **bytes, size_t size_min)
-{
-    for (bool has_more = true; has_more;) {
-        const char *comma = memchr(values.at, ',', values.size);
-        size_t size = comma == NULL ? values.size : (size_t)(comma - values.at);
-        struct tr_span item;
-
-        if (!decode((struct tr_span){ values.at, size }, *bytes, &item) ||
-            !add_item(list, item, size_min))
-            return false;
-        *bytes += item.size;
-        has_more = comma != NULL;
-        if (has_more)
-            values = (struct tr_span){ comma + 1, values.size - size - 1 };
-    }
-    return true;
-}
-
-bool query_list(
-    struct http_request *request, const char *name, size_t size_min, struct query_list *ret_list)
-{
-    struct tr_span query = http_query(request);
-    char *bytes = http_alloc(request, query.size + 1), text[96];
-    const char *at = query.at, *end = query.at + query.size;
-    size_t name_size = strlen(name);
-    bool is_good = true;
-
-    ret_list->count = 0;
-    if (bytes == NULL) {
-        http_respond_shed(request, 503, 1, "memory");
-        return false;
-    }
-    while (is_good && at != NULL && at < end) {
-        const char *stop = memchr(at, '&', (size_t)(end - at));
-        struct tr_span pair = { at, (size_t)((stop == NULL ? end : stop) - at) };
-
-        at = pair.at + pair.size + 1;
-        if (tr_span_starts(pair, name) && pair.size > name_size && pair.at[name_size] == '=')
-            is_good = add_items(ret_list,
-                (struct tr_span){ pair.at + name_size + 1, pair.size - name_size - 1 }, &bytes,
-                size_min);
-    }
-    if (is_good && ret_list->count > 0)
-        return true;
-    (void)snprintf(text, sizeof text, "%s must be 1 to 100 different ids", name);
-    http_respond_error(request, 400, "InvalidRequest", text);
-    return false;
 }

@@ -51,12 +51,8 @@ const struct sql_statement *role_failed_at(const struct sql_unit *unit);
 void role_refuse(
     struct http_request *request, unsigned status, const char *label, const char *text);
 
-/* A list in the query: name=a&name=b, or name=a,b. False: it has been answered. */
-struct query_list {
-    uint32_t count;
-    struct tr_span items[100];
-};
-bool query_list(
-    struct http_request *request, const char *name, size_t size_min, struct query_list *ret_list);
+/* 429 with Retry-After, as owner_refuse_many. */
+void role_refuse_many(
+    struct http_request *request, uint32_t retry_after_s, const char *label, const char *text);
 
 #endif

@@ -7,6 +7,8 @@
 #include "base/assert.h"
 #include "base/siphash.h"
 
+enum { FEW = 8 }; /* without a table */
+
 void roster_free(struct roster *roster)
 {
     for (uint32_t i = 0; i < roster->count; i++)
@@ -35,34 +37,68 @@ static uint32_t *slot_of(const struct roster *roster, struct tr_span did)
     return &roster->slots[at];
 }
 
+/* Comparing a few names is quicker than hashing one. */
+static uint32_t index_of(const struct roster *roster, struct tr_span did)
+{
+    if (roster->slots != NULL)
+        return *slot_of(roster, did);
+    for (uint32_t i = 0; i < roster->count; i++)
+        if (tr_span_equal(member_did(&roster->members[i]), did))
+            return i + 1;
+    return 0;
+}
+
 struct member *roster_find(const struct roster *roster, struct tr_span did)
 {
-    uint32_t index = roster->slot_count == 0 ? 0 : *slot_of(roster, did);
+    uint32_t index = index_of(roster, did);
 
     return index == 0 ? NULL : &roster->members[index - 1];
 }
 
-static bool grow(struct roster *roster)
+void roster_expect(struct roster *roster, uint32_t count)
 {
-    uint32_t capacity = roster->capacity == 0 ? 4 : roster->capacity * 2;
-    struct member *members;
+    tr_assert(roster->capacity == 0);
+    roster->expected = count;
+}
+
+static bool grow_slots(struct roster *roster, uint32_t capacity)
+{
+    uint32_t count = FEW * 2;
     uint32_t *slots;
 
-    if (roster->count < roster->capacity)
+    if (capacity <= FEW)
         return true;
-    members = tr__realloc(roster->members, capacity * sizeof *members);
-    if (members == NULL)
-        return false;
-    roster->members = members;
-    slots = tr__calloc((size_t)capacity * 2 * sizeof *slots);
+    while (count < capacity * 2)
+        count *= 2;
+    if (count <= roster->slot_count)
+        return true;
+    slots = tr__calloc((size_t)count * sizeof *slots);
     if (slots == NULL)
         return false;
     tr__free(roster->slots);
     roster->slots = slots;
-    roster->slot_count = capacity * 2;
-    roster->capacity = capacity;
+    roster->slot_count = count;
     for (uint32_t i = 0; i < roster->count; i++)
         *slot_of(roster, member_did(&roster->members[i])) = i + 1;
+    return true;
+}
+
+static bool grow(struct roster *roster)
+{
+    uint32_t capacity = roster->capacity == 0 ? 2 : roster->capacity * 2;
+    struct member *members;
+
+    if (roster->count < roster->capacity)
+        return true;
+    if (roster->capacity == 0 && roster->expected > 0)
+        capacity = roster->expected;
+    members = tr__realloc(roster->members, capacity * sizeof *members);
+    if (members == NULL)
+        return false;
+    roster->members = members;
+    if (!grow_slots(roster, capacity))
+        return false;
+    roster->capacity = capacity;
     return true;
 }
 
@@ -73,6 +109,7 @@ struct member *roster_get(struct roster *roster, struct tr_span did)
 
     if (member != NULL)
         return member;
+    tr_assert(did.size <= UINT16_MAX);
     copy = tr__alloc(did.size + 1);
     if (copy == NULL || !grow(roster)) {
         tr__free(copy);
@@ -81,9 +118,10 @@ struct member *roster_get(struct roster *roster, struct tr_span did)
     tr_assert(roster->members != NULL);
     memcpy(copy, did.at, did.size);
     copy[did.size] = '\0';
-    *slot_of(roster, did) = roster->count + 1;
+    if (roster->slots != NULL)
+        *slot_of(roster, did) = roster->count + 1;
     member = &roster->members[roster->count++];
-    *member = (struct member){ .did = copy, .did_size = did.size };
+    *member = (struct member){ .did = copy, .did_size = (uint16_t)did.size };
     return member;
 }
 

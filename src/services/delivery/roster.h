@@ -12,17 +12,17 @@
 
 struct member {
     char *did;
-    size_t did_size;
-    uint64_t join_seq;
-    int64_t joined_ms;
-    uint64_t read_seq;
+    uint16_t did_size;
     bool is_admin;
     bool is_moderator;
     bool is_in;
     bool will_be_in;
     bool was_removed;  /* by somebody else; of who is not in */
-    int64_t left_ms;   /* of who is not in */
     bool has_reported; /* the commit that made the current epoch */
+    uint64_t join_seq;
+    int64_t joined_ms;
+    uint64_t read_seq;
+    int64_t left_ms; /* of who is not in */
     int64_t quarantined_until_ms;
 };
 
@@ -30,13 +30,16 @@ struct roster {
     struct member *members;
     uint32_t count;
     uint32_t capacity;
-    uint32_t *slots; /* of a hash table: index + 1, 0 is free */
+    uint32_t expected;
+    uint32_t *slots; /* of a hash table: index + 1, 0 is free; NULL while there are few */
     uint32_t slot_count;
     uint32_t in_count;
     uint32_t will_count;
 };
 
 void roster_free(struct roster *roster); /* leaves it empty and usable */
+/* So many will come: an empty roster takes no more memory than they need. */
+void roster_expect(struct roster *roster, uint32_t count);
 /* NULL if nobody of that name was ever added to it. */
 struct member *roster_find(const struct roster *roster, struct tr_span did);
 /* The entry of that name, made if need be. NULL when out of memory. Pointers to members are good

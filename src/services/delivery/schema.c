@@ -279,4 +279,21 @@ const struct sql_migration delivery_migrations[DELIVERY_MIGRATIONS] = {
                 "ALTER TABLE convos DROP COLUMN kept_from;\n"
                 "ALTER TABLE convos DROP COLUMN confirmed_epoch;\n",
     },
+    {
+        .version = 8,
+        .name = "delivery: ids of messages, who asked for a conversation",
+        /* what its sender called it, when op does not say so: see LOG_MESSAGE_ID */
+        .up = "ALTER TABLE log ADD COLUMN message_id TEXT;\n"
+              "CREATE INDEX log_messages ON log (convo, message_id)"
+              " WHERE message_id IS NOT NULL;\n"
+              "ALTER TABLE convos ADD COLUMN create_op TEXT;\n"
+              "CREATE INDEX chat_requests_end ON chat_requests (state, expires_ms);\n"
+              "CREATE INDEX chat_requests_done ON chat_requests (state, changed_ms);\n"
+              "CREATE INDEX invites_end ON invites (expires_ms);\n"
+              "CREATE INDEX invites_revoked ON invites (revoked_ms);\n",
+        .down = "DROP INDEX invites_revoked;\nDROP INDEX invites_end;\n"
+                "DROP INDEX chat_requests_done;\nDROP INDEX chat_requests_end;\n"
+                "ALTER TABLE convos DROP COLUMN create_op;\nDROP INDEX log_messages;\n"
+                "ALTER TABLE log DROP COLUMN message_id;\n",
+    },
 };

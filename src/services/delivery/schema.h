@@ -20,7 +20,25 @@ enum {
     LOG_RESET = 7,   /* the notice of a reset; its bytes are the new group's id */
 };
 
-enum { DELIVERY_MIGRATIONS = 5 };
+/* Parts of statements about `log l`. What was said while $did was in, the commit that removed it
+ * included. */
+#define LOG_SEEN_BY(did)                                                                           \
+    " AND EXISTS (SELECT 1 FROM members m WHERE m.convo = l.convo AND m.did = " did                \
+    " AND l.seq > m.join_seq AND (m.leave_seq IS NULL OR l.seq <= m.leave_seq))"
+/* What the sender called a message; NULL: delivery_message_id makes one up. An op that stands for
+ * such a name is msg:SENDER:NAME. */
+#define LOG_MESSAGE_ID                                                                             \
+    "COALESCE(l.message_id,"                                                                       \
+    " CASE WHEN l.op LIKE 'msg:%' THEN SUBSTR(l.op, LENGTH(l.sender) + 6) END)"
+/* The first rows of $convo that `page` (a SELECT of l.seq AS seq, LENGTH(l.bytes) AS size) finds:
+ * as many as have $bytes together, but one in any case. */
+#define LOG_CUT(columns, page, convo, bytes)                                                       \
+    "WITH page AS (" page "), cut AS (SELECT seq, size, SUM(size) OVER (ORDER BY seq) AS total"    \
+    " FROM page) SELECT " columns " FROM cut JOIN log l ON l.convo = " convo                       \
+    " AND l.seq = cut.seq WHERE cut.total <= " bytes " OR cut.total = cut.size ORDER BY l.seq"
+enum { LOG_PAGE_BYTES = 8 << 20 }; /* of messages in an answer, if there is more than one */
+
+enum { DELIVERY_MIGRATIONS = 6 };
 extern const struct sql_migration delivery_migrations[DELIVERY_MIGRATIONS];
 
 #endif

@@ -12,7 +12,7 @@ SQL_STATEMENT(find_status,
     " OR m.leave_seq > l.seq)), (SELECT COUNT(*) FROM members m WHERE m.convo = l.convo"
     " AND m.did <> l.sender AND m.join_seq < l.seq AND (m.leave_seq IS NULL"
     " OR m.leave_seq > l.seq) AND m.read_seq >= l.seq) FROM log l"
-    " WHERE l.convo = $1 AND (l.op = $2 OR l.op = $3)");
+    " WHERE l.convo = $1 AND (l.op = $2 OR (l.message_id = $3 AND l.sender = $4)) LIMIT 1");
 
 static void put_status(
     struct json_writer *writer, const struct sql_unit *unit, uint32_t step, struct tr_span id)
@@ -51,13 +51,12 @@ static void status_found(struct http_request *request, const struct tr_event *ev
     owner_respond(request, &answer);
 }
 
-/* The id is the sender's own, as api_set_op writes it. */
-static void add_op(
-    struct sql_unit *unit, const char *kind, struct tr_span sender, struct tr_span id)
+/* The id is the sender's own, as api_set_op writes it; with a key beside it, it stands alone. */
+static void add_op(struct sql_unit *unit, struct tr_span sender, struct tr_span id)
 {
     char text[8 + 2 * DID_SIZE_MAX];
     int size = snprintf(
-        text, sizeof text, "%s:%.*s:%.*s", kind, (int)sender.size, sender.at, (int)id.size, id.at);
+        text, sizeof text, "msg:%.*s:%.*s", (int)sender.size, sender.at, (int)id.size, id.at);
 
     sql_unit_text(unit, (struct tr_span){ text, (size_t)size });
 }
@@ -78,14 +77,15 @@ void api_get_delivery_status(struct http_request *request)
         http_respond_shed(request, 503, 1, "memory");
         return;
     }
-    if (!owner_query_convo(request, &asked.id) || !query_list(request, "messageIds", 1, list))
+    if (!owner_query_convo(request, &asked.id) || !owner_query_list(request, "messageIds", 1, list))
         return;
     unit = role_read(request, &asked);
     for (uint32_t i = 0; unit != NULL && i < list->count; i++) {
         sql_unit_step(unit, &find_status, SQL_ROWS_ANY);
         sql_unit_text(unit, asked.id);
-        add_op(unit, "msg", did, list->items[i]);
-        add_op(unit, "op", did, list->items[i]);
+        add_op(unit, did, list->items[i]);
+        sql_unit_text(unit, list->items[i]);
+        sql_unit_text(unit, did);
     }
     errand_run_with(request, http_service(request), unit, true, status_found, list, keep);
 }

@@ -8,7 +8,7 @@
 #include "auth/jwt.h"
 #include "base/alloc.h"
 #include "json/json_write.h"
-#include "services/delivery/api.h"
+#include "services/delivery/owner.h"
 #include "services/delivery/text.h"
 
 enum { TICKET_S = 30 };
@@ -194,7 +194,11 @@ static bool identify(struct http_request *request, struct job *job)
     if (auth_claims_of(request) != NULL) {
         job->claims = auth_claims_new(auth_claims_of(request));
     } else {
-        if (http_parameter(request, "ticket", &ticket))
+        int found = owner_query(request, "ticket", &ticket);
+
+        if (found < 0)
+            return false;
+        if (found == 1)
             job->claims = open_ticket(http_service(request), ticket, job->convo);
         if (job->claims == NULL) {
             http_respond_error(request, 401, "TicketRefused",
@@ -211,10 +215,11 @@ static bool identify(struct http_request *request, struct job *job)
 static bool read_cursor(struct http_request *request, struct job *job)
 {
     struct tr_span text = http_header(request, "Last-Event-ID");
+    int found = text.at == NULL ? owner_query(request, "cursor", &text) : 1;
 
     job->seq = INT64_MAX;
-    if (text.at == NULL && !http_parameter(request, "cursor", &text))
-        return true;
+    if (found <= 0)
+        return found == 0;
     if (tr_span_u64(text, &job->seq) && job->seq <= INT64_MAX)
         return true;
     http_respond_error(request, 400, "InvalidCursor", "a cursor is a sequence number");

@@ -32,6 +32,11 @@
 #define SITE_ON_POSTGRES 0
 #endif
 
+/* A test program that defines this stands between the service and its database. */
+#ifndef SITE_BACKEND
+#define SITE_BACKEND NULL
+#endif
+
 struct site {
     char place[64];
     struct test_postgres postgres;
@@ -67,10 +72,12 @@ static inline void site_open(struct site *site)
         (void)snprintf(url, sizeof url, "%s", site->postgres.url);
     else
         (void)snprintf(url, sizeof url, "sqlite:%s/delivery.db", site->place);
-    CHECK_MSG(
-        sql_open(site->system,
-            &(struct sql_options){ .url = url, .migrations = migrations, .migration_count = count },
-            why, sizeof why, &site->sql) == 0,
+    CHECK_MSG(sql_open(site->system,
+                  &(struct sql_options){ .url = url,
+                      .migrations = migrations,
+                      .migration_count = count,
+                      .backend = SITE_BACKEND },
+                  why, sizeof why, &site->sql) == 0,
         "%s", why);
     free(migrations);
     CHECK_EQ_INT(auth_start(site->system,

@@ -75,6 +75,7 @@ static inline void want(const struct cast *cast, enum who caller, const char *ca
     CHECK_MSG(answer.status == status && strstr(answer.body, full_part) != NULL,
         "%s by %s with %s: wanted %u with '%s', got:\n%s", call, who_names[caller],
         body == NULL ? "nothing" : body, status, full_part, answer.text);
+    CHECK_MSG(status != 429 || strstr(answer.text, "Retry-After: ") != NULL, "%s", answer.text);
     free(full_part);
     web_answer_free(&answer);
 }

@@ -198,7 +198,7 @@ static inline void site_end(struct site *site)
 
 static inline struct jobs_done site_tidy(struct site *site)
 {
-    struct jobs_done done = { -1, -1, -1, -1, -1 };
+    struct jobs_done done = { .leases = -1 };
 
     CHECK_EQ_INT(tr_ask_wait(site->jobs, &(struct jobs_message){ 0 }, sizeof(struct jobs_message),
                      &done, sizeof done, TR_SECONDS(10)),

@@ -297,7 +297,7 @@ TEST(invite, that_makes_no_sense_is_refused)
         want(&cast, ADA, "createInvite", body, 200, "inviteId");
     }
     (void)snprintf(body, sizeof body, "{'convoId':'g1','pskHash':'%064x'}", 99);
-    want(&cast, ADA, "createInvite", body, 400, "TooManyInvites");
+    want(&cast, ADA, "createInvite", body, 429, "TooManyInvites");
     cast_end(&cast);
 }
 

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bundle.c: any bytes as a request of type message/mls: a query up to the first line feed, then the
+ * body. The query becomes JSON that can be read, or is refused; the body's messages lie one after
+ * another and nothing is left between them; whose tree it is can be held against itself. */
+#include "services/delivery/bundle.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "services/delivery/commit_roster.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void read_query(struct tr_span query, struct api_body *body)
+{
+    struct tr_buffer text = { 0 };
+    char *scratch = malloc(query.size + 1);
+    int rc;
+
+    tr_assert(scratch != NULL);
+    if (api_put_query(&text, query, scratch)) {
+        tr_assert(text.failed == 0);
+        rc = json_parse_copy(&body->doc, (struct tr_span){ text.bytes, text.size }, 0);
+        tr_assert(rc == 0 && json_kind(json_root(&body->doc)) == JSON_OBJECT);
+        body->expect = json_expect(json_root(&body->doc));
+    } else {
+        tr_assert(json_parse_copy(&body->doc, TR_SPAN("{}"), 0) == 0);
+        body->expect = json_expect(json_root(&body->doc));
+    }
+    tr_buffer_free(&text);
+    free(scratch);
+}
+
+/* Messages one after another: each begins where the last one ended. */
+static size_t walk(struct tr_span bytes, bool *ret_is_whole)
+{
+    struct mls_reader reader = mls_reader_of(bytes);
+    struct mls_message message;
+    const char *at = bytes.at;
+    struct tr_span part;
+    size_t count = 0;
+
+    while (mls_more(&reader) && mls_message_next(&reader, &message, &part) == NULL) {
+        tr_assert(part.at == at && part.size >= 4);
+        tr_assert(part.at + part.size <= bytes.at + bytes.size);
+        tr_assert(mls_message_read(part, &message) == NULL);
+        at = part.at + part.size;
+        count++;
+    }
+    *ret_is_whole = reader.fault == NULL && at == bytes.at + bytes.size;
+    return count;
+}
+
+static void walk_roster(const struct job *job)
+{
+    struct commit_roster *roster = NULL;
+    struct mls_group_info info;
+
+    if (job->group_info.size == 0 || mls_group_info_read(job->group_info, &info) != NULL)
+        return;
+    tr_assert(commit_roster_new(&info, job->group_info, &roster) == 0);
+    if (roster == NULL)
+        return;
+    tr_assert(roster->has_before && roster->gone_count == 0 && roster->count > 0);
+    for (uint32_t i = 0; i < roster->count; i++)
+        tr_assert(!roster->leaves[i].is_new);
+    commit_roster_free(roster);
+}
+
+static size_t part_count(const struct job *job)
+{
+    size_t count = (size_t)job->welcome_count + job->proposal_count;
+
+    count += job->bytes.size > 0 ? 1 : 0;
+    count += job->group_info.size > 0 ? 1 : 0;
+    return count + (job->app_bytes.size > 0 ? 1 : 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    const uint8_t *end = size == 0 ? NULL : memchr(data, '\n', size);
+    size_t query_size = end == NULL ? 0 : (size_t)(end - data);
+    char *query = malloc(query_size + 1);
+    struct api_body body = { .job = job_new(JOB_COMMIT, NULL), .raw_name = "commit" };
+    size_t from = end == NULL ? 0 : query_size + 1, count;
+    bool is_whole;
+
+    tr_assert(query != NULL && body.job != NULL);
+    if (query_size > 0)
+        memcpy(query, data, query_size);
+    read_query((struct tr_span){ query, query_size }, &body);
+    free(query);
+    body.job->body = tr__alloc(size - from + 1);
+    tr_assert(body.job->body != NULL);
+    if (size > from)
+        memcpy(body.job->body, data + from, size - from);
+    body.raw = (struct tr_span){ body.job->body, size - from };
+    count = walk(body.raw, &is_whole);
+    bundle_read_mls(&body);
+    if (!body.expect.failed) {
+        tr_assert(is_whole);
+        tr_assert(part_count(body.job) == count);
+        if (body.job->bytes.size > 0) {
+            tr_assert(mls_message_read(body.job->bytes, &body.job->mls) == NULL);
+            (void)bundle_check(body.job);
+        }
+        walk_roster(body.job);
+    }
+    json_doc_free(&body.doc);
+    job_unref(body.job);
+    return 0;
+}

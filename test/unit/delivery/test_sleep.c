@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A conversation that nobody asks is a block of bytes. What it knew it knows again when it wakes,
+ * without the database. */
+#include "base/alloc.h"
+#include "check.h"
+#include "services/delivery/convo.h"
+
+static const struct tr_span id = { "a conversation", 14 };
+
+static void begin(struct delivery *delivery, struct convo_seat *seat)
+{
+    *delivery = (struct delivery){ .members_max = 1000 };
+    CHECK_EQ_INT(convo_seat_make(delivery, id.at, id.size, seat), 0);
+    CHECK(convo_seat_awake(seat) == NULL);
+}
+
+static void add(struct convo *convo, const char *did, bool is_in)
+{
+    struct member *member = roster_get(&convo->roster, tr_span_of(did));
+
+    CHECK(member != NULL);
+    member->join_seq = 300 + convo->roster.count;
+    member->read_seq = 100000 + convo->roster.count;
+    member->joined_ms = INT64_C(1790000000000) + convo->roster.count;
+    member->left_ms = is_in ? 0 : -1;
+    member->is_admin = convo->roster.count == 1;
+    member->is_moderator = convo->roster.count == 2;
+    member->was_removed = !is_in;
+    member->has_reported = convo->roster.count == 2;
+    member->quarantined_until_ms = convo->roster.count == 3 ? INT64_MAX : 0;
+    roster_apply(&convo->roster, member, is_in);
+    roster_plan(&convo->roster, member, is_in);
+}
+
+static void fill(struct convo *convo)
+{
+    convo->is_loaded = convo->is_there = true;
+    convo->committed = convo->planned = (struct convo_point){
+        .epoch = 5, .seq = UINT64_MAX, .kind = CONVO_MLS, .confirmed = 4, .chain = { 1, 2, 3 }
+    };
+    CHECK_EQ_INT(
+        convo_set_texts(convo, &(struct convo_texts){ .id = convo->texts.id,
+                                   .suite = TR_SPAN("MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519"),
+                                   .creator = TR_SPAN("did:plc:ada"),
+                                   .name = TR_SPAN("name"),
+                                   .description = TR_SPAN("what it is for"),
+                                   .group_id = { "\0\1", 2 },
+                                   .group_name = TR_SPAN("another") }),
+        0);
+    convo->created_ms = 1;
+    convo->active_ms = INT64_C(1790000000000);
+    convo->policy = policy_default;
+    convo->policy.fields[POLICY_APP_WINDOW] = -1;
+    convo->policy.fields[POLICY_MEMBERS_MAX] = 12;
+    convo->heard_epoch = 5;
+    CHECK_EQ_INT(tr_buffer_append(&convo->revoked, "0123456789abcdef0123456789abcdef", 32), 0);
+    add(convo, "did:plc:ada", true);
+    add(convo, "did:plc:bob", true);
+    add(convo, "did:plc:cyd", false);
+    convo->newest = (struct convo_newest){
+        .is_there = true, .sender = 1, .seq = 77, .base_epoch = 4, .sha256 = { 9, 8, 7 }
+    };
+}
+
+static void check_filled(struct convo *convo)
+{
+    struct tr_buffer view = { 0 };
+    struct convo same;
+
+    CHECK_EQ_INT(convo_init(&same, convo->delivery, id), 0);
+    fill(&same);
+    CHECK(convo->is_loaded && convo->is_there && !convo->is_poisoned);
+    CHECK(memcmp(&convo->committed, &same.committed, sizeof same.committed) == 0);
+    CHECK(memcmp(&convo->planned, &same.committed, sizeof same.committed) == 0);
+    CHECK(memcmp(&convo->policy, &same.policy, sizeof same.policy) == 0);
+    CHECK(memcmp(&convo->newest, &same.newest, sizeof same.newest) == 0);
+    CHECK(convo->heard_epoch == 5 && convo->revoked.size == 32);
+    CHECK(tr_span_equal(convo->texts.group_id, same.texts.group_id));
+    CHECK(tr_span_equal(convo_group_name(convo), same.texts.group_name));
+    CHECK_EQ_INT(convo->roster.count, 3);
+    CHECK_EQ_INT(convo->roster.in_count, 2);
+    CHECK_EQ_INT(convo->roster.will_count, 2);
+    for (uint32_t i = 0; i < 3; i++) {
+        struct member member = convo->roster.members[i], other = same.roster.members[i];
+
+        CHECK(tr_span_equal(member_did(&member), member_did(&other)));
+        member.did = other.did = NULL;
+        CHECK_MSG(memcmp(&member, &other, sizeof member) == 0, "member %u", i);
+    }
+    convo_write_view(convo, &view);
+    CHECK_EQ_INT(view.failed, 0);
+    tr_buffer_append(&view, "", 1);
+    CHECK(strstr(view.bytes, "\"name\":\"name\"") != NULL);
+    CHECK(strstr(view.bytes, "\"description\":\"what it is for\"") != NULL);
+    CHECK(strstr(view.bytes, "\"id\":\"a conversation\"") != NULL);
+    tr_buffer_free(&view);
+    convo_finish(&same);
+}
+
+TEST(sleep, keeps_everything)
+{
+    struct delivery delivery;
+    struct convo_seat seat;
+    char text[128];
+
+    begin(&delivery, &seat);
+    fill(convo_seat_wake(&seat));
+    for (int i = 0; i < 3; i++) {
+        convo_seat_rest(&seat);
+        CHECK(convo_seat_awake(&seat) == NULL);
+        convo_seat_show(&seat, text, sizeof text);
+        CHECK_MSG(strstr(text, "epoch 5, seq 18446744073709551615, 2 members") != NULL, "%s", text);
+        check_filled(convo_seat_wake(&seat));
+    }
+    convo_seat_finish(&seat);
+}
+
+TEST(sleep, takes_the_smallest_place_the_runtime_has)
+{
+    CHECK(sizeof(struct convo_seat) <= 16);
+}
+
+TEST(sleep, keeps_that_there_is_no_such_conversation)
+{
+    struct delivery delivery;
+    struct convo_seat seat;
+    struct convo *convo;
+
+    begin(&delivery, &seat);
+    convo = convo_seat_wake(&seat);
+    CHECK(!convo->is_loaded);
+    convo->is_loaded = true;
+    convo_seat_rest(&seat);
+    convo = convo_seat_wake(&seat);
+    CHECK(convo->is_loaded && !convo->is_there);
+    CHECK(tr_span_equal(convo_span(convo), id));
+    convo_seat_finish(&seat);
+}
+
+TEST(sleep, ends_with_nothing_known_when_it_is_told_that_it_is_old)
+{
+    struct delivery delivery;
+    struct convo_seat seat;
+    struct convo *convo;
+
+    begin(&delivery, &seat);
+    fill(convo_seat_wake(&seat));
+    convo_seat_rest(&seat);
+    convo_seat_forget(&seat); /* asleep */
+    convo = convo_seat_wake(&seat);
+    CHECK(!convo->is_loaded && tr_span_equal(convo_span(convo), id));
+    fill(convo);
+    convo_seat_forget(&seat); /* awake */
+    CHECK(!convo->is_loaded && convo->roster.count == 0);
+    CHECK(tr_span_equal(convo_span(convo), id));
+    convo_seat_finish(&seat);
+}
+
+TEST(sleep, does_not_come_to_who_has_something_to_do)
+{
+    struct delivery delivery;
+    struct convo_seat seat;
+    struct convo *convo;
+    char did[32];
+
+    begin(&delivery, &seat);
+    convo = convo_seat_wake(&seat);
+    fill(convo);
+    convo->is_reading = true;
+    convo_seat_rest(&seat);
+    CHECK(convo_seat_awake(&seat) == convo);
+    convo->is_reading = false;
+    for (int i = 0; i < 40; i++) { /* many members */
+        (void)snprintf(did, sizeof did, "did:plc:%d", i);
+        add(convo, did, true);
+    }
+    convo_seat_rest(&seat);
+    CHECK(convo_seat_awake(&seat) == convo);
+    for (int i = 0; i < 40; i++) {
+        (void)snprintf(did, sizeof did, "did:plc:%d", i);
+        CHECK(roster_find(&convo->roster, tr_span_of(did)) != NULL);
+    }
+    CHECK(roster_find(&convo->roster, TR_SPAN("did:plc:40")) == NULL);
+    convo_seat_finish(&seat);
+}
+
+/* Every allocation fails once: it stays what it is, and nothing is lost. */
+TEST(sleep, without_memory_changes_nothing)
+{
+    struct delivery delivery;
+    struct convo_seat seat;
+    uint64_t failed = 0;
+
+    begin(&delivery, &seat);
+    fill(convo_seat_wake(&seat));
+    tr__fault_countdown(1, 1);
+    convo_seat_rest(&seat);
+    (void)tr__fault_countdown(0, 0);
+    CHECK(convo_seat_awake(&seat) != NULL);
+    convo_seat_rest(&seat);
+    CHECK(convo_seat_awake(&seat) == NULL);
+    for (;; failed++) {
+        struct convo *convo;
+
+        tr__fault_countdown(failed + 1, 1);
+        convo = convo_seat_wake(&seat);
+        (void)tr__fault_countdown(0, 0);
+        if (convo != NULL)
+            break;
+        CHECK(convo_seat_awake(&seat) == NULL);
+    }
+    CHECK(failed >= 4);
+    check_filled(convo_seat_wake(&seat));
+    convo_seat_finish(&seat);
+}

@@ -458,7 +458,7 @@ int tr_offload(struct tr_context *ctx, tr_work_fn run, void *argument, void (*dr
     pthread_mutex_lock(&system->work_lock);
     if (system->work_queued >= WORK_QUEUE_MAX) {
         rc = TR_EFULL;
-    } else if (system->sim == NULL && system->work_idle == 0 &&
+    } else if (system->sim == NULL && system->work_queued >= system->work_idle &&
                system->work_threads < system->work_threads_max) {
         if (tr__fault_hit() ||
             pthread_create(&system->work_ids[system->work_threads], NULL, work_main, system) != 0) {

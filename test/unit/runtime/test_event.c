@@ -774,6 +774,92 @@ TEST(work, runs_on_another_thread_and_comes_back_with_its_argument)
     system_finish(&system);
 }
 
+/* Each lets the other go: they must run at the same time. */
+struct pair_job {
+    sem_t *mine, *other;
+};
+
+static int pair_run(void *argument)
+{
+    struct pair_job *job = argument;
+
+    sem_post(job->other);
+    while (sem_wait(job->mine) < 0) {
+    }
+    return 0;
+}
+
+static enum tr_next act_offload_alone(
+    struct player *self, struct tr_context *ctx, struct order *order)
+{
+    (void)self;
+    CHECK_EQ_INT(tr_offload(ctx, pair_run, order->pointer, NULL, 5), 0);
+    return TR_GO;
+}
+
+static enum tr_next act_offload_pair(
+    struct player *self, struct tr_context *ctx, struct order *order)
+{
+    struct pair_job *jobs = order->pointer;
+
+    (void)self;
+    CHECK_EQ_INT(tr_offload(ctx, pair_run, &jobs[0], NULL, 5), 0);
+    CHECK_EQ_INT(tr_offload(ctx, pair_run, &jobs[1], NULL, 5), 0);
+    return TR_GO;
+}
+
+static enum tr_next on_pair(
+    struct player *self, struct tr_context *ctx, const struct tr_event *event)
+{
+    (void)self;
+    (void)ctx;
+    CHECK_EQ_INT(event->status, 0);
+    return TR_GO;
+}
+
+/* A system whose pool has one thread, which is idle or about to be, gets two works at once. */
+static void offload_pair(struct pair_job jobs[2])
+{
+    struct journal journal;
+    struct tr_system *system = driven();
+    sem_t first;
+    struct pair_job alone = { &first, &first };
+    tr_sender a;
+
+    journal_init(&journal);
+    CHECK_EQ_INT(sem_init(&first, 0, 0), 0);
+    a = cast(system,
+        (struct player){ .name = "a", .journal = &journal, .quiet = true, .on_event = on_pair },
+        NULL);
+    CHECK_EQ_INT(tr_tell(a, &(struct order){ .act = act_offload_alone, .pointer = &alone },
+                     sizeof(struct order)),
+        0);
+    tr_sender_drop(&a);
+    CHECK_EQ_INT(tr_system_join(system, 0), 0);
+    a = cast(system,
+        (struct player){ .name = "b", .journal = &journal, .quiet = true, .on_event = on_pair },
+        NULL);
+    CHECK_EQ_INT(tr_tell(a, &(struct order){ .act = act_offload_pair, .pointer = jobs },
+                     sizeof(struct order)),
+        0);
+    tr_sender_drop(&a);
+    CHECK_EQ_INT(tr_system_join(system, 0), 0);
+    system_finish(&system);
+}
+
+TEST(work, that_comes_while_an_idle_thread_wakes_up_has_a_thread_of_its_own)
+{
+    struct pair_job jobs[2];
+    sem_t gates[2];
+
+    CHECK_EQ_INT(sem_init(&gates[0], 0, 0), 0);
+    CHECK_EQ_INT(sem_init(&gates[1], 0, 0), 0);
+    jobs[0] = (struct pair_job){ &gates[0], &gates[1] };
+    jobs[1] = (struct pair_job){ &gates[1], &gates[0] };
+    for (int round = 0; round < 100; round++)
+        offload_pair(jobs);
+}
+
 TEST(work, does_not_hold_up_its_actor)
 {
     struct journal journal;

@@ -14,7 +14,7 @@ W ?= pingpong pingpong64 counting fanin ring ring64 big spawn churn idle ask ask
 
 .DEFAULT_GOAL = debug
 .PHONY: debug release run tour test test-long check unit asan tsan clang sim spin mutants integration oracle fuzz \
-	bench bench-race bench-delivery bench-peers bench-chassis lint format ci install clean help deps-build deps-test
+	bench bench-race bench-delivery bench-peers bench-chassis bench-packs lint format ci install clean help deps-build deps-test
 
 ## make              debug build, in build/debug
 debug:
@@ -86,6 +86,11 @@ bench-peers: deps-build release
 	@mkdir -p build/peers
 	@echo "troupe $(CURDIR)/build/release/troupe-bench" >build/peers/extra.txt
 	@BUILD=$(CURDIR)/build/peers bench/peers/run -x build/peers/extra.txt $(ARGS)
+
+## make bench-packs  downloads beside nginx, hashing beside openssl; ARGS="small -q" chooses
+bench-packs: deps-build release
+	@tools/install-deps.sh bench || echo "going on without what is missing"
+	@tools/bench-packs.py $(ARGS)
 
 ## make bench-chassis  HTTP, JSON, SQL, tokens and overload beside their yardsticks; ARGS="http sql" chooses
 bench-chassis: deps-build release

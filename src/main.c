@@ -6,10 +6,15 @@
 
 #include "cli/check.h"
 #include "cli/cli.h"
+#include "cli/import.h"
 #include "cli/serve.h"
 #include "services/delivery/check.h"
 #include "services/delivery/delivery.h"
 #include "services/delivery/direct.h"
+#include "services/delivery/import.h"
+#include "services/packs/check.h"
+#include "services/packs/packs.h"
+#include "services/packs/user.h"
 
 #ifndef TROUPE_VERSION
 #define TROUPE_VERSION "unknown"
@@ -18,12 +23,34 @@
 /* What `troupe serve` serves. */
 const struct service *const cli_services[] = {
     &delivery_service,
+    &packs_service,
+    &user_service,
     NULL,
 };
 
 /* What `troupe check` can look through. */
 const struct cli_check cli_checks[] = {
-    { "delivery", delivery_check },
+    { .name = "delivery", .run = delivery_check },
+    { .name = "packs", .run_in = packs_check },
+    { .name = NULL },
+};
+
+static int import_catbird(const struct cli_import_task *task, char *why, size_t why_size)
+{
+    return delivery_import_catbird(&(struct delivery_import){ .from = task->from,
+                                       .sql = task->sql,
+                                       .is_dry = task->is_dry,
+                                       .now_ms = task->now_ms,
+                                       .data = task->data,
+                                       .on_progress = task->on_progress,
+                                       .on_finding = task->on_finding,
+                                       .on_fate = task->on_fate },
+        why, why_size);
+}
+
+/* What `troupe import` can import. */
+const struct cli_import cli_imports[] = {
+    { "catbird", import_catbird },
     { NULL, NULL },
 };
 
@@ -35,6 +62,8 @@ static const struct cli_command *const commands[] = {
     &cmd_drain,
     &cmd_check,
     &cmd_convo,
+    &cmd_packs,
+    &cmd_import,
     &cmd_dev_token,
     &cmd_tour,
 };

@@ -55,17 +55,22 @@ struct load {
     uint64_t count;                /* answered with 200 */
     double took_s;                 /* first request to last answer */
     double p50_ms, p99_ms, max_ms; /* of those, from when they were due */
+    double cpu_s;                  /* of this process meanwhile */
 };
 void load_run(struct load *load);
 
 /* A request as text. body NULL: GET. `header` is of tokens_next. */
 void put_request(struct tr_buffer *out, const char *call, const char *query, const char *header,
     const char *body);
+void put_post(struct tr_buffer *out, const char *call, const char *query, const char *header,
+    const char *type, struct tr_span body);
 /* The number after "name": in a JSON body; -1 if there is none. */
 int64_t number_in(struct tr_span body, const char *name);
 
-/* base64 of a private message of a group, with `size` bytes of ciphertext. content: 1 application,
- * 3 commit. `salt` makes it differ from others. */
+/* A private message of a group, with `size` bytes of ciphertext, as bytes and as base64. content:
+ * 1 application, 3 commit. `salt` makes it differ from others. */
+void put_private_bytes(struct tr_buffer *out, const char *group, uint64_t epoch, unsigned content,
+    size_t size, uint64_t salt);
 void put_private_message(struct tr_buffer *out, const char *group, uint64_t epoch, unsigned content,
     size_t size, uint64_t salt);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* desk.c: the desk: counts requests, answers what is cached, and purges what is old. Tokens that
- * are not cached become inquiries: desk_inquiry.c; issuers' documents: desk_document.c. */
+ * are not cached become inquiries: desk_inquiry.c; their turns on the pool: desk_queue.c; issuers'
+ * documents: desk_document.c. */
 #include "auth/desk.h"
 
 #include <stdio.h>
@@ -187,6 +188,7 @@ static enum tr_next desk_handle(void *self, struct tr_context *ctx, void *memory
         break;
     }
     tr__free(message->token);
+    desk_queue_send(desk, ctx);
     return TR_GO;
 }
 
@@ -223,7 +225,7 @@ static enum tr_next desk_event(void *self, struct tr_context *ctx, const struct 
 
     forget_if_told(desk);
     if (event->kind == TR_EVENT_WORK)
-        desk_worked(desk, ctx, (struct inquiry *)(uintptr_t)event->value);
+        desk_queue_take(desk, ctx, (struct inquiry *)(uintptr_t)event->value);
     else if (event->kind == TR_EVENT_TIMER)
         purge_old(desk, ctx);
     else if (event->kind == TR_EVENT_REPLY && event->tag == TAG_PURGED)
@@ -232,6 +234,7 @@ static enum tr_next desk_event(void *self, struct tr_context *ctx, const struct 
         desk_session_read(desk, ctx, event);
     else if (event->kind == TR_EVENT_REPLY && event->tag >= DESK_TAG_FETCH)
         desk_fetched(desk, ctx, event);
+    desk_queue_send(desk, ctx);
     return TR_GO;
 }
 
@@ -305,8 +308,9 @@ static void desk_show(const void *self, char *text, size_t size)
 {
     const struct desk *desk = self;
 
-    snprintf(text, size, "%u tokens, %u keys, %u inquiries", desk->tokens.count, desk->keys.count,
-        desk->inquiry_count);
+    snprintf(text, size, "%u tokens, %u keys, %u inquiries, %u of them queued, %u batches",
+        desk->tokens.count, desk->keys.count, desk->inquiry_count,
+        desk->fresh.count + desk->begun.count, desk->batch_count);
 }
 
 const struct tr_type auth_desk_type = {

@@ -86,7 +86,8 @@ void auth_unref(struct auth *auth); /* NULL is fine */
 
 enum inquiry_place {
     INQUIRY_IDLE,     /* in the desk's hands, for the length of a call */
-    INQUIRY_WORKING,  /* on the pool: what the work found is the work's */
+    INQUIRY_QUEUED,   /* waits for its turn on the pool, in one of the desk's queues */
+    INQUIRY_WORKING,  /* on the pool, in a batch: what the work found is the work's */
     INQUIRY_FETCHING, /* waits for its issuer's document, in the fetch's list */
     INQUIRY_READING,  /* waits for its session, by number */
 };
@@ -116,29 +117,46 @@ struct inquiry {
 
     /* the desk's */
     enum inquiry_place place;
+    bool was_looked_at; /* the pool had it before, or refused to take it */
     bool key_is_old;    /* from the cache: a bad signature may mean that it was changed */
     bool was_refreshed; /* a document was looked for on its behalf: not again */
     bool was_forgotten; /* its session may have ended after it was read: read again */
     uint32_t number;    /* of its read: the tag names it */
     uint64_t began_ns;
-    struct inquiry *next_waiting; /* for the same document */
+    struct inquiry *next_waiting; /* for the same document or its turn; in its batch the work's */
     tr_reply_handle *waiters;
     uint32_t waiter_count;
     uint32_t waiter_capacity;
 };
 
-/* Both take a struct inquiry. The first is a tr_work_fn: parse, check, and verify if the key is
- * known or is the issuer's name itself. */
+void inquiry_unref(struct inquiry *inquiry); /* NULL is fine */
+
+/* Both take a batch: its first struct inquiry, the others behind it by next_waiting. The first is a
+ * tr_work_fn: parse, check, and verify each whose key is known or is the issuer's name itself. The
+ * other lets go of all of them. */
 int auth_verify_work(void *argument);
-void inquiry_unref(void *argument); /* NULL is fine */
+void auth_verify_drop(void *argument);
 
 /* ---- the actor --------------------------------------------------------------------------------
  */
 
+/* First in, first out, by next_waiting: an inquiry is in one at most. */
+struct inquiry_queue {
+    struct inquiry *first, *last;
+    uint32_t count;
+};
+void inquiry_queue_push(struct inquiry_queue *queue, struct inquiry *inquiry);
+struct inquiry *inquiry_queue_pop(struct inquiry_queue *queue); /* NULL if there is none */
+
+enum {
+    DESK_QUEUED_MAX = 2048, /* tokens that wait for their first look; one more is refused */
+    DESK_BATCH_MAX = 16,    /* tokens of one piece of work: about a millisecond */
+};
+
 /* A document that was asked for, and who waits for it. */
 struct document_fetch {
     struct document_fetch *next;
-    struct inquiry *waiting;
+    struct inquiry_queue waiting;
     uint32_t number; /* the tag names it */
     char issuer[];
 };
@@ -153,6 +171,11 @@ struct desk {
     struct inquiry **buckets;
     struct tr_siphash_key bucket_key;
     uint32_t inquiry_count;
+    struct inquiry_queue fresh;  /* not looked at yet */
+    struct inquiry_queue begun;  /* to be looked at again: older than any that is fresh */
+    uint32_t batch_count;        /* on the pool */
+    uint32_t batches_max;        /* the system's workers */
+    bool is_refused_by_the_pool; /* until a batch comes back */
     struct document_fetch *fetches;
     uint32_t fetch_count;
     uint32_t waiting_count; /* inquiries for documents */
@@ -168,7 +191,6 @@ uint64_t desk_wall_s(const struct desk *desk);
 
 /* desk_inquiry.c. Each of these may end the inquiry it is given, and touches no other. */
 void desk_begin_inquiry(struct desk *desk, struct tr_context *ctx, struct desk_message *message);
-void desk_work_on(struct desk *desk, struct tr_context *ctx, struct inquiry *inquiry);
 void desk_worked(struct desk *desk, struct tr_context *ctx, struct inquiry *inquiry);
 void desk_finish_inquiry(struct desk *desk, struct tr_context *ctx, struct inquiry *inquiry);
 void desk_fail_inquiry(struct desk *desk, struct tr_context *ctx, struct inquiry *inquiry,
@@ -178,6 +200,17 @@ void desk_session_read(struct desk *desk, struct tr_context *ctx, const struct t
 void desk_doubt_sessions(struct desk *desk, struct tr_span issuer);
 int desk_inquiries_begin(struct desk *desk, struct tr_context *ctx);
 void desk_inquiries_end(struct desk *desk);
+
+/* desk_queue.c */
+void desk_queue_begin(struct desk *desk, struct tr_context *ctx);
+void desk_queue_end(struct desk *desk);
+bool desk_queue_is_full(const struct desk *desk);
+/* It is to be verified, in its turn. A fresh one only if the queue is not full. */
+void desk_queue_put(struct desk *desk, struct inquiry *inquiry);
+/* Give the pool what it may have now: at the end of every turn. May end any that is queued. */
+void desk_queue_send(struct desk *desk, struct tr_context *ctx);
+/* A batch came back. Each of its inquiries has been worked on when this returns. */
+void desk_queue_take(struct desk *desk, struct tr_context *ctx, struct inquiry *batch);
 
 /* desk_document.c */
 void desk_need_key(struct desk *desk, struct tr_context *ctx, struct inquiry *inquiry);

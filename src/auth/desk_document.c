@@ -54,13 +54,13 @@ static bool may_be_stale(const struct desk *desk, const struct key_cache_entry *
 /* ---- going on with a key, or without -----------------------------------------------------------
  */
 
-static void work_with(struct desk *desk, struct tr_context *ctx, struct inquiry *inquiry,
-    struct crypto_key *key, bool is_old)
+static void work_with(
+    struct desk *desk, struct inquiry *inquiry, struct crypto_key *key, bool is_old)
 {
     crypto_key_unref(&inquiry->key);
     inquiry->key = crypto_key_ref(key);
     inquiry->key_is_old = is_old;
-    desk_work_on(desk, ctx, inquiry);
+    desk_queue_put(desk, inquiry);
 }
 
 static void refuse(struct desk *desk, struct tr_context *ctx, struct inquiry *inquiry,
@@ -80,7 +80,7 @@ static void go_without(struct desk *desk, struct tr_context *ctx, struct inquiry
     if (inquiry->bad_signature)
         desk_finish_inquiry(desk, ctx, inquiry);
     else if (entry != NULL && may_be_stale(desk, entry))
-        work_with(desk, ctx, inquiry, entry->key, false);
+        work_with(desk, inquiry, entry->key, false);
     else
         refuse(desk, ctx, inquiry, refusal);
 }
@@ -187,8 +187,7 @@ static void wait_for_document(struct desk *desk, struct tr_context *ctx, struct 
         return;
     }
     inquiry->place = INQUIRY_FETCHING;
-    inquiry->next_waiting = fetch->waiting;
-    fetch->waiting = inquiry;
+    inquiry_queue_push(&fetch->waiting, inquiry);
     desk->waiting_count++;
 }
 
@@ -198,7 +197,7 @@ void desk_need_key(struct desk *desk, struct tr_context *ctx, struct inquiry *in
     bool is_soon = entry != NULL && is_within(desk, entry->tried_s, RETRY_S);
 
     if (entry != NULL && is_fresh(desk, entry))
-        work_with(desk, ctx, inquiry, entry->key, true);
+        work_with(desk, inquiry, entry->key, true);
     else if (is_soon && entry->key == NULL)
         refuse(desk, ctx, inquiry, &entry->refusal);
     else if (is_soon && entry->has_failed)
@@ -217,7 +216,7 @@ bool desk_looks_again(struct desk *desk, struct tr_context *ctx, struct inquiry 
     entry = key_cache_find(&desk->keys, tr_span_of(inquiry->issuer));
     if (entry != NULL && entry->key != inquiry->key) { /* it was changed meanwhile */
         if (entry->key != NULL)
-            work_with(desk, ctx, inquiry, entry->key, false);
+            work_with(desk, inquiry, entry->key, false);
         else
             refuse(desk, ctx, inquiry, &entry->refusal);
         return true;
@@ -338,12 +337,11 @@ void desk_fetched(struct desk *desk, struct tr_context *ctx, const struct tr_eve
     } else {
         learn_failure(desk, issuer, &refusal);
     }
-    for (struct inquiry *at = fetch->waiting, *next; at != NULL; at = next) {
-        next = at->next_waiting; /* serving one ends it or gives it to the pool */
+    for (struct inquiry *at; (at = inquiry_queue_pop(&fetch->waiting)) != NULL;) {
         tr_assert(desk->waiting_count > 0);
         desk->waiting_count--;
         if (key != NULL)
-            work_with(desk, ctx, at, key, false);
+            work_with(desk, at, key, false);
         else if (refusal.kind == KEY_GONE)
             refuse(desk, ctx, at, &refusal);
         else

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* desk_inquiry.c: tokens on their way to a verdict.
  *
- *             ┌──────── the document came ────────┐
- *             ▼                                    │
- *   begin ─▶ WORKING ──no key, or a changed one─▶ FETCHING ──cannot be had─▶ answered
- *             │  └───── one of our own ─────────▶ READING ───────────────▶ answered
+ *             ┌───────── the document came ─────────┐
+ *             ▼                                      │
+ *   begin ─▶ QUEUED ──nobody waits any more─▶ ended  │
+ *             │  ▲                                   │
+ *             ▼  │ with a key from the cache         │
+ *            WORKING ──no key, or a changed one─▶ FETCHING ──cannot be had─▶ answered
+ *             │  └───── one of our own ─────────▶ READING ────────────────▶ answered
  *             └───────── verdict ───────────────▶ answered
  *
  * 1. An inquiry is in its bucket from the first request that brought the token until it is
@@ -40,6 +43,7 @@ SQL_STATEMENT(find_session,
 
 int desk_inquiries_begin(struct desk *desk, struct tr_context *ctx)
 {
+    desk_queue_begin(desk, ctx);
     desk->bucket_key = (struct tr_siphash_key){ tr_random(ctx), tr_random(ctx) };
     desk->buckets = tr__calloc(BUCKETS * sizeof(struct inquiry *));
     return desk->buckets == NULL ? TR_ENOMEM : 0;
@@ -53,6 +57,7 @@ void desk_inquiries_end(struct desk *desk)
             inquiry_unref(at); /* the pool may have one of its own */
         }
     }
+    desk_queue_end(desk);
     tr__free(desk->buckets);
     desk->buckets = NULL;
     desk->inquiry_count = 0;
@@ -92,6 +97,7 @@ void desk_finish_inquiry(struct desk *desk, struct tr_context *ctx, struct inqui
     size_t size;
 
     tr_assert(inquiry->place != INQUIRY_WORKING);
+    tr_assert(inquiry->place != INQUIRY_QUEUED);
     unlink_inquiry(desk, inquiry);
     desk_observe_verify(tr_now_ns(ctx) - inquiry->began_ns);
     if (inquiry->verdict == DESK_OK)
@@ -123,18 +129,6 @@ void desk_fail_inquiry(struct desk *desk, struct tr_context *ctx, struct inquiry
 
 /* ---- the beginning ----------------------------------------------------------------------------
  */
-
-void desk_work_on(struct desk *desk, struct tr_context *ctx, struct inquiry *inquiry)
-{
-    inquiry->now_s = (int64_t)desk_wall_s(desk);
-    inquiry->place = INQUIRY_WORKING;
-    atomic_fetch_add_explicit(&inquiry->holders, 1, memory_order_relaxed);
-    if (tr_offload(ctx, auth_verify_work, inquiry, inquiry_unref, 0) == 0)
-        return;
-    inquiry_unref(inquiry);
-    inquiry->place = INQUIRY_IDLE;
-    desk_fail_inquiry(desk, ctx, inquiry, DESK_FAILED, overloaded.label, overloaded.text);
-}
 
 static bool has_room(struct inquiry *inquiry)
 {
@@ -217,13 +211,13 @@ void desk_begin_inquiry(struct desk *desk, struct tr_context *ctx, struct desk_m
             desk_reply(ctx, &overloaded);
         return;
     }
-    inquiry = new_inquiry(desk, ctx, message);
+    inquiry = desk_queue_is_full(desk) ? NULL : new_inquiry(desk, ctx, message);
     if (inquiry == NULL) {
         desk_reply(ctx, &overloaded);
         return;
     }
     desk_count(DESK_MISSES);
-    desk_work_on(desk, ctx, inquiry);
+    desk_queue_put(desk, inquiry);
 }
 
 /* ---- sessions ---------------------------------------------------------------------------------
@@ -320,8 +314,6 @@ void desk_session_read(struct desk *desk, struct tr_context *ctx, const struct t
 
 void desk_worked(struct desk *desk, struct tr_context *ctx, struct inquiry *inquiry)
 {
-    inquiry->place = INQUIRY_IDLE;
-    inquiry_unref(inquiry); /* the pool's */
     if (inquiry->needs_session)
         read_session(desk, ctx, inquiry);
     else if (inquiry->needs_key)

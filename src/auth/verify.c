@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verify.c: one token, from its bytes to claims or a refusal. Runs on the blocking pool. */
+/* verify.c: tokens, from their bytes to claims or a refusal. Runs on the blocking pool. */
 #include "auth/desk.h"
 #include "auth/did.h"
 #include "auth/session.h"
@@ -37,26 +37,27 @@ static enum jwt_refusal check(const struct inquiry *inquiry, const struct jwt *j
     return jwt_check(jwt, &expect);
 }
 
-/* The key of an issuer that is its own key; others are left to the desk. */
-static bool find_key(struct inquiry *inquiry, struct tr_span issuer)
+/* The key of an issuer that is its own key; others are left to the desk. None is found where it is
+ * refused. */
+static int find_key(struct inquiry *inquiry, struct tr_span issuer)
 {
     enum did_refusal refusal;
     struct did did;
 
     if (inquiry->key != NULL)
-        return true;
+        return 0;
     refusal = did_parse(issuer, &did);
-    if (refusal == DID_OK && did.method == DID_METHOD_KEY && !inquiry->auth->allow_did_key) {
-        refuse(inquiry, "IssuerRefused", "did:key issuers are accepted in development only");
-        return false;
-    }
+    if (refusal == DID_OK && did.method == DID_METHOD_KEY && !inquiry->auth->allow_did_key)
+        return refuse(inquiry, "IssuerRefused", "did:key issuers are accepted in development only");
     if (refusal == DID_OK && did.method == DID_METHOD_KEY)
         refusal = did_key_parse(issuer, &inquiry->key);
     else if (refusal == DID_OK)
         inquiry->needs_key = true;
+    if (refusal == DID_NO_MEMORY)
+        return TR_ENOMEM;
     if (refusal != DID_OK)
         refuse(inquiry, did_refusal_label(refusal), did_refusal_text(refusal));
-    return refusal == DID_OK && !inquiry->needs_key;
+    return 0;
 }
 
 static int keep_issuer(struct inquiry *inquiry, struct tr_span issuer)
@@ -132,9 +133,9 @@ static int verify(struct inquiry *inquiry, struct jwt *jwt)
         return TR_ENOMEM;
     if (refusal != JWT_OK)
         return refuse_jwt(inquiry, refusal);
-    if (keep_issuer(inquiry, jwt->claims.iss) < 0)
+    if (keep_issuer(inquiry, jwt->claims.iss) < 0 || find_key(inquiry, jwt->claims.iss) < 0)
         return TR_ENOMEM;
-    if (!find_key(inquiry, jwt->claims.iss))
+    if (inquiry->key == NULL)
         return 0;
     refusal = jwt_verify(jwt, inquiry->key);
     if (refusal == JWT_NO_MEMORY)
@@ -142,9 +143,8 @@ static int verify(struct inquiry *inquiry, struct jwt *jwt)
     return refusal == JWT_OK ? accept(inquiry, jwt) : refuse_jwt(inquiry, refusal);
 }
 
-int auth_verify_work(void *argument)
+static void work_on(struct inquiry *inquiry)
 {
-    struct inquiry *inquiry = argument;
     struct jwt jwt = { 0 };
     int rc;
 
@@ -159,13 +159,25 @@ int auth_verify_work(void *argument)
         inquiry->label = "Overloaded";
         inquiry->text = "out of memory: try again";
     }
+}
+
+int auth_verify_work(void *argument)
+{
+    for (struct inquiry *at = argument; at != NULL; at = at->next_waiting)
+        work_on(at);
     return 0;
 }
 
-void inquiry_unref(void *argument)
+void auth_verify_drop(void *argument)
 {
-    struct inquiry *inquiry = argument;
+    for (struct inquiry *at = argument, *next; at != NULL; at = next) {
+        next = at->next_waiting;
+        inquiry_unref(at);
+    }
+}
 
+void inquiry_unref(struct inquiry *inquiry)
+{
     if (inquiry == NULL ||
         atomic_fetch_sub_explicit(&inquiry->holders, 1, memory_order_acq_rel) > 1)
         return;

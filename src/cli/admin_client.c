@@ -8,8 +8,6 @@
 
 #include <troupe/error.h>
 
-#include "ops/token.h"
-
 enum { TIMEOUT_S = 10, ANSWER_BYTES_MAX = 16 * 1024 * 1024, PATH_SIZE = 1024, LINE_SIZE = 512 };
 
 /* One line that the server wrote; see serve.c. errno says why there is none. */
@@ -79,28 +77,44 @@ static size_t on_body(char *bytes, size_t size, size_t count, void *data)
     return tr_buffer_append(data, bytes, size * count) == 0 ? size * count : 0;
 }
 
-/* Authorization: Bearer TOKEN; false if there is no token, and said so. */
-static bool add_token(struct admin_client *client, const struct cli_command *command,
-    bool is_needed, struct curl_slist **headers)
+static int load_token(
+    const struct admin_client *client, struct token *ret_token, char *why, size_t why_size)
 {
     char path[PATH_SIZE];
-    char line[LINE_SIZE];
-    char why[LINE_SIZE];
-    struct token token;
 
     if (config_text(&client->config, CONFIG_ADMIN_TOKEN_FILE)[0] != '\0')
         snprintf(path, sizeof path, "%s", config_text(&client->config, CONFIG_ADMIN_TOKEN_FILE));
     else
         snprintf(
             path, sizeof path, "%s/admin.token", config_text(&client->config, CONFIG_SERVER_DATA));
-    if (token_load(&token, path, false, why, sizeof why) != 0) {
-        if (is_needed)
-            fprintf(stderr,
-                "troupe %s: this needs the admin token: %s\n"
-                "Say where the server keeps it: --data DIR, or --set admin.token_file=FILE.\n",
-                command->name, why);
+    return token_load(ret_token, path, false, why, why_size);
+}
+
+bool admin_client_token(
+    struct admin_client *client, const struct cli_command *command, struct token *ret_token)
+{
+    char why[LINE_SIZE];
+
+    if (load_token(client, ret_token, why, sizeof why) == 0)
+        return true;
+    fprintf(stderr,
+        "troupe %s: this needs the admin token: %s\n"
+        "Say where the server keeps it: --data DIR, or --set admin.token_file=FILE.\n",
+        command->name, why);
+    return false;
+}
+
+/* Authorization: Bearer TOKEN; false if there is no token, and said so. */
+static bool add_token(struct admin_client *client, const struct cli_command *command,
+    bool is_needed, struct curl_slist **headers)
+{
+    char line[LINE_SIZE];
+    char why[LINE_SIZE];
+    struct token token;
+
+    if (is_needed ? !admin_client_token(client, command, &token)
+                  : load_token(client, &token, why, sizeof why) != 0)
         return !is_needed;
-    }
     snprintf(line, sizeof line, "Authorization: Bearer %s", token.text);
     *headers = curl_slist_append(*headers, line);
     return *headers != NULL;

@@ -12,8 +12,11 @@ typedef void (*cli_violation_fn)(
 
 struct cli_check {
     const char *name;
-    /* Blocks, reads only. 0 and how many violations there are, or the database's error. */
+    /* Block, read only. 0 and how many violations there are, or the database's error. One of the
+     * two; the second is for services that have files too. */
     int (*run)(struct sql *sql, cli_violation_fn on_violation, void *data, uint64_t *ret_count);
+    int (*run_in)(struct sql *sql, const char *data_path, cli_violation_fn on_violation, void *data,
+        uint64_t *ret_count);
 };
 
 /* Ends with a NULL name. Weak: a program without the list has nothing to check. */

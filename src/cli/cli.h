@@ -24,6 +24,8 @@ extern const struct cli_command cmd_config;
 extern const struct cli_command cmd_flags;
 extern const struct cli_command cmd_drain;
 extern const struct cli_command cmd_convo;
+extern const struct cli_command cmd_import;
+extern const struct cli_command cmd_packs;
 extern const struct cli_command cmd_dev_token;
 extern const struct cli_command cmd_tour;
 

@@ -134,7 +134,9 @@ static int run_check(const struct cli_check *check, const struct config *config,
         report.writer = json_writer(&report.json);
         json_put_object(&report.writer, NULL);
         json_put_array(&report.writer, "violations");
-        rc = check->run(sql, on_violation, &report, &count);
+        rc = check->run != NULL ? check->run(sql, on_violation, &report, &count)
+                                : check->run_in(sql, config_text(config, CONFIG_SERVER_DATA),
+                                      on_violation, &report, &count);
     }
     if (rc < 0)
         fprintf(stderr, "troupe check: %s\n", why[0] != '\0' ? why : sql_error_text(rc));
@@ -193,7 +195,7 @@ static int run(const struct cli_command *command, int argc, char **argv)
 
 const struct cli_command cmd_check = {
     .name = "check",
-    .arguments = "delivery [OPTION...]",
+    .arguments = "delivery|packs [OPTION...]",
     .summary = "check that what a service has stored is consistent",
     .help =
         "  delivery       epoch: each conversation is at the epoch its newest commit leads to\n"
@@ -201,6 +203,12 @@ const struct cli_command cmd_check = {
         "                 seq: sequence numbers have no hole\n"
         "                 unread: who left has nothing unread\n"
         "                 receipts: the hash chain of the commits is unbroken\n"
+        "  packs          active: a published pack has one active version, any other none\n"
+        "                 rows: each version has its object in the data directory\n"
+        "                 content: of its size, with its digest (reads every byte)\n"
+        "                 objects: each object is some version's or upload's\n"
+        "                 incoming: each file there is some upload's, each upload has one\n"
+        "                 releases: what is published is pinned to what its versions are\n"
         "\n"
         "  --json         as JSON, with everything that was found\n" OPTIONS_TEXT "\n"
         "Exit status: 0 sound, 1 damaged, 2 it could not be checked. Only reads, and applies no\n"
@@ -210,6 +218,7 @@ const struct cli_command cmd_check = {
         "Examples:\n"
         "\n"
         "  troupe check delivery --data /var/lib/troupe\n"
-        "  troupe check delivery --db postgresql://troupe@localhost/troupe --json\n",
+        "  troupe check delivery --db postgresql://troupe@localhost/troupe --json\n"
+        "  troupe check packs --data /var/lib/troupe\n",
     .run = run,
 };

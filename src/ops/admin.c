@@ -3,10 +3,14 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "ops/admin_private.h"
+
+#define OFFERS_GRACE_NS TR_SECONDS(2)
+#define OFFERS_END_NS TR_SECONDS(60) /* more than any request's deadline */
 
 bool admin_is_loopback(const char *listen)
 {
@@ -40,6 +44,9 @@ static void admin_free(struct admin *admin)
     tr__free((char *)(uintptr_t)admin->options.token_path);
     tr__free((char *)(uintptr_t)admin->options.version);
     tr__free((char *)(uintptr_t)admin->options.data_path);
+    tr__free(admin->routes);
+    tr__free(admin->offers);
+    pthread_cond_destroy(&admin->offers_ended);
     pthread_mutex_destroy(&admin->lock);
     tr__free(admin);
 }
@@ -49,19 +56,32 @@ static void add_offers(struct admin *admin, const struct service *service)
     for (size_t i = 0; i < service->admin_route_count; i++) {
         struct admin_offer *offer = &admin->offers[admin->offer_count++];
 
-        tr_assert(admin->offer_count <= ADMIN_OFFERS_MAX);
         *offer = (struct admin_offer){ .service = service, .route = &service->admin_routes[i] };
         admin->routes[admin->route_count++] = admin_offer_route(offer);
     }
+}
+
+/* The routes, its own first. */
+static void add_routes(struct admin *admin)
+{
+    memcpy(admin->routes, admin_routes, sizeof admin_routes);
+    admin->route_count = ADMIN_ROUTES;
+    for (size_t i = 0; i < admin->options.service_count; i++)
+        add_offers(admin, admin->options.services[i]);
+    for (size_t i = 0; i < admin->route_count; i++)
+        admin->routes[i].service = admin;
 }
 
 static struct admin *admin_new(struct tr_system *system, const struct admin_options *options)
 {
     struct admin *admin = tr__calloc(sizeof *admin);
     const struct tr_env *env = tr_system_env(system);
+    size_t offers = 0;
 
     if (admin == NULL)
         return NULL;
+    for (size_t i = 0; i < options->service_count; i++)
+        offers += options->services[i]->admin_route_count;
     admin->system = system;
     admin->options = *options;
     admin->options.listen = tr__strdup(options->listen);
@@ -70,18 +90,17 @@ static struct admin *admin_new(struct tr_system *system, const struct admin_opti
     admin->options.data_path = tr__strdup(options->data_path);
     admin->is_loopback = admin_is_loopback(options->listen);
     admin->started_ns = env->now_ns(env->data);
+    admin->routes = tr__calloc((ADMIN_ROUTES + offers) * sizeof *admin->routes);
+    admin->offers = tr__calloc((offers + 1) * sizeof *admin->offers);
     pthread_mutex_init(&admin->lock, NULL);
-    memcpy(admin->routes, admin_routes, sizeof admin_routes);
-    admin->route_count = ADMIN_ROUTES;
-    for (size_t i = 0; i < options->service_count; i++)
-        add_offers(admin, options->services[i]);
-    for (size_t i = 0; i < admin->route_count; i++)
-        admin->routes[i].service = admin;
+    pthread_cond_init(&admin->offers_ended, NULL);
     if (admin->options.listen == NULL || admin->options.token_path == NULL ||
-        admin->options.version == NULL || admin->options.data_path == NULL) {
+        admin->options.version == NULL || admin->options.data_path == NULL ||
+        admin->routes == NULL || admin->offers == NULL) {
         admin_free(admin);
         return NULL;
     }
+    add_routes(admin);
     return admin;
 }
 
@@ -155,13 +174,39 @@ void admin_set_state(struct admin *admin, const struct service *service, void *s
     pthread_mutex_unlock(&admin->lock);
 }
 
+/* With the lock held. False: requests are left after that time. */
+static bool wait_for_offers(struct admin *admin, uint64_t timeout_ns)
+{
+    const struct tr_env *env = tr_env_real();
+    uint64_t until_ns = env->wall_ns(env->data) + timeout_ns;
+    const struct timespec until = { .tv_sec = (time_t)(until_ns / TR_SECONDS(1)),
+        .tv_nsec = (long)(until_ns % TR_SECONDS(1)) };
+
+    while (admin->offers_running > 0)
+        if (pthread_cond_timedwait(&admin->offers_ended, &admin->lock, &until) != 0)
+            return admin->offers_running == 0;
+    return true;
+}
+
 void admin_remove_checks(struct admin *admin)
 {
+    bool is_over;
+
     pthread_mutex_lock(&admin->lock);
     admin->check_count = 0;
     for (size_t i = 0; i < admin->offer_count; i++)
         admin->offers[i].state = NULL;
+    is_over = wait_for_offers(admin, OFFERS_GRACE_NS);
     pthread_mutex_unlock(&admin->lock);
+    if (is_over)
+        return;
+    /* Somebody uploads, or waits: they are cut. What asked a service still has its answer to wait
+     * for, and every service still answers. */
+    http_server_drain(admin->server, TR_MILLISECONDS(1));
+    pthread_mutex_lock(&admin->lock);
+    is_over = wait_for_offers(admin, OFFERS_END_NS);
+    pthread_mutex_unlock(&admin->lock);
+    tr_assert(is_over);
 }
 
 int admin_set_fact(struct admin *admin, const char *name, const char *text)

@@ -25,7 +25,7 @@ struct admin_options {
     bool is_token_given; /* the operator named the file: an address that is not loopback needs it */
     const char *version;
     const char *data_path;
-    /* Whose admin routes it serves; 16 routes in all. They answer 503 without a state. */
+    /* Whose admin routes it serves. They answer 503 without a state. */
     const struct service *const *services;
     size_t service_count;
     void (*drain)(void *data); /* asked to end by POST /v1/drain; any thread */
@@ -47,7 +47,8 @@ typedef bool (*admin_check_fn)(void *data, char *why, size_t why_size);
 int admin_add_check(struct admin *admin, const char *name, admin_check_fn check, void *data);
 /* A service runs: its admin routes have something to answer with. */
 void admin_set_state(struct admin *admin, const struct service *service, void *state);
-/* The states go as well. When it returns no check and no admin route runs with one. */
+/* The states go as well. When it returns no check runs, and no request to a service: those that do
+ * not end within 2 s are cut, and then nothing is answered here any more. Blocks. */
 void admin_remove_checks(struct admin *admin);
 /* Facts for /v1/status: text by name, both copied; at most 16. */
 int admin_set_fact(struct admin *admin, const char *name, const char *text);

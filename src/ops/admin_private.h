@@ -17,7 +17,6 @@ enum {
     ADMIN_FACT_SIZE = 256,
     ADMIN_WHY_SIZE = 256,
     ADMIN_ROUTES = 11,
-    ADMIN_OFFERS_MAX = 16,
 };
 
 struct admin_check {
@@ -41,18 +40,20 @@ struct admin {
     struct tr_system *system;
     struct admin_options options; /* texts owned */
     struct http_server *server;
-    struct http_route routes[ADMIN_ROUTES + ADMIN_OFFERS_MAX];
+    struct http_route *routes; /* its own, then those of the services; owned */
     size_t route_count;
     struct token token;
     bool is_loopback;
     uint64_t started_ns; /* monotonic */
     _Atomic int phase;
-    pthread_mutex_t lock; /* checks, facts and states */
+    pthread_mutex_t lock; /* checks, facts, states and offers_running */
+    pthread_cond_t offers_ended;
+    uint32_t offers_running; /* requests that a service has not answered yet */
     struct admin_check checks[ADMIN_CHECKS_MAX];
     size_t check_count;
     struct admin_fact facts[ADMIN_FACTS_MAX];
     size_t fact_count;
-    struct admin_offer offers[ADMIN_OFFERS_MAX];
+    struct admin_offer *offers; /* owned */
     size_t offer_count;
 };
 

@@ -431,30 +431,48 @@ static void handle_drain(struct http_request *request)
 
 /* ---- services -------------------------------------------------------------------------------- */
 
-/* Under the lock, so that the state does not go away meanwhile; it is told at once, as checks are.
- */
+static void on_offer_ended(void *data)
+{
+    struct admin *admin = data;
+
+    pthread_mutex_lock(&admin->lock);
+    admin->offers_running--;
+    pthread_cond_broadcast(&admin->offers_ended);
+    pthread_mutex_unlock(&admin->lock);
+}
+
+/* The state does not go away before the request does: admin_remove_checks waits for it. */
 static void handle_offer(struct http_request *request)
 {
     const struct admin_offer *offer = http_route(request)->extra;
     struct admin *admin = http_service(request);
-    bool is_there;
+    void *state;
 
     pthread_mutex_lock(&admin->lock);
-    is_there = offer->state != NULL;
-    if (is_there)
-        offer->route->handle(request, offer->state);
+    state = offer->state;
+    admin->offers_running += state != NULL;
     pthread_mutex_unlock(&admin->lock);
-    if (!is_there)
+    if (state == NULL) {
         http_respond_shed(request, 503, 1, "starting");
+        return;
+    }
+    http_on_end(request, on_offer_ended, admin);
+    offer->route->handle(request, state);
 }
 
 struct http_route admin_offer_route(const struct admin_offer *offer)
 {
-    return (struct http_route){ .method = offer->route->method,
-        .path = offer->route->path,
+    const struct service_admin_route *route = offer->route;
+    bool is_read = route->method == HTTP_GET || route->method == HTTP_HEAD;
+    /* What brings a body or takes long is not what one looks at when a server is in trouble. */
+    bool is_heavy = route->body_max > 0 || route->flags != 0;
+
+    return (struct http_route){ .method = route->method,
+        .path = route->path,
         .handle = handle_offer,
-        .gate = offer->route->method == HTTP_GET ? gate_read : gate_write,
-        .flags = HTTP_ROUTE_ALWAYS,
+        .gate = is_read && !route->is_private ? gate_read : gate_write,
+        .body_max = route->body_max,
+        .flags = route->flags | (is_heavy ? 0 : (unsigned)HTTP_ROUTE_ALWAYS),
         .extra = offer };
 }
 

@@ -293,6 +293,12 @@ const struct config_setting config_settings[CONFIG_KEYS] = {
         .max = 100000,
         .help = "Downloads of one address at once; of IPv6 a /64 counts as one. Over it: 429. 0 is "
                 "no limit" },
+    [CONFIG_PACKS_REQUESTS_PER_ADDRESS] = { .key = "packs.requests_per_address",
+        .kind = CONFIG_INT,
+        .value = "200",
+        .max = 65535,
+        .help = "Downloads that one address may begin in a second without a token. Over it: 429. 0 "
+                "is no limit" },
     [CONFIG_PACKS_RATE_MAX] = { .key = "packs.rate_max",
         .kind = CONFIG_BYTES,
         .value = "0",

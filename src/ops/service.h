@@ -29,14 +29,16 @@ struct service_context {
     struct auth *auth;          /* gates of routes ask it; NULL when there is no service DID */
 };
 
-/* What an operator may ask of a service on the admin listener: GET by whoever may read there, other
- * methods with the admin token. */
+/* What an operator may ask of a service on the admin listener: GET and HEAD by whoever may read
+ * there, other methods with the admin token. */
 struct service_admin_route {
     enum http_method method;
-    const char *path; /* below /v1/ */
-    /* Called on a worker: at once, without waiting. What comes later (http_ask) must do without
-     * `state`, which may be gone by then. */
+    const char *path; /* may have {parts} */
+    /* Called on a worker: at once, without waiting. `state` stays until the request is answered. */
     void (*handle)(struct http_request *request, void *state);
+    size_t body_max; /* 0: no body is taken */
+    unsigned flags;  /* HTTP_ROUTE_STREAM, HTTP_ROUTE_LONG */
+    bool is_private; /* the token is asked of readers too */
 };
 
 struct service {

@@ -125,14 +125,35 @@ SQL_STATEMENT(find_member,
     " MAX(CASE WHEN leave_seq IS NULL THEN 1 ELSE 0 END)"
     " FROM members WHERE convo = $1 AND did = $2 HAVING COUNT(*) > 0");
 /* Only what was said while the caller was in, the commit that removed it included. This is asked
- * more often than anything else, so no sum is kept of what the rows have: each may have its part of
- * LOG_PAGE_BYTES ($7), and a larger one comes only when it is asked for by its number ($8). */
+ * more often than anything else: so it is one statement, whose first row says how the conversation
+ * and the caller are (enum head_column) and whose others are of the log (enum log_column); who is
+ * in now has not every row looked up (members_now has one such row at most); and no sum is kept of
+ * what the rows have: each may have its part of LOG_PAGE_BYTES ($7), and a larger one comes only
+ * when it is asked for by its number ($8). */
 SQL_STATEMENT(list_log,
-    "SELECT l.seq, l.kind, l.base_epoch, l.epoch, " LOG_MESSAGE_ID
-    ", CASE WHEN LENGTH(l.bytes) <= $7 OR l.seq = $8 THEN l.bytes END, l.created_ms, l.sender"
+    "SELECT MAX(c.epoch), MAX(c.seq), MAX(c.kept_from),"
+    " MIN(CASE WHEN m.leave_seq IS NULL OR m.leave_seq > $3 THEN m.join_seq END),"
+    " NULL, NULL, NULL, NULL,"
+    " MAX(CASE WHEN m.did IS NULL THEN NULL WHEN m.leave_seq IS NULL THEN 1 ELSE 0 END)"
+    " FROM convos c LEFT JOIN members m ON m.convo = c.id AND m.did = $2 WHERE c.id = $1"
+    " UNION ALL SELECT * FROM (SELECT l.seq, l.kind, l.base_epoch, l.epoch, l.message_id, l.op,"
+    " l.sender, CASE WHEN LENGTH(l.bytes) <= $7 OR l.seq = $8 THEN l.bytes END, l.created_ms"
     " FROM log l WHERE l.convo = $1 AND l.seq > $3 AND l.kind >= $4 AND l.kind <= $5"
     " AND l.kind <> 4 AND l.kind <> 6" /* revoked, and of a former group: nobody needs them */
-    LOG_SEEN_BY("$2") " ORDER BY l.seq LIMIT $6");
+    " AND (l.seq > (SELECT n.join_seq FROM members n WHERE n.convo = $1 AND n.did = $2"
+    " AND n.leave_seq IS NULL) OR (1 = 1" LOG_SEEN_BY("$2") ")) ORDER BY l.seq LIMIT $6) AS page");
+enum head_column { HEAD_EPOCH, HEAD_SEQ, HEAD_KEPT_FROM, HEAD_JOIN_SEQ, HEAD_IS_IN = 8 };
+enum log_column {
+    LOG_SEQ,
+    LOG_KIND,
+    LOG_BASE_EPOCH,
+    LOG_EPOCH,
+    LOG_NAME,
+    LOG_OP,
+    LOG_SENDER,
+    LOG_BYTES,
+    LOG_CREATED_MS,
+};
 enum { COMMITS_MAX = 1000 };
 SQL_STATEMENT(list_commits,
     LOG_CUT("l.seq, l.kind, l.base_epoch, l.epoch, " LOG_MESSAGE_ID
@@ -149,7 +170,7 @@ SQL_STATEMENT(count_unread,
 enum { STEP_CONVO, STEP_MEMBER, STEP_LOG };
 enum { GAPS_MAX = 100, LIMIT_DEFAULT = 50 };
 
-/* The first two steps of every read of a conversation. */
+/* The first two steps of a read of a conversation whose speed does not matter most. */
 static struct sql_unit *read_unit(
     struct http_request *request, struct tr_span convo, uint64_t since)
 {
@@ -235,16 +256,46 @@ static void respond(struct http_request *request, struct tr_buffer *answer)
     tr_buffer_free(answer);
 }
 
-static void put_id(
-    struct json_writer *writer, const struct sql_unit *unit, uint32_t row, struct tr_span convo)
-{
-    struct tr_span given = { NULL, 0 };
-    char text[DELIVERY_ID_SIZE];
+/* ---- getMessages
+ * ------------------------------------------------------------------------------------- */
 
-    if (!sql_row_is_null(unit, STEP_LOG, row, 4))
-        given = sql_row_bytes(unit, STEP_LOG, row, 4);
-    json_put_string(writer, "id",
-        delivery_message_id(given, convo, (uint64_t)sql_row_int(unit, STEP_LOG, row, 0), text));
+static int64_t head_int(const struct sql_unit *unit, enum head_column column)
+{
+    return sql_row_int(unit, 0, 0, (uint32_t)column);
+}
+
+static bool head_has(const struct sql_unit *unit, enum head_column column)
+{
+    return !sql_row_is_null(unit, 0, 0, (uint32_t)column);
+}
+
+/* Rows of the log are numbered from 1: before them is the head. */
+static int64_t log_int(const struct sql_unit *unit, uint32_t row, enum log_column column)
+{
+    return sql_row_int(unit, 0, row, (uint32_t)column);
+}
+
+static struct tr_span log_bytes(const struct sql_unit *unit, uint32_t row, enum log_column column)
+{
+    return sql_row_is_null(unit, 0, row, (uint32_t)column)
+               ? (struct tr_span){ NULL, 0 }
+               : sql_row_bytes(unit, 0, row, (uint32_t)column);
+}
+
+static uint32_t log_count(const struct sql_unit *unit)
+{
+    return sql_unit_rows(unit, 0) - 1;
+}
+
+/* As LOG_MESSAGE_ID, which costs the database more. */
+static struct tr_span given_id(const struct sql_unit *unit, uint32_t row)
+{
+    struct tr_span name = log_bytes(unit, row, LOG_NAME), op = log_bytes(unit, row, LOG_OP);
+    size_t before = sizeof "msg::" - 1 + log_bytes(unit, row, LOG_SENDER).size;
+
+    if (name.at != NULL || !tr_span_starts(op, "msg:") || op.size < before)
+        return name;
+    return (struct tr_span){ op.at + before, op.size - before };
 }
 
 static void put_message(
@@ -257,16 +308,18 @@ static void put_message(
         [LOG_REVOKE] = "commitRevoked",
         [LOG_FORMER] = "formerCommit",
         [LOG_RESET] = "groupReset" };
-    int64_t kind = sql_row_int(unit, STEP_LOG, row, 1);
+    int64_t kind = log_int(unit, row, LOG_KIND), seq = log_int(unit, row, LOG_SEQ);
+    char id[DELIVERY_ID_SIZE];
 
     json_put_object(writer, NULL);
-    put_id(writer, unit, row, convo);
+    json_put_string(
+        writer, "id", delivery_message_id(given_id(unit, row), convo, (uint64_t)seq, id));
     json_put_string(writer, "convoId", convo);
-    delivery_put_bytes(writer, "ciphertext", sql_row_bytes(unit, STEP_LOG, row, 5));
-    json_put_int(writer, "epoch", sql_row_int(unit, STEP_LOG, row, 3));
-    json_put_int(writer, "baseEpoch", sql_row_int(unit, STEP_LOG, row, 2));
-    json_put_int(writer, "seq", sql_row_int(unit, STEP_LOG, row, 0));
-    delivery_put_time(writer, "createdAt", sql_row_int(unit, STEP_LOG, row, 6));
+    delivery_put_bytes(writer, "ciphertext", log_bytes(unit, row, LOG_BYTES));
+    json_put_int(writer, "epoch", log_int(unit, row, LOG_EPOCH));
+    json_put_int(writer, "baseEpoch", log_int(unit, row, LOG_BASE_EPOCH));
+    json_put_int(writer, "seq", seq);
+    delivery_put_time(writer, "createdAt", log_int(unit, row, LOG_CREATED_MS));
     json_put_text(
         writer, "messageType", types[kind >= 1 && kind <= LOG_RESET ? kind : MLS_APPLICATION]);
     json_put_end(writer);
@@ -275,7 +328,7 @@ static void put_message(
 /* Who is no longer in does not hear how far the others are. */
 static bool is_in_now(const struct sql_unit *unit)
 {
-    return sql_row_int(unit, STEP_MEMBER, 0, 1) == 1;
+    return head_int(unit, HEAD_IS_IN) == 1;
 }
 
 /* Numbers between the first that could come and the last that came for which nothing is there: of
@@ -285,25 +338,25 @@ static void put_gaps(
 {
     int64_t next = (int64_t)since + 1, missing = 0;
 
-    if (!sql_row_is_null(unit, STEP_MEMBER, 0, 0) && next <= sql_row_int(unit, STEP_MEMBER, 0, 0))
-        next = sql_row_int(unit, STEP_MEMBER, 0, 0) + 1;
-    if (next < sql_row_int(unit, STEP_CONVO, 0, 2))
-        next = sql_row_int(unit, STEP_CONVO, 0, 2);
+    if (head_has(unit, HEAD_JOIN_SEQ) && next <= head_int(unit, HEAD_JOIN_SEQ))
+        next = head_int(unit, HEAD_JOIN_SEQ) + 1;
+    if (next < head_int(unit, HEAD_KEPT_FROM))
+        next = head_int(unit, HEAD_KEPT_FROM);
     json_put_object(writer, "gapInfo");
     json_put_array(writer, "missingSeqs");
-    for (uint32_t i = 0; i < count; i++) {
-        for (; next < sql_row_int(unit, STEP_LOG, i, 0); next++)
+    for (uint32_t row = 1; row <= count; row++) {
+        for (; next < log_int(unit, row, LOG_SEQ); next++)
             if (missing++ < GAPS_MAX)
                 json_put_int(writer, NULL, next);
             else
-                next = sql_row_int(unit, STEP_LOG, i, 0) - 1;
+                next = log_int(unit, row, LOG_SEQ) - 1;
         next++;
     }
     json_put_end(writer);
     json_put_bool(writer, "hasGaps", missing > 0);
     if (is_in_now(unit))
-        json_put_int(writer, "totalMessages",
-            sql_row_int(unit, STEP_CONVO, 0, 1) - sql_row_int(unit, STEP_CONVO, 0, 2) + 1);
+        json_put_int(
+            writer, "totalMessages", head_int(unit, HEAD_SEQ) - head_int(unit, HEAD_KEPT_FROM) + 1);
     json_put_end(writer);
 }
 
@@ -325,50 +378,87 @@ static uint32_t count_of(struct http_request *request, const struct sql_unit *un
     uint64_t limit = limit_of(request);
     uint32_t count = 0;
 
-    while (count < limit && count < sql_unit_rows(unit, STEP_LOG) &&
-           !sql_row_is_null(unit, STEP_LOG, count, 5))
+    while (
+        count < limit && count < log_count(unit) && !sql_row_is_null(unit, 0, count + 1, LOG_BYTES))
         count++;
     return count;
 }
 
-static void messages_read(struct http_request *request, const struct tr_event *event)
+static void compacted_read(struct http_request *request, const struct tr_event *event)
 {
     struct sql_unit *unit = read_back(request, event);
+
+    if (unit != NULL)
+        respond_compacted(request, unit);
+}
+
+/* False: another answer was given or is on its way. */
+static bool may_list(struct http_request *request, const struct sql_unit *unit,
+    struct tr_span convo, const uint64_t *since)
+{
+    int64_t from = since == NULL ? INT64_MAX : (int64_t)*since;
+
+    if (head_has(unit, HEAD_JOIN_SEQ) && from < head_int(unit, HEAD_JOIN_SEQ))
+        from = head_int(unit, HEAD_JOIN_SEQ);
+    if (!head_has(unit, HEAD_EPOCH)) {
+        http_respond_error(request, 404, "ConvoNotFound", "there is no such conversation");
+    } else if (!head_has(unit, HEAD_IS_IN)) {
+        http_respond_error(request, 403, "NotMember", "you are not a member of this conversation");
+    } else if (head_has(unit, HEAD_JOIN_SEQ) && from < head_int(unit, HEAD_KEPT_FROM) - 1) {
+        errand_end(request);
+        errand_run(request, http_service(request), read_unit(request, convo, *since), true,
+            compacted_read);
+        return false;
+    } else {
+        return true;
+    }
+    errand_end(request);
+    return false;
+}
+
+static void put_messages(
+    struct json_writer *writer, const struct sql_unit *unit, struct tr_span convo, uint32_t count)
+{
+    json_put_array(writer, "messages");
+    for (uint32_t row = 1; row <= count; row++)
+        put_message(writer, unit, row, convo);
+    json_put_end(writer);
+    if (count > 0)
+        json_put_int(writer, "lastSeq", log_int(unit, count, LOG_SEQ));
+    json_put_bool(writer, "hasMore", log_count(unit) > count);
+}
+
+static void messages_read(struct http_request *request, const struct tr_event *event)
+{
+    struct sql_unit *unit = errand_unit(request, event);
     struct tr_buffer answer = { 0 };
     struct json_writer writer = json_writer(&answer);
-    struct tr_span convo, since_text;
+    struct tr_span convo, text;
     uint64_t since = 0;
+    bool has_since;
     uint32_t count;
 
     if (unit == NULL)
         return;
     (void)http_parameter(request, "convoId", &convo);
-    if (http_parameter(request, "sinceSeq", &since_text) && tr_span_u64(since_text, &since) &&
-        is_compacted(unit, since)) {
-        respond_compacted(request, unit);
+    has_since = http_parameter(request, "sinceSeq", &text) && tr_span_u64(text, &since);
+    if (!may_list(request, unit, convo, has_since ? &since : NULL))
         return;
-    }
     count = count_of(request, unit);
-    if (count == 0 && sql_unit_rows(unit, STEP_LOG) > 0) {
-        int64_t seq = sql_row_int(unit, STEP_LOG, 0, 0);
+    if (count == 0 && log_count(unit) > 0) {
+        int64_t seq = log_int(unit, 1, LOG_SEQ);
 
         errand_end(request);
         ask_messages(request, seq);
         return;
     }
     json_put_object(&writer, NULL);
-    json_put_array(&writer, "messages");
-    for (uint32_t i = 0; i < count; i++)
-        put_message(&writer, unit, i, convo);
-    json_put_end(&writer);
-    if (count > 0)
-        json_put_int(&writer, "lastSeq", sql_row_int(unit, STEP_LOG, count - 1, 0));
-    json_put_bool(&writer, "hasMore", sql_unit_rows(unit, STEP_LOG) > count);
-    if (!http_parameter(request, "type", &since_text))
+    put_messages(&writer, unit, convo, count);
+    if (!http_parameter(request, "type", &text))
         put_gaps(&writer, unit, count, since);
     if (is_in_now(unit)) {
-        json_put_int(&writer, "currentSeq", sql_row_int(unit, STEP_CONVO, 0, 1));
-        json_put_int(&writer, "currentEpoch", sql_row_int(unit, STEP_CONVO, 0, 0));
+        json_put_int(&writer, "currentSeq", head_int(unit, HEAD_SEQ));
+        json_put_int(&writer, "currentEpoch", head_int(unit, HEAD_EPOCH));
     }
     json_put_end(&writer);
     errand_end(request);
@@ -394,7 +484,7 @@ static void ask_messages(struct http_request *request, int64_t large_seq)
         return;
     if (found == 1)
         kind_min = kind_max = type == 0 ? MLS_APPLICATION : MLS_COMMIT;
-    unit = read_unit(request, convo, since);
+    unit = sql_unit_new(0);
     if (unit != NULL) {
         sql_unit_step(unit, &list_log, SQL_ROWS_ANY);
         sql_unit_text(unit, convo);
@@ -412,6 +502,21 @@ static void ask_messages(struct http_request *request, int64_t large_seq)
 void api_get_messages(struct http_request *request)
 {
     ask_messages(request, 0);
+}
+
+/* ---- getCommits
+ * -------------------------------------------------------------------------------------- */
+
+static void put_id(
+    struct json_writer *writer, const struct sql_unit *unit, uint32_t row, struct tr_span convo)
+{
+    struct tr_span given = { NULL, 0 };
+    char text[DELIVERY_ID_SIZE];
+
+    if (!sql_row_is_null(unit, STEP_LOG, row, 4))
+        given = sql_row_bytes(unit, STEP_LOG, row, 4);
+    json_put_string(writer, "id",
+        delivery_message_id(given, convo, (uint64_t)sql_row_int(unit, STEP_LOG, row, 0), text));
 }
 
 /* One commit may be had as it is. */

@@ -197,6 +197,15 @@ static inline void issuer_begin_web(struct issuer *issuer, const struct registry
     issuer_new_key(issuer, CRYPTO_ES256);
 }
 
+/* One that is its own key: a token of it takes one look. */
+static inline void issuer_begin_key(struct issuer *issuer)
+{
+    _Static_assert(sizeof issuer->did >= DID_KEY_CHARS_MAX, "room for a key");
+    *issuer = (struct issuer){ 0 };
+    issuer_new_key(issuer, CRYPTO_ES256K);
+    CHECK(did_key_format(issuer->key, issuer->did) > 0);
+}
+
 /* Its document as it is now; `rest` is more members, with a comma before them. */
 static inline void issuer_publish(
     const struct issuer *issuer, struct registry *registry, const char *rest)
@@ -280,7 +289,8 @@ struct verdict {
 };
 
 /* Ask the desk to verify; office_verdict waits for it. */
-static inline struct tr_future *office_send(struct office *office, const char *token)
+static inline struct tr_future *office_send_for(
+    struct office *office, const char *token, uint64_t timeout_ns)
 {
     struct desk_message message = { .kind = DESK_VERIFY, .token_size = strlen(token) };
     struct tr_future *future = NULL;
@@ -289,8 +299,14 @@ static inline struct tr_future *office_send(struct office *office, const char *t
     CHECK(message.token != NULL);
     memcpy(message.token, token, message.token_size);
     crypto_sha256(token, message.token_size, message.hash);
-    CHECK_EQ_INT(tr_ask_future(office->auth->desk, &message, sizeof message, 0, &future), 0);
+    CHECK_EQ_INT(
+        tr_ask_future(office->auth->desk, &message, sizeof message, timeout_ns, &future), 0);
     return future;
+}
+
+static inline struct tr_future *office_send(struct office *office, const char *token)
+{
+    return office_send_for(office, token, 0);
 }
 
 static inline struct verdict office_verdict(struct tr_future **future)
@@ -362,6 +378,98 @@ static inline int64_t count_of(const char *name)
         if (strcmp(at->name, name) == 0)
             sum += metric_get(at);
     return sum;
+}
+
+/* ---- a turnstile on the pool, which has one thread here: what was queued behind it waits -------
+ */
+
+struct turnstile {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_reached, is_open;
+};
+
+static inline int pass_turnstile(void *argument)
+{
+    struct turnstile *turnstile = argument;
+
+    pthread_mutex_lock(&turnstile->lock);
+    turnstile->is_reached = true;
+    pthread_cond_broadcast(&turnstile->changed);
+    while (!turnstile->is_open)
+        pthread_cond_wait(&turnstile->changed, &turnstile->lock);
+    pthread_mutex_unlock(&turnstile->lock);
+    return 0;
+}
+
+static inline void turnstile_wait(struct turnstile *turnstile)
+{
+    pthread_mutex_lock(&turnstile->lock);
+    while (!turnstile->is_reached)
+        pthread_cond_wait(&turnstile->changed, &turnstile->lock);
+    pthread_mutex_unlock(&turnstile->lock);
+}
+
+static inline void turnstile_open(struct turnstile *turnstile)
+{
+    pthread_mutex_lock(&turnstile->lock);
+    turnstile->is_open = true;
+    pthread_cond_broadcast(&turnstile->changed);
+    pthread_mutex_unlock(&turnstile->lock);
+}
+
+struct porter_message {
+    struct turnstile *turnstile;
+    bool is_crowd; /* as many as the pool takes */
+};
+
+static inline enum tr_next porter_handle(void *self, struct tr_context *ctx, void *memory)
+{
+    const struct porter_message *message = memory;
+    int rc;
+
+    (void)self;
+    do
+        rc = tr_offload(ctx, pass_turnstile, message->turnstile, NULL, 0);
+    while (message->is_crowd && rc == 0);
+    CHECK_EQ_INT(rc, message->is_crowd ? TR_EFULL : 0);
+    tr_reply(ctx, 0, NULL, 0);
+    return TR_GO;
+}
+
+static inline enum tr_next porter_event(
+    void *self, struct tr_context *ctx, const struct tr_event *event)
+{
+    (void)self;
+    (void)ctx;
+    (void)event;
+    return TR_GO;
+}
+
+static const struct tr_type porter_type = {
+    .name = "porter",
+    .message_size = sizeof(struct porter_message),
+    .state_size = 1,
+    .handle = porter_handle,
+    .event = porter_event,
+};
+
+static inline void put_up(tr_sender porter, struct turnstile *turnstile)
+{
+    *turnstile = (struct turnstile){ .lock = PTHREAD_MUTEX_INITIALIZER,
+        .changed = PTHREAD_COND_INITIALIZER };
+    CHECK_EQ_INT(tr_ask_wait(porter, &(struct porter_message){ .turnstile = turnstile },
+                     sizeof(struct porter_message), NULL, 0, 0),
+        0);
+}
+
+/* The pool takes nothing more until the turnstile, at which its thread stands, is opened. */
+static inline void fill_pool(tr_sender porter, struct turnstile *turnstile)
+{
+    CHECK_EQ_INT(
+        tr_ask_wait(porter, &(struct porter_message){ .turnstile = turnstile, .is_crowd = true },
+            sizeof(struct porter_message), NULL, 0, 0),
+        0);
 }
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The gate before real routes of a real server, with a real database behind it. */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -504,6 +505,111 @@ TEST(gate, many_requests_with_one_new_token_verify_it_once)
     }
     CHECK_EQ_INT(count_of("troupe_auth_cache_misses_total"), misses + 1);
     free(header);
+    crypto_key_unref(&caller.key);
+    site_end(&site);
+}
+
+/* ---- overload
+ * ------------------------------------------------------------------------------------------ */
+
+/* Who stands on the pool's threads, and before them, until told to leave. */
+struct crowd {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    unsigned standing;
+    bool may_leave;
+};
+
+struct usher_message {
+    struct crowd *crowd;
+    unsigned count; /* 0: as many as the pool takes */
+};
+
+static int stand(void *argument)
+{
+    struct crowd *crowd = argument;
+
+    pthread_mutex_lock(&crowd->lock);
+    crowd->standing++;
+    pthread_cond_broadcast(&crowd->changed);
+    while (!crowd->may_leave)
+        pthread_cond_wait(&crowd->changed, &crowd->lock);
+    pthread_mutex_unlock(&crowd->lock);
+    return 0;
+}
+
+static enum tr_next usher_handle(void *self, struct tr_context *ctx, void *memory)
+{
+    const struct usher_message *message = memory;
+    unsigned sent = 0;
+
+    (void)self;
+    while ((message->count == 0 || sent < message->count) &&
+           tr_offload(ctx, stand, message->crowd, NULL, 0) == 0)
+        sent++;
+    tr_reply(ctx, 0, &sent, sizeof sent);
+    return TR_GO;
+}
+
+static enum tr_next usher_event(void *self, struct tr_context *ctx, const struct tr_event *event)
+{
+    (void)self;
+    (void)ctx;
+    (void)event;
+    return TR_GO;
+}
+
+static const struct tr_type usher_type = {
+    .name = "usher",
+    .message_size = sizeof(struct usher_message),
+    .state_size = 1,
+    .handle = usher_handle,
+    .event = usher_event,
+};
+
+static void crowd_send(tr_sender usher, struct crowd *crowd, unsigned count)
+{
+    unsigned sent = 0;
+
+    CHECK_EQ_INT(tr_ask_wait(usher, &(struct usher_message){ crowd, count },
+                     sizeof(struct usher_message), &sent, sizeof sent, 0),
+        0);
+    CHECK(sent > 0 && (count == 0 || sent == count));
+}
+
+TEST(gate, a_token_that_cannot_be_verified_now_is_told_when_to_come_back)
+{
+    enum { THREADS = 4 /* of the pool, as the system is made */ };
+    struct crowd crowd = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+    tr_sender usher = { 0 };
+    struct caller caller;
+    struct site site;
+    char *known, *fresh;
+
+    site_begin(&site, &dev);
+    caller_begin(&caller);
+    known = header_of(&caller, (struct token_options){ 0 });
+    fresh = header_of(&caller, (struct token_options){ 0 });
+    expect(&site, "GET", "/read", known, 200, caller.did);
+    CHECK_EQ_INT(tr_spawn(site.system, &usher_type, "", NULL, &usher), 0);
+    for (unsigned i = 0; i < THREADS; i++) { /* one by one: a thread is made when none is idle */
+        crowd_send(usher, &crowd, 1);
+        pthread_mutex_lock(&crowd.lock);
+        while (crowd.standing <= i)
+            pthread_cond_wait(&crowd.changed, &crowd.lock);
+        pthread_mutex_unlock(&crowd.lock);
+    }
+    crowd_send(usher, &crowd, 0);
+    expect(&site, "GET", "/read", fresh, 503, "Retry-After: 1");
+    expect(&site, "GET", "/read", fresh, 503, "Overloaded");
+    expect(&site, "GET", "/read", known, 200, caller.did); /* needs no pool */
+    pthread_mutex_lock(&crowd.lock);
+    crowd.may_leave = true;
+    pthread_cond_broadcast(&crowd.changed);
+    pthread_mutex_unlock(&crowd.lock);
+    tr_sender_drop(&usher);
+    free(known);
+    free(fresh);
     crypto_key_unref(&caller.key);
     site_end(&site);
 }

@@ -9,7 +9,8 @@
 #include "services/delivery/check.h"
 
 const struct service *const cli_services[] = { &delivery_service, NULL };
-const struct cli_check cli_checks[] = { { "delivery", delivery_check }, { NULL, NULL } };
+const struct cli_check cli_checks[] = { { .name = "delivery", .run = delivery_check },
+    { .name = NULL } };
 
 /* The exit status of the command; *text gets what it wrote to stdout. */
 static int troupe_check(const char *place, char *const arguments[4], char text[4096])

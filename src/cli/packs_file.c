@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* packs_file.c: files and the line that shows how far it is, for `troupe packs`. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <troupe/env.h>
+
+#include "base/alloc.h"
+#include "cli/packs_command.h"
+#include "crypto/digest.h"
+#include "crypto/encoding.h"
+
+enum { READ_BYTES = 256 << 10, BAR = 24 };
+#define SHOW_EVERY_NS UINT64_C(200000000)
+
+int packs_fail(const char *format, ...)
+{
+    va_list arguments;
+
+    fflush(stdout);
+    fputs("troupe packs: ", stderr);
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+    return CLI_FAILED;
+}
+
+/* ---- progress ----------------------------------------------------------------------------------
+ */
+
+static uint64_t now_ns(void)
+{
+    const struct tr_env *env = tr_env_real();
+
+    return env->now_ns(env->data);
+}
+
+void packs_progress_begin(
+    struct packs_progress *progress, const char *what, uint64_t at, uint64_t total, bool quiet)
+{
+    *progress = (struct packs_progress){ .what = what,
+        .total = total,
+        .begun_at = at,
+        .begun_ns = now_ns(),
+        .is_shown = !quiet && isatty(STDERR_FILENO) };
+}
+
+void packs_progress_show(struct packs_progress *progress, uint64_t at)
+{
+    uint64_t now = now_ns();
+    double seconds = (double)(now - progress->begun_ns) / 1e9;
+    unsigned part, filled;
+
+    if (!progress->is_shown || now - progress->shown_ns < SHOW_EVERY_NS)
+        return;
+    progress->shown_ns = now;
+    part = progress->total == 0 ? 100 : (unsigned)(at * 100 / progress->total);
+    filled = part * BAR / 100;
+    fprintf(stderr, "\r%-10s [%.*s%*s] %3u%%  %.1f of %.1f MB  %.1f MB/s\033[K", progress->what,
+        (int)filled, "########################", (int)(BAR - filled), "", part, (double)at / 1e6,
+        (double)progress->total / 1e6,
+        seconds > 0 && at > progress->begun_at ? (double)(at - progress->begun_at) / 1e6 / seconds
+                                               : 0.0);
+    fflush(stderr);
+}
+
+void packs_progress_end(struct packs_progress *progress)
+{
+    if (progress->is_shown && progress->shown_ns != 0)
+        fputs("\r\033[K", stderr);
+    fflush(stderr);
+}
+
+/* ---- files -------------------------------------------------------------------------------------
+ */
+
+bool packs_hash(int fd, struct packs_progress *progress, char ret_hex[65], uint64_t *ret_size)
+{
+    struct crypto_sha256_stream hash = { 0 };
+    uint8_t digest[CRYPTO_SHA256_BYTES];
+    char *bytes = tr__alloc(READ_BYTES);
+    uint64_t size = 0;
+    ssize_t got = -1;
+
+    if (bytes == NULL || crypto_sha256_stream_init(&hash) != 0) {
+        tr__free(bytes);
+        errno = ENOMEM;
+        return false;
+    }
+    while ((got = pread(fd, bytes, READ_BYTES, (off_t)size)) > 0 || (got < 0 && errno == EINTR)) {
+        if (got < 0)
+            continue;
+        crypto_sha256_stream_update(&hash, bytes, (size_t)got);
+        size += (uint64_t)got;
+        if (progress != NULL)
+            packs_progress_show(progress, size);
+    }
+    crypto_sha256_stream_digest(&hash, digest);
+    crypto_sha256_stream_finish(&hash);
+    ret_hex[crypto_hex_encode(digest, sizeof digest, ret_hex)] = '\0';
+    *ret_size = size;
+    tr__free(bytes);
+    return got == 0;
+}
+
+bool packs_read(int folder, const char *path, size_t size_max, struct tr_buffer *ret_text)
+{
+    int fd = openat(folder, path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    struct stat status;
+    ssize_t got = 1;
+
+    if (fd < 0)
+        return false;
+    if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+        close(fd);
+        errno = EINVAL;
+        return false;
+    }
+    *ret_text = (struct tr_buffer){ .size_max = size_max + 8192 }; /* it is read in steps of 4096 */
+    while (got > 0) {
+        char *to = tr_buffer_reserve(ret_text, 4096);
+
+        got = to == NULL ? -1 : read(fd, to, 4096);
+        if (got > 0)
+            tr_buffer_grew(ret_text, (size_t)got);
+    }
+    close(fd);
+    ret_text->size_max = 0;
+    if (got == 0 && ret_text->size <= size_max && tr_buffer_append(ret_text, "", 1) == 0) {
+        ret_text->size--;
+        return true;
+    }
+    tr_buffer_free(ret_text);
+    errno = EFBIG;
+    return false;
+}
+
+static bool write_all(int fd, const char *bytes, size_t size)
+{
+    while (size > 0) {
+        ssize_t done = write(fd, bytes, size);
+
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done < 0)
+            return false;
+        bytes += done;
+        size -= (size_t)done;
+    }
+    return fsync(fd) == 0;
+}
+
+bool packs_write(const char *path, unsigned mode, const void *bytes, size_t size)
+{
+    char *temporary;
+    int fd, error;
+    bool is_done;
+
+    if (asprintf(&temporary, "%s.%ld", path, (long)getpid()) < 0)
+        return false;
+    fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+    is_done = fd >= 0 && write_all(fd, bytes, size);
+    error = errno;
+    if (fd >= 0 && close(fd) != 0 && is_done) {
+        is_done = false;
+        error = errno;
+    }
+    if (is_done && rename(temporary, path) != 0) {
+        is_done = false;
+        error = errno;
+    }
+    if (!is_done && fd >= 0)
+        unlink(temporary);
+    free(temporary);
+    errno = error;
+    return is_done;
+}

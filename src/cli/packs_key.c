@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* packs_key.c: the publisher's private key, and the keys that a reader trusts.
+ *
+ * Pins are lines "NAME KEY KEY…" in pack-keys of the user's configuration: for each pack, the keys
+ * that counted when it was last checked. */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "auth/jwk.h"
+#include "cli/packs_command.h"
+#include "crypto/digest.h"
+
+enum { KEY_FILE_MAX = 4096, PINS_FILE_MAX = 4 << 20 };
+
+/* A file in ~/.config/troupe, which is made. */
+static bool own_path(const char *name, char ret_path[PATH_MAX])
+{
+    const char *base = getenv("XDG_CONFIG_HOME");
+    const char *home = getenv("HOME");
+    int size;
+
+    if (base != NULL && base[0] == '/')
+        size = snprintf(ret_path, PATH_MAX, "%s", base);
+    else if (home != NULL && home[0] == '/')
+        size = snprintf(ret_path, PATH_MAX, "%s/.config", home);
+    else
+        return false;
+    if (size < 0 || size > PATH_MAX - 64)
+        return false;
+    (void)mkdir(ret_path, 0700);
+    strncat(ret_path, "/troupe", 16);
+    (void)mkdir(ret_path, 0700);
+    strncat(ret_path, "/", 2);
+    strncat(ret_path, name, 32);
+    return true;
+}
+
+/* ---- the publisher's key -----------------------------------------------------------------------
+ */
+
+static int make_key(const char *path)
+{
+    char text[CRYPTO_MULTIKEY_CHARS_MAX];
+    struct crypto_key *key = NULL;
+    struct tr_buffer jwk = { 0 };
+    int fd, rc = CLI_FAILED;
+
+    if (crypto_key_generate(CRYPTO_EDDSA, &key) != 0)
+        return packs_fail("out of memory");
+    (void)crypto_multikey_encode(key, text);
+    /* Never over a key that is there: O_EXCL, and who comes second reads the first one's. */
+    if (jwk_write(key, tr_span_of(text), true, &jwk) != 0 || tr_buffer_text(&jwk, "\n") != 0) {
+        packs_fail("out of memory");
+    } else {
+        fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (fd < 0 && errno == EEXIST) {
+            rc = CLI_OK;
+        } else if (fd < 0 || write(fd, jwk.bytes, jwk.size) != (ssize_t)jwk.size ||
+                   fsync(fd) != 0) {
+            packs_fail("the key cannot be written to %s: %s", path, strerror(errno));
+        } else {
+            fprintf(stderr,
+                "made %s, the private key of %s\nKeep it: only with it can new versions be "
+                "published.\n",
+                path, text);
+            rc = CLI_OK;
+        }
+        if (fd >= 0)
+            close(fd);
+    }
+    if (jwk.bytes != NULL)
+        crypto_wipe(jwk.bytes, jwk.capacity);
+    tr_buffer_free(&jwk);
+    crypto_key_unref(&key);
+    return rc;
+}
+
+static int parse_key(const char *path, struct tr_buffer *text, struct crypto_key **ret_key)
+{
+    struct json_doc doc = { 0 };
+    const char *why = "it is not JSON";
+    int rc = json_parse_copy(&doc, (struct tr_span){ text->bytes, text->size }, JSON_UNIQUE_KEYS);
+
+    if (rc == 0)
+        rc = jwk_parse(json_root(&doc), JWK_PRIVATE, ret_key, &why);
+    if (rc == 0 && crypto_key_algorithm(*ret_key) != CRYPTO_EDDSA) {
+        crypto_key_unref(ret_key);
+        why = "packs are signed with Ed25519 keys, and this is another kind";
+        rc = -1;
+    }
+    if (doc.copy.bytes != NULL)
+        crypto_wipe(doc.copy.bytes, doc.copy.capacity);
+    json_doc_free(&doc);
+    return rc == 0 ? CLI_OK : packs_fail("%s is not a key file: %s", path, why);
+}
+
+int packs_key_load(const char *path, bool may_make, struct crypto_key **ret_key)
+{
+    struct tr_buffer text = { 0 };
+    struct stat status;
+    char own[PATH_MAX];
+    int rc;
+
+    if (path == NULL) {
+        if (!own_path("publisher.key", own))
+            return packs_fail("there is no home directory: name the key's file, --key FILE");
+        path = own;
+    }
+    if (stat(path, &status) != 0 && errno == ENOENT && may_make) {
+        rc = make_key(path);
+        if (rc != CLI_OK)
+            return rc;
+    }
+    if (stat(path, &status) != 0)
+        return packs_fail("the key in %s: %s", path, strerror(errno));
+    if ((status.st_mode & 077) != 0)
+        return packs_fail("others may read the private key in %s: chmod 600 it first", path);
+    if (!packs_read(AT_FDCWD, path, KEY_FILE_MAX, &text))
+        return packs_fail("the key in %s: %s", path, strerror(errno));
+    rc = parse_key(path, &text, ret_key);
+    crypto_wipe(text.bytes, text.capacity);
+    tr_buffer_free(&text);
+    return rc;
+}
+
+/* ---- pins --------------------------------------------------------------------------------------
+ */
+
+static bool pins_path(const char *given, char ret_path[PATH_MAX])
+{
+    if (given == NULL)
+        return own_path("pack-keys", ret_path);
+    return snprintf(ret_path, PATH_MAX, "%s", given) < PATH_MAX;
+}
+
+/* Is this line about the pack? *ret_rest is what follows its name. */
+static bool is_of(struct tr_span line, const char *pack, struct tr_span *ret_rest)
+{
+    size_t size = strlen(pack);
+
+    if (line.size <= size || memcmp(line.at, pack, size) != 0 || line.at[size] != ' ')
+        return false;
+    *ret_rest = (struct tr_span){ line.at + size + 1, line.size - size - 1 };
+    return true;
+}
+
+static bool next_line(const struct tr_buffer *text, size_t *at, struct tr_span *ret_line)
+{
+    const char *end;
+
+    if (*at >= text->size)
+        return false;
+    end = memchr(text->bytes + *at, '\n', text->size - *at);
+    *ret_line = (struct tr_span){ text->bytes + *at,
+        end == NULL ? text->size - *at : (size_t)(end - text->bytes) - *at };
+    *at += ret_line->size + 1;
+    return true;
+}
+
+static int add_words(struct tr_span words, struct manifest_keys *keys)
+{
+    int rc = 0;
+
+    while (rc == 0 && words.size > 0) {
+        const char *space = memchr(words.at, ' ', words.size);
+        size_t size = space == NULL ? words.size : (size_t)(space - words.at);
+
+        if (size > 0)
+            rc = manifest_keys_add(keys, (struct tr_span){ words.at, size });
+        size += size < words.size;
+        words = (struct tr_span){ words.at + size, words.size - size };
+    }
+    return rc;
+}
+
+int packs_pins_load(const char *path, const char *pack, struct manifest_keys *ret_keys)
+{
+    struct tr_buffer text = { 0 };
+    struct tr_span line, rest;
+    char file[PATH_MAX];
+    size_t at = 0;
+    int rc = 0;
+
+    *ret_keys = (struct manifest_keys){ 0 };
+    if (!pins_path(path, file))
+        return packs_fail("there is no home directory: name the file of trusted keys, --pins FILE");
+    if (!packs_read(AT_FDCWD, file, PINS_FILE_MAX, &text)) {
+        if (errno == ENOENT)
+            return CLI_OK;
+        return packs_fail("the trusted keys in %s: %s", file, strerror(errno));
+    }
+    while (rc == 0 && next_line(&text, &at, &line))
+        if (is_of(line, pack, &rest))
+            rc = add_words(rest, ret_keys);
+    tr_buffer_free(&text);
+    if (rc != 0)
+        return packs_fail("%s: the line of %s is not a list of keys", file, pack);
+    return CLI_OK;
+}
+
+int packs_pins_save(const char *path, const char *pack, const struct manifest_keys *keys)
+{
+    struct tr_buffer text = { 0 }, out = { 0 };
+    struct tr_span line, rest;
+    char file[PATH_MAX];
+    size_t at = 0;
+    bool is_saved;
+
+    if (!pins_path(path, file))
+        return packs_fail("there is no home directory: name the file of trusted keys, --pins FILE");
+    if (!packs_read(AT_FDCWD, file, PINS_FILE_MAX, &text) && errno != ENOENT)
+        return packs_fail("the trusted keys in %s: %s", file, strerror(errno));
+    while (next_line(&text, &at, &line)) {
+        if (is_of(line, pack, &rest) || line.size == 0)
+            continue;
+        tr_buffer_span(&out, line);
+        tr_buffer_text(&out, "\n");
+    }
+    tr_buffer_text(&out, pack);
+    for (size_t i = 0; i < keys->count; i++)
+        tr_buffer_format(&out, " %s", keys->keys[i]);
+    tr_buffer_text(&out, "\n");
+    is_saved = out.failed == 0 && (tr_span_equal((struct tr_span){ text.bytes, text.size },
+                                       (struct tr_span){ out.bytes, out.size }) ||
+                                      packs_write(file, 0600, out.bytes, out.size));
+    tr_buffer_free(&text);
+    tr_buffer_free(&out);
+    return is_saved
+               ? CLI_OK
+               : packs_fail("the trusted keys cannot be written to %s: %s", file, strerror(errno));
+}

@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* packs_push.c: `troupe packs push`: a file becomes the active version of a pack. Every step finds
+ * out first what is done already, so the command is simply run again after whatever went wrong. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <troupe/env.h>
+
+#include "cli/packs_command.h"
+#include "json/json_write.h"
+
+enum { TRIES = 8, PATH_CHARS = 512, READ_BYTES = 64 << 10, STALLED_S = 30, SMALL_PIECE = 64 << 10 };
+
+struct push {
+    const struct packs_arguments *arguments;
+    struct packs_web web;
+    struct packs_answer answer;
+    struct crypto_key *key;
+    const char *type;
+    int fd;
+    uint64_t size;
+    char sha256[65];
+    char upload[65];
+    uint64_t offset;    /* that the server has */
+    uint64_t piece_max; /* of one request: after a broken one little, so that its answer arrives */
+    bool is_there;      /* the version */
+    bool is_signed;     /* the server has its manifest */
+    struct packs_progress progress;
+};
+
+static bool parse_answer(struct push *push, struct json_doc *doc)
+{
+    return json_parse_copy(
+               doc, (struct tr_span){ push->answer.body.bytes, push->answer.body.size }, 0) == 0;
+}
+
+/* ---- the pack, and what there is of it ---------------------------------------------------------
+ */
+
+static int register_pack(struct push *push)
+{
+    struct tr_buffer body = { 0 };
+    struct json_writer writer = json_writer(&body);
+    long status;
+
+    json_put_object(&writer, NULL);
+    json_put_text(&writer, "package_id", push->arguments->name);
+    json_put_end(&writer);
+    tr_buffer_append(&body, "", 1);
+    status = body.failed != 0
+                 ? 0
+                 : packs_web_ask(&push->web, "POST", "/v1/admin/packs", body.bytes, &push->answer);
+    tr_buffer_free(&body);
+    if (status >= 200 && status < 300) {
+        if (!push->arguments->quiet)
+            fprintf(stderr, "registered %s\n", push->arguments->name);
+        return CLI_OK;
+    }
+    if (status == 409) /* somebody was faster */
+        return CLI_OK;
+    return packs_web_complain(&push->web, "registering the pack", &push->answer);
+}
+
+/* Is the version there, with these bytes? */
+static int compare_version(struct push *push, const struct json *versions)
+{
+    struct tr_span version, sha256;
+
+    for (struct json_iter it = json_iterate(versions); json_next(&it);) {
+        if (!json_string(json_get(it.value, "version"), &version) ||
+            !tr_span_is(version, push->arguments->version))
+            continue;
+        if (!json_string(json_get(it.value, "sha256"), &sha256))
+            break;
+        push->is_there = true;
+        (void)json_bool(json_get(it.value, "is_signed"), &push->is_signed);
+        if (push->arguments->encoding == NULL && !tr_span_is(sha256, push->sha256))
+            return packs_fail("version %s of %s is there already, with other bytes, and versions "
+                              "do not change.\nChoose another one: --version V",
+                push->arguments->version, push->arguments->name);
+    }
+    return CLI_OK;
+}
+
+static int find_pack(struct push *push)
+{
+    char path[PATH_CHARS];
+    struct json_doc doc = { 0 };
+    int rc = CLI_FAILED;
+    long status;
+
+    snprintf(path, sizeof path, "/v1/admin/packs/%s", push->arguments->name);
+    status = packs_web_ask(&push->web, "GET", path, NULL, &push->answer);
+    if (status == 404 && packs_answer_is(&push->answer, "PackNotFound"))
+        return register_pack(push);
+    if (status == 404)
+        return packs_fail("%s is no server with packs: its admin listener has no /v1/admin/packs",
+            push->web.base);
+    if (status != 200)
+        return packs_web_complain(&push->web, "looking for the pack", &push->answer);
+    if (parse_answer(push, &doc))
+        rc = compare_version(push, json_get(json_root(&doc), "versions"));
+    else
+        packs_fail("the answer is not JSON: is this a troupe server?");
+    json_doc_free(&doc);
+    return rc;
+}
+
+/* ---- the bytes ---------------------------------------------------------------------------------
+ */
+
+static int read_upload(struct push *push)
+{
+    struct json_doc doc = { 0 };
+    struct tr_span id = { "", 0 };
+    int64_t offset = -1;
+
+    if (parse_answer(push, &doc)) {
+        (void)json_string(json_get(json_root(&doc), "upload"), &id);
+        (void)json_int(json_get(json_root(&doc), "offset"), &offset);
+    }
+    if (id.size > 0 && id.size < sizeof push->upload && offset >= 0) {
+        memcpy(push->upload, id.at, id.size);
+        push->upload[id.size] = '\0';
+        push->offset = (uint64_t)offset;
+    }
+    json_doc_free(&doc);
+    return push->upload[0] != '\0' ? CLI_OK : packs_fail("the server's answer is no upload");
+}
+
+/* A new upload, or the one that was begun before. */
+static int begin_upload(struct push *push)
+{
+    struct tr_buffer body = { 0 };
+    struct json_writer writer = json_writer(&body);
+    char path[PATH_CHARS];
+    long status = 0;
+    int rc;
+
+    json_put_object(&writer, NULL);
+    json_put_text(&writer, "version", push->arguments->version);
+    json_put_int(&writer, "size", (int64_t)push->size);
+    json_put_text(&writer, "sha256", push->sha256);
+    json_put_text(&writer, "type", push->type);
+    if (push->arguments->encoding != NULL)
+        json_put_text(&writer, "encoding", push->arguments->encoding);
+    json_put_end(&writer);
+    tr_buffer_append(&body, "", 1);
+    snprintf(path, sizeof path, "/v1/admin/packs/%s/uploads", push->arguments->name);
+    if (body.failed == 0)
+        status = packs_web_ask(&push->web, "POST", path, body.bytes, &push->answer);
+    tr_buffer_free(&body);
+    if (status != 200 && status != 201)
+        return packs_web_complain(&push->web, "beginning the upload", &push->answer);
+    rc = read_upload(push);
+    if (rc == CLI_OK && push->offset > 0 && push->offset < push->size && !push->arguments->quiet)
+        fprintf(stderr, "going on at %.1f of %.1f MB\n", (double)push->offset / 1e6,
+            (double)push->size / 1e6);
+    return rc;
+}
+
+struct sending {
+    struct push *push;
+    uint64_t at, end;
+    struct tr_buffer body; /* of the answer */
+};
+
+static size_t on_read(char *bytes, size_t size, size_t count, void *data)
+{
+    struct sending *sending = data;
+    uint64_t left = sending->end - sending->at;
+    size_t want = left < size * count ? (size_t)left : size * count;
+    ssize_t got;
+
+    if (want == 0)
+        return 0;
+    got = pread(sending->push->fd, bytes, want, (off_t)sending->at);
+    if (got <= 0) /* it has become shorter */
+        return CURL_READFUNC_ABORT;
+    sending->at += (uint64_t)got;
+    packs_progress_show(&sending->push->progress, sending->at);
+    return (size_t)got;
+}
+
+static size_t on_answer(char *bytes, size_t size, size_t count, void *data)
+{
+    struct sending *sending = data;
+
+    return tr_buffer_append(&sending->push->answer.body, bytes, size * count) == 0 ? size * count
+                                                                                   : 0;
+}
+
+/* What is left, in one request, if it may be so long. Its status, 0 for none. */
+static long send_rest(struct push *push)
+{
+    struct sending sending = { .push = push, .at = push->offset, .end = push->size };
+    struct curl_slist *headers = NULL;
+    char path[PATH_CHARS], line[64];
+    CURLcode code;
+    long status = 0;
+
+    if (sending.end - sending.at > push->piece_max)
+        sending.end = sending.at + push->piece_max;
+    for (struct curl_slist *at = push->web.headers; at != NULL; at = at->next)
+        headers = curl_slist_append(headers, at->data);
+    snprintf(line, sizeof line, "Upload-Offset: %llu", (unsigned long long)push->offset);
+    headers = curl_slist_append(headers, line);
+    headers = curl_slist_append(headers, "Content-Type: application/offset+octet-stream");
+    headers = curl_slist_append(headers, "Expect:");
+    snprintf(path, sizeof path, "/v1/admin/uploads/%s", push->upload);
+    packs_web_prepare(&push->web, path, headers);
+    tr_buffer_clear(&push->answer.body);
+    curl_easy_setopt(push->web.curl, CURLOPT_UPLOAD, 1L);
+    curl_easy_setopt(push->web.curl, CURLOPT_CUSTOMREQUEST, "PATCH");
+    curl_easy_setopt(
+        push->web.curl, CURLOPT_INFILESIZE_LARGE, (curl_off_t)(sending.end - sending.at));
+    curl_easy_setopt(push->web.curl, CURLOPT_READFUNCTION, on_read);
+    curl_easy_setopt(push->web.curl, CURLOPT_READDATA, &sending);
+    curl_easy_setopt(push->web.curl, CURLOPT_WRITEFUNCTION, on_answer);
+    curl_easy_setopt(push->web.curl, CURLOPT_WRITEDATA, &sending);
+    curl_easy_setopt(push->web.curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    curl_easy_setopt(push->web.curl, CURLOPT_LOW_SPEED_TIME, (long)STALLED_S);
+    curl_easy_setopt(push->web.curl, CURLOPT_UPLOAD_BUFFERSIZE, (long)READ_BYTES);
+    code = curl_easy_perform(push->web.curl);
+    curl_easy_getinfo(push->web.curl, CURLINFO_RESPONSE_CODE, &status);
+    if (status < 400 && code != CURLE_OK) /* an error that came before all was sent is an answer */
+        status = 0;
+    if (code != CURLE_OK && push->web.problem[0] == '\0')
+        snprintf(push->web.problem, sizeof push->web.problem, "%s", curl_easy_strerror(code));
+    push->answer.status = status;
+    curl_slist_free_all(headers);
+    return status;
+}
+
+/* What the server has now. */
+static long look(struct push *push)
+{
+    char path[PATH_CHARS];
+    long status;
+
+    snprintf(path, sizeof path, "/v1/admin/uploads/%s", push->upload);
+    status = packs_web_ask(&push->web, "GET", path, NULL, &push->answer);
+    if (status == 200 && push->answer.offset != UINT64_MAX)
+        push->offset = push->answer.offset;
+    return status;
+}
+
+/* Worth another try? What the server says for good is not. */
+static bool is_passing(const struct packs_answer *answer)
+{
+    return answer->status == 0 || answer->status == 408 || answer->status == 429 ||
+           answer->status == 502 || answer->status == 503 || answer->status == 504 ||
+           (answer->status == 409 && (packs_answer_is(answer, "UploadBusy") ||
+                                         packs_answer_is(answer, "UploadOffsetMismatch")));
+}
+
+static int send_all(struct push *push)
+{
+    unsigned failed = 0;
+
+    while (push->offset < push->size) {
+        uint64_t before = push->offset;
+        long status = send_rest(push);
+
+        if (status >= 200 && status < 300) {
+            push->offset = push->size - push->offset > push->piece_max
+                               ? push->offset + push->piece_max
+                               : push->size;
+            push->piece_max = UINT64_MAX;
+            continue;
+        }
+        push->piece_max = SMALL_PIECE;
+        if (!is_passing(&push->answer))
+            return packs_web_complain(&push->web, "uploading", &push->answer);
+        if (++failed > TRIES) {
+            packs_progress_end(&push->progress);
+            packs_web_complain(&push->web, "uploading", &push->answer);
+            return packs_fail("%.1f of %.1f MB are there: run the same command again to go on",
+                (double)push->offset / 1e6, (double)push->size / 1e6);
+        }
+        sleep(failed < 5 ? failed : 5); /* tidy: allow sleep, because somebody else has to change */
+        if (look(push) == 200 && push->offset > before)
+            failed = 0;
+    }
+    return CLI_OK;
+}
+
+static int finish_upload(struct push *push)
+{
+    char path[PATH_CHARS];
+    long status = 0;
+
+    snprintf(path, sizeof path, "/v1/admin/uploads/%s/finish", push->upload);
+    for (unsigned failed = 0; failed <= TRIES; failed++) {
+        if (failed > 0)
+            sleep(failed < 5 ? failed : 5); /* tidy: allow sleep, because the server is busy */
+        status = packs_web_ask(&push->web, "POST", path, "{}", &push->answer);
+        if (status >= 200 && status < 300)
+            return CLI_OK;
+        if (!is_passing(&push->answer))
+            break;
+    }
+    return packs_web_complain(&push->web, "finishing the upload", &push->answer);
+}
+
+static int upload(struct push *push)
+{
+    int rc = begin_upload(push);
+
+    if (rc != CLI_OK)
+        return rc;
+    packs_progress_begin(
+        &push->progress, "uploading", push->offset, push->size, push->arguments->quiet);
+    rc = send_all(push);
+    packs_progress_end(&push->progress);
+    return rc == CLI_OK ? finish_upload(push) : rc;
+}
+
+/* ---- publishing --------------------------------------------------------------------------------
+ */
+
+/* {"manifest":"…","signature":"…"}, terminated. */
+static int write_signed(struct push *push, struct tr_buffer *body)
+{
+    const struct tr_env *env = tr_env_real();
+    struct manifest manifest = { .size = push->size,
+        .created_s = (int64_t)(env->wall_ns(env->data) / 1000000000) };
+    char signature[MANIFEST_SIGNATURE_CHARS + 1];
+    struct json_writer writer;
+    struct tr_buffer text = { 0 };
+    int rc;
+
+    snprintf(manifest.pack, sizeof manifest.pack, "%s", push->arguments->name);
+    snprintf(manifest.version, sizeof manifest.version, "%s", push->arguments->version);
+    snprintf(manifest.type, sizeof manifest.type, "%s", push->type);
+    memcpy(manifest.sha256, push->sha256, sizeof manifest.sha256);
+    (void)crypto_multikey_encode(push->key, manifest.key);
+    rc = manifest_write(&manifest, &text);
+    if (rc == 0)
+        rc = manifest_sign(push->key, (struct tr_span){ text.bytes, text.size }, signature);
+    if (rc == 0) {
+        writer = json_writer(body);
+        json_put_object(&writer, NULL);
+        json_put_string(&writer, "manifest", (struct tr_span){ text.bytes, text.size });
+        json_put_text(&writer, "signature", signature);
+        json_put_end(&writer);
+        rc = json_finish(&writer);
+    }
+    tr_buffer_free(&text);
+    if (rc == 0)
+        rc = tr_buffer_append(body, "", 1);
+    return rc == 0 ? CLI_OK : packs_fail("the manifest cannot be signed");
+}
+
+static int publish(struct push *push)
+{
+    struct tr_buffer body = { 0 };
+    char path[PATH_CHARS];
+    long status;
+    int rc = CLI_OK;
+
+    if (push->key != NULL && !push->is_signed)
+        rc = write_signed(push, &body);
+    if (rc != CLI_OK)
+        return rc;
+    snprintf(path, sizeof path, "/v1/admin/packs/%s/versions/%s/publish", push->arguments->name,
+        push->arguments->version);
+    status = packs_web_ask(
+        &push->web, "POST", path, body.bytes == NULL ? "{}" : body.bytes, &push->answer);
+    tr_buffer_free(&body);
+    if (status >= 200 && status < 300)
+        return CLI_OK;
+    if (packs_answer_is(&push->answer, "KeyUnknown"))
+        return packs_fail(
+            "this pack is signed by another key.\nUse that one, --key FILE, or have it "
+            "add yours: troupe packs rotate %s --key OLD --add NEW",
+            push->arguments->name);
+    if (packs_answer_is(&push->answer, "ManifestRequired"))
+        return packs_fail("versions of %s are signed: leave --unsigned out", push->arguments->name);
+    return packs_web_complain(&push->web, "publishing", &push->answer);
+}
+
+static void print_url(const struct push *push)
+{
+    char base[PACKS_URL_SIZE];
+
+    if (push->arguments->encoding != NULL || push->arguments->no_publish) {
+        printf("%s %s uploaded\n", push->arguments->name, push->arguments->version);
+        return;
+    }
+    if (packs_web_public_base(push->arguments, base, sizeof base))
+        printf("%s/v1/packs/%s/download\n", base, push->arguments->name);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ */
+
+static int open_file(struct push *push)
+{
+    const char *path = push->arguments->word;
+    struct stat status;
+    bool is_read;
+
+    push->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    if (push->fd < 0 || fstat(push->fd, &status) != 0)
+        return packs_fail("%s: %s", path, strerror(errno));
+    if (!S_ISREG(status.st_mode))
+        return packs_fail("%s is not a file", path);
+    packs_progress_begin(
+        &push->progress, "hashing", 0, (uint64_t)status.st_size, push->arguments->quiet);
+    is_read = packs_hash(push->fd, &push->progress, push->sha256, &push->size);
+    packs_progress_end(&push->progress);
+    return is_read ? CLI_OK : packs_fail("%s: %s", path, strerror(errno));
+}
+
+static int push_all(struct push *push)
+{
+    bool is_variant = push->arguments->encoding != NULL;
+    int rc = open_file(push);
+
+    if (rc == CLI_OK && !push->arguments->is_unsigned && !is_variant)
+        rc = packs_key_load(push->arguments->key, true, &push->key);
+    if (rc != CLI_OK || !packs_web_open_admin(&push->web, push->arguments))
+        return CLI_FAILED;
+    rc = find_pack(push);
+    if (rc == CLI_OK && (!push->is_there || is_variant))
+        rc = upload(push);
+    if (rc == CLI_OK && !push->arguments->no_publish && !is_variant)
+        rc = publish(push);
+    if (rc == CLI_OK)
+        print_url(push);
+    packs_web_close(&push->web);
+    return rc;
+}
+
+int packs_push(const struct packs_arguments *arguments)
+{
+    struct push push = { .arguments = arguments,
+        .fd = -1,
+        .piece_max = UINT64_MAX,
+        .type = arguments->type == NULL ? "application/octet-stream" : arguments->type };
+    int rc;
+
+    if (arguments->word == NULL)
+        return cli_wrong(arguments->command, "which file? push FILE", NULL);
+    if (arguments->name == NULL || !manifest_is_pack(tr_span_of(arguments->name)))
+        return cli_wrong(arguments->command,
+            "--name wants 1 to 128 of a-z 0-9 . _ -, not beginning with a dot", arguments->name);
+    if (arguments->version == NULL || !manifest_is_version(tr_span_of(arguments->version)))
+        return cli_wrong(arguments->command, "--version wants 1 to 64 of A-Z a-z 0-9 . + _ -",
+            arguments->version);
+    if (!manifest_is_type(tr_span_of(push.type)))
+        return cli_wrong(arguments->command, "--type wants a media type like a/b, not", push.type);
+    rc = push_all(&push);
+    crypto_key_unref(&push.key);
+    packs_answer_free(&push.answer);
+    if (push.fd >= 0)
+        close(push.fd);
+    return rc;
+}

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* packs_rotate.c: `troupe packs rotate`: a key of a pack says that another one counts too, or that
+ * one counts no more. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <troupe/env.h>
+
+#include "cli/packs_command.h"
+#include "json/json_write.h"
+
+/* A key as text, or the file of a private key, which is made if it is to be added. */
+static int read_subject(const char *text, bool may_make, char ret_key[CRYPTO_MULTIKEY_CHARS_MAX])
+{
+    struct manifest_keys keys = { 0 };
+    struct crypto_key *key = NULL;
+    int rc;
+
+    if (manifest_keys_add(&keys, tr_span_of(text)) == 0) {
+        memcpy(ret_key, keys.keys[0], CRYPTO_MULTIKEY_CHARS_MAX);
+        return CLI_OK;
+    }
+    rc = packs_key_load(text, may_make, &key);
+    if (rc != CLI_OK)
+        return rc;
+    (void)crypto_multikey_encode(key, ret_key);
+    crypto_key_unref(&key);
+    return CLI_OK;
+}
+
+/* {"statement":"…","signature":"…"}, terminated. */
+static int write_body(const struct manifest_statement *statement, const struct crypto_key *key,
+    struct tr_buffer *body)
+{
+    char signature[MANIFEST_SIGNATURE_CHARS + 1];
+    struct tr_buffer text = { 0 };
+    struct json_writer writer;
+    int rc = manifest_statement_write(statement, &text);
+
+    if (rc == 0)
+        rc = manifest_sign(key, (struct tr_span){ text.bytes, text.size }, signature);
+    if (rc == 0) {
+        writer = json_writer(body);
+        json_put_object(&writer, NULL);
+        json_put_string(&writer, "statement", (struct tr_span){ text.bytes, text.size });
+        json_put_text(&writer, "signature", signature);
+        json_put_end(&writer);
+        rc = json_finish(&writer);
+    }
+    if (rc == 0)
+        rc = tr_buffer_append(body, "", 1);
+    tr_buffer_free(&text);
+    return rc == 0 ? CLI_OK : packs_fail("the statement cannot be signed");
+}
+
+static int send_statement(const struct packs_arguments *arguments, const char *body)
+{
+    struct packs_answer answer = { 0 };
+    struct packs_web web;
+    char path[512];
+    int rc = CLI_OK;
+
+    if (!packs_web_open_admin(&web, arguments))
+        return CLI_FAILED;
+    snprintf(path, sizeof path, "/v1/admin/packs/%s/keys", arguments->word);
+    if (packs_web_ask(&web, "POST", path, body, &answer) != 200)
+        rc = packs_web_complain(&web, "the change of keys", &answer);
+    packs_answer_free(&answer);
+    packs_web_close(&web);
+    return rc;
+}
+
+int packs_rotate(const struct packs_arguments *arguments)
+{
+    const struct tr_env *env = tr_env_real();
+    struct manifest_statement statement = { .is_retire = arguments->retire != NULL,
+        .created_s = (int64_t)(env->wall_ns(env->data) / 1000000000) };
+    struct tr_buffer body = { 0 };
+    struct crypto_key *key = NULL;
+    int rc;
+
+    if (arguments->word == NULL || !manifest_is_pack(tr_span_of(arguments->word)))
+        return cli_wrong(arguments->command, "which pack? rotate NAME", arguments->word);
+    if ((arguments->add == NULL) == (arguments->retire == NULL))
+        return cli_wrong(
+            arguments->command, "say which key: either --add KEY or --retire KEY", NULL);
+    snprintf(statement.pack, sizeof statement.pack, "%s", arguments->word);
+    rc = packs_key_load(arguments->key, false, &key);
+    if (rc != CLI_OK)
+        return rc;
+    (void)crypto_multikey_encode(key, statement.key);
+    rc = read_subject(statement.is_retire ? arguments->retire : arguments->add,
+        !statement.is_retire, statement.subject);
+    if (rc == CLI_OK)
+        rc = write_body(&statement, key, &body);
+    if (rc == CLI_OK)
+        rc = send_statement(arguments, body.bytes);
+    if (rc == CLI_OK)
+        printf("%s %s for %s\n", statement.subject,
+            statement.is_retire ? "counts no more" : "counts from now on", arguments->word);
+    tr_buffer_free(&body);
+    crypto_key_unref(&key);
+    return rc;
+}

@@ -1,0 +1,496 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* manifest.c: one text for one meaning. A text is read member by member, written again from what
+ * was read, and must come out as the same bytes: so order, spaces, escapes, extra members and other
+ * spellings of a number are all refused by one comparison. */
+#include "manifest/manifest.h"
+
+#include <string.h>
+
+#include <troupe/error.h>
+
+#include "base/assert.h"
+#include "crypto/encoding.h"
+#include "json/json_expect.h"
+#include "json/json_write.h"
+
+#define SIZE_LARGEST ((INT64_C(1) << 53) - 1) /* what every reader of JSON keeps exactly */
+enum { SIGNATURE_BYTES = 64, SHA256_CHARS = 64 };
+
+/* ---- forms -------------------------------------------------------------------------------------
+ */
+
+static bool is_made_of(struct tr_span text, size_t size_max, const char *also, bool with_upper)
+{
+    if (text.size == 0 || text.size > size_max)
+        return false;
+    for (size_t i = 0; i < text.size; i++) {
+        char c = text.at[i];
+
+        if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') ||
+            (with_upper && c >= 'A' && c <= 'Z'))
+            continue;
+        if (c == '\0' || strchr(also, c) == NULL)
+            return false;
+    }
+    return true;
+}
+
+bool manifest_is_pack(struct tr_span name)
+{
+    return is_made_of(name, MANIFEST_PACK_CHARS_MAX, "._-", false) && name.at[0] != '.';
+}
+
+bool manifest_is_version(struct tr_span version)
+{
+    return is_made_of(version, MANIFEST_VERSION_CHARS_MAX, ".+_-", true) && version.at[0] != '.';
+}
+
+bool manifest_is_type(struct tr_span type)
+{
+    static const char also[] = "!#$&-^_.+"; /* RFC 6838 section 4.2 */
+    const char *slash = type.size == 0 ? NULL : memchr(type.at, '/', type.size);
+    size_t first;
+
+    if (slash == NULL || type.size > MANIFEST_TYPE_CHARS_MAX)
+        return false;
+    first = (size_t)(slash - type.at);
+    return is_made_of((struct tr_span){ type.at, first }, type.size, also, true) &&
+           is_made_of((struct tr_span){ slash + 1, type.size - first - 1 }, type.size, also, true);
+}
+
+static bool is_sha256(const char *text)
+{
+    return strlen(text) == SHA256_CHARS && strspn(text, "0123456789abcdef") == SHA256_CHARS;
+}
+
+/* TR_EPROTO unless it is an Ed25519 key. One multikey has one text: the decoder is strict. */
+static int open_key(struct tr_span text, struct crypto_key **ret_key)
+{
+    int rc;
+
+    if (text.size >= CRYPTO_MULTIKEY_CHARS_MAX)
+        return TR_EPROTO;
+    rc = crypto_multikey_decode(text, ret_key);
+    if (rc == TR_ENOMEM)
+        return rc;
+    if (rc != 0)
+        return TR_EPROTO;
+    if (crypto_key_algorithm(*ret_key) == CRYPTO_EDDSA)
+        return 0;
+    crypto_key_unref(ret_key);
+    return TR_EPROTO;
+}
+
+static int check_key(const char *text)
+{
+    struct crypto_key *key = NULL;
+    int rc = open_key(tr_span_of(text), &key);
+
+    crypto_key_unref(&key);
+    return rc == TR_EPROTO ? TR_EINVAL : rc;
+}
+
+/* ---- writing -----------------------------------------------------------------------------------
+ */
+
+/* What was appended on failure is taken back. */
+static int written(struct tr_buffer *out, size_t before, const struct json_writer *writer)
+{
+    int rc = json_finish(writer);
+
+    if (rc == 0 && out->size - before > MANIFEST_BYTES_MAX)
+        rc = TR_ELIMIT;
+    if (rc != 0 && out->failed == 0)
+        out->size = before;
+    return rc;
+}
+
+/* The members in the order of their names. None of the texts needs an escape. */
+int manifest_write(const struct manifest *manifest, struct tr_buffer *out)
+{
+    size_t before = out->size;
+    struct json_writer writer;
+    int rc;
+
+    if (!manifest_is_pack(tr_span_of(manifest->pack)) ||
+        !manifest_is_version(tr_span_of(manifest->version)) ||
+        !manifest_is_type(tr_span_of(manifest->type)) || !is_sha256(manifest->sha256) ||
+        manifest->size > SIZE_LARGEST || manifest->created_s < 0 ||
+        manifest->created_s > SIZE_LARGEST)
+        return TR_EINVAL;
+    rc = check_key(manifest->key);
+    if (rc != 0)
+        return rc;
+    writer = json_writer(out);
+    json_put_object(&writer, NULL);
+    json_put_int(&writer, "created", manifest->created_s);
+    json_put_text(&writer, "key", manifest->key);
+    json_put_text(&writer, "pack", manifest->pack);
+    json_put_text(&writer, "sha256", manifest->sha256);
+    json_put_int(&writer, "size", (int64_t)manifest->size);
+    json_put_text(&writer, "type", manifest->type);
+    json_put_text(&writer, "version", manifest->version);
+    json_put_end(&writer);
+    return written(out, before, &writer);
+}
+
+int manifest_statement_write(const struct manifest_statement *statement, struct tr_buffer *out)
+{
+    size_t before = out->size;
+    struct json_writer writer;
+    int rc;
+
+    if (!manifest_is_pack(tr_span_of(statement->pack)) || statement->created_s < 0 ||
+        statement->created_s > SIZE_LARGEST)
+        return TR_EINVAL;
+    rc = check_key(statement->key);
+    if (rc == 0)
+        rc = check_key(statement->subject);
+    if (rc != 0)
+        return rc;
+    writer = json_writer(out);
+    json_put_object(&writer, NULL);
+    if (!statement->is_retire)
+        json_put_text(&writer, "add", statement->subject);
+    json_put_int(&writer, "created", statement->created_s);
+    json_put_text(&writer, "key", statement->key);
+    json_put_text(&writer, "pack", statement->pack);
+    if (statement->is_retire)
+        json_put_text(&writer, "retire", statement->subject);
+    json_put_end(&writer);
+    return written(out, before, &writer);
+}
+
+/* ---- reading -----------------------------------------------------------------------------------
+ */
+
+static int fail(const char **ret_why, int rc, const char *why)
+{
+    if (ret_why != NULL)
+        *ret_why = rc == TR_ENOMEM ? "out of memory" : why;
+    return rc;
+}
+
+/* Terminated; false, and failed, if it does not fit or holds a zero byte. */
+static bool copy(struct json_expect *expect, const char *name, char *to, size_t to_size)
+{
+    struct tr_span text = json_need_string(expect, name, 1, to_size - 1);
+
+    if (expect->failed)
+        return false;
+    if (memchr(text.at, '\0', text.size) != NULL) {
+        json_expect_fail(expect, name, "has a zero byte");
+        return false;
+    }
+    memcpy(to, text.at, text.size);
+    to[text.size] = '\0';
+    return true;
+}
+
+/* Into *doc, which the caller frees. */
+static int parse(struct tr_span text, struct json_doc *doc, const char **ret_why)
+{
+    int rc;
+
+    if (text.size > MANIFEST_BYTES_MAX)
+        return fail(ret_why, TR_ETOOBIG, "it is larger than 2048 bytes");
+    doc->depth_max = 2;
+    rc = json_parse_copy(doc, text, JSON_UNIQUE_KEYS);
+    if (rc == TR_ENOMEM)
+        return fail(ret_why, rc, NULL);
+    return rc == 0 ? 0 : fail(ret_why, TR_EPROTO, "it is not a JSON object");
+}
+
+/* The comparison that the top of this file speaks of. */
+static int compare(int rc, const struct tr_buffer *again, struct tr_span text, const char **ret_why)
+{
+    if (rc == TR_ENOMEM)
+        return fail(ret_why, rc, NULL);
+    if (rc != 0)
+        return fail(ret_why, TR_EPROTO, "a member is missing or not of its form");
+    if (!tr_span_equal((struct tr_span){ again->bytes, again->size }, text))
+        return fail(ret_why, TR_EPROTO, "it is not in canonical form, or has other members");
+    return 0;
+}
+
+int manifest_read(struct tr_span text, struct manifest *ret_manifest, const char **ret_why)
+{
+    struct manifest manifest = { 0 };
+    struct tr_buffer again = { 0 };
+    struct json_doc doc = { 0 };
+    struct json_expect expect;
+    int rc = parse(text, &doc, ret_why);
+
+    if (rc == 0) {
+        expect = json_expect(json_root(&doc));
+        copy(&expect, "pack", manifest.pack, sizeof manifest.pack);
+        copy(&expect, "version", manifest.version, sizeof manifest.version);
+        copy(&expect, "type", manifest.type, sizeof manifest.type);
+        copy(&expect, "sha256", manifest.sha256, sizeof manifest.sha256);
+        copy(&expect, "key", manifest.key, sizeof manifest.key);
+        manifest.size = (uint64_t)json_need_int(&expect, "size", 0, SIZE_LARGEST);
+        manifest.created_s = json_need_int(&expect, "created", 0, SIZE_LARGEST);
+        rc = compare(
+            expect.failed ? TR_EINVAL : manifest_write(&manifest, &again), &again, text, ret_why);
+    }
+    if (rc == 0)
+        *ret_manifest = manifest;
+    tr_buffer_free(&again);
+    json_doc_free(&doc);
+    return rc;
+}
+
+int manifest_statement_read(
+    struct tr_span text, struct manifest_statement *ret_statement, const char **ret_why)
+{
+    struct manifest_statement statement = { 0 };
+    struct tr_buffer again = { 0 };
+    struct json_doc doc = { 0 };
+    struct json_expect expect;
+    int rc = parse(text, &doc, ret_why);
+
+    if (rc == 0) {
+        expect = json_expect(json_root(&doc));
+        statement.is_retire = json_get(json_root(&doc), "retire") != NULL;
+        copy(&expect, "pack", statement.pack, sizeof statement.pack);
+        copy(&expect, "key", statement.key, sizeof statement.key);
+        copy(&expect, statement.is_retire ? "retire" : "add", statement.subject,
+            sizeof statement.subject);
+        statement.created_s = json_need_int(&expect, "created", 0, SIZE_LARGEST);
+        rc = compare(expect.failed ? TR_EINVAL : manifest_statement_write(&statement, &again),
+            &again, text, ret_why);
+    }
+    if (rc == 0)
+        *ret_statement = statement;
+    tr_buffer_free(&again);
+    json_doc_free(&doc);
+    return rc;
+}
+
+/* ---- signatures --------------------------------------------------------------------------------
+ */
+
+int manifest_sign(const struct crypto_key *key, struct tr_span text,
+    char ret_signature[MANIFEST_SIGNATURE_CHARS + 1])
+{
+    uint8_t signature[CRYPTO_SIGNATURE_BYTES_MAX];
+    size_t size;
+    int rc;
+
+    if (crypto_key_algorithm(key) != CRYPTO_EDDSA)
+        return TR_EACCES;
+    rc = crypto_key_sign(key, text.at, text.size, signature);
+    if (rc != 0)
+        return rc;
+    size = crypto_base64url_encode(signature, SIGNATURE_BYTES, ret_signature);
+    tr_assert(size == MANIFEST_SIGNATURE_CHARS);
+    ret_signature[size] = '\0';
+    return 0;
+}
+
+int manifest_verify(struct tr_span text, struct tr_span signature, const char *key)
+{
+    uint8_t bytes[SIGNATURE_BYTES];
+    struct crypto_key *opened = NULL;
+    size_t size;
+    int rc;
+
+    if (signature.size != MANIFEST_SIGNATURE_CHARS ||
+        crypto_base64url_decode(signature, bytes, sizeof bytes, &size) != 0 ||
+        size != SIGNATURE_BYTES)
+        return TR_EPROTO;
+    rc = open_key(tr_span_of(key), &opened);
+    if (rc == 0)
+        rc = crypto_key_verify(
+            opened, text.at, text.size, (struct tr_span){ (const char *)bytes, SIGNATURE_BYTES });
+    crypto_key_unref(&opened);
+    return rc;
+}
+
+/* ---- the keys of a pack ------------------------------------------------------------------------
+ */
+
+bool manifest_keys_has(const struct manifest_keys *keys, const char *key)
+{
+    for (size_t i = 0; i < keys->count; i++)
+        if (strcmp(keys->keys[i], key) == 0)
+            return true;
+    return false;
+}
+
+int manifest_keys_add(struct manifest_keys *keys, struct tr_span key)
+{
+    char text[CRYPTO_MULTIKEY_CHARS_MAX];
+    struct crypto_key *opened = NULL;
+    int rc = open_key(key, &opened);
+
+    if (rc != 0)
+        return rc;
+    crypto_key_unref(&opened);
+    memcpy(text, key.at, key.size);
+    text[key.size] = '\0';
+    if (manifest_keys_has(keys, text))
+        return 0;
+    if (keys->count == MANIFEST_KEYS_MAX)
+        return TR_ELIMIT;
+    memcpy(keys->keys[keys->count++], text, sizeof text);
+    return 0;
+}
+
+static int retire(struct manifest_keys *keys, const char *key)
+{
+    size_t i = 0;
+
+    while (i < keys->count && strcmp(keys->keys[i], key) != 0)
+        i++;
+    if (i == keys->count)
+        return TR_ENOENT;
+    if (keys->count == 1)
+        return TR_EINVAL;
+    keys->count--;
+    memmove(keys->keys[i], keys->keys[i + 1], (keys->count - i) * sizeof keys->keys[0]);
+    return 0;
+}
+
+int manifest_keys_apply(
+    struct manifest_keys *keys, const char *pack, struct tr_span text, struct tr_span signature)
+{
+    struct manifest_statement statement;
+    int rc = manifest_statement_read(text, &statement, NULL);
+
+    if (rc != 0)
+        return rc == TR_ENOMEM ? rc : TR_EPROTO;
+    if (strcmp(statement.pack, pack) != 0)
+        return TR_EPROTO;
+    if (!manifest_keys_has(keys, statement.key))
+        return TR_EACCES;
+    rc = manifest_verify(text, signature, statement.key);
+    if (rc != 0)
+        return rc == TR_ENOMEM ? rc : TR_EACCES;
+    return statement.is_retire ? retire(keys, statement.subject)
+                               : manifest_keys_add(keys, tr_span_of(statement.subject));
+}
+
+/* ---- the check of the server -------------------------------------------------------------------
+ */
+
+static int refuse(struct manifest_refusal *refusal, int rc, const char *label, const char *message)
+{
+    *refusal = (struct manifest_refusal){ label, message };
+    return rc;
+}
+
+static const char *difference(const struct manifest *manifest, const struct manifest *expected)
+{
+    if (strcmp(manifest->pack, expected->pack) != 0)
+        return "the manifest is about another pack";
+    if (strcmp(manifest->version, expected->version) != 0)
+        return "the manifest is about another version";
+    if (manifest->size != expected->size)
+        return "the size in the manifest is not that of the uploaded file";
+    if (strcmp(manifest->sha256, expected->sha256) != 0)
+        return "the checksum in the manifest is not that of the uploaded file";
+    if (strcmp(manifest->type, expected->type) != 0)
+        return "the media type in the manifest is not that of the upload";
+    return NULL;
+}
+
+int manifest_check(struct tr_span text, struct tr_span signature, const struct manifest_keys *keys,
+    const struct manifest *expected, struct manifest *ret_manifest,
+    struct manifest_refusal *ret_refusal)
+{
+    struct manifest manifest;
+    const char *why = NULL;
+    int rc = manifest_read(text, &manifest, &why);
+
+    if (rc == TR_ENOMEM)
+        return refuse(ret_refusal, rc, "OutOfMemory", "try again later");
+    if (rc != 0)
+        return refuse(ret_refusal, TR_EPROTO, "ManifestInvalid", why);
+    why = difference(&manifest, expected);
+    if (why != NULL)
+        return refuse(ret_refusal, TR_EPROTO, "ManifestMismatch", why);
+    if (keys->count > 0 && !manifest_keys_has(keys, manifest.key))
+        return refuse(ret_refusal, TR_EACCES, "KeyUnknown",
+            "this key is not one of the pack's: sign with one that is, or have one add it first");
+    rc = manifest_verify(text, signature, manifest.key);
+    if (rc == TR_ENOMEM)
+        return refuse(ret_refusal, rc, "OutOfMemory", "try again later");
+    if (rc != 0)
+        return refuse(ret_refusal, TR_EACCES, "SignatureInvalid",
+            "the signature is not one of the manifest's key over the manifest's bytes");
+    *ret_manifest = manifest;
+    return 0;
+}
+
+/* ---- the check of a client ---------------------------------------------------------------------
+ */
+
+/* One entry of the history. What is signed by a key that does not count (yet, or any more) is
+ * passed over: a client that remembers newer keys begins in the middle of the history. */
+static int follow(
+    const struct json *entry, const char *pack, struct manifest_keys *keys, const char **ret_why)
+{
+    struct tr_span text, signature;
+    int rc;
+
+    if (json_get(entry, "statement") == NULL)
+        return 0;
+    if (!json_string(json_get(entry, "statement"), &text) ||
+        !json_string(json_get(entry, "signature"), &signature))
+        return fail(ret_why, TR_EPROTO, "an entry of its keys is no signed statement");
+    rc = manifest_keys_apply(keys, pack, text, signature);
+    if (rc == 0 || rc == TR_EACCES || rc == TR_ENOENT)
+        return 0;
+    return fail(ret_why, rc == TR_ENOMEM ? rc : TR_EPROTO, "a statement about its keys is wrong");
+}
+
+static int gather_keys(
+    const struct json *document, const char *pack, struct manifest_keys *keys, const char **ret_why)
+{
+    const struct json *list = json_get(document, "keys");
+    struct tr_span first;
+    int rc = 0;
+
+    if (json_kind(list) != JSON_ARRAY || json_count(list) == 0 ||
+        json_count(list) > MANIFEST_STATEMENTS_MAX)
+        return fail(ret_why, TR_EPROTO, "it has no list of keys, or one that is too long");
+    if (keys->count == 0) {
+        rc = json_string(json_get(json_at(list, 0), "key"), &first) ? manifest_keys_add(keys, first)
+                                                                    : TR_EPROTO;
+        if (rc != 0)
+            return fail(ret_why, rc, "its first key is no Ed25519 key");
+    }
+    for (struct json_iter it = json_iterate(list); rc == 0 && json_next(&it);)
+        rc = follow(it.value, pack, keys, ret_why);
+    return rc;
+}
+
+int manifest_document_check(const struct json *document, const char *pack,
+    struct manifest_keys *keys, struct manifest *ret_manifest, const char **ret_why)
+{
+    struct manifest_keys now = *keys;
+    struct manifest manifest;
+    struct tr_span text, signature;
+    int rc;
+
+    if (!json_string(json_get(document, "manifest"), &text) ||
+        !json_string(json_get(document, "signature"), &signature))
+        return fail(ret_why, TR_EPROTO, "it is not signed");
+    rc = manifest_read(text, &manifest, ret_why);
+    if (rc != 0)
+        return rc == TR_ENOMEM ? rc : TR_EPROTO;
+    if (strcmp(manifest.pack, pack) != 0)
+        return fail(ret_why, TR_EPROTO, "it is about another pack");
+    rc = gather_keys(document, pack, &now, ret_why);
+    if (rc != 0)
+        return rc;
+    if (!manifest_keys_has(&now, manifest.key))
+        return fail(ret_why, TR_EACCES, "it is signed by a key that is not trusted for this pack");
+    rc = manifest_verify(text, signature, manifest.key);
+    if (rc != 0)
+        return fail(ret_why, rc == TR_ENOMEM ? rc : TR_EACCES, "its signature is wrong");
+    *keys = now;
+    *ret_manifest = manifest;
+    return 0;
+}

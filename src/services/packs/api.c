@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "services/packs/api.h"
+
+#include <stdio.h>
+
+#include "crypto/digest.h"
+#include "crypto/encoding.h"
+
+bool api_read_body(
+    struct http_request *request, struct json_doc *ret_doc, struct json_expect *ret_expect)
+{
+    struct tr_span body = http_body(request);
+    char text[120];
+    int rc;
+
+    *ret_doc = (struct json_doc){ .depth_max = 8 };
+    rc = body.size == 0
+             ? json_parse_copy(ret_doc, TR_SPAN("{}"), 0)
+             : json_parse(ret_doc, http_body_bytes(request), body.size, JSON_UNIQUE_KEYS);
+    if (rc == 0) {
+        *ret_expect = json_expect(json_root(ret_doc));
+        return true;
+    }
+    if (rc == TR_ENOMEM) {
+        http_respond_shed(request, 503, 1, "memory");
+    } else {
+        (void)snprintf(text, sizeof text, "the body is not JSON: %s at byte %zu",
+            ret_doc->error.text, ret_doc->error.offset);
+        http_respond_error(request, 400, "InvalidRequest", text);
+    }
+    json_doc_free(ret_doc);
+    return false;
+}
+
+void api_respond(struct http_request *request, struct tr_buffer *body)
+{
+    if (body->failed != 0)
+        http_respond_shed(request, 503, 1, "memory");
+    else
+        http_respond_buffer(request, 200, "application/json", body);
+    tr_buffer_free(body);
+}
+
+void api_respond_tagged(struct http_request *request, struct tr_buffer *body)
+{
+    uint8_t digest[CRYPTO_SHA256_BYTES];
+    /* Weak: what goes out may be compressed on its way. */
+    char tag[4 + CRYPTO_SHA256_BYTES + 1] = "W/\"";
+    size_t size = 3;
+
+    if (body->failed != 0) {
+        api_respond(request, body);
+        return;
+    }
+    crypto_sha256(body->bytes, body->size, digest);
+    size += crypto_hex_encode(digest, sizeof digest / 2, tag + size);
+    tag[size++] = '"';
+    http_add_header(request, "ETag", (struct tr_span){ tag, size });
+    http_add_header(request, "Cache-Control", TR_SPAN("no-cache"));
+    if (http_condition(request, (struct tr_span){ tag, size }, 0) == 304) {
+        http_respond(request, 304, NULL, (struct tr_span){ NULL, 0 });
+        tr_buffer_free(body);
+        return;
+    }
+    api_respond(request, body);
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "services/packs/call.h"
+
+#include "base/assert.h"
+
+struct packs_call *packs_enter(struct http_request *request, void *state)
+{
+    struct packs_call *call = http_alloc(request, sizeof *call);
+    /* On the admin listener requests belong to the listener itself. */
+    bool is_public = http_service(request) == state;
+
+    if (call == NULL) {
+        http_respond_shed(request, 503, 1, "memory");
+        return NULL;
+    }
+    call->packs = state;
+    call->actor = TR_SPAN("");
+    if (is_public) {
+        if (http_route(request)->gate != NULL) /* which left the claims, or nothing */
+            call->claims = auth_claims_of(request);
+        if (call->claims != NULL) {
+            call->actor = call->claims->issuer;
+            call->is_admin = tr_span_is(call->claims->role, "admin");
+        }
+    } else { /* the admin listener let it in */
+        call->is_admin = true;
+        call->actor = TR_SPAN("admin token");
+    }
+    http_set_user(request, call);
+    return call;
+}
+
+struct packs_call *packs_call(const struct http_request *request)
+{
+    struct packs_call *call = http_user(request);
+
+    tr_assert(call != NULL);
+    return call;
+}

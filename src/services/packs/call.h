@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* call.h: a request that reached a handler of the service, on the public listener or on the admin
+ * listener. Every handler has the form
+ *
+ *     void api_verb_noun(struct http_request *request, void *state)
+ *     {
+ *         struct packs_call *call = packs_enter(request, state);
+ *
+ *         if (call == NULL)
+ *             return;
+ *
+ * and its then-functions find the call again with packs_call. After packs_enter the claims are in
+ * the call: auth_claims_of is not to be used any more. */
+#ifndef SERVICES_PACKS_CALL_H
+#define SERVICES_PACKS_CALL_H
+
+#include "services/packs/packs.h"
+
+struct packs_call {
+    struct packs *packs;
+    const struct auth_claims *claims; /* NULL: anonymous, or the admin token (is_admin) */
+    bool is_admin;                    /* by session or by token */
+    struct tr_span actor;             /* who it is in the audit log; "" for the anonymous */
+    void *data;                       /* the handler's own */
+};
+
+/* NULL: out of memory, and it has been answered. Lives as long as the request. */
+struct packs_call *packs_enter(struct http_request *request, void *state);
+struct packs_call *packs_call(const struct http_request *request);
+
+typedef void (*packs_handler_fn)(struct http_request *request, void *state);
+/* What hangs on a route of the public listener. */
+struct packs_route {
+    struct auth_demand demand; /* first: the gate looks for it here */
+    packs_handler_fn handle;
+};
+
+#endif

@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* catalogue.c: the actor that owns the catalogue.
+ *
+ *   a change comes ── is the view behind? ── yes: reload ──┐
+ *         │                                                │
+ *       plan on the view  <────────────────────────────────┘
+ *         │ refused, or nothing to do: reply
+ *       write one unit, hold
+ *         │ failed: reply. Unknown: the view is behind, reload, reply 503
+ *       reload all of it, hold
+ *       publish the view, tell who verified what is gone, reply
+ *
+ * Invariants:
+ *   1. One change at a time: it holds from the plan to the reply.
+ *   2. A view is only ever made from rows that were read: memory follows disk.
+ *   3. After a COMMIT, or one whose outcome is unknown, nothing is planned before a reload
+ *      succeeded: is_behind is set until then, and a timer tries again. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/log.h"
+#include "base/metric.h"
+#include "services/packs/audit.h"
+#include "services/packs/catalogue_private.h"
+
+enum { TAG_SQL = 1, TAG_RETRY = 2 };
+
+enum { CHANGES_MADE, CHANGES_REFUSED, CHANGES_FAILED, VERSIONS, STORED_BYTES, BEHIND };
+static struct metric metrics[] = {
+    [CHANGES_MADE] = { .name = "troupe_pack_changes_total",
+        .labels = "end=\"made\"",
+        .help = "Changes of the catalogue by how they ended.",
+        .kind = METRIC_COUNTER },
+    [CHANGES_REFUSED] = { .name = "troupe_pack_changes_total",
+        .labels = "end=\"refused\"",
+        .help = "Changes of the catalogue by how they ended.",
+        .kind = METRIC_COUNTER },
+    [CHANGES_FAILED] = { .name = "troupe_pack_changes_total",
+        .labels = "end=\"failed\"",
+        .help = "Changes of the catalogue by how they ended.",
+        .kind = METRIC_COUNTER },
+    [VERSIONS] = { .name = "troupe_pack_versions",
+        .help = "Versions in the catalogue.",
+        .kind = METRIC_GAUGE },
+    [STORED_BYTES] = { .name = "troupe_pack_stored_bytes",
+        .help = "Bytes of all objects of versions and their encodings.",
+        .kind = METRIC_GAUGE },
+    [BEHIND] = { .name = "troupe_pack_catalogue_behind",
+        .help = "1 while the catalogue waits to read what the database holds.",
+        .kind = METRIC_GAUGE },
+};
+#define RETRY_NS TR_MILLISECONDS(200)
+
+enum catalogue_step {
+    STEP_IDLE,
+    STEP_CATCH_UP, /* reads everything, because the view is behind; then plans the change, if any */
+    STEP_WRITE,
+    STEP_ASK,    /* a change that only reads */
+    STEP_RELOAD, /* reads everything after a COMMIT */
+};
+
+struct catalogue {
+    struct packs *packs;
+    struct sql_client sql;
+    enum catalogue_step step;
+    struct change *change; /* owned: one holder; NULL: none */
+    tr_reply_handle reply;
+    struct sql_unit *written; /* the unit of the change, after its COMMIT */
+    bool is_behind;
+    bool has_timer;
+    uint64_t number; /* of the newest view */
+};
+
+const struct packs_view *catalogue_view(const struct packs *packs)
+{
+    return tr_snapshot_read(packs->view);
+}
+
+/* ---- the end of a change
+ * --------------------------------------------------------------------------------- */
+
+static void set_behind(struct catalogue *catalogue, struct tr_context *ctx, bool is_behind)
+{
+    catalogue->is_behind = is_behind;
+    atomic_store_explicit(&catalogue->packs->is_catalogue_behind, is_behind, memory_order_relaxed);
+    metric_set(&metrics[BEHIND], is_behind);
+    if (is_behind && !catalogue->has_timer && tr_after(ctx, RETRY_NS, TAG_RETRY, NULL) == 0)
+        catalogue->has_timer = true;
+}
+
+static int metric_of(unsigned status)
+{
+    if (status >= 500)
+        return CHANGES_FAILED;
+    return status < 300 ? CHANGES_MADE : CHANGES_REFUSED;
+}
+
+static void end_change(struct catalogue *catalogue)
+{
+    catalogue->step = STEP_IDLE;
+    sql_unit_free(catalogue->written);
+    catalogue->written = NULL;
+    if (catalogue->change == NULL)
+        return;
+    if (!catalogue->change->kind->is_read)
+        metric_add(&metrics[metric_of(catalogue->change->status)], 1);
+    (void)tr_reply_send(&catalogue->reply, 0, NULL, 0);
+    change_unref(catalogue->change);
+    catalogue->change = NULL;
+}
+
+static void refuse(
+    struct catalogue *catalogue, unsigned status, const char *label, const char *text)
+{
+    if (catalogue->change != NULL) {
+        catalogue->change->status = 0;
+        change_refuse(catalogue->change, status, label, text);
+    }
+    end_change(catalogue);
+}
+
+static void answer(struct catalogue *catalogue, const struct sql_unit *unit)
+{
+    struct change *change = catalogue->change;
+    struct json_writer writer = json_writer(&change->answer);
+
+    if (change->status == 0)
+        change->status = change->kind->status == 0 ? 200 : change->kind->status;
+    if (change->kind->answer != NULL) {
+        change->kind->answer(change, catalogue_view(catalogue->packs), unit, &writer);
+    } else {
+        json_put_object(&writer, NULL);
+        json_put_end(&writer);
+    }
+    if (json_finish(&writer) < 0) {
+        tr_buffer_free(&change->answer);
+        refuse(catalogue, 503, "memory", "");
+    } else {
+        end_change(catalogue);
+    }
+}
+
+/* ---- reading all of it
+ * ------------------------------------------------------------------------------------ */
+
+static void read_all(struct catalogue *catalogue, struct tr_context *ctx, enum catalogue_step step)
+{
+    struct sql_unit *unit = view_unit();
+    struct sql_submit_options options = { .tag = TAG_SQL, .hold = true };
+    int rc = unit == NULL ? TR_ENOMEM : sql_read(ctx, &catalogue->sql, unit, &options);
+
+    if (rc == 0) {
+        catalogue->step = step;
+        return;
+    }
+    sql_unit_free(unit);
+    set_behind(catalogue, ctx, true);
+    refuse(catalogue, 503, "database", "");
+}
+
+static int publish(struct packs *packs, const struct sql_unit *unit, uint64_t number)
+{
+    struct packs_view *view;
+    int rc = sql_unit_status(unit);
+
+    if (rc == 0)
+        rc = view_build(unit, number, &view);
+    if (rc < 0)
+        return rc;
+    metric_set(&metrics[VERSIONS], view->version_count);
+    metric_set(&metrics[STORED_BYTES], (int64_t)view->stored_bytes);
+    rc = tr_snapshot_publish(packs->view, view);
+    if (rc < 0)
+        view_free(view);
+    return rc;
+}
+
+static int on_read_all(
+    struct catalogue *catalogue, struct tr_context *ctx, const struct sql_unit *unit)
+{
+    int rc = publish(catalogue->packs, unit, catalogue->number + 1);
+
+    if (rc == 0)
+        catalogue->number++;
+    else
+        LOG(LOG_WARN, "packs", "the catalogue could not be read",
+            LOG_TEXT(
+                "why", sql_unit_why(unit)[0] != '\0' ? sql_unit_why(unit) : sql_error_text(rc)));
+    set_behind(catalogue, ctx, rc < 0);
+    return rc;
+}
+
+/* ---- a change
+ * -------------------------------------------------------------------------------------------- */
+
+static void submit(struct catalogue *catalogue, struct tr_context *ctx, struct sql_unit *unit)
+{
+    struct sql_submit_options options = { .tag = TAG_SQL, .hold = true };
+    bool is_read = catalogue->change->kind->is_read;
+    int rc = is_read ? sql_read(ctx, &catalogue->sql, unit, &options)
+                     : sql_write(ctx, &catalogue->sql, unit, &options);
+
+    if (rc == 0) {
+        catalogue->step = is_read ? STEP_ASK : STEP_WRITE;
+        return;
+    }
+    sql_unit_free(unit);
+    refuse(catalogue, 503, "database", "");
+}
+
+static void plan(struct catalogue *catalogue, struct tr_context *ctx)
+{
+    struct change *change = catalogue->change;
+    const struct packs_view *view = catalogue_view(catalogue->packs);
+    struct sql_unit *unit = sql_unit_new(0);
+
+    if (unit == NULL) {
+        refuse(catalogue, 503, "memory", "");
+        return;
+    }
+    change->now_ms = packs_now_ms(catalogue->packs);
+    if (!change->kind->is_read && change->claims != NULL)
+        auth_consume(unit, change->claims);
+    if (view->read_bytes > CATALOGUE_BYTES_MAX && !change->kind->is_small && !change->kind->is_read)
+        change_refuse(change, 409, "CatalogueFull", "there is no more room for texts");
+    else
+        change->kind->plan(change, view, unit);
+    if (change->status >= 200 && change->status < 300) { /* it is so already */
+        sql_unit_free(unit);
+        answer(catalogue, NULL);
+    } else if (change->status != 0) {
+        sql_unit_free(unit);
+        end_change(catalogue);
+    } else {
+        if (change->kind->action != NULL)
+            change_audit(unit, change, view);
+        submit(catalogue, ctx, unit);
+    }
+}
+
+static void on_failed(
+    struct catalogue *catalogue, struct tr_context *ctx, const struct sql_unit *unit)
+{
+    int status = sql_unit_status(unit);
+
+    if (auth_is_replay(unit)) {
+        refuse(catalogue, 401, "TokenReplayed", "this token was used before: make a new one");
+    } else if (status == SQL_EROWS || status == SQL_ECONSTRAINT) {
+        /* Somebody else writes to this database: see what they wrote before the next plan. */
+        set_behind(catalogue, ctx, true);
+        if (catalogue->change->kind->explain != NULL)
+            catalogue->change->kind->explain(catalogue->change, unit);
+        if (catalogue->change->status != 0)
+            end_change(catalogue);
+        else
+            refuse(catalogue, 409, "Conflict", "this changed meanwhile: look again");
+    } else {
+        LOG(LOG_WARN, "packs", "a change was not stored",
+            LOG_TEXT("why",
+                sql_unit_why(unit)[0] != '\0' ? sql_unit_why(unit) : sql_error_text(status)));
+        if (status == SQL_EUNKNOWN)
+            set_behind(catalogue, ctx, true);
+        refuse(catalogue, 503, "database", "");
+    }
+}
+
+static void on_reloaded(struct catalogue *catalogue, int rc)
+{
+    struct change *change = catalogue->change;
+
+    if (change->invalidated != 0 && catalogue->packs->on_invalidated != NULL)
+        catalogue->packs->on_invalidated(catalogue->packs, change->invalidated);
+    if (rc < 0) /* it is stored, but not seen yet: asking again finds it done */
+        refuse(catalogue, 503, "database", "");
+    else
+        answer(catalogue, catalogue->written);
+}
+
+/* Takes the unit. */
+static void on_unit(struct catalogue *catalogue, struct tr_context *ctx, struct sql_unit *unit)
+{
+    enum catalogue_step step = catalogue->step;
+    int status = sql_unit_status(unit);
+
+    catalogue->step = STEP_IDLE;
+    if (step == STEP_CATCH_UP) {
+        if (on_read_all(catalogue, ctx, unit) < 0)
+            refuse(catalogue, 503, "database", "");
+        else if (catalogue->change != NULL)
+            plan(catalogue, ctx);
+    } else if (step == STEP_RELOAD) {
+        on_reloaded(catalogue, on_read_all(catalogue, ctx, unit));
+    } else if (status < 0) {
+        on_failed(catalogue, ctx, unit);
+    } else if (step == STEP_ASK) {
+        answer(catalogue, unit);
+    } else {
+        catalogue->written = unit;
+        set_behind(catalogue, ctx, true);
+        read_all(catalogue, ctx, STEP_RELOAD);
+        return;
+    }
+    sql_unit_free(unit);
+}
+
+/* ---- the actor
+ * ------------------------------------------------------------------------------------------- */
+
+static enum tr_next catalogue_handle(void *self, struct tr_context *ctx, void *message)
+{
+    struct catalogue *catalogue = self;
+
+    tr_assert(catalogue->step == STEP_IDLE);
+    catalogue->change = ((struct change_message *)message)->change;
+    catalogue->reply = tr_reply_take(ctx);
+    if (catalogue->is_behind)
+        read_all(catalogue, ctx, STEP_CATCH_UP);
+    else
+        plan(catalogue, ctx);
+    return TR_GO;
+}
+
+static enum tr_next catalogue_event(
+    void *self, struct tr_context *ctx, const struct tr_event *event)
+{
+    struct catalogue *catalogue = self;
+    struct sql_unit *unit = event->kind == TR_EVENT_REPLY ? sql_take(&catalogue->sql, event) : NULL;
+
+    if (unit != NULL) {
+        on_unit(catalogue, ctx, unit);
+    } else if (event->kind == TR_EVENT_TIMER) {
+        catalogue->has_timer = false;
+        if (catalogue->is_behind && catalogue->step == STEP_IDLE)
+            read_all(catalogue, ctx, STEP_CATCH_UP);
+        else
+            set_behind(catalogue, ctx, catalogue->is_behind);
+    }
+    return TR_GO;
+}
+
+static int catalogue_begin(void *self, struct tr_context *ctx)
+{
+    struct catalogue *catalogue = self;
+
+    sql_client_begin(&catalogue->sql, catalogue->packs->sql);
+    if (tr_self_restarts(ctx) > 0)
+        set_behind(catalogue, ctx, true);
+    return 0;
+}
+
+static void catalogue_finish(void *self)
+{
+    struct catalogue *catalogue = self;
+
+    tr_reply_drop(&catalogue->reply);
+    change_unref(catalogue->change);
+    sql_unit_free(catalogue->written);
+    if (catalogue->sql.sql != NULL)
+        sql_client_end(&catalogue->sql);
+}
+
+static int catalogue_reset(void *self, enum tr_why why)
+{
+    struct catalogue *catalogue = self;
+
+    (void)why;
+    catalogue_finish(catalogue);
+    *catalogue = (struct catalogue){ .packs = catalogue->packs, .number = catalogue->number };
+    return 0;
+}
+
+static void catalogue_drop(void *message)
+{
+    change_unref(((struct change_message *)message)->change);
+}
+
+static const char *catalogue_message_name(const void *message)
+{
+    const char *action = ((const struct change_message *)message)->change->kind->action;
+
+    return action == NULL ? "read" : action;
+}
+
+static const struct tr_type catalogue_type = {
+    .name = "packs_catalogue",
+    .message_size = sizeof(struct change_message),
+    .state_size = sizeof(struct catalogue),
+    .start = catalogue_begin,
+    .handle = catalogue_handle,
+    .event = catalogue_event,
+    .finish = catalogue_finish,
+    .reset = catalogue_reset,
+    .message_drop = catalogue_drop,
+    .message_name = catalogue_message_name,
+};
+
+/* ---- start and stop
+ * --------------------------------------------------------------------------------- */
+
+static int load(struct packs *packs)
+{
+    struct sql_unit *unit = view_unit();
+    int rc;
+
+    if (unit == NULL)
+        return TR_ENOMEM;
+    rc = sql_read_wait(packs->sql, unit);
+    if (rc == 0)
+        rc = publish(packs, unit, 1);
+    sql_unit_free(unit);
+    return rc;
+}
+
+int catalogue_start(struct packs *packs, char *why, size_t why_size)
+{
+    int rc = tr_snapshot_create(packs->system, view_free, &packs->view);
+
+    metric_register(metrics, sizeof metrics / sizeof metrics[0]);
+    if (rc == 0)
+        rc = load(packs);
+    if (rc == 0)
+        rc = tr_spawn(packs->system, &catalogue_type,
+            &(struct catalogue){ .packs = packs, .number = 1 },
+            &(struct tr_spawn_options){ .name = "packs catalogue",
+                .owner = "packs",
+                .box = { .capacity = 1024, .full = TR_FULL_FAIL } },
+            &packs->catalogue);
+    if (rc < 0)
+        (void)snprintf(
+            why, why_size, "the catalogue of packs cannot be loaded: %s", sql_error_text(rc));
+    return rc;
+}
+
+void catalogue_stop(struct packs *packs)
+{
+    if (packs->catalogue.box != NULL) {
+        (void)tr_stop(tr_sender_weaken(packs->catalogue));
+        (void)tr_sender_wait_closed(packs->catalogue, 0);
+        tr_sender_drop(&packs->catalogue);
+    }
+    tr_snapshot_destroy(&packs->view);
+}
+
+bool catalogue_is_ready(const struct packs *packs, char *why, size_t why_size)
+{
+    if (!atomic_load_explicit(&packs->is_catalogue_behind, memory_order_relaxed))
+        return true;
+    (void)snprintf(why, why_size, "the catalogue waits for the database");
+    return false;
+}

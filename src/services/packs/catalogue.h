@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* catalogue.h: which packs, versions and releases there are. One actor owns it; the database has
+ * the truth. Readers see a published snapshot and send no message; who changes something asks the
+ * actor (change.h), and is answered after the COMMIT, when the new snapshot is out.
+ *
+ * Everything in a view is immutable, and valid until the handler that read it returns: copy what is
+ * needed later. A struct pack_version copied by value keeps its texts, but not `pack`. */
+#ifndef SERVICES_PACKS_CATALOGUE_H
+#define SERVICES_PACKS_CATALOGUE_H
+
+#include "base/buffer.h"
+#include "services/packs/packs.h"
+#include "services/packs/schema.h"
+
+enum {
+    PACK_NAME_MAX = 128,
+    PACK_VERSION_MAX = 64,
+    PACK_TYPE_MAX = 127,   /* a media type */
+    PACK_HISTORY_MAX = 32, /* how far back a rollback can go */
+    RELEASE_ID_SIZE = 32,
+    /* Over these a change is refused with 409 CatalogueFull. */
+    CATALOGUE_PACKS_MAX = 4096,
+    CATALOGUE_VERSIONS_MAX = 16384,
+    CATALOGUE_RELEASES_MAX = 4096,
+    CATALOGUE_ARTIFACTS_MAX = 64, /* of a release */
+    /* Of all texts and bytes in it: it is read as one result, which sql limits to 64 MiB. */
+    CATALOGUE_BYTES_MAX = 48 << 20,
+};
+
+struct pack_variant {
+    bool there;
+    uint8_t sha256[32];
+    char sha256_hex[65];
+    uint64_t size;
+};
+
+struct pack;
+struct pack_version {
+    int64_t id;
+    const struct pack *pack;
+    char pack_name[PACK_NAME_MAX + 1];
+    char version[PACK_VERSION_MAX + 1];
+    char type[PACK_TYPE_MAX + 1]; /* media type */
+    uint8_t sha256[32];
+    char sha256_hex[65]; /* also the object's name */
+    uint64_t size;
+    int64_t created_s;
+    int64_t published_s; /* the first time; 0: never */
+    bool is_active;
+    bool is_disabled;
+    struct pack_variant zstd, gzip;
+    const char *min_app_version; /* NULL: none; in the view */
+    struct tr_span manifest;     /* absent: it is not signed; in the view */
+    struct tr_span signature;
+    const char *signing_key;
+};
+
+struct pack_key {
+    const char *key;
+    enum pack_key_state state;
+    struct tr_span statement; /* absent: the first key */
+    struct tr_span signature;
+    int64_t created_ms;
+};
+
+struct pack {
+    int64_t id;
+    const char *name, *kind, *language, *title;
+    const char *description; /* NULL: none */
+    enum pack_state state;
+    int64_t created_ms, changed_ms;
+    const struct pack_version *versions; /* newest first */
+    uint32_t version_count;
+    const struct pack_version *active; /* NULL: none */
+    int64_t history[PACK_HISTORY_MAX]; /* version ids, newest first; the first is active */
+    uint32_t history_count;
+    int64_t history_place;       /* of the newest; 0: none */
+    const struct pack_key *keys; /* oldest first */
+    uint32_t key_count;
+};
+
+struct release_artifact {
+    const struct pack *pack;
+    const char *role;
+    bool is_required;
+    const char *wanted; /* of a draft: a version; NULL: the active one */
+    /* Pinned: of a release that was published. */
+    const char *version;
+    char sha256_hex[65];
+    uint64_t size;
+};
+
+struct release {
+    const char *id, *name;
+    const char *notes; /* NULL: none */
+    const char *roles; /* with commas between them */
+    enum release_state state;
+    int64_t place; /* 0: a draft */
+    int64_t created_ms, published_ms, deprecated_ms;
+    const struct release_artifact *artifacts;
+    uint32_t artifact_count;
+};
+
+struct packs_view {
+    const struct pack *packs; /* by name */
+    uint32_t pack_count;
+    uint32_t version_count;
+    const struct release *releases; /* drafts first, then in the order of publishing, newest last */
+    uint32_t release_count;
+    int64_t pack_id_next, version_id_next, audit_id_next, release_place_next;
+    uint64_t stored_bytes; /* of all objects that versions and variants name, each once */
+    uint64_t read_bytes;   /* texts and bytes of all rows */
+    uint64_t number;       /* counts the views of this process, from 1 */
+};
+
+/* In a handler, until it returns. Never NULL once the service has started. */
+const struct packs_view *catalogue_view(const struct packs *packs);
+
+/* What everybody may see: a published pack, and of it the versions that were published and not
+ * disabled. NULL: there is no such thing. */
+const struct pack *catalogue_pack(const struct packs_view *view, struct tr_span name);
+const struct pack_version *catalogue_active(const struct pack *pack); /* NULL: none */
+const struct pack_version *catalogue_version(const struct pack *pack, struct tr_span version);
+/* For administrators: whatever its state. */
+const struct pack *catalogue_any_pack(const struct packs_view *view, struct tr_span name);
+const struct pack_version *catalogue_any_version(const struct pack *pack, struct tr_span version);
+const struct release *catalogue_release(const struct packs_view *view, struct tr_span id);
+const struct release *catalogue_latest(const struct packs_view *view); /* published; NULL: none */
+
+/* 1 to 128 of [a-z0-9._-]; 1 to 64 of [A-Za-z0-9.+_-]; neither begins with a dot. */
+bool pack_name_is_valid(struct tr_span name);
+bool pack_version_is_valid(struct tr_span version);
+/* Semver order where both are that (a leading v is ignored), else by their bytes: < 0, 0, > 0. */
+int pack_version_compare(struct tr_span a, struct tr_span b);
+/* For sorting: total, what is no semver before what is. */
+int pack_version_order(struct tr_span a, struct tr_span b);
+
+/* Blocks: loads everything, then starts the actor. */
+int catalogue_start(struct packs *packs, char *why, size_t why_size);
+void catalogue_stop(struct packs *packs);
+/* Ended, or it does not know what the database holds. */
+bool catalogue_is_ready(const struct packs *packs, char *why, size_t why_size);
+
+#endif

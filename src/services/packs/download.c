@@ -1,0 +1,631 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* download.c: from a version to bytes on the wire.
+ *
+ *   choose the coding -> conditions (304, 412) -> ranges (416) -> verified? -> leases -> send
+ *
+ * The entity tag is the SHA-256 of the bytes that go out, so it is strong, differs by coding and
+ * version, and a range that is resumed with If-Range after another version was published begins
+ * again instead of mixing two files. A small file goes out from memory, as it was hashed; a large
+ * one by sendfile, and is looked at while it goes (http_respond_parts): if it has changed, the
+ * answer is cut off before it is complete. */
+#include "services/packs/download.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "auth/rate_limit.h"
+#include "base/alloc.h"
+#include "base/metric.h"
+#include "crypto/encoding.h"
+#include "services/packs/flight.h"
+#include "services/packs/integrity.h"
+#include "services/packs/pace.h"
+#include "services/packs/vault.h"
+
+enum {
+    ASKS_MAX = 3, /* a file that is verified and gone again before it is sent */
+    BOUNDARY_SIZE = 32,
+    COPY_MAX = 16 << 10, /* of a large file, rather than sendfile */
+    PART_HEAD_MAX = 320 + PACK_TYPE_MAX,
+};
+
+static struct metric metrics[] = {
+    { .name = "troupe_pack_downloads_total",
+        .labels = "kind=\"full\"",
+        .help = "Downloads by what was sent.",
+        .kind = METRIC_COUNTER },
+    { .name = "troupe_pack_downloads_total",
+        .labels = "kind=\"range\"",
+        .help = "Downloads by what was sent.",
+        .kind = METRIC_COUNTER },
+    { .name = "troupe_pack_downloads_total",
+        .labels = "kind=\"ranges\"",
+        .help = "Downloads by what was sent.",
+        .kind = METRIC_COUNTER },
+    { .name = "troupe_pack_downloads_total",
+        .labels = "kind=\"head\"",
+        .help = "Downloads by what was sent.",
+        .kind = METRIC_COUNTER },
+    { .name = "troupe_pack_downloads_total",
+        .labels = "kind=\"not_modified\"",
+        .help = "Downloads by what was sent.",
+        .kind = METRIC_COUNTER },
+    { .name = "troupe_pack_sent_bytes_total",
+        .help = "Bytes of packs that were sent.",
+        .kind = METRIC_COUNTER },
+    { .name = "troupe_pack_refused_total",
+        .help = "Downloads refused because the file is not what it should be.",
+        .kind = METRIC_COUNTER },
+};
+enum { FULL, RANGE, RANGES, HEAD, NOT_MODIFIED, SENT_BYTES, REFUSED };
+
+/* One download until it is sent. Lives in the handler's turn, or in the request if it waits. */
+struct download {
+    struct packs *packs;
+    const struct pack_version *version;
+    struct download_options options;
+    enum pack_coding coding;
+    const uint8_t *sha256;
+    const char *sha256_hex;
+    uint64_t size;
+    char etag[68]; /* with its quotes */
+    struct http_range ranges[HTTP_RANGES_MAX];
+    int range_count; /* 0: all of it */
+    int asks;
+};
+
+/* ---- choosing ----------------------------------------------------------------------------------
+ */
+
+static void use_variant(
+    struct download *download, enum pack_coding coding, const struct pack_variant *variant)
+{
+    download->coding = coding;
+    download->sha256 = variant->sha256;
+    download->sha256_hex = variant->sha256_hex;
+    download->size = variant->size;
+}
+
+static void choose(const struct http_request *request, struct download *download)
+{
+    const struct pack_version *version = download->version;
+
+    download->coding = PACK_IDENTITY;
+    download->sha256 = version->sha256;
+    download->sha256_hex = version->sha256_hex;
+    download->size = version->size;
+    if (version->zstd.there && http_accepts(request, "zstd"))
+        use_variant(download, PACK_ZSTD, &version->zstd);
+    else if (version->gzip.there && http_accepts(request, "gzip"))
+        use_variant(download, PACK_GZIP, &version->gzip);
+    download->etag[0] = '"';
+    memcpy(download->etag + 1, download->sha256_hex, 64);
+    download->etag[65] = '"';
+    download->etag[66] = '\0';
+}
+
+static struct tr_span etag_of(const struct download *download)
+{
+    return (struct tr_span){ download->etag, 66 };
+}
+
+static uint64_t modified_of(const struct download *download)
+{
+    const struct pack_version *version = download->version;
+
+    return (uint64_t)(version->published_s != 0 ? version->published_s : version->created_s);
+}
+
+/* ---- headers -----------------------------------------------------------------------------------
+ */
+
+/* Those of 200, 206 and 304 alike (RFC 9110 15.4.5). */
+static void add_common(struct http_request *request, const struct download *download)
+{
+    const struct pack_version *version = download->version;
+    char date[30];
+
+    http_date(modified_of(download), date);
+    http_add_header(request, "ETag", etag_of(download));
+    http_add_header(request, "Last-Modified", (struct tr_span){ date, 29 });
+    http_add_header(request, "Cache-Control",
+        download->options.is_versioned ? TR_SPAN("public, max-age=31536000, immutable")
+                                       : TR_SPAN("public, max-age=60, must-revalidate"));
+    if (version->zstd.there || version->gzip.there)
+        http_add_header(request, "Vary", TR_SPAN("Accept-Encoding"));
+}
+
+/* Those of an answer with bytes. */
+static void add_content(struct http_request *request, const struct download *download)
+{
+    char digest[64] = "sha-256=:";
+    size_t size = 9;
+
+    size += crypto_base64_encode(download->sha256, 32, digest + size);
+    digest[size++] = ':';
+    http_add_header(request, "Accept-Ranges", TR_SPAN("bytes"));
+    http_add_header(request, "Repr-Digest", (struct tr_span){ digest, size });
+    http_add_header(
+        request, "X-Pack-SHA256", (struct tr_span){ download->version->sha256_hex, 64 });
+    if (download->coding != PACK_IDENTITY)
+        http_add_header(request, "Content-Encoding",
+            download->coding == PACK_ZSTD ? TR_SPAN("zstd") : TR_SPAN("gzip"));
+}
+
+static void add_content_range(
+    struct http_request *request, const struct http_range *range, uint64_t size)
+{
+    char text[80];
+    int length =
+        snprintf(text, sizeof text, "bytes %llu-%llu/%llu", (unsigned long long)range->first,
+            (unsigned long long)(range->first + range->size - 1), (unsigned long long)size);
+
+    http_add_header(request, "Content-Range", (struct tr_span){ text, (size_t)length });
+}
+
+static void add_headers(struct http_request *request, const struct download *download)
+{
+    add_common(request, download);
+    add_content(request, download);
+    if (download->range_count == 1)
+        add_content_range(request, &download->ranges[0], download->size);
+}
+
+static void refuse_verdict(struct http_request *request, enum pack_verdict verdict)
+{
+    metric_add(&metrics[REFUSED], 1);
+    switch (verdict) {
+    case PACK_DAMAGED:
+        http_respond_error(request, 500, "PackDamaged",
+            "The stored file is not what was published. It is not sent; the operator has to repair "
+            "it.");
+        break;
+    case PACK_MISSING:
+        http_respond_error(request, 500, "PackMissing",
+            "The stored file of this version is gone. The operator has to bring it back.");
+        break;
+    case PACK_UNREADABLE:
+        http_respond_error(request, 500, "PackUnreadable",
+            "The stored file of this version cannot be read. The operator has to look at it.");
+        break;
+    case PACK_VERIFIED: /* and gone again, time after time */
+    case PACK_BUSY:
+    case PACK_CANCELLED:
+    case PACK_UNSETTLED:
+        http_add_header(request, "Retry-After", TR_SPAN("1"));
+        http_respond_error(
+            request, 503, "VerificationBusy", "The file could not be verified now. Retry.");
+        break;
+    }
+}
+
+/* ---- sending -----------------------------------------------------------------------------------
+ */
+
+/* What belongs to bytes on their way. */
+struct sending {
+    struct pinned_file *pinned;
+    struct flight *flight;
+};
+
+static bool check_sending(void *data, uint64_t sent, bool is_waiting)
+{
+    struct sending *sending = data;
+
+    return flight_go_on(sending->flight, sent, is_waiting) &&
+           (is_waiting || pinned_is_same(sending->pinned));
+}
+
+static void end_sending(void *data, uint64_t sent)
+{
+    struct sending *sending = data;
+
+    metric_add(&metrics[SENT_BYTES], (int64_t)sent);
+    flight_end(sending->flight, sent);
+    pinned_unref(sending->pinned);
+    tr__free(sending);
+}
+
+static void refuse_flight(struct http_request *request, enum flight_refusal refusal)
+{
+    http_add_header(request, "Retry-After", TR_SPAN("5"));
+    if (refusal == FLIGHT_USER || refusal == FLIGHT_ADDRESS)
+        http_respond_error(request, 429, "TooManyDownloads",
+            refusal == FLIGHT_USER ? "You have as many downloads under way as you may: let one end."
+                                   : "This address has as many downloads under way as it may.");
+    else
+        http_respond_error(request, 503, "Overloaded", "Too busy now. Wait, then retry.");
+}
+
+static uint64_t bytes_of(const struct download *download)
+{
+    uint64_t bytes = 0;
+
+    if (download->range_count == 0)
+        return download->size;
+    for (int i = 0; i < download->range_count; i++)
+        bytes += download->ranges[i].size;
+    return bytes;
+}
+
+/* Leases for bytes that take a while. NULL: answered. */
+static struct sending *sending_new(
+    struct http_request *request, const struct download *download, struct pinned_file *pinned)
+{
+    struct tr_context *ctx = http_context(request);
+    unsigned char address[17];
+    struct flight_facts facts = { .pack = tr_span_of(download->version->pack_name),
+        .version = tr_span_of(download->version->version),
+        .user = download->options.user,
+        .address = http_peer(request),
+        .size = bytes_of(download),
+        .connection = tr_self(ctx),
+        .now_ns = tr_now_ns(ctx) };
+    struct sending *sending = tr__alloc(sizeof *sending);
+    enum flight_refusal refusal = FLIGHT_MEMORY;
+
+    facts.address_key =
+        (struct tr_span){ (const char *)address, rate_limit_address_key(facts.address, address) };
+    if (sending != NULL)
+        refusal = flight_begin(download->packs->flights, &facts, &sending->flight);
+    if (refusal != FLIGHT_OK) {
+        tr__free(sending);
+        refuse_flight(request, refusal);
+        return NULL;
+    }
+    sending->pinned = pinned_ref(pinned);
+    return sending;
+}
+
+/* The parts of a multipart/byteranges answer (RFC 9110 14.6), and its end. */
+struct multipart {
+    char type[40 + BOUNDARY_SIZE];
+    struct http_part parts[HTTP_RANGES_MAX];
+    char heads[HTTP_RANGES_MAX][PART_HEAD_MAX];
+    char end[BOUNDARY_SIZE + 16];
+};
+
+static void multipart_make(
+    struct multipart *multipart, struct tr_context *ctx, const struct download *download)
+{
+    char boundary[BOUNDARY_SIZE + 1];
+
+    /* Unpredictable: no file can hold it on purpose. */
+    (void)snprintf(boundary, sizeof boundary, "%016llx%016llx", (unsigned long long)tr_random(ctx),
+        (unsigned long long)tr_random(ctx));
+    (void)snprintf(
+        multipart->type, sizeof multipart->type, "multipart/byteranges; boundary=%s", boundary);
+    for (int i = 0; i < download->range_count; i++) {
+        const struct http_range *range = &download->ranges[i];
+        int size = snprintf(multipart->heads[i], sizeof multipart->heads[i],
+            "%s--%s\r\nContent-Type: %s\r\nContent-Range: bytes %llu-%llu/%llu\r\n\r\n",
+            i == 0 ? "" : "\r\n", boundary, download->version->type,
+            (unsigned long long)range->first, (unsigned long long)(range->first + range->size - 1),
+            (unsigned long long)download->size);
+
+        multipart->parts[i] = (struct http_part){ .before = { multipart->heads[i], (size_t)size },
+            .offset = range->first,
+            .size = range->size };
+    }
+    (void)snprintf(multipart->end, sizeof multipart->end, "\r\n--%s--\r\n", boundary);
+}
+
+/* The bytes of one range, from memory or from the file. */
+static bool append_range(
+    struct tr_buffer *text, const struct pinned_file *pinned, const struct http_range *range)
+{
+    const struct hash_source *source = pinned->source;
+    char *room;
+    size_t got;
+
+    if (pinned->bytes != NULL) {
+        tr_buffer_append(text, http_frame_at(pinned->bytes) + range->first, (size_t)range->size);
+        return true;
+    }
+    room = tr_buffer_reserve(text, (size_t)range->size);
+    if (room == NULL)
+        return true; /* text->failed says so */
+    if (source->read(source->data, pinned->fd, range->first, room, (size_t)range->size, &got) < 0 ||
+        got != range->size)
+        return false;
+    tr_buffer_grew(text, got);
+    return true;
+}
+
+/* An answer that is small enough to be put together in memory; false: the file has changed. What
+ * was hashed is what goes out: bytes that were kept, or a copy of which the file says afterwards
+ * that it has not changed. NULL when out of memory. */
+static bool small_answer(const struct download *download, const struct pinned_file *pinned,
+    const struct multipart *multipart, struct http_frame **ret_frame)
+{
+    struct tr_buffer text = { 0 };
+    bool is_good = true;
+
+    *ret_frame = NULL;
+    if (download->range_count == 0) {
+        *ret_frame = http_frame_ref(pinned->bytes);
+        return true;
+    }
+    for (int i = 0; i < download->range_count && is_good; i++) {
+        if (multipart != NULL)
+            tr_buffer_span(&text, multipart->parts[i].before);
+        is_good = append_range(&text, pinned, &download->ranges[i]);
+    }
+    if (multipart != NULL)
+        tr_buffer_text(&text, multipart->end);
+    if (is_good && pinned->bytes == NULL)
+        is_good = pinned_is_same(pinned);
+    if (is_good && text.failed == 0)
+        *ret_frame = http_frame_new(text.bytes, text.size);
+    tr_buffer_free(&text);
+    return is_good;
+}
+
+/* Without a copy where the file is kept in memory; else a copy that is soon gone. */
+static bool is_small(const struct download *download, const struct pinned_file *pinned)
+{
+    return pinned->bytes != NULL || (download->range_count > 0 && bytes_of(download) <= COPY_MAX);
+}
+
+static void respond_large(struct http_request *request, const struct download *download,
+    struct sending *sending, const struct multipart *multipart, const char *type)
+{
+    struct http_part whole = { .size = download->size };
+    struct http_sending answer = { .fd = sending->pinned->fd,
+        .parts = &whole,
+        .part_count = 1,
+        .rate_max = download->packs->settings.rate_max,
+        .check = check_sending,
+        .done = end_sending,
+        .data = sending };
+
+    if (multipart != NULL) {
+        answer.parts = multipart->parts;
+        answer.part_count = (uint32_t)download->range_count;
+        answer.after = tr_span_of(multipart->end);
+    } else if (download->range_count == 1) {
+        whole.offset = download->ranges[0].first;
+        whole.size = download->ranges[0].size;
+    }
+    http_respond_parts(request, download->range_count == 0 ? 200 : 206, type, &answer);
+}
+
+static void respond_head(struct http_request *request, const struct download *download)
+{
+    struct http_part whole = { .size = download->size };
+    /* Only its length is looked at. */
+    struct http_sending answer = { .fd = -1, .parts = &whole, .part_count = 1 };
+
+    add_headers(request, download);
+    if (download->size == 0)
+        http_respond(request, 200, download->version->type, TR_SPAN(""));
+    else
+        http_respond_parts(request, 200, download->version->type, &answer);
+}
+
+/* Whatever may be refused comes before the headers: they speak of the file. */
+static void respond_bytes(struct http_request *request, const struct download *download,
+    struct pinned_file *pinned, const struct multipart *multipart)
+{
+    const char *type = multipart != NULL ? multipart->type : download->version->type;
+    struct sending *sending = NULL;
+    struct http_frame *frame = NULL;
+
+    if (is_small(download, pinned)) {
+        if (!small_answer(download, pinned, multipart, &frame)) {
+            refuse_verdict(request, PACK_BUSY);
+            return;
+        }
+        if (frame == NULL) {
+            http_respond_shed(request, 503, 1, "memory");
+            return;
+        }
+    } else {
+        sending = sending_new(request, download, pinned);
+        if (sending == NULL)
+            return;
+    }
+    add_headers(request, download);
+    if (frame == NULL) {
+        respond_large(request, download, sending, multipart, type);
+        return;
+    }
+    metric_add(&metrics[SENT_BYTES], (int64_t)bytes_of(download));
+    http_respond_frame(request, download->range_count == 0 ? 200 : 206, type, frame);
+}
+
+static int kind_of(const struct http_request *request, const struct download *download)
+{
+    if (http_method(request) == HTTP_HEAD)
+        return HEAD;
+    return download->range_count == 0 ? FULL : download->range_count == 1 ? RANGE : RANGES;
+}
+
+/* It is verified. */
+static void respond_file(
+    struct http_request *request, const struct download *download, struct pinned_file *pinned)
+{
+    struct multipart *multipart = NULL;
+
+    if (download->range_count > 1) {
+        multipart = http_alloc(request, sizeof *multipart);
+        if (multipart == NULL) {
+            http_respond_shed(request, 503, 1, "memory");
+            return;
+        }
+        multipart_make(multipart, http_context(request), download);
+    }
+    metric_add(&metrics[kind_of(request, download)], 1);
+    if (http_method(request) == HTTP_HEAD || download->size == 0)
+        respond_head(request, download);
+    else
+        respond_bytes(request, download, pinned, multipart);
+}
+
+/* ---- verified? ---------------------------------------------------------------------------------
+ */
+
+static void verified(struct http_request *request, const struct tr_event *event);
+
+static void ask(struct http_request *request, struct download *download)
+{
+    struct integrity_message message = integrity_query(
+        integrity_key(download->version->id, download->coding), download->sha256, download->size);
+
+    if (++download->asks > ASKS_MAX ||
+        http_ask(request, integrity_sender(download->packs->integrity), &message, sizeof message,
+            verified) < 0)
+        refuse_verdict(request, PACK_BUSY);
+}
+
+static struct pinned_file *find_file(const struct download *download)
+{
+    return integrity_warm(download->packs->integrity,
+        integrity_key(download->version->id, download->coding), download->sha256);
+}
+
+static void verified(struct http_request *request, const struct tr_event *event)
+{
+    struct download *download = http_user(request);
+    enum pack_verdict verdict = PACK_BUSY;
+    struct pinned_file *pinned;
+
+    if (event->status == 0 && event->size == sizeof verdict)
+        memcpy(&verdict, event->value, sizeof verdict);
+    if (verdict != PACK_VERIFIED) {
+        refuse_verdict(request, verdict);
+        return;
+    }
+    pinned = find_file(download);
+    if (pinned == NULL) {
+        ask(request, download); /* changed or evicted at once */
+        return;
+    }
+    respond_file(request, download, pinned);
+    pinned_unref(pinned);
+}
+
+/* It has to wait: keep what belongs to this turn. */
+static void ask_kept(struct http_request *request, const struct download *download)
+{
+    struct {
+        struct download download;
+        struct pack_version version;
+        char user[];
+    } *kept = http_alloc(request, sizeof *kept + download->options.user.size);
+
+    if (kept == NULL) {
+        http_respond_shed(request, 503, 1, "memory");
+        return;
+    }
+    kept->download = *download;
+    kept->version = *download->version;
+    kept->download.version = &kept->version;
+    if (download->options.user.at != NULL) {
+        memcpy(kept->user, download->options.user.at, download->options.user.size);
+        kept->download.options.user.at = kept->user;
+    }
+    choose(request, &kept->download); /* into the copy */
+    http_set_user(request, &kept->download);
+    ask(request, &kept->download);
+}
+
+/* ---- the request -------------------------------------------------------------------------------
+ */
+
+static void not_satisfiable(struct http_request *request, const struct download *download)
+{
+    char text[40];
+    int size = snprintf(text, sizeof text, "bytes */%llu", (unsigned long long)download->size);
+
+    http_add_header(request, "Content-Range", (struct tr_span){ text, (size_t)size });
+    http_add_header(request, "ETag", etag_of(download));
+    http_respond_error(
+        request, 416, "RangeNotSatisfiable", "The file ends before the first byte asked for.");
+}
+
+void download_serve(struct http_request *request, struct packs *packs,
+    const struct pack_version *version, const struct download_options *options)
+{
+    struct download download = { .packs = packs, .version = version, .options = *options };
+    struct pinned_file *pinned;
+    unsigned status;
+
+    choose(request, &download);
+    status = http_condition(request, etag_of(&download), modified_of(&download));
+    if (status != 0) {
+        add_common(request, &download);
+        if (status == 304) {
+            metric_add(&metrics[NOT_MODIFIED], 1);
+            http_respond(request, 304, NULL, (struct tr_span){ NULL, 0 });
+        } else {
+            http_respond_error(request, 412, "PreconditionFailed", "The file is another one now.");
+        }
+        return;
+    }
+    /* RFC 9110 14.2: of a GET alone; 13.1.5: not if what If-Range names is another one. */
+    if (http_method(request) == HTTP_GET &&
+        http_if_range(request, etag_of(&download), modified_of(&download)))
+        download.range_count =
+            http_range_parse(http_header(request, "Range"), download.size, download.ranges);
+    if (download.range_count < 0) {
+        not_satisfiable(request, &download);
+        return;
+    }
+    pinned = find_file(&download);
+    if (pinned == NULL) {
+        ask_kept(request, &download);
+        return;
+    }
+    respond_file(request, &download, pinned);
+    pinned_unref(pinned);
+}
+
+/* ---- its parts ---------------------------------------------------------------------------------
+ */
+
+int vault_start(struct packs *packs, char *why, size_t why_size)
+{
+    return vault_open(packs->data_path, why, why_size, &packs->vault);
+}
+
+void vault_stop(struct packs *packs)
+{
+    vault_close(&packs->vault);
+}
+
+static void on_invalidated(struct packs *packs, int64_t version_id)
+{
+    (void)integrity_invalidate(packs->integrity, version_id);
+}
+
+int downloads_start(struct packs *packs, char *why, size_t why_size)
+{
+    struct integrity_options options = { .source = hash_source_of(packs->vault),
+        .hashes_max = packs->settings.hashes_max };
+    struct flight_limits limits = { .per_user = packs->settings.downloads_per_user,
+        .per_address = packs->settings.downloads_per_address };
+    int rc;
+
+    (void)why;
+    (void)why_size;
+    metric_register(metrics, sizeof metrics / sizeof metrics[0]);
+    rc = integrity_start(packs->system, &options, &packs->integrity);
+    if (rc == 0)
+        rc = flights_start(packs->system, &limits, &packs->flights);
+    if (rc == 0) {
+        packs->pace = pace_new(packs->settings.requests_per_address);
+        rc = packs->pace == NULL ? TR_ENOMEM : 0;
+    }
+    if (rc == 0)
+        packs->on_invalidated = on_invalidated;
+    return rc;
+}
+
+void downloads_stop(struct packs *packs)
+{
+    packs->on_invalidated = NULL;
+    flights_stop(&packs->flights);
+    integrity_stop(&packs->integrity);
+    pace_free(&packs->pace);
+}

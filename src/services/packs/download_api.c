@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* download_api.c: which version a URL means; who looks at downloads and cancels them. */
+#include "auth/rate_limit.h"
+#include "json/json_write.h"
+#include "services/packs/api.h"
+#include "services/packs/call.h"
+#include "services/packs/download.h"
+#include "services/packs/flight.h"
+#include "services/packs/pace.h"
+
+/* Packs are for everybody: only who brings a token is asked who that is. How many downloads an
+ * address may begin in a second, and have at once, is counted without a message to anybody. */
+bool download_gate(struct http_request *request)
+{
+    const struct packs *packs = http_service(request);
+    unsigned char key[17];
+    size_t size;
+
+    if (http_header(request, "Authorization").at != NULL)
+        return auth_gate(request);
+    size = rate_limit_address_key(http_peer(request), key);
+    if (pace_take(packs->pace, (struct tr_span){ (const char *)key, size },
+            tr_now_ns(http_context(request))))
+        return true;
+    http_respond_shed(request, 429, 1, "address");
+    return false;
+}
+
+void api_download(struct http_request *request, void *state)
+{
+    struct tr_span wanted = http_path_part(request, "version");
+    const struct pack *pack =
+        catalogue_pack(catalogue_view(state), http_path_part(request, "name"));
+    const struct auth_claims *claims = auth_claims_of(request);
+    const struct pack_version *version = NULL;
+    struct download_options options = { .is_versioned = wanted.at != NULL };
+
+    if (pack == NULL) {
+        http_respond_error(request, 404, "PackNotFound", "there is no such pack");
+        return;
+    }
+    version = wanted.at == NULL ? catalogue_active(pack) : catalogue_version(pack, wanted);
+    if (version == NULL) {
+        http_respond_error(request, 404, "VersionNotFound", "this pack has no such version");
+        return;
+    }
+    if (claims != NULL)
+        options.user = claims->issuer;
+    download_serve(request, state, version, &options);
+}
+
+/* ---- for administrators ------------------------------------------------------------------------
+ */
+
+static void listed(struct http_request *request, const struct tr_event *event)
+{
+    const struct flight_info *infos = event->value;
+    const struct packs *packs = packs_call(request)->packs;
+    size_t count = event->status < 0 ? 0 : event->size / sizeof *infos;
+    uint64_t now_ns = packs->env->now_ns(packs->env->data);
+    struct tr_buffer body = { 0 };
+    struct json_writer writer = json_writer(&body);
+
+    if (event->status < 0) {
+        http_respond_shed(request, 503, 1, "flights");
+        return;
+    }
+    json_put_object(&writer, NULL);
+    json_put_array(&writer, "flights");
+    for (size_t i = 0; i < count; i++) {
+        const struct flight_info *info = &infos[i];
+
+        json_put_object(&writer, NULL);
+        json_put_int(&writer, "id", (int64_t)info->id);
+        json_put_text(&writer, "pack", info->pack);
+        json_put_text(&writer, "version", info->version);
+        if (info->user[0] != '\0')
+            json_put_text(&writer, "user", info->user);
+        json_put_text(&writer, "address", info->address);
+        json_put_int(&writer, "size_bytes", (int64_t)info->size);
+        json_put_int(&writer, "sent_bytes", (int64_t)info->sent);
+        json_put_int(&writer, "age_ms", (int64_t)((now_ns - info->began_ns) / 1000000));
+        json_put_end(&writer);
+    }
+    json_put_end(&writer);
+    if (count == FLIGHT_LIST_MAX)
+        json_put_int(&writer, "next", (int64_t)infos[count - 1].id);
+    json_put_end(&writer);
+    api_respond(request, &body);
+}
+
+void api_list_flights(struct http_request *request, void *state)
+{
+    struct packs_call *call = packs_enter(request, state);
+    struct flight_message message = { .kind = FLIGHT_LIST };
+    struct tr_span after;
+
+    if (call == NULL)
+        return;
+    if (http_parameter(request, "after", &after) && !tr_span_u64(after, &message.id)) {
+        http_respond_error(request, 400, "InvalidRequest", "after is the id of a download");
+        return;
+    }
+    if (http_ask(request, flights_sender(call->packs->flights), &message, sizeof message, listed) <
+        0)
+        http_respond_shed(request, 503, 1, "flights");
+}
+
+static void cancelled(struct http_request *request, const struct tr_event *event)
+{
+    if (event->status == 0)
+        http_respond(request, 204, NULL, (struct tr_span){ NULL, 0 });
+    else if (event->status == TR_ENOENT)
+        http_respond_error(request, 404, "DownloadNotFound", "there is no such download now");
+    else
+        http_respond_shed(request, 503, 1, "flights");
+}
+
+void api_cancel_flight(struct http_request *request, void *state)
+{
+    struct packs_call *call = packs_enter(request, state);
+    struct flight_message message = { .kind = FLIGHT_CANCEL };
+
+    if (call == NULL)
+        return;
+    if (!tr_span_u64(http_path_part(request, "id"), &message.id))
+        http_respond_error(request, 404, "DownloadNotFound", "there is no such download now");
+    else if (http_ask(request, flights_sender(call->packs->flights), &message, sizeof message,
+                 cancelled) < 0)
+        http_respond_shed(request, 503, 1, "flights");
+}

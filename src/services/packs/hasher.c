@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hasher.c: is this file what it should be?
+ *
+ * What is hashed must be what is served later, under the same identity. Two things could break
+ * that:
+ *   1. The file changes while it is read. Its identity is taken before and after; if they differ,
+ *      it is read again.
+ *   2. It changes without a new identity: the times of a file have the granularity of the kernel's
+ *      clock tick, so a write in the same tick as the last one leaves no trace. Hence a file that
+ *      was changed less than SETTLE_NS ago is not hashed yet; a write after that has another time.
+ */
+#include "services/packs/hasher.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/metric.h"
+#include "crypto/digest.h"
+
+enum {
+    READ_SIZE = 256 << 10,
+    SETTLES_MAX = 50,
+    CHANGES_MAX = 3,
+};
+static const int64_t settle_ns = 20000000; /* two ticks at 100 Hz */
+
+struct metric pack_hashes_total = {
+    .name = "troupe_pack_hashes_total",
+    .help = "Files hashed from beginning to end.",
+    .kind = METRIC_COUNTER,
+};
+struct metric pack_hashed_bytes_total = {
+    .name = "troupe_pack_hashed_bytes_total",
+    .help = "Bytes hashed to verify files.",
+    .kind = METRIC_COUNTER,
+};
+
+void hasher_metrics(void)
+{
+    metric_register(&pack_hashes_total, 1);
+    metric_register(&pack_hashed_bytes_total, 1);
+}
+
+/* ---- files of the vault ------------------------------------------------------------------------
+ */
+
+static int source_open(
+    void *data, const char *sha256_hex, int *ret_fd, struct vault_identity *ret_identity)
+{
+    return vault_open_object(data, sha256_hex, ret_fd, ret_identity);
+}
+
+static int source_identify(void *data, int fd, struct vault_identity *ret_identity)
+{
+    (void)data;
+    return vault_identify(fd, ret_identity);
+}
+
+static int source_read(
+    void *data, int fd, uint64_t offset, void *bytes, size_t size, size_t *ret_size)
+{
+    size_t got = 0;
+
+    (void)data;
+    while (got < size) {
+        ssize_t step = pread(fd, (char *)bytes + got, size - got, (off_t)(offset + got));
+
+        if (step < 0 && errno == EINTR)
+            continue;
+        if (step < 0)
+            return TR_EIO;
+        if (step == 0)
+            break;
+        got += (size_t)step;
+    }
+    *ret_size = got;
+    return 0;
+}
+
+static void source_close(void *data, int fd)
+{
+    (void)data;
+    close(fd);
+}
+
+struct hash_source hash_source_of(struct vault *vault)
+{
+    return (struct hash_source){ .open = source_open,
+        .identify = source_identify,
+        .read = source_read,
+        .close = source_close,
+        .data = vault };
+}
+
+/* ---- a file that was verified ------------------------------------------------------------------
+ */
+
+struct pinned_file *pinned_ref(struct pinned_file *pinned)
+{
+    atomic_fetch_add_explicit(&pinned->refs, 1, memory_order_relaxed);
+    return pinned;
+}
+
+void pinned_unref(struct pinned_file *pinned)
+{
+    /* Release what this one did, acquire what the others did, for the one that frees. */
+    if (pinned == NULL || atomic_fetch_sub_explicit(&pinned->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    pinned->source->close(pinned->source->data, pinned->fd);
+    http_frame_unref(pinned->bytes);
+    tr__free(pinned);
+}
+
+bool pinned_is_same(const struct pinned_file *pinned)
+{
+    const struct hash_source *source = pinned->source;
+    struct vault_identity identity;
+
+    return source->identify(source->data, pinned->fd, &identity) == 0 &&
+           vault_identity_equal(&identity, &pinned->identity);
+}
+
+/* ---- the work ----------------------------------------------------------------------------------
+ */
+
+struct hash_job *hash_job_new(_Atomic uint32_t *alive)
+{
+    struct hash_job *job = tr__calloc(sizeof *job);
+
+    if (job == NULL)
+        return NULL;
+    atomic_init(&job->refs, 1);
+    job->alive = alive;
+    atomic_fetch_add_explicit(alive, 1, memory_order_relaxed);
+    return job;
+}
+
+struct hash_job *hash_job_ref(struct hash_job *job)
+{
+    atomic_fetch_add_explicit(&job->refs, 1, memory_order_relaxed);
+    return job;
+}
+
+void hash_job_unref(struct hash_job *job)
+{
+    _Atomic uint32_t *alive;
+
+    if (job == NULL || atomic_fetch_sub_explicit(&job->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    alive = job->alive;
+    pinned_unref(job->pinned);
+    tr__free(job);
+    /* Pairs with the wait for no jobs in integrity_stop: all of it is over before. */
+    atomic_fetch_sub_explicit(alive, 1, memory_order_release);
+}
+
+static enum pack_verdict verdict_of(int rc)
+{
+    switch (rc) {
+    case TR_ENOENT:
+        return PACK_MISSING;
+    case TR_ELIMIT:
+    case TR_ENOMEM:
+        return PACK_BUSY;
+    default:
+        return PACK_UNREADABLE;
+    }
+}
+
+/* Is the last change long enough ago to be seen in the file's times? */
+static bool is_settled(struct hash_job *job, const struct vault_identity *identity)
+{
+    int64_t age_ns = (int64_t)job->env->wall_ns(job->env->data) - identity->changed_ns;
+
+    if (age_ns >= settle_ns || age_ns <= -settle_ns)
+        return true;
+    job->wait_ns = (uint64_t)(settle_ns - age_ns);
+    return false;
+}
+
+struct reading {
+    struct hash_job *job;
+    int fd;
+    char *room;  /* READ_SIZE */
+    char *small; /* where the bytes of a small file are kept; NULL: they are not */
+};
+
+/* The digest of the whole file. PACK_VERIFIED: it was read, whatever came out. */
+static enum pack_verdict read_all(
+    const struct reading *reading, struct crypto_sha256_stream *stream, uint8_t ret_digest[32])
+{
+    struct hash_job *job = reading->job;
+    const struct hash_source *source = job->source;
+    uint64_t offset = 0;
+    size_t got;
+
+    metric_add(&pack_hashes_total, 1);
+    do {
+        if (atomic_load_explicit(&job->is_cancelled, memory_order_relaxed))
+            return PACK_CANCELLED;
+        if (source->read(source->data, reading->fd, offset, reading->room, READ_SIZE, &got) < 0)
+            return PACK_UNREADABLE;
+        crypto_sha256_stream_update(stream, reading->room, got);
+        if (reading->small != NULL && offset + got <= job->size)
+            memcpy(reading->small + offset, reading->room, got);
+        offset += got;
+        atomic_store_explicit(&job->hashed_bytes, offset, memory_order_relaxed);
+    } while (got == READ_SIZE && offset <= job->size);
+    metric_add(&pack_hashed_bytes_total, (int64_t)offset);
+    crypto_sha256_stream_digest(stream, ret_digest);
+    return offset == job->size ? PACK_VERIFIED : PACK_DAMAGED;
+}
+
+/* It is what it should be: keep it open. */
+static enum pack_verdict pin(struct hash_job *job, int fd, const char *small)
+{
+    struct pinned_file *pinned = tr__calloc(sizeof *pinned);
+
+    if (pinned == NULL)
+        return PACK_BUSY;
+    if (small != NULL) {
+        pinned->bytes = http_frame_new(small, (size_t)job->size);
+        if (pinned->bytes == NULL) {
+            tr__free(pinned);
+            return PACK_BUSY;
+        }
+    }
+    atomic_init(&pinned->refs, 1);
+    atomic_init(&pinned->is_used, 1);
+    pinned->key = job->key;
+    pinned->fd = fd;
+    pinned->identity = job->identity;
+    memcpy(pinned->sha256, job->sha256, sizeof pinned->sha256);
+    pinned->size = job->size;
+    pinned->source = job->source;
+    job->pinned = pinned;
+    return PACK_VERIFIED;
+}
+
+static enum pack_verdict hash(struct hash_job *job, int fd, const struct reading *reading)
+{
+    const struct hash_source *source = job->source;
+    struct crypto_sha256_stream stream = { NULL };
+    struct vault_identity after;
+    uint8_t digest[32];
+    enum pack_verdict verdict;
+
+    if (crypto_sha256_stream_init(&stream) < 0)
+        return PACK_BUSY;
+    verdict = read_all(reading, &stream, digest);
+    crypto_sha256_stream_finish(&stream);
+    if (verdict == PACK_CANCELLED || verdict == PACK_UNREADABLE)
+        return verdict;
+    if (source->identify(source->data, fd, &after) < 0)
+        return PACK_UNREADABLE;
+    if (!vault_identity_equal(&job->identity, &after)) {
+        job->wait_ns = (uint64_t)settle_ns;
+        return ++job->changes <= CHANGES_MAX ? PACK_UNSETTLED : PACK_BUSY;
+    }
+    if (verdict != PACK_VERIFIED || memcmp(digest, job->sha256, sizeof digest) != 0)
+        return PACK_DAMAGED;
+    return pin(job, fd, reading->small);
+}
+
+static enum pack_verdict examine(struct hash_job *job, int fd)
+{
+    bool is_small = job->size > 0 && job->size <= PINNED_BYTES_MAX;
+    struct reading reading = { .job = job, .fd = fd };
+    enum pack_verdict verdict = PACK_BUSY;
+
+    if (job->has_known_bad && vault_identity_equal(&job->identity, &job->known_bad))
+        return PACK_DAMAGED;
+    if (!is_settled(job, &job->identity))
+        return ++job->settles <= SETTLES_MAX ? PACK_UNSETTLED : PACK_BUSY;
+    if (job->identity.size != job->size)
+        return PACK_DAMAGED;
+    reading.room = tr__alloc(READ_SIZE);
+    reading.small = is_small ? tr__alloc((size_t)job->size) : NULL;
+    if (reading.room != NULL && (!is_small || reading.small != NULL))
+        verdict = hash(job, fd, &reading);
+    tr__free(reading.small);
+    tr__free(reading.room);
+    return verdict;
+}
+
+int hash_job_run(void *argument)
+{
+    struct hash_job *job = argument;
+    const struct hash_source *source = job->source;
+    enum pack_verdict verdict;
+    int fd, rc;
+
+    if (atomic_load_explicit(&job->is_cancelled, memory_order_relaxed))
+        return PACK_CANCELLED;
+    rc = source->open(source->data, job->sha256_hex, &fd, &job->identity);
+    if (rc < 0)
+        return (int)verdict_of(rc);
+    verdict = examine(job, fd);
+    if (verdict != PACK_VERIFIED)
+        source->close(source->data, fd);
+    return (int)verdict;
+}
+
+/* ---- the actor ---------------------------------------------------------------------------------
+ */
+
+enum { TAG_WORK = 1, TAG_SETTLED = 2 };
+
+static void work_drop(void *argument)
+{
+    hash_job_unref(argument);
+}
+
+static int begin(struct hasher *hasher, struct tr_context *ctx)
+{
+    int rc = tr_offload(ctx, hash_job_run, hash_job_ref(hasher->job), work_drop, TAG_WORK);
+
+    if (rc < 0)
+        hash_job_unref(hasher->job);
+    return rc;
+}
+
+static enum tr_next tell(struct hasher *hasher, struct tr_context *ctx, enum pack_verdict verdict)
+{
+    /* What could not be told is told by its death. */
+    if (!hasher->has_told && hasher->tell(hasher->data, ctx, hasher->job, verdict) < 0)
+        return TR_FAIL;
+    hasher->has_told = true;
+    return TR_STOP;
+}
+
+static int hasher_start(void *state, struct tr_context *ctx)
+{
+    return begin(state, ctx);
+}
+
+static enum tr_next hasher_handle(void *state, struct tr_context *ctx, void *message)
+{
+    (void)state;
+    (void)ctx;
+    (void)message;
+    return TR_GO;
+}
+
+static enum tr_next hasher_event(void *state, struct tr_context *ctx, const struct tr_event *event)
+{
+    struct hasher *hasher = state;
+
+    switch (event->tag) {
+    case TAG_WORK:
+        hash_job_unref(hasher->job); /* the work's */
+        if (event->status != PACK_UNSETTLED)
+            return tell(
+                hasher, ctx, event->status < 0 ? PACK_BUSY : (enum pack_verdict)event->status);
+        if (tr_after(ctx, hasher->job->wait_ns, TAG_SETTLED, NULL) < 0)
+            return tell(hasher, ctx, PACK_BUSY);
+        break;
+    case TAG_SETTLED:
+        if (begin(hasher, ctx) < 0)
+            return tell(hasher, ctx, PACK_BUSY);
+        break;
+    default:
+        break;
+    }
+    return TR_GO;
+}
+
+/* Told to end before it knows: who waits must not wait for ever. */
+static void hasher_stop(void *state, struct tr_context *ctx, enum tr_why why)
+{
+    struct hasher *hasher = state;
+
+    (void)why;
+    atomic_store_explicit(&hasher->job->is_cancelled, true, memory_order_relaxed);
+    (void)tell(hasher, ctx, PACK_BUSY);
+}
+
+static void hasher_finish(void *state)
+{
+    struct hasher *hasher = state;
+
+    atomic_store_explicit(&hasher->job->is_cancelled, true, memory_order_relaxed);
+    hash_job_unref(hasher->job);
+    hasher->job = NULL;
+}
+
+const struct tr_type hasher_type = {
+    .name = "hasher",
+    .message_size = sizeof(struct hasher_message),
+    .state_size = sizeof(struct hasher),
+    .start = hasher_start,
+    .handle = hasher_handle,
+    .event = hasher_event,
+    .stop = hasher_stop,
+    .finish = hasher_finish,
+};

@@ -1,0 +1,903 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* integrity.c: the cache of verified files.
+ *
+ *   COLD --query--> QUEUED --room--> HASHING --insert--> VERIFIED | COLD (with what was bad)
+ *    ^                 \________________/  \                 |
+ *    |___ invalidate, clear (nobody waits) _\____ changed ___|
+ *
+ * Invariants:
+ *   1. Every hash has a ticket of its own, drawn when it begins; an entry that is HASHING has
+ *      exactly one. Invalidate and Clear take the ticket away, so what comes for it later is
+ *      ignored; whoever still waits gets a hash that began afterwards.
+ *   2. Waiters are there only while QUEUED or HASHING, and each is answered: by the Insert, or
+ *      because the hasher died TRIES_MAX times. If this actor dies the runtime answers them.
+ *   3. The snapshot holds what is VERIFIED, as of the end of the message that changed it; it is
+ *      published before the waiters are answered, so they find it.
+ *   4. `running` counts the hashers that have not ended, with or without a ticket. */
+#include "services/packs/integrity.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/log.h"
+#include "base/metric.h"
+#include "services/packs/ending.h"
+
+enum {
+    TRIES_MAX = 3,
+    SWEEP_MS = 100,
+    TAG_SWEEP = 1, /* of the timer; watches have the low half of a ticket */
+    KEYS_MIN = 64,
+};
+
+static struct metric metrics[] = {
+    { .name = "troupe_pack_cache_total",
+        .labels = "result=\"hit\"",
+        .help = "Checks of files by whether they had been verified.",
+        .kind = METRIC_COUNTER },
+    { .name = "troupe_pack_cache_total",
+        .labels = "result=\"miss\"",
+        .help = "Checks of files by whether they had been verified.",
+        .kind = METRIC_COUNTER },
+    { .name = "troupe_pack_cache_total",
+        .labels = "result=\"changed\"",
+        .help = "Checks of files by whether they had been verified.",
+        .kind = METRIC_COUNTER },
+    { .name = "troupe_pack_damaged_total",
+        .help = "Files that were not what they should be, or could not be read.",
+        .kind = METRIC_COUNTER },
+    { .name = "troupe_pack_hashes_in_flight", .help = "Files being hashed.", .kind = METRIC_GAUGE },
+    { .name = "troupe_pack_pinned_files",
+        .help = "Verified files that are kept open.",
+        .kind = METRIC_GAUGE },
+    { .name = "troupe_pack_late_inserts_total",
+        .help = "Hashes that were ignored because their file was invalidated meanwhile.",
+        .kind = METRIC_COUNTER },
+};
+enum { HIT, MISS, CHANGED, DAMAGED, HASHING_NOW, PINNED_NOW, LATE };
+
+/* What is published. */
+struct view {
+    uint32_t mask;
+    struct pinned_file *slots[]; /* by the key's hash; mask + 1 of them, at most half taken */
+};
+
+struct integrity {
+    struct tr_system *system;
+    const struct tr_env *env;
+    struct hash_source source;
+    uint32_t hashes_max, pinned_max, waiters_max;
+    void (*on_hash)(void *data, int64_t key, tr_weak hasher);
+    void *on_hash_data;
+    struct tr_snapshot *view;
+    _Atomic uint64_t ticket;     /* the last one; also over restarts of the actor */
+    _Atomic uint32_t jobs_alive; /* they use `source` */
+    tr_sender supervisor, cache;
+    struct tr_supervisor table;
+    struct tr_child child;
+    struct cache *state; /* copied in at a restart */
+};
+
+enum entry_state { COLD, QUEUED, HASHING, VERIFIED };
+
+struct entry {
+    int64_t key;
+    enum entry_state state;
+    uint8_t sha256[32];
+    uint64_t size;
+    uint32_t tries;
+    uint64_t ticket; /* HASHING */
+    struct hash_job *job;
+    tr_sender hasher;
+    tr_reply_handle *waiters;
+    uint32_t waiter_count, waiter_capacity;
+    struct pinned_file *pinned; /* VERIFIED */
+    bool has_known_bad;
+    struct vault_identity known_bad;
+    enum pack_verdict bad_verdict; /* the last, if it was bad */
+    struct entry *next;            /* in its chain */
+    struct entry *queue_next;      /* QUEUED */
+};
+
+struct cache {
+    struct integrity *integrity;
+    struct entry **chains;
+    uint32_t chain_count;
+    uint32_t count;        /* of entries */
+    uint32_t pinned_count; /* VERIFIED */
+    uint32_t hand;         /* of the clock that finds what is not used */
+    uint32_t running;
+    struct entry *queue, **queue_last;
+    bool is_sweeping; /* the timer is set */
+    bool is_changed;  /* the view is behind */
+};
+
+static uint32_t mix(int64_t key)
+{
+    uint64_t x = (uint64_t)key * UINT64_C(0x9e3779b97f4a7c15);
+
+    return (uint32_t)(x >> 32);
+}
+
+/* ---- the view ----------------------------------------------------------------------------------
+ */
+
+static void view_free(void *value)
+{
+    struct view *view = value;
+
+    for (uint32_t i = 0; i <= view->mask; i++)
+        pinned_unref(view->slots[i]);
+    tr__free(view);
+}
+
+const struct pinned_file *integrity_find(
+    const struct integrity *integrity, int64_t key, const uint8_t sha256[32])
+{
+    const struct view *view = tr_snapshot_read(integrity->view);
+
+    if (view == NULL)
+        return NULL;
+    for (uint32_t i = mix(key) & view->mask; view->slots[i] != NULL; i = (i + 1) & view->mask)
+        if (view->slots[i]->key == key)
+            return memcmp(view->slots[i]->sha256, sha256, 32) == 0 ? view->slots[i] : NULL;
+    return NULL;
+}
+
+struct pinned_file *integrity_warm(
+    const struct integrity *integrity, int64_t key, const uint8_t sha256[32])
+{
+    union {
+        const struct pinned_file *in;
+        struct pinned_file *out;
+    } found = { .in = integrity_find(integrity, key, sha256) }; /* a reference is not a change */
+
+    if (found.in == NULL) {
+        metric_add(&metrics[MISS], 1);
+        return NULL;
+    }
+    if (!pinned_is_same(found.in)) {
+        metric_add(&metrics[CHANGED], 1);
+        return NULL;
+    }
+    metric_add(&metrics[HIT], 1);
+    if (atomic_load_explicit(&found.out->is_used, memory_order_relaxed) == 0)
+        atomic_store_explicit(&found.out->is_used, 1, memory_order_relaxed);
+    return pinned_ref(found.out);
+}
+
+static void publish(struct cache *cache)
+{
+    uint32_t size = 16;
+    struct view *view;
+
+    cache->is_changed = false;
+    while (size < cache->pinned_count * 2)
+        size *= 2;
+    view = tr__calloc(sizeof *view + size * sizeof view->slots[0]);
+    if (view == NULL) {
+        cache->is_changed = true; /* the next message tries again */
+        return;
+    }
+    view->mask = size - 1;
+    for (uint32_t i = 0; i < cache->chain_count; i++)
+        for (const struct entry *entry = cache->chains[i]; entry != NULL; entry = entry->next) {
+            uint32_t at = mix(entry->key) & view->mask;
+
+            if (entry->state != VERIFIED)
+                continue;
+            while (view->slots[at] != NULL)
+                at = (at + 1) & view->mask;
+            view->slots[at] = pinned_ref(entry->pinned);
+        }
+    if (tr_snapshot_publish(cache->integrity->view, view) < 0) {
+        view_free(view);
+        cache->is_changed = true;
+        return;
+    }
+    metric_set(&metrics[PINNED_NOW], cache->pinned_count);
+}
+
+/* ---- entries -----------------------------------------------------------------------------------
+ */
+
+static struct entry *find(const struct cache *cache, int64_t key)
+{
+    struct entry *entry;
+
+    if (cache->chain_count == 0)
+        return NULL;
+    entry = cache->chains[mix(key) & (cache->chain_count - 1)];
+    while (entry != NULL && entry->key != key)
+        entry = entry->next;
+    return entry;
+}
+
+static int grow(struct cache *cache)
+{
+    uint32_t count = cache->chain_count == 0 ? KEYS_MIN : cache->chain_count * 2;
+    struct entry **chains;
+
+    if (cache->chain_count > 0 && cache->count < cache->chain_count)
+        return 0;
+    chains = tr__calloc(count * sizeof *chains);
+    if (chains == NULL)
+        return cache->chain_count == 0 ? TR_ENOMEM : 0;
+    for (uint32_t i = 0; i < cache->chain_count; i++)
+        while (cache->chains[i] != NULL) {
+            struct entry *entry = cache->chains[i],
+                         **chain = &chains[mix(entry->key) & (count - 1)];
+
+            cache->chains[i] = entry->next;
+            entry->next = *chain;
+            *chain = entry;
+        }
+    tr__free(cache->chains);
+    cache->chains = chains;
+    cache->chain_count = count;
+    return 0;
+}
+
+static struct entry *obtain(struct cache *cache, int64_t key)
+{
+    struct entry *entry = find(cache, key), **chain;
+
+    if (entry != NULL)
+        return entry;
+    if (grow(cache) < 0)
+        return NULL;
+    entry = tr__calloc(sizeof *entry);
+    if (entry == NULL)
+        return NULL;
+    entry->key = key;
+    chain = &cache->chains[mix(key) & (cache->chain_count - 1)];
+    entry->next = *chain;
+    *chain = entry;
+    cache->count++;
+    return entry;
+}
+
+static void unpin(struct cache *cache, struct entry *entry)
+{
+    tr_assert(entry->state == VERIFIED);
+    pinned_unref(entry->pinned);
+    entry->pinned = NULL;
+    entry->state = COLD;
+    cache->pinned_count--;
+    cache->is_changed = true;
+}
+
+static void dequeue(struct cache *cache, struct entry *entry)
+{
+    struct entry **link = &cache->queue;
+
+    while (*link != entry)
+        link = &(*link)->queue_next;
+    *link = entry->queue_next;
+    if (cache->queue_last == &entry->queue_next)
+        cache->queue_last = link;
+    entry->queue_next = NULL;
+}
+
+/* The hash that runs is not wanted any more; it ends by itself, soon. */
+static void disown(struct entry *entry)
+{
+    atomic_store_explicit(&entry->job->is_cancelled, true, memory_order_relaxed);
+    hash_job_unref(entry->job);
+    entry->job = NULL;
+    entry->ticket = 0;
+    tr_sender_drop(&entry->hasher);
+}
+
+/* Only an entry that knows nothing and is not waited for may go. */
+static void entry_free(struct entry *entry)
+{
+    for (uint32_t i = 0; i < entry->waiter_count; i++)
+        tr_reply_drop(&entry->waiters[i]);
+    if (entry->job != NULL)
+        disown(entry);
+    pinned_unref(entry->pinned);
+    tr__free(entry->waiters);
+    tr__free(entry);
+}
+
+static void forget(struct cache *cache, struct entry *entry)
+{
+    struct entry **link = &cache->chains[mix(entry->key) & (cache->chain_count - 1)];
+
+    tr_assert(entry->state == COLD && entry->waiter_count == 0);
+    while (*link != entry)
+        link = &(*link)->next;
+    *link = entry->next;
+    cache->count--;
+    entry_free(entry);
+}
+
+/* Over the limit of open files: the first that was not used since the hand came by. */
+static void evict(struct cache *cache)
+{
+    uint32_t rounds = 0;
+
+    while (cache->pinned_count > cache->integrity->pinned_max && rounds < 3) {
+        struct entry *entry, *next;
+
+        if (cache->hand >= cache->chain_count) {
+            cache->hand = 0;
+            rounds++;
+        }
+        for (entry = cache->chains[cache->hand++]; entry != NULL; entry = next) {
+            next = entry->next;
+            if (entry->state != VERIFIED || cache->pinned_count <= cache->integrity->pinned_max)
+                continue;
+            if (atomic_exchange_explicit(&entry->pinned->is_used, 0, memory_order_relaxed) != 0)
+                continue;
+            unpin(cache, entry);
+            forget(cache, entry);
+        }
+    }
+}
+
+/* ---- hashing -----------------------------------------------------------------------------------
+ */
+
+/* In the hasher's turn. */
+static int insert(
+    void *data, struct tr_context *ctx, struct hash_job *job, enum pack_verdict verdict)
+{
+    struct integrity *integrity = data;
+    struct integrity_message message = {
+        .kind = INTEGRITY_INSERT, .verdict = verdict, .key = job->key, .u.job = hash_job_ref(job)
+    };
+    struct tr_send_options options = { .lane = TR_CONTROL };
+
+    int rc = tr_tell_with(integrity->cache, &message, sizeof message, &options);
+
+    (void)ctx;
+    if (rc < 0)
+        hash_job_unref(job);
+    return rc;
+}
+
+static void answer_all(struct entry *entry, enum pack_verdict verdict)
+{
+    for (uint32_t i = 0; i < entry->waiter_count; i++)
+        (void)tr_reply_send(&entry->waiters[i], 0, &verdict, sizeof verdict);
+    tr__free(entry->waiters);
+    entry->waiters = NULL;
+    entry->waiter_count = entry->waiter_capacity = 0;
+}
+
+static struct hash_job *job_for(const struct cache *cache, const struct entry *entry)
+{
+    static const char digits[] = "0123456789abcdef";
+    struct integrity *integrity = cache->integrity;
+    struct hash_job *job = hash_job_new(&integrity->jobs_alive);
+
+    if (job == NULL)
+        return NULL;
+    job->source = &integrity->source;
+    job->env = integrity->env;
+    job->key = entry->key;
+    job->ticket = atomic_fetch_add_explicit(&integrity->ticket, 1, memory_order_relaxed) + 1;
+    job->size = entry->size;
+    job->has_known_bad = entry->has_known_bad;
+    job->known_bad = entry->known_bad;
+    memcpy(job->sha256, entry->sha256, sizeof job->sha256);
+    for (size_t i = 0; i < 32; i++) {
+        job->sha256_hex[i * 2] = digits[entry->sha256[i] >> 4];
+        job->sha256_hex[i * 2 + 1] = digits[entry->sha256[i] & 15];
+    }
+    return job;
+}
+
+static int start_hasher(struct cache *cache, struct tr_context *ctx, struct entry *entry)
+{
+    struct hash_job *job = job_for(cache, entry);
+    struct hasher hasher = { .job = job, .tell = insert, .data = cache->integrity };
+    struct tr_spawn_options options = { .owner = "integrity" };
+    int rc;
+
+    if (job == NULL)
+        return TR_ENOMEM;
+    hash_job_ref(job); /* the hasher's */
+    rc = tr_spawn(cache->integrity->system, &hasher_type, &hasher, &options, &entry->hasher);
+    if (rc < 0) {
+        hash_job_unref(job);
+        hash_job_unref(job);
+        return rc;
+    }
+    rc = tr_watch(ctx, tr_sender_weaken(entry->hasher), (uint32_t)job->ticket);
+    if (rc < 0) { /* nobody would tell of its death */
+        atomic_store_explicit(&job->is_cancelled, true, memory_order_relaxed);
+        hash_job_unref(job);
+        tr_sender_drop(&entry->hasher);
+        return rc;
+    }
+    entry->job = job;
+    entry->ticket = job->ticket;
+    entry->state = HASHING;
+    if (cache->integrity->on_hash != NULL)
+        cache->integrity->on_hash(
+            cache->integrity->on_hash_data, entry->key, tr_sender_weaken(entry->hasher));
+    cache->running++;
+    metric_set(&metrics[HASHING_NOW], cache->running);
+    return 0;
+}
+
+static void sweep_later(struct cache *cache, struct tr_context *ctx)
+{
+    if (!cache->is_sweeping)
+        cache->is_sweeping = tr_after(ctx, TR_MILLISECONDS(SWEEP_MS), TAG_SWEEP, NULL) == 0;
+}
+
+static void run_queue(struct cache *cache, struct tr_context *ctx)
+{
+    while (cache->queue != NULL && cache->running < cache->integrity->hashes_max) {
+        struct entry *entry = cache->queue;
+
+        dequeue(cache, entry);
+        entry->state = COLD;
+        if (start_hasher(cache, ctx, entry) < 0) {
+            answer_all(entry, PACK_BUSY);
+            forget(cache, entry);
+        }
+    }
+    if (cache->running > 0 || cache->queue != NULL)
+        sweep_later(cache, ctx);
+}
+
+static void enqueue(struct cache *cache, struct entry *entry)
+{
+    tr_assert(entry->state == COLD);
+    entry->state = QUEUED;
+    entry->queue_next = NULL;
+    *cache->queue_last = entry;
+    cache->queue_last = &entry->queue_next;
+}
+
+/* ---- the messages ------------------------------------------------------------------------------
+ */
+
+static bool wait(const struct cache *cache, struct tr_context *ctx, struct entry *entry)
+{
+    tr_reply_handle handle;
+
+    if (entry->waiter_count == cache->integrity->waiters_max)
+        return false;
+    if (entry->waiter_count == entry->waiter_capacity) {
+        uint32_t capacity = entry->waiter_capacity == 0 ? 4 : entry->waiter_capacity * 2;
+        tr_reply_handle *waiters = tr__realloc(entry->waiters, capacity * sizeof *waiters);
+
+        if (waiters == NULL)
+            return false;
+        entry->waiters = waiters;
+        entry->waiter_capacity = capacity;
+    }
+    handle = tr_reply_take(ctx);
+    if (handle.reply == NULL)
+        return false;
+    entry->waiters[entry->waiter_count++] = handle;
+    return true;
+}
+
+static void answer(struct tr_context *ctx, enum pack_verdict verdict)
+{
+    (void)tr_reply(ctx, 0, &verdict, sizeof verdict);
+}
+
+static void handle_query(
+    struct cache *cache, struct tr_context *ctx, const struct integrity_message *message)
+{
+    struct entry *entry;
+
+    if (!tr_is_asked(ctx))
+        return;
+    entry = obtain(cache, message->key);
+    if (entry == NULL) {
+        answer(ctx, PACK_BUSY);
+        return;
+    }
+    if (entry->state == VERIFIED) {
+        if (memcmp(entry->sha256, message->u.query.sha256, 32) == 0 &&
+            pinned_is_same(entry->pinned)) {
+            answer(ctx, PACK_VERIFIED);
+            return;
+        }
+        unpin(cache, entry);
+    }
+    if (!wait(cache, ctx, entry)) {
+        answer(ctx, PACK_BUSY);
+        if (entry->state == COLD)
+            forget(cache, entry);
+        return;
+    }
+    if (entry->state == HASHING &&
+        memcmp(entry->sha256, message->u.query.sha256, sizeof entry->sha256) != 0) {
+        disown(entry); /* it is another file now */
+        entry->state = COLD;
+    }
+    memcpy(entry->sha256, message->u.query.sha256, sizeof entry->sha256);
+    entry->size = message->u.query.size;
+    if (entry->state != COLD)
+        return;
+    entry->tries = 0;
+    enqueue(cache, entry);
+    run_queue(cache, ctx);
+}
+
+static void settle(
+    struct cache *cache, struct entry *entry, const struct integrity_message *message)
+{
+    struct hash_job *job = message->u.job;
+    enum pack_verdict verdict = message->verdict;
+
+    disown(entry);
+    entry->state = COLD;
+    entry->has_known_bad = false;
+    if (verdict == PACK_VERIFIED) {
+        entry->pinned = job->pinned;
+        job->pinned = NULL;
+        tr_assert(entry->pinned != NULL);
+        entry->state = VERIFIED;
+        cache->pinned_count++;
+        cache->is_changed = true;
+    } else if (verdict == PACK_DAMAGED) {
+        entry->has_known_bad = true;
+        entry->known_bad = job->identity;
+    }
+    if (verdict == PACK_DAMAGED || verdict == PACK_MISSING || verdict == PACK_UNREADABLE) {
+        metric_add(&metrics[DAMAGED], 1);
+        /* Said once for a file, however often it is asked for. */
+        if (entry->bad_verdict != verdict)
+            LOG(LOG_ERROR, "packs", "an object is not what it should be",
+                LOG_TEXT("object", job->sha256_hex),
+                LOG_TEXT("verdict", verdict == PACK_DAMAGED   ? "damaged"
+                                    : verdict == PACK_MISSING ? "missing"
+                                                              : "unreadable"));
+        entry->bad_verdict = verdict;
+    } else {
+        entry->bad_verdict = PACK_VERIFIED;
+    }
+    evict(cache);
+}
+
+static void handle_insert(struct cache *cache, const struct integrity_message *message)
+{
+    struct entry *entry = find(cache, message->key);
+
+    if (entry == NULL || entry->state != HASHING || entry->ticket != message->u.job->ticket) {
+        metric_add(&metrics[LATE], 1);
+        hash_job_unref(message->u.job);
+        return;
+    }
+    settle(cache, entry, message);
+    publish(cache);
+    answer_all(entry, message->verdict);
+    hash_job_unref(message->u.job);
+    /* What was bad is remembered: keys are versions, so there are not many. */
+    if (entry->state == COLD && entry->bad_verdict == PACK_VERIFIED)
+        forget(cache, entry);
+}
+
+/* What was known is void. Who waits gets a hash that begins after this. */
+static void invalidate(struct cache *cache, struct entry *entry)
+{
+    if (entry->state == VERIFIED)
+        unpin(cache, entry);
+    entry->has_known_bad = false;
+    if (entry->state == HASHING) {
+        disown(entry);
+        entry->state = COLD;
+        if (entry->waiter_count > 0) {
+            entry->tries = 0;
+            enqueue(cache, entry);
+        }
+    }
+    if (entry->state == COLD)
+        forget(cache, entry);
+}
+
+static void handle_invalidate(struct cache *cache, int64_t version_id)
+{
+    for (int coding = 0; coding < PACK_CODINGS; coding++) {
+        struct entry *entry = find(cache, integrity_key(version_id, (enum pack_coding)coding));
+
+        if (entry != NULL)
+            invalidate(cache, entry);
+    }
+}
+
+static void handle_clear(struct cache *cache)
+{
+    for (uint32_t i = 0; i < cache->chain_count; i++) {
+        struct entry *next;
+
+        for (struct entry *entry = cache->chains[i]; entry != NULL; entry = next) {
+            next = entry->next;
+            invalidate(cache, entry);
+        }
+    }
+}
+
+static enum tr_next cache_handle(void *state, struct tr_context *ctx, void *bytes)
+{
+    struct cache *cache = state;
+    const struct integrity_message *message = bytes;
+
+    switch (message->kind) {
+    case INTEGRITY_QUERY:
+        handle_query(cache, ctx, message);
+        break;
+    case INTEGRITY_INSERT:
+        handle_insert(cache, message);
+        break;
+    case INTEGRITY_INVALIDATE:
+        handle_invalidate(cache, message->key);
+        break;
+    case INTEGRITY_CLEAR:
+        handle_clear(cache);
+        break;
+    }
+    if (cache->is_changed)
+        publish(cache);
+    if (message->kind != INTEGRITY_QUERY && message->kind != INTEGRITY_INSERT) {
+        run_queue(cache, ctx);
+        if (tr_is_asked(ctx))
+            (void)tr_reply(ctx, 0, NULL, 0);
+    }
+    return TR_GO;
+}
+
+/* ---- events ------------------------------------------------------------------------------------
+ */
+
+static bool is_waited_for(const struct entry *entry)
+{
+    for (uint32_t i = 0; i < entry->waiter_count; i++)
+        if (!tr_reply_is_cancelled(entry->waiters[i]))
+            return true;
+    return false;
+}
+
+/* Nobody waits any more: stop. */
+static void sweep(struct cache *cache, struct tr_context *ctx)
+{
+    cache->is_sweeping = false;
+    for (uint32_t i = 0; i < cache->chain_count; i++) {
+        struct entry *next;
+
+        for (struct entry *entry = cache->chains[i]; entry != NULL; entry = next) {
+            next = entry->next;
+            if ((entry->state != QUEUED && entry->state != HASHING) || is_waited_for(entry))
+                continue;
+            if (entry->state == QUEUED)
+                dequeue(cache, entry);
+            else
+                disown(entry);
+            entry->state = COLD;
+            answer_all(entry, PACK_CANCELLED);
+            forget(cache, entry);
+        }
+    }
+    run_queue(cache, ctx);
+}
+
+static struct entry *find_ticket(const struct cache *cache, uint32_t tag)
+{
+    for (uint32_t i = 0; i < cache->chain_count; i++)
+        for (struct entry *entry = cache->chains[i]; entry != NULL; entry = entry->next)
+            if (entry->state == HASHING && (uint32_t)entry->ticket == tag)
+                return entry;
+    return NULL;
+}
+
+/* A hasher that ended properly has told, and its Insert came before the news of its end: both are
+ * of the control lane. If the entry still waits for it, it died: who waits gets another one. */
+static void on_hasher_down(
+    struct cache *cache, struct tr_context *ctx, const struct tr_event *event)
+{
+    struct entry *entry = find_ticket(cache, event->tag);
+
+    tr_assert(cache->running > 0);
+    cache->running--;
+    metric_set(&metrics[HASHING_NOW], cache->running);
+    if (entry != NULL) {
+        disown(entry);
+        entry->state = COLD;
+        if (++entry->tries < TRIES_MAX) {
+            enqueue(cache, entry);
+        } else {
+            answer_all(entry, PACK_BUSY);
+            forget(cache, entry);
+        }
+    }
+    run_queue(cache, ctx);
+}
+
+static enum tr_next cache_event(void *state, struct tr_context *ctx, const struct tr_event *event)
+{
+    if (event->kind == TR_EVENT_DOWN)
+        on_hasher_down(state, ctx, event);
+    else if (event->kind == TR_EVENT_TIMER)
+        sweep(state, ctx);
+    return TR_GO;
+}
+
+/* ---- its life ----------------------------------------------------------------------------------
+ */
+
+static int cache_start(void *state, struct tr_context *ctx)
+{
+    struct cache *cache = state;
+
+    (void)ctx;
+    cache->queue_last = &cache->queue;
+    /* After a crash nothing is known. */
+    publish(cache);
+    return cache->is_changed ? TR_ENOMEM : 0;
+}
+
+static void cache_finish(void *state)
+{
+    struct cache *cache = state;
+
+    for (uint32_t i = 0; i < cache->chain_count; i++)
+        while (cache->chains[i] != NULL) {
+            struct entry *entry = cache->chains[i];
+
+            cache->chains[i] = entry->next;
+            entry_free(entry);
+        }
+    tr__free(cache->chains);
+    *cache = (struct cache){ .integrity = cache->integrity };
+}
+
+static int cache_reset(void *state, enum tr_why why)
+{
+    (void)why;
+    cache_finish(state);
+    return 0;
+}
+
+static void message_drop(void *bytes)
+{
+    const struct integrity_message *message = bytes;
+
+    if (message->kind == INTEGRITY_INSERT)
+        hash_job_unref(message->u.job);
+}
+
+static const char *message_name(const void *bytes)
+{
+    static const char *const names[] = { "query", "insert", "invalidate", "clear" };
+
+    return names[((const struct integrity_message *)bytes)->kind];
+}
+
+static void cache_show(const void *state, char *text, size_t size)
+{
+    const struct cache *cache = state;
+
+    (void)snprintf(text, size, "%u files known, %u open, %u being hashed", cache->count,
+        cache->pinned_count, cache->running);
+}
+
+static const struct tr_type cache_type = {
+    .name = "integrity",
+    .message_size = sizeof(struct integrity_message),
+    .state_size = sizeof(struct cache),
+    .start = cache_start,
+    .handle = cache_handle,
+    .event = cache_event,
+    .finish = cache_finish,
+    .reset = cache_reset,
+    .message_drop = message_drop,
+    .message_name = message_name,
+    .show = cache_show,
+};
+
+static void integrity_free(struct integrity *integrity)
+{
+    if (integrity->view != NULL)
+        tr_snapshot_destroy(&integrity->view);
+    tr__free(integrity->state);
+    tr__free(integrity);
+}
+
+int integrity_start(struct tr_system *system, const struct integrity_options *options,
+    struct integrity **ret_integrity)
+{
+    struct integrity *integrity = tr__calloc(sizeof *integrity);
+    int rc;
+
+    if (integrity == NULL)
+        return TR_ENOMEM;
+    hasher_metrics();
+    metric_register(metrics, sizeof metrics / sizeof metrics[0]);
+    integrity->system = system;
+    integrity->env = tr_system_env(system);
+    integrity->source = options->source;
+    integrity->hashes_max = options->hashes_max == 0 ? 2 : options->hashes_max;
+    integrity->pinned_max = options->pinned_max == 0 ? 1024 : options->pinned_max;
+    integrity->waiters_max = options->waiters_max == 0 ? 16000 : options->waiters_max;
+    integrity->on_hash = options->on_hash;
+    integrity->on_hash_data = options->on_hash_data;
+    integrity->state = tr__calloc(sizeof *integrity->state);
+    rc = integrity->state == NULL ? TR_ENOMEM
+                                  : tr_snapshot_create(system, view_free, &integrity->view);
+    if (rc == 0) {
+        integrity->state->integrity = integrity;
+        integrity->child = (struct tr_child){ .name = "integrity",
+            .type = &cache_type,
+            .state = integrity->state,
+            .box = { .capacity = TR_CAPACITY_MAX, .full = TR_FULL_FAIL },
+            .restart = TR_TRANSIENT,
+            .ret_sender = &integrity->cache };
+        integrity->table = (struct tr_supervisor){ .name = "integrity supervisor",
+            .restarts_max = 1000,
+            .window_ns = TR_SECONDS(1),
+            .children = &integrity->child,
+            .child_count = 1 };
+        rc = tr_supervise(system, &integrity->table, "packs", &integrity->supervisor);
+    }
+    if (rc < 0) {
+        integrity_free(integrity);
+        return rc;
+    }
+    *ret_integrity = integrity;
+    return 0;
+}
+
+void integrity_stop(struct integrity **integrity)
+{
+    struct integrity *old = *integrity;
+    bool has_ended;
+
+    if (old == NULL)
+        return;
+    *integrity = NULL;
+    has_ended = packs_end_supervisor(old->system, &old->supervisor);
+    /* Hashes that were cancelled end within one read; until then their actors may tell. Pairs with
+     * the release in hash_job_unref. */
+    while (atomic_load_explicit(&old->jobs_alive, memory_order_acquire) > 0 &&
+           tr_system_workers(old->system) > 0)
+        (void)poll(NULL, 0, 1);
+    tr_sender_drop(&old->cache);
+    if (has_ended)
+        integrity_free(old); /* else its supervisor may still read it */
+}
+
+tr_sender integrity_sender(const struct integrity *integrity)
+{
+    return integrity->cache;
+}
+
+struct integrity_message integrity_query(int64_t key, const uint8_t sha256[32], uint64_t size)
+{
+    struct integrity_message message = { .kind = INTEGRITY_QUERY, .key = key };
+
+    message.u.query.size = size;
+    memcpy(message.u.query.sha256, sha256, 32);
+    return message;
+}
+
+static int tell(const struct integrity *integrity, const struct integrity_message *message)
+{
+    struct tr_send_options options = { .lane = TR_CONTROL };
+
+    return tr_tell_with(integrity->cache, message, sizeof *message, &options);
+}
+
+int integrity_invalidate(const struct integrity *integrity, int64_t version_id)
+{
+    return tell(
+        integrity, &(struct integrity_message){ .kind = INTEGRITY_INVALIDATE, .key = version_id });
+}
+
+int integrity_clear(const struct integrity *integrity)
+{
+    return tell(integrity, &(struct integrity_message){ .kind = INTEGRITY_CLEAR });
+}

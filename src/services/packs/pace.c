@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pace.c: a word is 32 bits of who (a keyed hash of the address), 16 bits of which second, 16 bits
+ * of how many in it. A word of another second is free for anybody. An address's word is one of the
+ * WINDOW words from where its hash points to. */
+#include "services/packs/pace.h"
+
+#include <stdatomic.h>
+
+#include "base/alloc.h"
+#include "base/siphash.h"
+#include "crypto/digest.h"
+
+enum { TABLE_SIZE = 1 << 14, WINDOW = 8, COUNT_MAX = 0xffff };
+
+struct pace {
+    uint32_t per_second;
+    struct tr_siphash_key key; /* nobody can choose addresses that meet */
+    _Atomic uint64_t words[TABLE_SIZE];
+};
+
+struct pace *pace_new(uint32_t per_second)
+{
+    struct pace *pace = tr__calloc(sizeof *pace);
+
+    if (pace == NULL)
+        return NULL;
+    pace->per_second = per_second > COUNT_MAX ? COUNT_MAX : per_second;
+    crypto_random_fill(&pace->key, sizeof pace->key);
+    return pace;
+}
+
+void pace_free(struct pace **pace)
+{
+    tr__free(*pace);
+    *pace = NULL;
+}
+
+enum taken { TAKEN, REFUSED, NOT_HERE };
+
+/* `fresh` is the word of an address that has had one in this second. */
+static enum taken take_at(
+    const struct pace *pace, _Atomic uint64_t *at, uint64_t fresh, bool may_begin)
+{
+    uint64_t word = atomic_load_explicit(at, memory_order_relaxed);
+
+    for (;;) {
+        uint64_t next;
+
+        if (word >> 16 == fresh >> 16) {
+            if ((word & COUNT_MAX) >= pace->per_second)
+                return REFUSED;
+            next = word + 1;
+        } else if (may_begin && (word >> 16 & 0xffff) != (fresh >> 16 & 0xffff)) {
+            next = fresh;
+        } else {
+            return NOT_HERE;
+        }
+        if (atomic_compare_exchange_weak_explicit(
+                at, &word, next, memory_order_relaxed, memory_order_relaxed))
+            return TAKEN;
+    }
+}
+
+bool pace_take(struct pace *pace, struct tr_span address, uint64_t now_ns)
+{
+    uint64_t name, fresh;
+
+    if (pace->per_second == 0)
+        return true;
+    name = tr_siphash(pace->key, address.at, address.size);
+    /* Seconds begin with 1, so that an empty word is of another one. */
+    fresh = name >> 32 << 32 | (now_ns / 1000000000 % 0xffff + 1) << 16 | 1;
+    for (int may_begin = 0; may_begin < 2; may_begin++)
+        for (uint32_t i = 0; i < WINDOW; i++) {
+            enum taken taken =
+                take_at(pace, &pace->words[(name + i) & (TABLE_SIZE - 1)], fresh, may_begin);
+
+            if (taken != NOT_HERE)
+                return taken == TAKEN;
+        }
+    return true;
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pace.h: how many downloads an address may begin in a second, for those who bring no token. Who
+ * brings one is counted by the desk; asking an actor for every small file would cost more than the
+ * file. A table of atomic words, of fixed size: an address that finds no word in it is let in, and
+ * so is nobody's excuse to fill it. */
+#ifndef SERVICES_PACKS_PACE_H
+#define SERVICES_PACKS_PACE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buffer.h"
+
+struct pace;
+
+struct pace *pace_new(uint32_t per_second); /* 0: no limit. NULL: out of memory */
+void pace_free(struct pace **pace);
+/* One more of this address; false: it has had its share of this second. Any thread. */
+bool pace_take(struct pace *pace, struct tr_span address, uint64_t now_ns);
+
+#endif

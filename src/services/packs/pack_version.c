@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pack_version.c: names and versions as text: what is one, and which comes later. */
+#include <string.h>
+
+#include "services/packs/catalogue.h"
+
+static bool has_only(struct tr_span text, const char *others, bool with_upper)
+{
+    for (size_t i = 0; i < text.size; i++) {
+        char c = text.at[i];
+
+        if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') ||
+            (with_upper && c >= 'A' && c <= 'Z'))
+            continue;
+        if (c == '\0' || strchr(others, c) == NULL)
+            return false;
+    }
+    return true;
+}
+
+bool pack_name_is_valid(struct tr_span name)
+{
+    return name.size >= 1 && name.size <= PACK_NAME_MAX && name.at[0] != '.' &&
+           has_only(name, "._-", false);
+}
+
+bool pack_version_is_valid(struct tr_span version)
+{
+    return version.size >= 1 && version.size <= PACK_VERSION_MAX && version.at[0] != '.' &&
+           has_only(version, ".+_-", true);
+}
+
+/* ---- semver 2.0.0
+ * -------------------------------------------------------------------------------------- */
+
+struct semver {
+    struct tr_span numbers[3];
+    struct tr_span pre; /* without its dash; empty: a release */
+};
+
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+static bool is_number(struct tr_span text)
+{
+    for (size_t i = 0; i < text.size; i++)
+        if (!is_digit(text.at[i]))
+            return false;
+    return text.size > 0;
+}
+
+/* The text up to the first of `ends`, or all of it. */
+static struct tr_span take_until(struct tr_span *rest, const char *ends)
+{
+    size_t size = 0;
+    struct tr_span taken;
+
+    while (size < rest->size && strchr(ends, rest->at[size]) == NULL)
+        size++;
+    taken = (struct tr_span){ rest->at, size };
+    rest->at += size;
+    rest->size -= size;
+    return taken;
+}
+
+static bool skip(struct tr_span *rest, char c)
+{
+    if (rest->size == 0 || rest->at[0] != c)
+        return false;
+    rest->at++;
+    rest->size--;
+    return true;
+}
+
+/* Section 9: identifiers between dots, not empty; numbers without leading zeros. */
+static bool is_pre(struct tr_span pre)
+{
+    do {
+        struct tr_span part = take_until(&pre, ".");
+
+        if (part.size == 0 || !has_only(part, "-", true))
+            return false;
+        if (is_number(part) && part.size > 1 && part.at[0] == '0')
+            return false;
+        if (pre.size == 1)
+            return false; /* a dot at the end */
+    } while (skip(&pre, '.'));
+    return true;
+}
+
+static bool parse(struct tr_span text, struct semver *ret_version)
+{
+    *ret_version = (struct semver){ .pre = { "", 0 } };
+    if (!skip(&text, 'v'))
+        (void)skip(&text, 'V');
+    for (int i = 0; i < 3; i++) {
+        struct tr_span number = take_until(&text, i < 2 ? "." : "-+");
+
+        if (!is_number(number) || (number.size > 1 && number.at[0] == '0'))
+            return false;
+        if (i < 2 && !skip(&text, '.'))
+            return false;
+        ret_version->numbers[i] = number;
+    }
+    if (skip(&text, '-')) {
+        ret_version->pre = take_until(&text, "+");
+        if (!is_pre(ret_version->pre))
+            return false;
+    }
+    return text.size == 0 || (text.size > 1 && text.at[0] == '+');
+}
+
+static int compare_bytes(struct tr_span a, struct tr_span b)
+{
+    size_t size = a.size < b.size ? a.size : b.size;
+    int order = size == 0 ? 0 : memcmp(a.at, b.at, size);
+
+    return order != 0 ? order : (a.size > b.size) - (a.size < b.size);
+}
+
+/* Without leading zeros the longer number is the larger one. */
+static int compare_numbers(struct tr_span a, struct tr_span b)
+{
+    return a.size != b.size ? (a.size > b.size) - (a.size < b.size) : compare_bytes(a, b);
+}
+
+/* Section 11.4. */
+static int compare_pre(struct tr_span a, struct tr_span b)
+{
+    if (a.size == 0 || b.size == 0)
+        return (a.size == 0) - (b.size == 0);
+    while (a.size > 0 && b.size > 0) {
+        struct tr_span left = take_until(&a, ".");
+        struct tr_span right = take_until(&b, ".");
+        bool left_counts = is_number(left), right_counts = is_number(right);
+        int order;
+
+        if (left_counts != right_counts)
+            return left_counts ? -1 : 1;
+        order = left_counts ? compare_numbers(left, right) : compare_bytes(left, right);
+        if (order != 0)
+            return order;
+        (void)skip(&a, '.');
+        (void)skip(&b, '.');
+    }
+    return (a.size > 0) - (b.size > 0);
+}
+
+static int compare_semver(const struct semver *a, const struct semver *b)
+{
+    for (int i = 0; i < 3; i++) {
+        int order = compare_numbers(a->numbers[i], b->numbers[i]);
+
+        if (order != 0)
+            return order;
+    }
+    return compare_pre(a->pre, b->pre);
+}
+
+int pack_version_compare(struct tr_span a, struct tr_span b)
+{
+    struct semver left, right;
+
+    if (parse(a, &left) && parse(b, &right))
+        return compare_semver(&left, &right);
+    return compare_bytes(a, b);
+}
+
+int pack_version_order(struct tr_span a, struct tr_span b)
+{
+    struct semver left, right;
+    bool is_left = parse(a, &left), is_right = parse(b, &right);
+    int order = is_left != is_right ? is_left - is_right : pack_version_compare(a, b);
+
+    return order != 0 ? order : compare_bytes(a, b);
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* packs.h: content packs: versions of files, verified once and handed out at line rate. What there
+ * is stands in the database (catalogue.h), the bytes are objects named by their SHA-256. */
+#ifndef SERVICES_PACKS_PACKS_H
+#define SERVICES_PACKS_PACKS_H
+
+#include <stdatomic.h>
+
+#include "auth/auth.h"
+#include "ops/service.h"
+
+struct packs_settings {
+    uint64_t quota_bytes;           /* of all objects and uploads; 0: no limit */
+    uint32_t hashes_max;            /* files being hashed at once */
+    uint32_t downloads_per_user;    /* at once; 0: no limit */
+    uint32_t downloads_per_address; /* the same, of one address */
+    uint32_t requests_per_address;  /* begun in a second, without a token; 0: no limit */
+    uint64_t rate_max;              /* bytes per second of one download; 0: no limit */
+};
+
+struct packs {
+    struct auth *auth; /* first: the gates look for it here */
+    struct tr_system *system;
+    const struct tr_env *env;
+    struct sql *sql;
+    char *data_path;     /* owned; its packs/ is ours */
+    const char *version; /* of the program */
+    uint64_t started_ns; /* monotonic */
+    struct packs_settings settings;
+    struct probe *probe; /* asks the database whether it is there */
+
+    /* catalogue.h */
+    struct tr_snapshot *view;
+    tr_sender catalogue;
+    _Atomic bool is_catalogue_behind;
+    /* Told after the COMMIT of a change that took a version out of service, before the change is
+     * answered; in the catalogue's turn. NULL: nobody wants to know. */
+    void (*on_invalidated)(struct packs *packs, int64_t version_id);
+
+    tr_sender uploads; /* upload.h */
+
+    struct vault *vault;         /* vault.h */
+    struct integrity *integrity; /* integrity.h */
+    struct flights *flights;     /* flight.h */
+    struct pace *pace;           /* pace.h */
+};
+
+extern const struct service packs_service; /* routes.c */
+
+int packs_start(
+    const struct service_context *context, char *why, size_t why_size, void **ret_state);
+void packs_stop(void *state);
+bool packs_is_ready(void *state, char *why, size_t why_size);
+
+static inline int64_t packs_now_ms(const struct packs *packs)
+{
+    return (int64_t)(packs->env->wall_ns(packs->env->data) / 1000000);
+}
+
+#endif

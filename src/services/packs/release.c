@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "services/packs/release.h"
+
+#include <string.h>
+
+#include "services/packs/pack_json.h"
+
+const char *release_failure_text(enum release_failure failure)
+{
+    static const char *const texts[] = { "no_artifacts", "missing_required_roles",
+        "package_not_published", "package_metadata_missing" };
+
+    return texts[failure];
+}
+
+bool release_role_is_valid(struct tr_span role)
+{
+    return role.size <= 64 && pack_name_is_valid(role);
+}
+
+struct findings {
+    release_failure_fn told;
+    void *data;
+    uint32_t count;
+};
+
+static void tell(struct findings *findings, enum release_failure failure, struct tr_span subject)
+{
+    findings->count++;
+    if (findings->told != NULL)
+        findings->told(findings->data, failure, subject);
+}
+
+static bool has_role(const struct release *release, struct tr_span role)
+{
+    for (uint32_t i = 0; i < release->artifact_count; i++)
+        if (release->artifacts[i].is_required && tr_span_is(role, release->artifacts[i].role))
+            return true;
+    return false;
+}
+
+static void look_for_roles(struct findings *findings, const struct release *release)
+{
+    const char *at = release->roles;
+
+    while (*at != '\0') {
+        struct tr_span role = { at, strcspn(at, ",") };
+
+        if (!has_role(release, role))
+            tell(findings, RELEASE_MISSING_ROLE, role);
+        at += role.size;
+        at += *at == ',';
+    }
+}
+
+uint32_t release_validate(const struct release *release, release_failure_fn told, void *data)
+{
+    struct findings findings = { told, data, 0 };
+
+    if (release->artifact_count == 0)
+        tell(&findings, RELEASE_NO_ARTIFACTS, (struct tr_span){ NULL, 0 });
+    look_for_roles(&findings, release);
+    for (uint32_t i = 0; i < release->artifact_count; i++) {
+        const struct pack *pack = release->artifacts[i].pack;
+
+        if (release_choice(&release->artifacts[i]) == NULL)
+            tell(&findings, RELEASE_NOT_PUBLISHED, tr_span_of(pack->name));
+        else if (pack->title[0] == '\0')
+            tell(&findings, RELEASE_METADATA_MISSING, tr_span_of(pack->name));
+    }
+    return findings.count;
+}

@@ -1,0 +1,517 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* release_api.c: releases for administrators: draft, artifacts, validate, publish, deprecate.
+ *
+ * A release that is published is pinned: the version, the digest and the size of each artifact are
+ * written into it by the unit that publishes it, and no statement here changes them afterwards. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "services/packs/api.h"
+#include "services/packs/pack_json.h"
+#include "services/packs/release.h"
+
+enum { NAME_MAX_BYTES = 128, NOTES_MAX = 4096, ROLES_MAX = 32, ROLE_MAX = 64 };
+
+SQL_STATEMENT(add_release, "INSERT INTO pack_releases (id, name, notes, roles, state, created_ms)"
+                           " VALUES ($1, $2, $3, $4, 0, $5)");
+SQL_STATEMENT(put_artifact_row,
+    "INSERT INTO pack_artifacts (release, pack, role, required, wanted)"
+    " SELECT id, $2, $3, $4, $5 FROM pack_releases WHERE id = $1 AND state = 0"
+    " ON CONFLICT (release, pack) DO UPDATE SET role = excluded.role,"
+    " required = excluded.required, wanted = excluded.wanted");
+SQL_STATEMENT(remove_artifact_row,
+    "DELETE FROM pack_artifacts WHERE release = $1 AND pack = $2 AND EXISTS"
+    " (SELECT 1 FROM pack_releases WHERE id = $1 AND state = 0)");
+SQL_STATEMENT(publish_row, "UPDATE pack_releases SET state = 1, place = $2, published_ms = $3"
+                           " WHERE id = $1 AND state = 0");
+SQL_STATEMENT(pin, "UPDATE pack_artifacts SET version = $3, sha256 = $4, size = $5"
+                   " WHERE release = $1 AND pack = $2 AND version IS NULL");
+/* None that the plan did not know of. */
+SQL_STATEMENT(unpinned, "SELECT 1 FROM pack_artifacts WHERE release = $1 AND version IS NULL");
+SQL_STATEMENT(deprecate_row, "UPDATE pack_releases SET state = 2, deprecated_ms = $2"
+                             " WHERE id = $1 AND state = 1");
+
+static void answer_release(const struct change *change, const struct packs_view *view,
+    const struct sql_unit *unit, struct json_writer *writer)
+{
+    const struct release *release = catalogue_release(view, tr_span_of(change->release));
+
+    (void)unit;
+    if (release == NULL) {
+        json_put_null(writer, NULL);
+        return;
+    }
+    json_put_object(writer, NULL);
+    put_release_members(writer, release, false);
+    json_put_end(writer);
+}
+
+static void free_data(struct change *change)
+{
+    tr__free(change->data);
+}
+
+/* NULL: refused. */
+static const struct release *find_draft(struct change *change, const struct packs_view *view)
+{
+    const struct release *release = change_release(change, view);
+
+    if (release == NULL || release->state == RELEASE_DRAFT)
+        return release;
+    change_refuse(change, 409, "ReleaseNotDraft",
+        "this release was published: it is as it is, make another one");
+    return NULL;
+}
+
+/* ---- a new one
+ * ----------------------------------------------------------------------------------------- */
+
+struct draft {
+    struct tr_span name, notes, roles;
+    char bytes[];
+};
+
+static bool has_name(const struct packs_view *view, struct tr_span name)
+{
+    for (uint32_t i = 0; i < view->release_count; i++)
+        if (tr_span_is(name, view->releases[i].name))
+            return true;
+    return false;
+}
+
+static void plan_create(struct change *change, const struct packs_view *view, struct sql_unit *unit)
+{
+    const struct tr_env *env = change->packs->env;
+    const struct draft *draft = change->data;
+
+    if (has_name(view, draft->name)) {
+        change_refuse(change, 409, "ReleaseExists", "there is a release of this name already");
+        return;
+    }
+    if (view->release_count >= CATALOGUE_RELEASES_MAX) {
+        change_refuse(change, 409, "CatalogueFull", "there are 4096 releases: no more are taken");
+        return;
+    }
+    (void)snprintf(change->release, sizeof change->release, "%016llx%016llx",
+        (unsigned long long)env->random(env->data), (unsigned long long)env->random(env->data));
+    sql_unit_step(unit, &add_release, 1);
+    sql_unit_text(unit, tr_span_of(change->release));
+    sql_unit_text(unit, draft->name);
+    if (draft->notes.at == NULL)
+        sql_unit_null(unit);
+    else
+        sql_unit_text(unit, draft->notes);
+    sql_unit_text(unit, draft->roles);
+    sql_unit_int(unit, change->now_ms);
+}
+
+static const struct change_kind create_kind = { .action = "create_release",
+    .status = 201,
+    .plan = plan_create,
+    .answer = answer_release,
+    .finish = free_data };
+
+/* "a,b,c" of the array, into `roles`. */
+static void read_roles(struct json_expect *expect, struct tr_buffer *roles)
+{
+    const struct json *list = json_may_array(expect, "required_roles", 0, ROLES_MAX);
+    size_t index = 0;
+
+    for (struct json_iter it = json_iterate(list); json_next(&it); index++) {
+        struct tr_span role =
+            json_item_string(expect, "required_roles", index, it.value, 1, ROLE_MAX);
+
+        if (!expect->failed && !release_role_is_valid(role))
+            json_expect_fail(expect, "required_roles",
+                "must have words of a-z, 0-9, '.', '_' and '-', each not beginning with a dot");
+        if (roles->size > 0)
+            tr_buffer_text(roles, ",");
+        tr_buffer_span(roles, role);
+    }
+}
+
+static struct draft *draft_new(struct tr_span name, struct tr_span notes, struct tr_span roles)
+{
+    struct draft *draft = tr__alloc(sizeof *draft + name.size + notes.size + roles.size);
+    char *to;
+
+    if (draft == NULL)
+        return NULL;
+    to = draft->bytes;
+    memcpy(to, name.at, name.size);
+    draft->name = (struct tr_span){ to, name.size };
+    to += name.size;
+    if (notes.at != NULL)
+        memcpy(to, notes.at, notes.size);
+    draft->notes = (struct tr_span){ notes.at == NULL ? NULL : to, notes.size };
+    to += notes.size;
+    if (roles.size > 0)
+        memcpy(to, roles.at, roles.size);
+    draft->roles = (struct tr_span){ to, roles.size };
+    return draft;
+}
+
+/* NULL: it has been answered. */
+static struct draft *read_draft(struct http_request *request)
+{
+    struct tr_buffer roles = { 0 };
+    struct draft *draft = NULL;
+    struct json_expect expect;
+    struct json_doc doc;
+    struct tr_span name, notes;
+
+    if (!api_read_body(request, &doc, &expect))
+        return NULL;
+    name = json_need_string(&expect, "name", 1, NAME_MAX_BYTES);
+    notes = json_may_string(&expect, "notes", 0, NOTES_MAX);
+    read_roles(&expect, &roles);
+    if (expect.failed) {
+        http_respond_error(request, 400, "InvalidRequest", expect.message);
+    } else {
+        draft = roles.failed != 0
+                    ? NULL
+                    : draft_new(name, notes, (struct tr_span){ roles.bytes, roles.size });
+        if (draft == NULL)
+            http_respond_shed(request, 503, 1, "memory");
+    }
+    tr_buffer_free(&roles);
+    json_doc_free(&doc);
+    return draft;
+}
+
+void api_create_release(struct http_request *request, void *state)
+{
+    struct draft *draft;
+    struct change *change;
+
+    if (packs_enter(request, state) == NULL)
+        return;
+    draft = read_draft(request);
+    if (draft == NULL)
+        return;
+    change = change_new(request, &create_kind);
+    if (change == NULL) {
+        tr__free(draft);
+        return;
+    }
+    change->data = draft;
+    change_ask(request, change);
+}
+
+/* ---- artifacts
+ * ----------------------------------------------------------------------------------------- */
+
+struct artifact {
+    char role[ROLE_MAX + 1];
+    bool is_required;
+};
+
+static void plan_artifact(
+    struct change *change, const struct packs_view *view, struct sql_unit *unit)
+{
+    const struct artifact *artifact = change->data;
+    const struct release *release = find_draft(change, view);
+    const struct pack *pack = release == NULL ? NULL : change_pack(change, view);
+
+    if (pack == NULL || (change->version[0] != '\0' && change_version(change, pack) == NULL))
+        return;
+    if (release->artifact_count >= CATALOGUE_ARTIFACTS_MAX) {
+        change_refuse(change, 409, "CatalogueFull", "a release has 64 artifacts at most");
+        return;
+    }
+    sql_unit_step(unit, &put_artifact_row, 1);
+    sql_unit_text(unit, tr_span_of(change->release));
+    sql_unit_int(unit, pack->id);
+    sql_unit_text(unit, tr_span_of(artifact->role));
+    sql_unit_int(unit, artifact->is_required);
+    if (change->version[0] == '\0')
+        sql_unit_null(unit);
+    else
+        sql_unit_text(unit, tr_span_of(change->version));
+}
+
+static const struct change_kind artifact_kind = {
+    .action = "put_artifact", .plan = plan_artifact, .answer = answer_release, .finish = free_data
+};
+
+/* False: it has been answered. */
+static bool read_artifact(struct http_request *request, struct change *change)
+{
+    struct artifact *artifact = tr__calloc(sizeof *artifact);
+    struct tr_span pack, version, role;
+    struct json_expect expect;
+    struct json_doc doc;
+
+    change->data = artifact;
+    if (artifact == NULL) {
+        http_respond_shed(request, 503, 1, "memory");
+        return false;
+    }
+    if (!api_read_body(request, &doc, &expect))
+        return false;
+    pack = json_need_string(&expect, "package_id", 1, PACK_NAME_MAX);
+    version = json_may_string(&expect, "version", 1, PACK_VERSION_MAX);
+    role = json_need_string(&expect, "artifact_role", 1, ROLE_MAX);
+    artifact->is_required = json_may_bool(&expect, "required", true);
+    if (!expect.failed && !pack_name_is_valid(pack))
+        json_expect_fail(&expect, "package_id", "must be the name of a pack");
+    if (version.at != NULL && !pack_version_is_valid(version))
+        json_expect_fail(&expect, "version", "must be a version of the pack");
+    if (!expect.failed && !release_role_is_valid(role))
+        json_expect_fail(
+            &expect, "artifact_role", "must have 1 to 64 of a-z, 0-9, '.', '_' and '-'");
+    if (expect.failed) {
+        http_respond_error(request, 400, "InvalidRequest", expect.message);
+    } else {
+        memcpy(change->pack, pack.at, pack.size);
+        if (version.at != NULL)
+            memcpy(change->version, version.at, version.size);
+        memcpy(artifact->role, role.at, role.size);
+    }
+    json_doc_free(&doc);
+    return !expect.failed;
+}
+
+void api_put_artifact(struct http_request *request, void *state)
+{
+    struct change *change;
+
+    if (packs_enter(request, state) == NULL)
+        return;
+    change = change_new(request, &artifact_kind);
+    if (change == NULL || !change_read_path(request, change))
+        return;
+    if (read_artifact(request, change))
+        change_ask(request, change);
+    else
+        change_unref(change);
+}
+
+static void plan_remove_artifact(
+    struct change *change, const struct packs_view *view, struct sql_unit *unit)
+{
+    const struct release *release = find_draft(change, view);
+    const struct pack *pack = release == NULL ? NULL : change_pack(change, view);
+
+    if (pack == NULL)
+        return;
+    for (uint32_t i = 0; i < release->artifact_count; i++) {
+        if (release->artifacts[i].pack != pack)
+            continue;
+        sql_unit_step(unit, &remove_artifact_row, 1);
+        sql_unit_text(unit, tr_span_of(change->release));
+        sql_unit_int(unit, pack->id);
+        return;
+    }
+    change_refuse(change, 404, "ArtifactNotFound", "this release has no artifact of that pack");
+}
+
+static const struct change_kind remove_artifact_kind = { .action = "remove_artifact",
+    .plan = plan_remove_artifact,
+    .answer = answer_release,
+    .is_small = true };
+
+/* ---- validate and publish
+ * ----------------------------------------------------------------------------- */
+
+static void put_failure(void *data, enum release_failure failure, struct tr_span subject)
+{
+    struct json_writer *writer = data;
+
+    json_put_object(writer, NULL);
+    json_put_text(writer, "reason", release_failure_text(failure));
+    if (subject.at != NULL)
+        json_put_string(
+            writer, failure == RELEASE_MISSING_ROLE ? "artifact_role" : "package_id", subject);
+    json_put_end(writer);
+}
+
+static void plan_validate(
+    struct change *change, const struct packs_view *view, struct sql_unit *unit)
+{
+    (void)unit;
+    if (find_draft(change, view) != NULL)
+        change_done(change);
+}
+
+static void answer_validate(const struct change *change, const struct packs_view *view,
+    const struct sql_unit *unit, struct json_writer *writer)
+{
+    const struct release *release = catalogue_release(view, tr_span_of(change->release));
+    uint32_t count;
+
+    (void)unit;
+    json_put_object(writer, NULL);
+    json_put_array(writer, "failures");
+    count = release_validate(release, put_failure, writer);
+    json_put_end(writer);
+    json_put_bool(writer, "valid", count == 0);
+    json_put_end(writer);
+}
+
+static const struct change_kind validate_kind = {
+    .plan = plan_validate, .answer = answer_validate, .is_read = true
+};
+
+/* 422 with what is wrong, in the form of every error. */
+static void refuse_invalid(struct change *change, const struct release *release)
+{
+    struct json_writer writer = json_writer(&change->answer);
+
+    change_refuse(change, 422, "ReleaseInvalid", "the release is not fit to be published");
+    json_put_object(&writer, NULL);
+    json_put_text(&writer, "error", change->label);
+    json_put_text(&writer, "message", change->text);
+    json_put_array(&writer, "failures");
+    (void)release_validate(release, put_failure, &writer);
+    json_put_end(&writer);
+    json_put_end(&writer);
+    if (json_finish(&writer) < 0)
+        tr_buffer_free(&change->answer); /* then without the list */
+}
+
+static void add_pin(
+    struct sql_unit *unit, const struct release *release, const struct release_artifact *artifact)
+{
+    const struct pack_version *version = release_choice(artifact);
+
+    sql_unit_step(unit, &pin, 1);
+    sql_unit_text(unit, tr_span_of(release->id));
+    sql_unit_int(unit, artifact->pack->id);
+    sql_unit_text(unit, tr_span_of(version->version));
+    sql_unit_blob(unit, version->sha256, sizeof version->sha256);
+    sql_unit_int(unit, (int64_t)version->size);
+}
+
+static void plan_publish(
+    struct change *change, const struct packs_view *view, struct sql_unit *unit)
+{
+    const struct release *release = find_draft(change, view);
+
+    if (release == NULL)
+        return;
+    if (release_validate(release, NULL, NULL) > 0) {
+        refuse_invalid(change, release);
+        return;
+    }
+    sql_unit_step(unit, &publish_row, 1);
+    sql_unit_text(unit, tr_span_of(release->id));
+    sql_unit_int(unit, view->release_place_next);
+    sql_unit_int(unit, change->now_ms);
+    for (uint32_t i = 0; i < release->artifact_count; i++)
+        add_pin(unit, release, &release->artifacts[i]);
+    sql_unit_step(unit, &unpinned, 0);
+    sql_unit_text(unit, tr_span_of(release->id));
+}
+
+static const struct change_kind publish_kind = {
+    .action = "publish_release", .plan = plan_publish, .answer = answer_release
+};
+
+/* ---- deprecate
+ * ----------------------------------------------------------------------------------------- */
+
+static void plan_deprecate(
+    struct change *change, const struct packs_view *view, struct sql_unit *unit)
+{
+    const struct release *release = change_release(change, view);
+
+    if (release == NULL)
+        return;
+    if (release->state == RELEASE_DEPRECATED) {
+        change_done(change);
+        return;
+    }
+    if (release->state != RELEASE_PUBLISHED) {
+        change_refuse(change, 409, "ReleaseNotPublished", "only a published release can be");
+        return;
+    }
+    sql_unit_step(unit, &deprecate_row, 1);
+    sql_unit_text(unit, tr_span_of(release->id));
+    sql_unit_int(unit, change->now_ms);
+}
+
+static const struct change_kind deprecate_kind = { .action = "deprecate_release",
+    .plan = plan_deprecate,
+    .answer = answer_release,
+    .is_small = true };
+
+/* ---- the calls
+ * ------------------------------------------------------------------------------------------ */
+
+static void ask(struct http_request *request, void *state, const struct change_kind *kind)
+{
+    struct change *change;
+
+    if (packs_enter(request, state) == NULL)
+        return;
+    change = change_new(request, kind);
+    if (change != NULL && change_read_path(request, change))
+        change_ask(request, change);
+}
+
+void api_remove_artifact(struct http_request *request, void *state)
+{
+    ask(request, state, &remove_artifact_kind);
+}
+
+void api_validate_release(struct http_request *request, void *state)
+{
+    ask(request, state, &validate_kind);
+}
+
+void api_publish_release(struct http_request *request, void *state)
+{
+    ask(request, state, &publish_kind);
+}
+
+void api_deprecate_release(struct http_request *request, void *state)
+{
+    ask(request, state, &deprecate_kind);
+}
+
+void api_list_releases(struct http_request *request, void *state)
+{
+    const struct packs_view *view = catalogue_view(state);
+    struct tr_buffer body = { 0 };
+    struct json_writer writer = json_writer(&body);
+
+    if (packs_enter(request, state) == NULL)
+        return;
+    json_put_object(&writer, NULL);
+    json_put_array(&writer, "releases");
+    for (uint32_t i = view->release_count; i > 0; i--) { /* newest first */
+        const struct release *release = &view->releases[i - 1];
+
+        json_put_object(&writer, NULL);
+        json_put_text(&writer, "release_id", release->id);
+        json_put_text(&writer, "name", release->name);
+        json_put_text(&writer, "status", release_state_text(release->state));
+        json_put_int(&writer, "artifact_count", release->artifact_count);
+        json_put_int(&writer, "created_ms", release->created_ms);
+        json_put_end(&writer);
+    }
+    json_put_end(&writer);
+    json_put_end(&writer);
+    api_respond(request, &body);
+}
+
+void api_show_release(struct http_request *request, void *state)
+{
+    const struct release *release =
+        catalogue_release(catalogue_view(state), http_path_part(request, "id"));
+    struct tr_buffer body = { 0 };
+    struct json_writer writer = json_writer(&body);
+
+    if (packs_enter(request, state) == NULL)
+        return;
+    if (release == NULL) {
+        http_respond_error(request, 404, "ReleaseNotFound", "there is no such release");
+        return;
+    }
+    json_put_object(&writer, NULL);
+    put_release_members(&writer, release, false);
+    json_put_end(&writer);
+    api_respond(request, &body);
+}

@@ -1,0 +1,790 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* upload.c: the actor that owns the uploads.
+ *
+ *   create:  file ──▶ row ──▶ answered
+ *   write:   bytes and digest on the pool ──▶ answered
+ *   finish:  seal on the pool ──▶ the catalogue's unit: version in, row out ──▶ forgotten, answered
+ *   delete:  row ──▶ file ──▶ forgotten, answered
+ *
+ * Invariants:
+ *   1. A step of an upload is the only one: is_busy from its begin to its end. While it runs on the
+ *      pool, `file` belongs to the pool; `offset` is what was there before.
+ *   2. A file in incoming/ without a row, and a row without file and object, are left-overs of a
+ *      crash: nobody was told of them. They are removed at the start.
+ *   3. An object is only made of bytes whose digest is its name. One that no version names and no
+ *      upload wants is removed with the upload that brought it. */
+#include "services/packs/upload.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/log.h"
+#include "crypto/digest.h"
+#include "crypto/encoding.h"
+#include "services/packs/catalogue_private.h"
+#include "services/packs/upload_private.h"
+
+enum { TAG_SWEEP = 1 };
+#define SWEEP_NS TR_SECONDS(60)
+
+enum work_kind { WORK_CREATE, WORK_WRITE, WORK_SEAL, WORK_REMOVE };
+struct work {
+    enum work_kind kind;
+    struct upload *upload;
+    struct upload_job *job; /* WORK_WRITE */
+    bool and_object;        /* WORK_REMOVE */
+};
+
+SQL_STATEMENT(insert_upload,
+    "INSERT INTO pack_uploads (id, pack, version, encoding, sha256, size, media_type, created_by,"
+    " created_ms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)");
+SQL_STATEMENT(delete_upload, "DELETE FROM pack_uploads WHERE id = $1");
+
+/* ---- what went wrong ---------------------------------------------------------------------------
+ */
+
+static void set_error(struct upload_job *job, unsigned status, const char *label, const char *text)
+{
+    if (job == NULL || job->status != 0)
+        return;
+    job->status = status;
+    job->label = label;
+    job->text = text;
+}
+
+static void set_busy_error(struct upload_job *job)
+{
+    set_error(job, 409, "UploadBusy",
+        "somebody else is sending to this upload, or a connection that broke has not been noticed "
+        "yet: try again in some seconds");
+}
+
+static void set_too_large(struct upload_job *job)
+{
+    set_error(job, 413, "UploadTooLarge", "there are more bytes than were announced");
+}
+
+/* What the disk, the pool or the database said. */
+static void set_failure(struct upload_job *job, int rc)
+{
+    if (rc == TR_ENOSPC || rc == SQL_EDISK)
+        set_error(job, 507, "DiskFull",
+            "the server has no room left; what has arrived is kept: go on when there is");
+    else if (rc == TR_EPROTO)
+        set_error(job, 422, "ChecksumMismatch",
+            "the bytes that arrived have another SHA-256 than was announced; the upload has been "
+            "removed: begin again");
+    else if (rc == TR_EINVAL)
+        set_error(job, 422, "VariantMismatch",
+            "it does not decompress to the bytes of its version; the upload has been removed");
+    else if (rc == TR_ENOENT)
+        set_error(
+            job, 500, "UploadLost", "its file is gone; the upload has been removed: begin again");
+    else if (rc == TR_EIO || rc == TR_EACCES)
+        set_error(job, 500, "StorageFailed", "the server cannot write its files");
+    else
+        set_error(job, 503, "busy", "try again");
+}
+
+/* ---- holders -----------------------------------------------------------------------------------
+ */
+
+void upload_site_unref(struct upload_site *site)
+{
+    if (site == NULL || atomic_fetch_sub_explicit(&site->holders, 1, memory_order_acq_rel) != 1)
+        return;
+    vault_close(&site->vault);
+    tr__free(site);
+}
+
+void upload_unref(struct upload *upload)
+{
+    if (atomic_fetch_sub_explicit(&upload->holders, 1, memory_order_acq_rel) != 1)
+        return;
+    upload_file_finish(&upload->file);
+    upload_site_unref(upload->site);
+    tr__free(upload);
+}
+
+struct upload *upload_new(
+    struct upload_site *site, const char *id, const struct upload_facts *facts)
+{
+    struct upload *upload = tr__calloc(sizeof *upload);
+
+    if (upload == NULL)
+        return NULL;
+    atomic_init(&upload->holders, 1);
+    atomic_fetch_add_explicit(&site->holders, 1, memory_order_relaxed);
+    upload->site = site;
+    upload->facts = *facts;
+    upload_file_init(&upload->file, site->vault, id);
+    return upload;
+}
+
+/* ---- the table ---------------------------------------------------------------------------------
+ */
+
+void uploads_enlist(struct uploads *uploads, struct upload *upload)
+{
+    upload->next = uploads->first;
+    uploads->first = upload;
+    uploads->count++;
+}
+
+struct upload *uploads_find(const struct uploads *uploads, const char *id)
+{
+    for (struct upload *upload = uploads->first; upload != NULL; upload = upload->next)
+        if (strcmp(upload->file.id, id) == 0)
+            return upload;
+    return NULL;
+}
+
+/* The same bytes for the same place: an upload that was begun before, to go on with. */
+static struct upload *find_equal(const struct uploads *uploads, const struct upload_facts *facts)
+{
+    for (struct upload *upload = uploads->first; upload != NULL; upload = upload->next)
+        if (upload->facts.pack == facts->pack && upload->facts.encoding == facts->encoding &&
+            strcmp(upload->facts.version, facts->version) == 0 &&
+            strcmp(upload->facts.type, facts->type) == 0 && upload->facts.size == facts->size &&
+            memcmp(upload->facts.sha256, facts->sha256, sizeof facts->sha256) == 0)
+            return upload;
+    return NULL;
+}
+
+static uint64_t announced_bytes(const struct uploads *uploads)
+{
+    uint64_t sum = 0;
+
+    for (const struct upload *upload = uploads->first; upload != NULL; upload = upload->next)
+        sum += upload->facts.size;
+    return sum;
+}
+
+/* ---- answers -----------------------------------------------------------------------------------
+ */
+
+/* Takes the actor's hold on the job. */
+static void answer(struct upload_job *job, const struct upload *upload)
+{
+    tr_reply_handle reply;
+
+    if (job == NULL)
+        return;
+    if (upload != NULL) {
+        job->offset = upload->offset;
+        job->facts = upload->facts;
+        memcpy(job->id, upload->file.id, sizeof job->id);
+    }
+    if (job->status == 0)
+        job->status = 200;
+    reply = job->reply; /* once it is answered the job belongs to the connection */
+    job->reply = (tr_reply_handle){ 0 };
+    (void)tr_reply_send(&reply, 0, NULL, 0);
+    upload_job_unref(job);
+}
+
+static void begin_write(
+    struct uploads *uploads, struct tr_context *ctx, struct upload *upload, struct upload_job *job);
+
+/* The step is over; whoever asked for it is told. */
+static void end_step(struct uploads *uploads, struct tr_context *ctx, struct upload *upload)
+{
+    struct upload_job *job = upload->job, *waiting = upload->waiting;
+
+    upload->is_busy = upload->is_leaving = false;
+    upload->job = upload->waiting = NULL;
+    upload->tag = 0;
+    answer(job, upload);
+    if (waiting != NULL)
+        begin_write(uploads, ctx, upload, waiting);
+}
+
+static void forget(struct uploads *uploads, struct upload *upload)
+{
+    struct upload **link = &uploads->first;
+
+    while (*link != upload)
+        link = &(*link)->next;
+    *link = upload->next;
+    uploads->count--;
+    answer(upload->job, upload);
+    if (upload->waiting != NULL)
+        upload_job_unref(upload->waiting);
+    upload->job = upload->waiting = NULL;
+    upload_unref(upload);
+}
+
+/* ---- work on the pool --------------------------------------------------------------------------
+ */
+
+static int remove_files(struct upload *upload, bool and_object)
+{
+    char name[VAULT_OBJECT_NAME + 1];
+    int rc = upload_file_remove(&upload->file);
+
+    if (and_object) {
+        name[crypto_hex_encode(upload->facts.sha256, sizeof upload->facts.sha256, name)] = '\0';
+        (void)vault_remove_object(upload->site->vault, name);
+    }
+    return rc;
+}
+
+static int run_work(void *argument)
+{
+    struct work *work = argument;
+
+    switch (work->kind) {
+    case WORK_CREATE:
+        return upload_file_create(&work->upload->file);
+    case WORK_WRITE:
+        return upload_file_write(
+            &work->upload->file, work->job->bytes.bytes, work->job->bytes.size);
+    case WORK_SEAL:
+        return upload_file_seal(&work->upload->file, &work->upload->facts);
+    case WORK_REMOVE:
+    default:
+        return remove_files(work->upload, work->and_object);
+    }
+}
+
+static void free_work(void *argument)
+{
+    struct work *work = argument;
+
+    upload_unref(work->upload);
+    if (work->job != NULL)
+        upload_job_unref(work->job);
+    tr__free(work);
+}
+
+/* 0: its end comes as an event. */
+static int offload(
+    struct tr_context *ctx, struct upload *upload, enum work_kind kind, bool and_object)
+{
+    struct work *work = tr__calloc(sizeof *work);
+    int rc;
+
+    if (work == NULL)
+        return TR_ENOMEM;
+    atomic_fetch_add_explicit(&upload->holders, 1, memory_order_relaxed);
+    *work = (struct work){ .kind = kind, .upload = upload, .and_object = and_object };
+    if (kind == WORK_WRITE)
+        work->job = upload_job_ref(upload->job);
+    rc = tr_offload(ctx, run_work, work, free_work, 0);
+    if (rc != 0)
+        free_work(work);
+    return rc;
+}
+
+/* ---- database ----------------------------------------------------------------------------------
+ */
+
+static uint32_t next_tag(struct uploads *uploads)
+{
+    uint32_t tag = uploads->tag_next++;
+
+    if (uploads->tag_next < UPLOAD_TAG_FIRST)
+        uploads->tag_next = UPLOAD_TAG_FIRST;
+    return tag;
+}
+
+/* Takes the unit. */
+static int submit(
+    struct uploads *uploads, struct tr_context *ctx, struct upload *upload, struct sql_unit *unit)
+{
+    struct sql_submit_options options = { .tag = next_tag(uploads) };
+    int rc = unit == NULL ? TR_ENOMEM : sql_write(ctx, &uploads->sql, unit, &options);
+
+    if (rc != 0)
+        sql_unit_free(unit);
+    else
+        upload->tag = options.tag;
+    return rc;
+}
+
+static struct sql_unit *insert_unit(const struct uploads *uploads, const struct upload *upload)
+{
+    const struct upload_facts *facts = &upload->facts;
+    struct sql_unit *unit = sql_unit_new(0);
+
+    if (unit == NULL)
+        return NULL;
+    sql_unit_step(unit, &insert_upload, 1);
+    sql_unit_text(unit, tr_span_of(upload->file.id));
+    sql_unit_int(unit, facts->pack);
+    sql_unit_text(unit, tr_span_of(facts->version));
+    if (facts->encoding == UPLOAD_WHOLE)
+        sql_unit_null(unit);
+    else
+        sql_unit_text(unit, tr_span_of(upload_encoding_name(facts->encoding)));
+    sql_unit_blob(unit, facts->sha256, sizeof facts->sha256);
+    sql_unit_int(unit, (int64_t)facts->size);
+    sql_unit_text(unit, tr_span_of(facts->type));
+    sql_unit_text(unit, tr_span_of(facts->actor));
+    sql_unit_int(unit, packs_now_ms(uploads->packs));
+    return unit;
+}
+
+struct sql_unit *upload_delete_unit(struct tr_span id)
+{
+    struct sql_unit *unit = sql_unit_new(0);
+
+    if (unit == NULL)
+        return NULL;
+    sql_unit_step(unit, &delete_upload, SQL_ROWS_ANY);
+    sql_unit_text(unit, id);
+    return unit;
+}
+
+/* ---- removing ----------------------------------------------------------------------------------
+ */
+
+/* Does a version, or another upload, want these bytes? */
+static bool is_wanted(const struct uploads *uploads, const struct upload *upload)
+{
+    const struct packs_view *view = catalogue_view(uploads->packs);
+    const uint8_t *sha256 = upload->facts.sha256;
+
+    if (atomic_load_explicit(&uploads->packs->is_catalogue_behind, memory_order_relaxed))
+        return true; /* who knows */
+    for (const struct upload *other = uploads->first; other != NULL; other = other->next)
+        if (other != upload && memcmp(other->facts.sha256, sha256, 32) == 0)
+            return true;
+    for (uint32_t i = 0; i < view->pack_count; i++)
+        for (uint32_t j = 0; j < view->packs[i].version_count; j++) {
+            const struct pack_version *version = &view->packs[i].versions[j];
+
+            if (memcmp(version->sha256, sha256, 32) == 0 ||
+                (version->zstd.there && memcmp(version->zstd.sha256, sha256, 32) == 0) ||
+                (version->gzip.there && memcmp(version->gzip.sha256, sha256, 32) == 0))
+                return true;
+        }
+    return false;
+}
+
+/* First the row, so that what a crash leaves is a file that nobody knows: the next start removes
+ * it. The job of the step, if any, is answered at the end. */
+static void begin_removal(struct uploads *uploads, struct tr_context *ctx, struct upload *upload)
+{
+    int rc = submit(uploads, ctx, upload, upload_delete_unit(tr_span_of(upload->file.id)));
+
+    upload->is_busy = upload->is_leaving = true;
+    if (rc != 0) {
+        set_failure(upload->job, rc);
+        end_step(uploads, ctx, upload);
+    }
+}
+
+static void remove_file(struct uploads *uploads, struct tr_context *ctx, struct upload *upload)
+{
+    if (offload(ctx, upload, WORK_REMOVE, !is_wanted(uploads, upload)) != 0)
+        forget(uploads, upload); /* the next start removes the file */
+}
+
+/* ---- creating ----------------------------------------------------------------------------------
+ */
+
+/* False: refused. */
+static bool has_room(struct uploads *uploads, struct upload_job *job)
+{
+    uint64_t quota = uploads->packs->settings.quota_bytes;
+    uint64_t used = catalogue_view(uploads->packs)->stored_bytes + announced_bytes(uploads);
+
+    if (uploads->count >= UPLOADS_MAX) {
+        set_error(job, 503, "TooManyUploads",
+            "finish or delete other uploads first: there are 64 at most");
+    } else if (quota != 0 && job->facts.size > quota) {
+        set_error(job, 413, "PackTooLarge", "this is more than all packs together may take");
+    } else if (quota != 0 && job->facts.size > quota - (used < quota ? used : quota)) {
+        set_error(job, 507, "QuotaExceeded",
+            "with it the packs would take more than packs.quota: remove uploads, or raise it");
+    } else {
+        return true;
+    }
+    return false;
+}
+
+static void handle_create(struct uploads *uploads, struct tr_context *ctx, struct upload_job *job)
+{
+    struct upload *upload = find_equal(uploads, &job->facts);
+    char id[UPLOAD_ID_CHARS + 1];
+    uint8_t random[UPLOAD_ID_CHARS / 2];
+    int rc;
+
+    if (upload != NULL || !has_room(uploads, job)) {
+        if (upload != NULL && (!upload->is_made || upload->is_leaving))
+            set_busy_error(job);
+        answer(job, job->status == 0 ? upload : NULL);
+        return;
+    }
+    crypto_random_fill(random, sizeof random);
+    id[crypto_hex_encode(random, sizeof random, id)] = '\0';
+    upload = upload_new(uploads->site, id, &job->facts);
+    if (upload == NULL) {
+        set_failure(job, TR_ENOMEM);
+        answer(job, NULL);
+        return;
+    }
+    job->is_new = true;
+    upload->touched_ms = packs_now_ms(uploads->packs);
+    upload->is_busy = true;
+    upload->job = job;
+    uploads_enlist(uploads, upload);
+    rc = offload(ctx, upload, WORK_CREATE, false);
+    if (rc != 0) {
+        set_failure(job, rc);
+        forget(uploads, upload);
+    }
+}
+
+static void on_created(
+    struct uploads *uploads, struct tr_context *ctx, struct upload *upload, int rc)
+{
+    if (rc == 0)
+        rc = submit(uploads, ctx, upload, insert_unit(uploads, upload));
+    if (rc == 0)
+        return;
+    set_failure(upload->job, rc == TR_ENOENT || rc == TR_EINVAL ? TR_EIO : rc);
+    remove_file(uploads, ctx, upload);
+}
+
+/* ---- sending -----------------------------------------------------------------------------------
+ */
+
+static bool is_claimed(const struct upload *upload, struct tr_context *ctx)
+{
+    return upload->is_busy ||
+           (upload->claim != 0 && tr_now_ns(ctx) - upload->claim_ns < TR_SECONDS(UPLOAD_CLAIM_S));
+}
+
+static void handle_claim(struct tr_context *ctx, struct upload *upload, struct upload_job *job)
+{
+    if (is_claimed(upload, ctx)) {
+        set_busy_error(job);
+    } else if (job->offset != upload->offset) {
+        set_error(job, 409, "UploadOffsetMismatch",
+            "the server has another number of bytes: go on at the Upload-Offset of this answer");
+    } else if (job->length > upload->facts.size - upload->offset) {
+        set_too_large(job);
+    } else if (!tr_reply_is_cancelled(job->reply)) {
+        upload->claim = job->claim;
+        upload->claim_ns = tr_now_ns(ctx);
+    }
+    answer(job, upload);
+}
+
+/* Takes the job. */
+static void begin_write(
+    struct uploads *uploads, struct tr_context *ctx, struct upload *upload, struct upload_job *job)
+{
+    int rc;
+
+    if (job->bytes.size > upload->facts.size - upload->offset) {
+        set_too_large(job);
+        answer(job, upload);
+        return;
+    }
+    upload->is_busy = true;
+    upload->job = job;
+    upload->claim_ns = tr_now_ns(ctx);
+    rc = offload(ctx, upload, WORK_WRITE, false);
+    if (rc != 0) {
+        set_failure(job, rc);
+        end_step(uploads, ctx, upload);
+    }
+}
+
+static void handle_write(
+    struct uploads *uploads, struct tr_context *ctx, struct upload *upload, struct upload_job *job)
+{
+    if (upload->claim == 0 || upload->claim != job->claim || upload->is_busy) {
+        set_busy_error(job);
+        answer(job, upload);
+    } else {
+        begin_write(uploads, ctx, upload, job);
+    }
+}
+
+/* The one who sent is gone, perhaps before its claim was heard; what was read of it still counts.
+ */
+static void handle_release(
+    struct uploads *uploads, struct tr_context *ctx, struct upload *upload, struct upload_job *job)
+{
+    bool is_holder =
+        upload->claim == job->claim || (!is_claimed(upload, ctx) && upload->offset == job->offset);
+
+    if (is_holder)
+        upload->claim = 0;
+    if (!is_holder || job->bytes.size == 0 || (upload->is_busy && upload->waiting != NULL))
+        answer(job, upload);
+    else if (upload->is_busy)
+        upload->waiting = job;
+    else
+        begin_write(uploads, ctx, upload, job);
+}
+
+static void on_written(
+    struct uploads *uploads, struct tr_context *ctx, struct upload *upload, int rc)
+{
+    if (rc == 0) {
+        upload->offset = upload->file.offset;
+        upload->touched_ms = packs_now_ms(uploads->packs);
+    } else {
+        set_failure(upload->job, rc == TR_EPROTO || rc == TR_EINVAL ? TR_EIO : rc);
+        LOG(LOG_WARN, "packs", "an upload could not be written",
+            LOG_TEXT("upload", upload->file.id), LOG_TEXT("why", tr_error_text(rc)));
+        if (upload->waiting != NULL) { /* would leave a hole */
+            upload_job_unref(upload->waiting);
+            upload->waiting = NULL;
+        }
+        if (rc == TR_ENOENT) {
+            begin_removal(uploads, ctx, upload);
+            return;
+        }
+    }
+    end_step(uploads, ctx, upload);
+}
+
+/* ---- the end of an upload ----------------------------------------------------------------------
+ */
+
+static void handle_finish(
+    struct uploads *uploads, struct tr_context *ctx, struct upload *upload, struct upload_job *job)
+{
+    int rc;
+
+    if (is_claimed(upload, ctx)) {
+        set_busy_error(job);
+        answer(job, upload);
+    } else if (upload->offset != upload->facts.size) {
+        set_error(job, 409, "UploadIncomplete",
+            "not all bytes have arrived: go on at the Upload-Offset of this answer");
+        answer(job, upload);
+    } else {
+        upload->is_busy = true;
+        upload->job = job;
+        rc = offload(ctx, upload, WORK_SEAL, false);
+        if (rc != 0) {
+            set_failure(job, rc);
+            end_step(uploads, ctx, upload);
+        }
+    }
+}
+
+static void on_sealed(
+    struct uploads *uploads, struct tr_context *ctx, struct upload *upload, int rc)
+{
+    struct upload_job *job = upload->job;
+    struct change_message message = { job->change };
+    uint32_t tag = next_tag(uploads);
+
+    if (rc == TR_EPROTO || rc == TR_EINVAL || rc == TR_ENOENT) {
+        set_failure(job, rc);
+        begin_removal(uploads, ctx, upload);
+        return;
+    }
+    if (rc == 0)
+        rc = upload_change_fill(job->change, upload->file.id, &upload->facts);
+    if (rc == 0) {
+        atomic_fetch_add_explicit(&job->change->holders, 1, memory_order_relaxed);
+        rc = tr_ask(ctx, uploads->packs->catalogue, &message, sizeof message,
+            &(struct tr_ask_options){ .tag = tag });
+        if (rc == 0) {
+            upload->tag = tag;
+            return;
+        }
+        change_unref(job->change);
+    }
+    set_failure(job, rc);
+    end_step(uploads, ctx, upload);
+}
+
+/* The catalogue has answered: in it, refused, or nobody knows. */
+static void on_changed(
+    struct uploads *uploads, struct tr_context *ctx, struct upload *upload, int status)
+{
+    const struct change *change = upload->job->change;
+
+    if (status == 0 && change->status >= 200 && change->status < 300) {
+        forget(uploads, upload); /* the row went with the unit */
+    } else if (status == 0 && change->status >= 400 && change->status < 500) {
+        begin_removal(uploads, ctx, upload); /* it never can be */
+    } else {
+        if (status != 0 || change->status == 0)
+            set_failure(upload->job, TR_EBUSY);
+        end_step(uploads, ctx, upload);
+    }
+}
+
+static void handle_delete(
+    struct uploads *uploads, struct tr_context *ctx, struct upload *upload, struct upload_job *job)
+{
+    if (is_claimed(upload, ctx)) {
+        set_busy_error(job);
+        answer(job, upload);
+        return;
+    }
+    upload->job = job;
+    begin_removal(uploads, ctx, upload);
+}
+
+static void sweep(struct uploads *uploads, struct tr_context *ctx)
+{
+    int64_t oldest_ms = packs_now_ms(uploads->packs) - INT64_C(1000) * UPLOAD_KEPT_S;
+    struct upload *next;
+
+    for (struct upload *upload = uploads->first; upload != NULL; upload = next) {
+        next = upload->next;
+        if (is_claimed(upload, ctx) || upload->touched_ms > oldest_ms)
+            continue;
+        LOG(LOG_INFO, "packs", "an abandoned upload is removed",
+            LOG_TEXT("upload", upload->file.id), LOG_TEXT("pack", upload->facts.pack_name));
+        begin_removal(uploads, ctx, upload);
+    }
+}
+
+/* ---- the actor ---------------------------------------------------------------------------------
+ */
+
+static enum tr_next uploads_handle(void *self, struct tr_context *ctx, void *message)
+{
+    struct upload_job *job = ((struct upload_message *)message)->job;
+    struct uploads *uploads = self;
+    struct upload *upload;
+
+    job->reply = tr_reply_take(ctx);
+    job->status = 0;
+    if (job->action == UPLOAD_CREATE) {
+        handle_create(uploads, ctx, job);
+        return TR_GO;
+    }
+    if (job->action == UPLOAD_SWEEP) {
+        sweep(uploads, ctx);
+        answer(job, NULL);
+        return TR_GO;
+    }
+    upload = uploads_find(uploads, job->id);
+    if (upload == NULL || !upload->is_made) {
+        set_error(job, 404, "UploadNotFound",
+            "there is no such upload: it was finished, removed, or never begun");
+        answer(job, NULL);
+    } else if (job->action == UPLOAD_LOOK) {
+        answer(job, upload);
+    } else if (job->action == UPLOAD_CLAIM) {
+        handle_claim(ctx, upload, job);
+    } else if (job->action == UPLOAD_WRITE) {
+        handle_write(uploads, ctx, upload, job);
+    } else if (job->action == UPLOAD_RELEASE) {
+        handle_release(uploads, ctx, upload, job);
+    } else if (job->action == UPLOAD_FINISH) {
+        handle_finish(uploads, ctx, upload, job);
+    } else {
+        handle_delete(uploads, ctx, upload, job);
+    }
+    return TR_GO;
+}
+
+static void on_work(struct uploads *uploads, struct tr_context *ctx, const struct tr_event *event)
+{
+    struct work *work = (struct work *)(uintptr_t)event->value;
+    struct upload *upload = work->upload;
+    enum work_kind kind = work->kind;
+
+    /* The table holds it while it is busy. */
+    free_work(work);
+    if (kind == WORK_CREATE)
+        on_created(uploads, ctx, upload, event->status);
+    else if (kind == WORK_WRITE)
+        on_written(uploads, ctx, upload, event->status);
+    else if (kind == WORK_SEAL)
+        on_sealed(uploads, ctx, upload, event->status);
+    else
+        forget(uploads, upload);
+}
+
+/* Row inserted or deleted. */
+static void on_stored(
+    struct uploads *uploads, struct tr_context *ctx, struct upload *upload, int status)
+{
+    bool is_new = !upload->is_made;
+
+    if (status != 0)
+        set_failure(upload->job, status == SQL_EDISK ? status : TR_EBUSY);
+    upload->is_made = !is_new || status == 0;
+    if (is_new == (status == 0)) /* made; or not removed: still there, as far as we know */
+        end_step(uploads, ctx, upload);
+    else
+        remove_file(uploads, ctx, upload);
+}
+
+static enum tr_next uploads_event(void *self, struct tr_context *ctx, const struct tr_event *event)
+{
+    struct uploads *uploads = self;
+    struct upload *upload = uploads->first;
+    struct sql_unit *unit;
+
+    if (event->kind == TR_EVENT_WORK) {
+        on_work(uploads, ctx, event);
+    } else if (event->kind == TR_EVENT_TIMER) {
+        sweep(uploads, ctx);
+    } else if (event->kind == TR_EVENT_REPLY) {
+        unit = sql_take(&uploads->sql, event);
+        while (upload != NULL && upload->tag != event->tag)
+            upload = upload->next;
+        if (upload != NULL) {
+            upload->tag = 0;
+            if (unit != NULL)
+                on_stored(uploads, ctx, upload, sql_unit_status(unit));
+            else
+                on_changed(uploads, ctx, upload, event->status);
+        }
+        sql_unit_free(unit);
+    }
+    return TR_GO;
+}
+
+static int uploads_begin(void *self, struct tr_context *ctx)
+{
+    struct uploads *uploads = self;
+
+    sql_client_begin(&uploads->sql, uploads->packs->sql);
+    return tr_every(ctx, SWEEP_NS, TAG_SWEEP, NULL);
+}
+
+void uploads_finish(void *self)
+{
+    struct uploads *uploads = self;
+
+    while (uploads->first != NULL) {
+        struct upload *upload = uploads->first;
+
+        if (upload->job != NULL)
+            tr_reply_drop(&upload->job->reply);
+        upload_job_unref(upload->job);
+        upload_job_unref(upload->waiting);
+        upload->job = upload->waiting = NULL;
+        uploads->first = upload->next;
+        upload_unref(upload);
+    }
+    if (uploads->sql.sql != NULL)
+        sql_client_end(&uploads->sql);
+    upload_site_unref(uploads->site);
+    uploads->site = NULL;
+}
+
+static void drop_message(void *message)
+{
+    upload_job_unref(((struct upload_message *)message)->job);
+}
+
+const struct tr_type uploads_type = {
+    .name = "packs_uploads",
+    .message_size = sizeof(struct upload_message),
+    .state_size = sizeof(struct uploads),
+    .start = uploads_begin,
+    .handle = uploads_handle,
+    .event = uploads_event,
+    .finish = uploads_finish,
+    .message_drop = drop_message,
+};

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* upload_change.c: a finished upload enters the catalogue: its version, or its variant of one,
+ * comes and its row goes, in one unit. The version is not active. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "services/packs/change.h"
+#include "services/packs/upload.h"
+
+struct finished {
+    char id[UPLOAD_ID_CHARS + 1];
+    struct upload_facts facts;
+};
+
+SQL_STATEMENT(insert_version, "INSERT INTO pack_versions (id, pack, version, sha256, size, "
+                              "media_type, is_active, is_disabled,"
+                              " created_ms) VALUES ($1, $2, $3, $4, $5, $6, 0, 0, $7)");
+SQL_STATEMENT(insert_variant,
+    "INSERT INTO pack_variants (version, encoding, sha256, size, created_ms)"
+    " VALUES ($1, $2, $3, $4, $5)");
+SQL_STATEMENT(delete_upload, "DELETE FROM pack_uploads WHERE id = $1");
+
+int upload_change_fill(struct change *change, const char *id, const struct upload_facts *facts)
+{
+    struct finished *finished = change->data;
+
+    if (finished == NULL)
+        change->data = finished = tr__calloc(sizeof *finished);
+    if (finished == NULL)
+        return TR_ENOMEM;
+    (void)snprintf(finished->id, sizeof finished->id, "%s", id);
+    finished->facts = *facts;
+    memcpy(change->pack, facts->pack_name, sizeof change->pack);
+    memcpy(change->version, facts->version, sizeof change->version);
+    return 0;
+}
+
+static void finish(struct change *change)
+{
+    tr__free(change->data);
+}
+
+static void refuse_version(struct change *change)
+{
+    change_refuse(change, 409, "VersionExists",
+        "this pack has this version already, and versions do not change: choose another number");
+}
+
+static void plan_version(
+    struct change *change, const struct packs_view *view, struct sql_unit *unit)
+{
+    const struct finished *finished = change->data;
+    const struct upload_facts *facts = &finished->facts;
+
+    if (view->version_count >= CATALOGUE_VERSIONS_MAX) {
+        change_refuse(change, 409, "CatalogueFull", "there are too many versions");
+        return;
+    }
+    sql_unit_step(unit, &insert_version, 1);
+    sql_unit_int(unit, view->version_id_next);
+    sql_unit_int(unit, facts->pack);
+    sql_unit_text(unit, tr_span_of(facts->version));
+    sql_unit_blob(unit, facts->sha256, sizeof facts->sha256);
+    sql_unit_int(unit, (int64_t)facts->size);
+    sql_unit_text(unit, tr_span_of(facts->type));
+    sql_unit_int(unit, change->now_ms);
+}
+
+static void plan_variant(
+    struct change *change, const struct pack_version *version, struct sql_unit *unit)
+{
+    const struct finished *finished = change->data;
+    const struct upload_facts *facts = &finished->facts;
+    const struct pack_variant *variant =
+        facts->encoding == UPLOAD_ZSTD ? &version->zstd : &version->gzip;
+
+    if (variant->there) {
+        change_refuse(change, 409, "VariantExists", "this version has this encoding already");
+        return;
+    }
+    sql_unit_step(unit, &insert_variant, 1);
+    sql_unit_int(unit, version->id);
+    sql_unit_text(unit, tr_span_of(upload_encoding_name(facts->encoding)));
+    sql_unit_blob(unit, facts->sha256, sizeof facts->sha256);
+    sql_unit_int(unit, (int64_t)facts->size);
+    sql_unit_int(unit, change->now_ms);
+}
+
+static bool is_same(const struct pack_version *version, const struct upload_facts *facts)
+{
+    return version->size == facts->size &&
+           memcmp(version->sha256, facts->sha256, sizeof facts->sha256) == 0;
+}
+
+static void plan(struct change *change, const struct packs_view *view, struct sql_unit *unit)
+{
+    const struct finished *finished = change->data;
+    const struct pack *pack = change_pack(change, view);
+    const struct pack_version *version =
+        pack == NULL ? NULL : catalogue_any_version(pack, tr_span_of(change->version));
+
+    if (pack == NULL)
+        return;
+    if (finished->facts.encoding != UPLOAD_WHOLE) {
+        if (version == NULL || version->id != finished->facts.version_id)
+            change_refuse(change, 404, "VersionNotFound", "this pack has no such version");
+        else
+            plan_variant(change, version, unit);
+    } else if (version == NULL) {
+        plan_version(change, view, unit);
+    } else if (!is_same(version, &finished->facts)) {
+        refuse_version(change);
+    } /* else it is the same: an answer was lost, and this is asked again */
+    sql_unit_step(unit, &delete_upload, SQL_ROWS_ANY);
+    sql_unit_text(unit, tr_span_of(finished->id));
+}
+
+static void explain(struct change *change, const struct sql_unit *unit)
+{
+    if (sql_unit_status(unit) == SQL_ECONSTRAINT)
+        refuse_version(change);
+}
+
+static void answer(const struct change *change, const struct packs_view *view,
+    const struct sql_unit *unit, struct json_writer *writer)
+{
+    const struct finished *finished = change->data;
+    const struct pack *pack = catalogue_any_pack(view, tr_span_of(change->pack));
+    const struct pack_version *version =
+        pack == NULL ? NULL : catalogue_any_version(pack, tr_span_of(change->version));
+
+    (void)unit;
+    json_put_object(writer, NULL);
+    json_put_text(writer, "package_id", change->pack);
+    json_put_text(writer, "version", change->version);
+    if (version != NULL) {
+        json_put_text(writer, "sha256", version->sha256_hex);
+        json_put_int(writer, "size_bytes", (int64_t)version->size);
+        json_put_text(writer, "type", version->type);
+        json_put_bool(writer, "is_active", version->is_active);
+    }
+    if (finished->facts.encoding != UPLOAD_WHOLE)
+        json_put_text(writer, "encoding", upload_encoding_name(finished->facts.encoding));
+    json_put_end(writer);
+}
+
+const struct change_kind upload_change_kind = {
+    .action = "upload",
+    .plan = plan,
+    .answer = answer,
+    .explain = explain,
+    .finish = finish,
+};

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* upload_job.c: a step of an upload on its way between connection and actor, and the words of the
+ * API for it. */
+#include "base/alloc.h"
+#include "services/packs/change.h"
+#include "services/packs/upload.h"
+
+const char *upload_encoding_name(enum upload_encoding encoding)
+{
+    return encoding == UPLOAD_ZSTD ? "zstd" : encoding == UPLOAD_GZIP ? "gzip" : NULL;
+}
+
+bool upload_encoding_parse(struct tr_span name, enum upload_encoding *ret_encoding)
+{
+    if (tr_span_is(name, "zstd"))
+        *ret_encoding = UPLOAD_ZSTD;
+    else if (tr_span_is(name, "gzip"))
+        *ret_encoding = UPLOAD_GZIP;
+    else
+        return false;
+    return true;
+}
+
+bool upload_offset_parse(struct tr_span value, uint64_t *ret_offset)
+{
+    return tr_span_u64(value, ret_offset);
+}
+
+struct upload_job *upload_job_new(enum upload_action action)
+{
+    struct upload_job *job = tr__calloc(sizeof *job);
+
+    if (job == NULL)
+        return NULL;
+    atomic_init(&job->holders, 1);
+    job->action = action;
+    return job;
+}
+
+struct upload_job *upload_job_ref(struct upload_job *job)
+{
+    atomic_fetch_add_explicit(&job->holders, 1, memory_order_relaxed);
+    return job;
+}
+
+void upload_job_unref(struct upload_job *job)
+{
+    if (job == NULL || atomic_fetch_sub_explicit(&job->holders, 1, memory_order_acq_rel) != 1)
+        return;
+    tr_buffer_free(&job->bytes);
+    change_unref(job->change);
+    tr__free(job);
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* upload_private.h: the table of uploads, as its actor (upload.c) and its start (upload_start.c)
+ * see it. */
+#ifndef SERVICES_PACKS_UPLOAD_PRIVATE_H
+#define SERVICES_PACKS_UPLOAD_PRIVATE_H
+
+#include "services/packs/upload_file.h"
+
+enum { UPLOAD_TAG_FIRST = 16 };
+
+/* Outlives the actor as long as work of it runs on the pool. */
+struct upload_site {
+    _Atomic uint32_t holders;
+    struct vault *vault;
+};
+
+struct upload {
+    struct upload *next;
+    _Atomic uint32_t holders; /* the table, and the work that runs */
+    struct upload_site *site;
+    struct upload_facts facts;
+    struct upload_file file;
+    uint64_t offset;
+    uint64_t claim; /* 0: nobody sends */
+    uint64_t claim_ns;
+    int64_t touched_ms;
+    bool is_made;    /* its row is there */
+    bool is_leaving; /* being removed */
+    bool is_busy;
+    uint32_t tag;               /* of the question that was sent to database or catalogue */
+    struct upload_job *job;     /* what the step is for; NULL: nobody asked */
+    struct upload_job *waiting; /* the last bytes of one who went away, while it was busy */
+};
+
+struct uploads {
+    struct packs *packs;
+    struct upload_site *site;
+    struct sql_client sql;
+    struct upload *first;
+    uint32_t count;
+    uint32_t tag_next;
+};
+
+extern const struct tr_type uploads_type;
+
+void upload_site_unref(struct upload_site *site); /* NULL is fine */
+/* One holder. NULL: out of memory. */
+struct upload *upload_new(
+    struct upload_site *site, const char *id, const struct upload_facts *facts);
+void upload_unref(struct upload *upload);
+void uploads_enlist(struct uploads *uploads, struct upload *upload); /* takes the holder */
+struct upload *uploads_find(const struct uploads *uploads, const char *id);
+struct sql_unit *upload_delete_unit(struct tr_span id); /* NULL: out of memory */
+/* What the struct owns. */
+void uploads_finish(void *self);
+
+#endif

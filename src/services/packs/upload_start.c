@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* upload_start.c: what was begun before is read from rows and files; what a crash left between them
+ * is removed. */
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "crypto/encoding.h"
+#include "services/packs/upload_private.h"
+
+SQL_STATEMENT(select_uploads,
+    "SELECT u.id, u.pack, p.name, u.version, u.encoding, u.sha256, u.size, u.media_type,"
+    " u.created_by, v.id, v.sha256, v.size FROM pack_uploads u JOIN packs p ON p.id = u.pack"
+    " LEFT JOIN pack_versions v ON v.pack = u.pack AND v.version = u.version");
+
+static void copy_cell(
+    char *to, size_t size, const struct sql_unit *unit, uint32_t row, uint32_t column)
+{
+    struct tr_span text = sql_row_bytes(unit, 0, row, column);
+    size_t length = text.size < size ? text.size : size - 1;
+
+    memcpy(to, text.size == 0 ? "" : text.at, length);
+    to[length] = '\0';
+}
+
+/* False: it cannot be one of ours. */
+static bool read_facts(const struct sql_unit *unit, uint32_t row, struct upload_facts *facts)
+{
+    struct tr_span sha256 = sql_row_bytes(unit, 0, row, 5);
+
+    *facts = (struct upload_facts){ .pack = sql_row_int(unit, 0, row, 1),
+        .size = (uint64_t)sql_row_int(unit, 0, row, 6) };
+    copy_cell(facts->pack_name, sizeof facts->pack_name, unit, row, 2);
+    copy_cell(facts->version, sizeof facts->version, unit, row, 3);
+    copy_cell(facts->type, sizeof facts->type, unit, row, 7);
+    copy_cell(facts->actor, sizeof facts->actor, unit, row, 8);
+    if (sha256.size != sizeof facts->sha256)
+        return false;
+    memcpy(facts->sha256, sha256.at, sizeof facts->sha256);
+    if (sql_row_is_null(unit, 0, row, 4))
+        return true;
+    if (!upload_encoding_parse(sql_row_bytes(unit, 0, row, 4), &facts->encoding) ||
+        sql_row_is_null(unit, 0, row, 9) || sql_row_bytes(unit, 0, row, 10).size != 32)
+        return false;
+    facts->version_id = sql_row_int(unit, 0, row, 9);
+    memcpy(facts->plain_sha256, sql_row_bytes(unit, 0, row, 10).at, 32);
+    facts->plain_size = (uint64_t)sql_row_int(unit, 0, row, 11);
+    return true;
+}
+
+/* How much of it is there. TR_ENOENT: nothing that could be finished. */
+static int look(struct uploads *uploads, struct upload *upload)
+{
+    char name[VAULT_OBJECT_NAME + 1];
+    struct vault_identity identity;
+    int64_t modified_ns;
+    int fd, rc = upload_file_look(&upload->file, &modified_ns);
+
+    if (rc == TR_ENOENT) { /* renamed, and then the end came? */
+        name[crypto_hex_encode(upload->facts.sha256, 32, name)] = '\0';
+        rc = vault_open_object(uploads->site->vault, name, &fd, &identity);
+        if (rc != 0)
+            return rc;
+        (void)close(fd);
+        if (identity.size != upload->facts.size)
+            return TR_ENOENT;
+        upload->offset = identity.size;
+        upload->touched_ms = packs_now_ms(uploads->packs);
+        return 0;
+    }
+    if (rc != 0)
+        return rc;
+    upload->offset = upload->file.offset;
+    upload->touched_ms = modified_ns / 1000000;
+    if (upload->offset > upload->facts.size ||
+        upload->touched_ms < packs_now_ms(uploads->packs) - INT64_C(1000) * UPLOAD_KEPT_S)
+        return TR_ENOENT;
+    return 0;
+}
+
+static int load_row(struct uploads *uploads, const struct sql_unit *unit, uint32_t row)
+{
+    struct sql_unit *removal;
+    struct upload_facts facts;
+    struct upload *upload;
+    char id[UPLOAD_ID_CHARS + 1];
+    int rc = TR_ENOENT;
+
+    copy_cell(id, sizeof id, unit, row, 0);
+    if (read_facts(unit, row, &facts) && vault_name_is_valid(id, UPLOAD_ID_CHARS) &&
+        uploads->count < UPLOADS_MAX) {
+        upload = upload_new(uploads->site, id, &facts);
+        if (upload == NULL)
+            return TR_ENOMEM;
+        rc = look(uploads, upload);
+        if (rc == 0) {
+            upload->is_made = true;
+            uploads_enlist(uploads, upload);
+            return 0;
+        }
+        upload_unref(upload);
+    }
+    if (rc != TR_ENOENT)
+        return rc;
+    LOG(LOG_WARN, "packs", "an upload cannot be continued and is removed", LOG_TEXT("upload", id));
+    removal = upload_delete_unit(sql_row_bytes(unit, 0, row, 0));
+    rc = removal == NULL ? TR_ENOMEM : sql_write_wait(uploads->packs->sql, removal);
+    sql_unit_free(removal);
+    return rc;
+}
+
+static int remove_unknown(void *data, const char *name, uint64_t size)
+{
+    const struct uploads *uploads = data;
+
+    (void)size;
+    if (vault_name_is_valid(name, UPLOAD_ID_CHARS) && uploads_find(uploads, name) == NULL)
+        (void)vault_remove_incoming(uploads->site->vault, name);
+    return 0;
+}
+
+static int load(struct uploads *uploads)
+{
+    struct sql_unit *unit = sql_unit_new(0);
+    int rc;
+
+    if (unit == NULL)
+        return TR_ENOMEM;
+    sql_unit_step(unit, &select_uploads, SQL_ROWS_ANY);
+    rc = sql_read_wait(uploads->packs->sql, unit);
+    for (uint32_t i = 0; rc == 0 && i < sql_unit_rows(unit, 0); i++)
+        rc = load_row(uploads, unit, i);
+    sql_unit_free(unit);
+    if (rc == 0)
+        rc = vault_each_incoming(uploads->site->vault, remove_unknown, uploads);
+    return rc;
+}
+
+int uploads_start(struct packs *packs, char *why, size_t why_size)
+{
+    struct uploads uploads = { .packs = packs, .tag_next = UPLOAD_TAG_FIRST };
+    int rc;
+
+    uploads.site = tr__calloc(sizeof *uploads.site);
+    if (uploads.site == NULL)
+        return TR_ENOMEM;
+    atomic_init(&uploads.site->holders, 1);
+    rc = vault_open(packs->data_path, why, why_size, &uploads.site->vault);
+    if (rc == 0)
+        rc = load(&uploads);
+    if (rc == 0)
+        rc = tr_spawn(packs->system, &uploads_type, &uploads,
+            &(struct tr_spawn_options){ .name = "packs uploads",
+                .owner = "packs",
+                .box = { .capacity = 1024, .full = TR_FULL_FAIL } },
+            &packs->uploads);
+    if (rc != 0)
+        uploads_finish(&uploads);
+    return rc;
+}
+
+void uploads_stop(struct packs *packs)
+{
+    if (packs->uploads.box == NULL)
+        return;
+    (void)tr_stop(tr_sender_weaken(packs->uploads));
+    (void)tr_sender_wait_closed(packs->uploads, 0);
+    tr_sender_drop(&packs->uploads);
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* user.h: what people's devices keep in step: settings, memory states, sessions and their items. A
+ * service of its own beside packs, for the same apps.
+ *
+ * One actor per user gives every change the next number of that user's sequence, and stores one
+ * push at a time, with its numbers, in one unit. A device that asks for what came after number n
+ * gets rows in the order of their numbers, and a number below n is never given out again: nothing
+ * is missed, whatever the clocks say. A row belongs to its user by its key, so nobody can name
+ * another's.
+ *
+ * Of two writes to one row the later by the devices' own clocks stays; a write that changes nothing
+ * is none; what lost against another device's write is kept in the log of conflicts for 90 days.
+ * Deleting leaves a tombstone, which is pulled like any change. */
+#ifndef SERVICES_PACKS_USER_H
+#define SERVICES_PACKS_USER_H
+
+#include "auth/auth.h"
+#include "ops/service.h"
+
+enum {
+    USER_ID_SIZE_MAX = 255,
+    USER_ITEM_SIZE_MAX = 255, /* the name of a row */
+    USER_BODY_SIZE_MAX = 16 << 10,
+    USER_PUSH_ITEMS_MAX = 1000,
+    USER_PUSH_BODY_MAX = 1 << 20,
+    USER_PULL_ITEMS_MAX = 10000,
+    USER_PULL_BYTES_MAX = 4 << 20,
+    USER_ITEMS_MAX = 200000, /* rows of one user, tombstones included */
+    USER_DEVICES_MAX = 64,
+};
+
+/* In the order in which a push is applied: an item needs its session. */
+enum user_kind { USER_SETTING, USER_MEMORY_STATE, USER_SESSION, USER_SESSION_ITEM, USER_KINDS };
+struct user_kind_names {
+    const char *list; /* "settings": the member of `changes` */
+    const char *item; /* "key": the member that names a row */
+};
+extern const struct user_kind_names user_kind_names[USER_KINDS];
+
+struct users {
+    struct auth *auth; /* first: the gates look for it here */
+    struct tr_system *system;
+    const struct tr_env *env;
+    struct sql *sql;
+    struct tr_registry *actors; /* one per user who is around */
+};
+
+extern const struct sql_migration user_migrations[1];
+extern const struct service user_service; /* user_api.c */
+
+int user_start(const struct service_context *context, char *why, size_t why_size, void **ret_state);
+void user_stop(void *state);
+
+static inline int64_t user_now_ms(const struct users *users)
+{
+    return (int64_t)(users->env->wall_ns(users->env->data) / 1000000);
+}
+
+#endif

@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* user_actor.c: one user's sequence.
+ *
+ * Invariants:
+ *   1. `seq` is what the database has, or is_loaded is false. It moves after a COMMIT, never
+ * before.
+ *   2. One push runs at a time; the others wait, oldest first. So numbers are stored in their
+ * order, and whoever reads a number has all that are below it.
+ *   3. A push that found another last number than `seq` (somebody else writes, or a COMMIT whose
+ *      outcome was not known did happen) is planned again on what is loaded then.
+ *   4. Every job that came in is answered once: by its unit, or by finish. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "services/packs/user_job.h"
+
+enum { TAG_LOAD = 1, TAG_PUSH, TAG_READ, READ_TAGS = 1 << 20, TRIES_MAX = 3, WAITING_MAX = 64 };
+
+struct user {
+    struct users *users;
+    char id[USER_ID_SIZE_MAX + 1];
+    struct sql_client sql;
+    bool is_loaded, is_loading;
+    int64_t seq;
+    int64_t item_count; /* at least as many as there are */
+    struct user_job *waiting, **waiting_end;
+    uint32_t waiting_count;
+    struct user_job *pushing; /* NULL: none */
+    struct user_job *reading; /* any order */
+    uint32_t read_next;
+};
+
+/* ---- jobs ------------------------------------------------------------------------------------ */
+
+struct user_job *user_job_new(enum user_job_kind kind, struct tr_span user)
+{
+    struct user_job *job = tr__calloc(sizeof *job);
+
+    if (job == NULL)
+        return NULL;
+    tr_assert(user.size <= USER_ID_SIZE_MAX);
+    atomic_init(&job->holders, 1);
+    job->kind = kind;
+    job->known_seq = -1;
+    memcpy(job->user, user.at, user.size);
+    return job;
+}
+
+void user_job_unref(struct user_job *job)
+{
+    if (job == NULL || atomic_fetch_sub_explicit(&job->holders, 1, memory_order_acq_rel) != 1)
+        return;
+    sql_unit_free(job->unit);
+    tr_buffer_free(&job->texts);
+    tr__free(job->changes);
+    tr__free(job);
+}
+
+static void answer(struct user_job *job, int status, struct sql_unit *unit)
+{
+    job->status = status;
+    job->unit = unit;
+    tr_reply_send(&job->reply, 0, NULL, 0);
+    user_job_unref(job);
+}
+
+/* ---- pushing --------------------------------------------------------------------------------- */
+
+static struct user_job *take_waiting(struct user *user)
+{
+    struct user_job *job = user->waiting;
+
+    user->waiting = job->next;
+    user->waiting_count--;
+    if (user->waiting == NULL)
+        user->waiting_end = &user->waiting;
+    return job;
+}
+
+static void refuse_waiting(struct user *user, int status)
+{
+    while (user->waiting != NULL)
+        answer(take_waiting(user), status, NULL);
+}
+
+static void load(struct user *user, struct tr_context *ctx)
+{
+    struct sql_unit *unit = user_unit_load(user->id);
+    int rc = TR_ENOMEM;
+
+    if (unit != NULL)
+        rc = sql_read(ctx, &user->sql, unit, &(struct sql_submit_options){ .tag = TAG_LOAD });
+    if (rc < 0) {
+        sql_unit_free(unit);
+        refuse_waiting(user, rc);
+        return;
+    }
+    user->is_loading = true;
+}
+
+/* True: it runs. False: it has been answered. */
+static bool push(struct user *user, struct tr_context *ctx, struct user_job *job)
+{
+    struct sql_unit *unit;
+    int rc = TR_ENOMEM;
+
+    if (user->item_count + job->change_count > USER_ITEMS_MAX) {
+        answer(job, TR_ELIMIT, NULL);
+        return false;
+    }
+    job->now_ms = user_now_ms(user->users);
+    unit = user_unit_push(job, user->seq);
+    if (unit != NULL)
+        rc = sql_write(ctx, &user->sql, unit, &(struct sql_submit_options){ .tag = TAG_PUSH });
+    if (rc < 0) {
+        sql_unit_free(unit);
+        answer(job, rc, NULL);
+        return false;
+    }
+    user->pushing = job;
+    return true;
+}
+
+static void go_on(struct user *user, struct tr_context *ctx)
+{
+    while (user->waiting != NULL && user->pushing == NULL && !user->is_loading) {
+        /* The count only grows here: before it is too much, see what there really is. */
+        bool is_near = user->item_count + user->waiting->change_count > USER_ITEMS_MAX;
+
+        if (!user->is_loaded || (is_near && user->waiting->tries == 0)) {
+            user->waiting->tries += user->is_loaded;
+            user->is_loaded = false;
+            load(user, ctx);
+        } else {
+            (void)push(user, ctx, take_waiting(user));
+        }
+    }
+}
+
+static void on_load(struct user *user, struct sql_unit *unit)
+{
+    int rc = sql_unit_status(unit);
+
+    user->is_loading = false;
+    if (rc == 0) {
+        user->seq = sql_unit_rows(unit, 0) == 0 ? 0 : sql_row_int(unit, 0, 0, 0);
+        user->item_count = sql_row_int(unit, 1, 0, 0);
+        user->is_loaded = true;
+    } else {
+        refuse_waiting(user, rc);
+    }
+    sql_unit_free(unit);
+}
+
+static void on_pushed(struct user *user, struct sql_unit *unit)
+{
+    struct user_job *job = user->pushing;
+    int rc = sql_unit_status(unit);
+
+    user->pushing = NULL;
+    if (rc == 0) {
+        user->seq += job->change_count;
+        user->item_count += job->change_count;
+        answer(job, 0, unit);
+        return;
+    }
+    user->is_loaded = false; /* whatever it was: look again */
+    if (rc == SQL_EROWS && sql_unit_failed_step(unit) == 0 && ++job->tries < TRIES_MAX) {
+        sql_unit_free(unit);
+        job->next = user->waiting;
+        if (user->waiting == NULL)
+            user->waiting_end = &job->next;
+        user->waiting = job;
+        user->waiting_count++;
+        return;
+    }
+    answer(job, rc, unit);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static void read_rows(struct user *user, struct tr_context *ctx, struct user_job *job)
+{
+    struct sql_unit *unit = user_unit_read(job);
+    int rc = TR_ENOMEM;
+
+    job->now_ms = user_now_ms(user->users);
+    job->tries = TAG_READ + user->read_next++ % READ_TAGS; /* its tag */
+    if (unit != NULL)
+        rc = sql_read(ctx, &user->sql, unit, &(struct sql_submit_options){ .tag = job->tries });
+    if (rc < 0) {
+        sql_unit_free(unit);
+        answer(job, rc, NULL);
+        return;
+    }
+    job->next = user->reading;
+    user->reading = job;
+}
+
+static void on_read(struct user *user, uint32_t tag, struct sql_unit *unit)
+{
+    struct user_job **link = &user->reading, *job;
+
+    while (*link != NULL && (*link)->tries != tag)
+        link = &(*link)->next;
+    job = *link;
+    tr_assert(job != NULL);
+    *link = job->next;
+    answer(job, sql_unit_status(unit), unit);
+}
+
+/* ---- the actor ------------------------------------------------------------------------------- */
+
+static enum tr_next user_handle(void *self, struct tr_context *ctx, void *message)
+{
+    struct user_job *job = ((struct user_message *)message)->job;
+    struct user *user = self;
+
+    job->next = NULL;
+    if (job->kind == USER_PUSH && user->waiting_count >= WAITING_MAX) {
+        tr_reply(ctx, TR_EFULL, NULL, 0);
+        user_job_unref(job);
+        return TR_GO;
+    }
+    job->reply = tr_reply_take(ctx);
+    if (job->kind != USER_PUSH) {
+        read_rows(user, ctx, job);
+        return TR_GO;
+    }
+    *user->waiting_end = job;
+    user->waiting_end = &job->next;
+    user->waiting_count++;
+    go_on(user, ctx);
+    return TR_GO;
+}
+
+static enum tr_next user_event(void *self, struct tr_context *ctx, const struct tr_event *event)
+{
+    struct user *user = self;
+    struct sql_unit *unit = event->kind == TR_EVENT_REPLY ? sql_take(&user->sql, event) : NULL;
+
+    if (unit == NULL)
+        return TR_GO;
+    if (event->tag == TAG_LOAD)
+        on_load(user, unit);
+    else if (event->tag == TAG_PUSH)
+        on_pushed(user, unit);
+    else
+        on_read(user, event->tag, unit);
+    go_on(user, ctx);
+    return TR_GO;
+}
+
+static int user_begin(void *self, struct tr_context *ctx)
+{
+    struct user *user = self;
+
+    (void)ctx;
+    user->waiting_end = &user->waiting;
+    sql_client_begin(&user->sql, user->users->sql);
+    return 0;
+}
+
+static void drop_job(struct user_job *job)
+{
+    tr_reply_drop(&job->reply);
+    user_job_unref(job);
+}
+
+static void user_finish(void *self)
+{
+    struct user *user = self;
+
+    while (user->waiting != NULL)
+        drop_job(take_waiting(user));
+    while (user->reading != NULL) {
+        struct user_job *job = user->reading;
+
+        user->reading = job->next;
+        drop_job(job);
+    }
+    if (user->pushing != NULL)
+        drop_job(user->pushing);
+    user->pushing = NULL;
+    if (user->sql.sql != NULL)
+        sql_client_end(&user->sql);
+}
+
+static int user_reset(void *self, enum tr_why why)
+{
+    struct user *user = self, fresh = { .users = user->users };
+
+    (void)why;
+    user_finish(user);
+    memcpy(fresh.id, user->id, sizeof fresh.id);
+    *user = fresh;
+    return 0;
+}
+
+static void user_drop(void *message)
+{
+    user_job_unref(((struct user_message *)message)->job);
+}
+
+const struct tr_type user_type = {
+    .name = "user",
+    .message_size = sizeof(struct user_message),
+    .state_size = sizeof(struct user),
+    .start = user_begin,
+    .handle = user_handle,
+    .event = user_event,
+    .finish = user_finish,
+    .reset = user_reset,
+    .message_drop = user_drop,
+};
+
+/* ---- the service ----------------------------------------------------------------------------- */
+
+static int make_user(void *data, const void *key, size_t key_size, void *state)
+{
+    struct user *user = state;
+
+    if (key_size == 0 || key_size > USER_ID_SIZE_MAX)
+        return TR_EINVAL;
+    user->users = data;
+    memcpy(user->id, key, key_size);
+    return 0;
+}
+
+int user_start(const struct service_context *context, char *why, size_t why_size, void **ret_state)
+{
+    struct users *users = tr__calloc(sizeof *users);
+    int rc = TR_ENOMEM;
+
+    if (users != NULL) {
+        users->auth = context->auth;
+        users->system = context->system;
+        users->env = tr_system_env(context->system);
+        users->sql = context->sql;
+        rc = tr_registry_create(context->system,
+            &(struct tr_registry_options){ .name = "users",
+                .type = &user_type,
+                .make = make_user,
+                .data = users,
+                .box = { .capacity = 256, .full = TR_FULL_FAIL },
+                .idle_ns = TR_SECONDS(60),
+                .live_max = 100000 },
+            &users->actors);
+    }
+    if (rc < 0) {
+        (void)snprintf(why, why_size, "users could not start: %s", tr_error_text(rc));
+        tr__free(users);
+        return rc;
+    }
+    *ret_state = users;
+    return 0;
+}
+
+void user_stop(void *state)
+{
+    struct users *users = state;
+
+    if (tr_registry_close(&users->actors, TR_SECONDS(30)) == 0)
+        tr__free(users); /* else it goes with the process */
+}

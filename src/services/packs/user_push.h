@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* user_push.h: see user_push.c. */
+#ifndef SERVICES_PACKS_USER_PUSH_H
+#define SERVICES_PACKS_USER_PUSH_H
+
+#include "json/json_expect.h"
+#include "services/packs/user_job.h"
+
+/* Fills the job from a body of `body_size` bytes of JSON. TR_EINVAL: `message` says what is wrong
+ * with it. TR_ENOMEM. */
+int user_push_read(struct user_job *job, const struct json *body, size_t body_size, int64_t now_ms,
+    char message[JSON_MESSAGE_BYTES]);
+
+#endif

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* user_store.c: the units of a user's actor. Which of two writes stays is decided by the statement
+ * that stores it, so a push reads nothing before it writes. */
+#include <string.h>
+
+#include "base/siphash.h"
+
+#define CONFLICT_KEPT_MS (INT64_C(90) * 86400 * 1000)
+#include "services/packs/user_job.h"
+
+SQL_STATEMENT(select_seq, "SELECT seq FROM user_sync WHERE user_id = $1");
+SQL_STATEMENT(count_items, "SELECT COUNT(*) FROM user_items WHERE user_id = $1");
+SQL_STATEMENT(advance,
+    "INSERT INTO user_sync (user_id, seq) VALUES ($1, $2)"
+    " ON CONFLICT (user_id) DO UPDATE SET seq = excluded.seq WHERE user_sync.seq = $3");
+/* A device beyond the limit may push, but is not listed. */
+SQL_STATEMENT(note_device,
+    "INSERT INTO user_devices (user_id, device, os, model, app_version, pushed_ms)"
+    " SELECT CAST($1 AS TEXT), CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS TEXT),"
+    " CAST($5 AS TEXT), CAST($6 AS BIGINT)"
+    " WHERE (SELECT COUNT(*) FROM user_devices WHERE user_id = $1 AND device <> $2) <"
+    " CAST($7 AS BIGINT)"
+    " ON CONFLICT (user_id, device) DO UPDATE SET os = excluded.os, model = excluded.model,"
+    " app_version = excluded.app_version, pushed_ms = excluded.pushed_ms");
+SQL_STATEMENT(
+    forget_conflicts, "DELETE FROM user_conflicts WHERE user_id = $1 AND created_ms < $2");
+SQL_STATEMENT(find_session,
+    "SELECT 1 FROM user_items WHERE user_id = $1 AND kind = 2 AND item = $2 AND is_deleted = 0");
+
+/* $10 is NULL, or names a session of the user. */
+#define HAS_SESSION                                                                                \
+    "(CAST($10 AS TEXT) IS NULL OR EXISTS (SELECT 1 FROM user_items AS parent"                     \
+    " WHERE parent.user_id = $1 AND parent.kind = 2 AND parent.item = CAST($10 AS TEXT)"           \
+    " AND parent.is_deleted = 0))"
+/* The incoming write is the later one. A device's own writes follow each other. */
+#define IS_LATER                                                                                   \
+    "($5 > user_items.updated_ms OR ($5 = user_items.updated_ms AND $6 = user_items.device))"
+#define IS_ANOTHER "($8 <> user_items.body OR $7 <> user_items.is_deleted)"
+/* $1 user, $2 kind, $3 item, $4 seq, $5 updated_ms, $6 device, $7 is_deleted, $8 body, $9 now,
+ * $10 a session item's session (NULL for the others), $11 what the device has pulled. Two devices
+ * that did not know of each other's write: the losing one is noted. */
+SQL_STATEMENT(note_conflict,
+    "INSERT INTO user_conflicts (user_id, seq, kind, item, is_incoming_kept, device, updated_ms,"
+    " is_deleted, body, created_ms)"
+    " SELECT user_id, CAST($4 AS BIGINT), kind, item, CASE WHEN " IS_LATER " THEN 1 ELSE 0 END,"
+    " CASE WHEN " IS_LATER " THEN device ELSE CAST($6 AS TEXT) END,"
+    " CASE WHEN " IS_LATER " THEN updated_ms ELSE CAST($5 AS BIGINT) END,"
+    " CASE WHEN " IS_LATER " THEN is_deleted ELSE CAST($7 AS BIGINT) END,"
+    " CASE WHEN " IS_LATER " THEN body ELSE CAST($8 AS TEXT) END, CAST($9 AS BIGINT)"
+    " FROM user_items WHERE user_id = $1 AND kind = $2 AND item = $3 AND device <> $6"
+    " AND " IS_ANOTHER " AND (NOT " IS_LATER
+    " OR (CAST($11 AS BIGINT) >= 0 AND seq > CAST($11 AS BIGINT)))"
+    " AND " HAS_SESSION);
+SQL_STATEMENT(store,
+    "INSERT INTO user_items (user_id, kind, item, seq, updated_ms, device, is_deleted, body,"
+    " stored_ms) SELECT CAST($1 AS TEXT), CAST($2 AS BIGINT), CAST($3 AS TEXT), CAST($4 AS BIGINT),"
+    " CAST($5 AS BIGINT), CAST($6 AS TEXT), CAST($7 AS BIGINT), CAST($8 AS TEXT),"
+    " CAST($9 AS BIGINT) WHERE " HAS_SESSION
+    " ON CONFLICT (user_id, kind, item) DO UPDATE SET seq = excluded.seq,"
+    " updated_ms = excluded.updated_ms, device = excluded.device,"
+    " is_deleted = excluded.is_deleted, body = excluded.body, stored_ms = excluded.stored_ms"
+    " WHERE " IS_ANOTHER " AND " IS_LATER);
+
+/* Rows after a number, at most $3, and bytes up to $4 but for the first row. */
+SQL_STATEMENT(pull,
+    "SELECT kind, item, seq, updated_ms, stored_ms, is_deleted, body FROM ("
+    " SELECT kind, item, seq, updated_ms, stored_ms, is_deleted, body,"
+    " CAST(SUM(LENGTH(body) + LENGTH(item) + 200) OVER (ORDER BY seq) AS BIGINT) AS bytes,"
+    " ROW_NUMBER() OVER (ORDER BY seq) AS place FROM ("
+    "  SELECT kind, item, seq, updated_ms, stored_ms, is_deleted, body FROM user_items"
+    "  WHERE user_id = $1 AND seq > $2 ORDER BY seq LIMIT $3) AS page) AS counted"
+    " WHERE bytes <= CAST($4 AS BIGINT) OR place = 1 ORDER BY seq");
+SQL_STATEMENT(last_row, "SELECT MAX(seq) FROM user_items WHERE user_id = $1");
+SQL_STATEMENT(list_conflicts,
+    "SELECT seq, kind, item, is_incoming_kept, device, updated_ms, is_deleted, body, created_ms"
+    " FROM user_conflicts WHERE user_id = $1 ORDER BY seq DESC LIMIT $2");
+SQL_STATEMENT(count_kinds,
+    "SELECT kind, COUNT(*), CAST(SUM(is_deleted) AS BIGINT), MAX(stored_ms) FROM user_items"
+    " WHERE user_id = $1 GROUP BY kind ORDER BY kind");
+SQL_STATEMENT(list_devices,
+    "SELECT device, os, model, app_version, pushed_ms FROM user_devices WHERE user_id = $1"
+    " ORDER BY pushed_ms DESC, device LIMIT 64");
+SQL_STATEMENT(count_conflicts, "SELECT COUNT(*) FROM user_conflicts WHERE user_id = $1");
+
+static struct tr_span text_span(const char *text)
+{
+    return (struct tr_span){ text, strlen(text) };
+}
+
+static struct sql_unit *unit_of(const char *user)
+{
+    /* It decides the writer, and nothing that matters to others. */
+    return sql_unit_new(tr_siphash((struct tr_siphash_key){ 0 }, user, strlen(user)));
+}
+
+static void step_of_user(
+    struct sql_unit *unit, const struct sql_statement *statement, const char *user)
+{
+    sql_unit_step(unit, statement, SQL_ROWS_ANY);
+    sql_unit_text(unit, text_span(user));
+}
+
+static void may_text(struct sql_unit *unit, struct tr_span text)
+{
+    if (text.at == NULL)
+        sql_unit_null(unit);
+    else
+        sql_unit_text(unit, text);
+}
+
+struct sql_unit *user_unit_load(const char *user)
+{
+    struct sql_unit *unit = unit_of(user);
+
+    if (unit == NULL)
+        return NULL;
+    step_of_user(unit, &select_seq, user);
+    step_of_user(unit, &count_items, user);
+    return unit;
+}
+
+/* ---- a push ---------------------------------------------------------------------------------- */
+
+static void put_device(struct sql_unit *unit, const struct user_job *job)
+{
+    step_of_user(unit, &note_device, job->user);
+    sql_unit_text(unit, job->device);
+    may_text(unit, job->os);
+    may_text(unit, job->model);
+    may_text(unit, job->app_version);
+    sql_unit_int(unit, job->now_ms);
+    sql_unit_int(unit, USER_DEVICES_MAX);
+}
+
+static void put_forget(struct sql_unit *unit, const struct user_job *job)
+{
+    step_of_user(unit, &forget_conflicts, job->user);
+    sql_unit_int(unit, job->now_ms - CONFLICT_KEPT_MS);
+}
+
+/* The ten values that noting a conflict and storing have in common. */
+static void put_write(struct sql_unit *unit, const struct sql_statement *statement,
+    const struct user_job *job, const struct user_change *change, int64_t seq)
+{
+    step_of_user(unit, statement, job->user);
+    sql_unit_int(unit, (int64_t)change->kind);
+    sql_unit_text(unit, change->item);
+    sql_unit_int(unit, seq);
+    sql_unit_int(unit, change->updated_ms);
+    sql_unit_text(unit, job->device);
+    sql_unit_int(unit, change->is_deleted);
+    sql_unit_text(unit, change->body);
+    sql_unit_int(unit, job->now_ms);
+    may_text(unit, change->session);
+}
+
+struct sql_unit *user_unit_push(struct user_job *job, int64_t seq)
+{
+    struct sql_unit *unit = unit_of(job->user);
+    uint32_t step = 0;
+
+    if (unit == NULL)
+        return NULL;
+    sql_unit_step(unit, &advance, 1);
+    sql_unit_text(unit, text_span(job->user));
+    sql_unit_int(unit, seq + job->change_count);
+    sql_unit_int(unit, seq);
+    put_device(unit, job);
+    put_forget(unit, job);
+    step = 3;
+    for (uint32_t i = 0; i < job->change_count; i++) {
+        struct user_change *change = &job->changes[i];
+
+        if (change->kind == USER_SESSION_ITEM) {
+            step_of_user(unit, &find_session, job->user);
+            sql_unit_text(unit, change->session);
+            step++;
+        }
+        put_write(unit, &note_conflict, job, change, seq + 1 + i);
+        sql_unit_int(unit, job->known_seq);
+        put_write(unit, &store, job, change, seq + 1 + i);
+        change->step = step + 1;
+        step += 2;
+    }
+    return unit;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+struct sql_unit *user_unit_read(const struct user_job *job)
+{
+    struct sql_unit *unit = unit_of(job->user);
+
+    if (unit == NULL)
+        return NULL;
+    step_of_user(unit, &select_seq, job->user);
+    switch (job->kind) {
+    case USER_PULL:
+        step_of_user(unit, &pull, job->user);
+        sql_unit_int(unit, job->after_seq);
+        sql_unit_int(unit, job->limit);
+        sql_unit_int(unit, USER_PULL_BYTES_MAX);
+        step_of_user(unit, &last_row, job->user);
+        break;
+    case USER_CONFLICTS:
+        step_of_user(unit, &list_conflicts, job->user);
+        sql_unit_int(unit, job->limit);
+        break;
+    case USER_STATUS:
+    case USER_PUSH:
+    default:
+        step_of_user(unit, &count_kinds, job->user);
+        step_of_user(unit, &list_devices, job->user);
+        step_of_user(unit, &count_conflicts, job->user);
+        break;
+    }
+    return unit;
+}

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "services/packs/variant.h"
+
+#include <errno.h>
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "crypto/digest.h"
+
+enum { IN_BYTES = 128 << 10, OUT_BYTES = 256 << 10, WINDOW_LOG_MAX = 23, GZIP_ONLY = 15 + 16 };
+
+struct unpacking {
+    int fd;
+    uint64_t read_at;
+    bool is_ended; /* of the frame or member */
+    uint64_t made;
+    uint64_t size;
+    struct crypto_sha256_stream hash;
+    char in[IN_BYTES];
+    char out[OUT_BYTES];
+};
+
+/* 0 at the end of the file, TR_EIO. */
+static int fill(struct unpacking *unpacking, size_t *ret_size)
+{
+    ssize_t got;
+
+    do
+        got = pread(unpacking->fd, unpacking->in, IN_BYTES, (off_t)unpacking->read_at);
+    while (got < 0 && errno == EINTR);
+    if (got < 0)
+        return TR_EIO;
+    unpacking->read_at += (uint64_t)got;
+    *ret_size = (size_t)got;
+    return 0;
+}
+
+static int take(struct unpacking *unpacking, size_t size)
+{
+    if (size > unpacking->size - unpacking->made)
+        return TR_EPROTO;
+    crypto_sha256_stream_update(&unpacking->hash, unpacking->out, size);
+    unpacking->made += size;
+    return 0;
+}
+
+/* ---- gzip --------------------------------------------------------------------------------------
+ */
+
+static int gunzip_piece(struct unpacking *unpacking, z_stream *stream, size_t size)
+{
+    stream->next_in = (Bytef *)unpacking->in;
+    stream->avail_in = (uInt)size;
+    do {
+        int code, rc;
+
+        if (unpacking->is_ended) /* bytes behind the end */
+            return TR_EPROTO;
+        stream->next_out = (Bytef *)unpacking->out;
+        stream->avail_out = OUT_BYTES;
+        code = inflate(stream, Z_NO_FLUSH);
+        if (code == Z_MEM_ERROR)
+            return TR_ENOMEM;
+        if (code != Z_OK && code != Z_STREAM_END && code != Z_BUF_ERROR)
+            return TR_EPROTO;
+        rc = take(unpacking, OUT_BYTES - stream->avail_out);
+        if (rc != 0)
+            return rc;
+        unpacking->is_ended = code == Z_STREAM_END;
+    } while (stream->avail_in > 0 || (stream->avail_out == 0 && !unpacking->is_ended));
+    return 0;
+}
+
+static int gunzip(struct unpacking *unpacking)
+{
+    z_stream stream = { 0 };
+    size_t size = 0;
+    int rc = 0;
+
+    if (inflateInit2(&stream, GZIP_ONLY) != Z_OK)
+        return TR_ENOMEM;
+    for (;;) {
+        rc = fill(unpacking, &size);
+        if (rc != 0 || size == 0)
+            break;
+        rc = gunzip_piece(unpacking, &stream, size);
+        if (rc != 0)
+            break;
+    }
+    (void)inflateEnd(&stream);
+    return rc;
+}
+
+/* ---- zstd --------------------------------------------------------------------------------------
+ */
+
+static int unzstd_piece(struct unpacking *unpacking, ZSTD_DCtx *context, size_t size)
+{
+    ZSTD_inBuffer in = { unpacking->in, size, 0 };
+    ZSTD_outBuffer out;
+
+    do {
+        size_t left;
+        int rc;
+
+        if (unpacking->is_ended)
+            return TR_EPROTO;
+        out = (ZSTD_outBuffer){ unpacking->out, OUT_BYTES, 0 };
+        left = ZSTD_decompressStream(context, &out, &in);
+        if (ZSTD_isError(left))
+            return TR_EPROTO;
+        rc = take(unpacking, out.pos);
+        if (rc != 0)
+            return rc;
+        unpacking->is_ended = left == 0;
+    } while (in.pos < in.size || (out.pos == out.size && !unpacking->is_ended));
+    return 0;
+}
+
+static int unzstd(struct unpacking *unpacking)
+{
+    ZSTD_DCtx *context = ZSTD_createDCtx();
+    size_t size = 0;
+    int rc = 0;
+
+    if (context == NULL)
+        return TR_ENOMEM;
+    if (ZSTD_isError(ZSTD_DCtx_setParameter(context, ZSTD_d_windowLogMax, WINDOW_LOG_MAX)))
+        rc = TR_EUNSUPPORTED;
+    while (rc == 0) {
+        rc = fill(unpacking, &size);
+        if (rc != 0 || size == 0)
+            break;
+        rc = unzstd_piece(unpacking, context, size);
+    }
+    (void)ZSTD_freeDCtx(context);
+    return rc;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ */
+
+int variant_check(int fd, enum upload_encoding encoding, uint64_t size, const uint8_t sha256[32])
+{
+    struct unpacking *unpacking = tr__alloc(sizeof *unpacking);
+    uint8_t digest[CRYPTO_SHA256_BYTES];
+    int rc;
+
+    tr_assert(encoding != UPLOAD_WHOLE);
+    if (unpacking == NULL)
+        return TR_ENOMEM;
+    unpacking->fd = fd;
+    unpacking->read_at = unpacking->made = 0;
+    unpacking->is_ended = false;
+    unpacking->size = size;
+    rc = crypto_sha256_stream_init(&unpacking->hash);
+    if (rc == 0) {
+        rc = encoding == UPLOAD_GZIP ? gunzip(unpacking) : unzstd(unpacking);
+        crypto_sha256_stream_digest(&unpacking->hash, digest);
+        if (rc == 0 && (!unpacking->is_ended || unpacking->made != size ||
+                           !crypto_equal(digest, sha256, sizeof digest)))
+            rc = TR_EPROTO;
+        crypto_sha256_stream_finish(&unpacking->hash);
+    }
+    tr__free(unpacking);
+    return rc;
+}

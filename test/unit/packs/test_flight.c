@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <sched.h>
+
+#include "download_site.h"
+
+enum { LARGE = 12 << 20 };
+
+/* ---- leases ------------------------------------------------------------------------------------
+ */
+
+static struct tr_system *lease_system;
+
+static struct flights *lease_open(uint32_t per_user, uint32_t per_address)
+{
+    struct flights *flights = NULL;
+
+    CHECK_EQ_INT(tr_system_create(&(struct tr_system_options){ .workers = 1 }, &lease_system), 0);
+    CHECK_EQ_INT(
+        flights_start(lease_system,
+            &(struct flight_limits){ .per_user = per_user, .per_address = per_address }, &flights),
+        0);
+    return flights;
+}
+
+static void lease_close(struct flights **flights)
+{
+    flights_stop(flights);
+    tr_system_destroy(&lease_system);
+}
+
+static enum flight_refusal begin(
+    struct flights *flights, const char *user, const char *address, struct flight **ret_flight)
+{
+    struct flight_facts facts = { .pack = TR_SPAN("pack"),
+        .version = TR_SPAN("1.0"),
+        .user = tr_span_of(user),
+        .address = tr_span_of(address),
+        .address_key = tr_span_of(address),
+        .size = 100 };
+
+    return flight_begin(flights, &facts, ret_flight);
+}
+
+TEST(flight, one_address_has_so_many_and_not_one_more)
+{
+    struct flights *flights = lease_open(0, 3);
+    struct flight *held[3], *more;
+
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ_INT(begin(flights, NULL, "10.0.0.1", &held[i]), FLIGHT_OK);
+    CHECK_EQ_INT(begin(flights, NULL, "10.0.0.1", &more), FLIGHT_ADDRESS);
+    CHECK_EQ_INT(begin(flights, NULL, "10.0.0.2", &more), FLIGHT_OK);
+    flight_end(more, 100);
+    CHECK_EQ_INT(flights_held(flights), 3);
+    flight_end(held[1], 50);
+    CHECK_EQ_INT(begin(flights, NULL, "10.0.0.1", &held[1]), FLIGHT_OK);
+    for (int i = 0; i < 3; i++)
+        flight_end(held[i], 100);
+    CHECK_EQ_INT(flights_held(flights), 0);
+    lease_close(&flights);
+}
+
+TEST(flight, one_user_has_so_many_over_all_addresses)
+{
+    struct flights *flights = lease_open(2, 5);
+    struct flight *held[2], *more;
+
+    CHECK_EQ_INT(begin(flights, "did:a", "10.0.0.1", &held[0]), FLIGHT_OK);
+    CHECK_EQ_INT(begin(flights, "did:a", "10.0.0.2", &held[1]), FLIGHT_OK);
+    CHECK_EQ_INT(begin(flights, "did:a", "10.0.0.3", &more), FLIGHT_USER);
+    CHECK_EQ_INT(flights_held(flights), 4); /* the address' lease of the refused one is back */
+    CHECK_EQ_INT(begin(flights, "did:b", "10.0.0.3", &more), FLIGHT_OK);
+    flight_end(more, 0);
+    flight_end(held[0], 0);
+    flight_end(held[1], 0);
+    CHECK_EQ_INT(flights_held(flights), 0);
+    lease_close(&flights);
+}
+
+enum { THREADS = 6, NAMES = 5, LIMIT = 4 };
+static _Atomic int in_use[NAMES];
+static _Atomic int refused, over;
+
+static void *storm(void *data)
+{
+    struct flights *flights = data;
+    uint64_t x = (uint64_t)(uintptr_t)&x ^ check_seed();
+    int rounds = check_is_long() ? 300000 : 30000;
+
+    for (int i = 0; i < rounds; i++) {
+        struct flight *flight;
+        char name[16];
+        int who;
+
+        x = x * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        who = (int)((x >> 33) % NAMES);
+        snprintf(name, sizeof name, "10.0.0.%d", who);
+        if (begin(flights, NULL, name, &flight) != FLIGHT_OK) {
+            atomic_fetch_add(&refused, 1);
+            continue;
+        }
+        if (atomic_fetch_add(&in_use[who], 1) >= LIMIT)
+            atomic_fetch_add(&over, 1);
+        if (x & 1 << 20)
+            sched_yield();
+        atomic_fetch_sub(&in_use[who], 1);
+        flight_end(flight, 100);
+    }
+    return NULL;
+}
+
+TEST_LONG(flight, limit_holds_and_leases_return_when_many_come_at_once, 120)
+{
+    struct flights *flights = lease_open(0, LIMIT);
+    pthread_t threads[THREADS];
+
+    for (int i = 0; i < THREADS; i++)
+        CHECK_EQ_INT(pthread_create(&threads[i], NULL, storm, flights), 0);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    CHECK_EQ_INT(atomic_load(&over), 0);
+    CHECK_EQ_INT(flights_held(flights), 0);
+    lease_close(&flights);
+}
+
+/* ---- downloads that are under way --------------------------------------------------------------
+ */
+
+/* One that has begun and is not read any further. */
+static struct taker *begin_slowly(int index, const char *headers, struct download_result *result)
+{
+    struct taker *taker = taker_open(8192);
+    char path[32];
+
+    snprintf(path, sizeof path, "/d/%d", index);
+    taker_ask(taker, path, headers);
+    taker_head(taker, result);
+    return taker;
+}
+
+TEST(flight, too_many_downloads_of_an_address_get_429_until_one_ends)
+{
+    struct download_result result;
+    struct taker *takers[3], *more;
+    int large, small;
+
+    site_open_with(&(struct packs_settings){ .downloads_per_address = 3 }, NULL);
+    large = site_add(1, LARGE);
+    small = site_add(2, 1000);
+    for (int i = 0; i < 3; i++) {
+        takers[i] = begin_slowly(large, "", &result);
+        CHECK_EQ_INT(result.status, 200);
+    }
+    more = begin_slowly(large, "", &result);
+    CHECK_EQ_INT(result.status, 429);
+    CHECK_EQ_STR(result_header(&result, "Retry-After"), "5");
+    CHECK_EQ_STR(result_header(&result, "ETag"), NULL);
+    taker_close(more);
+    /* What fits into one packet or two is not under way. */
+    CHECK_EQ_INT(take("/d/1", "", site.bytes[small]).status, 200);
+    taker_close(takers[0]); /* the client goes: its lease returns */
+    for (int i = 0;; i++) {
+        CHECK(i < 10000);
+        more = begin_slowly(large, "", &result);
+        if (result.status == 200)
+            break;
+        taker_close(more);
+        poll(NULL, 0, 1);
+    }
+    taker_close(more);
+    taker_close(takers[1]);
+    taker_close(takers[2]);
+    site_close();
+}
+
+TEST(flight, too_many_downloads_of_a_user_get_429)
+{
+    struct download_result result;
+    struct taker *first, *more;
+
+    site_open_with(&(struct packs_settings){ .downloads_per_user = 1 }, NULL);
+    (void)site_add(1, LARGE);
+    first = begin_slowly(0, "X-User: did:a\r\n", &result);
+    CHECK_EQ_INT(result.status, 200);
+    more = begin_slowly(0, "X-User: did:a\r\n", &result);
+    CHECK_EQ_INT(result.status, 429);
+    taker_close(more);
+    more = begin_slowly(0, "X-User: did:b\r\n", &result);
+    CHECK_EQ_INT(result.status, 200);
+    taker_close(more);
+    more = begin_slowly(0, "", &result); /* nobody in particular */
+    CHECK_EQ_INT(result.status, 200);
+    taker_close(more);
+    taker_close(first);
+    site_close();
+}
+
+static uint32_t list(struct flight_info infos[FLIGHT_LIST_MAX])
+{
+    struct flight_message message = { .kind = FLIGHT_LIST };
+    struct tr_future *future;
+    size_t size = 0;
+
+    CHECK_EQ_INT(tr_ask_future(flights_sender(site.packs.flights), &message, sizeof message,
+                     TR_SECONDS(10), &future),
+        0);
+    CHECK_EQ_INT(
+        tr_future_wait(future, infos, FLIGHT_LIST_MAX * sizeof *infos, &size, TR_SECONDS(10)), 0);
+    tr_future_drop(&future);
+    return (uint32_t)(size / sizeof *infos);
+}
+
+/* Those that wait are in the list; a moment after their head was read. */
+static void list_all(struct flight_info infos[FLIGHT_LIST_MAX], uint32_t count)
+{
+    for (int i = 0; list(infos) < count; i++) {
+        CHECK_MSG(i < 10000, "they are not in the list");
+        poll(NULL, 0, 1);
+    }
+}
+
+static int cancel(uint64_t id)
+{
+    struct flight_message message = { .kind = FLIGHT_CANCEL, .id = id };
+
+    return tr_ask_wait(
+        flights_sender(site.packs.flights), &message, sizeof message, NULL, 0, TR_SECONDS(10));
+}
+
+static bool is_empty(void)
+{
+    return flights_held(site.packs.flights) == 0;
+}
+
+TEST(flight, downloads_are_listed_with_their_progress_and_can_be_cancelled)
+{
+    static struct flight_info infos[FLIGHT_LIST_MAX];
+    struct download_result results[2];
+    struct taker *takers[2];
+
+    site_open_with(&(struct packs_settings){ .downloads_per_address = 10 }, NULL);
+    (void)site_add(1, LARGE);
+    for (int i = 0; i < 2; i++)
+        takers[i] = begin_slowly(0, "X-User: did:a\r\n", &results[i]);
+    list_all(infos, 2);
+    CHECK_EQ_STR(infos[0].pack, "pack");
+    CHECK_EQ_STR(infos[0].version, "1.0");
+    CHECK_EQ_STR(infos[0].user, "did:a");
+    CHECK_EQ_STR(infos[0].address, "127.0.0.1");
+    CHECK_EQ_U64(infos[0].size, LARGE);
+    CHECK(infos[0].sent > 0 && infos[0].sent < LARGE);
+    CHECK(infos[0].id != infos[1].id);
+
+    CHECK_EQ_INT(cancel(infos[0].id), 0);
+    for (int i = 0; i < 2; i++) {
+        taker_body(takers[i], &results[i], site.bytes[0]);
+        CHECK(results[i].is_right);
+        taker_close(takers[i]);
+    }
+    CHECK(results[0].is_complete != results[1].is_complete); /* one of them was cut */
+    wait_until(is_empty, "all leases returned");
+    CHECK_EQ_INT(cancel(infos[0].id), TR_ENOENT);
+    CHECK_EQ_INT(list(infos), 0);
+    site_close();
+}
+
+TEST(flight, cancelled_download_is_cut_though_its_client_does_not_read)
+{
+    static struct flight_info infos[FLIGHT_LIST_MAX];
+    struct download_result result;
+    struct taker *taker;
+
+    site_open_with(&(struct packs_settings){ .downloads_per_address = 10 }, NULL);
+    (void)site_add(1, LARGE);
+    taker = begin_slowly(0, "", &result);
+    list_all(infos, 1);
+    CHECK_EQ_INT(cancel(infos[0].id), 0);
+    wait_until(is_empty, "the lease returned"); /* before the client has read anything */
+    taker_body(taker, &result, site.bytes[0]);
+    CHECK(!result.is_complete);
+    taker_close(taker);
+    site_close();
+}
+
+TEST(flight, leases_return_when_connections_are_killed)
+{
+    struct download_result result;
+    struct taker *takers[5];
+
+    site_open_with(&(struct packs_settings){ .downloads_per_address = 10 }, NULL);
+    (void)site_add(1, LARGE);
+    for (int i = 0; i < 5; i++)
+        takers[i] = begin_slowly(0, "", &result);
+    CHECK_EQ_INT(flights_held(site.packs.flights), 5);
+    http_server_stop(&site.server); /* without patience: its actors end in the middle */
+    CHECK_EQ_INT(flights_held(site.packs.flights), 0);
+    for (int i = 0; i < 5; i++)
+        taker_close(takers[i]);
+    site_close();
+}
+
+/* ---- pace --------------------------------------------------------------------------------------
+ */
+
+TEST_LONG(flight, download_is_not_faster_than_its_pace, 60)
+{
+    enum { RATE = 400000, SIZE = 600000 };
+    struct download_result result;
+    const struct tr_env *env = tr_env_real();
+    uint64_t begin_ns, took_ns;
+
+    site_open_with(&(struct packs_settings){ .rate_max = RATE }, NULL);
+    (void)site_add(1, SIZE);
+    begin_ns = env->now_ns(env->data);
+    result = take("/d/0", "", site.bytes[0]);
+    took_ns = env->now_ns(env->data) - begin_ns;
+    CHECK_EQ_INT(result.status, 200);
+    CHECK(result.is_complete && result.is_right);
+    /* An eighth of a second's worth goes at once, the rest takes its time. */
+    CHECK_MSG(took_ns >= (SIZE - RATE / 8) * UINT64_C(1000000000) / RATE * 9 / 10,
+        "it took %llu ms", (unsigned long long)(took_ns / 1000000));
+    site_close();
+}
+
+/* A client that takes its time with a large file is not idle. */
+TEST_LONG(flight, long_download_outlives_the_idle_time, 60)
+{
+    enum { RATE = 200000, SIZE = 500000 };
+    struct download_result result;
+
+    site_open_with(&(struct packs_settings){ .rate_max = RATE },
+        &(struct http_limits){ .idle_ns = 300000000, .header_ns = 300000000 });
+    (void)site_add(1, SIZE);
+    result = take("/d/0", "", site.bytes[0]); /* more than two seconds */
+    CHECK(result.is_complete && result.is_right);
+    site_close();
+}

@@ -1,0 +1,641 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/alloc.h"
+#include "base/metric.h"
+#include "services/packs/integrity.h"
+#include "vault_site.h"
+
+enum { SIZE = 1 << 20 }; /* four reads */
+
+/* ---- a cache, and an actor that looks into it --------------------------------------------------
+ */
+
+struct look {
+    int64_t key;
+    uint8_t sha256[32];
+};
+
+struct looker {
+    struct integrity *integrity;
+};
+
+static enum tr_next looker_handle(void *state, struct tr_context *ctx, void *message)
+{
+    const struct looker *looker = state;
+    const struct look *look = message;
+    struct pinned_file *pinned = integrity_warm(looker->integrity, look->key, look->sha256);
+
+    (void)tr_reply(ctx, 0, &pinned, sizeof pinned);
+    return TR_GO;
+}
+
+static const struct tr_type looker_type = { .name = "looker",
+    .message_size = sizeof(struct look),
+    .state_size = sizeof(struct looker),
+    .handle = looker_handle };
+
+static struct {
+    struct vault_site files;
+    struct tr_system *system;
+    struct integrity *integrity;
+    struct hash_source vault_source;
+    tr_sender looker;
+} site;
+
+static void site_open(const struct integrity_options *options, uint32_t threads)
+{
+    struct integrity_options mine = *options;
+
+    vault_site_open(&site.files);
+    CHECK_EQ_INT(
+        tr_system_create(
+            &(struct tr_system_options){ .workers = 2, .blocking_threads = threads, .quiet = true },
+            &site.system),
+        0);
+    site.vault_source = hash_source_of(site.files.vault);
+    if (mine.source.open == NULL)
+        mine.source = site.vault_source;
+    CHECK_EQ_INT(integrity_start(site.system, &mine, &site.integrity), 0);
+    CHECK_EQ_INT(
+        tr_spawn(site.system, &looker_type, &(struct looker){ site.integrity }, NULL, &site.looker),
+        0);
+}
+
+static void site_close(void)
+{
+    tr_sender_drop(&site.looker);
+    integrity_stop(&site.integrity);
+    tr_system_destroy(&site.system);
+    vault_site_close(&site.files);
+}
+
+struct object {
+    int64_t key;
+    unsigned char *bytes;
+    size_t size;
+    uint8_t sha256[32];
+    char hex[65], path[256];
+};
+
+static void object_make(struct object *object, uint64_t seed, size_t size)
+{
+    object->key = integrity_key((int64_t)seed, PACK_IDENTITY);
+    object->bytes = make_bytes(seed, size);
+    object->size = size;
+    digest_of(object->bytes, size, object->sha256, object->hex);
+    object_path(&site.files, object->hex, object->path);
+    put_file(object->path, object->bytes, size);
+}
+
+static enum pack_verdict query(const struct object *object)
+{
+    struct integrity_message message = integrity_query(object->key, object->sha256, object->size);
+    enum pack_verdict verdict = PACK_UNSETTLED;
+
+    CHECK_EQ_INT(tr_ask_wait(integrity_sender(site.integrity), &message, sizeof message, &verdict,
+                     sizeof verdict, TR_SECONDS(15)),
+        0);
+    return verdict;
+}
+
+static struct tr_future *query_later(const struct object *object)
+{
+    struct integrity_message message = integrity_query(object->key, object->sha256, object->size);
+    struct tr_future *future;
+
+    CHECK_EQ_INT(
+        tr_ask_future(integrity_sender(site.integrity), &message, sizeof message, 0, &future), 0);
+    return future;
+}
+
+static enum pack_verdict answer(struct tr_future **future)
+{
+    enum pack_verdict verdict = PACK_UNSETTLED;
+
+    CHECK_EQ_INT(tr_future_wait(*future, &verdict, sizeof verdict, NULL, TR_SECONDS(15)), 0);
+    tr_future_drop(future);
+    return verdict;
+}
+
+/* A reference, or NULL. */
+static struct pinned_file *look(const struct object *object)
+{
+    struct look message = { .key = object->key };
+    struct pinned_file *pinned = NULL;
+
+    memcpy(message.sha256, object->sha256, 32);
+    CHECK_EQ_INT(
+        tr_ask_wait(site.looker, &message, sizeof message, &pinned, sizeof pinned, TR_SECONDS(15)),
+        0);
+    return pinned;
+}
+
+static bool is_warm(const struct object *object)
+{
+    struct pinned_file *pinned = look(object);
+
+    pinned_unref(pinned);
+    return pinned != NULL;
+}
+
+static int64_t hashes(void)
+{
+    return metric_get(&pack_hashes_total);
+}
+
+/* ---- a source that stops in the middle --------------------------------------------------------
+ */
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_shut;
+    int reading, reading_most; /* at the gate or behind it */
+} gate = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+
+static int gated_open(void *data, const char *hex, int *ret_fd, struct vault_identity *ret)
+{
+    (void)data;
+    return site.vault_source.open(site.files.vault, hex, ret_fd, ret);
+}
+
+static int gated_identify(void *data, int fd, struct vault_identity *ret)
+{
+    (void)data;
+    return vault_identify(fd, ret);
+}
+
+static int gated_read(void *data, int fd, uint64_t offset, void *bytes, size_t size, size_t *ret)
+{
+    pthread_mutex_lock(&gate.lock);
+    gate.reading++;
+    if (gate.reading > gate.reading_most)
+        gate.reading_most = gate.reading;
+    pthread_cond_broadcast(&gate.changed);
+    while (gate.is_shut)
+        pthread_cond_wait(&gate.changed, &gate.lock);
+    gate.reading--;
+    pthread_mutex_unlock(&gate.lock);
+    (void)data;
+    return site.vault_source.read(site.files.vault, fd, offset, bytes, size, ret);
+}
+
+static void gated_close(void *data, int fd)
+{
+    (void)data;
+    close(fd);
+}
+
+static const struct hash_source gated_source = {
+    .open = gated_open, .identify = gated_identify, .read = gated_read, .close = gated_close
+};
+
+static void gate_set(bool is_shut)
+{
+    pthread_mutex_lock(&gate.lock);
+    gate.is_shut = is_shut;
+    pthread_cond_broadcast(&gate.changed);
+    pthread_mutex_unlock(&gate.lock);
+}
+
+/* Until so many stand at the gate. */
+static void gate_wait(int count)
+{
+    pthread_mutex_lock(&gate.lock);
+    while (gate.reading < count)
+        pthread_cond_wait(&gate.changed, &gate.lock);
+    pthread_mutex_unlock(&gate.lock);
+}
+
+/* ---- single flight -----------------------------------------------------------------------------
+ */
+
+TEST_LONG(integrity, thousand_askers_cost_one_hash, 60)
+{
+    enum { ASKERS = 1000 };
+    static struct tr_future *futures[ASKERS];
+    struct object object;
+
+    site_open(&(struct integrity_options){ .source = gated_source }, 2);
+    object_make(&object, 1, SIZE);
+    gate_set(true);
+    for (int i = 0; i < ASKERS; i++)
+        futures[i] = query_later(&object);
+    gate_wait(1);
+    gate_set(false);
+    for (int i = 0; i < ASKERS; i++)
+        CHECK_EQ_INT(answer(&futures[i]), PACK_VERIFIED);
+    CHECK_EQ_INT(hashes(), 1);
+    CHECK(is_warm(&object));
+    CHECK_EQ_INT(query(&object), PACK_VERIFIED);
+    CHECK_EQ_INT(hashes(), 1);
+    free(object.bytes);
+    site_close();
+}
+
+TEST(integrity, no_more_files_are_hashed_at_once_than_allowed)
+{
+    enum { FILES = 7, LIMIT = 3 };
+    struct object objects[FILES];
+    struct tr_future *futures[FILES];
+
+    site_open(&(struct integrity_options){ .source = gated_source, .hashes_max = LIMIT }, 8);
+    gate_set(true);
+    for (int i = 0; i < FILES; i++) {
+        object_make(&objects[i], (uint64_t)i + 1, 1000);
+        futures[i] = query_later(&objects[i]);
+    }
+    gate_wait(1);
+    gate_set(false);
+    for (int i = 0; i < FILES; i++) {
+        CHECK_EQ_INT(answer(&futures[i]), PACK_VERIFIED);
+        free(objects[i].bytes);
+    }
+    CHECK(gate.reading_most <= LIMIT);
+    CHECK_EQ_INT(hashes(), FILES);
+    site_close();
+}
+
+/* ---- invalidation ------------------------------------------------------------------------------
+ */
+
+TEST(integrity, invalidated_file_is_hashed_again)
+{
+    struct object object, other;
+
+    site_open(&(struct integrity_options){ 0 }, 2);
+    object_make(&object, 5, SIZE);
+    object_make(&other, 6, SIZE);
+    CHECK_EQ_INT(query(&object), PACK_VERIFIED);
+    CHECK_EQ_INT(query(&other), PACK_VERIFIED);
+    CHECK_EQ_INT(integrity_invalidate(site.integrity, 5), 0);
+    CHECK_EQ_INT(query(&object), PACK_VERIFIED);
+    CHECK_EQ_INT(hashes(), 3);
+    CHECK(is_warm(&other));
+    CHECK_EQ_INT(integrity_clear(site.integrity), 0);
+    CHECK_EQ_INT(query(&other), PACK_VERIFIED);
+    CHECK_EQ_INT(query(&object), PACK_VERIFIED);
+    CHECK_EQ_INT(hashes(), 5);
+    free(object.bytes);
+    free(other.bytes);
+    site_close();
+}
+
+static void check_late_insert(bool is_clear)
+{
+    struct tr_future *before, *after;
+    struct object object;
+
+    site_open(&(struct integrity_options){ .source = gated_source }, 4);
+    object_make(&object, 9, SIZE);
+    gate_set(true);
+    before = query_later(&object);
+    gate_wait(1);
+    CHECK_EQ_INT(
+        is_clear ? integrity_clear(site.integrity) : integrity_invalidate(site.integrity, 9), 0);
+    after = query_later(&object);
+    gate_wait(2); /* the second has begun while the first is under way */
+    gate_set(false);
+    CHECK_EQ_INT(answer(&before), PACK_VERIFIED);
+    CHECK_EQ_INT(answer(&after), PACK_VERIFIED);
+    CHECK_EQ_INT(hashes(), 2);
+    free(object.bytes);
+    site_close();
+}
+
+TEST(integrity, hash_from_before_an_invalidate_is_ignored_and_who_waited_is_answered)
+{
+    check_late_insert(false);
+}
+
+TEST(integrity, hash_from_before_a_clear_is_ignored_and_who_waited_is_answered)
+{
+    check_late_insert(true);
+}
+
+/* ---- files that change -------------------------------------------------------------------------
+ */
+
+enum change {
+    CHANGE_WRITE, /* one byte, in place */
+    CHANGE_TRUNCATE,
+    CHANGE_APPEND,
+    CHANGE_REPLACE, /* other bytes renamed over it */
+    CHANGE_SAME,    /* the same bytes renamed over it */
+    CHANGE_UNLINK,
+    CHANGE_MODE,
+    CHANGES,
+};
+
+static void change(const struct object *object, enum change change, uint64_t where)
+{
+    unsigned char *other = NULL;
+    int fd;
+
+    switch (change) {
+    case CHANGE_WRITE:
+    case CHANGE_TRUNCATE:
+    case CHANGE_APPEND:
+        CHECK_EQ_INT(chmod(object->path, 0640), 0);
+        fd = open(object->path, O_RDWR | O_CLOEXEC);
+        CHECK(fd >= 0);
+        if (change == CHANGE_WRITE) {
+            unsigned char byte = (unsigned char)(object->bytes[where] ^ 1);
+
+            CHECK_EQ_INT(pwrite(fd, &byte, 1, (off_t)where), 1);
+        } else {
+            CHECK_EQ_INT(ftruncate(fd,
+                             (off_t)(change == CHANGE_TRUNCATE ? where : object->size + where + 1)),
+                0);
+        }
+        close(fd);
+        break;
+    case CHANGE_REPLACE:
+        other = make_bytes(where + 1000, object->size);
+        put_file(object->path, other, object->size);
+        free(other);
+        break;
+    case CHANGE_SAME:
+        put_file(object->path, object->bytes, object->size);
+        break;
+    case CHANGE_UNLINK:
+        CHECK_EQ_INT(unlink(object->path), 0);
+        break;
+    case CHANGE_MODE:
+        CHECK_EQ_INT(chmod(object->path, 0), 0);
+        break;
+    case CHANGES:
+        break;
+    }
+}
+
+/* As root a file of mode 0 is read all the same. */
+static enum pack_verdict expected(enum change change)
+{
+    switch (change) {
+    case CHANGE_SAME:
+        return PACK_VERIFIED;
+    case CHANGE_MODE:
+        return geteuid() == 0 ? PACK_VERIFIED : PACK_UNREADABLE;
+    case CHANGE_UNLINK:
+        return PACK_MISSING;
+    case CHANGE_WRITE:
+    case CHANGE_TRUNCATE:
+    case CHANGE_APPEND:
+    case CHANGE_REPLACE:
+    case CHANGES:
+        break;
+    }
+    return PACK_DAMAGED;
+}
+
+TEST(integrity, file_that_changes_is_cold_at_once_and_verified_again)
+{
+    struct object object;
+
+    site_open(&(struct integrity_options){ 0 }, 2);
+    object_make(&object, 3, SIZE);
+    for (int i = 0; i < CHANGES; i++) {
+        put_file(object.path, object.bytes, object.size);
+        CHECK_EQ_INT(query(&object), PACK_VERIFIED);
+        CHECK(is_warm(&object));
+        change(&object, (enum change)i, 12345);
+        CHECK_MSG(!is_warm(&object), "change %d is not seen", i);
+        CHECK_MSG(query(&object) == expected((enum change)i), "change %d", i);
+        CHECK_EQ_INT(is_warm(&object), expected((enum change)i) == PACK_VERIFIED);
+    }
+    free(object.bytes);
+    site_close();
+}
+
+TEST(integrity, damaged_file_is_hashed_once_until_it_changes)
+{
+    struct object object;
+
+    site_open(&(struct integrity_options){ 0 }, 2);
+    object_make(&object, 3, SIZE);
+    change(&object, CHANGE_WRITE, 5);
+    for (int i = 0; i < 5; i++)
+        CHECK_EQ_INT(query(&object), PACK_DAMAGED);
+    CHECK_EQ_INT(hashes(), 1);
+    put_file(object.path, object.bytes, object.size);
+    CHECK_EQ_INT(query(&object), PACK_VERIFIED);
+    CHECK_EQ_INT(hashes(), 2);
+    free(object.bytes);
+    site_close();
+}
+
+/* ---- swapped while it is hashed ----------------------------------------------------------------
+ */
+
+enum { SWAPPERS = 16 };
+
+/* What one thread does to its file, in the middle of its hash. */
+static struct swap {
+    struct object object;
+    enum change change;
+    uint64_t where;
+    _Atomic int at_read; /* before which read of a hash; negative: not */
+    pthread_t thread;
+    int rounds;
+} swaps[SWAPPERS];
+
+static _Thread_local struct swap *hashing; /* on the blocking pool: whose file is open */
+
+static int swapped_open(void *data, const char *hex, int *ret_fd, struct vault_identity *ret)
+{
+    (void)data;
+    hashing = NULL;
+    for (int i = 0; i < SWAPPERS; i++)
+        if (strcmp(swaps[i].object.hex, hex) == 0)
+            hashing = &swaps[i];
+    return site.vault_source.open(site.files.vault, hex, ret_fd, ret);
+}
+
+static int swapped_read(void *data, int fd, uint64_t offset, void *bytes, size_t size, size_t *ret)
+{
+    int at = (int)(offset / (256 << 10)), expected_at = at;
+
+    (void)data;
+    if (hashing != NULL && atomic_compare_exchange_strong(&hashing->at_read, &expected_at, -1))
+        change(&hashing->object, hashing->change, hashing->where);
+    return site.vault_source.read(site.files.vault, fd, offset, bytes, size, ret);
+}
+
+static const struct hash_source swapped_source = {
+    .open = swapped_open, .identify = gated_identify, .read = swapped_read, .close = gated_close
+};
+
+/* Whatever is warm has the right bytes, all of them. */
+static void check_served(const struct object *object)
+{
+    struct pinned_file *pinned = look(object);
+    unsigned char *bytes;
+
+    if (pinned == NULL)
+        return;
+    bytes = malloc(object->size + 1);
+    CHECK(bytes != NULL);
+    CHECK_EQ_INT(pread(pinned->fd, bytes, object->size + 1, 0), (ssize_t)object->size);
+    CHECK_MSG(memcmp(bytes, object->bytes, object->size) == 0, "wrong bytes are warm");
+    if (pinned->bytes != NULL)
+        CHECK(memcmp(http_frame_at(pinned->bytes), object->bytes, object->size) == 0);
+    free(bytes);
+    pinned_unref(pinned);
+}
+
+static void *swap_run(void *data)
+{
+    struct swap *swap = data;
+    uint64_t x = (uint64_t)(swap - swaps) + check_seed() * 64 + 1;
+
+    for (int i = 0; i < swap->rounds; i++) {
+        x = x * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        put_file(swap->object.path, swap->object.bytes, swap->object.size);
+        swap->change = (enum change)((x >> 33) % CHANGES);
+        swap->where = (x >> 40) % swap->object.size;
+        atomic_store(&swap->at_read, (int)((x >> 20) % 5));
+        (void)query(&swap->object);
+        check_served(&swap->object);
+    }
+    return NULL;
+}
+
+TEST_LONG(integrity, file_swapped_while_it_is_hashed_is_never_verified_wrongly, 120)
+{
+    int rounds = check_is_long() ? 10000 : 1000;
+
+    site_open(
+        &(struct integrity_options){ .source = swapped_source, .hashes_max = SWAPPERS }, SWAPPERS);
+    for (int i = 0; i < SWAPPERS; i++) {
+        object_make(&swaps[i].object, (uint64_t)i + 100, i % 4 == 0 ? 50000 : SIZE + (size_t)i);
+        swaps[i].rounds = rounds / SWAPPERS + 1;
+        atomic_init(&swaps[i].at_read, -1);
+    }
+    for (int i = 0; i < SWAPPERS; i++)
+        CHECK_EQ_INT(pthread_create(&swaps[i].thread, NULL, swap_run, &swaps[i]), 0);
+    for (int i = 0; i < SWAPPERS; i++)
+        pthread_join(swaps[i].thread, NULL);
+    CHECK(hashes() > rounds / 2);
+    site_close();
+    for (int i = 0; i < SWAPPERS; i++)
+        free(swaps[i].object.bytes);
+}
+
+/* ---- nobody waits ------------------------------------------------------------------------------
+ */
+
+static bool is_idle(void)
+{
+    for (const struct metric *metric = metric_first(); metric != NULL; metric = metric->next)
+        if (strcmp(metric->name, "troupe_pack_hashes_in_flight") == 0)
+            return metric_get(metric) == 0;
+    return false;
+}
+
+TEST(integrity, hash_that_nobody_waits_for_ends)
+{
+    struct tr_future *future;
+    struct object object;
+
+    site_open(&(struct integrity_options){ .source = gated_source }, 2);
+    object_make(&object, 3, 64 << 20);
+    gate_set(true);
+    future = query_later(&object);
+    gate_wait(1);
+    tr_future_drop(&future); /* cancels it */
+    /* The cache notices within a tenth of a second; the hash has 256 reads to go then. */
+    for (int i = 0; i < 300; i++) {
+        gate_set(false);
+        gate_set(true);
+        poll(NULL, 0, 1);
+    }
+    gate_set(false);
+    for (int i = 0; !is_idle(); i++) {
+        CHECK(i < 10000);
+        poll(NULL, 0, 1);
+    }
+    CHECK(!is_warm(&object));
+    CHECK_EQ_INT(query(&object), PACK_VERIFIED);
+    CHECK_EQ_INT(hashes(), 2);
+    free(object.bytes);
+    site_close();
+}
+
+/* ---- bounds ------------------------------------------------------------------------------------
+ */
+
+TEST(integrity, number_of_open_files_is_bounded)
+{
+    enum { FILES = 12, LIMIT = 4 };
+    struct object objects[FILES];
+    int warm = 0;
+
+    site_open(&(struct integrity_options){ .pinned_max = LIMIT }, 2);
+    for (int i = 0; i < FILES; i++) {
+        object_make(&objects[i], (uint64_t)i + 1, 1000);
+        CHECK_EQ_INT(query(&objects[i]), PACK_VERIFIED);
+        CHECK(is_warm(&objects[i]) || i >= LIMIT);
+    }
+    for (int i = 0; i < FILES; i++)
+        warm += is_warm(&objects[i]);
+    CHECK_EQ_INT(warm, LIMIT);
+    for (int i = 0; i < FILES; i++) {
+        CHECK_EQ_INT(query(&objects[i]), PACK_VERIFIED);
+        free(objects[i].bytes);
+    }
+    site_close();
+}
+
+TEST(integrity, too_many_waiters_are_told_so)
+{
+    struct tr_future *futures[5];
+    struct object object;
+    int busy = 0;
+
+    site_open(&(struct integrity_options){ .source = gated_source, .waiters_max = 3 }, 2);
+    object_make(&object, 3, 1000);
+    gate_set(true);
+    for (int i = 0; i < 5; i++)
+        futures[i] = query_later(&object);
+    gate_wait(1);
+    CHECK_EQ_INT(query(&object), PACK_BUSY);
+    gate_set(false);
+    for (int i = 0; i < 5; i++)
+        busy += answer(&futures[i]) == PACK_BUSY;
+    CHECK_EQ_INT(busy, 2);
+    free(object.bytes);
+    site_close();
+}
+
+/* Fail call 1, 2, 3 and so on until the run passes untouched: every question is answered. */
+TEST_LONG(integrity, every_question_is_answered_when_memory_runs_out, 120)
+{
+    struct object object;
+    uint64_t countdown = 0;
+    bool is_done = false;
+
+    site_open(&(struct integrity_options){ 0 }, 2);
+    object_make(&object, 3, 20000);
+    while (!is_done) {
+        struct integrity_message message = integrity_query(object.key, object.sha256, object.size);
+        enum pack_verdict verdict = PACK_BUSY;
+        int rc;
+
+        countdown++;
+        (void)integrity_invalidate(site.integrity, 3);
+        (void)tr__fault_countdown(countdown, 1);
+        rc = tr_ask_wait(integrity_sender(site.integrity), &message, sizeof message, &verdict,
+            sizeof verdict, TR_SECONDS(15));
+        is_done = tr__fault_countdown(0, 0) < countdown;
+        CHECK_MSG(
+            rc != TR_ETIMEOUT, "no answer when call %llu fails", (unsigned long long)countdown);
+        CHECK(countdown < 500);
+    }
+    CHECK_EQ_INT(query(&object), PACK_VERIFIED);
+    CHECK(countdown > 10);
+    free(object.bytes);
+    site_close();
+}

@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What people's devices keep in step, over HTTP. */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "user_site.h"
+
+#define PUSH "/v1/sync/push"
+#define PULL "/v1/sync/pull"
+
+/* One setting, written by `device` at `ms`. */
+static struct web_answer push_setting(const struct user_site *site, const struct person *person,
+    const char *device, const char *key, const char *value, long long ms)
+{
+    char body[512];
+
+    (void)snprintf(body, sizeof body,
+        "{\"device_id\":\"%s\",\"changes\":{\"settings\":[{\"key\":\"%s\",\"value\":%s,"
+        "\"client_updated_at\":%lld}]}}",
+        device, key, value, ms);
+    return site_post(site, person, PUSH, body);
+}
+
+static struct web_answer pull_from(
+    const struct user_site *site, const struct person *person, long long since, int limit)
+{
+    char body[128];
+
+    (void)snprintf(
+        body, sizeof body, "{\"device_id\":\"phone\",\"since\":%lld,\"limit\":%d}", since, limit);
+    return site_post(site, person, PULL, body);
+}
+
+/* The answer's number of that name. */
+static long long number_in(const struct web_answer *answer, const char *name)
+{
+    char key[64];
+    const char *at;
+
+    CHECK_MSG(answer->status == 200, "wanted 200, got:\n%s", answer->text);
+    (void)snprintf(key, sizeof key, "\"%s\":", name);
+    at = strstr(answer->body, key);
+    CHECK(at != NULL);
+    return strtoll(at + strlen(key), NULL, 10);
+}
+
+static void check_pushed(struct web_answer answer, long long applied, long long skipped)
+{
+    CHECK_EQ_INT(number_in(&answer, "applied"), applied);
+    CHECK_EQ_INT(number_in(&answer, "skipped"), skipped);
+    web_answer_free(&answer);
+}
+
+static void check_has(struct web_answer answer, const char *part)
+{
+    check_answer(answer, 200, part);
+}
+
+TEST(user, what_one_device_pushes_another_pulls)
+{
+    struct user_site site;
+    struct person ada;
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    check_answer(
+        site_post(&site, &ada, PUSH,
+            "{\"device_id\":\"phone\",\"device_os\":\"os 1\",\"app_version\":\"1.2\",\"changes\":{"
+            "\"settings\":[{\"key\":\"theme\",\"value\":\"dark\",\"client_updated_at\":1000}],"
+            "\"memory_states\":[{\"node_id\":\"n-1\",\"energy\":0.53,\"client_updated_at\":1000}],"
+            "\"session_items\":[{\"id\":\"i-1\",\"session_id\":\"s-1\",\"grade\":3,"
+            "\"client_updated_at\":1000}],"
+            "\"sessions\":[{\"id\":\"s-1\",\"goal\":\"g\",\"client_updated_at\":1000}]}}"),
+        200, "\"applied\":4,\"skipped\":0");
+    check_has(pull_from(&site, &ada, 0, 100), "\"key\":\"theme\"");
+    check_has(pull_from(&site, &ada, 0, 100), "\"value\":\"dark\"");
+    check_has(pull_from(&site, &ada, 0, 100), "\"energy\":0.53");
+    check_has(pull_from(&site, &ada, 0, 100), "\"session_id\":\"s-1\"");
+    check_has(pull_from(&site, &ada, 0, 100), "\"client_updated_at\":1000");
+    check_has(pull_from(&site, &ada, 0, 100), "\"has_more\":false,\"next_cursor\":4");
+    check_has(pull_from(&site, &ada, 4, 100), "\"settings\":[]");
+    user_site_end(&site);
+}
+
+TEST(user, what_is_pulled_survives_a_restart_with_its_numbers)
+{
+    struct user_site site;
+    struct person ada;
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    check_pushed(push_setting(&site, &ada, "phone", "a", "1", 1), 1, 0);
+    user_site_close(&site);
+    user_site_open(&site);
+    check_pushed(push_setting(&site, &ada, "phone", "b", "2", 1), 1, 0);
+    check_has(pull_from(&site, &ada, 1, 100), "\"settings\":[{\"key\":\"b\",\"seq\":2,");
+    user_site_end(&site);
+}
+
+TEST(user, pages_follow_each_other_without_gap_or_repeat)
+{
+    enum { ROWS = 57, PAGE = 10 };
+    char seen[ROWS] = "";
+    struct user_site site;
+    struct person ada;
+    long long cursor = 0;
+    int pages = 0, more = 1;
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    for (int i = 0; i < ROWS; i++) {
+        char key[16];
+
+        (void)snprintf(key, sizeof key, "k-%d-", i);
+        check_pushed(push_setting(&site, &ada, "phone", key, "1", 1), 1, 0);
+    }
+    for (; more && pages < 100; pages++) {
+        struct web_answer answer = pull_from(&site, &ada, cursor, PAGE);
+        const char *at = answer.body;
+
+        while ((at = strstr(at, "\"key\":\"k-")) != NULL) {
+            long row = strtol(at + strlen("\"key\":\"k-"), NULL, 10);
+
+            CHECK_MSG(row >= 0 && row < ROWS && !seen[row], "row %ld twice", row);
+            seen[row] = 1;
+            at++;
+        }
+        CHECK(number_in(&answer, "next_cursor") > cursor);
+        cursor = number_in(&answer, "next_cursor");
+        more = strstr(answer.body, "\"has_more\":true") != NULL;
+        web_answer_free(&answer);
+    }
+    CHECK_EQ_INT(pages, 6);
+    for (int i = 0; i < ROWS; i++)
+        CHECK_MSG(seen[i], "row %d was missed", i);
+    user_site_end(&site);
+}
+
+/* Defect 8 of the server this replaces. */
+struct pusher {
+    const struct user_site *site;
+    const struct person *person;
+    int number;
+};
+enum { PUSHERS = 6, PUSHES = 25 };
+
+static void *push_many(void *argument)
+{
+    const struct pusher *pusher = argument;
+
+    for (int i = 0; i < PUSHES; i++) {
+        char key[32], device[16];
+
+        (void)snprintf(key, sizeof key, "k-%d-", pusher->number * PUSHES + i);
+        (void)snprintf(device, sizeof device, "d-%d", pusher->number);
+        check_pushed(push_setting(pusher->site, pusher->person, device, key, "1", 1), 1, 0);
+    }
+    return NULL;
+}
+
+TEST_LONG(user, a_client_that_resumes_misses_no_row_while_others_push, 60)
+{
+    char seen[PUSHERS * PUSHES] = "";
+    struct pusher pushers[PUSHERS];
+    pthread_t threads[PUSHERS];
+    struct user_site site;
+    struct person ada;
+    long long cursor = 0;
+    int count = 0;
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    for (int i = 0; i < PUSHERS; i++) {
+        pushers[i] = (struct pusher){ &site, &ada, i };
+        CHECK_EQ_INT(pthread_create(&threads[i], NULL, push_many, &pushers[i]), 0);
+    }
+    while (count < PUSHERS * PUSHES) { /* the case's own limit ends it if a row is missed */
+        struct web_answer answer = pull_from(&site, &ada, cursor, 7);
+        const char *at = answer.body;
+
+        cursor = number_in(&answer, "next_cursor");
+        while ((at = strstr(at, "\"key\":\"k-")) != NULL) {
+            long row = strtol(at + strlen("\"key\":\"k-"), NULL, 10);
+
+            CHECK(row >= 0 && row < PUSHERS * PUSHES && !seen[row]);
+            seen[row] = 1;
+            count++;
+            at++;
+        }
+        web_answer_free(&answer);
+    }
+    for (int i = 0; i < PUSHERS; i++)
+        CHECK_EQ_INT(pthread_join(threads[i], NULL), 0);
+    user_site_end(&site);
+}
+
+/* Defect 9. */
+TEST(user, nobody_touches_the_rows_of_another)
+{
+    static const char row[] =
+        "{\"device_id\":\"phone\",\"changes\":{\"sessions\":[{\"id\":\"s-1\",\"of\":\"%s\","
+        "\"client_updated_at\":%d}]}}";
+    static const char item[] = "{\"device_id\":\"phone\",\"changes\":{\"session_items\":[{\"id\":"
+                               "\"i-1\",\"session_id\":\"s-2\",\"client_updated_at\":1}]}}";
+    struct user_site site;
+    struct person ada, bob;
+    char body[256];
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    bob = site_sign_in(&site, "bob", "user");
+    (void)snprintf(body, sizeof body, row, "ada", 1);
+    check_pushed(site_post(&site, &ada, PUSH, body), 1, 0);
+    (void)snprintf(body, sizeof body, row, "bob", 2);
+    check_pushed(site_post(&site, &bob, PUSH, body), 1, 0);
+    check_has(pull_from(&site, &ada, 0, 10), "\"of\":\"ada\"");
+    check_has(pull_from(&site, &bob, 0, 10), "\"of\":\"bob\"");
+    /* an item cannot hang on a session of somebody else, or on none */
+    check_pushed(site_post(&site, &ada, PUSH,
+                     "{\"device_id\":\"phone\",\"changes\":{\"sessions\":[{\"id\":\"s-2\","
+                     "\"client_updated_at\":1}]}}"),
+        1, 0);
+    check_has(site_post(&site, &bob, PUSH, item),
+        "\"rejected\":[{\"list\":\"session_items\",\"item\":\"i-1\",\"reason\":"
+        "\"UnknownSession\"}],\"applied\":0,\"skipped\":0");
+    check_pushed(site_post(&site, &ada, PUSH, item), 1, 0);
+    user_site_end(&site);
+}
+
+/* Defect 10. */
+TEST(user, the_later_write_stays_and_what_lost_is_in_the_log)
+{
+    struct user_site site;
+    struct person ada, boss;
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    boss = site_sign_in(&site, "boss", "admin");
+    check_pushed(push_setting(&site, &ada, "phone", "theme", "\"dark\"", 2000), 1, 0);
+    check_pushed(push_setting(&site, &ada, "tablet", "theme", "\"dark\"", 3000), 0, 1);
+    check_has(site_get(&site, &boss, "/v1/admin/sync/conflicts/ada"), "\"conflicts\":[]");
+    check_pushed(push_setting(&site, &ada, "tablet", "theme", "\"light\"", 1000), 0, 1);
+    check_has(site_get(&site, &boss, "/v1/admin/sync/conflicts/ada?limit=5"),
+        "\"kept\":\"stored\",\"lost\":{\"device_id\":\"tablet\",\"client_updated_at\":1000,"
+        "\"deleted\":false,\"members\":\"\\\"value\\\":\\\"light\\\"\"}");
+    check_has(pull_from(&site, &ada, 0, 10), "\"value\":\"dark\"");
+    check_pushed(push_setting(&site, &ada, "tablet", "theme", "\"blue\"", 4000), 1, 0);
+    check_has(pull_from(&site, &ada, 0, 10), "\"seq\":4,\"client_updated_at\":4000");
+    /* a device's own writes follow each other, also within a millisecond */
+    check_pushed(push_setting(&site, &ada, "tablet", "theme", "\"red\"", 4000), 1, 0);
+    check_pushed(push_setting(&site, &ada, "phone", "theme", "\"green\"", 4000), 0, 1);
+    check_has(pull_from(&site, &ada, 0, 10), "\"value\":\"red\"");
+    user_site_end(&site);
+}
+
+TEST(user, a_write_over_one_that_was_not_pulled_is_a_conflict)
+{
+    static const char push[] =
+        "{\"device_id\":\"tablet\",\"since\":%d,\"changes\":{\"settings\":[{\"key\":\"theme\","
+        "\"value\":%d,\"client_updated_at\":%d}]}}";
+    struct user_site site;
+    struct person ada, boss;
+    char body[256];
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    boss = site_sign_in(&site, "boss", "admin");
+    check_pushed(push_setting(&site, &ada, "phone", "theme", "1", 1000), 1, 0);
+    (void)snprintf(body, sizeof body, push, 1, 2, 2000); /* it has seen number 1 */
+    check_pushed(site_post(&site, &ada, PUSH, body), 1, 0);
+    check_has(site_get(&site, &boss, "/v1/admin/sync/conflicts/ada"), "\"conflicts\":[]");
+    check_pushed(push_setting(&site, &ada, "phone", "theme", "3", 3000), 1, 0);
+    (void)snprintf(body, sizeof body, push, 2, 4, 4000); /* but not number 3 */
+    check_pushed(site_post(&site, &ada, PUSH, body), 1, 0);
+    check_has(site_get(&site, &boss, "/v1/admin/sync/conflicts/ada"),
+        "\"kept\":\"incoming\",\"lost\":{\"device_id\":\"phone\",\"client_updated_at\":3000");
+    user_site_end(&site);
+}
+
+TEST(user, what_is_deleted_is_pulled_as_deleted)
+{
+    struct user_site site;
+    struct person ada;
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    check_pushed(push_setting(&site, &ada, "phone", "theme", "\"dark\"", 1000), 1, 0);
+    check_pushed(site_post(&site, &ada, PUSH,
+                     "{\"device_id\":\"phone\",\"changes\":{\"settings\":[{\"key\":\"theme\","
+                     "\"deleted\":true,\"client_updated_at\":2000}]}}"),
+        1, 0);
+    check_has(
+        pull_from(&site, &ada, 1, 10), "\"key\":\"theme\",\"seq\":2,\"client_updated_at\":2000");
+    check_has(pull_from(&site, &ada, 1, 10), "\"deleted\":true}");
+    /* an older write does not bring it back */
+    check_pushed(push_setting(&site, &ada, "tablet", "theme", "\"dark\"", 1500), 0, 1);
+    check_has(pull_from(&site, &ada, 0, 10), "\"deleted\":true}");
+    user_site_end(&site);
+}
+
+TEST(user, what_was_pulled_can_be_pushed_again)
+{
+    struct user_site site;
+    struct person ada;
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    check_pushed(
+        push_setting(&site, &ada, "phone", "theme", "{\"b\":1,\"a\":[1.50,null]}", 1000), 1, 0);
+    check_pushed(
+        site_post(&site, &ada, PUSH,
+            "{\"device_id\":\"tablet\",\"changes\":{\"settings\":[{\"seq\":1,\"deleted\":false,"
+            "\"server_updated_at\":5,\"value\":{\"b\":1,\"a\":[1.50,null]},\"key\":\"theme\","
+            "\"client_updated_at\":1000}]}}"),
+        0, 1);
+    user_site_end(&site);
+}
+
+TEST(user, a_clock_far_ahead_does_not_win_for_ever)
+{
+    struct user_site site;
+    struct person ada;
+    struct web_answer answer;
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    check_pushed(
+        push_setting(&site, &ada, "phone", "theme", "1", 32503680000000LL /* the year 3000 */), 1,
+        0);
+    answer = pull_from(&site, &ada, 0, 10);
+    CHECK(number_in(&answer, "client_updated_at") <= number_in(&answer, "server_time") + 300000);
+    web_answer_free(&answer);
+    user_site_end(&site);
+}
+
+TEST(user, a_cursor_from_a_newer_database_is_said_to_be_one)
+{
+    struct user_site site;
+    struct person ada;
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    check_has(pull_from(&site, &ada, 0, 10), "\"next_cursor\":0");
+    check_answer(pull_from(&site, &ada, 5, 10), 409, "CursorAhead");
+    user_site_end(&site);
+}
+
+TEST(user, bad_input_gets_a_clear_error_and_changes_nothing)
+{
+    static const struct {
+        const char *body, *says;
+    } rows[] = {
+        { "[]", "must be an object" },
+        { "{", "not a JSON object" },
+        { "{\"changes\":{}}", "device_id" },
+        { "{\"device_id\":\"\",\"changes\":{}}", "device_id" },
+        { "{\"device_id\":\"p\"}", "changes" },
+        { "{\"device_id\":\"p\",\"changes\":{\"settings\":{}}}", "settings" },
+        { "{\"device_id\":\"p\",\"changes\":{\"settings\":[1]}}", "settings[0]" },
+        { "{\"device_id\":\"p\",\"changes\":{\"settings\":[{\"key\":\"a\"}]}}",
+            "client_updated_at" },
+        { "{\"device_id\":\"p\",\"changes\":{\"settings\":[{\"client_updated_at\":1}]}}", "key" },
+        { "{\"device_id\":\"p\",\"changes\":{\"settings\":[{\"key\":\"ok\",\"client_updated_at\":"
+          "1},{\"key\":\"a\\u0000b\",\"client_updated_at\":1}]}}",
+            "zero byte" },
+        { "{\"device_id\":\"p\",\"changes\":{\"session_items\":[{\"id\":\"a\","
+          "\"client_updated_at\":1}]}}",
+            "session_id" },
+        { "{\"device_id\":\"p\",\"device_os\":\"0123456789012345678901234567890123456789012345678"
+          "901234567890\",\"changes\":{}}",
+            "device_os" },
+        { "{\"device_id\":\"p\",\"device_id\":\"p\",\"changes\":{}}", "not a JSON object" },
+    };
+    struct user_site site;
+    struct person ada;
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        check_answer(site_post(&site, &ada, PUSH, rows[i].body), 400, rows[i].says);
+    check_answer(site_post(&site, &ada, PULL, "{\"device_id\":\"p\",\"limit\":0}"), 400, "limit");
+    check_answer(
+        site_post(&site, &ada, PULL, "{\"device_id\":\"p\",\"limit\":10001}"), 400, "limit");
+    check_has(pull_from(&site, &ada, 0, 10), "\"next_cursor\":0");
+    user_site_end(&site);
+}
+
+TEST(user, a_row_and_a_push_have_limits)
+{
+    struct tr_buffer body = { 0 };
+    struct user_site site;
+    struct person ada;
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    tr_buffer_text(&body, "{\"device_id\":\"p\",\"changes\":{\"settings\":[{\"key\":\"a\","
+                          "\"client_updated_at\":1,\"value\":\"");
+    for (int i = 0; i < 17000; i++)
+        tr_buffer_text(&body, "x");
+    tr_buffer_text(&body, "\"}]}}");
+    tr_buffer_append(&body, "", 1);
+    check_answer(site_post(&site, &ada, PUSH, body.bytes), 400, "16 KiB");
+    tr_buffer_clear(&body);
+    tr_buffer_text(&body, "{\"device_id\":\"p\",\"changes\":{\"settings\":[");
+    for (int i = 0; i < 1001; i++)
+        tr_buffer_format(&body, "%s{\"key\":\"%d\",\"client_updated_at\":1}", i == 0 ? "" : ",", i);
+    tr_buffer_text(&body, "]}}");
+    tr_buffer_append(&body, "", 1);
+    check_answer(site_post(&site, &ada, PUSH, body.bytes), 400, "settings");
+    tr_buffer_free(&body);
+    user_site_end(&site);
+}
+
+TEST(user, only_who_is_signed_in_may_and_only_administrators_see_others)
+{
+    struct user_site site;
+    struct person ada, boss;
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    boss = site_sign_in(&site, "boss", "admin");
+    check_answer(site_post(&site, NULL, PUSH, "{}"), 401, "");
+    check_answer(site_post(&site, NULL, PULL, "{}"), 401, "");
+    check_answer(site_get(&site, NULL, "/v1/admin/sync/conflicts/ada"), 401, "");
+    check_answer(site_get(&site, &ada, "/v1/admin/sync/conflicts/ada"), 403, "");
+    check_answer(site_get(&site, &ada, "/v1/admin/users/ada/sync_status"), 403, "");
+    check_answer(site_get(&site, &boss, "/v1/admin/users/ada/sync_status"), 404, "UnknownUser");
+    check_answer(site_get(&site, &boss, "/v1/admin/sync/conflicts/ada?limit=201"), 400, "limit");
+    check_pushed(push_setting(&site, &ada, "phone", "theme", "1", 1000), 1, 0);
+    check_has(site_get(&site, &boss, "/v1/admin/users/ada/sync_status"),
+        "\"seq\":1,\"conflicts\":0,\"rows\":{\"settings\":{\"count\":1,\"deleted\":0,");
+    check_has(site_get(&site, &boss, "/v1/admin/users/ada/sync_status"),
+        "\"devices\":[{\"device_id\":\"phone\",");
+    user_site_end(&site);
+}

@@ -10,6 +10,7 @@ reason), the rest fails. Output is shown of programs that failed. The last line 
 """
 import argparse
 import concurrent.futures
+import fnmatch
 import glob
 import os
 import re
@@ -92,10 +93,17 @@ def main():
     parser.add_argument("--case", default="", help="only cases whose name contains this")
     parser.add_argument("--no-aslr", action="store_true", help="run with a fixed address layout if possible")
     parser.add_argument("--regressions", default="", help="file of seeds to run first")
+    parser.add_argument("--without", action="append", default=[], metavar="PATTERN",
+                        help="leave out programs of these names, and say how many")
     options = parser.parse_args()
 
     programs = [path for pattern in options.patterns for path in sorted(glob.glob(pattern))
                 if os.path.isfile(path) and (os.access(path, os.X_OK) or path.endswith((".sh", ".py")))]
+    left_out = {path for path in programs for pattern in options.without
+                if fnmatch.fnmatch(os.path.basename(path), pattern)}
+    programs = [path for path in programs if path not in left_out]
+    if left_out:
+        print(f"{len(left_out)} programs are left out here: {', '.join(options.without)}")
     prefix = without_aslr() if options.no_aslr else []
     jobs = []
     if options.regressions and os.path.exists(options.regressions) and not options.case:

@@ -71,7 +71,8 @@ enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
 static void usage(FILE *out)
 {
-    fprintf(out, "usage: troupe COMMAND [ARGUMENT...]\n\nActors for C. The commands:\n\n");
+    fprintf(out, "usage: troupe COMMAND [ARGUMENT...]\n\nActors for C, and a server built on them. "
+                 "The commands:\n\n");
     for (size_t i = 0; i < COMMANDS; i++)
         fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
     fprintf(out, "  %-10s %s\n", "help", "show this, or the help of a command");
@@ -82,6 +83,8 @@ static void usage(FILE *out)
           "Examples:\n"
           "\n"
           "  troupe serve --dev     a server on this machine, and a first request to copy\n"
+          "  troupe packs push core.zip --name core --version 1.0.0\n"
+          "                         put a file on it, signed, for others to fetch\n"
           "  troupe tour            a walk through running actors, in a few seconds\n"
           "  troupe tour --step     the same, step by step\n"
           "  troupe help tour       what the tour can do\n",

@@ -358,7 +358,8 @@ static bool next_commit(void *data, unsigned connection, struct tr_buffer *out)
     (void)data;
     if (header == NULL)
         return false;
-    number = connection * mine + (unsigned)(bench.epochs[connection * mine] % mine);
+    number = connection * mine;
+    number += (unsigned)(bench.epochs[number] % mine);
     for (unsigned i = 0; i < mine; i++) /* the one that is behind */
         if (bench.epochs[connection * mine + i] < bench.epochs[number])
             number = connection * mine + i;

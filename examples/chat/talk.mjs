@@ -148,8 +148,8 @@ async function main() {
 }
 
 await main().catch((error) => {
-  if (error.cause?.code === "ECONNREFUSED")
-    console.error(`Nobody listens at ${url}. Start the server first, in another terminal: make run`);
+  if (error.message === "fetch failed") // whatever its cause: nobody there, no such host, a port that fetch does not ask
+    console.error(`no server answers on ${url}: start one with \`make run\``);
   else
     console.error(error);
   process.exit(1);

@@ -99,7 +99,7 @@ bool admin_client_token(
         return true;
     fprintf(stderr,
         "troupe %s: this needs the admin token: %s\n"
-        "Say where the server keeps it: --data DIR, or --set admin.token_file=FILE.\n",
+        "Say where it is: --data DIR of the server, or --set admin.token_file=FILE.\n",
         command->name, why);
     return false;
 }

@@ -114,7 +114,7 @@ static void print_text(const struct report *report, const char *name, uint64_t c
     if (count == 0)
         printf("%s: sound\n", name);
     else
-        printf("%s: %llu violations\n", name, (unsigned long long)count);
+        printf("%s: %llu violation%s\n", name, (unsigned long long)count, count == 1 ? "" : "s");
 }
 
 static int run_check(const struct cli_check *check, const struct config *config, bool is_json)
@@ -138,6 +138,10 @@ static int run_check(const struct cli_check *check, const struct config *config,
                                 : check->run_in(sql, config_text(config, CONFIG_SERVER_DATA),
                                       on_violation, &report, &count);
     }
+    /* The database has codes of its own: these are of the files. */
+    if (check->run_in != NULL && why[0] == '\0' && (rc == TR_EACCES || rc == TR_EIO))
+        (void)snprintf(why, sizeof why, "a folder of %s in %s cannot be read", check->name,
+            config_text(config, CONFIG_SERVER_DATA));
     if (rc < 0)
         fprintf(stderr, "troupe check: %s\n", why[0] != '\0' ? why : sql_error_text(rc));
     else if (is_json)
@@ -210,7 +214,7 @@ const struct cli_command cmd_check = {
         "                 incoming: each file there is some upload's, each upload has one\n"
         "                 releases: what is published is pinned to what its versions are\n"
         "\n"
-        "  --json         as JSON, with everything that was found\n" OPTIONS_TEXT "\n"
+        "  --json         as JSON, with everything that was found\n" OPTIONS_STORE_TEXT "\n"
         "Exit status: 0 sound, 1 damaged, 2 it could not be checked. Only reads, and applies no\n"
         "migration. A SQLite file belongs to one process: stop the server first, or check a\n"
         "backup. PostgreSQL can be checked while it is in use.\n"

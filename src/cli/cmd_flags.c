@@ -128,7 +128,7 @@ const struct cli_command cmd_flags = {
             "\n"
             "A change is in force when the command returns and survives a restart. It needs the\n"
             "admin token, which is in the server's data directory.\n"
-            "\n" OPTIONS_TEXT "\n"
+            "\n" OPTIONS_ADMIN_TEXT "\n"
             "Examples:\n"
             "\n"
             "  troupe flags --data troupe-data\n"

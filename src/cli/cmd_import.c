@@ -295,7 +295,7 @@ const struct cli_command cmd_import = {
             "\n"
             "  --from URL     its PostgreSQL: postgresql://USER@HOST/NAME. It is only read, as it\n"
             "                 is at one moment. A password is better in PGPASSFILE or PGPASSWORD\n"
-            "  --dry-run      read and judge everything, write nothing\n" OPTIONS_TEXT "\n"
+            "  --dry-run      read and judge everything, write nothing\n" OPTIONS_STORE_TEXT "\n"
             "No server may run on the database that is written. A run that was cut is continued\n"
             "by the next; what is there already is not imported again. Every row that was read\n"
             "is counted at the end, as imported or as skipped and why. Exit status: 0 done, 1 it\n"

@@ -98,6 +98,24 @@ static int run_action(const struct packs_arguments *arguments)
     return cli_wrong(arguments->command, "there is no", options->words[0]);
 }
 
+/* Those of the command line, here: not every action comes to load them. */
+static int check_settings(const struct cli_command *command, const struct options *options)
+{
+    struct tr_buffer errors = { 0 };
+    struct config config;
+    int rc = config_load(
+        &(struct config_sources){ .flags = options->flags, .flag_count = options->flag_count },
+        &config, &errors);
+
+    if (rc == 0)
+        config_free(&config);
+    else
+        fprintf(stderr, "troupe %s: the settings are wrong:\n%.*s", command->name, (int)errors.size,
+            errors.size == 0 ? "" : errors.bytes);
+    tr_buffer_free(&errors);
+    return rc == 0 ? CLI_OK : CLI_USAGE;
+}
+
 static int run_packs(const struct cli_command *command, int argc, char **argv)
 {
     struct packs_arguments arguments = { .command = command };
@@ -114,7 +132,9 @@ static int run_packs(const struct cli_command *command, int argc, char **argv)
         return rc;
     if (arguments.options.word_count > 1)
         arguments.word = arguments.options.words[1];
-    rc = run_action(&arguments);
+    rc = check_settings(command, &arguments.options);
+    if (rc == CLI_OK)
+        rc = run_action(&arguments);
     options_free(&arguments.options);
     return rc;
 }
@@ -140,10 +160,11 @@ const struct cli_command cmd_packs = {
         "  get NAME       fetch a pack, going on with what is there of it, and check its bytes "
         "and\n"
         "                 its signature. The publisher's key is trusted the first time and\n"
-        "                 remembered; changes of it must be signed by it\n"
+        "                 remembered by the pack's name, whatever the server; changes of it must\n"
+        "                 be signed by it\n"
         "    --version V      (the active one)\n"
         "    --out PATH       file or directory (NAME-V here); PATH.manifest.json is its proof\n"
-        "    --trust KEY      trust this key, and no other\n"
+        "    --trust KEY      trust this key, and no other, from now on\n"
         "    --pins FILE      where trusted keys are remembered (pack-keys in ~/.config/troupe)\n"
         "    --unsigned       take what is not signed by its checksum alone\n"
         "\n"
@@ -161,6 +182,9 @@ const struct cli_command cmd_packs = {
         "  --admin ADDR   the admin listener, for push and rotate: HOST:PORT, unix:PATH or URL\n"
         "  --data DIR     of a server on this machine: where its addresses and its token are\n"
         "                 (troupe-data)\n"
+        "  --set admin.token_file=FILE\n"
+        "                 the admin token of a server elsewhere, for push and rotate\n"
+        "  --config FILE  settings, as of `troupe serve`\n"
         "  --quiet        no progress\n"
         "\n"
         "Exit status: 0 done, 1 it failed and what to do was said, 2 a wrong command line.\n"

@@ -125,7 +125,10 @@ static int serve_until_signal(struct serve *serve)
         drain(serve, &waited);
     }
     serve_stop(serve);
-    LOG_PLAIN(LOG_INFO, "ops", "ended");
+    if (rc == 0)
+        LOG_PLAIN(LOG_INFO, "ops", "ended");
+    else
+        serve_leave_data(serve);
     return rc == 0 ? CLI_OK : CLI_FAILED;
 }
 

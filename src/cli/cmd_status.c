@@ -124,7 +124,7 @@ static int run_drain(const struct cli_command *command, int argc, char **argv)
 #define WHERE_TEXT                                                                                 \
     "The server is found by --admin ADDR, by the address that it keeps in its data directory\n"    \
     "(--data DIR), or by the settings.\n"                                                          \
-    "\n" OPTIONS_TEXT "\n"
+    "\n" OPTIONS_ADMIN_TEXT "\n"
 
 const struct cli_command cmd_status = {
     .name = "status",

@@ -12,7 +12,8 @@
 
 enum { OPTIONS_FLAGS_MAX = 64, OPTIONS_WORDS_MAX = 4, OPTIONS_GO_ON = -1 };
 
-/* The options with a value that stand for a setting. */
+/* The options with a value that stand for a setting: all of them; those that find a running server;
+ * those that find its database. Every command takes all, so that one line of them does for all. */
 #define OPTIONS_TEXT                                                                               \
     "  --config FILE     settings; `troupe config list` shows them all\n"                          \
     "  --listen ADDR     public address: HOST:PORT or unix:PATH (server.listen)\n"                 \
@@ -21,6 +22,17 @@ enum { OPTIONS_FLAGS_MAX = 64, OPTIONS_WORDS_MAX = 4, OPTIONS_GO_ON = -1 };
     "  --db URL          sqlite:PATH or postgresql://... (sql.url)\n"                              \
     "  --log-format F    logfmt or json (log.format)\n"                                            \
     "  --set KEY=VALUE   any setting, as in --set http.in_flight_max=100\n"
+
+#define OPTIONS_ADMIN_TEXT                                                                         \
+    "  --admin ADDR      the server's admin address: HOST:PORT or unix:PATH (admin.listen)\n"      \
+    "  --data DIR        the server's data directory: its address and its token (server.data)\n"   \
+    "  --config FILE     settings; `troupe config list` shows them all\n"                          \
+    "  --set KEY=VALUE   any setting, as in --set admin.token_file=FILE\n"
+#define OPTIONS_STORE_TEXT                                                                         \
+    "  --data DIR        where everything is stored (server.data)\n"                               \
+    "  --db URL          sqlite:PATH or postgresql://... (sql.url)\n"                              \
+    "  --config FILE     settings; `troupe config list` shows them all\n"                          \
+    "  --set KEY=VALUE   any setting, as in --set server.data=DIR\n"
 
 /* A switch of one command. */
 struct options_switch {

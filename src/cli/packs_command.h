@@ -27,6 +27,15 @@ int packs_rotate(const struct packs_arguments *arguments);
 
 /* "troupe packs: ..." to stderr, printf form, one line or more. Returns CLI_FAILED. */
 int packs_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* "... 1 to 128 of a-z ...: 'Core X' is not that", for a name or arguments->version that is none;
+ * for --trust if it is no key, else CLI_OK. Return CLI_USAGE. */
+int packs_wrong_pack(const struct packs_arguments *arguments, const char *what, const char *name);
+int packs_wrong_version(const struct packs_arguments *arguments);
+int packs_check_trust(const struct packs_arguments *arguments);
+/* A line about a server that is away (status 0) or busy, before the first of the tries that follow
+ * for PACKS_TRY_S; none if --quiet. */
+void packs_say_away(const struct packs_arguments *arguments, long status);
+enum { PACKS_TRIES = 8, PACKS_TRY_S = 30 /* 1 + 2 + 3 + 4 + 5 + 5 + 5 + 5 */ };
 
 /* ---- requests: packs_web.c ---------------------------------------------------------------------
  */
@@ -77,6 +86,8 @@ struct packs_progress {
     uint64_t begun_ns, shown_ns;
     bool is_shown;
 };
+/* In its place, before there is anything to count. */
+void packs_progress_wait(struct packs_progress *progress, const char *text);
 void packs_progress_begin(
     struct packs_progress *progress, const char *what, uint64_t at, uint64_t total, bool quiet);
 void packs_progress_show(struct packs_progress *progress, uint64_t at);
@@ -89,6 +100,11 @@ void packs_progress_end(struct packs_progress *progress); /* the line is gone */
  * `path` NULL is publisher.key in the user's configuration. CLI_OK, or CLI_FAILED and it was said.
  */
 int packs_key_load(const char *path, bool may_make, struct crypto_key **ret_key);
+/* Is there such a file? Could one be made? CLI_OK, or CLI_FAILED and it was said. */
+bool packs_key_is_there(const char *path);
+int packs_key_try(const char *path);
+/* The file that the keys trusted for packs are in, as it may be shown: ~ for the home. */
+void packs_pins_show(const char *path, char *ret_text, size_t text_size);
 /* The keys that were trusted for a pack before. */
 int packs_pins_load(const char *path, const char *pack, struct manifest_keys *ret_keys);
 int packs_pins_save(const char *path, const char *pack, const struct manifest_keys *keys);

@@ -21,15 +21,59 @@ enum { READ_BYTES = 256 << 10, BAR = 24 };
 
 int packs_fail(const char *format, ...)
 {
+    char text[2048];
     va_list arguments;
 
     fflush(stdout);
-    fputs("troupe packs: ", stderr);
     va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
+    vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    fputc('\n', stderr);
+    /* A server's words may be in it: they must not drive the terminal. */
+    for (char *at = text; *at != '\0'; at++)
+        if (((unsigned char)*at < ' ' && *at != '\n') || *at == 0x7f)
+            *at = '?';
+    fprintf(stderr, "troupe packs: %s\n", text);
     return CLI_FAILED;
+}
+
+int packs_wrong_pack(const struct packs_arguments *arguments, const char *what, const char *name)
+{
+    char text[512];
+
+    snprintf(text, sizeof text,
+        "%s 1 to 128 of a-z 0-9 . _ -, not beginning with a dot: '%.130s' is not that", what, name);
+    return cli_wrong(arguments->command, text, NULL);
+}
+
+int packs_wrong_version(const struct packs_arguments *arguments)
+{
+    char text[512];
+
+    snprintf(text, sizeof text,
+        "--version wants 1 to 64 of A-Z a-z 0-9 . + _ -, not beginning with a dot: '%.70s' is not "
+        "that",
+        arguments->version);
+    return cli_wrong(arguments->command, text, NULL);
+}
+
+int packs_check_trust(const struct packs_arguments *arguments)
+{
+    struct manifest_keys keys = { 0 };
+
+    if (arguments->trust == NULL || manifest_keys_add(&keys, tr_span_of(arguments->trust)) == 0)
+        return CLI_OK;
+    return cli_wrong(
+        arguments->command, "--trust wants an Ed25519 key like z6Mk..., not", arguments->trust);
+}
+
+void packs_say_away(const struct packs_arguments *arguments, long status)
+{
+    if (arguments->quiet)
+        return;
+    if (status == 0)
+        fprintf(stderr, "the server is away; trying for %d s\n", PACKS_TRY_S);
+    else
+        fprintf(stderr, "the server is busy (%ld); trying for %d s\n", status, PACKS_TRY_S);
 }
 
 /* ---- progress ----------------------------------------------------------------------------------
@@ -50,6 +94,15 @@ void packs_progress_begin(
         .begun_at = at,
         .begun_ns = now_ns(),
         .is_shown = !quiet && isatty(STDERR_FILENO) };
+}
+
+void packs_progress_wait(struct packs_progress *progress, const char *text)
+{
+    if (!progress->is_shown)
+        return;
+    fprintf(stderr, "\r%-10s %s\033[K", progress->what, text);
+    fflush(stderr);
+    progress->shown_ns = 1; /* so that the line is cleared, and the first count shown at once */
 }
 
 void packs_progress_show(struct packs_progress *progress, uint64_t at)

@@ -11,7 +11,7 @@
 
 #include "cli/packs_command.h"
 
-enum { TRIES = 8, PATH_CHARS = 512, STALLED_S = 30, LINE_CHARS = 160 };
+enum { PATH_CHARS = 512, STALLED_S = 30, LINE_CHARS = 160, ERROR_BYTES = 4096 };
 
 struct get {
     const struct packs_arguments *arguments;
@@ -42,6 +42,18 @@ static bool copy_member(const struct json *root, const char *key, char *to, size
     return true;
 }
 
+/* Of the version that was asked for? False: it was said. */
+static bool is_wanted(const struct get *get)
+{
+    const char *wanted = get->arguments->version;
+
+    if (wanted == NULL || strcmp(wanted, get->manifest.version) == 0)
+        return true;
+    packs_fail(
+        "the server sent the manifest of version %s, not of %s", get->manifest.version, wanted);
+    return false;
+}
+
 /* Without a signature: the server's word alone. */
 static int take_unsigned(struct get *get, const struct json *root)
 {
@@ -55,8 +67,11 @@ static int take_unsigned(struct get *get, const struct json *root)
     if (!copy_member(root, "version", get->manifest.version, sizeof get->manifest.version) ||
         !copy_member(root, "sha256", get->manifest.sha256, sizeof get->manifest.sha256) ||
         !json_int(json_get(root, "size_bytes"), &size) || size < 0 ||
-        !manifest_is_version(tr_span_of(get->manifest.version)))
+        !manifest_is_version(tr_span_of(get->manifest.version)) ||
+        strspn(get->manifest.sha256, "0123456789abcdef") != 64) /* it goes into a header */
         return packs_fail("the server's answer is no manifest");
+    if (!is_wanted(get))
+        return CLI_FAILED;
     get->manifest.size = (uint64_t)size;
     return CLI_OK;
 }
@@ -69,14 +84,43 @@ static int gather_trust(const struct get *get, struct manifest_keys *ret_keys)
     if (trust == NULL)
         return packs_pins_load(get->arguments->pins, get->arguments->word, ret_keys);
     *ret_keys = (struct manifest_keys){ 0 };
-    if (manifest_keys_add(ret_keys, tr_span_of(trust)) != 0)
-        return packs_fail("--trust wants an Ed25519 key like z6Mk..., not '%s'", trust);
+    (void)manifest_keys_add(ret_keys, tr_span_of(trust)); /* packs_check_trust was asked before */
     return CLI_OK;
+}
+
+/* Refused by these keys: by whom it is signed, who is trusted, and where that is written. */
+static int fail_by_keys(const struct get *get, const struct json *root,
+    const struct manifest_keys *keys, const char *why)
+{
+    const struct packs_arguments *arguments = get->arguments;
+    char trusted[MANIFEST_KEYS_MAX * (CRYPTO_MULTIKEY_CHARS_MAX + 4)] = "", place[PATH_MAX];
+    struct manifest manifest;
+    struct tr_span text;
+    size_t size = 0;
+
+    if (!json_string(json_get(root, "manifest"), &text) ||
+        manifest_read(text, &manifest, NULL) != 0 || keys->count == 0 ||
+        manifest_keys_has(keys, manifest.key))
+        return packs_fail("the manifest of %s cannot be trusted: %s", arguments->word, why);
+    for (size_t i = 0; i < keys->retired_count; i++)
+        if (strcmp(keys->retired[i], manifest.key) == 0) /* nobody is to name it again */
+            return packs_fail("%s is signed by %s, which was retired and is not trusted any more",
+                arguments->word, manifest.key);
+    for (size_t i = 0; i < keys->count; i++)
+        size += (size_t)snprintf(
+            trusted + size, sizeof trusted - size, "%s%s", i == 0 ? "" : " or ", keys->keys[i]);
+    if (arguments->trust != NULL)
+        return packs_fail(
+            "%s is signed by %s, and --trust names %s", arguments->word, manifest.key, trusted);
+    packs_pins_show(arguments->pins, place, sizeof place);
+    return packs_fail("%s is signed by %s; %s trusts %s for it.\n"
+                      "If its publisher told you of the new key: --trust KEY",
+        arguments->word, manifest.key, place, trusted);
 }
 
 static int take_signed(struct get *get, const struct json *root)
 {
-    const char *why = NULL, *wanted = get->arguments->version;
+    const char *why = NULL;
     struct manifest_keys keys;
     bool is_first;
     int rc = gather_trust(get, &keys);
@@ -85,17 +129,27 @@ static int take_signed(struct get *get, const struct json *root)
         return rc;
     is_first = keys.count == 0;
     if (manifest_document_check(root, get->arguments->word, &keys, &get->manifest, &why) != 0)
-        return packs_fail(
-            "the manifest of %s cannot be trusted: %s.\nIf its publisher has told you "
-            "of a new key, name it: --trust KEY",
-            get->arguments->word, why);
-    if (wanted != NULL && strcmp(wanted, get->manifest.version) != 0)
-        return packs_fail(
-            "the server sent the manifest of version %s, not of %s", get->manifest.version, wanted);
+        return fail_by_keys(get, root, &keys, why);
+    if (!is_wanted(get))
+        return CLI_FAILED;
     if (is_first)
         fprintf(stderr, "trusting %s for %s from now on: it is the first time\n", get->manifest.key,
             get->arguments->word);
     return packs_pins_save(get->arguments->pins, get->arguments->word, &keys);
+}
+
+/* 404, in the words of who asked. */
+static int fail_missing(const struct get *get)
+{
+    const struct packs_arguments *arguments = get->arguments;
+    const char *place = get->web.socket[0] != '\0' ? get->web.socket : get->web.base;
+
+    if (packs_answer_is(&get->answer, "PackNotFound"))
+        return packs_fail("there is no pack %s on %s", arguments->word, place);
+    if (packs_answer_is(&get->answer, "VersionNotFound") && arguments->version != NULL)
+        return packs_fail(
+            "there is no version %s of %s on %s", arguments->version, arguments->word, place);
+    return packs_web_complain(&get->web, "the manifest", &get->answer);
 }
 
 static int fetch_manifest(struct get *get)
@@ -111,7 +165,9 @@ static int fetch_manifest(struct get *get)
     else
         snprintf(path, sizeof path, "/v1/packs/%s/manifest", get->arguments->word);
     if (packs_web_ask(&get->web, "GET", path, NULL, &get->answer) != 200)
-        return packs_web_complain(&get->web, "the manifest", &get->answer);
+        return get->answer.status == 404
+                   ? fail_missing(get)
+                   : packs_web_complain(&get->web, "the manifest", &get->answer);
     rc = json_parse_copy(
         &doc, (struct tr_span){ get->answer.body.bytes, get->answer.body.size }, JSON_UNIQUE_KEYS);
     if (rc != 0)
@@ -140,9 +196,10 @@ static size_t on_bytes(char *bytes, size_t size, size_t count, void *data)
                 get->write_error = errno;
         }
     }
-    if (get->status != 200 && get->status != 206) { /* an error: its text is short */
-        if (get->answer.body.size < 4096)
-            (void)tr_buffer_append(&get->answer.body, bytes, left);
+    if (get->status != 200 && get->status != 206) { /* an error: its text is short, or cut off */
+        if (get->answer.body.size >= ERROR_BYTES)
+            return 0;
+        (void)tr_buffer_append(&get->answer.body, bytes, left);
         return left;
     }
     if (left > get->manifest.size - get->at) { /* more than there can be */
@@ -189,6 +246,7 @@ static bool fetch_rest(struct get *get)
     curl_easy_setopt(get->web.curl, CURLOPT_LOW_SPEED_TIME, (long)STALLED_S);
     get->status = 0;
     tr_buffer_clear(&get->answer.body);
+    packs_progress_wait(&get->progress, "waiting: the server verifies it before it sends it");
     code = curl_easy_perform(get->web.curl);
     curl_slist_free_all(headers);
     curl_easy_getinfo(get->web.curl, CURLINFO_RESPONSE_CODE, &get->answer.status);
@@ -220,8 +278,12 @@ static int fetch_all(struct get *get)
                 "the server sends more bytes than the manifest names: this is not it");
         if (!is_passing(get->answer.status))
             return packs_web_complain(&get->web, "downloading", &get->answer);
+        if (failed == 0 || get->at > before) {
+            packs_progress_end(&get->progress);
+            packs_say_away(get->arguments, get->answer.status);
+        }
         failed = get->at > before ? 1 : failed + 1;
-        if (failed > TRIES) {
+        if (failed > PACKS_TRIES) {
             packs_progress_end(&get->progress);
             packs_web_complain(&get->web, "downloading", &get->answer);
             return packs_fail("%.1f of %.1f MB are in %s: run the same command again to go on",
@@ -334,7 +396,7 @@ static int keep(struct get *get, const struct tr_buffer *document)
 /* Is it there already, and right? */
 static bool is_done(struct get *get)
 {
-    int fd = open(get->out, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    int fd = open(get->out, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     char hex[65];
     uint64_t size;
     bool is_right;
@@ -376,11 +438,14 @@ int packs_get(const struct packs_arguments *arguments)
     struct get get = { .arguments = arguments, .fd = -1 };
     int rc = CLI_FAILED;
 
-    if (arguments->word == NULL || !manifest_is_pack(tr_span_of(arguments->word)))
-        return cli_wrong(arguments->command, "which pack? get NAME", arguments->word);
+    if (arguments->word == NULL)
+        return cli_wrong(arguments->command, "which pack? get NAME", NULL);
+    if (!manifest_is_pack(tr_span_of(arguments->word)))
+        return packs_wrong_pack(arguments, "which pack? NAME is", arguments->word);
     if (arguments->version != NULL && !manifest_is_version(tr_span_of(arguments->version)))
-        return cli_wrong(arguments->command, "--version wants 1 to 64 of A-Z a-z 0-9 . + _ -",
-            arguments->version);
+        return packs_wrong_version(arguments);
+    if (packs_check_trust(arguments) != CLI_OK)
+        return CLI_USAGE;
     if (packs_web_open_public(&get.web, arguments)) {
         rc = get_all(&get);
         packs_web_close(&get.web);
@@ -402,6 +467,8 @@ static void print_offer(const struct json *offer)
     (void)json_string(json_get(offer, "package_id"), &name);
     (void)json_string(json_get(offer, "version"), &version);
     (void)json_int(json_get(offer, "size_bytes"), &size);
+    if (!manifest_is_pack(name) || !manifest_is_version(version))
+        return; /* no name of a pack: not for the terminal either */
     printf("%-32.*s %-16.*s %12lld\n", (int)name.size, name.at, (int)version.size, version.at,
         (long long)size);
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* packs_key.c: the publisher's private key, and the keys that a reader trusts.
  *
- * Pins are lines "NAME KEY KEY…" in pack-keys of the user's configuration: for each pack, the keys
- * that counted when it was last checked. */
+ * Pins are lines "NAME KEY KEY -KEY…" in pack-keys of the user's configuration: for each pack, the
+ * keys that counted when it was last checked, and with a minus those that were retired. */
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,6 +101,29 @@ static int parse_key(const char *path, struct tr_buffer *text, struct crypto_key
     return rc == 0 ? CLI_OK : packs_fail("%s is not a key file: %s", path, why);
 }
 
+bool packs_key_is_there(const char *path)
+{
+    char own[PATH_MAX];
+
+    if (path == NULL && !own_path("publisher.key", own))
+        return false;
+    return access(path == NULL ? own : path, F_OK) == 0;
+}
+
+int packs_key_try(const char *path)
+{
+    char own[PATH_MAX], folder[PATH_MAX];
+
+    if (path == NULL && !own_path("publisher.key", own))
+        return packs_fail("there is no home directory: name the key's file, --key FILE");
+    if (path == NULL)
+        path = own;
+    snprintf(folder, sizeof folder, "%s", path);
+    if (access(dirname(folder), W_OK | X_OK) == 0)
+        return CLI_OK;
+    return packs_fail("the key cannot be written to %s: %s", path, strerror(errno));
+}
+
 int packs_key_load(const char *path, bool may_make, struct crypto_key **ret_key)
 {
     struct tr_buffer text = { 0 };
@@ -139,6 +163,19 @@ static bool pins_path(const char *given, char ret_path[PATH_MAX])
     return snprintf(ret_path, PATH_MAX, "%s", given) < PATH_MAX;
 }
 
+void packs_pins_show(const char *path, char *ret_text, size_t text_size)
+{
+    const char *home = getenv("HOME");
+    size_t size = home == NULL ? 0 : strlen(home);
+    char file[PATH_MAX] = "pack-keys";
+
+    (void)pins_path(path, file);
+    if (size > 1 && strncmp(file, home, size) == 0 && file[size] == '/')
+        snprintf(ret_text, text_size, "~%s", file + size);
+    else
+        snprintf(ret_text, text_size, "%s", file);
+}
+
 /* Is this line about the pack? *ret_rest is what follows its name. */
 static bool is_of(struct tr_span line, const char *pack, struct tr_span *ret_rest)
 {
@@ -171,7 +208,9 @@ static int add_words(struct tr_span words, struct manifest_keys *keys)
         const char *space = memchr(words.at, ' ', words.size);
         size_t size = space == NULL ? words.size : (size_t)(space - words.at);
 
-        if (size > 0)
+        if (size > 0 && words.at[0] == '-')
+            rc = manifest_keys_retire(keys, (struct tr_span){ words.at + 1, size - 1 });
+        else if (size > 0)
             rc = manifest_keys_add(keys, (struct tr_span){ words.at, size });
         size += size < words.size;
         words = (struct tr_span){ words.at + size, words.size - size };
@@ -225,6 +264,8 @@ int packs_pins_save(const char *path, const char *pack, const struct manifest_ke
     tr_buffer_text(&out, pack);
     for (size_t i = 0; i < keys->count; i++)
         tr_buffer_format(&out, " %s", keys->keys[i]);
+    for (size_t i = 0; i < keys->retired_count; i++)
+        tr_buffer_format(&out, " -%s", keys->retired[i]);
     tr_buffer_text(&out, "\n");
     is_saved = out.failed == 0 && (tr_span_equal((struct tr_span){ text.bytes, text.size },
                                        (struct tr_span){ out.bytes, out.size }) ||

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* packs_push.c: `troupe packs push`: a file becomes the active version of a pack. Every step finds
- * out first what is done already, so the command is simply run again after whatever went wrong. */
+ * out first what is done already, so the command is simply run again after whatever went wrong.
+ * What can be refused is refused before the pack is registered; a key is made last, to sign with.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,7 +15,7 @@
 #include "cli/packs_command.h"
 #include "json/json_write.h"
 
-enum { TRIES = 8, PATH_CHARS = 512, READ_BYTES = 64 << 10, STALLED_S = 30, SMALL_PIECE = 64 << 10 };
+enum { PATH_CHARS = 512, READ_BYTES = 64 << 10, STALLED_S = 30, SMALL_PIECE = 64 << 10 };
 
 struct push {
     const struct packs_arguments *arguments;
@@ -27,6 +29,8 @@ struct push {
     char upload[65];
     uint64_t offset;    /* that the server has */
     uint64_t piece_max; /* of one request: after a broken one little, so that its answer arrives */
+    bool is_registered; /* the pack */
+    bool has_signed;    /* versions, so that a key that is made now would not count */
     bool is_there;      /* the version */
     bool is_signed;     /* the server has its manifest */
     struct packs_progress progress;
@@ -71,13 +75,16 @@ static int compare_version(struct push *push, const struct json *versions)
     struct tr_span version, sha256;
 
     for (struct json_iter it = json_iterate(versions); json_next(&it);) {
+        bool is_signed = false;
+
+        (void)json_bool(json_get(it.value, "is_signed"), &is_signed);
+        push->has_signed = push->has_signed || is_signed;
         if (!json_string(json_get(it.value, "version"), &version) ||
-            !tr_span_is(version, push->arguments->version))
+            !tr_span_is(version, push->arguments->version) ||
+            !json_string(json_get(it.value, "sha256"), &sha256))
             continue;
-        if (!json_string(json_get(it.value, "sha256"), &sha256))
-            break;
         push->is_there = true;
-        (void)json_bool(json_get(it.value, "is_signed"), &push->is_signed);
+        push->is_signed = is_signed;
         if (push->arguments->encoding == NULL && !tr_span_is(sha256, push->sha256))
             return packs_fail("version %s of %s is there already, with other bytes, and versions "
                               "do not change.\nChoose another one: --version V",
@@ -86,6 +93,7 @@ static int compare_version(struct push *push, const struct json *versions)
     return CLI_OK;
 }
 
+/* What there is of the pack; changes nothing. */
 static int find_pack(struct push *push)
 {
     char path[PATH_CHARS];
@@ -96,18 +104,53 @@ static int find_pack(struct push *push)
     snprintf(path, sizeof path, "/v1/admin/packs/%s", push->arguments->name);
     status = packs_web_ask(&push->web, "GET", path, NULL, &push->answer);
     if (status == 404 && packs_answer_is(&push->answer, "PackNotFound"))
-        return register_pack(push);
+        return CLI_OK;
     if (status == 404)
         return packs_fail("%s is no server with packs: its admin listener has no /v1/admin/packs",
             push->web.base);
     if (status != 200)
         return packs_web_complain(&push->web, "looking for the pack", &push->answer);
+    push->is_registered = true;
     if (parse_answer(push, &doc))
         rc = compare_version(push, json_get(json_root(&doc), "versions"));
     else
         packs_fail("the answer is not JSON: is this a troupe server?");
     json_doc_free(&doc);
     return rc;
+}
+
+static int fail_by_key(const struct push *push)
+{
+    return packs_fail("this pack is signed by another key.\nUse that one, --key FILE, or have it "
+                      "add yours: troupe packs rotate %s --key OLD --add NEW",
+        push->arguments->name);
+}
+
+static int fail_unsigned(const struct push *push)
+{
+    return packs_fail("versions of %s are signed: leave --unsigned out", push->arguments->name);
+}
+
+/* The pack is as it was found: what is missing for the upload, or why there can be none. */
+static int prepare(struct push *push)
+{
+    const struct packs_arguments *arguments = push->arguments;
+    int rc = CLI_OK;
+
+    if (arguments->encoding != NULL)
+        return push->is_there ? CLI_OK
+                              : packs_fail("there is no version %s of %s that this could be an "
+                                           "encoding of.\nPush it first, without --encoding.",
+                                    arguments->version, arguments->name);
+    if (push->is_signed || arguments->no_publish)
+        return push->is_registered ? CLI_OK : register_pack(push); /* no key has anything to do */
+    if (arguments->is_unsigned && push->has_signed)
+        return fail_unsigned(push);
+    if (!arguments->is_unsigned && packs_key_is_there(arguments->key))
+        rc = packs_key_load(arguments->key, false, &push->key);
+    else if (!arguments->is_unsigned)
+        rc = push->has_signed ? fail_by_key(push) : packs_key_try(arguments->key);
+    return rc == CLI_OK && !push->is_registered ? register_pack(push) : rc;
 }
 
 /* ---- the bytes ---------------------------------------------------------------------------------
@@ -276,7 +319,11 @@ static int send_all(struct push *push)
         push->piece_max = SMALL_PIECE;
         if (!is_passing(&push->answer))
             return packs_web_complain(&push->web, "uploading", &push->answer);
-        if (++failed > TRIES) {
+        if (failed == 0) {
+            packs_progress_end(&push->progress);
+            packs_say_away(push->arguments, push->answer.status);
+        }
+        if (++failed > PACKS_TRIES) {
             packs_progress_end(&push->progress);
             packs_web_complain(&push->web, "uploading", &push->answer);
             return packs_fail("%.1f of %.1f MB are there: run the same command again to go on",
@@ -295,7 +342,7 @@ static int finish_upload(struct push *push)
     long status = 0;
 
     snprintf(path, sizeof path, "/v1/admin/uploads/%s/finish", push->upload);
-    for (unsigned failed = 0; failed <= TRIES; failed++) {
+    for (unsigned failed = 0; failed <= PACKS_TRIES; failed++) {
         if (failed > 0)
             sleep(failed < 5 ? failed : 5); /* tidy: allow sleep, because the server is busy */
         status = packs_web_ask(&push->web, "POST", path, "{}", &push->answer);
@@ -303,6 +350,8 @@ static int finish_upload(struct push *push)
             return CLI_OK;
         if (!is_passing(&push->answer))
             break;
+        if (failed == 0)
+            packs_say_away(push->arguments, status);
     }
     return packs_web_complain(&push->web, "finishing the upload", &push->answer);
 }
@@ -361,9 +410,12 @@ static int publish(struct push *push)
     struct tr_buffer body = { 0 };
     char path[PATH_CHARS];
     long status;
+    bool needs_key = !push->arguments->is_unsigned && !push->is_signed;
     int rc = CLI_OK;
 
-    if (push->key != NULL && !push->is_signed)
+    if (needs_key && push->key == NULL)
+        rc = packs_key_load(push->arguments->key, true, &push->key);
+    if (rc == CLI_OK && needs_key)
         rc = write_signed(push, &body);
     if (rc != CLI_OK)
         return rc;
@@ -375,12 +427,9 @@ static int publish(struct push *push)
     if (status >= 200 && status < 300)
         return CLI_OK;
     if (packs_answer_is(&push->answer, "KeyUnknown"))
-        return packs_fail(
-            "this pack is signed by another key.\nUse that one, --key FILE, or have it "
-            "add yours: troupe packs rotate %s --key OLD --add NEW",
-            push->arguments->name);
+        return fail_by_key(push);
     if (packs_answer_is(&push->answer, "ManifestRequired"))
-        return packs_fail("versions of %s are signed: leave --unsigned out", push->arguments->name);
+        return fail_unsigned(push);
     return packs_web_complain(&push->web, "publishing", &push->answer);
 }
 
@@ -422,11 +471,11 @@ static int push_all(struct push *push)
     bool is_variant = push->arguments->encoding != NULL;
     int rc = open_file(push);
 
-    if (rc == CLI_OK && !push->arguments->is_unsigned && !is_variant)
-        rc = packs_key_load(push->arguments->key, true, &push->key);
     if (rc != CLI_OK || !packs_web_open_admin(&push->web, push->arguments))
         return CLI_FAILED;
     rc = find_pack(push);
+    if (rc == CLI_OK)
+        rc = prepare(push);
     if (rc == CLI_OK && (!push->is_there || is_variant))
         rc = upload(push);
     if (rc == CLI_OK && !push->arguments->no_publish && !is_variant)
@@ -447,12 +496,18 @@ int packs_push(const struct packs_arguments *arguments)
 
     if (arguments->word == NULL)
         return cli_wrong(arguments->command, "which file? push FILE", NULL);
-    if (arguments->name == NULL || !manifest_is_pack(tr_span_of(arguments->name)))
-        return cli_wrong(arguments->command,
-            "--name wants 1 to 128 of a-z 0-9 . _ -, not beginning with a dot", arguments->name);
-    if (arguments->version == NULL || !manifest_is_version(tr_span_of(arguments->version)))
-        return cli_wrong(arguments->command, "--version wants 1 to 64 of A-Z a-z 0-9 . + _ -",
-            arguments->version);
+    if (arguments->name == NULL)
+        return cli_wrong(arguments->command, "which pack? --name NAME", NULL);
+    if (!manifest_is_pack(tr_span_of(arguments->name)))
+        return packs_wrong_pack(arguments, "--name wants", arguments->name);
+    if (arguments->version == NULL)
+        return cli_wrong(arguments->command, "which version is it? --version V", NULL);
+    if (!manifest_is_version(tr_span_of(arguments->version)))
+        return packs_wrong_version(arguments);
+    if (arguments->encoding != NULL && strcmp(arguments->encoding, "zstd") != 0 &&
+        strcmp(arguments->encoding, "gzip") != 0)
+        return cli_wrong(
+            arguments->command, "--encoding wants zstd or gzip, not", arguments->encoding);
     if (!manifest_is_type(tr_span_of(push.type)))
         return cli_wrong(arguments->command, "--type wants a media type like a/b, not", push.type);
     rc = push_all(&push);

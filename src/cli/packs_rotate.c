@@ -21,6 +21,9 @@ static int read_subject(const char *text, bool may_make, char ret_key[CRYPTO_MUL
         memcpy(ret_key, keys.keys[0], CRYPTO_MULTIKEY_CHARS_MAX);
         return CLI_OK;
     }
+    /* What looks like a key and is none is not the name of a file to make either. */
+    if (!packs_key_is_there(text) && (!may_make || strncmp(text, "z6Mk", 4) == 0))
+        return packs_fail("'%s' is neither a key nor a file", text);
     rc = packs_key_load(text, may_make, &key);
     if (rc != CLI_OK)
         return rc;
@@ -64,7 +67,11 @@ static int send_statement(const struct packs_arguments *arguments, const char *b
     if (!packs_web_open_admin(&web, arguments))
         return CLI_FAILED;
     snprintf(path, sizeof path, "/v1/admin/packs/%s/keys", arguments->word);
-    if (packs_web_ask(&web, "POST", path, body, &answer) != 200)
+    if (packs_web_ask(&web, "POST", path, body, &answer) == 404 &&
+        packs_answer_is(&answer, "PackNotFound"))
+        rc = packs_fail("there is no pack %s on %s", arguments->word,
+            web.socket[0] != '\0' ? web.socket : web.base);
+    else if (answer.status != 200)
         rc = packs_web_complain(&web, "the change of keys", &answer);
     packs_answer_free(&answer);
     packs_web_close(&web);
@@ -80,8 +87,10 @@ int packs_rotate(const struct packs_arguments *arguments)
     struct crypto_key *key = NULL;
     int rc;
 
-    if (arguments->word == NULL || !manifest_is_pack(tr_span_of(arguments->word)))
-        return cli_wrong(arguments->command, "which pack? rotate NAME", arguments->word);
+    if (arguments->word == NULL)
+        return cli_wrong(arguments->command, "which pack? rotate NAME", NULL);
+    if (!manifest_is_pack(tr_span_of(arguments->word)))
+        return packs_wrong_pack(arguments, "which pack? NAME is", arguments->word);
     if ((arguments->add == NULL) == (arguments->retire == NULL))
         return cli_wrong(
             arguments->command, "say which key: either --add KEY or --retire KEY", NULL);

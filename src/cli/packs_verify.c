@@ -71,6 +71,12 @@ static void check_bytes(
         say_bad(verify, path, "what should be its bytes is not a file");
         return;
     }
+    if ((uint64_t)status.st_size != manifest->size) { /* before reading what may be endless */
+        say_bad(verify, path,
+            (uint64_t)status.st_size < manifest->size ? "the file is too short"
+                                                      : "the file is too long");
+        return;
+    }
     packs_progress_begin(&progress, "verifying", 0, manifest->size, verify->arguments->quiet);
     is_read = packs_hash(fd, &progress, hex, &size);
     packs_progress_end(&progress);
@@ -201,13 +207,8 @@ int packs_verify(const struct packs_arguments *arguments)
 
     if (arguments->word == NULL)
         return cli_wrong(arguments->command, "which directory? verify DIR", NULL);
-    if (arguments->trust != NULL) {
-        struct manifest_keys keys = { 0 };
-
-        if (manifest_keys_add(&keys, tr_span_of(arguments->trust)) != 0)
-            return cli_wrong(arguments->command, "--trust wants an Ed25519 key like z6Mk..., not",
-                arguments->trust);
-    }
+    if (packs_check_trust(arguments) != CLI_OK)
+        return CLI_USAGE;
     folder = open(arguments->word, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder < 0)
         return packs_fail("%s: %s", arguments->word, strerror(errno));

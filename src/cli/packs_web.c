@@ -231,6 +231,10 @@ int packs_web_complain(
             "Is it running? Say where: --server URL, --admin ADDR, or --data DIR of a "
             "server on this machine.",
             what, web->socket[0] != '\0' ? web->socket : web->base, web->problem);
+    if (answer->status == 401 && web->headers != NULL)
+        return packs_fail("%s: the admin token is missing or wrong: --data DIR of the server, or "
+                          "--set admin.token_file=FILE",
+            what);
     if (message.size > 500)
         message.size = 500;
     if (json_parse_copy(&doc, (struct tr_span){ answer->body.bytes, answer->body.size }, 0) == 0)

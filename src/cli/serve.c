@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "cli/settings.h"
 #include "http/client.h"
+#include "net/socket.h"
 #include "ops/flags.h"
 
 #define SQL_GRACE_NS TR_SECONDS(1)
@@ -166,6 +167,37 @@ static const char *listen_hint(int rc, bool is_unix)
         return is_unix ? "no socket can be made there: its directory is perhaps not there"
                        : "the address is not one of this machine";
     return NULL;
+}
+
+/* Nothing is made for a server that cannot listen: a directory, a token, a database. So both ports
+ * are tried first, and given back. Who takes one in between is met by the listener itself, as is
+ * what stands in the way of a unix socket. */
+static int try_port(
+    struct serve *serve, enum config_key key, const char *option, char *why, size_t why_size)
+{
+    const char *listen = config_text(&serve->config, key);
+    struct net_address address;
+    int fd;
+    int rc;
+
+    if (strncmp(listen, "unix:", 5) == 0 || net_address_parse(listen, &address) != 0)
+        return 0;
+    rc = net_listen(&address, false, &fd);
+    if (rc == 0) {
+        close(fd);
+    } else if (listen_hint(rc, false) != NULL) {
+        snprintf(why, why_size, "cannot listen on %s: %s: choose another with %s", listen,
+            listen_hint(rc, false), option);
+        return rc;
+    }
+    return 0;
+}
+
+static int try_ports(struct serve *serve, char *why, size_t why_size)
+{
+    int rc = try_port(serve, CONFIG_ADMIN_LISTEN, "--admin", why, why_size);
+
+    return rc == 0 ? try_port(serve, CONFIG_SERVER_LISTEN, "--listen", why, why_size) : rc;
 }
 
 /* What can be done about a listener that did not start: with which option. */
@@ -392,6 +424,7 @@ int serve_start(struct serve *serve, char *why, size_t why_size)
 {
     static int (*const steps[])(struct serve * serve, char *why, size_t why_size) = {
         collect_services,
+        try_ports,
         serve_open_data,
         serve_enter_sandbox,
         start_system,

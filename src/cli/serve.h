@@ -26,6 +26,7 @@ struct serve {
     const char *version;
     struct config config;
     char data_path[PATH_MAX];
+    bool has_made_data; /* the directory */
     char public_address[256];
     const char *service_did;
     struct systemd systemd;
@@ -78,8 +79,10 @@ void serve_stop_auth(struct serve *serve);
 
 /* log.level, log.format and log.levels. */
 int serve_apply_log(const struct config *config, char *why, size_t why_size);
-/* Make the data directory and find its real path; then give up what is not needed. */
+/* Make the data directory and find its real path; then give up what is not needed. Leaving takes
+ * the directory back if it was made and nothing is in it: for a start that failed. */
 int serve_open_data(struct serve *serve, char *why, size_t why_size);
+void serve_leave_data(const struct serve *serve);
 int serve_enter_sandbox(struct serve *serve, char *why, size_t why_size);
 /* The admin's address in the data directory, for the commands that look for it. */
 int serve_write_address(const struct serve *serve);

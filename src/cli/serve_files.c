@@ -70,6 +70,7 @@ int serve_open_data(struct serve *serve, char *why, size_t why_size)
     struct stat status;
 
     if (mkdir(path, 0700) == 0) {
+        serve->has_made_data = true;
         if (give_to_user(path, config_text(&serve->config, CONFIG_SERVER_USER)) != 0) {
             snprintf(why, why_size, "server.data: cannot give %s to its user: %s", path,
                 strerror(errno));
@@ -87,6 +88,12 @@ int serve_open_data(struct serve *serve, char *why, size_t why_size)
     /* SQLite's temporary files: the sandbox has no other place for them. */
     setenv("SQLITE_TMPDIR", serve->data_path, 1);
     return 0;
+}
+
+void serve_leave_data(const struct serve *serve)
+{
+    if (serve->has_made_data)
+        (void)rmdir(config_text(&serve->config, CONFIG_SERVER_DATA));
 }
 
 int serve_write_address(const struct serve *serve)

@@ -108,9 +108,10 @@ struct http_sending {
     uint32_t part_count;
     struct tr_span after; /* goes out behind the last; copied */
     uint64_t rate_max;    /* bytes per second; 0: as fast as the client takes them */
-    /* Is the file still what it was? Asked in every turn, with the number of its bytes that went
-     * out, and again before the last of them. False: the answer is cut off before it is complete.
-     * Also told when it has to wait, for the client or its pace. NULL: it is. */
+    /* Is the file still what it was? Asked in every turn but the one in which it is answered (look
+     * before you answer), with the number of its bytes that went out, and again before the last.
+     * False: the answer is cut off before it is complete. Also told when it has to wait, for the
+     * client or its pace. NULL: it is. */
     bool (*check)(void *data, uint64_t sent, bool is_waiting);
     /* Once, in the end, whatever became of it. Any thread. */
     void (*done)(void *data, uint64_t sent);

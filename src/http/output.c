@@ -14,7 +14,7 @@
 enum {
     SEGMENT_SIZE = HTTP_SEGMENT_SIZE - sizeof(struct http_segment),
     PARTS_MAX = 16,
-    FILE_STEP = 1 << 20,
+    FILE_STEP = 2 << 20,
     FLUSH_MAX = 2 << 20, /* so that one fast reader leaves the others their turn */
 };
 

@@ -3,7 +3,8 @@
  *
  * The file may change under our hands, and sendfile sends its pages, not a copy of them. So that an
  * answer whose file has changed never becomes complete:
- *   1. The check is asked before the first step of every turn.
+ *   1. The check is asked before the first step of every turn but the one in which the answer is
+ *      given: who gives it has just looked.
  *   2. The last bytes of the file do not go out by sendfile. They are read into memory, then the
  *      check is asked once more, and only then they go out: when they do, everything before them
  *      was in the socket while the check still held.
@@ -288,6 +289,7 @@ void http_respond_parts(struct http_request *request, unsigned status, const cha
         http_respond_error(request, 503, "OutOfMemory", "Try again later.");
         return;
     }
+    answer->parts->checked_ns = request->connection->now_ns;
     answer->is_file = true;
     answer->fd = -1;
     answer->status = status;

@@ -717,6 +717,8 @@ void http_request_done(struct http_request *request, uint64_t sent)
     uint64_t took_ns = tr_now_ns(connection->ctx) - request->began_ns;
     unsigned class = request->answer.status / 100;
 
+    if (request->method == HTTP_HEAD) /* its answer has a length and no body */
+        sent = 0;
     uncount(request);
     if (class >= 1 && class <= HTTP_CODE_CLASSES)
         metric_add(request->stats->codes[class - 1], 1);

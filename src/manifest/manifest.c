@@ -337,19 +337,44 @@ int manifest_keys_add(struct manifest_keys *keys, struct tr_span key)
     return 0;
 }
 
+static bool is_retired(const struct manifest_keys *keys, const char *key)
+{
+    for (size_t i = 0; i < keys->retired_count; i++)
+        if (strcmp(keys->retired[i], key) == 0)
+            return true;
+    return false;
+}
+
+int manifest_keys_retire(struct manifest_keys *keys, struct tr_span key)
+{
+    char text[CRYPTO_MULTIKEY_CHARS_MAX] = "";
+    struct crypto_key *opened = NULL;
+    size_t i = 0;
+    int rc = open_key(key, &opened);
+
+    if (rc != 0)
+        return rc;
+    crypto_key_unref(&opened);
+    memcpy(text, key.at, key.size);
+    if (!is_retired(keys, text)) {
+        if (keys->retired_count == MANIFEST_STATEMENTS_MAX)
+            return TR_ELIMIT;
+        memcpy(keys->retired[keys->retired_count++], text, sizeof text);
+    }
+    while (i < keys->count && strcmp(keys->keys[i], text) != 0)
+        i++;
+    if (i < keys->count) {
+        keys->count--;
+        memmove(keys->keys[i], keys->keys[i + 1], (keys->count - i) * sizeof keys->keys[0]);
+    }
+    return 0;
+}
+
 static int retire(struct manifest_keys *keys, const char *key)
 {
-    size_t i = 0;
-
-    while (i < keys->count && strcmp(keys->keys[i], key) != 0)
-        i++;
-    if (i == keys->count)
+    if (!manifest_keys_has(keys, key))
         return TR_ENOENT;
-    if (keys->count == 1)
-        return TR_EINVAL;
-    keys->count--;
-    memmove(keys->keys[i], keys->keys[i + 1], (keys->count - i) * sizeof keys->keys[0]);
-    return 0;
+    return keys->count == 1 ? TR_EINVAL : manifest_keys_retire(keys, tr_span_of(key));
 }
 
 int manifest_keys_apply(
@@ -367,8 +392,11 @@ int manifest_keys_apply(
     rc = manifest_verify(text, signature, statement.key);
     if (rc != 0)
         return rc == TR_ENOMEM ? rc : TR_EACCES;
-    return statement.is_retire ? retire(keys, statement.subject)
-                               : manifest_keys_add(keys, tr_span_of(statement.subject));
+    if (statement.is_retire)
+        return retire(keys, statement.subject);
+    return is_retired(keys, statement.subject)
+               ? TR_EACCES
+               : manifest_keys_add(keys, tr_span_of(statement.subject));
 }
 
 /* ---- the check of the server -------------------------------------------------------------------

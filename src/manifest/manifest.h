@@ -85,15 +85,22 @@ int manifest_verify(struct tr_span text, struct tr_span signature, const char *k
 /* ---- the keys that count for a pack ------------------------------------------------------------
  */
 
+/* A key that was retired stays so: who has it could send the statement that once added it, without
+ * the one that retired it. So both are remembered. */
 struct manifest_keys {
     char keys[MANIFEST_KEYS_MAX][CRYPTO_MULTIKEY_CHARS_MAX];
     size_t count;
+    char retired[MANIFEST_STATEMENTS_MAX][CRYPTO_MULTIKEY_CHARS_MAX];
+    size_t retired_count;
 };
 bool manifest_keys_has(const struct manifest_keys *keys, const char *key);
 /* TR_EPROTO if it is no Ed25519 multikey; TR_ELIMIT; adding one that is there changes nothing. */
 int manifest_keys_add(struct manifest_keys *keys, struct tr_span key);
+/* It counts no more, if it did, and no statement adds it again. TR_EPROTO, TR_ELIMIT. */
+int manifest_keys_retire(struct manifest_keys *keys, struct tr_span key);
 /* Do what a statement about `pack` says, if its signature is by one of the keys. TR_EPROTO: no
- * statement, or about another pack; TR_EACCES: not signed, or by a key that does not count;
+ * statement, or about another pack; TR_EACCES: not signed, or by a key that does not count, or it
+ * adds one that was retired;
  * TR_ELIMIT: too many keys; TR_EINVAL: it would retire the last one; TR_ENOENT: it retires one that
  * does not count. Nothing changes on failure. */
 int manifest_keys_apply(

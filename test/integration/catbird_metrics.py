@@ -1,9 +1,11 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """The figures of the delivery service: under the names that a Catbird server has, and under our own."""
+import base64
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 
@@ -23,6 +25,12 @@ def names_of(body):
     return re.findall(r"^# HELP (\S+)", body, re.MULTILINE)
 
 
+def commit(group, base, text):
+    """A PrivateMessage with a commit, as much as a server sees of it (RFC 9420)."""
+    parts = (group, struct.pack(">QB", base, 3), b"", b"s" * 28, text)
+    return b"\0\1\0\2" + b"".join(part if i == 1 else bytes([len(part)]) + part for i, part in enumerate(parts))
+
+
 def what_happens_is_counted_under_both_names(folder):
     server = serving.Server(folder, "--dev")
     before = {name: server.metric(name) for name in COUNTED}
@@ -40,6 +48,32 @@ def what_happens_is_counted_under_both_names(folder):
               "actor_restarts_total": 0, "actor_message_drops_total": 0, "troupe_delivery_commits_total": 2}
     seen = {name: server.metric(name) for name in wanted}
     assert seen == wanted, seen
+    server.end()
+
+
+def a_lost_epoch_is_a_conflict_and_a_group_that_exists_is_none(folder):
+    server = serving.Server(folder, "--dev")
+    for path in ("by an actor", "direct"):
+        if path == "direct":
+            done = subprocess.run([serving.TROUPE, "flags", "set", "delivery.direct", "100%", "--data", server.data],
+                                  capture_output=True, text=True, check=False, env=serving.environment())
+            assert done.returncode == 0, done.stderr
+        before = server.metric("troupe_delivery_epoch_conflicts_total")
+        group = "g " + path
+        serving.create_convo(server, folder, group)
+        status, answer = serving.call(server, folder, "createConvo", {"groupId": group, "cipherSuite": serving.SUITE})
+        assert (status, answer["error"]) == (409, "ConvoExists"), answer
+        assert server.metric("troupe_delivery_epoch_conflicts_total") == before, "a creation is no commit"
+        assert server.metric("epoch_conflicts_total") == before
+        for text, wanted in ((b"first", 200), (b"second", 409)):
+            status, answer = serving.call(server, folder, "submitCommit", {
+                "convoId": group, "commit": base64.b64encode(commit(group.encode(), 0, text)).decode()})
+            assert status == wanted, answer
+        assert answer["error"] == "EpochConflict", answer
+        assert server.metric("troupe_delivery_epoch_conflicts_total") == before + 1
+        assert server.metric("epoch_conflicts_total") == before + 1
+    body = server.ask("/metrics", admin=True)[2]
+    assert 'troupe_delivery_epoch_conflicts_total{path="direct"} 1' in body, body
     server.end()
 
 
@@ -81,5 +115,6 @@ def the_rules_ask_for_what_is_there(folder):
 
 
 if __name__ == "__main__":
-    sys.exit(serving.run_cases([what_happens_is_counted_under_both_names, names_are_there_from_the_start_and_described,
-                                the_rules_ask_for_what_is_there]))
+    sys.exit(serving.run_cases([what_happens_is_counted_under_both_names,
+                                a_lost_epoch_is_a_conflict_and_a_group_that_exists_is_none,
+                                names_are_there_from_the_start_and_described, the_rules_ask_for_what_is_there]))

@@ -54,7 +54,8 @@ is_empty() {
 }
 
 for option in --help -h help; do
-    check "$option" 0 "$troupe" $option && has out "usage: troupe COMMAND" && has out "troupe tour --step"
+    check "$option" 0 "$troupe" $option && has out "usage: troupe COMMAND" && has out "troupe tour --step" &&
+        has out "Actors for C, and a server built on them." && has out "troupe packs push"
     is_empty err
 done
 check "help tour" 0 "$troupe" help tour && has out "usage: troupe tour [--step]"

@@ -55,6 +55,22 @@ for command in $commands; do
     check "$command --dance" 2 "troupe $command --help" "$troupe" "$command" --dance
 done
 
+# Options that mean nothing to a command are not in its help; those that do are.
+for command in status drain flags convo check import packs; do
+    for option in --listen --log-format; do
+        if "$troupe" "$command" --help | grep -q -e "^ *$option "; then
+            fail "$command --help" "it lists $option"
+        else
+            passed=$((passed + 1))
+        fi
+    done
+    check "$command --help" 0 "--set" "$troupe" "$command" --help
+    check "$command --help" 0 "--data DIR" "$troupe" "$command" --help
+done
+check "serve --help" 0 "--log-format" "$troupe" serve --help
+check "convo --help" 0 "planned:" "$troupe" convo --help
+check "convo --help" 0 "numbered:" "$troupe" convo --help
+
 nobody="--admin 127.0.0.1:1 --data $work"
 check "status of nobody" 1 "no server answers on 127.0.0.1:1" "$troupe" status $nobody
 check "flags of nobody" 1 "no server answers on 127.0.0.1:1" "$troupe" flags $nobody
@@ -71,7 +87,15 @@ check "packs: nobody there" 1 "no server answers" "$troupe" packs list --server 
 check "packs: of data without a server" 1 "no server runs with the data in $work" "$troupe" packs list --data "$work"
 check "packs: nothing to do" 2 "push, get, verify, list or rotate" "$troupe" packs
 check "packs: no file" 2 "which file" "$troupe" packs push
-check "packs: no name" 2 "--name wants" "$troupe" packs push "$0" --version 1
+check "packs: no name" 2 "which pack? --name NAME" "$troupe" packs push "$0" --version 1
+check "packs: no version" 2 "which version is it? --version V" "$troupe" packs push "$0" --name x
+check "packs: a wrong name" 2 "not beginning with a dot: 'Core X' is not that" "$troupe" packs push "$0" --name "Core X"
+check "packs: a wrong encoding" 2 "--encoding wants zstd or gzip, not 'br'" \
+    "$troupe" packs push "$0" --name x --version 1 --encoding br
+check "packs: a wrong key to trust" 2 "--trust wants an Ed25519 key" "$troupe" packs get x --trust y --server http://127.0.0.1:1
+check "packs: a wrong setting" 2 "there is no setting no.such" "$troupe" packs get x --set no.such=1 --server http://127.0.0.1:1
+check "packs: a setting without its value" 2 "--set wants KEY=VALUE" "$troupe" packs list --set no.such
+check "packs: no token" 1 "needs the admin token" "$troupe" packs push "$0" --name x --version 1 $nobody
 check "packs: a path for a name" 2 "which pack" "$troupe" packs get ../x
 check "packs: an unknown word" 2 "there is no 'dance'" "$troupe" packs dance
 check "an option without its value" 2 "no value after '--data'" "$troupe" status --data

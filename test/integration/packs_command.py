@@ -74,6 +74,25 @@ def a_file_goes_up_and_comes_down(folder):
     server.end()
 
 
+def a_terminal_sees_what_is_waited_for(folder):
+    server = start(folder)
+    push(server, write(folder, "one", packing.content(9, 300_000)), "1")
+    ours, theirs = os.openpty()
+    with subprocess.Popen([serving.TROUPE, "packs", "get", "core", "--data", server.data], cwd=folder, stderr=theirs,
+                          env=serving.environment(HOME=folder), stdout=subprocess.DEVNULL) as process:
+        os.close(theirs)
+        said = b""
+        try:
+            while data := os.read(ours, 4096):
+                said += data
+        except OSError:  # the other side is closed
+            pass
+        os.close(ours)
+    assert process.returncode == 0, said
+    assert b"waiting: the server verifies it before it sends it" in said and said.endswith(b"\r\x1b[K"), said
+    server.end()
+
+
 def push_goes_on_after_a_kill(folder):
     server = start(folder)
     data = packing.content(3, BIG)
@@ -117,6 +136,7 @@ def push_goes_on_while_the_server_restarts(folder):
         server = serving.Server(folder, "--dev", *serving.FAST, listen=public, admin=admin)
         output, errors = process.communicate(timeout=60)
         assert process.returncode == 0, output + errors
+        assert "the server is away; trying for 30 s" in errors, errors
     status, _, body = packing.download(server, "/v1/packs/core/download")
     assert status == 200 and body == data
     server.end()
@@ -227,7 +247,7 @@ def keys_are_pinned_and_rotate(folder):
     get(server)
     assert read(os.path.join(folder, "core-3")) == b"three"
     pins = read(os.path.join(folder, ".config/troupe/pack-keys")).decode().split()
-    assert pins[0] == "core" and len(pins) == 2 and pins[1] != key, pins
+    assert pins[0] == "core" and pins[1] != key and pins[2:] == ["-" + key], pins
     # The last key stays.
     packing.run(server, "packs", "rotate", "core", "--key", new, "--retire", pins[1], "--data", server.data, check=1)
     # Another server, other people, the same name: not what was pinned.
@@ -236,9 +256,71 @@ def keys_are_pinned_and_rotate(folder):
     evil = serving.Server(elsewhere, "--dev", *serving.FAST)
     push(evil, one, "9", "--key", other)
     done = packing.run(server, "packs", "get", "core", "--server", f"http://{evil.public}", check=1)
-    assert "cannot be trusted" in done.stderr and "--trust" in done.stderr, done.stderr
+    strange = json.loads(evil.ask("/v1/packs/core/manifest")[2])["keys"][0]["key"]
+    assert f"core is signed by {strange}; ~/.config/troupe/pack-keys trusts {pins[1]} for it." in done.stderr, done.stderr
+    assert "--trust KEY" in done.stderr, done.stderr
     assert not os.path.exists(os.path.join(folder, "core-9"))
+    done = packing.run(server, "packs", "get", "core", "--server", f"http://{evil.public}", "--trust", pins[1], check=1)
+    assert f"core is signed by {strange}, and --trust names {pins[1]}" in done.stderr, done.stderr
+    done = packing.run(server, "packs", "get", "core", "--server", f"http://{evil.public}", "--pins",
+                       os.path.join(folder, "fresh"))
+    assert f"trusting {strange} for core from now on" in done.stderr, done.stderr
+    done = packing.run(server, "packs", "get", "core", "--data", server.data, "--pins", os.path.join(folder, "fresh"),
+                       check=1)
+    assert f"~/fresh trusts {strange} for it" in done.stderr, done.stderr
+    # Whom its publisher has told is trusted from now on.
+    packing.run(server, "packs", "get", "core", "--data", server.data, "--pins", os.path.join(folder, "fresh"), "--trust",
+                pins[1])
+    packing.run(server, "packs", "get", "core", "--data", server.data, "--pins", os.path.join(folder, "fresh"))
     evil.end()
+    server.end()
+
+
+def a_push_that_is_refused_leaves_nothing(folder):
+    server = start(folder)
+    config = os.path.join(folder, ".config/troupe")
+    one = write(folder, "one", b"one")
+
+    def is_untouched():
+        return packing.Admin(server).ask("GET", "packs/core")[0] == 404 and not os.path.exists(
+            os.path.join(config, "publisher.key")) and not packing.incoming(server) and not packing.objects(server)
+    # An encoding of nothing; a key file that is none; a token that is another server's.
+    done = push(server, one, "1", "--encoding", "gzip", check=1)
+    assert "Push it first, without --encoding" in done.stderr and is_untouched(), done.stderr
+    for key in (one, "/nonexistent/k"):
+        push(server, one, "1", "--key", key, check=1)
+        assert is_untouched()
+    other = os.path.join(folder, "other.token")
+    with open(os.open(other, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
+        file.write("0123456789abcdef0123456789abcdef\n")
+    done = push(server, one, "1", "--set", f"admin.token_file={other}", check=1)
+    assert "the admin token is missing or wrong: --data DIR of the server, or --set admin.token_file=FILE" in done.stderr, \
+        done.stderr
+    assert is_untouched()
+    # A pack that others sign: no key is made, nothing is uploaded.
+    theirs = os.path.join(folder, "theirs.key")
+    push(server, one, "1", "--key", theirs)
+    two, before = write(folder, "two", b"two"), packing.objects(server)
+    done = push(server, two, "2", check=1)
+    assert "signed by another key" in done.stderr and "rotate core" in done.stderr, done.stderr
+    done = push(server, two, "1", check=1)
+    assert "Choose another one" in done.stderr, done.stderr
+    done = push(server, two, "2", "--unsigned", check=1)
+    assert "leave --unsigned out" in done.stderr, done.stderr
+    done = push(server, two, "2", "--encoding", "zstd", check=1)
+    assert "there is no version 2 of core" in done.stderr, done.stderr
+    assert not os.path.exists(os.path.join(config, "publisher.key")) and packing.objects(server) == before
+    assert [version["version"] for version in packing.Admin(server).good("GET", "packs/core")["versions"]] == ["1"]
+    # Who has nothing to sign needs no key.
+    push(server, one, "1")
+    push(server, one, "1", "--no-publish", name="later")
+    assert not os.path.exists(os.path.join(config, "publisher.key"))
+    # What is neither a key nor a file does not become one.
+    for option in ("--retire", "--add"):
+        done = packing.run(server, "packs", "rotate", "core", "--key", theirs, option, "z6Mkwrong", "--data", server.data,
+                           check=1)
+        assert "'z6Mkwrong' is neither a key nor a file" in done.stderr, done.stderr
+    assert not os.path.exists(os.path.join(folder, "z6Mkwrong"))
     server.end()
 
 
@@ -247,20 +329,25 @@ def errors_say_what_to_do(folder):
     one = write(folder, "one", b"one")
     push(server, one, "1", "--unsigned")
     two = write(folder, "two", b"two")
+    key = os.path.join(folder, "a.key")
+    push(server, one, "1", "--key", key, name="signed")
     for arguments, status, words in (
             (("push", two, "--name", "core", "--version", "1"), 1, "Choose another one"),
             (("push", os.path.join(folder, "none"), "--name", "core", "--version", "2"), 1, "No such file"),
             (("push", folder, "--name", "core", "--version", "2"), 1, "is not a file"),
-            (("push", two, "--version", "2"), 2, "--name"),
-            (("push", two, "--name", "Core", "--version", "2"), 2, "--name"),
+            (("push", two, "--version", "2"), 2, "which pack? --name NAME"),
+            (("push", two, "--name", "Core X", "--version", "2"), 2, "not beginning with a dot: 'Core X' is not that"),
             (("push", two, "--name", "../core", "--version", "2"), 2, "--name"),
             (("push", two, "--name", "core"), 2, "--version"),
             (("push", two, "--name", "core", "--version", "a b"), 2, "--version"),
             (("push", two, "--name", "core", "--version", "2", "--type", "zip"), 2, "--type"),
             (("push", two, "--name", "core", "--version", "2", "--key", "/nonexistent/k"), 1, "/nonexistent/k"),
             (("push", two, "--name", "core", "--version", "1", "--encoding", "gzip"), 1, "422"),
-            (("get", "none"), 1, "no such pack"),
-            (("get", "core", "--version", "7"), 1, "no such version"),
+            (("push", two, "--name", "core", "--version", "1", "--encoding", "br"), 2, "zstd or gzip"),
+            (("get", "none"), 1, f"there is no pack none on http://{server.public}"),
+            (("get", "core", "--version", "7"), 1, f"there is no version 7 of core on http://{server.public}"),
+            (("get", "core", "--trust", "z6Mk"), 2, "--trust wants"),
+            (("get", "core", "--set", "packs.nope=1"), 2, "there is no setting packs.nope"),
             (("get", "core"), 1, "--unsigned"),
             (("get", "../core"), 2, "which pack"),
             (("get",), 2, "which pack"),
@@ -271,6 +358,8 @@ def errors_say_what_to_do(folder):
             (("verify", folder), 1, "no manifest"),
             (("verify", folder, "--trust", "x"), 2, "--trust"),
             (("rotate", "core"), 2, "--add"),
+            (("rotate", "core", "--key", key, "--retire", "z6Mkwrong"), 1, "'z6Mkwrong' is neither a key nor a file"),
+            (("rotate", "none", "--key", key, "--add", key), 1, f"there is no pack none on http://{server.admin}"),
             (("dance",), 2, "dance"),
             ((), 2, "push, get"),
             (("get", "core", "--out"), 2, "no value after"),
@@ -287,6 +376,7 @@ def errors_say_what_to_do(folder):
 
 if __name__ == "__main__":
     sys.exit(serving.run_cases([
-        a_file_goes_up_and_comes_down, push_goes_on_after_a_kill, push_goes_on_while_the_server_restarts,
-        get_goes_on_after_a_kill, a_part_of_something_else_does_no_harm, what_was_tampered_with_is_refused,
-        keys_are_pinned_and_rotate, errors_say_what_to_do]))
+        a_file_goes_up_and_comes_down, a_terminal_sees_what_is_waited_for, push_goes_on_after_a_kill,
+        push_goes_on_while_the_server_restarts, get_goes_on_after_a_kill, a_part_of_something_else_does_no_harm,
+        what_was_tampered_with_is_refused, keys_are_pinned_and_rotate, a_push_that_is_refused_leaves_nothing,
+        errors_say_what_to_do]))

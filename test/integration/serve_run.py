@@ -117,6 +117,21 @@ def starts_and_says_what_to_copy(folder):
     assert not os.path.exists(os.path.join(server.data, "admin.address"))
 
 
+def the_access_log_tells_what_was_sent(folder):
+    server = Server(folder)
+    connection = http.client.HTTPConnection(server.public, timeout=LIMIT_S)
+    for method in ("GET", "HEAD"):
+        connection.request(method, "/xrpc/_health")
+        answer = connection.getresponse()
+        length = int(answer.getheader("Content-Length"))
+        assert answer.status == 200 and length > 0 and len(answer.read()) == (length if method == "GET" else 0)
+    connection.close()
+    server.end()
+    with open(server.log_path, encoding="utf-8") as file:
+        sent = dict(re.findall(r"event=request .*method=(\w+) path=/xrpc/_health status=200 sent=(\d+)", file.read()))
+    assert sent == {"GET": str(length), "HEAD": "0"}, sent
+
+
 def admin_listener_tells_how_it_is(folder):
     server = Server(folder)
     assert server.ask("/livez", admin=True) == (200, "ok\n")
@@ -388,6 +403,8 @@ def wrong_starts_say_what_to_do(folder):
         done = run("serve", "--data", data, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", *arguments, status=1)
         assert expected in done.stderr, (arguments, done.stderr)
         assert done.stdout == "", done.stdout
+        assert "event=ended" not in done.stderr, f"it never began: {done.stderr}"
+        assert not os.path.isdir(data) or os.listdir(data), f"{arguments}: an empty {data} is left behind"
     run("serve", "--dance", status=2)
     run("serve", "--listen", status=2)
     server = Server(folder)
@@ -406,6 +423,8 @@ def busy_address_is_refused(folder):
             assert (listen if listen == server.public else admin) in done.stderr, done.stderr
             option = "--listen" if listen == server.public else "--admin"
             assert f"choose another with {option}" in done.stderr, done.stderr
+            assert "event=ended" not in done.stderr, done.stderr
+            assert not os.path.exists(os.path.join(folder, "other")), "what was refused has made its directory"
     finally:
         server.end()
 
@@ -610,8 +629,8 @@ def main():
     if not os.access(TROUPE, os.X_OK):
         print(f"there is no {TROUPE}: run make release")
         return 77
-    cases = [starts_and_says_what_to_copy, admin_listener_tells_how_it_is, metrics_pass_promtool,
-             changing_needs_the_token, flags_change_at_run_time_and_stay, log_levels_change_at_run_time,
+    cases = [starts_and_says_what_to_copy, the_access_log_tells_what_was_sent, admin_listener_tells_how_it_is,
+             metrics_pass_promtool, changing_needs_the_token, flags_change_at_run_time_and_stay, log_levels_change_at_run_time,
              hangup_reloads_what_is_safe, drain_finishes_every_request, drain_by_command_and_not_ready_meanwhile,
              health_answers_under_overload,
              sandboxed, runs_as_another_user, wrong_starts_say_what_to_do, busy_address_is_refused,

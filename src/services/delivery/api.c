@@ -84,7 +84,7 @@ static bool is_type(struct tr_span type, const char *wanted)
 
     if (end != NULL)
         type.size = (size_t)(end - type.at);
-    while (type.size > 0 && type.at[type.size - 1] == ' ')
+    while (type.at != NULL && type.size > 0 && type.at[type.size - 1] == ' ')
         type.size--;
     return tr_span_is_nocase(type, wanted);
 }
@@ -275,8 +275,10 @@ void api_set_op(struct api_body *body, const char *kind, struct tr_span given)
 
     /* Two callers may choose the same id: it is the caller's own. */
     if (given.at != NULL) {
-        tr_buffer_format(text, "%s:%.*s:", kind, (int)body->job->claims->issuer.size,
-            body->job->claims->issuer.at);
+        tr_buffer_text(text, kind);
+        tr_buffer_text(text, ":");
+        tr_buffer_span(text, body->job->claims->issuer);
+        tr_buffer_text(text, ":");
         tr_buffer_span(text, given); /* it may have any byte */
     } else                           /* its token is used once, so its id names the request */
         tr_buffer_format(text, "jti:%.*s:%.*s:%llu", (int)body->job->claims->issuer.size,

@@ -40,10 +40,17 @@ static void op_free(struct convo_op *op)
     tr__free(op);
 }
 
+/* Another commit won. Not every 409 is that: a group that is there already, an id used twice. */
+static bool has_lost_epoch(const struct job *job)
+{
+    return job->kind == JOB_COMMIT && job->status == 409 && job->label != NULL &&
+           strcmp(job->label, "EpochConflict") == 0;
+}
+
 static void answer(struct convo_op *op)
 {
     tr_assert(op->job->status != 0);
-    if (op->job->status == 409)
+    if (has_lost_epoch(op->job))
         metric_add(&metrics[CONFLICTS], 1);
     if (op->job->kind == JOB_SUBSCRIBE && op->job->status != 200)
         http_stream_end(op->job->stream, NULL, 1008);
@@ -347,8 +354,7 @@ static void look_back(
         recover(convo, ctx);
         return;
     }
-    if (op->job->kind == JOB_COMMIT && op->job->status == 409 &&
-        strcmp(op->job->label, "EpochConflict") == 0)
+    if (has_lost_epoch(op->job))
         convo_turn_lost(convo, ctx, op->job->claims->issuer);
     answer(op);
 }
@@ -583,6 +589,7 @@ void convo_finish(struct convo *convo)
 static void convo_end(void *self)
 {
     convo_seat_finish(self);
+    meter_add(METER_STOPS, 1);
 }
 
 /* All that lasts is in the database; a restarted or revived actor reads it with its first job. */
@@ -590,6 +597,7 @@ static int convo_reset(void *self, enum tr_why why)
 {
     (void)why;
     convo_seat_forget(self);
+    meter_add(METER_RESTARTS, 1);
     return 0;
 }
 

@@ -289,7 +289,7 @@ struct convo_seat {
     void *self; /* struct convo (is_awake), or packed bytes, of which the first is 0 */
 };
 /* For a registry: the key is the conversation's id, `data` the struct delivery. */
-int convo_seat_make(void *data, const void *key, size_t key_size, void *seat);
+int convo_seat_make(void *data, const void *key, size_t key_size, void *memory);
 /* NULL if it is asleep. */
 struct convo *convo_seat_awake(const struct convo_seat *seat);
 /* NULL when out of memory. */

@@ -14,6 +14,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "services/delivery/convo.h"
+#include "services/delivery/meter.h"
 #include "services/delivery/mls_check.h"
 
 enum { MEMBERS_MAX = 16 };        /* a microsecond or two */
@@ -331,6 +332,7 @@ int convo_seat_make(void *data, const void *key, size_t key_size, void *memory)
     packed[ID_AT - 1] = (unsigned char)key_size;
     memcpy(packed + ID_AT, key, key_size);
     *seat = (struct convo_seat){ .delivery = data, .self = packed };
+    meter_add(METER_SPAWNS, 1);
     return 0;
 }
 

@@ -178,6 +178,8 @@ int convo_loaded(struct convo *convo, const struct sql_unit *unit)
 /* ---- store
  * ------------------------------------------------------------------------------------------ */
 
+enum { UNIT_TEXTS_BYTES = 640 }; /* ids and hashes beside the bytes of a message */
+
 static void may_text(struct sql_unit *unit, struct tr_span text)
 {
     if (text.at == NULL)
@@ -533,6 +535,8 @@ struct sql_unit *convo_op_unit(const struct convo *convo, const struct convo_op 
 
     if (unit == NULL)
         return NULL;
+    /* What a message takes, at once and not by doubling. No memory: the unit says so. */
+    (void)tr_buffer_reserve(&unit->bytes, op->job->bytes.size + UNIT_TEXTS_BYTES);
     auth_consume(unit, op->job->claims);
     stores[op->job->kind](convo, op, unit);
     return unit;

@@ -201,6 +201,13 @@ static bool submit_read(struct direct_desk *desk, struct tr_context *ctx, struct
     return submit(desk, ctx, line, convo_load_unit(&line->first->convo), TAG_READ);
 }
 
+/* Another commit won: the 409 that is counted. */
+static bool has_lost_epoch(const struct job *job)
+{
+    return job->kind == JOB_COMMIT && job->status == 409 && job->label != NULL &&
+           strcmp(job->label, "EpochConflict") == 0;
+}
+
 /* The first of the line has its answer: it goes, and the next one begins. A loop, for those that
  * the database has no room for are answered at once. */
 static void answer(struct direct_desk *desk, struct tr_context *ctx, struct direct_line *line)
@@ -211,7 +218,7 @@ static void answer(struct direct_desk *desk, struct tr_context *ctx, struct dire
         struct direct_request *request = line->first;
 
         tr_assert(request->op.job->status != 0);
-        if (request->op.job->status == 409)
+        if (has_lost_epoch(request->op.job))
             metric_add(&metrics[CONFLICTS], 1);
         is_over = request->next == NULL;
         line->first = request->next;

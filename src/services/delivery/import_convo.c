@@ -212,7 +212,7 @@ static int64_t time_of_ulid(struct tr_span text)
     if (text.size != 26 || text.at[0] > '7')
         return -1;
     for (size_t i = 0; i < text.size; i++) {
-        char c = text.at[i] >= 'a' && text.at[i] <= 'z' ? (char)(text.at[i] - 32) : text.at[i];
+        int c = text.at[i] >= 'a' && text.at[i] <= 'z' ? text.at[i] - 32 : text.at[i];
         const char *digit = c == '\0' ? NULL : strchr(digits, c);
 
         if (digit == NULL)
@@ -253,7 +253,7 @@ static int make_points(struct import_convo *convo)
 
     if (convo->roster.count == 0)
         return 0;
-    convo->points = tr__alloc(3 * convo->roster.count * sizeof *convo->points);
+    convo->points = tr__alloc(sizeof *convo->points * 3 * convo->roster.count);
     if (convo->points == NULL)
         return TR_ENOMEM;
     for (uint32_t i = 0; i < convo->roster.count; i++) {

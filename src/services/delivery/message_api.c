@@ -168,7 +168,7 @@ SQL_STATEMENT(count_unread,
     " FROM members m WHERE m.did = $1 AND m.leave_seq IS NULL ORDER BY m.convo");
 
 enum { STEP_CONVO, STEP_MEMBER, STEP_LOG };
-enum { GAPS_MAX = 100, LIMIT_DEFAULT = 50 };
+enum { GAPS_MAX = 100, LIMIT_DEFAULT = 50, ANSWER_HEAD_BYTES = 256, ANSWER_ROW_BYTES = 256 };
 
 /* The first two steps of a read of a conversation whose speed does not matter most. */
 static struct sql_unit *read_unit(
@@ -428,6 +428,16 @@ static void put_messages(
     json_put_bool(writer, "hasMore", log_count(unit) > count);
 }
 
+/* About as much as the answer will have. */
+static size_t answer_size(const struct sql_unit *unit, struct tr_span convo, uint32_t count)
+{
+    size_t size = ANSWER_HEAD_BYTES;
+
+    for (uint32_t row = 1; row <= count; row++)
+        size += log_bytes(unit, row, LOG_BYTES).size * 4 / 3 + convo.size + ANSWER_ROW_BYTES;
+    return size;
+}
+
 static void messages_read(struct http_request *request, const struct tr_event *event)
 {
     struct sql_unit *unit = errand_unit(request, event);
@@ -452,6 +462,8 @@ static void messages_read(struct http_request *request, const struct tr_event *e
         ask_messages(request, seq);
         return;
     }
+    /* All of it at once, and not by doubling: what fails here fails below too. */
+    (void)tr_buffer_reserve(&answer, answer_size(unit, convo, count));
     json_put_object(&writer, NULL);
     put_messages(&writer, unit, convo, count);
     if (!http_parameter(request, "type", &text))

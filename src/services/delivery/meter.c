@@ -51,11 +51,11 @@ static struct metric times[TIMES] = {
         "From a request to its conversation to the answer.", METRIC_HISTOGRAM, 0,
         &histograms[TIME_JOB], NULL },
     [TIME_EPOCH] = { "epoch_increment_duration_seconds", NULL,
-        "The same, of commits that were stored.", METRIC_HISTOGRAM, 0, &histograms[TIME_EPOCH],
-        NULL },
+        "From a request to its conversation to the answer, of commits that were stored.",
+        METRIC_HISTOGRAM, 0, &histograms[TIME_EPOCH], NULL },
     [TIME_WRITE] = { "envelope_write_duration_seconds", NULL,
-        "The same, of messages that were stored.", METRIC_HISTOGRAM, 0, &histograms[TIME_WRITE],
-        NULL },
+        "From a request to its conversation to the answer, of messages that were stored.",
+        METRIC_HISTOGRAM, 0, &histograms[TIME_WRITE], NULL },
 };
 
 void meter_start(void)

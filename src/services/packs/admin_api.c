@@ -56,6 +56,10 @@ static struct description *read_description(
     struct description *description;
     char *to;
 
+    api_check_text(expect, "package_type", kind);
+    api_check_text(expect, "language_code", language);
+    api_check_text(expect, "name", title);
+    api_check_text(expect, "description", text);
     if (expect->failed) {
         http_respond_error(request, 400, "InvalidRequest", expect->message);
         return NULL;

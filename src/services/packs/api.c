@@ -2,6 +2,7 @@
 #include "services/packs/api.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "crypto/digest.h"
 #include "crypto/encoding.h"
@@ -30,6 +31,12 @@ bool api_read_body(
     }
     json_doc_free(ret_doc);
     return false;
+}
+
+void api_check_text(struct json_expect *expect, const char *name, struct tr_span text)
+{
+    if (text.size > 0 && memchr(text.at, '\0', text.size) != NULL)
+        json_expect_fail(expect, name, "must not have a zero byte");
 }
 
 void api_respond(struct http_request *request, struct tr_buffer *body)

@@ -12,6 +12,9 @@ enum { API_SMALL = 16 << 10, API_MEDIUM = 256 << 10 };
  * the caller's to free (json_doc_free). */
 bool api_read_body(
     struct http_request *request, struct json_doc *ret_doc, struct json_expect *ret_expect);
+/* A text that is going to be stored: fails `expect` if it has a zero byte, which PostgreSQL does
+ * not take. */
+void api_check_text(struct json_expect *expect, const char *name, struct tr_span text);
 /* 200 with what was written; frees the buffer. 503 if it failed. */
 void api_respond(struct http_request *request, struct tr_buffer *body);
 /* The same with an ETag of the bytes, so that who has them is told 304. */

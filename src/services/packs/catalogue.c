@@ -166,7 +166,7 @@ static int publish(struct packs *packs, const struct sql_unit *unit, uint64_t nu
 
     if (rc == 0)
         rc = view_build(unit, number, &view);
-    if (rc < 0)
+    if (rc != 0)
         return rc;
     metric_set(&metrics[VERSIONS], view->version_count);
     metric_set(&metrics[STORED_BYTES], (int64_t)view->stored_bytes);

@@ -14,6 +14,6 @@ struct change_message {
 struct sql_unit *view_unit(void);
 /* From that unit's rows; TR_ENOMEM, TR_EPROTO when rows contradict each other. */
 int view_build(const struct sql_unit *unit, uint64_t number, struct packs_view **ret_view);
-void view_free(void *view);
+void view_free(void *memory);
 
 #endif

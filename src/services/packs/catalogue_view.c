@@ -517,17 +517,17 @@ void view_free(void *memory)
 /* ---- looking up
  * ---------------------------------------------------------------------------------------- */
 
-const struct pack *catalogue_any_pack(const struct packs_view *shown, struct tr_span name)
+const struct pack *catalogue_any_pack(const struct packs_view *view, struct tr_span name)
 {
-    const struct view *view = (const struct view *)shown;
-    uint32_t at = hash_of(name) & view->slot_mask;
+    const struct view *whole = (const struct view *)view;
+    uint32_t at = hash_of(name) & whole->slot_mask;
 
-    while (view->slots[at] != 0) {
-        const struct pack *pack = &shown->packs[view->slots[at] - 1];
+    while (whole->slots[at] != 0) {
+        const struct pack *pack = &view->packs[whole->slots[at] - 1];
 
         if (tr_span_is(name, pack->name))
             return pack;
-        at = (at + 1) & view->slot_mask;
+        at = (at + 1) & whole->slot_mask;
     }
     return NULL;
 }

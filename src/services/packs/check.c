@@ -1,12 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check.c: the files are listed first and the rows read after: what is renamed into place and then
- * committed in between is found with its row. */
+ * committed in between is found with its row.
+ *
+ * The folders are opened here and not by vault_open: that makes what is missing, and this only
+ * reads. A folder that is not there is an empty one (a backup needs no incoming); one that cannot
+ * be opened is an error, or every version would be called lost. */
 #include "services/packs/check.h"
 
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -31,7 +39,7 @@ struct files {
 
 struct run {
     struct sql *sql;
-    struct vault *vault; /* NULL: there is no folder of packs */
+    int folder; /* of objects; negative: there is none */
     packs_check_fn on_violation;
     void *data;
     uint64_t violations;
@@ -164,19 +172,70 @@ static struct file *find_file(const struct files *files, struct tr_span name)
     return bsearch(&wanted, files->list, files->count, sizeof wanted, compare_files);
 }
 
-static int list_files(struct run *run)
+/* packs/NAME of the data directory; -1 if it is not there. */
+static int open_folder(const char *data_path, const char *name, int *ret_folder)
 {
+    char path[PATH_MAX];
+
+    if (snprintf(path, sizeof path, "%s/packs/%s", data_path, name) >= (int)sizeof path)
+        return TR_ETOOBIG;
+    *ret_folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (*ret_folder >= 0 || errno == ENOENT)
+        return 0;
+    return errno == EMFILE || errno == ENFILE ? TR_ELIMIT : TR_EACCES;
+}
+
+static int add_names(struct files *files, int folder, DIR *names)
+{
+    const struct dirent *entry;
+    struct stat status;
+    int rc = 0;
+
+    while (rc == 0 && (errno = 0, entry = readdir(names)) != NULL) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        if (fstatat(folder, entry->d_name, &status, AT_SYMLINK_NOFOLLOW) == 0)
+            rc = add_file(
+                files, entry->d_name, S_ISREG(status.st_mode) ? (uint64_t)status.st_size : 0);
+        else if (errno != ENOENT) /* else it has just gone */
+            rc = TR_EACCES;
+    }
+    return rc == 0 && errno != 0 ? TR_EIO : rc;
+}
+
+static int list_folder(struct files *files, int folder)
+{
+    int copy = folder < 0 ? -1 : openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *names = copy < 0 ? NULL : fdopendir(copy);
     int rc;
 
-    if (run->vault == NULL)
+    if (folder < 0)
         return 0;
-    rc = vault_each_object(run->vault, add_file, &run->objects);
+    if (names == NULL) {
+        if (copy >= 0)
+            close(copy);
+        return TR_EACCES;
+    }
+    rc = add_names(files, folder, names);
+    closedir(names);
+    if (files->count > 0)
+        qsort(files->list, files->count, sizeof(struct file), compare_files);
+    return rc;
+}
+
+static int list_files(struct run *run, const char *data_path)
+{
+    int incoming = -1;
+    int rc = open_folder(data_path, "objects", &run->folder);
+
     if (rc == 0)
-        rc = vault_each_incoming(run->vault, add_file, &run->incoming);
-    if (run->objects.count > 0)
-        qsort(run->objects.list, run->objects.count, sizeof(struct file), compare_files);
-    if (run->incoming.count > 0)
-        qsort(run->incoming.list, run->incoming.count, sizeof(struct file), compare_files);
+        rc = open_folder(data_path, "incoming", &incoming);
+    if (rc == 0)
+        rc = list_folder(&run->objects, run->folder);
+    if (rc == 0)
+        rc = list_folder(&run->incoming, incoming);
+    if (incoming >= 0)
+        close(incoming);
     return rc;
 }
 
@@ -199,9 +258,14 @@ static int compare_digest(struct run *run, const char *name)
     ssize_t got = 1;
     int fd, rc;
 
-    rc = vault_open_object(run->vault, name, &fd, &identity);
+    rc = vault_open_beneath(run->folder, name, O_RDONLY, 0, &fd);
     if (rc < 0)
         return rc;
+    rc = vault_identify(fd, &identity); /* a plain file? */
+    if (rc < 0) {
+        close(fd);
+        return rc;
+    }
     rc = crypto_sha256_stream_init(&stream);
     while (rc == 0 && got > 0) {
         got = read(fd, run->bytes, READ_SIZE);
@@ -318,31 +382,15 @@ static void check_left_over(struct run *run)
 /* ---- all of it
  * ------------------------------------------------------------------------------------------ */
 
-static int open_vault(struct run *run, const char *data_path)
-{
-    char path[PATH_MAX], why[256];
-
-    /* Opening makes what is missing, and this only reads. */
-    (void)snprintf(path, sizeof path, "%s/packs/objects", data_path);
-    if (access(path, F_OK) != 0)
-        return 0;
-    (void)snprintf(path, sizeof path, "%s/packs/incoming", data_path);
-    if (access(path, F_OK) != 0)
-        return 0;
-    return vault_open(data_path, why, sizeof why, &run->vault);
-}
-
 int packs_check(struct sql *sql, const char *data_path, packs_check_fn on_violation, void *data,
     uint64_t *ret_violations)
 {
-    struct run run = { .sql = sql, .on_violation = on_violation, .data = data };
-    int rc = open_vault(&run, data_path);
+    struct run run = { .sql = sql, .folder = -1, .on_violation = on_violation, .data = data };
+    int rc = list_files(&run, data_path);
 
     run.bytes = tr__alloc(READ_SIZE);
     if (rc == 0 && run.bytes == NULL)
         rc = TR_ENOMEM;
-    if (rc == 0)
-        rc = list_files(&run);
     for (size_t i = 0; rc == 0 && i < QUESTIONS; i++)
         rc = ask(&run, i);
     if (rc == 0)
@@ -356,6 +404,7 @@ int packs_check(struct sql *sql, const char *data_path, packs_check_fn on_violat
     tr__free(run.objects.list);
     tr__free(run.incoming.list);
     tr__free(run.bytes);
-    vault_close(&run.vault);
+    if (run.folder >= 0)
+        close(run.folder);
     return rc;
 }

@@ -27,6 +27,7 @@ enum {
     WINDOW = 16,
     COUNT_BITS = 16,
     COUNT_MAX = (1 << COUNT_BITS) - 1,
+    LOOKS_MAX = 1 << 24, /* a lease that nobody took is a bug of ours */
 };
 
 static struct metric metrics[] = {
@@ -125,9 +126,11 @@ static bool find_and_give_back(struct flights *flights, uint64_t name)
 
 static void give_back(struct flights *flights, uint64_t name)
 {
-    bool was_taken = find_and_give_back(flights, name);
+    uint32_t looks = 0;
 
-    tr_assert(was_taken);
+    /* It is in one of the words, but may move while we look: leases of a name are alike. */
+    while (!find_and_give_back(flights, name))
+        tr_assert(++looks < LOOKS_MAX);
 }
 
 enum taken { TAKEN, TAKEN_FULL, TAKEN_NO_ROOM, TAKEN_AGAIN };
@@ -171,12 +174,7 @@ static enum taken take_once(struct flights *flights, uint64_t name, uint32_t lim
     for (uint32_t i = 0; i < WINDOW; i++)
         if (i != free_step &&
             is_of(atomic_load_explicit(word_at(flights, name, i), memory_order_seq_cst), name)) {
-            uint64_t word = atomic_load_explicit(free_word, memory_order_relaxed);
-
-            while (!atomic_compare_exchange_weak_explicit(free_word, &word,
-                (word & COUNT_MAX) == 1 ? 0 : word - 1, memory_order_seq_cst,
-                memory_order_relaxed)) {
-            }
+            give_back(flights, name); /* ours, or one like it: others may have changed ours */
             return TAKEN_AGAIN;
         }
     return TAKEN;

@@ -21,7 +21,8 @@
 #include "crypto/digest.h"
 
 enum {
-    READ_SIZE = 256 << 10,
+    READ_SIZE = 1 << 20,
+    PAGE = 4096, /* the kernel copies faster to where a page begins: docs/benchmarks-packs.md */
     SETTLES_MAX = 50,
     CHANGES_MAX = 3,
 };
@@ -184,8 +185,9 @@ static bool is_settled(struct hash_job *job, const struct vault_identity *identi
 struct reading {
     struct hash_job *job;
     int fd;
-    char *room;  /* READ_SIZE */
-    char *small; /* where the bytes of a small file are kept; NULL: they are not */
+    char *room;
+    size_t room_size; /* one byte more than the file at least, or READ_SIZE */
+    char *small;      /* where the bytes of a small file are kept; NULL: they are not */
 };
 
 /* The digest of the whole file. PACK_VERIFIED: it was read, whatever came out. */
@@ -201,14 +203,15 @@ static enum pack_verdict read_all(
     do {
         if (atomic_load_explicit(&job->is_cancelled, memory_order_relaxed))
             return PACK_CANCELLED;
-        if (source->read(source->data, reading->fd, offset, reading->room, READ_SIZE, &got) < 0)
+        if (source->read(
+                source->data, reading->fd, offset, reading->room, reading->room_size, &got) < 0)
             return PACK_UNREADABLE;
         crypto_sha256_stream_update(stream, reading->room, got);
         if (reading->small != NULL && offset + got <= job->size)
             memcpy(reading->small + offset, reading->room, got);
         offset += got;
         atomic_store_explicit(&job->hashed_bytes, offset, memory_order_relaxed);
-    } while (got == READ_SIZE && offset <= job->size);
+    } while (got == reading->room_size && offset <= job->size);
     metric_add(&pack_hashed_bytes_total, (int64_t)offset);
     crypto_sha256_stream_digest(stream, ret_digest);
     return offset == job->size ? PACK_VERIFIED : PACK_DAMAGED;
@@ -268,8 +271,11 @@ static enum pack_verdict hash(struct hash_job *job, int fd, const struct reading
 static enum pack_verdict examine(struct hash_job *job, int fd)
 {
     bool is_small = job->size > 0 && job->size <= PINNED_BYTES_MAX;
-    struct reading reading = { .job = job, .fd = fd };
+    struct reading reading = {
+        .job = job, .fd = fd, .room_size = job->size < READ_SIZE ? (size_t)job->size + 1 : READ_SIZE
+    };
     enum pack_verdict verdict = PACK_BUSY;
+    char *block;
 
     if (job->has_known_bad && vault_identity_equal(&job->identity, &job->known_bad))
         return PACK_DAMAGED;
@@ -277,12 +283,13 @@ static enum pack_verdict examine(struct hash_job *job, int fd)
         return ++job->settles <= SETTLES_MAX ? PACK_UNSETTLED : PACK_BUSY;
     if (job->identity.size != job->size)
         return PACK_DAMAGED;
-    reading.room = tr__alloc(READ_SIZE);
+    block = tr__alloc(reading.room_size + PAGE);
+    reading.room = block == NULL ? NULL : block + (-(uintptr_t)block & (PAGE - 1));
     reading.small = is_small ? tr__alloc((size_t)job->size) : NULL;
     if (reading.room != NULL && (!is_small || reading.small != NULL))
         verdict = hash(job, fd, &reading);
     tr__free(reading.small);
-    tr__free(reading.room);
+    tr__free(block);
     return verdict;
 }
 

@@ -84,7 +84,7 @@ struct hash_job *hash_job_new(_Atomic uint32_t *alive); /* one reference */
 struct hash_job *hash_job_ref(struct hash_job *job);
 void hash_job_unref(struct hash_job *job);
 /* On the blocking pool. Returns enum pack_verdict. Counts troupe_pack_hashes_total. */
-int hash_job_run(void *job);
+int hash_job_run(void *argument);
 
 /* Called in the hasher's turn, once, or again if it fails: then the hasher does too. The job is
  * borrowed. */

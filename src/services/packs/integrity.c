@@ -25,320 +25,24 @@
 #include "base/log.h"
 #include "base/metric.h"
 #include "services/packs/ending.h"
+#include "services/packs/integrity_private.h"
 
 enum {
     TRIES_MAX = 3,
     SWEEP_MS = 100,
     TAG_SWEEP = 1, /* of the timer; watches have the low half of a ticket */
-    KEYS_MIN = 64,
 };
 
 static struct metric metrics[] = {
-    { .name = "troupe_pack_cache_total",
-        .labels = "result=\"hit\"",
-        .help = "Checks of files by whether they had been verified.",
-        .kind = METRIC_COUNTER },
-    { .name = "troupe_pack_cache_total",
-        .labels = "result=\"miss\"",
-        .help = "Checks of files by whether they had been verified.",
-        .kind = METRIC_COUNTER },
-    { .name = "troupe_pack_cache_total",
-        .labels = "result=\"changed\"",
-        .help = "Checks of files by whether they had been verified.",
-        .kind = METRIC_COUNTER },
     { .name = "troupe_pack_damaged_total",
         .help = "Files that were not what they should be, or could not be read.",
         .kind = METRIC_COUNTER },
     { .name = "troupe_pack_hashes_in_flight", .help = "Files being hashed.", .kind = METRIC_GAUGE },
-    { .name = "troupe_pack_pinned_files",
-        .help = "Verified files that are kept open.",
-        .kind = METRIC_GAUGE },
     { .name = "troupe_pack_late_inserts_total",
         .help = "Hashes that were ignored because their file was invalidated meanwhile.",
         .kind = METRIC_COUNTER },
 };
-enum { HIT, MISS, CHANGED, DAMAGED, HASHING_NOW, PINNED_NOW, LATE };
-
-/* What is published. */
-struct view {
-    uint32_t mask;
-    struct pinned_file *slots[]; /* by the key's hash; mask + 1 of them, at most half taken */
-};
-
-struct integrity {
-    struct tr_system *system;
-    const struct tr_env *env;
-    struct hash_source source;
-    uint32_t hashes_max, pinned_max, waiters_max;
-    void (*on_hash)(void *data, int64_t key, tr_weak hasher);
-    void *on_hash_data;
-    struct tr_snapshot *view;
-    _Atomic uint64_t ticket;     /* the last one; also over restarts of the actor */
-    _Atomic uint32_t jobs_alive; /* they use `source` */
-    tr_sender supervisor, cache;
-    struct tr_supervisor table;
-    struct tr_child child;
-    struct cache *state; /* copied in at a restart */
-};
-
-enum entry_state { COLD, QUEUED, HASHING, VERIFIED };
-
-struct entry {
-    int64_t key;
-    enum entry_state state;
-    uint8_t sha256[32];
-    uint64_t size;
-    uint32_t tries;
-    uint64_t ticket; /* HASHING */
-    struct hash_job *job;
-    tr_sender hasher;
-    tr_reply_handle *waiters;
-    uint32_t waiter_count, waiter_capacity;
-    struct pinned_file *pinned; /* VERIFIED */
-    bool has_known_bad;
-    struct vault_identity known_bad;
-    enum pack_verdict bad_verdict; /* the last, if it was bad */
-    struct entry *next;            /* in its chain */
-    struct entry *queue_next;      /* QUEUED */
-};
-
-struct cache {
-    struct integrity *integrity;
-    struct entry **chains;
-    uint32_t chain_count;
-    uint32_t count;        /* of entries */
-    uint32_t pinned_count; /* VERIFIED */
-    uint32_t hand;         /* of the clock that finds what is not used */
-    uint32_t running;
-    struct entry *queue, **queue_last;
-    bool is_sweeping; /* the timer is set */
-    bool is_changed;  /* the view is behind */
-};
-
-static uint32_t mix(int64_t key)
-{
-    uint64_t x = (uint64_t)key * UINT64_C(0x9e3779b97f4a7c15);
-
-    return (uint32_t)(x >> 32);
-}
-
-/* ---- the view ----------------------------------------------------------------------------------
- */
-
-static void view_free(void *value)
-{
-    struct view *view = value;
-
-    for (uint32_t i = 0; i <= view->mask; i++)
-        pinned_unref(view->slots[i]);
-    tr__free(view);
-}
-
-const struct pinned_file *integrity_find(
-    const struct integrity *integrity, int64_t key, const uint8_t sha256[32])
-{
-    const struct view *view = tr_snapshot_read(integrity->view);
-
-    if (view == NULL)
-        return NULL;
-    for (uint32_t i = mix(key) & view->mask; view->slots[i] != NULL; i = (i + 1) & view->mask)
-        if (view->slots[i]->key == key)
-            return memcmp(view->slots[i]->sha256, sha256, 32) == 0 ? view->slots[i] : NULL;
-    return NULL;
-}
-
-struct pinned_file *integrity_warm(
-    const struct integrity *integrity, int64_t key, const uint8_t sha256[32])
-{
-    union {
-        const struct pinned_file *in;
-        struct pinned_file *out;
-    } found = { .in = integrity_find(integrity, key, sha256) }; /* a reference is not a change */
-
-    if (found.in == NULL) {
-        metric_add(&metrics[MISS], 1);
-        return NULL;
-    }
-    if (!pinned_is_same(found.in)) {
-        metric_add(&metrics[CHANGED], 1);
-        return NULL;
-    }
-    metric_add(&metrics[HIT], 1);
-    if (atomic_load_explicit(&found.out->is_used, memory_order_relaxed) == 0)
-        atomic_store_explicit(&found.out->is_used, 1, memory_order_relaxed);
-    return pinned_ref(found.out);
-}
-
-static void publish(struct cache *cache)
-{
-    uint32_t size = 16;
-    struct view *view;
-
-    cache->is_changed = false;
-    while (size < cache->pinned_count * 2)
-        size *= 2;
-    view = tr__calloc(sizeof *view + size * sizeof view->slots[0]);
-    if (view == NULL) {
-        cache->is_changed = true; /* the next message tries again */
-        return;
-    }
-    view->mask = size - 1;
-    for (uint32_t i = 0; i < cache->chain_count; i++)
-        for (const struct entry *entry = cache->chains[i]; entry != NULL; entry = entry->next) {
-            uint32_t at = mix(entry->key) & view->mask;
-
-            if (entry->state != VERIFIED)
-                continue;
-            while (view->slots[at] != NULL)
-                at = (at + 1) & view->mask;
-            view->slots[at] = pinned_ref(entry->pinned);
-        }
-    if (tr_snapshot_publish(cache->integrity->view, view) < 0) {
-        view_free(view);
-        cache->is_changed = true;
-        return;
-    }
-    metric_set(&metrics[PINNED_NOW], cache->pinned_count);
-}
-
-/* ---- entries -----------------------------------------------------------------------------------
- */
-
-static struct entry *find(const struct cache *cache, int64_t key)
-{
-    struct entry *entry;
-
-    if (cache->chain_count == 0)
-        return NULL;
-    entry = cache->chains[mix(key) & (cache->chain_count - 1)];
-    while (entry != NULL && entry->key != key)
-        entry = entry->next;
-    return entry;
-}
-
-static int grow(struct cache *cache)
-{
-    uint32_t count = cache->chain_count == 0 ? KEYS_MIN : cache->chain_count * 2;
-    struct entry **chains;
-
-    if (cache->chain_count > 0 && cache->count < cache->chain_count)
-        return 0;
-    chains = tr__calloc(count * sizeof *chains);
-    if (chains == NULL)
-        return cache->chain_count == 0 ? TR_ENOMEM : 0;
-    for (uint32_t i = 0; i < cache->chain_count; i++)
-        while (cache->chains[i] != NULL) {
-            struct entry *entry = cache->chains[i],
-                         **chain = &chains[mix(entry->key) & (count - 1)];
-
-            cache->chains[i] = entry->next;
-            entry->next = *chain;
-            *chain = entry;
-        }
-    tr__free(cache->chains);
-    cache->chains = chains;
-    cache->chain_count = count;
-    return 0;
-}
-
-static struct entry *obtain(struct cache *cache, int64_t key)
-{
-    struct entry *entry = find(cache, key), **chain;
-
-    if (entry != NULL)
-        return entry;
-    if (grow(cache) < 0)
-        return NULL;
-    entry = tr__calloc(sizeof *entry);
-    if (entry == NULL)
-        return NULL;
-    entry->key = key;
-    chain = &cache->chains[mix(key) & (cache->chain_count - 1)];
-    entry->next = *chain;
-    *chain = entry;
-    cache->count++;
-    return entry;
-}
-
-static void unpin(struct cache *cache, struct entry *entry)
-{
-    tr_assert(entry->state == VERIFIED);
-    pinned_unref(entry->pinned);
-    entry->pinned = NULL;
-    entry->state = COLD;
-    cache->pinned_count--;
-    cache->is_changed = true;
-}
-
-static void dequeue(struct cache *cache, struct entry *entry)
-{
-    struct entry **link = &cache->queue;
-
-    while (*link != entry)
-        link = &(*link)->queue_next;
-    *link = entry->queue_next;
-    if (cache->queue_last == &entry->queue_next)
-        cache->queue_last = link;
-    entry->queue_next = NULL;
-}
-
-/* The hash that runs is not wanted any more; it ends by itself, soon. */
-static void disown(struct entry *entry)
-{
-    atomic_store_explicit(&entry->job->is_cancelled, true, memory_order_relaxed);
-    hash_job_unref(entry->job);
-    entry->job = NULL;
-    entry->ticket = 0;
-    tr_sender_drop(&entry->hasher);
-}
-
-/* Only an entry that knows nothing and is not waited for may go. */
-static void entry_free(struct entry *entry)
-{
-    for (uint32_t i = 0; i < entry->waiter_count; i++)
-        tr_reply_drop(&entry->waiters[i]);
-    if (entry->job != NULL)
-        disown(entry);
-    pinned_unref(entry->pinned);
-    tr__free(entry->waiters);
-    tr__free(entry);
-}
-
-static void forget(struct cache *cache, struct entry *entry)
-{
-    struct entry **link = &cache->chains[mix(entry->key) & (cache->chain_count - 1)];
-
-    tr_assert(entry->state == COLD && entry->waiter_count == 0);
-    while (*link != entry)
-        link = &(*link)->next;
-    *link = entry->next;
-    cache->count--;
-    entry_free(entry);
-}
-
-/* Over the limit of open files: the first that was not used since the hand came by. */
-static void evict(struct cache *cache)
-{
-    uint32_t rounds = 0;
-
-    while (cache->pinned_count > cache->integrity->pinned_max && rounds < 3) {
-        struct entry *entry, *next;
-
-        if (cache->hand >= cache->chain_count) {
-            cache->hand = 0;
-            rounds++;
-        }
-        for (entry = cache->chains[cache->hand++]; entry != NULL; entry = next) {
-            next = entry->next;
-            if (entry->state != VERIFIED || cache->pinned_count <= cache->integrity->pinned_max)
-                continue;
-            if (atomic_exchange_explicit(&entry->pinned->is_used, 0, memory_order_relaxed) != 0)
-                continue;
-            unpin(cache, entry);
-            forget(cache, entry);
-        }
-    }
-}
+enum { DAMAGED, HASHING_NOW, LATE };
 
 /* ---- hashing -----------------------------------------------------------------------------------
  */
@@ -438,11 +142,11 @@ static void run_queue(struct cache *cache, struct tr_context *ctx)
     while (cache->queue != NULL && cache->running < cache->integrity->hashes_max) {
         struct entry *entry = cache->queue;
 
-        dequeue(cache, entry);
+        integrity_dequeue(cache, entry);
         entry->state = COLD;
         if (start_hasher(cache, ctx, entry) < 0) {
             answer_all(entry, PACK_BUSY);
-            forget(cache, entry);
+            integrity_forget(cache, entry);
         }
     }
     if (cache->running > 0 || cache->queue != NULL)
@@ -495,7 +199,7 @@ static void handle_query(
 
     if (!tr_is_asked(ctx))
         return;
-    entry = obtain(cache, message->key);
+    entry = integrity_obtain(cache, message->key);
     if (entry == NULL) {
         answer(ctx, PACK_BUSY);
         return;
@@ -506,17 +210,17 @@ static void handle_query(
             answer(ctx, PACK_VERIFIED);
             return;
         }
-        unpin(cache, entry);
+        integrity_unpin(cache, entry);
     }
     if (!wait(cache, ctx, entry)) {
         answer(ctx, PACK_BUSY);
         if (entry->state == COLD)
-            forget(cache, entry);
+            integrity_forget(cache, entry);
         return;
     }
     if (entry->state == HASHING &&
         memcmp(entry->sha256, message->u.query.sha256, sizeof entry->sha256) != 0) {
-        disown(entry); /* it is another file now */
+        integrity_disown(entry); /* it is another file now */
         entry->state = COLD;
     }
     memcpy(entry->sha256, message->u.query.sha256, sizeof entry->sha256);
@@ -534,7 +238,7 @@ static void settle(
     struct hash_job *job = message->u.job;
     enum pack_verdict verdict = message->verdict;
 
-    disown(entry);
+    integrity_disown(entry);
     entry->state = COLD;
     entry->has_known_bad = false;
     if (verdict == PACK_VERIFIED) {
@@ -561,12 +265,12 @@ static void settle(
     } else {
         entry->bad_verdict = PACK_VERIFIED;
     }
-    evict(cache);
+    integrity_evict(cache);
 }
 
 static void handle_insert(struct cache *cache, const struct integrity_message *message)
 {
-    struct entry *entry = find(cache, message->key);
+    struct entry *entry = integrity_entry(cache, message->key);
 
     if (entry == NULL || entry->state != HASHING || entry->ticket != message->u.job->ticket) {
         metric_add(&metrics[LATE], 1);
@@ -574,22 +278,22 @@ static void handle_insert(struct cache *cache, const struct integrity_message *m
         return;
     }
     settle(cache, entry, message);
-    publish(cache);
+    integrity_publish(cache);
     answer_all(entry, message->verdict);
     hash_job_unref(message->u.job);
     /* What was bad is remembered: keys are versions, so there are not many. */
     if (entry->state == COLD && entry->bad_verdict == PACK_VERIFIED)
-        forget(cache, entry);
+        integrity_forget(cache, entry);
 }
 
 /* What was known is void. Who waits gets a hash that begins after this. */
 static void invalidate(struct cache *cache, struct entry *entry)
 {
     if (entry->state == VERIFIED)
-        unpin(cache, entry);
+        integrity_unpin(cache, entry);
     entry->has_known_bad = false;
     if (entry->state == HASHING) {
-        disown(entry);
+        integrity_disown(entry);
         entry->state = COLD;
         if (entry->waiter_count > 0) {
             entry->tries = 0;
@@ -597,13 +301,14 @@ static void invalidate(struct cache *cache, struct entry *entry)
         }
     }
     if (entry->state == COLD)
-        forget(cache, entry);
+        integrity_forget(cache, entry);
 }
 
 static void handle_invalidate(struct cache *cache, int64_t version_id)
 {
     for (int coding = 0; coding < PACK_CODINGS; coding++) {
-        struct entry *entry = find(cache, integrity_key(version_id, (enum pack_coding)coding));
+        struct entry *entry =
+            integrity_entry(cache, integrity_key(version_id, (enum pack_coding)coding));
 
         if (entry != NULL)
             invalidate(cache, entry);
@@ -642,7 +347,7 @@ static enum tr_next cache_handle(void *state, struct tr_context *ctx, void *byte
         break;
     }
     if (cache->is_changed)
-        publish(cache);
+        integrity_publish(cache);
     if (message->kind != INTEGRITY_QUERY && message->kind != INTEGRITY_INSERT) {
         run_queue(cache, ctx);
         if (tr_is_asked(ctx))
@@ -674,12 +379,12 @@ static void sweep(struct cache *cache, struct tr_context *ctx)
             if ((entry->state != QUEUED && entry->state != HASHING) || is_waited_for(entry))
                 continue;
             if (entry->state == QUEUED)
-                dequeue(cache, entry);
+                integrity_dequeue(cache, entry);
             else
-                disown(entry);
+                integrity_disown(entry);
             entry->state = COLD;
             answer_all(entry, PACK_CANCELLED);
-            forget(cache, entry);
+            integrity_forget(cache, entry);
         }
     }
     run_queue(cache, ctx);
@@ -705,13 +410,13 @@ static void on_hasher_down(
     cache->running--;
     metric_set(&metrics[HASHING_NOW], cache->running);
     if (entry != NULL) {
-        disown(entry);
+        integrity_disown(entry);
         entry->state = COLD;
         if (++entry->tries < TRIES_MAX) {
             enqueue(cache, entry);
         } else {
             answer_all(entry, PACK_BUSY);
-            forget(cache, entry);
+            integrity_forget(cache, entry);
         }
     }
     run_queue(cache, ctx);
@@ -736,7 +441,7 @@ static int cache_start(void *state, struct tr_context *ctx)
     (void)ctx;
     cache->queue_last = &cache->queue;
     /* After a crash nothing is known. */
-    publish(cache);
+    integrity_publish(cache);
     return cache->is_changed ? TR_ENOMEM : 0;
 }
 
@@ -749,7 +454,7 @@ static void cache_finish(void *state)
             struct entry *entry = cache->chains[i];
 
             cache->chains[i] = entry->next;
-            entry_free(entry);
+            integrity_entry_free(entry);
         }
     tr__free(cache->chains);
     *cache = (struct cache){ .integrity = cache->integrity };
@@ -816,6 +521,7 @@ int integrity_start(struct tr_system *system, const struct integrity_options *op
     if (integrity == NULL)
         return TR_ENOMEM;
     hasher_metrics();
+    integrity_table_metrics();
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
     integrity->system = system;
     integrity->env = tr_system_env(system);
@@ -826,8 +532,9 @@ int integrity_start(struct tr_system *system, const struct integrity_options *op
     integrity->on_hash = options->on_hash;
     integrity->on_hash_data = options->on_hash_data;
     integrity->state = tr__calloc(sizeof *integrity->state);
-    rc = integrity->state == NULL ? TR_ENOMEM
-                                  : tr_snapshot_create(system, view_free, &integrity->view);
+    rc = integrity->state == NULL
+             ? TR_ENOMEM
+             : tr_snapshot_create(system, integrity_view_free, &integrity->view);
     if (rc == 0) {
         integrity->state->integrity = integrity;
         integrity->child = (struct tr_child){ .name = "integrity",

@@ -19,20 +19,13 @@ void pack_keys_gather(const struct pack *pack, struct manifest_keys *ret_keys)
 {
     *ret_keys = (struct manifest_keys){ 0 };
     for (uint32_t i = 0; i < pack->key_count; i++) {
-        const char *key = pack->keys[i].key;
-        size_t at = 0;
+        struct tr_span key = tr_span_of(pack->keys[i].key);
 
-        if (pack->keys[i].state == PACK_KEY_CURRENT) {
-            (void)manifest_keys_add(ret_keys, tr_span_of(key)); /* it was checked when it came */
-            continue;
-        }
-        while (at < ret_keys->count && strcmp(ret_keys->keys[at], key) != 0)
-            at++;
-        if (at == ret_keys->count)
-            continue;
-        ret_keys->count--;
-        memmove(ret_keys->keys[at], ret_keys->keys[at + 1],
-            (ret_keys->count - at) * sizeof ret_keys->keys[0]);
+        /* It was checked when it came. */
+        if (pack->keys[i].state == PACK_KEY_CURRENT)
+            (void)manifest_keys_add(ret_keys, key);
+        else
+            (void)manifest_keys_retire(ret_keys, key);
     }
 }
 

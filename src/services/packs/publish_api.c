@@ -229,13 +229,13 @@ static bool read_signing(struct http_request *request, struct change *change)
     if (!api_read_body(request, &doc, &expect))
         return false;
     manifest = json_may_string(&expect, "manifest", 1, MANIFEST_BYTES_MAX);
-    signature = json_may_string(&expect, "signature", 1, 2 * MANIFEST_SIGNATURE_CHARS);
+    signature = json_may_string(&expect, "signature", 1, (size_t)2 * MANIFEST_SIGNATURE_CHARS);
     if ((manifest.at == NULL) != (signature.at == NULL))
         json_expect_fail(&expect, "manifest", "and signature go together");
     if (expect.failed) {
         http_respond_error(request, 400, "InvalidRequest", expect.message);
         is_good = false;
-    } else if (manifest.at != NULL) {
+    } else if (manifest.at != NULL && signature.at != NULL) {
         signing = tr__alloc(sizeof *signing + manifest.size + signature.size);
         if (signing == NULL) {
             http_respond_shed(request, 503, 1, "memory");

@@ -165,6 +165,8 @@ static struct draft *read_draft(struct http_request *request)
         return NULL;
     name = json_need_string(&expect, "name", 1, NAME_MAX_BYTES);
     notes = json_may_string(&expect, "notes", 0, NOTES_MAX);
+    api_check_text(&expect, "name", name);
+    api_check_text(&expect, "notes", notes);
     read_roles(&expect, &roles);
     if (expect.failed) {
         http_respond_error(request, 400, "InvalidRequest", expect.message);

@@ -204,8 +204,10 @@ static void forget(struct uploads *uploads, struct upload *upload)
 {
     struct upload **link = &uploads->first;
 
-    while (*link != upload)
+    while (*link != upload) {
+        tr_assert(*link != NULL);
         link = &(*link)->next;
+    }
     *link = upload->next;
     uploads->count--;
     answer(upload->job, upload);

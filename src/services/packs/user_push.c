@@ -168,8 +168,9 @@ int user_push_read(struct user_job *job, const struct json *body, size_t body_si
     size_t count = count_rows(&changes);
     const char *bytes;
 
-    /* No text is longer in its shortest form than it was in the body. */
-    if (tr_buffer_reserve(&job->texts, body_size + 64) == NULL)
+    /* No text is longer in its shortest form than it was in the body; a session item's session is
+     * there twice, by itself and as a member. */
+    if (tr_buffer_reserve(&job->texts, 2 * body_size + 64) == NULL)
         return TR_ENOMEM;
     bytes = job->texts.bytes;
     job->changes = tr__calloc((count + 1) * sizeof *job->changes);

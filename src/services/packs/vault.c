@@ -131,7 +131,7 @@ int vault_open_object(const struct vault *vault, const char *sha256_hex, int *re
 int vault_open_incoming(const struct vault *vault, const char *id, bool create, int *ret_fd)
 {
     struct vault_identity identity;
-    int fd, rc;
+    int fd = -1, rc;
 
     if (!vault_name_is_valid(id, VAULT_INCOMING_NAME))
         return TR_EINVAL;

@@ -57,7 +57,7 @@ TEST(check, says_sound_damaged_or_that_it_could_not_look)
     site_close(&cast.site);
     CHECK_EQ_INT(troupe_check(place, (char *const[4]){ delivery, db }, text), 1);
     CHECK(strstr(text, "epoch     g1: its epoch is 7, its newest commit leads to 1") != NULL);
-    CHECK(strstr(text, "delivery: 1 violations") != NULL);
+    CHECK(strstr(text, "delivery: 1 violation\n") != NULL);
     CHECK_EQ_INT(troupe_check(place, (char *const[4]){ delivery, db, json }, text), 1);
     CHECK(strstr(text, "{\"check\":\"epoch\",\"subject\":\"g1\",") != NULL);
     CHECK(strstr(text, "\"count\":1,\"sound\":false}") != NULL);

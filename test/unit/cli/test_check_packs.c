@@ -52,10 +52,53 @@ TEST(check_packs, says_sound_damaged_or_that_it_could_not_look)
     CHECK_EQ_INT(unlink(path), 0);
     CHECK_EQ_INT(troupe_check(&site, false, text), 1);
     CHECK(strstr(text, "rows      core 1.0.0: its object ") != NULL);
-    CHECK(strstr(text, "packs: 1 violations") != NULL);
+    CHECK(strstr(text, "packs: 1 violation\n") != NULL);
     CHECK_EQ_INT(troupe_check(&site, true, text), 1);
     CHECK(strstr(text, "\"check\":\"rows\",\"subject\":\"core 1.0.0\"") != NULL);
     CHECK(strstr(text, "\"count\":1,\"sound\":false}") != NULL);
+    site_open(&site);
+    site_end(&site);
+}
+
+/* A backup has no incoming; nothing is lost, and nothing is made. */
+TEST(check_packs, needs_no_incoming)
+{
+    char text[4096], path[192];
+    struct site site;
+
+    site_begin(&site);
+    site_add_pack(&site, "core", "1.0.0", "one");
+    site_close(&site);
+    (void)snprintf(path, sizeof path, "%s/packs/incoming", site.place);
+    CHECK_EQ_INT(rmdir(path), 0);
+    CHECK_EQ_INT(troupe_check(&site, false, text), 0);
+    CHECK_EQ_STR(text, "packs: sound\n");
+    CHECK(access(path, F_OK) != 0);
+    site_open(&site);
+    site_end(&site);
+}
+
+/* What cannot be looked at is not lost: status 2, and no violation. */
+TEST(check_packs, says_that_a_folder_cannot_be_opened)
+{
+    static const char *const names[] = { "objects", "incoming" };
+    char text[4096], path[192], aside[192];
+    struct site site;
+
+    site_begin(&site);
+    site_add_pack(&site, "core", "1.0.0", "one");
+    site_close(&site);
+    for (size_t i = 0; i < 2; i++) {
+        (void)snprintf(path, sizeof path, "%s/packs/%s", site.place, names[i]);
+        (void)snprintf(aside, sizeof aside, "%s/aside", site.place);
+        CHECK_EQ_INT(rename(path, aside), 0);
+        site_write_file(path, "not a folder");
+        CHECK_EQ_INT(troupe_check(&site, false, text), 2);
+        CHECK_EQ_STR(text, "");
+        CHECK_EQ_INT(unlink(path), 0);
+        CHECK_EQ_INT(rename(aside, path), 0);
+    }
+    CHECK_EQ_INT(troupe_check(&site, false, text), 0);
     site_open(&site);
     site_end(&site);
 }

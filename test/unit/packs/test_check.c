@@ -58,6 +58,23 @@ TEST(check, finds_nothing_in_what_is_sound)
     site_end(&site);
 }
 
+/* Uploads whose files are gone are told of, and nothing else. */
+TEST(check, takes_a_missing_incoming_for_an_empty_one)
+{
+    char path[192];
+    struct site site;
+
+    begin(&site);
+    (void)snprintf(path, sizeof path, "%s/packs/incoming", site.place);
+    CHECK_EQ_INT(rmdir(path), 0);
+    want_found(&site, 0, "");
+    CHECK_MSG(access(path, F_OK) != 0, "the check has made it");
+    (void)snprintf(path, sizeof path, "%s/packs/objects", site.place);
+    CHECK_EQ_INT(nftw(path, site_remove_entry, 8, FTW_DEPTH | FTW_PHYS), 0);
+    want_found(&site, 2, "rows core 1.0.0: its object|rows core 1.1.0: its object");
+    site_end(&site);
+}
+
 TEST(check, finds_objects_that_are_missing_or_nobodys)
 {
     char path[192];

@@ -4,7 +4,9 @@
  *
  * Out of descriptors, accept would fail for ever while the client waits and the edge is gone. So
  * one descriptor is kept in reserve: it is closed, the client is accepted and closed at once, and
- * accepting pauses for a moment. */
+ * accepting pauses for a moment.
+ *
+ * Drained, it lets nobody new begin and stays for LAST_NS: who has begun to connect is served. */
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -15,12 +17,20 @@
 #include "http/server.h"
 #include "net/socket.h"
 
-enum { TAG_READY = 1, TAG_PAUSED = 2, BATCH = 64, PAUSE_NS = 100000000 };
+enum {
+    TAG_READY = 1,
+    TAG_PAUSED = 2,
+    TAG_LAST = 3,
+    BATCH = 64,
+    LAST_MAX = 4096,
+    PAUSE_NS = 100000000,
+    LAST_NS = 100000000,
+};
 
 #define FULL_BODY "{\"error\":\"Overloaded\",\"message\":\"Too many connections. Retry later.\"}"
 _Static_assert(sizeof FULL_BODY - 1 == 69, "the Content-Length below");
 
-enum listener_order { LISTENER_GO_ON, LISTENER_DRAIN };
+enum listener_order { LISTENER_GO_ON, LISTENER_DRAIN, LISTENER_END };
 struct listener_message {
     uint32_t order;
 };
@@ -121,6 +131,10 @@ static enum tr_next listener_event(
 {
     struct listener *listener = state;
 
+    if (event->kind == TR_EVENT_TIMER && event->tag == TAG_LAST) {
+        accept_some(listener, ctx, LAST_MAX);
+        return TR_STOP;
+    }
     if (event->kind == TR_EVENT_TIMER)
         listener->is_paused = false;
     accept_batch(listener, ctx);
@@ -137,7 +151,10 @@ static enum tr_next listener_handle(void *state, struct tr_context *ctx, void *b
         return TR_GO;
     }
     /* Those who have been let in by the kernel are served: closing now would reset them. */
-    accept_some(listener, ctx, 4096);
+    net_listen_no_more(listener->fd);
+    accept_some(listener, ctx, LAST_MAX);
+    if (message->order == LISTENER_DRAIN && tr_after(ctx, LAST_NS, TAG_LAST, NULL) == 0)
+        return TR_GO;
     return TR_STOP;
 }
 
@@ -174,9 +191,9 @@ int http_listener_start(struct http_server *server, int fd, tr_sender *ret_sende
     return rc;
 }
 
-void http_listener_drain(tr_sender sender)
+void http_listener_drain(tr_sender sender, bool is_patient)
 {
-    struct listener_message message = { LISTENER_DRAIN };
+    struct listener_message message = { is_patient ? LISTENER_DRAIN : LISTENER_END };
     struct tr_send_options options = { .lane = TR_CONTROL };
 
     tr_tell_with(sender, &message, sizeof message, &options);

@@ -369,7 +369,7 @@ uint32_t http_server_drain(struct http_server *server, uint64_t timeout_ns)
     cut_before = server->cut;
     if (!atomic_exchange_explicit(&server->is_draining, true, memory_order_relaxed)) {
         for (uint32_t i = 0; i < server->listener_count; i++)
-            http_listener_drain(server->listeners[i]);
+            http_listener_drain(server->listeners[i], timeout_ns > 0);
         order_all(server, HTTP_ORDER_DRAIN);
     }
     if (!wait_empty(server, until_ns)) {

@@ -71,7 +71,8 @@ struct http_server {
 
 /* listener.c: takes the descriptor on success. */
 int http_listener_start(struct http_server *server, int fd, tr_sender *ret_sender);
-void http_listener_drain(tr_sender sender);
+/* `is_patient`: who is connecting now is waited for. */
+void http_listener_drain(tr_sender sender, bool is_patient);
 
 /* connection.c: an accepted descriptor becomes an actor, and is closed on failure. */
 void http_connection_start(struct http_server *server, int fd, const struct net_peer *peer);

@@ -2,6 +2,7 @@
 #include "net/socket.h"
 
 #include <errno.h>
+#include <linux/filter.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <string.h>
@@ -86,6 +87,22 @@ int net_listen(struct net_address *address, bool shared, int *ret_fd)
     }
     *ret_fd = fd;
     return 0;
+}
+
+void net_listen_no_more(int listen_fd)
+{
+    enum { TCP_FLAGS_AT = 13, FLAG_SYN = 0x02, FLAG_ACK = 0x10 };
+    struct sock_filter lines[] = {
+        /* of the packet from its TCP header on */
+        BPF_STMT(BPF_LD | BPF_B | BPF_ABS, TCP_FLAGS_AT),
+        BPF_STMT(BPF_ALU | BPF_AND | BPF_K, FLAG_SYN | FLAG_ACK),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, FLAG_SYN, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, 0),
+        BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
+    };
+    struct sock_fprog filter = { .len = sizeof lines / sizeof lines[0], .filter = lines };
+
+    (void)setsockopt(listen_fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter);
 }
 
 enum net_accept net_accept(int listen_fd, int *ret_fd, struct net_peer *ret_peer)

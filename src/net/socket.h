@@ -13,6 +13,11 @@
  * TR_EINVAL, TR_ELIMIT. *address becomes what it is bound to, with the port the system chose. */
 int net_listen(struct net_address *address, bool shared, int *ret_fd);
 
+/* Let nobody new in: the kernel drops their SYN, and they try again when the socket is closed. Who
+ * came before, or is in the middle of the handshake, can still be accepted; closing at once would
+ * reset them. A wish: no effect on unix sockets. */
+void net_listen_no_more(int listen_fd);
+
 enum net_accept {
     NET_ACCEPTED,
     NET_ACCEPT_NOTHING, /* nobody waits */

@@ -5,8 +5,9 @@
  *   <data>/packs/incoming/<32 hex digits>  uploads that are not complete, 0600
  *
  * What a client sent never becomes a path: names are digits that we made, and are opened beneath
- * their folder without following links. This is the only file of the service that opens them while it runs.
- * Everything here may wait for the disk: not on a worker, where it does not say so. Any thread. */
+ * their folder without following links. This is the only file of the service that opens them while
+ * it runs. Everything here may wait for the disk: not on a worker, where it does not say so. Any
+ * thread. */
 #ifndef SERVICES_PACKS_VAULT_H
 #define SERVICES_PACKS_VAULT_H
 

@@ -83,6 +83,7 @@ int packs_rotate(const struct packs_arguments *arguments)
     const struct tr_env *env = tr_env_real();
     struct manifest_statement statement = { .is_retire = arguments->retire != NULL,
         .created_s = (int64_t)(env->wall_ns(env->data) / 1000000000) };
+    const char *subject = statement.is_retire ? arguments->retire : arguments->add;
     struct tr_buffer body = { 0 };
     struct crypto_key *key = NULL;
     int rc;
@@ -91,7 +92,7 @@ int packs_rotate(const struct packs_arguments *arguments)
         return cli_wrong(arguments->command, "which pack? rotate NAME", NULL);
     if (!manifest_is_pack(tr_span_of(arguments->word)))
         return packs_wrong_pack(arguments, "which pack? NAME is", arguments->word);
-    if ((arguments->add == NULL) == (arguments->retire == NULL))
+    if (subject == NULL || (statement.is_retire && arguments->add != NULL))
         return cli_wrong(
             arguments->command, "say which key: either --add KEY or --retire KEY", NULL);
     snprintf(statement.pack, sizeof statement.pack, "%s", arguments->word);
@@ -99,8 +100,7 @@ int packs_rotate(const struct packs_arguments *arguments)
     if (rc != CLI_OK)
         return rc;
     (void)crypto_multikey_encode(key, statement.key);
-    rc = read_subject(statement.is_retire ? arguments->retire : arguments->add,
-        !statement.is_retire, statement.subject);
+    rc = read_subject(subject, !statement.is_retire, statement.subject);
     if (rc == CLI_OK)
         rc = write_body(&statement, key, &body);
     if (rc == CLI_OK)

@@ -404,7 +404,8 @@ static bool may_list(struct http_request *request, const struct sql_unit *unit,
         http_respond_error(request, 404, "ConvoNotFound", "there is no such conversation");
     } else if (!head_has(unit, HEAD_IS_IN)) {
         http_respond_error(request, 403, "NotMember", "you are not a member of this conversation");
-    } else if (head_has(unit, HEAD_JOIN_SEQ) && from < head_int(unit, HEAD_KEPT_FROM) - 1) {
+    } else if (since != NULL && head_has(unit, HEAD_JOIN_SEQ) &&
+               from < head_int(unit, HEAD_KEPT_FROM) - 1) {
         errand_end(request);
         errand_run(request, http_service(request), read_unit(request, convo, *since), true,
             compacted_read);

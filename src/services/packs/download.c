@@ -426,7 +426,7 @@ static void respond_bytes(struct http_request *request, const struct download *d
             return;
     }
     add_headers(request, download);
-    if (frame == NULL) {
+    if (sending != NULL) {
         respond_large(request, download, sending, multipart, type);
         return;
     }

@@ -4,9 +4,12 @@
  *
  * Checkpoints copy the log into the database file. They run on a connection of their own beside the
  * writer (PASSIVE: neither waits for the other), so no unit waits for them. Under steady load that
- * alone never empties the log; past LOG_PAGES_MAX the writer pauses for one that does (TRUNCATE).
- * It also pauses when the disk is getting full: what is in the log may need as much room again in
- * the database file, so a log that ate the last of the room could never be emptied. */
+ * alone never empties the log; past LOG_PAGES_MAX the writer pauses for one after which it begins
+ * at the log's start again (RESTART). The file keeps its length: writing where blocks are already
+ * costs half of what new ones cost, and a page that many commits touch is copied once for all of
+ * them. The writer also pauses when the disk is getting full, and then the log is cut (TRUNCATE):
+ * what is in it may need as much room again in the database file, so a log that ate the last of the
+ * room could never be emptied. */
 #include "sql/sqlite.h"
 
 #include <errno.h>
@@ -23,7 +26,7 @@
 #include "base/log.h"
 
 enum {
-    LOG_PAGES_BESIDE = 1024, /* 4 MB */
+    LOG_PAGES_BESIDE = 6144, /* 24 MB */
     LOG_PAGES_MAX = 16384,   /* 64 MB */
     LOG_PAGES_BESIDE_SIMULATED = 12,
     LOG_PAGES_MAX_SIMULATED = 60,
@@ -470,12 +473,16 @@ static void sqlite_tend(struct sql_connection *connection)
     struct sqlite_database *database = c->database;
     int64_t pages = atomic_load_explicit(&database->log_pages, memory_order_relaxed);
     bool is_alone = sqlite_wants_tend(database) == SQL_TEND_ALONE;
+    bool is_cut = is_alone && atomic_load_explicit(&database->is_tight, memory_order_relaxed);
     int in_log = 0, done = 0, code;
 
     if (atomic_load_explicit(&database->is_dead, memory_order_acquire))
         return;
     code = sqlite3_wal_checkpoint_v2(c->handle, "main",
-        is_alone ? SQLITE_CHECKPOINT_TRUNCATE : SQLITE_CHECKPOINT_PASSIVE, &in_log, &done);
+        is_cut     ? SQLITE_CHECKPOINT_TRUNCATE
+        : is_alone ? SQLITE_CHECKPOINT_RESTART
+                   : SQLITE_CHECKPOINT_PASSIVE,
+        &in_log, &done);
     if (code != SQLITE_OK && sqlite_is_disk_broken(code, sqlite3_system_errno(c->handle))) {
         sqlite_fatal(database, c->handle, "a checkpoint");
         return;

@@ -46,6 +46,11 @@ TR_API bool tr_timer_stop(struct tr_context *ctx, uint64_t id);
  * first. ----------------------------------------------------------------------------------------
  */
 
+/* Among the `events` of the first watch: it does not stand behind others that are ready. The kernel
+ * hands descriptors out in the order they became ready, and with thousands of them that takes a
+ * while: for the few that must be heard just then, as an operator's. */
+enum { TR_FD_FIRST = 1 << 24 };
+
 TR_API int tr_fd_watch(struct tr_context *ctx, int fd, unsigned events, uint32_t tag);
 /* Stop; must be called before the descriptor is closed. */
 TR_API int tr_fd_forget(struct tr_context *ctx, int fd);

@@ -334,8 +334,8 @@ static int connection_start(void *state, struct tr_context *ctx)
 
     begin_turn(connection, ctx);
     connection->active_ns = connection->now_ns;
-    rc = tr_fd_watch(
-        ctx, connection->stream.fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, TAG_READY);
+    rc = tr_fd_watch(ctx, connection->stream.fd,
+        EPOLLIN | EPOLLOUT | EPOLLRDHUP | connection->server->fd_events, TAG_READY);
     if (rc == 0)
         arm(connection);
     connection->ctx = NULL;

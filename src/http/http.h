@@ -247,6 +247,7 @@ struct http_server_options {
     const char *const *trusted_proxies; /* CIDR texts; ends with NULL; may be NULL */
     const char *name;                   /* "public", "admin": in logs and metrics */
     bool quiet;                         /* no access log */
+    bool comes_first; /* heard also while thousands of connections of others are ready */
     /* After each answer, in the connection's turn; the request is borrowed. May be NULL. */
     void (*on_done)(
         void *data, const struct http_request *request, unsigned status, uint64_t took_ns);

@@ -119,7 +119,7 @@ static int listener_start(void *state, struct tr_context *ctx)
 {
     struct listener *listener = state;
 
-    int rc = tr_fd_watch(ctx, listener->fd, EPOLLIN | EPOLLET, TAG_READY);
+    int rc = tr_fd_watch(ctx, listener->fd, EPOLLIN | listener->server->fd_events, TAG_READY);
 
     if (rc == 0)
         http_server_listener_begun(listener->server);

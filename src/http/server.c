@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -300,6 +301,7 @@ int http_server_start(struct tr_system *system, const struct http_server_options
     server->env = tr_system_env(system);
     server->limits = options->limits;
     server->quiet = options->quiet;
+    server->fd_events = options->comes_first ? EPOLLET | TR_FD_FIRST : EPOLLET;
     server->on_done = options->on_done;
     server->on_done_data = options->on_done_data;
     server->entries.next = server->entries.prev = &server->entries;

@@ -40,6 +40,7 @@ struct http_server {
     struct net_cidr *proxies;
     size_t proxy_count;
     bool quiet;
+    unsigned fd_events; /* EPOLLET, and how early it is heard */
     void (*on_done)(
         void *data, const struct http_request *request, unsigned status, uint64_t took_ns);
     void *on_done_data;

@@ -122,7 +122,8 @@ int admin_start(struct tr_system *system, const struct admin_options *options, c
                 .route_count = admin->route_count,
                 .limits = { .connections_max = 256, .in_flight_max = 64 },
                 .name = "admin",
-                .quiet = true },
+                .quiet = true,
+                .comes_first = true },
             why, why_size, &admin->server);
     if (rc != 0) {
         admin_free(admin);

@@ -113,16 +113,28 @@ static unsigned kernel_events(unsigned events)
     return events & EPOLLET ? events : events | EPOLLONESHOT;
 }
 
+static int epoll_of(struct tr_system *system, const struct tr__fd_slot *slot)
+{
+    struct tr__worker *worker = system->workers[slot->worker];
+
+    return slot->is_first ? atomic_load_explicit(&worker->first_fd, memory_order_relaxed)
+                          : worker->epoll_fd;
+}
+
 static int arm_slot(struct tr_system *system, uint32_t worker_index, struct tr_box *box,
     struct tr__fd_watch *watch, struct tr__fd_slot *slot, unsigned events)
 {
-    struct epoll_event event = { .events = kernel_events(events) };
+    struct epoll_event event = { 0 };
     int op = slot->added ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
 
     if (slot->added && slot->box != box)
         return TR_EBUSY;
-    if (!slot->added)
+    if (!slot->added) {
         slot->worker = worker_index;
+        slot->is_first = (events & TR_FD_FIRST) != 0;
+    }
+    events &= ~(unsigned)TR_FD_FIRST;
+    event.events = kernel_events(events);
     watch->serial = atomic_fetch_add(&system->fd_serial, 1) + 1;
     slot->events = events;
     event.data.u64 = (uint64_t)watch->serial << 32 | (uint32_t)watch->fd;
@@ -130,7 +142,7 @@ static int arm_slot(struct tr_system *system, uint32_t worker_index, struct tr_b
     slot->serial = watch->serial;
     slot->is_queued = false;
     slot->pending = 0;
-    if (epoll_ctl(system->workers[slot->worker]->epoll_fd, op, watch->fd, &event) < 0) {
+    if (epoll_ctl(epoll_of(system, slot), op, watch->fd, &event) < 0) {
         if (!slot->added)
             slot->box = NULL;
         return errno == ENOSPC || errno == ENOMEM ? TR_ELIMIT : TR_EINVAL;
@@ -150,6 +162,8 @@ static int arm(
     int rc;
 
     rc = tr__worker_open(worker);
+    if (rc == 0 && events & TR_FD_FIRST)
+        rc = tr__worker_open_first(worker);
     if (rc < 0)
         return rc;
     rc = slot_get(system, watch->fd, &slot);
@@ -207,7 +221,7 @@ static void forget(struct tr_system *system, struct tr_box *box, int fd)
         return;
     pthread_mutex_lock(&slot->lock);
     if (slot->added && slot->box == box) {
-        epoll_ctl(system->workers[slot->worker]->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+        epoll_ctl(epoll_of(system, slot), EPOLL_CTL_DEL, fd, NULL);
         slot->box = NULL;
         slot->serial = 0;
         slot->added = slot->is_queued = false;
@@ -261,7 +275,7 @@ static void slot_ready(struct tr_system *system, struct tr__fd_slot *slot, int f
     if (cell == NULL) {
         struct epoll_event event = { .events = kernel_events(slot->events), .data.u64 = data };
 
-        epoll_ctl(system->workers[slot->worker]->epoll_fd, EPOLL_CTL_MOD, fd, &event);
+        epoll_ctl(epoll_of(system, slot), EPOLL_CTL_MOD, fd, &event);
     } else if (tr__push_event(slot->box, cell) < 0) {
         tr__cell_free(tr__self, cell);
     } else {
@@ -340,7 +354,7 @@ int tr_signal_watch(struct tr_context *ctx, int signal_number, uint32_t tag)
     fd = tr__fault_hit() ? -1 : signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (fd < 0)
         return TR_ELIMIT;
-    rc = fd_watch(ctx, fd, EPOLLIN, tag, true);
+    rc = fd_watch(ctx, fd, EPOLLIN | TR_FD_FIRST, tag, true);
     if (rc < 0)
         close(fd);
     return rc;

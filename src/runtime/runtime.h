@@ -391,6 +391,10 @@ struct tr__worker {
     struct tr__random random;
     uint32_t index;
     int epoll_fd, event_fd;
+    /* An epoll of its own, inside the other, for TR_FD_FIRST; -1 until there is one. Made by the
+     * worker, used by whoever changes a watch. */
+    _Atomic int first_fd;
+    bool has_more_ready;  /* the last look brought as many as it can */
     bool is_watched;      /* driven: somebody's loop watches epoll_fd */
     uint32_t turn_budget; /* messages a turn may handle: TURN_MESSAGES, or drawn by a simulation */
     bool time_up;         /* this turn has had its time */
@@ -571,6 +575,7 @@ struct tr__fd_slot {
     uint32_t serial;
     uint32_t worker;
     bool added;
+    bool is_first;    /* in the worker's first_fd */
     bool is_queued;   /* an event of it is in the box and not yet taken: others join it */
     unsigned events;  /* wanted, as given */
     unsigned pending; /* seen, of the event that is queued */
@@ -1029,6 +1034,7 @@ void tr__box_discard(struct tr_box *box); /* made but never launched */
 /* scheduler.c */
 void tr__worker_init(struct tr__worker *worker, struct tr_system *system, uint32_t index);
 int tr__worker_open(struct tr__worker *worker);
+int tr__worker_open_first(struct tr__worker *worker); /* the worker itself */
 void tr__worker_close(struct tr__worker *worker);
 void *tr__worker_main(void *argument);
 void tr__inject(struct tr_system *system, struct tr_box *box);

@@ -58,8 +58,12 @@ enum {
     PACE_HOLD_NS_MIN = 20000000,
     PACE_HOLD_NS_MAX = 640000000,
     EVENTS_MAX = 64,
+    FIRST_EVENTS_MAX = 16,
     RUNNING_NAP_NS = 1000000, /* who waits for what another thread runs looks this often */
 };
+/* What epoll says of a worker's own descriptors; of others it says serial and number. */
+#define DATA_WAKE UINT64_MAX
+#define DATA_FIRST (UINT64_MAX - 1)
 
 /* ---- small primitives
  * ------------------------------------------------------------------------------------- */
@@ -601,22 +605,47 @@ tr__noinline bool tr__worker_tick(struct tr__worker *worker)
  * ----------------------------------------------------------------------------------------------------------------
  */
 
+static void fd_ready(struct tr__worker *worker, const struct epoll_event *event)
+{
+    uint64_t data = event->data.u64;
+
+    tr__fd_ready(worker->system, (int)(uint32_t)data, (uint32_t)(data >> 32), event->events);
+}
+
+/* Is there anything? */
+static bool poll_first(struct tr__worker *worker)
+{
+    struct epoll_event events[FIRST_EVENTS_MAX];
+    int first_fd = atomic_load_explicit(&worker->first_fd, memory_order_relaxed);
+    int count = first_fd < 0 ? 0 : epoll_wait(first_fd, events, FIRST_EVENTS_MAX, 0);
+
+    for (int i = 0; i < count; i++)
+        fd_ready(worker, &events[i]);
+    return count > 0;
+}
+
 void tr__worker_poll(struct tr__worker *worker, int timeout_ms)
 {
     struct epoll_event events[EVENTS_MAX];
-    int count = epoll_wait(worker->epoll_fd, events, EVENTS_MAX, timeout_ms);
+    int count;
 
+    /* If the last look brought all there was, first_fd is among what this one brings. */
+    if (worker->has_more_ready && poll_first(worker))
+        timeout_ms = 0;
+    count = epoll_wait(worker->epoll_fd, events, EVENTS_MAX, timeout_ms);
+    worker->has_more_ready = count == EVENTS_MAX;
     for (int i = 0; i < count; i++) {
-        uint64_t data = events[i].data.u64;
         uint64_t ignored;
 
-        if (data == UINT64_MAX) {
+        if (events[i].data.u64 == DATA_WAKE) {
             if (read(worker->event_fd, &ignored, sizeof ignored) < 0) {
                 /* Somebody else read it: fine. */
             }
-            continue;
+        } else if (events[i].data.u64 == DATA_FIRST) {
+            poll_first(worker);
+        } else {
+            fd_ready(worker, &events[i]);
         }
-        tr__fd_ready(worker->system, (int)(uint32_t)data, (uint32_t)(data >> 32), events[i].events);
     }
 }
 
@@ -817,13 +846,14 @@ void tr__worker_init(struct tr__worker *worker, struct tr_system *system, uint32
     worker->turn_budget = TURN_MESSAGES;
     worker->schedule_slowly = system->sim != NULL ? SLOWLY_SIMULATED : 0;
     worker->epoll_fd = worker->event_fd = -1;
+    atomic_init(&worker->first_fd, -1);
     tr__random_init(&worker->random, system->env->random(system->env->data));
 }
 
 /* Descriptors are made when they are needed: a unit test's system has none. */
 int tr__worker_open(struct tr__worker *worker)
 {
-    struct epoll_event event = { .events = EPOLLIN, .data.u64 = UINT64_MAX };
+    struct epoll_event event = { .events = EPOLLIN, .data.u64 = DATA_WAKE };
 
     if (worker->epoll_fd >= 0)
         return 0;
@@ -841,8 +871,30 @@ int tr__worker_open(struct tr__worker *worker)
     return 0;
 }
 
+int tr__worker_open_first(struct tr__worker *worker)
+{
+    struct epoll_event event = { .events = EPOLLIN, .data.u64 = DATA_FIRST };
+    int fd;
+
+    if (atomic_load_explicit(&worker->first_fd, memory_order_relaxed) >= 0)
+        return 0;
+    fd = tr__fault_hit() ? -1 : epoll_create1(EPOLL_CLOEXEC);
+    if (fd < 0)
+        return TR_ELIMIT;
+    if (epoll_ctl(worker->epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0) {
+        close(fd);
+        return TR_ELIMIT;
+    }
+    atomic_store_explicit(&worker->first_fd, fd, memory_order_relaxed);
+    return 0;
+}
+
 void tr__worker_close(struct tr__worker *worker)
 {
+    int first_fd = atomic_exchange_explicit(&worker->first_fd, -1, memory_order_relaxed);
+
+    if (first_fd >= 0)
+        close(first_fd);
     if (worker->epoll_fd >= 0)
         close(worker->epoll_fd);
     if (worker->event_fd >= 0)

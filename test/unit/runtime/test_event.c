@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -168,6 +169,78 @@ TEST(fd, forgotten_tells_nothing)
     settle(room.system);
     CHECK_JOURNAL(&room.journal, "a: TR_ENOENT");
     room_close(&room);
+}
+
+/* Many descriptors that are ready, and one that is so after all of them. */
+struct crowd {
+    int fds[300];
+    int late_fd;
+    unsigned late_events;
+    unsigned seen, late_came_as;
+};
+
+static struct crowd *crowd_of(struct player *self)
+{
+    return self->data;
+}
+
+static enum tr_next on_crowd(
+    struct player *self, struct tr_context *ctx, const struct tr_event *event)
+{
+    struct crowd *crowd = crowd_of(self);
+
+    (void)ctx;
+    CHECK_EQ_INT(event->kind, TR_EVENT_FD);
+    crowd->seen++;
+    if (event->fd == crowd->late_fd)
+        crowd->late_came_as = crowd->seen;
+    return TR_GO;
+}
+
+static enum tr_next act_watch_crowd(
+    struct player *self, struct tr_context *ctx, struct order *order)
+{
+    struct crowd *crowd = crowd_of(self);
+
+    (void)order;
+    for (size_t i = 0; i < 300; i++)
+        CHECK_EQ_INT(tr_fd_watch(ctx, crowd->fds[i], EPOLLIN, 0), 0);
+    CHECK_EQ_INT(tr_fd_watch(ctx, crowd->late_fd, EPOLLIN | crowd->late_events, 0), 0);
+    return TR_GO;
+}
+
+static unsigned place_of_the_late(unsigned late_events)
+{
+    struct crowd crowd = { .late_events = late_events };
+    struct tr_system *system = driven();
+    struct journal journal;
+    tr_sender a;
+
+    journal_init(&journal);
+    for (size_t i = 0; i < 300; i++)
+        CHECK((crowd.fds[i] = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK)) >= 0);
+    CHECK((crowd.late_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) >= 0);
+    a = cast(system,
+        (struct player){ .name = "a", .journal = &journal, .on_event = on_crowd, .data = &crowd },
+        NULL);
+    tell(a, act_watch_crowd, 0);
+    while (crowd.seen == 0)
+        tr_system_step(system, 100);
+    CHECK_EQ_INT(eventfd_write(crowd.late_fd, 1), 0);
+    while (crowd.seen < 301)
+        CHECK(tr_system_step(system, 100) > 0);
+    tr_sender_drop(&a);
+    system_finish(&system);
+    for (size_t i = 0; i < 300; i++)
+        close(crowd.fds[i]);
+    close(crowd.late_fd);
+    return crowd.late_came_as;
+}
+
+TEST(fd, that_comes_first_does_not_wait_for_a_crowd)
+{
+    CHECK_EQ_INT(place_of_the_late(0), 301);
+    CHECK(place_of_the_late(TR_FD_FIRST) < 200);
 }
 
 /* An actor that holds has the event in its box already when its answer lets it forget the

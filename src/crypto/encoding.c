@@ -55,34 +55,54 @@ size_t crypto_base64_encode(const void *bytes, size_t size, char *ret_text)
     return written;
 }
 
-/* 0 to 63, or 64 and more for a character outside the alphabet. */
-static unsigned base64_value(char c, char c62, char c63)
+/* What a character stands for; with NOT_IN_URL or NOT_IN_STANDARD if it is of the other alphabet,
+ * with both if it is of none. From 0x80 on: none. */
+enum { NOT_IN_URL = 0x40, NOT_IN_STANDARD = 0x80 };
+/* clang-format off */
+static const uint8_t base64_values[128] = {
+    0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0,
+    0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0,
+    0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0x7e, 0xc0, 0xbe, 0xc0, 0x7f,
+    0x34, 0x35, 0x36, 0x37, 0x38, 0x39, 0x3a, 0x3b, 0x3c, 0x3d, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0,
+    0xc0, 0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x09, 0x0a, 0x0b, 0x0c, 0x0d, 0x0e,
+    0x0f, 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0xc0, 0xc0, 0xc0, 0xc0, 0xbf,
+    0xc0, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x1f, 0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28,
+    0x29, 0x2a, 0x2b, 0x2c, 0x2d, 0x2e, 0x2f, 0x30, 0x31, 0x32, 0x33, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0,
+};
+/* clang-format on */
+
+static unsigned base64_value(char c)
 {
-    if (c >= 'A' && c <= 'Z')
-        return (unsigned)(c - 'A');
-    if (c >= 'a' && c <= 'z')
-        return (unsigned)(c - 'a') + 26;
-    if (c >= '0' && c <= '9')
-        return (unsigned)(c - '0') + 52;
-    return c == c62 ? 62 : c == c63 ? 63 : 64;
+    return (unsigned char)c < 128 ? base64_values[(unsigned char)c] : NOT_IN_URL | NOT_IN_STANDARD;
 }
 
 static int decode_base64(
-    struct tr_span text, const char *alphabet, uint8_t *out, size_t bytes_max, size_t *ret_size)
+    struct tr_span text, unsigned refused, uint8_t *out, size_t bytes_max, size_t *ret_size)
 {
     const size_t size = text.size / 4 * 3 + (text.size % 4 == 0 ? 0 : text.size % 4 - 1);
+    const size_t whole = text.size / 4 * 4;
     uint32_t bits = 0;
-    unsigned count = 0, value;
+    unsigned seen = 0, value, count = 0;
 
     if (text.size % 4 == 1)
         return TR_EPROTO;
     if (size > bytes_max)
         return TR_ETOOBIG;
-    for (size_t i = 0; i < text.size; i++) {
-        value = base64_value(text.at[i], alphabet[62], alphabet[63]);
-        if (value > 63)
-            return TR_EPROTO;
-        bits = bits << 6 | value;
+    for (size_t i = 0; i < whole; i += 4) {
+        for (size_t k = 0; k < 4; k++) {
+            value = base64_value(text.at[i + k]);
+            seen |= value;
+            bits = bits << 6 | (value & 63);
+        }
+        *out++ = (uint8_t)(bits >> 16);
+        *out++ = (uint8_t)(bits >> 8);
+        *out++ = (uint8_t)bits;
+    }
+    bits = 0;
+    for (size_t i = whole; i < text.size; i++) {
+        value = base64_value(text.at[i]);
+        seen |= value;
+        bits = bits << 6 | (value & 63);
         count += 6;
         if (count >= 8) {
             count -= 8;
@@ -90,7 +110,7 @@ static int decode_base64(
             bits &= (1u << count) - 1;
         }
     }
-    if (bits != 0)
+    if ((seen & refused) != 0 || bits != 0)
         return TR_EPROTO; /* bits left over: another text means the same bytes */
     *ret_size = size;
     return 0;
@@ -98,7 +118,7 @@ static int decode_base64(
 
 int crypto_base64url_decode(struct tr_span text, void *bytes, size_t bytes_max, size_t *ret_size)
 {
-    return decode_base64(text, url_alphabet, bytes, bytes_max, ret_size);
+    return decode_base64(text, NOT_IN_URL, bytes, bytes_max, ret_size);
 }
 
 int crypto_base64_decode(struct tr_span text, void *bytes, size_t bytes_max, size_t *ret_size)
@@ -107,7 +127,7 @@ int crypto_base64_decode(struct tr_span text, void *bytes, size_t bytes_max, siz
         return TR_EPROTO;
     for (int i = 0; i < 2 && text.size > 0 && text.at[text.size - 1] == '='; i++)
         text.size--;
-    return decode_base64(text, standard_alphabet, bytes, bytes_max, ret_size);
+    return decode_base64(text, NOT_IN_STANDARD, bytes, bytes_max, ret_size);
 }
 
 /* ---- hex ------------------------------------------------------------------------------------- */

@@ -14,9 +14,33 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/metric.h"
 #include "services/packs/user_job.h"
 
 enum { TAG_LOAD = 1, TAG_PUSH, TAG_READ, READ_TAGS = 1 << 20, TRIES_MAX = 3, WAITING_MAX = 64 };
+
+enum { PUSHES_STORED, PUSHES_FAILED, CHANGES, READS_DONE, READS_FAILED };
+static struct metric metrics[] = {
+    [PUSHES_STORED] = { .name = "troupe_user_pushes_total",
+        .labels = "end=\"stored\"",
+        .help = "Pushes of users' devices by how they ended.",
+        .kind = METRIC_COUNTER },
+    [PUSHES_FAILED] = { .name = "troupe_user_pushes_total",
+        .labels = "end=\"failed\"",
+        .help = "Pushes of users' devices by how they ended.",
+        .kind = METRIC_COUNTER },
+    [CHANGES] = { .name = "troupe_user_changes_total",
+        .help = "Changes that pushes stored; a row that lost against a newer one counts.",
+        .kind = METRIC_COUNTER },
+    [READS_DONE] = { .name = "troupe_user_reads_total",
+        .labels = "end=\"answered\"",
+        .help = "Pulls and other reads of users' rows by how they ended.",
+        .kind = METRIC_COUNTER },
+    [READS_FAILED] = { .name = "troupe_user_reads_total",
+        .labels = "end=\"failed\"",
+        .help = "Pulls and other reads of users' rows by how they ended.",
+        .kind = METRIC_COUNTER },
+};
 
 struct user {
     struct users *users;
@@ -58,8 +82,19 @@ void user_job_unref(struct user_job *job)
     tr__free(job);
 }
 
+static void count(const struct user_job *job, int status)
+{
+    if (job->kind != USER_PUSH) {
+        metric_add(&metrics[status == 0 ? READS_DONE : READS_FAILED], 1);
+        return;
+    }
+    metric_add(&metrics[status == 0 ? PUSHES_STORED : PUSHES_FAILED], 1);
+    metric_add(&metrics[CHANGES], status == 0 ? job->change_count : 0);
+}
+
 static void answer(struct user_job *job, int status, struct sql_unit *unit)
 {
+    count(job, status);
     job->status = status;
     job->unit = unit;
     tr_reply_send(&job->reply, 0, NULL, 0);
@@ -334,6 +369,7 @@ int user_start(const struct service_context *context, char *why, size_t why_size
     struct users *users = tr__calloc(sizeof *users);
     int rc = TR_ENOMEM;
 
+    metric_register(metrics, sizeof metrics / sizeof metrics[0]);
     if (users != NULL) {
         users->auth = context->auth;
         users->system = context->system;

@@ -411,6 +411,42 @@ TEST(user, a_row_and_a_push_have_limits)
     user_site_end(&site);
 }
 
+SQL_STATEMENT(fill_rows,
+    "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < $2)"
+    " INSERT INTO user_items (user_id, kind, item, seq, updated_ms, stored_ms, is_deleted, device,"
+    " body) SELECT $1, 0, 'row-' || n, n, 1, 1, 0, 'p', '' FROM n");
+SQL_STATEMENT(fill_number, "INSERT INTO user_sync (user_id, seq) VALUES ($1, $2)");
+
+/* Rows as a user has them who pushed for years. */
+static void fill(struct user_site *site, const char *user, int64_t rows)
+{
+    struct sql_unit *unit = sql_unit_new(0);
+
+    sql_unit_step(unit, &fill_rows, SQL_ROWS_ANY);
+    sql_unit_text(unit, tr_span_of(user));
+    sql_unit_int(unit, rows);
+    sql_unit_step(unit, &fill_number, 1);
+    sql_unit_text(unit, tr_span_of(user));
+    sql_unit_int(unit, rows);
+    CHECK_EQ_INT(sql_write_wait(site->sql, unit), 0);
+    sql_unit_free(unit);
+}
+
+TEST_LONG(user, who_has_all_rows_one_may_have_is_told_so_and_nothing_is_stored, 60)
+{
+    struct user_site site;
+    struct person ada;
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    fill(&site, "ada", USER_ITEMS_MAX - 1);
+    check_pushed(push_setting(&site, &ada, "phone", "last", "1", 1), 1, 0);
+    check_answer(push_setting(&site, &ada, "phone", "more", "1", 1), 409, "\"TooManyRows\"");
+    check_has(pull_from(&site, &ada, USER_ITEMS_MAX - 1, 100), "\"settings\":[{\"key\":\"last\",");
+    check_has(pull_from(&site, &ada, USER_ITEMS_MAX, 100), "\"settings\":[]");
+    user_site_end(&site);
+}
+
 TEST(user, only_who_is_signed_in_may_and_only_administrators_see_others)
 {
     struct user_site site;

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """bench/overload/overload.py: `troupe serve` at ten times what it can do.
 
-Capacity is what a closed loop of 128 connections gets through: numbered addMembers, each with a token of its own to
-verify and a durable unit to store. Then requests come at ten times that rate, due at even distances whatever the
+Capacity is what a closed loop of 128 connections gets through: numbered addMembers of -m members, each with a token of
+its own to verify and a durable unit to store. One member is the cheapest change there is; twenty are a group that is made.
+Then requests come at ten times that rate, due at even distances whatever the
 server does (drive.c), on more connections than http.in_flight_max, while a second client asks the admin listener for
 /readyz fifty times a second. Then capacity again. The server has one core and the clients another, so that the clients
 take nothing from it; other work on the machine does, so each figure that can be is also given per second of the
@@ -56,8 +57,9 @@ class Load:
     def __init__(self, folder, address, pid):
         self.folder, self.address, self.pid = folder, address, pid
         self.drive = serving.compile_drive(folder)
-        self.members = 0
+        self.adds = 0
         self.convos = 1
+        self.members = 1  # of a request
         self.files = 0
 
     def write_lines(self, count):
@@ -66,9 +68,9 @@ class Load:
         path = os.path.join(self.folder, f"lines-{self.files % 2}")
         with open(path, "w", encoding="ascii") as file:
             for token in serving.tokens(self.folder, "addMembers", count):
-                file.write(f'{token} {{"convoId":"convo-{self.members % self.convos}",'
-                           f'"didList":["did:example:{self.members}"]}}\n')
-                self.members += 1
+                dids = ",".join(f'"did:example:{self.adds}.{number}"' for number in range(self.members))
+                file.write(f'{token} {{"convoId":"convo-{self.adds % self.convos}","didList":[{dids}]}}\n')
+                self.adds += 1
         return path
 
     def run_file(self, path, rate, connections, seconds):
@@ -123,11 +125,14 @@ def merged(rounds):
 class Stage(Load):
     """A server with conversations to add members to, enough for `seconds` of overload and what is around it."""
 
-    def __init__(self, folder, *arguments, seconds):
+    def __init__(self, folder, *arguments, seconds, members=1):
         self.server = serving.Server(folder, "--dev", *serving.FAST, "--set", "server.workers=1", "--set",
                                      "http.access_log=off", *arguments, before=on_core(0))
         super().__init__(folder, self.server.public, self.server.process.pid)
-        self.convos = max(100, ADDS_PER_S * (seconds + 2 * min(seconds, ROUND_S) + 2) // MEMBERS_MAX)
+        self.members = members
+        # More members at once cost more, so there will be fewer requests.
+        members_per_s = ADDS_PER_S * members / (1 + members / 8)
+        self.convos = max(100, int(members_per_s * (seconds + 2 * min(seconds, ROUND_S) + 2) / MEMBERS_MAX))
         path = os.path.join(folder, "convos")
         with open(path, "w", encoding="ascii") as file:
             for number, token in enumerate(serving.tokens(folder, "createConvo", self.convos)):
@@ -275,10 +280,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("-s", "--seconds", type=int, default=10)
     parser.add_argument("-x", "--factor", type=float, default=10)
+    parser.add_argument("-m", "--members", type=int, default=1)
     parser.add_argument("arguments", nargs="*", help="more arguments of troupe serve")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        stage = Stage(folder, *options.arguments, seconds=options.seconds)
+        stage = Stage(folder, *options.arguments, seconds=options.seconds, members=options.members)
         try:
             report(measure(stage, options.seconds, options.factor))
             stage.server.end()

@@ -3,7 +3,7 @@
  * know nothing. What that costs is the kernel's price of an answer on this machine, and no refusal
  * can be had for less. One thread, one epoll; prints its address; ends with its input.
  *
- *     bare */
+ *     bare [PATH]      at a unix socket, or on a port the system chooses */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 enum { EVENTS = 64, READ_BYTES = 4096 };
@@ -46,22 +47,45 @@ static void serve(int fd)
         close(fd);
 }
 
-int main(void)
+static int listen_unix(const char *path)
+{
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (listener < 0 || strlen(path) >= sizeof address.sun_path)
+        die("socket");
+    memcpy(address.sun_path, path, strlen(path) + 1);
+    if (bind(listener, (struct sockaddr *)&address, sizeof address) < 0 ||
+        listen(listener, 1024) < 0)
+        die("listen");
+    printf("unix:%s\n", path);
+    return listener;
+}
+
+static int listen_tcp(void)
 {
     struct sockaddr_in address = { .sin_family = AF_INET,
         .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     socklen_t size = sizeof address;
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    int epoll = epoll_create1(EPOLL_CLOEXEC), one = 1;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), one = 1;
 
-    if (listener < 0 || epoll < 0 ||
-        setsockopt(listener, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) < 0 ||
+    if (listener < 0 || setsockopt(listener, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) < 0 ||
         bind(listener, (struct sockaddr *)&address, size) < 0 || listen(listener, 1024) < 0 ||
         getsockname(listener, (struct sockaddr *)&address, &size) < 0)
         die("listen");
+    printf("127.0.0.1:%u\n", ntohs(address.sin_port));
+    return listener;
+}
+
+int main(int argc, char **argv)
+{
+    int listener = argc == 2 ? listen_unix(argv[1]) : listen_tcp();
+    int epoll = epoll_create1(EPOLL_CLOEXEC);
+
+    if (epoll < 0)
+        die("epoll_create1");
     watch(epoll, listener, EPOLLIN);
     watch(epoll, STDIN_FILENO, EPOLLIN);
-    printf("127.0.0.1:%u\n", ntohs(address.sin_port));
     fflush(stdout);
     for (;;) {
         struct epoll_event events[EVENTS];

@@ -3,7 +3,7 @@
  * does; the time of an answer counts from when its request was due, so a server that stalls is
  * not asked less and not flattered (no coordinated omission). One thread, one epoll.
  *
- *     drive HOST:PORT [-r RATE] [-c CONNECTIONS] [-s SECONDS] [-p PATH] [-f FILE]
+ *     drive HOST:PORT|unix:PATH [-r RATE] [-c CONNECTIONS] [-s SECONDS] [-p PATH] [-f FILE]
  *
  * -r 0 is a closed loop: each connection asks again when it was answered; that measures capacity.
  * -f FILE has a request a line: a bearer token, a space, the body of a POST. A line that was shed
@@ -24,6 +24,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -52,7 +53,8 @@ struct connection {
 };
 
 static struct {
-    struct sockaddr_in address;
+    struct sockaddr_storage address;
+    socklen_t address_size;
     const char *host, *path;
     double rate;
     unsigned connection_count, seconds;
@@ -193,20 +195,21 @@ static void open_connection(struct connection *connection)
     struct epoll_event event = { .events = EPOLLIN | EPOLLRDHUP, .data.ptr = connection };
     int one = 1;
 
-    connection->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    connection->fd = socket(drive.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (connection->fd < 0)
         die("socket");
     connection->is_broken = false;
     connection->is_busy = false;
     connection->input_size = connection->skip = 0;
     /* Blocking: on loopback it waits for nobody but the kernel. */
-    if (connect(connection->fd, (struct sockaddr *)&drive.address, sizeof drive.address) < 0) {
+    if (connect(connection->fd, (struct sockaddr *)&drive.address, drive.address_size) < 0) {
         close(connection->fd);
         connection->fd = -1;
         connection->is_broken = true;
         return;
     }
-    (void)setsockopt(connection->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (drive.address.ss_family == AF_INET)
+        (void)setsockopt(connection->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     (void)fcntl(connection->fd, F_SETFL, O_NONBLOCK);
     if (epoll_ctl(drive.epoll, EPOLL_CTL_ADD, connection->fd, &event) < 0)
         die("epoll_ctl");
@@ -456,19 +459,37 @@ static void usage(void)
     exit(2);
 }
 
+static void parse_unix(const char *path)
+{
+    struct sockaddr_un *address = (struct sockaddr_un *)&drive.address;
+
+    if (strlen(path) >= sizeof address->sun_path)
+        usage();
+    address->sun_family = AF_UNIX;
+    memcpy(address->sun_path, path, strlen(path) + 1);
+    drive.address_size = sizeof *address;
+    drive.host = "localhost";
+}
+
 static void parse_address(const char *text)
 {
+    struct sockaddr_in *address = (struct sockaddr_in *)&drive.address;
     const char *colon = strrchr(text, ':');
     char host[64];
 
+    if (strncmp(text, "unix:", 5) == 0) {
+        parse_unix(text + 5);
+        return;
+    }
     if (colon == NULL || (size_t)(colon - text) >= sizeof host)
         usage();
     memcpy(host, text, (size_t)(colon - text));
     host[colon - text] = '\0';
     drive.host = text;
-    drive.address.sin_family = AF_INET;
-    drive.address.sin_port = htons((uint16_t)strtoul(colon + 1, NULL, 10));
-    if (inet_pton(AF_INET, host, &drive.address.sin_addr) != 1)
+    drive.address_size = sizeof *address;
+    address->sin_family = AF_INET;
+    address->sin_port = htons((uint16_t)strtoul(colon + 1, NULL, 10));
+    if (inet_pton(AF_INET, host, &address->sin_addr) != 1)
         usage();
 }
 

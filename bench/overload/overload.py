@@ -14,7 +14,6 @@ a good part of a request's, no server can keep all of its capacity: goodput_boun
 Prints `name value` lines."""
 import argparse
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -125,9 +124,10 @@ def merged(rounds):
 class Stage(Load):
     """A server with conversations to add members to, enough for `seconds` of overload and what is around it."""
 
-    def __init__(self, folder, *arguments, seconds, members=1):
+    def __init__(self, folder, *arguments, seconds, members=1, is_unix=False):
+        self.is_unix = is_unix
         self.server = serving.Server(folder, "--dev", *serving.FAST, "--set", "server.workers=1", "--set",
-                                     "http.access_log=off", *arguments, before=on_core(0))
+                                     "http.access_log=off", *arguments, before=on_core(0), listen=listen(folder, is_unix))
         super().__init__(folder, self.server.public, self.server.process.pid)
         self.members = members
         # More members at once cost more, so there will be fewer requests.
@@ -149,6 +149,10 @@ class Stage(Load):
                                  "-s", str(seconds)], stdout=subprocess.PIPE, text=True)
 
 
+def listen(folder, is_unix):
+    return "unix:" + os.path.join(folder, "socket") if is_unix else "127.0.0.1:0"
+
+
 # ---- prices ----------------------------------------------------------------------------------------------------------
 
 
@@ -163,16 +167,16 @@ def trickle(client, ended):
         client.sendall(b" " * 400)
 
 
-def refusal_us(folder, seconds):
+def refusal_us(folder, seconds, is_unix):
     """CPU time of a refusal: one place, and somebody has it."""
     folder = os.path.join(folder, "refusal")
     os.mkdir(folder)
     server = serving.Server(folder, "--dev", *serving.FAST, "--set", "server.workers=1", "--set", "http.access_log=off",
-                            "--set", "http.in_flight_max=1", before=on_core(0))
+                            "--set", "http.in_flight_max=1", before=on_core(0), listen=listen(folder, is_unix))
     load = Load(folder, server.public, server.process.pid)
     token = serving.tokens(folder, "addMembers")[0]
     ended = threading.Event()
-    with socket.create_connection(server.address) as client:
+    with server.connect() as client:
         client.sendall(f"POST {PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n"
                        "Content-Length: 60000\r\n\r\n ".encode())
         serving.wait_until(lambda: server.metric("troupe_http_in_flight") >= 1, "a request in its place")
@@ -186,12 +190,13 @@ def refusal_us(folder, seconds):
             server.kill()
 
 
-def bare_us(load, folder, seconds):
+def bare_us(load, folder, seconds, is_unix):
     """CPU time of the same bytes from a server that does nothing."""
     program = os.path.join(folder, "bare")
     subprocess.run([os.environ.get("CC", "cc"), "-std=c17", "-O2", "-D_GNU_SOURCE", "-o", program,
                     os.path.join(HERE, "bare.c")], check=True)
-    with subprocess.Popen([*on_core(0), program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    where = [os.path.join(folder, "bare.socket")] if is_unix else []
+    with subprocess.Popen([*on_core(0), program, *where], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         bare = Load(folder, process.stdout.readline().strip(), process.pid)
         found = price_us(bare, load.write_lines(2000), seconds)
         process.stdin.close()
@@ -209,7 +214,8 @@ def measure(stage, seconds, factor=10, with_prices=True):
     """Prices, capacity, overload, capacity again."""
     prices = {}
     if with_prices:
-        prices = {"refusal_us": refusal_us(stage.folder, 2), "bare_us": bare_us(stage, stage.folder, 2)}
+        prices = {"refusal_us": refusal_us(stage.folder, 2, stage.is_unix),
+                  "bare_us": bare_us(stage, stage.folder, 2, stage.is_unix)}
     stage.run(0, LOOP, 1, 8000)  # warm
     quiet = serving.numbers(stage.probe_admin(2).communicate(timeout=60)[0])
     short_s = min(seconds, ROUND_S)
@@ -281,10 +287,12 @@ def main():
     parser.add_argument("-s", "--seconds", type=int, default=10)
     parser.add_argument("-x", "--factor", type=float, default=10)
     parser.add_argument("-m", "--members", type=int, default=1)
+    parser.add_argument("-u", "--unix", action="store_true", help="through a unix socket, as behind a proxy on the machine")
     parser.add_argument("arguments", nargs="*", help="more arguments of troupe serve")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        stage = Stage(folder, *options.arguments, seconds=options.seconds, members=options.members)
+        stage = Stage(folder, *options.arguments, seconds=options.seconds, members=options.members,
+                      is_unix=options.unix)
         try:
             report(measure(stage, options.seconds, options.factor))
             stage.server.end()

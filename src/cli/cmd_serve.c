@@ -46,6 +46,19 @@ static void arm_second_signal(const sigset_t *waited)
     pthread_sigmask(SIG_UNBLOCK, waited, NULL);
 }
 
+static void print_first_request(const struct serve *serve)
+{
+    static const char unix_prefix[] = "http://unix:";
+    const char *address = serve->public_address;
+
+    printf("\nA first request, to copy:\n\n  %scurl ", cli_bold());
+    if (strncmp(address, unix_prefix, sizeof unix_prefix - 1) == 0)
+        printf("--unix-socket %s http://localhost", address + sizeof unix_prefix - 1);
+    else
+        printf("%s%s", strncmp(address, "https", 5) == 0 ? "-k " : "", address);
+    printf("/xrpc/_health%s\n\n", cli_plain());
+}
+
 static void print_ready(const struct serve *serve)
 {
     const char *bold = cli_bold();
@@ -61,8 +74,7 @@ static void print_ready(const struct serve *serve)
             config_is_on(&serve->config, CONFIG_SERVER_DEV)
                 ? " (--dev: did:key issuers are accepted)"
                 : "");
-    printf("\nA first request, to copy:\n\n  %scurl %s%s/xrpc/_health%s\n\n", bold,
-        strncmp(serve->public_address, "https", 5) == 0 ? "-k " : "", serve->public_address, plain);
+    print_first_request(serve);
     printf("Ctrl-C ends it when its requests are done.\n");
     fflush(stdout);
 }

@@ -117,6 +117,17 @@ def starts_and_says_what_to_copy(folder):
     assert not os.path.exists(os.path.join(server.data, "admin.address"))
 
 
+def at_a_unix_socket_the_first_request_works_too(folder):
+    if not shutil.which("curl"):
+        return "curl is not installed"
+    server = Server(folder, "--dev", "--set", f"server.listen=unix:{folder}/socket")
+    command = re.search(r"^ +(curl .*)$", server.said, re.MULTILINE).group(1)
+    said = subprocess.run(command.split() + ["-s"], capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    assert json.loads(said.stdout)["version"], said.stdout
+    server.end()
+    return None
+
+
 def the_access_log_tells_what_was_sent(folder):
     server = Server(folder)
     connection = http.client.HTTPConnection(server.public, timeout=LIMIT_S)
@@ -629,7 +640,8 @@ def main():
     if not os.access(TROUPE, os.X_OK):
         print(f"there is no {TROUPE}: run make release")
         return 77
-    cases = [starts_and_says_what_to_copy, the_access_log_tells_what_was_sent, admin_listener_tells_how_it_is,
+    cases = [starts_and_says_what_to_copy, at_a_unix_socket_the_first_request_works_too,
+             the_access_log_tells_what_was_sent, admin_listener_tells_how_it_is,
              metrics_pass_promtool, changing_needs_the_token, flags_change_at_run_time_and_stay, log_levels_change_at_run_time,
              hangup_reloads_what_is_safe, drain_finishes_every_request, drain_by_command_and_not_ready_meanwhile,
              health_answers_under_overload,

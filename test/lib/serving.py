@@ -9,6 +9,7 @@ import pwd
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -69,6 +70,13 @@ class Server:
     def address(self):
         host, port = self.public.rsplit(":", 1)
         return host, int(port)
+
+    def connect(self):
+        if not self.public.startswith("unix:"):
+            return socket.create_connection(self.address)
+        client = socket.socket(socket.AF_UNIX)
+        client.connect(self.public[len("unix:"):])
+        return client
 
     def log(self):
         with open(self.log_path, encoding="utf-8", errors="replace") as file:

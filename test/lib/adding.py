@@ -3,12 +3,20 @@
 What was acknowledged must be stored with the epoch that was told; what was not is sent again and must be stored once."""
 import http.client
 import itertools
+import subprocess
 import threading
 import time
 
 import serving
 
 THREADS = 6
+
+
+def check_stored(server, *arguments):
+    """`troupe check delivery` finds nothing wrong in what a server left behind."""
+    done = subprocess.run([serving.TROUPE, "check", "delivery", "--data", server.data, *arguments], capture_output=True,
+                          text=True, timeout=serving.LIMIT_S, check=False, env=serving.environment())
+    assert done.returncode == 0, f"exit status {done.returncode}: {done.stdout}{done.stderr}"
 
 
 class Ledger:

@@ -104,6 +104,7 @@ void auth_unref(struct auth *auth)
     if (auth == NULL || atomic_fetch_sub_explicit(&auth->holders, 1, memory_order_acq_rel) > 1)
         return;
     crypto_key_unref(&auth->session_key);
+    did_key_cache_end(&auth->did_keys);
     tr__free(auth->service_did);
     tr__free(auth->service_name);
     tr__free(auth->plc_directory);
@@ -137,6 +138,18 @@ static int keep_texts(struct auth *auth, const struct auth_options *options)
     return 0;
 }
 
+/* Not the desk's: work of an earlier life of it may be on the pool when it starts again. */
+static int begin_did_keys(struct auth *auth)
+{
+    enum { KEYS_MAX = 8192 };
+    const struct tr_env *env = auth->env;
+
+    if (!auth->allow_did_key)
+        return 0;
+    return did_key_cache_begin(&auth->did_keys, KEYS_MAX,
+        (struct tr_siphash_key){ env->random(env->data), env->random(env->data) });
+}
+
 int auth_start(struct tr_system *system, const struct auth_options *options, struct auth **ret_auth)
 {
     struct auth *auth = tr__calloc(sizeof *auth);
@@ -167,6 +180,8 @@ int auth_start(struct tr_system *system, const struct auth_options *options, str
     rc = tr_rate_is_valid(&auth->per_did) && tr_rate_is_valid(&auth->per_address) ? 0 : TR_EINVAL;
     if (rc == 0)
         rc = keep_texts(auth, options);
+    if (rc == 0)
+        rc = begin_did_keys(auth);
     if (rc == 0)
         rc = tr_spawn(system, &auth_desk_type, &desk,
             &(struct tr_spawn_options){ .name = "auth desk",

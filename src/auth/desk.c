@@ -90,10 +90,9 @@ static size_t answer_of(const struct auth_claims *claims, union desk_answer_room
     return (size_t)(at - (char *)answer);
 }
 
-size_t desk_answer_for(struct desk *desk, struct tr_context *ctx, const struct auth_claims *claims,
-    union desk_answer_room *room)
+size_t desk_answer_for(struct desk *desk, struct tr_context *ctx, const struct auth_claims *claims)
 {
-    struct desk_answer *answer = &room->answer;
+    struct desk_answer *answer = &desk->room->answer;
 
     *answer = (struct desk_answer){ 0 };
     if (rate_limit_take(&desk->per_did, claims->issuer, tr_now_ns(ctx), &answer->retry_ns) < 0) {
@@ -102,7 +101,7 @@ size_t desk_answer_for(struct desk *desk, struct tr_context *ctx, const struct a
         answer->label = "did";
         return sizeof *answer;
     }
-    return answer_of(claims, room);
+    return answer_of(claims, desk->room);
 }
 
 void desk_reply(struct tr_context *ctx, const struct desk_answer *answer)
@@ -125,21 +124,32 @@ static bool is_over_address(struct desk *desk, struct tr_context *ctx, const str
     return true;
 }
 
-static void look(struct desk *desk, struct tr_context *ctx, const struct desk_message *message)
+static void reply_unknown(struct desk *desk, struct tr_context *ctx, const unsigned char *hash)
+{
+    desk->room->answer = (struct desk_answer){ .verdict = DESK_UNKNOWN };
+    memcpy(desk->room->answer.texts, hash, TOKEN_HASH_SIZE);
+    tr_reply(ctx, 0, desk->room, offsetof(struct desk_answer, texts) + TOKEN_HASH_SIZE);
+}
+
+/* A token that was asked for may have been verified for another request since. */
+static void look(struct desk *desk, struct tr_context *ctx, struct desk_message *message)
 {
     const struct auth_claims *claims;
-    union desk_answer_room room;
+    bool is_first = message->kind == DESK_LOOK;
 
-    if (is_over_address(desk, ctx, message))
+    if (is_first && is_over_address(desk, ctx, message))
         return;
     claims = token_cache_get(&desk->tokens, message->hash, desk_wall_s(desk));
-    if (claims == NULL) {
-        desk_reply(ctx, &(struct desk_answer){ .verdict = DESK_UNKNOWN });
-        return;
+    if (claims != NULL) {
+        if (is_first)
+            desk_count(DESK_HITS);
+        tr_reply(ctx, 0, desk->room, desk_answer_for(desk, ctx, claims));
+        auth_claims_unref(claims);
+    } else if (message->token != NULL) {
+        desk_begin_inquiry(desk, ctx, message);
+    } else {
+        reply_unknown(desk, ctx, message->hash);
     }
-    desk_count(DESK_HITS);
-    tr_reply(ctx, 0, &room, desk_answer_for(desk, ctx, claims, &room));
-    auth_claims_unref(claims);
 }
 
 static void forget(struct desk *desk, struct tr_span issuer)
@@ -169,10 +179,8 @@ static enum tr_next desk_handle(void *self, struct tr_context *ctx, void *memory
     forget_if_told(desk);
     switch (message->kind) {
     case DESK_LOOK:
-        look(desk, ctx, message);
-        break;
     case DESK_VERIFY:
-        desk_begin_inquiry(desk, ctx, message);
+        look(desk, ctx, message);
         break;
     case DESK_ADDRESS:
         if (!is_over_address(desk, ctx, message))
@@ -251,6 +259,8 @@ static void desk_clear(struct desk *desk)
     key_cache_end(&desk->keys);
     rate_limit_end(&desk->per_did);
     rate_limit_end(&desk->per_address);
+    tr__free(desk->room);
+    desk->room = NULL;
     if (desk->sql.sql != NULL)
         sql_client_end(&desk->sql);
 }
@@ -264,7 +274,10 @@ static int desk_start(void *self, struct tr_context *ctx)
 
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
     desk->forget_seen = atomic_load_explicit(&auth->forget_all, memory_order_acquire);
-    rc = token_cache_begin(&desk->tokens, auth->tokens_max);
+    desk->room = tr__alloc(sizeof *desk->room);
+    rc = desk->room == NULL ? TR_ENOMEM : 0;
+    if (rc == 0)
+        rc = token_cache_begin(&desk->tokens, auth->tokens_max);
     if (rc == 0)
         rc = key_cache_begin(&desk->keys, KEYS_MAX, fresh_key(ctx));
     if (rc == 0)

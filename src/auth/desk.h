@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "auth/auth.h"
+#include "auth/did_key_cache.h"
 #include "auth/jwt.h"
 #include "auth/key_cache.h"
 #include "auth/rate_limit.h"
@@ -38,10 +39,11 @@ struct auth {
     uint64_t fetch_timeout_ns;
     struct tr_rate per_did;
     struct tr_rate per_address;
+    struct did_key_cache did_keys; /* of the work on the pool; it has locks of its own */
 };
 
 enum desk_kind {
-    DESK_LOOK,    /* count the request; is the token known? */
+    DESK_LOOK,    /* count the request; is the token known? If it is here, verify it if not */
     DESK_VERIFY,  /* the same token, to be verified now; counted already */
     DESK_ADDRESS, /* count a request without a token */
     DESK_RATES,   /* change the rates */
@@ -53,14 +55,14 @@ struct desk_message {
     unsigned char hash[TOKEN_HASH_SIZE];
     unsigned char address[17];
     unsigned char address_size;
-    char *token; /* DESK_VERIFY: owned by the message */
+    char *token; /* owned by the message. DESK_LOOK: may be NULL */
     size_t token_size;
     struct tr_rate per_did, per_address; /* DESK_RATES */
 };
 
 enum desk_verdict {
     DESK_OK,      /* claims follow */
-    DESK_UNKNOWN, /* to DESK_LOOK: send the token */
+    DESK_UNKNOWN, /* to DESK_LOOK without the token: send it. Its hash follows, of a fixed size */
     DESK_REFUSED, /* 401 with the label */
     DESK_LIMITED, /* 429, come back after retry_ns */
     DESK_FAILED,  /* 503: the issuer's key could not be had */
@@ -112,7 +114,7 @@ struct inquiry {
     bool needs_key;     /* of this issuer, then work again */
     bool needs_session; /* claims are there; is their session still good? */
     bool bad_signature;
-    char *issuer;
+    char *issuer; /* one that is not its own key */
     const struct auth_claims *claims;
 
     /* the desk's */
@@ -124,9 +126,10 @@ struct inquiry {
     uint32_t number;    /* of its read: the tag names it */
     uint64_t began_ns;
     struct inquiry *next_waiting; /* for the same document or its turn; in its batch the work's */
-    tr_reply_handle *waiters;
+    tr_reply_handle *waiters;     /* first_waiters, or an array of its own */
     uint32_t waiter_count;
     uint32_t waiter_capacity;
+    tr_reply_handle first_waiters[2];
 };
 
 void inquiry_unref(struct inquiry *inquiry); /* NULL is fine */
@@ -151,6 +154,12 @@ struct inquiry *inquiry_queue_pop(struct inquiry_queue *queue); /* NULL if there
 enum {
     DESK_QUEUED_MAX = 2048, /* tokens that wait for their first look; one more is refused */
     DESK_BATCH_MAX = 16,    /* tokens of one piece of work: about a millisecond */
+};
+
+/* An answer and its texts. */
+union desk_answer_room {
+    struct desk_answer answer;
+    char bytes[sizeof(struct desk_answer) + JWT_BYTES_MAX];
 };
 
 /* A document that was asked for, and who waits for it. */
@@ -182,6 +191,7 @@ struct desk {
     uint32_t number_next;
     uint32_t forget_seen; /* of auth->forget_all */
     struct sql_client sql;
+    union desk_answer_room *room; /* of the answer at hand: too large to be cleared for each */
 };
 
 /* Fetches and reads carry a number behind the tag. */
@@ -190,6 +200,7 @@ enum { DESK_TAG_FETCH = 1 << 24, DESK_TAG_READ = 2 << 24, DESK_NUMBER_MASK = (1 
 uint64_t desk_wall_s(const struct desk *desk);
 
 /* desk_inquiry.c. Each of these may end the inquiry it is given, and touches no other. */
+/* The message has a token that is not in the cache. */
 void desk_begin_inquiry(struct desk *desk, struct tr_context *ctx, struct desk_message *message);
 void desk_worked(struct desk *desk, struct tr_context *ctx, struct inquiry *inquiry);
 void desk_finish_inquiry(struct desk *desk, struct tr_context *ctx, struct inquiry *inquiry);
@@ -220,13 +231,9 @@ bool desk_looks_again(struct desk *desk, struct tr_context *ctx, struct inquiry 
 void desk_fetched(struct desk *desk, struct tr_context *ctx, const struct tr_event *event);
 void desk_fetches_end(struct desk *desk);
 
-/* What the desk says to one who asks: the issuer's own rate, then the claims. Returns its size. */
-union desk_answer_room {
-    struct desk_answer answer;
-    char bytes[sizeof(struct desk_answer) + JWT_BYTES_MAX];
-};
-size_t desk_answer_for(struct desk *desk, struct tr_context *ctx, const struct auth_claims *claims,
-    union desk_answer_room *room);
+/* What the desk says to one who asks: the issuer's own rate, then the claims. It is in desk->room,
+ * until the next. Returns its size. */
+size_t desk_answer_for(struct desk *desk, struct tr_context *ctx, const struct auth_claims *claims);
 void desk_reply(struct tr_context *ctx, const struct desk_answer *answer);
 
 enum desk_metric {

@@ -11,7 +11,9 @@
  *             └───────── verdict ───────────────▶ answered
  *
  * 1. An inquiry is in its bucket from the first request that brought the token until it is
- *    answered; requests with the same token join it.
+ *    answered; requests with the same token join it. A request brings it with its first question or
+ *    when it is asked for it (desk.c): either way it was counted and looked for in the cache in
+ *    this turn or an earlier one, and a token that is not taken goes with its message.
  * 2. While it is WORKING the desk reads and writes only what desk.h calls the desk's.
  * 3. A verdict stands only if it was reached under the key the cache has now, and a session only if
  *    nobody was told to forget it since it was read: so a key that was replaced or a session that
@@ -22,13 +24,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 
-enum {
-    INQUIRIES_MAX = 4096,
-    BUCKETS = 1024,
-    WAITERS_MAX = 1024,
-    WAITERS_FIRST = 4,
-    ROLE_BYTES_MAX = 64
-};
+enum { INQUIRIES_MAX = 4096, BUCKETS = 1024, WAITERS_MAX = 1024, ROLE_BYTES_MAX = 64 };
 
 static const struct desk_answer overloaded = {
     .verdict = DESK_FAILED, .label = "Overloaded", .text = "too many tokens to verify at once"
@@ -91,11 +87,21 @@ static void unlink_inquiry(struct desk *desk, struct inquiry *inquiry)
 /* ---- the end ----------------------------------------------------------------------------------
  */
 
+static void answer(struct desk *desk, struct tr_context *ctx, const struct inquiry *inquiry,
+    tr_reply_handle *waiter)
+{
+    const struct desk_answer bad = {
+        .verdict = inquiry->verdict, .label = inquiry->label, .text = inquiry->text
+    };
+
+    if (inquiry->verdict == DESK_OK)
+        tr_reply_send(waiter, 0, desk->room, desk_answer_for(desk, ctx, inquiry->claims));
+    else
+        tr_reply_send(waiter, 0, &bad, sizeof bad);
+}
+
 void desk_finish_inquiry(struct desk *desk, struct tr_context *ctx, struct inquiry *inquiry)
 {
-    union desk_answer_room room;
-    size_t size;
-
     tr_assert(inquiry->place != INQUIRY_WORKING);
     tr_assert(inquiry->place != INQUIRY_QUEUED);
     unlink_inquiry(desk, inquiry);
@@ -104,17 +110,8 @@ void desk_finish_inquiry(struct desk *desk, struct tr_context *ctx, struct inqui
         token_cache_put(&desk->tokens, inquiry->hash, inquiry->claims, (uint64_t)inquiry->now_s);
     else if (inquiry->verdict == DESK_REFUSED)
         desk_count(DESK_REFUSALS);
-    for (uint32_t i = 0; i < inquiry->waiter_count; i++) {
-        if (inquiry->verdict == DESK_OK) {
-            size = desk_answer_for(desk, ctx, inquiry->claims, &room);
-        } else {
-            room.answer = (struct desk_answer){
-                .verdict = inquiry->verdict, .label = inquiry->label, .text = inquiry->text
-            };
-            size = sizeof room.answer;
-        }
-        tr_reply_send(&inquiry->waiters[i], 0, &room, size);
-    }
+    for (uint32_t i = 0; i < inquiry->waiter_count; i++)
+        answer(desk, ctx, inquiry, &inquiry->waiters[i]);
     inquiry_unref(inquiry);
 }
 
@@ -132,8 +129,7 @@ void desk_fail_inquiry(struct desk *desk, struct tr_context *ctx, struct inquiry
 
 static bool has_room(struct inquiry *inquiry)
 {
-    uint32_t capacity =
-        inquiry->waiter_capacity == 0 ? WAITERS_FIRST : inquiry->waiter_capacity * 2;
+    uint32_t capacity = inquiry->waiter_capacity * 2;
     tr_reply_handle *waiters;
 
     if (inquiry->waiter_count < inquiry->waiter_capacity)
@@ -143,9 +139,9 @@ static bool has_room(struct inquiry *inquiry)
     waiters = tr__calloc(capacity * sizeof *waiters);
     if (waiters == NULL)
         return false;
-    if (inquiry->waiter_count > 0)
-        memcpy(waiters, inquiry->waiters, inquiry->waiter_count * sizeof *waiters);
-    tr__free(inquiry->waiters);
+    memcpy(waiters, inquiry->waiters, inquiry->waiter_count * sizeof *waiters);
+    if (inquiry->waiters != inquiry->first_waiters)
+        tr__free(inquiry->waiters);
     inquiry->waiters = waiters;
     inquiry->waiter_capacity = capacity;
     return true;
@@ -175,6 +171,8 @@ static struct inquiry *new_inquiry(
     if (inquiry == NULL)
         return NULL;
     atomic_init(&inquiry->holders, 1);
+    inquiry->waiters = inquiry->first_waiters;
+    inquiry->waiter_capacity = sizeof inquiry->first_waiters / sizeof inquiry->first_waiters[0];
     if (!join(ctx, inquiry)) {
         inquiry_unref(inquiry);
         return NULL;
@@ -194,18 +192,8 @@ static struct inquiry *new_inquiry(
 
 void desk_begin_inquiry(struct desk *desk, struct tr_context *ctx, struct desk_message *message)
 {
-    /* Verified since it was looked for? */
-    const struct auth_claims *claims =
-        token_cache_get(&desk->tokens, message->hash, desk_wall_s(desk));
-    union desk_answer_room room;
-    struct inquiry *inquiry;
+    struct inquiry *inquiry = find_inquiry(desk, message->hash);
 
-    if (claims != NULL) {
-        tr_reply(ctx, 0, &room, desk_answer_for(desk, ctx, claims, &room));
-        auth_claims_unref(claims);
-        return;
-    }
-    inquiry = find_inquiry(desk, message->hash);
     if (inquiry != NULL) {
         if (!join(ctx, inquiry))
             desk_reply(ctx, &overloaded);

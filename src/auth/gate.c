@@ -127,7 +127,7 @@ static void let_in(struct http_request *request, const struct desk_answer *answe
     http_continue(request);
 }
 
-static void verify(struct http_request *request);
+static void verify(struct http_request *request, const unsigned char *hash);
 
 static void answered(struct http_request *request, const struct tr_event *event)
 {
@@ -142,7 +142,7 @@ static void answered(struct http_request *request, const struct tr_event *event)
         let_in(request, answer);
         break;
     case DESK_UNKNOWN:
-        verify(request);
+        verify(request, (const unsigned char *)answer->texts);
         break;
     case DESK_REFUSED:
         unauthorized(request, answer->label, answer->text);
@@ -195,21 +195,37 @@ static void ask(struct http_request *request, struct desk_message *message)
     http_respond_shed(request, 503, 1, "auth");
 }
 
-static void verify(struct http_request *request)
+/* False: it has been answered. */
+static bool add_token(
+    struct http_request *request, struct desk_message *message, struct tr_span token)
 {
+    message->token = tr__alloc(token.size);
+    if (message->token == NULL) {
+        http_respond_shed(request, 503, 1, "memory");
+        return false;
+    }
+    memcpy(message->token, token.at, token.size);
+    message->token_size = token.size;
+    return true;
+}
+
+static void verify(struct http_request *request, const unsigned char *hash)
+{
+    struct desk_message message = { .kind = DESK_VERIFY };
     struct tr_span token = token_of(request);
-    struct desk_message message = { .kind = DESK_VERIFY, .token_size = token.size };
 
     tr_assert(token.at != NULL); /* only a token that was looked up can be unknown */
-    message.token = tr__alloc(token.size);
-    if (message.token == NULL) {
-        http_respond_shed(request, 503, 1, "memory");
-        return;
-    }
-    memcpy(message.token, token.at, token.size);
-    crypto_sha256(token.at, token.size, message.hash);
-    fill_address(request, &message);
-    ask(request, &message);
+    memcpy(message.hash, hash, sizeof message.hash);
+    if (add_token(request, &message, token))
+        ask(request, &message);
+}
+
+/* A service token changes something once, so what a request that is no read brings is new: to ask
+ * for it after a look in vain would double the way to the desk. A wrong guess costs a copy. */
+static bool is_likely_new(const struct http_request *request)
+{
+    return http_method(request) != HTTP_GET && http_method(request) != HTTP_HEAD &&
+           !demand_of(request)->session;
 }
 
 bool auth_gate(struct http_request *request)
@@ -235,6 +251,8 @@ bool auth_gate(struct http_request *request)
         message.kind = DESK_ADDRESS;
     else
         crypto_sha256(token.at, token.size, message.hash);
+    if (token.at != NULL && is_likely_new(request) && !add_token(request, &message, token))
+        return false;
     fill_address(request, &message);
     ask(request, &message);
     return false; /* the answer lets it through */

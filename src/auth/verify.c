@@ -37,31 +37,10 @@ static enum jwt_refusal check(const struct inquiry *inquiry, const struct jwt *j
     return jwt_check(jwt, &expect);
 }
 
-/* The key of an issuer that is its own key; others are left to the desk. None is found where it is
- * refused. */
-static int find_key(struct inquiry *inquiry, struct tr_span issuer)
+/* The desk looks for the key, and compares with what it has later on. */
+static int leave_to_desk(struct inquiry *inquiry, struct tr_span issuer)
 {
-    enum did_refusal refusal;
-    struct did did;
-
-    if (inquiry->key != NULL)
-        return 0;
-    refusal = did_parse(issuer, &did);
-    if (refusal == DID_OK && did.method == DID_METHOD_KEY && !inquiry->auth->allow_did_key)
-        return refuse(inquiry, "IssuerRefused", "did:key issuers are accepted in development only");
-    if (refusal == DID_OK && did.method == DID_METHOD_KEY)
-        refusal = did_key_parse(issuer, &inquiry->key);
-    else if (refusal == DID_OK)
-        inquiry->needs_key = true;
-    if (refusal == DID_NO_MEMORY)
-        return TR_ENOMEM;
-    if (refusal != DID_OK)
-        refuse(inquiry, did_refusal_label(refusal), did_refusal_text(refusal));
-    return 0;
-}
-
-static int keep_issuer(struct inquiry *inquiry, struct tr_span issuer)
-{
+    inquiry->needs_key = true;
     if (inquiry->issuer != NULL)
         return 0;
     inquiry->issuer = tr__alloc(issuer.size + 1);
@@ -69,6 +48,33 @@ static int keep_issuer(struct inquiry *inquiry, struct tr_span issuer)
         return TR_ENOMEM;
     memcpy(inquiry->issuer, issuer.at, issuer.size);
     inquiry->issuer[issuer.size] = '\0';
+    return 0;
+}
+
+/* The key of an issuer that is its own key; others are left to the desk. None is found where it is
+ * refused. *ret_is_new if the cache should have it once it has verified something. */
+static int find_key(struct inquiry *inquiry, struct tr_span issuer, bool *ret_is_new)
+{
+    enum did_refusal refusal;
+    struct did did;
+
+    *ret_is_new = false;
+    if (inquiry->key == NULL && inquiry->auth->allow_did_key)
+        inquiry->key = did_key_cache_get(&inquiry->auth->did_keys, issuer);
+    if (inquiry->key != NULL)
+        return 0;
+    refusal = did_parse(issuer, &did);
+    if (refusal == DID_OK && did.method != DID_METHOD_KEY)
+        return leave_to_desk(inquiry, issuer);
+    if (refusal == DID_OK && !inquiry->auth->allow_did_key)
+        return refuse(inquiry, "IssuerRefused", "did:key issuers are accepted in development only");
+    if (refusal == DID_OK)
+        refusal = did_key_parse(issuer, &inquiry->key);
+    if (refusal == DID_NO_MEMORY)
+        return TR_ENOMEM;
+    *ret_is_new = refusal == DID_OK;
+    if (refusal != DID_OK)
+        refuse(inquiry, did_refusal_label(refusal), did_refusal_text(refusal));
     return 0;
 }
 
@@ -124,6 +130,7 @@ static int verify(struct inquiry *inquiry, struct jwt *jwt)
 {
     enum jwt_refusal refusal =
         jwt_parse(jwt, (struct tr_span){ inquiry->token, inquiry->token_size });
+    bool is_new_key;
 
     if (refusal == JWT_OK && jwt->algorithm == CRYPTO_HS256 && inquiry->auth->session_key != NULL)
         return verify_session(inquiry, jwt);
@@ -133,14 +140,18 @@ static int verify(struct inquiry *inquiry, struct jwt *jwt)
         return TR_ENOMEM;
     if (refusal != JWT_OK)
         return refuse_jwt(inquiry, refusal);
-    if (keep_issuer(inquiry, jwt->claims.iss) < 0 || find_key(inquiry, jwt->claims.iss) < 0)
+    if (find_key(inquiry, jwt->claims.iss, &is_new_key) < 0)
         return TR_ENOMEM;
     if (inquiry->key == NULL)
         return 0;
     refusal = jwt_verify(jwt, inquiry->key);
     if (refusal == JWT_NO_MEMORY)
         return TR_ENOMEM;
-    return refusal == JWT_OK ? accept(inquiry, jwt) : refuse_jwt(inquiry, refusal);
+    if (refusal != JWT_OK)
+        return refuse_jwt(inquiry, refusal);
+    if (is_new_key)
+        did_key_cache_put(&inquiry->auth->did_keys, jwt->claims.iss, inquiry->key);
+    return accept(inquiry, jwt);
 }
 
 static void work_on(struct inquiry *inquiry)
@@ -184,7 +195,8 @@ void inquiry_unref(struct inquiry *inquiry)
     auth_claims_unref(inquiry->claims);
     crypto_key_unref(&inquiry->key);
     auth_unref(inquiry->auth);
-    tr__free(inquiry->waiters);
+    if (inquiry->waiters != inquiry->first_waiters)
+        tr__free(inquiry->waiters);
     tr__free(inquiry->token);
     tr__free(inquiry->issuer);
     tr__free(inquiry);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "auth/auth.h"
+#include "auth/desk.h"
 #include "auth/did.h"
 #include "auth/jwt.h"
 #include "base/metric.h"
@@ -349,6 +350,10 @@ TEST(gate, what_is_wrong_with_a_token_is_said)
     header = header_of(&other, (struct token_options){ 0 });
     expect(&site, "GET", "/read", header, 401, "SignatureMismatch");
     free(header);
+    header = header_of(&other, (struct token_options){ .lxm = "com.example.write" });
+    expect(&site, "POST", "/write", header, 401, "SignatureMismatch");
+    expect(&site, "POST", "/write", header, 401, "SignatureMismatch");
+    free(header);
     crypto_key_unref(&caller.key);
     crypto_key_unref(&other.key);
     site_end(&site);
@@ -395,9 +400,11 @@ TEST(gate, one_token_in_many_writes_at_once_changes_something_once)
     struct site site;
     char *header, text[4096];
     int fds[MANY], size, written = 0, replayed = 0;
+    int64_t misses;
 
     site_begin(&site, &dev);
     caller_begin(&caller);
+    misses = count_of("troupe_auth_cache_misses_total");
     header = header_of(&caller, (struct token_options){ .lxm = "com.example.write" });
     size = snprintf(text, sizeof text,
         "POST /write HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n"
@@ -418,6 +425,7 @@ TEST(gate, one_token_in_many_writes_at_once_changes_something_once)
     }
     CHECK_EQ_INT(written, 1);
     CHECK_EQ_INT(replayed, MANY - 1);
+    CHECK_EQ_INT(count_of("troupe_auth_cache_misses_total"), misses + 1);
     free(header);
     crypto_key_unref(&caller.key);
     site_end(&site);
@@ -471,6 +479,7 @@ TEST(gate, an_address_has_a_rate_before_anything_is_verified)
     expect(&site, "GET", "/open", "", 200, "nobody");
     misses = count_of("troupe_auth_cache_misses_total");
     expect(&site, "GET", "/read", header, 429, "Retry-After: ");
+    expect(&site, "POST", "/write", header, 429, "Retry-After: ");
     CHECK_EQ_INT(count_of("troupe_auth_cache_misses_total"), misses);
     free(header);
     crypto_key_unref(&caller.key);
@@ -505,6 +514,82 @@ TEST(gate, many_requests_with_one_new_token_verify_it_once)
     }
     CHECK_EQ_INT(count_of("troupe_auth_cache_misses_total"), misses + 1);
     free(header);
+    crypto_key_unref(&caller.key);
+    site_end(&site);
+}
+
+/* ---- what is asked
+ * ------------------------------------------------------------------------------------- */
+
+/* Stands before the desk, counts and passes on. */
+struct doorman {
+    tr_sender desk;
+    struct asked *asked;
+};
+
+struct asked {
+    _Atomic unsigned looks, looks_with_token, verifies;
+};
+
+static enum tr_next doorman_handle(void *self, struct tr_context *ctx, void *memory)
+{
+    const struct desk_message *message = memory;
+    struct doorman *doorman = self;
+
+    if (message->kind == DESK_VERIFY)
+        atomic_fetch_add(&doorman->asked->verifies, 1);
+    else if (message->kind == DESK_LOOK && message->token != NULL)
+        atomic_fetch_add(&doorman->asked->looks_with_token, 1);
+    else if (message->kind == DESK_LOOK)
+        atomic_fetch_add(&doorman->asked->looks, 1);
+    CHECK_EQ_INT(tr_forward(ctx, doorman->desk), 0);
+    return TR_GO;
+}
+
+static const struct tr_type doorman_type = {
+    .name = "doorman",
+    .message_size = sizeof(struct desk_message),
+    .state_size = sizeof(struct doorman),
+    .handle = doorman_handle,
+};
+
+static void was_asked(struct asked *asked, unsigned looks, unsigned with_token, unsigned verifies)
+{
+    CHECK_EQ_INT(atomic_exchange(&asked->looks, 0), looks);
+    CHECK_EQ_INT(atomic_exchange(&asked->looks_with_token, 0), with_token);
+    CHECK_EQ_INT(atomic_exchange(&asked->verifies, 0), verifies);
+}
+
+TEST(gate, a_change_asks_the_desk_once_and_a_read_once_it_is_known)
+{
+    struct asked asked = { 0 };
+    tr_sender desk, doorman = { 0 };
+    struct caller caller;
+    struct site site;
+    char *read, *write;
+
+    site_begin(&site, &dev);
+    caller_begin(&caller);
+    desk = site.auth->desk;
+    CHECK_EQ_INT(tr_spawn(site.system, &doorman_type,
+                     &(struct doorman){ .desk = desk, .asked = &asked }, NULL, &doorman),
+        0);
+    site.auth->desk = doorman; /* before anybody asks */
+    read = header_of(&caller, (struct token_options){ 0 });
+    write = header_of(&caller, (struct token_options){ .lxm = "com.example.write" });
+    expect(&site, "GET", "/read", read, 200, caller.did);
+    was_asked(&asked, 1, 0, 1);
+    expect(&site, "GET", "/read", read, 200, caller.did);
+    expect(&site, "HEAD", "/read", read, 200, "");
+    was_asked(&asked, 2, 0, 0);
+    expect(&site, "POST", "/write", write, 200, "written");
+    was_asked(&asked, 0, 1, 0);
+    expect(&site, "POST", "/write", write, 401, "TokenReplayed");
+    was_asked(&asked, 0, 1, 0);
+    site.auth->desk = desk;
+    tr_sender_drop(&doorman);
+    free(read);
+    free(write);
     crypto_key_unref(&caller.key);
     site_end(&site);
 }

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* did_key_cache.c: sets of a few places, each with a lock that is tried once.
+ *
+ * 1. A set is read and written by whoever turned is_taken from false to true, until it is false
+ *    again. That is some dozens of instructions, but its thread may lose its core meanwhile: hence
+ *    nobody waits for it, who comes in vain goes without.
+ * 2. A place is in use if it has a key. The text is compared in full: a hit is that issuer's. */
+#include "auth/did_key_cache.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include <troupe/error.h>
+
+#include "auth/did.h"
+#include "base/alloc.h"
+
+enum { WAYS = 4 };
+
+struct did_key_place {
+    struct crypto_key *key; /* NULL: free */
+    uint32_t used;          /* the set's count at its last use */
+    uint32_t did_size;
+    char did[DID_KEY_CHARS_MAX];
+};
+
+struct did_key_set {
+    _Atomic bool is_taken;
+    uint32_t uses; /* may come round: then one eviction may pick a younger one */
+    struct did_key_place places[WAYS];
+};
+
+int did_key_cache_begin(
+    struct did_key_cache *cache, uint32_t keys_max, struct tr_siphash_key hash_key)
+{
+    uint32_t sets = 1;
+
+    *cache = (struct did_key_cache){ .hash_key = hash_key };
+    while (sets < UINT32_C(1) << 20 && sets * WAYS < keys_max)
+        sets *= 2;
+    cache->sets = tr__calloc(sets * sizeof *cache->sets);
+    if (cache->sets == NULL)
+        return TR_ENOMEM;
+    cache->set_count = sets;
+    return 0;
+}
+
+void did_key_cache_end(struct did_key_cache *cache)
+{
+    for (uint32_t i = 0; i < cache->set_count; i++)
+        for (int way = 0; way < WAYS; way++)
+            crypto_key_unref(&cache->sets[i].places[way].key);
+    tr__free(cache->sets);
+    *cache = (struct did_key_cache){ 0 };
+}
+
+/* NULL if somebody is there. The acquire pairs with the release in leave. */
+static struct did_key_set *enter(struct did_key_cache *cache, struct tr_span did)
+{
+    uint64_t hash = tr_siphash(cache->hash_key, did.at, did.size);
+    struct did_key_set *set = &cache->sets[hash & (cache->set_count - 1)];
+
+    return atomic_exchange_explicit(&set->is_taken, true, memory_order_acquire) ? NULL : set;
+}
+
+static void leave(struct did_key_set *set)
+{
+    atomic_store_explicit(&set->is_taken, false, memory_order_release);
+}
+
+static struct did_key_place *find(struct did_key_set *set, struct tr_span did)
+{
+    for (int i = 0; i < WAYS; i++)
+        if (set->places[i].key != NULL &&
+            tr_span_equal((struct tr_span){ set->places[i].did, set->places[i].did_size }, did))
+            return &set->places[i];
+    return NULL;
+}
+
+struct crypto_key *did_key_cache_get(struct did_key_cache *cache, struct tr_span did)
+{
+    struct crypto_key *key = NULL;
+    struct did_key_place *place;
+    struct did_key_set *set;
+
+    if (cache->sets == NULL || did.size > DID_KEY_CHARS_MAX)
+        return NULL;
+    set = enter(cache, did);
+    if (set == NULL)
+        return NULL;
+    place = find(set, did);
+    if (place != NULL) {
+        place->used = ++set->uses;
+        key = crypto_key_ref(place->key);
+    }
+    leave(set);
+    return key;
+}
+
+/* A free place, or what was used longest ago. */
+static struct did_key_place *least_of(struct did_key_set *set)
+{
+    struct did_key_place *least = &set->places[0];
+
+    for (int i = 0; i < WAYS; i++) {
+        if (set->places[i].key == NULL)
+            return &set->places[i];
+        if (set->uses - set->places[i].used > set->uses - least->used)
+            least = &set->places[i];
+    }
+    return least;
+}
+
+void did_key_cache_put(struct did_key_cache *cache, struct tr_span did, struct crypto_key *key)
+{
+    struct crypto_key *dropped = NULL;
+    struct did_key_place *place;
+    struct did_key_set *set;
+
+    if (cache->sets == NULL || did.size > DID_KEY_CHARS_MAX)
+        return;
+    set = enter(cache, did);
+    if (set == NULL)
+        return; /* the next token of this issuer brings it again */
+    if (find(set, did) == NULL) {
+        place = least_of(set);
+        dropped = place->key;
+        place->key = crypto_key_ref(key);
+        place->used = ++set->uses;
+        place->did_size = (uint32_t)did.size;
+        memcpy(place->did, did.at, did.size);
+    }
+    leave(set);
+    crypto_key_unref(&dropped);
+}

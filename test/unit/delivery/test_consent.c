@@ -58,6 +58,23 @@ TEST(consent, is_wanted_where_the_policy_says_so)
     cast_end(&cast);
 }
 
+TEST(consent, is_asked_for_before_blocks_are_looked_at)
+{
+    struct cast cast;
+
+    cast_begin(&cast);
+    want(&cast, EVE, "optOut", "{}", 200, "'optedIn':false");
+    block(&cast, EVE, "$bob", true);
+    want(&cast, ADA, "addMembers", "{'convoId':'g1','didList':['$eve']}", 403, "NotOptedIn");
+    want(&cast, ADA, "addMembers", "{'convoId':'g1','didList':['$rem','$eve']}", 403, "NotOptedIn");
+    want(&cast, EVE, "optIn", "{}", 200, "'optedIn':true");
+    want(&cast, ADA, "addMembers", "{'convoId':'g1','didList':['$rem','$eve']}", 403,
+        "BlockedByMember");
+    want(&cast, ADA, "getEpoch?convoId=g1", NULL, 200, "'currentEpoch':2");
+    want(&cast, ADA, "addMembers", "{'convoId':'g1','didList':['$rem']}", 200, "'newEpoch':3");
+    cast_end(&cast);
+}
+
 /* ---- blocks
  * ------------------------------------------------------------------------------------------- */
 
@@ -94,6 +111,21 @@ TEST(block, between_two_who_come_together_is_seen_too)
         "BlockedByMember");
     want(&cast, ADA, "addMembers", "{'convoId':'g1','didList':['$rem']}", 200, "newEpoch");
     want(&cast, ADA, "addMembers", "{'convoId':'g1','didList':['$eve']}", 403, "BlockedByMember");
+    cast_end(&cast);
+}
+
+TEST(block, of_who_is_not_in_it_keeps_nobody_out)
+{
+    struct cast cast;
+
+    cast_begin(&cast);
+    block(&cast, EVE, "$rem", true);
+    block(&cast, EVE, "$bob", true);
+    block(&cast, BOB, "$eve", true);
+    want(&cast, ADA, "addMembers", "{'convoId':'g1','didList':['$eve']}", 403, "BlockedByMember");
+    want(&cast, BOB, "leaveConvo", "{'convoId':'g1'}", 200, "newEpoch");
+    want(&cast, ADA, "addMembers", "{'convoId':'g1','didList':['$eve']}", 200, "newEpoch");
+    want(&cast, ADA, "addMembers", "{'convoId':'g1','didList':['$bob']}", 403, "BlockedByMember");
     cast_end(&cast);
 }
 

@@ -264,7 +264,8 @@ def adds(bench):
 
 UNDER_WAY = 600
 LABELS = {"ceiling": "SQL ceiling", "mls": "sendMessage, raw MLS", "send": "sendMessage, JSON", "commit": "durable commits",
-          "health": "hello-JSON", "epoch": "getEpoch", "messages": "getMessages"}
+          "health": "hello-JSON", "epoch": "getEpoch", "messages": "getMessages, nothing new",
+          "page": "getMessages, page of 10 messages"}
 
 
 def sql_ceiling(bench, number):
@@ -278,46 +279,88 @@ def sql_ceiling(bench, number):
     return float(row.group(2)), float(row.group(1)), 1e6 * (children_cpu_s() - before) / float(stored.group(1))
 
 
-def many(bench):
-    """The ceiling and the service have the same number of units under way, each in a conversation of its own."""
-    seconds = bench.options.seconds
-    found = {}
-    print(f"\nmany conversations (SQLite): {load_average()}")
+class Many:
+    """Measurements of many conversations, by name. The ceiling and the service have the same number of units under way, each
+    in a conversation of its own, and every measurement that writes begins with an empty database, as the ceiling does."""
 
-    def measure(name, **options):
+    def __init__(self, bench):
+        self.bench = bench
+        self.found = {}
+
+    def measure(self, server, name, **options):
         before = server.cpu_s()
-        one = bench.load(server, name, s=seconds, n=UNDER_WAY, **options)
+        one = self.bench.load(server, name, s=self.bench.options.seconds, n=UNDER_WAY, **options)
         one["us"] = 1e6 * (server.cpu_s() - before) / max(one["ok"], 1)
-        found.setdefault(name, []).append(one)
-        print(f"    {LABELS[name]:22} {one['per_second']:7.0f}/s, server {one['us']:.0f} us of CPU, load {one['own_us']:.0f} us",
+        self.found.setdefault(name, []).append(one)
+        print(f"    {LABELS[name]:32} {one['per_second']:7.0f}/s, server {one['us']:.0f} us of CPU, load {one['own_us']:.0f} us",
               flush=True)
+        return one
 
-    with bench.server("many") as server:
-        first = bench.convos(server, 2 * UNDER_WAY)
-        quiet = first + UNDER_WAY  # nothing was said in these
-        for number in range(bench.options.rounds):
-            ceiling, syncs, ceiling_us = sql_ceiling(bench, number)
-            found.setdefault("ceiling", []).append({"per_second": ceiling})
-            print(f"  syncs/s {syncs:.0f}, SQL ceiling {ceiling:.0f}/s ({ceiling_us:.0f} us of CPU each); {load_average()}")
-            for name in ("mls", "send"):
-                measure(name, f=first, x=UNDER_WAY)
-            measure("commit", f=bench.convos(server, UNDER_WAY), x=UNDER_WAY)
-            measure("health", x=64)
+    def writes(self, number):
+        ceiling, syncs, ceiling_us = sql_ceiling(self.bench, number)
+        self.found.setdefault("ceiling", []).append({"per_second": ceiling})
+        print(f"  syncs/s {syncs:.0f}, SQL ceiling {ceiling:.0f}/s ({ceiling_us:.0f} us of CPU each); {load_average()}")
+        for name in ("mls", "send", "commit"):
+            with self.bench.server(f"many-{number}-{name}") as server:
+                self.measure(server, name, f=self.bench.convos(server, UNDER_WAY), x=UNDER_WAY)
+
+    def reads(self, number):
+        with self.bench.server(f"many-{number}-reads") as server:
+            quiet = self.bench.convos(server, UNDER_WAY)  # nothing was said in these
+            spoken = self.bench.convos(server, UNDER_WAY)
+            said = 0  # in each of them
+            while said < 10:
+                said += int(self.bench.load(server, "mls", n=UNDER_WAY, f=spoken, x=UNDER_WAY, s=1)["ok"]) // UNDER_WAY
+            self.measure(server, "health", x=64)
             for name in ("epoch", "messages"):
-                measure(name, f=quiet, x=64)
-        rate = statistics.median(one["per_second"] for one in found["send"]) / 2
-        half = bench.load(server, "send", n=UNDER_WAY, f=first, x=UNDER_WAY, s=seconds * 2, r=rate)
+                self.measure(server, name, f=quiet, x=64)
+            self.measure(server, "page", f=spoken, x=64)
+
+    def rest(self):
+        """Latency at half the load, and what is left of the speed when the database has grown."""
+        seconds = self.bench.options.seconds
+        full = self.median("send")
+        more = 20000 if self.bench.options.quick else 200000
+        with self.bench.server("many-rest") as server:
+            first = self.bench.convos(server, UNDER_WAY)
+            half = self.bench.load(server, "send", n=UNDER_WAY, f=first, x=UNDER_WAY, s=seconds * 2, r=full / 2)
+            grown = 0
+            while grown < more:
+                grown += self.bench.load(server, "mls", n=UNDER_WAY, f=first, x=UNDER_WAY, s=10, r=min(full, more / 10))["ok"]
+            late = self.bench.load(server, "send", n=UNDER_WAY, f=first, x=UNDER_WAY, s=seconds)
+        return half, grown, late
+
+    def median(self, name, key="per_second"):
+        return statistics.median(one[key] for one in self.found[name])
+
+    def ratio(self, name, against):
+        return statistics.median(one["per_second"] / other["per_second"]
+                                 for one, other in zip(self.found[name], self.found[against]))
+
+
+def many(bench):
+    found = Many(bench)
+    print(f"\nmany conversations (SQLite): {load_average()}")
+    for number in range(bench.options.rounds):
+        found.writes(number)
+        found.reads(number)
+    half, grown, late = found.rest()
     for name, against, target in (("mls", "ceiling", 0.5), ("send", "ceiling", 0.5), ("commit", "ceiling", 0.4),
-                                  ("epoch", "health", 0.6), ("messages", "health", 0.6)):
-        ratios = [one["per_second"] / other["per_second"] for one, other in zip(found[name], found[against])]
-        value = statistics.median(ratios)
-        what = f"{LABELS[name]} / {LABELS[against]} (median of {len(ratios)})"
-        bench.verdict(what, value, f">= {target} x", value >= target, " x")
+                                  ("epoch", "health", 0.6), ("messages", "health", 0.6), ("page", "health", None)):
+        value = found.ratio(name, against)
+        what = f"{LABELS[name]} / {LABELS[against]} (median of {bench.options.rounds})"
+        if target is None:
+            bench.rows.append((what, f"{value:.2f} x", "reported", "-"))
+        else:
+            bench.verdict(what, value, f">= {target} x", value >= target, " x")
         if against == "health":  # what other programs on the machine do to the two differs; this does not show it
-            costs = [statistics.median(one["us"] + one["own_us"] for one in found[key]) for key in (against, name)]
-            bench.rows.append((f"the same by CPU of server and load ({costs[1]:.0f} us, hello {costs[0]:.0f} us)",
-                               f"{costs[0] / costs[1]:.2f} x", "reported", "-"))
-    bench.rows.append((f"sendMessage at half load ({rate:.0f}/s): p50, p99",
+            server = [found.median(key, "us") for key in (against, name)]
+            both = [statistics.median(one["us"] + one["own_us"] for one in found.found[key]) for key in (against, name)]
+            bench.rows.append((f"the same by CPU of the server ({server[1]:.0f} us, hello {server[0]:.0f} us); of server and load",
+                               f"{server[0] / server[1]:.2f} x; {both[0] / both[1]:.2f} x", "reported", "-"))
+    bench.rows.append((f"{LABELS['send']}, after {grown:.0f} more messages / {LABELS['ceiling']}",
+                       f"{late['per_second'] / found.median('ceiling'):.2f} x", "reported", "-"))
+    bench.rows.append((f"sendMessage at half load ({found.median('send') / 2:.0f}/s): p50, p99",
                        f"{half['p50_ms']:.2f} ms, {half['p99_ms']:.2f} ms", "reported", "-"))
     print(f"         p99 at half load: {half['p99_ms']:.2f} ms")
 

@@ -8,7 +8,9 @@
  *     unread    -n messages and -n reads at once in one conversation (-f), then the count
  *     send      messages to -n conversations from -f on, for -s seconds, -r a second (0: all it
  *               takes); mls: the same with bodies that are message/mls; commit: with MLS commits
- *     epoch     getEpoch of -n conversations; messages: getMessages; health: the hello-JSON
+ *     epoch     getEpoch of -n conversations; health: the hello-JSON
+ *     messages  getMessages of -n conversations in which nothing was said, by who has everything;
+ *               page: the first ten messages, which must be there
  *     touch     getEpoch of each of -n conversations once; scan: getMessages
  *     fanout    -x streams of one conversation (-f), -n messages: how long until each has each
  *
@@ -403,17 +405,27 @@ static void commit(void)
  * ------------------------------------------------------------------------------------- */
 
 static const char *read_call;
+static const char *read_more = "";   /* of the query */
+static const char *read_wanted = ""; /* in the answer */
 
 static bool next_get(void *data, unsigned connection, struct tr_buffer *out)
 {
-    char query[64] = "";
+    char query[96] = "";
 
     (void)data;
     (void)connection;
     if (read_call[0] != '/')
-        snprintf(query, sizeof query, "?convoId=bench-%u", bench.first + bench.at++ % bench.count);
+        snprintf(query, sizeof query, "?convoId=bench-%u%s", bench.first + bench.at++ % bench.count,
+            read_more);
     put_request(out, read_call, query, read_call[0] == '/' ? "" : bench.tokens.headers[0], NULL);
     return true;
+}
+
+static void get_done(void *data, unsigned connection, unsigned status, struct tr_span body)
+{
+    plain_done(data, connection, status, body);
+    if (status == 200 && memmem(body.at, body.size, read_wanted, strlen(read_wanted)) == NULL)
+        note_error(0, body);
 }
 
 static void get(const char *call)
@@ -421,7 +433,22 @@ static void get(const char *call)
     read_call = call;
     if (call[0] != '/')
         tokens_make(&bench.tokens, bench.ada, call, 1);
-    run(next_get, plain_done, bench.seconds);
+    run(next_get, get_done, bench.seconds);
+}
+
+/* A conversation begins at 1: who is there and hears of nothing more has everything. */
+static void get_nothing(void)
+{
+    read_more = "&sinceSeq=1";
+    read_wanted = "\"messages\":[]";
+    get("getMessages");
+}
+
+static void get_page(void)
+{
+    read_more = "&sinceSeq=1&limit=10";
+    read_wanted = "\"lastSeq\":11,";
+    get("getMessages");
 }
 
 static bool next_touch(void *data, unsigned connection, struct tr_buffer *out)
@@ -633,7 +660,7 @@ int main(int argc, char **argv)
         void (*run)(void);
     } commands[] = { { "create", create }, { "adds", adds }, { "unread", unread },
         { "send", send_messages }, { "mls", send_mls }, { "commit", commit }, { "touch", touch },
-        { "scan", scan }, { "fanout", fanout } };
+        { "scan", scan }, { "messages", get_nothing }, { "page", get_page }, { "fanout", fanout } };
     struct rusage usage_now;
     bool is_known = false;
 
@@ -650,8 +677,6 @@ int main(int argc, char **argv)
         }
     if (strcmp(argv[1], "epoch") == 0)
         get("getEpoch");
-    else if (strcmp(argv[1], "messages") == 0)
-        get("getMessages");
     else if (strcmp(argv[1], "health") == 0)
         get("/xrpc/_health");
     else if (!is_known)

@@ -201,21 +201,29 @@ static void draw_request(struct client *self, struct tr_context *ctx, struct req
             request->target = draw(ctx, USERS);
     } else if (dice < 35) {
         draw_commit(self, ctx, request);
-    } else if (dice < 65) {
+    } else if (dice < 62) {
         request->kind = JOB_MESSAGE;
-    } else if (dice < 70 && convo == 0) {
+    } else if (dice < 66 && convo == 0) {
         request->kind = JOB_PROPOSAL;
-    } else if (dice < 74) {
+    } else if (dice < 69) {
         request->kind = JOB_ROLE;
-    } else if (dice < 77) {
+    } else if (dice < 72) {
         request->kind = JOB_READ_TO;
         request->base = self->views[convo].seq;
-    } else if (dice < 79) {
+    } else if (dice < 74) {
         request->kind = JOB_ADD_UNREAD;
-    } else if (dice < 84) {
+    } else if (dice < 77) {
         request->kind = JOB_MEMBER;
-    } else if (dice < 90) {
+    } else if (dice < 80) {
         request->kind = JOB_CONVO;
+    } else if (dice < 92) {
+        /* From what is stored, what was a moment ago, or what may only be on its way. */
+        request->kind = JOB_POLL;
+        request->base = now.truths[convo].seq + draw(ctx, 8) / 3;
+        request->base -= request->base > 1 ? 1 : 0;
+        for (int i = 0; i < 6 && !is_in(&now.truths[convo], now.truths[convo].seq, request->user);
+             i++)
+            request->user = draw(ctx, USERS);
     } else {
         request->kind = JOB_EPOCH;
     }
@@ -298,6 +306,10 @@ static void ask_one(struct client *self, struct tr_context *ctx)
     request.begin = ++now.clock;
     request.begin_ns = tr_now_ns(ctx);
     request.shown_seq = truth->shown_seq;
+    if (request.kind == JOB_POLL && draw(ctx, 2) == 0)
+        truth->read_seq = truth->seq; /* somebody has just read a page */
+    if (request.kind == JOB_POLL && truth->read_seq > request.shown_seq)
+        request.shown_seq = truth->read_seq;
     request.was_stored_at_begin = has_log(request.kind) && request.op != number &&
                                   now.op_seqs[request.op] != 0 &&
                                   now.op_seqs[request.op] <= truth->shown_seq;
@@ -344,7 +356,7 @@ static void learn_view(struct client *self, uint32_t number)
     if ((has_log(request->kind) || request->kind == JOB_EPOCH || request->kind == JOB_CONVO) &&
         request->result_epoch > self->views[request->convo].epoch)
         self->views[request->convo].epoch = request->result_epoch;
-    if (request->kind == JOB_EPOCH)
+    if (request->kind == JOB_EPOCH || request->kind == JOB_POLL)
         self->views[request->convo].seq = request->result_seq;
     self->views[request->convo].members = truth->rows[truth->seq].members; /* gossip */
 }

@@ -68,6 +68,7 @@ struct truth {
     uint64_t epoch, seq;
     struct row rows[SEQS_MAX]; /* by seq; the conversation begins with 1 */
     uint64_t shown_seq;        /* the newest that anybody was told of */
+    uint64_t read_seq;         /* the newest that who polls has seen in the database */
 };
 
 static struct {
@@ -86,7 +87,7 @@ static struct {
 static struct {
     uint64_t ended, unknown, stored, commits, messages, joins, conflicts, refused, repeated,
         replayed, unavailable, reads, views, cuts, kills, convo_kills, writer_kills, fatal, full,
-        lost, lost_there, open_failed, not_sent, linear_ops, passivated;
+        lost, lost_there, open_failed, not_sent, linear_ops, passivated, polls, polls_read;
 } seen;
 
 static inline bool has_log(enum job_kind kind)
@@ -430,6 +431,29 @@ static inline void check_read(uint32_t i)
     show(truth, request->result_seq);
 }
 
+/* Nothing has come after its cursor; or it is sent to the database, where it sees what is stored at
+ * this moment. Who polls later, whichever way, must not be told less. */
+static inline void check_poll(uint32_t i, const struct job *job)
+{
+    struct request *request = &now.requests[i];
+    struct truth *truth = &now.truths[request->convo];
+
+    if (job->must_read) {
+        request->status = 303;
+        truth->read_seq = truth->seq;
+        seen.polls_read++;
+        return;
+    }
+    CHECK_MSG(request->result_seq == request->base,
+        "current: request %u polled from %llu, and was told that nothing is behind %llu", i,
+        (unsigned long long)request->base, (unsigned long long)request->result_seq);
+    CHECK_MSG(job->result_kept_from == 2,
+        "current: request %u was told that the log begins at %llu", i,
+        (unsigned long long)job->result_kept_from);
+    check_read(i);
+    seen.polls++;
+}
+
 static inline struct tr_span answer_of(const struct job *job)
 {
     return (struct tr_span){ job->answer.bytes, job->answer.size };
@@ -590,6 +614,8 @@ static inline void check_answer(uint32_t i, const struct job *job)
         check_stored(i);
     else if (request->kind == JOB_EPOCH)
         check_read(i);
+    else if (request->kind == JOB_POLL)
+        check_poll(i, job);
     else if (request->kind == JOB_MEMBER)
         CHECK_MSG(was_so(request, USER_IN), "members: request %u was told that it is one", i);
     else if (request->kind == JOB_CONVO)
@@ -663,10 +689,11 @@ static inline void add_sights(
         op.number = request->seen_epoch;
         linear_add(epochs, op);
     } else if (request->status == 200 &&
-               (request->kind == JOB_EPOCH || request->kind == JOB_CONVO)) {
+               (request->kind == JOB_EPOCH || request->kind == JOB_CONVO ||
+                   request->kind == JOB_POLL)) {
         linear_add(epochs, op);
         op.number = request->result_seq;
-        if (request->kind == JOB_EPOCH)
+        if (request->kind != JOB_CONVO)
             linear_add(seqs, op);
     } else if (request->status == 200 && has_log(request->kind) && request->op != i) {
         op =

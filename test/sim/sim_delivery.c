@@ -13,7 +13,8 @@
  * that were told whole     commit, members, message that goes with it, token: all there, or nothing
  *   once      the same op is stored once
  *   quoted    a 409 quotes stored commits alone, from the loser's epoch on; at least one (conflict)
- *   current   an epoch that is told was the stored one at some moment while it was asked for
+ *   current   an epoch that is told was the stored one at some moment while it was asked for; who
+ *             polls is told of no less than was there to read when it began
  *   members   what is stored is of members; views show who was in at one moment
  *   refused   a refusal says what was so at some moment, and nothing of it is stored
  *   repeated  the same bytes again get the first answer
@@ -500,7 +501,8 @@ static void report(void)
     printf(
         "%llu requests ended, %llu of them unknown, %llu unavailable; %llu stored (%llu commits, "
         "%llu joins, %llu messages), %llu repeated, %llu conflicts, %llu refused, %llu replayed, "
-        "%llu reads, %llu views, %llu not sent; %llu ops of histories; %llu power cuts, %llu "
+        "%llu reads, %llu views, %llu polls from memory and %llu from the database, %llu not sent; "
+        "%llu ops of histories; %llu power cuts, %llu "
         "process kills, %llu conversation kills, %llu writer kills, %llu failed disks, %llu full "
         "disks, %llu lost connections (%llu after the COMMIT), %llu failed opens\n",
         (unsigned long long)seen.ended, (unsigned long long)seen.unknown,
@@ -509,7 +511,8 @@ static void report(void)
         (unsigned long long)seen.messages, (unsigned long long)seen.repeated,
         (unsigned long long)seen.conflicts, (unsigned long long)seen.refused,
         (unsigned long long)seen.replayed, (unsigned long long)seen.reads,
-        (unsigned long long)seen.views, (unsigned long long)seen.not_sent,
+        (unsigned long long)seen.views, (unsigned long long)seen.polls,
+        (unsigned long long)seen.polls_read, (unsigned long long)seen.not_sent,
         (unsigned long long)seen.linear_ops, (unsigned long long)seen.cuts,
         (unsigned long long)seen.kills, (unsigned long long)seen.convo_kills,
         (unsigned long long)seen.writer_kills, (unsigned long long)seen.fatal,
@@ -525,6 +528,8 @@ TEST_LONG(delivery, keeps_epochs_members_and_answers_right_whatever_fails, 120)
     CHECK_COVERED(seen.commits, 10000);
     CHECK_COVERED(seen.messages, 20000);
     CHECK_COVERED(seen.repeated, 2000);
+    CHECK_COVERED(seen.polls, 500);
+    CHECK_COVERED(seen.polls_read, 1000);
     CHECK_COVERED(seen.conflicts, 4000);
     CHECK_COVERED(seen.replayed, 200);
     CHECK_COVERED(seen.unknown, 4000);

@@ -328,6 +328,31 @@ void api_send(struct http_request *request, struct api_body *body, http_then_fn 
     http_respond_shed(request, 503, 1, "busy");
 }
 
+bool api_send_if_live(struct http_request *request, struct job *job, http_then_fn then)
+{
+    struct delivery *delivery = http_service(request);
+    struct job_message message = { .job = job };
+    tr_sender convo;
+    int rc = TR_ENOENT;
+
+    if (!direct_takes(delivery->direct, job))
+        rc =
+            tr_registry_find(delivery->convos, job->convo.at, job->convo.size, "a request", &convo);
+    if (rc < 0) {
+        job_unref(job);
+        return false;
+    }
+    job->convo = (struct tr_span){ NULL, 0 }; /* the request's: the actor knows who it is */
+    auth_set_data(request, job_ref(job));
+    rc = http_ask(request, convo, &message, sizeof message, then);
+    tr_sender_drop(&convo);
+    if (rc < 0) {
+        job_unref(job);
+        api_end(request);
+    }
+    return rc == 0;
+}
+
 struct job *api_job(struct http_request *request, const struct tr_event *event)
 {
     struct delivery *delivery = http_service(request);

@@ -64,6 +64,10 @@ void api_refuse(struct http_request *request, struct api_body *body, unsigned st
 /* If anything was wrong with the body, 400 says what; else the job goes to its conversation and
  * `then` runs with its outcome. The body is freed. */
 void api_send(struct http_request *request, struct api_body *body, http_then_fn then);
+/* The job, which is taken, goes to its conversation if that is in memory and its actor serves it.
+ * Its `convo` may be the request's own text: it is gone when the job is sent. False: it is not
+ * sent, and nothing was answered. */
+bool api_send_if_live(struct http_request *request, struct job *job, http_then_fn then);
 /* In `then`: the job if it came back with status 200. NULL: it has been answered. api_end frees. */
 struct job *api_job(struct http_request *request, const struct tr_event *event);
 void api_end(struct http_request *request);

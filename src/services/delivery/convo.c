@@ -162,6 +162,7 @@ static void loaded(struct convo *convo, struct tr_context *ctx, const struct sql
     }
     convo_stream_changed(convo, ctx, &before);
     roster_free(&before.roster);
+    convo->kept.from = 0; /* the first poll looks, and sees whether anything was stored since */
     convo->is_loaded = true;
     convo->is_poisoned = false;
     convo_stream_behind(convo, ctx);
@@ -309,13 +310,16 @@ static void unit_back(
 
 static void look(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
+    struct sql_submit_options options = { .tag = CONVO_TAG_LOOK + (convo->number_next & 0xffffff) };
     struct sql_unit *unit = convo_look_unit(convo, op);
     int rc = TR_ENOMEM;
 
     op->number = convo->number_next++ & 0xffffff;
+    /* A poll must not miss what an actor before us has on its way: the writer of this conversation
+     * does one thing after the other. */
     if (unit != NULL)
-        rc = sql_read(ctx, &convo->sql, unit,
-            &(struct sql_submit_options){ .tag = CONVO_TAG_LOOK + op->number });
+        rc = op->job->kind == JOB_POLL ? sql_write(ctx, &convo->sql, unit, &options)
+                                       : sql_read(ctx, &convo->sql, unit, &options);
     if (rc < 0) {
         sql_unit_free(unit);
         answer_error(op, 503, "Busy", "the database is busy: try again");
@@ -357,6 +361,7 @@ static void look_back(
     if (has_lost_epoch(op->job))
         convo_turn_lost(convo, ctx, op->job->claims->issuer);
     answer(op);
+    recover(convo, ctx); /* a poll may have found that we are behind */
 }
 
 /* ---- jobs
@@ -491,6 +496,11 @@ static enum tr_next convo_handle(void *self, struct tr_context *ctx, void *memor
         handle_notice(seat, ctx, message->stream);
         return TR_GO;
     }
+    if (convo_seat_answers(seat, job)) {
+        tr_reply(ctx, 0, NULL, 0);
+        job_message_drop(message);
+        return TR_GO;
+    }
     convo = convo_seat_wake(seat);
     op = convo == NULL ? NULL : tr__calloc(sizeof *op);
     if (op == NULL) {
@@ -501,7 +511,9 @@ static enum tr_next convo_handle(void *self, struct tr_context *ctx, void *memor
     }
     op->job = job;
     op->reply = tr_reply_take(ctx);
-    if (!convo->is_loaded || convo->is_poisoned) {
+    if (job->kind == JOB_POLL) {
+        look(convo, ctx, op);
+    } else if (!convo->is_loaded || convo->is_poisoned) {
         wait_turn(convo, op);
         convo->is_poisoned = true;
         recover(convo, ctx);
@@ -624,6 +636,7 @@ static const char *convo_message_name(const void *message)
         [JOB_REPORT] = "report",
         [JOB_RESET] = "reset",
         [JOB_PACKAGES_LOW] = "packages_low",
+        [JOB_POLL] = "poll",
     };
 
     const struct job *job = ((const struct job_message *)message)->job;

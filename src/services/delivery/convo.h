@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* convo.h: the actor of one conversation, from the inside. convo.c takes jobs in and gives answers
  * out; convo_plan.c decides; convo_store.c and convo_look.c speak SQL; convo_outcome.c says what
- * became of it; convo_stream.c tells subscribers; convo_sleep.c keeps it small while nobody asks.
+ * became of it; convo_stream.c tells subscribers; convo_sleep.c keeps it small while nobody asks;
+ * convo_poll.c answers without waking it.
  *
  * `committed` is what the database has: every answer comes from it. `planned` is where the units on
  * their way will lead: the next job is planned on it without waiting. A unit's first step compares
@@ -66,6 +67,7 @@ static inline uint64_t convo_op_seq(const struct convo_op *op)
 
 struct convo_subscriber;
 struct convo_loser;
+struct convo_seat;
 
 /* The commit that made the current epoch. */
 struct convo_newest {
@@ -74,6 +76,13 @@ struct convo_newest {
     uint64_t seq;
     uint64_t base_epoch;
     unsigned char sha256[32];
+};
+
+/* Where the log begins. Retention moves that without asking the actor, so it is good only while
+ * `trims` of struct delivery is what it was when this was read. */
+struct convo_kept {
+    uint64_t from; /* 0: not known */
+    uint64_t trims;
 };
 
 /* All in one block, each as long as it is. */
@@ -104,6 +113,7 @@ struct convo {
     struct convo_newest newest;
     struct tr_buffer revoked; /* SHA-256 of each commit rolled back to the current epoch */
     uint64_t heard_epoch;     /* of an ephemeral message, which nothing stores */
+    struct convo_kept kept;
 
     struct convo_op *flying; /* oldest first */
     struct convo_op *flying_last;
@@ -257,6 +267,16 @@ void convo_unwedge_answer(const struct convo *convo, const struct convo_op *op);
 void convo_write_view(const struct convo *convo, struct tr_buffer *out);
 void convo_write_state(const struct convo *convo, struct tr_buffer *out);
 
+/* ---- convo_poll.c: reads that need no waking
+ * ------------------------------------------------------ */
+
+/* JOB_EPOCH of one that is asleep, and JOB_POLL. True: the job has its answer. False: what is not
+ * JOB_POLL goes the long way; JOB_POLL needs to know where the log begins: look. */
+bool convo_seat_answers(const struct convo_seat *seat, struct job *job);
+void convo_poll_look(const struct convo *convo, struct job *job, struct sql_unit *unit);
+/* The look is back: the job has its answer now. */
+void convo_poll_looked(struct convo *convo, struct job *job, const struct sql_unit *unit);
+
 /* ---- convo_stream.c: who listens
  * ----------------------------------------------------------------- */
 
@@ -290,6 +310,15 @@ struct convo_seat {
 };
 /* For a registry: the key is the conversation's id, `data` the struct delivery. */
 int convo_seat_make(void *data, const void *key, size_t key_size, void *memory);
+/* What there is to say to a caller about one that is asleep. False: it is awake, or not loaded, or
+ * there is no such conversation. */
+struct convo_sight {
+    uint64_t epoch, seq;
+    bool is_in;
+    struct convo_kept kept;
+};
+bool convo_seat_glance(
+    const struct convo_seat *seat, struct tr_span caller, struct convo_sight *ret_sight);
 /* NULL if it is asleep. */
 struct convo *convo_seat_awake(const struct convo_seat *seat);
 /* NULL when out of memory. */

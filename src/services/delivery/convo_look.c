@@ -24,8 +24,9 @@ SQL_STATEMENT(find_point, "SELECT seq, epoch FROM convos WHERE id = $1");
 SQL_STATEMENT(get_group_info,
     "SELECT group_info, group_info_epoch FROM convos WHERE id = $1 AND group_info IS NOT NULL");
 
-/* Of JOB_CONTEXT: the group info. Of an op whose first try may have been stored and left nothing in
- * the log: its token. Of JOB_CREATE: whether this is what made the conversation. */
+/* Of JOB_CONTEXT: the group info. Of JOB_POLL: where the log begins. Of an op whose first try may
+ * have been stored and left nothing in the log: its token. Of JOB_CREATE: whether this is what made
+ * the conversation. */
 static bool add_other_look(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
@@ -38,6 +39,8 @@ static bool add_other_look(
         sql_unit_text(unit, convo_span(convo));
         if (job->needs_invite)
             convo_add_invite(convo, job, delivery_now_ms(convo->delivery), unit, false);
+    } else if (job->kind == JOB_POLL) {
+        convo_poll_look(convo, op->job, unit);
     } else if (job->kind == JOB_CREATE) {
         sql_unit_step(unit, &find_create, SQL_ROWS_ANY);
         sql_unit_text(unit, convo_span(convo));
@@ -207,7 +210,9 @@ bool convo_looked(struct convo *convo, struct convo_op *op, const struct sql_uni
     unsigned refused = job->status; /* for which it was not even tried */
 
     job->status = 0;
-    if (sql_unit_status(unit) == SQL_EROWS)
+    if (job->kind == JOB_POLL)
+        convo_poll_looked(convo, job, unit);
+    else if (sql_unit_status(unit) == SQL_EROWS)
         job_fail(job, 403, "InvalidInvite",
             "the invite is unknown, used up, expired, revoked or for somebody else");
     else if (sql_unit_status(unit) != 0)

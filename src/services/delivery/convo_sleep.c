@@ -177,6 +177,8 @@ static void pack(struct packer *packer, const struct convo *convo)
         return;
     put_point(packer, &convo->committed);
     put_number(packer, convo->roster.in_count); /* for who looks at it asleep */
+    put_number(packer, convo->kept.from);
+    put_number(packer, convo->kept.trims);
     put_number(packer, convo->roster.count);
     put_texts(packer, &convo->texts);
     put_signed(packer, convo->created_ms);
@@ -205,6 +207,12 @@ static void take_point(const unsigned char **at, struct convo_point *point)
     point->confirmed = take_number(at);
     point->kind = (int)take_number(at);
     take_bytes(at, point->chain, sizeof point->chain);
+}
+
+static void take_kept(const unsigned char **at, struct convo_kept *kept)
+{
+    kept->from = take_number(at);
+    kept->trims = take_number(at);
 }
 
 static void take_texts(const unsigned char **at, struct convo_texts *texts)
@@ -258,6 +266,7 @@ static int unpack(struct convo *convo, const unsigned char *packed)
     at += convo->texts.id.size;
     take_point(&at, &convo->committed);
     (void)take_number(&at);
+    take_kept(&at, &convo->kept);
     count = (uint32_t)take_number(&at);
     take_texts(&at, &convo->texts);
     convo->created_ms = take_signed(&at);
@@ -282,6 +291,64 @@ static int unpack(struct convo *convo, const unsigned char *packed)
     convo->newest.base_epoch = take_number(&at);
     take_bytes(&at, convo->newest.sha256, sizeof convo->newest.sha256);
     return 0;
+}
+
+/* ---- a look at one that stays asleep
+ * -------------------------------------------------------------------- */
+
+static void skip_numbers(const unsigned char **at, int count)
+{
+    for (; count > 0; count--)
+        (void)take_number(at);
+}
+
+static void skip_spans(const unsigned char **at, int count)
+{
+    for (; count > 0; count--)
+        (void)take_span(at);
+}
+
+/* As put_member has it. */
+static bool is_in(
+    const unsigned char *at, uint32_t count, struct tr_span creator, struct tr_span did)
+{
+    for (; count > 0; count--) {
+        unsigned flags = *at++;
+
+        if (tr_span_equal((flags & MEMBER_CREATOR) != 0 ? creator : take_span(&at), did))
+            return (flags & MEMBER_IN) != 0;
+        skip_numbers(&at, 5);
+    }
+    return false;
+}
+
+bool convo_seat_glance(
+    const struct convo_seat *seat, struct tr_span caller, struct convo_sight *ret_sight)
+{
+    const unsigned char *at = seat->self;
+    unsigned flags = at[FLAGS_AT];
+    struct convo_point point;
+    struct tr_span creator;
+    uint32_t count;
+
+    if (convo_seat_awake(seat) != NULL || (flags & (LOADED | THERE)) != (LOADED | THERE))
+        return false;
+    at += ID_AT + at[ID_AT - 1];
+    take_point(&at, &point);
+    skip_numbers(&at, 1);
+    take_kept(&at, &ret_sight->kept);
+    count = (uint32_t)take_number(&at);
+    if (take_number(&at) == 0) /* the suite, as put_texts has it */
+        skip_spans(&at, 1);
+    creator = take_span(&at);
+    skip_spans(&at, 4);
+    skip_numbers(&at, 3);
+    skip_spans(&at, 1);
+    skip_numbers(&at, (flags & POLICY) != 0 ? POLICY_FIELDS : 0);
+    ret_sight->epoch = point.epoch;
+    ret_sight->seq = point.seq;
+    ret_sight->is_in = is_in(at, count, creator, caller);
+    return true;
 }
 
 /* ---- texts

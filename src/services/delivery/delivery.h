@@ -4,6 +4,8 @@
 #ifndef SERVICES_DELIVERY_DELIVERY_H
 #define SERVICES_DELIVERY_DELIVERY_H
 
+#include <stdatomic.h>
+
 #include "auth/auth.h"
 #include "crypto/key.h"
 #include "ops/service.h"
@@ -38,6 +40,9 @@ struct delivery {
     tr_sender retention;
     uint64_t answer_bytes_max; /* of all large answers that clients have not taken yet */
     struct direct *direct;     /* serves what the flag delivery.direct takes from the actors */
+    /* How often retention has moved convos.kept_from; odd while it may be moving. Who remembers
+     * where a log begins remembers this beside it. Written by retention.c alone. */
+    _Atomic uint64_t trims;
 };
 
 extern const struct service delivery_service; /* routes.c */

@@ -34,6 +34,7 @@ enum job_kind {
     JOB_REPORT,       /* nobody can process the commit `sha256` made at `epoch` */
     JOB_PACKAGES_LOW, /* `target` has only `count` key packages left, and should hear so */
     JOB_RESET,        /* another group, `name`, in place of the one that is beyond repair */
+    JOB_POLL,         /* has nothing come after `seq`? Answered from memory, or not at all */
 };
 
 enum {
@@ -131,6 +132,8 @@ struct job {
     uint64_t began_ns;       /* when it was sent to its conversation */
     bool wants_mls;          /* the caller would rather have that */
     uint64_t result_epoch, result_seq;
+    uint64_t result_kept_from; /* JOB_POLL: the log begins there */
+    bool must_read;            /* JOB_POLL: memory does not say; ask the database */
     int64_t result_ms;
     struct tr_buffer result_id; /* of the message, if it was stored by an earlier request */
 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* message_api.c: messages over HTTP. Sending goes through the conversation; reading goes to the
- * database alone, bounded by when the caller was a member. */
+ * database, bounded by when the caller was a member; a poll with nothing new is answered by the
+ * conversation, if that is in memory. */
 #include <stdio.h>
 #include <string.h>
 
@@ -10,6 +11,7 @@
 #include "services/delivery/api.h"
 #include "services/delivery/errand.h"
 #include "services/delivery/event.h"
+#include "services/delivery/meter.h"
 #include "services/delivery/owner.h"
 #include "services/delivery/schema.h"
 #include "services/delivery/text.h"
@@ -478,43 +480,131 @@ static void messages_read(struct http_request *request, const struct tr_event *e
     respond(request, &answer);
 }
 
-/* The row `large_seq` comes whatever its size; it is the first. */
-static void ask_messages(struct http_request *request, int64_t large_seq)
-{
-    uint64_t limit = LIMIT_DEFAULT, since = 0;
-    static const char *const types[] = { "app", "commit" };
-    int64_t kind_min = MLS_APPLICATION, kind_max = LOG_RESET, type = 0;
+/* What getMessages is asked for. */
+struct page {
     struct tr_span convo;
-    struct sql_unit *unit;
+    uint64_t limit, since;
+    int64_t kind_min, kind_max;
+};
+
+/* False: it has been answered. */
+static bool read_page(struct http_request *request, struct page *ret_page)
+{
+    static const char *const types[] = { "app", "commit" };
+    struct page page = {
+        .limit = LIMIT_DEFAULT, .kind_min = MLS_APPLICATION, .kind_max = LOG_RESET
+    };
+    int64_t type = 0;
     int found;
 
-    if (!owner_query_convo(request, &convo) ||
-        !owner_query_range(request, "limit", 1, 100, &limit) ||
-        !owner_query_range(request, "sinceSeq", 0, INT64_MAX - 1, &since))
-        return;
+    if (!owner_query_convo(request, &page.convo) ||
+        !owner_query_range(request, "limit", 1, 100, &page.limit) ||
+        !owner_query_range(request, "sinceSeq", 0, INT64_MAX - 1, &page.since))
+        return false;
     found = owner_query_choice(request, "type", types, 2, &type);
-    if (found < 0)
-        return;
     if (found == 1)
-        kind_min = kind_max = type == 0 ? MLS_APPLICATION : MLS_COMMIT;
-    unit = sql_unit_new(0);
+        page.kind_min = page.kind_max = type == 0 ? MLS_APPLICATION : MLS_COMMIT;
+    *ret_page = page;
+    return found >= 0;
+}
+
+/* The row `large_seq` comes whatever its size; it is the first. */
+static void ask_page(struct http_request *request, const struct page *page, int64_t large_seq)
+{
+    struct sql_unit *unit = sql_unit_new(0);
+
     if (unit != NULL) {
         sql_unit_step(unit, &list_log, SQL_ROWS_ANY);
-        sql_unit_text(unit, convo);
+        sql_unit_text(unit, page->convo);
         sql_unit_text(unit, auth_claims_of(request)->issuer);
-        sql_unit_int(unit, (int64_t)since);
-        sql_unit_int(unit, kind_min);
-        sql_unit_int(unit, kind_max);
-        sql_unit_int(unit, (int64_t)limit + 1); /* one more, to know that there is more */
-        sql_unit_int(unit, LOG_PAGE_BYTES / (int64_t)limit);
+        sql_unit_int(unit, (int64_t)page->since);
+        sql_unit_int(unit, page->kind_min);
+        sql_unit_int(unit, page->kind_max);
+        sql_unit_int(unit, (int64_t)page->limit + 1); /* one more, to know that there is more */
+        sql_unit_int(unit, LOG_PAGE_BYTES / (int64_t)page->limit);
         sql_unit_int(unit, large_seq);
     }
     errand_run(request, http_service(request), unit, true, messages_read);
 }
 
+static void ask_messages(struct http_request *request, int64_t large_seq)
+{
+    struct page page;
+
+    if (read_page(request, &page))
+        ask_page(request, &page, large_seq);
+}
+
+/* As messages_read says it of a page without rows. */
+static void put_nothing_new(struct http_request *request, struct job *job)
+{
+    struct json_writer writer = json_writer(&job->answer);
+    struct tr_span text;
+
+    (void)tr_buffer_reserve(&job->answer, ANSWER_HEAD_BYTES);
+    json_put_object(&writer, NULL);
+    json_put_array(&writer, "messages");
+    json_put_end(&writer);
+    json_put_bool(&writer, "hasMore", false);
+    if (!http_parameter(request, "type", &text)) {
+        json_put_object(&writer, "gapInfo");
+        json_put_array(&writer, "missingSeqs");
+        json_put_end(&writer);
+        json_put_bool(&writer, "hasGaps", false);
+        json_put_int(
+            &writer, "totalMessages", (int64_t)(job->result_seq - job->result_kept_from + 1));
+        json_put_end(&writer);
+    }
+    json_put_int(&writer, "currentSeq", (int64_t)job->result_seq);
+    json_put_int(&writer, "currentEpoch", (int64_t)job->result_epoch);
+    json_put_end(&writer);
+}
+
+/* The conversation had no answer, or ended before it gave one: the database has it. Unless nobody
+ * waits for it any more. */
+static void poll_answered(struct http_request *request, const struct tr_event *event)
+{
+    struct job *job = auth_data(request);
+
+    if (event->status == TR_ECANCELLED || event->status == TR_ETIMEOUT) {
+        api_end(request);
+        http_respond_shed(request, 503, 1, "conversation");
+    } else if (event->status < 0 || job->status != 200 || job->must_read) {
+        api_end(request);
+        ask_messages(request, 0);
+    } else {
+        meter_add(METER_POLLS, 1);
+        put_nothing_new(request, job);
+        if (job->answer.failed != 0)
+            http_respond_shed(request, 503, 1, "memory");
+        else
+            http_respond_buffer(request, 200, "application/json", &job->answer);
+        api_end(request);
+    }
+}
+
+/* Who has a cursor most often has everything: its conversation knows, if it is in memory. It is not
+ * woken for that: reading it would cost what the page does. */
+static bool poll(struct http_request *request, const struct page *page)
+{
+    struct job *job;
+
+    if (page->since == 0)
+        return false;
+    job = job_new(JOB_POLL, auth_claims_of(request));
+    if (job == NULL)
+        return false;
+    job->convo = page->convo; /* the request's: until it is sent */
+    job->seq = page->since;
+    return api_send_if_live(request, job, poll_answered);
+}
+
 void api_get_messages(struct http_request *request)
 {
-    ask_messages(request, 0);
+    struct page page;
+
+    if (read_page(request, &page) && !poll(request, &page))
+        ask_page(request, &page, 0);
 }
 
 /* ---- getCommits

@@ -41,6 +41,9 @@ static struct metric counts[METERS] = {
     [METER_TIDIED] = { "troupe_delivery_rows_tidied_total", NULL,
         "Rows of other tables than the log that were past their time.", METRIC_COUNTER, 0, NULL,
         NULL },
+    [METER_POLLS] = { "troupe_delivery_polls_total", NULL,
+        "getMessages with nothing new, answered without the database.", METRIC_COUNTER, 0, NULL,
+        NULL },
 };
 
 enum { TIME_JOB, TIME_EPOCH, TIME_WRITE, TIMES };

@@ -24,6 +24,7 @@ enum meter {
     METER_DROPS,    /* a request that was not handled, for that or another reason */
     METER_PACKAGES_LOW,
     METER_TIDIED, /* rows that jobs.c deleted */
+    METER_POLLS,  /* getMessages answered by a conversation's actor, without the database */
     METERS,
 };
 

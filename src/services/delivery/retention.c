@@ -48,6 +48,7 @@ static struct metric metrics[] = {
 
 struct retention {
     struct sql *database;
+    _Atomic uint64_t *trims; /* of struct delivery */
     const struct tr_env *env;
     int64_t kept_s;
     struct sql_client sql;
@@ -81,16 +82,30 @@ static void end_round(struct retention *retention, int status)
     retention->is_running = false;
 }
 
+/* Odd before the unit is on its way, even when it is back: whoever reads the same even number twice
+ * knows that no log was trimmed in between. When nobody knows what became of the unit it stays odd
+ * until the next round, which finds it decided. Pairs with the loads in convo_poll.c. */
+static void note_trim(struct retention *retention, bool is_back)
+{
+    uint64_t trims = atomic_load_explicit(retention->trims, memory_order_relaxed) | 1;
+
+    atomic_store_explicit(retention->trims, trims + (is_back ? 1 : 0), memory_order_seq_cst);
+}
+
 static void submit(
     struct retention *retention, struct tr_context *ctx, struct sql_unit *unit, uint32_t tag)
 {
     const struct sql_submit_options options = { .tag = tag };
     int rc = TR_ENOMEM;
 
+    if (tag == TAG_TRIM)
+        note_trim(retention, false);
     if (unit != NULL)
         rc = tag == TAG_READ ? sql_read(ctx, &retention->sql, unit, &options)
                              : sql_write(ctx, &retention->sql, unit, &options);
     if (rc < 0) {
+        if (tag == TAG_TRIM)
+            note_trim(retention, true);
         sql_unit_free(unit);
         end_round(retention, rc); /* the next one tries again */
     }
@@ -113,6 +128,7 @@ static void read_page(struct retention *retention, struct tr_context *ctx)
 
 static void begin_round(struct retention *retention, struct tr_context *ctx, int64_t kept_s)
 {
+    note_trim(retention, true); /* nothing of ours is on its way */
     retention->is_running = true;
     retention->has_more = false;
     retention->round_kept_s = kept_s;
@@ -217,6 +233,8 @@ static void back(struct retention *retention, struct tr_context *ctx, const stru
 {
     int status = sql_unit_status(unit);
 
+    if (event->tag == TAG_TRIM && status != SQL_EUNKNOWN)
+        note_trim(retention, true);
     if (status != 0) {
         end_round(retention, status);
     } else if (event->tag == TAG_READ) {
@@ -294,9 +312,10 @@ static int retention_reset(void *self, enum tr_why why)
 
     (void)why;
     retention_finish(retention);
-    *retention = (struct retention){
-        .database = retention->database, .env = retention->env, .kept_s = retention->kept_s
-    };
+    *retention = (struct retention){ .database = retention->database,
+        .trims = retention->trims,
+        .env = retention->env,
+        .kept_s = retention->kept_s };
     return 0;
 }
 
@@ -314,8 +333,10 @@ const struct tr_type retention_type = {
 int retention_start(struct delivery *delivery, tr_sender *ret_retention)
 {
     return tr_spawn(delivery->system, &retention_type,
-        &(struct retention){
-            .database = delivery->sql, .env = delivery->env, .kept_s = delivery->log_kept_s },
+        &(struct retention){ .database = delivery->sql,
+            .trims = &delivery->trims,
+            .env = delivery->env,
+            .kept_s = delivery->log_kept_s },
         &(struct tr_spawn_options){ .name = "delivery retention",
             .owner = "delivery",
             .box = { .capacity = 16, .full = TR_FULL_FAIL } },

@@ -28,6 +28,7 @@ struct racer {
     uint32_t rounds;
     uint64_t random;
     uint64_t epochs[CONVOS]; /* as far as it knows */
+    uint64_t seqs[CONVOS];
     struct seen *seen;
     size_t seen_count;
     unsigned conflicts, lost, repeated;
@@ -209,6 +210,27 @@ static void look(struct racer *racer, uint32_t convo)
     web_answer_free(&answer);
 }
 
+/* getMessages from the newest number it has heard of: from memory, or from the database. */
+static void poll(struct racer *racer, uint32_t convo)
+{
+    uint64_t begin = atomic_fetch_add(&clock_now, 1), end;
+    struct web_answer answer;
+    struct json_doc doc = { 0 };
+    char call[96];
+
+    (void)snprintf(call, sizeof call, "getMessages?convoId=%s&sinceSeq=%llu&limit=1", groups[convo],
+        (unsigned long long)racer->seqs[convo]);
+    answer = caller_ask(racer->site, racer->caller, call, NULL);
+    end = atomic_fetch_add(&clock_now, 1);
+    CHECK_MSG(answer.status == 200, "%s", answer.text);
+    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
+    racer->seqs[convo] = (uint64_t)int_of(&doc, "currentSeq");
+    note(racer, convo, true,
+        (struct linear_op){ LINEAR_READ, (uint64_t)int_of(&doc, "currentSeq"), begin, end, 0 });
+    json_doc_free(&doc);
+    web_answer_free(&answer);
+}
+
 static void *race(void *argument)
 {
     struct racer *racer = argument;
@@ -221,8 +243,10 @@ static void *race(void *argument)
             move(racer, convo, round);
         else if (dice < 7)
             say(racer, convo, round);
-        else
+        else if (dice < 8)
             look(racer, convo);
+        else
+            poll(racer, convo);
     }
     return NULL;
 }

@@ -53,6 +53,7 @@ static void fill(struct convo *convo)
     convo->policy.fields[POLICY_APP_WINDOW] = -1;
     convo->policy.fields[POLICY_MEMBERS_MAX] = 12;
     convo->heard_epoch = 5;
+    convo->kept = (struct convo_kept){ .from = 200, .trims = 4 };
     CHECK_EQ_INT(tr_buffer_append(&convo->revoked, "0123456789abcdef0123456789abcdef", 32), 0);
     add(convo, "did:plc:ada", true);
     add(convo, "did:plc:bob", true);
@@ -75,6 +76,7 @@ static void check_filled(struct convo *convo)
     CHECK(memcmp(&convo->policy, &same.policy, sizeof same.policy) == 0);
     CHECK(memcmp(&convo->newest, &same.newest, sizeof same.newest) == 0);
     CHECK(convo->heard_epoch == 5 && convo->revoked.size == 32);
+    CHECK(convo->kept.from == 200 && convo->kept.trims == 4);
     CHECK(tr_span_equal(convo->texts.group_id, same.texts.group_id));
     CHECK(tr_span_equal(convo_group_name(convo), same.texts.group_name));
     CHECK_EQ_INT(convo->roster.count, 3);
@@ -181,6 +183,109 @@ TEST(sleep, does_not_come_to_who_has_something_to_do)
         CHECK(roster_find(&convo->roster, tr_span_of(did)) != NULL);
     }
     CHECK(roster_find(&convo->roster, TR_SPAN("did:plc:40")) == NULL);
+    convo_seat_finish(&seat);
+}
+
+/* ---- answers without waking
+ * ----------------------------------------------------------------------------- */
+
+static struct job *job_of(enum job_kind kind, const char *did, uint64_t seq)
+{
+    struct job *job =
+        job_new(kind, &(struct auth_claims){ .kind = AUTH_SERVICE, .issuer = tr_span_of(did) });
+
+    CHECK(job != NULL);
+    job->seq = seq;
+    return job;
+}
+
+enum outcome { NOT_ANSWERED, ANSWERED, MUST_READ };
+
+static enum outcome ask(
+    const struct convo_seat *seat, enum job_kind kind, const char *did, uint64_t seq)
+{
+    struct job *job = job_of(kind, did, seq);
+    enum outcome outcome = NOT_ANSWERED;
+
+    if (convo_seat_answers(seat, job)) {
+        CHECK_EQ_INT(job->status, 200);
+        outcome = job->must_read ? MUST_READ : ANSWERED;
+        CHECK(job->must_read || (job->result_epoch == 5 && job->result_seq == UINT64_MAX));
+        CHECK(job->must_read || job->result_kept_from == 200);
+    }
+    job_unref(job);
+    return outcome;
+}
+
+TEST(asleep, it_tells_members_its_epoch_and_that_nothing_is_new)
+{
+    struct delivery delivery;
+    struct convo_seat seat;
+
+    begin(&delivery, &seat);
+    atomic_store(&delivery.trims, 4);
+    CHECK_EQ_INT(ask(&seat, JOB_EPOCH, "did:plc:ada", 0), NOT_ANSWERED); /* nothing is known yet */
+    CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:ada", UINT64_MAX), MUST_READ);
+    fill(convo_seat_wake(&seat));
+    for (int i = 0; i < 2; i++) { /* awake, it does so of polls alone */
+        CHECK_EQ_INT(ask(&seat, JOB_EPOCH, "did:plc:ada", 0), i == 0 ? NOT_ANSWERED : ANSWERED);
+        CHECK_EQ_INT(ask(&seat, JOB_EPOCH, "did:plc:bob", 0), i == 0 ? NOT_ANSWERED : ANSWERED);
+        CHECK_EQ_INT(ask(&seat, JOB_EPOCH, "did:plc:cyd", 0), NOT_ANSWERED); /* is out */
+        CHECK_EQ_INT(ask(&seat, JOB_EPOCH, "did:plc:eve", 0), NOT_ANSWERED);
+        CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:ada", UINT64_MAX), ANSWERED);
+        CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:bob", UINT64_MAX), ANSWERED);
+        CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:bob", UINT64_MAX - 1), MUST_READ);
+        CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:cyd", UINT64_MAX), MUST_READ);
+        CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:eve", UINT64_MAX), MUST_READ);
+        CHECK_EQ_INT(ask(&seat, JOB_MEMBER, "did:plc:ada", 0), NOT_ANSWERED);
+        convo_seat_rest(&seat);
+        CHECK(convo_seat_awake(&seat) == NULL);
+    }
+    check_filled(convo_seat_wake(&seat)); /* looking has changed nothing */
+    convo_seat_finish(&seat);
+}
+
+TEST(poll, has_no_answer_while_the_log_is_trimmed_and_looks_afterwards)
+{
+    struct delivery delivery;
+    struct convo_seat seat;
+
+    begin(&delivery, &seat);
+    fill(convo_seat_wake(&seat));
+    for (int i = 0; i < 2; i++) {
+        atomic_store(&delivery.trims, 4);
+        CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:ada", UINT64_MAX), ANSWERED);
+        atomic_store(&delivery.trims, 5);
+        CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:ada", UINT64_MAX), MUST_READ);
+        atomic_store(&delivery.trims, 6);
+        CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:ada", UINT64_MAX), NOT_ANSWERED);
+        CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:ada", 7), MUST_READ); /* that needs no look */
+        convo_seat_rest(&seat);
+    }
+    convo_seat_finish(&seat);
+}
+
+TEST(poll, has_no_answer_while_something_is_on_its_way)
+{
+    struct delivery delivery;
+    struct convo_seat seat;
+    struct convo_op op = { 0 };
+    struct convo *convo;
+
+    begin(&delivery, &seat);
+    atomic_store(&delivery.trims, 4);
+    convo = convo_seat_wake(&seat);
+    fill(convo);
+    convo->flying = &op;
+    CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:ada", UINT64_MAX), MUST_READ);
+    convo->flying = NULL;
+    convo->is_poisoned = true;
+    CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:ada", UINT64_MAX), MUST_READ);
+    convo->is_poisoned = false;
+    convo->is_reading = true;
+    CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:ada", UINT64_MAX), MUST_READ);
+    convo->is_reading = false;
+    CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:ada", UINT64_MAX), ANSWERED);
     convo_seat_finish(&seat);
 }
 

@@ -8,13 +8,16 @@ Parts: small (requests per CPU-second, 4 KB to 64 KB), large (bytes per CPU-seco
 Without any: all of them. -n ROUNDS and -s SECONDS make it longer or shorter; -q is the quick one. Rounds of the two
 servers take turns; each figure is the median of the ratios of neighbours, with the load average of its time beside it:
 on a machine that does other things too, run it again when that was high. CPU is what the scheduler counted for all
-threads of the server. Prints one table; exit status 1 if a target was missed, 2 if a part could not run."""
+threads of the server, once the sockets are full. Run by root, it measures in a network of its own with congestion
+control -c (reno); -c "" stays in the machine's: docs/benchmarks-packs.md says what BBR does to the figures. Prints one
+table; exit status 1 if a target was missed, 2 if a part could not run."""
 import argparse
 import getpass
 import importlib.util
 import os
 import re
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -39,6 +42,8 @@ def load_chassis():
 chassis = load_chassis()
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 WORKERS = 2
+WARM_UP_S = 0.5
+CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
 NGINX = """
 {user} worker_processes {workers}; daemon off; pid {folder}/pid; error_log {folder}/error;
 events {{ worker_connections 4096; }}
@@ -112,7 +117,7 @@ class Pair:
     def compare(self, name, connections, options, *headers):
         """Rounds of both by turns; their results as pairs."""
         pairs = []
-        load(self.troupe.public, f"/v1/packs/{name}/download", 1, "once", [self.troupe.process.pid], "Range: bytes=0-0")
+        ask_at_once(self.troupe.public, f"/v1/packs/{name}/download", 1, "Range: bytes=0-0")
         for number in range(-1, options.rounds):
             ours = load(self.troupe.public, f"/v1/packs/{name}/download", connections, options.seconds,
                         [self.troupe.process.pid], *headers)
@@ -134,13 +139,21 @@ def write_file(path, size):
 
 def load(address, path, connections, seconds, pids, *headers):
     """(requests per CPU-second, bytes per CPU-second, bytes per second) of one round."""
-    before = chassis.cpu_ns(pids)
-    said = subprocess.run([os.path.join(serving.BUILD, "packs-load"), address, path, str(connections), str(seconds),
-                           *headers], capture_output=True, text=True, check=True).stdout
-    used_s = (chassis.cpu_ns(pids) - before) / 1e9
-    requests, sent, wrong, took = re.match(r"(\d+) requests (\d+) bytes (\d+) wrong ([\d.]+) s", said).groups()
+    servers = [word for pid in pids for word in ("-p", str(pid))]
+    said = subprocess.run([os.path.join(serving.BUILD, "packs-load"), "-w", str(WARM_UP_S), *servers, address, path,
+                           str(connections), str(seconds), *headers], capture_output=True, text=True, check=True).stdout
+    requests, sent, wrong, took, used = re.match(
+        r"(\d+) requests (\d+) bytes (\d+) wrong ([\d.]+) s ([\d.]+) CPU", said).groups()
     assert wrong == "0", f"{address}{path}: {said}"
-    return int(requests) / used_s, int(sent) / used_s, int(sent) / float(took)
+    return int(requests) / float(used), int(sent) / float(used), int(sent) / float(took)
+
+
+def ask_at_once(address, path, connections, *headers):
+    """(answers, those that were no 200 or 206) of one request on each connection."""
+    said = subprocess.run([os.path.join(serving.BUILD, "packs-load"), address, path, str(connections), "once",
+                           *headers], capture_output=True, text=True, check=True).stdout
+    answered, wrong = re.match(r"(\d+) requests \d+ bytes (\d+) wrong", said).groups()
+    return int(answered), int(wrong)
 
 
 def ratio(pairs, field):
@@ -234,21 +247,16 @@ def part_cold(options):
                         pass
                 pid = [pair.troupe.process.pid]
                 before = chassis.cpu_ns(pid)
-                subprocess.run([os.path.join(serving.BUILD, "packs-load"), pair.troupe.public,
-                                "/v1/packs/big/download", "1", "once", "Range: bytes=0-0"], check=True,
-                               stdout=subprocess.DEVNULL)
+                ask_at_once(pair.troupe.public, "/v1/packs/big/download", 1, "Range: bytes=0-0")
                 speeds.append(GIB / ((chassis.cpu_ns(pid) - before) / 1e9) / speed)
             figures.append(chassis.at_least("cold verification of 1 GB ÷ openssl speed, per CPU-second",
                                             statistics.median(speeds), 0.9))
             pair.troupe.end()
             pair.start_troupe()
-            said = subprocess.run([os.path.join(serving.BUILD, "packs-load"), pair.troupe.public,
-                                   "/v1/packs/crowd/download", "1000", "once", "Range: bytes=0-999"], check=True,
-                                  capture_output=True, text=True).stdout
-            answered, wrong = re.match(r"(\d+) requests \d+ bytes (\d+) wrong", said).groups()
+            answered, wrong = ask_at_once(pair.troupe.public, "/v1/packs/crowd/download", 1000, "Range: bytes=0-999")
             hashes = pair.troupe.metric("troupe_pack_hashes_total")
             figures.append(chassis.at_most("hashes for 1,000 cold requests at once after a restart", hashes, 1))
-            figures.append(chassis.at_least("of those answered rightly", int(answered) - int(wrong), 1000))
+            figures.append(chassis.at_least("of those answered rightly", answered - wrong, 1000))
         finally:
             pair.close()
     return figures
@@ -267,6 +275,21 @@ def part_warm(options):
                          f"{statistics.median(row[1] for row in found):.0f}")]
 
 
+def congestion_control():
+    with open(CONGESTION_CONTROL, encoding="ascii") as file:
+        return file.read().strip()
+
+
+def enter_network(wanted):
+    """Start again in a network of our own, where nothing but this is set and nobody else is: root can."""
+    if wanted in ("", congestion_control()) or os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "ip"))):
+        return
+    setup = f"ip link set lo up && echo {wanted} >{CONGESTION_CONTROL}"
+    begin = ["unshare", "--net", "sh", "-c", f'{setup} && exec "$@"', "-"]
+    if subprocess.run([*begin, "true"], stderr=subprocess.DEVNULL, check=False).returncode == 0:
+        os.execvp(begin[0], [*begin, sys.executable, *sys.argv])
+
+
 PARTS = {"small": part_small, "large": part_large, "ranges": part_ranges, "cold": part_cold, "warm": part_warm}
 
 
@@ -276,9 +299,11 @@ def main():
     parser.add_argument("-n", "--rounds", type=int, default=7)
     parser.add_argument("-s", "--seconds", type=float, default=1)
     parser.add_argument("-q", "--quick", action="store_true")
+    parser.add_argument("-c", "--congestion-control", choices=["reno", "cubic", "bbr", ""], default="reno")
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.seconds = min(options.rounds, 3), 0.5
+    enter_network(options.congestion_control)
     if not os.access(serving.TROUPE, os.X_OK):
         print(f"there is no {serving.TROUPE}: run make release")
         return 2
@@ -293,6 +318,7 @@ def main():
         except chassis.Missing as why:
             missing.append(f"{name}: {why}")
     chassis.print_table(figures)
+    print(f"congestion control: {congestion_control()}")
     for text in missing:
         print(f"not measured: {text}")
     if any(figure.kept is False for figure in figures):

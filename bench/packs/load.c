@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* load.c: downloads the same URL over and over on some connections and throws the bytes away inside
  * the kernel (MSG_TRUNC), so that the client costs as little as a client can: one thread, one
- * epoll. Says what it got; what it cost the server is counted by who started it.
+ * epoll. Says what it got in SECONDS, and the CPU time that the processes PID used meanwhile.
  *
- *     packs-load HOST:PORT PATH CONNECTIONS SECONDS [HEADER...]
+ *     packs-load [-w WARM_UP_SECONDS] [-p PID]... HOST:PORT PATH CONNECTIONS SECONDS [HEADER...]
  *     packs-load HOST:PORT PATH CONNECTIONS once [HEADER...]   one request each, all at once
  *
- * Output: requests, bytes of bodies, answers that were not 200 or 206, seconds. */
+ * What is counted begins after the warm-up and ends before the connections are closed. Sockets hold
+ * megabytes each: of a server that only just began, most of the work would be for bytes that no
+ * client has yet. When the count begins they are full, and when it ends they are still.
+ *
+ * Output: requests, bytes of bodies, answers that were not 200 or 206, seconds, CPU seconds. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,11 +24,12 @@
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <troupe/troupe.h>
 
-enum { HEAD_MAX = 8192, TAKE = 4 << 20, EVENTS = 256 };
+enum { HEAD_MAX = 8192, TAKE = 4 << 20, EVENTS = 256, PIDS_MAX = 64 };
 
 struct connection {
     int fd;
@@ -41,6 +46,8 @@ static struct {
     struct sockaddr_in address;
     int epoll;
     bool is_once;
+    pid_t pids[PIDS_MAX];
+    int pid_count;
     uint64_t requests, bytes, wrong;
     uint32_t open;
 } load;
@@ -56,6 +63,24 @@ static void die(const char *what)
 {
     fprintf(stderr, "packs-load: %s: %s\n", what, strerror(errno));
     exit(1);
+}
+
+/* Of all threads of the servers, exact to the moment: the counters in /proc lag behind by a tick.
+ */
+static uint64_t server_cpu_ns(void)
+{
+    uint64_t sum_ns = 0;
+
+    for (int i = 0; i < load.pid_count; i++) {
+        struct timespec used;
+        clockid_t clock;
+
+        if (clock_getcpuclockid(load.pids[i], &clock) != 0 ||
+            clock_gettime(clock, &used) != 0) /* tidy: allow clock_gettime, because it is no time */
+            die("clock of a server");
+        sum_ns += (uint64_t)used.tv_sec * 1000000000 + (uint64_t)used.tv_nsec;
+    }
+    return sum_ns;
 }
 
 static void ask(struct connection *connection)
@@ -104,7 +129,7 @@ static void complete(struct connection *connection)
 static void read_head(struct connection *connection, size_t end)
 {
     char *length;
-    size_t behind = connection->used - end;
+    size_t behind = connection->used - end; /* of the body */
 
     connection->head[end - 1] = '\0';
     length = strcasestr(connection->head, "\r\nContent-Length:");
@@ -112,7 +137,7 @@ static void read_head(struct connection *connection, size_t end)
     if (strncmp(connection->head + 9, "200", 3) != 0 &&
         strncmp(connection->head + 9, "206", 3) != 0)
         load.wrong++;
-    load.bytes += connection->left;
+    load.bytes += behind;
     connection->left -= behind < connection->left ? behind : connection->left;
     connection->in_body = true;
     if (connection->left == 0)
@@ -144,6 +169,7 @@ static bool on_body(struct connection *connection)
     if (got <= 0)
         return got < 0 && errno == EAGAIN;
     connection->left -= (uint64_t)got;
+    load.bytes += (uint64_t)got;
     if (connection->left == 0)
         complete(connection);
     return true;
@@ -167,60 +193,87 @@ static void run(uint64_t until_ns)
     }
 }
 
+/* The arguments without the options: HOST:PORT PATH CONNECTIONS SECONDS [HEADER...]. */
 static void make_request(int count, char **arguments)
 {
     int size = snprintf(load.request, sizeof load.request, "GET %s HTTP/1.1\r\nHost: %s\r\n",
-        arguments[2], arguments[1]);
+        arguments[1], arguments[0]);
 
-    for (int i = 5; i < count; i++)
+    for (int i = 4; i < count; i++)
         size += snprintf(
             load.request + size, sizeof load.request - (size_t)size, "%s\r\n", arguments[i]);
     size += snprintf(load.request + size, sizeof load.request - (size_t)size, "\r\n");
     load.request_size = (size_t)size;
 }
 
+static void find_address(const char *text)
+{
+    const char *colon = strrchr(text, ':');
+    char host[64];
+
+    snprintf(host, sizeof host, "%.*s", colon == NULL ? 0 : (int)(colon - text), text);
+    load.address.sin_family = AF_INET;
+    load.address.sin_port = htons((uint16_t)strtoul(colon == NULL ? "" : colon + 1, NULL, 10));
+    if (inet_pton(AF_INET, host, &load.address.sin_addr) != 1) {
+        fprintf(stderr, "packs-load: %s is no IPv4 address with a port\n", text);
+        exit(2);
+    }
+}
+
+static void measure(double warm_up_s, double seconds)
+{
+    uint64_t begin_ns = now_ns(), begin_cpu_ns;
+
+    if (warm_up_s > 0) {
+        run(begin_ns + (uint64_t)(warm_up_s * 1e9));
+        load.requests = load.bytes = 0;
+        begin_ns = now_ns();
+    }
+    begin_cpu_ns = server_cpu_ns();
+    run(begin_ns + (uint64_t)(seconds * 1e9));
+    printf("%llu requests %llu bytes %llu wrong %.6f s %.6f CPU\n",
+        (unsigned long long)load.requests, (unsigned long long)load.bytes,
+        (unsigned long long)load.wrong, (double)(now_ns() - begin_ns) / 1e9,
+        (double)(server_cpu_ns() - begin_cpu_ns) / 1e9);
+}
+
 int main(int count, char **arguments)
 {
     struct rlimit files = { 65536, 65536 };
     struct connection *connections;
-    char host[64];
-    const char *colon;
-    uint64_t begin_ns, connection_count;
-    double seconds;
+    uint64_t connection_count;
+    double warm_up_s = 0;
+    int option;
 
-    if (count < 5 || (colon = strrchr(arguments[1], ':')) == NULL) {
-        fprintf(stderr, "use: packs-load HOST:PORT PATH CONNECTIONS SECONDS|once [HEADER...]\n");
+    while ((option = getopt(count, arguments, "+w:p:")) != -1) {
+        if (option == 'w')
+            warm_up_s = strtod(optarg, NULL);
+        else if (option == 'p' && load.pid_count < PIDS_MAX)
+            load.pids[load.pid_count++] = (pid_t)strtol(optarg, NULL, 10);
+        else
+            optind = count;
+    }
+    count -= optind;
+    arguments += optind;
+    if (count < 4) {
+        fprintf(stderr, "use: packs-load [-w WARM_UP_SECONDS] [-p PID]... "
+                        "HOST:PORT PATH CONNECTIONS SECONDS|once [HEADER...]\n");
         return 2;
     }
     (void)setrlimit(RLIMIT_NOFILE, &files);
-    snprintf(host, sizeof host, "%.*s", (int)(colon - arguments[1]), arguments[1]);
-    load.address.sin_family = AF_INET;
-    load.address.sin_port = htons((uint16_t)strtoul(colon + 1, NULL, 10));
-    if (inet_pton(AF_INET, host, &load.address.sin_addr) != 1) {
-        fprintf(stderr, "packs-load: %s is no IPv4 address\n", host);
-        return 2;
-    }
+    find_address(arguments[0]);
     make_request(count, arguments);
-    connection_count = strtoull(arguments[3], NULL, 10);
-    load.is_once = strcmp(arguments[4], "once") == 0;
-    seconds = load.is_once ? 120 : strtod(arguments[4], NULL);
+    connection_count = strtoull(arguments[2], NULL, 10);
+    load.is_once = strcmp(arguments[3], "once") == 0;
     connections = calloc(connection_count, sizeof *connections);
     load.epoll = epoll_create1(EPOLL_CLOEXEC);
     if (connections == NULL || load.epoll < 0)
         die("start");
     for (uint64_t i = 0; i < connection_count; i++)
         start(&connections[i]);
-    begin_ns = now_ns();
     for (uint64_t i = 0; i < connection_count; i++)
         ask(&connections[i]);
-    run(begin_ns + (uint64_t)(seconds * 1e9));
-    /* What is on its way counts too: a file of a gigabyte takes longer than a round. */
-    for (uint64_t i = 0; i < connection_count; i++)
-        if (connections[i].is_open && connections[i].in_body)
-            load.bytes -= connections[i].left;
-    printf("%llu requests %llu bytes %llu wrong %.6f s\n", (unsigned long long)load.requests,
-        (unsigned long long)load.bytes, (unsigned long long)load.wrong,
-        (double)(now_ns() - begin_ns) / 1e9);
+    measure(warm_up_s, load.is_once ? 120 : strtod(arguments[3], NULL));
     free(connections);
     return 0;
 }

@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -21,8 +22,8 @@
 #include "crypto/digest.h"
 
 enum {
-    READ_SIZE = 1 << 20,
-    PAGE = 4096, /* the kernel copies faster to where a page begins: docs/benchmarks-packs.md */
+    READ_SIZE = 2 << 20, /* a huge page, where there are some: docs/benchmarks-packs.md */
+    PAGE = 4096,         /* the kernel copies faster to where one begins */
     SETTLES_MAX = 50,
     CHANGES_MAX = 3,
 };
@@ -268,6 +269,21 @@ static enum pack_verdict hash(struct hash_job *job, int fd, const struct reading
     return pin(job, fd, reading->small);
 }
 
+/* Room to read into, of whole pages; *ret_block is what is freed. */
+static char *room_new(size_t size, char **ret_block)
+{
+    size_t page = size < READ_SIZE ? PAGE : READ_SIZE;
+    char *block = tr__alloc(size + page), *room;
+
+    *ret_block = block;
+    if (block == NULL)
+        return NULL;
+    room = block + (-(uintptr_t)block & (page - 1));
+    if (page == READ_SIZE)
+        (void)madvise(room, size, MADV_HUGEPAGE); /* only a hint */
+    return room;
+}
+
 static enum pack_verdict examine(struct hash_job *job, int fd)
 {
     bool is_small = job->size > 0 && job->size <= PINNED_BYTES_MAX;
@@ -283,8 +299,7 @@ static enum pack_verdict examine(struct hash_job *job, int fd)
         return ++job->settles <= SETTLES_MAX ? PACK_UNSETTLED : PACK_BUSY;
     if (job->identity.size != job->size)
         return PACK_DAMAGED;
-    block = tr__alloc(reading.room_size + PAGE);
-    reading.room = block == NULL ? NULL : block + (-(uintptr_t)block & (PAGE - 1));
+    reading.room = room_new(reading.room_size, &block);
     reading.small = is_small ? tr__alloc((size_t)job->size) : NULL;
     if (reading.room != NULL && (!is_small || reading.small != NULL))
         verdict = hash(job, fd, &reading);

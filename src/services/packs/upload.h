@@ -93,6 +93,11 @@ int uploads_start(struct packs *packs, char *why, size_t why_size);
 /* Before the vault goes. Blocks until no work of it is running. */
 void uploads_stop(struct packs *packs);
 
+/* How many of `size` gathered bytes are written at `offset`. A full piece ends where pieces of the
+ * file end: a page cache that is filled in whole pieces keeps them in one, and they are read faster
+ * for as long as it does (docs/benchmarks-packs.md). */
+size_t upload_write_size(uint64_t offset, size_t size);
+
 /* Upload-Offset of a request: digits alone. False: it is not there, there twice, or no number. */
 bool upload_offset_parse(struct tr_span value, uint64_t *ret_offset);
 

@@ -417,6 +417,18 @@ static void on_written(struct http_request *request, const struct tr_event *even
     go_on(request);
 }
 
+/* What is gathered beyond one write begins the next. TR_ENOMEM. */
+static int cut_write(const struct intake *intake)
+{
+    struct tr_buffer *bytes = &intake->filling->bytes;
+    size_t size = upload_write_size(intake->offset, bytes->size);
+    int rc = tr_buffer_append(&intake->spare->bytes, bytes->bytes + size, bytes->size - size);
+
+    if (rc == 0)
+        bytes->size = size;
+    return rc;
+}
+
 /* What is gathered goes to the actor. False: refused. */
 static bool send(struct http_request *request)
 {
@@ -427,7 +439,7 @@ static bool send(struct http_request *request)
 
     if (intake->spare == NULL)
         intake->spare = upload_job_new(UPLOAD_WRITE);
-    if (intake->spare == NULL) {
+    if (intake->spare == NULL || cut_write(intake) != 0) {
         refuse_intake(request, NULL);
         return false;
     }

@@ -26,6 +26,11 @@ bool upload_offset_parse(struct tr_span value, uint64_t *ret_offset)
     return tr_span_u64(value, ret_offset);
 }
 
+size_t upload_write_size(uint64_t offset, size_t size)
+{
+    return size < UPLOAD_PIECE ? size : size - (size_t)((offset + size) % UPLOAD_PIECE);
+}
+
 struct upload_job *upload_job_new(enum upload_action action)
 {
     struct upload_job *job = tr__calloc(sizeof *job);

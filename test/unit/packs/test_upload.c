@@ -203,6 +203,27 @@ TEST(upload, of_an_admin_session_on_the_public_listener_is_the_same)
     site_end(&site);
 }
 
+TEST(upload, full_piece_ends_where_a_piece_of_the_file_ends)
+{
+    static const struct {
+        uint64_t offset;
+        size_t size, written;
+    } cases[] = {
+        { 0, 0, 0 },
+        { 0, 1, 1 },
+        { 100001, UPLOAD_PIECE - 1, UPLOAD_PIECE - 1 }, /* the last of a request */
+        { 0, UPLOAD_PIECE, UPLOAD_PIECE },
+        { 0, UPLOAD_PIECE + 1, UPLOAD_PIECE },
+        { 1, UPLOAD_PIECE, UPLOAD_PIECE - 1 },
+        { UPLOAD_PIECE - 1, UPLOAD_PIECE, 1 },
+        { UPLOAD_PIECE - 1, UPLOAD_PIECE + 1, UPLOAD_PIECE + 1 },
+        { (UINT64_C(1) << 40) + 5, 2 * UPLOAD_PIECE, 2 * UPLOAD_PIECE - 5 },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        CHECK_EQ_U64(upload_write_size(cases[i].offset, cases[i].size), cases[i].written);
+}
+
 /* 3 MiB: more than the pieces that are in memory. */
 TEST(upload, larger_than_its_memory_arrives_whole)
 {

@@ -24,6 +24,10 @@ enum {
     BEST_FACTOR = 4,
     BEST_DRIFT = 64, /* the best grows by this part in a quiet window, if it is not seen again */
     TOLD_NS = 1000000000, /* a line in the log at most this often */
+    /* Who is refused may wait for a moment: refusals in bunches leave more of a full machine for
+     * the work that has its place. */
+    CALM_PAUSE_NS = 2000000,
+    CALM_NS = 20000000,
 };
 
 static uint32_t fewest(const struct http_server *server)
@@ -98,6 +102,7 @@ bool http_shed_quickly(struct http_request *request)
         return false;
     note(server, connection->now_ns);
     metric_add(server->route_stats[route - server->router.routes].codes[503 / 100 - 1], 1);
+    tr_fd_calm(connection->ctx, CALM_PAUSE_NS, CALM_NS);
     request->answer.status = 503;
     request->phase = PHASE_ANSWERED;
     http1_answer_shed(request);

@@ -9,10 +9,13 @@
 #include <errno.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "runtime/runtime.h"
+
+enum { WORK_NICE = 2 };
 
 /* ---- descriptors
  * ------------------------------------------------------------------------------------------ */
@@ -409,6 +412,9 @@ static void *work_main(void *argument)
 {
     struct tr_system *system = argument;
 
+    /* Where cores are short, workers come first: what they do is short, and others wait for it. It
+     * is a wish: that it may not be granted changes nothing. */
+    (void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + WORK_NICE);
     pthread_mutex_lock(&system->work_lock);
     for (;;) {
         struct tr__work *work = work_take(system);

@@ -394,8 +394,10 @@ struct tr__worker {
     /* An epoll of its own, inside the other, for TR_FD_FIRST; -1 until there is one. Made by the
      * worker, used by whoever changes a watch. */
     _Atomic int first_fd;
-    bool has_more_ready;  /* the last look brought as many as it can */
-    bool is_watched;      /* driven: somebody's loop watches epoll_fd */
+    int quiet_fd;        /* epoll of event_fd and first_fd: what is waited for in a pause */
+    bool has_more_ready; /* the last look brought as many as it can */
+    uint64_t calm_until_ns, pause_ns; /* tr_fd_calm */
+    bool is_watched;                  /* driven: somebody's loop watches epoll_fd */
     uint32_t turn_budget; /* messages a turn may handle: TURN_MESSAGES, or drawn by a simulation */
     bool time_up;         /* this turn has had its time */
     bool grace_over;      /* the timer just handled was the grace of a stop */

@@ -59,11 +59,19 @@ enum {
     PACE_HOLD_NS_MAX = 640000000,
     EVENTS_MAX = 64,
     FIRST_EVENTS_MAX = 16,
+    CALM_NS_MAX = 20000000,
     RUNNING_NAP_NS = 1000000, /* who waits for what another thread runs looks this often */
 };
 /* What epoll says of a worker's own descriptors; of others it says serial and number. */
 #define DATA_WAKE UINT64_MAX
 #define DATA_FIRST (UINT64_MAX - 1)
+
+/* Not to be looked at again yet? What the last look left behind is worth another at once. */
+static bool is_pausing(const struct tr__worker *worker, uint64_t now_ns)
+{
+    return now_ns < worker->calm_until_ns && !worker->has_more_ready &&
+           now_ns - worker->polled_ns < worker->pause_ns;
+}
 
 /* ---- small primitives
  * ------------------------------------------------------------------------------------- */
@@ -581,7 +589,7 @@ tr__noinline bool tr__worker_tick(struct tr__worker *worker)
             tr__set(worker->hint, 0);
         }
         if (now - worker->polled_ns > (waiting < EVENTS_MAX ? POLL_NS : POLL_BACKLOG_NS) &&
-            tr__get(worker->has_fds)) {
+            tr__get(worker->has_fds) && !is_pausing(worker, now)) {
             worker->polled_ns = now;
             tr__worker_poll(worker, 0);
         }
@@ -647,6 +655,27 @@ void tr__worker_poll(struct tr__worker *worker, int timeout_ms)
             fd_ready(worker, &events[i]);
         }
     }
+}
+
+/* The rest of a pause, or less: until a message comes, or a descriptor that comes first. */
+static void pause_polling(struct tr__worker *worker, uint64_t now_ns, int timeout_ms)
+{
+    uint64_t left_ns = worker->polled_ns + worker->pause_ns - now_ns;
+    int left_ms = (int)((left_ns + 999999) / 1000000);
+    struct epoll_event ignored; /* the look that follows takes it */
+
+    (void)epoll_wait(worker->quiet_fd, &ignored, 1,
+        timeout_ms >= 0 && timeout_ms < left_ms ? timeout_ms : left_ms);
+}
+
+void tr_fd_calm(struct tr_context *ctx, uint64_t pause_ns, uint64_t for_ns)
+{
+    struct tr__worker *worker = ctx->worker;
+
+    if (!worker->is_thread || worker->quiet_fd < 0)
+        return;
+    worker->pause_ns = pause_ns < CALM_NS_MAX ? pause_ns : CALM_NS_MAX;
+    worker->calm_until_ns = worker->now_ns + for_ns;
 }
 
 int tr__worker_timeout_ms(struct tr__worker *worker, uint64_t now_ns)
@@ -751,9 +780,10 @@ static void idle(struct tr__worker *worker, uint64_t *seen_turns)
         tr__set(worker->hint, 0);
     /* Release: what turns read of published values was read before. See snapshot.c. */
     atomic_store_explicit(&worker->sleeping, SLEEP_SPINNING, memory_order_release);
-    worker->polled_ns = now;
-    if (tr__get(worker->has_fds))
+    if (tr__get(worker->has_fds) && !is_pausing(worker, now)) {
+        worker->polled_ns = now;
         tr__worker_poll(worker, 0);
+    }
     advance_all(worker, now);
     while (!tr__get(system->ending)) {
         bool mine = solo_leader(system) == NULL || solo_leader(system) == worker;
@@ -782,10 +812,14 @@ static void idle(struct tr__worker *worker, uint64_t *seen_turns)
     timeout_ms = tr__worker_timeout_ms(worker, now);
     if (somebody_runs(worker) && (timeout_ms < 0 || timeout_ms > STUCK_CHECK_MS))
         timeout_ms = STUCK_CHECK_MS;
+    if (is_pausing(worker, now)) {
+        pause_polling(worker, now, timeout_ms);
+        timeout_ms = 0;
+    }
     tr__worker_poll(worker, timeout_ms);
     atomic_store_explicit(&worker->sleeping, SLEEP_NOT, memory_order_seq_cst);
     now = tr__now(system);
-    worker->tick_ns = worker->now_ns = now;
+    worker->tick_ns = worker->now_ns = worker->polled_ns = now;
     advance_all(worker, now);
     rescue(worker, seen_turns);
 }
@@ -845,7 +879,7 @@ void tr__worker_init(struct tr__worker *worker, struct tr_system *system, uint32
     worker->step_budget = UINT32_MAX;
     worker->turn_budget = TURN_MESSAGES;
     worker->schedule_slowly = system->sim != NULL ? SLOWLY_SIMULATED : 0;
-    worker->epoll_fd = worker->event_fd = -1;
+    worker->epoll_fd = worker->event_fd = worker->quiet_fd = -1;
     atomic_init(&worker->first_fd, -1);
     tr__random_init(&worker->random, system->env->random(system->env->data));
 }
@@ -863,8 +897,10 @@ int tr__worker_open(struct tr__worker *worker)
     if (worker->epoll_fd < 0)
         return TR_ELIMIT;
     worker->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (worker->event_fd < 0 ||
-        epoll_ctl(worker->epoll_fd, EPOLL_CTL_ADD, worker->event_fd, &event) < 0) {
+    worker->quiet_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (worker->event_fd < 0 || worker->quiet_fd < 0 ||
+        epoll_ctl(worker->epoll_fd, EPOLL_CTL_ADD, worker->event_fd, &event) < 0 ||
+        epoll_ctl(worker->quiet_fd, EPOLL_CTL_ADD, worker->event_fd, &event) < 0) {
         tr__worker_close(worker);
         return TR_ELIMIT;
     }
@@ -881,7 +917,8 @@ int tr__worker_open_first(struct tr__worker *worker)
     fd = tr__fault_hit() ? -1 : epoll_create1(EPOLL_CLOEXEC);
     if (fd < 0)
         return TR_ELIMIT;
-    if (epoll_ctl(worker->epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0) {
+    if (epoll_ctl(worker->epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0 ||
+        epoll_ctl(worker->quiet_fd, EPOLL_CTL_ADD, fd, &event) < 0) {
         close(fd);
         return TR_ELIMIT;
     }
@@ -899,7 +936,9 @@ void tr__worker_close(struct tr__worker *worker)
         close(worker->epoll_fd);
     if (worker->event_fd >= 0)
         close(worker->event_fd);
-    worker->epoll_fd = worker->event_fd = -1;
+    if (worker->quiet_fd >= 0)
+        close(worker->quiet_fd);
+    worker->epoll_fd = worker->event_fd = worker->quiet_fd = -1;
 }
 
 /* ---- driven systems

@@ -243,6 +243,91 @@ TEST(fd, that_comes_first_does_not_wait_for_a_crowd)
     CHECK(place_of_the_late(TR_FD_FIRST) < 200);
 }
 
+/* An actor that wants to be calm, and a thread that waits for each thing it hears of. */
+struct calm_talk {
+    int fds[2], first_fds[2]; /* pipes */
+    sem_t heard;
+};
+
+static enum tr_next on_calm(
+    struct player *self, struct tr_context *ctx, const struct tr_event *event)
+{
+    struct calm_talk *talk = self->data;
+    char byte;
+
+    if (event->kind != TR_EVENT_FD)
+        return TR_GO;
+    CHECK_EQ_INT(read(event->fd, &byte, 1), 1);
+    tr_fd_calm(ctx, TR_SECONDS(1), TR_SECONDS(60)); /* a pause is never as long as that */
+    sem_post(&talk->heard);
+    return TR_GO;
+}
+
+static enum tr_next act_be_calm(struct player *self, struct tr_context *ctx, struct order *order)
+{
+    struct calm_talk *talk = self->data;
+
+    (void)order;
+    CHECK_EQ_INT(tr_fd_watch(ctx, talk->fds[0], EPOLLIN | EPOLLET, 0), 0);
+    CHECK_EQ_INT(tr_fd_watch(ctx, talk->first_fds[0], EPOLLIN | EPOLLET | TR_FD_FIRST, 0), 0);
+    tr_fd_calm(ctx, TR_MILLISECONDS(5), TR_SECONDS(60));
+    sem_post(&talk->heard);
+    return TR_GO;
+}
+
+static enum tr_next act_hear(struct player *self, struct tr_context *ctx, struct order *order)
+{
+    struct calm_talk *talk = self->data;
+
+    (void)ctx;
+    (void)order;
+    sem_post(&talk->heard);
+    return TR_GO;
+}
+
+/* Each is waited for before the next: a wake-up that is lost ends the case by its time limit. */
+static void talk_to_calm(uint32_t workers)
+{
+    struct tr_system *system;
+    struct calm_talk talk;
+    struct journal journal;
+    tr_sender a;
+
+    journal_init(&journal);
+    sem_init(&talk.heard, 0, 0);
+    CHECK_EQ_INT(pipe2(talk.fds, O_CLOEXEC | O_NONBLOCK), 0);
+    CHECK_EQ_INT(pipe2(talk.first_fds, O_CLOEXEC | O_NONBLOCK), 0);
+    CHECK_EQ_INT(
+        tr_system_create(&(struct tr_system_options){ .workers = workers, .quiet = true }, &system),
+        0);
+    a = cast(system,
+        (struct player){ .name = "a", .journal = &journal, .on_event = on_calm, .data = &talk },
+        NULL);
+    tell(a, act_be_calm, 0);
+    CHECK_EQ_INT(sem_wait(&talk.heard), 0);
+    for (int i = 0; i < 60; i++) {
+        if (i % 3 == 0)
+            write_byte(talk.fds[1]);
+        else if (i % 3 == 1)
+            write_byte(talk.first_fds[1]);
+        else
+            tell(a, act_hear, 0);
+        CHECK_EQ_INT(sem_wait(&talk.heard), 0);
+    }
+    tr_sender_drop(&a);
+    system_finish(&system);
+    for (int i = 0; i < 2; i++) {
+        close(talk.fds[i]);
+        close(talk.first_fds[i]);
+    }
+}
+
+TEST(fd, of_a_calm_worker_are_all_heard_of)
+{
+    talk_to_calm(1);
+    talk_to_calm(2);
+}
+
 /* An actor that holds has the event in its box already when its answer lets it forget the
  * descriptor. */
 struct replacing {

@@ -1,12 +1,12 @@
 # A facade over meson, ninja and the scripts in tools/. `make help` lists what there is.
-# Nothing here but `run`, `test`, `test-long`, `ci` and `bench-peers` installs anything, and those only
-# what is missing: tools/install-deps.sh has the list.
+# `run`, `tour`, `test`, `test-long`, `ci`, `bench-peers`, `bench-packs` and `bench-chassis` install packages,
+# and those only what is missing: tools/install-deps.sh has the list. Nothing else does.
 MAKEFLAGS += --no-print-directory
 
 PYTHON = /usr/bin/python3
 SUITES = $(PYTHON) tools/run-suites.py $(if $(SUMMARY),--summary $(SUMMARY))
 PREFIX ?= /usr/local
-export PREFIX SEEDS
+export SEEDS
 
 # The workloads of `make bench`; W="ring ask" measures a part.
 W ?= pingpong pingpong64 counting fanin ring ring64 big spawn churn idle ask askext \
@@ -26,9 +26,11 @@ release:
 
 ## make run          set up, build and run the server on this machine; ARGS="..." are passed on
 run: deps-build
-	@[ -x build/release/troupe ] || echo "Building; the first time takes a minute or two on two cores."
+	@[ -x build/release/troupe ] || { echo "Building; the first time takes less than two minutes on two idle cores."; \
+		[ -t 1 ] || echo "It says nothing until it is done; build/release/.build.log grows meanwhile."; }
 	@tools/build.sh release
-	@build/release/troupe serve --dev --data build/run $(ARGS)
+	@build/release/troupe serve --dev --data build/run $(ARGS) || { status=$$?; [ $$status != 1 ] || \
+		echo 'Options: make run ARGS="--listen 127.0.0.1:9080 --admin 127.0.0.1:9081"'; exit $$status; }
 
 ## make tour         set up, build and walk through running actors
 tour: deps-build release
@@ -110,7 +112,8 @@ ci:
 	@.ci/run
 
 ## make install      install the release build under PREFIX (/usr/local), DESTDIR honoured
-install: release
+install:
+	@PREFIX="$(PREFIX)" tools/build.sh release
 	@/usr/bin/meson install -C build/release --no-rebuild
 
 ## make clean        remove everything that was built

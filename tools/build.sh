@@ -7,6 +7,7 @@
 #   analyze  gcc -fanalyzer              fuzz    fuzz targets, for libFuzzer
 #                                        (TARGET "none" configures only)
 #
+# PREFIX is where `meson install` of the release build puts things; changing it compiles nothing.
 # CC, CFLAGS and LDFLAGS count when a directory is configured for the first time, as usual with meson.
 set -eu
 cd "$(dirname "$0")/.."
@@ -17,7 +18,7 @@ cc=${CC:-gcc}
 case $kind in
 debug) options="-Dbuildtype=debug" ;;
 release) options="-Doptimization=3 -Ddebug=true -Db_lto=true -Dhardened=true -Db_pie=true -Dtests=false
-    -Dprefix=${PREFIX:-/usr/local}" ;;
+    -Dprefix=/usr/local" ;;
 asan) options="-Doptimization=1 -Ddebug=true -Db_sanitize=address,undefined" ;;
 tsan) options="-Doptimization=1 -Ddebug=true -Db_sanitize=thread" ;;
 clang)
@@ -76,13 +77,21 @@ elif ! cmp -s "$now" "$dir/.configured"; then
     cp "$now" "$dir/.configured"
 fi
 
+# Not one of the options above: those differ, and everything is built again.
+if [ "$kind" = release ] && [ -n "${PREFIX:-}" ] &&
+    [ "$PREFIX" != "$(cat "$dir/.prefix" 2>/dev/null || echo /usr/local)" ]; then
+    "$meson" configure "$dir" "-Dprefix=$PREFIX"
+    printf '%s\n' "$PREFIX" >"$dir/.prefix"
+fi
+
 [ "${1:-}" = none ] && exit 0
 if [ -t 1 ]; then
     ninja -C "$dir" "$@" 9>&-
 else
-    ninja --quiet -C "$dir" "$@" >"$dir/.build.log" 2>&1 9>&- || {
-        cat "$dir/.build.log"
+    # The log grows while it builds; shown is what is not progress.
+    ninja -C "$dir" "$@" >"$dir/.build.log" 2>&1 9>&- || {
+        sed '/^\[[0-9]*\/[0-9]*\] /d' "$dir/.build.log"
         exit 1
     }
-    if grep -q 'warning:' "$dir/.build.log"; then cat "$dir/.build.log"; fi
+    if grep -q 'warning:' "$dir/.build.log"; then sed '/^\[[0-9]*\/[0-9]*\] /d' "$dir/.build.log"; fi
 fi

@@ -1,19 +1,20 @@
 #!/bin/sh
 # tools/install-deps.sh [--list] GROUP...: the one list of packages this repository needs.
 #
-#   build  compile the library and the programs, run them
-#   test   the test suites and lint
-#   bench  the other runtimes that `make bench-peers` compares with
+#   library  compile the library alone
+#   build    compile the library and the programs, run them
+#   test     the test suites and lint
+#   bench    what the benchmarks compare with
 #
 # When nothing is missing, nothing is called and no rights are needed. Otherwise the missing packages
 # are printed; on a terminal it asks before it installs them, elsewhere it installs them at once.
 set -eu
 
-build="gcc libc6-dev make meson ninja-build pkgconf python3 libcurl4-openssl-dev libinih-dev libnghttp2-dev
-    libpq-dev libseccomp-dev libsecp256k1-dev libsodium-dev libsqlite3-dev libssl-dev libwslay-dev node-llhttp
-    libzstd-dev zlib1g-dev"
-test="aria2 chromium clang clang-format clang-tidy curl g++ git libcbor-dev libcjson-dev libclang-rt-14-dev libsimdjson-dev
-    libuv1-dev nghttp2-client openssl patch postgresql-15 prometheus slowhttptest spin sqlite3"
+library="gcc libc6-dev make meson ninja-build pkgconf python3"
+build="$library curl libcurl4-openssl-dev libinih-dev libnghttp2-dev libpq-dev libseccomp-dev libsecp256k1-dev
+    libsodium-dev libsqlite3-dev libssl-dev libwslay-dev node-llhttp libzstd-dev zlib1g-dev"
+test="aria2 chromium clang clang-format clang-tidy g++ git libcbor-dev libcjson-dev libclang-rt-14-dev libsimdjson-dev
+    libuv1-dev nghttp2-client nginx-light openssl patch postgresql-15 prometheus slowhttptest spin sqlite3"
 bench="g++ nginx-light wrk libcaf-dev erlang-base erlang-dev golang-go cargo librust-tokio-dev"
 
 list=no
@@ -24,17 +25,18 @@ fi
 wanted=
 for group in "$@"; do
     case $group in
+    library) wanted="$wanted $library" ;;
     build) wanted="$wanted $build" ;;
     test) wanted="$wanted $test" ;;
     bench) wanted="$wanted $bench" ;;
     *)
-        echo "tools/install-deps.sh: no group is called '$group' (build, test, bench)" >&2
+        echo "tools/install-deps.sh: no group is called '$group' (library, build, test, bench)" >&2
         exit 2
         ;;
     esac
 done
 if [ -z "$wanted" ]; then
-    echo "usage: tools/install-deps.sh [--list] build|test|bench..." >&2
+    echo "usage: tools/install-deps.sh [--list] library|build|test|bench..." >&2
     exit 2
 fi
 if [ $list = yes ]; then

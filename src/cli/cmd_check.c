@@ -92,6 +92,23 @@ static int open_database(struct tr_system *system, const struct config *config, 
     return rc;
 }
 
+/* How to look at it although a server runs. Only SQLite has one owner here: PostgreSQL is read. */
+static void say_backup(const struct cli_check *check, const struct config *config)
+{
+    const char *given = config_text(config, CONFIG_SQL_URL);
+    const char *data_path = config_text(config, CONFIG_SERVER_DATA);
+    bool is_ours = given[0] == '\0';
+
+    fprintf(stderr,
+        "To leave the server running, check a backup: sqlite3 %s%s \".backup 'copy.db'\"; troupe "
+        "check %s --db sqlite:copy.db%s%s\n",
+        is_ours                             ? data_path
+        : strncmp(given, "sqlite:", 7) == 0 ? given + 7
+                                            : given,
+        is_ours ? "/troupe.db" : "", check->name, check->run_in == NULL ? "" : " --data ",
+        check->run_in == NULL ? "" : data_path);
+}
+
 /* ---- the command
  * ------------------------------------------------------------------------------------- */
 
@@ -142,9 +159,11 @@ static int run_check(const struct cli_check *check, const struct config *config,
     if (check->run_in != NULL && why[0] == '\0' && (rc == TR_EACCES || rc == TR_EIO))
         (void)snprintf(why, sizeof why, "a folder of %s in %s cannot be read", check->name,
             config_text(config, CONFIG_SERVER_DATA));
-    if (rc < 0)
+    if (rc < 0) {
         fprintf(stderr, "troupe check: %s\n", why[0] != '\0' ? why : sql_error_text(rc));
-    else if (is_json)
+        if (rc == SQL_ELOCKED)
+            say_backup(check, config);
+    } else if (is_json)
         print_json(&report, check->name, count);
     else
         print_text(&report, check->name, count);

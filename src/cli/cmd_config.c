@@ -42,14 +42,18 @@ static int show(const struct cli_command *command, const struct options *options
     return print(&out);
 }
 
+/* A file without auth.service_did is no error: the DID may come by the environment or an option.
+ * But the last word is then not that all is well. */
 static void print_ok(const char *path, const struct config *config)
 {
     printf(
         "%s: ok (form only; `troupe serve` also checks files, addresses and the database)\n", path);
+    fflush(stdout);
     if (config_text(config, CONFIG_AUTH_SERVICE_DID)[0] == '\0' &&
         !config_is_on(config, CONFIG_SERVER_DEV))
-        printf("%s: auth.service_did is not set here: without it from elsewhere, `troupe serve` "
-               "does not start\n",
+        fprintf(stderr,
+            "%s: NOT ENOUGH TO START: auth.service_did is not set here. Write it under [auth], or "
+            "give it as TROUPE_AUTH_SERVICE_DID or by --set\n",
             path);
 }
 
@@ -124,7 +128,8 @@ const struct cli_command cmd_config = {
         "    --json       as JSON\n"
         "  list           every setting with its default, as a file to start from\n"
         "    --markdown   as the table of docs/operations.md\n"
-        "  check FILE     0 if the file is right, 1 and what is wrong where if not\n"
+        "  check FILE     0 if the file is right, 1 and what is wrong where if not; says so if\n"
+        "                 auth.service_did is still missing, which may come from elsewhere\n"
         "\n" OPTIONS_TEXT "\n"
         "A value of an option beats TROUPE_SECTION_KEY of the environment, that beats the file,\n"
         "and that the default. Secrets are shown as ********.\n"

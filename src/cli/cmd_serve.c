@@ -69,11 +69,9 @@ static void print_ready(const struct serve *serve)
     printf("  admin    http://%s   (/readyz?verbose, /metrics, /v1/status)\n",
         admin_address(serve->admin));
     printf("  data     %s (%s)\n", serve->data_path, sql_backend(serve->sql));
-    if (serve->service_did[0] != '\0')
-        printf("  service  %s%s\n", serve->service_did,
-            config_is_on(&serve->config, CONFIG_SERVER_DEV)
-                ? " (--dev: did:key issuers are accepted)"
-                : "");
+    printf("  service  %s%s\n", serve->service_did,
+        config_is_on(&serve->config, CONFIG_SERVER_DEV) ? " (--dev: did:key issuers are accepted)"
+                                                        : "");
     print_first_request(serve);
     printf("Ctrl-C ends it when its requests are done.\n");
     fflush(stdout);
@@ -137,10 +135,9 @@ static int serve_until_signal(struct serve *serve)
         drain(serve, &waited);
     }
     serve_stop(serve);
+    serve_leave_data(serve, rc != 0);
     if (rc == 0)
         LOG_PLAIN(LOG_INFO, "ops", "ended");
-    else
-        serve_leave_data(serve);
     return rc == 0 ? CLI_OK : CLI_FAILED;
 }
 
@@ -148,7 +145,9 @@ static int run(const struct cli_command *command, int argc, char **argv)
 {
     bool is_dev = false;
     const struct options_switch switches[] = { { "--dev", &is_dev }, { NULL, NULL } };
-    struct serve serve = { .version = TROUPE_VERSION, .service_did = "", .systemd.fd = -1 };
+    struct serve serve = {
+        .version = TROUPE_VERSION, .service_did = "", .lock_fd = -1, .systemd.fd = -1
+    };
     struct options options;
     int rc;
 

@@ -4,6 +4,7 @@
 #define CLI_PACKS_COMMAND_H
 
 #include <curl/curl.h>
+#include <limits.h>
 
 #include "cli/admin_client.h"
 #include "crypto/key.h"
@@ -105,6 +106,12 @@ bool packs_key_is_there(const char *path);
 int packs_key_try(const char *path);
 /* The file that the keys trusted for packs are in, as it may be shown: ~ for the home. */
 void packs_pins_show(const char *path, char *ret_text, size_t text_size);
+/* Is a manifest refused because of who signed it? Then the text, one line, begins with "is signed
+ * by KEY" and says who is trusted, where that is written, and what to do. The keys in it are whole.
+ */
+enum { PACKS_SIGNER_SIZE = PATH_MAX + (MANIFEST_KEYS_MAX + 4) * CRYPTO_MULTIKEY_CHARS_MAX + 256 };
+bool packs_signer_explain(const struct packs_arguments *arguments, const struct json *document,
+    const struct manifest_keys *keys, char ret_text[PACKS_SIGNER_SIZE]);
 /* The keys that were trusted for a pack before. */
 int packs_pins_load(const char *path, const char *pack, struct manifest_keys *ret_keys);
 int packs_pins_save(const char *path, const char *pack, const struct manifest_keys *keys);

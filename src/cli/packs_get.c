@@ -88,38 +88,9 @@ static int gather_trust(const struct get *get, struct manifest_keys *ret_keys)
     return CLI_OK;
 }
 
-/* Refused by these keys: by whom it is signed, who is trusted, and where that is written. */
-static int fail_by_keys(const struct get *get, const struct json *root,
-    const struct manifest_keys *keys, const char *why)
-{
-    const struct packs_arguments *arguments = get->arguments;
-    char trusted[MANIFEST_KEYS_MAX * (CRYPTO_MULTIKEY_CHARS_MAX + 4)] = "", place[PATH_MAX];
-    struct manifest manifest;
-    struct tr_span text;
-    size_t size = 0;
-
-    if (!json_string(json_get(root, "manifest"), &text) ||
-        manifest_read(text, &manifest, NULL) != 0 || keys->count == 0 ||
-        manifest_keys_has(keys, manifest.key))
-        return packs_fail("the manifest of %s cannot be trusted: %s", arguments->word, why);
-    for (size_t i = 0; i < keys->retired_count; i++)
-        if (strcmp(keys->retired[i], manifest.key) == 0) /* nobody is to name it again */
-            return packs_fail("%s is signed by %s, which was retired and is not trusted any more",
-                arguments->word, manifest.key);
-    for (size_t i = 0; i < keys->count; i++)
-        size += (size_t)snprintf(
-            trusted + size, sizeof trusted - size, "%s%s", i == 0 ? "" : " or ", keys->keys[i]);
-    if (arguments->trust != NULL)
-        return packs_fail(
-            "%s is signed by %s, and --trust names %s", arguments->word, manifest.key, trusted);
-    packs_pins_show(arguments->pins, place, sizeof place);
-    return packs_fail("%s is signed by %s; %s trusts %s for it.\n"
-                      "If its publisher told you of the new key: --trust KEY",
-        arguments->word, manifest.key, place, trusted);
-}
-
 static int take_signed(struct get *get, const struct json *root)
 {
+    char signer[PACKS_SIGNER_SIZE];
     const char *why = NULL;
     struct manifest_keys keys;
     bool is_first;
@@ -129,7 +100,10 @@ static int take_signed(struct get *get, const struct json *root)
         return rc;
     is_first = keys.count == 0;
     if (manifest_document_check(root, get->arguments->word, &keys, &get->manifest, &why) != 0)
-        return fail_by_keys(get, root, &keys, why);
+        return packs_signer_explain(get->arguments, root, &keys, signer)
+                   ? packs_fail("%s %s", get->arguments->word, signer)
+                   : packs_fail(
+                         "the manifest of %s cannot be trusted: %s", get->arguments->word, why);
     if (!is_wanted(get))
         return CLI_FAILED;
     if (is_first)

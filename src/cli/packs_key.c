@@ -276,3 +276,39 @@ int packs_pins_save(const char *path, const char *pack, const struct manifest_ke
                ? CLI_OK
                : packs_fail("the trusted keys cannot be written to %s: %s", file, strerror(errno));
 }
+
+/* ---- who signed it -----------------------------------------------------------------------------
+ */
+
+bool packs_signer_explain(const struct packs_arguments *arguments, const struct json *document,
+    const struct manifest_keys *keys, char ret_text[PACKS_SIGNER_SIZE])
+{
+    char trusted[MANIFEST_KEYS_MAX * (CRYPTO_MULTIKEY_CHARS_MAX + 4)] = "", place[PATH_MAX];
+    struct manifest manifest;
+    struct tr_span text;
+    size_t size = 0;
+
+    if (!json_string(json_get(document, "manifest"), &text) ||
+        manifest_read(text, &manifest, NULL) != 0 || keys->count == 0 ||
+        manifest_keys_has(keys, manifest.key))
+        return false;
+    for (size_t i = 0; i < keys->retired_count; i++)
+        if (strcmp(keys->retired[i], manifest.key) == 0) { /* nobody is to name it again */
+            snprintf(ret_text, PACKS_SIGNER_SIZE,
+                "is signed by %s, which was retired and is not trusted any more", manifest.key);
+            return true;
+        }
+    for (size_t i = 0; i < keys->count; i++)
+        size += (size_t)snprintf(
+            trusted + size, sizeof trusted - size, "%s%s", i == 0 ? "" : " or ", keys->keys[i]);
+    packs_pins_show(arguments->pins, place, sizeof place);
+    if (arguments->trust != NULL)
+        snprintf(ret_text, PACKS_SIGNER_SIZE, "is signed by %s, and --trust names %s", manifest.key,
+            trusted);
+    else
+        snprintf(ret_text, PACKS_SIGNER_SIZE,
+            "is signed by %s; %s trusts %s for it. If its publisher told you of that key: --trust "
+            "KEY, or --pins FILE with other keys",
+            manifest.key, place, trusted);
+    return true;
+}

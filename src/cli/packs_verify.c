@@ -100,6 +100,7 @@ static void check_document(struct verify *verify, int folder, const char *path, 
     struct manifest manifest;
     struct manifest_keys keys;
     struct tr_span text;
+    char signer[3 + PACKS_SIGNER_SIZE] = "it ";
     const char *why = NULL;
     int fd;
 
@@ -121,6 +122,8 @@ static void check_document(struct verify *verify, int folder, const char *path, 
         return;
     }
     if (manifest_document_check(root, manifest.pack, &keys, &manifest, &why) != 0) {
+        if (packs_signer_explain(verify->arguments, root, &keys, signer + 3))
+            why = signer;
         say_bad(verify, path, why);
         return;
     }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* serve.c: the order of starting. The admin listener comes before the database, so that /livez and
  * /startupz answer while a long migration runs; the public listener comes last, so that no request
- * meets a half-made server. Stopping goes the other way and copes with any prefix. */
+ * meets a half-made server. Before either, the data directory is ours alone: nothing in it is
+ * touched before. Stopping goes the other way and copes with any prefix. */
 #include "cli/serve.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -152,6 +154,37 @@ static int start_services(struct serve *serve, char *why, size_t why_size)
     return 0;
 }
 
+/* ---- what is needed ----------------------------------------------------------------------------
+ */
+
+/* What the form of the settings does not show. Before anything is made: whoever is told so corrects
+ * it and starts again, and should not find a database that the wrong settings have left. */
+static int check_needs(struct serve *serve, char *why, size_t why_size)
+{
+    static const enum config_key files[] = { CONFIG_SERVER_TLS_CERTIFICATE, CONFIG_SERVER_TLS_KEY,
+        CONFIG_ADMIN_TOKEN_FILE };
+    const struct config *config = &serve->config;
+
+    serve->service_did = config_text(config, CONFIG_AUTH_SERVICE_DID);
+    if (serve->service_did[0] == '\0' && config_is_on(config, CONFIG_SERVER_DEV))
+        serve->service_did = "did:web:localhost";
+    if (serve->service_did[0] == '\0') {
+        snprintf(why, why_size,
+            "auth.service_did is not set: write the DID clients address this server by, such as "
+            "did:web:chat.example.org, under [auth], or start with --dev");
+        return TR_EINVAL;
+    }
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        const char *path = config_text(config, files[i]);
+
+        if (path[0] == '\0' || access(path, F_OK) == 0)
+            continue;
+        snprintf(why, why_size, "%s: %s: %s", config_settings[files[i]].key, path, strerror(errno));
+        return TR_ENOENT;
+    }
+    return 0;
+}
+
 /* ---- the public listener -----------------------------------------------------------------------
  */
 
@@ -167,6 +200,20 @@ static const char *listen_hint(int rc, bool is_unix)
         return is_unix ? "no socket can be made there: its directory is perhaps not there"
                        : "the address is not one of this machine";
     return NULL;
+}
+
+/* What can be done about it: with which option. */
+static void say_unheard(int rc, const char *listen, const char *option, char *why, size_t why_size)
+{
+    const char *hint = listen_hint(rc, strncmp(listen, "unix:", 5) == 0);
+
+    /* Who has one address of a server often has the other too: both, to be told once. */
+    if (rc == TR_EBUSY)
+        snprintf(why, why_size,
+            "cannot listen on %s: %s: choose others with --listen ADDR --admin ADDR", listen, hint);
+    else if (hint != NULL)
+        snprintf(
+            why, why_size, "cannot listen on %s: %s: choose another with %s", listen, hint, option);
 }
 
 /* Nothing is made for a server that cannot listen: a directory, a token, a database. So both ports
@@ -186,8 +233,7 @@ static int try_port(
     if (rc == 0) {
         close(fd);
     } else if (listen_hint(rc, false) != NULL) {
-        snprintf(why, why_size, "cannot listen on %s: %s: choose another with %s", listen,
-            listen_hint(rc, false), option);
+        say_unheard(rc, listen, option, why, why_size);
         return rc;
     }
     return 0;
@@ -200,15 +246,12 @@ static int try_ports(struct serve *serve, char *why, size_t why_size)
     return rc == 0 ? try_port(serve, CONFIG_SERVER_LISTEN, "--listen", why, why_size) : rc;
 }
 
-/* What can be done about a listener that did not start: with which option. */
+/* Of a listener that did not start. */
 static void explain_listen(
     int rc, const char *listen, const char *option, char *why, size_t why_size)
 {
-    const char *hint = listen_hint(rc, strncmp(listen, "unix:", 5) == 0);
-
-    if (hint != NULL && strncmp(why, "cannot listen on ", 17) == 0)
-        snprintf(
-            why, why_size, "cannot listen on %s: %s: choose another with %s", listen, hint, option);
+    if (strncmp(why, "cannot listen on ", 17) == 0)
+        say_unheard(rc, listen, option, why, why_size);
 }
 
 /* The list as an array of texts. */
@@ -424,9 +467,12 @@ int serve_start(struct serve *serve, char *why, size_t why_size)
 {
     static int (*const steps[])(struct serve * serve, char *why, size_t why_size) = {
         collect_services,
+        check_needs,
+        serve_find_other,
         try_ports,
         serve_open_data,
         serve_enter_sandbox,
+        serve_lock_data,
         start_system,
         start_admin,
         open_sql,
@@ -561,8 +607,7 @@ void serve_stop(struct serve *serve)
     serve_stop_auth(serve);
     probe_stop(&serve->probe);
     sql_close(&serve->sql);
-    if (serve->admin != NULL)
-        serve_remove_address(serve);
+    serve_remove_address(serve);
     admin_stop(&serve->admin);
     flags_close();
     tr_sender_drop(&serve->watchdog);

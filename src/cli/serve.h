@@ -27,6 +27,8 @@ struct serve {
     struct config config;
     char data_path[PATH_MAX];
     bool has_made_data; /* the directory */
+    int lock_fd;        /* server.lock in it, locked; -1: not ours */
+    bool has_address;   /* admin.address in it is ours */
     char public_address[256];
     const char *service_did;
     struct systemd systemd;
@@ -79,13 +81,19 @@ void serve_stop_auth(struct serve *serve);
 
 /* log.level, log.format and log.levels. */
 int serve_apply_log(const struct config *config, char *why, size_t why_size);
-/* Make the data directory and find its real path; then give up what is not needed. Leaving takes
- * the directory back if it was made and nothing is in it: for a start that failed. */
+/* TR_EBUSY if a server runs with this data. Makes nothing. */
+int serve_find_other(struct serve *serve, char *why, size_t why_size);
+/* Make the data directory and find its real path; then give up what is not needed; then make it
+ * ours, TR_EBUSY if it is another server's. */
 int serve_open_data(struct serve *serve, char *why, size_t why_size);
-void serve_leave_data(const struct serve *serve);
 int serve_enter_sandbox(struct serve *serve, char *why, size_t why_size);
-/* The admin's address in the data directory, for the commands that look for it. */
-int serve_write_address(const struct serve *serve);
-void serve_remove_address(const struct serve *serve);
+int serve_lock_data(struct serve *serve, char *why, size_t why_size);
+/* The last thing: the directory is nobody's. A start that failed takes it away if it has made it
+ * and nothing is in it. */
+void serve_leave_data(struct serve *serve, bool has_failed);
+/* The admin's address in the data directory, for the commands that look for it. Only while the
+ * directory is ours; what another server wrote there is not removed. */
+int serve_write_address(struct serve *serve);
+void serve_remove_address(struct serve *serve);
 
 #endif

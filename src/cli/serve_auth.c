@@ -153,15 +153,7 @@ int serve_start_auth(struct serve *serve, char *why, size_t why_size)
     size_t provider_count = 0;
     int rc;
 
-    serve->service_did = config_text(config, CONFIG_AUTH_SERVICE_DID);
-    if (serve->service_did[0] == '\0' && config_is_on(config, CONFIG_SERVER_DEV))
-        serve->service_did = "did:web:localhost";
     rc = collect_providers(serve, &provider_count, why, why_size);
-    if (rc == 0 && provider_count > 0 && serve->service_did[0] == '\0') {
-        snprintf(
-            why, why_size, "auth.providers needs auth.service_did: sessions are of that service");
-        rc = TR_EINVAL;
-    }
     if (rc == 0 && provider_count > 0)
         rc = load_session_key(serve, why, why_size);
     if (rc != 0)
@@ -170,7 +162,7 @@ int serve_start_auth(struct serve *serve, char *why, size_t why_size)
         &(struct http_client_options){
             .allow_private = config_is_on(config, CONFIG_AUTH_ALLOW_PRIVATE) },
         &serve->client);
-    if (rc == 0 && serve->service_did[0] != '\0')
+    if (rc == 0)
         rc = start_desk(serve);
     if (rc == 0 && provider_count > 0)
         rc = start_sessions(serve, provider_count);

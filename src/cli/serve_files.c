@@ -54,6 +54,70 @@ int serve_apply_log(const struct config *config, char *why, size_t why_size)
     return rc;
 }
 
+/* ---- whose directory it is --------------------------------------------------------------------
+ * A lock of its own, and not the database's: with PostgreSQL the files here would have none. It
+ * goes with the process, so kill -9 leaves nothing to clean up. The number in it is for messages
+ * alone. */
+
+static void say_taken(int fd, const char *data_path, char *why, size_t why_size)
+{
+    char pid[32] = "";
+    ssize_t size = pread(fd, pid, sizeof pid - 1, 0);
+
+    pid[size < 0 ? 0 : size] = '\0';
+    pid[strspn(pid, "0123456789")] = '\0';
+    snprintf(why, why_size, "a server with this data runs already%s%s%s: troupe status --data %s",
+        pid[0] == '\0' ? "" : " (pid ", pid, pid[0] == '\0' ? "" : ")", data_path);
+}
+
+int serve_find_other(struct serve *serve, char *why, size_t why_size)
+{
+    struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+    const char *data_path = config_text(&serve->config, CONFIG_SERVER_DATA);
+    char path[PATH_MAX + 32];
+    bool is_taken;
+    int fd;
+
+    snprintf(path, sizeof path, "%s/server.lock", data_path);
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return 0; /* what is wrong with it, serve_lock_data says */
+    is_taken = fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+    if (is_taken)
+        say_taken(fd, data_path, why, why_size);
+    close(fd);
+    return is_taken ? TR_EBUSY : 0;
+}
+
+int serve_lock_data(struct serve *serve, char *why, size_t why_size)
+{
+    struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+    char path[PATH_MAX + 32];
+    int fd;
+
+    snprintf(path, sizeof path, "%s/server.lock", serve->data_path);
+    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    if (fd < 0) {
+        snprintf(why, why_size, "server.data: cannot write to %s: %s", serve->data_path,
+            strerror(errno));
+        return TR_EACCES;
+    }
+    if (fcntl(fd, F_OFD_SETLK, &lock) != 0) {
+        bool is_taken = errno == EAGAIN || errno == EACCES;
+
+        if (is_taken)
+            say_taken(fd, serve->data_path, why, why_size);
+        else
+            snprintf(why, why_size, "server.data: %s cannot be locked: %s", path, strerror(errno));
+        close(fd);
+        return is_taken ? TR_EBUSY : TR_EIO;
+    }
+    if (ftruncate(fd, 0) != 0 || dprintf(fd, "%ld\n", (long)getpid()) < 0)
+        LOG(LOG_WARN, "ops", "the lock file cannot be written", LOG_TEXT("file", path));
+    serve->lock_fd = fd;
+    return 0;
+}
+
 /* ---- data directory -------------------------------------------------------------------------- */
 
 /* Made by root for another user: give it to that user. */
@@ -90,13 +154,22 @@ int serve_open_data(struct serve *serve, char *why, size_t why_size)
     return 0;
 }
 
-void serve_leave_data(const struct serve *serve)
+void serve_leave_data(struct serve *serve, bool has_failed)
 {
-    if (serve->has_made_data)
+    char path[PATH_MAX + 32];
+
+    if (has_failed && serve->has_made_data) {
+        snprintf(path, sizeof path, "%s/server.lock", serve->data_path);
+        if (serve->lock_fd >= 0)
+            (void)unlink(path);
         (void)rmdir(config_text(&serve->config, CONFIG_SERVER_DATA));
+    }
+    if (serve->lock_fd >= 0)
+        close(serve->lock_fd);
+    serve->lock_fd = -1;
 }
 
-int serve_write_address(const struct serve *serve)
+int serve_write_address(struct serve *serve)
 {
     char path[PATH_MAX + 32];
     int fd;
@@ -106,15 +179,19 @@ int serve_write_address(const struct serve *serve)
     fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0)
         return TR_EIO;
+    serve->has_address = true;
     written = dprintf(fd, "%s\n", admin_address(serve->admin));
     close(fd);
     return written > 0 ? 0 : TR_EIO;
 }
 
-void serve_remove_address(const struct serve *serve)
+void serve_remove_address(struct serve *serve)
 {
     char path[PATH_MAX + 32];
 
+    if (!serve->has_address)
+        return;
+    serve->has_address = false;
     snprintf(path, sizeof path, "%s/admin.address", serve->data_path);
     (void)unlink(path);
 }

@@ -42,7 +42,8 @@ const struct config_setting config_settings[CONFIG_KEYS] = {
     [CONFIG_SERVER_TRUSTED_PROXIES] = { .key = "server.trusted_proxies",
         .kind = CONFIG_LIST,
         .value = "",
-        .help = "Networks (CIDR) whose X-Forwarded-For is believed" },
+        .help = "Networks or addresses of proxies whose X-Forwarded-For is believed; if any is "
+                "set, also whoever comes through a unix socket. Empty: nobody" },
     [CONFIG_SERVER_DRAIN_DELAY] = { .key = "server.drain_delay",
         .kind = CONFIG_DURATION,
         .value = "0s",
@@ -114,8 +115,8 @@ const struct config_setting config_settings[CONFIG_KEYS] = {
         .value = "5s",
         .min = TR_MILLISECONDS(100),
         .max = TR_SECONDS(3600),
-        .help = "PostgreSQL cannot be reached for this long: what waits for it is answered with "
-                "503, and until it is back so is at once what comes" },
+        .help = "PostgreSQL cannot be reached for this long: waiting requests are answered with "
+                "503; new ones are refused with 503 at once until it is back" },
     [CONFIG_SQL_MIGRATE] = { .key = "sql.migrate",
         .kind = CONFIG_BOOL,
         .value = "on",

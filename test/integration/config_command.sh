@@ -98,7 +98,8 @@ for number in 2 3 4 5 6 7 8 9; do
     echo "  $number$one" >>"$work/nine.conf"
 done
 check "check of nine providers" 1 "$troupe" config check "$work/nine.conf" && has err "auth.providers: expected at most 8, not 9"
-check "check without a service" 0 "$troupe" config check "$work/good.conf" && has out "auth.service_did is not set here"
+check "check without a service" 0 "$troupe" config check "$work/good.conf" &&
+    has err "good.conf: NOT ENOUGH TO START: auth.service_did is not set here"
 cat >"$work/whole.conf" <<'EOT'
 [server]
 listen = [::1]:8080
@@ -113,7 +114,7 @@ levels = sql=debug, http=warn
 url = http://127.0.0.1:4318/v1/traces
 EOT
 check "check of a whole file" 0 "$troupe" config check "$work/whole.conf" && has out "whole.conf: ok (form only"
-if grep -q service_did "$work/out"; then
+if grep -q service_did "$work/out" "$work/err"; then
     fail "$name" "misses a service that is there"
 fi
 check "a list over two lines has one comma between them" 0 "$troupe" config show --config "$work/whole.conf" &&

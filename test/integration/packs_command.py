@@ -208,6 +208,17 @@ def what_was_tampered_with_is_refused(folder):
     assert "no key is trusted" in packing.run(server, "packs", "verify", mirror, home=stranger, check=1).stdout
     key = document["keys"][0]["key"]
     packing.run(server, "packs", "verify", mirror, "--trust", key, home=stranger)
+    # Another key is trusted: who signed, who is trusted and where that is written, in whole keys.
+    other = "z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"
+    pins = write(stranger, "pins", f"core {other}\n".encode())
+    done = packing.run(server, "packs", "verify", mirror, "--pins", pins, home=stranger, check=1)
+    assert f"core-1.manifest.json: it is signed by {key}; ~/pins trusts {other} for it." in done.stdout, done.stdout
+    assert "--trust KEY, or --pins FILE" in done.stdout and "0 good, 1 bad" in done.stdout, done.stdout
+    done = packing.run(server, "packs", "verify", mirror, "--trust", other, home=stranger, check=1)
+    assert f"it is signed by {key}, and --trust names {other}" in done.stdout, done.stdout
+    write(stranger, "pins", f"core {other} -{key}\n".encode())
+    done = packing.run(server, "packs", "verify", mirror, "--pins", pins, home=stranger, check=1)
+    assert f"it is signed by {key}, which was retired" in done.stdout, done.stdout
     # A mirror as a copy of /v1/packs has it.
     copy = os.path.join(folder, "copy/core/versions/1")
     os.makedirs(copy)

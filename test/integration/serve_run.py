@@ -387,10 +387,10 @@ def wrong_starts_say_what_to_do(folder):
     with open(os.open(token, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
         file.write("0123456789abcdef0123456789abcdef\n")
     cases = [
-        ([], "auth.service_did is not set"),
+        (["--set", "auth.service_did="], "auth.service_did is not set"),
         (["--listen", "nonsense"], "nonsense"),
         (["--listen", "8080"], "server.listen: expected an address like 127.0.0.1:8080"),
-        (["--listen", "192.0.2.1:0", *SERVICE], "not one of this machine: choose another with --listen"),
+        (["--listen", "192.0.2.1:0"], "not one of this machine: choose another with --listen"),
         (["--admin", "192.0.2.1:0", "--set", f"admin.token_file={token}"],
          "not one of this machine: choose another with --admin"),
         (["--admin", f"unix:{folder}/nowhere/socket"], "nowhere: No such file or directory"),
@@ -409,19 +409,67 @@ def wrong_starts_say_what_to_do(folder):
         (["--db", "mysql:x"], "sqlite:"),
         (["--set", "http.nope=1"], "there is no setting http.nope"),
         (["--config", os.path.join(folder, "missing.conf")], "missing.conf: there is no such file"),
+        (["--set", "admin.token_file=/no/token"], "admin.token_file: /no/token: No such file"),
+        (["--set", f"server.tls_certificate={token}", "--set", "server.tls_key=/no/key"], "server.tls_key: /no/key: No such"),
     ]
     for arguments, expected in cases:
-        done = run("serve", "--data", data, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", *arguments, status=1)
+        done = run("serve", "--data", data, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", *SERVICE, *arguments,
+                   status=1)
         assert expected in done.stderr, (arguments, done.stderr)
         assert done.stdout == "", done.stdout
         assert "event=ended" not in done.stderr, f"it never began: {done.stderr}"
-        assert not os.path.isdir(data) or os.listdir(data), f"{arguments}: an empty {data} is left behind"
+        made = os.listdir(data) if os.path.isdir(data) else None
+        assert made in (None, ["admin.token"]), f"{arguments}: it has made {data} with {made}"
+        shutil.rmtree(data, ignore_errors=True)
     run("serve", "--dance", status=2)
     run("serve", "--listen", status=2)
+
+
+def a_second_start_leaves_the_first_server_alone(folder):
+    """It is refused before it touches anything, also when it would listen elsewhere or use another database."""
     server = Server(folder)
-    done = run("serve", "--data", data, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", status=1)
-    assert done.stderr.startswith("troupe serve: "), done.stderr
+    elsewhere = f"sqlite:{folder}/other.db"
+    taken = f"a server with this data runs already (pid {server.process.pid}): troupe status --data {server.data}"
+
+    def files():
+        # What the server itself may write meanwhile is not of interest.
+        return {name: os.stat(os.path.join(server.data, name)).st_mtime_ns for name in os.listdir(server.data)
+                if not name.startswith("troupe.db")}
+    before = files()
+    for arguments in ((), ("--db", elsewhere), ("--listen", server.public, "--admin", server.admin)):
+        done = run("serve", "--data", server.data, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", *SERVICE, *arguments,
+                   status=1)
+        assert taken in done.stderr, (arguments, done.stderr)
+        assert files() == before, (arguments, before, files())
+        with open(os.path.join(server.data, "admin.address"), encoding="utf-8") as file:
+            assert file.read().strip() == server.admin, arguments
+        assert run("status", "--data", server.data).stdout.startswith("ready\n"), arguments
+    assert not os.path.exists(f"{folder}/other.db")
+    # A server that was killed is in nobody's way.
+    server.end(signal.SIGKILL, status=-signal.SIGKILL)
+    server = Server(folder)
+    assert run("status", "--data", server.data).stdout.startswith("ready\n")
+    run("drain", "--data", server.data)
+    server.end(None)
+    assert not os.path.exists(os.path.join(server.data, "admin.address"))
+
+
+def check_of_a_live_database_says_how(folder):
+    server = Server(folder)
+    assert server.ask("/xrpc/_health")[0] == 200
+    for what in ("delivery", "packs"):
+        done = run("check", what, "--data", server.data, status=2)
+        hint = re.search(r"check a backup: (sqlite3 .*); troupe (check .*)$", done.stderr, re.MULTILINE)
+        assert hint and f"pid {server.process.pid}" in done.stderr, done.stderr
+        if not shutil.which("sqlite3"):
+            continue
+        # As it is printed.
+        subprocess.run(["sh", "-c", hint.group(1)], cwd=folder, check=True, timeout=LIMIT_S)
+        done = subprocess.run([TROUPE, *hint.group(2).split()], cwd=folder, capture_output=True, text=True, timeout=LIMIT_S,
+                              check=False, env=environment())
+        assert done.returncode == 0 and f"{what}: sound" in done.stdout, (done.returncode, done.stdout, done.stderr)
     server.end()
+    return None if shutil.which("sqlite3") else "sqlite3 is not installed: the printed command was not run"
 
 
 def busy_address_is_refused(folder):
@@ -432,8 +480,7 @@ def busy_address_is_refused(folder):
         for listen, admin in ((server.public, "127.0.0.1:0"), ("127.0.0.1:0", server.admin)):
             done = run(*other, "--listen", listen, "--admin", admin, status=1)
             assert (listen if listen == server.public else admin) in done.stderr, done.stderr
-            option = "--listen" if listen == server.public else "--admin"
-            assert f"choose another with {option}" in done.stderr, done.stderr
+            assert "choose others with --listen ADDR --admin ADDR" in done.stderr, done.stderr
             assert "event=ended" not in done.stderr, done.stderr
             assert not os.path.exists(os.path.join(folder, "other")), "what was refused has made its directory"
     finally:
@@ -446,7 +493,7 @@ def token_of_others_opens_a_public_admin(folder):
         file.write("0123456789abcdef0123456789abcdef\n")
     os.chmod(path, 0o644)
     where = ("serve", "--data", os.path.join(folder, "data"), "--listen", "127.0.0.1:0", "--admin", "0.0.0.0:0",
-             "--set", f"admin.token_file={path}")
+             "--set", f"admin.token_file={path}", *SERVICE)
     assert "others can read it" in run(*where, status=1).stderr
     os.chmod(path, 0o600)
     server = Server(folder, "--admin", "0.0.0.0:0", "--set", f"admin.token_file={path}")
@@ -576,11 +623,11 @@ class Postgres:
         subprocess.run(command, check=True, capture_output=True, timeout=60, cwd=self.folder, user=self.user,
                        extra_groups=[] if self.user else None)
 
-    def start(self):
+    def start(self, options="-c listen_addresses="):
         data = os.path.join(self.folder, "data")
         self.run(f"{self.bin}/initdb", "-D", data, "-U", "troupe", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
         self.run(f"{self.bin}/pg_ctl", "-D", data, "-w", "-l", os.path.join(self.folder, "log"), "-o",
-                 f"-c listen_addresses= -k {self.folder}", "start")
+                 f"{options} -k {self.folder}", "start")
         return f"postgresql:///postgres?host={self.folder}&user=troupe"
 
     def stop(self):
@@ -615,13 +662,53 @@ def serves_on_postgresql_inside_the_sandbox(folder):
         assert status == 503 and "[-] sql failed: " in body, body
         assert server.ask("/livez", admin=True)[0] == 200
         server.end()
-        done = run("serve", "--data", server.data, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--db", url, status=1)
-        assert done.stderr.startswith("troupe serve: ") and len(done.stderr) > 30, done.stderr
+        done = run("serve", "--data", server.data, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--db", url, *SERVICE,
+                   status=1)
+        assert re.search("^troupe serve: PostgreSQL: .*No such file", done.stderr, re.MULTILINE), done.stderr
     finally:
         try:
             postgres.stop()
         except subprocess.CalledProcessError:
             pass  # it was stopped above
+    return None
+
+
+def libpq_reads_certificates_where_the_manual_says(folder):
+    """Beside the configuration, not in a home directory. And as many connections as it says."""
+    postgres = Postgres(folder)
+    if not postgres.bin or not shutil.which("openssl"):
+        return "PostgreSQL or openssl is not installed"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    key, certificate = f"{postgres.folder}/tls.key", f"{postgres.folder}/tls.pem"
+    postgres.run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", key,
+                 "-out", certificate, "-days", "2", "-subj", "/CN=db", "-addext", "subjectAltName=IP:127.0.0.1")
+    etc, home = os.path.join(folder, "etc"), os.path.join(folder, "home")
+    for place in (etc, home):
+        os.mkdir(place)
+        shutil.copy(certificate, f"{place}/db-ca.pem")
+    with open(f"{etc}/troupe.conf", "w", encoding="utf-8"):
+        pass
+    postgres.start(f"-c listen_addresses=127.0.0.1 -c port={port} -c ssl=on -c ssl_key_file={key} -c ssl_cert_file={certificate}")
+    url = f"postgresql://troupe@127.0.0.1:{port}/postgres?sslmode=verify-full&sslrootcert="
+    try:
+        server = Server(folder, "--dev", "--config", f"{etc}/troupe.conf", TROUPE_SQL_URL=f"{url}{etc}/db-ca.pem")
+        facts = json.loads(server.ask("/v1/status", admin=True)[1])
+        assert facts["ready"] and facts["database"] == "postgresql", facts
+        counted = subprocess.run(
+            [f"{postgres.bin}/psql", "-XAt", "-h", postgres.folder, "-p", str(port), "-U", "troupe", "postgres", "-c",
+             "SELECT count(*) FROM pg_stat_activity JOIN pg_stat_ssl USING (pid) WHERE ssl AND usename = 'troupe'"],
+            capture_output=True, text=True, check=True, timeout=LIMIT_S).stdout
+        assert counted == "8\n", f"{counted} connections"
+        server.end()
+        if "Landlock on" not in facts["sandbox"]:
+            return "this kernel has no Landlock"
+        done = run("serve", "--dev", "--data", server.data, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config",
+                   f"{etc}/troupe.conf", status=1, TROUPE_SQL_URL=f"{url}{home}/db-ca.pem")
+        assert f"{home}/db-ca.pem" in done.stderr, done.stderr
+    finally:
+        postgres.stop()
     return None
 
 
@@ -645,10 +732,11 @@ def main():
              metrics_pass_promtool, changing_needs_the_token, flags_change_at_run_time_and_stay, log_levels_change_at_run_time,
              hangup_reloads_what_is_safe, drain_finishes_every_request, drain_by_command_and_not_ready_meanwhile,
              health_answers_under_overload,
-             sandboxed, runs_as_another_user, wrong_starts_say_what_to_do, busy_address_is_refused,
+             sandboxed, runs_as_another_user, wrong_starts_say_what_to_do,
+             a_second_start_leaves_the_first_server_alone, check_of_a_live_database_says_how, busy_address_is_refused,
              token_of_others_opens_a_public_admin, systemd_is_told,
              certificate_is_replaced_while_it_serves, spans_reach_the_collector,
-             serves_on_postgresql_inside_the_sandbox,
+             serves_on_postgresql_inside_the_sandbox, libpq_reads_certificates_where_the_manual_says,
              secrets_stay_out_of_the_log]
     wanted = sys.argv[1:]
     passed = failed = skipped = 0

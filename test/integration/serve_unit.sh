@@ -3,6 +3,12 @@
 # packaging/troupe.service: systemd understands every line of it and finds little that is open.
 set -u
 cd "$(dirname "$0")/../.."
+# A database that comes up after us: no number of failed starts is the last one, and they do not spin.
+if ! grep -qx 'StartLimitIntervalSec=0' packaging/troupe.service || ! grep -qx 'Restart=on-failure' packaging/troupe.service ||
+    ! grep -qx 'RestartSec=5' packaging/troupe.service; then
+    echo "the unit gives up when PostgreSQL is late, or tries too often"
+    exit 1
+fi
 if ! command -v systemd-analyze >/dev/null; then
     echo "systemd-analyze is not installed"
     exit 77

@@ -122,6 +122,10 @@ def cut_once(disk, postgres, ledger, server, convos, enough):
     threads = ledger.load(server, convos, stop)
     try:
         serving.wait_until(lambda: len(ledger.acked) >= enough, f"{enough} adds")
+        # The file system goes down within a millisecond or two, not at once, and a sync meanwhile may say yes in vain. Of
+        # a machine without power nobody hears that.
+        with ledger.lock:
+            ledger.is_dark = True
         disk.cut_power()
     finally:
         server.kill()
@@ -129,6 +133,7 @@ def cut_once(disk, postgres, ledger, server, convos, enough):
         stop.set()
         for thread in threads:
             thread.join(serving.LIMIT_S)
+        ledger.is_dark = False
     if postgres:
         serving.Postgres.alive.remove(postgres)
 

@@ -28,6 +28,7 @@ class Ledger:
         self.acked = {}  # (convo, member): epoch
         self.open = set()  # (convo, member) that may or may not be stored
         self.errors = {}  # status: how many
+        self.is_dark = False  # what is said now reaches nobody
         self.numbers = itertools.count()
         self.tokens = []
         self.tokens_made_s = 0.0
@@ -46,6 +47,8 @@ class Ledger:
                                       token=self.token(), connection=connection)
         with self.lock:
             assert answer.get("error") != "AlreadyMember", f"{member} was refused because of itself: {answer}"
+            if self.is_dark:
+                return False
             if status == 200:
                 self.acked[convo, member] = answer["newEpoch"]
                 self.open.discard((convo, member))

@@ -54,8 +54,7 @@ enum { TR_FD_FIRST = 1 << 24 };
 TR_API int tr_fd_watch(struct tr_context *ctx, int fd, unsigned events, uint32_t tag);
 /* For the next `for_ns` the worker of this turn looks at its descriptors every `pause_ns` and not
  * as soon as one is ready; messages and TR_FD_FIRST wake it as ever. For who turns work away by the
- * thousand: in bunches that costs half as much, and what is being done is interrupted less often.
- */
+ * thousand: in bunches that costs less, and what is being done is interrupted less often. */
 TR_API void tr_fd_calm(struct tr_context *ctx, uint64_t pause_ns, uint64_t for_ns);
 /* Stop; must be called before the descriptor is closed. */
 TR_API int tr_fd_forget(struct tr_context *ctx, int fd);

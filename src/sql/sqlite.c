@@ -5,11 +5,10 @@
  * Checkpoints copy the log into the database file. They run on a connection of their own beside the
  * writer (PASSIVE: neither waits for the other), so no unit waits for them. Under steady load that
  * alone never empties the log; past LOG_PAGES_MAX the writer pauses for one after which it begins
- * at the log's start again (RESTART). The file keeps its length: writing where blocks are already
- * costs half of what new ones cost, and a page that many commits touch is copied once for all of
- * them. The writer also pauses when the disk is getting full, and then the log is cut (TRUNCATE):
- * what is in it may need as much room again in the database file, so a log that ate the last of the
- * room could never be emptied. */
+ * at the log's start again (RESTART). The file keeps its length: writing over blocks is cheaper
+ * than finding new ones. The writer also pauses when the disk is getting full, and then the log is
+ * cut (TRUNCATE): what is in it may need as much room again in the database file, so a log that ate
+ * the last of the room could never be emptied. */
 #include "sql/sqlite.h"
 
 #include <errno.h>

@@ -9,7 +9,6 @@
  * 2. The caller is in, and its cursor is the newest number. Behind one that is older there is
  *    something; one that is newer was not given by us. In both cases the database knows better.
  * 3. Retention has not trimmed the log since the actor read where it begins (delivery->trims).
- *
  * 4. That was read behind everything that an actor before this one may have had on its way.
  *
  * Otherwise the job says must_read. It never waits for anything but (3) and (4), which are one look

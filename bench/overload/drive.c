@@ -3,9 +3,11 @@
  * does; the time of an answer counts from when its request was due, so a server that stalls is
  * not asked less and not flattered (no coordinated omission). One thread, one epoll.
  *
- *     drive HOST:PORT|unix:PATH [-r RATE] [-c CONNECTIONS] [-s SECONDS] [-p PATH] [-f FILE]
+ *     drive HOST:PORT|unix:PATH [-b] [-r RATE] [-c CONNECTIONS] [-s SECONDS] [-p PATH] [-f FILE]
  *
  * -r 0 is a closed loop: each connection asks again when it was answered; that measures capacity.
+ * -b never sleeps. To wake a client on the same machine costs the server's core about a microsecond
+ * an answer, which a client elsewhere does not cost it; for a client that has a core to itself.
  * -f FILE has a request a line: a bearer token, a space, the body of a POST. A line that was shed
  * (429, 503) is used again later, as a client would; any other answer uses it up. Prints `name
  * value` lines; times in microseconds. Exit status 3: the lines of the file were used up early. */
@@ -58,6 +60,7 @@ static struct {
     const char *host, *path;
     double rate;
     unsigned connection_count, seconds;
+    bool is_restless;
     int epoll;
     struct connection *connections;
     unsigned *idle, idle_count;
@@ -415,6 +418,8 @@ static void run(void)
 
             wait.tv_nsec = next < 1e6 ? (long)next : 1000000;
         }
+        if (drive.is_restless)
+            wait.tv_nsec = 0;
         count = epoll_pwait2(drive.epoll, events, EVENTS, &wait, NULL);
         if (count < 0 && errno != EINTR)
             die("epoll_pwait2");
@@ -454,7 +459,7 @@ static void report(void)
 
 static void usage(void)
 {
-    fprintf(stderr, "usage: drive HOST:PORT [-r RATE] [-c CONNECTIONS] [-s SECONDS] [-p PATH] "
+    fprintf(stderr, "usage: drive HOST:PORT [-b] [-r RATE] [-c CONNECTIONS] [-s SECONDS] [-p PATH] "
                     "[-f FILE]\n");
     exit(2);
 }
@@ -498,8 +503,10 @@ int main(int argc, char **argv)
     struct rlimit limit;
     int option;
 
-    while ((option = getopt(argc, argv, "r:c:s:p:f:")) != -1) {
-        if (option == 'r')
+    while ((option = getopt(argc, argv, "br:c:s:p:f:")) != -1) {
+        if (option == 'b')
+            drive.is_restless = true;
+        else if (option == 'r')
             drive.rate = strtod(optarg, NULL);
         else if (option == 'c')
             drive.connection_count = (unsigned)strtoul(optarg, NULL, 10);

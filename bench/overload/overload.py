@@ -4,16 +4,18 @@
 
 Capacity is what a closed loop of 128 connections gets through: numbered addMembers of -m members, each with a token of
 its own to verify and a durable unit to store. One member is the cheapest change there is; twenty are a group that is made.
-Then requests come at ten times that rate, due at even distances whatever the
-server does (drive.c), on more connections than http.in_flight_max, while a second client asks the admin listener for
-/readyz fifty times a second. Then capacity again. The server has one core and the clients another, so that the clients
-take nothing from it; other work on the machine does, so each figure that can be is also given per second of the
-server's CPU time. Two prices are taken in the same run, of a closed loop of as many connections: of a refusal when
+Then requests come at ten times that rate, due at even distances whatever the server does (drive.c), on more connections
+than http.in_flight_max, while a second client asks the admin listener for /readyz fifty times a second. Then capacity
+again, and so on for -n rounds of -s seconds each. What is stored grows meanwhile and a shared machine changes, so the
+goodput of a round is given of the mean of the capacities before and after it, and the figure is the median of the rounds.
+The server has one core and the clients another, so that the clients take nothing from it; other work on the machine does,
+so each figure that can be is also given per second of the server's CPU time. Two prices are taken in the same run, of a closed loop of as many connections: of a refusal when
 nothing else is done, and of the same bytes from a server that does nothing (bare.c). Where `factor` times that price is
 a good part of a request's, no server can keep all of its capacity: goodput_bound is what would be left.
 Prints `name value` lines."""
 import argparse
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -32,6 +34,7 @@ ROUND_S = 15  # a token lives for a minute: what takes longer is done in rounds 
 CALL = "/xrpc/" + serving.PREFIX
 PATH = CALL + "addMembers"
 CORES = sorted(os.sched_getaffinity(0))
+RESTLESS = ["-b"] if len(CORES) > 1 else []
 
 
 def on_core(index):
@@ -76,7 +79,7 @@ class Load:
         """The driver's numbers, the server's CPU time and the most memory it was seen to have."""
         before_s = cpu_s(self.pid)
         # pylint: disable=consider-using-with  # it is waited for below
-        process = subprocess.Popen([*on_core(-1), self.drive, self.address, "-p", PATH, "-f", path, "-r", str(rate),
+        process = subprocess.Popen([*on_core(-1), self.drive, self.address, *RESTLESS, "-p", PATH, "-f", path, "-r", str(rate),
                                     "-c", str(connections), "-s", str(seconds)], stdout=subprocess.PIPE, text=True)
         most_kb = memory_kb(self.pid)
         while process.poll() is None:
@@ -122,9 +125,9 @@ def merged(rounds):
 
 
 class Stage(Load):
-    """A server with conversations to add members to, enough for `seconds` of overload and what is around it."""
+    """A server with conversations to add members to, enough for `rounds` of `seconds` and what is around them."""
 
-    def __init__(self, folder, *arguments, seconds, members=1, is_unix=False):
+    def __init__(self, folder, *arguments, seconds, rounds=1, members=1, is_unix=False):
         self.is_unix = is_unix
         self.server = serving.Server(folder, "--dev", *serving.FAST, "--set", "server.workers=1", "--set",
                                      "http.access_log=off", *arguments, before=on_core(0), listen=listen(folder, is_unix))
@@ -132,7 +135,8 @@ class Stage(Load):
         self.members = members
         # More members at once cost more, so there will be fewer requests.
         members_per_s = ADDS_PER_S * members / (1 + members / 8)
-        self.convos = max(100, int(members_per_s * (seconds + 2 * min(seconds, ROUND_S) + 2) / MEMBERS_MAX))
+        busy_s = rounds * seconds + (rounds + 1) * min(seconds, ROUND_S) + 2
+        self.convos = max(100, int(members_per_s * busy_s / MEMBERS_MAX))
         path = os.path.join(folder, "convos")
         with open(path, "w", encoding="ascii") as file:
             for number, token in enumerate(serving.tokens(folder, "createConvo", self.convos)):
@@ -210,8 +214,15 @@ def per_cpu(found):
     return found["status_2xx"] / max(found["server_cpu_s"], 0.01)
 
 
-def measure(stage, seconds, factor=10, with_prices=True):
-    """Prices, capacity, overload, capacity again."""
+def all_went_well(found):
+    """A run that met anything but answers and refusals says nothing about speed."""
+    assert not found["dry"], "the requests were used up: ADDS_PER_S is too small"
+    assert found["status_4xx"] == 0 and found["status_5xx"] == found["shed"], found
+    return found
+
+
+def measure(stage, seconds, factor=10, rounds=1, with_prices=True):
+    """Prices, then capacity and overload in turns."""
     prices = {}
     if with_prices:
         prices = {"refusal_us": refusal_us(stage.folder, 2, stage.is_unix),
@@ -219,16 +230,26 @@ def measure(stage, seconds, factor=10, with_prices=True):
     stage.run(0, LOOP, 1, 8000)  # warm
     quiet = serving.numbers(stage.probe_admin(2).communicate(timeout=60)[0])
     short_s = min(seconds, ROUND_S)
-    capacity = stage.run(0, LOOP, short_s, int(8000 * short_s))
-    admin = stage.probe_admin(seconds)
-    overload = stage.run_rounds(capacity["good_per_s"] * factor, CROWD, seconds, capacity["good_per_s"])
-    readyz = serving.numbers(admin.communicate(timeout=60)[0])
-    ended = time.monotonic()
-    serving.wait_until(stage.server.is_ready, "ready again")
-    ready_s = time.monotonic() - ended
-    after = stage.run(0, LOOP, max(short_s // 2, 1), int(4000 * short_s))
-    return {"capacity": capacity, "overload": overload, "readyz": readyz, "quiet": quiet, "after": after,
+    capacities = [all_went_well(stage.run(0, LOOP, short_s, int(8000 * short_s)))]
+    overloads, readyz, ready_s = [], [], 0
+    for _ in range(rounds):
+        capacity = capacities[-1]["good_per_s"]
+        admin = stage.probe_admin(seconds)
+        overloads.append(all_went_well(stage.run_rounds(capacity * factor, CROWD, seconds, capacity)))
+        readyz.append(serving.numbers(admin.communicate(timeout=60)[0]))
+        ended = time.monotonic()
+        serving.wait_until(stage.server.is_ready, "ready again")
+        ready_s = max(ready_s, time.monotonic() - ended)
+        capacities.append(all_went_well(stage.run(0, LOOP, short_s, int(8000 * short_s))))
+    return {"capacity": merged(capacities), "overload": merged(overloads), "readyz": merged(readyz), "quiet": quiet,
+            "before": capacities[0], "first": overloads[0], "after": capacities[-1], "goodputs": goodputs(capacities, overloads),
             "ready_again_s": ready_s, "factor": factor, **prices}
+
+
+def goodputs(capacities, overloads):
+    """Of each round, of the mean of the capacities around it."""
+    return [found["good_per_s"] * 2 / (before["good_per_s"] + after["good_per_s"])
+            for before, found, after in zip(capacities, overloads, capacities[1:])]
 
 
 def bound(found):
@@ -240,7 +261,7 @@ def bound(found):
 
 
 def report(found, quiet=False):
-    capacity, overload, after = found["capacity"], found["overload"], found["after"]
+    capacity, overload, before, after = (found[name] for name in ("capacity", "overload", "before", "after"))
     shed_cpu_us = (overload["server_cpu_s"] - overload["status_2xx"] / per_cpu(capacity)) / max(overload["shed"], 1) * 1e6
     lines = {
         "capacity_per_s": capacity["good_per_s"],
@@ -248,9 +269,9 @@ def report(found, quiet=False):
         "capacity_core": capacity["server_cpu_s"] / capacity["seconds"],
         "overload_core": overload["server_cpu_s"] / overload["seconds"],
         "offered_of_capacity": overload["offered_per_s"] / capacity["good_per_s"],
-        "goodput_of_capacity": overload["good_per_s"] / capacity["good_per_s"],
-        # What is stored grows and a shared machine changes, so capacity afterwards is not what it was before.
-        "goodput_of_mean_capacity": overload["good_per_s"] / ((capacity["good_per_s"] + after["good_per_s"]) / 2),
+        "goodput_of_capacity": statistics.median(found["goodputs"]),
+        "goodput_least": min(found["goodputs"]),
+        "goodput_most": max(found["goodputs"]),
         "goodput_of_capacity_by_cpu": per_cpu(overload) / per_cpu(capacity),
         "shed_cpu_us": shed_cpu_us,
         "good_us_p50": overload.get("good_us_p50", 0),
@@ -267,10 +288,12 @@ def report(found, quiet=False):
         "readyz_us_p50": found["readyz"].get("good_us_p50", 0),
         "readyz_us_p99": found["readyz"].get("good_us_p99", 0),
         "readyz_answered": found["readyz"]["status_2xx"],
-        "memory_kb_capacity": capacity["memory_kb"],
-        "memory_kb_overload": overload["memory_kb"],
-        "after_of_capacity": after["good_per_s"] / capacity["good_per_s"],
-        "after_of_capacity_by_cpu": per_cpu(after) / per_cpu(capacity),
+        # Of the first round: the members that are added stay in memory with their conversations.
+        "memory_kb_before": before["memory_kb"],
+        "memory_kb_overload": found["first"]["memory_kb"],
+        "memory_kb_end": capacity["memory_kb"],
+        "capacity_after_of_before": after["good_per_s"] / before["good_per_s"],
+        "capacity_after_of_before_by_cpu": per_cpu(after) / per_cpu(before),
         "ready_again_s": found["ready_again_s"],
         "load_average": os.getloadavg()[0],
     }
@@ -284,17 +307,18 @@ def report(found, quiet=False):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("-s", "--seconds", type=int, default=10)
+    parser.add_argument("-n", "--rounds", type=int, default=5)
+    parser.add_argument("-s", "--seconds", type=int, default=4)
     parser.add_argument("-x", "--factor", type=float, default=10)
     parser.add_argument("-m", "--members", type=int, default=1)
     parser.add_argument("-u", "--unix", action="store_true", help="through a unix socket, as behind a proxy on the machine")
     parser.add_argument("arguments", nargs="*", help="more arguments of troupe serve")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        stage = Stage(folder, *options.arguments, seconds=options.seconds, members=options.members,
+        stage = Stage(folder, *options.arguments, seconds=options.seconds, rounds=options.rounds, members=options.members,
                       is_unix=options.unix)
         try:
-            report(measure(stage, options.seconds, options.factor))
+            report(measure(stage, options.seconds, options.factor, options.rounds))
             stage.server.end()
         finally:
             if stage.server.process.poll() is None:

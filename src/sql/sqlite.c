@@ -210,6 +210,8 @@ static const struct setting settings[] = {
     { "PRAGMA mmap_size=0", NULL, NULL, true },
     { "PRAGMA trusted_schema=OFF", NULL, NULL, true },
     { "PRAGMA cache_size=-16000", NULL, NULL, true },
+    /* A full batch that does not fit is written to the log, read back and written again. */
+    { "PRAGMA cache_size=-64000", NULL, NULL, false },
 };
 
 static int apply_setting(sqlite3 *handle, const struct setting *setting, char *why, size_t why_size)

@@ -21,15 +21,15 @@ def sheds_and_recovers(folder):
     # Few places, so that it is overloaded also where the client is slow.
     stage = overload.Stage(folder, "--set", "http.in_flight_max=256", seconds=SECONDS)
     found = overload.measure(stage, SECONDS, with_prices=False)
-    asked, after = found["overload"], found["after"]
-    assert found["capacity"]["status_2xx"] > 0 and found["capacity"]["status_4xx"] == 0, found["capacity"]
+    before, asked, after = found["before"], found["overload"], found["after"]
+    assert before["status_2xx"] > 0, before
     assert asked["status_2xx"] > 0, f"nothing was done: {asked}"
     assert asked["shed"] > 0, f"nothing was shed: {asked}"
     assert asked["no_retry_after"] == 0, f"shed without Retry-After: {asked}"
     assert asked["status_4xx"] == 0 and asked["status_5xx"] == asked["shed"], f"refused otherwise: {asked}"
     assert asked["broken"] == asked["unanswered"] == 0, f"requests without an answer: {asked}"
-    # 256 requests in work, 4000 connections at a few KB, what the database caches: not what was offered.
-    assert asked["memory_kb"] < found["capacity"]["memory_kb"] + 100000, (found["capacity"]["memory_kb"], asked["memory_kb"])
+    # 256 requests in work, 4000 connections at a few KB, what the database caches, the new members: not what was offered.
+    assert asked["memory_kb"] < before["memory_kb"] + 100000 + asked["status_2xx"] * 0.3, (before["memory_kb"], asked)
     assert found["readyz"]["status_2xx"] > 0 and found["readyz"]["unanswered"] == 0, found["readyz"]
     # Of the public listener: who asks for the metrics may be counted itself, on the other.
     metrics = stage.server.ask("/metrics", admin=True)[2]

@@ -3,6 +3,7 @@
 """The power fails under load, on each database: the file system that holds everything is shut down without writing back
 what the kernel still has. After a new mount nothing that was acknowledged is lost, no epoch was given twice, and `troupe
 check delivery` finds nothing wrong. Five times, 200 with TROUPE_LONG. Needs root, for a file system of its own."""
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -71,10 +72,19 @@ class Disk:
 
 
 def kill_postgres(postgres):
-    """It goes with the power: nobody has time to say goodbye."""
+    """It goes with the power: nobody has time to say goodbye. All of it: one who waits for a lock that a dead one holds
+    does not notice that the others are gone."""
     with open(os.path.join(postgres.data, "postmaster.pid"), encoding="ascii") as file:
         pid = int(file.readline())
-    return lambda: os.kill(pid, signal.SIGKILL)
+
+    def kill():
+        os.kill(pid, signal.SIGSTOP)  # so that nobody is born meanwhile
+        children = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout.split()
+        for one in (pid, *map(int, children)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
+
+    return kill
 
 
 def start_postgres(postgres):

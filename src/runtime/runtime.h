@@ -381,6 +381,7 @@ struct tr__worker {
     uint64_t grain_ns_x16; /* what a message costs, sent or handled: moving average */
     uint64_t turn_average_ns_x16;
     uint64_t polled_ns;
+    uint32_t spins_in_vain; /* see spin_ns() */
     uint64_t sampled_turns;
     struct tr__cell *cells[CELL_CACHE_MAX]; /* free ones, the latest freed last */
     struct tr__cell *class_cells[CELL_CLASSES];

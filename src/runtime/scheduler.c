@@ -50,6 +50,9 @@ enum {
     SLOT_USES_MAX = 128,       /* turns in a row from `next` while others wait */
     STEAL_MAX = 128,
     SPIN_NS = 20000,
+    SPINS_IN_VAIN =
+        8, /* so many, and a worker with descriptors spins once in SPIN_AGAIN idle times */
+    SPIN_AGAIN = 16,
     LONG_TURN_NS = 5000, /* after this a spinning sibling takes what waits behind a turn */
     STUCK_CHECK_MS = 1,
     SAMPLE_NS = 1000000,
@@ -759,13 +762,18 @@ static bool steal_from_long_turns(
     return false;
 }
 
-/* A worker that has descriptors is waited for in the kernel, where it hears of them at once; nobody
+/* A worker that has descriptors waits in the kernel, where it hears of them at once. It spins for
+ * the siblings' sake, as long as they give it work that way; now and then it tries again. Nobody
  * can hand work to the only one. */
-static uint64_t spin_ns(const struct tr__worker *worker)
+static uint64_t spin_ns(struct tr__worker *worker)
 {
     if (!tr__get(worker->has_fds))
         return SPIN_NS;
-    return worker->system->worker_count == 1 ? 0 : SPIN_NS / 4;
+    if (worker->system->worker_count == 1)
+        return 0;
+    return worker->spins_in_vain < SPINS_IN_VAIN || worker->spins_in_vain++ % SPIN_AGAIN == 0
+               ? SPIN_NS / 4
+               : 0;
 }
 
 /* Nothing to run here. Spins, then parks. */
@@ -773,6 +781,7 @@ static void idle(struct tr__worker *worker, uint64_t *seen_turns)
 {
     struct tr_system *system = worker->system;
     uint64_t now = tr__now(system), spin_until = now + spin_ns(worker), seen_ns = now;
+    bool spins = spin_until > now, has_spun = false;
     int timeout_ms;
 
     tr__snapshot_quiesce(worker);
@@ -780,7 +789,7 @@ static void idle(struct tr__worker *worker, uint64_t *seen_turns)
         tr__set(worker->hint, 0);
     /* Release: what turns read of published values was read before. See snapshot.c. */
     atomic_store_explicit(&worker->sleeping, SLEEP_SPINNING, memory_order_release);
-    if (tr__get(worker->has_fds) && !is_pausing(worker, now)) {
+    if (spins && tr__get(worker->has_fds) && !is_pausing(worker, now)) {
         worker->polled_ns = now;
         tr__worker_poll(worker, 0);
     }
@@ -794,14 +803,21 @@ static void idle(struct tr__worker *worker, uint64_t *seen_turns)
             /* Sequentially consistent: before any published value is read. See snapshot.c. */
             atomic_store_explicit(&worker->sleeping, SLEEP_NOT, memory_order_seq_cst);
             worker->tick_ns = worker->now_ns = tr__now(system);
+            if (has_spun)
+                worker->spins_in_vain = 0;
             return;
         }
+        if (!spins)
+            break;
         for (uint32_t i = 0; i < 32; i++)
             __builtin_ia32_pause();
+        has_spun = true;
         now = tr__now(system);
         if (now >= spin_until || !mine)
             break;
     }
+    if (has_spun && worker->spins_in_vain < SPINS_IN_VAIN)
+        worker->spins_in_vain++;
     /* See the note on parking at the top. */
     atomic_store_explicit(&worker->sleeping, SLEEP_PARKED, memory_order_seq_cst);
     if (atomic_load_explicit(&worker->inject, memory_order_seq_cst) != NULL ||

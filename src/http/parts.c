@@ -168,6 +168,7 @@ static ssize_t send_file(struct http_parts *parts, struct net_stream *stream, si
     char bytes[TAIL];
     ssize_t sent;
 
+    net_gather(stream, left > tail + size_max && parts->rate_max == 0);
     if (left > tail) {
         sent = net_send_file(stream, parts->fd, &offset, smaller(left - tail, size_max));
         if (sent == NET_END)

@@ -2,6 +2,8 @@
 #include "net/stream.h"
 
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -69,6 +71,17 @@ static const struct net_stream_table plain_table = {
 void net_stream_init(struct net_stream *stream, int fd)
 {
     *stream = (struct net_stream){ .table = &plain_table, .fd = fd };
+}
+
+void net_gather(struct net_stream *stream, bool gathers)
+{
+    int is_hasty = !gathers;
+
+    if (stream->gathers == gathers)
+        return;
+    stream->gathers = gathers;
+    /* Not on a unix socket, which has no packets to fill. */
+    (void)setsockopt(stream->fd, IPPROTO_TCP, TCP_NODELAY, &is_hasty, sizeof is_hasty);
 }
 
 void net_stream_finish(struct net_stream *stream)

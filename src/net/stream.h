@@ -32,7 +32,8 @@ struct net_stream_table {
 struct net_stream {
     const struct net_stream_table *table; /* NULL: finished */
     int fd;
-    void *tls; /* SSL of a TLS stream */
+    bool gathers; /* see net_gather */
+    void *tls;    /* SSL of a TLS stream */
 };
 
 /* Takes the descriptor. */
@@ -57,6 +58,10 @@ static inline void net_shutdown(struct net_stream *stream)
 {
     stream->table->shutdown(stream);
 }
+/* True: what does not fill a packet may wait for more of it. For a file that goes out in many
+ * steps: otherwise each step ends in a small packet. False, as it is at first: everything goes at
+ * once. */
+void net_gather(struct net_stream *stream, bool gathers);
 /* A finished or zeroed stream is fine. */
 void net_stream_finish(struct net_stream *stream);
 

@@ -60,8 +60,8 @@ static _Atomic int sink_kind = SINK_POLLED;
 static int own_fd = -1; /* our own description of a pipe; under `lock` */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static _Thread_local struct tr_span context_request_id;
-static _Thread_local struct tr_span context_trace_id;
+static _Atomic(log_actor_fn) actor_source;
+static _Thread_local struct log_context thread_context;
 
 static struct metric metrics[] = {
     { .name = "troupe_log_lines_total", .labels = "level=\"debug\"", .help = "Lines logged" },
@@ -455,6 +455,32 @@ static void put_tail(struct line *line, enum log_format format)
     line->size += size;
 }
 
+static void put_context(struct line *line, enum log_format format)
+{
+    struct log_ids ids = { 0 };
+
+    if (thread_context.ids == NULL)
+        return;
+    thread_context.ids(thread_context.data, &ids);
+    if (ids.request.size > 0)
+        put_field(line, format, "request", ids.request);
+    if (ids.trace.size > 0)
+        put_field(line, format, "trace", ids.trace);
+}
+
+static void put_actor(struct line *line, enum log_format format)
+{
+    log_actor_fn source = atomic_load_explicit(&actor_source, memory_order_relaxed);
+    const char *type;
+    uint32_t number;
+    char text[64];
+
+    if (source == NULL || !source(&type, &number))
+        return;
+    snprintf(text, sizeof text, "%.48s#%u", type, (unsigned)number);
+    put_field(line, format, "actor", tr_span_of(text));
+}
+
 void log_write(enum log_level level, const char *module, const char *event,
     const struct log_field *fields, size_t count)
 {
@@ -470,10 +496,8 @@ void log_write(enum log_level level, const char *module, const char *event,
     put_field(&line, format, "level", tr_span_of(log_level_text((int)level)));
     put_field(&line, format, "module", tr_span_of(module));
     put_field(&line, format, "event", tr_span_of(event));
-    if (context_request_id.size > 0)
-        put_field(&line, format, "request", context_request_id);
-    if (context_trace_id.size > 0)
-        put_field(&line, format, "trace", context_trace_id);
+    put_context(&line, format);
+    put_actor(&line, format);
     for (size_t i = 0; i < count; i++) {
         if (fields[i].kind == LOG_FIELD_INT)
             put_number(&line, format, fields[i].key, fields[i].number);
@@ -485,14 +509,15 @@ void log_write(enum log_level level, const char *module, const char *event,
     metric_add(&metrics[level], 1);
 }
 
-void log_context_set(struct tr_span request_id, struct tr_span trace_id)
+struct log_context log_context_set(struct log_context context)
 {
-    context_request_id = request_id;
-    context_trace_id = trace_id;
+    struct log_context before = thread_context;
+
+    thread_context = context;
+    return before;
 }
 
-void log_context_clear(void)
+void log_actor_source(log_actor_fn source)
 {
-    context_request_id = (struct tr_span){ NULL, 0 };
-    context_trace_id = (struct tr_span){ NULL, 0 };
+    atomic_store_explicit(&actor_source, source, memory_order_relaxed);
 }

@@ -56,8 +56,23 @@ enum log_level log_level_common(void);
  * -1: the common one. The text lives for ever. */
 const char *log_module_at(size_t index, int *ret_level);
 
-/* Ids that every line of this thread carries until cleared: what is being served. Borrowed. */
-void log_context_set(struct tr_span request_id, struct tr_span trace_id);
-void log_context_clear(void);
+/* What this thread serves. `ids` is asked when a line is written and not before, so an id that
+ * nobody logs is never made; it leaves out what there is none of. The texts are borrowed until the
+ * context changes. */
+struct log_ids {
+    struct tr_span request, trace;
+};
+struct log_context {
+    void (*ids)(void *data, struct log_ids *ret_ids);
+    void *data;
+};
+/* Every line of this thread has the ids until the context changes again. Returns the one before, to
+ * be put back: what is served may be served within something else. {0} is none. */
+struct log_context log_context_set(struct log_context context);
+
+/* Who knows which actor a thread runs; the runtime says so once. False: none. The type lives as
+ * long as the program. Lines written in an actor's turn have actor=TYPE#NUMBER. */
+typedef bool (*log_actor_fn)(const char **ret_type, uint32_t *ret_number);
+void log_actor_source(log_actor_fn source);
 
 #endif

@@ -28,7 +28,7 @@ void http_request_reset(struct http_request *request)
     request->is_running = request->is_waiting = request->is_counted = request->is_abandoned = false;
     request->gate_passed = request->handler_ran = request->body_ended = false;
     request->piece_paused = request->has_id = request->body_owned = request->must_close = false;
-    request->cancels_alone = false;
+    request->is_traced = request->cancels_alone = false;
     request->cancel = NULL;
     request->then = NULL;
     request->piece = NULL;
@@ -295,19 +295,33 @@ void *http_user(const struct http_request *request)
 /* ---- callbacks ---------------------------------------------------------------------------------
  */
 
-static void enter(struct http_request *request)
+/* Lines about a request have its ids. Asked by the first line, which is when they are made. */
+static void give_ids(void *data, struct log_ids *ret_ids)
+{
+    const struct http_request *request = data;
+
+    ret_ids->request = http_request_id(request);
+    if (request->is_traced)
+        ret_ids->trace = ret_ids->request;
+}
+
+static struct log_context log_about(struct http_request *request)
+{
+    return log_context_set((struct log_context){ give_ids, request });
+}
+
+/* Returns the log's context from before, for leave(). */
+static struct log_context enter(struct http_request *request)
 {
     tr_assert(!request->is_running);
     tr_assert(request->connection->ctx != NULL);
     request->is_running = true;
-    if (request->has_id)
-        log_context_set((struct tr_span){ request->id, 32 }, (struct tr_span){ request->id, 32 });
+    return log_about(request);
 }
 
-static void leave(struct http_request *request)
+static void leave(struct http_request *request, struct log_context before)
 {
-    if (request->has_id)
-        log_context_clear();
+    log_context_set(before);
     request->is_running = false;
     if (request->is_waiting)
         count(request);
@@ -316,7 +330,10 @@ static void leave(struct http_request *request)
 /* The handler, or what it asked for, is over without an answer and without waiting. */
 static void fail_unanswered(struct http_request *request)
 {
+    struct log_context before = log_about(request);
+
     LOG(LOG_ERROR, "http", "handler gave no answer", LOG_SPAN("path", request->path));
+    log_context_set(before);
     http_respond_error(request, 500, "InternalError", "The request could not be served.");
 }
 
@@ -330,12 +347,14 @@ static void renew_deadline(struct http_request *request)
 
 static void run_handler(struct http_request *request)
 {
+    struct log_context before;
+
     request->handler_ran = true;
     if (request->body_ended)
         request->phase = PHASE_HANDLE;
-    enter(request);
+    before = enter(request);
     request->match.route->handle(request);
-    leave(request);
+    leave(request, before);
     if (request->phase == PHASE_HANDLE && !request->is_waiting)
         fail_unanswered(request);
 }
@@ -447,13 +466,14 @@ void http_request_begin(struct http_request *request)
 void http_request_admit(struct http_request *request)
 {
     http_gate_fn gate = request->match.route->gate;
+    struct log_context before;
     bool is_open = true;
 
     tr_assert(request->phase == PHASE_GATE);
     if (gate != NULL) {
-        enter(request);
+        before = enter(request);
         is_open = gate(request);
-        leave(request);
+        leave(request, before);
     }
     if (request->phase != PHASE_GATE)
         return;
@@ -512,6 +532,7 @@ static bool too_large(struct http_request *request)
 
 bool http_request_piece(struct http_request *request, const char *bytes, size_t size)
 {
+    struct log_context before;
     size_t room;
     char *to;
 
@@ -523,10 +544,10 @@ bool http_request_piece(struct http_request *request, const char *bytes, size_t 
             return too_large(request);
         renew_deadline(request);
         if (request->piece != NULL) {
-            enter(request);
+            before = enter(request);
             if (!request->piece(request, bytes, size))
                 request->piece_paused = true;
-            leave(request);
+            leave(request, before);
         }
         return true;
     }
@@ -551,6 +572,8 @@ void http_request_body_inplace(struct http_request *request, char *bytes, size_t
 
 void http_request_body_end(struct http_request *request)
 {
+    struct log_context before;
+
     request->body_ended = true;
     if (request->phase != PHASE_BODY)
         return;
@@ -561,9 +584,9 @@ void http_request_body_end(struct http_request *request)
     }
     request->phase = PHASE_HANDLE;
     if (request->piece != NULL) {
-        enter(request);
+        before = enter(request);
         request->piece(request, "", 0);
-        leave(request);
+        leave(request, before);
     }
     if (request->phase == PHASE_HANDLE && !request->is_waiting)
         fail_unanswered(request);
@@ -639,15 +662,16 @@ int http_offload(struct http_request *request, tr_work_fn work, void *argument,
 void http_request_event(struct http_request *request, const struct tr_event *event)
 {
     http_then_fn then = request->then;
+    struct log_context before;
 
     if (!request->is_waiting || (event->kind == TR_EVENT_REPLY && event->status == TR_ACCEPTED))
         return;
     request->is_waiting = false;
     request->then = NULL;
     if (then != NULL) {
-        enter(request);
+        before = enter(request);
         then(request, event);
-        leave(request);
+        leave(request, before);
     }
     if (request->is_abandoned || request->is_waiting)
         return;
@@ -664,14 +688,15 @@ void http_request_event(struct http_request *request, const struct tr_event *eve
 bool http_request_abandon(struct http_request *request)
 {
     bool was_streaming = request->phase == PHASE_BODY && request->piece != NULL;
+    struct log_context before;
 
     if (request->is_abandoned)
         return !request->is_waiting;
     request->is_abandoned = true;
     if (was_streaming) {
-        enter(request);
+        before = enter(request);
         request->piece(request, NULL, 0);
-        leave(request);
+        leave(request, before);
     }
     return !request->is_waiting;
 }
@@ -687,11 +712,13 @@ void http_request_expire(struct http_request *request)
 
 void http_request_expire_body(struct http_request *request)
 {
+    struct log_context before;
+
     request->must_close = true;
     if (request->piece != NULL) {
-        enter(request);
+        before = enter(request);
         request->piece(request, NULL, 0);
-        leave(request);
+        leave(request, before);
         request->piece = NULL;
     }
     if (request->phase != PHASE_ANSWERED)
@@ -702,13 +729,16 @@ void http_request_expire_body(struct http_request *request)
 /* ---- the end -----------------------------------------------------------------------------------
  */
 
-static void log_access(const struct http_request *request, uint64_t took_ns, uint64_t sent)
+static void log_access(struct http_request *request, uint64_t took_ns, uint64_t sent)
 {
+    struct log_context before = log_about(request);
+
     LOG(LOG_INFO, "http", "request", LOG_TEXT("server", request->connection->server->name),
         LOG_SPAN("method", request->head.method), LOG_SPAN("path", request->path),
         LOG_INT("status", request->answer.status), LOG_INT("sent", (int64_t)sent),
         LOG_INT("us", (int64_t)(took_ns / 1000)), LOG_SPAN("peer", http_peer(request)),
-        LOG_TEXT("http", request->transport->name), LOG_SPAN("request", http_request_id(request)));
+        LOG_TEXT("http", request->transport->name));
+    log_context_set(before);
 }
 
 void http_request_done(struct http_request *request, uint64_t sent)

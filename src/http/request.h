@@ -83,6 +83,7 @@ struct http_request {
     bool body_ended;
     bool piece_paused;
     bool has_id;
+    bool is_traced;     /* it came with a trace id */
     bool must_close;    /* after the answer */
     bool cancels_alone; /* its asks can be cancelled without those of the connection's others */
     struct tr_cancel *cancel; /* then: of its asks */

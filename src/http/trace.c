@@ -64,7 +64,9 @@ void http_trace_begin(struct http_request *request)
     if (request->has_id)
         return;
     request->has_id = true;
-    if (!http_header_one(request, "traceparent", &parent) || !read_parent(parent, request)) {
+    request->is_traced =
+        http_header_one(request, "traceparent", &parent) && read_parent(parent, request);
+    if (!request->is_traced) {
         request->trace_high = tr_random(ctx);
         request->trace_low = tr_random(ctx) | 1; /* all zero is invalid */
         request->trace_flags = 0;

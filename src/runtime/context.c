@@ -42,6 +42,18 @@ const char *tr_self_name(const struct tr_context *ctx)
     return ext->name != NULL ? ext->name : ctx->box->type->name;
 }
 
+bool tr__thread_actor(const char **ret_type, uint32_t *ret_number)
+{
+    const struct tr__worker *worker = tr__self;
+    const struct tr_box *box = worker == NULL ? NULL : worker->ctx.box;
+
+    if (box == NULL || box->type == NULL)
+        return false;
+    *ret_type = box->type->name;
+    *ret_number = (uint32_t)(tr__box_id(box) & UINT32_MAX);
+    return true;
+}
+
 uint64_t tr_self_id(const struct tr_context *ctx)
 {
     return tr__box_id(ctx->box);

@@ -1029,6 +1029,8 @@ void tr__box_unpin(struct tr_box *box, int32_t n);
 bool tr__box_pin(tr_weak weak);
 void tr__box_finish(struct tr__worker *worker, struct tr_box *box, enum tr_why why);
 const char *tr__box_name(const struct tr_box *box, char *text, size_t size);
+/* The actor whose turn this thread runs, for its log lines (base/log.h). False: none. */
+bool tr__thread_actor(const char **ret_type, uint32_t *ret_number);
 void *tr__box_self(struct tr_box *box);
 int tr__box_adopt_state(
     struct tr_box *box, const void *state, const struct tr_spawn_options *options);

@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "runtime/runtime.h"
 
 enum {
@@ -190,6 +191,7 @@ int tr__system_make(
 
     if (o->workers > WORKERS_MAX)
         return TR_EINVAL;
+    log_actor_source(tr__thread_actor);
     system = tr__alloc_line(sizeof *system);
     if (system == NULL)
         return TR_ENOMEM;

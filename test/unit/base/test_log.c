@@ -198,16 +198,76 @@ TEST(log, level_names_are_read_back)
     CHECK_EQ_INT(log_level_parse("", &level), TR_EINVAL);
 }
 
-TEST(log, ids_of_the_thread_are_on_its_lines_until_cleared)
+static int ids_asked;
+
+static void outer_ids(void *data, struct log_ids *ret_ids)
 {
+    ids_asked++;
+    ret_ids->request = tr_span_of(data);
+    ret_ids->trace = TR_SPAN("t1");
+}
+
+static void inner_ids(void *data, struct log_ids *ret_ids)
+{
+    ret_ids->request = tr_span_of(data);
+}
+
+TEST(log, ids_of_the_thread_are_on_its_lines_until_put_back)
+{
+    static char outer[] = "r1", inner[] = "r2";
+    struct log_context none, before;
+
     log_to_file(LOG_LOGFMT, LOG_INFO);
-    log_context_set(TR_SPAN("r1"), TR_SPAN("t1"));
+    none = log_context_set((struct log_context){ outer_ids, outer });
     LOG_PLAIN(LOG_INFO, "x", "with");
-    log_context_clear();
+    before = log_context_set((struct log_context){ inner_ids, inner });
+    LOG_PLAIN(LOG_INFO, "x", "within");
+    log_context_set(before);
+    LOG_PLAIN(LOG_INFO, "x", "again");
+    log_context_set(none);
     LOG_PLAIN(LOG_INFO, "x", "without");
     what_was_said();
     CHECK(strstr(said, "event=with request=r1 trace=t1\n") != NULL);
+    CHECK(strstr(said, "event=within request=r2\n") != NULL);
+    CHECK(strstr(said, "event=again request=r1 trace=t1\n") != NULL);
     CHECK(strstr(said, "event=without\n") != NULL);
+}
+
+TEST(log, ids_are_asked_for_by_lines_only)
+{
+    static char outer[] = "r1";
+
+    log_to_file(LOG_LOGFMT, LOG_INFO);
+    log_context_set((struct log_context){ outer_ids, outer });
+    LOG(LOG_DEBUG, "x", "off", LOG_INT("n", 1));
+    CHECK_EQ_INT(ids_asked, 0);
+    LOG(LOG_INFO, "x", "on", LOG_INT("n", 1));
+    CHECK_EQ_INT(ids_asked, 1);
+    log_context_set((struct log_context){ 0 });
+}
+
+static bool has_actor;
+
+static bool actor_of_test(const char **ret_type, uint32_t *ret_number)
+{
+    *ret_type = "a-type-whose-name-is-longer-than-anybody-would-ever-want-to-read";
+    *ret_number = UINT32_MAX;
+    return has_actor;
+}
+
+TEST(log, actor_of_the_thread_is_on_its_lines)
+{
+    log_to_file(LOG_LOGFMT, LOG_INFO);
+    log_actor_source(actor_of_test);
+    LOG_PLAIN(LOG_INFO, "x", "outside");
+    has_actor = true;
+    LOG_PLAIN(LOG_INFO, "x", "inside");
+    log_actor_source(NULL);
+    what_was_said();
+    CHECK(strstr(said, "event=outside\n") != NULL);
+    CHECK(strstr(said,
+              "event=inside actor=a-type-whose-name-is-longer-than-anybody-would-e#4294967295\n") !=
+          NULL);
 }
 
 static void fill_reader_that_hangs(int fd)

@@ -52,6 +52,31 @@ TEST(seen, requests_are_counted_by_route_and_class)
     CHECK_EQ_INT(metric_value("troupe_http_in_flight", "server=\"test\""), 0);
 }
 
+/* The line that says so, without its newline; the check fails if there is none. */
+static const char *line_with(const char *text, const char *what, char *line, size_t size)
+{
+    const char *at = strstr(text, what), *from = at, *end;
+
+    CHECK_MSG(at != NULL, "no line has %s: %s", what, text);
+    while (from > text && from[-1] != '\n')
+        from--;
+    end = strchr(at, '\n');
+    CHECK(end != NULL);
+    CHECK((size_t)(end - from) < size);
+    memcpy(line, from, (size_t)(end - from));
+    line[end - from] = '\0';
+    return line;
+}
+
+static int count_of(const char *text, const char *what)
+{
+    int count = 0;
+
+    for (const char *at = text; (at = strstr(at, what)) != NULL; at++)
+        count++;
+    return count;
+}
+
 TEST(seen, the_access_log_has_ids_and_no_query)
 {
     struct stage stage = { 0 };
@@ -62,7 +87,7 @@ TEST(seen, the_access_log_has_ids_and_no_query)
         .name = "test" };
     struct answer *answer = calloc(1, sizeof *answer);
     struct client *client;
-    char path[] = "/tmp/troupe-http-log-XXXXXX", text[8192];
+    char path[] = "/tmp/troupe-http-log-XXXXXX", text[8192], line[4096], want[64];
     int fd = mkstemp(path);
     ssize_t size;
 
@@ -76,6 +101,9 @@ TEST(seen, the_access_log_has_ids_and_no_query)
         "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n\r\n",
         answer);
     CHECK_EQ_INT(answer->status, 200);
+    client_ask(client, "GET /silent HTTP/1.1\r\n" HOST "\r\n", answer);
+    CHECK_EQ_INT(answer->status, 500);
+    snprintf(want, sizeof want, " request=%s ", answer_header(answer, "X-Request-Id"));
     client_ask(client, "GET /bad%0aline HTTP/1.1\r\n" HOST "\r\n", answer);
     CHECK_EQ_INT(answer->status, 400);
     client_close(client);
@@ -84,11 +112,21 @@ TEST(seen, the_access_log_has_ids_and_no_query)
     CHECK(size > 0);
     text[size] = '\0';
     CHECK_MSG(strstr(text, "canary") == NULL, "%s", text);
-    CHECK_MSG(strstr(text, "path=/show/a") != NULL, "%s", text);
-    CHECK_MSG(strstr(text, "status=200") != NULL, "%s", text);
-    CHECK_MSG(strstr(text, "request=0af7651916cd43dd8448eb211c80319c") != NULL, "%s", text);
-    CHECK_MSG(strstr(text, "peer=127.0.0.1") != NULL, "%s", text);
-    CHECK_MSG(strstr(text, "status=400") != NULL, "%s", text);
+    line_with(text, "path=/show/a", line, sizeof line);
+    CHECK_MSG(strstr(line, "status=200") != NULL, "%s", line);
+    CHECK_MSG(strstr(line, " request=0af7651916cd43dd8448eb211c80319c") != NULL, "%s", line);
+    CHECK_MSG(strstr(line, " trace=0af7651916cd43dd8448eb211c80319c") != NULL, "%s", line);
+    CHECK_MSG(strstr(line, " actor=\"http connection#") != NULL, "%s", line);
+    CHECK_MSG(strstr(line, "peer=127.0.0.1") != NULL, "%s", line);
+    CHECK_EQ_INT(count_of(line, " request="), 1);
+    line_with(text, "status=400", line, sizeof line);
+    CHECK_MSG(strstr(line, " request=") != NULL, "%s", line);
+    CHECK_MSG(strstr(line, " trace=") == NULL, "%s", line);
+    /* A line written inside, before anything has asked for the id: the one the client is told. */
+    line_with(text, "handler gave no answer", line, sizeof line);
+    CHECK_MSG(strstr(line, want) != NULL, "%s is not in %s", want, line);
+    line_with(text, "status=500", line, sizeof line);
+    CHECK_MSG(strstr(line, want) != NULL, "%s is not in %s", want, line);
     close(fd);
     unlink(path);
     STAGE_END();

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <semaphore.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
+#include "base/log.h"
 #include "stage.h"
 
 static struct tr_system *workers(uint32_t count)
@@ -48,6 +51,41 @@ static enum tr_next act_ask(struct player *self, struct tr_context *ctx, struct 
                      &(struct tr_ask_options){ .hold = order->number != 0 }),
         0);
     return TR_GO;
+}
+
+static enum tr_next act_log(struct player *self, struct tr_context *ctx, struct order *order)
+{
+    (void)order;
+    LOG_PLAIN(LOG_INFO, "test", "inside");
+    return act_id(self, ctx, order);
+}
+
+TEST(inspect, a_line_logged_in_a_turn_names_the_actor)
+{
+    char path[] = "/tmp/test-inspect-XXXXXX", text[2048], want[128];
+    struct tr_system *system = workers(1);
+    struct tr_future *future;
+    tr_sender sender;
+    uint64_t id = 0;
+    ssize_t size;
+    int fd = mkstemp(path);
+
+    CHECK(fd >= 0);
+    CHECK_EQ_INT(unlink(path), 0);
+    log_setup(fd, LOG_LOGFMT, LOG_INFO);
+    sender = cast(system, (struct player){ .quiet = true }, NULL);
+    LOG_PLAIN(LOG_INFO, "test", "outside");
+    future = ask(sender, act_log, 0);
+    CHECK_EQ_INT(answer(&future, &id), 0);
+    size = pread(fd, text, sizeof text - 1, 0);
+    CHECK(size > 0);
+    text[size] = '\0';
+    snprintf(want, sizeof want, " event=inside actor=player#%u\n", (unsigned)(id & UINT32_MAX));
+    CHECK_MSG(strstr(text, want) != NULL, "%s is not in %s", want, text);
+    CHECK_MSG(strstr(text, " event=outside\n") != NULL, "%s", text);
+    tr_sender_drop(&sender);
+    system_finish(&system);
+    close(fd);
 }
 
 /* ---- one actor

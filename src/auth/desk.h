@@ -55,7 +55,8 @@ struct desk_message {
     unsigned char hash[TOKEN_HASH_SIZE];
     unsigned char address[17];
     unsigned char address_size;
-    char *token; /* owned by the message. DESK_LOOK: may be NULL */
+    bool is_traced; /* the request's traceparent, with its end, lies behind the token */
+    char *token;    /* owned by the message. DESK_LOOK: may be NULL */
     size_t token_size;
     struct tr_rate per_did, per_address; /* DESK_RATES */
 };
@@ -104,6 +105,7 @@ struct inquiry {
     unsigned char hash[TOKEN_HASH_SIZE];
     char *token;
     size_t token_size;
+    const char *traceparent; /* of the first request that brought it, behind it; NULL: none */
     int64_t now_s;
     struct crypto_key *key; /* the issuer's, when it has been found */
 

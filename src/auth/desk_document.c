@@ -5,7 +5,8 @@
  * key_life_s. After that, if the document cannot be had, the key serves for key_stale_s more; a
  * document that is there and does not show the key, or that is gone, ends it at once, with every
  * token that was cached under it. A failure is remembered for RETRY_S, so that somebody else's
- * server is not asked once for every token that names it. */
+ * server is not asked once for every token that names it. A fetch goes out in the trace of the
+ * request that caused it; those that join it have theirs in their own lines alone. */
 #include <string.h>
 
 #include "auth/desk.h"
@@ -123,11 +124,12 @@ static enum did_refusal url_of(
     return refusal;
 }
 
-static int ask_for(struct desk *desk, struct tr_context *ctx, const char *url, bool is_web,
-    struct document_fetch *fetch)
+static int ask_for(struct desk *desk, struct tr_context *ctx, const struct inquiry *inquiry,
+    const char *url, bool is_web, struct document_fetch *fetch)
 {
     return http_client_ask(ctx, desk->auth->client,
         &(struct http_client_request){ .url = url,
+            .traceparent = inquiry->traceparent,
             .timeout_ns = desk->auth->fetch_timeout_ns,
             .size_max = HTTP_CLIENT_ANSWER_MAX,
             .redirects_max = is_web ? 0 : 2 },
@@ -135,9 +137,10 @@ static int ask_for(struct desk *desk, struct tr_context *ctx, const char *url, b
 }
 
 /* NULL and why not. */
-static struct document_fetch *begin_fetch(
-    struct desk *desk, struct tr_context *ctx, const char *issuer, struct key_refusal *ret_refusal)
+static struct document_fetch *begin_fetch(struct desk *desk, struct tr_context *ctx,
+    const struct inquiry *inquiry, struct key_refusal *ret_refusal)
 {
+    const char *issuer = inquiry->issuer;
     struct tr_buffer url = { .size_max = 4096 };
     size_t size = strlen(issuer) + 1;
     struct document_fetch *fetch = NULL;
@@ -161,7 +164,7 @@ static struct document_fetch *begin_fetch(
         *fetch = (struct document_fetch){ .next = desk->fetches,
             .number = desk->number_next++ & DESK_NUMBER_MASK };
         memcpy(fetch->issuer, issuer, size);
-        if (ask_for(desk, ctx, url.bytes, is_web, fetch) == 0) {
+        if (ask_for(desk, ctx, inquiry, url.bytes, is_web, fetch) == 0) {
             desk->fetches = fetch;
             desk->fetch_count++;
             desk_count(DESK_FETCHES);
@@ -181,7 +184,7 @@ static void wait_for_document(struct desk *desk, struct tr_context *ctx, struct 
 
     inquiry->was_refreshed = true;
     if (desk->waiting_count < WAITING_MAX && fetch == NULL)
-        fetch = begin_fetch(desk, ctx, inquiry->issuer, &refusal);
+        fetch = begin_fetch(desk, ctx, inquiry, &refusal);
     if (desk->waiting_count >= WAITING_MAX || fetch == NULL) {
         go_without(desk, ctx, inquiry, &refusal);
         return;

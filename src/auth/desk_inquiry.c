@@ -183,6 +183,7 @@ static struct inquiry *new_inquiry(
     memcpy(inquiry->hash, message->hash, TOKEN_HASH_SIZE);
     inquiry->token = message->token;
     inquiry->token_size = message->token_size;
+    inquiry->traceparent = message->is_traced ? message->token + message->token_size : NULL;
     message->token = NULL;
     inquiry->next = *bucket;
     *bucket = inquiry;

@@ -199,13 +199,18 @@ static void ask(struct http_request *request, struct desk_message *message)
 static bool add_token(
     struct http_request *request, struct desk_message *message, struct tr_span token)
 {
-    message->token = tr__alloc(token.size);
+    struct tr_span trace = http_traceparent(request);
+
+    message->token = tr__alloc(token.size + trace.size + 1);
     if (message->token == NULL) {
         http_respond_shed(request, 503, 1, "memory");
         return false;
     }
     memcpy(message->token, token.at, token.size);
     message->token_size = token.size;
+    memcpy(message->token + token.size, trace.at, trace.size);
+    message->token[token.size + trace.size] = '\0';
+    message->is_traced = true;
     return true;
 }
 

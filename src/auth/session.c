@@ -417,9 +417,12 @@ static void unit_back(
 /* ---- providers' keys
  * -------------------------------------------------------------------------------------- */
 
-static void fetch_keys(struct sessions_actor *actor, struct tr_context *ctx, uint32_t provider)
+/* In the trace of the sign-in that caused it; others may wait for the same keys. */
+static void fetch_keys(
+    struct sessions_actor *actor, struct tr_context *ctx, const struct session_message *message)
 {
     const struct session_options *options = &actor->sessions->options;
+    uint32_t provider = message->provider;
     int rc = TR_EUNSUPPORTED;
 
     if (actor->providers[provider].is_fetching)
@@ -427,8 +430,9 @@ static void fetch_keys(struct sessions_actor *actor, struct tr_context *ctx, uin
     actor->providers[provider].tried_s = (uint64_t)wall_s(actor);
     if (options->client != NULL)
         rc = http_client_ask(ctx, options->client,
-            &(struct http_client_request){
-                .url = options->providers[provider].keys_url, .timeout_ns = TR_SECONDS(5) },
+            &(struct http_client_request){ .url = options->providers[provider].keys_url,
+                .traceparent = message->traceparent,
+                .timeout_ns = TR_SECONDS(5) },
             TAG_KEYS + provider);
     actor->providers[provider].is_fetching = rc == 0;
     actor->providers[provider].has_failed = rc != 0;
@@ -490,7 +494,7 @@ static bool wait_for_keys(
 
     if (sign_in->keys_were_new || !may_fetch(actor, provider))
         return false;
-    fetch_keys(actor, ctx, provider);
+    fetch_keys(actor, ctx, &sign_in->message);
     sign_in->is_waiting = actor->providers[provider].is_fetching;
     return sign_in->is_waiting;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* session_api.c: the routes of session.h: body in, message to the actor, its answer out. */
+#include <stdio.h>
 #include <string.h>
 
 #include "auth/session_private.h"
@@ -40,6 +41,9 @@ static void ask(struct http_request *request, struct session_message *message, s
 {
     struct sessions *sessions = http_service(request);
 
+    if (message->kind == SESSION_EXCHANGE)
+        (void)snprintf(message->traceparent, sizeof message->traceparent, "%.*s",
+            (int)http_traceparent(request).size, http_traceparent(request).at);
     message->text = copy_of(text);
     message->text_size = text.size;
     if (message->text != NULL &&

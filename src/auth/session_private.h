@@ -16,7 +16,8 @@ struct session_message {
     uint32_t provider;
     char *text; /* owned: the ID token, the refresh token, the user's id */
     size_t text_size;
-    char *nonce; /* owned; may be NULL */
+    char *nonce;          /* owned; may be NULL */
+    char traceparent[56]; /* of the request, for a fetch of keys; empty: none */
 };
 
 /* The value of every reply: what the route answers. */

@@ -3,6 +3,7 @@
  * goes to the actor. */
 #include "http/client.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -263,6 +264,20 @@ static int take_apart(struct client_job *job, CURLU *parts)
     return rc;
 }
 
+/* A value that is none, which is ours to prevent, would otherwise be a header of its own choice. */
+static int add_trace(struct client_job *job, const char *traceparent)
+{
+    enum { VALUE_SIZE = 55 };
+    char line[sizeof "traceparent: " + VALUE_SIZE];
+
+    if (traceparent == NULL || traceparent[0] == '\0')
+        return 0;
+    if (strspn(traceparent, "0123456789abcdef-") != VALUE_SIZE || traceparent[VALUE_SIZE] != '\0')
+        return TR_EINVAL;
+    (void)snprintf(line, sizeof line, "traceparent: %s", traceparent);
+    return add_header(job, line);
+}
+
 /* libcurl forgives one slash and three, and then the path is a host. */
 static bool has_two_slashes(const char *url)
 {
@@ -325,6 +340,8 @@ static int fill(struct client_job *job, const struct http_client_request *reques
     rc = copy_url(job, request->url);
     if (rc == 0)
         rc = copy_headers(job, request->headers);
+    if (rc == 0)
+        rc = add_trace(job, request->traceparent);
     if (rc == 0)
         rc = copy_body(job, request->body);
     return rc;

@@ -51,10 +51,11 @@ struct http_client_request {
     const char *method; /* NULL is GET; HEAD POST PUT PATCH DELETE OPTIONS */
     const char *url;    /* http or https, without user and password */
     /* "Name: value", ends with NULL; may be NULL. Not those that say how the message is framed or
-     * coded (Host, Content-Length, Accept-Encoding, Connection …). traceparent goes out if it is
-     * here. Authorization and Cookie do not follow a redirect to another host. */
+     * coded (Host, Content-Length, Accept-Encoding, Connection …). Authorization and Cookie do not
+     * follow a redirect to another host. */
     const char *const *headers;
-    struct tr_span body; /* not with GET and HEAD */
+    const char *traceparent; /* that header's value (http_traceparent); NULL or empty: none */
+    struct tr_span body;     /* not with GET and HEAD */
     uint64_t timeout_ns; /* whole request, waiting for its turn too; 0 is 10 s, at most an hour */
     size_t size_max;     /* of the answer's body; 0 is HTTP_CLIENT_ANSWER_MAX, which is the most */
     uint32_t redirects_max; /* 0 is none: then a 302 is the answer. GET and HEAD only */

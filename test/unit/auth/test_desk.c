@@ -4,6 +4,9 @@
 
 #include <troupe/supervisor.h>
 
+#include "http/http.h"
+#include "web.h"
+
 static const struct auth_options local = {
     .allow_private = true, .key_life_s = 300, .key_stale_s = 3600
 };
@@ -86,6 +89,68 @@ TEST(desk, many_tokens_of_one_issuer_at_once_cost_one_fetch)
     office_end(&office);
     crypto_key_unref(&issuer.key);
     registry_end(&registry);
+}
+
+#define TRACE_ID "0af7651916cd43dd8448eb211c80319c"
+#define TRACEPARENT "traceparent: 00-" TRACE_ID "-b7ad6b7169203331-01\r\n"
+
+static void say_who(struct http_request *request)
+{
+    http_respond(request, 200, "text/plain", auth_claims_of(request)->issuer);
+}
+
+/* Through a gate: GET sends the token when the desk does not know it, POST at once. */
+static void check_trace_of(enum http_method method, const char *name)
+{
+    struct auth_demand demand = { .lxm = "com.example.read" };
+    struct http_route route = {
+        .method = method, .path = "/who", .handle = say_who, .gate = auth_gate, .extra = &demand
+    };
+    struct tr_buffer headers = { 0 };
+    struct http_server *server = NULL;
+    struct registry registry;
+    struct office office;
+    struct issuer issuer;
+    struct web_answer got;
+    char why[128], *token;
+
+    registry_begin(&registry);
+    issuer_begin_plc(&issuer);
+    issuer_publish(&issuer, &registry, "");
+    office_begin(&office, &registry, &local);
+    demand.auth = office.auth;
+    CHECK_EQ_INT(http_server_start(office.system,
+                     &(struct http_server_options){ .listen = "127.0.0.1:0",
+                         .routes = &route,
+                         .route_count = 1,
+                         .name = "test",
+                         .quiet = true },
+                     why, sizeof why, &server),
+        0);
+    token = issuer_token(&issuer);
+    tr_buffer_format(&headers, TRACEPARENT "Authorization: Bearer %s\r\n", token);
+    CHECK_EQ_INT(tr_buffer_append(&headers, "", 1), 0);
+    got = web_ask(http_server_address(server), name, "/who", headers.bytes, "");
+    CHECK_MSG(got.status == 200, "%s", got.text);
+    CHECK_EQ_INT(registry_asked(&registry), 1);
+    CHECK_MSG(strncmp(registry.traceparent, "00-" TRACE_ID "-", 36) == 0 &&
+                  strcmp(registry.traceparent + 52, "-01") == 0,
+        "the directory was sent '%s'", registry.traceparent);
+    /* The parent of what the directory does is this request, not its caller's span. */
+    CHECK(strstr(registry.traceparent, "b7ad6b7169203331") == NULL);
+    web_answer_free(&got);
+    tr_buffer_free(&headers);
+    free(token);
+    http_server_stop(&server);
+    office_end(&office);
+    crypto_key_unref(&issuer.key);
+    registry_end(&registry);
+}
+
+TEST(desk, a_document_is_fetched_in_the_trace_of_the_request_that_needs_it)
+{
+    check_trace_of(HTTP_GET, "GET");
+    check_trace_of(HTTP_POST, "POST");
 }
 
 TEST(desk, more_askers_than_it_holds_for_one_token_are_shed_and_the_others_answered)

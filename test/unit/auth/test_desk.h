@@ -69,6 +69,7 @@ struct registry {
     char *body;
     unsigned asked;
     char path[1024]; /* of the last request */
+    char traceparent[64];
 };
 
 static inline void registry_script(struct fake_connection *connection, void *data)
@@ -84,6 +85,9 @@ static inline void registry_script(struct fake_connection *connection, void *dat
         pthread_mutex_lock(&registry->lock);
         registry->asked++;
         (void)snprintf(registry->path, sizeof registry->path, "%s", request->path);
+        if (!fake_header(
+                request, "traceparent", registry->traceparent, sizeof registry->traceparent))
+            registry->traceparent[0] = '\0';
         pthread_cond_broadcast(&registry->changed);
         while (registry->is_held)
             pthread_cond_wait(&registry->changed, &registry->lock);

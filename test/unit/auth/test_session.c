@@ -54,6 +54,33 @@ TEST_LONG(session, from_id_token_to_logout_on_postgresql, 60)
     sign_in_and_out(true);
 }
 
+TEST(session, keys_are_fetched_in_the_trace_of_the_sign_in_that_needs_them)
+{
+    struct tr_buffer body = { 0 };
+    struct provider_key key;
+    struct registry registry;
+    struct session_site site;
+    char *token;
+
+    site_begin(&site, &registry, false);
+    provider_key_es256(&key, "curve-1");
+    provider_publish(&registry, &key, NULL);
+    token = id_token(&key, &(struct id_token){ .email = "one@example.com" });
+    tr_buffer_format(&body, "{\"idToken\":\"%s\"}", token);
+    check_answer(web_ask(http_server_address(site.server), "POST", "/v1/auth/example",
+                     "Content-Type: application/json\r\ntraceparent: "
+                     "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n",
+                     text_of(&body)),
+        200, "accessToken");
+    CHECK_EQ_INT(registry_asked(&registry), 1);
+    CHECK_MSG(strncmp(registry.traceparent, "00-0af7651916cd43dd8448eb211c80319c-", 36) == 0,
+        "the provider was sent '%s'", registry.traceparent);
+    tr_buffer_free(&body);
+    tr__free(token);
+    provider_key_end(&key);
+    site_end(&site, &registry);
+}
+
 TEST(session, what_is_wrong_with_an_id_token_is_said)
 {
     static const struct {

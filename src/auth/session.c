@@ -499,7 +499,29 @@ static bool wait_for_keys(
     return sign_in->is_waiting;
 }
 
-/* The key the token names; NULL if it waits for newer keys or was answered. */
+/* A file is what it is: nothing newer comes of waiting. */
+static struct crypto_key *find_key_in_file(struct sessions_actor *actor, struct sign_in *sign_in)
+{
+    struct sessions *sessions = actor->sessions;
+    struct crypto_key *key = NULL;
+    bool has_keys;
+
+    pthread_mutex_lock(&sessions->lock);
+    has_keys = sessions->file_keys[sign_in->message.provider] != NULL;
+    if (has_keys)
+        key = key_set_find(sessions->file_keys[sign_in->message.provider], sign_in->jwt.kid);
+    if (key != NULL)
+        key = crypto_key_ref(key);
+    pthread_mutex_unlock(&sessions->lock);
+    if (key == NULL && has_keys)
+        answer_refusal(actor, sign_in, JWT_KID);
+    else if (key == NULL)
+        answer_error(actor, sign_in, 503, "ProviderUnavailable",
+            "the provider's keys could not be read: try again");
+    return key;
+}
+
+/* The key the token names, a reference; NULL if it waits for newer keys or was answered. */
 static struct crypto_key *find_key(
     struct sessions_actor *actor, struct tr_context *ctx, struct sign_in *sign_in)
 {
@@ -508,6 +530,8 @@ static struct crypto_key *find_key(
     struct key_set *keys = actor->providers[provider].keys;
     struct crypto_key *key;
 
+    if (actor->sessions->options.providers[provider].keys_file != NULL)
+        return find_key_in_file(actor, sign_in);
     if (keys != NULL && !is_within(actor, fetched_s, KEYS_LIFE_S + KEYS_STALE_S))
         keys = NULL;
     key = keys == NULL ? NULL : key_set_find(keys, sign_in->jwt.kid);
@@ -515,7 +539,7 @@ static struct crypto_key *find_key(
         wait_for_keys(actor, ctx, sign_in))
         return NULL;
     if (key != NULL)
-        return key;
+        return crypto_key_ref(key);
     if (keys == NULL)
         answer_error(actor, sign_in, 503, "ProviderUnavailable",
             "the provider's keys could not be fetched: try again");
@@ -535,7 +559,7 @@ static void continue_sign_in(
     if (key == NULL)
         return;
     tr_assert(sign_in->key == NULL);
-    sign_in->key = crypto_key_ref(key);
+    sign_in->key = key;
     atomic_fetch_add_explicit(&sign_in->holders, 1, memory_order_relaxed);
     if (tr_offload(ctx, sign_in_verify_work, sign_in, sign_in_unref, TAG_VERIFY) == 0)
         return;
@@ -688,6 +712,14 @@ static int settle_roles(const struct session_options *options)
     return rc;
 }
 
+static void free_sessions(struct sessions *sessions)
+{
+    for (size_t i = 0; i < AUTH_PROVIDERS_MAX; i++)
+        key_set_destroy(sessions->file_keys[i]);
+    pthread_mutex_destroy(&sessions->lock);
+    tr__free(sessions);
+}
+
 int sessions_start(
     struct tr_system *system, const struct session_options *options, struct sessions **ret_sessions)
 {
@@ -704,6 +736,7 @@ int sessions_start(
     if (sessions == NULL)
         return TR_ENOMEM;
     sessions->options = *options;
+    pthread_mutex_init(&sessions->lock, NULL);
     sessions->system = system;
     sessions->env = tr_system_env(system);
     sessions->me = (struct auth_demand){ .auth = options->auth, .session = true };
@@ -717,11 +750,46 @@ int sessions_start(
             .box = { .capacity = 1024, .full = TR_FULL_FAIL } },
         &sessions->actor);
     if (rc < 0) {
-        tr__free(sessions);
+        free_sessions(sessions);
         return rc;
     }
     *ret_sessions = sessions;
     return 0;
+}
+
+static int load_keys_of(struct sessions *sessions, size_t provider, char *why, size_t why_size)
+{
+    const struct session_provider *about = &sessions->options.providers[provider];
+    char what[KEY_SET_WHY_CHARS] = "";
+    struct key_set *keys, *old;
+    int rc = key_set_load(sessions->env, about->keys_file,
+        &(struct key_set_options){ .skip_unknown = true }, &keys, what);
+
+    if (rc < 0) {
+        (void)snprintf(why, why_size, "%s: %s", about->keys_file, what);
+        return rc;
+    }
+    pthread_mutex_lock(&sessions->lock);
+    old = sessions->file_keys[provider];
+    sessions->file_keys[provider] = keys;
+    pthread_mutex_unlock(&sessions->lock);
+    key_set_destroy(old);
+    return 0;
+}
+
+int sessions_load_keys(struct sessions *sessions, char *why, size_t why_size)
+{
+    int first = 0;
+
+    for (size_t i = 0; i < sessions->options.provider_count; i++) {
+        if (sessions->options.providers[i].keys_file == NULL)
+            continue;
+        if (first == 0)
+            first = load_keys_of(sessions, i, why, why_size);
+        else
+            (void)load_keys_of(sessions, i, (char[1]){ 0 }, 1);
+    }
+    return first;
 }
 
 void sessions_stop(struct sessions **sessions)
@@ -730,6 +798,6 @@ void sessions_stop(struct sessions **sessions)
         return;
     tr_sender_drop(&(*sessions)->actor);
     (void)tr_done_wait(&(*sessions)->done, NULL, NULL, 0);
-    tr__free(*sessions);
+    free_sessions(*sessions);
     *sessions = NULL;
 }

@@ -5,7 +5,8 @@
  * stolen: its session ends. Revoking is immediate.
  *
  * One actor. Providers' key sets are fetched, kept and refreshed when a token names a key they do
- * not have (at most once a minute); signatures are checked on the blocking pool. */
+ * not have (at most once a minute), or come from a file; signatures are checked on the blocking
+ * pool. */
 #ifndef AUTH_SESSION_H
 #define AUTH_SESSION_H
 
@@ -21,10 +22,11 @@ enum {
 struct sessions;
 
 struct session_provider {
-    const char *name;     /* the last part of its route: "google" */
-    const char *issuer;   /* "https://accounts.google.com" */
-    const char *keys_url; /* its JWKS */
-    const char *audience; /* our client id there */
+    const char *name;      /* the last part of its route: "google" */
+    const char *issuer;    /* "https://accounts.google.com" */
+    const char *keys_url;  /* its JWKS; NULL if that is a file */
+    const char *keys_file; /* then its path: nothing is fetched */
+    const char *audience;  /* our client id there */
 };
 
 struct session_options {
@@ -44,6 +46,10 @@ struct session_options {
 int sessions_start(struct tr_system *system, const struct session_options *options,
     struct sessions **ret_sessions);
 void sessions_stop(struct sessions **sessions);
+/* Read the key sets that are files: after the start, and when they have changed. All are read; one
+ * that cannot be used leaves its provider with the keys it had, and the first such says why. Until
+ * its file was read a provider is unavailable. Blocks. One caller at a time. */
+int sessions_load_keys(struct sessions *sessions, char *why, size_t why_size);
 
 /* POST /v1/auth/{provider} {"idToken", "nonce"?}
  *                        -> {"accessToken", "refreshToken", "expiresIn", "user"}

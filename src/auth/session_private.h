@@ -3,6 +3,7 @@
 #ifndef AUTH_SESSION_PRIVATE_H
 #define AUTH_SESSION_PRIVATE_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "auth/jwt.h"
@@ -37,6 +38,9 @@ struct sessions {
     struct tr_done *done;
     struct auth_demand me;
     struct auth_demand anyone; /* counted against their address */
+    /* Of providers with a file: whoever loads replaces them, and they outlive the actor's lives. */
+    pthread_mutex_t lock;
+    struct key_set *file_keys[AUTH_PROVIDERS_MAX];
 };
 
 /* A refresh token is "session.secret.mark": the session's id in hex, a secret of which the database

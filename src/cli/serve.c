@@ -182,7 +182,7 @@ static int check_needs(struct serve *serve, char *why, size_t why_size)
         snprintf(why, why_size, "%s: %s: %s", config_settings[files[i]].key, path, strerror(errno));
         return TR_ENOENT;
     }
-    return 0;
+    return serve_check_key_files(config, why, why_size);
 }
 
 /* ---- the public listener -----------------------------------------------------------------------

@@ -74,6 +74,8 @@ void serve_stop(struct serve *serve);
 /* The client for requests to others, the desk if there is a service DID, and sessions if there are
  * providers. */
 int serve_start_auth(struct serve *serve, char *why, size_t why_size);
+/* Can the key sets of providers that are files be used? Before anything is made. */
+int serve_check_key_files(const struct config *config, char *why, size_t why_size);
 void serve_reload_auth(struct serve *serve);
 void serve_stop_auth(struct serve *serve);
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "auth/key_set.h"
 #include "base/alloc.h"
 #include "base/log.h"
 #include "cli/serve.h"
@@ -83,6 +84,32 @@ static char *keep(char **to, struct tr_span word)
     return text;
 }
 
+int serve_check_key_files(const struct config *config, char *why, size_t why_size)
+{
+    char what[KEY_SET_WHY_CHARS] = "";
+    struct session_provider provider;
+    char copy[PATH_MAX + 1024];
+    struct tr_span word;
+    size_t position = 0;
+    int rc;
+
+    while (config_next(config, CONFIG_AUTH_PROVIDERS, &position, &word)) {
+        struct key_set *keys = NULL;
+
+        snprintf(copy, sizeof copy, "%.*s", (int)word.size, word.at);
+        if (!settings_parse_provider(copy, &provider) || provider.keys_file == NULL)
+            continue;
+        rc = key_set_load(tr_env_real(), provider.keys_file,
+            &(struct key_set_options){ .skip_unknown = true }, &keys, what);
+        if (rc != 0) {
+            snprintf(why, why_size, "auth.providers: %s: %s", provider.keys_file, what);
+            return rc;
+        }
+        key_set_destroy(keys);
+    }
+    return 0;
+}
+
 static int collect_providers(struct serve *serve, size_t *ret_count, char *why, size_t why_size)
 {
     const struct config *config = &serve->config;
@@ -105,7 +132,7 @@ static int collect_providers(struct serve *serve, size_t *ret_count, char *why, 
         if (count == AUTH_PROVIDERS_MAX ||
             !settings_parse_provider(keep(&to, word), &serve->providers[count])) {
             snprintf(why, why_size,
-                "auth.providers: expected at most %d of NAME+ISSUER+KEYS_URL+CLIENT_ID, not '%.*s'",
+                "auth.providers: expected at most %d of NAME+ISSUER+KEYS+CLIENT_ID, not '%.*s'",
                 AUTH_PROVIDERS_MAX, (int)word.size, word.at);
             return TR_EINVAL;
         }
@@ -123,7 +150,8 @@ static int collect_providers(struct serve *serve, size_t *ret_count, char *why, 
     return 0;
 }
 
-static int start_sessions(struct serve *serve, size_t provider_count)
+/* What is left to say if it fails and `why` is empty is the code's text. */
+static int start_sessions(struct serve *serve, size_t provider_count, char *why, size_t why_size)
 {
     int rc = sessions_start(serve->system,
         &(struct session_options){ .auth = serve->auth,
@@ -136,6 +164,9 @@ static int start_sessions(struct serve *serve, size_t provider_count)
             .admins = serve->admins },
         &serve->sessions);
 
+    if (rc != 0)
+        return rc;
+    rc = sessions_load_keys(serve->sessions, why, why_size);
     if (rc != 0)
         return rc;
     sessions_routes(serve->sessions, serve->session_routes);
@@ -164,9 +195,10 @@ int serve_start_auth(struct serve *serve, char *why, size_t why_size)
         &serve->client);
     if (rc == 0)
         rc = start_desk(serve);
+    why[0] = '\0';
     if (rc == 0 && provider_count > 0)
-        rc = start_sessions(serve, provider_count);
-    if (rc != 0)
+        rc = start_sessions(serve, provider_count, why, why_size);
+    if (rc != 0 && why[0] == '\0')
         snprintf(why, why_size, "auth: %s", tr_error_text(rc));
     return rc;
 }
@@ -177,9 +209,12 @@ void serve_reload_auth(struct serve *serve)
     struct tr_rate per_did = rate_of(config, CONFIG_AUTH_RATE_PER_DID, CONFIG_AUTH_BURST_PER_DID);
     struct tr_rate per_address =
         rate_of(config, CONFIG_AUTH_RATE_PER_ADDRESS, CONFIG_AUTH_BURST_PER_ADDRESS);
+    char why[SERVE_WHY_SIZE];
 
     if (serve->auth != NULL && auth_change_rates(serve->auth, &per_did, &per_address) != 0)
         LOG_PLAIN(LOG_ERROR, "ops", "reload: the rates could not be changed");
+    if (serve->sessions != NULL && sessions_load_keys(serve->sessions, why, sizeof why) != 0)
+        LOG(LOG_ERROR, "ops", "reload: a provider's old keys stay", LOG_TEXT("why", why));
 }
 
 void serve_stop_auth(struct serve *serve)

@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "cli/serve.h"
+#include "cli/settings.h"
 
 /* ---- log ------------------------------------------------------------------------------------- */
 
@@ -198,7 +199,7 @@ void serve_remove_address(struct serve *serve)
 
 /* ---- sandbox --------------------------------------------------------------------------------- */
 
-enum { PATHS_MAX = 16 };
+enum { PATHS_MAX = 48 }; /* settings, certificate, key, token: 13 at most; a key file has 4 */
 struct path_list {
     char texts[PATHS_MAX][PATH_MAX];
     const char *list[PATHS_MAX + 1]; /* ends with NULL */
@@ -252,6 +253,21 @@ static void add_folder_behind(struct path_list *paths, const char *text, const c
     add_path(paths, dirname(copy));
 }
 
+/* Key sets that are files are read again with the settings. */
+static void add_key_files(struct path_list *paths, const struct config *config)
+{
+    struct session_provider provider;
+    char copy[PATH_MAX];
+    struct tr_span word;
+    size_t position = 0;
+
+    while (config_next(config, CONFIG_AUTH_PROVIDERS, &position, &word)) {
+        snprintf(copy, sizeof copy, "%.*s", (int)word.size, word.at);
+        if (settings_parse_provider(copy, &provider) && provider.keys_file != NULL)
+            add_replaceable(paths, provider.keys_file);
+    }
+}
+
 static int enter(struct serve *serve, struct path_list *writable, struct path_list *readable,
     char *why, size_t why_size)
 {
@@ -266,6 +282,7 @@ static int enter(struct serve *serve, struct path_list *writable, struct path_li
     add_replaceable(readable, config_text(config, CONFIG_SERVER_TLS_CERTIFICATE));
     add_replaceable(readable, config_text(config, CONFIG_SERVER_TLS_KEY));
     add_path(readable, config_text(config, CONFIG_ADMIN_TOKEN_FILE));
+    add_key_files(readable, config);
     return sandbox_enter(
         &(struct sandbox_paths){ writable->list, readable->list }, &serve->sandbox, why, why_size);
 }

@@ -68,6 +68,18 @@ bool settings_is_url(const char *text)
     return true;
 }
 
+/* A provider's keys: a URL, or a file's whole path, with or without file: before it. */
+static bool parse_keys(const char *text, struct session_provider *provider)
+{
+    const char *path = strncmp(text, "file:", 5) == 0 ? text + 5 : text;
+
+    if (path[0] == '/' && path[1] != '\0')
+        provider->keys_file = path;
+    else
+        provider->keys_url = text;
+    return provider->keys_file != NULL || settings_is_url(text);
+}
+
 bool settings_parse_provider(char *text, struct session_provider *ret_provider)
 {
     const char *parts[4];
@@ -78,10 +90,9 @@ bool settings_parse_provider(char *text, struct session_provider *ret_provider)
         if (parts[i] == NULL || parts[i][0] == '\0')
             return false;
     }
-    *ret_provider = (struct session_provider){
-        .name = parts[0], .issuer = parts[1], .keys_url = parts[2], .audience = parts[3]
-    };
-    return rest == NULL && settings_is_url(parts[1]) && settings_is_url(parts[2]);
+    *ret_provider =
+        (struct session_provider){ .name = parts[0], .issuer = parts[1], .audience = parts[3] };
+    return rest == NULL && settings_is_url(parts[1]) && parse_keys(parts[2], ret_provider);
 }
 
 static void check_listen(struct checker *checker, enum config_key key)
@@ -179,7 +190,8 @@ static void check_providers(struct checker *checker)
         memcpy(copy, word, sizeof copy);
         if (!settings_parse_provider(copy, &provider))
             complain_value(checker, CONFIG_AUTH_PROVIDERS, word,
-                "NAME+ISSUER+KEYS_URL+CLIENT_ID, with https:// in ISSUER and KEYS_URL");
+                "NAME+ISSUER+KEYS+CLIENT_ID, with https:// in ISSUER, and KEYS a URL or the whole "
+                "path of a file");
         count++;
     }
     snprintf(problem, sizeof problem, "expected at most %d, not %zu", AUTH_PROVIDERS_MAX, count);

@@ -13,7 +13,7 @@ int settings_check(const struct config *config, struct tr_buffer *errors);
 
 /* http:// or https:// with a host, and no character that a URL cannot have. */
 bool settings_is_url(const char *text);
-/* NAME+ISSUER+KEYS_URL+CLIENT_ID, taken apart in place. */
+/* NAME+ISSUER+KEYS+CLIENT_ID, taken apart in place. */
 bool settings_parse_provider(char *text, struct session_provider *ret_provider);
 
 #endif

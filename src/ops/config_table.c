@@ -213,7 +213,7 @@ const struct config_setting config_settings[CONFIG_KEYS] = {
         .kind = CONFIG_LIST,
         .value = "",
         .help =
-            "OpenID providers that people may sign in with: NAME+ISSUER+KEYS_URL+CLIENT_ID each" },
+            "OpenID providers that people may sign in with: NAME+ISSUER+KEYS+CLIENT_ID each" },
     [CONFIG_AUTH_ADMINS] = { .key = "auth.admins",
         .kind = CONFIG_LIST,
         .value = "",

@@ -234,14 +234,18 @@ def log_levels_change_at_run_time(folder):
         assert {"time", "level", "module", "event"} <= set(json.loads(line)), line
 
 
+def replace(path, text):
+    """The way editors do it: another file of the same name."""
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.rename(path + ".new", path)
+
+
 def hangup_reloads_what_is_safe(folder):
     path = os.path.join(folder, "troupe.conf")
 
     def write(text):
-        # The way editors do it: another file of the same name.
-        with open(path + ".new", "w", encoding="utf-8") as file:
-            file.write(text)
-        os.rename(path + ".new", path)
+        replace(path, text)
 
     write("[log]\nlevel = error\n")
     server = Server(folder, "--config", path)
@@ -261,6 +265,29 @@ def hangup_reloads_what_is_safe(folder):
     server.wait_log("troupe.conf:3: log.levels: expected MODULE=LEVEL")
     assert "log.level is now error" not in server.log(), "half of a wrong file was applied"
     assert server.ask("/xrpc/_health")[0] == 200
+    server.end()
+
+
+def key_sets_of_files_are_read_again(folder):
+    """In the sandbox too, and after the file was replaced by another of its name."""
+    keys = os.path.join(folder, "keys.json")
+    other = os.path.join(folder, "other.json")
+    good = json.dumps({"keys": [{"kty": "EC", "crv": "P-256", "kid": "1", "x": "f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU",
+                                 "y": "x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0"}]})
+    providers = f"auth.providers=a+https://a.example+{keys}+x, b+https://b.example+file:{other}+x"
+    for path in (keys, other):
+        replace(path, good)
+    server = Server(folder, "--set", providers)
+    for round_number, text in enumerate((good, "{}", good), 1):
+        replace(other, text)
+        server.process.send_signal(signal.SIGHUP)
+        for _ in range(LIMIT_S * 100):
+            if server.log().count("event=reloaded") == round_number:
+                break
+            threading.Event().wait(0.01)
+        complaints = [line for line in server.log().splitlines() if "old keys stay" in line]
+        assert len(complaints) == (round_number > 1), server.log()
+        assert all(other in line for line in complaints), complaints
     server.end()
 
 
@@ -400,6 +427,9 @@ def wrong_starts_say_what_to_do(folder):
         (["--set", "auth.plc_directory=foo"], "auth.plc_directory: expected a URL"),
         (["--set", "trace.url=foo"], "trace.url: expected a URL"),
         (["--set", "server.trusted_proxies=foo"], "server.trusted_proxies: expected networks"),
+        (["--set", "auth.providers=a+https://a+/no/keys+x"], "auth.providers: /no/keys: "),
+        (["--set", f"auth.providers=a+https://a+file:{token}+x"], f"auth.providers: {token}: byte 0"),
+        (["--set", "auth.providers=a+https://a+keys.json+x"], "auth.providers: expected NAME+ISSUER+KEYS+CLIENT_ID"),
         (["--set", "server.tls_certificate=/x"], "server.tls_key is not set"),
         (["--set", "server.tls_key=/x"], "server.tls_certificate is not set"),
         (["--admin", "0.0.0.0:0"], "admin.token_file"),
@@ -730,7 +760,8 @@ def main():
     cases = [starts_and_says_what_to_copy, at_a_unix_socket_the_first_request_works_too,
              the_access_log_tells_what_was_sent, admin_listener_tells_how_it_is,
              metrics_pass_promtool, changing_needs_the_token, flags_change_at_run_time_and_stay, log_levels_change_at_run_time,
-             hangup_reloads_what_is_safe, drain_finishes_every_request, drain_by_command_and_not_ready_meanwhile,
+             hangup_reloads_what_is_safe, key_sets_of_files_are_read_again,
+             drain_finishes_every_request, drain_by_command_and_not_ready_meanwhile,
              health_answers_under_overload,
              sandboxed, runs_as_another_user, wrong_starts_say_what_to_do,
              a_second_start_leaves_the_first_server_alone, check_of_a_live_database_says_how, busy_address_is_refused,

@@ -520,6 +520,65 @@ TEST(session, a_new_key_is_fetched_when_a_token_names_it_at_most_once_a_minute)
     site_end(&site, &registry);
 }
 
+static void write_keys(const struct session_site *site, const char *text)
+{
+    FILE *file = fopen(site->provider.keys_file, "w");
+
+    CHECK(file != NULL);
+    CHECK(fputs(text, file) >= 0);
+    CHECK_EQ_INT(fclose(file), 0);
+}
+
+static void write_key(const struct session_site *site, const struct provider_key *key)
+{
+    struct tr_buffer set = { 0 };
+
+    tr_buffer_format(&set, "{\"keys\":[%s]}", key->jwk);
+    write_keys(site, text_of(&set));
+    tr_buffer_free(&set);
+}
+
+TEST(session, keys_of_a_file_are_what_was_last_loaded_and_nothing_is_fetched)
+{
+    struct provider_key one, two;
+    struct registry registry;
+    struct session_site site;
+    char path[128], why[256] = "";
+
+    site_begin(&site, &registry, false);
+    site_close(&site);
+    (void)snprintf(path, sizeof path, "%s/keys.json", site.place);
+    site.provider.keys_url = NULL;
+    site.provider.keys_file = path;
+    site_open(&site);
+    provider_key_es256(&one, "one");
+    provider_key_rs256(&two, "two");
+    site_refuses(&site, &one, &(struct id_token){ 0 }, 503, "ProviderUnavailable");
+    CHECK_EQ_INT(sessions_load_keys(site.sessions, why, sizeof why), TR_ENOENT);
+    CHECK_MSG(strncmp(why, path, strlen(path)) == 0, "%s", why);
+
+    write_key(&site, &one);
+    CHECK_EQ_INT(sessions_load_keys(site.sessions, why, sizeof why), 0);
+    (void)site_sign_in(&site, &one, &(struct id_token){ 0 });
+    site_refuses(&site, &two, &(struct id_token){ 0 }, 401, "KeyIdRefused");
+    pass_s(UINT64_C(7) * 86400); /* a file does not go stale */
+    (void)site_sign_in(&site, &one, &(struct id_token){ 0 });
+
+    write_keys(&site, "{\"keys\":[{\"kty\":\"EC\"}]}");
+    CHECK(sessions_load_keys(site.sessions, why, sizeof why) < 0);
+    CHECK_MSG(strstr(why, "no key that can be used") != NULL, "%s", why);
+    (void)site_sign_in(&site, &one, &(struct id_token){ 0 });
+
+    write_key(&site, &two);
+    CHECK_EQ_INT(sessions_load_keys(site.sessions, why, sizeof why), 0);
+    (void)site_sign_in(&site, &two, &(struct id_token){ 0 });
+    site_refuses(&site, &one, &(struct id_token){ 0 }, 401, "KeyIdRefused");
+    CHECK_EQ_INT(registry_asked(&registry), 0);
+    provider_key_end(&one);
+    provider_key_end(&two);
+    site_end(&site, &registry);
+}
+
 TEST(session, a_provider_that_is_down_is_asked_seldom_and_its_keys_serve_for_a_day)
 {
     struct provider_key key;

@@ -268,6 +268,47 @@ def hangup_reloads_what_is_safe(folder):
     server.end()
 
 
+def hangup_changes_rates_and_the_drain(folder):
+    """Not only said: requests over the new rates are refused, those under them served, and the drain takes its new time."""
+    path = os.path.join(folder, "troupe.conf")
+    lxm = "blue.catbird.mls.getConvos"
+    many = 30
+    bearers = run("dev-token", "--key", os.path.join(folder, "ada.key"), "--lxm", lxm, "--count", str(4 * many)).stdout.split()
+    reloads = 0
+
+    def reload(server, **rates):
+        nonlocal reloads
+        replace(path, "[server]\ndrain_delay = 20s\n[auth]\n" + "".join(f"{k} = {v}\n" for k, v in rates.items()))
+        server.process.send_signal(signal.SIGHUP)
+        reloads += 1
+        for _ in range(LIMIT_S * 100):
+            if server.log().count("event=reloaded") == reloads:
+                return
+            threading.Event().wait(0.01)
+        raise AssertionError(server.log())
+
+    def answers(server):
+        return [server.ask(f"/xrpc/{lxm}", token=bearers.pop()) for _ in range(many)]
+
+    replace(path, "")
+    server = Server(folder, "--dev", "--config", path)
+    assert {status for status, _ in answers(server)} == {200}
+    limited = 'troupe_auth_limited_total{by="%s"}'
+    for by, other in (("did", "address"), ("address", "did")):
+        reload(server, **{f"rate_per_{by}": 1, f"burst_per_{by}": 3, f"rate_per_{other}": 1000, f"burst_per_{other}": 1000})
+        got = answers(server)
+        refused = [body for status, body in got if status == 429]
+        assert refused and "RateLimitExceeded" in refused[0] and got[0][0] == 200, (by, got)
+        metrics = server.ask("/metrics", admin=True)[1]
+        assert f"{limited % by} {len(refused)}\n" in metrics, (by, len(refused))
+    reload(server, rate_per_did=1000, burst_per_did=1000, rate_per_address=1000, burst_per_address=1000)
+    assert answers(server)[-1][0] == 200
+    server.process.send_signal(signal.SIGTERM)
+    server.wait_log("event=draining")
+    assert server.ask("/xrpc/_health")[0] == 200, "the delay was not in the settings it started with"
+    server.end(signal.SIGTERM, status=1)  # the second signal: at once
+
+
 def key_sets_of_files_are_read_again(folder):
     """In the sandbox too, and after the file was replaced by another of its name."""
     keys = os.path.join(folder, "keys.json")
@@ -760,7 +801,7 @@ def main():
     cases = [starts_and_says_what_to_copy, at_a_unix_socket_the_first_request_works_too,
              the_access_log_tells_what_was_sent, admin_listener_tells_how_it_is,
              metrics_pass_promtool, changing_needs_the_token, flags_change_at_run_time_and_stay, log_levels_change_at_run_time,
-             hangup_reloads_what_is_safe, key_sets_of_files_are_read_again,
+             hangup_reloads_what_is_safe, hangup_changes_rates_and_the_drain, key_sets_of_files_are_read_again,
              drain_finishes_every_request, drain_by_command_and_not_ready_meanwhile,
              health_answers_under_overload,
              sandboxed, runs_as_another_user, wrong_starts_say_what_to_do,

@@ -131,7 +131,6 @@ static int start_services(struct serve *serve, char *why, size_t why_size)
         .config = &serve->config,
         .data_path = serve->data_path,
         .service_did = serve->service_did,
-        .is_dev = config_is_on(&serve->config, CONFIG_SERVER_DEV),
         .version = serve->version,
         .client = serve->client,
         .auth = serve->auth };

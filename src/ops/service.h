@@ -23,7 +23,6 @@ struct service_context {
     const struct config *config; /* of the start: reloads do not change it */
     const char *data_path;
     const char *service_did; /* "" if none is configured */
-    bool is_dev;
     const char *version;
     struct http_client *client; /* requests to others */
     struct auth *auth;          /* gates of routes ask it; NULL when there is no service DID */

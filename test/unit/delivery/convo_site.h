@@ -88,11 +88,10 @@ static inline void site_open(struct site *site)
                          .per_address = fast },
                      &site->auth),
         0);
-    CHECK_MSG(
-        delivery_service.start(
-            &(struct service_context){
-                .system = site->system, .sql = site->sql, .auth = site->auth, .is_dev = true },
-            why, sizeof why, &site->delivery) == 0,
+    CHECK_MSG(delivery_service.start(
+                  &(struct service_context){
+                      .system = site->system, .sql = site->sql, .auth = site->auth },
+                  why, sizeof why, &site->delivery) == 0,
         "%s", why);
     if (SITE_IS_BLIND)
         ((struct delivery *)site->delivery)->mode = DELIVERY_BLIND;

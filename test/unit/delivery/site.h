@@ -163,7 +163,6 @@ static inline void site_begin(struct site *site)
                                          .sql = site->sql,
                                          .data_path = site->place,
                                          .service_did = "did:web:localhost",
-                                         .is_dev = true,
                                          .auth = site->auth },
                   why, sizeof why, &site->delivery) == 0,
         "%s", why);

@@ -7,6 +7,7 @@ import gzip
 import http.client
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -282,7 +283,53 @@ def secrets_stay_inside(folder):
     assert not found, found
 
 
+def ids_are_no_labels(folder):
+    """The names of users, conversations and devices are in no metric, and their number makes no time series."""
+    server = serving.Server(folder, "--dev", *serving.FAST, *PROVIDER)
+
+    def round_of(number):
+        """What one user does with one conversation, and what goes wrong; the names that came up."""
+        key, convo = f"user-{number}", f"convo-canary-{number}"
+        tokens = {name: serving.tokens(folder, name, key=key)[0]
+                  for name in ("createConvo", "getConvo", "getMessages", "sendMessage", "registerDevice", "addMembers")}
+        payload = tokens["getConvo"].split(".")[1]
+        did = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["iss"]
+        other = f"did:plc:{number:024d}"
+
+        def write(name, body):
+            return post(server, f"/xrpc/{serving.PREFIX}{name}", json.dumps(body), token=tokens[name])[0]
+        assert write("createConvo", {"groupId": convo, "cipherSuite": serving.SUITE}) == 200
+        assert server.ask(f"/xrpc/{serving.PREFIX}getConvo?convoId={convo}",
+                          headers={"Authorization": "Bearer " + tokens["getConvo"]})[0] == 200
+        assert server.ask(f"/xrpc/{serving.PREFIX}getMessages?convoId={convo}",
+                          headers={"Authorization": "Bearer " + tokens["getMessages"]})[0] == 200
+        assert write("addMembers", {"convoId": convo, "didList": [other]}) == 200
+        assert write("sendMessage", {"convoId": convo}) == 400
+        assert write("registerDevice", {"deviceId": f"device-canary-{number}"}) == 400
+        assert server.ask(f"/path-canary-{number}")[0] == 404
+        assert server.ask(f"/v1/packs/pack-canary-{number}/download")[0] in (401, 404)
+        assert post(server, f"/v1/auth/provider-canary-{number}", b'{"idToken":"x"}')[0] == 404
+        return {did, convo, other, f"user-{number}", "-canary-"}
+
+    def metrics():
+        text = server.ask("/metrics", admin=True)[2]
+        return text, {line.rsplit(" ", 1)[0] for line in text.splitlines() if not line.startswith("#")}
+    names = round_of(0)
+    series = metrics()[1]
+    for number in range(1, 12):
+        names |= round_of(number)
+    text, now = metrics()
+    server.end()
+    found = [name for name in names if name in text]
+    assert not found, found
+    assert "did:" not in text, [line for line in text.splitlines() if "did:" in line][:3]
+    # An actor's type has its first turn measured when it is sampled: not who it was.
+    grown = {name for name in now - series if not re.match(r"troupe_actor_\w+{type=", name)}
+    assert not grown, sorted(grown)[:5]
+    assert len(series) > 500, "too few series to prove anything"
+
+
 if __name__ == "__main__":
     sys.exit(serving.run_cases([deep_and_huge_json, compressed_bodies_are_not_unpacked, thousand_ranges,
                                 flood_of_connections, streams_that_nobody_reads, forged_addresses,
-                                secrets_stay_inside]))
+                                secrets_stay_inside, ids_are_no_labels]))

@@ -349,19 +349,26 @@ TEST(convo, stays_what_it_was_after_a_restart)
  * -------------------------------------------------------------------------------------------------
  */
 
-static int listen_to(const struct site *site, const struct caller *caller, const char *query)
+/* `more` is header lines, each with its CRLF. */
+static int listen_with(
+    const struct site *site, const struct caller *caller, const char *query, const char *more)
 {
     char *header = caller_header(caller, "subscribeConvoEvents");
     int fd = web_connect(http_server_address(site->server));
     struct tr_buffer text = { 0 };
 
     tr_buffer_format(&text,
-        "GET /xrpc/blue.catbird.mls.subscribeConvoEvents?%s HTTP/1.1\r\nHost: x\r\n%s\r\n", query,
-        header);
+        "GET /xrpc/blue.catbird.mls.subscribeConvoEvents?%s HTTP/1.1\r\nHost: x\r\n%s%s\r\n", query,
+        header, more);
     web_send(fd, text.bytes, text.size);
     tr_buffer_free(&text);
     free(header);
     return fd;
+}
+
+static int listen_to(const struct site *site, const struct caller *caller, const char *query)
+{
+    return listen_with(site, caller, query, "");
 }
 
 static void remove_one(const struct site *site, const struct caller *caller, const char *group,
@@ -407,6 +414,40 @@ TEST(stream, hears_what_it_missed_then_what_happens_without_gap_or_repeat)
     }
     close(fd);
     web_answer_free(&heard);
+    free(commit);
+    caller_end(&ada);
+    site_end(&site);
+}
+
+/* An EventSource that comes back asks for the same URL as before: its header is what it knows. */
+TEST(stream, goes_on_after_the_last_event_id_whatever_the_cursor_says)
+{
+    struct web_answer heard = { 0 }, refused = { 0 };
+    struct caller ada;
+    struct site site;
+    char *commit;
+    int fd;
+
+    site_begin(&site);
+    caller_begin(&ada);
+    create(&site, &ada, "g1");
+    commit = private_message("g1", 0, 3, "commit");
+    expect_answer(add(&site, &ada, "g1", "did:plc:one", commit), 200, "\"newEpoch\":1");
+    expect_answer(say(&site, &ada, "g1", "m3", 1, "one"), 200, "\"seq\":3");
+    expect_answer(say(&site, &ada, "g1", "m4", 1, "two"), 200, "\"seq\":4");
+    fd = listen_with(&site, &ada, "convoId=g1&cursor=0", "Last-Event-ID: 3\r\n");
+    CHECK(web_receive_until(fd, &heard, "id: 4\n"));
+    CHECK_MSG(strstr(heard.text, "id: 3\n") == NULL, "%s", heard.text);
+    CHECK(strstr(heard.text, "id: 2\n") == NULL);
+    expect_answer(say(&site, &ada, "g1", "m5", 1, "three"), 200, "\"seq\":5");
+    CHECK(web_receive_until(fd, &heard, "id: 5\n"));
+    close(fd);
+    web_answer_free(&heard);
+    fd = listen_with(&site, &ada, "convoId=g1&cursor=0", "Last-Event-ID: 3x\r\n");
+    CHECK(web_receive_until(fd, &refused, "InvalidCursor"));
+    CHECK(strstr(refused.text, "HTTP/1.1 400 ") != NULL);
+    close(fd);
+    web_answer_free(&refused);
     free(commit);
     caller_end(&ada);
     site_end(&site);

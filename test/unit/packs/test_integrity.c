@@ -152,7 +152,8 @@ static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool is_shut;
-    int reading, reading_most; /* at the gate or behind it */
+    int reads, allowed;        /* reads that came to the gate; how many of them may pass, if shut */
+    int reading, reading_most; /* at the gate */
 } gate = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
 static int gated_open(void *data, const char *hex, int *ret_fd, struct vault_identity *ret)
@@ -169,12 +170,15 @@ static int gated_identify(void *data, int fd, struct vault_identity *ret)
 
 static int gated_read(void *data, int fd, uint64_t offset, void *bytes, size_t size, size_t *ret)
 {
+    int number;
+
     pthread_mutex_lock(&gate.lock);
+    number = ++gate.reads;
     gate.reading++;
     if (gate.reading > gate.reading_most)
         gate.reading_most = gate.reading;
     pthread_cond_broadcast(&gate.changed);
-    while (gate.is_shut)
+    while (gate.is_shut && number > gate.allowed)
         pthread_cond_wait(&gate.changed, &gate.lock);
     gate.reading--;
     pthread_mutex_unlock(&gate.lock);
@@ -200,6 +204,15 @@ static void gate_set(bool is_shut)
     pthread_mutex_unlock(&gate.lock);
 }
 
+/* Shut, but for those that came first. */
+static void gate_let(int allowed)
+{
+    pthread_mutex_lock(&gate.lock);
+    gate.allowed = allowed;
+    pthread_cond_broadcast(&gate.changed);
+    pthread_mutex_unlock(&gate.lock);
+}
+
 /* Until so many stand at the gate. */
 static void gate_wait(int count)
 {
@@ -207,6 +220,60 @@ static void gate_wait(int count)
     while (gate.reading < count)
         pthread_cond_wait(&gate.changed, &gate.lock);
     pthread_mutex_unlock(&gate.lock);
+}
+
+static int gate_reads(void)
+{
+    int reads;
+
+    pthread_mutex_lock(&gate.lock);
+    reads = gate.reads;
+    pthread_mutex_unlock(&gate.lock);
+    return reads;
+}
+
+/* ---- what the cache says of itself -------------------------------------------------------------
+ */
+
+static int64_t figure(const char *name)
+{
+    for (const struct metric *metric = metric_first(); metric != NULL; metric = metric->next)
+        if (strcmp(metric->name, name) == 0)
+            return metric_get(metric);
+    check_fail(__FILE__, __LINE__, "there is no metric %s", name);
+    return -1;
+}
+
+static void wait_for_figure(const char *name, int64_t value)
+{
+    for (int i = 0; figure(name) != value; i++) {
+        CHECK_MSG(i < 15000, "%s is %lld", name, (long long)figure(name));
+        poll(NULL, 0, 1);
+    }
+}
+
+struct seen {
+    const char *type;
+    uint64_t id;
+};
+
+static bool see(void *data, const struct tr_actor_info *info)
+{
+    struct seen *seen = data;
+
+    if (strcmp(info->type, seen->type) == 0)
+        seen->id = info->id;
+    return seen->id == 0;
+}
+
+/* The line that the one actor of a type shows. */
+static void show(const char *type, char *text, size_t size)
+{
+    struct seen seen = { .type = type };
+
+    tr_inspect(site.system, see, &seen);
+    CHECK_MSG(seen.id != 0, "there is no %s", type);
+    CHECK_EQ_INT(tr_inspect_show(site.system, seen.id, text, size, TR_SECONDS(15)), 0);
 }
 
 /* ---- single flight -----------------------------------------------------------------------------
@@ -238,23 +305,31 @@ TEST_LONG(integrity, thousand_askers_cost_one_hash, 60)
 TEST(integrity, no_more_files_are_hashed_at_once_than_allowed)
 {
     enum { FILES = 7, LIMIT = 3 };
-    struct object objects[FILES];
+    struct object known, objects[FILES];
     struct tr_future *futures[FILES];
 
     site_open(&(struct integrity_options){ .source = gated_source, .hashes_max = LIMIT }, 8);
+    object_make(&known, 100, 1000);
+    CHECK_EQ_INT(query(&known), PACK_VERIFIED);
+    wait_for_figure("troupe_pack_hashes_in_flight", 0);
     gate_set(true);
     for (int i = 0; i < FILES; i++) {
         object_make(&objects[i], (uint64_t)i + 1, 1000);
         futures[i] = query_later(&objects[i]);
     }
-    gate_wait(1);
+    gate_wait(LIMIT);
+    /* This answer comes after the cache has seen all the other questions. */
+    CHECK_EQ_INT(query(&known), PACK_VERIFIED);
+    CHECK_EQ_INT(figure("troupe_pack_hashes_in_flight"), LIMIT);
+    CHECK_EQ_INT(gate_reads(), 1 + LIMIT);
     gate_set(false);
     for (int i = 0; i < FILES; i++) {
         CHECK_EQ_INT(answer(&futures[i]), PACK_VERIFIED);
         free(objects[i].bytes);
     }
-    CHECK(gate.reading_most <= LIMIT);
-    CHECK_EQ_INT(hashes(), FILES);
+    CHECK_EQ_INT(gate.reading_most, LIMIT);
+    CHECK_EQ_INT(hashes(), 1 + FILES);
+    free(known.bytes);
     site_close();
 }
 
@@ -297,10 +372,17 @@ static void check_late_insert(bool is_clear)
         is_clear ? integrity_clear(site.integrity) : integrity_invalidate(site.integrity, 9), 0);
     after = query_later(&object);
     gate_wait(2); /* the second has begun while the first is under way */
+    gate_let(1);
+    /* The first has told: nobody is answered by it, nothing is warm. */
+    wait_for_figure("troupe_pack_late_inserts_total", 1);
+    CHECK(!tr_future_is_ended(before) && !tr_future_is_ended(after));
+    CHECK(!is_warm(&object));
     gate_set(false);
     CHECK_EQ_INT(answer(&before), PACK_VERIFIED);
     CHECK_EQ_INT(answer(&after), PACK_VERIFIED);
     CHECK_EQ_INT(hashes(), 2);
+    wait_for_figure("troupe_pack_hashes_in_flight", 0);
+    CHECK_EQ_INT(figure("troupe_pack_late_inserts_total"), 1);
     free(object.bytes);
     site_close();
 }
@@ -437,10 +519,12 @@ static struct swap {
     struct object object;
     enum change change;
     uint64_t where;
-    _Atomic int at_read; /* before which read of a hash; negative: not */
+    _Atomic bool is_due; /* the next read changes the file between its halves */
     pthread_t thread;
     int rounds;
 } swaps[SWAPPERS];
+
+static _Atomic int swapped[CHANGES]; /* how often */
 
 static _Thread_local struct swap *hashing; /* on the blocking pool: whose file is open */
 
@@ -454,14 +538,24 @@ static int swapped_open(void *data, const char *hex, int *ret_fd, struct vault_i
     return site.vault_source.open(site.files.vault, hex, ret_fd, ret);
 }
 
+/* The first half as it was, then the change, then the rest as it is: a file in one read, so every
+ * hash is of a file that changes under it. */
 static int swapped_read(void *data, int fd, uint64_t offset, void *bytes, size_t size, size_t *ret)
 {
-    int at = (int)(offset / (256 << 10)), expected_at = at;
+    size_t first = 0, rest = 0;
+    int rc = 0;
 
     (void)data;
-    if (hashing != NULL && atomic_compare_exchange_strong(&hashing->at_read, &expected_at, -1))
+    if (hashing != NULL && atomic_exchange(&hashing->is_due, false)) {
+        rc = site.vault_source.read(site.files.vault, fd, offset, bytes, size / 2, &first);
+        CHECK(rc == 0 && first == size / 2);
         change(&hashing->object, hashing->change, hashing->where);
-    return site.vault_source.read(site.files.vault, fd, offset, bytes, size, ret);
+        atomic_fetch_add(&swapped[hashing->change], 1);
+    }
+    rc = site.vault_source.read(
+        site.files.vault, fd, offset + first, (char *)bytes + first, size - first, &rest);
+    *ret = first + rest;
+    return rc;
 }
 
 static const struct hash_source swapped_source = {
@@ -496,8 +590,9 @@ static void *swap_run(void *data)
         put_file(swap->object.path, swap->object.bytes, swap->object.size);
         swap->change = (enum change)((x >> 33) % CHANGES);
         swap->where = (x >> 40) % swap->object.size;
-        atomic_store(&swap->at_read, (int)((x >> 20) % 5));
-        (void)query(&swap->object);
+        atomic_store(&swap->is_due, true);
+        /* It was read again when it had changed: what is said is said of the file as it is now. */
+        CHECK_MSG(query(&swap->object) == expected(swap->change), "change %d", swap->change);
         check_served(&swap->object);
     }
     return NULL;
@@ -505,20 +600,27 @@ static void *swap_run(void *data)
 
 TEST_LONG(integrity, file_swapped_while_it_is_hashed_is_never_verified_wrongly, 120)
 {
-    int rounds = check_is_long() ? 10000 : 1000;
+    int rounds = check_is_long() ? 10000 : 1000, total = 0;
 
     site_open(
         &(struct integrity_options){ .source = swapped_source, .hashes_max = SWAPPERS }, SWAPPERS);
     for (int i = 0; i < SWAPPERS; i++) {
         object_make(&swaps[i].object, (uint64_t)i + 100, i % 4 == 0 ? 50000 : SIZE + (size_t)i);
         swaps[i].rounds = rounds / SWAPPERS + 1;
-        atomic_init(&swaps[i].at_read, -1);
+        atomic_init(&swaps[i].is_due, false);
     }
     for (int i = 0; i < SWAPPERS; i++)
         CHECK_EQ_INT(pthread_create(&swaps[i].thread, NULL, swap_run, &swaps[i]), 0);
     for (int i = 0; i < SWAPPERS; i++)
         pthread_join(swaps[i].thread, NULL);
-    CHECK(hashes() > rounds / 2);
+    for (int i = 0; i < CHANGES; i++) {
+        CHECK_MSG(atomic_load(&swapped[i]) > 0, "no file was changed by %d", i);
+        total += atomic_load(&swapped[i]);
+    }
+    printf(
+        "%d files changed in the middle of their hash, %lld hashes\n", total, (long long)hashes());
+    CHECK(total >= rounds);
+    CHECK(hashes() >= total);
     site_close();
     for (int i = 0; i < SWAPPERS; i++)
         free(swaps[i].object.bytes);
@@ -527,36 +629,69 @@ TEST_LONG(integrity, file_swapped_while_it_is_hashed_is_never_verified_wrongly, 
 /* ---- nobody waits ------------------------------------------------------------------------------
  */
 
-static bool is_idle(void)
-{
-    for (const struct metric *metric = metric_first(); metric != NULL; metric = metric->next)
-        if (strcmp(metric->name, "troupe_pack_hashes_in_flight") == 0)
-            return metric_get(metric) == 0;
-    return false;
-}
-
 TEST(integrity, hash_that_nobody_waits_for_ends)
 {
     struct tr_future *future;
     struct object object;
+    char text[128] = "";
 
     site_open(&(struct integrity_options){ .source = gated_source }, 2);
-    object_make(&object, 3, 64 << 20);
+    object_make(&object, 3, 64 << 20); /* many reads */
     gate_set(true);
     future = query_later(&object);
     gate_wait(1);
     tr_future_drop(&future); /* cancels it */
-    /* The cache notices within a tenth of a second. The gate is open for a fiftieth of the time:
-     * the hash has most of its 32 reads to go then. */
-    for (int i = 0; !is_idle(); i++) {
-        CHECK(i < 20000);
-        gate_set(i % 50 != 49);
+    /* The cache notices, while the hash still stands at its first read. */
+    for (int i = 0; strncmp(text, "0 files known", 13) != 0; i++) {
+        CHECK_MSG(i < 15000, "%s", text);
         poll(NULL, 0, 1);
+        show("integrity", text, sizeof text);
     }
+    CHECK_EQ_INT(figure("troupe_pack_hashes_in_flight"), 1);
     gate_set(false);
+    wait_for_figure("troupe_pack_hashes_in_flight", 0);
+    CHECK_EQ_INT(gate_reads(), 1); /* it did not go on */
     CHECK(!is_warm(&object));
     CHECK_EQ_INT(query(&object), PACK_VERIFIED);
     CHECK_EQ_INT(hashes(), 2);
+    free(object.bytes);
+    site_close();
+}
+
+/* ---- a disk that fails -------------------------------------------------------------------------
+ */
+
+static _Atomic int failing_read; /* counts down; the one that makes it 0 fails */
+
+static int failing_source_read(
+    void *data, int fd, uint64_t offset, void *bytes, size_t size, size_t *ret)
+{
+    (void)data;
+    if (atomic_fetch_sub(&failing_read, 1) == 1)
+        return TR_EIO;
+    return site.vault_source.read(site.files.vault, fd, offset, bytes, size, ret);
+}
+
+static const struct hash_source failing_source = { .open = gated_open,
+    .identify = gated_identify,
+    .read = failing_source_read,
+    .close = gated_close };
+
+TEST(integrity, file_of_which_a_read_fails_is_unreadable_until_it_is_read)
+{
+    struct object object;
+
+    site_open(&(struct integrity_options){ .source = failing_source }, 2);
+    object_make(&object, 3, 5 << 20);
+    for (int read = 1; read <= 3; read++) {
+        atomic_store(&failing_read, read);
+        CHECK_EQ_INT(query(&object), PACK_UNREADABLE);
+        CHECK(!is_warm(&object));
+        CHECK_EQ_INT(atomic_load(&failing_read), 0); /* not one more after it */
+    }
+    CHECK_EQ_INT(figure("troupe_pack_damaged_total"), 3);
+    CHECK_EQ_INT(query(&object), PACK_VERIFIED); /* it was not the file */
+    CHECK(is_warm(&object));
     free(object.bytes);
     site_close();
 }

@@ -12,6 +12,7 @@
 #include "services/packs/hasher.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -36,7 +37,7 @@ struct metric pack_hashes_total = {
 };
 struct metric pack_hashed_bytes_total = {
     .name = "troupe_pack_hashed_bytes_total",
-    .help = "Bytes hashed to verify files.",
+    .help = "Bytes hashed to verify files, as they are read.",
     .kind = METRIC_COUNTER,
 };
 
@@ -201,6 +202,7 @@ static enum pack_verdict read_all(
     size_t got;
 
     metric_add(&pack_hashes_total, 1);
+    atomic_store_explicit(&job->hashed_bytes, 0, memory_order_relaxed); /* it may be the second */
     do {
         if (atomic_load_explicit(&job->is_cancelled, memory_order_relaxed))
             return PACK_CANCELLED;
@@ -212,8 +214,8 @@ static enum pack_verdict read_all(
             memcpy(reading->small + offset, reading->room, got);
         offset += got;
         atomic_store_explicit(&job->hashed_bytes, offset, memory_order_relaxed);
+        metric_add(&pack_hashed_bytes_total, (int64_t)got);
     } while (got == reading->room_size && offset <= job->size);
-    metric_add(&pack_hashed_bytes_total, (int64_t)offset);
     crypto_sha256_stream_digest(stream, ret_digest);
     return offset == job->size ? PACK_VERIFIED : PACK_DAMAGED;
 }
@@ -409,6 +411,16 @@ static void hasher_finish(void *state)
     hasher->job = NULL;
 }
 
+/* How far it is, while the work goes on elsewhere. */
+static void hasher_show(const void *state, char *text, size_t size)
+{
+    const struct hash_job *job = ((const struct hasher *)state)->job;
+
+    (void)snprintf(text, size, "%s: %llu of %llu bytes hashed", job->sha256_hex,
+        (unsigned long long)atomic_load_explicit(&job->hashed_bytes, memory_order_relaxed),
+        (unsigned long long)job->size);
+}
+
 const struct tr_type hasher_type = {
     .name = "hasher",
     .message_size = sizeof(struct hasher_message),
@@ -418,4 +430,5 @@ const struct tr_type hasher_type = {
     .event = hasher_event,
     .stop = hasher_stop,
     .finish = hasher_finish,
+    .show = hasher_show,
 };

@@ -70,7 +70,7 @@ struct hash_job {
     struct vault_identity known_bad;
 
     _Atomic bool is_cancelled;
-    _Atomic uint64_t hashed_bytes; /* so far */
+    _Atomic uint64_t hashed_bytes; /* so far; the hasher shows it */
 
     /* of the work, until it is over */
     uint64_t wait_ns;

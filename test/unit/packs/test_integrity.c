@@ -222,6 +222,15 @@ static void gate_wait(int count)
     pthread_mutex_unlock(&gate.lock);
 }
 
+/* Until so many have come to the gate, from the beginning. */
+static void gate_wait_reads(int count)
+{
+    pthread_mutex_lock(&gate.lock);
+    while (gate.reads < count)
+        pthread_cond_wait(&gate.changed, &gate.lock);
+    pthread_mutex_unlock(&gate.lock);
+}
+
 static int gate_reads(void)
 {
     int reads;
@@ -654,6 +663,38 @@ TEST(integrity, hash_that_nobody_waits_for_ends)
     CHECK(!is_warm(&object));
     CHECK_EQ_INT(query(&object), PACK_VERIFIED);
     CHECK_EQ_INT(hashes(), 2);
+    free(object.bytes);
+    site_close();
+}
+
+/* ---- progress ----------------------------------------------------------------------------------
+ */
+
+TEST(integrity, progress_of_a_hash_is_seen_while_it_runs)
+{
+    enum { READ = 2 << 20, LONG = 5 << 20 };
+    struct tr_future *future;
+    struct object object;
+    char text[128];
+
+    site_open(&(struct integrity_options){ .source = gated_source }, 2);
+    object_make(&object, 3, LONG);
+    gate_set(true);
+    future = query_later(&object);
+    for (int done = 0; done < 3; done++) {
+        char expected_text[128];
+
+        gate_let(done);
+        gate_wait_reads(done + 1); /* between two reads */
+        CHECK_EQ_INT(metric_get(&pack_hashed_bytes_total), (int64_t)done * READ);
+        snprintf(expected_text, sizeof expected_text, "%s: %d of %d bytes hashed", object.hex,
+            done * READ, LONG);
+        show("hasher", text, sizeof text);
+        CHECK_EQ_STR(text, expected_text);
+    }
+    gate_set(false);
+    CHECK_EQ_INT(answer(&future), PACK_VERIFIED);
+    CHECK_EQ_INT(metric_get(&pack_hashed_bytes_total), LONG);
     free(object.bytes);
     site_close();
 }

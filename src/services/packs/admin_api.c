@@ -23,7 +23,8 @@ SQL_STATEMENT(add_pack, "INSERT INTO packs (id, name, kind, language, title, des
                         " created_ms, changed_ms) VALUES ($1, $2, $3, $4, $5, $6, 0, $7, $7)");
 SQL_STATEMENT(describe_pack,
     "UPDATE packs SET kind = COALESCE($2, kind), language = COALESCE($3, language),"
-    " title = COALESCE($4, title), description = COALESCE($5, description), changed_ms = $6"
+    " title = COALESCE($4, title), description = COALESCE($5, description),"
+    " changed_ms = CASE WHEN changed_ms <= $6 THEN $6 ELSE changed_ms + 1000 END" /* only grows */
     " WHERE id = $1");
 
 static void may_text(struct sql_unit *unit, struct tr_span text)

@@ -109,13 +109,6 @@ static struct tr_span etag_of(const struct download *download)
     return (struct tr_span){ download->etag, 66 };
 }
 
-static uint64_t modified_of(const struct download *download)
-{
-    const struct pack_version *version = download->version;
-
-    return (uint64_t)(version->published_s != 0 ? version->published_s : version->created_s);
-}
-
 /* ---- headers -----------------------------------------------------------------------------------
  */
 
@@ -125,9 +118,11 @@ static void add_common(struct http_request *request, const struct download *down
     const struct pack_version *version = download->version;
     char date[30];
 
-    http_date(modified_of(download), date);
     http_add_header(request, "ETag", etag_of(download));
-    http_add_header(request, "Last-Modified", (struct tr_span){ date, 29 });
+    if (download->options.modified_s != 0) {
+        http_date(download->options.modified_s, date);
+        http_add_header(request, "Last-Modified", (struct tr_span){ date, 29 });
+    }
     http_add_header(request, "Cache-Control",
         download->options.is_versioned ? TR_SPAN("public, max-age=31536000, immutable")
                                        : TR_SPAN("public, max-age=60, must-revalidate"));
@@ -552,7 +547,7 @@ void download_serve(struct http_request *request, struct packs *packs,
     unsigned status;
 
     choose(request, &download);
-    status = http_condition(request, etag_of(&download), modified_of(&download));
+    status = http_condition(request, etag_of(&download), options->modified_s);
     if (status != 0) {
         add_common(request, &download);
         if (status == 304) {
@@ -563,9 +558,10 @@ void download_serve(struct http_request *request, struct packs *packs,
         }
         return;
     }
-    /* RFC 9110 14.2: of a GET alone; 13.1.5: not if what If-Range names is another one. */
-    if (http_method(request) == HTTP_GET &&
-        http_if_range(request, etag_of(&download), modified_of(&download)))
+    /* RFC 9110 14.2: of a GET alone; 13.1.5: not if what If-Range names is another one. A date
+     * names none for sure: the codings of a version have the same one. So it is never taken for a
+     * match, and who resumes by date begins again. */
+    if (http_method(request) == HTTP_GET && http_if_range(request, etag_of(&download), 0))
         download.range_count =
             http_range_parse(http_header(request, "Range"), download.size, download.ranges);
     if (download.range_count < 0) {

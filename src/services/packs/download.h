@@ -15,6 +15,9 @@ void downloads_stop(struct packs *packs);
 struct download_options {
     bool is_versioned;   /* the URL names the version: it never means anything else */
     struct tr_span user; /* absent: anonymous */
+    /* Since when the URL has meant this version (Last-Modified): a second that is over, and after
+     * which nothing else can begin. 0: it is not known, and dates are not compared. */
+    uint64_t modified_s;
 };
 /* Answer with the version, or with what stands against it; perhaps later. */
 void download_serve(struct http_request *request, struct packs *packs,

@@ -26,6 +26,18 @@ bool download_gate(struct http_request *request)
     return false;
 }
 
+/* Since when a pack's own URL has meant what it means now. A version that was rolled back to was
+ * published before the one it replaces, so its own date would say that nothing is new; what counts
+ * is when the pack changed, rounded up. Before that second has begun no date is told: another
+ * version may become active in it, and who was told would take one for the other. */
+static uint64_t changed_s(const struct packs *packs, const struct pack *pack)
+{
+    uint64_t now_s = packs->env->wall_ns(packs->env->data) / 1000000000;
+    uint64_t seconds = (uint64_t)pack->changed_ms / 1000 + 1;
+
+    return seconds <= now_s ? seconds : 0;
+}
+
 void api_download(struct http_request *request, void *state)
 {
     struct tr_span wanted = http_path_part(request, "version");
@@ -46,6 +58,8 @@ void api_download(struct http_request *request, void *state)
     }
     if (claims != NULL)
         options.user = claims->issuer;
+    options.modified_s =
+        options.is_versioned ? (uint64_t)version->published_s : changed_s(state, pack);
     download_serve(request, state, version, &options);
 }
 

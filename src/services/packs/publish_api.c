@@ -25,7 +25,9 @@ SQL_STATEMENT(sign, "UPDATE pack_versions SET manifest = $2, signature = $3, sig
                     " WHERE id = $1 AND manifest IS NULL");
 SQL_STATEMENT(disable, "UPDATE pack_versions SET is_disabled = 1, is_active = 0"
                        " WHERE id = $1 AND is_disabled = 0");
-SQL_STATEMENT(set_state, "UPDATE packs SET state = $2, changed_ms = $3 WHERE id = $1");
+/* changed_ms only grows, also when the clock does not: downloads are dated by it. */
+SQL_STATEMENT(set_state, "UPDATE packs SET state = $2, changed_ms = CASE WHEN changed_ms <= $3"
+                         " THEN $3 ELSE changed_ms + 1000 END WHERE id = $1");
 SQL_STATEMENT(push_history, "INSERT INTO pack_history (pack, place, version, created_ms)"
                             " VALUES ($1, $2, $3, $4)");
 SQL_STATEMENT(trim_history, "DELETE FROM pack_history WHERE pack = $1 AND place <= $2");

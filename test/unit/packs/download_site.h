@@ -44,6 +44,7 @@ static inline void site_download(struct http_request *request)
     else
         CHECK(tr_span_u64(name, &index));
     options.is_versioned = http_path(request).at[1] == 'v';
+    options.modified_s = (uint64_t)site.versions[index].published_s;
     download_serve(request, &site.packs, &site.versions[index], &options);
 }
 

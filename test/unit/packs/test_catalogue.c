@@ -304,6 +304,71 @@ TEST(catalogue, rolls_back_as_far_as_it_was_published)
     site_end(&site);
 }
 
+/* A download of the pack's own URL by who has it of this date. `parts` as in want(). */
+static void want_since(const struct site *site, uint64_t since_s, unsigned status, const char *part)
+{
+    char header[64], date[30];
+    struct web_answer answer;
+
+    http_date(since_s, date);
+    (void)snprintf(header, sizeof header, "If-Modified-Since: %s\r\n", date);
+    answer =
+        web_ask(http_server_address(site->server), "GET", "/v1/packs/core/download", header, "");
+    CHECK_MSG(answer.status == status && strstr(answer.text, part) != NULL,
+        "since %s: wanted %u with '%s', got:\n%s", date, status, part, answer.text);
+    web_answer_free(&answer);
+}
+
+static uint64_t wall_s(void)
+{
+    const struct tr_env *env = tr_env_real();
+
+    return env->wall_ns(env->data) / 1000000000;
+}
+
+/* Stopped, and started with a pack that changed at this time. */
+static void set_changed(struct site *site, int64_t changed_ms)
+{
+    char *text = NULL;
+
+    CHECK(asprintf(&text, "UPDATE packs SET changed_ms = %lld", (long long)changed_ms) > 0);
+    site_plant(site, text); /* which keeps it */
+    site_close(site);
+    site_open(site);
+}
+
+TEST(catalogue, a_date_never_hides_that_another_version_is_active)
+{
+    const char *changed = "SELECT changed_ms FROM packs";
+    int64_t future_ms = ((int64_t)wall_s() + 7200) * 1000;
+    struct site site;
+
+    site_begin(&site);
+    site_add_pack(&site, "core", "1.0.0", "one");
+    want_since(&site, wall_s(), 200, "one");
+    site_add_version(&site, "core", "1.1.0", "two");
+    site_publish(&site, "core", "1.1.0");
+    want_since(&site, wall_s(), 200, "two"); /* perhaps both within a second */
+
+    set_changed(&site, 1700000000500);
+    want_since(&site, 1700000000, 200, "Last-Modified: Tue, 14 Nov 2023 22:13:21 GMT");
+    want_since(&site, 1700000001, 304, "Last-Modified: Tue, 14 Nov 2023 22:13:21 GMT");
+    want(&site, TOKEN, "POST admin/packs/core/rollback", NULL, 200, "'active_version':'1.0.0'");
+    want_since(&site, 1700000001, 200, "one"); /* older than what they have, and another file */
+
+    /* The clock went back: dates are not compared, and the next one is later all the same. */
+    set_changed(&site, future_ms);
+    want_since(&site, (uint64_t)future_ms / 1000 + 7200, 200, "one");
+    want_not(&site, ANYONE, "GET packs/core/download", 200, "Last-Modified");
+    site_publish(&site, "core", "1.1.0");
+    CHECK_EQ_INT(site_number(&site, changed), future_ms + 1000);
+    want(&site, TOKEN, "PATCH admin/packs/core", "{'name':'Another'}", 200, "Another");
+    CHECK_EQ_INT(site_number(&site, changed), future_ms + 2000);
+    /* The version's own URL means one file for good. */
+    want(&site, ANYONE, "GET packs/core/versions/1.1.0/download", NULL, 200, "Last-Modified: ");
+    site_end(&site);
+}
+
 TEST(catalogue, keeps_a_history_with_an_end)
 {
     struct site site;

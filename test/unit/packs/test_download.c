@@ -193,11 +193,11 @@ static const struct condition_row conditions[] = {
     { "Range: bytes=0-9,2000-\r\n", 206, 10 },  /* one of them can be had */
     { "Range: bytes=0-9,5-20\r\n", 200, 1000 }, /* they overlap: served whole */
     { "Range: bytes=0-1,2-3,4-5,6-7,8-9,10-11,12-13,14-15,16-17\r\n", 200, 1000 }, /* too many */
-    /* 13.1.5 If-Range: strong comparison, the exact date */
+    /* 13.1.5 If-Range: strong comparison; a date is never strong enough */
     { "Range: bytes=0-9\r\nIf-Range: $\r\n", 206, 10 },
     { "Range: bytes=0-9\r\nIf-Range: #\r\n", 200, 1000 },
     { "Range: bytes=0-9\r\nIf-Range: W/$\r\n", 200, 1000 },
-    { "Range: bytes=0-9\r\nIf-Range: @\r\n", 206, 10 },
+    { "Range: bytes=0-9\r\nIf-Range: @\r\n", 200, 1000 },
     { "Range: bytes=0-9\r\nIf-Range: <\r\n", 200, 1000 },
     { "Range: bytes=0-9\r\nIf-Range: >\r\n", 200, 1000 },
     { "Range: bytes=0-9\r\nIf-Range: later\r\n", 200, 1000 },
@@ -369,6 +369,30 @@ TEST(download, resume_across_a_publish_never_mixes_two_files)
     site_close();
 }
 
+/* A date is no name: neither of two versions of one second, nor of the codings of one version. */
+TEST(download, resume_by_date_never_mixes_two_files_of_one_second)
+{
+    struct download_result result;
+    char header[1200];
+    int old, new;
+
+    site_open();
+    old = site_add(1, MIDDLE);
+    new = site_add(2, MIDDLE);
+    site.versions[new].published_s = site.versions[old].published_s;
+    atomic_store(&site.latest, old);
+    result = take("/d/latest", "Range: bytes=0-99999\r\n", site.bytes[old]);
+    CHECK_EQ_INT(result.status, 206);
+    snprintf(header, sizeof header, "Range: bytes=100000-\r\nIf-Range: %s\r\n",
+        result_header(&result, "Last-Modified"));
+    atomic_store(&site.latest, new);
+    result = take("/d/latest", header, site.bytes[new]);
+    CHECK_EQ_INT(result.status, 200);
+    CHECK_EQ_U64(result.length, MIDDLE);
+    CHECK(result.is_complete && result.is_right);
+    site_close();
+}
+
 /* ---- codings -----------------------------------------------------------------------------------
  */
 
@@ -433,6 +457,32 @@ TEST(download, coding_is_chosen_by_the_client_and_has_its_own_tag)
         }
     }
     free(zstd);
+    free(gzip);
+    site_close();
+}
+
+TEST(download, resume_by_date_never_mixes_codings)
+{
+    struct download_result result;
+    unsigned char *gzip;
+    char header[1200];
+    int index;
+
+    site_open();
+    index = site_add(9, MIDDLE);
+    result =
+        take(url(index), "Accept-Encoding: gzip\r\nRange: bytes=0-99999\r\n", site.bytes[index]);
+    CHECK_EQ_INT(result.status, 206);
+    CHECK_EQ_STR(result_header(&result, "Content-Encoding"), NULL);
+    snprintf(header, sizeof header,
+        "Accept-Encoding: gzip\r\nRange: bytes=100000-\r\nIf-Range: %s\r\n",
+        result_header(&result, "Last-Modified"));
+    add_variant(index, &site.versions[index].gzip, 101, 200000, &gzip); /* meanwhile */
+    result = take(url(index), header, gzip);
+    CHECK_EQ_INT(result.status, 200);
+    CHECK_EQ_STR(result_header(&result, "Content-Encoding"), "gzip");
+    CHECK_EQ_U64(result.length, 200000);
+    CHECK(result.is_complete && result.is_right);
     free(gzip);
     site_close();
 }

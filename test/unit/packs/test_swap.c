@@ -121,6 +121,7 @@ TEST_LONG(swap, file_that_changes_while_it_is_sent_never_arrives_complete_and_wr
         }
     }
     for (int j = 0; j < CHANGES; j++) {
+        printf("change %d: %u complete and right, %u cut\n", j, complete[j], cut[j]);
         if (j == NOTHING)
             CHECK_MSG(cut[j] == 0 && complete[j] > 0, "%u were cut without a reason", cut[j]);
         else

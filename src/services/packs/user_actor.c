@@ -135,16 +135,23 @@ static void load(struct user *user, struct tr_context *ctx)
     user->is_loading = true;
 }
 
+/* The count only grows here: before it is too much, see what there really is. */
+static bool is_near(const struct user *user, const struct user_job *job)
+{
+    return user->item_count + job->change_count > USER_ITEMS_MAX;
+}
+
 /* True: it runs. False: it has been answered. */
 static bool push(struct user *user, struct tr_context *ctx, struct user_job *job)
 {
     struct sql_unit *unit;
     int rc = TR_ENOMEM;
 
-    if (user->item_count + job->change_count > USER_ITEMS_MAX) {
-        answer(job, TR_ELIMIT, NULL);
-        return false;
-    }
+    /* Only who could get over the limit pays for being counted. Which changes are of rows that are
+     * there already the database knows: those pass, also of who has too many. */
+    job->rows_max = 0;
+    if (is_near(user, job))
+        job->rows_max = user->item_count > USER_ITEMS_MAX ? user->item_count : USER_ITEMS_MAX;
     job->now_ms = user_now_ms(user->users);
     unit = user_unit_push(job, user->seq);
     if (unit != NULL)
@@ -161,10 +168,7 @@ static bool push(struct user *user, struct tr_context *ctx, struct user_job *job
 static void go_on(struct user *user, struct tr_context *ctx)
 {
     while (user->waiting != NULL && user->pushing == NULL && !user->is_loading) {
-        /* The count only grows here: before it is too much, see what there really is. */
-        bool is_near = user->item_count + user->waiting->change_count > USER_ITEMS_MAX;
-
-        if (!user->is_loaded || (is_near && user->waiting->tries == 0)) {
+        if (!user->is_loaded || (is_near(user, user->waiting) && user->waiting->tries == 0)) {
             user->waiting->tries += user->is_loaded;
             user->is_loaded = false;
             load(user, ctx);
@@ -197,10 +201,13 @@ static void on_pushed(struct user *user, struct sql_unit *unit)
     user->pushing = NULL;
     if (rc == 0) {
         user->seq += job->change_count;
-        user->item_count += job->change_count;
+        user->item_count = job->limit_step != 0 ? sql_row_int(unit, job->limit_step, 0, 0)
+                                                : user->item_count + job->change_count;
         answer(job, 0, unit);
         return;
     }
+    if (rc == SQL_EROWS && job->limit_step != 0 && sql_unit_failed_step(unit) == job->limit_step)
+        rc = TR_ELIMIT;
     user->is_loaded = false; /* whatever it was: look again */
     if (rc == SQL_EROWS && sql_unit_failed_step(unit) == 0 && ++job->tries < TRIES_MAX) {
         sql_unit_free(unit);

@@ -31,6 +31,8 @@ struct user_job {
     int64_t known_seq; /* what the device has pulled; -1: it did not say */
     struct user_change *changes;
     uint32_t change_count;
+    int64_t rows_max; /* of the user, after it; 0: it cannot be too many, so they are not counted */
+    uint32_t limit_step; /* in the unit: the one that counts them; 0: none does */
 
     int64_t after_seq; /* of a pull */
     uint32_t limit;    /* rows of a pull, or conflicts */
@@ -57,7 +59,8 @@ void user_job_unref(struct user_job *job);                                   /* 
 
 /* The user's last number and how many rows there are. */
 struct sql_unit *user_unit_load(const char *user);
-/* Numbers seq + 1 … seq + changes are given out; the unit fails if `seq` is not the last one. */
+/* Numbers seq + 1 … seq + changes are given out; the unit fails if `seq` is not the last one, and
+ * if there would be more than rows_max rows. */
 struct sql_unit *user_unit_push(struct user_job *job, int64_t seq);
 struct sql_unit *user_unit_read(const struct user_job *job); /* the other kinds */
 

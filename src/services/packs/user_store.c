@@ -81,6 +81,10 @@ SQL_STATEMENT(list_devices,
     "SELECT device, os, model, app_version, pushed_ms FROM user_devices WHERE user_id = $1"
     " ORDER BY pushed_ms DESC, device LIMIT 64");
 SQL_STATEMENT(count_conflicts, "SELECT COUNT(*) FROM user_conflicts WHERE user_id = $1");
+/* A row if there are not more than $2 now, and how many there are. */
+SQL_STATEMENT(check_rows,
+    "SELECT n FROM (SELECT COUNT(*) AS n FROM user_items WHERE user_id = $1) AS counted"
+    " WHERE n <= CAST($2 AS BIGINT)");
 
 static struct tr_span text_span(const char *text)
 {
@@ -181,6 +185,13 @@ struct sql_unit *user_unit_push(struct user_job *job, int64_t seq)
         put_write(unit, &store, job, change, seq + 1 + i);
         change->step = step + 1;
         step += 2;
+    }
+    job->limit_step = 0;
+    if (job->rows_max > 0) {
+        sql_unit_step(unit, &check_rows, 1);
+        sql_unit_text(unit, text_span(job->user));
+        sql_unit_int(unit, job->rows_max);
+        job->limit_step = step;
     }
     return unit;
 }

@@ -447,6 +447,54 @@ TEST_LONG(user, who_has_all_rows_one_may_have_is_told_so_and_nothing_is_stored, 
     user_site_end(&site);
 }
 
+TEST_LONG(user, who_has_all_rows_one_may_have_still_changes_and_deletes_them, 60)
+{
+    struct user_site site;
+    struct person ada;
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    fill(&site, "ada", USER_ITEMS_MAX);
+    check_answer(push_setting(&site, &ada, "phone", "more", "1", 2), 409, "\"TooManyRows\"");
+    check_pushed(push_setting(&site, &ada, "phone", "row-7", "7", 2), 1, 0);
+    check_pushed(push_setting(&site, &ada, "phone", "row-7", "8", 3), 1, 0);
+    check_pushed(site_post(&site, &ada, PUSH,
+                     "{\"device_id\":\"phone\",\"changes\":{\"settings\":[{\"key\":\"row-8\","
+                     "\"deleted\":true,\"client_updated_at\":2}]}}"),
+        1, 0);
+    /* One that is there and one that is not: both or none. */
+    check_answer(site_post(&site, &ada, PUSH,
+                     "{\"device_id\":\"phone\",\"changes\":{\"settings\":["
+                     "{\"key\":\"row-9\",\"value\":9,\"client_updated_at\":2},"
+                     "{\"key\":\"more\",\"value\":1,\"client_updated_at\":2}]}}"),
+        409, "\"TooManyRows\"");
+    /* What is not stored for another reason does not count: an item without its session. */
+    check_answer(site_post(&site, &ada, PUSH,
+                     "{\"device_id\":\"phone\",\"changes\":{\"session_items\":[{\"id\":\"i\","
+                     "\"session_id\":\"none\",\"client_updated_at\":2}]}}"),
+        200, "UnknownSession");
+    check_has(pull_from(&site, &ada, USER_ITEMS_MAX, 100),
+        "\"settings\":[{\"key\":\"row-7\",\"seq\":200002,");
+    check_has(pull_from(&site, &ada, USER_ITEMS_MAX, 100), "\"key\":\"row-8\",\"seq\":200003,");
+    check_has(pull_from(&site, &ada, USER_ITEMS_MAX + 3, 100), "\"settings\":[]");
+    user_site_end(&site);
+}
+
+/* Who has more than that (the limit was another one) is not locked out either. */
+TEST_LONG(user, who_has_more_rows_than_one_may_have_changes_them_and_adds_none, 60)
+{
+    struct user_site site;
+    struct person ada;
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    fill(&site, "ada", USER_ITEMS_MAX + 5);
+    check_pushed(push_setting(&site, &ada, "phone", "row-7", "7", 2), 1, 0);
+    check_answer(push_setting(&site, &ada, "phone", "more", "1", 2), 409, "\"TooManyRows\"");
+    check_pushed(push_setting(&site, &ada, "phone", "row-9", "7", 2), 1, 0);
+    user_site_end(&site);
+}
+
 TEST(user, only_who_is_signed_in_may_and_only_administrators_see_others)
 {
     struct user_site site;

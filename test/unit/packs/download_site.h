@@ -28,9 +28,11 @@ struct site {
     unsigned char *bytes[SITE_VERSIONS];
     _Atomic int version_count;
     _Atomic int latest;
+    pthread_mutex_t lock;
+    tr_weak connection; /* of the last request */
 };
 
-static struct site site;
+static struct site site = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static inline void site_download(struct http_request *request)
 {
@@ -43,6 +45,9 @@ static inline void site_download(struct http_request *request)
         index = (uint64_t)atomic_load(&site.latest);
     else
         CHECK(tr_span_u64(name, &index));
+    pthread_mutex_lock(&site.lock);
+    site.connection = tr_self(http_context(request));
+    pthread_mutex_unlock(&site.lock);
     options.is_versioned = http_path(request).at[1] == 'v';
     options.modified_s = (uint64_t)site.versions[index].published_s;
     download_serve(request, &site.packs, &site.versions[index], &options);

@@ -299,6 +299,121 @@ TEST(flight, leases_return_when_connections_are_killed)
     site_close();
 }
 
+static tr_weak last_connection(void)
+{
+    tr_weak connection;
+
+    pthread_mutex_lock(&site.lock);
+    connection = site.connection;
+    pthread_mutex_unlock(&site.lock);
+    return connection;
+}
+
+static uint32_t expected_held;
+
+static bool is_held(void)
+{
+    return flights_held(site.packs.flights) == expected_held;
+}
+
+static void wait_held(uint32_t count)
+{
+    expected_held = count;
+    wait_until(is_held, "the leases returned");
+}
+
+/* The list hears of an end a moment after the leases are back. */
+static void wait_listed(uint32_t count)
+{
+    static struct flight_info infos[FLIGHT_LIST_MAX];
+
+    for (int i = 0; list(infos) != count; i++) {
+        CHECK_MSG(i < 10000, "%u are in the list, not %u", list(infos), count);
+        poll(NULL, 0, 1);
+    }
+}
+
+TEST(flight, connection_that_dies_gives_its_leases_back_and_no_others)
+{
+    enum { TAKERS = 3, DIES = 1 };
+    static struct flight_info infos[FLIGHT_LIST_MAX];
+    struct download_result results[TAKERS];
+    struct taker *takers[TAKERS];
+    tr_weak connections[TAKERS];
+
+    site_open_with(
+        &(struct packs_settings){ .downloads_per_address = TAKERS, .downloads_per_user = TAKERS },
+        NULL);
+    (void)site_add(1, LARGE);
+    for (int i = 0; i < TAKERS; i++) {
+        takers[i] = begin_slowly(0, "X-User: did:a\r\n", &results[i]);
+        connections[i] = last_connection();
+    }
+    list_all(infos, TAKERS);
+    CHECK_EQ_INT(flights_held(site.packs.flights), 2 * TAKERS); /* an address' and a user's */
+    CHECK_EQ_INT(tr_kill(connections[DIES]), 0);
+    wait_held(2 * (TAKERS - 1));
+    wait_listed(TAKERS - 1);
+    for (int i = 0; i < TAKERS; i++) {
+        taker_body(takers[i], &results[i], site.bytes[0]);
+        CHECK(results[i].is_right);
+        CHECK_EQ_INT(results[i].is_complete, i != DIES);
+        taker_close(takers[i]);
+    }
+    wait_held(0);
+    wait_listed(0);
+    /* The user and the address have all they may have again. */
+    for (int i = 0; i < TAKERS; i++) {
+        takers[i] = begin_slowly(0, "X-User: did:a\r\n", &results[i]);
+        CHECK_EQ_INT(results[i].status, 200);
+    }
+    for (int i = 0; i < TAKERS; i++)
+        taker_close(takers[i]);
+    wait_held(0);
+    wait_listed(0);
+    site_close();
+}
+
+TEST(flight, list_that_dies_comes_back_with_what_is_under_way)
+{
+    enum { TAKERS = 4 };
+    static struct flight_info infos[FLIGHT_LIST_MAX], again[FLIGHT_LIST_MAX];
+    struct download_result results[TAKERS];
+    struct taker *takers[TAKERS];
+    tr_weak list_actor, dies;
+    int complete = 0;
+
+    site_open_with(&(struct packs_settings){ .downloads_per_address = TAKERS }, NULL);
+    (void)site_add(1, LARGE);
+    for (int i = 0; i < TAKERS; i++)
+        takers[i] = begin_slowly(0, "", &results[i]);
+    dies = last_connection();
+    list_all(infos, TAKERS);
+    list_actor = tr_sender_weaken(flights_sender(site.packs.flights));
+    CHECK_EQ_INT(tr_kill(list_actor), 0);
+    CHECK_EQ_INT(list(again), TAKERS); /* answered by the one that came back */
+    for (int i = 0; i < TAKERS; i++)
+        CHECK_EQ_U64(again[i].id, infos[i].id);
+    CHECK_EQ_INT(flights_held(site.packs.flights), TAKERS);
+    CHECK_EQ_INT(cancel(infos[0].id), 0);
+    wait_listed(TAKERS - 1);
+    /* Both at once. */
+    CHECK_EQ_INT(tr_kill(dies), 0);
+    CHECK_EQ_INT(tr_kill(list_actor), 0);
+    wait_held(TAKERS - 2);
+    wait_listed(TAKERS - 2);
+    for (int i = 0; i < TAKERS; i++) {
+        taker_body(takers[i], &results[i], site.bytes[0]);
+        CHECK(results[i].is_right);
+        complete += results[i].is_complete;
+        taker_close(takers[i]);
+    }
+    CHECK_EQ_INT(complete, TAKERS - 2);
+    wait_held(0);
+    wait_listed(0);
+    site_close();
+}
+
 /* ---- pace --------------------------------------------------------------------------------------
  */
 

@@ -12,7 +12,9 @@
  *   2. A file in incoming/ without a row, and a row without file and object, are left-overs of a
  *      crash: nobody was told of them. They are removed at the start.
  *   3. An object is only made of bytes whose digest is its name. One that no version names and no
- *      upload wants is removed with the upload that brought it. */
+ *      upload wants is removed with the upload that brought it.
+ *   4. Between the look whether anybody wants an object and its removal, no upload of the same
+ * bytes is finished: it would rely on an object that goes. */
 #include "services/packs/upload.h"
 
 #include <string.h>
@@ -27,6 +29,8 @@
 
 enum { TAG_SWEEP = 1 };
 #define SWEEP_NS TR_SECONDS(60)
+
+void (*_Atomic upload_removal_hook)(void);
 
 enum work_kind { WORK_CREATE, WORK_WRITE, WORK_SEAL, WORK_REMOVE };
 struct work {
@@ -224,8 +228,11 @@ static int remove_files(struct upload *upload, bool and_object)
 {
     char name[VAULT_OBJECT_NAME + 1];
     int rc = upload_file_remove(&upload->file);
+    void (*hook)(void) = atomic_load(&upload_removal_hook);
 
     if (and_object) {
+        if (hook != NULL)
+            hook();
         name[crypto_hex_encode(upload->facts.sha256, sizeof upload->facts.sha256, name)] = '\0';
         (void)vault_remove_object(upload->site->vault, name);
     }
@@ -380,7 +387,8 @@ static void begin_removal(struct uploads *uploads, struct tr_context *ctx, struc
 
 static void remove_file(struct uploads *uploads, struct tr_context *ctx, struct upload *upload)
 {
-    if (offload(ctx, upload, WORK_REMOVE, !is_wanted(uploads, upload)) != 0)
+    upload->is_taking_object = !is_wanted(uploads, upload);
+    if (offload(ctx, upload, WORK_REMOVE, upload->is_taking_object) != 0)
         forget(uploads, upload); /* the next start removes the file */
 }
 
@@ -551,6 +559,16 @@ static void on_written(
 /* ---- the end of an upload ----------------------------------------------------------------------
  */
 
+/* Is the object that these bytes would become on its way out? */
+static bool is_being_taken(const struct uploads *uploads, const struct upload *upload)
+{
+    for (const struct upload *other = uploads->first; other != NULL; other = other->next)
+        if (other->is_taking_object &&
+            memcmp(other->facts.sha256, upload->facts.sha256, sizeof other->facts.sha256) == 0)
+            return true;
+    return false;
+}
+
 static void handle_finish(
     struct uploads *uploads, struct tr_context *ctx, struct upload *upload, struct upload_job *job)
 {
@@ -562,6 +580,10 @@ static void handle_finish(
     } else if (upload->offset != upload->facts.size) {
         set_error(job, 409, "UploadIncomplete",
             "not all bytes have arrived: go on at the Upload-Offset of this answer");
+        answer(job, upload);
+    } else if (is_being_taken(uploads, upload)) {
+        set_error(job, 409, "UploadBusy",
+            "another upload of the same bytes is being removed: try again in some seconds");
         answer(job, upload);
     } else {
         upload->is_busy = true;

@@ -24,8 +24,9 @@ struct upload {
     uint64_t claim; /* 0: nobody sends */
     uint64_t claim_ns;
     int64_t touched_ms;
-    bool is_made;    /* its row is there */
-    bool is_leaving; /* being removed */
+    bool is_made;          /* its row is there */
+    bool is_leaving;       /* being removed */
+    bool is_taking_object; /* with the object of its bytes, which nobody wanted when that began */
     bool is_busy;
     uint32_t tag;               /* of the question that was sent to database or catalogue */
     struct upload_job *job;     /* what the step is for; NULL: nobody asked */
@@ -42,6 +43,8 @@ struct uploads {
 };
 
 extern const struct tr_type uploads_type;
+/* Called on the pool before an object is removed. For tests, which stop there; NULL: nothing. */
+extern void (*_Atomic upload_removal_hook)(void);
 
 void upload_site_unref(struct upload_site *site); /* NULL is fine */
 /* One holder. NULL: out of memory. */

@@ -4,7 +4,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
-#include "services/packs/upload_file.h"
+#include "services/packs/upload_private.h"
 #include "services/packs/variant.h"
 #include "site.h"
 
@@ -543,6 +543,75 @@ TEST(upload, is_removed_on_demand)
 
 /* ---- resuming ----------------------------------------------------------------------------------
  */
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_shut, is_reached;
+} gate = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+
+/* On the pool, before an object is removed. */
+static void stand_at_gate(void)
+{
+    pthread_mutex_lock(&gate.lock);
+    gate.is_reached = true;
+    pthread_cond_broadcast(&gate.changed);
+    while (gate.is_shut)
+        pthread_cond_wait(&gate.changed, &gate.lock);
+    pthread_mutex_unlock(&gate.lock);
+}
+
+struct removal {
+    const struct site *site;
+    const char *id;
+};
+
+static void *remove_upload(void *data)
+{
+    const struct removal *removal = data;
+
+    want_id(removal->site, "DELETE", removal->id, "", 204, "");
+    return NULL;
+}
+
+TEST(upload, of_bytes_that_are_just_being_removed_keeps_its_object)
+{
+    struct site site;
+    struct removal removal = { .site = &site };
+    char *first, *second;
+    pthread_t thread;
+
+    site_begin(&site);
+    site_register(&site, "core");
+    site_register(&site, "other");
+    first = create_text(&site, "core", "1.0.0", "the same");
+    want_patch(&site, first, "0", "the same", 8, 204, "Upload-Offset: 8\r\n");
+    gate.is_shut = true;
+    atomic_store(&upload_removal_hook, stand_at_gate);
+    removal.id = first;
+    CHECK_EQ_INT(pthread_create(&thread, NULL, remove_upload, &removal), 0);
+    pthread_mutex_lock(&gate.lock);
+    while (!gate.is_reached)
+        pthread_cond_wait(&gate.changed, &gate.lock);
+    pthread_mutex_unlock(&gate.lock);
+    /* Nobody wanted the object when that began; now somebody does. */
+    second = create_text(&site, "other", "1.0.0", "the same");
+    want_patch(&site, second, "0", "the same", 8, 204, "Upload-Offset: 8\r\n");
+    finish(&site, second, 409, "UploadBusy|Upload-Offset: 8");
+    pthread_mutex_lock(&gate.lock);
+    gate.is_shut = false;
+    pthread_cond_broadcast(&gate.changed);
+    pthread_mutex_unlock(&gate.lock);
+    CHECK_EQ_INT(pthread_join(thread, NULL), 0);
+    atomic_store(&upload_removal_hook, NULL);
+    finish(&site, second, 201, "'package_id':'other'");
+    check_nothing_is_left(&site);
+    site_publish(&site, "other", "1.0.0");
+    want(&site, ANYONE, "GET packs/other/download", NULL, 200, "the same");
+    free(first);
+    free(second);
+    site_end(&site);
+}
 
 TEST(upload, announced_again_is_the_same_one)
 {

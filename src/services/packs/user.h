@@ -8,11 +8,17 @@
  * is missed, whatever the clocks say. A row belongs to its user by its key, so nobody can name
  * another's.
  *
+ * A database that was restored gives out numbers again that a device has passed. So the numbers of
+ * every run of the server have an epoch, a random name, and the database knows where each begins; a
+ * number is good with its epoch if the database has given it out in that epoch.
+ *
  * Of two writes to one row the later by the devices' own clocks stays; a write that changes nothing
  * is none; what lost against another device's write is kept in the log of conflicts for 90 days.
  * Deleting leaves a tombstone, which is pulled like any change. */
 #ifndef SERVICES_PACKS_USER_H
 #define SERVICES_PACKS_USER_H
+
+#include <stdatomic.h>
 
 #include "auth/auth.h"
 #include "ops/service.h"
@@ -27,6 +33,9 @@ enum {
     USER_PULL_BYTES_MAX = 4 << 20,
     USER_ITEMS_MAX = 200000, /* rows of one user, tombstones included */
     USER_DEVICES_MAX = 64,
+    USER_EPOCH_CHARS = 16, /* hex */
+    USER_EPOCHS_MAX = 100, /* of one user; who has a number of an older one begins again */
+    USER_MIGRATIONS = 2,
 };
 
 /* In the order in which a push is applied: an item needs its session. */
@@ -43,9 +52,10 @@ struct users {
     const struct tr_env *env;
     struct sql *sql;
     struct tr_registry *actors; /* one per user who is around */
+    _Atomic uint64_t epoch;     /* of this run; another one when the database is seen to go back */
 };
 
-extern const struct sql_migration user_migrations[1];
+extern const struct sql_migration user_migrations[USER_MIGRATIONS];
 extern const struct service user_service; /* user_api.c */
 
 int user_start(const struct service_context *context, char *why, size_t why_size, void **ret_state);

@@ -8,7 +8,10 @@
  * order, and whoever reads a number has all that are below it.
  *   3. A push that found another last number than `seq` (somebody else writes, or a COMMIT whose
  *      outcome was not known did happen) is planned again on what is loaded then.
- *   4. Every job that came in is answered once: by its unit, or by finish. */
+ *   4. Every job that came in is answered once: by its unit, or by finish.
+ *   5. `epoch` is stored with the first number that is given out in it, in the same unit; has_epoch
+ *      says that the last number is of it. If the database is behind `seq` it is another one than
+ *      it was: then the epoch is a new one too. */
 #include <stdio.h>
 #include <string.h>
 
@@ -49,6 +52,8 @@ struct user {
     bool is_loaded, is_loading;
     int64_t seq;
     int64_t item_count; /* at least as many as there are */
+    char epoch[USER_EPOCH_CHARS + 1];
+    bool has_epoch;
     struct user_job *waiting, **waiting_end;
     uint32_t waiting_count;
     struct user_job *pushing; /* NULL: none */
@@ -153,7 +158,8 @@ static bool push(struct user *user, struct tr_context *ctx, struct user_job *job
     if (is_near(user, job))
         job->rows_max = user->item_count > USER_ITEMS_MAX ? user->item_count : USER_ITEMS_MAX;
     job->now_ms = user_now_ms(user->users);
-    unit = user_unit_push(job, user->seq);
+    unit = user_unit_push(
+        job, user->seq, user->has_epoch || job->change_count == 0 ? NULL : user->epoch);
     if (unit != NULL)
         rc = sql_write(ctx, &user->sql, unit, &(struct sql_submit_options){ .tag = TAG_PUSH });
     if (rc < 0) {
@@ -178,13 +184,26 @@ static void go_on(struct user *user, struct tr_context *ctx)
     }
 }
 
+static void draw_epoch(struct users *users)
+{
+    atomic_store_explicit(
+        &users->epoch, users->env->random(users->env->data), memory_order_relaxed);
+}
+
 static void on_load(struct user *user, struct sql_unit *unit)
 {
     int rc = sql_unit_status(unit);
+    int64_t known_seq = user->seq;
 
     user->is_loading = false;
     if (rc == 0) {
         user->seq = sql_unit_rows(unit, 0) == 0 ? 0 : sql_row_int(unit, 0, 0, 0);
+        if (user->seq < known_seq)
+            draw_epoch(user->users);
+        (void)snprintf(user->epoch, sizeof user->epoch, "%016llx",
+            (unsigned long long)atomic_load_explicit(&user->users->epoch, memory_order_relaxed));
+        user->has_epoch =
+            sql_unit_rows(unit, 2) > 0 && tr_span_is(sql_row_bytes(unit, 2, 0, 0), user->epoch);
         user->item_count = sql_row_int(unit, 1, 0, 0);
         user->is_loaded = true;
     } else {
@@ -201,6 +220,7 @@ static void on_pushed(struct user *user, struct sql_unit *unit)
     user->pushing = NULL;
     if (rc == 0) {
         user->seq += job->change_count;
+        user->has_epoch = user->has_epoch || job->change_count > 0;
         user->item_count = job->limit_step != 0 ? sql_row_int(unit, job->limit_step, 0, 0)
                                                 : user->item_count + job->change_count;
         answer(job, 0, unit);
@@ -382,6 +402,7 @@ int user_start(const struct service_context *context, char *why, size_t why_size
         users->system = context->system;
         users->env = tr_system_env(context->system);
         users->sql = context->sql;
+        draw_epoch(users);
         rc = tr_registry_create(context->system,
             &(struct tr_registry_options){ .name = "users",
                 .type = &user_type,

@@ -213,11 +213,12 @@ static void pulled(struct http_request *request, const struct tr_event *event)
 
     if (job == NULL)
         return;
-    seq = sql_unit_rows(job->unit, 0) == 0 ? 0 : sql_row_int(job->unit, 0, 0, 0);
-    if (job->after_seq > seq) { /* the database is an older one */
+    seq = user_pull_seq(job);
+    if (!user_pull_is_known(job)) { /* the database is an older one */
         end(request);
         http_respond_error(request, 409, "CursorAhead",
-            "this server has not given out that number yet: pull again from 0, then push");
+            "this server has not given out that number, or not in that epoch: pull again from 0, "
+            "then push");
         return;
     }
     rows = sql_unit_rows(job->unit, 1);
@@ -229,6 +230,7 @@ static void pulled(struct http_request *request, const struct tr_event *event)
     put_changes(&writer, job->unit);
     json_put_bool(&writer, "has_more", next < last);
     json_put_int(&writer, "next_cursor", next);
+    json_put_string(&writer, "epoch", user_pull_epoch(job));
     json_put_int(&writer, "server_time", job->now_ms);
     json_put_end(&writer);
     respond(request, &json, json_finish(&writer));
@@ -239,6 +241,7 @@ static void pull(struct http_request *request)
     struct json_doc doc = { .depth_max = 8 };
     struct user_job *job = own_job(request, USER_PULL);
     struct json_expect expect;
+    struct tr_span epoch;
     int64_t since;
 
     if (job == NULL)
@@ -251,6 +254,9 @@ static void pull(struct http_request *request)
     (void)json_need_string(&expect, "device_id", 1, 64);
     since = json_may_int(&expect, "since", 0, INT64_MAX, 0);
     job->after_seq = json_may_int(&expect, "cursor", 0, INT64_MAX, since);
+    epoch = json_may_string(&expect, "epoch", 0, USER_EPOCH_CHARS);
+    if (epoch.at != NULL && !expect.failed)
+        memcpy(job->epoch, epoch.at, epoch.size);
     job->limit = (uint32_t)json_may_int(&expect, "limit", 1, USER_PULL_ITEMS_MAX, PULL_LIMIT);
     json_doc_free(&doc);
     if (!expect.failed) {
@@ -438,7 +444,7 @@ const struct service user_service = {
     .routes = routes,
     .route_count = sizeof routes / sizeof routes[0],
     .migrations = user_migrations,
-    .migration_count = 1,
+    .migration_count = USER_MIGRATIONS,
     .start = user_start,
     .stop = user_stop,
     .admin_routes = admin_routes,

@@ -34,8 +34,9 @@ struct user_job {
     int64_t rows_max; /* of the user, after it; 0: it cannot be too many, so they are not counted */
     uint32_t limit_step; /* in the unit: the one that counts them; 0: none does */
 
-    int64_t after_seq; /* of a pull */
-    uint32_t limit;    /* rows of a pull, or conflicts */
+    int64_t after_seq;                /* of a pull */
+    char epoch[USER_EPOCH_CHARS + 1]; /* of that number; "": the device did not say */
+    uint32_t limit;                   /* rows of a pull, or conflicts */
 
     /* what became of it */
     int status;            /* 0, or a code of sql.h, or TR_ELIMIT: the user has too many rows */
@@ -57,12 +58,18 @@ void user_job_unref(struct user_job *job);                                   /* 
 
 /* user_store.c: units for the actor; NULL when out of memory. */
 
-/* The user's last number and how many rows there are. */
+/* The user's last number, how many rows there are, and the epoch of the last number. */
 struct sql_unit *user_unit_load(const char *user);
 /* Numbers seq + 1 … seq + changes are given out; the unit fails if `seq` is not the last one, and
- * if there would be more than rows_max rows. */
-struct sql_unit *user_unit_push(struct user_job *job, int64_t seq);
+ * if there would be more than rows_max rows. With `epoch` they are the first ones of it; NULL: they
+ * are of the one before. */
+struct sql_unit *user_unit_push(struct user_job *job, int64_t seq, const char *epoch);
 struct sql_unit *user_unit_read(const struct user_job *job); /* the other kinds */
+/* Of a pull's unit. The user's last number; and has the database given out the number after which
+ * was asked, in the epoch that was named? */
+int64_t user_pull_seq(const struct user_job *job);
+bool user_pull_is_known(const struct user_job *job);
+struct tr_span user_pull_epoch(const struct user_job *job); /* "": nothing was pushed yet */
 
 /* user_actor.c */
 extern const struct tr_type user_type;

@@ -3,7 +3,7 @@
  * of a user's rows have gaps; they are unique and only grow. */
 #include "services/packs/user.h"
 
-const struct sql_migration user_migrations[1] = {
+const struct sql_migration user_migrations[USER_MIGRATIONS] = {
     {
         .version = 10,
         .name = "packs: what a user's devices keep in step",
@@ -49,5 +49,20 @@ const struct sql_migration user_migrations[1] = {
               "CREATE INDEX user_conflicts_at ON user_conflicts (created_ms);\n",
         .down = "DROP TABLE user_conflicts;\nDROP TABLE user_items;\nDROP TABLE user_devices;\n"
                 "DROP TABLE user_sync;\n",
+    },
+    {
+        .version = 11,
+        .name = "packs: of which run of the server a user's numbers are",
+        .up = "CREATE TABLE user_epochs (\n"
+              "    user_id TEXT NOT NULL,\n"
+              "    after_seq BIGINT NOT NULL,\n" /* its numbers are above this, up to the next one's
+                                                  */
+              "    epoch TEXT NOT NULL,\n"
+              "    PRIMARY KEY (user_id, after_seq)\n"
+              ");\n"
+              /* What was given out before there were epochs is one. */
+              "INSERT INTO user_epochs (user_id, after_seq, epoch)"
+              " SELECT user_id, 0, '0' FROM user_sync WHERE seq > 0;\n",
+        .down = "DROP TABLE user_epochs;\n",
     },
 };

@@ -80,6 +80,19 @@ SQL_STATEMENT(count_kinds,
 SQL_STATEMENT(list_devices,
     "SELECT device, os, model, app_version, pushed_ms FROM user_devices WHERE user_id = $1"
     " ORDER BY pushed_ms DESC, device LIMIT 64");
+SQL_STATEMENT(
+    last_epoch, "SELECT epoch FROM user_epochs WHERE user_id = $1 ORDER BY after_seq DESC LIMIT 1");
+/* Up to which number an epoch goes; NULL: it is the last one. */
+SQL_STATEMENT(epoch_end,
+    "SELECT (SELECT MIN(later.after_seq) FROM user_epochs AS later WHERE later.user_id = $1"
+    " AND later.after_seq > mine.after_seq) FROM user_epochs AS mine WHERE mine.user_id = $1"
+    " AND mine.epoch = $2 ORDER BY mine.after_seq DESC LIMIT 1");
+SQL_STATEMENT(
+    note_epoch, "INSERT INTO user_epochs (user_id, after_seq, epoch) VALUES ($1, $2, $3)");
+SQL_STATEMENT(forget_epochs,
+    "DELETE FROM user_epochs WHERE user_id = $1 AND after_seq < (SELECT MIN(after_seq) FROM ("
+    " SELECT after_seq FROM user_epochs WHERE user_id = $1 ORDER BY after_seq DESC LIMIT $2)"
+    " AS kept)");
 SQL_STATEMENT(count_conflicts, "SELECT COUNT(*) FROM user_conflicts WHERE user_id = $1");
 /* A row if there are not more than $2 now, and how many there are. */
 SQL_STATEMENT(check_rows,
@@ -120,6 +133,7 @@ struct sql_unit *user_unit_load(const char *user)
         return NULL;
     step_of_user(unit, &select_seq, user);
     step_of_user(unit, &count_items, user);
+    step_of_user(unit, &last_epoch, user);
     return unit;
 }
 
@@ -158,7 +172,18 @@ static void put_write(struct sql_unit *unit, const struct sql_statement *stateme
     may_text(unit, change->session);
 }
 
-struct sql_unit *user_unit_push(struct user_job *job, int64_t seq)
+static void put_epoch(
+    struct sql_unit *unit, const struct user_job *job, int64_t seq, const char *epoch)
+{
+    sql_unit_step(unit, &note_epoch, 1);
+    sql_unit_text(unit, text_span(job->user));
+    sql_unit_int(unit, seq);
+    sql_unit_text(unit, text_span(epoch));
+    step_of_user(unit, &forget_epochs, job->user);
+    sql_unit_int(unit, USER_EPOCHS_MAX);
+}
+
+struct sql_unit *user_unit_push(struct user_job *job, int64_t seq, const char *epoch)
 {
     struct sql_unit *unit = unit_of(job->user);
     uint32_t step = 0;
@@ -193,6 +218,8 @@ struct sql_unit *user_unit_push(struct user_job *job, int64_t seq)
         sql_unit_int(unit, job->rows_max);
         job->limit_step = step;
     }
+    if (epoch != NULL)
+        put_epoch(unit, job, seq, epoch);
     return unit;
 }
 
@@ -212,6 +239,9 @@ struct sql_unit *user_unit_read(const struct user_job *job)
         sql_unit_int(unit, job->limit);
         sql_unit_int(unit, USER_PULL_BYTES_MAX);
         step_of_user(unit, &last_row, job->user);
+        step_of_user(unit, &last_epoch, job->user);
+        step_of_user(unit, &epoch_end, job->user);
+        sql_unit_text(unit, text_span(job->epoch));
         break;
     case USER_CONFLICTS:
         step_of_user(unit, &list_conflicts, job->user);
@@ -226,4 +256,31 @@ struct sql_unit *user_unit_read(const struct user_job *job)
         break;
     }
     return unit;
+}
+
+enum { PULL_SEQ, PULL_ROWS, PULL_LAST_ROW, PULL_LAST_EPOCH, PULL_EPOCH_END };
+
+int64_t user_pull_seq(const struct user_job *job)
+{
+    return sql_unit_rows(job->unit, PULL_SEQ) == 0 ? 0 : sql_row_int(job->unit, PULL_SEQ, 0, 0);
+}
+
+bool user_pull_is_known(const struct user_job *job)
+{
+    int64_t last = user_pull_seq(job);
+
+    if (job->epoch[0] != '\0' && job->after_seq > 0) {
+        if (sql_unit_rows(job->unit, PULL_EPOCH_END) == 0)
+            return false;
+        if (!sql_row_is_null(job->unit, PULL_EPOCH_END, 0, 0))
+            last = sql_row_int(job->unit, PULL_EPOCH_END, 0, 0);
+    }
+    return job->after_seq <= last;
+}
+
+struct tr_span user_pull_epoch(const struct user_job *job)
+{
+    return sql_unit_rows(job->unit, PULL_LAST_EPOCH) == 0
+               ? TR_SPAN("")
+               : sql_row_bytes(job->unit, PULL_LAST_EPOCH, 0, 0);
 }

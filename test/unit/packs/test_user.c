@@ -345,6 +345,263 @@ TEST(user, a_cursor_from_a_newer_database_is_said_to_be_one)
     user_site_end(&site);
 }
 
+/* What a device keeps between two pulls. */
+struct cursor {
+    long long seq;
+    char epoch[USER_EPOCH_CHARS + 1];
+};
+
+static struct web_answer pull_with(
+    const struct user_site *site, const struct person *person, const struct cursor *cursor)
+{
+    char body[160];
+
+    (void)snprintf(body, sizeof body,
+        "{\"device_id\":\"phone\",\"since\":%lld,\"epoch\":\"%s\",\"limit\":2}", cursor->seq,
+        cursor->epoch);
+    return site_post(site, person, PULL, body);
+}
+
+/* All there is, page by page; how many rows that were. */
+static int pull_all(
+    const struct user_site *site, const struct person *person, struct cursor *cursor)
+{
+    bool has_more = true;
+    int rows = 0;
+
+    while (has_more) {
+        struct web_answer answer = pull_with(site, person, cursor);
+        const char *at;
+
+        cursor->seq = number_in(&answer, "next_cursor");
+        has_more = strstr(answer.body, "\"has_more\":true") != NULL;
+        at = strstr(answer.body, "\"epoch\":\"");
+        CHECK(at != NULL);
+        (void)snprintf(cursor->epoch, sizeof cursor->epoch, "%.*s",
+            (int)strcspn(at + strlen("\"epoch\":\""), "\""), at + strlen("\"epoch\":\""));
+        for (at = answer.body; (at = strstr(at, "\"key\":")) != NULL; at++)
+            rows++;
+        web_answer_free(&answer);
+    }
+    return rows;
+}
+
+static void push_rows(
+    const struct user_site *site, const struct person *person, const char *name, int count)
+{
+    for (int i = 0; i < count; i++) {
+        char key[32];
+
+        (void)snprintf(key, sizeof key, "%s-%d", name, i);
+        check_pushed(push_setting(site, person, "phone", key, "1", 1), 1, 0);
+    }
+}
+
+SQL_STATEMENT(forget_rows, "DELETE FROM user_items WHERE seq > $1");
+SQL_STATEMENT(forget_epochs, "DELETE FROM user_epochs WHERE after_seq >= $1");
+SQL_STATEMENT(forget_numbers, "UPDATE user_sync SET seq = $1");
+
+/* As a backup has it that was made when this was the last number. */
+static void go_back(struct user_site *site, int64_t seq)
+{
+    const struct sql_statement *steps[] = { &forget_rows, &forget_epochs, &forget_numbers };
+    struct sql_unit *unit = sql_unit_new(0);
+
+    for (int i = 0; i < 3; i++) {
+        sql_unit_step(unit, steps[i], SQL_ROWS_ANY);
+        sql_unit_int(unit, seq);
+    }
+    CHECK_EQ_INT(sql_write_wait(site->sql, unit), 0);
+    sql_unit_free(unit);
+}
+
+static void restart(struct user_site *site)
+{
+    user_site_close(site);
+    user_site_open(site);
+}
+
+TEST(user, a_cursor_from_before_a_restore_misses_no_row_that_was_pushed_after_it)
+{
+    struct cursor old = { 0 }, ahead, between, fresh = { 0 };
+    struct user_site site;
+    struct person ada;
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    CHECK_EQ_INT(pull_all(&site, &ada, &old), 0);
+    CHECK_EQ_STR(old.epoch, "");
+    push_rows(&site, &ada, "kept", 3);
+    CHECK_EQ_INT(pull_all(&site, &ada, &old), 3);
+    ahead = old;
+    push_rows(&site, &ada, "lost", 4);
+    CHECK_EQ_INT(pull_all(&site, &ada, &ahead), 4);
+    CHECK_EQ_INT(ahead.seq, 7);
+
+    restart(&site);
+    go_back(&site, 3);
+    check_answer(pull_with(&site, &ada, &ahead), 409, "CursorAhead");
+    push_rows(&site, &ada, "new", 6); /* numbers 4 to 9: past the one of the device */
+    check_answer(pull_with(&site, &ada, &ahead), 409, "CursorAhead");
+    between = ahead;
+    between.seq = 4; /* only pulled half of what was lost */
+    check_answer(pull_with(&site, &ada, &between), 409, "CursorAhead");
+    /* Who was not ahead goes on, and who begins again has it all. */
+    CHECK_EQ_INT(pull_all(&site, &ada, &old), 6);
+    CHECK_EQ_INT(pull_all(&site, &ada, &fresh), 9);
+    CHECK_EQ_STR(old.epoch, fresh.epoch);
+    CHECK(strcmp(old.epoch, ahead.epoch) != 0);
+
+    /* Before the user's first push: of the epoch nothing is left. */
+    restart(&site);
+    go_back(&site, 0);
+    push_rows(&site, &ada, "again", 12);
+    check_answer(pull_with(&site, &ada, &old), 409, "CursorAhead");
+    check_answer(pull_with(&site, &ada, &ahead), 409, "CursorAhead");
+    user_site_end(&site);
+}
+
+TEST(user, a_restart_of_the_server_ends_no_cursor)
+{
+    struct cursor first = { 0 }, cursor;
+    struct user_site site;
+    struct person ada;
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    push_rows(&site, &ada, "first", 2);
+    CHECK_EQ_INT(pull_all(&site, &ada, &first), 2);
+    cursor = first;
+    for (int i = 0; i < 4; i++) {
+        char name[16];
+
+        restart(&site);
+        CHECK_EQ_INT(pull_all(&site, &ada, &cursor), 0);
+        (void)snprintf(name, sizeof name, "round-%d", i);
+        push_rows(&site, &ada, name, i);
+        CHECK_EQ_INT(pull_all(&site, &ada, &cursor), i);
+    }
+    CHECK_EQ_INT(pull_all(&site, &ada, &first), 6);
+    CHECK(strcmp(first.epoch, cursor.epoch) == 0 && first.seq == cursor.seq);
+    user_site_end(&site);
+}
+
+TEST(user, a_database_that_goes_back_under_the_server_begins_another_epoch)
+{
+    struct cursor ahead = { 0 }, fresh = { 0 };
+    struct user_site site;
+    struct person ada;
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    push_rows(&site, &ada, "kept", 3);
+    push_rows(&site, &ada, "lost", 4);
+    CHECK_EQ_INT(pull_all(&site, &ada, &ahead), 7);
+    go_back(&site, 3);
+    push_rows(&site, &ada, "new", 6);
+    check_answer(pull_with(&site, &ada, &ahead), 409, "CursorAhead");
+    CHECK_EQ_INT(pull_all(&site, &ada, &fresh), 9);
+    user_site_end(&site);
+}
+
+SQL_STATEMENT(fill_rows,
+    "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < $2)"
+    " INSERT INTO user_items (user_id, kind, item, seq, updated_ms, stored_ms, is_deleted, device,"
+    " body) SELECT $1, 0, 'row-' || n, n, 1, 1, 0, 'p', '' FROM n");
+SQL_STATEMENT(fill_number, "INSERT INTO user_sync (user_id, seq) VALUES ($1, $2)");
+
+/* Rows as a user has them who pushed for years. */
+static void fill(struct user_site *site, const char *user, int64_t rows)
+{
+    struct sql_unit *unit = sql_unit_new(0);
+
+    sql_unit_step(unit, &fill_rows, SQL_ROWS_ANY);
+    sql_unit_text(unit, tr_span_of(user));
+    sql_unit_int(unit, rows);
+    sql_unit_step(unit, &fill_number, 1);
+    sql_unit_text(unit, tr_span_of(user));
+    sql_unit_int(unit, rows);
+    CHECK_EQ_INT(sql_write_wait(site->sql, unit), 0);
+    sql_unit_free(unit);
+}
+
+SQL_STATEMENT(add_epochs,
+    "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < $2)"
+    " INSERT INTO user_epochs (user_id, after_seq, epoch) SELECT $1, n, 'old-' || n FROM n");
+SQL_STATEMENT(count_epochs, "SELECT COUNT(*), MIN(after_seq) FROM user_epochs");
+
+TEST(user, epochs_do_not_grow_without_an_end)
+{
+    struct cursor cursor = { .seq = 1, .epoch = "old-1" };
+    struct sql_unit *unit = sql_unit_new(0);
+    struct user_site site;
+    struct person ada;
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    fill(&site, "ada", 300);
+    sql_unit_step(unit, &add_epochs, SQL_ROWS_ANY);
+    sql_unit_text(unit, TR_SPAN("ada"));
+    sql_unit_int(unit, 150);
+    CHECK_EQ_INT(sql_write_wait(site.sql, unit), 0);
+    sql_unit_free(unit);
+    push_rows(&site, &ada, "more", 1);
+    unit = sql_unit_new(0);
+    sql_unit_step(unit, &count_epochs, 1);
+    CHECK_EQ_INT(sql_read_wait(site.sql, unit), 0);
+    CHECK_EQ_INT(sql_row_int(unit, 0, 0, 0), USER_EPOCHS_MAX);
+    CHECK_EQ_INT(sql_row_int(unit, 0, 0, 1), 52); /* the last 99 of them, and the new one */
+    sql_unit_free(unit);
+    check_answer(pull_with(&site, &ada, &cursor), 409, "CursorAhead"); /* safe, if not sorry */
+    cursor = (struct cursor){ .seq = 53, .epoch = "old-52" };
+    check_has(pull_with(&site, &ada, &cursor), "\"has_more\":true,\"next_cursor\":55");
+    user_site_end(&site);
+}
+
+/* Down to before there were epochs, and up again. */
+static void migrate_again(const struct user_site *site)
+{
+    const struct service auth_service = {
+        .name = "auth", .migrations = auth_migrations, .migration_count = auth_migration_count
+    };
+    const struct service *services[] = { &auth_service, &delivery_service, &packs_service,
+        &user_service };
+    struct sql_options options = { .url = site->url };
+    struct sql_migration *migrations;
+    char why[256] = "";
+
+    CHECK_MSG(service_merge_migrations(
+                  services, 4, why, sizeof why, &migrations, &options.migration_count) == 0,
+        "%s", why);
+    options.migrations = migrations;
+    CHECK_MSG(sql_migrate(&options, 10, why, sizeof why) == 0, "%s", why);
+    CHECK_MSG(sql_migrate(&options, 11, why, sizeof why) == 0, "%s", why);
+    tr__free(migrations);
+}
+
+TEST(user, what_was_pushed_before_there_were_epochs_is_an_epoch)
+{
+    struct cursor cursor = { 0 }, ahead;
+    struct user_site site;
+    struct person ada;
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    push_rows(&site, &ada, "old", 3);
+    user_site_close(&site);
+    migrate_again(&site);
+    user_site_open(&site);
+    CHECK_EQ_INT(pull_all(&site, &ada, &cursor), 3);
+    CHECK_EQ_STR(cursor.epoch, "0");
+    ahead = cursor;
+    ahead.seq = 4;
+    push_rows(&site, &ada, "new", 2);
+    check_answer(pull_with(&site, &ada, &ahead), 409, "CursorAhead");
+    CHECK_EQ_INT(pull_all(&site, &ada, &cursor), 2);
+    CHECK(strcmp(cursor.epoch, "0") != 0);
+    user_site_end(&site);
+}
+
 TEST(user, bad_input_gets_a_clear_error_and_changes_nothing)
 {
     static const struct {
@@ -409,27 +666,6 @@ TEST(user, a_row_and_a_push_have_limits)
     check_answer(site_post(&site, &ada, PUSH, body.bytes), 400, "settings");
     tr_buffer_free(&body);
     user_site_end(&site);
-}
-
-SQL_STATEMENT(fill_rows,
-    "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < $2)"
-    " INSERT INTO user_items (user_id, kind, item, seq, updated_ms, stored_ms, is_deleted, device,"
-    " body) SELECT $1, 0, 'row-' || n, n, 1, 1, 0, 'p', '' FROM n");
-SQL_STATEMENT(fill_number, "INSERT INTO user_sync (user_id, seq) VALUES ($1, $2)");
-
-/* Rows as a user has them who pushed for years. */
-static void fill(struct user_site *site, const char *user, int64_t rows)
-{
-    struct sql_unit *unit = sql_unit_new(0);
-
-    sql_unit_step(unit, &fill_rows, SQL_ROWS_ANY);
-    sql_unit_text(unit, tr_span_of(user));
-    sql_unit_int(unit, rows);
-    sql_unit_step(unit, &fill_number, 1);
-    sql_unit_text(unit, tr_span_of(user));
-    sql_unit_int(unit, rows);
-    CHECK_EQ_INT(sql_write_wait(site->sql, unit), 0);
-    sql_unit_free(unit);
 }
 
 TEST_LONG(user, who_has_all_rows_one_may_have_is_told_so_and_nothing_is_stored, 60)

@@ -52,6 +52,9 @@ struct sql_backend {
         char *why, size_t why_size);
     int (*restore)(const char *url, const char *from_path, char *why, size_t why_size);
     int (*verify)(struct sql_connection *connection, char *why, size_t why_size);
+    const char *backup_magic; /* what a file of `backup` begins with */
+    int (*verify_backup)(
+        const struct sql_options *options, const char *path, char *why, size_t why_size);
     /* Checkpoint and the like, on a connection of its own (made with is_writer) and on the blocking
      * pool. Both may be NULL. `wants_tend` is cheap: the first writer asks it after every batch. */
     void (*tend)(struct sql_connection *connection);

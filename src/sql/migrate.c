@@ -92,22 +92,21 @@ static int check_row(const struct sql_unit *unit, uint32_t row, const struct sql
     return 0;
 }
 
-int sql_schema_check(const struct sql_backend *backend, struct sql_connection *connection,
-    const struct sql_options *options, uint32_t *ret_version, char *why, size_t why_size)
+/* By `run`, which is the backend's commit or its read. */
+static int check_rows(int (*run)(struct sql_connection *, struct sql_unit *const *, size_t),
+    struct sql_connection *connection, const struct sql_options *options, uint32_t *ret_version,
+    char *why, size_t why_size)
 {
-    struct sql_unit *unit;
-    int rc = backend->script(connection, create_table, why, why_size);
+    struct sql_unit *unit = sql_unit_new(0);
+    int rc;
 
-    if (rc < 0)
-        return rc;
-    unit = sql_unit_new(0);
     sql_unit_step(unit, &select_applied, SQL_ROWS_ANY);
     if (unit == NULL || unit->failed != 0) {
         sql_unit_free(unit);
         snprintf(why, why_size, "%s", tr_error_text(TR_ENOMEM));
         return TR_ENOMEM;
     }
-    rc = backend->commit(connection, &unit, 1);
+    rc = run(connection, &unit, 1);
     if (rc == 0)
         rc = unit->status;
     if (rc < 0)
@@ -119,6 +118,22 @@ int sql_schema_check(const struct sql_backend *backend, struct sql_connection *c
         *ret_version = sql_unit_rows(unit, 0);
     sql_unit_free(unit);
     return rc;
+}
+
+int sql_schema_check(const struct sql_backend *backend, struct sql_connection *connection,
+    const struct sql_options *options, uint32_t *ret_version, char *why, size_t why_size)
+{
+    int rc = backend->script(connection, create_table, why, why_size);
+
+    if (rc < 0)
+        return rc;
+    return check_rows(backend->commit, connection, options, ret_version, why, why_size);
+}
+
+int sql_schema_look(const struct sql_backend *backend, struct sql_connection *connection,
+    const struct sql_options *options, uint32_t *ret_version, char *why, size_t why_size)
+{
+    return check_rows(backend->read, connection, options, ret_version, why, why_size);
 }
 
 /* ---- moving ---------------------------------------------------------------------------------- */

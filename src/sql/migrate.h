@@ -9,6 +9,9 @@
  * *ret_version is the last one applied, 0 if none. */
 int sql_schema_check(const struct sql_backend *backend, struct sql_connection *connection,
     const struct sql_options *options, uint32_t *ret_version, char *why, size_t why_size);
+/* The same on a connection that cannot write. A database that was never migrated is an error. */
+int sql_schema_look(const struct sql_backend *backend, struct sql_connection *connection,
+    const struct sql_options *options, uint32_t *ret_version, char *why, size_t why_size);
 /* Checks, then goes up or down to `version`, one transaction a step. */
 int sql_schema_move(const struct sql_backend *backend, struct sql_connection *connection,
     const struct sql_options *options, uint32_t version, char *why, size_t why_size);

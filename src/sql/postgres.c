@@ -417,5 +417,7 @@ const struct sql_backend sql_postgres = {
     .backup = postgres_backup,
     .restore = postgres_restore,
     .verify = postgres_verify,
+    .backup_magic = "PGDMP",
+    .verify_backup = postgres_verify_backup,
     .give_up = postgres_give_up,
 };

@@ -231,5 +231,7 @@ int postgres_check_settings(
 int postgres_backup(const char *url, const char *to_path, sql_progress_fn progress, void *data,
     char *why, size_t why_size);
 int postgres_restore(const char *url, const char *from_path, char *why, size_t why_size);
+int postgres_verify_backup(
+    const struct sql_options *options, const char *path, char *why, size_t why_size);
 
 #endif

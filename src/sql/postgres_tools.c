@@ -493,3 +493,30 @@ int postgres_restore(const char *url, const char *from_path, char *why, size_t w
     close(archive);
     return rc;
 }
+
+/* ---- verify ---------------------------------------------------------------------------------- */
+
+/* The archive's reader goes through all of it, unpacks it and throws the script away. What it would
+ * do to a database only a database can say. */
+int postgres_verify_backup(
+    const struct sql_options *options, const char *path, char *why, size_t why_size)
+{
+    char words[][24] = { "pg_restore", "--file=-" };
+    char *arguments[] = { words[0], words[1], NULL };
+    struct program reader = { .name = words[0], .pid = -1, .words_fd = -1 };
+    int archive = open(path, O_RDONLY | O_CLOEXEC);
+    int sink = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    int rc = TR_EIO;
+
+    (void)options;
+    if (archive < 0 || sink < 0) {
+        rc = code_of_errno();
+        snprintf(why, why_size, "%s: cannot be read", path);
+    } else {
+        rc = program_start(&reader, arguments, environ, archive, sink);
+        rc = program_end(&reader, rc != 0 ? rc : SQL_EFAILED, why, why_size);
+    }
+    close_fd(&archive);
+    close_fd(&sink);
+    return rc;
+}

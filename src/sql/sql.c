@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sql/sql.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -497,6 +498,33 @@ int sql_verify(const struct sql_options *options, char *why, size_t why_size)
         rc = sql_schema_check(tool.backend, tool.connection, options, &version, why, why_size);
     tool_close(&tool);
     return rc;
+}
+
+int sql_verify_backup(
+    const struct sql_options *options, const char *path, char *why, size_t why_size)
+{
+    const struct sql_backend *const all[] = { &sql_sqlite, &sql_postgres };
+    char magic[16] = "";
+    size_t magic_size;
+    FILE *file;
+    int rc = check_migrations(options, why, why_size);
+
+    if (rc < 0)
+        return rc;
+    file = fopen(path, "re");
+    if (file == NULL) {
+        rc = errno == ENOENT ? TR_ENOENT : TR_EACCES;
+        snprintf(why, why_size, "%s cannot be read: %s", path, strerror(errno));
+        return rc;
+    }
+    magic_size = fread(magic, 1, sizeof magic - 1, file);
+    magic[magic_size] = '\0';
+    fclose(file);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (strncmp(magic, all[i]->backup_magic, strlen(all[i]->backup_magic)) == 0)
+            return all[i]->verify_backup(options, path, why, why_size);
+    snprintf(why, why_size, "%s is no backup, neither of SQLite nor of PostgreSQL", path);
+    return SQL_EFAILED;
 }
 
 int sql_backup(const char *url, const char *to_path, sql_progress_fn progress, void *data,

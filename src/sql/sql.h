@@ -193,5 +193,10 @@ int sql_backup(const char *url, const char *to_path, sql_progress_fn progress, v
 int sql_restore(const char *url, const char *from_path, char *why, size_t why_size);
 /* Integrity of the database and of its schema's checksums. */
 int sql_verify(const struct sql_options *options, char *why, size_t why_size);
+/* Of a file that sql_backup made, of either kind (the URL is not looked at): it can be read to its
+ * end, and a SQLite file is sound and of a schema that the migrations can go on from. Only reads:
+ * the file may be where nothing can be written. */
+int sql_verify_backup(
+    const struct sql_options *options, const char *path, char *why, size_t why_size);
 
 #endif

@@ -378,7 +378,7 @@ static int on_log(void *data, sqlite3 *handle, const char *name, int pages)
     return SQLITE_OK;
 }
 
-static void sqlite_disconnect(struct sql_connection *connection)
+void sqlite_disconnect(struct sql_connection *connection)
 {
     struct sqlite_connection *c = sqlite_of(connection);
     int code;
@@ -411,7 +411,7 @@ static int settle(struct sqlite_connection *c, char *why, size_t why_size)
     return 0;
 }
 
-static int sqlite_connect(
+int sqlite_connect(
     void *data, bool is_writer, struct sql_connection **ret_connection, char *why, size_t why_size)
 {
     struct sqlite_database *database = data;
@@ -521,6 +521,8 @@ const struct sql_backend sql_sqlite = {
     .backup = sqlite_backup,
     .restore = sqlite_restore,
     .verify = sqlite_verify,
+    .backup_magic = "SQLite format 3",
+    .verify_backup = sqlite_verify_backup,
     .tend = sqlite_tend,
     .wants_tend = sqlite_wants_tend,
 };

@@ -78,6 +78,9 @@ int sqlite_lock(const char *path, int *ret_fd, char *why, size_t why_size);
 /* Opens and sets what keeps the promise; refuses with SQL_EUNSAFE when it cannot be set. */
 int sqlite_open_safely(const char *path, const char *vfs_name, bool is_writer, sqlite3 **ret_handle,
     char *why, size_t why_size);
+int sqlite_connect(
+    void *data, bool is_writer, struct sql_connection **ret_connection, char *why, size_t why_size);
+void sqlite_disconnect(struct sql_connection *connection);
 /* The disk broke its promise: says so and ends the process, unless the host wants to do it. */
 void sqlite_fatal(struct sqlite_database *database, sqlite3 *handle, const char *doing);
 
@@ -98,5 +101,7 @@ int sqlite_backup(const char *url, const char *to_path, sql_progress_fn progress
     char *why, size_t why_size);
 int sqlite_restore(const char *url, const char *from_path, char *why, size_t why_size);
 int sqlite_verify(struct sql_connection *connection, char *why, size_t why_size);
+int sqlite_verify_backup(
+    const struct sql_options *options, const char *path, char *why, size_t why_size);
 
 #endif

@@ -14,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "sql/migrate.h"
 #include "sql/sqlite.h"
 
 enum { PAGES_A_STEP = 256 };
@@ -84,6 +85,30 @@ static int check_handle(sqlite3 *handle, char *why, size_t why_size)
 int sqlite_verify(struct sql_connection *connection, char *why, size_t why_size)
 {
     return check_handle(sqlite_of(connection)->handle, why, why_size);
+}
+
+/* A reader's connection without the lock and the log that a server would make beside the file. */
+int sqlite_verify_backup(
+    const struct sql_options *options, const char *path, char *why, size_t why_size)
+{
+    struct sqlite_database database = { .lock_fd = -1, .path = tr__strdup(path) };
+    struct sql_connection *connection;
+    uint32_t version;
+    int rc;
+
+    if (database.path == NULL) {
+        snprintf(why, why_size, "%s", tr_error_text(TR_ENOMEM));
+        return TR_ENOMEM;
+    }
+    rc = sqlite_connect(&database, false, &connection, why, why_size);
+    if (rc == 0) {
+        rc = sqlite_verify(connection, why, why_size);
+        if (rc == 0)
+            rc = sql_schema_look(&sql_sqlite, connection, options, &version, why, why_size);
+        sqlite_disconnect(connection);
+    }
+    tr__free(database.path);
+    return rc;
 }
 
 /* ---- copying --------------------------------------------------------------------------------- */

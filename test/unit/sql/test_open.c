@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "base/alloc.h"
@@ -364,6 +365,44 @@ TEST(restore, of_damage_is_refused_and_leaves_the_old_one)
     CHECK(sql_restore(place.url, to, place.why, sizeof place.why) < 0);
     place_open(&place);
     CHECK_EQ_INT(place_counter(&place, 1), 200);
+    place_finish(&place);
+}
+
+TEST(verify, of_a_backup_only_reads_and_knows_its_schema)
+{
+    struct place place;
+    struct sql_options options;
+    struct sql_migration edited[2];
+    struct stat before, after;
+    char to[300], beside[320];
+
+    place_init(&place);
+    place_open(&place);
+    write_steps(&place, 0, 20);
+    snprintf(to, sizeof to, "%s/backup.db", place.dir);
+    CHECK_EQ_INT(sql_backup(place.url, to, NULL, NULL, place.why, sizeof place.why), 0);
+    CHECK_EQ_INT(stat(to, &before), 0);
+    options = place_options(&place);
+    CHECK_EQ_INT(sql_verify_backup(&options, to, place.why, sizeof place.why), 0);
+    CHECK_EQ_INT(stat(to, &after), 0);
+    CHECK_EQ_INT(after.st_mtim.tv_nsec, before.st_mtim.tv_nsec);
+    snprintf(beside, sizeof beside, "%s.lock", to);
+    CHECK(access(beside, F_OK) != 0);
+    /* Newer than the program, and edited. */
+    options.migration_count = 1;
+    CHECK_EQ_INT(sql_verify_backup(&options, to, place.why, sizeof place.why), SQL_ESCHEMA);
+    memcpy(edited, place_migrations, sizeof edited);
+    edited[1].up = "CREATE TABLE other (id BIGINT);\n";
+    options.migration_count = 2;
+    options.migrations = edited;
+    CHECK_EQ_INT(sql_verify_backup(&options, to, place.why, sizeof place.why), SQL_ESCHEMA);
+    CHECK_EQ_INT(truncate(to, before.st_size / 2), 0);
+    options = place_options(&place);
+    CHECK(sql_verify_backup(&options, to, place.why, sizeof place.why) < 0);
+    CHECK_EQ_INT(truncate(to, 0), 0);
+    CHECK_EQ_INT(sql_verify_backup(&options, to, place.why, sizeof place.why), SQL_EFAILED);
+    CHECK_EQ_INT(unlink(to), 0);
+    CHECK_EQ_INT(sql_verify_backup(&options, to, place.why, sizeof place.why), TR_ENOENT);
     place_finish(&place);
 }
 

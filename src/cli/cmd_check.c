@@ -6,10 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "auth/auth.h"
 #include "base/alloc.h"
 #include "cli/check.h"
 #include "cli/serve.h"
+#include "cli/store.h"
 #include "json/json_write.h"
 
 enum { CHECK_SOUND = 0, CHECK_DAMAGED = 1, CHECK_IMPOSSIBLE = 2, SHOWN_MAX = 20 };
@@ -40,19 +40,6 @@ static void on_violation(void *data, const char *check, struct tr_span subject, 
 /* ---- the database
  * ------------------------------------------------------------------------------------ */
 
-static int merge(char *why, size_t why_size, struct sql_migration **ret_list, size_t *ret_count)
-{
-    const struct service auth = {
-        .name = "auth", .migrations = auth_migrations, .migration_count = auth_migration_count
-    };
-    const struct service *all[SERVE_SERVICES_MAX + 1] = { &auth };
-    size_t count = 1;
-
-    for (size_t i = 0; cli_services[i] != NULL && count <= SERVE_SERVICES_MAX; i++)
-        all[count++] = cli_services[i];
-    return service_merge_migrations(all, count, why, why_size, ret_list, ret_count);
-}
-
 /* SQLite would make a file that is not there, and then find it in order. */
 static bool is_there(const char *url, char *why, size_t why_size)
 {
@@ -78,7 +65,7 @@ static int open_database(struct tr_system *system, const struct config *config, 
         given = url;
     if (!is_there(given, why, why_size))
         return TR_ENOENT;
-    rc = merge(why, why_size, &migrations, &count);
+    rc = store_merge(why, why_size, &migrations, &count);
     if (rc == 0)
         rc = sql_open(system,
             &(struct sql_options){ .url = given,
@@ -100,13 +87,10 @@ static void say_backup(const struct cli_check *check, const struct config *confi
     bool is_ours = given[0] == '\0';
 
     fprintf(stderr,
-        "To leave the server running, check a backup: sqlite3 %s%s \".backup 'copy.db'\"; troupe "
-        "check %s --db sqlite:copy.db%s%s\n",
-        is_ours                             ? data_path
-        : strncmp(given, "sqlite:", 7) == 0 ? given + 7
-                                            : given,
-        is_ours ? "/troupe.db" : "", check->name, check->run_in == NULL ? "" : " --data ",
-        check->run_in == NULL ? "" : data_path);
+        "To leave the server running, check a backup: troupe backup copy.db %s %s; troupe check %s "
+        "--db sqlite:copy.db%s%s\n",
+        is_ours ? "--data" : "--db", is_ours ? data_path : given, check->name,
+        check->run_in == NULL ? "" : " --data ", check->run_in == NULL ? "" : data_path);
 }
 
 /* ---- the command

@@ -10,10 +10,10 @@
 
 #include <troupe/env.h>
 
-#include "auth/auth.h"
 #include "base/alloc.h"
 #include "cli/import.h"
 #include "cli/serve.h"
+#include "cli/store.h"
 
 enum { FATES_MAX = 96, ARGUMENTS_MAX = 128, PROGRESS_STEP = 50 };
 
@@ -99,25 +99,12 @@ static void print_table(const struct report *report)
 /* ---- the database
  * ------------------------------------------------------------------------------------ */
 
-static int merge(char *why, size_t why_size, struct sql_migration **ret_list, size_t *ret_count)
-{
-    const struct service auth = {
-        .name = "auth", .migrations = auth_migrations, .migration_count = auth_migration_count
-    };
-    const struct service *all[SERVE_SERVICES_MAX + 1] = { &auth };
-    size_t count = 1;
-
-    for (size_t i = 0; cli_services[i] != NULL && count <= SERVE_SERVICES_MAX; i++)
-        all[count++] = cli_services[i];
-    return service_merge_migrations(all, count, why, why_size, ret_list, ret_count);
-}
-
 static int open_database(struct tr_system *system, const char *url, bool is_dry, char *why,
     size_t why_size, struct sql **ret_sql)
 {
     struct sql_migration *migrations = NULL;
     size_t count;
-    int rc = merge(why, why_size, &migrations, &count);
+    int rc = store_merge(why, why_size, &migrations, &count);
 
     if (rc == 0)
         rc = sql_open(system,

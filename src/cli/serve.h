@@ -90,6 +90,8 @@ int serve_find_other(struct serve *serve, char *why, size_t why_size);
 int serve_open_data(struct serve *serve, char *why, size_t why_size);
 int serve_enter_sandbox(struct serve *serve, char *why, size_t why_size);
 int serve_lock_data(struct serve *serve, char *why, size_t why_size);
+/* The same without a server: the directory is the caller's until *ret_fd is closed. */
+int serve_lock_path(const char *data_path, int *ret_fd, char *why, size_t why_size);
 /* The last thing: the directory is nobody's. A start that failed takes it away if it has made it
  * and nothing is in it. */
 void serve_leave_data(struct serve *serve, bool has_failed);

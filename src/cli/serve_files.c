@@ -90,24 +90,23 @@ int serve_find_other(struct serve *serve, char *why, size_t why_size)
     return is_taken ? TR_EBUSY : 0;
 }
 
-int serve_lock_data(struct serve *serve, char *why, size_t why_size)
+int serve_lock_path(const char *data_path, int *ret_fd, char *why, size_t why_size)
 {
     struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
     char path[PATH_MAX + 32];
     int fd;
 
-    snprintf(path, sizeof path, "%s/server.lock", serve->data_path);
+    snprintf(path, sizeof path, "%s/server.lock", data_path);
     fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (fd < 0) {
-        snprintf(why, why_size, "server.data: cannot write to %s: %s", serve->data_path,
-            strerror(errno));
+        snprintf(why, why_size, "server.data: cannot write to %s: %s", data_path, strerror(errno));
         return TR_EACCES;
     }
     if (fcntl(fd, F_OFD_SETLK, &lock) != 0) {
         bool is_taken = errno == EAGAIN || errno == EACCES;
 
         if (is_taken)
-            say_taken(fd, serve->data_path, why, why_size);
+            say_taken(fd, data_path, why, why_size);
         else
             snprintf(why, why_size, "server.data: %s cannot be locked: %s", path, strerror(errno));
         close(fd);
@@ -115,8 +114,13 @@ int serve_lock_data(struct serve *serve, char *why, size_t why_size)
     }
     if (ftruncate(fd, 0) != 0 || dprintf(fd, "%ld\n", (long)getpid()) < 0)
         LOG(LOG_WARN, "ops", "the lock file cannot be written", LOG_TEXT("file", path));
-    serve->lock_fd = fd;
+    *ret_fd = fd;
     return 0;
+}
+
+int serve_lock_data(struct serve *serve, char *why, size_t why_size)
+{
+    return serve_lock_path(serve->data_path, &serve->lock_fd, why, why_size);
 }
 
 /* ---- data directory -------------------------------------------------------------------------- */

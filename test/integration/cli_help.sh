@@ -42,7 +42,7 @@ check() {
 }
 
 commands=$("$troupe" --help | sed -n 's/^  \([a-z][a-z-]*\)  *[a-z].*/\1/p' | grep -v -e '^help$' -e '^troupe$' | sort -u)
-for command in serve status config flags drain import tour; do
+for command in serve status config flags drain backup restore verify migrate import tour; do
     echo "$commands" | grep -qx "$command" || {
         failed=$((failed + 1))
         echo "not ok - help does not list $command"
@@ -56,7 +56,7 @@ for command in $commands; do
 done
 
 # Options that mean nothing to a command are not in its help; those that do are.
-for command in status drain flags convo check import packs; do
+for command in status drain flags convo check backup restore verify migrate import packs; do
     for option in --listen --log-format; do
         if "$troupe" "$command" --help | grep -q -e "^ *$option "; then
             fail "$command --help" "it lists $option"
@@ -83,6 +83,18 @@ check "flags: no name" 2 "expected the NAME" "$troupe" flags set
 check "flags: a path for a name" 2 "expected the NAME" "$troupe" flags rollback ../../drain
 check "flags: an unknown word" 2 "there is no 'dance'" "$troupe" flags dance
 check "status: a word too many" 2 "'dance'" "$troupe" status dance
+check "backup: no file" 2 "into which file" "$troupe" backup
+check "backup: a file too many" 2 "'two'" "$troupe" backup one two
+check "backup of nothing" 1 "there is no database at $work/troupe.db" "$troupe" backup "$work/copy" --data "$work"
+check "restore: no file" 2 "from which file" "$troupe" restore
+check "restore of nothing" 1 "$work/copy cannot be read" "$troupe" restore "$work/copy" --data "$work/none"
+check "restore of something else" 1 "is no backup" "$troupe" restore "$0" --data "$work/none"
+check "verify of nothing" 1 "there is no database at $work/troupe.db" "$troupe" verify --data "$work"
+check "migrate: nothing to do" 2 "status, up or down N" "$troupe" migrate
+check "migrate: an unknown word" 2 "not 'dance'" "$troupe" migrate dance
+check "migrate: down to where" 2 "down to which version" "$troupe" migrate down
+check "migrate: a wrong version" 2 "not '1x'" "$troupe" migrate up 1x
+check "migrate: a status of a version" 2 "status takes no version" "$troupe" migrate status 3
 check "packs: nobody there" 1 "no server answers" "$troupe" packs list --server http://127.0.0.1:1
 check "packs: of data without a server" 1 "no server runs with the data in $work" "$troupe" packs list --data "$work"
 check "packs: nothing to do" 2 "push, get, verify, list or rotate" "$troupe" packs

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_migrate.c: `troupe migrate`: the schema's version, and the way up and back, while no server
+ * runs. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/store.h"
+
+static bool is_word(const struct options *options, const char *word)
+{
+    return options->word_count > 0 && strcmp(options->words[0], word) == 0;
+}
+
+static bool parse_version(const char *text, uint32_t *ret_version)
+{
+    unsigned long value;
+    char *end;
+
+    errno = 0;
+    value = strtoul(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || value > UINT32_MAX)
+        return false;
+    *ret_version = (uint32_t)value;
+    return true;
+}
+
+static int check(const struct cli_command *command, const struct options *options)
+{
+    uint32_t version;
+
+    if (options->word_count == 0)
+        return cli_wrong(command, "expected status, up or down N", NULL);
+    if (!is_word(options, "status") && !is_word(options, "up") && !is_word(options, "down"))
+        return cli_wrong(command, "expected status, up or down N, not", options->words[0]);
+    if (is_word(options, "status") && options->word_count == 2)
+        return cli_wrong(command, "status takes no version, not", options->words[1]);
+    if (is_word(options, "down") && options->word_count == 1)
+        return cli_wrong(command, "say down to which version, as in `troupe migrate down 3`", NULL);
+    if (options->word_count == 2 && !parse_version(options->words[1], &version))
+        return cli_wrong(command, "expected the number of a version, not", options->words[1]);
+    return CLI_OK;
+}
+
+static int show(struct store *store, char *why, size_t why_size)
+{
+    const struct sql_options sql = store_options(store, false);
+    uint32_t version, newest;
+    int rc = store_must_be_there(store, why, why_size);
+
+    if (rc == 0)
+        rc = sql_migration_status(&sql, &version, &newest, why, why_size);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < store->migration_count; i++)
+        printf("%4u  %-8s %s\n", store->migrations[i].version,
+            store->migrations[i].version <= version ? "applied" : "missing",
+            store->migrations[i].name);
+    printf("schema version %u of %u\n", version, newest);
+    return 0;
+}
+
+static int move(struct store *store, bool is_up, uint32_t to, char *why, size_t why_size)
+{
+    const struct sql_options sql = store_options(store, true);
+    uint32_t version, newest;
+    int rc = is_up ? 0 : store_must_be_there(store, why, why_size);
+
+    if (rc == 0)
+        rc = store_lock(store, why, why_size);
+    if (rc == 0)
+        rc = sql_migration_status(&sql, &version, &newest, why, why_size);
+    if (rc == 0 && (is_up ? to < version : to > version)) {
+        (void)snprintf(why, why_size, "the schema is at version %u: %u is not %s from there",
+            version, to, is_up ? "up" : "down");
+        rc = TR_EINVAL;
+    }
+    if (rc == 0)
+        rc = sql_migrate(&sql, to, why, why_size);
+    if (rc < 0)
+        return rc;
+    printf("schema version %u of %u, it was %u\n", to, newest, version);
+    return 0;
+}
+
+static int migrate(struct store *store, const struct options *options, char *why, size_t why_size)
+{
+    uint32_t to = (uint32_t)store->migration_count;
+
+    if (is_word(options, "status"))
+        return show(store, why, why_size);
+    if (options->word_count == 2)
+        (void)parse_version(options->words[1], &to); /* check has seen it */
+    return move(store, is_word(options, "up"), to, why, why_size);
+}
+
+static int run(const struct cli_command *command, int argc, char **argv)
+{
+    static const struct store_work work = { .words_max = 2, .check = check, .run = migrate };
+
+    return store_command(command, argc, argv, &work);
+}
+
+const struct cli_command cmd_migrate = {
+    .name = "migrate",
+    .arguments = "status|up [N]|down N [OPTION...]",
+    .summary = "show or change the version of the database's schema",
+    .help =
+        "  status            what is applied and what is missing\n"
+        "  up [N]            apply what is missing, up to version N; a server does so by itself\n"
+        "                    when it starts, unless sql.migrate is off\n"
+        "  down N            take back all versions above N, for an older program. Tables that\n"
+        "                    they made go, with what is in them: make a backup first. 0 leaves\n"
+        "                    an empty database\n" OPTIONS_STORE_TEXT "\n"
+        "Each step is a transaction of its own. Refused while a server runs, and when a step that\n"
+        "was applied is not the one that this program knows, by its checksum: go back with the\n"
+        "program that went forward. Exit status: 0 done, 1 it failed.\n"
+        "\n"
+        "Examples:\n"
+        "\n"
+        "  troupe migrate status --data /var/lib/troupe\n"
+        "  troupe migrate up --db postgresql://troupe@localhost/troupe\n"
+        "  troupe migrate down 3 --data /var/lib/troupe\n",
+    .run = run,
+};

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/store.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "auth/auth.h"
+#include "base/alloc.h"
+#include "cli/serve.h"
+
+int store_merge(char *why, size_t why_size, struct sql_migration **ret_list, size_t *ret_count)
+{
+    const struct service auth = {
+        .name = "auth", .migrations = auth_migrations, .migration_count = auth_migration_count
+    };
+    const struct service *all[SERVE_SERVICES_MAX + 1] = { &auth };
+    size_t count = 1;
+
+    for (size_t i = 0; cli_services[i] != NULL && count <= SERVE_SERVICES_MAX; i++)
+        all[count++] = cli_services[i];
+    return service_merge_migrations(all, count, why, why_size, ret_list, ret_count);
+}
+
+int store_find(struct store *store, const struct config *config, char *why, size_t why_size)
+{
+    static const size_t url_size = PATH_MAX + 32;
+    int rc;
+
+    *store = (struct store){ .url = config_text(config, CONFIG_SQL_URL),
+        .data_path = config_text(config, CONFIG_SERVER_DATA),
+        .lock_fd = -1 };
+    rc = store_merge(why, why_size, &store->migrations, &store->migration_count);
+    if (rc < 0 || store->url[0] != '\0')
+        return rc;
+    store->made_url = tr__alloc(url_size);
+    if (store->made_url == NULL) {
+        snprintf(why, why_size, "%s", tr_error_text(TR_ENOMEM));
+        return TR_ENOMEM;
+    }
+    snprintf(store->made_url, url_size, "sqlite:%s/troupe.db", store->data_path);
+    store->url = store->made_url;
+    return 0;
+}
+
+void store_leave(struct store *store)
+{
+    if (store->lock_fd >= 0)
+        close(store->lock_fd);
+    tr__free(store->migrations);
+    tr__free(store->made_url);
+    *store = (struct store){ .lock_fd = -1 };
+}
+
+int store_must_be_there(const struct store *store, char *why, size_t why_size)
+{
+    char path[PATH_MAX];
+
+    if (store_is_postgresql(store))
+        return 0;
+    snprintf(path, sizeof path, "%s",
+        store->url + (strncmp(store->url, "sqlite:", 7) == 0 ? strlen("sqlite:") : 0));
+    path[strcspn(path, "?")] = '\0';
+    if (access(path, R_OK) == 0)
+        return 0;
+    snprintf(why, why_size, "there is no database at %s: name it with --db or --data", path);
+    return TR_ENOENT;
+}
+
+int store_lock(struct store *store, char *why, size_t why_size)
+{
+    bool is_in_it = store->made_url != NULL;
+
+    if (is_in_it && mkdir(store->data_path, 0700) < 0 && errno != EEXIST) {
+        snprintf(why, why_size, "%s cannot be made: %s", store->data_path, strerror(errno));
+        return TR_EACCES;
+    }
+    if (!is_in_it && access(store->data_path, F_OK) != 0)
+        return 0;
+    return serve_lock_path(store->data_path, &store->lock_fd, why, why_size);
+}
+
+bool store_is_postgresql(const struct store *store)
+{
+    return strncmp(store->url, "postgresql://", 13) == 0 ||
+           strncmp(store->url, "postgres://", 11) == 0;
+}
+
+struct sql_options store_options(const struct store *store, bool is_exclusive)
+{
+    return (struct sql_options){ .url = store->url,
+        .migrations = store->migrations,
+        .migration_count = store->migration_count,
+        .exclusive = is_exclusive };
+}
+
+static int run_work(const struct cli_command *command, const struct store_work *work,
+    const struct options *options, const struct config *config)
+{
+    char why[SERVE_WHY_SIZE] = "";
+    struct store store;
+    int rc = store_find(&store, config, why, sizeof why);
+
+    /* Whatever is made now holds what everybody said: for its owner alone. */
+    (void)umask(077);
+    if (rc == 0)
+        rc = work->run(&store, options, why, sizeof why);
+    store_leave(&store);
+    if (fflush(stdout) != 0 && rc == 0)
+        return CLI_FAILED;
+    if (rc < 0)
+        fprintf(
+            stderr, "troupe %s: %s\n", command->name, why[0] != '\0' ? why : sql_error_text(rc));
+    return rc < 0 ? CLI_FAILED : CLI_OK;
+}
+
+int store_command(
+    const struct cli_command *command, int argc, char **argv, const struct store_work *work)
+{
+    struct options options;
+    struct config config;
+    int rc = options_parse(command, argc, argv, NULL, work->words_max, &options);
+
+    if (rc != OPTIONS_GO_ON)
+        return rc;
+    rc = work->check(command, &options);
+    if (rc == CLI_OK) {
+        rc = options_load(command, &options, &config);
+        if (rc == 0) {
+            rc = run_work(command, work, &options, &config);
+            config_free(&config);
+        } else {
+            rc = CLI_FAILED;
+        }
+    }
+    options_free(&options);
+    return rc;
+}

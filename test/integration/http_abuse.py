@@ -3,6 +3,7 @@
 """The shipped server under abuse: smuggling, slow clients, bombs. It refuses, stays up, and its memory stays flat."""
 import http.client
 import itertools
+import json
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("TROUPE_BUILD", "build/release"))
@@ -45,6 +47,42 @@ PROBES = {
     "64 KB header": GET + b"X: " + b"a" * 65536 + b"\r\n\r\n",
     "empty name": GET + b": a\r\n\r\n",
 }
+# What a parser refuses with. 405, 401 or 200 would mean that it took the request and a route answered.
+REFUSED = (b"400", b"431", b"501", b"505")
+CREATE = b"/xrpc/blue.catbird.mls.createConvo"  # takes a body, and wants a token only then: 401
+SUITE = "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519"
+
+
+def chunk_probes(body):
+    """Bodies in chunks that are `body` to whoever reads them less strictly. The first size wraps around."""
+    size, rest = b"%x" % len(body), b"\r\n" + body + b"\r\n" + END
+    return {
+        "size wraps": b"%x" % ((1 << 64) + len(body)) + rest,
+        "size of 17 digits": b"f" * 17 + rest,
+        "minus": b"-" + size + rest,
+        "plus": b"+" + size + rest,
+        "0x": b"0x" + size + rest,
+        "space before the size": b" " + size + rest,
+        "space after the size": size + b" " + rest,
+        "tab after the size": size + b"\t" + rest,
+        "underscore": size[:1] + b"_" + size[1:] + rest,
+        "no size": rest,
+        "no number": b"zz" + rest,
+        "bare LF after the size": size + b"\n" + body + b"\r\n" + END,
+        "bare CR after the size": size + b"\r" + body + b"\r\n" + END,
+        "extension": size + b";a=b" + rest,
+        "bare LF in an extension": size + b";a\nb" + rest,
+        "bare CR in an extension": size + b";a\rb" + rest,
+        "NUL in an extension": size + b";a\0b" + rest,
+        "bare LF after the data": size + b"\r\n" + body + b"\n" + END,
+        "nothing after the data": size + b"\r\n" + body + END,
+        "two other bytes after the data": size + b"\r\n" + body + b"xx" + END,
+        "more data than the size": b"%x" % (len(body) - 1) + rest,
+        "bare LF at the end": size + b"\r\n" + body + b"\r\n0\n\n",
+        "length in a trailer": size + b"\r\n" + body + b"\r\n0\r\nContent-Length: 7\r\n\r\n",
+        "coding in a trailer": size + b"\r\n" + body + b"\r\n0\r\n" + CHUNKED + b"\r\n",
+        "folded trailer": size + b"\r\n" + body + b"\r\n0\r\nA: b\r\n c\r\n\r\n",
+    }
 
 
 def permutations():
@@ -60,13 +98,14 @@ def permutations():
 
 
 class Server:
-    def __init__(self, folder):
+    def __init__(self, folder, settings=()):
+        self.folder = folder
         kept = {name: value for name, value in os.environ.items() if not name.startswith("TROUPE_")}
         with open(os.path.join(folder, "log"), "ab") as log:
             # pylint: disable=consider-using-with  # it ends in end()
             self.process = subprocess.Popen(
                 [TROUPE, "serve", "--dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data",
-                 os.path.join(folder, "data")],
+                 os.path.join(folder, "data"), *(word for setting in settings for word in ("--set", setting))],
                 stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, text=True, env=kept)
         said = ""
         for line in self.process.stdout:
@@ -76,6 +115,7 @@ class Server:
         found = re.search(r"public +http://([\d.]+):(\d+)", said)
         assert found, f"it did not start: {said}"
         self.address = (found.group(1), int(found.group(2)))
+        self.admin = re.search(r"admin +http://(\S+)", said).group(1)
 
     def connect(self):
         client = socket.create_connection(self.address, timeout=LIMIT_S)
@@ -87,6 +127,18 @@ class Server:
         status = connection.getresponse().status
         connection.close()
         return status == 200
+
+    def connections(self):
+        """How many the server has open on its public listener."""
+        connection = http.client.HTTPConnection(self.admin, timeout=LIMIT_S)
+        connection.request("GET", "/metrics")
+        found = re.search(rb'^troupe_http_connections{server="public"} (\d+)$', connection.getresponse().read(), re.MULTILINE)
+        connection.close()
+        return int(found.group(1))
+
+    def tokens(self, lxm, count):
+        return subprocess.run([TROUPE, "dev-token", "--key", os.path.join(self.folder, "key"), "--lxm", lxm, "--count",
+                               str(count)], capture_output=True, check=True, timeout=LIMIT_S).stdout.split()
 
     def rss_kb(self):
         with open(f"/proc/{self.process.pid}/status", encoding="ascii") as file:
@@ -115,16 +167,49 @@ def exchange(server, request):
     return answer
 
 
+def check_refused(server, name, request):
+    """By the parser, with one answer, and what follows is not looked at."""
+    answer = exchange(server, request + SECOND)
+    statuses = re.findall(rb"HTTP/1\.1 (\d+)", answer)
+    assert len(statuses) == 1, f"{name}: {len(statuses)} answers: {answer!r}"
+    assert statuses[0] in REFUSED, f"{name}: {statuses}: a route has answered"
+    assert b"\r\nConnection: close\r\n" in answer, f"{name}: {answer!r}"
+
+
 def test_smuggling(server):
+    """To a route that takes no body, and to one that does: whoever took it as chunked would get 405 and 401."""
     tried = 0
     for name, request in itertools.chain(PROBES.items(), permutations()):
-        answer = exchange(server, request + SECOND)
-        statuses = re.findall(rb"HTTP/1\.1 (\d+)", answer)
-        assert len(statuses) == 1, f"{name}: {len(statuses)} answers: {answer!r}"
-        assert statuses[0][0:1] in (b"4", b"5"), f"{name}: {statuses}"
-        assert b"\r\nConnection: close\r\n" in answer, f"{name}: {answer!r}"
+        check_refused(server, name, request)
+        check_refused(server, name + ", with a body", request.replace(b"/xrpc/_health", CREATE, 1))
         tried += 1
     assert tried >= 18 + 80, tried
+    # The same without the defect gets as far as a route: what was refused above was refused for its defect.
+    for framing, body in ((b"Content-Length: 4\r\n", b"abcd"), (CHUNKED, b"4\r\nabcd\r\n" + END)):
+        for path, status in ((b"/xrpc/_health", b"405"), (CREATE, b"401")):
+            answer = exchange(server, POST.replace(b"/xrpc/_health", path) + b"Connection: close\r\n" + framing + b"\r\n" +
+                              body)
+            assert answer.startswith(b"HTTP/1.1 " + status), (framing, path, answer)
+
+
+def test_chunks(server):
+    """The body would be a conversation, if anybody took it for one. Its good twin is."""
+    names = ["good twin", *chunk_probes(b"body")]
+    tokens = server.tokens("blue.catbird.mls.createConvo", len(names))
+    for number, name in enumerate(names):
+        body = json.dumps({"groupId": f"probe-{number}", "cipherSuite": SUITE}).encode()
+        head = (POST.replace(b"/xrpc/_health", CREATE) + b"Authorization: Bearer " + tokens[number] +
+                b"\r\nContent-Type: application/json\r\n" + CHUNKED)
+        if number == 0:
+            answer = exchange(server, head + b"Connection: close\r\n\r\n" + b"%x\r\n" % len(body) + body + b"\r\n" + END)
+            assert answer.startswith(b"HTTP/1.1 200"), answer
+        else:
+            check_refused(server, name, head + b"\r\n" + chunk_probes(body)[name])
+    for number in range(len(names)):
+        token, = server.tokens("blue.catbird.mls.getConvo", 1)
+        answer = exchange(server, b"GET /xrpc/blue.catbird.mls.getConvo?convoId=probe-%d HTTP/1.1\r\nHost: test\r\n"
+                          b"Connection: close\r\nAuthorization: Bearer %s\r\n\r\n" % (number, token))
+        assert answer.startswith(b"HTTP/1.1 200") == (number == 0), f"{names[number]} is stored: {answer!r}"
 
 
 def test_header_bombs(server):
@@ -171,22 +256,114 @@ def test_slow_readers(server):
     assert server.is_well()
 
 
+def drip(server, request):
+    """A byte now and then, for as long as the server takes them. What it says at the end."""
+    client = server.connect()
+    client.settimeout(0.1)
+    deadline = time.monotonic() + LIMIT_S
+    said = b""
+    for byte in itertools.chain(request, itertools.repeat(ord("a"))):
+        assert time.monotonic() < deadline, "it is still being listened to"
+        try:
+            client.send(bytes([byte]))
+            piece = client.recv(4096)
+            if not piece:
+                break
+            said += piece
+        except TimeoutError:
+            pass
+        except (ConnectionResetError, BrokenPipeError):
+            break
+    client.close()
+    return said
+
+
+def test_dripping(server):
+    """A header byte by byte is never idle: its deadline counts from the first byte. A body has its rate."""
+    said = drip(server, b"GET /xrpc/_health HTTP/1.1\r\nHost: test\r\nX: ")
+    assert not said or said.startswith(b"HTTP/1.1 408"), said
+    head = b"POST /v1/auth/google HTTP/1.1\r\nHost: test\r\nContent-Length: 4096\r\n\r\n"
+    client = server.connect()
+    client.sendall(head)
+    client.settimeout(0.1)
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        assert time.monotonic() < deadline, "it is still being listened to"
+        try:
+            client.send(b"a")
+            said = client.recv(4096)
+            break
+        except TimeoutError:
+            pass
+    client.close()
+    assert said.startswith(b"HTTP/1.1 408"), said
+    # And one that says nothing any more is let go.
+    client = server.connect()
+    client.sendall(SECOND)
+    client.settimeout(LIMIT_S)
+    said = b""
+    while piece := client.recv(4096):
+        said += piece
+    client.close()
+    assert said.startswith(b"HTTP/1.1 200"), said
+    assert server.connections() == 0
+
+
 def test_slowloris(server):
+    """More slow clients than connections: whoever comes then gets in only because deadlines throw them out."""
     if not shutil.which("slowhttptest"):
         return "slowhttptest is not installed"
-    for mode in ("-H", "-B", "-X"):
-        tool = subprocess.Popen(["slowhttptest", mode, "-c", "200", "-r", "200", "-i", "1", "-l", "4", "-p", "3",
-                                 "-u", f"http://{self_url(server)}/xrpc/_health"],
-                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server.is_well()
+    before = server.rss_kb()
+    for mode, path in (("-H", "/xrpc/_health"), ("-B", "/v1/auth/google"), ("-X", "/xrpc/_health")):
+        check_slow(server, mode, path)
+    assert server.rss_kb() < before + 16384, f"{before} KB, then {server.rss_kb()} KB"
+    return None
+
+
+def check_slow(server, mode, path):
+    with tempfile.TemporaryFile() as said:
+        tool = subprocess.Popen(["slowhttptest", mode, "-c", "200", "-r", "200", "-i", "1", "-l", "15", "-p", "3",
+                                 "-u", f"http://{self_url(server)}{path}"], stdout=said, stderr=subprocess.STDOUT)
         try:
-            while tool.poll() is None:
-                assert server.is_well(), mode
-                threading.Event().wait(0.1)
+            wait_until(lambda: server.connections() >= 100 or tool.poll() is not None, f"{mode}: they are there")
+            assert tool.poll() is None, f"{mode}: it ended before it began"
+            # They send on, and are gone all the same.
+            wait_until(lambda: server.connections() <= 5, f"{mode}: they are thrown out")
+            wait_until(lambda: is_let_in(server), f"{mode}: others are served")
+            if mode == "-X":  # it holds on to answers that it has got; nobody minds
+                assert tool.poll() is None, f"{mode}: they went by themselves"
+                tool.terminate()
+            status = tool.wait(LIMIT_S)
         finally:
             if tool.poll() is None:
                 tool.kill()
             tool.wait()
-    return None
+        said.seek(0)
+        words = said.read()
+    if mode != "-X":
+        assert status == 0, f"{mode}: exit status {status}: {words[-600:]!r}"
+        assert b"No open connections left" in words, f"{mode}: {words[-600:]!r}"
+
+
+def wait_until(is_so, what):
+    deadline = time.monotonic() + LIMIT_S
+    while not is_so():
+        assert time.monotonic() < deadline, f"not so: {what}"
+        threading.Event().wait(0.05)
+
+
+def is_let_in(server):
+    try:
+        return server.is_well()
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+# A provider whose keys are never fetched: its route takes a body from anybody.
+PROVIDER = "auth.providers=google+https://accounts.example+https://accounts.example/keys+client"
+SHORT = ("http.header_timeout=1s", "http.idle_timeout=1s", "http.connections_max=150", PROVIDER)
+SETTINGS = {"test_slowloris": SHORT, "test_dripping": SHORT}
 
 
 def self_url(server):
@@ -203,7 +380,7 @@ def main():
             continue
         label = name[5:].replace("_", " ")
         with tempfile.TemporaryDirectory() as folder:
-            server = Server(folder)
+            server = Server(folder, SETTINGS.get(name, ()))
             try:
                 reason = test(server)
                 server.end()

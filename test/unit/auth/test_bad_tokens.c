@@ -4,6 +4,8 @@
  * is damaged after signing. '@' in a template is the issuer's DID. */
 #include <openssl/bn.h>
 #include <openssl/ec.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <troupe/error.h>
@@ -448,12 +450,16 @@ _Static_assert(ROWS >= 120, "enough bad tokens");
 struct world {
     struct crypto_key *key, *other, *p256;
     char did[DID_KEY_CHARS_MAX];
+    /* For a server: seconds that its clock is ahead of NOW, and its name for the method. */
+    int64_t ahead_s;
+    const char *lxm;
 };
 
 static void set_up(struct world *world)
 {
     static const uint8_t secret[32] = { 1, 2, 3, 4 }, other[32] = { 5, 6, 7, 8 };
 
+    *world = (struct world){ 0 };
     CHECK_EQ_INT(crypto_key_from_private(CRYPTO_ES256K, secret, 32, &world->key), 0);
     CHECK_EQ_INT(crypto_key_from_private(CRYPTO_ES256K, other, 32, &world->other), 0);
     CHECK_EQ_INT(crypto_key_from_private(CRYPTO_ES256, other, 32, &world->p256), 0);
@@ -475,15 +481,30 @@ static void append_encoded(struct tr_buffer *out, const void *bytes, size_t size
     tr_buffer_grew(out, crypto_base64url_encode(bytes, size, at));
 }
 
+/* A time near NOW: ten digits that begin as it does. */
+static bool is_time(const char *at)
+{
+    return (strncmp(at, "170000", 6) == 0 || strncmp(at, "169999", 6) == 0) &&
+           strspn(at, "0123456789") == 10;
+}
+
 static void append_template(struct tr_buffer *out, const struct world *world, const char *template)
 {
+    static const char lxm[] = "com.example.send";
     struct tr_buffer text = { 0 };
 
     for (const char *at = template; *at != '\0'; at++)
-        if (*at == '@')
+        if (*at == '@') {
             tr_buffer_text(&text, world->did);
-        else
+        } else if (is_time(at)) {
+            tr_buffer_format(&text, "%lld", strtoll(at, NULL, 10) + (long long)world->ahead_s);
+            at += 9;
+        } else if (world->lxm != NULL && strncmp(at, lxm, strlen(lxm)) == 0) {
+            tr_buffer_text(&text, world->lxm);
+            at += strlen(lxm) - 1;
+        } else {
             tr_buffer_append(&text, at, 1);
+        }
     append_encoded(out, text.bytes == NULL ? "" : text.bytes, text.size);
     tr_buffer_free(&text);
 }
@@ -907,6 +928,44 @@ TEST(bad_tokens, have_good_twins_that_are_accepted)
         CHECK_MSG(judge(world.key, text_of(&token), 0) == JWT_OK, "twin of %s: %s", row->name,
             jwt_refusal_label(judge(world.key, text_of(&token), 0)));
     }
+    tr_buffer_free(&token);
+    tear_down(&world);
+}
+
+/* For test/integration/bad_tokens.py, which sends them to a server: a line for each, with its name,
+ * its label or "-", and it and its twin in base64url. The script says for which second. */
+TEST(bad_tokens, are_written_for_a_server_too)
+{
+    const char *path = getenv("TROUPE_BAD_TOKENS");
+    const char *now = getenv("TROUPE_BAD_TOKENS_NOW");
+    FILE *file = fopen(path != NULL ? path : "/dev/null", "w");
+    struct tr_buffer token = { 0 }, line = { 0 };
+    unsigned written = 0;
+    struct world world;
+
+    CHECK(file != NULL);
+    set_up(&world);
+    world.ahead_s = now != NULL ? strtoll(now, NULL, 10) - NOW : 0;
+    world.lxm = "blue.catbird.mls.getConvo";
+    for (size_t i = 0; i < ROWS; i++) {
+        const struct row *row = &rows[i];
+
+        if (row->algorithms != 0) /* of an expectation that no server has */
+            continue;
+        tr_buffer_clear(&line);
+        tr_buffer_format(&line, "%s\t%s\t", row->name, row->label != NULL ? row->label : "-");
+        make_token(&world, row->header, row->claims, row->how, &token);
+        append_encoded(&line, token.bytes, token.size);
+        tr_buffer_text(&line, "\t");
+        make_token(&world, row->twin_header, row->twin_claims, SIGNED, &token);
+        append_encoded(&line, token.bytes, token.size);
+        tr_buffer_text(&line, "\n");
+        CHECK_EQ_U64(fwrite(line.bytes, 1, line.size, file), line.size);
+        written++;
+    }
+    CHECK_EQ_INT(fclose(file), 0);
+    CHECK(written >= 120);
+    tr_buffer_free(&line);
     tr_buffer_free(&token);
     tear_down(&world);
 }

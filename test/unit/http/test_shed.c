@@ -460,3 +460,97 @@ TEST(shed, fewer_places_shed_before_the_limit_does)
     client_close(holder);
     STAGE_END();
 }
+
+/* ---- an actor whose box is full ---------------------------------------------------------------
+ */
+
+/* Has room for one message, and is held by the helper from its start. */
+struct busy {
+    tr_sender helper; /* borrowed */
+};
+
+static int busy_start(void *self, struct tr_context *ctx)
+{
+    return tr_ask(ctx, ((struct busy *)self)->helper, &(struct helper_message){ .kind = 'k' },
+        sizeof(struct helper_message), &(struct tr_ask_options){ .hold = true });
+}
+
+static enum tr_next busy_handle(void *self, struct tr_context *ctx, void *message)
+{
+    uint32_t value = ((struct helper_message *)message)->value + 1;
+
+    (void)self;
+    tr_reply(ctx, 0, &value, sizeof value);
+    return TR_GO;
+}
+
+static enum tr_next busy_event(void *self, struct tr_context *ctx, const struct tr_event *event)
+{
+    (void)self;
+    (void)ctx;
+    (void)event;
+    return TR_GO;
+}
+
+static const struct tr_type busy_type = { .name = "busy",
+    .message_size = sizeof(struct helper_message),
+    .state_size = sizeof(struct busy),
+    .start = busy_start,
+    .handle = busy_handle,
+    .event = busy_event };
+
+static void ask_busy(struct http_request *request)
+{
+    struct helper_message message = { .value = 1 };
+    int rc = http_ask(
+        request, *(tr_sender *)http_service(request), &message, sizeof message, then_double);
+
+    if (rc == TR_EFULL)
+        http_respond_shed(request, 503, 1, "busy");
+    else
+        CHECK_EQ_INT(rc, 0);
+}
+
+TEST(shed, who_finds_a_full_box_is_told_when_to_come_again)
+{
+    static tr_sender busy;
+    const struct http_route route = {
+        .method = HTTP_GET, .path = "/busy", .handle = ask_busy, .service = &busy
+    };
+    struct answer *answer = calloc(1, sizeof *answer);
+    struct stage stage = { 0 };
+    struct client *first, *second;
+
+    stage_start(&stage, &route, 1, (struct http_limits){ 0 });
+    CHECK_EQ_INT(
+        tr_spawn(stage.system, &busy_type, &(struct busy){ .helper = stage.helper },
+            &(struct tr_spawn_options){ .box = { .capacity = 1, .full = TR_FULL_FAIL } }, &busy),
+        0);
+    stage_wait(&stage_kept, 1);
+    first = client_open(http_server_address(stage.server));
+    second = client_open(http_server_address(stage.server));
+    client_send(first, "GET /busy HTTP/1.1\r\n" HOST "\r\n");
+    for (int i = 0; tr_sender_depth(busy) == 0; i++) {
+        CHECK_MSG(i < CLIENT_WAIT_MS, "the first is not in the box");
+        poll(NULL, 0, 1);
+    }
+    for (int i = 1; i <= 3; i++) {
+        client_ask(second, "GET /busy HTTP/1.1\r\n" HOST "\r\n", answer);
+        CHECK_EQ_INT(answer->status, 503);
+        CHECK_EQ_STR(answer_header(answer, "Retry-After"), "1");
+        CHECK_EQ_INT(metric_value("troupe_http_shed_total", "server=\"test\",reason=\"busy\""), i);
+    }
+    CHECK_EQ_INT(tr_tell(stage.helper, &(struct helper_message){ .kind = 'r' },
+                     sizeof(struct helper_message)),
+        0);
+    client_read(first, answer, true);
+    CHECK_EQ_INT(answer->status, 200);
+    CHECK_EQ_STR(answer->body, "2");
+    client_ask(second, "GET /busy HTTP/1.1\r\n" HOST "\r\n", answer);
+    CHECK_EQ_INT(answer->status, 200);
+    client_close(first);
+    client_close(second);
+    tr_sender_drop(&busy);
+    free(answer);
+    stage_stop(&stage);
+}

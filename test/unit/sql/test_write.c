@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/metric.h"
 #include "place.h"
 
 static struct burst burst;
@@ -197,29 +198,51 @@ TEST(write, after_a_failed_one_of_its_key_fails_by_its_compare_and_set)
     place_finish(&place);
 }
 
+static int64_t count_ended(const char *labels)
+{
+    for (const struct metric *metric = metric_first(); metric != NULL; metric = metric->next)
+        if (strcmp(metric->name, "troupe_sql_units_total") == 0 &&
+            strcmp(metric->labels, labels) == 0)
+            return metric_get(metric);
+    return -1;
+}
+
 TEST(write, is_shed_when_too_many_wait)
 {
+    enum { QUEUE = 4 };
     struct place place;
     struct sql_options options;
-    uint32_t taken = 0;
 
     place_init(&place);
-    place_system(&place);
+    /* One worker: all are submitted before the writer's first turn. */
+    CHECK_EQ_INT(
+        tr_system_create(&(struct tr_system_options){ .workers = 1, .quiet = true }, &place.system),
+        0);
     options = place_options(&place);
-    options.queue_max = 4;
+    options.queue_max = QUEUE;
     CHECK_EQ_INT(place_try_open(&place, &options), 0);
     burst.count = 50;
     for (uint32_t i = 0; i < burst.count; i++) {
         burst.units[i] = sql_unit_new(1);
         unit_add_note(burst.units[i], i, 1);
     }
+    CHECK_EQ_INT(count_ended("end=\"shed\""), 0);
     burst_run(&place, &burst);
+    for (uint32_t i = 0; i < burst.count; i++)
+        CHECK_EQ_INT(burst.submitted[i], i < QUEUE ? 0 : TR_EFULL);
+    CHECK_EQ_INT(count_ended("end=\"shed\""), 50 - QUEUE);
+    CHECK_EQ_INT(count_ended("end=\"stored\""), QUEUE);
+    CHECK_EQ_INT(place_notes(&place), QUEUE);
+    burst_free(&burst);
+    /* There is room again. */
+    burst.count = QUEUE;
     for (uint32_t i = 0; i < burst.count; i++) {
-        CHECK(burst.submitted[i] == 0 || burst.submitted[i] == TR_EFULL);
-        taken += burst.submitted[i] == 0;
+        burst.units[i] = sql_unit_new(1);
+        unit_add_note(burst.units[i], 100 + i, 1);
     }
-    CHECK(taken >= 4);
-    CHECK_EQ_INT(place_notes(&place), taken);
+    burst_run(&place, &burst);
+    for (uint32_t i = 0; i < burst.count; i++)
+        CHECK_EQ_INT(burst.submitted[i], 0);
     burst_free(&burst);
     place_finish(&place);
 }

@@ -223,7 +223,7 @@ struct http_limits {
     uint32_t connections_max; /* 0: 10,000 */
     uint32_t in_flight_max;   /* requests being served; over it 503; 0: 1024 */
     uint64_t wait_ns; /* fewer are served at once while even the quickest takes longer; 0: 250 ms */
-    uint32_t pipeline_max;     /* 0: 16 */
+    uint32_t pipeline_max;     /* requests of a connection in one turn; 0: 16 */
     size_t header_size_max;    /* 0: 16 KiB */
     uint32_t header_count_max; /* 0: 100 */
     size_t output_max;         /* per connection, not yet taken by the client; 0: 1 MiB */

@@ -150,7 +150,8 @@ const struct config_setting config_settings[CONFIG_KEYS] = {
         .value = "16",
         .min = 1,
         .max = 1024,
-        .help = "Requests of one connection that are read ahead" },
+        .help = "Requests of one connection in one turn. What more it has sent waits until "
+                "others had theirs" },
     [CONFIG_HTTP_HEADER_SIZE_MAX] = { .key = "http.header_size_max",
         .kind = CONFIG_BYTES,
         .value = "16KiB",

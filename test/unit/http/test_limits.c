@@ -2,6 +2,8 @@
 /* Everything that is bounded, and what happens at its bound. */
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 
 #include "base/metric.h"
@@ -379,19 +381,86 @@ TEST(limits, without_descriptors_accepting_pauses_and_goes_on)
     STAGE_END();
 }
 
-TEST(limits, more_than_16_pipelined_requests_still_all_answered)
+/* ---- one who sends many requests at once ------------------------------------------------------
+ */
+
+static _Atomic int many_begun, many_handled, many_before_other;
+static _Atomic bool may_go_on;
+
+/* The first keeps the only worker until somebody else's request is there, and a millisecond: the
+ * next time the worker looks at its clock, it looks at its descriptors too. */
+static void handle_many(struct http_request *request)
 {
-    STAGE({ .pipeline_max = 4 });
-    struct client *client = client_open(http_server_address(stage.server));
+    bool is_first = atomic_fetch_add(&many_begun, 1) == 0;
+
+    for (int i = 0; is_first && (i == 0 || !atomic_load(&may_go_on)); i++) {
+        CHECK(i < CLIENT_WAIT_MS);
+        poll(NULL, 0, 1);
+    }
+    atomic_fetch_add(&many_handled, 1);
+    http_respond(request, 200, "text/plain", TR_SPAN("many"));
+}
+
+static void handle_other(struct http_request *request)
+{
+    atomic_store(&many_before_other, atomic_load(&many_handled));
+    http_respond(request, 200, "text/plain", TR_SPAN("other"));
+}
+
+/* What was sent has arrived at the other end's socket. */
+static void wait_taken(const struct client *client)
+{
+    int left = 1;
+
+    for (int i = 0; left > 0; i++) {
+        CHECK(i < CLIENT_WAIT_MS);
+        CHECK_EQ_INT(ioctl(client->fd, SIOCOUTQ, &left), 0);
+        poll(NULL, 0, left > 0);
+    }
+}
+
+TEST(limits, many_pipelined_requests_let_others_in_between)
+{
+    enum { MANY = 200 }; /* turns; a worker looks at its clock every 64 at the latest */
+    static const struct http_route routes[] = {
+        { .method = HTTP_GET, .path = "/hello", .handle = handle_hello },
+        { .method = HTTP_GET, .path = "/many", .handle = handle_many },
+        { .method = HTTP_GET, .path = "/other", .handle = handle_other },
+    };
+    const struct http_server_options options = { .listen = "127.0.0.1:0",
+        .routes = routes,
+        .route_count = sizeof routes / sizeof routes[0],
+        .limits = { .pipeline_max = 1 },
+        .quiet = true,
+        .name = "test" };
+    struct answer *answer = calloc(1, sizeof *answer);
+    struct stage stage = { 0 };
+    struct client *many, *other;
     char text[8192] = "";
 
-    for (int i = 0; i < 100; i++)
-        strncat(text, "GET /hello HTTP/1.1\r\n" HOST "\r\n", sizeof text - strlen(text) - 1);
-    client_send(client, text);
-    for (int i = 0; i < 100; i++) {
-        client_read(client, answer, true);
+    stage_start_with(&stage, &options, 1);
+    many = client_open(http_server_address(stage.server));
+    other = client_open(http_server_address(stage.server));
+    client_ask(many, "GET /hello HTTP/1.1\r\n" HOST "\r\n", answer);
+    client_ask(other, "GET /hello HTTP/1.1\r\n" HOST "\r\n", answer);
+    for (int i = 0; i < MANY; i++)
+        strncat(text, "GET /many HTTP/1.1\r\n" HOST "\r\n", sizeof text - strlen(text) - 1);
+    client_send(many, text);
+    stage_wait(&many_begun, 1);
+    client_send(other, "GET /other HTTP/1.1\r\n" HOST "\r\n");
+    wait_taken(other);
+    atomic_store(&may_go_on, true);
+    for (int i = 0; i < MANY; i++) {
+        client_read(many, answer, true);
         CHECK_EQ_INT(answer->status, 200);
+        CHECK_EQ_STR(answer->body, "many");
     }
-    client_close(client);
-    STAGE_END();
+    client_read(other, answer, true);
+    CHECK_EQ_STR(answer->body, "other");
+    CHECK_EQ_INT(atomic_load(&many_handled), MANY);
+    CHECK_MSG(atomic_load(&many_before_other) < MANY, "the other had to wait for all of them");
+    client_close(many);
+    client_close(other);
+    free(answer);
+    stage_stop(&stage);
 }

@@ -1,6 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the compiler and the linker were asked for is in the program that ships."""
+"""What the compiler and the linker were asked for is in the program and the library that ship. What leaves no trace in
+them is looked for in how they were compiled."""
+import json
 import os
 import platform
 import re
@@ -42,20 +44,56 @@ def checks(path):
     yield "no path to look for libraries in", "RPATH" not in dynamic and "RUNPATH" not in dynamic
 
 
+FLAGS = {
+    "calls fortified to level 3": "-D_FORTIFY_SOURCE=3",
+    "optimized, without which nothing is fortified": "-O3",
+    "stack grows page by page": "-fstack-clash-protection",
+    "stack protected": "-fstack-protector-strong",
+    "variables begin with zero": "-ftrivial-auto-var-init=zero",
+    "control flow protected": "-fcf-protection=full",
+}
+
+
+def shipped_commands():
+    """The compiler's words for each source of what ships."""
+    with open(os.path.join(BUILD, "compile_commands.json"), encoding="utf-8") as file:
+        for entry in json.load(file):
+            if re.match(r"\.\./\.\./src/|.*/llhttp/", entry["file"]):
+                yield entry["file"], entry["command"].split()
+
+
+def flag_checks():
+    commands = list(shipped_commands())
+    yield "every source is known", len(commands) >= 200
+    for name, flag in FLAGS.items():
+        if flag == "-fcf-protection=full" and platform.machine() != "x86_64":
+            continue
+        # The last of a kind counts, and nothing may take it back.
+        kind = re.match(r"-(?:D_FORTIFY_SOURCE|O|[\w-]+)", flag).group(0)
+        back = kind.replace("-f", "-fno-", 1) if kind.startswith("-f") else "-O0"
+        missing = [file for file, words in commands if back in words or
+                   [word for word in words if re.match(kind + r"(?:=|\d|$)", word)][-1:] != [flag]]
+        if missing:
+            print(f"# {len(missing)} of {len(commands)} without {flag}: {missing[:3]}")
+        yield name, not missing
+
+
 def main():
     if not shutil.which("readelf"):
         print("readelf is not installed")
         return 77
     passed = failed = 0
-    paths = [os.path.join(BUILD, name) for name in ("troupe",)]
+    paths = [os.path.join(BUILD, name) for name in ("troupe", "libtroupe.so")]
     for path in paths:
         if not os.path.exists(path):
             print(f"there is no {path}: run make release")
             return 77
-        for name, holds in checks(path):
-            passed += holds
-            failed += not holds
-            print(f"{'ok' if holds else 'not ok'} - {os.path.basename(path)}: {name}")
+    verdicts = [(os.path.basename(path), name, holds) for path in paths for name, holds in checks(path)]
+    verdicts += [("compiled", name, holds) for name, holds in flag_checks()]
+    for subject, name, holds in verdicts:
+        passed += holds
+        failed += not holds
+        print(f"{'ok' if holds else 'not ok'} - {subject}: {name}")
     print(f"{passed} passed, {failed} failed, 0 skipped")
     return 1 if failed else 0
 

@@ -339,8 +339,16 @@ def drain_finishes_every_request(folder):
     failures, answered, stop = [], [0], threading.Event()
     started = threading.Barrier(9)
 
+    host, port = server.public.split(":")
+
+    def is_refused():
+        try:
+            socket.create_connection((host, int(port)), timeout=LIMIT_S).close()
+            return False
+        except ConnectionError:
+            return True
+
     def client():
-        host, port = server.public.split(":")
         first = True
         while not stop.is_set():
             try:
@@ -355,7 +363,7 @@ def drain_finishes_every_request(folder):
                         line = reader.readline()
                     except ConnectionError:
                         line = b""
-                    if line == b"" and turn == 0:
+                    if line == b"" and turn == 0 and is_refused():
                         return  # it waited to be accepted when the listener went: as good as refused
                     if not line.startswith(b"HTTP/1.1 200"):
                         failures.append(line)

@@ -165,6 +165,118 @@ TEST(admin, counts_changes_by_how_they_ended)
     site_end(&site);
 }
 
+/* ---- bytes under way: the answers that api_packs.py holds against their description ------------
+ */
+
+static void patch(const struct site *site, const char *id, const char *bytes, unsigned status)
+{
+    char path[128], headers[1200];
+    struct web_answer answer;
+
+    (void)snprintf(path, sizeof path, "/v1/admin/uploads/%s", id);
+    (void)snprintf(headers, sizeof headers, "%sUpload-Offset: 0\r\n", site->headers[TOKEN]);
+    answer = web_ask(admin_address(site->admin), "PATCH", path, headers, bytes);
+    CHECK_MSG(answer.status == status, "wanted %u, got:\n%s", status, answer.text);
+    site_note_answer("PATCH", path, &answer);
+    web_answer_free(&answer);
+}
+
+TEST(admin, takes_an_upload_or_lets_it_go)
+{
+    static const char announced[] =
+        "{'version':'1.0.0','size':3,"
+        "'sha256':'2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae'}";
+    char call[128], *id;
+    struct site site;
+
+    site_begin(&site);
+    site_register(&site, "core");
+    for (int i = 0; i < 2; i++) {
+        id = ask_for(&site, TOKEN, "POST admin/packs/core/uploads", announced, 201, "upload");
+        (void)snprintf(call, sizeof call, "GET admin/uploads/%s", id);
+        want(&site, TOKEN, call, NULL, 200, "'offset':0");
+        patch(&site, id, "foo", 204);
+        want(&site, TOKEN, call, NULL, 200, "'offset':3");
+        patch(&site, id, "foo", 409);
+        if (i == 0)
+            (void)snprintf(call, sizeof call, "DELETE admin/uploads/%s", id);
+        else
+            (void)snprintf(call, sizeof call, "POST admin/uploads/%s/finish", id);
+        want(&site, TOKEN, call, NULL, i == 0 ? 204 : 201, "");
+        want(&site, TOKEN, call, NULL, 404, "UploadNotFound");
+        free(id);
+    }
+    site_publish(&site, "core", "1.0.0");
+    want(&site, ANYONE, "GET packs/core/download", NULL, 200, "foo");
+    want(&site, ANYONE, "GET packs/core/versions/1.0.0/download", NULL, 200, "foo");
+    site_end(&site);
+}
+
+/* The id of the only download that is listed; 0: there is none. */
+static uint64_t listed_download(const struct site *site)
+{
+    struct web_answer answer = site_ask(site, BOSS, "GET", "admin/flights", NULL);
+    const char *at;
+    uint64_t id;
+
+    CHECK_MSG(answer.status == 200, "%s", answer.text);
+    at = strstr(answer.text, "\"id\":");
+    id = at == NULL ? 0 : strtoull(at + 5, NULL, 10);
+    CHECK_MSG(at == NULL || strstr(at + 1, "\"id\":") == NULL, "several: %s", answer.text);
+    web_answer_free(&answer);
+    return id;
+}
+
+static void wait_for_downloads(const struct site *site, bool is_some)
+{
+    while ((listed_download(site) != 0) != is_some) /* until the case's own limit */
+        (void)poll(NULL, 0, 10);                    /* nothing tells when: ask again */
+}
+
+TEST_LONG(admin, sees_a_download_and_cuts_it, 60)
+{
+    enum { SIZE = 32 << 20 }; /* more than sockets hold */
+    static const char request[] = "GET /v1/packs/core/download HTTP/1.1\r\nHost: x\r\n";
+    char *bytes = malloc(SIZE + 1), call[128], part[128];
+    struct web_answer answer;
+    struct site site;
+    uint64_t id;
+    int fd;
+
+    CHECK(bytes != NULL);
+    memset(bytes, 'x', SIZE);
+    bytes[SIZE] = '\0';
+    site_begin(&site);
+    site_add_pack(&site, "core", "1.0.0", bytes);
+    want(&site, TOKEN, "GET admin/flights", NULL, 200, "'flights':[]");
+    fd = web_connect(http_server_address(site.server));
+    web_send(fd, request, sizeof request - 1);
+    web_send(fd, site.headers[USER], strlen(site.headers[USER]));
+    web_send(fd, "\r\n", 2);
+    wait_for_downloads(&site, true);
+    id = listed_download(&site);
+    (void)snprintf(part, sizeof part, "'size_bytes':%d|'pack':'core'|'version':'1.0.0'", SIZE);
+    want(&site, TOKEN, "GET admin/flights", NULL, 200, part);
+    want(&site, BOSS, "GET admin/flights?after=0", NULL, 200,
+        "'user':'user-1'|'address':'127.0.0.1'|'sent_bytes':|'age_ms':");
+    (void)snprintf(call, sizeof call, "GET admin/flights?after=%llu", (unsigned long long)id);
+    want(&site, TOKEN, call, NULL, 200, "'flights':[]");
+    want(&site, TOKEN, "GET admin/flights?after=x", NULL, 400, "InvalidRequest");
+    (void)snprintf(call, sizeof call, "DELETE admin/flights/%llu", (unsigned long long)id);
+    want(&site, USER, call, NULL, 403, "");
+    want(&site, TOKEN, call, NULL, 204, "");
+    web_receive(fd, &answer); /* the server closes */
+    CHECK_MSG(
+        answer.status == 200 && answer.size < SIZE, "%u, %zu bytes", answer.status, answer.size);
+    web_answer_free(&answer);
+    close(fd);
+    wait_for_downloads(&site, false);
+    want(&site, TOKEN, call, NULL, 404, "DownloadNotFound");
+    want(&site, BOSS, call, NULL, 404, "DownloadNotFound");
+    site_end(&site);
+    free(bytes);
+}
+
 /* ---- what a change is when the database is not there ------------------------------------------
  */
 

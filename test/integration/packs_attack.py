@@ -66,8 +66,8 @@ def get(folder, mirror, *more, check=0):
     return done
 
 
-def an_old_document_does_not_bring_a_retired_key_back(folder):
-    server = serving.Server(folder, "--dev", *serving.FAST)
+def an_old_document_does_not_bring_a_retired_key_back(folder, *arguments):
+    server = serving.Server(folder, "--dev", *serving.FAST, *arguments)
     client = os.path.join(folder, "client")
     os.mkdir(client)
     good, lost = os.path.join(folder, "good.key"), os.path.join(folder, "lost.key")
@@ -130,8 +130,8 @@ def a_pipe_in_the_way_is_not_waited_for(folder):
         assert file.read() == HELLO
 
 
-def a_text_that_only_one_database_takes_is_refused(folder):
-    server = serving.Server(folder, "--dev", *serving.FAST)
+def a_text_that_only_one_database_takes_is_refused(folder, *arguments):
+    server = serving.Server(folder, "--dev", *serving.FAST, *arguments)
     admin = packing.Admin(server)
     for member in ("package_type", "language_code", "name", "description"):
         status, _, answer = admin.ask("POST", "packs", {"package_id": "core", member: "a\0b"})
@@ -145,6 +145,6 @@ def a_text_that_only_one_database_takes_is_refused(folder):
 
 if __name__ == "__main__":
     sys.exit(serving.run_cases([
-        an_old_document_does_not_bring_a_retired_key_back, what_was_not_asked_for_is_not_taken,
-        an_error_without_end_ends, a_pipe_in_the_way_is_not_waited_for,
-        a_text_that_only_one_database_takes_is_refused]))
+        *serving.on_both(an_old_document_does_not_bring_a_retired_key_back,
+                         a_text_that_only_one_database_takes_is_refused),
+        what_was_not_asked_for_is_not_taken, an_error_without_end_ends, a_pipe_in_the_way_is_not_waited_for]))

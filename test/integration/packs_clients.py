@@ -75,10 +75,10 @@ def curl_takes_ranges(folder):
     return None
 
 
-def curl_resumes(folder):
+def curl_resumes(folder, *arguments):
     if not shutil.which("curl"):
         return "curl is not installed"
-    site = Site(folder, "--set", "packs.rate_max=8MiB")
+    site = Site(folder, "--set", "packs.rate_max=8MiB", *arguments)
     out = os.path.join(folder, "out")
     with subprocess.Popen(["curl", "-sS", "-o", out, site.url]) as process:
         serving.wait_until(lambda: os.path.exists(out) and os.stat(out).st_size > 0, "bytes arrive")
@@ -100,11 +100,11 @@ def curl_resumes(folder):
     return None
 
 
-def curl_uploads(folder):
+def curl_uploads(folder, *arguments):
     """By HTTP/1.1, which asks before it sends (Expect), in chunks, and by HTTP/2; in two pieces each."""
     if not shutil.which("curl"):
         return "curl is not installed"
-    site = Site(folder)
+    site = Site(folder, *arguments)
     for number, how in enumerate((("--http1.1", "-H", "Expect: 100-continue"),
                                   ("--http1.1", "-H", "Transfer-Encoding: chunked"), ("--http2-prior-knowledge",))):
         data = packing.content(100 + number, 9_000_001)
@@ -224,5 +224,5 @@ def who_begins_too_many_is_told_to_wait(folder):
 
 if __name__ == "__main__":
     sys.exit(serving.run_cases([
-        curl_takes_ranges, curl_resumes, curl_uploads, an_upload_takes_little_memory, aria2_takes_eight_segments,
-        a_browser_downloads, who_begins_too_many_is_told_to_wait]))
+        curl_takes_ranges, *serving.on_both(curl_resumes, curl_uploads), an_upload_takes_little_memory,
+        aria2_takes_eight_segments, a_browser_downloads, who_begins_too_many_is_told_to_wait]))

@@ -91,18 +91,6 @@ def full_disk_in_an_upload(folder, *arguments):
     return None
 
 
-def full_disk_in_an_upload_on_sqlite(folder):
-    return full_disk_in_an_upload(folder)
-
-
-def full_disk_in_an_upload_on_postgresql(folder):
-    postgres = serving.Postgres(folder)
-    if not postgres.bin:
-        return "PostgreSQL is not installed"
-    postgres.make()
-    return full_disk_in_an_upload(folder, "--db", postgres.url)
-
-
 def full_disk_of_the_database(folder):
     """Everything is on the disk that is full, the database too."""
     reason = why_not()
@@ -151,9 +139,9 @@ def full_disk_of_the_database(folder):
     return None
 
 
-def files_that_are_not_what_they_were(folder):
+def files_that_are_not_what_they_were(folder, *arguments):
     """Truncated, longer, exchanged, gone, unreadable: a documented error each, and never a wrong byte."""
-    server, admin = serve(folder)
+    server, admin = serve(folder, *arguments)
     data = packing.content(1, 300_000)
     path = os.path.join(server.data, "packs/objects", packing.digest(data))
     admin.register("core")
@@ -186,16 +174,16 @@ def files_that_are_not_what_they_were(folder):
         assert status == 200 and body == data, status
         server.end()  # what is open is served on: a restart sees the disk
         what()
-        server, admin = serve(folder)
+        server, admin = serve(folder, *arguments)
         status, headers, body = packing.download(server, "/v1/packs/core/download")
         assert status in (404, 500, 503) and b'"error"' in body, (status, headers, body[:200])
     server.end()
-    assert packing.check_packs(folder), "it finds nothing wrong"
+    assert packing.check_packs(folder, *arguments), "it finds nothing wrong"
     replace(data)
-    assert not packing.check_packs(folder)
+    assert not packing.check_packs(folder, *arguments)
 
 
 if __name__ == "__main__":
     sys.exit(serving.run_cases([
-        full_disk_in_an_upload_on_sqlite, full_disk_in_an_upload_on_postgresql, full_disk_of_the_database,
-        files_that_are_not_what_they_were]))
+        *serving.on_both(full_disk_in_an_upload), full_disk_of_the_database,
+        *serving.on_both(files_that_are_not_what_they_were)]))

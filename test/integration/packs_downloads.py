@@ -106,18 +106,6 @@ def an_administrator_sees_a_download_and_cuts_it(folder, *arguments):
     return None
 
 
-def an_administrator_sees_a_download_and_cuts_it_on_sqlite(folder):
-    return an_administrator_sees_a_download_and_cuts_it(folder)
-
-
-def an_administrator_sees_a_download_and_cuts_it_on_postgresql(folder):
-    postgres = serving.Postgres(folder)
-    if not postgres.bin:
-        return "PostgreSQL is not installed"
-    postgres.make()
-    return an_administrator_sees_a_download_and_cuts_it(folder, "--db", postgres.url)
-
-
 def one_user_has_one_download_at_once(folder):
     """By who is signed in, whatever the session and the address; others are not kept waiting by it."""
     reason = Provider.why_not()
@@ -159,5 +147,4 @@ def one_user_has_one_download_at_once(folder):
 
 if __name__ == "__main__":
     sys.exit(serving.run_cases([
-        an_administrator_sees_a_download_and_cuts_it_on_sqlite,
-        an_administrator_sees_a_download_and_cuts_it_on_postgresql, one_user_has_one_download_at_once]))
+        *serving.on_both(an_administrator_sees_a_download_and_cuts_it), one_user_has_one_download_at_once]))

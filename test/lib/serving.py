@@ -164,6 +164,52 @@ class Postgres:
         self.run(f"{self.bin}/pg_ctl", "-D", self.data, "-m", mode, "stop")
 
 
+class Databases:
+    """One PostgreSQL for all cases of a script, which is made when the first needs it, with a database for each."""
+
+    place = postgres = None
+    count = 0
+
+    @classmethod
+    def make(cls):
+        """The URL of an empty database, or None without PostgreSQL."""
+        if cls.postgres is None:
+            cls.place = tempfile.TemporaryDirectory()  # pylint: disable=consider-using-with  # it ends in end()
+            postgres = Postgres(cls.place.name)
+            if not postgres.bin:
+                return None
+            postgres.make()
+            Postgres.alive.remove(postgres)  # not the case's
+            cls.postgres = postgres
+        cls.count += 1
+        name = f"case{cls.count}"
+        cls.postgres.run(f"{cls.postgres.bin}/createdb", "-h", cls.postgres.folder, "-U", "troupe", name)
+        return cls.postgres.url.replace("/postgres?", f"/{name}?")
+
+    @classmethod
+    def end(cls):
+        if cls.postgres is not None:
+            Postgres.alive.append(cls.postgres)
+            cls.postgres.stop()
+        if cls.place is not None:
+            cls.place.cleanup()
+        cls.place = cls.postgres = None
+
+
+def on_both(*cases):
+    """Each of them twice, as NAME_on_sqlite and NAME_on_postgresql. They take the arguments of the server behind their
+    folder."""
+    def of(case, database):
+        def run(folder):
+            if database == "sqlite":
+                return case(folder)
+            url = Databases.make()
+            return case(folder, "--db", url) if url else "PostgreSQL is not installed"
+        run.__name__ = f"{case.__name__}_on_{database}"
+        return run
+    return [of(case, database) for case in cases for database in ("sqlite", "postgresql")]
+
+
 def has_user(name):
     try:
         pwd.getpwnam(name)
@@ -225,10 +271,15 @@ def run_cases(cases):
         print(f"there is no {TROUPE}: run make release")
         return 77
     wanted = sys.argv[1:]
+    try:
+        return run_each([case for case in cases if not wanted or case.__name__ in wanted])
+    finally:
+        Databases.end()
+
+
+def run_each(cases):
     passed = failed = skipped = 0
     for case in cases:
-        if wanted and case.__name__ not in wanted:
-            continue
         with tempfile.TemporaryDirectory() as folder:
             try:
                 reason = case(folder)

@@ -4,6 +4,7 @@
 with is refused, and every error says what to do."""
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -41,8 +42,8 @@ def get(server, *more, name="core", **options):
     return packing.run(server, "packs", "get", name, "--data", server.data, *more, **options)
 
 
-def a_file_goes_up_and_comes_down(folder):
-    server = start(folder)
+def a_file_goes_up_and_comes_down(folder, *arguments):
+    server = start(folder, *arguments)
     first, second = packing.content(1, 300_000), packing.content(2, 5)
     done = push(server, write(folder, "one", first), "1.0.0", "--type", "application/zip")
     assert done.stdout.strip() == f"http://{server.public}/v1/packs/core/download", done.stdout
@@ -74,12 +75,11 @@ def a_file_goes_up_and_comes_down(folder):
     server.end()
 
 
-def a_terminal_sees_what_is_waited_for(folder):
-    server = start(folder)
-    push(server, write(folder, "one", packing.content(9, 300_000)), "1")
+def on_a_terminal(command, folder, **more):
+    """Exit status of a command whose errors go to a terminal, and what that showed."""
     ours, theirs = os.openpty()
-    with subprocess.Popen([serving.TROUPE, "packs", "get", "core", "--data", server.data], cwd=folder, stderr=theirs,
-                          env=serving.environment(HOME=folder), stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command, cwd=folder, stderr=theirs, stdout=subprocess.DEVNULL,
+                          env=serving.environment(HOME=folder), **more) as process:
         os.close(theirs)
         said = b""
         try:
@@ -88,13 +88,66 @@ def a_terminal_sees_what_is_waited_for(folder):
         except OSError:  # the other side is closed
             pass
         os.close(ours)
-    assert process.returncode == 0, said
+    return process.returncode, said
+
+
+def bars(said, what):
+    """The percentages that a bar had, as it grew."""
+    found = re.findall(rb"\r" + what + rb" +\[(#*) *\] +(\d+)%  [\d.]+ of [\d.]+ MB  [\d.]+ MB/s", said)
+    parts = [int(part) for _, part in found]
+    assert parts == sorted(parts) and all(len(bar) == 24 * part // 100 for (bar, _), part in zip(found, parts)), found
+    return parts
+
+
+def a_terminal_sees_what_is_waited_for(folder):
+    server = start(folder, "--set", "packs.rate_max=8MiB")
+    path = write(folder, "one", packing.content(9, 12 << 20))
+    status, said = on_a_terminal([serving.TROUPE, "packs", "push", path, "--name", "core", "--version", "1", "--data",
+                                  server.data], folder)
+    assert status == 0 and bars(said, b"hashing") and bars(said, b"uploading"), said
+    status, said = on_a_terminal([serving.TROUPE, "packs", "get", "core", "--data", server.data], folder)
+    assert status == 0, said
     assert b"waiting: the server verifies it before it sends it" in said and said.endswith(b"\r\x1b[K"), said
+    parts = bars(said, b"downloading")
+    assert len(parts) > 2 and parts[0] < 100, said
     server.end()
 
 
-def push_goes_on_after_a_kill(folder):
-    server = start(folder)
+def the_block_of_the_readme_goes_on_after_an_interrupt(folder):
+    """Its lines, word for word, in a tree like ours; push and get are each stopped by Ctrl-C and run again, and say what
+    the block says."""
+    with open(os.path.join(serving.ROOT, "README.md"), encoding="utf-8") as file:
+        block, = re.findall(r"^```sh\n([^`]*^troupe packs push [^`]*)^```$", file.read(), re.MULTILINE)
+    lines = block.splitlines()
+    assert len(lines) == 4 and lines[2].startswith("troupe packs push ") and lines[3].startswith("troupe packs get "), block
+    assert all(re.search(r"# .*again: going on at", line) for line in lines[2:]), f"the block does not show it:\n{block}"
+    server = start(folder, "--set", "packs.rate_max=64MiB")
+    tree = os.path.join(folder, "tree")
+    os.makedirs(os.path.join(tree, "build"))
+    os.symlink(serving.BUILD, os.path.join(tree, "build/release"))
+    os.symlink(server.data, os.path.join(tree, "build/run"))
+    subprocess.run(["sh", "-e", "-c", "\n".join(lines[:2])], cwd=tree, check=True, timeout=60)
+    before = read(os.path.join(tree, "build/core.bin"))
+
+    def arrived(place, ending=""):
+        return sum(os.stat(os.path.join(place, name)).st_size for name in os.listdir(place) if name.endswith(ending))
+    for line, has_begun in ((lines[2], lambda: arrived(os.path.join(server.data, "packs/incoming")) > 0),
+                            (lines[3], lambda: arrived(os.path.join(tree, "build"), ".part") > 0)):
+        script = ["bash", "-c", lines[0] + "\n" + line]
+        with subprocess.Popen(script, cwd=tree, env=serving.environment(HOME=folder), stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL, start_new_session=True) as process:
+            serving.wait_until(has_begun, "bytes arrive")
+            os.killpg(process.pid, signal.SIGINT)
+        assert process.returncode != 0, f"it was over before it was stopped: {line}"
+        status, said = on_a_terminal(script, tree)
+        assert status == 0 and re.search(rb"going on at [\d.]+ of 100\.0 MB", said), said
+        assert re.search(rb"\[#* *\] +\d+%", said), said
+    assert read(os.path.join(tree, "build/core.copy")) == before
+    server.end()
+
+
+def push_goes_on_after_a_kill(folder, *arguments):
+    server = start(folder, *arguments)
     data = packing.content(3, BIG)
     path = write(folder, "big", data)
     with subprocess.Popen([serving.TROUPE, "packs", "push", path, "--name", "core", "--version", "1", "--data",
@@ -109,18 +162,18 @@ def push_goes_on_after_a_kill(folder):
         raise AssertionError("it was over before it was killed: make the file larger")
     # And the server too.
     server.kill()
-    server = start(folder)
+    server = start(folder, *arguments)
     done = push(server, path, "1")
     assert "going on at" in done.stderr, done.stderr
     status, _, body = packing.download(server, "/v1/packs/core/download")
     assert status == 200 and body == data
     assert not packing.incoming(server)
     server.end()
-    assert not packing.check_packs(folder)
+    assert not packing.check_packs(folder, *arguments)
 
 
-def push_goes_on_while_the_server_restarts(folder):
-    server = start(folder)
+def push_goes_on_while_the_server_restarts(folder, *arguments):
+    server = start(folder, *arguments)
     data = packing.content(4, BIG)
     path = write(folder, "big", data)
     public, admin = server.public, server.admin
@@ -133,7 +186,7 @@ def push_goes_on_while_the_server_restarts(folder):
                     if os.stat(os.path.join(server.data, "packs/incoming", name)).st_size > 0]
         serving.wait_until(has_begun, "bytes arrive")
         server.kill()
-        server = serving.Server(folder, "--dev", *serving.FAST, listen=public, admin=admin)
+        server = serving.Server(folder, "--dev", *serving.FAST, *arguments, listen=public, admin=admin)
         output, errors = process.communicate(timeout=60)
         assert process.returncode == 0, output + errors
         assert "the server is away; trying for 30 s" in errors, errors
@@ -142,8 +195,8 @@ def push_goes_on_while_the_server_restarts(folder):
     server.end()
 
 
-def get_goes_on_after_a_kill(folder):
-    server = start(folder, "--set", "packs.rate_max=4MiB")
+def get_goes_on_after_a_kill(folder, *arguments):
+    server = start(folder, "--set", "packs.rate_max=4MiB", *arguments)
     data = packing.content(5, 16 << 20)
     push(server, write(folder, "big", data), "1")
     part = os.path.join(folder, "core-1.part")
@@ -155,7 +208,7 @@ def get_goes_on_after_a_kill(folder):
     before = os.stat(part).st_size
     assert before < len(data)
     server.end()
-    server = start(folder)
+    server = start(folder, *arguments)
     done = get(server)
     assert "going on at" in done.stderr, done.stderr
     assert read(os.path.join(folder, "core-1")) == data and not os.path.exists(part)
@@ -237,8 +290,8 @@ def what_was_tampered_with_is_refused(folder):
     server.end()
 
 
-def keys_are_pinned_and_rotate(folder):
-    server = start(folder)
+def keys_are_pinned_and_rotate(folder, *arguments):
+    server = start(folder, *arguments)
     old, new, other = (os.path.join(folder, name) for name in ("old.key", "new.key", "other.key"))
     one = write(folder, "one", b"one")
     push(server, one, "1", "--key", old)
@@ -387,7 +440,8 @@ def errors_say_what_to_do(folder):
 
 if __name__ == "__main__":
     sys.exit(serving.run_cases([
-        a_file_goes_up_and_comes_down, a_terminal_sees_what_is_waited_for, push_goes_on_after_a_kill,
-        push_goes_on_while_the_server_restarts, get_goes_on_after_a_kill, a_part_of_something_else_does_no_harm,
-        what_was_tampered_with_is_refused, keys_are_pinned_and_rotate, a_push_that_is_refused_leaves_nothing,
-        errors_say_what_to_do]))
+        *serving.on_both(a_file_goes_up_and_comes_down, push_goes_on_after_a_kill,
+                         push_goes_on_while_the_server_restarts, get_goes_on_after_a_kill, keys_are_pinned_and_rotate),
+        the_block_of_the_readme_goes_on_after_an_interrupt, a_terminal_sees_what_is_waited_for,
+        a_part_of_something_else_does_no_harm, what_was_tampered_with_is_refused,
+        a_push_that_is_refused_leaves_nothing, errors_say_what_to_do]))

@@ -2,14 +2,16 @@
 /* sim_user.c: devices of two users push and pull, on a real SQLite and a disk that fails, fills up
  * and loses power, while the users' actors are killed and connections are lost in a COMMIT.
  *
- * Every write has a number of its own, which is its value. A device's copy is made of what it pulls
- * alone. Checked, by name:
- *   order     a page begins after the cursor and its numbers grow
- *   durable   a number that was told, by a push or a pull, is in the database for good
- *   applied   a write that was acknowledged as applied is there, or a later one is
- *   nothing   of a push that was refused nothing is ever there
+ * They write settings, sessions and items of sessions, and delete them again. Every write has a
+ * number of its own, which is its value. A device's copy is made of what it pulls alone. Checked,
+ * by name: order     a page begins after the cursor and its numbers grow durable   a number that
+ * was told, by a push or a pull, is in the database for good numbers   no two writes that were
+ * acknowledged have the same one applied   a write that was acknowledged as applied is there, or a
+ * later one is nothing   of a push that was refused nothing is ever there session   an item that is
+ * there came when its session was noted     what lost against another device's write is in the log
+ * of conflicts, as it was, and nothing else: not what its device or who wrote over it had pulled
  *   answered  every request ends
- *   missed    in the end every device's copy is what the database has */
+ *   missed    in the end every device's copy is what the database has, tombstones too */
 #include <fcntl.h>
 
 #include "auth/auth.h"
@@ -26,26 +28,42 @@
 
 enum {
     USERS = 2,
-    DEVICES = 6, /* device i is of user i % USERS */
-    ITEMS = 5,
+    DEVICES = 6,       /* device i is of user i % USERS */
+    SESSION_FIRST = 3, /* rows 0 to 2 are settings */
+    ITEM_FIRST = 5,
+    ROWS = 8,
+    DELETE_PERCENT = 25,
     WRITES_MAX = 20000,
     PUSH_MAX = 4,
     TAG_ASK = 1,
     TAG_AGAIN = 2,
 };
 
-enum write_fate { UNDER_WAY, APPLIED, SKIPPED, REFUSED, UNKNOWN };
+/* Rejected: the item's session was not there. */
+enum write_fate { UNDER_WAY, APPLIED, SKIPPED, REJECTED, REFUSED, UNKNOWN };
 
 struct write {
-    uint32_t user, item;
+    uint32_t device, row;
+    uint32_t session; /* of an item: its session's row */
     int64_t updated_ms;
+    bool is_deleted;
+    int64_t known_seq; /* what its device said it had pulled; -1: nothing */
     enum write_fate fate;
+    int64_t seq;   /* 0: not known */
+    bool is_noted; /* as a conflict */
+};
+
+/* A row as it is stored, or as a device has it. */
+struct row {
+    int64_t seq; /* 0: there is none */
+    int64_t updated_ms;
+    int64_t number; /* the write's; -1 of a tombstone */
 };
 
 /* What a device knows, whatever becomes of its actor. */
 struct copy {
     int64_t cursor;
-    int64_t values[ITEMS]; /* the write's number; -1: none */
+    struct row rows[ROWS];
     bool has_all;
 };
 
@@ -55,6 +73,7 @@ static struct {
     struct users *users;
     struct write writes[WRITES_MAX];
     uint32_t write_count;
+    uint32_t owners[USERS][WRITES_MAX]; /* of the numbers: the write's, plus 1; 0: not known */
     struct copy copies[DEVICES];
     uint32_t left[DEVICES];
     tr_sender senders[DEVICES];
@@ -65,8 +84,8 @@ static struct {
 } now;
 
 static struct {
-    uint64_t applied, skipped, refused, unknown, pulls, rows, cuts, kills, user_kills, lost,
-        lost_there, fatal, full;
+    uint64_t applied, skipped, rejected, tombstones, noted, refused, unknown, pulls, rows, cuts,
+        kills, user_kills, strange, lost, lost_there, fatal, full;
 } seen;
 
 static struct sql_migration *migrations;
@@ -75,6 +94,25 @@ static size_t migration_count;
 static const char *user_name(uint32_t user)
 {
     return user == 0 ? "ada" : "bob";
+}
+
+static enum user_kind kind_of(uint32_t row)
+{
+    return row < SESSION_FIRST ? USER_SETTING : row < ITEM_FIRST ? USER_SESSION : USER_SESSION_ITEM;
+}
+
+static uint32_t row_of(struct tr_span item)
+{
+    uint32_t row = (uint32_t)(item.at[item.size - 1] - '0');
+
+    CHECK(row < ROWS);
+    return row;
+}
+
+/* The write that a row's members are of; -1: it is deleted. */
+static int64_t number_of(struct tr_span body)
+{
+    return body.size == 0 ? -1 : strtoll(body.at + strlen("\"v\":"), NULL, 10);
 }
 
 /* ---- devices --------------------------------------------------------------------------------- */
@@ -111,21 +149,29 @@ static struct user_job *make_push(struct device *device, struct tr_context *ctx)
     job->change_count = (uint32_t)(1 + tr_random(ctx) % PUSH_MAX);
     job->changes = tr__calloc(PUSH_MAX * sizeof *job->changes);
     CHECK(job->changes != NULL);
+    job->known_seq = tr_random(ctx) % 2 == 0 ? now.copies[device->index].cursor : -1;
     device->first_write = now.write_count;
     for (uint32_t i = 0; i < job->change_count; i++) {
         struct write *write = &now.writes[now.write_count];
         struct user_change *change = &job->changes[i];
 
         CHECK(now.write_count + 1 < WRITES_MAX);
-        *write = (struct write){ .user = user,
-            .item = (uint32_t)(tr_random(ctx) % ITEMS),
-            .updated_ms = (int64_t)(tr_sim_now_ns(now.s.sim) / MS + tr_random(ctx) % 40) };
-        (void)snprintf(text, sizeof text, "item-%u", write->item);
-        change->kind = USER_SETTING;
-        change->item = keep(job, text);
-        (void)snprintf(text, sizeof text, "\"v\":%u", now.write_count++);
-        change->body = keep(job, text);
+        *write = (struct write){ .device = device->index,
+            .row = (uint32_t)(tr_random(ctx) % ROWS),
+            .session = (uint32_t)(SESSION_FIRST + tr_random(ctx) % (ITEM_FIRST - SESSION_FIRST)),
+            .updated_ms = (int64_t)(tr_sim_now_ns(now.s.sim) / MS + tr_random(ctx) % 40),
+            .is_deleted = tr_random(ctx) % 100 < DELETE_PERCENT,
+            .known_seq = job->known_seq };
+        change->kind = kind_of(write->row);
+        change->is_deleted = write->is_deleted;
         change->updated_ms = write->updated_ms;
+        (void)snprintf(text, sizeof text, "row-%u", write->row);
+        change->item = keep(job, text);
+        (void)snprintf(text, sizeof text, "row-%u", write->session);
+        if (change->kind == USER_SESSION_ITEM && !write->is_deleted)
+            change->session = keep(job, text);
+        (void)snprintf(text, sizeof text, "\"v\":%u", now.write_count++);
+        change->body = write->is_deleted ? TR_SPAN("") : keep(job, text);
     }
     return job;
 }
@@ -186,10 +232,36 @@ static void act(struct device *device, struct tr_context *ctx)
     again(ctx);
 }
 
+static void end_write(
+    struct write *write, const struct user_job *job, const struct user_change *change, int64_t seq)
+{
+    bool is_applied = sql_unit_changed(job->unit, change->step) > 0;
+    bool is_rejected =
+        change->session.at != NULL && sql_unit_rows(job->unit, change->step - 2) == 0;
+    uint32_t user = write->device % USERS;
+
+    CHECK(seq > 0 && seq < WRITES_MAX);
+    CHECK_MSG(now.owners[user][seq] == 0, "numbers: %lld of %s was given out twice", (long long)seq,
+        user_name(user));
+    now.owners[user][seq] = (uint32_t)(write - now.writes) + 1;
+    write->seq = seq;
+    write->is_noted = sql_unit_changed(job->unit, change->step - 1) > 0;
+    write->fate = is_applied ? APPLIED : is_rejected ? REJECTED : SKIPPED;
+    CHECK_MSG(!is_rejected || !is_applied, "session: an item without one was stored");
+    CHECK_MSG(!is_rejected || !write->is_noted, "noted: an item without a session");
+    seen.applied += is_applied;
+    seen.rejected += is_rejected;
+    seen.skipped += write->fate == SKIPPED;
+    seen.tombstones += is_applied && write->is_deleted;
+    seen.noted += write->is_noted;
+}
+
 static void on_pushed(struct device *device)
 {
     const struct user_job *job = device->job;
+    uint32_t user = device->index % USERS;
     int status = job->status;
+    int64_t base;
 
     if (status != 0) {
         bool is_refused =
@@ -198,13 +270,14 @@ static void on_pushed(struct device *device)
         end_writes(device, is_refused ? REFUSED : UNKNOWN);
         return;
     }
-    for (uint32_t i = 0; i < job->change_count; i++) {
-        bool is_applied = sql_unit_changed(job->unit, job->changes[i].step) > 0;
-
-        now.writes[device->first_write + i].fate = is_applied ? APPLIED : SKIPPED;
-        seen.applied += is_applied;
-        seen.skipped += !is_applied;
-    }
+    base = job->unit->values[job->unit->steps[0].value_first + 1].number - job->change_count;
+    CHECK_MSG(base >= device->told_seq,
+        "durable: %s goes on at %lld, and somebody was told of %lld", user_name(user),
+        (long long)base, (long long)device->told_seq);
+    if (base + job->change_count > now.told_seq[user])
+        now.told_seq[user] = base + job->change_count;
+    for (uint32_t i = 0; i < job->change_count; i++)
+        end_write(&now.writes[device->first_write + i], job, &job->changes[i], base + 1 + i);
 }
 
 static void on_pulled(struct device *device)
@@ -223,13 +296,17 @@ static void on_pulled(struct device *device)
         now.told_seq[user] = seq;
     rows = sql_unit_rows(unit, 1);
     for (uint32_t row = 0; row < rows; row++) {
-        struct tr_span item = sql_row_bytes(unit, 1, row, 1), body = sql_row_bytes(unit, 1, row, 6);
+        struct row *own = &copy->rows[row_of(sql_row_bytes(unit, 1, row, 1))];
         int64_t number = sql_row_int(unit, 1, row, 2);
 
         CHECK_MSG(number > copy->cursor && number <= seq, "order: %lld after %lld, of %lld",
             (long long)number, (long long)copy->cursor, (long long)seq);
         copy->cursor = number;
-        copy->values[item.at[item.size - 1] - '0'] = strtoll(body.at + strlen("\"v\":"), NULL, 10);
+        *own = (struct row){ .seq = number,
+            .updated_ms = sql_row_int(unit, 1, row, 3),
+            .number = number_of(sql_row_bytes(unit, 1, row, 6)) };
+        CHECK_MSG((own->number < 0) == (sql_row_int(unit, 1, row, 5) != 0),
+            "missed: a tombstone has members, or a row has none");
     }
     last = sql_row_is_null(unit, 2, 0, 0) ? 0 : sql_row_int(unit, 2, 0, 0);
     copy->has_all = copy->cursor >= last;
@@ -369,44 +446,156 @@ static int try_open(void)
     return rc;
 }
 
-SQL_STATEMENT(all_items, "SELECT user_id, item, seq, updated_ms, body FROM user_items");
+SQL_STATEMENT(all_items, "SELECT user_id, item, kind, seq, updated_ms, device, is_deleted, body"
+                         " FROM user_items");
 SQL_STATEMENT(all_seqs, "SELECT user_id, seq FROM user_sync");
+SQL_STATEMENT(all_conflicts,
+    "SELECT user_id, item, kind, seq, updated_ms, device, is_deleted, body,"
+    " is_incoming_kept FROM user_conflicts");
 
-static int64_t stored[USERS][ITEMS];
+static struct row stored[USERS][ROWS];
+
+/* The write that a row of either table is of; there is one, and it was not refused. A tombstone has
+ * no number: any write that is like it is taken. */
+static const struct write *find_write(const struct sql_unit *unit, uint32_t step, uint32_t row)
+{
+    uint32_t user = tr_span_is(sql_row_bytes(unit, step, row, 0), "bob");
+    uint32_t index = row_of(sql_row_bytes(unit, step, row, 1));
+    struct tr_span device = sql_row_bytes(unit, step, row, 5);
+    int64_t updated_ms = sql_row_int(unit, step, row, 4);
+    int64_t number = number_of(sql_row_bytes(unit, step, row, 7));
+    bool is_deleted = sql_row_int(unit, step, row, 6) != 0;
+    uint32_t first = number < 0 ? 0 : (uint32_t)number;
+    uint32_t end = number < 0 ? now.write_count : (uint32_t)number + 1;
+
+    CHECK(end <= now.write_count);
+    CHECK_EQ_INT(sql_row_int(unit, step, row, 2), kind_of(index));
+    for (uint32_t i = first; i < end; i++) {
+        const struct write *write = &now.writes[i];
+
+        if (write->device % USERS == user && write->row == index &&
+            write->updated_ms == updated_ms && write->is_deleted == is_deleted &&
+            (uint32_t)(device.at[device.size - 1] - '0') == write->device && write->fate != REFUSED)
+            return write;
+    }
+    CHECK_MSG(false, "nothing: a row that nobody wrote, or whose write %lld was refused",
+        (long long)number);
+    return NULL;
+}
+
+static void check_item(const struct sql_unit *unit, uint32_t row, const struct write *write)
+{
+    uint32_t user = write->device % USERS;
+    int64_t seq = sql_row_int(unit, 0, row, 3);
+    uint32_t owner = now.owners[user][seq];
+
+    CHECK_MSG(owner == 0 || now.writes[owner - 1].fate == APPLIED,
+        "applied: number %lld is of a write that was not", (long long)seq);
+    CHECK_MSG(owner == 0 || (now.writes[owner - 1].row == write->row &&
+                                now.writes[owner - 1].updated_ms == write->updated_ms),
+        "numbers: %lld is of two writes", (long long)seq);
+    stored[user][write->row] = (struct row){ .seq = seq,
+        .updated_ms = write->updated_ms,
+        .number = number_of(sql_row_bytes(unit, 0, row, 7)) };
+}
+
+static void check_sessions(void)
+{
+    for (uint32_t user = 0; user < USERS; user++)
+        for (uint32_t row = ITEM_FIRST; row < ROWS; row++) {
+            const struct row *item = &stored[user][row], *session;
+
+            if (item->seq == 0 || item->number < 0)
+                continue;
+            session = &stored[user][now.writes[item->number].session];
+            CHECK_MSG(session->seq != 0 && (session->number >= 0 || session->seq > item->seq),
+                "session: item %u of %s came at %lld without one", row, user_name(user),
+                (long long)item->seq);
+        }
+}
+
+static void check_conflict(const struct sql_unit *unit, uint32_t row)
+{
+    const struct write *lost = find_write(unit, 2, row), *incoming;
+    int64_t seq = sql_row_int(unit, 2, row, 3);
+    bool is_kept = sql_row_int(unit, 2, row, 8) != 0;
+    uint32_t owner = now.owners[lost->device % USERS][seq];
+
+    if (owner == 0) /* nobody knows what became of that push */
+        return;
+    incoming = &now.writes[owner - 1];
+    CHECK_MSG(incoming->is_noted && incoming->row == lost->row,
+        "noted: number %lld has no conflict", (long long)seq);
+    CHECK_MSG(is_kept == (incoming->fate == APPLIED), "noted: the wrong one was kept");
+    if (!is_kept) {
+        CHECK_MSG(lost->device == incoming->device && lost->updated_ms == incoming->updated_ms,
+            "noted: what lost is not what came");
+        return;
+    }
+    CHECK_MSG(lost->device != incoming->device, "noted: a device against itself");
+    CHECK_MSG(incoming->known_seq >= 0 &&
+                  (lost->is_deleted || lost->seq == 0 || lost->seq > incoming->known_seq),
+        "noted: a write over one that was pulled");
+}
+
+/* A write that lost and is not in the log lost against its own device's. */
+static void check_unnoted(const struct write *write)
+{
+    for (uint32_t i = 0; i < now.write_count; i++)
+        if (now.writes[i].device == write->device && now.writes[i].row == write->row &&
+            now.writes[i].updated_ms > write->updated_ms && now.writes[i].fate != REFUSED)
+            return;
+    CHECK_MSG(false, "noted: write %d lost against another device's and is not in the log",
+        (int)(write - now.writes));
+}
+
+static void check_writes(uint64_t conflicts_known)
+{
+    uint64_t noted = 0;
+
+    for (uint32_t i = 0; i < now.write_count; i++) {
+        const struct write *write = &now.writes[i];
+        const struct row *row = &stored[write->device % USERS][write->row];
+
+        noted += write->is_noted;
+        if (write->fate == APPLIED)
+            CHECK_MSG(row->updated_ms >= write->updated_ms && row->seq >= write->seq,
+                "applied: write %u was acknowledged and is gone", i);
+        else if (write->fate == SKIPPED && !write->is_noted && !write->is_deleted)
+            check_unnoted(write);
+    }
+    CHECK_MSG(noted == conflicts_known, "noted: %llu were, %llu are in the log",
+        (unsigned long long)noted, (unsigned long long)conflicts_known);
+}
 
 /* What was told must be there; fills `stored`. */
 static void check_database(void)
 {
     struct sql_unit *unit = sql_unit_new(0);
-    int64_t updated[USERS][ITEMS];
     int64_t seqs[USERS] = { 0 };
+    uint64_t conflicts_known = 0;
 
-    memset(updated, -1, sizeof updated);
-    memset(stored, -1, sizeof stored);
+    memset(stored, 0, sizeof stored);
     sql_unit_step(unit, &all_items, SQL_ROWS_ANY);
     sql_unit_step(unit, &all_seqs, SQL_ROWS_ANY);
+    sql_unit_step(unit, &all_conflicts, SQL_ROWS_ANY);
     CHECK_EQ_INT(sql_read_wait(now.sql, unit), 0);
     for (uint32_t row = 0; row < sql_unit_rows(unit, 1); row++)
         seqs[tr_span_is(sql_row_bytes(unit, 1, row, 0), "bob")] = sql_row_int(unit, 1, row, 1);
-    for (uint32_t row = 0; row < sql_unit_rows(unit, 0); row++) {
-        uint32_t user = tr_span_is(sql_row_bytes(unit, 0, row, 0), "bob");
-        struct tr_span item = sql_row_bytes(unit, 0, row, 1);
-        uint32_t index = (uint32_t)(item.at[item.size - 1] - '0');
-        int64_t number = strtoll(sql_row_bytes(unit, 0, row, 4).at + strlen("\"v\":"), NULL, 10);
-
-        CHECK(number < now.write_count && now.writes[number].item == index);
-        CHECK_MSG(now.writes[number].fate != REFUSED, "nothing: write %lld was refused",
-            (long long)number);
-        stored[user][index] = number;
-        updated[user][index] = sql_row_int(unit, 0, row, 3);
-    }
     for (uint32_t user = 0; user < USERS; user++)
-        CHECK_MSG(seqs[user] >= now.told_seq[user], "durable: %s is at %lld, told was %lld",
-            user_name(user), (long long)seqs[user], (long long)now.told_seq[user]);
-    for (uint32_t i = 0; i < now.write_count; i++)
-        CHECK_MSG(now.writes[i].fate != APPLIED ||
-                      updated[now.writes[i].user][now.writes[i].item] >= now.writes[i].updated_ms,
-            "applied: write %u was acknowledged and is gone", i);
+        CHECK_MSG(seqs[user] >= now.told_seq[user] && seqs[user] < WRITES_MAX,
+            "durable: %s is at %lld, told was %lld", user_name(user), (long long)seqs[user],
+            (long long)now.told_seq[user]);
+    for (uint32_t row = 0; row < sql_unit_rows(unit, 0); row++)
+        check_item(unit, row, find_write(unit, 0, row));
+    check_sessions();
+    for (uint32_t row = 0; row < sql_unit_rows(unit, 2); row++) {
+        uint32_t user = tr_span_is(sql_row_bytes(unit, 2, row, 0), "bob");
+
+        check_conflict(unit, row);
+        conflicts_known += now.owners[user][sql_row_int(unit, 2, row, 3)] != 0;
+    }
+    check_writes(conflicts_known);
     sql_unit_free(unit);
 }
 
@@ -433,6 +622,26 @@ static void kill_user(uint32_t user)
     (void)tr_kill(tr_sender_weaken(sender));
     tr_sender_drop(&sender);
     seen.user_kills++;
+}
+
+SQL_STATEMENT(skip_number, "UPDATE user_sync SET seq = seq + 1 WHERE user_id = $1");
+SQL_STATEMENT(one_seq, "SELECT seq FROM user_sync WHERE user_id = $1");
+
+/* Somebody else gives out a number, as a killed actor does whose last unit was running: the actor
+ * has to notice. */
+static void give_out_number(uint32_t user)
+{
+    struct sql_unit *unit = sql_unit_new(0);
+
+    sql_unit_step(unit, &skip_number, SQL_ROWS_ANY);
+    sql_unit_text(unit, tr_span_of(user_name(user)));
+    sql_unit_step(unit, &one_seq, SQL_ROWS_ANY);
+    sql_unit_text(unit, tr_span_of(user_name(user)));
+    if (sql_write_wait(now.sql, unit) == 0 && sql_unit_rows(unit, 1) == 1) {
+        now.told_seq[user] = sql_row_int(unit, 1, 0, 0);
+        seen.strange++;
+    }
+    sql_unit_free(unit);
 }
 
 static void stop_service(void)
@@ -520,7 +729,6 @@ static void begin(uint64_t seed)
     CHECK_EQ_INT(try_open(), 0);
     start_service();
     for (uint32_t i = 0; i < DEVICES; i++) {
-        memset(now.copies[i].values, -1, sizeof now.copies[i].values);
         now.left[i] = between(&now.s, 5, 60);
         CHECK_EQ_INT(tr_spawn(now.s.system, &device_type, &(struct device){ .index = i },
                          &(struct tr_spawn_options){ .owner = "the scenario" }, &now.senders[i]),
@@ -532,10 +740,15 @@ static void check_copies(void)
 {
     check_database();
     for (uint32_t i = 0; i < DEVICES; i++)
-        for (uint32_t item = 0; item < ITEMS; item++)
-            CHECK_MSG(now.copies[i].values[item] == stored[i % USERS][item],
-                "missed: device %u has write %lld of item %u, stored is %lld", i,
-                (long long)now.copies[i].values[item], item, (long long)stored[i % USERS][item]);
+        for (uint32_t row = 0; row < ROWS; row++) {
+            const struct row *own = &now.copies[i].rows[row], *there = &stored[i % USERS][row];
+
+            CHECK_MSG(own->seq == there->seq && own->number == there->number &&
+                          own->updated_ms == there->updated_ms,
+                "missed: device %u has write %lld of row %u at %lld, stored is %lld at %lld", i,
+                (long long)own->number, row, (long long)own->seq, (long long)there->number,
+                (long long)there->seq);
+        }
 }
 
 static uint64_t run(uint64_t seed)
@@ -560,6 +773,8 @@ static uint64_t run(uint64_t seed)
         run_steps(below(s, 600));
         if (!now.has_failed && percent(s, 40))
             kill_user(below(s, USERS));
+        if (!now.has_failed && percent(s, 40))
+            give_out_number(below(s, USERS));
         if (now.has_failed || percent(s, 25))
             end_and_recover(percent(s, 70), percent(s, 30) ? &faults : NULL);
     }
@@ -593,21 +808,29 @@ TEST_LONG(user, misses_and_loses_nothing_whatever_fails, 120)
     for (uint64_t seed; check_each_seed(&seed, 300);)
         run(seed);
     scenario_report();
-    printf("%llu writes applied, %llu skipped; %llu pushes refused, %llu unknown; %llu pulls, %llu "
-           "rows; %llu power cuts, %llu process kills, %llu user kills, %llu lost connections, "
+    printf("%llu writes applied (%llu tombstones), %llu skipped, %llu without their session, %llu "
+           "conflicts; %llu pushes refused, %llu unknown; %llu pulls, %llu "
+           "rows; %llu power cuts, %llu process kills, %llu user kills, %llu numbers of "
+           "somebody else, %llu lost connections, "
            "%llu units after their COMMIT, %llu failed disks, %llu full disks\n",
-        (unsigned long long)seen.applied, (unsigned long long)seen.skipped,
-        (unsigned long long)seen.refused, (unsigned long long)seen.unknown,
-        (unsigned long long)seen.pulls, (unsigned long long)seen.rows,
-        (unsigned long long)seen.cuts, (unsigned long long)seen.kills,
-        (unsigned long long)seen.user_kills, (unsigned long long)seen.lost,
+        (unsigned long long)seen.applied, (unsigned long long)seen.tombstones,
+        (unsigned long long)seen.skipped, (unsigned long long)seen.rejected,
+        (unsigned long long)seen.noted, (unsigned long long)seen.refused,
+        (unsigned long long)seen.unknown, (unsigned long long)seen.pulls,
+        (unsigned long long)seen.rows, (unsigned long long)seen.cuts,
+        (unsigned long long)seen.kills, (unsigned long long)seen.user_kills,
+        (unsigned long long)seen.strange, (unsigned long long)seen.lost,
         (unsigned long long)seen.lost_there, (unsigned long long)seen.fatal,
         (unsigned long long)seen.full);
     CHECK_COVERED(seen.applied, 20000);
     CHECK_COVERED(seen.skipped, 2000);
+    CHECK_COVERED(seen.tombstones, 10000);
+    CHECK_COVERED(seen.rejected, 5000);
+    CHECK_COVERED(seen.noted, 10000);
     CHECK_COVERED(seen.unknown, 500);
     CHECK_COVERED(seen.cuts, 1500);
     CHECK_COVERED(seen.user_kills, 1000);
+    CHECK_COVERED(seen.strange, 500);
     CHECK_COVERED(seen.lost_there, 100);
 }
 

@@ -731,6 +731,231 @@ TEST_LONG(user, who_has_more_rows_than_one_may_have_changes_them_and_adds_none, 
     user_site_end(&site);
 }
 
+/* Runs a statement that takes the user's name. */
+static void plant(const struct user_site *site, const struct sql_statement *statement)
+{
+    struct sql_unit *unit = sql_unit_new(0);
+
+    sql_unit_step(unit, statement, SQL_ROWS_ANY);
+    sql_unit_text(unit, TR_SPAN("ada"));
+    CHECK_EQ_INT(sql_write_wait(site->sql, unit), 0);
+    CHECK(sql_unit_changed(unit, 0) > 0);
+    sql_unit_free(unit);
+}
+
+static int count_of(const char *text, const char *part)
+{
+    int count = 0;
+
+    for (; (text = strstr(text, part)) != NULL; text++)
+        count++;
+    return count;
+}
+
+SQL_STATEMENT(fill_body, "UPDATE user_items SET body = $2 WHERE user_id = $1");
+
+/* 16 KB each: more than a page of bytes holds, and far fewer rows than a page of rows. */
+TEST_LONG(user, a_page_ends_where_its_bytes_do, 60)
+{
+    enum { ROWS = 600, BODY = 16000 };
+    char *body = malloc(BODY + 1), seen[ROWS + 1] = "";
+    struct sql_unit *unit;
+    struct user_site site;
+    struct person ada;
+    long long cursor = 0;
+    int pages = 0, count = 0, more = 1;
+
+    CHECK(body != NULL);
+    memset(body, 'x', BODY);
+    memcpy(body, "\"v\":\"", 5);
+    memcpy(body + BODY - 1, "\"", 2);
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    fill(&site, "ada", ROWS);
+    unit = sql_unit_new(0);
+    sql_unit_step(unit, &fill_body, ROWS);
+    sql_unit_text(unit, TR_SPAN("ada"));
+    sql_unit_text(unit, tr_span_of(body));
+    CHECK_EQ_INT(sql_write_wait(site.sql, unit), 0);
+    sql_unit_free(unit);
+    for (; more && pages < 10; pages++) {
+        struct web_answer answer = pull_from(&site, &ada, cursor, USER_PULL_ITEMS_MAX);
+        const char *at = answer.body;
+
+        CHECK_MSG(answer.size <= USER_PULL_BYTES_MAX + 1000, "%zu bytes", answer.size);
+        while ((at = strstr(at, "\"key\":\"row-")) != NULL) {
+            long row = strtol(at + strlen("\"key\":\"row-"), NULL, 10);
+
+            CHECK_MSG(row > 0 && row <= ROWS && !seen[row], "row %ld twice", row);
+            seen[row] = 1;
+            count++;
+            at++;
+        }
+        CHECK(number_in(&answer, "next_cursor") > cursor);
+        cursor = number_in(&answer, "next_cursor");
+        CHECK_EQ_INT(cursor, count); /* the first rows come first */
+        more = strstr(answer.body, "\"has_more\":true") != NULL;
+        web_answer_free(&answer);
+    }
+    CHECK_EQ_INT(count, ROWS);
+    CHECK_EQ_INT(pages, 3);
+    free(body);
+    user_site_end(&site);
+}
+
+/* A request whose body is said to have `size` bytes; it is sent if `body` is there. */
+static struct web_answer push_of_size(
+    const struct user_site *site, const struct person *person, size_t size, const char *body)
+{
+    int fd = web_connect(http_server_address(site->server));
+    struct web_answer answer;
+    char head[2400];
+    int length = snprintf(head, sizeof head,
+        "POST " PUSH " HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: "
+        "application/json\r\nContent-Length: %zu\r\n%s\r\n",
+        size, person->header);
+
+    web_send(fd, head, (size_t)length);
+    if (body != NULL)
+        web_send(fd, body, size);
+    web_receive(fd, &answer);
+    close(fd);
+    return answer;
+}
+
+TEST(user, a_push_of_a_mebibyte_is_taken_and_one_byte_more_is_not)
+{
+    static const char row[] = "{\"device_id\":\"p\",\"changes\":{\"settings\":[{\"key\":\"a\","
+                              "\"client_updated_at\":1}]}}";
+    char *body = malloc(USER_PUSH_BODY_MAX);
+    struct user_site site;
+    struct person ada;
+
+    CHECK(body != NULL);
+    memset(body, ' ', USER_PUSH_BODY_MAX);
+    memcpy(body, row, sizeof row - 1);
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    check_answer(push_of_size(&site, &ada, USER_PUSH_BODY_MAX + 1, NULL), 413, "PayloadTooLarge");
+    check_has(pull_from(&site, &ada, 0, 10), "\"next_cursor\":0");
+    check_pushed(push_of_size(&site, &ada, USER_PUSH_BODY_MAX, body), 1, 0);
+    free(body);
+    user_site_end(&site);
+}
+
+SQL_STATEMENT(age_first, "UPDATE user_conflicts SET created_ms = created_ms - 7776060000"
+                         " WHERE user_id = $1 AND seq = (SELECT MIN(seq) FROM user_conflicts)");
+SQL_STATEMENT(age_second, "UPDATE user_conflicts SET created_ms = created_ms - 7775940000"
+                          " WHERE user_id = $1 AND seq > (SELECT MIN(seq) FROM user_conflicts)");
+
+/* A minute more, and a minute less: 90 days are 7,776,000,000 ms. */
+TEST(user, a_conflict_is_forgotten_after_90_days)
+{
+    struct user_site site;
+    struct person ada, bob, boss;
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    bob = site_sign_in(&site, "bob", "user");
+    boss = site_sign_in(&site, "boss", "admin");
+    check_pushed(push_setting(&site, &ada, "phone", "theme", "1", 3000), 1, 0);
+    check_pushed(push_setting(&site, &ada, "tablet", "theme", "2", 1000), 0, 1);
+    check_pushed(push_setting(&site, &ada, "tablet", "theme", "3", 2000), 0, 1);
+    plant(&site, &age_first);
+    plant(&site, &age_second);
+    check_pushed(push_setting(&site, &bob, "phone", "theme", "1", 1), 1, 0); /* is not hers */
+    check_has(
+        site_get(&site, &boss, "/v1/admin/users/ada/sync_status"), "\"seq\":3,\"conflicts\":2,");
+    check_pushed(push_setting(&site, &ada, "phone", "other", "1", 1), 1, 0);
+    check_has(
+        site_get(&site, &boss, "/v1/admin/users/ada/sync_status"), "\"seq\":4,\"conflicts\":1,");
+    check_has(site_get(&site, &boss, "/v1/admin/sync/conflicts/ada"),
+        "\"lost\":{\"device_id\":\"tablet\",\"client_updated_at\":2000");
+    user_site_end(&site);
+}
+
+TEST_LONG(user, has_so_many_devices_and_the_next_one_may_push_all_the_same, 60)
+{
+    struct web_answer answer;
+    struct user_site site;
+    struct person ada, boss;
+    char device[32], key[32];
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    boss = site_sign_in(&site, "boss", "admin");
+    for (int i = 0; i < USER_DEVICES_MAX + 2; i++) {
+        (void)snprintf(device, sizeof device, "device-%d", i);
+        (void)snprintf(key, sizeof key, "key-%d", i);
+        check_pushed(push_setting(&site, &ada, device, key, "1", 1), 1, 0);
+    }
+    check_pushed(push_setting(&site, &ada, "device-0", "again", "1", 1), 1, 0);
+    answer = site_get(&site, &boss, "/v1/admin/users/ada/sync_status");
+    CHECK_EQ_INT(count_of(answer.body, "\"device_id\":"), USER_DEVICES_MAX);
+    CHECK(strstr(answer.body, "\"device_id\":\"device-63\"") != NULL);
+    CHECK(strstr(answer.body, "\"device_id\":\"device-64\"") == NULL);
+    web_answer_free(&answer);
+    check_has(pull_from(&site, &ada, 64, 100), "\"key\":\"key-64\"");
+    check_has(pull_from(&site, &ada, 64, 100), "\"key\":\"key-65\"");
+    user_site_end(&site);
+}
+
+/* Defect 9, for the other lists. */
+TEST(user, two_users_have_an_item_of_the_same_name_each)
+{
+    static const char rows[] =
+        "{\"device_id\":\"phone\",\"changes\":{"
+        "\"memory_states\":[{\"node_id\":\"n-1\",\"of\":\"%s\",\"client_updated_at\":%d}],"
+        "\"sessions\":[{\"id\":\"s-1\",\"of\":\"%s\",\"client_updated_at\":%d}],"
+        "\"session_items\":[{\"id\":\"i-1\",\"session_id\":\"s-1\",\"of\":\"%s\","
+        "\"client_updated_at\":%d}]}}";
+    struct user_site site;
+    struct person ada, bob;
+    struct web_answer answer;
+    char body[512];
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    bob = site_sign_in(&site, "bob", "user");
+    (void)snprintf(body, sizeof body, rows, "ada", 1, "ada", 1, "ada", 1);
+    check_pushed(site_post(&site, &ada, PUSH, body), 3, 0);
+    (void)snprintf(body, sizeof body, rows, "bob", 2, "bob", 2, "bob", 2);
+    check_pushed(site_post(&site, &bob, PUSH, body), 3, 0);
+    check_pushed(
+        site_post(&site, &bob, PUSH,
+            "{\"device_id\":\"phone\",\"changes\":{\"sessions\":[{\"id\":\"s-1\",\"deleted\":true,"
+            "\"client_updated_at\":3}],\"session_items\":[{\"id\":\"i-1\",\"deleted\":true,"
+            "\"client_updated_at\":3}]}}"),
+        2, 0);
+    answer = pull_from(&site, &ada, 0, 10);
+    CHECK_EQ_INT(number_in(&answer, "next_cursor"), 3);
+    CHECK_EQ_INT(count_of(answer.body, "\"of\":\"ada\""), 3);
+    CHECK_EQ_INT(count_of(answer.body, "\"of\":"), 3);
+    web_answer_free(&answer);
+    answer = pull_from(&site, &bob, 0, 10);
+    CHECK_EQ_INT(count_of(answer.body, "\"deleted\":true"), 2);
+    CHECK_EQ_INT(count_of(answer.body, "\"of\":\"bob\""), 1);
+    CHECK_EQ_INT(count_of(answer.body, "\"of\":"), 1);
+    web_answer_free(&answer);
+    user_site_end(&site);
+}
+
+SQL_STATEMENT(skip_numbers, "UPDATE user_sync SET seq = seq + 5 WHERE user_id = $1");
+
+TEST(user, a_number_that_somebody_else_gave_out_is_not_given_out_again)
+{
+    struct user_site site;
+    struct person ada;
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    check_pushed(push_setting(&site, &ada, "phone", "a", "1", 1), 1, 0);
+    plant(&site, &skip_numbers);
+    check_pushed(push_setting(&site, &ada, "phone", "b", "1", 1), 1, 0);
+    check_has(pull_from(&site, &ada, 1, 10), "\"settings\":[{\"key\":\"b\",\"seq\":7,");
+    user_site_end(&site);
+}
+
 TEST(user, only_who_is_signed_in_may_and_only_administrators_see_others)
 {
     struct user_site site;

@@ -29,6 +29,7 @@ enum {
     KEYS_STALE_S = 86400, /* how much longer, when they cannot be fetched */
     KEYS_AGAIN_S = 60,    /* between two fetches, though a token names an unknown key */
     KEYS_RETRY_S = 10,    /* after one that failed */
+    ADDRESSES_MAX = 16384,
 };
 enum { TAG_VERIFY = 1, TAG_KEYS = 16, TAG_UNIT = 1 << 24 };
 
@@ -596,6 +597,31 @@ static void verified(struct sessions_actor *actor, struct tr_context *ctx, struc
 /* ---- the actor
  * ---------------------------------------------------------------------------------------------- */
 
+static void refuse(
+    struct tr_context *ctx, struct session_message *message, const struct session_answer *answer)
+{
+    tr_reply(ctx, 0, answer, sizeof *answer);
+    tr__free(message->text);
+    tr__free(message->nonce);
+}
+
+/* Who tries ID tokens costs signatures and a place in the database each time: fewer than of other
+ * requests are let in. */
+static bool may_sign_in(
+    struct sessions_actor *actor, struct tr_context *ctx, struct session_message *message)
+{
+    struct tr_span address = { (const char *)message->address, message->address_size };
+    struct session_answer answer = { .status = 429 };
+    uint64_t retry_ns;
+
+    if (message->kind != SESSION_EXCHANGE || actor->sign_in_limit.places == NULL ||
+        rate_limit_take(&actor->sign_in_limit, address, tr_now_ns(ctx), &retry_ns) == 0)
+        return true;
+    answer.retry_s = (uint32_t)((retry_ns + TR_SECONDS(1) - 1) / TR_SECONDS(1));
+    refuse(ctx, message, &answer);
+    return false;
+}
+
 static enum tr_next actor_handle(void *self, struct tr_context *ctx, void *memory)
 {
     static void (*const begin[])(struct sessions_actor *, struct tr_context *, struct sign_in *) = {
@@ -606,17 +632,18 @@ static enum tr_next actor_handle(void *self, struct tr_context *ctx, void *memor
     };
     struct session_message *message = memory;
     struct sessions_actor *actor = self;
-    struct sign_in *sign_in = actor->count < SIGN_INS_MAX ? tr__calloc(sizeof *sign_in) : NULL;
+    struct sign_in *sign_in;
 
+    if (!may_sign_in(actor, ctx, message))
+        return TR_GO;
+    sign_in = actor->count < SIGN_INS_MAX ? tr__calloc(sizeof *sign_in) : NULL;
     if (sign_in != NULL)
         sign_in->reply = tr_reply_take(ctx);
     if (sign_in == NULL || sign_in->reply.reply == NULL) {
         struct session_answer busy = { .status = 503, .label = "Overloaded", .text = "try again" };
 
-        tr_reply(ctx, 0, &busy, sizeof busy);
+        refuse(ctx, message, &busy);
         tr__free(sign_in);
-        tr__free(message->text);
-        tr__free(message->nonce);
         return TR_GO;
     }
     atomic_init(&sign_in->holders, 1);
@@ -645,10 +672,11 @@ static enum tr_next actor_event(void *self, struct tr_context *ctx, const struct
 static int actor_start(void *self, struct tr_context *ctx)
 {
     struct sessions_actor *actor = self;
+    const struct tr_rate *rate = &actor->sessions->options.sign_ins;
+    struct tr_siphash_key key = { tr_random(ctx), tr_random(ctx) };
 
-    (void)ctx;
     sql_client_begin(&actor->sql, actor->sessions->options.sql);
-    return 0;
+    return rate->count == 0 ? 0 : rate_limit_begin(&actor->sign_in_limit, rate, ADDRESSES_MAX, key);
 }
 
 static void actor_finish(void *self)
@@ -663,6 +691,7 @@ static void actor_finish(void *self)
         key_set_destroy(actor->providers[i].keys);
     if (actor->sql.sql != NULL)
         sql_client_end(&actor->sql);
+    rate_limit_end(&actor->sign_in_limit);
     *actor =
         (struct sessions_actor){ .sessions = actor->sessions, .number_next = actor->number_next };
 }

@@ -39,6 +39,8 @@ struct session_options {
     size_t provider_count;
     const char *const *admins; /* verified e-mail addresses that get the role "admin"; ends with
                                   NULL; may be NULL */
+    struct tr_rate sign_ins;   /* ID tokens of one address, beside the rate of all its requests;
+                                  zero: no limit of their own */
 };
 /* Texts are borrowed and must outlive it. Blocks: roles in the database are made those of `admins`
  * first, so somebody who is not listed any more is not an administrator after a restart. Also the

@@ -17,6 +17,10 @@ static void answered(struct http_request *request, const struct tr_event *event)
         http_respond_shed(request, 503, 1, "sessions");
         return;
     }
+    if (answer->status == 429) {
+        http_respond_shed(request, 429, answer->retry_s, "sign_ins");
+        return;
+    }
     if (answer->status == 503)
         http_add_header(request, "Retry-After", TR_SPAN("1"));
     if (answer->status != 200)
@@ -93,6 +97,7 @@ static void exchange(struct http_request *request)
     struct tr_span name = http_path_part(request, "provider");
     struct session_message message = { .kind = SESSION_EXCHANGE };
 
+    message.address_size = (uint8_t)rate_limit_address_key(http_peer(request), message.address);
     while (message.provider < options->provider_count &&
            !tr_span_is(name, options->providers[message.provider].name))
         message.provider++;

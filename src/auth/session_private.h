@@ -8,6 +8,7 @@
 
 #include "auth/jwt.h"
 #include "auth/key_set.h"
+#include "auth/rate_limit.h"
 #include "auth/session.h"
 
 enum session_kind { SESSION_EXCHANGE, SESSION_REFRESH, SESSION_LOGOUT, SESSION_ME };
@@ -17,8 +18,10 @@ struct session_message {
     uint32_t provider;
     char *text; /* owned: the ID token, the refresh token, the user's id */
     size_t text_size;
-    char *nonce;          /* owned; may be NULL */
-    char traceparent[56]; /* of the request, for a fetch of keys; empty: none */
+    char *nonce;               /* owned; may be NULL */
+    char traceparent[56];      /* of the request, for a fetch of keys; empty: none */
+    unsigned char address[17]; /* of who signs in: what counts as one */
+    uint8_t address_size;
 };
 
 /* The value of every reply: what the route answers. */
@@ -26,6 +29,7 @@ struct session_answer {
     unsigned status;   /* of HTTP */
     const char *label; /* of an error; static */
     const char *text;
+    uint32_t retry_s; /* of 429 */
     uint32_t json_size;
     char json[];
 };
@@ -103,6 +107,7 @@ struct sessions_actor {
     struct sign_in *sign_ins;
     uint32_t count;
     uint32_t number_next;
+    struct rate_limit sign_in_limit; /* zero: none */
     struct {
         struct key_set *keys;
         uint64_t fetched_s;

@@ -153,6 +153,7 @@ static int collect_providers(struct serve *serve, size_t *ret_count, char *why, 
 /* What is left to say if it fails and `why` is empty is the code's text. */
 static int start_sessions(struct serve *serve, size_t provider_count, char *why, size_t why_size)
 {
+    const struct config *config = &serve->config;
     int rc = sessions_start(serve->system,
         &(struct session_options){ .auth = serve->auth,
             .sql = serve->sql,
@@ -161,7 +162,10 @@ static int start_sessions(struct serve *serve, size_t provider_count, char *why,
             .service_did = serve->service_did,
             .providers = serve->providers,
             .provider_count = provider_count,
-            .admins = serve->admins },
+            .admins = serve->admins,
+            .sign_ins = { .count = config_number(config, CONFIG_AUTH_SIGN_INS_PER_MINUTE),
+                .period_ns = TR_SECONDS(60),
+                .burst = config_number(config, CONFIG_AUTH_SIGN_IN_BURST) } },
         &serve->sessions);
 
     if (rc != 0)

@@ -24,7 +24,8 @@ LONG = os.environ.get("TROUPE_LONG", "") not in ("", "0")
 PREFIX = "blue.catbird.mls."
 SUITE = "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519"
 # Load of a test comes from one address and few issuers: the rate limits are not what it is about.
-FAST = [word for name in ("rate_per_did", "burst_per_did", "rate_per_address", "burst_per_address")
+FAST = [word for name in ("rate_per_did", "burst_per_did", "rate_per_address", "burst_per_address",
+                          "sign_ins_per_minute", "sign_in_burst")
         for word in ("--set", f"auth.{name}=1000000")]
 
 

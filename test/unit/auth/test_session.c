@@ -81,6 +81,37 @@ TEST(session, keys_are_fetched_in_the_trace_of_the_sign_in_that_needs_them)
     site_end(&site, &registry);
 }
 
+TEST(session, so_many_id_tokens_of_an_address_and_then_a_while_none)
+{
+    struct provider_key key;
+    struct registry registry;
+    struct session_site site;
+    struct pair pair;
+    char *token;
+
+    site_begin(&site, &registry, false);
+    site_close(&site);
+    site.sign_ins = (struct tr_rate){ .count = 1, .period_ns = TR_SECONDS(3600), .burst = 3 };
+    site_open(&site);
+    provider_key_es256(&key, "key-1");
+    provider_publish(&registry, &key, NULL);
+    pair = site_sign_in(&site, &key, &(struct id_token){ 0 });
+    /* What is no good counts too; what is no request for it does not. */
+    check_answer(site_post(&site, "/v1/auth/example", "idToken", "nonsense"), 401, "");
+    check_answer(site_post(&site, "/v1/auth/example", "token", "x"), 400, "idToken");
+    check_answer(site_post(&site, "/v1/auth/nobody", "idToken", "x"), 404, "UnknownProvider");
+    site_sign_in(&site, &key, &(struct id_token){ 0 });
+    token = id_token(&key, &(struct id_token){ 0 });
+    check_answer(site_post(&site, "/v1/auth/example", "idToken", token), 429, "RateLimitExceeded");
+    check_answer(site_post(&site, "/v1/auth/example", "idToken", token), 429, "Retry-After: 3");
+    /* Who is signed in goes on. */
+    check_answer(site_get(&site, "/v1/users/me", pair.access), 200, "\"role\":\"user\"");
+    (void)pair_of(site_post(&site, "/v1/auth/refresh", "refreshToken", pair.refresh));
+    tr__free(token);
+    provider_key_end(&key);
+    site_end(&site, &registry);
+}
+
 TEST(session, what_is_wrong_with_an_id_token_is_said)
 {
     static const struct {

@@ -149,6 +149,7 @@ struct session_site {
     char keys_url[128];
     struct session_provider provider;
     const char *admins[3];
+    struct tr_rate sign_ins;
     struct auth_demand admin, service;
     struct http_route routes[AUTH_SESSION_ROUTES + 2];
 };
@@ -191,7 +192,8 @@ static inline void site_open(struct session_site *site)
                          .service_did = "did:web:localhost",
                          .providers = &site->provider,
                          .provider_count = 1,
-                         .admins = site->admins },
+                         .admins = site->admins,
+                         .sign_ins = site->sign_ins },
                      &site->sessions),
         0);
     sessions_routes(site->sessions, site->routes);

@@ -53,7 +53,7 @@ void sessions_stop(struct sessions **sessions);
  * its file was read a provider is unavailable. Blocks. One caller at a time. */
 int sessions_load_keys(struct sessions *sessions, char *why, size_t why_size);
 
-/* POST /v1/auth/{provider} {"idToken", "nonce"?}
+/* POST /v1/auth/{provider} {"idToken" or "id_token", "nonce"?}
  *                        -> {"accessToken", "refreshToken", "expiresIn", "user"}
  * POST /v1/auth/refresh  {"refreshToken"} -> the same
  * POST /v1/auth/logout   {"refreshToken"} -> {}

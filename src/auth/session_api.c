@@ -73,6 +73,10 @@ static void ask_from_body(
         return;
     }
     expect = json_expect(json_root(&doc));
+    /* As the token's own specification and other servers spell it. */
+    if (message->kind == SESSION_EXCHANGE && json_get(json_root(&doc), member) == NULL &&
+        json_get(json_root(&doc), "id_token") != NULL)
+        member = "id_token";
     text = json_need_string(&expect, member, 1, JWT_BYTES_MAX);
     nonce = json_may_string(&expect, "nonce", 1, 256);
     if (expect.failed) {

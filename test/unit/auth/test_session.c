@@ -81,6 +81,34 @@ TEST(session, keys_are_fetched_in_the_trace_of_the_sign_in_that_needs_them)
     site_end(&site, &registry);
 }
 
+TEST(session, an_id_token_is_taken_under_either_name)
+{
+    struct provider_key key;
+    struct registry registry;
+    struct session_site site;
+    struct tr_buffer body = { 0 };
+    char *token;
+
+    site_begin(&site, &registry, false);
+    provider_key_es256(&key, "key-1");
+    provider_publish(&registry, &key, NULL);
+    token = id_token(&key, &(struct id_token){ 0 });
+    (void)pair_of(site_post(&site, "/v1/auth/example", "id_token", token));
+    check_answer(site_post(&site, "/v1/auth/example", "id_token", ""), 400, "id_token");
+    check_answer(site_post(&site, "/v1/auth/example", "IdToken", token), 400, "idToken");
+    check_answer(site_post(&site, "/v1/auth/refresh", "id_token", token), 400, "refreshToken");
+    tr__free(token);
+    /* Of both the first name counts. */
+    token = id_token(&key, &(struct id_token){ 0 });
+    tr_buffer_format(&body, "{\"id_token\":\"nonsense\",\"idToken\":\"%s\"}", token);
+    (void)pair_of(web_ask(http_server_address(site.server), "POST", "/v1/auth/example",
+        "Content-Type: application/json\r\n", text_of(&body)));
+    tr_buffer_free(&body);
+    tr__free(token);
+    provider_key_end(&key);
+    site_end(&site, &registry);
+}
+
 TEST(session, so_many_id_tokens_of_an_address_and_then_a_while_none)
 {
     struct provider_key key;

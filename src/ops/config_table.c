@@ -286,6 +286,12 @@ const struct config_setting config_settings[CONFIG_KEYS] = {
         .min = 1,
         .max = 1000000,
         .help = "ID tokens of one address that may come at once" },
+    [CONFIG_DELIVERY_MODE] = { .key = "delivery.mode",
+        .kind = CONFIG_TEXT,
+        .value = "checked",
+        .choices = "blind|checked|assisted",
+        .help = "What is looked at of MLS messages. blind: headers; checked: also signatures and "
+                "rosters; assisted: also, commits and proposals are public and bring the tree" },
     [CONFIG_PACKS_QUOTA] = { .key = "packs.quota",
         .kind = CONFIG_BYTES,
         .value = "0",

@@ -130,3 +130,14 @@ const char *bundle_check(const struct job *job)
         why = read_part(job, job->app_bytes, MLS_APPLICATION, job->mls.epoch + 1);
     return why;
 }
+
+bool bundle_is_public(const struct job *job)
+{
+    struct mls_message proposal;
+
+    for (uint32_t i = 0; i < job->proposal_count; i++)
+        if (mls_message_read(job->proposals[i].bytes, &proposal) != NULL ||
+            proposal.wire != MLS_PUBLIC)
+            return false;
+    return true;
+}

@@ -15,5 +15,7 @@ void bundle_add_welcome(struct api_body *body, struct tr_span welcome);
 /* When the commit was read: are the proposals of its epoch and group, and the message of the next
  * epoch? Hashes the proposals. NULL, or what is wrong. */
 const char *bundle_check(const struct job *job);
+/* When it was checked: are all its proposals public messages? */
+bool bundle_is_public(const struct job *job);
 
 #endif

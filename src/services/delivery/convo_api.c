@@ -8,7 +8,7 @@
 #include "crypto/digest.h"
 #include "json/json_write.h"
 #include "services/delivery/bundle.h"
-#include "services/delivery/commit_roster.h"
+#include "services/delivery/commit_check.h"
 #include "services/delivery/errand.h"
 #include "services/delivery/invite_api.h"
 #include "services/delivery/mls_check.h"
@@ -151,113 +151,7 @@ static const char *read_welcomes(struct job *job)
     return NULL;
 }
 
-/* `before` is the stored group info of the epoch the commit was made in, if there is one. */
-static const char *check_group_info(struct job *job, enum delivery_mode mode, struct tr_span before)
-{
-    struct mls_group_info info;
-    bool is_checked;
-    const char *why;
-    int rc;
-
-    if (job->group_info.size == 0)
-        return NULL;
-    why = mls_group_info_read(job->group_info, &info);
-    if (why == NULL && job->bytes.size > 0 &&
-        (info.context.epoch != job->mls.epoch + 1 ||
-            !tr_span_equal(info.context.group_id, job->mls.group_id)))
-        why = "the group info is not of the epoch this commit leads to";
-    if (why == NULL && mode != DELIVERY_BLIND)
-        why = mls_group_info_check(&info, &is_checked);
-    if (why == NULL && mode != DELIVERY_BLIND && (job->bytes.size > 0 || job->kind != JOB_COMMIT)) {
-        rc = commit_roster_new(&info, before, &job->roster);
-        if (rc < 0)
-            job->decoded.failed = rc;
-    }
-    return why;
-}
-
 SQL_STATEMENT(find_package, "SELECT did, device FROM key_packages WHERE ref = $1");
-
-/* The group info of the epoch a commit was made in: what its signature covers. */
-SQL_STATEMENT(find_context, "SELECT group_info FROM convos WHERE id = $1 AND group_info_epoch = $2"
-                            " AND group_info IS NOT NULL");
-
-struct commit_work {
-    struct job *job;
-    enum delivery_mode mode;
-    struct tr_buffer context; /* a stored group info; empty: none of that epoch */
-    const char *label;
-    const char *why;
-};
-
-/* Who signed a public commit: a joiner brings its key in the path, a member has it in the tree. */
-static bool find_signer(
-    const struct job *job, const struct mls_group_info *info, struct tr_span *ret_key)
-{
-    struct mls_tree tree;
-    struct mls_leaf leaf;
-    uint32_t index;
-
-    if (job->mls.sender == MLS_NEW_COMMIT) {
-        *ret_key = job->mls.commit.path_leaf.signature_key;
-        return true;
-    }
-    if (info->ratchet_tree.at == NULL)
-        return false;
-    tree = mls_tree_of(info->ratchet_tree);
-    while (mls_tree_next(&tree, &index, &leaf))
-        if (index == job->mls.sender_index) {
-            *ret_key = leaf.signature_key;
-            return true;
-        }
-    return false;
-}
-
-/* The signature of a public commit, as far as what is stored lets us look. */
-static const char *check_signature(struct commit_work *work)
-{
-    struct job *job = work->job;
-    const struct mls_suite *suite;
-    struct mls_group_info info;
-    struct tr_span key;
-
-    if (work->mode == DELIVERY_BLIND || job->mls.wire != MLS_PUBLIC || work->context.size == 0)
-        return NULL;
-    if (mls_group_info_read((struct tr_span){ work->context.bytes, work->context.size }, &info) !=
-        NULL)
-        return NULL;
-    suite = mls_suite_of(info.context.suite);
-    if (suite == NULL || !find_signer(job, &info, &key))
-        return NULL;
-    if (!mls_message_verify(suite, &job->mls, key, info.context.bytes))
-        return "the signature of the commit is wrong";
-    job->is_verified = true;
-    return NULL;
-}
-
-/* On the pool: signatures take tens of microseconds each. */
-static int check_work(void *argument)
-{
-    struct commit_work *work = argument;
-
-    work->label = "InvalidCommit";
-    work->why = check_signature(work);
-    if (work->why != NULL)
-        return 0;
-    work->label = "InvalidGroupInfo";
-    work->why = check_group_info(
-        work->job, work->mode, (struct tr_span){ work->context.bytes, work->context.size });
-    return 0;
-}
-
-static void work_free(void *argument)
-{
-    struct commit_work *work = argument;
-
-    tr_buffer_free(&work->context);
-    job_unref(work->job);
-    tr__free(work);
-}
 
 static void commit_answered(struct http_request *request, const struct tr_event *event);
 
@@ -376,7 +270,7 @@ static void owners_found(struct http_request *request, const struct tr_event *ev
 
 static void checked(struct http_request *request, const struct tr_event *event)
 {
-    struct commit_work *work = (struct commit_work *)(uintptr_t)event->value;
+    struct commit_check *work = (struct commit_check *)(uintptr_t)event->value;
     struct job *job;
 
     if (event->status < 0) {
@@ -385,24 +279,24 @@ static void checked(struct http_request *request, const struct tr_event *event)
     }
     if (work->why != NULL) {
         http_respond_error(request, 400, work->label, work->why);
-        work_free(work);
+        commit_check_free(work);
         return;
     }
     job = job_ref(work->job);
-    work_free(work);
+    commit_check_free(work);
     if (job->welcome_count > 0 && job->add_count > 0)
         find_owners(request, job);
     else
         send_job(request, job);
 }
 
-/* Takes the job. `unit` has the stored group info, if there is one. */
-static void check(struct http_request *request, struct job *job, const struct sql_unit *unit)
+/* Takes the job and `stored`, what was read for it. */
+static void check(struct http_request *request, struct job *job, struct sql_unit *stored)
 {
     struct delivery *delivery = http_service(request);
-    struct commit_work *work;
+    struct commit_check *work;
 
-    if (job->group_info.size == 0 && unit == NULL) {
+    if (job->group_info.size == 0 && stored == NULL) {
         if (job->welcome_count > 0 && job->add_count > 0)
             find_owners(request, job);
         else
@@ -411,20 +305,17 @@ static void check(struct http_request *request, struct job *job, const struct sq
     }
     work = tr__calloc(sizeof *work);
     if (work != NULL) {
-        *work = (struct commit_work){ .job = job, .mode = delivery->mode };
-        if (unit != NULL && sql_unit_rows(unit, 0) == 1)
-            tr_buffer_span(&work->context, sql_row_bytes(unit, 0, 0, 0));
-        if (work->context.failed == 0 &&
-            http_offload(request, check_work, work, work_free, checked) == 0)
+        *work = (struct commit_check){ .job = job, .mode = delivery->mode, .stored = stored };
+        if (http_offload(request, commit_check_run, work, commit_check_free, checked) == 0)
             return;
-        tr_buffer_free(&work->context);
         tr__free(work);
     }
+    sql_unit_free(stored);
     job_unref(job);
     http_respond_shed(request, 503, 1, "busy");
 }
 
-static void context_found(struct http_request *request, const struct tr_event *event)
+static void stored_found(struct http_request *request, const struct tr_event *event)
 {
     struct job *job = errand_with(request);
     struct sql_unit *unit = errand_take(request, event);
@@ -433,19 +324,31 @@ static void context_found(struct http_request *request, const struct tr_event *e
         job_unref(job);
     else
         check(request, job, unit);
-    sql_unit_free(unit);
 }
 
-static void find_stored_context(struct http_request *request, struct job *job)
+static void find_stored(struct http_request *request, struct job *job)
 {
+    struct delivery *delivery = http_service(request);
     struct sql_unit *unit = sql_unit_new(0);
 
-    if (unit != NULL) {
-        sql_unit_step(unit, &find_context, SQL_ROWS_ANY);
-        sql_unit_text(unit, job->convo);
-        sql_unit_int(unit, (int64_t)job->mls.epoch);
+    commit_check_ask(job, delivery->mode, unit);
+    errand_run_with(request, delivery, unit, true, stored_found, job, drop_job);
+}
+
+/* What assisted mode does not take. NULL, or the label of why, with the sentence. */
+static const char *check_assisted(const struct job *job, const char **ret_why)
+{
+    if (job->kind == JOB_COMMIT && job->bytes.size == 0)
+        return NULL; /* numbered, if it may be: the conversation knows */
+    if (job->kind == JOB_COMMIT && (job->mls.wire != MLS_PUBLIC || !bundle_is_public(job))) {
+        *ret_why = "in assisted mode commits and proposals are public messages";
+        return "PublicHandshakeRequired";
     }
-    errand_run_with(request, http_service(request), unit, true, context_found, job, drop_job);
+    if (job->group_info.size == 0) {
+        *ret_why = "in assisted mode a group info, with the ratchet tree, goes with it";
+        return "GroupInfoRequired";
+    }
+    return NULL;
 }
 
 /* From here on every call is the same: read, check on the pool, find the added, submit. */
@@ -453,7 +356,7 @@ static void submit(struct http_request *request, struct api_body *body)
 {
     struct delivery *delivery = http_service(request);
     struct job *job = body->job;
-    const char *why;
+    const char *why, *label;
 
     if (body->expect.failed) {
         api_refuse(request, body, 400, "InvalidRequest", body->expect.message);
@@ -469,15 +372,19 @@ static void submit(struct http_request *request, struct api_body *body)
         api_refuse(request, body, 400, "InvalidMessage", why);
         return;
     }
+    label = delivery->mode == DELIVERY_ASSISTED ? check_assisted(job, &why) : NULL;
+    if (label != NULL) {
+        api_refuse(request, body, 400, label, why);
+        return;
+    }
     why = read_welcomes(job);
     if (why != NULL) {
         api_refuse(request, body, 400, "InvalidWelcome", why);
         return;
     }
     json_doc_free(&body->doc);
-    if (job->kind == JOB_COMMIT && job->bytes.size > 0 && delivery->mode != DELIVERY_BLIND &&
-        (job->mls.wire == MLS_PUBLIC || job->group_info.size > 0))
-        find_stored_context(request, job);
+    if (commit_check_needs_stored(job, delivery->mode))
+        find_stored(request, job);
     else
         check(request, job, NULL);
 }

@@ -154,6 +154,9 @@ static enum convo_plan plan_epoch(struct convo *convo, struct job *job, const st
         if (convo->planned.kind == CONVO_UNDECIDED && !caller->is_admin)
             return fail(job, 403, "NotAdmin",
                 "only an admin lets the server count the epochs: send the commit");
+        if (convo->planned.kind == CONVO_UNDECIDED && convo->delivery->mode == DELIVERY_ASSISTED)
+            return fail(job, 400, "CommitRequired",
+                "in assisted mode the members move the epoch: send the commit");
         return CONVO_GO;
     }
     if (convo->planned.kind == CONVO_NUMBERED)
@@ -223,6 +226,21 @@ static enum convo_plan plan_roster(const struct convo *convo, struct job *job)
     return why == NULL ? CONVO_GO : fail(job, 400, "RosterMismatch", why);
 }
 
+/* Could the commit be checked as far as the mode asks? */
+static enum convo_plan plan_checks(const struct convo *convo, struct job *job)
+{
+    enum delivery_mode mode = convo->delivery->mode;
+    bool must_know = mode == DELIVERY_ASSISTED && job->bytes.size > 0;
+
+    if (!job->is_verified && (must_know || (job->is_external && mode != DELIVERY_BLIND)))
+        return fail(job, 400, "InvalidCommit",
+            "this server has no group info of the epoch to check the commit with");
+    if (must_know && !job->knows_proposals)
+        return fail(job, 400, "UnknownProposal",
+            "the commit refers to a proposal that was not sent here in this epoch");
+    return CONVO_GO;
+}
+
 static enum convo_plan plan_commit(struct convo *convo, struct convo_op *op)
 {
     struct job *job = op->job;
@@ -238,10 +256,8 @@ static enum convo_plan plan_commit(struct convo *convo, struct convo_op *op)
     if (plan != CONVO_GO)
         return plan;
     plan = plan_epoch(convo, job, caller);
-    if (plan == CONVO_GO && job->is_external && !job->is_verified &&
-        convo->delivery->mode != DELIVERY_BLIND)
-        return fail(job, 400, "InvalidCommit",
-            "this server has no group info of the epoch to check the commit with");
+    if (plan == CONVO_GO)
+        plan = plan_checks(convo, job);
     if (plan == CONVO_GO)
         plan = plan_members(convo, job, caller);
     if (plan == CONVO_GO)

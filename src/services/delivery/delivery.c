@@ -69,6 +69,16 @@ static void delivery_free(struct delivery *delivery)
     tr__free(delivery);
 }
 
+/* The table of settings lets no other word through; without settings: as the table has it. */
+static enum delivery_mode mode_of(const struct config *config)
+{
+    const char *text = config == NULL ? "checked" : config_text(config, CONFIG_DELIVERY_MODE);
+
+    if (strcmp(text, "blind") == 0)
+        return DELIVERY_BLIND;
+    return strcmp(text, "assisted") == 0 ? DELIVERY_ASSISTED : DELIVERY_CHECKED;
+}
+
 int delivery_start(
     const struct service_context *context, char *why, size_t why_size, void **ret_state)
 {
@@ -90,7 +100,7 @@ int delivery_start(
     delivery->system = context->system;
     delivery->env = tr_system_env(context->system);
     delivery->sql = context->sql;
-    delivery->mode = DELIVERY_CHECKED;
+    delivery->mode = mode_of(context->config);
     delivery->app_window = 2;
     delivery->members_max = 1000;
     delivery->lease_s = 600;

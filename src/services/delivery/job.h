@@ -58,6 +58,13 @@ struct job_proposal {
     unsigned char sha256[32];
 };
 
+/* What the group info that comes with a job says it is of. */
+struct job_info {
+    struct tr_span group_id;
+    uint64_t epoch;
+    uint16_t suite;
+};
+
 struct commit_roster;
 
 struct job {
@@ -77,6 +84,7 @@ struct job {
     bool is_leave;
     bool is_external;     /* the caller joins by it */
     bool is_verified;     /* its signature was checked against the group of its epoch */
+    bool knows_proposals; /* assisted mode: every proposal it refers to is here */
     struct job_add *adds; /* owned */
     uint32_t add_count;
     struct job_add *named; /* owned: whom the caller says the Welcomes are for; NULL: nobody said */
@@ -86,6 +94,7 @@ struct job {
     struct tr_span welcomes[JOB_WELCOMES_MAX];
     uint32_t welcome_count;
     struct tr_span group_info;
+    struct job_info info;           /* of group_info, when it was checked (commit_check.h) */
     struct tr_span app_bytes;       /* a message that goes with the commit */
     struct job_proposal *proposals; /* owned */
     uint32_t proposal_count;

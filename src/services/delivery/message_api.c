@@ -98,6 +98,7 @@ void api_send_message(struct http_request *request)
 
 void api_send_proposal(struct http_request *request)
 {
+    struct delivery *delivery = http_service(request);
     struct api_body body;
     const char *why;
 
@@ -109,6 +110,12 @@ void api_send_proposal(struct http_request *request)
     why = body.expect.failed ? NULL : read_message(body.job, MLS_PROPOSAL);
     if (why != NULL) {
         api_refuse(request, &body, 400, "InvalidMessage", why);
+        return;
+    }
+    if (!body.expect.failed && delivery->mode == DELIVERY_ASSISTED &&
+        body.job->mls.wire != MLS_PUBLIC) {
+        api_refuse(request, &body, 400, "PublicHandshakeRequired",
+            "in assisted mode proposals are public messages");
         return;
     }
     api_set_op(&body, "msg", body.job->name);

@@ -135,7 +135,8 @@ static inline void site_open_sql(struct site *site)
     tr__free(migrations);
 }
 
-static inline void site_begin(struct site *site)
+/* With settings, or NULL: as they are without any. */
+static inline void site_begin_with(struct site *site, const struct config *config)
 {
     char why[256] = "";
 
@@ -161,6 +162,7 @@ static inline void site_begin(struct site *site)
         0);
     CHECK_MSG(delivery_service.start(&(struct service_context){ .system = site->system,
                                          .sql = site->sql,
+                                         .config = config,
                                          .data_path = site->place,
                                          .service_did = "did:web:localhost",
                                          .auth = site->auth },
@@ -179,6 +181,11 @@ static inline void site_begin(struct site *site)
                       .quiet = true },
                   why, sizeof why, &site->server) == 0,
         "%s", why);
+}
+
+static inline void site_begin(struct site *site)
+{
+    site_begin_with(site, NULL);
 }
 
 static inline void site_end(struct site *site)

@@ -2,7 +2,7 @@
 /* What goes with a commit, in JSON and as message/mls; and that the tree a commit leads to has whom
  * the request names. */
 #include "crypto/digest.h"
-#include "site.h"
+#include "tree_site.h"
 
 struct play {
     struct site site;
@@ -340,69 +340,19 @@ TEST(proposals, of_another_epoch_or_group_refuse_the_bundle)
 /* ---- the tree
  * ------------------------------------------------------------------------------------------ */
 
-struct leaf {
-    const struct caller *who;
-    const struct signer *key;
-    const char *device;
-};
-
-static void put_tree(struct tr_buffer *out, const struct leaf *leaves, size_t count)
-{
-    struct tr_buffer nodes = { 0 };
-
-    for (size_t i = 0; i < count; i++) {
-        if (i > 0)
-            mls_put_number(&nodes, 0, 1); /* a blank parent */
-        mls_put_number(&nodes, 1, 1);
-        mls_put_number(&nodes, 1, 1);
-        put_leaf(&nodes,
-            &(struct package_options){
-                .did = leaves[i].who->did, .device = leaves[i].device, .signer = leaves[i].key });
-    }
-    mls_put_vector(out, (struct tr_span){ nodes.bytes, nodes.size });
-    tr_buffer_free(&nodes);
-}
-
 /* base64 of a group info of this epoch, signed by the first leaf; without a tree if count is 0. */
-static char *group_info_of(uint64_t epoch, const struct leaf *leaves, size_t count)
+static char *group_info_of(
+    const char *group, uint64_t epoch, const struct leaf *leaves, size_t count)
 {
-    struct tr_buffer info = { 0 }, tree = { 0 }, extensions = { 0 }, signature = { 0 }, out = { 0 };
-    char *text;
-
-    mls_put_number(&info, 1, 2);
-    mls_put_number(&info, 1, 2);
-    mls_put_vector(&info, TR_SPAN("g1"));
-    mls_put_number(&info, epoch, 8);
-    mls_put_vector(&info, TR_SPAN("tree hash"));
-    mls_put_vector(&info, TR_SPAN("transcript hash"));
-    mls_put_vector(&info, TR_SPAN(""));
-    if (count > 0) {
-        put_tree(&tree, leaves, count);
-        mls_put_number(&extensions, MLS_RATCHET_TREE, 2);
-        mls_put_vector(&extensions, (struct tr_span){ tree.bytes, tree.size });
-    }
-    mls_put_vector(&info, (struct tr_span){ extensions.bytes, extensions.size });
-    mls_put_vector(&info, TR_SPAN("confirmation tag"));
-    mls_put_number(&info, 0, 4);
-    sign_with_label(leaves[0].key, "MLS 1.0 GroupInfoTBS", &info, &signature);
-    mls_put_number(&out, 1, 2);
-    mls_put_number(&out, MLS_GROUP_INFO, 2);
-    tr_buffer_append(&out, info.bytes, info.size);
-    tr_buffer_append(&out, signature.bytes, signature.size);
-    text = base64_of(&out);
-    tr_buffer_free(&info);
-    tr_buffer_free(&tree);
-    tr_buffer_free(&extensions);
-    tr_buffer_free(&signature);
-    tr_buffer_free(&out);
-    return text;
+    return info_make(&(struct info_options){
+        .group = { .id = tr_span_of(group), .epoch = epoch }, .leaves = leaves, .count = count });
 }
 
 /* addMembers or submitCommit at `epoch` with a tree of these; `more` has further members. */
 static void commit_with(const struct play *play, const char *call, uint64_t epoch,
     const struct leaf *leaves, size_t count, const char *more, unsigned status, const char *part)
 {
-    char *info = group_info_of(epoch + 1, leaves, count), *commit = commit_make("g1", epoch);
+    char *info = group_info_of("g1", epoch + 1, leaves, count), *commit = commit_make("g1", epoch);
 
     act(play, leaves[0].who, call, status, part,
         "{\"convoId\":\"g1\",\"commit\":\"%s\",\"groupInfo\":\"%s\"%s}", commit, info, more);
@@ -487,12 +437,12 @@ TEST(roster, waits_for_who_was_named_at_the_creation)
     {
         const struct leaf ada[] = { { &play.ada, &play.ada_key, NULL },
             { &play.cyd, &play.cyd_key, NULL } };
-        char *info = group_info_of(0, ada, 2);
+        char *info = group_info_of("g3", 0, ada, 2);
 
         act(&play, &play.ada, "createConvo", 400, "RosterMismatch",
             "{\"groupId\":\"g3\",\"cipherSuite\":\"" SITE_SUITE "\",\"groupInfo\":\"%s\"}", info);
         free(info);
-        info = group_info_of(0, ada, 1);
+        info = group_info_of("g4", 0, ada, 1);
         act(&play, &play.ada, "createConvo", 200, "g4",
             "{\"groupId\":\"g4\",\"cipherSuite\":\"" SITE_SUITE
             "\",\"groupInfo\":\"%s\",\"initialMembers\":[\"%s\"]}",

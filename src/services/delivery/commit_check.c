@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "services/delivery/commit_check.h"
+
+#include "base/alloc.h"
+#include "services/delivery/commit_roster.h"
+#include "services/delivery/mls_check.h"
+#include "services/delivery/schema.h"
+
+/* ---- what is stored
+ * ----------------------------------------------------------------------------------- */
+
+/* The group info of the epoch a commit was made in: what its signature covers. */
+SQL_STATEMENT(find_context, "SELECT group_info FROM convos WHERE id = $1 AND group_info_epoch = $2"
+                            " AND group_info IS NOT NULL");
+/* The proposals of that epoch: behind the commit that led to it. */
+SQL_STATEMENT(find_proposals,
+    LOG_CUT("l.bytes",
+        "SELECT l.seq AS seq, LENGTH(l.bytes) AS size FROM log l WHERE l.convo = $1 AND l.kind = 2"
+        " AND l.base_epoch = $2 AND l.seq > COALESCE((SELECT c.seq FROM log c WHERE c.convo = $1"
+        " AND c.kind = 3 AND c.base_epoch < $2 ORDER BY c.base_epoch DESC LIMIT 1), 0)"
+        " ORDER BY l.seq LIMIT 1000",
+        "$1", "$3"));
+enum { STORED_CONTEXT, STORED_PROPOSALS };
+
+static bool needs_proposals(const struct job *job, enum delivery_mode mode)
+{
+    return mode == DELIVERY_ASSISTED && job->mls.commit.reference_count > 0;
+}
+
+bool commit_check_needs_stored(const struct job *job, enum delivery_mode mode)
+{
+    return job->kind == JOB_COMMIT && job->bytes.size > 0 && mode != DELIVERY_BLIND &&
+           (job->mls.wire == MLS_PUBLIC || job->group_info.size > 0);
+}
+
+void commit_check_ask(const struct job *job, enum delivery_mode mode, struct sql_unit *unit)
+{
+    int64_t epoch = job->mls.epoch > INT64_MAX ? INT64_MAX : (int64_t)job->mls.epoch;
+
+    if (unit == NULL)
+        return;
+    sql_unit_step(unit, &find_context, SQL_ROWS_ANY);
+    sql_unit_text(unit, job->convo);
+    sql_unit_int(unit, epoch);
+    if (!needs_proposals(job, mode))
+        return;
+    sql_unit_step(unit, &find_proposals, SQL_ROWS_ANY);
+    sql_unit_text(unit, job->convo);
+    sql_unit_int(unit, epoch);
+    sql_unit_int(unit, LOG_PAGE_BYTES);
+}
+
+/* Empty: there is none of that epoch. */
+static struct tr_span stored_context(const struct commit_check *check)
+{
+    if (check->stored == NULL || sql_unit_rows(check->stored, STORED_CONTEXT) != 1)
+        return (struct tr_span){ NULL, 0 };
+    return sql_row_bytes(check->stored, STORED_CONTEXT, 0, 0);
+}
+
+/* ---- who signed it
+ * ------------------------------------------------------------------------------------ */
+
+/* Who signed a public commit: a joiner brings its key in the path, a member has it in the tree. */
+static bool find_signer(
+    const struct job *job, const struct mls_group_info *info, struct tr_span *ret_key)
+{
+    struct mls_tree tree;
+    struct mls_leaf leaf;
+    uint32_t index;
+
+    if (job->mls.sender == MLS_NEW_COMMIT) {
+        *ret_key = job->mls.commit.path_leaf.signature_key;
+        return true;
+    }
+    if (info->ratchet_tree.at == NULL)
+        return false;
+    tree = mls_tree_of(info->ratchet_tree);
+    while (mls_tree_next(&tree, &index, &leaf))
+        if (index == job->mls.sender_index) {
+            *ret_key = leaf.signature_key;
+            return true;
+        }
+    return false;
+}
+
+/* The signature of a public commit, as far as what is stored lets us look. */
+static const char *check_signature(const struct commit_check *check)
+{
+    struct tr_span context = stored_context(check);
+    struct job *job = check->job;
+    const struct mls_suite *suite;
+    struct mls_group_info info;
+    struct tr_span key;
+
+    if (check->mode == DELIVERY_BLIND || job->mls.wire != MLS_PUBLIC || context.size == 0)
+        return NULL;
+    if (mls_group_info_read(context, &info) != NULL)
+        return NULL;
+    suite = mls_suite_of(info.context.suite);
+    if (suite == NULL)
+        return NULL;
+    if (!find_signer(job, &info, &key))
+        /* With a tree that knows no such sender it is nobody's. */
+        return info.ratchet_tree.at == NULL ? NULL : "the sender of the commit is not in the group";
+    if (!mls_message_verify(suite, &job->mls, key, info.context.bytes))
+        return "the signature of the commit is wrong";
+    job->is_verified = true;
+    return NULL;
+}
+
+/* ---- what it commits
+ * ---------------------------------------------------------------------------------- */
+
+struct references {
+    uint32_t count;
+    struct {
+        size_t size;
+        unsigned char bytes[MLS_REFERENCE_SIZE_MAX];
+    } at[];
+};
+
+/* Of a private proposal there is none: what it is made of is encrypted. */
+static void add_reference(
+    struct references *references, const struct mls_suite *suite, struct tr_span bytes)
+{
+    struct mls_message proposal;
+    size_t size;
+
+    if (mls_message_read(bytes, &proposal) != NULL || proposal.wire != MLS_PUBLIC)
+        return;
+    size = mls_proposal_reference(suite, &proposal, references->at[references->count].bytes);
+    references->at[references->count].size = size;
+    references->count += size > 0;
+}
+
+static bool has_reference(const struct references *references, struct tr_span reference)
+{
+    for (uint32_t i = 0; i < references->count; i++)
+        if (tr_span_equal(
+                (struct tr_span){ (const char *)references->at[i].bytes, references->at[i].size },
+                reference))
+            return true;
+    return false;
+}
+
+/* Of what was stored before, and of what comes with the commit. NULL: out of memory. */
+static struct references *read_references(
+    const struct commit_check *check, const struct mls_suite *suite)
+{
+    uint32_t stored = sql_unit_rows(check->stored, STORED_PROPOSALS);
+    const struct job *job = check->job;
+    struct references *references =
+        tr__calloc(sizeof *references + (stored + job->proposal_count) * sizeof references->at[0]);
+
+    if (references == NULL)
+        return NULL;
+    for (uint32_t i = 0; i < stored; i++)
+        add_reference(references, suite, sql_row_bytes(check->stored, STORED_PROPOSALS, i, 0));
+    for (uint32_t i = 0; i < job->proposal_count; i++)
+        add_reference(references, suite, job->proposals[i].bytes);
+    return references;
+}
+
+/* Is everything the commit refers to here? Only assisted mode, which takes no private proposals,
+ * can ask. */
+static bool knows_proposals(const struct commit_check *check)
+{
+    const struct mls_commit *commit = &check->job->mls.commit;
+    const struct mls_suite *suite = mls_suite_of(check->job->info.suite);
+    struct mls_reader list = mls_reader_of(commit->proposals);
+    struct references *references;
+    struct mls_proposal proposal;
+    bool is_known;
+
+    if (check->stored == NULL || !needs_proposals(check->job, check->mode))
+        return true;
+    references = suite == NULL ? NULL : read_references(check, suite);
+    if (references == NULL)
+        return false;
+    /* Nothing is committed twice, so more than there are cannot all be known. */
+    is_known = commit->reference_count <= references->count;
+    while (is_known && mls_proposal_next(&list, &proposal))
+        is_known = !proposal.is_reference || has_reference(references, proposal.reference);
+    tr__free(references);
+    return is_known;
+}
+
+/* ---- where it leads
+ * ----------------------------------------------------------------------------------- */
+
+static const char *check_context(const struct job *job, const struct mls_group_info *info)
+{
+    if (job->bytes.size == 0)
+        return NULL;
+    if (info->context.epoch != job->mls.epoch + 1 ||
+        !tr_span_equal(info->context.group_id, job->mls.group_id))
+        return "the group info is not of the epoch this commit leads to";
+    return NULL;
+}
+
+static const char *read_roster(struct commit_check *check, const struct mls_group_info *info)
+{
+    struct job *job = check->job;
+    int rc;
+
+    if (job->bytes.size == 0 && job->kind == JOB_COMMIT)
+        return NULL;
+    rc = commit_roster_new(info, stored_context(check), &job->roster);
+    if (rc < 0)
+        job->decoded.failed = rc;
+    if (rc == 0 && job->roster == NULL && check->mode == DELIVERY_ASSISTED)
+        return "the tree has a leaf whose credential is no DID";
+    return NULL;
+}
+
+static const char *check_group_info(struct commit_check *check)
+{
+    struct job *job = check->job;
+    struct mls_group_info info;
+    bool is_checked;
+    const char *why;
+
+    if (job->group_info.size == 0)
+        return NULL;
+    why = mls_group_info_read(job->group_info, &info);
+    if (why == NULL)
+        why = check_context(job, &info);
+    if (why != NULL)
+        return why;
+    job->info = (struct job_info){
+        .group_id = info.context.group_id, .epoch = info.context.epoch, .suite = info.context.suite
+    };
+    if (check->mode == DELIVERY_BLIND)
+        return NULL;
+    if (check->mode == DELIVERY_ASSISTED && info.ratchet_tree.at == NULL) {
+        check->label = "GroupInfoRequired";
+        return "in assisted mode a group info has the ratchet tree with it";
+    }
+    if (job->mls.wire == MLS_PUBLIC &&
+        !tr_span_equal(info.confirmation_tag, job->mls.confirmation_tag))
+        return "the group info has another confirmation tag than the commit";
+    why = mls_group_info_check(&info, &is_checked);
+    return why != NULL ? why : read_roster(check, &info);
+}
+
+int commit_check_run(void *argument)
+{
+    struct commit_check *check = argument;
+
+    check->label = "InvalidCommit";
+    check->why = check_signature(check);
+    if (check->why != NULL)
+        return 0;
+    check->label = "InvalidGroupInfo";
+    check->why = check_group_info(check);
+    if (check->why == NULL)
+        check->job->knows_proposals = knows_proposals(check);
+    return 0;
+}
+
+void commit_check_free(void *argument)
+{
+    struct commit_check *check = argument;
+
+    sql_unit_free(check->stored);
+    job_unref(check->job);
+    tr__free(check);
+}

@@ -255,7 +255,6 @@ TEST(mls_vectors, the_same_content_has_the_same_header_in_public_and_in_private)
     for (struct json_iter it = json_iterate(vectors.root); json_next(&it);) {
         static const char *const names[][2] = { { "proposal_pub", "proposal_priv" },
             { "commit_pub", "commit_priv" } };
-        struct tr_span key = bytes_of(json_get(it.value, "signature_pub"));
 
         for (int i = 0; i < 2; i++) {
             struct tr_span a_bytes = bytes_of(json_get(it.value, names[i][0]));
@@ -270,8 +269,147 @@ TEST(mls_vectors, the_same_content_has_the_same_header_in_public_and_in_private)
             drop(a_bytes);
             drop(b_bytes);
         }
+    }
+    unload(&vectors);
+}
+
+/* The group context that the signatures of message-protection.json cover, at `epoch`. */
+static void put_context(
+    struct tr_buffer *out, const struct json *row, const struct mls_suite *suite, uint64_t epoch)
+{
+    struct tr_span group = bytes_of(json_get(row, "group_id"));
+    struct tr_span tree = bytes_of(json_get(row, "tree_hash"));
+    struct tr_span transcript = bytes_of(json_get(row, "confirmed_transcript_hash"));
+
+    mls_put_number(out, 1, 2);
+    mls_put_number(out, suite->id, 2);
+    mls_put_vector(out, group);
+    mls_put_number(out, epoch, 8);
+    mls_put_vector(out, tree);
+    mls_put_vector(out, transcript);
+    mls_put_vector(out, (struct tr_span){ "", 0 });
+    CHECK_EQ_INT(out->failed, 0);
+    drop(group);
+    drop(tree);
+    drop(transcript);
+}
+
+static bool verifies(const struct mls_suite *suite, struct tr_span bytes, struct tr_span key,
+    const struct tr_buffer *context)
+{
+    struct mls_message message;
+
+    return mls_message_read(bytes, &message) == NULL && message.wire == MLS_PUBLIC &&
+           mls_message_verify(
+               suite, &message, key, (struct tr_span){ context->bytes, context->size });
+}
+
+/* A bit of every byte that is signed, and of the signature. What comes after it is not. */
+static void check_flips(const struct mls_suite *suite, struct tr_span bytes, struct tr_span key,
+    const struct tr_buffer *context)
+{
+    struct mls_message message;
+    char *copy = malloc(bytes.size);
+    size_t end;
+
+    CHECK(copy != NULL);
+    must_read(bytes, &message, MLS_PUBLIC);
+    end = (size_t)(message.signature.at + message.signature.size - bytes.at);
+    for (size_t i = 0; i < end; i++) {
+        memcpy(copy, bytes.at, bytes.size);
+        copy[i] = (char)(copy[i] ^ 1 << i % 8);
+        CHECK_MSG(!verifies(suite, (struct tr_span){ copy, bytes.size }, key, context),
+            "suite %u: byte %zu may be changed", suite->id, i);
+    }
+    free(copy);
+}
+
+TEST_LONG(mls_vectors, public_messages_verify_and_no_changed_one_does, 60)
+{
+    static const char *const names[] = { "proposal_pub", "commit_pub" };
+    struct vectors vectors;
+    size_t count = 0;
+
+    load(&vectors, "vectors/mls/message-protection.json");
+    for (struct json_iter it = json_iterate(vectors.root); json_next(&it); count++) {
+        struct tr_span key = bytes_of(json_get(it.value, "signature_pub"));
+        struct tr_buffer context = { 0 }, later = { 0 };
+        const struct mls_suite *suite;
+        int64_t id, epoch;
+
+        CHECK(json_int(json_get(it.value, "cipher_suite"), &id));
+        CHECK(json_int(json_get(it.value, "epoch"), &epoch));
+        suite = mls_suite_of((uint16_t)id);
+        CHECK(suite != NULL);
+        put_context(&context, it.value, suite, (uint64_t)epoch);
+        put_context(&later, it.value, suite, (uint64_t)epoch + 1);
+        for (int i = 0; i < 2; i++) {
+            struct tr_span bytes = bytes_of(json_get(it.value, names[i]));
+
+            CHECK_MSG(verifies(suite, bytes, key, &context), "suite %u: %s", suite->id, names[i]);
+            CHECK(!verifies(suite, bytes, key, &later));
+            check_flips(suite, bytes, key, &context);
+            drop(bytes);
+        }
+        tr_buffer_free(&context);
+        tr_buffer_free(&later);
         drop(key);
     }
+    CHECK_EQ_INT(count, 7);
+    unload(&vectors);
+}
+
+/* ---- references to proposals
+ * -------------------------------------------------------------------------------- */
+
+static bool is_sent(
+    const struct mls_suite *suite, const struct json *proposals, struct tr_span reference)
+{
+    bool is_found = false;
+
+    for (struct json_iter it = json_iterate(proposals); !is_found && json_next(&it);) {
+        struct tr_span bytes = bytes_of(it.value);
+        unsigned char own[MLS_REFERENCE_SIZE_MAX];
+        struct mls_message message;
+        size_t size;
+
+        must_read(bytes, &message, MLS_PUBLIC);
+        size = mls_proposal_reference(suite, &message, own);
+        is_found = size > 0 && size == reference.size && memcmp(own, reference.at, size) == 0;
+        drop(bytes);
+    }
+    return is_found;
+}
+
+TEST_LONG(mls_vectors, commits_refer_to_the_proposals_that_were_sent, 60)
+{
+    struct vectors vectors;
+    size_t count = 0;
+
+    load(&vectors, "vectors/mls/passive-client-handling-commit.json");
+    for (struct json_iter group = json_iterate(vectors.root); json_next(&group);) {
+        int64_t id;
+
+        CHECK(json_int(json_get(group.value, "cipher_suite"), &id));
+        for (struct json_iter it = json_iterate(json_get(group.value, "epochs")); json_next(&it);) {
+            const struct json *proposals = json_get(it.value, "proposals");
+            struct tr_span bytes = bytes_of(json_get(it.value, "commit"));
+            struct mls_proposal proposal;
+            struct mls_message message;
+            struct mls_reader list;
+
+            must_read(bytes, &message, MLS_PUBLIC);
+            list = mls_reader_of(message.commit.proposals);
+            while (mls_proposal_next(&list, &proposal)) {
+                if (!proposal.is_reference)
+                    continue;
+                CHECK(is_sent(mls_suite_of((uint16_t)id), proposals, proposal.reference));
+                count++;
+            }
+            drop(bytes);
+        }
+    }
+    CHECK_MSG(count > 0, "no commit refers to anything");
     unload(&vectors);
 }
 

@@ -13,6 +13,7 @@
 #include "services/delivery/invite_api.h"
 #include "services/delivery/mls_check.h"
 #include "services/delivery/owner.h"
+#include "services/delivery/recipients.h"
 #include "services/delivery/text.h"
 
 /* ---- lists of names
@@ -113,44 +114,6 @@ static const char *read_commit(struct job *job)
     return NULL;
 }
 
-/* The references of all welcomes become adds; whose they are is asked of the database. */
-static const char *read_welcomes(struct job *job)
-{
-    uint32_t count = 0, at = 0;
-    struct mls_message welcome;
-
-    for (uint32_t i = 0; i < job->welcome_count; i++) {
-        const char *why = mls_message_read(job->welcomes[i], &welcome);
-
-        if (why != NULL)
-            return why;
-        if (welcome.wire != MLS_WELCOME)
-            return "a welcome is no Welcome message";
-        count += welcome.secret_count;
-    }
-    if (count == 0)
-        return NULL;
-    if (count > JOB_MEMBERS_MAX)
-        return "a welcome has too many recipients";
-    job->named = job->adds;
-    job->named_count = job->add_count;
-    job->add_count = 0;
-    job->adds = tr__calloc(count * sizeof *job->adds);
-    if (job->adds == NULL)
-        return "out of memory";
-    for (uint32_t i = 0; i < job->welcome_count; i++) {
-        struct mls_reader list;
-        struct tr_span reference;
-
-        (void)mls_message_read(job->welcomes[i], &welcome);
-        list = mls_reader_of(welcome.secrets);
-        while (mls_welcome_next(&list, &reference) && at < count)
-            job->adds[at++] = (struct job_add){ .reference = reference, .welcome = i };
-    }
-    job->add_count = at;
-    return NULL;
-}
-
 SQL_STATEMENT(find_package, "SELECT did, device FROM key_packages WHERE ref = $1");
 
 static void commit_answered(struct http_request *request, const struct tr_event *event);
@@ -160,28 +123,6 @@ static void send_job(struct http_request *request, struct job *job)
     struct api_body body = { .job = job };
 
     api_send(request, &body, job->kind == JOB_CREATE ? api_answered : commit_answered);
-}
-
-static bool is_added(const struct job_add *adds, uint32_t count, struct tr_span did)
-{
-    for (uint32_t i = 0; i < count; i++)
-        if (tr_span_equal(adds[i].did, did))
-            return true;
-    return false;
-}
-
-/* The list the caller gave is a hint; if it is there it must say what the Welcomes say. */
-static bool is_as_named(const struct job *job)
-{
-    if (job->named == NULL)
-        return true;
-    for (uint32_t i = 0; i < job->add_count; i++)
-        if (!is_added(job->named, job->named_count, job->adds[i].did))
-            return false;
-    for (uint32_t i = 0; i < job->named_count; i++)
-        if (!is_added(job->adds, job->add_count, job->named[i].did))
-            return false;
-    return true;
 }
 
 /* The owners of the references, in the job's own memory: the unit goes away. */
@@ -258,7 +199,7 @@ static void owners_found(struct http_request *request, const struct tr_event *ev
         point_owners(job, from);
         if (job->op.at != NULL)
             job->op.at = job->decoded.bytes + op_from;
-        if (!is_as_named(job)) {
+        if (!recipients_are_named(job)) {
             http_respond_error(
                 request, 400, "WelcomeMismatch", "the Welcomes are for others than the list says");
             job_unref(job);
@@ -377,9 +318,14 @@ static void submit(struct http_request *request, struct api_body *body)
         api_refuse(request, body, 400, label, why);
         return;
     }
-    why = read_welcomes(job);
+    why = recipients_read(job);
     if (why != NULL) {
         api_refuse(request, body, 400, "InvalidWelcome", why);
+        return;
+    }
+    if (!recipients_are_hashed(job)) {
+        api_refuse(request, body, 400, "WelcomeMismatch",
+            "the Welcomes are for other key packages than keyPackageHashes says");
         return;
     }
     json_doc_free(&body->doc);
@@ -442,6 +388,7 @@ void api_add_members(struct http_request *request)
     read_common(&body, "commit");
     read_adds(&body, "didList", JOB_MEMBERS_MAX);
     bundle_add_welcome(&body, api_may_bytes(&body, "welcomeMessage", WELCOME_SIZE_MAX));
+    recipients_read_hashes(&body);
     if (body.job->add_count == 0)
         json_expect_fail(&body.expect, "didList", "must name somebody");
     if (names_twice(body.job))
@@ -555,6 +502,7 @@ void api_create_convo(struct http_request *request)
     }
     read_adds(&body, "initialMembers", JOB_MEMBERS_MAX);
     bundle_add_welcome(&body, api_may_bytes(&body, "welcomeMessage", WELCOME_SIZE_MAX));
+    recipients_read_hashes(&body);
     api_set_op(&body, "op", json_may_string(&body.expect, "idempotencyKey", 1, 128));
     if (!body.expect.failed && mls_suite_named(job->suite) == NULL) {
         api_refuse(
@@ -630,7 +578,6 @@ void api_update_group_info(struct http_request *request)
             why != NULL ? why : body.expect.message);
         return;
     }
-    body.job->mls.group_id = info.context.group_id;
     json_doc_free(&body.doc);
     check(request, body.job, NULL);
 }

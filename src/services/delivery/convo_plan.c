@@ -7,6 +7,7 @@
 
 #include "services/delivery/commit_roster.h"
 #include "services/delivery/convo.h"
+#include "services/delivery/mls_check.h"
 #include "services/delivery/receipt.h"
 
 static enum convo_plan fail(struct job *job, unsigned status, const char *label, const char *text)
@@ -217,6 +218,33 @@ static void hear(struct convo_op *op, uint64_t epoch)
         op->after.confirmed = epoch;
 }
 
+/* Unknown here is only what was imported: there is nothing to compare. */
+static bool is_of_suite(struct tr_span name, uint16_t suite)
+{
+    const struct mls_suite *known = mls_suite_named(name);
+
+    return known == NULL || known->id == suite;
+}
+
+/* The Welcomes and the group info that came with it are of this group, and of `epoch`. */
+static enum convo_plan plan_parts(const struct convo *convo, struct job *job, uint64_t epoch)
+{
+    struct tr_span suite = job->kind == JOB_CREATE ? job->suite : convo->texts.suite;
+
+    if (job->welcome_count > 0 && !is_of_suite(suite, job->welcome_suite))
+        return fail(job, 400, "InvalidWelcome", "the Welcome is of another cipher suite");
+    if (job->group_info.size == 0)
+        return CONVO_GO;
+    if (!is_of_group(convo, job->info.group_id))
+        return fail(job, 400, "InvalidGroupInfo", "the group info is of another group");
+    if (!is_of_suite(suite, job->info.suite))
+        return fail(job, 400, "InvalidGroupInfo", "the group info is of another cipher suite");
+    if (job->info.epoch != epoch)
+        return fail(
+            job, 400, "InvalidGroupInfo", "the group info is not of the epoch this leads to");
+    return CONVO_GO;
+}
+
 /* The tree that came with it must have whom the request names. */
 static enum convo_plan plan_roster(const struct convo *convo, struct job *job)
 {
@@ -258,6 +286,8 @@ static enum convo_plan plan_commit(struct convo *convo, struct convo_op *op)
     plan = plan_epoch(convo, job, caller);
     if (plan == CONVO_GO)
         plan = plan_checks(convo, job);
+    if (plan == CONVO_GO)
+        plan = plan_parts(convo, job, op->before.epoch + 1);
     if (plan == CONVO_GO)
         plan = plan_members(convo, job, caller);
     if (plan == CONVO_GO)
@@ -349,6 +379,7 @@ static enum convo_plan plan_proposal(struct convo *convo, struct convo_op *op)
 static enum convo_plan plan_create(struct convo *convo, struct convo_op *op)
 {
     struct job *job = op->job;
+    enum convo_plan plan;
 
     if (convo->is_there && tr_span_equal(job->claims->issuer, convo->texts.creator))
         return CONVO_LOOK; /* by this request, when it was sent before? */
@@ -359,7 +390,8 @@ static enum convo_plan plan_create(struct convo *convo, struct convo_op *op)
     if (job->add_count + 1 > convo->delivery->members_max)
         return fail(job, 400, "TooManyMembers", "the conversation would have too many members");
     op->after = (struct convo_point){ .epoch = job->epoch, .seq = 1, .confirmed = job->epoch };
-    return plan_roster(convo, job);
+    plan = plan_parts(convo, job, job->epoch);
+    return plan == CONVO_GO ? plan_roster(convo, job) : plan;
 }
 
 static enum convo_plan plan_read_to(struct convo *convo, struct convo_op *op)
@@ -373,11 +405,13 @@ static enum convo_plan plan_read_to(struct convo *convo, struct convo_op *op)
 static enum convo_plan plan_group_info(struct convo *convo, struct convo_op *op)
 {
     struct job *job = op->job;
+    enum convo_plan plan;
 
     if (!is_member(caller_of(convo, job)))
         return not_member(job);
-    if (!is_of_group(convo, job->mls.group_id))
-        return fail(job, 400, "InvalidGroupInfo", "the group info is of another group");
+    plan = plan_parts(convo, job, job->epoch);
+    if (plan != CONVO_GO)
+        return plan;
     if (job->epoch > convo->planned.epoch || job->epoch < convo->committed.epoch)
         return fail(job, 409, "EpochMismatch", "the group info is not of the current epoch");
     if (job->epoch != convo->committed.epoch || convo->flying != NULL)

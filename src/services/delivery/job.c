@@ -38,6 +38,7 @@ void job_unref(struct job *job)
     tr__free(job->body);
     tr__free(job->adds);
     tr__free(job->named);
+    tr__free(job->hashes);
     tr__free(job->removes);
     tr__free(job->proposals);
     commit_roster_free(job->roster);

@@ -52,6 +52,13 @@ struct job_add {
     uint32_t welcome;         /* which of the welcomes names it */
 };
 
+/* A key package that the request lists beside its Welcomes. */
+struct job_hash {
+    struct tr_span did;
+    size_t size;
+    unsigned char bytes[64];
+};
+
 /* A proposal in a commit's bundle: it is stored before the commit. */
 struct job_proposal {
     struct tr_span bytes;
@@ -93,6 +100,9 @@ struct job {
     uint32_t remove_count;
     struct tr_span welcomes[JOB_WELCOMES_MAX];
     uint32_t welcome_count;
+    uint16_t welcome_suite;  /* of all of them */
+    struct job_hash *hashes; /* owned, in order: what the caller says the Welcomes name */
+    uint32_t hash_count;
     struct tr_span group_info;
     struct job_info info;           /* of group_info, when it was checked (commit_check.h) */
     struct tr_span app_bytes;       /* a message that goes with the commit */

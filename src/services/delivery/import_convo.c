@@ -99,8 +99,15 @@ static int read_group_info(struct import_convo *convo)
     }
     convo->group_info_epoch = info.context.epoch;
     suite = mls_suite_of(info.context.suite);
-    if (convo->suite.size == 0 && suite != NULL)
+    if (suite != NULL &&
+        !tr_span_is((struct tr_span){ convo->suite.bytes, convo->suite.size }, suite->name)) {
+        /* What is sent from now on is held against it, so it is what the members have. */
+        if (convo->suite.size > 0)
+            import_finding(convo->run, import_id(convo),
+                "its cipher suite is said to be another than its group info has: %s", suite->name);
+        tr_buffer_clear(&convo->suite);
         tr_buffer_text(&convo->suite, suite->name);
+    }
     if (info.context.epoch <= (uint64_t)convo->source_epoch) {
         convo->epoch = info.context.epoch;
         convo->has_epoch = true;

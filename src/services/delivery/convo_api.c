@@ -412,6 +412,16 @@ void api_remove_member(struct http_request *request)
     submit(request, &body);
 }
 
+/* A client may say who leaves; everybody leaves for themselves. */
+static void read_leaver(struct api_body *body)
+{
+    struct tr_span did = json_may_string(&body->expect, "targetDid", 8, 255);
+
+    if (did.at != NULL && !tr_span_equal(did, body->job->claims->issuer))
+        json_expect_fail(
+            &body->expect, "targetDid", "must be the caller: removeMember removes others");
+}
+
 void api_leave_convo(struct http_request *request)
 {
     struct api_body body;
@@ -419,6 +429,7 @@ void api_leave_convo(struct http_request *request)
     if (!api_begin_mls(request, JOB_COMMIT, "commit", &body))
         return;
     read_common(&body, "commit");
+    read_leaver(&body);
     body.job->is_leave = true;
     remove_one(body.job, body.job->claims->issuer);
     submit(request, &body);

@@ -227,6 +227,21 @@ TEST(role, of_the_last_admin_stays)
     cast_end(&cast);
 }
 
+TEST(leaving, is_for_oneself_whomever_the_request_names)
+{
+    struct cast cast;
+
+    cast_begin(&cast);
+    want(&cast, BOB, "leaveConvo", "{'convoId':'g1','targetDid':'$max'}", 400, "targetDid");
+    want(&cast, ADA, "leaveConvo", "{'convoId':'g1','targetDid':'$bob'}", 400, "removeMember");
+    want(&cast, BOB, "getConvo?convoId=g1", NULL, 200, "'did':'$bob'"); /* nobody has left */
+    want(&cast, BOB, "getConvo?convoId=g1", NULL, 200, "'did':'$max'");
+    want(&cast, BOB, "leaveConvo", "{'convoId':'g1','targetDid':'$bob'}", 200, "newEpoch");
+    want(&cast, BOB, "getConvo?convoId=g1", NULL, 403, "NotMember");
+    want(&cast, MAX, "getConvo?convoId=g1", NULL, 200, "'did':'$max'");
+    cast_end(&cast);
+}
+
 struct stepper {
     const struct cast *cast;
     enum who caller;

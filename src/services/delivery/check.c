@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/buffer.h"
+#include "base/assert.h"
 #include "services/delivery/receipt.h"
 
 enum { VIOLATIONS_MAX = 1000, PAGE = 500 };
@@ -47,146 +47,193 @@ static const struct {
     { "receipts", NULL, { NULL, NULL, NULL } },
 };
 
-struct run {
-    struct sql *sql;
-    delivery_check_fn on_violation;
-    void *data;
-    uint64_t violations;
-};
-
-static void tell(struct run *run, const char *check, struct tr_span convo, const char *text)
+static void tell(struct check_walk *walk, const char *check, struct tr_span convo, const char *text)
 {
-    run->violations++;
-    if (run->on_violation != NULL)
-        run->on_violation(run->data, check, convo, text);
+    walk->violations++;
+    if (walk->on_violation != NULL)
+        walk->on_violation(walk->data, check, convo, text);
 }
 
-static int ask(struct run *run, int check)
+static void take_rows(struct check_walk *walk, const struct sql_unit *unit)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    const char *const *texts = checks[walk->check].texts;
     char text[160];
-    int rc;
 
-    if (unit == NULL)
-        return TR_ENOMEM;
-    sql_unit_step(unit, checks[check].statement, SQL_ROWS_ANY);
-    sql_unit_int(unit, VIOLATIONS_MAX);
-    rc = sql_read_wait(run->sql, unit);
-    for (uint32_t i = 0; rc == 0 && i < sql_unit_rows(unit, 0); i++) {
-        (void)snprintf(text, sizeof text, "%s%lld%s%lld%s", checks[check].texts[0],
-            (long long)sql_row_int(unit, 0, i, 1), checks[check].texts[1],
-            (long long)sql_row_int(unit, 0, i, 2), checks[check].texts[2]);
-        tell(run, checks[check].name, sql_row_bytes(unit, 0, i, 0), text);
+    for (uint32_t i = 0; i < sql_unit_rows(unit, 0); i++) {
+        (void)snprintf(text, sizeof text, "%s%lld%s%lld%s", texts[0],
+            (long long)sql_row_int(unit, 0, i, 1), texts[1], (long long)sql_row_int(unit, 0, i, 2),
+            texts[2]);
+        tell(walk, checks[walk->check].name, sql_row_bytes(unit, 0, i, 0), text);
     }
-    sql_unit_free(unit);
-    return rc;
+    walk->check++;
 }
 
 /* ---- receipts: every chain is computed again
  * ----------------------------------------------------------- */
 
-SQL_STATEMENT(list_heads, "SELECT id, chain, kept_chain, seq FROM convos WHERE id > $1 ORDER BY id"
-                          " LIMIT $2");
+SQL_STATEMENT(list_convos, "SELECT id FROM convos WHERE id > $1 ORDER BY id LIMIT $2");
+/* With the rows, from one snapshot: the log of a server that runs grows and is trimmed. */
+SQL_STATEMENT(get_head, "SELECT chain, kept_chain, seq, kept_from FROM convos WHERE id = $1");
 SQL_STATEMENT(list_rows,
     "SELECT seq, base_epoch, sha256, receipt FROM log WHERE convo = $1 AND seq > $2 AND seq <= $4"
     " AND receipt IS NOT NULL ORDER BY seq LIMIT $3");
+enum { HEAD_CHAIN, HEAD_KEPT_CHAIN, HEAD_SEQ, HEAD_KEPT_FROM };
 
 static bool is_same(struct tr_span stored, const unsigned char chain[32])
 {
     return stored.size == 32 && memcmp(stored.at, chain, 32) == 0;
 }
 
-/* From `chain` on, as far as the head that was read; *ret_wrong is the first row that does not
- * follow, 0 if all do. */
-static int walk(struct run *run, struct tr_span convo, int64_t seq_max, unsigned char chain[32],
-    uint64_t *ret_wrong)
+static struct tr_span convo_of(const struct check_walk *walk)
 {
-    uint64_t seq = 0;
-    uint32_t count = PAGE;
-    int rc = 0;
-
-    *ret_wrong = 0;
-    while (rc == 0 && count == PAGE && *ret_wrong == 0) {
-        struct sql_unit *unit = sql_unit_new(0);
-
-        if (unit == NULL)
-            return TR_ENOMEM;
-        sql_unit_step(unit, &list_rows, SQL_ROWS_ANY);
-        sql_unit_text(unit, convo);
-        sql_unit_int(unit, (int64_t)seq);
-        sql_unit_int(unit, PAGE);
-        sql_unit_int(unit, seq_max);
-        rc = sql_read_wait(run->sql, unit);
-        count = rc == 0 ? sql_unit_rows(unit, 0) : 0;
-        for (uint32_t i = 0; i < count && *ret_wrong == 0; i++) {
-            struct tr_span hash = sql_row_bytes(unit, 0, i, 2);
-
-            seq = (uint64_t)sql_row_int(unit, 0, i, 0);
-            if (hash.size == 32)
-                receipt_extend(chain, &(struct receipt_row){ .seq = seq,
-                                          .base_epoch = (uint64_t)sql_row_int(unit, 0, i, 1),
-                                          .sha256 = hash.at });
-            if (hash.size != 32 || !is_same(sql_row_bytes(unit, 0, i, 3), chain))
-                *ret_wrong = seq;
-        }
-        sql_unit_free(unit);
-    }
-    return rc;
+    return walk->convo.size == 0 ? TR_SPAN("")
+                                 : (struct tr_span){ walk->convo.bytes, walk->convo.size };
 }
 
-static int check_chain(struct run *run, const struct sql_unit *heads, uint32_t row)
+/* 32 bytes, or zeros where there are none. */
+static void copy_chain(const struct sql_unit *unit, uint32_t column, unsigned char ret_chain[32])
 {
-    static const unsigned char zeros[32];
-    struct tr_span convo = sql_row_bytes(heads, 0, row, 0);
-    unsigned char chain[32] = { 0 };
-    char text[96];
-    uint64_t wrong;
-    int rc;
+    memset(ret_chain, 0, 32);
+    if (!sql_row_is_null(unit, 0, 0, column) && sql_row_bytes(unit, 0, 0, column).size == 32)
+        memcpy(ret_chain, sql_row_bytes(unit, 0, 0, column).at, 32);
+}
 
-    if (!sql_row_is_null(heads, 0, row, 2) && sql_row_bytes(heads, 0, row, 2).size == 32)
-        memcpy(chain, sql_row_bytes(heads, 0, row, 2).at, 32);
-    rc = walk(run, convo, sql_row_int(heads, 0, row, 3), chain, &wrong);
-    if (rc < 0)
-        return rc;
-    if (wrong != 0) {
-        (void)snprintf(text, sizeof text, "the receipt of seq %llu does not follow from its row",
-            (unsigned long long)wrong);
-        tell(run, "receipts", convo, text);
-    } else if (!is_same(sql_row_bytes(heads, 0, row, 1), chain) &&
-               !(sql_row_is_null(heads, 0, row, 1) && memcmp(chain, zeros, 32) == 0)) {
-        tell(run, "receipts", convo, "its newest receipt is not the one of its log");
+/* The first row that does not follow from the one before it; 0: all do. */
+static uint64_t follow(struct check_walk *walk, const struct sql_unit *unit)
+{
+    for (uint32_t i = 0; i < sql_unit_rows(unit, 1); i++) {
+        struct tr_span hash = sql_row_bytes(unit, 1, i, 2);
+
+        walk->seq = sql_row_int(unit, 1, i, 0);
+        if (hash.size != 32)
+            return (uint64_t)walk->seq;
+        receipt_extend(walk->chain, &(struct receipt_row){ .seq = (uint64_t)walk->seq,
+                                        .base_epoch = (uint64_t)sql_row_int(unit, 1, i, 1),
+                                        .sha256 = hash.at });
+        if (!is_same(sql_row_bytes(unit, 1, i, 3), walk->chain))
+            return (uint64_t)walk->seq;
     }
     return 0;
 }
 
-static int check_chains(struct run *run)
+static void next_convo(struct check_walk *walk)
 {
-    struct tr_buffer cursor = { 0 };
-    uint32_t count = PAGE;
+    walk->is_inside = false;
+    walk->row++;
+}
+
+static void take_log(struct check_walk *walk, const struct sql_unit *unit)
+{
+    bool is_last = sql_unit_rows(unit, 1) < PAGE;
+    char text[96];
+    uint64_t wrong;
+
+    if (sql_unit_rows(unit, 0) != 1) {
+        next_convo(walk); /* it has gone */
+        return;
+    }
+    if (walk->is_inside && sql_row_int(unit, 0, 0, HEAD_KEPT_FROM) > walk->seq + 1) {
+        walk->is_inside = false; /* trimmed beyond here meanwhile: from its new beginning */
+        return;
+    }
+    if (!walk->is_inside) {
+        walk->is_inside = true;
+        walk->seq_max = sql_row_int(unit, 0, 0, HEAD_SEQ);
+        copy_chain(unit, HEAD_CHAIN, walk->head);
+        copy_chain(unit, HEAD_KEPT_CHAIN, walk->chain);
+    }
+    wrong = follow(walk, unit);
+    if (wrong != 0) {
+        (void)snprintf(text, sizeof text, "the receipt of seq %llu does not follow from its row",
+            (unsigned long long)wrong);
+        tell(walk, "receipts", convo_of(walk), text);
+    } else if (is_last && memcmp(walk->head, walk->chain, 32) != 0) {
+        tell(walk, "receipts", convo_of(walk), "its newest receipt is not the one of its log");
+    }
+    if (is_last || wrong != 0)
+        next_convo(walk);
+}
+
+static bool is_page_over(const struct check_walk *walk)
+{
+    return walk->page == NULL || walk->row == sql_unit_rows(walk->page, 0);
+}
+
+static int ask_page(struct check_walk *walk, struct sql_unit *unit)
+{
+    sql_unit_free(walk->page);
+    walk->page = NULL;
+    sql_unit_step(unit, &list_convos, SQL_ROWS_ANY);
+    sql_unit_text(unit, convo_of(walk)); /* the last one of the page before */
+    sql_unit_int(unit, PAGE);
+    return 0;
+}
+
+static int ask_log(struct check_walk *walk, struct sql_unit *unit)
+{
+    int rc;
+
+    tr_buffer_clear(&walk->convo);
+    rc = tr_buffer_span(&walk->convo, sql_row_bytes(walk->page, 0, walk->row, 0));
+    sql_unit_step(unit, &get_head, SQL_ROWS_ANY);
+    sql_unit_text(unit, convo_of(walk));
+    sql_unit_step(unit, &list_rows, SQL_ROWS_ANY);
+    sql_unit_text(unit, convo_of(walk));
+    sql_unit_int(unit, walk->is_inside ? walk->seq : 0);
+    sql_unit_int(unit, PAGE);
+    sql_unit_int(unit, walk->is_inside ? walk->seq_max : INT64_MAX);
+    return rc;
+}
+
+/* ---- the walk
+ * ------------------------------------------------------------------------------------------ */
+
+int check_walk_next(struct check_walk *walk, struct sql_unit **ret_unit)
+{
+    struct sql_unit *unit;
     int rc = 0;
 
-    while (rc == 0 && count == PAGE) {
-        struct sql_unit *unit = sql_unit_new(0);
-
-        if (unit == NULL) {
-            rc = TR_ENOMEM;
-            break;
-        }
-        sql_unit_step(unit, &list_heads, SQL_ROWS_ANY);
-        sql_unit_text(
-            unit, cursor.size == 0 ? TR_SPAN("") : (struct tr_span){ cursor.bytes, cursor.size });
-        sql_unit_int(unit, PAGE);
-        rc = sql_read_wait(run->sql, unit);
-        count = rc == 0 ? sql_unit_rows(unit, 0) : 0;
-        for (uint32_t i = 0; rc == 0 && i < count; i++)
-            rc = check_chain(run, unit, i);
-        tr_buffer_clear(&cursor);
-        if (rc == 0 && count > 0)
-            rc = tr_buffer_span(&cursor, sql_row_bytes(unit, 0, count - 1, 0));
-        sql_unit_free(unit);
+    *ret_unit = NULL;
+    if (walk->check == DELIVERY_CHECKS)
+        return 0;
+    unit = sql_unit_new(0);
+    if (unit == NULL)
+        return TR_ENOMEM;
+    if (checks[walk->check].statement != NULL) {
+        sql_unit_step(unit, checks[walk->check].statement, SQL_ROWS_ANY);
+        sql_unit_int(unit, VIOLATIONS_MAX);
+    } else {
+        rc = is_page_over(walk) ? ask_page(walk, unit) : ask_log(walk, unit);
     }
-    tr_buffer_free(&cursor);
+    if (rc < 0)
+        sql_unit_free(unit);
+    else
+        *ret_unit = unit;
     return rc;
+}
+
+void check_walk_take(struct check_walk *walk, struct sql_unit *unit)
+{
+    tr_assert(walk->check < DELIVERY_CHECKS);
+    if (checks[walk->check].statement != NULL) {
+        take_rows(walk, unit);
+    } else if (walk->page != NULL) {
+        take_log(walk, unit);
+    } else if (sql_unit_rows(unit, 0) == 0) {
+        walk->check++;
+    } else {
+        walk->page = unit;
+        walk->row = 0;
+        return;
+    }
+    sql_unit_free(unit);
+}
+
+void check_walk_end(struct check_walk *walk)
+{
+    sql_unit_free(walk->page);
+    walk->page = NULL;
+    tr_buffer_free(&walk->convo);
 }
 
 const char *delivery_check_name(int check)
@@ -197,12 +244,23 @@ const char *delivery_check_name(int check)
 int delivery_check(
     struct sql *sql, delivery_check_fn on_violation, void *data, uint64_t *ret_violations)
 {
-    struct run run = { .sql = sql, .on_violation = on_violation, .data = data };
-    int rc = 0;
+    struct check_walk walk = { .on_violation = on_violation, .data = data };
+    struct sql_unit *unit;
+    int rc;
 
-    for (int i = 0; rc == 0 && i < DELIVERY_CHECKS; i++)
-        rc = checks[i].statement == NULL ? check_chains(&run) : ask(&run, i);
+    for (;;) {
+        rc = check_walk_next(&walk, &unit);
+        if (rc < 0 || unit == NULL)
+            break;
+        rc = sql_read_wait(sql, unit);
+        if (rc < 0) {
+            sql_unit_free(unit);
+            break;
+        }
+        check_walk_take(&walk, unit);
+    }
     if (rc == 0)
-        *ret_violations = run.violations;
+        *ret_violations = walk.violations;
+    check_walk_end(&walk);
     return rc;
 }

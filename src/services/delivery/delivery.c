@@ -9,6 +9,7 @@
 #include "services/delivery/convo.h"
 #include "services/delivery/direct.h"
 #include "services/delivery/errand.h"
+#include "services/delivery/inspector.h"
 #include "services/delivery/jobs.h"
 #include "services/delivery/meter.h"
 #include "services/delivery/receipt.h"
@@ -30,6 +31,7 @@ static bool stop_actors(struct delivery *delivery)
     direct_stop(&delivery->direct);
     if (delivery->convos != NULL)
         (void)tr_registry_close(&delivery->convos, TR_SECONDS(30));
+    end_actor(&delivery->inspector);
     end_actor(&delivery->retention);
     end_actor(&delivery->jobs);
     end_actor(&delivery->clerk);
@@ -54,6 +56,8 @@ static int start_actors(struct delivery *delivery)
         rc = jobs_start(delivery, &delivery->jobs);
     if (rc == 0)
         rc = retention_start(delivery, &delivery->retention);
+    if (rc == 0)
+        rc = inspector_start(delivery, &delivery->inspector);
     if (rc == 0)
         rc = direct_start(delivery, &delivery->direct);
     if (rc < 0)

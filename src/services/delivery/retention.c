@@ -266,6 +266,11 @@ static enum tr_next retention_handle(void *self, struct tr_context *ctx, void *m
     const struct retention_message *message = memory;
     struct retention *retention = self;
 
+    /* Kept for ever is not kept for no time at all. */
+    if (message->kept_s < 0 && retention->kept_s == 0) {
+        tr_reply(ctx, 0, &(struct retention_done){ 0, 0 }, sizeof(struct retention_done));
+        return TR_GO;
+    }
     /* One with another age than the round's would get the wrong answer. */
     if (retention->waiter_count == WAITERS_MAX || (retention->is_running && message->kept_s >= 0)) {
         tr_reply(ctx, TR_EBUSY, NULL, 0);

@@ -12,7 +12,7 @@
 #include "services/delivery/delivery.h"
 
 struct retention_message {
-    int64_t kept_s; /* in place of the configured age; -1: that one */
+    int64_t kept_s; /* in place of the configured age; -1: that one, so nothing goes if it is 0 */
 };
 
 /* The reply. */

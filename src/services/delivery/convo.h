@@ -230,6 +230,8 @@ bool convo_asked(const struct convo *convo, struct convo_op *op, const struct sq
 
 /* Must this one's commit for the current epoch wait? */
 bool convo_turn_is_anothers(const struct convo *convo, struct tr_span did);
+/* How long it still is; 0: it is not. */
+uint64_t convo_turn_wait_ms(const struct convo *convo, struct tr_span did);
 void convo_turn_lost(struct convo *convo, struct tr_context *ctx, struct tr_span did);
 void convo_turn_won(struct convo *convo, struct tr_context *ctx, struct tr_span did);
 /* The timer: true if a turn ended unused, so that others get theirs. */

@@ -134,6 +134,8 @@ static void answer_conflict(const struct convo *convo, struct job *job, const st
     json_put_int(&writer, "baseEpoch", (int64_t)job->mls.epoch);
     if (may_hear(convo, job))
         write_commits(convo, &writer, unit);
+    /* At once, but for somebody else's turn: until then a commit would only wait. */
+    json_put_int(&writer, "retryAfterMs", (int64_t)convo_turn_wait_ms(convo, job->claims->issuer));
     json_put_end(&writer);
     if (job->answer.failed != 0)
         tr_buffer_free(&job->answer);
@@ -162,7 +164,11 @@ static bool answer_first(struct job *job, const struct sql_unit *unit, uint32_t 
     return true;
 }
 
-static void answer_group_info(struct job *job, const struct sql_unit *unit)
+/* The next commit makes it useless, whenever that comes: who has kept it for so long asks again. */
+enum { GROUP_INFO_FRESH_MS = 300000 };
+
+static void answer_group_info(
+    const struct convo *convo, struct job *job, const struct sql_unit *unit)
 {
     struct json_writer writer = json_writer(&job->answer);
 
@@ -179,6 +185,7 @@ static void answer_group_info(struct job *job, const struct sql_unit *unit)
     json_put_object(&writer, NULL);
     delivery_put_base64(&writer, "groupInfo", sql_row_bytes(unit, 0, 0, 0));
     json_put_int(&writer, "epoch", sql_row_int(unit, 0, 0, 1));
+    delivery_put_time(&writer, "expiresAt", delivery_now_ms(convo->delivery) + GROUP_INFO_FRESH_MS);
     json_put_end(&writer);
     job->status = 200;
 }
@@ -218,7 +225,7 @@ bool convo_looked(struct convo *convo, struct convo_op *op, const struct sql_uni
     else if (sql_unit_status(unit) != 0)
         job_fail(job, 503, "Unavailable", "the database did not answer: try again");
     else if (job->kind == JOB_CONTEXT)
-        answer_group_info(job, unit);
+        answer_group_info(convo, job, unit);
     else if (job->kind == JOB_CREATE)
         answer_create(convo, job, sql_unit_rows(unit, 0) > 0);
     else if (answer_first(job, unit, LOOK_OP) ||

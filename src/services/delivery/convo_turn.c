@@ -117,6 +117,16 @@ bool convo_turn_is_anothers(const struct convo *convo, struct tr_span did)
     return convo->turn != NULL && !tr_span_equal(did_of(convo->turn), did);
 }
 
+uint64_t convo_turn_wait_ms(const struct convo *convo, struct tr_span did)
+{
+    const struct tr_env *env = convo->delivery->env;
+    uint64_t now_ns = env->now_ns(env->data);
+
+    if (!convo_turn_is_anothers(convo, did) || now_ns >= convo->turn_until_ns)
+        return 0;
+    return (convo->turn_until_ns - now_ns + 999999) / 1000000;
+}
+
 void convo_turn_lost(struct convo *convo, struct tr_context *ctx, struct tr_span did)
 {
     struct convo_loser **link = link_of(convo, did);

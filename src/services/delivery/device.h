@@ -8,6 +8,7 @@
 #ifndef SERVICES_DELIVERY_DEVICE_H
 #define SERVICES_DELIVERY_DEVICE_H
 
+#include "json/json_write.h"
 #include "sql/sql.h"
 
 enum { DEVICES_MAX = 20, DEVICE_CLAIM_MS = 60000, DEVICE_PACKAGES_MAX = 200 };
@@ -21,5 +22,9 @@ struct device_request {
 /* One step: the device asks to be added again; nothing happens if its DID is no member, or while
  * somebody is at it. */
 void device_add_request(struct sql_unit *unit, const struct device_request *request);
+/* One step: the Welcomes that wait for a device, and (of its rows) their JSON: the first 20 of at
+ * most 64 KiB each; getPendingWelcomes names them all. */
+void welcome_add_waiting(struct sql_unit *unit, struct tr_span did, struct tr_span device);
+void welcome_put_waiting(struct json_writer *writer, const struct sql_unit *unit, uint32_t step);
 
 #endif

@@ -31,7 +31,7 @@ SQL_STATEMENT(put_additions,
     " AND t.device = d.device AND t.state <= 2)"
     " ON CONFLICT DO NOTHING RETURNING convo");
 
-enum { STEP_KEY = 2, STEP_ADDITIONS = 3 };
+enum { STEP_KEY = 2, STEP_ADDITIONS = 3, STEP_WELCOMES = 4 };
 
 struct registration {
     struct job *job; /* keeps the bytes */
@@ -95,6 +95,7 @@ static void answer_registered(struct http_request *request, const struct registr
     for (uint32_t row = 0; row < sql_unit_rows(unit, STEP_ADDITIONS); row++)
         json_put_string(&writer, NULL, sql_row_bytes(unit, STEP_ADDITIONS, row, 0));
     json_put_end(&writer);
+    welcome_put_waiting(&writer, unit, STEP_WELCOMES);
     put_failed(&writer, registration);
     json_put_end(&writer);
     owner_respond(request, &answer);
@@ -145,6 +146,7 @@ static void registration_checked(struct http_request *request, const struct tr_e
         sql_unit_text(unit, did);
         sql_unit_text(unit, registration->device);
         sql_unit_int(unit, registration->now_ms);
+        welcome_add_waiting(unit, did, registration->device);
         for (uint32_t i = 0; i < registration->count; i++)
             if (registration->list[i].label == NULL)
                 package_add_steps(

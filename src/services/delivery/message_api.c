@@ -149,6 +149,7 @@ SQL_STATEMENT(list_log,
     " l.sender, CASE WHEN LENGTH(l.bytes) <= $7 OR l.seq = $8 THEN l.bytes END, l.created_ms"
     " FROM log l WHERE l.convo = $1 AND l.seq > $3 AND l.kind >= $4 AND l.kind <= $5"
     " AND l.kind <> 4 AND l.kind <> 6" /* revoked, and of a former group: nobody needs them */
+    " AND l.epoch >= $9"
     " AND (l.seq > (SELECT n.join_seq FROM members n WHERE n.convo = $1 AND n.did = $2"
     " AND n.leave_seq IS NULL) OR (1 = 1" LOG_SEEN_BY("$2") ")) ORDER BY l.seq LIMIT $6) AS page");
 enum head_column { HEAD_EPOCH, HEAD_SEQ, HEAD_KEPT_FROM, HEAD_JOIN_SEQ, HEAD_IS_IN = 8 };
@@ -340,8 +341,17 @@ static bool is_in_now(const struct sql_unit *unit)
     return head_int(unit, HEAD_IS_IN) == 1;
 }
 
+/* Was not everything asked for? */
+static bool is_filtered(struct http_request *request)
+{
+    struct tr_span text;
+
+    return http_parameter(request, "type", &text) || http_parameter(request, "fromEpoch", &text);
+}
+
 /* Numbers between the first that could come and the last that came for which nothing is there: of
- * revoked commits, and of times the caller was not in. Not told when a type was asked for. */
+ * revoked commits, and of times the caller was not in. Not told when not everything was asked for.
+ */
 static void put_gaps(
     struct json_writer *writer, const struct sql_unit *unit, uint32_t count, uint64_t since)
 {
@@ -476,7 +486,7 @@ static void messages_read(struct http_request *request, const struct tr_event *e
     (void)tr_buffer_reserve(&answer, answer_size(unit, convo, count));
     json_put_object(&writer, NULL);
     put_messages(&writer, unit, convo, count);
-    if (!http_parameter(request, "type", &text))
+    if (!is_filtered(request))
         put_gaps(&writer, unit, count, since);
     if (is_in_now(unit)) {
         json_put_int(&writer, "currentSeq", head_int(unit, HEAD_SEQ));
@@ -490,14 +500,14 @@ static void messages_read(struct http_request *request, const struct tr_event *e
 /* What getMessages is asked for. */
 struct page {
     struct tr_span convo;
-    uint64_t limit, since;
+    uint64_t limit, since, epoch_min;
     int64_t kind_min, kind_max;
 };
 
 /* False: it has been answered. */
 static bool read_page(struct http_request *request, struct page *ret_page)
 {
-    static const char *const types[] = { "app", "commit" };
+    static const char *const types[] = { "app", "proposal", "commit" };
     struct page page = {
         .limit = LIMIT_DEFAULT, .kind_min = MLS_APPLICATION, .kind_max = LOG_RESET
     };
@@ -506,11 +516,12 @@ static bool read_page(struct http_request *request, struct page *ret_page)
 
     if (!owner_query_convo(request, &page.convo) ||
         !owner_query_range(request, "limit", 1, 100, &page.limit) ||
-        !owner_query_range(request, "sinceSeq", 0, INT64_MAX - 1, &page.since))
+        !owner_query_range(request, "sinceSeq", 0, INT64_MAX - 1, &page.since) ||
+        !owner_query_range(request, "fromEpoch", 0, INT64_MAX, &page.epoch_min))
         return false;
-    found = owner_query_choice(request, "type", types, 2, &type);
+    found = owner_query_choice(request, "type", types, 3, &type);
     if (found == 1)
-        page.kind_min = page.kind_max = type == 0 ? MLS_APPLICATION : MLS_COMMIT;
+        page.kind_min = page.kind_max = MLS_APPLICATION + type;
     *ret_page = page;
     return found >= 0;
 }
@@ -530,6 +541,7 @@ static void ask_page(struct http_request *request, const struct page *page, int6
         sql_unit_int(unit, (int64_t)page->limit + 1); /* one more, to know that there is more */
         sql_unit_int(unit, LOG_PAGE_BYTES / (int64_t)page->limit);
         sql_unit_int(unit, large_seq);
+        sql_unit_int(unit, (int64_t)page->epoch_min);
     }
     errand_run(request, http_service(request), unit, true, messages_read);
 }
@@ -546,14 +558,13 @@ static void ask_messages(struct http_request *request, int64_t large_seq)
 static void put_nothing_new(struct http_request *request, struct job *job)
 {
     struct json_writer writer = json_writer(&job->answer);
-    struct tr_span text;
 
     (void)tr_buffer_reserve(&job->answer, ANSWER_HEAD_BYTES);
     json_put_object(&writer, NULL);
     json_put_array(&writer, "messages");
     json_put_end(&writer);
     json_put_bool(&writer, "hasMore", false);
-    if (!http_parameter(request, "type", &text)) {
+    if (!is_filtered(request)) {
         json_put_object(&writer, "gapInfo");
         json_put_array(&writer, "missingSeqs");
         json_put_end(&writer);

@@ -170,6 +170,33 @@ void api_get_pending_welcomes(struct http_request *request)
     errand_run(request, http_service(request), unit, true, pending_read);
 }
 
+/* A device that registers again may have been waited for. */
+SQL_STATEMENT(list_waiting,
+    "SELECT welcome_targets.convo, w.bytes FROM welcome_targets JOIN welcomes w"
+    " ON w.convo = welcome_targets.convo AND w.seq = welcome_targets.seq"
+    " AND w.part = welcome_targets.part WHERE welcome_targets.did = $1"
+    " AND welcome_targets.device = $2 AND LENGTH(w.bytes) <= 65536 AND " IS_OPEN
+    " ORDER BY w.created_ms, welcome_targets.convo, welcome_targets.ref LIMIT 20");
+
+void welcome_add_waiting(struct sql_unit *unit, struct tr_span did, struct tr_span device)
+{
+    sql_unit_step(unit, &list_waiting, SQL_ROWS_ANY);
+    sql_unit_text(unit, did);
+    sql_unit_text(unit, device);
+}
+
+void welcome_put_waiting(struct json_writer *writer, const struct sql_unit *unit, uint32_t step)
+{
+    json_put_array(writer, "welcomeMessages");
+    for (uint32_t row = 0; row < sql_unit_rows(unit, step); row++) {
+        json_put_object(writer, NULL);
+        json_put_string(writer, "convoId", sql_row_bytes(unit, step, row, 0));
+        delivery_put_base64(writer, "welcome", sql_row_bytes(unit, step, row, 1));
+        json_put_end(writer);
+    }
+    json_put_end(writer);
+}
+
 /* ---- confirm
  * ------------------------------------------------------------------------------------------- */
 

@@ -304,6 +304,36 @@ TEST(device, a_member_claims_its_addition_and_makes_it)
     play_end(&play);
 }
 
+TEST(device, one_that_registers_again_hears_of_the_welcomes_that_wait)
+{
+    struct play play;
+    struct reading reading;
+    char *id, *hash, body[512];
+    const char *hashes[1];
+    struct web_answer answer;
+
+    play_begin(&play);
+    id = bob_gets_a_phone(&play, 1);
+    (void)snprintf(body, sizeof body, "{\"pendingAdditionId\":\"%s\"}", id);
+    register_device(&play, "phone", &play.signer, 0, 200, "\"welcomeMessages\":[]");
+    reading = site_read(&play.site, &play.alice, "claimPendingDeviceAddition", body);
+    hash = text_of(json_get(reading.root, "keyPackage"), "keyPackageHash");
+    reading_end(&reading);
+    hashes[0] = hash;
+    answer = site_add(&play.site, &play.alice, "group", 1, hashes, 1);
+    CHECK_MSG(answer.status == 200, "%s", answer.text);
+    web_answer_free(&answer);
+    register_device(&play, "phone", &play.signer, 0, 200,
+        "\"welcomeMessages\":[{\"convoId\":\"group\",\"welcome\":\"AAE");
+    register_device(&play, "tablet", &play.signer, 0, 200, "\"welcomeMessages\":[]");
+    site_expect(&play.site, &play.bob, "confirmWelcome",
+        "{\"convoId\":\"group\",\"deviceId\":\"phone\",\"success\":true}", 200, "true");
+    register_device(&play, "phone", &play.signer, 0, 200, "\"welcomeMessages\":[]");
+    free(hash);
+    free(id);
+    play_end(&play);
+}
+
 TEST(device, a_claim_lasts_a_minute)
 {
     struct play play;

@@ -33,6 +33,7 @@ struct client {
 };
 
 static struct score scores[CLIENTS];
+static uint32_t waits; /* losers who heard how long somebody else's turn still is */
 
 static size_t did_of(uint32_t number, char text[32])
 {
@@ -98,12 +99,18 @@ static void answered(struct client *client)
         score->wins++;
         score->in_a_row = 0;
     } else {
+        uint64_t wait_ms;
         const char *at;
 
         tr_buffer_append(&job->answer, "", 1);
         at = strstr(job->answer.bytes, "\"currentEpoch\":");
         CHECK(at != NULL);
         client->epoch = strtoull(at + strlen("\"currentEpoch\":"), NULL, 10);
+        at = strstr(job->answer.bytes, "\"retryAfterMs\":");
+        CHECK(at != NULL);
+        wait_ms = strtoull(at + strlen("\"retryAfterMs\":"), NULL, 10);
+        CHECK(wait_ms <= client->delivery->turn_ms);
+        waits += wait_ms > 0;
         score->losses++;
         score->in_a_row++;
         if (score->in_a_row > score->in_a_row_max)
@@ -239,6 +246,7 @@ static void race(uint64_t seed, uint32_t turn_ms)
     tr_sender clients[CLIENTS];
 
     memset(scores, 0, sizeof scores);
+    waits = 0;
     stage_begin(&stage, seed);
     stage.delivery->turn_ms = turn_ms;
     create(&stage);
@@ -264,11 +272,13 @@ TEST_LONG(turn, lets_a_slow_client_through_among_fast_ones, 60)
     printf("without turns: %u wins, %u losses\n", slow->wins, slow->losses);
     CHECK(slow->losses > 100);
     CHECK(slow->wins <= slow->losses / 20);
+    CHECK_EQ_U64(waits, 0);
     race(1, 500);
     printf("with turns: %u wins, %u losses, at most %u in a row\n", slow->wins, slow->losses,
         slow->in_a_row_max);
     CHECK(slow->wins >= 20);
     CHECK(slow->in_a_row_max <= 3);
+    CHECK(waits > 0);
     for (uint32_t i = 0; i + 1 < CLIENTS; i++)
         CHECK(scores[i].wins >= 20);
 }

@@ -634,7 +634,7 @@ const scenarios = {
     const open = new Promise((go) => { opened = go; });
     const stream = (async () => {
       for await (const { event, data } of bob.service[how](bob.convoId, { onOpen: opened }))
-        heard.push(event === "messageEvent" ? data.message.messageType : data.info);
+        heard.push(event === "messageEvent" ? data.message.messageType : data.action ? `member ${data.action}` : data.info);
       ended = Date.now();
     })();
     await open;
@@ -643,7 +643,7 @@ const scenarios = {
     const removed = Date.now();
     await alice.say("two");
     await Promise.race([stream, new Bell().until("the stream ends", () => false)]);
-    assert.deepEqual(heard, ["app", "commit", "removed"]);
+    assert.deepEqual(heard, ["app", "commit", "member removed", "removed"]);
     await refuses(403, "NotMember", (async () => { for await (const _ of bob.service.events(bob.convoId)) ; })());
     return `${ended - removed} ms after the answer to the committer`;
   }),

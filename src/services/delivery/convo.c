@@ -414,7 +414,8 @@ static void store(struct convo *convo, struct tr_context *ctx, struct convo_op *
 static bool is_read(enum job_kind kind)
 {
     return kind == JOB_EPOCH || kind == JOB_STATE || kind == JOB_CONVO || kind == JOB_MEMBER ||
-           kind == JOB_CONTEXT || kind == JOB_SUBSCRIBE || kind == JOB_PACKAGES_LOW;
+           kind == JOB_CONTEXT || kind == JOB_SUBSCRIBE || kind == JOB_PACKAGES_LOW ||
+           kind == JOB_NOTICE || kind == JOB_REFRESH;
 }
 
 static void begin(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
@@ -636,6 +637,8 @@ static const char *convo_message_name(const void *message)
         [JOB_REPORT] = "report",
         [JOB_RESET] = "reset",
         [JOB_PACKAGES_LOW] = "packages_low",
+        [JOB_NOTICE] = "notice",
+        [JOB_REFRESH] = "refresh",
         [JOB_POLL] = "poll",
     };
 

@@ -297,6 +297,9 @@ struct convo_before {
 };
 void convo_stream_changed(
     struct convo *convo, struct tr_context *ctx, const struct convo_before *before);
+/* How many members but this one listen; nobody counts further than this. */
+enum { CONVO_OTHERS_MAX = 100 };
+uint32_t convo_stream_others(const struct convo *convo, struct tr_span did);
 /* A client went away. */
 void convo_stream_gone(struct convo *convo, struct tr_context *ctx, uint64_t stream_number);
 void convo_stream_end(struct convo *convo);

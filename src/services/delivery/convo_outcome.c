@@ -105,11 +105,12 @@ static void apply_role(struct convo *convo, const struct job *job)
         member->is_moderator = job->role_is_given;
 }
 
-static void apply_read(struct convo *convo, const struct job *job)
+static void apply_read(struct convo *convo, struct job *job)
 {
     struct member *caller = roster_find(&convo->roster, job->claims->issuer);
 
-    if (caller != NULL && caller->read_seq < job->seq)
+    job->is_news = caller != NULL && caller->read_seq < job->seq;
+    if (job->is_news)
         caller->read_seq = job->seq;
 }
 
@@ -137,7 +138,7 @@ static void apply_texts(struct convo *convo, const struct convo_op *op)
 
 void convo_apply(struct convo *convo, const struct convo_op *op)
 {
-    const struct job *job = op->job;
+    struct job *job = op->job;
 
     if (convo_unwedge_apply(convo, op))
         return;

@@ -541,10 +541,20 @@ static enum convo_plan plan_subscribe(struct convo *convo, struct convo_op *op)
     return CONVO_SUBSCRIBE;
 }
 
-/* From the service itself, for the caller's devices that listen. */
-static enum convo_plan answer_packages_low(struct convo *convo, struct convo_op *op)
+/* From the service itself, for who listens. */
+static enum convo_plan answer_notice(struct convo *convo, struct convo_op *op)
 {
     (void)convo;
+    op->job->status = 200;
+    return CONVO_SAY;
+}
+
+/* Told to who listens now, and to nobody later: the answer says how many that are. */
+static enum convo_plan answer_refresh(struct convo *convo, struct convo_op *op)
+{
+    if (!is_member(caller_of(convo, op->job)))
+        return not_member(op->job);
+    op->job->count = convo_stream_others(convo, op->job->claims->issuer);
     op->job->status = 200;
     return CONVO_SAY;
 }
@@ -571,7 +581,9 @@ enum convo_plan convo_plan(struct convo *convo, struct convo_op *op)
         [JOB_CONFIRM] = convo_plan_confirm,
         [JOB_REPORT] = convo_plan_report,
         [JOB_RESET] = convo_plan_reset,
-        [JOB_PACKAGES_LOW] = answer_packages_low,
+        [JOB_PACKAGES_LOW] = answer_notice,
+        [JOB_NOTICE] = answer_notice,
+        [JOB_REFRESH] = answer_refresh,
     };
     enum convo_plan plan;
 

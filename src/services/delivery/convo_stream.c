@@ -14,6 +14,7 @@
 #include "services/delivery/meter.h"
 #include "services/delivery/package.h"
 
+enum { READERS_MAX = 100 }; /* members of a conversation in which it is told who has read what */
 enum { PAGE = 100, PAGE_BYTES = 512 << 10 }; /* as base64 within what a stream may hold */
 
 struct convo_subscriber {
@@ -279,10 +280,10 @@ void convo_stream_begin(struct convo *convo, struct tr_context *ctx, struct job 
 /* ---- live
  * ---------------------------------------------------------------------------------------------- */
 
-static bool removes(const struct job *job, struct tr_span did)
+static bool is_listed(const struct tr_span *dids, uint32_t count, struct tr_span did)
 {
-    for (uint32_t i = 0; i < job->remove_count; i++)
-        if (tr_span_equal(job->removes[i], did))
+    for (uint32_t i = 0; i < count; i++)
+        if (tr_span_equal(dids[i], did))
             return true;
     return false;
 }
@@ -329,6 +330,25 @@ static void tell_live(
     http_frame_unref(frames.websocket);
 }
 
+static bool is_first_of(const struct convo *convo, const struct convo_subscriber *subscriber)
+{
+    const struct convo_subscriber *at = convo->subscribers;
+
+    while (at != subscriber && (at->is_gone || !tr_span_equal(did_of(at), did_of(subscriber))))
+        at = at->next;
+    return at == subscriber;
+}
+
+uint32_t convo_stream_others(const struct convo *convo, struct tr_span did)
+{
+    uint32_t count = 0;
+
+    for (const struct convo_subscriber *at = convo->subscribers;
+         at != NULL && count < CONVO_OTHERS_MAX; at = at->next)
+        count += !at->is_gone && !tr_span_equal(did_of(at), did) && is_first_of(convo, at);
+    return count;
+}
+
 /* Only the devices of whom it is about hear it. */
 static void tell_packages_low(struct convo *convo, const struct job *job)
 {
@@ -357,11 +377,87 @@ static void tell_role(struct convo *convo, struct tr_context *ctx, const struct 
             .is_moderator = member->is_moderator });
 }
 
+/* Everybody reads what everybody says: of many that would be too much to tell. */
+static void tell_read(
+    struct convo *convo, struct tr_context *ctx, struct tr_span did, uint64_t read_seq)
+{
+    if (convo->roster.in_count > READERS_MAX)
+        return;
+    tell_live(convo, ctx,
+        &(struct delivery_event){ .convo = convo_span(convo),
+            .kind = DELIVERY_READ,
+            .epoch = convo->committed.epoch,
+            .did = did,
+            .read_seq = read_seq });
+}
+
+struct change {
+    const char *action;
+    struct tr_span actor; /* absent: not known */
+    const struct tr_span *dids;
+    uint32_t count;
+};
+
+static void tell_members(struct convo *convo, struct tr_context *ctx, const struct change *change)
+{
+    if (change->count > 0)
+        tell_live(convo, ctx,
+            &(struct delivery_event){ .convo = convo_span(convo),
+                .kind = DELIVERY_MEMBERS,
+                .epoch = convo->committed.epoch,
+                .dids = change->dids,
+                .did_count = change->count,
+                .action = change->action,
+                .actor = change->actor });
+}
+
+/* A commit may add another device of who is in already: that is no change. Without memory they are
+ * not told: getConvo has them. */
+static void tell_changes(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
+{
+    const struct job *job = op->job;
+    struct change change = { .action = "joined", .actor = job->claims->issuer };
+    struct tr_span *dids = job->add_count == 0 ? NULL : tr__alloc(job->add_count * sizeof *dids);
+
+    for (uint32_t i = 0; dids != NULL && i < job->add_count; i++) {
+        const struct member *member = roster_find(&convo->roster, job->adds[i].did);
+
+        if (member != NULL && member->is_in && member->join_seq == convo_op_seq(op) &&
+            !is_listed(dids, change.count, job->adds[i].did))
+            dids[change.count++] = job->adds[i].did;
+    }
+    change.dids = dids;
+    tell_members(convo, ctx, &change);
+    tr__free(dids);
+    change.action = job->is_leave ? "left" : "removed";
+    change.dids = job->removes;
+    change.count = job->remove_count;
+    tell_members(convo, ctx, &change);
+}
+
 static void tell_policy(struct convo *convo, struct tr_context *ctx)
 {
     tell_live(convo, ctx,
         &(struct delivery_event){
             .convo = convo_span(convo), .kind = DELIVERY_POLICY, .epoch = convo->committed.epoch });
+}
+
+/* Of one member, between what was known and what is stored. */
+static void tell_difference(struct convo *convo, struct tr_context *ctx, const struct member *old,
+    const struct member *member)
+{
+    const struct tr_span did = member_did(member);
+    struct change change = { .dids = &did, .count = 1 };
+    bool was_in = old != NULL && old->is_in;
+
+    if (member->is_in && was_in && member->join_seq == old->join_seq) {
+        if (member->read_seq > old->read_seq)
+            tell_read(convo, ctx, did, member->read_seq);
+        return;
+    }
+    change.action = member->is_in ? "joined" : member->was_removed ? "removed" : "left";
+    if (member->is_in || was_in)
+        tell_members(convo, ctx, &change);
 }
 
 void convo_stream_changed(
@@ -376,6 +472,7 @@ void convo_stream_changed(
         if (member->is_in && old != NULL && old->is_in &&
             (member->is_admin != old->is_admin || member->is_moderator != old->is_moderator))
             tell_role(convo, ctx, member);
+        tell_difference(convo, ctx, old, member);
     }
     if (memcmp(&before->policy, &convo->policy, sizeof before->policy) != 0)
         tell_policy(convo, ctx);
@@ -395,6 +492,19 @@ static void tell_notice(struct convo *convo, struct tr_context *ctx, const struc
 
     if (job->kind == JOB_PACKAGES_LOW) {
         tell_packages_low(convo, job);
+        return;
+    }
+    if (job->kind == JOB_READ_TO) {
+        if (job->is_news)
+            tell_read(convo, ctx, job->claims->issuer, job->seq);
+        return;
+    }
+    if (job->kind == JOB_NOTICE || job->kind == JOB_REFRESH) {
+        event.epoch = convo->committed.epoch;
+        event.kind = job->kind == JOB_REFRESH ? DELIVERY_REFRESH : job->notice;
+        event.did = job->kind == JOB_REFRESH ? job->claims->issuer : job->target;
+        event.device = job->device;
+        tell_live(convo, ctx, &event);
         return;
     }
     if (job->kind == JOB_ROLE) {
@@ -462,9 +572,12 @@ void convo_stream_committed(struct convo *convo, struct tr_context *ctx, const s
         tell_live(convo, ctx, &event);
     else
         tell_notice(convo, ctx, op);
+    if (job->kind == JOB_COMMIT)
+        tell_changes(convo, ctx, op);
     for (struct convo_subscriber *at = convo->subscribers; job->remove_count > 0 && at != NULL;
          at = at->next)
-        if (!at->is_catching_up && !at->is_gone && removes(job, did_of(at)))
+        if (!at->is_catching_up && !at->is_gone &&
+            is_listed(job->removes, job->remove_count, did_of(at)))
             end_subscriber(convo, at, "removed");
     if (job->kind == JOB_COMMIT && job->app_bytes.size > 0) {
         event.seq = op->after.seq;

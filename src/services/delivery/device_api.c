@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "services/delivery/device.h"
+#include "services/delivery/notice.h"
 #include "services/delivery/owner.h"
 #include "services/delivery/package.h"
 #include "services/delivery/schema.h"
@@ -31,6 +32,7 @@ SQL_STATEMENT(put_additions,
     " AND t.device = d.device AND t.state <= 2)"
     " ON CONFLICT DO NOTHING RETURNING convo");
 
+enum { TOLD_MAX = 1000 }; /* conversations that hear of a new device at once */
 enum { STEP_KEY = 2, STEP_ADDITIONS = 3, STEP_WELCOMES = 4 };
 
 struct registration {
@@ -92,8 +94,14 @@ static void answer_registered(struct http_request *request, const struct registr
     json_put_array(&writer, "autoJoinedConvos");
     json_put_end(&writer);
     json_put_array(&writer, "pendingConvos");
-    for (uint32_t row = 0; row < sql_unit_rows(unit, STEP_ADDITIONS); row++)
+    for (uint32_t row = 0; row < sql_unit_rows(unit, STEP_ADDITIONS); row++) {
         json_put_string(&writer, NULL, sql_row_bytes(unit, STEP_ADDITIONS, row, 0));
+        if (row < TOLD_MAX)
+            notice_tell(http_service(request), sql_row_bytes(unit, STEP_ADDITIONS, row, 0),
+                &(struct notice){ .kind = DELIVERY_NEW_DEVICE,
+                    .did = registration->rule.did,
+                    .device = registration->device });
+    }
     json_put_end(&writer);
     welcome_put_waiting(&writer, unit, STEP_WELCOMES);
     put_failed(&writer, registration);

@@ -90,7 +90,7 @@ static uint64_t hash_of(struct tr_span id)
 bool direct_takes(const struct direct *direct, const struct job *job)
 {
     if (direct == NULL || job->kind == JOB_EPHEMERAL || job->kind == JOB_STATE ||
-        job->kind == JOB_SUBSCRIBE)
+        job->kind == JOB_SUBSCRIBE || job->kind == JOB_REFRESH)
         return false;
     return flag_is_on(&flags[0], job->convo.at, job->convo.size);
 }

@@ -144,8 +144,8 @@ static struct http_frame *message_cbor(const struct delivery_event *event)
     return frame_of(&bytes);
 }
 
-/* ---- notices: commits that were revoked, resets, forks, roles, policies
- * ------------------------------------------------ */
+/* ---- notices: commits that were revoked, resets, and what is never stored
+ * ---------------------------------------------- */
 
 static const char *notice_of(int kind)
 {
@@ -162,6 +162,16 @@ static const char *notice_of(int kind)
         return "policyChangeEvent";
     case DELIVERY_PACKAGES_LOW:
         return "keyPackagesLowEvent";
+    case DELIVERY_MEMBERS:
+        return "membershipChangeEvent";
+    case DELIVERY_READ:
+        return "readEvent";
+    case DELIVERY_NEW_DEVICE:
+        return "newDeviceEvent";
+    case DELIVERY_READDITION:
+        return "readditionRequestedEvent";
+    case DELIVERY_REFRESH:
+        return "groupInfoRefreshRequestedEvent";
     default:
         return NULL;
     }
@@ -174,11 +184,105 @@ static struct tr_span hex_of(struct tr_span bytes, char text[65])
     return (struct tr_span){ text, crypto_hex_encode(bytes.at, size, text) };
 }
 
-static struct http_frame *notice_sse(const struct delivery_event *event, const char *name)
+/* What a notice has beside what all have. */
+struct field {
+    const char *key;
+    enum { FIELD_TEXT, FIELD_INT, FIELD_BOOL, FIELD_TEXTS } kind;
+    struct tr_span text;
+    int64_t number;
+    const struct tr_span *texts; /* `number` of them */
+};
+
+struct fields {
+    uint32_t count;
+    struct field list[4];
+    char hex[65];
+};
+
+static void add_text(struct fields *fields, const char *key, struct tr_span text)
+{
+    if (text.at != NULL)
+        fields->list[fields->count++] = (struct field){ .key = key, .text = text };
+}
+
+static void add_number(struct fields *fields, const char *key, int64_t number)
+{
+    fields->list[fields->count++] =
+        (struct field){ .key = key, .kind = FIELD_INT, .number = number };
+}
+
+static void add_bool(struct fields *fields, const char *key, bool truth)
+{
+    fields->list[fields->count++] =
+        (struct field){ .key = key, .kind = FIELD_BOOL, .number = truth };
+}
+
+static void find_fields(const struct delivery_event *event, struct fields *fields)
+{
+    fields->count = 0;
+    if (event->kind == LOG_REVOKE)
+        add_text(fields, "sha256", hex_of(event->bytes, fields->hex));
+    if (event->kind == LOG_RESET)
+        add_text(fields, "groupId", event->bytes);
+    add_text(fields, "did", event->did_count > 0 ? event->dids[0] : event->did);
+    if (event->kind == DELIVERY_ROLE) {
+        add_bool(fields, "isAdmin", event->is_admin);
+        add_bool(fields, "isModerator", event->is_moderator);
+    }
+    if (event->kind == DELIVERY_PACKAGES_LOW) {
+        add_number(fields, "available", event->available);
+        add_number(fields, "threshold", event->threshold);
+    }
+    if (event->kind == DELIVERY_MEMBERS) {
+        fields->list[fields->count++] = (struct field){
+            .key = "dids", .kind = FIELD_TEXTS, .number = event->did_count, .texts = event->dids
+        };
+        add_text(fields, "action", tr_span_of(event->action));
+        add_text(fields, "actor", event->actor);
+    }
+    if (event->kind == DELIVERY_READ)
+        add_number(fields, "readSeq", (int64_t)event->read_seq);
+    add_text(fields, "deviceId", event->device);
+}
+
+static void put_json(struct json_writer *writer, const struct field *field)
+{
+    if (field->kind == FIELD_TEXT) {
+        json_put_string(writer, field->key, field->text);
+    } else if (field->kind == FIELD_INT) {
+        json_put_int(writer, field->key, field->number);
+    } else if (field->kind == FIELD_BOOL) {
+        json_put_bool(writer, field->key, field->number != 0);
+    } else {
+        json_put_array(writer, field->key);
+        for (int64_t i = 0; i < field->number; i++)
+            json_put_string(writer, NULL, field->texts[i]);
+        json_put_end(writer);
+    }
+}
+
+static void put_cbor(struct cbor_writer *writer, const struct field *field)
+{
+    if (field->kind == FIELD_TEXT) {
+        cbor_put_string(writer, field->key, field->text);
+    } else if (field->kind == FIELD_INT) {
+        cbor_put_int(writer, field->key, field->number);
+    } else if (field->kind == FIELD_BOOL) {
+        cbor_put_bool(writer, field->key, field->number != 0);
+    } else {
+        cbor_put_array(writer, field->key);
+        for (int64_t i = 0; i < field->number; i++)
+            cbor_put_string(writer, NULL, field->texts[i]);
+        cbor_put_end(writer);
+    }
+}
+
+static struct http_frame *notice_sse(
+    const struct delivery_event *event, const char *name, const struct fields *fields)
 {
     struct tr_buffer json = { 0 };
     struct json_writer writer = json_writer(&json);
-    char type[96], cursor[24], hex[65];
+    char type[96], cursor[24];
 
     (void)snprintf(type, sizeof type, TYPE "#%s", name);
     (void)snprintf(cursor, sizeof cursor, "%llu", (unsigned long long)event->seq);
@@ -188,29 +292,19 @@ static struct http_frame *notice_sse(const struct delivery_event *event, const c
         json_put_text(&writer, "cursor", cursor);
     json_put_string(&writer, "convoId", event->convo);
     json_put_int(&writer, "epoch", (int64_t)event->epoch);
-    if (event->kind == LOG_REVOKE)
-        json_put_string(&writer, "sha256", hex_of(event->bytes, hex));
-    if (event->kind == LOG_RESET)
-        json_put_string(&writer, "groupId", event->bytes);
-    if (event->kind == DELIVERY_ROLE) {
-        json_put_string(&writer, "did", event->did);
-        json_put_bool(&writer, "isAdmin", event->is_admin);
-        json_put_bool(&writer, "isModerator", event->is_moderator);
-    }
-    if (event->kind == DELIVERY_PACKAGES_LOW) {
-        json_put_int(&writer, "available", event->available);
-        json_put_int(&writer, "threshold", event->threshold);
-    }
+    for (uint32_t i = 0; i < fields->count; i++)
+        put_json(&writer, &fields->list[i]);
     json_put_int(&writer, "seq", (int64_t)event->seq);
     json_put_end(&writer);
     return sse_frame(event->seq, name, &json);
 }
 
-static struct http_frame *notice_cbor(const struct delivery_event *event, const char *name)
+static struct http_frame *notice_cbor(
+    const struct delivery_event *event, const char *name, const struct fields *fields)
 {
     struct tr_buffer bytes = { 0 };
     struct cbor_writer writer;
-    char type[96], cursor[24], hex[65];
+    char type[96], cursor[24];
 
     (void)snprintf(type, sizeof type, TYPE "#%s", name);
     (void)snprintf(cursor, sizeof cursor, "%llu", (unsigned long long)event->seq);
@@ -222,19 +316,8 @@ static struct http_frame *notice_cbor(const struct delivery_event *event, const 
         cbor_put_text(&writer, "cursor", cursor);
     cbor_put_string(&writer, "convoId", event->convo);
     cbor_put_int(&writer, "epoch", (int64_t)event->epoch);
-    if (event->kind == LOG_REVOKE)
-        cbor_put_string(&writer, "sha256", hex_of(event->bytes, hex));
-    if (event->kind == LOG_RESET)
-        cbor_put_string(&writer, "groupId", event->bytes);
-    if (event->kind == DELIVERY_ROLE) {
-        cbor_put_string(&writer, "did", event->did);
-        cbor_put_bool(&writer, "isAdmin", event->is_admin);
-        cbor_put_bool(&writer, "isModerator", event->is_moderator);
-    }
-    if (event->kind == DELIVERY_PACKAGES_LOW) {
-        cbor_put_int(&writer, "available", event->available);
-        cbor_put_int(&writer, "threshold", event->threshold);
-    }
+    for (uint32_t i = 0; i < fields->count; i++)
+        put_cbor(&writer, &fields->list[i]);
     cbor_put_int(&writer, "seq", (int64_t)event->seq);
     cbor_put_end(&writer);
     if (cbor_finish(&writer) < 0 && bytes.failed == 0)
@@ -245,9 +328,13 @@ static struct http_frame *notice_cbor(const struct delivery_event *event, const 
 struct http_frame *delivery_event_frame(const struct delivery_event *event, bool is_websocket)
 {
     const char *notice = notice_of(event->kind);
+    struct fields fields;
 
-    if (notice != NULL)
-        return is_websocket ? notice_cbor(event, notice) : notice_sse(event, notice);
+    if (notice != NULL) {
+        find_fields(event, &fields);
+        return is_websocket ? notice_cbor(event, notice, &fields)
+                            : notice_sse(event, notice, &fields);
+    }
     return is_websocket ? message_cbor(event) : message_sse(event);
 }
 

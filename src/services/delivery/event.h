@@ -5,9 +5,19 @@
 
 #include "http/http.h"
 
-/* Kinds that are never stored: two members confirmed different states of `epoch`; somebody's role,
- * or the policy, is another now. */
-enum { DELIVERY_FORK = 64, DELIVERY_ROLE = 65, DELIVERY_POLICY = 66, DELIVERY_PACKAGES_LOW = 67 };
+/* Kinds that are never stored, so who comes back with a cursor does not hear of them: what they
+ * tell of can be looked up. */
+enum {
+    DELIVERY_FORK = 64, /* two members confirmed different states of `epoch` */
+    DELIVERY_ROLE,      /* somebody's role is another now */
+    DELIVERY_POLICY,    /* so is the policy */
+    DELIVERY_PACKAGES_LOW,
+    DELIVERY_MEMBERS,    /* `dids` joined, left or were removed, by `actor` */
+    DELIVERY_READ,       /* `did` has read up to `read_seq` */
+    DELIVERY_NEW_DEVICE, /* `did` has another `device`, which waits to be added */
+    DELIVERY_READDITION, /* the `device` of `did` asks to be added again */
+    DELIVERY_REFRESH,    /* `did` asks for a fresh group info */
+};
 
 /* A larger message is told of and not sent along: getMessages has it. One that did not fit into
  * what a stream may hold would otherwise cut it, and again when it comes back. */
@@ -27,6 +37,12 @@ struct delivery_event {
     struct tr_span did; /* DELIVERY_ROLE: what it is now */
     bool is_admin, is_moderator;
     int64_t available, threshold; /* DELIVERY_PACKAGES_LOW */
+    const struct tr_span *dids;
+    uint32_t did_count;
+    const char *action;
+    struct tr_span actor; /* absent: not known here */
+    uint64_t read_seq;
+    struct tr_span device; /* absent: none was named */
 };
 
 /* One reference; NULL when out of memory. */

@@ -34,6 +34,8 @@ enum job_kind {
     JOB_REPORT,       /* nobody can process the commit `sha256` made at `epoch` */
     JOB_PACKAGES_LOW, /* `target` has only `count` key packages left, and should hear so */
     JOB_RESET,        /* another group, `name`, in place of the one that is beyond repair */
+    JOB_NOTICE,       /* of the service itself: `device` of `target`, an event of kind `notice` */
+    JOB_REFRESH,      /* the caller needs a fresh group info: who listens hears so */
     JOB_POLL,         /* has nothing come after `seq`? Answered from memory, or not at all */
 };
 
@@ -116,7 +118,12 @@ struct job {
     uint64_t epoch; /* also JOB_GROUP_INFO */
 
     uint64_t seq;
-    uint64_t count;
+    uint64_t count; /* of JOB_REFRESH: how many other members heard it */
+    bool is_news;   /* of JOB_READ_TO, stored: it was not read as far before */
+
+    /* JOB_NOTICE */
+    int notice; /* DELIVERY_… */
+    struct tr_span device;
 
     /* JOB_SUBSCRIBE */
     http_stream stream;

@@ -35,6 +35,8 @@ static const struct http_route routes[] = {
     XRPC(HTTP_POST, "confirmWelcome", api_confirm_welcome, API_SMALL),
     XRPC(HTTP_POST, "invalidateWelcome", api_invalidate_welcome, API_SMALL),
     XRPC(HTTP_POST, "reissueWelcome", api_reissue_welcome, API_SMALL),
+    XRPC(HTTP_POST, "readdition", api_reissue_welcome, API_SMALL),
+    XRPC(HTTP_POST, "groupInfoRefresh", api_group_info_refresh, API_SMALL),
     XRPC(HTTP_POST, "validateWelcome", api_validate_welcome, 6 << 20),
     XRPC(HTTP_POST, "registerDevice", api_register_device, API_COMMIT),
     XRPC(HTTP_GET, "listDevices", api_list_devices, 0),
@@ -86,6 +88,17 @@ static const struct http_route routes[] = {
         .label = "subscribeConvoEvents",
         .extra = &(const struct auth_demand){ .lxm = XRPC_PREFIX "subscribeConvoEvents",
             .anonymous = true },
+    },
+    /* What it was called before there were WebSockets. */
+    {
+        .method = HTTP_GET,
+        .path = "/xrpc/" XRPC_PREFIX "streamConvoEvents",
+        .handle = api_subscribe_convo_events,
+        .gate = auth_gate,
+        .flags = HTTP_ROUTE_LONG,
+        .label = "streamConvoEvents",
+        .extra = &(
+            const struct auth_demand){ .lxm = XRPC_PREFIX "streamConvoEvents", .anonymous = true },
     },
 };
 

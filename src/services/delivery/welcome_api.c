@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "services/delivery/device.h"
+#include "services/delivery/notice.h"
 #include "services/delivery/owner.h"
 #include "services/delivery/package.h"
 #include "services/delivery/schema.h"
@@ -338,8 +339,14 @@ SQL_STATEMENT(find_request,
 SQL_STATEMENT(count_others,
     "SELECT COUNT(*) FROM members WHERE convo = $1 AND did <> $2 AND leave_seq IS NULL");
 
+/* Lives as long as the request. */
+struct reissue {
+    struct tr_span convo, device;
+};
+
 static void welcome_reissued(struct http_request *request, const struct tr_event *event)
 {
+    const struct reissue *reissue = errand_with(request);
     struct sql_unit *unit = errand_unit(request, event);
     struct tr_buffer answer = { 0 };
     struct json_writer writer = json_writer(&answer);
@@ -357,16 +364,41 @@ static void welcome_reissued(struct http_request *request, const struct tr_event
     json_put_int(&writer, "activeMembers", sql_row_int(unit, 4, 0, 0));
     json_put_end(&writer);
     errand_end(request);
+    notice_tell(http_service(request), reissue->convo,
+        &(struct notice){ .kind = DELIVERY_READDITION,
+            .did = auth_claims_of(request)->issuer,
+            .device = reissue->device });
     owner_respond(request, &answer);
 }
 
+/* NULL: it has been answered. */
+static struct reissue *reissue_new(
+    struct http_request *request, struct tr_span convo, struct tr_span device)
+{
+    struct reissue *reissue = http_alloc(request, sizeof *reissue + convo.size + device.size);
+    char *text = (char *)(reissue + 1);
+
+    if (reissue == NULL) {
+        http_respond_shed(request, 503, 1, "memory");
+        return NULL;
+    }
+    memcpy(text, convo.at, convo.size);
+    if (device.size > 0)
+        memcpy(text + convo.size, device.at, device.size);
+    reissue->convo = (struct tr_span){ text, convo.size };
+    reissue->device = (struct tr_span){ text + convo.size, device.size };
+    return reissue;
+}
+
 /* The server cannot make a Welcome: a member must add the device again. The wish stands among the
- * pending device additions, where members look for work. */
+ * pending device additions, where members look for work, and who listens hears of it. This is
+ * readdition too. */
 void api_reissue_welcome(struct http_request *request)
 {
     struct delivery *delivery = http_service(request);
     struct tr_span convo, device, why, did = auth_claims_of(request)->issuer;
     int64_t now_ms = delivery_now_ms(delivery);
+    struct reissue *reissue;
     struct sql_unit *unit;
     struct api_body body;
 
@@ -377,6 +409,11 @@ void api_reissue_welcome(struct http_request *request)
     device = owner_may_device(&body);
     if (!owner_is_good(request, &body))
         return;
+    reissue = reissue_new(request, convo, device);
+    if (reissue == NULL) {
+        owner_end(&body);
+        return;
+    }
     unit = owner_unit(request, owner_key(did));
     if (unit != NULL) {
         add_invalidate(unit, convo, did, device, why, now_ms);
@@ -389,7 +426,7 @@ void api_reissue_welcome(struct http_request *request)
         sql_unit_text(unit, did);
     }
     owner_end(&body);
-    errand_run(request, delivery, unit, false, welcome_reissued);
+    errand_run_with(request, delivery, unit, false, welcome_reissued, reissue, NULL);
 }
 
 /* ---- validate: what a committer asks before it commits

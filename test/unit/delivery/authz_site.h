@@ -320,7 +320,7 @@ static inline struct web_answer ask_stream(
 static inline struct web_answer ask_with(
     const struct cast *cast, const char *header, const char *call, const char *body)
 {
-    if (strncmp(call, "subscribeConvoEvents", 20) == 0)
+    if (strstr(call, "ConvoEvents") != NULL)
         return ask_stream(&cast->site, header, call);
     return site_ask_with(&cast->site, header, call, body == NULL ? "" : body);
 }

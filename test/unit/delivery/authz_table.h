@@ -172,6 +172,7 @@ static const struct authz_row authz_rows[] = {
     { "getConvo?convoId=$g", NULL, "'creator':'$ada'", NULL, MEMBERS },
     { "getConvos", NULL, "'id':'$g'", NULL, MEMBERS_SEE },
     { "getEpoch?convoId=$g", NULL, "'currentEpoch':2", NULL, MEMBERS },
+    { "groupInfoRefresh", "{" IN_G "}", NULL, NULL, MEMBERS },
     { "getGroupInfo?convoId=$g&pskHash=$pskhash", NULL, "groupInfo", authz_info,
         CELLS(NO(403, "InvalidInvite"), OK, OK, NO(403, "InvalidInvite"), OK, OK, OK) },
 
@@ -191,6 +192,16 @@ static const struct authz_row authz_rows[] = {
     /* Streams: the one call that a token need not come with. */
     { "getSubscriptionTicket", "{" IN_G "}", NULL, NULL, MEMBERS },
     { "subscribeConvoEvents?convoId=$g", NULL, NULL, NULL,
+        { [ANONYMOUS] = NO(401, "TicketRefused"),
+            [STRANGER] = NOT_MEMBER,
+            [INVITED] = NOT_MEMBER,
+            [MEMBER] = OK,
+            [REMOVED] = NOT_MEMBER,
+            [MODERATOR] = OK,
+            [ADMIN] = OK,
+            [OTHER_DEVICE] = OK,
+            BAD_TOKENS } },
+    { "streamConvoEvents?convoId=$g", NULL, NULL, NULL,
         { [ANONYMOUS] = NO(401, "TicketRefused"),
             [STRANGER] = NOT_MEMBER,
             [INVITED] = NOT_MEMBER,
@@ -224,6 +235,7 @@ static const struct authz_row authz_rows[] = {
     { "invalidateWelcome", "{" IN_G ",'deviceId':'$device'}", NULL, authz_welcome,
         PHONE(404, "WelcomeNotFound") },
     { "reissueWelcome", "{" IN_G ",'deviceId':'$device'}", NULL, authz_welcome, MEMBERS },
+    { "readdition", "{" IN_G ",'deviceId':'$device'}", NULL, authz_welcome, MEMBERS },
     /* ada has claimed what the Welcome names: to others it is not theirs to give. */
     { "validateWelcome", "{'welcomeMessage':'$welcome'}", NULL, authz_claimed,
         CELLS(NO(409, "KeyPackageUnavailable"), NO(409, "KeyPackageUnavailable"),

@@ -213,8 +213,7 @@ const struct config_setting config_settings[CONFIG_KEYS] = {
     [CONFIG_AUTH_PROVIDERS] = { .key = "auth.providers",
         .kind = CONFIG_LIST,
         .value = "",
-        .help =
-            "OpenID providers that people may sign in with: NAME+ISSUER+KEYS+CLIENT_ID each" },
+        .help = "OpenID providers that people may sign in with: NAME+ISSUER+KEYS+CLIENT_ID each" },
     [CONFIG_AUTH_ADMINS] = { .key = "auth.admins",
         .kind = CONFIG_LIST,
         .value = "",

@@ -103,7 +103,7 @@ TEST(seen, the_access_log_has_ids_and_no_query)
     CHECK_EQ_INT(answer->status, 200);
     client_ask(client, "GET /silent HTTP/1.1\r\n" HOST "\r\n", answer);
     CHECK_EQ_INT(answer->status, 500);
-    snprintf(want, sizeof want, " request=%s ", answer_header(answer, "X-Request-Id"));
+    snprintf(want, sizeof want, " request=%.32s ", answer_header(answer, "X-Request-Id"));
     client_ask(client, "GET /bad%0aline HTTP/1.1\r\n" HOST "\r\n", answer);
     CHECK_EQ_INT(answer->status, 400);
     client_close(client);

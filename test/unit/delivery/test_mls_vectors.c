@@ -1,70 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The vectors of the MLS working group: every object is read to its last byte, every signature and
  * reference is right, and no shortened or changed object does more than be refused. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "check.h"
-#include "json/json.h"
-#include "services/delivery/mls_check.h"
-#include "shared.h"
+#include "vectors.h"
 
 static const struct mls_lifetime_rule any_time = { .now_s = 1, .span_s_max = UINT64_MAX };
-
-struct vectors {
-    struct json_doc doc;
-    char *text;
-    const struct json *root;
-};
-
-static void load(struct vectors *vectors, const char *name)
-{
-    size_t size;
-
-    *vectors = (struct vectors){ 0 };
-    vectors->text = shared_read(name, &size);
-    CHECK_EQ_INT(json_parse(&vectors->doc, vectors->text, size, 0), 0);
-    vectors->root = json_root(&vectors->doc);
-}
-
-static void unload(struct vectors *vectors)
-{
-    json_doc_free(&vectors->doc);
-    free(vectors->text);
-}
-
-static int digit(char c)
-{
-    return c >= 'a' ? c - 'a' + 10 : c - '0';
-}
-
-/* Into memory of exactly its size, so that a read past the end is seen. */
-static struct tr_span bytes_of(const struct json *value)
-{
-    struct tr_span hex;
-    char *bytes;
-
-    CHECK(json_string(value, &hex));
-    bytes = malloc(hex.size / 2 + 1);
-    CHECK(bytes != NULL);
-    for (size_t i = 0; i < hex.size / 2; i++)
-        bytes[i] = (char)(digit(hex.at[2 * i]) << 4 | digit(hex.at[2 * i + 1]));
-    return (struct tr_span){ realloc(bytes, hex.size / 2), hex.size / 2 };
-}
-
-static void drop(struct tr_span bytes)
-{
-    free((void *)(uintptr_t)bytes.at);
-}
-
-static void must_read(struct tr_span bytes, struct mls_message *message, enum mls_wire wire)
-{
-    const char *why = mls_message_read(bytes, message);
-
-    CHECK_MSG(why == NULL, "%s", why);
-    CHECK_EQ_INT(message->wire, wire);
-}
 
 TEST(mls_vectors, lengths_have_one_form)
 {
@@ -219,6 +158,12 @@ TEST(mls_vectors, welcomes_name_their_key_packages)
     route_welcomes("vectors/mls/passive-client-welcome.json", 56);
     route_welcomes("vectors/mls/passive-welcome_join.json", 56);
     route_welcomes("vectors/mls/passive-application.json", 42);
+    route_welcomes("vectors/mls/passive-client-handling-commit.json", 91);
+    route_welcomes("vectors/mls/passive-client-random.json", 1);
+    route_welcomes("vectors/mls/passive-commit.json", 308);
+    route_welcomes("vectors/mls/passive-external_join.json", 42);
+    route_welcomes("vectors/mls/passive-external_proposals.json", 196);
+    route_welcomes("vectors/mls/passive-reinit.json", 336);
 }
 
 TEST(mls_vectors, trees_are_read_and_their_leaves_signed)

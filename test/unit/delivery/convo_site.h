@@ -37,6 +37,11 @@
 #define SITE_BACKEND NULL
 #endif
 
+/* How much waits for a connection of the database before it is full; 0: as usual. */
+#ifndef SITE_QUEUE_MAX
+#define SITE_QUEUE_MAX 0
+#endif
+
 struct site {
     char place[64];
     struct test_postgres postgres;
@@ -76,6 +81,7 @@ static inline void site_open(struct site *site)
                   &(struct sql_options){ .url = url,
                       .migrations = migrations,
                       .migration_count = count,
+                      .queue_max = SITE_QUEUE_MAX,
                       .backend = SITE_BACKEND },
                   why, sizeof why, &site->sql) == 0,
         "%s", why);

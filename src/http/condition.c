@@ -121,11 +121,12 @@ static int quality_of(struct tr_span parameters)
 bool http_accepts(const struct http_request *request, const char *coding)
 {
     struct tr_span list = http_header(request, "Accept-Encoding");
-    const char *at = list.at, *end = at + list.size;
+    const char *at = list.at, *end;
     int named = -1, any = -1;
 
-    if (list.at == NULL)
+    if (at == NULL)
         return false;
+    end = at + list.size;
     while (at < end) {
         const char *comma = memchr(at, ',', (size_t)(end - at));
         const char *stop = comma == NULL ? end : comma, *name_end;

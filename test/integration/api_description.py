@@ -7,7 +7,7 @@
 - it has the routes of routes.c and no others, with their methods, largest bodies and who needs no token;
 - every route has a row in the table of who may call what, and what the table expects is described;
 - what handlers read and write under a name is described, and what is described is read or written somewhere;
-- errors.md has every label the service answers with, and its status; so has delivery.yaml;
+- errors.md has every label the service answers with, and its status; so has delivery.yaml; a test expects each of them;
 - the answers that test_delivery_authz gets, where it is built, are as described: members and their types.
 
 With an argument, the root of another tree.
@@ -26,6 +26,8 @@ PREFIX = "/xrpc/blue.catbird.mls."
 ALWAYS = {"PayloadTooLarge", "RateLimitExceeded", "Overloaded"}  # of the HTTP layer
 # Written as a label, but never seen under it: a 503 says Overloaded. Of any errand, should its rows be gone.
 UNSEEN = {"Busy", "Conflict"}
+# Labels that no test can bring about, each with its reason. There are none.
+UNTESTED = set()
 
 passed, problems = 0, []
 
@@ -564,6 +566,21 @@ def same_labels(there, page):
             yield "%s is answered with %s" % (label, ", ".join(sorted(there[label])))
 
 
+def tested_labels(page):
+    """What stands in a string of a test that talks to the service. The simulations do not count: they know labels they may never meet."""
+    text = ""
+    for pattern in ("test/unit/delivery/*.[ch]", "test/integration/*.py", "test/clients/*.mjs"):
+        for path in sorted(glob.glob(os.path.join(ROOT, pattern))):
+            if not os.path.basename(path).startswith("api_"):
+                with open(path, encoding="utf-8") as file:
+                    text += file.read()
+    tested = {label for label in page if re.search(r"""["'`]%s\b""" % label, text)}
+    for label in sorted(set(page) - tested - UNTESTED):
+        yield "no test expects %s" % label
+    for label in sorted(UNTESTED & tested | UNTESTED - set(page)):
+        yield "%s is no exception: there is a test, or no such label" % label
+
+
 def same_described_labels(api, page):
     described = {}
     for value in [operation["responses"] for _, _, operation in operations(api)]:
@@ -604,6 +621,7 @@ def main():
     page, answered = errors_page(), labels(files)
     check("errors.md has every label with its status", same_labels(answered, page))
     check("calls are described with the labels of errors.md", same_described_labels(api, page))
+    check("every label of errors.md has a test", tested_labels(page))
     skipped = check_answers(api, there)
     print("# %d routes, %d labels, %d schemas" % (len(there), len(page), len(api["components"]["schemas"])))
     return skipped

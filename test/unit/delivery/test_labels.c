@@ -154,6 +154,49 @@ TEST(label, invalid_epoch_range_is_for_one_that_is_none)
     cast_end(&cast);
 }
 
+static char *group_info_of(const char *group, uint64_t epoch)
+{
+    struct tr_buffer bytes = { 0 };
+    char *text;
+
+    mls_put_number(&bytes, 1, 2);
+    mls_put_number(&bytes, 1, 2); /* suite */
+    mls_put_vector(&bytes, tr_span_of(group));
+    mls_put_number(&bytes, epoch, 8);
+    mls_put_vector(&bytes, TR_SPAN("tree hash"));
+    mls_put_vector(&bytes, TR_SPAN("transcript hash"));
+    mls_put_vector(&bytes, TR_SPAN("")); /* extensions of the group, then of this */
+    mls_put_vector(&bytes, TR_SPAN(""));
+    mls_put_vector(&bytes, TR_SPAN("confirmation tag"));
+    mls_put_number(&bytes, 0, 4);
+    mls_put_vector(&bytes, TR_SPAN("signature"));
+    CHECK_EQ_INT(bytes.failed, 0);
+    text = malloc(crypto_base64_size(bytes.size) + 1);
+    CHECK(text != NULL);
+    text[crypto_base64_encode(bytes.bytes, bytes.size, text)] = '\0';
+    tr_buffer_free(&bytes);
+    return text;
+}
+
+TEST(label, invalid_group_info_is_for_one_that_is_malformed_or_of_something_else)
+{
+    char *good = group_info_of("g1", 1), *other = group_info_of("g2", 1);
+    struct cast cast;
+
+    cast_begin(&cast);
+#define INFO "{\"convoId\":\"g1\",\"groupInfo\":\"%s\",\"epoch\":%d}"
+#define REFUSED 400, "\"error\":\"InvalidGroupInfo\""
+    act(&cast.site, &cast.ada, "updateGroupInfo", REFUSED, INFO, "AAEAAQ==", 1);
+    act(&cast.site, &cast.ada, "updateGroupInfo", REFUSED, INFO, good, 2);
+    act(&cast.site, &cast.ada, "updateGroupInfo", REFUSED, INFO, other, 1);
+    expect(&cast.site, &cast.ada, "getGroupInfo?convoId=g1", NULL, 404,
+        "\"error\":\"GroupInfoUnavailable\"");
+    act(&cast.site, &cast.ada, "updateGroupInfo", 200, "", INFO, good, 1);
+    cast_end(&cast);
+    free(good);
+    free(other);
+}
+
 static void refuse_cursor(const struct cast *cast, const char *cursor)
 {
     char query[128];

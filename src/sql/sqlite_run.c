@@ -234,7 +234,8 @@ static struct sqlite_statement *find_statement(
 static int bind_value(
     sqlite3_stmt *prepared, int at, const struct sql_unit *unit, const struct sql_value *value)
 {
-    const char *bytes = unit->bytes.bytes + value->offset;
+    /* A unit of numbers alone has no bytes to point into. */
+    const char *bytes = unit->bytes.bytes == NULL ? "" : unit->bytes.bytes + value->offset;
 
     switch (value->kind) {
     case SQL_INT:

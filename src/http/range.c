@@ -67,12 +67,13 @@ static bool are_modest(const struct http_range *ranges, int count, uint64_t size
 
 int http_range_parse(struct tr_span value, uint64_t size, struct http_range *ret_ranges)
 {
-    const char *at, *end = value.at + value.size;
+    const char *at, *end;
     int count = 0, pieces = 0;
 
     if (value.at == NULL || value.size < 6 ||
         !tr_span_is_nocase((struct tr_span){ value.at, 6 }, "bytes="))
         return 0;
+    end = value.at + value.size;
     for (at = value.at + 6; at <= end;) {
         const char *comma = at == end ? NULL : memchr(at, ',', (size_t)(end - at));
         struct tr_span text = trimmed(at, comma == NULL ? end : comma);

@@ -33,6 +33,8 @@ void web_send(int fd, const char *text, size_t size)
     while (size > 0) {
         ssize_t sent = send(fd, text, size, MSG_NOSIGNAL);
 
+        if (sent < 0 && errno == EINTR)
+            continue;
         CHECK(sent > 0);
         text += sent;
         size -= (size_t)sent;
@@ -45,10 +47,14 @@ static bool receive_some(int fd, struct web_answer *answer)
     enum { PIECE = 4096 };
     struct pollfd ready = { fd, POLLIN, 0 };
     ssize_t got;
+    int count;
 
     answer->text = realloc(answer->text, answer->size + PIECE + 1);
     CHECK(answer->text != NULL);
-    CHECK_MSG(poll(&ready, 1, PATIENCE_MS) == 1, "the server says nothing");
+    do {
+        count = poll(&ready, 1, PATIENCE_MS);
+    } while (count < 0 && errno == EINTR); /* libFuzzer has an alarm */
+    CHECK_MSG(count == 1, "the server says nothing");
     got = recv(fd, answer->text + answer->size, PIECE, 0);
     CHECK(got >= 0 || errno == ECONNRESET);
     if (got > 0)

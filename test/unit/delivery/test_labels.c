@@ -316,7 +316,7 @@ TEST(label, busy_is_for_who_finds_no_room)
     first = say_later(&cast, "first");
     wait_held();
     for (int i = 0; i < LATER; i++) {
-        char id[16];
+        char id[24];
 
         (void)snprintf(id, sizeof id, "later%d", i);
         ready[i] = (struct pollfd){ .fd = say_later(&cast, id), .events = POLLIN };

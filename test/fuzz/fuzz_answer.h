@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fuzz_answer.h: what a client of a service may rely on, whatever it has sent: an answer comes, it
+ * is no 500, and a refusal is JSON with a label that is documented and a sentence. */
+#ifndef TEST_FUZZ_FUZZ_ANSWER_H
+#define TEST_FUZZ_FUZZ_ANSWER_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buffer.h"
+#include "fuzz_check.h"
+#include "json/json.h"
+#include "web.h"
+
+/* The pages of docs/api that list labels, one after another. */
+static struct tr_buffer fuzz_labels;
+
+static inline void fuzz_labels_read(const char *path)
+{
+    FILE *file = fopen(path, "r");
+    char part[4096];
+    size_t size;
+
+    CHECK_MSG(file != NULL, "run this in the root of the repository: there is no %s", path);
+    while ((size = fread(part, 1, sizeof part, file)) > 0)
+        tr_buffer_append(&fuzz_labels, part, size);
+    (void)fclose(file);
+    CHECK_EQ_INT(fuzz_labels.failed, 0);
+}
+
+static inline bool fuzz_is_documented(struct tr_span label)
+{
+    char quoted[96];
+    int size;
+
+    if (label.size == 0 || label.size > sizeof quoted - 3)
+        return false;
+    size = snprintf(quoted, sizeof quoted, "`%.*s`", (int)label.size, label.at);
+    return memmem(fuzz_labels.bytes, fuzz_labels.size, quoted, (size_t)size) != NULL;
+}
+
+static inline struct tr_span fuzz_body(const struct web_answer *answer)
+{
+    return (struct tr_span){ answer->body, answer->size - (size_t)(answer->body - answer->text) };
+}
+
+/* An object, with a label if the status says that it is a refusal and without one if not. */
+static inline void fuzz_check_json(const char *name, const struct web_answer *answer)
+{
+    struct json_doc doc = { 0 };
+    struct tr_span label = { NULL, 0 }, text;
+    int rc = json_parse_copy(&doc, fuzz_body(answer), 0);
+    const struct json *error;
+
+    CHECK_MSG(rc == 0 && json_kind(json_root(&doc)) == JSON_OBJECT, "%s: no JSON: %s", name,
+        answer->text);
+    error = json_get(json_root(&doc), "error");
+    if (answer->status < 400) {
+        CHECK_MSG(error == NULL, "%s: %s", name, answer->text);
+    } else {
+        CHECK_MSG(json_string(error, &label) && fuzz_is_documented(label),
+            "%s: an unknown label: %s", name, answer->text);
+        CHECK_MSG(json_string(json_get(json_root(&doc), "message"), &text) && text.size > 0,
+            "%s: no sentence: %s", name, answer->text);
+    }
+    json_doc_free(&doc);
+}
+
+static inline void fuzz_check_status(const char *name, const struct web_answer *answer)
+{
+    CHECK_MSG(answer->status >= 200 && (answer->status < 500 || answer->status == 503), "%s: %s",
+        name, answer->text == NULL ? "nothing" : answer->text);
+}
+
+/* What may not stand in a request line is escaped: lines are another target's business. */
+static inline void fuzz_put_target(struct tr_buffer *out, struct tr_span text)
+{
+    for (size_t i = 0; i < text.size; i++) {
+        unsigned char c = (unsigned char)text.at[i];
+
+        if (c <= ' ' || c >= 0x7f || c == '#')
+            tr_buffer_format(out, "%%%02x", c);
+        else
+            tr_buffer_append(out, text.at + i, 1);
+    }
+}
+
+#endif

@@ -109,7 +109,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static unsigned requests;
     const char *input = (const char *)data, *line, *method;
-    struct tr_span target, body = { NULL, 0 };
+    struct tr_span target, body = TR_SPAN("");
     struct web_answer answer;
 
     if (size < 2 || size > BODY_MAX)

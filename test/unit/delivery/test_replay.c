@@ -138,7 +138,7 @@ static void expect_conflict(const struct replay *replay, const char *body)
     char epoch[48];
 
     (void)snprintf(epoch, sizeof epoch, "\"currentEpoch\":%llu,",
-        (unsigned long long)(replay->first + replay->next));
+        (unsigned long long)replay->first + replay->next);
     CHECK_MSG(answer.status == 409 && strstr(answer.body, "\"EpochConflict\"") != NULL &&
                   strstr(answer.body, epoch) != NULL,
         "commit %zu is due, got: %.1000s", replay->next, answer.text);
@@ -160,7 +160,7 @@ static void submit(struct replay *replay, size_t index)
         char epoch[48];
 
         (void)snprintf(epoch, sizeof epoch, "\"newEpoch\":%llu,",
-            (unsigned long long)(replay->first + index + 1));
+            (unsigned long long)replay->first + index + 1);
         CHECK_MSG(strstr(answer.body, epoch) != NULL, "%s", answer.body);
         replay->answers[replay->next++] = strdup(answer.body);
     } else {

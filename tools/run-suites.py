@@ -97,7 +97,7 @@ SUITES = [
           tools=["spin", "gcc"], files=["test/spin/run.sh"], environment=LONG),
     Suite("mutants-long", "long", 1800, "planted bugs", ["test/mutants/run.sh"],
           tools=["patch"], files=["test/mutants/run.sh"], environment=LONG),
-    Suite("fuzz-long", "long", 6000, "libFuzzer, ten minutes a target", ["tools/fuzz.py run --seconds 600"],
+    Suite("fuzz-long", "long", 9000, "libFuzzer, ten minutes a target", ["tools/fuzz.py run --seconds 600"],
           tools=["clang"]),
     Suite("integration-long", "long", 9000, "programs and examples", INTEGRATION,
           files=["test/integration"], environment={**BUILT, **LONG}),

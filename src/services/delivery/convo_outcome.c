@@ -109,6 +109,8 @@ static void apply_read(struct convo *convo, struct job *job)
 {
     struct member *caller = roster_find(&convo->roster, job->claims->issuer);
 
+    if (job->seq > convo->committed.seq)
+        job->seq = convo->committed.seq;
     job->is_news = caller != NULL && caller->read_seq < job->seq;
     if (job->is_news)
         caller->read_seq = job->seq;

@@ -396,9 +396,6 @@ static enum convo_plan plan_create(struct convo *convo, struct convo_op *op)
 
 static enum convo_plan plan_read_to(struct convo *convo, struct convo_op *op)
 {
-    /* What is not there yet cannot have been read. */
-    if (op->job->seq > convo->committed.seq)
-        op->job->seq = convo->committed.seq;
     return is_member(caller_of(convo, op->job)) ? CONVO_GO : not_member(op->job);
 }
 

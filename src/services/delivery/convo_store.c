@@ -93,9 +93,12 @@ SQL_STATEMENT(consume_package,
     " uses = uses + 1, consumed_s = $2"
     " WHERE ref = $1 AND did = $3 AND (is_last_resort = 1 OR state = 0"
     " OR (state = 1 AND (lease_did = $4 OR lease_until_s <= $2)))");
-SQL_STATEMENT(read_to,
-    "UPDATE members SET read_seq = CASE WHEN read_seq < $3 THEN $3 ELSE read_seq END,"
-    " unread_extra = 0 WHERE convo = $1 AND did = $2 AND leave_seq IS NULL");
+/* What is not there yet cannot have been read. The database knows what is: who reads there may be
+ * ahead of the actor. */
+SQL_STATEMENT(read_to, "UPDATE members SET read_seq = CASE WHEN $3 <= read_seq THEN read_seq"
+                       " WHEN $3 <= (SELECT c.seq FROM convos c WHERE c.id = $1) THEN $3"
+                       " ELSE (SELECT c.seq FROM convos c WHERE c.id = $1) END,"
+                       " unread_extra = 0 WHERE convo = $1 AND did = $2 AND leave_seq IS NULL");
 SQL_STATEMENT(add_unread, "UPDATE members SET unread_extra = unread_extra + $3"
                           " WHERE convo = $1 AND did <> $2 AND leave_seq IS NULL");
 

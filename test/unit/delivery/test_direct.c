@@ -344,12 +344,27 @@ TEST(direct, an_actor_knows_what_was_stored_without_it)
     cast_end(&cast);
 }
 
+/* An event stream of g1. */
+static int listen_from(const struct cast *cast, int who, int cursor)
+{
+    char *header = caller_header(&cast->callers[who], "subscribeConvoEvents");
+    int fd = web_connect(http_server_address(cast->site.server));
+    struct tr_buffer text = { 0 };
+
+    tr_buffer_format(&text,
+        "GET /xrpc/blue.catbird.mls.subscribeConvoEvents?convoId=g1&cursor=%d HTTP/1.1\r\n"
+        "Host: x\r\n%s\r\n",
+        cursor, header);
+    web_send(fd, text.bytes, text.size);
+    tr_buffer_free(&text);
+    free(header);
+    return fd;
+}
+
 TEST(direct, a_stream_hears_what_was_stored_without_its_actor)
 {
     struct web_answer heard = { 0 };
-    struct tr_buffer text = { 0 };
     struct cast cast;
-    char *header;
     int fd;
 
     cast_begin(&cast);
@@ -357,13 +372,7 @@ TEST(direct, a_stream_hears_what_was_stored_without_its_actor)
     free(run_line(&cast, &(struct line){ ADA, "createConvo", CREATE "}", 200 }));
     free(run_line(
         &cast, &(struct line){ ADA, "submitCommit", "{'convoId':'g1','commit':'@c0:one'}", 200 }));
-    header = caller_header(&cast.callers[ADA], "subscribeConvoEvents");
-    tr_buffer_format(&text,
-        "GET /xrpc/blue.catbird.mls.subscribeConvoEvents?convoId=g1&cursor=1 HTTP/1.1\r\n"
-        "Host: x\r\n%s\r\n",
-        header);
-    fd = web_connect(http_server_address(cast.site.server));
-    web_send(fd, text.bytes, text.size);
+    fd = listen_from(&cast, ADA, 1);
     CHECK(web_receive_until(fd, &heard, "id: 2\n"));
     for (int i = 3; i <= 6; i++) {
         char body[256], part[32];
@@ -376,7 +385,46 @@ TEST(direct, a_stream_hears_what_was_stored_without_its_actor)
     }
     close(fd);
     web_answer_free(&heard);
-    tr_buffer_free(&text);
-    free(header);
+    cast_end(&cast);
+}
+
+/* A stream is its actor's, also when nothing else is. */
+TEST(direct, the_stream_of_whom_it_removes_ends_behind_that_commit)
+{
+    static const struct line before[] = {
+        { ADA, "createConvo", CREATE "}", 200 },
+        { ADA, "addMembers", "{'convoId':'g1','didList':['$bob'],'commit':'@c0:add'}", 200 },
+        { ADA, "sendMessage",
+            "{'convoId':'g1','msgId':'m3','ciphertext':{'#bytes':'@m1:hi'},'epoch':1}", 200 },
+    };
+    static const struct line after[] = {
+        { ADA, "removeMember",
+            "{'convoId':'g1','idempotencyKey':'r','targetDid':'$bob','commit':'@c1:rem'}", 200 },
+        { ADA, "sendMessage",
+            "{'convoId':'g1','msgId':'m5','ciphertext':{'#bytes':'@m2:alone'},'epoch':2}", 200 },
+    };
+    struct web_answer heard = { 0 }, stays = { 0 };
+    struct cast cast;
+    int gone, there;
+
+    cast_begin(&cast);
+    set_direct(0);
+    for (size_t i = 0; i < sizeof before / sizeof before[0]; i++)
+        free(run_line(&cast, &before[i]));
+    gone = listen_from(&cast, BOB, 0);
+    there = listen_from(&cast, ADA, 0);
+    CHECK(web_receive_until(gone, &heard, "id: 3\n"));
+    CHECK(web_receive_until(there, &stays, "id: 3\n"));
+    set_direct(FLAG_ALL);
+    for (size_t i = 0; i < sizeof after / sizeof after[0]; i++)
+        free(run_line(&cast, &after[i]));
+    CHECK(!web_receive_until(gone, &heard, "id: 5\n")); /* it ends before that */
+    CHECK_MSG(strstr(heard.text, "id: 4\n") != NULL, "%s", heard.text);
+    CHECK_MSG(strstr(heard.text, "\"info\":\"removed\"") != NULL, "%s", heard.text);
+    CHECK(web_receive_until(there, &stays, "id: 5\n"));
+    close(gone);
+    close(there);
+    web_answer_free(&heard);
+    web_answer_free(&stays);
     cast_end(&cast);
 }

@@ -24,6 +24,7 @@ struct convo_subscriber {
     bool is_websocket;
     bool is_catching_up;
     bool is_gone; /* freed at the next walk */
+    bool was_out; /* when its page was asked for: the commit that removed it is in the log */
     uint32_t number;
     uint64_t seq;
     uint64_t heard_to; /* the log was read at least as far as this */
@@ -53,6 +54,13 @@ enum { SUBSCRIBERS, EVENTS };
 static struct tr_span did_of(const struct convo_subscriber *subscriber)
 {
     return (struct tr_span){ subscriber->did, subscriber->did_size };
+}
+
+static bool is_out(const struct convo *convo, const struct convo_subscriber *subscriber)
+{
+    const struct member *member = roster_find(&convo->roster, did_of(subscriber));
+
+    return member == NULL || !member->is_in;
 }
 
 /* ---- the list
@@ -128,6 +136,7 @@ static void read_page(
 
     subscriber->number = convo->number_next++ & 0xffffff;
     subscriber->heard_to = convo->committed.seq;
+    subscriber->was_out = is_out(convo, subscriber);
     if (unit != NULL) {
         sql_unit_step(unit, &log_page, SQL_ROWS_ANY);
         sql_unit_text(unit, convo_span(convo));
@@ -216,8 +225,7 @@ void convo_stream_caught_up(
     struct convo *convo, struct tr_context *ctx, uint32_t number, const struct sql_unit *unit)
 {
     struct convo_subscriber *subscriber = convo->subscribers;
-    const struct member *member;
-    bool is_last;
+    bool is_empty, is_last;
 
     while (subscriber != NULL && (!subscriber->is_catching_up || subscriber->number != number))
         subscriber = subscriber->next;
@@ -230,21 +238,27 @@ void convo_stream_caught_up(
         return;
     }
     send_page(convo, subscriber, unit);
-    member = roster_find(&convo->roster, did_of(subscriber));
+    is_empty = sql_unit_rows(unit, 0) == 0;
     /* A page may be short because its rows are large: it goes on until there is nothing. */
-    is_last = sql_unit_rows(unit, 0) == 0 || subscriber->seq >= subscriber->heard_to;
-    if (is_last && (member == NULL || !member->is_in))
-        end_subscriber(convo, subscriber, "removed");
-    else if (!is_last || subscriber->heard_to < convo->committed.seq)
+    is_last = is_empty || subscriber->seq >= subscriber->heard_to;
+    if (is_out(convo, subscriber)) {
+        /* It hears the commit that removed it, which this page may be too old for. */
+        if (is_empty && subscriber->was_out)
+            end_subscriber(convo, subscriber, "removed");
+        else if (!subscriber->is_gone)
+            read_page(convo, ctx, subscriber);
+    } else if (!is_last || subscriber->heard_to < convo->committed.seq) {
         read_page(convo, ctx, subscriber); /* the last page may be older than what was stored */
+    }
     forget_gone(convo, ctx);
 }
 
 void convo_stream_behind(struct convo *convo, struct tr_context *ctx)
 {
     for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next)
-        if (!at->is_catching_up && !at->is_gone && at->seq < convo->committed.seq &&
-            at->heard_to < convo->committed.seq)
+        if (!at->is_catching_up && !at->is_gone &&
+            (is_out(convo, at) ||
+                (at->seq < convo->committed.seq && at->heard_to < convo->committed.seq)))
             read_page(convo, ctx, at);
     forget_gone(convo, ctx);
 }

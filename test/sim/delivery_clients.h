@@ -28,7 +28,21 @@ static struct {
     uint32_t done_count;
     tr_sender senders[CLIENTS_MAX];
     struct tr_disk_faults faults;
+    uint64_t calm_ns;           /* nothing has gone wrong since */
+    unsigned listening[CONVOS]; /* a bit per user who has a stream */
 } world;
+
+/* May something go wrong at this moment? */
+static inline bool is_troubled(void)
+{
+    return world.is_down || world.has_failed || world.faults.eio_per_million > 0 ||
+           world.faults.short_per_million > 0 || world.faults.bytes_max > 0;
+}
+
+static inline void note_trouble(void)
+{
+    world.calm_ns = tr_sim_now_ns(now.s.sim);
+}
 
 /* ---- jobs ---------------------------------------------------------------------------------------
  */
@@ -176,6 +190,11 @@ static void draw_commit(struct client *self, struct tr_context *ctx, struct requ
             break;
         request->target = draw(ctx, USERS);
     }
+    /* Often somebody who listens. */
+    for (int i = 0; i < 6 && request->shape == REMOVE && world.listening[request->convo] != 0 &&
+                    (world.listening[request->convo] & 1U << request->target) == 0;
+         i++)
+        request->target = draw(ctx, USERS);
     while (request->shape != LEAVE && request->target == request->user)
         request->target = draw(ctx, USERS);
     request->has_app = draw(ctx, 8) == 0;
@@ -263,7 +282,7 @@ static bool repeat_request(struct tr_context *ctx, struct request *request)
     return true;
 }
 
-static int send(struct client *self, struct tr_context *ctx, uint32_t number, uint32_t slot)
+static int send_request(struct client *self, struct tr_context *ctx, uint32_t number, uint32_t slot)
 {
     struct job *job = job_of(number);
     struct job_message message = { .job = job_ref(job) };
@@ -289,6 +308,9 @@ static int send(struct client *self, struct tr_context *ctx, uint32_t number, ui
     now.open_count++;
     return 0;
 }
+
+/* Who is about to be removed may come to listen at this very moment: delivery_listeners.h. */
+static void call_listener(const struct request *request);
 
 static void ask_one(struct client *self, struct tr_context *ctx)
 {
@@ -318,7 +340,7 @@ static void ask_one(struct client *self, struct tr_context *ctx)
     now.request_count++;
     while (self->slots[slot].job != NULL)
         slot++;
-    rc = send(self, ctx, number, slot);
+    rc = send_request(self, ctx, number, slot);
     if (rc < 0) {
         CHECK_MSG(rc == TR_EFULL || rc == TR_ECLOSED, "answered: an ask is refused with %s",
             tr_error_name(rc)); /* it was killed at this very moment */
@@ -327,6 +349,8 @@ static void ask_one(struct client *self, struct tr_context *ctx)
         now.requests[number].is_answered = true;
         now.requests[number].status = 429;
         now.requests[number].label = "not sent";
+    } else if (request.shape == REMOVE && draw(ctx, 2) == 0) {
+        call_listener(&request);
     }
     world.left[self->index]--;
 }

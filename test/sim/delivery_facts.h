@@ -57,8 +57,9 @@ struct row {
     uint64_t base_epoch, epoch; /* as stored; of a message the epoch inside it */
     uint64_t current;           /* epoch of the conversation after it */
     uint32_t sender;
-    uint32_t op;      /* number of the request, or NOT_NAMED */
-    unsigned members; /* after it: a bit per user */
+    uint32_t op;        /* number of the request, or NOT_NAMED */
+    unsigned members;   /* after it: a bit per user */
+    uint64_t stored_ns; /* 0: it was there when everything was read anew */
 };
 #define NOT_NAMED UINT32_MAX
 
@@ -71,12 +72,20 @@ struct truth {
     uint64_t read_seq;         /* the newest that who polls has seen in the database */
 };
 
+/* What anybody who listens has heard of a conversation. */
+struct heard {
+    uint64_t seq;
+    uint32_t ops[SEQS_MAX]; /* by seq: number of the request and 1; 0: nobody's, or not heard */
+};
+
 static struct {
     struct scenario s;
     struct sql *sql;
     struct delivery delivery;
     uint64_t clock;
     struct truth truths[CONVOS];
+    struct heard heard[CONVOS];
+    bool is_reading_anew;
     int64_t log_rowid; /* the truth is known up to here */
     struct request requests[REQUESTS_MAX];
     uint32_t request_count;
@@ -87,7 +96,8 @@ static struct {
 static struct {
     uint64_t ended, unknown, stored, commits, messages, joins, conflicts, refused, repeated,
         replayed, unavailable, reads, views, cuts, kills, convo_kills, writer_kills, fatal, full,
-        lost, lost_there, open_failed, not_sent, linear_ops, passivated, polls, polls_read;
+        lost, lost_there, open_failed, not_sent, linear_ops, passivated, polls, polls_read, streams,
+        heard, slow, ends_removed, listening;
 } seen;
 
 static inline bool has_log(enum job_kind kind)
@@ -172,6 +182,7 @@ static inline void learn_row(const struct sql_unit *unit, uint32_t i)
         .epoch = (uint64_t)sql_row_int(unit, 1, i, 5),
         .sender = user_of(sql_row_bytes(unit, 1, i, 6)),
         .op = sql_row_is_null(unit, 1, i, 7) ? NOT_NAMED : op_number(sql_row_bytes(unit, 1, i, 7)),
+        .stored_ns = now.is_reading_anew ? 0 : tr_sim_now_ns(now.s.sim),
     };
     row->current = row->kind == MLS_COMMIT ? row->epoch : row[-1].current;
     now.log_rowid = sql_row_int(unit, 1, i, 0);

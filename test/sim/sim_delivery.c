@@ -6,27 +6,36 @@
  * numbered, and the third becomes what its first commit is. They ask again for what they asked
  * before, with a new token or the old one. Meanwhile conversations are killed, connections are lost
  * before, in and after a COMMIT, the writer is killed, the disk fails, the power is cut. After
- * every COMMIT the truth is read from the database (delivery_facts.h). Checked, by name: epochs 1,
- * 2, 3 …, one commit each, none twice, none left out; a commit moves its own epoch seqs      the
- * same of sequence numbers; they never go back acked     who is told that something is stored is
- * told after the COMMIT that stored it durable   and then it is there for good, with the numbers
- * that were told whole     commit, members, message that goes with it, token: all there, or nothing
+ * every COMMIT the truth is read from the database (delivery_facts.h). Others listen, go away and
+ * come back with their cursor (delivery_listeners.h). Checked, by name:
+ *
+ *   epochs    1, 2, 3 …, one commit each, none twice, none left out; a commit moves its own epoch
+ *   seqs      the same of sequence numbers; they never go back
+ *   acked     who is told that something is stored is told after the COMMIT that stored it
+ *   durable   and then it is there for good, with the numbers that were told
+ *   whole     commit, members, message that goes with it, token: all there, or nothing
  *   once      the same op is stored once
  *   quoted    a 409 quotes stored commits alone, from the loser's epoch on; at least one (conflict)
  *   current   an epoch that is told was the stored one at some moment while it was asked for; who
  *             polls is told of no less than was there to read when it began
- *   members   what is stored is of members; views show who was in at one moment
+ *   members   what is stored is of members; views show who was in at one moment; who listens hears
+ *             what was said while it was in
  *   refused   a refusal says what was so at some moment, and nothing of it is stored
  *   repeated  the same bytes again get the first answer
  *   answered  every request ends, with a status
+ *   heard     who listens hears everything after its cursor, once and in order
+ *   committed and nothing before its COMMIT
+ *   ended     the stream of whom a commit removes ends behind that commit, within a second; no
+ *             stream stays open behind an actor that is gone
  *   linear    all answers together are possible for one copy that does one thing at a time
- * (linear.h) healed    when everything is well again, everything is answered, soon, and nothing
- * with 503 idle      then the actors know what the database knows, and nothing is planned */
+ *             (linear.h)
+ *   healed    when everything is well again, everything is answered, soon, and nothing with 503
+ *   idle      then the actors know what the database knows, and nothing is planned */
 #include <fcntl.h>
 
 #include "auth/auth.h"
 #include "base/log.h"
-#include "delivery_clients.h"
+#include "delivery_listeners.h"
 #include "ops/service.h"
 #include "sql/runner.h"
 
@@ -44,22 +53,28 @@ static void set_faults(const struct tr_disk_faults *faults)
 
     tr_sim_disk_faults(now.s.sim, faults != NULL ? faults : &none);
     world.faults = faults != NULL ? *faults : none;
+    note_trouble();
 }
 
 static bool is_lost(uint32_t percent_of_batches)
 {
-    return world.lose_percent > 0 && !world.is_opening && percent(&now.s, percent_of_batches);
+    if (world.lose_percent == 0 || world.is_opening || !percent(&now.s, percent_of_batches))
+        return false;
+    note_trouble();
+    return true;
 }
 
 static void look_after_commit(struct sql_connection *connection)
 {
     struct sql_unit *unit = truth_unit();
     struct tr_disk_faults faults = world.faults;
+    uint64_t calm_ns = world.calm_ns;
 
     set_faults(NULL);
     CHECK_EQ_INT(sql_sqlite.read(connection, &unit, 1), 0);
     atomic_store(&unit->state, SQL_DONE);
     set_faults(&faults);
+    world.calm_ns = calm_ns;
     CHECK_MSG(unit->status == 0, "looking: %s", unit->why);
     truth_learn(unit);
     sql_unit_free(unit);
@@ -206,6 +221,7 @@ static void kill_convo(uint32_t convo)
         return;
     (void)tr_kill(tr_sender_weaken(sender));
     tr_sender_drop(&sender);
+    note_trouble();
     seen.convo_kills++;
 }
 
@@ -239,12 +255,15 @@ static void check_database(void)
     now.log_rowid = 0;
     unit = truth_unit();
     CHECK_EQ_INT(sql_read_wait(now.sql, unit), 0);
+    now.is_reading_anew = true;
     truth_learn(unit);
+    now.is_reading_anew = false;
     sql_unit_free(unit);
     for (uint32_t i = 0; i < CONVOS; i++)
         CHECK_MSG(now.truths[i].seq >= now.truths[i].shown_seq,
             "durable: %s is at %llu, and somebody was told of %llu", convo_id(i),
             (unsigned long long)now.truths[i].seq, (unsigned long long)now.truths[i].shown_seq);
+    check_heard_is_there();
     check_all_told();
     unit = look(&all_tokens);
     check_tokens(unit);
@@ -283,6 +302,7 @@ static void end_and_recover(bool is_power_cut, const struct tr_disk_faults *faul
     start_service();
     world.has_failed = false;
     world.is_down = false;
+    note_trouble();
 }
 
 static void kill_writer(void)
@@ -354,6 +374,9 @@ static void heal(void)
         CHECK_EQ_INT(tr_tell(world.senders[i], &message, sizeof message), 0);
     }
     finish_requests("healed");
+    hall.is_quiet = true;
+    tr_sim_run_until(now.s.sim, tr_sim_now_ns(now.s.sim) + END_MS_MAX * MS);
+    check_listeners();
 }
 
 static struct job *ask_now(enum job_kind kind, uint32_t convo, uint32_t user)
@@ -446,6 +469,7 @@ static void begin(uint64_t seed)
     CHECK_EQ_INT(try_open(), 0);
     start_service();
     start_clients();
+    start_listeners();
 }
 
 static uint64_t run(uint64_t seed)
@@ -491,6 +515,9 @@ static uint64_t run(uint64_t seed)
     end_and_recover(true, NULL);
     stop_service();
     sql_close(&now.sql);
+    tr_sim_run_until(s->sim, tr_sim_now_ns(s->sim) + 100 * MS);
+    check_all_ended();
+    stop_listeners();
     CHECK_MSG(tr_sim_run(s->sim, STEPS_MAX) < STEPS_MAX, "answered: somebody is still busy");
     return scenario_end(s);
 }
@@ -502,7 +529,9 @@ static void report(void)
         "%llu requests ended, %llu of them unknown, %llu unavailable; %llu stored (%llu commits, "
         "%llu joins, %llu messages), %llu repeated, %llu conflicts, %llu refused, %llu replayed, "
         "%llu reads, %llu views, %llu polls from memory and %llu from the database, %llu not sent; "
-        "%llu ops of histories; %llu power cuts, %llu "
+        "%llu streams heard %llu entries, %llu were slow, %llu ended by a removal, %llu open at "
+        "the "
+        "end; %llu ops of histories; %llu power cuts, %llu "
         "process kills, %llu conversation kills, %llu writer kills, %llu failed disks, %llu full "
         "disks, %llu lost connections (%llu after the COMMIT), %llu failed opens\n",
         (unsigned long long)seen.ended, (unsigned long long)seen.unknown,
@@ -513,11 +542,14 @@ static void report(void)
         (unsigned long long)seen.replayed, (unsigned long long)seen.reads,
         (unsigned long long)seen.views, (unsigned long long)seen.polls,
         (unsigned long long)seen.polls_read, (unsigned long long)seen.not_sent,
-        (unsigned long long)seen.linear_ops, (unsigned long long)seen.cuts,
-        (unsigned long long)seen.kills, (unsigned long long)seen.convo_kills,
-        (unsigned long long)seen.writer_kills, (unsigned long long)seen.fatal,
-        (unsigned long long)seen.full, (unsigned long long)seen.lost,
-        (unsigned long long)seen.lost_there, (unsigned long long)seen.open_failed);
+        (unsigned long long)seen.streams, (unsigned long long)seen.heard,
+        (unsigned long long)seen.slow, (unsigned long long)seen.ends_removed,
+        (unsigned long long)seen.listening, (unsigned long long)seen.linear_ops,
+        (unsigned long long)seen.cuts, (unsigned long long)seen.kills,
+        (unsigned long long)seen.convo_kills, (unsigned long long)seen.writer_kills,
+        (unsigned long long)seen.fatal, (unsigned long long)seen.full,
+        (unsigned long long)seen.lost, (unsigned long long)seen.lost_there,
+        (unsigned long long)seen.open_failed);
 }
 
 TEST_LONG(delivery, keeps_epochs_members_and_answers_right_whatever_fails, 120)
@@ -532,6 +564,10 @@ TEST_LONG(delivery, keeps_epochs_members_and_answers_right_whatever_fails, 120)
     CHECK_COVERED(seen.polls_read, 1000);
     CHECK_COVERED(seen.conflicts, 4000);
     CHECK_COVERED(seen.replayed, 200);
+    CHECK_COVERED(seen.heard, 20000);
+    CHECK_COVERED(seen.slow, 1000);
+    CHECK_COVERED(seen.ends_removed, 100);
+    CHECK_COVERED(seen.listening, 300);
     CHECK_COVERED(seen.unknown, 4000);
     CHECK_COVERED(seen.cuts, 2000);
     CHECK_COVERED(seen.kills, 300);

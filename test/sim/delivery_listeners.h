@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* delivery_listeners.h: who listens: the subscribers of sim_delivery.c. A listener stands for the
+ * connection of an event stream: it gets the messages that http/stream.c sends to one, is cut when
+ * it does not keep up, goes away, and comes back with the cursor it has. */
+#ifndef TEST_SIM_DELIVERY_LISTENERS_H
+#define TEST_SIM_DELIVERY_LISTENERS_H
+
+#include "delivery_clients.h"
+#include "http/connection.h"
+#include "http/frame.h"
+
+enum { LISTENERS_MAX = 3, END_MS_MAX = 1000 };
+
+static struct listener {
+    uint32_t convo, user;
+    bool is_open;
+    bool is_told; /* `seq` is its cursor; else it began with what came next */
+    uint64_t seq; /* it has heard everything up to here */
+    uint64_t id;  /* of its stream */
+    uint64_t opened_ns, shown_seq;
+    tr_weak actor; /* of the conversation */
+    tr_sender sender;
+} listeners[LISTENERS_MAX];
+
+static struct {
+    uint32_t listeners;
+    uint64_t id_next;
+    bool is_quiet; /* they come and go no more */
+} hall;
+
+struct listener_seat {
+    uint32_t index;
+};
+
+/* ---- facts --------------------------------------------------------------------------------------
+ */
+
+/* Everything that was said while it was in, the commit that removed it included. What a commit
+ * undid is nothing for anybody. */
+static inline bool must_hear(const struct listener *listener, uint64_t seq)
+{
+    const struct row *row = &now.truths[listener->convo].rows[seq];
+
+    return seq > 1 && (row[-1].members & 1U << listener->user) != 0;
+}
+
+static void check_none_left_out(const struct listener *listener, uint64_t before)
+{
+    for (uint64_t seq = listener->seq + 1; listener->is_told && seq < before; seq++)
+        CHECK_MSG(!must_hear(listener, seq), "heard: %s of %s heard up to %llu and then %llu",
+            user_did(listener->user), convo_id(listener->convo), (unsigned long long)listener->seq,
+            (unsigned long long)before);
+}
+
+static void check_heard(struct listener *listener, const struct json *message)
+{
+    static const char *const types[] = { "", "app", "proposal", "commit" };
+    const struct truth *truth = &now.truths[listener->convo];
+    uint64_t seq = (uint64_t)int_of(message, "seq");
+    struct heard *heard = &now.heard[listener->convo];
+    const struct row *row = &truth->rows[seq];
+    struct tr_span type;
+
+    CHECK_MSG(seq <= truth->seq, "committed: %s heard of %llu of %s, and stored is %llu",
+        user_did(listener->user), (unsigned long long)seq, convo_id(listener->convo),
+        (unsigned long long)truth->seq);
+    CHECK_MSG(!listener->is_told || seq > listener->seq, "heard: %s of %s heard %llu after %llu",
+        user_did(listener->user), convo_id(listener->convo), (unsigned long long)seq,
+        (unsigned long long)listener->seq);
+    check_none_left_out(listener, seq);
+    CHECK_MSG(must_hear(listener, seq), "members: %s was not in, and heard %llu of %s",
+        user_did(listener->user), (unsigned long long)seq, convo_id(listener->convo));
+    CHECK(json_string(json_get(message, "messageType"), &type));
+    CHECK_MSG(tr_span_is(type, types[row->kind]) &&
+                  (uint64_t)int_of(message, "epoch") == row->epoch &&
+                  (uint64_t)int_of(message, "baseEpoch") == row->base_epoch,
+        "heard: %s was told something else of %llu of %s than is stored", user_did(listener->user),
+        (unsigned long long)seq, convo_id(listener->convo));
+    listener->seq = seq;
+    listener->is_told = true;
+    heard->ops[seq] = row->op == NOT_NAMED ? 0 : row->op + 1;
+    if (heard->seq < seq)
+        heard->seq = seq;
+    seen.heard++;
+}
+
+/* Since when is nobody in the way of its end? 0: it may listen. */
+static uint64_t out_since_ns(const struct listener *listener)
+{
+    const struct truth *truth = &now.truths[listener->convo];
+    unsigned bit = 1U << listener->user;
+    uint64_t seq = truth->seq, since_ns;
+
+    if (!truth->is_there || (truth->rows[seq].members & bit) != 0)
+        return 0;
+    while (seq > 1 && (truth->rows[seq - 1].members & bit) == 0)
+        seq--;
+    since_ns = truth->rows[seq].stored_ns;
+    since_ns = since_ns < listener->opened_ns ? listener->opened_ns : since_ns;
+    return since_ns < world.calm_ns ? world.calm_ns : since_ns;
+}
+
+static void check_may_listen(const struct listener *listener)
+{
+    uint64_t since_ns = out_since_ns(listener), now_ns = tr_sim_now_ns(now.s.sim);
+
+    CHECK_MSG(!listener->is_open || since_ns == 0 || is_troubled() ||
+                  now_ns <= since_ns + END_MS_MAX * MS,
+        "ended: %s of %s was removed %llu ms ago, and its stream is open", user_did(listener->user),
+        convo_id(listener->convo), (unsigned long long)((now_ns - since_ns) / MS));
+}
+
+/* It ends behind the commit that removed it: that is the last thing it hears. */
+static void check_removed(const struct listener *listener)
+{
+    const struct row *row = &now.truths[listener->convo].rows[listener->seq];
+    unsigned bit = 1U << listener->user;
+
+    CHECK_MSG(listener->is_told && (row[-1].members & bit) != 0 && (row->members & bit) == 0,
+        "ended: %s of %s was told that it is removed, and has not heard the commit (%llu)",
+        user_did(listener->user), convo_id(listener->convo), (unsigned long long)listener->seq);
+    check_may_listen(listener);
+    seen.ends_removed++;
+}
+
+/* Nothing is under way any more: who listens has heard everything, and nobody else does. */
+static void check_listeners(void)
+{
+    for (uint32_t i = 0; i < hall.listeners; i++) {
+        struct listener *listener = &listeners[i];
+
+        if (!listener->is_open)
+            continue;
+        CHECK_MSG(out_since_ns(listener) == 0, "ended: %s of %s is out, and its stream is open",
+            user_did(listener->user), convo_id(listener->convo));
+        check_none_left_out(listener, now.truths[listener->convo].seq + 1);
+        seen.listening++;
+    }
+}
+
+static void check_all_ended(void)
+{
+    for (uint32_t i = 0; i < hall.listeners; i++)
+        CHECK_MSG(!listeners[i].is_open,
+            "ended: the service is gone, and the stream of %s of %s is open",
+            user_did(listeners[i].user), convo_id(listeners[i].convo));
+}
+
+/* What somebody has heard is there after whatever happened. */
+static void check_heard_is_there(void)
+{
+    for (uint32_t i = 0; i < CONVOS; i++) {
+        CHECK_MSG(now.truths[i].seq >= now.heard[i].seq,
+            "durable: %s is at %llu, and somebody has heard %llu", convo_id(i),
+            (unsigned long long)now.truths[i].seq, (unsigned long long)now.heard[i].seq);
+        for (uint64_t seq = 2; seq <= now.heard[i].seq; seq++)
+            CHECK_MSG(now.heard[i].ops[seq] == 0 ||
+                          now.heard[i].ops[seq] == now.truths[i].rows[seq].op + 1,
+                "durable: %s's %llu is another than somebody has heard", convo_id(i),
+                (unsigned long long)seq);
+    }
+}
+
+/* ---- the stream -------------------------------------------------------------------------------
+ */
+
+static void note_who_listens(void)
+{
+    memset(world.listening, 0, sizeof world.listening);
+    for (uint32_t i = 0; i < hall.listeners; i++)
+        if (listeners[i].is_open)
+            world.listening[listeners[i].convo] |= 1U << listeners[i].user;
+}
+
+static void subscribe(struct listener *listener, struct tr_context *ctx)
+{
+    struct auth_claims claims = { .kind = AUTH_SERVICE,
+        .issuer = tr_span_of(user_did(listener->user)),
+        .jti = TR_SPAN("t-0"),
+        .expires_s = UINT32_MAX };
+    struct job *job = job_new(JOB_SUBSCRIBE, &claims);
+    struct job_message message = { .job = job };
+    uint64_t id = ++hall.id_next;
+    tr_sender convo;
+    int rc;
+
+    CHECK(job != NULL);
+    job->convo = tr_span_of(convo_id(listener->convo));
+    job->seq = listener->is_told ? listener->seq : INT64_MAX;
+    job->stream = (http_stream){ tr_self(ctx), id };
+    job->stream_number = id;
+    rc = tr_registry_get(now.delivery.convos, job->convo.at, job->convo.size, "a stream", &convo);
+    if (rc == 0) {
+        listener->actor = tr_sender_weaken(convo);
+        rc = tr_tell_with(
+            convo, &message, sizeof message, &(struct tr_send_options){ .lane = TR_CONTROL });
+        tr_sender_drop(&convo);
+    }
+    if (rc < 0) {
+        job_unref(job);
+        return;
+    }
+    listener->id = id;
+    listener->is_open = true;
+    note_who_listens();
+    listener->opened_ns = tr_now_ns(ctx);
+    listener->shown_seq = now.truths[listener->convo].shown_seq;
+    seen.streams++;
+}
+
+/* The connection tells who watches it, as http/stream.c does. */
+static void close_stream(struct listener *listener)
+{
+    struct job_message notice = { NULL, listener->id };
+    tr_sender convo;
+
+    listener->is_open = false;
+    note_who_listens();
+    if (tr_weak_upgrade(listener->actor, "a stream", &convo) < 0)
+        return;
+    (void)tr_try_tell_with(
+        convo, &notice, sizeof notice, &(struct tr_send_options){ .lane = TR_CONTROL });
+    tr_sender_drop(&convo);
+}
+
+/* The data of a server-sent event, and its name. */
+static void parse_frame(
+    const struct http_frame *frame, char *name, size_t size, struct json_doc *doc)
+{
+    const char *text = http_frame_bytes(frame);
+    const char *event = memmem(text, frame->size, "event: ", 7);
+    const char *data = memmem(text, frame->size, "data: ", 6);
+
+    CHECK(event != NULL && data != NULL);
+    (void)snprintf(name, size, "%.*s", (int)strcspn(event + 7, "\n"), event + 7);
+    data += 6;
+    CHECK_EQ_INT(
+        json_parse_copy(doc, (struct tr_span){ data, frame->size - (size_t)(data - text) - 2 }, 0),
+        0);
+}
+
+static void on_frame(struct listener *listener, const struct http_frame *frame)
+{
+    struct json_doc doc = { 0 };
+    char name[40];
+
+    parse_frame(frame, name, sizeof name, &doc);
+    if (strcmp(name, "messageEvent") == 0)
+        check_heard(listener, json_get(json_root(&doc), "message"));
+    json_doc_free(&doc);
+}
+
+/* With where to resume: it has heard everything up to there. */
+static void on_last_frame(struct listener *listener, const struct http_frame *frame)
+{
+    struct json_doc doc = { 0 };
+    struct tr_span info;
+    char name[40];
+
+    parse_frame(frame, name, sizeof name, &doc);
+    CHECK_EQ_STR(name, "infoEvent");
+    CHECK(json_string(json_get(json_root(&doc), "info"), &info));
+    check_none_left_out(listener, (uint64_t)int_of(json_root(&doc), "seq") + 1);
+    if (tr_span_is(info, "removed"))
+        check_removed(listener);
+    json_doc_free(&doc);
+}
+
+static void on_end(struct listener *listener, const struct http_message *message)
+{
+    const struct truth *truth = &now.truths[listener->convo];
+    bool was_out = !truth->is_there;
+
+    for (uint64_t seq = listener->shown_seq; seq <= truth->seq && !was_out; seq++)
+        was_out = !is_in(truth, seq, listener->user);
+    CHECK_MSG(was_out || message->code != 1008 || !world.is_healed,
+        "healed: %s of %s may not listen, and was always in", user_did(listener->user),
+        convo_id(listener->convo));
+    if (message->frame != NULL)
+        on_last_frame(listener, message->frame);
+    close_stream(listener);
+}
+
+static enum tr_next listener_handle(void *state, struct tr_context *ctx, void *memory)
+{
+    struct listener *listener = &listeners[((struct listener_seat *)state)->index];
+    struct http_message *message = memory;
+
+    if (message->kind == MESSAGE_RUN) {
+        if (listener->is_open)
+            close_stream(listener);
+        listener->convo = message->code;
+        listener->user = (uint32_t)message->id;
+        listener->seq = 0;
+        listener->is_told = true;
+        if (!world.is_down && !hall.is_quiet)
+            subscribe(listener, ctx);
+    } else if (listener->is_open && message->id == listener->id) {
+        if (message->kind == MESSAGE_FRAME) {
+            on_frame(listener, message->frame);
+        } else if (message->kind == MESSAGE_END) {
+            on_end(listener, message);
+        } else {
+            close_stream(listener);
+            seen.slow++;
+        }
+    }
+    http_frame_unref(message->frame);
+    return TR_GO;
+}
+
+/* ---- coming and going ---------------------------------------------------------------------------
+ */
+
+static bool may_listen(const struct listener *listener)
+{
+    return is_in(&now.truths[listener->convo], now.truths[listener->convo].seq, listener->user);
+}
+
+/* Rather somebody who may. */
+static void draw_listener(struct listener *listener, struct tr_context *ctx)
+{
+    int tries = 0;
+
+    do {
+        listener->convo = draw(ctx, CONVOS);
+        listener->user = draw(ctx, USERS);
+    } while (!may_listen(listener) && tries++ < 12);
+    listener->is_told = draw(ctx, 4) > 0;
+    listener->seq = 0;
+}
+
+static void come_or_go(struct listener *listener, struct tr_context *ctx)
+{
+    if (world.is_down || hall.is_quiet)
+        return;
+    if (listener->is_open) {
+        if (draw(ctx, 20) == 0)
+            close_stream(listener);
+        return;
+    }
+    if (draw(ctx, 3) == 0)
+        draw_listener(listener, ctx);
+    else if (draw(ctx, 3) == 0) /* it has lost what it had */
+        listener->seq = draw(ctx, 1 + (uint32_t)listener->seq);
+    if (may_listen(listener) || draw(ctx, 8) == 0)
+        subscribe(listener, ctx);
+}
+
+static enum tr_next listener_event(
+    void *state, struct tr_context *ctx, const struct tr_event *event)
+{
+    struct listener *listener = &listeners[((struct listener_seat *)state)->index];
+
+    if (event->kind != TR_EVENT_TIMER)
+        return TR_GO;
+    check_may_listen(listener);
+    come_or_go(listener, ctx);
+    CHECK_EQ_INT(tr_after(ctx, MS + tr_random(ctx) % (listener->is_open ? 40 * MS : 10 * MS),
+                     TAG_AGAIN, NULL),
+        0);
+    return TR_GO;
+}
+
+static int listener_start(void *state, struct tr_context *ctx)
+{
+    draw_listener(&listeners[((struct listener_seat *)state)->index], ctx);
+    return tr_after(ctx, MS + tr_random(ctx) % (40 * MS), TAG_AGAIN, NULL);
+}
+
+static void listener_drop(void *memory)
+{
+    http_frame_unref(((struct http_message *)memory)->frame);
+}
+
+static const struct tr_type listener_type = {
+    .name = "listener",
+    .message_size = sizeof(struct http_message),
+    .state_size = sizeof(struct listener_seat),
+    .start = listener_start,
+    .handle = listener_handle,
+    .event = listener_event,
+    .message_drop = listener_drop,
+};
+
+static void call_listener(const struct request *request)
+{
+    struct http_message message = {
+        .kind = MESSAGE_RUN, .code = request->convo, .id = request->target
+    };
+
+    if (hall.listeners > 0)
+        (void)tr_try_tell(
+            listeners[request->target % hall.listeners].sender, &message, sizeof message);
+}
+
+static void start_listeners(void)
+{
+    memset(listeners, 0, sizeof listeners);
+    memset(&hall, 0, sizeof hall);
+    hall.listeners = below(&now.s, LISTENERS_MAX + 1);
+    for (uint32_t i = 0; i < hall.listeners; i++) {
+        struct tr_box_options box = { .capacity = percent(&now.s, 20) ? 2 : 64,
+            .full = TR_FULL_FAIL };
+
+        CHECK_EQ_INT(tr_spawn(now.s.system, &listener_type, &(struct listener_seat){ i },
+                         &(struct tr_spawn_options){ .owner = "the scenario", .box = box },
+                         &listeners[i].sender),
+            0);
+    }
+}
+
+static void stop_listeners(void)
+{
+    for (uint32_t i = 0; i < hall.listeners; i++)
+        tr_sender_drop(&listeners[i].sender);
+}
+
+#endif

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`troupe serve` is killed under load, twenty times on each database: nothing that was acknowledged is lost, no epoch is
 given twice, `troupe check delivery` finds nothing wrong, and what was not answered for is stored once when it is sent
-again."""
+again; unread counts are exact."""
 import os
 import random
 import sys
@@ -12,6 +12,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 # pylint: disable=wrong-import-position
 import adding
 import serving
+import talking
 
 KILLS = 500 if serving.LONG else 20
 
@@ -20,9 +21,11 @@ def kill_again_and_again(folder, *arguments):
     seed = int(os.environ.get("TROUPE_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
     chance = random.Random(seed)
     ledger = adding.Ledger(folder)
+    talk = talking.Talk(folder)
     convos = []
     server = serving.Server(folder, "--dev", *serving.FAST, *arguments)
     try:
+        talk.make(server)
         for kill in range(KILLS):
             recent = [f"convo-{kill}-{number}" for number in range(3)]
             for convo in recent:
@@ -30,7 +33,7 @@ def kill_again_and_again(folder, *arguments):
             convos += recent
             stop = threading.Event()
             enough = len(ledger.acked) + chance.randrange(1, 120)
-            threads = ledger.load(server, recent, stop)
+            threads = ledger.load(server, recent, stop) + talk.load(server, stop, chance)
             serving.wait_until(lambda enough=enough: len(ledger.acked) >= enough, f"{enough} adds")
             server.kill()
             stop.set()
@@ -40,12 +43,15 @@ def kill_again_and_again(folder, *arguments):
             server = serving.Server(folder, "--dev", *serving.FAST, *arguments)
             ledger.settle(server)
             ledger.check(server, recent)
+            talk.settle(server)
+            talk.check(server)
         ledger.check(server, convos)
     except AssertionError as error:
         raise AssertionError(f"seed {seed}: {error}") from error
     server.end()
     assert not [status for status in ledger.errors if status < 500], ledger.errors
-    print(f"# {KILLS} kills, {len(ledger.acked)} adds acknowledged, lost 0; errors {ledger.errors}")
+    print(f"# {KILLS} kills, {len(ledger.acked)} adds acknowledged, lost 0; {len(talk.acked)} messages, unread "
+          f"counts of {len(talking.PEOPLE)} people right after each; errors {ledger.errors}")
 
 
 def nothing_is_lost_on_sqlite(folder):

@@ -122,6 +122,14 @@ static struct job *job_of(uint32_t number)
     }
     if (has_log(request->kind))
         crypto_sha256(job->bytes.at == NULL ? "" : job->bytes.at, job->bytes.size, job->sha256);
+    if (request->kind == JOB_COMMIT)
+        memcpy(now.hashes[request->op], job->sha256, sizeof job->sha256);
+    if (request->kind == JOB_REPORT)
+        memcpy(job->sha256, now.hashes[request->reported], sizeof job->sha256);
+    if (request->kind == JOB_CONFIRM)
+        job->sha256[0] = request->is_given ? 1 : 0; /* they may differ */
+    if (request->kind == JOB_REPORT || request->kind == JOB_CONFIRM)
+        job->epoch = request->base;
     if (request->has_app)
         job->app_bytes = put_message(job, &used, request, MLS_APPLICATION, "with it");
     if (request->kind == JOB_COMMIT || request->kind == JOB_CREATE)
@@ -173,7 +181,8 @@ static void draw_commit(struct client *self, struct tr_context *ctx, struct requ
     uint32_t dice = draw(ctx, 100);
 
     request->kind = JOB_COMMIT;
-    request->has_bytes = request->convo == 0 || (request->convo == 2 && draw(ctx, 3) > 0);
+    request->has_bytes = request->convo == 0 || request->convo == WEDGED ||
+                         (request->convo == 2 && draw(ctx, 3) > 0);
     request->shape = dice < 40                         ? ADD
                      : dice < 60                       ? REMOVE
                      : dice < 70                       ? LEAVE
@@ -200,6 +209,43 @@ static void draw_commit(struct client *self, struct tr_context *ctx, struct requ
     request->has_app = draw(ctx, 8) == 0;
 }
 
+/* The newest commit, or another one, is no good: says somebody who was in. */
+static bool draw_report(struct tr_context *ctx, struct request *request)
+{
+    const struct truth *truth = &now.truths[request->convo];
+    bool is_newest = draw(ctx, 6) > 0;
+    uint64_t seq = truth->seq;
+
+    while (seq > 1 && (truth->rows[seq].kind != MLS_COMMIT ||
+                          (is_newest ? truth->rows[seq].is_revoked : draw(ctx, 3) > 0)))
+        seq--;
+    if (seq <= 1)
+        return false;
+    request->kind = JOB_REPORT;
+    request->reported = truth->rows[seq].op;
+    request->base = truth->rows[seq].base_epoch;
+    for (int i = 0; i < 6 && (request->user == truth->rows[seq].sender ||
+                                 !is_in(truth, seq - 1, request->user));
+         i++)
+        request->user = draw(ctx, USERS);
+    return true;
+}
+
+/* Out of an epoch that nobody can enter, unless somebody is in it. */
+static bool draw_unwedging(struct tr_context *ctx, struct request *request)
+{
+    uint32_t dice = draw(ctx, 100);
+
+    if (dice < 50)
+        return draw_report(ctx, request);
+    if (dice < 57) {
+        request->kind = JOB_CONFIRM;
+        request->base = now.truths[request->convo].epoch;
+        return true;
+    }
+    return false;
+}
+
 /* Something new. */
 static void draw_request(struct client *self, struct tr_context *ctx, struct request *request)
 {
@@ -218,6 +264,8 @@ static void draw_request(struct client *self, struct tr_context *ctx, struct req
         request->shape = draw(ctx, 2) == 0 ? ADD : PLAIN;
         while (request->target == request->user)
             request->target = draw(ctx, USERS);
+    } else if (convo == WEDGED && draw_unwedging(ctx, request)) {
+        return;
     } else if (dice < 35) {
         draw_commit(self, ctx, request);
     } else if (dice < 62) {
@@ -373,11 +421,14 @@ static void learn_view(struct client *self, uint32_t number)
         return;
     if (request->status == 200 || strcmp(request->label, "ConvoExists") == 0)
         self->views[request->convo].is_there = true;
-    if (request->has_seen && request->seen_epoch > self->views[request->convo].epoch)
+    if (request->convo == WEDGED)
+        self->views[WEDGED].epoch = truth->epoch; /* it may have gone back */
+    else if (request->has_seen && request->seen_epoch > self->views[request->convo].epoch)
         self->views[request->convo].epoch = request->seen_epoch;
     if (request->status != 200)
         return;
-    if ((has_log(request->kind) || request->kind == JOB_EPOCH || request->kind == JOB_CONVO) &&
+    if (request->convo != WEDGED &&
+        (has_log(request->kind) || request->kind == JOB_EPOCH || request->kind == JOB_CONVO) &&
         request->result_epoch > self->views[request->convo].epoch)
         self->views[request->convo].epoch = request->result_epoch;
     if (request->kind == JOB_EPOCH || request->kind == JOB_POLL)

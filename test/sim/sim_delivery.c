@@ -2,12 +2,13 @@
 /* sim_delivery.c: the conversations of the delivery service, on a real SQLite and a disk that
  * fails, fills up and loses power.
  *
- * Clients race commits, messages, joins, leaves and reads on three conversations: one is mls, one
- * numbered, and the third becomes what its first commit is. They ask again for what they asked
- * before, with a new token or the old one. Meanwhile conversations are killed, connections are lost
- * before, in and after a COMMIT, the writer is killed, the disk fails, the power is cut. After
- * every COMMIT the truth is read from the database (delivery_facts.h). Others listen, go away and
- * come back with their cursor (delivery_listeners.h). Checked, by name:
+ * Clients race commits, messages, joins, leaves and reads on four conversations: one is mls, one
+ * numbered, the third becomes what its first commit is, and in the fourth, mls too, members report
+ * commits, or confirm the epochs they made. They ask again for what they asked before, with a new
+ * token or the old one. Meanwhile conversations are killed, connections are lost before, in and
+ * after a COMMIT, the writer is killed, the disk fails, the power is cut. After every COMMIT the
+ * truth is read from the database (delivery_facts.h). Others listen, go away and come back with
+ * their cursor (delivery_listeners.h). Checked, by name:
  *
  *   epochs    1, 2, 3 …, one commit each, none twice, none left out; a commit moves its own epoch
  *   seqs      the same of sequence numbers; they never go back
@@ -27,6 +28,9 @@
  *   committed and nothing before its COMMIT
  *   ended     the stream of whom a commit removes ends behind that commit, within a second; no
  *             stream stays open behind an actor that is gone
+ *   revoked   a commit is taken back by more than half of those who were in before and after it,
+ *             each counted once, and never when a member has confirmed its epoch or spoken in it;
+ *             then the members are those of before, and the next commit gets its epoch
  *   linear    all answers together are possible for one copy that does one thing at a time
  *             (linear.h)
  *   healed    when everything is well again, everything is answered, soon, and nothing with 503
@@ -252,6 +256,7 @@ static void check_database(void)
     for (uint32_t i = 0; i < CONVOS; i++)
         now.truths[i] = (struct truth){ .shown_seq = now.truths[i].shown_seq };
     memset(now.op_seqs, 0, sizeof now.op_seqs);
+    memset(now.revoked_seqs, 0, sizeof now.revoked_seqs);
     now.log_rowid = 0;
     unit = truth_unit();
     CHECK_EQ_INT(sql_read_wait(now.sql, unit), 0);
@@ -531,7 +536,8 @@ static void report(void)
         "%llu reads, %llu views, %llu polls from memory and %llu from the database, %llu not sent; "
         "%llu streams heard %llu entries, %llu were slow, %llu ended by a removal, %llu open at "
         "the "
-        "end; %llu ops of histories; %llu power cuts, %llu "
+        "end; %llu confirmations, %llu reports, %llu commits taken back; %llu ops of histories; "
+        "%llu power cuts, %llu "
         "process kills, %llu conversation kills, %llu writer kills, %llu failed disks, %llu full "
         "disks, %llu lost connections (%llu after the COMMIT), %llu failed opens\n",
         (unsigned long long)seen.ended, (unsigned long long)seen.unknown,
@@ -544,12 +550,13 @@ static void report(void)
         (unsigned long long)seen.polls_read, (unsigned long long)seen.not_sent,
         (unsigned long long)seen.streams, (unsigned long long)seen.heard,
         (unsigned long long)seen.slow, (unsigned long long)seen.ends_removed,
-        (unsigned long long)seen.listening, (unsigned long long)seen.linear_ops,
-        (unsigned long long)seen.cuts, (unsigned long long)seen.kills,
-        (unsigned long long)seen.convo_kills, (unsigned long long)seen.writer_kills,
-        (unsigned long long)seen.fatal, (unsigned long long)seen.full,
-        (unsigned long long)seen.lost, (unsigned long long)seen.lost_there,
-        (unsigned long long)seen.open_failed);
+        (unsigned long long)seen.listening, (unsigned long long)seen.confirms,
+        (unsigned long long)seen.reports, (unsigned long long)seen.revokes,
+        (unsigned long long)seen.linear_ops, (unsigned long long)seen.cuts,
+        (unsigned long long)seen.kills, (unsigned long long)seen.convo_kills,
+        (unsigned long long)seen.writer_kills, (unsigned long long)seen.fatal,
+        (unsigned long long)seen.full, (unsigned long long)seen.lost,
+        (unsigned long long)seen.lost_there, (unsigned long long)seen.open_failed);
 }
 
 TEST_LONG(delivery, keeps_epochs_members_and_answers_right_whatever_fails, 120)
@@ -568,6 +575,9 @@ TEST_LONG(delivery, keeps_epochs_members_and_answers_right_whatever_fails, 120)
     CHECK_COVERED(seen.slow, 1000);
     CHECK_COVERED(seen.ends_removed, 100);
     CHECK_COVERED(seen.listening, 300);
+    CHECK_COVERED(seen.reports, 500);
+    CHECK_COVERED(seen.confirms, 200);
+    CHECK_COVERED(seen.revokes, 200);
     CHECK_COVERED(seen.unknown, 4000);
     CHECK_COVERED(seen.cuts, 2000);
     CHECK_COVERED(seen.kills, 300);

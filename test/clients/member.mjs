@@ -180,7 +180,7 @@ export class TsMember extends Member {
     return wrap("mls_group_info", "groupInfo", await createGroupInfoWithExternalPubAndRatchetTree(state, [], suite));
   }
 
-  async stage(extraProposals = [], { wireAsPublicMessage = false } = {}) {
+  async stage(extraProposals = [], { wireAsPublicMessage = process.env.PUBLIC === "1" } = {}) {
     const made = await createCommit({ state: this.state, cipherSuite: suite },
       { extraProposals, ratchetTreeExtension: true, wireAsPublicMessage });
     return { next: made.newState, commit: encodeMlsMessage(made.commit), groupInfo: await this.makeGroupInfo(made.newState),

@@ -3,7 +3,8 @@
 """Real MLS clients (ts-mls, and OpenMLS by mls-ts) through HTTP, on SQLite and on PostgreSQL.
 
 The clients are in test/clients. Their packages go to build/clients, once; without node, npm or the packages this is
-skipped. On the command line: databases and parts of scenarios' names. TROUPE_RACE_S is how long the race lasts on each
+skipped. What they do most is done once more with public handshakes, on a server in assisted mode. On the command line:
+databases and parts of scenarios' names, of the first run alone. TROUPE_RACE_S is how long the race lasts on each
 database: a minute, and half an hour in the long run."""
 import fcntl
 import glob
@@ -22,6 +23,10 @@ SOURCE = os.path.join(ROOT, "test/clients")
 CHAT = os.path.join(ROOT, "examples/chat")
 CLIENTS = os.path.join(ROOT, "build/clients")
 NODE_MAJOR = 20
+# What members do in a group whose handshakes are public, on a server that wants them so.
+ASSISTED = ["two clients create, add, join", "of two commits for one epoch one wins", "a late joiner replays",
+            "a removed member sees the commit", "comes back by a new Welcome", "comes back by a resync",
+            "an invited member joins", "a message in the commit's bundle"]
 RACE_S = int(os.environ.get("TROUPE_RACE_S") or (1800 if LONG else 60))
 
 
@@ -64,9 +69,12 @@ def install():
 class Bench:
     """A server on a database, and how many claims held, did not, or could not be looked at."""
 
-    def __init__(self, database, folder):
+    def __init__(self, database, folder, is_assisted):
         self.database, self.folder, self.counts = database, folder, {"ok": 0, "not ok": 0, "skip": 0}
+        self.is_assisted = is_assisted
         self.options = ["--dev", "--set", "log.level=warn", *FAST]
+        if is_assisted:
+            self.options += ["--set", "delivery.mode=assisted"]
         if database == "postgresql":
             postgres = Postgres(folder)
             if postgres.bin is None:
@@ -77,7 +85,7 @@ class Bench:
 
     def say(self, verdict, name):
         self.counts["skip" if "# SKIP" in name else verdict] += 1
-        print(f"{verdict} - {self.database}: {name}", flush=True)
+        print(f"{verdict} - {self.database}{', assisted' if self.is_assisted else ''}: {name}", flush=True)
 
     def kill_and_start(self):
         """As a power cut would: no word, no time. It comes back at the same address."""
@@ -88,7 +96,7 @@ class Bench:
         with subprocess.Popen(["node", "--experimental-websocket", "--no-warnings",
                                os.path.join(CLIENTS, "scenarios.mjs"), "http://" + self.server.public, *names],
                               stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, bufsize=1,
-                              env=environment(RACE_S=str(RACE_S))) as clients:
+                              env=environment(RACE_S=str(RACE_S), PUBLIC="1" if self.is_assisted else "")) as clients:
             for line in clients.stdout:
                 found = re.match(r"(ok|not ok) - (.*)", line)
                 if line == "# kill the server\n":
@@ -118,10 +126,10 @@ class Bench:
             self.say("not ok", f"the server ends well: {error}")
 
 
-def run_on(database, names):
+def run_on(database, names, is_assisted=False):
     with tempfile.TemporaryDirectory(prefix="troupe-clients-") as folder:
         try:
-            bench = Bench(database, folder)
+            bench = Bench(database, folder, is_assisted)
             bench.run_scenarios(names)
             if not names:
                 bench.run_chat()
@@ -149,8 +157,10 @@ def main():
         return 77
     databases = ["sqlite", "postgresql"]
     names = [name for name in sys.argv[1:] if name not in databases]
-    counts = [run_on(database, names) for database in
-              [name for name in databases if name in sys.argv[1:]] or databases]
+    chosen = [name for name in databases if name in sys.argv[1:]] or databases
+    counts = [run_on(database, names) for database in chosen]
+    if not names:
+        counts += [run_on(database, ASSISTED, is_assisted=True) for database in chosen]
     passed, failed, skipped = (sum(count[key] for count in counts) for key in ("ok", "not ok", "skip"))
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed > 0 else 0

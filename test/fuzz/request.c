@@ -66,8 +66,22 @@ static void end(void)
     tr_buffer_free(&fuzz_labels);
 }
 
+/* Every route has its row of the table among the stored inputs. */
+static void check_seeds(void)
+{
+    for (size_t i = 0; i < AUTHZ_ROWS; i++) {
+        const char *call = authz_rows[i].call;
+        char path[128];
+
+        (void)snprintf(
+            path, sizeof path, "test/fuzz/corpus/request/%.*s", (int)strcspn(call, "?"), call);
+        CHECK_MSG(access(path, R_OK) == 0, "there is no %s: store a request of it", path);
+    }
+}
+
 static void begin(void)
 {
+    check_seeds();
     fuzz_labels_read("docs/api/errors.md");
     fuzz_labels_read("docs/operations.md"); /* of tokens and malformed requests */
     (void)snprintf(cast.id, sizeof cast.id, "none");
@@ -179,6 +193,12 @@ static void expand(
     CHECK_EQ_INT(out->failed, 0);
 }
 
+/* One that opens does not end. */
+static bool is_stream_of(const struct asked *asked)
+{
+    return strstr(asked->name, "ConvoEvents") != NULL;
+}
+
 static struct web_answer ask(const struct asked *asked, const struct speaker *speaker)
 {
     bool is_get = asked->row->body == NULL, is_stream;
@@ -187,7 +207,7 @@ static struct web_answer ask(const struct asked *asked, const struct speaker *sp
     struct web_answer answer = { 0 };
     int fd = web_connect(http_server_address(cast.site.server));
 
-    is_stream = strcmp(asked->name, "subscribeConvoEvents") == 0;
+    is_stream = is_stream_of(asked);
     expand(speaker, asked->query, false, &query);
     if (!is_get)
         expand(speaker, asked->body, asked->is_raw, &body);
@@ -223,7 +243,7 @@ static struct web_answer ask(const struct asked *asked, const struct speaker *sp
 static void check_answer(const struct asked *asked, const struct web_answer *answer)
 {
     bool is_mls = strstr(answer->text, "Content-Type: message/mls\r\n") != NULL;
-    bool is_stream = strcmp(asked->name, "subscribeConvoEvents") == 0;
+    bool is_stream = is_stream_of(asked);
 
     fuzz_check_status(asked->name, answer);
     CHECK_MSG(answer->status == 200 || answer->status >= 400, "%s: %s", asked->name, answer->text);

@@ -2,6 +2,7 @@
 /* What who listens hears beside messages, and what becomes of one that does not read. */
 #include "base/metric.h"
 #include "convo_acts.h"
+#include "http/frame.h"
 #include "ops/flags.h"
 #include "services/delivery/event.h"
 

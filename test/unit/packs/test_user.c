@@ -473,7 +473,7 @@ TEST(user, a_restart_of_the_server_ends_no_cursor)
     CHECK_EQ_INT(pull_all(&site, &ada, &first), 2);
     cursor = first;
     for (int i = 0; i < 4; i++) {
-        char name[16];
+        char name[32];
 
         restart(&site);
         CHECK_EQ_INT(pull_all(&site, &ada, &cursor), 0);

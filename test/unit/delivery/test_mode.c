@@ -262,10 +262,13 @@ static char *look(const struct play *play, struct group group)
 
     for (size_t i = 0; i < 3; i++) {
         struct web_answer answer;
-        char call[128];
+        char call[128], *expires;
 
         (void)snprintf(call, sizeof call, "%s?convoId=%s", calls[i], group.id.at);
         answer = site_ask(&play->site, &play->ada, call, "");
+        expires = strstr(answer.body, "\"expiresAt\""); /* the last, and by the clock */
+        if (expires != NULL)
+            *expires = '\0';
         tr_buffer_text(&text, answer.body);
         web_answer_free(&answer);
     }

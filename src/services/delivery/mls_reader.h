@@ -19,7 +19,8 @@ struct mls_reader {
 
 static inline struct mls_reader mls_reader_of(struct tr_span bytes)
 {
-    const unsigned char *begin = (const unsigned char *)bytes.at;
+    /* What is absent has no address to count from. */
+    const unsigned char *begin = (const unsigned char *)(bytes.at == NULL ? "" : bytes.at);
 
     return (struct mls_reader){ begin, begin, begin + bytes.size, NULL };
 }

@@ -19,12 +19,19 @@ int web_connect(const char *address)
 {
     const char *colon = strrchr(address, ':');
     struct sockaddr_in to = { .sin_family = AF_INET };
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), error = 0;
+    struct pollfd made = { fd, POLLOUT, 0 };
+    socklen_t size = sizeof error;
 
     CHECK(colon != NULL && fd >= 0);
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     to.sin_port = htons((uint16_t)strtoul(colon + 1, NULL, 10));
-    CHECK(connect(fd, (struct sockaddr *)&to, sizeof to) == 0);
+    if (connect(fd, (struct sockaddr *)&to, sizeof to) != 0) {
+        CHECK_MSG(errno == EINTR, "connect: %s", strerror(errno)); /* it goes on by itself */
+        while (poll(&made, 1, PATIENCE_MS) < 0)
+            CHECK(errno == EINTR);
+        CHECK(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0);
+    }
     return fd;
 }
 

@@ -431,8 +431,12 @@ static void tell_changes(struct convo *convo, struct tr_context *ctx, const stru
 {
     const struct job *job = op->job;
     struct change change = { .action = "joined", .actor = job->claims->issuer };
-    struct tr_span *dids = job->add_count == 0 ? NULL : tr__alloc(job->add_count * sizeof *dids);
+    struct tr_span *dids = NULL;
 
+    if (convo->subscribers == NULL)
+        return;
+    if (job->add_count > 0)
+        dids = tr__alloc(job->add_count * sizeof *dids);
     for (uint32_t i = 0; dids != NULL && i < job->add_count; i++) {
         const struct member *member = roster_find(&convo->roster, job->adds[i].did);
 

@@ -10,6 +10,7 @@
 struct web_answer {
     unsigned status; /* of the first answer; 0 if there was none */
     char *text;      /* everything that came, ended by a zero */
+    size_t capacity; /* of text */
     size_t size;
     const char *body; /* into text */
 };

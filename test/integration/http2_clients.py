@@ -44,7 +44,7 @@ class Server:
     def answered(self):
         """Requests of HTTP/2 in the access log."""
         with open(self.log, encoding="utf-8") as file:
-            return file.read().count(" http=2 ")
+            return file.read().count(" http=2\n")
 
     def end(self):
         self.process.send_signal(signal.SIGTERM)

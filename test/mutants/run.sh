@@ -2,7 +2,8 @@
 # test/mutants/run.sh [NAME...]: plant one bug at a time and see that the simulations find it.
 #
 # Every *.patch beside this file is a small change to the sources that breaks the runtime. Its first lines say what it
-# breaks, which programs must notice ("caught by", tried in this order), and after how many seeds at the latest. It is
+# breaks, which programs must notice ("caught by", tried in this order), and after how many seeds at the latest, from
+# "first seed" on where only rare ones do. It is
 # applied to a copy of the tree, never to the tree itself; a patch that no longer applies is a failure. With
 # "build: tsan" the programs are unit tests under ThreadSanitizer instead.
 #
@@ -64,11 +65,11 @@ build() { # KIND PROGRAM
 }
 
 # Run one program. Its output is in run.log; succeeds if the program failed.
-notices() { # KIND PROGRAM SEEDS
+notices() { # KIND PROGRAM SEEDS [FIRST]
     local program="build/$1/test/$2" case=
     if [ "$1" = sim ]; then
         case=$("$program" --list | head -n 1)
-        ! TROUPE_SEEDS=$3 TROUPE_LIMIT_S=60 "$program" "$case" >run.log 2>&1
+        ! env ${4:+"TROUPE_SEED=$4"} TROUPE_SEEDS="$3" TROUPE_LIMIT_S=60 "$program" "$case" >run.log 2>&1
     else
         local fixed=
         setarch -R true 2>/dev/null && fixed="setarch -R"
@@ -89,12 +90,13 @@ check_clean() { # KIND PROGRAM
 }
 
 try() { # PATCH
-    local patch=$1 name kind programs seeds where number
+    local patch=$1 name kind programs seeds first where number
     name=$(basename "$patch" .patch)
     kind=$(sed -n 's/^build: //p' "$patch")
     kind=${kind:-sim}
     programs=$(sed -n 's/^caught by: //p' "$patch")
     seeds=$(sed -n 's/^seeds: //p' "$patch")
+    first=$(sed -n 's/^first seed: //p' "$patch")
     [ -n "${TROUPE_LONG:-}" ] && seeds=$((seeds * 10))
     where=$(sed -n 's,^+++ b/,,p' "$patch")
     if [ -z "$programs" ] || [ -z "$seeds" ] || [ -z "$where" ]; then
@@ -118,7 +120,7 @@ try() { # PATCH
                 number=-
                 break
             fi
-            if notices "$kind" "$program" "$seeds"; then
+            if notices "$kind" "$program" "$seeds" "$first"; then
                 number=$(sed -n 's/^# seed [0-9]* was number \([0-9]*\) of .*/\1/p' run.log | head -n 1)
                 if [ "$kind" = tsan ]; then
                     grep -q 'WARNING: ThreadSanitizer' run.log && say ok "$name caught by $program under ThreadSanitizer" ||

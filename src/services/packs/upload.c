@@ -490,6 +490,13 @@ static void begin_write(
 {
     int rc;
 
+    if (job->begin != upload->offset) {
+        /* The piece before it was cancelled with its request and never came here: no hole. */
+        set_error(job, 409, "UploadOffsetMismatch",
+            "the server has another number of bytes: go on at the Upload-Offset of this answer");
+        answer(job, upload);
+        return;
+    }
     if (job->bytes.size > upload->facts.size - upload->offset) {
         set_too_large(job);
         answer(job, upload);

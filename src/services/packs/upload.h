@@ -63,7 +63,8 @@ struct upload_job {
     char id[UPLOAD_ID_CHARS + 1];
     uint64_t claim;            /* not 0: chosen by who sends, for one request */
     uint64_t offset;           /* in: what the client thinks; out: what is so */
-    struct tr_buffer bytes;    /* UPLOAD_WRITE */
+    struct tr_buffer bytes;    /* UPLOAD_WRITE, UPLOAD_RELEASE */
+    uint64_t begin;            /* of the file, where those belong */
     struct upload_facts facts; /* in: UPLOAD_CREATE; out: all others */
     uint64_t length;           /* UPLOAD_CLAIM: of what is going to be sent; 0: not known */
     struct change *change;     /* UPLOAD_FINISH: one holder */

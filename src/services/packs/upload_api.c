@@ -351,7 +351,9 @@ static void end_intake(struct http_request *request, bool keeps_bytes)
         return;
     job->action = UPLOAD_RELEASE;
     job->claim = intake->claim;
-    job->offset = intake->offset;
+    job->offset = job->begin = intake->offset;
+    if (intake->flying != NULL) /* which may never be handled: who asked for it is gone */
+        job->begin += intake->flying->bytes.size;
     memcpy(job->id, intake->id, sizeof job->id);
     if (!keeps_bytes)
         tr_buffer_clear(&job->bytes);
@@ -445,6 +447,7 @@ static bool send(struct http_request *request)
     }
     job->action = UPLOAD_WRITE;
     job->claim = intake->claim;
+    job->begin = intake->offset;
     memcpy(job->id, intake->id, sizeof job->id);
     upload_job_ref(job);
     if (http_ask(request, call->packs->uploads, &message, sizeof message, on_written) != 0) {

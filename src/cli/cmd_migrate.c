@@ -46,7 +46,7 @@ static int check(const struct cli_command *command, const struct options *option
 static int show(struct store *store, char *why, size_t why_size)
 {
     const struct sql_options sql = store_options(store, false);
-    uint32_t version, newest;
+    uint32_t version = 0, newest = 0;
     int rc = store_must_be_there(store, why, why_size);
 
     if (rc == 0)
@@ -64,7 +64,7 @@ static int show(struct store *store, char *why, size_t why_size)
 static int move(struct store *store, bool is_up, uint32_t to, char *why, size_t why_size)
 {
     const struct sql_options sql = store_options(store, true);
-    uint32_t version, newest;
+    uint32_t version = 0, newest = 0;
     int rc = is_up ? 0 : store_must_be_there(store, why, why_size);
 
     if (rc == 0)

@@ -23,7 +23,7 @@ bool commit_check_needs_stored(const struct job *job, enum delivery_mode mode);
 /* The steps that read it. NULL, out of memory, is fine. */
 void commit_check_ask(const struct job *job, enum delivery_mode mode, struct sql_unit *unit);
 /* Of work for the pool: a struct commit_check. Always 0. */
-int commit_check_run(void *check);
-void commit_check_free(void *check);
+int commit_check_run(void *argument);
+void commit_check_free(void *argument);
 
 #endif

@@ -174,9 +174,12 @@ static bool is_owner(struct tr_span listed, struct tr_span did)
 
 bool recipients_are_named(const struct job *job)
 {
-    for (uint32_t i = 0; i < job->add_count && job->hash_count > 0; i++)
-        if (!is_owner(find_hash(job, job->adds[i].reference)->did, job->adds[i].did))
+    for (uint32_t i = 0; i < job->add_count && job->hash_count > 0; i++) {
+        const struct job_hash *hash = find_hash(job, job->adds[i].reference);
+
+        if (hash == NULL || !is_owner(hash->did, job->adds[i].did))
             return false;
+    }
     if (job->named == NULL)
         return true;
     for (uint32_t i = 0; i < job->add_count; i++)

@@ -27,7 +27,7 @@ sys.path.insert(0, os.path.join(HERE, "../../test/lib"))
 import serving  # pylint: disable=wrong-import-position
 
 MEMBERS_MAX = 600  # of a conversation: it takes a thousand
-ADDS_PER_S = 6000  # more than there will be
+ADDS_PER_S = 12000  # more than there will be
 LOOP = 128  # connections of a closed loop
 CROWD = 4000  # of the overload
 ROUND_S = 15  # a token lives for a minute: what takes longer is done in rounds with tokens of their own

@@ -470,7 +470,7 @@ def main():
     parser.add_argument("--seconds", type=int, default=0, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=0)
     options = parser.parse_args()
-    options.seconds = options.seconds or (1 if options.quick else 3)
+    options.seconds = options.seconds or (1 if options.quick else 6)
     options.rounds = options.rounds or (2 if options.quick else 5)
     if not os.access(serving.TROUPE, os.X_OK):
         sys.exit(f"there is no {serving.TROUPE}: run make release")

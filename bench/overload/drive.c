@@ -6,8 +6,8 @@
  *     drive HOST:PORT|unix:PATH [-b] [-r RATE] [-c CONNECTIONS] [-s SECONDS] [-p PATH] [-f FILE]
  *
  * -r 0 is a closed loop: each connection asks again when it was answered; that measures capacity.
- * -b never sleeps. To wake a client on the same machine costs the server's core about a microsecond
- * an answer, which a client elsewhere does not cost it; for a client that has a core to itself.
+ * -b never sleeps. To wake a client on the same machine costs the server's core time for every
+ * answer, which a client elsewhere does not cost it; for a client that has a core to itself.
  * -f FILE has a request a line: a bearer token, a space, the body of a POST. A line that was shed
  * (429, 503) is used again later, as a client would; any other answer uses it up. Prints `name
  * value` lines; times in microseconds. Exit status 3: the lines of the file were used up early. */

@@ -81,7 +81,8 @@ def kill_postgres(postgres):
 
     def kill():
         os.kill(pid, signal.SIGSTOP)  # so that nobody is born meanwhile
-        children = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout.split()
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+            children = file.read().split()
         for one in (pid, *map(int, children)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(one, signal.SIGKILL)

@@ -227,10 +227,10 @@ def measure(stage, seconds, factor=10, rounds=1, with_prices=True):
     if with_prices:
         prices = {"refusal_us": refusal_us(stage.folder, 2, stage.is_unix),
                   "bare_us": bare_us(stage, stage.folder, 2, stage.is_unix)}
-    stage.run(0, LOOP, 1, 8000)  # warm
+    stage.run(0, LOOP, 1, ADDS_PER_S)  # warm
     quiet = serving.numbers(stage.probe_admin(2).communicate(timeout=60)[0])
     short_s = min(seconds, ROUND_S)
-    capacities = [all_went_well(stage.run(0, LOOP, short_s, int(8000 * short_s)))]
+    capacities = [all_went_well(stage.run(0, LOOP, short_s, ADDS_PER_S * short_s))]
     overloads, readyz, ready_s = [], [], 0
     for _ in range(rounds):
         capacity = capacities[-1]["good_per_s"]
@@ -240,7 +240,7 @@ def measure(stage, seconds, factor=10, rounds=1, with_prices=True):
         ended = time.monotonic()
         serving.wait_until(stage.server.is_ready, "ready again")
         ready_s = max(ready_s, time.monotonic() - ended)
-        capacities.append(all_went_well(stage.run(0, LOOP, short_s, int(8000 * short_s))))
+        capacities.append(all_went_well(stage.run(0, LOOP, short_s, ADDS_PER_S * short_s)))
     return {"capacity": merged(capacities), "overload": merged(overloads), "readyz": merged(readyz), "quiet": quiet,
             "before": capacities[0], "first": overloads[0], "after": capacities[-1], "goodputs": goodputs(capacities, overloads),
             "ready_again_s": ready_s, "factor": factor, **prices}

@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -318,11 +319,21 @@ static int attach_vfs(struct sqlite_database *database, struct tr_system *system
     return 0;
 }
 
+/* SQLite counts its memory under a lock that all connections share, and nobody here asks for the
+ * count. Too late if somebody in the process has used SQLite before: then it goes on counting. */
+static void count_no_memory(void)
+{
+    (void)sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
+}
+
 static int sqlite_attach(const struct sql_options *options, struct tr_system *system,
     void **ret_database, char *why, size_t why_size)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct sqlite_database *database = tr__calloc(sizeof *database);
     int rc;
+
+    (void)pthread_once(&once, count_no_memory);
 
     if (database == NULL) {
         snprintf(why, why_size, "%s", tr_error_text(TR_ENOMEM));

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // talk.mjs [URL]: Alice and Bob talk through a running `troupe serve --dev`. Both are real MLS clients (RFC 9420, by
 // ts-mls); the server carries what they say and cannot read it. Read it from the bottom: main() is the story.
-import { createPublicKey, generateKeyPairSync, randomUUID, sign } from "node:crypto";
+import { createPublicKey, generateKeyPairSync, randomUUID, sign, webcrypto } from "node:crypto";
 import {
   acceptAll, createApplicationMessage, createCommit, createGroup, createGroupInfoWithExternalPubAndRatchetTree, decodeMlsMessage,
   defaultCapabilities, emptyPskIndex, encodeMlsMessage, generateKeyPackage, getCiphersuiteFromName, getCiphersuiteImpl,
   joinGroup, processMessage,
 } from "ts-mls";
 import { decodeKeyPackage } from "ts-mls/keyPackage.js";
+
+globalThis.crypto ??= webcrypto; // Node 18 has it, but not under this name
 
 const url = (process.argv[2] ?? "http://127.0.0.1:8080").replace(/\/$/, "");
 const SUITE = "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519";

@@ -10,6 +10,7 @@ reason), the rest fails. Output is shown of programs that failed. The last line 
 """
 import argparse
 import concurrent.futures
+import contextlib
 import fnmatch
 import glob
 import os
@@ -122,18 +123,31 @@ def main():
             print("0 passed, 1 failed, 0 skipped")
             return 1
 
+    with cache() as folder:
+        return run_jobs(jobs, prefix, options.jobs, {**os.environ, "TROUPE_TEST_CACHE": folder})
+
+
+@contextlib.contextmanager
+def cache():
+    """A folder for what the programs of this run can share, in memory where there is some."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
+        os.chmod(folder, 0o711)  # PostgreSQL reads its part as another user
+        yield folder
+
+
+def run_jobs(jobs, prefix, at_a_time, environment):
     def work(job):
         name, program, arguments, settings = job
         started = time.monotonic()
         try:
-            status, output = run(prefix + interpreter(program) + arguments, {**os.environ, **settings})
+            status, output = run(prefix + interpreter(program) + arguments, {**environment, **settings})
         except OSError as error:
             status, output = 127, f"{shlex.join([program])}: {error.strerror}\n"
         return name, status, output, time.monotonic() - started
 
     total = [0, 0, 0]
     seeds = 0
-    with concurrent.futures.ThreadPoolExecutor(max(1, options.jobs)) as pool:
+    with concurrent.futures.ThreadPoolExecutor(max(1, at_a_time)) as pool:
         for future in concurrent.futures.as_completed([pool.submit(work, job) for job in jobs]):
             name, status, output, seconds = future.result()
             counts, notes = judge(name, status, output)

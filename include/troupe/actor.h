@@ -167,20 +167,29 @@ TR_API int tr_kill(tr_weak weak);
  * TR_ACTOR(counter, struct counter, struct counter_message) gives counter_sender and counter_spawn,
  * counter_tell, counter_try_tell, counter_ask, …: a wrong message type is a compile error. The
  * sender without its type, for functions that take any, is its member `raw`. It expects `static
- * const struct tr_type counter_type` (or a declaration of it) in scope. */
+ * const struct tr_type counter_type` (or a declaration of it) in scope; one whose state_size or
+ * message_size is of something else is refused with TR_EINVAL, before anything is written there. */
 #define TR_ACTOR(noun, State, Message)                                                             \
     typedef struct {                                                                               \
         tr_sender raw;                                                                             \
     } noun##_sender;                                                                               \
+    static inline __attribute__((unused)) bool noun##_has_sizes(void)                              \
+    {                                                                                              \
+        return noun##_type.state_size == sizeof(State) &&                                          \
+               noun##_type.message_size == sizeof(Message);                                        \
+    }                                                                                              \
     static inline __attribute__((unused)) int noun##_spawn(struct tr_system *system,               \
         const State *state, const struct tr_spawn_options *options, noun##_sender *ret_sender)     \
     {                                                                                              \
-        return tr_spawn(system, &noun##_type, state, options, &ret_sender->raw);                   \
+        return !noun##_has_sizes()                                                                 \
+                   ? TR_EINVAL                                                                     \
+                   : tr_spawn(system, &noun##_type, state, options, &ret_sender->raw);             \
     }                                                                                              \
     static inline __attribute__((unused)) int noun##_box(                                          \
         struct tr_system *system, const struct tr_box_options *options, struct tr_box **ret_box)   \
     {                                                                                              \
-        return tr_box_create(system, &noun##_type, options, ret_box);                              \
+        return !noun##_has_sizes() ? TR_EINVAL                                                     \
+                                   : tr_box_create(system, &noun##_type, options, ret_box);        \
     }                                                                                              \
     static inline __attribute__((unused)) noun##_sender noun##_of(tr_sender raw)                   \
     {                                                                                              \

@@ -46,6 +46,32 @@ static const struct tr_type uid_type = {
 };
 TR_ACTOR(uid, struct uid, struct uid_message)
 
+/* Who forgets a size, or gives that of something else. */
+static const struct tr_type stateless_type = {
+    .name = "stateless", .message_size = sizeof(struct uid_message), .handle = uid_handle
+};
+TR_ACTOR(stateless, struct uid, struct uid_message)
+static const struct tr_type narrow_type = {
+    .name = "narrow", .message_size = 1, .state_size = sizeof(struct uid), .handle = uid_handle
+};
+TR_ACTOR(narrow, struct uid, struct uid_message)
+
+TEST(actor, of_other_sizes_than_its_types_is_refused)
+{
+    struct tr_box *box = NULL;
+    stateless_sender stateless;
+    narrow_sender narrow;
+    struct tr_system *system;
+
+    CHECK_EQ_INT(tr_system_create(NULL, &system), 0);
+    CHECK_EQ_INT(stateless_spawn(system, &(struct uid){ 0 }, NULL, &stateless), TR_EINVAL);
+    CHECK_EQ_INT(narrow_spawn(system, &(struct uid){ 0 }, NULL, &narrow), TR_EINVAL);
+    CHECK_EQ_INT(stateless_box(NULL, NULL, &box), TR_EINVAL);
+    CHECK_EQ_INT(narrow_box(NULL, NULL, &box), TR_EINVAL);
+    CHECK(box == NULL);
+    tr_system_destroy(&system);
+}
+
 TEST(actor, is_its_data_and_its_loop_is_a_function)
 {
     struct uid state = { 0 };

@@ -98,6 +98,10 @@ static int open_sql(struct serve *serve, char *why, size_t why_size)
             .away_ns = config_number(config, CONFIG_SQL_AWAY_TIMEOUT),
             .exclusive = true },
         why, why_size, &serve->sql);
+    /* On a full disk it may have to wait for the next start: no reason not to serve. */
+    if (rc == 0 && serve_write_database(serve) != 0)
+        LOG(LOG_WARN, "ops", "the file `database` cannot be written",
+            LOG_TEXT("data", serve->data_path));
     if (rc == 0)
         rc = probe_start(serve->system, serve->sql, &serve->probe);
     if (rc == 0)
@@ -472,6 +476,7 @@ int serve_start(struct serve *serve, char *why, size_t why_size)
         serve_open_data,
         serve_enter_sandbox,
         serve_lock_data,
+        serve_check_database,
         start_system,
         start_admin,
         open_sql,

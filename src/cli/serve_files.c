@@ -174,6 +174,65 @@ void serve_leave_data(struct serve *serve, bool has_failed)
     serve->lock_fd = -1;
 }
 
+/* ---- which database -----------------------------------------------------------------------------
+ * A setting that is forgotten must not look like a server that lost everything. */
+
+static const char *kind_of_url(const char *url)
+{
+    return url[0] == '\0' || strncmp(url, "sqlite:", strlen("sqlite:")) == 0 ? "sqlite"
+                                                                             : "postgresql";
+}
+
+/* The kind this directory was used with; "" if it is new. */
+static void read_kind(const char *data_path, char *kind, size_t size)
+{
+    char path[PATH_MAX + 32];
+    FILE *file;
+
+    kind[0] = '\0';
+    snprintf(path, sizeof path, "%s/database", data_path);
+    file = fopen(path, "re");
+    if (file != NULL) {
+        if (fgets(kind, (int)size, file) != NULL)
+            kind[strcspn(kind, "\n")] = '\0';
+        fclose(file);
+        return;
+    }
+    snprintf(path, sizeof path, "%s/troupe.db", data_path); /* of before there was that file */
+    if (access(path, F_OK) == 0)
+        snprintf(kind, size, "sqlite");
+}
+
+int serve_check_database(struct serve *serve, char *why, size_t why_size)
+{
+    const char *kind = kind_of_url(config_text(&serve->config, CONFIG_SQL_URL));
+    char before[16];
+
+    read_kind(serve->data_path, before, sizeof before);
+    if (before[0] == '\0' || strcmp(before, kind) == 0)
+        return 0;
+    snprintf(why, why_size,
+        "sql.url: %s was used with %s before, and this is %s, where its data is not. Set sql.url "
+        "as "
+        "it was (troupe config show --origin says where it comes from), or use another directory",
+        serve->data_path, before, kind);
+    return TR_EINVAL;
+}
+
+int serve_write_database(struct serve *serve)
+{
+    char path[PATH_MAX + 32];
+    int fd, written;
+
+    snprintf(path, sizeof path, "%s/database", serve->data_path);
+    fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return TR_EIO;
+    written = dprintf(fd, "%s\n", sql_backend(serve->sql));
+    close(fd);
+    return written > 0 ? 0 : TR_EIO;
+}
+
 int serve_write_address(struct serve *serve)
 {
     char path[PATH_MAX + 32];

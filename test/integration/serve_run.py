@@ -504,6 +504,31 @@ def wrong_starts_say_what_to_do(folder):
     run("serve", "--listen", status=2)
 
 
+def another_kind_of_database_is_refused(folder):
+    """A forgotten sql.url must not look like a server that lost everything."""
+    server = Server(folder)
+    server.end()
+    start = ("serve", "--data", server.data, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", *SERVICE)
+    kind = os.path.join(server.data, "database")
+
+    def refused(before, now, *arguments):
+        files = sorted(os.listdir(server.data))
+        done = run(*start, *arguments, status=1)
+        assert f"was used with {before} before, and this is {now}" in done.stderr, done.stderr
+        assert sorted(os.listdir(server.data)) == files, files
+
+    nowhere = ("--db", "postgresql:///nothing?host=/nowhere")
+    refused("sqlite", "postgresql", *nowhere)
+    os.unlink(kind)  # of a server that did not write it yet
+    refused("sqlite", "postgresql", *nowhere)
+    replace(kind, "postgresql\n")
+    refused("postgresql", "sqlite")
+    os.unlink(kind)
+    Server(folder).end()
+    with open(kind, encoding="utf-8") as file:
+        assert file.read() == "sqlite\n"
+
+
 def a_second_start_leaves_the_first_server_alone(folder):
     """It is refused before it touches anything, also when it would listen elsewhere or use another database."""
     server = Server(folder)
@@ -811,7 +836,7 @@ def main():
              drain_finishes_every_request, drain_by_command_and_not_ready_meanwhile,
              health_answers_under_overload,
              sandboxed, runs_as_another_user, wrong_starts_say_what_to_do,
-             a_second_start_leaves_the_first_server_alone, check_of_a_live_database_says_how, busy_address_is_refused,
+             another_kind_of_database_is_refused, a_second_start_leaves_the_first_server_alone, check_of_a_live_database_says_how, busy_address_is_refused,
              token_of_others_opens_a_public_admin, systemd_is_told,
              certificate_is_replaced_while_it_serves, spans_reach_the_collector,
              serves_on_postgresql_inside_the_sandbox, libpq_reads_certificates_where_the_manual_says,

@@ -30,7 +30,7 @@ run: deps-build
 		[ -t 1 ] || echo "It says nothing until it is done; build/release/.build.log grows meanwhile."; }
 	@tools/build.sh release
 	@build/release/troupe serve --dev --data build/run $(ARGS) || { status=$$?; [ $$status != 1 ] || \
-		echo 'Options: make run ARGS="--listen 127.0.0.1:9080 --admin 127.0.0.1:9081"'; exit $$status; }
+		echo 'Options go into ARGS, like: make run ARGS="--listen 127.0.0.1:9080 --admin 127.0.0.1:9081"'; exit $$status; }
 
 ## make tour         set up, build and walk through running actors
 tour: deps-build release

@@ -78,6 +78,14 @@ void http_connection_fail(struct http_connection *connection)
     http_output_drop(&connection->output);
 }
 
+void http_connection_count_anew(struct http_connection *connection)
+{
+    if (connection->output_ns == 0)
+        return;
+    connection->output_ns = connection->now_ns;
+    connection->output_from = connection->output.sent;
+}
+
 void http_connection_again(struct http_connection *connection)
 {
     connection->wants_again = true;
@@ -309,7 +317,7 @@ static enum tr_next connection_handle(void *state, struct tr_context *ctx, void 
         break;
     case MESSAGE_SLOW:
         if (stream != NULL)
-            http_stream_cut(connection, stream);
+            http_stream_slow(connection, stream);
         break;
     case MESSAGE_DRAIN:
         if (!connection->is_gone)

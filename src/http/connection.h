@@ -28,12 +28,13 @@ struct http_stream_state {
     uint64_t id;
     uint64_t heartbeat_ns, beat_ns; /* the period; when the next is due */
     size_t pending_max;
+    struct http_farewell farewell; /* its mark follows the frames that are queued */
     tr_sender watcher;
     size_t notice_size;
     void *transport_data;
     bool is_chunked;
     bool is_websocket;
-    char notice[];
+    char notice[]; /* and behind it what `farewell` is about */
 };
 
 enum http1_state {
@@ -102,6 +103,9 @@ ssize_t http_connection_read(struct http_connection *connection, char *bytes, si
 bool http_connection_may_read(struct http_connection *connection);
 /* The peer is lost, or must be. */
 void http_connection_fail(struct http_connection *connection);
+/* What is in the output is the last of a stream: from now on it has the time of an answer, however
+ * much the peer took of the stream before. */
+void http_connection_count_anew(struct http_connection *connection);
 /* Let others have their turn, then run again. */
 void http_connection_again(struct http_connection *connection);
 
@@ -122,8 +126,8 @@ void http_stream_finish(struct http_connection *connection, struct http_stream_s
     struct http_frame *last, uint16_t code);
 /* Tell the watcher and free. */
 void http_stream_close(struct http_connection *connection, struct http_stream_state *stream);
-/* The client did not keep up. */
-void http_stream_cut(struct http_connection *connection, struct http_stream_state *stream);
+/* The client did not keep up: end it with its farewell, or cut it if it has none. */
+void http_stream_slow(struct http_connection *connection, struct http_stream_state *stream);
 uint64_t http_streams_deadline(const struct http_connection *connection);
 void http_streams_beat(struct http_connection *connection);
 void http_streams_drain(struct http_connection *connection);

@@ -18,11 +18,17 @@ struct http_frame *http_frame_new(const void *bytes, size_t size)
     atomic_init(&frame->refs, 1);
     frame->prefix = (uint32_t)length;
     frame->size = size;
+    frame->mark = 0;
     memcpy(frame->bytes, prefix, (size_t)length);
     if (size > 0)
         memcpy(frame->bytes + length, bytes, size);
     memcpy(frame->bytes + (size_t)length + size, "\r\n", 2);
     return frame;
+}
+
+void http_frame_mark(struct http_frame *frame, uint64_t mark)
+{
+    frame->mark = mark;
 }
 
 struct http_frame *http_frame_ref(struct http_frame *frame)

@@ -14,6 +14,7 @@ struct http_frame {
     _Atomic uint32_t refs;
     uint32_t prefix; /* bytes of "1f4\r\n" in front */
     size_t size;     /* without prefix and the CR LF behind */
+    uint64_t mark;   /* http_frame_mark */
     char bytes[];    /* prefix, bytes, CR LF */
 };
 

@@ -155,6 +155,8 @@ void http_body_resume(struct http_request *request);
 /* Bytes shared by many streams without a copy. */
 struct http_frame;
 struct http_frame *http_frame_new(const void *bytes, size_t size); /* one reference */
+/* A number of whoever made it, before it is sent anywhere: see struct http_farewell. 0: none. */
+void http_frame_mark(struct http_frame *frame, uint64_t mark);
 struct http_frame *http_frame_ref(struct http_frame *frame);
 void http_frame_unref(struct http_frame *frame);
 const char *http_frame_at(const struct http_frame *frame); /* its bytes */
@@ -165,11 +167,24 @@ typedef struct http_stream {
     uint64_t id;
 } http_stream;
 
+/* The last word to a client that does not keep up, behind all that was queued before. What is
+ * queued goes out as an answer does: who takes nothing for http_limits.output_ns is closed. */
+enum { HTTP_FAREWELL_SIZE_MAX = 4 << 10 }; /* of pending_max, kept free for it */
+struct http_farewell {
+    /* Its frame, one reference, in the connection's turn. `mark` is that of the last marked frame
+     * that was queued: the client gets that one, and none after it. NULL, or a frame that is too
+     * large: the stream is cut. */
+    struct http_frame *(*make)(struct tr_span about, uint64_t mark, bool is_websocket);
+    struct tr_span about; /* copied */
+    uint64_t mark;        /* of a client that got no marked frame */
+    uint16_t close_code;  /* of a WebSocket */
+};
+
 struct http_stream_options {
-    size_t
-        pending_max; /* output not yet taken by the client; over it the stream is cut; 0: 256 KiB */
-    uint64_t heartbeat_ns; /* 0 is 15 s */
-    tr_sender watcher;     /* told (tr_tell of `notice`) once when the stream ended; may be {0} */
+    size_t pending_max; /* output the client has not taken; over it the stream ends; 0: 256 KiB */
+    struct http_farewell farewell; /* make is NULL: it is cut, without a word */
+    uint64_t heartbeat_ns;         /* 0 is 15 s */
+    tr_sender watcher; /* told (tr_tell of `notice`) once when the stream ended; may be {0} */
     const void *notice;
     size_t notice_size;
 };

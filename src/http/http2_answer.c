@@ -376,6 +376,7 @@ void http2_stream_end(
     (void)code;
     stream->source.is_ended = true;
     stream->events = NULL; /* it is freed now; what is queued still goes out */
+    stream->wait_ns = 0;   /* with the time of an answer, whatever was taken before */
     begin_wait(stream);
     nghttp2_session_resume_data(stream->http2->session, stream->id);
 }

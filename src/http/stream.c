@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* stream.c: answers that go on: server-sent events and WebSocket. A stream lives in its connection;
- * others reach it by messages. A client that does not keep up is cut and counted: it comes back
- * with its cursor, which is cheaper for everybody than memory without a limit. */
+ * others reach it by messages. A client that does not keep up is told so, cut off and counted: it
+ * comes back with its cursor, which is cheaper for everybody than memory without a limit. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -20,6 +20,15 @@ struct http_stream_state *http_stream_find(struct http_connection *connection, u
     return stream;
 }
 
+static void keep_farewell(
+    struct http_stream_state *stream, const struct http_farewell *farewell, char *space)
+{
+    stream->farewell = *farewell;
+    if (farewell->about.size > 0)
+        memcpy(space, farewell->about.at, farewell->about.size);
+    stream->farewell.about.at = space;
+}
+
 struct http_stream_state *http_stream_open(
     struct http_request *request, const struct http_stream_options *options)
 {
@@ -29,7 +38,7 @@ struct http_stream_state *http_stream_open(
 
     if (options == NULL)
         options = &none;
-    stream = tr__calloc(sizeof *stream + options->notice_size);
+    stream = tr__calloc(sizeof *stream + options->notice_size + options->farewell.about.size);
     if (stream == NULL)
         return NULL;
     stream->id = ++connection->stream_serial;
@@ -37,6 +46,7 @@ struct http_stream_state *http_stream_open(
     stream->heartbeat_ns =
         options->heartbeat_ns == 0 ? heartbeat_default_ns : options->heartbeat_ns;
     stream->beat_ns = connection->now_ns + stream->heartbeat_ns;
+    keep_farewell(stream, &options->farewell, stream->notice + options->notice_size);
     if (options->watcher.box != NULL) {
         stream->watcher = tr_sender_clone(options->watcher, "http stream");
         stream->notice_size = options->notice_size;
@@ -100,9 +110,8 @@ void http_stream_close(struct http_connection *connection, struct http_stream_st
     tr__free(stream);
 }
 
-void http_stream_cut(struct http_connection *connection, struct http_stream_state *stream)
+static void cut(struct http_connection *connection, struct http_stream_state *stream)
 {
-    metric_add(connection->server->stats.slow_streams, 1);
     if (connection->transport->stream_cut != NULL)
         connection->transport->stream_cut(connection, stream);
     else
@@ -117,14 +126,43 @@ static uint64_t pending(
     return connection->output.pending;
 }
 
+/* NULL: it has none. */
+static struct http_frame *farewell_frame(const struct http_stream_state *stream)
+{
+    const struct http_farewell *farewell = &stream->farewell;
+    struct http_frame *frame = NULL;
+
+    if (farewell->make != NULL)
+        frame = farewell->make(farewell->about, farewell->mark, stream->is_websocket);
+    if (frame == NULL || frame->size <= HTTP_FAREWELL_SIZE_MAX)
+        return frame;
+    http_frame_unref(frame);
+    return NULL;
+}
+
+void http_stream_slow(struct http_connection *connection, struct http_stream_state *stream)
+{
+    struct http_frame *last = farewell_frame(stream);
+
+    metric_add(connection->server->stats.slow_streams, 1);
+    if (last == NULL)
+        cut(connection, stream);
+    else
+        http_stream_finish(connection, stream, last, stream->farewell.close_code);
+}
+
 void http_stream_frame(
     struct http_connection *connection, struct http_stream_state *stream, struct http_frame *frame)
 {
-    if (pending(connection, stream) + frame->size > stream->pending_max) {
+    size_t reserve = stream->farewell.make == NULL ? 0 : HTTP_FAREWELL_SIZE_MAX;
+
+    if (pending(connection, stream) + frame->size + reserve > stream->pending_max) {
         http_frame_unref(frame);
-        http_stream_cut(connection, stream);
+        http_stream_slow(connection, stream);
         return;
     }
+    if (frame->mark != 0)
+        stream->farewell.mark = frame->mark;
     stream->beat_ns = connection->now_ns + stream->heartbeat_ns;
     connection->transport->frame(connection, stream, frame);
 }

@@ -6,7 +6,7 @@
  * frame, so a thousand subscribers send the same memory. Both write whole frames into the output,
  * so they cannot mix. No extension is offered, so no bit but those of the standard may be set.
  *
- *   OPEN -> ENDING   we said goodbye and wait for the client's
+ *   OPEN -> ENDING   we said goodbye and wait until it is out, then for the client's
  *     \-------\---> HTTP/1's CLOSING, when both have, or when the client broke a rule
  *
  * Invariants:
@@ -47,8 +47,9 @@ struct websocket {
     struct tr_buffer message;
     uint64_t heartbeat_ns;
     uint64_t ping_ns; /* of a ping after which nothing came; 0: none */
-    uint64_t end_ns;  /* ENDING: how long the client's goodbye is waited for; 0: OPEN */
+    uint64_t end_ns;  /* ENDING: how long the client's goodbye is waited for; 0: ours is not out */
     uint16_t broken;  /* close code of a rule of ours that the client broke; 0: none */
+    bool is_ending;   /* ENDING; otherwise OPEN */
     bool is_text;
     bool in_control; /* the frame that is being received */
     bool came;       /* bytes, in this step */
@@ -277,7 +278,7 @@ static void on_chunk(wslay_event_context_ptr library,
     struct websocket *websocket = data;
 
     (void)library;
-    if (websocket->in_control || websocket->broken != 0 || websocket->end_ns != 0)
+    if (websocket->in_control || websocket->broken != 0 || websocket->is_ending)
         return;
     if (tr_buffer_append(&websocket->message, chunk->data, chunk->data_length) < 0)
         give_up(websocket, CODE_INTERNAL);
@@ -292,7 +293,7 @@ static void on_message(
     websocket->connection->batch++;
     if (wslay_is_ctrl_frame(message->opcode) || websocket->broken != 0)
         return;
-    if (websocket->end_ns == 0)
+    if (!websocket->is_ending)
         websocket->receive(websocket->stream, websocket->data, websocket->is_text,
             websocket->message.size == 0 ? "" : websocket->message.bytes, websocket->message.size);
     tr_buffer_clear(&websocket->message);
@@ -407,13 +408,28 @@ static bool step(struct http_connection *connection)
     return websocket->came;
 }
 
+/* The client's time begins when it can have heard us: before, it has that of any slow reader. */
+static void await_goodbye(struct http_connection *connection)
+{
+    struct websocket *websocket = connection->protocol;
+
+    if (!http_output_is_empty(&connection->output))
+        connection->wants_drained = true;
+    else if (websocket->end_ns == 0)
+        websocket->end_ns = connection->now_ns + connection->server->limits.linger_ns;
+}
+
 static void websocket_run(struct http_connection *connection)
 {
+    const struct websocket *websocket = connection->protocol;
+
     do {
         if (connection->output.pending > OUTPUT_STOP) {
             connection->wants_drained = true;
             return;
         }
+        if (websocket->is_ending)
+            await_goodbye(connection);
     } while (step(connection));
 }
 
@@ -455,7 +471,8 @@ static void websocket_stream_end(
     struct websocket *websocket = connection->protocol;
 
     (void)stream;
-    websocket->end_ns = connection->now_ns + connection->server->limits.linger_ns;
+    websocket->is_ending = true;
+    http_connection_count_anew(connection);
     if (wslay_event_queue_close(websocket->library, code == 0 ? CODE_NORMAL : code, NULL, 0) != 0 ||
         wslay_event_send(websocket->library) != 0)
         http_connection_fail(connection);
@@ -480,8 +497,8 @@ static uint64_t websocket_deadline(const struct http_connection *connection)
 {
     const struct websocket *websocket = connection->protocol;
 
-    if (websocket->end_ns != 0)
-        return websocket->end_ns;
+    if (websocket->is_ending)
+        return websocket->end_ns == 0 ? UINT64_MAX : websocket->end_ns;
     /* Nothing at all came since a ping, though another one had its time too. */
     return websocket->ping_ns == 0 ? UINT64_MAX : websocket->ping_ns + 2 * websocket->heartbeat_ns;
 }
@@ -490,7 +507,7 @@ static void websocket_expired(struct http_connection *connection)
 {
     const struct websocket *websocket = connection->protocol;
 
-    if (websocket->end_ns == 0)
+    if (!websocket->is_ending)
         metric_add(connection->server->stats.slow_streams, 1);
     http_connection_fail(connection);
 }

@@ -15,6 +15,9 @@ struct stage {
     struct tr_system *system;
     struct http_server *server;
     tr_sender helper; /* an actor to ask */
+    /* Set before the start: on a socket in the file system, whose buffers have one size. So who
+     * does not read has them full soon, and they stay full. */
+    bool is_local;
 };
 
 /* What requests did, seen from outside. */
@@ -353,13 +356,15 @@ static inline void stage_start_with(
 static inline void stage_start(
     struct stage *stage, const struct http_route *routes, size_t count, struct http_limits limits)
 {
-    struct http_server_options options = { .listen = "127.0.0.1:0",
+    char path[64];
+    struct http_server_options options = { .listen = stage->is_local ? path : "127.0.0.1:0",
         .routes = routes,
         .route_count = count,
         .limits = limits,
         .quiet = true,
         .name = "test" };
 
+    (void)snprintf(path, sizeof path, "unix:/tmp/troupe-http-test-%d", (int)getpid());
     stage_start_with(stage, &options, 2);
 }
 
@@ -377,6 +382,63 @@ static inline void stage_wait(_Atomic int *counter, int value)
         CHECK_MSG(i < CLIENT_WAIT_MS, "the counter stays at %d", atomic_load(counter));
         poll(NULL, 0, 1);
     }
+}
+
+/* ---- streams whose client does not read ---------------------------------------------------------
+ */
+
+enum { ROW_FRAME_SIZE = 8192, ROW_COUNT = 500 }; /* fewer than a connection's box has room for */
+
+/* One of a row: its number, then filling; marked with the number. */
+static inline struct http_frame *row_frame(uint64_t number)
+{
+    char bytes[ROW_FRAME_SIZE];
+    struct http_frame *frame;
+
+    memset(bytes, 'a', sizeof bytes);
+    bytes[snprintf(bytes, 32, "%llu", (unsigned long long)number)] = ' ';
+    frame = http_frame_new(bytes, sizeof bytes);
+    CHECK(frame != NULL);
+    http_frame_mark(frame, number);
+    return frame;
+}
+
+/* Send a row that is more than the stream and the socket can hold. */
+static inline void row_send(http_stream stream, _Atomic int *ended)
+{
+    for (uint64_t number = 1; number <= ROW_COUNT && atomic_load(ended) == 0; number++)
+        (void)http_stream_send(stream, row_frame(number)); /* it may have ended just now */
+    stage_wait(ended, 1);
+}
+
+static inline struct http_frame *stage_farewell(
+    struct tr_span about, uint64_t mark, bool is_websocket)
+{
+    char text[64];
+    int size = snprintf(text, sizeof text, "%.*s %llu %s", (int)about.size, about.at,
+        (unsigned long long)mark, is_websocket ? "socket" : "events");
+
+    return http_frame_new(text, (size_t)size);
+}
+#define STAGE_FAREWELL                                                                             \
+    {                                                                                              \
+        .make = stage_farewell, .about = { "so slow!", 7 }, .mark = 77, .close_code = 1013,        \
+    }
+
+/* The next of a row, or the last word behind it: true. */
+static inline bool row_follow(const char *bytes, size_t size, uint64_t *number, const char *who)
+{
+    char text[64];
+
+    if (size == ROW_FRAME_SIZE) {
+        CHECK_EQ_U64(strtoull(bytes, NULL, 10), *number + 1);
+        ++*number;
+        return false;
+    }
+    (void)snprintf(text, sizeof text, "so slow %llu %s", (unsigned long long)*number, who);
+    CHECK_MSG(size == strlen(text) && memcmp(bytes, text, size) == 0, "wanted '%s', got '%.*s'",
+        text, (int)size, bytes);
+    return true;
 }
 
 /* The usual server in one line, and a client of it. */

@@ -863,6 +863,74 @@ TEST(http2, a_stream_that_is_not_read_is_cut_alone)
     hub_stop(hub);
 }
 
+TEST(http2, a_stream_that_is_read_again_brings_all_that_waited_and_the_last_word)
+{
+    struct hub *hub = hub_start(
+        (struct http_stream_options){ .pending_max = 64 << 10, .farewell = STAGE_FAREWELL },
+        (struct http_limits){ 0 });
+    struct wire *wire = stage_wire(&hub->stage);
+    struct reply *reply = reply_new(1);
+    uint64_t number = 0;
+    size_t at = 0;
+
+    wire->keeps_windows = false;
+    wire_window(wire, 0, 1 << 20); /* only the stream's own window shuts */
+    wire_get(wire, 1, "/events");
+    stage_wait(&hub->count, 1);
+    row_send(hub->streams[0], &hub->ended);
+    CHECK_EQ_INT(metric_value("troupe_http_slow_streams_total"), 1);
+    wire_window(wire, 1, 1 << 20);
+    wire_replies(wire, &reply, 1);
+    CHECK(reply->ended && reply->reset == CODE_NONE);
+    while (reply->body_size - at >= ROW_FRAME_SIZE) {
+        CHECK(!row_follow(reply->body + at, ROW_FRAME_SIZE, &number, "events"));
+        at += ROW_FRAME_SIZE;
+    }
+    CHECK(number > 0);
+    CHECK(row_follow(reply->body + at, reply->body_size - at, &number, "events"));
+    free(reply);
+    wire_expect(wire, 3, "/hello", 200); /* the others go on */
+    wire_close(wire);
+    hub_stop(hub);
+}
+
+static void wire_take(struct wire *wire, struct reply *reply, size_t size)
+{
+    static struct frame frame;
+
+    while (reply->body_size < size) {
+        CHECK(wire_read(wire, &frame));
+        take_frame(wire, &frame, &reply, 1);
+    }
+}
+
+TEST(http2, a_stream_that_is_never_read_again_is_reset_and_the_others_go_on)
+{
+    struct hub *hub = hub_start(
+        (struct http_stream_options){ .pending_max = 64 << 10, .farewell = STAGE_FAREWELL },
+        (struct http_limits){ .output_ns = TR_MILLISECONDS(200), .body_rate_min = 1 });
+    struct wire *wire = stage_wire(&hub->stage);
+    struct reply *reply = reply_new(1);
+
+    wire->keeps_windows = false;
+    wire_window(wire, 0, 1 << 20);
+    wire_get(wire, 1, "/events");
+    stage_wait(&hub->count, 1);
+    for (uint64_t i = 1; i <= 10; i++)
+        CHECK_EQ_INT(http_stream_send(hub->streams[0], row_frame(i)), 0);
+    wire_take(wire, reply, 65535); /* its window: the rest waits */
+    wire_window(wire, 1, 4096);    /* at a byte a second: good for an hour, before the end */
+    wire_take(wire, reply, 65535 + 4096);
+    row_send(hub->streams[0], &hub->ended);
+    wire_replies(wire, &reply, 1);
+    CHECK_EQ_INT(reply->reset, NGHTTP2_CANCEL);
+    CHECK_EQ_INT(metric_value("troupe_http_slow_readers_total"), 1);
+    free(reply);
+    wire_expect(wire, 3, "/hello", 200);
+    wire_close(wire);
+    hub_stop(hub);
+}
+
 TEST(http2, a_silent_stream_beats_and_ends_with_its_reset)
 {
     struct hub *hub = hub_start((struct http_stream_options){ .heartbeat_ns = TR_MILLISECONDS(20) },

@@ -2,9 +2,11 @@
 /* Server-sent events: shared frames, bounded output, heartbeats, ends. */
 #include <malloc.h>
 #include <pthread.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 
 #include "base/metric.h"
+#include "http/frame.h"
 #include "http_stage.h"
 
 static int64_t metric_value(const char *name)
@@ -18,6 +20,8 @@ static int64_t metric_value(const char *name)
 }
 
 enum { STREAMS_MAX = 4096 };
+
+static const char large[(256 << 10) + 1]; /* more than a stream may hold */
 
 /* Streams that were opened, and notices of their end. */
 struct hub {
@@ -261,6 +265,187 @@ TEST(stream, a_slow_reader_is_cut_and_the_others_go_on)
     hub_stop(hub);
     free(answer);
     free(hub);
+}
+
+static void slow_start(struct hub *hub, struct http_limits limits)
+{
+    hub->options =
+        (struct http_stream_options){ .pending_max = 64 << 10, .farewell = STAGE_FAREWELL };
+    hub->stage.is_local = true;
+    hub_start(hub, limits);
+}
+
+static struct client *subscribe_and_not_read(struct hub *hub)
+{
+    struct client *client = client_open(http_server_address(hub->stage.server));
+
+    client_send(client, "GET /events HTTP/1.1\r\n" HOST "\r\n");
+    stage_wait(&hub->count, 1);
+    return client;
+}
+
+/* One chunk; false at the end of the body. */
+static bool get_chunk(struct client *client, char *bytes, size_t room, size_t *ret_size)
+{
+    static char line[16];
+    char *end = NULL;
+
+    while (end == NULL) {
+        client->bytes[client->size] = '\0';
+        end = strstr(client->bytes, "\r\n");
+        if (end == NULL)
+            CHECK_MSG(client_fill(client), "it is cut short");
+    }
+    client_take(client, line, sizeof line, (size_t)(end - client->bytes) + 2);
+    *ret_size = strtoul(line, NULL, 16);
+    while (client->size < *ret_size + 2)
+        CHECK_MSG(client_fill(client), "it is cut short");
+    client_take(client, bytes, room, *ret_size);
+    client_take(client, line, sizeof line, 2);
+    return *ret_size > 0;
+}
+
+TEST(stream, a_slow_reader_that_reads_again_gets_all_that_waited_and_the_last_word)
+{
+    static char bytes[ROW_FRAME_SIZE + 1];
+    struct hub *hub = calloc(1, sizeof *hub);
+    struct answer *answer = calloc(1, sizeof *answer);
+    struct client *client;
+    uint64_t number = 0;
+    size_t size;
+
+    slow_start(hub, (struct http_limits){ 0 });
+    client = subscribe_and_not_read(hub);
+    row_send(hub->streams[0], &hub->ended);
+    CHECK_EQ_INT(metric_value("troupe_http_slow_streams_total"), 1);
+    client_read_head(client, answer);
+    do
+        CHECK(get_chunk(client, bytes, sizeof bytes, &size));
+    while (!row_follow(bytes, size, &number, "events"));
+    CHECK(number > 0);
+    CHECK(!get_chunk(client, bytes, sizeof bytes, &size));
+    CHECK(client_ends(client));
+    CHECK_EQ_INT(metric_value("troupe_http_slow_readers_total"), 0);
+    client_close(client);
+    hub_stop(hub);
+    free(answer);
+    free(hub);
+}
+
+/* What it was sent is shared: the references tell when nobody holds it any more. */
+TEST(stream, a_slow_reader_that_never_reads_again_is_closed_and_leaves_nothing_behind)
+{
+    struct hub *hub = calloc(1, sizeof *hub);
+    struct client *client;
+    struct http_frame *frame = row_frame(1);
+
+    slow_start(
+        hub, (struct http_limits){ .output_ns = TR_MILLISECONDS(100), .body_rate_min = 1 << 30 });
+    client = subscribe_and_not_read(hub);
+    for (int i = 0; i < ROW_COUNT; i++)
+        (void)http_stream_send(hub->streams[0], http_frame_ref(frame));
+    stage_wait(&hub->ended, 1);
+    for (int i = 0; atomic_load(&frame->refs) > 1; i++) {
+        CHECK_MSG(i < CLIENT_WAIT_MS, "it holds its frames for ever");
+        poll(NULL, 0, 1);
+    }
+    CHECK_EQ_INT(metric_value("troupe_http_slow_streams_total"), 1);
+    CHECK_EQ_INT(metric_value("troupe_http_slow_readers_total"), 1);
+    http_frame_unref(frame);
+    client_close(client);
+    hub_stop(hub);
+    free(hub);
+}
+
+/* A byte a second would do. It takes a lot in a moment, which counts for the time before the end
+ * and not for the time after it. */
+TEST(stream, what_a_slow_reader_took_before_buys_it_no_time_after_the_end)
+{
+    static char bytes[8192];
+    struct hub *hub = calloc(1, sizeof *hub);
+    struct client *client;
+
+    hub->options = (struct http_stream_options){ .pending_max = 1 << 20,
+        .farewell = STAGE_FAREWELL }; /* more than the socket holds */
+    hub->stage.is_local = true;
+    hub_start(hub, (struct http_limits){ .output_ns = TR_MILLISECONDS(200), .body_rate_min = 1 });
+    client = subscribe_and_not_read(hub);
+    for (uint64_t i = 1; i <= 60; i++)
+        CHECK_EQ_INT(http_stream_send(hub->streams[0], row_frame(i)), 0);
+    for (int here = 0; here < 128 << 10; poll(NULL, 0, 1)) /* the output waits, or is about to */
+        CHECK_EQ_INT(ioctl(client->fd, FIONREAD, &here), 0);
+    for (ssize_t got, left = 64 << 10; left > 0; left -= got) {
+        got = recv(client->fd, bytes, sizeof bytes, 0);
+        CHECK(got > 0);
+    }
+    row_send(hub->streams[0], &hub->ended);
+    for (int i = 0; metric_value("troupe_http_connections") > 0; i++) {
+        CHECK_MSG(i < CLIENT_WAIT_MS, "it may take for ever");
+        poll(NULL, 0, 1);
+    }
+    client_close(client);
+    hub_stop(hub);
+    free(hub);
+}
+
+TEST(stream, a_slow_reader_without_a_marked_frame_hears_the_mark_it_began_with)
+{
+    struct hub *hub = calloc(1, sizeof *hub);
+    struct answer *answer = calloc(1, sizeof *answer);
+    struct client *client;
+
+    slow_start(hub, (struct http_limits){ 0 });
+    client = subscribe(hub, answer);
+    CHECK_EQ_INT(http_stream_send(hub->streams[0], http_frame_new("unmarked ", 9)), 0);
+    /* It takes what it gets, and one that cannot fit: not even into the place of the last word. */
+    CHECK_EQ_INT(http_stream_send(hub->streams[0], http_frame_new(large, (64 << 10) - 4095)), 0);
+    answer->body_size = 0;
+    client_read_chunks(client, answer);
+    CHECK_EQ_STR(answer->body, "unmarked so slow 77 events");
+    CHECK(client_ends(client));
+    client_close(client);
+    hub_stop(hub);
+    free(answer);
+    free(hub);
+}
+
+static struct http_frame *no_farewell(struct tr_span about, uint64_t mark, bool is_websocket)
+{
+    (void)about;
+    (void)mark;
+    (void)is_websocket;
+    return NULL;
+}
+
+static struct http_frame *long_farewell(struct tr_span about, uint64_t mark, bool is_websocket)
+{
+    (void)about;
+    (void)mark;
+    (void)is_websocket;
+    return http_frame_new(large, HTTP_FAREWELL_SIZE_MAX + 1);
+}
+
+TEST(stream, without_a_last_word_that_fits_a_slow_reader_is_cut)
+{
+    struct http_frame *(*const makers[])(
+        struct tr_span, uint64_t, bool) = { NULL, no_farewell, long_farewell };
+
+    for (int i = 0; i < 3; i++) {
+        struct hub *hub = calloc(1, sizeof *hub);
+        struct answer *answer = calloc(1, sizeof *answer);
+        struct client *client;
+
+        hub->options.farewell.make = makers[i];
+        hub_start(hub, (struct http_limits){ 0 });
+        client = subscribe(hub, answer);
+        CHECK_EQ_INT(http_stream_send(hub->streams[0], http_frame_new(large, sizeof large)), 0);
+        CHECK(client_ends(client)); /* not even with the last chunk */
+        CHECK_EQ_INT(metric_value("troupe_http_slow_streams_total"), i + 1);
+        client_close(client);
+        hub_stop(hub);
+        free(answer);
+        free(hub);
+    }
 }
 
 TEST(stream, idle_streams_take_less_than_8_kb_each)

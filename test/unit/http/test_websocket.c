@@ -63,11 +63,13 @@ static void handle_socket(struct http_request *request)
 
 static struct http_route site_routes[3];
 
-static struct site *site_start(struct http_stream_options options, struct http_limits limits)
+static struct site *site_start_on(
+    bool is_local, struct http_stream_options options, struct http_limits limits)
 {
     struct site *site = calloc(1, sizeof *site);
 
     CHECK(site != NULL);
+    site->stage.is_local = is_local;
     site->options = options;
     site_routes[0] = (struct http_route){
         .path = "/socket", .handle = handle_socket, .flags = HTTP_ROUTE_LONG, .service = site
@@ -79,6 +81,11 @@ static struct site *site_start(struct http_stream_options options, struct http_l
     stage_start(&site->stage, site_routes, 3, limits);
     CHECK_EQ_INT(tr_spawn(site->stage.system, &watcher_type, &site, NULL, &site->watcher), 0);
     return site;
+}
+
+static struct site *site_start(struct http_stream_options options, struct http_limits limits)
+{
+    return site_start_on(false, options, limits);
 }
 
 static void site_stop(struct site *site)
@@ -530,6 +537,83 @@ TEST(websocket, a_client_that_does_not_read_is_cut)
     http_frame_unref(frame);
     CHECK_EQ_INT(metric_value("troupe_http_slow_streams_total"), 1);
     client_close(slow);
+    site_stop(site);
+}
+
+static struct site *slow_start(struct http_limits limits)
+{
+    return site_start_on(true,
+        (struct http_stream_options){ .pending_max = 64 << 10, .farewell = STAGE_FAREWELL },
+        limits);
+}
+
+/* Nothing is read until there is nothing more to come. */
+static struct client *fall_behind(struct site *site)
+{
+    struct client *client = client_open(http_server_address(site->stage.server));
+
+    client_send(client, HANDSHAKE);
+    stage_wait(&site->count, 1);
+    row_send(site->streams[0], &site->ended);
+    CHECK_EQ_INT(metric_value("troupe_http_slow_streams_total"), 1);
+    return client;
+}
+
+static void expect_row_and_close(struct client *client)
+{
+    struct answer *answer = calloc(1, sizeof *answer);
+    uint64_t number = 0;
+
+    client_read_head(client, answer);
+    CHECK_EQ_INT(answer->status, 101);
+    free(answer);
+    do
+        CHECK_EQ_INT(get_frame(client, got, &got_size), 0x82);
+    while (!row_follow(got, got_size, &number, "socket"));
+    CHECK(number > 0);
+    CHECK_EQ_INT(get_frame(client, got, &got_size), 0x88);
+    CHECK(got_size == 2 && memcmp(got, "\x03\xf5", 2) == 0); /* 1013 */
+}
+
+TEST(websocket, a_slow_reader_that_reads_again_gets_all_that_waited_and_the_last_word)
+{
+    /* Next to no time for its goodbye, which must not run before it could hear of ours. */
+    struct site *site = slow_start((struct http_limits){ .linger_ns = TR_MILLISECONDS(1) });
+    struct client *client = fall_behind(site), *other = socket_open(site);
+
+    put_frame(other, 0x81, "end0", 4);
+    expect_close(other, 1000); /* that one's time is over, though it began later */
+    client_close(other);
+    expect_row_and_close(client);
+    CHECK(client_ends(client));
+    client_close(client);
+    site_stop(site);
+}
+
+TEST(websocket, a_slow_reader_may_say_goodbye)
+{
+    struct site *site = slow_start((struct http_limits){ .linger_ns = TR_SECONDS(60) });
+    struct client *client = fall_behind(site);
+
+    expect_row_and_close(client);
+    put_frame(client, 0x88, "\x03\xf5", 2);
+    CHECK(client_ends(client));
+    client_close(client);
+    site_stop(site);
+}
+
+TEST(websocket, a_slow_reader_that_never_reads_again_is_closed)
+{
+    struct site *site = slow_start((struct http_limits){
+        .output_ns = TR_MILLISECONDS(100), .body_rate_min = 1 << 30, .linger_ns = TR_SECONDS(60) });
+    struct client *client = fall_behind(site);
+
+    for (int i = 0; metric_value("troupe_http_connections") > 0; i++) {
+        CHECK_MSG(i < CLIENT_WAIT_MS, "it stays for ever");
+        poll(NULL, 0, 1);
+    }
+    CHECK_EQ_INT(metric_value("troupe_http_slow_readers_total"), 1);
+    client_close(client);
     site_stop(site);
 }
 

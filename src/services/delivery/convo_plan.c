@@ -451,9 +451,7 @@ static enum convo_plan answer_member(struct convo *convo, struct convo_op *op)
 
     if (caller == NULL || !caller->is_in)
         return not_member(op->job);
-    op->job->result_seq = caller->join_seq;
-    op->job->seq = caller->read_seq;
-    op->job->result_epoch = convo->committed.epoch;
+    op->job->seq = convo_stream_from(convo, op->job->seq);
     op->job->status = 200;
     return CONVO_ANSWERED;
 }

@@ -3,7 +3,8 @@
  *
  * A subscriber has heard everything up to `seq` and nothing after it. It is either catching up (a
  * page of the log is being read for it; what happens meanwhile is in the log when the next page is
- * read) or live (its seq is the conversation's). So there is no gap and nothing twice, whatever the
+ * read) or live (its seq is the conversation's, or what its client has seen in the database before
+ * the conversation was told that it is stored). So there is no gap and nothing twice, whatever the
  * order of events. What it may hear is bounded by its membership, as in getMessages. */
 #include <string.h>
 
@@ -263,6 +264,13 @@ void convo_stream_behind(struct convo *convo, struct tr_context *ctx)
     forget_gone(convo, ctx);
 }
 
+uint64_t convo_stream_from(const struct convo *convo, uint64_t wanted)
+{
+    if (wanted == INT64_MAX)
+        return convo->committed.seq;
+    return wanted < convo->planned.seq ? wanted : convo->planned.seq;
+}
+
 void convo_stream_begin(struct convo *convo, struct tr_context *ctx, struct job *job)
 {
     struct tr_span did = job->claims->issuer;
@@ -276,7 +284,7 @@ void convo_stream_begin(struct convo *convo, struct tr_context *ctx, struct job 
     subscriber->stream = job->stream;
     subscriber->stream_number = job->stream_number;
     subscriber->is_websocket = job->is_websocket;
-    subscriber->seq = job->seq < convo->committed.seq ? job->seq : convo->committed.seq;
+    subscriber->seq = convo_stream_from(convo, job->seq);
     subscriber->did_size = did.size;
     memcpy(subscriber->did, did.at, did.size);
     subscriber->next = convo->subscribers;

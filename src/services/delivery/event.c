@@ -35,33 +35,38 @@ struct tr_span delivery_message_id(
     return (struct tr_span){ text, crypto_hex_encode(hash, (DELIVERY_ID_SIZE - 1) / 2, text) };
 }
 
-static struct http_frame *frame_of(struct tr_buffer *bytes)
+static struct http_frame *frame_of(struct tr_buffer *bytes, uint64_t seq)
 {
     struct http_frame *frame =
         bytes->failed != 0 ? NULL : http_frame_new(bytes->bytes, bytes->size);
 
+    if (frame != NULL)
+        http_frame_mark(frame, seq);
     tr_buffer_free(bytes);
     return frame;
 }
 
-static struct http_frame *sse_frame(uint64_t seq, const char *name, struct tr_buffer *json)
-{
-    struct tr_buffer text = { 0 }, id = { 0 };
+enum { CURSOR_SIZE = 21 }; /* digits of a number, and the end */
 
-    tr_buffer_u64(&id, seq);
-    http_sse_format(&text,
-        seq == 0 ? (struct tr_span){ NULL, 0 } : (struct tr_span){ id.bytes, id.size },
-        tr_span_of(name), (struct tr_span){ json->bytes, json->size });
-    if (json->failed != 0 || id.failed != 0)
-        text.failed = TR_ENOMEM;
-    tr_buffer_free(&id);
-    tr_buffer_free(json);
-    return frame_of(&text);
+static const char *cursor_of(uint64_t seq, char text[CURSOR_SIZE])
+{
+    (void)snprintf(text, CURSOR_SIZE, "%llu", (unsigned long long)seq);
+    return text;
 }
 
-static void put_cursor(struct tr_buffer *text, uint64_t seq)
+/* With an id, if it is a number of its own that the client has heard of then. */
+static struct http_frame *sse_frame(
+    uint64_t seq, bool has_id, const char *name, struct tr_buffer *json)
 {
-    tr_buffer_u64(text, seq);
+    struct tr_buffer text = { 0 };
+    char id[CURSOR_SIZE];
+
+    http_sse_format(&text, has_id ? tr_span_of(cursor_of(seq, id)) : (struct tr_span){ NULL, 0 },
+        tr_span_of(name), (struct tr_span){ json->bytes, json->size });
+    if (json->failed != 0)
+        text.failed = TR_ENOMEM;
+    tr_buffer_free(json);
+    return frame_of(&text, seq);
 }
 
 static uint64_t omitted_bytes(const struct delivery_event *event)
@@ -71,14 +76,13 @@ static uint64_t omitted_bytes(const struct delivery_event *event)
 
 static struct http_frame *message_sse(const struct delivery_event *event)
 {
-    struct tr_buffer json = { 0 }, cursor = { 0 };
+    struct tr_buffer json = { 0 };
     struct json_writer writer = json_writer(&json);
-    char id[DELIVERY_ID_SIZE];
+    char id[DELIVERY_ID_SIZE], cursor[CURSOR_SIZE];
 
-    put_cursor(&cursor, event->seq);
     json_put_object(&writer, NULL);
     json_put_text(&writer, "$type", TYPE "#messageEvent");
-    json_put_string(&writer, "cursor", (struct tr_span){ cursor.bytes, cursor.size });
+    json_put_text(&writer, "cursor", cursor_of(event->seq, cursor));
     json_put_object(&writer, "message");
     json_put_string(&writer, "id", delivery_message_id(event->id, event->convo, event->seq, id));
     json_put_string(&writer, "convoId", event->convo);
@@ -95,33 +99,33 @@ static struct http_frame *message_sse(const struct delivery_event *event)
     json_put_end(&writer);
     json_put_int(&writer, "seq", (int64_t)event->seq);
     json_put_end(&writer);
-    tr_buffer_free(&cursor);
-    return sse_frame(event->seq, "messageEvent", &json);
+    return sse_frame(event->seq, event->seq > 0, "messageEvent", &json);
 }
 
+/* Of an error, which has no type: NULL. */
 static void put_header(struct tr_buffer *bytes, const char *type)
 {
     struct cbor_writer writer = cbor_writer(bytes);
 
     cbor_put_map(&writer, NULL);
-    cbor_put_int(&writer, "op", 1);
-    cbor_put_text(&writer, "t", type);
+    cbor_put_int(&writer, "op", type == NULL ? -1 : 1);
+    if (type != NULL)
+        cbor_put_text(&writer, "t", type);
     cbor_put_end(&writer);
     (void)cbor_finish(&writer); /* a failure sticks in the buffer */
 }
 
 static struct http_frame *message_cbor(const struct delivery_event *event)
 {
-    struct tr_buffer bytes = { 0 }, cursor = { 0 };
+    struct tr_buffer bytes = { 0 };
     struct cbor_writer writer;
-    char id[DELIVERY_ID_SIZE];
+    char id[DELIVERY_ID_SIZE], cursor[CURSOR_SIZE];
 
-    put_cursor(&cursor, event->seq);
     put_header(&bytes, "#messageEvent");
     writer = cbor_writer(&bytes);
     cbor_put_map(&writer, NULL);
     cbor_put_text(&writer, "$type", TYPE "#messageEvent");
-    cbor_put_string(&writer, "cursor", (struct tr_span){ cursor.bytes, cursor.size });
+    cbor_put_text(&writer, "cursor", cursor_of(event->seq, cursor));
     cbor_put_map(&writer, "message");
     cbor_put_string(&writer, "id", delivery_message_id(event->id, event->convo, event->seq, id));
     cbor_put_string(&writer, "convoId", event->convo);
@@ -140,8 +144,7 @@ static struct http_frame *message_cbor(const struct delivery_event *event)
     cbor_put_end(&writer);
     if (cbor_finish(&writer) < 0 && bytes.failed == 0)
         bytes.failed = TR_ENOMEM;
-    tr_buffer_free(&cursor);
-    return frame_of(&bytes);
+    return frame_of(&bytes, event->seq);
 }
 
 /* ---- notices: commits that were revoked, resets, and what is never stored
@@ -282,21 +285,20 @@ static struct http_frame *notice_sse(
 {
     struct tr_buffer json = { 0 };
     struct json_writer writer = json_writer(&json);
-    char type[96], cursor[24];
+    char type[96], cursor[CURSOR_SIZE];
 
     (void)snprintf(type, sizeof type, TYPE "#%s", name);
-    (void)snprintf(cursor, sizeof cursor, "%llu", (unsigned long long)event->seq);
     json_put_object(&writer, NULL);
     json_put_text(&writer, "$type", type);
     if (event->seq > 0)
-        json_put_text(&writer, "cursor", cursor);
+        json_put_text(&writer, "cursor", cursor_of(event->seq, cursor));
     json_put_string(&writer, "convoId", event->convo);
     json_put_int(&writer, "epoch", (int64_t)event->epoch);
     for (uint32_t i = 0; i < fields->count; i++)
         put_json(&writer, &fields->list[i]);
     json_put_int(&writer, "seq", (int64_t)event->seq);
     json_put_end(&writer);
-    return sse_frame(event->seq, name, &json);
+    return sse_frame(event->seq, event->seq > 0, name, &json);
 }
 
 static struct http_frame *notice_cbor(
@@ -304,16 +306,15 @@ static struct http_frame *notice_cbor(
 {
     struct tr_buffer bytes = { 0 };
     struct cbor_writer writer;
-    char type[96], cursor[24];
+    char type[96], cursor[CURSOR_SIZE];
 
     (void)snprintf(type, sizeof type, TYPE "#%s", name);
-    (void)snprintf(cursor, sizeof cursor, "%llu", (unsigned long long)event->seq);
     put_header(&bytes, type + sizeof TYPE - 1);
     writer = cbor_writer(&bytes);
     cbor_put_map(&writer, NULL);
     cbor_put_text(&writer, "$type", type);
     if (event->seq > 0)
-        cbor_put_text(&writer, "cursor", cursor);
+        cbor_put_text(&writer, "cursor", cursor_of(event->seq, cursor));
     cbor_put_string(&writer, "convoId", event->convo);
     cbor_put_int(&writer, "epoch", (int64_t)event->epoch);
     for (uint32_t i = 0; i < fields->count; i++)
@@ -322,7 +323,7 @@ static struct http_frame *notice_cbor(
     cbor_put_end(&writer);
     if (cbor_finish(&writer) < 0 && bytes.failed == 0)
         bytes.failed = TR_ENOMEM;
-    return frame_of(&bytes);
+    return frame_of(&bytes, event->seq);
 }
 
 struct http_frame *delivery_event_frame(const struct delivery_event *event, bool is_websocket)
@@ -338,34 +339,71 @@ struct http_frame *delivery_event_frame(const struct delivery_event *event, bool
     return is_websocket ? message_cbor(event) : message_sse(event);
 }
 
+/* ---- where a stream ends
+ * ------------------------------------------------------------------------------------------- */
+
+static struct http_frame *info_sse(struct tr_span convo, const char *info, uint64_t seq)
+{
+    struct tr_buffer json = { 0 };
+    struct json_writer writer = json_writer(&json);
+    char cursor[CURSOR_SIZE];
+
+    json_put_object(&writer, NULL);
+    json_put_text(&writer, "$type", TYPE "#infoEvent");
+    json_put_text(&writer, "cursor", cursor_of(seq, cursor));
+    json_put_string(&writer, "convoId", convo);
+    json_put_text(&writer, "info", info);
+    json_put_int(&writer, "seq", (int64_t)seq);
+    json_put_end(&writer);
+    return sse_frame(seq, false, "infoEvent", &json);
+}
+
+static struct http_frame *info_cbor(struct tr_span convo, const char *info, uint64_t seq)
+{
+    struct tr_buffer bytes = { 0 };
+    struct cbor_writer writer;
+    char cursor[CURSOR_SIZE];
+
+    put_header(&bytes, "#infoEvent");
+    writer = cbor_writer(&bytes);
+    cbor_put_map(&writer, NULL);
+    cbor_put_text(&writer, "$type", TYPE "#infoEvent");
+    cbor_put_text(&writer, "cursor", cursor_of(seq, cursor));
+    cbor_put_string(&writer, "convoId", convo);
+    cbor_put_text(&writer, "info", info);
+    cbor_put_int(&writer, "seq", (int64_t)seq);
+    cbor_put_end(&writer);
+    (void)cbor_finish(&writer);
+    return frame_of(&bytes, seq);
+}
+
 struct http_frame *delivery_info_frame(
     struct tr_span convo, const char *info, uint64_t seq, bool is_websocket)
 {
+    return is_websocket ? info_cbor(convo, info, seq) : info_sse(convo, info, seq);
+}
+
+static struct http_frame *error_cbor(const char *error, const char *message, uint64_t seq)
+{
     struct tr_buffer bytes = { 0 };
+    struct cbor_writer writer;
+    char cursor[CURSOR_SIZE];
 
-    if (is_websocket) {
-        struct cbor_writer writer;
+    put_header(&bytes, NULL);
+    writer = cbor_writer(&bytes);
+    cbor_put_map(&writer, NULL);
+    cbor_put_text(&writer, "error", error);
+    cbor_put_text(&writer, "message", message);
+    cbor_put_text(&writer, "cursor", cursor_of(seq, cursor));
+    cbor_put_end(&writer);
+    (void)cbor_finish(&writer); /* a failure sticks in the buffer */
+    return frame_of(&bytes, seq);
+}
 
-        put_header(&bytes, "#infoEvent");
-        writer = cbor_writer(&bytes);
-        cbor_put_map(&writer, NULL);
-        cbor_put_text(&writer, "$type", TYPE "#infoEvent");
-        cbor_put_string(&writer, "convoId", convo);
-        cbor_put_text(&writer, "info", info);
-        cbor_put_int(&writer, "seq", (int64_t)seq);
-        cbor_put_end(&writer);
-        (void)cbor_finish(&writer);
-        return frame_of(&bytes);
-    }
-    {
-        struct json_writer writer = json_writer(&bytes);
+struct http_frame *delivery_slow_frame(struct tr_span convo, uint64_t seq, bool is_websocket)
+{
+    static const char error[] = "ConsumerTooSlow";
 
-        json_put_object(&writer, NULL);
-        json_put_text(&writer, "$type", TYPE "#infoEvent");
-        json_put_string(&writer, "convoId", convo);
-        json_put_text(&writer, "info", info);
-        json_put_int(&writer, "seq", (int64_t)seq);
-        json_put_end(&writer);
-    }
-    return sse_frame(0, "infoEvent", &bytes);
+    return is_websocket ? error_cbor(error, "too much waits for you: resume at the cursor", seq)
+                        : info_sse(convo, error, seq);
 }

@@ -45,11 +45,14 @@ struct delivery_event {
     struct tr_span device; /* absent: none was named */
 };
 
-/* One reference; NULL when out of memory. */
+/* Frames: one reference, marked with their seq; NULL when out of memory. */
 struct http_frame *delivery_event_frame(const struct delivery_event *event, bool is_websocket);
 /* infoEvent: why a stream ends, and where to resume. */
 struct http_frame *delivery_info_frame(
     struct tr_span convo, const char *info, uint64_t seq, bool is_websocket);
+/* The last that a client hears that does not keep up: it has everything up to `seq`, and resumes
+ * there. An infoEvent; over WebSocket the error frame of event streams (op -1). */
+struct http_frame *delivery_slow_frame(struct tr_span convo, uint64_t seq, bool is_websocket);
 /* The id of a row of the log: the one that was given, or (absent) 32 hex digits made of the
  * conversation and the number, always the same. */
 enum { DELIVERY_ID_SIZE = 33 };

@@ -25,7 +25,7 @@ enum job_kind {
     JOB_EPOCH,
     JOB_STATE,        /* everything the actor knows, for whoever operates it */
     JOB_CONVO,        /* the conversation's view */
-    JOB_MEMBER,       /* is the caller a member, since and until when? */
+    JOB_MEMBER,       /* is the caller a member? `seq`: where its stream would begin */
     JOB_CONTEXT,      /* the stored group info, for members and whom policy lets join */
     JOB_SUBSCRIBE,    /* `stream` wants everything after `seq` */
     JOB_ROLE,         /* make `target` an admin or moderator, or no longer one */
@@ -127,7 +127,6 @@ struct job {
 
     /* JOB_SUBSCRIBE */
     http_stream stream;
-    uint64_t seq_wanted;
     uint64_t stream_number; /* names the stream when it has ended */
     bool is_stream_gone;    /* before its turn came */
     bool is_websocket;

@@ -8,6 +8,7 @@
 #include "auth/jwt.h"
 #include "base/alloc.h"
 #include "json/json_write.h"
+#include "services/delivery/event.h"
 #include "services/delivery/owner.h"
 #include "services/delivery/text.h"
 
@@ -113,9 +114,14 @@ static int begin_stream(struct http_request *request, struct job *job, tr_sender
 {
     static _Atomic uint64_t number;
     const struct job_message notice = { NULL, atomic_fetch_add(&number, 1) + 1 };
-    const struct http_stream_options options = {
-        .pending_max = 1 << 20, .watcher = convo, .notice = &notice, .notice_size = sizeof notice
-    };
+    const struct http_stream_options options = { .pending_max = 1 << 20,
+        .farewell = { .make = delivery_slow_frame,
+            .about = job->convo,
+            .mark = job->seq,
+            .close_code = 1013 }, /* 1008 is for who may not listen; this one may come back */
+        .watcher = convo,
+        .notice = &notice,
+        .notice_size = sizeof notice };
 
     job->stream_number = notice.stream;
     job->is_websocket = wants_websocket(request);
@@ -140,7 +146,6 @@ static void member_found(struct http_request *request, struct job *job)
     if (begin_stream(request, job, convo) == 0) { /* else it has answered */
         job->kind = JOB_SUBSCRIBE;
         job->status = 0;
-        job->seq = job->seq_wanted; /* the first answer used its place */
         /* Control, as the notice that the stream ended: in one lane that notice cannot come first.
          */
         rc = tr_tell_with(
@@ -238,7 +243,6 @@ void api_subscribe_convo_events(struct http_request *request)
         job_unref(job);
         return;
     }
-    job->seq_wanted = job->seq;
     http_set_user(request, job); /* nothing needs the caller's claims any more */
     if (ask_member(request, job) == 0)
         return;

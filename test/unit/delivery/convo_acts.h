@@ -172,20 +172,27 @@ static inline struct retention_done retain(const struct site *site, int64_t kept
     return done;
 }
 
-static inline int act_listen(
-    const struct site *site, const struct caller *caller, const char *query)
+/* With header lines of its own, each with its end. */
+static inline int act_listen_with(
+    const struct site *site, const struct caller *caller, const char *query, const char *lines)
 {
     char *header = caller_header(caller, "subscribeConvoEvents");
     int fd = web_connect(http_server_address(site->server));
     struct tr_buffer text = { 0 };
 
     tr_buffer_format(&text,
-        "GET /xrpc/blue.catbird.mls.subscribeConvoEvents?%s HTTP/1.1\r\nHost: x\r\n%s\r\n", query,
-        header);
+        "GET /xrpc/blue.catbird.mls.subscribeConvoEvents?%s HTTP/1.1\r\nHost: x\r\n%s%s\r\n", query,
+        header, lines);
     web_send(fd, text.bytes, text.size);
     tr_buffer_free(&text);
     free(header);
     return fd;
+}
+
+static inline int act_listen(
+    const struct site *site, const struct caller *caller, const char *query)
+{
+    return act_listen_with(site, caller, query, "");
 }
 
 /* Five callers; ada creates g1 and adds bob, cyd and dan, eve looks on: epoch 1, seq 2. */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What who listens hears beside messages, and what becomes of one that does not read. */
-#include "base/metric.h"
+/* What who listens hears beside messages. */
 #include "convo_acts.h"
 #include "http/frame.h"
 #include "ops/flags.h"
@@ -261,85 +260,5 @@ TEST(stream, has_its_older_name_too)
     tr_buffer_free(&text);
     web_answer_free(&heard);
     free(header);
-    cast_end(&cast);
-}
-
-/* ---- who does not read
- * --------------------------------------------------------------------------------- */
-
-enum { BIG = 180000, SAID_MAX = 200 };
-
-static void say_big(struct cast *cast, int seq)
-{
-    char *secret = malloc(BIG + 1), *message, *body = NULL;
-
-    CHECK(secret != NULL);
-    memset(secret, 'x', BIG);
-    secret[BIG] = '\0';
-    message = private_message("g1", 1, 1, secret);
-    CHECK(
-        asprintf(&body,
-            "{\"convoId\":\"g1\",\"msgId\":\"m%d\",\"ciphertext\":{\"$bytes\":\"%s\"},\"epoch\":1}",
-            seq, message) > 0);
-    expect(&cast->site, &cast->ada, "sendMessage", body, 200, "messageId");
-    free(body);
-    free(message);
-    free(secret);
-}
-
-static int64_t cut_streams(void)
-{
-    int64_t count = 0;
-
-    for (const struct metric *metric = metric_first(); metric != NULL; metric = metric->next)
-        if (strcmp(metric->name, "troupe_http_slow_streams_total") == 0)
-            count += metric_get(metric);
-    return count;
-}
-
-/* Whole events only: each must be the next one. Returns the last. */
-static int follow(const char *text, int last)
-{
-    static const char end[] = "\"seq\":";
-
-    for (const char *at = text; (at = strstr(at, end)) != NULL;) {
-        char *behind;
-        int seq = (int)strtol(at + sizeof end - 1, &behind, 10);
-
-        at = behind;
-        if (strncmp(behind, "}\n\n", 3) != 0)
-            continue; /* the one inside the message, or cut short */
-        CHECK_MSG(seq == last + 1, "%d came after %d", seq, last);
-        last = seq;
-    }
-    return last;
-}
-
-TEST_LONG(stream, that_nobody_reads_is_cut_and_goes_on_from_its_last_id, 60)
-{
-    int64_t before = cut_streams();
-    struct web_answer heard = { 0 }, rest = { 0 };
-    char query[64], wanted[32];
-    struct cast cast;
-    int fd, last, said = 2;
-
-    cast_begin(&cast);
-    fd = act_listen(&cast.site, &cast.bob, "convoId=g1&cursor=2");
-    while (cut_streams() == before && said < SAID_MAX)
-        say_big(&cast, ++said);
-    CHECK_MSG(cut_streams() == before + 1, "it holds %d messages of %d bytes", said - 2, BIG);
-    say_big(&cast, ++said);                                     /* the others go on */
-    CHECK(!web_receive_until(fd, &heard, "no event has this")); /* to its end */
-    close(fd);
-    last = follow(heard.text, 2);
-    CHECK_MSG(last > 2 && last < said, "heard up to %d of %d", last, said);
-    (void)snprintf(query, sizeof query, "convoId=g1&cursor=%d", last);
-    (void)snprintf(wanted, sizeof wanted, "\"seq\":%d}\n\n", said);
-    fd = act_listen(&cast.site, &cast.bob, query);
-    CHECK_MSG(web_receive_until(fd, &rest, wanted), "%zu bytes came", rest.size);
-    close(fd);
-    CHECK_EQ_INT(follow(rest.text, last), said);
-    web_answer_free(&heard);
-    web_answer_free(&rest);
     cast_end(&cast);
 }

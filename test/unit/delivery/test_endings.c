@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How streams end: of clients that do not read. */
+#include <poll.h>
+
+#include "base/metric.h"
+#include "convo_acts.h"
+#include "json/cbor.h"
+#include "services/delivery/convo.h"
+
+enum { BIG = 180000, SAID_MAX = 200 };
+
+static int64_t metric_of(const char *name)
+{
+    int64_t count = 0;
+
+    for (const struct metric *metric = metric_first(); metric != NULL; metric = metric->next)
+        if (strcmp(metric->name, name) == 0)
+            count += metric_get(metric);
+    return count;
+}
+
+/* ---- what is said
+ * -------------------------------------------------------------------------------------- */
+
+static void say_big(struct cast *cast, int number, const char *delivery)
+{
+    char *secret = malloc(BIG + 1), *message, *body = NULL;
+
+    CHECK(secret != NULL);
+    memset(secret, 'x', BIG);
+    secret[BIG] = '\0';
+    message = private_message("g1", 1, 1, secret);
+    CHECK(asprintf(&body,
+              "{\"convoId\":\"g1\",\"msgId\":\"m%d\",\"ciphertext\":{\"$bytes\":\"%s\"},"
+              "\"epoch\":1,\"delivery\":\"%s\"}",
+              number, message, delivery) > 0);
+    expect(&cast->site, &cast->ada, "sendMessage", body, 200, "messageId");
+    free(body);
+    free(message);
+    free(secret);
+}
+
+/* Until a stream holds no more. What is stored is numbered from 3 on; returns the last number. */
+static int say_too_much(struct cast *cast, const char *delivery)
+{
+    int64_t before = metric_of("troupe_http_slow_streams_total");
+    int said = 2;
+
+    while (metric_of("troupe_http_slow_streams_total") == before) {
+        CHECK_MSG(said < SAID_MAX, "it holds %d messages of %d bytes", said - 2, BIG);
+        say_big(cast, ++said, delivery);
+    }
+    CHECK_EQ_INT(metric_of("troupe_http_slow_streams_total"), before + 1);
+    say_big(cast, ++said, delivery); /* the others go on */
+    return said;
+}
+
+/* ---- server-sent events
+ * -------------------------------------------------------------------------------- */
+
+/* Whole events only: each must be the next one. Returns the last. */
+static int follow(const char *text, int last)
+{
+    static const char end[] = "\"seq\":";
+
+    for (const char *at = text; (at = strstr(at, end)) != NULL;) {
+        char *behind;
+        int seq = (int)strtol(at + sizeof end - 1, &behind, 10);
+
+        at = behind;
+        if (strncmp(behind, "}\n\n", 3) != 0)
+            continue; /* the one inside the message */
+        CHECK_MSG(seq == last + 1, "%d came after %d", seq, last);
+        last = seq;
+    }
+    return last;
+}
+
+/* The last event is the notice, and the body ends behind it. The rest is in *heard; returns the
+ * cursor. */
+static int take_notice(struct web_answer *heard)
+{
+    static const char head[] = "event: infoEvent\ndata: {";
+    char *notice = strstr(heard->text, head), *cursor;
+    char wanted[128];
+    int seq;
+
+    CHECK_MSG(notice != NULL, "it ends with: %s",
+        heard->text + (heard->size > 200 ? heard->size - 200 : 0));
+    cursor = strstr(notice, "\"cursor\":\"");
+    CHECK(cursor != NULL);
+    seq = (int)strtol(cursor + 10, NULL, 10);
+    (void)snprintf(wanted, sizeof wanted,
+        "\"convoId\":\"g1\",\"info\":\"ConsumerTooSlow\",\"seq\":%d}\n\n\r\n0\r\n\r\n", seq);
+    CHECK_MSG(strstr(notice, wanted) != NULL, "wanted %s, got %s", wanted, notice);
+    *notice = '\0';
+    return seq;
+}
+
+/* From there on nothing is missing and nothing comes twice. */
+static void expect_rest(struct cast *cast, int cursor, int said)
+{
+    struct web_answer rest = { 0 };
+    char query[64], wanted[32];
+    int fd;
+
+    (void)snprintf(query, sizeof query, "convoId=g1&cursor=%d", cursor);
+    (void)snprintf(wanted, sizeof wanted, "\"seq\":%d}\n\n", said);
+    fd = act_listen(&cast->site, &cast->bob, query);
+    CHECK_MSG(web_receive_until(fd, &rest, wanted), "%zu bytes came", rest.size);
+    close(fd);
+    CHECK_EQ_INT(follow(rest.text, cursor), said);
+    web_answer_free(&rest);
+}
+
+TEST_LONG(slow, events_that_waited_come_then_where_to_resume_then_the_end, 60)
+{
+    struct web_answer heard;
+    struct cast cast;
+    int fd, cursor, said;
+
+    cast_begin(&cast);
+    fd = act_listen(&cast.site, &cast.bob, "convoId=g1&cursor=2");
+    said = say_too_much(&cast, "persistent");
+    for (int i = 0; metric_of("troupe_delivery_subscribers") > 0; i++) {
+        CHECK_MSG(i < 15000, "the conversation keeps it");
+        (void)poll(NULL, 0, 1);
+    }
+    web_receive(fd, &heard);
+    close(fd);
+    cursor = take_notice(&heard);
+    CHECK_MSG(cursor > 2 && cursor < said, "resume at %d of %d", cursor, said);
+    CHECK_EQ_INT(follow(heard.text, 2), cursor);
+    expect_rest(&cast, cursor, said);
+    web_answer_free(&heard);
+    cast_end(&cast);
+}
+
+/* Its first event is the 3rd, but of that it did not hear: ephemeral ones filled it. */
+TEST_LONG(slow, who_heard_of_nothing_stored_resumes_where_it_began, 60)
+{
+    struct web_answer heard;
+    struct cast cast;
+    int fd;
+
+    cast_begin(&cast);
+    fd = act_listen(&cast.site, &cast.bob, "convoId=g1");
+    while (metric_of("troupe_delivery_subscribers") == 0)
+        act_say(&cast.site, &cast.ada, "g1", "early", 1, "ephemeral", 200, "");
+    (void)say_too_much(&cast, "ephemeral");
+    say_big(&cast, 0, "persistent");
+    web_receive(fd, &heard);
+    close(fd);
+    CHECK_EQ_INT(take_notice(&heard), 2);
+    expect_rest(&cast, 2, 3);
+    web_answer_free(&heard);
+    cast_end(&cast);
+}
+
+/* Rows 6 and 7 are in the database, which its clients read; the conversation was not told yet. */
+TEST(slow, a_cursor_may_be_ahead_of_what_is_known_and_not_of_what_was_sent_to_be_stored)
+{
+    const struct convo convo = { .committed = { .seq = 5 }, .planned = { .seq = 7 } };
+
+    CHECK_EQ_U64(convo_stream_from(&convo, INT64_MAX), 5);
+    CHECK_EQ_U64(convo_stream_from(&convo, 3), 3);
+    CHECK_EQ_U64(convo_stream_from(&convo, 6), 6);
+    CHECK_EQ_U64(convo_stream_from(&convo, 100), 7);
+}
+
+/* ---- WebSocket
+ * ----------------------------------------------------------------------------------------- */
+
+static int listen_by_socket(struct cast *cast, const char *query)
+{
+    return act_listen_with(&cast->site, &cast->bob, query,
+        "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n");
+}
+
+static struct web_answer hear_socket(int fd)
+{
+    struct web_answer heard;
+
+    web_receive(fd, &heard);
+    close(fd);
+    CHECK_EQ_INT(heard.status, 101);
+    return heard;
+}
+
+struct socket_frame {
+    unsigned first; /* byte: 0x82 a message, 0x88 the end */
+    struct tr_span payload;
+};
+
+static struct socket_frame take_frame(struct tr_span *rest)
+{
+    const unsigned char *bytes = (const unsigned char *)rest->at;
+    size_t digits, size, head;
+
+    CHECK(rest->size >= 2);
+    digits = bytes[1] == 126 ? 2 : bytes[1] == 127 ? 8 : 0;
+    size = digits == 0 ? bytes[1] : 0;
+    head = 2 + digits;
+    CHECK(rest->size >= head);
+    for (size_t i = 0; i < digits; i++)
+        size = size << 8 | bytes[2 + i];
+    CHECK(rest->size - head >= size);
+    *rest = (struct tr_span){ rest->at + head + size, rest->size - head - size };
+    return (struct socket_frame){ bytes[0], { (const char *)bytes + head, size } };
+}
+
+/* A message of two values: `doc` has the second. Returns the first one's op. */
+static int64_t open_message(struct tr_span payload, struct json_doc *doc)
+{
+    struct json_doc head = { 0 };
+    size_t used;
+    int64_t op;
+
+    CHECK_EQ_INT(cbor_parse_first(&head, payload, &used), 0);
+    CHECK(json_int(json_get(json_root(&head), "op"), &op));
+    CHECK_EQ_INT(json_get(json_root(&head), "t") != NULL, op == 1); /* an error has no type */
+    json_doc_free(&head);
+    CHECK_EQ_INT(cbor_parse(doc, (struct tr_span){ payload.at + used, payload.size - used }), 0);
+    return op;
+}
+
+static void expect_text(const struct json_doc *doc, const char *key, const char *wanted)
+{
+    struct tr_span text;
+
+    CHECK(json_string(json_get(json_root(doc), key), &text));
+    CHECK_MSG(tr_span_is(text, wanted), "%s is %.*s", key, (int)text.size, text.at);
+}
+
+static void expect_close(struct tr_span *rest, unsigned code)
+{
+    struct socket_frame frame = take_frame(rest);
+    const unsigned char *bytes = (const unsigned char *)frame.payload.at;
+
+    CHECK_EQ_INT(frame.first, 0x88);
+    CHECK(frame.payload.size >= 2);
+    CHECK_EQ_INT(bytes[0] << 8 | bytes[1], code);
+    CHECK_EQ_INT(rest->size, 0);
+}
+
+static struct tr_span frames_of(const struct web_answer *heard)
+{
+    return (struct tr_span){ heard->body, heard->size - (size_t)(heard->body - heard->text) };
+}
+
+TEST_LONG(slow, a_socket_hears_the_error_with_the_cursor_and_closes_with_1013, 60)
+{
+    struct web_answer heard;
+    struct tr_span rest;
+    struct json_doc doc = { 0 };
+    struct cast cast;
+    char cursor[16];
+    int64_t seq;
+    int fd, last = 2, said;
+
+    cast_begin(&cast);
+    fd = listen_by_socket(&cast, "convoId=g1&cursor=2");
+    said = say_too_much(&cast, "persistent");
+    web_send(fd, "\x88\x80\0\0\0\0", 6); /* our goodbye: the server need not wait for it */
+    heard = hear_socket(fd);
+    rest = frames_of(&heard);
+    while (open_message(take_frame(&rest).payload, &doc) == 1) {
+        CHECK(json_int(json_get(json_root(&doc), "seq"), &seq));
+        CHECK_EQ_INT(seq, ++last);
+        json_doc_free(&doc);
+    }
+    CHECK_MSG(last > 2 && last < said, "heard up to %d of %d", last, said);
+    expect_text(&doc, "error", "ConsumerTooSlow");
+    (void)snprintf(cursor, sizeof cursor, "%d", last);
+    expect_text(&doc, "cursor", cursor);
+    json_doc_free(&doc);
+    expect_close(&rest, 1013);
+    expect_rest(&cast, last, said);
+    web_answer_free(&heard);
+    cast_end(&cast);
+}

@@ -53,7 +53,8 @@ static void answer(struct convo_op *op)
     if (has_lost_epoch(op->job))
         metric_add(&metrics[CONFLICTS], 1);
     if (op->job->kind == JOB_SUBSCRIBE && op->job->status != 200)
-        http_stream_end(op->job->stream, NULL, 1008);
+        /* Who may not listen need not try again (1008); for others it was a bad moment (1013). */
+        http_stream_end(op->job->stream, NULL, op->job->status >= 500 ? 1013 : 1008);
     tr_reply_send(&op->reply, 0, NULL, 0);
     op_free(op);
 }

@@ -98,12 +98,22 @@ static void send_frame(struct convo_subscriber *subscriber, struct http_frame *f
         metric_add(&metrics[EVENTS], 1);
 }
 
+/* Why a stream ends, and its close code over WebSocket. */
+struct ending {
+    const char *info;
+    uint16_t code;
+};
+static const struct ending removed = { "removed", 1000 };
+static const struct ending restarting = { "restarting", 1012 };
+static const struct ending busy = { "busy", 1013 };
+
 static void end_subscriber(
-    struct convo *convo, struct convo_subscriber *subscriber, const char *info)
+    struct convo *convo, struct convo_subscriber *subscriber, struct ending ending)
 {
     http_stream_end(subscriber->stream,
-        delivery_info_frame(convo_span(convo), info, subscriber->seq, subscriber->is_websocket),
-        1000);
+        delivery_info_frame(
+            convo_span(convo), ending.info, subscriber->seq, subscriber->is_websocket),
+        ending.code);
     subscriber->is_gone = true;
 }
 
@@ -122,7 +132,7 @@ void convo_stream_end(struct convo *convo)
 {
     for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next)
         if (!at->is_gone)
-            end_subscriber(convo, at, "restarting");
+            end_subscriber(convo, at, restarting);
     forget_gone(convo, NULL);
 }
 
@@ -156,7 +166,7 @@ static void read_page(
     subscriber->is_catching_up = rc == 0;
     if (rc < 0) {
         sql_unit_free(unit);
-        end_subscriber(convo, subscriber, "busy");
+        end_subscriber(convo, subscriber, busy);
     }
 }
 
@@ -234,7 +244,7 @@ void convo_stream_caught_up(
         return;
     subscriber->is_catching_up = false;
     if (sql_unit_status(unit) != 0) {
-        end_subscriber(convo, subscriber, "busy");
+        end_subscriber(convo, subscriber, busy);
         forget_gone(convo, ctx);
         return;
     }
@@ -245,7 +255,7 @@ void convo_stream_caught_up(
     if (is_out(convo, subscriber)) {
         /* It hears the commit that removed it, which this page may be too old for. */
         if (is_empty && subscriber->was_out)
-            end_subscriber(convo, subscriber, "removed");
+            end_subscriber(convo, subscriber, removed);
         else if (!subscriber->is_gone)
             read_page(convo, ctx, subscriber);
     } else if (!is_last || subscriber->heard_to < convo->committed.seq) {
@@ -604,7 +614,7 @@ void convo_stream_committed(struct convo *convo, struct tr_context *ctx, const s
          at = at->next)
         if (!at->is_catching_up && !at->is_gone &&
             is_listed(job->removes, job->remove_count, did_of(at)))
-            end_subscriber(convo, at, "removed");
+            end_subscriber(convo, at, removed);
     if (job->kind == JOB_COMMIT && job->app_bytes.size > 0) {
         event.seq = op->after.seq;
         event.kind = MLS_APPLICATION;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How streams end: of clients that do not read. */
+/* How streams end: of clients that do not read, that come at a bad moment, that may not listen. */
 #include <poll.h>
 
 #include "base/metric.h"
 #include "convo_acts.h"
+#include "http/connection.h"
 #include "json/cbor.h"
 #include "services/delivery/convo.h"
 
@@ -278,5 +279,88 @@ TEST_LONG(slow, a_socket_hears_the_error_with_the_cursor_and_closes_with_1013, 6
     expect_close(&rest, 1013);
     expect_rest(&cast, last, said);
     web_answer_free(&heard);
+    cast_end(&cast);
+}
+
+/* ---- a bad moment
+ * -------------------------------------------------------------------------------------- */
+
+TEST(busy, a_socket_whose_log_cannot_be_read_is_told_to_try_again)
+{
+    struct web_answer heard;
+    struct tr_span rest;
+    struct json_doc doc = { 0 };
+    struct cast cast;
+    int fd;
+
+    cast_begin(&cast);
+    plant(&cast.site, "ALTER TABLE log RENAME TO hidden");
+    fd = listen_by_socket(&cast, "convoId=g1&cursor=0");
+    heard = hear_socket(fd);
+    rest = frames_of(&heard);
+    CHECK_EQ_INT(open_message(take_frame(&rest).payload, &doc), 1);
+    expect_text(&doc, "info", "busy");
+    expect_text(&doc, "cursor", "0");
+    expect_close(&rest, 1013);
+    json_doc_free(&doc);
+    web_answer_free(&heard);
+    cast_end(&cast);
+}
+
+/* Stands where a connection is, and notes with which code its stream ends. */
+static enum tr_next listener_handle(void *state, struct tr_context *ctx, void *memory)
+{
+    const struct http_message *message = memory;
+    _Atomic int *code = *(_Atomic int **)state;
+
+    (void)ctx;
+    if (message->kind == MESSAGE_END)
+        atomic_store(code, (int)message->code);
+    http_frame_unref(message->frame);
+    return TR_GO;
+}
+
+static const struct tr_type listener_type = {
+    .name = "listener",
+    .message_size = sizeof(struct http_message),
+    .state_size = sizeof(_Atomic int *),
+    .handle = listener_handle,
+};
+
+/* Past the look at who asks, which has its own answer: the conversation itself refuses it. */
+static int refusal_of(const struct cast *cast, const struct caller *caller)
+{
+    const struct delivery *delivery = cast->site.delivery;
+    struct auth_claims claims = { .kind = AUTH_SERVICE, .issuer = tr_span_of(caller->did) };
+    struct job *job = job_new(JOB_SUBSCRIBE, &claims);
+    struct job_message message = { .job = job };
+    _Atomic int code = 0, *place = &code;
+    tr_sender listener, convo;
+
+    CHECK(job != NULL);
+    CHECK_EQ_INT(tr_spawn(cast->site.system, &listener_type, &place, NULL, &listener), 0);
+    job->convo = TR_SPAN("g1");
+    job->stream = (http_stream){ tr_sender_weaken(listener), 1 };
+    CHECK_EQ_INT(tr_registry_get(delivery->convos, "g1", 2, "a stream", &convo), 0);
+    CHECK_EQ_INT(tr_tell(convo, &message, sizeof message), 0);
+    for (int i = 0; atomic_load(&code) == 0; i++) {
+        CHECK_MSG(i < 15000, "its stream is left open");
+        (void)poll(NULL, 0, 1);
+    }
+    tr_sender_drop(&convo);
+    tr_sender_drop(&listener);
+    return atomic_load(&code);
+}
+
+TEST(refused, who_may_not_listen_and_who_may_try_again_are_told_apart)
+{
+    struct cast cast;
+
+    cast_begin(&cast);
+    CHECK_EQ_INT(refusal_of(&cast, &cast.eve), 1008); /* no member */
+    plant(&cast.site, "ALTER TABLE convos RENAME TO hidden");
+    site_close(&cast.site);
+    site_open(&cast.site); /* it has to be read again */
+    CHECK_EQ_INT(refusal_of(&cast, &cast.bob), 1013);
     cast_end(&cast);
 }

@@ -5,8 +5,8 @@ import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 import {
   acceptAll, createApplicationMessage, createCommit, createGroup, createGroupInfoWithExternalPubAndRatchetTree,
-  decodeMlsMessage, defaultCapabilities, emptyPskIndex, encodeMlsMessage, generateKeyPackage, getCiphersuiteFromName,
-  getCiphersuiteImpl, joinGroup, joinGroupExternal, mlsExporter, processMessage,
+  createProposal, decodeMlsMessage, defaultCapabilities, emptyPskIndex, encodeMlsMessage, generateKeyPackage,
+  getCiphersuiteFromName, getCiphersuiteImpl, joinGroup, joinGroupExternal, mlsExporter, processMessage,
 } from "ts-mls";
 import { defaultClientConfig } from "ts-mls/clientConfig.js";
 import { decodeKeyPackage } from "ts-mls/keyPackage.js";
@@ -196,6 +196,15 @@ export class TsMember extends Member {
   async stageRemove(others) {
     const staged = await this.stage(others.map((other) => ({ proposalType: "remove", remove: { removed: this.leafOf(other) } })));
     return { ...staged, removes: others.map((other) => other.did) };
+  }
+  /** A public proposal that comes alone; `forge` may change it after it was signed. */
+  async proposeRemoval(other, forge = () => {}) {
+    const made = await createProposal(this.state, true, { proposalType: "remove", remove: { removed: this.leafOf(other) } }, suite);
+    const message = structuredClone(made.message), msgId = randomUUID();
+    forge(message.publicMessage);
+    await this.service.post("sendProposal", { convoId: this.convoId, msgId, proposal: base64(encodeMlsMessage(message)) });
+    this.sent.add(msgId);
+    this.state = made.newState;
   }
   async add(...others) { assert(await this.submit(await this.stageAdd(others))); }
   async remove(...others) { assert(await this.submit(await this.stageRemove(others))); }

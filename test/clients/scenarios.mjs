@@ -143,6 +143,19 @@ const scenarios = {
     await same([xena, yuri, zoe]);
   },
 
+  async "a public proposal that was sent by itself is committed by reference, and a forged one is refused"() {
+    const [alice, bob, carol] = await group(3);
+    await refuses(400, "InvalidMessage", bob.proposeRemoval(carol, (message) => { message.auth.signature[0] ^= 1; }));
+    await refuses(400, "InvalidMessage", bob.proposeRemoval(carol, (message) => { message.content.sender.leafIndex = 0; }));
+    await refuses(400, "InvalidMessage", bob.proposeRemoval(carol, (message) => { message.content.sender.leafIndex = 99; }));
+    await bob.proposeRemoval(carol);
+    await alice.sync();
+    assert(await alice.submit({ ...await alice.stage(), removes: [carol.did] }));
+    await bob.sync();
+    assert.equal(bob.epoch, 2n);
+    await same([alice, bob]);
+  },
+
   async "a commit that adds or removes somebody unnamed is refused, and one that names somebody it does not touch"() {
     const [alice, bob, carol] = await group(3), dave = new TsMember(url, alice.convoId, "dave");
     const submit = ({ commit, groupInfo, welcome }, removes) => alice.service.post("submitCommit", { convoId: alice.convoId,

@@ -59,6 +59,9 @@ static void walk(struct tr_span whole, const struct mls_message *message)
     tr_assert(count == message->secret_count);
     if (message->wire == MLS_GROUP_INFO && message->group_info.ratchet_tree.at != NULL)
         walk_tree(whole, message->group_info.ratchet_tree);
+    for (uint32_t i = 0; message->wire == MLS_GROUP_INFO && i < 3; i++)
+        if (mls_external_sender(&message->group_info.context, i, &reference))
+            inside(whole, reference);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -26,7 +26,7 @@ NODE_MAJOR = 20
 # What members do in a group whose handshakes are public, on a server that wants them so.
 ASSISTED = ["two clients create, add, join", "of two commits for one epoch one wins", "a late joiner replays",
             "a removed member sees the commit", "comes back by a new Welcome", "comes back by a resync",
-            "an invited member joins", "a message in the commit's bundle"]
+            "an invited member joins", "a message in the commit's bundle", "a public proposal that was sent by itself"]
 RACE_S = int(os.environ.get("TROUPE_RACE_S") or (1800 if LONG else 60))
 
 

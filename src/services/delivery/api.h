@@ -61,6 +61,11 @@ void api_set_op(struct api_body *body, const char *kind, struct tr_span given);
 /* Give up with a 400 that says what is wrong, freeing the body. */
 void api_refuse(struct http_request *request, struct api_body *body, unsigned status,
     const char *label, const char *text);
+/* The job, which is taken, is held against what is stored, as far as the server's mode asks: see
+ * commit_check.h. If nothing is wrong `go_on` takes it; else it has been answered. Nothing of the
+ * body's JSON may be needed any more. */
+void api_check(struct http_request *request, struct job *job,
+    void (*go_on)(struct http_request *request, struct job *job));
 /* If anything was wrong with the body, 400 says what; else the job goes to its conversation and
  * `then` runs with its outcome. The body is freed. */
 void api_send(struct http_request *request, struct api_body *body, http_then_fn then);

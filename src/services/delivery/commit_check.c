@@ -9,7 +9,7 @@
 /* ---- what is stored
  * ----------------------------------------------------------------------------------- */
 
-/* The group info of the epoch a commit was made in: what its signature covers. */
+/* The group info of the epoch a commit or proposal was made in: what its signature covers. */
 SQL_STATEMENT(find_context, "SELECT group_info FROM convos WHERE id = $1 AND group_info_epoch = $2"
                             " AND group_info IS NOT NULL");
 /* The proposals of that epoch: behind the commit that led to it. */
@@ -24,13 +24,17 @@ enum { STORED_CONTEXT, STORED_PROPOSALS };
 
 static bool needs_proposals(const struct job *job, enum delivery_mode mode)
 {
-    return mode == DELIVERY_ASSISTED && job->mls.commit.reference_count > 0;
+    return job->kind == JOB_COMMIT && mode == DELIVERY_ASSISTED &&
+           job->mls.commit.reference_count > 0;
 }
 
 bool commit_check_needs_stored(const struct job *job, enum delivery_mode mode)
 {
-    return job->kind == JOB_COMMIT && job->bytes.size > 0 && mode != DELIVERY_BLIND &&
-           (job->mls.wire == MLS_PUBLIC || job->group_info.size > 0);
+    if (mode == DELIVERY_BLIND || job->bytes.size == 0)
+        return false;
+    if (job->kind == JOB_PROPOSAL)
+        return job->mls.wire == MLS_PUBLIC;
+    return job->kind == JOB_COMMIT && (job->mls.wire == MLS_PUBLIC || job->group_info.size > 0);
 }
 
 void commit_check_ask(const struct job *job, enum delivery_mode mode, struct sql_unit *unit)
@@ -61,52 +65,88 @@ static struct tr_span stored_context(const struct commit_check *check)
 /* ---- who signed it
  * ------------------------------------------------------------------------------------ */
 
-/* Who signed a public commit: a joiner brings its key in the path, a member has it in the tree. */
+/* Whose signature a public message must have. A member has its key in the tree, who is asked in
+ * from outside in the group's context; who joins brings it along. */
 static bool find_signer(
-    const struct job *job, const struct mls_group_info *info, struct tr_span *ret_key)
+    const struct mls_message *message, const struct mls_group_info *info, struct tr_span *ret_key)
 {
-    struct mls_tree tree;
     struct mls_leaf leaf;
-    uint32_t index;
 
-    if (job->mls.sender == MLS_NEW_COMMIT) {
-        *ret_key = job->mls.commit.path_leaf.signature_key;
+    switch (message->sender) {
+    case MLS_MEMBER:
+        if (!mls_tree_find(info->ratchet_tree, message->sender_index, &leaf))
+            return false;
+        *ret_key = leaf.signature_key;
+        return true;
+    case MLS_EXTERNAL:
+        return mls_external_sender(&info->context, message->sender_index, ret_key);
+    case MLS_NEW_PROPOSAL:
+        *ret_key = message->proposal.key_package.leaf.signature_key;
+        return true;
+    case MLS_NEW_COMMIT:
+        *ret_key = message->commit.path_leaf.signature_key;
         return true;
     }
-    if (info->ratchet_tree.at == NULL)
-        return false;
-    tree = mls_tree_of(info->ratchet_tree);
-    while (mls_tree_next(&tree, &index, &leaf))
-        if (index == job->mls.sender_index) {
-            *ret_key = leaf.signature_key;
-            return true;
-        }
     return false;
 }
 
-/* The signature of a public commit, as far as what is stored lets us look. */
-static const char *check_signature(const struct commit_check *check)
+/* The signature of a public message of the group, as far as its info lets us look: *ret_is_verified
+ * says so. NULL, or what is wrong. */
+static const char *check_message(
+    const struct mls_message *message, const struct mls_group_info *info, bool *ret_is_verified)
 {
-    struct tr_span context = stored_context(check);
-    struct job *job = check->job;
-    const struct mls_suite *suite;
-    struct mls_group_info info;
+    const struct mls_suite *suite = mls_suite_of(info->context.suite);
+    bool is_commit = message->content == MLS_COMMIT;
     struct tr_span key;
 
-    if (check->mode == DELIVERY_BLIND || job->mls.wire != MLS_PUBLIC || context.size == 0)
+    if (suite == NULL || (message->sender == MLS_MEMBER && info->ratchet_tree.at == NULL))
         return NULL;
-    if (mls_group_info_read(context, &info) != NULL)
-        return NULL;
-    suite = mls_suite_of(info.context.suite);
-    if (suite == NULL)
-        return NULL;
-    if (!find_signer(job, &info, &key))
-        /* With a tree that knows no such sender it is nobody's. */
-        return info.ratchet_tree.at == NULL ? NULL : "the sender of the commit is not in the group";
-    if (!mls_message_verify(suite, &job->mls, key, info.context.bytes))
-        return "the signature of the commit is wrong";
-    job->is_verified = true;
+    if (!find_signer(message, info, &key))
+        return is_commit ? "the sender of the commit is not in the group"
+                         : "the sender of the proposal is not in the group";
+    if (!mls_message_verify(suite, message, key, info->context.bytes))
+        return is_commit ? "the signature of the commit is wrong"
+                         : "the signature of the proposal is wrong";
+    *ret_is_verified = true;
     return NULL;
+}
+
+/* The group as it was when the commit or the proposal was made. False: it is not known here. */
+static bool read_context(const struct commit_check *check, struct mls_group_info *ret_info)
+{
+    struct tr_span context = stored_context(check);
+
+    return check->mode != DELIVERY_BLIND && context.size > 0 &&
+           mls_group_info_read(context, ret_info) == NULL;
+}
+
+static const char *check_signature(const struct commit_check *check)
+{
+    struct job *job = check->job;
+    struct mls_group_info info;
+
+    if (job->mls.wire != MLS_PUBLIC || !read_context(check, &info))
+        return NULL;
+    return check_message(&job->mls, &info, &job->is_verified);
+}
+
+/* Of those that come with a commit, which vouches for them if nothing is known. */
+static const char *check_proposals(const struct commit_check *check)
+{
+    const struct job *job = check->job;
+    struct mls_message proposal;
+    struct mls_group_info info;
+    const char *why = NULL;
+    bool is_verified;
+
+    if (job->proposal_count == 0 || !read_context(check, &info))
+        return NULL;
+    for (uint32_t i = 0; why == NULL && i < job->proposal_count; i++) {
+        why = mls_message_read(job->proposals[i].bytes, &proposal);
+        if (why == NULL && proposal.wire == MLS_PUBLIC)
+            why = check_message(&proposal, &info, &is_verified);
+    }
+    return why;
 }
 
 /* ---- what it commits
@@ -248,8 +288,12 @@ int commit_check_run(void *argument)
 {
     struct commit_check *check = argument;
 
-    check->label = "InvalidCommit";
+    check->label = check->job->kind == JOB_PROPOSAL ? "InvalidMessage" : "InvalidCommit";
     check->why = check_signature(check);
+    if (check->why != NULL)
+        return 0;
+    check->label = "InvalidMessage";
+    check->why = check_proposals(check);
     if (check->why != NULL)
         return 0;
     check->label = "InvalidGroupInfo";

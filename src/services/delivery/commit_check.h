@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* commit_check.h: what a commit and the group info beside it say, held against what is stored of
- * the epoch the commit was made in. On the pool: signatures take tens of microseconds each, and a
- * tree may be large. What depends on where the conversation is by now is left to the conversation:
- * a commit that comes too late is told of the winner, not of what else is wrong with it. So what is
- * found here is in the job (is_verified, knows_proposals, info, roster), and convo_plan.c asks. */
+/* commit_check.h: what a commit and the group info beside it say, or a proposal that comes alone,
+ * held against what is stored of the epoch it was made in. On the pool: signatures take tens of
+ * microseconds each, and a tree may be large. What depends on where the conversation is by now is
+ * left to the conversation: a commit that comes too late is told of the winner, not of what else is
+ * wrong with it. So what is found here is in the job (is_verified, knows_proposals, info, roster),
+ * and convo_plan.c asks. */
 #ifndef SERVICES_DELIVERY_COMMIT_CHECK_H
 #define SERVICES_DELIVERY_COMMIT_CHECK_H
 
@@ -11,7 +12,8 @@
 #include "services/delivery/job.h"
 
 struct commit_check {
-    struct job *job; /* counted */
+    struct job *job;                                              /* counted */
+    void (*go_on)(struct http_request *request, struct job *job); /* see api_check */
     enum delivery_mode mode;
     struct sql_unit *stored; /* owned: what commit_check_ask asked for; NULL: nothing */
     const char *label;       /* of what is wrong */

@@ -8,7 +8,6 @@
 #include "crypto/digest.h"
 #include "json/json_write.h"
 #include "services/delivery/bundle.h"
-#include "services/delivery/commit_check.h"
 #include "services/delivery/errand.h"
 #include "services/delivery/invite_api.h"
 #include "services/delivery/mls_check.h"
@@ -209,71 +208,13 @@ static void owners_found(struct http_request *request, const struct tr_event *ev
     send_job(request, job);
 }
 
-static void checked(struct http_request *request, const struct tr_event *event)
+/* Whom the Welcomes are for, if that has to be known. */
+static void find_added(struct http_request *request, struct job *job)
 {
-    struct commit_check *work = (struct commit_check *)(uintptr_t)event->value;
-    struct job *job;
-
-    if (event->status < 0) {
-        http_respond_shed(request, 503, 1, "checks");
-        return;
-    }
-    if (work->why != NULL) {
-        http_respond_error(request, 400, work->label, work->why);
-        commit_check_free(work);
-        return;
-    }
-    job = job_ref(work->job);
-    commit_check_free(work);
     if (job->welcome_count > 0 && job->add_count > 0)
         find_owners(request, job);
     else
         send_job(request, job);
-}
-
-/* Takes the job and `stored`, what was read for it. */
-static void check(struct http_request *request, struct job *job, struct sql_unit *stored)
-{
-    struct delivery *delivery = http_service(request);
-    struct commit_check *work;
-
-    if (job->group_info.size == 0 && stored == NULL) {
-        if (job->welcome_count > 0 && job->add_count > 0)
-            find_owners(request, job);
-        else
-            send_job(request, job);
-        return;
-    }
-    work = tr__calloc(sizeof *work);
-    if (work != NULL) {
-        *work = (struct commit_check){ .job = job, .mode = delivery->mode, .stored = stored };
-        if (http_offload(request, commit_check_run, work, commit_check_free, checked) == 0)
-            return;
-        tr__free(work);
-    }
-    sql_unit_free(stored);
-    job_unref(job);
-    http_respond_shed(request, 503, 1, "busy");
-}
-
-static void stored_found(struct http_request *request, const struct tr_event *event)
-{
-    struct job *job = errand_with(request);
-    struct sql_unit *unit = errand_take(request, event);
-
-    if (unit == NULL)
-        job_unref(job);
-    else
-        check(request, job, unit);
-}
-
-static void find_stored(struct http_request *request, struct job *job)
-{
-    struct delivery *delivery = http_service(request);
-    struct sql_unit *unit = sql_unit_new(0);
-
-    commit_check_ask(job, delivery->mode, unit);
-    errand_run_with(request, delivery, unit, true, stored_found, job, drop_job);
 }
 
 /* What assisted mode does not take. NULL, or the label of why, with the sentence. */
@@ -329,10 +270,7 @@ static void submit(struct http_request *request, struct api_body *body)
         return;
     }
     json_doc_free(&body->doc);
-    if (commit_check_needs_stored(job, delivery->mode))
-        find_stored(request, job);
-    else
-        check(request, job, NULL);
+    api_check(request, job, find_added);
 }
 
 /* Every shape an answer to a moved epoch has in the older calls. */
@@ -590,5 +528,5 @@ void api_update_group_info(struct http_request *request)
         return;
     }
     json_doc_free(&body.doc);
-    check(request, body.job, NULL);
+    api_check(request, body.job, send_job);
 }

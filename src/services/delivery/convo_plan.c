@@ -368,6 +368,9 @@ static enum convo_plan plan_proposal(struct convo *convo, struct convo_op *op)
         return job->mls.epoch > convo->planned.epoch || job->mls.epoch < convo->committed.epoch
                    ? CONVO_LOOK
                    : CONVO_WAIT;
+    if (convo->delivery->mode == DELIVERY_ASSISTED && !job->is_verified)
+        return fail(job, 400, "InvalidMessage",
+            "this server has no group info of the epoch to check the proposal with");
     op->after.seq++;
     hear(op, job->mls.epoch);
     return CONVO_GO;

@@ -96,6 +96,13 @@ void api_send_message(struct http_request *request)
     api_send(request, &body, message_answered);
 }
 
+static void send_checked(struct http_request *request, struct job *job)
+{
+    struct api_body body = { .job = job };
+
+    api_send(request, &body, message_answered);
+}
+
 void api_send_proposal(struct http_request *request)
 {
     struct delivery *delivery = http_service(request);
@@ -118,8 +125,13 @@ void api_send_proposal(struct http_request *request)
             "in assisted mode proposals are public messages");
         return;
     }
+    if (body.expect.failed) {
+        api_refuse(request, &body, 400, "InvalidRequest", body.expect.message);
+        return;
+    }
     api_set_op(&body, "msg", body.job->name);
-    api_send(request, &body, message_answered);
+    json_doc_free(&body.doc);
+    api_check(request, body.job, send_checked);
 }
 
 /* ---- reading

@@ -266,17 +266,6 @@ const char *mls_key_package_check(
 /* ---- group info
  * ---------------------------------------------------------------------------------- */
 
-static bool find_leaf(struct tr_span ratchet_tree, uint32_t wanted, struct mls_leaf *ret_leaf)
-{
-    struct mls_tree tree = mls_tree_of(ratchet_tree);
-    uint32_t index;
-
-    while (mls_tree_next(&tree, &index, ret_leaf))
-        if (index == wanted)
-            return true;
-    return false;
-}
-
 const char *mls_group_info_check(const struct mls_group_info *info, bool *ret_is_checked)
 {
     const struct mls_suite *suite = mls_suite_of(info->context.suite);
@@ -292,7 +281,7 @@ const char *mls_group_info_check(const struct mls_group_info *info, bool *ret_is
     why = mls_tree_check(info->ratchet_tree, &leaf_count);
     if (why != NULL)
         return why;
-    if (!find_leaf(info->ratchet_tree, info->signer, &signer))
+    if (!mls_tree_find(info->ratchet_tree, info->signer, &signer))
         return "the signer of the group info is not in its tree";
     if (!mls_verify(suite, signer.signature_key, "GroupInfoTBS", info->to_sign, info->signature))
         return "the signature of the group info is wrong";

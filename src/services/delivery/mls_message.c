@@ -557,6 +557,29 @@ const char *mls_envelope_open(struct tr_span bytes, struct tr_span *ret_message)
     return mls_message_read(*ret_message, &message);
 }
 
+/* ---- who may propose from outside
+ * ---------------------------------------------------------------------- */
+
+bool mls_external_sender(
+    const struct mls_group_context *context, uint32_t index, struct tr_span *ret_key)
+{
+    struct mls_reader extension =
+        mls_reader_of(find_extension(context->extensions, MLS_EXTERNAL_SENDERS));
+    struct mls_reader list = mls_reader_of(mls_vector(&extension));
+    struct mls_leaf credential;
+
+    while (mls_more(&list)) {
+        struct tr_span key = mls_vector(&list);
+
+        read_credential(&list, &credential);
+        if (list.fault == NULL && index-- == 0) {
+            *ret_key = key;
+            return true;
+        }
+    }
+    return false;
+}
+
 /* ---- the ratchet tree ---------------------------------------------------------------------------
  */
 
@@ -617,6 +640,17 @@ bool mls_tree_next(struct mls_tree *tree, uint32_t *ret_index, struct mls_leaf *
             return true;
         }
     }
+    return false;
+}
+
+bool mls_tree_find(struct tr_span ratchet_tree, uint32_t index, struct mls_leaf *ret_leaf)
+{
+    struct mls_tree tree = mls_tree_of(ratchet_tree);
+    uint32_t at;
+
+    while (mls_tree_next(&tree, &at, ret_leaf))
+        if (at == index)
+            return true;
     return false;
 }
 

@@ -152,6 +152,11 @@ struct mls_tree {
 };
 struct mls_tree mls_tree_of(struct tr_span ratchet_tree);
 bool mls_tree_next(struct mls_tree *tree, uint32_t *ret_index, struct mls_leaf *ret_leaf);
+/* False: there is no such leaf. */
+bool mls_tree_find(struct tr_span ratchet_tree, uint32_t index, struct mls_leaf *ret_leaf);
+/* The key of one of the group's external_senders (section 12.1.8.1). False: there is none. */
+bool mls_external_sender(
+    const struct mls_group_context *context, uint32_t index, struct tr_span *ret_key);
 /* NULL if the whole tree could be read and its last node is not blank. */
 const char *mls_tree_check(struct tr_span ratchet_tree, uint32_t *ret_leaf_count);
 

@@ -76,6 +76,9 @@ enum {
     HAS_NO_DID = 1 << 12,
     IS_LATE = 1 << 13,           /* another commit has won its epoch */
     NOTHING_IS_STORED = 1 << 14, /* no group info of its epoch */
+    BRINGS_WRONG = 1 << 15,      /* a proposal that is signed wrongly */
+    HAS_OUTSIDER = 1 << 16,      /* the group lets bob propose, who is no member */
+    IS_BY_OUTSIDER = 1 << 17,
 };
 
 enum input { COMMIT, EXTERNAL, PROPOSAL, NUMBERED, CREATE, UPDATE };
@@ -121,6 +124,9 @@ static const struct {
         { { 200, "" }, { 200, "" }, { 200, "" } } },
     { "a commit with a private proposal", COMMIT, BRINGS_PRIVATE,
         { { 200, "" }, { 200, "" }, { 400, "PublicHandshakeRequired" } } },
+    { "a commit with a proposal signed wrongly", COMMIT, BRINGS_WRONG,
+        { { 200, "" }, { 400, "the signature of the proposal is wrong" },
+            { 400, "the signature of the proposal is wrong" } } },
     { "a commit that comes too late", COMMIT, IS_LATE,
         { { 409, "EpochConflict" }, { 409, "EpochConflict" }, { 409, "EpochConflict" } } },
     { "a late commit of an unknown proposal", COMMIT, IS_LATE | NAMES_UNKNOWN,
@@ -134,6 +140,24 @@ static const struct {
     { "an external commit that nothing is stored to check with", EXTERNAL, NOTHING_IS_STORED,
         { { 200, "" }, { 400, "InvalidCommit" }, { 400, "InvalidCommit" } } },
     { "a public proposal", PROPOSAL, 0, { { 200, "" }, { 200, "" }, { 200, "" } } },
+    { "a proposal signed wrongly", PROPOSAL, IS_SIGNED_WRONGLY,
+        { { 200, "" }, { 400, "the signature of the proposal is wrong" },
+            { 400, "the signature of the proposal is wrong" } } },
+    { "a proposal of nobody in the tree", PROPOSAL, IS_BY_NOBODY,
+        { { 200, "" }, { 400, "InvalidMessage" }, { 400, "InvalidMessage" } } },
+    { "a proposal that nothing is stored to check with", PROPOSAL, NOTHING_IS_STORED,
+        { { 200, "" }, { 200, "" }, { 400, "InvalidMessage" } } },
+    { "a proposal that comes too late", PROPOSAL, IS_LATE,
+        { { 409, "EpochMismatch" }, { 409, "EpochMismatch" }, { 409, "EpochMismatch" } } },
+    { "a late proposal signed wrongly", PROPOSAL, IS_LATE | IS_SIGNED_WRONGLY,
+        { { 409, "EpochMismatch" }, { 409, "EpochMismatch" }, { 409, "EpochMismatch" } } },
+    { "a proposal from outside", PROPOSAL, HAS_OUTSIDER | IS_BY_OUTSIDER,
+        { { 200, "" }, { 200, "" }, { 200, "" } } },
+    { "a proposal from outside signed wrongly", PROPOSAL,
+        HAS_OUTSIDER | IS_BY_OUTSIDER | IS_SIGNED_WRONGLY,
+        { { 200, "" }, { 400, "InvalidMessage" }, { 400, "InvalidMessage" } } },
+    { "a proposal from outside, which the group does not know of", PROPOSAL, IS_BY_OUTSIDER,
+        { { 200, "" }, { 400, "the sender of the proposal" }, { 400, "InvalidMessage" } } },
     { "a private proposal", PROPOSAL, IS_PRIVATE,
         { { 200, "" }, { 200, "" }, { 400, "PublicHandshakeRequired" } } },
     { "a change without a commit", NUMBERED, 0,
@@ -165,6 +189,7 @@ static char *info_of(const struct play *play, struct group group, unsigned flags
     if ((flags & HAS_NO_TREE) != 0)
         with.count = 0;
     with.has_bad_signature = (flags & INFO_IS_SIGNED_WRONGLY) != 0;
+    with.outside = (flags & HAS_OUTSIDER) != 0 ? &play->bob_key : NULL;
     with.tag = (flags & INFO_HAS_OTHER_TAG) != 0 ? "another tag" : NULL;
     return info_make(&with);
 }
@@ -189,12 +214,14 @@ static void commit(
         .signer = &play->ada_key,
         .sender = (flags & IS_BY_NOBODY) != 0 ? 7 : 0,
         .joiner = cases[number].input == EXTERNAL ? play->ada.did : NULL };
-    struct public_options of_proposal = { .group = group, .signer = &play->ada_key };
+    struct public_options of_proposal = {
+        .group = group, .signer = &play->ada_key, .has_bad_signature = (flags & BRINGS_WRONG) != 0
+    };
     struct group after = { group.id, group.epoch + 1, 0 };
     char reference[65], *info = info_of(play, after, flags), *bytes;
     char *proposal = (flags & BRINGS_PRIVATE) != 0 ? private_make(&group, MLS_PROPOSAL)
                                                    : public_proposal(&of_proposal, reference);
-    bool brings = (flags & (NAMES_BROUGHT | BRINGS_PRIVATE)) != 0;
+    bool brings = (flags & (NAMES_BROUGHT | BRINGS_PRIVATE | BRINGS_WRONG)) != 0;
 
     if ((flags & NAMES_STORED) != 0)
         act(play, "sendProposal", 200, "seq",
@@ -218,6 +245,7 @@ static void send(
     const struct play *play, struct group group, size_t number, unsigned status, const char *label)
 {
     unsigned flags = cases[number].flags;
+    bool is_outside = (flags & IS_BY_OUTSIDER) != 0;
     char reference[65], *bytes;
 
     switch (cases[number].input) {
@@ -228,8 +256,11 @@ static void send(
     case PROPOSAL:
         bytes = (flags & IS_PRIVATE) != 0
                     ? private_make(&group, MLS_PROPOSAL)
-                    : public_proposal(
-                          &(struct public_options){ .group = group, .signer = &play->ada_key },
+                    : public_proposal(&(struct public_options){ .group = group,
+                                          .signer = is_outside ? &play->bob_key : &play->ada_key,
+                                          .sender = (flags & IS_BY_NOBODY) != 0 ? 7 : 0,
+                                          .is_outside = is_outside,
+                                          .has_bad_signature = (flags & IS_SIGNED_WRONGLY) != 0 },
                           reference);
         act(play, "sendProposal", status, label,
             "{\"convoId\":\"%s\",\"msgId\":\"p\",\"proposal\":\"%s\"}", group.id.at, bytes);
@@ -288,7 +319,8 @@ static void try_case(struct play *play, size_t number, enum delivery_mode mode)
     (void)snprintf(play->what, sizeof play->what, "%s, mode %d", cases[number].what, (int)mode);
     set_mode(play, DELIVERY_CHECKED);
     if (cases[number].input != CREATE)
-        create(play, group, (flags & NOTHING_IS_STORED) != 0 ? HAS_NO_INFO : 0, 200, name);
+        create(play, group, (flags & NOTHING_IS_STORED) != 0 ? HAS_NO_INFO : flags & HAS_OUTSIDER,
+            200, name);
     set_mode(play, mode);
     if ((flags & IS_LATE) != 0)
         commit(play, group, 0, 200, "newEpoch");

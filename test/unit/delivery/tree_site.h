@@ -47,22 +47,44 @@ struct group {
     uint16_t suite; /* 0: 1 */
 };
 
-static inline void put_group(struct tr_buffer *out, const struct group *group)
+static inline void put_external_senders(struct tr_buffer *out, const struct signer *outside)
 {
+    struct tr_buffer list = { 0 }, data = { 0 };
+
+    mls_put_vector(&list, (struct tr_span){ (const char *)outside->public_key, 32 });
+    mls_put_number(&list, MLS_CREDENTIAL_BASIC, 2);
+    mls_put_vector(&list, TR_SPAN("a service"));
+    mls_put_vector(&data, (struct tr_span){ list.bytes, list.size });
+    mls_put_number(out, MLS_EXTERNAL_SENDERS, 2);
+    mls_put_vector(out, (struct tr_span){ data.bytes, data.size });
+    tr_buffer_free(&list);
+    tr_buffer_free(&data);
+}
+
+/* `outside` may propose though it is no member; NULL: nobody may. */
+static inline void put_group(
+    struct tr_buffer *out, const struct group *group, const struct signer *outside)
+{
+    struct tr_buffer extensions = { 0 };
+
+    if (outside != NULL)
+        put_external_senders(&extensions, outside);
     mls_put_number(out, 1, 2);
     mls_put_number(out, group->suite == 0 ? 1 : group->suite, 2);
     mls_put_vector(out, group->id);
     mls_put_number(out, group->epoch, 8);
     mls_put_vector(out, TR_SPAN("tree hash"));
     mls_put_vector(out, TR_SPAN("transcript hash"));
-    mls_put_vector(out, TR_SPAN(""));
+    mls_put_vector(out, (struct tr_span){ extensions.bytes, extensions.size });
+    tr_buffer_free(&extensions);
 }
 
 struct info_options {
     struct group group;
-    const struct leaf *leaves; /* the first one signs */
-    size_t count;              /* 0: there is no tree */
-    const char *tag;           /* NULL: "confirmation tag" */
+    const struct leaf *leaves;    /* the first one signs */
+    size_t count;                 /* 0: there is no tree */
+    const char *tag;              /* NULL: "confirmation tag" */
+    const struct signer *outside; /* see put_group */
     bool has_bad_signature;
 };
 
@@ -71,7 +93,7 @@ static inline char *info_make(const struct info_options *with)
 {
     struct tr_buffer info = { 0 }, tree = { 0 }, extensions = { 0 }, signature = { 0 }, out = { 0 };
 
-    put_group(&info, &with->group);
+    put_group(&info, &with->group, with->outside);
     if (with->count > 0) {
         put_tree(&tree, with->leaves, with->count);
         mls_put_number(&extensions, MLS_RATCHET_TREE, 2);
@@ -100,7 +122,8 @@ static inline char *info_make(const struct info_options *with)
 struct public_options {
     struct group group;
     const struct signer *signer;
-    uint32_t sender;       /* leaf index */
+    uint32_t sender;       /* leaf index; of who is outside: its place in the group's list */
+    bool is_outside;       /* a proposal of one who is no member */
     const char *joiner;    /* a commit from outside: the identity in its leaf; NULL: a member's */
     const char *reference; /* hex: a commit names this proposal; NULL: none */
     bool has_bad_signature;
@@ -113,20 +136,26 @@ static inline void put_sender(
     mls_put_number(out, MLS_PUBLIC, 2);
     mls_put_vector(out, with->group.id);
     mls_put_number(out, with->group.epoch, 8);
-    mls_put_number(out, with->joiner == NULL ? MLS_MEMBER : MLS_NEW_COMMIT, 1);
+    mls_put_number(out,
+        with->is_outside       ? MLS_EXTERNAL
+        : with->joiner == NULL ? MLS_MEMBER
+                               : MLS_NEW_COMMIT,
+        1);
     if (with->joiner == NULL)
         mls_put_number(out, with->sender, 4);
     mls_put_vector(out, TR_SPAN(""));
     mls_put_number(out, content, 1);
 }
 
-/* RFC 9420 section 6.1: after version, wire format and content comes the context. */
+/* RFC 9420 section 6.1: after version, wire format and content comes the context, which who is
+ * outside does not know. */
 static inline void put_signature(struct tr_buffer *out, const struct public_options *with)
 {
     struct tr_buffer content = { 0 };
 
     tr_buffer_append(&content, out->bytes, out->size);
-    put_group(&content, &with->group);
+    if (!with->is_outside)
+        put_group(&content, &with->group, NULL);
     sign_with_label(with->signer, "MLS 1.0 FramedContentTBS", &content, out);
     if (with->has_bad_signature)
         out->bytes[out->size - 1] ^= 1;
@@ -191,7 +220,8 @@ static inline char *public_proposal(const struct public_options *with, char *ret
     mls_put_number(&out, MLS_REMOVE, 2);
     mls_put_number(&out, 1, 4);
     put_signature(&out, with);
-    mls_put_vector(&out, TR_SPAN("membership tag"));
+    if (!with->is_outside)
+        mls_put_vector(&out, TR_SPAN("membership tag"));
     CHECK(mls_message_read((struct tr_span){ out.bytes, out.size }, &message) == NULL);
     CHECK_EQ_INT(mls_proposal_reference(mls_suite_of(1), &message, reference), 32);
     ret_reference[crypto_hex_encode(reference, 32, ret_reference)] = '\0';

@@ -74,6 +74,14 @@ bool api_begin(struct http_request *request, enum job_kind kind, struct api_body
     return parse(request, ret_body, ret_body->job->body, body.size);
 }
 
+bool api_begin_convo(struct http_request *request, enum job_kind kind, struct api_body *ret_body)
+{
+    if (!api_begin(request, kind, ret_body))
+        return false;
+    ret_body->job->convo = json_need_string(&ret_body->expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
+    return true;
+}
+
 /* ---- message/mls
  * ------------------------------------------------------------------------------------ */
 
@@ -384,6 +392,22 @@ void api_answered(struct http_request *request, const struct tr_event *event)
 
     if (job == NULL)
         return;
+    job_respond(request, job);
+    api_end(request);
+}
+
+void api_answer_with(struct http_request *request, const struct tr_event *event,
+    void (*put)(struct json_writer *writer, const struct job *job))
+{
+    struct job *job = api_job(request, event);
+    struct json_writer writer;
+
+    if (job == NULL)
+        return;
+    writer = json_writer(&job->answer);
+    json_put_object(&writer, NULL);
+    put(&writer, job);
+    json_put_end(&writer);
     job_respond(request, job);
     api_end(request);
 }

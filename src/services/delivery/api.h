@@ -5,6 +5,7 @@
 #define SERVICES_DELIVERY_API_H
 
 #include "json/json_expect.h"
+#include "json/json_write.h"
 #include "services/delivery/delivery.h"
 #include "services/delivery/job.h"
 
@@ -43,6 +44,8 @@ bool api_begin(struct http_request *request, enum job_kind kind, struct api_body
  * have as base64, and the other members are parameters of the query. */
 bool api_begin_mls(struct http_request *request, enum job_kind kind, const char *raw_name,
     struct api_body *ret_body);
+/* As api_begin, about the conversation in the member convoId. */
+bool api_begin_convo(struct http_request *request, enum job_kind kind, struct api_body *ret_body);
 /* A query as the JSON object that the other form of the request would have, appended to `out`;
  * `scratch` has room for query.size + 1. False: malformed. */
 bool api_put_query(struct tr_buffer *out, struct tr_span query, char *scratch);
@@ -78,6 +81,9 @@ struct job *api_job(struct http_request *request, const struct tr_event *event);
 void api_end(struct http_request *request);
 /* A then-function that answers with what the job has: its JSON. */
 void api_answered(struct http_request *request, const struct tr_event *event);
+/* The same with an object whose members `put` writes. */
+void api_answer_with(struct http_request *request, const struct tr_event *event,
+    void (*put)(struct json_writer *writer, const struct job *job));
 
 /* ---- the calls: routes.c lists them -----------------------------------------------------------
  */

@@ -474,20 +474,15 @@ void api_get_convo(struct http_request *request)
         api_send(request, &body, api_answered);
 }
 
+static void put_epoch(struct json_writer *writer, const struct job *job)
+{
+    json_put_string(writer, "convoId", job->convo);
+    json_put_int(writer, "currentEpoch", (int64_t)job->result_epoch);
+}
+
 static void epoch_answered(struct http_request *request, const struct tr_event *event)
 {
-    struct job *job = api_job(request, event);
-    struct json_writer writer;
-
-    if (job == NULL)
-        return;
-    writer = json_writer(&job->answer);
-    json_put_object(&writer, NULL);
-    json_put_string(&writer, "convoId", job->convo);
-    json_put_int(&writer, "currentEpoch", (int64_t)job->result_epoch);
-    json_put_end(&writer);
-    job_respond(request, job);
-    api_end(request);
+    api_answer_with(request, event, put_epoch);
 }
 
 void api_get_epoch(struct http_request *request)
@@ -514,9 +509,8 @@ void api_update_group_info(struct http_request *request)
     struct api_body body;
     const char *why;
 
-    if (!api_begin(request, JOB_GROUP_INFO, &body))
+    if (!api_begin_convo(request, JOB_GROUP_INFO, &body))
         return;
-    body.job->convo = json_need_string(&body.expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
     body.job->group_info = api_need_bytes(&body, "groupInfo", GROUP_INFO_SIZE_MAX);
     body.job->epoch = (uint64_t)json_need_int(&body.expect, "epoch", 0, INT64_MAX);
     why = body.expect.failed ? NULL : mls_group_info_read(body.job->group_info, &info);

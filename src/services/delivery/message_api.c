@@ -19,24 +19,19 @@
 /* ---- sending
  * ---------------------------------------------------------------------------------------- */
 
-static void message_answered(struct http_request *request, const struct tr_event *event)
+static void put_sent(struct json_writer *writer, const struct job *job)
 {
-    struct job *job = api_job(request, event);
-    struct json_writer writer;
-
-    if (job == NULL)
-        return;
-    writer = json_writer(&job->answer);
-    json_put_object(&writer, NULL);
-    json_put_string(&writer, "messageId",
+    json_put_string(writer, "messageId",
         job->result_id.size > 0 ? (struct tr_span){ job->result_id.bytes, job->result_id.size }
                                 : job->name);
-    delivery_put_time(&writer, "receivedAt", job->result_ms);
-    json_put_int(&writer, "seq", (int64_t)job->result_seq);
-    json_put_int(&writer, "epoch", (int64_t)job->result_epoch);
-    json_put_end(&writer);
-    job_respond(request, job);
-    api_end(request);
+    delivery_put_time(writer, "receivedAt", job->result_ms);
+    json_put_int(writer, "seq", (int64_t)job->result_seq);
+    json_put_int(writer, "epoch", (int64_t)job->result_epoch);
+}
+
+static void message_answered(struct http_request *request, const struct tr_event *event)
+{
+    api_answer_with(request, event, put_sent);
 }
 
 /* What was sent is one message of the wanted content. NULL, or what is wrong. */
@@ -755,9 +750,8 @@ void api_update_cursor(struct http_request *request)
 {
     struct api_body body;
 
-    if (!api_begin(request, JOB_READ_TO, &body))
+    if (!api_begin_convo(request, JOB_READ_TO, &body))
         return;
-    body.job->convo = json_need_string(&body.expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
     body.job->seq = (uint64_t)json_need_int(&body.expect, "seq", 0, INT64_MAX);
     api_send(request, &body, cursor_answered);
 }

@@ -81,9 +81,8 @@ void api_update_policy(struct http_request *request)
 {
     struct api_body body;
 
-    if (!api_begin(request, JOB_POLICY, &body))
+    if (!api_begin_convo(request, JOB_POLICY, &body))
         return;
-    body.job->convo = json_need_string(&body.expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
     for (uint32_t i = 0; i < POLICY_FIELDS; i++)
         read_field(&body, i);
     if (!body.expect.failed && body.job->policy_changes == 0) {

@@ -9,29 +9,23 @@
 /* ---- give and take
  * ---------------------------------------------------------------------------------- */
 
+static void put_role(struct json_writer *writer, const struct job *job)
+{
+    json_put_bool(writer, "ok", true);
+    delivery_put_time(writer, job->role_is_given ? "promotedAt" : "demotedAt", job->result_ms);
+}
+
 static void role_answered(struct http_request *request, const struct tr_event *event)
 {
-    struct job *job = api_job(request, event);
-    struct json_writer writer;
-
-    if (job == NULL)
-        return;
-    writer = json_writer(&job->answer);
-    json_put_object(&writer, NULL);
-    json_put_bool(&writer, "ok", true);
-    delivery_put_time(&writer, job->role_is_given ? "promotedAt" : "demotedAt", job->result_ms);
-    json_put_end(&writer);
-    job_respond(request, job);
-    api_end(request);
+    api_answer_with(request, event, put_role);
 }
 
 static void change_role(struct http_request *request, bool is_admin, bool is_given)
 {
     struct api_body body;
 
-    if (!api_begin(request, JOB_ROLE, &body))
+    if (!api_begin_convo(request, JOB_ROLE, &body))
         return;
-    body.job->convo = json_need_string(&body.expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
     body.job->target = json_need_string(&body.expect, "targetDid", DID_SIZE_MIN, DID_SIZE_MAX);
     body.job->role_is_admin = is_admin;
     body.job->role_is_given = is_given;

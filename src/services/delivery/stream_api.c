@@ -56,10 +56,8 @@ void api_get_subscription_ticket(struct http_request *request)
 {
     struct api_body body;
 
-    if (!api_begin(request, JOB_MEMBER, &body))
-        return;
-    body.job->convo = json_need_string(&body.expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
-    api_send(request, &body, ticket_answered);
+    if (api_begin_convo(request, JOB_MEMBER, &body))
+        api_send(request, &body, ticket_answered);
 }
 
 /* Who the ticket is for, as claims of the job's own. NULL: refused. */

@@ -27,9 +27,8 @@ void api_confirm_epoch(struct http_request *request)
 {
     struct api_body body;
 
-    if (!api_begin(request, JOB_CONFIRM, &body))
+    if (!api_begin_convo(request, JOB_CONFIRM, &body))
         return;
-    body.job->convo = json_need_string(&body.expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
     body.job->epoch = (uint64_t)json_need_int(&body.expect, "epoch", 0, INT64_MAX);
     need_hash(&body, "epochAuthenticatorHash");
     api_send(request, &body, api_answered);
@@ -39,9 +38,8 @@ void api_report_invalid_commit(struct http_request *request)
 {
     struct api_body body;
 
-    if (!api_begin(request, JOB_REPORT, &body))
+    if (!api_begin_convo(request, JOB_REPORT, &body))
         return;
-    body.job->convo = json_need_string(&body.expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
     body.job->epoch = (uint64_t)json_need_int(&body.expect, "baseEpoch", 0, INT64_MAX - 1);
     need_hash(&body, "sha256");
     body.job->description = json_may_string(&body.expect, "reason", 1, 512);
@@ -52,9 +50,8 @@ void api_reset_group(struct http_request *request)
 {
     struct api_body body;
 
-    if (!api_begin(request, JOB_RESET, &body))
+    if (!api_begin_convo(request, JOB_RESET, &body))
         return;
-    body.job->convo = json_need_string(&body.expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
     body.job->name = json_need_string(&body.expect, "newGroupId", 1, JOB_CONVO_SIZE_MAX);
     api_send(request, &body, api_answered);
 }

@@ -82,7 +82,8 @@ static struct http_frame *message_sse(const struct delivery_event *event)
 
     json_put_object(&writer, NULL);
     json_put_text(&writer, "$type", TYPE "#messageEvent");
-    json_put_text(&writer, "cursor", cursor_of(event->seq, cursor));
+    if (event->seq > 0) /* who kept a 0 would begin anew */
+        json_put_text(&writer, "cursor", cursor_of(event->seq, cursor));
     json_put_object(&writer, "message");
     json_put_string(&writer, "id", delivery_message_id(event->id, event->convo, event->seq, id));
     json_put_string(&writer, "convoId", event->convo);
@@ -125,7 +126,8 @@ static struct http_frame *message_cbor(const struct delivery_event *event)
     writer = cbor_writer(&bytes);
     cbor_put_map(&writer, NULL);
     cbor_put_text(&writer, "$type", TYPE "#messageEvent");
-    cbor_put_text(&writer, "cursor", cursor_of(event->seq, cursor));
+    if (event->seq > 0)
+        cbor_put_text(&writer, "cursor", cursor_of(event->seq, cursor));
     cbor_put_map(&writer, "message");
     cbor_put_string(&writer, "id", delivery_message_id(event->id, event->convo, event->seq, id));
     cbor_put_string(&writer, "convoId", event->convo);

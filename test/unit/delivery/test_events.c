@@ -45,6 +45,26 @@ static int count(const struct ear *ear, const char *text)
     return found;
 }
 
+/* ---- messages that are not stored
+ * ----------------------------------------------------------------------------- */
+
+TEST(event, an_ephemeral_message_has_no_cursor_to_resume_from)
+{
+    struct cast cast;
+    struct ear ear;
+
+    cast_begin(&cast);
+    ear_begin(&ear, &cast);
+    CHECK_EQ_INT(count(&ear, "\"cursor\":"), count(&ear, "\nid: "));
+    act_say(&cast.site, &cast.ada, "g1", "typing", 1, "ephemeral", 200, "typing");
+    hear(&ear, "\"ephemeral\":true},\"seq\":0}\n\n");
+    CHECK_EQ_INT(count(&ear, "#messageEvent"), 2);
+    CHECK_EQ_INT(count(&ear, "\"cursor\":"), 1);
+    CHECK_EQ_INT(count(&ear, "\nid: "), 1);
+    ear_end(&ear);
+    cast_end(&cast);
+}
+
 /* ---- members and reads, by the actor and without it
  * ------------------------------------------------------------- */
 

@@ -6,8 +6,8 @@
 
 #define TR_API __attribute__((visibility("default")))
 
-/* X(name, number, text). The first seven are what the runtime ends an ask with when the receiver
- * has not answered it: see ask.h. An answer may carry any of these, or another negative code. */
+/* X(name, number, text). The first eight are what the runtime ends an ask with: see ask.h. An
+ * answer may carry any of these, or another negative code. */
 #define TR_ERRORS(X)                                                                               \
     X(TR_EFULL, 1, "the box is full")                                                              \
     X(TR_ECLOSED, 2, "the actor has ended and takes no more messages")                             \

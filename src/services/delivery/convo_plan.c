@@ -151,7 +151,8 @@ static enum convo_plan plan_epoch(struct convo *convo, struct job *job, const st
     if (job->bytes.size == 0) {
         if (convo->planned.kind == CONVO_MLS)
             return fail(job, 400, "CommitRequired",
-                "the members of this conversation move its epoch: send the commit");
+                job->is_leave ? "the members move the epoch: send a commit without proposals"
+                              : "the members of this conversation move its epoch: send the commit");
         if (convo->planned.kind == CONVO_UNDECIDED && !caller->is_admin)
             return fail(job, 403, "NotAdmin",
                 "only an admin lets the server count the epochs: send the commit");

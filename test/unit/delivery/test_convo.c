@@ -176,6 +176,7 @@ TEST(convo, is_mls_or_numbered_by_its_first_move)
     other = private_message("numbered", 1, 3, "commit");
     expect_answer(add(&site, &ada, "mls", "did:plc:one", commit), 200, "\"newEpoch\":1");
     expect_answer(add(&site, &ada, "mls", "did:plc:two", NULL), 400, "CommitRequired");
+    expect(&site, &ada, "leaveConvo", "{\"convoId\":\"mls\"}", 400, "without proposals");
     expect_answer(add(&site, &ada, "numbered", "did:plc:one", NULL), 200, "\"newEpoch\":1");
     expect_answer(add(&site, &ada, "numbered", "did:plc:two", other), 400, "NumberedConversation");
     expect(&site, &ada, "getEpoch?convoId=mls", NULL, 200, "\"currentEpoch\":1");

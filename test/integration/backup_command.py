@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`troupe backup`, `restore`, `verify` and `migrate`, on both databases: a backup is made while the server runs and
 works, and is all there after a restore elsewhere; every migration of the server goes down and up again; nothing of it is
-done to a database that a server has."""
+done to a database that a server has. The scripts of docs/operations.md do what they are there for."""
 import os
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -14,6 +15,7 @@ import threading
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 # pylint: disable=wrong-import-position
 import adding
+import packing
 import serving
 
 
@@ -145,6 +147,70 @@ def walk_migrations(place, tables):
     server.end()
 
 
+class Manual:
+    """The scripts for one kind of database in docs/operations.md, as they are printed but for places and the time."""
+
+    def __init__(self, folder, kind):
+        with open(os.path.join(serving.ROOT, "docs/operations.md"), encoding="utf-8") as file:
+            found = re.findall(rf"^```sh\n(# {kind}[^\n]*: a script.*?)^```$", file.read(), re.DOTALL | re.MULTILINE)
+        self.back_up, self.restore = found
+        self.folder = folder
+        self.bin = os.path.join(folder, "bin")
+        os.mkdir(self.bin)
+        os.symlink(serving.TROUPE, os.path.join(self.bin, "troupe"))
+        with open(os.path.join(self.bin, "date"), "w", encoding="ascii") as file:
+            file.write("#!/bin/sh\necho $NOW\n")
+        os.chmod(os.path.join(self.bin, "date"), 0o755)
+
+    def run(self, script, place, now, status=0):
+        script = re.sub(r"^backup=backup/\d.*$", f"backup=backup/{now}", script, flags=re.MULTILINE)
+        script = script.replace("/var/lib/troupe", place.data)
+        if place.more:
+            script = script.replace("postgresql://troupe@db.internal/troupe", shlex.quote(place.more[1]))
+        done = subprocess.run(["sh", "-c", script], cwd=self.folder, capture_output=True, text=True, timeout=120, check=False,
+                              env=serving.environment(NOW=now, PATH=self.bin + ":" + os.environ["PATH"]))
+        assert done.returncode == status, f"exit status {done.returncode}, not {status}: {script}{done.stdout}{done.stderr}"
+
+
+def follow(manual, old, new):
+    server = old.serve()
+    serving.create_convo(server, old.folder, "first")
+    with open(os.path.join(old.folder, "file"), "wb") as file:
+        file.write(packing.content(1, 100_000))
+    packing.run(server, "packs", "push", "file", "--name", "core", "--version", "1", "--data", old.data)
+    manual.run(manual.back_up, old, "monday")
+    serving.create_convo(server, old.folder, "second")
+    manual.run(manual.back_up, old, "monday", status=1)  # never today's files beside yesterday's database
+    manual.run(manual.back_up, old, "tuesday")
+    serving.create_convo(server, old.folder, "third")
+    server.end()
+
+    manual.run(manual.restore, new, "tuesday")
+    server = new.serve()
+    assert [epoch_of(server, convo) for convo in ("first", "second", "third")] == [0, 0, None]
+    packing.run(server, "packs", "get", "core", "--data", new.data, "--out", "copy")
+    with open(os.path.join(new.folder, "copy"), "rb") as file:
+        assert file.read() == packing.content(1, 100_000)
+    server.end()
+    for name in ("receipts.key", "admin.token"):
+        with open(os.path.join(old.data, name), "rb") as one, open(os.path.join(new.data, name), "rb") as other:
+            assert one.read() == other.read(), f"{name} is not the one that was backed up"
+
+
+def the_scripts_of_the_manual_on_sqlite(folder):
+    keys(folder)
+    follow(Manual(folder, "SQLite"), Place(folder, "old"), Place(folder, "new"))
+
+
+def the_scripts_of_the_manual_on_postgresql(folder):
+    urls = [serving.Databases.make() for _ in range(2)]
+    if None in urls:
+        return "PostgreSQL is not installed"
+    keys(folder)
+    follow(Manual(folder, "PostgreSQL"), Place(folder, "old", urls[0]), Place(folder, "new", urls[1]))
+    return None
+
+
 def on_sqlite(folder):
     keys(folder)
     old, new = Place(folder, "old"), Place(folder, "new")
@@ -202,4 +268,5 @@ def on_postgresql(folder):
 
 
 if __name__ == "__main__":
-    sys.exit(serving.run_cases([on_sqlite, on_postgresql]))
+    sys.exit(serving.run_cases([on_sqlite, on_postgresql, the_scripts_of_the_manual_on_sqlite,
+                                the_scripts_of_the_manual_on_postgresql]))

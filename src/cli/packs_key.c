@@ -121,7 +121,8 @@ int packs_key_try(const char *path)
     snprintf(folder, sizeof folder, "%s", path);
     if (access(dirname(folder), W_OK | X_OK) == 0)
         return CLI_OK;
-    return packs_fail("the key cannot be written to %s: %s", path, strerror(errno));
+    return packs_fail("the key cannot be written to %s: %s.\nName another file with --key FILE",
+        path, strerror(errno));
 }
 
 int packs_key_load(const char *path, bool may_make, struct crypto_key **ret_key)

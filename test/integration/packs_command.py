@@ -447,7 +447,7 @@ def errors_say_what_to_do(folder):
             (("push", two, "--name", "core"), 2, "--version"),
             (("push", two, "--name", "core", "--version", "a b"), 2, "--version"),
             (("push", two, "--name", "core", "--version", "2", "--type", "zip"), 2, "--type"),
-            (("push", two, "--name", "core", "--version", "2", "--key", "/nonexistent/k"), 1, "/nonexistent/k"),
+            (("push", two, "--name", "core", "--version", "2", "--key", "/nonexistent/k"), 1, "Name another file with --key"),
             (("push", two, "--name", "core", "--version", "1", "--encoding", "gzip"), 1, "422"),
             (("push", two, "--name", "core", "--version", "1", "--encoding", "br"), 2, "zstd or gzip"),
             (("get", "none"), 1, f"there is no pack none on http://{server.public}"),

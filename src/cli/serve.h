@@ -95,11 +95,11 @@ int serve_lock_path(const char *data_path, int *ret_fd, char *why, size_t why_si
 /* The last thing: the directory is nobody's. A start that failed takes it away if it has made it
  * and nothing is in it. */
 void serve_leave_data(struct serve *serve, bool has_failed);
-/* The admin's address in the data directory, for the commands that look for it. Only while the
- * directory is ours; what another server wrote there is not removed. */
 /* Refuses a kind of database that this directory was not used with, where its data is not. */
 int serve_check_database(struct serve *serve, char *why, size_t why_size);
 int serve_write_database(struct serve *serve); /* once it is open */
+/* The admin's address in the data directory, for the commands that look for it. Only while the
+ * directory is ours; what another server wrote there is not removed. */
 int serve_write_address(struct serve *serve);
 void serve_remove_address(struct serve *serve);
 

@@ -34,6 +34,7 @@ enum convo_failure {
     CONVO_BLOCKED,    /* somebody added and a member have blocked each other */
     CONVO_NO_CONSENT, /* somebody added does not want to be */
     CONVO_CONFIRMED,  /* a member is in the epoch that was to be rolled back */
+    CONVO_FORMER,     /* the new group has the id of an earlier one */
     CONVO_RACE,       /* one before it failed, or another process moved the conversation */
     CONVO_UNKNOWN,    /* it may be stored */
     CONVO_REFUSED,    /* the database is full, closed, too slow */
@@ -257,7 +258,8 @@ void convo_store_confirm(
 void convo_store_report(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
 void convo_store_reset(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
-bool convo_unwedge_is_confirmed(const struct sql_statement *failed);
+/* Why a unit failed at a statement; CONVO_RACE for those it does not know. */
+enum convo_failure convo_unwedge_failure(const struct sql_statement *failed);
 void convo_unwedge_stored(struct convo_op *op, const struct sql_unit *unit);
 /* False: the job is none of these three. */
 bool convo_unwedge_apply(struct convo *convo, const struct convo_op *op);

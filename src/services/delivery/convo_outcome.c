@@ -41,6 +41,7 @@ bool convo_refuse(const struct convo_op *op)
         [CONVO_PACKAGE] = { 409, "KeyPackageNotFound",
             "a key package is unknown, used or another's" },
         [CONVO_CONFIRMED] = { 409, "EpochConfirmed", "a member joined by the commit you report" },
+        [CONVO_FORMER] = { 409, "GroupIdInUse", "a new group needs an id of its own" },
         [CONVO_INVITE] = { 403, "InvalidInvite",
             "the invite is unknown, used up, expired, revoked or for somebody else" },
         [CONVO_BLOCKED] = { 403, "BlockedByMember",

@@ -573,13 +573,12 @@ enum convo_failure convo_failure_of(const struct sql_unit *unit)
             return CONVO_REPLAY;
         if (at == &spend_invite)
             return CONVO_INVITE;
-        if (convo_unwedge_is_confirmed(at))
-            return CONVO_CONFIRMED;
         if (at == &find_block)
             return CONVO_BLOCKED;
         if (at == &put_wanted || at == &find_opt_in)
             return CONVO_NO_CONSENT;
-        return at == &consume_package || at == &put_target ? CONVO_PACKAGE : CONVO_RACE;
+        return at == &consume_package || at == &put_target ? CONVO_PACKAGE
+                                                           : convo_unwedge_failure(at);
     case SQL_ECONSTRAINT:
         return at == &put_log ? CONVO_DUPLICATE : CONVO_RACE;
     default:

@@ -95,6 +95,9 @@ SQL_STATEMENT(reset_convo,
     " WHERE id = $1 AND epoch = $2 AND seq = $3");
 SQL_STATEMENT(is_admin, "SELECT 1 FROM members WHERE convo = $1 AND did = $2 AND leave_seq IS NULL"
                         " AND is_admin = 1");
+/* A commit of an earlier group would be taken for one of a new group by the same id. What is not in
+ * the log any more, all members have read. */
+SQL_STATEMENT(no_former, "SELECT 1 FROM log WHERE convo = $1 AND kind = 7 AND bytes = $2 LIMIT 1");
 SQL_STATEMENT(former_commits, "UPDATE log SET kind = 6 WHERE convo = $1 AND kind IN (3, 4)");
 SQL_STATEMENT(forget_confirms, "DELETE FROM epoch_confirms WHERE convo = $1");
 SQL_STATEMENT(forget_reports, "DELETE FROM commit_reports WHERE convo = $1");
@@ -463,9 +466,11 @@ void convo_store_report(const struct convo *convo, const struct convo_op *op, st
         add_revoke(convo, op, unit);
 }
 
-bool convo_unwedge_is_confirmed(const struct sql_statement *failed)
+enum convo_failure convo_unwedge_failure(const struct sql_statement *failed)
 {
-    return failed == &no_joiner;
+    if (failed == &no_joiner)
+        return CONVO_CONFIRMED;
+    return failed == &no_former ? CONVO_FORMER : CONVO_RACE;
 }
 
 /* ---- resetGroup
@@ -514,6 +519,9 @@ void convo_store_reset(const struct convo *convo, const struct convo_op *op, str
     sql_unit_step(unit, &is_admin, 1);
     sql_unit_text(unit, convo_span(convo));
     sql_unit_text(unit, job->claims->issuer);
+    sql_unit_step(unit, &no_former, 0);
+    sql_unit_text(unit, convo_span(convo));
+    sql_unit_blob(unit, job->name.at, job->name.size);
     for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++) {
         sql_unit_step(unit, plain[i], SQL_ROWS_ANY);
         sql_unit_text(unit, convo_span(convo));

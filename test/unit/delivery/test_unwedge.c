@@ -324,3 +324,21 @@ TEST(reset, begins_another_group_with_the_same_members)
     web_answer_free(&heard);
     cast_end(&cast);
 }
+
+TEST(reset, takes_no_id_that_an_earlier_group_had)
+{
+    static const char body[] = "{\"convoId\":\"g1\",\"newGroupId\":\"%s\"}";
+    struct cast cast;
+    struct site *site = &cast.site;
+
+    cast_begin(&cast); /* seq 2 */
+    act(site, &cast.ada, "resetGroup", 200, "\"seq\":3", body, "g2");
+    act(site, &cast.ada, "resetGroup", 200, "\"seq\":4", body, "g3");
+    act(site, &cast.ada, "resetGroup", 409, "GroupIdInUse", body, "g2");
+    act(site, &cast.ada, "resetGroup", 409, "GroupIdInUse", body, "g3");
+    act(site, &cast.ada, "resetGroup", 409, "GroupIdInUse", body, "g1");
+    expect(site, &cast.dan, "getConvo?convoId=g1", NULL, 200, "\"groupId\":\"g3\"");
+    act(site, &cast.ada, "resetGroup", 200, "\"seq\":5", body, "g4");
+    expect_check(site, NULL);
+    cast_end(&cast);
+}

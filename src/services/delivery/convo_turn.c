@@ -100,6 +100,8 @@ static struct convo_loser *make(struct convo *convo, struct tr_span did)
 static void begin_turn(struct convo *convo, struct tr_context *ctx)
 {
     struct convo_loser *first = convo->losers;
+    /* The timer comes once, and not before this: so this is read first. */
+    uint64_t until_ns = tr_now_ns(ctx) + turn_ns(convo);
 
     while (first != NULL && !first->is_in_line)
         first = first->next;
@@ -108,7 +110,7 @@ static void begin_turn(struct convo *convo, struct tr_context *ctx)
         return;
     convo->turn = first;
     tr_registry_keep(ctx); /* others wait for the timer, and nothing else shows that */
-    convo->turn_until_ns = tr_now_ns(ctx) + turn_ns(convo);
+    convo->turn_until_ns = until_ns;
     metric_add(&metrics[TURNS], 1);
 }
 

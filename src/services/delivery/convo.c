@@ -323,6 +323,7 @@ static void look(struct convo *convo, struct tr_context *ctx, struct convo_op *o
                                        : sql_read(ctx, &convo->sql, unit, &options);
     if (rc < 0) {
         sql_unit_free(unit);
+        op->job->status = 0; /* what it was refused for may be what it did itself */
         answer_error(op, 503, "Busy", "the database is busy: try again");
         return;
     }

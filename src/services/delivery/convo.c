@@ -354,7 +354,7 @@ static void look_back(
     }
     if (!convo_looked(convo, op, unit)) {
         /* The log is ahead of us: by a unit that is about to come back, or by one of the actor that
-         * was here before us; then all has to be read again. */
+         * was here before us; then all has to be read again. Or another group is here now. */
         plan_again(convo, op);
         convo->is_poisoned = convo->is_poisoned || convo->flying == NULL;
         recover(convo, ctx);

@@ -174,6 +174,8 @@ enum convo_plan convo_plan(struct convo *convo, struct convo_op *op);
 void convo_extend_chain(struct convo_point *after, uint64_t base_epoch, const void *sha256);
 /* What the group is called, as text or as hex. */
 struct tr_span convo_group_name(const struct convo *convo);
+/* Is that its id, as it is inside messages? */
+bool convo_is_of_group(const struct convo *convo, struct tr_span group_id);
 /* Undo nothing, redo everything: planned becomes committed. */
 void convo_forget_plans(struct convo *convo);
 
@@ -204,7 +206,8 @@ void convo_add_log(const struct convo *convo, const struct convo_op *op, struct 
  */
 
 struct sql_unit *convo_look_unit(const struct convo *convo, const struct convo_op *op);
-/* False: the log is ahead of what this actor knows to be stored, and the answer with it. */
+/* False: it has to be planned again, for the log is ahead of what this actor knows to be stored, or
+ * the group was reset since. */
 bool convo_looked(struct convo *convo, struct convo_op *op, const struct sql_unit *unit);
 
 /* ---- convo_outcome.c: what became of a unit, for both ways to serve (direct.h) ------------------

@@ -207,8 +207,17 @@ static bool is_ahead(const struct convo *convo, const struct job *job, const str
     if (sql_unit_rows(unit, LOOK_POINT) != 1 ||
         (uint64_t)sql_row_int(unit, LOOK_POINT, 0, 0) <= convo->committed.seq)
         return false;
-    return job->status == 200 ? job->result_seq > convo->committed.seq
-                              : job->mls.epoch >= convo->committed.epoch;
+    if (job->status == 200)
+        return job->result_seq > convo->committed.seq;
+    /* The epoch goes back with a commit that was taken back, and with a reset. */
+    return job->mls.epoch >= convo->committed.epoch ||
+           (uint64_t)sql_row_int(unit, LOOK_POINT, 0, 1) < convo->committed.epoch;
+}
+
+/* Was it reset since this was planned? What is in the log now was not won from this one. */
+static bool is_of_former(const struct convo *convo, const struct job *job)
+{
+    return job->mls.group_id.size > 0 && !convo_is_of_group(convo, job->mls.group_id);
 }
 
 bool convo_looked(struct convo *convo, struct convo_op *op, const struct sql_unit *unit)
@@ -235,7 +244,7 @@ bool convo_looked(struct convo *convo, struct convo_op *op, const struct sql_uni
         job_fail(job, 409, "IdempotencyConflict", "this id was used for something else before");
     else if (refused != 0)
         job->status = refused; /* its words are still there */
-    else if (is_ahead(convo, job, unit))
+    else if (is_ahead(convo, job, unit) || is_of_former(convo, job))
         return false;
     else
         answer_conflict(convo, job, unit);

@@ -64,7 +64,7 @@ static bool is_hex_of(struct tr_span name, struct tr_span id)
 
 /* The first message that names the group pins its id; the conversation's id is that id as text or
  * as hex. */
-static bool is_of_group(const struct convo *convo, struct tr_span group_id)
+bool convo_is_of_group(const struct convo *convo, struct tr_span group_id)
 {
     if (convo->texts.group_id.size > 0)
         return tr_span_equal(convo->texts.group_id, group_id);
@@ -164,7 +164,7 @@ static enum convo_plan plan_epoch(struct convo *convo, struct job *job, const st
     if (convo->planned.kind == CONVO_NUMBERED)
         return fail(job, 400, "NumberedConversation",
             "the server counts the epochs of this conversation: send no commit");
-    if (!is_of_group(convo, job->mls.group_id))
+    if (!convo_is_of_group(convo, job->mls.group_id))
         return fail(job, 400, "InvalidCommit", "the commit is of another group");
     if (job->mls.epoch == convo->planned.epoch)
         return convo_turn_is_anothers(convo, job->claims->issuer) ? CONVO_WAIT : CONVO_GO;
@@ -236,7 +236,7 @@ static enum convo_plan plan_parts(const struct convo *convo, struct job *job, ui
         return fail(job, 400, "InvalidWelcome", "the Welcome is of another cipher suite");
     if (job->group_info.size == 0)
         return CONVO_GO;
-    if (!is_of_group(convo, job->info.group_id))
+    if (!convo_is_of_group(convo, job->info.group_id))
         return fail(job, 400, "InvalidGroupInfo", "the group info is of another group");
     if (!is_of_suite(suite, job->info.suite))
         return fail(job, 400, "InvalidGroupInfo", "the group info is of another cipher suite");
@@ -329,7 +329,7 @@ static enum convo_plan plan_message(struct convo *convo, struct convo_op *op)
 
     if (!is_member(caller_of(convo, job)))
         return not_member(job);
-    if (!is_of_group(convo, job->mls.group_id) && convo->planned.kind != CONVO_NUMBERED)
+    if (!convo_is_of_group(convo, job->mls.group_id) && convo->planned.kind != CONVO_NUMBERED)
         return fail(job, 400, "InvalidMessage", "the message is of another group");
     if (convo->planned.kind != CONVO_NUMBERED &&
         (job->mls.epoch > epoch || job->mls.epoch + app_window(convo) < epoch))
@@ -363,7 +363,7 @@ static enum convo_plan plan_proposal(struct convo *convo, struct convo_op *op)
 
     if (!is_member(caller_of(convo, job)))
         return not_member(job);
-    if (!is_of_group(convo, job->mls.group_id))
+    if (!convo_is_of_group(convo, job->mls.group_id))
         return fail(job, 400, "InvalidMessage", "the proposal is of another group");
     if (job->mls.epoch != convo->planned.epoch)
         return job->mls.epoch > convo->planned.epoch || job->mls.epoch < convo->committed.epoch

@@ -62,12 +62,12 @@ static struct tr_span put_message(struct job *job, size_t *used, const struct re
 {
     struct tr_buffer bytes = { 0 };
     struct tr_span span;
-    char text[64];
+    char text[64], group[GROUP_NAME_SIZE];
 
     (void)snprintf(text, sizeof text, "%s of request %u", secret, request->op);
     mls_put_number(&bytes, 1, 2);
     mls_put_number(&bytes, MLS_PRIVATE, 2);
-    mls_put_vector(&bytes, tr_span_of(convo_id(request->convo)));
+    mls_put_vector(&bytes, group_name(request->convo, request->group, group));
     mls_put_number(&bytes, request->base, 8);
     mls_put_number(&bytes, content, 1);
     mls_put_vector(&bytes, TR_SPAN(""));
@@ -103,7 +103,7 @@ static struct job *job_of(uint32_t number)
         .issuer = tr_span_of(user_did(request->user)),
         .audience = TR_SPAN("did:web:here"),
         .expires_s = UINT32_MAX };
-    char token[24], op[24];
+    char token[24], op[24], group[GROUP_NAME_SIZE];
     struct job *job;
     size_t used = 0;
 
@@ -130,6 +130,8 @@ static struct job *job_of(uint32_t number)
         job->sha256[0] = request->is_given ? 1 : 0; /* they may differ */
     if (request->kind == JOB_REPORT || request->kind == JOB_CONFIRM)
         job->epoch = request->base;
+    if (request->kind == JOB_RESET)
+        job->name = put(job, &used, group_name(request->convo, request->op, group));
     if (request->has_app)
         job->app_bytes = put_message(job, &used, request, MLS_APPLICATION, "with it");
     if (request->kind == JOB_COMMIT || request->kind == JOB_CREATE)
@@ -158,6 +160,7 @@ struct client {
     struct {
         bool is_there;
         uint64_t epoch, seq;
+        uint32_t group;
         unsigned members; /* as far as it knows */
     } views[CONVOS];
     bool is_waiting; /* for TAG_AGAIN */
@@ -176,13 +179,24 @@ static void wait_a_little(struct client *self, struct tr_context *ctx)
     self->is_waiting = true;
 }
 
+/* A conversation is mls or numbered; the third, and any after a reset, is what comes first. */
+static bool draw_has_bytes(struct tr_context *ctx, const struct request *request)
+{
+    const struct truth *truth = &now.truths[request->convo];
+
+    if (request->convo == WEDGED && truth->rows[truth->seq].convo_kind == CONVO_NUMBERED)
+        return draw(ctx, 4) == 0;
+    if (request->convo == WEDGED)
+        return request->group == 0 || draw(ctx, 8) > 0;
+    return request->convo == 0 || (request->convo == 2 && draw(ctx, 3) > 0);
+}
+
 static void draw_commit(struct client *self, struct tr_context *ctx, struct request *request)
 {
     uint32_t dice = draw(ctx, 100);
 
     request->kind = JOB_COMMIT;
-    request->has_bytes = request->convo == 0 || request->convo == WEDGED ||
-                         (request->convo == 2 && draw(ctx, 3) > 0);
+    request->has_bytes = draw_has_bytes(ctx, request);
     request->shape = dice < 40                         ? ADD
                      : dice < 60                       ? REMOVE
                      : dice < 70                       ? LEAVE
@@ -231,6 +245,21 @@ static bool draw_report(struct tr_context *ctx, struct request *request)
     return true;
 }
 
+/* Another group, mostly by who may; or the one that somebody else asked for. */
+static void draw_reset(struct tr_context *ctx, struct request *request)
+{
+    bool is_new = draw(ctx, 3) > 0;
+
+    request->kind = JOB_RESET;
+    for (int i = 0; i < 12 && (now.truths[request->convo].admins & 1U << request->user) == 0; i++)
+        request->user = draw(ctx, USERS);
+    for (uint32_t i = now.request_count; i > 0 && !is_new; i--)
+        if (now.requests[i - 1].kind == JOB_RESET) {
+            request->op = now.requests[i - 1].op;
+            is_new = draw(ctx, 2) == 0; /* or one before that */
+        }
+}
+
 /* Out of an epoch that nobody can enter, unless somebody is in it. */
 static bool draw_unwedging(struct tr_context *ctx, struct request *request)
 {
@@ -241,6 +270,10 @@ static bool draw_unwedging(struct tr_context *ctx, struct request *request)
     if (dice < 57) {
         request->kind = JOB_CONFIRM;
         request->base = now.truths[request->convo].epoch;
+        return true;
+    }
+    if (dice < 61) {
+        draw_reset(ctx, request);
         return true;
     }
     return false;
@@ -255,7 +288,10 @@ static void draw_request(struct client *self, struct tr_context *ctx, struct req
         .user = draw(ctx, USERS),
         .target = draw(ctx, USERS),
         .is_given = draw(ctx, 2) == 0,
-        .base = self->views[convo].epoch };
+        .group = self->views[convo].group,
+        .base = self->views[convo].epoch,
+        .op = now.request_count,
+        .token = now.request_count };
     /* Mostly by who is thought to be a member. */
     for (int i = 0; i < 6 && (self->views[convo].members & 1U << request->user) == 0; i++)
         request->user = draw(ctx, USERS);
@@ -317,6 +353,7 @@ static bool repeat_request(struct tr_context *ctx, struct request *request)
         .shape = old->shape,
         .has_bytes = old->has_bytes,
         .has_app = old->has_app,
+        .group = old->group,
         .base = old->base,
         .op = old->op,
         .token = now.request_count };
@@ -368,10 +405,8 @@ static void ask_one(struct client *self, struct tr_context *ctx)
     int rc;
 
     CHECK(number < REQUESTS_MAX);
-    if (draw(ctx, 100) >= world.repeat_percent || !repeat_request(ctx, &request)) {
+    if (draw(ctx, 100) >= world.repeat_percent || !repeat_request(ctx, &request))
         draw_request(self, ctx, &request);
-        request.op = request.token = number;
-    }
     truth = &now.truths[request.convo];
     request.begin = ++now.clock;
     request.begin_ns = tr_now_ns(ctx);
@@ -421,6 +456,7 @@ static void learn_view(struct client *self, uint32_t number)
         return;
     if (request->status == 200 || strcmp(request->label, "ConvoExists") == 0)
         self->views[request->convo].is_there = true;
+    self->views[request->convo].group = truth->rows[truth->seq].group;
     if (request->convo == WEDGED)
         self->views[WEDGED].epoch = truth->epoch; /* it may have gone back */
     else if (request->has_seen && request->seen_epoch > self->views[request->convo].epoch)

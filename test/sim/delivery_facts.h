@@ -13,7 +13,7 @@
 
 enum {
     CONVOS = 4,
-    WEDGED = 3, /* where members take commits back */
+    WEDGED = 3, /* where members take commits back, and begin another group */
     USERS = 6,
     REQUESTS_MAX = 2000,
     SEQS_MAX = 2000,
@@ -34,8 +34,9 @@ struct request {
     bool has_bytes; /* of a commit: the conversation is, or will be, mls */
     bool has_app;
     bool is_given;
+    uint32_t group;    /* inside: the request that made it; 0: the first one */
     uint64_t base;     /* the epoch inside */
-    uint32_t op;       /* number of the first request with the same op and bytes */
+    uint32_t op;       /* number of the first request with the same op and bytes (or group) */
     uint32_t reported; /* of JOB_REPORT: the request whose commit it is about */
     uint32_t token;
     bool is_token_used_twice;
@@ -57,7 +58,9 @@ struct request {
 struct row {
     uint32_t kind;              /* enum mls_content; 0: none */
     uint64_t base_epoch, epoch; /* as stored; of a message the epoch inside it */
-    uint64_t current;           /* epoch of the conversation after it */
+    uint64_t current;           /* epoch of the conversation after it, */
+    uint32_t group;             /* and its group, */
+    int convo_kind;             /* and its kind */
     uint32_t sender;
     uint32_t op;        /* number of the request, or NOT_NAMED */
     bool is_revoked;    /* a commit that was taken back */
@@ -71,6 +74,7 @@ struct truth {
     bool is_there;
     int kind;
     uint64_t epoch, seq;
+    unsigned admins;           /* a bit per user */
     struct row rows[SEQS_MAX]; /* by seq; the conversation begins with 1 */
     uint64_t shown_seq;        /* the newest that anybody was told of */
     uint64_t read_seq;         /* the newest that who polls has seen in the database */
@@ -104,12 +108,19 @@ static struct {
     uint64_t ended, unknown, stored, commits, messages, joins, conflicts, refused, repeated,
         replayed, unavailable, reads, views, cuts, kills, convo_kills, writer_kills, fatal, full,
         lost, lost_there, open_failed, not_sent, linear_ops, passivated, polls, polls_read, streams,
-        heard, slow, ends_removed, listening, confirms, reports, revokes;
+        heard, slow, ends_removed, listening, confirms, reports, revokes, resets, resets_lost,
+        resets_heard, of_another_group;
 } seen;
 
 static inline bool has_log(enum job_kind kind)
 {
     return kind == JOB_COMMIT || kind == JOB_MESSAGE || kind == JOB_PROPOSAL;
+}
+
+/* Does it leave a row behind? */
+static inline bool has_row(enum job_kind kind)
+{
+    return has_log(kind) || kind == JOB_RESET;
 }
 
 static inline const char *convo_id(uint32_t convo)
@@ -127,6 +138,14 @@ static inline uint32_t convo_of(struct tr_span id)
             return i;
     CHECK_MSG(false, "whole: nobody made the conversation %.*s", (int)id.size, id.at);
     return 0;
+}
+
+enum { GROUP_NAME_SIZE = 24 };
+
+static inline struct tr_span group_name(uint32_t convo, uint32_t group, char text[GROUP_NAME_SIZE])
+{
+    (void)snprintf(text, GROUP_NAME_SIZE, "group-%u", group);
+    return tr_span_of(group == 0 ? convo_id(convo) : text);
 }
 
 static inline const char *user_did(uint32_t user)
@@ -151,9 +170,9 @@ static inline uint32_t user_of(struct tr_span did)
 
 SQL_STATEMENT(all_convos, "SELECT id, kind, epoch, seq FROM convos");
 SQL_STATEMENT(new_log, "SELECT rowid, convo, seq, kind, base_epoch, epoch, sender, op, sha256,"
-                       " CASE WHEN kind = 5 THEN bytes END FROM log"
+                       " CASE WHEN kind IN (5, 7) THEN bytes END FROM log"
                        " WHERE rowid > $1 ORDER BY rowid");
-SQL_STATEMENT(all_members, "SELECT convo, did, join_seq, leave_seq FROM members");
+SQL_STATEMENT(all_members, "SELECT convo, did, join_seq, leave_seq, is_admin FROM members");
 
 SQL_STATEMENT(all_reports, "SELECT sha256, did FROM commit_reports");
 SQL_STATEMENT(all_confirms, "SELECT convo, epoch FROM epoch_confirms");
@@ -220,6 +239,32 @@ static inline void learn_revoke(uint32_t convo, uint64_t seq, struct tr_span has
     now.op_seqs[op] = 0;
 }
 
+/* As it was before it was taken back, or became one of a former group. */
+static inline void learn_commit(struct row *row, uint64_t seq, struct tr_span hash)
+{
+    row->is_revoked = row->kind == LOG_REVOKED || (row->kind == LOG_FORMER && row->op == NOT_NAMED);
+    row->kind = MLS_COMMIT;
+    if (row->is_revoked) {
+        row->op = op_of_hash(hash);
+        now.revoked_seqs[row->op] = seq;
+    }
+    CHECK_MSG(row->op != NOT_NAMED, "whole: the commit %llu is nobody's", (unsigned long long)seq);
+    row->current = row->epoch;
+    row->convo_kind = now.requests[row->op].has_bytes ? CONVO_MLS : CONVO_NUMBERED;
+}
+
+/* By an admin: `admins` are those before this COMMIT. */
+static inline void learn_reset(struct row *row, struct tr_span name, unsigned admins)
+{
+    row->op = row->group = op_number(name);
+    row->current = 0;
+    row->convo_kind = CONVO_UNDECIDED;
+    CHECK_MSG(now.requests[row->op].kind == JOB_RESET, "reset: nobody asked for %.*s",
+        (int)name.size, name.at);
+    CHECK_MSG(now.is_reading_anew || (admins & 1U << row->sender) != 0,
+        "reset: %s is no admin, and has made %.*s", user_did(row->sender), (int)name.size, name.at);
+}
+
 static inline void learn_row(const struct sql_unit *unit, uint32_t i)
 {
     uint32_t convo = convo_of(sql_row_bytes(unit, 1, i, 1));
@@ -234,18 +279,18 @@ static inline void learn_row(const struct sql_unit *unit, uint32_t i)
         .epoch = (uint64_t)sql_row_int(unit, 1, i, 5),
         .sender = user_of(sql_row_bytes(unit, 1, i, 6)),
         .op = sql_row_is_null(unit, 1, i, 7) ? NOT_NAMED : op_number(sql_row_bytes(unit, 1, i, 7)),
+        .current = row[-1].current,
+        .group = row[-1].group,
+        .convo_kind = row[-1].convo_kind,
         .stored_ns = now.is_reading_anew ? 0 : tr_sim_now_ns(now.s.sim),
     };
-    if (row->kind == LOG_REVOKED) { /* as it was before */
-        row->kind = MLS_COMMIT;
-        row->is_revoked = true;
-        row->op = op_of_hash(sql_row_bytes(unit, 1, i, 8));
-        now.revoked_seqs[row->op] = seq;
-    }
-    row->current = row->kind == MLS_COMMIT ? row->epoch : row[-1].current;
     now.log_rowid = sql_row_int(unit, 1, i, 0);
-    if (row->kind == LOG_REVOKE)
+    if (row->kind == MLS_COMMIT || row->kind == LOG_REVOKED || row->kind == LOG_FORMER)
+        learn_commit(row, seq, sql_row_bytes(unit, 1, i, 8));
+    else if (row->kind == LOG_REVOKE)
         learn_revoke(convo, seq, sql_row_bytes(unit, 1, i, 9));
+    else if (row->kind == LOG_RESET)
+        learn_reset(row, sql_row_bytes(unit, 1, i, 9), now.truths[convo].admins);
     if (row->op == NOT_NAMED || row->is_revoked)
         return;
     CHECK_MSG(now.op_seqs[row->op] == 0, "once: request %u is stored as %llu and as %llu", row->op,
@@ -278,6 +323,8 @@ static inline void check_quorum(const struct sql_unit *unit, uint32_t convo, uin
 
 static inline void learn_members(const struct sql_unit *unit, const uint64_t from[CONVOS])
 {
+    for (uint32_t i = 0; i < CONVOS; i++)
+        now.truths[i].admins = 0;
     for (uint32_t i = 0; i < sql_unit_rows(unit, 2); i++) {
         uint32_t convo = convo_of(sql_row_bytes(unit, 2, i, 0));
         unsigned bit = 1U << user_of(sql_row_bytes(unit, 2, i, 1));
@@ -286,6 +333,8 @@ static inline void learn_members(const struct sql_unit *unit, const uint64_t fro
             sql_row_is_null(unit, 2, i, 3) ? UINT64_MAX : (uint64_t)sql_row_int(unit, 2, i, 3);
         struct truth *truth = &now.truths[convo];
 
+        if (leave == UINT64_MAX && sql_row_int(unit, 2, i, 4) != 0)
+            truth->admins |= bit;
         for (uint64_t seq = join > from[convo] ? join : from[convo] + 1;
              seq <= truth->seq && seq < leave; seq++)
             truth->rows[seq].members |= bit;
@@ -329,7 +378,6 @@ static inline void check_commit_row(uint32_t convo, uint64_t seq)
     const struct request *request;
     unsigned bit;
 
-    CHECK_MSG(row->op != NOT_NAMED, "whole: a commit of %s is nobody's", convo_id(convo));
     request = &now.requests[row->op];
     CHECK_MSG(!request->has_bytes || request->base == row->base_epoch,
         "epochs: a commit for %llu became the one of %llu", (unsigned long long)request->base,
@@ -369,41 +417,81 @@ static inline void check_revoke(uint32_t convo, uint64_t seq)
             (unsigned long long)row->undoes);
 }
 
+/* The numbers go on, and so do the members; the epochs begin again. */
+static inline void check_reset_row(uint32_t convo, uint64_t seq)
+{
+    const struct row *row = &now.truths[convo].rows[seq];
+
+    CHECK_MSG(row->base_epoch == row[-1].current && row->epoch == 0,
+        "reset: %s's %llu goes from %llu to %llu, and the epoch was %llu", convo_id(convo),
+        (unsigned long long)seq, (unsigned long long)row->base_epoch,
+        (unsigned long long)row->epoch, (unsigned long long)row[-1].current);
+    CHECK_MSG(row->members == row[-1].members, "reset: %s's %llu changes who is in",
+        convo_id(convo), (unsigned long long)seq);
+}
+
+/* What was made in a group is taken while the conversation has that group. Nobody looks inside the
+ * messages of a numbered one. */
+static inline void check_group(uint32_t convo, uint64_t seq)
+{
+    const struct row *row = &now.truths[convo].rows[seq];
+    const struct request *request = &now.requests[row->op];
+    bool is_looked_into =
+        row->kind == MLS_COMMIT ? request->has_bytes : row[-1].convo_kind != CONVO_NUMBERED;
+
+    CHECK_MSG(!is_looked_into || request->group == row[-1].group,
+        "reset: %s's %llu is of group %u, and the group was %u", convo_id(convo),
+        (unsigned long long)seq, request->group, row[-1].group);
+}
+
+static inline bool has_right_epoch(const struct row *row)
+{
+    uint64_t epoch = row[-1].current;
+
+    if (row->kind == MLS_COMMIT)
+        return row->base_epoch == epoch && row->epoch == epoch + 1;
+    if (row->kind == LOG_REVOKE || row->kind == LOG_RESET) /* see there */
+        return true;
+    return row->base_epoch == row->epoch &&
+           (row->epoch <= epoch || (row[-1].convo_kind == CONVO_NUMBERED && row->group != 0));
+}
+
 static inline void check_truth(uint32_t convo)
 {
     const struct truth *truth = &now.truths[convo];
-    uint64_t epoch = 0;
 
     for (uint64_t seq = 2; seq <= truth->seq; seq++) {
         const struct row *row = &truth->rows[seq];
-        bool is_commit = row->kind == MLS_COMMIT;
 
         CHECK_MSG(row->kind != 0, "seqs: %s is at %llu and has no %llu", convo_id(convo),
             (unsigned long long)truth->seq, (unsigned long long)seq);
-        CHECK_MSG(is_commit ? row->base_epoch == epoch && row->epoch == epoch + 1
-                            : row->kind == LOG_REVOKE ||
-                                  (row->base_epoch == row->epoch && row->epoch <= epoch),
+        CHECK_MSG(has_right_epoch(row),
             "epochs: %s's %llu goes from %llu to %llu, and the epoch is %llu", convo_id(convo),
             (unsigned long long)seq, (unsigned long long)row->base_epoch,
-            (unsigned long long)row->epoch, (unsigned long long)epoch);
+            (unsigned long long)row->epoch, (unsigned long long)row[-1].current);
         CHECK_MSG((row[-1].members & 1U << row->sender) != 0 ||
                       (row->op != NOT_NAMED && now.requests[row->op].shape == JOIN) ||
                       (row->op == NOT_NAMED && row[-1].kind == MLS_COMMIT),
             "members: %s's %llu is of somebody who was not in", convo_id(convo),
             (unsigned long long)seq);
-        if (is_commit)
+        if (row->op != NOT_NAMED && row->kind != LOG_RESET)
+            check_group(convo, seq);
+        if (row->kind == MLS_COMMIT)
             check_commit_row(convo, seq);
         else if (row->kind == LOG_REVOKE)
             check_revoke(convo, seq);
+        else if (row->kind == LOG_RESET)
+            check_reset_row(convo, seq);
         else
             CHECK_MSG(row->members == row[-1].members, "whole: %s's %llu changes who is in",
                 convo_id(convo), (unsigned long long)seq);
-        epoch = row->current;
     }
     CHECK_MSG(truth->rows[truth->seq + 1].kind == 0, "seqs: %s has more than %llu", convo_id(convo),
         (unsigned long long)truth->seq);
-    CHECK_MSG(epoch == truth->epoch, "epochs: %s is at %llu, its log at %llu", convo_id(convo),
-        (unsigned long long)truth->epoch, (unsigned long long)epoch);
+    CHECK_MSG(truth->rows[truth->seq].current == truth->epoch &&
+                  truth->rows[truth->seq].convo_kind == truth->kind,
+        "epochs: %s is at %llu, its log at %llu", convo_id(convo), (unsigned long long)truth->epoch,
+        (unsigned long long)truth->rows[truth->seq].current);
 }
 
 /* Against what clients were told. */
@@ -416,7 +504,7 @@ static inline void check_told(uint32_t i)
     if (!request->is_answered || request->status != 200)
         return;
     CHECK_MSG(truth->is_there, "durable: %s was made and is not there", convo_id(request->convo));
-    if (!has_log(request->kind))
+    if (!has_row(request->kind))
         return;
     CHECK_MSG(
         seq != 0 && seq == request->result_seq && truth->rows[seq].epoch == request->result_epoch,
@@ -442,7 +530,7 @@ static inline void check_tokens(const struct sql_unit *unit)
         const struct request *request = &now.requests[i];
         bool has_token = stored_seq(i) == 0; /* the one of any request with this op */
 
-        if (!has_log(request->kind))
+        if (!has_row(request->kind))
             continue;
         for (uint32_t k = i; k < now.request_count && !has_token; k++)
             has_token = now.requests[k].op == i && is_used[now.requests[k].token];
@@ -469,7 +557,17 @@ static inline bool is_in(const struct truth *truth, uint64_t seq, uint32_t user)
     return (truth->rows[seq].members & 1U << user) != 0;
 }
 
-enum moment { USER_IN, USER_OUT, TARGET_IN, TARGET_OUT, ALONE, AS_READ };
+enum moment {
+    USER_IN,
+    USER_OUT,
+    TARGET_IN,
+    TARGET_OUT,
+    ALONE,
+    AS_READ,
+    OTHER_GROUP,
+    IS_MLS,
+    IS_NUMBERED
+};
 
 /* Was this so at some moment, from what had been shown before it began until now? */
 static inline bool was_so(const struct request *request, enum moment moment)
@@ -497,17 +595,31 @@ static inline bool was_so(const struct request *request, enum moment moment)
         case AS_READ:
             so = is_user_in && seq == request->result_seq && row->current == request->result_epoch;
             break;
+        case OTHER_GROUP:
+            so = row->group != request->group;
+            break;
+        case IS_MLS:
+        case IS_NUMBERED:
+            so = row->convo_kind == (moment == IS_MLS ? CONVO_MLS : CONVO_NUMBERED);
+            break;
         }
     }
     return so;
 }
 
-static inline bool was_view(const struct request *request, unsigned members, uint64_t epoch)
+struct view {
+    unsigned members;
+    uint64_t epoch;
+    uint32_t group;
+};
+
+static inline bool was_view(const struct request *request, const struct view *view)
 {
     const struct truth *truth = &now.truths[request->convo];
 
     for (uint64_t seq = request->shown_seq > 0 ? request->shown_seq : 1; seq <= truth->seq; seq++)
-        if (truth->rows[seq].members == members && truth->rows[seq].current == epoch)
+        if (truth->rows[seq].members == view->members && truth->rows[seq].current == view->epoch &&
+            truth->rows[seq].group == view->group)
             return true;
     return false;
 }
@@ -588,13 +700,13 @@ static inline int64_t int_of(const struct json *object, const char *name)
     return value;
 }
 
-/* The view shows who was in at one moment, and the epoch of that moment. */
+/* The view shows who was in at one moment, and the epoch and the group of that moment. */
 static inline void check_view(uint32_t i, const struct job *job)
 {
     struct request *request = &now.requests[i];
     struct json_doc doc = { 0 };
-    unsigned members = 0;
-    uint64_t epoch;
+    struct view view = { 0 };
+    struct tr_span group;
 
     CHECK_EQ_INT(json_parse_copy(&doc, answer_of(job), 0), 0);
     for (struct json_iter it = json_iterate(json_get(json_root(&doc), "members"));
@@ -602,14 +714,19 @@ static inline void check_view(uint32_t i, const struct job *job)
         struct tr_span did;
 
         CHECK(json_string(json_get(it.value, "did"), &did));
-        members |= 1U << user_of(did);
+        view.members |= 1U << user_of(did);
     }
-    epoch = (uint64_t)int_of(json_root(&doc), "epoch");
+    view.epoch = (uint64_t)int_of(json_root(&doc), "epoch");
+    CHECK(json_string(json_get(json_root(&doc), "groupId"), &group));
+    if (!tr_span_is(group, convo_id(request->convo)))
+        view.group = op_number(group);
     json_doc_free(&doc);
-    CHECK_MSG(was_view(request, members, epoch),
-        "members: request %u was told of members %x in epoch %llu; that was never so after %llu", i,
-        members, (unsigned long long)epoch, (unsigned long long)request->shown_seq);
-    request->result_epoch = epoch;
+    CHECK_MSG(was_view(request, &view),
+        "members: request %u was told of members %x in epoch %llu of group %u; that was never so "
+        "after %llu",
+        i, view.members, (unsigned long long)view.epoch, view.group,
+        (unsigned long long)request->shown_seq);
+    request->result_epoch = view.epoch;
     seen.views++;
 }
 
@@ -622,21 +739,23 @@ static inline uint64_t commit_at(const struct truth *truth, uint64_t base)
     return 0;
 }
 
-/* Where commits are taken back: what is quoted was stored once, and the epoch was the current one
- * at some moment. */
+/* Where commits are taken back: what is quoted was stored once, in the loser's group, and the epoch
+ * was the current one at some moment while it asked. Nobody is told of an earlier moment then. */
 static inline void check_wedged_conflict(uint32_t i, const struct job *job)
 {
-    const struct truth *truth = &now.truths[WEDGED];
+    const struct request *request = &now.requests[i];
+    struct truth *truth = &now.truths[WEDGED];
     struct json_doc doc = { 0 };
-    uint64_t current, last = 0;
-    bool is_known = false;
+    uint64_t current, last = 0, moment = request->shown_seq;
 
     CHECK_EQ_INT(json_parse_copy(&doc, answer_of(job), 0), 0);
     current = (uint64_t)int_of(json_root(&doc), "currentEpoch");
-    for (uint64_t seq = 1; seq <= truth->seq && !is_known; seq++)
-        is_known = truth->rows[seq].current == current;
-    CHECK_MSG(is_known, "current: request %u was told of epoch %llu, which never was", i,
-        (unsigned long long)current);
+    while (moment <= truth->seq && truth->rows[moment].current != current)
+        moment++;
+    CHECK_MSG(moment <= truth->seq,
+        "current: request %u was told of epoch %llu, which never was after %llu", i,
+        (unsigned long long)current, (unsigned long long)request->shown_seq);
+    show(truth, moment);
     for (struct json_iter it = json_iterate(json_get(json_root(&doc), "commits"));
          json_next(&it);) {
         uint64_t seq = (uint64_t)int_of(it.value, "seq");
@@ -645,6 +764,9 @@ static inline void check_wedged_conflict(uint32_t i, const struct job *job)
                       truth->rows[seq].epoch == (uint64_t)int_of(it.value, "epoch"),
             "quoted: request %u was told of a commit %llu that is not stored", i,
             (unsigned long long)seq);
+        CHECK_MSG(truth->rows[seq].group == request->group,
+            "quoted: request %u of group %u was told of commit %llu of group %u", i, request->group,
+            (unsigned long long)seq, truth->rows[seq].group);
         last = seq;
     }
     now.requests[i].seen_epoch = current;
@@ -717,9 +839,13 @@ static inline void check_refused(uint32_t i, const struct job *job)
     else if (strcmp(label, "LastMember") == 0)
         is_so = was_so(request, ALONE);
     else if (strcmp(label, "CommitRequired") == 0)
-        is_so = truth->kind == CONVO_MLS;
+        is_so = was_so(request, IS_MLS);
     else if (strcmp(label, "NumberedConversation") == 0)
-        is_so = truth->kind == CONVO_NUMBERED;
+        is_so = was_so(request, IS_NUMBERED);
+    else if (strcmp(label, "InvalidCommit") == 0 || strcmp(label, "InvalidMessage") == 0)
+        is_so = was_so(request, OTHER_GROUP);
+    else if (strcmp(label, "GroupIdInUse") == 0)
+        is_so = now.op_seqs[request->op] != 0;
     else if (strcmp(label, "ConvoExists") == 0)
         is_so = truth->is_there;
     else if (strcmp(label, "ConvoNotFound") == 0)
@@ -728,6 +854,8 @@ static inline void check_refused(uint32_t i, const struct job *job)
         is_so = request->is_token_used_twice;
     CHECK_MSG(is_so, "refused: request %u was told %s, and that was never so", i, label);
     seen.refused++;
+    seen.of_another_group += strncmp(label, "Invalid", 7) == 0;
+    seen.resets_lost += strcmp(label, "GroupIdInUse") == 0;
     seen.replayed += strcmp(label, "TokenReplayed") == 0;
 }
 
@@ -737,7 +865,7 @@ static inline void check_repeated(uint32_t i)
     const struct request *request = &now.requests[i];
     bool is_alone = true;
 
-    if (!has_log(request->kind) || request->status < 400 || request->status >= 500 ||
+    if (!has_row(request->kind) || request->status < 400 || request->status >= 500 ||
         request->status == 401)
         return;
     for (uint32_t k = request->op; k < now.request_count && is_alone; k++)
@@ -749,6 +877,25 @@ static inline void check_repeated(uint32_t i)
         "refused: request %u was told %s, and it is stored", i, request->label);
 }
 
+/* Of all who ask for a group, one has made it. */
+static inline void check_reset(uint32_t i)
+{
+    const struct request *request = &now.requests[i];
+    struct truth *truth = &now.truths[request->convo];
+    uint64_t seq = stored_seq(request->op);
+
+    CHECK_MSG(seq != 0, "acked: request %u was told that it is stored, and it is not", i);
+    check_told(i);
+    CHECK_MSG(truth->rows[seq].sender == request->user,
+        "reset: request %u was told that it made the group which %s has made", i,
+        user_did(truth->rows[seq].sender));
+    for (uint32_t k = request->op; k < now.request_count; k++)
+        CHECK_MSG(k == i || now.requests[k].op != request->op || now.requests[k].status != 200,
+            "reset: requests %u and %u were both told that they made group %u", i, k, request->op);
+    show(truth, seq);
+    seen.resets++;
+}
+
 /* Somebody is in the epoch now: nobody takes its commit back any more. */
 static inline void check_confirmed(uint32_t i)
 {
@@ -756,6 +903,8 @@ static inline void check_confirmed(uint32_t i)
     const struct truth *truth = &now.truths[request->convo];
     uint64_t seq = truth->seq;
 
+    if (truth->rows[seq].group != truth->rows[request->shown_seq].group)
+        return; /* of one group or the other: nobody knows */
     while (seq > 1 && (truth->rows[seq].kind != MLS_COMMIT || truth->rows[seq].is_revoked ||
                           truth->rows[seq].epoch != request->base))
         seq--;
@@ -811,6 +960,8 @@ static inline void check_answer(uint32_t i, const struct job *job)
         check_confirmed(i);
     else if (request->kind == JOB_REPORT)
         check_reported(i, job);
+    else if (request->kind == JOB_RESET)
+        check_reset(i);
     else if (request->kind == JOB_CREATE)
         CHECK_MSG(now.truths[request->convo].is_there, "acked: %s was made and is not there",
             convo_id(request->convo));
@@ -853,7 +1004,7 @@ static inline void add_op(struct linear_history *epochs, struct linear_history *
     /* One that may have happened leads from its own epoch on, in a conversation of its kind. */
     if (seq == LINEAR_ANY && request->kind == JOB_COMMIT && request->has_bytes)
         epoch = request->base + 1;
-    if (seq == LINEAR_ANY && request->kind == JOB_COMMIT &&
+    if (seq == LINEAR_ANY && request->kind == JOB_COMMIT && request->convo != WEDGED &&
         truth->kind != (request->has_bytes ? CONVO_MLS : CONVO_NUMBERED))
         return;
     if (request->kind == JOB_COMMIT) {
@@ -897,6 +1048,21 @@ static inline void add_sights(
     }
 }
 
+/* A notice has a number too. Who asked for a reset knows when that was. */
+static inline struct linear_op notice_op(const struct truth *truth, uint64_t seq)
+{
+    struct linear_op op = { LINEAR_MOVE, seq, 0, LINEAR_NEVER, REQUESTS_MAX };
+
+    for (uint32_t i = 0; truth->rows[seq].kind == LOG_RESET && i < now.request_count; i++) {
+        const struct request *request = &now.requests[i];
+
+        if (request->kind == JOB_RESET && request->op == truth->rows[seq].op &&
+            request->is_answered && request->status == 200)
+            op = (struct linear_op){ LINEAR_MOVE, seq, request->begin, request->end, i };
+    }
+    return op;
+}
+
 /* Everything that was asked of a conversation, through the checker. */
 static inline void check_history(uint32_t convo)
 {
@@ -912,9 +1078,8 @@ static inline void check_history(uint32_t convo)
         add_sights(&epochs, &seqs, i);
     }
     for (uint64_t seq = 2; seq <= truth->seq; seq++)
-        if (truth->rows[seq].kind == LOG_REVOKE)
-            linear_add(
-                &seqs, (struct linear_op){ LINEAR_MOVE, seq, 0, LINEAR_NEVER, REQUESTS_MAX });
+        if (truth->rows[seq].kind == LOG_REVOKE || truth->rows[seq].kind == LOG_RESET)
+            linear_add(&seqs, notice_op(truth, seq));
     now.clock++;
     if (truth->is_there) {
         linear_add(&epochs,

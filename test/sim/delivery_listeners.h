@@ -43,10 +43,19 @@ static inline bool was_in_for(const struct listener *listener, uint64_t seq)
     return seq > 1 && (row[-1].members & 1U << listener->user) != 0;
 }
 
-/* A commit that was taken back is nothing for anybody, but it may have been heard before that. */
+/* A commit that was taken back, or is of a former group, is nothing for anybody, but it may have
+ * been heard before that. */
+static inline bool is_passed_over(const struct truth *truth, uint64_t seq)
+{
+    const struct row *row = &truth->rows[seq];
+
+    return row->kind == MLS_COMMIT &&
+           (row->is_revoked || row->group != truth->rows[truth->seq].group);
+}
+
 static inline bool must_hear(const struct listener *listener, uint64_t seq)
 {
-    return was_in_for(listener, seq) && !now.truths[listener->convo].rows[seq].is_revoked;
+    return was_in_for(listener, seq) && !is_passed_over(&now.truths[listener->convo], seq);
 }
 
 /* Whom such a commit had removed was in all the time. */
@@ -71,14 +80,31 @@ static void check_none_left_out(const struct listener *listener, uint64_t before
             (unsigned long long)before);
 }
 
-static void check_heard(struct listener *listener, const struct json *message)
+/* Is that what is stored? */
+static bool is_true(
+    const struct listener *listener, const struct row *row, const struct json *message)
 {
-    static const char *const types[] = { "", "app", "proposal", "commit", "", "revoke" };
+    char name[GROUP_NAME_SIZE];
+    struct tr_span group;
+
+    if (row->kind == LOG_RESET &&
+        (!json_string(json_get(message, "groupId"), &group) ||
+            !tr_span_equal(group, group_name(listener->convo, row->group, name))))
+        return false;
+    if (row->kind == LOG_REVOKE || row->kind == LOG_RESET)
+        return (uint64_t)int_of(message, "epoch") == row->current;
+    return (uint64_t)int_of(message, "epoch") == row->epoch &&
+           (uint64_t)int_of(message, "baseEpoch") == row->base_epoch;
+}
+
+static void check_heard(struct listener *listener, const struct json *message, struct tr_span type)
+{
+    static const char *const types[] = { "", "app", "proposal", "commit", "", "revoke", "",
+        "reset" };
     const struct truth *truth = &now.truths[listener->convo];
     uint64_t seq = (uint64_t)int_of(message, "seq");
     struct heard *heard = &now.heard[listener->convo];
     const struct row *row = &truth->rows[seq];
-    struct tr_span type = TR_SPAN("revoke"); /* a notice does not say */
 
     CHECK_MSG(seq <= truth->seq, "committed: %s heard of %llu of %s, and stored is %llu",
         user_did(listener->user), (unsigned long long)seq, convo_id(listener->convo),
@@ -89,12 +115,7 @@ static void check_heard(struct listener *listener, const struct json *message)
     check_none_left_out(listener, seq);
     CHECK_MSG(may_hear(listener, seq), "members: %s was not in, and heard %llu of %s",
         user_did(listener->user), (unsigned long long)seq, convo_id(listener->convo));
-    (void)json_string(json_get(message, "messageType"), &type);
-    CHECK_MSG(tr_span_is(type, types[row->kind]) &&
-                  (row->kind == LOG_REVOKE
-                          ? (uint64_t)int_of(message, "epoch") == row->current
-                          : (uint64_t)int_of(message, "epoch") == row->epoch &&
-                                (uint64_t)int_of(message, "baseEpoch") == row->base_epoch),
+    CHECK_MSG(tr_span_is(type, types[row->kind]) && is_true(listener, row, message),
         "heard: %s was told something else of %llu of %s than is stored", user_did(listener->user),
         (unsigned long long)seq, convo_id(listener->convo));
     listener->seq = seq;
@@ -103,6 +124,7 @@ static void check_heard(struct listener *listener, const struct json *message)
     if (heard->seq < seq)
         heard->seq = seq;
     seen.heard++;
+    seen.resets_heard += row->kind == LOG_RESET;
 }
 
 /* Since when is nobody in the way of its end? 0: it may listen. */
@@ -131,13 +153,24 @@ static void check_may_listen(const struct listener *listener)
         convo_id(listener->convo), (unsigned long long)((now_ns - since_ns) / MS));
 }
 
-/* It ends behind the commit that removed it: that is the last thing it hears. */
+static bool is_removal(const struct listener *listener, uint64_t seq)
+{
+    const struct truth *truth = &now.truths[listener->convo];
+
+    return seq > 1 && is_in(truth, seq - 1, listener->user) && !is_in(truth, seq, listener->user);
+}
+
+/* It ends behind the commit that removed it: that is the last thing it hears, unless the commit is
+ * of a former group. */
 static void check_removed(const struct listener *listener)
 {
-    const struct row *row = &now.truths[listener->convo].rows[listener->seq];
-    unsigned bit = 1U << listener->user;
+    const struct truth *truth = &now.truths[listener->convo];
+    uint64_t seq = listener->seq;
 
-    CHECK_MSG(listener->is_told && (row[-1].members & bit) != 0 && (row->members & bit) == 0,
+    while (seq <= truth->seq &&
+           !(is_removal(listener, seq) && (seq == listener->seq || is_passed_over(truth, seq))))
+        seq++;
+    CHECK_MSG(listener->is_told && seq <= truth->seq,
         "ended: %s of %s was told that it is removed, and has not heard the commit (%llu)",
         user_did(listener->user), convo_id(listener->convo), (unsigned long long)listener->seq);
     check_may_listen(listener);
@@ -263,13 +296,18 @@ static void parse_frame(
 static void on_frame(struct listener *listener, const struct http_frame *frame)
 {
     struct json_doc doc = { 0 };
+    const struct json *message;
+    struct tr_span type;
     char name[40];
 
     parse_frame(frame, name, sizeof name, &doc);
-    if (strcmp(name, "messageEvent") == 0)
-        check_heard(listener, json_get(json_root(&doc), "message"));
+    message = json_get(json_root(&doc), "message");
+    if (strcmp(name, "messageEvent") == 0 && json_string(json_get(message, "messageType"), &type))
+        check_heard(listener, message, type);
     else if (strcmp(name, "commitRevokedEvent") == 0)
-        check_heard(listener, json_root(&doc));
+        check_heard(listener, json_root(&doc), TR_SPAN("revoke"));
+    else if (strcmp(name, "groupResetEvent") == 0)
+        check_heard(listener, json_root(&doc), TR_SPAN("reset"));
     json_doc_free(&doc);
 }
 

@@ -4,7 +4,8 @@
  *
  * Clients race commits, messages, joins, leaves and reads on four conversations: one is mls, one
  * numbered, the third becomes what its first commit is, and in the fourth, mls too, members report
- * commits, or confirm the epochs they made. They ask again for what they asked before, with a new
+ * commits, or confirm the epochs they made, and admins begin another group, several at once, by the
+ * same name or by one that was used before. They ask again for what they asked before, with a new
  * token or the old one. Meanwhile conversations are killed, connections are lost before, in and
  * after a COMMIT, the writer is killed, the disk fails, the power is cut. After every COMMIT the
  * truth is read from the database (delivery_facts.h). Others listen, go away and come back with
@@ -31,6 +32,11 @@
  *   revoked   a commit is taken back by more than half of those who were in before and after it,
  *             each counted once, and never when a member has confirmed its epoch or spoken in it;
  *             then the members are those of before, and the next commit gets its epoch
+ *   reset     a group is begun by one reset, of an admin, and no two have the same name; what was
+ *             made in one is refused in another; numbers and members go on, epochs begin again; who
+ *             asks again for what a former group took gets the first answer
+ *   readable  everybody reads what was said while it was in, and nothing else
+ *   checks    what `troupe check delivery` looks for is not there
  *   linear    all answers together are possible for one copy that does one thing at a time
  *             (linear.h)
  *   healed    when everything is well again, everything is answered, soon, and nothing with 503
@@ -41,6 +47,7 @@
 #include "base/log.h"
 #include "delivery_listeners.h"
 #include "ops/service.h"
+#include "services/delivery/check.h"
 #include "sql/runner.h"
 
 enum { HEALED_S_MAX = 60 }; /* of virtual time */
@@ -248,10 +255,17 @@ static struct sql_unit *look(const struct sql_statement *statement)
     return unit;
 }
 
+static void on_violation(void *data, const char *check, struct tr_span convo, const char *text)
+{
+    (void)data;
+    CHECK_MSG(false, "checks: %s of %.*s: %s", check, (int)convo.size, convo.at, text);
+}
+
 /* Everything is read anew: what a client was told must be there still. */
 static void check_database(void)
 {
     struct sql_unit *unit;
+    uint64_t violations;
 
     for (uint32_t i = 0; i < CONVOS; i++)
         now.truths[i] = (struct truth){ .shown_seq = now.truths[i].shown_seq };
@@ -273,6 +287,32 @@ static void check_database(void)
     unit = look(&all_tokens);
     check_tokens(unit);
     sql_unit_free(unit);
+    CHECK_EQ_INT(delivery_check(now.sql, on_violation, NULL, &violations), 0);
+}
+
+SQL_STATEMENT(all_readable, "SELECT l.convo, l.seq FROM log l WHERE l.kind NOT IN (4, 6)"
+                            " AND (l.kind <> 1 OR LENGTH(l.bytes) > 0)" LOG_SEEN_BY("$1"));
+
+/* Everybody reads what was said while it was in, before a reset and after, and nothing else. */
+static void check_readable(uint32_t user)
+{
+    static bool is_readable[CONVOS][SEQS_MAX];
+    struct sql_unit *unit = sql_unit_new(0);
+
+    memset(is_readable, 0, sizeof is_readable);
+    sql_unit_step(unit, &all_readable, SQL_ROWS_ANY);
+    sql_unit_text(unit, tr_span_of(user_did(user)));
+    CHECK_EQ_INT(sql_read_wait(now.sql, unit), 0);
+    for (uint32_t i = 0; i < sql_unit_rows(unit, 0); i++)
+        is_readable[convo_of(sql_row_bytes(unit, 0, i, 0))][sql_row_int(unit, 0, i, 1)] = true;
+    sql_unit_free(unit);
+    for (uint32_t convo = 0; convo < CONVOS; convo++)
+        for (uint64_t seq = 2; seq <= now.truths[convo].seq; seq++)
+            CHECK_MSG(is_readable[convo][seq] == (is_in(&now.truths[convo], seq - 1, user) &&
+                                                     !is_passed_over(&now.truths[convo], seq)),
+                "readable: %s %s %llu of %s", user_did(user),
+                is_readable[convo][seq] ? "was not in, and reads" : "was in, and does not read",
+                (unsigned long long)seq, convo_id(convo));
 }
 
 /* The "process" ends, with or without the machine, and another one recovers. */
@@ -518,6 +558,8 @@ static uint64_t run(uint64_t seed)
     for (uint32_t i = 0; i < world.clients; i++)
         tr_sender_drop(&world.senders[i]);
     end_and_recover(true, NULL);
+    for (uint32_t i = 0; i < USERS; i++)
+        check_readable(i);
     stop_service();
     sql_close(&now.sql);
     tr_sim_run_until(s->sim, tr_sim_now_ns(s->sim) + 100 * MS);
@@ -536,7 +578,9 @@ static void report(void)
         "%llu reads, %llu views, %llu polls from memory and %llu from the database, %llu not sent; "
         "%llu streams heard %llu entries, %llu were slow, %llu ended by a removal, %llu open at "
         "the "
-        "end; %llu confirmations, %llu reports, %llu commits taken back; %llu ops of histories; "
+        "end; %llu confirmations, %llu reports, %llu commits taken back; %llu groups begun anew "
+        "(heard %llu times), %llu not, because another had the name, %llu refused as of another "
+        "group; %llu ops of histories; "
         "%llu power cuts, %llu "
         "process kills, %llu conversation kills, %llu writer kills, %llu failed disks, %llu full "
         "disks, %llu lost connections (%llu after the COMMIT), %llu failed opens\n",
@@ -552,6 +596,8 @@ static void report(void)
         (unsigned long long)seen.slow, (unsigned long long)seen.ends_removed,
         (unsigned long long)seen.listening, (unsigned long long)seen.confirms,
         (unsigned long long)seen.reports, (unsigned long long)seen.revokes,
+        (unsigned long long)seen.resets, (unsigned long long)seen.resets_heard,
+        (unsigned long long)seen.resets_lost, (unsigned long long)seen.of_another_group,
         (unsigned long long)seen.linear_ops, (unsigned long long)seen.cuts,
         (unsigned long long)seen.kills, (unsigned long long)seen.convo_kills,
         (unsigned long long)seen.writer_kills, (unsigned long long)seen.fatal,
@@ -578,6 +624,10 @@ TEST_LONG(delivery, keeps_epochs_members_and_answers_right_whatever_fails, 120)
     CHECK_COVERED(seen.reports, 500);
     CHECK_COVERED(seen.confirms, 200);
     CHECK_COVERED(seen.revokes, 200);
+    CHECK_COVERED(seen.resets, 200);
+    CHECK_COVERED(seen.resets_heard, 50);
+    CHECK_COVERED(seen.resets_lost, 50);
+    CHECK_COVERED(seen.of_another_group, 200);
     CHECK_COVERED(seen.unknown, 4000);
     CHECK_COVERED(seen.cuts, 2000);
     CHECK_COVERED(seen.kills, 300);

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What answers hold beyond what the other cases look at: epochs and types of messages, members in
- * lists, what a conflict says about when to try again; and what a restart reads. */
+ * lists, what a conflict says about when to try again. */
 #include "convo_acts.h"
-#include "services/delivery/convo.h"
-#include "sql/unit.h"
 
 static struct json_doc ask_json(
     const struct site *site, const struct caller *caller, const char *call)
@@ -164,68 +162,5 @@ TEST(conflict, says_when_to_try_again)
     cast_begin(&cast);
     act_commit(&cast.site, &cast.ada, "g1", 1, "first", "", 200, "\"seq\":3");
     act_commit(&cast.site, &cast.bob, "g1", 1, "second", "", 409, "\"retryAfterMs\":0}");
-    cast_end(&cast);
-}
-
-/* ---- what a restart reads
- * ------------------------------------------------------------------------------------ */
-
-/* The rows that a conversation is read from, as an actor of a new process does; *ret_scans are
- * steps that go through a table (SQLite says so). */
-static uint32_t load_rows(struct cast *cast, uint32_t *ret_scans)
-{
-    struct convo convo;
-    struct sql_unit *unit, *plan;
-    uint32_t rows = 0;
-
-    *ret_scans = 0;
-    CHECK_EQ_INT(convo_init(&convo, cast->site.delivery, TR_SPAN("g1")), 0);
-    unit = convo_load_unit(&convo);
-    CHECK(unit != NULL);
-    CHECK_EQ_INT(sql_read_wait(cast->site.sql, unit), 0);
-    CHECK(unit->step_count >= 3);
-    for (uint32_t i = 0; i < unit->step_count; i++) {
-        char text[1024];
-
-        rows += sql_unit_rows(unit, i);
-        if (SITE_ON_POSTGRES)
-            continue;
-        (void)snprintf(text, sizeof text, "EXPLAIN QUERY PLAN %s", unit->steps[i].statement->text);
-        plan = sql_unit_new(0);
-        sql_unit_step(plan, statement_of(text), SQL_ROWS_ANY);
-        sql_unit_text(plan, TR_SPAN("g1"));
-        CHECK_EQ_INT(sql_read_wait(cast->site.sql, plan), 0);
-        CHECK(sql_unit_rows(plan, 0) > 0);
-        for (uint32_t row = 0; row < sql_unit_rows(plan, 0); row++)
-            *ret_scans += tr_span_starts(sql_row_bytes(plan, 0, row, 3), "SCAN");
-        sql_unit_free(plan);
-    }
-    sql_unit_free(unit);
-    convo_finish(&convo);
-    return rows;
-}
-
-TEST(restart, reads_as_many_rows_of_a_long_conversation_as_of_a_short_one)
-{
-    struct cast cast;
-    uint32_t before, scans;
-    char id[16];
-
-    cast_begin(&cast);
-    act_commit(&cast.site, &cast.ada, "g1", 1, "c", "", 200, "newEpoch");
-    before = load_rows(&cast, &scans);
-    CHECK_EQ_INT(before, 1 + 4 + 1); /* the conversation, its members, the newest commit */
-    CHECK_EQ_INT(scans, 0);
-    for (int i = 2; i < 40; i++) {
-        (void)snprintf(id, sizeof id, "m%d", i);
-        act_say(&cast.site, &cast.bob, "g1", id, (uint64_t)i, "persistent", 200, "messageId");
-        act_commit(&cast.site, &cast.ada, "g1", (uint64_t)i, "c", "", 200, "newEpoch");
-    }
-    CHECK_EQ_INT(load_rows(&cast, &scans), before);
-    CHECK_EQ_INT(scans, 0);
-    site_close(&cast.site);
-    site_open(&cast.site);
-    expect(&cast.site, &cast.bob, "getEpoch?convoId=g1", NULL, 200, "\"currentEpoch\":40");
-    act_say(&cast.site, &cast.bob, "g1", "after", 40, "persistent", 200, "\"seq\":80");
     cast_end(&cast);
 }

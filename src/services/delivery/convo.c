@@ -146,6 +146,15 @@ static struct convo_before before_of(struct convo *convo)
     return before;
 }
 
+/* It could not be read: who listens is in as far as was known. */
+static void give_back(struct convo *convo, struct convo_before *before)
+{
+    if (convo->subscribers == NULL)
+        return;
+    roster_free(&convo->roster);
+    convo->roster = before->roster;
+}
+
 static void loaded(struct convo *convo, struct tr_context *ctx, const struct sql_unit *unit)
 {
     struct convo_before before = before_of(convo);
@@ -157,7 +166,7 @@ static void loaded(struct convo *convo, struct tr_context *ctx, const struct sql
             LOG_TEXT("why", sql_error_text(sql_unit_status(unit))));
         convo->is_loaded = false;
         convo->is_poisoned = true;
-        roster_free(&before.roster);
+        give_back(convo, &before);
         fail_all_waiting(convo);
         return;
     }

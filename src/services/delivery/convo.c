@@ -205,7 +205,10 @@ static void succeed(struct convo *convo, struct tr_context *ctx, struct convo_op
         metric_add(&metrics[job->kind == JOB_COMMIT ? COMMITS : MESSAGES], 1);
     if (job->kind == JOB_COMMIT)
         convo_turn_won(convo, ctx, job->claims->issuer);
-    convo_stream_committed(convo, ctx, op);
+    /* Behind one that is in doubt, which may have removed who listens: they hear it from the log,
+     * as soon as that is read again. */
+    if (!convo->is_poisoned || !convo_has_log(job))
+        convo_stream_committed(convo, ctx, op);
     answer(op);
 }
 

@@ -46,6 +46,7 @@
 #include "auth/auth.h"
 #include "base/log.h"
 #include "delivery_listeners.h"
+#include "delivery_tables.h"
 #include "ops/service.h"
 #include "services/delivery/check.h"
 #include "sql/runner.h"
@@ -490,18 +491,10 @@ static void check_idle(uint32_t convo)
 
 static void begin(uint64_t seed)
 {
-    static const struct service auth_only = { .name = "auth" };
-    struct service auth_service = auth_only;
-    const struct service *services[] = { &auth_service, &delivery_service };
     struct scenario *s = &now.s;
-    char why[256] = "";
 
-    auth_service.migrations = auth_migrations;
-    auth_service.migration_count = auth_migration_count;
     if (migrations == NULL)
-        CHECK_MSG(service_merge_migrations(
-                      services, 2, why, sizeof why, &migrations, &migration_count) == 0,
-            "%s", why);
+        migrations = delivery_tables(&migration_count);
     memset(&now, 0, sizeof now);
     memset(&world, 0, sizeof world);
     scenario_begin(s, seed, NULL);

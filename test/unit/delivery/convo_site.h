@@ -15,6 +15,7 @@
 #include "auth/jwt.h"
 #include "check.h"
 #include "crypto/encoding.h"
+#include "delivery_tables.h"
 #include "json/json.h"
 #include "postgres.h"
 #include "services/delivery/delivery.h"
@@ -55,24 +56,17 @@ struct site {
 
 static inline void site_open(struct site *site)
 {
-    static const struct service auth_only = { .name = "auth" };
-    struct service auth_service = auth_only;
-    const struct service *services[] = { &auth_service, &delivery_service };
+    const struct service *services[] = { &delivery_service };
     const struct tr_rate fast = { .count = 100000, .period_ns = TR_SECONDS(1), .burst = 100000 };
-    struct sql_migration *migrations;
-    char url[256], why[256] = "";
-    void *states[2] = { NULL, NULL };
     size_t count;
+    struct sql_migration *migrations = delivery_tables(&count);
+    char url[256], why[256] = "";
 
-    auth_service.migrations = auth_migrations;
-    auth_service.migration_count = auth_migration_count;
     CHECK_EQ_INT(
         tr_system_create(
             &(struct tr_system_options){ .workers = 2, .blocking_threads = 12, .quiet = true },
             &site->system),
         0);
-    CHECK_MSG(service_merge_migrations(services, 2, why, sizeof why, &migrations, &count) == 0,
-        "%s", why);
     if (SITE_ON_POSTGRES)
         (void)snprintf(url, sizeof url, "%s", site->postgres.url);
     else
@@ -101,9 +95,8 @@ static inline void site_open(struct site *site)
         "%s", why);
     if (SITE_IS_BLIND)
         ((struct delivery *)site->delivery)->mode = DELIVERY_BLIND;
-    states[1] = site->delivery;
-    CHECK_MSG(
-        service_merge_routes(services, states, 2, why, sizeof why, &site->routes, &count) == 0,
+    CHECK_MSG(service_merge_routes(
+                  services, &site->delivery, 1, why, sizeof why, &site->routes, &count) == 0,
         "%s", why);
     CHECK_MSG(http_server_start(site->system,
                   &(struct http_server_options){ .listen = "127.0.0.1:0",

@@ -17,6 +17,7 @@
 #include "base/alloc.h"
 #include "check.h"
 #include "crypto/encoding.h"
+#include "delivery_tables.h"
 #include "json/json.h"
 #include "postgres.h"
 #include "services/delivery/api.h"
@@ -113,16 +114,10 @@ static inline void site_add_route(struct site *site, const struct http_route *ro
 /* The database, with the tables of all of it. */
 static inline void site_open_sql(struct site *site)
 {
-    const struct service auth_service = {
-        .name = "auth", .migrations = auth_migrations, .migration_count = auth_migration_count
-    };
-    const struct service *services[] = { &auth_service, &delivery_service };
-    struct sql_migration *migrations;
-    char url[256], why[256] = "";
     size_t count;
+    struct sql_migration *migrations = delivery_tables(&count);
+    char url[256], why[256] = "";
 
-    CHECK_MSG(service_merge_migrations(services, 2, why, sizeof why, &migrations, &count) == 0,
-        "%s", why);
     if (SITE_ON_POSTGRES)
         (void)snprintf(url, sizeof url, "%s", site->postgres.url);
     else
@@ -132,7 +127,7 @@ static inline void site_open_sql(struct site *site)
             &(struct sql_options){ .url = url, .migrations = migrations, .migration_count = count },
             why, sizeof why, &site->sql) == 0,
         "%s", why);
-    tr__free(migrations);
+    free(migrations);
 }
 
 /* With settings, or NULL: as they are without any. */

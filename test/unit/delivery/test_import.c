@@ -7,6 +7,7 @@
 #include "auth/auth.h"
 #include "base/alloc.h"
 #include "check.h"
+#include "delivery_tables.h"
 #include "ops/service.h"
 #include "postgres.h"
 #include "services/delivery/check.h"
@@ -95,17 +96,12 @@ static int run_import(const char *from, struct sql *sql, struct seen *ret_seen, 
 
 static struct sql *open_target(struct tr_system *system, const char *place)
 {
-    const struct service auth = {
-        .name = "auth", .migrations = auth_migrations, .migration_count = auth_migration_count
-    };
-    const struct service *services[] = { &auth, &delivery_service };
-    struct sql_migration *migrations = NULL;
+    size_t count;
+    struct sql_migration *migrations = delivery_tables(&count);
     char url[160], why[256] = "";
     struct sql *sql = NULL;
-    size_t count;
 
     (void)snprintf(url, sizeof url, "sqlite:%s/troupe.db", place);
-    CHECK_EQ_INT(service_merge_migrations(services, 2, why, sizeof why, &migrations, &count), 0);
     CHECK_EQ_INT(sql_open(system,
                      &(struct sql_options){ .url = url,
                          .migrations = migrations,
@@ -114,7 +110,7 @@ static struct sql *open_target(struct tr_system *system, const char *place)
                          .readers = 1 },
                      why, sizeof why, &sql),
         0);
-    tr__free(migrations);
+    free(migrations);
     return sql;
 }
 

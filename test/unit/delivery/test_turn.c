@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "check.h"
 #include "crypto/digest.h"
+#include "delivery_tables.h"
 #include "services/delivery/delivery.h"
 #include "services/delivery/job.h"
 #include "services/delivery/mls_reader.h"
@@ -177,18 +178,13 @@ struct stage {
 
 static void stage_begin(struct stage *stage, uint64_t seed)
 {
-    static struct service auth_service = { .name = "auth" };
-    const struct service *services[] = { &auth_service, &delivery_service };
-    struct sql_migration *migrations;
+    size_t count;
+    struct sql_migration *migrations = delivery_tables(&count);
     char why[256] = "";
     void *state = NULL;
-    size_t count;
     int rc;
 
-    auth_service.migrations = auth_migrations;
-    auth_service.migration_count = auth_migration_count;
     CHECK_EQ_INT(tr_sim_create(&(struct tr_sim_options){ .seed = seed }, &stage->sim), 0);
-    CHECK_EQ_INT(service_merge_migrations(services, 2, why, sizeof why, &migrations, &count), 0);
     rc = sql_open(tr_sim_system(stage->sim),
         &(struct sql_options){ .url = "sqlite:data/turn.db",
             .migrations = migrations,
@@ -197,7 +193,7 @@ static void stage_begin(struct stage *stage, uint64_t seed)
             .in_simulation = true },
         why, sizeof why, &stage->sql);
     CHECK_MSG(rc == 0, "%s: %s", sql_error_text(rc), why);
-    tr__free(migrations);
+    free(migrations);
     rc = delivery_service.start(
         &(struct service_context){ .system = tr_sim_system(stage->sim),
             .sql = stage->sql,

@@ -8,8 +8,6 @@
 #include "services/delivery/package.h"
 #include "services/delivery/text.h"
 
-enum { ID_SIZE_MAX = DID_SIZE_MAX + 1 + DEVICE_SIZE_MAX + 1 + JOB_CONVO_SIZE_MAX };
-
 SQL_STATEMENT(put_request,
     "INSERT INTO device_additions (id, convo, did, device, kind, state, why, claim_until_ms,"
     " created_ms, changed_ms) SELECT m.did || '#' || $3 || '/' || m.convo, m.convo, m.did, $3, 1,"
@@ -133,9 +131,9 @@ SQL_STATEMENT(complete_addition,
     " AND " CALLER_IS_MEMBER("$2"));
 
 struct addition {
-    char id[ID_SIZE_MAX + 1];
+    char id[ADDITION_ID_SIZE_MAX + 1];
     struct tr_span did, device, convo; /* into text */
-    char text[ID_SIZE_MAX];
+    char text[ADDITION_ID_SIZE_MAX];
     int64_t suite;
     int64_t until_ms;
 };
@@ -270,7 +268,7 @@ static struct addition *read_addition(struct http_request *request)
     }
     if (!owner_begin(request, &body))
         return NULL;
-    id = json_need_string(&body.expect, "pendingAdditionId", 1, ID_SIZE_MAX);
+    id = json_need_string(&body.expect, "pendingAdditionId", 1, ADDITION_ID_SIZE_MAX);
     if (!owner_is_good(request, &body))
         return NULL;
     memcpy(addition->id, id.at, id.size);

@@ -119,6 +119,7 @@ void api_get_pending_welcomes(struct http_request *request);
 void api_confirm_welcome(struct http_request *request);
 void api_invalidate_welcome(struct http_request *request);
 void api_reissue_welcome(struct http_request *request);
+void api_rejoin(struct http_request *request);
 void api_group_info_refresh(struct http_request *request);
 void api_validate_welcome(struct http_request *request);
 void api_register_device(struct http_request *request);

@@ -8,11 +8,12 @@
 #ifndef SERVICES_DELIVERY_DEVICE_H
 #define SERVICES_DELIVERY_DEVICE_H
 
-#include "json/json_write.h"
-#include "sql/sql.h"
+#include "services/delivery/owner.h"
 
 enum { DEVICES_MAX = 20, DEVICE_CLAIM_MS = 60000, DEVICE_PACKAGES_MAX = 200 };
 enum { ADDITION_PENDING = 0, ADDITION_CLAIMED = 1, ADDITION_COMPLETED = 2 };
+/* DID#device/convo */
+enum { ADDITION_ID_SIZE_MAX = DID_SIZE_MAX + 1 + DEVICE_SIZE_MAX + 1 + JOB_CONVO_SIZE_MAX };
 enum { ADDITION_NEW_DEVICE = 0, ADDITION_REISSUE = 1 };
 
 struct device_request {

@@ -240,15 +240,9 @@ void api_register_device(struct http_request *request)
         invent_device(delivery, registration);
     read_packages(registration, list);
     json_doc_free(&body.doc);
-    registration->rule = (struct package_rule){
-        .did = registration->job->claims->issuer,
-        .device = registration->device,
-        .signature_key = key,
-        .mode = delivery->mode,
-        .lifetime = { .now_s = (uint64_t)registration->now_ms / 1000,
-            .skew_s = PACKAGE_SKEW_S,
-            .span_s_max = PACKAGE_SPAN_S_MAX },
-    };
+    registration->rule =
+        package_rule_of(delivery, registration->job->claims->issuer, registration->device);
+    registration->rule.signature_key = key;
     if (http_offload(request, check_work, registration, registration_free, registration_checked) ==
         0)
         return;

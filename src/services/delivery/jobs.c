@@ -49,6 +49,8 @@ SQL_STATEMENT(delete_requests,
     " AND NOT EXISTS (SELECT 1 FROM held_messages h WHERE h.request = r.id) LIMIT $2)");
 SQL_STATEMENT(delete_invites, "DELETE FROM invites WHERE id IN (SELECT id FROM invites"
                               " WHERE expires_ms <= $1 OR revoked_ms <= $1 LIMIT $2)");
+SQL_STATEMENT(delete_rejoins,
+    "DELETE FROM rejoins WHERE id IN (SELECT id FROM rejoins WHERE created_ms <= $1 LIMIT $2)");
 SQL_STATEMENT(delete_audit,
     "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE created_ms <= $1 LIMIT $2)");
 
@@ -67,6 +69,7 @@ static const struct {
     { &delete_held, INT64_C(7) * DAY_S, true, offsetof(struct jobs_done, held) },
     { &delete_requests, INT64_C(7) * DAY_S, true, offsetof(struct jobs_done, requests) },
     { &delete_invites, INT64_C(30) * DAY_S, true, offsetof(struct jobs_done, invites) },
+    { &delete_rejoins, 3600, true, offsetof(struct jobs_done, rejoins) },
     { &delete_audit, INT64_C(365) * DAY_S, true, offsetof(struct jobs_done, audits) },
 };
 enum { STEPS = sizeof steps / sizeof steps[0] };

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* jobs.h: what has to be tidied up from time to time: leases that passed, key packages that ended,
  * Welcomes that were confirmed, additions that are done, chat requests with what waited with
- * them, invites, entries of the audit log. Nothing depends on it: a lease that passed
- * counts as free at once, wherever it is looked at. One actor; it runs every half hour, and when it
- * is asked (an empty message; the reply is a struct jobs_done). Each pass is bounded; what is left
- * goes into the next one, at once. */
+ * them, invites, counts of rejoins, entries of the audit log. Nothing depends on it: a lease that
+ * passed counts as free at once, wherever it is looked at. One actor; it runs every half hour, and
+ * when it is asked (an empty message; the reply is a struct jobs_done). Each pass is bounded; what
+ * is left goes into the next one, at once. */
 #ifndef SERVICES_DELIVERY_JOBS_H
 #define SERVICES_DELIVERY_JOBS_H
 
@@ -23,6 +23,7 @@ struct jobs_done {
     int64_t held;      /* deleted: their request expired or was answered seven days ago */
     int64_t requests;  /* deleted: expired or declined seven days ago */
     int64_t invites;   /* deleted: expired or revoked thirty days ago */
+    int64_t rejoins;   /* deleted: counted an hour ago */
     int64_t audits;    /* deleted: a year old */
 };
 

@@ -51,6 +51,10 @@ struct package_rule {
     struct mls_lifetime_rule lifetime;
 };
 
+/* Of the caller's packages, now; `device` may be "". */
+struct package_rule package_rule_of(
+    const struct delivery *delivery, struct tr_span did, struct tr_span device);
+
 /* Read keyPackage, cipherSuite, expires and lastResort of an object of the body. */
 void package_read(struct json_expect *expect, struct package_upload *ret_upload);
 /* Decide whether it may be stored; sets label and why if not. Checks signatures: on the pool. */
@@ -63,11 +67,14 @@ void package_add_steps(struct sql_unit *unit, struct package_upload *upload,
 /* Of a unit that came back well: sets label and why if it was not stored. */
 void package_stored(struct package_upload *upload, const struct sql_unit *unit);
 
+/* Of one that has a label: the answer that says so. */
+void package_respond_refused(struct http_request *request, const struct package_upload *upload);
+
 /* 2026-11-15T12:00:00Z, with any fraction, in UTC. */
 bool package_parse_time(struct tr_span text, int64_t *ret_unix_s);
 
 /* One lease on a package of one device, in a unit of claims; `addition` must be claimed by the
- * claimer. Returns ref, bytes, is_last_resort. */
+ * claimer, and what it names is taken if it is free. Returns ref, bytes, is_last_resort. */
 struct package_lease {
     struct tr_span did, device, claimer, addition;
     int64_t suite;

@@ -37,7 +37,6 @@ static void uploads_free(void *argument)
 static struct uploads *uploads_new(
     struct http_request *request, struct api_body *body, uint32_t count)
 {
-    struct delivery *delivery = http_service(request);
     struct uploads *uploads = tr__calloc(sizeof *uploads);
 
     if (uploads != NULL)
@@ -50,14 +49,7 @@ static struct uploads *uploads_new(
     }
     uploads->job = body->job;
     uploads->count = count;
-    uploads->rule = (struct package_rule){
-        .did = body->job->claims->issuer,
-        .device = TR_SPAN(""),
-        .mode = delivery->mode,
-        .lifetime = { .now_s = (uint64_t)owner_now_s(delivery),
-            .skew_s = PACKAGE_SKEW_S,
-            .span_s_max = PACKAGE_SPAN_S_MAX },
-    };
+    uploads->rule = package_rule_of(http_service(request), body->job->claims->issuer, TR_SPAN(""));
     return uploads;
 }
 
@@ -71,18 +63,22 @@ static int check_work(void *argument)
     return 0;
 }
 
+void package_respond_refused(struct http_request *request, const struct package_upload *upload)
+{
+    if (upload->status == 429)
+        owner_refuse_many(request, PACKAGES_RETRY_S, upload->label, upload->why);
+    else
+        http_respond_error(request, upload->status, upload->label, upload->why);
+}
+
 static void answer_single(struct http_request *request, const struct uploads *uploads)
 {
     const struct package_upload *upload = &uploads->list[0];
     struct tr_buffer answer = { 0 };
     struct json_writer writer = json_writer(&answer);
 
-    if (upload->label != NULL && upload->status == 429) {
-        owner_refuse_many(request, PACKAGES_RETRY_S, upload->label, upload->why);
-        return;
-    }
     if (upload->label != NULL) {
-        http_respond_error(request, upload->status, upload->label, upload->why);
+        package_respond_refused(request, upload);
         return;
     }
     json_put_object(&writer, NULL);

@@ -93,6 +93,19 @@ void package_read(struct json_expect *expect, struct package_upload *ret_upload)
 /* ---- deciding
  * ------------------------------------------------------------------------------------------- */
 
+struct package_rule package_rule_of(
+    const struct delivery *delivery, struct tr_span did, struct tr_span device)
+{
+    return (struct package_rule){
+        .did = did,
+        .device = device,
+        .mode = delivery->mode,
+        .lifetime = { .now_s = (uint64_t)owner_now_s(delivery),
+            .skew_s = PACKAGE_SKEW_S,
+            .span_s_max = PACKAGE_SPAN_S_MAX },
+    };
+}
+
 static void refuse(struct package_upload *upload, const char *label, const char *why)
 {
     upload->label = label;
@@ -264,14 +277,17 @@ void package_stored(struct package_upload *upload, const struct sql_unit *unit)
 /* ---- one lease
  * ------------------------------------------------------------------------------------------ */
 
+/* First of all the one that the device brought with its wish: it may have lost the keys of those
+ * from before. */
 SQL_STATEMENT(lease_package,
     "UPDATE key_packages SET state = CASE WHEN is_last_resort = 1 THEN state ELSE 1 END,"
     " lease_did = $4, lease_until_s = $6"
     " WHERE ref = (SELECT ref FROM key_packages WHERE did = $1 AND device = $2 AND suite = $3"
     " AND not_after_s > $5 AND (is_last_resort = 1 OR state = 0"
     " OR (state = 1 AND lease_until_s <= $5))"
-    " ORDER BY is_last_resort, CASE WHEN is_last_resort = 1 THEN -created_s ELSE created_s END, ref"
-    " LIMIT 1)"
+    " ORDER BY CASE WHEN ref = (SELECT a.package FROM device_additions a WHERE a.id = $7)"
+    " THEN 0 ELSE 1 END, is_last_resort,"
+    " CASE WHEN is_last_resort = 1 THEN -created_s ELSE created_s END, ref LIMIT 1)"
     " AND (is_last_resort = 1 OR state = 0 OR (state = 1 AND lease_until_s <= $5))"
     " AND EXISTS (SELECT 1 FROM device_additions WHERE id = $7 AND state = 1 AND claimed_by = $4"
     " AND claim_until_ms > $8)"

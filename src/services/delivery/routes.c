@@ -36,6 +36,7 @@ static const struct http_route routes[] = {
     XRPC(HTTP_POST, "invalidateWelcome", api_invalidate_welcome, API_SMALL),
     XRPC(HTTP_POST, "reissueWelcome", api_reissue_welcome, API_SMALL),
     XRPC(HTTP_POST, "readdition", api_reissue_welcome, API_SMALL),
+    XRPC(HTTP_POST, "rejoin", api_rejoin, 128 << 10),
     XRPC(HTTP_POST, "groupInfoRefresh", api_group_info_refresh, API_SMALL),
     XRPC(HTTP_POST, "validateWelcome", api_validate_welcome, 6 << 20),
     XRPC(HTTP_POST, "registerDevice", api_register_device, API_COMMIT),

@@ -296,4 +296,19 @@ const struct sql_migration delivery_migrations[DELIVERY_MIGRATIONS] = {
                 "ALTER TABLE convos DROP COLUMN create_op;\nDROP INDEX log_messages;\n"
                 "ALTER TABLE log DROP COLUMN message_id;\n",
     },
+    {
+        .version = 12,
+        .name = "delivery: the key package of a wish to be added, how often it was wished",
+        /* the ref of a package the device brought with its wish; not a reference, for packages go
+         * before wishes do */
+        .up = "ALTER TABLE device_additions ADD COLUMN package {blob};\n"
+              "CREATE TABLE rejoins (\n"
+              "    id TEXT PRIMARY KEY,\n"
+              "    did TEXT NOT NULL,\n"
+              "    created_ms BIGINT NOT NULL\n"
+              ");\n"
+              "CREATE INDEX rejoins_of ON rejoins (did, created_ms);\n"
+              "CREATE INDEX rejoins_at ON rejoins (created_ms);\n",
+        .down = "DROP TABLE rejoins;\nALTER TABLE device_additions DROP COLUMN package;\n",
+    },
 };

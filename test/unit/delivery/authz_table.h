@@ -236,6 +236,8 @@ static const struct authz_row authz_rows[] = {
         PHONE(404, "WelcomeNotFound") },
     { "reissueWelcome", "{" IN_G ",'deviceId':'$device'}", NULL, authz_welcome, MEMBERS },
     { "readdition", "{" IN_G ",'deviceId':'$device'}", NULL, authz_welcome, MEMBERS },
+    { "rejoin", "{" IN_G ",'keyPackage':'$package','reason':'lost'}", "'pending':true", NULL,
+        MEMBERS },
     /* ada has claimed what the Welcome names: to others it is not theirs to give. */
     { "validateWelcome", "{'welcomeMessage':'$welcome'}", NULL, authz_claimed,
         CELLS(NO(409, "KeyPackageUnavailable"), NO(409, "KeyPackageUnavailable"),

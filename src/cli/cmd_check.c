@@ -208,7 +208,7 @@ const struct cli_command cmd_check = {
         "  delivery       epoch: each conversation is at the epoch its newest commit leads to\n"
         "                 commits: there is one commit per epoch, and none is missing\n"
         "                 seq: sequence numbers have no hole\n"
-        "                 unread: who left has nothing unread\n"
+        "                 unread: who left has nothing unread, others a mark or none\n"
         "                 receipts: the hash chain of the commits is unbroken\n"
         "  packs          active: a published pack has one active version, any other none\n"
         "                 rows: each version has its object in the data directory\n"

@@ -314,7 +314,7 @@ static void draw_request(struct client *self, struct tr_context *ctx, struct req
         request->kind = JOB_READ_TO;
         request->base = self->views[convo].seq;
     } else if (dice < 74) {
-        request->kind = JOB_ADD_UNREAD;
+        request->kind = JOB_MARK_UNREAD;
     } else if (dice < 77) {
         request->kind = JOB_MEMBER;
     } else if (dice < 80) {

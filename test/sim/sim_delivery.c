@@ -37,6 +37,7 @@
  *             asks again for what a former group took gets the first answer
  *   readable  everybody reads what was said while it was in, and nothing else
  *   checks    what `troupe check delivery` looks for is not there
+ *   marked    what a member marked as unread is so until it reads on, and not after that
  *   linear    all answers together are possible for one copy that does one thing at a time
  *             (linear.h)
  *   healed    when everything is well again, everything is answered, soon, and nothing with 503
@@ -46,6 +47,7 @@
 #include "auth/auth.h"
 #include "base/log.h"
 #include "delivery_listeners.h"
+#include "delivery_marks.h"
 #include "delivery_tables.h"
 #include "ops/service.h"
 #include "services/delivery/check.h"
@@ -287,6 +289,9 @@ static void check_database(void)
     check_all_told();
     unit = look(&all_tokens);
     check_tokens(unit);
+    sql_unit_free(unit);
+    unit = look(&all_marks);
+    check_marks(unit);
     sql_unit_free(unit);
     CHECK_EQ_INT(delivery_check(now.sql, on_violation, NULL, &violations), 0);
 }
@@ -573,7 +578,7 @@ static void report(void)
         "the "
         "end; %llu confirmations, %llu reports, %llu commits taken back; %llu groups begun anew "
         "(heard %llu times), %llu not, because another had the name, %llu refused as of another "
-        "group; %llu ops of histories; "
+        "group; %llu marks and %llu cursors checked; %llu ops of histories; "
         "%llu power cuts, %llu "
         "process kills, %llu conversation kills, %llu writer kills, %llu failed disks, %llu full "
         "disks, %llu lost connections (%llu after the COMMIT), %llu failed opens\n",
@@ -591,6 +596,7 @@ static void report(void)
         (unsigned long long)seen.reports, (unsigned long long)seen.revokes,
         (unsigned long long)seen.resets, (unsigned long long)seen.resets_heard,
         (unsigned long long)seen.resets_lost, (unsigned long long)seen.of_another_group,
+        (unsigned long long)seen.marks, (unsigned long long)seen.reads_to,
         (unsigned long long)seen.linear_ops, (unsigned long long)seen.cuts,
         (unsigned long long)seen.kills, (unsigned long long)seen.convo_kills,
         (unsigned long long)seen.writer_kills, (unsigned long long)seen.fatal,
@@ -621,6 +627,8 @@ TEST_LONG(delivery, keeps_epochs_members_and_answers_right_whatever_fails, 120)
     CHECK_COVERED(seen.resets_heard, 50);
     CHECK_COVERED(seen.resets_lost, 50);
     CHECK_COVERED(seen.of_another_group, 200);
+    CHECK_COVERED(seen.marks, 500);
+    CHECK_COVERED(seen.reads_to, 500);
     CHECK_COVERED(seen.unknown, 4000);
     CHECK_COVERED(seen.cuts, 2000);
     CHECK_COVERED(seen.kills, 300);

@@ -27,10 +27,11 @@ SQL_STATEMENT(broken_seq,
     " WHERE COALESCE(s.n, 0) <> c.seq - c.kept_from + 1"
     " OR COALESCE(s.low, c.kept_from) <> c.kept_from OR COALESCE(s.high, c.seq) <> c.seq"
     " ORDER BY c.id LIMIT $1");
-/* Who left has nothing unread, and nobody has read what is not there. */
+/* Who left has nothing unread, a mark is there or not, and nobody has read what is not there. */
 SQL_STATEMENT(left_unread,
     "SELECT m.convo, m.unread_extra, m.read_seq FROM members m JOIN convos c ON c.id = m.convo"
-    " WHERE (m.leave_seq IS NOT NULL AND m.unread_extra <> 0) OR m.read_seq > c.seq"
+    " WHERE (m.leave_seq IS NOT NULL AND m.unread_extra <> 0) OR m.unread_extra NOT IN (0, 1)"
+    " OR m.read_seq > c.seq"
     " ORDER BY m.convo LIMIT $1");
 
 static const struct {
@@ -43,7 +44,7 @@ static const struct {
     { "seq", &broken_seq,
         { "its log up to seq ", ", kept from ", ", has a hole or something more" } },
     { "unread", &left_unread,
-        { "somebody who left has ", " unread, or somebody read up to ", "" } },
+        { "somebody who left, or has no such mark, has ", " unread; or read up to ", "" } },
     { "receipts", NULL, { NULL, NULL, NULL } },
 };
 

@@ -637,7 +637,7 @@ static const char *convo_message_name(const void *message)
         [JOB_PROPOSAL] = "proposal",
         [JOB_EPHEMERAL] = "ephemeral",
         [JOB_READ_TO] = "read_to",
-        [JOB_ADD_UNREAD] = "add_unread",
+        [JOB_MARK_UNREAD] = "mark_unread",
         [JOB_GROUP_INFO] = "group_info",
         [JOB_EPOCH] = "epoch",
         [JOB_STATE] = "state",

@@ -567,7 +567,7 @@ enum convo_plan convo_plan(struct convo *convo, struct convo_op *op)
         [JOB_PROPOSAL] = plan_proposal,
         [JOB_EPHEMERAL] = answer_ephemeral,
         [JOB_READ_TO] = plan_read_to,
-        [JOB_ADD_UNREAD] = plan_read_to,
+        [JOB_MARK_UNREAD] = plan_read_to,
         [JOB_GROUP_INFO] = plan_group_info,
         [JOB_EPOCH] = answer_epoch,
         [JOB_STATE] = answer_state,

@@ -94,13 +94,14 @@ SQL_STATEMENT(consume_package,
     " WHERE ref = $1 AND did = $3 AND (is_last_resort = 1 OR state = 0"
     " OR (state = 1 AND (lease_did = $4 OR lease_until_s <= $2)))");
 /* What is not there yet cannot have been read. The database knows what is: who reads there may be
- * ahead of the actor. */
+ * ahead of the actor. A cursor from before the newest, which came late, takes no mark away. */
 SQL_STATEMENT(read_to, "UPDATE members SET read_seq = CASE WHEN $3 <= read_seq THEN read_seq"
                        " WHEN $3 <= (SELECT c.seq FROM convos c WHERE c.id = $1) THEN $3"
                        " ELSE (SELECT c.seq FROM convos c WHERE c.id = $1) END,"
-                       " unread_extra = 0 WHERE convo = $1 AND did = $2 AND leave_seq IS NULL");
-SQL_STATEMENT(add_unread, "UPDATE members SET unread_extra = unread_extra + $3"
-                          " WHERE convo = $1 AND did <> $2 AND leave_seq IS NULL");
+                       " unread_extra = CASE WHEN $3 < read_seq THEN unread_extra ELSE 0 END"
+                       " WHERE convo = $1 AND did = $2 AND leave_seq IS NULL");
+SQL_STATEMENT(mark_unread, "UPDATE members SET unread_extra = 1"
+                           " WHERE convo = $1 AND did = $2 AND leave_seq IS NULL");
 
 /* Conversations keep their order and their writer. */
 uint64_t convo_key(const struct convo *convo)
@@ -468,13 +469,12 @@ static void store_read_to(
     sql_unit_int(unit, (int64_t)op->job->seq);
 }
 
-static void store_add_unread(
+static void store_mark_unread(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
-    sql_unit_step(unit, &add_unread, SQL_ROWS_ANY);
+    sql_unit_step(unit, &mark_unread, 1);
     sql_unit_text(unit, convo_span(convo));
     sql_unit_text(unit, op->job->claims->issuer);
-    sql_unit_int(unit, (int64_t)op->job->count);
 }
 
 static void store_group_info(
@@ -538,7 +538,7 @@ struct sql_unit *convo_op_unit(const struct convo *convo, const struct convo_op 
         [JOB_MESSAGE] = store_message,
         [JOB_PROPOSAL] = store_message,
         [JOB_READ_TO] = store_read_to,
-        [JOB_ADD_UNREAD] = store_add_unread,
+        [JOB_MARK_UNREAD] = store_mark_unread,
         [JOB_GROUP_INFO] = store_group_info,
         [JOB_ROLE] = store_role,
         [JOB_POLICY] = store_policy,

@@ -18,10 +18,10 @@ enum job_kind {
     JOB_COMMIT,  /* anything that moves the epoch: adds, removes, leaves, external joins */
     JOB_MESSAGE, /* application message */
     JOB_PROPOSAL,
-    JOB_EPHEMERAL,  /* application message for who listens now; never stored */
-    JOB_READ_TO,    /* everything up to `seq` is read: unread counts start again from there */
-    JOB_ADD_UNREAD, /* `count` more unread for everybody but the caller */
-    JOB_GROUP_INFO, /* store a newer one of the current epoch */
+    JOB_EPHEMERAL,   /* application message for who listens now; never stored */
+    JOB_READ_TO,     /* everything up to `seq` is read: unread counts start again from there */
+    JOB_MARK_UNREAD, /* the caller has something unread, though nothing new came */
+    JOB_GROUP_INFO,  /* store a newer one of the current epoch */
     JOB_EPOCH,
     JOB_STATE,        /* everything the actor knows, for whoever operates it */
     JOB_CONVO,        /* the conversation's view */

@@ -179,11 +179,6 @@ SQL_STATEMENT(list_commits,
         " AND l.base_epoch >= $3 AND l.base_epoch < $4" LOG_SEEN_BY(
             "$2") " ORDER BY l.base_epoch LIMIT $5",
         "$1", "$6"));
-SQL_STATEMENT(count_unread,
-    "SELECT m.convo, m.unread_extra + (SELECT COUNT(*) FROM log l WHERE l.convo = m.convo"
-    " AND l.seq > m.read_seq AND l.kind = 1 AND l.sender <> m.did)"
-    " FROM members m WHERE m.did = $1 AND m.leave_seq IS NULL ORDER BY m.convo");
-
 enum { STEP_CONVO, STEP_MEMBER, STEP_LOG };
 enum { GAPS_MAX = 100, LIMIT_DEFAULT = 50, ANSWER_HEAD_BYTES = 256, ANSWER_ROW_BYTES = 256 };
 
@@ -733,59 +728,4 @@ void api_get_commits(struct http_request *request)
         sql_unit_int(unit, LOG_PAGE_BYTES);
     }
     errand_run(request, http_service(request), unit, true, commits_read);
-}
-
-/* ---- what is read
- * ------------------------------------------------------------------------------------------ */
-
-static void cursor_answered(struct http_request *request, const struct tr_event *event)
-{
-    if (api_job(request, event) == NULL)
-        return;
-    http_respond(request, 200, "application/json", TR_SPAN("{\"success\":true}"));
-    api_end(request);
-}
-
-void api_update_cursor(struct http_request *request)
-{
-    struct api_body body;
-
-    if (!api_begin_convo(request, JOB_READ_TO, &body))
-        return;
-    body.job->seq = (uint64_t)json_need_int(&body.expect, "seq", 0, INT64_MAX);
-    api_send(request, &body, cursor_answered);
-}
-
-static void unread_read(struct http_request *request, const struct tr_event *event)
-{
-    struct sql_unit *unit = errand_unit(request, event);
-    struct tr_buffer answer = { 0 };
-    struct json_writer writer = json_writer(&answer);
-    int64_t total = 0;
-
-    if (unit == NULL)
-        return;
-    json_put_object(&writer, NULL);
-    json_put_object(&writer, "conversations");
-    for (uint32_t i = 0; i < sql_unit_rows(unit, 0); i++) {
-        json_put_key(&writer, sql_row_bytes(unit, 0, i, 0));
-        json_put_int(&writer, NULL, sql_row_int(unit, 0, i, 1));
-        total += sql_row_int(unit, 0, i, 1);
-    }
-    json_put_end(&writer);
-    json_put_int(&writer, "total", total);
-    json_put_end(&writer);
-    errand_end(request);
-    respond(request, &answer);
-}
-
-void api_get_unread(struct http_request *request)
-{
-    struct sql_unit *unit = sql_unit_new(0);
-
-    if (unit != NULL) {
-        sql_unit_step(unit, &count_unread, SQL_ROWS_ANY);
-        sql_unit_text(unit, auth_claims_of(request)->issuer);
-    }
-    errand_run(request, http_service(request), unit, true, unread_read);
 }

@@ -21,6 +21,7 @@ static const struct http_route routes[] = {
     XRPC(HTTP_POST, "updateCursor", api_update_cursor, API_SMALL),
     XRPC(HTTP_GET, "getMessages", api_get_messages, 0),
     XRPC(HTTP_GET, "getCommits", api_get_commits, 0),
+    XRPC(HTTP_POST, "markUnread", api_mark_unread, API_SMALL),
     XRPC(HTTP_GET, "getUnread", api_get_unread, 0),
     XRPC(HTTP_POST, "getSubscriptionTicket", api_get_subscription_ticket, API_SMALL),
     XRPC(HTTP_POST, "publishKeyPackage", api_publish_key_package, 128 << 10),

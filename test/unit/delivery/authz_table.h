@@ -181,6 +181,7 @@ static const struct authz_row authz_rows[] = {
         NULL, MEMBERS },
     { "sendProposal", "{" IN_G ",'msgId':'p','proposal':'$proposal'}", NULL, NULL, MEMBERS },
     { "updateCursor", "{" IN_G ",'seq':1}", NULL, NULL, MEMBERS },
+    { "markUnread", "{" IN_G "}", "'unreadCount':1", NULL, MEMBERS },
     { "getMessages?convoId=$g", NULL, "'id':'m1'", authz_message,
         CELLS(NOT_MEMBER, NOT_MEMBER, OK, BLIND, OK, OK, OK) },
     { "getCommits?convoId=$g&fromEpoch=0", NULL, "commitData", NULL,

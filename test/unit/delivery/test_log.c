@@ -301,6 +301,7 @@ TEST(check, finds_each_kind_of_damage)
         { "UPDATE members SET leave_seq = 8, unread_extra = 2 WHERE did = (SELECT MAX(did) FROM"
           " members)",
             "unread g1" },
+        { "UPDATE members SET unread_extra = 2", "unread g1" },
         { "UPDATE convos SET chain = NULL", "receipts g1" },
     };
 

@@ -3,7 +3,6 @@
 #include <pthread.h>
 
 #include "convo_site.h"
-#include "services/delivery/job.h"
 
 #define SUITE "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519"
 
@@ -165,53 +164,24 @@ TEST_LONG(unread, is_exact_when_fifty_send_and_fifty_read_at_once, 120)
     site_end(&site);
 }
 
-/* ---- the message that counts what is not in the log
- * ----------------------------------------------- */
+/* ---- what was marked
+ * ---------------------------------------------------------------------------------------- */
 
-static void add_unread(const struct site *site, const struct caller *caller, uint64_t count)
+static int64_t mark(const struct person *person)
 {
-    static _Atomic unsigned number;
-    struct delivery *delivery = site->delivery;
-    char jti[32];
-    struct auth_claims claims = { .kind = AUTH_SERVICE,
-        .issuer = tr_span_of(caller->did),
-        .audience = TR_SPAN("did:web:localhost"),
-        .expires_s = UINT32_MAX };
-    struct job_message message;
-    struct job *job;
-    tr_sender convo;
-
-    (void)snprintf(jti, sizeof jti, "unread-%u", atomic_fetch_add(&number, 1));
-    claims.jti = tr_span_of(jti);
-    job = job_new(JOB_ADD_UNREAD, &claims);
-    CHECK(job != NULL);
-    job->convo = TR_SPAN("g1");
-    job->count = count;
-    message = (struct job_message){ .job = job_ref(job) };
-    CHECK_EQ_INT(tr_registry_get(delivery->convos, "g1", 2, "a case", &convo), 0);
-    CHECK_EQ_INT(tr_ask_wait(convo, &message, sizeof message, NULL, 0, TR_SECONDS(10)), 0);
-    tr_sender_drop(&convo);
-    CHECK_MSG(job->status == 200, "%u %s", job->status, job->label == NULL ? "" : job->label);
-    job_unref(job);
+    return ask_number(person, "markUnread", "{\"convoId\":\"g1\"}", "unreadCount");
 }
 
-static void *add_ten(void *argument)
+static void *mark_some(void *argument)
 {
     const struct person *person = argument;
 
-    for (int i = 0; i < 10; i++)
-        add_unread(person->site, &person->caller, 1);
+    for (int i = 0; i < 5; i++)
+        CHECK_EQ_INT(mark(person), 1);
     return NULL;
 }
 
-/* Of person i when each of the first five has added ten, and `more` came after. */
-static void check_added(const struct person *people, int64_t more)
-{
-    for (int i = 0; i < 8; i++)
-        CHECK_EQ_INT(unread_of(&people[i]), (i < 5 ? 40 : 50) + more);
-}
-
-TEST(unread, that_is_added_is_exact_for_everybody_else_and_stays)
+TEST(unread, a_mark_is_one_however_often_it_is_set_and_stays)
 {
     static struct person people[PEOPLE];
     struct site site;
@@ -220,24 +190,52 @@ TEST(unread, that_is_added_is_exact_for_everybody_else_and_stays)
     site_begin(&site);
     people_begin(people, &site);
     for (int i = 0; i < 5; i++)
-        CHECK_EQ_INT(pthread_create(&people[i].thread, NULL, add_ten, &people[i]), 0);
+        CHECK_EQ_INT(pthread_create(&people[i].thread, NULL, mark_some, &people[i]), 0);
     for (int i = 0; i < 5; i++)
         CHECK_EQ_INT(pthread_join(people[i].thread, NULL), 0);
-    check_added(people, 0);
     site_close(&site);
     site_open(&site);
-    check_added(people, 0);
-    seq = say(&people[9], 0); /* what is in the log counts by itself */
-    add_unread(&site, &people[9].caller, 3);
-    check_added(people, 4);
-    CHECK_EQ_INT(unread_of(&people[9]), 50);
-    read_to(&people[7], seq);
-    CHECK_EQ_INT(unread_of(&people[7]), 0);
-    add_unread(&site, &people[9].caller, 2);
-    CHECK_EQ_INT(unread_of(&people[7]), 2);
-    read_to(&people[7], seq + 1000); /* nobody has read what is not there yet */
+    for (int i = 0; i < 8; i++)
+        CHECK_EQ_INT(unread_of(&people[i]), i < 5 ? 1 : 0);
+    seq = say(&people[9], 0); /* a message counts by itself, and the mark no more beside it */
+    CHECK_EQ_INT(unread_of(&people[0]), 1);
+    CHECK_EQ_INT(mark(&people[0]), 1);
     (void)say(&people[9], 1);
-    CHECK_EQ_INT(unread_of(&people[7]), 1);
+    CHECK_EQ_INT(mark(&people[0]), 2);
+    read_to(&people[0], seq + 1);
+    CHECK_EQ_INT(unread_of(&people[0]), 0);
+    CHECK_EQ_INT(mark(&people[0]), 1);
+    read_to(&people[0], seq); /* an old cursor that comes late */
+    CHECK_EQ_INT(unread_of(&people[0]), 1);
+    read_to(&people[0], seq + 1);
+    CHECK_EQ_INT(unread_of(&people[0]), 0);
+    read_to(&people[0], seq + 1000); /* nobody has read what is not there yet */
+    people[9].number = 99;
+    (void)say(&people[9], 2);
+    CHECK_EQ_INT(unread_of(&people[0]), 1);
+    people_end(people);
+    site_end(&site);
+}
+
+TEST(unread, who_is_added_again_has_no_mark_from_before)
+{
+    static struct person people[PEOPLE];
+    char body[256];
+    struct site site;
+
+    site_begin(&site);
+    people_begin(people, &site);
+    CHECK_EQ_INT(mark(&people[1]), 1);
+    (void)snprintf(
+        body, sizeof body, "{\"convoId\":\"g1\",\"targetDid\":\"%s\"}", people[1].caller.did);
+    expect(&site, &people[0].caller, "removeMember", body, 200, "\"ok\":true");
+    expect(&site, &people[1].caller, "markUnread", "{\"convoId\":\"g1\"}", 403, "NotMember");
+    expect(&site, &people[1].caller, "markUnread", "{\"convoId\":\"g2\"}", 404, "ConvoNotFound");
+    expect(&site, &people[1].caller, "markUnread", "{}", 400, "InvalidRequest");
+    (void)snprintf(
+        body, sizeof body, "{\"convoId\":\"g1\",\"didList\":[\"%s\"]}", people[1].caller.did);
+    expect(&site, &people[0].caller, "addMembers", body, 200, "\"newEpoch\":3");
+    CHECK_EQ_INT(unread_of(&people[1]), 0);
     people_end(people);
     site_end(&site);
 }

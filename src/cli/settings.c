@@ -245,6 +245,8 @@ int settings_check(const struct config *config, struct tr_buffer *errors)
     check_url(&checker, CONFIG_AUTH_PLC_DIRECTORY, "a URL like https://plc.directory");
     if (config_text(config, CONFIG_TRACE_URL)[0] != '\0')
         check_url(&checker, CONFIG_TRACE_URL, "a URL like http://127.0.0.1:4318/v1/traces");
+    if (config_text(config, CONFIG_DELIVERY_PUSH_URL)[0] != '\0')
+        check_url(&checker, CONFIG_DELIVERY_PUSH_URL, "a URL like https://push.example.org/wake");
     check_levels(&checker);
     if (errors->failed != 0)
         return errors->failed;

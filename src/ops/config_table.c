@@ -291,6 +291,23 @@ const struct config_setting config_settings[CONFIG_KEYS] = {
         .choices = "blind|checked|assisted",
         .help = "What is looked at of MLS messages. blind: headers; checked: also signatures and "
                 "rosters; assisted: also, commits and proposals are public and bring the tree" },
+    [CONFIG_DELIVERY_PUSH_URL] = { .key = "delivery.push_url",
+        .kind = CONFIG_TEXT,
+        .value = "",
+        .is_secret = true,
+        .help = "Where wake-ups of devices are posted: a push gateway of yours, which may have a "
+                "key in its URL. Empty: nobody is woken, and no push token is taken" },
+    [CONFIG_DELIVERY_PUSH_INTERVAL] = { .key = "delivery.push_interval",
+        .kind = CONFIG_DURATION,
+        .value = "5s",
+        .min = TR_MILLISECONDS(100),
+        .max = TR_SECONDS(3600),
+        .help = "A device is woken once in this time at most, and a conversation's push tokens "
+                "are read once" },
+    [CONFIG_DELIVERY_PUSH_ALLOW_PRIVATE] = { .key = "delivery.push_allow_private",
+        .kind = CONFIG_BOOL,
+        .value = "off",
+        .help = "The push gateway may have a private or loopback address" },
     [CONFIG_PACKS_QUOTA] = { .key = "packs.quota",
         .kind = CONFIG_BYTES,
         .value = "0",

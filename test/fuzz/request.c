@@ -85,7 +85,7 @@ static void begin(void)
     fuzz_labels_read("docs/api/errors.md");
     fuzz_labels_read("docs/operations.md"); /* of tokens and malformed requests */
     (void)snprintf(cast.id, sizeof cast.id, "none");
-    site_begin(&cast.site);
+    authz_site_begin(&cast.site);
     renew();
     CHECK_EQ_INT(atexit(end), 0);
     is_begun = true;

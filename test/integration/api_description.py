@@ -306,9 +306,9 @@ def references(api):
 # ---- against the sources
 
 def sources():
-    """But for what operators ask, which docs/operations.md describes."""
+    """But for what operators ask and what their push gateway is told, which docs/operations.md describes."""
     return {os.path.basename(path): open(path, encoding="utf-8").read() for path in sorted(glob.glob(SERVICE + "/*.c"))
-            if not path.endswith(("/admin_api.c", "/inspector.c"))}
+            if not path.endswith(("/admin_api.c", "/inspector.c", "/push.c"))}
 
 
 def without_comments(text):

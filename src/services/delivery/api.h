@@ -126,6 +126,8 @@ void api_validate_welcome(struct http_request *request);
 void api_register_device(struct http_request *request);
 void api_list_devices(struct http_request *request);
 void api_delete_device(struct http_request *request);
+void api_register_device_token(struct http_request *request);
+void api_unregister_device_token(struct http_request *request);
 void api_get_pending_device_additions(struct http_request *request);
 void api_claim_pending_device_addition(struct http_request *request);
 void api_complete_pending_device_addition(struct http_request *request);

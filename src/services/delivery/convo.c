@@ -653,6 +653,7 @@ static const char *convo_message_name(const void *message)
         [JOB_PACKAGES_LOW] = "packages_low",
         [JOB_NOTICE] = "notice",
         [JOB_REFRESH] = "refresh",
+        [JOB_LISTENING] = "listening",
         [JOB_POLL] = "poll",
     };
 

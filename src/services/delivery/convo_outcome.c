@@ -4,6 +4,7 @@
 
 #include "auth/auth.h"
 #include "services/delivery/convo.h"
+#include "services/delivery/push.h"
 
 bool convo_has_log(const struct job *job)
 {
@@ -139,6 +140,13 @@ static void apply_texts(struct convo *convo, const struct convo_op *op)
         convo->is_poisoned = true;
 }
 
+/* Nobody is called for a proposal: whoever commits it does that. */
+static void wake_members(const struct convo *convo, const struct job *job)
+{
+    if (job->kind == JOB_MESSAGE || job->kind == JOB_COMMIT || job->add_count > 0)
+        push_tell(convo->delivery, convo_span(convo), job->claims->issuer);
+}
+
 void convo_apply(struct convo *convo, const struct convo_op *op)
 {
     struct job *job = op->job;
@@ -153,6 +161,7 @@ void convo_apply(struct convo *convo, const struct convo_op *op)
         convo->policy = job->policy;
     if (job->kind != JOB_CREATE && !convo_has_log(job))
         return;
+    wake_members(convo, job);
     convo->committed = op->after;
     convo->active_ms = op->now_ms;
     apply_texts(convo, op);

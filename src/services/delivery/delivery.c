@@ -12,6 +12,7 @@
 #include "services/delivery/inspector.h"
 #include "services/delivery/jobs.h"
 #include "services/delivery/meter.h"
+#include "services/delivery/push.h"
 #include "services/delivery/receipt.h"
 #include "services/delivery/retention.h"
 
@@ -29,16 +30,19 @@ static void end_actor(tr_sender *sender)
 static bool stop_actors(struct delivery *delivery)
 {
     direct_stop(&delivery->direct);
+    push_stop(delivery);
     if (delivery->convos != NULL)
         (void)tr_registry_close(&delivery->convos, TR_SECONDS(30));
     end_actor(&delivery->inspector);
     end_actor(&delivery->retention);
     end_actor(&delivery->jobs);
     end_actor(&delivery->clerk);
+    if (delivery->convos == NULL)
+        push_free(delivery);
     return delivery->convos == NULL;
 }
 
-static int start_actors(struct delivery *delivery)
+static int start_actors(struct delivery *delivery, const struct config *config)
 {
     int rc = tr_registry_create(delivery->system,
         &(struct tr_registry_options){ .name = "convos",
@@ -58,6 +62,8 @@ static int start_actors(struct delivery *delivery)
         rc = retention_start(delivery, &delivery->retention);
     if (rc == 0)
         rc = inspector_start(delivery, &delivery->inspector);
+    if (rc == 0)
+        rc = push_start(delivery, config);
     if (rc == 0)
         rc = direct_start(delivery, &delivery->direct);
     if (rc < 0)
@@ -119,7 +125,7 @@ int delivery_start(
     if (rc == 0)
         rc = receipt_key_open(context->data_path, why, why_size, &delivery->receipt_key);
     if (rc == 0)
-        rc = start_actors(delivery);
+        rc = start_actors(delivery, context->config);
     if (rc < 0) {
         if (why[0] == '\0')
             (void)snprintf(why, why_size, "delivery could not start: %s", tr_error_text(rc));

@@ -38,6 +38,8 @@ struct delivery {
     int64_t log_kept_s;             /* rows of the log that nobody needs; 0: for ever */
     struct crypto_key *receipt_key; /* Ed25519 */
     tr_sender retention;
+    tr_sender push; /* wakes devices; without a box: nobody is woken */
+    struct http_client *push_client;
     tr_sender inspector;       /* looks for operators */
     uint64_t answer_bytes_max; /* of all large answers that clients have not taken yet */
     struct direct *direct;     /* serves what the flag delivery.direct takes from the actors */

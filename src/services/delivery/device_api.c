@@ -262,6 +262,7 @@ SQL_STATEMENT(delete_device, "DELETE FROM devices WHERE did = $1 AND device = $2
 SQL_STATEMENT(
     delete_packages, "DELETE FROM key_packages WHERE did = $1 AND device = $2 AND state <> 2");
 SQL_STATEMENT(delete_additions, "DELETE FROM device_additions WHERE did = $1 AND device = $2");
+SQL_STATEMENT(delete_push_token, "DELETE FROM push_tokens WHERE did = $1 AND device = $2");
 SQL_STATEMENT(end_welcomes,
     "UPDATE welcome_targets SET state = 3, why = 'the device was deleted', changed_ms = $3"
     " WHERE did = $1 AND device = $2 AND state <= 1");
@@ -334,7 +335,7 @@ static void device_deleted(struct http_request *request, const struct tr_event *
 void api_delete_device(struct http_request *request)
 {
     static const struct sql_statement *const steps[] = { &delete_device, &delete_packages,
-        &delete_additions, &end_welcomes };
+        &delete_additions, &delete_push_token, &end_welcomes };
     struct delivery *delivery = http_service(request);
     struct tr_span device, did = auth_claims_of(request)->issuer;
     struct sql_unit *unit;

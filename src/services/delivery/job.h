@@ -36,6 +36,7 @@ enum job_kind {
     JOB_RESET,        /* another group, `name`, in place of the one that is beyond repair */
     JOB_NOTICE,       /* of the service itself: `device` of `target`, an event of kind `notice` */
     JOB_REFRESH,      /* the caller needs a fresh group info: who listens hears so */
+    JOB_LISTENING,    /* who of `removes` listens? A byte each in `answer`; from memory */
     JOB_POLL,         /* has nothing come after `seq`? Answered from memory, or not at all */
 };
 

@@ -43,6 +43,8 @@ static const struct http_route routes[] = {
     XRPC(HTTP_POST, "registerDevice", api_register_device, API_COMMIT),
     XRPC(HTTP_GET, "listDevices", api_list_devices, 0),
     XRPC(HTTP_POST, "deleteDevice", api_delete_device, API_SMALL),
+    XRPC(HTTP_POST, "registerDeviceToken", api_register_device_token, API_SMALL),
+    XRPC(HTTP_POST, "unregisterDeviceToken", api_unregister_device_token, API_SMALL),
     XRPC(HTTP_GET, "getPendingDeviceAdditions", api_get_pending_device_additions, 0),
     XRPC(HTTP_POST, "claimPendingDeviceAddition", api_claim_pending_device_addition, API_SMALL),
     XRPC(HTTP_POST, "completePendingDeviceAddition", api_complete_pending_device_addition,

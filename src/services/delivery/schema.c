@@ -311,4 +311,17 @@ const struct sql_migration delivery_migrations[DELIVERY_MIGRATIONS] = {
               "CREATE INDEX rejoins_at ON rejoins (created_ms);\n",
         .down = "DROP TABLE rejoins;\nALTER TABLE device_additions DROP COLUMN package;\n",
     },
+    {
+        .version = 13,
+        .name = "delivery: push tokens of devices",
+        .up = "CREATE TABLE push_tokens (\n"
+              "    did TEXT NOT NULL,\n"
+              "    device TEXT NOT NULL,\n"
+              "    platform BIGINT NOT NULL,\n" /* enum push_platform */
+              "    token TEXT NOT NULL,\n"
+              "    changed_ms BIGINT NOT NULL,\n"
+              "    PRIMARY KEY (did, device)\n"
+              ");\n",
+        .down = "DROP TABLE push_tokens;\n",
+    },
 };

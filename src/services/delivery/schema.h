@@ -38,7 +38,7 @@ enum {
     " AND l.seq = cut.seq WHERE cut.total <= " bytes " OR cut.total = cut.size ORDER BY l.seq"
 enum { LOG_PAGE_BYTES = 8 << 20 }; /* of messages in an answer, if there is more than one */
 
-enum { DELIVERY_MIGRATIONS = 7 };
+enum { DELIVERY_MIGRATIONS = 8 };
 extern const struct sql_migration delivery_migrations[DELIVERY_MIGRATIONS];
 
 #endif

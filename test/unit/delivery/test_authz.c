@@ -164,7 +164,7 @@ static void walk(size_t part, size_t parts)
     bool is_fresh = false;
     struct cast cast = { .id = "none" };
 
-    site_begin(&cast.site);
+    authz_site_begin(&cast.site);
     people_begin(&cast);
     for (size_t i = part; i < AUTHZ_ROWS; i += parts) {
         const struct authz_row *row = &authz_rows[i];

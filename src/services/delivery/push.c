@@ -1,0 +1,590 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* push.c: the actor that wakes devices. One queue has conversations with news and devices to wake;
+ * a task sees one of them through:
+ *
+ *   conversation ──read the tokens of its members──▶ ask it who listens ──▶ its devices are queued
+ *   device ──POST──▶ taken │ tried again when it has rested │ given up │ 410: its token is deleted
+ *
+ * 1. At most TASKS_MAX are under way, each with one answer outstanding, by which it is found: its
+ *    index is the tag. What waits for a place is in the queue, which is bounded.
+ * 2. A task has what it needs itself: its item may be gone, or wanted again, when it ends.
+ * 3. Who listens is asked of the conversation after the tokens were read. One that is not in memory
+ *    has nobody who does; when it does not say, all are woken: once too often does no harm. */
+#include "services/delivery/push.h"
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/metric.h"
+#include "http/client.h"
+#include "json/json_write.h"
+#include "services/delivery/job.h"
+#include "services/delivery/owner.h"
+#include "services/delivery/push_queue.h"
+
+enum {
+    ITEMS_MAX = 16384,
+    TASKS_MAX = 64,
+    TRIES_MAX = 3,
+    TOKENS_MAX = 2000, /* of a conversation, in one go */
+    BOX_MAX = 4096,
+    ANSWER_SIZE_MAX = 1024, /* of a gateway, which nobody reads */
+};
+enum { TAG_RESTED = TASKS_MAX };
+enum { ROW_DID, ROW_DEVICE, ROW_PLATFORM, ROW_TOKEN };
+static const uint64_t task_limit_ns = TR_SECONDS(10);
+
+const char *const push_platforms[PUSH_PLATFORMS] = { "ios", "android", "web" };
+
+static struct metric metrics[] = {
+    { "troupe_delivery_push_sent_total", NULL, "Wake-ups that the gateway took.", METRIC_COUNTER, 0,
+        NULL, NULL },
+    { "troupe_delivery_push_failed_total", NULL,
+        "Wake-ups that the gateway refused, or did not answer for.", METRIC_COUNTER, 0, NULL,
+        NULL },
+    { "troupe_delivery_push_dropped_total", NULL,
+        "News and wake-ups that there was no room, or no answer of the database, for.",
+        METRIC_COUNTER, 0, NULL, NULL },
+    { "troupe_delivery_push_forgotten_total", NULL,
+        "Push tokens that the gateway called gone, and that were deleted.", METRIC_COUNTER, 0, NULL,
+        NULL },
+};
+enum { SENT, FAILED, DROPPED, FORGOTTEN };
+
+struct push_message {
+    size_t convo_size, sender_size;
+    char text[JOB_CONVO_SIZE_MAX + DID_SIZE_MAX];
+};
+
+enum stage { STAGE_NONE, STAGE_READ, STAGE_LISTENING, STAGE_POST, STAGE_FORGET };
+
+struct push_task {
+    enum stage stage;
+    unsigned tries;       /* that failed before */
+    struct tr_buffer key; /* of its item */
+    struct tr_buffer value;
+    struct sql_unit *tokens; /* while it is asked who listens */
+    struct job *question;
+};
+
+struct push {
+    struct delivery *delivery;
+    char *url;
+    uint64_t interval_ns;
+    struct sql_client sql;
+    struct push_queue queue;
+    struct push_task tasks[TASKS_MAX];
+    bool is_timed; /* a timer runs for who rests longest */
+};
+
+/* ---- keys and values
+ * A conversation's key is c and its id, its value the one sender of its news; empty: several.
+ * A device's key is d and DID#device, its value the digit of the platform and the token. */
+
+static void put_device_key(struct tr_buffer *key, struct tr_span did, struct tr_span device)
+{
+    tr_buffer_text(key, "d");
+    tr_buffer_span(key, did);
+    tr_buffer_text(key, "#");
+    tr_buffer_span(key, device);
+}
+
+static struct tr_span behind_first(const struct tr_buffer *buffer)
+{
+    return (struct tr_span){ buffer->bytes + 1, buffer->size - 1 };
+}
+
+/* A device's id has no # in it. */
+static void split_device_key(
+    const struct push_task *task, struct tr_span *ret_did, struct tr_span *ret_device)
+{
+    struct tr_span key = behind_first(&task->key);
+    const char *hash = memrchr(key.at, '#', key.size);
+
+    tr_assert(hash != NULL);
+    *ret_did = (struct tr_span){ key.at, (size_t)(hash - key.at) };
+    *ret_device = (struct tr_span){ hash + 1, key.size - ret_did->size - 1 };
+}
+
+static void want(
+    struct push *push, const struct tr_buffer *key, struct tr_span value, unsigned tries)
+{
+    if (key->failed != 0 ||
+        push_queue_want(&push->queue, (struct tr_span){ key->bytes, key->size }, value, tries) < 0)
+        metric_add(&metrics[DROPPED], 1);
+}
+
+/* ---- tasks
+ * ---------------------------------------------------------------------------------------------- */
+
+static uint32_t tag_of(const struct push *push, const struct push_task *task)
+{
+    return (uint32_t)(task - push->tasks);
+}
+
+static void task_end(struct push_task *task)
+{
+    tr_buffer_free(&task->key);
+    tr_buffer_free(&task->value);
+    sql_unit_free(task->tokens);
+    job_unref(task->question);
+    *task = (struct push_task){ .stage = STAGE_NONE };
+}
+
+static void task_drop(struct push_task *task)
+{
+    metric_add(&metrics[DROPPED], 1);
+    task_end(task);
+}
+
+/* Takes the unit, NULL too. */
+static void submit(struct push *push, struct tr_context *ctx, struct push_task *task,
+    struct sql_unit *unit, enum stage stage)
+{
+    const struct sql_submit_options options = { .tag = tag_of(push, task),
+        .timeout_ns = task_limit_ns };
+    int rc = TR_ENOMEM;
+
+    task->stage = stage;
+    if (unit != NULL)
+        rc = stage == STAGE_READ ? sql_read(ctx, &push->sql, unit, &options)
+                                 : sql_write(ctx, &push->sql, unit, &options);
+    if (rc < 0) {
+        sql_unit_free(unit);
+        task_drop(task);
+    }
+}
+
+/* ---- a conversation
+ * ------------------------------------------------------------------------------------- */
+
+SQL_STATEMENT(find_tokens,
+    "SELECT t.did, t.device, t.platform, t.token FROM members m JOIN push_tokens t ON t.did = m.did"
+    " WHERE m.convo = $1 AND m.leave_seq IS NULL AND m.did <> $2 ORDER BY t.did, t.device LIMIT "
+    "$3");
+
+static void read_tokens(struct push *push, struct tr_context *ctx, struct push_task *task)
+{
+    struct sql_unit *unit = sql_unit_new(0);
+
+    if (unit != NULL) {
+        sql_unit_step(unit, &find_tokens, SQL_ROWS_ANY);
+        sql_unit_text(unit, behind_first(&task->key));
+        sql_unit_text(unit,
+            (struct tr_span){ task->value.size == 0 ? "" : task->value.bytes, task->value.size });
+        sql_unit_int(unit, TOKENS_MAX);
+    }
+    submit(push, ctx, task, unit, STAGE_READ);
+}
+
+/* Is the row's account another one than that of the row before? */
+static bool is_next_account(const struct sql_unit *tokens, uint32_t row)
+{
+    return row == 0 || !tr_span_equal(sql_row_bytes(tokens, 0, row, ROW_DID),
+                           sql_row_bytes(tokens, 0, row - 1, ROW_DID));
+}
+
+/* A question that names each account once; NULL: no memory. */
+static struct job *question_of(const struct sql_unit *tokens)
+{
+    struct job *job = job_new(JOB_LISTENING, NULL);
+    uint32_t rows = sql_unit_rows(tokens, 0);
+    size_t at = 0;
+
+    if (job == NULL)
+        return NULL;
+    job->removes = tr__calloc((rows + 1) * sizeof *job->removes);
+    for (uint32_t row = 0; row < rows; row++)
+        if (is_next_account(tokens, row))
+            tr_buffer_span(&job->decoded, sql_row_bytes(tokens, 0, row, ROW_DID));
+    if (job->removes == NULL || job->decoded.failed != 0) {
+        job_unref(job);
+        return NULL;
+    }
+    for (uint32_t row = 0; row < rows; row++)
+        if (is_next_account(tokens, row)) {
+            size_t size = sql_row_bytes(tokens, 0, row, ROW_DID).size;
+
+            job->removes[job->remove_count++] = (struct tr_span){ job->decoded.bytes + at, size };
+            at += size;
+        }
+    return job;
+}
+
+/* `listens` has a byte for each account; NULL: nobody does. */
+static void want_devices(
+    struct push *push, const struct sql_unit *tokens, const struct tr_buffer *listens)
+{
+    size_t account = 0;
+
+    for (uint32_t row = 0; row < sql_unit_rows(tokens, 0); row++) {
+        struct tr_buffer key = { 0 }, value = { 0 };
+
+        account += row > 0 && is_next_account(tokens, row);
+        if (listens != NULL && account < listens->size && listens->bytes[account] != 0)
+            continue;
+        put_device_key(&key, sql_row_bytes(tokens, 0, row, ROW_DID),
+            sql_row_bytes(tokens, 0, row, ROW_DEVICE));
+        tr_buffer_u64(&value, (uint64_t)sql_row_int(tokens, 0, row, ROW_PLATFORM));
+        tr_buffer_span(&value, sql_row_bytes(tokens, 0, row, ROW_TOKEN));
+        if (value.failed == 0)
+            want(push, &key, (struct tr_span){ value.bytes, value.size }, 0);
+        tr_buffer_free(&key);
+        tr_buffer_free(&value);
+    }
+}
+
+/* False: nobody listens, or nobody can be asked. */
+static bool ask_who_listens(struct push *push, struct tr_context *ctx, struct push_task *task)
+{
+    struct tr_span id = behind_first(&task->key);
+    struct job_message message;
+    tr_sender convo;
+    int rc = TR_ENOMEM;
+
+    if (tr_registry_find(push->delivery->convos, id.at, id.size, "push", &convo) < 0)
+        return false;
+    task->question = question_of(task->tokens);
+    if (task->question != NULL) {
+        message = (struct job_message){ .job = job_ref(task->question) };
+        rc = tr_ask(ctx, convo, &message, sizeof message,
+            &(struct tr_ask_options){ .tag = tag_of(push, task), .timeout_ns = task_limit_ns });
+        if (rc < 0)
+            job_unref(task->question);
+    }
+    tr_sender_drop(&convo);
+    task->stage = STAGE_LISTENING;
+    return rc == 0;
+}
+
+static void tokens_read(
+    struct push *push, struct tr_context *ctx, struct push_task *task, struct sql_unit *unit)
+{
+    if (sql_unit_status(unit) != 0) {
+        sql_unit_free(unit);
+        task_drop(task);
+        return;
+    }
+    task->tokens = unit;
+    if (sql_unit_rows(unit, 0) > 0 && ask_who_listens(push, ctx, task))
+        return;
+    want_devices(push, unit, NULL);
+    task_end(task);
+}
+
+static void listening_told(struct push *push, struct push_task *task, const struct tr_event *event)
+{
+    want_devices(push, task->tokens, event->status == 0 ? &task->question->answer : NULL);
+    task_end(task);
+}
+
+/* ---- a device
+ * ------------------------------------------------------------------------------------------- */
+
+SQL_STATEMENT(
+    forget_token, "DELETE FROM push_tokens WHERE did = $1 AND device = $2 AND token = $3");
+
+static void post(struct push *push, struct tr_context *ctx, struct push_task *task)
+{
+    static const char *const headers[] = { "Content-Type: application/json", NULL };
+    uint32_t platform = (uint32_t)(task->value.bytes[0] - '0');
+    struct tr_buffer body = { 0 };
+    struct json_writer writer = json_writer(&body);
+    struct tr_span did, device;
+    int rc;
+
+    split_device_key(task, &did, &device);
+    json_put_object(&writer, NULL);
+    json_put_string(&writer, "token", behind_first(&task->value));
+    json_put_text(&writer, "platform", push_platforms[platform % PUSH_PLATFORMS]);
+    json_put_string(&writer, "deviceId", device);
+    json_put_end(&writer);
+    task->stage = STAGE_POST;
+    rc = body.failed;
+    if (rc == 0)
+        rc = http_client_ask(ctx, push->delivery->push_client,
+            &(struct http_client_request){ .method = "POST",
+                .url = push->url,
+                .headers = headers,
+                .body = { body.bytes, body.size },
+                .timeout_ns = task_limit_ns,
+                .size_max = ANSWER_SIZE_MAX },
+            tag_of(push, task));
+    tr_buffer_free(&body);
+    if (rc < 0)
+        task_drop(task);
+}
+
+static void forget(struct push *push, struct tr_context *ctx, struct push_task *task)
+{
+    struct tr_span did, device;
+    struct sql_unit *unit;
+
+    split_device_key(task, &did, &device);
+    unit = sql_unit_new(owner_key(did));
+    if (unit != NULL) {
+        sql_unit_step(unit, &forget_token, SQL_ROWS_ANY);
+        sql_unit_text(unit, did);
+        sql_unit_text(unit, device);
+        sql_unit_text(unit, behind_first(&task->value));
+    }
+    submit(push, ctx, task, unit, STAGE_FORGET);
+}
+
+/* Not what it refused, nor an answer that is none. */
+static bool may_try_again(const struct tr_event *event, uint32_t status)
+{
+    return event->status == TR_ETIMEOUT || event->status == TR_EIO || status == 429 ||
+           status >= 500;
+}
+
+/* Unless it is wanted by now anyway, perhaps with another token. */
+static void want_again(struct push *push, const struct push_task *task)
+{
+    const struct push_item *item =
+        push_queue_find(&push->queue, (struct tr_span){ task->key.bytes, task->key.size });
+
+    if (item == NULL || !item->is_wanted)
+        want(push, &task->key, (struct tr_span){ task->value.bytes, task->value.size },
+            task->tries + 1);
+}
+
+static void posted(
+    struct push *push, struct tr_context *ctx, struct push_task *task, const struct tr_event *event)
+{
+    const struct http_client_answer *answer = event->value;
+    uint32_t status = event->status == 0 && event->size >= sizeof *answer ? answer->status : 0;
+
+    if (status == 410) {
+        forget(push, ctx, task);
+        return;
+    }
+    if (status >= 200 && status < 300)
+        metric_add(&metrics[SENT], 1);
+    else if (may_try_again(event, status) && task->tries + 1 < TRIES_MAX)
+        want_again(push, task);
+    else
+        metric_add(&metrics[FAILED], 1);
+    task_end(task);
+}
+
+static void forgotten(struct push_task *task, struct sql_unit *unit)
+{
+    if (sql_unit_status(unit) == 0)
+        metric_add(&metrics[FORGOTTEN], sql_unit_changed(unit, 0));
+    sql_unit_free(unit);
+    task_end(task);
+}
+
+/* ---- the actor
+ * ------------------------------------------------------------------------------------------ */
+
+static struct push_task *free_task(struct push *push)
+{
+    for (uint32_t i = 0; i < TASKS_MAX; i++)
+        if (push->tasks[i].stage == STAGE_NONE)
+            return &push->tasks[i];
+    return NULL;
+}
+
+static void begin(
+    struct push *push, struct tr_context *ctx, struct push_task *task, const struct push_item *item)
+{
+    bool is_convo = item->key.at[0] == 'c';
+
+    task->tries = item->tries;
+    tr_buffer_span(&task->key, item->key);
+    tr_buffer_append(&task->value, item->value.bytes, item->value.size);
+    if (task->key.failed != 0 || task->value.failed != 0 || (!is_convo && task->value.size == 0))
+        task_drop(task);
+    else if (is_convo)
+        read_tokens(push, ctx, task);
+    else
+        post(push, ctx, task);
+}
+
+static void work(struct push *push, struct tr_context *ctx)
+{
+    const struct push_item *item;
+    struct push_task *task;
+
+    while ((task = free_task(push)) != NULL &&
+           (item = push_queue_next(&push->queue, tr_now_ns(ctx))) != NULL)
+        begin(push, ctx, task, item);
+    if (!push->is_timed && push_queue_due_ns(&push->queue) != 0) {
+        uint64_t due_ns = push_queue_due_ns(&push->queue), now_ns = tr_now_ns(ctx);
+
+        push->is_timed =
+            tr_after(ctx, due_ns > now_ns ? due_ns - now_ns : 1, TAG_RESTED, NULL) == 0;
+    }
+}
+
+static enum tr_next push_handle(void *self, struct tr_context *ctx, void *memory)
+{
+    const struct push_message *message = memory;
+    struct tr_span sender = { message->text + message->convo_size, message->sender_size };
+    struct tr_buffer key = { 0 };
+    const struct push_item *item = NULL;
+    struct push *push = self;
+
+    tr_buffer_text(&key, "c");
+    tr_buffer_append(&key, message->text, message->convo_size);
+    if (key.failed == 0)
+        item = push_queue_find(&push->queue, (struct tr_span){ key.bytes, key.size });
+    if (item != NULL && item->is_wanted &&
+        !tr_span_equal((struct tr_span){ item->value.bytes, item->value.size }, sender))
+        sender = TR_SPAN(""); /* each of them wakes the other */
+    want(push, &key, sender, 0);
+    tr_buffer_free(&key);
+    work(push, ctx);
+    return TR_GO;
+}
+
+static void task_goes_on(struct push *push, struct tr_context *ctx, const struct tr_event *event)
+{
+    struct push_task *task = &push->tasks[event->tag];
+
+    switch (task->stage) {
+    case STAGE_READ:
+        tokens_read(push, ctx, task, sql_take(&push->sql, event));
+        break;
+    case STAGE_LISTENING:
+        listening_told(push, task, event);
+        break;
+    case STAGE_POST:
+        posted(push, ctx, task, event);
+        break;
+    case STAGE_FORGET:
+        forgotten(task, sql_take(&push->sql, event));
+        break;
+    case STAGE_NONE:
+        break;
+    }
+}
+
+static enum tr_next push_event(void *self, struct tr_context *ctx, const struct tr_event *event)
+{
+    struct push *push = self;
+
+    if (event->kind == TR_EVENT_TIMER) {
+        push->is_timed = false;
+        push_queue_wake(&push->queue, tr_now_ns(ctx));
+    } else if (event->kind == TR_EVENT_REPLY && event->tag < TASKS_MAX) {
+        task_goes_on(push, ctx, event);
+    }
+    work(push, ctx);
+    return TR_GO;
+}
+
+static int push_begin(void *self, struct tr_context *ctx)
+{
+    struct push *push = self;
+    int rc = push_queue_begin(&push->queue, push->interval_ns, ITEMS_MAX,
+        (struct tr_siphash_key){ tr_random(ctx), tr_random(ctx) });
+
+    if (rc < 0)
+        return rc;
+    metric_register(metrics, sizeof metrics / sizeof metrics[0]);
+    sql_client_begin(&push->sql, push->delivery->sql);
+    return 0;
+}
+
+static void clear(struct push *push)
+{
+    for (uint32_t i = 0; i < TASKS_MAX; i++)
+        task_end(&push->tasks[i]);
+    push_queue_end(&push->queue);
+    if (push->sql.sql != NULL)
+        sql_client_end(&push->sql);
+}
+
+static void push_finish(void *self)
+{
+    struct push *push = self;
+
+    clear(push);
+    tr__free(push->url);
+}
+
+static int push_reset(void *self, enum tr_why why)
+{
+    struct push *push = self;
+
+    (void)why;
+    clear(push);
+    *push = (struct push){
+        .delivery = push->delivery, .url = push->url, .interval_ns = push->interval_ns
+    };
+    return 0;
+}
+
+static const struct tr_type push_type = {
+    .name = "delivery_push",
+    .message_size = sizeof(struct push_message),
+    .state_size = sizeof(struct push),
+    .start = push_begin,
+    .handle = push_handle,
+    .event = push_event,
+    .finish = push_finish,
+    .reset = push_reset,
+};
+
+/* ---- outside
+ * -------------------------------------------------------------------------------------------- */
+
+int push_start(struct delivery *delivery, const struct config *config)
+{
+    const char *url = config == NULL ? "" : config_text(config, CONFIG_DELIVERY_PUSH_URL);
+    struct push push = { .delivery = delivery };
+    int rc;
+
+    if (url[0] == '\0')
+        return 0;
+    rc = http_client_start(delivery->system,
+        &(struct http_client_options){
+            .allow_private = config_is_on(config, CONFIG_DELIVERY_PUSH_ALLOW_PRIVATE),
+            .concurrent_max = TASKS_MAX },
+        &delivery->push_client);
+    if (rc < 0)
+        return rc;
+    push.interval_ns = config_number(config, CONFIG_DELIVERY_PUSH_INTERVAL);
+    push.url = tr__strdup(url);
+    if (push.url == NULL)
+        return TR_ENOMEM;
+    rc = tr_spawn(delivery->system, &push_type, &push,
+        &(struct tr_spawn_options){ .name = "delivery push",
+            .owner = "delivery",
+            .box = { .capacity = BOX_MAX, .full = TR_FULL_FAIL } },
+        &delivery->push);
+    if (rc < 0)
+        tr__free(push.url);
+    return rc;
+}
+
+void push_stop(struct delivery *delivery)
+{
+    if (!push_is_on(delivery))
+        return;
+    (void)tr_stop(tr_sender_weaken(delivery->push));
+    (void)tr_sender_wait_closed(delivery->push, 0);
+}
+
+void push_free(struct delivery *delivery)
+{
+    if (push_is_on(delivery))
+        tr_sender_drop(&delivery->push);
+    http_client_stop(&delivery->push_client);
+}
+
+void push_send(const struct delivery *delivery, struct tr_span convo, struct tr_span sender)
+{
+    struct push_message message = { .convo_size = convo.size, .sender_size = sender.size };
+
+    if (convo.size > JOB_CONVO_SIZE_MAX || sender.size > DID_SIZE_MAX) {
+        metric_add(&metrics[DROPPED], 1);
+        return;
+    }
+    memcpy(message.text, convo.at, convo.size);
+    memcpy(message.text + convo.size, sender.at, sender.size);
+    if (tr_tell(delivery->push, &message, sizeof message) < 0)
+        metric_add(&metrics[DROPPED], 1);
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The queue of push.c: each thing at most once an interval, and none is forgotten. */
+#include "check.h"
+#include "services/delivery/push_queue.h"
+
+enum { REST_NS = 100 };
+
+static void want(struct push_queue *queue, const char *key, const char *value)
+{
+    CHECK_EQ_INT(push_queue_want(queue, tr_span_of(key), tr_span_of(value), 0), 0);
+}
+
+/* The next one is this; NULL: there is none. */
+static void expect_next(
+    struct push_queue *queue, uint64_t now_ns, const char *key, const char *value)
+{
+    const struct push_item *item = push_queue_next(queue, now_ns);
+
+    CHECK((item == NULL) == (key == NULL));
+    if (item == NULL)
+        return;
+    CHECK_MSG(tr_span_is(item->key, key), "%.*s", (int)item->key.size, item->key.at);
+    CHECK_MSG(item->value.size == strlen(value) &&
+                  memcmp(item->value.bytes, value, item->value.size) == 0,
+        "%.*s", (int)item->value.size, item->value.bytes);
+}
+
+static void begin(struct push_queue *queue, uint32_t count_max)
+{
+    CHECK_EQ_INT(push_queue_begin(queue, REST_NS, count_max, (struct tr_siphash_key){ 1, 2 }), 0);
+}
+
+TEST(queue, what_is_new_is_done_at_once_in_order)
+{
+    struct push_queue queue;
+
+    begin(&queue, 10);
+    want(&queue, "a", "1");
+    want(&queue, "b", "2");
+    want(&queue, "a", "3"); /* still its turn, with the newer value */
+    expect_next(&queue, 1000, "a", "3");
+    expect_next(&queue, 1001, "b", "2");
+    expect_next(&queue, 1002, NULL, NULL);
+    push_queue_end(&queue);
+}
+
+TEST(queue, what_is_wanted_while_it_rests_is_done_once_when_it_has_rested)
+{
+    struct push_queue queue;
+
+    begin(&queue, 10);
+    want(&queue, "a", "1");
+    expect_next(&queue, 1000, "a", "1");
+    want(&queue, "a", "2");
+    want(&queue, "a", "3");
+    CHECK_EQ_INT(push_queue_due_ns(&queue), 1000 + REST_NS);
+    push_queue_wake(&queue, 1000 + REST_NS - 1);
+    expect_next(&queue, 1000 + REST_NS - 1, NULL, NULL);
+    push_queue_wake(&queue, 1000 + REST_NS);
+    expect_next(&queue, 1000 + REST_NS, "a", "3");
+    push_queue_wake(&queue, 1000 + 2 * REST_NS);
+    expect_next(&queue, 1000 + 2 * REST_NS, NULL, NULL);
+    CHECK(push_queue_find(&queue, TR_SPAN("a")) == NULL);
+    CHECK_EQ_INT(push_queue_due_ns(&queue), 0);
+    push_queue_end(&queue);
+}
+
+TEST(queue, it_has_room_again_when_what_it_has_rested)
+{
+    struct push_queue queue;
+
+    begin(&queue, 2);
+    want(&queue, "a", "1");
+    want(&queue, "b", "1");
+    CHECK_EQ_INT(push_queue_want(&queue, TR_SPAN("c"), TR_SPAN("1"), 0), TR_EFULL);
+    want(&queue, "b", "2"); /* one that is there needs none */
+    expect_next(&queue, 1000, "a", "1");
+    CHECK_EQ_INT(push_queue_want(&queue, TR_SPAN("c"), TR_SPAN("1"), 0), TR_EFULL);
+    push_queue_wake(&queue, 1000 + REST_NS);
+    want(&queue, "c", "1");
+    expect_next(&queue, 1000 + REST_NS, "b", "2");
+    expect_next(&queue, 1000 + REST_NS, "c", "1");
+    push_queue_end(&queue);
+}

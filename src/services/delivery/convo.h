@@ -310,6 +310,8 @@ void convo_stream_changed(
 /* How many members but this one listen; nobody counts further than this. */
 enum { CONVO_OTHERS_MAX = 100 };
 uint32_t convo_stream_others(const struct convo *convo, struct tr_span did);
+/* Who of the job's `removes` listens: a byte each in its answer. Without memory, nobody. */
+void convo_stream_hears(const struct convo *convo, struct job *job);
 /* A client went away. */
 void convo_stream_gone(struct convo *convo, struct tr_context *ctx, uint64_t stream_number);
 void convo_stream_end(struct convo *convo);

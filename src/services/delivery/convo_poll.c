@@ -70,27 +70,15 @@ static bool answer_poll(struct job *job, const struct convo_sight *sight, uint64
     return true;
 }
 
-/* Of whom so many others listen that nobody counts them, it is not known: then no. */
-static void answer_listening(const struct convo *convo, struct job *job)
-{
-    uint32_t all = convo == NULL ? 0 : convo_stream_others(convo, TR_SPAN(""));
-    bool is_known = all > 0 && all < CONVO_OTHERS_MAX;
-
-    for (uint32_t i = 0; i < job->remove_count; i++) {
-        char listens = is_known && convo_stream_others(convo, job->removes[i]) < all;
-
-        tr_buffer_append(&job->answer, &listens, 1);
-    }
-    job->status = 200;
-}
-
 bool convo_seat_answers(const struct convo_seat *seat, struct job *job)
 {
     const struct convo *convo = convo_seat_awake(seat);
     struct convo_sight sight;
 
     if (job->kind == JOB_LISTENING) {
-        answer_listening(convo, job);
+        if (convo != NULL) /* nobody listens to one that sleeps */
+            convo_stream_hears(convo, job);
+        job->status = 200;
         return true;
     }
     if (job->kind == JOB_EPOCH) {

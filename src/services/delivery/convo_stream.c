@@ -381,6 +381,35 @@ uint32_t convo_stream_others(const struct convo *convo, struct tr_span did)
     return count;
 }
 
+/* A byte for each of the roster; NULL: nobody listens, or there is no memory. */
+static char *mark_listeners(const struct convo *convo)
+{
+    char *marks = convo->subscribers == NULL ? NULL : tr__calloc(convo->roster.count + 1);
+
+    for (const struct convo_subscriber *at = convo->subscribers; marks != NULL && at != NULL;
+         at = at->next) {
+        const struct member *member = at->is_gone ? NULL : roster_find(&convo->roster, did_of(at));
+
+        if (member != NULL)
+            marks[member - convo->roster.members] = 1;
+    }
+    return marks;
+}
+
+void convo_stream_hears(const struct convo *convo, struct job *job)
+{
+    char *marks = mark_listeners(convo);
+
+    for (uint32_t i = 0; i < job->remove_count; i++) {
+        const struct member *member = roster_find(&convo->roster, job->removes[i]);
+        char listens =
+            marks != NULL && member != NULL && marks[member - convo->roster.members] != 0;
+
+        tr_buffer_append(&job->answer, &listens, 1);
+    }
+    tr__free(marks);
+}
+
 /* Only the devices of whom it is about hear it. */
 static void tell_packages_low(struct convo *convo, const struct job *job)
 {

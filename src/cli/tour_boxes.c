@@ -10,7 +10,7 @@ static void run_data(void)
     struct ids ids = { 0 };
     struct tr_future *answers[3];
     uint32_t got[3];
-    struct tr_box *box;
+    struct tr_box *box = NULL;
     ids_sender sender;
 
     tour_must(ids_box(NULL, NULL, &box));

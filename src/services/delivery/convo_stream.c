@@ -402,10 +402,10 @@ void convo_stream_hears(const struct convo *convo, struct job *job)
 
     for (uint32_t i = 0; i < job->remove_count; i++) {
         const struct member *member = roster_find(&convo->roster, job->removes[i]);
-        char listens =
+        bool listens =
             marks != NULL && member != NULL && marks[member - convo->roster.members] != 0;
 
-        tr_buffer_append(&job->answer, &listens, 1);
+        tr_buffer_append(&job->answer, listens ? "\1" : "\0", 1);
     }
     tr__free(marks);
 }

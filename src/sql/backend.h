@@ -39,7 +39,9 @@ struct sql_backend {
      * status), or TR_ECLOSED or SQL_ELOST when the connection is gone and nothing was committed:
      * the caller disconnects, reconnects and tries again, with back-off. SQL_ELOST says that it
      * went while these units ran, so that one of them may be the cause. After SQL_EUNKNOWN it
-     * reconnects too. The backend calls sql_unit_reset_results before each try of a unit. */
+     * reconnects too. The backend calls sql_unit_reset_results before each try of a unit. A unit
+     * with a decision comes alone: when its steps have run and passed it is made, then the steps it
+     * added run, then COMMIT, or ROLLBACK if it does not store (sql_unit_stores). */
     int (*commit)(struct sql_connection *connection, struct sql_unit *const *units, size_t count);
     /* Each unit in a read-only snapshot of its own. TR_ECLOSED and SQL_ELOST as above. */
     int (*read)(struct sql_connection *connection, struct sql_unit *const *units, size_t count);

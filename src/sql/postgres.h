@@ -169,9 +169,9 @@ struct sql_connection {
  * TR_ENOMEM with nothing sent by this call. */
 int postgres_pipeline_begin(struct sql_connection *connection);
 int postgres_send_control(struct sql_connection *connection, const char *text);
-/* Every statement of a unit, prepared first where needed. */
+/* Every statement of a unit from step `first` on, prepared first where needed. */
 int postgres_send_unit(
-    struct sql_connection *connection, const struct sql_unit *unit, uint32_t index);
+    struct sql_connection *connection, const struct sql_unit *unit, uint32_t index, uint32_t first);
 /* Ends a stretch: an error before it skips what is left up to it, and nothing after it. */
 int postgres_send_sync(struct sql_connection *connection);
 /* The next result and what it answers; blocks. The caller clears it. TR_ENOENT when all are in. */

@@ -8,7 +8,8 @@
  *              savepoint of the first that failed, go on behind it ─► COMMIT
  *                │ deadlock, or COMMIT itself was refused (deferred constraints)
  *                ▼
- *   alone      a transaction for each unit, tried again on deadlock
+ *   alone      a transaction for each unit, tried again on deadlock; here begins a unit with a
+ *              decision: BEGIN, statements ─► decision ─► its statements ─► check ─► COMMIT
  *
  * Why COMMIT is a second round trip. In one pipeline with the statements it would run before
  * anybody has looked at the row counts, and a unit that missed its compare-and-set has by then
@@ -91,21 +92,34 @@ static void fail_try(struct postgres_try *try, int64_t step, int status, const c
     try->has_failed = true;
 }
 
+static bool has_too_many_values(const struct sql_unit *unit)
+{
+    for (uint32_t i = 0; i < unit->step_count; i++)
+        if (unit->steps[i].value_count > POSTGRES_VALUES_MAX)
+            return true;
+    return false;
+}
+
 /* A unit that cannot even be sent fails alone and changes nothing. */
+static int send_steps(struct sql_connection *connection, uint32_t index, uint32_t first)
+{
+    struct postgres_try *try = &connection->tries[index];
+    int rc = postgres_send_unit(connection, try->unit, index, first);
+
+    if (rc != TR_ENOMEM)
+        return rc;
+    fail_try(try, -1, TR_ENOMEM, "out of memory before it was sent");
+    return 0;
+}
+
 static int send_try(struct sql_connection *connection, uint32_t index)
 {
     struct postgres_try *try = &connection->tries[index];
-    int rc;
 
     reset_try(try);
     if (try->is_out)
         return 0;
-    rc = postgres_send_unit(connection, try->unit, index);
-    if (rc == TR_ENOMEM) {
-        fail_try(try, -1, TR_ENOMEM, "out of memory before it was sent");
-        return 0;
-    }
-    return rc;
+    return send_steps(connection, index, 0);
 }
 
 /* One number of a SELECT says nothing of what changed; any other plain statement's does. */
@@ -412,6 +426,48 @@ static int refresh(struct sql_connection *connection)
 
 /* ---- alone ----------------------------------------------------------------------------------- */
 
+static int finish_stretch(struct sql_connection *connection, struct stretch *ret_stretch)
+{
+    int rc = postgres_send_sync(connection);
+
+    return rc == 0 ? receive_stretch(connection, ret_stretch) : rc;
+}
+
+/* The rows of a unit are there, and locked where it asked for that: it decides, and what follows
+ * from it runs behind them. */
+static int run_decision(
+    struct sql_connection *connection, uint32_t index, struct stretch *ret_stretch)
+{
+    struct postgres_try *try = &connection->tries[index];
+    uint32_t first = try->unit->step_count;
+    int rc;
+
+    if (sql_unit_make_decision(try->unit) < 0)
+        try->has_failed = true;
+    else if (has_too_many_values(try->unit))
+        fail_try(try, -1, TR_ELIMIT, "a statement has more than 65535 values");
+    if (try->has_failed || !sql_unit_stores(try->unit))
+        return 0;
+    rc = send_steps(connection, index, first);
+    return rc == 0 ? finish_stretch(connection, ret_stretch) : rc;
+}
+
+/* All of a unit but its COMMIT. */
+static int run_one(struct sql_connection *connection, uint32_t index, struct stretch *ret_stretch)
+{
+    const struct postgres_try *try = &connection->tries[index];
+    int rc = postgres_send_control(connection, "BEGIN");
+
+    if (rc == 0)
+        rc = send_try(connection, index);
+    if (rc == 0)
+        rc = finish_stretch(connection, ret_stretch);
+    if (rc == 0 && sql_unit_has_decision(try->unit) && !try->has_failed &&
+        ret_stretch->error.verdict == POSTGRES_OK)
+        rc = run_decision(connection, index, ret_stretch);
+    return rc;
+}
+
 /* One unit, one transaction. OUTCOME_ALONE asks to be tried again. */
 static enum outcome commit_one(struct sql_connection *connection, uint32_t index)
 {
@@ -421,16 +477,14 @@ static enum outcome commit_one(struct sql_connection *connection, uint32_t index
     enum outcome outcome;
     int rc;
 
-    rc = postgres_send_control(connection, "BEGIN");
-    if (rc == 0)
-        rc = send_try(connection, index);
-    if (rc == 0)
-        rc = postgres_send_sync(connection);
-    if (rc == 0)
-        rc = receive_stretch(connection, &stretch);
+    rc = run_one(connection, index, &stretch);
     if (rc != 0)
         return outcome_of_failed_send(connection, rc);
     error = stretch.error;
+    if (error.verdict == POSTGRES_OK && !try->has_failed && !sql_unit_stores(try->unit)) {
+        roll_back(connection); /* it has its answer, whatever becomes of the connection */
+        return OUTCOME_DONE;
+    }
     if (error.verdict == POSTGRES_OK && !try->has_failed) {
         outcome = send_commit(connection, &error);
         if (outcome != OUTCOME_ALONE)
@@ -490,14 +544,6 @@ static enum outcome commit_alone(struct sql_connection *connection, uint32_t cou
 }
 
 /* ---- the batch ------------------------------------------------------------------------------- */
-
-static bool has_too_many_values(const struct sql_unit *unit)
-{
-    for (uint32_t i = 0; i < unit->step_count; i++)
-        if (unit->steps[i].value_count > POSTGRES_VALUES_MAX)
-            return true;
-    return false;
-}
 
 static int prepare_tries(
     struct sql_connection *connection, struct sql_unit *const *units, size_t count)
@@ -561,6 +607,8 @@ static enum outcome run_batch(struct sql_connection *connection, uint32_t count)
     uint32_t first_failed = 0;
     enum outcome outcome;
 
+    if (sql_unit_has_decision(connection->tries[0].unit))
+        return commit_alone(connection, count);
     outcome = commit_together(connection, count, &first_failed);
     if (outcome == OUTCOME_STALE)
         outcome = refresh(connection) != 0 ? OUTCOME_LOST

@@ -212,6 +212,11 @@ int postgres_forget_prepared(struct sql_connection *connection)
 
 /* ---- the statements of a unit ---------------------------------------------------------------- */
 
+static const char *text_of(const struct sql_statement *statement)
+{
+    return statement->locking != NULL ? statement->locking : statement->text;
+}
+
 static int send_step(struct sql_connection *connection, const struct sql_unit *unit, uint32_t index,
     uint32_t step_index, struct postgres_prepared *prepared)
 {
@@ -221,7 +226,7 @@ static int send_step(struct sql_connection *connection, const struct sql_unit *u
 
     snprintf(name, sizeof(name), "t%u", prepared->number);
     if (prepared->state == PREPARED_NOT) {
-        if (PQsendPrepare(connection->pg, name, step->statement->text, (int)step->value_count,
+        if (PQsendPrepare(connection->pg, name, text_of(step->statement), (int)step->value_count,
                 values->types) != 1)
             return lose_by_libpq(connection);
         prepared->state = PREPARED_SENT;
@@ -239,7 +244,7 @@ static int send_step(struct sql_connection *connection, const struct sql_unit *u
 }
 
 int postgres_send_unit(
-    struct sql_connection *connection, const struct sql_unit *unit, uint32_t index)
+    struct sql_connection *connection, const struct sql_unit *unit, uint32_t index, uint32_t first)
 {
     struct postgres_prepared *prepared;
     int rc;
@@ -247,10 +252,10 @@ int postgres_send_unit(
     if (connection->is_lost)
         return TR_ECLOSED;
     /* Memory first: a unit goes out whole or not at all. */
-    rc = reserve_sent(connection, unit->step_count * 2);
+    rc = reserve_sent(connection, (unit->step_count - first) * 2);
     if (rc != 0)
         return rc;
-    for (uint32_t step = 0; step < unit->step_count; step++) {
+    for (uint32_t step = first; step < unit->step_count; step++) {
         rc = find_prepared(connection, unit, &unit->steps[step], &prepared);
         if (rc != 0)
             return rc;
@@ -258,7 +263,7 @@ int postgres_send_unit(
         if (rc != 0)
             return rc;
     }
-    for (uint32_t step = 0; step < unit->step_count; step++) {
+    for (uint32_t step = first; step < unit->step_count; step++) {
         rc = find_prepared(connection, unit, &unit->steps[step], &prepared);
         tr_assert(rc == 0);
         rc = postgres_values_fill(&connection->values, unit, &unit->steps[step]);

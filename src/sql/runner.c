@@ -14,7 +14,7 @@
  *
  * A connection may be lost because of what ran on it. Units that were running when that happened
  * twice are run alone from then on, and one with which it happens again is refused: the others of
- * its batch go on without it.
+ * its batch go on without it. One with a decision is run alone from the start: it shares no COMMIT.
  *
  * Invariants:
  *   1. At most one of {batch runs, connection is made} is under way; `busy` says so. What runs are
@@ -450,7 +450,7 @@ static int run_work(void *argument)
 
 static bool runs_alone(const struct waiter *waiter)
 {
-    return waiter->unit->loss_count >= LOSSES_TOGETHER_MAX;
+    return waiter->unit->loss_count >= LOSSES_TOGETHER_MAX || sql_unit_has_decision(waiter->unit);
 }
 
 /* What is left of a batch that met a lost connection: as many from its front as run together. */
@@ -472,6 +472,12 @@ static void gather_again(struct sql_runner *runner, uint64_t now_ns)
     runner->run_count = kept;
 }
 
+/* May it share the COMMIT of what is in the batch? */
+static bool fits(const struct sql_runner *runner, const struct waiter *waiter)
+{
+    return runner->batch_count == 0 || (!runs_alone(&runner->batch[0]) && !runs_alone(waiter));
+}
+
 /* What was tried before comes first and without others, then the ring. */
 static void gather(struct sql_runner *runner, uint64_t now_ns)
 {
@@ -481,7 +487,7 @@ static void gather(struct sql_runner *runner, uint64_t now_ns)
     if (runner->batch_count > 0)
         return;
     while (runner->ring_count > 0 && runner->batch_count < runner->sql->options.batch_max &&
-           bytes < SQL_BATCH_BYTES_MAX) {
+           bytes < SQL_BATCH_BYTES_MAX && fits(runner, &runner->ring[runner->ring_first])) {
         struct waiter waiter = ring_pop(runner);
 
         if (!is_begun(runner, &waiter, now_ns))
@@ -534,11 +540,19 @@ static void begin_batch(struct sql_runner *runner, struct tr_context *ctx)
     end_run(runner);
 }
 
+static bool is_any_stored(const struct sql_runner *runner)
+{
+    for (uint32_t i = 0; i < runner->run_count; i++)
+        if (sql_unit_stores(runner->batch[i].unit))
+            return true;
+    return false;
+}
+
 static void answer_batch(struct sql_runner *runner, struct tr_context *ctx, int rc)
 {
     uint64_t commit = 0;
 
-    if (rc == 0 && runner->is_writer) {
+    if (rc == 0 && runner->is_writer && is_any_stored(runner)) {
         commit = 1 + atomic_fetch_add_explicit(&runner->sql->commits, 1, memory_order_relaxed);
         metric_add(&sql_metrics[METRIC_COMMITS], 1);
         metric_observe(&sql_metrics[METRIC_SECONDS], tr_now_ns(ctx) - runner->batch_began_ns);
@@ -548,7 +562,7 @@ static void answer_batch(struct sql_runner *runner, struct tr_context *ctx, int 
 
         if (unit->status == 0 && rc < 0) /* a backend that has not said more */
             sql_unit_fail(unit, -1, rc, "");
-        if (unit->status == 0)
+        if (sql_unit_stores(unit))
             unit->commit = commit;
         answer(runner, &runner->batch[i], SQL_RUNNING);
     }

@@ -233,6 +233,7 @@ static int prepare(
     if (unit == NULL)
         return TR_ENOMEM; /* what sql_unit_new said */
     tr_assert_use(unit->state == SQL_BUILT, "a unit is submitted once");
+    tr_assert_use(!is_read || !sql_unit_has_decision(unit), "a unit that decides is written");
     if (unit->failed != 0)
         return unit->failed;
     if (unit->step_count == 0)

@@ -6,7 +6,10 @@
  * It submits the unit and gets a reply event after the COMMIT that holds it. Many actors' units
  * share one COMMIT; a unit that fails, fails alone and leaves nothing behind. Units with the same
  * key run in the order they were submitted, on the same writer. A unit has no logic inside: what
- * it depends on is a compare-and-set whose missed row count fails it.
+ * it depends on is a compare-and-set whose missed row count fails it. So nobody waits in an open
+ * transaction for a program to think, and one round trip carries many units. The exception is a
+ * unit with a decision (sql_unit_decide), for who has to serialise in the database: it pays for
+ * that with a transaction and a COMMIT of its own.
  *
  * Statements are written once for both databases: $1, $2 … for values; BIGINT, TEXT, and {blob}
  * in migrations for bytes; RETURNING and ON CONFLICT mean the same in both. */
@@ -44,8 +47,14 @@ const char *sql_error_text(int error); /* also of TR_E… */
 /* A statement: static text, prepared once per connection. Identified by its address. */
 struct sql_statement {
     const char *text;
+    const char *locking; /* for a database that locks rows and not the whole; NULL: the same */
 };
-#define SQL_STATEMENT(name, sql) static const struct sql_statement name = { sql }
+#define SQL_STATEMENT(name, sql) static const struct sql_statement name = { .text = (sql) }
+/* A SELECT of one table whose rows nobody else changes until the transaction ends. In SQLite the
+ * writer's transaction keeps everybody else out already; PostgreSQL takes the lock that an UPDATE
+ * of these rows would take. For units that are written, not read. */
+#define SQL_LOCKING_STATEMENT(name, sql)                                                           \
+    static const struct sql_statement name = { .text = sql, .locking = sql " FOR NO KEY UPDATE" }
 
 /* ---- a unit ---------------------------------------------------------------------------------- */
 
@@ -64,11 +73,31 @@ void sql_unit_null(struct sql_unit *unit);
 /* Submitted or not, by whoever has it. NULL is fine. */
 void sql_unit_free(struct sql_unit *unit);
 
+/* The steps so far run first; then, in the same transaction, `decide` looks at their rows and adds
+ * the steps that follow from them. If it adds none, nothing of the unit is stored, and it comes
+ * back with 0. Such a unit runs alone, in a transaction and with a COMMIT of its own; it is
+ * written, never read.
+ *
+ * `decide` runs on the thread that runs the transaction, which others may wait for: it must not
+ * block. It may use sql_unit_rows, sql_row_… (bytes live until it returns) and what adds steps. It
+ * is called again when the unit is tried again, after a deadlock or a lost connection: what it
+ * added before is taken away then.
+ *
+ * `data` goes with the unit, which outlives the actor that submitted it: when the last who holds it
+ * frees it, `drop` gets the data, on any thread. sql_unit_take_data takes it out before that. */
+typedef void (*sql_decide_fn)(struct sql_unit *unit, void *data);
+void sql_unit_decide(
+    struct sql_unit *unit, sql_decide_fn decide, void *data, void (*drop)(void *data));
+/* Of a unit that came back, or was never submitted: the data is the caller's now. NULL: the unit
+ * may still run (its writer ended, or a deadline passed), and has it. */
+void *sql_unit_take_data(struct sql_unit *unit);
+
 /* Of a unit that came back. */
 int sql_unit_status(const struct sql_unit *unit);
 const char *sql_unit_why(const struct sql_unit *unit);     /* the database's words, "" if none */
 int64_t sql_unit_failed_step(const struct sql_unit *unit); /* index, or -1 */
-uint64_t sql_unit_commit(const struct sql_unit *unit);     /* number of the COMMIT it was part of */
+/* Number of the COMMIT it was part of; 0: none. */
+uint64_t sql_unit_commit(const struct sql_unit *unit);
 int64_t sql_unit_changed(const struct sql_unit *unit, uint32_t step);
 /* Rows of SELECT and RETURNING. */
 uint32_t sql_unit_rows(const struct sql_unit *unit, uint32_t step);

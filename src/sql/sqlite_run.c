@@ -6,6 +6,8 @@
  *     SAVEPOINT u; steps of unit 2; RELEASE u             …
  *   COMMIT
  *
+ * A unit with a decision makes it between its steps; it is alone between BEGIN and COMMIT.
+ *
  * Invariants:
  *   1. When a unit's try ends, its changes are in the transaction (status 0) or undone (status <
  * 0).
@@ -342,11 +344,17 @@ static int run_step(struct sqlite_connection *c, struct sql_unit *unit, uint32_t
     return sql_unit_check_rows(unit, step);
 }
 
+/* A decision adds steps: the second loop goes on where the first has found no more. */
 static int run_steps(struct sqlite_connection *c, struct sql_unit *unit)
 {
+    uint32_t i = 0;
     int rc = 0;
 
-    for (uint32_t i = 0; rc == 0 && i < unit->step_count; i++)
+    for (; rc == 0 && i < unit->step_count; i++)
+        rc = run_step(c, unit, i);
+    if (rc == 0 && sql_unit_has_decision(unit))
+        rc = sql_unit_make_decision(unit);
+    for (; rc == 0 && i < unit->step_count; i++)
         rc = run_step(c, unit, i);
     return rc;
 }
@@ -380,6 +388,8 @@ static void run_unit(struct sqlite_connection *c, struct sql_unit *unit)
         sql_unit_fail(unit, -1, SQL_EFAILED, "a unit may not end the transaction");
         return;
     }
+    if (!sql_unit_stores(unit))
+        return; /* it is alone: what is left of it goes with the transaction */
     code = run_own(c, OWN_RELEASE);
     if (code != SQLITE_OK) {
         fail_step(c, unit, -1, code);
@@ -422,7 +432,7 @@ again:
             tr_assert(units[i]->status != 0); /* so this ends */
             goto again;
         }
-        alive += units[i]->status == 0;
+        alive += sql_unit_stores(units[i]);
     }
     *ret_alive = alive;
     return 0;

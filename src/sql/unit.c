@@ -35,6 +35,9 @@ const char *sql_error_text(int error)
     }
 }
 
+/* The unit whose decision this thread makes: its own meanwhile, whatever others may see of it. */
+static _Thread_local const struct sql_unit *deciding;
+
 /* ---- building -------------------------------------------------------------------------------- */
 
 struct sql_unit *sql_unit_new(uint64_t key)
@@ -64,6 +67,8 @@ void sql_unit_free(struct sql_unit *unit)
     /* Acquire and release: who frees it sees what the other holder did last. */
     if (unit == NULL || atomic_fetch_sub_explicit(&unit->holders, 1, memory_order_acq_rel) != 1)
         return;
+    if (unit->decision.data != NULL && unit->decision.drop != NULL)
+        unit->decision.drop(unit->decision.data);
     tr__free(unit->steps);
     tr__free(unit->values);
     tr__free(unit->cells);
@@ -104,8 +109,10 @@ void sql_unit_step(struct sql_unit *unit, const struct sql_statement *statement,
 
     if (unit == NULL)
         return;
-    tr_assert_use(
-        unit->state == SQL_BUILT, "a unit that was submitted gets no more steps or values");
+    tr_assert_use(unit == deciding || unit->state == SQL_BUILT,
+        "a unit that was submitted gets no more steps or values");
+    tr_assert_use(unit == deciding || unit->decision.decide == NULL,
+        "only the decision adds steps behind itself");
     steps = unit->steps;
     is_there = grow(unit, &steps, &unit->step_capacity, unit->step_count, sizeof *unit->steps, 4);
     unit->steps = steps;
@@ -172,6 +179,72 @@ void sql_unit_null(struct sql_unit *unit)
         add_value(unit, (struct sql_value){ .kind = SQL_NULL });
 }
 
+/* ---- deciding -------------------------------------------------------------------------------- */
+
+void sql_unit_decide(
+    struct sql_unit *unit, sql_decide_fn decide, void *data, void (*drop)(void *data))
+{
+    if (unit == NULL)
+        return;
+    tr_assert_use(unit->state == SQL_BUILT && unit->decision.decide == NULL,
+        "a unit decides once, and is told so before it is submitted");
+    unit->decision = (struct sql_decision){ .decide = decide,
+        .data = data,
+        .drop = drop,
+        .step_count = unit->step_count,
+        .value_count = unit->value_count,
+        .bytes_size = unit->bytes.size };
+}
+
+void *sql_unit_take_data(struct sql_unit *unit)
+{
+    uint32_t state;
+    void *data;
+
+    if (unit == NULL)
+        return NULL;
+    state = atomic_load_explicit(&unit->state, memory_order_acquire);
+    if (state == SQL_QUEUED || state == SQL_RUNNING)
+        return NULL;
+    data = unit->decision.data;
+    unit->decision.data = NULL;
+    return data;
+}
+
+bool sql_unit_has_decision(const struct sql_unit *unit)
+{
+    return unit->decision.decide != NULL;
+}
+
+int sql_unit_make_decision(struct sql_unit *unit)
+{
+    tr_assert(deciding == NULL && unit->step_count == unit->decision.step_count);
+    deciding = unit;
+    unit->decision.decide(unit, unit->decision.data);
+    deciding = NULL;
+    if (unit->failed == 0)
+        return 0;
+    return sql_unit_fail(unit, -1, unit->failed, "what it decided could not be built whole");
+}
+
+bool sql_unit_stores(const struct sql_unit *unit)
+{
+    return unit->status == 0 &&
+           (unit->decision.decide == NULL || unit->step_count > unit->decision.step_count);
+}
+
+static void forget_decision(struct sql_unit *unit)
+{
+    const struct sql_decision *decision = &unit->decision;
+
+    if (decision->decide == NULL)
+        return;
+    unit->step_count = decision->step_count;
+    unit->value_count = decision->value_count;
+    unit->bytes.size = decision->bytes_size;
+    unit->bytes.failed = 0;
+}
+
 /* ---- states ---------------------------------------------------------------------------------- */
 
 bool sql_unit_move(struct sql_unit *unit, enum sql_state from, enum sql_state to)
@@ -201,7 +274,7 @@ void sql_unit_settle(struct sql_unit *unit, int status)
 
 static bool has_results(const struct sql_unit *unit)
 {
-    return atomic_load_explicit(&unit->state, memory_order_acquire) == SQL_DONE;
+    return unit == deciding || atomic_load_explicit(&unit->state, memory_order_acquire) == SQL_DONE;
 }
 
 int sql_unit_status(const struct sql_unit *unit)
@@ -274,6 +347,7 @@ struct tr_span sql_row_bytes(
 
 void sql_unit_reset_results(struct sql_unit *unit)
 {
+    forget_decision(unit);
     for (uint32_t i = 0; i < unit->step_count; i++) {
         struct sql_step *step = &unit->steps[i];
 

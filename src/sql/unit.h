@@ -9,7 +9,8 @@
  *                       └──the client gave up──▶ ABANDONED (never runs)
  *
  * While it is QUEUED or RUNNING only the runner writes to it, beside `answer` and `is_back`, which
- * are the client's. A client that is told of an end before DONE may not look at the results. */
+ * are the client's. A client that is told of an end before DONE may not look at the results, nor at
+ * the data of its decision: only the thread that makes the decision may. */
 #ifndef SQL_UNIT_H
 #define SQL_UNIT_H
 
@@ -42,6 +43,16 @@ struct sql_step {
     uint32_t cell_first; /* in cells: row_count * column_count of them */
 };
 
+/* What a unit decides inside its transaction, and where it stood before that. */
+struct sql_decision {
+    sql_decide_fn decide; /* NULL: nothing */
+    void *data;
+    void (*drop)(void *data);
+    uint32_t step_count;
+    uint32_t value_count;
+    size_t bytes_size;
+};
+
 struct sql_unit {
     uint64_t key;
     struct sql_step *steps;
@@ -53,6 +64,7 @@ struct sql_unit {
     struct tr_buffer bytes;   /* of values */
     struct tr_buffer results; /* of cells */
     int failed;               /* out of memory while it was built or filled */
+    struct sql_decision decision;
 
     int status;
     int64_t failed_step;
@@ -86,8 +98,15 @@ bool sql_unit_move(struct sql_unit *unit, enum sql_state from, enum sql_state to
  */
 void sql_unit_settle(struct sql_unit *unit, int status);
 
-/* For backends: the results of one try. Reset before the unit is tried again. */
+/* For backends: the results of one try, and what was decided in it. Reset before the unit is tried
+ * again. */
 void sql_unit_reset_results(struct sql_unit *unit);
+/* When all steps have run and passed, if the unit has a decision: more steps may be there after it.
+ * 0, or the unit has failed. */
+bool sql_unit_has_decision(const struct sql_unit *unit);
+int sql_unit_make_decision(struct sql_unit *unit);
+/* Is there anything of it to COMMIT? Not of one that failed, or that decided to store nothing. */
+bool sql_unit_stores(const struct sql_unit *unit);
 void sql_unit_begin_rows(struct sql_unit *unit, uint32_t step, uint32_t column_count);
 void sql_unit_cell_null(struct sql_unit *unit);
 void sql_unit_cell_int(struct sql_unit *unit, int64_t value);

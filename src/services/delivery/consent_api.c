@@ -6,11 +6,11 @@
 #include "sql/unit.h"
 
 const struct sql_statement consent_find_block = {
-    "SELECT 1 FROM blocks WHERE (blocker = $1 AND blocked = $2)"
-    " OR (blocker = $2 AND blocked = $1) LIMIT 1",
+    .text = "SELECT 1 FROM blocks WHERE (blocker = $1 AND blocked = $2)"
+            " OR (blocker = $2 AND blocked = $1) LIMIT 1",
 };
 const struct sql_statement consent_find_opt_out = {
-    "SELECT 1 FROM consents WHERE did = $1 AND opted_in = 0",
+    .text = "SELECT 1 FROM consents WHERE did = $1 AND opted_in = 0",
 };
 
 void consent_add_no_block(struct sql_unit *unit, struct tr_span one, struct tr_span other)

@@ -18,14 +18,14 @@ struct role_check {
     const char *missing_label; /* of a 404 */
     const char *missing_text;
 };
-#define ROLE_CHECK(convo, label, text)                                                             \
+#define ROLE_CHECK(convo, label, words)                                                            \
     {                                                                                              \
-        { "SELECT 1 FROM convos WHERE id = " convo },                                              \
-            { "SELECT 1 FROM members WHERE convo = " convo " AND did = $2"                         \
-              " AND leave_seq IS NULL" },                                                          \
-            { "SELECT 1 FROM members WHERE convo = " convo " AND did = $2 AND leave_seq IS NULL"   \
-              " AND is_admin * 2 + is_moderator >= $3" },                                          \
-            label, text,                                                                           \
+        { .text = "SELECT 1 FROM convos WHERE id = " convo },                                      \
+            { .text = "SELECT 1 FROM members WHERE convo = " convo " AND did = $2"                 \
+                      " AND leave_seq IS NULL" },                                                  \
+            { .text = "SELECT 1 FROM members WHERE convo = " convo " AND did = $2"                 \
+                      " AND leave_seq IS NULL AND is_admin * 2 + is_moderator >= $3" },            \
+            label, words,                                                                          \
     }
 extern const struct role_check role_in_convo; /* $1 is a convoId */
 

@@ -143,7 +143,9 @@ static inline void cast_end(struct cast *cast)
 /* How many rows the audit log has of an action. */
 static inline int64_t audit_count(const struct cast *cast, const char *action)
 {
-    static const struct sql_statement count = { "SELECT COUNT(*) FROM audit WHERE action = $1" };
+    static const struct sql_statement count = {
+        .text = "SELECT COUNT(*) FROM audit WHERE action = $1"
+    };
     struct sql_unit *unit = sql_unit_new(0);
     int64_t rows;
 

@@ -292,7 +292,7 @@ static void run_sql(const struct cast *cast, const struct sql_statement *stateme
 
 TEST(request, that_is_too_old_cannot_be_accepted_but_sent_again)
 {
-    static const struct sql_statement age = { "UPDATE chat_requests SET expires_ms = 1" };
+    static const struct sql_statement age = { .text = "UPDATE chat_requests SET expires_ms = 1" };
     struct cast cast;
 
     cast_begin(&cast);
@@ -309,9 +309,10 @@ TEST(request, that_is_too_old_cannot_be_accepted_but_sent_again)
 TEST(block, has_an_end_to_their_number)
 {
     static const struct sql_statement fill = {
-        "INSERT INTO blocks (blocker, blocked, created_ms)"
-        " WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000)"
-        " SELECT s.sender, 'did:plc:' || n.i, 0 FROM n, (SELECT sender FROM chat_requests) s"
+        .text =
+            "INSERT INTO blocks (blocker, blocked, created_ms)"
+            " WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000)"
+            " SELECT s.sender, 'did:plc:' || n.i, 0 FROM n, (SELECT sender FROM chat_requests) s"
     };
     struct cast cast;
 

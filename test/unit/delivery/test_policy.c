@@ -209,7 +209,7 @@ static void run_sql(const struct cast *cast, const struct sql_statement *stateme
 
 TEST(invite, ends_when_it_says)
 {
-    static const struct sql_statement age = { "UPDATE invites SET expires_ms = 1" };
+    static const struct sql_statement age = { .text = "UPDATE invites SET expires_ms = 1" };
     struct cast cast;
 
     cast_begin(&cast);
@@ -224,8 +224,8 @@ TEST(invite, ends_when_it_says)
 TEST(join, of_who_left_too_long_ago_is_refused)
 {
     static const struct sql_statement age = {
-        "UPDATE members SET left_ms = left_ms - 31 * CAST(86400000 AS BIGINT)"
-        " WHERE left_ms IS NOT NULL"
+        .text = "UPDATE members SET left_ms = left_ms - 31 * CAST(86400000 AS BIGINT)"
+                " WHERE left_ms IS NOT NULL"
     };
     struct cast cast;
 

@@ -421,7 +421,7 @@ static inline unsigned site_try_version(
     struct upload_facts facts = { .size = strlen(bytes) };
     struct change *change = tr__calloc(sizeof *change);
     struct sql_unit *unit = sql_unit_new(0);
-    static const struct sql_statement find = { "SELECT id FROM packs WHERE name = $1" };
+    static const struct sql_statement find = { .text = "SELECT id FROM packs WHERE name = $1" };
     unsigned status;
 
     site_write_object(site, bytes);

@@ -224,7 +224,7 @@ TEST(defect_3, a_switch_that_fails_leaves_the_former_version_active)
 
 TEST(defect_3, the_database_takes_no_second_active_version)
 {
-    static const struct sql_statement both = { "UPDATE pack_versions SET is_active = 1" };
+    static const struct sql_statement both = { .text = "UPDATE pack_versions SET is_active = 1" };
     struct sql_unit *unit = sql_unit_new(0);
     struct site site;
 

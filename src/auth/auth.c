@@ -65,7 +65,7 @@ SQL_STATEMENT(consume,
 
 void auth_consume(struct sql_unit *unit, const struct auth_claims *claims)
 {
-    tr_assert(unit == NULL || unit->step_count == 0);
+    tr_assert(unit == NULL || unit->step_count == unit->decision.step_count);
     if (unit == NULL || claims->kind != AUTH_SERVICE)
         return;
     sql_unit_step(unit, &consume, 1);
@@ -85,8 +85,10 @@ void auth_find(struct sql_unit *unit, const struct auth_claims *claims)
 
 bool auth_is_replay(const struct sql_unit *unit)
 {
-    return sql_unit_status(unit) == SQL_EROWS && sql_unit_failed_step(unit) == 0 &&
-           unit->steps[0].statement == &consume;
+    int64_t step = sql_unit_failed_step(unit);
+
+    return sql_unit_status(unit) == SQL_EROWS && step >= 0 &&
+           unit->steps[step].statement == &consume;
 }
 
 /* ---- start and stop

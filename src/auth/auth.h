@@ -69,8 +69,9 @@ const struct auth_claims *auth_claims_of(const struct http_request *request);
 void auth_set_data(struct http_request *request, void *data);
 void *auth_data(const struct http_request *request);
 
-/* The first step of the unit of a request that changes something: remembers the token's jti, or
- * fails the unit if it was used before. auth_is_replay tells that failure from others. */
+/* The first step of the unit of a request that changes something, or the first behind its decision:
+ * remembers the token's jti, or fails the unit if it was used before. auth_is_replay tells that
+ * failure from others. */
 void auth_consume(struct sql_unit *unit, const struct auth_claims *claims);
 bool auth_is_replay(const struct sql_unit *unit);
 /* A step of a read: one row if the token was consumed. Nothing is ever remembered of tokens that

@@ -425,16 +425,9 @@ static void store(struct convo *convo, struct tr_context *ctx, struct convo_op *
     append(&convo->flying, &convo->flying_last, op);
 }
 
-static bool is_read(enum job_kind kind)
-{
-    return kind == JOB_EPOCH || kind == JOB_STATE || kind == JOB_CONVO || kind == JOB_MEMBER ||
-           kind == JOB_CONTEXT || kind == JOB_SUBSCRIBE || kind == JOB_PACKAGES_LOW ||
-           kind == JOB_NOTICE || kind == JOB_REFRESH;
-}
-
 static void begin(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
-    if (convo->is_exclusive && !is_read(op->job->kind)) {
+    if (convo->is_exclusive && !convo_is_read(op->job->kind)) {
         wait_turn(convo, op);
         return;
     }
@@ -452,7 +445,8 @@ static void begin(struct convo *convo, struct tr_context *ctx, struct convo_op *
         store(convo, ctx, op);
         break;
     case CONVO_ANSWERED:
-        if (op->job->status >= 400 && !is_read(op->job->kind) && op->job->kind != JOB_EPHEMERAL)
+        if (op->job->status >= 400 && !convo_is_read(op->job->kind) &&
+            op->job->kind != JOB_EPHEMERAL)
             refuse(convo, ctx, op);
         else
             answer(op);

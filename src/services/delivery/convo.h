@@ -184,8 +184,15 @@ void convo_forget_plans(struct convo *convo);
 
 uint64_t convo_key(const struct convo *convo); /* of its units */
 struct sql_unit *convo_load_unit(const struct convo *convo);
+/* The same steps, to be written with: from the first on nobody else moves the conversation until
+ * the unit has ended. One that is not there has no row to lock: of two that make it, the row's key
+ * refuses the second. */
+struct sql_unit *convo_lock_unit(const struct convo *convo, uint64_t key);
+/* Of a unit that began with one of these. */
 int convo_loaded(struct convo *convo, const struct sql_unit *unit);
+/* What an op stores: as a unit of its own, or behind what is in one. */
 struct sql_unit *convo_op_unit(const struct convo *convo, const struct convo_op *op);
+void convo_add_op(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
 enum convo_failure convo_failure_of(const struct sql_unit *unit);
 /* A step that fails without an invite that is good for the caller; one use of it may be spent. */
 void convo_add_invite(const struct convo *convo, const struct job *job, int64_t now_ms,
@@ -214,6 +221,7 @@ bool convo_looked(struct convo *convo, struct convo_op *op, const struct sql_uni
  */
 
 bool convo_has_log(const struct job *job);
+bool convo_is_read(enum job_kind kind); /* it changes nothing */
 /* Its unit is back: sets op->failure, which is not STORED when an earlier try was. */
 void convo_unit_back(struct convo_op *op, const struct sql_unit *unit);
 /* The job fails for what trying again does not cure. False: it may (DUPLICATE: look; RACE and

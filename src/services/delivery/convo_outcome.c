@@ -11,6 +11,13 @@ bool convo_has_log(const struct job *job)
     return job->kind == JOB_COMMIT || job->kind == JOB_MESSAGE || job->kind == JOB_PROPOSAL;
 }
 
+bool convo_is_read(enum job_kind kind)
+{
+    return kind == JOB_EPOCH || kind == JOB_STATE || kind == JOB_CONVO || kind == JOB_MEMBER ||
+           kind == JOB_CONTEXT || kind == JOB_SUBSCRIBE || kind == JOB_PACKAGES_LOW ||
+           kind == JOB_NOTICE || kind == JOB_REFRESH;
+}
+
 /* ---- failures
  * ------------------------------------------------------------------------------------ */
 

@@ -11,9 +11,12 @@
 /* ---- statements
  * ---------------------------------------------------------------------------------- */
 
-SQL_STATEMENT(load_convo,
-    "SELECT kind, suite, creator, name, description, epoch, seq, created_ms, active_ms, open_join,"
-    " group_id, chain, " POLICY_COLUMNS ", confirmed_epoch, group_name FROM convos WHERE id = $1");
+#define LOAD_CONVO                                                                                 \
+    "SELECT kind, suite, creator, name, description, epoch, seq, created_ms, active_ms, "          \
+    "open_join,"                                                                                   \
+    " group_id, chain, " POLICY_COLUMNS ", confirmed_epoch, group_name FROM convos WHERE id = $1"
+SQL_STATEMENT(load_convo, LOAD_CONVO);
+SQL_LOCKING_STATEMENT(lock_convo, LOAD_CONVO);
 SQL_STATEMENT(load_members,
     "SELECT did, join_seq, joined_ms, is_admin, is_moderator, read_seq, leave_seq, left_ms,"
     " was_removed FROM members"
@@ -116,18 +119,29 @@ uint64_t convo_key(const struct convo *convo)
 /* ---- load
  * ------------------------------------------------------------------------------------------ */
 
-struct sql_unit *convo_load_unit(const struct convo *convo)
+static struct sql_unit *load_unit(
+    const struct convo *convo, uint64_t key, const struct sql_statement *row)
 {
-    struct sql_unit *unit = sql_unit_new(convo_key(convo));
+    struct sql_unit *unit = sql_unit_new(key);
 
     if (unit == NULL)
         return NULL;
-    sql_unit_step(unit, &load_convo, SQL_ROWS_ANY);
+    sql_unit_step(unit, row, SQL_ROWS_ANY);
     sql_unit_text(unit, convo_span(convo));
     sql_unit_step(unit, &load_members, SQL_ROWS_ANY);
     sql_unit_text(unit, convo_span(convo));
     convo_unwedge_load_steps(convo, unit);
     return unit;
+}
+
+struct sql_unit *convo_load_unit(const struct convo *convo)
+{
+    return load_unit(convo, convo_key(convo), &load_convo);
+}
+
+struct sql_unit *convo_lock_unit(const struct convo *convo, uint64_t key)
+{
+    return load_unit(convo, key, &lock_convo);
 }
 
 static struct tr_span may_column(const struct sql_unit *unit, uint32_t column)
@@ -529,7 +543,7 @@ static void store_policy(
     add_audit(convo, op, unit, "updatePolicy");
 }
 
-struct sql_unit *convo_op_unit(const struct convo *convo, const struct convo_op *op)
+void convo_add_op(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
     static void (*const stores[])(
         const struct convo *, const struct convo_op *, struct sql_unit *) = {
@@ -546,14 +560,19 @@ struct sql_unit *convo_op_unit(const struct convo *convo, const struct convo_op 
         [JOB_REPORT] = convo_store_report,
         [JOB_RESET] = convo_store_reset,
     };
-    struct sql_unit *unit = sql_unit_new(convo_key(convo));
 
-    if (unit == NULL)
-        return NULL;
     /* What a message takes, at once and not by doubling. No memory: the unit says so. */
     (void)tr_buffer_reserve(&unit->bytes, op->job->bytes.size + UNIT_TEXTS_BYTES);
     auth_consume(unit, op->job->claims);
     stores[op->job->kind](convo, op, unit);
+}
+
+struct sql_unit *convo_op_unit(const struct convo *convo, const struct convo_op *op)
+{
+    struct sql_unit *unit = sql_unit_new(convo_key(convo));
+
+    if (unit != NULL)
+        convo_add_op(convo, op, unit);
     return unit;
 }
 

@@ -26,10 +26,11 @@ static void end_actor(tr_sender *sender)
     tr_sender_drop(sender);
 }
 
-/* False: conversations are still alive, and use it. */
+/* False: conversations or transactions are still alive, and use it. */
 static bool stop_actors(struct delivery *delivery)
 {
-    direct_stop(&delivery->direct);
+    bool is_over = direct_stop(&delivery->direct);
+
     push_stop(delivery);
     if (delivery->convos != NULL)
         (void)tr_registry_close(&delivery->convos, TR_SECONDS(30));
@@ -39,7 +40,7 @@ static bool stop_actors(struct delivery *delivery)
     end_actor(&delivery->clerk);
     if (delivery->convos == NULL)
         push_free(delivery);
-    return delivery->convos == NULL;
+    return is_over && delivery->convos == NULL;
 }
 
 static int start_actors(struct delivery *delivery, const struct config *config)

@@ -1,20 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* direct.c: requests without a conversation's actor.
+/* direct.c: requests without a conversation's actor: the database serialises them.
  *
- *   in line ──first──▶ read ──plan──▶ store ──stored──▶ answered
- *                       ▲  └──▶ look ──▶ answered  │
- *                       └── back-off ◀── missed ───┘
+ *   a change   lock the row, read ──▶ decide ──▶ store ──▶ COMMIT ──▶ answered
+ *                ▲  one unit, one transaction          │
+ *                └─── lost, or nobody knows ◀──────────┴──▶ look ──▶ answered
+ *   a question  read ──▶ plan ──▶ answered, or look ──▶ answered
  *
- * A desk is an actor that sees many requests through these steps at once. Requests to the same
- * conversation come to the same desk and stand in line, as they would for a row lock: the next one
- * reads when the one before it is answered. Others (actors, other processes) are not in the line;
- * whoever loses against them finds out by the compare-and-set, waits a moment and reads again.
+ * A desk is an actor that sees many requests through these steps at once; it keeps no order among
+ * them. The row's lock (PostgreSQL) or the writer's transaction (SQLite) does, for the requests of
+ * this process, its actors and other processes alike: what a decision has read is true until its
+ * COMMIT. A conversation that is being made has no row to lock; whoever inserts it second is
+ * refused by its key, and decides again.
  *
- * 1. A line is there exactly as long as a request of its conversation is.
- * 2. Only the first of a line has a unit or a timer under way; it is found by its number.
+ * 1. Each unit of a change has a key of its own: no writer is chosen by the conversation, so that
+ *    nothing but the database's lock stands between two of them.
+ * 2. What is decided on (struct direct_work) belongs to the unit while that is under way, and comes
+ *    back to the desk with it. If the unit comes back while it may still run (its writer has ended,
+ *    a deadline has passed) the desk lets go: the asker hears that nobody knows, and the work ends
+ *    with the unit, wherever that is (lose).
  * 3. Nothing of a conversation outlives a request. */
 #include "services/delivery/direct.h"
 
+#include <pthread.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -23,33 +30,39 @@
 #include "ops/flags.h"
 #include "services/delivery/convo.h"
 
-enum { DESKS = 4, BOX_MAX = 4096, LINE_MAX = 1024, BUCKETS = 256, BACK_OFF_US = 500 };
-/* A tag: what for, the line's bucket (8 bits), the line's number. */
-enum { TAG_READ = 1 << 28, TAG_STORE = 2 << 28, TAG_LOOK = 3 << 28, TAG_AGAIN = 4 << 28 };
-enum { TAG_KIND = 7 << 28, TAG_BUCKET = 20, NUMBERS = 1 << TAG_BUCKET };
+enum { DESKS = 4, BOX_MAX = 4096, BUCKETS = 256 };
+/* A tag: what for, and the request's number. */
+enum { TAG_READ = 1 << 28, TAG_CHANGE = 2 << 28, TAG_LOOK = 3 << 28 };
+enum { TAG_KIND = 7 << 28, NUMBERS = 1 << 28 };
 
-struct direct_request {
-    struct direct_request *next; /* in its line */
+struct direct_work {
+    struct direct *direct; /* counted there */
     struct convo_op op;
     struct convo convo; /* as read for this request */
+    enum convo_plan plan;
+    bool is_unread; /* there was no memory for what was read */
 };
 
-struct direct_line {
-    struct direct_line *next; /* in its bucket */
-    struct direct_request *first, *last;
-    uint32_t number; /* of what the first waits for */
-    uint32_t count;
+struct direct_request {
+    struct direct_request *next; /* in its bucket */
+    uint32_t number;
+    tr_reply_handle reply;
+    struct direct_work *work; /* NULL: its unit has it */
 };
 
 struct direct_desk {
-    struct delivery *delivery;
+    struct direct *direct;
     struct sql_client sql;
-    struct direct_line *buckets[BUCKETS];
+    struct direct_request *buckets[BUCKETS]; /* by number */
     uint32_t number_next;
 };
 
 struct direct {
+    struct delivery *delivery;
     tr_sender desks[DESKS];
+    _Atomic uint32_t work_count; /* each of them reads *delivery */
+    pthread_mutex_t lock;
+    bool is_over; /* under lock: actors are told nothing any more */
 };
 
 static struct flag flags[] = {
@@ -62,7 +75,8 @@ static struct metric metrics[] = {
     { "troupe_delivery_direct_requests_total", NULL, "Requests served without an actor.",
         METRIC_COUNTER, 0, NULL, NULL },
     { "troupe_delivery_direct_retries_total", NULL,
-        "Requests without an actor that read again after they lost a compare-and-set.",
+        "Requests without an actor that were begun again: another was quicker, or an outcome was "
+        "not known.",
         METRIC_COUNTER, 0, NULL, NULL },
     { "troupe_delivery_commits_total", "path=\"direct\"", "Commits stored.", METRIC_COUNTER, 0,
         NULL, NULL },
@@ -100,106 +114,80 @@ tr_sender direct_desk(const struct direct *direct, const struct job *job)
     return direct->desks[hash_of(job->convo) % DESKS];
 }
 
-/* ---- lines
- * ------------------------------------------------------------------------------------------ */
+/* ---- requests
+ * ---------------------------------------------------------------------------------------- */
 
-static struct direct_line **bucket_of(struct direct_desk *desk, struct tr_span id)
+static struct direct_work *work_new(struct direct *direct, struct job *job)
 {
-    return &desk->buckets[hash_of(id) / DESKS % BUCKETS];
+    struct direct_work *work = tr__calloc(sizeof *work);
+
+    if (work == NULL)
+        return NULL;
+    tr_assert(job->convo.size <= JOB_CONVO_SIZE_MAX);
+    if (convo_init(&work->convo, direct->delivery, job->convo) < 0) {
+        tr__free(work);
+        return NULL;
+    }
+    work->direct = direct;
+    work->op.job = job;
+    atomic_fetch_add_explicit(&direct->work_count, 1, memory_order_relaxed);
+    return work;
 }
 
-static struct tr_span id_of(const struct direct_request *request)
+static void work_free(struct direct_work *work)
 {
-    return convo_span(&request->convo);
+    struct direct *direct = work->direct;
+
+    convo_finish(&work->convo);
+    job_unref(work->op.job);
+    tr__free(work);
+    /* Release: who finds none left may free what they read. */
+    atomic_fetch_sub_explicit(&direct->work_count, 1, memory_order_release);
 }
 
-static struct direct_line *find_line(struct direct_desk *desk, struct tr_span id)
+static struct direct_request **link_of(struct direct_desk *desk, uint32_t number)
 {
-    struct direct_line *line = *bucket_of(desk, id);
+    struct direct_request **link = &desk->buckets[number % BUCKETS];
 
-    while (line != NULL && !tr_span_equal(id_of(line->first), id))
-        line = line->next;
-    return line;
+    while (*link != NULL && (*link)->number != number)
+        link = &(*link)->next;
+    return link;
 }
 
-static struct direct_line *find_tag(struct direct_desk *desk, uint32_t tag)
-{
-    struct direct_line *line = desk->buckets[tag >> TAG_BUCKET & (BUCKETS - 1)];
-
-    while (line != NULL && line->number != (tag & (NUMBERS - 1)))
-        line = line->next;
-    tr_assert(line != NULL);
-    return line;
-}
-
-static void request_free(struct direct_request *request)
-{
-    convo_finish(&request->convo);
-    tr_reply_drop(&request->op.reply);
-    job_unref(request->op.job);
-    tr__free(request);
-}
-
+/* The job is taken unless this returns NULL. */
 static struct direct_request *request_new(
     struct direct_desk *desk, struct tr_context *ctx, struct job *job)
 {
     struct direct_request *request = tr__calloc(sizeof *request);
+    struct direct_request **bucket;
 
     if (request == NULL)
         return NULL;
-    tr_assert(job->convo.size <= JOB_CONVO_SIZE_MAX);
-    if (convo_init(&request->convo, desk->delivery, job->convo) < 0) {
+    request->work = work_new(desk->direct, job);
+    if (request->work == NULL) {
         tr__free(request);
         return NULL;
     }
-    request->op.job = job;
-    request->op.reply = tr_reply_take(ctx);
+    request->number = desk->number_next++ % NUMBERS;
+    request->reply = tr_reply_take(ctx);
+    bucket = &desk->buckets[request->number % BUCKETS];
+    request->next = *bucket;
+    *bucket = request;
     return request;
 }
 
-/* ---- the steps
- * ------------------------------------------------------------------------------------- */
-
-static void line_free(struct direct_desk *desk, struct direct_line *line, struct tr_span id)
+/* Whoever has no answer yet hears that nobody will give one. */
+static void request_free(struct direct_desk *desk, struct direct_request *request)
 {
-    struct direct_line **link = bucket_of(desk, id);
-
-    while (*link != line)
-        link = &(*link)->next;
-    *link = line->next;
-    tr__free(line);
+    *link_of(desk, request->number) = request->next;
+    tr_reply_drop(&request->reply);
+    if (request->work != NULL)
+        work_free(request->work);
+    tr__free(request);
 }
 
-static uint32_t next_tag(struct direct_desk *desk, struct direct_line *line, uint32_t kind)
-{
-    uint32_t bucket = (uint32_t)(bucket_of(desk, id_of(line->first)) - desk->buckets);
-
-    line->number = desk->number_next++ & (NUMBERS - 1);
-    return kind | bucket << TAG_BUCKET | line->number;
-}
-
-/* Out with a unit of the first in line; the unit is taken in any case. False: the job has failed.
- */
-static bool submit(struct direct_desk *desk, struct tr_context *ctx, struct direct_line *line,
-    struct sql_unit *unit, uint32_t kind)
-{
-    struct sql_submit_options options = { .tag = next_tag(desk, line, kind) };
-    int rc = TR_ENOMEM;
-
-    if (unit != NULL)
-        rc = kind == TAG_STORE ? sql_write(ctx, &desk->sql, unit, &options)
-                               : sql_read(ctx, &desk->sql, unit, &options);
-    if (rc == 0)
-        return true;
-    sql_unit_free(unit);
-    job_fail(line->first->op.job, 503, "Busy", "the database is busy: try again");
-    return false;
-}
-
-static bool submit_read(struct direct_desk *desk, struct tr_context *ctx, struct direct_line *line)
-{
-    return submit(desk, ctx, line, convo_load_unit(&line->first->convo), TAG_READ);
-}
+/* ---- answers
+ * ----------------------------------------------------------------------------------------- */
 
 /* Another commit won: the 409 that is counted. */
 static bool has_lost_epoch(const struct job *job)
@@ -208,269 +196,323 @@ static bool has_lost_epoch(const struct job *job)
            strcmp(job->label, "EpochConflict") == 0;
 }
 
-/* The first of the line has its answer: it goes, and the next one begins. A loop, for those that
- * the database has no room for are answered at once. */
-static void answer(struct direct_desk *desk, struct tr_context *ctx, struct direct_line *line)
+static void answer(struct direct_desk *desk, struct direct_request *request)
 {
-    bool is_over = false;
+    const struct job *job = request->work->op.job;
 
-    while (!is_over) {
-        struct direct_request *request = line->first;
-
-        tr_assert(request->op.job->status != 0);
-        if (has_lost_epoch(request->op.job))
-            metric_add(&metrics[CONFLICTS], 1);
-        is_over = request->next == NULL;
-        line->first = request->next;
-        line->count--;
-        if (is_over)
-            line_free(desk, line, id_of(request));
-        tr_reply_send(&request->op.reply, 0, NULL, 0);
-        request_free(request);
-        is_over = is_over || submit_read(desk, ctx, line);
-    }
+    tr_assert(job->status != 0);
+    if (has_lost_epoch(job))
+        metric_add(&metrics[CONFLICTS], 1);
+    tr_reply_send(&request->reply, 0, NULL, 0);
+    request_free(desk, request);
 }
 
-static void answer_error(struct direct_desk *desk, struct tr_context *ctx, struct direct_line *line,
-    unsigned status, const char *label, const char *text)
+static void answer_error(struct direct_desk *desk, struct direct_request *request, unsigned status,
+    const char *label, const char *text)
 {
-    job_fail(line->first->op.job, status, label, text);
-    answer(desk, ctx, line);
-}
-
-static void read_first(struct direct_desk *desk, struct tr_context *ctx, struct direct_line *line)
-{
-    if (!submit_read(desk, ctx, line))
-        answer(desk, ctx, line);
-}
-
-static void look(struct direct_desk *desk, struct tr_context *ctx, struct direct_line *line)
-{
-    struct direct_request *request = line->first;
-
-    if (!submit(desk, ctx, line, convo_look_unit(&request->convo, &request->op), TAG_LOOK))
-        answer(desk, ctx, line);
-}
-
-/* It lost, or nobody knows: after a moment it reads again. The moments grow, and differ. */
-static void try_again(struct direct_desk *desk, struct tr_context *ctx, struct direct_line *line)
-{
-    uint32_t tries = line->first->op.tries;
-    uint64_t moment_ns = UINT64_C(1000) * BACK_OFF_US << tries;
-    uint64_t timer;
-
-    if (tries >= CONVO_TRIES_MAX) {
-        answer_error(desk, ctx, line, 503, "Unavailable", "it was not stored: try again");
-        return;
-    }
-    metric_add(&metrics[RETRIES], 1);
-    moment_ns = moment_ns / 2 + tr_random(ctx) % (moment_ns / 2);
-    if (tr_after(ctx, moment_ns, next_tag(desk, line, TAG_AGAIN), &timer) < 0)
-        read_first(desk, ctx, line);
-}
-
-static void store(struct direct_desk *desk, struct tr_context *ctx, struct direct_line *line)
-{
-    struct convo_op *op = &line->first->op;
-
-    op->now_ms = delivery_now_ms(desk->delivery);
-    op->tries++;
-    op->was_asked = false;
-    op->failure = CONVO_STORED;
-    if (!submit(desk, ctx, line, convo_op_unit(&line->first->convo, op), TAG_STORE))
-        answer(desk, ctx, line);
-}
-
-/* Was what is refused now perhaps stored when it was asked before? */
-static void refuse(struct direct_desk *desk, struct tr_context *ctx, struct direct_line *line)
-{
-    const struct direct_request *request = line->first;
-    const struct job *job = request->op.job;
-
-    if (convo_has_log(job) && roster_find(&request->convo.roster, job->claims->issuer) != NULL)
-        look(desk, ctx, line);
-    else
-        answer(desk, ctx, line);
-}
-
-static void plan(struct direct_desk *desk, struct tr_context *ctx, struct direct_line *line)
-{
-    struct direct_request *request = line->first;
-
-    if (convo_must_ask(&request->op)) {
-        request->op.is_asking = true;
-        look(desk, ctx, line);
-        return;
-    }
-    switch (convo_plan(&request->convo, &request->op)) {
-    case CONVO_GO:
-        store(desk, ctx, line);
-        break;
-    case CONVO_ANSWERED:
-        if (request->op.job->status >= 400)
-            refuse(desk, ctx, line);
-        else
-            answer(desk, ctx, line);
-        break;
-    case CONVO_LOOK:
-        look(desk, ctx, line);
-        break;
-    case CONVO_WAIT: /* nothing is on its way here, so there is nothing to wait for */
-    case CONVO_SAY:
-    case CONVO_SUBSCRIBE:
-        answer_error(desk, ctx, line, 503, "Unavailable", "this needs the conversation's actor");
-        break;
-    }
-}
-
-static void on_read(struct direct_desk *desk, struct tr_context *ctx, struct direct_line *line,
-    const struct sql_unit *unit)
-{
-    if (sql_unit_status(unit) != 0 || convo_loaded(&line->first->convo, unit) < 0)
-        answer_error(
-            desk, ctx, line, 503, "Unavailable", "the database does not answer: try again");
-    else
-        plan(desk, ctx, line);
+    job_fail(request->work->op.job, status, label, text);
+    answer(desk, request);
 }
 
 /* Whoever listens does so at the actor, and its memory is old now. One that cannot be told is ended
  * instead: its successor reads. */
-static void tell_actor(const struct direct_desk *desk, struct tr_span id)
+static void tell_actor(const struct delivery *delivery, struct tr_span id)
 {
     const struct job_message notice = { NULL, 0 };
     tr_sender convo;
 
-    if (tr_registry_find(desk->delivery->convos, id.at, id.size, "direct", &convo) < 0)
+    if (tr_registry_find(delivery->convos, id.at, id.size, "direct", &convo) < 0)
         return;
     if (tr_tell(convo, &notice, sizeof notice) < 0)
         (void)tr_stop(tr_sender_weaken(convo));
     tr_sender_drop(&convo);
 }
 
-static void succeed(struct direct_desk *desk, struct tr_context *ctx, struct direct_line *line)
-{
-    struct direct_request *request = line->first;
-    struct convo_op *op = &request->op;
+/* ---- units out
+ * --------------------------------------------------------------------------------------- */
 
-    tell_actor(desk, id_of(request));
-    convo_apply(&request->convo, op);
-    convo_answer(&request->convo, op);
+/* The unit is taken in any case. False: the request was answered. */
+static bool submit(struct direct_desk *desk, struct tr_context *ctx, struct direct_request *request,
+    struct sql_unit *unit, uint32_t kind)
+{
+    struct sql_submit_options options = { .tag = kind | request->number };
+    int rc = TR_ENOMEM;
+
+    if (unit != NULL)
+        rc = (kind == TAG_CHANGE ? sql_write : sql_read)(ctx, &desk->sql, unit, &options);
+    if (rc == 0)
+        return true;
+    (void)sql_unit_take_data(unit); /* still the request's */
+    sql_unit_free(unit);
+    answer_error(desk, request, 503, "Busy", "the database is busy: try again");
+    return false;
+}
+
+static void look(struct direct_desk *desk, struct tr_context *ctx, struct direct_request *request)
+{
+    (void)submit(
+        desk, ctx, request, convo_look_unit(&request->work->convo, &request->work->op), TAG_LOOK);
+}
+
+/* Nothing was decided yet, or it counts no more. */
+static void forget(struct direct_work *work)
+{
+    struct job *job = work->op.job;
+
+    job->status = 0;
+    job->label = NULL;
+    tr_buffer_clear(&job->answer);
+    work->op.failure = CONVO_STORED;
+    work->is_unread = false;
+}
+
+/* Inside the transaction, on the thread that runs it: the row is locked, and what was read is true
+ * until COMMIT. */
+static void decide(struct sql_unit *unit, void *data)
+{
+    struct direct_work *work = data;
+
+    forget(work);
+    work->op.now_ms = delivery_now_ms(work->convo.delivery);
+    work->is_unread = convo_loaded(&work->convo, unit) < 0;
+    if (work->is_unread)
+        return;
+    work->plan = convo_plan(&work->convo, &work->op);
+    if (work->plan == CONVO_GO)
+        convo_add_op(&work->convo, &work->op, unit);
+}
+
+/* The unit has ended, and its desk had to let go before: what may be stored by it is still to be
+ * told to who listens. */
+static void lose(void *data)
+{
+    struct direct_work *work = data;
+    struct direct *direct = work->direct;
+
+    pthread_mutex_lock(&direct->lock);
+    if (!direct->is_over)
+        tell_actor(direct->delivery, convo_span(&work->convo));
+    pthread_mutex_unlock(&direct->lock);
+    work_free(work);
+}
+
+static void change(struct direct_desk *desk, struct tr_context *ctx, struct direct_request *request)
+{
+    struct direct_work *work = request->work;
+    struct sql_unit *unit = convo_lock_unit(&work->convo, request->number);
+
+    work->op.was_asked = false;
+    forget(work);
+    sql_unit_decide(unit, decide, work, lose);
+    if (submit(desk, ctx, request, unit, TAG_CHANGE))
+        request->work = NULL;
+}
+
+static bool is_question(const struct job *job)
+{
+    return convo_is_read(job->kind) || job->kind == JOB_POLL ||
+           (job->kind == JOB_POLICY && job->policy_changes == 0);
+}
+
+static void proceed(
+    struct direct_desk *desk, struct tr_context *ctx, struct direct_request *request)
+{
+    if (is_question(request->work->op.job))
+        (void)submit(desk, ctx, request, convo_load_unit(&request->work->convo), TAG_READ);
+    else
+        change(desk, ctx, request);
+}
+
+static void begin(struct direct_desk *desk, struct tr_context *ctx, struct direct_request *request)
+{
+    struct convo_op *op = &request->work->op;
+
+    if (op->tries++ >= CONVO_TRIES_MAX) {
+        answer_error(desk, request, 503, "Unavailable", "it was not stored: try again");
+        return;
+    }
+    if (convo_must_ask(op)) {
+        op->is_asking = true;
+        look(desk, ctx, request);
+        return;
+    }
+    proceed(desk, ctx, request);
+}
+
+/* It lost, or nobody knows. What it lost against is there to be read now: there is nothing to wait
+ * for. */
+static void begin_again(
+    struct direct_desk *desk, struct tr_context *ctx, struct direct_request *request)
+{
+    metric_add(&metrics[RETRIES], 1);
+    forget(request->work);
+    begin(desk, ctx, request);
+}
+
+/* ---- units back
+ * -------------------------------------------------------------------------------------- */
+
+/* Was what is refused now perhaps stored when it was asked before? */
+static void refuse(struct direct_desk *desk, struct tr_context *ctx, struct direct_request *request)
+{
+    const struct direct_work *work = request->work;
+    const struct job *job = work->op.job;
+
+    if (convo_has_log(job) && roster_find(&work->convo.roster, job->claims->issuer) != NULL)
+        look(desk, ctx, request);
+    else
+        answer(desk, request);
+}
+
+/* A plan that stores nothing. */
+static void conclude(
+    struct direct_desk *desk, struct tr_context *ctx, struct direct_request *request)
+{
+    switch (request->work->plan) {
+    case CONVO_ANSWERED:
+        if (request->work->op.job->status >= 400)
+            refuse(desk, ctx, request);
+        else
+            answer(desk, request);
+        break;
+    case CONVO_LOOK:
+        look(desk, ctx, request);
+        break;
+    case CONVO_GO:   /* of no question */
+    case CONVO_WAIT: /* nothing is on its way here, so there is nothing to wait for */
+    case CONVO_SAY:
+    case CONVO_SUBSCRIBE:
+        answer_error(desk, request, 503, "Unavailable", "this needs the conversation's actor");
+        break;
+    }
+}
+
+static void answer_unread(struct direct_desk *desk, struct direct_request *request)
+{
+    answer_error(desk, request, 503, "Unavailable", "the database does not answer: try again");
+}
+
+static void on_read(struct direct_desk *desk, struct tr_context *ctx,
+    struct direct_request *request, const struct sql_unit *unit)
+{
+    struct direct_work *work = request->work;
+
+    if (sql_unit_status(unit) != 0 || convo_loaded(&work->convo, unit) < 0) {
+        answer_unread(desk, request);
+        return;
+    }
+    work->plan = convo_plan(&work->convo, &work->op);
+    conclude(desk, ctx, request);
+}
+
+static void succeed(struct direct_desk *desk, struct direct_request *request)
+{
+    struct direct_work *work = request->work;
+    struct convo_op *op = &work->op;
+
+    tell_actor(desk->direct->delivery, convo_span(&work->convo));
+    convo_apply(&work->convo, op);
+    convo_answer(&work->convo, op);
     if (convo_has_log(op->job))
         metric_add(&metrics[op->job->kind == JOB_COMMIT ? COMMITS : MESSAGES], 1);
-    answer(desk, ctx, line);
+    answer(desk, request);
 }
 
-static void on_stored(struct direct_desk *desk, struct tr_context *ctx, struct direct_line *line,
+static void settle(struct direct_desk *desk, struct tr_context *ctx, struct direct_request *request,
     const struct sql_unit *unit)
 {
-    struct convo_op *op = &line->first->op;
+    struct convo_op *op = &request->work->op;
 
     convo_unit_back(op, unit);
+    if (op->failure == CONVO_UNKNOWN)
+        tell_actor(desk->direct->delivery, convo_span(&request->work->convo));
     if (op->failure == CONVO_STORED)
-        succeed(desk, ctx, line);
+        succeed(desk, request);
     else if (convo_refuse(op))
-        answer(desk, ctx, line);
+        answer(desk, request);
     else if (op->failure == CONVO_DUPLICATE)
-        look(desk, ctx, line);
+        look(desk, ctx, request);
     else
-        try_again(desk, ctx, line);
+        begin_again(desk, ctx, request);
 }
 
-static void on_looked(struct direct_desk *desk, struct tr_context *ctx, struct direct_line *line,
-    const struct sql_unit *unit)
+static void on_changed(struct direct_desk *desk, struct tr_context *ctx,
+    struct direct_request *request, struct sql_unit *unit)
 {
-    struct convo_op *op = &line->first->op;
+    struct direct_work *work = sql_unit_take_data(unit);
 
-    if (op->is_asking) {
-        if (convo_asked(&line->first->convo, op, unit))
-            answer(desk, ctx, line);
+    request->work = work;
+    if (work == NULL) /* it may still run: nobody here knows how it ends */
+        request_free(desk, request);
+    else if (sql_unit_status(unit) != 0)
+        settle(desk, ctx, request, unit);
+    else if (work->is_unread)
+        answer_unread(desk, request);
+    else if (work->plan == CONVO_GO)
+        settle(desk, ctx, request, unit);
+    else
+        conclude(desk, ctx, request);
+}
+
+static void on_looked(struct direct_desk *desk, struct tr_context *ctx,
+    struct direct_request *request, const struct sql_unit *unit)
+{
+    struct direct_work *work = request->work;
+
+    if (work->op.is_asking) {
+        if (convo_asked(&work->convo, &work->op, unit))
+            answer(desk, request);
         else
-            plan(desk, ctx, line);
+            proceed(desk, ctx, request);
         return;
     }
-    if (convo_looked(&line->first->convo, op, unit)) {
-        answer(desk, ctx, line);
-        return;
-    }
-    /* The log is ahead of what was read: somebody else stored something in between. */
-    op->job->status = 0;
-    op->job->label = NULL;
-    op->tries++;
-    try_again(desk, ctx, line);
+    if (convo_looked(&work->convo, &work->op, unit))
+        answer(desk, request);
+    else /* the log is ahead of what was read: somebody else stored something in between */
+        begin_again(desk, ctx, request);
 }
 
 /* ---- a desk
  * -------------------------------------------------------------------------------------- */
 
-static void turn_away(struct tr_context *ctx, struct job *job, const char *text)
-{
-    job_fail(job, 503, "Busy", text);
-    tr_reply(ctx, 0, NULL, 0);
-    job_unref(job);
-}
-
 static enum tr_next desk_handle(void *self, struct tr_context *ctx, void *message)
 {
     struct direct_desk *desk = self;
     struct job *job = ((struct job_message *)message)->job;
-    struct direct_line *line, **bucket;
     struct direct_request *request;
 
     tr_assert(job != NULL);
     metric_add(&metrics[REQUESTS], 1);
-    line = find_line(desk, job->convo);
-    if (line != NULL && line->count >= LINE_MAX) {
-        turn_away(ctx, job, "this conversation is busy: try again");
-        return TR_GO;
-    }
     request = request_new(desk, ctx, job);
-    if (request != NULL && line != NULL) {
-        line->last->next = request;
-        line->last = request;
-        line->count++;
+    if (request != NULL) {
+        begin(desk, ctx, request);
         return TR_GO;
     }
-    line = request == NULL ? NULL : tr__calloc(sizeof *line);
-    if (line == NULL) {
-        if (request != NULL) {
-            job_fail(job, 503, "Busy", "out of memory: try again");
-            tr_reply_send(&request->op.reply, 0, NULL, 0);
-            request_free(request);
-        } else {
-            turn_away(ctx, job, "out of memory: try again");
-        }
-        return TR_GO;
-    }
-    bucket = bucket_of(desk, job->convo);
-    *line = (struct direct_line){ .next = *bucket, .first = request, .last = request, .count = 1 };
-    *bucket = line;
-    read_first(desk, ctx, line);
+    job_fail(job, 503, "Busy", "out of memory: try again");
+    tr_reply(ctx, 0, NULL, 0);
+    job_unref(job);
     return TR_GO;
 }
 
 static enum tr_next desk_event(void *self, struct tr_context *ctx, const struct tr_event *event)
 {
     struct direct_desk *desk = self;
-    struct direct_line *line;
-    struct sql_unit *unit;
+    struct direct_request *request;
+    struct sql_unit *unit = sql_take(&desk->sql, event);
 
-    if (event->kind == TR_EVENT_TIMER) {
-        read_first(desk, ctx, find_tag(desk, event->tag));
-        return TR_GO;
-    }
-    unit = event->kind == TR_EVENT_REPLY ? sql_take(&desk->sql, event) : NULL;
     if (unit == NULL)
         return TR_GO;
-    line = find_tag(desk, event->tag);
+    request = *link_of(desk, event->tag % NUMBERS);
+    tr_assert(request != NULL);
     switch (event->tag & TAG_KIND) {
     case TAG_READ:
-        on_read(desk, ctx, line, unit);
+        on_read(desk, ctx, request, unit);
         break;
-    case TAG_STORE:
-        on_stored(desk, ctx, line, unit);
+    case TAG_CHANGE:
+        on_changed(desk, ctx, request, unit);
         break;
     default:
-        on_looked(desk, ctx, line, unit);
+        on_looked(desk, ctx, request, unit);
         break;
     }
     sql_unit_free(unit);
@@ -483,7 +525,7 @@ static int desk_begin(void *self, struct tr_context *ctx)
 
     (void)ctx;
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
-    sql_client_begin(&desk->sql, desk->delivery->sql);
+    sql_client_begin(&desk->sql, desk->direct->delivery->sql);
     return 0;
 }
 
@@ -492,18 +534,8 @@ static void desk_finish(void *self)
     struct direct_desk *desk = self;
 
     for (uint32_t i = 0; i < BUCKETS; i++)
-        while (desk->buckets[i] != NULL) {
-            struct direct_line *line = desk->buckets[i];
-
-            desk->buckets[i] = line->next;
-            while (line->first != NULL) {
-                struct direct_request *request = line->first;
-
-                line->first = request->next;
-                request_free(request);
-            }
-            tr__free(line);
-        }
+        while (desk->buckets[i] != NULL)
+            request_free(desk, desk->buckets[i]);
     if (desk->sql.sql != NULL)
         sql_client_end(&desk->sql);
 }
@@ -511,11 +543,10 @@ static void desk_finish(void *self)
 static int desk_reset(void *self, enum tr_why why)
 {
     struct direct_desk *desk = self;
-    struct delivery *delivery = desk->delivery;
 
     (void)why;
     desk_finish(desk);
-    *desk = (struct direct_desk){ .delivery = delivery };
+    *desk = (struct direct_desk){ .direct = desk->direct };
     return 0;
 }
 
@@ -534,35 +565,46 @@ static const struct tr_type desk_type = {
 int direct_start(struct delivery *delivery, struct direct **ret_direct)
 {
     struct direct *direct = tr__calloc(sizeof *direct);
-    int rc = direct == NULL ? TR_ENOMEM : 0;
+    int rc = 0;
 
     direct_register();
+    if (direct == NULL)
+        return TR_ENOMEM;
+    direct->delivery = delivery;
+    pthread_mutex_init(&direct->lock, NULL);
     for (int i = 0; rc == 0 && i < DESKS; i++)
-        rc = tr_spawn(delivery->system, &desk_type, &(struct direct_desk){ .delivery = delivery },
+        rc = tr_spawn(delivery->system, &desk_type, &(struct direct_desk){ .direct = direct },
             &(struct tr_spawn_options){ .name = "delivery direct",
                 .owner = "delivery",
                 .box = { .capacity = BOX_MAX, .full = TR_FULL_FAIL } },
             &direct->desks[i]);
     if (rc < 0)
-        direct_stop(&direct);
+        (void)direct_stop(&direct); /* there was no request yet */
     else
         *ret_direct = direct;
     return rc;
 }
 
-void direct_stop(struct direct **direct)
+bool direct_stop(struct direct **direct)
 {
-    if (*direct == NULL)
-        return;
-    for (int i = 0; i < DESKS; i++) {
-        tr_sender *desk = &(*direct)->desks[i];
+    struct direct *d = *direct;
 
-        if (desk->box == NULL)
+    if (d == NULL)
+        return true;
+    for (int i = 0; i < DESKS; i++) {
+        if (d->desks[i].box == NULL)
             continue;
-        (void)tr_stop(tr_sender_weaken(*desk));
-        (void)tr_sender_wait_closed(*desk, 0);
-        tr_sender_drop(desk);
+        (void)tr_stop(tr_sender_weaken(d->desks[i]));
+        (void)tr_sender_wait_closed(d->desks[i], 0);
+        tr_sender_drop(&d->desks[i]);
     }
-    tr__free(*direct);
+    pthread_mutex_lock(&d->lock);
+    d->is_over = true;
+    pthread_mutex_unlock(&d->lock);
+    if (atomic_load_explicit(&d->work_count, memory_order_acquire) > 0)
+        return false;
+    pthread_mutex_destroy(&d->lock);
+    tr__free(d);
     *direct = NULL;
+    return true;
 }

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "crypto/digest.h"
 #include "delivery_facts.h"
+#include "services/delivery/direct.h"
 
 enum {
     CLIENTS_MAX = 5,
@@ -18,6 +19,7 @@ static struct {
     bool has_failed; /* the disk did; the "process" must end */
     bool is_opening;
     bool is_healed;
+    bool has_direct; /* some are served without their actors */
     uint32_t lose_percent;
     uint32_t repeat_percent;
     uint32_t box_capacity;
@@ -367,14 +369,26 @@ static bool repeat_request(struct tr_context *ctx, struct request *request)
     return true;
 }
 
+/* The conversation's actor, or who serves it without one. */
+static int find_server(const struct job *job, tr_sender *ret_sender)
+{
+    if (!direct_takes(now.delivery.direct, job))
+        return tr_registry_get(
+            now.delivery.convos, job->convo.at, job->convo.size, "a client", ret_sender);
+    if (job->kind == JOB_POLL)
+        return TR_ECLOSED; /* only an actor remembers: a page is read instead */
+    *ret_sender = tr_sender_clone(direct_desk(now.delivery.direct, job), "a client");
+    seen.direct++;
+    return 0;
+}
+
 static int send_request(struct client *self, struct tr_context *ctx, uint32_t number, uint32_t slot)
 {
     struct job *job = job_of(number);
     struct job_message message = { .job = job_ref(job) };
     struct tr_ask_options options = { .tag = slot };
     tr_sender convo;
-    int rc =
-        tr_registry_get(now.delivery.convos, job->convo.at, job->convo.size, "a client", &convo);
+    int rc = find_server(job, &convo);
 
     if (!world.is_healed && draw(ctx, 20) == 0)
         options.timeout_ns = 1 + tr_random(ctx) % (10 * MS);

@@ -9,7 +9,8 @@
  * token or the old one. Meanwhile conversations are killed, connections are lost before, in and
  * after a COMMIT, the writer is killed, the disk fails, the power is cut. After every COMMIT the
  * truth is read from the database (delivery_facts.h). Others listen, go away and come back with
- * their cursor (delivery_listeners.h). Checked, by name:
+ * their cursor (delivery_listeners.h). In one run of five some or all conversations are served
+ * without their actors (direct.h), and which ones they are changes. Checked, by name:
  *
  *   epochs    1, 2, 3 …, one commit each, none twice, none left out; a commit moves its own epoch
  *   seqs      the same of sequence numbers; they never go back
@@ -49,6 +50,7 @@
 #include "delivery_listeners.h"
 #include "delivery_marks.h"
 #include "delivery_tables.h"
+#include "ops/flags.h"
 #include "ops/service.h"
 #include "services/delivery/check.h"
 #include "sql/runner.h"
@@ -224,6 +226,22 @@ static void start_service(void)
                          .idle_ns = world.idle_ns },
                      &now.delivery.convos),
         0);
+    if (world.has_direct)
+        CHECK_EQ_INT(direct_start(&now.delivery, &now.delivery.direct), 0);
+}
+
+static void draw_direct(void)
+{
+    if (world.has_direct)
+        (void)flags_set("delivery.direct", below(&now.s, 3) * FLAG_ALL / 2); /* kept in no file */
+}
+
+/* What it had under way goes on without it. */
+static void kill_desk(uint32_t convo)
+{
+    struct job job = { .convo = tr_span_of(convo_id(convo)) };
+
+    (void)tr_kill(tr_sender_weaken(direct_desk(now.delivery.direct, &job)));
 }
 
 static void kill_convo(uint32_t convo)
@@ -242,9 +260,18 @@ static void kill_convo(uint32_t convo)
 /* The actors are gone at once; what they had under way may be stored or not. */
 static void stop_service(void)
 {
+    for (uint32_t i = 0; i < CONVOS && now.delivery.direct != NULL; i++)
+        kill_desk(i);
+    (void)direct_stop(&now.delivery.direct); /* the database may still be at it */
     for (uint32_t i = 0; i < CONVOS; i++)
         kill_convo(i);
     CHECK_MSG(tr_registry_close(&now.delivery.convos, 0) == 0, "liveness: the registry stays");
+}
+
+static void close_database(void)
+{
+    sql_close(&now.sql);
+    CHECK_MSG(direct_stop(&now.delivery.direct), "liveness: a decision is still to be made");
 }
 
 static struct sql_unit *look(const struct sql_statement *statement)
@@ -334,7 +361,7 @@ static void end_and_recover(bool is_power_cut, const struct tr_disk_faults *faul
         seen.kills++;
     }
     stop_service();
-    sql_close(&now.sql);
+    close_database();
     if (is_power_cut) /* closing wrote nothing: every file it had open is dead */
         tr_sim_disk_crash(now.s.sim);
     set_faults(faults);
@@ -509,6 +536,10 @@ static void begin(uint64_t seed)
     world.box_capacity = percent(s, 20) ? 4 : 256;
     world.turn_ms = percent(s, 50) ? between(s, 1, 200) : 0;
     world.idle_ns = percent(s, 30) ? between(s, 1, 20) * MS : TR_SECONDS(300);
+    world.has_direct = seed % 5 == 2; /* so that the others stay what they were */
+    direct_register();
+    (void)flags_set("delivery.direct", 0);
+    draw_direct();
     CHECK_EQ_INT(try_open(), 0);
     start_service();
     start_clients();
@@ -537,6 +568,7 @@ static uint64_t run(uint64_t seed)
     for (uint32_t i = 0; i < rounds; i++) {
         set_faults(percent(s, 50) ? &faults : NULL);
         run_steps(below(s, 300));
+        draw_direct();
         if (!world.has_failed && percent(s, kill_percent))
             kill_convo(below(s, CONVOS));
         if (!world.has_failed && percent(s, 5)) {
@@ -559,7 +591,7 @@ static uint64_t run(uint64_t seed)
     for (uint32_t i = 0; i < USERS; i++)
         check_readable(i);
     stop_service();
-    sql_close(&now.sql);
+    close_database();
     tr_sim_run_until(s->sim, tr_sim_now_ns(s->sim) + 100 * MS);
     check_all_ended();
     stop_listeners();
@@ -573,7 +605,8 @@ static void report(void)
     printf(
         "%llu requests ended, %llu of them unknown, %llu unavailable; %llu stored (%llu commits, "
         "%llu joins, %llu messages), %llu repeated, %llu conflicts, %llu refused, %llu replayed, "
-        "%llu reads, %llu views, %llu polls from memory and %llu from the database, %llu not sent; "
+        "%llu reads, %llu views, %llu polls from memory and %llu from the database, %llu not sent, "
+        "%llu without an actor; "
         "%llu streams heard %llu entries, %llu were slow, %llu ended by a removal, %llu open at "
         "the "
         "end; %llu confirmations, %llu reports, %llu commits taken back; %llu groups begun anew "
@@ -590,18 +623,19 @@ static void report(void)
         (unsigned long long)seen.replayed, (unsigned long long)seen.reads,
         (unsigned long long)seen.views, (unsigned long long)seen.polls,
         (unsigned long long)seen.polls_read, (unsigned long long)seen.not_sent,
-        (unsigned long long)seen.streams, (unsigned long long)seen.heard,
-        (unsigned long long)seen.slow, (unsigned long long)seen.ends_removed,
-        (unsigned long long)seen.listening, (unsigned long long)seen.confirms,
-        (unsigned long long)seen.reports, (unsigned long long)seen.revokes,
-        (unsigned long long)seen.resets, (unsigned long long)seen.resets_heard,
-        (unsigned long long)seen.resets_lost, (unsigned long long)seen.of_another_group,
-        (unsigned long long)seen.marks, (unsigned long long)seen.reads_to,
-        (unsigned long long)seen.linear_ops, (unsigned long long)seen.cuts,
-        (unsigned long long)seen.kills, (unsigned long long)seen.convo_kills,
-        (unsigned long long)seen.writer_kills, (unsigned long long)seen.fatal,
-        (unsigned long long)seen.full, (unsigned long long)seen.lost,
-        (unsigned long long)seen.lost_there, (unsigned long long)seen.open_failed);
+        (unsigned long long)seen.direct, (unsigned long long)seen.streams,
+        (unsigned long long)seen.heard, (unsigned long long)seen.slow,
+        (unsigned long long)seen.ends_removed, (unsigned long long)seen.listening,
+        (unsigned long long)seen.confirms, (unsigned long long)seen.reports,
+        (unsigned long long)seen.revokes, (unsigned long long)seen.resets,
+        (unsigned long long)seen.resets_heard, (unsigned long long)seen.resets_lost,
+        (unsigned long long)seen.of_another_group, (unsigned long long)seen.marks,
+        (unsigned long long)seen.reads_to, (unsigned long long)seen.linear_ops,
+        (unsigned long long)seen.cuts, (unsigned long long)seen.kills,
+        (unsigned long long)seen.convo_kills, (unsigned long long)seen.writer_kills,
+        (unsigned long long)seen.fatal, (unsigned long long)seen.full,
+        (unsigned long long)seen.lost, (unsigned long long)seen.lost_there,
+        (unsigned long long)seen.open_failed);
 }
 
 TEST_LONG(delivery, keeps_epochs_members_and_answers_right_whatever_fails, 120)
@@ -615,6 +649,7 @@ TEST_LONG(delivery, keeps_epochs_members_and_answers_right_whatever_fails, 120)
     CHECK_COVERED(seen.polls, 500);
     CHECK_COVERED(seen.polls_read, 1000);
     CHECK_COVERED(seen.conflicts, 4000);
+    CHECK_COVERED(seen.direct, 2000);
     CHECK_COVERED(seen.replayed, 200);
     CHECK_COVERED(seen.heard, 20000);
     CHECK_COVERED(seen.slow, 1000);

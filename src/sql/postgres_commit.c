@@ -529,7 +529,8 @@ static enum outcome commit_alone(struct sql_connection *connection, uint32_t cou
         if (outcome == OUTCOME_UNKNOWN) {
             fail_try(try, -1, SQL_EUNKNOWN, connection->why);
             close_rest(connection, i + 1, count);
-            return OUTCOME_DONE; /* the one in doubt says so itself, those before it are safe */
+            /* The one in doubt says so itself; those before it are safe. */
+            return count == 1 ? OUTCOME_UNKNOWN : OUTCOME_DONE;
         }
         if (outcome == OUTCOME_LOST && !is_any_committed)
             return OUTCOME_LOST;

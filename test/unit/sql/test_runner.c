@@ -139,3 +139,27 @@ TEST_ABORTS(write, of_a_unit_twice_is_a_bug, "a unit is submitted once")
     CHECK_EQ_INT(sql_write_wait(stage.place.sql, unit), 0);
     (void)sql_write_wait(stage.place.sql, unit);
 }
+
+static void decide_nothing(struct sql_unit *unit, void *data)
+{
+    (void)unit;
+    (void)data;
+}
+
+TEST_ABORTS(read, of_a_unit_that_decides_is_a_bug, "a unit that decides is written")
+{
+    struct stage stage;
+    struct sql_unit *unit = unit_step_counter(1, 0);
+
+    stage_begin(&stage, 1);
+    sql_unit_decide(unit, decide_nothing, NULL, NULL);
+    (void)sql_read_wait(stage.place.sql, unit);
+}
+
+TEST_ABORTS(decision, is_the_last_word_of_who_builds_a_unit, "only the decision adds steps")
+{
+    struct sql_unit *unit = unit_step_counter(1, 0);
+
+    sql_unit_decide(unit, decide_nothing, NULL, NULL);
+    sql_unit_step(unit, &count_notes, 1);
+}

@@ -104,6 +104,60 @@ TEST(unit, shows_its_rows_only_when_it_is_done)
     sql_unit_free(unit);
 }
 
+/* Adds as many steps as it has been asked for before, and one. */
+static void add_steps(struct sql_unit *unit, void *data)
+{
+    int *calls = data;
+
+    CHECK_EQ_INT(sql_unit_rows(unit, 0), 1);
+    CHECK_EQ_INT(sql_row_int(unit, 0, 0, 0), 5);
+    for (int i = 0; i <= *calls; i++) {
+        sql_unit_step(unit, &some, 1);
+        sql_unit_text(unit, TR_SPAN("decided"));
+    }
+    ++*calls;
+}
+
+static void take_five(struct sql_unit *unit)
+{
+    sql_unit_reset_results(unit);
+    sql_unit_begin_rows(unit, 0, 1);
+    sql_unit_cell_int(unit, 5);
+    sql_unit_end_row(unit, 0);
+}
+
+TEST(unit, that_is_tried_again_decides_anew)
+{
+    struct sql_unit *unit = sql_unit_new(1);
+    size_t bytes_size;
+    int calls = 0;
+
+    sql_unit_step(unit, &some, 1);
+    sql_unit_text(unit, TR_SPAN("given"));
+    bytes_size = unit->bytes.size;
+    CHECK(sql_unit_stores(unit));
+    sql_unit_decide(unit, add_steps, &calls, NULL);
+    atomic_store(&unit->state, SQL_RUNNING);
+    for (uint32_t i = 1; i <= 3; i++) {
+        take_five(unit);
+        CHECK_EQ_INT(unit->step_count, 1);
+        CHECK_EQ_INT(unit->value_count, 1);
+        CHECK_EQ_INT(unit->bytes.size, bytes_size);
+        CHECK_EQ_INT(sql_unit_rows(unit, 0), 0); /* for everybody else */
+        CHECK(!sql_unit_stores(unit));
+        CHECK_EQ_INT(sql_unit_make_decision(unit), 0);
+        CHECK_EQ_INT(unit->step_count, 1 + i);
+        CHECK_EQ_STR(unit->bytes.bytes + unit->values[i].offset, "decided");
+        CHECK(sql_unit_stores(unit));
+    }
+    CHECK(sql_unit_take_data(unit) == NULL); /* it runs */
+    CHECK_EQ_INT(sql_unit_fail(unit, -1, SQL_EDISK, ""), SQL_EDISK);
+    CHECK(!sql_unit_stores(unit));
+    done(unit);
+    CHECK(sql_unit_take_data(unit) == &calls);
+    sql_unit_free(unit);
+}
+
 TEST(unit, with_another_number_of_rows_has_failed)
 {
     struct sql_unit *unit = sql_unit_new(1);

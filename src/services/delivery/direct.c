@@ -16,12 +16,11 @@
  *    nothing but the database's lock stands between two of them.
  * 2. What is decided on (struct direct_work) belongs to the unit while that is under way, and comes
  *    back to the desk with it. If the unit comes back while it may still run (its writer has ended,
- *    a deadline has passed) the desk lets go: the asker hears that nobody knows, and the work ends
- *    with the unit, wherever that is (lose).
+ *    a deadline has passed) the desk lets go and the asker hears that nobody knows; when the unit
+ *    has ended its work comes home by itself, so that who listens hears of what it has stored.
  * 3. Nothing of a conversation outlives a request. */
 #include "services/delivery/direct.h"
 
-#include <pthread.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -37,6 +36,7 @@ enum { TAG_KIND = 7 << 28, NUMBERS = 1 << 28 };
 
 struct direct_work {
     struct direct *direct; /* counted there */
+    tr_weak desk;
     struct convo_op op;
     struct convo convo; /* as read for this request */
     enum convo_plan plan;
@@ -61,9 +61,18 @@ struct direct {
     struct delivery *delivery;
     tr_sender desks[DESKS];
     _Atomic uint32_t work_count; /* each of them reads *delivery */
-    pthread_mutex_t lock;
-    bool is_over; /* under lock: actors are told nothing any more */
 };
+
+/* What a desk is told. */
+union desk_message {
+    struct job_message asked; /* as everybody asks */
+    struct {
+        struct job *none; /* NULL */
+        struct direct_work *work;
+    } home;
+};
+_Static_assert(
+    sizeof(union desk_message) == sizeof(struct job_message), "who asks sends the latter");
 
 static struct flag flags[] = {
     { .name = "delivery.direct",
@@ -282,18 +291,22 @@ static void decide(struct sql_unit *unit, void *data)
         convo_add_op(&work->convo, &work->op, unit);
 }
 
-/* The unit has ended, and its desk had to let go before: what may be stored by it is still to be
- * told to who listens. */
-static void lose(void *data)
+/* The unit has ended, and its desk had let go of it: the work goes home. Without a desk there is
+ * nobody left to serve. */
+static void come_home(void *data)
 {
     struct direct_work *work = data;
-    struct direct *direct = work->direct;
+    union desk_message message = { .home = { NULL, work } };
+    tr_sender desk;
+    int rc = tr_weak_upgrade(work->desk, "direct", &desk);
 
-    pthread_mutex_lock(&direct->lock);
-    if (!direct->is_over)
-        tell_actor(direct->delivery, convo_span(&work->convo));
-    pthread_mutex_unlock(&direct->lock);
-    work_free(work);
+    if (rc == 0) {
+        rc = tr_tell_with(
+            desk, &message, sizeof message, &(struct tr_send_options){ .lane = TR_CONTROL });
+        tr_sender_drop(&desk);
+    }
+    if (rc < 0)
+        work_free(work);
 }
 
 static void change(struct direct_desk *desk, struct tr_context *ctx, struct direct_request *request)
@@ -301,9 +314,10 @@ static void change(struct direct_desk *desk, struct tr_context *ctx, struct dire
     struct direct_work *work = request->work;
     struct sql_unit *unit = convo_lock_unit(&work->convo, request->number);
 
+    work->desk = tr_self(ctx);
     work->op.was_asked = false;
     forget(work);
-    sql_unit_decide(unit, decide, work, lose);
+    sql_unit_decide(unit, decide, work, come_home);
     if (submit(desk, ctx, request, unit, TAG_CHANGE))
         request->work = NULL;
 }
@@ -475,13 +489,28 @@ static void on_looked(struct direct_desk *desk, struct tr_context *ctx,
 /* ---- a desk
  * -------------------------------------------------------------------------------------- */
 
-static enum tr_next desk_handle(void *self, struct tr_context *ctx, void *message)
+static void message_drop(void *memory)
+{
+    union desk_message *message = memory;
+
+    if (message->asked.job != NULL)
+        job_message_drop(&message->asked);
+    else
+        work_free(message->home.work);
+}
+
+static enum tr_next desk_handle(void *self, struct tr_context *ctx, void *memory)
 {
     struct direct_desk *desk = self;
-    struct job *job = ((struct job_message *)message)->job;
+    union desk_message *message = memory;
+    struct job *job = message->asked.job;
     struct direct_request *request;
 
-    tr_assert(job != NULL);
+    if (job == NULL) {
+        tell_actor(desk->direct->delivery, convo_span(&message->home.work->convo));
+        work_free(message->home.work);
+        return TR_GO;
+    }
     metric_add(&metrics[REQUESTS], 1);
     request = request_new(desk, ctx, job);
     if (request != NULL) {
@@ -552,14 +581,14 @@ static int desk_reset(void *self, enum tr_why why)
 
 static const struct tr_type desk_type = {
     .name = "delivery_direct",
-    .message_size = sizeof(struct job_message),
+    .message_size = sizeof(union desk_message),
     .state_size = sizeof(struct direct_desk),
     .start = desk_begin,
     .handle = desk_handle,
     .event = desk_event,
     .finish = desk_finish,
     .reset = desk_reset,
-    .message_drop = job_message_drop,
+    .message_drop = message_drop,
 };
 
 int direct_start(struct delivery *delivery, struct direct **ret_direct)
@@ -571,7 +600,6 @@ int direct_start(struct delivery *delivery, struct direct **ret_direct)
     if (direct == NULL)
         return TR_ENOMEM;
     direct->delivery = delivery;
-    pthread_mutex_init(&direct->lock, NULL);
     for (int i = 0; rc == 0 && i < DESKS; i++)
         rc = tr_spawn(delivery->system, &desk_type, &(struct direct_desk){ .direct = direct },
             &(struct tr_spawn_options){ .name = "delivery direct",
@@ -598,12 +626,8 @@ bool direct_stop(struct direct **direct)
         (void)tr_sender_wait_closed(d->desks[i], 0);
         tr_sender_drop(&d->desks[i]);
     }
-    pthread_mutex_lock(&d->lock);
-    d->is_over = true;
-    pthread_mutex_unlock(&d->lock);
     if (atomic_load_explicit(&d->work_count, memory_order_acquire) > 0)
         return false;
-    pthread_mutex_destroy(&d->lock);
     tr__free(d);
     *direct = NULL;
     return true;

@@ -4,8 +4,10 @@
 #include <ctype.h>
 #include <pthread.h>
 
+#include "base/metric.h"
 #include "convo_site.h"
 #include "ops/flags.h"
+#include "sql/runner_metric.h"
 
 #define SUITE "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519"
 
@@ -298,14 +300,77 @@ static void add_at_once(struct cast *cast, bool is_switched)
     }
 }
 
+static int64_t retries(void)
+{
+    const struct metric *metric = metric_first();
+
+    while (strcmp(metric->name, "troupe_delivery_direct_retries_total") != 0)
+        metric = metric->next;
+    return metric_get(metric);
+}
+
+/* Each in a transaction of its own. The lock keeps them apart, so nobody loses: a compare-and-set
+ * alone would have them try again. */
 TEST_LONG(direct, adds_at_once_all_succeed_in_sequence, 60)
 {
+    int64_t commits, tries;
     struct cast cast;
 
     cast_begin(&cast);
     set_direct(FLAG_ALL);
     free(run_line(&cast, &(struct line){ ADA, "createConvo", CREATE "}", 200 }));
+    commits = metric_get(&sql_metrics[METRIC_COMMITS]);
+    tries = retries();
     add_at_once(&cast, false);
+    CHECK_EQ_INT(retries(), tries);
+    CHECK(metric_get(&sql_metrics[METRIC_COMMITS]) >= commits + (int64_t)ADDERS * ADDS);
+    cast_end(&cast);
+}
+
+struct creator {
+    const struct cast *cast;
+    int who;
+    char body[128];
+    pthread_t thread;
+    unsigned status;
+};
+
+static void *create_one(void *argument)
+{
+    struct creator *creator = argument;
+    struct web_answer answer = caller_ask(
+        &creator->cast->site, &creator->cast->callers[creator->who], "createConvo", creator->body);
+
+    creator->status = answer.status;
+    CHECK_MSG(
+        answer.status == 200 || strstr(answer.body, "ConvoExists") != NULL, "%s", answer.text);
+    web_answer_free(&answer);
+    return NULL;
+}
+
+/* There is no row to lock yet: its key decides. */
+TEST_LONG(direct, of_those_who_create_a_conversation_at_once_one_does, 60)
+{
+    struct creator creators[CAST];
+    struct cast cast;
+
+    cast_begin(&cast);
+    set_direct(FLAG_ALL);
+    for (int round = 0; round < 20; round++) {
+        int created = 0;
+
+        for (int i = 0; i < CAST; i++) {
+            creators[i] = (struct creator){ .cast = &cast, .who = i };
+            (void)snprintf(creators[i].body, sizeof creators[i].body,
+                "{\"groupId\":\"at-once-%d\",\"cipherSuite\":\"" SUITE "\"}", round);
+            CHECK_EQ_INT(pthread_create(&creators[i].thread, NULL, create_one, &creators[i]), 0);
+        }
+        for (int i = 0; i < CAST; i++) {
+            CHECK_EQ_INT(pthread_join(creators[i].thread, NULL), 0);
+            created += creators[i].status == 200;
+        }
+        CHECK_EQ_INT(created, 1);
+    }
     cast_end(&cast);
 }
 

@@ -169,8 +169,10 @@ int convo_unwedge_loaded(struct convo *convo, const struct sql_unit *unit, uint3
             roster_find(&convo->roster, sql_row_bytes(unit, first + STEP_REPORTERS, i, 0));
         struct tr_span hash = sql_row_bytes(unit, first + STEP_REPORTERS, i, 1);
 
-        if (member != NULL && newest->is_there && hash.size == sizeof newest->sha256)
-            member->has_reported = memcmp(hash.at, newest->sha256, hash.size) == 0;
+        /* It may have reported another commit of this epoch too, which was taken back. */
+        if (member != NULL && newest->is_there && hash.size == sizeof newest->sha256 &&
+            memcmp(hash.at, newest->sha256, hash.size) == 0)
+            member->has_reported = true;
     }
     for (uint32_t i = 0; rc == 0 && i < sql_unit_rows(unit, first + STEP_QUARANTINES); i++) {
         struct member *member =

@@ -84,6 +84,42 @@ TEST(report, lets_the_next_commit_in_but_neither_the_same_bytes_nor_the_committe
     cast_end(&cast);
 }
 
+/* A second commit at the same epoch, whose hash comes before that of the first: in this order the
+ * database finds the reports of the two. */
+static const char *worse_than_bad(void)
+{
+    static const char *const secrets[] = { "w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8" };
+    char bad[65], worse[65];
+
+    hash_of("g1", 1, "bad", bad);
+    for (size_t i = 0; i < sizeof secrets / sizeof secrets[0]; i++) {
+        hash_of("g1", 1, secrets[i], worse);
+        if (strcmp(worse, bad) < 0)
+            return secrets[i];
+    }
+    CHECK_MSG(false, "no hash comes before %s", bad);
+    return NULL;
+}
+
+TEST(report, of_two_commits_at_one_epoch_is_remembered_of_both)
+{
+    const char *worse = worse_than_bad();
+    struct cast cast;
+    struct site *site = &cast.site;
+
+    cast_begin(&cast);
+    commit_badly(&cast);
+    act_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false");
+    act_report(site, &cast.cyd, "g1", 1, "bad", 200, "\"revoked\":true");
+    act_commit(site, &cast.dan, "g1", 1, worse, "", 200, "\"epoch\":2");
+    act_report(site, &cast.bob, "g1", 1, worse, 200, "\"revoked\":false,\"reports\":1");
+    site_close(site);
+    site_open(site);
+    act_report(site, &cast.cyd, "g1", 1, worse, 200, "\"revoked\":true");
+    expect_check(site, NULL);
+    cast_end(&cast);
+}
+
 TEST(report, never_takes_back_an_epoch_a_member_was_heard_at)
 {
     static const char *const how[] = { "message", "ephemeral", "confirm", "commit" };

@@ -4,10 +4,71 @@
 #include <ctype.h>
 #include <pthread.h>
 
+#include "base/alloc.h"
 #include "base/metric.h"
-#include "convo_site.h"
 #include "ops/flags.h"
+#include "services/delivery/direct.h"
+#include "sql/backend.h"
 #include "sql/runner_metric.h"
+
+/* ---- a database whose decisions can be held up
+ * -------------------------------------------------------- */
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_held;
+    bool is_waiting; /* a decision does */
+} slow = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+
+static const struct sql_backend *real_backend(void);
+
+static int slow_commit(
+    struct sql_connection *connection, struct sql_unit *const *units, size_t count)
+{
+    pthread_mutex_lock(&slow.lock);
+    while (slow.is_held && sql_unit_has_decision(units[0])) {
+        slow.is_waiting = true;
+        pthread_cond_broadcast(&slow.changed);
+        pthread_cond_wait(&slow.changed, &slow.lock);
+    }
+    slow.is_waiting = false;
+    pthread_mutex_unlock(&slow.lock);
+    return real_backend()->commit(connection, units, count);
+}
+
+static const struct sql_backend *slow_backend(void)
+{
+    static struct sql_backend backend;
+
+    backend = *real_backend();
+    backend.commit = slow_commit;
+    return &backend;
+}
+
+#define SITE_BACKEND slow_backend()
+#include "convo_site.h"
+
+static const struct sql_backend *real_backend(void)
+{
+    return SITE_ON_POSTGRES ? &sql_postgres : &sql_sqlite;
+}
+
+static void hold_decisions(bool is_held)
+{
+    pthread_mutex_lock(&slow.lock);
+    slow.is_held = is_held;
+    pthread_cond_broadcast(&slow.changed);
+    pthread_mutex_unlock(&slow.lock);
+}
+
+static void wait_until_held(void)
+{
+    pthread_mutex_lock(&slow.lock);
+    while (!slow.is_waiting)
+        pthread_cond_wait(&slow.changed, &slow.lock);
+    pthread_mutex_unlock(&slow.lock);
+}
 
 #define SUITE "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519"
 
@@ -448,6 +509,57 @@ TEST(direct, a_stream_hears_what_was_stored_without_its_actor)
         (void)snprintf(part, sizeof part, "id: %d\n", i);
         CHECK_MSG(web_receive_until(fd, &heard, part), "no %s in: %s", part, heard.text);
     }
+    close(fd);
+    web_answer_free(&heard);
+    cast_end(&cast);
+}
+
+/* An add whose asker gives up after a moment. */
+static void ask_briefly(const struct cast *cast, const char *did)
+{
+    const struct delivery *delivery = cast->site.delivery;
+    struct auth_claims claims = { .kind = AUTH_SESSION,
+        .issuer = tr_span_of(cast->callers[ADA].did) };
+    struct job *job = job_new(JOB_COMMIT, &claims);
+    struct job_message message = { .job = job };
+    struct tr_future *future;
+
+    CHECK(job != NULL);
+    job->convo = TR_SPAN("g1");
+    job->op = TR_SPAN("in a hurry");
+    job->adds = tr__calloc(sizeof *job->adds);
+    CHECK(job->adds != NULL);
+    job->adds[job->add_count++].did = tr_span_of(did);
+    CHECK_EQ_INT(tr_ask_future(direct_desk(delivery->direct, job), &message, sizeof message,
+                     TR_MILLISECONDS(200), &future),
+        0);
+    wait_until_held();
+    CHECK_EQ_INT(tr_future_wait(future, NULL, 0, NULL, 0), TR_ETIMEOUT);
+    tr_future_drop(&future);
+}
+
+/* Its transaction runs on, and nobody waits for it any more. */
+TEST(direct, a_stream_hears_what_was_stored_after_its_asker_gave_up)
+{
+    struct web_answer heard = { 0 };
+    struct cast cast;
+    int fd;
+
+    cast_begin(&cast);
+    set_direct(FLAG_ALL);
+    free(run_line(&cast, &(struct line){ ADA, "createConvo", CREATE "}", 200 }));
+    free(run_line(
+        &cast, &(struct line){ ADA, "addMembers", "{'convoId':'g1','didList':['$bob']}", 200 }));
+    fd = listen_from(&cast, ADA, 1);
+    CHECK(web_receive_until(fd, &heard, "id: 2\n"));
+    hold_decisions(true);
+    ask_briefly(&cast, "did:x:late");
+    for (int i = 0; i < 20; i++) /* by the same desk: it has let go by then */
+        expect(
+            &cast.site, &cast.callers[ADA], "getEpoch?convoId=g1", NULL, 200, "\"currentEpoch\":1");
+    hold_decisions(false);
+    CHECK_MSG(web_receive_until(fd, &heard, "id: 3\n"), "nothing of it in: %s", heard.text);
+    expect(&cast.site, &cast.callers[ADA], "getConvo?convoId=g1", NULL, 200, "did:x:late");
     close(fd);
     web_answer_free(&heard);
     cast_end(&cast);

@@ -487,7 +487,7 @@ static void handle_notice(struct convo_seat *seat, struct tr_context *ctx, uint6
         convo_stream_gone(convo, ctx, stream);
     } else {
         convo->is_poisoned = true; /* somebody else stored something */
-        if (convo->is_loaded)
+        if (convo->is_loaded || convo->subscribers != NULL)
             recover(convo, ctx);
     }
     convo_seat_rest(seat);

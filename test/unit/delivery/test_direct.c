@@ -11,14 +11,16 @@
 #include "sql/backend.h"
 #include "sql/runner_metric.h"
 
-/* ---- a database whose decisions can be held up
- * -------------------------------------------------------- */
+/* ---- a database whose decisions can be held up, and whose reads can fail
+ * --------------------------------- */
 
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool is_held;
     bool is_waiting; /* a decision does */
+    bool is_unreadable;
+    uint32_t unread; /* reads that failed */
 } slow = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
 static const struct sql_backend *real_backend(void);
@@ -37,12 +39,31 @@ static int slow_commit(
     return real_backend()->commit(connection, units, count);
 }
 
+static int slow_read(struct sql_connection *connection, struct sql_unit *const *units, size_t count)
+{
+    bool is_unreadable;
+
+    pthread_mutex_lock(&slow.lock);
+    is_unreadable = slow.is_unreadable;
+    slow.unread += is_unreadable;
+    pthread_cond_broadcast(&slow.changed);
+    pthread_mutex_unlock(&slow.lock);
+    if (!is_unreadable)
+        return real_backend()->read(connection, units, count);
+    for (size_t i = 0; i < count; i++) {
+        sql_unit_reset_results(units[i]);
+        sql_unit_fail(units[i], -1, SQL_EDISK, "it cannot be read");
+    }
+    return 0;
+}
+
 static const struct sql_backend *slow_backend(void)
 {
     static struct sql_backend backend;
 
     backend = *real_backend();
     backend.commit = slow_commit;
+    backend.read = slow_read;
     return &backend;
 }
 
@@ -59,6 +80,22 @@ static void hold_decisions(bool is_held)
     pthread_mutex_lock(&slow.lock);
     slow.is_held = is_held;
     pthread_cond_broadcast(&slow.changed);
+    pthread_mutex_unlock(&slow.lock);
+}
+
+static void fail_reads(bool is_unreadable)
+{
+    pthread_mutex_lock(&slow.lock);
+    slow.is_unreadable = is_unreadable;
+    slow.unread = 0;
+    pthread_mutex_unlock(&slow.lock);
+}
+
+static void wait_until_unread(void)
+{
+    pthread_mutex_lock(&slow.lock);
+    while (slow.unread == 0)
+        pthread_cond_wait(&slow.changed, &slow.lock);
     pthread_mutex_unlock(&slow.lock);
 }
 
@@ -509,6 +546,34 @@ TEST(direct, a_stream_hears_what_was_stored_without_its_actor)
         (void)snprintf(part, sizeof part, "id: %d\n", i);
         CHECK_MSG(web_receive_until(fd, &heard, part), "no %s in: %s", part, heard.text);
     }
+    close(fd);
+    web_answer_free(&heard);
+    cast_end(&cast);
+}
+
+/* The actor could not read what it was told of: it reads that with the next change. */
+TEST(direct, a_stream_hears_what_could_not_be_read_at_once)
+{
+    struct web_answer heard = { 0 };
+    struct cast cast;
+    int fd;
+
+    cast_begin(&cast);
+    set_direct(FLAG_ALL);
+    free(run_line(&cast, &(struct line){ ADA, "createConvo", CREATE "}", 200 }));
+    free(run_line(
+        &cast, &(struct line){ ADA, "addMembers", "{'convoId':'g1','didList':['$bob']}", 200 }));
+    fd = listen_from(&cast, ADA, 1);
+    CHECK(web_receive_until(fd, &heard, "id: 2\n"));
+    fail_reads(true);
+    free(run_line(
+        &cast, &(struct line){ ADA, "addMembers", "{'convoId':'g1','didList':['$cyd']}", 200 }));
+    wait_until_unread();
+    fail_reads(false);
+    free(run_line(&cast,
+        &(struct line){ ADA, "addMembers", "{'convoId':'g1','didList':['did:x:four']}", 200 }));
+    CHECK_MSG(web_receive_until(fd, &heard, "id: 4\n"), "heard: %s", heard.text);
+    CHECK(strstr(heard.text, "id: 3\n") != NULL);
     close(fd);
     web_answer_free(&heard);
     cast_end(&cast);

@@ -155,28 +155,45 @@ static void give_back(struct convo *convo, struct convo_before *before)
     convo->roster = before->roster;
 }
 
+static void load_failed(
+    struct convo *convo, const struct sql_unit *unit, struct convo_before *before)
+{
+    LOG(LOG_WARN, "delivery", "a conversation could not be read",
+        LOG_TEXT("why", sql_error_text(sql_unit_status(unit))));
+    convo->is_loaded = false;
+    convo->is_poisoned = true;
+    give_back(convo, before);
+    fail_all_waiting(convo);
+}
+
+static void load_done(struct convo *convo, struct tr_context *ctx, struct convo_before *before)
+{
+    convo_stream_changed(convo, ctx, before);
+    roster_free(&before->roster);
+    convo->kept.from = 0; /* the first poll looks, and sees whether anything was stored since */
+    convo->is_loaded = true;
+    convo->is_poisoned = false;
+    convo_stream_behind(convo, ctx);
+    take_turns(convo, ctx);
+}
+
+static void recover(struct convo *convo, struct tr_context *ctx);
+
 static void loaded(struct convo *convo, struct tr_context *ctx, const struct sql_unit *unit)
 {
     struct convo_before before = before_of(convo);
 
     convo->is_reading = false;
     metric_add(&metrics[LOADS], 1);
-    if (sql_unit_status(unit) != 0 || convo_loaded(convo, unit) < 0) {
-        LOG(LOG_WARN, "delivery", "a conversation could not be read",
-            LOG_TEXT("why", sql_error_text(sql_unit_status(unit))));
-        convo->is_loaded = false;
-        convo->is_poisoned = true;
-        give_back(convo, &before);
-        fail_all_waiting(convo);
+    if (sql_unit_status(unit) != 0 || convo_loaded(convo, unit) < 0)
+        load_failed(convo, unit, &before);
+    else
+        load_done(convo, ctx, &before);
+    if (!convo->is_outdated)
         return;
-    }
-    convo_stream_changed(convo, ctx, &before);
-    roster_free(&before.roster);
-    convo->kept.from = 0; /* the first poll looks, and sees whether anything was stored since */
-    convo->is_loaded = true;
-    convo->is_poisoned = false;
-    convo_stream_behind(convo, ctx);
-    take_turns(convo, ctx);
+    convo->is_outdated = false;
+    convo->is_poisoned = true;
+    recover(convo, ctx);
 }
 
 /* Nothing is on its way any more: look at what is true. */
@@ -487,6 +504,7 @@ static void handle_notice(struct convo_seat *seat, struct tr_context *ctx, uint6
         convo_stream_gone(convo, ctx, stream);
     } else {
         convo->is_poisoned = true; /* somebody else stored something */
+        convo->is_outdated = convo->is_reading;
         if (convo->is_loaded || convo->subscribers != NULL)
             recover(convo, ctx);
     }

@@ -100,6 +100,7 @@ struct convo {
     bool is_there;
     bool is_poisoned; /* something failed: no planning until it was read again */
     bool is_reading;
+    bool is_outdated;  /* others stored something since what is being read was asked for */
     bool is_exclusive; /* such an op is on its way */
     struct delivery *delivery;
 

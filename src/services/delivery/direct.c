@@ -223,7 +223,8 @@ static void answer_error(struct direct_desk *desk, struct direct_request *reques
     answer(desk, request);
 }
 
-/* Whoever listens does so at the actor, and its memory is old now. One that cannot be told is ended
+/* Whoever listens does so at the actor, and its memory is old now. By the lane in which they come
+ * to listen, so that who was just added does not come before this. One that cannot be told is ended
  * instead: its successor reads. */
 static void tell_actor(const struct delivery *delivery, struct tr_span id)
 {
@@ -232,7 +233,8 @@ static void tell_actor(const struct delivery *delivery, struct tr_span id)
 
     if (tr_registry_find(delivery->convos, id.at, id.size, "direct", &convo) < 0)
         return;
-    if (tr_tell(convo, &notice, sizeof notice) < 0)
+    if (tr_tell_with(
+            convo, &notice, sizeof notice, &(struct tr_send_options){ .lane = TR_CONTROL }) < 0)
         (void)tr_stop(tr_sender_weaken(convo));
     tr_sender_drop(&convo);
 }

@@ -25,11 +25,13 @@ SQL_STATEMENT(create_convo,
     "INSERT INTO convos (id, group_id, kind, suite, creator, name, description, epoch, seq,"
     " created_ms, active_ms, open_join, group_info, group_info_epoch, chain, confirmed_epoch,"
     " create_op) VALUES ($1, NULL, 0, $2, $3, $4, $5, $6, $7, $8, $8, 0, $9, $10, NULL, $6, $11)");
+/* The chain too: others may have led to the same epoch and seq by another commit, or another group,
+ * while one before this failed. */
 SQL_STATEMENT(move_convo,
     "UPDATE convos SET epoch = $4, seq = $5, kind = $6, active_ms = $7, chain = $8,"
     " group_id = COALESCE(group_id, $9),"
     " confirmed_epoch = CASE WHEN confirmed_epoch < $10 THEN $10 ELSE confirmed_epoch END"
-    " WHERE id = $1 AND epoch = $2 AND seq = $3");
+    " WHERE id = $1 AND epoch = $2 AND seq = $3 AND COALESCE(chain, $11) = $11");
 SQL_STATEMENT(put_group_info,
     "UPDATE convos SET group_info = $3, group_info_epoch = $2 WHERE id = $1 AND epoch = $2");
 SQL_STATEMENT(put_log,
@@ -242,6 +244,7 @@ static void add_move(const struct convo *convo, const struct convo_op *op, struc
     may_blob(
         unit, op->job->kind == JOB_COMMIT ? op->job->mls.group_id : (struct tr_span){ NULL, 0 });
     sql_unit_int(unit, (int64_t)op->after.confirmed);
+    sql_unit_blob(unit, op->before.chain, sizeof op->before.chain);
 }
 
 void convo_add_log(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,

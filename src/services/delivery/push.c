@@ -27,7 +27,6 @@ enum {
     TRIES_MAX = 3,
     TOKENS_MAX = 2000, /* of a conversation, in one go */
     BOX_MAX = 4096,
-    ANSWER_SIZE_MAX = 1024, /* of a gateway, which nobody reads */
 };
 enum { TAG_RESTED = TASKS_MAX };
 enum { ROW_DID, ROW_DEVICE, ROW_PLATFORM, ROW_TOKEN };
@@ -306,8 +305,7 @@ static void post(struct push *push, struct tr_context *ctx, struct push_task *ta
                 .url = push->url,
                 .headers = headers,
                 .body = { body.bytes, body.size },
-                .timeout_ns = task_limit_ns,
-                .size_max = ANSWER_SIZE_MAX },
+                .timeout_ns = task_limit_ns },
             tag_of(push, task));
     tr_buffer_free(&body);
     if (rc < 0)

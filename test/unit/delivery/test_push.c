@@ -20,6 +20,7 @@ struct gateway {
     uint32_t count;
     const char *refused; /* a token that is answered with `status` */
     const char *status;
+    const char *page;  /* that comes with it; NULL: little */
     uint32_t refusals; /* so many times; the next is taken */
 };
 
@@ -29,7 +30,7 @@ static void gateway_script(struct fake_connection *connection, void *data)
     static _Thread_local struct fake_request request;
 
     while (fake_read(connection, &request)) {
-        const char *status = "200 OK";
+        const char *status = "200 OK", *page = NULL;
 
         CHECK_EQ_STR(request.method, "POST");
         CHECK_EQ_STR(request.path, "/wake?key=secret");
@@ -41,11 +42,12 @@ static void gateway_script(struct fake_connection *connection, void *data)
             memmem(request.body, request.body_size, gateway->refused, strlen(gateway->refused)) !=
                 NULL) {
             status = gateway->status;
+            page = gateway->page;
             gateway->refusals--;
         }
         pthread_cond_broadcast(&gateway->changed);
         pthread_mutex_unlock(&gateway->lock);
-        if (!fake_answer(connection, status, NULL, "{}"))
+        if (!fake_answer(connection, status, NULL, page == NULL ? "{}" : page))
             return;
     }
 }
@@ -362,7 +364,16 @@ static int64_t tokens_stored(struct play *play)
     return count;
 }
 
-TEST(push, a_token_that_is_gone_is_deleted)
+/* As proxies in front of a gateway answer in its place. */
+static const char *long_page(void)
+{
+    static char page[16384];
+
+    memset(page, '-', sizeof page - 1);
+    return page;
+}
+
+static void expect_deleted(const char *page)
 {
     struct play play;
 
@@ -372,6 +383,7 @@ TEST(push, a_token_that_is_gone_is_deleted)
     register_token(&play, &play.carol, "token-of-carol");
     play.gateway.refused = "token-of-bob";
     play.gateway.status = "410 Gone";
+    play.gateway.page = page;
     play.gateway.refusals = 1;
     say(&play, &play.alice, TALK);
     wait_woken(&play.gateway, "token-of-bob", 1);
@@ -386,7 +398,17 @@ TEST(push, a_token_that_is_gone_is_deleted)
     play_end(&play);
 }
 
-static void expect_tries(const char *status, uint32_t refusals, uint32_t tries)
+TEST(push, a_token_that_is_gone_is_deleted)
+{
+    expect_deleted(NULL);
+}
+
+TEST(push, a_token_that_is_gone_is_deleted_however_much_is_said_of_it)
+{
+    expect_deleted(long_page());
+}
+
+static void expect_tries(const char *status, const char *page, uint32_t refusals, uint32_t tries)
 {
     struct play play;
 
@@ -397,6 +419,7 @@ static void expect_tries(const char *status, uint32_t refusals, uint32_t tries)
     register_token(&play, &play.carol, "token-of-carol");
     play.gateway.refused = "token-of-bob";
     play.gateway.status = status;
+    play.gateway.page = page;
     play.gateway.refusals = refusals;
     say(&play, &play.alice, TALK);
     wait_woken(&play.gateway, "token-of-bob", tries);
@@ -411,15 +434,20 @@ static void expect_tries(const char *status, uint32_t refusals, uint32_t tries)
 
 TEST(push, a_gateway_in_trouble_is_tried_again_until_it_takes_it)
 {
-    expect_tries("500 Internal Server Error", 1, 2);
+    expect_tries("500 Internal Server Error", NULL, 1, 2);
+}
+
+TEST(push, a_gateway_in_trouble_is_tried_again_however_long_its_page_is)
+{
+    expect_tries("502 Bad Gateway", long_page(), 1, 2);
 }
 
 TEST(push, a_gateway_in_trouble_is_tried_three_times_at_most)
 {
-    expect_tries("503 Service Unavailable", 100, 3);
+    expect_tries("503 Service Unavailable", NULL, 100, 3);
 }
 
 TEST(push, what_a_gateway_refuses_is_not_tried_again)
 {
-    expect_tries("400 Bad Request", 100, 1);
+    expect_tries("400 Bad Request", NULL, 100, 1);
 }

@@ -257,25 +257,33 @@ TEST(push, a_message_wakes_the_others_and_tells_the_gateway_nothing_of_it)
     play_end(&play);
 }
 
-TEST(push, who_listens_is_not_woken_until_the_stream_has_ended)
+/* From what comes after the conversation was made. */
+static int listen_to_talk(struct play *play, const struct caller *caller)
 {
-    struct web_answer answer = { 0 };
-    struct play play;
-    char request[2048], *header;
-    int fd;
+    char request[2048], *header = caller_header(caller, "subscribeConvoEvents");
+    int fd = web_connect(http_server_address(play->site.server));
 
-    play_begin(&play, "100ms");
-    make_convo(&play, TALK, &play.bob, &play.carol);
-    register_token(&play, &play.bob, "token-of-bob");
-    register_token(&play, &play.carol, "token-of-carol");
-    header = caller_header(&play.bob, "subscribeConvoEvents");
-    fd = web_connect(http_server_address(play.site.server));
     (void)snprintf(request, sizeof request,
         "GET /xrpc/" XRPC_PREFIX "subscribeConvoEvents?convoId=" TALK
         "&cursor=2 HTTP/1.1\r\nHost: x\r\n"
         "Accept: text/event-stream\r\n%s\r\n",
         header);
     web_send(fd, request, strlen(request));
+    free(header);
+    return fd;
+}
+
+TEST(push, who_listens_is_not_woken_until_the_stream_has_ended)
+{
+    struct web_answer answer = { 0 };
+    struct play play;
+    int fd;
+
+    play_begin(&play, "100ms");
+    make_convo(&play, TALK, &play.bob, &play.carol);
+    register_token(&play, &play.bob, "token-of-bob");
+    register_token(&play, &play.carol, "token-of-carol");
+    fd = listen_to_talk(&play, &play.bob);
     say(&play, &play.alice, TALK);
     CHECK(web_receive_until(fd, &answer, "messageEvent")); /* from now on he listens */
     wait_woken(&play.gateway, "token-of-carol", 1);
@@ -291,7 +299,48 @@ TEST(push, who_listens_is_not_woken_until_the_stream_has_ended)
         wait_woken(&play.gateway, "token-of-carol", woken(&play.gateway, "token-of-carol") + 1);
     }
     web_answer_free(&answer);
-    free(header);
+    play_end(&play);
+}
+
+/* However many others do. */
+TEST(push, who_listens_in_a_crowd_is_not_woken)
+{
+    enum { CROWD = 100 };
+    static struct caller crowd[CROWD];
+    struct tr_buffer body = { 0 };
+    struct play play;
+    int fds[CROWD];
+
+    play_begin(&play, "100ms");
+    make_convo(&play, TALK, &play.bob, &play.carol);
+    tr_buffer_text(&body, "{\"convoId\":\"" TALK "\",\"didList\":[");
+    for (int i = 0; i < CROWD; i++) {
+        caller_begin(&crowd[i]);
+        tr_buffer_format(&body, "%s\"%s\"", i == 0 ? "" : ",", crowd[i].did);
+    }
+    tr_buffer_append(&body, "]}", sizeof "]}");
+    ask(&play, &play.alice, "addMembers", body.bytes, 200, "\"newEpoch\":2");
+    tr_buffer_free(&body);
+    for (int i = 0; i < CROWD; i++)
+        fds[i] = listen_to_talk(&play, &crowd[i]);
+    for (int i = 0; i < CROWD; i++) {
+        struct web_answer answer = { 0 };
+
+        say(&play, &play.alice, TALK);
+        CHECK(web_receive_until(fds[i], &answer, "messageEvent"));
+        web_answer_free(&answer);
+    }
+    register_token(&play, &crowd[0], "token-of-one");
+    register_token(&play, &play.carol, "token-of-carol");
+    for (uint32_t i = 1; i <= 3; i++) {
+        say(&play, &play.alice, TALK);
+        wait_woken(&play.gateway, "token-of-carol", i);
+    }
+    CHECK_EQ_INT(woken(&play.gateway, "token-of-one"), 0);
+    for (int i = 0; i < CROWD; i++) {
+        close(fds[i]);
+        caller_end(&crowd[i]);
+    }
     play_end(&play);
 }
 

@@ -228,7 +228,9 @@ void convo_unit_back(struct convo_op *op, const struct sql_unit *unit);
 /* The job fails for what trying again does not cure. False: it may (DUPLICATE: look; RACE and
  * UNKNOWN: read and plan again). */
 bool convo_refuse(const struct convo_op *op);
-/* It is in the database: now it is true. */
+/* It is in the database: whose devices nobody listens with are woken, where that is due. */
+void convo_wake(const struct convo *convo, const struct job *job);
+/* The same, and now it is true. */
 void convo_apply(struct convo *convo, const struct convo_op *op);
 /* After that: the job gets its answer. */
 void convo_answer(const struct convo *convo, const struct convo_op *op);

@@ -220,6 +220,16 @@ static bool is_of_former(const struct convo *convo, const struct job *job)
     return job->mls.group_id.size > 0 && !convo_is_of_group(convo, job->mls.group_id);
 }
 
+/* It was in doubt, or nobody lived to hear that it is stored: nobody may have been woken. */
+static bool answer_repeat(
+    const struct convo *convo, const struct job *job, const struct sql_unit *unit)
+{
+    if (is_ahead(convo, job, unit))
+        return false;
+    convo_wake(convo, job);
+    return true;
+}
+
 bool convo_looked(struct convo *convo, struct convo_op *op, const struct sql_unit *unit)
 {
     struct job *job = op->job;
@@ -239,7 +249,7 @@ bool convo_looked(struct convo *convo, struct convo_op *op, const struct sql_uni
         answer_create(convo, job, sql_unit_rows(unit, 0) > 0);
     else if (answer_first(job, unit, LOOK_OP) ||
              (job->kind == JOB_COMMIT && job->bytes.size > 0 && answer_first(job, unit, LOOK_SAME)))
-        return !is_ahead(convo, job, unit);
+        return answer_repeat(convo, job, unit);
     else if (op->failure == CONVO_DUPLICATE && sql_unit_rows(unit, LOOK_OP) > 0)
         job_fail(job, 409, "IdempotencyConflict", "this id was used for something else before");
     else if (refused != 0)

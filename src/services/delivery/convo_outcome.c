@@ -148,7 +148,7 @@ static void apply_texts(struct convo *convo, const struct convo_op *op)
 }
 
 /* Nobody is called for a proposal: whoever commits it does that. */
-static void wake_members(const struct convo *convo, const struct job *job)
+void convo_wake(const struct convo *convo, const struct job *job)
 {
     if (job->kind == JOB_MESSAGE || job->kind == JOB_COMMIT || job->add_count > 0)
         push_tell(convo->delivery, convo_span(convo), job->claims->issuer);
@@ -168,7 +168,7 @@ void convo_apply(struct convo *convo, const struct convo_op *op)
         convo->policy = job->policy;
     if (job->kind != JOB_CREATE && !convo_has_log(job))
         return;
-    wake_members(convo, job);
+    convo_wake(convo, job);
     convo->committed = op->after;
     convo->active_ms = op->now_ms;
     apply_texts(convo, op);

@@ -133,9 +133,9 @@ static void make_convo(
     ask(play, &play->alice, "addMembers", body, 200, "\"newEpoch\":1");
 }
 
-static void say(struct play *play, const struct caller *caller, const char *id)
+static void say_numbered(
+    struct play *play, const struct caller *caller, const char *id, unsigned number)
 {
-    static unsigned number;
     struct tr_buffer bytes = { 0 };
     char body[1024], *text;
 
@@ -150,10 +150,17 @@ static void say(struct play *play, const struct caller *caller, const char *id)
     text = base64_of(&bytes);
     (void)snprintf(body, sizeof body,
         "{\"convoId\":\"%s\",\"msgId\":\"m-%u\",\"ciphertext\":{\"$bytes\":\"%s\"},\"epoch\":1}",
-        id, number++, text);
+        id, number, text);
     ask(play, caller, "sendMessage", body, 200, "\"seq\"");
     free(text);
     tr_buffer_free(&bytes);
+}
+
+static void say(struct play *play, const struct caller *caller, const char *id)
+{
+    static unsigned number;
+
+    say_numbered(play, caller, id, number++);
 }
 
 static void play_begin(struct play *play, const char *interval)
@@ -254,6 +261,23 @@ TEST(push, a_message_wakes_the_others_and_tells_the_gateway_nothing_of_it)
     say(&play, &play.carol, TALK); /* who has no device wakes both */
     wait_woken(&play.gateway, "token-of-alice", 2);
     wait_woken(&play.gateway, "token-of-bob", 3);
+    play_end(&play);
+}
+
+/* Whoever stored it may not have lived to wake anybody, or not have known that it did. */
+TEST(push, a_message_that_is_sent_again_wakes_those_who_do_not_know_it)
+{
+    struct play play;
+
+    play_begin(&play, "100ms");
+    register_token(&play, &play.carol, "token-of-carol");
+    make_convo(&play, TALK, &play.bob, &play.carol);
+    wait_woken(&play.gateway, "token-of-carol", 1);
+    say_numbered(&play, &play.alice, TALK, 1000);
+    wait_woken(&play.gateway, "token-of-carol", 2); /* and nothing wakes anybody any more */
+    register_token(&play, &play.bob, "token-of-bob");
+    say_numbered(&play, &play.alice, TALK, 1000);
+    wait_woken(&play.gateway, "token-of-bob", 1);
     play_end(&play);
 }
 

@@ -19,12 +19,14 @@ SENT, FAILED, FORGOTTEN = (f"troupe_delivery_push_{what}_total" for what in ("se
 
 
 class Gateway:
-    """Knows what it was posted, by token; answers 200, or of a token what `answers` has for it, one after the other."""
+    """Knows what it was posted, by token; answers 200, or of a token what `answers` has for it, one after the other;
+    None: nothing, until it ends."""
 
     def __init__(self):
         self.lock = threading.Lock()
         self.posts = collections.defaultdict(list)
         self.answers = collections.defaultdict(list)
+        self.is_ending = threading.Event()
         gateway = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -36,6 +38,9 @@ class Gateway:
                 with gateway.lock:
                     gateway.posts[token].append((self.path, self.headers["Content-Type"], body.decode()))
                     status = gateway.answers[token].pop(0) if gateway.answers[token] else 200
+                if status is None:
+                    gateway.is_ending.wait()
+                    return
                 self.send_response(status)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
@@ -59,6 +64,7 @@ class Gateway:
         serving.wait_until(lambda: self.count(token) >= count, f"{token} is woken {count} times")
 
     def end(self):
+        self.is_ending.set()
         self.server.shutdown()
         self.server.server_close()
         self.thread.join()
@@ -152,6 +158,16 @@ def a_gateway_on_a_private_address_is_not_spoken_to_unless_it_is_allowed(folder)
     stage.end()
 
 
+def a_server_that_ends_waits_for_no_gateway(folder):
+    stage = Stage(folder)
+    stage.leave_token("ben", "token-of-ben")
+    stage.gateway.answers["token-of-ben"] = [None]
+    stage.speak("ada")
+    stage.gateway.wait("token-of-ben", 1)
+    stage.end()
+    assert "level=warn" not in stage.server.log(), "what had to be given up after a while"
+
+
 def without_a_gateway_no_token_is_taken(folder):
     server = serving.Server(folder, "--dev")
     status, answer = serving.call(server, folder, "registerDeviceToken",
@@ -165,4 +181,5 @@ if __name__ == "__main__":
         *serving.on_both(others_are_woken_and_the_gateway_learns_nothing_of_what_was_said,
                          a_token_that_is_gone_is_never_used_again, a_gateway_in_trouble_is_tried_three_times),
         a_gateway_on_a_private_address_is_not_spoken_to_unless_it_is_allowed,
+        a_server_that_ends_waits_for_no_gateway,
         without_a_gateway_no_token_is_taken]))

@@ -562,7 +562,8 @@ void push_stop(struct delivery *delivery)
 {
     if (!push_is_on(delivery))
         return;
-    (void)tr_stop(tr_sender_weaken(delivery->push));
+    /* What it waits for, and what it would still ask, is the gateway's time and not ours. */
+    (void)tr_kill(tr_sender_weaken(delivery->push));
     (void)tr_sender_wait_closed(delivery->push, 0);
 }
 

@@ -183,7 +183,8 @@ static const char *kind_of_url(const char *url)
                                                                              : "postgresql";
 }
 
-/* The kind this directory was used with; "" if it is new. */
+/* The kind this directory was used with; "" if it is new. An empty file met a full disk: it says
+ * nothing. */
 static void read_kind(const char *data_path, char *kind, size_t size)
 {
     char path[PATH_MAX + 32];
@@ -196,10 +197,9 @@ static void read_kind(const char *data_path, char *kind, size_t size)
         if (fgets(kind, (int)size, file) != NULL)
             kind[strcspn(kind, "\n")] = '\0';
         fclose(file);
-        return;
     }
     snprintf(path, sizeof path, "%s/troupe.db", data_path); /* of before there was that file */
-    if (access(path, F_OK) == 0)
+    if (kind[0] == '\0' && access(path, F_OK) == 0)
         snprintf(kind, size, "sqlite");
 }
 
@@ -225,7 +225,8 @@ int serve_write_database(struct serve *serve)
     int fd, written;
 
     snprintf(path, sizeof path, "%s/database", serve->data_path);
-    fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    /* The same is in it, or nothing. It is not emptied first: a full disk would leave that. */
+    fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return TR_EIO;
     written = dprintf(fd, "%s\n", sql_backend(serve->sql));

@@ -519,6 +519,8 @@ def another_kind_of_database_is_refused(folder):
 
     nowhere = ("--db", "postgresql:///nothing?host=/nowhere")
     refused("sqlite", "postgresql", *nowhere)
+    replace(kind, "")  # of one that met a full disk
+    refused("sqlite", "postgresql", *nowhere)
     os.unlink(kind)  # of a server that did not write it yet
     refused("sqlite", "postgresql", *nowhere)
     replace(kind, "postgresql\n")

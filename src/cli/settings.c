@@ -8,6 +8,7 @@
 
 #include "auth/did.h"
 #include "base/log.h"
+#include "http/client.h"
 #include "net/address.h"
 #include "ops/admin.h"
 
@@ -128,6 +129,17 @@ static void check_proxies(struct checker *checker)
                 "networks like 10.0.0.0/8, or addresses");
 }
 
+/* Its value is a secret and not shown. What the client does not take would wake nobody, in silence.
+ */
+static void check_push(struct checker *checker)
+{
+    const char *url = config_text(checker->config, CONFIG_DELIVERY_PUSH_URL);
+
+    if (url[0] != '\0' && (!settings_is_url(url) || !http_client_takes(url)))
+        complain(checker, CONFIG_DELIVERY_PUSH_URL,
+            "expected a URL like https://push.example.org/wake?key=KEY, without user and password");
+}
+
 /* Its value is a secret and not shown. */
 static void check_database(struct checker *checker)
 {
@@ -245,8 +257,7 @@ int settings_check(const struct config *config, struct tr_buffer *errors)
     check_url(&checker, CONFIG_AUTH_PLC_DIRECTORY, "a URL like https://plc.directory");
     if (config_text(config, CONFIG_TRACE_URL)[0] != '\0')
         check_url(&checker, CONFIG_TRACE_URL, "a URL like http://127.0.0.1:4318/v1/traces");
-    if (config_text(config, CONFIG_DELIVERY_PUSH_URL)[0] != '\0')
-        check_url(&checker, CONFIG_DELIVERY_PUSH_URL, "a URL like https://push.example.org/wake");
+    check_push(&checker);
     check_levels(&checker);
     if (errors->failed != 0)
         return errors->failed;

@@ -375,6 +375,16 @@ void http_client_job_destroy(struct client_job *job)
     tr__free(job);
 }
 
+bool http_client_takes(const char *url)
+{
+    struct client_job *job;
+
+    if (http_client_job_create(&(struct http_client_request){ .url = url }, 0, &job) < 0)
+        return false;
+    http_client_job_destroy(job);
+    return true;
+}
+
 /* ---- asking ------------------------------------------------------------------------------------
  */
 

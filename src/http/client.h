@@ -84,6 +84,8 @@ struct http_client_answer {
  * being handled has passed). */
 int http_client_ask(struct tr_context *ctx, struct http_client *client,
     const struct http_client_request *request, uint32_t tag);
+/* Is that a URL it could ask? For settings: nobody is asked, and no name is looked up. */
+bool http_client_takes(const char *url);
 /* From a thread that is no worker. Returns the answer's HTTP status, 100 to 599, or an error as
  * above; appends the body. */
 int http_client_wait(

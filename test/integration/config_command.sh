@@ -91,6 +91,11 @@ refused auth "service_did = foo" "auth.service_did: expected a DID"
 refused auth "service_did = did:web:chat.example.org#x" "auth.service_did: expected a DID"
 refused auth "plc_directory = foo" "auth.plc_directory: expected a URL"
 refused trace "url = https:///v1" "trace.url: expected a URL"
+for url in htps://push.example.org/wake?key=hush https:///wake https://me:hush@push.example.org/wake \
+    https://push.example.org:99999/hush; do
+    refused delivery "push_url = $url" "delivery.push_url: expected a URL"
+    grep -q hush "$work/err" && fail "$name" "it shows the secret"
+done
 refused log "levels = sql=warm" "log.levels: expected MODULE=LEVEL"
 one="+https://a.example+https://a.example/keys+x"
 printf '[auth]\nproviders = 1%s\n' "$one" >"$work/nine.conf"

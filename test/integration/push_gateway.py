@@ -4,9 +4,11 @@
 is told to."""
 import base64
 import collections
+import contextlib
 import http.server
 import json
 import os
+import sqlite3
 import sys
 import threading
 
@@ -76,9 +78,9 @@ class Stage(talking.Talk):
     def __init__(self, folder, *arguments, private="on"):
         super().__init__(folder)
         self.gateway = Gateway()
-        self.server = serving.Server(
-            folder, "--dev", "--set", f"delivery.push_url={self.gateway.url}", "--set", "delivery.push_interval=100ms",
-            "--set", f"delivery.push_allow_private={private}", *arguments)
+        self.arguments = ("--dev", "--set", f"delivery.push_url={self.gateway.url}", "--set",
+                          "delivery.push_interval=100ms", "--set", f"delivery.push_allow_private={private}", *arguments)
+        self.server = serving.Server(folder, *self.arguments)
         self.make(self.server)
 
     def leave_token(self, person, token):
@@ -168,6 +170,22 @@ def a_server_that_ends_waits_for_no_gateway(folder):
     assert "level=warn" not in stage.server.log(), "what had to be given up after a while"
 
 
+def nobody_is_behind_too_many_others_to_be_woken(folder):
+    """More tokens than are read at once, all but one of whoever comes first."""
+    stage = Stage(folder)
+    first, last = sorted(("ben", "cay"), key=lambda person: talking.did_of(stage.token(person, "getUnread")))
+    stage.leave_token(last, "token-of-the-last")
+    stage.server.end()
+    with contextlib.closing(sqlite3.connect(os.path.join(stage.server.data, "troupe.db"))) as database, database:
+        database.executemany(
+            "INSERT INTO push_tokens (did, device, platform, token, changed_ms) VALUES (?, ?, 0, ?, 0)",
+            [(talking.did_of(stage.token(first, "getUnread")), f"device-{i}", f"token-of-device-{i}") for i in range(4500)])
+    stage.server = serving.Server(folder, *stage.arguments)
+    stage.speak("ada")
+    stage.gateway.wait("token-of-the-last", 1)
+    stage.end()
+
+
 def without_a_gateway_no_token_is_taken(folder):
     server = serving.Server(folder, "--dev")
     status, answer = serving.call(server, folder, "registerDeviceToken",
@@ -181,5 +199,5 @@ if __name__ == "__main__":
         *serving.on_both(others_are_woken_and_the_gateway_learns_nothing_of_what_was_said,
                          a_token_that_is_gone_is_never_used_again, a_gateway_in_trouble_is_tried_three_times),
         a_gateway_on_a_private_address_is_not_spoken_to_unless_it_is_allowed,
-        a_server_that_ends_waits_for_no_gateway,
+        a_server_that_ends_waits_for_no_gateway, nobody_is_behind_too_many_others_to_be_woken,
         without_a_gateway_no_token_is_taken]))

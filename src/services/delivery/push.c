@@ -25,7 +25,7 @@ enum {
     ITEMS_MAX = 16384,
     TASKS_MAX = 64,
     TRIES_MAX = 3,
-    TOKENS_MAX = 2000, /* of a conversation, in one go */
+    TOKENS_MAX = 2000, /* of a conversation, in one read; then the next */
     BOX_MAX = 4096,
 };
 enum { TAG_RESTED = TASKS_MAX };
@@ -61,7 +61,8 @@ struct push_task {
     unsigned tries;       /* that failed before */
     struct tr_buffer key; /* of its item */
     struct tr_buffer value;
-    struct sql_unit *tokens; /* while it is asked who listens */
+    struct tr_buffer did, device; /* behind whose token it reads on */
+    struct sql_unit *tokens;      /* while it is asked who listens */
     struct job *question;
 };
 
@@ -124,6 +125,8 @@ static void task_end(struct push_task *task)
 {
     tr_buffer_free(&task->key);
     tr_buffer_free(&task->value);
+    tr_buffer_free(&task->did);
+    tr_buffer_free(&task->device);
     sql_unit_free(task->tokens);
     job_unref(task->question);
     *task = (struct push_task){ .stage = STAGE_NONE };
@@ -158,8 +161,14 @@ static void submit(struct push *push, struct tr_context *ctx, struct push_task *
 
 SQL_STATEMENT(find_tokens,
     "SELECT t.did, t.device, t.platform, t.token FROM members m JOIN push_tokens t ON t.did = m.did"
-    " WHERE m.convo = $1 AND m.leave_seq IS NULL AND m.did <> $2 ORDER BY t.did, t.device LIMIT "
-    "$3");
+    " WHERE m.convo = $1 AND m.leave_seq IS NULL AND m.did <> $2 AND (t.did, t.device) > ($4, $5)"
+    " ORDER BY t.did, t.device LIMIT $3");
+
+/* tr_buffer has no address while it is empty. */
+static struct tr_span text_of(const struct tr_buffer *buffer)
+{
+    return buffer->size == 0 ? TR_SPAN("") : (struct tr_span){ buffer->bytes, buffer->size };
+}
 
 static void read_tokens(struct push *push, struct tr_context *ctx, struct push_task *task)
 {
@@ -168,9 +177,10 @@ static void read_tokens(struct push *push, struct tr_context *ctx, struct push_t
     if (unit != NULL) {
         sql_unit_step(unit, &find_tokens, SQL_ROWS_ANY);
         sql_unit_text(unit, behind_first(&task->key));
-        sql_unit_text(unit,
-            (struct tr_span){ task->value.size == 0 ? "" : task->value.bytes, task->value.size });
+        sql_unit_text(unit, text_of(&task->value));
         sql_unit_int(unit, TOKENS_MAX);
+        sql_unit_text(unit, text_of(&task->did));
+        sql_unit_text(unit, text_of(&task->device));
     }
     submit(push, ctx, task, unit, STAGE_READ);
 }
@@ -255,6 +265,29 @@ static bool ask_who_listens(struct push *push, struct tr_context *ctx, struct pu
     return rc == 0;
 }
 
+/* These are queued. Are there more? */
+static void read_on(struct push *push, struct tr_context *ctx, struct push_task *task)
+{
+    uint32_t rows = sql_unit_rows(task->tokens, 0);
+
+    if (rows < TOKENS_MAX) {
+        task_end(task);
+        return;
+    }
+    tr_buffer_clear(&task->did);
+    tr_buffer_clear(&task->device);
+    tr_buffer_span(&task->did, sql_row_bytes(task->tokens, 0, rows - 1, ROW_DID));
+    tr_buffer_span(&task->device, sql_row_bytes(task->tokens, 0, rows - 1, ROW_DEVICE));
+    sql_unit_free(task->tokens);
+    job_unref(task->question);
+    task->tokens = NULL;
+    task->question = NULL;
+    if (task->did.failed != 0 || task->device.failed != 0)
+        task_drop(task);
+    else
+        read_tokens(push, ctx, task);
+}
+
 static void tokens_read(
     struct push *push, struct tr_context *ctx, struct push_task *task, struct sql_unit *unit)
 {
@@ -267,13 +300,14 @@ static void tokens_read(
     if (sql_unit_rows(unit, 0) > 0 && ask_who_listens(push, ctx, task))
         return;
     want_devices(push, unit, NULL);
-    task_end(task);
+    read_on(push, ctx, task);
 }
 
-static void listening_told(struct push *push, struct push_task *task, const struct tr_event *event)
+static void listening_told(
+    struct push *push, struct tr_context *ctx, struct push_task *task, const struct tr_event *event)
 {
     want_devices(push, task->tokens, event->status == 0 ? &task->question->answer : NULL);
-    task_end(task);
+    read_on(push, ctx, task);
 }
 
 /* ---- a device
@@ -446,7 +480,7 @@ static void task_goes_on(struct push *push, struct tr_context *ctx, const struct
         tokens_read(push, ctx, task, sql_take(&push->sql, event));
         break;
     case STAGE_LISTENING:
-        listening_told(push, task, event);
+        listening_told(push, ctx, task, event);
         break;
     case STAGE_POST:
         posted(push, ctx, task, event);

@@ -2,14 +2,15 @@
 /* push.c: the actor that wakes devices. One queue has conversations with news and devices to wake;
  * a task sees one of them through:
  *
- *   conversation ──read the tokens of its members──▶ ask it who listens ──▶ its devices are queued
- *   device ──POST──▶ taken │ tried again when it has rested │ given up │ 410: its token is deleted
+ *   conversation ──read its members' devices with a token──▶ ask it who listens ──▶ they are queued
+ *   device ──read its token──▶ POST ──▶ taken │ again, rested │ given up │ 410: token deleted
  *
  * 1. At most TASKS_MAX are under way, each with one answer outstanding, by which it is found: its
  *    index is the tag. What waits for a place is in the queue, which is bounded.
  * 2. A task has what it needs itself: its item may be gone, or wanted again, when it ends.
- * 3. Who listens is asked of the conversation after the tokens were read. One that is not in memory
- *    has nobody who does; when it does not say, all are woken: once too often does no harm. */
+ * 3. A token is read when it is told, and not before: it may have been taken back meanwhile.
+ * 4. Who listens is asked of the conversation after the devices were read. One that is asleep has
+ *    nobody who does; when it does not say, all are woken: once too often does no harm. */
 #include "services/delivery/push.h"
 
 #include "base/alloc.h"
@@ -25,11 +26,12 @@ enum {
     ITEMS_MAX = 16384,
     TASKS_MAX = 64,
     TRIES_MAX = 3,
-    TOKENS_MAX = 2000, /* of a conversation, in one read; then the next */
+    DEVICES_READ_MAX = 2000, /* of a conversation, in one read; then the next */
     BOX_MAX = 4096,
 };
 enum { TAG_RESTED = TASKS_MAX };
-enum { ROW_DID, ROW_DEVICE, ROW_PLATFORM, ROW_TOKEN };
+enum { ROW_DID, ROW_DEVICE };
+enum { ROW_PLATFORM, ROW_TOKEN };
 static const uint64_t task_limit_ns = TR_SECONDS(10);
 
 const char *const push_platforms[PUSH_PLATFORMS] = { "ios", "android", "web" };
@@ -54,15 +56,16 @@ struct push_message {
     char text[JOB_CONVO_SIZE_MAX + DID_SIZE_MAX];
 };
 
-enum stage { STAGE_NONE, STAGE_READ, STAGE_LISTENING, STAGE_POST, STAGE_FORGET };
+enum stage { STAGE_NONE, STAGE_READ, STAGE_LISTENING, STAGE_TOKEN, STAGE_POST, STAGE_FORGET };
 
 struct push_task {
     enum stage stage;
-    unsigned tries;       /* that failed before */
-    struct tr_buffer key; /* of its item */
-    struct tr_buffer value;
-    struct tr_buffer did, device; /* behind whose token it reads on */
-    struct sql_unit *tokens;      /* while it is asked who listens */
+    unsigned tries;         /* that failed before */
+    struct tr_buffer key;   /* of its item */
+    struct tr_buffer value; /* a conversation's; of a device: its token */
+    uint32_t platform;
+    struct tr_buffer did, device; /* behind which it reads on */
+    struct sql_unit *devices;     /* while it is asked who listens */
     struct job *question;
 };
 
@@ -78,7 +81,7 @@ struct push {
 
 /* ---- keys and values
  * A conversation's key is c and its id, its value the one sender of its news; empty: several.
- * A device's key is d and DID#device, its value the digit of the platform and the token. */
+ * A device's key is d and DID#device, and it has no value. */
 
 static void put_device_key(struct tr_buffer *key, struct tr_span did, struct tr_span device)
 {
@@ -127,7 +130,7 @@ static void task_end(struct push_task *task)
     tr_buffer_free(&task->value);
     tr_buffer_free(&task->did);
     tr_buffer_free(&task->device);
-    sql_unit_free(task->tokens);
+    sql_unit_free(task->devices);
     job_unref(task->question);
     *task = (struct push_task){ .stage = STAGE_NONE };
 }
@@ -148,8 +151,8 @@ static void submit(struct push *push, struct tr_context *ctx, struct push_task *
 
     task->stage = stage;
     if (unit != NULL)
-        rc = stage == STAGE_READ ? sql_read(ctx, &push->sql, unit, &options)
-                                 : sql_write(ctx, &push->sql, unit, &options);
+        rc = stage == STAGE_FORGET ? sql_write(ctx, &push->sql, unit, &options)
+                                   : sql_read(ctx, &push->sql, unit, &options);
     if (rc < 0) {
         sql_unit_free(unit);
         task_drop(task);
@@ -159,8 +162,8 @@ static void submit(struct push *push, struct tr_context *ctx, struct push_task *
 /* ---- a conversation
  * ------------------------------------------------------------------------------------- */
 
-SQL_STATEMENT(find_tokens,
-    "SELECT t.did, t.device, t.platform, t.token FROM members m JOIN push_tokens t ON t.did = m.did"
+SQL_STATEMENT(find_devices,
+    "SELECT t.did, t.device FROM members m JOIN push_tokens t ON t.did = m.did"
     " WHERE m.convo = $1 AND m.leave_seq IS NULL AND m.did <> $2 AND (t.did, t.device) > ($4, $5)"
     " ORDER BY t.did, t.device LIMIT $3");
 
@@ -170,15 +173,15 @@ static struct tr_span text_of(const struct tr_buffer *buffer)
     return buffer->size == 0 ? TR_SPAN("") : (struct tr_span){ buffer->bytes, buffer->size };
 }
 
-static void read_tokens(struct push *push, struct tr_context *ctx, struct push_task *task)
+static void read_devices(struct push *push, struct tr_context *ctx, struct push_task *task)
 {
     struct sql_unit *unit = sql_unit_new(0);
 
     if (unit != NULL) {
-        sql_unit_step(unit, &find_tokens, SQL_ROWS_ANY);
+        sql_unit_step(unit, &find_devices, SQL_ROWS_ANY);
         sql_unit_text(unit, behind_first(&task->key));
         sql_unit_text(unit, text_of(&task->value));
-        sql_unit_int(unit, TOKENS_MAX);
+        sql_unit_int(unit, DEVICES_READ_MAX);
         sql_unit_text(unit, text_of(&task->did));
         sql_unit_text(unit, text_of(&task->device));
     }
@@ -186,32 +189,32 @@ static void read_tokens(struct push *push, struct tr_context *ctx, struct push_t
 }
 
 /* Is the row's account another one than that of the row before? */
-static bool is_next_account(const struct sql_unit *tokens, uint32_t row)
+static bool is_next_account(const struct sql_unit *devices, uint32_t row)
 {
-    return row == 0 || !tr_span_equal(sql_row_bytes(tokens, 0, row, ROW_DID),
-                           sql_row_bytes(tokens, 0, row - 1, ROW_DID));
+    return row == 0 || !tr_span_equal(sql_row_bytes(devices, 0, row, ROW_DID),
+                           sql_row_bytes(devices, 0, row - 1, ROW_DID));
 }
 
 /* A question that names each account once; NULL: no memory. */
-static struct job *question_of(const struct sql_unit *tokens)
+static struct job *question_of(const struct sql_unit *devices)
 {
     struct job *job = job_new(JOB_LISTENING, NULL);
-    uint32_t rows = sql_unit_rows(tokens, 0);
+    uint32_t rows = sql_unit_rows(devices, 0);
     size_t at = 0;
 
     if (job == NULL)
         return NULL;
     job->removes = tr__calloc((rows + 1) * sizeof *job->removes);
     for (uint32_t row = 0; row < rows; row++)
-        if (is_next_account(tokens, row))
-            tr_buffer_span(&job->decoded, sql_row_bytes(tokens, 0, row, ROW_DID));
+        if (is_next_account(devices, row))
+            tr_buffer_span(&job->decoded, sql_row_bytes(devices, 0, row, ROW_DID));
     if (job->removes == NULL || job->decoded.failed != 0) {
         job_unref(job);
         return NULL;
     }
     for (uint32_t row = 0; row < rows; row++)
-        if (is_next_account(tokens, row)) {
-            size_t size = sql_row_bytes(tokens, 0, row, ROW_DID).size;
+        if (is_next_account(devices, row)) {
+            size_t size = sql_row_bytes(devices, 0, row, ROW_DID).size;
 
             job->removes[job->remove_count++] = (struct tr_span){ job->decoded.bytes + at, size };
             at += size;
@@ -221,24 +224,20 @@ static struct job *question_of(const struct sql_unit *tokens)
 
 /* `listens` has a byte for each account; NULL: nobody does. */
 static void want_devices(
-    struct push *push, const struct sql_unit *tokens, const struct tr_buffer *listens)
+    struct push *push, const struct sql_unit *devices, const struct tr_buffer *listens)
 {
     size_t account = 0;
 
-    for (uint32_t row = 0; row < sql_unit_rows(tokens, 0); row++) {
-        struct tr_buffer key = { 0 }, value = { 0 };
+    for (uint32_t row = 0; row < sql_unit_rows(devices, 0); row++) {
+        struct tr_buffer key = { 0 };
 
-        account += row > 0 && is_next_account(tokens, row);
+        account += row > 0 && is_next_account(devices, row);
         if (listens != NULL && account < listens->size && listens->bytes[account] != 0)
             continue;
-        put_device_key(&key, sql_row_bytes(tokens, 0, row, ROW_DID),
-            sql_row_bytes(tokens, 0, row, ROW_DEVICE));
-        tr_buffer_u64(&value, (uint64_t)sql_row_int(tokens, 0, row, ROW_PLATFORM));
-        tr_buffer_span(&value, sql_row_bytes(tokens, 0, row, ROW_TOKEN));
-        if (value.failed == 0)
-            want(push, &key, (struct tr_span){ value.bytes, value.size }, 0);
+        put_device_key(&key, sql_row_bytes(devices, 0, row, ROW_DID),
+            sql_row_bytes(devices, 0, row, ROW_DEVICE));
+        want(push, &key, TR_SPAN(""), 0);
         tr_buffer_free(&key);
-        tr_buffer_free(&value);
     }
 }
 
@@ -252,7 +251,7 @@ static bool ask_who_listens(struct push *push, struct tr_context *ctx, struct pu
 
     if (tr_registry_find(push->delivery->convos, id.at, id.size, "push", &convo) < 0)
         return false;
-    task->question = question_of(task->tokens);
+    task->question = question_of(task->devices);
     if (task->question != NULL) {
         message = (struct job_message){ .job = job_ref(task->question) };
         rc = tr_ask(ctx, convo, &message, sizeof message,
@@ -268,27 +267,27 @@ static bool ask_who_listens(struct push *push, struct tr_context *ctx, struct pu
 /* These are queued. Are there more? */
 static void read_on(struct push *push, struct tr_context *ctx, struct push_task *task)
 {
-    uint32_t rows = sql_unit_rows(task->tokens, 0);
+    uint32_t rows = sql_unit_rows(task->devices, 0);
 
-    if (rows < TOKENS_MAX) {
+    if (rows < DEVICES_READ_MAX) {
         task_end(task);
         return;
     }
     tr_buffer_clear(&task->did);
     tr_buffer_clear(&task->device);
-    tr_buffer_span(&task->did, sql_row_bytes(task->tokens, 0, rows - 1, ROW_DID));
-    tr_buffer_span(&task->device, sql_row_bytes(task->tokens, 0, rows - 1, ROW_DEVICE));
-    sql_unit_free(task->tokens);
+    tr_buffer_span(&task->did, sql_row_bytes(task->devices, 0, rows - 1, ROW_DID));
+    tr_buffer_span(&task->device, sql_row_bytes(task->devices, 0, rows - 1, ROW_DEVICE));
+    sql_unit_free(task->devices);
     job_unref(task->question);
-    task->tokens = NULL;
+    task->devices = NULL;
     task->question = NULL;
     if (task->did.failed != 0 || task->device.failed != 0)
         task_drop(task);
     else
-        read_tokens(push, ctx, task);
+        read_devices(push, ctx, task);
 }
 
-static void tokens_read(
+static void devices_read(
     struct push *push, struct tr_context *ctx, struct push_task *task, struct sql_unit *unit)
 {
     if (sql_unit_status(unit) != 0) {
@@ -296,7 +295,7 @@ static void tokens_read(
         task_drop(task);
         return;
     }
-    task->tokens = unit;
+    task->devices = unit;
     if (sql_unit_rows(unit, 0) > 0 && ask_who_listens(push, ctx, task))
         return;
     want_devices(push, unit, NULL);
@@ -306,20 +305,20 @@ static void tokens_read(
 static void listening_told(
     struct push *push, struct tr_context *ctx, struct push_task *task, const struct tr_event *event)
 {
-    want_devices(push, task->tokens, event->status == 0 ? &task->question->answer : NULL);
+    want_devices(push, task->devices, event->status == 0 ? &task->question->answer : NULL);
     read_on(push, ctx, task);
 }
 
 /* ---- a device
  * ------------------------------------------------------------------------------------------- */
 
+SQL_STATEMENT(find_token, "SELECT platform, token FROM push_tokens WHERE did = $1 AND device = $2");
 SQL_STATEMENT(
     forget_token, "DELETE FROM push_tokens WHERE did = $1 AND device = $2 AND token = $3");
 
 static void post(struct push *push, struct tr_context *ctx, struct push_task *task)
 {
     static const char *const headers[] = { "Content-Type: application/json", NULL };
-    uint32_t platform = (uint32_t)(task->value.bytes[0] - '0');
     struct tr_buffer body = { 0 };
     struct json_writer writer = json_writer(&body);
     struct tr_span did, device;
@@ -327,8 +326,8 @@ static void post(struct push *push, struct tr_context *ctx, struct push_task *ta
 
     split_device_key(task, &did, &device);
     json_put_object(&writer, NULL);
-    json_put_string(&writer, "token", behind_first(&task->value));
-    json_put_text(&writer, "platform", push_platforms[platform % PUSH_PLATFORMS]);
+    json_put_string(&writer, "token", text_of(&task->value));
+    json_put_text(&writer, "platform", push_platforms[task->platform % PUSH_PLATFORMS]);
     json_put_string(&writer, "deviceId", device);
     json_put_end(&writer);
     task->stage = STAGE_POST;
@@ -346,6 +345,38 @@ static void post(struct push *push, struct tr_context *ctx, struct push_task *ta
         task_drop(task);
 }
 
+static void read_token(struct push *push, struct tr_context *ctx, struct push_task *task)
+{
+    struct sql_unit *unit = sql_unit_new(0);
+    struct tr_span did, device;
+
+    split_device_key(task, &did, &device);
+    if (unit != NULL) {
+        sql_unit_step(unit, &find_token, SQL_ROWS_ANY);
+        sql_unit_text(unit, did);
+        sql_unit_text(unit, device);
+    }
+    submit(push, ctx, task, unit, STAGE_TOKEN);
+}
+
+static void token_read(
+    struct push *push, struct tr_context *ctx, struct push_task *task, struct sql_unit *unit)
+{
+    bool is_read = sql_unit_status(unit) == 0, is_there = is_read && sql_unit_rows(unit, 0) == 1;
+
+    if (is_there) {
+        task->platform = (uint32_t)sql_row_int(unit, 0, 0, ROW_PLATFORM);
+        tr_buffer_span(&task->value, sql_row_bytes(unit, 0, 0, ROW_TOKEN));
+    }
+    sql_unit_free(unit);
+    if (!is_read || task->value.failed != 0)
+        task_drop(task);
+    else if (is_there)
+        post(push, ctx, task);
+    else
+        task_end(task);
+}
+
 static void forget(struct push *push, struct tr_context *ctx, struct push_task *task)
 {
     struct tr_span did, device;
@@ -357,7 +388,7 @@ static void forget(struct push *push, struct tr_context *ctx, struct push_task *
         sql_unit_step(unit, &forget_token, SQL_ROWS_ANY);
         sql_unit_text(unit, did);
         sql_unit_text(unit, device);
-        sql_unit_text(unit, behind_first(&task->value));
+        sql_unit_text(unit, text_of(&task->value));
     }
     submit(push, ctx, task, unit, STAGE_FORGET);
 }
@@ -369,15 +400,14 @@ static bool may_try_again(const struct tr_event *event, uint32_t status)
            status >= 500;
 }
 
-/* Unless it is wanted by now anyway, perhaps with another token. */
+/* Unless it is wanted by now anyway. */
 static void want_again(struct push *push, const struct push_task *task)
 {
     const struct push_item *item =
         push_queue_find(&push->queue, (struct tr_span){ task->key.bytes, task->key.size });
 
     if (item == NULL || !item->is_wanted)
-        want(push, &task->key, (struct tr_span){ task->value.bytes, task->value.size },
-            task->tries + 1);
+        want(push, &task->key, TR_SPAN(""), task->tries + 1);
 }
 
 static void posted(
@@ -426,12 +456,12 @@ static void begin(
     task->tries = item->tries;
     tr_buffer_span(&task->key, item->key);
     tr_buffer_append(&task->value, item->value.bytes, item->value.size);
-    if (task->key.failed != 0 || task->value.failed != 0 || (!is_convo && task->value.size == 0))
+    if (task->key.failed != 0 || task->value.failed != 0)
         task_drop(task);
     else if (is_convo)
-        read_tokens(push, ctx, task);
+        read_devices(push, ctx, task);
     else
-        post(push, ctx, task);
+        read_token(push, ctx, task);
 }
 
 static void work(struct push *push, struct tr_context *ctx)
@@ -477,10 +507,13 @@ static void task_goes_on(struct push *push, struct tr_context *ctx, const struct
 
     switch (task->stage) {
     case STAGE_READ:
-        tokens_read(push, ctx, task, sql_take(&push->sql, event));
+        devices_read(push, ctx, task, sql_take(&push->sql, event));
         break;
     case STAGE_LISTENING:
         listening_told(push, ctx, task, event);
+        break;
+    case STAGE_TOKEN:
+        token_read(push, ctx, task, sql_take(&push->sql, event));
         break;
     case STAGE_POST:
         posted(push, ctx, task, event);

@@ -119,7 +119,7 @@ int push_queue_want(
     item->tries = tries;
     tr_buffer_clear(&item->value);
     tr_buffer_span(&item->value, value);
-    return item->value.failed; /* then its value is empty, and whoever does it has nothing to do */
+    return item->value.failed; /* then it is empty, and done all the same */
 }
 
 const struct push_item *push_queue_next(struct push_queue *queue, uint64_t now_ns)

@@ -400,6 +400,31 @@ TEST(push, who_left_or_took_the_token_back_is_not_woken)
     play_end(&play);
 }
 
+/* Its wake-up was to be tried again. */
+TEST(push, a_token_that_was_taken_back_is_told_no_more)
+{
+    struct play play;
+
+    play_begin(&play, "2s");
+    register_token(&play, &play.carol, "token-of-carol");
+    make_convo(&play, TALK, &play.bob, &play.carol);
+    wait_woken(&play.gateway, "token-of-carol", 1);
+    register_token(&play, &play.bob, "token-of-bob");
+    play.gateway.refused = "token-of-bob";
+    play.gateway.status = "503 Service Unavailable";
+    play.gateway.refusals = 1;
+    say(&play, &play.alice, TALK);
+    wait_woken(&play.gateway, "token-of-bob", 1);
+    ask(&play, &play.bob, "unregisterDeviceToken", "{\"deviceId\":\"phone\"}", 200, "true");
+    wait_woken(&play.gateway, "token-of-carol", 2);
+    for (uint32_t i = 3; i <= 4; i++) { /* each takes as long as a device rests */
+        say(&play, &play.alice, TALK);
+        wait_woken(&play.gateway, "token-of-carol", i);
+    }
+    CHECK_EQ_INT(woken(&play.gateway, "token-of-bob"), 1);
+    play_end(&play);
+}
+
 /* ---- how often
  * ------------------------------------------------------------------------------------------- */
 

@@ -23,6 +23,7 @@
 #include "base/alloc.h"
 #include "base/metric.h"
 #include "crypto/digest.h"
+#include "crypto/encoding.h"
 #include "json/json_write.h"
 #include "services/delivery/convo.h"
 #include "sql/unit.h"
@@ -97,7 +98,8 @@ SQL_STATEMENT(is_admin, "SELECT 1 FROM members WHERE convo = $1 AND did = $2 AND
                         " AND is_admin = 1");
 /* A commit of an earlier group would be taken for one of a new group by the same id. What is not in
  * the log any more, all members have read. */
-SQL_STATEMENT(no_former, "SELECT 1 FROM log WHERE convo = $1 AND kind = 7 AND bytes = $2 LIMIT 1");
+SQL_STATEMENT(
+    no_former, "SELECT 1 FROM log WHERE convo = $1 AND kind = 7 AND bytes IN ($2, $3, $4) LIMIT 1");
 SQL_STATEMENT(former_commits, "UPDATE log SET kind = 6 WHERE convo = $1 AND kind IN (3, 4)");
 SQL_STATEMENT(forget_confirms, "DELETE FROM epoch_confirms WHERE convo = $1");
 SQL_STATEMENT(forget_reports, "DELETE FROM commit_reports WHERE convo = $1");
@@ -478,6 +480,38 @@ enum convo_failure convo_unwedge_failure(const struct sql_statement *failed)
 /* ---- resetGroup
  * ---------------------------------------------------------------------------------------- */
 
+/* A group's id is named as it is or in hex (convo_is_of_group): all names under which one group is
+ * that group. What is no hex stands in its own place. */
+enum { NAMES = 3 };
+struct names {
+    struct tr_span list[NAMES];
+    char hex[2 * JOB_CONVO_SIZE_MAX], id[JOB_CONVO_SIZE_MAX];
+};
+
+static void names_of(struct tr_span name, struct names *names)
+{
+    size_t size;
+
+    names->list[0] = names->list[1] = names->list[2] = name;
+    if (name.size <= JOB_CONVO_SIZE_MAX)
+        names->list[1] =
+            (struct tr_span){ names->hex, crypto_hex_encode(name.at, name.size, names->hex) };
+    if (crypto_hex_decode(name, names->id, sizeof names->id, &size) == 0)
+        names->list[2] = (struct tr_span){ names->id, size };
+}
+
+static bool is_same_group(struct tr_span one, struct tr_span other)
+{
+    struct names ones, others;
+
+    names_of(one, &ones);
+    names_of(other, &others);
+    for (size_t i = 0; i < NAMES * NAMES; i++)
+        if (tr_span_equal(ones.list[i / NAMES], others.list[i % NAMES]))
+            return true;
+    return false;
+}
+
 enum convo_plan convo_plan_reset(struct convo *convo, struct convo_op *op)
 {
     struct job *job = op->job;
@@ -492,8 +526,8 @@ enum convo_plan convo_plan_reset(struct convo *convo, struct convo_op *op)
         return CONVO_WAIT;
     if (!caller->is_admin)
         return fail(job, 403, "NotAdmin", "only an admin may do this");
-    if (tr_span_equal(job->name, convo_group_name(convo)) ||
-        tr_span_equal(job->name, convo_span(convo)))
+    if (is_same_group(job->name, convo_group_name(convo)) ||
+        is_same_group(job->name, convo_span(convo)))
         return fail(job, 409, "GroupIdInUse", "a new group needs an id of its own");
     op->after.epoch = op->after.confirmed = 0;
     op->after.kind = CONVO_UNDECIDED;
@@ -509,6 +543,7 @@ void convo_store_reset(const struct convo *convo, const struct convo_op *op, str
         &forget_reports };
     const struct job *job = op->job;
     unsigned char notice[32];
+    struct names names;
 
     sql_unit_step(unit, &reset_convo, 1);
     sql_unit_text(unit, convo_span(convo));
@@ -523,7 +558,9 @@ void convo_store_reset(const struct convo *convo, const struct convo_op *op, str
     sql_unit_text(unit, job->claims->issuer);
     sql_unit_step(unit, &no_former, 0);
     sql_unit_text(unit, convo_span(convo));
-    sql_unit_blob(unit, job->name.at, job->name.size);
+    names_of(job->name, &names);
+    for (size_t i = 0; i < NAMES; i++)
+        sql_unit_blob(unit, names.list[i].at, names.list[i].size);
     for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++) {
         sql_unit_step(unit, plain[i], SQL_ROWS_ANY);
         sql_unit_text(unit, convo_span(convo));

@@ -46,6 +46,16 @@ void api_report_invalid_commit(struct http_request *request)
     api_send(request, &body, api_answered);
 }
 
+/* Then the names of one group are few enough to be looked for: see convo_unwedge.c. */
+static bool is_upper_hex(struct tr_span name)
+{
+    char id[JOB_CONVO_SIZE_MAX], hex[2 * JOB_CONVO_SIZE_MAX];
+    size_t size;
+
+    return crypto_hex_decode(name, id, sizeof id, &size) == 0 &&
+           !tr_span_equal(name, (struct tr_span){ hex, crypto_hex_encode(id, size, hex) });
+}
+
 void api_reset_group(struct http_request *request)
 {
     struct api_body body;
@@ -53,5 +63,7 @@ void api_reset_group(struct http_request *request)
     if (!api_begin_convo(request, JOB_RESET, &body))
         return;
     body.job->name = json_need_string(&body.expect, "newGroupId", 1, JOB_CONVO_SIZE_MAX);
+    if (!body.expect.failed && is_upper_hex(body.job->name))
+        json_expect_fail(&body.expect, "newGroupId", "must have hex digits in lower case");
     api_send(request, &body, api_answered);
 }

@@ -378,3 +378,25 @@ TEST(reset, takes_no_id_that_an_earlier_group_had)
     expect_check(site, NULL);
     cast_end(&cast);
 }
+
+/* An id is named as it is or in hex: a commit of the one would count in the other. */
+TEST(reset, takes_no_id_that_an_earlier_group_had_in_another_form)
+{
+    static const char body[] = "{\"convoId\":\"g1\",\"newGroupId\":\"%s\"}";
+    struct cast cast;
+    struct site *site = &cast.site;
+
+    cast_begin(&cast); /* seq 2 */
+    act(site, &cast.ada, "resetGroup", 409, "GroupIdInUse", body, "6731");
+    act(site, &cast.ada, "resetGroup", 200, "\"seq\":3", body, "jk");
+    act(site, &cast.ada, "resetGroup", 409, "GroupIdInUse", body, "6a6b");
+    act(site, &cast.ada, "resetGroup", 400, "newGroupId must have hex digits", body, "6A6B");
+    act(site, &cast.ada, "resetGroup", 200, "\"seq\":4", body, "6c6d");
+    act(site, &cast.ada, "resetGroup", 409, "GroupIdInUse", body, "lm");
+    act(site, &cast.ada, "resetGroup", 200, "\"seq\":5", body, "G5");
+    act(site, &cast.ada, "resetGroup", 409, "GroupIdInUse", body, "6731");
+    act(site, &cast.ada, "resetGroup", 409, "GroupIdInUse", body, "6a6b");
+    act(site, &cast.ada, "resetGroup", 409, "GroupIdInUse", body, "lm");
+    expect_check(site, NULL);
+    cast_end(&cast);
+}

@@ -408,14 +408,16 @@ static bool step(struct http_connection *connection)
     return websocket->came;
 }
 
-/* The client's time begins when it can have heard us: before, it has that of any slow reader. */
+/* The client's time begins when it can have heard us: before, it has that of any slow reader. A
+ * server that ends does not give it that. */
 static void await_goodbye(struct http_connection *connection)
 {
     struct websocket *websocket = connection->protocol;
+    bool is_out = http_output_is_empty(&connection->output);
 
-    if (!http_output_is_empty(&connection->output))
+    if (!is_out)
         connection->wants_drained = true;
-    else if (websocket->end_ns == 0)
+    if (websocket->end_ns == 0 && (is_out || connection->is_draining))
         websocket->end_ns = connection->now_ns + connection->server->limits.linger_ns;
 }
 
@@ -424,12 +426,12 @@ static void websocket_run(struct http_connection *connection)
     const struct websocket *websocket = connection->protocol;
 
     do {
+        if (websocket->is_ending)
+            await_goodbye(connection);
         if (connection->output.pending > OUTPUT_STOP) {
             connection->wants_drained = true;
             return;
         }
-        if (websocket->is_ending)
-            await_goodbye(connection);
     } while (step(connection));
 }
 

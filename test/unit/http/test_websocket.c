@@ -618,6 +618,18 @@ TEST(websocket, a_slow_reader_that_never_reads_again_is_closed)
 }
 
 /* Pongs are output: who does not take them is not read from. */
+TEST(websocket, a_drain_waits_for_no_slow_reader)
+{
+    struct site *site = slow_start(
+        (struct http_limits){ .output_ns = TR_SECONDS(600), .linger_ns = TR_MILLISECONDS(100) });
+    struct client *client = fall_behind(site);
+
+    CHECK_EQ_INT(http_server_drain(site->stage.server, TR_SECONDS(600)), 0);
+    CHECK_EQ_INT(metric_value("troupe_http_connections"), 0);
+    client_close(client);
+    site_stop(site);
+}
+
 TEST(websocket, a_flood_of_pings_takes_no_memory)
 {
     struct site *site = site_start((struct http_stream_options){ 0 },

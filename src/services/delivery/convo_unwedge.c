@@ -506,9 +506,10 @@ static bool is_same_group(struct tr_span one, struct tr_span other)
 
     names_of(one, &ones);
     names_of(other, &others);
-    for (size_t i = 0; i < NAMES * NAMES; i++)
-        if (tr_span_equal(ones.list[i / NAMES], others.list[i % NAMES]))
-            return true;
+    for (size_t i = 0; i < NAMES; i++)
+        for (size_t j = 0; j < NAMES; j++)
+            if (tr_span_equal(ones.list[i], others.list[j]))
+                return true;
     return false;
 }
 

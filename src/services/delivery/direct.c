@@ -456,15 +456,14 @@ static void on_changed(struct direct_desk *desk, struct tr_context *ctx,
     struct direct_request *request, struct sql_unit *unit)
 {
     struct direct_work *work = sql_unit_take_data(unit);
+    bool has_failed = work != NULL && sql_unit_status(unit) != 0;
 
     request->work = work;
     if (work == NULL) /* it may still run: nobody here knows how it ends */
         request_free(desk, request);
-    else if (sql_unit_status(unit) != 0)
-        settle(desk, ctx, request, unit);
-    else if (work->is_unread)
+    else if (!has_failed && work->is_unread)
         answer_unread(desk, request);
-    else if (work->plan == CONVO_GO)
+    else if (has_failed || work->plan == CONVO_GO)
         settle(desk, ctx, request, unit);
     else
         conclude(desk, ctx, request);

@@ -20,7 +20,7 @@ SQL_STATEMENT(find_op, "SELECT l.seq, l.epoch, l.created_ms, l.sha256, " LOG_MES
 SQL_STATEMENT(find_commit, "SELECT l.seq, l.epoch, l.created_ms, l.sha256, NULL"
                            " FROM log l WHERE l.convo = $1 AND l.kind = 3 AND l.base_epoch = $2");
 SQL_STATEMENT(find_create, "SELECT 1 FROM convos WHERE id = $1 AND create_op = $2");
-SQL_STATEMENT(find_point, "SELECT seq, epoch FROM convos WHERE id = $1");
+SQL_STATEMENT(find_point, "SELECT seq, epoch, group_name FROM convos WHERE id = $1");
 SQL_STATEMENT(get_group_info,
     "SELECT group_info, group_info_epoch FROM convos WHERE id = $1 AND group_info IS NOT NULL");
 
@@ -201,6 +201,14 @@ static void answer_create(const struct convo *convo, struct job *job, bool is_ow
     job->status = 200;
 }
 
+/* Was the group reset, which this actor does not know? */
+static bool is_of_next(const struct convo *convo, const struct sql_unit *unit)
+{
+    if (sql_row_is_null(unit, LOOK_POINT, 0, 2))
+        return convo->texts.group_name.size > 0;
+    return !tr_span_equal(sql_row_bytes(unit, LOOK_POINT, 0, 2), convo->texts.group_name);
+}
+
 /* Does the answer tell of something that this actor does not know to be stored? */
 static bool is_ahead(const struct convo *convo, const struct job *job, const struct sql_unit *unit)
 {
@@ -209,9 +217,11 @@ static bool is_ahead(const struct convo *convo, const struct job *job, const str
         return false;
     if (job->status == 200)
         return job->result_seq > convo->committed.seq;
-    /* The epoch goes back with a commit that was taken back, and with a reset. */
+    /* The epoch goes back with a commit that was taken back, and with a reset; after that it may be
+     * as far as it was. */
     return job->mls.epoch >= convo->committed.epoch ||
-           (uint64_t)sql_row_int(unit, LOOK_POINT, 0, 1) < convo->committed.epoch;
+           (uint64_t)sql_row_int(unit, LOOK_POINT, 0, 1) < convo->committed.epoch ||
+           is_of_next(convo, unit);
 }
 
 /* Was it reset since this was planned? What is in the log now was not won from this one. */

@@ -80,7 +80,7 @@ def main():
     parser.add_argument("what", choices=["replay", "run"])
     parser.add_argument("targets", nargs="*")
     parser.add_argument("--seconds", type=int, default=60)
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     unknown = [name for name in given.targets if name not in targets()]
     if unknown:
         sys.exit(f"tools/fuzz.py: no target is called {', '.join(unknown)}; there are {', '.join(targets())}")

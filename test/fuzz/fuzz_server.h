@@ -6,6 +6,7 @@
 #define TEST_FUZZ_FUZZ_SERVER_H
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -58,6 +59,18 @@ static inline void fuzz_send(int fd, const void *bytes, size_t size)
         (void)!send(fd, bytes, size, MSG_NOSIGNAL);
 }
 
+/* The fuzzer's own clock is a signal: it interrupts. */
+static inline void fuzz_wait(int fd)
+{
+    struct pollfd poll_fd = { .fd = fd, .events = POLLIN };
+    int ready;
+
+    do
+        ready = poll(&poll_fd, 1, FUZZ_WAIT_MS);
+    while (ready < 0 && errno == EINTR);
+    tr_assert(ready == 1);
+}
+
 /* Returns how many bytes came back into `answer`, of FUZZ_ANSWER_MAX. */
 static inline size_t fuzz_exchange(uint16_t port, const void *first, size_t first_size,
     const void *second, size_t second_size, char *answer)
@@ -75,10 +88,9 @@ static inline size_t fuzz_exchange(uint16_t port, const void *first, size_t firs
     fuzz_send(fd, second, second_size);
     shutdown(fd, SHUT_WR);
     while (size < FUZZ_ANSWER_MAX) {
-        struct pollfd poll_fd = { .fd = fd, .events = POLLIN };
         ssize_t got;
 
-        tr_assert(poll(&poll_fd, 1, FUZZ_WAIT_MS) == 1);
+        fuzz_wait(fd);
         got = recv(fd, answer + size, FUZZ_ANSWER_MAX - size, 0);
         if (got <= 0)
             break;

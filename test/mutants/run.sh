@@ -122,7 +122,11 @@ try() { # PATCH
             fi
             if notices "$kind" "$program" "$seeds" "$first"; then
                 number=$(sed -n 's/^# seed [0-9]* was number \([0-9]*\) of .*/\1/p' run.log | head -n 1)
-                if [ "$kind" = tsan ]; then
+                if grep -qE '\(seed .*timed out after|^# .*: coverage: ' run.log; then
+                    # Slow is not broken, and seeds that met too little have found nothing.
+                    say "not ok" "$name: $program ran out of time or met too little, and nothing else was wrong"
+                    number=-
+                elif [ "$kind" = tsan ]; then
                     grep -q 'WARNING: ThreadSanitizer' run.log && say ok "$name caught by $program under ThreadSanitizer" ||
                         say "not ok" "$name: $program failed, but not with a report of ThreadSanitizer"
                     number=-

@@ -122,8 +122,10 @@ static struct job *job_of(uint32_t number)
         job->bytes = put_message(job, &used, request, contents[request->kind], "secret");
         CHECK(mls_message_read(job->bytes, &job->mls) == NULL);
     }
-    if (has_log(request->kind))
-        crypto_sha256(job->bytes.at == NULL ? "" : job->bytes.at, job->bytes.size, job->sha256);
+    if (request->kind == JOB_COMMIT || request->kind == JOB_CREATE)
+        put_members(job, &used, request);
+    if (has_log(request->kind)) /* as the API does it */
+        job_hash_commit(job);
     if (request->kind == JOB_COMMIT)
         memcpy(now.hashes[request->op], job->sha256, sizeof job->sha256);
     if (request->kind == JOB_REPORT)
@@ -136,8 +138,6 @@ static struct job *job_of(uint32_t number)
         job->name = put(job, &used, group_name(request->convo, request->op, group));
     if (request->has_app)
         job->app_bytes = put_message(job, &used, request, MLS_APPLICATION, "with it");
-    if (request->kind == JOB_COMMIT || request->kind == JOB_CREATE)
-        put_members(job, &used, request);
     job->suite = TR_SPAN("MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519");
     job->seq = request->base;
     job->count = 1;

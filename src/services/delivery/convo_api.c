@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "crypto/digest.h"
 #include "json/json_write.h"
 #include "services/delivery/bundle.h"
 #include "services/delivery/errand.h"
@@ -66,36 +65,14 @@ static bool is_own_leaf(const struct mls_leaf *leaf, struct tr_span did)
     return leaf->identity.size == did.size || leaf->identity.at[did.size] == '#';
 }
 
-/* Without a commit the request is what it asks for: the same id for something else is no repeat. */
-static const char *hash_request(struct job *job)
-{
-    struct tr_buffer text = { 0 };
-
-    tr_buffer_text(&text, job->is_leave ? "leave" : "change");
-    for (uint32_t i = 0; i < job->add_count; i++) {
-        mls_put_number(&text, 1, 1);
-        mls_put_vector(&text, job->adds[i].did);
-    }
-    for (uint32_t i = 0; i < job->remove_count; i++) {
-        mls_put_number(&text, 2, 1);
-        mls_put_vector(&text, job->removes[i]);
-    }
-    if (text.failed == 0)
-        crypto_sha256(text.bytes, text.size, job->sha256);
-    else
-        job->decoded.failed = text.failed;
-    tr_buffer_free(&text);
-    return NULL;
-}
-
 /* What the bytes are. NULL, or what is wrong. */
 static const char *read_commit(struct job *job)
 {
     const char *why;
 
-    crypto_sha256(job->bytes.at == NULL ? "" : job->bytes.at, job->bytes.size, job->sha256);
+    job_hash_commit(job);
     if (job->bytes.size == 0)
-        return hash_request(job);
+        return NULL;
     why = mls_message_read(job->bytes, &job->mls);
     if (why == NULL)
         why = mls_message_check(&job->mls);

@@ -194,6 +194,10 @@ int convo_loaded(struct convo *convo, const struct sql_unit *unit)
 
         if (member == NULL)
             return TR_ENOMEM;
+        /* It was away, and its removal was taken back after a commit by which it had returned: its
+         * newest time ended and an earlier one goes on. */
+        if (member->is_in)
+            continue;
         member->join_seq = (uint64_t)sql_row_int(unit, 1, i, 1);
         member->joined_ms = sql_row_int(unit, 1, i, 2);
         member->is_admin = sql_row_int(unit, 1, i, 3) != 0;

@@ -10,9 +10,6 @@
  * Both ways may work on one conversation at the same time, as they do for a moment when the flag
  * changes: the lock and the actor's compare-and-set decide, and an actor that has become old is
  * told so.
- * Known fault: in rare orders (sim_delivery, seeds 903182 and 23337) an actor is left with
- * the epoch and number that direct stored and with other members, and decides by those until it is
- * read anew.
  *
  * Streams, ephemeral messages and what operators look at stay with the actor: they are about who
  * listens, which is in no database. Turns for losers (convo_turn.c) are the actor's alone. */

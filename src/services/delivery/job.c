@@ -5,8 +5,10 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "crypto/digest.h"
 #include "services/delivery/commit_roster.h"
 #include "services/delivery/delivery.h"
+#include "services/delivery/mls_reader.h"
 
 struct job *job_new(enum job_kind kind, const struct auth_claims *claims)
 {
@@ -55,6 +57,32 @@ void job_fail(struct job *job, unsigned status, const char *label, const char *t
     job->status = status;
     job->label = label;
     (void)snprintf(job->text, sizeof job->text, "%s", text);
+}
+
+static void put_did(struct tr_buffer *text, unsigned change, struct tr_span did)
+{
+    mls_put_number(text, change, 1);
+    mls_put_vector(text, did);
+}
+
+void job_hash_commit(struct job *job)
+{
+    struct tr_buffer text = { 0 };
+
+    if (job->bytes.size > 0) {
+        crypto_sha256(job->bytes.at, job->bytes.size, job->sha256);
+        return;
+    }
+    tr_buffer_text(&text, job->is_leave ? "leave" : "change");
+    for (uint32_t i = 0; i < job->add_count; i++)
+        put_did(&text, 1, job->adds[i].did);
+    for (uint32_t i = 0; i < job->remove_count; i++)
+        put_did(&text, 2, job->removes[i]);
+    if (text.failed == 0)
+        crypto_sha256(text.bytes, text.size, job->sha256);
+    else
+        job->decoded.failed = text.failed;
+    tr_buffer_free(&text);
 }
 
 void job_respond(struct http_request *request, struct job *job)

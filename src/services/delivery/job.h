@@ -167,6 +167,9 @@ struct job {
 struct job *job_new(enum job_kind kind, const struct auth_claims *claims); /* one holder */
 struct job *job_ref(struct job *job);
 void job_unref(struct job *job);
+/* What a commit is known by: the hash of its bytes. Without bytes it is what it asks for: the same
+ * id for something else is no repeat, and the receipt after it is another's. */
+void job_hash_commit(struct job *job);
 /* Set an error; the first one stays. */
 void job_fail(struct job *job, unsigned status, const char *label, const char *text);
 /* Answer the request with what became of the job. */

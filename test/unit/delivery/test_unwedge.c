@@ -36,6 +36,28 @@ TEST(report, of_a_quorum_takes_the_commit_back_and_all_it_did)
     cast_end(&cast);
 }
 
+/* Who had come back by a commit of its own, which was taken back first, has a later time that ended
+ * beside the one that goes on. */
+TEST(report, gives_back_who_had_returned_in_the_meantime)
+{
+    struct cast cast;
+    struct site *site = &cast.site;
+
+    cast_begin(&cast);
+    commit_badly(&cast);
+    act_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false");
+    act_report(site, &cast.cyd, "g1", 1, "bad", 200, "\"revoked\":true");
+    plant(site,
+        "INSERT INTO members (convo, did, join_seq, joined_ms, is_admin, is_moderator,"
+        " unread_extra, read_seq, leave_seq, left_ms, was_removed) SELECT convo, did, 3, 1, 0, 0,"
+        " 0, 3, 4, 1, 1 FROM members WHERE leave_seq IS NULL");
+    site_close(site);
+    site_open(site);
+    expect(site, &cast.dan, "getEpoch?convoId=g1", NULL, 200, "\"currentEpoch\":1");
+    act_say(site, &cast.dan, "g1", "back", 1, "persistent", 200, "messageId");
+    cast_end(&cast);
+}
+
 TEST(report, counts_people_not_how_often_and_not_those_the_commit_concerns)
 {
     struct cast cast;

@@ -261,6 +261,8 @@ void convo_unwedge_load_steps(const struct convo *convo, struct sql_unit *unit);
 int convo_unwedge_loaded(struct convo *convo, const struct sql_unit *unit, uint32_t first);
 /* A commit was stored. */
 void convo_unwedge_committed(struct convo *convo, const struct convo_op *op);
+/* May this member be out again, because the commit it came by is taken back? */
+bool convo_unwedge_may_undo(const struct convo *convo, const struct member *member);
 /* Quarantine, and bytes that were revoked. */
 enum convo_plan convo_unwedge_may_commit(
     const struct convo *convo, struct job *job, const struct member *caller);

@@ -92,6 +92,19 @@ static uint32_t admin_count(const struct convo *convo)
     return count;
 }
 
+/* An admin without this one, whatever is taken back. */
+static bool has_lasting_admin(const struct convo *convo, const struct member *without)
+{
+    for (uint32_t i = 0; i < convo->roster.count; i++) {
+        const struct member *member = &convo->roster.members[i];
+
+        if (member != without && is_member(member) && member->is_admin &&
+            !convo_unwedge_may_undo(convo, member))
+            return true;
+    }
+    return false;
+}
+
 /* Roles and policy are not part of what is planned: who depends on them waits. */
 static bool is_flying(const struct convo *convo, enum job_kind kind)
 {
@@ -500,8 +513,10 @@ static enum convo_plan plan_role(struct convo *convo, struct convo_op *op)
         return fail(job, 409, job->role_is_given ? "AlreadyModerator" : "NotModerator",
             job->role_is_given ? "this is a moderator already" : "this is no moderator");
     }
-    if (job->role_is_admin && !job->role_is_given && admin_count(convo) <= 1)
-        return fail(job, 400, "LastAdmin", "make somebody else an admin first");
+    if (job->role_is_admin && !job->role_is_given && !has_lasting_admin(convo, target))
+        return fail(job, 400, "LastAdmin",
+            "make somebody else an admin first: who just joined counts when a member was heard in "
+            "the new epoch");
     return CONVO_GO;
 }
 

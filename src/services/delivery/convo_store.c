@@ -76,6 +76,8 @@ SQL_STATEMENT(spend_invite,
     " AND" INVITE_IS_GOOD);
 SQL_STATEMENT(find_invite, "SELECT 1 FROM invites WHERE convo = $1 AND (psk_hash = $2 OR psk_hash "
                            "= $3) AND" INVITE_IS_GOOD);
+/* For what changes roles or policy and moves nothing: it waits for what does, and is waited for. */
+SQL_LOCKING_STATEMENT(lock_row, "SELECT 1 FROM convos WHERE id = $1");
 SQL_STATEMENT(find_admin,
     "SELECT 1 FROM members WHERE convo = $1 AND did = $2 AND leave_seq IS NULL"
     " AND is_admin = 1");
@@ -304,6 +306,38 @@ static bool is_first_of(const struct job *job, uint32_t index)
     return true;
 }
 
+/* What others changed meanwhile fails the unit: it is planned again. */
+static void add_admin(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+{
+    sql_unit_step(unit, &find_admin, 1);
+    sql_unit_text(unit, convo_span(convo));
+    sql_unit_text(unit, op->job->claims->issuer);
+}
+
+static bool removes_others(const struct job *job)
+{
+    for (uint32_t i = 0; i < job->remove_count; i++)
+        if (!tr_span_equal(job->removes[i], job->claims->issuer))
+            return true;
+    return false;
+}
+
+static bool removes_admins(const struct convo *convo, const struct job *job)
+{
+    for (uint32_t i = 0; i < job->remove_count; i++)
+        if (roster_find(&convo->roster, job->removes[i])->is_admin)
+            return true;
+    return false;
+}
+
+/* An admin is left, after what changes who they are. */
+static void add_has_admin(const struct convo *convo, struct sql_unit *unit)
+{
+    sql_unit_step(unit, &has_admin, 1);
+    sql_unit_text(unit, convo_span(convo));
+}
+
+/* Roles are no part of what the compare-and-set compares: they are asked for. */
 static void add_members(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
     const struct job *job = op->job;
@@ -314,6 +348,8 @@ static void add_members(const struct convo *convo, const struct convo_op *op, st
         if (is_first_of(job, i) && (member == NULL || !member->will_be_in))
             add_member(convo, op, unit, job->adds[i].did, false);
     }
+    if (removes_others(job))
+        add_admin(convo, op, unit);
     for (uint32_t i = 0; i < job->remove_count; i++) {
         sql_unit_step(unit, &end_member, 1);
         sql_unit_text(unit, convo_span(convo));
@@ -329,6 +365,8 @@ static void add_members(const struct convo *convo, const struct convo_op *op, st
                     .target = job->removes[i],
                     .now_ms = op->now_ms });
     }
+    if (convo->policy.fields[POLICY_KEEP_ADMIN] != 0 && removes_admins(convo, job))
+        add_has_admin(convo, unit);
 }
 
 void convo_add_invite(const struct convo *convo, const struct job *job, int64_t now_ms,
@@ -504,14 +542,6 @@ static void store_group_info(
     add_group_info(convo, unit, op->job->group_info, op->job->epoch);
 }
 
-/* What another process changed meanwhile fails the unit: it is planned again. */
-static void add_admin(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
-{
-    sql_unit_step(unit, &find_admin, 1);
-    sql_unit_text(unit, convo_span(convo));
-    sql_unit_text(unit, op->job->claims->issuer);
-}
-
 static void add_audit(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit, const char *action)
 {
@@ -523,25 +553,32 @@ static void add_audit(
             .now_ms = op->now_ms });
 }
 
+static void add_lock(const struct convo *convo, struct sql_unit *unit)
+{
+    sql_unit_step(unit, &lock_row, 1);
+    sql_unit_text(unit, convo_span(convo));
+}
+
 static void store_role(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
     static const char *const actions[2][2] = { { "demoteModerator", "promoteModerator" },
         { "demoteAdmin", "promoteAdmin" } };
     const struct job *job = op->job;
 
+    add_lock(convo, unit);
     add_admin(convo, op, unit);
     sql_unit_step(unit, job->role_is_admin ? &set_admin : &set_moderator, 1);
     sql_unit_text(unit, convo_span(convo));
     sql_unit_text(unit, job->target);
     sql_unit_int(unit, job->role_is_given);
-    sql_unit_step(unit, &has_admin, 1);
-    sql_unit_text(unit, convo_span(convo));
+    add_has_admin(convo, unit);
     add_audit(convo, op, unit, actions[job->role_is_admin][job->role_is_given]);
 }
 
 static void store_policy(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
+    add_lock(convo, unit);
     add_admin(convo, op, unit);
     sql_unit_step(unit, &set_policy, 1);
     sql_unit_text(unit, convo_span(convo));

@@ -341,6 +341,18 @@ static bool list_added(const struct convo *convo, struct job *job)
     return true;
 }
 
+bool convo_unwedge_may_undo(const struct convo *convo, const struct member *member)
+{
+    const struct convo_point *now = &convo->committed;
+
+    if (now->kind == CONVO_NUMBERED || now->confirmed >= now->epoch ||
+        convo->heard_epoch >= now->epoch)
+        return false;
+    /* Who joins by itself is not heard by that. Then there is more than one commit to take back,
+     * and nobody knows here who came by those before the newest. */
+    return now->confirmed + 1 < now->epoch || member->join_seq >= convo->newest.seq;
+}
+
 /* GO, or why it is not the commit that made this epoch. */
 static enum convo_plan plan_reported(const struct convo *convo, struct job *job)
 {

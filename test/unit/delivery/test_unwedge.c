@@ -58,6 +58,24 @@ TEST(report, gives_back_who_had_returned_in_the_meantime)
     cast_end(&cast);
 }
 
+/* Else the conversation would have no admin when the commit is taken back. */
+TEST(report, may_still_take_who_joined_so_the_last_admin_stays)
+{
+    struct cast cast;
+    struct site *site = &cast.site;
+
+    cast_begin(&cast);
+    act_add(site, &cast.ada, "g1", 1, (const char *const[3]){ cast.eve.did, NULL, NULL });
+    act(site, &cast.ada, "promoteAdmin", 200, "", "{\"convoId\":\"g1\",\"targetDid\":\"%s\"}",
+        cast.eve.did);
+    act(site, &cast.ada, "demoteAdmin", 400, "LastAdmin",
+        "{\"convoId\":\"g1\",\"targetDid\":\"%s\"}", cast.ada.did);
+    act_say(site, &cast.bob, "g1", "m1", 2, "persistent", 200, "messageId");
+    act(site, &cast.ada, "demoteAdmin", 200, "", "{\"convoId\":\"g1\",\"targetDid\":\"%s\"}",
+        cast.ada.did);
+    cast_end(&cast);
+}
+
 TEST(report, counts_people_not_how_often_and_not_those_the_commit_concerns)
 {
     struct cast cast;

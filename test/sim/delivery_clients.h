@@ -16,10 +16,12 @@ enum {
 
 static struct {
     bool is_down;    /* nobody may ask */
+    bool is_dark;    /* the power is cut */
     bool has_failed; /* the disk did; the "process" must end */
     bool is_opening;
     bool is_healed;
     bool has_direct; /* some are served without their actors */
+    bool has_roles;  /* admins come and go */
     uint32_t lose_percent;
     uint32_t repeat_percent;
     uint32_t box_capacity;
@@ -281,11 +283,29 @@ static bool draw_unwedging(struct tr_context *ctx, struct request *request)
     return false;
 }
 
+/* Anybody of anybody; or an admin makes another, or leaves one to be none. */
+static void draw_role(struct tr_context *ctx, struct request *request)
+{
+    const struct truth *truth = &now.truths[request->convo];
+    unsigned targets;
+
+    request->kind = JOB_ROLE;
+    if (!world.has_roles || truth->admins == 0)
+        return;
+    targets = request->is_given ? truth->rows[truth->seq].members : truth->admins;
+    while ((truth->admins & 1U << request->user) == 0)
+        request->user = draw(ctx, USERS);
+    while ((targets & 1U << request->target) == 0)
+        request->target = draw(ctx, USERS);
+}
+
 /* Something new. */
 static void draw_request(struct client *self, struct tr_context *ctx, struct request *request)
 {
     uint32_t dice = draw(ctx, 100), convo = draw(ctx, CONVOS);
 
+    if (world.has_roles && dice >= 50 && dice < 66) /* fewer messages */
+        dice = 66;
     *request = (struct request){ .convo = convo,
         .user = draw(ctx, USERS),
         .target = draw(ctx, USERS),
@@ -311,7 +331,7 @@ static void draw_request(struct client *self, struct tr_context *ctx, struct req
     } else if (dice < 66 && convo == 0) {
         request->kind = JOB_PROPOSAL;
     } else if (dice < 69) {
-        request->kind = JOB_ROLE;
+        draw_role(ctx, request);
     } else if (dice < 72) {
         request->kind = JOB_READ_TO;
         request->base = self->views[convo].seq;

@@ -363,6 +363,9 @@ static inline void truth_learn(const struct sql_unit *unit)
         CHECK(truth->seq < SEQS_MAX);
     }
     learn_members(unit, from);
+    for (uint32_t i = 0; i < CONVOS; i++)
+        CHECK_MSG(!now.truths[i].is_there || now.truths[i].admins != 0,
+            "admins: %s has none at %llu", convo_id(i), (unsigned long long)now.truths[i].seq);
     for (uint64_t seq = from[WEDGED] + 1; seq <= now.truths[WEDGED].seq; seq++)
         if (now.truths[WEDGED].rows[seq].kind == LOG_REVOKE && !now.is_reading_anew)
             check_quorum(unit, WEDGED, seq);

@@ -165,12 +165,13 @@ static bool is_removal(const struct listener *listener, uint64_t seq)
 static void check_removed(const struct listener *listener)
 {
     const struct truth *truth = &now.truths[listener->convo];
-    uint64_t seq = listener->seq;
+    uint64_t seq = listener->is_told ? listener->seq : listener->shown_seq;
+    bool is_heard = listener->is_told && is_removal(listener, seq);
 
-    while (seq <= truth->seq &&
-           !(is_removal(listener, seq) && (seq == listener->seq || is_passed_over(truth, seq))))
+    while (!is_heard && seq <= truth->seq &&
+           !(is_removal(listener, seq) && is_passed_over(truth, seq)))
         seq++;
-    CHECK_MSG(listener->is_told && seq <= truth->seq,
+    CHECK_MSG(seq <= truth->seq,
         "ended: %s of %s was told that it is removed, and has not heard the commit (%llu)",
         user_did(listener->user), convo_id(listener->convo), (unsigned long long)listener->seq);
     check_may_listen(listener);

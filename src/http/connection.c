@@ -78,12 +78,24 @@ void http_connection_fail(struct http_connection *connection)
     http_output_drop(&connection->output);
 }
 
-void http_connection_count_anew(struct http_connection *connection)
+static bool says_last_in_drain(const struct http_connection *connection)
 {
-    if (connection->output_ns == 0)
-        return;
+    return connection->is_draining && connection->says_last;
+}
+
+static void count_anew(struct http_connection *connection)
+{
     connection->output_ns = connection->now_ns;
     connection->output_from = connection->output.sent;
+    if (says_last_in_drain(connection))
+        connection->output_unsent = net_unsent(&connection->stream);
+}
+
+void http_connection_says_last(struct http_connection *connection)
+{
+    connection->says_last = true;
+    if (connection->output_ns != 0)
+        count_anew(connection);
 }
 
 void http_connection_again(struct http_connection *connection)
@@ -93,6 +105,15 @@ void http_connection_again(struct http_connection *connection)
 
 /* ---- the turn ----------------------------------------------------------------------------------
  */
+
+/* Output waits for the peer: since when? */
+static void note_waiting(struct http_connection *connection)
+{
+    bool took_some = connection->output.sent > connection->output_from;
+
+    if (connection->output_ns == 0 || (took_some && says_last_in_drain(connection)))
+        count_anew(connection);
+}
 
 static void flush(struct http_connection *connection)
 {
@@ -114,10 +135,7 @@ static void flush(struct http_connection *connection)
         connection->wants_again = true;
         break;
     case NET_AGAIN:
-        if (connection->output_ns == 0) {
-            connection->output_ns = connection->now_ns;
-            connection->output_from = output->sent;
-        }
+        note_waiting(connection);
         break;
     default:
         http_connection_fail(connection);
@@ -131,6 +149,8 @@ static uint64_t output_deadline(const struct http_connection *connection)
 
     if (connection->output_ns == 0)
         return UINT64_MAX;
+    if (says_last_in_drain(connection))
+        return connection->output_ns + limits->linger_ns;
     return connection->output_ns + limits->output_ns +
            sent / limits->body_rate_min * UINT64_C(1000000000);
 }
@@ -161,11 +181,21 @@ static void arm(struct http_connection *connection)
         connection->armed_ns = at;
 }
 
+/* The kernel asks for more only when much of what it has is gone: on a slow line a peer may read
+ * for longer than it has time, and we see nothing of it. */
+static bool has_read_on(const struct http_connection *connection)
+{
+    return says_last_in_drain(connection) &&
+           net_unsent(&connection->stream) < connection->output_unsent;
+}
+
 static void on_timer(struct http_connection *connection)
 {
     uint64_t now = connection->now_ns;
 
     connection->armed_ns = UINT64_MAX;
+    if (now >= output_deadline(connection) && has_read_on(connection))
+        count_anew(connection);
     if (now >= output_deadline(connection)) {
         metric_add(connection->server->stats.slow_readers, 1);
         http_connection_fail(connection);
@@ -289,6 +319,8 @@ static void drain(struct http_connection *connection)
         return;
     connection->is_draining = true;
     connection->drain_ns = connection->now_ns;
+    if (connection->says_last)
+        http_connection_says_last(connection); /* of a stream that ended before: no less time */
     http_streams_drain(connection);
     connection->transport->drain(connection);
 }

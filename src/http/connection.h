@@ -63,6 +63,7 @@ struct http_connection {
     uint64_t active_ns;          /* last sign of the peer */
     uint64_t output_ns;          /* since when output waits for the peer; 0: it does not */
     uint64_t output_from;        /* output.sent then */
+    size_t output_unsent;        /* in a drain: what the kernel held then */
     uint64_t timer_id, armed_ns; /* the one timer: not later than the earliest deadline */
     uint64_t drain_ns;
     struct net_peer peer;
@@ -76,6 +77,7 @@ struct http_connection {
     bool is_draining;
     bool wants_again;   /* go on in another turn */
     bool wants_drained; /* run again when the output is empty */
+    bool says_last;     /* what waits in the output is the last of its streams */
     bool is_handshaking;
     bool handshake_runs; /* on the blocking pool: the stream is not ours */
 
@@ -103,9 +105,10 @@ ssize_t http_connection_read(struct http_connection *connection, char *bytes, si
 bool http_connection_may_read(struct http_connection *connection);
 /* The peer is lost, or must be. */
 void http_connection_fail(struct http_connection *connection);
-/* What is in the output is the last of a stream: from now on it has the time of an answer, however
- * much the peer took of the stream before. */
-void http_connection_count_anew(struct http_connection *connection);
+/* What is in the output is the last of its streams: from now on it has the time of an answer,
+ * however much the peer took before. In a drain it has linger_ns, anew whenever some of it was
+ * taken: who reads gets all of it, and nobody waits for who does not. */
+void http_connection_says_last(struct http_connection *connection);
 /* Let others have their turn, then run again. */
 void http_connection_again(struct http_connection *connection);
 

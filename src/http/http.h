@@ -168,7 +168,8 @@ typedef struct http_stream {
 } http_stream;
 
 /* The last word to a client that does not keep up, behind all that was queued before. What is
- * queued goes out as an answer does: who takes nothing for http_limits.output_ns is closed. */
+ * queued goes out as an answer does: who takes nothing for http_limits.output_ns is closed; in a
+ * drain for http_limits.linger_ns. */
 enum { HTTP_FAREWELL_SIZE_MAX = 4 << 10 }; /* of pending_max, kept free for it */
 struct http_farewell {
     /* Its frame, one reference, in the connection's turn. `mark` is that of the last marked frame
@@ -247,7 +248,8 @@ struct http_limits {
     uint64_t body_rate_min; /* bytes per second, of bodies in and answers out; 0: 1024 */
     uint64_t body_grace_ns; /* before that rate counts; 0: 5 s */
     uint64_t output_ns;     /* the same for a client that does not take its answer; 0: 30 s */
-    uint64_t linger_ns;     /* to read on after a refusal, so that it arrives; 0: 2 s */
+    uint64_t linger_ns;     /* to read on after a refusal, so that it arrives; in a drain, for a
+                               stream that nothing is taken of; 0: 2 s */
     uint64_t idle_ns;       /* keep-alive; 0: 60 s */
     uint64_t request_ns;    /* deadline of a request; 0: 30 s */
 };

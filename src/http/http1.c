@@ -679,7 +679,7 @@ static void http1_stream_end(
     struct http_connection *connection, struct http_stream_state *stream, uint16_t code)
 {
     (void)code;
-    http_connection_count_anew(connection);
+    http_connection_says_last(connection);
     if (stream->is_chunked && http_output_append(&connection->output, "0\r\n\r\n", 5) < 0)
         http_connection_fail(connection);
 }

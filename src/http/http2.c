@@ -110,6 +110,7 @@ static void stream_abandon(struct http2_stream *stream)
 /* Count what is answered, free what is over. */
 static void sweep(struct http2 *http2)
 {
+    const struct http_output *output = &http2->connection->output;
     struct http2_stream **link = &http2->streams;
 
     http2->needs_sweep = false;
@@ -127,6 +128,8 @@ static void sweep(struct http2 *http2)
         if (request != NULL && !request->is_waiting && (stream->is_done || stream->is_closed))
             request_drop(stream);
         if (stream->is_closed && stream->request == NULL) {
+            if (!stream->source.is_stream)
+                http2->answers_end = output->sent + output->pending;
             *link = stream->next;
             stream_free(stream);
         } else {
@@ -574,6 +577,26 @@ static void leave(struct http2 *http2)
     connection->transport->run(connection);
 }
 
+/* In a drain: is nothing left to say but the ends of streams of events? */
+static bool is_last(const struct http2 *http2)
+{
+    for (const struct http2_stream *stream = http2->streams; stream != NULL; stream = stream->next)
+        if (!stream->is_closed && !http2_says_last(stream))
+            return false;
+    return http2->connection->output.sent >= http2->answers_end;
+}
+
+/* A request may still come, and its answer has the time that it always has. */
+static void note_last(struct http2 *http2)
+{
+    struct http_connection *connection = http2->connection;
+    bool says_last = connection->is_draining && is_last(http2);
+
+    if (says_last && !connection->says_last)
+        http_connection_says_last(connection);
+    connection->says_last = says_last;
+}
+
 static void http2_run(struct http_connection *connection)
 {
     struct http2 *http2 = http2_of(connection);
@@ -600,6 +623,7 @@ static void http2_run(struct http_connection *connection)
         if (connection->is_gone)
             return;
     }
+    note_last(http2);
     if ((connection->output.pending < HTTP2_OUTPUT_MAX &&
             !nghttp2_session_want_write(http2->session) &&
             (http2->is_ending || !nghttp2_session_want_read(http2->session))) ||
@@ -628,6 +652,9 @@ static void http2_drain(struct http_connection *connection)
 {
     struct http2 *http2 = http2_of(connection);
 
+    for (struct http2_stream *stream = http2->streams; stream != NULL; stream = stream->next)
+        if (stream->wait_ns != 0 && http2_says_last(stream))
+            http2_count_anew(stream); /* it ended before: no less time */
     if (nghttp2_submit_shutdown_notice(http2->session) == NGHTTP2_ERR_NOMEM)
         http2->is_failed = true;
 }

@@ -88,9 +88,10 @@ struct http2 {
     struct http2_block *blocks; /* the library's memory */
     struct http2_stream *streams;
     uint32_t stream_count;
-    uint64_t quiet_ns; /* no stream is open since */
-    uint64_t head_ns;  /* a head is being received since; 0: none is */
-    uint64_t reserved; /* bodies in memory, promised or there */
+    uint64_t quiet_ns;    /* no stream is open since */
+    uint64_t head_ns;     /* a head is being received since; 0: none is */
+    uint64_t reserved;    /* bodies in memory, promised or there */
+    uint64_t answers_end; /* where in the output the last answer ends that is no stream of events */
     uint32_t request_count;
     uint32_t held_count; /* streams with held bytes */
     struct http2_bucket resets, nuisances;
@@ -127,6 +128,12 @@ void http2_held_drop(struct http2_stream *stream);
 uint64_t http2_deadline(const struct http_connection *connection);
 void http2_expired(struct http_connection *connection);
 
+/* What is left of a stream of events is its last, and the server ends: linger_ns for each piece. */
+static inline bool http2_says_last(const struct http2_stream *stream)
+{
+    return stream->source.is_ended && stream->http2->connection->is_draining;
+}
+
 /* http2_answer.c */
 void http2_answer(struct http_request *request);
 void http2_refuse(struct http2_stream *stream);
@@ -139,5 +146,7 @@ void http2_stream_end(
 uint64_t http2_stream_pending(
     const struct http_connection *connection, const struct http_stream_state *events);
 void http2_stream_cut(struct http_connection *connection, struct http_stream_state *events);
+/* What the client took before does not count for what still waits. */
+void http2_count_anew(struct http2_stream *stream);
 
 #endif

@@ -93,6 +93,12 @@ static void put_fields(
 /* ---- the body ----------------------------------------------------------------------------------
  */
 
+void http2_count_anew(struct http2_stream *stream)
+{
+    stream->wait_ns = stream->http2->connection->now_ns;
+    stream->wait_from = stream->sent;
+}
+
 static ssize_t read_file(struct http2_source *source, uint8_t *bytes, size_t size)
 {
     ssize_t got;
@@ -187,6 +193,8 @@ static ssize_t on_read(nghttp2_session *session, int32_t id, uint8_t *bytes, siz
         is_over = source->left == 0;
     }
     stream->sent += (uint64_t)got;
+    if (stream->wait_ns != 0 && http2_says_last(stream))
+        http2_count_anew(stream);
     if (is_over) {
         *flags |= NGHTTP2_DATA_FLAG_EOF;
         stream->wait_ns = 0;
@@ -259,10 +267,8 @@ static bool take_body(struct http2_stream *stream, struct http_answer *answer)
 
 static void begin_wait(struct http2_stream *stream)
 {
-    if (stream->wait_ns != 0)
-        return;
-    stream->wait_ns = stream->http2->connection->now_ns;
-    stream->wait_from = stream->sent;
+    if (stream->wait_ns == 0)
+        http2_count_anew(stream);
 }
 
 static size_t count_fields(const struct http_answer *answer)
@@ -376,8 +382,7 @@ void http2_stream_end(
     (void)code;
     stream->source.is_ended = true;
     stream->events = NULL; /* it is freed now; what is queued still goes out */
-    stream->wait_ns = 0;   /* with the time of an answer, whatever was taken before */
-    begin_wait(stream);
+    http2_count_anew(stream);
     nghttp2_session_resume_data(stream->http2->session, stream->id);
 }
 

@@ -53,6 +53,8 @@ static uint64_t window_deadline(const struct http2_stream *stream)
 
     if (stream->wait_ns == 0 || stream->is_closed)
         return UINT64_MAX;
+    if (http2_says_last(stream))
+        return stream->wait_ns + limits->linger_ns;
     return rate_deadline(stream->wait_ns, limits->output_ns, stream->sent - stream->wait_from,
         limits->body_rate_min);
 }
@@ -123,6 +125,21 @@ static void expire_session(struct http2 *http2)
     }
 }
 
+static void expire_window(struct http2_stream *stream)
+{
+    struct http_connection *connection = stream->http2->connection;
+
+    /* It is not its window that it waits for: the connection has a deadline of its own. */
+    if (http2_says_last(stream) && connection->output_ns != 0) {
+        http2_count_anew(stream);
+        return;
+    }
+    metric_add(connection->server->stats.slow_readers, 1);
+    stream->wait_ns = 0;
+    nghttp2_submit_rst_stream(
+        stream->http2->session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_CANCEL);
+}
+
 void http2_expired(struct http_connection *connection)
 {
     struct http2 *http2 = connection->protocol;
@@ -133,8 +150,7 @@ void http2_expired(struct http_connection *connection)
     for (struct http2_stream *stream = http2->streams; stream != NULL; stream = stream->next) {
         if (now_ns >= pace_deadline(stream)) {
             stream->source.resume_ns = 0;
-            stream->wait_ns = now_ns;
-            stream->wait_from = stream->sent;
+            http2_count_anew(stream);
             nghttp2_session_resume_data(http2->session, stream->id);
         }
         if (now_ns >= body_deadline(stream)) {
@@ -142,10 +158,7 @@ void http2_expired(struct http_connection *connection)
         } else if (now_ns >= request_deadline(stream)) {
             http_request_expire(stream->request);
         } else if (now_ns >= window_deadline(stream)) {
-            metric_add(connection->server->stats.slow_readers, 1);
-            stream->wait_ns = 0;
-            nghttp2_submit_rst_stream(
-                http2->session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_CANCEL);
+            expire_window(stream);
         } else if (now_ns >= linger_deadline(stream)) {
             stream->linger_ns = 0;
             nghttp2_submit_rst_stream(

@@ -408,16 +408,14 @@ static bool step(struct http_connection *connection)
     return websocket->came;
 }
 
-/* The client's time begins when it can have heard us: before, it has that of any slow reader. A
- * server that ends does not give it that. */
+/* The client's time begins when it can have heard us: before, it has that of any slow reader. */
 static void await_goodbye(struct http_connection *connection)
 {
     struct websocket *websocket = connection->protocol;
-    bool is_out = http_output_is_empty(&connection->output);
 
-    if (!is_out)
+    if (!http_output_is_empty(&connection->output))
         connection->wants_drained = true;
-    if (websocket->end_ns == 0 && (is_out || connection->is_draining))
+    else if (websocket->end_ns == 0)
         websocket->end_ns = connection->now_ns + connection->server->limits.linger_ns;
 }
 
@@ -426,12 +424,12 @@ static void websocket_run(struct http_connection *connection)
     const struct websocket *websocket = connection->protocol;
 
     do {
-        if (websocket->is_ending)
-            await_goodbye(connection);
         if (connection->output.pending > OUTPUT_STOP) {
             connection->wants_drained = true;
             return;
         }
+        if (websocket->is_ending)
+            await_goodbye(connection);
     } while (step(connection));
 }
 
@@ -474,7 +472,7 @@ static void websocket_stream_end(
 
     (void)stream;
     websocket->is_ending = true;
-    http_connection_count_anew(connection);
+    http_connection_says_last(connection);
     if (wslay_event_queue_close(websocket->library, code == 0 ? CODE_NORMAL : code, NULL, 0) != 0 ||
         wslay_event_send(websocket->library) != 0)
         http_connection_fail(connection);

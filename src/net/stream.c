@@ -2,8 +2,10 @@
 #include "net/stream.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -82,6 +84,15 @@ void net_gather(struct net_stream *stream, bool gathers)
     stream->gathers = gathers;
     /* Not on a unix socket, which has no packets to fill. */
     (void)setsockopt(stream->fd, IPPROTO_TCP, TCP_NODELAY, &is_hasty, sizeof is_hasty);
+}
+
+size_t net_unsent(const struct net_stream *stream)
+{
+    int size = 0;
+
+    if (ioctl(stream->fd, SIOCOUTQ, &size) != 0 || size < 0)
+        return 0;
+    return (size_t)size;
 }
 
 void net_stream_finish(struct net_stream *stream)

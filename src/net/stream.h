@@ -62,6 +62,8 @@ static inline void net_shutdown(struct net_stream *stream)
  * steps: otherwise each step ends in a small packet. False, as it is at first: everything goes at
  * once. */
 void net_gather(struct net_stream *stream, bool gathers);
+/* Bytes that the kernel still holds for the peer; 0 if it does not tell. */
+size_t net_unsent(const struct net_stream *stream);
 /* A finished or zeroed stream is fine. */
 void net_stream_finish(struct net_stream *stream);
 

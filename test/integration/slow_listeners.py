@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Listeners of `troupe serve` that stop reading. One that reads again finds every event in order, then the notice with its
-cursor, then the end, and goes on from there without a gap; one that never reads again is gone after half a minute."""
+cursor, then the end, and goes on from there without a gap; one that never reads again is gone after half a minute, and keeps no
+server that is told to end."""
 import base64
 import json
 import os
@@ -187,5 +188,16 @@ def who_never_reads_again_is_gone(folder):
     server.end()
 
 
+def who_never_reads_again_keeps_no_server(folder):
+    server, speaker = start(folder, "--set", "server.drain_timeout=5m")
+    listeners = [listen(server, folder, FIRST, lines) for lines in ("", UPGRADE)]
+    speaker.say_too_much(2)
+    server.end()
+    for file, client in listeners:
+        file.close()
+        client.close()
+
+
 if __name__ == "__main__":
-    sys.exit(serving.run_cases([*serving.on_both(who_reads_again_misses_nothing), who_never_reads_again_is_gone]))
+    sys.exit(serving.run_cases([*serving.on_both(who_reads_again_misses_nothing), who_never_reads_again_is_gone,
+                                who_never_reads_again_keeps_no_server]))

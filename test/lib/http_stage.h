@@ -8,6 +8,7 @@
 #include <troupe/troupe.h>
 
 #include "base/log.h"
+#include "http/frame.h"
 #include "http/http.h"
 #include "http_client.h"
 
@@ -409,6 +410,22 @@ static inline void row_send(http_stream stream, _Atomic int *ended)
     for (uint64_t number = 1; number <= ROW_COUNT && atomic_load(ended) == 0; number++)
         (void)http_stream_send(stream, row_frame(number)); /* it may have ended just now */
     stage_wait(ended, 1);
+}
+
+/* Send so many of a row, and wait until the stream holds them. */
+static inline void row_queue(http_stream stream, uint64_t count)
+{
+    struct http_frame *empty = http_frame_new("", 0);
+
+    for (uint64_t number = 1; number <= count; number++)
+        CHECK_EQ_INT(http_stream_send(stream, row_frame(number)), 0);
+    CHECK_EQ_INT(http_stream_send(stream, http_frame_ref(empty)), 0);
+    /* Of nothing there is nothing to hold: when that is let go, those before it were taken. */
+    for (int i = 0; atomic_load(&empty->refs) > 1; i++) {
+        CHECK_MSG(i < CLIENT_WAIT_MS, "the row is not taken");
+        poll(NULL, 0, 1);
+    }
+    http_frame_unref(empty);
 }
 
 static inline struct http_frame *stage_farewell(

@@ -773,20 +773,28 @@ static void handle_events(struct http_request *request)
     atomic_fetch_add(&hub->count, 1);
 }
 
-static struct http_route hub_routes[2];
+static struct http_route hub_routes[3];
 
-static struct hub *hub_start(struct http_stream_options options, struct http_limits limits)
+static struct hub *hub_start_on(
+    bool is_local, struct http_stream_options options, struct http_limits limits)
 {
     struct hub *hub = calloc(1, sizeof *hub);
 
     hub->options = options;
+    hub->stage.is_local = is_local;
     hub_routes[0] = (struct http_route){
         .path = "/events", .handle = handle_events, .flags = HTTP_ROUTE_LONG, .service = hub
     };
     hub_routes[1] = (struct http_route){ .path = "/hello", .handle = handle_hello };
-    stage_start(&hub->stage, hub_routes, 2, limits);
+    hub_routes[2] = (struct http_route){ .path = "/large", .handle = handle_large };
+    stage_start(&hub->stage, hub_routes, 3, limits);
     CHECK_EQ_INT(tr_spawn(hub->stage.system, &watcher_type, &hub, NULL, &hub->watcher), 0);
     return hub;
+}
+
+static struct hub *hub_start(struct http_stream_options options, struct http_limits limits)
+{
+    return hub_start_on(false, options, limits);
 }
 
 static void hub_stop(struct hub *hub)
@@ -971,6 +979,64 @@ TEST(http2, a_drain_tells_event_streams_to_come_back)
     CHECK_EQ_INT(drain.cut, 0);
     CHECK_EQ_INT(wire->goaway_count, 2);
     free(reply);
+    wire_close(wire);
+    hub_stop(hub);
+}
+
+static struct hub *patient_start(void)
+{
+    return hub_start_on(true, /* whose socket holds little */
+        (struct http_stream_options){ .pending_max = 2 << 20 },
+        (struct http_limits){ .output_ns = TR_SECONDS(600), .linger_ns = TR_MILLISECONDS(100) });
+}
+
+/* Both wait for their windows when the server ends; a word that the events cannot say any more. */
+TEST(http2, a_drain_resets_events_that_are_not_read_and_waits_for_an_answer)
+{
+    struct hub *hub = patient_start();
+    struct wire *wire = stage_wire(&hub->stage);
+    struct reply *replies[2] = { reply_new(1), reply_new(3) };
+    struct drain drain = { .server = hub->stage.server };
+    static struct frame frame;
+    pthread_t thread;
+
+    wire->keeps_windows = false;
+    wire_window(wire, 0, 1 << 20);
+    wire_get(wire, 1, "/events");
+    wire_get(wire, 3, "/large?size=100000");
+    stage_wait(&hub->count, 1);
+    row_queue(hub->streams[0], 10);
+    CHECK_EQ_INT(pthread_create(&thread, NULL, drain_run, &drain), 0);
+    while (replies[0]->reset == CODE_NONE) {
+        CHECK(wire_read(wire, &frame));
+        take_frame(wire, &frame, replies, 2);
+    }
+    CHECK_EQ_INT(replies[0]->reset, NGHTTP2_CANCEL);
+    CHECK_EQ_U64(replies[0]->body_size, 65535);
+    wire_window(wire, 3, 1 << 20);
+    wire_replies(wire, replies + 1, 1);
+    CHECK_EQ_U64(replies[1]->body_size, 100000);
+    pthread_join(thread, NULL);
+    CHECK_EQ_INT(drain.cut, 0);
+    free(replies[0]);
+    free(replies[1]);
+    wire_close(wire);
+    hub_stop(hub);
+}
+
+/* Its windows are open, but it does not read. */
+TEST(http2, a_drain_waits_for_no_connection_that_is_not_read)
+{
+    struct hub *hub = patient_start();
+    struct wire *wire = stage_wire(&hub->stage);
+
+    wire_window(wire, 0, 1 << 30);
+    wire_get(wire, 1, "/events");
+    wire_window(wire, 1, 1 << 30);
+    stage_wait(&hub->count, 1);
+    row_queue(hub->streams[0], 200);
+    CHECK_EQ_INT(http_server_drain(hub->stage.server, TR_SECONDS(600)), 0);
+    CHECK_EQ_INT(metric_value("troupe_http_connections"), 0);
     wire_close(wire);
     hub_stop(hub);
 }

@@ -388,6 +388,118 @@ TEST(stream, what_a_slow_reader_took_before_buys_it_no_time_after_the_end)
     free(hub);
 }
 
+/* ---- a server that ends, and streams that are not read ------------------------------------------
+ */
+
+enum { WAITING = 100 }; /* rows: more than the socket holds, less than the stream */
+
+/* Rows wait for a client that reads nothing, and its stream has not ended. */
+static struct client *fall_behind(struct hub *hub)
+{
+    int before = atomic_load(&hub->count);
+    struct client *client = client_open(http_server_address(hub->stage.server));
+
+    client_send(client, "GET /events HTTP/1.1\r\n" HOST "\r\n");
+    stage_wait(&hub->count, before + 1);
+    row_queue(hub->streams[before], WAITING);
+    return client;
+}
+
+static struct hub *patient_start(uint64_t linger_ns)
+{
+    struct hub *hub = calloc(1, sizeof *hub);
+
+    hub->options =
+        (struct http_stream_options){ .pending_max = 2 << 20, .farewell = STAGE_FAREWELL };
+    hub->stage.is_local = true;
+    hub_start(hub, (struct http_limits){ .output_ns = TR_SECONDS(600), .linger_ns = linger_ns });
+    return hub;
+}
+
+static void *drain_main(void *argument)
+{
+    struct hub *hub = argument;
+
+    CHECK_EQ_INT(http_server_drain(hub->stage.server, TR_SECONDS(600)), 0);
+    return NULL;
+}
+
+/* The rows, the word to come back, and the end of the body. */
+static void expect_rows_and_retry(struct client *client)
+{
+    static char bytes[ROW_FRAME_SIZE + 1];
+    struct answer *answer = calloc(1, sizeof *answer);
+    uint64_t number = 0;
+    size_t size;
+
+    client_read_head(client, answer);
+    CHECK_EQ_INT(answer->status, 200);
+    while (number < WAITING) {
+        CHECK(get_chunk(client, bytes, sizeof bytes, &size));
+        CHECK(!row_follow(bytes, size, &number, "events"));
+    }
+    CHECK(get_chunk(client, bytes, sizeof bytes, &size));
+    CHECK(strncmp(bytes, "retry: ", 7) == 0);
+    CHECK(!get_chunk(client, bytes, sizeof bytes, &size));
+    CHECK(client_ends(client));
+    free(answer);
+}
+
+TEST(stream, a_drain_waits_for_nobody_who_does_not_read)
+{
+    struct hub *hub = patient_start(TR_MILLISECONDS(100));
+    struct client *client = fall_behind(hub);
+
+    drain_main(hub);
+    CHECK_EQ_INT(metric_value("troupe_http_connections"), 0);
+    client_close(client);
+    hub_stop(hub);
+    free(hub);
+}
+
+TEST(stream, a_drain_does_not_wait_either_if_the_stream_has_ended_before)
+{
+    struct hub *hub = patient_start(TR_MILLISECONDS(100));
+    struct client *client = fall_behind(hub);
+
+    row_send(hub->streams[0], &hub->ended);
+    drain_main(hub);
+    CHECK_EQ_INT(metric_value("troupe_http_connections"), 0);
+    client_close(client);
+    hub_stop(hub);
+    free(hub);
+}
+
+/* A little of what is there. */
+static void sip(struct client *client)
+{
+    ssize_t got = recv(client->fd, client->bytes + client->size, 1024, 0);
+
+    CHECK(got > 0);
+    client->size += (size_t)got;
+    CHECK_MSG(client->size < sizeof client->bytes - 1024, "who does not read is not cut");
+    poll(NULL, 0, 10);
+}
+
+/* One reads all the time, but little: when the other, who does not read, is cut, it is not. */
+TEST(stream, a_drain_gives_who_reads_all_that_waited_and_the_end)
+{
+    struct hub *hub = patient_start(TR_SECONDS(1));
+    struct client *reader = fall_behind(hub), *sleeper = fall_behind(hub);
+    pthread_t thread;
+
+    CHECK_EQ_INT(pthread_create(&thread, NULL, drain_main, hub), 0);
+    stage_wait(&hub->ended, 2); /* the streams: their connections have rows to bring */
+    while (metric_value("troupe_http_connections") == 2)
+        sip(reader);
+    expect_rows_and_retry(reader);
+    pthread_join(thread, NULL);
+    client_close(reader);
+    client_close(sleeper);
+    hub_stop(hub);
+    free(hub);
+}
+
 TEST(stream, a_slow_reader_without_a_marked_frame_hears_the_mark_it_began_with)
 {
     struct hub *hub = calloc(1, sizeof *hub);

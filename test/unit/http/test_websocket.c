@@ -617,7 +617,6 @@ TEST(websocket, a_slow_reader_that_never_reads_again_is_closed)
     site_stop(site);
 }
 
-/* Pongs are output: who does not take them is not read from. */
 TEST(websocket, a_drain_waits_for_no_slow_reader)
 {
     struct site *site = slow_start(
@@ -630,6 +629,7 @@ TEST(websocket, a_drain_waits_for_no_slow_reader)
     site_stop(site);
 }
 
+/* Pongs are output: who does not take them is not read from. */
 TEST(websocket, a_flood_of_pings_takes_no_memory)
 {
     struct site *site = site_start((struct http_stream_options){ 0 },

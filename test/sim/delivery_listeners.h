@@ -14,9 +14,11 @@ enum { LISTENERS_MAX = 3, END_MS_MAX = 1000 };
 static struct listener {
     uint32_t convo, user;
     bool is_open;
-    bool is_told; /* `seq` is its cursor; else it began with what came next */
-    uint64_t seq; /* it has heard everything up to here */
-    uint64_t id;  /* of its stream */
+    bool is_told;        /* `seq` is its cursor; else it began with what came next */
+    uint64_t seq;        /* it has heard everything up to here */
+    uint64_t stored_seq; /* stored when it came */
+    bool is_ahead;       /* `seq` was more than that: it is of a database that is no more */
+    uint64_t id;         /* of its stream */
     uint64_t opened_ns, shown_seq;
     tr_weak actor; /* of the conversation */
     tr_sender sender;
@@ -178,6 +180,24 @@ static void check_removed(const struct listener *listener)
     seen.ends_removed++;
 }
 
+/* It hears where the log ends: at some moment since it came. */
+static void check_ahead(struct listener *listener, const struct json *info)
+{
+    uint64_t seq = (uint64_t)int_of(info, "seq");
+
+    CHECK_MSG(listener->is_ahead,
+        "ahead: %s of %s came with %llu, was told that the log ends before, and stored was %llu",
+        user_did(listener->user), convo_id(listener->convo), (unsigned long long)listener->seq,
+        (unsigned long long)listener->stored_seq);
+    CHECK_MSG(seq >= listener->stored_seq && seq < listener->seq &&
+                  seq <= now.truths[listener->convo].seq,
+        "ahead: %s of %s came with %llu, and was told that the log ends at %llu",
+        user_did(listener->user), convo_id(listener->convo), (unsigned long long)listener->seq,
+        (unsigned long long)seq);
+    listener->seq = seq;
+    seen.ahead++;
+}
+
 /* Nothing is under way any more: who listens has heard everything, and nobody else does. */
 static void check_listeners(void)
 {
@@ -189,6 +209,9 @@ static void check_listeners(void)
         CHECK_MSG(out_since_ns(listener) == 0, "ended: %s of %s is out, and its stream is open",
             user_did(listener->user), convo_id(listener->convo));
         check_none_left_out(listener, now.truths[listener->convo].seq + 1);
+        CHECK_MSG(!listener->is_told || listener->seq <= now.truths[listener->convo].seq,
+            "ahead: %s of %s listens behind %llu, which is not there", user_did(listener->user),
+            convo_id(listener->convo), (unsigned long long)listener->seq);
         seen.listening++;
     }
 }
@@ -260,6 +283,8 @@ static void subscribe(struct listener *listener, struct tr_context *ctx)
     note_who_listens();
     listener->opened_ns = tr_now_ns(ctx);
     listener->shown_seq = now.truths[listener->convo].shown_seq;
+    listener->stored_seq = now.truths[listener->convo].seq;
+    listener->is_ahead = listener->is_told && listener->seq > listener->stored_seq;
     seen.streams++;
 }
 
@@ -312,34 +337,39 @@ static void on_frame(struct listener *listener, const struct http_frame *frame)
     json_doc_free(&doc);
 }
 
-/* With where to resume: it has heard everything up to there. */
-static void on_last_frame(struct listener *listener, const struct http_frame *frame)
+/* With where to resume: it has heard everything up to there. True: its cursor was refused. */
+static bool on_last_frame(struct listener *listener, const struct http_frame *frame)
 {
     struct json_doc doc = { 0 };
     struct tr_span info;
+    bool is_refused;
     char name[40];
 
     parse_frame(frame, name, sizeof name, &doc);
     CHECK_EQ_STR(name, "infoEvent");
     CHECK(json_string(json_get(json_root(&doc), "info"), &info));
-    check_none_left_out(listener, (uint64_t)int_of(json_root(&doc), "seq") + 1);
-    if (tr_span_is(info, "removed"))
+    is_refused = tr_span_is(info, "CursorAhead");
+    if (is_refused)
+        check_ahead(listener, json_root(&doc));
+    else
+        check_none_left_out(listener, (uint64_t)int_of(json_root(&doc), "seq") + 1);
+    if (tr_span_is(info, "removed") && !listener->is_ahead)
         check_removed(listener);
     json_doc_free(&doc);
+    return is_refused;
 }
 
 static void on_end(struct listener *listener, const struct http_message *message)
 {
     const struct truth *truth = &now.truths[listener->convo];
+    bool is_refused = message->frame != NULL && on_last_frame(listener, message->frame);
     bool was_out = !truth->is_there;
 
     for (uint64_t seq = listener->shown_seq; seq <= truth->seq && !was_out; seq++)
         was_out = !is_in(truth, seq, listener->user);
-    CHECK_MSG(was_out || message->code != 1008 || !world.is_healed,
+    CHECK_MSG(was_out || is_refused || message->code != 1008 || !world.is_healed,
         "healed: %s of %s may not listen, and was always in", user_did(listener->user),
         convo_id(listener->convo));
-    if (message->frame != NULL)
-        on_last_frame(listener, message->frame);
     close_stream(listener);
 }
 
@@ -392,6 +422,14 @@ static void draw_listener(struct listener *listener, struct tr_context *ctx)
     listener->seq = 0;
 }
 
+/* What it has seen in the database a moment ago, or in one that is no more. */
+static void draw_cursor(struct listener *listener, struct tr_context *ctx)
+{
+    listener->seq = now.truths[listener->convo].seq + (draw(ctx, 2) == 0 ? 0 : 1 + draw(ctx, 3));
+    listener->is_told = true;
+    seen.edges++;
+}
+
 static void come_or_go(struct listener *listener, struct tr_context *ctx)
 {
     if (world.is_down || hall.is_quiet)
@@ -405,6 +443,8 @@ static void come_or_go(struct listener *listener, struct tr_context *ctx)
         draw_listener(listener, ctx);
     else if (draw(ctx, 3) == 0) /* it has lost what it had */
         listener->seq = draw(ctx, 1 + (uint32_t)listener->seq);
+    else if (may_listen(listener) && draw(ctx, 4) == 0)
+        draw_cursor(listener, ctx);
     if (may_listen(listener) || draw(ctx, 8) == 0)
         subscribe(listener, ctx);
 }

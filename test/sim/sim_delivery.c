@@ -29,6 +29,7 @@
  *   repeated  the same bytes again get the first answer
  *   answered  every request ends, with a status
  *   heard     who listens hears everything after its cursor, once and in order
+ *   ahead     whose cursor is not in the log is told so, with where that ends; nobody else is
  *   committed and nothing before its COMMIT
  *   ended     the stream of whom a commit removes ends behind that commit, within a second; no
  *             stream stays open behind an actor that is gone
@@ -616,7 +617,8 @@ static void report(void)
         "%llu without an actor; "
         "%llu streams heard %llu entries, %llu were slow, %llu ended by a removal, %llu open at "
         "the "
-        "end; %llu confirmations, %llu reports, %llu commits taken back; %llu groups begun anew "
+        "end, %llu began at the end of the log or behind it (%llu were told so); "
+        "%llu confirmations, %llu reports, %llu commits taken back; %llu groups begun anew "
         "(heard %llu times), %llu not, because another had the name, %llu refused as of another "
         "group; %llu marks and %llu cursors checked; %llu ops of histories; "
         "%llu power cuts, %llu "
@@ -633,6 +635,7 @@ static void report(void)
         (unsigned long long)seen.direct, (unsigned long long)seen.streams,
         (unsigned long long)seen.heard, (unsigned long long)seen.slow,
         (unsigned long long)seen.ends_removed, (unsigned long long)seen.listening,
+        (unsigned long long)seen.edges, (unsigned long long)seen.ahead,
         (unsigned long long)seen.confirms, (unsigned long long)seen.reports,
         (unsigned long long)seen.revokes, (unsigned long long)seen.resets,
         (unsigned long long)seen.resets_heard, (unsigned long long)seen.resets_lost,
@@ -662,6 +665,8 @@ TEST_LONG(delivery, keeps_epochs_members_and_answers_right_whatever_fails, 120)
     CHECK_COVERED(seen.slow, 1000);
     CHECK_COVERED(seen.ends_removed, 100);
     CHECK_COVERED(seen.listening, 300);
+    CHECK_COVERED(seen.edges, 300);
+    CHECK_COVERED(seen.ahead, 100);
     CHECK_COVERED(seen.reports, 500);
     CHECK_COVERED(seen.confirms, 200);
     CHECK_COVERED(seen.revokes, 200);

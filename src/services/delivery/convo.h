@@ -303,10 +303,7 @@ void convo_poll_looked(struct convo *convo, struct job *job, const struct sql_un
 /* Something was stored (or, ephemeral, said): everybody who listens hears of it. Whom it removed
  * hears that, and nothing after it. */
 void convo_stream_committed(struct convo *convo, struct tr_context *ctx, const struct convo_op *op);
-/* Where a stream begins that wants what is behind `wanted` (INT64_MAX: what comes from now on). A
- * client may have read from the database what this actor has not heard of yet, so its cursor may be
- * ahead of `committed`; it cannot be ahead of `planned`, and one that is may be of a lost database.
- */
+/* Where a stream begins that wants what is behind `wanted` (INT64_MAX: what comes from now on). */
 uint64_t convo_stream_from(const struct convo *convo, uint64_t wanted);
 void convo_stream_begin(struct convo *convo, struct tr_context *ctx, struct job *job);
 void convo_stream_caught_up(

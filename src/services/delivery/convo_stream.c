@@ -5,7 +5,12 @@
  * page of the log is being read for it; what happens meanwhile is in the log when the next page is
  * read) or live (its seq is the conversation's, or what its client has seen in the database before
  * the conversation was told that it is stored). So there is no gap and nothing twice, whatever the
- * order of events. What it may hear is bounded by its membership, as in getMessages. */
+ * order of events. What it may hear is bounded by its membership, as in getMessages.
+ *
+ * A cursor that is ahead of what this actor knows may be good: of a unit that is about to come
+ * back, of an actor before this one, of the other way to serve (direct.h). So a page is read for it
+ * too: whoever has a number has it from what was stored before it asked, and that page sees all of
+ * that. If the log ends before the cursor even so, it is of a database that is no more. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -41,9 +46,9 @@ SQL_STATEMENT(log_page,
         " AS size FROM log l WHERE l.convo = $1 AND l.seq > $3" LOG_SEEN_BY(
             "$2") " ORDER BY l.seq LIMIT $4",
         "$1", "$6"));
-SQL_STATEMENT(find_kept,
-    "SELECT c.kept_from, (SELECT MIN(m.join_seq) FROM members m WHERE m.convo = c.id"
-    " AND m.did = $2 AND (m.leave_seq IS NULL OR m.leave_seq > $3)) FROM convos c WHERE c.id = $1");
+SQL_STATEMENT(find_kept, "SELECT c.kept_from, (SELECT MIN(m.join_seq) FROM members m"
+                         " WHERE m.convo = c.id AND m.did = $2 AND (m.leave_seq IS NULL"
+                         " OR m.leave_seq > $3)), c.seq FROM convos c WHERE c.id = $1");
 
 static struct metric metrics[] = {
     { "troupe_delivery_subscribers", NULL, "Open event streams.", METRIC_GAUGE, 0, NULL, NULL },
@@ -212,6 +217,24 @@ static void tell_compacted(
     subscriber->seq = kept_from - 1;
 }
 
+/* A removed member does not hear how far the others are. */
+static bool is_ahead(const struct convo *convo, const struct convo_subscriber *subscriber,
+    const struct sql_unit *unit)
+{
+    return sql_unit_rows(unit, 1) > 0 && !is_out(convo, subscriber) &&
+           subscriber->seq > (uint64_t)sql_row_int(unit, 1, 0, 2);
+}
+
+static void end_ahead(
+    const struct convo *convo, struct convo_subscriber *subscriber, const struct sql_unit *unit)
+{
+    http_stream_end(subscriber->stream,
+        delivery_ahead_frame(
+            convo_span(convo), (uint64_t)sql_row_int(unit, 1, 0, 2), subscriber->is_websocket),
+        1008); /* it need not come back with this cursor */
+    subscriber->is_gone = true;
+}
+
 static void send_page(
     const struct convo *convo, struct convo_subscriber *subscriber, const struct sql_unit *unit)
 {
@@ -248,6 +271,11 @@ void convo_stream_caught_up(
         forget_gone(convo, ctx);
         return;
     }
+    if (is_ahead(convo, subscriber, unit)) {
+        end_ahead(convo, subscriber, unit);
+        forget_gone(convo, ctx);
+        return;
+    }
     send_page(convo, subscriber, unit);
     is_empty = sql_unit_rows(unit, 0) == 0;
     /* A page may be short because its rows are large: it goes on until there is nothing. */
@@ -276,9 +304,7 @@ void convo_stream_behind(struct convo *convo, struct tr_context *ctx)
 
 uint64_t convo_stream_from(const struct convo *convo, uint64_t wanted)
 {
-    if (wanted == INT64_MAX)
-        return convo->committed.seq;
-    return wanted < convo->planned.seq ? wanted : convo->planned.seq;
+    return wanted == INT64_MAX ? convo->committed.seq : wanted;
 }
 
 void convo_stream_begin(struct convo *convo, struct tr_context *ctx, struct job *job)
@@ -304,7 +330,7 @@ void convo_stream_begin(struct convo *convo, struct tr_context *ctx, struct job 
     if (convo->subscriber_count++ == 0)
         tr_registry_keep(ctx);
     subscriber->heard_to = convo->committed.seq;
-    if (subscriber->seq < convo->committed.seq)
+    if (subscriber->seq != convo->committed.seq)
         read_page(convo, ctx, subscriber);
     forget_gone(convo, ctx);
 }

@@ -344,7 +344,8 @@ struct http_frame *delivery_event_frame(const struct delivery_event *event, bool
 /* ---- where a stream ends
  * ------------------------------------------------------------------------------------------- */
 
-static struct http_frame *info_sse(struct tr_span convo, const char *info, uint64_t seq)
+static struct http_frame *info_sse(
+    struct tr_span convo, const char *info, uint64_t seq, bool has_id)
 {
     struct tr_buffer json = { 0 };
     struct json_writer writer = json_writer(&json);
@@ -357,7 +358,7 @@ static struct http_frame *info_sse(struct tr_span convo, const char *info, uint6
     json_put_text(&writer, "info", info);
     json_put_int(&writer, "seq", (int64_t)seq);
     json_put_end(&writer);
-    return sse_frame(seq, false, "infoEvent", &json);
+    return sse_frame(seq, has_id, "infoEvent", &json);
 }
 
 static struct http_frame *info_cbor(struct tr_span convo, const char *info, uint64_t seq)
@@ -382,7 +383,7 @@ static struct http_frame *info_cbor(struct tr_span convo, const char *info, uint
 struct http_frame *delivery_info_frame(
     struct tr_span convo, const char *info, uint64_t seq, bool is_websocket)
 {
-    return is_websocket ? info_cbor(convo, info, seq) : info_sse(convo, info, seq);
+    return is_websocket ? info_cbor(convo, info, seq) : info_sse(convo, info, seq, false);
 }
 
 static struct http_frame *error_cbor(const char *error, const char *message, uint64_t seq)
@@ -407,5 +408,13 @@ struct http_frame *delivery_slow_frame(struct tr_span convo, uint64_t seq, bool 
     static const char error[] = "ConsumerTooSlow";
 
     return is_websocket ? error_cbor(error, "too much waits for you: resume at the cursor", seq)
-                        : info_sse(convo, error, seq);
+                        : info_sse(convo, error, seq, false);
+}
+
+struct http_frame *delivery_ahead_frame(struct tr_span convo, uint64_t seq, bool is_websocket)
+{
+    static const char error[] = "CursorAhead";
+
+    return is_websocket ? error_cbor(error, "the log ends before your cursor: go on there", seq)
+                        : info_sse(convo, error, seq, true);
 }

@@ -53,6 +53,9 @@ struct http_frame *delivery_info_frame(
 /* The last that a client hears that does not keep up: it has everything up to `seq`, and resumes
  * there. An infoEvent; over WebSocket the error frame of event streams (op -1). */
 struct http_frame *delivery_slow_frame(struct tr_span convo, uint64_t seq, bool is_websocket);
+/* The only one that a client hears whose cursor is not in the log, which ends at `seq`: in the same
+ * form. An EventSource comes back with that as its cursor by itself. */
+struct http_frame *delivery_ahead_frame(struct tr_span convo, uint64_t seq, bool is_websocket);
 /* The id of a row of the log: the one that was given, or (absent) 32 hex digits made of the
  * conversation and the number, always the same. */
 enum { DELIVERY_ID_SIZE = 33 };

@@ -413,6 +413,27 @@ static void compacted_read(struct http_request *request, const struct tr_event *
         respond_compacted(request, unit);
 }
 
+/* 409, and where the log is. What was read is not older than the request, and who has a number has
+ * it from what was stored before: this one is of a database that is no more. */
+static void respond_ahead(struct http_request *request, const struct sql_unit *unit)
+{
+    struct tr_buffer answer = { 0 };
+    struct json_writer writer = json_writer(&answer);
+
+    json_put_object(&writer, NULL);
+    json_put_text(&writer, "error", "CursorAhead");
+    json_put_text(&writer, "message", "the log ends before sinceSeq: go on at currentSeq");
+    json_put_int(&writer, "currentSeq", head_int(unit, HEAD_SEQ));
+    json_put_int(&writer, "currentEpoch", head_int(unit, HEAD_EPOCH));
+    json_put_end(&writer);
+    errand_end(request);
+    if (answer.failed != 0)
+        http_respond_shed(request, 503, 1, "memory");
+    else
+        http_respond_buffer(request, 409, "application/json", &answer);
+    tr_buffer_free(&answer);
+}
+
 /* False: another answer was given or is on its way. */
 static bool may_list(struct http_request *request, const struct sql_unit *unit,
     struct tr_span convo, const uint64_t *since)
@@ -430,6 +451,9 @@ static bool may_list(struct http_request *request, const struct sql_unit *unit,
         errand_end(request);
         errand_run(request, http_service(request), read_unit(request, convo, *since), true,
             compacted_read);
+        return false;
+    } else if (since != NULL && is_in_now(unit) && (int64_t)*since > head_int(unit, HEAD_SEQ)) {
+        respond_ahead(request, unit);
         return false;
     } else {
         return true;

@@ -120,6 +120,16 @@ static inline void plant(const struct site *site, const char *sql)
     sql_unit_free(unit);
 }
 
+/* g1 has one more in its log than its actor knows: 3, if it had 2. */
+static inline void act_grow_unseen(const struct site *site)
+{
+    plant(site, "INSERT INTO log (convo, seq, kind, base_epoch, epoch, sender, sha256, bytes,"
+                " created_ms) SELECT convo, seq + 1, 1, epoch, epoch, sender, sha256, bytes,"
+                " created_ms FROM log WHERE convo = 'g1' AND seq ="
+                " (SELECT seq FROM convos WHERE id = 'g1')");
+    plant(site, "UPDATE convos SET seq = seq + 1 WHERE id = 'g1'");
+}
+
 static inline int64_t stored(const struct site *site, const char *sql)
 {
     struct sql_unit *unit = sql_unit_new(0);

@@ -6,6 +6,7 @@
 #include "convo_acts.h"
 #include "http/connection.h"
 #include "json/cbor.h"
+#include "ops/flags.h"
 #include "services/delivery/convo.h"
 
 enum { BIG = 180000, SAID_MAX = 200 };
@@ -98,6 +99,18 @@ static int take_notice(struct web_answer *heard)
     return seq;
 }
 
+/* The first that comes is this one. */
+static void expect_first(int fd, int seq)
+{
+    struct web_answer heard = { 0 };
+    char wanted[32];
+
+    (void)snprintf(wanted, sizeof wanted, "\"seq\":%d}\n\n", seq);
+    CHECK_MSG(web_receive_until(fd, &heard, wanted), "%s", heard.text);
+    CHECK_EQ_INT(follow(heard.text, seq - 1), seq);
+    web_answer_free(&heard);
+}
+
 /* From there on nothing is missing and nothing comes twice. */
 static void expect_rest(struct cast *cast, int cursor, int said)
 {
@@ -156,17 +169,6 @@ TEST_LONG(slow, who_heard_of_nothing_stored_resumes_where_it_began, 60)
     expect_rest(&cast, 2, 3);
     web_answer_free(&heard);
     cast_end(&cast);
-}
-
-/* Rows 6 and 7 are in the database, which its clients read; the conversation was not told yet. */
-TEST(slow, a_cursor_may_be_ahead_of_what_is_known_and_not_of_what_was_sent_to_be_stored)
-{
-    const struct convo convo = { .committed = { .seq = 5 }, .planned = { .seq = 7 } };
-
-    CHECK_EQ_U64(convo_stream_from(&convo, INT64_MAX), 5);
-    CHECK_EQ_U64(convo_stream_from(&convo, 3), 3);
-    CHECK_EQ_U64(convo_stream_from(&convo, 6), 6);
-    CHECK_EQ_U64(convo_stream_from(&convo, 100), 7);
 }
 
 /* ---- WebSocket
@@ -279,6 +281,84 @@ TEST_LONG(slow, a_socket_hears_the_error_with_the_cursor_and_closes_with_1013, 6
     expect_close(&rest, 1013);
     expect_rest(&cast, last, said);
     web_answer_free(&heard);
+    cast_end(&cast);
+}
+
+/* ---- a cursor that is not in the log
+ * -------------------------------------------------------------------------------------- */
+
+static void expect_ahead(struct cast *cast)
+{
+    struct web_answer heard;
+    int fd = act_listen(&cast->site, &cast->bob, "convoId=g1&cursor=9");
+
+    web_receive(fd, &heard);
+    close(fd);
+    CHECK_EQ_INT(heard.status, 200);
+    CHECK_MSG(strstr(heard.text,
+                  "id: 2\nevent: infoEvent\n"
+                  "data: {\"$type\":\"blue.catbird.mls.subscribeConvoEvents#infoEvent\","
+                  "\"cursor\":\"2\",\"convoId\":\"g1\",\"info\":\"CursorAhead\",\"seq\":2}\n\n"
+                  "\r\n0\r\n\r\n") != NULL,
+        "%s", heard.text);
+    web_answer_free(&heard);
+}
+
+TEST(ahead, whose_cursor_is_not_in_the_log_hears_where_that_ends_and_goes_on_there)
+{
+    struct cast cast;
+
+    cast_begin(&cast);
+    expect_ahead(&cast);
+    act_say(&cast.site, &cast.ada, "g1", "m", 1, "persistent", 200, "\"seq\":3");
+    expect_rest(&cast, 2, 3);
+    cast_end(&cast);
+}
+
+TEST(ahead, without_the_actor_it_hears_the_same)
+{
+    struct cast cast;
+
+    cast_begin(&cast);
+    (void)flags_set("delivery.direct", FLAG_ALL); /* there is no file to keep it */
+    expect_ahead(&cast);
+    (void)flags_set("delivery.direct", 0);
+    cast_end(&cast);
+}
+
+TEST(ahead, a_socket_hears_it_as_an_error_and_closes_with_1008)
+{
+    struct web_answer heard;
+    struct tr_span rest;
+    struct json_doc doc = { 0 };
+    struct cast cast;
+
+    cast_begin(&cast);
+    heard = hear_socket(listen_by_socket(&cast, "convoId=g1&cursor=3"));
+    rest = frames_of(&heard);
+    CHECK_EQ_INT(open_message(take_frame(&rest).payload, &doc), -1);
+    expect_text(&doc, "error", "CursorAhead");
+    expect_text(&doc, "cursor", "2");
+    expect_close(&rest, 1008);
+    json_doc_free(&doc);
+    web_answer_free(&heard);
+    cast_end(&cast);
+}
+
+/* As of a unit whose end the actor was not told. */
+TEST(ahead, a_cursor_that_only_the_database_knows_is_good)
+{
+    struct cast cast;
+    int fd;
+
+    cast_begin(&cast);
+    act_grow_unseen(&cast.site);
+    fd = act_listen(&cast.site, &cast.bob, "convoId=g1&cursor=3");
+    while (metric_of("troupe_delivery_subscribers") == 0)
+        (void)poll(NULL, 0, 1);
+    act_say(&cast.site, &cast.ada, "g1", "m", 1, "persistent", 200, "\"seq\":4");
+    expect_first(fd, 4);
+    close(fd);
     cast_end(&cast);
 }
 

@@ -422,3 +422,63 @@ TEST(stream, tells_of_roles_and_policies_that_changed_without_the_actor)
 {
     check_notices(FLAG_ALL);
 }
+
+/* ---- a cursor that is not in the log
+ * -------------------------------------------------------------------------------------- */
+
+TEST(ahead, whose_cursor_is_not_in_the_log_is_told_where_that_ends)
+{
+    static const char *const calls[] = { "getMessages?convoId=g1&sinceSeq=3",
+        "getMessages?convoId=g1&sinceSeq=9000000000000000000&type=app&limit=1",
+        "getMessages?convoId=g1&sinceSeq=3&fromEpoch=1" };
+    struct cast cast;
+
+    cast_begin(&cast);
+    for (int direct = 0; direct < 2; direct++) {
+        (void)flags_set("delivery.direct", direct == 1 ? FLAG_ALL : 0);
+        for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+            expect(&cast.site, &cast.bob, calls[i], NULL, 409, "\"error\":\"CursorAhead\"");
+            expect(
+                &cast.site, &cast.bob, calls[i], NULL, 409, "\"currentSeq\":2,\"currentEpoch\":1}");
+        }
+        expect(&cast.site, &cast.bob, "getMessages?convoId=g1&sinceSeq=2", NULL, 200,
+            "\"messages\":[]");
+    }
+    (void)flags_set("delivery.direct", 0);
+    cast_end(&cast);
+}
+
+/* A stranger hears what it always hears; whoever was removed does not hear how far the others are.
+ */
+TEST(ahead, who_is_not_in_is_not_told_where_the_log_ends)
+{
+    static const char call[] = "getMessages?convoId=g1&sinceSeq=9";
+    struct web_answer answer;
+    struct cast cast;
+    char more[256];
+
+    cast_begin(&cast);
+    (void)snprintf(more, sizeof more, ",\"removes\":[\"%s\"]", cast.dan.did);
+    act_commit(&cast.site, &cast.ada, "g1", 1, "a remove", more, 200, "newEpoch");
+    expect(&cast.site, &cast.eve, call, NULL, 403, "NotMember");
+    answer = caller_ask(&cast.site, &cast.dan, call, NULL);
+    CHECK_EQ_INT(answer.status, 200);
+    CHECK_MSG(strstr(answer.text, "currentSeq") == NULL, "%s", answer.text);
+    web_answer_free(&answer);
+    cast_end(&cast);
+}
+
+TEST(ahead, a_cursor_that_only_the_database_knows_is_good)
+{
+    struct cast cast;
+
+    cast_begin(&cast);
+    expect(
+        &cast.site, &cast.bob, "getMessages?convoId=g1&sinceSeq=2", NULL, 200, "\"messages\":[]");
+    act_grow_unseen(&cast.site);
+    expect(
+        &cast.site, &cast.bob, "getMessages?convoId=g1&sinceSeq=3", NULL, 200, "\"currentSeq\":3");
+    expect(
+        &cast.site, &cast.bob, "getMessages?convoId=g1&sinceSeq=4", NULL, 409, "\"currentSeq\":3");
+    cast_end(&cast);
+}

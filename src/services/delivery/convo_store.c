@@ -95,11 +95,13 @@ SQL_STATEMENT(put_welcome,
 SQL_STATEMENT(put_target,
     "INSERT INTO welcome_targets (convo, seq, part, ref, did, device, state, changed_ms)"
     " SELECT $1, $2, $3, ref, did, device, 0, $5 FROM key_packages WHERE ref = $4");
+#define IS_BROUGHT_HERE PACKAGE_IS_BROUGHT_AND(" AND a.convo = $5")
 SQL_STATEMENT(consume_package,
     "UPDATE key_packages SET state = CASE WHEN is_last_resort = 1 THEN state ELSE 2 END,"
     " uses = uses + 1, consumed_s = $2"
     " WHERE ref = $1 AND did = $3 AND (is_last_resort = 1 OR state = 0"
-    " OR (state = 1 AND (lease_did = $4 OR lease_until_s <= $2)))");
+    " OR (state = 1 AND (lease_did = $4 OR lease_until_s <= $2)))"
+    " AND (NOT " PACKAGE_IS_BROUGHT " OR " IS_BROUGHT_HERE ")");
 /* What is not there yet cannot have been read. The database knows what is: who reads there may be
  * ahead of the actor. A cursor from before the newest, which came late, takes no mark away. */
 SQL_STATEMENT(read_to, "UPDATE members SET read_seq = CASE WHEN $3 <= read_seq THEN read_seq"
@@ -428,6 +430,7 @@ static void add_welcomes(
         sql_unit_int(unit, op->now_ms / 1000);
         sql_unit_text(unit, add->did);
         sql_unit_text(unit, job->claims->issuer);
+        sql_unit_text(unit, convo_span(convo));
         sql_unit_step(unit, &put_target, 1);
         sql_unit_text(unit, convo_span(convo));
         sql_unit_int(unit, seq);

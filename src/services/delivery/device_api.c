@@ -254,9 +254,9 @@ void api_register_device(struct http_request *request)
  * --------------------------------------------------------------------------------------- */
 
 SQL_STATEMENT(list_devices,
-    "SELECT d.device, d.name, d.signature_key, d.created_ms, (SELECT COUNT(*) FROM key_packages p"
-    " WHERE p.did = d.did AND p.device = d.device AND p.is_last_resort = 0 AND p.not_after_s > $2"
-    " AND (p.state = 0 OR (p.state = 1 AND p.lease_until_s <= $2)))"
+    "SELECT d.device, d.name, d.signature_key, d.created_ms, (SELECT COUNT(*) FROM key_packages"
+    " WHERE did = d.did AND device = d.device AND is_last_resort = 0 AND not_after_s > $2"
+    " AND (state = 0 OR (state = 1 AND lease_until_s <= $2)) AND NOT " PACKAGE_IS_BROUGHT ")"
     " FROM devices d WHERE d.did = $1 ORDER BY d.created_ms, d.device");
 SQL_STATEMENT(delete_device, "DELETE FROM devices WHERE did = $1 AND device = $2");
 SQL_STATEMENT(
@@ -376,9 +376,9 @@ SQL_STATEMENT(list_expected,
     " FROM members m JOIN convos c ON c.id = m.convo"
     " WHERE m.did = $1 AND m.leave_seq IS NULL AND c.id > $3 ORDER BY c.id LIMIT $4");
 SQL_STATEMENT(get_device,
-    "SELECT d.name, (SELECT COUNT(*) FROM key_packages p WHERE p.did = d.did"
-    " AND p.device = d.device AND p.is_last_resort = 0 AND p.not_after_s > $3"
-    " AND (p.state = 0 OR (p.state = 1 AND p.lease_until_s <= $3))),"
+    "SELECT d.name, (SELECT COUNT(*) FROM key_packages WHERE did = d.did"
+    " AND device = d.device AND is_last_resort = 0 AND not_after_s > $3"
+    " AND (state = 0 OR (state = 1 AND lease_until_s <= $3)) AND NOT " PACKAGE_IS_BROUGHT "),"
     " (SELECT COUNT(*) FROM key_packages p WHERE p.did = d.did AND p.device = d.device"
     " AND p.is_last_resort = 1 AND p.not_after_s > $3)"
     " FROM devices d WHERE d.did = $1 AND d.device = $2");

@@ -74,7 +74,7 @@ void package_respond_refused(struct http_request *request, const struct package_
 bool package_parse_time(struct tr_span text, int64_t *ret_unix_s);
 
 /* One lease on a package of one device, in a unit of claims; `addition` must be claimed by the
- * claimer, and what it names is taken if it is free. Returns ref, bytes, is_last_resort. */
+ * claimer, and what it names is taken, unless it was used. Returns ref, bytes, is_last_resort. */
 struct package_lease {
     struct tr_span did, device, claimer, addition;
     int64_t suite;

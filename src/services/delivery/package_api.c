@@ -2,13 +2,15 @@
 /* package_api.c: key packages over HTTP. Owners bring them, others claim them. A claim is a lease:
  * the package is the claimer's for ten minutes; a commit whose Welcome names it consumes it, else
  * it is free again when the lease has passed. A device without a free package is served with its
- * last resort, which is never used up. */
+ * last resort, which is never used up. What a device brought to be added somewhere with is not
+ * claimed here: see addition_api.c. */
 #include <string.h>
 
 #include "base/alloc.h"
 #include "services/delivery/meter.h"
 #include "services/delivery/owner.h"
 #include "services/delivery/package.h"
+#include "services/delivery/schema.h"
 #include "services/delivery/text.h"
 
 /* ---- uploads
@@ -233,7 +235,8 @@ void api_publish_key_packages(struct http_request *request)
     "SELECT ref FROM (SELECT ref, ROW_NUMBER() OVER (PARTITION BY device ORDER BY is_last_resort," \
     " CASE WHEN is_last_resort = 1 THEN -created_s ELSE created_s END, ref) AS place"              \
     " FROM key_packages WHERE did = $1 AND ($2 = 0 OR suite = $2) AND not_after_s > $3"            \
-    " AND (is_last_resort = 1 OR (" IS_FREE " AND (SELECT COUNT(*) FROM key_packages held"         \
+    " AND (is_last_resort = 1 OR (" IS_FREE " AND NOT " PACKAGE_IS_BROUGHT                         \
+    " AND (SELECT COUNT(*) FROM key_packages held"                                                 \
     " WHERE held.did = $1 AND held.state = 1 AND held.lease_did = $4 AND held.lease_until_s > $3)" \
     " < $5))) AS picked WHERE place = 1 LIMIT $6"
 
@@ -250,7 +253,8 @@ SQL_STATEMENT(peek_packages,
 SQL_STATEMENT(find_low,
     "SELECT m.convo, f.free FROM (SELECT COUNT(*) AS free FROM key_packages WHERE did = $1"
     " AND is_last_resort = 0 AND not_after_s > $2 AND (state = 0 OR (state = 1"
-    " AND lease_until_s <= $2))) AS f JOIN members m ON m.did = $1 AND m.leave_seq IS NULL"
+    " AND lease_until_s <= $2)) AND NOT " PACKAGE_IS_BROUGHT
+    ") AS f JOIN members m ON m.did = $1 AND m.leave_seq IS NULL"
     " WHERE f.free < $3 LIMIT $4");
 enum { LOW_CONVOS_MAX = 1000 };
 

@@ -10,8 +10,9 @@
 
 enum { HASHES_MAX = 1000, DAY_S = 86400 };
 
-/* $3 is now. */
-#define IS_FREE "(state = 0 OR (state = 1 AND lease_until_s <= $3))"
+/* $3 is now. What is brought for one conversation is as good as leased. */
+#define IS_FREE                                                                                    \
+    "((state = 0 OR (state = 1 AND lease_until_s <= $3)) AND NOT " PACKAGE_IS_BROUGHT ")"
 
 /* ---- how many are left
  * --------------------------------------------------------------------------------- */
@@ -25,7 +26,7 @@ SQL_STATEMENT(count_consumed,
     " AND consumed_s > $4");
 SQL_STATEMENT(count_leased,
     "SELECT COUNT(*) FROM key_packages WHERE did = $1 AND ($2 = '' OR device = $2)"
-    " AND is_last_resort = 0 AND not_after_s > $3 AND state = 1 AND lease_until_s > $3");
+    " AND is_last_resort = 0 AND not_after_s > $3 AND state <> 2 AND NOT " IS_FREE);
 SQL_STATEMENT(count_last_resorts,
     "SELECT COUNT(*), CAST(COALESCE(SUM(uses), 0) AS BIGINT) FROM key_packages"
     " WHERE did = $1 AND ($2 = '' OR device = $2) AND is_last_resort = 1 AND not_after_s > $3");
@@ -102,13 +103,13 @@ void api_get_key_package_stats(struct http_request *request)
 /* ---- what became of each
  * ------------------------------------------------------------------------------- */
 
+#define COLUMNS                                                                                    \
+    "ref, device, suite, not_after_s, is_last_resort, state, lease_until_s, uses, created_s,"      \
+    " consumed_s, CASE WHEN " PACKAGE_IS_BROUGHT " THEN 1 ELSE 0 END"
 SQL_STATEMENT(list_packages,
-    "SELECT ref, device, suite, not_after_s, is_last_resort, state, lease_until_s, uses, created_s,"
-    " consumed_s FROM key_packages WHERE did = $1 AND ($2 = '' OR device = $2) AND ref > $3"
+    "SELECT " COLUMNS " FROM key_packages WHERE did = $1 AND ($2 = '' OR device = $2) AND ref > $3"
     " ORDER BY ref LIMIT $4");
-SQL_STATEMENT(get_package,
-    "SELECT ref, device, suite, not_after_s, is_last_resort, state, lease_until_s, uses, created_s,"
-    " consumed_s FROM key_packages WHERE did = $1 AND ref = $2");
+SQL_STATEMENT(get_package, "SELECT " COLUMNS " FROM key_packages WHERE did = $1 AND ref = $2");
 
 static const char *status_of(const struct sql_unit *unit, uint32_t row, int64_t now_s)
 {
@@ -118,7 +119,9 @@ static const char *status_of(const struct sql_unit *unit, uint32_t row, int64_t 
         return "consumed";
     if (sql_row_int(unit, 0, row, 3) <= now_s)
         return "expired";
-    return state == PACKAGE_LEASED && sql_row_int(unit, 0, row, 6) > now_s ? "leased" : "available";
+    if (state == PACKAGE_LEASED && sql_row_int(unit, 0, row, 6) > now_s)
+        return "leased";
+    return sql_row_int(unit, 0, row, 10) != 0 ? "leased" : "available";
 }
 
 static void put_status(

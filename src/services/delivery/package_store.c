@@ -3,6 +3,7 @@
  * INSERT, so that two uploads at once cannot pass them together. */
 #include "services/delivery/owner.h"
 #include "services/delivery/package.h"
+#include "services/delivery/schema.h"
 #include "services/delivery/text.h"
 #include "sql/unit.h"
 
@@ -278,17 +279,20 @@ void package_stored(struct package_upload *upload, const struct sql_unit *unit)
  * ------------------------------------------------------------------------------------------ */
 
 /* First of all the one that the device brought with its wish: it may have lost the keys of those
- * from before. */
+ * from before. That one is taken also from who had it before: from a member who has claimed the
+ * addition and let it be, or from a stranger who cannot use it any more. */
+#define WISHED "(SELECT w.package FROM device_additions w WHERE w.id = $7)"
+#define MAY_LEASE                                                                                  \
+    "(is_last_resort = 1 OR state = 0"                                                             \
+    " OR (state = 1 AND (ref = " WISHED " OR lease_until_s <= $5)))"
 SQL_STATEMENT(lease_package,
     "UPDATE key_packages SET state = CASE WHEN is_last_resort = 1 THEN state ELSE 1 END,"
     " lease_did = $4, lease_until_s = $6"
     " WHERE ref = (SELECT ref FROM key_packages WHERE did = $1 AND device = $2 AND suite = $3"
-    " AND not_after_s > $5 AND (is_last_resort = 1 OR state = 0"
-    " OR (state = 1 AND lease_until_s <= $5))"
-    " ORDER BY CASE WHEN ref = (SELECT a.package FROM device_additions a WHERE a.id = $7)"
-    " THEN 0 ELSE 1 END, is_last_resort,"
+    " AND not_after_s > $5 AND " MAY_LEASE " AND (ref = " WISHED " OR NOT " PACKAGE_IS_BROUGHT ")"
+    " ORDER BY CASE WHEN ref = " WISHED " THEN 0 ELSE 1 END, is_last_resort,"
     " CASE WHEN is_last_resort = 1 THEN -created_s ELSE created_s END, ref LIMIT 1)"
-    " AND (is_last_resort = 1 OR state = 0 OR (state = 1 AND lease_until_s <= $5))"
+    " AND " MAY_LEASE
     " AND EXISTS (SELECT 1 FROM device_additions WHERE id = $7 AND state = 1 AND claimed_by = $4"
     " AND claim_until_ms > $8)"
     " RETURNING ref, bytes, is_last_resort");

@@ -2,12 +2,13 @@
 /* rejoin_api.c: a device that lost its place in a group brings a key package and asks the members
  * to add it with that one. Package, wish and count are one unit:
  *
- *   the package is good for it ──▶ the wish stands (pending), the package first among the device's
+ *   the package is good for it ──▶ the wish stands (pending), the package is kept for it
  *   a Welcome for it waits, or it was joined with ──▶ done before (approvedAt); nothing is wished
  *   anything else ──▶ refused
  *
- * So the call can be repeated until it is answered. Why a device rejoins is nobody's business: a
- * reason is taken, since clients send one, and dropped. */
+ * So the call can be repeated until it is answered. The package is kept by the wish itself
+ * (PACKAGE_IS_BROUGHT), so it is free again when that is done, changed or gone. Why a device
+ * rejoins is nobody's business: a reason is taken, since clients send one, and dropped. */
 #include <stdio.h>
 
 #include "base/alloc.h"

@@ -38,6 +38,17 @@ enum {
     " AND l.seq = cut.seq WHERE cut.total <= " bytes " OR cut.total = cut.size ORDER BY l.seq"
 enum { LOG_PAGE_BYTES = 8 << 20 }; /* of messages in an answer, if there is more than one */
 
+/* A row of key_packages that its device has brought with its wish to be added to a conversation
+ * (rejoin). While that is wished, by a member, it is for who adds the device there and for nobody
+ * else. `more` are conditions of the wish `a`. A last resort is never used up: it serves others
+ * meanwhile. */
+#define PACKAGE_IS_BROUGHT_AND(more)                                                               \
+    "(key_packages.is_last_resort = 0 AND EXISTS (SELECT 1 FROM device_additions a"                \
+    " JOIN members o ON o.convo = a.convo AND o.did = a.did AND o.leave_seq IS NULL"               \
+    " WHERE a.did = key_packages.did AND a.device = key_packages.device"                           \
+    " AND a.package = key_packages.ref AND a.state <> 2" more "))"
+#define PACKAGE_IS_BROUGHT PACKAGE_IS_BROUGHT_AND("")
+
 enum { DELIVERY_MIGRATIONS = 8 };
 extern const struct sql_migration delivery_migrations[DELIVERY_MIGRATIONS];
 

@@ -435,12 +435,15 @@ void api_reissue_welcome(struct http_request *request)
 enum { VALIDATE_REFS_MAX = 100, VALIDATE_LEASE_S = 300 };
 
 /* Makes sure of them until the commit is there. Only who holds the lease, or could, learns whose
- * they are. A lease is never made shorter. */
+ * they are. A lease is never made shorter. What a device brought is for who has claimed its
+ * addition. */
+#define IS_CLAIMED PACKAGE_IS_BROUGHT_AND(" AND a.state = 1 AND a.claimed_by = $2")
 SQL_STATEMENT(reserve,
     "UPDATE key_packages SET state = CASE WHEN is_last_resort = 1 THEN state ELSE 1 END,"
     " lease_until_s = CASE WHEN lease_did = $2 AND lease_until_s > $4 THEN lease_until_s ELSE $4"
     " END, lease_did = $2 WHERE ref = $1 AND not_after_s > $3 AND (is_last_resort = 1"
     " OR state = 0 OR (state = 1 AND (lease_did = $2 OR lease_until_s <= $3)))"
+    " AND (NOT " PACKAGE_IS_BROUGHT " OR " IS_CLAIMED ")"
     " RETURNING ref, did, device, is_last_resort, lease_until_s");
 SQL_STATEMENT(find_reference, "SELECT state FROM key_packages WHERE ref = $1");
 

@@ -85,6 +85,26 @@ static void add(struct play *play, uint64_t epoch, const char *hash)
     web_answer_free(&answer);
 }
 
+/* Carol adds the phone to a group of hers, which bob is not in. */
+static void expect_elsewhere(struct play *play, const char *hash, unsigned status, const char *part)
+{
+    const char *hashes[] = { hash };
+    struct web_answer answer = site_add(&play->site, &play->carol, "other", 0, hashes, 1);
+
+    CHECK_MSG(answer.status == status && strstr(answer.text, part) != NULL, "%s", answer.text);
+    web_answer_free(&answer);
+}
+
+/* A package that is in the pool already, as a body of rejoin. */
+static char *publish_for_rejoin(struct play *play, char hash[65])
+{
+    char *body = rejoin_body(&play->bob, phone_of(play), hash, "");
+
+    /* What it does not know it ignores: here the conversation. */
+    site_expect(&play->site, &play->bob, "publishKeyPackage", body, 200, hash);
+    return body;
+}
+
 TEST(rejoin, the_device_is_added_with_the_very_package_it_brought)
 {
     struct play play;
@@ -163,23 +183,236 @@ TEST(rejoin, what_is_refused_leaves_neither_package_nor_wish)
 
 TEST(rejoin, a_package_that_was_used_elsewhere_cannot_be_added_with)
 {
-    const char *hashes[1];
-    struct web_answer answer;
     struct play play;
     char *body, hash[65];
 
     play_begin(&play);
     site_create(&play.site, &play.carol, "other");
+    body = publish_for_rejoin(&play, hash);
+    expect_elsewhere(&play, hash, 200, "newEpoch");
+    site_expect(&play.site, &play.bob, "rejoin", body, 409, "KeyPackageUnavailable");
+    free(body);
+    play_end(&play);
+}
+
+/* ---- what was brought is for who adds the device
+ * ---------------------------------------------------------------------------------- */
+
+static void expect_stock(struct play *play, const char *available, const char *leased)
+{
+    site_expect(&play->site, &play->bob, "getKeyPackageStats", "", 200, available);
+    site_expect(&play->site, &play->bob, "getKeyPackageStats", "", 200, leased);
+}
+
+static void expect_status(struct play *play, const char *hash, const char *status)
+{
+    char call[128];
+
+    (void)snprintf(call, sizeof call, "getKeyPackageStatus?keyPackageHash=%s", hash);
+    site_expect(&play->site, &play->bob, call, "", 200, status);
+}
+
+/* Carol is given what is in the pool: nothing, or this one. */
+static void expect_given(struct play *play, const char *hash)
+{
+    char given[65] = "";
+
+    CHECK_EQ_INT(site_claim(&play->site, &play->carol, play->bob.did, given), hash == NULL ? 0 : 1);
+    if (hash != NULL)
+        CHECK_EQ_STR(given, hash);
+}
+
+/* A Welcome that names it, before the commit. */
+static void validate(struct play *play, const struct caller *caller, const char *hash,
+    unsigned status, const char *part)
+{
+    char *welcome = welcome_make(&hash, 1), body[8192];
+
+    (void)snprintf(body, sizeof body, "{\"welcomeMessage\":\"%s\"}", welcome);
+    site_expect(&play->site, caller, "validateWelcome", body, status, part);
+    free(welcome);
+}
+
+TEST(rejoin, a_stranger_is_neither_given_nor_may_use_what_was_brought)
+{
+    struct play play;
+    char *body, hash[65], call[512];
+
+    play_begin(&play);
+    site_create(&play.site, &play.carol, "other");
     body = rejoin_body(&play.bob, phone_of(&play), hash, "");
     site_expect(&play.site, &play.bob, "rejoin", body, 200, "\"pending\":true}");
-    /* Carol is given both of the phone, one after the other, and uses the one it brought. */
+    expect_stock(&play, "\"available\":1", "\"leased\":1");
+    expect_status(&play, hash, "\"leased\"");
+    expect_status(&play, play.older, "\"available\"");
+    expect_given(&play, play.older);
+    expect_given(&play, NULL);
+    (void)snprintf(call, sizeof call, "getKeyPackages?dids=%s&peek=true", play.bob.did);
+    site_expect(&play.site, &play.carol, call, "", 200, "\"keyPackages\":[]");
+    expect_elsewhere(&play, hash, 409, "KeyPackageNotFound");
+    validate(&play, &play.carol, hash, 409, "KeyPackageUnavailable");
+    validate(&play, &play.alice, hash, 409, "KeyPackageUnavailable"); /* not claimed yet */
+    expect_claim(&play, hash);
+    validate(&play, &play.alice, hash, 200, "\"valid\":true");
+    add(&play, 1, hash);
+    free(body);
+    play_end(&play);
+}
+
+/* She claimed it before it was brought: that is of no use to her any more, and no hindrance. */
+TEST(rejoin, what_a_stranger_had_claimed_before_is_taken_from_her)
+{
+    struct play play;
+    char *body, hash[65];
+
+    play_begin(&play);
+    site_create(&play.site, &play.carol, "other");
+    body = publish_for_rejoin(&play, hash);
     CHECK_EQ_INT(site_claim(&play.site, &play.carol, play.bob.did, NULL), 1);
     CHECK_EQ_INT(site_claim(&play.site, &play.carol, play.bob.did, NULL), 1);
+    site_expect(&play.site, &play.bob, "rejoin", body, 200, "\"pending\":true}");
+    expect_elsewhere(&play, hash, 409, "KeyPackageNotFound");
+    expect_claim(&play, hash);
+    add(&play, 1, hash);
+    free(body);
+    play_end(&play);
+}
+
+/* Alice's claim of the addition lasts a minute, her lease ten. */
+TEST(rejoin, who_takes_the_addition_over_is_given_the_same_package)
+{
+    struct web_answer answer;
+    const char *hashes[1];
+    struct play play;
+    char *body, hash[65];
+
+    play_begin(&play);
+    body = rejoin_body(&play.bob, phone_of(&play), hash, "");
     hashes[0] = hash;
-    answer = site_add(&play.site, &play.carol, "other", 0, hashes, 1);
+    site_expect(&play.site, &play.bob, "rejoin", body, 200, "\"pending\":true}");
+    expect_claim(&play, hash);
+    site_advance_s(61);
+    site_expect(&play.site, &play.bob, "claimPendingDeviceAddition", play.addition, 200, hash);
+    answer = site_add(&play.site, &play.alice, "group", 1, hashes, 1);
+    CHECK_EQ_INT(answer.status, 409);
+    web_answer_free(&answer);
+    answer = site_add(&play.site, &play.bob, "group", 1, hashes, 1);
     CHECK_MSG(answer.status == 200, "%s", answer.text);
     web_answer_free(&answer);
-    site_expect(&play.site, &play.bob, "rejoin", body, 409, "KeyPackageUnavailable");
+    free(body);
+    play_end(&play);
+}
+
+/* The phone is in another group of alice's too, by the older package. */
+static void make_second(struct play *play, char addition[512])
+{
+    const char *hashes[] = { play->older };
+    struct web_answer answer;
+
+    site_create(&play->site, &play->alice, "second");
+    answer = site_add(&play->site, &play->alice, "second", 0, hashes, 1);
+    CHECK_MSG(answer.status == 200, "%s", answer.text);
+    web_answer_free(&answer);
+    (void)snprintf(addition, 512, "{\"pendingAdditionId\":\"%s#phone/second\"}", play->bob.did);
+}
+
+TEST(rejoin, another_wish_of_the_device_is_not_served_with_it)
+{
+    static const char readdition[] = "{\"convoId\":\"second\",\"deviceId\":\"phone\"}";
+    struct play play;
+    char *body, hash[65], addition[512];
+
+    play_begin(&play);
+    make_second(&play, addition);
+    body = rejoin_body(&play.bob, phone_of(&play), hash, "");
+    site_expect(&play.site, &play.bob, "rejoin", body, 200, "\"pending\":true}");
+    site_expect(&play.site, &play.bob, "readdition", readdition, 200, "");
+    site_expect(
+        &play.site, &play.alice, "claimPendingDeviceAddition", addition, 404, "KeyPackageNotFound");
+    expect_claim(&play, hash);
+    free(body);
+    play_end(&play);
+}
+
+TEST(rejoin, what_was_brought_to_two_conversations_is_for_the_first_that_uses_it)
+{
+    struct play play;
+    char *body, *second = NULL, hash[65], addition[512];
+
+    play_begin(&play);
+    make_second(&play, addition);
+    body = rejoin_body(&play.bob, phone_of(&play), hash, "");
+    CHECK(asprintf(&second, "{\"convoId\":\"second\"%s", strchr(body, ',')) > 0);
+    site_expect(&play.site, &play.bob, "rejoin", body, 200, "\"pending\":true}");
+    site_expect(&play.site, &play.bob, "rejoin", second, 200, "\"pending\":true}");
+    expect_claim(&play, hash);
+    add(&play, 1, hash);
+    site_expect(
+        &play.site, &play.alice, "claimPendingDeviceAddition", addition, 404, "KeyPackageNotFound");
+    free(second);
+    free(body);
+    play_end(&play);
+}
+
+/* ---- and then for everybody
+ * ---------------------------------------------------------------------------------- */
+
+/* The older one is out of the way. */
+static char *wish(struct play *play, char hash[65])
+{
+    char *body;
+
+    expect_given(play, play->older);
+    body = rejoin_body(&play->bob, phone_of(play), hash, "");
+    site_expect(&play->site, &play->bob, "rejoin", body, 200, "\"pending\":true}");
+    expect_given(play, NULL);
+    return body;
+}
+
+TEST(rejoin, what_was_brought_returns_when_the_wish_is_done)
+{
+    struct play play;
+    char *body, hash[65];
+
+    play_begin(&play);
+    body = wish(&play, hash);
+    site_expect(&play.site, &play.bob, "completePendingDeviceAddition", play.addition, 200, "true");
+    expect_status(&play, hash, "\"available\"");
+    expect_given(&play, hash);
+    free(body);
+    play_end(&play);
+}
+
+TEST(rejoin, what_was_brought_returns_when_its_owner_is_removed)
+{
+    struct play play;
+    char *body, *commit, hash[65], removal[4096];
+
+    play_begin(&play);
+    body = wish(&play, hash);
+    commit = commit_make("group", 1);
+    (void)snprintf(removal, sizeof removal,
+        "{\"convoId\":\"group\",\"commit\":\"%s\",\"removes\":[\"%s\"]}", commit, play.bob.did);
+    site_expect(&play.site, &play.alice, "submitCommit", removal, 200, "newEpoch");
+    expect_given(&play, hash);
+    free(commit);
+    free(body);
+    play_end(&play);
+}
+
+TEST(rejoin, what_was_brought_returns_when_a_newer_one_is)
+{
+    struct play play;
+    char *body, *newer, hash[65], newest[65];
+
+    play_begin(&play);
+    body = wish(&play, hash);
+    newer = rejoin_body(&play.bob, phone_of(&play), newest, "");
+    site_expect(&play.site, &play.bob, "rejoin", newer, 200, "\"pending\":true}");
+    expect_given(&play, hash);
+    expect_given(&play, NULL);
+    expect_claim(&play, newest);
+    free(newer);
     free(body);
     play_end(&play);
 }
@@ -194,6 +427,8 @@ TEST(rejoin, a_last_resort_serves_again)
     with = phone_of(&play);
     body = rejoin_body(&play.bob, with, hash, ",\"lastResort\":true");
     site_expect(&play.site, &play.bob, "rejoin", body, 200, "\"pending\":true}");
+    expect_given(&play, play.older);
+    expect_given(&play, hash); /* it serves others meanwhile */
     expect_claim(&play, hash);
     add(&play, 1, hash);
     site_expect(&play.site, &play.bob, "rejoin", body, 200, "\"pending\":false");

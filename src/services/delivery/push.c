@@ -7,7 +7,8 @@
  *
  * 1. At most TASKS_MAX are under way, each with one answer outstanding, by which it is found: its
  *    index is the tag. What waits for a place is in the queue, which is bounded.
- * 2. A task has what it needs itself: its item may be gone, or wanted again, when it ends.
+ * 2. Its item rests when a task has ended, and not before: however long that took, the next wake-up
+ *    comes an interval later. Meanwhile the item may be wanted again.
  * 3. A token is read when it is told, and not before: it may have been taken back meanwhile.
  * 4. Who listens is asked of the conversation after the devices were read. One that is asleep has
  *    nobody who does; when it does not say, all are woken: once too often does no harm. */
@@ -60,9 +61,8 @@ enum stage { STAGE_NONE, STAGE_READ, STAGE_LISTENING, STAGE_TOKEN, STAGE_POST, S
 
 struct push_task {
     enum stage stage;
-    unsigned tries;         /* that failed before */
-    struct tr_buffer key;   /* of its item */
-    struct tr_buffer value; /* a conversation's; of a device: its token */
+    struct push_item *item;
+    struct tr_buffer value; /* the item's, as it began; of a device: its token */
     uint32_t platform;
     struct tr_buffer did, device; /* behind which it reads on */
     struct sql_unit *devices;     /* while it is asked who listens */
@@ -91,28 +91,27 @@ static void put_device_key(struct tr_buffer *key, struct tr_span did, struct tr_
     tr_buffer_span(key, device);
 }
 
-static struct tr_span behind_first(const struct tr_buffer *buffer)
+static struct tr_span id_of(const struct push_item *item)
 {
-    return (struct tr_span){ buffer->bytes + 1, buffer->size - 1 };
+    return (struct tr_span){ item->key.at + 1, item->key.size - 1 };
 }
 
 /* A device's id has no # in it. */
 static void split_device_key(
     const struct push_task *task, struct tr_span *ret_did, struct tr_span *ret_device)
 {
-    struct tr_span key = behind_first(&task->key);
-    const char *hash = memrchr(key.at, '#', key.size);
+    struct tr_span id = id_of(task->item);
+    const char *hash = memrchr(id.at, '#', id.size);
 
     tr_assert(hash != NULL);
-    *ret_did = (struct tr_span){ key.at, (size_t)(hash - key.at) };
-    *ret_device = (struct tr_span){ hash + 1, key.size - ret_did->size - 1 };
+    *ret_did = (struct tr_span){ id.at, (size_t)(hash - id.at) };
+    *ret_device = (struct tr_span){ hash + 1, id.size - ret_did->size - 1 };
 }
 
-static void want(
-    struct push *push, const struct tr_buffer *key, struct tr_span value, unsigned tries)
+static void want(struct push *push, const struct tr_buffer *key, struct tr_span value)
 {
     if (key->failed != 0 ||
-        push_queue_want(&push->queue, (struct tr_span){ key->bytes, key->size }, value, tries) < 0)
+        push_queue_want(&push->queue, (struct tr_span){ key->bytes, key->size }, value, 0) < 0)
         metric_add(&metrics[DROPPED], 1);
 }
 
@@ -124,9 +123,8 @@ static uint32_t tag_of(const struct push *push, const struct push_task *task)
     return (uint32_t)(task - push->tasks);
 }
 
-static void task_end(struct push_task *task)
+static void task_free(struct push_task *task)
 {
-    tr_buffer_free(&task->key);
     tr_buffer_free(&task->value);
     tr_buffer_free(&task->did);
     tr_buffer_free(&task->device);
@@ -135,10 +133,16 @@ static void task_end(struct push_task *task)
     *task = (struct push_task){ .stage = STAGE_NONE };
 }
 
-static void task_drop(struct push_task *task)
+static void task_end(struct push *push, struct tr_context *ctx, struct push_task *task)
+{
+    push_queue_rest(&push->queue, task->item, tr_now_ns(ctx));
+    task_free(task);
+}
+
+static void task_drop(struct push *push, struct tr_context *ctx, struct push_task *task)
 {
     metric_add(&metrics[DROPPED], 1);
-    task_end(task);
+    task_end(push, ctx, task);
 }
 
 /* Takes the unit, NULL too. */
@@ -155,7 +159,7 @@ static void submit(struct push *push, struct tr_context *ctx, struct push_task *
                                    : sql_read(ctx, &push->sql, unit, &options);
     if (rc < 0) {
         sql_unit_free(unit);
-        task_drop(task);
+        task_drop(push, ctx, task);
     }
 }
 
@@ -179,7 +183,7 @@ static void read_devices(struct push *push, struct tr_context *ctx, struct push_
 
     if (unit != NULL) {
         sql_unit_step(unit, &find_devices, SQL_ROWS_ANY);
-        sql_unit_text(unit, behind_first(&task->key));
+        sql_unit_text(unit, id_of(task->item));
         sql_unit_text(unit, text_of(&task->value));
         sql_unit_int(unit, DEVICES_READ_MAX);
         sql_unit_text(unit, text_of(&task->did));
@@ -236,7 +240,7 @@ static void want_devices(
             continue;
         put_device_key(&key, sql_row_bytes(devices, 0, row, ROW_DID),
             sql_row_bytes(devices, 0, row, ROW_DEVICE));
-        want(push, &key, TR_SPAN(""), 0);
+        want(push, &key, TR_SPAN(""));
         tr_buffer_free(&key);
     }
 }
@@ -244,7 +248,7 @@ static void want_devices(
 /* False: nobody listens, or nobody can be asked. */
 static bool ask_who_listens(struct push *push, struct tr_context *ctx, struct push_task *task)
 {
-    struct tr_span id = behind_first(&task->key);
+    struct tr_span id = id_of(task->item);
     struct job_message message;
     tr_sender convo;
     int rc = TR_ENOMEM;
@@ -270,7 +274,7 @@ static void read_on(struct push *push, struct tr_context *ctx, struct push_task 
     uint32_t rows = sql_unit_rows(task->devices, 0);
 
     if (rows < DEVICES_READ_MAX) {
-        task_end(task);
+        task_end(push, ctx, task);
         return;
     }
     tr_buffer_clear(&task->did);
@@ -282,7 +286,7 @@ static void read_on(struct push *push, struct tr_context *ctx, struct push_task 
     task->devices = NULL;
     task->question = NULL;
     if (task->did.failed != 0 || task->device.failed != 0)
-        task_drop(task);
+        task_drop(push, ctx, task);
     else
         read_devices(push, ctx, task);
 }
@@ -292,7 +296,7 @@ static void devices_read(
 {
     if (sql_unit_status(unit) != 0) {
         sql_unit_free(unit);
-        task_drop(task);
+        task_drop(push, ctx, task);
         return;
     }
     task->devices = unit;
@@ -342,7 +346,7 @@ static void post(struct push *push, struct tr_context *ctx, struct push_task *ta
             tag_of(push, task));
     tr_buffer_free(&body);
     if (rc < 0)
-        task_drop(task);
+        task_drop(push, ctx, task);
 }
 
 static void read_token(struct push *push, struct tr_context *ctx, struct push_task *task)
@@ -370,11 +374,11 @@ static void token_read(
     }
     sql_unit_free(unit);
     if (!is_read || task->value.failed != 0)
-        task_drop(task);
+        task_drop(push, ctx, task);
     else if (is_there)
         post(push, ctx, task);
     else
-        task_end(task);
+        task_end(push, ctx, task);
 }
 
 static void forget(struct push *push, struct tr_context *ctx, struct push_task *task)
@@ -400,14 +404,11 @@ static bool may_try_again(const struct tr_event *event, uint32_t status)
            status >= 500;
 }
 
-/* Unless it is wanted by now anyway. */
+/* Unless it is wanted by now anyway. It has its place: this does not fail. */
 static void want_again(struct push *push, const struct push_task *task)
 {
-    const struct push_item *item =
-        push_queue_find(&push->queue, (struct tr_span){ task->key.bytes, task->key.size });
-
-    if (item == NULL || !item->is_wanted)
-        want(push, &task->key, TR_SPAN(""), task->tries + 1);
+    if (!task->item->is_wanted)
+        (void)push_queue_want(&push->queue, task->item->key, TR_SPAN(""), task->item->tries + 1);
 }
 
 static void posted(
@@ -422,19 +423,20 @@ static void posted(
     }
     if (status >= 200 && status < 300)
         metric_add(&metrics[SENT], 1);
-    else if (may_try_again(event, status) && task->tries + 1 < TRIES_MAX)
+    else if (may_try_again(event, status) && task->item->tries + 1 < TRIES_MAX)
         want_again(push, task);
     else
         metric_add(&metrics[FAILED], 1);
-    task_end(task);
+    task_end(push, ctx, task);
 }
 
-static void forgotten(struct push_task *task, struct sql_unit *unit)
+static void forgotten(
+    struct push *push, struct tr_context *ctx, struct push_task *task, struct sql_unit *unit)
 {
     if (sql_unit_status(unit) == 0)
         metric_add(&metrics[FORGOTTEN], sql_unit_changed(unit, 0));
     sql_unit_free(unit);
-    task_end(task);
+    task_end(push, ctx, task);
 }
 
 /* ---- the actor
@@ -449,16 +451,13 @@ static struct push_task *free_task(struct push *push)
 }
 
 static void begin(
-    struct push *push, struct tr_context *ctx, struct push_task *task, const struct push_item *item)
+    struct push *push, struct tr_context *ctx, struct push_task *task, struct push_item *item)
 {
-    bool is_convo = item->key.at[0] == 'c';
-
-    task->tries = item->tries;
-    tr_buffer_span(&task->key, item->key);
+    task->item = item;
     tr_buffer_append(&task->value, item->value.bytes, item->value.size);
-    if (task->key.failed != 0 || task->value.failed != 0)
-        task_drop(task);
-    else if (is_convo)
+    if (task->value.failed != 0)
+        task_drop(push, ctx, task);
+    else if (item->key.at[0] == 'c')
         read_devices(push, ctx, task);
     else
         read_token(push, ctx, task);
@@ -466,11 +465,10 @@ static void begin(
 
 static void work(struct push *push, struct tr_context *ctx)
 {
-    const struct push_item *item;
+    struct push_item *item;
     struct push_task *task;
 
-    while ((task = free_task(push)) != NULL &&
-           (item = push_queue_next(&push->queue, tr_now_ns(ctx))) != NULL)
+    while ((task = free_task(push)) != NULL && (item = push_queue_next(&push->queue)) != NULL)
         begin(push, ctx, task, item);
     if (!push->is_timed && push_queue_due_ns(&push->queue) != 0) {
         uint64_t due_ns = push_queue_due_ns(&push->queue), now_ns = tr_now_ns(ctx);
@@ -495,7 +493,7 @@ static enum tr_next push_handle(void *self, struct tr_context *ctx, void *memory
     if (item != NULL && item->is_wanted &&
         !tr_span_equal((struct tr_span){ item->value.bytes, item->value.size }, sender))
         sender = TR_SPAN(""); /* each of them wakes the other */
-    want(push, &key, sender, 0);
+    want(push, &key, sender);
     tr_buffer_free(&key);
     work(push, ctx);
     return TR_GO;
@@ -519,7 +517,7 @@ static void task_goes_on(struct push *push, struct tr_context *ctx, const struct
         posted(push, ctx, task, event);
         break;
     case STAGE_FORGET:
-        forgotten(task, sql_take(&push->sql, event));
+        forgotten(push, ctx, task, sql_take(&push->sql, event));
         break;
     case STAGE_NONE:
         break;
@@ -556,7 +554,7 @@ static int push_begin(void *self, struct tr_context *ctx)
 static void clear(struct push *push)
 {
     for (uint32_t i = 0; i < TASKS_MAX; i++)
-        task_end(&push->tasks[i]);
+        task_free(&push->tasks[i]);
     push_queue_end(&push->queue);
     if (push->sql.sql != NULL)
         sql_client_end(&push->sql);

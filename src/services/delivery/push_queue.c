@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* push_queue.c: see push_queue.h.
  *
- *   ──want──▶ ready ──next──▶ resting ──rested, wanted──▶ ready
- *                                └─────rested, not wanted──▶ gone
+ *   ──want──▶ ready ──next──▶ being done ──rest──▶ resting ──rested, wanted──▶ ready
+ *                                                     └─────rested, not wanted──▶ gone
  *
- * 1. An item is in its bucket and in one of the two lists.
+ * 1. An item is in its bucket, and unless it is being done in one of the two lists.
  * 2. All rest equally long, so the list of those is in the order of due_ns. */
 #include "services/delivery/push_queue.h"
 
@@ -64,12 +64,11 @@ int push_queue_begin(struct push_queue *queue, uint64_t interval_ns, uint32_t co
 
 void push_queue_end(struct push_queue *queue)
 {
-    struct push_item *item;
-
-    while ((item = take_first(&queue->ready)) != NULL)
-        item_free(item);
-    while ((item = take_first(&queue->resting)) != NULL)
-        item_free(item);
+    for (uint32_t i = 0; i < BUCKETS && queue->buckets != NULL; i++)
+        for (struct push_item *item = queue->buckets[i], *next; item != NULL; item = next) {
+            next = item->next_same;
+            item_free(item);
+        }
     tr__free(queue->buckets);
     *queue = (struct push_queue){ 0 };
 }
@@ -122,16 +121,19 @@ int push_queue_want(
     return item->value.failed; /* then it is empty, and done all the same */
 }
 
-const struct push_item *push_queue_next(struct push_queue *queue, uint64_t now_ns)
+struct push_item *push_queue_next(struct push_queue *queue)
 {
     struct push_item *item = take_first(&queue->ready);
 
-    if (item == NULL)
-        return NULL;
-    item->is_wanted = false;
+    if (item != NULL)
+        item->is_wanted = false;
+    return item;
+}
+
+void push_queue_rest(struct push_queue *queue, struct push_item *item, uint64_t now_ns)
+{
     item->due_ns = now_ns + queue->interval_ns;
     append(&queue->resting, item);
-    return item;
 }
 
 void push_queue_wake(struct push_queue *queue, uint64_t now_ns)

@@ -13,7 +13,7 @@
 struct push_item {
     struct push_item *next;      /* in its list */
     struct push_item *next_same; /* in its bucket */
-    bool is_wanted;              /* always, unless it rests: then, again */
+    bool is_wanted;              /* always, unless it is being done or rests: then, again */
     unsigned tries;              /* that failed before */
     uint64_t due_ns;             /* when it has rested */
     struct tr_span key;
@@ -37,14 +37,16 @@ int push_queue_begin(struct push_queue *queue, uint64_t interval_ns, uint32_t co
     struct tr_siphash_key secret);
 void push_queue_end(struct push_queue *queue);
 
-/* NULL: it is neither wanted nor does it rest. */
+/* NULL: it is neither wanted nor being done, and does not rest. */
 const struct push_item *push_queue_find(const struct push_queue *queue, struct tr_span key);
 /* A value takes the place of the one before. TR_EFULL, TR_ENOMEM. */
 int push_queue_want(
     struct push_queue *queue, struct tr_span key, struct tr_span value, unsigned tries);
-/* The oldest that is to be done now: its rest begins. It is good until the next call of anything
- * here. NULL: none is. */
-const struct push_item *push_queue_next(struct push_queue *queue, uint64_t now_ns);
+/* The oldest that is to be done now; NULL: none is. It stays until it has been given to
+ * push_queue_rest, but for a value that may be another after each call here. */
+struct push_item *push_queue_next(struct push_queue *queue);
+/* It is done: its rest begins. */
+void push_queue_rest(struct push_queue *queue, struct push_item *item, uint64_t now_ns);
 /* Those that have rested can be done again, if they are wanted, or go. */
 void push_queue_wake(struct push_queue *queue, uint64_t now_ns);
 /* When the next one has rested; 0: none rests. */

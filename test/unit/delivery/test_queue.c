@@ -10,11 +10,11 @@ static void want(struct push_queue *queue, const char *key, const char *value)
     CHECK_EQ_INT(push_queue_want(queue, tr_span_of(key), tr_span_of(value), 0), 0);
 }
 
-/* The next one is this; NULL: there is none. */
+/* The next one is this, and done at once; NULL: there is none. */
 static void expect_next(
     struct push_queue *queue, uint64_t now_ns, const char *key, const char *value)
 {
-    const struct push_item *item = push_queue_next(queue, now_ns);
+    struct push_item *item = push_queue_next(queue);
 
     CHECK((item == NULL) == (key == NULL));
     if (item == NULL)
@@ -23,6 +23,7 @@ static void expect_next(
     CHECK_MSG(item->value.size == strlen(value) &&
                   memcmp(item->value.bytes, value, item->value.size) == 0,
         "%.*s", (int)item->value.size, item->value.bytes);
+    push_queue_rest(queue, item, now_ns);
 }
 
 static void begin(struct push_queue *queue, uint32_t count_max)
@@ -62,6 +63,39 @@ TEST(queue, what_is_wanted_while_it_rests_is_done_once_when_it_has_rested)
     expect_next(&queue, 1000 + 2 * REST_NS, NULL, NULL);
     CHECK(push_queue_find(&queue, TR_SPAN("a")) == NULL);
     CHECK_EQ_INT(push_queue_due_ns(&queue), 0);
+    push_queue_end(&queue);
+}
+
+/* However long it takes. */
+TEST(queue, what_is_wanted_while_it_is_done_rests_before_it_is_done_again)
+{
+    struct push_queue queue;
+    struct push_item *item;
+
+    begin(&queue, 10);
+    want(&queue, "a", "1");
+    item = push_queue_next(&queue);
+    want(&queue, "a", "2");
+    CHECK(item == push_queue_find(&queue, TR_SPAN("a")) && item->is_wanted);
+    push_queue_wake(&queue, 1000 + 2 * REST_NS);
+    expect_next(&queue, 1000 + 2 * REST_NS, NULL, NULL);
+    CHECK_EQ_INT(push_queue_due_ns(&queue), 0);
+    push_queue_rest(&queue, item, 1000 + 2 * REST_NS);
+    push_queue_wake(&queue, 1000 + 3 * REST_NS - 1);
+    expect_next(&queue, 1000 + 3 * REST_NS - 1, NULL, NULL);
+    push_queue_wake(&queue, 1000 + 3 * REST_NS);
+    expect_next(&queue, 1000 + 3 * REST_NS, "a", "2");
+    push_queue_end(&queue);
+}
+
+TEST(queue, what_is_being_done_goes_with_the_queue)
+{
+    struct push_queue queue;
+
+    begin(&queue, 10);
+    want(&queue, "a", "1");
+    want(&queue, "b", "1");
+    CHECK(push_queue_next(&queue) != NULL);
     push_queue_end(&queue);
 }
 

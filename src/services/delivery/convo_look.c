@@ -199,6 +199,7 @@ static void answer_create(const struct convo *convo, struct job *job, bool is_ow
     }
     convo_write_view(convo, &job->answer);
     job->status = 200;
+    convo_wake(convo, job); /* who made it may not have lived to wake anybody */
 }
 
 /* Was the group reset, which this actor does not know? */

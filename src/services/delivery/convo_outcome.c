@@ -206,10 +206,12 @@ bool convo_asked(const struct convo *convo, struct convo_op *op, const struct sq
 {
     bool is_stored = sql_unit_status(unit) == 0 && sql_unit_rows(unit, 0) > 0;
 
-    if (sql_unit_status(unit) != 0)
+    if (sql_unit_status(unit) != 0) {
         job_fail(op->job, 503, "Unavailable", "the database did not answer: try again");
-    else if (is_stored)
+    } else if (is_stored) {
         convo_answer(convo, op);
+        convo_wake(convo, op->job);
+    }
     op->is_asking = false;
     op->was_asked = true;
     return op->job->status != 0;

@@ -281,6 +281,25 @@ TEST(push, a_message_that_is_sent_again_wakes_those_who_do_not_know_it)
     play_end(&play);
 }
 
+TEST(push, a_conversation_that_is_made_again_wakes_those_who_do_not_know_it)
+{
+    struct play play;
+    char body[512];
+
+    play_begin(&play, "100ms");
+    (void)snprintf(body, sizeof body,
+        "{\"groupId\":\"" TALK "\",\"cipherSuite\":\"" SITE_SUITE
+        "\",\"idempotencyKey\":\"k-1\",\"initialMembers\":[\"%s\",\"%s\"]}",
+        play.bob.did, play.carol.did);
+    register_token(&play, &play.carol, "token-of-carol");
+    ask(&play, &play.alice, "createConvo", body, 200, TALK);
+    wait_woken(&play.gateway, "token-of-carol", 1); /* and nothing wakes anybody any more */
+    register_token(&play, &play.bob, "token-of-bob");
+    ask(&play, &play.alice, "createConvo", body, 200, TALK);
+    wait_woken(&play.gateway, "token-of-bob", 1);
+    play_end(&play);
+}
+
 /* From what comes after the conversation was made. */
 static int listen_to_talk(struct play *play, const struct caller *caller)
 {

@@ -405,10 +405,10 @@ static bool may_try_again(const struct tr_event *event, uint32_t status)
 }
 
 /* Unless it is wanted by now anyway. It has its place: this does not fail. */
-static void want_again(struct push *push, const struct push_task *task)
+static void want_again(struct push *push, const struct push_task *task, unsigned tries)
 {
     if (!task->item->is_wanted)
-        (void)push_queue_want(&push->queue, task->item->key, TR_SPAN(""), task->item->tries + 1);
+        (void)push_queue_want(&push->queue, task->item->key, TR_SPAN(""), tries);
 }
 
 static void posted(
@@ -424,7 +424,7 @@ static void posted(
     if (status >= 200 && status < 300)
         metric_add(&metrics[SENT], 1);
     else if (may_try_again(event, status) && task->item->tries + 1 < TRIES_MAX)
-        want_again(push, task);
+        want_again(push, task, task->item->tries + 1);
     else
         metric_add(&metrics[FAILED], 1);
     task_end(push, ctx, task);
@@ -433,9 +433,17 @@ static void posted(
 static void forgotten(
     struct push *push, struct tr_context *ctx, struct push_task *task, struct sql_unit *unit)
 {
-    if (sql_unit_status(unit) == 0)
-        metric_add(&metrics[FORGOTTEN], sql_unit_changed(unit, 0));
+    bool is_stored = sql_unit_status(unit) == 0;
+    int64_t count = is_stored ? sql_unit_changed(unit, 0) : 0;
+
     sql_unit_free(unit);
+    if (!is_stored) {
+        task_drop(push, ctx, task);
+        return;
+    }
+    metric_add(&metrics[FORGOTTEN], count);
+    if (count == 0) /* it was taken back meanwhile, or the device has another one: that is told */
+        want_again(push, task, 0);
     task_end(push, ctx, task);
 }
 

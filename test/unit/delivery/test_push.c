@@ -22,6 +22,7 @@ struct gateway {
     const char *status;
     const char *page;  /* that comes with it; NULL: little */
     uint32_t refusals; /* so many times; the next is taken */
+    bool is_held;      /* it keeps its answers to itself */
 };
 
 static void gateway_script(struct fake_connection *connection, void *data)
@@ -46,6 +47,8 @@ static void gateway_script(struct fake_connection *connection, void *data)
             gateway->refusals--;
         }
         pthread_cond_broadcast(&gateway->changed);
+        while (gateway->is_held)
+            pthread_cond_wait(&gateway->changed, &gateway->lock);
         pthread_mutex_unlock(&gateway->lock);
         if (!fake_answer(connection, status, NULL, page == NULL ? "{}" : page))
             return;
@@ -69,6 +72,14 @@ static uint32_t woken(struct gateway *gateway, const char *token)
     count = count_of(gateway, token);
     pthread_mutex_unlock(&gateway->lock);
     return count;
+}
+
+static void hold(struct gateway *gateway, bool is_held)
+{
+    pthread_mutex_lock(&gateway->lock);
+    gateway->is_held = is_held;
+    pthread_cond_broadcast(&gateway->changed);
+    pthread_mutex_unlock(&gateway->lock);
 }
 
 /* Until the token was told so often. */
@@ -523,6 +534,26 @@ TEST(push, a_token_that_is_gone_is_deleted)
 TEST(push, a_token_that_is_gone_is_deleted_however_much_is_said_of_it)
 {
     expect_deleted(long_page());
+}
+
+TEST(push, who_has_another_token_when_the_first_is_gone_is_told_by_that)
+{
+    struct play play;
+
+    play_begin(&play, "100ms");
+    make_convo(&play, TALK, &play.bob, NULL);
+    register_token(&play, &play.bob, "token-of-bob");
+    play.gateway.refused = "token-of-bob";
+    play.gateway.status = "410 Gone";
+    play.gateway.refusals = 1;
+    hold(&play.gateway, true);
+    say(&play, &play.alice, TALK);
+    wait_woken(&play.gateway, "token-of-bob", 1);
+    register_token(&play, &play.bob, "another-of-bob");
+    hold(&play.gateway, false);
+    wait_woken(&play.gateway, "another-of-bob", 1);
+    CHECK_EQ_INT(tokens_stored(&play), 1);
+    play_end(&play);
 }
 
 static void expect_tries(const char *status, const char *page, uint32_t refusals, uint32_t tries)

@@ -7,12 +7,16 @@
 A program built with test/lib/check.h, or any other whose last line is "N passed, N failed, N skipped",
 is taken at its word. Another one is one case: exit status 0 passes, 77 skips (its last line is the
 reason), the rest fails. Output is shown of programs that failed. The last line adds up everything.
+
+Programs start in the order of the patterns, more of them at a time than there are cores: most wait most of the time,
+for a deadline, a restart or a database. Beside the seconds of each stand those of CPU that it took.
 """
 import argparse
 import concurrent.futures
 import contextlib
 import fnmatch
 import glob
+import itertools
 import os
 import re
 import shlex
@@ -27,12 +31,15 @@ SKIP_STATUS = 77
 
 
 def run(command, environment):
-    """Returns the exit status and the output, stdout and stderr as they came."""
+    """Returns the exit status, the output, stdout and stderr as they came, and the seconds of CPU it took."""
     with tempfile.TemporaryFile() as output:  # a pipe would wait for processes that were left behind
-        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL,
-                              stdout=output, stderr=subprocess.STDOUT, check=False)
+        # pylint: disable=consider-using-with  # wait4() below waits for it and, unlike Popen.wait(), counts its CPU
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL,
+                                   stdout=output, stderr=subprocess.STDOUT)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
-        return done.returncode, output.read().decode("utf-8", "replace")
+        return process.returncode, output.read().decode("utf-8", "replace"), usage.ru_utime + usage.ru_stime
 
 
 def judge(name, status, output):
@@ -87,21 +94,32 @@ def regressions(path, programs):
     return jobs
 
 
+def find_programs(patterns):
+    """In the order of the patterns; what two of them match comes where the first has it."""
+    found = [path for pattern in patterns for path in sorted(glob.glob(pattern))
+             if os.path.isfile(path) and (os.access(path, os.X_OK) or path.endswith((".sh", ".py")))]
+    return list(dict.fromkeys(found))
+
+
+def is_named(path, patterns):
+    return any(fnmatch.fnmatch(os.path.basename(path), pattern) for pattern in patterns)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("patterns", nargs="+", metavar="PATTERN")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="programs at a time")
+    parser.add_argument("--jobs", type=int, default=2 * (os.cpu_count() or 1), help="programs at a time")
     parser.add_argument("--case", default="", help="only cases whose name contains this")
     parser.add_argument("--no-aslr", action="store_true", help="run with a fixed address layout if possible")
     parser.add_argument("--regressions", default="", help="file of seeds to run first")
     parser.add_argument("--without", action="append", default=[], metavar="PATTERN",
                         help="leave out programs of these names, and say how many")
+    parser.add_argument("--alone", action="append", default=[], metavar="PATTERN",
+                        help="run programs of these names one by one when the others have ended")
     options = parser.parse_args()
 
-    programs = [path for pattern in options.patterns for path in sorted(glob.glob(pattern))
-                if os.path.isfile(path) and (os.access(path, os.X_OK) or path.endswith((".sh", ".py")))]
-    left_out = {path for path in programs for pattern in options.without
-                if fnmatch.fnmatch(os.path.basename(path), pattern)}
+    programs = find_programs(options.patterns)
+    left_out = [path for path in programs if is_named(path, options.without)]
     programs = [path for path in programs if path not in left_out]
     if left_out:
         print(f"{len(left_out)} programs are left out here: {', '.join(options.without)}")
@@ -114,7 +132,7 @@ def main():
     if options.case:
         chosen = []
         for name, program, _, settings in jobs:
-            listed = run([program, "--list", options.case], os.environ)[1]
+            _, listed, _ = run([program, "--list", options.case], os.environ)
             if listed.strip():
                 chosen.append((name, program, [options.case], settings))
         jobs = chosen
@@ -123,8 +141,12 @@ def main():
             print("0 passed, 1 failed, 0 skipped")
             return 1
 
+    alone = [job for job in jobs if is_named(job[1], options.alone)]
+    together = [job for job in jobs if job not in alone]
     with cache() as folder:
-        return run_jobs(jobs, prefix, options.jobs, {**os.environ, "TROUPE_TEST_CACHE": folder})
+        environment = {**os.environ, "TROUPE_TEST_CACHE": folder}
+        return report(itertools.chain(run_jobs(together, prefix, options.jobs, environment),
+                                      run_jobs(alone, prefix, 1, environment)))
 
 
 @contextlib.contextmanager
@@ -136,32 +158,37 @@ def cache():
 
 
 def run_jobs(jobs, prefix, at_a_time, environment):
+    """Yields name, exit status, output, seconds and seconds of CPU of each when it has ended."""
     def work(job):
         name, program, arguments, settings = job
         started = time.monotonic()
         try:
-            status, output = run(prefix + interpreter(program) + arguments, {**environment, **settings})
+            status, output, cpu_s = run(prefix + interpreter(program) + arguments, {**environment, **settings})
         except OSError as error:
-            status, output = 127, f"{shlex.join([program])}: {error.strerror}\n"
-        return name, status, output, time.monotonic() - started
+            status, output, cpu_s = 127, f"{shlex.join([program])}: {error.strerror}\n", 0.0
+        return name, status, output, time.monotonic() - started, cpu_s
 
-    total = [0, 0, 0]
-    seeds = 0
     with concurrent.futures.ThreadPoolExecutor(max(1, at_a_time)) as pool:
         for future in concurrent.futures.as_completed([pool.submit(work, job) for job in jobs]):
-            name, status, output, seconds = future.result()
-            counts, notes = judge(name, status, output)
-            total = [a + b for a, b in zip(total, counts)]
-            walked = sum(int(n) for n in re.findall(r"^# (\d+) seeds from ", output, re.MULTILINE))
-            seeds += walked
-            if counts[1]:
-                print(output.rstrip())
-            print(f"{name}: {counts[0]} passed, {counts[1]} failed, {counts[2]} skipped"
-                  f"{f', {walked} seeds' if walked else ''} ({seconds:.1f} s)")
-            for note in notes:
-                if not (counts[1] and note in output):
-                    print(note)
-            sys.stdout.flush()
+            yield future.result()
+
+
+def report(results):
+    total = [0, 0, 0]
+    seeds = 0
+    for name, status, output, seconds, cpu_s in results:
+        counts, notes = judge(name, status, output)
+        total = [a + b for a, b in zip(total, counts)]
+        walked = sum(int(n) for n in re.findall(r"^# (\d+) seeds from ", output, re.MULTILINE))
+        seeds += walked
+        if counts[1]:
+            print(output.rstrip())
+        print(f"{name}: {counts[0]} passed, {counts[1]} failed, {counts[2]} skipped"
+              f"{f', {walked} seeds' if walked else ''} ({seconds:.1f} s, {cpu_s:.1f} of CPU)")
+        for note in notes:
+            if not (counts[1] and note in output):
+                print(note)
+        sys.stdout.flush()
     if seeds:
         print(f"{seeds} seeds in all")
     print(f"{total[0]} passed, {total[1]} failed, {total[2]} skipped")

@@ -32,8 +32,10 @@
 /* A sanitized program is 2 to 10 times slower; its limits must not depend on luck. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define LIMIT_FACTOR 5
+#define ROUNDS_DIVISOR 4
 #else
 #define LIMIT_FACTOR 1
+#define ROUNDS_DIVISOR 1
 #endif
 #define LIMIT_FACTOR_LONG 20
 
@@ -194,6 +196,11 @@ bool check_is_long(void)
     uint64_t value = 0;
 
     return read_number("TROUPE_LONG", &value) && value != 0;
+}
+
+unsigned check_rounds(unsigned count, unsigned long_count)
+{
+    return check_is_long() ? long_count : count / ROUNDS_DIVISOR;
 }
 
 bool check_each_seed(uint64_t *ret_seed, unsigned count)

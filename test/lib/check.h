@@ -67,6 +67,11 @@ bool check_each_seed(uint64_t *ret_seed, unsigned count);
 /* True under `make test-long` (TROUPE_LONG=1): use the big numbers. */
 bool check_is_long(void);
 
+/* How often a case does more of the same: long_count under `make test-long`, else count, or a
+ * quarter of it in a build with a sanitizer, where each round takes several times as long and finds
+ * what the first ones find. Not for a number that somebody was promised. */
+unsigned check_rounds(unsigned count, unsigned long_count);
+
 /* What the macros above stand on. */
 struct check_case {
     const char *noun;

@@ -226,6 +226,20 @@ TEST(harness, passing_walk_says_how_many_seeds)
     check_last_line("1 passed, 0 failed, 0 skipped");
 }
 
+TEST(harness, rounds_are_fewer_under_a_sanitizer_and_many_in_the_long_run)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    unsigned expected = 25;
+#else
+    unsigned expected = 100;
+#endif
+
+    unsetenv("TROUPE_LONG");
+    CHECK_EQ_INT(check_rounds(100, 3000), expected);
+    setenv("TROUPE_LONG", "1", 1);
+    CHECK_EQ_INT(check_rounds(100, 3000), 3000);
+}
+
 TEST(harness, filter_without_match_is_an_error)
 {
     run_selftest("", "'no such case'");

@@ -609,7 +609,7 @@ static void *swap_run(void *data)
 
 TEST_LONG(integrity, file_swapped_while_it_is_hashed_is_never_verified_wrongly, 120)
 {
-    int rounds = check_is_long() ? 10000 : 1000, total = 0;
+    int rounds = (int)check_rounds(1000, 10000), total = 0;
 
     site_open(
         &(struct integrity_options){ .source = swapped_source, .hashes_max = SWAPPERS }, SWAPPERS);

@@ -101,7 +101,7 @@ static void *swap_run(void *data)
 
 TEST_LONG(swap, file_that_changes_while_it_is_sent_never_arrives_complete_and_wrong, 240)
 {
-    int rounds = check_is_long() ? 10000 : 1000;
+    int rounds = (int)check_rounds(1000, 10000);
     unsigned complete[CHANGES] = { 0 }, cut[CHANGES] = { 0 };
 
     site_open_with(&(struct packs_settings){ .hashes_max = SWAPPERS }, NULL);
@@ -151,7 +151,7 @@ static void *disturb(void *data)
 TEST_LONG(swap, small_file_that_changes_at_any_time_arrives_right_or_not_at_all, 60)
 {
     struct swap *swap = &swaps[0];
-    unsigned right = 0, refused = 0, rounds = check_is_long() ? 20000 : 2000;
+    unsigned right = 0, refused = 0, rounds = check_rounds(2000, 20000);
 
     site_open();
     swap->index = site_add(1, 60000);

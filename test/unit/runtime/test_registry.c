@@ -835,7 +835,7 @@ static const struct tr_type thrower_type = {
 
 TEST_LONG(registry, a_hundred_thousand_keys_hammered_from_everywhere_never_have_two_actors, 120)
 {
-    struct arena arena = { .rounds = check_is_long() ? 2000000 : 150000 };
+    struct arena arena = { .rounds = check_rounds(150000, 2000000) };
     struct tr_system_stats stats;
     pthread_t threads[2];
     char go = 0;

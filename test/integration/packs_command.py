@@ -481,6 +481,8 @@ def errors_say_what_to_do(folder):
 
 
 if __name__ == "__main__":
+    # In the background of a shell it is ignored, and would be by what is started here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(serving.run_cases([
         *serving.on_both(a_file_goes_up_and_comes_down, push_goes_on_after_a_kill,
                          push_goes_on_while_the_server_restarts, get_goes_on_after_a_kill, keys_are_pinned_and_rotate),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the scripts that run `troupe serve` share: a server, a PostgreSQL of our own, callers with tokens, and how cases
 are run. Not a test itself."""
+import fcntl
 import glob
 import http.client
 import json
@@ -151,9 +152,30 @@ class Postgres:
                        extra_groups=[] if self.user else None, env=self.environment)
 
     def make(self):
-        self.run(f"{self.bin}/initdb", "-D", self.data, "-U", "troupe", "-A", "trust", "--no-sync", "-E", "UTF8",
-                 "--locale=C")
+        """Where scripts run together (tools/run-tests.py) the first leaves a fresh database behind for the others: a copy
+        takes less than half the time."""
+        cache = os.environ.get("TROUPE_TEST_CACHE")
+        if cache:
+            self.copy(os.path.join(cache, "postgres-of-scripts"))
+        else:
+            self.initialize(self.data)
         self.start()
+
+    def initialize(self, data):
+        self.run(f"{self.bin}/initdb", "-D", data, "-U", "troupe", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
+
+    def copy(self, model):
+        """Who comes while the model is made, waits for the lock."""
+        with open(model + ".lock", "w", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not os.path.exists(model):
+                made = model + ".new"
+                os.mkdir(made, 0o700)
+                if self.user:
+                    shutil.chown(made, self.user)
+                self.initialize(made)
+                os.rename(made, model)
+        self.run("cp", "-r", model, self.data)
 
     def start(self):
         self.run(*self.before, f"{self.bin}/pg_ctl", "-D", self.data, "-w", "-l", os.path.join(self.folder, "log"), "-o",

@@ -407,10 +407,13 @@ static inline void check_revoke(uint32_t convo, uint64_t seq)
 {
     const struct truth *truth = &now.truths[convo];
     const struct row *row = &truth->rows[seq], *commit = &truth->rows[row->undoes];
+    unsigned before = commit[-1].members;
 
-    CHECK_MSG(row->members == commit[-1].members,
+    if (now.requests[commit->op].shape == LEAVE) /* it wanted to, and has */
+        before &= ~(1U << commit->sender);
+    CHECK_MSG(row->members == before,
         "revoked: %s's %llu was taken back by %llu, and %x are in instead of %x", convo_id(convo),
-        (unsigned long long)row->undoes, (unsigned long long)seq, row->members, commit[-1].members);
+        (unsigned long long)row->undoes, (unsigned long long)seq, row->members, before);
     /* Who joined by a commit at that epoch, which was taken back too, was not in it. */
     for (uint64_t at = row->undoes + 1; at < seq; at++)
         CHECK_MSG(

@@ -35,7 +35,8 @@
  *             stream stays open behind an actor that is gone
  *   revoked   a commit is taken back by more than half of those who were in before and after it,
  *             each counted once, and never when a member has confirmed its epoch or spoken in it;
- *             then the members are those of before, and the next commit gets its epoch
+ *             then the members are those of before, but for who left by it, and the next commit
+ *             gets its epoch
  *   reset     a group is begun by one reset, of an admin, and no two have the same name; what was
  *             made in one is refused in another; numbers and members go on, epochs begin again; who
  *             asks again for what a former group took gets the first answer

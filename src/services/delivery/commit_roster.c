@@ -196,7 +196,7 @@ static bool is_left_over(
 {
     if (roster->has_before)
         return !leaf->is_new;
-    return member != NULL && !member->was_removed;
+    return member != NULL && member_has_left(member);
 }
 
 const char *commit_roster_check(

@@ -475,8 +475,6 @@ static void begin(struct convo *convo, struct tr_context *ctx, struct convo_op *
         look(convo, ctx, op);
         break;
     case CONVO_SAY:
-        if (convo->heard_epoch < op->job->mls.epoch)
-            convo->heard_epoch = op->job->mls.epoch;
         convo_stream_committed(convo, ctx, op);
         answer(op);
         break;

@@ -114,7 +114,6 @@ struct convo {
     struct roster roster;
     struct convo_newest newest;
     struct tr_buffer revoked; /* SHA-256 of each commit rolled back to the current epoch */
-    uint64_t heard_epoch;     /* of an ephemeral message, which nothing stores */
     struct convo_kept kept;
 
     struct convo_op *flying; /* oldest first */
@@ -269,6 +268,8 @@ enum convo_plan convo_unwedge_may_commit(
 enum convo_plan convo_plan_confirm(struct convo *convo, struct convo_op *op);
 enum convo_plan convo_plan_report(struct convo *convo, struct convo_op *op);
 enum convo_plan convo_plan_reset(struct convo *convo, struct convo_op *op);
+/* Of an ephemeral message: its epoch is no longer provisional. */
+void convo_store_heard(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
 void convo_store_confirm(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
 void convo_store_report(

@@ -193,8 +193,14 @@ static void answer_group_info(
 /* Who asks again for what it has made gets it. */
 static void answer_create(const struct convo *convo, struct job *job, bool is_own)
 {
+    const struct member *caller = roster_find(&convo->roster, job->claims->issuer);
+
     if (!is_own) {
         job_fail(job, 409, "ConvoExists", "there is a conversation of this group already");
+        return;
+    }
+    if (caller == NULL || !caller->is_in) {
+        job_fail(job, 403, "NotMember", "you are not a member of this conversation");
         return;
     }
     convo_write_view(convo, &job->answer);

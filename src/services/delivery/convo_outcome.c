@@ -166,6 +166,8 @@ void convo_apply(struct convo *convo, const struct convo_op *op)
         apply_role(convo, job);
     if (job->kind == JOB_POLICY)
         convo->policy = job->policy;
+    if (job->kind == JOB_EPHEMERAL && convo->committed.confirmed < op->after.confirmed)
+        convo->committed.confirmed = op->after.confirmed;
     if (job->kind != JOB_CREATE && !convo_has_log(job))
         return;
     convo_wake(convo, job);
@@ -180,9 +182,12 @@ void convo_apply(struct convo *convo, const struct convo_op *op)
 void convo_answer(const struct convo *convo, const struct convo_op *op)
 {
     struct job *job = op->job;
+    bool has_epoch = job->kind == JOB_MESSAGE || job->kind == JOB_EPHEMERAL;
 
-    job->result_epoch = job->kind == JOB_MESSAGE ? job->mls.epoch : op->after.epoch;
-    job->result_seq = job->kind == JOB_COMMIT ? convo_op_seq(op) : op->after.seq;
+    job->result_epoch = has_epoch ? job->mls.epoch : op->after.epoch;
+    job->result_seq = job->kind == JOB_COMMIT      ? convo_op_seq(op)
+                      : job->kind == JOB_EPHEMERAL ? 0
+                                                   : op->after.seq;
     job->result_ms = op->now_ms;
     job->status = 200;
     if (job->kind == JOB_CREATE)

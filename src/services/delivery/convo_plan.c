@@ -192,7 +192,7 @@ static bool may_rejoin(const struct convo *convo, const struct member *caller)
 {
     int64_t away_ms;
 
-    if (caller == NULL || caller->was_removed || convo->policy.fields[POLICY_REJOIN] == 0)
+    if (caller == NULL || !member_has_left(caller) || convo->policy.fields[POLICY_REJOIN] == 0)
         return false;
     away_ms = delivery_now_ms(convo->delivery) - caller->left_ms;
     return away_ms <= convo->policy.fields[POLICY_REJOIN_DAYS] * 86400000;
@@ -353,14 +353,17 @@ static enum convo_plan plan_message(struct convo *convo, struct convo_op *op)
     return CONVO_GO;
 }
 
-/* Passed on to who listens, and forgotten: its token is not consumed, since nothing changes. */
-static enum convo_plan answer_ephemeral(struct convo *convo, struct convo_op *op)
+/* Passed on to who listens, and forgotten: its token is not consumed. That a member was heard at an
+ * epoch is kept, before the first such message is passed on. */
+static enum convo_plan plan_ephemeral(struct convo *convo, struct convo_op *op)
 {
     struct job *job = op->job;
 
     if (plan_message(convo, op) == CONVO_GO) {
+        op->after.seq = op->before.seq;
+        if (op->after.confirmed > op->before.confirmed)
+            return CONVO_GO;
         op->now_ms = delivery_now_ms(convo->delivery);
-        op->after = op->before;
         job->result_epoch = job->mls.epoch;
         job->result_seq = 0;
         job->result_ms = op->now_ms;
@@ -580,7 +583,7 @@ enum convo_plan convo_plan(struct convo *convo, struct convo_op *op)
         [JOB_COMMIT] = plan_commit,
         [JOB_MESSAGE] = plan_message,
         [JOB_PROPOSAL] = plan_proposal,
-        [JOB_EPHEMERAL] = answer_ephemeral,
+        [JOB_EPHEMERAL] = plan_ephemeral,
         [JOB_READ_TO] = plan_read_to,
         [JOB_MARK_UNREAD] = plan_read_to,
         [JOB_GROUP_INFO] = plan_group_info,

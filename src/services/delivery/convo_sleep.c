@@ -183,7 +183,6 @@ static void pack(struct packer *packer, const struct convo *convo)
     put_texts(packer, &convo->texts);
     put_signed(packer, convo->created_ms);
     put_signed(packer, convo->active_ms);
-    put_number(packer, convo->heard_epoch);
     put_span(packer, (struct tr_span){ convo->revoked.bytes, convo->revoked.size });
     for (int i = 0; i < POLICY_FIELDS && (flags & POLICY) != 0; i++)
         put_signed(packer, convo->policy.fields[i]);
@@ -271,7 +270,6 @@ static int unpack(struct convo *convo, const unsigned char *packed)
     take_texts(&at, &convo->texts);
     convo->created_ms = take_signed(&at);
     convo->active_ms = take_signed(&at);
-    convo->heard_epoch = take_number(&at);
     revoked = take_span(&at);
     if (revoked.size > 0)
         rc = tr_buffer_span(&convo->revoked, revoked);
@@ -342,7 +340,7 @@ bool convo_seat_glance(
         skip_spans(&at, 1);
     creator = take_span(&at);
     skip_spans(&at, 4);
-    skip_numbers(&at, 3);
+    skip_numbers(&at, 2);
     skip_spans(&at, 1);
     skip_numbers(&at, (flags & POLICY) != 0 ? POLICY_FIELDS : 0);
     ret_sight->epoch = point.epoch;

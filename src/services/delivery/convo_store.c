@@ -598,6 +598,7 @@ void convo_add_op(const struct convo *convo, const struct convo_op *op, struct s
         [JOB_COMMIT] = store_commit,
         [JOB_MESSAGE] = store_message,
         [JOB_PROPOSAL] = store_message,
+        [JOB_EPHEMERAL] = convo_store_heard,
         [JOB_READ_TO] = store_read_to,
         [JOB_MARK_UNREAD] = store_mark_unread,
         [JOB_GROUP_INFO] = store_group_info,
@@ -610,7 +611,8 @@ void convo_add_op(const struct convo *convo, const struct convo_op *op, struct s
 
     /* What a message takes, at once and not by doubling. No memory: the unit says so. */
     (void)tr_buffer_reserve(&unit->bytes, op->job->bytes.size + UNIT_TEXTS_BYTES);
-    auth_consume(unit, op->job->claims);
+    if (op->job->kind != JOB_EPHEMERAL)
+        auth_consume(unit, op->job->claims);
     stores[op->job->kind](convo, op, unit);
 }
 

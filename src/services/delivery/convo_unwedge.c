@@ -3,8 +3,8 @@
  *
  * A server that keeps one commit per epoch can be wedged by a commit that members cannot process:
  * it is at n + 1 and they stay at n. So an epoch is provisional until a member was heard at it
- * (a message, a proposal or a commit made there, a confirmation, a confirmed Welcome). While it is,
- * a quorum of those who were members before its commit takes the commit back:
+ * (a message, a proposal or a commit made there, a confirmation, a confirmed Welcome). While
+ * it is, a quorum of those who were members before its commit takes the commit back:
  *
  *   1 Who counts: members who were in before the commit and still are, without the committer. DIDs,
  *     never devices. Not those it added, or the committer could bring its own majority; not those
@@ -12,7 +12,8 @@
  *   2 Never when anybody was heard at the new epoch, the committer included.
  *   3 All of it is one unit that begins with a compare-and-set: the epoch goes back, seq goes on.
  *     The commit stays in the log as LOG_REVOKED with its receipt; a LOG_REVOKE row follows.
- *   4 The same bytes are never taken again at that epoch; their committer waits for a while.
+ *   4 The same bytes are never taken again at that epoch; their committer waits for a while. Who
+ *     left by it has left.
  *
  * A group that is beyond that is reset by an admin: another group id, epoch 0, the same members.
  * Both change more than what is planned on, so they run alone (is_exclusive) and the conversation
@@ -75,11 +76,17 @@ SQL_STATEMENT(revoke_convo,
 /* Its op is free again: the first answer to it is no longer true. */
 SQL_STATEMENT(revoke_commit, "UPDATE log SET kind = 4, op = NULL"
                              " WHERE convo = $1 AND seq = $2 AND kind = 3 AND sha256 = $3");
+/* Who left by itself has left, whatever becomes of its commit. */
 SQL_STATEMENT(return_members, "UPDATE members SET leave_seq = NULL, left_ms = NULL, was_removed = 0"
-                              " WHERE convo = $1 AND leave_seq = $2");
-SQL_STATEMENT(end_members,
-    "UPDATE members SET leave_seq = $3, left_ms = $4, was_removed = 1, unread_extra = 0"
-    " WHERE convo = $1 AND join_seq = $2 AND leave_seq IS NULL");
+                              " WHERE convo = $1 AND leave_seq = $2 AND was_removed = 1");
+/* Who came by it is what it was before: away as it was then, or nobody, who never left (0). */
+#define BEFORE(column)                                                                             \
+    " COALESCE((SELECT p." column " FROM members p WHERE p.convo = $1 AND p.did = members.did"     \
+    " AND p.join_seq < $2 ORDER BY p.join_seq DESC LIMIT 1), 0)"
+SQL_STATEMENT(end_members, "UPDATE members SET leave_seq = $3, left_ms =" BEFORE(
+                               "left_ms") ", was_removed =" BEFORE("was_removed") ","
+                           " unread_extra = 0"
+                           " WHERE convo = $1 AND join_seq = $2 AND leave_seq IS NULL");
 SQL_STATEMENT(revoke_welcomes,
     "UPDATE welcome_targets SET state = 3, changed_ms = $3, why = 'its commit was revoked'"
     " WHERE convo = $1 AND seq = $2 AND state <> 2");
@@ -217,7 +224,7 @@ static bool was_revoked(const struct convo *convo, const struct job *job)
 enum convo_plan convo_unwedge_may_commit(
     const struct convo *convo, struct job *job, const struct member *caller)
 {
-    if (caller != NULL && caller->quarantined_until_ms > 0) {
+    if (caller != NULL && caller->quarantined_until_ms > 0 && !job->is_leave) {
         int64_t left_ms = caller->quarantined_until_ms - delivery_now_ms(convo->delivery);
 
         if (left_ms > 0)
@@ -251,6 +258,18 @@ enum convo_plan convo_plan_confirm(struct convo *convo, struct convo_op *op)
     return CONVO_GO;
 }
 
+static void add_confirmed(const struct convo *convo, struct sql_unit *unit, uint64_t epoch)
+{
+    sql_unit_step(unit, &mark_confirmed, 1);
+    sql_unit_text(unit, convo_span(convo));
+    sql_unit_int(unit, (int64_t)epoch);
+}
+
+void convo_store_heard(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+{
+    add_confirmed(convo, unit, op->job->mls.epoch);
+}
+
 void convo_store_confirm(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
@@ -262,9 +281,7 @@ void convo_store_confirm(
     sql_unit_text(unit, job->claims->issuer);
     sql_unit_blob(unit, job->sha256, sizeof job->sha256);
     sql_unit_int(unit, op->now_ms);
-    sql_unit_step(unit, &mark_confirmed, 1);
-    sql_unit_text(unit, convo_span(convo));
-    sql_unit_int(unit, (int64_t)job->epoch);
+    add_confirmed(convo, unit, job->epoch);
     sql_unit_step(unit, &count_differing, 1);
     sql_unit_text(unit, convo_span(convo));
     sql_unit_int(unit, (int64_t)job->epoch);
@@ -345,8 +362,7 @@ bool convo_unwedge_may_undo(const struct convo *convo, const struct member *memb
 {
     const struct convo_point *now = &convo->committed;
 
-    if (now->kind == CONVO_NUMBERED || now->confirmed >= now->epoch ||
-        convo->heard_epoch >= now->epoch)
+    if (now->kind == CONVO_NUMBERED || now->confirmed >= now->epoch)
         return false;
     /* Who joins by itself is not heard by that. Then there is more than one commit to take back,
      * and nobody knows here who came by those before the newest. */
@@ -365,7 +381,7 @@ static enum convo_plan plan_reported(const struct convo *convo, struct job *job)
         return fail(job, 409, "EpochConfirmed", "a member went on from the epoch it leads to");
     if (memcmp(job->sha256, newest->sha256, sizeof newest->sha256) != 0)
         return fail(job, 404, "CommitNotFound", "the commit of that epoch has another hash");
-    if (convo->committed.confirmed >= epoch || convo->heard_epoch >= epoch)
+    if (convo->committed.confirmed >= epoch)
         return fail(job, 409, "EpochConfirmed", "a member was heard at the epoch it leads to");
     return CONVO_GO;
 }
@@ -418,6 +434,20 @@ static void add_seq_step(const struct convo *convo, struct sql_unit *unit,
     sql_unit_int(unit, (int64_t)convo->newest.seq);
 }
 
+/* Who left by it makes no other one. */
+static void add_quarantine(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+{
+    const struct member *sender = &convo->roster.members[convo->newest.sender];
+
+    if (!sender->is_in)
+        return;
+    sql_unit_step(unit, &put_quarantine, 1);
+    sql_unit_text(unit, convo_span(convo));
+    sql_unit_text(unit, member_did(sender));
+    sql_unit_int(unit, op->now_ms + convo->delivery->quarantine_ms);
+}
+
 static void add_revoke(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
     const struct job *job = op->job;
@@ -436,14 +466,10 @@ static void add_revoke(const struct convo *convo, const struct convo_op *op, str
     add_seq_step(convo, unit, &return_members, SQL_ROWS_ANY);
     add_seq_step(convo, unit, &end_members, SQL_ROWS_ANY);
     sql_unit_int(unit, (int64_t)op->after.seq);
-    sql_unit_int(unit, op->now_ms);
     add_seq_step(convo, unit, &revoke_welcomes, SQL_ROWS_ANY);
     sql_unit_int(unit, op->now_ms);
     add_seq_step(convo, unit, &no_joiner, 0);
-    sql_unit_step(unit, &put_quarantine, 1);
-    sql_unit_text(unit, convo_span(convo));
-    sql_unit_text(unit, member_did(&convo->roster.members[convo->newest.sender]));
-    sql_unit_int(unit, op->now_ms + convo->delivery->quarantine_ms);
+    add_quarantine(convo, op, unit);
     crypto_sha256(job->sha256, sizeof job->sha256, notice);
     convo_add_log(convo, op, unit,
         (struct convo_log_row){ .seq = op->after.seq,
@@ -599,7 +625,6 @@ bool convo_unwedge_apply(struct convo *convo, const struct convo_op *op)
     if (op->is_exclusive) {
         convo->committed = op->after;
         convo->active_ms = op->now_ms;
-        convo->heard_epoch = 0;
         convo->is_poisoned = true; /* members, commits and names changed: read them */
         metric_add(&metrics[job->kind == JOB_RESET ? RESETS : REVOKED], 1);
     } else if (job->kind == JOB_CONFIRM) {

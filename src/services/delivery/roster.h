@@ -22,9 +22,15 @@ struct member {
     uint64_t join_seq;
     int64_t joined_ms;
     uint64_t read_seq;
-    int64_t left_ms; /* of who is not in */
+    int64_t left_ms; /* of who is not in; 0 if the commit it came by was taken back */
     int64_t quarantined_until_ms;
 };
+
+/* By itself, and not removed. */
+static inline bool member_has_left(const struct member *member)
+{
+    return !member->is_in && !member->was_removed && member->left_ms > 0;
+}
 
 struct roster {
     struct member *members;

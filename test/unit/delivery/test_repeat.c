@@ -231,3 +231,20 @@ TEST(waiting_stream, ends_when_its_conversation_goes)
     http_server_stop(&server);
     cast_end(&cast);
 }
+
+/* What it made is no longer its to look at. */
+TEST(repeat, of_a_creator_who_was_removed_is_refused)
+{
+    struct cast cast;
+
+    cast_begin(&cast);
+    act(&cast.site, &cast.ada, "createConvo", 200, "\"id\":\"n1\"", CREATE("c1"));
+    act(&cast.site, &cast.ada, "addMembers", 200, "",
+        "{\"convoId\":\"n1\",\"didList\":[\"%s\"],\"idempotencyKey\":\"a\"}", cast.bob.did);
+    act(&cast.site, &cast.ada, "promoteAdmin", 200, "",
+        "{\"convoId\":\"n1\",\"targetDid\":\"%s\"}", cast.bob.did);
+    act(&cast.site, &cast.bob, "removeMember", 200, "",
+        "{\"convoId\":\"n1\",\"targetDid\":\"%s\",\"idempotencyKey\":\"r\"}", cast.ada.did);
+    act(&cast.site, &cast.ada, "createConvo", 403, "NotMember", CREATE("c1"));
+    cast_end(&cast);
+}

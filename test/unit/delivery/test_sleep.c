@@ -52,7 +52,6 @@ static void fill(struct convo *convo)
     convo->policy = policy_default;
     convo->policy.fields[POLICY_APP_WINDOW] = -1;
     convo->policy.fields[POLICY_MEMBERS_MAX] = 12;
-    convo->heard_epoch = 5;
     convo->kept = (struct convo_kept){ .from = 200, .trims = 4 };
     CHECK_EQ_INT(tr_buffer_append(&convo->revoked, "0123456789abcdef0123456789abcdef", 32), 0);
     add(convo, "did:plc:ada", true);
@@ -75,7 +74,7 @@ static void check_filled(struct convo *convo)
     CHECK(memcmp(&convo->planned, &same.committed, sizeof same.committed) == 0);
     CHECK(memcmp(&convo->policy, &same.policy, sizeof same.policy) == 0);
     CHECK(memcmp(&convo->newest, &same.newest, sizeof same.newest) == 0);
-    CHECK(convo->heard_epoch == 5 && convo->revoked.size == 32);
+    CHECK(convo->revoked.size == 32);
     CHECK(convo->kept.from == 200 && convo->kept.trims == 4);
     CHECK(tr_span_equal(convo->texts.group_id, same.texts.group_id));
     CHECK(tr_span_equal(convo_group_name(convo), same.texts.group_name));

@@ -76,6 +76,48 @@ TEST(report, may_still_take_who_joined_so_the_last_admin_stays)
     cast_end(&cast);
 }
 
+/* The other members cannot keep it. */
+TEST(report, does_not_give_back_who_left)
+{
+    struct cast cast;
+    struct site *site = &cast.site;
+    char *leave = private_message("g1", 1, 3, "bye"), *again = private_message("g1", 1, 3, "b");
+
+    cast_begin(&cast);
+    act(site, &cast.dan, "leaveConvo", 200, "", "{\"convoId\":\"g1\",\"commit\":\"%s\"}", leave);
+    act_report(site, &cast.bob, "g1", 1, "bye", 200, "\"revoked\":false");
+    act_report(site, &cast.cyd, "g1", 1, "bye", 200, "\"revoked\":true");
+    expect(site, &cast.bob, "getEpoch?convoId=g1", NULL, 200, "\"currentEpoch\":1");
+    expect(site, &cast.dan, "getEpoch?convoId=g1", NULL, 403, "NotMember");
+    CHECK_EQ_INT(stored(site, "SELECT COUNT(*) FROM quarantines"), 0);
+    expect_check(site, NULL);
+    /* Nor who has to wait because of another commit. */
+    act_commit(site, &cast.cyd, "g1", 1, "bad", "", 200, "\"epoch\":2");
+    act_report(site, &cast.ada, "g1", 1, "bad", 200, "\"revoked\":false");
+    act_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":true");
+    act_commit(site, &cast.cyd, "g1", 1, "other", "", 403, "CommitterQuarantined");
+    act(site, &cast.cyd, "leaveConvo", 200, "", "{\"convoId\":\"g1\",\"commit\":\"%s\"}", again);
+    free(leave);
+    free(again);
+    cast_end(&cast);
+}
+
+TEST(report, leaves_whom_the_commit_added_as_it_was_before)
+{
+    struct cast cast;
+    struct site *site = &cast.site;
+
+    cast_begin(&cast);
+    act_add(site, &cast.ada, "g1", 1, (const char *const[3]){ cast.eve.did, NULL, NULL });
+    act_report(site, &cast.bob, "g1", 1, "an add", 200, "\"revoked\":false");
+    act_report(site, &cast.cyd, "g1", 1, "an add", 200, "\"revoked\":true");
+    CHECK_EQ_INT(
+        stored(site, "SELECT COUNT(*) FROM members WHERE leave_seq = 4 AND was_removed = 0"
+                     " AND left_ms = 0"),
+        1);
+    cast_end(&cast);
+}
+
 TEST(report, counts_people_not_how_often_and_not_those_the_commit_concerns)
 {
     struct cast cast;
@@ -181,6 +223,8 @@ TEST(report, never_takes_back_an_epoch_a_member_was_heard_at)
         else
             act_commit(site, &cast.bob, "g1", 2, "more", "", 200, "\"epoch\":3");
         printf("heard by a %s\n", how[i]);
+        site_close(site); /* and that is kept */
+        site_open(site);
         act_report(site, &cast.cyd, "g1", 1, "bad", 409, "EpochConfirmed");
         expect(site, &cast.dan, "getEpoch?convoId=g1", NULL, 403, "NotMember");
         cast_end(&cast);

@@ -58,7 +58,7 @@ struct token {
 
 struct device {
     uint32_t user;
-    uint32_t withdrawals;     /* under way */
+    uint32_t withdrawals;     /* under way, or in doubt */
     uint32_t token;           /* 0: none */
     uint64_t token_ns;        /* since when it has one, whichever */
     uint64_t sent_ns;         /* the newest POST, of this life of the actor; 0: none */

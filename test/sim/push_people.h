@@ -239,9 +239,12 @@ static inline void change_token(struct talker *self, struct tr_context *ctx)
 
 static inline void token_changed(struct talker *self, const struct tr_event *event)
 {
-    sql_unit_free(sql_take(&self->sql, event));
-    if (self->device != NULL)
+    struct sql_unit *unit = sql_take(&self->sql, event);
+
+    /* Of one that is in doubt it may be seen later that it is stored. */
+    if (self->device != NULL && sql_unit_status(unit) != SQL_EUNKNOWN)
         self->device->withdrawals--;
+    sql_unit_free(unit);
     self->is_writing = false;
     people.busy--;
 }

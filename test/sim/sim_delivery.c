@@ -552,7 +552,7 @@ static void begin(uint64_t seed)
     CHECK_EQ_INT(try_open(), 0);
     start_service();
     start_clients();
-    start_listeners();
+    start_listeners(seed);
 }
 
 static uint64_t run(uint64_t seed)
@@ -666,8 +666,8 @@ TEST_LONG(delivery, keeps_epochs_members_and_answers_right_whatever_fails, 120)
     CHECK_COVERED(seen.slow, 1000);
     CHECK_COVERED(seen.ends_removed, 100);
     CHECK_COVERED(seen.listening, 300);
-    CHECK_COVERED(seen.edges, 300);
-    CHECK_COVERED(seen.ahead, 100);
+    CHECK_COVERED(seen.edges, 1000);
+    CHECK_COVERED(seen.ahead, 500);
     CHECK_COVERED(seen.reports, 500);
     CHECK_COVERED(seen.confirms, 200);
     CHECK_COVERED(seen.revokes, 200);

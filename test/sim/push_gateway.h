@@ -78,7 +78,8 @@ static uint64_t draw_answer(struct tr_context *ctx, struct pending *pending)
     seen.slow += is_slow && !pending->is_late;
     if (pending->is_late) /* it is heard no more */
         return TR_SECONDS(LIMIT_S) + MS;
-    return is_slow ? 1 + tr_random(ctx) % (TR_SECONDS(LIMIT_S) - MS) : 1;
+    /* Not so late that the clock could jump over the limit. */
+    return is_slow ? 1 + tr_random(ctx) % TR_SECONDS(LIMIT_S / 2) : 1;
 }
 
 static enum tr_next gateway_handle(void *state, struct tr_context *ctx, void *memory)

@@ -5,7 +5,12 @@
  * given from the oldest on. While everything goes well nothing waits. When a unit fails, those
  * behind it fail with it (their compare-and-set misses): no job is planned any more (is_poisoned)
  * until all units are back and the conversation was read again; then what was not at fault is
- * planned anew, in its order, a few times at most. */
+ * planned anew, in its order, a few times at most.
+ *
+ * A few jobs can be planned only when nothing is on its way (CONVO_QUIET). While one of them waits
+ * (is_quieting) whatever would store something waits behind it, so that it comes: as soon as those
+ * on their way are back everybody gets its turn, in order. Whoever waited and is no longer asked
+ * for is forgotten then: its client was told that nothing was done. */
 #include "services/delivery/convo.h"
 
 #include <string.h>
@@ -82,6 +87,7 @@ static void wait_turn(struct convo *convo, struct convo_op *op)
         return;
     }
     convo->waiting_count++;
+    convo->is_quieting = convo->is_quieting || op->needs_quiet;
     op->was_asked = false; /* what it will be planned on may be newer than what was asked */
     append(&convo->waiting, &convo->waiting_last, op);
 }
@@ -104,6 +110,21 @@ static int load(struct convo *convo, struct tr_context *ctx)
     return rc;
 }
 
+/* Notices and streams have nobody who waits for an answer. */
+static bool is_given_up(const struct convo_op *op)
+{
+    return !convo_is_read(op->job->kind) && tr_reply_is_cancelled(op->reply);
+}
+
+/* Its turn has come: later than it was asked for, perhaps too late. */
+static void begin_late(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
+{
+    if (is_given_up(op))
+        op_free(op);
+    else
+        begin(convo, ctx, op);
+}
+
 /* Everything that waits gets its turn; those that must wait again keep their order. */
 static void take_turns(struct convo *convo, struct tr_context *ctx)
 {
@@ -111,13 +132,14 @@ static void take_turns(struct convo *convo, struct tr_context *ctx)
 
     convo->waiting = convo->waiting_last = NULL;
     convo->waiting_count = 0;
+    convo->is_quieting = false;
     while (op != NULL) {
         struct convo_op *next = op->next;
 
         if (convo->is_poisoned)
             wait_turn(convo, op);
         else
-            begin(convo, ctx, op);
+            begin_late(convo, ctx, op);
         op = next;
     }
 }
@@ -132,6 +154,7 @@ static void fail_all_waiting(struct convo *convo)
         answer_error(op, 503, "Unavailable", "the database does not answer: try again");
     }
     convo->waiting_last = NULL;
+    convo->is_quieting = false;
 }
 
 /* What those who listen know, before it is read again. */
@@ -377,7 +400,7 @@ static void look_back(
         else if (convo->is_poisoned)
             plan_again(convo, op);
         else
-            begin(convo, ctx, op);
+            begin_late(convo, ctx, op);
         recover(convo, ctx);
         return;
     }
@@ -416,6 +439,13 @@ static void plan_members(struct convo *convo, const struct job *job)
     }
 }
 
+static bool must_queue(const struct convo *convo, const struct job *job)
+{
+    if (convo_is_read(job->kind))
+        return false;
+    return convo->is_exclusive || (convo->is_quieting && job->kind != JOB_EPHEMERAL);
+}
+
 static void store(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
     struct sql_unit *unit;
@@ -444,7 +474,7 @@ static void store(struct convo *convo, struct tr_context *ctx, struct convo_op *
 
 static void begin(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
-    if (convo->is_exclusive && !convo_is_read(op->job->kind)) {
+    if (must_queue(convo, op->job)) {
         wait_turn(convo, op);
         return;
     }
@@ -467,6 +497,10 @@ static void begin(struct convo *convo, struct tr_context *ctx, struct convo_op *
             refuse(convo, ctx, op);
         else
             answer(op);
+        break;
+    case CONVO_QUIET:
+        op->needs_quiet = true;
+        wait_turn(convo, op);
         break;
     case CONVO_WAIT:
         wait_turn(convo, op);

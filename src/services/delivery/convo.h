@@ -53,6 +53,7 @@ struct convo_op {
     bool is_asking;    /* was it? Its token is looked for */
     bool was_asked;    /* no try before this plan was */
     bool is_exclusive; /* nothing else is planned until it is back and all was read again */
+    bool needs_quiet;  /* it is planned when nothing is on its way, and before what came later */
     bool is_fork;      /* others confirmed something else */
     enum convo_failure failure;
     struct convo_point after;
@@ -102,6 +103,7 @@ struct convo {
     bool is_reading;
     bool is_outdated;  /* others stored something since what is being read was asked for */
     bool is_exclusive; /* such an op is on its way */
+    bool is_quieting;  /* one that needs quiet waits: what would store something queues behind it */
     struct delivery *delivery;
 
     struct convo_point committed;
@@ -164,6 +166,7 @@ enum convo_plan {
     CONVO_GO,       /* store it: op->after is where it leads */
     CONVO_ANSWERED, /* the job has its status */
     CONVO_WAIT,     /* depends on what is on its way */
+    CONVO_QUIET,    /* depends on there being nothing */
     CONVO_LOOK,     /* the answer is in the log */
     CONVO_SUBSCRIBE,
     CONVO_SAY, /* to who listens; nothing is stored */

@@ -432,7 +432,7 @@ static enum convo_plan plan_group_info(struct convo *convo, struct convo_op *op)
     if (job->epoch > convo->planned.epoch || job->epoch < convo->committed.epoch)
         return fail(job, 409, "EpochMismatch", "the group info is not of the current epoch");
     if (job->epoch != convo->committed.epoch || convo->flying != NULL)
-        return CONVO_WAIT;
+        return CONVO_QUIET;
     return plan_roster(convo, job);
 }
 

@@ -401,7 +401,7 @@ enum convo_plan convo_plan_report(struct convo *convo, struct convo_op *op)
     if (convo->planned.kind == CONVO_NUMBERED)
         return fail(job, 400, "NumberedConversation", "the server counts its epochs");
     if (convo->flying != NULL)
-        return CONVO_WAIT; /* a member may just be heard, or another report counted */
+        return CONVO_QUIET; /* a member may just be heard, or another report counted */
     if (job->epoch == convo->committed.epoch && was_revoked(convo, job)) {
         write_report(job, (struct count){ 0, 0 }, true, convo->committed.epoch);
         job->status = 200;
@@ -562,7 +562,7 @@ enum convo_plan convo_plan_reset(struct convo *convo, struct convo_op *op)
     if (!is_member(caller))
         return not_member(job);
     if (convo->flying != NULL)
-        return CONVO_WAIT;
+        return CONVO_QUIET;
     if (!caller->is_admin)
         return fail(job, 403, "NotAdmin", "only an admin may do this");
     if (is_same_group(job->name, convo_group_name(convo)) ||

@@ -396,6 +396,7 @@ static void conclude(
         break;
     case CONVO_GO:   /* of no question */
     case CONVO_WAIT: /* nothing is on its way here, so there is nothing to wait for */
+    case CONVO_QUIET:
     case CONVO_SAY:
     case CONVO_SUBSCRIBE:
         answer_error(desk, request, 503, "Unavailable", "this needs the conversation's actor");

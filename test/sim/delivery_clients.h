@@ -23,6 +23,7 @@ static struct {
     bool has_direct; /* some are served without their actors */
     bool has_roles;  /* admins come and go */
     uint32_t lose_percent;
+    uint32_t unread_percent; /* of what is read: it is refused */
     uint32_t repeat_percent;
     uint32_t box_capacity;
     uint32_t turn_ms;

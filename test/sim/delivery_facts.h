@@ -109,7 +109,7 @@ static struct {
         replayed, unavailable, reads, views, cuts, kills, convo_kills, writer_kills, fatal, full,
         lost, lost_there, open_failed, not_sent, linear_ops, passivated, polls, polls_read, streams,
         heard, slow, ends_removed, listening, confirms, reports, revokes, resets, resets_lost,
-        resets_heard, of_another_group, marks, reads_to, direct, edges, ahead;
+        resets_heard, of_another_group, marks, reads_to, direct, edges, ahead, unread;
 } seen;
 
 static inline bool has_log(enum job_kind kind)

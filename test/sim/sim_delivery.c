@@ -28,7 +28,8 @@
  *   refused   a refusal says what was so at some moment, and nothing of it is stored
  *   repeated  the same bytes again get the first answer
  *   answered  every request ends, with a status
- *   heard     who listens hears everything after its cursor, once and in order
+ *   heard     who listens hears everything after its cursor, once and in order, and does not wait
+ *             for anybody to ask for something
  *   ahead     whose cursor is not in the log is told so, with where that ends; nobody else is
  *   committed and nothing before its COMMIT
  *   ended     the stream of whom a commit removes ends behind that commit, within a second; no
@@ -152,10 +153,25 @@ static int flaky_commit(
     return SQL_EUNKNOWN;
 }
 
+static void refuse(struct sql_unit *const *units, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        sql_unit_reset_results(units[i]);
+        sql_unit_fail(units[i], -1, SQL_EFAILED, "not now");
+    }
+    note_trouble();
+    seen.unread++;
+}
+
 static int flaky_read(
     struct sql_connection *connection, struct sql_unit *const *units, size_t count)
 {
-    return is_lost(world.lose_percent) ? TR_ECLOSED : sql_sqlite.read(connection, units, count);
+    if (is_lost(world.lose_percent))
+        return TR_ECLOSED;
+    if (world.unread_percent == 0 || world.is_opening || !percent(&now.s, world.unread_percent))
+        return sql_sqlite.read(connection, units, count);
+    refuse(units, count);
+    return 0;
 }
 
 static int flaky_connect(void *database, bool is_writer, struct sql_connection **ret_connection,
@@ -357,7 +373,7 @@ static void check_readable(uint32_t user)
 /* The "process" ends, with or without the machine, and another one recovers. */
 static void end_and_recover(bool is_power_cut, const struct tr_disk_faults *faults)
 {
-    uint32_t lose_percent = world.lose_percent;
+    uint32_t lose_percent = world.lose_percent, unread_percent = world.unread_percent;
 
     world.is_down = true;
     world.is_dark = is_power_cut;
@@ -382,9 +398,10 @@ static void end_and_recover(bool is_power_cut, const struct tr_disk_faults *faul
         CHECK_MSG(tries < 5, "healed: it does not open");
     }
     set_faults(NULL);
-    world.lose_percent = 0; /* while we look */
+    world.lose_percent = world.unread_percent = 0; /* while we look */
     check_database();
     world.lose_percent = lose_percent;
+    world.unread_percent = unread_percent;
     start_service();
     world.has_failed = false;
     world.is_down = false;
@@ -451,6 +468,11 @@ static void heal(void)
     if (world.has_failed)
         end_and_recover(true, NULL);
     finish_requests("healing");
+    world.unread_percent = 0;
+    hall.is_quiet = true;
+    tr_sim_run_until(now.s.sim, tr_sim_now_ns(now.s.sim) + END_MS_MAX * MS);
+    check_listeners(); /* they did not need another request for that */
+    hall.is_quiet = false;
     tr_sim_run_until(now.s.sim, tr_sim_now_ns(now.s.sim) + 5000 * MS);
     world.is_healed = true;
     for (uint32_t i = 0; i < world.clients; i++) {
@@ -544,6 +566,7 @@ static void begin(uint64_t seed)
     world.box_capacity = percent(s, 20) ? 4 : 256;
     world.turn_ms = percent(s, 50) ? between(s, 1, 200) : 0;
     world.idle_ns = percent(s, 30) ? between(s, 1, 20) * MS : TR_SECONDS(300);
+    world.unread_percent = seed % 10 == 1 || seed % 10 == 2 ? 20 : 0;
     world.has_direct = seed % 5 == 2; /* so that the others stay what they were */
     world.has_roles = seed % 5 == 3 || seed % 20 == 7;
     direct_register();
@@ -624,7 +647,8 @@ static void report(void)
         "group; %llu marks and %llu cursors checked; %llu ops of histories; "
         "%llu power cuts, %llu "
         "process kills, %llu conversation kills, %llu writer kills, %llu failed disks, %llu full "
-        "disks, %llu lost connections (%llu after the COMMIT), %llu failed opens\n",
+        "disks, %llu lost connections (%llu after the COMMIT), %llu refused reads, %llu failed "
+        "opens\n",
         (unsigned long long)seen.ended, (unsigned long long)seen.unknown,
         (unsigned long long)seen.unavailable, (unsigned long long)seen.stored,
         (unsigned long long)seen.commits, (unsigned long long)seen.joins,
@@ -646,7 +670,7 @@ static void report(void)
         (unsigned long long)seen.convo_kills, (unsigned long long)seen.writer_kills,
         (unsigned long long)seen.fatal, (unsigned long long)seen.full,
         (unsigned long long)seen.lost, (unsigned long long)seen.lost_there,
-        (unsigned long long)seen.open_failed);
+        (unsigned long long)seen.unread, (unsigned long long)seen.open_failed);
 }
 
 TEST_LONG(delivery, keeps_epochs_members_and_answers_right_whatever_fails, 120)
@@ -685,6 +709,7 @@ TEST_LONG(delivery, keeps_epochs_members_and_answers_right_whatever_fails, 120)
     CHECK_COVERED(seen.fatal, 200);
     CHECK_COVERED(seen.lost, 1000);
     CHECK_COVERED(seen.lost_there, 200);
+    CHECK_COVERED(seen.unread, 200);
 }
 
 TEST_LONG(delivery, is_replayed_from_its_seed, 60)

@@ -169,7 +169,7 @@ static struct convo_before before_of(struct convo *convo)
     return before;
 }
 
-/* It could not be read: who listens is in as far as was known. */
+/* It could not be read: who is in is what was known before. */
 static void give_back(struct convo *convo, struct convo_before *before)
 {
     if (convo->subscribers == NULL)
@@ -178,15 +178,22 @@ static void give_back(struct convo *convo, struct convo_before *before)
     convo->roster = before->roster;
 }
 
-static void load_failed(
-    struct convo *convo, const struct sql_unit *unit, struct convo_before *before)
+/* Nobody waits for the database to come back, neither for an answer nor for what it would hear. */
+static void cannot_read(struct convo *convo, struct tr_context *ctx)
+{
+    fail_all_waiting(convo);
+    convo_stream_unreadable(convo, ctx);
+}
+
+static void load_failed(struct convo *convo, struct tr_context *ctx, const struct sql_unit *unit,
+    struct convo_before *before)
 {
     LOG(LOG_WARN, "delivery", "a conversation could not be read",
         LOG_TEXT("why", sql_error_text(sql_unit_status(unit))));
     convo->is_loaded = false;
     convo->is_poisoned = true;
     give_back(convo, before);
-    fail_all_waiting(convo);
+    cannot_read(convo, ctx);
 }
 
 static void load_done(struct convo *convo, struct tr_context *ctx, struct convo_before *before)
@@ -209,7 +216,7 @@ static void loaded(struct convo *convo, struct tr_context *ctx, const struct sql
     convo->is_reading = false;
     metric_add(&metrics[LOADS], 1);
     if (sql_unit_status(unit) != 0 || convo_loaded(convo, unit) < 0)
-        load_failed(convo, unit, &before);
+        load_failed(convo, ctx, unit, &before);
     else
         load_done(convo, ctx, &before);
     if (!convo->is_outdated)
@@ -229,7 +236,7 @@ static void recover(struct convo *convo, struct tr_context *ctx)
         return;
     }
     if (load(convo, ctx) < 0)
-        fail_all_waiting(convo);
+        cannot_read(convo, ctx);
 }
 
 /* ---- units that came back

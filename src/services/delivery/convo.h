@@ -328,6 +328,9 @@ uint32_t convo_stream_others(const struct convo *convo, struct tr_span did);
 void convo_stream_hears(const struct convo *convo, struct job *job);
 /* A client went away. */
 void convo_stream_gone(struct convo *convo, struct tr_context *ctx, uint64_t stream_number);
+/* The log cannot be read, so nobody knows what they have missed: all of them end as busy, and come
+ * back with the cursor they have. */
+void convo_stream_unreadable(struct convo *convo, struct tr_context *ctx);
 void convo_stream_end(struct convo *convo);
 
 /* ---- convo_sleep.c: the actor's own state

@@ -133,12 +133,22 @@ void convo_stream_gone(struct convo *convo, struct tr_context *ctx, uint64_t str
     forget_gone(convo, ctx);
 }
 
-void convo_stream_end(struct convo *convo)
+static void end_all(struct convo *convo, struct tr_context *ctx, struct ending ending)
 {
     for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next)
         if (!at->is_gone)
-            end_subscriber(convo, at, restarting);
-    forget_gone(convo, NULL);
+            end_subscriber(convo, at, ending);
+    forget_gone(convo, ctx);
+}
+
+void convo_stream_unreadable(struct convo *convo, struct tr_context *ctx)
+{
+    end_all(convo, ctx, busy);
+}
+
+void convo_stream_end(struct convo *convo)
+{
+    end_all(convo, NULL, restarting);
 }
 
 /* ---- catching up

@@ -92,6 +92,11 @@ void http_respond_error(
 /* 503 or 429 with Retry-After; counted by reason. */
 void http_respond_shed(
     struct http_request *request, unsigned status, uint32_t retry_after_s, const char *reason);
+/* What was asked for has not come back: `error` is the event's, or the database's. 503 says that
+ * nothing was done and 504 that it may have been, so: too late is 504 DeadlineExceeded; else, if it
+ * may be done all the same, 504 OutcomeUnknown; else shed for the reason. */
+void http_respond_lost(
+    struct http_request *request, int error, bool may_be_done, const char *reason);
 /* `size` bytes of the descriptor from `offset` on by sendfile; the descriptor is closed, or given
  * back by `done` when that is not NULL (sent: all bytes went out). */
 void http_respond_file(struct http_request *request, unsigned status, const char *type, int fd,

@@ -706,7 +706,7 @@ void http_request_expire(struct http_request *request)
     if (request->phase == PHASE_ANSWERED || request->is_abandoned)
         return;
     request->must_close = true;
-    http_respond_error(request, 504, "DeadlineExceeded", "It took too long. Try again later.");
+    http_respond_lost(request, TR_ETIMEOUT, true, NULL);
     request->is_abandoned = true;
 }
 

@@ -158,7 +158,10 @@ void http_respond_buffer(
 
     if (body->failed != 0) {
         tr_buffer_free(body);
-        http_respond_error(request, 503, "OutOfMemory", "Try again later.");
+        if (status < 300 && request->method != HTTP_GET)
+            http_respond_lost(request, body->failed, true, NULL); /* it is done, and not told */
+        else
+            http_respond_error(request, 503, "OutOfMemory", "Try again later.");
         return;
     }
     answer->status = status;
@@ -220,6 +223,22 @@ void http_respond_shed(
             request, 429, "RateLimitExceeded", "Too many requests. Wait, then retry.");
     else
         http_respond_error(request, status, "Overloaded", "Too busy now. Wait, then retry.");
+}
+
+void http_respond_lost(
+    struct http_request *request, int error, bool may_be_done, const char *reason)
+{
+    if (error != TR_ETIMEOUT && (error == TR_EFULL || !may_be_done)) {
+        http_respond_shed(request, 503, 1, reason);
+        return;
+    }
+    http_add_header(request, "Retry-After", TR_SPAN("1"));
+    if (error == TR_ETIMEOUT)
+        http_respond_error(request, 504, "DeadlineExceeded",
+            "It took too long, and may be done all the same. Look, or ask for the same again.");
+    else
+        http_respond_error(request, 504, "OutcomeUnknown",
+            "It may be done, and may be not. Look, or ask for the same again.");
 }
 
 void http_respond_file(struct http_request *request, unsigned status, const char *type, int fd,

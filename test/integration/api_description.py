@@ -273,7 +273,8 @@ def structure(api):
             yield where + ": has no summary, or an unknown tag"
         if not {scheme for need in operation.get("security", []) for scheme in need} <= schemes or not operation.get("security"):
             yield where + ": has no security, or an unknown one"
-        for status in ("200", "401", "429", "503"):
+        is_stream = "text/event-stream" in operation["responses"].get("200", {}).get("content", {})
+        for status in ("200", "401", "429", "503") + (() if is_stream else ("504",)):
             if status not in operation["responses"]:
                 yield "%s: what about %s?" % (where, status)
         if "requestBody" in operation and method == "GET":

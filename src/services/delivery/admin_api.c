@@ -25,7 +25,7 @@ static void state_told(struct http_request *request, const struct tr_event *even
     struct job *job = http_user(request);
 
     if (event->status < 0 || job->status == 0 || job->answer.failed != 0)
-        http_respond_shed(request, 503, 1, "conversation");
+        http_respond_lost(request, event->status, false, "conversation");
     else if (job->status == 200 && !is_there(job))
         http_respond_error(request, 404, "ConvoNotFound", "there is no such conversation");
     else
@@ -144,7 +144,7 @@ static void tidied(struct http_request *request, const struct tr_event *event)
     struct jobs_done done;
 
     if (event->status < 0 || event->size != sizeof done) {
-        http_respond_shed(request, 503, 1, "jobs");
+        http_respond_lost(request, event->status, true, "jobs");
         return;
     }
     memcpy(&done, event->value, sizeof done);
@@ -169,7 +169,7 @@ static void trimmed(struct http_request *request, const struct tr_event *event)
         if (http_ask(request, compaction->delivery->jobs, &message, sizeof message, tidied) == 0)
             return;
     }
-    http_respond_shed(request, 503, 1, "retention");
+    http_respond_lost(request, event->status, true, "retention");
 }
 
 static void handle_compact(struct http_request *request, void *state)

@@ -375,7 +375,7 @@ struct job *api_job(struct http_request *request, const struct tr_event *event)
     if (event->status == 0 && job->status != 0)
         job_respond(request, job);
     else
-        http_respond_shed(request, 503, 1, "conversation");
+        http_respond_lost(request, event->status, http_method(request) != HTTP_GET, "conversation");
     api_end(request);
     return NULL;
 }

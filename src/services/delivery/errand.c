@@ -10,6 +10,7 @@ struct errand {
     _Atomic uint32_t holders;
     struct sql_unit *unit; /* the clerk's while it runs */
     bool is_read;
+    int refused; /* the unit was not taken, because of this; 0: it was */
     uint32_t number;
     tr_reply_handle reply;
     struct errand *next;
@@ -47,7 +48,8 @@ static enum tr_next clerk_handle(void *self, struct tr_context *ctx, void *messa
                              : sql_write(ctx, &clerk->sql, errand->unit, &options);
 
     if (rc < 0) {
-        tr_reply(ctx, rc, NULL, 0);
+        errand->refused = rc;
+        tr_reply(ctx, 0, NULL, 0);
         errand_unref(errand);
         return TR_GO;
     }
@@ -191,21 +193,34 @@ void errand_end(struct http_request *request)
     auth_set_data(request, NULL);
 }
 
+/* The unit, if it was run to its end; NULL: the request has been answered. */
+static struct sql_unit *came_back(
+    struct http_request *request, const struct errand *errand, const struct tr_event *event)
+{
+    int status = event->status;
+    bool is_unknown;
+
+    if (status == 0)
+        status = errand->refused < 0 ? errand->refused : sql_unit_status(errand->unit);
+    if (event->status == 0 && (status == 0 || status == SQL_EROWS || status == SQL_ECONSTRAINT))
+        return errand->unit;
+    is_unknown = event->status < 0 || status == SQL_EUNKNOWN;
+    http_respond_lost(request, status, is_unknown && !errand->is_read, "database");
+    return NULL;
+}
+
 struct sql_unit *errand_any_unit(struct http_request *request, const struct tr_event *event)
 {
-    struct errand *errand = auth_data(request);
-    int status = event->status < 0 ? event->status : sql_unit_status(errand->unit);
+    struct sql_unit *unit = came_back(request, auth_data(request), event);
 
-    if (status == 0 ||
-        ((status == SQL_EROWS || status == SQL_ECONSTRAINT) && !auth_is_replay(errand->unit)))
-        return errand->unit;
-    if (event->status == 0 && auth_is_replay(errand->unit))
+    if (unit != NULL && auth_is_replay(unit)) {
         http_respond_error(
             request, 401, "TokenReplayed", "this token was used before: make a new one");
-    else
-        http_respond_shed(request, 503, 1, "database");
-    errand_end(request);
-    return NULL;
+        unit = NULL;
+    }
+    if (unit == NULL)
+        errand_end(request);
+    return unit;
 }
 
 struct sql_unit *errand_unit(struct http_request *request, const struct tr_event *event)

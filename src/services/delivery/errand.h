@@ -19,7 +19,8 @@ void errand_run_with(struct http_request *request, struct delivery *delivery, st
     bool is_read, http_then_fn then, void *with, void (*dropped)(void *with));
 void *errand_with(const struct http_request *request);
 /* In `then`: the unit if it came back well. NULL: the request has been answered (replayed token,
- * constraint, trouble with the database); return. errand_end frees it, after the last use. */
+ * constraint, trouble with the database: 504 if it may be stored); return. errand_end frees it,
+ * after the last use. */
 struct sql_unit *errand_unit(struct http_request *request, const struct tr_event *event);
 /* The same, but SQL_EROWS and SQL_ECONSTRAINT are the caller's to explain. */
 struct sql_unit *errand_any_unit(struct http_request *request, const struct tr_event *event);

@@ -88,11 +88,14 @@ void job_hash_commit(struct job *job)
 void job_respond(struct http_request *request, struct job *job)
 {
     tr_assert(job->status != 0);
-    if (job->status == 503 || job->status == 429)
+    if (job->status == 503 && job->is_in_doubt)
+        http_respond_lost(request, SQL_EUNKNOWN, true, NULL);
+    else if (job->status == 503 || job->status == 429)
         http_respond_shed(
             request, job->status, job->retry_after_s == 0 ? 1 : job->retry_after_s, job->label);
     else if (!delivery_may_answer(http_service(request), job->answer.size))
-        http_respond_shed(request, 503, 1, "answers");
+        http_respond_lost(
+            request, TR_ENOMEM, job->status < 300 && http_method(request) != HTTP_GET, "answers");
     else if (job->answer.size > 0)
         http_respond_buffer(request, job->status,
             job->is_answer_mls ? "message/mls" : "application/json", &job->answer);

@@ -151,6 +151,7 @@ struct job {
     unsigned status;   /* of HTTP; 0: nothing yet */
     const char *label; /* of an error; static */
     char text[160];
+    bool is_in_doubt; /* a COMMIT of it may have happened: 503 is more than is known */
     uint32_t retry_after_s;
     struct tr_buffer answer; /* JSON, or */
     bool is_answer_mls;      /* message/mls */

@@ -612,7 +612,7 @@ static void poll_answered(struct http_request *request, const struct tr_event *e
 
     if (event->status == TR_ECANCELLED || event->status == TR_ETIMEOUT) {
         api_end(request);
-        http_respond_shed(request, 503, 1, "conversation");
+        http_respond_lost(request, event->status, false, "conversation");
     } else if (event->status < 0 || job->status != 200 || job->must_read) {
         api_end(request);
         ask_messages(request, 0);

@@ -258,7 +258,7 @@ bool owner_query_range(
 void owner_respond(struct http_request *request, struct tr_buffer *answer)
 {
     if (answer->failed != 0)
-        http_respond_shed(request, 503, 1, "memory");
+        http_respond_lost(request, answer->failed, http_method(request) != HTTP_GET, "memory");
     else
         http_respond_buffer(request, 200, "application/json", answer);
     tr_buffer_free(answer);

@@ -169,7 +169,7 @@ static void looked(struct http_request *request, const struct tr_event *event)
     if (event->status == 0 && job->status != 0)
         job_respond(request, job);
     else
-        http_respond_shed(request, 503, 1, "conversation");
+        http_respond_lost(request, event->status, false, "conversation");
     job_unref(job);
 }
 

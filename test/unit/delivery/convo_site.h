@@ -43,6 +43,9 @@
 #define SITE_QUEUE_MAX 0
 #endif
 
+/* How long a request may take, from the next opening on; 0: as usual. */
+static uint64_t site_request_ns;
+
 struct site {
     char place[64];
     struct test_postgres postgres;
@@ -103,6 +106,7 @@ static inline void site_open(struct site *site)
                       .routes = site->routes,
                       .route_count = count,
                       .name = "test",
+                      .limits = { .request_ns = site_request_ns },
                       .quiet = true },
                   why, sizeof why, &site->server) == 0,
         "%s", why);

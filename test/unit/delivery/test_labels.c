@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Labels of docs/api/errors.md that are met seldom: when there is nobody else, when a range is
- * none, and when the database refuses, is full or has changed meanwhile. */
+ * none, and when the database refuses, is full, has changed meanwhile or does not say what it did.
+ */
 #include <poll.h>
 #include <pthread.h>
 
@@ -14,51 +15,58 @@
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    int status; /* of what is written, from this step on; 0: as it is */
-    int64_t step;
-    bool is_unread; /* what is read is refused, too */
+    struct {
+        int status; /* from this step on; 0: as it is */
+        int64_t step;
+    } writes, reads;
     bool is_held;
     uint32_t held; /* writes that wait */
 } moody = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
 static const struct sql_backend *real_backend(void);
 
-/* True: it has refused them. */
-static bool refuse(struct sql_unit *const *units, size_t count, bool is_read)
+/* What it feels like; 0: it has refused nothing. */
+static int refuse(struct sql_unit *const *units, size_t count, bool is_read)
 {
-    bool is_refused;
     int64_t step;
     int status;
 
     pthread_mutex_lock(&moody.lock);
-    status = moody.status;
-    step = moody.step;
-    is_refused = status != 0 && is_read == moody.is_unread;
+    status = is_read ? moody.reads.status : moody.writes.status;
+    step = is_read ? moody.reads.step : moody.writes.step;
     pthread_mutex_unlock(&moody.lock);
-    for (size_t i = 0; is_refused && i < count; i++) {
+    for (size_t i = 0; status != 0 && i < count; i++) {
         sql_unit_reset_results(units[i]);
         sql_unit_fail(units[i], step, status, "not today");
     }
-    return is_refused;
+    return status;
 }
 
 static int moody_commit(
     struct sql_connection *connection, struct sql_unit *const *units, size_t count)
 {
+    bool is_silent; /* it does what it is told, and does not say so */
+    int rc = 0;
+
     pthread_mutex_lock(&moody.lock);
     moody.held++;
     pthread_cond_broadcast(&moody.changed);
     while (moody.is_held)
         pthread_cond_wait(&moody.changed, &moody.lock);
     moody.held--;
+    is_silent = moody.writes.status == SQL_EUNKNOWN;
     pthread_mutex_unlock(&moody.lock);
-    return refuse(units, count, false) ? 0 : real_backend()->commit(connection, units, count);
+    if (is_silent)
+        rc = real_backend()->commit(connection, units, count);
+    if (refuse(units, count, false) != 0)
+        return rc;
+    return real_backend()->commit(connection, units, count);
 }
 
 static int moody_read(
     struct sql_connection *connection, struct sql_unit *const *units, size_t count)
 {
-    return refuse(units, count, true) ? 0 : real_backend()->read(connection, units, count);
+    return refuse(units, count, true) != 0 ? 0 : real_backend()->read(connection, units, count);
 }
 
 static const struct sql_backend *moody_backend(void)
@@ -83,9 +91,13 @@ static const struct sql_backend *real_backend(void)
 static void be_moody(bool is_unread, int64_t step, int status)
 {
     pthread_mutex_lock(&moody.lock);
-    moody.is_unread = is_unread;
-    moody.step = step;
-    moody.status = status;
+    if (is_unread) {
+        moody.reads.step = step;
+        moody.reads.status = status;
+    } else {
+        moody.writes.step = step;
+        moody.writes.status = status;
+    }
     pthread_mutex_unlock(&moody.lock);
 }
 
@@ -367,4 +379,89 @@ TEST(label, conflict_is_for_what_changed_meanwhile)
     expect(&cast.site, &cast.ada, call, NULL, 200, "\"optedIn\":false");
     act(&cast.site, &cast.ada, "optIn", 200, "\"optedIn\":true", "{}");
     cast_end(&cast);
+}
+
+/* ---- nobody knows
+ * ------------------------------------------------------------------------------------------ */
+
+static void wait_stored(const struct site *site, const char *count)
+{
+    while (stored(site, count) == 0) /* the case has a limit */
+        (void)poll(NULL, 0, 10);
+}
+
+TEST(label, outcome_unknown_is_for_what_the_database_may_have_stored)
+{
+    struct cast cast;
+
+    cast_begin(&cast);
+    be_moody(false, -1, SQL_EUNKNOWN);
+    act(&cast.site, &cast.ada, "optIn", 504, "\"error\":\"OutcomeUnknown\"", "{}");
+    be_moody(false, -1, 0);
+    CHECK_EQ_INT(stored(&cast.site, "SELECT COUNT(*) FROM consents"), 1);
+    act(&cast.site, &cast.ada, "optIn", 200, "\"optedIn\":true", "{}");
+    cast_end(&cast);
+}
+
+/* What only reads has stored nothing, whatever became of it. */
+TEST(label, outcome_unknown_is_not_for_questions)
+{
+    struct cast cast;
+
+    cast_begin(&cast);
+    be_moody(true, -1, SQL_EUNKNOWN);
+    expect(
+        &cast.site, &cast.ada, "getExpectedConversations", NULL, 503, "\"error\":\"Overloaded\"");
+    be_moody(true, -1, 0);
+    cast_end(&cast);
+}
+
+/* It is written so slowly that nobody waits for it any more, and then it is there. */
+static void cast_begin_slow(struct cast *cast)
+{
+    cast_begin(cast);
+    site_close(&cast->site);
+    site_request_ns = TR_SECONDS(1);
+    site_open(&cast->site);
+    hold(true);
+}
+
+static void cast_end_slow(struct cast *cast, const char *count)
+{
+    CHECK_EQ_INT(stored(&cast->site, count), 0);
+    hold(false);
+    wait_stored(&cast->site, count);
+    site_request_ns = 0;
+    cast_end(cast);
+}
+
+TEST(label, deadline_exceeded_is_for_what_may_be_stored_later)
+{
+    struct cast cast;
+
+    cast_begin_slow(&cast);
+    act(&cast.site, &cast.ada, "optIn", 504, "\"error\":\"DeadlineExceeded\"", "{}");
+    cast_end_slow(&cast, "SELECT COUNT(*) FROM consents");
+}
+
+static void check_slow_message(uint32_t direct)
+{
+    struct cast cast;
+
+    cast_begin_slow(&cast);
+    (void)flags_set("delivery.direct", direct);
+    act_say(
+        &cast.site, &cast.bob, "g1", "m1", 1, "persistent", 504, "\"error\":\"DeadlineExceeded\"");
+    (void)flags_set("delivery.direct", 0);
+    cast_end_slow(&cast, "SELECT COUNT(*) FROM log WHERE kind = 1");
+}
+
+TEST(label, deadline_exceeded_is_for_a_message_that_may_be_stored_later)
+{
+    check_slow_message(0);
+}
+
+TEST(label, deadline_exceeded_is_for_a_message_that_may_be_stored_later_without_an_actor)
+{
+    check_slow_message(FLAG_ALL);
 }

@@ -115,7 +115,27 @@ static void handle_json(struct http_request *request)
     }
 }
 
+/* ?error: why nothing came back. ?done: it may be done all the same. */
+static void handle_lost(struct http_request *request)
+{
+    struct tr_span text = { NULL, 0 };
+    uint64_t error = 0;
+
+    CHECK(http_parameter(request, "error", &text) && tr_span_u64(text, &error));
+    http_respond_lost(request, -(int)error, http_parameter(request, "done", &text), "test");
+}
+
+/* There was no memory to tell what was done. */
+static void handle_untold(struct http_request *request)
+{
+    http_respond_buffer(
+        request, 200, "application/json", &(struct tr_buffer){ .failed = TR_ENOMEM });
+}
+
 static const struct http_route file_routes[] = {
+    { .path = "/lost", .handle = handle_lost },
+    { .path = "/untold", .handle = handle_untold },
+    { .method = HTTP_POST, .path = "/untold", .handle = handle_untold },
     { .path = "/file", .handle = handle_file, .flags = HTTP_ROUTE_LONG },
     { .path = "/short", .handle = handle_short, .flags = HTTP_ROUTE_LONG },
     { .path = "/json", .handle = handle_json },
@@ -337,5 +357,38 @@ TEST(answers, text_is_compressed_for_those_who_take_it)
     CHECK(answer_header(answer, "Content-Encoding") == NULL);
     client_close(client);
     free(plain);
+    STAGE_END();
+}
+
+static void check_lost(struct client *client, struct answer *answer, const char *target, int error,
+    const char *more, int status, const char *label)
+{
+    char request[128];
+
+    (void)snprintf(
+        request, sizeof request, "%s?error=%d%s HTTP/1.1\r\n" HOST "\r\n", target, -error, more);
+    client_ask(client, request, answer);
+    CHECK_MSG(answer->status == status && strstr(answer->body, label) != NULL, "%s: %d %s", request,
+        answer->status, answer->body);
+    if (strcmp(label, "OutOfMemory") != 0)
+        CHECK_EQ_STR(answer_header(answer, "Retry-After"), "1");
+}
+
+TEST(answers, are_503_when_nothing_was_done_and_504_when_it_may_be)
+{
+    struct stage stage = { 0 };
+    struct answer *answer = calloc(1, sizeof *answer);
+    struct client *client;
+
+    start(&stage);
+    client = client_open(http_server_address(stage.server));
+    check_lost(client, answer, "GET /lost", TR_ETIMEOUT, "&done=1", 504, "DeadlineExceeded");
+    check_lost(client, answer, "GET /lost", TR_ETIMEOUT, "", 504, "DeadlineExceeded");
+    check_lost(client, answer, "GET /lost", TR_EDROPPED, "&done=1", 504, "OutcomeUnknown");
+    check_lost(client, answer, "GET /lost", TR_EDROPPED, "", 503, "Overloaded");
+    check_lost(client, answer, "GET /lost", TR_EFULL, "&done=1", 503, "Overloaded");
+    check_lost(client, answer, "POST /untold", 0, "", 504, "OutcomeUnknown");
+    check_lost(client, answer, "GET /untold", 0, "", 503, "OutOfMemory");
+    client_close(client);
     STAGE_END();
 }

@@ -68,8 +68,8 @@ def structure(api):
                 yield "%s: %s names no label" % (where, status)
         if not any(status < "300" for status in operation["responses"]):
             yield where + ": never succeeds"
-        if path.startswith("/v1/admin/") and not {"401", "403", "429", "503"} <= set(operation["responses"]):
-            yield where + ": what about 401, 403, 429 and 503?"
+        if path.startswith("/v1/admin/") and not {"401", "403", "429", "503", "504"} <= set(operation["responses"]):
+            yield where + ": what about 401, 403, 429, 503 and 504?"
     for where, schema in common.contents(api):
         yield from common.is_schema_wrong(schema, where)
     for name, schema in api["components"]["schemas"].items():

@@ -261,7 +261,7 @@ static void on_failed(
                 sql_unit_why(unit)[0] != '\0' ? sql_unit_why(unit) : sql_error_text(status)));
         if (status == SQL_EUNKNOWN)
             set_behind(catalogue, ctx, true);
-        refuse(catalogue, 503, "database", "");
+        refuse(catalogue, status == SQL_EUNKNOWN ? 504 : 503, "database", "");
     }
 }
 
@@ -272,7 +272,7 @@ static void on_reloaded(struct catalogue *catalogue, int rc)
     if (change->invalidated != 0 && catalogue->packs->on_invalidated != NULL)
         catalogue->packs->on_invalidated(catalogue->packs, change->invalidated);
     if (rc < 0) /* it is stored, but not seen yet: asking again finds it done */
-        refuse(catalogue, 503, "database", "");
+        refuse(catalogue, 504, "database", "");
     else
         answer(catalogue, catalogue->written);
 }

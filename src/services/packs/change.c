@@ -92,7 +92,9 @@ void change_ask_then(struct http_request *request, struct change *change, http_t
 
 static void respond_refused(struct http_request *request, struct change *change)
 {
-    if (change->status == 503)
+    if (change->status == 504)
+        http_respond_lost(request, SQL_EUNKNOWN, true, change->label);
+    else if (change->status == 503)
         http_respond_shed(request, 503, 1, change->label);
     else if (change->answer.size > 0)
         http_respond_buffer(request, change->status, "application/json", &change->answer);
@@ -111,7 +113,7 @@ struct change *change_take(struct http_request *request, const struct tr_event *
     if (event->status == 0 && change->status != 0)
         respond_refused(request, change);
     else
-        http_respond_shed(request, 503, 1, "catalogue");
+        http_respond_lost(request, event->status, !change->kind->is_read, "catalogue");
     change_unref(change);
     return NULL;
 }

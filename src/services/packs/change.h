@@ -46,7 +46,7 @@ struct change {
     int64_t invalidated;   /* a version that is no longer what was verified; 0: none */
 
     /* what became of it */
-    unsigned status;   /* of HTTP; 0: nothing yet */
+    unsigned status;   /* of HTTP; 0: nothing yet; 504: it may be stored */
     const char *label; /* of an error; static */
     char text[200];
     struct tr_buffer answer; /* JSON */

@@ -88,7 +88,7 @@ static void set_failure(struct upload_job *job, int rc)
     else if (rc == TR_EIO || rc == TR_EACCES)
         set_error(job, 500, "StorageFailed", "the server cannot write its files");
     else
-        set_error(job, 503, "busy", "try again");
+        set_error(job, rc == SQL_EUNKNOWN ? 504 : 503, "busy", "try again");
 }
 
 /* ---- holders -----------------------------------------------------------------------------------

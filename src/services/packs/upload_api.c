@@ -47,7 +47,9 @@ static void respond_error(struct http_request *request, const struct upload_job 
         (void)http_add_header(request, "Retry-After", TR_SPAN("2"));
     if (strcmp(job->label, "TooManyUploads") == 0)
         (void)http_add_header(request, "Retry-After", TR_SPAN("30"));
-    if (strcmp(job->label, "busy") == 0)
+    if (job->status == 504)
+        http_respond_lost(request, SQL_EUNKNOWN, true, job->label);
+    else if (strcmp(job->label, "busy") == 0)
         http_respond_shed(request, 503, 2, job->label);
     else
         http_respond_error(request, job->status, job->label, job->text);
@@ -124,7 +126,7 @@ static struct upload_job *take_job(struct http_request *request, const struct tr
     if (event->status == 0 && job->status != 0)
         respond_error(request, job);
     else
-        http_respond_shed(request, 503, 1, "uploads");
+        http_respond_lost(request, event->status, http_method(request) != HTTP_GET, "uploads");
     upload_job_unref(job);
     return NULL;
 }
@@ -210,7 +212,7 @@ static void on_finished(struct http_request *request, const struct tr_event *eve
     else if (change->status >= 400 && change->status < 500)
         http_respond_error(request, change->status, change->label, change->text);
     else
-        http_respond_shed(request, 503, 1, "catalogue");
+        http_respond_lost(request, SQL_EUNKNOWN, change->status == 504, "catalogue");
     upload_job_unref(job);
 }
 

@@ -38,6 +38,15 @@ static void ask(
     }
 }
 
+static void respond_lost(
+    struct http_request *request, const struct user_job *job, const struct tr_event *event)
+{
+    int error = event->status < 0 ? event->status : job->status;
+    bool is_unknown = event->status < 0 || error == SQL_EUNKNOWN;
+
+    http_respond_lost(request, error, is_unknown && job->kind == USER_PUSH, "database");
+}
+
 /* The job, if it came back well. NULL: the request has been answered. */
 static struct user_job *came_back(struct http_request *request, const struct tr_event *event)
 {
@@ -49,7 +58,7 @@ static struct user_job *came_back(struct http_request *request, const struct tr_
         http_respond_error(request, 409, "TooManyRows",
             "this user has as many rows as one may have: nothing of this push was stored");
     else
-        http_respond_shed(request, 503, 1, "database");
+        respond_lost(request, job, event);
     end(request);
     return NULL;
 }

@@ -82,6 +82,21 @@ TEST(user, what_one_device_pushes_another_pulls)
     user_site_end(&site);
 }
 
+TEST(user, a_push_that_may_be_stored_is_504_and_the_same_again_is_stored_once)
+{
+    struct user_site site;
+    struct person ada;
+
+    user_site_begin(&site);
+    ada = site_sign_in(&site, "ada", "user");
+    atomic_store(&silent, true);
+    check_answer(push_setting(&site, &ada, "phone", "theme", "1", 1000), 504, "OutcomeUnknown");
+    atomic_store(&silent, false);
+    check_has(pull_from(&site, &ada, 0, 100), "\"key\":\"theme\"");
+    check_pushed(push_setting(&site, &ada, "phone", "theme", "1", 1000), 0, 1);
+    user_site_end(&site);
+}
+
 TEST(user, what_is_pulled_survives_a_restart_with_its_numbers)
 {
     struct user_site site;

@@ -18,6 +18,7 @@
 #include "services/delivery/delivery.h"
 #include "services/packs/packs.h"
 #include "services/packs/user.h"
+#include "silent.h"
 #include "web.h"
 
 /* A test program that defines this runs its cases on PostgreSQL. */
@@ -57,8 +58,10 @@ static inline void user_site_open(struct user_site *site)
         service_merge_migrations(services, 4, why, sizeof why, &site->migrations, &count) == 0,
         "%s", why);
     CHECK_MSG(sql_open(site->system,
-                  &(struct sql_options){
-                      .url = site->url, .migrations = site->migrations, .migration_count = count },
+                  &(struct sql_options){ .url = site->url,
+                      .migrations = site->migrations,
+                      .migration_count = count,
+                      .backend = silent_backend(SITE_ON_POSTGRES ? &sql_postgres : &sql_sqlite) },
                   why, sizeof why, &site->sql) == 0,
         "%s", why);
     CHECK_EQ_INT(

@@ -387,6 +387,8 @@ static void unit_failed(struct sessions_actor *actor, struct tr_context *ctx,
         /* Ours, but not the one that is good: it was used, or its session is over. */
         sign_in->was_stolen = true;
         begin_end(actor, ctx, sign_in);
+    } else if (sql_unit_status(unit) == SQL_EUNKNOWN && sign_in->message.kind != SESSION_ME) {
+        answer_error(actor, sign_in, 504, NULL, NULL); /* it may have taken it */
     } else {
         answer_error(actor, sign_in, 503, "Overloaded", "the database did not take it: try again");
     }

@@ -14,11 +14,15 @@ static void answered(struct http_request *request, const struct tr_event *event)
     const struct session_answer *answer = event->value;
 
     if (event->status < 0 || event->size < offsetof(struct session_answer, json)) {
-        http_respond_shed(request, 503, 1, "sessions");
+        http_respond_lost(request, event->status, http_method(request) != HTTP_GET, "sessions");
         return;
     }
     if (answer->status == 429) {
         http_respond_shed(request, 429, answer->retry_s, "sign_ins");
+        return;
+    }
+    if (answer->status == 504) {
+        http_respond_lost(request, SQL_EUNKNOWN, true, "sessions");
         return;
     }
     if (answer->status == 503)

@@ -26,7 +26,7 @@ struct session_message {
 
 /* The value of every reply: what the route answers. */
 struct session_answer {
-    unsigned status;   /* of HTTP */
+    unsigned status;   /* of HTTP; 504: it may be stored */
     const char *label; /* of an error; static */
     const char *text;
     uint32_t retry_s; /* of 429 */

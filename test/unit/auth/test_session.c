@@ -49,6 +49,39 @@ TEST(session, from_id_token_to_logout)
     sign_in_and_out(false);
 }
 
+static void sign_in_silently(bool postgres)
+{
+    struct provider_key key;
+    struct registry registry;
+    struct session_site site;
+    struct pair pair;
+
+    site_begin(&site, &registry, postgres);
+    provider_key_es256(&key, "key-1");
+    provider_publish(&registry, &key, NULL);
+    pair = site_sign_in(&site, &key, &(struct id_token){ 0 });
+    atomic_store(&silent, true);
+    site_refuses(&site, &key, &(struct id_token){ 0 }, 504, "OutcomeUnknown");
+    check_answer(
+        site_post(&site, "/v1/auth/refresh", "refreshToken", pair.refresh), 504, "OutcomeUnknown");
+    check_answer(
+        site_post(&site, "/v1/auth/logout", "refreshToken", pair.refresh), 504, "OutcomeUnknown");
+    atomic_store(&silent, false);
+    CHECK_EQ_STR(office_ask(&site.office, pair.access).label, "SessionEnded");
+    provider_key_end(&key);
+    site_end(&site, &registry);
+}
+
+TEST(session, what_may_be_stored_is_504)
+{
+    sign_in_silently(false);
+}
+
+TEST_LONG(session, what_may_be_stored_is_504_on_postgresql, 60)
+{
+    sign_in_silently(true);
+}
+
 TEST_LONG(session, from_id_token_to_logout_on_postgresql, 60)
 {
     sign_in_and_out(true);

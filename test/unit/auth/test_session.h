@@ -14,6 +14,7 @@
 #include "auth/session_private.h"
 #include "crypto/encoding.h"
 #include "postgres.h"
+#include "silent.h"
 #include "test_desk.h"
 #include "web.h"
 
@@ -174,7 +175,9 @@ static inline void site_open(struct session_site *site)
     CHECK_MSG(sql_open(site->office.system,
                   &(struct sql_options){ .url = site->url,
                       .migrations = auth_migrations,
-                      .migration_count = auth_migration_count },
+                      .migration_count = auth_migration_count,
+                      .backend = silent_backend(
+                          strncmp(site->url, "sqlite:", 7) == 0 ? &sql_sqlite : &sql_postgres) },
                   why, sizeof why, &site->sql) == 0,
         "%s", why);
     CHECK_EQ_INT(auth_start(site->office.system,

@@ -9,9 +9,12 @@
 /* ---- what is stored
  * ----------------------------------------------------------------------------------- */
 
-/* The group info of the epoch a commit or proposal was made in: what its signature covers. */
-SQL_STATEMENT(find_context, "SELECT group_info FROM convos WHERE id = $1 AND group_info_epoch = $2"
-                            " AND group_info IS NOT NULL");
+/* The group info of the epoch a commit or proposal was made in: what its signature covers. And
+ * whether the caller is in. */
+SQL_STATEMENT(find_context,
+    "SELECT group_info, (SELECT COUNT(*) FROM members m WHERE m.convo = $1 AND m.did = $3"
+    " AND m.leave_seq IS NULL) FROM convos WHERE id = $1 AND group_info_epoch = $2"
+    " AND group_info IS NOT NULL");
 /* The proposals of that epoch: behind the commit that led to it. */
 SQL_STATEMENT(find_proposals,
     LOG_CUT("l.bytes",
@@ -46,6 +49,7 @@ void commit_check_ask(const struct job *job, enum delivery_mode mode, struct sql
     sql_unit_step(unit, &find_context, SQL_ROWS_ANY);
     sql_unit_text(unit, job->convo);
     sql_unit_int(unit, epoch);
+    sql_unit_text(unit, job->claims->issuer);
     if (!needs_proposals(job, mode))
         return;
     sql_unit_step(unit, &find_proposals, SQL_ROWS_ANY);
@@ -54,10 +58,21 @@ void commit_check_ask(const struct job *job, enum delivery_mode mode, struct sql
     sql_unit_int(unit, LOG_PAGE_BYTES);
 }
 
-/* Empty: there is none of that epoch. */
+static bool has_context(const struct commit_check *check)
+{
+    return check->stored != NULL && sql_unit_rows(check->stored, STORED_CONTEXT) == 1;
+}
+
+static bool is_in(const struct commit_check *check)
+{
+    return has_context(check) && sql_row_int(check->stored, STORED_CONTEXT, 0, 1) > 0;
+}
+
+/* Empty: there is none of that epoch, or it is none of the caller's business. Who joins from
+ * outside may be let in. */
 static struct tr_span stored_context(const struct commit_check *check)
 {
-    if (check->stored == NULL || sql_unit_rows(check->stored, STORED_CONTEXT) != 1)
+    if (!has_context(check) || !(is_in(check) || check->job->is_external))
         return (struct tr_span){ NULL, 0 };
     return sql_row_bytes(check->stored, STORED_CONTEXT, 0, 0);
 }
@@ -284,16 +299,27 @@ static const char *check_group_info(struct commit_check *check)
     return why != NULL ? why : read_roster(check, &info);
 }
 
+/* Whether the signatures fit what is stored is for who is in to know. Of anybody else the commit is
+ * only not verified: the conversation asks first who may join, then for that. */
+static void check_signatures(struct commit_check *check)
+{
+    check->label = check->job->kind == JOB_PROPOSAL ? "InvalidMessage" : "InvalidCommit";
+    check->why = check_signature(check);
+    if (check->why == NULL) {
+        check->label = "InvalidMessage";
+        check->why = check_proposals(check);
+    }
+    if (check->why == NULL || is_in(check))
+        return;
+    check->why = NULL;
+    check->job->is_verified = false;
+}
+
 int commit_check_run(void *argument)
 {
     struct commit_check *check = argument;
 
-    check->label = check->job->kind == JOB_PROPOSAL ? "InvalidMessage" : "InvalidCommit";
-    check->why = check_signature(check);
-    if (check->why != NULL)
-        return 0;
-    check->label = "InvalidMessage";
-    check->why = check_proposals(check);
+    check_signatures(check);
     if (check->why != NULL)
         return 0;
     check->label = "InvalidGroupInfo";

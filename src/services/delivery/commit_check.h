@@ -4,7 +4,7 @@
  * microseconds each, and a tree may be large. What depends on where the conversation is by now is
  * left to the conversation: a commit that comes too late is told of the winner, not of what else is
  * wrong with it. So what is found here is in the job (is_verified, knows_proposals, info, roster),
- * and convo_plan.c asks. */
+ * and convo_plan.c asks. Who is not in hears nothing of what is stored: it is refused there. */
 #ifndef SERVICES_DELIVERY_COMMIT_CHECK_H
 #define SERVICES_DELIVERY_COMMIT_CHECK_H
 

@@ -361,6 +361,98 @@ TEST_LONG(mode, decides_the_same_without_actors, 60)
     try_all();
 }
 
+/* ---- who is not in
+ * ------------------------------------------------------------------------------------- */
+
+/* bob, who is not in, tries: a commit, a proposal, or to join from outside. */
+static struct web_answer try_outside(
+    const struct play *play, enum input input, const struct public_options *with)
+{
+    static const char *const calls[] = { "submitCommit", "processExternalCommit", "sendProposal" };
+    static const char *const names[] = { "commit", "externalCommit", "proposal" };
+    struct group after = { with->group.id, with->group.epoch + 1, 0 };
+    char reference[65], *info = info_of(play, after, 0);
+    char *bytes = input == PROPOSAL ? public_proposal(with, reference) : public_commit(with);
+    struct tr_buffer body = { 0 };
+    struct web_answer answer;
+
+    tr_buffer_format(&body,
+        "{\"convoId\":\"%s\",\"msgId\":\"x\",\"groupInfo\":\"%s\",\"%s\":\"%s\"}",
+        with->group.id.at, info, names[input], bytes);
+    tr_buffer_append(&body, "", 1);
+    CHECK_EQ_INT(body.failed, 0);
+    answer = site_ask(&play->site, &play->bob, calls[input], body.bytes);
+    tr_buffer_free(&body);
+    free(bytes);
+    free(info);
+    return answer;
+}
+
+static void refuse_outside(
+    const struct play *play, enum input input, const struct public_options *with)
+{
+    static const char refusal[] =
+        "{\"error\":\"NotMember\",\"message\":\"you are not a member of this conversation\"}";
+    struct web_answer answer = try_outside(play, input, with);
+
+    CHECK_MSG(answer.status == 403 && strcmp(answer.body, refusal) == 0,
+        "mode %d, input %d, epoch %d, leaf %u: %s",
+        (int)((struct delivery *)play->site.delivery)->mode, (int)input, (int)with->group.epoch,
+        with->sender, answer.text);
+    web_answer_free(&answer);
+}
+
+/* Neither the epoch nor who has which leaf. */
+static void try_outsider(struct play *play, enum delivery_mode mode)
+{
+    struct public_options with = { .group = { TR_SPAN("secret"), 0, 0 }, .signer = &play->bob_key };
+
+    set_mode(play, mode);
+    for (int input = COMMIT; input <= PROPOSAL; input++)
+        for (with.group.epoch = 0; with.group.epoch < 3; with.group.epoch++)
+            for (with.sender = 0; with.sender < 2; with.sender++)
+                for (int is_bad = 0; is_bad < 2; is_bad++) {
+                    with.joiner = input == EXTERNAL ? play->bob.did : NULL;
+                    with.has_bad_signature = is_bad != 0;
+                    refuse_outside(play, (enum input)input, &with);
+                }
+}
+
+static void try_outsiders(void)
+{
+    const struct group group = { TR_SPAN("secret"), 0, 0 };
+    struct web_answer answer;
+    struct play play;
+
+    play_begin(&play);
+    create(&play, group, 0, 200, "secret");
+    for (int mode = DELIVERY_BLIND; mode <= DELIVERY_ASSISTED; mode++)
+        try_outsider(&play, (enum delivery_mode)mode);
+    /* Who may join is told that this is no way to. */
+    act(&play, "updatePolicy", 200, "", "{\"convoId\":\"secret\",\"allowExternalCommits\":true}");
+    answer = try_outside(&play, EXTERNAL,
+        &(struct public_options){ .group = group,
+            .signer = &play.bob_key,
+            .joiner = play.bob.did,
+            .has_bad_signature = true });
+    CHECK_MSG(
+        answer.status == 400 && strstr(answer.body, "InvalidCommit") != NULL, "%s", answer.text);
+    web_answer_free(&answer);
+    play_end(&play);
+}
+
+TEST(mode, tells_who_is_not_in_nothing_of_the_group)
+{
+    try_outsiders();
+}
+
+TEST(mode, tells_who_is_not_in_nothing_of_the_group_without_actors)
+{
+    direct_register();
+    (void)flags_set("delivery.direct", FLAG_ALL);
+    try_outsiders();
+}
+
 /* ---- the setting
  * --------------------------------------------------------------------------------------- */
 

@@ -135,10 +135,11 @@ void api_send_proposal(struct http_request *request)
 SQL_STATEMENT(find_convo, "SELECT c.epoch, c.seq, c.kept_from, c.group_info_epoch, (SELECT "
                           "MIN(l.base_epoch) + 1 FROM log l"
                           " WHERE l.convo = c.id AND l.kind = 3) FROM convos c WHERE c.id = $1");
-/* Since when the caller was in, as far as it is in what is asked for. */
+/* Since when the caller was in, as far as it is in what is asked for; whether it is in; when it
+ * left. */
 SQL_STATEMENT(find_member,
     "SELECT MIN(CASE WHEN leave_seq IS NULL OR leave_seq > $3 THEN join_seq END),"
-    " MAX(CASE WHEN leave_seq IS NULL THEN 1 ELSE 0 END)"
+    " MAX(CASE WHEN leave_seq IS NULL THEN 1 ELSE 0 END), MAX(leave_seq)"
     " FROM members WHERE convo = $1 AND did = $2 HAVING COUNT(*) > 0");
 /* Only what was said while the caller was in, the commit that removed it included. This is asked
  * more often than anything else: so it is one statement, whose first row says how the conversation
@@ -211,6 +212,11 @@ static bool is_compacted(const struct sql_unit *unit, uint64_t since)
     return from < sql_row_int(unit, STEP_CONVO, 0, 2) - 1;
 }
 
+static bool is_caller_in(const struct sql_unit *unit)
+{
+    return sql_row_int(unit, STEP_MEMBER, 0, 1) == 1;
+}
+
 /* The epoch of the oldest commit that is kept. */
 static int64_t oldest_epoch(const struct sql_unit *unit)
 {
@@ -218,18 +224,26 @@ static int64_t oldest_epoch(const struct sql_unit *unit)
                                                    : sql_row_int(unit, STEP_CONVO, 0, 4);
 }
 
-/* 410, and where there is something: resume there, or join again with the group info. */
+/* 410, and where there is something: resume there, or join again with the group info. Who is out
+ * hears of what it may still read, and not how far the others are. */
 static void respond_compacted(struct http_request *request, const struct sql_unit *unit)
 {
+    int64_t kept_from = sql_row_int(unit, STEP_CONVO, 0, 2);
+    bool is_in = is_caller_in(unit);
+    bool may_resume = is_in || kept_from <= sql_row_int(unit, STEP_MEMBER, 0, 2);
     struct tr_buffer answer = { 0 };
     struct json_writer writer = json_writer(&answer);
 
     json_put_object(&writer, NULL);
     json_put_text(&writer, "error", "HistoryCompacted");
-    json_put_text(&writer, "message", "what you ask for is no longer kept: resume at oldestSeq");
-    json_put_int(&writer, "oldestSeq", sql_row_int(unit, STEP_CONVO, 0, 2));
-    json_put_int(&writer, "oldestEpoch", oldest_epoch(unit));
-    if (!sql_row_is_null(unit, STEP_CONVO, 0, 3))
+    json_put_text(&writer, "message",
+        may_resume ? "what you ask for is no longer kept: resume at oldestSeq"
+                   : "what you ask for is no longer kept");
+    if (may_resume)
+        json_put_int(&writer, "oldestSeq", kept_from);
+    if (is_in)
+        json_put_int(&writer, "oldestEpoch", oldest_epoch(unit));
+    if (is_in && !sql_row_is_null(unit, STEP_CONVO, 0, 3))
         json_put_int(&writer, "groupInfoEpoch", sql_row_int(unit, STEP_CONVO, 0, 3));
     json_put_end(&writer);
     errand_end(request);
@@ -684,6 +698,17 @@ static bool respond_one_commit(struct http_request *request, const struct sql_un
     return true;
 }
 
+/* A commit that led to epoch `from`, or a later one, is no longer kept. Who is out finds that out
+ * by what it may see: the epoch of the oldest commit may be one that it has never heard of. */
+static bool is_commit_gone(const struct sql_unit *unit, uint64_t from)
+{
+    if (!is_compacted(unit, 0))
+        return false;
+    if (is_caller_in(unit))
+        return (int64_t)from < oldest_epoch(unit);
+    return sql_unit_rows(unit, STEP_LOG) == 0 || (int64_t)from < sql_row_int(unit, STEP_LOG, 0, 3);
+}
+
 static void commits_read(struct http_request *request, const struct tr_event *event)
 {
     struct sql_unit *unit = read_back(request, event);
@@ -697,7 +722,7 @@ static void commits_read(struct http_request *request, const struct tr_event *ev
         return;
     (void)http_parameter(request, "convoId", &convo);
     if (http_parameter(request, "fromEpoch", &from_text) && tr_span_u64(from_text, &from) &&
-        is_compacted(unit, 0) && (int64_t)from < oldest_epoch(unit)) {
+        is_commit_gone(unit, from)) {
         respond_compacted(request, unit);
         return;
     }

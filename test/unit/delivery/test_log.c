@@ -283,6 +283,52 @@ TEST(retention, tells_who_comes_too_late_where_to_resume)
     cast_end(&cast);
 }
 
+static void expect_whole(const struct cast *cast, const char *call, const char *body)
+{
+    struct web_answer answer = caller_ask(&cast->site, &cast->dan, call, NULL);
+
+    CHECK_MSG(answer.status == 410 && strcmp(answer.body, body) == 0, "%s: %s", call, answer.text);
+    web_answer_free(&answer);
+}
+
+/* How far the others are: the epoch, the oldest number that is kept. */
+TEST(retention, tells_who_is_out_nothing_of_those_who_are_in)
+{
+    static const char resume[] = "{\"error\":\"HistoryCompacted\",\"message\":\"what you ask for "
+                                 "is no longer kept: resume at "
+                                 "oldestSeq\",\"oldestSeq\":4}";
+    static const char gone[] =
+        "{\"error\":\"HistoryCompacted\",\"message\":\"what you ask for is no longer kept\"}";
+    char removes[256], call[64];
+    struct cast cast;
+    struct site *site = &cast.site;
+
+    cast_begin(&cast);
+    act_say(site, &cast.dan, "g1", "m3", 1, "persistent", 200, "\"seq\":3");
+    (void)snprintf(removes, sizeof removes, ",\"removes\":[\"%s\"]", cast.dan.did);
+    act_commit(site, &cast.ada, "g1", 1, "without dan", removes, 200, "\"seq\":4");
+    act_commit(site, &cast.ada, "g1", 2, "one more", "", 200, "\"seq\":5");
+    act_commit(site, &cast.ada, "g1", 3, "and one", "", 200, "\"seq\":6");
+    plant(site, "UPDATE convos SET kept_from = 4");
+    plant(site, "DELETE FROM log WHERE seq < 4");
+    expect_whole(&cast, "getMessages?convoId=g1&sinceSeq=2", resume);
+    expect_whole(&cast, "getCommits?convoId=g1&fromEpoch=1", resume);
+    expect(site, &cast.dan, "getMessages?convoId=g1&sinceSeq=3", NULL, 200, "\"seq\":4");
+    expect(site, &cast.dan, "getCommits?convoId=g1&fromEpoch=2", NULL, 200, "\"seq\":4");
+    expect(site, &cast.ada, "getMessages?convoId=g1&sinceSeq=2", NULL, 410,
+        "\"oldestSeq\":4,\"oldestEpoch\":2}");
+    plant(site, "UPDATE convos SET kept_from = 6");
+    plant(site, "DELETE FROM log WHERE seq < 6");
+    expect_whole(&cast, "getMessages?convoId=g1&sinceSeq=3", gone);
+    for (int epoch = 0; epoch < 8; epoch++) {
+        (void)snprintf(call, sizeof call, "getCommits?convoId=g1&fromEpoch=%d", epoch);
+        expect_whole(&cast, call, gone);
+    }
+    expect(site, &cast.ada, "getCommits?convoId=g1&fromEpoch=3", NULL, 410,
+        "\"oldestSeq\":6,\"oldestEpoch\":4}");
+    cast_end(&cast);
+}
+
 /* ---- checks
  * ------------------------------------------------------------------------------------------ */
 

@@ -7,6 +7,8 @@
 
 #include "auth/jwt.h"
 #include "base/alloc.h"
+#include "crypto/digest.h"
+#include "crypto/encoding.h"
 #include "json/json_write.h"
 #include "services/delivery/event.h"
 #include "services/delivery/owner.h"
@@ -17,6 +19,19 @@ enum { TICKET_S = 30 };
 /* ---- tickets
  * ---------------------------------------------------------------------------------------- */
 
+/* What stands for a text in a ticket: ids may have any character, and claims may not. */
+struct mark {
+    char hex[2 * CRYPTO_SHA256_BYTES];
+};
+
+static struct tr_span mark_of(struct tr_span text, struct mark *mark)
+{
+    uint8_t hash[CRYPTO_SHA256_BYTES];
+
+    crypto_sha256(text.at, text.size, hash);
+    return (struct tr_span){ mark->hex, crypto_hex_encode(hash, sizeof hash, mark->hex) };
+}
+
 static void ticket_answered(struct http_request *request, const struct tr_event *event)
 {
     struct delivery *delivery = http_service(request);
@@ -24,6 +39,7 @@ static void ticket_answered(struct http_request *request, const struct tr_event 
     struct tr_buffer ticket = { 0 };
     int64_t now_s = delivery_now_ms(delivery) / 1000;
     struct json_writer writer;
+    struct mark convo, jti;
 
     if (job == NULL)
         return;
@@ -31,14 +47,13 @@ static void ticket_answered(struct http_request *request, const struct tr_event 
             &(struct jwt_claims){ .iss = tr_span_of(delivery->service_did),
                 .aud = tr_span_of(delivery->service_did),
                 .sub = job->claims->issuer,
-                .nonce = job->convo,
-                .jti = job->claims->jti,
+                .nonce = mark_of(job->convo, &convo),
+                .jti = mark_of(job->claims->jti, &jti),
                 .iat_s = now_s,
                 .exp_s = now_s + TICKET_S,
                 .nbf_s = -1 },
             &ticket) < 0) {
-        http_respond_error(
-            request, 400, "InvalidRequest", "this conversation's id does not fit into a ticket");
+        http_respond_shed(request, 503, 1, "memory");
     } else {
         writer = json_writer(&job->answer);
         json_put_object(&writer, NULL);
@@ -67,6 +82,7 @@ static const struct auth_claims *open_ticket(
     const struct tr_span us = tr_span_of(delivery->service_did);
     const struct auth_claims *claims = NULL;
     enum jwt_refusal refusal;
+    struct mark mark;
     struct jwt jwt;
 
     refusal = jwt_parse(&jwt, ticket);
@@ -80,7 +96,8 @@ static const struct auth_claims *open_ticket(
                                       .algorithms = 1u << CRYPTO_HS256 });
     if (refusal == JWT_OK)
         refusal = jwt_verify(&jwt, delivery->ticket_key);
-    if (refusal == JWT_OK && jwt.claims.sub.at != NULL && tr_span_equal(jwt.claims.nonce, convo))
+    if (refusal == JWT_OK && jwt.claims.sub.at != NULL &&
+        tr_span_equal(jwt.claims.nonce, mark_of(convo, &mark)))
         claims = auth_claims_new(&(struct auth_claims){ .kind = AUTH_SESSION,
             .issuer = jwt.claims.sub,
             .jti = jwt.claims.jti,

@@ -487,40 +487,89 @@ TEST(stream, of_a_removed_member_ends_after_the_commit_that_removed_it)
     site_end(&site);
 }
 
+/* The ticket for the conversation, whose id is written in JSON; the caller's to free. */
+static char *ticket_of(const struct site *site, const struct caller *caller, const char *convo)
+{
+    struct web_answer answer;
+    struct json_doc doc = { 0 };
+    struct tr_span ticket;
+    char body[256], *text;
+
+    (void)snprintf(body, sizeof body, "{\"convoId\":\"%s\"}", convo);
+    answer = caller_ask(site, caller, "getSubscriptionTicket", body);
+    CHECK_MSG(answer.status == 200, "%s: %s", convo, answer.text);
+    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
+    CHECK(json_string(json_get(json_root(&doc), "ticket"), &ticket));
+    text = strndup(ticket.at, ticket.size);
+    CHECK(text != NULL);
+    json_doc_free(&doc);
+    web_answer_free(&answer);
+    return text;
+}
+
+/* `convo` as it is in a query. */
+static void use_ticket(
+    const struct site *site, const char *convo, const char *ticket, unsigned status)
+{
+    int fd = web_connect(http_server_address(site->server));
+    struct web_answer heard = { 0 };
+    struct tr_buffer text = { 0 };
+
+    tr_buffer_format(&text,
+        "GET /xrpc/blue.catbird.mls.subscribeConvoEvents?convoId=%s&ticket=%s HTTP/1.1\r\n"
+        "Host: x\r\n\r\n",
+        convo, ticket);
+    web_send(fd, text.bytes, text.size);
+    CHECK(web_receive_until(fd, &heard, status == 200 ? "text/event-stream" : "TicketRefused"));
+    CHECK_EQ_INT(heard.status, status);
+    tr_buffer_free(&text);
+    web_answer_free(&heard);
+    close(fd);
+}
+
 TEST(stream, opens_with_a_ticket_for_its_conversation_alone)
 {
-    struct web_answer answer, heard = { 0 };
-    struct json_doc doc = { 0 };
     struct caller ada;
     struct site site;
-    struct tr_span ticket;
-    struct tr_buffer text = { 0 };
-    int fd;
+    char *ticket;
 
     site_begin(&site);
     caller_begin(&ada);
     create(&site, &ada, "g1");
     create(&site, &ada, "g2");
-    answer = caller_ask(&site, &ada, "getSubscriptionTicket", "{\"convoId\":\"g1\"}");
-    CHECK_EQ_INT(answer.status, 200);
-    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
-    CHECK(json_string(json_get(json_root(&doc), "ticket"), &ticket));
-    for (int i = 1; i <= 2; i++) {
-        tr_buffer_clear(&text);
-        tr_buffer_format(&text,
-            "GET /xrpc/blue.catbird.mls.subscribeConvoEvents?convoId=g%d&ticket=%.*s HTTP/1.1\r\n"
-            "Host: x\r\n\r\n",
-            i, (int)ticket.size, ticket.at);
-        fd = web_connect(http_server_address(site.server));
-        web_send(fd, text.bytes, text.size);
-        CHECK(web_receive_until(fd, &heard, i == 1 ? "text/event-stream" : "TicketRefused"));
-        CHECK_EQ_INT(heard.status, i == 1 ? 200 : 401);
-        web_answer_free(&heard);
-        close(fd);
+    ticket = ticket_of(&site, &ada, "g1");
+    use_ticket(&site, "g1", ticket, 200);
+    use_ticket(&site, "g2", ticket, 401);
+    free(ticket);
+    caller_end(&ada);
+    site_end(&site);
+}
+
+TEST(stream, opens_with_a_ticket_for_any_id_that_a_conversation_may_have)
+{
+    static const struct {
+        const char *json, *query;
+    } ids[] = {
+        { "\u00e9t\u00e9", "%C3%A9t%C3%A9" },
+        { "say \\\"hi\\\"", "say%20%22hi%22" },
+        { "back\\\\slash", "back%5Cslash" },
+        { "bell\\u0007", "bell%07" },
+        { "-", "-" },
+    };
+    struct caller ada;
+    struct site site;
+
+    site_begin(&site);
+    caller_begin(&ada);
+    for (size_t i = 0; i < sizeof ids / sizeof ids[0]; i++) {
+        char *ticket;
+
+        create(&site, &ada, ids[i].json);
+        ticket = ticket_of(&site, &ada, ids[i].json);
+        use_ticket(&site, ids[i].query, ticket, 200);
+        use_ticket(&site, "other", ticket, 401);
+        free(ticket);
     }
-    tr_buffer_free(&text);
-    json_doc_free(&doc);
-    web_answer_free(&answer);
     caller_end(&ada);
     site_end(&site);
 }

@@ -125,6 +125,7 @@ const struct cli_command cmd_convo = {
             "Examples:\n"
             "\n"
             "  troupe convo show my-group --data troupe-data\n"
-            "  troupe convo show my-group --admin 127.0.0.1:8081 --json\n",
+            "  troupe convo show my-group --admin 127.0.0.1:8081 --json\n"
+            "  troupe convo show --data troupe-data -- -an-id-like-an-option\n",
     .run = run_convo,
 };

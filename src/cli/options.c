@@ -106,24 +106,32 @@ static int take(const struct cli_command *command, struct options *options, int 
     return cli_wrong(command, "there is no option", argument);
 }
 
+static int take_word(
+    const struct cli_command *command, struct options *options, size_t words_max, const char *word)
+{
+    if (options->word_count == words_max)
+        return cli_wrong(command, "do not know what to do with", word);
+    options->words[options->word_count++] = word;
+    return OPTIONS_GO_ON;
+}
+
 int options_parse(const struct cli_command *command, int argc, char **argv,
     const struct options_switch *switches, size_t words_max, struct options *ret_options)
 {
+    bool has_ended = false; /* the options, with -- */
     int rc = OPTIONS_GO_ON;
 
     *ret_options = (struct options){ 0 };
     for (int i = 1; i < argc && rc == OPTIONS_GO_ON; i++) {
-        if (cli_is_help(argv[i])) {
+        if (has_ended || argv[i][0] != '-') {
+            rc = take_word(command, ret_options, words_max, argv[i]);
+        } else if (strcmp(argv[i], "--") == 0) {
+            has_ended = true;
+        } else if (cli_is_help(argv[i])) {
             cli_help(command);
             rc = CLI_OK;
-        } else if (take_switch(switches, argv[i])) {
-            continue;
-        } else if (argv[i][0] == '-') {
+        } else if (!take_switch(switches, argv[i])) {
             rc = take(command, ret_options, argc, argv, &i);
-        } else if (ret_options->word_count == words_max) {
-            rc = cli_wrong(command, "do not know what to do with", argv[i]);
-        } else {
-            ret_options->words[ret_options->word_count++] = argv[i];
         }
     }
     if (rc != OPTIONS_GO_ON)

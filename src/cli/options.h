@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* options.h: command lines of the commands that know the configuration. `--listen ADDR` and
- * `--listen=ADDR` mean the same; `--set section.key=value` sets what has no option of its own. */
+ * `--listen=ADDR` mean the same; `--set section.key=value` sets what has no option of its own;
+ * after `--` there are only words. */
 #ifndef CLI_OPTIONS_H
 #define CLI_OPTIONS_H
 

@@ -35,6 +35,19 @@ def a_conversation_is_shown_as_its_actor_knows_it(folder):
     server.end()
 
 
+def an_id_may_look_like_an_option(folder):
+    server = serving.Server(folder, "--dev")
+    for name in ("-", "--", "--json", "-h"):
+        serving.create_convo(server, folder, name)
+        done = convo("show", "--data", server.data, "--", name)
+        assert done.returncode == 0 and done.stdout.startswith(name + "\n"), (name, done)
+    done = convo("--data", server.data, "--", "show", "-", "-")
+    assert done.returncode == 2 and "do not know what to do with" in done.stderr, done
+    done = convo("show", "-", "--data", server.data)
+    assert done.returncode == 2 and "there is no option" in done.stderr, done
+    server.end()
+
+
 def a_plain_id_may_stand_in_the_path(folder):
     server = serving.Server(folder, "--dev")
     serving.create_convo(server, folder, "plain")
@@ -60,5 +73,5 @@ def what_is_not_there_and_what_is_wrong_is_said(folder):
 
 
 if __name__ == "__main__":
-    sys.exit(serving.run_cases([a_conversation_is_shown_as_its_actor_knows_it, a_plain_id_may_stand_in_the_path,
-                                what_is_not_there_and_what_is_wrong_is_said]))
+    sys.exit(serving.run_cases([a_conversation_is_shown_as_its_actor_knows_it, an_id_may_look_like_an_option,
+                                a_plain_id_may_stand_in_the_path, what_is_not_there_and_what_is_wrong_is_said]))

@@ -151,6 +151,23 @@ TEST(label, last_member_is_for_who_is_left_alone)
     cast_end(&cast);
 }
 
+/* The first change without a commit makes the server count. */
+TEST(label, not_admin_is_for_who_would_let_the_server_count)
+{
+    struct cast cast;
+
+    cast_begin(&cast);
+    act(&cast.site, &cast.ada, "resetGroup", 200, "",
+        "{\"convoId\":\"g1\",\"newGroupId\":\"another\"}");
+    act(&cast.site, &cast.bob, "addMembers", 403, "\"error\":\"NotAdmin\"",
+        "{\"convoId\":\"g1\",\"didList\":[\"%s\"]}", cast.eve.did);
+    act(&cast.site, &cast.bob, "leaveConvo", 403, "\"error\":\"NotAdmin\"", "{\"convoId\":\"g1\"}");
+    act(&cast.site, &cast.ada, "addMembers", 200, "", "{\"convoId\":\"g1\",\"didList\":[\"%s\"]}",
+        cast.eve.did);
+    act(&cast.site, &cast.bob, "leaveConvo", 200, "", "{\"convoId\":\"g1\"}");
+    cast_end(&cast);
+}
+
 TEST(label, invalid_epoch_range_is_for_one_that_is_none)
 {
     struct cast cast;

@@ -269,6 +269,9 @@ TEST(retention, tells_who_comes_too_late_where_to_resume)
     expect(site, &cast.dan, "getMessages?convoId=g1", NULL, 200, "\"lastSeq\":9");
     expect(site, &cast.dan, "getCommits?convoId=g1&fromEpoch=2", NULL, 410, "\"oldestEpoch\":3");
     expect(site, &cast.dan, "getCommits?convoId=g1&fromEpoch=3", NULL, 200, "\"epoch\":3");
+    /* Who lost sees by the first commit that there is a gap. */
+    act_commit(site, &cast.dan, "g1", 1, "too late", "", 409,
+        "\"baseEpoch\":1,\"commits\":[{\"seq\":8,\"baseEpoch\":2,");
     /* eve joined later: nothing it may see is missing. */
     expect(site, &cast.eve, "getMessages?convoId=g1&sinceSeq=0", NULL, 200, "\"messages\":[]");
     expect(site, &cast.eve, "getCommits?convoId=g1&fromEpoch=0", NULL, 200, "\"commits\":[]");

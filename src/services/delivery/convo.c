@@ -8,7 +8,7 @@
  * planned anew, in its order, a few times at most.
  *
  * A few jobs can be planned only when nothing is on its way (CONVO_QUIET). While one of them waits
- * (is_quieting) whatever would store something waits behind it, so that it comes: as soon as those
+ * (is_quieting) whatever may store something waits behind it, so that it comes: as soon as those
  * on their way are back everybody gets its turn, in order. Whoever waited and is no longer asked
  * for is forgotten then: its client was told that nothing was done. */
 #include "services/delivery/convo.h"
@@ -446,13 +446,6 @@ static void plan_members(struct convo *convo, const struct job *job)
     }
 }
 
-static bool must_queue(const struct convo *convo, const struct job *job)
-{
-    if (convo_is_read(job->kind))
-        return false;
-    return convo->is_exclusive || (convo->is_quieting && job->kind != JOB_EPHEMERAL);
-}
-
 static void store(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
     struct sql_unit *unit;
@@ -481,7 +474,7 @@ static void store(struct convo *convo, struct tr_context *ctx, struct convo_op *
 
 static void begin(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
-    if (must_queue(convo, op->job)) {
+    if ((convo->is_exclusive || convo->is_quieting) && !convo_is_read(op->job->kind)) {
         wait_turn(convo, op);
         return;
     }

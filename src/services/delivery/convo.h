@@ -103,7 +103,7 @@ struct convo {
     bool is_reading;
     bool is_outdated;  /* others stored something since what is being read was asked for */
     bool is_exclusive; /* such an op is on its way */
-    bool is_quieting;  /* one that needs quiet waits: what would store something queues behind it */
+    bool is_quieting;  /* one that needs quiet waits: what may store something queues behind it */
     struct delivery *delivery;
 
     struct convo_point committed;

@@ -285,10 +285,11 @@ TEST(quiet, who_needs_it_has_it_one_after_the_other)
     cast_end(&cast);
 }
 
-/* They are answered while everything else is held up. */
-TEST(quiet, what_stores_nothing_does_not_wait_for_it)
+/* They are answered while everything else is held up. That a member was heard at its epoch by an
+ * ephemeral message is something to store. */
+TEST(quiet, what_only_reads_does_not_wait_for_it)
 {
-    struct asked first, reset, passing;
+    struct asked first, reset, passing, said;
     struct cast cast;
 
     cast_begin(&cast);
@@ -298,15 +299,18 @@ TEST(quiet, what_stores_nothing_does_not_wait_for_it)
     passing = ask(&cast, job_by(&cast.bob, JOB_EPOCH));
     expect_answer(&passing, NULL);
     asked_end(&passing);
-    passing = ask(&cast, saying(&cast.bob, JOB_EPHEMERAL, 1, "typing"));
+    passing = ask(&cast, job_by(&cast.bob, JOB_CONVO));
     expect_answer(&passing, NULL);
     asked_end(&passing);
-    expect_state(&cast, 1, 1);
+    said = ask(&cast, saying(&cast.bob, JOB_EPHEMERAL, 1, "typing"));
+    expect_state(&cast, 1, 2);
     hold(false);
     expect_answer(&first, NULL);
     expect_answer(&reset, NULL);
+    expect_answer(&said, "InvalidMessage"); /* of the group that is no more */
     asked_end(&first);
     asked_end(&reset);
+    asked_end(&said);
     cast_end(&cast);
 }
 

@@ -18,9 +18,10 @@ SQL_STATEMENT(find_context,
 /* The proposals of that epoch: behind the commit that led to it. */
 SQL_STATEMENT(find_proposals,
     LOG_CUT("l.bytes",
-        "SELECT l.seq AS seq, LENGTH(l.bytes) AS size FROM log l WHERE l.convo = $1 AND l.kind = 2"
-        " AND l.base_epoch = $2 AND l.seq > COALESCE((SELECT c.seq FROM log c WHERE c.convo = $1"
-        " AND c.kind = 3 AND c.base_epoch < $2 ORDER BY c.base_epoch DESC LIMIT 1), 0)"
+        "SELECT l.seq AS seq, LENGTH(l.bytes) AS size FROM log l WHERE l.convo = $1 AND l.kind <> 1"
+        " AND l.kind = 2 AND l.base_epoch = $2"
+        " AND l.seq > COALESCE((SELECT c.seq FROM log c WHERE c.convo = $1 AND c.kind = 3"
+        " AND c.base_epoch < $2 ORDER BY c.base_epoch DESC LIMIT 1), 0)"
         " ORDER BY l.seq LIMIT 1000",
         "$1", "$3"));
 enum { STORED_CONTEXT, STORED_PROPOSALS };

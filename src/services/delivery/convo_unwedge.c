@@ -105,9 +105,11 @@ SQL_STATEMENT(is_admin, "SELECT 1 FROM members WHERE convo = $1 AND did = $2 AND
                         " AND is_admin = 1");
 /* A commit of an earlier group would be taken for one of a new group by the same id. What is not in
  * the log any more, all members have read. */
-SQL_STATEMENT(
-    no_former, "SELECT 1 FROM log WHERE convo = $1 AND kind = 7 AND bytes IN ($2, $3, $4) LIMIT 1");
-SQL_STATEMENT(former_commits, "UPDATE log SET kind = 6 WHERE convo = $1 AND kind IN (3, 4)");
+SQL_STATEMENT(no_former, "SELECT 1 FROM log WHERE convo = $1 AND kind <> 1 AND kind = 7"
+                         " AND bytes IN ($2, $3, $4) LIMIT 1");
+/* Each kind by its index: no index has both. */
+SQL_STATEMENT(former_commits, "UPDATE log SET kind = 6 WHERE convo = $1 AND kind = 3");
+SQL_STATEMENT(former_revoked, "UPDATE log SET kind = 6 WHERE convo = $1 AND kind = 4");
 SQL_STATEMENT(forget_confirms, "DELETE FROM epoch_confirms WHERE convo = $1");
 SQL_STATEMENT(forget_reports, "DELETE FROM commit_reports WHERE convo = $1");
 SQL_STATEMENT(reset_welcomes,
@@ -578,8 +580,8 @@ enum convo_plan convo_plan_reset(struct convo *convo, struct convo_op *op)
 
 void convo_store_reset(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
 {
-    static const struct sql_statement *const plain[] = { &former_commits, &forget_confirms,
-        &forget_reports };
+    static const struct sql_statement *const plain[] = { &former_commits, &former_revoked,
+        &forget_confirms, &forget_reports };
     const struct job *job = op->job;
     unsigned char notice[32];
     struct names names;

@@ -141,25 +141,27 @@ SQL_STATEMENT(find_member,
     "SELECT MIN(CASE WHEN leave_seq IS NULL OR leave_seq > $3 THEN join_seq END),"
     " MAX(CASE WHEN leave_seq IS NULL THEN 1 ELSE 0 END), MAX(leave_seq)"
     " FROM members WHERE convo = $1 AND did = $2 HAVING COUNT(*) > 0");
-/* Only what was said while the caller was in, the commit that removed it included. This is asked
- * more often than anything else: so it is one statement, whose first row says how the conversation
- * and the caller are (enum head_column) and whose others are of the log (enum log_column); who is
- * in now has not every row looked up (members_now has one such row at most); and no sum is kept of
- * what the rows have: each may have its part of LOG_PAGE_BYTES ($7), and a larger one comes only
- * when it is asked for by its number ($8). */
-SQL_STATEMENT(list_log,
-    "SELECT MAX(c.epoch), MAX(c.seq), MAX(c.kept_from),"
-    " MIN(CASE WHEN m.leave_seq IS NULL OR m.leave_seq > $3 THEN m.join_seq END),"
-    " NULL, NULL, NULL, NULL,"
-    " MAX(CASE WHEN m.did IS NULL THEN NULL WHEN m.leave_seq IS NULL THEN 1 ELSE 0 END)"
-    " FROM convos c LEFT JOIN members m ON m.convo = c.id AND m.did = $2 WHERE c.id = $1"
-    " UNION ALL SELECT * FROM (SELECT l.seq, l.kind, l.base_epoch, l.epoch, l.message_id, l.op,"
-    " l.sender, CASE WHEN LENGTH(l.bytes) <= $7 OR l.seq = $8 THEN l.bytes END, l.created_ms"
-    " FROM log l WHERE l.convo = $1 AND l.seq > $3 AND l.kind >= $4 AND l.kind <= $5"
-    " AND l.kind <> 4 AND l.kind <> 6" /* revoked, and of a former group: nobody needs them */
-    " AND l.epoch >= $9"
-    " AND (l.seq > (SELECT n.join_seq FROM members n WHERE n.convo = $1 AND n.did = $2"
-    " AND n.leave_seq IS NULL) OR (1 = 1" LOG_SEEN_BY("$2") ")) ORDER BY l.seq LIMIT $6) AS page");
+/* Only what was said while the caller was in, the commit that removed it included; of no commit
+ * that is revoked (4) or of a former group (6), nobody needs them. This is asked more often than
+ * anything else: so it is one statement, whose first row says how the conversation and the caller
+ * are (enum head_column) and whose others are of the log (enum log_column); who is in now has not
+ * every row looked up (members_now has one such row at most); and no sum is kept of what the rows
+ * have: each may have its part of LOG_PAGE_BYTES ($6), and a larger one comes only when it is asked
+ * for by its number ($7). */
+#define LIST_LOG(of_kind)                                                                          \
+    "SELECT MAX(c.epoch), MAX(c.seq), MAX(c.kept_from),"                                           \
+    " MIN(CASE WHEN m.leave_seq IS NULL OR m.leave_seq > $3 THEN m.join_seq END),"                 \
+    " NULL, NULL, NULL, NULL,"                                                                     \
+    " MAX(CASE WHEN m.did IS NULL THEN NULL WHEN m.leave_seq IS NULL THEN 1 ELSE 0 END)"           \
+    " FROM convos c LEFT JOIN members m ON m.convo = c.id AND m.did = $2 WHERE c.id = $1"          \
+    " UNION ALL SELECT * FROM (SELECT l.seq, l.kind, l.base_epoch, l.epoch, l.message_id, l.op,"   \
+    " l.sender, CASE WHEN LENGTH(l.bytes) <= $6 OR l.seq = $7 THEN l.bytes END, l.created_ms"      \
+    " FROM log l WHERE l.convo = $1 AND l.seq > $3 AND " of_kind                                   \
+    " AND l.kind <> 4 AND l.kind <> 6 AND l.epoch >= $8"                                           \
+    " AND (l.seq > (SELECT n.join_seq FROM members n WHERE n.convo = $1 AND n.did = $2"            \
+    " AND n.leave_seq IS NULL) OR (1 = 1" LOG_SEEN_BY("$2") ")) ORDER BY l.seq LIMIT $5) AS page"
+SQL_STATEMENT(list_log, LIST_LOG("l.kind <= $4"));
+SQL_STATEMENT(list_rare, LIST_LOG("l.kind <> 1 AND l.kind = $4")); /* by the index log_kinds */
 enum head_column { HEAD_EPOCH, HEAD_SEQ, HEAD_KEPT_FROM, HEAD_JOIN_SEQ, HEAD_IS_IN = 8 };
 enum log_column {
     LOG_SEQ,
@@ -541,16 +543,14 @@ static void messages_read(struct http_request *request, const struct tr_event *e
 struct page {
     struct tr_span convo;
     uint64_t limit, since, epoch_min;
-    int64_t kind_min, kind_max;
+    int64_t kind; /* 0: any */
 };
 
 /* False: it has been answered. */
 static bool read_page(struct http_request *request, struct page *ret_page)
 {
     static const char *const types[] = { "app", "proposal", "commit" };
-    struct page page = {
-        .limit = LIMIT_DEFAULT, .kind_min = MLS_APPLICATION, .kind_max = LOG_RESET
-    };
+    struct page page = { .limit = LIMIT_DEFAULT };
     int64_t type = 0;
     int found;
 
@@ -561,7 +561,7 @@ static bool read_page(struct http_request *request, struct page *ret_page)
         return false;
     found = owner_query_choice(request, "type", types, 3, &type);
     if (found == 1)
-        page.kind_min = page.kind_max = MLS_APPLICATION + type;
+        page.kind = MLS_APPLICATION + type;
     *ret_page = page;
     return found >= 0;
 }
@@ -572,12 +572,11 @@ static void ask_page(struct http_request *request, const struct page *page, int6
     struct sql_unit *unit = sql_unit_new(0);
 
     if (unit != NULL) {
-        sql_unit_step(unit, &list_log, SQL_ROWS_ANY);
+        sql_unit_step(unit, page->kind > MLS_APPLICATION ? &list_rare : &list_log, SQL_ROWS_ANY);
         sql_unit_text(unit, page->convo);
         sql_unit_text(unit, auth_claims_of(request)->issuer);
         sql_unit_int(unit, (int64_t)page->since);
-        sql_unit_int(unit, page->kind_min);
-        sql_unit_int(unit, page->kind_max);
+        sql_unit_int(unit, page->kind == 0 ? LOG_RESET : page->kind);
         sql_unit_int(unit, (int64_t)page->limit + 1); /* one more, to know that there is more */
         sql_unit_int(unit, LOG_PAGE_BYTES / (int64_t)page->limit);
         sql_unit_int(unit, large_seq);

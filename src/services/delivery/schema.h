@@ -49,7 +49,7 @@ enum { LOG_PAGE_BYTES = 8 << 20 }; /* of messages in an answer, if there is more
     " AND a.package = key_packages.ref AND a.state <> 2" more "))"
 #define PACKAGE_IS_BROUGHT PACKAGE_IS_BROUGHT_AND("")
 
-enum { DELIVERY_MIGRATIONS = 8 };
+enum { DELIVERY_MIGRATIONS = 9 };
 extern const struct sql_migration delivery_migrations[DELIVERY_MIGRATIONS];
 
 #endif

@@ -6,13 +6,16 @@
 #include "services/delivery/role_api.h"
 #include "services/delivery/text.h"
 
+/* One of two indexes finds it; with an OR SQLite uses neither. */
 SQL_STATEMENT(find_status,
-    "SELECT l.seq, l.epoch, l.created_ms, (SELECT COUNT(*) FROM members m WHERE m.convo = l.convo"
-    " AND m.did <> l.sender AND m.join_seq < l.seq AND (m.leave_seq IS NULL"
-    " OR m.leave_seq > l.seq)), (SELECT COUNT(*) FROM members m WHERE m.convo = l.convo"
-    " AND m.did <> l.sender AND m.join_seq < l.seq AND (m.leave_seq IS NULL"
-    " OR m.leave_seq > l.seq) AND m.read_seq >= l.seq) FROM log l"
-    " WHERE l.convo = $1 AND (l.op = $2 OR (l.message_id = $3 AND l.sender = $4)) LIMIT 1");
+    "SELECT l.seq, l.epoch, l.created_ms, COUNT(m.did),"
+    " COUNT(CASE WHEN m.read_seq >= l.seq THEN 1 END) FROM log l LEFT JOIN members m"
+    " ON m.convo = l.convo AND m.did <> l.sender AND m.join_seq < l.seq"
+    " AND (m.leave_seq IS NULL OR m.leave_seq > l.seq)"
+    " WHERE l.convo = $1 AND l.seq = COALESCE("
+    "(SELECT o.seq FROM log o WHERE o.convo = $1 AND o.op = $2),"
+    " (SELECT n.seq FROM log n WHERE n.convo = $1 AND n.message_id = $3 AND n.sender = $4 LIMIT 1))"
+    " GROUP BY l.convo, l.seq");
 
 static void put_status(
     struct json_writer *writer, const struct sql_unit *unit, uint32_t step, struct tr_span id)

@@ -345,8 +345,9 @@ static void check_database(void)
     CHECK_EQ_INT(delivery_check(now.sql, on_violation, NULL, &violations), 0);
 }
 
-SQL_STATEMENT(all_readable, "SELECT l.convo, l.seq FROM log l WHERE l.kind NOT IN (4, 6)"
-                            " AND (l.kind <> 1 OR LENGTH(l.bytes) > 0)" LOG_SEEN_BY("$1"));
+SQL_STATEMENT(all_readable,
+    "SELECT l.convo, l.seq FROM log l WHERE l.kind NOT IN (4, 6)"
+    " AND (l.kind <> 1 OR LENGTH(l.bytes) > 0)" LOG_SEEN_BY("l.convo", "$1"));
 
 /* Everybody reads what was said while it was in, before a reset and after, and nothing else. */
 static void check_readable(uint32_t user)

@@ -13,7 +13,7 @@
 SQL_STATEMENT(commits_since,
     LOG_CUT("l.seq, l.base_epoch, l.epoch, l.sender, l.bytes",
         "SELECT l.seq AS seq, LENGTH(l.bytes) AS size FROM log l WHERE l.convo = $1 AND l.kind = 3"
-        " AND l.base_epoch >= $2" LOG_SEEN_BY("$3") " ORDER BY l.base_epoch LIMIT 100",
+        " AND l.base_epoch >= $2" LOG_SEEN_BY("$1", "$3") " ORDER BY l.base_epoch LIMIT 100",
         "$1", "$4"));
 SQL_STATEMENT(find_op, "SELECT l.seq, l.epoch, l.created_ms, l.sha256, " LOG_MESSAGE_ID
                        " FROM log l WHERE l.convo = $1 AND l.op = $2");

@@ -17,10 +17,13 @@
     " group_id, chain, " POLICY_COLUMNS ", confirmed_epoch, group_name FROM convos WHERE id = $1"
 SQL_STATEMENT(load_convo, LOAD_CONVO);
 SQL_LOCKING_STATEMENT(lock_convo, LOAD_CONVO);
-SQL_STATEMENT(load_members,
-    "SELECT did, join_seq, joined_ms, is_admin, is_moderator, read_seq, leave_seq, left_ms,"
-    " was_removed FROM members"
-    " WHERE convo = $1 ORDER BY join_seq");
+/* Of each DID the time it is in, if it is, and the last that ended: not how often it came and went.
+ */
+#define LOAD_MEMBERS                                                                               \
+    "SELECT did, join_seq, joined_ms, is_admin, is_moderator, read_seq, leave_seq, left_ms,"       \
+    " was_removed FROM members WHERE convo = $1 AND leave_seq "
+SQL_STATEMENT(load_members, LOAD_MEMBERS "IS NULL UNION ALL " LOAD_MEMBERS
+                                         "IS NOT NULL AND has_later = 0 ORDER BY join_seq");
 SQL_STATEMENT(create_convo,
     "INSERT INTO convos (id, group_id, kind, suite, creator, name, description, epoch, seq,"
     " created_ms, active_ms, open_join, group_info, group_info_epoch, chain, confirmed_epoch,"
@@ -48,6 +51,8 @@ SQL_STATEMENT(put_wanted,
 SQL_STATEMENT(end_member, "UPDATE members SET leave_seq = $3, left_ms = $4, was_removed = $5,"
                           " unread_extra = 0"
                           " WHERE convo = $1 AND did = $2 AND leave_seq IS NULL");
+SQL_STATEMENT(mark_earlier, "UPDATE members SET has_later = 1 WHERE convo = $1 AND did = $2"
+                            " AND leave_seq IS NOT NULL AND has_later = 0");
 /* Nobody is put together with who has blocked them, whoever blocked whom. Looked at when the new
  * member is there already: those who come with it count too.
  *
@@ -198,10 +203,6 @@ int convo_loaded(struct convo *convo, const struct sql_unit *unit)
 
         if (member == NULL)
             return TR_ENOMEM;
-        /* It was away, and its removal was taken back after a commit by which it had returned: its
-         * newest time ended and an earlier one goes on. */
-        if (member->is_in)
-            continue;
         member->join_seq = (uint64_t)sql_row_int(unit, 1, i, 1);
         member->joined_ms = sql_row_int(unit, 1, i, 2);
         member->is_admin = sql_row_int(unit, 1, i, 3) != 0;
@@ -353,6 +354,9 @@ static void add_members(const struct convo *convo, const struct convo_op *op, st
     if (removes_others(job))
         add_admin(convo, op, unit);
     for (uint32_t i = 0; i < job->remove_count; i++) {
+        sql_unit_step(unit, &mark_earlier, SQL_ROWS_ANY);
+        sql_unit_text(unit, convo_span(convo));
+        sql_unit_text(unit, job->removes[i]);
         sql_unit_step(unit, &end_member, 1);
         sql_unit_text(unit, convo_span(convo));
         sql_unit_text(unit, job->removes[i]);

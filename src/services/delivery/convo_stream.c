@@ -44,7 +44,7 @@ SQL_STATEMENT(log_page,
             ", CASE WHEN LENGTH(l.bytes) <= $5 THEN l.bytes END, l.created_ms, LENGTH(l.bytes)",
         "SELECT l.seq AS seq, CASE WHEN LENGTH(l.bytes) <= $5 THEN LENGTH(l.bytes) ELSE 0 END"
         " AS size FROM log l WHERE l.convo = $1 AND l.seq > $3" LOG_SEEN_BY(
-            "$2") " ORDER BY l.seq LIMIT $4",
+            "$1", "$2") " ORDER BY l.seq LIMIT $4",
         "$1", "$6"));
 SQL_STATEMENT(find_kept, "SELECT c.kept_from, (SELECT MIN(m.join_seq) FROM members m"
                          " WHERE m.convo = c.id AND m.did = $2 AND (m.leave_seq IS NULL"

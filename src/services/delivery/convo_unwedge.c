@@ -77,8 +77,15 @@ SQL_STATEMENT(revoke_convo,
 SQL_STATEMENT(revoke_commit, "UPDATE log SET kind = 4, op = NULL"
                              " WHERE convo = $1 AND seq = $2 AND kind = 3 AND sha256 = $3");
 /* Who left by itself has left, whatever becomes of its commit. */
-SQL_STATEMENT(return_members, "UPDATE members SET leave_seq = NULL, left_ms = NULL, was_removed = 0"
-                              " WHERE convo = $1 AND leave_seq = $2 AND was_removed = 1");
+SQL_STATEMENT(return_members,
+    "UPDATE members SET leave_seq = NULL, left_ms = NULL, was_removed = 0, has_later = 0"
+    " WHERE convo = $1 AND leave_seq = $2 AND was_removed = 1");
+/* Who had returned by commits that were taken back before this one was never away: no two times of
+ * a DID overlap. */
+SQL_STATEMENT(forget_returns,
+    "DELETE FROM members WHERE convo = $1 AND join_seq > $2 AND leave_seq IS NOT NULL"
+    " AND EXISTS (SELECT 1 FROM members n WHERE n.convo = $1 AND n.did = members.did"
+    " AND n.join_seq < $2 AND n.leave_seq IS NULL)");
 /* Who came by it is what it was before: away as it was then, or nobody, who never left (0). */
 #define BEFORE(column)                                                                             \
     " COALESCE((SELECT p." column " FROM members p WHERE p.convo = $1 AND p.did = members.did"     \
@@ -466,6 +473,7 @@ static void add_revoke(const struct convo *convo, const struct convo_op *op, str
     add_seq_step(convo, unit, &revoke_commit, 1);
     sql_unit_blob(unit, job->sha256, sizeof job->sha256);
     add_seq_step(convo, unit, &return_members, SQL_ROWS_ANY);
+    add_seq_step(convo, unit, &forget_returns, SQL_ROWS_ANY);
     add_seq_step(convo, unit, &end_members, SQL_ROWS_ANY);
     sql_unit_int(unit, (int64_t)op->after.seq);
     add_seq_step(convo, unit, &revoke_welcomes, SQL_ROWS_ANY);

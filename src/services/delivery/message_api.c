@@ -144,10 +144,9 @@ SQL_STATEMENT(find_member,
 /* Only what was said while the caller was in, the commit that removed it included; of no commit
  * that is revoked (4) or of a former group (6), nobody needs them. This is asked more often than
  * anything else: so it is one statement, whose first row says how the conversation and the caller
- * are (enum head_column) and whose others are of the log (enum log_column); who is in now has not
- * every row looked up (members_now has one such row at most); and no sum is kept of what the rows
- * have: each may have its part of LOG_PAGE_BYTES ($6), and a larger one comes only when it is asked
- * for by its number ($7). */
+ * are (enum head_column) and whose others are of the log (enum log_column); and no sum is kept of
+ * what the rows have: each may have its part of LOG_PAGE_BYTES ($6), and a larger one comes only
+ * when it is asked for by its number ($7). */
 #define LIST_LOG(of_kind)                                                                          \
     "SELECT MAX(c.epoch), MAX(c.seq), MAX(c.kept_from),"                                           \
     " MIN(CASE WHEN m.leave_seq IS NULL OR m.leave_seq > $3 THEN m.join_seq END),"                 \
@@ -157,9 +156,8 @@ SQL_STATEMENT(find_member,
     " UNION ALL SELECT * FROM (SELECT l.seq, l.kind, l.base_epoch, l.epoch, l.message_id, l.op,"   \
     " l.sender, CASE WHEN LENGTH(l.bytes) <= $6 OR l.seq = $7 THEN l.bytes END, l.created_ms"      \
     " FROM log l WHERE l.convo = $1 AND l.seq > $3 AND " of_kind                                   \
-    " AND l.kind <> 4 AND l.kind <> 6 AND l.epoch >= $8"                                           \
-    " AND (l.seq > (SELECT n.join_seq FROM members n WHERE n.convo = $1 AND n.did = $2"            \
-    " AND n.leave_seq IS NULL) OR (1 = 1" LOG_SEEN_BY("$2") ")) ORDER BY l.seq LIMIT $5) AS page"
+    " AND l.kind <> 4 AND l.kind <> 6 AND l.epoch >= $8" LOG_SEEN_BY(                              \
+        "$1", "$2") " ORDER BY l.seq LIMIT $5) AS page"
 SQL_STATEMENT(list_log, LIST_LOG("l.kind <= $4"));
 SQL_STATEMENT(list_rare, LIST_LOG("l.kind <> 1 AND l.kind = $4")); /* by the index log_kinds */
 enum head_column { HEAD_EPOCH, HEAD_SEQ, HEAD_KEPT_FROM, HEAD_JOIN_SEQ, HEAD_IS_IN = 8 };
@@ -180,7 +178,7 @@ SQL_STATEMENT(list_commits,
             ", l.bytes, l.created_ms, l.sender, (SELECT COUNT(*) FROM page)",
         "SELECT l.seq AS seq, LENGTH(l.bytes) AS size FROM log l WHERE l.convo = $1 AND l.kind = 3"
         " AND l.base_epoch >= $3 AND l.base_epoch < $4" LOG_SEEN_BY(
-            "$2") " ORDER BY l.base_epoch LIMIT $5",
+            "$1", "$2") " ORDER BY l.base_epoch LIMIT $5",
         "$1", "$6"));
 enum { STEP_CONVO, STEP_MEMBER, STEP_LOG };
 enum { GAPS_MAX = 100, LIMIT_DEFAULT = 50, ANSWER_HEAD_BYTES = 256, ANSWER_ROW_BYTES = 256 };

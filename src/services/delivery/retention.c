@@ -29,6 +29,9 @@ SQL_STATEMENT(move_floor,
     " WHERE l.convo = $1 AND l.seq < $2 AND l.receipt IS NOT NULL ORDER BY l.seq DESC LIMIT 1),"
     " kept_chain) WHERE id = $1 AND kept_from < $2 AND seq >= $2 - 1");
 SQL_STATEMENT(trim_log, "DELETE FROM log WHERE convo = $1 AND seq < $2");
+/* No row of the log is left of these times. The last one of a DID says how it left. */
+SQL_STATEMENT(
+    trim_times, "DELETE FROM members WHERE convo = $1 AND has_later = 1 AND leave_seq < $2");
 SQL_STATEMENT(trim_confirms,
     "DELETE FROM epoch_confirms WHERE (convo, epoch, did) IN (SELECT e.convo, e.epoch, e.did"
     " FROM epoch_confirms e JOIN convos c ON c.id = e.convo"
@@ -144,6 +147,10 @@ static int64_t least(int64_t a, const struct sql_unit *unit, uint32_t row, uint3
     return sql_row_is_null(unit, 0, row, column) || a < b ? a : b;
 }
 
+enum { TRIM_FLOOR, TRIM_LOG, TRIM_TIMES, TRIM_STEPS };
+static const struct sql_statement *const trim_steps[TRIM_STEPS] = { &move_floor, &trim_log,
+    &trim_times };
+
 static void add_trim(
     struct retention *retention, struct sql_unit *trim, const struct sql_unit *page, uint32_t row)
 {
@@ -157,12 +164,11 @@ static void add_trim(
     }
     if (floor <= kept_from)
         return;
-    sql_unit_step(trim, &move_floor, SQL_ROWS_ANY);
-    sql_unit_text(trim, sql_row_bytes(page, 0, row, 0));
-    sql_unit_int(trim, floor);
-    sql_unit_step(trim, &trim_log, SQL_ROWS_ANY);
-    sql_unit_text(trim, sql_row_bytes(page, 0, row, 0));
-    sql_unit_int(trim, floor);
+    for (uint32_t i = 0; i < TRIM_STEPS; i++) {
+        sql_unit_step(trim, trim_steps[i], SQL_ROWS_ANY);
+        sql_unit_text(trim, sql_row_bytes(page, 0, row, 0));
+        sql_unit_int(trim, floor);
+    }
 }
 
 static void tidy(struct retention *retention, struct tr_context *ctx)
@@ -210,9 +216,9 @@ static void page_trimmed(
 {
     int64_t rows = 0;
 
-    for (uint32_t i = 0; i + 1 < unit->step_count; i += 2) {
-        retention->done.convos += sql_unit_changed(unit, i) > 0;
-        rows += sql_unit_changed(unit, i + 1);
+    for (uint32_t i = 0; i < unit->step_count; i += TRIM_STEPS) {
+        retention->done.convos += sql_unit_changed(unit, i + TRIM_FLOOR) > 0;
+        rows += sql_unit_changed(unit, i + TRIM_LOG);
     }
     retention->done.rows += rows;
     metric_add(&metrics[0], rows);

@@ -333,4 +333,22 @@ const struct sql_migration delivery_migrations[DELIVERY_MIGRATIONS] = {
               "CREATE INDEX log_receipts ON log (convo, seq) WHERE receipt IS NOT NULL;\n",
         .down = "DROP INDEX log_receipts;\nDROP INDEX log_kinds;\n",
     },
+    {
+        .version = 15,
+        .name = "delivery: the times of members do not overlap, and all but the last are marked",
+        /* has_later: its time ended, and so did a later one of the same DID */
+        .up = "DELETE FROM members WHERE leave_seq IS NOT NULL AND EXISTS (SELECT 1 FROM members e"
+              " WHERE e.convo = members.convo AND e.did = members.did"
+              " AND e.join_seq < members.join_seq"
+              " AND (e.leave_seq IS NULL OR e.leave_seq >= members.leave_seq));\n"
+              "ALTER TABLE members ADD COLUMN has_later BIGINT NOT NULL DEFAULT 0;\n"
+              "UPDATE members SET has_later = 1 WHERE leave_seq IS NOT NULL AND EXISTS (SELECT 1"
+              " FROM members n WHERE n.convo = members.convo AND n.did = members.did"
+              " AND n.join_seq > members.join_seq AND n.leave_seq IS NOT NULL);\n"
+              "CREATE INDEX members_left ON members (convo, did)"
+              " WHERE leave_seq IS NOT NULL AND has_later = 0;\n"
+              "CREATE INDEX members_past ON members (convo, leave_seq) WHERE has_later = 1;\n",
+        .down = "DROP INDEX members_past;\nDROP INDEX members_left;\n"
+                "ALTER TABLE members DROP COLUMN has_later;\n",
+    },
 };

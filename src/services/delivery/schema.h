@@ -20,11 +20,15 @@ enum {
     LOG_RESET = 7,   /* the notice of a reset; its bytes are the new group's id */
 };
 
-/* Parts of statements about `log l`. What was said while $did was in, the commit that removed it
- * included. */
-#define LOG_SEEN_BY(did)                                                                           \
-    " AND EXISTS (SELECT 1 FROM members m WHERE m.convo = l.convo AND m.did = " did                \
-    " AND l.seq > m.join_seq AND (m.leave_seq IS NULL OR l.seq <= m.leave_seq))"
+/* Parts of statements about `log l`. What was said in $convo while $did was in, the commit that
+ * removed it included. Who is in now has not every row looked up (members_now has one such row at
+ * most). No two times of a DID overlap: of who is out only the last one that had begun is looked
+ * at, however often it came and went. */
+#define LOG_SEEN_BY(convo, did)                                                                    \
+    " AND (l.seq > (SELECT n.join_seq FROM members n WHERE n.convo = " convo " AND n.did = " did   \
+    " AND n.leave_seq IS NULL) OR (SELECT COALESCE(m.leave_seq, l.seq) FROM members m"             \
+    " WHERE m.convo = l.convo AND m.did = " did " AND m.join_seq < l.seq"                          \
+    " ORDER BY m.join_seq DESC LIMIT 1) >= l.seq)"
 /* What the sender called a message; NULL: delivery_message_id makes one up. An op that stands for
  * such a name is msg:SENDER:NAME. */
 #define LOG_MESSAGE_ID                                                                             \
@@ -49,7 +53,7 @@ enum { LOG_PAGE_BYTES = 8 << 20 }; /* of messages in an answer, if there is more
     " AND a.package = key_packages.ref AND a.state <> 2" more "))"
 #define PACKAGE_IS_BROUGHT PACKAGE_IS_BROUGHT_AND("")
 
-enum { DELIVERY_MIGRATIONS = 9 };
+enum { DELIVERY_MIGRATIONS = 10 };
 extern const struct sql_migration delivery_migrations[DELIVERY_MIGRATIONS];
 
 #endif

@@ -205,6 +205,29 @@ TEST(retention, keeps_what_a_member_has_not_read)
     cast_end(&cast);
 }
 
+TEST(retention, forgets_times_of_which_no_row_is_left_but_not_the_last)
+{
+    struct cast cast;
+    struct site *site = &cast.site;
+
+    cast_begin(&cast);
+    make_log(&cast);
+    plant(site, "INSERT INTO members (convo, did, join_seq, joined_ms, is_admin, is_moderator,"
+                " unread_extra, read_seq, leave_seq, left_ms, was_removed, has_later) VALUES"
+                " ('g1', 'did:example:often', 1, 1, 0, 0, 0, 1, 2, 1, 1, 1),"
+                " ('g1', 'did:example:often', 3, 1, 0, 0, 0, 1, 4, 1, 1, 1),"
+                " ('g1', 'did:example:often', 5, 1, 0, 0, 0, 1, 6, 1, 1, 0),"
+                " ('g1', 'did:example:once', 1, 1, 0, 0, 0, 1, 2, 1, 1, 0)");
+    for (int i = 0; i < 4; i++)
+        read_to(&cast,
+            (const struct caller *const[]){ &cast.ada, &cast.bob, &cast.cyd, &cast.dan }[i], 3);
+    CHECK_EQ_INT(retain(site, 0).rows, 2);
+    CHECK_EQ_INT(stored(site, "SELECT kept_from FROM convos"), 4);
+    CHECK_EQ_INT(stored(site, "SELECT COUNT(*) FROM members WHERE leave_seq = 2"), 1);
+    CHECK_EQ_INT(stored(site, "SELECT COUNT(*) FROM members WHERE did = 'did:example:often'"), 2);
+    cast_end(&cast);
+}
+
 TEST(retention, forgets_confirmations_reports_and_quarantines_that_are_over)
 {
     struct cast cast;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is found in a conversation is found by an index: it costs as much with three thousand
- * messages as with one thousand. */
+ * messages as with one thousand, and about as much whoever came and went how often. */
 #include "noting.h"
 
 /* Messages of ada's up to this sequence number. */
@@ -111,5 +111,60 @@ TEST(scan, is_not_needed_to_reset_a_group)
     fill(&cast.site, 3100);
     check_same("resetGroup", few, reset(&cast, "last"));
     CHECK_EQ_INT(stored(&cast.site, "SELECT COUNT(*) FROM log WHERE convo = 'g1' AND kind = 6"), 1);
+    cast_end(&cast);
+}
+
+/* ---- who comes and goes
+ * --------------------------------------------------------------------------------------------------
+ */
+
+static void come_and_go(struct cast *cast, uint64_t epoch)
+{
+    char more[128], secret[32];
+
+    act_add(&cast->site, &cast->ada, "g1", epoch, (const char *const[3]){ cast->eve.did });
+    (void)snprintf(more, sizeof more, ",\"removes\":[\"%s\"]", cast->eve.did);
+    (void)snprintf(secret, sizeof secret, "out of %llu", (unsigned long long)epoch);
+    act_commit(&cast->site, &cast->ada, "g1", epoch + 1, secret, more, 200, "");
+}
+
+/* As come_and_go leaves them, before all messages. */
+static void plant_times(struct cast *cast, unsigned count)
+{
+    char text[1024];
+
+    (void)snprintf(text, sizeof text,
+        "INSERT INTO members (convo, did, join_seq, joined_ms, is_admin, is_moderator,"
+        " unread_extra, read_seq, leave_seq, left_ms, was_removed, has_later)"
+        " WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %u)"
+        " SELECT 'g1', '%s', -2 * i, 1, 0, 0, 0, 1, 1 - 2 * i, 1, 1, 1 FROM n",
+        count, cast->eve.did);
+    plant(&cast->site, text);
+    site_close(&cast->site);
+    site_open(&cast->site);
+}
+
+TEST(times, of_who_comes_and_goes_are_not_read_with_the_conversation)
+{
+    static const char asked[] = "getConvo?convoId=g1", out[] = "getMessages?convoId=g1&sinceSeq=9";
+    struct cost few, few_seen, many_seen;
+    struct cast cast;
+
+    cast_begin(&cast);
+    for (uint64_t epoch = 1; epoch < 7; epoch += 2)
+        come_and_go(&cast, epoch);
+    CHECK_EQ_INT(stored(&cast.site, "SELECT COUNT(*) FROM members WHERE has_later = 1"), 2);
+    CHECK_EQ_INT(stored(&cast.site, "SELECT join_seq FROM members WHERE leave_seq IS NOT NULL"
+                                    " AND has_later = 0"),
+        7);
+    fill(&cast.site, 500);
+    few = cost_of(&cast, &cast.bob, asked, "g1");
+    few_seen = cost_of(&cast, &cast.eve, out, "\"messages\":[]");
+    plant_times(&cast, 2000);
+    check_same(asked, few, cost_of(&cast, &cast.bob, asked, "g1"));
+    /* Each time is looked at once, and not once for each row of the log. */
+    many_seen = cost_of(&cast, &cast.eve, out, "\"messages\":[]");
+    CHECK_MSG(many_seen.work <= few_seen.work + 2000 * 30, "%lld steps, and %lld",
+        (long long)many_seen.work, (long long)few_seen.work);
     cast_end(&cast);
 }

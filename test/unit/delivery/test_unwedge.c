@@ -36,8 +36,8 @@ TEST(report, of_a_quorum_takes_the_commit_back_and_all_it_did)
     cast_end(&cast);
 }
 
-/* Who had come back by a commit of its own, which was taken back first, has a later time that ended
- * beside the one that goes on. */
+/* Who had come back by a commit of its own, which was taken back first, has a later time that
+ * ended: it is part of the one that goes on. */
 TEST(report, gives_back_who_had_returned_in_the_meantime)
 {
     struct cast cast;
@@ -45,12 +45,15 @@ TEST(report, gives_back_who_had_returned_in_the_meantime)
 
     cast_begin(&cast);
     commit_badly(&cast);
-    act_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false");
-    act_report(site, &cast.cyd, "g1", 1, "bad", 200, "\"revoked\":true");
     plant(site,
         "INSERT INTO members (convo, did, join_seq, joined_ms, is_admin, is_moderator,"
-        " unread_extra, read_seq, leave_seq, left_ms, was_removed) SELECT convo, did, 3, 1, 0, 0,"
-        " 0, 3, 4, 1, 1 FROM members WHERE leave_seq IS NULL");
+        " unread_extra, read_seq, leave_seq, left_ms, was_removed) SELECT convo, did, 4, 1, 0, 0,"
+        " 0, 3, 5, 1, 1 FROM members WHERE leave_seq IS NOT NULL");
+    plant(site, "UPDATE members SET has_later = 1 WHERE leave_seq = 3");
+    act_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false");
+    act_report(site, &cast.cyd, "g1", 1, "bad", 200, "\"revoked\":true");
+    CHECK_EQ_INT(stored(site, "SELECT COUNT(*) FROM members"), 4);
+    CHECK_EQ_INT(stored(site, "SELECT COUNT(*) FROM members WHERE has_later = 1"), 0);
     site_close(site);
     site_open(site);
     expect(site, &cast.dan, "getEpoch?convoId=g1", NULL, 200, "\"currentEpoch\":1");
@@ -111,9 +114,8 @@ TEST(report, leaves_whom_the_commit_added_as_it_was_before)
     act_add(site, &cast.ada, "g1", 1, (const char *const[3]){ cast.eve.did, NULL, NULL });
     act_report(site, &cast.bob, "g1", 1, "an add", 200, "\"revoked\":false");
     act_report(site, &cast.cyd, "g1", 1, "an add", 200, "\"revoked\":true");
-    CHECK_EQ_INT(
-        stored(site, "SELECT COUNT(*) FROM members WHERE leave_seq = 4 AND was_removed = 0"
-                     " AND left_ms = 0"),
+    CHECK_EQ_INT(stored(site, "SELECT COUNT(*) FROM members WHERE leave_seq = 4 AND was_removed = 0"
+                              " AND left_ms = 0"),
         1);
     cast_end(&cast);
 }

@@ -16,13 +16,17 @@ enum { PAGE = 200, ROWS_MAX = 5000, WAITERS_MAX = 8 };
 enum { TAG_TIMER = 1, TAG_READ, TAG_TRIM, TAG_TIDY };
 
 /* The first row that is too young, the first one a member still needs, the first one a Welcome
- * does. */
+ * does, the first one somebody needs whose removal may be taken back: nobody was heard behind it.
+ */
 SQL_STATEMENT(list_floors,
     "SELECT c.id, c.seq, c.kept_from,"
     " (SELECT l.seq FROM log l WHERE l.convo = c.id AND l.created_ms > $2"
     " ORDER BY l.seq LIMIT 1),"
     " (SELECT MIN(m.read_seq) + 1 FROM members m WHERE m.convo = c.id AND m.leave_seq IS NULL),"
-    " (SELECT MIN(t.seq) FROM welcome_targets t WHERE t.convo = c.id AND t.state < 2)"
+    " (SELECT MIN(t.seq) FROM welcome_targets t WHERE t.convo = c.id AND t.state < 2),"
+    " (SELECT MIN(m.read_seq) + 1 FROM log l JOIN members m ON m.convo = l.convo"
+    " AND m.leave_seq = l.seq AND m.was_removed = 1 WHERE l.convo = c.id AND c.kind <> 2"
+    " AND l.kind = 3 AND l.base_epoch >= c.confirmed_epoch)"
     " FROM convos c WHERE c.id > $1 ORDER BY c.id LIMIT $3");
 SQL_STATEMENT(move_floor,
     "UPDATE convos SET kept_from = $2, kept_chain = COALESCE((SELECT l.receipt FROM log l"
@@ -156,7 +160,7 @@ static void add_trim(
 {
     int64_t kept_from = sql_row_int(page, 0, row, 2), floor = sql_row_int(page, 0, row, 1) + 1;
 
-    for (uint32_t column = 3; column <= 5; column++)
+    for (uint32_t column = 3; column <= 6; column++)
         floor = least(floor, page, row, column);
     if (floor > kept_from + ROWS_MAX) {
         floor = kept_from + ROWS_MAX;

@@ -205,6 +205,33 @@ TEST(retention, keeps_what_a_member_has_not_read)
     cast_end(&cast);
 }
 
+TEST(retention, keeps_what_is_unread_while_a_removal_may_be_taken_back)
+{
+    struct cast cast;
+    struct site *site = &cast.site;
+    char more[128];
+
+    cast_begin(&cast);
+    act(site, &cast.ada, "promoteAdmin", 200, "", "{\"convoId\":\"g1\",\"targetDid\":\"%s\"}",
+        cast.bob.did);
+    act_say(site, &cast.ada, "g1", "unread", 1, "persistent", 200, "\"seq\":3");
+    (void)snprintf(more, sizeof more, ",\"removes\":[\"%s\"]", cast.dan.did);
+    act_commit(site, &cast.ada, "g1", 1, "bad", more, 200, "\"epoch\":2");
+    read_to(&cast, &cast.ada, 4);
+    read_to(&cast, &cast.bob, 4);
+    read_to(&cast, &cast.cyd, 4);
+    CHECK_EQ_INT(retain(site, 0).rows, 1); /* dan joined by the commit of seq 2 */
+    act_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false");
+    act_report(site, &cast.cyd, "g1", 1, "bad", 200, "\"revoked\":true");
+    expect(site, &cast.dan, "getUnread", NULL, 200, "{\"g1\":1}");
+    expect(site, &cast.dan, "getMessages?convoId=g1&sinceSeq=2", NULL, 200, "\"id\":\"unread\"");
+    act_commit(site, &cast.bob, "g1", 1, "good", more, 200, "\"epoch\":2");
+    CHECK_EQ_INT(retain(site, 0).rows, 0);
+    act_say(site, &cast.cyd, "g1", "heard", 2, "persistent", 200, "\"seq\":7");
+    CHECK_EQ_INT(retain(site, 0).rows, 2);
+    cast_end(&cast);
+}
+
 TEST(retention, forgets_times_of_which_no_row_is_left_but_not_the_last)
 {
     struct cast cast;

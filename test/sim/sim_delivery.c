@@ -468,6 +468,8 @@ static void heal(void)
     world.lose_percent = 0;
     if (world.has_failed)
         end_and_recover(true, NULL);
+    if (world.unread_percent > 0)
+        world.unread_percent = 100; /* so that nothing but what was refused is left to hear */
     finish_requests("healing");
     world.unread_percent = 0;
     hall.is_quiet = true;

@@ -583,13 +583,20 @@ static enum tr_next convo_handle(void *self, struct tr_context *ctx, void *memor
     return TR_GO;
 }
 
+static void caught_up(
+    struct convo *convo, struct tr_context *ctx, uint32_t number, const struct sql_unit *unit)
+{
+    convo_stream_caught_up(convo, ctx, number, unit);
+    recover(convo, ctx); /* the log may be ahead of us */
+}
+
 static void handle_unit(
     struct convo *convo, struct tr_context *ctx, uint32_t tag, const struct sql_unit *unit)
 {
     if (tag == CONVO_TAG_LOAD)
         loaded(convo, ctx, unit);
     else if (tag >= CONVO_TAG_CATCH_UP)
-        convo_stream_caught_up(convo, ctx, tag - CONVO_TAG_CATCH_UP, unit);
+        caught_up(convo, ctx, tag - CONVO_TAG_CATCH_UP, unit);
     else if (tag >= CONVO_TAG_UNIT)
         unit_back(convo, ctx, tag - CONVO_TAG_UNIT, unit);
     else if (tag >= CONVO_TAG_LOOK)

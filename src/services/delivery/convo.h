@@ -310,6 +310,7 @@ void convo_stream_committed(struct convo *convo, struct tr_context *ctx, const s
 /* Where a stream begins that wants what is behind `wanted` (INT64_MAX: what comes from now on). */
 uint64_t convo_stream_from(const struct convo *convo, uint64_t wanted);
 void convo_stream_begin(struct convo *convo, struct tr_context *ctx, struct job *job);
+/* A page is back. is_poisoned: it was of a log that is ahead of this actor. */
 void convo_stream_caught_up(
     struct convo *convo, struct tr_context *ctx, uint32_t number, const struct sql_unit *unit);
 /* Everything was read again: those who listen hear what others have stored meanwhile. */

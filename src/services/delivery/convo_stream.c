@@ -245,6 +245,17 @@ static void end_ahead(
     subscriber->is_gone = true;
 }
 
+/* If the log is ahead of what is known here, the commit that removed it may be taken back: it is
+ * looked at again when all was read. */
+static void end_removed(
+    struct convo *convo, struct convo_subscriber *subscriber, const struct sql_unit *unit)
+{
+    if (sql_unit_rows(unit, 1) > 0 && (uint64_t)sql_row_int(unit, 1, 0, 2) > convo->committed.seq)
+        convo->is_poisoned = true;
+    else
+        end_subscriber(convo, subscriber, removed);
+}
+
 static void send_page(
     const struct convo *convo, struct convo_subscriber *subscriber, const struct sql_unit *unit)
 {
@@ -293,7 +304,7 @@ void convo_stream_caught_up(
     if (is_out(convo, subscriber)) {
         /* It hears the commit that removed it, which this page may be too old for. */
         if (is_empty && subscriber->was_out)
-            end_subscriber(convo, subscriber, removed);
+            end_removed(convo, subscriber, unit);
         else if (!subscriber->is_gone)
             read_page(convo, ctx, subscriber);
     } else if (!is_last || subscriber->heard_to < convo->committed.seq) {

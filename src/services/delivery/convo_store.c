@@ -51,6 +51,7 @@ SQL_STATEMENT(put_wanted,
 SQL_STATEMENT(end_member, "UPDATE members SET leave_seq = $3, left_ms = $4, was_removed = $5,"
                           " unread_extra = 0"
                           " WHERE convo = $1 AND did = $2 AND leave_seq IS NULL");
+/* Of who leaves: from then on the time that ended before is not its last. */
 SQL_STATEMENT(mark_earlier, "UPDATE members SET has_later = 1 WHERE convo = $1 AND did = $2"
                             " AND leave_seq IS NOT NULL AND has_later = 0");
 /* Nobody is put together with who has blocked them, whoever blocked whom. Looked at when the new

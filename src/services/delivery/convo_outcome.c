@@ -29,7 +29,7 @@ void convo_unit_back(struct convo_op *op, const struct sql_unit *unit)
     if (op->failure == CONVO_REPLAY && op->was_unknown)
         op->failure = convo_has_log(op->job) ? CONVO_DUPLICATE : CONVO_RACE;
     if (op->failure == CONVO_UNKNOWN)
-        op->was_unknown = true;
+        op->was_unknown = op->job->is_in_doubt = true;
     if (op->failure == CONVO_STORED)
         convo_unwedge_stored(op, unit);
 }

@@ -420,6 +420,36 @@ TEST(label, outcome_unknown_is_for_what_the_database_may_have_stored)
     cast_end(&cast);
 }
 
+/* In doubt, and the conversation cannot be read to see. */
+static void check_in_doubt(uint32_t direct)
+{
+    struct cast cast;
+
+    cast_begin(&cast);
+    (void)flags_set("delivery.direct", direct);
+    be_moody(true, -1, SQL_EFAILED);
+    be_moody(false, -1, SQL_EUNKNOWN);
+    act_say(
+        &cast.site, &cast.bob, "g1", "m1", 1, "persistent", 504, "\"error\":\"OutcomeUnknown\"");
+    be_moody(true, -1, 0);
+    be_moody(false, -1, 0);
+    CHECK_EQ_INT(stored(&cast.site, "SELECT COUNT(*) FROM log WHERE kind = 1"), 1);
+    act_say(&cast.site, &cast.bob, "g1", "m1", 1, "persistent", 200, "\"seq\":3");
+    CHECK_EQ_INT(stored(&cast.site, "SELECT COUNT(*) FROM log WHERE kind = 1"), 1);
+    (void)flags_set("delivery.direct", 0);
+    cast_end(&cast);
+}
+
+TEST(label, outcome_unknown_is_for_a_message_that_may_be_stored)
+{
+    check_in_doubt(0);
+}
+
+TEST(label, outcome_unknown_is_for_a_message_that_may_be_stored_without_an_actor)
+{
+    check_in_doubt(FLAG_ALL);
+}
+
 /* What only reads has stored nothing, whatever became of it. */
 TEST(label, outcome_unknown_is_not_for_questions)
 {

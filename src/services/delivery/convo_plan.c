@@ -276,7 +276,8 @@ static enum convo_plan plan_checks(const struct convo *convo, struct job *job)
 
     if (!job->is_verified && (must_know || (job->is_external && mode != DELIVERY_BLIND)))
         return fail(job, 400, "InvalidCommit",
-            "this server has no group info of the epoch to check the commit with");
+            "the commit's signature is wrong, or there is no group info of the epoch to check it "
+            "with");
     if (must_know && !job->knows_proposals)
         return fail(job, 400, "UnknownProposal",
             "the commit refers to a proposal that was not sent here in this epoch");

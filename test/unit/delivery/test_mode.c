@@ -436,7 +436,8 @@ static void try_outsiders(void)
             .joiner = play.bob.did,
             .has_bad_signature = true });
     CHECK_MSG(
-        answer.status == 400 && strstr(answer.body, "InvalidCommit") != NULL, "%s", answer.text);
+        answer.status == 400 && strstr(answer.body, "the commit's signature is wrong, or") != NULL,
+        "%s", answer.text);
     web_answer_free(&answer);
     play_end(&play);
 }

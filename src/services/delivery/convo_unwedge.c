@@ -90,10 +90,11 @@ SQL_STATEMENT(forget_returns,
 #define BEFORE(column)                                                                             \
     " COALESCE((SELECT p." column " FROM members p WHERE p.convo = $1 AND p.did = members.did"     \
     " AND p.join_seq < $2 ORDER BY p.join_seq DESC LIMIT 1), 0)"
-SQL_STATEMENT(end_members, "UPDATE members SET leave_seq = $3, left_ms =" BEFORE(
-                               "left_ms") ", was_removed =" BEFORE("was_removed") ","
-                           " unread_extra = 0"
-                           " WHERE convo = $1 AND join_seq = $2 AND leave_seq IS NULL");
+SQL_STATEMENT(end_members,
+    "UPDATE members SET leave_seq = $3, left_ms =" BEFORE("left_ms") ", was_removed =" BEFORE(
+        "was_removed") ","
+                       " unread_extra = 0"
+                       " WHERE convo = $1 AND join_seq = $2 AND leave_seq IS NULL");
 SQL_STATEMENT(revoke_welcomes,
     "UPDATE welcome_targets SET state = 3, changed_ms = $3, why = 'its commit was revoked'"
     " WHERE convo = $1 AND seq = $2 AND state <> 2");

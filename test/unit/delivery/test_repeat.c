@@ -241,8 +241,8 @@ TEST(repeat, of_a_creator_who_was_removed_is_refused)
     act(&cast.site, &cast.ada, "createConvo", 200, "\"id\":\"n1\"", CREATE("c1"));
     act(&cast.site, &cast.ada, "addMembers", 200, "",
         "{\"convoId\":\"n1\",\"didList\":[\"%s\"],\"idempotencyKey\":\"a\"}", cast.bob.did);
-    act(&cast.site, &cast.ada, "promoteAdmin", 200, "",
-        "{\"convoId\":\"n1\",\"targetDid\":\"%s\"}", cast.bob.did);
+    act(&cast.site, &cast.ada, "promoteAdmin", 200, "", "{\"convoId\":\"n1\",\"targetDid\":\"%s\"}",
+        cast.bob.did);
     act(&cast.site, &cast.bob, "removeMember", 200, "",
         "{\"convoId\":\"n1\",\"targetDid\":\"%s\",\"idempotencyKey\":\"r\"}", cast.ada.did);
     act(&cast.site, &cast.ada, "createConvo", 403, "NotMember", CREATE("c1"));

@@ -10,7 +10,7 @@
  * A few jobs can be planned only when nothing is on its way (CONVO_QUIET). While one of them waits
  * (is_quieting) whatever may store something waits behind it, so that it comes: as soon as those
  * on their way are back everybody gets its turn, in order. Whoever waited and is no longer asked
- * for is forgotten then: its client was told that nothing was done. */
+ * for is forgotten then: its client has gone on without an answer. */
 #include "services/delivery/convo.h"
 
 #include <string.h>

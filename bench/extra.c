@@ -90,8 +90,7 @@ static tr_sender spawn(struct tr_system *system, const struct tr_type *type, con
     return sender;
 }
 
-/* ---- wake: a thread asks an actor whose workers have all gone to sleep
- * ------------------------------------- */
+/* ---- wake: a thread asks an actor whose workers have all gone to sleep ---------------------- */
 
 static void wake(struct tr_system *system)
 {
@@ -110,8 +109,7 @@ static void wake(struct tr_system *system)
     percentiles("wake", ns, WAKES);
 }
 
-/* ---- idlecpu: a hundred thousand parked actors and one timer a second
- * ---------------------------------------- */
+/* ---- idlecpu: a hundred thousand parked actors and one timer a second ----------------------- */
 
 static int ticker_start(void *state, struct tr_context *ctx)
 {
@@ -147,8 +145,7 @@ static void idlecpu(struct tr_system *system)
     printf("idlecpu-ms-per-s %.3f\n", (cpu_ms() - before) / (double)seconds);
 }
 
-/* ---- timers: a million set, a million stopped, by one actor
- * ----------------------------------------------------- */
+/* ---- timers: a million set, a million stopped, by one actor --------------------------------- */
 
 struct timers {
     uint64_t *ids;
@@ -189,8 +186,7 @@ static void timers(struct tr_system *system)
     check(tr_ask_wait(sender, &m, sizeof m, NULL, 0, 0) == 0, "ask");
 }
 
-/* ---- slowsink: many producers, one sink that computes a microsecond a message
- * ------------------------------------ */
+/* ---- slowsink: many producers, one sink that computes a microsecond a message --------------- */
 
 struct producer {
     tr_sender to;
@@ -260,8 +256,7 @@ static void slowsink(struct tr_system *system)
         (double)(now() - t) / ((double)SINK_PRODUCERS * SINK_EACH), peak_kb() - before);
 }
 
-/* ---- fairness: one actor floods itself, another is asked
- * ------------------------------------------------------------- */
+/* ---- fairness: one actor floods itself, another is asked ------------------------------------ */
 
 static enum tr_next flooder_handle(void *state, struct tr_context *ctx, void *message)
 {

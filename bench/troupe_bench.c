@@ -88,8 +88,7 @@ static uint32_t draw(uint32_t *seed)
     return (*seed = *seed * 69069u + 1u) >> 8;
 }
 
-/* ---- one small message for all, one actor that waits for the end
- * ------------------------------------------- */
+/* ---- one small message for all, one actor that waits for the end ---------------------------- */
 
 struct value {
     uint64_t value;
@@ -158,9 +157,7 @@ static tr_sender spawn(const struct tr_type *type, const void *state)
     return sender;
 }
 
-/* ---- pingpong
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- pingpong ------------------------------------------------------------------------------- */
 
 struct player {
     const tr_sender *peer;
@@ -220,8 +217,7 @@ static void pingpong(const char *name, uint32_t pairs, uint64_t trips)
     report(name, (double)(now() - t), 2.0 * pairs * (double)trips);
 }
 
-/* ---- counting, fanin: one loop in one handler, until the box is full
- * ---------------------------------------- */
+/* ---- counting, fanin: one loop in one handler, until the box is full ------------------------ */
 
 struct producer {
     tr_sender to;
@@ -265,9 +261,7 @@ static void flood(const char *name, uint32_t producers, uint64_t each)
     report(name, (double)(now() - t), (double)producers * (double)each);
 }
 
-/* ---- ring
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- ring ----------------------------------------------------------------------------------- */
 
 static tr_sender ring_[RING];
 
@@ -305,9 +299,7 @@ static void ring(const char *name, uint32_t tokens, uint64_t hops)
     report(name, (double)(now() - t), (double)tokens * (double)hops);
 }
 
-/* ---- big
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- big ------------------------------------------------------------------------------------ */
 
 static tr_sender bigs[BIG];
 
@@ -369,9 +361,7 @@ static void big(const char *name, uint64_t pings)
     report(name, (double)(now() - t), 2.0 * BIG * (double)pings);
 }
 
-/* ---- spawn, churn, idle
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- spawn, churn, idle --------------------------------------------------------------------- */
 
 static enum tr_next child_handle(void *state, struct tr_context *ctx, void *message)
 {
@@ -502,9 +492,7 @@ static void idle(const char *name)
     report(name, rss() - before, IDLE);
 }
 
-/* ---- ask
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- ask ------------------------------------------------------------------------------------ */
 
 static uint32_t latencies[ASKS];
 
@@ -579,9 +567,7 @@ static void ask_external(const char *name)
     report_latency(name, latencies, ASKS_EXTERNAL);
 }
 
-/* ---- which
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- which ---------------------------------------------------------------------------------- */
 
 int main(int argc, char **argv)
 {

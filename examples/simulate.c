@@ -27,9 +27,7 @@ static void must(int rc)
     }
 }
 
-/* ---- the account
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- the account ---------------------------------------------------------------------------- */
 
 struct account {
     int balance;
@@ -67,9 +65,7 @@ static const struct tr_type account_type = {
 };
 TR_ACTOR(account, struct account, struct account_message)
 
-/* ---- its clients
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- its clients ---------------------------------------------------------------------------- */
 
 struct client {
     account_sender account; /* owned */
@@ -148,9 +144,7 @@ static const struct tr_type client_type = {
     .finish = client_finish,
 };
 
-/* ---- one run
- * --------------------------------------------------------------------------------------------------------
- */
+/* ---- one run -------------------------------------------------------------------------------- */
 
 /* Returns the balance in the end; *ret_trace is the hash of everything that happened. */
 static int simulate(uint64_t seed, bool careful, uint64_t *ret_trace)

@@ -45,8 +45,7 @@ static void rates_check(const struct rates *now)
             atomic_fetch_add(&torn, 1);
 }
 
-/* ---- the one that publishes
- * --------------------------------------------------------------------------------- */
+/* ---- the one that publishes ----------------------------------------------------------------- */
 
 struct publisher {
     int version;
@@ -84,8 +83,7 @@ static const struct tr_type publisher_type = {
 };
 TR_ACTOR(publisher, struct publisher, enum publisher_message)
 
-/* ---- two kinds of reader
- * -------------------------------------------------------------------------------------- */
+/* ---- two kinds of reader -------------------------------------------------------------------- */
 
 /* In a handler the value stays valid until the handler returns. */
 struct trader {

@@ -56,7 +56,7 @@ now=$(mktemp)
 trap 'rm -f "$now"' EXIT
 {
     echo $cc $options
-    tools/sources.sh 'include/troupe/*.h' 'src/*.c' 'src/*/*.c' 'src/services/*/*.c' 'bench/*.c' 'examples/*.c' \
+    tools/sources.sh 'include/troupe/*.h' 'src/*.c' 'src/*/*.c' 'src/*/*/*.c' 'src/*/*/*/*.c' 'bench/*.c' 'examples/*.c' \
         'test/lib/*.c' 'test/unit/*/test_*.c' 'test/sim/sim_*.c' 'test/fuzz/*.c'
 } >"$now"
 if [ ! -f "$dir/build.ninja" ] || [ ! -f "$dir/.configured" ] ||

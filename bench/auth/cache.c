@@ -45,13 +45,12 @@ static void must(int is_true, const char *what)
     exit(1);
 }
 
-/* ---- a caller: what a gate does, again and again ----------------------------------------------
- */
+/* ---- a caller: what a gate does, again and again -------------------------------------------- */
 
 struct caller {
     struct auth *auth;
-    struct tr_span token;
-    struct tr_span lxm;
+    struct span token;
+    struct span lxm;
     uint32_t left;
     tr_reply_handle reply;
 };
@@ -84,12 +83,12 @@ static enum tr_next caller_handle(void *self, struct tr_context *ctx, void *mess
 static int is_right(const struct caller *caller, const struct desk_answer *answer)
 {
     const char *at = answer->texts + answer->issuer_size;
-    struct tr_span audience = { at, answer->audience_size };
-    struct tr_span lxm = { at + answer->audience_size, answer->lxm_size };
+    struct span audience = { at, answer->audience_size };
+    struct span lxm = { at + answer->audience_size, answer->lxm_size };
     const struct tr_env *env = caller->auth->env;
 
     return answer->verdict == DESK_OK && answer->expires_s * 1000000000 > env->wall_ns(env->data) &&
-           tr_span_equal(audience, caller->auth->audiences[0]) && tr_span_equal(lxm, caller->lxm);
+           span_equal(audience, caller->auth->audiences[0]) && span_equal(lxm, caller->lxm);
 }
 
 static enum tr_next caller_event(void *self, struct tr_context *ctx, const struct tr_event *event)
@@ -112,8 +111,7 @@ static const struct tr_type caller_type = {
     .event = caller_event,
 };
 
-/* ---- the two sides ----------------------------------------------------------------------------
- */
+/* ---- the two sides -------------------------------------------------------------------------- */
 
 static void all_look(const tr_sender *callers, uint32_t count)
 {
@@ -129,12 +127,12 @@ static void all_look(const tr_sender *callers, uint32_t count)
     }
 }
 
-static void verify_first(struct auth *auth, struct tr_span token)
+static void verify_first(struct auth *auth, struct span token)
 {
     struct desk_message message = { .kind = DESK_VERIFY, .token_size = token.size };
     union desk_answer_room room;
 
-    message.token = tr__alloc(token.size);
+    message.token = base_alloc(token.size);
     must(message.token != NULL, "memory");
     memcpy(message.token, token.at, token.size);
     crypto_sha256(token.at, token.size, message.hash);
@@ -160,7 +158,7 @@ static double check_ns(const struct jwt *jwt, const struct crypto_key *key)
     return (cpu_ns() - before) / CHECKS;
 }
 
-static double hash_ns(struct tr_span token)
+static double hash_ns(struct span token)
 {
     unsigned char hash[32];
     double before = cpu_ns();
@@ -180,13 +178,13 @@ int main(void)
     struct tr_system *system = NULL;
     struct auth *auth = NULL;
     struct crypto_key *key = NULL;
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
     struct jwt jwt = { 0 };
     tr_sender callers[CALLERS] = { 0 };
     double hits[ROUNDS], checks[ROUNDS], hashes[ROUNDS];
     char did[DID_KEY_CHARS_MAX];
     double hit, check, hash;
-    struct tr_span span;
+    struct span span;
 
     must(tr_system_create(&(struct tr_system_options){ .quiet = true }, &system) == 0, "system");
     must(auth_start(system,
@@ -197,22 +195,22 @@ int main(void)
              &auth) == 0,
         "desk");
     must(crypto_key_generate(CRYPTO_ES256K, &key) == 0 && did_key_format(key, did) > 0, "key");
-    must(jwt_sign_claims(key, (struct tr_span){ NULL, 0 },
-             &(struct jwt_claims){ .iss = tr_span_of(did),
-                 .aud = TR_SPAN("did:web:localhost"),
-                 .lxm = TR_SPAN("com.example.group.listMembers"),
-                 .jti = TR_SPAN("0123456789abcdef0123456789abcdef"),
+    must(jwt_sign_claims(key, (struct span){ NULL, 0 },
+             &(struct jwt_claims){ .iss = span_of(did),
+                 .aud = SPAN("did:web:localhost"),
+                 .lxm = SPAN("com.example.group.listMembers"),
+                 .jti = SPAN("0123456789abcdef0123456789abcdef"),
                  .iat_s = now_s,
                  .exp_s = now_s + 110,
                  .nbf_s = -1 },
              &token) == 0,
         "token");
-    span = (struct tr_span){ token.bytes, token.size };
+    span = (struct span){ token.bytes, token.size };
     must(jwt_parse(&jwt, span) == JWT_OK, "parse");
     for (int i = 0; i < CALLERS; i++)
         must(tr_spawn(system, &caller_type,
                  &(struct caller){
-                     .auth = auth, .token = span, .lxm = TR_SPAN("com.example.group.listMembers") },
+                     .auth = auth, .token = span, .lxm = SPAN("com.example.group.listMembers") },
                  NULL, &callers[i]) == 0,
             "spawn");
     verify_first(auth, span);
@@ -232,7 +230,7 @@ int main(void)
     printf("cache hit            %9.0f ns   (SHA-256 %.0f ns of it)\n", hit, hash);
     printf("ratio                %9.1f      (target: 40 or more)\n", check / hit);
     jwt_finish(&jwt);
-    tr_buffer_free(&token);
+    buffer_free(&token);
     crypto_key_unref(&key);
     for (int i = 0; i < CALLERS; i++)
         tr_sender_drop(&callers[i]);

@@ -21,7 +21,7 @@
 #include "crypto/digest.h"
 #include "crypto/encoding.h"
 #include "crypto/key.h"
-#include "services/delivery/mls_reader.h"
+#include "services/delivery/mls/mls_reader.h"
 
 enum { EVENTS = 512, PATIENCE_S = 20, TOKEN_S = 115 };
 
@@ -38,8 +38,7 @@ void die(const char *what)
     exit(1);
 }
 
-/* ---- callers ------------------------------------------------------------------------------------
- */
+/* ---- callers -------------------------------------------------------------------------------- */
 
 struct caller {
     struct crypto_key *key;
@@ -77,24 +76,24 @@ static char *make_header(const struct caller *caller, const char *call, uint64_t
 {
     const struct tr_env *env = tr_env_real();
     int64_t now_s = (int64_t)(env->wall_ns(env->data) / 1000000000);
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
     char jti[64], lxm[96], *line;
 
     snprintf(jti, sizeof jti, "%llx-%x-%llx", (unsigned long long)now_ns(), (unsigned)getpid(),
         (unsigned long long)number);
     snprintf(lxm, sizeof lxm, "blue.catbird.mls.%s", call);
-    if (jwt_sign_claims(caller->key, (struct tr_span){ NULL, 0 },
-            &(struct jwt_claims){ .iss = tr_span_of(caller->did),
-                .aud = TR_SPAN("did:web:localhost"),
-                .lxm = tr_span_of(lxm),
-                .jti = tr_span_of(jti),
+    if (jwt_sign_claims(caller->key, (struct span){ NULL, 0 },
+            &(struct jwt_claims){ .iss = span_of(caller->did),
+                .aud = SPAN("did:web:localhost"),
+                .lxm = span_of(lxm),
+                .jti = span_of(jti),
                 .iat_s = now_s,
                 .exp_s = now_s + TOKEN_S,
                 .nbf_s = -1 },
             &token) < 0 ||
         asprintf(&line, "Authorization: Bearer %.*s\r\n", (int)token.size, token.bytes) < 0)
         die("token");
-    tr_buffer_free(&token);
+    buffer_free(&token);
     return line;
 }
 
@@ -119,46 +118,45 @@ void tokens_free(struct tokens *tokens)
     free(tokens->headers);
 }
 
-/* ---- texts --------------------------------------------------------------------------------------
- */
+/* ---- texts ---------------------------------------------------------------------------------- */
 
 /* Pieces and no formats: what it costs to ask is the same for every call, and little. */
-static void put_head(struct tr_buffer *out, const char *method, const char *call, const char *query,
+static void put_head(struct buffer *out, const char *method, const char *call, const char *query,
     const char *header)
 {
-    tr_buffer_text(out, method);
+    buffer_text(out, method);
     if (call[0] != '/')
-        tr_buffer_text(out, "/xrpc/blue.catbird.mls.");
-    tr_buffer_text(out, call);
-    tr_buffer_text(out, query);
-    tr_buffer_text(out, " HTTP/1.1\r\nHost: bench\r\n");
-    tr_buffer_text(out, header);
+        buffer_text(out, "/xrpc/blue.catbird.mls.");
+    buffer_text(out, call);
+    buffer_text(out, query);
+    buffer_text(out, " HTTP/1.1\r\nHost: bench\r\n");
+    buffer_text(out, header);
 }
 
-void put_request(struct tr_buffer *out, const char *call, const char *query, const char *header,
+void put_request(struct buffer *out, const char *call, const char *query, const char *header,
     const char *body)
 {
     if (body != NULL) {
-        put_post(out, call, query, header, "application/json", tr_span_of(body));
+        put_post(out, call, query, header, "application/json", span_of(body));
         return;
     }
     put_head(out, "GET ", call, query, header);
-    tr_buffer_text(out, "\r\n");
+    buffer_text(out, "\r\n");
 }
 
-void put_post(struct tr_buffer *out, const char *call, const char *query, const char *header,
-    const char *type, struct tr_span body)
+void put_post(struct buffer *out, const char *call, const char *query, const char *header,
+    const char *type, struct span body)
 {
     put_head(out, "POST ", call, query, header);
-    tr_buffer_text(out, "Content-Type: ");
-    tr_buffer_text(out, type);
-    tr_buffer_text(out, "\r\nContent-Length: ");
-    tr_buffer_u64(out, body.size);
-    tr_buffer_text(out, "\r\n\r\n");
-    tr_buffer_span(out, body);
+    buffer_text(out, "Content-Type: ");
+    buffer_text(out, type);
+    buffer_text(out, "\r\nContent-Length: ");
+    buffer_u64(out, body.size);
+    buffer_text(out, "\r\n\r\n");
+    buffer_span(out, body);
 }
 
-int64_t number_in(struct tr_span body, const char *name)
+int64_t number_in(struct span body, const char *name)
 {
     char key[64];
     const char *at;
@@ -168,7 +166,7 @@ int64_t number_in(struct tr_span body, const char *name)
     return at == NULL ? -1 : strtoll(at + strlen(key), NULL, 10);
 }
 
-void put_private_bytes(struct tr_buffer *out, const char *group, uint64_t epoch, unsigned content,
+void put_private_bytes(struct buffer *out, const char *group, uint64_t epoch, unsigned content,
     size_t size, uint64_t salt)
 {
     static char secret[1024];
@@ -176,32 +174,31 @@ void put_private_bytes(struct tr_buffer *out, const char *group, uint64_t epoch,
     memcpy(secret, &salt, sizeof salt);
     mls_put_number(out, 1, 2);
     mls_put_number(out, 2, 2);
-    mls_put_vector(out, tr_span_of(group));
+    mls_put_vector(out, span_of(group));
     mls_put_number(out, epoch, 8);
     mls_put_number(out, content, 1);
-    mls_put_vector(out, TR_SPAN(""));
-    mls_put_vector(out, TR_SPAN("sender data of 28 bytes ...."));
-    mls_put_vector(out, (struct tr_span){ secret, size < sizeof secret ? size : sizeof secret });
+    mls_put_vector(out, SPAN(""));
+    mls_put_vector(out, SPAN("sender data of 28 bytes ...."));
+    mls_put_vector(out, (struct span){ secret, size < sizeof secret ? size : sizeof secret });
     if (out->failed != 0)
         die("message");
 }
 
-void put_private_message(struct tr_buffer *out, const char *group, uint64_t epoch, unsigned content,
+void put_private_message(struct buffer *out, const char *group, uint64_t epoch, unsigned content,
     size_t size, uint64_t salt)
 {
-    static struct tr_buffer bytes;
+    static struct buffer bytes;
     char *to;
 
-    tr_buffer_clear(&bytes);
+    buffer_clear(&bytes);
     put_private_bytes(&bytes, group, epoch, content, size, salt);
-    to = tr_buffer_reserve(out, crypto_base64_size(bytes.size) + 1);
+    to = buffer_reserve(out, crypto_base64_size(bytes.size) + 1);
     if (to == NULL)
         die("message");
-    tr_buffer_grew(out, crypto_base64_encode(bytes.bytes, bytes.size, to));
+    buffer_grew(out, crypto_base64_encode(bytes.bytes, bytes.size, to));
 }
 
-/* ---- connections --------------------------------------------------------------------------------
- */
+/* ---- connections ---------------------------------------------------------------------------- */
 
 int connect_to(const char *address)
 {
@@ -241,15 +238,14 @@ double percentile_ms(uint32_t *us, size_t count, double percent)
     return us[at < count ? at : count - 1] / 1000.0;
 }
 
-/* ---- load ---------------------------------------------------------------------------------------
- */
+/* ---- load ----------------------------------------------------------------------------------- */
 
 struct connection {
     int fd;
     unsigned index;
     uint64_t due_ns;
-    struct tr_buffer in;
-    struct tr_buffer out;
+    struct buffer in;
+    struct buffer out;
     size_t sent;
     bool is_busy;
 };
@@ -277,12 +273,12 @@ static void reopen(struct run *run, struct connection *connection)
     if (connection->fd >= 0)
         close(connection->fd);
     connection->fd = connect_to(run->load->address);
-    tr_buffer_clear(&connection->in);
+    buffer_clear(&connection->in);
     watch(run, connection, EPOLL_CTL_ADD, EPOLLIN);
 }
 
 static void answered(
-    struct run *run, struct connection *connection, unsigned status, struct tr_span body)
+    struct run *run, struct connection *connection, unsigned status, struct span body)
 {
     uint64_t now = now_ns();
 
@@ -316,7 +312,7 @@ static void flush(struct run *run, struct connection *connection)
         }
         if (done < 0) {
             reopen(run, connection);
-            answered(run, connection, 0, (struct tr_span){ "", 0 });
+            answered(run, connection, 0, (struct span){ "", 0 });
             return;
         }
         connection->sent += (size_t)done;
@@ -325,7 +321,7 @@ static void flush(struct run *run, struct connection *connection)
 
 static void ask(struct run *run, struct connection *connection, uint64_t due_ns)
 {
-    tr_buffer_clear(&connection->out);
+    buffer_clear(&connection->out);
     connection->sent = 0;
     if (!run->load->next(run->load->data, connection->index, &connection->out)) {
         run->dry++;
@@ -343,7 +339,7 @@ static void ask(struct run *run, struct connection *connection, uint64_t due_ns)
 /* True: an answer was whole. */
 static bool take_answer(struct run *run, struct connection *connection)
 {
-    struct tr_buffer *in = &connection->in;
+    struct buffer *in = &connection->in;
     const char *end = in->size == 0 ? NULL : memmem(in->bytes, in->size, "\r\n\r\n", 4);
     const char *length;
     size_t head, body;
@@ -356,10 +352,10 @@ static bool take_answer(struct run *run, struct connection *connection)
     if (in->size < head + body)
         return false;
     answered(run, connection, (unsigned)strtoul(in->bytes + 9, NULL, 10),
-        (struct tr_span){ in->bytes + head, body });
+        (struct span){ in->bytes + head, body });
     if (memmem(in->bytes, head, "\r\nConnection: close", 19) != NULL)
         reopen(run, connection);
-    tr_buffer_clear(in);
+    buffer_clear(in);
     return true;
 }
 
@@ -372,14 +368,14 @@ static void on_ready(struct run *run, struct connection *connection, uint32_t ev
         flush(run, connection);
     }
     for (;;) {
-        char *to = tr_buffer_reserve(&connection->in, 16384);
+        char *to = buffer_reserve(&connection->in, 16384);
 
         if (to == NULL)
             die("memory");
         got = recv(connection->fd, to, 16384, 0);
         if (got <= 0)
             break;
-        tr_buffer_grew(&connection->in, (size_t)got);
+        buffer_grew(&connection->in, (size_t)got);
         if (take_answer(run, connection) || got < 16384)
             return;
     }
@@ -387,7 +383,7 @@ static void on_ready(struct run *run, struct connection *connection, uint32_t ev
         return;
     reopen(run, connection);
     if (connection->is_busy)
-        answered(run, connection, 0, (struct tr_span){ "", 0 });
+        answered(run, connection, 0, (struct span){ "", 0 });
 }
 
 static void ask_idle(struct run *run, uint64_t now)
@@ -475,8 +471,8 @@ void load_run(struct load *load)
     load->max_ms = percentile_ms(run.us, run.us_count, 100);
     for (unsigned i = 0; i < load->connections; i++) {
         close(run.connections[i].fd);
-        tr_buffer_free(&run.connections[i].in);
-        tr_buffer_free(&run.connections[i].out);
+        buffer_free(&run.connections[i].in);
+        buffer_free(&run.connections[i].out);
     }
     close(run.epoll);
     free(run.connections);

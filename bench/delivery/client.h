@@ -8,13 +8,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/buffer.h"
+#include "support/buffer.h"
 
 uint64_t now_ns(void);
 _Noreturn void die(const char *what);
 
-/* ---- callers: number n is the same identity in every run ---------------------------------------
- */
+/* ---- callers: number n is the same identity in every run ------------------------------------ */
 
 struct caller;
 struct caller *caller_make(unsigned number);
@@ -35,8 +34,7 @@ void tokens_make(
 const char *tokens_next(struct tokens *tokens);
 void tokens_free(struct tokens *tokens);
 
-/* ---- load ---------------------------------------------------------------------------------------
- */
+/* ---- load ----------------------------------------------------------------------------------- */
 
 struct load {
     const char *address; /* 127.0.0.1:8080 */
@@ -46,8 +44,8 @@ struct load {
     double seconds; /* 0: until `next` has nothing more */
     /* The next request of a connection, all of its bytes, into `out`. False: it has none, for good.
      */
-    bool (*next)(void *data, unsigned connection, struct tr_buffer *out);
-    void (*done)(void *data, unsigned connection, unsigned status, struct tr_span body);
+    bool (*next)(void *data, unsigned connection, struct buffer *out);
+    void (*done)(void *data, unsigned connection, unsigned status, struct span body);
     void *data;
 
     /* results */
@@ -60,18 +58,18 @@ struct load {
 void load_run(struct load *load);
 
 /* A request as text. body NULL: GET. `header` is of tokens_next. */
-void put_request(struct tr_buffer *out, const char *call, const char *query, const char *header,
+void put_request(struct buffer *out, const char *call, const char *query, const char *header,
     const char *body);
-void put_post(struct tr_buffer *out, const char *call, const char *query, const char *header,
-    const char *type, struct tr_span body);
+void put_post(struct buffer *out, const char *call, const char *query, const char *header,
+    const char *type, struct span body);
 /* The number after "name": in a JSON body; -1 if there is none. */
-int64_t number_in(struct tr_span body, const char *name);
+int64_t number_in(struct span body, const char *name);
 
 /* A private message of a group, with `size` bytes of ciphertext, as bytes and as base64. content:
  * 1 application, 3 commit. `salt` makes it differ from others. */
-void put_private_bytes(struct tr_buffer *out, const char *group, uint64_t epoch, unsigned content,
+void put_private_bytes(struct buffer *out, const char *group, uint64_t epoch, unsigned content,
     size_t size, uint64_t salt);
-void put_private_message(struct tr_buffer *out, const char *group, uint64_t epoch, unsigned content,
+void put_private_message(struct buffer *out, const char *group, uint64_t epoch, unsigned content,
     size_t size, uint64_t salt);
 
 /* A connection for other uses (streams): blocking connect, then non-blocking. */

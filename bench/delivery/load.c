@@ -43,7 +43,7 @@ static struct {
     uint64_t salt, seq_max, cursor_max, errors;
     unsigned char *seen; /* epochs that were given */
     unsigned seen_count, seen_twice;
-    struct tr_buffer body;
+    struct buffer body;
     char last_error[200];
 } bench = { .count = 100, .connections = 64, .seconds = 5 };
 
@@ -63,7 +63,7 @@ __attribute__((format(printf, 1, 2))) static const char *body_of(const char *for
     return text;
 }
 
-static void note_error(unsigned status, struct tr_span body)
+static void note_error(unsigned status, struct span body)
 {
     if (status == 200)
         return;
@@ -83,15 +83,15 @@ static void print_load(const struct load *load)
         fprintf(stderr, "delivery-load: last error: %s\n", bench.last_error);
 }
 
-static void plain_done(void *data, unsigned connection, unsigned status, struct tr_span body)
+static void plain_done(void *data, unsigned connection, unsigned status, struct span body)
 {
     (void)data;
     (void)connection;
     note_error(status, body);
 }
 
-static void run(bool (*next)(void *, unsigned, struct tr_buffer *),
-    void (*done)(void *, unsigned, unsigned, struct tr_span), double seconds)
+static void run(bool (*next)(void *, unsigned, struct buffer *),
+    void (*done)(void *, unsigned, unsigned, struct span), double seconds)
 {
     struct load load = { .address = bench.address,
         .connections = bench.connections,
@@ -104,11 +104,10 @@ static void run(bool (*next)(void *, unsigned, struct tr_buffer *),
     print_load(&load);
 }
 
-/* ---- create
- * -------------------------------------------------------------------------------------- */
+/* ---- create --------------------------------------------------------------------------------- */
 
 /* Nobody may speak in epoch 0. */
-static bool next_create(void *data, unsigned connection, struct tr_buffer *out)
+static bool next_create(void *data, unsigned connection, struct buffer *out)
 {
     char name[32];
 
@@ -130,10 +129,9 @@ static void create(void)
     run(next_create, plain_done, 0);
 }
 
-/* ---- adds
- * ---------------------------------------------------------------------------------------- */
+/* ---- adds ----------------------------------------------------------------------------------- */
 
-static bool next_add(void *data, unsigned connection, struct tr_buffer *out)
+static bool next_add(void *data, unsigned connection, struct buffer *out)
 {
     const char *header = tokens_next(&bench.tokens);
     char name[32];
@@ -149,7 +147,7 @@ static bool next_add(void *data, unsigned connection, struct tr_buffer *out)
     return true;
 }
 
-static void add_done(void *data, unsigned connection, unsigned status, struct tr_span body)
+static void add_done(void *data, unsigned connection, unsigned status, struct span body)
 {
     int64_t epoch = number_in(body, "newEpoch") - 1; /* created at 1 */
 
@@ -177,22 +175,21 @@ static void adds(void)
     printf("distinct_epochs %u\nduplicate_epochs %u\n", bench.seen_count, bench.seen_twice);
 }
 
-/* ---- unread
- * -------------------------------------------------------------------------------------- */
+/* ---- unread --------------------------------------------------------------------------------- */
 
 static const char *message_of(const char *name, uint64_t number)
 {
-    tr_buffer_clear(&bench.body);
-    tr_buffer_format(&bench.body,
+    buffer_clear(&bench.body);
+    buffer_format(&bench.body,
         "{\"convoId\":\"%s\",\"msgId\":\"m%llx-%x\",\"epoch\":1,\"ciphertext\":{\"$bytes\":\"",
         name, (unsigned long long)number, (unsigned)getpid());
     put_private_message(&bench.body, name, 1, 1, CIPHERTEXT_BYTES, number);
-    tr_buffer_append(&bench.body, "\"}}", 4);
+    buffer_append(&bench.body, "\"}}", 4);
     return bench.body.bytes;
 }
 
 /* Even connections speak, odd ones read what they know of. */
-static bool next_unread(void *data, unsigned connection, struct tr_buffer *out)
+static bool next_unread(void *data, unsigned connection, struct buffer *out)
 {
     bool is_read = connection % 2 == 1;
     const char *header = tokens_next(is_read ? &bench.others : &bench.tokens);
@@ -212,7 +209,7 @@ static bool next_unread(void *data, unsigned connection, struct tr_buffer *out)
     return true;
 }
 
-static void unread_done(void *data, unsigned connection, unsigned status, struct tr_span body)
+static void unread_done(void *data, unsigned connection, unsigned status, struct span body)
 {
     int64_t seq = number_in(body, "seq");
 
@@ -224,7 +221,7 @@ static void unread_done(void *data, unsigned connection, unsigned status, struct
 
 static int64_t unread_total;
 
-static bool next_count(void *data, unsigned connection, struct tr_buffer *out)
+static bool next_count(void *data, unsigned connection, struct buffer *out)
 {
     const char *header = tokens_next(&bench.tokens);
 
@@ -236,7 +233,7 @@ static bool next_count(void *data, unsigned connection, struct tr_buffer *out)
     return true;
 }
 
-static void count_done(void *data, unsigned connection, unsigned status, struct tr_span body)
+static void count_done(void *data, unsigned connection, unsigned status, struct span body)
 {
     char name[32];
 
@@ -259,7 +256,7 @@ static int64_t count_unread(void)
     return unread_total;
 }
 
-static bool next_read_all(void *data, unsigned connection, struct tr_buffer *out)
+static bool next_read_all(void *data, unsigned connection, struct buffer *out)
 {
     return next_unread(data, connection + 1, out);
 }
@@ -289,10 +286,9 @@ static void unread(void)
         llabs((long long)(expected - counted)), (long long)count_unread());
 }
 
-/* ---- send and commit
- * ----------------------------------------------------------------------------- */
+/* ---- send and commit ------------------------------------------------------------------------ */
 
-static bool next_send(void *data, unsigned connection, struct tr_buffer *out)
+static bool next_send(void *data, unsigned connection, struct buffer *out)
 {
     const char *header = tokens_next(&bench.tokens);
     char name[32];
@@ -307,7 +303,7 @@ static bool next_send(void *data, unsigned connection, struct tr_buffer *out)
 }
 
 /* What a client does that is in a hurry: no base64 on either side. */
-static bool next_send_mls(void *data, unsigned connection, struct tr_buffer *out)
+static bool next_send_mls(void *data, unsigned connection, struct buffer *out)
 {
     const char *header = tokens_next(&bench.tokens);
     char name[32], query[128];
@@ -319,10 +315,10 @@ static bool next_send_mls(void *data, unsigned connection, struct tr_buffer *out
     name_of(bench.at++ % bench.count, name);
     snprintf(query, sizeof query, "?convoId=%s&msgId=m%llx-%x&epoch=1", name,
         (unsigned long long)bench.salt, (unsigned)getpid());
-    tr_buffer_clear(&bench.body);
+    buffer_clear(&bench.body);
     put_private_bytes(&bench.body, name, 1, 1, CIPHERTEXT_BYTES, bench.salt++);
     put_post(out, "sendMessage", query, header, "message/mls",
-        (struct tr_span){ bench.body.bytes, bench.body.size });
+        (struct span){ bench.body.bytes, bench.body.size });
     return true;
 }
 
@@ -331,7 +327,7 @@ static size_t tokens_needed(double per_second_max)
     return (size_t)((bench.rate > 0 ? bench.rate * 1.02 : per_second_max) * bench.seconds) + 64;
 }
 
-static void send_with(bool (*next)(void *, unsigned, struct tr_buffer *))
+static void send_with(bool (*next)(void *, unsigned, struct buffer *))
 {
     bench.salt = now_ns();
     tokens_make(&bench.tokens, bench.ada, "sendMessage", tokens_needed(24000));
@@ -350,7 +346,7 @@ static void send_mls(void)
 }
 
 /* A connection has its conversations to itself, so it knows their epochs. */
-static bool next_commit(void *data, unsigned connection, struct tr_buffer *out)
+static bool next_commit(void *data, unsigned connection, struct buffer *out)
 {
     unsigned mine = bench.count / bench.connections;
     const char *header = tokens_next(&bench.tokens);
@@ -367,15 +363,15 @@ static bool next_commit(void *data, unsigned connection, struct tr_buffer *out)
             number = connection * mine + i;
     bench.of[connection] = number;
     name_of(number, name);
-    tr_buffer_clear(&bench.body);
-    tr_buffer_format(&bench.body, "{\"convoId\":\"%s\",\"commit\":\"", name);
+    buffer_clear(&bench.body);
+    buffer_format(&bench.body, "{\"convoId\":\"%s\",\"commit\":\"", name);
     put_private_message(&bench.body, name, bench.epochs[number], 3, COMMIT_BYTES, bench.salt++);
-    tr_buffer_append(&bench.body, "\"}", 3);
+    buffer_append(&bench.body, "\"}", 3);
     put_request(out, "submitCommit", "", header, bench.body.bytes);
     return true;
 }
 
-static void commit_done(void *data, unsigned connection, unsigned status, struct tr_span body)
+static void commit_done(void *data, unsigned connection, unsigned status, struct span body)
 {
     int64_t epoch = number_in(body, status == 200 ? "newEpoch" : "currentEpoch");
 
@@ -401,14 +397,13 @@ static void commit(void)
     printf("tokens_left %zu\n", bench.tokens.count - bench.tokens.used);
 }
 
-/* ---- reading
- * ------------------------------------------------------------------------------------- */
+/* ---- reading -------------------------------------------------------------------------------- */
 
 static const char *read_call;
 static const char *read_more = "";   /* of the query */
 static const char *read_wanted = ""; /* in the answer */
 
-static bool next_get(void *data, unsigned connection, struct tr_buffer *out)
+static bool next_get(void *data, unsigned connection, struct buffer *out)
 {
     char query[96] = "";
 
@@ -421,7 +416,7 @@ static bool next_get(void *data, unsigned connection, struct tr_buffer *out)
     return true;
 }
 
-static void get_done(void *data, unsigned connection, unsigned status, struct tr_span body)
+static void get_done(void *data, unsigned connection, unsigned status, struct span body)
 {
     plain_done(data, connection, status, body);
     if (status == 200 && memmem(body.at, body.size, read_wanted, strlen(read_wanted)) == NULL)
@@ -451,7 +446,7 @@ static void get_page(void)
     get("getMessages");
 }
 
-static bool next_touch(void *data, unsigned connection, struct tr_buffer *out)
+static bool next_touch(void *data, unsigned connection, struct buffer *out)
 {
     return bench.at < bench.count && next_get(data, connection, out);
 }
@@ -473,8 +468,7 @@ static void scan(void)
     get_each("getMessages");
 }
 
-/* ---- fan-out
- * ------------------------------------------------------------------------------------- */
+/* ---- fan-out -------------------------------------------------------------------------------- */
 
 struct stream {
     int fd;
@@ -551,7 +545,7 @@ static void listen_a_while(void)
 
 static void open_streams(void)
 {
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
     char query[64];
 
     snprintf(query, sizeof query, "?convoId=bench-%u", bench.first);
@@ -561,7 +555,7 @@ static void open_streams(void)
         struct epoll_event event = { .events = EPOLLIN, .data.ptr = &fan.streams[i] };
 
         fan.streams[i].fd = connect_to(bench.address);
-        tr_buffer_clear(&text);
+        buffer_clear(&text);
         put_request(&text, "subscribeConvoEvents", query, tokens_next(&bench.tokens), NULL);
         if (send(fan.streams[i].fd, text.bytes, text.size, MSG_NOSIGNAL) != (ssize_t)text.size ||
             epoll_ctl(fan.epoll, EPOLL_CTL_ADD, fan.streams[i].fd, &event) < 0)
@@ -571,14 +565,14 @@ static void open_streams(void)
     }
     listen_until(&fan.opened, bench.connections);
     tokens_free(&bench.tokens);
-    tr_buffer_free(&text);
+    buffer_free(&text);
 }
 
 /* From when the message is sent to when a stream has it: storing it is part of that. */
 static void fanout(void)
 {
     int fd = connect_to(bench.address);
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
     char name[32], waste[4096];
 
     name_of(0, name);
@@ -591,7 +585,7 @@ static void fanout(void)
     tokens_make(&bench.tokens, bench.ada, "sendMessage", bench.count + 1);
     bench.salt = now_ns();
     for (unsigned i = 0; i <= bench.count; i++) {
-        tr_buffer_clear(&text);
+        buffer_clear(&text);
         put_request(
             &text, "sendMessage", "", tokens_next(&bench.tokens), message_of(name, bench.salt++));
         fan.seq = i == 0 ? 0 : i + 2; /* created at 1, the first message is 2 */
@@ -610,11 +604,10 @@ static void fanout(void)
     printf("p50_ms %.3f\n", percentile_ms(fan.us, fan.us_count, 50));
     printf("p99_ms %.3f\n", percentile_ms(fan.us, fan.us_count, 99));
     printf("max_ms %.3f\n", percentile_ms(fan.us, fan.us_count, 100));
-    tr_buffer_free(&text);
+    buffer_free(&text);
 }
 
-/* ---- the program
- * --------------------------------------------------------------------------------- */
+/* ---- the program ---------------------------------------------------------------------------- */
 
 static _Noreturn void usage(void)
 {

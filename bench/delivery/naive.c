@@ -25,8 +25,7 @@
 
 enum { THREADS_MAX = 400, TRIES_MAX = 20, ROUNDS = 4 };
 
-/* ---- either database
- * ----------------------------------------------------------------------------- */
+/* ---- either database ------------------------------------------------------------------------ */
 
 struct database {
     sqlite3 *sqlite;
@@ -98,8 +97,7 @@ static bool run(struct database *database, const char *sql, long long *ret)
     return is_done;
 }
 
-/* ---- requests
- * ------------------------------------------------------------------------------------ */
+/* ---- requests ------------------------------------------------------------------------------- */
 
 static struct {
     pthread_barrier_t barrier;

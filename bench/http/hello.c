@@ -15,7 +15,7 @@
 
 static void handle_health(struct http_request *request)
 {
-    http_respond(request, 200, "application/json", TR_SPAN("{\"version\":\"troupe 0.1.0\"}"));
+    http_respond(request, 200, "application/json", SPAN("{\"version\":\"troupe 0.1.0\"}"));
 }
 
 static void handle_events(struct http_request *request)

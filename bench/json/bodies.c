@@ -10,44 +10,44 @@
 static const char base64_digits[] =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-static void put_base64(struct tr_buffer *out, struct tr__random *random, unsigned size)
+static void put_base64(struct buffer *out, struct base_random *random, unsigned size)
 {
     for (unsigned i = 0; i < size; i++)
-        tr_buffer_append(out, &base64_digits[tr__random_below(random, 64)], 1);
+        buffer_append(out, &base64_digits[base_random_below(random, 64)], 1);
 }
 
-static void put_lower(struct tr_buffer *out, struct tr__random *random, unsigned size)
+static void put_lower(struct buffer *out, struct base_random *random, unsigned size)
 {
     for (unsigned i = 0; i < size; i++)
-        tr_buffer_append(out, &base64_digits[26 + tr__random_below(random, 26)], 1);
+        buffer_append(out, &base64_digits[26 + base_random_below(random, 26)], 1);
 }
 
-void body_add_members(struct tr_buffer *out)
+void body_add_members(struct buffer *out)
 {
-    struct tr__random random;
+    struct base_random random;
 
-    tr__random_init(&random, 1);
-    tr_buffer_text(out, "{\"convoId\":\"");
+    base_random_init(&random, 1);
+    buffer_text(out, "{\"convoId\":\"");
     put_lower(out, &random, 13);
-    tr_buffer_text(out, "\",\"idempotencyKey\":\"");
+    buffer_text(out, "\",\"idempotencyKey\":\"");
     put_lower(out, &random, 36);
-    tr_buffer_text(out, "\",\"expectedEpoch\":41,\"didList\":[");
+    buffer_text(out, "\",\"expectedEpoch\":41,\"didList\":[");
     for (int i = 0; i < 4; i++) {
-        tr_buffer_text(out, i == 0 ? "\"did:plc:" : ",\"did:plc:");
+        buffer_text(out, i == 0 ? "\"did:plc:" : ",\"did:plc:");
         put_lower(out, &random, 24);
-        tr_buffer_text(out, "\"");
+        buffer_text(out, "\"");
     }
-    tr_buffer_text(out, "],\"keyPackageHashes\":[");
+    buffer_text(out, "],\"keyPackageHashes\":[");
     for (int i = 0; i < 4; i++) {
-        tr_buffer_text(out, i == 0 ? "{\"did\":\"did:plc:" : ",{\"did\":\"did:plc:");
+        buffer_text(out, i == 0 ? "{\"did\":\"did:plc:" : ",{\"did\":\"did:plc:");
         put_lower(out, &random, 24);
-        tr_buffer_format(out, "\",\"deviceIndex\":%d,\"hash\":\"", i);
+        buffer_format(out, "\",\"deviceIndex\":%d,\"hash\":\"", i);
         put_lower(out, &random, 32);
-        tr_buffer_text(out, "\"}");
+        buffer_text(out, "\"}");
     }
-    tr_buffer_text(out, "],\"commit\":\"");
+    buffer_text(out, "],\"commit\":\"");
     put_base64(out, &random, 240);
-    tr_buffer_text(out, "\",\"confirmed\":true,\"welcome\":null}");
+    buffer_text(out, "\",\"confirmed\":true,\"welcome\":null}");
 }
 
 static const char *const words[] = { "hello", "the", "build", "is", "green", "again", "and",
@@ -58,125 +58,125 @@ static const char *const foreign[] = { "\xf0\x9f\x8e\x89", "\xf0\x9f\x91\x8d", "
     "\xe3\x81\x93\xe3\x82\x93\xe3\x81\xab\xe3\x81\xa1\xe3\x81\xaf", "na\xc3\xafve" };
 static const char *const escapes[] = { "\\n", "\\\"", "\\n> ", "\\t", "\\u003c", "\\ud83d\\ude00" };
 
-static const char *pick(struct tr__random *random, const char *const *list, size_t count)
+static const char *pick(struct base_random *random, const char *const *list, size_t count)
 {
-    return list[tr__random_below(random, count)];
+    return list[base_random_below(random, count)];
 }
 #define PICK(random, list) pick(random, list, sizeof(list) / sizeof((list)[0]))
 
-static void put_sentence(struct tr_buffer *out, struct tr__random *random)
+static void put_sentence(struct buffer *out, struct base_random *random)
 {
-    unsigned count = 3 + (unsigned)tr__random_below(random, 22);
-    bool is_foreign = tr__random_below(random, 6) == 0;
-    bool is_escaped = tr__random_below(random, 5) == 0;
+    unsigned count = 3 + (unsigned)base_random_below(random, 22);
+    bool is_foreign = base_random_below(random, 6) == 0;
+    bool is_escaped = base_random_below(random, 5) == 0;
 
     for (unsigned i = 0; i < count; i++) {
-        tr_buffer_text(out, PICK(random, words));
+        buffer_text(out, PICK(random, words));
         if (is_foreign && i % 2 == 0) {
-            tr_buffer_text(out, " ");
-            tr_buffer_text(out, PICK(random, foreign));
+            buffer_text(out, " ");
+            buffer_text(out, PICK(random, foreign));
         }
         if (is_escaped && i % 8 == 4)
-            tr_buffer_text(out, PICK(random, escapes));
+            buffer_text(out, PICK(random, escapes));
         if (i + 1 < count)
-            tr_buffer_text(out, " ");
+            buffer_text(out, " ");
     }
 }
 
-static void put_user(struct tr_buffer *out, struct tr__random *random)
+static void put_user(struct buffer *out, struct base_random *random)
 {
-    tr_buffer_text(out, "@");
-    put_lower(out, random, 4 + (unsigned)tr__random_below(random, 9));
-    tr_buffer_text(out, ":example.org");
+    buffer_text(out, "@");
+    put_lower(out, random, 4 + (unsigned)base_random_below(random, 9));
+    buffer_text(out, ":example.org");
 }
 
-static void put_event_end(struct tr_buffer *out, struct tr__random *random, uint64_t number)
+static void put_event_end(struct buffer *out, struct base_random *random, uint64_t number)
 {
-    tr_buffer_text(out, ",\"sender\":\"");
+    buffer_text(out, ",\"sender\":\"");
     put_user(out, random);
-    tr_buffer_format(out,
+    buffer_format(out,
         "\",\"origin_server_ts\":%" PRIu64 ",\"unsigned\":{\"age\":%" PRIu64 "},\"event_id\":\"$",
         1700000000000u + number * 977, 100000000u - number * 17);
     put_base64(out, random, 43);
-    tr_buffer_text(out, "\"}");
+    buffer_text(out, "\"}");
 }
 
-static void put_event(struct tr_buffer *out, struct tr__random *random, uint64_t number)
+static void put_event(struct buffer *out, struct base_random *random, uint64_t number)
 {
-    switch (tr__random_below(random, 8)) {
+    switch (base_random_below(random, 8)) {
     case 0:
-        tr_buffer_text(out, "{\"type\":\"m.room.member\",\"state_key\":\"");
+        buffer_text(out, "{\"type\":\"m.room.member\",\"state_key\":\"");
         put_user(out, random);
-        tr_buffer_text(out, "\",\"content\":{\"membership\":\"join\",\"displayname\":\"");
+        buffer_text(out, "\",\"content\":{\"membership\":\"join\",\"displayname\":\"");
         put_lower(out, random, 9);
-        tr_buffer_text(out, "\",\"avatar_url\":null,\"is_direct\":false}");
+        buffer_text(out, "\",\"avatar_url\":null,\"is_direct\":false}");
         break;
     case 1:
     case 2:
-        tr_buffer_text(out, "{\"type\":\"m.room.encrypted\",\"content\":{\"algorithm\":"
+        buffer_text(out, "{\"type\":\"m.room.encrypted\",\"content\":{\"algorithm\":"
                             "\"m.megolm.v1.aes-sha2\",\"ciphertext\":\"");
-        put_base64(out, random, 200 + (unsigned)tr__random_below(random, 200));
-        tr_buffer_text(out, "\",\"device_id\":\"JLAFKJWSCS\",\"session_id\":\"");
+        put_base64(out, random, 200 + (unsigned)base_random_below(random, 200));
+        buffer_text(out, "\",\"device_id\":\"JLAFKJWSCS\",\"session_id\":\"");
         put_base64(out, random, 43);
-        tr_buffer_text(out, "\"}");
+        buffer_text(out, "\"}");
         break;
     case 3:
-        tr_buffer_text(
+        buffer_text(
             out, "{\"type\":\"m.reaction\",\"content\":{\"m.relates_to\":{\"event_id\":\"$");
         put_base64(out, random, 43);
-        tr_buffer_text(out, "\",\"key\":\"");
-        tr_buffer_text(out, PICK(random, foreign));
-        tr_buffer_text(out, "\",\"rel_type\":\"m.annotation\"}}");
+        buffer_text(out, "\",\"key\":\"");
+        buffer_text(out, PICK(random, foreign));
+        buffer_text(out, "\",\"rel_type\":\"m.annotation\"}}");
         break;
     default:
-        tr_buffer_text(
+        buffer_text(
             out, "{\"type\":\"m.room.message\",\"content\":{\"msgtype\":\"m.text\",\"body\":\"");
         put_sentence(out, random);
-        tr_buffer_text(out, "\"}");
+        buffer_text(out, "\"}");
         break;
     }
     put_event_end(out, random, number);
 }
 
-static void put_room(struct tr_buffer *out, struct tr__random *random, uint64_t *io_number)
+static void put_room(struct buffer *out, struct base_random *random, uint64_t *io_number)
 {
-    unsigned count = 5 + (unsigned)tr__random_below(random, 20);
+    unsigned count = 5 + (unsigned)base_random_below(random, 20);
 
-    tr_buffer_text(out, "\"!");
+    buffer_text(out, "\"!");
     put_lower(out, random, 18);
-    tr_buffer_text(out, ":example.org\":{\"timeline\":{\"events\":[");
+    buffer_text(out, ":example.org\":{\"timeline\":{\"events\":[");
     for (unsigned i = 0; i < count; i++) {
         if (i > 0)
-            tr_buffer_text(out, ",");
+            buffer_text(out, ",");
         put_event(out, random, (*io_number)++);
     }
-    tr_buffer_text(out,
+    buffer_text(out,
         "],\"limited\":true,\"prev_batch\":\"s72594_4483_1934\"},\"state\":{\"events\":[]},"
         "\"ephemeral\":{\"events\":[{\"type\":\"m.receipt\",\"content\":{\"$");
     put_base64(out, random, 43);
-    tr_buffer_text(out, "\":{\"m.read\":{\"");
+    buffer_text(out, "\":{\"m.read\":{\"");
     put_user(out, random);
-    tr_buffer_format(out,
+    buffer_format(out,
         "\":{\"ts\":%" PRIu64 "}}}}}]},\"account_data\":{\"events\":[]},"
         "\"unread_notifications\":{\"highlight_count\":%u,\"notification_count\":%u},"
         "\"summary\":{\"m.joined_member_count\":%u}}",
         1700000000000u + *io_number, count / 7, count, count * 3);
 }
 
-void body_sync(struct tr_buffer *out)
+void body_sync(struct buffer *out)
 {
-    struct tr__random random;
+    struct base_random random;
     uint64_t number = 0;
     bool first = true;
 
-    tr__random_init(&random, 2);
-    tr_buffer_text(out, "{\"next_batch\":\"s72595_4483_1935\",\"rooms\":{\"join\":{");
+    base_random_init(&random, 2);
+    buffer_text(out, "{\"next_batch\":\"s72595_4483_1935\",\"rooms\":{\"join\":{");
     while (out->size < SYNC_BYTES && out->failed == 0) {
         if (!first)
-            tr_buffer_text(out, ",");
+            buffer_text(out, ",");
         first = false;
         put_room(out, &random, &number);
     }
-    tr_buffer_text(out, "},\"invite\":{},\"leave\":{}},\"device_one_time_keys_count\":"
+    buffer_text(out, "},\"invite\":{},\"leave\":{}},\"device_one_time_keys_count\":"
                         "{\"signed_curve25519\":50}}");
 }

@@ -27,7 +27,7 @@ static double cpu_ns(void)
 }
 
 static int parse_once(
-    enum runner runner, struct json_doc *doc, const struct tr_buffer *body, char *work)
+    enum runner runner, struct json_doc *doc, const struct buffer *body, char *work)
 {
     switch (runner) {
     case OURS:
@@ -45,7 +45,7 @@ static int parse_once(
 }
 
 static double time_round(
-    enum runner runner, struct json_doc *doc, const struct tr_buffer *body, char *work)
+    enum runner runner, struct json_doc *doc, const struct buffer *body, char *work)
 {
     size_t count = ROUND_BYTES / body->size + 1;
     double start = cpu_ns();
@@ -66,7 +66,7 @@ static int by_size(const void *a, const void *b)
 }
 
 /* Returns whether the promises are kept. */
-static bool measure(const char *name, const struct tr_buffer *body)
+static bool measure(const char *name, const struct buffer *body)
 {
     double times[RUNNERS][ROUNDS], median[RUNNERS];
     struct json_doc doc = { 0 };
@@ -97,19 +97,19 @@ static bool measure(const char *name, const struct tr_buffer *body)
 
 int main(void)
 {
-    struct tr_buffer small = { 0 }, large = { 0 };
+    struct buffer small = { 0 }, large = { 0 };
     bool kept;
 
     body_add_members(&small);
     body_sync(&large);
     /* simdjson reads past the end as well. */
-    if (tr_buffer_reserve(&small, 64) == NULL || tr_buffer_reserve(&large, 64) == NULL)
+    if (buffer_reserve(&small, 64) == NULL || buffer_reserve(&large, 64) == NULL)
         return 1;
     printf("simdjson kernel: %s; bodies of %zu and %zu bytes\n", peer_simdjson_name(), small.size,
         large.size);
     kept = measure("small", &small);
     kept = measure("large", &large) && kept;
-    tr_buffer_free(&small);
-    tr_buffer_free(&large);
+    buffer_free(&small);
+    buffer_free(&large);
     return kept ? 0 : 1;
 }

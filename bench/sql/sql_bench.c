@@ -78,7 +78,7 @@ static struct sql_unit *unit_add_members(uint64_t convo, int64_t epoch)
             (unsigned long long)epoch, i);
         sql_unit_step(unit, &add_member, 1);
         sql_unit_int(unit, (int64_t)convo);
-        sql_unit_text(unit, tr_span_of(did));
+        sql_unit_text(unit, span_of(did));
         sql_unit_int(unit, epoch + 1);
     }
     return unit;

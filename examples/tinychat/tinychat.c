@@ -100,9 +100,7 @@ static void copy_text(char *to, size_t size, const char *from)
     snprintf(to, size, "%s", from);
 }
 
-/* ---- a room
- * -----------------------------------------------------------------------------------------------------
- */
+/* ---- a room --------------------------------------------------------------------------------- */
 
 static void room_remove(struct room *self, uint32_t index)
 {
@@ -207,8 +205,7 @@ static const struct tr_type room_type = {
     .handle = room_handle,
 };
 
-/* ---- a connection: towards its client
- * ------------------------------------------------------------------------------ */
+/* ---- a connection: towards its client ------------------------------------------------------- */
 
 /* Write what can be written. False when the client has gone. */
 static bool connection_flush(struct connection *self)
@@ -256,8 +253,7 @@ connection_put(struct connection *self, const char *format, ...)
     return true;
 }
 
-/* ---- a connection: towards its room
- * -------------------------------------------------------------------------------- */
+/* ---- a connection: towards its room --------------------------------------------------------- */
 
 enum { TAG_JOINED, TAG_WHO };
 
@@ -359,8 +355,7 @@ static bool connection_read(struct connection *self, struct tr_context *ctx)
     return true;
 }
 
-/* ---- a connection: the actor
- * ----------------------------------------------------------------------------------------- */
+/* ---- a connection: the actor ---------------------------------------------------------------- */
 
 static int connection_start(void *state, struct tr_context *ctx)
 {
@@ -432,9 +427,7 @@ static const struct tr_type connection_type = {
     .finish = connection_finish,
 };
 
-/* ---- the listener
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- the listener --------------------------------------------------------------------------- */
 
 /* A new client. The descriptor is the connection's from here on, or closed. */
 static void listener_adopt(struct listener *self, struct tr_context *ctx, int fd)
@@ -518,9 +511,7 @@ static const struct tr_type listener_type = {
     .finish = listener_finish,
 };
 
-/* ---- main
- * ----------------------------------------------------------------------------------------------------------------
- */
+/* ---- main ----------------------------------------------------------------------------------- */
 
 static void must(int rc, const char *what)
 {

@@ -106,8 +106,7 @@ TR_API int tr_done_wait(
 /* Not interested any more: finish() is called when the actor ends. */
 TR_API void tr_done_drop(struct tr_done **done);
 
-/* ---- on this thread, without workers: the loop is a function
- * -------------------------------------- */
+/* ---- on this thread, without workers: the loop is a function -------------------------------- */
 
 /* A box without a runner. With system NULL it has a small system of its own that nobody else
  * drives. The caller owns it until tr_box_destroy or tr_box_spawn. */
@@ -130,8 +129,7 @@ TR_API int tr_step(struct tr_box *box, void *state, uint32_t messages_max);
 TR_API int tr_box_spawn(
     struct tr_box **box, const void *state, const struct tr_spawn_options *options);
 
-/* ---- inside a handler ---------------------------------------------------------------------------
- */
+/* ---- inside a handler ----------------------------------------------------------------------- */
 
 TR_API struct tr_system *tr_system_of(const struct tr_context *ctx);
 TR_API uint64_t tr_now_ns(const struct tr_context *ctx); /* monotonic; virtual in a simulation */

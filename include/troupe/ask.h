@@ -26,8 +26,7 @@ enum { TR_VALUE_SIZE_MAX = 65536 };
 /* Status of the first stage of a two-stage answer (tr_reply_accept): not the end yet. */
 enum { TR_ACCEPTED = 1 };
 
-/* ---- asking from an actor
- * ------------------------------------------------------------------------ */
+/* ---- asking from an actor ------------------------------------------------------------------- */
 
 struct tr_ask_options {
     uint32_t tag;        /* comes back in the event */
@@ -47,8 +46,7 @@ struct tr_ask_options {
 TR_API int tr_ask(struct tr_context *ctx, tr_sender to, const void *message, size_t size,
     const struct tr_ask_options *options);
 
-/* ---- answering
- * ------------------------------------------------------------------------------------ */
+/* ---- answering ------------------------------------------------------------------------------ */
 
 /* Is the message being handled an ask that is not answered yet? */
 TR_API bool tr_is_asked(const struct tr_context *ctx);
@@ -90,8 +88,7 @@ TR_API void tr_reply_give(tr_reply_handle handle, tr_sender to);
  * system. */
 TR_API int tr_forward(struct tr_context *ctx, tr_sender to);
 
-/* ---- asking from a thread
- * ------------------------------------------------------------------------- */
+/* ---- asking from a thread ------------------------------------------------------------------- */
 
 /* The answer to come. timeout 0 is none: the receiver's end still ends it. A future that has ended
  * may be looked at and dropped after its system was destroyed. */
@@ -138,8 +135,7 @@ TR_API void tr_gather_init(
 /* True exactly once: when this event completes the gather. */
 TR_API bool tr_gather_take(struct tr_gather *gather, const struct tr_event *event);
 
-/* ---- cancellation
- * ---------------------------------------------------------------------------------- */
+/* ---- cancellation --------------------------------------------------------------------------- */
 
 /* A token; fires once, with all its children. Any thread. Counted: destroy drops the caller's hold.
  */

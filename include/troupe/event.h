@@ -32,8 +32,7 @@ struct tr_event {
     unsigned ready; /* EPOLLIN … */
 };
 
-/* ---- timers: one millisecond wheel, O(1) to set and to stop. Timers never keep an actor alive
- * ------ */
+/* ---- timers: one millisecond wheel, O(1) to set and to stop. Timers never keep an actor alive ---- */
 
 TR_API int tr_after(struct tr_context *ctx, uint64_t delay_ns, uint32_t tag, uint64_t *ret_id);
 TR_API int tr_every(struct tr_context *ctx, uint64_t period_ns, uint32_t tag, uint64_t *ret_id);
@@ -59,13 +58,11 @@ TR_API void tr_fd_calm(struct tr_context *ctx, uint64_t pause_ns, uint64_t for_n
 /* Stop; must be called before the descriptor is closed. */
 TR_API int tr_fd_forget(struct tr_context *ctx, int fd);
 
-/* ---- signals: only those in tr_system_options.signals
- * ------------------------------------------------ */
+/* ---- signals: only those in tr_system_options.signals --------------------------------------- */
 
 TR_API int tr_signal_watch(struct tr_context *ctx, int signal_number, uint32_t tag);
 
-/* ---- blocking work on its own pool of threads. The argument comes back in the event
- * ----------------- */
+/* ---- blocking work on its own pool of threads. The argument comes back in the event --------- */
 
 typedef int (*tr_work_fn)(void *argument);
 /* If the actor ends or is restarted first, `drop` (may be NULL) is called with the argument after
@@ -73,8 +70,7 @@ typedef int (*tr_work_fn)(void *argument);
 TR_API int tr_offload(struct tr_context *ctx, tr_work_fn work, void *argument,
     void (*drop)(void *argument), uint32_t tag);
 
-/* ---- death watch and links
- * --------------------------------------------------------------------------- */
+/* ---- death watch and links ------------------------------------------------------------------ */
 
 /* TR_EVENT_DOWN with the tag when it ends; at once if it has ended. */
 TR_API int tr_watch(struct tr_context *ctx, tr_weak target, uint32_t tag);

@@ -81,6 +81,10 @@ struct tr_type_stats {
 TR_API void tr_inspect_types(struct tr_system *system,
     bool (*visit)(void *data, const struct tr_type_stats *stats), void *data);
 
+/* Names the actor whose turn this thread runs, so that a log can add it to each line. The type's
+ * name lives as long as the type. Returns false outside a turn. Any thread. */
+TR_API bool tr_thread_actor(const char **ret_type, uint32_t *ret_number);
+
 /* Why a message was not handled. */
 enum tr_dead_reason {
     TR_DEAD_STOPPED,   /* its actor had ended or was told to stop */

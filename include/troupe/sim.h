@@ -44,8 +44,7 @@ TR_API uint64_t tr_sim_trace(const struct tr_sim *sim);
 /* Mix something of the scenario's own into the trace. */
 TR_API void tr_sim_note(struct tr_sim *sim, uint64_t value);
 
-/* ---- network: nodes exchange datagrams
- * ----------------------------------------------------------------- */
+/* ---- network: nodes exchange datagrams ------------------------------------------------------ */
 
 struct tr_net_faults {
     uint64_t delay_ns_min, delay_ns_max;
@@ -61,8 +60,7 @@ TR_API int tr_net_send(struct tr_context *ctx, uint64_t to_node, const void *byt
 TR_API void tr_sim_net_partition(struct tr_sim *sim, uint64_t from, uint64_t to, bool cut);
 TR_API void tr_sim_net_heal(struct tr_sim *sim);
 
-/* ---- disk: what is not synced may be torn or lost by a crash
- * ------------------------------------------- */
+/* ---- disk: what is not synced may be torn or lost by a crash -------------------------------- */
 
 struct tr_disk_faults {
     uint32_t eio_per_million;   /* read, write or sync fails */

@@ -53,8 +53,7 @@ TR_API int tr_system_drain(struct tr_system *system, uint64_t timeout_ns);
  * invalid. Nulls *system, when the last handler has returned. */
 TR_API void tr_system_destroy(struct tr_system **system);
 
-/* ---- driving it from another loop (driven, or in a simulation)
- * -------------------------------------- */
+/* ---- driving it from another loop (driven, or in a simulation) ------------------------------ */
 
 /* Run what is ready, at most `turns_max` turns. Returns the number of turns. */
 TR_API int tr_system_step(struct tr_system *system, uint32_t turns_max);

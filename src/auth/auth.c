@@ -16,8 +16,7 @@ static const struct tr_rate per_address_default = {
     .count = 200, .period_ns = TR_SECONDS(1), .burst = 400
 };
 
-/* ---- token ids
- * ------------------------------------------------------------------------------------ */
+/* ---- token ids ------------------------------------------------------------------------------ */
 
 const struct sql_migration auth_migrations[] = {
     {
@@ -91,8 +90,7 @@ bool auth_is_replay(const struct sql_unit *unit)
            unit->steps[step].statement == &consume;
 }
 
-/* ---- start and stop
- * -------------------------------------------------------------------------------- */
+/* ---- start and stop ------------------------------------------------------------------------- */
 
 void auth_ref(struct auth *auth)
 {
@@ -107,16 +105,16 @@ void auth_unref(struct auth *auth)
         return;
     crypto_key_unref(&auth->session_key);
     did_key_cache_end(&auth->did_keys);
-    tr__free(auth->service_did);
-    tr__free(auth->service_name);
-    tr__free(auth->plc_directory);
-    tr__free(auth);
+    base_free(auth->service_did);
+    base_free(auth->service_name);
+    base_free(auth->plc_directory);
+    base_free(auth);
 }
 
 static char *join_name(const char *did, const char *fragment)
 {
     size_t size = strlen(did) + 1 + strlen(fragment) + 1;
-    char *name = tr__alloc(size);
+    char *name = base_alloc(size);
 
     if (name != NULL)
         snprintf(name, size, "%s#%s", did, fragment);
@@ -125,18 +123,18 @@ static char *join_name(const char *did, const char *fragment)
 
 static int keep_texts(struct auth *auth, const struct auth_options *options)
 {
-    auth->service_did = tr__strdup(options->service_did);
-    auth->plc_directory = tr__strdup(
+    auth->service_did = base_strdup(options->service_did);
+    auth->plc_directory = base_strdup(
         options->plc_directory == NULL ? "https://plc.directory" : options->plc_directory);
     if (auth->service_did == NULL || auth->plc_directory == NULL)
         return TR_ENOMEM;
-    auth->audiences[auth->audience_count++] = tr_span_of(auth->service_did);
+    auth->audiences[auth->audience_count++] = span_of(auth->service_did);
     if (options->service_fragment == NULL)
         return 0;
     auth->service_name = join_name(options->service_did, options->service_fragment);
     if (auth->service_name == NULL)
         return TR_ENOMEM;
-    auth->audiences[auth->audience_count++] = tr_span_of(auth->service_name);
+    auth->audiences[auth->audience_count++] = span_of(auth->service_name);
     return 0;
 }
 
@@ -149,12 +147,12 @@ static int begin_did_keys(struct auth *auth)
     if (!auth->allow_did_key)
         return 0;
     return did_key_cache_begin(&auth->did_keys, KEYS_MAX,
-        (struct tr_siphash_key){ env->random(env->data), env->random(env->data) });
+        (struct base_siphash_key){ env->random(env->data), env->random(env->data) });
 }
 
 int auth_start(struct tr_system *system, const struct auth_options *options, struct auth **ret_auth)
 {
-    struct auth *auth = tr__calloc(sizeof *auth);
+    struct auth *auth = base_calloc(sizeof *auth);
     struct desk desk = { .auth = auth };
     int rc;
 
@@ -227,23 +225,23 @@ int auth_change_rates(
     return tr_ask_wait(auth->desk, &message, sizeof message, NULL, 0, TR_SECONDS(5));
 }
 
-static int tell_forget(struct auth *auth, struct tr_span issuer)
+static int tell_forget(struct auth *auth, struct span issuer)
 {
     struct desk_message message = { .kind = DESK_FORGET, .token_size = issuer.size };
     int rc;
 
-    message.token = tr__alloc(issuer.size + 1);
+    message.token = base_alloc(issuer.size + 1);
     if (message.token == NULL)
         return TR_ENOMEM;
     memcpy(message.token, issuer.at, issuer.size);
     rc = tr_try_tell_with(
         auth->desk, &message, sizeof message, &(struct tr_send_options){ .lane = TR_CONTROL });
     if (rc < 0)
-        tr__free(message.token);
+        base_free(message.token);
     return rc;
 }
 
-void auth_forget(struct auth *auth, struct tr_span issuer)
+void auth_forget(struct auth *auth, struct span issuer)
 {
     /* That a session ended must not be lost: rather everybody is verified again. */
     if (tell_forget(auth, issuer) < 0)

@@ -46,7 +46,7 @@ void auth_stop(struct auth **auth);
 int auth_change_rates(
     struct auth *auth, const struct tr_rate *per_did, const struct tr_rate *per_address);
 /* A session ended or its user changed: what was cached of it is forgotten. */
-void auth_forget(struct auth *auth, struct tr_span issuer);
+void auth_forget(struct auth *auth, struct span issuer);
 /* Schema of token ids, users and sessions; see sql.h. */
 extern const struct sql_migration auth_migrations[];
 extern const size_t auth_migration_count;

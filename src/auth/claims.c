@@ -17,12 +17,12 @@ static struct held *held_of(const struct auth_claims *claims)
     return (struct held *)(uintptr_t)claims;
 }
 
-static struct tr_span keep(struct tr_span span, char **at)
+static struct span keep(struct span span, char **at)
 {
-    struct tr_span kept = { *at, span.size };
+    struct span kept = { *at, span.size };
 
     if (span.at == NULL)
-        return (struct tr_span){ NULL, 0 };
+        return (struct span){ NULL, 0 };
     memcpy(*at, span.at, span.size);
     (*at)[span.size] = '\0';
     *at += span.size + 1;
@@ -33,7 +33,7 @@ const struct auth_claims *auth_claims_new(const struct auth_claims *claims)
 {
     size_t size = claims->issuer.size + claims->audience.size + claims->lxm.size +
                   claims->jti.size + claims->role.size + 5;
-    struct held *held = tr__alloc(sizeof *held + size);
+    struct held *held = base_alloc(sizeof *held + size);
     char *at;
 
     if (held == NULL)
@@ -62,5 +62,5 @@ void auth_claims_unref(const struct auth_claims *claims)
     if (claims == NULL)
         return;
     if (atomic_fetch_sub_explicit(&held_of(claims)->holders, 1, memory_order_acq_rel) == 1)
-        tr__free(held_of(claims));
+        base_free(held_of(claims));
 }

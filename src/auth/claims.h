@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "base/buffer.h"
+#include "support/buffer.h"
 
 /* Who vouches for it. */
 enum auth_kind {
@@ -16,11 +16,11 @@ enum auth_kind {
 
 struct auth_claims {
     enum auth_kind kind;
-    struct tr_span issuer;   /* the DID, or the session's subject; never empty */
-    struct tr_span audience; /* {NULL, 0} where the token had none */
-    struct tr_span lxm;
-    struct tr_span jti;  /* sessions: the session's id */
-    struct tr_span role; /* sessions: "user", "admin" */
+    struct span issuer;   /* the DID, or the session's subject; never empty */
+    struct span audience; /* {NULL, 0} where the token had none */
+    struct span lxm;
+    struct span jti;  /* sessions: the session's id */
+    struct span role; /* sessions: "user", "admin" */
     uint64_t issued_s;
     uint64_t expires_s;
 };

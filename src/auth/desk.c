@@ -9,8 +9,8 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/log.h"
-#include "base/metric.h"
+#include "support/log.h"
+#include "support/metric.h"
 
 enum {
     PURGE_S = 60,
@@ -58,10 +58,9 @@ uint64_t desk_wall_s(const struct desk *desk)
     return desk->auth->env->wall_ns(desk->auth->env->data) / 1000000000;
 }
 
-/* ---- answers ----------------------------------------------------------------------------------
- */
+/* ---- answers -------------------------------------------------------------------------------- */
 
-static size_t put_text(char *at, struct tr_span text, uint16_t *ret_size)
+static size_t put_text(char *at, struct span text, uint16_t *ret_size)
 {
     *ret_size = (uint16_t)text.size;
     if (text.size > 0)
@@ -109,13 +108,12 @@ void desk_reply(struct tr_context *ctx, const struct desk_answer *answer)
     tr_reply(ctx, 0, answer, sizeof *answer);
 }
 
-/* ---- the actor --------------------------------------------------------------------------------
- */
+/* ---- the actor ------------------------------------------------------------------------------ */
 
 static bool is_over_address(struct desk *desk, struct tr_context *ctx, const struct desk_message *m)
 {
     struct desk_answer answer = { .verdict = DESK_LIMITED, .label = "address" };
-    struct tr_span key = { (const char *)m->address, m->address_size };
+    struct span key = { (const char *)m->address, m->address_size };
 
     if (rate_limit_take(&desk->per_address, key, tr_now_ns(ctx), &answer.retry_ns) == 0)
         return false;
@@ -152,7 +150,7 @@ static void look(struct desk *desk, struct tr_context *ctx, struct desk_message 
     }
 }
 
-static void forget(struct desk *desk, struct tr_span issuer)
+static void forget(struct desk *desk, struct span issuer)
 {
     token_cache_forget(&desk->tokens, issuer);
     desk_doubt_sessions(desk, issuer);
@@ -168,7 +166,7 @@ static void forget_if_told(struct desk *desk)
         return;
     desk->forget_seen = told;
     token_cache_clear(&desk->tokens);
-    desk_doubt_sessions(desk, (struct tr_span){ NULL, 0 });
+    desk_doubt_sessions(desk, (struct span){ NULL, 0 });
 }
 
 static enum tr_next desk_handle(void *self, struct tr_context *ctx, void *memory)
@@ -192,10 +190,10 @@ static enum tr_next desk_handle(void *self, struct tr_context *ctx, void *memory
         tr_reply(ctx, 0, NULL, 0);
         break;
     case DESK_FORGET:
-        forget(desk, (struct tr_span){ message->token, message->token_size });
+        forget(desk, (struct span){ message->token, message->token_size });
         break;
     }
-    tr__free(message->token);
+    base_free(message->token);
     desk_queue_send(desk, ctx);
     return TR_GO;
 }
@@ -246,9 +244,9 @@ static enum tr_next desk_event(void *self, struct tr_context *ctx, const struct 
     return TR_GO;
 }
 
-static struct tr_siphash_key fresh_key(struct tr_context *ctx)
+static struct base_siphash_key fresh_key(struct tr_context *ctx)
 {
-    return (struct tr_siphash_key){ tr_random(ctx), tr_random(ctx) };
+    return (struct base_siphash_key){ tr_random(ctx), tr_random(ctx) };
 }
 
 static void desk_clear(struct desk *desk)
@@ -259,7 +257,7 @@ static void desk_clear(struct desk *desk)
     key_cache_end(&desk->keys);
     rate_limit_end(&desk->per_did);
     rate_limit_end(&desk->per_address);
-    tr__free(desk->room);
+    base_free(desk->room);
     desk->room = NULL;
     if (desk->sql.sql != NULL)
         sql_client_end(&desk->sql);
@@ -274,7 +272,7 @@ static int desk_start(void *self, struct tr_context *ctx)
 
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
     desk->forget_seen = atomic_load_explicit(&auth->forget_all, memory_order_acquire);
-    desk->room = tr__alloc(sizeof *desk->room);
+    desk->room = base_alloc(sizeof *desk->room);
     rc = desk->room == NULL ? TR_ENOMEM : 0;
     if (rc == 0)
         rc = token_cache_begin(&desk->tokens, auth->tokens_max);
@@ -307,7 +305,7 @@ static int desk_reset(void *self, enum tr_why why)
 
 static void message_drop(void *memory)
 {
-    tr__free(((struct desk_message *)memory)->token);
+    base_free(((struct desk_message *)memory)->token);
 }
 
 static const char *message_name(const void *memory)

@@ -28,7 +28,7 @@ struct auth {
     char *service_did;              /* "did:web:example.com" */
     char *service_name;             /* "did:web:example.com#atproto_mls", or NULL */
     char *plc_directory;
-    struct tr_span audiences[2];
+    struct span audiences[2];
     size_t audience_count;
     bool allow_did_key;
     bool allow_private;
@@ -84,8 +84,7 @@ struct desk_answer {
 void auth_ref(struct auth *auth);
 void auth_unref(struct auth *auth); /* NULL is fine */
 
-/* ---- verification, on the pool ----------------------------------------------------------------
- */
+/* ---- verification, on the pool -------------------------------------------------------------- */
 
 enum inquiry_place {
     INQUIRY_IDLE,     /* in the desk's hands, for the length of a call */
@@ -142,8 +141,7 @@ void inquiry_unref(struct inquiry *inquiry); /* NULL is fine */
 int auth_verify_work(void *argument);
 void auth_verify_drop(void *argument);
 
-/* ---- the actor --------------------------------------------------------------------------------
- */
+/* ---- the actor ------------------------------------------------------------------------------ */
 
 /* First in, first out, by next_waiting: an inquiry is in one at most. */
 struct inquiry_queue {
@@ -180,7 +178,7 @@ struct desk {
     struct rate_limit per_did;
     struct rate_limit per_address;
     struct inquiry **buckets;
-    struct tr_siphash_key bucket_key;
+    struct base_siphash_key bucket_key;
     uint32_t inquiry_count;
     struct inquiry_queue fresh;  /* not looked at yet */
     struct inquiry_queue begun;  /* to be looked at again: older than any that is fresh */
@@ -210,7 +208,7 @@ void desk_fail_inquiry(struct desk *desk, struct tr_context *ctx, struct inquiry
     enum desk_verdict verdict, const char *label, const char *text);
 void desk_session_read(struct desk *desk, struct tr_context *ctx, const struct tr_event *event);
 /* Sessions of this issuer, or of all if it is absent, that are being read are read again. */
-void desk_doubt_sessions(struct desk *desk, struct tr_span issuer);
+void desk_doubt_sessions(struct desk *desk, struct span issuer);
 int desk_inquiries_begin(struct desk *desk, struct tr_context *ctx);
 void desk_inquiries_end(struct desk *desk);
 

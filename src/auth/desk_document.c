@@ -13,8 +13,8 @@
 #include "auth/did.h"
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/log.h"
 #include "http/client.h"
+#include "support/log.h"
 
 enum {
     FETCHES_MAX = 256,
@@ -33,8 +33,7 @@ static struct key_refusal refusal_of(enum key_refusal_kind kind, enum did_refusa
     return (struct key_refusal){ kind, did_refusal_label(refusal), did_refusal_text(refusal) };
 }
 
-/* ---- ages: a clock that was set back makes everything old, never young -------------------------
- */
+/* ---- ages: a clock that was set back makes everything old, never young ---------------------- */
 
 static bool is_within(const struct desk *desk, uint64_t since_s, uint64_t limit_s)
 {
@@ -52,8 +51,7 @@ static bool may_be_stale(const struct desk *desk, const struct key_cache_entry *
                                      (uint64_t)desk->auth->key_life_s + desk->auth->key_stale_s);
 }
 
-/* ---- going on with a key, or without -----------------------------------------------------------
- */
+/* ---- going on with a key, or without -------------------------------------------------------- */
 
 static void work_with(
     struct desk *desk, struct inquiry *inquiry, struct crypto_key *key, bool is_old)
@@ -76,7 +74,7 @@ static void refuse(struct desk *desk, struct tr_context *ctx, struct inquiry *in
 static void go_without(struct desk *desk, struct tr_context *ctx, struct inquiry *inquiry,
     const struct key_refusal *refusal)
 {
-    const struct key_cache_entry *entry = key_cache_find(&desk->keys, tr_span_of(inquiry->issuer));
+    const struct key_cache_entry *entry = key_cache_find(&desk->keys, span_of(inquiry->issuer));
 
     if (inquiry->bad_signature)
         desk_finish_inquiry(desk, ctx, inquiry);
@@ -86,8 +84,7 @@ static void go_without(struct desk *desk, struct tr_context *ctx, struct inquiry
         refuse(desk, ctx, inquiry, refusal);
 }
 
-/* ---- fetching ---------------------------------------------------------------------------------
- */
+/* ---- fetching ------------------------------------------------------------------------------- */
 
 static struct document_fetch *find_fetch(struct desk *desk, const char *issuer)
 {
@@ -102,14 +99,14 @@ void desk_fetches_end(struct desk *desk)
 {
     for (struct document_fetch *at = desk->fetches, *next; at != NULL; at = next) {
         next = at->next;
-        tr__free(at);
+        base_free(at);
     }
     desk->fetches = NULL;
     desk->fetch_count = 0;
 }
 
 static enum did_refusal url_of(
-    const struct auth *auth, struct tr_span issuer, struct tr_buffer *url, bool *ret_is_web)
+    const struct auth *auth, struct span issuer, struct buffer *url, bool *ret_is_web)
 {
     struct did did;
     enum did_refusal refusal = did_parse(issuer, &did);
@@ -118,8 +115,8 @@ static enum did_refusal url_of(
         return refusal;
     *ret_is_web = did.method == DID_METHOD_WEB;
     refusal = *ret_is_web ? did_web_url(issuer, auth->allow_private, url)
-                          : did_plc_url(issuer, tr_span_of(auth->plc_directory), url);
-    if (refusal == DID_OK && tr_buffer_append(url, "", 1) < 0)
+                          : did_plc_url(issuer, span_of(auth->plc_directory), url);
+    if (refusal == DID_OK && buffer_append(url, "", 1) < 0)
         refusal = DID_NO_MEMORY;
     return refusal;
 }
@@ -141,7 +138,7 @@ static struct document_fetch *begin_fetch(struct desk *desk, struct tr_context *
     const struct inquiry *inquiry, struct key_refusal *ret_refusal)
 {
     const char *issuer = inquiry->issuer;
-    struct tr_buffer url = { .size_max = 4096 };
+    struct buffer url = { .size_max = 4096 };
     size_t size = strlen(issuer) + 1;
     struct document_fetch *fetch = NULL;
     enum did_refusal refusal;
@@ -155,9 +152,9 @@ static struct document_fetch *begin_fetch(struct desk *desk, struct tr_context *
     *ret_refusal = overloaded;
     if (desk->fetch_count >= FETCHES_MAX)
         return NULL;
-    refusal = url_of(desk->auth, tr_span_of(issuer), &url, &is_web);
+    refusal = url_of(desk->auth, span_of(issuer), &url, &is_web);
     if (refusal == DID_OK)
-        fetch = tr__alloc(sizeof *fetch + size);
+        fetch = base_alloc(sizeof *fetch + size);
     else if (refusal != DID_NO_MEMORY)
         *ret_refusal = refusal_of(KEY_UNREACHABLE, refusal);
     if (fetch != NULL) {
@@ -169,11 +166,11 @@ static struct document_fetch *begin_fetch(struct desk *desk, struct tr_context *
             desk->fetch_count++;
             desk_count(DESK_FETCHES);
         } else {
-            tr__free(fetch);
+            base_free(fetch);
             fetch = NULL;
         }
     }
-    tr_buffer_free(&url);
+    buffer_free(&url);
     return fetch;
 }
 
@@ -196,7 +193,7 @@ static void wait_for_document(struct desk *desk, struct tr_context *ctx, struct 
 
 void desk_need_key(struct desk *desk, struct tr_context *ctx, struct inquiry *inquiry)
 {
-    const struct key_cache_entry *entry = key_cache_find(&desk->keys, tr_span_of(inquiry->issuer));
+    const struct key_cache_entry *entry = key_cache_find(&desk->keys, span_of(inquiry->issuer));
     bool is_soon = entry != NULL && is_within(desk, entry->tried_s, RETRY_S);
 
     if (entry != NULL && is_fresh(desk, entry))
@@ -216,7 +213,7 @@ bool desk_looks_again(struct desk *desk, struct tr_context *ctx, struct inquiry 
     if (inquiry->issuer == NULL || inquiry->key == NULL ||
         (inquiry->verdict != DESK_OK && !inquiry->bad_signature))
         return false;
-    entry = key_cache_find(&desk->keys, tr_span_of(inquiry->issuer));
+    entry = key_cache_find(&desk->keys, span_of(inquiry->issuer));
     if (entry != NULL && entry->key != inquiry->key) { /* it was changed meanwhile */
         if (entry->key != NULL)
             work_with(desk, inquiry, entry->key, false);
@@ -235,8 +232,7 @@ bool desk_looks_again(struct desk *desk, struct tr_context *ctx, struct inquiry 
     return true;
 }
 
-/* ---- the document came ------------------------------------------------------------------------
- */
+/* ---- the document came ---------------------------------------------------------------------- */
 
 static bool is_same(const struct crypto_key *a, const struct crypto_key *b)
 {
@@ -249,7 +245,7 @@ static bool is_same(const struct crypto_key *a, const struct crypto_key *b)
 }
 
 /* Keeps the object of a key that did not change: verdicts are compared by it. */
-static void learn(struct desk *desk, struct tr_span issuer, struct crypto_key **key)
+static void learn(struct desk *desk, struct span issuer, struct crypto_key **key)
 {
     struct key_cache_entry *entry = key_cache_find(&desk->keys, issuer);
 
@@ -265,8 +261,7 @@ static void learn(struct desk *desk, struct tr_span issuer, struct crypto_key **
     (void)key_cache_put(&desk->keys, issuer, *key, desk_wall_s(desk)); /* a cache may forget */
 }
 
-static void learn_failure(
-    struct desk *desk, struct tr_span issuer, const struct key_refusal *refusal)
+static void learn_failure(struct desk *desk, struct span issuer, const struct key_refusal *refusal)
 {
     struct key_cache_entry *entry = key_cache_find(&desk->keys, issuer);
 
@@ -281,7 +276,7 @@ static void learn_failure(
 
 /* What the answer means: a key, or why there is none. */
 static struct crypto_key *read_answer(
-    const struct tr_event *event, struct tr_span issuer, struct key_refusal *ret_refusal)
+    const struct tr_event *event, struct span issuer, struct key_refusal *ret_refusal)
 {
     const struct http_client_answer *answer = event->status == 0 ? event->value : NULL;
     struct crypto_key *key = NULL;
@@ -294,7 +289,7 @@ static struct crypto_key *read_answer(
         *ret_refusal = refusal_of(KEY_UNREACHABLE, DID_PRIVATE);
     } else if (answer != NULL && answer->status == 200) {
         refusal = did_document_key(
-            (struct tr_span){ answer->body, answer->body_size }, issuer, TR_SPAN("#atproto"), &key);
+            (struct span){ answer->body, answer->body_size }, issuer, SPAN("#atproto"), &key);
         if (refusal != DID_OK && refusal != DID_NO_MEMORY)
             *ret_refusal = refusal_of(KEY_GONE, refusal);
     } else if (answer != NULL && answer->status == 404) {
@@ -326,11 +321,11 @@ void desk_fetched(struct desk *desk, struct tr_context *ctx, const struct tr_eve
     struct document_fetch *fetch = take_fetch(desk, event->tag);
     struct key_refusal refusal;
     struct crypto_key *key;
-    struct tr_span issuer;
+    struct span issuer;
 
     if (fetch == NULL)
         return;
-    issuer = tr_span_of(fetch->issuer);
+    issuer = span_of(fetch->issuer);
     key = read_answer(event, issuer, &refusal);
     if (key != NULL) {
         learn(desk, issuer, &key);
@@ -351,5 +346,5 @@ void desk_fetched(struct desk *desk, struct tr_context *ctx, const struct tr_eve
             go_without(desk, ctx, at, &refusal);
     }
     crypto_key_unref(&key);
-    tr__free(fetch);
+    base_free(fetch);
 }

@@ -34,14 +34,13 @@ SQL_STATEMENT(find_session,
     "SELECT u.role FROM auth_sessions s JOIN auth_users u ON u.id = s.user_id"
     " WHERE s.id = $1 AND u.id = $2 AND s.revoked_s IS NULL AND s.expires_s > $3");
 
-/* ---- the table --------------------------------------------------------------------------------
- */
+/* ---- the table ------------------------------------------------------------------------------ */
 
 int desk_inquiries_begin(struct desk *desk, struct tr_context *ctx)
 {
     desk_queue_begin(desk, ctx);
-    desk->bucket_key = (struct tr_siphash_key){ tr_random(ctx), tr_random(ctx) };
-    desk->buckets = tr__calloc(BUCKETS * sizeof(struct inquiry *));
+    desk->bucket_key = (struct base_siphash_key){ tr_random(ctx), tr_random(ctx) };
+    desk->buckets = base_calloc(BUCKETS * sizeof(struct inquiry *));
     return desk->buckets == NULL ? TR_ENOMEM : 0;
 }
 
@@ -54,7 +53,7 @@ void desk_inquiries_end(struct desk *desk)
         }
     }
     desk_queue_end(desk);
-    tr__free(desk->buckets);
+    base_free(desk->buckets);
     desk->buckets = NULL;
     desk->inquiry_count = 0;
     desk->waiting_count = 0;
@@ -62,7 +61,7 @@ void desk_inquiries_end(struct desk *desk)
 
 static struct inquiry **bucket_of(struct desk *desk, const unsigned char *hash)
 {
-    return &desk->buckets[tr_siphash(desk->bucket_key, hash, TOKEN_HASH_SIZE) % BUCKETS];
+    return &desk->buckets[base_siphash(desk->bucket_key, hash, TOKEN_HASH_SIZE) % BUCKETS];
 }
 
 static struct inquiry *find_inquiry(struct desk *desk, const unsigned char *hash)
@@ -84,8 +83,7 @@ static void unlink_inquiry(struct desk *desk, struct inquiry *inquiry)
     desk->inquiry_count--;
 }
 
-/* ---- the end ----------------------------------------------------------------------------------
- */
+/* ---- the end -------------------------------------------------------------------------------- */
 
 static void answer(struct desk *desk, struct tr_context *ctx, const struct inquiry *inquiry,
     tr_reply_handle *waiter)
@@ -124,8 +122,7 @@ void desk_fail_inquiry(struct desk *desk, struct tr_context *ctx, struct inquiry
     desk_finish_inquiry(desk, ctx, inquiry);
 }
 
-/* ---- the beginning ----------------------------------------------------------------------------
- */
+/* ---- the beginning -------------------------------------------------------------------------- */
 
 static bool has_room(struct inquiry *inquiry)
 {
@@ -136,12 +133,12 @@ static bool has_room(struct inquiry *inquiry)
         return true;
     if (inquiry->waiter_count >= WAITERS_MAX)
         return false;
-    waiters = tr__calloc(capacity * sizeof *waiters);
+    waiters = base_calloc(capacity * sizeof *waiters);
     if (waiters == NULL)
         return false;
     memcpy(waiters, inquiry->waiters, inquiry->waiter_count * sizeof *waiters);
     if (inquiry->waiters != inquiry->first_waiters)
-        tr__free(inquiry->waiters);
+        base_free(inquiry->waiters);
     inquiry->waiters = waiters;
     inquiry->waiter_capacity = capacity;
     return true;
@@ -165,7 +162,7 @@ static struct inquiry *new_inquiry(
     struct desk *desk, struct tr_context *ctx, struct desk_message *message)
 {
     struct inquiry *inquiry =
-        desk->inquiry_count < INQUIRIES_MAX ? tr__calloc(sizeof *inquiry) : NULL;
+        desk->inquiry_count < INQUIRIES_MAX ? base_calloc(sizeof *inquiry) : NULL;
     struct inquiry **bucket = bucket_of(desk, message->hash);
 
     if (inquiry == NULL)
@@ -209,8 +206,7 @@ void desk_begin_inquiry(struct desk *desk, struct tr_context *ctx, struct desk_m
     desk_queue_put(desk, inquiry);
 }
 
-/* ---- sessions ---------------------------------------------------------------------------------
- */
+/* ---- sessions ------------------------------------------------------------------------------- */
 
 static void read_session(struct desk *desk, struct tr_context *ctx, struct inquiry *inquiry)
 {
@@ -236,12 +232,12 @@ static void read_session(struct desk *desk, struct tr_context *ctx, struct inqui
         desk, ctx, inquiry, DESK_FAILED, "Overloaded", "the database is busy: try again");
 }
 
-void desk_doubt_sessions(struct desk *desk, struct tr_span issuer)
+void desk_doubt_sessions(struct desk *desk, struct span issuer)
 {
     for (size_t i = 0; desk->inquiry_count > 0 && i < BUCKETS; i++)
         for (struct inquiry *at = desk->buckets[i]; at != NULL; at = at->next)
             if (at->place == INQUIRY_READING &&
-                (issuer.at == NULL || tr_span_equal(at->claims->issuer, issuer)))
+                (issuer.at == NULL || span_equal(at->claims->issuer, issuer)))
                 at->was_forgotten = true;
 }
 
@@ -298,8 +294,7 @@ void desk_session_read(struct desk *desk, struct tr_context *ctx, const struct t
     sql_unit_free(unit);
 }
 
-/* ---- the pool is done with it -----------------------------------------------------------------
- */
+/* ---- the pool is done with it --------------------------------------------------------------- */
 
 void desk_worked(struct desk *desk, struct tr_context *ctx, struct inquiry *inquiry)
 {

@@ -22,8 +22,7 @@
 #include "auth/desk.h"
 #include "base/assert.h"
 
-/* ---- a queue ----------------------------------------------------------------------------------
- */
+/* ---- a queue -------------------------------------------------------------------------------- */
 
 void inquiry_queue_push(struct inquiry_queue *queue, struct inquiry *inquiry)
 {
@@ -48,8 +47,7 @@ struct inquiry *inquiry_queue_pop(struct inquiry_queue *queue)
     return inquiry;
 }
 
-/* ---- the desk's -------------------------------------------------------------------------------
- */
+/* ---- the desk's ----------------------------------------------------------------------------- */
 
 void desk_queue_begin(struct desk *desk, struct tr_context *ctx)
 {
@@ -80,8 +78,7 @@ void desk_queue_put(struct desk *desk, struct inquiry *inquiry)
     inquiry_queue_push(inquiry->was_looked_at ? &desk->begun : &desk->fresh, inquiry);
 }
 
-/* ---- to the pool ------------------------------------------------------------------------------
- */
+/* ---- to the pool ---------------------------------------------------------------------------- */
 
 static void shed(struct desk *desk, struct tr_context *ctx, struct inquiry *inquiry)
 {

@@ -32,9 +32,9 @@ const char *did_refusal_text(enum did_refusal refusal)
     return texts[refusal];
 }
 
-static struct tr_span skip(struct tr_span text, size_t size)
+static struct span skip(struct span text, size_t size)
 {
-    return (struct tr_span){ text.at + size, text.size - size };
+    return (struct span){ text.at + size, text.size - size };
 }
 
 static enum did_refusal from_key_code(int code)
@@ -64,7 +64,7 @@ static bool is_id_char(char c)
            c == '_' || c == ':' || c == '%';
 }
 
-static bool is_plc_id(struct tr_span id)
+static bool is_plc_id(struct span id)
 {
     if (id.size != 24)
         return false;
@@ -74,22 +74,22 @@ static bool is_plc_id(struct tr_span id)
     return true;
 }
 
-enum did_refusal did_parse(struct tr_span text, struct did *ret_did)
+enum did_refusal did_parse(struct span text, struct did *ret_did)
 {
     static const struct {
         const char *prefix;
         enum did_method method;
     } methods[] = { { "did:key:", DID_METHOD_KEY }, { "did:web:", DID_METHOD_WEB },
         { "did:plc:", DID_METHOD_PLC } };
-    struct tr_span id;
+    struct span id;
 
-    if (text.size > DID_CHARS_MAX || !tr_span_starts(text, "did:"))
+    if (text.size > DID_CHARS_MAX || !span_starts(text, "did:"))
         return DID_SYNTAX;
     for (size_t i = 4; i < text.size; i++)
         if (!is_id_char(text.at[i]))
             return DID_SYNTAX;
     for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++) {
-        if (!tr_span_starts(text, methods[i].prefix))
+        if (!span_starts(text, methods[i].prefix))
             continue;
         id = skip(text, strlen(methods[i].prefix));
         if (id.size == 0 || id.at[id.size - 1] == ':' ||
@@ -101,7 +101,7 @@ enum did_refusal did_parse(struct tr_span text, struct did *ret_did)
     return DID_METHOD;
 }
 
-enum did_refusal did_key_parse(struct tr_span text, struct crypto_key **ret_key)
+enum did_refusal did_key_parse(struct span text, struct crypto_key **ret_key)
 {
     struct did did;
     enum did_refusal refusal = did_parse(text, &did);
@@ -115,7 +115,7 @@ enum did_refusal did_key_parse(struct tr_span text, struct crypto_key **ret_key)
 
 size_t did_key_format(const struct crypto_key *key, char ret_text[DID_KEY_CHARS_MAX])
 {
-    static const struct tr_span prefix = { "did:key:", 8 };
+    static const struct span prefix = { "did:key:", 8 };
     size_t size = crypto_multikey_encode(key, ret_text + prefix.size);
 
     if (size == 0)
@@ -133,11 +133,11 @@ static const char *const private_tlds[] = { "localhost", "local", "internal", "a
 
 struct host {
     size_t label_count;
-    struct tr_span last;
+    struct span last;
     bool is_numeric; /* every label is a number from 0 to 255 in its shortest form */
 };
 
-static bool is_label(struct tr_span label)
+static bool is_label(struct span label)
 {
     if (label.size == 0 || label.size > 63 || label.at[0] == '-' || label.at[label.size - 1] == '-')
         return false;
@@ -147,10 +147,10 @@ static bool is_label(struct tr_span label)
     return true;
 }
 
-static bool split_host(struct tr_span name, struct host *ret_host)
+static bool split_host(struct span name, struct host *ret_host)
 {
     struct host host = { .is_numeric = true };
-    struct tr_span rest = name;
+    struct span rest = name;
     uint64_t number;
 
     if (name.size == 0 || name.size > 253)
@@ -158,10 +158,10 @@ static bool split_host(struct tr_span name, struct host *ret_host)
     for (;;) {
         const char *dot = memchr(rest.at, '.', rest.size);
 
-        host.last = (struct tr_span){ rest.at, dot == NULL ? rest.size : (size_t)(dot - rest.at) };
+        host.last = (struct span){ rest.at, dot == NULL ? rest.size : (size_t)(dot - rest.at) };
         if (!is_label(host.last))
             return false;
-        host.is_numeric = host.is_numeric && tr_span_u64(host.last, &number) && number <= 255 &&
+        host.is_numeric = host.is_numeric && span_u64(host.last, &number) && number <= 255 &&
                           (host.last.size == 1 || host.last.at[0] != '0');
         host.label_count++;
         if (dot == NULL)
@@ -177,7 +177,7 @@ static bool is_address(const struct host *host)
 {
     bool is_number = true;
 
-    if (tr_span_starts(host->last, "0x"))
+    if (span_starts(host->last, "0x"))
         return true;
     for (size_t i = 0; i < host->last.size; i++)
         is_number = is_number && is_digit(host->last.at[i]);
@@ -189,12 +189,12 @@ static bool is_private_name(const struct host *host)
     if (host->label_count < 2)
         return true;
     for (size_t i = 0; i < sizeof private_tlds / sizeof private_tlds[0]; i++)
-        if (tr_span_is(host->last, private_tlds[i]))
+        if (span_is(host->last, private_tlds[i]))
             return true;
     return false;
 }
 
-static enum did_refusal check_host(struct tr_span name, bool allow_private, bool *ret_is_http)
+static enum did_refusal check_host(struct span name, bool allow_private, bool *ret_is_http)
 {
     struct host host;
 
@@ -209,14 +209,14 @@ static enum did_refusal check_host(struct tr_span name, bool allow_private, bool
     }
     if (is_private_name(&host) && !allow_private)
         return DID_PRIVATE;
-    *ret_is_http = tr_span_is(name, "localhost");
+    *ret_is_http = span_is(name, "localhost");
     return DID_OK;
 }
 
-enum did_refusal did_web_url(struct tr_span text, bool allow_private, struct tr_buffer *url)
+enum did_refusal did_web_url(struct span text, bool allow_private, struct buffer *url)
 {
     struct did did;
-    struct tr_span name, port = { NULL, 0 };
+    struct span name, port = { NULL, 0 };
     const char *percent;
     uint64_t number = 0;
     bool is_http;
@@ -235,29 +235,29 @@ enum did_refusal did_web_url(struct tr_span text, bool allow_private, struct tr_
         /* The one thing that may be encoded is the colon before a port, in one way. */
         name.size = (size_t)(percent - did.id.at);
         port = skip(did.id, name.size);
-        if (!tr_span_starts(port, "%3A"))
+        if (!span_starts(port, "%3A"))
             return DID_HOST;
         port = skip(port, 3);
-        if (port.size == 0 || port.size > 5 || port.at[0] == '0' || !tr_span_u64(port, &number) ||
+        if (port.size == 0 || port.size > 5 || port.at[0] == '0' || !span_u64(port, &number) ||
             number > 65535)
             return DID_HOST;
     }
     refusal = check_host(name, allow_private, &is_http);
     if (refusal != DID_OK)
         return refusal;
-    tr_buffer_text(url, is_http ? "http://" : "https://");
-    tr_buffer_span(url, name);
+    buffer_text(url, is_http ? "http://" : "https://");
+    buffer_span(url, name);
     if (port.size > 0) {
-        tr_buffer_text(url, ":");
-        tr_buffer_span(url, port);
+        buffer_text(url, ":");
+        buffer_span(url, port);
     }
-    tr_buffer_text(url, "/.well-known/did.json");
+    buffer_text(url, "/.well-known/did.json");
     if (url->failed != 0)
         url->size = before;
     return url->failed != 0 ? DID_NO_MEMORY : DID_OK;
 }
 
-enum did_refusal did_plc_url(struct tr_span text, struct tr_span directory, struct tr_buffer *url)
+enum did_refusal did_plc_url(struct span text, struct span directory, struct buffer *url)
 {
     struct did did;
     size_t before = url->size;
@@ -269,9 +269,9 @@ enum did_refusal did_plc_url(struct tr_span text, struct tr_span directory, stru
         return DID_METHOD;
     while (directory.size > 0 && directory.at[directory.size - 1] == '/')
         directory.size--;
-    tr_buffer_span(url, directory);
-    tr_buffer_text(url, "/");
-    tr_buffer_span(url, text);
+    buffer_span(url, directory);
+    buffer_text(url, "/");
+    buffer_span(url, text);
     if (url->failed != 0)
         url->size = before;
     return url->failed != 0 ? DID_NO_MEMORY : DID_OK;
@@ -280,19 +280,19 @@ enum did_refusal did_plc_url(struct tr_span text, struct tr_span directory, stru
 /* ---- the document ---------------------------------------------------------------------------- */
 
 /* "#atproto", or the whole did:...#atproto. */
-static bool is_method_id(struct tr_span id, struct tr_span did, struct tr_span fragment)
+static bool is_method_id(struct span id, struct span did, struct span fragment)
 {
-    if (tr_span_equal(id, fragment))
+    if (span_equal(id, fragment))
         return true;
     return id.size == did.size + fragment.size && memcmp(id.at, did.at, did.size) == 0 &&
            memcmp(id.at + did.size, fragment.at, fragment.size) == 0;
 }
 
-static enum did_refusal find_method(const struct json *methods, struct tr_span did,
-    struct tr_span fragment, const struct json **ret_method)
+static enum did_refusal find_method(const struct json *methods, struct span did,
+    struct span fragment, const struct json **ret_method)
 {
     const struct json *found = NULL;
-    struct tr_span id;
+    struct span id;
 
     if (methods == NULL)
         return DID_KEY_MISSING;
@@ -314,37 +314,37 @@ static enum did_refusal find_method(const struct json *methods, struct tr_span d
 }
 
 static enum did_refusal read_method(
-    const struct json *method, struct tr_span did, struct crypto_key **ret_key)
+    const struct json *method, struct span did, struct crypto_key **ret_key)
 {
-    struct tr_span text;
+    struct span text;
 
     if (json_get(method, "controller") != NULL &&
-        (!json_string(json_get(method, "controller"), &text) || !tr_span_equal(text, did)))
+        (!json_string(json_get(method, "controller"), &text) || !span_equal(text, did)))
         return DID_CONTROLLER;
     if (!json_string(json_get(method, "type"), &text))
         return DID_DOCUMENT;
-    if (tr_span_is(text, "Multikey")) {
+    if (span_is(text, "Multikey")) {
         if (!json_string(json_get(method, "publicKeyMultibase"), &text))
             return DID_KEY_BAD;
         return from_key_code(crypto_multikey_decode(text, ret_key));
     }
-    if (tr_span_is(text, "JsonWebKey") || tr_span_is(text, "JsonWebKey2020"))
+    if (span_is(text, "JsonWebKey") || span_is(text, "JsonWebKey2020"))
         return from_key_code(
             jwk_parse(json_get(method, "publicKeyJwk"), JWK_PUBLIC, ret_key, NULL));
     return DID_KEY_KIND;
 }
 
-static enum did_refusal read_document(const struct json *document, struct tr_span did,
-    struct tr_span fragment, struct crypto_key **ret_key)
+static enum did_refusal read_document(
+    const struct json *document, struct span did, struct span fragment, struct crypto_key **ret_key)
 {
     const struct json *deactivated = json_get(document, "deactivated"), *method = NULL;
-    struct tr_span id;
+    struct span id;
     bool is_deactivated;
     enum did_refusal refusal;
 
     if (json_kind(document) != JSON_OBJECT)
         return DID_DOCUMENT;
-    if (!json_string(json_get(document, "id"), &id) || !tr_span_equal(id, did))
+    if (!json_string(json_get(document, "id"), &id) || !span_equal(id, did))
         return DID_DOCUMENT_ID;
     /* Anything but a plain false: when in doubt, the identity is gone. */
     if (deactivated != NULL && (!json_bool(deactivated, &is_deactivated) || is_deactivated))
@@ -355,8 +355,8 @@ static enum did_refusal read_document(const struct json *document, struct tr_spa
     return read_method(method, did, ret_key);
 }
 
-enum did_refusal did_document_key(struct tr_span document, struct tr_span did,
-    struct tr_span fragment, struct crypto_key **ret_key)
+enum did_refusal did_document_key(
+    struct span document, struct span did, struct span fragment, struct crypto_key **ret_key)
 {
     struct json_doc doc = { .depth_max = DID_DOCUMENT_DEPTH_MAX };
     enum did_refusal refusal;

@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "base/buffer.h"
 #include "crypto/key.h"
+#include "support/buffer.h"
 
 enum {
     DID_CHARS_MAX = 2048,
@@ -48,15 +48,15 @@ enum did_method { DID_METHOD_KEY = 1, DID_METHOD_WEB, DID_METHOD_PLC };
 
 struct did {
     enum did_method method;
-    struct tr_span id; /* what follows "did:method:"; borrowed */
+    struct span id; /* what follows "did:method:"; borrowed */
 };
 
 /* A whole DID of a supported method, without path, query or fragment. Checks characters and, for
  * did:plc, the length; did:key and did:web are looked into by the functions below. */
-enum did_refusal did_parse(struct tr_span text, struct did *ret_did);
+enum did_refusal did_parse(struct span text, struct did *ret_did);
 
 /* The key that a did:key is. */
-enum did_refusal did_key_parse(struct tr_span text, struct crypto_key **ret_key);
+enum did_refusal did_key_parse(struct span text, struct crypto_key **ret_key);
 /* The did:key of a key, terminated; 0 if its kind has none. */
 size_t did_key_format(const struct crypto_key *key, char ret_text[DID_KEY_CHARS_MAX]);
 
@@ -65,13 +65,13 @@ size_t did_key_format(const struct crypto_key *key, char ret_text[DID_KEY_CHARS_
  * localhost and names that only exist inside a network are refused unless allow_private, which also
  * makes it http for localhost and addresses. What a public name resolves to is for the one who
  * fetches to check. */
-enum did_refusal did_web_url(struct tr_span text, bool allow_private, struct tr_buffer *url);
+enum did_refusal did_web_url(struct span text, bool allow_private, struct buffer *url);
 /* directory ("https://plc.directory") + "/" + did, appended. */
-enum did_refusal did_plc_url(struct tr_span text, struct tr_span directory, struct tr_buffer *url);
+enum did_refusal did_plc_url(struct span text, struct span directory, struct buffer *url);
 
 /* The key of the verification method `fragment` ("#atproto") in the document of `did`. Forms:
  * Multikey with publicKeyMultibase; JsonWebKey and JsonWebKey2020 with publicKeyJwk. */
-enum did_refusal did_document_key(struct tr_span document, struct tr_span did,
-    struct tr_span fragment, struct crypto_key **ret_key);
+enum did_refusal did_document_key(
+    struct span document, struct span did, struct span fragment, struct crypto_key **ret_key);
 
 #endif

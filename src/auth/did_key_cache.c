@@ -32,14 +32,14 @@ struct did_key_set {
 };
 
 int did_key_cache_begin(
-    struct did_key_cache *cache, uint32_t keys_max, struct tr_siphash_key hash_key)
+    struct did_key_cache *cache, uint32_t keys_max, struct base_siphash_key hash_key)
 {
     uint32_t sets = 1;
 
     *cache = (struct did_key_cache){ .hash_key = hash_key };
     while (sets < UINT32_C(1) << 20 && sets * WAYS < keys_max)
         sets *= 2;
-    cache->sets = tr__calloc(sets * sizeof *cache->sets);
+    cache->sets = base_calloc(sets * sizeof *cache->sets);
     if (cache->sets == NULL)
         return TR_ENOMEM;
     cache->set_count = sets;
@@ -51,14 +51,14 @@ void did_key_cache_end(struct did_key_cache *cache)
     for (uint32_t i = 0; i < cache->set_count; i++)
         for (int way = 0; way < WAYS; way++)
             crypto_key_unref(&cache->sets[i].places[way].key);
-    tr__free(cache->sets);
+    base_free(cache->sets);
     *cache = (struct did_key_cache){ 0 };
 }
 
 /* NULL if somebody is there. The acquire pairs with the release in leave. */
-static struct did_key_set *enter(struct did_key_cache *cache, struct tr_span did)
+static struct did_key_set *enter(struct did_key_cache *cache, struct span did)
 {
-    uint64_t hash = tr_siphash(cache->hash_key, did.at, did.size);
+    uint64_t hash = base_siphash(cache->hash_key, did.at, did.size);
     struct did_key_set *set = &cache->sets[hash & (cache->set_count - 1)];
 
     return atomic_exchange_explicit(&set->is_taken, true, memory_order_acquire) ? NULL : set;
@@ -69,16 +69,16 @@ static void leave(struct did_key_set *set)
     atomic_store_explicit(&set->is_taken, false, memory_order_release);
 }
 
-static struct did_key_place *find(struct did_key_set *set, struct tr_span did)
+static struct did_key_place *find(struct did_key_set *set, struct span did)
 {
     for (int i = 0; i < WAYS; i++)
         if (set->places[i].key != NULL &&
-            tr_span_equal((struct tr_span){ set->places[i].did, set->places[i].did_size }, did))
+            span_equal((struct span){ set->places[i].did, set->places[i].did_size }, did))
             return &set->places[i];
     return NULL;
 }
 
-struct crypto_key *did_key_cache_get(struct did_key_cache *cache, struct tr_span did)
+struct crypto_key *did_key_cache_get(struct did_key_cache *cache, struct span did)
 {
     struct crypto_key *key = NULL;
     struct did_key_place *place;
@@ -112,7 +112,7 @@ static struct did_key_place *least_of(struct did_key_set *set)
     return least;
 }
 
-void did_key_cache_put(struct did_key_cache *cache, struct tr_span did, struct crypto_key *key)
+void did_key_cache_put(struct did_key_cache *cache, struct span did, struct crypto_key *key)
 {
     struct crypto_key *dropped = NULL;
     struct did_key_place *place;

@@ -8,25 +8,25 @@
 
 #include <stdint.h>
 
-#include "base/buffer.h"
 #include "base/siphash.h"
 #include "crypto/key.h"
+#include "support/buffer.h"
 
 struct did_key_cache {
     struct did_key_set *sets; /* NULL: it holds nothing, ever */
     uint32_t set_count;       /* a power of two */
-    struct tr_siphash_key hash_key;
+    struct base_siphash_key hash_key;
 };
 
 /* Rounded up to a power of two. TR_ENOMEM. */
 int did_key_cache_begin(
-    struct did_key_cache *cache, uint32_t keys_max, struct tr_siphash_key hash_key);
+    struct did_key_cache *cache, uint32_t keys_max, struct base_siphash_key hash_key);
 /* Nobody else is in it any more. Zeroed is fine. */
 void did_key_cache_end(struct did_key_cache *cache);
 /* A reference of the caller's, or NULL. */
-struct crypto_key *did_key_cache_get(struct did_key_cache *cache, struct tr_span did);
+struct crypto_key *did_key_cache_get(struct did_key_cache *cache, struct span did);
 /* Takes a reference of its own. `key` is what `did` names, and something it signed was verified:
  * whoever only makes up issuers drives out nobody. A full set drops what was used longest ago. */
-void did_key_cache_put(struct did_key_cache *cache, struct tr_span did, struct crypto_key *key);
+void did_key_cache_put(struct did_key_cache *cache, struct span did, struct crypto_key *key);
 
 #endif

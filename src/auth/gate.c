@@ -29,19 +29,18 @@ static struct auth *auth_of(const struct http_request *request)
 
 static void unauthorized(struct http_request *request, const char *label, const char *text)
 {
-    http_add_header(request, "WWW-Authenticate", TR_SPAN("Bearer error=\"invalid_token\""));
+    http_add_header(request, "WWW-Authenticate", SPAN("Bearer error=\"invalid_token\""));
     http_respond_error(request, 401, label, text);
 }
 
-/* ---- the answer
- * ---------------------------------------------------------------------------------- */
+/* ---- the answer ----------------------------------------------------------------------------- */
 
-static struct tr_span take_text(const char **at, size_t size)
+static struct span take_text(const char **at, size_t size)
 {
-    struct tr_span text = { *at, size };
+    struct span text = { *at, size };
 
     *at += size;
-    return size == 0 ? (struct tr_span){ NULL, 0 } : text;
+    return size == 0 ? (struct span){ NULL, 0 } : text;
 }
 
 static struct caller *caller_from(struct http_request *request, const struct desk_answer *answer)
@@ -69,10 +68,10 @@ static struct caller *caller_from(struct http_request *request, const struct des
     return caller;
 }
 
-static bool is_for_us(const struct auth *auth, struct tr_span audience)
+static bool is_for_us(const struct auth *auth, struct span audience)
 {
     for (size_t i = 0; i < auth->audience_count; i++)
-        if (tr_span_equal(auth->audiences[i], audience))
+        if (span_equal(auth->audiences[i], audience))
             return true;
     return false;
 }
@@ -94,7 +93,7 @@ static enum jwt_refusal compare(
         return JWT_AUDIENCE;
     if (demand->lxm != NULL && claims->lxm.at == NULL)
         return JWT_METHOD_MISSING;
-    if (demand->lxm != NULL && !tr_span_is(claims->lxm, demand->lxm))
+    if (demand->lxm != NULL && !span_is(claims->lxm, demand->lxm))
         return JWT_METHOD;
     return JWT_OK;
 }
@@ -119,7 +118,7 @@ static void let_in(struct http_request *request, const struct desk_answer *answe
         return;
     }
     if (demand_of(request)->role != NULL &&
-        !tr_span_is(caller->claims.role, demand_of(request)->role)) {
+        !span_is(caller->claims.role, demand_of(request)->role)) {
         http_respond_error(request, 403, "Forbidden", "this needs another role");
         return;
     }
@@ -152,22 +151,21 @@ static void answered(struct http_request *request, const struct tr_event *event)
             request, 429, (uint32_t)(answer->retry_ns / 1000000000 + 1), answer->label);
         break;
     case DESK_FAILED:
-        http_add_header(request, "Retry-After", TR_SPAN("1"));
+        http_add_header(request, "Retry-After", SPAN("1"));
         http_respond_error(request, 503, answer->label, answer->text);
         break;
     }
 }
 
-/* ---- the question
- * -------------------------------------------------------------------------------- */
+/* ---- the question --------------------------------------------------------------------------- */
 
-static struct tr_span token_of(const struct http_request *request)
+static struct span token_of(const struct http_request *request)
 {
-    struct tr_span value = http_header(request, "Authorization");
+    struct span value = http_header(request, "Authorization");
 
-    if (value.size < 7 || !tr_span_is_nocase((struct tr_span){ value.at, 7 }, "Bearer "))
-        return (struct tr_span){ NULL, 0 };
-    return (struct tr_span){ value.at + 7, value.size - 7 };
+    if (value.size < 7 || !span_is_nocase((struct span){ value.at, 7 }, "Bearer "))
+        return (struct span){ NULL, 0 };
+    return (struct span){ value.at + 7, value.size - 7 };
 }
 
 static bool has_two(const struct http_request *request, const char *name)
@@ -175,7 +173,7 @@ static bool has_two(const struct http_request *request, const char *name)
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < http_header_count(request); i++)
-        count += tr_span_is_nocase(http_header_at(request, i)->name, name);
+        count += span_is_nocase(http_header_at(request, i)->name, name);
     return count > 1;
 }
 
@@ -191,17 +189,16 @@ static void ask(struct http_request *request, struct desk_message *message)
 
     if (rc == 0)
         return;
-    tr__free(message->token);
+    base_free(message->token);
     http_respond_shed(request, 503, 1, "auth");
 }
 
 /* False: it has been answered. */
-static bool add_token(
-    struct http_request *request, struct desk_message *message, struct tr_span token)
+static bool add_token(struct http_request *request, struct desk_message *message, struct span token)
 {
-    struct tr_span trace = http_traceparent(request);
+    struct span trace = http_traceparent(request);
 
-    message->token = tr__alloc(token.size + trace.size + 1);
+    message->token = base_alloc(token.size + trace.size + 1);
     if (message->token == NULL) {
         http_respond_shed(request, 503, 1, "memory");
         return false;
@@ -217,7 +214,7 @@ static bool add_token(
 static void verify(struct http_request *request, const unsigned char *hash)
 {
     struct desk_message message = { .kind = DESK_VERIFY };
-    struct tr_span token = token_of(request);
+    struct span token = token_of(request);
 
     tr_assert(token.at != NULL); /* only a token that was looked up can be unknown */
     memcpy(message.hash, hash, sizeof message.hash);
@@ -236,7 +233,7 @@ static bool is_likely_new(const struct http_request *request)
 bool auth_gate(struct http_request *request)
 {
     const struct auth_demand *demand = demand_of(request);
-    struct tr_span token = token_of(request);
+    struct span token = token_of(request);
     struct desk_message message = { .kind = DESK_LOOK };
 
     if (has_two(request, "Authorization") ||

@@ -32,16 +32,16 @@ static int fail(int code, const char *why, const char **ret_why)
 
 static const struct kind *find_kind(const struct json *jwk)
 {
-    struct tr_span type, curve;
+    struct span type, curve;
 
     if (!json_string(json_get(jwk, "kty"), &type))
         return NULL;
     for (size_t i = 0; i < KINDS; i++) {
-        if (!tr_span_is(type, kinds[i].type))
+        if (!span_is(type, kinds[i].type))
             continue;
         if (kinds[i].curve == NULL)
             return &kinds[i];
-        if (json_string(json_get(jwk, "crv"), &curve) && tr_span_is(curve, kinds[i].curve))
+        if (json_string(json_get(jwk, "crv"), &curve) && span_is(curve, kinds[i].curve))
             return &kinds[i];
     }
     return NULL;
@@ -51,21 +51,20 @@ static const struct kind *find_kind(const struct json *jwk)
 static int check_use(const struct json *jwk, const struct kind *kind, const char **ret_why)
 {
     const struct json *operations = json_get(jwk, "key_ops");
-    struct tr_span text;
+    struct span text;
     bool has_verify = false;
 
-    if (json_get(jwk, "alg") != NULL &&
-        (!json_string(json_get(jwk, "alg"), &text) ||
-            !tr_span_is(text, crypto_algorithm_name(kind->algorithm))))
+    if (json_get(jwk, "alg") != NULL && (!json_string(json_get(jwk, "alg"), &text) ||
+                                            !span_is(text, crypto_algorithm_name(kind->algorithm))))
         return fail(TR_EUNSUPPORTED, "its alg is not the one for its kty and crv", ret_why);
     if (json_get(jwk, "use") != NULL &&
-        (!json_string(json_get(jwk, "use"), &text) || !tr_span_is(text, "sig")))
+        (!json_string(json_get(jwk, "use"), &text) || !span_is(text, "sig")))
         return fail(TR_EUNSUPPORTED, "its use is not sig", ret_why);
     if (operations == NULL)
         return 0;
     for (struct json_iter it = json_iterate(operations); json_next(&it);)
         has_verify = has_verify || (json_string(it.value, &text) &&
-                                       (tr_span_is(text, "verify") || tr_span_is(text, "sign")));
+                                       (span_is(text, "verify") || span_is(text, "sign")));
     return has_verify && json_kind(operations) == JSON_ARRAY
                ? 0
                : fail(TR_EUNSUPPORTED, "its key_ops have no verify", ret_why);
@@ -74,7 +73,7 @@ static int check_use(const struct json *jwk, const struct kind *kind, const char
 /* base64url of exactly `size` bytes. */
 static bool get_bytes(const struct json *jwk, const char *key, uint8_t *bytes, size_t size)
 {
-    struct tr_span text;
+    struct span text;
     size_t got;
 
     return json_string(json_get(jwk, key), &text) &&
@@ -123,7 +122,7 @@ static int parse_curve(const struct json *jwk, const struct kind *kind, bool is_
 static int parse_rsa(const struct json *jwk, struct crypto_key **ret_key, const char **ret_why)
 {
     uint8_t modulus[CRYPTO_RSA_BITS_MAX / 8], exponent[8];
-    struct tr_span n, e;
+    struct span n, e;
     size_t modulus_size, exponent_size;
     int rc;
 
@@ -148,7 +147,7 @@ static int parse_rsa(const struct json *jwk, struct crypto_key **ret_key, const 
 static int parse_secret(const struct json *jwk, struct crypto_key **ret_key, const char **ret_why)
 {
     uint8_t secret[CRYPTO_SECRET_BYTES_MAX];
-    struct tr_span text;
+    struct span text;
     size_t size;
     int rc = TR_EPROTO;
 
@@ -202,17 +201,16 @@ int jwk_parse(
 
 /* ---- write ----------------------------------------------------------------------------------- */
 
-static void put_bytes(struct tr_buffer *out, const char *key, const uint8_t bytes[32])
+static void put_bytes(struct buffer *out, const char *key, const uint8_t bytes[32])
 {
     char text[44];
 
-    tr_buffer_format(
+    buffer_format(
         out, ",\"%s\":\"%.*s\"", key, (int)crypto_base64url_encode(bytes, 32, text), text);
     crypto_wipe(text, sizeof text);
 }
 
-int jwk_write(
-    const struct crypto_key *key, struct tr_span kid, bool with_private, struct tr_buffer *out)
+int jwk_write(const struct crypto_key *key, struct span kid, bool with_private, struct buffer *out)
 {
     uint8_t x[CRYPTO_PUBLIC_BYTES_MAX], y[32], d[CRYPTO_PRIVATE_BYTES];
     const struct kind *kind = kinds;
@@ -227,20 +225,19 @@ int jwk_write(
             return TR_EINVAL;
     if (kind->has_y ? !crypto_key_public_point(key, x, y) : crypto_key_public_bytes(key, x) != 32)
         return TR_ENOMEM;
-    tr_buffer_format(out, "{\"kty\":\"%s\",\"crv\":\"%s\"", kind->type, kind->curve);
+    buffer_format(out, "{\"kty\":\"%s\",\"crv\":\"%s\"", kind->type, kind->curve);
     put_bytes(out, "x", x);
     if (kind->has_y)
         put_bytes(out, "y", y);
     if (with_private)
         put_bytes(out, "d", d);
-    tr_buffer_format(
-        out, ",\"alg\":\"%s\",\"use\":\"sig\"", crypto_algorithm_name(kind->algorithm));
+    buffer_format(out, ",\"alg\":\"%s\",\"use\":\"sig\"", crypto_algorithm_name(kind->algorithm));
     if (kid.at != NULL) {
-        tr_buffer_text(out, ",\"kid\":\"");
-        tr_buffer_span(out, kid);
-        tr_buffer_text(out, "\"");
+        buffer_text(out, ",\"kid\":\"");
+        buffer_span(out, kid);
+        buffer_text(out, "\"");
     }
-    tr_buffer_text(out, "}");
+    buffer_text(out, "}");
     crypto_wipe(d, sizeof d);
     if (out->failed != 0)
         out->size = before;

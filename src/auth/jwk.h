@@ -4,9 +4,9 @@
 #ifndef AUTH_JWK_H
 #define AUTH_JWK_H
 
-#include "base/buffer.h"
 #include "crypto/key.h"
 #include "json/json.h"
+#include "support/buffer.h"
 
 enum jwk_want {
     JWK_PUBLIC,  /* a public key; one that shows its private part is refused */
@@ -23,7 +23,6 @@ int jwk_parse(
 /* Append the key as a JSON object; with its private part if `with_private` (EC and OKP only). kid
  * may be absent; it must be printable ASCII without quotes and backslashes. TR_EUNSUPPORTED for a
  * kind that is not written (RS256, HS256), TR_EINVAL, TR_ENOMEM. */
-int jwk_write(
-    const struct crypto_key *key, struct tr_span kid, bool with_private, struct tr_buffer *out);
+int jwk_write(const struct crypto_key *key, struct span kid, bool with_private, struct buffer *out);
 
 #endif

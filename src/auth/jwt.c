@@ -66,7 +66,7 @@ static const struct {
 };
 
 /* Graphic ASCII: no spaces, nothing that a log or a database could read otherwise. */
-static bool is_graphic(struct tr_span text, size_t chars_max)
+static bool is_graphic(struct span text, size_t chars_max)
 {
     if (text.size == 0 || text.size > chars_max)
         return false;
@@ -78,13 +78,13 @@ static bool is_graphic(struct tr_span text, size_t chars_max)
 
 static enum jwt_refusal read_algorithm(const struct json *header, enum crypto_algorithm *algorithm)
 {
-    struct tr_span name;
+    struct span name;
 
     if (json_get(header, "alg") == NULL)
         return JWT_ALGORITHM_MISSING;
     if (!json_string(json_get(header, "alg"), &name))
         return JWT_ALGORITHM_UNKNOWN;
-    if (tr_span_is_nocase(name, "none"))
+    if (span_is_nocase(name, "none"))
         return JWT_ALGORITHM_NONE;
     return crypto_algorithm_parse(name, algorithm) ? JWT_OK : JWT_ALGORITHM_UNKNOWN;
 }
@@ -92,7 +92,7 @@ static enum jwt_refusal read_algorithm(const struct json *header, enum crypto_al
 static enum jwt_refusal read_header(struct jwt *jwt, char *text, size_t size)
 {
     const struct json *header;
-    struct tr_span type;
+    struct span type;
     enum jwt_refusal refusal;
     int rc;
 
@@ -113,7 +113,7 @@ static enum jwt_refusal read_header(struct jwt *jwt, char *text, size_t size)
             return refused_members[i].refusal;
     /* at+jwt, refresh+jwt, dpop+jwt and the like are signed by the same keys for other uses. */
     if (json_get(header, "typ") != NULL &&
-        (!json_string(json_get(header, "typ"), &type) || !tr_span_is(type, "JWT")))
+        (!json_string(json_get(header, "typ"), &type) || !span_is(type, "JWT")))
         return JWT_TYPE;
     if (json_get(header, "kid") != NULL && (!json_string(json_get(header, "kid"), &jwt->kid) ||
                                                !is_graphic(jwt->kid, JWT_NAME_CHARS_MAX)))
@@ -123,7 +123,7 @@ static enum jwt_refusal read_header(struct jwt *jwt, char *text, size_t size)
 
 /* ---- claims ---------------------------------------------------------------------------------- */
 
-static bool read_name(const struct json *claims, const char *key, struct tr_span *ret_text)
+static bool read_name(const struct json *claims, const char *key, struct span *ret_text)
 {
     const struct json *value = json_get(claims, key);
 
@@ -183,7 +183,7 @@ static enum jwt_refusal read_claims(struct jwt *jwt, char *text, size_t size)
 
 /* ---- parse ----------------------------------------------------------------------------------- */
 
-static enum jwt_refusal split(struct tr_span token, struct tr_span ret_parts[3])
+static enum jwt_refusal split(struct span token, struct span ret_parts[3])
 {
     const char *at = token.at, *end = token.at + token.size;
 
@@ -192,27 +192,27 @@ static enum jwt_refusal split(struct tr_span token, struct tr_span ret_parts[3])
 
         if ((dot == NULL) != (i == 2))
             return JWT_FORM;
-        ret_parts[i] = (struct tr_span){ at, (size_t)((dot == NULL ? end : dot) - at) };
+        ret_parts[i] = (struct span){ at, (size_t)((dot == NULL ? end : dot) - at) };
         at = dot == NULL ? end : dot + 1;
     }
     return JWT_OK;
 }
 
 /* Decode one part to *at and move it past the part and `padding`. */
-static bool decode_part(struct tr_span part, size_t padding, char **at, struct tr_span *ret_bytes)
+static bool decode_part(struct span part, size_t padding, char **at, struct span *ret_bytes)
 {
     size_t size;
 
     if (crypto_base64url_decode(part, *at, part.size, &size) != 0)
         return false;
-    *ret_bytes = (struct tr_span){ *at, size };
+    *ret_bytes = (struct span){ *at, size };
     *at += size + padding;
     return true;
 }
 
-static enum jwt_refusal parse(struct jwt *jwt, struct tr_span token, bool has_claims)
+static enum jwt_refusal parse(struct jwt *jwt, struct span token, bool has_claims)
 {
-    struct tr_span parts[3], header;
+    struct span parts[3], header;
     enum jwt_refusal refusal;
     char *at, *header_at, *payload_at;
 
@@ -224,7 +224,7 @@ static enum jwt_refusal parse(struct jwt *jwt, struct tr_span token, bool has_cl
     refusal = split(token, parts);
     if (refusal != JWT_OK)
         return refusal;
-    jwt->memory = tr__alloc(token.size + (size_t)2 * JSON_PADDING_BYTES);
+    jwt->memory = base_alloc(token.size + (size_t)2 * JSON_PADDING_BYTES);
     if (jwt->memory == NULL)
         return JWT_NO_MEMORY;
     at = header_at = jwt->memory;
@@ -234,7 +234,7 @@ static enum jwt_refusal parse(struct jwt *jwt, struct tr_span token, bool has_cl
     if (!decode_part(parts[1], JSON_PADDING_BYTES, &at, &jwt->payload) ||
         !decode_part(parts[2], 0, &at, &jwt->signature))
         return JWT_ENCODING;
-    jwt->signed_part = (struct tr_span){ token.at, parts[0].size + 1 + parts[1].size };
+    jwt->signed_part = (struct span){ token.at, parts[0].size + 1 + parts[1].size };
 
     refusal = read_header(jwt, header_at, header.size);
     if (refusal != JWT_OK)
@@ -244,16 +244,16 @@ static enum jwt_refusal parse(struct jwt *jwt, struct tr_span token, bool has_cl
     if (!has_claims)
         return JWT_OK;
     refusal = read_claims(jwt, payload_at, jwt->payload.size);
-    jwt->payload = (struct tr_span){ NULL, 0 }; /* escapes were undone in place */
+    jwt->payload = (struct span){ NULL, 0 }; /* escapes were undone in place */
     return refusal;
 }
 
-enum jwt_refusal jwt_parse(struct jwt *jwt, struct tr_span token)
+enum jwt_refusal jwt_parse(struct jwt *jwt, struct span token)
 {
     return parse(jwt, token, true);
 }
 
-enum jwt_refusal jwt_parse_jws(struct jwt *jwt, struct tr_span token)
+enum jwt_refusal jwt_parse_jws(struct jwt *jwt, struct span token)
 {
     return parse(jwt, token, false);
 }
@@ -262,7 +262,7 @@ void jwt_finish(struct jwt *jwt)
 {
     json_doc_free(&jwt->header_doc);
     json_doc_free(&jwt->claims_doc);
-    tr__free(jwt->memory);
+    base_free(jwt->memory);
     *jwt = (struct jwt){ 0 };
 }
 
@@ -270,18 +270,18 @@ void jwt_finish(struct jwt *jwt)
 
 static enum jwt_refusal check_kid(const struct jwt *jwt, const struct jwt_expect *expect)
 {
-    const struct tr_span kid = jwt->kid, iss = jwt->claims.iss;
+    const struct span kid = jwt->kid, iss = jwt->claims.iss;
 
     if (kid.at == NULL)
         return expect->kid_required ? JWT_KID_MISSING : JWT_OK;
     if (expect->any_kid)
         return JWT_OK;
     for (const char *const *one = expect->kids; one != NULL && *one != NULL; one++) {
-        if (tr_span_is(kid, *one))
+        if (span_is(kid, *one))
             return JWT_OK;
         if (**one == '#' && iss.size > 0 && kid.size > iss.size &&
             memcmp(kid.at, iss.at, iss.size) == 0 &&
-            tr_span_is((struct tr_span){ kid.at + iss.size, kid.size - iss.size }, *one))
+            span_is((struct span){ kid.at + iss.size, kid.size - iss.size }, *one))
             return JWT_OK;
     }
     return JWT_KID;
@@ -322,17 +322,17 @@ static enum jwt_refusal check_issuer(
 
     if (claims->iss.at == NULL)
         return JWT_ISSUER_MISSING;
-    if (expect->issuer.at != NULL && tr_span_equal(expect->issuer, claims->iss))
+    if (expect->issuer.at != NULL && span_equal(expect->issuer, claims->iss))
         return JWT_OK;
     if (expect->issuer_is_did && did_parse(claims->iss, &did) == DID_OK)
         return JWT_OK;
     return JWT_ISSUER;
 }
 
-static bool is_audience(const struct jwt_expect *expect, struct tr_span name)
+static bool is_audience(const struct jwt_expect *expect, struct span name)
 {
     for (size_t i = 0; i < expect->audience_count; i++)
-        if (tr_span_equal(expect->audiences[i], name))
+        if (span_equal(expect->audiences[i], name))
             return true;
     return false;
 }
@@ -340,7 +340,7 @@ static bool is_audience(const struct jwt_expect *expect, struct tr_span name)
 static enum jwt_refusal check_audience(
     const struct jwt_claims *claims, const struct jwt_expect *expect)
 {
-    struct tr_span name;
+    struct span name;
 
     if (claims->aud_list == NULL) {
         if (claims->aud.at == NULL)
@@ -353,7 +353,7 @@ static enum jwt_refusal check_audience(
         if (!json_string(it.value, &name) || !is_audience(expect, name))
             continue;
         /* With others in the list, azp says for whom it was made (OpenID Connect Core 3.1.3.7). */
-        if (json_count(claims->aud_list) == 1 || tr_span_equal(claims->azp, name))
+        if (json_count(claims->aud_list) == 1 || span_equal(claims->azp, name))
             return JWT_OK;
     }
     return JWT_AUDIENCE;
@@ -366,7 +366,7 @@ static enum jwt_refusal check_method(
         return JWT_OK;
     if (claims->lxm.at == NULL)
         return JWT_METHOD_MISSING;
-    return expect->lxm.at != NULL && tr_span_equal(expect->lxm, claims->lxm) ? JWT_OK : JWT_METHOD;
+    return expect->lxm.at != NULL && span_equal(expect->lxm, claims->lxm) ? JWT_OK : JWT_METHOD;
 }
 
 enum jwt_refusal jwt_check(const struct jwt *jwt, const struct jwt_expect *expect)
@@ -411,7 +411,7 @@ enum jwt_refusal jwt_verify(const struct jwt *jwt, const struct crypto_key *key)
 /* ---- make ------------------------------------------------------------------------------------ */
 
 /* May stand between quotes as it is. */
-static bool is_plain(struct tr_span text)
+static bool is_plain(struct span text)
 {
     for (size_t i = 0; i < text.size; i++)
         if (text.at[i] < 0x20 || text.at[i] > 0x7e || text.at[i] == '"' || text.at[i] == '\\')
@@ -419,105 +419,105 @@ static bool is_plain(struct tr_span text)
     return true;
 }
 
-static void append_base64url(struct tr_buffer *out, const void *bytes, size_t size)
+static void append_base64url(struct buffer *out, const void *bytes, size_t size)
 {
-    char *at = tr_buffer_reserve(out, crypto_base64url_size(size));
+    char *at = buffer_reserve(out, crypto_base64url_size(size));
 
     if (at != NULL)
-        tr_buffer_grew(out, crypto_base64url_encode(bytes, size, at));
+        buffer_grew(out, crypto_base64url_encode(bytes, size, at));
 }
 
-static int sign_into(const struct crypto_key *key, struct tr_span kid, struct tr_span claims_json,
-    struct tr_buffer *token)
+static int sign_into(
+    const struct crypto_key *key, struct span kid, struct span claims_json, struct buffer *token)
 {
     uint8_t signature[CRYPTO_SIGNATURE_BYTES_MAX];
-    struct tr_buffer header = { 0 };
+    struct buffer header = { 0 };
     int rc;
 
-    tr_buffer_format(&header, "{\"alg\":\"%s\",\"typ\":\"JWT\"",
+    buffer_format(&header, "{\"alg\":\"%s\",\"typ\":\"JWT\"",
         crypto_algorithm_name(crypto_key_algorithm(key)));
     if (kid.at != NULL) {
-        tr_buffer_text(&header, ",\"kid\":\"");
-        tr_buffer_span(&header, kid);
-        tr_buffer_text(&header, "\"");
+        buffer_text(&header, ",\"kid\":\"");
+        buffer_span(&header, kid);
+        buffer_text(&header, "\"");
     }
-    tr_buffer_text(&header, "}");
+    buffer_text(&header, "}");
     rc = header.failed;
     if (rc == 0) {
         append_base64url(token, header.bytes, header.size);
-        tr_buffer_text(token, ".");
+        buffer_text(token, ".");
         append_base64url(token, claims_json.at, claims_json.size);
         rc = token->failed;
     }
-    tr_buffer_free(&header);
+    buffer_free(&header);
     if (rc != 0)
         return rc;
     rc = crypto_key_sign(key, token->bytes, token->size, signature);
     if (rc != 0)
         return rc;
-    tr_buffer_text(token, ".");
+    buffer_text(token, ".");
     append_base64url(token, signature, crypto_key_signature_size(key));
     return token->failed;
 }
 
-int jwt_sign(const struct crypto_key *key, struct tr_span kid, struct tr_span claims_json,
-    struct tr_buffer *out)
+int jwt_sign(
+    const struct crypto_key *key, struct span kid, struct span claims_json, struct buffer *out)
 {
-    struct tr_buffer token = { .size_max = JWT_BYTES_MAX };
+    struct buffer token = { .size_max = JWT_BYTES_MAX };
     int rc;
 
     if (!is_plain(kid))
         return TR_EINVAL;
     rc = sign_into(key, kid, claims_json, &token);
     if (rc == 0)
-        rc = tr_buffer_append(out, token.bytes, token.size);
-    tr_buffer_free(&token);
+        rc = buffer_append(out, token.bytes, token.size);
+    buffer_free(&token);
     return rc == TR_ELIMIT ? TR_ETOOBIG : rc;
 }
 
-static void put_text(struct tr_buffer *json, const char *key, struct tr_span text)
+static void put_text(struct buffer *json, const char *key, struct span text)
 {
     if (text.at == NULL)
         return;
-    tr_buffer_format(json, "%s\"%s\":\"", json->size == 1 ? "" : ",", key);
-    tr_buffer_span(json, text);
-    tr_buffer_text(json, "\"");
+    buffer_format(json, "%s\"%s\":\"", json->size == 1 ? "" : ",", key);
+    buffer_span(json, text);
+    buffer_text(json, "\"");
 }
 
-static void put_time(struct tr_buffer *json, const char *key, int64_t time_s)
+static void put_time(struct buffer *json, const char *key, int64_t time_s)
 {
     if (time_s < 0)
         return;
-    tr_buffer_format(json, "%s\"%s\":", json->size == 1 ? "" : ",", key);
-    tr_buffer_i64(json, time_s);
+    buffer_format(json, "%s\"%s\":", json->size == 1 ? "" : ",", key);
+    buffer_i64(json, time_s);
 }
 
-int jwt_sign_claims(const struct crypto_key *key, struct tr_span kid,
-    const struct jwt_claims *claims, struct tr_buffer *out)
+int jwt_sign_claims(const struct crypto_key *key, struct span kid, const struct jwt_claims *claims,
+    struct buffer *out)
 {
     const struct {
         const char *key;
-        struct tr_span text;
+        struct span text;
     } members[] = { { "iss", claims->iss }, { "sub", claims->sub }, { "aud", claims->aud },
         { "lxm", claims->lxm }, { "jti", claims->jti }, { "nonce", claims->nonce },
         { "azp", claims->azp } };
-    struct tr_buffer json = { .size_max = JWT_BYTES_MAX };
+    struct buffer json = { .size_max = JWT_BYTES_MAX };
     int rc;
 
     tr_assert(claims->aud_list == NULL); /* tokens of our own have one audience */
     for (size_t i = 0; i < sizeof members / sizeof members[0]; i++)
         if (!is_plain(members[i].text))
             return TR_EINVAL;
-    tr_buffer_text(&json, "{");
+    buffer_text(&json, "{");
     for (size_t i = 0; i < sizeof members / sizeof members[0]; i++)
         put_text(&json, members[i].key, members[i].text);
     put_time(&json, "iat", claims->iat_s);
     put_time(&json, "nbf", claims->nbf_s);
     put_time(&json, "exp", claims->exp_s);
-    tr_buffer_text(&json, "}");
+    buffer_text(&json, "}");
     rc = json.failed == TR_ELIMIT ? TR_ETOOBIG : json.failed;
     if (rc == 0)
-        rc = jwt_sign(key, kid, (struct tr_span){ json.bytes, json.size }, out);
-    tr_buffer_free(&json);
+        rc = jwt_sign(key, kid, (struct span){ json.bytes, json.size }, out);
+    buffer_free(&json);
     return rc;
 }

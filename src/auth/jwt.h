@@ -18,9 +18,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/buffer.h"
 #include "crypto/key.h"
 #include "json/json.h"
+#include "support/buffer.h"
 
 enum {
     JWT_BYTES_MAX = 8192,
@@ -84,18 +84,18 @@ const char *jwt_refusal_text(enum jwt_refusal refusal);
 /* What the token says. Spans are absent ({NULL, 0}) if a claim is. Believe none of it before
  * jwt_verify. */
 struct jwt_claims {
-    struct tr_span iss, sub, lxm, jti, nonce, azp;
-    struct tr_span aud;          /* the only one, or absent if there is a list */
+    struct span iss, sub, lxm, jti, nonce, azp;
+    struct span aud;             /* the only one, or absent if there is a list */
     const struct json *aud_list; /* array of strings, NULL if there is none */
     int64_t exp_s, iat_s, nbf_s; /* since 1970; -1 if absent */
 };
 
 struct jwt {
     enum crypto_algorithm algorithm; /* as the header claims */
-    struct tr_span kid;              /* absent if there is none */
-    struct tr_span signed_part;      /* borrowed from the token: header, dot, payload */
-    struct tr_span signature;
-    struct tr_span payload; /* decoded. Of jwt_parse_jws only: reading the claims changes it */
+    struct span kid;                 /* absent if there is none */
+    struct span signed_part;         /* borrowed from the token: header, dot, payload */
+    struct span signature;
+    struct span payload; /* decoded. Of jwt_parse_jws only: reading the claims changes it */
     struct jwt_claims claims;
     const struct json *claims_json; /* all claims, for what is not listed above */
     /* private from here */
@@ -106,9 +106,9 @@ struct jwt {
 
 /* Read a token. `token` must stay until jwt_finish: signed_part points into it. Whatever is
  * returned, jwt_finish releases what was taken (zeroed is fine too). */
-enum jwt_refusal jwt_parse(struct jwt *jwt, struct tr_span token);
+enum jwt_refusal jwt_parse(struct jwt *jwt, struct span token);
 /* The same for a payload that need not be JSON: there are no claims then. */
-enum jwt_refusal jwt_parse_jws(struct jwt *jwt, struct tr_span token);
+enum jwt_refusal jwt_parse_jws(struct jwt *jwt, struct span token);
 void jwt_finish(struct jwt *jwt);
 
 /* What a token must say here. All zero is the strictest: what is not stated is refused. */
@@ -118,19 +118,19 @@ struct jwt_expect {
     int64_t skew_s;         /* how far ahead iat and nbf may be; 0 is 30, -1 is none */
 
     /* One of these. issuer_is_did: a did:key, did:web or did:plc without a fragment. */
-    struct tr_span issuer;
+    struct span issuer;
     bool issuer_is_did;
 
     /* aud must be exactly one of these. A service is named with its fragment, did:web:host#id; the
      * bare DID is a name of its own (an older form) and no wildcard, so list it to accept it. */
-    const struct tr_span *audiences;
+    const struct span *audiences;
     size_t audience_count;
     /* Also accept a list in aud that has one of them; if there are others, azp must be the same
      * one (OpenID Connect). */
     bool allow_audience_list;
 
-    struct tr_span lxm; /* exactly this method */
-    bool any_lxm;       /* this kind of token has none, or it does not matter */
+    struct span lxm; /* exactly this method */
+    bool any_lxm;    /* this kind of token has none, or it does not matter */
 
     bool allow_missing_iat;
     bool allow_missing_jti;
@@ -153,12 +153,12 @@ enum jwt_refusal jwt_verify(const struct jwt *jwt, const struct crypto_key *key)
 /* Make a token and append it. claims_json is written as it is; it should be an object. kid may be
  * absent. TR_EACCES if the key cannot sign, TR_ENOMEM, TR_ETOOBIG past JWT_BYTES_MAX. On failure
  * nothing is appended. */
-int jwt_sign(const struct crypto_key *key, struct tr_span kid, struct tr_span claims_json,
-    struct tr_buffer *out);
+int jwt_sign(
+    const struct crypto_key *key, struct span kid, struct span claims_json, struct buffer *out);
 
 /* The same from the usual claims. Absent texts and negative times are left out. TR_EINVAL for text
  * that is not printable ASCII without quotes and backslashes: none of these claims needs more. */
-int jwt_sign_claims(const struct crypto_key *key, struct tr_span kid,
-    const struct jwt_claims *claims, struct tr_buffer *out);
+int jwt_sign_claims(const struct crypto_key *key, struct span kid, const struct jwt_claims *claims,
+    struct buffer *out);
 
 #endif

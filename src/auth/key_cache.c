@@ -7,14 +7,14 @@
 
 enum { WAYS = 8 };
 
-int key_cache_begin(struct key_cache *cache, uint32_t keys_max, struct tr_siphash_key hash_key)
+int key_cache_begin(struct key_cache *cache, uint32_t keys_max, struct base_siphash_key hash_key)
 {
     uint32_t sets = 1;
 
     *cache = (struct key_cache){ .hash_key = hash_key };
     while (sets < UINT32_C(1) << 20 && sets * WAYS < keys_max)
         sets *= 2;
-    cache->entries = tr__calloc((size_t)sets * WAYS * sizeof *cache->entries);
+    cache->entries = base_calloc((size_t)sets * WAYS * sizeof *cache->entries);
     if (cache->entries == NULL)
         return TR_ENOMEM;
     cache->set_count = sets;
@@ -23,7 +23,7 @@ int key_cache_begin(struct key_cache *cache, uint32_t keys_max, struct tr_siphas
 
 static void vacate(struct key_cache *cache, struct key_cache_entry *entry)
 {
-    tr__free(entry->did);
+    base_free(entry->did);
     crypto_key_unref(&entry->key);
     *entry = (struct key_cache_entry){ 0 };
     cache->count--;
@@ -34,24 +34,23 @@ void key_cache_end(struct key_cache *cache)
     for (size_t i = 0; i < (size_t)cache->set_count * WAYS; i++)
         if (cache->entries[i].did != NULL)
             vacate(cache, &cache->entries[i]);
-    tr__free(cache->entries);
+    base_free(cache->entries);
     *cache = (struct key_cache){ 0 };
 }
 
-static struct key_cache_entry *set_of(struct key_cache *cache, struct tr_span did)
+static struct key_cache_entry *set_of(struct key_cache *cache, struct span did)
 {
-    uint64_t hash = tr_siphash(cache->hash_key, did.at, did.size);
+    uint64_t hash = base_siphash(cache->hash_key, did.at, did.size);
 
     return &cache->entries[(hash & (cache->set_count - 1)) * WAYS];
 }
 
-struct key_cache_entry *key_cache_find(struct key_cache *cache, struct tr_span did)
+struct key_cache_entry *key_cache_find(struct key_cache *cache, struct span did)
 {
     struct key_cache_entry *set = set_of(cache, did);
 
     for (int i = 0; i < WAYS; i++)
-        if (set[i].did != NULL &&
-            tr_span_equal((struct tr_span){ set[i].did, set[i].did_size }, did))
+        if (set[i].did != NULL && span_equal((struct span){ set[i].did, set[i].did_size }, did))
             return &set[i];
     return NULL;
 }
@@ -74,9 +73,9 @@ static struct key_cache_entry *least_of(struct key_cache_entry *set)
 }
 
 static struct key_cache_entry *take_place(
-    struct key_cache *cache, struct key_cache_entry *place, struct tr_span did)
+    struct key_cache *cache, struct key_cache_entry *place, struct span did)
 {
-    char *copy = tr__alloc(did.size + 1);
+    char *copy = base_alloc(did.size + 1);
 
     if (copy == NULL)
         return NULL;
@@ -90,8 +89,7 @@ static struct key_cache_entry *take_place(
     return place;
 }
 
-int key_cache_put(
-    struct key_cache *cache, struct tr_span did, struct crypto_key *key, uint64_t now_s)
+int key_cache_put(struct key_cache *cache, struct span did, struct crypto_key *key, uint64_t now_s)
 {
     struct key_cache_entry *entry = key_cache_find(cache, did);
 
@@ -108,7 +106,7 @@ int key_cache_put(
 }
 
 void key_cache_refuse(
-    struct key_cache *cache, struct tr_span did, const struct key_refusal *refusal, uint64_t now_s)
+    struct key_cache *cache, struct span did, const struct key_refusal *refusal, uint64_t now_s)
 {
     struct key_cache_entry *entry = key_cache_find(cache, did);
 

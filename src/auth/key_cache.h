@@ -7,9 +7,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/buffer.h"
 #include "base/siphash.h"
 #include "crypto/key.h"
+#include "support/buffer.h"
 
 enum key_refusal_kind {
     KEY_UNAVAILABLE, /* its document could not be had just now */
@@ -39,20 +39,19 @@ struct key_cache {
     struct key_cache_entry *entries;
     uint32_t set_count; /* a power of two */
     uint32_t count;
-    struct tr_siphash_key hash_key;
+    struct base_siphash_key hash_key;
 };
 
-int key_cache_begin(struct key_cache *cache, uint32_t keys_max, struct tr_siphash_key hash_key);
+int key_cache_begin(struct key_cache *cache, uint32_t keys_max, struct base_siphash_key hash_key);
 void key_cache_end(struct key_cache *cache);
 /* Borrowed until the next call that changes the cache; NULL if there is none. */
-struct key_cache_entry *key_cache_find(struct key_cache *cache, struct tr_span did);
+struct key_cache_entry *key_cache_find(struct key_cache *cache, struct span did);
 /* Takes a reference of its own. A full set drops an entry without a key, or else what was fetched
  * longest ago. TR_ENOMEM. */
-int key_cache_put(
-    struct key_cache *cache, struct tr_span did, struct crypto_key *key, uint64_t now_s);
+int key_cache_put(struct key_cache *cache, struct span did, struct crypto_key *key, uint64_t now_s);
 /* There is no key (any more). Remembered only if that costs no other issuer its key: whoever makes
  * up issuers drives out nobody. */
 void key_cache_refuse(
-    struct key_cache *cache, struct tr_span did, const struct key_refusal *refusal, uint64_t now_s);
+    struct key_cache *cache, struct span did, const struct key_refusal *refusal, uint64_t now_s);
 
 #endif

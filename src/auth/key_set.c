@@ -40,10 +40,10 @@ void key_set_destroy(struct key_set *set)
     if (set == NULL)
         return;
     for (size_t i = 0; i < set->count; i++) {
-        tr__free(set->keys[i].kid);
+        base_free(set->keys[i].kid);
         crypto_key_unref(&set->keys[i].key);
     }
-    tr__free(set);
+    base_free(set);
 }
 
 size_t key_set_count(const struct key_set *set)
@@ -51,24 +51,24 @@ size_t key_set_count(const struct key_set *set)
     return set->count;
 }
 
-struct crypto_key *key_set_find(const struct key_set *set, struct tr_span kid)
+struct crypto_key *key_set_find(const struct key_set *set, struct span kid)
 {
     if (kid.at == NULL)
         return set->count == 1 ? set->keys[0].key : NULL;
     for (size_t i = 0; i < set->count; i++)
         if (set->keys[i].kid != NULL &&
-            tr_span_equal(kid, (struct tr_span){ set->keys[i].kid, set->keys[i].kid_size }))
+            span_equal(kid, (struct span){ set->keys[i].kid, set->keys[i].kid_size }))
             return set->keys[i].key;
     return NULL;
 }
 
-static int add(struct key_set *set, struct tr_span kid, struct crypto_key **key)
+static int add(struct key_set *set, struct span kid, struct crypto_key **key)
 {
     char *copy = NULL;
 
     tr_assert(set->count < KEY_SET_KEYS_MAX);
     if (kid.at != NULL) {
-        copy = tr__alloc(kid.size + 1);
+        copy = base_alloc(kid.size + 1);
         if (copy == NULL)
             return TR_ENOMEM;
         memcpy(copy, kid.at, kid.size);
@@ -87,7 +87,7 @@ static int add_json(struct key_set *set, const struct json *json, size_t index,
 {
     const char *text = "";
     struct crypto_key *key = NULL;
-    struct tr_span kid = { NULL, 0 };
+    struct span kid = { NULL, 0 };
     bool is_secret;
     int rc;
 
@@ -138,8 +138,8 @@ static int fill(
     return set->count > 0 ? 0 : fail(TR_EPROTO, why, "there is no key that can be used");
 }
 
-int key_set_parse(struct tr_span text, const struct key_set_options *options,
-    struct key_set **ret_set, char why[KEY_SET_WHY_CHARS])
+int key_set_parse(struct span text, const struct key_set_options *options, struct key_set **ret_set,
+    char why[KEY_SET_WHY_CHARS])
 {
     struct json_doc doc = { .depth_max = 8 };
     struct key_set *set;
@@ -147,7 +147,7 @@ int key_set_parse(struct tr_span text, const struct key_set_options *options,
 
     if (text.size > KEY_SET_BYTES_MAX)
         return fail(TR_ETOOBIG, why, "a key set has at most 262144 bytes");
-    set = tr__calloc(sizeof *set);
+    set = base_calloc(sizeof *set);
     if (set == NULL)
         return fail(TR_ENOMEM, why, "out of memory");
     rc = json_parse_copy(&doc, text, JSON_UNIQUE_KEYS);
@@ -187,12 +187,12 @@ static int read_file(const struct tr_env *env, const char *path, char **ret_text
     if (rc == 0 && size > KEY_SET_BYTES_MAX)
         rc = TR_ETOOBIG;
     if (rc == 0) {
-        text = tr__alloc((size_t)size);
+        text = base_alloc((size_t)size);
         rc = text == NULL ? TR_ENOMEM : disk->read(file, 0, text, (size_t)size, ret_size);
     }
     disk->close(file);
     if (rc != 0) {
-        tr__free(text);
+        base_free(text);
         return rc;
     }
     *ret_text = text;
@@ -209,8 +209,8 @@ int key_set_load(const struct tr_env *env, const char *path, const struct key_se
     rc = read_file(env, path, &text, &size);
     if (rc != 0)
         return fail(rc, why, tr_error_text(rc));
-    rc = key_set_parse((struct tr_span){ text, size }, options, ret_set, why);
+    rc = key_set_parse((struct span){ text, size }, options, ret_set, why);
     crypto_wipe(text, size);
-    tr__free(text);
+    base_free(text);
     return rc;
 }

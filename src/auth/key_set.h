@@ -9,8 +9,8 @@
 
 #include <troupe/env.h>
 
-#include "base/buffer.h"
 #include "crypto/key.h"
+#include "support/buffer.h"
 
 enum { KEY_SET_KEYS_MAX = 64, KEY_SET_BYTES_MAX = 262144, KEY_SET_WHY_CHARS = 128 };
 
@@ -26,8 +26,8 @@ struct key_set_options {
 /* {"keys": [...]} or a single key. Refused: an id twice, keys without an id beside others, secrets
  * beside public keys, and a set without a key. TR_EPROTO, TR_EUNSUPPORTED, TR_ETOOBIG, TR_ENOMEM;
  * `why`, which may be NULL, then gets a sentence for the operator. */
-int key_set_parse(struct tr_span text, const struct key_set_options *options,
-    struct key_set **ret_set, char why[KEY_SET_WHY_CHARS]);
+int key_set_parse(struct span text, const struct key_set_options *options, struct key_set **ret_set,
+    char why[KEY_SET_WHY_CHARS]);
 /* The same from a file. Also TR_ENOENT, TR_EIO, TR_EACCES. */
 int key_set_load(const struct tr_env *env, const char *path, const struct key_set_options *options,
     struct key_set **ret_set, char why[KEY_SET_WHY_CHARS]);
@@ -36,6 +36,6 @@ void key_set_destroy(struct key_set *set);
 size_t key_set_count(const struct key_set *set);
 /* The key with this id; NULL if there is none. With an absent kid: the only key, if there is but
  * one. Borrowed from the set. */
-struct crypto_key *key_set_find(const struct key_set *set, struct tr_span kid);
+struct crypto_key *key_set_find(const struct key_set *set, struct span kid);
 
 #endif

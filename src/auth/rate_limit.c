@@ -16,7 +16,7 @@ struct rate_limit_place {
 };
 
 int rate_limit_begin(struct rate_limit *limit, const struct tr_rate *rate, uint32_t keys_max,
-    struct tr_siphash_key key)
+    struct base_siphash_key key)
 {
     uint32_t sets = 1;
 
@@ -25,7 +25,7 @@ int rate_limit_begin(struct rate_limit *limit, const struct tr_rate *rate, uint3
         return TR_EINVAL;
     while (sets < UINT32_C(1) << 24 && sets * WAYS < keys_max)
         sets *= 2;
-    limit->places = tr__calloc((size_t)sets * WAYS * sizeof *limit->places);
+    limit->places = base_calloc((size_t)sets * WAYS * sizeof *limit->places);
     if (limit->places == NULL)
         return TR_ENOMEM;
     limit->rate = *rate;
@@ -35,7 +35,7 @@ int rate_limit_begin(struct rate_limit *limit, const struct tr_rate *rate, uint3
 
 void rate_limit_end(struct rate_limit *limit)
 {
-    tr__free(limit->places);
+    base_free(limit->places);
     *limit = (struct rate_limit){ 0 };
 }
 
@@ -73,9 +73,9 @@ static struct rate_limit_place *find(
 }
 
 int rate_limit_take(
-    struct rate_limit *limit, struct tr_span key, uint64_t now_ns, uint64_t *ret_retry_ns)
+    struct rate_limit *limit, struct span key, uint64_t now_ns, uint64_t *ret_retry_ns)
 {
-    uint64_t mark = tr_siphash(limit->key, key.at, key.size);
+    uint64_t mark = base_siphash(limit->key, key.at, key.size);
     struct rate_limit_place *set;
 
     tr_assert(limit->places != NULL);
@@ -86,7 +86,7 @@ int rate_limit_take(
         &find(limit, set, mark, now_ns)->bucket, &limit->rate, now_ns, 1, ret_retry_ns);
 }
 
-size_t rate_limit_address_key(struct tr_span address, unsigned char key[17])
+size_t rate_limit_address_key(struct span address, unsigned char key[17])
 {
     static const unsigned char mapped[12] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff };
     unsigned char bytes[16];

@@ -17,11 +17,11 @@
 #include "auth/session_private.h"
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/log.h"
 #include "crypto/digest.h"
 #include "crypto/encoding.h"
 #include "http/client.h"
 #include "json/json_write.h"
+#include "support/log.h"
 
 enum {
     SIGN_INS_MAX = 1024,
@@ -63,8 +63,7 @@ static int64_t wall_s(const struct sessions_actor *actor)
     return (int64_t)(env->wall_ns(env->data) / 1000000000);
 }
 
-/* ---- answers
- * ---------------------------------------------------------------------------------------- */
+/* ---- answers -------------------------------------------------------------------------------- */
 
 static void forget(struct sessions_actor *actor, struct sign_in *sign_in)
 {
@@ -101,28 +100,28 @@ static void answer_ended(struct sessions_actor *actor, struct sign_in *sign_in)
 }
 
 static void answer_json(
-    struct sessions_actor *actor, struct sign_in *sign_in, struct tr_buffer *answer)
+    struct sessions_actor *actor, struct sign_in *sign_in, struct buffer *answer)
 {
     struct session_answer head = { .status = 200 };
     const size_t head_size = offsetof(struct session_answer, json);
 
     if (answer->failed != 0) {
         answer_error(actor, sign_in, 503, "Overloaded", "out of memory: try again");
-        tr_buffer_free(answer);
+        buffer_free(answer);
         return;
     }
     head.json_size = (uint32_t)(answer->size - head_size);
     memcpy(answer->bytes, &head, head_size);
     tr_reply_send(&sign_in->reply, 0, answer->bytes, answer->size);
-    tr_buffer_free(answer);
+    buffer_free(answer);
     forget(actor, sign_in);
 }
 
-static struct tr_buffer answer_room(void)
+static struct buffer answer_room(void)
 {
-    struct tr_buffer answer = { .size_max = 32768 };
+    struct buffer answer = { .size_max = 32768 };
 
-    tr_buffer_append(&answer, &(struct session_answer){ 0 }, offsetof(struct session_answer, json));
+    buffer_append(&answer, &(struct session_answer){ 0 }, offsetof(struct session_answer, json));
     return answer;
 }
 
@@ -134,15 +133,14 @@ static void put_user_members(struct json_writer *writer, const struct sql_unit *
     json_put_string(writer, "role", sql_row_bytes(unit, step, 0, 2));
 }
 
-/* ---- our tokens
- * ------------------------------------------------------------------------------------- */
+/* ---- our tokens ----------------------------------------------------------------------------- */
 
 static void put_tokens(struct sessions_actor *actor, struct sign_in *sign_in,
-    struct json_writer *writer, struct tr_span user)
+    struct json_writer *writer, struct span user)
 {
     const struct session_options *options = &actor->sessions->options;
-    struct tr_span us = tr_span_of(options->service_did);
-    struct tr_buffer token = { 0 };
+    struct span us = span_of(options->service_did);
+    struct buffer token = { 0 };
     int64_t now_s = wall_s(actor);
     const struct jwt_claims claims = {
         .iss = us,
@@ -154,18 +152,18 @@ static void put_tokens(struct sessions_actor *actor, struct sign_in *sign_in,
         .nbf_s = -1,
     };
 
-    if (jwt_sign_claims(options->key, (struct tr_span){ NULL, 0 }, &claims, &token) < 0)
+    if (jwt_sign_claims(options->key, (struct span){ NULL, 0 }, &claims, &token) < 0)
         writer->out->failed = TR_ENOMEM;
-    json_put_string(writer, "accessToken", (struct tr_span){ token.bytes, token.size });
-    json_put_string(writer, "refreshToken", tr_span_of(sign_in->refresh.text));
+    json_put_string(writer, "accessToken", (struct span){ token.bytes, token.size });
+    json_put_string(writer, "refreshToken", span_of(sign_in->refresh.text));
     json_put_int(writer, "expiresIn", AUTH_SESSION_TOKEN_S);
-    tr_buffer_free(&token);
+    buffer_free(&token);
 }
 
 static void answer_pair(struct sessions_actor *actor, struct sign_in *sign_in,
     const struct sql_unit *unit, uint32_t user_step)
 {
-    struct tr_buffer answer = answer_room();
+    struct buffer answer = answer_room();
     struct json_writer writer = json_writer(&answer);
 
     json_put_object(&writer, NULL);
@@ -177,8 +175,7 @@ static void answer_pair(struct sessions_actor *actor, struct sign_in *sign_in,
     answer_json(actor, sign_in, &answer);
 }
 
-/* ---- units
- * ------------------------------------------------------------------------------------------- */
+/* ---- units ---------------------------------------------------------------------------------- */
 
 static void submit(struct sessions_actor *actor, struct tr_context *ctx, struct sign_in *sign_in,
     struct sql_unit *unit, bool is_read)
@@ -195,12 +192,12 @@ static void submit(struct sessions_actor *actor, struct tr_context *ctx, struct 
     answer_error(actor, sign_in, 503, "Overloaded", "the database is busy: try again");
 }
 
-static const char *role_of(const struct sessions_actor *actor, struct tr_span email)
+static const char *role_of(const struct sessions_actor *actor, struct span email)
 {
     const char *const *admins = actor->sessions->options.admins;
 
     for (size_t i = 0; email.at != NULL && admins != NULL && admins[i] != NULL; i++)
-        if (tr_span_is_nocase(email, admins[i]))
+        if (span_is_nocase(email, admins[i]))
             return "admin";
     return "user";
 }
@@ -219,14 +216,14 @@ static void add_user(struct sessions_actor *actor, struct sign_in *sign_in, stru
 
     new_id(id);
     sql_unit_step(unit, &put_user, 1);
-    sql_unit_text(unit, tr_span_of(id));
+    sql_unit_text(unit, span_of(id));
     sql_unit_text(unit, sign_in->jwt.claims.iss);
     sql_unit_text(unit, sign_in->jwt.claims.sub);
     if (sign_in->email.at != NULL)
         sql_unit_text(unit, sign_in->email);
     else
         sql_unit_null(unit);
-    sql_unit_text(unit, tr_span_of(role_of(actor, sign_in->email)));
+    sql_unit_text(unit, span_of(role_of(actor, sign_in->email)));
     sql_unit_int(unit, wall_s(actor));
 }
 
@@ -247,11 +244,11 @@ static void store_sign_in(
     crypto_sha256(sign_in->message.text, sign_in->message.text_size, hash);
     sql_unit_step(unit, &remember_token, 1);
     sql_unit_text(unit, sign_in->jwt.claims.iss);
-    sql_unit_text(unit, (struct tr_span){ hex, crypto_hex_encode(hash, sizeof hash, hex) });
+    sql_unit_text(unit, (struct span){ hex, crypto_hex_encode(hash, sizeof hash, hex) });
     sql_unit_int(unit, sign_in->jwt.claims.exp_s);
     add_user(actor, sign_in, unit);
     sql_unit_step(unit, &put_session, 1);
-    sql_unit_text(unit, tr_span_of(id));
+    sql_unit_text(unit, span_of(id));
     sql_unit_text(unit, sign_in->jwt.claims.iss);
     sql_unit_text(unit, sign_in->jwt.claims.sub);
     sql_unit_blob(unit, sign_in->refresh.hash, sizeof sign_in->refresh.hash);
@@ -264,7 +261,7 @@ static void store_sign_in(
 static bool read_refresh(
     struct sessions_actor *actor, struct sign_in *sign_in, struct refresh_token *token)
 {
-    struct tr_span text = { sign_in->message.text, sign_in->message.text_size };
+    struct span text = { sign_in->message.text, sign_in->message.text_size };
 
     if (refresh_read(token, actor->sessions->options.key, text))
         return true;
@@ -290,13 +287,13 @@ static void begin_refresh(
         return;
     }
     sql_unit_step(unit, &turn_session, 1);
-    sql_unit_text(unit, tr_span_of(id));
+    sql_unit_text(unit, span_of(id));
     sql_unit_blob(unit, old.hash, sizeof old.hash);
     sql_unit_blob(unit, sign_in->refresh.hash, sizeof sign_in->refresh.hash);
     sql_unit_int(unit, wall_s(actor) + AUTH_SESSION_LIFE_S);
     sql_unit_int(unit, wall_s(actor));
     sql_unit_step(unit, &session_user, 1);
-    sql_unit_text(unit, tr_span_of(id));
+    sql_unit_text(unit, span_of(id));
     submit(actor, ctx, sign_in, unit, false);
 }
 
@@ -322,18 +319,17 @@ static void begin_me(struct sessions_actor *actor, struct tr_context *ctx, struc
 
     if (unit != NULL) {
         sql_unit_step(unit, &get_user, SQL_ROWS_ANY);
-        sql_unit_text(unit, (struct tr_span){ sign_in->message.text, sign_in->message.text_size });
+        sql_unit_text(unit, (struct span){ sign_in->message.text, sign_in->message.text_size });
     }
     submit(actor, ctx, sign_in, unit, true);
 }
 
-/* ---- units that came back
- * ------------------------------------------------------------------------------ */
+/* ---- units that came back ------------------------------------------------------------------- */
 
 static void ended(
     struct sessions_actor *actor, struct sign_in *sign_in, const struct sql_unit *unit)
 {
-    struct tr_buffer answer;
+    struct buffer answer;
 
     if (sql_unit_rows(unit, 0) == 1) {
         auth_forget(actor->sessions->options.auth, sql_row_bytes(unit, 0, 0, 0));
@@ -346,17 +342,17 @@ static void ended(
         return;
     }
     answer = answer_room();
-    tr_buffer_text(&answer, "{}");
+    buffer_text(&answer, "{}");
     answer_json(actor, sign_in, &answer);
 }
 
 static void me(struct sessions_actor *actor, struct sign_in *sign_in, const struct sql_unit *unit)
 {
-    struct tr_buffer answer = answer_room();
+    struct buffer answer = answer_room();
     struct json_writer writer = json_writer(&answer);
 
     if (sql_unit_rows(unit, 0) != 1) {
-        tr_buffer_free(&answer);
+        buffer_free(&answer);
         answer_ended(actor, sign_in);
         return;
     }
@@ -417,8 +413,7 @@ static void unit_back(
     sql_unit_free(unit);
 }
 
-/* ---- providers' keys
- * -------------------------------------------------------------------------------------- */
+/* ---- providers' keys ------------------------------------------------------------------------ */
 
 /* In the trace of the sign-in that caused it; others may wait for the same keys. */
 static void fetch_keys(
@@ -455,7 +450,7 @@ static void keys_came(
     actor->providers[provider].is_fetching = false;
     actor->providers[provider].has_failed = true;
     if (answer != NULL && answer->status == 200)
-        (void)key_set_parse((struct tr_span){ answer->body, answer->body_size },
+        (void)key_set_parse((struct span){ answer->body, answer->body_size },
             &(struct key_set_options){ .skip_unknown = true }, &keys, why);
     if (keys != NULL) {
         key_set_destroy(actor->providers[provider].keys);
@@ -551,8 +546,7 @@ static struct crypto_key *find_key(
     return NULL;
 }
 
-/* ---- ID tokens
- * -------------------------------------------------------------------------------------------- */
+/* ---- ID tokens ------------------------------------------------------------------------------ */
 
 static void continue_sign_in(
     struct sessions_actor *actor, struct tr_context *ctx, struct sign_in *sign_in)
@@ -573,7 +567,7 @@ static void continue_sign_in(
 static void begin_exchange(
     struct sessions_actor *actor, struct tr_context *ctx, struct sign_in *sign_in)
 {
-    struct tr_span token = { sign_in->message.text, sign_in->message.text_size };
+    struct span token = { sign_in->message.text, sign_in->message.text_size };
     const struct session_provider *provider =
         &actor->sessions->options.providers[sign_in->message.provider];
     enum jwt_refusal refusal = jwt_parse(&sign_in->jwt, token);
@@ -596,15 +590,14 @@ static void verified(struct sessions_actor *actor, struct tr_context *ctx, struc
         answer_refusal(actor, sign_in, sign_in->refusal);
 }
 
-/* ---- the actor
- * ---------------------------------------------------------------------------------------------- */
+/* ---- the actor ------------------------------------------------------------------------------ */
 
 static void refuse(
     struct tr_context *ctx, struct session_message *message, const struct session_answer *answer)
 {
     tr_reply(ctx, 0, answer, sizeof *answer);
-    tr__free(message->text);
-    tr__free(message->nonce);
+    base_free(message->text);
+    base_free(message->nonce);
 }
 
 /* Who tries ID tokens costs signatures and a place in the database each time: fewer than of other
@@ -612,7 +605,7 @@ static void refuse(
 static bool may_sign_in(
     struct sessions_actor *actor, struct tr_context *ctx, struct session_message *message)
 {
-    struct tr_span address = { (const char *)message->address, message->address_size };
+    struct span address = { (const char *)message->address, message->address_size };
     struct session_answer answer = { .status = 429 };
     uint64_t retry_ns;
 
@@ -638,14 +631,14 @@ static enum tr_next actor_handle(void *self, struct tr_context *ctx, void *memor
 
     if (!may_sign_in(actor, ctx, message))
         return TR_GO;
-    sign_in = actor->count < SIGN_INS_MAX ? tr__calloc(sizeof *sign_in) : NULL;
+    sign_in = actor->count < SIGN_INS_MAX ? base_calloc(sizeof *sign_in) : NULL;
     if (sign_in != NULL)
         sign_in->reply = tr_reply_take(ctx);
     if (sign_in == NULL || sign_in->reply.reply == NULL) {
         struct session_answer busy = { .status = 503, .label = "Overloaded", .text = "try again" };
 
         refuse(ctx, message, &busy);
-        tr__free(sign_in);
+        base_free(sign_in);
         return TR_GO;
     }
     atomic_init(&sign_in->holders, 1);
@@ -675,7 +668,7 @@ static int actor_start(void *self, struct tr_context *ctx)
 {
     struct sessions_actor *actor = self;
     const struct tr_rate *rate = &actor->sessions->options.sign_ins;
-    struct tr_siphash_key key = { tr_random(ctx), tr_random(ctx) };
+    struct base_siphash_key key = { tr_random(ctx), tr_random(ctx) };
 
     sql_client_begin(&actor->sql, actor->sessions->options.sql);
     return rate->count == 0 ? 0 : rate_limit_begin(&actor->sign_in_limit, rate, ADDRESSES_MAX, key);
@@ -709,8 +702,8 @@ static void message_drop(void *memory)
 {
     struct session_message *message = memory;
 
-    tr__free(message->text);
-    tr__free(message->nonce);
+    base_free(message->text);
+    base_free(message->nonce);
 }
 
 const struct tr_type sessions_type = {
@@ -736,7 +729,7 @@ static int settle_roles(const struct session_options *options)
     sql_unit_step(unit, &drop_admins, SQL_ROWS_ANY);
     for (size_t i = 0; options->admins != NULL && options->admins[i] != NULL; i++) {
         sql_unit_step(unit, &raise_admin, SQL_ROWS_ANY);
-        sql_unit_text(unit, tr_span_of(options->admins[i]));
+        sql_unit_text(unit, span_of(options->admins[i]));
     }
     rc = sql_write_wait(options->sql, unit);
     sql_unit_free(unit);
@@ -748,7 +741,7 @@ static void free_sessions(struct sessions *sessions)
     for (size_t i = 0; i < AUTH_PROVIDERS_MAX; i++)
         key_set_destroy(sessions->file_keys[i]);
     pthread_mutex_destroy(&sessions->lock);
-    tr__free(sessions);
+    base_free(sessions);
 }
 
 int sessions_start(
@@ -763,7 +756,7 @@ int sessions_start(
     rc = settle_roles(options);
     if (rc < 0)
         return rc;
-    sessions = tr__calloc(sizeof *sessions);
+    sessions = base_calloc(sizeof *sessions);
     if (sessions == NULL)
         return TR_ENOMEM;
     sessions->options = *options;

@@ -26,17 +26,17 @@ static void answered(struct http_request *request, const struct tr_event *event)
         return;
     }
     if (answer->status == 503)
-        http_add_header(request, "Retry-After", TR_SPAN("1"));
+        http_add_header(request, "Retry-After", SPAN("1"));
     if (answer->status != 200)
         http_respond_error(request, answer->status, answer->label, answer->text);
     else
         http_respond(
-            request, 200, "application/json", (struct tr_span){ answer->json, answer->json_size });
+            request, 200, "application/json", (struct span){ answer->json, answer->json_size });
 }
 
-static char *copy_of(struct tr_span text)
+static char *copy_of(struct span text)
 {
-    char *copy = tr__alloc(text.size + 1);
+    char *copy = base_alloc(text.size + 1);
 
     if (copy == NULL)
         return NULL;
@@ -45,7 +45,7 @@ static char *copy_of(struct tr_span text)
     return copy;
 }
 
-static void ask(struct http_request *request, struct session_message *message, struct tr_span text)
+static void ask(struct http_request *request, struct session_message *message, struct span text)
 {
     struct sessions *sessions = http_service(request);
 
@@ -57,8 +57,8 @@ static void ask(struct http_request *request, struct session_message *message, s
     if (message->text != NULL &&
         http_ask(request, sessions->actor, message, sizeof *message, answered) == 0)
         return;
-    tr__free(message->text);
-    tr__free(message->nonce);
+    base_free(message->text);
+    base_free(message->nonce);
     http_respond_shed(request, 503, 1, "sessions");
 }
 
@@ -68,9 +68,9 @@ static void ask_from_body(
 {
     struct json_doc doc = { .depth_max = 4 };
     struct json_expect expect;
-    struct tr_span text, nonce;
+    struct span text, nonce;
 
-    http_add_header(request, "Cache-Control", TR_SPAN("no-store"));
+    http_add_header(request, "Cache-Control", SPAN("no-store"));
     if (json_parse(&doc, http_body_bytes(request), http_body(request).size, JSON_UNIQUE_KEYS) < 0) {
         http_respond_error(request, 400, "InvalidRequest", "the body is not a JSON object");
         json_doc_free(&doc);
@@ -102,12 +102,12 @@ static void ask_from_body(
 static void exchange(struct http_request *request)
 {
     const struct session_options *options = &((struct sessions *)http_service(request))->options;
-    struct tr_span name = http_path_part(request, "provider");
+    struct span name = http_path_part(request, "provider");
     struct session_message message = { .kind = SESSION_EXCHANGE };
 
     message.address_size = (uint8_t)rate_limit_address_key(http_peer(request), message.address);
     while (message.provider < options->provider_count &&
-           !tr_span_is(name, options->providers[message.provider].name))
+           !span_is(name, options->providers[message.provider].name))
         message.provider++;
     if (message.provider == options->provider_count)
         http_respond_error(

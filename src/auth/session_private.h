@@ -63,10 +63,10 @@ struct refresh_token {
 /* A new one of this session. TR_ENOMEM. */
 int refresh_make(struct refresh_token *token, const struct crypto_key *key, const char *session_id);
 /* Did we make it? Then `token` is it. */
-bool refresh_read(struct refresh_token *token, const struct crypto_key *key, struct tr_span text);
-static inline struct tr_span refresh_session(const struct refresh_token *token)
+bool refresh_read(struct refresh_token *token, const struct crypto_key *key, struct span text);
+static inline struct span refresh_session(const struct refresh_token *token)
 {
-    return (struct tr_span){ token->text, REFRESH_ID_CHARS };
+    return (struct span){ token->text, REFRESH_ID_CHARS };
 }
 
 /* A request on its way. Two hold it, the actor while it is in its list and the pool while it works
@@ -85,7 +85,7 @@ struct sign_in {
     struct jwt jwt;
     struct crypto_key *key;
     enum jwt_refusal refusal;
-    struct tr_span email; /* of a verified address; into jwt */
+    struct span email; /* of a verified address; into jwt */
 
     struct refresh_token refresh; /* what the answer brings */
 };

@@ -12,25 +12,25 @@
 enum { ID_TOKEN_S_MAX = 24 * 3600 };
 
 /* An address counts only if the provider says it checked it. */
-static struct tr_span verified_email(const struct jwt *jwt)
+static struct span verified_email(const struct jwt *jwt)
 {
-    struct tr_span email;
+    struct span email;
     bool is_verified;
 
     if (json_bool(json_get(jwt->claims_json, "email_verified"), &is_verified) && is_verified &&
         json_string(json_get(jwt->claims_json, "email"), &email) && email.size <= 320)
         return email;
-    return (struct tr_span){ NULL, 0 };
+    return (struct span){ NULL, 0 };
 }
 
 static enum jwt_refusal check(
     const struct jwt *jwt, const struct session_provider *provider, int64_t now_s)
 {
-    const struct tr_span audience = tr_span_of(provider->audience);
+    const struct span audience = span_of(provider->audience);
 
     return jwt_check(jwt, &(struct jwt_expect){ .now_s = now_s,
                               .lifetime_s_max = ID_TOKEN_S_MAX,
-                              .issuer = tr_span_of(provider->issuer),
+                              .issuer = span_of(provider->issuer),
                               .audiences = &audience,
                               .audience_count = 1,
                               .allow_audience_list = true,
@@ -52,7 +52,7 @@ bool sign_in_is_right(struct sign_in *sign_in, const struct session_provider *pr
             (struct sign_in_refusal){ jwt_refusal_label(refusal), jwt_refusal_text(refusal) };
     else if (jwt->claims.sub.at == NULL)
         *ret_refusal = (struct sign_in_refusal){ "SubjectMissing", "there is no sub claim" };
-    else if (nonce != NULL && !tr_span_is(jwt->claims.nonce, nonce))
+    else if (nonce != NULL && !span_is(jwt->claims.nonce, nonce))
         *ret_refusal = (struct sign_in_refusal){ "NonceMismatch",
             "the token's nonce is not the one of this sign-in" };
     else {
@@ -74,7 +74,7 @@ static void wipe_text(char *text, size_t size)
 {
     if (text != NULL)
         crypto_wipe(text, size);
-    tr__free(text);
+    base_free(text);
 }
 
 void sign_in_unref(void *argument)
@@ -87,13 +87,12 @@ void sign_in_unref(void *argument)
     jwt_finish(&sign_in->jwt);
     crypto_key_unref(&sign_in->key);
     wipe_text(sign_in->message.text, sign_in->message.text_size);
-    tr__free(sign_in->message.nonce);
+    base_free(sign_in->message.nonce);
     crypto_wipe(&sign_in->refresh, sizeof sign_in->refresh);
-    tr__free(sign_in);
+    base_free(sign_in);
 }
 
-/* ---- refresh tokens ---------------------------------------------------------------------------
- */
+/* ---- refresh tokens ------------------------------------------------------------------------- */
 
 enum { MARKED_CHARS = REFRESH_ID_CHARS + 1 + REFRESH_SECRET_CHARS };
 
@@ -146,7 +145,7 @@ int refresh_make(struct refresh_token *token, const struct crypto_key *key, cons
     return rc;
 }
 
-bool refresh_read(struct refresh_token *token, const struct crypto_key *key, struct tr_span text)
+bool refresh_read(struct refresh_token *token, const struct crypto_key *key, struct span text)
 {
     char expected[REFRESH_SECRET_CHARS + 1];
     unsigned char mark[32];

@@ -16,9 +16,9 @@ struct token_cache_place {
     uint32_t issuer_mark; /* so that forgetting an issuer need not look at everybody's claims */
 };
 
-static uint32_t mark_of(struct tr_span issuer)
+static uint32_t mark_of(struct span issuer)
 {
-    return (uint32_t)tr_siphash((struct tr_siphash_key){ 0, 0 }, issuer.at, issuer.size);
+    return (uint32_t)base_siphash((struct base_siphash_key){ 0, 0 }, issuer.at, issuer.size);
 }
 
 int token_cache_begin(struct token_cache *cache, uint32_t tokens_max)
@@ -28,7 +28,7 @@ int token_cache_begin(struct token_cache *cache, uint32_t tokens_max)
     *cache = (struct token_cache){ 0 };
     while (sets < UINT32_C(1) << 22 && sets * WAYS < tokens_max)
         sets *= 2;
-    cache->places = tr__calloc((size_t)sets * WAYS * sizeof *cache->places);
+    cache->places = base_calloc((size_t)sets * WAYS * sizeof *cache->places);
     if (cache->places == NULL)
         return TR_ENOMEM;
     cache->set_count = sets;
@@ -53,7 +53,7 @@ void token_cache_clear(struct token_cache *cache)
 void token_cache_end(struct token_cache *cache)
 {
     token_cache_clear(cache);
-    tr__free(cache->places);
+    base_free(cache->places);
     *cache = (struct token_cache){ 0 };
 }
 
@@ -131,7 +131,7 @@ void token_cache_put(struct token_cache *cache, const unsigned char hash[TOKEN_H
     cache->count++;
 }
 
-void token_cache_forget(struct token_cache *cache, struct tr_span issuer)
+void token_cache_forget(struct token_cache *cache, struct span issuer)
 {
     uint32_t mark = mark_of(issuer);
 
@@ -139,7 +139,7 @@ void token_cache_forget(struct token_cache *cache, struct tr_span issuer)
         struct token_cache_place *place = &cache->places[i];
 
         if (place->claims != NULL && place->issuer_mark == mark &&
-            tr_span_equal(place->claims->issuer, issuer))
+            span_equal(place->claims->issuer, issuer))
             vacate(cache, place);
     }
 }

@@ -28,7 +28,7 @@ const struct auth_claims *token_cache_get(
 void token_cache_put(struct token_cache *cache, const unsigned char hash[TOKEN_HASH_SIZE],
     const struct auth_claims *claims, uint64_t now_s);
 /* The issuer's key changed, or a session ended: what it signed must be checked again. */
-void token_cache_forget(struct token_cache *cache, struct tr_span issuer);
+void token_cache_forget(struct token_cache *cache, struct span issuer);
 void token_cache_clear(struct token_cache *cache);
 
 #endif

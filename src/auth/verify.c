@@ -38,12 +38,12 @@ static enum jwt_refusal check(const struct inquiry *inquiry, const struct jwt *j
 }
 
 /* The desk looks for the key, and compares with what it has later on. */
-static int leave_to_desk(struct inquiry *inquiry, struct tr_span issuer)
+static int leave_to_desk(struct inquiry *inquiry, struct span issuer)
 {
     inquiry->needs_key = true;
     if (inquiry->issuer != NULL)
         return 0;
-    inquiry->issuer = tr__alloc(issuer.size + 1);
+    inquiry->issuer = base_alloc(issuer.size + 1);
     if (inquiry->issuer == NULL)
         return TR_ENOMEM;
     memcpy(inquiry->issuer, issuer.at, issuer.size);
@@ -53,7 +53,7 @@ static int leave_to_desk(struct inquiry *inquiry, struct tr_span issuer)
 
 /* The key of an issuer that is its own key; others are left to the desk. None is found where it is
  * refused. *ret_is_new if the cache should have it once it has verified something. */
-static int find_key(struct inquiry *inquiry, struct tr_span issuer, bool *ret_is_new)
+static int find_key(struct inquiry *inquiry, struct span issuer, bool *ret_is_new)
 {
     enum did_refusal refusal;
     struct did did;
@@ -97,7 +97,7 @@ static int accept(struct inquiry *inquiry, const struct jwt *jwt)
 static int verify_session(struct inquiry *inquiry, const struct jwt *jwt)
 {
     const struct auth *auth = inquiry->auth;
-    const struct tr_span us = tr_span_of(auth->service_did);
+    const struct span us = span_of(auth->service_did);
     enum jwt_refusal refusal = jwt_check(jwt, &(struct jwt_expect){ .now_s = inquiry->now_s,
                                                   .lifetime_s_max = AUTH_SESSION_TOKEN_S,
                                                   .issuer = us,
@@ -128,8 +128,7 @@ static int verify_session(struct inquiry *inquiry, const struct jwt *jwt)
 
 static int verify(struct inquiry *inquiry, struct jwt *jwt)
 {
-    enum jwt_refusal refusal =
-        jwt_parse(jwt, (struct tr_span){ inquiry->token, inquiry->token_size });
+    enum jwt_refusal refusal = jwt_parse(jwt, (struct span){ inquiry->token, inquiry->token_size });
     bool is_new_key;
 
     if (refusal == JWT_OK && jwt->algorithm == CRYPTO_HS256 && inquiry->auth->session_key != NULL)
@@ -196,8 +195,8 @@ void inquiry_unref(struct inquiry *inquiry)
     crypto_key_unref(&inquiry->key);
     auth_unref(inquiry->auth);
     if (inquiry->waiters != inquiry->first_waiters)
-        tr__free(inquiry->waiters);
-    tr__free(inquiry->token);
-    tr__free(inquiry->issuer);
-    tr__free(inquiry);
+        base_free(inquiry->waiters);
+    base_free(inquiry->token);
+    base_free(inquiry->issuer);
+    base_free(inquiry);
 }

@@ -20,12 +20,12 @@ _Static_assert(_Alignof(max_align_t) >= 16, "malloc must give 16-byte aligned me
  * caches; the counter, which every call writes while a test runs, must not be on that line. */
 static _Alignas(64) atomic_bool fault_on;
 static _Alignas(64) struct {
-    atomic_uint_least64_t calls;  /* since the last tr__fault_countdown */
+    atomic_uint_least64_t calls;  /* since the last base_fault_countdown */
     atomic_uint_least64_t first;  /* number of the first call to fail, from 1 */
     atomic_uint_least64_t repeat; /* how many fail, from the first one on */
 } fault;
 
-uint64_t tr__fault_countdown(uint64_t countdown, uint64_t repeat)
+uint64_t base_fault_countdown(uint64_t countdown, uint64_t repeat)
 {
     uint64_t calls;
 
@@ -51,7 +51,7 @@ static int fault_count(void)
            call - first < atomic_load_explicit(&fault.repeat, memory_order_relaxed);
 }
 
-int tr__fault_hit(void)
+int base_fault_hit(void)
 {
     /* Off is the normal case and must cost next to nothing: one relaxed load, the rest is out of
      * line. */
@@ -68,36 +68,36 @@ static size_t at_least_one(size_t size)
     return size > 0 ? size : 1;
 }
 
-void *tr__alloc(size_t size)
+void *base_alloc(size_t size)
 {
-    if (tr__fault_hit())
+    if (base_fault_hit())
         return NULL;
     return malloc(at_least_one(size));
 }
 
-void *tr__calloc(size_t size)
+void *base_calloc(size_t size)
 {
-    if (tr__fault_hit())
+    if (base_fault_hit())
         return NULL;
     return calloc(1, at_least_one(size));
 }
 
-void *tr__realloc(void *memory, size_t size)
+void *base_realloc(void *memory, size_t size)
 {
-    if (tr__fault_hit())
+    if (base_fault_hit())
         return NULL;
     return realloc(memory, at_least_one(size));
 }
 
-void tr__free(void *memory)
+void base_free(void *memory)
 {
     free(memory);
 }
 
-char *tr__strdup(const char *text)
+char *base_strdup(const char *text)
 {
     size_t size = strlen(text) + 1;
-    char *copy = tr__alloc(size);
+    char *copy = base_alloc(size);
 
     if (copy == NULL)
         return NULL;
@@ -107,7 +107,7 @@ char *tr__strdup(const char *text)
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
-void *tr__pages_alloc(size_t size, size_t align)
+void *base_pages_alloc(size_t size, size_t align)
 {
     size_t span, head, tail;
     char *mapped, *pages;
@@ -117,7 +117,7 @@ void *tr__pages_alloc(size_t size, size_t align)
     tr_assert(align > 0);
     tr_assert((align & (align - 1)) == 0);
 
-    if (tr__fault_hit())
+    if (base_fault_hit())
         return NULL;
 
     if (align < PAGES_UNIT)
@@ -148,7 +148,7 @@ void *tr__pages_alloc(size_t size, size_t align)
     return pages;
 }
 
-void tr__pages_free(void *pages, size_t size)
+void base_pages_free(void *pages, size_t size)
 {
     int rc;
 

@@ -7,24 +7,24 @@
 #include <stddef.h>
 #include <stdint.h>
 
-void *tr__alloc(size_t size);  /* uninitialised, 16-byte aligned; NULL when out of memory */
-void *tr__calloc(size_t size); /* zeroed */
-void *tr__realloc(void *memory, size_t size);
-void tr__free(void *memory); /* NULL is fine */
-char *tr__strdup(const char *text);
+void *base_alloc(size_t size);  /* uninitialised, 16-byte aligned; NULL when out of memory */
+void *base_calloc(size_t size); /* zeroed */
+void *base_realloc(void *memory, size_t size);
+void base_free(void *memory); /* NULL is fine */
+char *base_strdup(const char *text);
 
 /* Zeroed pages straight from the kernel, `size` a multiple of 64 KiB, aligned to `align` (a power
  * of two). With huge pages where the kernel offers them: a fresh small page costs more than a
  * message. */
-void *tr__pages_alloc(size_t size, size_t align);
-void tr__pages_free(void *pages, size_t size);
+void *base_pages_alloc(size_t size, size_t align);
+void base_pages_free(void *pages, size_t size);
 
 /* Test only: the countdown-th fallible call from now on fails, and so do the `repeat` - 1 after it.
  * Counted over all threads. 0 switches it off. Returns how many calls were counted since the last
  * one. */
-uint64_t tr__fault_countdown(uint64_t countdown, uint64_t repeat);
+uint64_t base_fault_countdown(uint64_t countdown, uint64_t repeat);
 /* True if this fallible call is the one to fail. Allocation calls it by itself; other fallible
  * calls (descriptors, threads) call it before they do the real thing. */
-int tr__fault_hit(void);
+int base_fault_hit(void);
 
 #endif

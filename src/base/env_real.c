@@ -158,10 +158,10 @@ static int real_open(void *disk, const char *path, unsigned flags, struct tr_fil
     if (rc < 0)
         return rc;
     /* Before the open: afterwards a failure would have to undo a file it may have made. */
-    file = tr__alloc(sizeof *file);
+    file = base_alloc(sizeof *file);
     if (file == NULL)
         return TR_ENOMEM;
-    if (tr__fault_hit()) {
+    if (base_fault_hit()) {
         rc = TR_ELIMIT;
         goto free_file;
     }
@@ -174,7 +174,7 @@ static int real_open(void *disk, const char *path, unsigned flags, struct tr_fil
     return 0;
 
 free_file:
-    tr__free(file);
+    base_free(file);
     return rc;
 }
 
@@ -186,7 +186,7 @@ static int real_close(struct tr_file *file)
      * now. */
     if (close(file->fd) < 0 && errno != EINTR)
         rc = error_of_errno(errno);
-    tr__free(file);
+    base_free(file);
     return rc;
 }
 
@@ -198,7 +198,7 @@ static int real_read(
 
     if (offset > INT64_MAX || size > INT64_MAX - offset)
         return TR_EINVAL;
-    if (tr__fault_hit())
+    if (base_fault_hit())
         return TR_EIO;
     while (done < size) {
         size_t chunk = size - done < CHUNK_BYTES_MAX ? size - done : CHUNK_BYTES_MAX;
@@ -223,7 +223,7 @@ static int real_write(struct tr_file *file, uint64_t offset, const void *bytes, 
 
     if (offset > INT64_MAX || size > INT64_MAX - offset)
         return TR_EINVAL;
-    if (tr__fault_hit())
+    if (base_fault_hit())
         return TR_EIO;
     while (done < size) {
         size_t chunk = size - done < CHUNK_BYTES_MAX ? size - done : CHUNK_BYTES_MAX;
@@ -248,7 +248,7 @@ static int real_truncate(struct tr_file *file, uint64_t size)
 
     if (size > INT64_MAX)
         return TR_EINVAL;
-    if (tr__fault_hit())
+    if (base_fault_hit())
         return TR_EIO;
     do
         rc = ftruncate(file->fd, (off_t)size);
@@ -260,7 +260,7 @@ static int real_sync(struct tr_file *file)
 {
     int rc;
 
-    if (tr__fault_hit())
+    if (base_fault_hit())
         return TR_EIO;
     /* fdatasync leaves out times, but not a changed size. */
     do
@@ -273,7 +273,7 @@ static int real_size(struct tr_file *file, uint64_t *ret_size)
 {
     struct stat status;
 
-    if (tr__fault_hit())
+    if (base_fault_hit())
         return TR_EIO;
     if (fstat(file->fd, &status) < 0)
         return error_of_errno(errno);
@@ -286,7 +286,7 @@ static int real_size(struct tr_file *file, uint64_t *ret_size)
 static int real_remove(void *disk, const char *path)
 {
     (void)disk;
-    if (tr__fault_hit())
+    if (base_fault_hit())
         return TR_EIO;
     return unlink(path) < 0 ? error_of_errno(errno) : 0;
 }
@@ -294,7 +294,7 @@ static int real_remove(void *disk, const char *path)
 static int real_rename(void *disk, const char *from, const char *to)
 {
     (void)disk;
-    if (tr__fault_hit())
+    if (base_fault_hit())
         return TR_EIO;
     return rename(from, to) < 0 ? error_of_errno(errno) : 0;
 }
@@ -304,7 +304,7 @@ static int real_exists(void *disk, const char *path, int *ret_exists)
     struct stat status;
 
     (void)disk;
-    if (tr__fault_hit())
+    if (base_fault_hit())
         return TR_EIO;
     if (stat(path, &status) == 0) {
         *ret_exists = 1;
@@ -324,11 +324,11 @@ static char *parent_of(const char *path)
     char *parent;
 
     if (slash == NULL)
-        return tr__strdup(".");
+        return base_strdup(".");
     if (slash == path)
-        return tr__strdup("/");
+        return base_strdup("/");
     length = (size_t)(slash - path);
-    parent = tr__alloc(length + 1);
+    parent = base_alloc(length + 1);
     if (parent == NULL)
         return NULL;
     memcpy(parent, path, length);
@@ -345,7 +345,7 @@ static int real_sync_dir(void *disk, const char *path)
     parent = parent_of(path);
     if (parent == NULL)
         return TR_ENOMEM;
-    if (tr__fault_hit()) {
+    if (base_fault_hit()) {
         rc = TR_EIO;
         goto free_parent;
     }
@@ -362,7 +362,7 @@ static int real_sync_dir(void *disk, const char *path)
     (void)close(fd); /* only read from: a failed close loses nothing */
 
 free_parent:
-    tr__free(parent);
+    base_free(parent);
     return rc;
 }
 

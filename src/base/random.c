@@ -23,7 +23,7 @@ static uint64_t splitmix(uint64_t *counter)
     return mixed ^ (mixed >> 31);
 }
 
-void tr__random_init(struct tr__random *random, uint64_t seed)
+void base_random_init(struct base_random *random, uint64_t seed)
 {
     /* splitmix64 gives each value once in its period, so at most one of the four words is zero: the
      * one state xoshiro cannot leave, all zero, does not happen. */
@@ -31,7 +31,7 @@ void tr__random_init(struct tr__random *random, uint64_t seed)
         random->s[i] = splitmix(&seed);
 }
 
-uint64_t tr__random_next(struct tr__random *random)
+uint64_t base_random_next(struct base_random *random)
 {
     uint64_t *s = random->s;
     uint64_t result = rotate_left(s[1] * 5, 7) * 9;
@@ -46,7 +46,7 @@ uint64_t tr__random_next(struct tr__random *random)
     return result;
 }
 
-uint64_t tr__random_below(struct tr__random *random, uint64_t bound)
+uint64_t base_random_below(struct base_random *random, uint64_t bound)
 {
     uint64_t surplus, drawn;
 
@@ -55,22 +55,22 @@ uint64_t tr__random_below(struct tr__random *random, uint64_t bound)
     /* 2^64 mod bound values are too many to share out evenly; draw again when one of them comes. */
     surplus = (0 - bound) % bound;
     do
-        drawn = tr__random_next(random);
+        drawn = base_random_next(random);
     while (drawn < surplus);
     return drawn % bound;
 }
 
-bool tr__random_chance(struct tr__random *random, uint32_t per_million)
+bool base_random_chance(struct base_random *random, uint32_t per_million)
 {
     /* Drawn even if the answer is sure: switching one fault off must not shift what the others
      * draw. */
-    return tr__random_below(random, MILLION) < per_million;
+    return base_random_below(random, MILLION) < per_million;
 }
 
-struct tr__random tr__random_split(struct tr__random *random)
+struct base_random base_random_split(struct base_random *random)
 {
-    struct tr__random part;
+    struct base_random part;
 
-    tr__random_init(&part, tr__random_next(random));
+    base_random_init(&part, base_random_next(random));
     return part;
 }

@@ -7,16 +7,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct tr__random {
+struct base_random {
     uint64_t s[4];
 };
 
-void tr__random_init(struct tr__random *random, uint64_t seed);
-uint64_t tr__random_next(struct tr__random *random);
+void base_random_init(struct base_random *random, uint64_t seed);
+uint64_t base_random_next(struct base_random *random);
 /* Uniform in [0, bound); bound > 0. */
-uint64_t tr__random_below(struct tr__random *random, uint64_t bound);
-bool tr__random_chance(struct tr__random *random, uint32_t per_million);
+uint64_t base_random_below(struct base_random *random, uint64_t bound);
+bool base_random_chance(struct base_random *random, uint32_t per_million);
 /* A generator of its own for a subsystem, drawn from this one. */
-struct tr__random tr__random_split(struct tr__random *random);
+struct base_random base_random_split(struct base_random *random);
 
 #endif

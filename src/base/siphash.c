@@ -35,7 +35,7 @@ static void absorb(struct state *s, uint64_t word)
     s->v0 ^= word;
 }
 
-uint64_t tr_siphash(struct tr_siphash_key key, const void *bytes, size_t size)
+uint64_t base_siphash(struct base_siphash_key key, const void *bytes, size_t size)
 {
     struct state s = {
         .v0 = key.k0 ^ UINT64_C(0x736f6d6570736575),

@@ -7,11 +7,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct tr_siphash_key {
+struct base_siphash_key {
     uint64_t k0;
     uint64_t k1;
 };
 
-uint64_t tr_siphash(struct tr_siphash_key key, const void *bytes, size_t size);
+uint64_t base_siphash(struct base_siphash_key key, const void *bytes, size_t size);
 
 #endif

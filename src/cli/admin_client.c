@@ -74,7 +74,7 @@ void admin_client_finish(struct admin_client *client)
 
 static size_t on_body(char *bytes, size_t size, size_t count, void *data)
 {
-    return tr_buffer_append(data, bytes, size * count) == 0 ? size * count : 0;
+    return buffer_append(data, bytes, size * count) == 0 ? size * count : 0;
 }
 
 static int load_token(
@@ -134,10 +134,10 @@ static void set_target(CURL *curl, const char *address, const char *path)
 }
 
 /* {"error":"Label","message":"..."}, or what else it said. */
-static void complain(const struct cli_command *command, long status, const struct tr_buffer *body)
+static void complain(const struct cli_command *command, long status, const struct buffer *body)
 {
     struct json_doc doc = { 0 };
-    struct tr_span message = { body->bytes, body->size };
+    struct span message = { body->bytes, body->size };
 
     if (json_parse_copy(&doc, message, 0) == 0)
         (void)json_string(json_get(json_root(&doc), "message"), &message);
@@ -147,7 +147,7 @@ static void complain(const struct cli_command *command, long status, const struc
 }
 
 static long perform(struct admin_client *client, const struct cli_command *command, CURL *curl,
-    bool is_post, struct tr_buffer *body)
+    bool is_post, struct buffer *body)
 {
     struct curl_slist *headers = NULL;
     CURLcode code = CURLE_OUT_OF_MEMORY;
@@ -181,7 +181,7 @@ static long perform(struct admin_client *client, const struct cli_command *comma
 }
 
 long admin_client_ask(struct admin_client *client, const struct cli_command *command, bool is_post,
-    const char *path, struct tr_buffer *body)
+    const char *path, struct buffer *body)
 {
     CURL *curl = curl_easy_init();
     long status;

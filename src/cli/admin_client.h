@@ -25,6 +25,6 @@ bool admin_client_token(
 /* GET, or POST with the admin token. The answer's body is appended. Returns its status, or 0 when
  * nobody answers; then, and for every status but 2xx, what is wrong was said on stderr. */
 long admin_client_ask(struct admin_client *client, const struct cli_command *command, bool is_post,
-    const char *path, struct tr_buffer *body);
+    const char *path, struct buffer *body);
 
 #endif

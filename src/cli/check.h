@@ -8,7 +8,7 @@
 
 /* Told of each violation. */
 typedef void (*cli_violation_fn)(
-    void *data, const char *check, struct tr_span subject, const char *text);
+    void *data, const char *check, struct span subject, const char *text);
 
 struct cli_check {
     const char *name;

@@ -16,12 +16,12 @@ enum { CHECK_SOUND = 0, CHECK_DAMAGED = 1, CHECK_IMPOSSIBLE = 2, SHOWN_MAX = 20 
 
 struct report {
     struct json_writer writer;
-    struct tr_buffer json;
+    struct buffer json;
     bool is_json;
     uint64_t told;
 };
 
-static void on_violation(void *data, const char *check, struct tr_span subject, const char *text)
+static void on_violation(void *data, const char *check, struct span subject, const char *text)
 {
     struct report *report = data;
 
@@ -37,8 +37,7 @@ static void on_violation(void *data, const char *check, struct tr_span subject, 
     }
 }
 
-/* ---- the database
- * ------------------------------------------------------------------------------------ */
+/* ---- the database --------------------------------------------------------------------------- */
 
 /* SQLite would make a file that is not there, and then find it in order. */
 static bool is_there(const char *url, char *why, size_t why_size)
@@ -75,7 +74,7 @@ static int open_database(struct tr_system *system, const struct config *config, 
                 .writers = 1,
                 .readers = 1 },
             why, why_size, ret_sql);
-    tr__free(migrations);
+    base_free(migrations);
     return rc;
 }
 
@@ -93,8 +92,7 @@ static void say_backup(const struct cli_check *check, const struct config *confi
         check->run_in == NULL ? "" : " --data ", check->run_in == NULL ? "" : data_path);
 }
 
-/* ---- the command
- * ------------------------------------------------------------------------------------- */
+/* ---- the command ---------------------------------------------------------------------------- */
 
 static void print_json(struct report *report, const char *name, uint64_t count)
 {
@@ -153,7 +151,7 @@ static int run_check(const struct cli_check *check, const struct config *config,
         print_text(&report, check->name, count);
     if (rc == 0 && report.json.failed != 0)
         rc = report.json.failed;
-    tr_buffer_free(&report.json);
+    buffer_free(&report.json);
     if (sql != NULL)
         sql_close(&sql);
     if (system != NULL) {

@@ -14,7 +14,7 @@ struct switches {
     bool markdown;
 };
 
-static int print(struct tr_buffer *out)
+static int print(struct buffer *out)
 {
     int rc = out->failed;
 
@@ -22,14 +22,14 @@ static int print(struct tr_buffer *out)
         fwrite(out->bytes, 1, out->size, stdout);
     else
         fprintf(stderr, "troupe config: %s\n", tr_error_text(rc));
-    tr_buffer_free(out);
+    buffer_free(out);
     return rc == 0 && fflush(stdout) == 0 ? CLI_OK : CLI_FAILED;
 }
 
 static int show(const struct cli_command *command, const struct options *options,
     const struct switches *switches)
 {
-    struct tr_buffer out = { 0 };
+    struct buffer out = { 0 };
     struct config config;
 
     if (options_load(command, options, &config) != 0)
@@ -60,7 +60,7 @@ static void print_ok(const char *path, const struct config *config)
 /* The file alone: neither the environment nor options can make it right or wrong. */
 static int check(const struct cli_command *command, const char *path)
 {
-    struct tr_buffer errors = { 0 };
+    struct buffer errors = { 0 };
     struct config config;
     int rc;
 
@@ -76,13 +76,13 @@ static int check(const struct cli_command *command, const char *path)
     if (rc != 0) {
         fprintf(stderr, "%.*s", (int)errors.size, errors.size == 0 ? "" : errors.bytes);
     }
-    tr_buffer_free(&errors);
+    buffer_free(&errors);
     return rc == 0 ? CLI_OK : CLI_FAILED;
 }
 
 static int list(const struct switches *switches)
 {
-    struct tr_buffer out = { 0 };
+    struct buffer out = { 0 };
 
     if (switches->markdown)
         config_list_markdown(&out);

@@ -18,7 +18,7 @@ static long long number(const struct json *root, const char *key)
 
 static void print_convo(const struct json *root)
 {
-    struct tr_span id = { "", 0 }, kind = { "", 0 };
+    struct span id = { "", 0 }, kind = { "", 0 };
 
     (void)json_string(json_get(root, "id"), &id);
     (void)json_string(json_get(root, "kind"), &kind);
@@ -33,12 +33,12 @@ static void print_convo(const struct json *root)
     printf("%-12s %lld\n", "streams", number(root, "subscribers"));
 }
 
-static int show(const struct cli_command *command, const struct tr_buffer *body, bool as_json)
+static int show(const struct cli_command *command, const struct buffer *body, bool as_json)
 {
     struct json_doc doc = { 0 };
     int rc = CLI_OK;
 
-    if (json_parse_copy(&doc, (struct tr_span){ body->bytes, body->size }, 0) != 0) {
+    if (json_parse_copy(&doc, (struct span){ body->bytes, body->size }, 0) != 0) {
         fprintf(
             stderr, "troupe %s: the answer is not JSON: is this a troupe server?\n", command->name);
         rc = CLI_FAILED;
@@ -52,24 +52,24 @@ static int show(const struct cli_command *command, const struct tr_buffer *body,
 }
 
 /* The id as a value in a query: whatever is not plain becomes %XX. */
-static void write_path(const char *id, struct tr_buffer *path)
+static void write_path(const char *id, struct buffer *path)
 {
     static const char plain[] =
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";
 
-    tr_buffer_text(path, "/v1/convos?id=");
+    buffer_text(path, "/v1/convos?id=");
     for (; *id != '\0'; id++)
         if (strchr(plain, *id) != NULL)
-            tr_buffer_append(path, id, 1);
+            buffer_append(path, id, 1);
         else
-            tr_buffer_format(path, "%%%02X", (unsigned char)*id);
-    tr_buffer_append(path, "", 1);
+            buffer_format(path, "%%%02X", (unsigned char)*id);
+    buffer_append(path, "", 1);
 }
 
 static int ask(
     const struct cli_command *command, const struct options *options, const char *id, bool as_json)
 {
-    struct tr_buffer body = { 0 }, path = { 0 };
+    struct buffer body = { 0 }, path = { 0 };
     struct admin_client client;
     int rc = CLI_FAILED;
 
@@ -79,8 +79,8 @@ static int ask(
             rc = show(command, &body, as_json);
         admin_client_finish(&client);
     }
-    tr_buffer_free(&body);
-    tr_buffer_free(&path);
+    buffer_free(&body);
+    buffer_free(&path);
     return rc;
 }
 

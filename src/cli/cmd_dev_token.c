@@ -44,7 +44,7 @@ static int parse_key(const char *path, char *text, size_t size, struct crypto_ke
     struct json_doc doc = { 0 };
     const char *why = NULL;
     char sentence[160];
-    int rc = json_parse_copy(&doc, (struct tr_span){ text, size }, JSON_UNIQUE_KEYS);
+    int rc = json_parse_copy(&doc, (struct span){ text, size }, JSON_UNIQUE_KEYS);
 
     if (rc != 0)
         snprintf(sentence, sizeof sentence, "not a key file: byte %zu: %s", doc.error.offset,
@@ -143,7 +143,7 @@ static int write_key_file(const char *path, const char *bytes, size_t size)
 
 static int create_key_file(const char *path)
 {
-    struct tr_buffer jwk = { 0 };
+    struct buffer jwk = { 0 };
     struct crypto_key *key = NULL;
     char did[DID_KEY_CHARS_MAX];
     int rc;
@@ -152,13 +152,13 @@ static int create_key_file(const char *path)
     if (rc != 0)
         return fail(path, tr_error_text(rc));
     did_key_format(key, did);
-    rc = jwk_write(key, tr_span_of(did), true, &jwk);
-    tr_buffer_text(&jwk, "\n");
+    rc = jwk_write(key, span_of(did), true, &jwk);
+    buffer_text(&jwk, "\n");
     rc = rc != 0 || jwk.failed != 0 ? fail(path, "out of memory")
                                     : write_key_file(path, jwk.bytes, jwk.size);
     if (jwk.bytes != NULL)
         crypto_wipe(jwk.bytes, jwk.capacity);
-    tr_buffer_free(&jwk);
+    buffer_free(&jwk);
     crypto_key_unref(&key);
     return rc;
 }
@@ -193,7 +193,7 @@ static int load_key(const char *path, struct crypto_key **ret_key)
 static int print_tokens(const struct arguments *arguments, const struct crypto_key *key)
 {
     const struct tr_env *env = tr_env_real();
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
     char did[DID_KEY_CHARS_MAX], jti[32];
     uint8_t random[16];
     int rc = 0;
@@ -204,12 +204,12 @@ static int print_tokens(const struct arguments *arguments, const struct crypto_k
 
         crypto_random_fill(random, sizeof random);
         crypto_hex_encode(random, sizeof random, jti);
-        tr_buffer_clear(&token);
-        rc = jwt_sign_claims(key, (struct tr_span){ NULL, 0 },
+        buffer_clear(&token);
+        rc = jwt_sign_claims(key, (struct span){ NULL, 0 },
             &(struct jwt_claims){
-                .iss = tr_span_of(did),
-                .aud = tr_span_of(arguments->aud),
-                .lxm = tr_span_of(arguments->lxm),
+                .iss = span_of(did),
+                .aud = span_of(arguments->aud),
+                .lxm = span_of(arguments->lxm),
                 .jti = { jti, sizeof jti },
                 .iat_s = now_s,
                 .nbf_s = -1,
@@ -219,7 +219,7 @@ static int print_tokens(const struct arguments *arguments, const struct crypto_k
         if (rc == 0)
             printf("%.*s\n", (int)token.size, token.bytes);
     }
-    tr_buffer_free(&token);
+    buffer_free(&token);
     if (rc != 0) {
         fprintf(stderr, "troupe dev-token: %s\n", tr_error_text(rc));
         return CLI_FAILED;
@@ -270,13 +270,13 @@ static bool is_audience(const char *text)
     struct did did;
 
     if (hash == NULL)
-        return did_parse(tr_span_of(text), &did) == DID_OK;
+        return did_parse(span_of(text), &did) == DID_OK;
     if (hash[1] == '\0')
         return false;
     for (const char *at = hash + 1; *at != '\0'; at++)
         if (!is_alnum(*at) && *at != '-' && *at != '_')
             return false;
-    return did_parse((struct tr_span){ text, (size_t)(hash - text) }, &did) == DID_OK;
+    return did_parse((struct span){ text, (size_t)(hash - text) }, &did) == DID_OK;
 }
 
 /* argv[*i] is `name` with a value, after '=' or as the next argument. NULL if it is not that
@@ -306,7 +306,7 @@ static int parse_one(
     else if ((value = option("--aud", argc, argv, i)) != NULL)
         arguments->aud = value;
     else if ((value = option("--count", argc, argv, i)) != NULL) {
-        if (*value != '\0' && (!tr_span_u64(tr_span_of(value), &arguments->count) ||
+        if (*value != '\0' && (!span_u64(span_of(value), &arguments->count) ||
                                   arguments->count == 0 || arguments->count > COUNT_MAX))
             return cli_wrong(command, "--count is a number from 1 to 10000, not", value);
     } else

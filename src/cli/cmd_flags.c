@@ -7,9 +7,9 @@
 #include "cli/admin_client.h"
 #include "ops/flags.h"
 
-static struct tr_span text_of(const struct json *value, const char *key)
+static struct span text_of(const struct json *value, const char *key)
 {
-    struct tr_span text = { "", 0 };
+    struct span text = { "", 0 };
 
     (void)json_string(json_get(value, key), &text);
     return text;
@@ -17,16 +17,16 @@ static struct tr_span text_of(const struct json *value, const char *key)
 
 static void print_flag(const struct json *flag)
 {
-    struct tr_span name = text_of(flag, "name");
-    struct tr_span percent = text_of(flag, "percent");
-    struct tr_span initial = text_of(flag, "initial");
-    struct tr_span help = text_of(flag, "help");
+    struct span name = text_of(flag, "name");
+    struct span percent = text_of(flag, "percent");
+    struct span initial = text_of(flag, "initial");
+    struct span help = text_of(flag, "help");
 
     printf("%-24.*s %7.*s  (initially %.*s)  %.*s\n", (int)name.size, name.at, (int)percent.size,
         percent.at, (int)initial.size, initial.at, (int)help.size, help.at);
 }
 
-static int show(const struct tr_buffer *body, bool as_json)
+static int show(const struct buffer *body, bool as_json)
 {
     struct json_doc doc = { 0 };
     const struct json *flags;
@@ -35,7 +35,7 @@ static int show(const struct tr_buffer *body, bool as_json)
         printf("%.*s\n", (int)body->size, body->bytes);
         return CLI_OK;
     }
-    if (json_parse_copy(&doc, (struct tr_span){ body->bytes, body->size }, 0) != 0) {
+    if (json_parse_copy(&doc, (struct span){ body->bytes, body->size }, 0) != 0) {
         fprintf(stderr, "troupe flags: the answer is not JSON: is this a troupe server?\n");
         json_doc_free(&doc);
         return CLI_FAILED;
@@ -95,7 +95,7 @@ static int run(const struct cli_command *command, int argc, char **argv)
     bool as_json = false;
     bool is_post = false;
     const struct options_switch switches[] = { { "--json", &as_json }, { NULL, NULL } };
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     struct admin_client client;
     struct options options;
     char path[160];
@@ -113,7 +113,7 @@ static int run(const struct cli_command *command, int argc, char **argv)
             admin_client_finish(&client);
         }
     }
-    tr_buffer_free(&body);
+    buffer_free(&body);
     options_free(&options);
     return rc;
 }

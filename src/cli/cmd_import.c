@@ -29,8 +29,7 @@ struct report {
     size_t fate_count;
 };
 
-/* ---- what happens meanwhile
- * ---------------------------------------------------------------------------- */
+/* ---- what happens meanwhile ----------------------------------------------------------------- */
 
 static void end_line(struct report *report)
 {
@@ -50,7 +49,7 @@ static void on_progress(void *data, uint64_t done, uint64_t total)
     report->has_line = true;
 }
 
-static void on_finding(void *data, struct tr_span subject, const char *text)
+static void on_finding(void *data, struct span subject, const char *text)
 {
     struct report *report = data;
 
@@ -96,8 +95,7 @@ static void print_table(const struct report *report)
                 report->fates[i].table, report->fates[i].reason);
 }
 
-/* ---- the database
- * ------------------------------------------------------------------------------------ */
+/* ---- the database --------------------------------------------------------------------------- */
 
 static int open_database(struct tr_system *system, const char *url, bool is_dry, char *why,
     size_t why_size, struct sql **ret_sql)
@@ -116,7 +114,7 @@ static int open_database(struct tr_system *system, const char *url, bool is_dry,
                 .writers = 1,
                 .readers = 1 },
             why, why_size, ret_sql);
-    tr__free(migrations);
+    base_free(migrations);
     return rc;
 }
 
@@ -144,8 +142,7 @@ static bool is_there(const char *url)
     return strncmp(url, "sqlite:", 7) != 0 || access(url + 7, F_OK) == 0;
 }
 
-/* ---- the command
- * ------------------------------------------------------------------------------------- */
+/* ---- the command ---------------------------------------------------------------------------- */
 
 static int run_task(const struct cli_import *import, struct cli_import_task *task, const char *url,
     char *why, size_t why_size)
@@ -160,7 +157,7 @@ static int run_task(const struct cli_import *import, struct cli_import_task *tas
     if (rc == 0 && (!task->is_dry || is_there(url)))
         rc = open_database(system, url, task->is_dry, why, why_size, &task->sql);
     if (rc == SQL_ESCHEMA && task->is_dry) { /* empty, or to be migrated: it can wait */
-        task->on_finding(task->data, TR_SPAN(""),
+        task->on_finding(task->data, SPAN(""),
             "the database to write to has not the tables of this version: not compared with it");
         why[0] = '\0';
         rc = 0;

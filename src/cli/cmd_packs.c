@@ -101,7 +101,7 @@ static int run_action(const struct packs_arguments *arguments)
 /* Those of the command line, here: not every action comes to load them. */
 static int check_settings(const struct cli_command *command, const struct options *options)
 {
-    struct tr_buffer errors = { 0 };
+    struct buffer errors = { 0 };
     struct config config;
     int rc = config_load(
         &(struct config_sources){ .flags = options->flags, .flag_count = options->flag_count },
@@ -112,7 +112,7 @@ static int check_settings(const struct cli_command *command, const struct option
     else
         fprintf(stderr, "troupe %s: the settings are wrong:\n%.*s", command->name, (int)errors.size,
             errors.size == 0 ? "" : errors.bytes);
-    tr_buffer_free(&errors);
+    buffer_free(&errors);
     return rc == 0 ? CLI_OK : CLI_USAGE;
 }
 

@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "cli/serve.h"
+#include "support/log.h"
 
 #ifndef TROUPE_VERSION
 #define TROUPE_VERSION "unknown"

@@ -7,7 +7,7 @@
 
 static void print_text(const struct json *root, const char *key)
 {
-    struct tr_span text;
+    struct span text;
 
     if (json_string(json_get(root, key), &text))
         printf("%-10s %.*s\n", key, (int)text.size, text.at);
@@ -24,8 +24,8 @@ static long long number(const struct json *root, const char *key)
 static void print_checks(const struct json *root)
 {
     for (struct json_iter it = json_iterate(json_get(root, "checks")); json_next(&it);) {
-        struct tr_span name = { "", 0 };
-        struct tr_span why = { "", 0 };
+        struct span name = { "", 0 };
+        struct span why = { "", 0 };
         bool is_ready = false;
 
         (void)json_string(json_get(it.value, "name"), &name);
@@ -55,12 +55,12 @@ static void print_status(const struct json *root, bool is_ready)
     print_checks(root);
 }
 
-static int show(const struct cli_command *command, struct tr_buffer *body, bool as_json)
+static int show(const struct cli_command *command, struct buffer *body, bool as_json)
 {
     struct json_doc doc = { 0 };
     bool is_ready = false;
 
-    if (json_parse_copy(&doc, (struct tr_span){ body->bytes, body->size }, 0) != 0) {
+    if (json_parse_copy(&doc, (struct span){ body->bytes, body->size }, 0) != 0) {
         fprintf(
             stderr, "troupe %s: the answer is not JSON: is this a troupe server?\n", command->name);
         json_doc_free(&doc);
@@ -79,7 +79,7 @@ static int run_status(const struct cli_command *command, int argc, char **argv)
 {
     bool as_json = false;
     const struct options_switch switches[] = { { "--json", &as_json }, { NULL, NULL } };
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     struct admin_client client;
     struct options options;
     int rc;
@@ -93,14 +93,14 @@ static int run_status(const struct cli_command *command, int argc, char **argv)
             rc = show(command, &body, as_json);
         admin_client_finish(&client);
     }
-    tr_buffer_free(&body);
+    buffer_free(&body);
     options_free(&options);
     return rc;
 }
 
 static int run_drain(const struct cli_command *command, int argc, char **argv)
 {
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     struct admin_client client;
     struct options options;
     int rc;
@@ -116,7 +116,7 @@ static int run_drain(const struct cli_command *command, int argc, char **argv)
         }
         admin_client_finish(&client);
     }
-    tr_buffer_free(&body);
+    buffer_free(&body);
     options_free(&options);
     return rc;
 }

@@ -21,8 +21,7 @@ static const struct tour_step *const steps[] = {
 };
 enum { STEPS = sizeof steps / sizeof steps[0] };
 
-/* ---- what steps use
- * --------------------------------------------------------------------------------------- */
+/* ---- what steps use ------------------------------------------------------------------------- */
 
 void tour_must(int rc)
 {
@@ -97,8 +96,7 @@ const struct tr_type ids_type = {
     .handle = ids_handle,
 };
 
-/* ---- the command
- * ------------------------------------------------------------------------------------------ */
+/* ---- the command ---------------------------------------------------------------------------- */
 
 /* False when there is nobody to press it. */
 static bool wait_for_enter(void)

@@ -13,7 +13,7 @@ struct cli_import_task {
     int64_t now_ms;
     void *data; /* of the three: */
     void (*on_progress)(void *data, uint64_t done, uint64_t total);
-    void (*on_finding)(void *data, struct tr_span subject, const char *text);
+    void (*on_finding)(void *data, struct span subject, const char *text);
     void (*on_fate)(void *data, const char *table, const char *reason, uint64_t rows);
 };
 

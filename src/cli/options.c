@@ -52,7 +52,7 @@ static int take_set(const struct cli_command *command, struct options *options, 
 
     if (equals == NULL)
         return cli_wrong(command, "--set wants KEY=VALUE, not", text);
-    key = tr__alloc(sizeof(char *) + (size_t)(equals - text) + 1);
+    key = base_alloc(sizeof(char *) + (size_t)(equals - text) + 1);
     if (key == NULL)
         return cli_wrong(command, "out of memory", NULL);
     memcpy(key, &options->keys, sizeof(char *)); /* a list of what to free */
@@ -145,14 +145,14 @@ void options_free(struct options *options)
         char *next;
 
         memcpy(&next, options->keys, sizeof next);
-        tr__free(options->keys);
+        base_free(options->keys);
         options->keys = next;
     }
     *options = (struct options){ 0 };
 }
 
 int options_load_quietly(
-    const struct options *options, struct config *ret_config, struct tr_buffer *errors)
+    const struct options *options, struct config *ret_config, struct buffer *errors)
 {
     return config_load(&(struct config_sources){ .file_path = options->config_path,
                            .environment = (const char *const *)environ,
@@ -161,7 +161,7 @@ int options_load_quietly(
         ret_config, errors);
 }
 
-static void complain(const struct cli_command *command, const struct tr_buffer *errors, int rc)
+static void complain(const struct cli_command *command, const struct buffer *errors, int rc)
 {
     fprintf(stderr, "troupe %s: the settings are wrong:\n%.*s", command->name, (int)errors->size,
         errors->size == 0 ? "" : errors->bytes);
@@ -172,19 +172,19 @@ static void complain(const struct cli_command *command, const struct tr_buffer *
 int options_load(
     const struct cli_command *command, const struct options *options, struct config *ret_config)
 {
-    struct tr_buffer errors = { 0 };
+    struct buffer errors = { 0 };
     int rc = options_load_quietly(options, ret_config, &errors);
 
     if (rc != 0)
         complain(command, &errors, rc);
-    tr_buffer_free(&errors);
+    buffer_free(&errors);
     return rc;
 }
 
 int options_load_checked(
     const struct cli_command *command, const struct options *options, struct config *ret_config)
 {
-    struct tr_buffer errors = { 0 };
+    struct buffer errors = { 0 };
     int rc = options_load_quietly(options, ret_config, &errors);
 
     if (rc == 0) {
@@ -194,6 +194,6 @@ int options_load_checked(
     }
     if (rc != 0)
         complain(command, &errors, rc);
-    tr_buffer_free(&errors);
+    buffer_free(&errors);
     return rc;
 }

@@ -63,6 +63,6 @@ int options_load_checked(
     const struct cli_command *command, const struct options *options, struct config *ret_config);
 /* options_load without words: for those who reload. Errors are appended. */
 int options_load_quietly(
-    const struct options *options, struct config *ret_config, struct tr_buffer *errors);
+    const struct options *options, struct config *ret_config, struct buffer *errors);
 
 #endif

@@ -38,8 +38,7 @@ int packs_check_trust(const struct packs_arguments *arguments);
 void packs_say_away(const struct packs_arguments *arguments, long status);
 enum { PACKS_TRIES = 8, PACKS_TRY_S = 30 /* 1 + 2 + 3 + 4 + 5 + 5 + 5 + 5 */ };
 
-/* ---- requests: packs_web.c ---------------------------------------------------------------------
- */
+/* ---- requests: packs_web.c ------------------------------------------------------------------ */
 
 enum { PACKS_URL_SIZE = 1024, PACKS_ANSWER_MAX = 16 << 20 };
 
@@ -52,7 +51,7 @@ struct packs_web {
 };
 struct packs_answer {
     long status; /* 0: nobody answered; web->problem says why */
-    struct tr_buffer body;
+    struct buffer body;
     uint64_t offset; /* Upload-Offset, or UINT64_MAX */
 };
 
@@ -77,8 +76,7 @@ int packs_web_complain(
 /* The "error" of the answer is this label. */
 bool packs_answer_is(const struct packs_answer *answer, const char *label);
 
-/* ---- progress: on a terminal alone -------------------------------------------------------------
- */
+/* ---- progress: on a terminal alone ---------------------------------------------------------- */
 
 struct packs_progress {
     const char *what;
@@ -94,8 +92,7 @@ void packs_progress_begin(
 void packs_progress_show(struct packs_progress *progress, uint64_t at);
 void packs_progress_end(struct packs_progress *progress); /* the line is gone */
 
-/* ---- keys: packs_key.c -------------------------------------------------------------------------
- */
+/* ---- keys: packs_key.c ---------------------------------------------------------------------- */
 
 /* The private key in a file; made, readable by its owner alone, if it is not there and `may_make`.
  * `path` NULL is publisher.key in the user's configuration. CLI_OK, or CLI_FAILED and it was said.
@@ -116,13 +113,12 @@ bool packs_signer_explain(const struct packs_arguments *arguments, const struct 
 int packs_pins_load(const char *path, const char *pack, struct manifest_keys *ret_keys);
 int packs_pins_save(const char *path, const char *pack, const struct manifest_keys *keys);
 
-/* ---- files: packs_file.c -----------------------------------------------------------------------
- */
+/* ---- files: packs_file.c -------------------------------------------------------------------- */
 
 /* Reads the descriptor to its end. False: errno says why. */
 bool packs_hash(int fd, struct packs_progress *progress, char ret_hex[65], uint64_t *ret_size);
 /* A file as a whole, terminated; false if it cannot be read or is larger. The caller frees it. */
-bool packs_read(int folder, const char *path, size_t size_max, struct tr_buffer *ret_text);
+bool packs_read(int folder, const char *path, size_t size_max, struct buffer *ret_text);
 /* Beside it, synced, then renamed over it. False: errno says why. */
 bool packs_write(const char *path, unsigned mode, const void *bytes, size_t size);
 

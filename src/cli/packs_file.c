@@ -60,7 +60,7 @@ int packs_check_trust(const struct packs_arguments *arguments)
 {
     struct manifest_keys keys = { 0 };
 
-    if (arguments->trust == NULL || manifest_keys_add(&keys, tr_span_of(arguments->trust)) == 0)
+    if (arguments->trust == NULL || manifest_keys_add(&keys, span_of(arguments->trust)) == 0)
         return CLI_OK;
     return cli_wrong(
         arguments->command, "--trust wants an Ed25519 key like z6Mk..., not", arguments->trust);
@@ -76,8 +76,7 @@ void packs_say_away(const struct packs_arguments *arguments, long status)
         fprintf(stderr, "the server is busy (%ld); trying for %d s\n", status, PACKS_TRY_S);
 }
 
-/* ---- progress ----------------------------------------------------------------------------------
- */
+/* ---- progress ------------------------------------------------------------------------------- */
 
 static uint64_t now_ns(void)
 {
@@ -131,19 +130,18 @@ void packs_progress_end(struct packs_progress *progress)
     fflush(stderr);
 }
 
-/* ---- files -------------------------------------------------------------------------------------
- */
+/* ---- files ---------------------------------------------------------------------------------- */
 
 bool packs_hash(int fd, struct packs_progress *progress, char ret_hex[65], uint64_t *ret_size)
 {
     struct crypto_sha256_stream hash = { 0 };
     uint8_t digest[CRYPTO_SHA256_BYTES];
-    char *bytes = tr__alloc(READ_BYTES);
+    char *bytes = base_alloc(READ_BYTES);
     uint64_t size = 0;
     ssize_t got = -1;
 
     if (bytes == NULL || crypto_sha256_stream_init(&hash) != 0) {
-        tr__free(bytes);
+        base_free(bytes);
         errno = ENOMEM;
         return false;
     }
@@ -159,11 +157,11 @@ bool packs_hash(int fd, struct packs_progress *progress, char ret_hex[65], uint6
     crypto_sha256_stream_finish(&hash);
     ret_hex[crypto_hex_encode(digest, sizeof digest, ret_hex)] = '\0';
     *ret_size = size;
-    tr__free(bytes);
+    base_free(bytes);
     return got == 0;
 }
 
-bool packs_read(int folder, const char *path, size_t size_max, struct tr_buffer *ret_text)
+bool packs_read(int folder, const char *path, size_t size_max, struct buffer *ret_text)
 {
     int fd = openat(folder, path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     struct stat status;
@@ -176,21 +174,21 @@ bool packs_read(int folder, const char *path, size_t size_max, struct tr_buffer 
         errno = EINVAL;
         return false;
     }
-    *ret_text = (struct tr_buffer){ .size_max = size_max + 8192 }; /* it is read in steps of 4096 */
+    *ret_text = (struct buffer){ .size_max = size_max + 8192 }; /* it is read in steps of 4096 */
     while (got > 0) {
-        char *to = tr_buffer_reserve(ret_text, 4096);
+        char *to = buffer_reserve(ret_text, 4096);
 
         got = to == NULL ? -1 : read(fd, to, 4096);
         if (got > 0)
-            tr_buffer_grew(ret_text, (size_t)got);
+            buffer_grew(ret_text, (size_t)got);
     }
     close(fd);
     ret_text->size_max = 0;
-    if (got == 0 && ret_text->size <= size_max && tr_buffer_append(ret_text, "", 1) == 0) {
+    if (got == 0 && ret_text->size <= size_max && buffer_append(ret_text, "", 1) == 0) {
         ret_text->size--;
         return true;
     }
-    tr_buffer_free(ret_text);
+    buffer_free(ret_text);
     errno = EFBIG;
     return false;
 }

@@ -28,12 +28,11 @@ struct get {
     struct packs_progress progress;
 };
 
-/* ---- what is wanted ----------------------------------------------------------------------------
- */
+/* ---- what is wanted ------------------------------------------------------------------------- */
 
 static bool copy_member(const struct json *root, const char *key, char *to, size_t size)
 {
-    struct tr_span text;
+    struct span text;
 
     if (!json_string(json_get(root, key), &text) || text.size >= size)
         return false;
@@ -67,7 +66,7 @@ static int take_unsigned(struct get *get, const struct json *root)
     if (!copy_member(root, "version", get->manifest.version, sizeof get->manifest.version) ||
         !copy_member(root, "sha256", get->manifest.sha256, sizeof get->manifest.sha256) ||
         !json_int(json_get(root, "size_bytes"), &size) || size < 0 ||
-        !manifest_is_version(tr_span_of(get->manifest.version)) ||
+        !manifest_is_version(span_of(get->manifest.version)) ||
         strspn(get->manifest.sha256, "0123456789abcdef") != 64) /* it goes into a header */
         return packs_fail("the server's answer is no manifest");
     if (!is_wanted(get))
@@ -84,7 +83,7 @@ static int gather_trust(const struct get *get, struct manifest_keys *ret_keys)
     if (trust == NULL)
         return packs_pins_load(get->arguments->pins, get->arguments->word, ret_keys);
     *ret_keys = (struct manifest_keys){ 0 };
-    (void)manifest_keys_add(ret_keys, tr_span_of(trust)); /* packs_check_trust was asked before */
+    (void)manifest_keys_add(ret_keys, span_of(trust)); /* packs_check_trust was asked before */
     return CLI_OK;
 }
 
@@ -130,7 +129,7 @@ static int fetch_manifest(struct get *get)
 {
     struct json_doc doc = { 0 };
     char path[PATH_CHARS];
-    struct tr_span text;
+    struct span text;
     int rc;
 
     if (get->arguments->version != NULL)
@@ -143,7 +142,7 @@ static int fetch_manifest(struct get *get)
                    ? fail_missing(get)
                    : packs_web_complain(&get->web, "the manifest", &get->answer);
     rc = json_parse_copy(
-        &doc, (struct tr_span){ get->answer.body.bytes, get->answer.body.size }, JSON_UNIQUE_KEYS);
+        &doc, (struct span){ get->answer.body.bytes, get->answer.body.size }, JSON_UNIQUE_KEYS);
     if (rc != 0)
         rc = packs_fail("the server's answer is no manifest");
     else if (json_string(json_get(json_root(&doc), "manifest"), &text))
@@ -154,8 +153,7 @@ static int fetch_manifest(struct get *get)
     return rc;
 }
 
-/* ---- the bytes ---------------------------------------------------------------------------------
- */
+/* ---- the bytes ------------------------------------------------------------------------------ */
 
 static size_t on_bytes(char *bytes, size_t size, size_t count, void *data)
 {
@@ -173,7 +171,7 @@ static size_t on_bytes(char *bytes, size_t size, size_t count, void *data)
     if (get->status != 200 && get->status != 206) { /* an error: its text is short, or cut off */
         if (get->answer.body.size >= ERROR_BYTES)
             return 0;
-        (void)tr_buffer_append(&get->answer.body, bytes, left);
+        (void)buffer_append(&get->answer.body, bytes, left);
         return left;
     }
     if (left > get->manifest.size - get->at) { /* more than there can be */
@@ -219,7 +217,7 @@ static bool fetch_rest(struct get *get)
     curl_easy_setopt(get->web.curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
     curl_easy_setopt(get->web.curl, CURLOPT_LOW_SPEED_TIME, (long)STALLED_S);
     get->status = 0;
-    tr_buffer_clear(&get->answer.body);
+    buffer_clear(&get->answer.body);
     packs_progress_wait(&get->progress, "waiting: the server verifies it before it sends it");
     code = curl_easy_perform(get->web.curl);
     curl_slist_free_all(headers);
@@ -268,8 +266,7 @@ static int fetch_all(struct get *get)
     return CLI_OK;
 }
 
-/* ---- the file ----------------------------------------------------------------------------------
- */
+/* ---- the file ------------------------------------------------------------------------------- */
 
 static int set_paths(struct get *get)
 {
@@ -354,7 +351,7 @@ static int download(struct get *get)
         "the bytes that came are not those of the manifest (SHA-256): nothing is kept");
 }
 
-static int keep(struct get *get, const struct tr_buffer *document)
+static int keep(struct get *get, const struct buffer *document)
 {
     char path[PATH_MAX + 32];
 
@@ -385,7 +382,7 @@ static bool is_done(struct get *get)
 
 static int get_all(struct get *get)
 {
-    struct tr_buffer document = { 0 };
+    struct buffer document = { 0 };
     int rc = fetch_manifest(get);
 
     if (rc == CLI_OK)
@@ -396,14 +393,14 @@ static int get_all(struct get *get)
         printf("%s\n", get->out);
         return CLI_OK;
     }
-    if (tr_buffer_append(&document, get->answer.body.bytes, get->answer.body.size) != 0)
+    if (buffer_append(&document, get->answer.body.bytes, get->answer.body.size) != 0)
         return packs_fail("out of memory");
     rc = open_part(get);
     if (rc == CLI_OK)
         rc = download(get);
     if (rc == CLI_OK)
         rc = keep(get, &document);
-    tr_buffer_free(&document);
+    buffer_free(&document);
     return rc;
 }
 
@@ -414,9 +411,9 @@ int packs_get(const struct packs_arguments *arguments)
 
     if (arguments->word == NULL)
         return cli_wrong(arguments->command, "which pack? get NAME", NULL);
-    if (!manifest_is_pack(tr_span_of(arguments->word)))
+    if (!manifest_is_pack(span_of(arguments->word)))
         return packs_wrong_pack(arguments, "which pack? NAME is", arguments->word);
-    if (arguments->version != NULL && !manifest_is_version(tr_span_of(arguments->version)))
+    if (arguments->version != NULL && !manifest_is_version(span_of(arguments->version)))
         return packs_wrong_version(arguments);
     if (packs_check_trust(arguments) != CLI_OK)
         return CLI_USAGE;
@@ -430,12 +427,11 @@ int packs_get(const struct packs_arguments *arguments)
     return rc;
 }
 
-/* ---- list --------------------------------------------------------------------------------------
- */
+/* ---- list ----------------------------------------------------------------------------------- */
 
 static void print_offer(const struct json *offer)
 {
-    struct tr_span name = { "?", 1 }, version = { "?", 1 };
+    struct span name = { "?", 1 }, version = { "?", 1 };
     int64_t size = 0;
 
     (void)json_string(json_get(offer, "package_id"), &name);
@@ -447,9 +443,9 @@ static void print_offer(const struct json *offer)
         (long long)size);
 }
 
-static int print_list(const struct packs_arguments *arguments, const struct tr_buffer *body)
+static int print_list(const struct packs_arguments *arguments, const struct buffer *body)
 {
-    struct tr_span text = { body->bytes, body->size };
+    struct span text = { body->bytes, body->size };
     struct json_doc doc = { 0 };
     const struct json *packs;
 

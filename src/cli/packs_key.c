@@ -42,21 +42,20 @@ static bool own_path(const char *name, char ret_path[PATH_MAX])
     return true;
 }
 
-/* ---- the publisher's key -----------------------------------------------------------------------
- */
+/* ---- the publisher's key -------------------------------------------------------------------- */
 
 static int make_key(const char *path)
 {
     char text[CRYPTO_MULTIKEY_CHARS_MAX];
     struct crypto_key *key = NULL;
-    struct tr_buffer jwk = { 0 };
+    struct buffer jwk = { 0 };
     int fd, rc = CLI_FAILED;
 
     if (crypto_key_generate(CRYPTO_EDDSA, &key) != 0)
         return packs_fail("out of memory");
     (void)crypto_multikey_encode(key, text);
     /* Never over a key that is there: O_EXCL, and who comes second reads the first one's. */
-    if (jwk_write(key, tr_span_of(text), true, &jwk) != 0 || tr_buffer_text(&jwk, "\n") != 0) {
+    if (jwk_write(key, span_of(text), true, &jwk) != 0 || buffer_text(&jwk, "\n") != 0) {
         packs_fail("out of memory");
     } else {
         fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -77,16 +76,16 @@ static int make_key(const char *path)
     }
     if (jwk.bytes != NULL)
         crypto_wipe(jwk.bytes, jwk.capacity);
-    tr_buffer_free(&jwk);
+    buffer_free(&jwk);
     crypto_key_unref(&key);
     return rc;
 }
 
-static int parse_key(const char *path, struct tr_buffer *text, struct crypto_key **ret_key)
+static int parse_key(const char *path, struct buffer *text, struct crypto_key **ret_key)
 {
     struct json_doc doc = { 0 };
     const char *why = "it is not JSON";
-    int rc = json_parse_copy(&doc, (struct tr_span){ text->bytes, text->size }, JSON_UNIQUE_KEYS);
+    int rc = json_parse_copy(&doc, (struct span){ text->bytes, text->size }, JSON_UNIQUE_KEYS);
 
     if (rc == 0)
         rc = jwk_parse(json_root(&doc), JWK_PRIVATE, ret_key, &why);
@@ -127,7 +126,7 @@ int packs_key_try(const char *path)
 
 int packs_key_load(const char *path, bool may_make, struct crypto_key **ret_key)
 {
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
     struct stat status;
     char own[PATH_MAX];
     int rc;
@@ -150,12 +149,11 @@ int packs_key_load(const char *path, bool may_make, struct crypto_key **ret_key)
         return packs_fail("the key in %s: %s", path, strerror(errno));
     rc = parse_key(path, &text, ret_key);
     crypto_wipe(text.bytes, text.capacity);
-    tr_buffer_free(&text);
+    buffer_free(&text);
     return rc;
 }
 
-/* ---- pins --------------------------------------------------------------------------------------
- */
+/* ---- pins ----------------------------------------------------------------------------------- */
 
 static bool pins_path(const char *given, char ret_path[PATH_MAX])
 {
@@ -178,30 +176,30 @@ void packs_pins_show(const char *path, char *ret_text, size_t text_size)
 }
 
 /* Is this line about the pack? *ret_rest is what follows its name. */
-static bool is_of(struct tr_span line, const char *pack, struct tr_span *ret_rest)
+static bool is_of(struct span line, const char *pack, struct span *ret_rest)
 {
     size_t size = strlen(pack);
 
     if (line.size <= size || memcmp(line.at, pack, size) != 0 || line.at[size] != ' ')
         return false;
-    *ret_rest = (struct tr_span){ line.at + size + 1, line.size - size - 1 };
+    *ret_rest = (struct span){ line.at + size + 1, line.size - size - 1 };
     return true;
 }
 
-static bool next_line(const struct tr_buffer *text, size_t *at, struct tr_span *ret_line)
+static bool next_line(const struct buffer *text, size_t *at, struct span *ret_line)
 {
     const char *end;
 
     if (*at >= text->size)
         return false;
     end = memchr(text->bytes + *at, '\n', text->size - *at);
-    *ret_line = (struct tr_span){ text->bytes + *at,
+    *ret_line = (struct span){ text->bytes + *at,
         end == NULL ? text->size - *at : (size_t)(end - text->bytes) - *at };
     *at += ret_line->size + 1;
     return true;
 }
 
-static int add_words(struct tr_span words, struct manifest_keys *keys)
+static int add_words(struct span words, struct manifest_keys *keys)
 {
     int rc = 0;
 
@@ -210,19 +208,19 @@ static int add_words(struct tr_span words, struct manifest_keys *keys)
         size_t size = space == NULL ? words.size : (size_t)(space - words.at);
 
         if (size > 0 && words.at[0] == '-')
-            rc = manifest_keys_retire(keys, (struct tr_span){ words.at + 1, size - 1 });
+            rc = manifest_keys_retire(keys, (struct span){ words.at + 1, size - 1 });
         else if (size > 0)
-            rc = manifest_keys_add(keys, (struct tr_span){ words.at, size });
+            rc = manifest_keys_add(keys, (struct span){ words.at, size });
         size += size < words.size;
-        words = (struct tr_span){ words.at + size, words.size - size };
+        words = (struct span){ words.at + size, words.size - size };
     }
     return rc;
 }
 
 int packs_pins_load(const char *path, const char *pack, struct manifest_keys *ret_keys)
 {
-    struct tr_buffer text = { 0 };
-    struct tr_span line, rest;
+    struct buffer text = { 0 };
+    struct span line, rest;
     char file[PATH_MAX];
     size_t at = 0;
     int rc = 0;
@@ -238,7 +236,7 @@ int packs_pins_load(const char *path, const char *pack, struct manifest_keys *re
     while (rc == 0 && next_line(&text, &at, &line))
         if (is_of(line, pack, &rest))
             rc = add_words(rest, ret_keys);
-    tr_buffer_free(&text);
+    buffer_free(&text);
     if (rc != 0)
         return packs_fail("%s: the line of %s is not a list of keys", file, pack);
     return CLI_OK;
@@ -246,8 +244,8 @@ int packs_pins_load(const char *path, const char *pack, struct manifest_keys *re
 
 int packs_pins_save(const char *path, const char *pack, const struct manifest_keys *keys)
 {
-    struct tr_buffer text = { 0 }, out = { 0 };
-    struct tr_span line, rest;
+    struct buffer text = { 0 }, out = { 0 };
+    struct span line, rest;
     char file[PATH_MAX];
     size_t at = 0;
     bool is_saved;
@@ -259,34 +257,33 @@ int packs_pins_save(const char *path, const char *pack, const struct manifest_ke
     while (next_line(&text, &at, &line)) {
         if (is_of(line, pack, &rest) || line.size == 0)
             continue;
-        tr_buffer_span(&out, line);
-        tr_buffer_text(&out, "\n");
+        buffer_span(&out, line);
+        buffer_text(&out, "\n");
     }
-    tr_buffer_text(&out, pack);
+    buffer_text(&out, pack);
     for (size_t i = 0; i < keys->count; i++)
-        tr_buffer_format(&out, " %s", keys->keys[i]);
+        buffer_format(&out, " %s", keys->keys[i]);
     for (size_t i = 0; i < keys->retired_count; i++)
-        tr_buffer_format(&out, " -%s", keys->retired[i]);
-    tr_buffer_text(&out, "\n");
-    is_saved = out.failed == 0 && (tr_span_equal((struct tr_span){ text.bytes, text.size },
-                                       (struct tr_span){ out.bytes, out.size }) ||
+        buffer_format(&out, " -%s", keys->retired[i]);
+    buffer_text(&out, "\n");
+    is_saved = out.failed == 0 && (span_equal((struct span){ text.bytes, text.size },
+                                       (struct span){ out.bytes, out.size }) ||
                                       packs_write(file, 0600, out.bytes, out.size));
-    tr_buffer_free(&text);
-    tr_buffer_free(&out);
+    buffer_free(&text);
+    buffer_free(&out);
     return is_saved
                ? CLI_OK
                : packs_fail("the trusted keys cannot be written to %s: %s", file, strerror(errno));
 }
 
-/* ---- who signed it -----------------------------------------------------------------------------
- */
+/* ---- who signed it -------------------------------------------------------------------------- */
 
 bool packs_signer_explain(const struct packs_arguments *arguments, const struct json *document,
     const struct manifest_keys *keys, char ret_text[PACKS_SIGNER_SIZE])
 {
     char trusted[MANIFEST_KEYS_MAX * (CRYPTO_MULTIKEY_CHARS_MAX + 4)] = "", place[PATH_MAX];
     struct manifest manifest;
-    struct tr_span text;
+    struct span text;
     size_t size = 0;
 
     if (!json_string(json_get(document, "manifest"), &text) ||

@@ -39,26 +39,25 @@ struct push {
 static bool parse_answer(struct push *push, struct json_doc *doc)
 {
     return json_parse_copy(
-               doc, (struct tr_span){ push->answer.body.bytes, push->answer.body.size }, 0) == 0;
+               doc, (struct span){ push->answer.body.bytes, push->answer.body.size }, 0) == 0;
 }
 
-/* ---- the pack, and what there is of it ---------------------------------------------------------
- */
+/* ---- the pack, and what there is of it ------------------------------------------------------ */
 
 static int register_pack(struct push *push)
 {
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     struct json_writer writer = json_writer(&body);
     long status;
 
     json_put_object(&writer, NULL);
     json_put_text(&writer, "package_id", push->arguments->name);
     json_put_end(&writer);
-    tr_buffer_append(&body, "", 1);
+    buffer_append(&body, "", 1);
     status = body.failed != 0
                  ? 0
                  : packs_web_ask(&push->web, "POST", "/v1/admin/packs", body.bytes, &push->answer);
-    tr_buffer_free(&body);
+    buffer_free(&body);
     if (status >= 200 && status < 300) {
         if (!push->arguments->quiet)
             fprintf(stderr, "registered %s\n", push->arguments->name);
@@ -72,7 +71,7 @@ static int register_pack(struct push *push)
 /* Is the version there, with these bytes? */
 static int compare_version(struct push *push, const struct json *versions)
 {
-    struct tr_span version, sha256;
+    struct span version, sha256;
 
     for (struct json_iter it = json_iterate(versions); json_next(&it);) {
         bool is_signed = false;
@@ -80,12 +79,12 @@ static int compare_version(struct push *push, const struct json *versions)
         (void)json_bool(json_get(it.value, "is_signed"), &is_signed);
         push->has_signed = push->has_signed || is_signed;
         if (!json_string(json_get(it.value, "version"), &version) ||
-            !tr_span_is(version, push->arguments->version) ||
+            !span_is(version, push->arguments->version) ||
             !json_string(json_get(it.value, "sha256"), &sha256))
             continue;
         push->is_there = true;
         push->is_signed = is_signed;
-        if (push->arguments->encoding == NULL && !tr_span_is(sha256, push->sha256))
+        if (push->arguments->encoding == NULL && !span_is(sha256, push->sha256))
             return packs_fail("version %s of %s is there already, with other bytes, and versions "
                               "do not change.\nChoose another one: --version V",
                 push->arguments->version, push->arguments->name);
@@ -153,13 +152,12 @@ static int prepare(struct push *push)
     return rc == CLI_OK && !push->is_registered ? register_pack(push) : rc;
 }
 
-/* ---- the bytes ---------------------------------------------------------------------------------
- */
+/* ---- the bytes ------------------------------------------------------------------------------ */
 
 static int read_upload(struct push *push)
 {
     struct json_doc doc = { 0 };
-    struct tr_span id = { "", 0 };
+    struct span id = { "", 0 };
     int64_t offset = -1;
 
     if (parse_answer(push, &doc)) {
@@ -178,7 +176,7 @@ static int read_upload(struct push *push)
 /* A new upload, or the one that was begun before. */
 static int begin_upload(struct push *push)
 {
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     struct json_writer writer = json_writer(&body);
     char path[PATH_CHARS];
     long status = 0;
@@ -192,11 +190,11 @@ static int begin_upload(struct push *push)
     if (push->arguments->encoding != NULL)
         json_put_text(&writer, "encoding", push->arguments->encoding);
     json_put_end(&writer);
-    tr_buffer_append(&body, "", 1);
+    buffer_append(&body, "", 1);
     snprintf(path, sizeof path, "/v1/admin/packs/%s/uploads", push->arguments->name);
     if (body.failed == 0)
         status = packs_web_ask(&push->web, "POST", path, body.bytes, &push->answer);
-    tr_buffer_free(&body);
+    buffer_free(&body);
     if (status != 200 && status != 201)
         return packs_web_complain(&push->web, "beginning the upload", &push->answer);
     rc = read_upload(push);
@@ -209,7 +207,7 @@ static int begin_upload(struct push *push)
 struct sending {
     struct push *push;
     uint64_t at, end;
-    struct tr_buffer body; /* of the answer */
+    struct buffer body; /* of the answer */
 };
 
 static size_t on_read(char *bytes, size_t size, size_t count, void *data)
@@ -233,8 +231,7 @@ static size_t on_answer(char *bytes, size_t size, size_t count, void *data)
 {
     struct sending *sending = data;
 
-    return tr_buffer_append(&sending->push->answer.body, bytes, size * count) == 0 ? size * count
-                                                                                   : 0;
+    return buffer_append(&sending->push->answer.body, bytes, size * count) == 0 ? size * count : 0;
 }
 
 /* What is left, in one request, if it may be so long. Its status, 0 for none. */
@@ -256,7 +253,7 @@ static long send_rest(struct push *push)
     headers = curl_slist_append(headers, "Expect:");
     snprintf(path, sizeof path, "/v1/admin/uploads/%s", push->upload);
     packs_web_prepare(&push->web, path, headers);
-    tr_buffer_clear(&push->answer.body);
+    buffer_clear(&push->answer.body);
     curl_easy_setopt(push->web.curl, CURLOPT_UPLOAD, 1L);
     curl_easy_setopt(push->web.curl, CURLOPT_CUSTOMREQUEST, "PATCH");
     curl_easy_setopt(
@@ -369,18 +366,17 @@ static int upload(struct push *push)
     return rc == CLI_OK ? finish_upload(push) : rc;
 }
 
-/* ---- publishing --------------------------------------------------------------------------------
- */
+/* ---- publishing ----------------------------------------------------------------------------- */
 
 /* {"manifest":"…","signature":"…"}, terminated. */
-static int write_signed(struct push *push, struct tr_buffer *body)
+static int write_signed(struct push *push, struct buffer *body)
 {
     const struct tr_env *env = tr_env_real();
     struct manifest manifest = { .size = push->size,
         .created_s = (int64_t)(env->wall_ns(env->data) / 1000000000) };
     char signature[MANIFEST_SIGNATURE_CHARS + 1];
     struct json_writer writer;
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
     int rc;
 
     snprintf(manifest.pack, sizeof manifest.pack, "%s", push->arguments->name);
@@ -390,24 +386,24 @@ static int write_signed(struct push *push, struct tr_buffer *body)
     (void)crypto_multikey_encode(push->key, manifest.key);
     rc = manifest_write(&manifest, &text);
     if (rc == 0)
-        rc = manifest_sign(push->key, (struct tr_span){ text.bytes, text.size }, signature);
+        rc = manifest_sign(push->key, (struct span){ text.bytes, text.size }, signature);
     if (rc == 0) {
         writer = json_writer(body);
         json_put_object(&writer, NULL);
-        json_put_string(&writer, "manifest", (struct tr_span){ text.bytes, text.size });
+        json_put_string(&writer, "manifest", (struct span){ text.bytes, text.size });
         json_put_text(&writer, "signature", signature);
         json_put_end(&writer);
         rc = json_finish(&writer);
     }
-    tr_buffer_free(&text);
+    buffer_free(&text);
     if (rc == 0)
-        rc = tr_buffer_append(body, "", 1);
+        rc = buffer_append(body, "", 1);
     return rc == 0 ? CLI_OK : packs_fail("the manifest cannot be signed");
 }
 
 static int publish(struct push *push)
 {
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     char path[PATH_CHARS];
     long status;
     bool needs_key = !push->arguments->is_unsigned && !push->is_signed;
@@ -423,7 +419,7 @@ static int publish(struct push *push)
         push->arguments->version);
     status = packs_web_ask(
         &push->web, "POST", path, body.bytes == NULL ? "{}" : body.bytes, &push->answer);
-    tr_buffer_free(&body);
+    buffer_free(&body);
     if (status >= 200 && status < 300)
         return CLI_OK;
     if (packs_answer_is(&push->answer, "KeyUnknown"))
@@ -498,17 +494,17 @@ int packs_push(const struct packs_arguments *arguments)
         return cli_wrong(arguments->command, "which file? push FILE", NULL);
     if (arguments->name == NULL)
         return cli_wrong(arguments->command, "which pack? --name NAME", NULL);
-    if (!manifest_is_pack(tr_span_of(arguments->name)))
+    if (!manifest_is_pack(span_of(arguments->name)))
         return packs_wrong_pack(arguments, "--name wants", arguments->name);
     if (arguments->version == NULL)
         return cli_wrong(arguments->command, "which version is it? --version V", NULL);
-    if (!manifest_is_version(tr_span_of(arguments->version)))
+    if (!manifest_is_version(span_of(arguments->version)))
         return packs_wrong_version(arguments);
     if (arguments->encoding != NULL && strcmp(arguments->encoding, "zstd") != 0 &&
         strcmp(arguments->encoding, "gzip") != 0)
         return cli_wrong(
             arguments->command, "--encoding wants zstd or gzip, not", arguments->encoding);
-    if (!manifest_is_type(tr_span_of(push.type)))
+    if (!manifest_is_type(span_of(push.type)))
         return cli_wrong(arguments->command, "--type wants a media type like a/b, not", push.type);
     rc = push_all(&push);
     crypto_key_unref(&push.key);

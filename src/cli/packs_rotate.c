@@ -17,7 +17,7 @@ static int read_subject(const char *text, bool may_make, char ret_key[CRYPTO_MUL
     struct crypto_key *key = NULL;
     int rc;
 
-    if (manifest_keys_add(&keys, tr_span_of(text)) == 0) {
+    if (manifest_keys_add(&keys, span_of(text)) == 0) {
         memcpy(ret_key, keys.keys[0], CRYPTO_MULTIKEY_CHARS_MAX);
         return CLI_OK;
     }
@@ -33,27 +33,27 @@ static int read_subject(const char *text, bool may_make, char ret_key[CRYPTO_MUL
 }
 
 /* {"statement":"…","signature":"…"}, terminated. */
-static int write_body(const struct manifest_statement *statement, const struct crypto_key *key,
-    struct tr_buffer *body)
+static int write_body(
+    const struct manifest_statement *statement, const struct crypto_key *key, struct buffer *body)
 {
     char signature[MANIFEST_SIGNATURE_CHARS + 1];
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
     struct json_writer writer;
     int rc = manifest_statement_write(statement, &text);
 
     if (rc == 0)
-        rc = manifest_sign(key, (struct tr_span){ text.bytes, text.size }, signature);
+        rc = manifest_sign(key, (struct span){ text.bytes, text.size }, signature);
     if (rc == 0) {
         writer = json_writer(body);
         json_put_object(&writer, NULL);
-        json_put_string(&writer, "statement", (struct tr_span){ text.bytes, text.size });
+        json_put_string(&writer, "statement", (struct span){ text.bytes, text.size });
         json_put_text(&writer, "signature", signature);
         json_put_end(&writer);
         rc = json_finish(&writer);
     }
     if (rc == 0)
-        rc = tr_buffer_append(body, "", 1);
-    tr_buffer_free(&text);
+        rc = buffer_append(body, "", 1);
+    buffer_free(&text);
     return rc == 0 ? CLI_OK : packs_fail("the statement cannot be signed");
 }
 
@@ -84,13 +84,13 @@ int packs_rotate(const struct packs_arguments *arguments)
     struct manifest_statement statement = { .is_retire = arguments->retire != NULL,
         .created_s = (int64_t)(env->wall_ns(env->data) / 1000000000) };
     const char *subject = statement.is_retire ? arguments->retire : arguments->add;
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     struct crypto_key *key = NULL;
     int rc;
 
     if (arguments->word == NULL)
         return cli_wrong(arguments->command, "which pack? rotate NAME", NULL);
-    if (!manifest_is_pack(tr_span_of(arguments->word)))
+    if (!manifest_is_pack(span_of(arguments->word)))
         return packs_wrong_pack(arguments, "which pack? NAME is", arguments->word);
     if (subject == NULL || (statement.is_retire && arguments->add != NULL))
         return cli_wrong(
@@ -108,7 +108,7 @@ int packs_rotate(const struct packs_arguments *arguments)
     if (rc == CLI_OK)
         printf("%s %s for %s\n", statement.subject,
             statement.is_retire ? "counts no more" : "counts from now on", arguments->word);
-    tr_buffer_free(&body);
+    buffer_free(&body);
     crypto_key_unref(&key);
     return rc;
 }

@@ -31,15 +31,14 @@ static void say_bad(struct verify *verify, const char *path, const char *why)
     printf("%-8s %s: %s\n", "BAD", path, why);
 }
 
-/* ---- one manifest ------------------------------------------------------------------------------
- */
+/* ---- one manifest --------------------------------------------------------------------------- */
 
 /* The keys that are trusted for a pack; false: it was said. */
 static bool gather_trust(struct verify *verify, const char *pack, struct manifest_keys *ret_keys)
 {
     *ret_keys = (struct manifest_keys){ 0 };
     if (verify->arguments->trust != NULL)
-        return manifest_keys_add(ret_keys, tr_span_of(verify->arguments->trust)) == 0;
+        return manifest_keys_add(ret_keys, span_of(verify->arguments->trust)) == 0;
     return packs_pins_load(verify->arguments->pins, pack, ret_keys) == CLI_OK;
 }
 
@@ -99,7 +98,7 @@ static void check_document(struct verify *verify, int folder, const char *path, 
 {
     struct manifest manifest;
     struct manifest_keys keys;
-    struct tr_span text;
+    struct span text;
     char signer[3 + PACKS_SIGNER_SIZE] = "it ";
     const char *why = NULL;
     int fd;
@@ -139,22 +138,20 @@ static void check_document(struct verify *verify, int folder, const char *path, 
 static void check_manifest(
     struct verify *verify, int folder, const char *name, const char *path, const char *beside)
 {
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
     struct json_doc doc = { .depth_max = 8 };
 
     if (!packs_read(folder, name, MANIFEST_DOCUMENT_BYTES_MAX, &text))
         say_bad(verify, path, strerror(errno));
-    else if (json_parse_copy(&doc, (struct tr_span){ text.bytes, text.size }, JSON_UNIQUE_KEYS) !=
-             0)
+    else if (json_parse_copy(&doc, (struct span){ text.bytes, text.size }, JSON_UNIQUE_KEYS) != 0)
         say_bad(verify, path, "it is not JSON");
     else
         check_document(verify, folder, path, beside, json_root(&doc));
     json_doc_free(&doc);
-    tr_buffer_free(&text);
+    buffer_free(&text);
 }
 
-/* ---- all of them -------------------------------------------------------------------------------
- */
+/* ---- all of them ---------------------------------------------------------------------------- */
 
 static void walk(struct verify *verify, int folder, const char *path, unsigned depth);
 

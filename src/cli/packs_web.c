@@ -11,8 +11,7 @@
 
 enum { CONNECT_S = 10, ASK_S = 60 };
 
-/* ---- where -------------------------------------------------------------------------------------
- */
+/* ---- where ---------------------------------------------------------------------------------- */
 
 /* HOST:PORT, unix:PATH or a URL, with or without a slash at its end. */
 static bool set_base(struct packs_web *web, const char *address)
@@ -74,21 +73,21 @@ bool packs_web_open_admin(struct packs_web *web, const struct packs_arguments *a
 static bool ask_for_public(const struct packs_arguments *arguments, char *ret_base, size_t size)
 {
     struct admin_client client;
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     struct json_doc doc = { 0 };
-    struct tr_span text = { NULL, 0 };
+    struct span text = { NULL, 0 };
 
     if (admin_client_init(&client, arguments->command, &arguments->options) != 0)
         return false;
     if (admin_client_ask(&client, arguments->command, false, "/v1/status", &body) == 200 &&
-        json_parse_copy(&doc, (struct tr_span){ body.bytes, body.size }, 0) == 0)
+        json_parse_copy(&doc, (struct span){ body.bytes, body.size }, 0) == 0)
         (void)json_string(json_get(json_root(&doc), "public"), &text);
     if (text.size > 0)
         snprintf(ret_base, size, "%.*s", (int)text.size, text.at);
     else
         packs_fail("say where the server is: --server URL");
     json_doc_free(&doc);
-    tr_buffer_free(&body);
+    buffer_free(&body);
     admin_client_finish(&client);
     return text.size > 0 && text.size < size;
 }
@@ -132,8 +131,7 @@ void packs_web_close(struct packs_web *web)
     *web = (struct packs_web){ 0 };
 }
 
-/* ---- asking ------------------------------------------------------------------------------------
- */
+/* ---- asking --------------------------------------------------------------------------------- */
 
 void packs_web_prepare(struct packs_web *web, const char *path, struct curl_slist *more)
 {
@@ -156,24 +154,23 @@ void packs_web_prepare(struct packs_web *web, const char *path, struct curl_slis
 
 static size_t on_body(char *bytes, size_t size, size_t count, void *data)
 {
-    return tr_buffer_append(data, bytes, size * count) == 0 ? size * count : 0;
+    return buffer_append(data, bytes, size * count) == 0 ? size * count : 0;
 }
 
 static size_t on_header(char *bytes, size_t size, size_t count, void *data)
 {
     static const char name[] = "upload-offset:";
     struct packs_answer *answer = data;
-    struct tr_span value = { bytes, size * count };
+    struct span value = { bytes, size * count };
 
-    if (value.size > sizeof name &&
-        tr_span_is_nocase((struct tr_span){ bytes, sizeof name - 1 }, name)) {
-        value = (struct tr_span){ bytes + sizeof name - 1, value.size - (sizeof name - 1) };
+    if (value.size > sizeof name && span_is_nocase((struct span){ bytes, sizeof name - 1 }, name)) {
+        value = (struct span){ bytes + sizeof name - 1, value.size - (sizeof name - 1) };
         while (value.size > 0 && value.at[0] == ' ')
-            value = (struct tr_span){ value.at + 1, value.size - 1 };
+            value = (struct span){ value.at + 1, value.size - 1 };
         while (value.size > 0 &&
                (value.at[value.size - 1] == '\n' || value.at[value.size - 1] == '\r'))
             value.size--;
-        if (!tr_span_u64(value, &answer->offset))
+        if (!span_u64(value, &answer->offset))
             answer->offset = UINT64_MAX;
     }
     return size * count;
@@ -189,7 +186,7 @@ long packs_web_ask(struct packs_web *web, const char *method, const char *path, 
         headers = curl_slist_append(headers, at->data);
     if (body != NULL)
         headers = curl_slist_append(headers, "Content-Type: application/json");
-    tr_buffer_clear(&answer->body);
+    buffer_clear(&answer->body);
     answer->body.size_max = PACKS_ANSWER_MAX;
     answer->offset = UINT64_MAX;
     answer->status = 0;
@@ -216,13 +213,13 @@ long packs_web_ask(struct packs_web *web, const char *method, const char *path, 
 
 void packs_answer_free(struct packs_answer *answer)
 {
-    tr_buffer_free(&answer->body);
+    buffer_free(&answer->body);
 }
 
 int packs_web_complain(
     const struct packs_web *web, const char *what, const struct packs_answer *answer)
 {
-    struct tr_span message = { answer->body.bytes, answer->body.size };
+    struct span message = { answer->body.bytes, answer->body.size };
     struct json_doc doc = { 0 };
 
     if (answer->status == 0)
@@ -237,7 +234,7 @@ int packs_web_complain(
             what);
     if (message.size > 500)
         message.size = 500;
-    if (json_parse_copy(&doc, (struct tr_span){ answer->body.bytes, answer->body.size }, 0) == 0)
+    if (json_parse_copy(&doc, (struct span){ answer->body.bytes, answer->body.size }, 0) == 0)
         (void)json_string(json_get(json_root(&doc), "message"), &message);
     packs_fail("%s: the server answered %ld: %.*s", what, answer->status, (int)message.size,
         message.size == 0 ? "" : message.at);
@@ -248,12 +245,12 @@ int packs_web_complain(
 bool packs_answer_is(const struct packs_answer *answer, const char *label)
 {
     struct json_doc doc = { 0 };
-    struct tr_span error = { "", 0 };
+    struct span error = { "", 0 };
     bool is_so;
 
-    if (json_parse_copy(&doc, (struct tr_span){ answer->body.bytes, answer->body.size }, 0) == 0)
+    if (json_parse_copy(&doc, (struct span){ answer->body.bytes, answer->body.size }, 0) == 0)
         (void)json_string(json_get(json_root(&doc), "error"), &error);
-    is_so = tr_span_is(error, label);
+    is_so = span_is(error, label);
     json_doc_free(&doc);
     return is_so;
 }

@@ -13,29 +13,28 @@
 
 #include "auth/auth.h"
 #include "base/alloc.h"
-#include "base/log.h"
 #include "cli/settings.h"
 #include "http/client.h"
 #include "net/socket.h"
 #include "ops/flags.h"
+#include "support/log.h"
 
 #define SQL_GRACE_NS TR_SECONDS(1)
 
-/* ---- health: the one route every server has ----------------------------------------------------
- */
+/* ---- health: the one route every server has ------------------------------------------------- */
 
 static void handle_health(struct http_request *request)
 {
-    http_respond(request, 200, "application/json", tr_span_of(http_service(request)));
+    http_respond(request, 200, "application/json", span_of(http_service(request)));
 }
 
 static int health_start(
     const struct service_context *context, char *why, size_t why_size, void **ret_state)
 {
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
 
-    tr_buffer_format(&body, "{\"version\":\"%s\"}", context->version);
-    tr_buffer_append(&body, "", 1);
+    buffer_format(&body, "{\"version\":\"%s\"}", context->version);
+    buffer_append(&body, "", 1);
     if (body.failed != 0) {
         snprintf(why, why_size, "%s", tr_error_text(body.failed));
         return body.failed;
@@ -55,11 +54,10 @@ static const struct service health_service = {
     .routes = health_routes,
     .route_count = 1,
     .start = health_start,
-    .stop = tr__free,
+    .stop = base_free,
 };
 
-/* ---- database ----------------------------------------------------------------------------------
- */
+/* ---- database ------------------------------------------------------------------------------- */
 
 static int merge_migrations(struct serve *serve, char *why, size_t why_size, size_t *ret_count)
 {
@@ -109,8 +107,7 @@ static int open_sql(struct serve *serve, char *why, size_t why_size)
     return rc;
 }
 
-/* ---- services ----------------------------------------------------------------------------------
- */
+/* ---- services ------------------------------------------------------------------------------- */
 
 static int collect_services(struct serve *serve, char *why, size_t why_size)
 {
@@ -157,8 +154,7 @@ static int start_services(struct serve *serve, char *why, size_t why_size)
     return 0;
 }
 
-/* ---- what is needed ----------------------------------------------------------------------------
- */
+/* ---- what is needed ------------------------------------------------------------------------- */
 
 /* What the form of the settings does not show. Before anything is made: whoever is told so corrects
  * it and starts again, and should not find a database that the wrong settings have left. */
@@ -188,8 +184,7 @@ static int check_needs(struct serve *serve, char *why, size_t why_size)
     return serve_check_key_files(config, why, why_size);
 }
 
-/* ---- the public listener -----------------------------------------------------------------------
- */
+/* ---- the public listener -------------------------------------------------------------------- */
 
 /* The form of an address was checked before, so only the machine can refuse it. */
 static const char *listen_hint(int rc, bool is_unix)
@@ -262,13 +257,13 @@ static int split_proxies(struct serve *serve)
 {
     const char *text = config_text(&serve->config, CONFIG_SERVER_TRUSTED_PROXIES);
     size_t size = strlen(text);
-    struct tr_span word;
+    struct span word;
     size_t position = 0;
     size_t count = 0;
     char *to;
 
-    serve->proxies = tr__calloc((size / 2 + 2) * sizeof(char *));
-    serve->proxy_texts = tr__alloc(2 * size + 2);
+    serve->proxies = base_calloc((size / 2 + 2) * sizeof(char *));
+    serve->proxy_texts = base_alloc(2 * size + 2);
     if (serve->proxies == NULL || serve->proxy_texts == NULL)
         return TR_ENOMEM;
     to = serve->proxy_texts;
@@ -349,8 +344,7 @@ static int start_server(struct serve *serve, char *why, size_t why_size)
     return rc;
 }
 
-/* ---- traces ------------------------------------------------------------------------------------
- */
+/* ---- traces --------------------------------------------------------------------------------- */
 
 static int post_spans(
     void *data, struct tr_context *ctx, const struct http_client_request *request, uint32_t tag)
@@ -385,8 +379,7 @@ static int start_traces(struct serve *serve, char *why, size_t why_size)
     return rc;
 }
 
-/* ---- runtime and admin -------------------------------------------------------------------------
- */
+/* ---- runtime and admin ---------------------------------------------------------------------- */
 
 static void log_runtime(void *data, const char *line)
 {
@@ -463,8 +456,7 @@ static void set_facts(struct serve *serve)
     (void)admin_set_fact(serve->admin, "sandbox", sandbox);
 }
 
-/* ---- all of it ----------------------------------------------------------------------------------
- */
+/* ---- all of it ------------------------------------------------------------------------------ */
 
 int serve_start(struct serve *serve, char *why, size_t why_size)
 {
@@ -525,15 +517,15 @@ static void apply_reload(struct serve *serve)
 }
 
 /* A line of the log for each line of text. */
-static void log_lines(enum log_level level, const char *event, const struct tr_buffer *lines)
+static void log_lines(enum log_level level, const char *event, const struct buffer *lines)
 {
-    struct tr_span rest = { lines->bytes, lines->size };
+    struct span rest = { lines->bytes, lines->size };
 
     while (rest.size > 0) {
         const char *end = memchr(rest.at, '\n', rest.size);
         size_t size = end == NULL ? rest.size : (size_t)(end - rest.at);
 
-        LOG(level, "ops", event, LOG_SPAN("line", ((struct tr_span){ rest.at, size })));
+        LOG(level, "ops", event, LOG_SPAN("line", ((struct span){ rest.at, size })));
         size += end != NULL;
         rest.at += size;
         rest.size -= size;
@@ -543,7 +535,7 @@ static void log_lines(enum log_level level, const char *event, const struct tr_b
 void serve_reload(struct serve *serve)
 {
     const struct tr_env *env = tr_env_real();
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
     struct config fresh;
     int rc;
 
@@ -564,7 +556,7 @@ void serve_reload(struct serve *serve)
         LOG(LOG_INFO, "ops", "reloaded", LOG_INT("applied", applied));
         config_free(&fresh);
     }
-    tr_buffer_free(&text);
+    buffer_free(&text);
     systemd_notify(&serve->systemd, "READY=1\nSTATUS=serving");
 }
 
@@ -619,9 +611,9 @@ void serve_stop(struct serve *serve)
         (void)tr_system_drain(serve->system, TR_SECONDS(5));
         tr_system_destroy(&serve->system);
     }
-    tr__free(serve->routes);
-    tr__free(serve->proxies);
-    tr__free(serve->proxy_texts);
-    tr__free(serve->migrations);
+    base_free(serve->routes);
+    base_free(serve->proxies);
+    base_free(serve->proxy_texts);
+    base_free(serve->migrations);
     systemd_finish(&serve->systemd);
 }

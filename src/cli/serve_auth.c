@@ -6,12 +6,12 @@
 
 #include "auth/key_set.h"
 #include "base/alloc.h"
-#include "base/log.h"
 #include "cli/serve.h"
 #include "cli/settings.h"
 #include "crypto/key.h"
 #include "http/client.h"
 #include "ops/token.h"
+#include "support/log.h"
 
 enum { ADMINS_MAX = 64 };
 
@@ -52,8 +52,7 @@ static int start_desk(struct serve *serve)
         &serve->auth);
 }
 
-/* ---- sessions ----------------------------------------------------------------------------------
- */
+/* ---- sessions ------------------------------------------------------------------------------- */
 
 /* The secret that signs session tokens: made at the first start, like the admin token. */
 static int load_session_key(struct serve *serve, char *why, size_t why_size)
@@ -74,7 +73,7 @@ static int load_session_key(struct serve *serve, char *why, size_t why_size)
 }
 
 /* A copy of the word in the memory that was set aside. */
-static char *keep(char **to, struct tr_span word)
+static char *keep(char **to, struct span word)
 {
     char *text = *to;
 
@@ -89,7 +88,7 @@ int serve_check_key_files(const struct config *config, char *why, size_t why_siz
     char what[KEY_SET_WHY_CHARS] = "";
     struct session_provider provider;
     char copy[PATH_MAX + 1024];
-    struct tr_span word;
+    struct span word;
     size_t position = 0;
     int rc;
 
@@ -115,14 +114,14 @@ static int collect_providers(struct serve *serve, size_t *ret_count, char *why, 
     const struct config *config = &serve->config;
     size_t size = 2 * (strlen(config_text(config, CONFIG_AUTH_PROVIDERS)) +
                           strlen(config_text(config, CONFIG_AUTH_ADMINS)) + 2);
-    struct tr_span word;
+    struct span word;
     size_t position = 0;
     size_t count = 0;
     char *to;
 
-    serve->providers = tr__calloc(AUTH_PROVIDERS_MAX * sizeof *serve->providers);
-    serve->admins = tr__calloc((ADMINS_MAX + 1) * sizeof(char *));
-    serve->auth_texts = tr__alloc(size);
+    serve->providers = base_calloc(AUTH_PROVIDERS_MAX * sizeof *serve->providers);
+    serve->admins = base_calloc((ADMINS_MAX + 1) * sizeof(char *));
+    serve->auth_texts = base_alloc(size);
     if (serve->providers == NULL || serve->admins == NULL || serve->auth_texts == NULL) {
         snprintf(why, why_size, "%s", tr_error_text(TR_ENOMEM));
         return TR_ENOMEM;
@@ -179,8 +178,7 @@ static int start_sessions(struct serve *serve, size_t provider_count, char *why,
     return 0;
 }
 
-/* ---- all of it ---------------------------------------------------------------------------------
- */
+/* ---- all of it ------------------------------------------------------------------------------ */
 
 int serve_start_auth(struct serve *serve, char *why, size_t why_size)
 {
@@ -230,7 +228,7 @@ void serve_stop_auth(struct serve *serve)
     if (serve->client != NULL)
         http_client_stop(&serve->client);
     crypto_key_unref(&serve->session_key);
-    tr__free(serve->providers);
-    tr__free(serve->admins);
-    tr__free(serve->auth_texts);
+    base_free(serve->providers);
+    base_free(serve->admins);
+    base_free(serve->auth_texts);
 }

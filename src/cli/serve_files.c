@@ -12,13 +12,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/log.h"
+#include <troupe/inspect.h>
+
 #include "cli/serve.h"
 #include "cli/settings.h"
+#include "support/log.h"
 
 /* ---- log ------------------------------------------------------------------------------------- */
 
-static int apply_module(struct tr_span word, char *why, size_t why_size)
+static int apply_module(struct span word, char *why, size_t why_size)
 {
     char text[64];
     char *equals;
@@ -40,13 +42,14 @@ int serve_apply_log(const struct config *config, char *why, size_t why_size)
 {
     bool is_json = strcmp(config_text(config, CONFIG_LOG_FORMAT), "json") == 0;
     enum log_level level = LOG_INFO;
-    struct tr_span word;
+    struct span word;
     const char *module;
     size_t position = 0;
     int ignored;
     int rc = 0;
 
     (void)log_level_parse(config_text(config, CONFIG_LOG_LEVEL), &level);
+    log_actor_source(tr_thread_actor);
     log_setup(STDERR_FILENO, is_json ? LOG_JSON : LOG_LOGFMT, level);
     for (size_t i = 0; (module = log_module_at(i, &ignored)) != NULL; i++)
         (void)log_level_set(module, -1);
@@ -322,7 +325,7 @@ static void add_key_files(struct path_list *paths, const struct config *config)
 {
     struct session_provider provider;
     char copy[PATH_MAX];
-    struct tr_span word;
+    struct span word;
     size_t position = 0;
 
     while (config_next(config, CONFIG_AUTH_PROVIDERS, &position, &word)) {

@@ -7,16 +7,16 @@
 #include <troupe/error.h>
 
 #include "auth/did.h"
-#include "base/log.h"
 #include "http/client.h"
 #include "net/address.h"
 #include "ops/admin.h"
+#include "support/log.h"
 
 enum { WORD_SIZE = 1024, WHY_SIZE = 512 };
 
 struct checker {
     const struct config *config;
-    struct tr_buffer *errors;
+    struct buffer *errors;
     bool is_wrong;
 };
 
@@ -26,7 +26,7 @@ static void complain(struct checker *checker, enum config_key key, const char *p
     const char *place = checker->config->values[key].place;
 
     checker->is_wrong = true;
-    tr_buffer_format(checker->errors, "%s%s%s: %s\n", place, place[0] == '\0' ? "" : ": ",
+    buffer_format(checker->errors, "%s%s%s: %s\n", place, place[0] == '\0' ? "" : ": ",
         config_settings[key].key, problem);
 }
 
@@ -43,7 +43,7 @@ static void complain_value(
 static bool next_word(
     const struct checker *checker, enum config_key key, size_t *position, char word[WORD_SIZE])
 {
-    struct tr_span span;
+    struct span span;
 
     if (!config_next(checker->config, key, position, &span))
         return false;
@@ -52,8 +52,7 @@ static bool next_word(
     return true;
 }
 
-/* ---- forms ------------------------------------------------------------------------------------
- */
+/* ---- forms ---------------------------------------------------------------------------------- */
 
 bool settings_is_url(const char *text)
 {
@@ -114,8 +113,7 @@ static void check_url(struct checker *checker, enum config_key key, const char *
         complain_value(checker, key, text, expected);
 }
 
-/* ---- single settings --------------------------------------------------------------------------
- */
+/* ---- single settings ------------------------------------------------------------------------ */
 
 static void check_proxies(struct checker *checker)
 {
@@ -170,17 +168,17 @@ static void check_levels(struct checker *checker)
 static void check_service(struct checker *checker)
 {
     const char *text = config_text(checker->config, CONFIG_AUTH_SERVICE_DID);
-    struct tr_buffer url = { 0 };
+    struct buffer url = { 0 };
     enum did_refusal refusal;
     char problem[WHY_SIZE];
     struct did did;
 
     if (text[0] == '\0')
         return;
-    refusal = did_parse(tr_span_of(text), &did);
+    refusal = did_parse(span_of(text), &did);
     if (refusal == DID_OK && did.method == DID_METHOD_WEB)
-        refusal = did_web_url(tr_span_of(text), true, &url);
-    tr_buffer_free(&url);
+        refusal = did_web_url(span_of(text), true, &url);
+    buffer_free(&url);
     if (refusal == DID_OK)
         return;
     snprintf(problem, sizeof problem,
@@ -211,8 +209,7 @@ static void check_providers(struct checker *checker)
         complain(checker, CONFIG_AUTH_PROVIDERS, problem);
 }
 
-/* ---- what belongs together --------------------------------------------------------------------
- */
+/* ---- what belongs together ------------------------------------------------------------------ */
 
 static void check_certificate(struct checker *checker)
 {
@@ -242,7 +239,7 @@ static void check_admin(struct checker *checker)
     complain(checker, CONFIG_ADMIN_LISTEN, problem);
 }
 
-int settings_check(const struct config *config, struct tr_buffer *errors)
+int settings_check(const struct config *config, struct buffer *errors)
 {
     struct checker checker = { .config = config, .errors = errors };
 

@@ -9,7 +9,7 @@
 #include "ops/config.h"
 
 /* TR_EINVAL, and a line "PLACE: what is wrong" in `errors` for each; TR_ENOMEM. */
-int settings_check(const struct config *config, struct tr_buffer *errors);
+int settings_check(const struct config *config, struct buffer *errors);
 
 /* http:// or https:// with a host, and no character that a URL cannot have. */
 bool settings_is_url(const char *text);

@@ -36,7 +36,7 @@ int store_find(struct store *store, const struct config *config, char *why, size
     rc = store_merge(why, why_size, &store->migrations, &store->migration_count);
     if (rc < 0 || store->url[0] != '\0')
         return rc;
-    store->made_url = tr__alloc(url_size);
+    store->made_url = base_alloc(url_size);
     if (store->made_url == NULL) {
         snprintf(why, why_size, "%s", tr_error_text(TR_ENOMEM));
         return TR_ENOMEM;
@@ -50,8 +50,8 @@ void store_leave(struct store *store)
 {
     if (store->lock_fd >= 0)
         close(store->lock_fd);
-    tr__free(store->migrations);
-    tr__free(store->made_url);
+    base_free(store->migrations);
+    base_free(store->made_url);
     *store = (struct store){ .lock_fd = -1 };
 }
 

@@ -32,8 +32,7 @@ void tour_print_stream(
 struct tr_system_options tour_driven(void);
 struct tr_system_options tour_threads(uint32_t workers);
 
-/* ---- the actor that several steps use: hands out numbers
- * ------------------------------------------------ */
+/* ---- the actor that several steps use: hands out numbers ------------------------------------ */
 
 struct ids {
     uint32_t next;

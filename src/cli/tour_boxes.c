@@ -2,8 +2,7 @@
 /* tour_boxes.c: an actor and its box: on this thread, on workers, and when the box is full. */
 #include "cli/tour.h"
 
-/* ---- 1: an actor is its data
- * -------------------------------------------------------------------------------- */
+/* ---- 1: an actor is its data ---------------------------------------------------------------- */
 
 static void run_data(void)
 {
@@ -37,8 +36,7 @@ const struct tour_step tour_data = {
     .run = run_data,
 };
 
-/* ---- 2: the same actor on workers
- * --------------------------------------------------------------------------- */
+/* ---- 2: the same actor on workers ----------------------------------------------------------- */
 
 static void run_workers(void)
 {
@@ -72,8 +70,7 @@ const struct tour_step tour_workers = {
     .run = run_workers,
 };
 
-/* ---- 3: a full box
- * ------------------------------------------------------------------------------------------ */
+/* ---- 3: a full box -------------------------------------------------------------------------- */
 
 enum { NUMBERS = 100000, CAPACITY = 8 };
 

@@ -6,8 +6,7 @@
 
 #define MS UINT64_C(1000000) /* a millisecond, in nanoseconds */
 
-/* ---- 4: a crash and a restart
- * ------------------------------------------------------------------------------- */
+/* ---- 4: a crash and a restart --------------------------------------------------------------- */
 
 static const struct ids ids_initial = { .next = 1 };
 static ids_sender supervised;
@@ -69,8 +68,7 @@ const struct tour_step tour_crash = {
     .run = run_crash,
 };
 
-/* ---- 5 and 6: shutdown
- * ---------------------------------------------------------------------------------------- */
+/* ---- 5 and 6: shutdown ---------------------------------------------------------------------- */
 
 struct stage {
     tr_sender next; /* owned; {0} for the last one */
@@ -179,8 +177,7 @@ const struct tour_step tour_holders = {
     .run = run_holders,
 };
 
-/* ---- 7: a wait cycle
- * -------------------------------------------------------------------------------------------- */
+/* ---- 7: a wait cycle ------------------------------------------------------------------------ */
 
 struct friend
 {

@@ -46,7 +46,7 @@ static EVP_MD_CTX *get_context(void)
     if (thread_context != NULL)
         return thread_context;
     pthread_once(&once, set_up);
-    if (sha256 == NULL || !has_context_key || tr__fault_hit())
+    if (sha256 == NULL || !has_context_key || base_fault_hit())
         return NULL;
     thread_context = EVP_MD_CTX_new();
     if (thread_context != NULL && pthread_setspecific(context_key, thread_context) != 0) {
@@ -90,7 +90,7 @@ int crypto_sha256_stream_init(struct crypto_sha256_stream *stream)
     EVP_MD_CTX *context;
 
     pthread_once(&once, set_up);
-    if (sha256 == NULL || tr__fault_hit())
+    if (sha256 == NULL || base_fault_hit())
         return TR_ENOMEM;
     context = EVP_MD_CTX_new();
     if (context == NULL)

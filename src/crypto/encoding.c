@@ -77,7 +77,7 @@ static unsigned base64_value(char c)
 }
 
 static int decode_base64(
-    struct tr_span text, unsigned refused, uint8_t *out, size_t bytes_max, size_t *ret_size)
+    struct span text, unsigned refused, uint8_t *out, size_t bytes_max, size_t *ret_size)
 {
     const size_t size = text.size / 4 * 3 + (text.size % 4 == 0 ? 0 : text.size % 4 - 1);
     const size_t whole = text.size / 4 * 4;
@@ -116,12 +116,12 @@ static int decode_base64(
     return 0;
 }
 
-int crypto_base64url_decode(struct tr_span text, void *bytes, size_t bytes_max, size_t *ret_size)
+int crypto_base64url_decode(struct span text, void *bytes, size_t bytes_max, size_t *ret_size)
 {
     return decode_base64(text, NOT_IN_URL, bytes, bytes_max, ret_size);
 }
 
-int crypto_base64_decode(struct tr_span text, void *bytes, size_t bytes_max, size_t *ret_size)
+int crypto_base64_decode(struct span text, void *bytes, size_t bytes_max, size_t *ret_size)
 {
     if (text.size % 4 != 0)
         return TR_EPROTO;
@@ -154,7 +154,7 @@ static unsigned hex_value(char c)
     return 16;
 }
 
-int crypto_hex_decode(struct tr_span text, void *bytes, size_t bytes_max, size_t *ret_size)
+int crypto_hex_decode(struct span text, void *bytes, size_t bytes_max, size_t *ret_size)
 {
     uint8_t *out = bytes;
 
@@ -209,7 +209,7 @@ size_t crypto_base58_encode(const void *bytes, size_t size, char ret_text[CRYPTO
     return zeros + count;
 }
 
-int crypto_base58_decode(struct tr_span text, void *bytes, size_t bytes_max, size_t *ret_size)
+int crypto_base58_decode(struct span text, void *bytes, size_t bytes_max, size_t *ret_size)
 {
     uint8_t *out = bytes, digits[CRYPTO_BASE58_TEXT_MAX] = { 0 };
     size_t zeros = 0, count = 0;

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/buffer.h"
+#include "support/buffer.h"
 
 /* Longest text for size bytes, without a terminator (none is written). base64url and hex always
  * need exactly this. */
@@ -33,15 +33,15 @@ size_t crypto_hex_encode(const void *bytes, size_t size, char *ret_text); /* low
 /* Decoders: TR_EPROTO if the text is not the one encoding of some bytes, TR_ETOOBIG if they need
  * more than bytes_max. What is in `bytes` after an error is unspecified. `bytes` may be where the
  * text begins. */
-int crypto_base64url_decode(struct tr_span text, void *bytes, size_t bytes_max, size_t *ret_size);
+int crypto_base64url_decode(struct span text, void *bytes, size_t bytes_max, size_t *ret_size);
 /* RFC 4648 section 4, padding required. */
-int crypto_base64_decode(struct tr_span text, void *bytes, size_t bytes_max, size_t *ret_size);
+int crypto_base64_decode(struct span text, void *bytes, size_t bytes_max, size_t *ret_size);
 /* Either case is read. */
-int crypto_hex_decode(struct tr_span text, void *bytes, size_t bytes_max, size_t *ret_size);
+int crypto_hex_decode(struct span text, void *bytes, size_t bytes_max, size_t *ret_size);
 
 /* base58btc: quadratic, so for short values only. Leading zero bytes are leading '1's. */
 enum { CRYPTO_BASE58_BYTES_MAX = 128, CRYPTO_BASE58_TEXT_MAX = 176 };
 size_t crypto_base58_encode(const void *bytes, size_t size, char ret_text[CRYPTO_BASE58_TEXT_MAX]);
-int crypto_base58_decode(struct tr_span text, void *bytes, size_t bytes_max, size_t *ret_size);
+int crypto_base58_decode(struct span text, void *bytes, size_t bytes_max, size_t *ret_size);
 
 #endif

@@ -35,10 +35,10 @@ const char *crypto_algorithm_name(enum crypto_algorithm algorithm)
     return names[kind_of(algorithm)->algorithm - CRYPTO_ES256];
 }
 
-bool crypto_algorithm_parse(struct tr_span name, enum crypto_algorithm *ret_algorithm)
+bool crypto_algorithm_parse(struct span name, enum crypto_algorithm *ret_algorithm)
 {
     for (size_t i = 0; i < CRYPTO_ALGORITHMS; i++) {
-        if (tr_span_is(name, names[i])) {
+        if (span_is(name, names[i])) {
             *ret_algorithm = kinds[i]->algorithm;
             return true;
         }
@@ -56,7 +56,7 @@ int crypto__openssl_failed(int code)
 
 struct crypto_key *crypto__key_create(const struct crypto_key_kind *kind)
 {
-    struct crypto_key *key = tr__calloc(sizeof *key);
+    struct crypto_key *key = base_calloc(sizeof *key);
 
     if (key == NULL)
         return NULL;
@@ -83,7 +83,7 @@ void crypto_key_unref(struct crypto_key **key)
         return;
     EVP_PKEY_free(gone->pkey);
     crypto_wipe(gone, sizeof *gone);
-    tr__free(gone);
+    base_free(gone);
 }
 
 typedef int set_fn(struct crypto_key *key, const uint8_t *bytes, size_t size);
@@ -202,7 +202,7 @@ int crypto_key_sign(const struct crypto_key *key, const void *bytes, size_t size
 }
 
 int crypto_key_verify(
-    const struct crypto_key *key, const void *bytes, size_t size, struct tr_span signature)
+    const struct crypto_key *key, const void *bytes, size_t size, struct span signature)
 {
     const uint8_t *at = (const uint8_t *)signature.at;
 
@@ -255,7 +255,7 @@ size_t crypto_multikey_encode(
     return size + 1;
 }
 
-int crypto_multikey_decode(struct tr_span text, struct crypto_key **ret_key)
+int crypto_multikey_decode(struct span text, struct crypto_key **ret_key)
 {
     uint8_t bytes[2 + CRYPTO_PUBLIC_BYTES_MAX];
     size_t size;
@@ -266,7 +266,7 @@ int crypto_multikey_decode(struct tr_span text, struct crypto_key **ret_key)
     if (text.at[0] != 'z')
         return TR_EUNSUPPORTED;
     rc = crypto_base58_decode(
-        (struct tr_span){ text.at + 1, text.size - 1 }, bytes, sizeof bytes, &size);
+        (struct span){ text.at + 1, text.size - 1 }, bytes, sizeof bytes, &size);
     if (rc != 0)
         return TR_EPROTO;
     for (size_t i = 0; i < CRYPTO_ALGORITHMS; i++) {

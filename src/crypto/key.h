@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/buffer.h"
+#include "support/buffer.h"
 
 enum crypto_algorithm {
     CRYPTO_ES256 = 1, /* ECDSA on P-256 with SHA-256 */
@@ -36,7 +36,7 @@ enum {
 
 /* The name in a JWS header ("ES256K"), and back: false if it is none of ours. Case counts. */
 const char *crypto_algorithm_name(enum crypto_algorithm algorithm);
-bool crypto_algorithm_parse(struct tr_span name, enum crypto_algorithm *ret_algorithm);
+bool crypto_algorithm_parse(struct span name, enum crypto_algorithm *ret_algorithm);
 
 struct crypto_key;
 
@@ -59,12 +59,12 @@ int crypto_key_from_private(
 /* Big-endian. 2048 to 4096 bits, an odd exponent of 65537 or more and no more than 32 bits, and no
  * modulus that shows the structure of CVE-2017-15361. */
 struct crypto_rsa_public {
-    struct tr_span modulus;
-    struct tr_span exponent;
+    struct span modulus;
+    struct span exponent;
 };
 int crypto_key_from_rsa(const struct crypto_rsa_public *rsa, struct crypto_key **ret_key);
 /* One PEM block: SubjectPublicKeyInfo, or an unencrypted private key. Not for HS256. */
-int crypto_key_from_pem(struct tr_span pem, struct crypto_key **ret_key);
+int crypto_key_from_pem(struct span pem, struct crypto_key **ret_key);
 
 enum crypto_algorithm crypto_key_algorithm(const struct crypto_key *key);
 bool crypto_key_is_private(const struct crypto_key *key); /* can it sign? */
@@ -78,7 +78,7 @@ bool crypto_key_public_point(const struct crypto_key *key, uint8_t ret_x[32], ui
 bool crypto_key_private_bytes(
     const struct crypto_key *key, uint8_t ret_bytes[CRYPTO_PRIVATE_BYTES]);
 /* The public half as SubjectPublicKeyInfo, appended. TR_EUNSUPPORTED for HS256, TR_ENOMEM. */
-int crypto_key_public_pem(const struct crypto_key *key, struct tr_buffer *pem);
+int crypto_key_public_pem(const struct crypto_key *key, struct buffer *pem);
 
 /* Bytes of a signature of this key. */
 size_t crypto_key_signature_size(const struct crypto_key *key);
@@ -88,19 +88,18 @@ int crypto_key_sign(const struct crypto_key *key, const void *bytes, size_t size
 /* 0 if the signature is right. TR_EPROTO for one of the wrong size or with a high S, TR_EACCES for
  * one that does not fit, TR_ENOMEM. */
 int crypto_key_verify(
-    const struct crypto_key *key, const void *bytes, size_t size, struct tr_span signature);
+    const struct crypto_key *key, const void *bytes, size_t size, struct span signature);
 
 /* Is 0 < S <= n/2 in the second half of these 64 bytes? True for algorithms without an S. */
 bool crypto_signature_is_low_s(enum crypto_algorithm algorithm, const uint8_t signature[64]);
 
-/* ---- multikey: multibase base58btc of a multicodec prefix and the public bytes ----------------
- */
+/* ---- multikey: multibase base58btc of a multicodec prefix and the public bytes -------------- */
 
 enum { CRYPTO_MULTIKEY_CHARS_MAX = 64 };
 /* "z...", terminated; the number of characters, 0 for a kind without a multicodec here. */
 size_t crypto_multikey_encode(
     const struct crypto_key *key, char ret_text[CRYPTO_MULTIKEY_CHARS_MAX]);
 /* TR_EPROTO, TR_EUNSUPPORTED for another base or codec, TR_ENOMEM. */
-int crypto_multikey_decode(struct tr_span text, struct crypto_key **ret_key);
+int crypto_multikey_decode(struct span text, struct crypto_key **ret_key);
 
 #endif

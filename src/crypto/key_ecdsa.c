@@ -60,7 +60,7 @@ done:
 
 static int es256_make_pkey(struct crypto_key *key, const uint8_t *scalar, uint8_t point[65])
 {
-    OSSL_PARAM_BLD *build = tr__fault_hit() ? NULL : OSSL_PARAM_BLD_new();
+    OSSL_PARAM_BLD *build = base_fault_hit() ? NULL : OSSL_PARAM_BLD_new();
     BIGNUM *number = scalar == NULL ? NULL : BN_bin2bn(scalar, 32, BN_secure_new());
     EVP_PKEY_CTX *context = NULL;
     OSSL_PARAM *params = NULL;
@@ -160,7 +160,7 @@ static int es256_sign(
     uint8_t digest[CRYPTO_SHA256_BYTES], der[80];
     const uint8_t *at = der;
     size_t der_size = sizeof der;
-    EVP_PKEY_CTX *context = tr__fault_hit() ? NULL : EVP_PKEY_CTX_new(key->pkey, NULL);
+    EVP_PKEY_CTX *context = base_fault_hit() ? NULL : EVP_PKEY_CTX_new(key->pkey, NULL);
     ECDSA_SIG *pair = NULL;
     int rc = TR_ENOMEM;
 
@@ -201,7 +201,7 @@ static int es256_verify(
 {
     uint8_t digest[CRYPTO_SHA256_BYTES], der[80];
     size_t content = put_der_integer(signature, der + 2);
-    EVP_PKEY_CTX *context = tr__fault_hit() ? NULL : EVP_PKEY_CTX_new(key->pkey, NULL);
+    EVP_PKEY_CTX *context = base_fault_hit() ? NULL : EVP_PKEY_CTX_new(key->pkey, NULL);
     int rc = TR_ENOMEM;
 
     if (context == NULL)

@@ -111,7 +111,7 @@ static bool is_acceptable(const BIGNUM *modulus, const BIGNUM *exponent)
 
 static int make_rsa(struct crypto_key *key, const BIGNUM *modulus, const BIGNUM *exponent)
 {
-    OSSL_PARAM_BLD *build = tr__fault_hit() ? NULL : OSSL_PARAM_BLD_new();
+    OSSL_PARAM_BLD *build = base_fault_hit() ? NULL : OSSL_PARAM_BLD_new();
     EVP_PKEY_CTX *context = NULL;
     OSSL_PARAM *params = NULL;
     int rc = TR_ENOMEM;
@@ -170,7 +170,7 @@ int crypto__rs256_adopt(struct crypto_key *key, EVP_PKEY **pkey)
 
 static int rs256_generate(struct crypto_key *key)
 {
-    EVP_PKEY *pkey = tr__fault_hit() ? NULL : EVP_RSA_gen(CRYPTO_RSA_BITS_MIN);
+    EVP_PKEY *pkey = base_fault_hit() ? NULL : EVP_RSA_gen(CRYPTO_RSA_BITS_MIN);
     int rc;
 
     if (pkey == NULL)
@@ -183,7 +183,7 @@ static int rs256_generate(struct crypto_key *key)
 /* A context for RSASSA-PKCS1-v1_5 with SHA-256, ready for `init`; NULL if there is no memory. */
 static EVP_PKEY_CTX *rs256_context(const struct crypto_key *key, int (*init)(EVP_PKEY_CTX *context))
 {
-    EVP_PKEY_CTX *context = tr__fault_hit() ? NULL : EVP_PKEY_CTX_new(key->pkey, NULL);
+    EVP_PKEY_CTX *context = base_fault_hit() ? NULL : EVP_PKEY_CTX_new(key->pkey, NULL);
 
     if (context != NULL && init(context) == 1 &&
         EVP_PKEY_CTX_set_rsa_padding(context, RSA_PKCS1_PADDING) == 1 &&

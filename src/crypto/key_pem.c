@@ -83,7 +83,7 @@ static int from_rsa(EVP_PKEY **pkey, bool is_private, struct crypto_key **ret_ke
     return 0;
 }
 
-int crypto_key_from_pem(struct tr_span pem, struct crypto_key **ret_key)
+int crypto_key_from_pem(struct span pem, struct crypto_key **ret_key)
 {
     EVP_PKEY *pkey;
     BIO *bio;
@@ -92,7 +92,7 @@ int crypto_key_from_pem(struct tr_span pem, struct crypto_key **ret_key)
 
     if (pem.size > CRYPTO_PEM_BYTES_MAX)
         return TR_EPROTO;
-    bio = tr__fault_hit() ? NULL : BIO_new_mem_buf(pem.at, (int)pem.size);
+    bio = base_fault_hit() ? NULL : BIO_new_mem_buf(pem.at, (int)pem.size);
     if (bio == NULL)
         return crypto__openssl_failed(TR_ENOMEM);
     pkey = PEM_read_bio_PUBKEY(bio, NULL, no_password, NULL);
@@ -139,7 +139,7 @@ static int write_pem(const struct crypto_key *key, BIO *bio)
     return rc;
 }
 
-int crypto_key_public_pem(const struct crypto_key *key, struct tr_buffer *pem)
+int crypto_key_public_pem(const struct crypto_key *key, struct buffer *pem)
 {
     BIO *bio;
     char *bytes;
@@ -148,13 +148,13 @@ int crypto_key_public_pem(const struct crypto_key *key, struct tr_buffer *pem)
 
     if (key->kind == &crypto__hs256)
         return TR_EUNSUPPORTED;
-    bio = tr__fault_hit() ? NULL : BIO_new(BIO_s_mem());
+    bio = base_fault_hit() ? NULL : BIO_new(BIO_s_mem());
     if (bio == NULL)
         return crypto__openssl_failed(TR_ENOMEM);
     rc = write_pem(key, bio);
     if (rc == 0) {
         size = BIO_get_mem_data(bio, &bytes);
-        rc = tr_buffer_append(pem, bytes, (size_t)size);
+        rc = buffer_append(pem, bytes, (size_t)size);
     }
     BIO_free(bio);
     return rc == 0 ? 0 : crypto__openssl_failed(rc);

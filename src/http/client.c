@@ -11,8 +11,7 @@
 #include "base/assert.h"
 #include "http/client_private.h"
 
-/* ---- start and stop --------------------------------------------------------------------------
- */
+/* ---- start and stop ------------------------------------------------------------------------- */
 
 static int check_options(const struct http_client_options *options)
 {
@@ -64,7 +63,7 @@ static int spawn(struct http_client *client)
 
     _Static_assert(HTTP_CLIENT_CONCURRENT_MAX + HTTP_CLIENT_QUEUE_MAX <= TR_CAPACITY_MAX,
         "what may be under way fits the box");
-    actor.multi = tr__fault_hit() ? NULL : curl_multi_init();
+    actor.multi = base_fault_hit() ? NULL : curl_multi_init();
     if (actor.multi == NULL)
         return TR_ENOMEM;
     rc = tr_spawn(client->system, &http_client_type, &actor,
@@ -81,8 +80,8 @@ static int spawn(struct http_client *client)
 static void client_free(struct http_client *client)
 {
     X509_STORE_free(client->authorities);
-    tr__free(client->user_agent);
-    tr__free(client);
+    base_free(client->user_agent);
+    base_free(client);
     curl_global_cleanup(); /* counted */
 }
 
@@ -94,18 +93,18 @@ int http_client_start(struct tr_system *system, const struct http_client_options
 
     if (rc < 0)
         return rc;
-    client = tr__calloc(sizeof *client);
+    client = base_calloc(sizeof *client);
     if (client == NULL)
         return TR_ENOMEM;
     if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) {
-        tr__free(client);
+        base_free(client);
         return TR_ENOMEM;
     }
     client->system = system;
     client->allow_private = options->allow_private;
     client->concurrent_max = options->concurrent_max == 0 ? 64 : options->concurrent_max;
     client->queue_max = options->queue_max == 0 ? 1024 : options->queue_max;
-    client->user_agent = tr__strdup(options->user_agent == NULL ? "troupe" : options->user_agent);
+    client->user_agent = base_strdup(options->user_agent == NULL ? "troupe" : options->user_agent);
     if (client->user_agent == NULL)
         rc = TR_ENOMEM;
     if (rc == 0)
@@ -133,8 +132,7 @@ void http_client_stop(struct http_client **client)
     client_free(c);
 }
 
-/* ---- checking --------------------------------------------------------------------------------
- */
+/* ---- checking ------------------------------------------------------------------------------- */
 
 static const char *method_of(const char *name)
 {
@@ -155,7 +153,7 @@ static bool is_plain_get(const char *method)
 }
 
 /* RFC 9110 section 5.6.2. */
-static bool is_token(struct tr_span text)
+static bool is_token(struct span text)
 {
     for (size_t i = 0; i < text.size; i++) {
         unsigned char c = (unsigned char)text.at[i];
@@ -167,27 +165,27 @@ static bool is_token(struct tr_span text)
 }
 
 /* What libcurl decides: two voices about where a message ends are how requests are smuggled. */
-static bool is_ours(struct tr_span name)
+static bool is_ours(struct span name)
 {
     static const char *const ours[] = { "Host", "Content-Length", "Transfer-Encoding", "Connection",
         "Keep-Alive", "Upgrade", "TE", "Trailer", "Expect", "Accept-Encoding",
         "Proxy-Authorization", "Proxy-Connection" };
 
     for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
-        if (tr_span_is_nocase(name, ours[i]))
+        if (span_is_nocase(name, ours[i]))
             return true;
     return false;
 }
 
 /* "Name: value" with a value: libcurl takes "Name:" as an order to leave one out. */
-static bool is_header(const char *line, struct tr_span *ret_name)
+static bool is_header(const char *line, struct span *ret_name)
 {
     const char *colon = strchr(line, ':');
     bool has_value = false;
 
     if (colon == NULL)
         return false;
-    *ret_name = (struct tr_span){ line, (size_t)(colon - line) };
+    *ret_name = (struct span){ line, (size_t)(colon - line) };
     if (!is_token(*ret_name) || is_ours(*ret_name))
         return false;
     for (const char *at = colon + 1; *at != '\0'; at++) {
@@ -217,14 +215,14 @@ static int copy_headers(struct client_job *job, const char *const *headers)
     int rc = add_header(job, "Expect:"); /* do not wait for a 100 */
 
     for (; rc == 0 && headers != NULL && *headers != NULL; headers++) {
-        struct tr_span name;
+        struct span name;
 
         size += strlen(*headers);
         if (++count > HTTP_CLIENT_HEADERS_MAX || size > HTTP_CLIENT_HEADERS_SIZE_MAX)
             return TR_ETOOBIG;
         if (!is_header(*headers, &name))
             return TR_EINVAL;
-        has_type = has_type || tr_span_is_nocase(name, "Content-Type");
+        has_type = has_type || span_is_nocase(name, "Content-Type");
         rc = add_header(job, *headers);
     }
     if (rc == 0 && !has_type)
@@ -256,7 +254,7 @@ static int take_apart(struct client_job *job, CURLU *parts)
             rc = TR_EINVAL;
     }
     if (rc == 0) {
-        job->host = tr__strdup(host);
+        job->host = base_strdup(host);
         rc = job->host == NULL ? TR_ENOMEM : 0;
     }
     curl_free(scheme);
@@ -295,14 +293,14 @@ static int copy_url(struct client_job *job, const char *url)
         return TR_EINVAL;
     if (strlen(url) > HTTP_CLIENT_URL_MAX)
         return TR_ETOOBIG;
-    job->url = tr__strdup(url);
+    job->url = base_strdup(url);
     parts = job->url == NULL ? NULL : curl_url();
     rc = parts == NULL ? TR_ENOMEM : take_apart(job, parts);
     curl_url_cleanup(parts);
     return rc;
 }
 
-static int copy_body(struct client_job *job, struct tr_span body)
+static int copy_body(struct client_job *job, struct span body)
 {
     job->has_body = body.size > 0 || strcmp(job->method, "POST") == 0 ||
                     strcmp(job->method, "PUT") == 0 || strcmp(job->method, "PATCH") == 0;
@@ -312,7 +310,7 @@ static int copy_body(struct client_job *job, struct tr_span body)
         return TR_EINVAL;
     if (body.size == 0)
         return 0;
-    job->body = tr__alloc(body.size);
+    job->body = base_alloc(body.size);
     if (job->body == NULL)
         return TR_ENOMEM;
     memcpy(job->body, body.at, body.size);
@@ -350,7 +348,7 @@ static int fill(struct client_job *job, const struct http_client_request *reques
 int http_client_job_create(
     const struct http_client_request *request, uint64_t now_ns, struct client_job **ret_job)
 {
-    struct client_job *job = tr__calloc(sizeof *job);
+    struct client_job *job = base_calloc(sizeof *job);
     int rc = job == NULL ? TR_ENOMEM : fill(job, request, now_ns);
 
     if (rc < 0) {
@@ -368,11 +366,11 @@ void http_client_job_destroy(struct client_job *job)
     if (job->easy != NULL)
         curl_easy_cleanup(job->easy);
     curl_slist_free_all(job->headers);
-    tr_buffer_free(&job->answer);
-    tr__free(job->url);
-    tr__free(job->host);
-    tr__free(job->body);
-    tr__free(job);
+    buffer_free(&job->answer);
+    base_free(job->url);
+    base_free(job->host);
+    base_free(job->body);
+    base_free(job);
 }
 
 bool http_client_takes(const char *url)
@@ -385,8 +383,7 @@ bool http_client_takes(const char *url)
     return true;
 }
 
-/* ---- asking ------------------------------------------------------------------------------------
- */
+/* ---- asking --------------------------------------------------------------------------------- */
 
 int http_client_ask(struct tr_context *ctx, struct http_client *client,
     const struct http_client_request *request, uint32_t tag)
@@ -405,10 +402,10 @@ int http_client_ask(struct tr_context *ctx, struct http_client *client,
     return rc;
 }
 
-static int wait_for(struct tr_future *future, struct tr_buffer *body)
+static int wait_for(struct tr_future *future, struct buffer *body)
 {
     enum { ROOM = sizeof(struct http_client_answer) + HTTP_CLIENT_ANSWER_MAX };
-    struct http_client_answer *answer = tr__alloc(ROOM);
+    struct http_client_answer *answer = base_alloc(ROOM);
     size_t size;
     int rc;
 
@@ -418,16 +415,16 @@ static int wait_for(struct tr_future *future, struct tr_buffer *body)
     if (rc == 0) {
         tr_assert(size >= sizeof *answer);
         tr_assert(size == sizeof *answer + answer->body_size);
-        rc = tr_buffer_append(body, answer->body, answer->body_size);
+        rc = buffer_append(body, answer->body, answer->body_size);
     }
     if (rc == 0)
         rc = (int)answer->status;
-    tr__free(answer);
+    base_free(answer);
     return rc;
 }
 
 int http_client_wait(
-    struct http_client *client, const struct http_client_request *request, struct tr_buffer *body)
+    struct http_client *client, const struct http_client_request *request, struct buffer *body)
 {
     const struct tr_env *env = tr_system_env(client->system);
     struct client_message message;

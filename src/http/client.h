@@ -16,7 +16,7 @@
 
 #include <troupe/troupe.h>
 
-#include "base/buffer.h"
+#include "support/buffer.h"
 
 struct http_client;
 
@@ -55,7 +55,7 @@ struct http_client_request {
      * follow a redirect to another host. */
     const char *const *headers;
     const char *traceparent; /* that header's value (http_traceparent); NULL or empty: none */
-    struct tr_span body;     /* not with GET and HEAD */
+    struct span body;        /* not with GET and HEAD */
     uint64_t timeout_ns; /* whole request, waiting for its turn too; 0 is 10 s, at most an hour */
     size_t size_max;     /* of the answer's body; 0 is HTTP_CLIENT_ANSWER_MAX, which is the most */
     uint32_t redirects_max; /* 0 is none: then a 302 is the answer. GET and HEAD only */
@@ -89,7 +89,7 @@ bool http_client_takes(const char *url);
 /* From a thread that is no worker. Returns the answer's HTTP status, 100 to 599, or an error as
  * above; appends the body. */
 int http_client_wait(
-    struct http_client *client, const struct http_client_request *request, struct tr_buffer *body);
+    struct http_client *client, const struct http_client_request *request, struct buffer *body);
 
 /* The guard: is this an address that anybody on the internet may reach? True only for what is known
  * to be so: IPv4 without the special ranges of RFC 6890, IPv6 in 2000::/3 without its special

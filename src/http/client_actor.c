@@ -23,9 +23,9 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/log.h"
-#include "base/metric.h"
 #include "http/client_private.h"
+#include "support/log.h"
+#include "support/metric.h"
 
 enum { TAG_SOCKET = 1, TAG_TIMER, TAG_DEADLINE };
 
@@ -38,8 +38,7 @@ struct client_socket {
     bool is_armed;
 };
 
-/* ---- counting ----------------------------------------------------------------------------------
- */
+/* ---- counting ------------------------------------------------------------------------------- */
 
 #define FAILURE(reason)                                                                            \
     {                                                                                              \
@@ -95,8 +94,7 @@ static void log_failure(const struct client_job *job, int status, CURLcode code)
             LOG_TEXT("why", code == CURLE_OK ? "" : curl_easy_strerror(code)));
 }
 
-/* ---- the end of a job --------------------------------------------------------------------------
- */
+/* ---- the end of a job ----------------------------------------------------------------------- */
 
 /* The job is in no list any more. */
 static void end_job(struct client_actor *self, struct client_job *job, int status, CURLcode code)
@@ -154,9 +152,7 @@ static void end_all(struct client_actor *self, int status)
     }
 }
 
-/* ---- what libcurl wants to hear of
- * ----------------------------------------------------------------
- */
+/* ---- what libcurl wants to hear of ---------------------------------------------------------- */
 
 static struct client_socket *find_socket(struct client_actor *self, int fd)
 {
@@ -171,7 +167,7 @@ static struct client_socket *add_socket(struct client_actor *self, int fd)
     if (self->socket_count == self->socket_capacity) {
         uint32_t capacity = self->socket_capacity == 0 ? 16 : 2 * self->socket_capacity;
         struct client_socket *sockets =
-            tr__realloc(self->sockets, capacity * sizeof *self->sockets);
+            base_realloc(self->sockets, capacity * sizeof *self->sockets);
 
         if (sockets == NULL)
             return NULL;
@@ -233,8 +229,7 @@ static int on_timer(CURLM *multi, long timeout_ms, void *data)
     return 0;
 }
 
-/* ---- running -----------------------------------------------------------------------------------
- */
+/* ---- running -------------------------------------------------------------------------------- */
 
 static void run_curl(struct client_actor *self, int fd, int ready)
 {
@@ -347,8 +342,7 @@ static void on_deadline(struct client_actor *self, uint64_t timer_id)
         }
 }
 
-/* ---- the actor ---------------------------------------------------------------------------------
- */
+/* ---- the actor ------------------------------------------------------------------------------ */
 
 static void refuse(struct tr_context *ctx, struct client_job *job, int status)
 {
@@ -482,7 +476,7 @@ static void client_finish(void *state)
         curl_multi_cleanup(self->multi);
         self->multi = NULL;
     }
-    tr__free(self->sockets);
+    base_free(self->sockets);
     self->sockets = NULL;
 }
 

@@ -43,7 +43,7 @@ struct client_job {
 
     CURL *easy; /* while it is under way */
     const struct http_client *client;
-    struct tr_buffer answer; /* struct http_client_answer, then the body */
+    struct buffer answer; /* struct http_client_answer, then the body */
     size_t head_size;
     uint32_t max_age_s;
     bool has_head;    /* of this hop: its status line has come */
@@ -69,7 +69,7 @@ int http_client_transfer_end(struct client_job *job, CURLcode code);
 
 /* What one more Cache-Control line says. `max_age_s` is what those before it said, UINT32_MAX at
  * first: the smallest counts. */
-uint32_t http_client_max_age(struct tr_span value, uint32_t max_age_s);
+uint32_t http_client_max_age(struct span value, uint32_t max_age_s);
 
 extern const struct tr_type http_client_type;
 /* The actor's struct. */

@@ -14,15 +14,14 @@
 
 enum { CONNECT_MS_MAX = 5000, IDLE_S_MAX = 60 };
 
-/* ---- Cache-Control ----------------------------------------------------------------------------
- */
+/* ---- Cache-Control -------------------------------------------------------------------------- */
 
 static bool is_space(char c)
 {
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
-static struct tr_span trimmed(struct tr_span text)
+static struct span trimmed(struct span text)
 {
     while (text.size > 0 && is_space(text.at[0])) {
         text.at++;
@@ -34,9 +33,9 @@ static struct tr_span trimmed(struct tr_span text)
 }
 
 /* Up to the next comma that is not inside quotes; *rest begins behind it. */
-static struct tr_span next_directive(struct tr_span *rest)
+static struct span next_directive(struct span *rest)
 {
-    struct tr_span one = { rest->at, 0 };
+    struct span one = { rest->at, 0 };
     bool is_quoted = false;
 
     while (one.size < rest->size && (is_quoted || rest->at[one.size] != ',')) {
@@ -54,39 +53,39 @@ static struct tr_span next_directive(struct tr_span *rest)
 }
 
 /* Seconds (RFC 9111 section 1.2.2). What cannot be read counts as stale, section 4.2.1. */
-static uint32_t seconds_of(struct tr_span text)
+static uint32_t seconds_of(struct span text)
 {
     uint64_t seconds;
 
     text = trimmed(text);
     if (text.size >= 2 && text.at[0] == '"' && text.at[text.size - 1] == '"')
-        text = (struct tr_span){ text.at + 1, text.size - 2 };
+        text = (struct span){ text.at + 1, text.size - 2 };
     if (text.size == 0)
         return 0;
     for (size_t i = 0; i < text.size; i++)
         if (text.at[i] < '0' || text.at[i] > '9')
             return 0;
-    if (!tr_span_u64(text, &seconds) || seconds > INT32_MAX)
+    if (!span_u64(text, &seconds) || seconds > INT32_MAX)
         return INT32_MAX;
     return (uint32_t)seconds;
 }
 
-uint32_t http_client_max_age(struct tr_span value, uint32_t max_age_s)
+uint32_t http_client_max_age(struct span value, uint32_t max_age_s)
 {
     while (value.size > 0) {
-        struct tr_span directive = next_directive(&value);
+        struct span directive = next_directive(&value);
         const char *equals = directive.size == 0 ? NULL : memchr(directive.at, '=', directive.size);
-        struct tr_span name = directive, argument = { NULL, 0 };
+        struct span name = directive, argument = { NULL, 0 };
         uint32_t seconds = max_age_s;
 
         if (equals != NULL) {
             name.size = (size_t)(equals - directive.at);
-            argument = (struct tr_span){ equals + 1, directive.size - name.size - 1 };
+            argument = (struct span){ equals + 1, directive.size - name.size - 1 };
         }
-        if (tr_span_is_nocase(name, "no-store") ||
-            (tr_span_is_nocase(name, "no-cache") && equals == NULL))
+        if (span_is_nocase(name, "no-store") ||
+            (span_is_nocase(name, "no-cache") && equals == NULL))
             seconds = 0;
-        else if (tr_span_is_nocase(name, "max-age"))
+        else if (span_is_nocase(name, "max-age"))
             seconds = seconds_of(argument);
         if (seconds < max_age_s)
             max_age_s = seconds;
@@ -94,8 +93,7 @@ uint32_t http_client_max_age(struct tr_span value, uint32_t max_age_s)
     return max_age_s;
 }
 
-/* ---- callbacks ---------------------------------------------------------------------------------
- */
+/* ---- callbacks ------------------------------------------------------------------------------ */
 
 /* Not our return value but this tells why, later. 0 bytes taken ends a transfer. */
 static size_t end_with(struct client_job *job, int trouble)
@@ -114,17 +112,17 @@ static size_t on_body(char *bytes, size_t size, size_t count, void *data)
         return end_with(job, TR_ECANCELLED);
     if (size > job->size_max - so_far)
         return end_with(job, TR_ETOOBIG);
-    if (tr_buffer_append(&job->answer, bytes, size) < 0)
+    if (buffer_append(&job->answer, bytes, size) < 0)
         return end_with(job, TR_ENOMEM);
     return size;
 }
 
-static bool take_name(struct tr_span *line, const char *name)
+static bool take_name(struct span *line, const char *name)
 {
     size_t size = strlen(name);
 
     if (line->size <= size || line->at[size] != ':' ||
-        !tr_span_is_nocase((struct tr_span){ line->at, size }, name))
+        !span_is_nocase((struct span){ line->at, size }, name))
         return false;
     line->at += size + 1;
     line->size -= size + 1;
@@ -135,12 +133,12 @@ static bool take_name(struct tr_span *line, const char *name)
 static size_t on_header(char *bytes, size_t size, size_t count, void *data)
 {
     struct client_job *job = data;
-    struct tr_span line = { bytes, size * count };
+    struct span line = { bytes, size * count };
 
     job->head_size += line.size;
     if (job->head_size > HTTP_CLIENT_HEAD_MAX)
         return end_with(job, TR_ETOOBIG);
-    if (tr_span_starts(line, "HTTP/")) {
+    if (span_starts(line, "HTTP/")) {
         job->has_head = true;
         job->is_head_end = false;
         job->max_age_s = UINT32_MAX;
@@ -163,7 +161,7 @@ static curl_socket_t on_open(void *data, curlsocktype purpose, struct curl_socka
         job->was_refused = true;
         return CURL_SOCKET_BAD;
     }
-    if (tr__fault_hit())
+    if (base_fault_hit())
         return CURL_SOCKET_BAD;
     return socket(
         address->family, address->socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, address->protocol);
@@ -192,8 +190,7 @@ static CURLcode on_tls(CURL *easy, void *context, void *data)
     return CURLE_OK;
 }
 
-/* ---- options -----------------------------------------------------------------------------------
- */
+/* ---- options -------------------------------------------------------------------------------- */
 
 #define SET(easy, option, value) (curl_easy_setopt((easy), (option), (value)) == CURLE_OK)
 
@@ -261,17 +258,16 @@ int http_client_transfer_begin(struct client_job *job, const struct http_client 
     tr_assert(job->easy == NULL);
     job->client = client;
     job->max_age_s = UINT32_MAX;
-    if (tr_buffer_append(&job->answer, &none, sizeof none) < 0)
+    if (buffer_append(&job->answer, &none, sizeof none) < 0)
         return TR_ENOMEM;
-    job->easy = tr__fault_hit() ? NULL : curl_easy_init();
+    job->easy = base_fault_hit() ? NULL : curl_easy_init();
     if (job->easy == NULL || !set_policy(job->easy, job, client) ||
         !set_callbacks(job->easy, job) || !set_request(job->easy, job))
         return TR_ENOMEM;
     return 0;
 }
 
-/* ---- the end -----------------------------------------------------------------------------------
- */
+/* ---- the end -------------------------------------------------------------------------------- */
 
 /* The URL was checked before, so these are about where a redirect points, unless the peer does not
  * speak HTTP. */

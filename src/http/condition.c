@@ -5,7 +5,7 @@
 #include "http/http.h"
 
 /* The next entity tag of a list, with its quotes; false at the end or at something else. */
-static bool next_tag(struct tr_span *list, struct tr_span *ret_tag, bool *ret_weak)
+static bool next_tag(struct span *list, struct span *ret_tag, bool *ret_weak)
 {
     const char *at = list->at, *end = list->at + list->size, *close;
 
@@ -19,46 +19,45 @@ static bool next_tag(struct tr_span *list, struct tr_span *ret_tag, bool *ret_we
     close = end - at < 2 ? NULL : memchr(at + 1, '"', (size_t)(end - at - 1));
     if (close == NULL)
         return false;
-    *ret_tag = (struct tr_span){ at, (size_t)(close + 1 - at) };
-    *list = (struct tr_span){ close + 1, (size_t)(end - close - 1) };
+    *ret_tag = (struct span){ at, (size_t)(close + 1 - at) };
+    *list = (struct span){ close + 1, (size_t)(end - close - 1) };
     return true;
 }
 
-static bool is_weak(struct tr_span etag)
+static bool is_weak(struct span etag)
 {
-    return tr_span_starts(etag, "W/");
+    return span_starts(etag, "W/");
 }
 
-static struct tr_span opaque(struct tr_span etag)
+static struct span opaque(struct span etag)
 {
-    return is_weak(etag) ? (struct tr_span){ etag.at + 2, etag.size - 2 } : etag;
+    return is_weak(etag) ? (struct span){ etag.at + 2, etag.size - 2 } : etag;
 }
 
 /* Strong comparison: both strong and equal; weak: equal. */
-static bool list_has(struct tr_span list, struct tr_span etag, bool strong)
+static bool list_has(struct span list, struct span etag, bool strong)
 {
-    struct tr_span tag;
+    struct span tag;
     bool weak;
 
-    if (tr_span_is(list, "*"))
+    if (span_is(list, "*"))
         return etag.size > 0;
     if (etag.size == 0)
         return false;
     while (next_tag(&list, &tag, &weak)) {
         if (strong && (weak || is_weak(etag)))
             continue;
-        if (tr_span_equal(tag, opaque(etag)))
+        if (span_equal(tag, opaque(etag)))
             return true;
     }
     return false;
 }
 
-unsigned http_condition(
-    const struct http_request *request, struct tr_span etag, uint64_t modified_s)
+unsigned http_condition(const struct http_request *request, struct span etag, uint64_t modified_s)
 {
     enum http_method method = http_method(request);
     bool is_read = method == HTTP_GET || method == HTTP_HEAD;
-    struct tr_span value;
+    struct span value;
     uint64_t since;
 
     /* The order is the standard's: 13.2.2. */
@@ -82,21 +81,21 @@ unsigned http_condition(
     return 0;
 }
 
-bool http_if_range(const struct http_request *request, struct tr_span etag, uint64_t modified_s)
+bool http_if_range(const struct http_request *request, struct span etag, uint64_t modified_s)
 {
-    struct tr_span value = http_header(request, "If-Range");
+    struct span value = http_header(request, "If-Range");
     uint64_t since;
 
     if (value.at == NULL)
         return true;
-    if (value.size > 0 && (value.at[0] == '"' || tr_span_starts(value, "W/")))
-        return !is_weak(value) && !is_weak(etag) && tr_span_equal(value, etag);
+    if (value.size > 0 && (value.at[0] == '"' || span_starts(value, "W/")))
+        return !is_weak(value) && !is_weak(etag) && span_equal(value, etag);
     /* A date must be exact: a file may change twice in a second. */
     return http_date_parse(value, &since) && modified_s != 0 && since == modified_s;
 }
 
 /* q of an element "gzip;q=0.5", in thousandths; 1000 without one, -1 if malformed. */
-static int quality_of(struct tr_span parameters)
+static int quality_of(struct span parameters)
 {
     const char *at = parameters.at, *end = at + parameters.size;
     int value, scale = 100;
@@ -120,7 +119,7 @@ static int quality_of(struct tr_span parameters)
 
 bool http_accepts(const struct http_request *request, const char *coding)
 {
-    struct tr_span list = http_header(request, "Accept-Encoding");
+    struct span list = http_header(request, "Accept-Encoding");
     const char *at = list.at, *end;
     int named = -1, any = -1;
 
@@ -137,12 +136,12 @@ bool http_accepts(const struct http_request *request, const char *coding)
         while (name_end < stop && *name_end != ';' && *name_end != ' ' && *name_end != '\t')
             name_end++;
         {
-            struct tr_span name = { at, (size_t)(name_end - at) };
-            int quality = quality_of((struct tr_span){ name_end, (size_t)(stop - name_end) });
+            struct span name = { at, (size_t)(name_end - at) };
+            int quality = quality_of((struct span){ name_end, (size_t)(stop - name_end) });
 
-            if (tr_span_is_nocase(name, coding))
+            if (span_is_nocase(name, coding))
                 named = quality;
-            else if (tr_span_is(name, "*"))
+            else if (span_is(name, "*"))
                 any = quality;
         }
         at = stop + 1;

@@ -30,8 +30,7 @@ enum {
     TURN_BYTES = 1 << 20, /* to read in one turn: others wait */
 };
 
-/* ---- for transports ----------------------------------------------------------------------------
- */
+/* ---- for transports ------------------------------------------------------------------------- */
 
 ssize_t http_connection_read(struct http_connection *connection, char *bytes, size_t size)
 {
@@ -103,8 +102,7 @@ void http_connection_again(struct http_connection *connection)
     connection->wants_again = true;
 }
 
-/* ---- the turn ----------------------------------------------------------------------------------
- */
+/* ---- the turn ------------------------------------------------------------------------------- */
 
 /* Output waits for the peer: since when? */
 static void note_waiting(struct http_connection *connection)
@@ -364,8 +362,7 @@ static enum tr_next connection_handle(void *state, struct tr_context *ctx, void 
     return end_turn(connection);
 }
 
-/* ---- its life ----------------------------------------------------------------------------------
- */
+/* ---- its life ------------------------------------------------------------------------------- */
 
 static int connection_start(void *state, struct tr_context *ctx)
 {
@@ -443,7 +440,7 @@ void http_connection_start(struct http_server *server, int fd, const struct net_
         .keeps_alive = true };
     struct tr_spawn_options options = { .owner = "http server",
         .box = { .capacity = CAPACITY, .full = TR_FULL_FAIL } };
-    struct http_entry *entry = tr__calloc(sizeof *entry);
+    struct http_entry *entry = base_calloc(sizeof *entry);
     tr_sender sender;
 
     if (entry == NULL) {
@@ -456,7 +453,7 @@ void http_connection_start(struct http_server *server, int fd, const struct net_
         connection.is_handshaking = true;
         if (net_tls_wrap(server->tls, &connection.stream) < 0) {
             net_stream_finish(&connection.stream);
-            tr__free(entry);
+            base_free(entry);
             return;
         }
     }

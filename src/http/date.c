@@ -90,8 +90,7 @@ const char *http_date_now(const struct tr_env *env, uint64_t now_ns)
     return cache.text;
 }
 
-/* ---- parsing: the three forms of RFC 9110 ------------------------------------------------------
- */
+/* ---- parsing: the three forms of RFC 9110 --------------------------------------------------- */
 
 struct cursor {
     const char *at, *end;
@@ -218,16 +217,16 @@ static bool parse_asctime(struct cursor cursor, uint64_t *ret_seconds)
     return finish(&cursor, civil, time, ret_seconds);
 }
 
-bool http_date_parse(struct tr_span text, uint64_t *ret_seconds)
+bool http_date_parse(struct span text, uint64_t *ret_seconds)
 {
     for (unsigned i = 0; i < 7; i++) {
         struct cursor cursor = { text.at, text.at + text.size, false };
 
-        if (tr_span_starts(text, long_days[i])) {
+        if (span_starts(text, long_days[i])) {
             cursor.at += strlen(long_days[i]);
             return parse_rfc850(cursor, ret_seconds);
         }
-        if (tr_span_starts(text, days[i])) {
+        if (span_starts(text, days[i])) {
             cursor.at += 3;
             return cursor.at < cursor.end && *cursor.at == ',' ? parse_fixed(cursor, ret_seconds)
                                                                : parse_asctime(cursor, ret_seconds);

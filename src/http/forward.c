@@ -18,18 +18,18 @@ static bool is_trusted(const struct http_server *server, const struct net_peer *
     return peer->is_local && server->proxy_count > 0;
 }
 
-static struct tr_span trimmed(const char *at, const char *end)
+static struct span trimmed(const char *at, const char *end)
 {
     while (at < end && (*at == ' ' || *at == '\t'))
         at++;
     while (end > at && (end[-1] == ' ' || end[-1] == '\t'))
         end--;
-    return (struct tr_span){ at, (size_t)(end - at) };
+    return (struct span){ at, (size_t)(end - at) };
 }
 
 /* Walk one header's list from its end. True: the client was found, or the walk must end. */
 static bool walk(
-    const struct http_server *server, struct tr_span list, struct net_peer *peer, unsigned *hops)
+    const struct http_server *server, struct span list, struct net_peer *peer, unsigned *hops)
 {
     const char *end = list.at + list.size;
 
@@ -59,7 +59,7 @@ void http_forward_peer(struct http_request *request)
         for (uint32_t i = request->head.field_count; i-- > 0;) {
             const struct http_header *field = &request->head.fields[i];
 
-            if (tr_span_is_nocase(field->name, "x-forwarded-for") &&
+            if (span_is_nocase(field->name, "x-forwarded-for") &&
                 walk(server, field->value, &peer, &hops))
                 break;
         }

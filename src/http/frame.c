@@ -12,7 +12,7 @@ struct http_frame *http_frame_new(const void *bytes, size_t size)
     char prefix[24];
     int length = snprintf(prefix, sizeof prefix, "%zx\r\n", size);
 
-    frame = tr__alloc(sizeof *frame + (size_t)length + size + 2);
+    frame = base_alloc(sizeof *frame + (size_t)length + size + 2);
     if (frame == NULL)
         return NULL;
     atomic_init(&frame->refs, 1);
@@ -41,7 +41,7 @@ void http_frame_unref(struct http_frame *frame)
 {
     /* Release what this one read, acquire what the others did, for the one that frees. */
     if (frame != NULL && atomic_fetch_sub_explicit(&frame->refs, 1, memory_order_acq_rel) == 1)
-        tr__free(frame);
+        base_free(frame);
 }
 
 const char *http_frame_at(const struct http_frame *frame)

@@ -32,10 +32,10 @@ static bool has_promise(const struct http_answer *answer)
     for (const struct http_extra *extra = answer->extra; extra != NULL; extra = extra->next) {
         const struct http_header *header = &extra->header;
 
-        if (tr_span_is_nocase(header->name, "content-encoding") ||
-            tr_span_is_nocase(header->name, "content-range") ||
-            (tr_span_is_nocase(header->name, "etag") && !tr_span_starts(header->value, "W/")) ||
-            (tr_span_is_nocase(header->name, "cache-control") &&
+        if (span_is_nocase(header->name, "content-encoding") ||
+            span_is_nocase(header->name, "content-range") ||
+            (span_is_nocase(header->name, "etag") && !span_starts(header->value, "W/")) ||
+            (span_is_nocase(header->name, "cache-control") &&
                 memmem(header->value.at, header->value.size, "no-transform", 12) != NULL))
             return true;
     }
@@ -45,16 +45,16 @@ static bool has_promise(const struct http_answer *answer)
 static voidpf take(voidpf opaque, uInt items, uInt size)
 {
     (void)opaque;
-    return tr__alloc((size_t)items * size);
+    return base_alloc((size_t)items * size);
 }
 
 static void give(voidpf opaque, voidpf memory)
 {
     (void)opaque;
-    tr__free(memory);
+    base_free(memory);
 }
 
-/* Memory of tr__alloc with the compressed bytes; NULL if it would not get smaller. */
+/* Memory of base_alloc with the compressed bytes; NULL if it would not get smaller. */
 char *http_gzip(const char *bytes, size_t size, size_t *ret_size)
 {
     z_stream stream = { .zalloc = take, .zfree = give };
@@ -65,7 +65,7 @@ char *http_gzip(const char *bytes, size_t size, size_t *ret_size)
     if (deflateInit2(&stream, LEVEL, Z_DEFLATED, 16 + (size < (8 << 10) ? 13 : 15),
             size < (8 << 10) ? 6 : 8, Z_DEFAULT_STRATEGY) != Z_OK)
         return NULL;
-    out = tr__alloc(size);
+    out = base_alloc(size);
     if (out == NULL) {
         deflateEnd(&stream);
         return NULL;
@@ -78,7 +78,7 @@ char *http_gzip(const char *bytes, size_t size, size_t *ret_size)
     *ret_size = size - stream.avail_out;
     deflateEnd(&stream);
     if (rc != Z_STREAM_END) {
-        tr__free(out);
+        base_free(out);
         return NULL;
     }
     return out;
@@ -95,9 +95,9 @@ static void job_free(void *argument)
 {
     struct job *job = argument;
 
-    tr__free(job->bytes);
-    tr__free(job->packed);
-    tr__free(job);
+    base_free(job->bytes);
+    base_free(job->packed);
+    base_free(job);
 }
 
 static int job_run(void *argument)
@@ -115,8 +115,7 @@ static void then_packed(struct http_request *request, const struct tr_event *eve
 
     answer->is_gzip = job->packed != NULL;
     answer->owned = answer->is_gzip ? job->packed : job->bytes;
-    answer->body =
-        (struct tr_span){ answer->owned, answer->is_gzip ? job->packed_size : job->size };
+    answer->body = (struct span){ answer->owned, answer->is_gzip ? job->packed_size : job->size };
     if (answer->is_gzip)
         job->packed = NULL;
     else
@@ -134,15 +133,15 @@ static bool offload(struct http_request *request)
     /* Only where another callback may come: not in an answer that was forced by a deadline. */
     if (!request->is_running || request->is_waiting || request->must_close)
         return false;
-    job = tr__calloc(sizeof *job);
+    job = base_calloc(sizeof *job);
     if (job == NULL)
         return false;
     job->size = answer->body.size;
     job->bytes = answer->owned;
     if (job->bytes == NULL) {
-        job->bytes = tr__alloc(job->size);
+        job->bytes = base_alloc(job->size);
         if (job->bytes == NULL) {
-            tr__free(job);
+            base_free(job);
             return false;
         }
         memcpy(job->bytes, answer->body.at, job->size);
@@ -154,7 +153,7 @@ static bool offload(struct http_request *request)
         return false;
     }
     answer->owned = NULL;
-    answer->body = (struct tr_span){ NULL, 0 };
+    answer->body = (struct span){ NULL, 0 };
     return true;
 }
 
@@ -175,9 +174,9 @@ bool http_gzip_consider(struct http_request *request)
     packed = http_gzip(answer->body.at, answer->body.size, &size);
     if (packed == NULL)
         return false;
-    tr__free(answer->owned);
+    base_free(answer->owned);
     answer->owned = packed;
-    answer->body = (struct tr_span){ packed, size };
+    answer->body = (struct span){ packed, size };
     answer->is_gzip = true;
     return false;
 }

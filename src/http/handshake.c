@@ -18,7 +18,7 @@ static void step_drop(void *argument)
     struct step *step = argument;
 
     net_stream_finish(&step->stream);
-    tr__free(step);
+    base_free(step);
 }
 
 static int step_run(void *argument)
@@ -35,7 +35,7 @@ void http_handshake_go(struct http_connection *connection)
 
     if (connection->handshake_runs || !connection->is_readable)
         return;
-    step = tr__calloc(sizeof *step);
+    step = base_calloc(sizeof *step);
     if (step == NULL) {
         http_connection_fail(connection);
         return;
@@ -43,7 +43,7 @@ void http_handshake_go(struct http_connection *connection)
     step->stream = connection->stream;
     connection->is_readable = false;
     if (tr_offload(connection->ctx, step_run, step, step_drop, HTTP_TAG_HANDSHAKE) < 0) {
-        tr__free(step);
+        base_free(step);
         http_connection_fail(connection); /* the pool is full: that is overload */
         return;
     }
@@ -69,5 +69,5 @@ void http_handshake_event(struct http_connection *connection, const struct tr_ev
         metric_add(connection->server->stats.handshakes_bad, 1);
         http_connection_fail(connection);
     }
-    tr__free(step);
+    base_free(step);
 }

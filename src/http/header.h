@@ -3,11 +3,11 @@
 #ifndef HTTP_HEADER_H
 #define HTTP_HEADER_H
 
-#include "base/buffer.h"
+#include "support/buffer.h"
 
 struct http_header {
-    struct tr_span name; /* as sent; compare without case */
-    struct tr_span value;
+    struct span name; /* as sent; compare without case */
+    struct span value;
 };
 
 #endif

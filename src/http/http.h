@@ -11,8 +11,8 @@
 
 #include <troupe/troupe.h>
 
-#include "base/buffer.h"
 #include "http/header.h"
+#include "support/buffer.h"
 
 struct http_server;
 struct http_request;
@@ -33,32 +33,31 @@ enum http_method {
 /* ---- the request: everything borrowed until it is answered ----------------------------------- */
 
 enum http_method http_method(const struct http_request *request);
-struct tr_span http_path(const struct http_request *request);  /* decoded, no query */
-struct tr_span http_query(const struct http_request *request); /* as sent, without the ? */
+struct span http_path(const struct http_request *request);  /* decoded, no query */
+struct span http_query(const struct http_request *request); /* as sent, without the ? */
 /* {NULL, 0} if absent. The first, if it came twice. */
-struct tr_span http_header(const struct http_request *request, const char *name);
+struct span http_header(const struct http_request *request, const char *name);
 /* False if absent or there twice: for headers that decide something (Authorization). */
-bool http_header_one(
-    const struct http_request *request, const char *name, struct tr_span *ret_value);
+bool http_header_one(const struct http_request *request, const char *name, struct span *ret_value);
 uint32_t http_header_count(const struct http_request *request);
 const struct http_header *http_header_at(const struct http_request *request, uint32_t index);
 /* Decoded value of a query parameter; false if absent, malformed, or there twice. The text is
  * terminated and lives as long as the request. */
-bool http_parameter(struct http_request *request, const char *name, struct tr_span *ret_value);
+bool http_parameter(struct http_request *request, const char *name, struct span *ret_value);
 /* The same, told apart: 1 there, 0 absent, TR_EINVAL malformed or there twice, TR_ENOMEM. What is
  * malformed must not count as absent where absence means something. */
-int http_parameter_find(struct http_request *request, const char *name, struct tr_span *ret_value);
+int http_parameter_find(struct http_request *request, const char *name, struct span *ret_value);
 /* What the {name} of the route's path stood for, decoded. */
-struct tr_span http_path_part(const struct http_request *request, const char *name);
+struct span http_path_part(const struct http_request *request, const char *name);
 /* The whole body, writable in place, with 64 bytes of room after it (the JSON reader wants them).
  * Empty for routes that stream. */
-struct tr_span http_body(const struct http_request *request);
+struct span http_body(const struct http_request *request);
 char *http_body_bytes(struct http_request *request);
-struct tr_span http_peer(const struct http_request *request); /* client's address as text, without
+struct span http_peer(const struct http_request *request); /* client's address as text, without
     port; through trusted proxies only (server options) */
-struct tr_span http_request_id(const struct http_request *request);  /* 32 hex digits: trace id of
+struct span http_request_id(const struct http_request *request);     /* 32 hex digits: trace id of
     `traceparent`, or a new one */
-struct tr_span http_traceparent(const struct http_request *request); /* to pass on, 55 characters */
+struct span http_traceparent(const struct http_request *request);    /* to pass on, 55 characters */
 struct tr_context *http_context(const struct http_request *request); /* of the connection's turn */
 void *http_service(const struct http_request *request);              /* `service` of its route */
 uint64_t http_deadline_ns(const struct http_request *request);
@@ -71,18 +70,17 @@ void *http_user(const struct http_request *request);
  * it runs any more; after that its memory goes. One per request. */
 void http_on_end(struct http_request *request, void (*end)(void *data), void *data);
 
-/* ---- answering: exactly once ------------------------------------------------------------------
- */
+/* ---- answering: exactly once ---------------------------------------------------------------- */
 
 /* Extra headers, before the answer. Asserts that there is no CR, LF or NUL in them. */
-int http_add_header(struct http_request *request, const char *name, struct tr_span value);
+int http_add_header(struct http_request *request, const char *name, struct span value);
 /* The body is copied (or kept, see http_respond_buffer). gzip when the client takes it, it is worth
  * it and the type is text. */
 void http_respond(
-    struct http_request *request, unsigned status, const char *type, struct tr_span body);
+    struct http_request *request, unsigned status, const char *type, struct span body);
 /* Takes the buffer's bytes; empties it. */
 void http_respond_buffer(
-    struct http_request *request, unsigned status, const char *type, struct tr_buffer *body);
+    struct http_request *request, unsigned status, const char *type, struct buffer *body);
 /* How many bytes of such answers wait for their clients to take them, in all of the process. Who
  * answers with megabytes looks at it before. Any thread. */
 uint64_t http_answer_bytes(void);
@@ -104,15 +102,15 @@ void http_respond_file(struct http_request *request, unsigned status, const char
 
 /* Parts of one file, with bytes between them, watched over and at a pace. */
 struct http_part {
-    struct tr_span before; /* goes out in front of it */
+    struct span before;    /* goes out in front of it */
     uint64_t offset, size; /* at least one byte */
 };
 struct http_sending {
     int fd;                        /* borrowed until `done` */
     const struct http_part *parts; /* at most HTTP_RANGES_MAX; copied */
     uint32_t part_count;
-    struct tr_span after; /* goes out behind the last; copied */
-    uint64_t rate_max;    /* bytes per second; 0: as fast as the client takes them */
+    struct span after; /* goes out behind the last; copied */
+    uint64_t rate_max; /* bytes per second; 0: as fast as the client takes them */
     /* Is the file still what it was? Asked in every turn but the one in which it is answered (look
      * before you answer), with the number of its bytes that went out, and again before the last.
      * False: the answer is cut off before it is complete. Also told when it has to wait, for the
@@ -130,8 +128,7 @@ void http_respond_frame(
 /* From anywhere: let the connection (tr_self of http_context) look at its checks now. */
 void http_wake(tr_weak connection);
 
-/* ---- answering later --------------------------------------------------------------------------
- */
+/* ---- answering later ------------------------------------------------------------------------ */
 
 typedef void (*http_then_fn)(struct http_request *request, const struct tr_event *event);
 /* Ask an actor; `then` runs in the connection's turn with the TR_EVENT_REPLY, whatever it is, and
@@ -145,8 +142,7 @@ int http_ask(struct http_request *request, tr_sender to, const void *message, si
 int http_offload(struct http_request *request, tr_work_fn work, void *argument,
     void (*drop)(void *argument), http_then_fn then);
 
-/* ---- body as it comes (uploads): routes with HTTP_ROUTE_STREAM --------------------------------
- */
+/* ---- body as it comes (uploads): routes with HTTP_ROUTE_STREAM ------------------------------ */
 
 /* Called with each piece; size 0 is the end, NULL a client that went away. Return false to take no
  * more until http_body_resume (back-pressure). */
@@ -154,8 +150,7 @@ typedef bool (*http_piece_fn)(struct http_request *request, const char *bytes, s
 void http_on_body(struct http_request *request, http_piece_fn piece);
 void http_body_resume(struct http_request *request);
 
-/* ---- streams: server-sent events and WebSocket -------------------------------------------------
- */
+/* ---- streams: server-sent events and WebSocket ---------------------------------------------- */
 
 /* Bytes shared by many streams without a copy. */
 struct http_frame;
@@ -180,10 +175,10 @@ struct http_farewell {
     /* Its frame, one reference, in the connection's turn. `mark` is that of the last marked frame
      * that was queued: the client gets that one, and none after it. NULL, or a frame that is too
      * large: the stream is cut. */
-    struct http_frame *(*make)(struct tr_span about, uint64_t mark, bool is_websocket);
-    struct tr_span about; /* copied */
-    uint64_t mark;        /* of a client that got no marked frame */
-    uint16_t close_code;  /* of a WebSocket */
+    struct http_frame *(*make)(struct span about, uint64_t mark, bool is_websocket);
+    struct span about;   /* copied */
+    uint64_t mark;       /* of a client that got no marked frame */
+    uint16_t close_code; /* of a WebSocket */
 };
 
 struct http_stream_options {
@@ -198,8 +193,7 @@ struct http_stream_options {
 int http_sse_begin(struct http_request *request, const struct http_stream_options *options,
     http_stream *ret_stream);
 /* id:, event: and data: lines of one event appended to the buffer. */
-void http_sse_format(
-    struct tr_buffer *buffer, struct tr_span id, struct tr_span event, struct tr_span data);
+void http_sse_format(struct buffer *buffer, struct span id, struct span event, struct span data);
 /* RFC 6455 handshake; frames sent to it become binary messages. `receive` gets each whole message
  * (at most receive_max bytes, 0: 64 KiB; texts are valid UTF-8) in the connection's turn. On
  * failure the request has been answered (400, 426, 503). */
@@ -212,8 +206,7 @@ int http_stream_send(http_stream stream, struct http_frame *frame);
 /* Send `last` (may be NULL), then end it. WebSocket: with the close code. */
 void http_stream_end(http_stream stream, struct http_frame *last, uint16_t close_code);
 
-/* ---- routes and server -------------------------------------------------------------------------
- */
+/* ---- routes and server ---------------------------------------------------------------------- */
 
 enum http_route_flags {
     HTTP_ROUTE_STREAM = 1, /* the handler runs when the header is there; see http_on_body */
@@ -291,22 +284,20 @@ uint32_t http_server_drain(struct http_server *server, uint64_t timeout_ns);
 /* Nulls *server. Drains with no patience if nobody did. */
 void http_server_stop(struct http_server **server);
 
-/* ---- helpers for handlers -----------------------------------------------------------------------
- */
+/* ---- helpers for handlers ------------------------------------------------------------------- */
 
 struct http_range {
     uint64_t first;
     uint64_t size;
 };
 /* Of a Range header for `size` bytes: number of ranges, 0 to ignore the header, -1 for 416. */
-int http_range_parse(struct tr_span value, uint64_t size, struct http_range *ret_ranges);
+int http_range_parse(struct span value, uint64_t size, struct http_range *ret_ranges);
 /* RFC 9110 13.2.2: 0 go on, 304 or 412. `etag` with its quotes; times in seconds, 0 for none. */
-unsigned http_condition(
-    const struct http_request *request, struct tr_span etag, uint64_t modified_s);
+unsigned http_condition(const struct http_request *request, struct span etag, uint64_t modified_s);
 /* May the range be served, or is If-Range stale? */
-bool http_if_range(const struct http_request *request, struct tr_span etag, uint64_t modified_s);
+bool http_if_range(const struct http_request *request, struct span etag, uint64_t modified_s);
 void http_date(uint64_t seconds, char text[30]);
-bool http_date_parse(struct tr_span text, uint64_t *ret_seconds);
+bool http_date_parse(struct span text, uint64_t *ret_seconds);
 /* Is `coding` (gzip, zstd) acceptable by Accept-Encoding? */
 bool http_accepts(const struct http_request *request, const char *coding);
 

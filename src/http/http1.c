@@ -19,11 +19,11 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/log.h"
 #include "http/connection.h"
 #include "http/date.h"
 #include "http/shed.h"
 #include "http/spare.h"
+#include "support/log.h"
 
 enum {
     INPUT_FIRST = HTTP_INPUT_SIZE - BODY_ROOM,
@@ -34,15 +34,14 @@ enum {
     DRAIN_IDLE_NS = 1000000000,  /* how long an idle client may still send a request */
 };
 
-/* ---- input -------------------------------------------------------------------------------------
- */
+/* ---- input ---------------------------------------------------------------------------------- */
 
 static void input_free(struct http_input *input)
 {
     if (input->capacity == INPUT_FIRST)
         http_spare_give(HTTP_SPARE_INPUT, input->bytes);
     else
-        tr__free(input->bytes);
+        base_free(input->bytes);
     input->bytes = NULL;
 }
 
@@ -66,7 +65,7 @@ static int input_resize(struct http_connection *connection, uint32_t from, uint3
     char *bytes = input->bytes;
 
     if (capacity != input->capacity) {
-        bytes = tr__alloc(capacity + BODY_ROOM);
+        bytes = base_alloc(capacity + BODY_ROOM);
         if (bytes == NULL)
             return TR_ENOMEM;
         memcpy(bytes, input->bytes + from, size);
@@ -111,8 +110,7 @@ static int input_room(struct http_connection *connection)
     return input_resize(connection, 0, capacity);
 }
 
-/* ---- refusing ----------------------------------------------------------------------------------
- */
+/* ---- refusing ------------------------------------------------------------------------------- */
 
 void http1_begin_closing(struct http_connection *connection, bool linger)
 {
@@ -163,8 +161,7 @@ static void refuse_parsed(struct http_connection *connection)
     refuse(connection, status, status == 431 ? "HeaderTooLarge" : "InvalidRequest", reason);
 }
 
-/* ---- heads -------------------------------------------------------------------------------------
- */
+/* ---- heads ---------------------------------------------------------------------------------- */
 
 static int request_ready(struct http_connection *connection)
 {
@@ -344,8 +341,7 @@ static bool step_head(struct http_connection *connection)
     }
 }
 
-/* ---- bodies ------------------------------------------------------------------------------------
- */
+/* ---- bodies --------------------------------------------------------------------------------- */
 
 static void send_continue(struct http_connection *connection)
 {
@@ -517,9 +513,7 @@ static bool step_discard(struct http_connection *connection)
     return read_window(connection);
 }
 
-/* ---- after the answer
- * -----------------------------------------------------------------------------
- */
+/* ---- after the answer ----------------------------------------------------------------------- */
 
 /* The answer is in the output: what next? */
 static bool step_answered(struct http_connection *connection)
@@ -558,8 +552,7 @@ static bool step_answered(struct http_connection *connection)
     return true;
 }
 
-/* ---- the rest ----------------------------------------------------------------------------------
- */
+/* ---- the rest ------------------------------------------------------------------------------- */
 
 static bool step_request(struct http_connection *connection)
 {

@@ -21,10 +21,10 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/log.h"
 #include "http/http1.h"
 #include "http/shed.h"
 #include "http/spare.h"
+#include "support/log.h"
 
 enum {
     READ_SIZE = 16 << 10,
@@ -43,16 +43,15 @@ static struct http2 *http2_of(const struct http_connection *connection)
     return connection->protocol;
 }
 
-/* ---- streams -----------------------------------------------------------------------------------
- */
+/* ---- streams -------------------------------------------------------------------------------- */
 
 static struct http2_stream *stream_new(struct http2 *http2, int32_t id)
 {
-    struct http2_stream *stream = tr__calloc(sizeof *stream);
+    struct http2_stream *stream = base_calloc(sizeof *stream);
     struct http_request *request = http_spare_take(HTTP_SPARE_REQUEST);
 
     if (stream == NULL || request == NULL) {
-        tr__free(stream);
+        base_free(stream);
         http_spare_give(HTTP_SPARE_REQUEST, request);
         return NULL;
     }
@@ -92,7 +91,7 @@ static void stream_free(struct http2_stream *stream)
     request_drop(stream);
     http2_source_drop(stream);
     stream->http2->stream_count--;
-    tr__free(stream);
+    base_free(stream);
 }
 
 /* The client is gone, or gave this one up. */
@@ -140,8 +139,7 @@ static void sweep(struct http2 *http2)
         http2->quiet_ns = http2->connection->now_ns;
 }
 
-/* ---- floods ------------------------------------------------------------------------------------
- */
+/* ---- floods --------------------------------------------------------------------------------- */
 
 static bool take_token(
     struct http2_bucket *bucket, uint64_t now_ns, uint32_t burst, uint32_t per_second)
@@ -224,8 +222,7 @@ static int on_begin_frame(nghttp2_session *session, const nghttp2_frame_hd *head
                : calm(http2, "too many frames that carry nothing");
 }
 
-/* ---- heads -------------------------------------------------------------------------------------
- */
+/* ---- heads ---------------------------------------------------------------------------------- */
 
 static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame, void *data)
 {
@@ -264,8 +261,8 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const
     (void)flags;
     if (stream == NULL || http2->is_ending)
         return 0;
-    http2_head_field(stream, (struct tr_span){ (const char *)name, name_size },
-        (struct tr_span){ (const char *)value, value_size });
+    http2_head_field(stream, (struct span){ (const char *)name, name_size },
+        (struct span){ (const char *)value, value_size });
     if (stream->list_size > LIST_FACTOR * limits->header_size_max ||
         stream->list_count > LIST_FACTOR * limits->header_count_max)
         return calm(http2, "the header is far too large");
@@ -308,8 +305,7 @@ static void begin_request(struct http2_stream *stream)
         http_request_admit(request);
 }
 
-/* ---- other callbacks of the library ------------------------------------------------------------
- */
+/* ---- other callbacks of the library --------------------------------------------------------- */
 
 static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *data)
 {
@@ -380,8 +376,7 @@ static int on_stream_close(nghttp2_session *session, int32_t id, uint32_t code, 
     return 0;
 }
 
-/* ---- its life ----------------------------------------------------------------------------------
- */
+/* ---- its life ------------------------------------------------------------------------------- */
 
 static int session_new(struct http2 *http2)
 {
@@ -433,7 +428,7 @@ static int say_hello(struct http2 *http2)
 
 void http2_start(struct http_connection *connection)
 {
-    struct http2 *http2 = tr__calloc(sizeof *http2);
+    struct http2 *http2 = base_calloc(sizeof *http2);
 
     if (http2 == NULL) {
         http_connection_fail(connection);
@@ -445,7 +440,7 @@ void http2_start(struct http_connection *connection)
     http2->nuisances = (struct http2_bucket){ connection->now_ns, NUISANCES_BURST };
     if (session_new(http2) < 0 || say_hello(http2) < 0) {
         http2_session_free(http2);
-        tr__free(http2);
+        base_free(http2);
         http_connection_fail(connection);
         return;
     }
@@ -466,13 +461,12 @@ static void http2_finish(struct http_connection *connection)
         http2->streams = stream->next;
         stream_free(stream);
     }
-    tr__free(http2);
+    base_free(http2);
     connection->protocol = NULL;
     http1_give_back(connection);
 }
 
-/* ---- the transport -----------------------------------------------------------------------------
- */
+/* ---- the transport -------------------------------------------------------------------------- */
 
 /* Move frames to the output while there is room. */
 static void pump(struct http2 *http2)

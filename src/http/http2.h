@@ -67,8 +67,8 @@ struct http2_stream {
     unsigned fault_status;
     size_t list_size;
     uint32_t list_count;
-    struct tr_span scheme;
-    struct tr_span authority;
+    struct span scheme;
+    struct span authority;
     /* of its body */
     uint64_t body_ns, pause_ns, body_got;
     uint64_t reserved; /* of HTTP2_BODIES_MAX */
@@ -105,7 +105,7 @@ struct http2 {
 
 /* http2_head.c: a field of a head, and its end. */
 void http2_head_begin(struct http2_stream *stream);
-void http2_head_field(struct http2_stream *stream, struct tr_span name, struct tr_span value);
+void http2_head_field(struct http2_stream *stream, struct span name, struct span value);
 /* Make a request of it: false, with fault set, if it is none. `has_body`: it does not end here. */
 bool http2_head_end(struct http2_stream *stream, bool has_body);
 

@@ -18,8 +18,7 @@ static bool is_bodiless(unsigned status)
     return status < 200 || status == 204 || status == 304;
 }
 
-/* ---- the head ----------------------------------------------------------------------------------
- */
+/* ---- the head ------------------------------------------------------------------------------- */
 
 struct fields {
     nghttp2_nv *at;
@@ -37,7 +36,7 @@ static uint8_t *raw(const char *text)
 }
 
 /* A name that is a literal is not copied by the library; a handler's is, and made lower case. */
-static void add(struct fields *fields, uint8_t flags, struct tr_span name, struct tr_span value)
+static void add(struct fields *fields, uint8_t flags, struct span name, struct span value)
 {
     fields->at[fields->count++] = (nghttp2_nv){ .name = raw(name.at),
         .namelen = name.size,
@@ -46,23 +45,23 @@ static void add(struct fields *fields, uint8_t flags, struct tr_span name, struc
         .flags = flags };
 }
 #define ADD(fields, literal, value)                                                                \
-    add((fields), NGHTTP2_NV_FLAG_NO_COPY_NAME, TR_SPAN(literal), (value))
+    add((fields), NGHTTP2_NV_FLAG_NO_COPY_NAME, SPAN(literal), (value))
 
-static struct tr_span number(char digits[20], uint64_t value)
+static struct span number(char digits[20], uint64_t value)
 {
     size_t used = 20;
 
     do
         digits[--used] = (char)('0' + value % 10);
     while ((value /= 10) > 0);
-    return (struct tr_span){ digits + used, 20 - used };
+    return (struct span){ digits + used, 20 - used };
 }
 
 /* Fields that only HTTP/1 has (RFC 9113, 8.2.2). */
-static bool is_of_connection(struct tr_span name)
+static bool is_of_connection(struct span name)
 {
-    return tr_span_is_nocase(name, "connection") || tr_span_is_nocase(name, "upgrade") ||
-           tr_span_is_nocase(name, "keep-alive") || tr_span_is_nocase(name, "transfer-encoding");
+    return span_is_nocase(name, "connection") || span_is_nocase(name, "upgrade") ||
+           span_is_nocase(name, "keep-alive") || span_is_nocase(name, "transfer-encoding");
 }
 
 static void put_fields(
@@ -73,16 +72,16 @@ static void put_fields(
 
     ADD(fields, ":status", number(digits[0], answer->status));
     ADD(fields, "date",
-        ((struct tr_span){
+        ((struct span){
             http_date_now(connection->server->env, connection->now_ns), HTTP_DATE_SIZE }));
     if (answer->type != NULL)
-        ADD(fields, "content-type", tr_span_of(answer->type));
+        ADD(fields, "content-type", span_of(answer->type));
     if (!answer->is_stream && !is_bodiless(answer->status))
         ADD(fields, "content-length", number(digits[1], length));
     if (answer->is_gzip)
-        ADD(fields, "content-encoding", TR_SPAN("gzip"));
+        ADD(fields, "content-encoding", SPAN("gzip"));
     if (answer->vary)
-        ADD(fields, "vary", TR_SPAN("Accept-Encoding"));
+        ADD(fields, "vary", SPAN("Accept-Encoding"));
     if (answer->status >= 400)
         ADD(fields, "x-request-id", http_request_id(request));
     for (const struct http_extra *extra = answer->extra; extra != NULL; extra = extra->next)
@@ -90,8 +89,7 @@ static void put_fields(
             add(fields, NGHTTP2_NV_FLAG_NONE, extra->header.name, extra->header.value);
 }
 
-/* ---- the body ----------------------------------------------------------------------------------
- */
+/* ---- the body ------------------------------------------------------------------------------- */
 
 void http2_count_anew(struct http2_stream *stream)
 {
@@ -135,7 +133,7 @@ static ssize_t read_pieces(struct http2_source *source, uint8_t *bytes, size_t s
         if (source->first == NULL)
             source->last = &source->first;
         http_frame_unref(piece->frame);
-        tr__free(piece);
+        base_free(piece);
     }
     return (ssize_t)used;
 }
@@ -207,7 +205,7 @@ void http2_source_drop(struct http2_stream *stream)
 {
     struct http2_source *source = &stream->source;
 
-    tr__free(source->owned);
+    base_free(source->owned);
     source->owned = NULL;
     http_answer_bytes_drop(source->owned_bytes);
     source->owned_bytes = 0;
@@ -226,7 +224,7 @@ void http2_source_drop(struct http2_stream *stream)
 
         source->first = piece->next;
         http_frame_unref(piece->frame);
-        tr__free(piece);
+        base_free(piece);
     }
     source->last = &source->first;
     source->queued = source->left = 0;
@@ -255,7 +253,7 @@ static bool take_body(struct http2_stream *stream, struct http_answer *answer)
         http_answer_bytes_add(source->owned_bytes);
         answer->owned = NULL;
     } else {
-        source->owned = tr__alloc(answer->body.size);
+        source->owned = base_alloc(answer->body.size);
         if (source->owned == NULL)
             return false;
         memcpy(source->owned, answer->body.at, answer->body.size);
@@ -343,8 +341,7 @@ void http2_refuse(struct http2_stream *stream)
         stream->fault_status == 431 ? "HeaderTooLarge" : "InvalidRequest", stream->fault);
 }
 
-/* ---- server-sent events
- * ------------------------------------------------------------------------------------------ */
+/* ---- server-sent events --------------------------------------------------------------------- */
 
 void http2_frame(
     struct http_connection *connection, struct http_stream_state *events, struct http_frame *frame)
@@ -356,7 +353,7 @@ void http2_frame(
         http_frame_unref(frame);
         return;
     }
-    piece = tr__alloc(sizeof *piece);
+    piece = base_alloc(sizeof *piece);
     if (piece == NULL) {
         http_frame_unref(frame);
         http_connection_fail(connection);

@@ -20,7 +20,7 @@ void http2_held_drop(struct http2_stream *stream)
         if (stream->http2->session != NULL && !stream->http2->has_lost)
             nghttp2_session_consume(stream->http2->session, stream->id, stream->held_size);
     }
-    tr__free(stream->held);
+    base_free(stream->held);
     stream->held = NULL;
     stream->held_size = stream->held_capacity = 0;
 }
@@ -33,7 +33,7 @@ static bool hold(struct http2_stream *stream, const char *bytes, size_t size)
 
         while (capacity < stream->held_size + size)
             capacity *= 2;
-        memory = tr__realloc(stream->held, capacity);
+        memory = base_realloc(stream->held, capacity);
         if (memory == NULL)
             return false;
         stream->held = memory;
@@ -123,7 +123,7 @@ static void deliver_held(struct http2_stream *stream)
         http2->held_count--;
         http_request_piece(request, held, size);
         nghttp2_session_consume(http2->session, stream->id, size);
-        tr__free(held);
+        base_free(held);
     }
     if (stream->has_ended && !is_unwanted(stream) && http_request_wants_body(request))
         http_request_body_end(request);

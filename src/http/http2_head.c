@@ -13,7 +13,7 @@ void http2_head_begin(struct http2_stream *stream)
 {
     struct http_head *head = &stream->request->head;
 
-    head->method = head->target = head->host = (struct tr_span){ NULL, 0 };
+    head->method = head->target = head->host = (struct span){ NULL, 0 };
     head->minor = 1;
     head->keep_alive = true;
     head->is_chunked = head->wants_continue = head->has_length = false;
@@ -23,7 +23,7 @@ void http2_head_begin(struct http2_stream *stream)
     stream->fault = NULL;
     stream->list_size = 0;
     stream->list_count = 0;
-    stream->scheme = stream->authority = (struct tr_span){ NULL, 0 };
+    stream->scheme = stream->authority = (struct span){ NULL, 0 };
 }
 
 static void fault(struct http2_stream *stream, unsigned status, const char *why)
@@ -35,42 +35,42 @@ static void fault(struct http2_stream *stream, unsigned status, const char *why)
 }
 
 /* ":method" and the like: the library has checked that each is there at most once. */
-static void take_pseudo(struct http2_stream *stream, struct tr_span name, struct tr_span value)
+static void take_pseudo(struct http2_stream *stream, struct span name, struct span value)
 {
     struct http_head *head = &stream->request->head;
 
-    if (tr_span_is(name, ":method"))
+    if (span_is(name, ":method"))
         head->method = value;
-    else if (tr_span_is(name, ":path"))
+    else if (span_is(name, ":path"))
         head->target = value;
-    else if (tr_span_is(name, ":scheme"))
+    else if (span_is(name, ":scheme"))
         stream->scheme = value;
-    else if (tr_span_is(name, ":authority"))
+    else if (span_is(name, ":authority"))
         stream->authority = value;
 }
 
-static void check_field(struct http2_stream *stream, struct tr_span name, struct tr_span value)
+static void check_field(struct http2_stream *stream, struct span name, struct span value)
 {
     struct http_head *head = &stream->request->head;
 
     switch (name.size) {
     case 4:
-        if (tr_span_is(name, "host")) {
+        if (span_is(name, "host")) {
             if (head->host.at != NULL)
                 fault(stream, 400, "Host twice");
             head->host = value;
         }
         break;
     case 6:
-        if (tr_span_is(name, "expect")) {
-            if (!tr_span_is_nocase(value, "100-continue"))
+        if (span_is(name, "expect")) {
+            if (!span_is_nocase(value, "100-continue"))
                 fault(stream, 417, "no expectation but 100-continue is taken");
             head->wants_continue = true;
         }
         break;
     case 14:
-        if (tr_span_is(name, "content-length")) {
-            if (head->has_length || !tr_span_u64(value, &head->length) || head->length > INT64_MAX)
+        if (span_is(name, "content-length")) {
+            if (head->has_length || !span_u64(value, &head->length) || head->length > INT64_MAX)
                 fault(stream, 400, "Content-Length is no number");
             head->has_length = true;
         }
@@ -80,7 +80,7 @@ static void check_field(struct http2_stream *stream, struct tr_span name, struct
     }
 }
 
-static void add_field(struct http2_stream *stream, struct tr_span name, struct tr_span value)
+static void add_field(struct http2_stream *stream, struct span name, struct span value)
 {
     struct http_head *head = &stream->request->head;
 
@@ -93,7 +93,7 @@ static void add_field(struct http2_stream *stream, struct tr_span name, struct t
     head->field_count++;
 }
 
-void http2_head_field(struct http2_stream *stream, struct tr_span name, struct tr_span value)
+void http2_head_field(struct http2_stream *stream, struct span name, struct span value)
 {
     const struct http_limits *limits = &stream->http2->connection->server->limits;
     char *copy;
@@ -130,8 +130,8 @@ static void settle_host(struct http2_stream *stream)
     if (stream->authority.at != NULL) {
         if (head->host.at == NULL) {
             head->host = stream->authority;
-            add_field(stream, TR_SPAN("host"), stream->authority);
-        } else if (!tr_span_equal(head->host, stream->authority)) {
+            add_field(stream, SPAN("host"), stream->authority);
+        } else if (!span_equal(head->host, stream->authority)) {
             fault(stream, 400, "Host and :authority differ");
         }
     }
@@ -146,10 +146,10 @@ bool http2_head_end(struct http2_stream *stream, bool has_body)
     struct http_head *head = &stream->request->head;
 
     settle_host(stream);
-    if (!tr_span_is(stream->scheme, "http") && !tr_span_is(stream->scheme, "https"))
+    if (!span_is(stream->scheme, "http") && !span_is(stream->scheme, "https"))
         fault(stream, 400, ":scheme must be http or https");
     /* Only origin form (8.3.1): no second authority in the path. */
-    if (head->target.size == 0 || (head->target.at[0] != '/' && !tr_span_is(head->target, "*")))
+    if (head->target.size == 0 || (head->target.at[0] != '/' && !span_is(head->target, "*")))
         fault(stream, 400, ":path is malformed");
     if (!has_body)
         head->wants_continue = false;

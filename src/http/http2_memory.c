@@ -39,20 +39,20 @@ static struct http2_block *forget(struct http2 *http2, void *memory)
 
 static void *memory_alloc(size_t size, void *data)
 {
-    return size > SIZE_MAX / 2 ? NULL : keep(data, tr__alloc(sizeof(struct http2_block) + size));
+    return size > SIZE_MAX / 2 ? NULL : keep(data, base_alloc(sizeof(struct http2_block) + size));
 }
 
 static void *memory_calloc(size_t count, size_t size, void *data)
 {
     if (count != 0 && size > SIZE_MAX / 2 / count)
         return NULL;
-    return keep(data, tr__calloc(sizeof(struct http2_block) + count * size));
+    return keep(data, base_calloc(sizeof(struct http2_block) + count * size));
 }
 
 static void memory_free(void *memory, void *data)
 {
     if (memory != NULL)
-        tr__free(forget(data, memory));
+        base_free(forget(data, memory));
 }
 
 static void *memory_realloc(void *memory, size_t size, void *data)
@@ -62,7 +62,7 @@ static void *memory_realloc(void *memory, size_t size, void *data)
     if (memory == NULL)
         return memory_alloc(size, data);
     block = forget(data, memory);
-    moved = size > SIZE_MAX / 2 ? NULL : tr__realloc(block, sizeof *block + size);
+    moved = size > SIZE_MAX / 2 ? NULL : base_realloc(block, sizeof *block + size);
     if (moved == NULL)
         keep(data, block); /* it is still there */
     return keep(data, moved);
@@ -83,5 +83,5 @@ void http2_session_free(struct http2 *http2)
         nghttp2_session_del(http2->session);
     http2->session = NULL;
     while (http2->blocks != NULL)
-        tr__free(forget(http2, http2->blocks + 1));
+        base_free(forget(http2, http2->blocks + 1));
 }

@@ -13,9 +13,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "http/server.h"
 #include "net/socket.h"
+#include "support/log.h"
 
 enum {
     TAG_READY = 1,

@@ -26,7 +26,7 @@ static struct http_segment *segment_new(size_t capacity)
         segment = http_spare_take(HTTP_SPARE_SEGMENT);
         capacity = SEGMENT_SIZE;
     } else {
-        segment = tr__alloc(sizeof *segment + capacity);
+        segment = base_alloc(sizeof *segment + capacity);
     }
     if (segment != NULL)
         *segment = (struct http_segment){ .capacity = capacity, .fd = -1 };
@@ -42,8 +42,7 @@ static void enqueue(struct http_output *output, struct http_segment *segment)
     output->last = segment;
 }
 
-/* ---- answers that wait for their clients --------------------------------------------------------
- */
+/* ---- answers that wait for their clients ---------------------------------------------------- */
 
 static _Atomic uint64_t answer_bytes;
 
@@ -67,7 +66,7 @@ static void segment_free(struct http_segment *segment)
     switch (segment->kind) {
     case SEGMENT_OWNED:
         http_answer_bytes_drop(segment->used);
-        tr__free(segment->data);
+        base_free(segment->data);
         break;
     case SEGMENT_FRAME:
         http_frame_unref(segment->data);
@@ -87,7 +86,7 @@ static void segment_free(struct http_segment *segment)
         }
         break;
     }
-    tr__free(segment);
+    base_free(segment);
 }
 
 char *http_output_reserve(struct http_output *output, size_t size)
@@ -135,8 +134,8 @@ int http_output_owned(struct http_output *output, char *bytes, size_t size)
     struct http_segment *segment = segment_new(0);
 
     if (segment == NULL || size == 0) {
-        tr__free(segment);
-        tr__free(bytes);
+        base_free(segment);
+        base_free(bytes);
         return size == 0 ? 0 : TR_ENOMEM;
     }
     segment->kind = SEGMENT_OWNED;
@@ -154,7 +153,7 @@ int http_output_frame(struct http_output *output, struct http_frame *frame, bool
     struct http_segment *segment = segment_new(0);
 
     if (segment == NULL || frame->size == 0) {
-        tr__free(segment);
+        base_free(segment);
         segment = NULL;
         chunked = frame->size != 0;
         http_frame_unref(frame);

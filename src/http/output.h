@@ -48,7 +48,7 @@ int http_output_append(struct http_output *output, const void *bytes, size_t siz
 /* Bytes that http_answer_bytes tells: of an answer from when it is queued until it is sent. */
 void http_answer_bytes_add(uint64_t size);
 void http_answer_bytes_drop(uint64_t size);
-/* Takes memory of tr__alloc, also on failure. */
+/* Takes memory of base_alloc, also on failure. */
 int http_output_owned(struct http_output *output, char *bytes, size_t size);
 /* Takes one reference, also on failure. `chunked`: with the framing round it. */
 int http_output_frame(struct http_output *output, struct http_frame *frame, bool chunked);

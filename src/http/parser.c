@@ -44,10 +44,10 @@ static int refuse(struct http_parser *parser, unsigned status, const char *reaso
 }
 
 /* A span begins, or goes on where it ended. */
-static bool extend(struct tr_span *span, bool is_new, const char *at, size_t size)
+static bool extend(struct span *span, bool is_new, const char *at, size_t size)
 {
     if (is_new || span->size == 0) {
-        *span = (struct tr_span){ at, size };
+        *span = (struct span){ at, size };
         return true;
     }
     if (span->at + span->size != at)
@@ -84,7 +84,7 @@ static int on_name(llhttp_t *library, const char *at, size_t size)
     if (parser->part != PART_NAME) {
         if (head->field_count == head->field_max)
             return refuse(parser, 431, "too many header fields");
-        head->fields[head->field_count].value = (struct tr_span){ "", 0 };
+        head->fields[head->field_count].value = (struct span){ "", 0 };
         head->field_count++;
     }
     extend(&head->fields[head->field_count - 1].name, parser->part != PART_NAME, at, size);
@@ -168,7 +168,7 @@ void http_parser_init(struct http_parser *parser, struct http_head *head, uint32
     parser->part = PART_NONE;
     parser->status = 0;
     parser->reason = NULL;
-    head->method = head->target = head->host = (struct tr_span){ NULL, 0 };
+    head->method = head->target = head->host = (struct span){ NULL, 0 };
     head->keep_alive = head->is_chunked = head->wants_continue = head->has_length = false;
     head->length = 0;
     head->field_count = 0;
@@ -210,26 +210,26 @@ static bool request_line_is_clean(const struct http_head *head, const char *byte
 }
 
 /* Optional white space is no part of a value; llhttp leaves what is behind it. */
-static void trim(struct tr_span *value)
+static void trim(struct span *value)
 {
     while (value->size > 0 &&
            (value->at[value->size - 1] == ' ' || value->at[value->size - 1] == '\t'))
         value->size--;
 }
 
-static int check_length(struct http_parser *parser, struct tr_span value)
+static int check_length(struct http_parser *parser, struct span value)
 {
     struct http_head *head = parser->head;
 
     if (head->has_length)
         return refuse(parser, 400, "Content-Length twice");
-    if (!tr_span_u64(value, &head->length) || head->length > INT64_MAX)
+    if (!span_u64(value, &head->length) || head->length > INT64_MAX)
         return refuse(parser, 400, "Content-Length is no number");
     head->has_length = true;
     return 0;
 }
 
-static int check_coding(struct http_parser *parser, struct tr_span value)
+static int check_coding(struct http_parser *parser, struct span value)
 {
     struct http_head *head = parser->head;
 
@@ -237,7 +237,7 @@ static int check_coding(struct http_parser *parser, struct tr_span value)
         return refuse(parser, 400, "Transfer-Encoding twice");
     if (head->minor == 0)
         return refuse(parser, 400, "Transfer-Encoding in HTTP/1.0");
-    if (!tr_span_is_nocase(value, "chunked"))
+    if (!span_is_nocase(value, "chunked"))
         return refuse(parser, 501, "no transfer coding but chunked is taken");
     head->is_chunked = true;
     return 0;
@@ -252,25 +252,25 @@ static int check_field(struct http_parser *parser, struct http_header *field)
     /* By length first: most fields are none of these. */
     switch (field->name.size) {
     case 4:
-        if (tr_span_is_nocase(field->name, "host")) {
+        if (span_is_nocase(field->name, "host")) {
             if (head->host.at != NULL)
                 return refuse(parser, 400, "Host twice");
             head->host = field->value;
         }
         break;
     case 6:
-        if (tr_span_is_nocase(field->name, "expect") && head->minor == 1) {
-            if (!tr_span_is_nocase(field->value, "100-continue"))
+        if (span_is_nocase(field->name, "expect") && head->minor == 1) {
+            if (!span_is_nocase(field->value, "100-continue"))
                 return refuse(parser, 417, "no expectation but 100-continue is taken");
             head->wants_continue = true;
         }
         break;
     case 14:
-        if (tr_span_is_nocase(field->name, "content-length"))
+        if (span_is_nocase(field->name, "content-length"))
             rc = check_length(parser, field->value);
         break;
     case 17:
-        if (tr_span_is_nocase(field->name, "transfer-encoding"))
+        if (span_is_nocase(field->name, "transfer-encoding"))
             rc = check_coding(parser, field->value);
         break;
     default:
@@ -279,7 +279,7 @@ static int check_field(struct http_parser *parser, struct http_header *field)
     return rc;
 }
 
-bool http_host_is_clean(struct tr_span host)
+bool http_host_is_clean(struct span host)
 {
     for (size_t i = 0; i < host.size; i++) {
         char c = host.at[i];
@@ -348,7 +348,7 @@ enum http_parsed http_parser_head(
     return HTTP_PARSED_END;
 }
 
-static void move_span(struct tr_span *span, ptrdiff_t by)
+static void move_span(struct span *span, ptrdiff_t by)
 {
     if (span->size > 0)
         span->at = (const char *)((uintptr_t)span->at + (uintptr_t)by);

@@ -10,22 +10,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/buffer.h"
 #include "http/header.h"
+#include "support/buffer.h"
 
 enum { HTTP_FIELDS_MAX = 128 }; /* the most a limit can be set to */
 
 /* What a request begins with. Borrowed from the bytes that were parsed. */
 struct http_head {
-    struct tr_span method;
-    struct tr_span target; /* as sent */
-    uint8_t minor;         /* HTTP/1.<minor> */
+    struct span method;
+    struct span target; /* as sent */
+    uint8_t minor;      /* HTTP/1.<minor> */
     bool keep_alive;
     bool is_chunked;
     bool wants_continue;
     bool has_length;
     uint64_t length; /* of the body, by Content-Length */
-    struct tr_span host;
+    struct span host;
     uint32_t field_count;
     uint32_t field_max;
     struct http_header fields[HTTP_FIELDS_MAX];
@@ -68,6 +68,6 @@ enum http_parsed http_parser_body(
 unsigned http_parser_error(const struct http_parser *parser, const char **ret_reason);
 
 /* Of a Host or :authority: nothing but what a name, an address and a port are made of. */
-bool http_host_is_clean(struct tr_span host);
+bool http_host_is_clean(struct span host);
 
 #endif

@@ -37,7 +37,7 @@ void http_parts_free(struct http_parts *parts)
         return;
     if (parts->done != NULL)
         parts->done(parts->data, parts->file_sent);
-    tr__free(parts);
+    base_free(parts);
 }
 
 static bool holds(const struct http_parts *parts)
@@ -85,7 +85,7 @@ static bool is_text_next(const struct http_parts *parts)
     return parts->at == parts->count || parts->text_done < parts->part[parts->at].text_size;
 }
 
-static struct tr_span next_text(const struct http_parts *parts)
+static struct span next_text(const struct http_parts *parts)
 {
     uint32_t begin = parts->after_begin, size = parts->after_size;
 
@@ -93,8 +93,7 @@ static struct tr_span next_text(const struct http_parts *parts)
         begin = parts->part[parts->at].text_begin;
         size = parts->part[parts->at].text_size;
     }
-    return (
-        struct tr_span){ parts->text + begin + parts->text_done, size - (size_t)parts->text_done };
+    return (struct span){ parts->text + begin + parts->text_done, size - (size_t)parts->text_done };
 }
 
 static void text_went(struct http_parts *parts, size_t size)
@@ -146,7 +145,7 @@ static ssize_t write_bytes(
 
 static ssize_t send_text(struct http_parts *parts, struct net_stream *stream)
 {
-    struct tr_span text = next_text(parts);
+    struct span text = next_text(parts);
     ssize_t sent = write_bytes(stream, text.at, text.size, parts->at < parts->count);
 
     if (sent > 0)
@@ -215,7 +214,7 @@ ssize_t http_parts_read(
 
     tr_assert(parts->sent < parts->length);
     if (is_text_next(parts)) {
-        struct tr_span text = next_text(parts);
+        struct span text = next_text(parts);
 
         size = smaller(size, text.size);
         memcpy(bytes, text.at, size);
@@ -234,8 +233,7 @@ ssize_t http_parts_read(
     return (ssize_t)size;
 }
 
-/* ---- the answer --------------------------------------------------------------------------------
- */
+/* ---- the answer ----------------------------------------------------------------------------- */
 
 static struct http_parts *parts_new(const struct http_sending *sending)
 {
@@ -245,7 +243,7 @@ static struct http_parts *parts_new(const struct http_sending *sending)
 
     for (uint32_t i = 0; i < sending->part_count; i++)
         text_size += sending->parts[i].before.size;
-    parts = tr__calloc(sizeof *parts + text_size);
+    parts = base_calloc(sizeof *parts + text_size);
     if (parts == NULL)
         return NULL;
     parts->fd = sending->fd;
@@ -307,7 +305,7 @@ void http_respond_frame(
     answer->status = status;
     answer->type = type;
     answer->frame = frame;
-    answer->body = (struct tr_span){ http_frame_bytes(frame), frame->size };
+    answer->body = (struct span){ http_frame_bytes(frame), frame->size };
     http_answer_deliver(request);
 }
 

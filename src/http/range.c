@@ -5,30 +5,30 @@
 
 #include "http/http.h"
 
-static struct tr_span trimmed(const char *at, const char *end)
+static struct span trimmed(const char *at, const char *end)
 {
     while (at < end && (*at == ' ' || *at == '\t'))
         at++;
     while (end > at && (end[-1] == ' ' || end[-1] == '\t'))
         end--;
-    return (struct tr_span){ at, (size_t)(end - at) };
+    return (struct span){ at, (size_t)(end - at) };
 }
 
 enum piece { PIECE_BAD, PIECE_OUTSIDE, PIECE_GOOD };
 
 /* "first-last", "first-" or "-suffix". */
-static enum piece parse_one(struct tr_span text, uint64_t size, struct http_range *ret_range)
+static enum piece parse_one(struct span text, uint64_t size, struct http_range *ret_range)
 {
     const char *dash = text.size == 0 ? NULL : memchr(text.at, '-', text.size);
-    struct tr_span left, right;
+    struct span left, right;
     uint64_t first, last;
 
     if (dash == NULL)
         return PIECE_BAD;
-    left = (struct tr_span){ text.at, (size_t)(dash - text.at) };
-    right = (struct tr_span){ dash + 1, text.size - left.size - 1 };
+    left = (struct span){ text.at, (size_t)(dash - text.at) };
+    right = (struct span){ dash + 1, text.size - left.size - 1 };
     if (left.size == 0) {
-        if (!tr_span_u64(right, &last))
+        if (!span_u64(right, &last))
             return PIECE_BAD;
         if (last == 0 || size == 0)
             return PIECE_OUTSIDE;
@@ -36,10 +36,10 @@ static enum piece parse_one(struct tr_span text, uint64_t size, struct http_rang
         *ret_range = (struct http_range){ size - last, last };
         return PIECE_GOOD;
     }
-    if (!tr_span_u64(left, &first))
+    if (!span_u64(left, &first))
         return PIECE_BAD;
     last = UINT64_MAX;
-    if (right.size > 0 && (!tr_span_u64(right, &last) || last < first))
+    if (right.size > 0 && (!span_u64(right, &last) || last < first))
         return PIECE_BAD;
     if (first >= size)
         return PIECE_OUTSIDE;
@@ -65,18 +65,18 @@ static bool are_modest(const struct http_range *ranges, int count, uint64_t size
     return true;
 }
 
-int http_range_parse(struct tr_span value, uint64_t size, struct http_range *ret_ranges)
+int http_range_parse(struct span value, uint64_t size, struct http_range *ret_ranges)
 {
     const char *at, *end;
     int count = 0, pieces = 0;
 
     if (value.at == NULL || value.size < 6 ||
-        !tr_span_is_nocase((struct tr_span){ value.at, 6 }, "bytes="))
+        !span_is_nocase((struct span){ value.at, 6 }, "bytes="))
         return 0;
     end = value.at + value.size;
     for (at = value.at + 6; at <= end;) {
         const char *comma = at == end ? NULL : memchr(at, ',', (size_t)(end - at));
-        struct tr_span text = trimmed(at, comma == NULL ? end : comma);
+        struct span text = trimmed(at, comma == NULL ? end : comma);
         struct http_range range;
 
         at = comma == NULL ? end + 1 : comma + 1;

@@ -13,14 +13,13 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/log.h"
 #include "http/connection.h"
 #include "http/uri.h"
+#include "support/log.h"
 
 enum { BODY_FIRST = 16 << 10 };
 
-/* ---- memory ------------------------------------------------------------------------------------
- */
+/* ---- memory --------------------------------------------------------------------------------- */
 
 void http_request_reset(struct http_request *request)
 {
@@ -34,7 +33,7 @@ void http_request_reset(struct http_request *request)
     request->piece = NULL;
     request->user = NULL;
     request->on_end = NULL;
-    request->path = request->query = (struct tr_span){ NULL, 0 };
+    request->path = request->query = (struct span){ NULL, 0 };
     request->match.route = NULL;
     request->match.part_count = 0;
     request->stats = NULL;
@@ -95,19 +94,19 @@ void http_request_release(struct http_request *request)
         end(request->on_end_data);
     uncount(request);
     if (request->body_owned) {
-        tr__free(request->body);
+        base_free(request->body);
         give_back(request, request->body_capacity);
     }
     request->body = NULL;
     request->body_owned = false;
-    tr__free(request->answer.owned);
+    base_free(request->answer.owned);
     request->answer.owned = NULL;
     tr_cancel_destroy(&request->cancel);
     while (request->blocks != NULL) {
         struct http_block *block = request->blocks;
 
         request->blocks = block->next;
-        tr__free(block);
+        base_free(block);
     }
     request->space_used = 0;
 }
@@ -130,7 +129,7 @@ static void *take(struct http_request *request, size_t size)
     if (block == NULL || block->capacity - block->used < size) {
         if (capacity < size)
             capacity = size;
-        block = tr__alloc(sizeof *block + capacity);
+        block = base_alloc(sizeof *block + capacity);
         if (block == NULL)
             return NULL;
         *block = (struct http_block){ .next = request->blocks, .capacity = capacity };
@@ -150,39 +149,37 @@ void *http_alloc(struct http_request *request, size_t size)
     return memory;
 }
 
-/* ---- what a handler reads ----------------------------------------------------------------------
- */
+/* ---- what a handler reads ------------------------------------------------------------------- */
 
 enum http_method http_method(const struct http_request *request)
 {
     return request->method;
 }
 
-struct tr_span http_path(const struct http_request *request)
+struct span http_path(const struct http_request *request)
 {
     return request->path;
 }
 
-struct tr_span http_query(const struct http_request *request)
+struct span http_query(const struct http_request *request)
 {
     return request->query;
 }
 
-struct tr_span http_header(const struct http_request *request, const char *name)
+struct span http_header(const struct http_request *request, const char *name)
 {
     size_t size = strlen(name);
 
     for (uint32_t i = 0; i < request->head.field_count; i++) {
         const struct http_header *field = &request->head.fields[i];
 
-        if (field->name.size == size && tr_span_is_nocase(field->name, name))
+        if (field->name.size == size && span_is_nocase(field->name, name))
             return field->value;
     }
-    return (struct tr_span){ NULL, 0 };
+    return (struct span){ NULL, 0 };
 }
 
-bool http_header_one(
-    const struct http_request *request, const char *name, struct tr_span *ret_value)
+bool http_header_one(const struct http_request *request, const char *name, struct span *ret_value)
 {
     size_t size = strlen(name);
     bool found = false;
@@ -190,7 +187,7 @@ bool http_header_one(
     for (uint32_t i = 0; i < request->head.field_count; i++) {
         const struct http_header *field = &request->head.fields[i];
 
-        if (field->name.size != size || !tr_span_is_nocase(field->name, name))
+        if (field->name.size != size || !span_is_nocase(field->name, name))
             continue;
         if (found)
             return false;
@@ -211,12 +208,12 @@ const struct http_header *http_header_at(const struct http_request *request, uin
     return &request->head.fields[index];
 }
 
-bool http_parameter(struct http_request *request, const char *name, struct tr_span *ret_value)
+bool http_parameter(struct http_request *request, const char *name, struct span *ret_value)
 {
     return http_parameter_find(request, name, ret_value) == 1;
 }
 
-int http_parameter_find(struct http_request *request, const char *name, struct tr_span *ret_value)
+int http_parameter_find(struct http_request *request, const char *name, struct span *ret_value)
 {
     char *bytes = take(request, request->query.size + 1);
     size_t size;
@@ -228,21 +225,21 @@ int http_parameter_find(struct http_request *request, const char *name, struct t
     if (found < 0)
         return TR_EINVAL;
     if (found == 1)
-        *ret_value = (struct tr_span){ bytes, size };
+        *ret_value = (struct span){ bytes, size };
     return found;
 }
 
-struct tr_span http_path_part(const struct http_request *request, const char *name)
+struct span http_path_part(const struct http_request *request, const char *name)
 {
     for (uint32_t i = 0; i < request->match.part_count; i++)
-        if (tr_span_is(request->match.parts[i].name, name))
+        if (span_is(request->match.parts[i].name, name))
             return request->match.parts[i].value;
-    return (struct tr_span){ NULL, 0 };
+    return (struct span){ NULL, 0 };
 }
 
-struct tr_span http_body(const struct http_request *request)
+struct span http_body(const struct http_request *request)
 {
-    return (struct tr_span){ request->body == NULL ? "" : request->body, request->body_size };
+    return (struct span){ request->body == NULL ? "" : request->body, request->body_size };
 }
 
 char *http_body_bytes(struct http_request *request)
@@ -292,8 +289,7 @@ void *http_user(const struct http_request *request)
     return request->user;
 }
 
-/* ---- callbacks ---------------------------------------------------------------------------------
- */
+/* ---- callbacks ------------------------------------------------------------------------------ */
 
 /* Lines about a request have its ids. Asked by the first line, which is when they are made. */
 static void give_ids(void *data, struct log_ids *ret_ids)
@@ -388,7 +384,7 @@ static void answer_not_found(struct http_request *request)
         return;
     }
     http_methods_text(request->match.allowed, methods, sizeof methods);
-    http_add_header(request, "Allow", tr_span_of(methods));
+    http_add_header(request, "Allow", span_of(methods));
     http_respond_error(request, 405, "MethodNotAllowed", "This path has other methods: see Allow.");
 }
 
@@ -396,7 +392,7 @@ static void answer_not_found(struct http_request *request)
 static bool resolve(struct http_request *request)
 {
     struct http_head *head = &request->head;
-    struct tr_span path;
+    struct span path;
     char *bytes;
     size_t size;
 
@@ -420,7 +416,7 @@ static bool resolve(struct http_request *request)
         http_respond_error(request, 400, "InvalidPath", "The path is malformed or ambiguous.");
         return false;
     }
-    request->path = (struct tr_span){ bytes, size };
+    request->path = (struct span){ bytes, size };
     return true;
 }
 
@@ -489,8 +485,7 @@ void http_continue(struct http_request *request)
     request->gate_passed = true;
 }
 
-/* ---- the body ----------------------------------------------------------------------------------
- */
+/* ---- the body ------------------------------------------------------------------------------- */
 
 char *http_request_body_room(struct http_request *request, size_t want, size_t *ret_room)
 {
@@ -505,7 +500,7 @@ char *http_request_body_room(struct http_request *request, size_t want, size_t *
             capacity *= 2;
         if (!reserve(request, capacity - request->body_capacity))
             return NULL;
-        bytes = tr__realloc(request->body, capacity + BODY_ROOM);
+        bytes = base_realloc(request->body, capacity + BODY_ROOM);
         if (bytes == NULL) {
             give_back(request, capacity - request->body_capacity);
             return NULL;
@@ -604,8 +599,7 @@ void http_body_resume(struct http_request *request)
     request->piece_paused = false;
 }
 
-/* ---- answering later ---------------------------------------------------------------------------
- */
+/* ---- answering later ------------------------------------------------------------------------ */
 
 int http_ask(
     struct http_request *request, tr_sender to, const void *message, size_t size, http_then_fn then)
@@ -726,8 +720,7 @@ void http_request_expire_body(struct http_request *request)
     request->is_abandoned = true;
 }
 
-/* ---- the end -----------------------------------------------------------------------------------
- */
+/* ---- the end -------------------------------------------------------------------------------- */
 
 static void log_access(struct http_request *request, uint64_t took_ns, uint64_t sent)
 {

@@ -44,8 +44,8 @@ struct http_answer {
     const char *type;         /* NULL: no body type */
     struct http_extra *extra; /* newest last */
     struct http_extra **extra_last;
-    struct tr_span body; /* in bytes: borrowed for the call, or `owned` */
-    char *owned;         /* memory of `body`, to be taken */
+    struct span body; /* in bytes: borrowed for the call, or `owned` */
+    char *owned;      /* memory of `body`, to be taken */
     bool is_file;
     bool is_stream; /* no length: bytes follow as frames */
     struct http_stream_state *stream;
@@ -92,7 +92,7 @@ struct http_request {
     void *user;
     void (*on_end)(void *data); /* NULL: none */
     void *on_end_data;
-    struct tr_span path, query;
+    struct span path, query;
     struct http_match match;
     const struct http_route_stats *stats;
     uint64_t began_ns, deadline_ns;

@@ -65,7 +65,7 @@ const char *http_status_text(unsigned status)
     return "Status";
 }
 
-static bool is_clean(struct tr_span text)
+static bool is_clean(struct span text)
 {
     for (size_t i = 0; i < text.size; i++)
         if (text.at[i] == '\r' || text.at[i] == '\n' || text.at[i] == '\0')
@@ -73,11 +73,11 @@ static bool is_clean(struct tr_span text)
     return true;
 }
 
-int http_add_header(struct http_request *request, const char *name, struct tr_span value)
+int http_add_header(struct http_request *request, const char *name, struct span value)
 {
     struct http_answer *answer = &request->answer;
     struct http_extra *extra;
-    struct tr_span key = tr_span_of(name);
+    struct span key = span_of(name);
     char *copy;
 
     tr_assert_use(is_clean(key) && is_clean(value),
@@ -89,8 +89,8 @@ int http_add_header(struct http_request *request, const char *name, struct tr_sp
     memcpy(copy, key.at, key.size);
     if (value.size > 0)
         memcpy(copy + key.size, value.at, value.size);
-    extra->header.name = (struct tr_span){ copy, key.size };
-    extra->header.value = (struct tr_span){ copy + key.size, value.size };
+    extra->header.name = (struct span){ copy, key.size };
+    extra->header.value = (struct span){ copy + key.size, value.size };
     if (answer->extra == NULL)
         answer->extra = extra;
     else
@@ -104,7 +104,7 @@ static void drop_answer(struct http_request *request)
 {
     struct http_answer *answer = &request->answer;
 
-    tr__free(answer->owned);
+    base_free(answer->owned);
     answer->owned = NULL;
     http_frame_unref(answer->frame);
     answer->frame = NULL;
@@ -140,8 +140,7 @@ static void deliver(struct http_request *request)
         http_answer_deliver(request);
 }
 
-void http_respond(
-    struct http_request *request, unsigned status, const char *type, struct tr_span body)
+void http_respond(struct http_request *request, unsigned status, const char *type, struct span body)
 {
     struct http_answer *answer = &request->answer;
 
@@ -152,12 +151,12 @@ void http_respond(
 }
 
 void http_respond_buffer(
-    struct http_request *request, unsigned status, const char *type, struct tr_buffer *body)
+    struct http_request *request, unsigned status, const char *type, struct buffer *body)
 {
     struct http_answer *answer = &request->answer;
 
     if (body->failed != 0) {
-        tr_buffer_free(body);
+        buffer_free(body);
         if (status < 300 && request->method != HTTP_GET)
             http_respond_lost(request, body->failed, true, NULL); /* it is done, and not told */
         else
@@ -166,58 +165,57 @@ void http_respond_buffer(
     }
     answer->status = status;
     answer->type = type;
-    answer->body = (struct tr_span){ body->bytes, body->size };
+    answer->body = (struct span){ body->bytes, body->size };
     answer->owned = body->bytes;
-    *body = (struct tr_buffer){ .size_max = body->size_max };
+    *body = (struct buffer){ .size_max = body->size_max };
     deliver(request);
 }
 
-static void put_escaped(struct tr_buffer *buffer, const char *text)
+static void put_escaped(struct buffer *buffer, const char *text)
 {
     for (; *text != '\0'; text++) {
         unsigned char c = (unsigned char)*text;
 
         if (c == '"' || c == '\\')
-            tr_buffer_format(buffer, "\\%c", c);
+            buffer_format(buffer, "\\%c", c);
         else if (c < 0x20)
-            tr_buffer_format(buffer, "\\u%04x", c);
+            buffer_format(buffer, "\\u%04x", c);
         else
-            tr_buffer_append(buffer, text, 1);
+            buffer_append(buffer, text, 1);
     }
 }
 
 void http_respond_error(
     struct http_request *request, unsigned status, const char *label, const char *message)
 {
-    struct tr_buffer body = { .size_max = 4096 };
+    struct buffer body = { .size_max = 4096 };
 
     /* A label or message that does not fit is a mistake, not a reason to answer nothing. */
-    tr_buffer_text(&body, "{\"error\":\"");
+    buffer_text(&body, "{\"error\":\"");
     put_escaped(&body, label);
-    tr_buffer_text(&body, "\",\"message\":\"");
+    buffer_text(&body, "\",\"message\":\"");
     put_escaped(&body, message);
-    tr_buffer_text(&body, "\"}");
+    buffer_text(&body, "\"}");
     if (body.failed == 0)
-        http_respond(
-            request, status, "application/json", (struct tr_span){ body.bytes, body.size });
+        http_respond(request, status, "application/json", (struct span){ body.bytes, body.size });
     else
-        http_respond(request, status, "application/json", TR_SPAN("{\"error\":\"Error\"}"));
-    tr_buffer_free(&body);
+        http_respond(request, status, "application/json", SPAN("{\"error\":\"Error\"}"));
+    buffer_free(&body);
 }
 
 void http_respond_shed(
     struct http_request *request, unsigned status, uint32_t retry_after_s, const char *reason)
 {
-    struct tr_buffer seconds = { 0 };
+    struct buffer seconds = { 0 };
     struct http_server *server = request->connection->server;
     struct metric *metric = http_stats_reason(&server->stats, server->name, reason);
 
     if (metric != NULL)
         metric_add(metric, 1);
-    tr_buffer_u64(&seconds, retry_after_s);
+    buffer_u64(&seconds, retry_after_s);
     if (seconds.failed == 0)
-        http_add_header(request, "Retry-After", (struct tr_span){ seconds.bytes, seconds.size });
-    tr_buffer_free(&seconds);
+        http_add_header(request, "Retry-After", (struct span){ seconds.bytes, seconds.size });
+    buffer_free(&seconds);
     if (status == 429)
         http_respond_error(
             request, 429, "RateLimitExceeded", "Too many requests. Wait, then retry.");
@@ -232,7 +230,7 @@ void http_respond_lost(
         http_respond_shed(request, 503, 1, reason);
         return;
     }
-    http_add_header(request, "Retry-After", TR_SPAN("1"));
+    http_add_header(request, "Retry-After", SPAN("1"));
     if (error == TR_ETIMEOUT)
         http_respond_error(request, 504, "DeadlineExceeded",
             "It took too long, and may be done all the same. Look, or ask for the same again.");

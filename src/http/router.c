@@ -22,10 +22,10 @@ const char *http_method_text(enum http_method method)
     return method_names[method];
 }
 
-bool http_method_parse(struct tr_span text, enum http_method *ret_method)
+bool http_method_parse(struct span text, enum http_method *ret_method)
 {
     for (unsigned i = 0; i < METHOD_COUNT; i++)
-        if (tr_span_is(text, method_names[i])) {
+        if (span_is(text, method_names[i])) {
             *ret_method = (enum http_method)i;
             return true;
         }
@@ -49,7 +49,7 @@ void http_methods_text(uint32_t allowed, char *text, size_t size)
         }
 }
 
-static uint32_t hash_of(struct tr_span path)
+static uint32_t hash_of(struct span path)
 {
     uint32_t hash = 2166136261u;
 
@@ -85,11 +85,11 @@ static int count_parts(const char *path)
 static int add_exact(struct http_router *router, size_t index)
 {
     const struct http_route *route = &router->routes[index];
-    struct tr_span path = tr_span_of(route->path);
+    struct span path = span_of(route->path);
     uint32_t at = hash_of(path) & router->slot_mask;
     uint32_t *link;
 
-    while (router->slots[at] != 0 && !tr_span_is(path, router->routes[router->slots[at] - 1].path))
+    while (router->slots[at] != 0 && !span_is(path, router->routes[router->slots[at] - 1].path))
         at = (at + 1) & router->slot_mask;
     for (link = &router->slots[at]; *link != 0; link = &router->next[*link - 1])
         if (router->routes[*link - 1].method == route->method)
@@ -126,9 +126,9 @@ int http_router_init(
     while (slots < 2 * count)
         slots *= 2;
     *router = (struct http_router){ .routes = routes, .count = count, .slot_mask = slots - 1 };
-    router->slots = tr__calloc(slots * sizeof *router->slots);
-    router->next = tr__calloc((count + 1) * sizeof *router->next);
-    router->patterns = tr__calloc((count + 1) * sizeof *router->patterns);
+    router->slots = base_calloc(slots * sizeof *router->slots);
+    router->next = base_calloc((count + 1) * sizeof *router->next);
+    router->patterns = base_calloc((count + 1) * sizeof *router->patterns);
     *ret_bad = 0;
     if (router->slots == NULL || router->next == NULL || router->patterns == NULL)
         rc = TR_ENOMEM;
@@ -143,9 +143,9 @@ int http_router_init(
 
 void http_router_finish(struct http_router *router)
 {
-    tr__free(router->slots);
-    tr__free(router->next);
-    tr__free(router->patterns);
+    base_free(router->slots);
+    base_free(router->next);
+    base_free(router->patterns);
     *router = (struct http_router){ 0 };
 }
 
@@ -159,7 +159,7 @@ static void choose(
         match->route = route;
 }
 
-static bool fits(const char *pattern, struct tr_span path, struct http_match *match)
+static bool fits(const char *pattern, struct span path, struct http_match *match)
 {
     const char *at = path.at, *end = path.at + path.size;
     uint32_t count = 0;
@@ -172,9 +172,8 @@ static bool fits(const char *pattern, struct tr_span path, struct http_match *ma
 
             if (stop == at)
                 return false;
-            match->parts[count].name =
-                (struct tr_span){ pattern + 1, (size_t)(close - pattern - 1) };
-            match->parts[count++].value = (struct tr_span){ at, (size_t)(stop - at) };
+            match->parts[count].name = (struct span){ pattern + 1, (size_t)(close - pattern - 1) };
+            match->parts[count++].value = (struct span){ at, (size_t)(stop - at) };
             pattern = close + 1;
             at = stop;
         } else if (at == end || *at++ != *pattern++) {
@@ -187,15 +186,15 @@ static bool fits(const char *pattern, struct tr_span path, struct http_match *ma
     return true;
 }
 
-void http_router_find(const struct http_router *router, enum http_method method,
-    struct tr_span path, struct http_match *ret_match)
+void http_router_find(const struct http_router *router, enum http_method method, struct span path,
+    struct http_match *ret_match)
 {
     uint32_t at = hash_of(path) & router->slot_mask;
 
     ret_match->route = NULL;
     ret_match->allowed = 0;
     ret_match->part_count = 0;
-    while (router->slots[at] != 0 && !tr_span_is(path, router->routes[router->slots[at] - 1].path))
+    while (router->slots[at] != 0 && !span_is(path, router->routes[router->slots[at] - 1].path))
         at = (at + 1) & router->slot_mask;
     for (uint32_t i = router->slots[at]; i != 0; i = router->next[i - 1])
         choose(ret_match, &router->routes[i - 1], method);

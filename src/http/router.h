@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/buffer.h"
 #include "http/http.h"
+#include "support/buffer.h"
 
 enum { HTTP_PARTS_MAX = 8 };
 
@@ -35,12 +35,12 @@ struct http_match {
 int http_router_init(
     struct http_router *router, const struct http_route *routes, size_t count, size_t *ret_bad);
 void http_router_finish(struct http_router *router);
-void http_router_find(const struct http_router *router, enum http_method method,
-    struct tr_span path, struct http_match *ret_match);
+void http_router_find(const struct http_router *router, enum http_method method, struct span path,
+    struct http_match *ret_match);
 /* "GET, HEAD, POST" of a set of methods. */
 void http_methods_text(uint32_t allowed, char *text, size_t size);
 const char *http_method_text(enum http_method method);
 /* False for a method that is not served here. */
-bool http_method_parse(struct tr_span text, enum http_method *ret_method);
+bool http_method_parse(struct span text, enum http_method *ret_method);
 
 #endif

@@ -13,10 +13,10 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/log.h"
 #include "http/parser.h"
 #include "net/socket.h"
 #include "net/tls.h"
+#include "support/log.h"
 
 enum { LISTENERS_MAX = 64 };
 
@@ -33,8 +33,7 @@ static int explain(char *why, size_t size, int rc, const char *format, ...)
     return rc;
 }
 
-/* ---- connections come and go -------------------------------------------------------------------
- */
+/* ---- connections come and go ---------------------------------------------------------------- */
 
 void http_server_enter(struct http_server *server, struct http_entry *entry)
 {
@@ -61,7 +60,7 @@ void http_server_started(struct http_server *server, struct http_entry *entry, t
     pthread_mutex_unlock(&server->lock);
     if (has_left) {
         tr_sender_drop(&entry->sender);
-        tr__free(entry);
+        base_free(entry);
     }
 }
 
@@ -77,7 +76,7 @@ void http_server_leave(struct http_server *server, struct http_entry *entry, uin
     pthread_mutex_unlock(&server->lock);
     if (is_started) {
         tr_sender_drop(&entry->sender);
-        tr__free(entry);
+        base_free(entry);
     }
     /* The server may be freed as soon as it has no connection: nothing of it is used after this. */
     pthread_mutex_lock(&server->lock);
@@ -104,8 +103,7 @@ void http_server_listener_ended(struct http_server *server)
     pthread_mutex_unlock(&server->lock);
 }
 
-/* ---- start -------------------------------------------------------------------------------------
- */
+/* ---- start ---------------------------------------------------------------------------------- */
 
 static void fill_limits(struct http_limits *limits)
 {
@@ -159,7 +157,7 @@ static int read_proxies(
         count++;
     if (count == 0)
         return 0;
-    server->proxies = tr__calloc(count * sizeof *server->proxies);
+    server->proxies = base_calloc(count * sizeof *server->proxies);
     if (server->proxies == NULL)
         return explain(why, why_size, TR_ENOMEM, "out of memory");
     for (size_t i = 0; i < count; i++)
@@ -182,7 +180,7 @@ static int prepare_routes(struct http_server *server, const struct http_server_o
         return explain(why, why_size, rc, "route %s %s",
             options->routes[bad].path == NULL ? "without a path" : options->routes[bad].path,
             rc == TR_EEXIST ? "is there twice" : "is malformed: /name/{part}/name");
-    server->route_stats = tr__calloc((options->route_count + 1) * sizeof *server->route_stats);
+    server->route_stats = base_calloc((options->route_count + 1) * sizeof *server->route_stats);
     if (server->route_stats == NULL)
         return explain(why, why_size, TR_ENOMEM, "out of memory");
     for (size_t i = 0; i < options->route_count && rc == 0; i++) {
@@ -223,7 +221,7 @@ static int listen_all(struct http_server *server, const char *where, char *why, 
         count = 1;
     if (count > LISTENERS_MAX)
         count = LISTENERS_MAX;
-    server->listeners = tr__calloc(count * sizeof *server->listeners);
+    server->listeners = base_calloc(count * sizeof *server->listeners);
     if (server->listeners == NULL)
         return explain(why, why_size, TR_ENOMEM, "out of memory");
     if (count > 1) {
@@ -279,20 +277,20 @@ static void destroy(struct http_server *server)
 {
     for (uint32_t i = 0; i < server->listener_count; i++)
         tr_sender_drop(&server->listeners[i]);
-    tr__free(server->listeners);
+    base_free(server->listeners);
     http_router_finish(&server->router);
-    tr__free(server->route_stats);
-    tr__free(server->proxies);
+    base_free(server->route_stats);
+    base_free(server->proxies);
     net_tls_destroy(&server->tls);
     pthread_cond_destroy(&server->changed);
     pthread_mutex_destroy(&server->lock);
-    tr__free(server);
+    base_free(server);
 }
 
 int http_server_start(struct tr_system *system, const struct http_server_options *options,
     char *why, size_t why_size, struct http_server **ret_server)
 {
-    struct http_server *server = tr__calloc(sizeof *server);
+    struct http_server *server = base_calloc(sizeof *server);
     int rc;
 
     if (server == NULL)
@@ -334,8 +332,7 @@ const char *http_server_address(const struct http_server *server)
     return server->address;
 }
 
-/* ---- the end -----------------------------------------------------------------------------------
- */
+/* ---- the end -------------------------------------------------------------------------------- */
 
 static void order_all(struct http_server *server, enum http_order order)
 {

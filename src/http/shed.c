@@ -13,9 +13,9 @@
  * Invariant: PLACES_MIN (or in_flight_max, if that is less) <= places <= in_flight_max. */
 #include "http/shed.h"
 
-#include "base/log.h"
 #include "http/http1.h"
 #include "http/uri.h"
+#include "support/log.h"
 
 enum {
     PATH_BYTES = 512,      /* a longer one is decoded, and shed, the ordinary way */
@@ -82,7 +82,7 @@ bool http_shed_quickly(struct http_request *request)
     struct http_server *server = connection->server;
     const struct http_head *head = &request->head;
     const struct http_route *route;
-    struct tr_span path, query;
+    struct span path, query;
     char bytes[PATH_BYTES];
     size_t size;
 
@@ -94,7 +94,7 @@ bool http_shed_quickly(struct http_request *request)
         !http_path_decode(path, bytes, &size))
         return false;
     http_router_find(
-        &server->router, request->method, (struct tr_span){ bytes, size }, &request->match);
+        &server->router, request->method, (struct span){ bytes, size }, &request->match);
     route = request->match.route;
     request->match.part_count = 0; /* they point to `bytes` */
     if (route == NULL || has_place_always(route) || head->length > route->body_max ||
@@ -109,8 +109,7 @@ bool http_shed_quickly(struct http_request *request)
     return true;
 }
 
-/* ---- how many places ---------------------------------------------------------------------------
- */
+/* ---- how many places ------------------------------------------------------------------------ */
 
 /* The best time there is, as far as is known. It may become longer, but not because of a queue. */
 static uint64_t best_ns(struct http_server *server, uint64_t shortest_ns, bool has_shed)

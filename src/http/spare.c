@@ -22,13 +22,13 @@ static const size_t sizes[HTTP_SPARE_KINDS] = {
 
 void *http_spare_take(enum http_spare kind)
 {
-    return tr__alloc(sizes[kind]);
+    return base_alloc(sizes[kind]);
 }
 
 void http_spare_give(enum http_spare kind, void *memory)
 {
     (void)kind;
-    tr__free(memory);
+    base_free(memory);
 }
 
 #else
@@ -50,7 +50,7 @@ static void empty(void *argument)
 
     for (unsigned kind = 0; kind < HTTP_SPARE_KINDS; kind++)
         while (old->counts[kind] > 0)
-            tr__free(old->kept[kind][--old->counts[kind]]);
+            base_free(old->kept[kind][--old->counts[kind]]);
     old->is_known = false;
 }
 
@@ -70,7 +70,7 @@ void *http_spare_take(enum http_spare kind)
 {
     if (drawer.counts[kind] > 0)
         return drawer.kept[kind][--drawer.counts[kind]];
-    return tr__alloc(sizes[kind]);
+    return base_alloc(sizes[kind]);
 }
 
 void http_spare_give(enum http_spare kind, void *memory)
@@ -80,7 +80,7 @@ void http_spare_give(enum http_spare kind, void *memory)
     if (drawer.counts[kind] < KEPT_MAX && (drawer.is_known || know()))
         drawer.kept[kind][drawer.counts[kind]++] = memory;
     else
-        tr__free(memory);
+        base_free(memory);
 }
 
 #endif

@@ -50,7 +50,7 @@ static struct metric *find_or_make(const struct wanted *wanted, const char *labe
         if (strcmp(owned->metric.name, wanted->name) == 0 && strcmp(owned->labels, labels) == 0)
             break;
     if (owned == NULL && count < OURS_MAX) {
-        owned = tr__calloc(sizeof *owned);
+        owned = base_calloc(sizeof *owned);
         if (owned != NULL) {
             snprintf(owned->labels, sizeof owned->labels, "%s", labels);
             owned->metric.name = wanted->name;

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/metric.h"
+#include "support/metric.h"
 
 enum { HTTP_CODE_CLASSES = 5 }; /* 1xx to 5xx */
 enum { HTTP_REASONS_MAX = 24, HTTP_REASON_SIZE = 32 };

@@ -38,7 +38,7 @@ struct http_stream_state *http_stream_open(
 
     if (options == NULL)
         options = &none;
-    stream = tr__calloc(sizeof *stream + options->notice_size + options->farewell.about.size);
+    stream = base_calloc(sizeof *stream + options->notice_size + options->farewell.about.size);
     if (stream == NULL)
         return NULL;
     stream->id = ++connection->stream_serial;
@@ -69,9 +69,9 @@ int http_sse_begin(struct http_request *request, const struct http_stream_option
     tr_assert_use(!request->is_waiting, "a stream cannot begin while the request waits");
     if (request->is_abandoned)
         return TR_ECANCELLED;
-    rc = http_add_header(request, "Cache-Control", TR_SPAN("no-store"));
+    rc = http_add_header(request, "Cache-Control", SPAN("no-store"));
     if (rc == 0)
-        rc = http_add_header(request, "X-Accel-Buffering", TR_SPAN("no"));
+        rc = http_add_header(request, "X-Accel-Buffering", SPAN("no"));
     if (rc < 0)
         return rc;
     stream = http_stream_open(request, options);
@@ -107,7 +107,7 @@ void http_stream_close(struct http_connection *connection, struct http_stream_st
         tr_try_tell_with(stream->watcher, stream->notice, stream->notice_size, &options);
         tr_sender_drop(&stream->watcher);
     }
-    tr__free(stream);
+    base_free(stream);
 }
 
 static void cut(struct http_connection *connection, struct http_stream_state *stream)
@@ -212,13 +212,13 @@ void http_streams_beat(struct http_connection *connection)
 /* Come back in two to five seconds: not all at once. */
 static struct http_frame *retry_frame(struct tr_context *ctx)
 {
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
     struct http_frame *frame = NULL;
 
-    tr_buffer_format(&text, "retry: %u\n\n", (unsigned)(2000 + tr_random(ctx) % 3000));
+    buffer_format(&text, "retry: %u\n\n", (unsigned)(2000 + tr_random(ctx) % 3000));
     if (text.failed == 0)
         frame = http_frame_new(text.bytes, text.size);
-    tr_buffer_free(&text);
+    buffer_free(&text);
     return frame;
 }
 
@@ -232,8 +232,7 @@ void http_streams_drain(struct http_connection *connection)
     }
 }
 
-/* ---- from anywhere -----------------------------------------------------------------------------
- */
+/* ---- from anywhere -------------------------------------------------------------------------- */
 
 static int send_message(http_stream stream, const struct http_message *message)
 {
@@ -275,7 +274,7 @@ void http_stream_end(http_stream stream, struct http_frame *last, uint16_t close
         http_frame_unref(last);
 }
 
-static void put_lines(struct tr_buffer *buffer, const char *field, struct tr_span text)
+static void put_lines(struct buffer *buffer, const char *field, struct span text)
 {
     const char *at = text.at, *end = text.at + text.size;
 
@@ -284,9 +283,9 @@ static void put_lines(struct tr_buffer *buffer, const char *field, struct tr_spa
 
         while (size < left && at[size] != '\n' && at[size] != '\r')
             size++;
-        tr_buffer_text(buffer, field);
-        tr_buffer_append(buffer, at, size);
-        tr_buffer_append(buffer, "\n", 1);
+        buffer_text(buffer, field);
+        buffer_append(buffer, at, size);
+        buffer_append(buffer, "\n", 1);
         at += size;
         if (at == end)
             break;
@@ -296,23 +295,22 @@ static void put_lines(struct tr_buffer *buffer, const char *field, struct tr_spa
 }
 
 /* The part before a line end: an id or a name of an event cannot have two lines. */
-static struct tr_span first_line(struct tr_span text)
+static struct span first_line(struct span text)
 {
     size_t size = 0;
 
     while (
         size < text.size && text.at[size] != '\n' && text.at[size] != '\r' && text.at[size] != '\0')
         size++;
-    return (struct tr_span){ text.at, size };
+    return (struct span){ text.at, size };
 }
 
-void http_sse_format(
-    struct tr_buffer *buffer, struct tr_span id, struct tr_span event, struct tr_span data)
+void http_sse_format(struct buffer *buffer, struct span id, struct span event, struct span data)
 {
     if (id.at != NULL)
         put_lines(buffer, "id: ", first_line(id));
     if (event.at != NULL)
         put_lines(buffer, "event: ", first_line(event));
-    put_lines(buffer, "data: ", data.at == NULL ? (struct tr_span){ "", 0 } : data);
-    tr_buffer_append(buffer, "\n", 1);
+    put_lines(buffer, "data: ", data.at == NULL ? (struct span){ "", 0 } : data);
+    buffer_append(buffer, "\n", 1);
 }

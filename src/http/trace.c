@@ -36,7 +36,7 @@ static void hex_write(char *text, size_t digits, uint64_t value)
 
 /* version-trace-parent-flags; version ff is forbidden, longer ones of later versions are read as
  * far as they are known. */
-static bool read_parent(struct tr_span text, struct http_request *request)
+static bool read_parent(struct span text, struct http_request *request)
 {
     uint64_t version, high, low, parent, flags;
 
@@ -59,7 +59,7 @@ static bool read_parent(struct tr_span text, struct http_request *request)
 void http_trace_begin(struct http_request *request)
 {
     struct tr_context *ctx = request->connection->ctx;
-    struct tr_span parent;
+    struct span parent;
 
     if (request->has_id)
         return;
@@ -94,21 +94,21 @@ static struct http_request *writable(const struct http_request *request)
     return pun.out;
 }
 
-struct tr_span http_request_id(const struct http_request *request)
+struct span http_request_id(const struct http_request *request)
 {
     http_trace_begin(writable(request));
-    return (struct tr_span){ request->id, 32 };
+    return (struct span){ request->id, 32 };
 }
 
-struct tr_span http_traceparent(const struct http_request *request)
+struct span http_traceparent(const struct http_request *request)
 {
     http_trace_begin(writable(request));
-    return (struct tr_span){ request->traceparent, TRACEPARENT_SIZE };
+    return (struct span){ request->traceparent, TRACEPARENT_SIZE };
 }
 
-struct tr_span http_peer(const struct http_request *request)
+struct span http_peer(const struct http_request *request)
 {
     if (request->peer_size == 0)
         http_forward_peer(writable(request));
-    return (struct tr_span){ request->peer, request->peer_size };
+    return (struct span){ request->peer, request->peer_size };
 }

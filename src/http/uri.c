@@ -60,17 +60,17 @@ bool http_is_utf8(const char *bytes, size_t size)
 }
 
 /* The rest of an absolute form behind its authority. */
-static bool skip_authority(struct tr_span *target, struct tr_span host)
+static bool skip_authority(struct span *target, struct span host)
 {
     static const char *const schemes[] = { "http://", "https://" };
 
     for (size_t i = 0; i < sizeof schemes / sizeof schemes[0]; i++) {
         size_t size = strlen(schemes[i]);
-        struct tr_span scheme = { target->at, size };
-        struct tr_span authority;
+        struct span scheme = { target->at, size };
+        struct span authority;
         const char *end = target->at + target->size, *slash;
 
-        if (target->size < size || !tr_span_is_nocase(scheme, schemes[i]))
+        if (target->size < size || !span_is_nocase(scheme, schemes[i]))
             continue;
         authority.at = target->at + size;
         slash = memchr(authority.at, '/', (size_t)(end - authority.at));
@@ -80,14 +80,14 @@ static bool skip_authority(struct tr_span *target, struct tr_span host)
         if (authority.size == 0 || authority.size != host.size ||
             strncasecmp(authority.at, host.at, host.size) != 0)
             return false;
-        *target = (struct tr_span){ slash, (size_t)(end - slash) };
+        *target = (struct span){ slash, (size_t)(end - slash) };
         return true;
     }
     return false;
 }
 
 bool http_target_split(
-    struct tr_span target, struct tr_span host, struct tr_span *ret_path, struct tr_span *ret_query)
+    struct span target, struct span host, struct span *ret_path, struct span *ret_query)
 {
     const char *mark;
 
@@ -98,16 +98,16 @@ bool http_target_split(
     if (memchr(target.at, '#', target.size) != NULL)
         return false;
     mark = memchr(target.at, '?', target.size);
-    *ret_query = (struct tr_span){ NULL, 0 };
+    *ret_query = (struct span){ NULL, 0 };
     *ret_path = target;
     if (mark != NULL) {
         ret_path->size = (size_t)(mark - target.at);
-        *ret_query = (struct tr_span){ mark + 1, target.size - ret_path->size - 1 };
+        *ret_query = (struct span){ mark + 1, target.size - ret_path->size - 1 };
     }
     return true;
 }
 
-bool http_path_is_encoded(struct tr_span path)
+bool http_path_is_encoded(struct span path)
 {
     return memchr(path.at, '%', path.size) != NULL;
 }
@@ -128,7 +128,7 @@ static bool segments_are_clean(const char *path, size_t size)
     return true;
 }
 
-bool http_path_decode(struct tr_span path, char *bytes, size_t *ret_size)
+bool http_path_decode(struct span path, char *bytes, size_t *ret_size)
 {
     size_t out = 0;
     bool is_ascii = true;
@@ -158,7 +158,7 @@ bool http_path_decode(struct tr_span path, char *bytes, size_t *ret_size)
     return true;
 }
 
-bool http_query_decode(struct tr_span value, char *bytes, size_t *ret_size)
+bool http_query_decode(struct span value, char *bytes, size_t *ret_size)
 {
     size_t out = 0;
 
@@ -185,7 +185,7 @@ bool http_query_decode(struct tr_span value, char *bytes, size_t *ret_size)
     return http_is_utf8(bytes, out);
 }
 
-int http_query_find(struct tr_span query, const char *name, char *bytes, size_t *ret_size)
+int http_query_find(struct span query, const char *name, char *bytes, size_t *ret_size)
 {
     const char *end = query.at == NULL ? NULL : query.at + query.size, *pair = query.at;
     int found = 0;
@@ -194,11 +194,11 @@ int http_query_find(struct tr_span query, const char *name, char *bytes, size_t 
         const char *ampersand = memchr(pair, '&', (size_t)(end - pair));
         const char *stop = ampersand == NULL ? end : ampersand;
         const char *equals = memchr(pair, '=', (size_t)(stop - pair));
-        struct tr_span key = { pair, (size_t)((equals == NULL ? stop : equals) - pair) };
-        struct tr_span value = { equals == NULL ? stop : equals + 1, 0 };
+        struct span key = { pair, (size_t)((equals == NULL ? stop : equals) - pair) };
+        struct span value = { equals == NULL ? stop : equals + 1, 0 };
 
         value.size = (size_t)(stop - value.at);
-        if (tr_span_is(key, name)) {
+        if (span_is(key, name)) {
             if (found != 0 || !http_query_decode(value, bytes, ret_size))
                 return -1;
             found = 1;

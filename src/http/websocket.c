@@ -44,7 +44,7 @@ struct websocket {
     http_receive_fn receive;
     void *data;
     size_t receive_max;
-    struct tr_buffer message;
+    struct buffer message;
     uint64_t heartbeat_ns;
     uint64_t ping_ns; /* of a ping after which nothing came; 0: none */
     uint64_t end_ns;  /* ENDING: how long the client's goodbye is waited for; 0: ours is not out */
@@ -55,8 +55,7 @@ struct websocket {
     bool came;       /* bytes, in this step */
 };
 
-/* ---- the handshake -----------------------------------------------------------------------------
- */
+/* ---- the handshake -------------------------------------------------------------------------- */
 
 /* Is the token in the comma-separated lists of all fields of that name? */
 static bool has_token(const struct http_request *request, const char *name, const char *token)
@@ -65,7 +64,7 @@ static bool has_token(const struct http_request *request, const char *name, cons
         const struct http_header *field = http_header_at(request, i);
         const char *at = field->value.at, *end = at + field->value.size;
 
-        if (!tr_span_is_nocase(field->name, name))
+        if (!span_is_nocase(field->name, name))
             continue;
         while (at < end) {
             const char *comma = memchr(at, ',', (size_t)(end - at));
@@ -77,7 +76,7 @@ static bool has_token(const struct http_request *request, const char *name, cons
                 from++;
             while (to > from && (to[-1] == ' ' || to[-1] == '\t'))
                 to--;
-            if (tr_span_is_nocase((struct tr_span){ from, (size_t)(to - from) }, token))
+            if (span_is_nocase((struct span){ from, (size_t)(to - from) }, token))
                 return true;
         }
     }
@@ -85,7 +84,7 @@ static bool has_token(const struct http_request *request, const char *name, cons
 }
 
 /* NULL, or what is wrong (section 4.2.1). */
-static const char *find_fault(const struct http_request *request, struct tr_span *ret_key)
+static const char *find_fault(const struct http_request *request, struct span *ret_key)
 {
     unsigned char key[KEY_SIZE];
     size_t size;
@@ -105,7 +104,7 @@ static const char *find_fault(const struct http_request *request, struct tr_span
 }
 
 /* Section 4.2.2, 5.4: text of the SHA-1 of key and a fixed GUID. */
-static bool accept_text(struct tr_span key, char text[29])
+static bool accept_text(struct span key, char text[29])
 {
     static const char guid[] = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
     unsigned char digest[20];
@@ -128,16 +127,15 @@ static int answer_out_of_memory(struct http_request *request)
 
 static int refuse(struct http_request *request, const char *fault)
 {
-    struct tr_span version;
+    struct span version;
 
     if (fault != NULL) {
         http_respond_error(request, 400, "InvalidHandshake", fault);
         return TR_EPROTO;
     }
-    if (!http_header_one(request, "Sec-WebSocket-Version", &version) ||
-        !tr_span_is(version, "13")) {
-        http_add_header(request, "Sec-WebSocket-Version", TR_SPAN("13"));
-        http_add_header(request, "Upgrade", TR_SPAN("websocket"));
+    if (!http_header_one(request, "Sec-WebSocket-Version", &version) || !span_is(version, "13")) {
+        http_add_header(request, "Sec-WebSocket-Version", SPAN("13"));
+        http_add_header(request, "Upgrade", SPAN("websocket"));
         http_respond_error(request, 426, "UpgradeRequired", "Version 13 of WebSocket is spoken.");
         return TR_EPROTO;
     }
@@ -156,7 +154,7 @@ int http_websocket_begin(struct http_request *request, const struct http_stream_
     struct http_connection *connection = request->connection;
     struct http_stream_state *stream;
     struct websocket *websocket;
-    struct tr_span key = { NULL, 0 };
+    struct span key = { NULL, 0 };
     char accept[29];
     int rc;
 
@@ -167,9 +165,8 @@ int http_websocket_begin(struct http_request *request, const struct http_stream_
     rc = refuse(request, find_fault(request, &key));
     if (rc < 0)
         return rc;
-    if (!accept_text(key, accept) ||
-        http_add_header(request, "Upgrade", TR_SPAN("websocket")) < 0 ||
-        http_add_header(request, "Sec-WebSocket-Accept", tr_span_of(accept)) < 0)
+    if (!accept_text(key, accept) || http_add_header(request, "Upgrade", SPAN("websocket")) < 0 ||
+        http_add_header(request, "Sec-WebSocket-Accept", span_of(accept)) < 0)
         return answer_out_of_memory(request);
     websocket = websocket_new(connection);
     if (websocket == NULL)
@@ -193,8 +190,7 @@ int http_websocket_begin(struct http_request *request, const struct http_stream_
     return 0;
 }
 
-/* ---- what the library calls --------------------------------------------------------------------
- */
+/* ---- what the library calls ----------------------------------------------------------------- */
 
 static ssize_t wait_for_more(wslay_event_context_ptr library)
 {
@@ -280,7 +276,7 @@ static void on_chunk(wslay_event_context_ptr library,
     (void)library;
     if (websocket->in_control || websocket->broken != 0 || websocket->is_ending)
         return;
-    if (tr_buffer_append(&websocket->message, chunk->data, chunk->data_length) < 0)
+    if (buffer_append(&websocket->message, chunk->data, chunk->data_length) < 0)
         give_up(websocket, CODE_INTERNAL);
 }
 
@@ -296,7 +292,7 @@ static void on_message(
     if (!websocket->is_ending)
         websocket->receive(websocket->stream, websocket->data, websocket->is_text,
             websocket->message.size == 0 ? "" : websocket->message.bytes, websocket->message.size);
-    tr_buffer_clear(&websocket->message);
+    buffer_clear(&websocket->message);
 }
 
 static struct websocket *websocket_new(struct http_connection *connection)
@@ -306,12 +302,12 @@ static struct websocket *websocket_new(struct http_connection *connection)
         .on_frame_recv_start_callback = on_frame_start,
         .on_frame_recv_chunk_callback = on_chunk,
         .on_msg_recv_callback = on_message };
-    struct websocket *websocket = tr__calloc(sizeof *websocket);
+    struct websocket *websocket = base_calloc(sizeof *websocket);
 
     if (websocket == NULL)
         return NULL;
     if (wslay_event_context_server_init(&websocket->library, &callbacks, websocket) != 0) {
-        tr__free(websocket);
+        base_free(websocket);
         return NULL;
     }
     wslay_event_config_set_no_buffering(websocket->library, 1);
@@ -320,8 +316,7 @@ static struct websocket *websocket_new(struct http_connection *connection)
     return websocket;
 }
 
-/* ---- the transport -----------------------------------------------------------------------------
- */
+/* ---- the transport -------------------------------------------------------------------------- */
 
 void http_websocket_finish(struct http_connection *connection)
 {
@@ -331,8 +326,8 @@ void http_websocket_finish(struct http_connection *connection)
         return;
     connection->protocol = NULL;
     wslay_event_context_free(websocket->library);
-    tr_buffer_free(&websocket->message);
-    tr__free(websocket);
+    buffer_free(&websocket->message);
+    base_free(websocket);
 }
 
 /* A header of section 5.2, with its payload of `size` bytes behind it; not masked. */
@@ -534,7 +529,7 @@ static void websocket_shrink(struct http_connection *connection)
     struct websocket *websocket = connection->protocol;
 
     if (websocket->message.size == 0)
-        tr_buffer_free(&websocket->message);
+        buffer_free(&websocket->message);
     if (connection->input.begin == connection->input.end)
         http1_give_back(connection);
 }

@@ -280,7 +280,7 @@ static int read_items(struct reader *reader)
     }
 }
 
-int cbor_parse_first(struct json_doc *doc, struct tr_span bytes, size_t *ret_used)
+int cbor_parse_first(struct json_doc *doc, struct span bytes, size_t *ret_used)
 {
     struct reader reader = { .doc = doc };
     int rc;
@@ -304,7 +304,7 @@ int cbor_parse_first(struct json_doc *doc, struct tr_span bytes, size_t *ret_use
     return 0;
 }
 
-int cbor_parse(struct json_doc *doc, struct tr_span bytes)
+int cbor_parse(struct json_doc *doc, struct span bytes)
 {
     size_t used;
     int rc = cbor_parse_first(doc, bytes, &used);
@@ -323,7 +323,7 @@ int cbor_parse(struct json_doc *doc, struct tr_span bytes)
 
 /* An unsigned varint (multiformats): seven bits a byte, lowest first, shortest form, nine bytes at
  * most. Takes it off the front. */
-static bool take_varint(struct tr_span *span, uint64_t *ret_value)
+static bool take_varint(struct span *span, uint64_t *ret_value)
 {
     uint64_t value = 0;
 
@@ -341,7 +341,7 @@ static bool take_varint(struct tr_span *span, uint64_t *ret_value)
     return false;
 }
 
-bool cbor_is_cid(struct tr_span cid)
+bool cbor_is_cid(struct span cid)
 {
     uint64_t version, codec, hash, size;
 

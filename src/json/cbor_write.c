@@ -38,12 +38,12 @@ static size_t make_head(unsigned char head[HEAD_BYTES_MAX], enum major major, ui
     return 1 + size;
 }
 
-static void put_head(struct tr_buffer *out, enum major major, uint64_t argument)
+static void put_head(struct buffer *out, enum major major, uint64_t argument)
 {
     unsigned char head[HEAD_BYTES_MAX];
     size_t size = make_head(head, major, argument);
 
-    tr_buffer_append(out, head, size);
+    buffer_append(out, head, size);
 }
 
 /* ---- the order of members -------------------------------------------------------------------- */
@@ -78,7 +78,7 @@ struct sorting {
 
 static int sort_make(struct sorting *sorting, size_t count, size_t bytes)
 {
-    char *memory = tr__alloc(count * (sizeof(struct json) + 2 * sizeof(struct json *)) + bytes);
+    char *memory = base_alloc(count * (sizeof(struct json) + 2 * sizeof(struct json *)) + bytes);
 
     if (memory == NULL)
         return TR_ENOMEM;
@@ -89,7 +89,7 @@ static int sort_make(struct sorting *sorting, size_t count, size_t bytes)
 }
 
 /* Members of `out` begin at starts[0 .. count), the last one ends where `out` does. */
-static int sort_members(struct tr_buffer *out, const size_t *starts, size_t count)
+static int sort_members(struct buffer *out, const size_t *starts, size_t count)
 {
     size_t begin = starts[0], size = out->size - begin, filled = 0;
     struct sorting sorting;
@@ -113,11 +113,11 @@ static int sort_members(struct tr_buffer *out, const size_t *starts, size_t coun
         memcpy(out->bytes + begin + filled, sorting.bytes + from, to - from);
         filled += to - from;
     }
-    tr__free(sorting.keys);
+    base_free(sorting.keys);
     return rc;
 }
 
-static int order_members(struct tr_buffer *out, const size_t *starts, size_t count)
+static int order_members(struct buffer *out, const size_t *starts, size_t count)
 {
     for (size_t i = 1; i < count; i++) {
         struct json a = key_at(out->bytes + starts[i - 1]);
@@ -134,7 +134,7 @@ static int order_members(struct tr_buffer *out, const size_t *starts, size_t cou
 
 /* ---- structure ------------------------------------------------------------------------------- */
 
-struct cbor_writer cbor_writer(struct tr_buffer *out)
+struct cbor_writer cbor_writer(struct buffer *out)
 {
     return (struct cbor_writer){ .out = out, .start = out->size };
 }
@@ -165,19 +165,19 @@ int cbor_finish(struct cbor_writer *writer)
         tr_assert_use(writer->is_done, "every map and array is ended");
     else
         writer->out->size = writer->start;
-    tr_buffer_free(&writer->marks);
+    buffer_free(&writer->marks);
     return rc;
 }
 
-void cbor_put_key(struct cbor_writer *writer, struct tr_span key)
+void cbor_put_key(struct cbor_writer *writer, struct span key)
 {
     tr_assert_use(in_map(writer), "only members have keys");
     tr_assert_use(!writer->has_key, "a key has a value");
-    tr_buffer_append(&writer->marks, &writer->out->size, sizeof(writer->out->size));
+    buffer_append(&writer->marks, &writer->out->size, sizeof(writer->out->size));
     if (!json_is_utf8(key) || key.size > JSON_TEXT_BYTES_MAX)
         set_failed(writer, TR_EINVAL);
     put_head(writer->out, TEXT, key.size);
-    tr_buffer_span(writer->out, key);
+    buffer_span(writer->out, key);
     writer->has_key = true;
 }
 
@@ -185,7 +185,7 @@ static void begin_value(struct cbor_writer *writer, const char *key)
 {
     tr_assert_use(!writer->is_done, "one value to a writer");
     if (key != NULL)
-        cbor_put_key(writer, tr_span_of(key));
+        cbor_put_key(writer, span_of(key));
     tr_assert_use(writer->has_key == in_map(writer), "members have keys, items have none");
     writer->has_key = false;
     if (writer->depth > 0)
@@ -203,7 +203,7 @@ static void begin_container(struct cbor_writer *writer, const char *key, bool is
     writer->open[writer->depth].is_map = is_map;
     writer->depth++;
     writer->is_done = false;
-    tr_buffer_append(writer->out, "", 1); /* the head, written at the end */
+    buffer_append(writer->out, "", 1); /* the head, written at the end */
 }
 
 void cbor_put_map(struct cbor_writer *writer, const char *key)
@@ -217,16 +217,16 @@ void cbor_put_array(struct cbor_writer *writer, const char *key)
 }
 
 /* Replace the byte at `start` by the head it stands for. */
-static void widen_head(struct tr_buffer *out, size_t start, enum major major, uint64_t count)
+static void widen_head(struct buffer *out, size_t start, enum major major, uint64_t count)
 {
     unsigned char head[HEAD_BYTES_MAX];
     size_t size = make_head(head, major, count);
 
-    if (tr_buffer_reserve(out, size - 1) == NULL)
+    if (buffer_reserve(out, size - 1) == NULL)
         return;
     memmove(out->bytes + start + size, out->bytes + start + 1, out->size - start - 1);
     memcpy(out->bytes + start, head, size);
-    tr_buffer_grew(out, size - 1);
+    buffer_grew(out, size - 1);
 }
 
 void cbor_put_end(struct cbor_writer *writer)
@@ -259,25 +259,25 @@ void cbor_put_end(struct cbor_writer *writer)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-void cbor_put_string(struct cbor_writer *writer, const char *key, struct tr_span text)
+void cbor_put_string(struct cbor_writer *writer, const char *key, struct span text)
 {
     begin_value(writer, key);
     if (!json_is_utf8(text))
         set_failed(writer, TR_EINVAL);
     put_head(writer->out, TEXT, text.size);
-    tr_buffer_span(writer->out, text);
+    buffer_span(writer->out, text);
 }
 
 void cbor_put_text(struct cbor_writer *writer, const char *key, const char *text)
 {
-    cbor_put_string(writer, key, tr_span_of(text));
+    cbor_put_string(writer, key, span_of(text));
 }
 
-void cbor_put_bytes(struct cbor_writer *writer, const char *key, struct tr_span bytes)
+void cbor_put_bytes(struct cbor_writer *writer, const char *key, struct span bytes)
 {
     begin_value(writer, key);
     put_head(writer->out, BYTES, bytes.size);
-    tr_buffer_span(writer->out, bytes);
+    buffer_span(writer->out, bytes);
 }
 
 void cbor_put_int(struct cbor_writer *writer, const char *key, int64_t integer)
@@ -312,18 +312,18 @@ void cbor_put_double(struct cbor_writer *writer, const char *key, double real)
     memcpy(&bits, &real, sizeof bits);
     for (int i = 0; i < 8; i++)
         bytes[1 + i] = (unsigned char)(bits >> (56 - 8 * i));
-    tr_buffer_append(writer->out, bytes, sizeof bytes); /* never shorter: floats have 64 bits */
+    buffer_append(writer->out, bytes, sizeof bytes); /* never shorter: floats have 64 bits */
 }
 
-void cbor_put_link(struct cbor_writer *writer, const char *key, struct tr_span cid)
+void cbor_put_link(struct cbor_writer *writer, const char *key, struct span cid)
 {
     begin_value(writer, key);
     if (!cbor_is_cid(cid))
         set_failed(writer, TR_EINVAL);
     put_head(writer->out, TAG, 42);
     put_head(writer->out, BYTES, (uint64_t)cid.size + 1);
-    tr_buffer_append(writer->out, "", 1);
-    tr_buffer_span(writer->out, cid);
+    buffer_append(writer->out, "", 1);
+    buffer_span(writer->out, cid);
 }
 
 /* Calls itself through cbor_put_value, CBOR_WRITE_DEPTH_MAX deep at most. */
@@ -348,7 +348,7 @@ void cbor_put_value(struct cbor_writer *writer, const char *key, const struct js
     double real = HUGE_VAL; /* beyond the range of double: refused below */
 
     if (key != NULL)
-        cbor_put_key(writer, tr_span_of(key));
+        cbor_put_key(writer, span_of(key));
     switch (json_kind(value)) {
     case JSON_BOOL:
         cbor_put_bool(writer, NULL, value->as.truth);

@@ -20,7 +20,7 @@
 int json__grow(struct json_doc *doc)
 {
     size_t capacity = doc->capacity == 0 ? CELLS_MIN : 2 * doc->capacity;
-    struct json *cells = tr__realloc(doc->cells, capacity * sizeof(*cells));
+    struct json *cells = base_realloc(doc->cells, capacity * sizeof(*cells));
 
     if (cells == NULL)
         return TR_ENOMEM;
@@ -35,10 +35,10 @@ void *json__scratch(struct json_doc *doc, size_t bytes)
 
     if (bytes <= doc->scratch_bytes)
         return doc->scratch;
-    scratch = tr__alloc(bytes);
+    scratch = base_alloc(bytes);
     if (scratch == NULL)
         return NULL;
-    tr__free(doc->scratch);
+    base_free(doc->scratch);
     doc->scratch = scratch;
     doc->scratch_bytes = bytes;
     return scratch;
@@ -50,7 +50,7 @@ uint32_t json__depth_max(const struct json_doc *doc)
     return doc->depth_max == 0 ? JSON_DEPTH_DEFAULT : doc->depth_max;
 }
 
-int json_parse_copy(struct json_doc *doc, struct tr_span text, unsigned flags)
+int json_parse_copy(struct json_doc *doc, struct span text, unsigned flags)
 {
     char *copy;
 
@@ -60,8 +60,8 @@ int json_parse_copy(struct json_doc *doc, struct tr_span text, unsigned flags)
         doc->error.text = "the text is too long";
         return TR_ETOOBIG;
     }
-    tr_buffer_clear(&doc->copy);
-    copy = tr_buffer_reserve(&doc->copy, text.size + JSON_PADDING_BYTES);
+    buffer_clear(&doc->copy);
+    copy = buffer_reserve(&doc->copy, text.size + JSON_PADDING_BYTES);
     if (copy == NULL) {
         doc->error.text = tr_error_text(TR_ENOMEM);
         return TR_ENOMEM;
@@ -73,9 +73,9 @@ int json_parse_copy(struct json_doc *doc, struct tr_span text, unsigned flags)
 
 void json_doc_free(struct json_doc *doc)
 {
-    tr__free(doc->cells);
-    tr__free(doc->scratch);
-    tr_buffer_free(&doc->copy);
+    base_free(doc->cells);
+    base_free(doc->scratch);
+    buffer_free(&doc->copy);
     *doc = (struct json_doc){ .depth_max = doc->depth_max };
 }
 
@@ -118,7 +118,7 @@ size_t json_count(const struct json *value)
     return json_kind(value) >= JSON_ARRAY ? (size_t)value->as.count : 0;
 }
 
-const struct json *json_get_span(const struct json *object, struct tr_span key)
+const struct json *json_get_span(const struct json *object, struct span key)
 {
     const struct json *found = NULL, *end;
 
@@ -126,14 +126,14 @@ const struct json *json_get_span(const struct json *object, struct tr_span key)
         return NULL;
     end = object + object->size;
     for (const struct json *at = object + 1; at < end; at += 1 + json__extent(at + 1))
-        if (tr_span_equal(json__text(at), key))
+        if (span_equal(json__text(at), key))
             found = at + 1;
     return found;
 }
 
 const struct json *json_get(const struct json *object, const char *key)
 {
-    return json_get_span(object, tr_span_of(key));
+    return json_get_span(object, span_of(key));
 }
 
 const struct json *json_at(const struct json *array, size_t index)
@@ -171,7 +171,7 @@ bool json_next(struct json_iter *iter)
     return true;
 }
 
-static bool read_text(const struct json *value, enum json_kind kind, struct tr_span *ret_text)
+static bool read_text(const struct json *value, enum json_kind kind, struct span *ret_text)
 {
     if (json_kind(value) != kind)
         return false;
@@ -179,17 +179,17 @@ static bool read_text(const struct json *value, enum json_kind kind, struct tr_s
     return true;
 }
 
-bool json_string(const struct json *value, struct tr_span *ret_text)
+bool json_string(const struct json *value, struct span *ret_text)
 {
     return read_text(value, JSON_STRING, ret_text);
 }
 
-bool json_bytes(const struct json *value, struct tr_span *ret_bytes)
+bool json_bytes(const struct json *value, struct span *ret_bytes)
 {
     return read_text(value, JSON_BYTES, ret_bytes);
 }
 
-bool json_link(const struct json *value, struct tr_span *ret_cid)
+bool json_link(const struct json *value, struct span *ret_cid)
 {
     return read_text(value, JSON_LINK, ret_cid);
 }
@@ -210,7 +210,7 @@ bool json_bool(const struct json *value, bool *ret_truth)
     return true;
 }
 
-bool json_digits(const struct json *value, struct tr_span *ret_digits)
+bool json_digits(const struct json *value, struct span *ret_digits)
 {
     if (json_kind(value) != JSON_REAL || value->size == 0)
         return false;
@@ -248,7 +248,7 @@ bool json_double(const struct json *value, double *ret_real)
 
 /* ---- UTF-8 ----------------------------------------------------------------------------------- */
 
-bool json_is_utf8(struct tr_span text)
+bool json_is_utf8(struct span text)
 {
     size_t i = 0;
 

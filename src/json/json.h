@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/buffer.h"
+#include "support/buffer.h"
 
 #define JSON_PADDING_BYTES 64 /* writable memory that must follow a text */
 #define JSON_DEPTH_DEFAULT 64
@@ -60,7 +60,7 @@ struct json_doc {
     size_t capacity;
     void *scratch; /* to find equal keys in large objects; kept like the tape */
     size_t scratch_bytes;
-    struct tr_buffer copy; /* of json_parse_copy */
+    struct buffer copy; /* of json_parse_copy */
     struct json_error error;
 };
 
@@ -75,7 +75,7 @@ struct json_doc {
  * TR_ENOMEM; then doc->error says where and what, and the text is left half undone. */
 int json_parse(struct json_doc *doc, char *text, size_t size, unsigned flags);
 /* The same for bytes that must not change or have no padding: a copy in the document is parsed. */
-int json_parse_copy(struct json_doc *doc, struct tr_span text, unsigned flags);
+int json_parse_copy(struct json_doc *doc, struct span text, unsigned flags);
 void json_doc_free(struct json_doc *doc); /* leaves it empty and usable, with its depth_max */
 
 /* The outermost value; NULL after a failure or before the first parse. */
@@ -93,7 +93,7 @@ size_t json_count(const struct json *value);
 /* The value of a member, NULL if there is none or `object` is not an object. The last one counts
  * if a key is there twice. Linear in the members. */
 const struct json *json_get(const struct json *object, const char *key);
-const struct json *json_get_span(const struct json *object, struct tr_span key);
+const struct json *json_get_span(const struct json *object, struct span key);
 /* An item of an array; linear in what lies before it. */
 const struct json *json_at(const struct json *array, size_t index);
 
@@ -104,7 +104,7 @@ const struct json *json_at(const struct json *array, size_t index);
  *
  * Over what is neither array nor object: nothing. */
 struct json_iter {
-    struct tr_span key; /* {NULL, 0} in an array */
+    struct span key; /* {NULL, 0} in an array */
     const struct json *value;
     const struct json *next; /* private from here */
     const struct json *end;
@@ -114,18 +114,18 @@ struct json_iter json_iterate(const struct json *value);
 bool json_next(struct json_iter *iter);
 
 /* Typed reads. False, and nothing written, if the kind is another one. */
-bool json_string(const struct json *value, struct tr_span *ret_text);
-bool json_bytes(const struct json *value, struct tr_span *ret_bytes);
-bool json_link(const struct json *value, struct tr_span *ret_cid);
+bool json_string(const struct json *value, struct span *ret_text);
+bool json_bytes(const struct json *value, struct span *ret_bytes);
+bool json_link(const struct json *value, struct span *ret_cid);
 bool json_int(const struct json *value, int64_t *ret_integer); /* JSON_INT alone: never 1.0 */
 bool json_bool(const struct json *value, bool *ret_truth);
 /* Any number, as the nearest double; false too if it is beyond the range of double. */
 bool json_double(const struct json *value, double *ret_real);
 /* A real's digits as they stand in the text; false if it did not come from JSON. */
-bool json_digits(const struct json *value, struct tr_span *ret_digits);
+bool json_digits(const struct json *value, struct span *ret_digits);
 
 /* RFC 3629: no overlong forms, no surrogates. */
-bool json_is_utf8(struct tr_span text);
+bool json_is_utf8(struct span text);
 
 /* Append the Matrix canonical form: no spaces, keys in the order of their code points (which is the
  * order of their UTF-8 bytes), shortest escapes, integers only. Members of the outermost object
@@ -133,6 +133,6 @@ bool json_is_utf8(struct tr_span text);
  * TR_EPROTO if there is no such form: a fraction, or a number beyond 2^53 - 1 either way; what an
  * exponent makes an integer (1e3) is written as one. TR_EEXIST for a key that is there twice.
  * What was appended on failure is taken back. */
-int json_canonical(const struct json *value, const char *const *leave_out, struct tr_buffer *out);
+int json_canonical(const struct json *value, const char *const *leave_out, struct buffer *out);
 
 #endif

@@ -12,18 +12,18 @@
 
 #define INTEGER_MAX (((int64_t)1 << 53) - 1)
 
-static int put_value(const struct json *value, const char *const *leave_out, struct tr_buffer *out);
+static int put_value(const struct json *value, const char *const *leave_out, struct buffer *out);
 
-static int put_integer(int64_t integer, struct tr_buffer *out)
+static int put_integer(int64_t integer, struct buffer *out)
 {
     if (integer > INTEGER_MAX || integer < -INTEGER_MAX)
         return TR_EPROTO;
-    return tr_buffer_i64(out, integer);
+    return buffer_i64(out, integer);
 }
 
 /* The specification's own example writes 1e10 as 10000000000. Only digits and a positive exponent
  * are read so; a decimal point makes it a float, which has no canonical form, even in 1.0. */
-static int put_real(const struct json *value, struct tr_buffer *out)
+static int put_real(const struct json *value, struct buffer *out)
 {
     const char *at = value->as.text, *end = at + value->size;
     int64_t integer = 0, exponent = 0;
@@ -58,13 +58,13 @@ static int put_real(const struct json *value, struct tr_buffer *out)
 static bool is_left_out(const struct json *key, const char *const *leave_out)
 {
     for (; leave_out != NULL && *leave_out != NULL; leave_out++)
-        if (tr_span_is(json__text(key), *leave_out))
+        if (span_is(json__text(key), *leave_out))
             return true;
     return false;
 }
 
 static int put_members(
-    const struct json **keys, size_t count, const char *const *leave_out, struct tr_buffer *out)
+    const struct json **keys, size_t count, const char *const *leave_out, struct buffer *out)
 {
     bool first = true;
     int rc;
@@ -75,10 +75,10 @@ static int put_members(
         if (is_left_out(keys[i], leave_out))
             continue;
         if (!first)
-            tr_buffer_append(out, ",", 1);
+            buffer_append(out, ",", 1);
         first = false;
         json_quote(out, json__text(keys[i]));
-        tr_buffer_append(out, ":", 1);
+        buffer_append(out, ":", 1);
         rc = put_value(keys[i] + 1, NULL, out);
         if (rc != 0)
             return rc;
@@ -86,8 +86,7 @@ static int put_members(
     return 0;
 }
 
-static int put_object(
-    const struct json *object, const char *const *leave_out, struct tr_buffer *out)
+static int put_object(const struct json *object, const char *const *leave_out, struct buffer *out)
 {
     const struct json *local[32], **keys = local;
     const struct json *end = object + object->size;
@@ -95,46 +94,46 @@ static int put_object(
     int rc;
 
     if (2 * count > sizeof(local) / sizeof(local[0])) {
-        keys = tr__alloc(2 * count * sizeof(*keys));
+        keys = base_alloc(2 * count * sizeof(*keys));
         if (keys == NULL)
             return TR_ENOMEM;
     }
     for (const struct json *key = object + 1; key < end; key += 1 + json__extent(key + 1))
         keys[filled++] = key;
     json__sort_keys(keys, keys + count, count, json__compare_keys);
-    tr_buffer_append(out, "{", 1);
+    buffer_append(out, "{", 1);
     rc = put_members(keys, count, leave_out, out);
-    tr_buffer_append(out, "}", 1);
+    buffer_append(out, "}", 1);
     if (keys != local)
-        tr__free(keys);
+        base_free(keys);
     return rc;
 }
 
-static int put_array(const struct json *array, struct tr_buffer *out)
+static int put_array(const struct json *array, struct buffer *out)
 {
     const struct json *end = array + array->size;
     int rc;
 
-    tr_buffer_append(out, "[", 1);
+    buffer_append(out, "[", 1);
     for (const struct json *item = array + 1; item < end; item += json__extent(item)) {
         if (item > array + 1)
-            tr_buffer_append(out, ",", 1);
+            buffer_append(out, ",", 1);
         rc = put_value(item, NULL, out);
         if (rc != 0)
             return rc;
     }
-    tr_buffer_append(out, "]", 1);
+    buffer_append(out, "]", 1);
     return 0;
 }
 
 /* Calls itself as deep as the document is, JSON_DEPTH_MAX at most. */
-static int put_value(const struct json *value, const char *const *leave_out, struct tr_buffer *out)
+static int put_value(const struct json *value, const char *const *leave_out, struct buffer *out)
 {
     switch (json_kind(value)) {
     case JSON_NULL:
-        return tr_buffer_text(out, "null");
+        return buffer_text(out, "null");
     case JSON_BOOL:
-        return tr_buffer_text(out, value->as.truth ? "true" : "false");
+        return buffer_text(out, value->as.truth ? "true" : "false");
     case JSON_INT:
         return put_integer(value->as.integer, out);
     case JSON_REAL:
@@ -154,7 +153,7 @@ static int put_value(const struct json *value, const char *const *leave_out, str
     return TR_EPROTO;
 }
 
-int json_canonical(const struct json *value, const char *const *leave_out, struct tr_buffer *out)
+int json_canonical(const struct json *value, const char *const *leave_out, struct buffer *out)
 {
     size_t size = out->size;
     int rc = put_value(value, leave_out, out);

@@ -111,10 +111,10 @@ static bool is_absent(const struct json *value)
     return json_kind(value) <= JSON_NULL;
 }
 
-static struct tr_span check_string(struct json_expect *expect, struct place place,
+static struct span check_string(struct json_expect *expect, struct place place,
     const struct json *value, size_t bytes_min, size_t bytes_max)
 {
-    struct tr_span text;
+    struct span text;
 
     if (json_string(value, &text) && text.size >= bytes_min && text.size <= bytes_max)
         return text;
@@ -124,7 +124,7 @@ static struct tr_span check_string(struct json_expect *expect, struct place plac
         fail(expect, place, "must be a string of at most %zu bytes", bytes_max);
     else
         fail(expect, place, "must be a string of %zu to %zu bytes", bytes_min, bytes_max);
-    return (struct tr_span){ "", 0 };
+    return (struct span){ "", 0 };
 }
 
 static int64_t check_int(struct json_expect *expect, struct place place, const struct json *value,
@@ -172,7 +172,7 @@ static struct place member(const char *name)
     return (struct place){ name, NO_INDEX };
 }
 
-struct tr_span json_need_string(
+struct span json_need_string(
     struct json_expect *expect, const char *name, size_t bytes_min, size_t bytes_max)
 {
     return check_string(expect, member(name), json_get(expect->object, name), bytes_min, bytes_max);
@@ -194,13 +194,13 @@ const struct json *json_need_array(
     return check_array(expect, member(name), json_get(expect->object, name), count_min, count_max);
 }
 
-struct tr_span json_may_string(
+struct span json_may_string(
     struct json_expect *expect, const char *name, size_t bytes_min, size_t bytes_max)
 {
     const struct json *value = json_get(expect->object, name);
 
     if (is_absent(value))
-        return (struct tr_span){ NULL, 0 };
+        return (struct span){ NULL, 0 };
     return check_string(expect, member(name), value, bytes_min, bytes_max);
 }
 
@@ -229,7 +229,7 @@ bool json_may_bool(struct json_expect *expect, const char *name, bool fallback)
     return is_absent(value) ? fallback : check_bool(expect, member(name), value);
 }
 
-struct tr_span json_item_string(struct json_expect *expect, const char *name, size_t index,
+struct span json_item_string(struct json_expect *expect, const char *name, size_t index,
     const struct json *value, size_t bytes_min, size_t bytes_max)
 {
     return check_string(expect, (struct place){ name, index }, value, bytes_min, bytes_max);

@@ -2,7 +2,7 @@
 /* json_expect.h: read a request body member by member and say what is wrong with it.
  *
  *     struct json_expect expect = json_expect(json_root(&doc));
- *     struct tr_span convo = json_need_string(&expect, "convoId", 1, 64);
+ *     struct span convo = json_need_string(&expect, "convoId", 1, 64);
  *     int64_t epoch = json_may_int(&expect, "epoch", 0, INT64_MAX, -1);
  *     const struct json *dids = json_need_array(&expect, "dids", 1, 100);
  *     size_t index = 0;
@@ -42,7 +42,7 @@ struct json_expect json_expect_item(
 /* The member `name`, which must be an object. */
 struct json_expect json_expect_member(struct json_expect *parent, const char *name);
 
-struct tr_span json_need_string(
+struct span json_need_string(
     struct json_expect *expect, const char *name, size_t bytes_min, size_t bytes_max);
 int64_t json_need_int(struct json_expect *expect, const char *name, int64_t min, int64_t max);
 bool json_need_bool(struct json_expect *expect, const char *name);
@@ -50,7 +50,7 @@ const struct json *json_need_array(
     struct json_expect *expect, const char *name, size_t count_min, size_t count_max);
 
 /* The fallback of these is an absent span, {NULL, 0}, and NULL. */
-struct tr_span json_may_string(
+struct span json_may_string(
     struct json_expect *expect, const char *name, size_t bytes_min, size_t bytes_max);
 const struct json *json_may_array(
     struct json_expect *expect, const char *name, size_t count_min, size_t count_max);
@@ -59,7 +59,7 @@ int64_t json_may_int(
 bool json_may_bool(struct json_expect *expect, const char *name, bool fallback);
 
 /* One item of the array `name`. */
-struct tr_span json_item_string(struct json_expect *expect, const char *name, size_t index,
+struct span json_item_string(struct json_expect *expect, const char *name, size_t index,
     const struct json *value, size_t bytes_min, size_t bytes_max);
 
 /* Fail with a text of the handler's own: "<path of name> <what>". What has failed before stays. */

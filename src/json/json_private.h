@@ -11,9 +11,9 @@ static inline size_t json__extent(const struct json *value)
     return value->kind >= JSON_ARRAY ? value->size : 1;
 }
 
-static inline struct tr_span json__text(const struct json *value)
+static inline struct span json__text(const struct json *value)
 {
-    return (struct tr_span){ value->as.text, value->size };
+    return (struct span){ value->as.text, value->size };
 }
 
 /* Make room for at least one more cell; 0 or TR_ENOMEM. */

@@ -36,7 +36,7 @@ static size_t count_plain(const char *at, size_t size)
     return i;
 }
 
-static void put_escape(struct tr_buffer *out, unsigned char byte)
+static void put_escape(struct buffer *out, unsigned char byte)
 {
     static const char short_form[] = { ['\b'] = 'b',
         ['\t'] = 't',
@@ -50,9 +50,9 @@ static void put_escape(struct tr_buffer *out, unsigned char byte)
     char two[2] = { '\\', short_form[byte] };
 
     if (two[1] != 0)
-        tr_buffer_append(out, two, sizeof two);
+        buffer_append(out, two, sizeof two);
     else
-        tr_buffer_append(out, long_form, sizeof long_form);
+        buffer_append(out, long_form, sizeof long_form);
 }
 
 /* Size of the sequence at the start of `text`, 0 if it is not UTF-8. */
@@ -66,33 +66,33 @@ static unsigned utf8_size(const char *at, size_t size)
     return found;
 }
 
-void json_quote(struct tr_buffer *out, struct tr_span text)
+void json_quote(struct buffer *out, struct span text)
 {
     const char *at = text.at;
     size_t left = text.size;
 
-    tr_buffer_append(out, "\"", 1);
+    buffer_append(out, "\"", 1);
     while (left > 0 && out->failed == 0) {
         size_t size = count_plain(at, left);
 
         if (size == 0 && (signed char)*at < 0) {
             size = utf8_size(at, left);
             if (size == 0) {
-                tr_buffer_append(out, "\xef\xbf\xbd", 3);
+                buffer_append(out, "\xef\xbf\xbd", 3);
                 size = 1;
             } else {
-                tr_buffer_append(out, at, size);
+                buffer_append(out, at, size);
             }
         } else if (size == 0) {
             put_escape(out, (unsigned char)*at);
             size = 1;
         } else {
-            tr_buffer_append(out, at, size);
+            buffer_append(out, at, size);
         }
         at += size;
         left -= size;
     }
-    tr_buffer_append(out, "\"", 1);
+    buffer_append(out, "\"", 1);
 }
 
 /* ---- structure ------------------------------------------------------------------------------- */
@@ -107,10 +107,10 @@ static void begin_value(struct json_writer *writer, const char *key)
 {
     tr_assert_use(!writer->is_done, "one value to a writer");
     if (key != NULL)
-        json_put_key(writer, tr_span_of(key));
+        json_put_key(writer, span_of(key));
     tr_assert_use(writer->has_key == in_object(writer), "members have keys, items have none");
     if (!writer->has_key && writer->has_item)
-        tr_buffer_append(writer->out, ",", 1);
+        buffer_append(writer->out, ",", 1);
     writer->has_key = false;
     writer->has_item = true;
     writer->is_done = writer->depth == 0;
@@ -120,14 +120,14 @@ static void begin_container(struct json_writer *writer, const char *key, bool is
 {
     begin_value(writer, key);
     tr_assert_use(writer->depth < JSON_WRITE_DEPTH_MAX, "JSON_WRITE_DEPTH_MAX levels at most");
-    tr_buffer_append(writer->out, is_object ? "{" : "[", 1);
+    buffer_append(writer->out, is_object ? "{" : "[", 1);
     writer->objects = writer->objects << 1 | is_object;
     writer->depth++;
     writer->has_item = false;
     writer->is_done = false;
 }
 
-struct json_writer json_writer(struct tr_buffer *out)
+struct json_writer json_writer(struct buffer *out)
 {
     return (struct json_writer){ .out = out };
 }
@@ -156,27 +156,27 @@ void json_put_end(struct json_writer *writer)
 {
     tr_assert_use(writer->depth > 0, "nothing is open");
     tr_assert_use(!writer->has_key, "a key has a value");
-    tr_buffer_append(writer->out, in_object(writer) ? "}" : "]", 1);
+    buffer_append(writer->out, in_object(writer) ? "}" : "]", 1);
     writer->objects >>= 1;
     writer->depth--;
     writer->has_item = true;
     writer->is_done = writer->depth == 0;
 }
 
-void json_put_key(struct json_writer *writer, struct tr_span key)
+void json_put_key(struct json_writer *writer, struct span key)
 {
     tr_assert_use(in_object(writer), "only members have keys");
     tr_assert_use(!writer->has_key, "a key has a value");
     if (writer->has_item)
-        tr_buffer_append(writer->out, ",", 1);
+        buffer_append(writer->out, ",", 1);
     json_quote(writer->out, key);
-    tr_buffer_append(writer->out, ":", 1);
+    buffer_append(writer->out, ":", 1);
     writer->has_key = true;
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-void json_put_string(struct json_writer *writer, const char *key, struct tr_span text)
+void json_put_string(struct json_writer *writer, const char *key, struct span text)
 {
     begin_value(writer, key);
     json_quote(writer->out, text);
@@ -184,25 +184,25 @@ void json_put_string(struct json_writer *writer, const char *key, struct tr_span
 
 void json_put_text(struct json_writer *writer, const char *key, const char *text)
 {
-    json_put_string(writer, key, tr_span_of(text));
+    json_put_string(writer, key, span_of(text));
 }
 
 void json_put_int(struct json_writer *writer, const char *key, int64_t integer)
 {
     begin_value(writer, key);
-    tr_buffer_i64(writer->out, integer);
+    buffer_i64(writer->out, integer);
 }
 
 void json_put_bool(struct json_writer *writer, const char *key, bool truth)
 {
     begin_value(writer, key);
-    tr_buffer_text(writer->out, truth ? "true" : "false");
+    buffer_text(writer->out, truth ? "true" : "false");
 }
 
 void json_put_null(struct json_writer *writer, const char *key)
 {
     begin_value(writer, key);
-    tr_buffer_text(writer->out, "null");
+    buffer_text(writer->out, "null");
 }
 
 void json_put_double(struct json_writer *writer, const char *key, double real)
@@ -225,13 +225,13 @@ void json_put_double(struct json_writer *writer, const char *key, double real)
     }
     uselocale(before);
     freelocale(plain);
-    tr_buffer_text(writer->out, digits);
+    buffer_text(writer->out, digits);
 }
 
-void json_put_raw(struct json_writer *writer, const char *key, struct tr_span json)
+void json_put_raw(struct json_writer *writer, const char *key, struct span json)
 {
     begin_value(writer, key);
-    tr_buffer_span(writer->out, json);
+    buffer_span(writer->out, json);
 }
 
 /* Depth is bounded by the writer, so this may call itself. */
@@ -254,7 +254,7 @@ static void put_container(struct json_writer *writer, const struct json *value)
 void json_put_value(struct json_writer *writer, const char *key, const struct json *value)
 {
     if (key != NULL)
-        json_put_key(writer, tr_span_of(key));
+        json_put_key(writer, span_of(key));
     switch (json_kind(value)) {
     case JSON_BOOL:
         json_put_bool(writer, NULL, value->as.truth);

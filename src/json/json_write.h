@@ -21,7 +21,7 @@
 #define JSON_WRITE_DEPTH_MAX 64
 
 struct json_writer {
-    struct tr_buffer *out;
+    struct buffer *out;
     uint64_t objects; /* a bit per level: is it an object, the innermost lowest */
     uint32_t depth;
     bool has_item; /* the innermost array or object is not empty */
@@ -31,7 +31,7 @@ struct json_writer {
 };
 
 /* Appends to `out`, which is borrowed. What it holds already stays. */
-struct json_writer json_writer(struct tr_buffer *out);
+struct json_writer json_writer(struct buffer *out);
 /* 0 if a whole value was written, else the first failure, of the buffer or the writer. */
 int json_finish(const struct json_writer *writer);
 
@@ -39,10 +39,10 @@ void json_put_object(struct json_writer *writer, const char *key);
 void json_put_array(struct json_writer *writer, const char *key);
 void json_put_end(struct json_writer *writer); /* of the innermost object or array */
 /* The key of the next value, for keys that are not literals. */
-void json_put_key(struct json_writer *writer, struct tr_span key);
+void json_put_key(struct json_writer *writer, struct span key);
 
 /* What is not UTF-8 is written as U+FFFD: the output is always valid. */
-void json_put_string(struct json_writer *writer, const char *key, struct tr_span text);
+void json_put_string(struct json_writer *writer, const char *key, struct span text);
 void json_put_text(struct json_writer *writer, const char *key, const char *text);
 void json_put_int(struct json_writer *writer, const char *key, int64_t integer);
 void json_put_bool(struct json_writer *writer, const char *key, bool truth);
@@ -50,12 +50,12 @@ void json_put_null(struct json_writer *writer, const char *key);
 /* The shortest digits that read back as the same double; null for what JSON has no digits for. */
 void json_put_double(struct json_writer *writer, const char *key, double real);
 /* A JSON value that is written already. It is not looked at. */
-void json_put_raw(struct json_writer *writer, const char *key, struct tr_span json);
+void json_put_raw(struct json_writer *writer, const char *key, struct span json);
 /* A parsed value. Numbers keep their digits. Bytes and links of CBOR have no form in JSON: the
  * writer fails with TR_EUNSUPPORTED. NULL is null. */
 void json_put_value(struct json_writer *writer, const char *key, const struct json *value);
 
 /* One string with its quotes, escaped in the shortest way, outside of any writer. */
-void json_quote(struct tr_buffer *out, struct tr_span text);
+void json_quote(struct buffer *out, struct span text);
 
 #endif

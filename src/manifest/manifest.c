@@ -16,10 +16,9 @@
 #define SIZE_LARGEST ((INT64_C(1) << 53) - 1) /* what every reader of JSON keeps exactly */
 enum { SIGNATURE_BYTES = 64, SHA256_CHARS = 64 };
 
-/* ---- forms -------------------------------------------------------------------------------------
- */
+/* ---- forms ---------------------------------------------------------------------------------- */
 
-static bool is_made_of(struct tr_span text, size_t size_max, const char *also, bool with_upper)
+static bool is_made_of(struct span text, size_t size_max, const char *also, bool with_upper)
 {
     if (text.size == 0 || text.size > size_max)
         return false;
@@ -35,17 +34,17 @@ static bool is_made_of(struct tr_span text, size_t size_max, const char *also, b
     return true;
 }
 
-bool manifest_is_pack(struct tr_span name)
+bool manifest_is_pack(struct span name)
 {
     return is_made_of(name, MANIFEST_PACK_CHARS_MAX, "._-", false) && name.at[0] != '.';
 }
 
-bool manifest_is_version(struct tr_span version)
+bool manifest_is_version(struct span version)
 {
     return is_made_of(version, MANIFEST_VERSION_CHARS_MAX, ".+_-", true) && version.at[0] != '.';
 }
 
-bool manifest_is_type(struct tr_span type)
+bool manifest_is_type(struct span type)
 {
     static const char also[] = "!#$&-^_.+"; /* RFC 6838 section 4.2 */
     const char *slash = type.size == 0 ? NULL : memchr(type.at, '/', type.size);
@@ -54,8 +53,8 @@ bool manifest_is_type(struct tr_span type)
     if (slash == NULL || type.size > MANIFEST_TYPE_CHARS_MAX)
         return false;
     first = (size_t)(slash - type.at);
-    return is_made_of((struct tr_span){ type.at, first }, type.size, also, true) &&
-           is_made_of((struct tr_span){ slash + 1, type.size - first - 1 }, type.size, also, true);
+    return is_made_of((struct span){ type.at, first }, type.size, also, true) &&
+           is_made_of((struct span){ slash + 1, type.size - first - 1 }, type.size, also, true);
 }
 
 static bool is_sha256(const char *text)
@@ -64,7 +63,7 @@ static bool is_sha256(const char *text)
 }
 
 /* TR_EPROTO unless it is an Ed25519 key. One multikey has one text: the decoder is strict. */
-static int open_key(struct tr_span text, struct crypto_key **ret_key)
+static int open_key(struct span text, struct crypto_key **ret_key)
 {
     int rc;
 
@@ -84,17 +83,16 @@ static int open_key(struct tr_span text, struct crypto_key **ret_key)
 static int check_key(const char *text)
 {
     struct crypto_key *key = NULL;
-    int rc = open_key(tr_span_of(text), &key);
+    int rc = open_key(span_of(text), &key);
 
     crypto_key_unref(&key);
     return rc == TR_EPROTO ? TR_EINVAL : rc;
 }
 
-/* ---- writing -----------------------------------------------------------------------------------
- */
+/* ---- writing -------------------------------------------------------------------------------- */
 
 /* What was appended on failure is taken back. */
-static int written(struct tr_buffer *out, size_t before, const struct json_writer *writer)
+static int written(struct buffer *out, size_t before, const struct json_writer *writer)
 {
     int rc = json_finish(writer);
 
@@ -106,15 +104,15 @@ static int written(struct tr_buffer *out, size_t before, const struct json_write
 }
 
 /* The members in the order of their names. None of the texts needs an escape. */
-int manifest_write(const struct manifest *manifest, struct tr_buffer *out)
+int manifest_write(const struct manifest *manifest, struct buffer *out)
 {
     size_t before = out->size;
     struct json_writer writer;
     int rc;
 
-    if (!manifest_is_pack(tr_span_of(manifest->pack)) ||
-        !manifest_is_version(tr_span_of(manifest->version)) ||
-        !manifest_is_type(tr_span_of(manifest->type)) || !is_sha256(manifest->sha256) ||
+    if (!manifest_is_pack(span_of(manifest->pack)) ||
+        !manifest_is_version(span_of(manifest->version)) ||
+        !manifest_is_type(span_of(manifest->type)) || !is_sha256(manifest->sha256) ||
         manifest->size > SIZE_LARGEST || manifest->created_s < 0 ||
         manifest->created_s > SIZE_LARGEST)
         return TR_EINVAL;
@@ -134,13 +132,13 @@ int manifest_write(const struct manifest *manifest, struct tr_buffer *out)
     return written(out, before, &writer);
 }
 
-int manifest_statement_write(const struct manifest_statement *statement, struct tr_buffer *out)
+int manifest_statement_write(const struct manifest_statement *statement, struct buffer *out)
 {
     size_t before = out->size;
     struct json_writer writer;
     int rc;
 
-    if (!manifest_is_pack(tr_span_of(statement->pack)) || statement->created_s < 0 ||
+    if (!manifest_is_pack(span_of(statement->pack)) || statement->created_s < 0 ||
         statement->created_s > SIZE_LARGEST)
         return TR_EINVAL;
     rc = check_key(statement->key);
@@ -161,8 +159,7 @@ int manifest_statement_write(const struct manifest_statement *statement, struct 
     return written(out, before, &writer);
 }
 
-/* ---- reading -----------------------------------------------------------------------------------
- */
+/* ---- reading -------------------------------------------------------------------------------- */
 
 static int fail(const char **ret_why, int rc, const char *why)
 {
@@ -174,7 +171,7 @@ static int fail(const char **ret_why, int rc, const char *why)
 /* Terminated; false, and failed, if it does not fit or holds a zero byte. */
 static bool copy(struct json_expect *expect, const char *name, char *to, size_t to_size)
 {
-    struct tr_span text = json_need_string(expect, name, 1, to_size - 1);
+    struct span text = json_need_string(expect, name, 1, to_size - 1);
 
     if (expect->failed)
         return false;
@@ -188,7 +185,7 @@ static bool copy(struct json_expect *expect, const char *name, char *to, size_t 
 }
 
 /* Into *doc, which the caller frees. */
-static int parse(struct tr_span text, struct json_doc *doc, const char **ret_why)
+static int parse(struct span text, struct json_doc *doc, const char **ret_why)
 {
     int rc;
 
@@ -202,21 +199,21 @@ static int parse(struct tr_span text, struct json_doc *doc, const char **ret_why
 }
 
 /* The comparison that the top of this file speaks of. */
-static int compare(int rc, const struct tr_buffer *again, struct tr_span text, const char **ret_why)
+static int compare(int rc, const struct buffer *again, struct span text, const char **ret_why)
 {
     if (rc == TR_ENOMEM)
         return fail(ret_why, rc, NULL);
     if (rc != 0)
         return fail(ret_why, TR_EPROTO, "a member is missing or not of its form");
-    if (!tr_span_equal((struct tr_span){ again->bytes, again->size }, text))
+    if (!span_equal((struct span){ again->bytes, again->size }, text))
         return fail(ret_why, TR_EPROTO, "it is not in canonical form, or has other members");
     return 0;
 }
 
-int manifest_read(struct tr_span text, struct manifest *ret_manifest, const char **ret_why)
+int manifest_read(struct span text, struct manifest *ret_manifest, const char **ret_why)
 {
     struct manifest manifest = { 0 };
-    struct tr_buffer again = { 0 };
+    struct buffer again = { 0 };
     struct json_doc doc = { 0 };
     struct json_expect expect;
     int rc = parse(text, &doc, ret_why);
@@ -235,16 +232,16 @@ int manifest_read(struct tr_span text, struct manifest *ret_manifest, const char
     }
     if (rc == 0)
         *ret_manifest = manifest;
-    tr_buffer_free(&again);
+    buffer_free(&again);
     json_doc_free(&doc);
     return rc;
 }
 
 int manifest_statement_read(
-    struct tr_span text, struct manifest_statement *ret_statement, const char **ret_why)
+    struct span text, struct manifest_statement *ret_statement, const char **ret_why)
 {
     struct manifest_statement statement = { 0 };
-    struct tr_buffer again = { 0 };
+    struct buffer again = { 0 };
     struct json_doc doc = { 0 };
     struct json_expect expect;
     int rc = parse(text, &doc, ret_why);
@@ -262,15 +259,14 @@ int manifest_statement_read(
     }
     if (rc == 0)
         *ret_statement = statement;
-    tr_buffer_free(&again);
+    buffer_free(&again);
     json_doc_free(&doc);
     return rc;
 }
 
-/* ---- signatures --------------------------------------------------------------------------------
- */
+/* ---- signatures ----------------------------------------------------------------------------- */
 
-int manifest_sign(const struct crypto_key *key, struct tr_span text,
+int manifest_sign(const struct crypto_key *key, struct span text,
     char ret_signature[MANIFEST_SIGNATURE_CHARS + 1])
 {
     uint8_t signature[CRYPTO_SIGNATURE_BYTES_MAX];
@@ -288,7 +284,7 @@ int manifest_sign(const struct crypto_key *key, struct tr_span text,
     return 0;
 }
 
-int manifest_verify(struct tr_span text, struct tr_span signature, const char *key)
+int manifest_verify(struct span text, struct span signature, const char *key)
 {
     uint8_t bytes[SIGNATURE_BYTES];
     struct crypto_key *opened = NULL;
@@ -299,16 +295,15 @@ int manifest_verify(struct tr_span text, struct tr_span signature, const char *k
         crypto_base64url_decode(signature, bytes, sizeof bytes, &size) != 0 ||
         size != SIGNATURE_BYTES)
         return TR_EPROTO;
-    rc = open_key(tr_span_of(key), &opened);
+    rc = open_key(span_of(key), &opened);
     if (rc == 0)
         rc = crypto_key_verify(
-            opened, text.at, text.size, (struct tr_span){ (const char *)bytes, SIGNATURE_BYTES });
+            opened, text.at, text.size, (struct span){ (const char *)bytes, SIGNATURE_BYTES });
     crypto_key_unref(&opened);
     return rc;
 }
 
-/* ---- the keys of a pack ------------------------------------------------------------------------
- */
+/* ---- the keys of a pack --------------------------------------------------------------------- */
 
 bool manifest_keys_has(const struct manifest_keys *keys, const char *key)
 {
@@ -318,7 +313,7 @@ bool manifest_keys_has(const struct manifest_keys *keys, const char *key)
     return false;
 }
 
-int manifest_keys_add(struct manifest_keys *keys, struct tr_span key)
+int manifest_keys_add(struct manifest_keys *keys, struct span key)
 {
     char text[CRYPTO_MULTIKEY_CHARS_MAX];
     struct crypto_key *opened = NULL;
@@ -345,7 +340,7 @@ static bool is_retired(const struct manifest_keys *keys, const char *key)
     return false;
 }
 
-int manifest_keys_retire(struct manifest_keys *keys, struct tr_span key)
+int manifest_keys_retire(struct manifest_keys *keys, struct span key)
 {
     char text[CRYPTO_MULTIKEY_CHARS_MAX] = "";
     struct crypto_key *opened = NULL;
@@ -374,11 +369,11 @@ static int retire(struct manifest_keys *keys, const char *key)
 {
     if (!manifest_keys_has(keys, key))
         return TR_ENOENT;
-    return keys->count == 1 ? TR_EINVAL : manifest_keys_retire(keys, tr_span_of(key));
+    return keys->count == 1 ? TR_EINVAL : manifest_keys_retire(keys, span_of(key));
 }
 
 int manifest_keys_apply(
-    struct manifest_keys *keys, const char *pack, struct tr_span text, struct tr_span signature)
+    struct manifest_keys *keys, const char *pack, struct span text, struct span signature)
 {
     struct manifest_statement statement;
     int rc = manifest_statement_read(text, &statement, NULL);
@@ -396,11 +391,10 @@ int manifest_keys_apply(
         return retire(keys, statement.subject);
     return is_retired(keys, statement.subject)
                ? TR_EACCES
-               : manifest_keys_add(keys, tr_span_of(statement.subject));
+               : manifest_keys_add(keys, span_of(statement.subject));
 }
 
-/* ---- the check of the server -------------------------------------------------------------------
- */
+/* ---- the check of the server ---------------------------------------------------------------- */
 
 static int refuse(struct manifest_refusal *refusal, int rc, const char *label, const char *message)
 {
@@ -423,7 +417,7 @@ static const char *difference(const struct manifest *manifest, const struct mani
     return NULL;
 }
 
-int manifest_check(struct tr_span text, struct tr_span signature, const struct manifest_keys *keys,
+int manifest_check(struct span text, struct span signature, const struct manifest_keys *keys,
     const struct manifest *expected, struct manifest *ret_manifest,
     struct manifest_refusal *ret_refusal)
 {
@@ -451,15 +445,14 @@ int manifest_check(struct tr_span text, struct tr_span signature, const struct m
     return 0;
 }
 
-/* ---- the check of a client ---------------------------------------------------------------------
- */
+/* ---- the check of a client ------------------------------------------------------------------ */
 
 /* One entry of the history. What is signed by a key that does not count (yet, or any more) is
  * passed over: a client that remembers newer keys begins in the middle of the history. */
 static int follow(
     const struct json *entry, const char *pack, struct manifest_keys *keys, const char **ret_why)
 {
-    struct tr_span text, signature;
+    struct span text, signature;
     int rc;
 
     if (json_get(entry, "statement") == NULL)
@@ -477,7 +470,7 @@ static int gather_keys(
     const struct json *document, const char *pack, struct manifest_keys *keys, const char **ret_why)
 {
     const struct json *list = json_get(document, "keys");
-    struct tr_span first;
+    struct span first;
     int rc = 0;
 
     if (json_kind(list) != JSON_ARRAY || json_count(list) == 0 ||
@@ -499,7 +492,7 @@ int manifest_document_check(const struct json *document, const char *pack,
 {
     struct manifest_keys now = *keys;
     struct manifest manifest;
-    struct tr_span text, signature;
+    struct span text, signature;
     int rc;
 
     if (!json_string(json_get(document, "manifest"), &text) ||

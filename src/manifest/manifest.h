@@ -25,9 +25,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/buffer.h"
 #include "crypto/key.h"
 #include "json/json.h"
+#include "support/buffer.h"
 
 enum {
     MANIFEST_PACK_CHARS_MAX = 128,
@@ -41,11 +41,11 @@ enum {
 };
 
 /* 1 to 128 of a-z 0-9 . _ -, not beginning with a dot. */
-bool manifest_is_pack(struct tr_span name);
+bool manifest_is_pack(struct span name);
 /* 1 to 64 of A-Z a-z 0-9 . + _ -, not beginning with a dot. */
-bool manifest_is_version(struct tr_span version);
+bool manifest_is_version(struct span version);
 /* A media type without parameters: type/subtype, 127 characters at most. */
-bool manifest_is_type(struct tr_span type);
+bool manifest_is_type(struct span type);
 
 struct manifest {
     char pack[MANIFEST_PACK_CHARS_MAX + 1];
@@ -66,24 +66,23 @@ struct manifest_statement {
 };
 
 /* Append the canonical text. TR_EINVAL if a member is not of its form; TR_ENOMEM, TR_ELIMIT. */
-int manifest_write(const struct manifest *manifest, struct tr_buffer *out);
-int manifest_statement_write(const struct manifest_statement *statement, struct tr_buffer *out);
+int manifest_write(const struct manifest *manifest, struct buffer *out);
+int manifest_statement_write(const struct manifest_statement *statement, struct buffer *out);
 /* Read a text that came from outside. TR_EPROTO if it is no such text, TR_ETOOBIG, TR_ENOMEM; then
  * *ret_why (may be NULL) is a sentence without its full stop, static. The signature is not checked
  * here. */
-int manifest_read(struct tr_span text, struct manifest *ret_manifest, const char **ret_why);
+int manifest_read(struct span text, struct manifest *ret_manifest, const char **ret_why);
 int manifest_statement_read(
-    struct tr_span text, struct manifest_statement *ret_statement, const char **ret_why);
+    struct span text, struct manifest_statement *ret_statement, const char **ret_why);
 
 /* Sign a text with a private Ed25519 key: terminated base64url. TR_EACCES, TR_ENOMEM. */
-int manifest_sign(const struct crypto_key *key, struct tr_span text,
+int manifest_sign(const struct crypto_key *key, struct span text,
     char ret_signature[MANIFEST_SIGNATURE_CHARS + 1]);
 /* 0 if the signature of the text is by this multikey. TR_EPROTO for what is no signature or no
  * Ed25519 key, TR_EACCES if it does not fit, TR_ENOMEM. About 60 us. */
-int manifest_verify(struct tr_span text, struct tr_span signature, const char *key);
+int manifest_verify(struct span text, struct span signature, const char *key);
 
-/* ---- the keys that count for a pack ------------------------------------------------------------
- */
+/* ---- the keys that count for a pack --------------------------------------------------------- */
 
 /* A key that was retired stays so: who has it could send the statement that once added it, without
  * the one that retired it. So both are remembered. */
@@ -95,19 +94,18 @@ struct manifest_keys {
 };
 bool manifest_keys_has(const struct manifest_keys *keys, const char *key);
 /* TR_EPROTO if it is no Ed25519 multikey; TR_ELIMIT; adding one that is there changes nothing. */
-int manifest_keys_add(struct manifest_keys *keys, struct tr_span key);
+int manifest_keys_add(struct manifest_keys *keys, struct span key);
 /* It counts no more, if it did, and no statement adds it again. TR_EPROTO, TR_ELIMIT. */
-int manifest_keys_retire(struct manifest_keys *keys, struct tr_span key);
+int manifest_keys_retire(struct manifest_keys *keys, struct span key);
 /* Do what a statement about `pack` says, if its signature is by one of the keys. TR_EPROTO: no
  * statement, or about another pack; TR_EACCES: not signed, or by a key that does not count, or it
  * adds one that was retired;
  * TR_ELIMIT: too many keys; TR_EINVAL: it would retire the last one; TR_ENOENT: it retires one that
  * does not count. Nothing changes on failure. */
 int manifest_keys_apply(
-    struct manifest_keys *keys, const char *pack, struct tr_span text, struct tr_span signature);
+    struct manifest_keys *keys, const char *pack, struct span text, struct span signature);
 
-/* ---- the two checks ---------------------------------------------------------------------------
- */
+/* ---- the two checks ------------------------------------------------------------------------- */
 
 struct manifest_refusal {
     const char *label; /* of the API: ManifestInvalid, ManifestMismatch, SignatureInvalid,
@@ -118,7 +116,7 @@ struct manifest_refusal {
  * and type of `expected` count), and signed by one of `keys`? When there are no keys yet, by
  * whatever key it names, which then becomes the pack's first. 0 and what it says, or TR_EPROTO,
  * TR_EACCES, TR_ENOMEM and why. */
-int manifest_check(struct tr_span text, struct tr_span signature, const struct manifest_keys *keys,
+int manifest_check(struct span text, struct span signature, const struct manifest_keys *keys,
     const struct manifest *expected, struct manifest *ret_manifest,
     struct manifest_refusal *ret_refusal);
 

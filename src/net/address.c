@@ -15,7 +15,7 @@ static int parse_port(const char *text, in_port_t *ret_port)
 {
     uint64_t port;
 
-    if (!tr_span_u64(tr_span_of(text), &port) || port > 65535)
+    if (!span_u64(span_of(text), &port) || port > 65535)
         return TR_EINVAL;
     *ret_port = htons((uint16_t)port);
     return 0;
@@ -134,7 +134,7 @@ struct net_peer net_peer_of(const struct net_address *address)
     return peer;
 }
 
-int net_peer_parse(struct tr_span text, struct net_peer *ret_peer)
+int net_peer_parse(struct span text, struct net_peer *ret_peer)
 {
     struct net_peer peer = { .is_local = false };
     char copy[INET6_ADDRSTRLEN];
@@ -174,7 +174,7 @@ static bool bits_equal(const unsigned char *a, const unsigned char *b, unsigned 
 int net_cidr_parse(const char *text, struct net_cidr *ret_cidr)
 {
     const char *slash = strchr(text, '/');
-    struct tr_span host = { text, slash == NULL ? strlen(text) : (size_t)(slash - text) };
+    struct span host = { text, slash == NULL ? strlen(text) : (size_t)(slash - text) };
     struct net_cidr cidr = { .bits = 128 };
     struct net_peer peer;
     uint64_t bits;
@@ -184,7 +184,7 @@ int net_cidr_parse(const char *text, struct net_cidr *ret_cidr)
         return TR_EINVAL;
     is_v4 = memchr(host.at, ':', host.size) == NULL;
     if (slash != NULL) {
-        if (!tr_span_u64(tr_span_of(slash + 1), &bits) || bits > (is_v4 ? 32u : 128u))
+        if (!span_u64(span_of(slash + 1), &bits) || bits > (is_v4 ? 32u : 128u))
             return TR_EINVAL;
         cidr.bits = (uint8_t)(bits + (is_v4 ? 96 : 0));
     }

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-#include "base/buffer.h"
+#include "support/buffer.h"
 
 enum { NET_ADDRESS_TEXT_MAX = 128 };
 
@@ -40,7 +40,7 @@ bool net_address_is_unix(const struct net_address *address);
 
 struct net_peer net_peer_of(const struct net_address *address);
 /* "192.0.2.1", "2001:db8::1". TR_EINVAL; a port or brackets are not part of it. */
-int net_peer_parse(struct tr_span text, struct net_peer *ret_peer);
+int net_peer_parse(struct span text, struct net_peer *ret_peer);
 /* At most 46 bytes with the NUL; "local" for a unix socket. Returns the length. */
 size_t net_peer_text(const struct net_peer *peer, char *text, size_t size);
 

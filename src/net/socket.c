@@ -54,7 +54,7 @@ int net_listen(struct net_address *address, bool shared, int *ret_fd)
     bool is_unix = net_address_is_unix(address);
     int one = 1, fd, rc;
 
-    fd = tr__fault_hit()
+    fd = base_fault_hit()
              ? -1
              : socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
@@ -110,7 +110,7 @@ enum net_accept net_accept(int listen_fd, int *ret_fd, struct net_peer *ret_peer
     struct net_address address = { .size = sizeof address.storage };
     int fd;
 
-    if (tr__fault_hit()) {
+    if (base_fault_hit()) {
         errno = EMFILE;
         fd = -1;
     } else {

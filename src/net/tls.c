@@ -34,8 +34,7 @@ struct session {
     bool is_open; /* the handshake is over */
 };
 
-/* ---- the BIO -----------------------------------------------------------------------------------
- */
+/* ---- the BIO -------------------------------------------------------------------------------- */
 
 static int bio_fd(BIO *bio)
 {
@@ -85,8 +84,7 @@ static void bio_method_make(void)
     bio_method = method;
 }
 
-/* ---- the stream --------------------------------------------------------------------------------
- */
+/* ---- the stream ----------------------------------------------------------------------------- */
 
 static ssize_t verdict(struct session *session, int rc)
 {
@@ -178,7 +176,7 @@ static void tls_finish(struct net_stream *stream)
 
     say_goodbye(session);
     SSL_free(session->ssl);
-    tr__free(session);
+    base_free(session);
     close(stream->fd);
 }
 
@@ -192,12 +190,12 @@ static const struct net_stream_table tls_table = {
 
 int net_tls_wrap(struct net_tls *tls, struct net_stream *stream)
 {
-    struct session *session = tr__calloc(sizeof *session);
+    struct session *session = base_calloc(sizeof *session);
     BIO *bio;
 
     pthread_once(&bio_once, bio_method_make);
     if (session == NULL || bio_method == NULL) {
-        tr__free(session);
+        base_free(session);
         return TR_ENOMEM;
     }
     pthread_mutex_lock(&tls->lock);
@@ -206,7 +204,7 @@ int net_tls_wrap(struct net_tls *tls, struct net_stream *stream)
     bio = session->ssl == NULL ? NULL : BIO_new(bio_method);
     if (bio == NULL) {
         SSL_free(session->ssl);
-        tr__free(session);
+        base_free(session);
         return TR_ENOMEM;
     }
     BIO_set_data(bio, (void *)(intptr_t)stream->fd);
@@ -245,8 +243,7 @@ const char *net_tls_protocol(const struct net_stream *stream)
     return session == NULL ? "" : session->protocol;
 }
 
-/* ---- certificate and key -----------------------------------------------------------------------
- */
+/* ---- certificate and key -------------------------------------------------------------------- */
 
 static int explain(char *why, size_t size, int rc, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
@@ -322,15 +319,15 @@ static int load(struct net_tls *tls, char *why, size_t why_size, SSL_CTX **ret_c
 int net_tls_create(const char *certificate_path, const char *key_path, const char *const *protocols,
     char *why, size_t why_size, struct net_tls **ret_tls)
 {
-    struct net_tls *tls = tr__calloc(sizeof *tls);
+    struct net_tls *tls = base_calloc(sizeof *tls);
     int rc;
 
     if (tls == NULL)
         return explain(why, why_size, TR_ENOMEM, "out of memory");
     pthread_mutex_init(&tls->lock, NULL);
     tls->protocols = protocols;
-    tls->certificate_path = tr__strdup(certificate_path);
-    tls->key_path = tr__strdup(key_path);
+    tls->certificate_path = base_strdup(certificate_path);
+    tls->key_path = base_strdup(key_path);
     if (tls->certificate_path == NULL || tls->key_path == NULL)
         rc = explain(why, why_size, TR_ENOMEM, "out of memory");
     else
@@ -366,8 +363,8 @@ void net_tls_destroy(struct net_tls **tls)
         return;
     *tls = NULL;
     SSL_CTX_free(old->context);
-    tr__free(old->certificate_path);
-    tr__free(old->key_path);
+    base_free(old->certificate_path);
+    base_free(old->key_path);
     pthread_mutex_destroy(&old->lock);
-    tr__free(old);
+    base_free(old);
 }

@@ -40,15 +40,15 @@ static int load_token(struct admin *admin, char *why, size_t why_size)
 
 static void admin_free(struct admin *admin)
 {
-    tr__free((char *)(uintptr_t)admin->options.listen);
-    tr__free((char *)(uintptr_t)admin->options.token_path);
-    tr__free((char *)(uintptr_t)admin->options.version);
-    tr__free((char *)(uintptr_t)admin->options.data_path);
-    tr__free(admin->routes);
-    tr__free(admin->offers);
+    base_free((char *)(uintptr_t)admin->options.listen);
+    base_free((char *)(uintptr_t)admin->options.token_path);
+    base_free((char *)(uintptr_t)admin->options.version);
+    base_free((char *)(uintptr_t)admin->options.data_path);
+    base_free(admin->routes);
+    base_free(admin->offers);
     pthread_cond_destroy(&admin->offers_ended);
     pthread_mutex_destroy(&admin->lock);
-    tr__free(admin);
+    base_free(admin);
 }
 
 static void add_offers(struct admin *admin, const struct service *service)
@@ -74,7 +74,7 @@ static void add_routes(struct admin *admin)
 
 static struct admin *admin_new(struct tr_system *system, const struct admin_options *options)
 {
-    struct admin *admin = tr__calloc(sizeof *admin);
+    struct admin *admin = base_calloc(sizeof *admin);
     const struct tr_env *env = tr_system_env(system);
     size_t offers = 0;
 
@@ -84,14 +84,14 @@ static struct admin *admin_new(struct tr_system *system, const struct admin_opti
         offers += options->services[i]->admin_route_count;
     admin->system = system;
     admin->options = *options;
-    admin->options.listen = tr__strdup(options->listen);
-    admin->options.token_path = tr__strdup(options->token_path);
-    admin->options.version = tr__strdup(options->version);
-    admin->options.data_path = tr__strdup(options->data_path);
+    admin->options.listen = base_strdup(options->listen);
+    admin->options.token_path = base_strdup(options->token_path);
+    admin->options.version = base_strdup(options->version);
+    admin->options.data_path = base_strdup(options->data_path);
     admin->is_loopback = admin_is_loopback(options->listen);
     admin->started_ns = env->now_ns(env->data);
-    admin->routes = tr__calloc((ADMIN_ROUTES + offers) * sizeof *admin->routes);
-    admin->offers = tr__calloc((offers + 1) * sizeof *admin->offers);
+    admin->routes = base_calloc((ADMIN_ROUTES + offers) * sizeof *admin->routes);
+    admin->offers = base_calloc((offers + 1) * sizeof *admin->offers);
     pthread_mutex_init(&admin->lock, NULL);
     pthread_cond_init(&admin->offers_ended, NULL);
     if (admin->options.listen == NULL || admin->options.token_path == NULL ||

@@ -7,11 +7,11 @@
 #include <troupe/inspect.h>
 
 #include "base/alloc.h"
-#include "base/log.h"
 #include "ops/admin_private.h"
 #include "ops/config.h"
 #include "ops/flags.h"
 #include "ops/prometheus.h"
+#include "support/log.h"
 
 #define TYPE_TEXT "text/plain; charset=utf-8"
 #define TYPE_JSON "application/json"
@@ -22,13 +22,13 @@ static void respond_memory(struct http_request *request)
     http_respond_error(request, 503, "OutOfMemory", "try again later");
 }
 
-static void respond_json(struct http_request *request, struct tr_buffer *body)
+static void respond_json(struct http_request *request, struct buffer *body)
 {
     if (body->failed != 0)
         respond_memory(request);
     else
         http_respond_buffer(request, 200, TYPE_JSON, body);
-    tr_buffer_free(body);
+    buffer_free(body);
 }
 
 /* ---- who may --------------------------------------------------------------------------------- */
@@ -36,12 +36,12 @@ static void respond_json(struct http_request *request, struct tr_buffer *body)
 static bool has_token(struct http_request *request)
 {
     const struct admin *admin = http_service(request);
-    struct tr_span given;
+    struct span given;
 
     if (!http_header_one(request, "authorization", &given) || given.size < 7 ||
-        !tr_span_is_nocase((struct tr_span){ given.at, 7 }, "bearer "))
+        !span_is_nocase((struct span){ given.at, 7 }, "bearer "))
         return false;
-    return token_is(&admin->token, (struct tr_span){ given.at + 7, given.size - 7 });
+    return token_is(&admin->token, (struct span){ given.at + 7, given.size - 7 });
 }
 
 static bool gate_write(struct http_request *request)
@@ -50,7 +50,7 @@ static bool gate_write(struct http_request *request)
 
     if (has_token(request))
         return true;
-    http_add_header(request, "WWW-Authenticate", TR_SPAN("Bearer realm=\"troupe admin\""));
+    http_add_header(request, "WWW-Authenticate", SPAN("Bearer realm=\"troupe admin\""));
     http_respond_error(request, 401, "AuthRequired",
         admin->options.is_token_given
             ? "send the admin token: Authorization: Bearer, with the line of the file that "
@@ -79,7 +79,7 @@ static const char *phase_text(int phase)
 static void handle_livez(struct http_request *request)
 {
     /* That a worker ran this is the check. */
-    http_respond(request, 200, TYPE_TEXT, TR_SPAN("ok\n"));
+    http_respond(request, 200, TYPE_TEXT, SPAN("ok\n"));
 }
 
 static void handle_startupz(struct http_request *request)
@@ -88,9 +88,9 @@ static void handle_startupz(struct http_request *request)
     int phase = atomic_load(&admin->phase);
 
     if (phase == ADMIN_STARTING)
-        http_respond(request, 503, TYPE_TEXT, TR_SPAN("starting\n"));
+        http_respond(request, 503, TYPE_TEXT, SPAN("starting\n"));
     else
-        http_respond(request, 200, TYPE_TEXT, TR_SPAN("ok\n"));
+        http_respond(request, 200, TYPE_TEXT, SPAN("ok\n"));
 }
 
 struct check_result {
@@ -125,24 +125,24 @@ static bool run_checks(struct admin *admin, struct check_result *results, size_t
 static void handle_readyz(struct http_request *request)
 {
     struct check_result results[ADMIN_CHECKS_MAX + 1];
-    struct tr_buffer body = { .size_max = ANSWER_BYTES_MAX };
-    struct tr_span query = http_query(request);
+    struct buffer body = { .size_max = ANSWER_BYTES_MAX };
+    struct span query = http_query(request);
     size_t count;
     bool is_ready = run_checks(http_service(request), results, &count);
     bool is_verbose = query.size >= 7 && memcmp(query.at, "verbose", 7) == 0;
 
     for (size_t i = 0; i < count; i++) {
         if (is_verbose || !results[i].is_ready)
-            tr_buffer_format(&body, "[%c] %s %s%s%s\n", results[i].is_ready ? '+' : '-',
+            buffer_format(&body, "[%c] %s %s%s%s\n", results[i].is_ready ? '+' : '-',
                 results[i].name, results[i].is_ready ? "ok" : "failed",
                 results[i].why[0] == '\0' ? "" : ": ", results[i].why);
     }
-    tr_buffer_text(&body, is_ready ? "ready\n" : "not ready\n");
+    buffer_text(&body, is_ready ? "ready\n" : "not ready\n");
     if (body.failed != 0)
         respond_memory(request);
     else
         http_respond_buffer(request, is_ready ? 200 : 503, TYPE_TEXT, &body);
-    tr_buffer_free(&body);
+    buffer_free(&body);
 }
 
 /* ---- metrics --------------------------------------------------------------------------------- */
@@ -150,7 +150,7 @@ static void handle_readyz(struct http_request *request)
 struct metrics_job {
     struct tr_system *system;
     const char *version;
-    struct tr_buffer body;
+    struct buffer body;
 };
 
 static int render_metrics(void *argument)
@@ -165,8 +165,8 @@ static void drop_metrics(void *argument)
 {
     struct metrics_job *job = argument;
 
-    tr_buffer_free(&job->body);
-    tr__free(job);
+    buffer_free(&job->body);
+    base_free(job);
 }
 
 static void on_metrics(struct http_request *request, const struct tr_event *event)
@@ -183,7 +183,7 @@ static void on_metrics(struct http_request *request, const struct tr_event *even
 static void handle_metrics(struct http_request *request)
 {
     struct admin *admin = http_service(request);
-    struct metrics_job *job = tr__calloc(sizeof *job);
+    struct metrics_job *job = base_calloc(sizeof *job);
 
     if (job == NULL) {
         respond_memory(request);
@@ -229,7 +229,7 @@ static void handle_status(struct http_request *request)
 {
     struct admin *admin = http_service(request);
     const struct tr_env *env = tr_system_env(admin->system);
-    struct tr_buffer body = { .size_max = ANSWER_BYTES_MAX };
+    struct buffer body = { .size_max = ANSWER_BYTES_MAX };
     struct json_writer writer = json_writer(&body);
     struct tr_system_stats stats;
 
@@ -259,23 +259,23 @@ static void handle_status(struct http_request *request)
 
 static void put_flag(struct json_writer *writer, const struct flag *flag)
 {
-    struct tr_buffer parts = { 0 };
+    struct buffer parts = { 0 };
 
     flags_put_parts(&parts, atomic_load_explicit(&flag->parts, memory_order_relaxed));
     json_put_object(writer, NULL);
     json_put_text(writer, "name", flag->name);
-    json_put_string(writer, "percent", (struct tr_span){ parts.bytes, parts.size });
-    tr_buffer_clear(&parts);
+    json_put_string(writer, "percent", (struct span){ parts.bytes, parts.size });
+    buffer_clear(&parts);
     flags_put_parts(&parts, flag->initial);
-    json_put_string(writer, "initial", (struct tr_span){ parts.bytes, parts.size });
+    json_put_string(writer, "initial", (struct span){ parts.bytes, parts.size });
     json_put_text(writer, "help", flag->help);
     json_put_end(writer);
-    tr_buffer_free(&parts);
+    buffer_free(&parts);
 }
 
 static void handle_flags(struct http_request *request)
 {
-    struct tr_buffer body = { .size_max = ANSWER_BYTES_MAX };
+    struct buffer body = { .size_max = ANSWER_BYTES_MAX };
     struct json_writer writer = json_writer(&body);
 
     json_put_object(&writer, NULL);
@@ -303,7 +303,7 @@ static int change_flag(void *argument)
 static void on_flag_changed(struct http_request *request, const struct tr_event *event)
 {
     struct flag_job *job = (struct flag_job *)(uintptr_t)event->value;
-    struct tr_buffer body = { .size_max = ANSWER_BYTES_MAX };
+    struct buffer body = { .size_max = ANSWER_BYTES_MAX };
     struct json_writer writer = json_writer(&body);
     const struct flag *flag;
 
@@ -328,13 +328,13 @@ static void on_flag_changed(struct http_request *request, const struct tr_event 
         put_flag(&writer, flag);
         respond_json(request, &body);
     }
-    tr__free(job);
+    base_free(job);
 }
 
 static void start_flag_change(struct http_request *request, bool is_rollback, uint32_t parts)
 {
-    struct tr_span name = http_path_part(request, "name");
-    struct flag_job *job = tr__calloc(sizeof *job);
+    struct span name = http_path_part(request, "name");
+    struct flag_job *job = base_calloc(sizeof *job);
 
     if (job == NULL) {
         respond_memory(request);
@@ -345,15 +345,15 @@ static void start_flag_change(struct http_request *request, bool is_rollback, ui
     /* A name that is too long is cut, and then is no flag's. */
     snprintf(job->name, sizeof job->name, "%.*s", (int)(name.size < 256 ? name.size : 256),
         name.at == NULL ? "" : name.at);
-    if (http_offload(request, change_flag, job, tr__free, on_flag_changed) != 0) {
-        tr__free(job);
+    if (http_offload(request, change_flag, job, base_free, on_flag_changed) != 0) {
+        base_free(job);
         respond_memory(request);
     }
 }
 
 static void handle_flag_set(struct http_request *request)
 {
-    struct tr_span text;
+    struct span text;
     uint32_t parts;
 
     if (!http_parameter(request, "percent", &text) || flags_parse_parts(text.at, &parts) != 0)
@@ -372,7 +372,7 @@ static void handle_flag_rollback(struct http_request *request)
 
 static void handle_log(struct http_request *request)
 {
-    struct tr_buffer body = { .size_max = ANSWER_BYTES_MAX };
+    struct buffer body = { .size_max = ANSWER_BYTES_MAX };
     struct json_writer writer = json_writer(&body);
     const char *module;
     int level;
@@ -391,8 +391,8 @@ static void handle_log(struct http_request *request)
 /* level=debug, or level=default to follow the common one again; module=NAME, or none for all. */
 static void handle_log_set(struct http_request *request)
 {
-    struct tr_span module = { NULL, 0 };
-    struct tr_span text;
+    struct span module = { NULL, 0 };
+    struct span text;
     enum log_level level;
     int number = -1;
     int rc = TR_EINVAL;
@@ -401,7 +401,7 @@ static void handle_log_set(struct http_request *request)
         (void)http_parameter(request, "module", &module);
         if (log_level_parse(text.at, &level) == 0)
             number = (int)level;
-        if (number >= 0 || tr_span_is(text, "default"))
+        if (number >= 0 || span_is(text, "default"))
             rc = log_level_set(module.at, number);
     }
     if (rc == TR_ELIMIT) {
@@ -425,7 +425,7 @@ static void handle_drain(struct http_request *request)
     const struct admin *admin = http_service(request);
 
     LOG_PLAIN(LOG_INFO, "ops", "asked to drain");
-    http_respond(request, 202, TYPE_JSON, TR_SPAN("{\"phase\":\"draining\"}"));
+    http_respond(request, 202, TYPE_JSON, SPAN("{\"phase\":\"draining\"}"));
     admin->options.drain(admin->options.drain_data);
 }
 

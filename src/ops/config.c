@@ -20,11 +20,11 @@ enum { KEY_SIZE_MAX = 64, WHY_SIZE = 256, ERROR_BYTES_MAX = 64 * 1024 };
 
 struct loader {
     struct config *config;
-    struct tr_buffer *errors;
+    struct buffer *errors;
     unsigned error_count;
     bool is_out_of_memory;
     const char *file_name;
-    struct tr_span rest; /* of the file */
+    struct span rest; /* of the file */
     unsigned line;
     bool is_indented;
     bool was_refused; /* this line has its error already */
@@ -36,7 +36,7 @@ static void complain(struct loader *loader, const char *place, const char *probl
 {
     if (++loader->error_count > CONFIG_ERRORS_MAX)
         return;
-    tr_buffer_format(loader->errors, "%s: %s\n", place, problem);
+    buffer_format(loader->errors, "%s: %s\n", place, problem);
 }
 
 static const char *place_of_line(const struct loader *loader, char place[], size_t size)
@@ -161,7 +161,7 @@ static int parse_with_unit(const char *text, const struct unit *units, uint64_t 
     size_t digits = strspn(text, "0123456789");
     uint64_t number;
 
-    if (!tr_span_u64((struct tr_span){ text, digits }, &number))
+    if (!span_u64((struct span){ text, digits }, &number))
         return TR_EINVAL;
     for (; units->name != NULL; units++)
         if (strcmp(text + digits, units->name) == 0)
@@ -176,13 +176,13 @@ static int parse_percent(const char *text, uint64_t *ret_number)
     uint64_t whole;
     uint64_t part = 0;
 
-    if (!tr_span_u64((struct tr_span){ text, whole_size }, &whole) || whole > 100)
+    if (!span_u64((struct span){ text, whole_size }, &whole) || whole > 100)
         return TR_EINVAL;
     text += whole_size;
     if (*text == '.') {
         size_t size = strspn(++text, "0123456789");
 
-        if (size < 1 || size > 2 || !tr_span_u64((struct tr_span){ text, size }, &part))
+        if (size < 1 || size > 2 || !span_u64((struct span){ text, size }, &part))
             return TR_EINVAL;
         part *= size == 1 ? 10 : 1;
         text += size;
@@ -216,7 +216,7 @@ static int parse_kind(const struct config_setting *setting, const char *text, ui
     switch (setting->kind) {
     case CONFIG_INT:
         *ret_expected = "a whole number";
-        return tr_span_u64(tr_span_of(text), ret_number) ? 0 : TR_EINVAL;
+        return span_u64(span_of(text), ret_number) ? 0 : TR_EINVAL;
     case CONFIG_BYTES:
         *ret_expected = "a size like 4096, 64KiB, 10MiB or 1GiB";
         return parse_with_unit(text, byte_units, ret_number);
@@ -292,8 +292,8 @@ int config_parse_value(const struct config_setting *setting, const char *text, u
 
 static void value_free(struct config_value *value)
 {
-    tr__free(value->text);
-    tr__free(value->place);
+    base_free(value->text);
+    base_free(value->place);
     *value = (struct config_value){ 0 };
 }
 
@@ -301,8 +301,8 @@ static int value_set(struct config_value *value, const struct config_value *from
 {
     struct config_value fresh = *from;
 
-    fresh.text = tr__strdup(from->text);
-    fresh.place = tr__strdup(from->place);
+    fresh.text = base_strdup(from->text);
+    fresh.place = base_strdup(from->place);
     if (fresh.text == NULL || fresh.place == NULL) {
         value_free(&fresh);
         return TR_ENOMEM;
@@ -334,8 +334,8 @@ static void assign(struct loader *loader, const char *key_text, const char *text
         complain(loader, place, why);
         return;
     }
-    value.text = tr__strdup(text);
-    value.place = tr__strdup(place);
+    value.text = base_strdup(text);
+    value.place = base_strdup(place);
     if (value.text == NULL || value.place == NULL)
         loader->is_out_of_memory = true;
     else
@@ -385,24 +385,24 @@ static void extend(struct loader *loader, enum config_key key, const char *more)
 {
     struct config_value *value = &loader->config->values[key];
     struct config_value fresh = *value;
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
     char why[WHY_SIZE];
 
     if (config_parse_value(&config_settings[key], more, &fresh.number, why, sizeof why) != 0) {
         complain_line(loader, why);
         return;
     }
-    tr_buffer_text(&text, value->text);
+    buffer_text(&text, value->text);
     if (text.size > 0 && text.bytes[text.size - 1] != ',')
-        tr_buffer_text(&text, ",");
-    tr_buffer_text(&text, more);
-    tr_buffer_append(&text, "", 1);
+        buffer_text(&text, ",");
+    buffer_text(&text, more);
+    buffer_append(&text, "", 1);
     fresh.text = text.bytes;
     if (text.failed != 0)
         loader->is_out_of_memory = true;
     else
         store(loader, key, &fresh);
-    tr_buffer_free(&text);
+    buffer_free(&text);
 }
 
 /* inih's handler; 0 is an error of this line. */
@@ -437,7 +437,7 @@ static int take_line(void *data, const char *section, const char *name, const ch
     return 1;
 }
 
-static void load_file_bytes(struct loader *loader, struct tr_span file, const char *name)
+static void load_file_bytes(struct loader *loader, struct span file, const char *name)
 {
     unsigned errors_before = loader->error_count;
     int bad_line;
@@ -454,7 +454,7 @@ static void load_file_bytes(struct loader *loader, struct tr_span file, const ch
     }
 }
 
-static int read_file(const char *path, struct tr_buffer *ret_bytes)
+static int read_file(const char *path, struct buffer *ret_bytes)
 {
     const struct tr_env *env = tr_env_real();
     struct tr_file *file;
@@ -470,10 +470,10 @@ static int read_file(const char *path, struct tr_buffer *ret_bytes)
     if (rc == 0 && size > CONFIG_FILE_SIZE_MAX)
         rc = TR_ETOOBIG;
     if (rc == 0) {
-        to = tr_buffer_reserve(ret_bytes, (size_t)size + 1);
+        to = buffer_reserve(ret_bytes, (size_t)size + 1);
         rc = to == NULL ? TR_ENOMEM : env->disk->read(file, 0, to, (size_t)size, &got);
         if (rc == 0)
-            tr_buffer_grew(ret_bytes, got);
+            buffer_grew(ret_bytes, got);
     }
     env->disk->close(file);
     return rc;
@@ -481,15 +481,15 @@ static int read_file(const char *path, struct tr_buffer *ret_bytes)
 
 static int load_file(struct loader *loader, const char *path)
 {
-    struct tr_buffer bytes = { 0 };
+    struct buffer bytes = { 0 };
     int rc;
 
     rc = read_file(path, &bytes);
     if (rc == 0)
-        load_file_bytes(loader, (struct tr_span){ bytes.bytes, bytes.size }, path);
+        load_file_bytes(loader, (struct span){ bytes.bytes, bytes.size }, path);
     else
         complain(loader, path, rc == TR_ENOENT ? "there is no such file" : tr_error_text(rc));
-    tr_buffer_free(&bytes);
+    buffer_free(&bytes);
     return rc;
 }
 
@@ -562,7 +562,7 @@ static int finish_load(struct loader *loader, const struct config_sources *sourc
         assign(loader, sources->flags[i].key, sources->flags[i].value, CONFIG_FLAG,
             sources->flags[i].name);
     if (loader->error_count > CONFIG_ERRORS_MAX)
-        tr_buffer_format(loader->errors, "and %u more\n", loader->error_count - CONFIG_ERRORS_MAX);
+        buffer_format(loader->errors, "and %u more\n", loader->error_count - CONFIG_ERRORS_MAX);
     if (loader->is_out_of_memory || loader->errors->failed != 0)
         rc = TR_ENOMEM;
     else if (rc == 0 && loader->error_count > 0)
@@ -572,8 +572,8 @@ static int finish_load(struct loader *loader, const struct config_sources *sourc
     return rc;
 }
 
-int config_load_bytes(struct tr_span file, const char *name, const struct config_sources *sources,
-    struct config *ret_config, struct tr_buffer *errors)
+int config_load_bytes(struct span file, const char *name, const struct config_sources *sources,
+    struct config *ret_config, struct buffer *errors)
 {
     struct loader loader = { .config = ret_config, .errors = errors };
 
@@ -585,7 +585,7 @@ int config_load_bytes(struct tr_span file, const char *name, const struct config
 }
 
 int config_load(
-    const struct config_sources *sources, struct config *ret_config, struct tr_buffer *errors)
+    const struct config_sources *sources, struct config *ret_config, struct buffer *errors)
 {
     struct loader loader = { .config = ret_config, .errors = errors };
     int rc = 0;
@@ -629,21 +629,21 @@ bool config_is_set(const struct config *config, enum config_key key)
 }
 
 bool config_next(
-    const struct config *config, enum config_key key, size_t *position, struct tr_span *ret_word)
+    const struct config *config, enum config_key key, size_t *position, struct span *ret_word)
 {
     const char *text = config_text(config, key);
 
     *position += strspn(text + *position, ", \t");
     if (text[*position] == '\0')
         return false;
-    *ret_word = (struct tr_span){ text + *position, strcspn(text + *position, ", \t") };
+    *ret_word = (struct span){ text + *position, strcspn(text + *position, ", \t") };
     *position += ret_word->size;
     return true;
 }
 
 /* ---- reload ---------------------------------------------------------------------------------- */
 
-unsigned config_reload(struct config *config, struct config *fresh, struct tr_buffer *report)
+unsigned config_reload(struct config *config, struct config *fresh, struct buffer *report)
 {
     unsigned applied = 0;
 
@@ -654,15 +654,15 @@ unsigned config_reload(struct config *config, struct config *fresh, struct tr_bu
         if (strcmp(value->text, fresh->values[i].text) == 0)
             continue;
         if (!config_settings[i].is_reloadable) {
-            tr_buffer_format(report, "%s needs a restart\n", config_settings[i].key);
+            buffer_format(report, "%s needs a restart\n", config_settings[i].key);
             continue;
         }
         *value = fresh->values[i]; /* change hands: fresh is freed by its owner */
         fresh->values[i] = old;
         applied++;
-        tr_buffer_format(report, "%s is now ", config_settings[i].key);
+        buffer_format(report, "%s is now ", config_settings[i].key);
         config_put_value(report, config, (enum config_key)i);
-        tr_buffer_text(report, "\n");
+        buffer_text(report, "\n");
     }
     return applied;
 }

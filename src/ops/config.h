@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/buffer.h"
+#include "support/buffer.h"
 
 enum config_kind {
     CONFIG_TEXT,     /* one of `choices`, if there are any */
@@ -142,10 +142,10 @@ struct config_sources {
  * each thing that is wrong, at most CONFIG_ERRORS_MAX. */
 enum { CONFIG_ERRORS_MAX = 50, CONFIG_FILE_SIZE_MAX = 1 << 20 };
 int config_load(
-    const struct config_sources *sources, struct config *ret_config, struct tr_buffer *errors);
+    const struct config_sources *sources, struct config *ret_config, struct buffer *errors);
 /* The same from bytes in place of a file; `name` stands in messages. */
-int config_load_bytes(struct tr_span file, const char *name, const struct config_sources *sources,
-    struct config *ret_config, struct tr_buffer *errors);
+int config_load_bytes(struct span file, const char *name, const struct config_sources *sources,
+    struct config *ret_config, struct buffer *errors);
 void config_free(struct config *config);
 
 const char *config_text(const struct config *config, enum config_key key); /* TEXT, PATH */
@@ -154,7 +154,7 @@ bool config_is_on(const struct config *config, enum config_key key);       /* BO
 bool config_is_set(const struct config *config, enum config_key key);      /* not from the table */
 /* Walk a list: start with *position 0. False at the end. */
 bool config_next(
-    const struct config *config, enum config_key key, size_t *position, struct tr_span *ret_word);
+    const struct config *config, enum config_key key, size_t *position, struct span *ret_word);
 
 /* A value read as its kind; TR_EINVAL with a sentence in `why` that says what was expected. */
 int config_parse_value(const struct config_setting *setting, const char *text, uint64_t *ret_number,
@@ -166,16 +166,15 @@ const char *config_nearest(const char *key);
 
 /* What SIGHUP does: takes reloadable values of `fresh` into `config`. `report` gets a line for each
  * value that changed: applied, or "needs a restart". Returns how many were applied. */
-unsigned config_reload(struct config *config, struct config *fresh, struct tr_buffer *report);
+unsigned config_reload(struct config *config, struct config *fresh, struct buffer *report);
 
-/* ---- for people (config_show.c) ---------------------------------------------------------------
- */
+/* ---- for people (config_show.c) ------------------------------------------------------------- */
 
 /* As shown: secrets as ********, the password of a URL alone. */
-void config_put_value(struct tr_buffer *out, const struct config *config, enum config_key key);
-void config_show(struct tr_buffer *out, const struct config *config, bool with_origin);
-void config_show_json(struct tr_buffer *out, const struct config *config);
-void config_list(struct tr_buffer *out);          /* a commented file with every default */
-void config_list_markdown(struct tr_buffer *out); /* the table of docs/operations.md */
+void config_put_value(struct buffer *out, const struct config *config, enum config_key key);
+void config_show(struct buffer *out, const struct config *config, bool with_origin);
+void config_show_json(struct buffer *out, const struct config *config);
+void config_list(struct buffer *out);          /* a commented file with every default */
+void config_list_markdown(struct buffer *out); /* the table of docs/operations.md */
 
 #endif

@@ -17,7 +17,7 @@ const char *config_origin_text(enum config_origin origin)
 
 /* Of a URL everything but its password is shown: an operator wants to see which database it is. A
  * parameter may hold one too, so those are hidden together. */
-static bool put_url(struct tr_buffer *out, const char *text)
+static bool put_url(struct buffer *out, const char *text)
 {
     const char *scheme = strstr(text, "://");
     const char *host = scheme == NULL ? NULL : scheme + 3 + strcspn(scheme + 3, "/?#");
@@ -26,7 +26,7 @@ static bool put_url(struct tr_buffer *out, const char *text)
     const char *colon;
 
     if (strncmp(text, "sqlite:", 7) == 0) {
-        tr_buffer_text(out, text);
+        buffer_text(out, text);
         return true;
     }
     if (scheme == NULL)
@@ -36,27 +36,27 @@ static bool put_url(struct tr_buffer *out, const char *text)
             at = c;
     colon = at == NULL ? NULL : memchr(scheme + 3, ':', (size_t)(at - scheme - 3));
     if (colon != NULL) {
-        tr_buffer_append(out, text, (size_t)(colon + 1 - text));
-        tr_buffer_text(out, MASK);
+        buffer_append(out, text, (size_t)(colon + 1 - text));
+        buffer_text(out, MASK);
         text = at;
     }
     if (question == NULL) {
-        tr_buffer_text(out, text);
+        buffer_text(out, text);
     } else {
-        tr_buffer_append(out, text, (size_t)(question + 1 - text));
-        tr_buffer_text(out, MASK);
+        buffer_append(out, text, (size_t)(question + 1 - text));
+        buffer_text(out, MASK);
     }
     return true;
 }
 
-void config_put_value(struct tr_buffer *out, const struct config *config, enum config_key key)
+void config_put_value(struct buffer *out, const struct config *config, enum config_key key)
 {
     const char *text = config->values[key].text;
 
     if (!config_settings[key].is_secret || text[0] == '\0')
-        tr_buffer_text(out, text);
+        buffer_text(out, text);
     else if (!put_url(out, text))
-        tr_buffer_text(out, MASK);
+        buffer_text(out, MASK);
 }
 
 /* Calls for [section] lines when it changes. */
@@ -71,14 +71,14 @@ static bool is_new_section(int key)
            memcmp(config_settings[key].key, config_settings[key - 1].key, section_size(key)) != 0;
 }
 
-static void put_section(struct tr_buffer *out, int key)
+static void put_section(struct buffer *out, int key)
 {
     if (is_new_section(key))
-        tr_buffer_format(out, "%s[%.*s]\n", key == 0 ? "" : "\n", (int)section_size(key),
+        buffer_format(out, "%s[%.*s]\n", key == 0 ? "" : "\n", (int)section_size(key),
             config_settings[key].key);
 }
 
-void config_show(struct tr_buffer *out, const struct config *config, bool with_origin)
+void config_show(struct buffer *out, const struct config *config, bool with_origin)
 {
     for (int i = 0; i < CONFIG_KEYS; i++) {
         const struct config_value *value = &config->values[i];
@@ -86,40 +86,39 @@ void config_show(struct tr_buffer *out, const struct config *config, bool with_o
 
         put_section(out, i);
         start = out->size;
-        tr_buffer_format(out, "%s = ", config_settings[i].key + section_size(i) + 1);
+        buffer_format(out, "%s = ", config_settings[i].key + section_size(i) + 1);
         config_put_value(out, config, (enum config_key)i);
         if (with_origin) {
             int spaces = 40 - (int)(out->size - start);
 
-            tr_buffer_format(out, "%*s ; %s%s%s", spaces > 0 ? spaces : 0, "",
+            buffer_format(out, "%*s ; %s%s%s", spaces > 0 ? spaces : 0, "",
                 config_origin_text(value->origin), value->place[0] != '\0' ? " " : "",
                 value->place);
         }
-        tr_buffer_text(out, "\n");
+        buffer_text(out, "\n");
     }
 }
 
-void config_show_json(struct tr_buffer *out, const struct config *config)
+void config_show_json(struct buffer *out, const struct config *config)
 {
-    struct tr_buffer shown = { 0 };
+    struct buffer shown = { 0 };
 
-    tr_buffer_text(out, "{");
+    buffer_text(out, "{");
     for (int i = 0; i < CONFIG_KEYS; i++) {
-        tr_buffer_clear(&shown);
+        buffer_clear(&shown);
         config_put_value(&shown, config, (enum config_key)i);
-        tr_buffer_format(
-            out, "%s\n  \"%s\": {\"value\": ", i == 0 ? "" : ",", config_settings[i].key);
-        json_quote(out, (struct tr_span){ shown.bytes, shown.size });
-        tr_buffer_format(
+        buffer_format(out, "%s\n  \"%s\": {\"value\": ", i == 0 ? "" : ",", config_settings[i].key);
+        json_quote(out, (struct span){ shown.bytes, shown.size });
+        buffer_format(
             out, ", \"origin\": \"%s\", \"place\": ", config_origin_text(config->values[i].origin));
-        json_quote(out, tr_span_of(config->values[i].place));
-        tr_buffer_format(
+        json_quote(out, span_of(config->values[i].place));
+        buffer_format(
             out, ", \"reloadable\": %s}", config_settings[i].is_reloadable ? "true" : "false");
     }
-    tr_buffer_text(out, "\n}\n");
+    buffer_text(out, "\n}\n");
     if (shown.failed != 0 && out->failed == 0)
         out->failed = shown.failed;
-    tr_buffer_free(&shown);
+    buffer_free(&shown);
 }
 
 static const char *kind_text(enum config_kind kind)
@@ -130,31 +129,31 @@ static const char *kind_text(enum config_kind kind)
     return texts[kind];
 }
 
-void config_list(struct tr_buffer *out)
+void config_list(struct buffer *out)
 {
     for (int i = 0; i < CONFIG_KEYS; i++) {
         const struct config_setting *setting = &config_settings[i];
 
         put_section(out, i);
-        tr_buffer_format(out, "# %s.%s%s%s\n# %s = %s\n", setting->help,
+        buffer_format(out, "# %s.%s%s%s\n# %s = %s\n", setting->help,
             setting->choices != NULL ? " " : "", setting->choices != NULL ? setting->choices : "",
             setting->is_reloadable ? " (SIGHUP applies it)" : "",
             setting->key + section_size(i) + 1, setting->value);
     }
 }
 
-void config_list_markdown(struct tr_buffer *out)
+void config_list_markdown(struct buffer *out)
 {
-    tr_buffer_text(out, "| setting | kind | default | SIGHUP | meaning |\n|---|---|---|---|---|\n");
+    buffer_text(out, "| setting | kind | default | SIGHUP | meaning |\n|---|---|---|---|---|\n");
     for (int i = 0; i < CONFIG_KEYS; i++) {
         const struct config_setting *setting = &config_settings[i];
 
-        tr_buffer_format(out, "| `%s` | ", setting->key);
+        buffer_format(out, "| `%s` | ", setting->key);
         for (const char *at = setting->choices != NULL ? setting->choices
                                                        : kind_text(setting->kind);
              *at != '\0'; at++)
-            tr_buffer_append(out, *at == '|' ? "/" : at, 1);
-        tr_buffer_format(out, "%s | %s%s%s | %s | %s. |\n", setting->is_secret ? ", secret" : "",
+            buffer_append(out, *at == '|' ? "/" : at, 1);
+        buffer_format(out, "%s | %s%s%s | %s | %s. |\n", setting->is_secret ? ", secret" : "",
             setting->value[0] != '\0' ? "`" : "", setting->value,
             setting->value[0] != '\0' ? "`" : "", setting->is_reloadable ? "yes" : "",
             setting->help);

@@ -103,17 +103,17 @@ int flags_parse_parts(const char *text, uint32_t *ret_parts)
     return rc;
 }
 
-void flags_put_parts(struct tr_buffer *out, uint32_t parts)
+void flags_put_parts(struct buffer *out, uint32_t parts)
 {
-    tr_buffer_format(out, "%u", parts / 100);
+    buffer_format(out, "%u", parts / 100);
     if (parts % 100 != 0)
-        tr_buffer_format(out, ".%02u", parts % 100);
-    tr_buffer_text(out, "%");
+        buffer_format(out, ".%02u", parts % 100);
+    buffer_text(out, "%");
 }
 
 /* ---- the store: lines "name parts previous" ------------------------------------------------- */
 
-static int write_temporary(const struct tr_buffer *text)
+static int write_temporary(const struct buffer *text)
 {
     const struct tr_disk *disk = store.env->disk;
     struct tr_file *file;
@@ -133,7 +133,7 @@ static int write_temporary(const struct tr_buffer *text)
 
 static int save_locked(void)
 {
-    struct tr_buffer text = { .size_max = STORE_BYTES_MAX };
+    struct buffer text = { .size_max = STORE_BYTES_MAX };
     int rc;
 
     if (store.env == NULL)
@@ -143,11 +143,11 @@ static int save_locked(void)
 
         if (parts == flag->initial && flag->previous == flag->initial)
             continue;
-        tr_buffer_format(&text, "%s ", flag->name);
+        buffer_format(&text, "%s ", flag->name);
         flags_put_parts(&text, parts);
-        tr_buffer_text(&text, " ");
+        buffer_text(&text, " ");
         flags_put_parts(&text, flag->previous);
-        tr_buffer_text(&text, "\n");
+        buffer_text(&text, "\n");
     }
     rc = text.failed;
     if (rc == 0)
@@ -156,7 +156,7 @@ static int save_locked(void)
         rc = store.env->disk->rename(store.env->disk_data, store.temporary_path, store.path);
     if (rc == 0)
         rc = store.env->disk->sync_dir(store.env->disk_data, store.path);
-    tr_buffer_free(&text);
+    buffer_free(&text);
     return rc;
 }
 
@@ -214,7 +214,7 @@ static int load_locked(char *why, size_t why_size)
         if (rc == 0 && size > STORE_BYTES_MAX)
             rc = TR_ETOOBIG;
         if (rc == 0) {
-            text = tr__calloc((size_t)size + 1);
+            text = base_calloc((size_t)size + 1);
             rc = text == NULL ? TR_ENOMEM : disk->read(file, 0, text, (size_t)size, &got);
         }
         disk->close(file);
@@ -225,14 +225,14 @@ static int load_locked(char *why, size_t why_size)
         text[got] = '\0';
         rc = load_text(text, why, why_size);
     }
-    tr__free(text);
+    base_free(text);
     return rc;
 }
 
 static void close_locked(void)
 {
-    tr__free(store.path);
-    tr__free(store.temporary_path);
+    base_free(store.path);
+    base_free(store.temporary_path);
     store.path = NULL;
     store.temporary_path = NULL;
     store.env = NULL;
@@ -246,8 +246,8 @@ int flags_open(const struct tr_env *env, const char *path, char *why, size_t why
     pthread_mutex_lock(&lock);
     tr_assert(store.env == NULL);
     store.env = env;
-    store.path = tr__strdup(path);
-    store.temporary_path = tr__alloc(size);
+    store.path = base_strdup(path);
+    store.temporary_path = base_alloc(size);
     if (store.path == NULL || store.temporary_path == NULL) {
         snprintf(why, why_size, "%s", tr_error_text(TR_ENOMEM));
         rc = TR_ENOMEM;

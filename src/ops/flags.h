@@ -18,7 +18,7 @@
 
 #include <troupe/env.h>
 
-#include "base/buffer.h"
+#include "support/buffer.h"
 
 enum { FLAG_ALL = 10000 }; /* hundredths of a percent */
 
@@ -56,6 +56,6 @@ int flags_rollback(const char *name);
 
 /* "10%", "0.25%" and back. */
 int flags_parse_parts(const char *text, uint32_t *ret_parts);
-void flags_put_parts(struct tr_buffer *out, uint32_t parts);
+void flags_put_parts(struct buffer *out, uint32_t parts);
 
 #endif

@@ -8,10 +8,10 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/log.h"
-#include "base/metric.h"
 #include "json/json_write.h"
 #include "ops/flags.h"
+#include "support/log.h"
+#include "support/metric.h"
 
 enum {
     TAG_INTERVAL = 1,
@@ -52,8 +52,7 @@ static struct flag flags[] = {
         .initial = FLAG_ALL },
 };
 
-/* ---- encoding (opentelemetry-proto, trace/v1, JSON mapping) -----------------------------------
- */
+/* ---- encoding (opentelemetry-proto, trace/v1, JSON mapping) --------------------------------- */
 
 static void put_attribute(struct json_writer *writer, const char *key, const char *text)
 {
@@ -113,7 +112,7 @@ static void put_span(struct json_writer *writer, const struct otlp_span *span)
     json_put_end(writer);
 }
 
-void otlp_encode(struct tr_buffer *out, const struct otlp_span *spans, size_t count,
+void otlp_encode(struct buffer *out, const struct otlp_span *spans, size_t count,
     const char *service_version, const char *instance)
 {
     struct json_writer writer = json_writer(out);
@@ -140,7 +139,7 @@ void otlp_encode(struct tr_buffer *out, const struct otlp_span *spans, size_t co
         json_put_end(&writer);
 }
 
-static bool is_hex(struct tr_span text)
+static bool is_hex(struct span text)
 {
     bool is_zero = true;
 
@@ -154,15 +153,15 @@ static bool is_hex(struct tr_span text)
     return !is_zero; /* W3C Trace Context 3.2.2.3: all zeroes is no id */
 }
 
-bool otlp_ids_of_traceparent(struct tr_span header, struct otlp_span *span)
+bool otlp_ids_of_traceparent(struct span header, struct otlp_span *span)
 {
-    struct tr_span trace;
-    struct tr_span parent;
+    struct span trace;
+    struct span parent;
 
     if (header.size != 55 || header.at[2] != '-' || header.at[35] != '-' || header.at[52] != '-')
         return false;
-    trace = (struct tr_span){ header.at + 3, 32 };
-    parent = (struct tr_span){ header.at + 36, 16 };
+    trace = (struct span){ header.at + 3, 32 };
+    parent = (struct span){ header.at + 36, 16 };
     if (!is_hex(trace) || !is_hex(parent))
         return false;
     memcpy(span->trace_id, trace.at, 32);
@@ -185,7 +184,7 @@ static void send_batch(struct exporter *exporter, struct tr_context *ctx)
     static const char *const headers[] = { "Content-Type: application/json", NULL };
     uint32_t count = exporter->count < exporter->options.batch_max ? exporter->count
                                                                    : exporter->options.batch_max;
-    struct tr_buffer body = { .size_max = (size_t)(count + 1) * SPAN_BYTES_MAX };
+    struct buffer body = { .size_max = (size_t)(count + 1) * SPAN_BYTES_MAX };
     int rc;
 
     if (count == 0 || exporter->in_flight != 0)
@@ -205,7 +204,7 @@ static void send_batch(struct exporter *exporter, struct tr_context *ctx)
     else
         metric_add(&metrics[DROPPED_REFUSED], count);
     remove_first(exporter, count);
-    tr_buffer_free(&body);
+    buffer_free(&body);
 }
 
 static void on_posted(struct exporter *exporter, const struct tr_event *event)
@@ -270,10 +269,10 @@ static void exporter_finish(void *self)
     struct exporter *exporter = self;
 
     metric_add(&metrics[DROPPED_REFUSED], exporter->count + exporter->in_flight);
-    tr__free(exporter->spans);
-    tr__free((char *)(uintptr_t)exporter->options.url);
-    tr__free((char *)(uintptr_t)exporter->options.version);
-    tr__free((char *)(uintptr_t)exporter->options.instance);
+    base_free(exporter->spans);
+    base_free((char *)(uintptr_t)exporter->options.url);
+    base_free((char *)(uintptr_t)exporter->options.version);
+    base_free((char *)(uintptr_t)exporter->options.instance);
 }
 
 static const struct tr_type exporter_type = {
@@ -298,14 +297,14 @@ void otlp_register(void)
 int otlp_start(struct tr_system *system, const struct otlp_options *options, struct otlp **ret_otlp)
 {
     struct exporter exporter = { .options = *options };
-    struct otlp *otlp = tr__calloc(sizeof *otlp);
+    struct otlp *otlp = base_calloc(sizeof *otlp);
     int rc = TR_ENOMEM;
 
     otlp_register();
-    exporter.spans = tr__alloc(options->queue_max * sizeof exporter.spans[0]);
-    exporter.options.url = tr__strdup(options->url);
-    exporter.options.version = tr__strdup(options->version);
-    exporter.options.instance = tr__strdup(options->instance);
+    exporter.spans = base_alloc(options->queue_max * sizeof exporter.spans[0]);
+    exporter.options.url = base_strdup(options->url);
+    exporter.options.version = base_strdup(options->version);
+    exporter.options.instance = base_strdup(options->instance);
     if (otlp != NULL && exporter.spans != NULL && exporter.options.url != NULL &&
         exporter.options.version != NULL && exporter.options.instance != NULL)
         rc = tr_spawn(system, &exporter_type, &exporter,
@@ -317,7 +316,7 @@ int otlp_start(struct tr_system *system, const struct otlp_options *options, str
             &otlp->sender);
     if (rc != 0) {
         exporter_finish(&exporter);
-        tr__free(otlp);
+        base_free(otlp);
         return rc;
     }
     atomic_store(&otlp->sample, FLAG_ALL);
@@ -333,7 +332,7 @@ void otlp_stop(struct otlp **otlp)
     /* Longer than its grace, after which it is killed. */
     if (tr_done_wait(&(*otlp)->done, NULL, NULL, TR_MILLISECONDS(3 * STOP_MS)) == TR_ETIMEOUT)
         tr_done_drop(&(*otlp)->done);
-    tr__free(*otlp);
+    base_free(*otlp);
     *otlp = NULL;
 }
 

@@ -9,9 +9,9 @@
 
 #include <troupe/troupe.h>
 
-#include "base/buffer.h"
 #include "http/client.h"
 #include "http/http.h"
+#include "support/buffer.h"
 
 enum { OTLP_TEXT_SIZE = 64 };
 
@@ -28,10 +28,10 @@ struct otlp_span {
 };
 
 /* Ids out of a traceparent header (`00-TRACE-SPAN-01`); false if it is none. */
-bool otlp_ids_of_traceparent(struct tr_span header, struct otlp_span *span);
+bool otlp_ids_of_traceparent(struct span header, struct otlp_span *span);
 
 /* One request body with `count` spans. */
-void otlp_encode(struct tr_buffer *out, const struct otlp_span *spans, size_t count,
+void otlp_encode(struct buffer *out, const struct otlp_span *spans, size_t count,
     const char *service_version, const char *instance);
 
 /* How a batch is delivered: as http_client_ask, which is what the program gives. */

@@ -109,7 +109,7 @@ static const struct tr_type prober_type = {
 
 int probe_start(struct tr_system *system, struct sql *sql, struct probe **ret_probe)
 {
-    struct probe *probe = tr__calloc(sizeof *probe);
+    struct probe *probe = base_calloc(sizeof *probe);
     struct prober prober = { .probe = probe };
     int rc;
 
@@ -123,7 +123,7 @@ int probe_start(struct tr_system *system, struct sql *sql, struct probe **ret_pr
             .ret_done = &probe->done },
         &probe->sender);
     if (rc != 0) {
-        tr__free(probe);
+        base_free(probe);
         return rc;
     }
     *ret_probe = probe;
@@ -137,7 +137,7 @@ void probe_stop(struct probe **probe)
     tr_sender_drop(&(*probe)->sender);
     /* Ends by itself, or by its grace: the handle must not go first. */
     (void)tr_done_wait(&(*probe)->done, NULL, NULL, 0);
-    tr__free(*probe);
+    base_free(*probe);
     *probe = NULL;
 }
 

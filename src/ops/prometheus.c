@@ -14,43 +14,43 @@
 #include <troupe/inspect.h>
 
 #include "base/alloc.h"
-#include "base/metric.h"
 #include "ops/flags.h"
 #include "ops/text.h"
+#include "support/metric.h"
 
 enum { TYPES_MAX = 64 };
 
-static void put_family(struct tr_buffer *out, const char *name, const char *kind, const char *help)
+static void put_family(struct buffer *out, const char *name, const char *kind, const char *help)
 {
-    tr_buffer_format(out, "# HELP %s ", name);
+    buffer_format(out, "# HELP %s ", name);
     for (; *help != '\0'; help++) {
         if (*help == '\\')
-            tr_buffer_text(out, "\\\\");
+            buffer_text(out, "\\\\");
         else if (*help == '\n')
-            tr_buffer_text(out, "\\n");
+            buffer_text(out, "\\n");
         else
-            tr_buffer_append(out, help, 1);
+            buffer_append(out, help, 1);
     }
-    tr_buffer_format(out, "\n# TYPE %s %s\n", name, kind);
+    buffer_format(out, "\n# TYPE %s %s\n", name, kind);
 }
 
 /* A family of one. */
-static void put_counter(struct tr_buffer *out, const char *name, const char *help, uint64_t value)
+static void put_counter(struct buffer *out, const char *name, const char *help, uint64_t value)
 {
     put_family(out, name, "counter", help);
-    tr_buffer_format(out, "%s %llu\n", name, (unsigned long long)value);
+    buffer_format(out, "%s %llu\n", name, (unsigned long long)value);
 }
 
-static void put_gauge(struct tr_buffer *out, const char *name, const char *help, uint64_t value)
+static void put_gauge(struct buffer *out, const char *name, const char *help, uint64_t value)
 {
     put_family(out, name, "gauge", help);
-    tr_buffer_format(out, "%s %llu\n", name, (unsigned long long)value);
+    buffer_format(out, "%s %llu\n", name, (unsigned long long)value);
 }
 
 /* Nanoseconds as seconds, exactly: 1.048576e-3 is not needed, all nine digits are. */
-static void put_seconds(struct tr_buffer *out, uint64_t ns)
+static void put_seconds(struct buffer *out, uint64_t ns)
 {
-    tr_buffer_format(out, "%llu.%09llu", (unsigned long long)(ns / 1000000000),
+    buffer_format(out, "%llu.%09llu", (unsigned long long)(ns / 1000000000),
         (unsigned long long)(ns % 1000000000));
 }
 
@@ -75,16 +75,16 @@ static bool is_in_bytes(const char *name)
     return size >= 6 && strcmp(name + size - 6, "_bytes") == 0;
 }
 
-static void put_amount(struct tr_buffer *out, bool in_bytes, uint64_t amount)
+static void put_amount(struct buffer *out, bool in_bytes, uint64_t amount)
 {
     if (in_bytes)
-        tr_buffer_u64(out, amount);
+        buffer_u64(out, amount);
     else
         put_seconds(out, amount);
 }
 
 /* Counted from the buckets alone, so that _count is the last bucket even while others observe. */
-static void put_histogram(struct tr_buffer *out, const struct metric *metric)
+static void put_histogram(struct buffer *out, const struct metric *metric)
 {
     const char *labels = metric->labels == NULL ? "" : metric->labels;
     const char *comma = labels[0] == '\0' ? "" : ",";
@@ -93,35 +93,35 @@ static void put_histogram(struct tr_buffer *out, const struct metric *metric)
 
     for (unsigned i = 0; i < METRIC_BUCKETS; i++) {
         count += atomic_load_explicit(&metric->histogram->buckets[i], memory_order_relaxed);
-        tr_buffer_format(out, "%s_bucket{%s%sle=\"", metric->name, labels, comma);
+        buffer_format(out, "%s_bucket{%s%sle=\"", metric->name, labels, comma);
         if (i == METRIC_BUCKETS - 1)
-            tr_buffer_text(out, "+Inf");
+            buffer_text(out, "+Inf");
         else
             put_amount(out, in_bytes, metric_bucket_limit(i));
-        tr_buffer_format(out, "\"} %llu\n", (unsigned long long)count);
+        buffer_format(out, "\"} %llu\n", (unsigned long long)count);
     }
-    tr_buffer_format(out, "%s_sum%s%s%s ", metric->name, labels[0] == '\0' ? "" : "{", labels,
+    buffer_format(out, "%s_sum%s%s%s ", metric->name, labels[0] == '\0' ? "" : "{", labels,
         labels[0] == '\0' ? "" : "}");
     put_amount(out, in_bytes, atomic_load_explicit(&metric->histogram->sum, memory_order_relaxed));
-    tr_buffer_format(out, "\n%s_count%s%s%s %llu\n", metric->name, labels[0] == '\0' ? "" : "{",
+    buffer_format(out, "\n%s_count%s%s%s %llu\n", metric->name, labels[0] == '\0' ? "" : "{",
         labels, labels[0] == '\0' ? "" : "}", (unsigned long long)count);
 }
 
-static void put_metric(struct tr_buffer *out, const struct metric *metric)
+static void put_metric(struct buffer *out, const struct metric *metric)
 {
     if (metric->kind == METRIC_HISTOGRAM) {
         put_histogram(out, metric);
         return;
     }
-    tr_buffer_text(out, metric->name);
+    buffer_text(out, metric->name);
     if (metric->labels != NULL)
-        tr_buffer_format(out, "{%s}", metric->labels);
-    tr_buffer_text(out, " ");
-    tr_buffer_i64(out, metric_get(metric));
-    tr_buffer_text(out, "\n");
+        buffer_format(out, "{%s}", metric->labels);
+    buffer_text(out, " ");
+    buffer_i64(out, metric_get(metric));
+    buffer_text(out, "\n");
 }
 
-static void put_registry(struct tr_buffer *out)
+static void put_registry(struct buffer *out)
 {
     static const char *const kinds[] = { "counter", "gauge", "histogram" };
     /* One load of the head: what is registered meanwhile comes with the next scrape. */
@@ -132,7 +132,7 @@ static void put_registry(struct tr_buffer *out)
 
     for (const struct metric *at = head; at != NULL; at = at->next)
         count++;
-    sorted = tr__alloc((count + 1) * sizeof(struct metric *));
+    sorted = base_alloc((count + 1) * sizeof(struct metric *));
     if (sorted == NULL) {
         out->failed = TR_ENOMEM;
         return;
@@ -145,7 +145,7 @@ static void put_registry(struct tr_buffer *out)
             put_family(out, sorted[i]->name, kinds[sorted[i]->kind], sorted[i]->help);
         put_metric(out, sorted[i]);
     }
-    tr__free(sorted);
+    base_free(sorted);
 }
 
 /* ---- actors ---------------------------------------------------------------------------------- */
@@ -186,7 +186,7 @@ static bool on_actor(void *data, const struct tr_actor_info *info)
     return true;
 }
 
-static void put_by_type(struct tr_buffer *out, const struct type_sums *sums, const char *name,
+static void put_by_type(struct buffer *out, const struct type_sums *sums, const char *name,
     const char *help, size_t offset)
 {
     put_family(out, name, "gauge", help);
@@ -194,14 +194,14 @@ static void put_by_type(struct tr_buffer *out, const struct type_sums *sums, con
         uint64_t value;
 
         memcpy(&value, (const char *)&sums->types[i] + offset, sizeof value);
-        tr_buffer_format(out, "%s{type=\"", name);
+        buffer_format(out, "%s{type=\"", name);
         text_put_label(out, sums->types[i].type);
-        tr_buffer_format(out, "\"} %llu\n", (unsigned long long)value);
+        buffer_format(out, "\"} %llu\n", (unsigned long long)value);
     }
 }
 
 struct type_histograms {
-    struct tr_buffer *out;
+    struct buffer *out;
     const char *name;
     bool is_wait;
 };
@@ -211,7 +211,7 @@ static bool on_type(void *data, const struct tr_type_stats *stats)
 {
     const struct type_histograms *histograms = data;
     const uint64_t *buckets = histograms->is_wait ? stats->wait : stats->run;
-    struct tr_buffer *out = histograms->out;
+    struct buffer *out = histograms->out;
     uint64_t count = 0;
     uint64_t sum_ns = 0;
 
@@ -220,27 +220,27 @@ static bool on_type(void *data, const struct tr_type_stats *stats)
 
         count += buckets[i];
         sum_ns += buckets[i] * (limit_ns - limit_ns / 4);
-        tr_buffer_format(out, "%s_bucket{type=\"", histograms->name);
+        buffer_format(out, "%s_bucket{type=\"", histograms->name);
         text_put_label(out, stats->type);
-        tr_buffer_text(out, "\",le=\"");
+        buffer_text(out, "\",le=\"");
         if (i == TR_HISTOGRAM_BUCKETS - 1)
-            tr_buffer_text(out, "+Inf");
+            buffer_text(out, "+Inf");
         else
             put_seconds(out, limit_ns);
-        tr_buffer_format(out, "\"} %llu\n", (unsigned long long)count);
+        buffer_format(out, "\"} %llu\n", (unsigned long long)count);
     }
-    tr_buffer_format(out, "%s_sum{type=\"", histograms->name);
+    buffer_format(out, "%s_sum{type=\"", histograms->name);
     text_put_label(out, stats->type);
-    tr_buffer_text(out, "\"} ");
+    buffer_text(out, "\"} ");
     put_seconds(out, sum_ns);
-    tr_buffer_format(out, "\n%s_count{type=\"", histograms->name);
+    buffer_format(out, "\n%s_count{type=\"", histograms->name);
     text_put_label(out, stats->type);
-    tr_buffer_format(out, "\"} %llu\n", (unsigned long long)count);
+    buffer_format(out, "\"} %llu\n", (unsigned long long)count);
     return true;
 }
 
-static void put_type_histogram(struct tr_buffer *out, struct tr_system *system, const char *name,
-    const char *help, bool is_wait)
+static void put_type_histogram(
+    struct buffer *out, struct tr_system *system, const char *name, const char *help, bool is_wait)
 {
     struct type_histograms histograms = { .out = out, .name = name, .is_wait = is_wait };
 
@@ -248,20 +248,20 @@ static void put_type_histogram(struct tr_buffer *out, struct tr_system *system, 
     tr_inspect_types(system, on_type, &histograms);
 }
 
-static void put_dead_letters(struct tr_buffer *out, struct tr_system *system)
+static void put_dead_letters(struct buffer *out, struct tr_system *system)
 {
     const char *name = "troupe_dead_letters_total";
 
     put_family(out, name, "counter", "Messages that were not handled, by reason");
     for (int reason = 0; reason < TR_DEAD_REASONS; reason++) {
-        tr_buffer_format(out, "%s{reason=\"", name);
+        buffer_format(out, "%s{reason=\"", name);
         text_put_label(out, tr_dead_text((enum tr_dead_reason)reason));
-        tr_buffer_format(out, "\"} %llu\n",
+        buffer_format(out, "\"} %llu\n",
             (unsigned long long)tr_dead_count(system, (enum tr_dead_reason)reason));
     }
 }
 
-static void put_system(struct tr_buffer *out, struct tr_system *system)
+static void put_system(struct buffer *out, struct tr_system *system)
 {
     struct tr_system_stats stats;
 
@@ -289,7 +289,7 @@ static void put_system(struct tr_buffer *out, struct tr_system *system)
     put_dead_letters(out, system);
 }
 
-static void put_actors(struct tr_buffer *out, struct tr_system *system)
+static void put_actors(struct buffer *out, struct tr_system *system)
 {
     struct type_sums sums = { .count = 0 };
 
@@ -366,7 +366,7 @@ static uint64_t start_s(const char *stat)
     return start;
 }
 
-static void put_process(struct tr_buffer *out)
+static void put_process(struct buffer *out)
 {
     char stat[1024];
     struct rusage usage;
@@ -375,10 +375,10 @@ static void put_process(struct tr_buffer *out)
 
     if (getrusage(RUSAGE_SELF, &usage) == 0) {
         put_family(out, "process_cpu_seconds_total", "counter", "User and system CPU time");
-        tr_buffer_text(out, "process_cpu_seconds_total ");
+        buffer_text(out, "process_cpu_seconds_total ");
         put_seconds(out, (uint64_t)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000000 +
                              (uint64_t)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1000);
-        tr_buffer_text(out, "\n");
+        buffer_text(out, "\n");
     }
     put_gauge(out, "process_open_fds", "Open descriptors", open_fds());
     if (getrlimit(RLIMIT_NOFILE, &fds) == 0)
@@ -393,7 +393,7 @@ static void put_process(struct tr_buffer *out)
 
 /* ---- the rest -------------------------------------------------------------------------------- */
 
-static void put_flags(struct tr_buffer *out)
+static void put_flags(struct buffer *out)
 {
     if (flags_first() == NULL)
         return;
@@ -401,20 +401,20 @@ static void put_flags(struct tr_buffer *out)
     for (const struct flag *flag = flags_first(); flag != NULL; flag = flag->next) {
         uint32_t parts = atomic_load_explicit(&flag->parts, memory_order_relaxed);
 
-        tr_buffer_text(out, "troupe_flag_ratio{flag=\"");
+        buffer_text(out, "troupe_flag_ratio{flag=\"");
         text_put_label(out, flag->name);
-        tr_buffer_format(out, "\"} %u.%04u\n", parts / FLAG_ALL, parts % FLAG_ALL);
+        buffer_format(out, "\"} %u.%04u\n", parts / FLAG_ALL, parts % FLAG_ALL);
     }
 }
 
-void prometheus_render(struct tr_buffer *out, struct tr_system *system, const char *version)
+void prometheus_render(struct buffer *out, struct tr_system *system, const char *version)
 {
     put_family(out, "troupe_build_info", "gauge", "Always 1; the labels say what is running");
-    tr_buffer_text(out, "troupe_build_info{version=\"");
+    buffer_text(out, "troupe_build_info{version=\"");
     text_put_label(out, version);
-    tr_buffer_text(out, "\",compiler=\"");
+    buffer_text(out, "\",compiler=\"");
     text_put_label(out, __VERSION__);
-    tr_buffer_text(out, "\"} 1\n");
+    buffer_text(out, "\"} 1\n");
     put_process(out);
     put_registry(out);
     put_flags(out);

@@ -7,12 +7,12 @@
 
 #include <troupe/system.h>
 
-#include "base/buffer.h"
+#include "support/buffer.h"
 
 #define PROMETHEUS_TYPE "text/plain; version=0.0.4; charset=utf-8"
 
 /* Appends it all. `system` may be NULL. Walks every live actor: call it on the blocking pool, not
  * on a worker. The first failure sticks in the buffer. */
-void prometheus_render(struct tr_buffer *out, struct tr_system *system, const char *version);
+void prometheus_render(struct buffer *out, struct tr_system *system, const char *version);
 
 #endif

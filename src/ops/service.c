@@ -43,7 +43,7 @@ int service_merge_migrations(const struct service *const *services, size_t count
 
     for (size_t i = 0; i < count; i++)
         total += services[i]->migration_count;
-    migrations = tr__calloc((total + 1) * sizeof *migrations);
+    migrations = base_calloc((total + 1) * sizeof *migrations);
     if (migrations == NULL) {
         snprintf(why, why_size, "%s", tr_error_text(TR_ENOMEM));
         return TR_ENOMEM;
@@ -54,7 +54,7 @@ int service_merge_migrations(const struct service *const *services, size_t count
     qsort(migrations, total, sizeof *migrations, compare_versions);
     rc = check_versions(migrations, total, why, why_size);
     if (rc != 0) {
-        tr__free(migrations);
+        base_free(migrations);
         return rc;
     }
     *ret_migrations = migrations;
@@ -86,7 +86,7 @@ int service_merge_routes(const struct service *const *services, void *const *sta
 
     for (size_t i = 0; i < count; i++)
         total += services[i]->route_count;
-    routes = tr__calloc((total + 1) * sizeof *routes);
+    routes = base_calloc((total + 1) * sizeof *routes);
     if (routes == NULL) {
         snprintf(why, why_size, "%s", tr_error_text(TR_ENOMEM));
         return TR_ENOMEM;
@@ -101,7 +101,7 @@ int service_merge_routes(const struct service *const *services, void *const *sta
     }
     rc = check_routes(routes, total, why, why_size);
     if (rc != 0) {
-        tr__free(routes);
+        base_free(routes);
         return rc;
     }
     *ret_routes = routes;

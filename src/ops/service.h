@@ -60,7 +60,7 @@ struct service {
 };
 
 /* All migrations in the order of their versions, which must be 1, 2, 3 … without a gap; a number
- * taken twice is TR_EEXIST and named in `why`. The array is the caller's (tr__free). */
+ * taken twice is TR_EEXIST and named in `why`. The array is the caller's (base_free). */
 int service_merge_migrations(const struct service *const *services, size_t count, char *why,
     size_t why_size, struct sql_migration **ret_migrations, size_t *ret_count);
 /* All routes, with `states[i]` as the service of services[i]'s. The array is the caller's. The same

@@ -12,7 +12,7 @@
 
 #include <troupe/inspect.h>
 
-#include "base/log.h"
+#include "support/log.h"
 
 static int connect_notify(const char *path)
 {
@@ -43,9 +43,9 @@ static uint64_t watchdog_ns(void)
     const char *pid = getenv("WATCHDOG_PID");
     uint64_t number;
 
-    if (pid != NULL && (!tr_span_u64(tr_span_of(pid), &number) || number != (uint64_t)getpid()))
+    if (pid != NULL && (!span_u64(span_of(pid), &number) || number != (uint64_t)getpid()))
         return 0;
-    if (interval_us == NULL || !tr_span_u64(tr_span_of(interval_us), &number))
+    if (interval_us == NULL || !span_u64(span_of(interval_us), &number))
         return 0;
     return number > UINT64_MAX / 1000 ? 0 : number * 1000;
 }

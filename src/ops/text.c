@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ops/text.h"
 
-void text_put_label(struct tr_buffer *out, const char *text)
+void text_put_label(struct buffer *out, const char *text)
 {
     for (; *text != '\0'; text++) {
         if (*text == '\\' || *text == '"')
-            tr_buffer_format(out, "\\%c", *text);
+            buffer_format(out, "\\%c", *text);
         else if (*text == '\n')
-            tr_buffer_text(out, "\\n");
+            buffer_text(out, "\\n");
         else
-            tr_buffer_append(out, text, 1);
+            buffer_append(out, text, 1);
     }
 }

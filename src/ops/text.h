@@ -3,9 +3,9 @@
 #ifndef OPS_TEXT_H
 #define OPS_TEXT_H
 
-#include "base/buffer.h"
+#include "support/buffer.h"
 
 /* The inside of a label's quotes: backslash, quote and newline escaped. */
-void text_put_label(struct tr_buffer *out, const char *text);
+void text_put_label(struct buffer *out, const char *text);
 
 #endif

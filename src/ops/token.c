@@ -95,7 +95,7 @@ int token_load(struct token *ret_token, const char *path, bool create, char *why
     return rc;
 }
 
-bool token_is(const struct token *token, struct tr_span given)
+bool token_is(const struct token *token, struct span given)
 {
     uint8_t ours[CRYPTO_SHA256_BYTES];
     uint8_t theirs[CRYPTO_SHA256_BYTES];

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "base/buffer.h"
+#include "support/buffer.h"
 
 enum { TOKEN_SIZE_MIN = 32, TOKEN_SIZE_MAX = 128 };
 
@@ -19,6 +19,6 @@ struct token {
  * if others can read the file, TR_EINVAL if it holds no token. `why` says what to do. */
 int token_load(struct token *ret_token, const char *path, bool create, char *why, size_t why_size);
 /* Takes as long whatever is given. */
-bool token_is(const struct token *token, struct tr_span given);
+bool token_is(const struct token *token, struct span given);
 
 #endif

@@ -9,8 +9,7 @@
  * Also what the runtime itself tells an actor: the operations. */
 #include "runtime/actor.h"
 
-/* ---- start, stop, crash, restart
- * ------------------------------------------------------------------------ */
+/* ---- start, stop, crash, restart ------------------------------------------------------------ */
 
 enum verdict tr__actor_start(struct tr__worker *worker, struct tr_box *box)
 {

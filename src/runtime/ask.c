@@ -17,8 +17,7 @@
 
 #include "runtime/runtime.h"
 
-/* ---- delivering
- * ------------------------------------------------------------------------------------------- */
+/* ---- delivering ----------------------------------------------------------------------------- */
 
 static void cell_drop(struct tr_system *system, struct tr__cell *cell)
 {
@@ -106,8 +105,8 @@ void tr__ask_unref(struct tr__ask *ask)
         return;
     if (ask->cancel != NULL)
         cancel_unref(ask->cancel);
-    tr__free(ask->value);
-    tr__free(ask);
+    base_free(ask->value);
+    base_free(ask);
 }
 
 /* From then on the future may be freed; if somebody sleeps for it, when that one is woken. */
@@ -134,7 +133,7 @@ static void future_store(struct tr__ask *ask, int status, const void *value, siz
         void *memory = ask->inline_value;
 
         if (size > sizeof ask->inline_value)
-            memory = ask->value = tr__alloc(size);
+            memory = ask->value = base_alloc(size);
         if (memory != NULL) {
             memcpy(memory, value, size);
             ask->size = (uint32_t)size;
@@ -263,9 +262,7 @@ void tr__ask_cell_moves(const struct tr__cell *cell, struct tr_box *to)
         tr__wait_move(holder, cell->sequence, to);
 }
 
-/* ---- tokens
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- tokens --------------------------------------------------------------------------------- */
 
 struct tr_cancel {
     pthread_mutex_t lock;
@@ -290,14 +287,14 @@ static void cancel_unref(struct tr_cancel *cancel)
             pthread_mutex_unlock(&parent->lock);
         }
         pthread_mutex_destroy(&cancel->lock);
-        tr__free(cancel);
+        base_free(cancel);
         cancel = parent;
     }
 }
 
 int tr_cancel_create(struct tr_cancel *parent, struct tr_cancel **ret_cancel)
 {
-    struct tr_cancel *cancel = tr__calloc(sizeof *cancel);
+    struct tr_cancel *cancel = base_calloc(sizeof *cancel);
 
     if (cancel == NULL)
         return TR_ENOMEM;
@@ -411,14 +408,12 @@ static void cancel_forget(struct tr__ask *ask)
         tr__ask_unref(ask); /* the list's hold */
 }
 
-/* ---- records
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- records -------------------------------------------------------------------------------- */
 
 static int record_create(struct tr_system *system, struct tr_box *asker, uint64_t deadline_ns,
     struct tr_cancel *cancel, struct tr__ask **ret_ask)
 {
-    struct tr__ask *ask = tr__calloc(sizeof *ask);
+    struct tr__ask *ask = base_calloc(sizeof *ask);
 
     if (ask == NULL)
         return TR_ENOMEM;
@@ -464,8 +459,7 @@ static void record_arm(struct tr__ask *ask, struct tr__wheel *wheel)
         ask_detach(ask);
 }
 
-/* ---- asking from an actor
- * ------------------------------------------------------------------------------------------ */
+/* ---- asking from an actor ------------------------------------------------------------------- */
 
 /* `after_ns` from now (0 is never), or at the deadline (0 is none), whichever is sooner. */
 static uint64_t expiry(uint64_t now_ns, uint64_t after_ns, uint64_t deadline_ns)
@@ -671,9 +665,7 @@ fail:
     return rc;
 }
 
-/* ---- answering
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- answering ------------------------------------------------------------------------------ */
 
 bool tr_is_asked(const struct tr_context *ctx)
 {
@@ -742,7 +734,7 @@ static struct tr__reply *reply_new(struct tr_system *system)
     pthread_mutex_lock(&system->reply_lock);
     reply = system->replies_free;
     if (reply == NULL) {
-        struct tr__reply_block *block = tr__calloc(sizeof *block);
+        struct tr__reply_block *block = base_calloc(sizeof *block);
 
         if (block != NULL) {
             block->next = system->reply_blocks;
@@ -1027,9 +1019,7 @@ int tr_forward(struct tr_context *ctx, tr_sender to)
     return 0;
 }
 
-/* ---- futures
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- futures -------------------------------------------------------------------------------- */
 
 /* A future is its record. */
 static struct tr__ask *ask_of(struct tr_future *future)
@@ -1316,9 +1306,7 @@ int tr_ask_wait(tr_sender to, const void *message, size_t size, void *value, siz
     return rc;
 }
 
-/* ---- gathers
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- gathers -------------------------------------------------------------------------------- */
 
 void tr_gather_init(struct tr_gather *gather, uint32_t tag_first, uint32_t count, bool first_only)
 {

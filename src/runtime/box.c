@@ -14,8 +14,7 @@
 enum { GRACE_DEFAULT_S = 5, LAUNCH_SHIFT = 24 };
 static const uint64_t second_ns = UINT64_C(1000000000);
 
-/* ---- small things
- * -------------------------------------------------------------------------------------- */
+/* ---- small things --------------------------------------------------------------------------- */
 
 void *tr__box_self(struct tr_box *box)
 {
@@ -38,7 +37,7 @@ static struct tr__ext *ext_get_locked(struct tr_box *box)
 
     if (ext != NULL)
         return ext;
-    ext = tr__calloc(sizeof *ext);
+    ext = base_calloc(sizeof *ext);
     if (ext == NULL)
         return NULL;
     tr__list_init(&ext->watchers);
@@ -51,7 +50,7 @@ static struct tr__ext *ext_get_locked(struct tr_box *box)
     atomic_store_explicit(&box->ext, ext, memory_order_seq_cst);
     if (atomic_load_explicit(&box->word, memory_order_seq_cst) & WORD_GONE) {
         atomic_store_explicit(&box->ext, NULL, memory_order_relaxed);
-        tr__free(ext);
+        base_free(ext);
         return NULL;
     }
     return ext;
@@ -90,8 +89,7 @@ const char *tr__box_name(const struct tr_box *box, char *text, size_t size)
     return text;
 }
 
-/* ---- making
- * -------------------------------------------------------------------------------------------- */
+/* ---- making --------------------------------------------------------------------------------- */
 
 void tr__box_init(struct tr_box *box, struct tr_system *system, const struct tr_type *type,
     const struct tr_box_options *options, uint32_t status)
@@ -143,7 +141,7 @@ static int apply_options(struct tr_box *box, const struct tr_spawn_options *opti
     if (ext == NULL)
         return TR_ENOMEM;
     if (options->name != NULL && ext->name == NULL) {
-        ext->name = tr__strdup(options->name);
+        ext->name = base_strdup(options->name);
         if (ext->name == NULL)
             return TR_ENOMEM;
     }
@@ -155,7 +153,7 @@ static int apply_options(struct tr_box *box, const struct tr_spawn_options *opti
         tr__status_set(box, STATUS_EXPIRES | STATUS_SLOW);
     }
     if (options->ret_done != NULL) {
-        ext->done = tr__calloc(sizeof *ext->done + box->type->state_size);
+        ext->done = base_calloc(sizeof *ext->done + box->type->state_size);
         if (ext->done == NULL)
             return TR_ENOMEM;
         ext->done->system = box->system;
@@ -167,10 +165,10 @@ static int apply_options(struct tr_box *box, const struct tr_spawn_options *opti
 
 static void ext_free(struct tr__ext *ext)
 {
-    tr__free(ext->name);
-    tr__free(ext->initial);
-    tr__free(ext->timers);
-    tr__free(ext);
+    base_free(ext->name);
+    base_free(ext->initial);
+    base_free(ext->timers);
+    base_free(ext);
 }
 
 /* Never launched: nobody else knows it. */
@@ -181,12 +179,12 @@ void tr__box_discard(struct tr_box *box)
     struct tr_system *system = box->system;
 
     if (ext != NULL) {
-        tr__free(ext->done);
+        base_free(ext->done);
         ext_free(ext);
         tr__set(box->ext, NULL);
     }
     if (tr__get(box->status) & STATUS_POINTER && !(tr__get(box->status) & STATUS_EXTERNAL))
-        tr__free(tr__box_self(box));
+        base_free(tr__box_self(box));
     tr__set(box->status, STATUS_FREE);
     tr__set(box->strong, 0);
     tr__slot_free(worker != NULL ? worker : tr__foreign_enter(system), box);
@@ -249,7 +247,7 @@ int tr__box_adopt_state(
     if (rc < 0)
         return rc;
     if (!tr__slot_holds(box, type->state_size)) {
-        memory = tr__alloc(type->state_size);
+        memory = base_alloc(type->state_size);
         if (memory == NULL)
             return TR_ENOMEM;
         memcpy(box->state, &memory, sizeof memory);
@@ -312,8 +310,7 @@ int tr_spawn(struct tr_system *system, const struct tr_type *type, const void *s
     return 0;
 }
 
-/* ---- ending
- * --------------------------------------------------------------------------------------------- */
+/* ---- ending --------------------------------------------------------------------------------- */
 
 static void slot_release(struct tr_box *box)
 {
@@ -413,14 +410,14 @@ static void hand_back(struct tr_box *box, struct tr__ext *ext, enum tr_why why)
         if (kept)
             tr__futex_wake(&done->ended); /* only an address by now: its owner may have freed it */
         else
-            tr__free(done);
+            base_free(done);
         ext->done = NULL;
     }
     /* One that nobody ever ran has no state yet. */
     if (!kept && !(status & (STATUS_EXTERNAL | STATUS_UNOWNED)) && type->finish != NULL)
         type->finish(self);
     if (status & STATUS_POINTER && !(status & STATUS_EXTERNAL))
-        tr__free(self);
+        base_free(self);
 }
 
 static struct tr__cell *close_word(struct tr_box *box, uint64_t flags, uint64_t *ret_old)

@@ -47,12 +47,11 @@ struct tr__page_list {
     size_t size;
 };
 
-/* ---- cells
- * ------------------------------------------------------------------------------------------ */
+/* ---- cells ---------------------------------------------------------------------------------- */
 
 void *tr__alloc_line(size_t size)
 {
-    if (tr__fault_hit())
+    if (base_fault_hit())
         return NULL;
     return aligned_alloc(64, (size + 63) & ~(size_t)63);
 }
@@ -72,14 +71,14 @@ static unsigned char *carve(struct tr_system *system, size_t size)
 {
     if ((size_t)(system->carve_end - system->carve_at) < size) {
         size_t bytes = system->pages == NULL ? CARVE_FIRST : CARVE_BYTES;
-        struct tr__page_list *entry = tr__alloc(sizeof *entry);
+        struct tr__page_list *entry = base_alloc(sizeof *entry);
         void *pages;
 
         if (entry == NULL)
             return NULL;
-        pages = tr__pages_alloc(bytes, bytes);
+        pages = base_pages_alloc(bytes, bytes);
         if (pages == NULL) {
-            tr__free(entry);
+            base_free(entry);
             return NULL;
         }
         *entry = (struct tr__page_list){ system->pages, pages, bytes };
@@ -252,8 +251,7 @@ void tr__foreign_leave(struct tr_system *system)
         tr__dead_letter(NULL, box, cell, TR_DEAD_DROPPED, TR_EFULL);
 }
 
-/* ---- slots
- * -------------------------------------------------------------------------------------------- */
+/* ---- slots ---------------------------------------------------------------------------------- */
 
 static struct tr__chunk *chunk_of(const struct tr_box *box)
 {
@@ -292,7 +290,7 @@ static struct tr__chunk *chunk_create(struct tr_system *system, uint8_t class)
 
     if (system->serial_next >= system->actors_max)
         return NULL;
-    chunk = tr__pages_alloc(CHUNK_BYTES, CHUNK_BYTES);
+    chunk = base_pages_alloc(CHUNK_BYTES, CHUNK_BYTES);
     if (chunk == NULL)
         return NULL;
     /* A small system should cost a few pages, not a huge one. */
@@ -462,7 +460,7 @@ static bool holds_free(void *data, struct tr_box *box)
         struct tr__hold *hold = box->holds;
 
         box->holds = hold->next;
-        tr__free(hold);
+        base_free(hold);
     }
     return true;
 }
@@ -487,13 +485,13 @@ void tr__memory_finish(struct tr_system *system)
 
         system->chunks = chunk->next;
         unpoison(chunk, CHUNK_BYTES);
-        tr__pages_free(chunk, CHUNK_BYTES);
+        base_pages_free(chunk, CHUNK_BYTES);
     }
     while (system->pages != NULL) {
         struct tr__page_list *entry = system->pages;
 
         system->pages = entry->next;
-        tr__pages_free(entry->pages, entry->size);
-        tr__free(entry);
+        base_pages_free(entry->pages, entry->size);
+        base_free(entry);
     }
 }

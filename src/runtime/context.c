@@ -2,8 +2,7 @@
 /* context.c: what handlers ask of the runtime about themselves. */
 #include "runtime/actor.h"
 
-/* ---- what handlers ask for
- * ------------------------------------------------------------------------------------ */
+/* ---- what handlers ask for ------------------------------------------------------------------ */
 
 struct tr_system *tr_system_of(const struct tr_context *ctx)
 {
@@ -17,7 +16,7 @@ uint64_t tr_now_ns(const struct tr_context *ctx)
 
 uint64_t tr_random(struct tr_context *ctx)
 {
-    return tr__random_next(&ctx->worker->random);
+    return base_random_next(&ctx->worker->random);
 }
 
 tr_weak tr_self(const struct tr_context *ctx)
@@ -33,7 +32,7 @@ const char *tr_self_name(const struct tr_context *ctx)
     if (ext == NULL)
         return ctx->box->type->name;
     if (ext->name == NULL) {
-        char *copy = tr__strdup(tr__box_name(ctx->box, name, sizeof name));
+        char *copy = base_strdup(tr__box_name(ctx->box, name, sizeof name));
         pthread_mutex_t *lock = tr__box_lock(ctx->box);
 
         ext->name = copy; /* others read it under the lock */
@@ -42,7 +41,7 @@ const char *tr_self_name(const struct tr_context *ctx)
     return ext->name != NULL ? ext->name : ctx->box->type->name;
 }
 
-bool tr__thread_actor(const char **ret_type, uint32_t *ret_number)
+bool tr_thread_actor(const char **ret_type, uint32_t *ret_number)
 {
     const struct tr__worker *worker = tr__self;
     const struct tr_box *box = worker == NULL ? NULL : worker->ctx.box;

@@ -17,8 +17,7 @@
 
 enum { WORK_NICE = 2 };
 
-/* ---- descriptors
- * ------------------------------------------------------------------------------------------ */
+/* ---- descriptors ---------------------------------------------------------------------------- */
 
 static void forbid_in_simulation(const struct tr_context *ctx, const char *what)
 {
@@ -54,14 +53,14 @@ static int chunk_make(struct tr_system *system, int fd)
     if (fd >> FD_CHUNK_BITS >= FD_CHUNKS)
         return TR_ELIMIT;
     if (chunks == NULL) {
-        chunks = tr__calloc(FD_CHUNKS * sizeof *chunks);
+        chunks = base_calloc(FD_CHUNKS * sizeof *chunks);
         if (chunks == NULL)
             return TR_ENOMEM;
         atomic_store_explicit(&system->fd_chunks, chunks, memory_order_release);
     }
     if (atomic_load(&chunks[fd >> FD_CHUNK_BITS]) != NULL)
         return 0;
-    slots = tr__calloc(FD_CHUNK * sizeof *slots);
+    slots = base_calloc(FD_CHUNK * sizeof *slots);
     if (slots == NULL)
         return TR_ENOMEM;
     for (int i = 0; i < FD_CHUNK; i++)
@@ -96,9 +95,9 @@ void tr__fd_chunks_free(struct tr_system *system)
 
         for (int k = 0; slots != NULL && k < FD_CHUNK; k++)
             pthread_mutex_destroy(&slots[k].lock);
-        tr__free(slots);
+        base_free(slots);
     }
-    tr__free(chunks);
+    base_free(chunks);
     atomic_store(&system->fd_chunks, NULL);
 }
 
@@ -190,7 +189,7 @@ static int fd_watch(struct tr_context *ctx, int fd, unsigned events, uint32_t ta
     if (fd < 0)
         return TR_EINVAL;
     if (fresh) {
-        watch = tr__calloc(sizeof *watch);
+        watch = base_calloc(sizeof *watch);
         if (watch == NULL)
             return TR_ENOMEM;
         watch->fd = fd;
@@ -200,7 +199,7 @@ static int fd_watch(struct tr_context *ctx, int fd, unsigned events, uint32_t ta
     rc = arm(ctx->worker, ctx->box, watch, events);
     if (rc < 0) {
         if (fresh)
-            tr__free(watch);
+            base_free(watch);
         return rc;
     }
     if (fresh) {
@@ -245,7 +244,7 @@ int tr_fd_forget(struct tr_context *ctx, int fd)
     watch = *link;
     *link = watch->next;
     forget(ctx->worker->system, ctx->box, fd);
-    tr__free(watch);
+    base_free(watch);
     return 0;
 }
 
@@ -258,7 +257,7 @@ void tr__fds_finish(struct tr_box *box, struct tr__ext *ext)
         forget(box->system, box, watch->fd);
         if (watch->is_signal)
             close(watch->fd);
-        tr__free(watch);
+        base_free(watch);
     }
 }
 
@@ -354,7 +353,7 @@ int tr_signal_watch(struct tr_context *ctx, int signal_number, uint32_t tag)
         return TR_EINVAL;
     sigemptyset(&set);
     sigaddset(&set, signal_number);
-    fd = tr__fault_hit() ? -1 : signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    fd = base_fault_hit() ? -1 : signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (fd < 0)
         return TR_ELIMIT;
     rc = fd_watch(ctx, fd, EPOLLIN | TR_FD_FIRST, tag, true);
@@ -363,8 +362,7 @@ int tr_signal_watch(struct tr_context *ctx, int signal_number, uint32_t tag)
     return rc;
 }
 
-/* ---- blocking work
- * ---------------------------------------------------------------------------------------- */
+/* ---- blocking work -------------------------------------------------------------------------- */
 
 enum { WORK_QUEUE_MAX = 4096 };
 
@@ -384,7 +382,7 @@ static void work_deliver(struct tr__work *work)
             tr__foreign_leave(system);
         if (work->drop != NULL)
             work->drop(work->argument);
-        tr__free(work);
+        base_free(work);
         tr__box_unpin(box, 1);
     }
 }
@@ -394,7 +392,7 @@ void tr__work_dropped(struct tr__work *work)
 {
     if (work->drop != NULL)
         work->drop(work->argument);
-    tr__free(work);
+    base_free(work);
 }
 
 static struct tr__work *work_take(struct tr_system *system)
@@ -456,7 +454,7 @@ int tr_offload(struct tr_context *ctx, tr_work_fn run, void *argument, void (*dr
     uint32_t tag)
 {
     struct tr_system *system = ctx->worker->system;
-    struct tr__work *work = tr__calloc(sizeof *work);
+    struct tr__work *work = base_calloc(sizeof *work);
     const struct tr__ext *ext;
     int rc = 0;
 
@@ -470,7 +468,7 @@ int tr_offload(struct tr_context *ctx, tr_work_fn run, void *argument, void (*dr
         .tag = tag };
     work->cell = tr__event_cell(system, CELL_WORK, tag, (uint64_t)(uintptr_t)work, NULL, 0);
     if (work->cell == NULL) {
-        tr__free(work);
+        base_free(work);
         return TR_ENOMEM;
     }
     ext = atomic_load_explicit(&ctx->box->ext, memory_order_acquire);
@@ -480,7 +478,7 @@ int tr_offload(struct tr_context *ctx, tr_work_fn run, void *argument, void (*dr
         rc = TR_EFULL;
     } else if (system->sim == NULL && system->work_queued >= system->work_idle &&
                system->work_threads < system->work_threads_max) {
-        if (tr__fault_hit() ||
+        if (base_fault_hit() ||
             pthread_create(&system->work_ids[system->work_threads], NULL, work_main, system) != 0) {
             if (system->work_threads == 0)
                 rc = TR_ELIMIT;
@@ -502,7 +500,7 @@ int tr_offload(struct tr_context *ctx, tr_work_fn run, void *argument, void (*dr
     pthread_mutex_unlock(&system->work_lock);
     if (rc < 0) {
         tr__cell_free(ctx->worker, work->cell);
-        tr__free(work);
+        base_free(work);
     }
     return rc;
 }
@@ -521,8 +519,7 @@ void tr__work_pool_finish(struct tr_system *system)
     }
 }
 
-/* ---- watches and links
- * ---------------------------------------------------------------------------------------- */
+/* ---- watches and links ---------------------------------------------------------------------- */
 
 static bool is_gone(const struct tr_box *target, uint64_t generation)
 {
@@ -535,7 +532,7 @@ static struct tr__watch *watch_make(
     struct tr_box *watcher, tr_weak target, uint32_t tag, bool is_link)
 {
     struct tr_system *system = watcher->system;
-    struct tr__watch *watch = tr__calloc(sizeof *watch);
+    struct tr__watch *watch = base_calloc(sizeof *watch);
     int why = TR_WHY_DONE;
 
     if (watch == NULL)
@@ -550,7 +547,7 @@ static struct tr__watch *watch_make(
     watch->cell = tr__event_cell(
         system, is_link ? CELL_EXIT : CELL_DOWN, tag, watch->serial, &why, sizeof why);
     if (watch->cell == NULL) {
-        tr__free(watch);
+        base_free(watch);
         return NULL;
     }
     return watch;
@@ -560,7 +557,7 @@ static void watch_free(struct tr__watch *watch)
 {
     if (watch->cell != NULL)
         tr__cell_free(tr__self, watch->cell);
-    tr__free(watch);
+    base_free(watch);
 }
 
 /* List it with its target. TR_ECLOSED if that has ended. */

@@ -119,8 +119,7 @@ int tr_inspect_one(struct tr_system *system, uint64_t id, struct tr_actor_info *
     return 0;
 }
 
-/* ---- show: the actor itself writes it, between two messages
- * ------------------------------------------------ */
+/* ---- show: the actor itself writes it, between two messages --------------------------------- */
 
 enum { SHOWN = 1, SHOW_GONE };
 
@@ -135,8 +134,8 @@ static void show_unref(struct show *show)
 {
     if (atomic_fetch_sub_explicit(&show->refs, 1, memory_order_acq_rel) != 1)
         return;
-    tr__free(show->text);
-    tr__free(show);
+    base_free(show->text);
+    base_free(show);
 }
 
 static void show_done(const void *payload, struct tr_box *box, const void *self)
@@ -175,12 +174,12 @@ int tr_inspect_show(
         return TR_ENOENT;
     if (__atomic_load_n(&box->type, __ATOMIC_RELAXED)->show == NULL)
         return TR_EUNSUPPORTED;
-    show = tr__calloc(sizeof *show);
+    show = base_calloc(sizeof *show);
     if (show == NULL)
         return TR_ENOMEM;
-    show->text = tr__calloc(size + 1); /* it may fill all of it and leave no room for the end */
+    show->text = base_calloc(size + 1); /* it may fill all of it and leave no room for the end */
     if (show->text == NULL) {
-        tr__free(show);
+        base_free(show);
         return TR_ENOMEM;
     }
     show->size = size;
@@ -218,9 +217,7 @@ int tr_inspect_show(
     return rc;
 }
 
-/* ---- the tree
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- the tree ------------------------------------------------------------------------------- */
 
 struct leaf {
     struct tr_actor_info info;
@@ -275,18 +272,16 @@ void tr_inspect_tree(struct tr_system *system, FILE *out)
 {
     struct tree tree = { .capacity = (size_t)tr__live(system) + 64 };
 
-    tree.leaves = tr__alloc(tree.capacity * sizeof *tree.leaves);
+    tree.leaves = base_alloc(tree.capacity * sizeof *tree.leaves);
     if (tree.leaves == NULL)
         return;
     tr__slots_each(system, collect, &tree);
     qsort(tree.leaves, tree.count, sizeof *tree.leaves, earlier_first);
     print_under(&tree, 0, 0, out);
-    tr__free(tree.leaves);
+    base_free(tree.leaves);
 }
 
-/* ---- sums
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- sums ----------------------------------------------------------------------------------- */
 
 static void add(struct tr_system_stats *stats, const struct tr__worker *worker)
 {
@@ -319,9 +314,7 @@ void tr_system_stats(struct tr_system *system, struct tr_system_stats *ret_stats
     ret_stats->queued = ret_stats->sent - ret_stats->handled - ret_stats->dead;
 }
 
-/* ---- histograms
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- histograms ----------------------------------------------------------------------------- */
 
 static uint32_t bucket_of(uint64_t ns)
 {
@@ -385,9 +378,7 @@ void tr_inspect_types(struct tr_system *system,
         }
 }
 
-/* ---- dead letters
- * --------------------------------------------------------------------------------------------------------
- */
+/* ---- dead letters --------------------------------------------------------------------------- */
 
 void tr__dead_record(struct tr_system *system, struct tr_box *box, const struct tr__cell *cell,
     enum tr_dead_reason reason)

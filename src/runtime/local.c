@@ -52,7 +52,7 @@ tr_sender tr_box_sender(struct tr_box *box, const char *owner)
     if (tr__get(box->owner_first) == NULL && tr__get(box->strong) == 1) {
         tr__set(box->owner_first, owner);
     } else {
-        hold = tr__calloc(sizeof *hold);
+        hold = base_calloc(sizeof *hold);
         if (hold != NULL) {
             hold->owner = owner;
             hold->next = box->holds;
@@ -211,9 +211,7 @@ int tr_box_spawn(struct tr_box **box, const void *state, const struct tr_spawn_o
     return 0;
 }
 
-/* ---- hand-back
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- hand-back ------------------------------------------------------------------------------ */
 
 static bool done_is_ended(const struct tr_done *done)
 {
@@ -258,7 +256,7 @@ int tr_done_wait(struct tr_done **done, void *state, enum tr_why *ret_why, uint6
         memcpy(state, d->state, d->type->state_size);
     else if (d->type->finish != NULL)
         d->type->finish(d->state);
-    tr__free(d);
+    base_free(d);
     *done = NULL;
     return 0;
 }
@@ -276,5 +274,5 @@ void tr_done_drop(struct tr_done **done)
         return; /* whoever ends the actor frees it */
     if (d->type->finish != NULL)
         d->type->finish(d->state);
-    tr__free(d);
+    base_free(d);
 }

@@ -201,8 +201,7 @@ tr__noinline int tr__push_slow(
     return 0;
 }
 
-/* ---- what the runtime itself sends
- * ------------------------------------------------------------------- */
+/* ---- what the runtime itself sends ---------------------------------------------------------- */
 
 static struct tr__cell *event_fill(struct tr__cell *cell, enum tr__cell_kind kind, uint32_t tag,
     uint64_t opt, const void *payload, size_t size)
@@ -317,7 +316,7 @@ void tr__dead_letter(struct tr__worker *worker, struct tr_box *box, struct tr__c
         void *bytes;
 
         memcpy(&bytes, cell->payload, sizeof bytes);
-        tr__free(bytes);
+        base_free(bytes);
     } else if (cell->kind == CELL_OP && cell->opt == OP_SHOW) {
         tr__inspect_show_dropped(cell->payload);
     } else if (cell->kind == CELL_OP && cell->opt == OP_LINK) {
@@ -340,8 +339,7 @@ void tr__dead_letter(struct tr__worker *worker, struct tr_box *box, struct tr__c
         tr__foreign_leave(system);
 }
 
-/* ---- the public sends
- * ---------------------------------------------------------------------------------- */
+/* ---- the public sends ----------------------------------------------------------------------- */
 
 static bool size_is_right(const struct tr_box *box, size_t size)
 {
@@ -539,8 +537,7 @@ int tr_tell_wait(tr_sender to, const void *message, size_t size, uint64_t timeou
     }
 }
 
-/* ---- reserved slots
- * ------------------------------------------------------------------------------------- */
+/* ---- reserved slots ------------------------------------------------------------------------- */
 
 int tr_reserve(tr_sender to, size_t size, struct tr_slot *ret_slot)
 {

@@ -337,7 +337,7 @@ static uint64_t backoff_ns(struct tr__proxy *proxy, struct tr_context *ctx)
     if (delay > limits->backoff_ns_max)
         delay = limits->backoff_ns_max;
     span = delay / 100 * limits->jitter_percent;
-    return delay - span / 2 + tr__random_below(&ctx->worker->random, span + 1);
+    return delay - span / 2 + base_random_below(&ctx->worker->random, span + 1);
 }
 
 /* True if one more restart now is too many. */
@@ -735,14 +735,14 @@ static void limits_init(struct tr_process *limits)
 static void proxy_free(struct tr__proxy *proxy)
 {
     tr__flights_finish(&proxy->flights);
-    tr__free(proxy->argument);
-    tr__free(proxy->restarts);
-    tr__free(proxy);
+    base_free(proxy->argument);
+    base_free(proxy->restarts);
+    base_free(proxy);
 }
 
 static struct tr__proxy *proxy_make(const struct tr_process *process, struct tr__process_type *type)
 {
-    struct tr__proxy *proxy = tr__calloc(sizeof *proxy);
+    struct tr__proxy *proxy = base_calloc(sizeof *proxy);
 
     if (proxy == NULL)
         return NULL;
@@ -750,9 +750,9 @@ static struct tr__proxy *proxy_make(const struct tr_process *process, struct tr_
     proxy->limits = *process;
     proxy->wire = proxy->notices = proxy->pidfd = -1;
     limits_init(&proxy->limits);
-    proxy->restarts = tr__calloc(proxy->limits.restarts_max * sizeof(*proxy->restarts));
+    proxy->restarts = base_calloc(proxy->limits.restarts_max * sizeof(*proxy->restarts));
     if (process->argument != NULL)
-        proxy->argument = tr__strdup(process->argument);
+        proxy->argument = base_strdup(process->argument);
     if (tr__flights_init(&proxy->flights, codec_of(proxy)) < 0 || proxy->restarts == NULL ||
         (process->argument != NULL && proxy->argument == NULL)) {
         proxy_free(proxy);

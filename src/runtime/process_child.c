@@ -179,7 +179,7 @@ static struct entry *entry_make(struct child *child, const struct tr__wire_frame
         slot++;
     if (slot == child->slot_count) {
         uint32_t count = child->slot_count == 0 ? 64 : 2 * child->slot_count;
-        struct entry **slots = tr__realloc(child->slots, count * sizeof(void *));
+        struct entry **slots = base_realloc(child->slots, count * sizeof(void *));
 
         if (slots == NULL)
             return NULL;
@@ -187,7 +187,7 @@ static struct entry *entry_make(struct child *child, const struct tr__wire_frame
         child->slots = slots;
         child->slot_count = count;
     }
-    entry = tr__calloc(sizeof *entry + frame->size);
+    entry = base_calloc(sizeof *entry + frame->size);
     if (entry == NULL)
         return NULL;
     entry->id = frame->id;
@@ -211,7 +211,7 @@ static void entry_drop_if_over(struct child *child, struct entry *entry)
     child->entry_count--;
     if (child->last == entry)
         child->last = NULL;
-    tr__free(entry);
+    base_free(entry);
 }
 
 static void say(struct child *child, enum tr__wire_kind kind, uint64_t id, uint64_t argument)
@@ -575,7 +575,7 @@ static int actor_spawn(struct child *child, struct tr_system *system, const char
     struct tr_spawn_options options = {
         .name = row->name, .owner = "port", .box = { .full = TR_FULL_FAIL }
     };
-    void *state = tr__calloc(size);
+    void *state = base_calloc(size);
     int rc = 0;
 
     if (state == NULL)
@@ -586,7 +586,7 @@ static int actor_spawn(struct child *child, struct tr_system *system, const char
         rc = row->prepare(state, argument);
     if (rc == 0)
         rc = tr_spawn(system, &child->type, state, &options, &child->actor);
-    tr__free(state);
+    base_free(state);
     return rc;
 }
 
@@ -637,19 +637,19 @@ int tr__process_child(const struct tr_process_row *row, const char *argument, pi
     tr__list_init(&child.urgent);
     if (setup(helper_pid) < 0)
         return TR_PROCESS_EXIT_ORPHAN;
-    child.message = tr__alloc(row->type->message_size);
-    child.bytes = tr__alloc(child.bytes_max);
+    child.message = base_alloc(row->type->message_size);
+    child.bytes = base_alloc(child.bytes_max);
     if (child.message != NULL && child.bytes != NULL &&
         tr_system_create(&(struct tr_system_options){ .driven = true }, &system) == 0) {
         code = child_run(&child, system, argument);
         tr_system_destroy(&system);
     }
     for (uint32_t slot = 0; slot < child.slot_count; slot++)
-        tr__free(child.slots[slot]);
-    tr__free(child.slots);
+        base_free(child.slots[slot]);
+    base_free(child.slots);
     tr__wire_finish(&child.in);
     tr__wire_finish(&child.out);
-    tr__free(child.message);
-    tr__free(child.bytes);
+    base_free(child.message);
+    base_free(child.bytes);
     return code;
 }

@@ -27,15 +27,15 @@ int tr__flights_init(struct tr__flights *flights, const struct tr_codec *codec)
     tr__list_init(&flights->ahead);
     tr__list_init(&flights->owed);
     if (codec->encode != NULL)
-        flights->bytes = tr__alloc(tr__codec_bytes_max(codec));
+        flights->bytes = base_alloc(tr__codec_bytes_max(codec));
     return codec->encode != NULL && flights->bytes == NULL ? TR_ENOMEM : 0;
 }
 
 void tr__flights_finish(struct tr__flights *flights)
 {
-    tr__free(flights->bytes);
-    tr__free(flights->value);
-    tr__free(flights->slots);
+    base_free(flights->bytes);
+    base_free(flights->value);
+    base_free(flights->slots);
 }
 
 /* ---- one ------------------------------------------------------------------------------------- */
@@ -64,7 +64,7 @@ static int slot_find(struct tr__flights *flights, uint32_t *ret_slot)
         return TR_EFULL;
     if (slot == flights->slot_count) {
         count = flights->slot_count == 0 ? 32 : 2 * flights->slot_count;
-        slots = tr__realloc(flights->slots, count * sizeof(void *));
+        slots = base_realloc(flights->slots, count * sizeof(void *));
         if (slots == NULL)
             return TR_ENOMEM;
         memset(slots + flights->slot_count, 0, (count - flights->slot_count) * sizeof(void *));
@@ -77,7 +77,7 @@ static int slot_find(struct tr__flights *flights, uint32_t *ret_slot)
 
 static void frame_free(struct tr__flight *flight)
 {
-    tr__free(flight->frame);
+    base_free(flight->frame);
     flight->frame = NULL;
 }
 
@@ -101,7 +101,7 @@ static void flight_free(struct tr__flights *flights, struct tr__flight *flight)
     if (!flight->sent)
         flights->unsent_count--;
     frame_free(flight);
-    tr__free(flight);
+    base_free(flight);
 }
 
 static void flight_free_if_over(struct tr__flights *flights, struct tr__flight *flight)
@@ -182,11 +182,11 @@ int tr__flights_take(struct tr__flights *flights, struct tr_context *ctx, const 
     rc = slot_find(flights, &slot);
     if (rc < 0)
         return rc;
-    flight = tr__calloc(sizeof *flight);
+    flight = base_calloc(sizeof *flight);
     if (flight == NULL)
         return TR_ENOMEM;
     flight->frame_size = WIRE_HEADER + size;
-    flight->frame = tr__alloc(flight->frame_size);
+    flight->frame = base_alloc(flight->frame_size);
     if (flight->frame == NULL)
         goto free_flight;
     flight->is_ask = tr_is_asked(ctx);
@@ -212,7 +212,7 @@ int tr__flights_take(struct tr__flights *flights, struct tr_context *ctx, const 
 free_frame:
     frame_free(flight);
 free_flight:
-    tr__free(flight);
+    base_free(flight);
     return TR_ENOMEM;
 }
 
@@ -289,7 +289,7 @@ static int decode_value(
     struct tr__flights *flights, const struct tr__wire_frame *frame, uint32_t *ret_size)
 {
     if (flights->value == NULL)
-        flights->value = tr__alloc(TR_VALUE_SIZE_MAX);
+        flights->value = base_alloc(TR_VALUE_SIZE_MAX);
     if (flights->value == NULL)
         return TR_ENOMEM;
     if (flights->codec->decode_value(frame->body, frame->size, flights->value, ret_size) < 0)

@@ -190,7 +190,7 @@ static char **environment_with_guard(char *guard)
 
     while (environ != NULL && environ[count] != NULL)
         count++;
-    copy = tr__alloc((count + 2) * sizeof *copy);
+    copy = base_alloc((count + 2) * sizeof *copy);
     if (copy == NULL)
         return NULL;
     if (count > 0)
@@ -212,13 +212,13 @@ static int helper_execute(struct tr__processes *processes)
     environment = environment_with_guard(guard);
     if (environment == NULL)
         return TR_ENOMEM;
-    if (tr__fault_hit() || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) {
-        tr__free(environment);
+    if (base_fault_hit() || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) {
+        base_free(environment);
         return TR_ELIMIT;
     }
     error =
-        tr__fault_hit() ? EAGAIN : execute(pair[1], true, arguments, environment, &processes->pid);
-    tr__free(environment);
+        base_fault_hit() ? EAGAIN : execute(pair[1], true, arguments, environment, &processes->pid);
+    base_free(environment);
     close(pair[1]);
     if (error != 0) {
         close(pair[0]);
@@ -229,7 +229,7 @@ static int helper_execute(struct tr__processes *processes)
     processes->fd = pair[0];
     /* If it cannot be made the helper still ends with its socket; it only is not waited for by it.
      */
-    processes->pidfd = tr__fault_hit() ? -1 : pidfd_open(processes->pid, 0);
+    processes->pidfd = base_fault_hit() ? -1 : pidfd_open(processes->pid, 0);
     return 0;
 }
 
@@ -285,7 +285,7 @@ void tr__processes_finish(struct tr_system *system)
     tr_assert(processes->live == NULL); /* every actor has ended */
     helper_end(processes);
     pthread_mutex_destroy(&processes->lock);
-    tr__free(processes);
+    base_free(processes);
     tr__set(system->processes, NULL);
 }
 
@@ -305,7 +305,7 @@ int tr_process_start(struct tr_system *system, const struct tr_process_row *rows
     }
     if (atomic_load_explicit(&system->processes, memory_order_acquire) != NULL)
         return TR_EEXIST;
-    processes = tr__calloc(sizeof *processes + count * sizeof processes->types[0]);
+    processes = base_calloc(sizeof *processes + count * sizeof processes->types[0]);
     if (processes == NULL)
         return TR_ENOMEM;
     processes->system = system;
@@ -331,7 +331,7 @@ int tr_process_start(struct tr_system *system, const struct tr_process_row *rows
 end_helper:
     helper_end(processes);
 free_processes:
-    tr__free(processes);
+    base_free(processes);
     return rc;
 }
 
@@ -354,19 +354,19 @@ int tr__process_request(struct tr__processes *processes, const char *name, const
         return TR_ETOOBIG;
     if (length > 0)
         memcpy(request.argument, argument, length);
-    if (tr__fault_hit() ||
+    if (base_fault_hit() ||
         socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, wire) < 0)
         return TR_ELIMIT;
-    if (tr__fault_hit() ||
+    if (base_fault_hit() ||
         socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, notices) < 0) {
         close(wire[0]);
         close(wire[1]);
         return TR_ELIMIT;
     }
-    error = tr__fault_hit() ? EAGAIN
-                            : packet_send(processes->fd, &request,
-                                  offsetof(struct request, argument) + length + 1,
-                                  (int[]){ wire[1], notices[1] }, 2);
+    error = base_fault_hit() ? EAGAIN
+                             : packet_send(processes->fd, &request,
+                                   offsetof(struct request, argument) + length + 1,
+                                   (int[]){ wire[1], notices[1] }, 2);
     close(wire[1]);
     close(notices[1]);
     if (error != 0) {
@@ -388,7 +388,7 @@ int tr__process_notice(int fd, struct tr__notice *ret_notice, int *ret_pidfd)
     int fds[2];
     ssize_t got;
 
-    if (tr__fault_hit())
+    if (base_fault_hit())
         return TR_ECLOSED;
     got = packet_receive(fd, &notice, sizeof notice, MSG_DONTWAIT, fds, &count);
     if (got == -EAGAIN)
@@ -446,11 +446,11 @@ static int helper_reserve(struct helper *helper)
 
     if (helper->count < helper->capacity)
         return 0;
-    children = tr__realloc(helper->children, capacity * sizeof *children);
+    children = base_realloc(helper->children, capacity * sizeof *children);
     if (children == NULL)
         return ENOMEM;
     helper->children = children;
-    polls = tr__realloc(helper->polls, (1 + 2 * (size_t)capacity) * sizeof *polls);
+    polls = base_realloc(helper->polls, (1 + 2 * (size_t)capacity) * sizeof *polls);
     if (polls == NULL)
         return ENOMEM;
     helper->polls = polls;
@@ -625,8 +625,8 @@ static int helper_main(char *program)
         if (helper.polls[0].revents != 0)
             on_request(&helper);
     }
-    tr__free(helper.children);
-    tr__free(helper.polls);
+    base_free(helper.children);
+    base_free(helper.polls);
     return 0;
 }
 

@@ -5,8 +5,7 @@
 
 #include "runtime/actor.h"
 
-/* ---- queues
- * ---------------------------------------------------------------------------------------------- */
+/* ---- queues --------------------------------------------------------------------------------- */
 
 /* Sort a chain, newest first and ending before `stop`, into the box's queues, oldest first. */
 tr__noinline void tr__absorb(
@@ -112,8 +111,7 @@ void tr__drop_oldest(struct tr__worker *worker, struct tr_box *box, uint32_t han
     }
 }
 
-/* ---- handling one cell
- * ------------------------------------------------------------------------------------- */
+/* ---- handling one cell ---------------------------------------------------------------------- */
 
 static enum tr_next call_event(
     struct tr__worker *worker, struct tr_box *box, const struct tr_event *event)
@@ -203,7 +201,7 @@ tr__noinline enum tr_next tr__handle_event(
             tr__work_dropped(work);
             return TR_GO;
         }
-        tr__free(work);
+        base_free(work);
         return call_event(worker, box, &event);
     case CELL_DOWN:
     case CELL_EXIT:
@@ -228,7 +226,7 @@ tr__noinline enum tr_next tr__handle_event(
         memcpy(&event.size, cell->payload + sizeof bytes, sizeof event.size);
         event.value = bytes;
         next = call_event(worker, box, &event);
-        tr__free(bytes);
+        base_free(bytes);
         return next;
     }
     case CELL_SIGNAL:

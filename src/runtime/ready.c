@@ -33,7 +33,7 @@ int tr__ready_fill_parts(struct tr__ready_message *message, struct tr__bytes key
     message->key_size = (uint32_t)key.size;
     message->value_size = (uint32_t)(head.size + value.size);
     if (!is_inline(message)) {
-        to = tr__alloc(key.size + head.size + value.size);
+        to = base_alloc(key.size + head.size + value.size);
         if (to == NULL)
             return TR_ENOMEM;
         memcpy(message->bytes, &to, sizeof to);
@@ -62,7 +62,7 @@ void tr__ready_release(void *message)
     struct tr__ready_message *m = message;
 
     if (!is_inline(m))
-        tr__free(block_of(m));
+        base_free(block_of(m));
     m->key_size = m->value_size = 0;
 }
 
@@ -166,13 +166,13 @@ int tr__table_init(struct tr__table *table, struct tr_context *ctx)
     *table = (struct tr__table){ .bucket_count = BUCKETS_FIRST };
     table->secret[0] = tr_random(ctx);
     table->secret[1] = tr_random(ctx);
-    table->buckets = tr__calloc(BUCKETS_FIRST * sizeof(struct tr__entry *));
+    table->buckets = base_calloc(BUCKETS_FIRST * sizeof(struct tr__entry *));
     return table->buckets == NULL ? TR_ENOMEM : 0;
 }
 
 void tr__table_finish(struct tr__table *table)
 {
-    tr__free(table->buckets);
+    base_free(table->buckets);
     *table = (struct tr__table){ 0 };
 }
 
@@ -197,7 +197,7 @@ static void grow(struct tr__table *table)
     struct tr__table bigger = *table;
 
     bigger.bucket_count *= 2;
-    bigger.buckets = tr__calloc(bigger.bucket_count * sizeof(struct tr__entry *));
+    bigger.buckets = base_calloc(bigger.bucket_count * sizeof(struct tr__entry *));
     if (bigger.buckets == NULL)
         return;
     for (uint32_t i = 0; i < table->bucket_count; i++)
@@ -208,7 +208,7 @@ static void grow(struct tr__table *table)
             entry->next = *to;
             *to = entry;
         }
-    tr__free(table->buckets);
+    base_free(table->buckets);
     *table = bigger;
 }
 
@@ -270,7 +270,7 @@ int tr__heap_add(struct tr__heap *heap, struct tr__node *node, uint64_t due_ns)
 {
     if (heap->count == heap->capacity) {
         uint32_t capacity = heap->capacity == 0 ? 64 : 2 * heap->capacity;
-        struct tr__node **nodes = tr__realloc(heap->nodes, capacity * sizeof(struct tr__node *));
+        struct tr__node **nodes = base_realloc(heap->nodes, capacity * sizeof(struct tr__node *));
 
         if (nodes == NULL)
             return TR_ENOMEM;
@@ -302,6 +302,6 @@ void tr__heap_remove(struct tr__heap *heap, struct tr__node *node)
 
 void tr__heap_finish(struct tr__heap *heap)
 {
-    tr__free(heap->nodes);
+    base_free(heap->nodes);
     *heap = (struct tr__heap){ 0 };
 }

@@ -311,8 +311,8 @@ static void release(struct tr_breaker *self)
 {
     if (self->inner == NULL)
         return;
-    tr__free(self->inner->flights);
-    tr__free(self->inner);
+    base_free(self->inner->flights);
+    base_free(self->inner);
     self->inner = NULL;
 }
 
@@ -334,14 +334,14 @@ static int reset(void *state, enum tr_why why)
 static int start(void *state, struct tr_context *ctx)
 {
     struct tr_breaker *self = state;
-    struct tr__breaker *inner = tr__calloc(sizeof *inner);
+    struct tr__breaker *inner = base_calloc(sizeof *inner);
 
     (void)ctx;
     self->inner = inner;
     if (inner == NULL)
         return TR_ENOMEM;
     inner->flights_max = tr__or(self->options.flights_max, FLIGHTS_DEFAULT);
-    inner->flights = tr__calloc(inner->flights_max * sizeof *inner->flights);
+    inner->flights = base_calloc(inner->flights_max * sizeof *inner->flights);
     if (inner->flights == NULL) {
         release(self);
         return TR_ENOMEM;

@@ -59,7 +59,7 @@ static void drop(struct tr__cache *inner, struct cached *cached)
     if (cached->expires)
         tr__heap_remove(&inner->heap, &cached->node);
     inner->stats.bytes -= size_of(cached);
-    tr__free(cached);
+    base_free(cached);
 }
 
 static struct cached *find(struct tr__cache *inner, const struct tr__ready_message *m)
@@ -168,7 +168,7 @@ static int handle_put(
         return TR_EAGAIN;
     if (m->key_size + value_size > tr__or64(self->options.bytes_max, BYTES_DEFAULT))
         return TR_ETOOBIG;
-    cached = tr__alloc(sizeof *cached + m->key_size + value_size);
+    cached = base_alloc(sizeof *cached + m->key_size + value_size);
     if (cached == NULL)
         return TR_ENOMEM;
     *cached = (struct cached){ .entry = { .key = cached->bytes, .key_size = m->key_size },
@@ -178,7 +178,7 @@ static int handle_put(
     memcpy(cached->bytes + m->key_size, value, value_size);
     if (cached->expires && tr__heap_add(&inner->heap, &cached->node,
                                ttl_ns > UINT64_MAX - now_ns ? UINT64_MAX : now_ns + ttl_ns) < 0) {
-        tr__free(cached);
+        base_free(cached);
         return TR_ENOMEM;
     }
     old = find(inner, m);
@@ -257,7 +257,7 @@ static void finish(void *state)
     handle_clear(inner);
     tr__heap_finish(&inner->heap);
     tr__table_finish(&inner->table);
-    tr__free(inner);
+    base_free(inner);
     self->inner = NULL;
 }
 
@@ -266,7 +266,7 @@ static int start(void *state, struct tr_context *ctx)
     struct tr_cache *self = state;
     int rc;
 
-    self->inner = tr__calloc(sizeof *self->inner);
+    self->inner = base_calloc(sizeof *self->inner);
     if (self->inner == NULL)
         return TR_ENOMEM;
     tr__list_init(&self->inner->used);

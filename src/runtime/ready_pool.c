@@ -39,11 +39,11 @@ static const uint64_t secret[2] = { UINT64_C(0x706f6f6c20706f6f), UINT64_C(0x6c2
 
 static void memory_free(struct tr_pool *pool)
 {
-    tr__free(pool->rows);
-    tr__free(pool->senders);
-    tr__free(pool->names);
-    tr__free(pool->states);
-    tr__free(pool);
+    base_free(pool->rows);
+    base_free(pool->senders);
+    base_free(pool->names);
+    base_free(pool->states);
+    base_free(pool);
 }
 
 static void memory_unref(void *data)
@@ -76,7 +76,7 @@ static void keeper_drop(void *message)
 
     tr_sender_drop(&m->supervisor);
     tr_sender_drop(&m->self);
-    tr__free(m->workers);
+    base_free(m->workers);
 }
 
 static void keeper_let_go(struct keeper *self)
@@ -96,7 +96,7 @@ static enum tr_next keeper_handle(void *state, struct tr_context *ctx, void *mes
     self->alive = m->count;
     for (uint32_t i = 0; i < m->count && rc == 0; i++)
         rc = tr_watch(ctx, m->workers[i], i);
-    tr__free(m->workers);
+    base_free(m->workers);
     /* Out of memory: without its watches it would hold for ever. Its end stops the pool. */
     return rc < 0 ? TR_FAIL : TR_GO;
 }
@@ -145,7 +145,7 @@ static int keep(struct tr_system *system, struct tr_pool *pool, tr_sender *super
     tr_sender_rename(supervisor, "the pool's keeper");
     m.supervisor = *supervisor;
     *supervisor = (tr_sender){ 0 };
-    m.workers = tr__alloc(pool->workers * sizeof *m.workers);
+    m.workers = base_alloc(pool->workers * sizeof *m.workers);
     rc = m.workers == NULL ? TR_ENOMEM
                            : tr_spawn(system, &keeper_type, &self,
                                  &(struct tr_spawn_options){ .owner = "pool" }, &keeper);
@@ -211,15 +211,15 @@ static void table_make(const struct tr_pool_options *options, struct tr_pool *po
 
 static struct tr_pool *memory_new(const struct tr_pool_options *options)
 {
-    struct tr_pool *pool = tr__calloc(sizeof *pool);
+    struct tr_pool *pool = base_calloc(sizeof *pool);
 
     if (pool == NULL)
         return NULL;
     pool->workers = options->workers;
-    pool->rows = tr__calloc(pool->workers * sizeof *pool->rows);
-    pool->senders = tr__calloc(pool->workers * sizeof *pool->senders);
-    pool->names = tr__calloc(pool->workers * sizeof *pool->names);
-    pool->states = tr__calloc((size_t)pool->workers * options->type->state_size);
+    pool->rows = base_calloc(pool->workers * sizeof *pool->rows);
+    pool->senders = base_calloc(pool->workers * sizeof *pool->senders);
+    pool->names = base_calloc(pool->workers * sizeof *pool->names);
+    pool->states = base_calloc((size_t)pool->workers * options->type->state_size);
     if (pool->rows == NULL || pool->senders == NULL || pool->names == NULL ||
         pool->states == NULL) {
         memory_free(pool);

@@ -107,7 +107,7 @@ static void forget(struct tr__limiter *inner, struct limited *limited)
 {
     tr__table_remove(&inner->table, &limited->entry);
     tr__heap_remove(&inner->heap, &limited->node);
-    tr__free(limited);
+    base_free(limited);
 }
 
 static struct limited *first_full(const struct tr__limiter *inner)
@@ -120,7 +120,7 @@ static struct limited *first_full(const struct tr__limiter *inner)
 static int add(struct tr__limiter *inner, const struct tr__ready_message *m,
     const struct tr_rate *rate, uint64_t now_ns, struct limited **ret_limited)
 {
-    struct limited *limited = tr__alloc(sizeof *limited + m->key_size);
+    struct limited *limited = base_alloc(sizeof *limited + m->key_size);
 
     if (limited == NULL)
         return TR_ENOMEM;
@@ -129,7 +129,7 @@ static int add(struct tr__limiter *inner, const struct tr__ready_message *m,
         memcpy(limited->key, tr__ready_key(m), m->key_size);
     tr_bucket_init(&limited->bucket, rate, now_ns);
     if (tr__heap_add(&inner->heap, &limited->node, now_ns) < 0) {
-        tr__free(limited);
+        base_free(limited);
         return TR_ENOMEM;
     }
     tr__table_add(&inner->table, &limited->entry);
@@ -211,7 +211,7 @@ static void finish(void *state)
         forget(inner, first_full(inner));
     tr__heap_finish(&inner->heap);
     tr__table_finish(&inner->table);
-    tr__free(inner);
+    base_free(inner);
     self->inner = NULL;
 }
 
@@ -222,7 +222,7 @@ static int start(void *state, struct tr_context *ctx)
 
     if (!tr_rate_is_valid(&self->options.rate))
         return TR_EINVAL;
-    self->inner = tr__calloc(sizeof *self->inner);
+    self->inner = base_calloc(sizeof *self->inner);
     if (self->inner == NULL)
         return TR_ENOMEM;
     rc = tr__table_init(&self->inner->table, ctx);

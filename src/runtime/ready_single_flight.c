@@ -93,7 +93,7 @@ static void kept_drop(struct tr__single_flight *inner, struct kept *kept)
     tr__table_remove(&inner->kept, &kept->entry);
     tr__list_remove(&kept->age);
     inner->stats.kept_bytes -= kept->entry.key_size + kept->value_size;
-    tr__free(kept);
+    base_free(kept);
 }
 
 static void keep(
@@ -106,7 +106,7 @@ static void keep(
 
     if (self->options.kept_max == 0 || bytes > bytes_max)
         return;
-    kept = tr__alloc(sizeof *kept + bytes);
+    kept = base_alloc(sizeof *kept + bytes);
     if (kept == NULL)
         return; /* not kept: the next ask computes again */
     while (inner->kept.count >= self->options.kept_max ||
@@ -202,14 +202,14 @@ static int run_job(void *argument)
 
 static void drop_job(void *argument)
 {
-    tr__free(argument);
+    base_free(argument);
 }
 
 static int launch_job(struct tr_single_flight *self, struct tr_context *ctx, struct flight *flight)
 {
     size_t room = tr__or(self->options.value_size_max, TR_VALUE_SIZE_MAX);
     size_t key_at = (room + 15) / 16 * 16;
-    struct job *job = tr__alloc(sizeof *job + key_at + flight->entry.key_size);
+    struct job *job = base_alloc(sizeof *job + key_at + flight->entry.key_size);
     int rc;
 
     if (job == NULL)
@@ -224,14 +224,14 @@ static int launch_job(struct tr_single_flight *self, struct tr_context *ctx, str
     if (self->options.timeout_ns != 0) {
         rc = tr_after(ctx, self->options.timeout_ns, flight->index, &flight->timer_id);
         if (rc < 0) {
-            tr__free(job);
+            base_free(job);
             return rc;
         }
         flight->has_timer = true;
     }
     rc = tr_offload(ctx, run_job, job, drop_job, flight->index);
     if (rc < 0) {
-        tr__free(job);
+        base_free(job);
         return rc;
     }
     flight->job = job;
@@ -289,7 +289,7 @@ static void flight_end(struct tr_single_flight *self, struct tr_context *ctx, st
         keep(self, flight, value, size);
     answer_all(inner, flight, status, value, size);
     tr__table_remove(&inner->flights, &flight->entry);
-    tr__free(flight->key);
+    base_free(flight->key);
     flight->key = NULL;
     flight->next_free = inner->slot_free;
     inner->slot_free = flight;
@@ -331,7 +331,7 @@ static int flight_new(
 
     if (flight == NULL || inner->flights.count + inner->astray >= inner->flights_max)
         return TR_EFULL;
-    key = tr__alloc(m->key_size);
+    key = base_alloc(m->key_size);
     if (key == NULL)
         return TR_ENOMEM;
     memcpy(key, tr__ready_key(m), m->key_size);
@@ -473,7 +473,7 @@ static void on_work(
             status = TR_EINVAL;
         on_result(self, ctx, job->flight, status, job->value, status < 0 ? 0 : job->value_size);
     }
-    tr__free(job);
+    base_free(job);
 }
 
 static void on_timeout(struct tr_single_flight *self, struct tr_context *ctx, struct flight *flight)
@@ -518,13 +518,13 @@ static void release(struct tr_single_flight *self)
     while (!tr__list_is_empty(&inner->age))
         kept_drop(inner, tr__container(inner->age.next, struct kept, age));
     for (uint32_t i = 0; inner->slots != NULL && i < inner->flights_max; i++)
-        tr__free(inner->slots[i].key);
+        base_free(inner->slots[i].key);
     tr__table_finish(&inner->flights);
     tr__table_finish(&inner->kept);
-    tr__free(inner->slots);
-    tr__free(inner->waiters);
-    tr__free(inner->request);
-    tr__free(inner);
+    base_free(inner->slots);
+    base_free(inner->waiters);
+    base_free(inner->request);
+    base_free(inner);
     self->inner = NULL;
 }
 
@@ -559,9 +559,9 @@ static int make(struct tr_single_flight *self, struct tr_context *ctx)
     tr__list_init(&inner->age);
     inner->flights_max = tr__or(self->options.flights_max, FLIGHTS_DEFAULT);
     inner->waiters_max = tr__or(self->options.waiters_max, WAITERS_DEFAULT);
-    inner->slots = tr__calloc(inner->flights_max * sizeof *inner->slots);
-    inner->waiters = tr__calloc(inner->waiters_max * sizeof *inner->waiters);
-    inner->request = tr__calloc(self->options.source_message_size);
+    inner->slots = base_calloc(inner->flights_max * sizeof *inner->slots);
+    inner->waiters = base_calloc(inner->waiters_max * sizeof *inner->waiters);
+    inner->request = base_calloc(self->options.source_message_size);
     if (inner->slots == NULL || inner->waiters == NULL || inner->request == NULL)
         return TR_ENOMEM;
     for (uint32_t i = inner->flights_max; i-- > 0;) {
@@ -584,7 +584,7 @@ static int start(void *state, struct tr_context *ctx)
 
     if (!is_valid(&self->options))
         return TR_EINVAL;
-    self->inner = tr__calloc(sizeof *self->inner);
+    self->inner = base_calloc(sizeof *self->inner);
     if (self->inner == NULL)
         return TR_ENOMEM;
     rc = make(self, ctx);

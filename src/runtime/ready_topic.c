@@ -57,7 +57,7 @@ static void forget(struct tr__topic *inner, struct subscriber *subscriber)
         inner->places_used--;
     tr__table_remove(&inner->table, &subscriber->entry);
     tr_sender_drop(&subscriber->sender);
-    tr__free(subscriber);
+    base_free(subscriber);
 }
 
 /* A free place, or what is in the way of one. */
@@ -75,7 +75,7 @@ static int place_new(struct tr_topic *self, uint32_t *ret_place)
                 *ret_place = i;
                 return 0;
             }
-        places = tr__realloc(inner->places, capacity * sizeof(struct subscriber *));
+        places = base_realloc(inner->places, capacity * sizeof(struct subscriber *));
         if (places == NULL)
             return TR_ENOMEM;
         inner->places = places;
@@ -96,7 +96,7 @@ static int subscriber_new(struct tr_topic *self, struct tr_context *ctx,
     rc = place_new(self, &place);
     if (rc < 0)
         return rc;
-    subscriber = tr__alloc(sizeof *subscriber + self->options.message_size);
+    subscriber = base_alloc(sizeof *subscriber + self->options.message_size);
     if (subscriber == NULL)
         return TR_ENOMEM;
     *subscriber = (struct subscriber){ .weak = weak,
@@ -111,7 +111,7 @@ static int subscriber_new(struct tr_topic *self, struct tr_context *ctx,
         memcpy(subscriber->notice, notice, self->options.message_size);
     rc = tr_watch(ctx, weak, place);
     if (rc < 0) {
-        tr__free(subscriber);
+        base_free(subscriber);
         return rc;
     }
     inner->places[place] = subscriber;
@@ -306,8 +306,8 @@ static void finish(void *state)
     while (inner->places_used > 0)
         forget(inner, inner->places[inner->places_used - 1]);
     tr__table_finish(&inner->table);
-    tr__free(inner->places);
-    tr__free(inner);
+    base_free(inner->places);
+    base_free(inner);
     self->inner = NULL;
 }
 
@@ -332,7 +332,7 @@ static int start(void *state, struct tr_context *ctx)
         return TR_EINVAL;
     if (self->inner != NULL)
         return watch_all(self->inner, ctx);
-    self->inner = tr__calloc(sizeof *self->inner);
+    self->inner = base_calloc(sizeof *self->inner);
     if (self->inner == NULL)
         return TR_ENOMEM;
     rc = tr__table_init(&self->inner->table, ctx);

@@ -73,8 +73,7 @@ static struct shard *shard_of(struct tr_registry *registry, uint64_t hash)
     return &registry->shards[hash % SHARDS];
 }
 
-/* ---- the table, under the shard's lock
- * ---------------------------------------------------------------------------- */
+/* ---- the table, under the shard's lock ------------------------------------------------------ */
 
 static struct tr__registry_entry **find(
     struct shard *shard, uint64_t hash, const void *key, size_t size)
@@ -90,7 +89,7 @@ static struct tr__registry_entry **find(
 static void grow(struct shard *shard)
 {
     uint32_t count = shard->bucket_count * 2;
-    struct tr__registry_entry **buckets = tr__calloc(count * sizeof(*buckets));
+    struct tr__registry_entry **buckets = base_calloc(count * sizeof(*buckets));
 
     if (buckets == NULL)
         return; /* longer chains, nothing worse */
@@ -103,7 +102,7 @@ static void grow(struct shard *shard)
             entry->next = *at;
             *at = entry;
         }
-    tr__free(shard->buckets);
+    base_free(shard->buckets);
     shard->buckets = buckets;
     shard->bucket_count = count;
 }
@@ -118,9 +117,7 @@ static void remove_entry(struct shard *shard, struct tr__registry_entry *entry)
     tr__list_remove(&entry->lru);
 }
 
-/* ---- making actors
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- making actors -------------------------------------------------------------------------- */
 
 static int make_box(struct tr_registry *registry, struct tr__registry_entry *entry, bool waiting,
     struct tr_box **ret_box, tr_sender *ret_keep)
@@ -128,7 +125,7 @@ static int make_box(struct tr_registry *registry, struct tr__registry_entry *ent
     const struct tr_registry_options *o = &registry->options;
     struct tr_spawn_options spawn = { .box = o->box, .grace_ns = o->grace_ns };
     unsigned char small[512];
-    void *state = o->type->state_size <= sizeof small ? small : tr__alloc(o->type->state_size);
+    void *state = o->type->state_size <= sizeof small ? small : base_alloc(o->type->state_size);
     struct tr_box *box;
     struct tr__ext *ext;
     int rc = 0;
@@ -154,7 +151,7 @@ static int make_box(struct tr_registry *registry, struct tr__registry_entry *ent
             o->type->finish(state); /* it was made, and nobody else has it */
     }
     if (state != small)
-        tr__free(state);
+        base_free(state);
     if (rc < 0)
         return rc;
     tr__set(box->owner_first, "its registry");
@@ -216,7 +213,7 @@ static int insert(struct tr_registry *registry, struct shard *shard, uint64_t ha
         if (!found)
             return TR_EFULL;
     }
-    entry = tr__calloc(sizeof *entry + key_size);
+    entry = base_calloc(sizeof *entry + key_size);
     if (entry == NULL)
         return TR_ENOMEM;
     entry->registry = registry;
@@ -226,7 +223,7 @@ static int insert(struct tr_registry *registry, struct shard *shard, uint64_t ha
     tr__list_init(&entry->lru);
     rc = make_box(registry, entry, false, &entry->box, &entry->keep);
     if (rc < 0) {
-        tr__free(entry);
+        base_free(entry);
         return rc;
     }
     if (shard->entry_count > 2 * shard->bucket_count)
@@ -272,9 +269,7 @@ static int box_for_sending(struct tr__registry_entry *entry, bool make, tr_sende
     return 0;
 }
 
-/* ---- the public calls
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- the public calls ----------------------------------------------------------------------- */
 
 static int get(struct tr_registry *registry, const void *key, size_t key_size, bool make,
     const char *owner, tr_sender *ret_sender)
@@ -334,9 +329,7 @@ uint32_t tr_registry_live(const struct tr_registry *registry)
     return tr__get(registry->live);
 }
 
-/* ---- called by the actors
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- called by the actors ------------------------------------------------------------------- */
 
 /* It ends, however that came. What is left in its box goes to a successor, unless its start failed:
  * then the next would most likely fail as well, and so on for as long as a message waits. */
@@ -447,7 +440,7 @@ void tr__registry_ended(
         tr__dead_letter(worker, box, cell, TR_DEAD_DESTROYED, TR_ECLOSED);
     tr_sender_drop(&keep);
     if (last)
-        tr__free(entry);
+        base_free(entry);
     /* The last touch of the registry: tr_registry_close may free it now. */
     if (atomic_fetch_sub_explicit(&registry->live, 1, memory_order_seq_cst) == 1 &&
         atomic_load_explicit(&system->end_waiters, memory_order_seq_cst) > 0)
@@ -481,9 +474,7 @@ const void *tr_registry_key(const struct tr_context *ctx, size_t *ret_size)
     return ext->entry->key;
 }
 
-/* ---- the sweep
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- the sweep ------------------------------------------------------------------------------ */
 
 struct sweeper {
     struct tr_registry *registry;
@@ -547,9 +538,7 @@ static const struct tr_type sweeper_type = {
     .event = sweeper_event,
 };
 
-/* ---- making and closing
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- making and closing --------------------------------------------------------------------- */
 
 /* One runs, unless the registry closes or never passivates. The one before may have ended: told to,
  * or because there was no memory for its timer. */
@@ -579,12 +568,12 @@ static int sweeper_ensure(struct tr_registry *registry)
 static void registry_free(struct tr_registry *registry)
 {
     for (uint32_t i = 0; i < SHARDS; i++) {
-        tr__free(registry->shards[i].buckets);
+        base_free(registry->shards[i].buckets);
         pthread_mutex_destroy(&registry->shards[i].lock);
     }
     pthread_mutex_destroy(&registry->sweeper_lock);
-    tr__free(registry->name);
-    tr__free(registry);
+    base_free(registry->name);
+    base_free(registry);
 }
 
 int tr_registry_create(struct tr_system *system, const struct tr_registry_options *options,
@@ -596,7 +585,7 @@ int tr_registry_create(struct tr_system *system, const struct tr_registry_option
 
     if (options->type == NULL || options->type->handle == NULL)
         return TR_EINVAL;
-    registry = tr__calloc(sizeof *registry);
+    registry = base_calloc(sizeof *registry);
     if (registry == NULL)
         return TR_ENOMEM;
     registry->system = system;
@@ -608,7 +597,7 @@ int tr_registry_create(struct tr_system *system, const struct tr_registry_option
         pthread_mutex_init(&shard->lock, NULL);
         tr__list_init(&shard->lru);
         shard->bucket_count = BUCKETS_FIRST;
-        shard->buckets = tr__calloc(BUCKETS_FIRST * sizeof(*shard->buckets));
+        shard->buckets = base_calloc(BUCKETS_FIRST * sizeof(*shard->buckets));
         ok = ok && shard->buckets != NULL;
     }
     if (!ok)

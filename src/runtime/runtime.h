@@ -70,8 +70,7 @@ bool tr__sim_is_outside(const struct tr_sim *sim); /* it has not come to its end
 #endif
 enum { SIM_WORKERS = TR__POINTS ? 3 : 1 };
 
-/* ---- cells: one message, one cache line
- * ------------------------------------------------------------ */
+/* ---- cells: one message, one cache line ----------------------------------------------------- */
 
 enum tr__cell_kind {
     CELL_TELL,       /* opt: deadline if CELL_DEADLINE */
@@ -155,8 +154,7 @@ static inline struct tr_box *tr__cell_asker(const struct tr__cell *cell)
     return (struct tr_box *)(uintptr_t)(cell->opt & OPT_ADDRESS);
 }
 
-/* ---- the box's word
- * --------------------------------------------------------------------------------- */
+/* ---- the box's word ------------------------------------------------------------------------- */
 
 #define WORD_SCHED UINT64_C(1)      /* somebody runs it or will: do not schedule */
 #define WORD_CLOSED UINT64_C(2)     /* takes no more messages; answers and operations still */
@@ -180,8 +178,7 @@ static inline uint32_t tr__word_count(uint64_t word)
     return (uint32_t)(word >> WORD_COUNT_SHIFT);
 }
 
-/* ---- boxes: the actor
- * --------------------------------------------------------------------------------- */
+/* ---- boxes: the actor ----------------------------------------------------------------------- */
 
 enum tr__status {
     STATUS_LIVE = 1,         /* started; the only bit beside POINTER on the fast path */
@@ -318,8 +315,7 @@ struct tr__ext {
     bool successor_waits;
 };
 
-/* ---- contexts and workers
- * -------------------------------------------------------------------------------- */
+/* ---- contexts and workers ------------------------------------------------------------------- */
 
 enum tr__after {
     AFTER_PARK = 1,
@@ -389,7 +385,7 @@ struct tr__worker {
     struct tr_box *slots[SLOT_CLASSES];
     uint32_t slot_counts[SLOT_CLASSES];
     uint64_t launch_order; /* of the last actor it started */
-    struct tr__random random;
+    struct base_random random;
     uint32_t index;
     int epoll_fd, event_fd;
     /* An epoll of its own, inside the other, for TR_FD_FIRST; -1 until there is one. Made by the
@@ -443,9 +439,7 @@ enum tr__schedule_slowly {
 };
 enum tr__sleep { SLEEP_NOT, SLEEP_SPINNING, SLEEP_PARKED };
 
-/* ---- timers
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- timers --------------------------------------------------------------------------------- */
 
 enum { WHEEL_LEVELS = 6, WHEEL_SLOTS = 64 };
 enum tr__timer_state { TIMER_IDLE, TIMER_LINKED, TIMER_FIRED, TIMER_STOPPED };
@@ -484,9 +478,7 @@ struct tr__timer_entry {
     bool stopped; /* while its cell was on the way */
 };
 
-/* ---- asks
- * -----------------------------------------------------------------------------------------------------
- */
+/* ---- asks ----------------------------------------------------------------------------------- */
 
 enum tr__ask_state { ASK_OPEN, ASK_ENDED, ASK_ACCEPTING };
 
@@ -585,9 +577,7 @@ struct tr__fd_slot {
 };
 enum { FD_CHUNK_BITS = 8, FD_CHUNK = 1 << FD_CHUNK_BITS, FD_CHUNKS = 4096 };
 
-/* ---- systems
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- systems -------------------------------------------------------------------------------- */
 
 enum { LOCKS = 64, DEAD_LETTERS = 256 };
 
@@ -728,9 +718,7 @@ static inline struct tr__worker *tr__worker_of(const struct tr_system *system)
     return likely(worker != NULL && worker->system == system) ? worker : NULL;
 }
 
-/* ---- helpers
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- helpers -------------------------------------------------------------------------------- */
 
 /* Owner-written, reader-racy. */
 #define tr__add(counter, n)                                                                        \
@@ -1029,8 +1017,6 @@ void tr__box_unpin(struct tr_box *box, int32_t n);
 bool tr__box_pin(tr_weak weak);
 void tr__box_finish(struct tr__worker *worker, struct tr_box *box, enum tr_why why);
 const char *tr__box_name(const struct tr_box *box, char *text, size_t size);
-/* The actor whose turn this thread runs, for its log lines (base/log.h). False: none. */
-bool tr__thread_actor(const char **ret_type, uint32_t *ret_number);
 void *tr__box_self(struct tr_box *box);
 int tr__box_adopt_state(
     struct tr_box *box, const void *state, const struct tr_spawn_options *options);

@@ -76,8 +76,7 @@ static bool is_pausing(const struct tr__worker *worker, uint64_t now_ns)
            now_ns - worker->polled_ns < worker->pause_ns;
 }
 
-/* ---- small primitives
- * ------------------------------------------------------------------------------------- */
+/* ---- small primitives ----------------------------------------------------------------------- */
 
 void tr__spin_lock(struct tr__spin *spin)
 {
@@ -115,8 +114,7 @@ void tr__futex_wake(_Atomic uint32_t *word)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
-/* ---- the run queue
- * --------------------------------------------------------------------------------------------- */
+/* ---- the run queue -------------------------------------------------------------------------- */
 
 tr__cold void tr__queue_enter_slow(struct tr__worker *worker)
 {
@@ -227,9 +225,7 @@ bool tr__worker_has_work(struct tr__worker *worker)
            tr__get(worker->inject) != NULL;
 }
 
-/* ---- stealing
- * -----------------------------------------------------------------------------------------------------
- */
+/* ---- stealing ------------------------------------------------------------------------------- */
 
 static bool thief_enter(struct tr__worker *victim)
 {
@@ -313,9 +309,7 @@ static bool steal_by_hint(struct tr__worker *worker)
     return false;
 }
 
-/* ---- waking
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- waking --------------------------------------------------------------------------------- */
 
 void tr__worker_wake(struct tr__worker *worker)
 {
@@ -380,9 +374,7 @@ void tr__inject(struct tr_system *system, struct tr_box *box)
     tr__worker_wake(target);
 }
 
-/* ---- one worker or all
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- one worker or all ---------------------------------------------------------------------- */
 
 /* Moving average over about eight values, in sixteenths. */
 static uint64_t average(uint64_t average_x16, uint64_t value)
@@ -550,9 +542,7 @@ static bool pace_look(struct tr__worker *worker, uint64_t now, uint64_t passed)
     return tr__get(system->solo) != 0 || tr__get(system->pace.phase) == PACE_OFF;
 }
 
-/* ---- the clock
- * --------------------------------------------------------------------------------------------------------
- */
+/* ---- the clock ------------------------------------------------------------------------------ */
 
 /* Every clock_interval messages. What a message costs decides when to look next; what the queue is
  * worth decides whether a sibling is woken. */
@@ -612,9 +602,7 @@ tr__noinline bool tr__worker_tick(struct tr__worker *worker)
     return worker->time_up;
 }
 
-/* ---- idle
- * ----------------------------------------------------------------------------------------------------------------
- */
+/* ---- idle ----------------------------------------------------------------------------------- */
 
 static void fd_ready(struct tr__worker *worker, const struct epoll_event *event)
 {
@@ -881,9 +869,7 @@ void *tr__worker_main(void *argument)
     return NULL;
 }
 
-/* ---- life of a worker
- * -------------------------------------------------------------------------------------------------------
- */
+/* ---- life of a worker ----------------------------------------------------------------------- */
 
 void tr__worker_init(struct tr__worker *worker, struct tr_system *system, uint32_t index)
 {
@@ -897,7 +883,7 @@ void tr__worker_init(struct tr__worker *worker, struct tr_system *system, uint32
     worker->schedule_slowly = system->sim != NULL ? SLOWLY_SIMULATED : 0;
     worker->epoll_fd = worker->event_fd = worker->quiet_fd = -1;
     atomic_init(&worker->first_fd, -1);
-    tr__random_init(&worker->random, system->env->random(system->env->data));
+    base_random_init(&worker->random, system->env->random(system->env->data));
 }
 
 /* Descriptors are made when they are needed: a unit test's system has none. */
@@ -907,7 +893,7 @@ int tr__worker_open(struct tr__worker *worker)
 
     if (worker->epoll_fd >= 0)
         return 0;
-    if (tr__fault_hit())
+    if (base_fault_hit())
         return TR_ELIMIT;
     worker->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (worker->epoll_fd < 0)
@@ -930,7 +916,7 @@ int tr__worker_open_first(struct tr__worker *worker)
 
     if (atomic_load_explicit(&worker->first_fd, memory_order_relaxed) >= 0)
         return 0;
-    fd = tr__fault_hit() ? -1 : epoll_create1(EPOLL_CLOEXEC);
+    fd = base_fault_hit() ? -1 : epoll_create1(EPOLL_CLOEXEC);
     if (fd < 0)
         return TR_ELIMIT;
     if (epoll_ctl(worker->epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0 ||
@@ -957,9 +943,7 @@ void tr__worker_close(struct tr__worker *worker)
     worker->epoll_fd = worker->event_fd = worker->quiet_fd = -1;
 }
 
-/* ---- driven systems
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- driven systems ------------------------------------------------------------------------- */
 
 /* Whoever watches the descriptor goes to sleep now: senders must write to it from here on, and what
  * is left to do makes it readable at once. The order is that of parking. */

@@ -21,7 +21,7 @@ tr_sender tr_sender_clone(tr_sender sender, const char *owner)
 
     if (box == NULL)
         return (tr_sender){ 0 };
-    hold = tr__alloc(sizeof *hold);
+    hold = base_alloc(sizeof *hold);
     strong = atomic_fetch_add_explicit(&box->strong, 1, memory_order_relaxed);
     tr_assert_use(strong > 0, "a sender is cloned only while it is held");
     lock = tr__box_lock(box);
@@ -54,7 +54,7 @@ static void hold_remove(struct tr_box *box, struct tr__hold *hold)
             hold->next->prev = hold->prev;
     }
     pthread_mutex_unlock(lock);
-    tr__free(hold);
+    base_free(hold);
 }
 
 void tr_sender_drop(tr_sender *sender)

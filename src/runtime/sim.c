@@ -67,7 +67,7 @@ struct tr_sim {
     uint64_t now_ns;
     uint64_t limit_ns; /* of the step under way */
     uint64_t trace;
-    struct tr__random schedule, faults, scenario, actors;
+    struct base_random schedule, faults, scenario, actors;
     struct tr__sim_net *net;
     struct tr__sim_disk *disk;
     struct tr_box **runnable; /* drawn from; order is part of the run */
@@ -120,7 +120,7 @@ static void mix(struct tr_sim *sim, uint64_t value)
 static uint64_t sim_env_random(void *data)
 {
     struct tr_sim *sim = data;
-    uint64_t value = tr__random_next(&sim->actors);
+    uint64_t value = base_random_next(&sim->actors);
 
     mix(sim, value);
     return value;
@@ -138,7 +138,7 @@ void tr__sim_schedule(struct tr_sim *sim, struct tr_box *box)
     tr__point();
     if (sim->runnable_count == sim->runnable_capacity) {
         uint32_t capacity = sim->runnable_capacity == 0 ? 64 : 2 * sim->runnable_capacity;
-        struct tr_box **runnable = tr__realloc(sim->runnable, capacity * sizeof(void *));
+        struct tr_box **runnable = base_realloc(sim->runnable, capacity * sizeof(void *));
 
         tr_assert_use(runnable != NULL, "out of memory in the simulator itself");
         sim->runnable = runnable;
@@ -164,11 +164,11 @@ static struct tr_box *draw(struct tr_sim *sim)
 
     if (sim->runnable_count == 0)
         return NULL;
-    index = (uint32_t)tr__random_below(&sim->schedule, sim->runnable_count);
-    if (sim->mode == DRAW_NEWEST && tr__random_chance(&sim->schedule, 700000))
+    index = (uint32_t)base_random_below(&sim->schedule, sim->runnable_count);
+    if (sim->mode == DRAW_NEWEST && base_random_chance(&sim->schedule, 700000))
         index = sim->runnable_count - 1;
     for (uint32_t i = 0; i < 8 && sim->mode == DRAW_SLOW && is_slow(sim, sim->runnable[index]); i++)
-        index = (uint32_t)tr__random_below(&sim->schedule, sim->runnable_count);
+        index = (uint32_t)base_random_below(&sim->schedule, sim->runnable_count);
     box = sim->runnable[index];
     sim->runnable[index] = sim->runnable[--sim->runnable_count];
     return box;
@@ -182,12 +182,12 @@ static void run_turn(struct tr_sim *sim, struct tr__worker *worker, struct tr_bo
     if (sim->options.kill_per_million != 0 &&
         !(tr__get(box->status) &
             (STATUS_SUPERVISOR | STATUS_OWN | STATUS_WAITING | STATUS_UNOWNED)) &&
-        tr__random_chance(&sim->faults, sim->options.kill_per_million)) {
+        base_random_chance(&sim->faults, sim->options.kill_per_million)) {
         mix(sim, 2);
         tr__push_op(box, OP_KILL, NULL, 0);
     }
     worker->turn_budget =
-        1 + (uint32_t)tr__random_below(&sim->schedule, sim->options.turn_messages_max);
+        1 + (uint32_t)base_random_below(&sim->schedule, sim->options.turn_messages_max);
     tr__turn(worker, box);
     atomic_store_explicit(
         &worker->turn_count, tr__get(worker->turn_count) + 1, memory_order_release);
@@ -239,7 +239,7 @@ int tr_net_bind(struct tr_context *ctx, uint64_t node, uint32_t tag)
     if (binding == NULL) {
         if (sim->binding_count == sim->binding_capacity) {
             uint32_t capacity = sim->binding_capacity == 0 ? 16 : 2 * sim->binding_capacity;
-            struct binding *bindings = tr__realloc(sim->bindings, capacity * sizeof *bindings);
+            struct binding *bindings = base_realloc(sim->bindings, capacity * sizeof *bindings);
 
             if (bindings == NULL)
                 return TR_ENOMEM;
@@ -285,9 +285,9 @@ static void deliver_due(struct tr_sim *sim)
             cell = tr__event_cell(
                 sim->system, CELL_NET, binding->tag, datagram.from, payload, sizeof payload);
         if (cell == NULL) {
-            tr__free(datagram.bytes);
+            base_free(datagram.bytes);
         } else if (tr__push_event(binding->actor.box, cell) < 0) {
-            tr__free(datagram.bytes);
+            base_free(datagram.bytes);
             tr__cell_free(tr__self, cell);
         }
     }
@@ -403,7 +403,7 @@ static int strands_create(struct tr_sim *sim)
 {
     static const uint32_t chances[] = { 0, 10000, 50000, 200000 };
 
-    sim->point_per_million = chances[tr__random_below(&sim->schedule, 4)];
+    sim->point_per_million = chances[base_random_below(&sim->schedule, 4)];
     for (uint32_t i = 0; i < SIM_WORKERS; i++) {
         struct strand *strand = &sim->strands[i];
         uintptr_t at = (uintptr_t)strand;
@@ -449,7 +449,7 @@ static struct strand *draw_strand(struct tr_sim *sim)
     for (uint32_t i = 0; i < SIM_WORKERS; i++)
         if (sim->strands[i].job != JOB_NONE)
             busy[count++] = &sim->strands[i];
-    return count == 0 ? NULL : busy[count == 1 ? 0 : tr__random_below(&sim->schedule, count)];
+    return count == 0 ? NULL : busy[count == 1 ? 0 : base_random_below(&sim->schedule, count)];
 }
 
 void tr__sim_point(void)
@@ -457,7 +457,7 @@ void tr__sim_point(void)
     struct tr_sim *sim = stepped;
 
     if (sim == NULL || sim->current == NULL ||
-        !tr__random_chance(&sim->schedule, sim->point_per_million))
+        !base_random_chance(&sim->schedule, sim->point_per_million))
         return;
     sim->yields = 0;
     switch_to(sim, NULL);
@@ -507,14 +507,14 @@ static void meanwhile(struct tr_sim *sim)
     if (strand == NULL)
         return;
     drain_inject(sim);
-    if (tr__random_chance(&sim->schedule, 30000) && may_pass_time(sim)) {
+    if (base_random_chance(&sim->schedule, 30000) && may_pass_time(sim)) {
         strand->job = JOB_CLOCK;
     } else if (sim->outside != NULL && !sim->outside_began &&
-               tr__random_chance(&sim->schedule, 100000)) {
+               base_random_chance(&sim->schedule, 100000)) {
         sim->outside_began = true;
         strand->job = JOB_OUTSIDE;
     } else if (sim->turns_left > 0 && sim->runnable_count > 0 &&
-               tr__random_chance(&sim->schedule, 500000)) {
+               base_random_chance(&sim->schedule, 500000)) {
         sim->turns_left--;
         strand->job = JOB_TURN;
         strand->box = draw(sim);
@@ -537,7 +537,7 @@ bool tr__sim_is_outside(const struct tr_sim *sim)
 /* With `box` NULL it is what happens outside that begins. */
 static void run_turns(struct tr_sim *sim, struct tr_box *box)
 {
-    struct strand *strand = &sim->strands[tr__random_below(&sim->schedule, SIM_WORKERS)];
+    struct strand *strand = &sim->strands[base_random_below(&sim->schedule, SIM_WORKERS)];
 
     sim->turns_left = STEP_TURNS_MAX;
     sim->yields = 0;
@@ -596,12 +596,12 @@ static bool step(struct tr_sim *sim, uint64_t limit_ns)
     sim->limit_ns = limit_ns;
     drain_inject(sim);
     if (sim->system->work_head != NULL &&
-        (sim->runnable_count == 0 || tr__random_chance(&sim->schedule, 250000))) {
+        (sim->runnable_count == 0 || base_random_chance(&sim->schedule, 250000))) {
         /* Blocking work ends at a moment of its own, on a thread that is no worker. */
         mix(sim, 4);
         tr__work_run_one(sim->system);
     } else if ((outside_waits(sim) &&
-                   (sim->runnable_count == 0 || tr__random_chance(&sim->schedule, 100000))) ||
+                   (sim->runnable_count == 0 || base_random_chance(&sim->schedule, 100000))) ||
                (box = draw(sim)) != NULL) {
         /* Somebody is in a turn: published values stay. */
         atomic_store_explicit(&sim->system->driver, 1, memory_order_seq_cst);
@@ -665,9 +665,9 @@ static void quiet_log(void *data, const char *line)
 
 int tr_sim_create(const struct tr_sim_options *options, struct tr_sim **ret_sim)
 {
-    struct tr_sim *sim = tr__calloc(sizeof *sim);
+    struct tr_sim *sim = base_calloc(sizeof *sim);
     struct tr_system_options system = { .driven = true, .actors_max = options->actors_max };
-    struct tr__random root;
+    struct base_random root;
     int rc;
 
     if (sim == NULL)
@@ -675,18 +675,18 @@ int tr_sim_create(const struct tr_sim_options *options, struct tr_sim **ret_sim)
     sim->options = *options;
     if (sim->options.turn_messages_max == 0)
         sim->options.turn_messages_max = 8;
-    tr__random_init(&root, options->seed);
-    sim->schedule = tr__random_split(&root);
-    sim->faults = tr__random_split(&root);
-    sim->scenario = tr__random_split(&root);
-    sim->actors = tr__random_split(&root);
+    base_random_init(&root, options->seed);
+    sim->schedule = base_random_split(&root);
+    sim->faults = base_random_split(&root);
+    sim->scenario = base_random_split(&root);
+    sim->actors = base_random_split(&root);
     sim->trace = options->seed;
     sim->now_ns = UINT64_C(1000000000);
-    root = tr__random_split(&root);
+    root = base_random_split(&root);
     rc = tr__sim_net_create(&root, &sim->net);
     if (rc < 0)
         goto fail;
-    root = tr__random_split(&root);
+    root = base_random_split(&root);
     rc = tr__sim_disk_create(&root, &sim->disk);
     if (rc < 0)
         goto fail;
@@ -699,8 +699,8 @@ int tr_sim_create(const struct tr_sim_options *options, struct tr_sim **ret_sim)
     system.env = &sim->env;
     if (!options->verbose)
         system.log = quiet_log;
-    sim->mode = (enum draw_mode)tr__random_below(&sim->schedule, DRAW_MODES);
-    sim->slow = (uint32_t)tr__random_below(&sim->schedule, 4);
+    sim->mode = (enum draw_mode)base_random_below(&sim->schedule, DRAW_MODES);
+    sim->slow = (uint32_t)base_random_below(&sim->schedule, 4);
     rc = tr__system_make(&system, sim, &sim->system);
     if (rc < 0)
         goto fail;
@@ -728,9 +728,9 @@ void tr_sim_destroy(struct tr_sim **sim)
     strands_destroy(s);
     tr__sim_disk_destroy(&s->disk);
     tr__sim_net_destroy(&s->net);
-    tr__free(s->runnable);
-    tr__free(s->bindings);
-    tr__free(s);
+    base_free(s->runnable);
+    base_free(s->bindings);
+    base_free(s);
 }
 
 struct tr_system *tr_sim_system(struct tr_sim *sim)
@@ -745,12 +745,12 @@ uint64_t tr_sim_now_ns(const struct tr_sim *sim)
 
 uint64_t tr_sim_random(struct tr_sim *sim)
 {
-    return tr__random_next(&sim->scenario);
+    return base_random_next(&sim->scenario);
 }
 
 bool tr_sim_chance(struct tr_sim *sim, uint32_t per_million)
 {
-    return tr__random_chance(&sim->scenario, per_million);
+    return base_random_chance(&sim->scenario, per_million);
 }
 
 uint64_t tr_sim_trace(const struct tr_sim *sim)

@@ -95,7 +95,7 @@ struct tr_file {
 };
 
 struct tr__sim_disk {
-    struct tr__random random;
+    struct base_random random;
     struct tr_disk_faults faults;
     struct node *first_node, *last_node;
     struct name **names; /* sorted by path */
@@ -139,7 +139,7 @@ static void node_set_sizes(struct node *node, uint64_t live_size, uint64_t durab
 
 static struct node *node_create(struct tr__sim_disk *disk)
 {
-    struct node *node = tr__calloc(sizeof *node);
+    struct node *node = base_calloc(sizeof *node);
 
     if (node == NULL)
         return NULL;
@@ -161,7 +161,7 @@ static void node_free_changes(struct node *node)
         struct change *change = node->first_change;
 
         node->first_change = change->next;
-        tr__free(change);
+        base_free(change);
     }
     node->changes_end = &node->first_change;
     node->truncated_to = NOT_TRUNCATED;
@@ -172,7 +172,7 @@ static void node_free_changes(struct node *node)
 static void slot_drop_live(struct slot *slot)
 {
     if (slot->live != slot->durable)
-        tr__free(slot->live);
+        base_free(slot->live);
     slot->live = NULL;
 }
 
@@ -183,9 +183,9 @@ static void node_destroy(struct node *node)
     node_free_changes(node);
     for (size_t i = 0; i < node->slot_count; i++) {
         slot_drop_live(&node->slots[i]);
-        tr__free(node->slots[i].durable);
+        base_free(node->slots[i].durable);
     }
-    tr__free(node->slots);
+    base_free(node->slots);
     disk->bytes -= node_charge(node);
     if (node->previous != NULL)
         node->previous->next = node->next;
@@ -195,7 +195,7 @@ static void node_destroy(struct node *node)
         node->next->previous = node->previous;
     else
         disk->last_node = node->previous;
-    tr__free(node);
+    base_free(node);
 }
 
 static struct node *node_ref(struct node *node)
@@ -253,7 +253,7 @@ static int node_reserve_slots(struct node *node, size_t count)
     if (count > capacity) {
         while (capacity < count)
             capacity = capacity > 0 ? capacity * 2 : 4;
-        slots = tr__realloc(node->slots, capacity * sizeof *slots);
+        slots = base_realloc(node->slots, capacity * sizeof *slots);
         if (slots == NULL)
             return TR_ENOMEM;
         node->slots = slots;
@@ -272,11 +272,11 @@ static int slot_own_live(struct slot *slot)
     if (slot->live != NULL && slot->live != slot->durable)
         return 0;
     if (slot->live == NULL) {
-        page = tr__calloc(PAGE);
+        page = base_calloc(PAGE);
         if (page == NULL)
             return TR_ENOMEM;
     } else {
-        page = tr__alloc(PAGE);
+        page = base_alloc(PAGE);
         if (page == NULL)
             return TR_ENOMEM;
         memcpy(page, slot->live, PAGE);
@@ -350,7 +350,7 @@ static int node_write(struct node *node, uint64_t offset, const unsigned char *b
         if (rc < 0)
             return rc; /* pages of its own with unchanged content do no harm */
     }
-    change = tr__alloc(sizeof *change + size);
+    change = base_alloc(sizeof *change + size);
     if (change == NULL)
         return TR_ENOMEM;
 
@@ -393,7 +393,7 @@ static int node_truncate(struct node *node, uint64_t size)
         if (rc < 0)
             return rc;
     }
-    change = tr__alloc(sizeof *change);
+    change = base_alloc(sizeof *change);
     if (change == NULL)
         return TR_ENOMEM;
 
@@ -422,7 +422,7 @@ static void make_common(struct node *node, size_t first, size_t end)
 
         if (slot->live == slot->durable)
             continue;
-        tr__free(slot->durable);
+        base_free(slot->durable);
         slot->durable = slot->live;
     }
 }
@@ -464,7 +464,7 @@ static bool keep_sector(struct node *node, const struct change *change, uint64_t
     struct slot *slot = &node->slots[from / PAGE];
 
     if (slot->durable == NULL) {
-        slot->durable = tr__calloc(PAGE);
+        slot->durable = base_calloc(PAGE);
         if (slot->durable == NULL)
             return false;
     }
@@ -478,7 +478,7 @@ static void crash_write(struct node *node, const struct change *change)
 {
     enum { WHOLE, TORN, LOST, OUTCOMES };
     struct tr__sim_disk *disk = node->disk;
-    uint64_t outcome = tr__random_below(&disk->random, OUTCOMES);
+    uint64_t outcome = base_random_below(&disk->random, OUTCOMES);
     uint64_t end = change->offset + change->size;
     uint64_t sectors = 0, kept = 0, next;
 
@@ -487,7 +487,7 @@ static void crash_write(struct node *node, const struct change *change)
 
         next = smaller(end, from - from % SECTOR + SECTOR);
         if (outcome == TORN)
-            is_kept = tr__random_below(&disk->random, 2) == 0;
+            is_kept = base_random_below(&disk->random, 2) == 0;
         sectors++;
         if (is_kept && keep_sector(node, change, from, next))
             kept++;
@@ -505,13 +505,13 @@ static void crash_truncate(struct node *node, uint64_t size)
     struct tr__sim_disk *disk = node->disk;
     size_t first_gone = pages_of(size);
 
-    if (tr__random_below(&disk->random, 2) == 0) {
+    if (base_random_below(&disk->random, 2) == 0) {
         disk->counters.lost++;
         return;
     }
     disk->counters.kept++;
     for (size_t i = first_gone; i < node->slot_count; i++) {
-        tr__free(node->slots[i].durable);
+        base_free(node->slots[i].durable);
         node->slots[i].durable = NULL;
     }
     if (size % PAGE > 0 && first_gone <= node->slot_count) {
@@ -586,7 +586,7 @@ static struct name *name_find_or_add(struct tr__sim_disk *disk, const char *path
         return name;
     if (disk->name_count == disk->name_capacity) {
         size_t capacity = disk->name_capacity > 0 ? disk->name_capacity * 2 : 16;
-        struct name **names = tr__realloc(disk->names, capacity * sizeof(struct name *));
+        struct name **names = base_realloc(disk->names, capacity * sizeof(struct name *));
 
         if (names == NULL)
             return NULL;
@@ -594,7 +594,7 @@ static struct name *name_find_or_add(struct tr__sim_disk *disk, const char *path
         disk->name_capacity = capacity;
     }
     length = strlen(path);
-    name = tr__calloc(sizeof *name + length + 1);
+    name = base_calloc(sizeof *name + length + 1);
     if (name == NULL)
         return NULL;
     memcpy(name->path, path, length + 1);
@@ -617,7 +617,7 @@ static void name_drop_if_unused(struct tr__sim_disk *disk, struct name *name)
     disk->name_count--;
     memmove(
         &disk->names[at], &disk->names[at + 1], (disk->name_count - at) * sizeof(struct name *));
-    tr__free(name);
+    base_free(name);
 }
 
 static void link_set(struct node **link, struct node *node)
@@ -690,7 +690,7 @@ static void operation_take_out(struct tr__sim_disk *disk, struct operation **lin
         name_drop_if_unused(disk, operation->to);
     }
     node_unref(operation->node);
-    tr__free(operation);
+    base_free(operation);
 }
 
 static bool is_across(const struct operation *operation)
@@ -744,7 +744,7 @@ static void sync_all_names(struct tr__sim_disk *disk)
 static void crash_names(struct tr__sim_disk *disk)
 {
     for (struct operation *o = disk->first_operation; o; o = o->next) {
-        bool is_lost = tr__random_below(&disk->random, 2) == 0;
+        bool is_lost = base_random_below(&disk->random, 2) == 0;
 
         if (o->name->is_lost || (o->to != NULL && o->to->is_lost))
             is_lost = true;
@@ -772,9 +772,9 @@ static void crash_names(struct tr__sim_disk *disk)
 
 /* ---- the disk -------------------------------------------------------------------------------- */
 
-int tr__sim_disk_create(const struct tr__random *random, struct tr__sim_disk **ret_disk)
+int tr__sim_disk_create(const struct base_random *random, struct tr__sim_disk **ret_disk)
 {
-    struct tr__sim_disk *disk = tr__calloc(sizeof *disk);
+    struct tr__sim_disk *disk = base_calloc(sizeof *disk);
 
     if (disk == NULL)
         return TR_ENOMEM;
@@ -806,13 +806,13 @@ void tr__sim_disk_destroy(struct tr__sim_disk **disk)
     for (size_t i = 0; i < gone->name_count; i++) {
         link_set(&gone->names[i]->live, NULL);
         link_set(&gone->names[i]->durable, NULL);
-        tr__free(gone->names[i]);
+        base_free(gone->names[i]);
     }
     tr_assert(gone->first_node == NULL);
     tr_assert(gone->bytes == 0);
     tr_assert(gone->unsynced_bytes == 0);
-    tr__free(gone->names);
-    tr__free(gone);
+    base_free(gone->names);
+    base_free(gone);
 }
 
 void tr__sim_disk_faults(struct tr__sim_disk *disk, const struct tr_disk_faults *faults)
@@ -852,7 +852,7 @@ const struct tr__sim_disk_counters *tr__sim_disk_counters(const struct tr__sim_d
 
 static bool draw_eio(struct tr__sim_disk *disk)
 {
-    if (!tr__random_chance(&disk->random, disk->faults.eio_per_million))
+    if (!base_random_chance(&disk->random, disk->faults.eio_per_million))
         return false;
     disk->counters.faults++;
     return true;
@@ -906,7 +906,7 @@ static int create_node(struct tr__sim_disk *disk, const char *path, struct node 
     rc = make_room_for_name(disk);
     if (rc < 0)
         return rc;
-    operation = tr__alloc(sizeof *operation);
+    operation = base_alloc(sizeof *operation);
     if (operation == NULL)
         return TR_ENOMEM;
     name = name_find_or_add(disk, path);
@@ -924,7 +924,7 @@ static int create_node(struct tr__sim_disk *disk, const char *path, struct node 
 drop_name:
     name_drop_if_unused(disk, name);
 free_operation:
-    tr__free(operation);
+    base_free(operation);
     return TR_ENOMEM;
 }
 
@@ -965,12 +965,12 @@ static int sim_open(void *data, const char *path, unsigned flags, struct tr_file
         return rc;
     if (disk->file_count >= TR__SIM_DISK_HANDLES_MAX)
         return TR_ELIMIT;
-    file = tr__alloc(sizeof *file);
+    file = base_alloc(sizeof *file);
     if (file == NULL)
         return TR_ENOMEM;
     rc = open_node(disk, path, flags, &node);
     if (rc < 0) {
-        tr__free(file);
+        base_free(file);
         return rc;
     }
     *file = (struct tr_file){
@@ -998,7 +998,7 @@ static int sim_close(struct tr_file *file)
         disk->file_count--;
     }
     node_unref(file->node);
-    tr__free(file);
+    base_free(file);
     return 0;
 }
 
@@ -1045,12 +1045,12 @@ static int sim_write(struct tr_file *file, uint64_t offset, const void *bytes, s
         return 0;
     file->disk->counters.writes++;
     is_eio = draw_eio(file->disk);
-    is_short = tr__random_chance(&file->disk->random, file->disk->faults.short_per_million);
+    is_short = base_random_chance(&file->disk->random, file->disk->faults.short_per_million);
     if (is_eio)
         return TR_EIO;
     if (is_short) {
         file->disk->counters.faults++;
-        size = (size_t)tr__random_below(&file->disk->random, size);
+        size = (size_t)base_random_below(&file->disk->random, size);
     }
     if (size > 0) {
         rc = node_write(file->node, offset, bytes, size);
@@ -1111,7 +1111,7 @@ static int sim_remove(void *data, const char *path)
     name = name_find_live(disk, path);
     if (name == NULL)
         return TR_ENOENT;
-    operation = tr__alloc(sizeof *operation);
+    operation = base_alloc(sizeof *operation);
     if (operation == NULL)
         return TR_ENOMEM;
     *operation = (struct operation){ .kind = OPERATION_REMOVE, .name = name };
@@ -1141,12 +1141,12 @@ static int sim_rename(void *data, const char *from, const char *to)
         return TR_ENOENT;
     if (strcmp(from, to) == 0)
         return 0;
-    operation = tr__alloc(sizeof *operation);
+    operation = base_alloc(sizeof *operation);
     if (operation == NULL)
         return TR_ENOMEM;
     target = name_find_or_add(disk, to);
     if (target == NULL) {
-        tr__free(operation);
+        base_free(operation);
         return TR_ENOMEM;
     }
     *operation = (struct operation){

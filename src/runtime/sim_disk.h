@@ -49,7 +49,7 @@ struct tr__sim_disk_counters {
 extern const struct tr_disk tr__sim_disk_table;
 
 /* Empty and without faults. `random` is copied. */
-int tr__sim_disk_create(const struct tr__random *random, struct tr__sim_disk **ret_disk);
+int tr__sim_disk_create(const struct base_random *random, struct tr__sim_disk **ret_disk);
 /* Nulls the pointer. Files still open stay closeable, like after a crash. */
 void tr__sim_disk_destroy(struct tr__sim_disk **disk);
 

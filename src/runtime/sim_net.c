@@ -27,7 +27,7 @@ struct direction {
 };
 
 struct tr__sim_net {
-    struct tr__random random;
+    struct base_random random;
     struct tr_net_faults faults;
     struct flight *heap;
     size_t heap_count, heap_capacity;
@@ -38,9 +38,9 @@ struct tr__sim_net {
     struct tr__sim_net_counters counters;
 };
 
-int tr__sim_net_create(const struct tr__random *random, struct tr__sim_net **ret_net)
+int tr__sim_net_create(const struct base_random *random, struct tr__sim_net **ret_net)
 {
-    struct tr__sim_net *net = tr__calloc(sizeof *net);
+    struct tr__sim_net *net = base_calloc(sizeof *net);
 
     if (net == NULL)
         return TR_ENOMEM;
@@ -57,10 +57,10 @@ void tr__sim_net_destroy(struct tr__sim_net **net)
         return;
     *net = NULL;
     for (size_t i = 0; i < gone->heap_count; i++)
-        tr__free(gone->heap[i].datagram.bytes);
-    tr__free(gone->heap);
-    tr__free(gone->cuts);
-    tr__free(gone);
+        base_free(gone->heap[i].datagram.bytes);
+    base_free(gone->heap);
+    base_free(gone->cuts);
+    base_free(gone);
 }
 
 void tr__sim_net_faults(struct tr__sim_net *net, const struct tr_net_faults *faults)
@@ -122,7 +122,7 @@ static int heap_reserve(struct tr__sim_net *net, size_t count)
         return 0;
     while (capacity < count)
         capacity = capacity > 0 ? capacity * 2 : 16;
-    heap = tr__realloc(net->heap, capacity * sizeof *heap);
+    heap = base_realloc(net->heap, capacity * sizeof *heap);
     if (heap == NULL)
         return TR_ENOMEM;
     net->heap = heap;
@@ -168,7 +168,7 @@ static int cuts_reserve(struct tr__sim_net *net)
         return TR_ELIMIT;
     if (net->cut_count < net->cut_capacity)
         return 0;
-    cuts = tr__realloc(net->cuts, capacity * sizeof *cuts);
+    cuts = base_realloc(net->cuts, capacity * sizeof *cuts);
     if (cuts == NULL)
         return TR_ENOMEM;
     net->cuts = cuts;
@@ -186,7 +186,7 @@ static void take_out_of_the_air(struct tr__sim_net *net, uint64_t from, uint64_t
         if (datagram->from == from && datagram->to == to) {
             net->bytes -= datagram->size;
             net->counters.cut++;
-            tr__free(datagram->bytes);
+            base_free(datagram->bytes);
         } else {
             net->heap[kept++] = net->heap[i];
         }
@@ -232,8 +232,8 @@ void tr__sim_net_heal(struct tr__sim_net *net)
 static uint64_t draw_up_to(struct tr__sim_net *net, uint64_t most)
 {
     if (most == UINT64_MAX)
-        return tr__random_next(&net->random);
-    return tr__random_below(&net->random, most + 1);
+        return base_random_next(&net->random);
+    return base_random_below(&net->random, most + 1);
 }
 
 static uint64_t add_saturating(uint64_t a, uint64_t b)
@@ -248,7 +248,7 @@ static uint64_t draw_due_ns(struct tr__sim_net *net, uint64_t now_ns)
 
     due_ns = add_saturating(now_ns, faults->delay_ns_min);
     due_ns = add_saturating(due_ns, draw_up_to(net, faults->delay_ns_max - faults->delay_ns_min));
-    if (tr__random_chance(&net->random, faults->reorder_per_million)) {
+    if (base_random_chance(&net->random, faults->reorder_per_million)) {
         extra_ns_max = faults->delay_ns_max > UINT64_MAX / REORDER_FACTOR
                            ? UINT64_MAX
                            : faults->delay_ns_max * REORDER_FACTOR;
@@ -276,7 +276,7 @@ static void launch(struct tr__sim_net *net, const struct tr__sim_net_datagram *d
 
 static void *copy_bytes(const void *bytes, size_t size)
 {
-    void *copy = tr__alloc(size);
+    void *copy = base_alloc(size);
 
     if (copy != NULL && size > 0)
         memcpy(copy, bytes, size);
@@ -325,14 +325,14 @@ int tr__sim_net_send(struct tr__sim_net *net, uint64_t now_ns, uint64_t from, ui
         return TR_ENOMEM;
 
     net->counters.sent++;
-    is_lost = tr__random_chance(&net->random, net->faults.loss_per_million);
-    is_double = tr__random_chance(&net->random, net->faults.duplicate_per_million);
+    is_lost = base_random_chance(&net->random, net->faults.loss_per_million);
+    is_double = base_random_chance(&net->random, net->faults.duplicate_per_million);
     if (is_lost || is_crowded(net, size)) {
         if (is_lost)
             net->counters.lost++;
         else
             net->counters.crowded_out++;
-        tr__free(datagram.bytes);
+        base_free(datagram.bytes);
         return 0;
     }
     datagram.due_ns = draw_due_ns(net, now_ns);

@@ -27,7 +27,7 @@ struct tr__sim_net;
 struct tr__sim_net_datagram {
     uint64_t from, to;
     uint64_t due_ns;
-    void *bytes; /* owned by whoever popped it: tr__free; not NULL even if size is 0 */
+    void *bytes; /* owned by whoever popped it: base_free; not NULL even if size is 0 */
     size_t size;
 };
 
@@ -45,7 +45,7 @@ struct tr__sim_net_counters {
 };
 
 /* Without faults: no delay, no loss. `random` is copied. */
-int tr__sim_net_create(const struct tr__random *random, struct tr__sim_net **ret_net);
+int tr__sim_net_create(const struct base_random *random, struct tr__sim_net **ret_net);
 /* Nulls the pointer; what is under way is freed. */
 void tr__sim_net_destroy(struct tr__sim_net **net);
 

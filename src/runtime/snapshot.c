@@ -56,7 +56,7 @@ static struct tr__retired *retire(struct tr_snapshot *snapshot, void *value)
         readers++;
     size = sizeof *retired + readers * sizeof retired->readers[0];
     size = (size + 7) & ~(size_t)7;
-    retired = tr__calloc(size + system->worker_count * sizeof *retired->turns);
+    retired = base_calloc(size + system->worker_count * sizeof *retired->turns);
     if (retired == NULL)
         return NULL;
     retired->value = value;
@@ -145,7 +145,7 @@ static void free_all(struct tr__retired *list)
             list->free_value(list->value);
         /* Release: tr_snapshot_destroy returns after what free_value did. */
         atomic_fetch_sub_explicit(&list->snapshot->freeing, 1, memory_order_release);
-        tr__free(list);
+        base_free(list);
         list = next;
     }
 }
@@ -153,7 +153,7 @@ static void free_all(struct tr__retired *list)
 int tr_snapshot_create(
     struct tr_system *system, void (*free_value)(void *value), struct tr_snapshot **ret_snapshot)
 {
-    struct tr_snapshot *snapshot = tr__calloc(sizeof *snapshot);
+    struct tr_snapshot *snapshot = base_calloc(sizeof *snapshot);
 
     if (snapshot == NULL)
         return TR_ENOMEM;
@@ -229,7 +229,7 @@ void tr_snapshot_destroy(struct tr_snapshot **snapshot)
     value = atomic_load_explicit(&s->value, memory_order_acquire);
     if (value != NULL && s->free_value != NULL)
         s->free_value(value);
-    tr__free(s);
+    base_free(s);
 }
 
 /* A worker is between turns and has time. */
@@ -257,13 +257,13 @@ void tr__snapshot_finish(struct tr_system *system)
         struct tr_reader *reader = system->readers;
 
         system->readers = reader->next;
-        tr__free(reader);
+        base_free(reader);
     }
 }
 
 int tr_reader_create(struct tr_system *system, struct tr_reader **ret_reader)
 {
-    struct tr_reader *reader = tr__calloc(sizeof *reader);
+    struct tr_reader *reader = base_calloc(sizeof *reader);
 
     if (reader == NULL)
         return TR_ENOMEM;
@@ -304,5 +304,5 @@ void tr_reader_destroy(struct tr_reader **reader)
             if (retired->readers[i].reader == r)
                 retired->readers[i].reader = NULL;
     pthread_mutex_unlock(&r->system->snapshot_lock);
-    tr__free(r);
+    base_free(r);
 }

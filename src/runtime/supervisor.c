@@ -68,8 +68,7 @@ static const uint32_t tag_group = UINT32_C(1) << 31;
 
 static void advance(struct supervisor *self, struct tr_box *box);
 
-/* ---- called by children
- * --------------------------------------------------------------------------------------- */
+/* ---- called by children --------------------------------------------------------------------- */
 
 static void tell_supervisor(const struct tr__ext *ext, int why, bool gone)
 {
@@ -89,8 +88,7 @@ void tr__supervisor_child_started(const struct tr__ext *ext)
     tell_supervisor(ext, -1, false);
 }
 
-/* ---- moving children
- * ------------------------------------------------------------------------------------------- */
+/* ---- moving children ------------------------------------------------------------------------ */
 
 static void child_op(struct child *child, enum tr__op op)
 {
@@ -154,9 +152,7 @@ static bool start_group(struct supervisor *self)
     return false;
 }
 
-/* ---- deciding
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- deciding ------------------------------------------------------------------------------- */
 
 static uint64_t window_of(const struct supervisor *self)
 {
@@ -192,7 +188,7 @@ static uint64_t backoff_ns(const struct supervisor *self, uint32_t index)
     if (delay != 0 && row->jitter_percent != 0) {
         uint64_t span = delay / 100 * (row->jitter_percent > 100 ? 100 : row->jitter_percent);
 
-        delay = delay - span / 2 + tr__random_below(&tr__self->random, span + 1);
+        delay = delay - span / 2 + base_random_below(&tr__self->random, span + 1);
     }
     return delay;
 }
@@ -336,9 +332,7 @@ void tr__supervisor_op(struct tr__worker *worker, struct tr_box *box, const void
     advance(self, box);
 }
 
-/* ---- the actor
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- the actor ------------------------------------------------------------------------------ */
 
 static enum tr_next handle(void *state, struct tr_context *ctx, void *message)
 {
@@ -403,8 +397,8 @@ static void finish(void *state)
             tr__box_unpin(self->children[i].box, 1);
         }
     }
-    tr__free(self->children);
-    tr__free(self->restarts);
+    base_free(self->children);
+    base_free(self->restarts);
     if (self->release != NULL)
         self->release(self->release_data);
 }
@@ -420,9 +414,7 @@ static const struct tr_type supervisor_type = {
     .reset = reset,
 };
 
-/* ---- building the tree
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- building the tree ---------------------------------------------------------------------- */
 
 static int supervisor_make(
     struct tr_system *system, const struct tr_supervisor *table, struct tr_box **ret_box);
@@ -450,7 +442,7 @@ static int child_make(struct tr_system *system, struct tr_box *parent, const str
     ext->retry_poison = row->retry_poison;
     ext->restart_kind = (uint8_t)row->restart;
     if (row->supervisor == NULL && row->type->reset == NULL && row->type->state_size > 0) {
-        ext->initial = tr__alloc(row->type->state_size);
+        ext->initial = base_alloc(row->type->state_size);
         if (ext->initial == NULL)
             return TR_ENOMEM;
         memcpy(ext->initial, row->state, row->type->state_size);
@@ -470,8 +462,8 @@ static void supervisor_discard(struct tr_box *box)
             else
                 tr__box_discard(self->children[i].box);
         }
-    tr__free(self->children);
-    tr__free(self->restarts);
+    base_free(self->children);
+    base_free(self->restarts);
     tr__box_discard(box);
 }
 
@@ -486,15 +478,15 @@ static int supervisor_make(
 
     if (table->child_count == 0 || table->children == NULL)
         return TR_EINVAL;
-    self.children = tr__calloc(table->child_count * sizeof(*self.children));
-    self.restarts = tr__calloc(max * sizeof(*self.restarts));
+    self.children = base_calloc(table->child_count * sizeof(*self.children));
+    self.restarts = base_calloc(max * sizeof(*self.restarts));
     rc = self.children == NULL || self.restarts == NULL
              ? TR_ENOMEM
              : tr__box_make(system, &supervisor_type, &self, &options,
                    STATUS_WAITING | STATUS_SUPERVISOR | STATUS_SLOW, &box);
     if (rc < 0) {
-        tr__free(self.children);
-        tr__free(self.restarts);
+        base_free(self.children);
+        base_free(self.restarts);
         return rc;
     }
     for (uint32_t i = 0; i < table->child_count; i++) {

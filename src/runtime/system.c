@@ -10,7 +10,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "runtime/runtime.h"
 
 enum {
@@ -39,8 +38,7 @@ void tr__log(struct tr_system *system, const char *format, ...)
         fprintf(stderr, "troupe: %s\n", line);
 }
 
-/* ---- creating
- * ---------------------------------------------------------------------------------------------- */
+/* ---- creating ------------------------------------------------------------------------------- */
 
 static void locks_init(struct tr_system *system)
 {
@@ -118,12 +116,12 @@ static void system_free(struct tr_system *system)
         struct tr__reply_block *block = system->reply_blocks;
 
         system->reply_blocks = block->next;
-        tr__free(block);
+        base_free(block);
     }
-    tr__free(system->workers);
-    tr__free(system->work_ids);
+    base_free(system->workers);
+    base_free(system->work_ids);
     tr__fd_chunks_free(system);
-    tr__free(system->signals);
+    base_free(system->signals);
     locks_finish(system);
     tr__free_line(system);
 }
@@ -135,7 +133,7 @@ static int copy_signals(struct tr_system *system, const int *signals)
 
     while (signals[count] != 0)
         count++;
-    system->signals = tr__alloc((count + 1) * sizeof *signals);
+    system->signals = base_alloc((count + 1) * sizeof *signals);
     if (system->signals == NULL)
         return TR_ENOMEM;
     memcpy(system->signals, signals, (count + 1) * sizeof *signals);
@@ -171,7 +169,7 @@ static int start_threads(struct tr_system *system)
         if (rc < 0)
             return rc;
         worker->is_thread = true;
-        if (tr__fault_hit() ||
+        if (base_fault_hit() ||
             pthread_create(&worker->thread, NULL, tr__worker_main, worker) != 0) {
             worker->is_thread = false;
             return TR_ELIMIT;
@@ -191,7 +189,6 @@ int tr__system_make(
 
     if (o->workers > WORKERS_MAX)
         return TR_EINVAL;
-    log_actor_source(tr__thread_actor);
     system = tr__alloc_line(sizeof *system);
     if (system == NULL)
         return TR_ENOMEM;
@@ -213,8 +210,8 @@ int tr__system_make(
                            : o->driven       ? 1
                            : o->workers != 0 ? o->workers
                                              : (uint32_t)cores;
-    system->workers = tr__calloc(system->worker_count * sizeof(*system->workers));
-    system->work_ids = tr__calloc(system->work_threads_max * sizeof(*system->work_ids));
+    system->workers = base_calloc(system->worker_count * sizeof(*system->workers));
+    system->work_ids = base_calloc(system->work_threads_max * sizeof(*system->work_ids));
     if (system->workers == NULL || system->work_ids == NULL)
         goto fail;
     system->foreign = worker_create(system, UINT32_MAX);
@@ -255,9 +252,7 @@ int tr_system_create(const struct tr_system_options *options, struct tr_system *
     return tr__system_make(options, NULL, ret_system);
 }
 
-/* ---- ending
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- ending --------------------------------------------------------------------------------- */
 
 struct killing {
     struct tr__worker *worker;
@@ -439,8 +434,7 @@ int tr_system_join(struct tr_system *system, uint64_t timeout_ns)
     return timeout_ns != 0 ? rc : join(system, 0);
 }
 
-/* ---- drain: everybody, the last started first
- * ------------------------------------------------------------------ */
+/* ---- drain: everybody, the last started first ----------------------------------------------- */
 
 struct drained {
     tr_weak weak;
@@ -488,7 +482,7 @@ static int tell_all(struct tr_system *system)
     struct draining draining = { .capacity = (size_t)tr__live(system) + 64 };
     int rc;
 
-    draining.list = tr__alloc(draining.capacity * sizeof *draining.list);
+    draining.list = base_alloc(draining.capacity * sizeof *draining.list);
     if (draining.list == NULL)
         return TR_ENOMEM;
     tr__slots_each(system, collect, &draining);
@@ -496,11 +490,11 @@ static int tell_all(struct tr_system *system)
     for (size_t i = 0; i < draining.count; i++) {
         rc = tr_stop(draining.list[i].weak);
         if (rc == TR_ENOMEM) {
-            tr__free(draining.list);
+            base_free(draining.list);
             return rc;
         }
     }
-    tr__free(draining.list);
+    base_free(draining.list);
     return (int)draining.count;
 }
 
@@ -527,8 +521,7 @@ int tr_system_drain(struct tr_system *system, uint64_t timeout_ns)
     return TR_ETIMEOUT;
 }
 
-/* ---- who keeps what alive
- * ---------------------------------------------------------------------------------------- */
+/* ---- who keeps what alive ------------------------------------------------------------------- */
 
 static bool report_box(void *data, struct tr_box *box)
 {

@@ -14,7 +14,7 @@ enum { TIMER_INDEX_BITS = 24 };
 
 struct tr__wheel *tr__wheel_create(struct tr_system *system, uint64_t now_ms)
 {
-    struct tr__wheel *wheel = tr__calloc(sizeof *wheel);
+    struct tr__wheel *wheel = base_calloc(sizeof *wheel);
 
     if (wheel == NULL)
         return NULL;
@@ -29,7 +29,7 @@ struct tr__wheel *tr__wheel_create(struct tr_system *system, uint64_t now_ms)
 
 void tr__wheel_destroy(struct tr__wheel *wheel)
 {
-    tr__free(wheel);
+    base_free(wheel);
 }
 
 /* Under the lock. */
@@ -203,8 +203,7 @@ void tr__wheel_advance(struct tr__wheel *wheel, uint64_t now_ns, struct tr__work
     tr__spin_unlock(&wheel->lock);
 }
 
-/* ---- timers of actors
- * ---------------------------------------------------------------------------------------- */
+/* ---- timers of actors ----------------------------------------------------------------------- */
 
 static void on_actor_timer(struct tr__timer *timer, struct tr__worker *worker)
 {
@@ -224,7 +223,7 @@ static int table_grow(struct tr__ext *ext)
 
     if (capacity > 1u << TIMER_INDEX_BITS)
         return TR_ELIMIT;
-    timers = tr__realloc(ext->timers, capacity * sizeof *timers);
+    timers = base_realloc(ext->timers, capacity * sizeof *timers);
     if (timers == NULL)
         return TR_ENOMEM;
     ext->timers = timers;
@@ -262,7 +261,7 @@ int tr__actor_timer(struct tr__worker *worker, struct tr_box *box, uint64_t dela
             if (rc < 0)
                 return rc;
         }
-        entry = tr__calloc(sizeof *entry);
+        entry = base_calloc(sizeof *entry);
         if (entry == NULL)
             return TR_ENOMEM;
         entry->index = index;
@@ -385,7 +384,7 @@ void tr__actor_timers_finish(struct tr_box *box, struct tr__ext *ext)
             entry->cell = NULL;
         }
         if (gone) {
-            tr__free(entry);
+            base_free(entry);
             continue;
         }
         entry->stopped = false;

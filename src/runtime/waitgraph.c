@@ -146,8 +146,7 @@ int tr__wait_move(struct tr_box *box, uint8_t hold_sequence, struct tr_box *on)
     return TR_EDEADLOCK;
 }
 
-/* ---- parking
- * ---------------------------------------------------------------------------------------------- */
+/* ---- parking -------------------------------------------------------------------------------- */
 
 static void waiters_flag(struct tr_box *on)
 {

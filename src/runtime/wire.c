@@ -56,7 +56,7 @@ static uint64_t get_number(const unsigned char *from, uint32_t size)
 
 void tr__wire_finish(struct tr__wire_buffer *buffer)
 {
-    tr__free(buffer->bytes);
+    base_free(buffer->bytes);
     *buffer = (struct tr__wire_buffer){ 0 };
 }
 
@@ -74,12 +74,12 @@ static int make_room(struct tr__wire_buffer *buffer, size_t size)
         capacity = buffer->capacity < RECEIVE_MIN ? RECEIVE_MIN : buffer->capacity;
         while (capacity - used < size)
             capacity *= 2;
-        bytes = tr__alloc(capacity);
+        bytes = base_alloc(capacity);
         if (bytes == NULL)
             return TR_ENOMEM;
         if (used > 0)
             memcpy(bytes, buffer->bytes + buffer->start, used);
-        tr__free(buffer->bytes);
+        base_free(buffer->bytes);
         buffer->bytes = bytes;
         buffer->capacity = capacity;
     }
@@ -207,7 +207,7 @@ int tr__wire_send(struct tr__wire_buffer *buffer, int fd)
     while (tr__wire_size(buffer) > 0) {
         ssize_t sent;
 
-        if (tr__fault_hit())
+        if (base_fault_hit())
             return TR_ECLOSED;
         sent = send(fd, buffer->bytes + buffer->start, tr__wire_size(buffer), MSG_NOSIGNAL);
         if (sent < 0 && errno == EINTR)
@@ -236,7 +236,7 @@ int tr__wire_receive(struct tr__wire_buffer *buffer, int fd)
     rc = make_room(buffer, wanted);
     if (rc < 0)
         return rc;
-    if (tr__fault_hit())
+    if (base_fault_hit())
         return TR_ECLOSED;
     do
         got = recv(fd, buffer->bytes + buffer->end, buffer->capacity - buffer->end, 0);

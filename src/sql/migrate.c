@@ -40,25 +40,25 @@ static void checksum_of(const struct sql_migration *migration, char checksum[CHE
 }
 
 /* The text with {blob} as this database calls it. */
-static void append_script(struct tr_buffer *script, const char *text, const char *blob_type)
+static void append_script(struct buffer *script, const char *text, const char *blob_type)
 {
     const char *found;
 
     while ((found = strstr(text, "{blob}")) != NULL) {
-        tr_buffer_append(script, text, (size_t)(found - text));
-        tr_buffer_text(script, blob_type);
+        buffer_append(script, text, (size_t)(found - text));
+        buffer_text(script, blob_type);
         text = found + strlen("{blob}");
     }
-    tr_buffer_text(script, text);
-    tr_buffer_text(script, "\n");
+    buffer_text(script, text);
+    buffer_text(script, "\n");
 }
 
-static void append_quoted(struct tr_buffer *script, const char *text)
+static void append_quoted(struct buffer *script, const char *text)
 {
-    tr_buffer_text(script, "'");
+    buffer_text(script, "'");
     for (; *text != '\0'; text++)
-        tr_buffer_append(script, *text == '\'' ? "''" : text, *text == '\'' ? 2 : 1);
-    tr_buffer_text(script, "'");
+        buffer_append(script, *text == '\'' ? "''" : text, *text == '\'' ? 2 : 1);
+    buffer_text(script, "'");
 }
 
 /* ---- what is applied ------------------------------------------------------------------------- */
@@ -67,7 +67,7 @@ static int check_row(const struct sql_unit *unit, uint32_t row, const struct sql
     char *why, size_t why_size)
 {
     int64_t version = sql_row_int(unit, 0, row, 0);
-    struct tr_span checksum = sql_row_bytes(unit, 0, row, 2);
+    struct span checksum = sql_row_bytes(unit, 0, row, 2);
     char expected[CHECKSUM_SIZE];
 
     if (version != (int64_t)row + 1) {
@@ -83,7 +83,7 @@ static int check_row(const struct sql_unit *unit, uint32_t row, const struct sql
         return SQL_ESCHEMA;
     }
     checksum_of(&options->migrations[row], expected);
-    if (!tr_span_is(checksum, expected)) {
+    if (!span_is(checksum, expected)) {
         snprintf(why, why_size,
             "migration %u (%s) is not the one that was applied to this database: it was edited",
             row + 1, options->migrations[row].name);
@@ -139,7 +139,7 @@ int sql_schema_look(const struct sql_backend *backend, struct sql_connection *co
 /* ---- moving ---------------------------------------------------------------------------------- */
 
 static int step_script(const struct sql_backend *backend, const struct sql_migration *migration,
-    bool is_up, struct tr_buffer *script)
+    bool is_up, struct buffer *script)
 {
     char checksum[CHECKSUM_SIZE];
 
@@ -147,22 +147,22 @@ static int step_script(const struct sql_backend *backend, const struct sql_migra
     if (is_up) {
         checksum_of(migration, checksum);
         append_script(script, migration->up, backend->blob_type);
-        tr_buffer_format(script, "INSERT INTO troupe_migrations VALUES (%u, ", migration->version);
+        buffer_format(script, "INSERT INTO troupe_migrations VALUES (%u, ", migration->version);
         append_quoted(script, migration->name);
-        tr_buffer_format(script, ", '%s');\n", checksum);
+        buffer_format(script, ", '%s');\n", checksum);
     } else {
         append_script(script, migration->down, backend->blob_type);
-        tr_buffer_format(
+        buffer_format(
             script, "DELETE FROM troupe_migrations WHERE version = %u;\n", migration->version);
     }
-    tr_buffer_append(script, "", 1);
+    buffer_append(script, "", 1);
     return script->failed;
 }
 
 static int move_one(const struct sql_backend *backend, struct sql_connection *connection,
     const struct sql_migration *migration, bool is_up, char *why, size_t why_size)
 {
-    struct tr_buffer script = { 0 };
+    struct buffer script = { 0 };
     char words[256];
     int rc;
 
@@ -180,7 +180,7 @@ static int move_one(const struct sql_backend *backend, struct sql_connection *co
             snprintf(why, why_size, "migration %u (%s) failed and was undone: %s",
                 migration->version, migration->name, words);
     }
-    tr_buffer_free(&script);
+    buffer_free(&script);
     return rc;
 }
 

@@ -180,11 +180,11 @@ static void postgres_detach(void *handle)
         return;
     for (struct postgres_session *at = database->left; at != NULL; at = next) {
         next = at->next;
-        tr__free(at);
+        base_free(at);
     }
     pthread_mutex_destroy(&database->lock);
-    tr__free(database->url);
-    tr__free(database);
+    base_free(database->url);
+    base_free(database);
 }
 
 static int check_url(const char *url, char *why, size_t why_size)
@@ -215,12 +215,12 @@ static int postgres_attach(const struct sql_options *options, struct tr_system *
     rc = check_url(options->url, why, why_size);
     if (rc != 0)
         return rc;
-    database = tr__calloc(sizeof(*database));
+    database = base_calloc(sizeof(*database));
     if (database == NULL)
         return TR_ENOMEM;
     pthread_mutex_init(&database->lock, NULL);
     database->env = system != NULL ? tr_system_env(system) : tr_env_real();
-    database->url = tr__strdup(options->url);
+    database->url = base_strdup(options->url);
     if (database->url == NULL) {
         rc = TR_ENOMEM;
         goto free_database;
@@ -348,17 +348,17 @@ static void postgres_disconnect(struct sql_connection *connection)
     PQfinish(connection->pg);
     if (connection->socket >= 0)
         close(connection->socket);
-    tr__free(connection->session);
+    base_free(connection->session);
     postgres_pipeline_free(connection);
     postgres_tries_free(connection);
-    tr__free(connection);
+    base_free(connection);
 }
 
 static int postgres_connect(void *database, bool is_writer, struct sql_connection **ret_connection,
     char *why, size_t why_size)
 {
     char level[sizeof(((struct postgres_database *)database)->synchronous_commit)];
-    struct sql_connection *connection = tr__calloc(sizeof(*connection));
+    struct sql_connection *connection = base_calloc(sizeof(*connection));
     int rc;
 
     if (connection == NULL) {

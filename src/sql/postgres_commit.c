@@ -551,7 +551,7 @@ static int prepare_tries(
 {
     if (count > connection->try_capacity) {
         struct postgres_try *tries =
-            tr__realloc(connection->tries, count * sizeof(*connection->tries));
+            base_realloc(connection->tries, count * sizeof(*connection->tries));
 
         if (tries == NULL)
             return TR_ENOMEM;
@@ -583,7 +583,7 @@ static void fail_all(struct sql_unit *const *units, size_t count, int status, co
 
 void postgres_tries_free(struct sql_connection *connection)
 {
-    tr__free(connection->tries);
+    base_free(connection->tries);
     connection->tries = NULL;
     connection->try_capacity = 0;
 }

@@ -75,7 +75,7 @@ static int reserve_sent(struct sql_connection *connection, uint32_t count)
         capacity *= 2;
     if (capacity == connection->sent_capacity)
         return 0;
-    sent = tr__realloc(connection->sent, capacity * sizeof(*sent));
+    sent = base_realloc(connection->sent, capacity * sizeof(*sent));
     if (sent == NULL)
         return TR_ENOMEM;
     connection->sent = sent;
@@ -165,7 +165,7 @@ static int find_prepared(struct sql_connection *connection, const struct sql_uni
             *ret_prepared = prepared;
             return 0;
         }
-    prepared = tr__calloc(sizeof(*prepared) + step->value_count);
+    prepared = base_calloc(sizeof(*prepared) + step->value_count);
     if (prepared == NULL)
         return TR_ENOMEM;
     prepared->statement = step->statement;
@@ -188,7 +188,7 @@ static void drop_prepared(struct sql_connection *connection)
 
         for (struct postgres_prepared *at = connection->buckets[i]; at != NULL; at = next) {
             next = at->next;
-            tr__free(at);
+            base_free(at);
         }
         connection->buckets[i] = NULL;
     }
@@ -364,6 +364,6 @@ void postgres_pipeline_free(struct sql_connection *connection)
 {
     drop_prepared(connection);
     postgres_values_free(&connection->values);
-    tr__free(connection->sent);
+    base_free(connection->sent);
     connection->sent = NULL;
 }

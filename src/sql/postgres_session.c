@@ -23,7 +23,7 @@
 int postgres_session_begin(struct sql_connection *connection, char *why, size_t why_size)
 {
     const struct tr_env *env = connection->database->env;
-    struct postgres_session *session = tr__calloc(sizeof(*session));
+    struct postgres_session *session = base_calloc(sizeof(*session));
     char text[96];
     PGresult *result;
     bool is_marked;
@@ -40,7 +40,7 @@ int postgres_session_begin(struct sql_connection *connection, char *why, size_t 
     PQclear(result);
     if (!is_marked) {
         postgres_say(why, why_size, "PostgreSQL: ", PQerrorMessage(connection->pg));
-        tr__free(session);
+        base_free(session);
         return TR_ECLOSED;
     }
     connection->session = session;
@@ -84,7 +84,7 @@ static void remove_left(struct postgres_database *database, int64_t lock)
         if (session->lock != lock)
             continue;
         *at = session->next;
-        tr__free(session);
+        base_free(session);
         atomic_fetch_sub(&database->left_count, 1);
         break;
     }

@@ -51,15 +51,15 @@ struct environment {
 static void environment_free(struct environment *environment)
 {
     for (size_t i = environment->first_own; i < environment->count; i++)
-        tr__free(environment->entries[i]);
-    tr__free(environment->entries);
+        base_free(environment->entries[i]);
+    base_free(environment->entries);
     *environment = (struct environment){ 0 };
 }
 
 static char *variable(const char *name, const char *value)
 {
     size_t size = strlen(name) + strlen(value) + 2;
-    char *text = tr__alloc(size);
+    char *text = base_alloc(size);
 
     if (text != NULL)
         snprintf(text, size, "%s=%s", name, value);
@@ -113,7 +113,7 @@ static int environment_make(const char *url, struct environment *ret_environment
 
     while (environ[count] != NULL)
         count++;
-    environment.entries = tr__calloc((count + VARIABLES_MAX + 1) * sizeof(char *));
+    environment.entries = base_calloc((count + VARIABLES_MAX + 1) * sizeof(char *));
     if (environment.entries == NULL)
         return TR_ENOMEM;
     for (size_t i = 0; i < count; i++)
@@ -271,7 +271,7 @@ static int sync_parent(const char *path)
     int fd;
     int rc;
 
-    parent = slash == NULL ? tr__strdup(".") : tr__strdup(path);
+    parent = slash == NULL ? base_strdup(".") : base_strdup(path);
     if (parent == NULL)
         return TR_ENOMEM;
     if (slash != NULL)
@@ -279,7 +279,7 @@ static int sync_parent(const char *path)
     fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     rc = fd >= 0 && fsync(fd) == 0 ? 0 : TR_EIO;
     close_fd(&fd);
-    tr__free(parent);
+    base_free(parent);
     return rc;
 }
 
@@ -295,7 +295,7 @@ int postgres_backup(const char *url, const char *to_path, sql_progress_fn progre
     char *why, size_t why_size)
 {
     size_t size = strlen(to_path) + sizeof ".part";
-    char *part = tr__alloc(size);
+    char *part = base_alloc(size);
     uint64_t bytes;
     int fd;
     int rc;
@@ -323,7 +323,7 @@ int postgres_backup(const char *url, const char *to_path, sql_progress_fn progre
     if (rc != 0)
         unlink(part);
 free_part:
-    tr__free(part);
+    base_free(part);
     return rc;
 }
 
@@ -364,7 +364,7 @@ static bool send_all(int fd, const char *bytes, size_t size)
 static bool pump(int from, int to)
 {
     static const size_t chunk = (size_t)64 * 1024;
-    char *bytes = tr__alloc(chunk);
+    char *bytes = base_alloc(chunk);
     ssize_t size = -1;
     bool is_sent = bytes != NULL;
 
@@ -376,7 +376,7 @@ static bool pump(int from, int to)
             break;
         is_sent = send_all(to, bytes, (size_t)size);
     }
-    tr__free(bytes);
+    base_free(bytes);
     return is_sent && size == 0;
 }
 

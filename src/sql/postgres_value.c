@@ -48,11 +48,11 @@ Oid postgres_type_of(enum sql_kind kind)
 
 void postgres_values_free(struct postgres_values *values)
 {
-    tr__free(values->at);
-    tr__free(values->sizes);
-    tr__free(values->formats);
-    tr__free(values->numbers);
-    tr__free(values->types);
+    base_free(values->at);
+    base_free(values->sizes);
+    base_free(values->formats);
+    base_free(values->numbers);
+    base_free(values->types);
     *values = (struct postgres_values){ 0 };
 }
 
@@ -63,11 +63,11 @@ static int grow(struct postgres_values *values, uint32_t count)
     if (count <= values->capacity)
         return 0;
     postgres_values_free(values);
-    values->at = tr__alloc(capacity * sizeof(*values->at));
-    values->sizes = tr__alloc(capacity * sizeof(*values->sizes));
-    values->formats = tr__alloc(capacity * sizeof(*values->formats));
-    values->numbers = tr__alloc(capacity * sizeof(*values->numbers));
-    values->types = tr__alloc(capacity * sizeof(*values->types));
+    values->at = base_alloc(capacity * sizeof(*values->at));
+    values->sizes = base_alloc(capacity * sizeof(*values->sizes));
+    values->formats = base_alloc(capacity * sizeof(*values->formats));
+    values->numbers = base_alloc(capacity * sizeof(*values->numbers));
+    values->types = base_alloc(capacity * sizeof(*values->types));
     if (values->at == NULL || values->sizes == NULL || values->formats == NULL ||
         values->numbers == NULL || values->types == NULL) {
         postgres_values_free(values);
@@ -234,12 +234,12 @@ static int store_rows(
 int postgres_store(
     struct sql_unit *unit, uint32_t step, const PGresult *result, char *why, size_t why_size)
 {
-    struct tr_span changed = tr_span_of(PQcmdTuples((PGresult *)(uintptr_t)result));
+    struct span changed = span_of(PQcmdTuples((PGresult *)(uintptr_t)result));
     uint64_t count = 0;
     int rc = 0;
 
     if (changed.size > 0)
-        tr_span_u64(changed, &count);
+        span_u64(changed, &count);
     unit->steps[step].changed = (int64_t)count;
     if (PQresultStatus(result) == PGRES_TUPLES_OK && PQnfields(result) > 0)
         rc = store_rows(unit, step, result, why, why_size);

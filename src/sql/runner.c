@@ -32,8 +32,8 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/log.h"
 #include "sql/runner_metric.h"
+#include "support/log.h"
 
 enum { TAG_RUN = 1, TAG_CONNECT, TAG_RETRY, TAG_TEND, TAG_AWAY };
 
@@ -103,10 +103,10 @@ static void runner_unref(struct sql_runner *runner)
         sql->backend->disconnect(runner->connection);
     if (runner->tend_connection != NULL)
         sql->backend->disconnect(runner->tend_connection);
-    tr__free(runner->ring);
-    tr__free(runner->batch);
-    tr__free(runner->units);
-    tr__free(runner);
+    base_free(runner->ring);
+    base_free(runner->batch);
+    base_free(runner->units);
+    base_free(runner);
     sql_unref(sql);
 }
 
@@ -317,8 +317,7 @@ static int offload(struct sql_runner *runner, struct tr_context *ctx, tr_work_fn
     return rc;
 }
 
-/* ---- away -------------------------------------------------------------------------------------
- */
+/* ---- away ----------------------------------------------------------------------------------- */
 
 static bool is_given_up(const struct sql_runner *runner)
 {
@@ -391,8 +390,7 @@ static void on_away_timer(struct sql_runner *runner, struct tr_context *ctx)
         become_away(runner);
 }
 
-/* ---- connecting -------------------------------------------------------------------------------
- */
+/* ---- connecting ----------------------------------------------------------------------------- */
 
 /* While units wait, it is not too late for them when the database is back. */
 static uint64_t backoff_max_ns(const struct sql_runner *runner)
@@ -824,7 +822,7 @@ static const struct tr_type reader_type = RUNNER_TYPE("sql-reader");
 int sql_runner_create(struct sql *sql, bool is_writer, uint32_t index,
     struct sql_connection *connection, struct sql_runner **ret_runner)
 {
-    struct sql_runner *runner = tr__calloc(sizeof *runner);
+    struct sql_runner *runner = base_calloc(sizeof *runner);
     struct runner_actor actor = { runner };
     int rc = TR_ENOMEM;
 
@@ -835,9 +833,9 @@ int sql_runner_create(struct sql *sql, bool is_writer, uint32_t index,
     runner->is_writer = is_writer;
     runner->index = index;
     runner->ring_capacity = sql->options.queue_max;
-    runner->ring = tr__alloc(sizeof *runner->ring * runner->ring_capacity);
-    runner->batch = tr__alloc(sizeof *runner->batch * sql->options.batch_max);
-    runner->units = tr__alloc(sizeof *runner->units * sql->options.batch_max);
+    runner->ring = base_alloc(sizeof *runner->ring * runner->ring_capacity);
+    runner->batch = base_alloc(sizeof *runner->batch * sql->options.batch_max);
+    runner->units = base_alloc(sizeof *runner->units * sql->options.batch_max);
     if (runner->ring == NULL || runner->batch == NULL || runner->units == NULL)
         goto free_runner;
     atomic_init(&runner->holders, 2); /* the sql and the actor */
@@ -855,10 +853,10 @@ int sql_runner_create(struct sql *sql, bool is_writer, uint32_t index,
     return 0;
 
 free_runner:
-    tr__free(runner->ring);
-    tr__free(runner->batch);
-    tr__free(runner->units);
-    tr__free(runner);
+    base_free(runner->ring);
+    base_free(runner->batch);
+    base_free(runner->units);
+    base_free(runner);
     return rc;
 }
 

@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "base/metric.h"
+#include "support/metric.h"
 
 enum {
     METRIC_OK,

@@ -40,8 +40,8 @@ void sql_unref(struct sql *sql)
     if (sql->database != NULL)
         sql->backend->detach(sql->database);
     pthread_mutex_destroy(&sql->health_lock);
-    tr__free(sql->url);
-    tr__free(sql);
+    base_free(sql->url);
+    base_free(sql);
 }
 
 static uint32_t bounded(uint32_t value, uint32_t usual, uint32_t most)
@@ -62,13 +62,13 @@ static int check_migrations(const struct sql_options *options, char *why, size_t
 static int create(struct tr_system *system, const struct sql_backend *backend,
     const struct sql_options *options, struct sql **ret_sql)
 {
-    struct sql *sql = tr__calloc(sizeof *sql);
+    struct sql *sql = base_calloc(sizeof *sql);
 
     if (sql == NULL)
         return TR_ENOMEM;
-    sql->url = tr__strdup(options->url);
+    sql->url = base_strdup(options->url);
     if (sql->url == NULL) {
-        tr__free(sql);
+        base_free(sql);
         return TR_ENOMEM;
     }
     atomic_init(&sql->holders, 1);

@@ -22,7 +22,7 @@
 
 #include <troupe/troupe.h>
 
-#include "base/buffer.h"
+#include "support/buffer.h"
 
 struct sql;
 struct sql_backend;
@@ -67,7 +67,7 @@ struct sql_unit *sql_unit_new(uint64_t key);
 void sql_unit_step(struct sql_unit *unit, const struct sql_statement *statement, int64_t rows);
 /* The values of the statement begun last, from $1 on. */
 void sql_unit_int(struct sql_unit *unit, int64_t value);
-void sql_unit_text(struct sql_unit *unit, struct tr_span text);
+void sql_unit_text(struct sql_unit *unit, struct span text);
 void sql_unit_blob(struct sql_unit *unit, const void *bytes, size_t size);
 void sql_unit_null(struct sql_unit *unit);
 /* Submitted or not, by whoever has it. NULL is fine. */
@@ -103,11 +103,10 @@ int64_t sql_unit_changed(const struct sql_unit *unit, uint32_t step);
 uint32_t sql_unit_rows(const struct sql_unit *unit, uint32_t step);
 bool sql_row_is_null(const struct sql_unit *unit, uint32_t step, uint32_t row, uint32_t column);
 int64_t sql_row_int(const struct sql_unit *unit, uint32_t step, uint32_t row, uint32_t column);
-struct tr_span sql_row_bytes(
+struct span sql_row_bytes(
     const struct sql_unit *unit, uint32_t step, uint32_t row, uint32_t column); /* text and blob */
 
-/* ---- from an actor ----------------------------------------------------------------------------
- */
+/* ---- from an actor -------------------------------------------------------------------------- */
 
 /* Lives in the actor's struct: the units it waits for. The actor's finish and reset hooks call
  * sql_client_end, so that nothing leaks when it ends before its answers. */
@@ -143,8 +142,7 @@ int sql_read(struct tr_context *ctx, struct sql_client *client, struct sql_unit 
  * was a timeout or the writer ended. NULL if the event is not of this client. */
 struct sql_unit *sql_take(struct sql_client *client, const struct tr_event *event);
 
-/* ---- from a thread that is no worker (start-up, tools, tests) ----------------------------------
- */
+/* ---- from a thread that is no worker (start-up, tools, tests) ------------------------------- */
 
 /* Blocks. Returns the unit's status; the unit stays the caller's. */
 int sql_write_wait(struct sql *sql, struct sql_unit *unit);
@@ -162,8 +160,7 @@ struct sql_migration {
     const char *down;
 };
 
-/* ---- open and close ---------------------------------------------------------------------------
- */
+/* ---- open and close ------------------------------------------------------------------------- */
 
 struct sql_options {
     const char *url; /* "sqlite:PATH" or "postgresql://…" (or postgres://) */
@@ -207,9 +204,7 @@ int sql_give_up_after(struct sql *sql, uint64_t delay_ns);
 bool sql_is_healthy(const struct sql *sql, char *why, size_t why_size); /* for readiness */
 const char *sql_backend(const struct sql *sql);                         /* "sqlite", "postgresql" */
 
-/* ---- tools: each works on a database that no server has open, or, where it says so, on a live
- * one. They print nothing; `progress` (may be NULL) is called with done and total.
- * ------------------- */
+/* ---- tools: each works on a database that no server has open, or, where it says so, on a live one. They print nothing; `progress` (may be NULL) is called with done and total. ---- */
 
 typedef void (*sql_progress_fn)(void *data, uint64_t done, uint64_t total);
 /* Up or down to `version`; *ret_version is where it stands. */

@@ -23,7 +23,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/log.h"
+#include "support/log.h"
 
 enum {
     LOG_PAGES_BESIDE = 6144, /* 24 MB */
@@ -48,7 +48,7 @@ static int check_parameters(const char *text, char *why, size_t why_size)
         bool is_allowed = false;
 
         for (size_t i = 0; i < sizeof allowed / sizeof allowed[0]; i++)
-            is_allowed |= tr_span_is_nocase((struct tr_span){ text, size }, allowed[i]);
+            is_allowed |= span_is_nocase((struct span){ text, size }, allowed[i]);
         if (!is_allowed) {
             snprintf(why, why_size,
                 "sqlite: '%.*s' could lose acknowledged work; only journal_mode=wal and "
@@ -81,7 +81,7 @@ int sqlite_path(const char *url, char **ret_path, char *why, size_t why_size)
         if (rc < 0)
             return rc;
     }
-    copy = tr__strdup(path);
+    copy = base_strdup(path);
     if (copy == NULL) {
         snprintf(why, why_size, "%s", tr_error_text(TR_ENOMEM));
         return TR_ENOMEM;
@@ -149,7 +149,7 @@ int sqlite_lock(const char *path, int *ret_fd, char *why, size_t why_size)
         return rc;
     }
     errno = EMFILE;
-    fd = tr__fault_hit() ? -1 : open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    fd = base_fault_hit() ? -1 : open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0) {
         snprintf(why, why_size, "sqlite: %s cannot be opened: %s", name, strerror(errno));
         return errno == ENOSPC ? SQL_EDISK : TR_EACCES;
@@ -302,8 +302,8 @@ static void sqlite_detach(void *data)
     sql_vfs_destroy(&database->vfs);
     if (database->lock_fd >= 0)
         close(database->lock_fd);
-    tr__free(database->path);
-    tr__free(database);
+    base_free(database->path);
+    base_free(database);
 }
 
 static int attach_vfs(struct sqlite_database *database, struct tr_system *system)
@@ -330,7 +330,7 @@ static int sqlite_attach(const struct sql_options *options, struct tr_system *sy
     void **ret_database, char *why, size_t why_size)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    struct sqlite_database *database = tr__calloc(sizeof *database);
+    struct sqlite_database *database = base_calloc(sizeof *database);
     int rc;
 
     (void)pthread_once(&once, count_no_memory);
@@ -399,7 +399,7 @@ void sqlite_disconnect(struct sql_connection *connection)
         sqlite3_finalize(c->own[i]);
     code = sqlite3_close(c->handle);
     tr_assert(code == SQLITE_OK);
-    tr__free(c);
+    base_free(c);
 }
 
 /* Before anybody reads. The log may hold a commit that a process wrote and could not sync before it
@@ -433,7 +433,7 @@ int sqlite_connect(
         snprintf(why, why_size, "sqlite: the disk failed");
         return TR_ECLOSED;
     }
-    c = tr__calloc(sizeof *c);
+    c = base_calloc(sizeof *c);
     if (c == NULL) {
         snprintf(why, why_size, "%s", tr_error_text(TR_ENOMEM));
         return TR_ENOMEM;
@@ -444,7 +444,7 @@ int sqlite_connect(
         database->vfs == NULL ? NULL : sql_vfs_name(database->vfs), is_writer, &c->handle, why,
         why_size);
     if (rc < 0) {
-        tr__free(c);
+        base_free(c);
         return rc;
     }
     rc = sqlite_prepare_own(c);

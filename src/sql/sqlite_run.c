@@ -117,9 +117,9 @@ void sqlite_forget_statements(struct sqlite_connection *c)
         if (c->statements[i] == NULL)
             continue;
         sqlite3_finalize(c->statements[i]->prepared);
-        tr__free(c->statements[i]);
+        base_free(c->statements[i]);
     }
-    tr__free(c->statements);
+    base_free(c->statements);
     c->statements = NULL;
     c->statement_capacity = c->statement_count = 0;
 }
@@ -146,7 +146,7 @@ static int statements_grow(struct sqlite_connection *c)
 
     if (c->statement_count * 2 < old_capacity)
         return 0;
-    table = tr__calloc(sizeof(struct sqlite_statement *) * capacity);
+    table = base_calloc(sizeof(struct sqlite_statement *) * capacity);
     if (table == NULL)
         return TR_ENOMEM;
     c->statements = table;
@@ -154,7 +154,7 @@ static int statements_grow(struct sqlite_connection *c)
     for (uint32_t i = 0; i < old_capacity; i++)
         if (old[i] != NULL)
             table[slot_of(c, old[i]->key)] = old[i];
-    tr__free(old);
+    base_free(old);
     return 0;
 }
 
@@ -170,7 +170,7 @@ static int map_parameters(struct sqlite_statement *statement)
         const char *name = sqlite3_bind_parameter_name(statement->prepared, i);
         uint64_t number;
 
-        if (name == NULL || name[0] != '$' || !tr_span_u64(tr_span_of(name + 1), &number) ||
+        if (name == NULL || name[0] != '$' || !span_u64(span_of(name + 1), &number) ||
             number == 0 || number > SQLITE_PARAMETERS_MAX)
             return TR_EINVAL;
         statement->value_of[i - 1] = (uint8_t)(number - 1);
@@ -214,7 +214,7 @@ static struct sqlite_statement *find_statement(
         tr_assert_use(statement->text == key->text, "a statement is static and keeps its text");
         return statement;
     }
-    statement = tr__calloc(sizeof *statement);
+    statement = base_calloc(sizeof *statement);
     if (statement == NULL) {
         sql_unit_fail(unit, step, TR_ENOMEM, tr_error_text(TR_ENOMEM));
         return NULL;
@@ -223,7 +223,7 @@ static struct sqlite_statement *find_statement(
     statement->text = key->text;
     if (prepare(c, unit, step, statement) < 0) {
         sqlite3_finalize(statement->prepared);
-        tr__free(statement);
+        base_free(statement);
         return NULL;
     }
     c->statements[slot_of(c, key)] = statement;

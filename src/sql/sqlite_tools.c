@@ -91,7 +91,7 @@ int sqlite_verify(struct sql_connection *connection, char *why, size_t why_size)
 int sqlite_verify_backup(
     const struct sql_options *options, const char *path, char *why, size_t why_size)
 {
-    struct sqlite_database database = { .lock_fd = -1, .path = tr__strdup(path) };
+    struct sqlite_database database = { .lock_fd = -1, .path = base_strdup(path) };
     struct sql_connection *connection;
     uint32_t version;
     int rc;
@@ -107,7 +107,7 @@ int sqlite_verify_backup(
             rc = sql_schema_look(&sql_sqlite, connection, options, &version, why, why_size);
         sqlite_disconnect(connection);
     }
-    tr__free(database.path);
+    base_free(database.path);
     return rc;
 }
 
@@ -224,7 +224,7 @@ int sqlite_backup(const char *url, const char *to_path, sql_progress_fn progress
     if (rc < 0)
         (void)unlink(part);
 free_path:
-    tr__free(path);
+    base_free(path);
     return rc;
 }
 
@@ -268,6 +268,6 @@ int sqlite_restore(const char *url, const char *from_path, char *why, size_t why
 unlock:
     close(lock_fd);
 free_path:
-    tr__free(path);
+    base_free(path);
     return rc;
 }

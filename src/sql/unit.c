@@ -42,7 +42,7 @@ static _Thread_local const struct sql_unit *deciding;
 
 struct sql_unit *sql_unit_new(uint64_t key)
 {
-    struct sql_unit *unit = tr__calloc(sizeof *unit);
+    struct sql_unit *unit = base_calloc(sizeof *unit);
 
     if (unit == NULL)
         return NULL;
@@ -69,12 +69,12 @@ void sql_unit_free(struct sql_unit *unit)
         return;
     if (unit->decision.data != NULL && unit->decision.drop != NULL)
         unit->decision.drop(unit->decision.data);
-    tr__free(unit->steps);
-    tr__free(unit->values);
-    tr__free(unit->cells);
-    tr_buffer_free(&unit->bytes);
-    tr_buffer_free(&unit->results);
-    tr__free(unit);
+    base_free(unit->steps);
+    base_free(unit->values);
+    base_free(unit->cells);
+    buffer_free(&unit->bytes);
+    buffer_free(&unit->results);
+    base_free(unit);
 }
 
 /* Room for one more element; false sets the unit's sticky failure. */
@@ -92,7 +92,7 @@ static bool grow(struct sql_unit *unit, void **array, uint32_t *capacity, uint32
         unit->failed = TR_ELIMIT;
         return false;
     }
-    memory = tr__realloc(*array, wanted * element_size);
+    memory = base_realloc(*array, wanted * element_size);
     if (memory == NULL) {
         unit->failed = TR_ENOMEM;
         return false;
@@ -146,9 +146,9 @@ static void add_bytes(struct sql_unit *unit, enum sql_kind kind, const void *byt
     if (unit == NULL)
         return;
     value.offset = unit->bytes.size;
-    rc = tr_buffer_append(&unit->bytes, bytes, size);
+    rc = buffer_append(&unit->bytes, bytes, size);
     if (rc == 0)
-        rc = tr_buffer_append(&unit->bytes, "", 1);
+        rc = buffer_append(&unit->bytes, "", 1);
     if (rc < 0) {
         if (unit->failed == 0)
             unit->failed = rc;
@@ -163,7 +163,7 @@ void sql_unit_int(struct sql_unit *unit, int64_t value)
         add_value(unit, (struct sql_value){ .kind = SQL_INT, .number = value });
 }
 
-void sql_unit_text(struct sql_unit *unit, struct tr_span text)
+void sql_unit_text(struct sql_unit *unit, struct span text)
 {
     add_bytes(unit, SQL_TEXT, text.at, text.size);
 }
@@ -333,14 +333,13 @@ int64_t sql_row_int(const struct sql_unit *unit, uint32_t step, uint32_t row, ui
     return cell->kind == SQL_INT ? cell->number : 0;
 }
 
-struct tr_span sql_row_bytes(
-    const struct sql_unit *unit, uint32_t step, uint32_t row, uint32_t column)
+struct span sql_row_bytes(const struct sql_unit *unit, uint32_t step, uint32_t row, uint32_t column)
 {
     const struct sql_value *cell = cell_of(unit, step, row, column);
 
     if (cell->kind != SQL_TEXT && cell->kind != SQL_BLOB)
-        return (struct tr_span){ NULL, 0 };
-    return (struct tr_span){ unit->results.bytes + cell->offset, cell->size };
+        return (struct span){ NULL, 0 };
+    return (struct span){ unit->results.bytes + cell->offset, cell->size };
 }
 
 /* ---- for backends ---------------------------------------------------------------------------- */
@@ -355,7 +354,7 @@ void sql_unit_reset_results(struct sql_unit *unit)
         step->row_count = step->column_count = step->cell_first = 0;
     }
     unit->cell_count = 0;
-    tr_buffer_clear(&unit->results);
+    buffer_clear(&unit->results);
     unit->failed = 0;
     unit->status = 0;
     unit->failed_step = -1;
@@ -395,10 +394,10 @@ void sql_unit_cell_int(struct sql_unit *unit, int64_t value)
 void sql_unit_cell_bytes(struct sql_unit *unit, enum sql_kind kind, const void *bytes, size_t size)
 {
     struct sql_value cell = { .kind = kind, .size = size, .offset = unit->results.size };
-    int rc = tr_buffer_append(&unit->results, bytes, size);
+    int rc = buffer_append(&unit->results, bytes, size);
 
     if (rc == 0)
-        rc = tr_buffer_append(&unit->results, "", 1);
+        rc = buffer_append(&unit->results, "", 1);
     if (rc < 0) {
         if (unit->failed == 0)
             unit->failed = rc;

@@ -61,9 +61,9 @@ struct sql_unit {
     uint32_t value_count;
     struct sql_value *cells; /* what comes back */
     uint32_t cell_count;
-    struct tr_buffer bytes;   /* of values */
-    struct tr_buffer results; /* of cells */
-    int failed;               /* out of memory while it was built or filled */
+    struct buffer bytes;   /* of values */
+    struct buffer results; /* of cells */
+    int failed;            /* out of memory while it was built or filled */
     struct sql_decision decision;
 
     int status;

@@ -81,7 +81,7 @@ static struct node *node_ref(struct sql_vfs *vfs, const char *path)
     while (node != NULL && strcmp(node->path, path) != 0)
         node = node->next;
     if (node == NULL) {
-        node = tr__calloc(sizeof *node + size);
+        node = base_calloc(sizeof *node + size);
         if (node == NULL)
             return NULL;
         memcpy(node->path, path, size);
@@ -96,7 +96,7 @@ static struct node *node_ref(struct sql_vfs *vfs, const char *path)
 static void regions_free(struct node *node)
 {
     for (uint32_t i = 0; i < node->region_count; i++)
-        tr__free(node->regions[i]);
+        base_free(node->regions[i]);
     node->region_count = 0;
 }
 
@@ -111,7 +111,7 @@ static void node_unref(struct node *node)
         link = &(*link)->next;
     *link = node->next;
     regions_free(node);
-    tr__free(node);
+    base_free(node);
 }
 
 /* ---- one file -------------------------------------------------------------------------------- */
@@ -281,7 +281,7 @@ static int file_shm_map(
     tr_assert(node->region_count == 0 || node->region_size == (uint32_t)size);
     node->region_size = (uint32_t)size;
     while (is_write && node->region_count <= (uint32_t)region) {
-        void *memory = tr__calloc((size_t)size);
+        void *memory = base_calloc((size_t)size);
 
         if (memory == NULL)
             return SQLITE_IOERR_NOMEM;
@@ -526,7 +526,7 @@ static int vfs_last_error(sqlite3_vfs *base, int size, char *text)
 
 int sql_vfs_create(const struct tr_env *env, struct sql_vfs **ret_vfs)
 {
-    struct sql_vfs *vfs = tr__calloc(sizeof *vfs);
+    struct sql_vfs *vfs = base_calloc(sizeof *vfs);
 
     if (vfs == NULL)
         return TR_ENOMEM;
@@ -549,7 +549,7 @@ int sql_vfs_create(const struct tr_env *env, struct sql_vfs **ret_vfs)
         .xGetLastError = vfs_last_error,
     };
     if (sqlite3_vfs_register(&vfs->vfs, 0) != SQLITE_OK) {
-        tr__free(vfs);
+        base_free(vfs);
         return TR_ENOMEM;
     }
     *ret_vfs = vfs;
@@ -562,7 +562,7 @@ void sql_vfs_destroy(struct sql_vfs **vfs)
         return;
     tr_assert((*vfs)->nodes == NULL);
     sqlite3_vfs_unregister(&(*vfs)->vfs);
-    tr__free(*vfs);
+    base_free(*vfs);
     *vfs = NULL;
 }
 

@@ -3,8 +3,8 @@
  * so that it may come too late. The runners learn it from their lost connections, or from the flag
  * before they begin anything. */
 #include "base/assert.h"
-#include "base/log.h"
 #include "sql/runner.h"
+#include "support/log.h"
 
 enum { TAG_GIVE_UP = 1 };
 

@@ -2,44 +2,44 @@
 /* bundle.c: any bytes as a request of type message/mls: a query up to the first line feed, then the
  * body. The query becomes JSON that can be read, or is refused; the body's messages lie one after
  * another and nothing is left between them; whose tree it is can be held against itself. */
-#include "services/delivery/bundle.h"
+#include "services/delivery/api/bundle.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "services/delivery/commit_roster.h"
+#include "services/delivery/mls/commit_roster.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void read_query(struct tr_span query, struct api_body *body)
+static void read_query(struct span query, struct api_body *body)
 {
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
     char *scratch = malloc(query.size + 1);
     int rc;
 
     tr_assert(scratch != NULL);
     if (api_put_query(&text, query, scratch)) {
         tr_assert(text.failed == 0);
-        rc = json_parse_copy(&body->doc, (struct tr_span){ text.bytes, text.size }, 0);
+        rc = json_parse_copy(&body->doc, (struct span){ text.bytes, text.size }, 0);
         tr_assert(rc == 0 && json_kind(json_root(&body->doc)) == JSON_OBJECT);
         body->expect = json_expect(json_root(&body->doc));
     } else {
-        tr_assert(json_parse_copy(&body->doc, TR_SPAN("{}"), 0) == 0);
+        tr_assert(json_parse_copy(&body->doc, SPAN("{}"), 0) == 0);
         body->expect = json_expect(json_root(&body->doc));
     }
-    tr_buffer_free(&text);
+    buffer_free(&text);
     free(scratch);
 }
 
 /* Messages one after another: each begins where the last one ended. */
-static size_t walk(struct tr_span bytes, bool *ret_is_whole)
+static size_t walk(struct span bytes, bool *ret_is_whole)
 {
     struct mls_reader reader = mls_reader_of(bytes);
     struct mls_message message;
     const char *at = bytes.at;
-    struct tr_span part;
+    struct span part;
     size_t count = 0;
 
     while (mls_more(&reader) && mls_message_next(&reader, &message, &part) == NULL) {
@@ -90,13 +90,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     tr_assert(query != NULL && body.job != NULL);
     if (query_size > 0)
         memcpy(query, data, query_size);
-    read_query((struct tr_span){ query, query_size }, &body);
+    read_query((struct span){ query, query_size }, &body);
     free(query);
-    body.job->body = tr__alloc(size - from + 1);
+    body.job->body = base_alloc(size - from + 1);
     tr_assert(body.job->body != NULL);
     if (size > from)
         memcpy(body.job->body, data + from, size - from);
-    body.raw = (struct tr_span){ body.job->body, size - from };
+    body.raw = (struct span){ body.job->body, size - from };
     count = walk(body.raw, &is_whole);
     bundle_read_mls(&body);
     if (!body.expect.failed) {

@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_again(const struct json_doc *doc, const char *bytes, size_t size)
 {
-    struct tr_buffer out = { 0 };
+    struct buffer out = { 0 };
     struct cbor_writer writer = cbor_writer(&out);
     int rc;
 
@@ -22,7 +22,7 @@ static void check_again(const struct json_doc *doc, const char *bytes, size_t si
     rc = cbor_finish(&writer);
     tr_assert(rc == 0);
     tr_assert(out.size == size && memcmp(out.bytes, bytes, size) == 0);
-    tr_buffer_free(&out);
+    buffer_free(&out);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -35,11 +35,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     tr_assert(bytes != NULL);
     if (size > 0)
         memcpy(bytes, data, size);
-    rc = cbor_parse_first(&doc, (struct tr_span){ bytes, size }, &used);
+    rc = cbor_parse_first(&doc, (struct span){ bytes, size }, &used);
     if (rc == 0) {
         tr_assert(used >= 1 && used <= size);
         check_again(&doc, bytes, used);
-        rc = cbor_parse(&doc, (struct tr_span){ bytes, size });
+        rc = cbor_parse(&doc, (struct span){ bytes, size });
         tr_assert((rc == 0) == (used == size));
     } else {
         tr_assert(json_root(&doc) == NULL);

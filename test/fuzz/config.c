@@ -13,7 +13,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static bool has_long_line(struct tr_span text)
+static bool has_long_line(struct span text)
 {
     size_t length = 0;
 
@@ -25,25 +25,25 @@ static bool has_long_line(struct tr_span text)
     return false;
 }
 
-static void check_shown(const struct config *config, struct tr_buffer *shown)
+static void check_shown(const struct config *config, struct buffer *shown)
 {
-    struct tr_buffer errors = { 0 };
+    struct buffer errors = { 0 };
     struct config again;
     int rc;
 
-    rc = config_load_bytes((struct tr_span){ shown->bytes, shown->size }, "shown",
+    rc = config_load_bytes((struct span){ shown->bytes, shown->size }, "shown",
         &(struct config_sources){ 0 }, &again, &errors);
     tr_assert(rc == 0);
     for (int i = 0; i < CONFIG_KEYS; i++)
         if (!config_settings[i].is_secret)
             tr_assert(strcmp(config->values[i].text, again.values[i].text) == 0);
     config_free(&again);
-    tr_buffer_free(&errors);
+    buffer_free(&errors);
 }
 
 static void check_accepted(const struct config *config)
 {
-    struct tr_buffer shown = { 0 };
+    struct buffer shown = { 0 };
     struct json_doc doc = { 0 };
     char why[256];
     uint64_t number;
@@ -55,23 +55,23 @@ static void check_accepted(const struct config *config)
         tr_assert(rc == 0 && number == config->values[i].number);
     }
     config_show_json(&shown, config);
-    rc = json_parse_copy(&doc, (struct tr_span){ shown.bytes, shown.size }, JSON_UNIQUE_KEYS);
+    rc = json_parse_copy(&doc, (struct span){ shown.bytes, shown.size }, JSON_UNIQUE_KEYS);
     tr_assert(rc == 0 && json_count(json_root(&doc)) == CONFIG_KEYS);
     json_doc_free(&doc);
-    tr_buffer_clear(&shown);
+    buffer_clear(&shown);
     config_show(&shown, config, false);
-    if (!has_long_line((struct tr_span){ shown.bytes, shown.size }))
+    if (!has_long_line((struct span){ shown.bytes, shown.size }))
         check_shown(config, &shown);
-    tr_buffer_free(&shown);
+    buffer_free(&shown);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct tr_buffer errors = { 0 };
+    struct buffer errors = { 0 };
     struct config config;
     int rc;
 
-    rc = config_load_bytes((struct tr_span){ (const char *)data, size }, "fuzz",
+    rc = config_load_bytes((struct span){ (const char *)data, size }, "fuzz",
         &(struct config_sources){ 0 }, &config, &errors);
     tr_assert(rc == 0 || rc == TR_EINVAL);
     tr_assert((rc == 0) == (errors.size == 0));
@@ -80,6 +80,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     else
         tr_assert(config.values[0].text == NULL && errors.bytes[errors.size - 1] == '\n');
     config_free(&config);
-    tr_buffer_free(&errors);
+    buffer_free(&errors);
     return 0;
 }

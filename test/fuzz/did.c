@@ -11,10 +11,10 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void try_did(struct tr_span text)
+static void try_did(struct span text)
 {
     struct crypto_key *key = NULL;
-    struct tr_buffer url = { 0 };
+    struct buffer url = { 0 };
     struct did did;
     char again[DID_KEY_CHARS_MAX];
 
@@ -24,13 +24,13 @@ static void try_did(struct tr_span text)
     }
     crypto_key_unref(&key);
     for (int allow_private = 0; allow_private < 2; allow_private++) {
-        tr_buffer_clear(&url);
+        buffer_clear(&url);
         if (did_web_url(text, allow_private != 0, &url) != DID_OK)
             continue;
         tr_assert(did_parse(text, &did) == DID_OK);
         /* One host, at most one port, the one path; nothing that a URL reader takes for more. */
-        tr_assert(allow_private != 0 ||
-                  tr_span_starts((struct tr_span){ url.bytes, url.size }, "https://"));
+        tr_assert(
+            allow_private != 0 || span_starts((struct span){ url.bytes, url.size }, "https://"));
         tr_assert(memchr(url.bytes, '@', url.size) == NULL);
         tr_assert(memchr(url.bytes, '%', url.size) == NULL);
         tr_assert(memchr(url.bytes, '#', url.size) == NULL);
@@ -38,17 +38,17 @@ static void try_did(struct tr_span text)
         tr_assert(
             memmem(url.bytes, url.size, "/.well-known/did.json", 21) == url.bytes + url.size - 21);
     }
-    tr_buffer_clear(&url);
-    did_plc_url(text, TR_SPAN("https://plc.directory"), &url);
-    tr_buffer_free(&url);
+    buffer_clear(&url);
+    did_plc_url(text, SPAN("https://plc.directory"), &url);
+    buffer_free(&url);
 }
 
-static void try_document(struct tr_span text)
+static void try_document(struct span text)
 {
     struct crypto_key *key = NULL;
-    const struct tr_span did = TR_SPAN("did:plc:ewvi7nxzyoun6zhxrhs64oiz");
+    const struct span did = SPAN("did:plc:ewvi7nxzyoun6zhxrhs64oiz");
 
-    if (did_document_key(text, did, TR_SPAN("#atproto"), &key) == DID_OK) {
+    if (did_document_key(text, did, SPAN("#atproto"), &key) == DID_OK) {
         tr_assert(key != NULL);
         tr_assert(!crypto_key_is_private(key));
         tr_assert(crypto_key_algorithm(key) != CRYPTO_HS256);
@@ -57,7 +57,7 @@ static void try_document(struct tr_span text)
     crypto_key_unref(&key);
 }
 
-static void try_set(struct tr_span text, bool allow_secrets)
+static void try_set(struct span text, bool allow_secrets)
 {
     struct key_set *set = NULL;
     char why[KEY_SET_WHY_CHARS];
@@ -74,11 +74,11 @@ static void try_set(struct tr_span text, bool allow_secrets)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct tr_span text;
+    struct span text;
 
     if (size == 0)
         return 0;
-    text = (struct tr_span){ (const char *)data + 1, size - 1 };
+    text = (struct span){ (const char *)data + 1, size - 1 };
     switch (data[0] % 4) {
     case 0:
         try_did(text);

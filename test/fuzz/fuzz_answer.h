@@ -8,13 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/buffer.h"
 #include "fuzz_check.h"
 #include "json/json.h"
+#include "support/buffer.h"
 #include "web.h"
 
 /* The pages of docs/api that list labels, one after another. */
-static struct tr_buffer fuzz_labels;
+static struct buffer fuzz_labels;
 
 static inline void fuzz_labels_read(const char *path)
 {
@@ -24,12 +24,12 @@ static inline void fuzz_labels_read(const char *path)
 
     CHECK_MSG(file != NULL, "run this in the root of the repository: there is no %s", path);
     while ((size = fread(part, 1, sizeof part, file)) > 0)
-        tr_buffer_append(&fuzz_labels, part, size);
+        buffer_append(&fuzz_labels, part, size);
     (void)fclose(file);
     CHECK_EQ_INT(fuzz_labels.failed, 0);
 }
 
-static inline bool fuzz_is_documented(struct tr_span label)
+static inline bool fuzz_is_documented(struct span label)
 {
     char quoted[96];
     int size;
@@ -40,16 +40,16 @@ static inline bool fuzz_is_documented(struct tr_span label)
     return memmem(fuzz_labels.bytes, fuzz_labels.size, quoted, (size_t)size) != NULL;
 }
 
-static inline struct tr_span fuzz_body(const struct web_answer *answer)
+static inline struct span fuzz_body(const struct web_answer *answer)
 {
-    return (struct tr_span){ answer->body, answer->size - (size_t)(answer->body - answer->text) };
+    return (struct span){ answer->body, answer->size - (size_t)(answer->body - answer->text) };
 }
 
 /* An object, with a label if the status says that it is a refusal and without one if not. */
 static inline void fuzz_check_json(const char *name, const struct web_answer *answer)
 {
     struct json_doc doc = { 0 };
-    struct tr_span label = { NULL, 0 }, text;
+    struct span label = { NULL, 0 }, text;
     int rc = json_parse_copy(&doc, fuzz_body(answer), 0);
     const struct json *error;
 
@@ -74,15 +74,15 @@ static inline void fuzz_check_status(const char *name, const struct web_answer *
 }
 
 /* What may not stand in a request line is escaped: lines are another target's business. */
-static inline void fuzz_put_target(struct tr_buffer *out, struct tr_span text)
+static inline void fuzz_put_target(struct buffer *out, struct span text)
 {
     for (size_t i = 0; i < text.size; i++) {
         unsigned char c = (unsigned char)text.at[i];
 
         if (c <= ' ' || c >= 0x7f || c == '#')
-            tr_buffer_format(out, "%%%02x", c);
+            buffer_format(out, "%%%02x", c);
         else
-            tr_buffer_append(out, text.at + i, 1);
+            buffer_append(out, text.at + i, 1);
     }
 }
 

@@ -17,8 +17,8 @@
 #include <troupe/troupe.h>
 
 #include "base/assert.h"
-#include "base/log.h"
 #include "http/http.h"
+#include "support/log.h"
 
 enum { FUZZ_WAIT_MS = 20000, FUZZ_ANSWER_MAX = 1 << 20 };
 

@@ -108,9 +108,9 @@ static void check_raw(const char *bytes, size_t size, const struct http_head *he
                       field->value.at + field->value.size < bytes + size);
         for (size_t j = 0; j < field->name.size; j++)
             tr_assert(field->name.at[j] > ' ' && field->name.at[j] < 0x7f);
-        hosts += tr_span_is_nocase(field->name, "host");
-        lengths += tr_span_is_nocase(field->name, "content-length");
-        codings += tr_span_is_nocase(field->name, "transfer-encoding");
+        hosts += span_is_nocase(field->name, "host");
+        lengths += span_is_nocase(field->name, "content-length");
+        codings += span_is_nocase(field->name, "transfer-encoding");
     }
     for (size_t i = 0; i + 1 < size; i++)
         fields += bytes[i] == '\r' && bytes[i + 1] == '\n';
@@ -128,7 +128,7 @@ static void check_raw(const char *bytes, size_t size, const struct http_head *he
 
 static void check_target(const struct http_head *head)
 {
-    struct tr_span path, query;
+    struct span path, query;
     enum http_method method;
     char *bytes;
     size_t size = 0;
@@ -154,15 +154,15 @@ static void check_target(const struct http_head *head)
 
 static bool heads_are_equal(const struct http_head *a, const struct http_head *b)
 {
-    bool equal = tr_span_equal(a->method, b->method) && tr_span_equal(a->target, b->target) &&
-                 tr_span_equal(a->host, b->host) && a->minor == b->minor &&
+    bool equal = span_equal(a->method, b->method) && span_equal(a->target, b->target) &&
+                 span_equal(a->host, b->host) && a->minor == b->minor &&
                  a->keep_alive == b->keep_alive && a->is_chunked == b->is_chunked &&
                  a->has_length == b->has_length && a->length == b->length &&
                  a->wants_continue == b->wants_continue && a->field_count == b->field_count;
 
     for (uint32_t i = 0; equal && i < a->field_count; i++)
-        equal = tr_span_equal(a->fields[i].name, b->fields[i].name) &&
-                tr_span_equal(a->fields[i].value, b->fields[i].value);
+        equal = span_equal(a->fields[i].name, b->fields[i].name) &&
+                span_equal(a->fields[i].value, b->fields[i].value);
     return equal;
 }
 

@@ -10,7 +10,7 @@ static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 static void handle_hello(struct http_request *request)
 {
-    http_respond(request, 200, "text/plain", TR_SPAN("hello"));
+    http_respond(request, 200, "text/plain", SPAN("hello"));
 }
 static void handle_echo(struct http_request *request)
 {
@@ -19,7 +19,7 @@ static void handle_echo(struct http_request *request)
 static bool on_piece(struct http_request *request, const char *bytes, size_t size)
 {
     if (bytes != NULL && size == 0)
-        http_respond(request, 204, NULL, TR_SPAN(""));
+        http_respond(request, 204, NULL, SPAN(""));
     return true;
 }
 static void handle_upload(struct http_request *request)

@@ -31,7 +31,7 @@ static int parse(
 static size_t walk(const struct json *value)
 {
     size_t count = 1;
-    struct tr_span text = { NULL, 0 };
+    struct span text = { NULL, 0 };
     double real = 0;
 
     if (json_string(value, &text))
@@ -46,7 +46,7 @@ static size_t walk(const struct json *value)
     return count;
 }
 
-static int print(const struct json_doc *doc, struct tr_buffer *out)
+static int print(const struct json_doc *doc, struct buffer *out)
 {
     struct json_writer writer = json_writer(out);
 
@@ -56,12 +56,11 @@ static int print(const struct json_doc *doc, struct tr_buffer *out)
 
 static void check_canonical(const struct json_doc *doc)
 {
-    struct tr_buffer form = { 0 }, again = { 0 };
+    struct buffer form = { 0 }, again = { 0 };
     struct json_doc other = { .depth_max = JSON_DEPTH_MAX };
 
     if (json_canonical(json_root(doc), NULL, &form) == 0) {
-        int rc =
-            json_parse_copy(&other, (struct tr_span){ form.bytes, form.size }, JSON_UNIQUE_KEYS);
+        int rc = json_parse_copy(&other, (struct span){ form.bytes, form.size }, JSON_UNIQUE_KEYS);
 
         tr_assert(rc == 0);
         tr_assert(json_canonical(json_root(&other), NULL, &again) == 0);
@@ -70,13 +69,13 @@ static void check_canonical(const struct json_doc *doc)
         tr_assert(form.size == 0);
     }
     json_doc_free(&other);
-    tr_buffer_free(&form);
-    tr_buffer_free(&again);
+    buffer_free(&form);
+    buffer_free(&again);
 }
 
 static void check_print(const struct json_doc *doc, unsigned flags)
 {
-    struct tr_buffer first = { 0 }, second = { 0 };
+    struct buffer first = { 0 }, second = { 0 };
     struct json_doc other = { .depth_max = doc->depth_max };
     char *text = NULL;
 
@@ -89,8 +88,8 @@ static void check_print(const struct json_doc *doc, unsigned flags)
     }
     free(text);
     json_doc_free(&other);
-    tr_buffer_free(&first);
-    tr_buffer_free(&second);
+    buffer_free(&first);
+    buffer_free(&second);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -38,23 +38,23 @@ static void check_rules(const struct jwt *jwt, const struct jwt_expect *expect)
     tr_assert(claims->iat_s >= 0);
     tr_assert(claims->iat_s <= expect->now_s + JWT_SKEW_DEFAULT_S);
     tr_assert(did_parse(claims->iss, &did) == DID_OK);
-    tr_assert(tr_span_equal(claims->aud, expect->audiences[0]));
-    tr_assert(tr_span_equal(claims->lxm, expect->lxm));
+    tr_assert(span_equal(claims->aud, expect->audiences[0]));
+    tr_assert(span_equal(claims->lxm, expect->lxm));
     tr_assert(claims->jti.size > 0);
     tr_assert(json_get(json_root(&jwt->header_doc), "jwk") == NULL);
     tr_assert(json_get(json_root(&jwt->header_doc), "crit") == NULL);
 }
 
-static enum jwt_refusal judge(struct tr_span token)
+static enum jwt_refusal judge(struct span token)
 {
     static const char *const kids[] = { "#atproto", NULL };
-    const struct tr_span audience = TR_SPAN("did:web:localhost");
+    const struct span audience = SPAN("did:web:localhost");
     const struct jwt_expect expect = {
         .now_s = 1700000000,
         .issuer_is_did = true,
         .audiences = &audience,
         .audience_count = 1,
-        .lxm = TR_SPAN("a.b.c"),
+        .lxm = SPAN("a.b.c"),
         .kids = kids,
         .algorithms = UINT32_MAX,
     };
@@ -73,12 +73,12 @@ static enum jwt_refusal judge(struct tr_span token)
     return refusal;
 }
 
-static void append_encoded(struct tr_buffer *out, const void *bytes, size_t size)
+static void append_encoded(struct buffer *out, const void *bytes, size_t size)
 {
-    char *at = tr_buffer_reserve(out, crypto_base64url_size(size));
+    char *at = buffer_reserve(out, crypto_base64url_size(size));
 
     if (at != NULL)
-        tr_buffer_grew(out, crypto_base64url_encode(bytes, size, at));
+        buffer_grew(out, crypto_base64url_encode(bytes, size, at));
 }
 
 static void judge_signed(const char *text, size_t size)
@@ -87,17 +87,17 @@ static void judge_signed(const char *text, size_t size)
     size_t header_size = line == NULL ? size : (size_t)(line - text);
     size_t claims_at = line == NULL ? size : header_size + 1;
     uint8_t signature[CRYPTO_SIGNATURE_BYTES_MAX];
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
 
     append_encoded(&token, text, header_size);
-    tr_buffer_text(&token, ".");
+    buffer_text(&token, ".");
     append_encoded(&token, text + claims_at, size - claims_at);
     if (token.failed == 0 && crypto_key_sign(keys[1], token.bytes, token.size, signature) == 0) {
-        tr_buffer_text(&token, ".");
+        buffer_text(&token, ".");
         append_encoded(&token, signature, crypto_key_signature_size(keys[1]));
-        judge((struct tr_span){ token.bytes, token.size });
+        judge((struct span){ token.bytes, token.size });
     }
-    tr_buffer_free(&token);
+    buffer_free(&token);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -106,7 +106,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size == 0)
         return 0;
     if (data[0] % 2 == 0)
-        tr_assert(judge((struct tr_span){ (const char *)data + 1, size - 1 }) != JWT_OK);
+        tr_assert(judge((struct span){ (const char *)data + 1, size - 1 }) != JWT_OK);
     else
         judge_signed((const char *)data + 1, size - 1);
     return 0;

@@ -32,53 +32,53 @@ static void set_up(void)
     tr_assert(crypto_multikey_encode(key, key_text) > 0);
 }
 
-static void check_manifest(struct tr_span text)
+static void check_manifest(struct span text)
 {
-    const struct tr_span none = { "", 0 };
+    const struct span none = { "", 0 };
     struct manifest_keys keys = { 0 };
     struct manifest_refusal refusal;
     struct manifest manifest, again;
-    struct tr_buffer out = { 0 };
+    struct buffer out = { 0 };
     const char *why = NULL;
 
     if (manifest_read(text, &manifest, &why) != 0) {
         tr_assert(why != NULL);
         return;
     }
-    tr_assert(manifest_is_pack(tr_span_of(manifest.pack)));
-    tr_assert(manifest_is_version(tr_span_of(manifest.version)));
-    tr_assert(manifest_is_type(tr_span_of(manifest.type)));
+    tr_assert(manifest_is_pack(span_of(manifest.pack)));
+    tr_assert(manifest_is_version(span_of(manifest.version)));
+    tr_assert(manifest_is_type(span_of(manifest.type)));
     tr_assert(manifest_write(&manifest, &out) == 0);
-    tr_assert(tr_span_equal((struct tr_span){ out.bytes, out.size }, text));
+    tr_assert(span_equal((struct span){ out.bytes, out.size }, text));
     tr_assert(manifest_check(text, none, &keys, &manifest, &again, &refusal) != 0);
-    tr_buffer_free(&out);
+    buffer_free(&out);
 }
 
-static void check_statement(struct tr_span text)
+static void check_statement(struct span text)
 {
-    const struct tr_span none = { "", 0 };
+    const struct span none = { "", 0 };
     struct manifest_statement statement;
     struct manifest_keys keys = { 0 };
-    struct tr_buffer out = { 0 };
+    struct buffer out = { 0 };
 
     if (manifest_statement_read(text, &statement, NULL) != 0)
         return;
     tr_assert(manifest_statement_write(&statement, &out) == 0);
-    tr_assert(tr_span_equal((struct tr_span){ out.bytes, out.size }, text));
-    tr_assert(manifest_keys_add(&keys, tr_span_of(statement.key)) == 0);
+    tr_assert(span_equal((struct span){ out.bytes, out.size }, text));
+    tr_assert(manifest_keys_add(&keys, span_of(statement.key)) == 0);
     tr_assert(manifest_keys_apply(&keys, statement.pack, text, none) != 0);
     tr_assert(keys.count == 1);
-    tr_buffer_free(&out);
+    buffer_free(&out);
 }
 
-static void check_document(struct tr_span text)
+static void check_document(struct span text)
 {
     struct json_doc doc = { .depth_max = 8 };
     struct manifest_keys keys = { 0 };
     struct manifest manifest;
     const char *why = NULL;
 
-    tr_assert(manifest_keys_add(&keys, tr_span_of(key_text)) == 0);
+    tr_assert(manifest_keys_add(&keys, span_of(key_text)) == 0);
     if (json_parse_copy(&doc, text, JSON_UNIQUE_KEYS) == 0) {
         tr_assert(manifest_document_check(json_root(&doc), "core", &keys, &manifest, &why) != 0);
         tr_assert(why != NULL);
@@ -97,7 +97,7 @@ static void check_signed(const char *bytes, size_t size)
     char signature[MANIFEST_SIGNATURE_CHARS + 1];
     struct manifest_refusal refusal;
     struct manifest_keys keys = { 0 };
-    struct tr_buffer out = { 0 };
+    struct buffer out = { 0 };
     size_t at = 0;
 
     for (size_t i = 0; i < 4; i++) {
@@ -110,41 +110,40 @@ static void check_signed(const char *bytes, size_t size)
     memcpy(&manifest.size, bytes + at, size - at < 8 ? size - at : 8);
     memcpy(manifest.key, key_text, sizeof manifest.key);
     if (manifest_write(&manifest, &out) == 0) {
-        struct tr_span text = { out.bytes, out.size };
+        struct span text = { out.bytes, out.size };
 
         tr_assert(manifest_sign(key, text, signature) == 0);
-        tr_assert(
-            manifest_check(text, tr_span_of(signature), &keys, &manifest, &back, &refusal) == 0);
+        tr_assert(manifest_check(text, span_of(signature), &keys, &manifest, &back, &refusal) == 0);
         tr_assert(strcmp(back.pack, manifest.pack) == 0);
         tr_assert(back.size == manifest.size);
     }
-    tr_buffer_free(&out);
+    buffer_free(&out);
 }
 
-static void check_offset(struct tr_span text)
+static void check_offset(struct span text)
 {
     uint64_t value = 0;
-    struct tr_buffer out = { 0 };
+    struct buffer out = { 0 };
     size_t zeros = 0;
 
     if (!upload_offset_parse(text, &value))
         return;
     while (zeros + 1 < text.size && text.at[zeros] == '0')
         zeros++;
-    tr_assert(tr_buffer_u64(&out, value) == 0);
-    tr_assert(tr_span_equal((struct tr_span){ out.bytes, out.size },
-        (struct tr_span){ text.at + zeros, text.size - zeros }));
-    tr_buffer_free(&out);
+    tr_assert(buffer_u64(&out, value) == 0);
+    tr_assert(span_equal(
+        (struct span){ out.bytes, out.size }, (struct span){ text.at + zeros, text.size - zeros }));
+    buffer_free(&out);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct tr_span text;
+    struct span text;
 
     set_up();
     if (size == 0)
         return 0;
-    text = (struct tr_span){ (const char *)data + 1, size - 1 };
+    text = (struct span){ (const char *)data + 1, size - 1 };
     switch (data[0] % 5) {
     case 0:
         check_manifest(text);

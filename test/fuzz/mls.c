@@ -5,18 +5,18 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "services/delivery/mls_check.h"
-#include "services/delivery/mls_message.h"
+#include "services/delivery/mls/mls_check.h"
+#include "services/delivery/mls/mls_message.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void inside(struct tr_span whole, struct tr_span part)
+static void inside(struct span whole, struct span part)
 {
     if (part.size > 0)
         tr_assert(part.at >= whole.at && part.at + part.size <= whole.at + whole.size);
 }
 
-static void walk_commit(struct tr_span whole, const struct mls_commit *commit)
+static void walk_commit(struct span whole, const struct mls_commit *commit)
 {
     struct mls_reader list = mls_reader_of(commit->proposals);
     struct mls_proposal proposal;
@@ -29,7 +29,7 @@ static void walk_commit(struct tr_span whole, const struct mls_commit *commit)
     tr_assert(list.fault == NULL && count == commit->proposal_count);
 }
 
-static void walk_tree(struct tr_span whole, struct tr_span bytes)
+static void walk_tree(struct span whole, struct span bytes)
 {
     struct mls_tree tree = mls_tree_of(bytes);
     uint32_t index, count, seen = 0;
@@ -43,10 +43,10 @@ static void walk_tree(struct tr_span whole, struct tr_span bytes)
         tr_assert(seen == count);
 }
 
-static void walk(struct tr_span whole, const struct mls_message *message)
+static void walk(struct span whole, const struct mls_message *message)
 {
     struct mls_reader list = mls_reader_of(message->secrets);
-    struct tr_span reference;
+    struct span reference;
     uint32_t count = 0;
 
     (void)mls_message_check(message);
@@ -67,11 +67,11 @@ static void walk(struct tr_span whole, const struct mls_message *message)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char *copy = malloc(size == 0 ? 1 : size);
-    struct tr_span bytes = { copy, size };
+    struct span bytes = { copy, size };
     struct mls_message message;
     struct mls_key_package package;
     struct mls_group_info info;
-    struct tr_span inner;
+    struct span inner;
 
     tr_assert(copy != NULL);
     if (size > 0)

@@ -28,7 +28,7 @@ static void end(void)
 {
     free(release);
     site_end(&site);
-    tr_buffer_free(&fuzz_labels);
+    buffer_free(&fuzz_labels);
 }
 
 static void begin(void)
@@ -60,7 +60,7 @@ static const char *method_of(char letter)
 }
 
 /* $release becomes the id of the release. */
-static void expand(struct tr_buffer *out, struct tr_span text)
+static void expand(struct buffer *out, struct span text)
 {
     static const char name[] = "$release";
     const char *found;
@@ -68,31 +68,31 @@ static void expand(struct tr_buffer *out, struct tr_span text)
     while ((found = memmem(text.at, text.size, name, sizeof name - 1)) != NULL) {
         size_t used = (size_t)(found - text.at) + sizeof name - 1;
 
-        tr_buffer_append(out, text.at, (size_t)(found - text.at));
-        tr_buffer_text(out, release);
-        text = (struct tr_span){ text.at + used, text.size - used };
+        buffer_append(out, text.at, (size_t)(found - text.at));
+        buffer_text(out, release);
+        text = (struct span){ text.at + used, text.size - used };
     }
-    tr_buffer_span(out, text);
+    buffer_span(out, text);
 }
 
-static struct web_answer ask(const char *method, struct tr_span target, struct tr_span body)
+static struct web_answer ask(const char *method, struct span target, struct span body)
 {
     int fd = web_connect(http_server_address(site.server));
-    struct tr_buffer text = { 0 }, full = { 0 };
+    struct buffer text = { 0 }, full = { 0 };
     struct web_answer answer;
     size_t from;
 
     expand(&full, target);
-    tr_buffer_format(&text, "%s /v1/", method);
-    fuzz_put_target(&text, (struct tr_span){ full.bytes, full.size });
-    tr_buffer_clear(&full);
+    buffer_format(&text, "%s /v1/", method);
+    fuzz_put_target(&text, (struct span){ full.bytes, full.size });
+    buffer_clear(&full);
     expand(&full, body);
-    tr_buffer_format(&text,
+    buffer_format(&text,
         " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%sContent-Type: application/json\r\n"
         "Upload-Offset: 0\r\nContent-Length: %zu\r\n\r\n",
         site.headers[BOSS], full.size);
     from = text.size;
-    tr_buffer_span(&text, (struct tr_span){ full.bytes, full.size });
+    buffer_span(&text, (struct span){ full.bytes, full.size });
     CHECK_EQ_INT(text.failed, 0);
     for (size_t i = from; i < text.size; i++)
         if (text.bytes[i] == '\'')
@@ -100,8 +100,8 @@ static struct web_answer ask(const char *method, struct tr_span target, struct t
     web_send(fd, text.bytes, text.size);
     web_receive(fd, &answer);
     close(fd);
-    tr_buffer_free(&text);
-    tr_buffer_free(&full);
+    buffer_free(&text);
+    buffer_free(&full);
     return answer;
 }
 
@@ -109,16 +109,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static unsigned requests;
     const char *input = (const char *)data, *line, *method;
-    struct tr_span target, body = TR_SPAN("");
+    struct span target, body = SPAN("");
     struct web_answer answer;
 
     if (size < 2 || size > BODY_MAX)
         return 0;
     method = method_of(input[0]);
     line = memchr(input + 1, '\n', size - 1);
-    target = (struct tr_span){ input + 1, line == NULL ? size - 1 : (size_t)(line - input) - 1 };
+    target = (struct span){ input + 1, line == NULL ? size - 1 : (size_t)(line - input) - 1 };
     if (line != NULL)
-        body = (struct tr_span){ line + 1, size - 2 - target.size };
+        body = (struct span){ line + 1, size - 2 - target.size };
     if (target.size > TARGET_MAX)
         return 0;
     if (!is_begun)

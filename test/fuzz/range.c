@@ -8,7 +8,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void check_ranges(struct tr_span value, uint64_t size)
+static void check_ranges(struct span value, uint64_t size)
 {
     struct http_range ranges[HTTP_RANGES_MAX];
     int count = http_range_parse(value, size, ranges);
@@ -26,7 +26,7 @@ static void check_ranges(struct tr_span value, uint64_t size)
     }
 }
 
-static void check_date(struct tr_span text)
+static void check_date(struct span text)
 {
     uint64_t seconds, back;
     char written[30];
@@ -34,19 +34,19 @@ static void check_date(struct tr_span text)
     if (!http_date_parse(text, &seconds))
         return;
     http_date(seconds, written);
-    tr_assert(http_date_parse(tr_span_of(written), &back));
+    tr_assert(http_date_parse(span_of(written), &back));
     tr_assert(back == seconds);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct tr_span text;
+    struct span text;
     uint64_t total;
 
     if (size < 8)
         return 0;
     memcpy(&total, data, 8);
-    text = (struct tr_span){ (const char *)data + 8, size - 8 };
+    text = (struct span){ (const char *)data + 8, size - 8 };
     check_ranges(text, total);
     check_ranges(text, total % 10000);
     check_date(text);

@@ -34,8 +34,7 @@ static struct cast cast;
 static bool is_begun;
 static unsigned changes;
 
-/* ---- the server and what has happened
- * ------------------------------------------------------------------- */
+/* ---- the server and what has happened ------------------------------------------------------- */
 
 /* Everything that rows of the table need, one after another. The Welcome comes with a commit, so
  * the group info is of epoch 3. */
@@ -63,7 +62,7 @@ static void end(void)
 {
     people_end(&cast);
     site_end(&cast.site);
-    tr_buffer_free(&fuzz_labels);
+    buffer_free(&fuzz_labels);
 }
 
 /* Every route has its row of the table among the stored inputs. */
@@ -91,24 +90,23 @@ static void begin(void)
     is_begun = true;
 }
 
-/* ---- what is asked
- * -------------------------------------------------------------------------------------- */
+/* ---- what is asked -------------------------------------------------------------------------- */
 
 struct asked {
     enum authz_who who;
     bool is_raw;
     const struct authz_row *row;
     char name[64];
-    struct tr_span query;
-    struct tr_span body;
+    struct span query;
+    struct span body;
 };
 
-static bool has_name(const struct authz_row *row, struct tr_span name)
+static bool has_name(const struct authz_row *row, struct span name)
 {
     return strcspn(row->call, "?") == name.size && memcmp(row->call, name.at, name.size) == 0;
 }
 
-static const struct authz_row *row_named(struct tr_span name)
+static const struct authz_row *row_named(struct span name)
 {
     uint32_t sum = 0;
 
@@ -128,42 +126,40 @@ static enum authz_who who_is(char letter)
     return (enum authz_who)((unsigned char)letter % AUTHZ_WHO);
 }
 
-static struct asked asked_of(struct tr_span input)
+static struct asked asked_of(struct span input)
 {
     const char *line = memchr(input.at + 1, '\n', input.size - 1), *question;
     size_t head = line == NULL ? input.size : (size_t)(line - input.at);
     struct asked asked = { .who = who_is(input.at[0]),
         .is_raw = isupper((unsigned char)input.at[0]) != 0 };
-    struct tr_span call = { input.at + 1, head - 1 };
+    struct span call = { input.at + 1, head - 1 };
 
     question = memchr(call.at, '?', call.size);
     if (question != NULL) {
-        asked.query =
-            (struct tr_span){ question + 1, (size_t)(call.at + call.size - question) - 1 };
+        asked.query = (struct span){ question + 1, (size_t)(call.at + call.size - question) - 1 };
         call.size = (size_t)(question - call.at);
     }
     asked.row = row_named(call);
     (void)snprintf(
         asked.name, sizeof asked.name, "%.*s", (int)strcspn(asked.row->call, "?"), asked.row->call);
     if (line != NULL)
-        asked.body = (struct tr_span){ line + 1, input.size - head - 1 };
+        asked.body = (struct span){ line + 1, input.size - head - 1 };
     return asked;
 }
 
 /* What $name is; $epoch is the current one. */
-static char *value_named(const struct speaker *speaker, struct tr_span name)
+static char *value_named(const struct speaker *speaker, struct span name)
 {
     char text[24];
 
-    if (!tr_span_is(name, "epoch"))
+    if (!span_is(name, "epoch"))
         return value_of(speaker, name);
     (void)snprintf(text, sizeof text, "%llu", (unsigned long long)cast.epoch);
     return strdup(text);
 }
 
 /* As fill_in does it, of any bytes. What is made is base64: decoded, if the bytes are wanted. */
-static void expand(
-    const struct speaker *speaker, struct tr_span text, bool is_raw, struct tr_buffer *out)
+static void expand(const struct speaker *speaker, struct span text, bool is_raw, struct buffer *out)
 {
     size_t at = 0;
 
@@ -175,17 +171,17 @@ static void expand(
             while (at + 1 + size < text.size && islower((unsigned char)text.at[at + 1 + size]))
                 size++;
         if (size > 0)
-            value = value_named(speaker, (struct tr_span){ text.at + at + 1, size });
+            value = value_named(speaker, (struct span){ text.at + at + 1, size });
         if (value != NULL && is_raw) {
             size_t decoded;
 
-            if (crypto_base64_decode(tr_span_of(value), value, strlen(value), &decoded) == 0)
-                tr_buffer_append(out, value, decoded);
+            if (crypto_base64_decode(span_of(value), value, strlen(value), &decoded) == 0)
+                buffer_append(out, value, decoded);
         } else if (value != NULL) {
-            tr_buffer_text(out, value);
+            buffer_text(out, value);
         } else {
             size = 0;
-            tr_buffer_append(out, text.at[at] == '\'' && !is_raw ? "\"" : text.at + at, 1);
+            buffer_append(out, text.at[at] == '\'' && !is_raw ? "\"" : text.at + at, 1);
         }
         at += 1 + size;
         free(value);
@@ -203,7 +199,7 @@ static struct web_answer ask(const struct asked *asked, const struct speaker *sp
 {
     bool is_get = asked->row->body == NULL, is_stream;
     char *header = caller_header(speaker->me, asked->name);
-    struct tr_buffer query = { 0 }, body = { 0 }, text = { 0 };
+    struct buffer query = { 0 }, body = { 0 }, text = { 0 };
     struct web_answer answer = { 0 };
     int fd = web_connect(http_server_address(cast.site.server));
 
@@ -211,15 +207,15 @@ static struct web_answer ask(const struct asked *asked, const struct speaker *sp
     expand(speaker, asked->query, false, &query);
     if (!is_get)
         expand(speaker, asked->body, asked->is_raw, &body);
-    tr_buffer_format(&text, "%s /xrpc/" XRPC_PREFIX "%s?", is_get ? "GET" : "POST", asked->name);
-    fuzz_put_target(&text, (struct tr_span){ query.bytes, query.size });
-    tr_buffer_format(
+    buffer_format(&text, "%s /xrpc/" XRPC_PREFIX "%s?", is_get ? "GET" : "POST", asked->name);
+    fuzz_put_target(&text, (struct span){ query.bytes, query.size });
+    buffer_format(
         &text, " HTTP/1.1\r\nHost: x\r\n%s%s", header, is_stream ? "" : "Connection: close\r\n");
     if (!is_get)
-        tr_buffer_format(&text, "Content-Type: %s\r\nContent-Length: %zu\r\n",
+        buffer_format(&text, "Content-Type: %s\r\nContent-Length: %zu\r\n",
             asked->is_raw ? "message/mls" : "application/json", body.size);
-    tr_buffer_format(&text, "%s\r\n", asked->is_raw ? "Accept: message/mls\r\n" : "");
-    tr_buffer_append(&text, body.size == 0 ? "" : body.bytes, body.size);
+    buffer_format(&text, "%s\r\n", asked->is_raw ? "Accept: message/mls\r\n" : "");
+    buffer_append(&text, body.size == 0 ? "" : body.bytes, body.size);
     CHECK_EQ_INT(text.failed, 0);
     web_send(fd, text.bytes, text.size);
     if (!is_stream) {
@@ -231,14 +227,13 @@ static struct web_answer ask(const struct asked *asked, const struct speaker *sp
     }
     close(fd);
     free(header);
-    tr_buffer_free(&query);
-    tr_buffer_free(&body);
-    tr_buffer_free(&text);
+    buffer_free(&query);
+    buffer_free(&body);
+    buffer_free(&text);
     return answer;
 }
 
-/* ---- what comes back
- * ---------------------------------------------------------------------------------- */
+/* ---- what comes back ------------------------------------------------------------------------ */
 
 static void check_answer(const struct asked *asked, const struct web_answer *answer)
 {
@@ -280,7 +275,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     if (size < 2 || size > BODY_MAX)
         return 0;
-    asked = asked_of((struct tr_span){ (const char *)data, size });
+    asked = asked_of((struct span){ (const char *)data, size });
     if (asked.query.size > QUERY_MAX)
         return 0;
     if (!is_begun)

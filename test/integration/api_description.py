@@ -317,8 +317,8 @@ def without_comments(text):
 
 
 def routes():
-    text = without_comments(read("src/services/delivery/routes.c"))
-    sizes = dict(re.findall(r"\b(API_\w+) = ([0-9 <]+)", read("src/services/delivery/api.h")))
+    text = without_comments(read("src/services/delivery/api/routes.c"))
+    sizes = dict(re.findall(r"\b(API_\w+) = ([0-9 <]+)", read("src/services/delivery/api/api.h")))
 
     def size(expression):
         product = [int(part) for part in sizes.get(expression.strip(), expression).split("<<")]

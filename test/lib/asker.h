@@ -171,11 +171,11 @@ static inline void walk_faults(void (*scenario)(struct tr_system *system), unsig
         CHECK_EQ_INT(
             tr_system_create(&(struct tr_system_options){ .driven = true, .quiet = true }, &system),
             0);
-        tr__fault_countdown(++countdown, 1);
+        base_fault_countdown(++countdown, 1);
         scenario(system);
         while (tr_system_step(system, 1000) > 0) {
         }
-        hit = tr__fault_countdown(0, 0) >= countdown;
+        hit = base_fault_countdown(0, 0) >= countdown;
         if (tr_system_join(system, SECOND) < 0) {
             tr_system_holders(system, stderr);
             check_fail(__FILE__, __LINE__, "not everybody ended, call %llu failed",

@@ -42,8 +42,7 @@ struct fake_server {
     char url[2048];
 };
 
-/* ---- certificates -----------------------------------------------------------------------------
- */
+/* ---- certificates --------------------------------------------------------------------------- */
 
 static X509 *certificate_make(
     EVP_PKEY *key, const char *name, X509 *issuer, EVP_PKEY *issuer_key, long serial)
@@ -112,8 +111,7 @@ void fake_tls_free(struct fake_tls *tls)
     tls->context = NULL;
 }
 
-/* ---- connections ------------------------------------------------------------------------------
- */
+/* ---- connections ---------------------------------------------------------------------------- */
 
 static long raw_read(struct fake_connection *connection, char *bytes, size_t size)
 {

@@ -43,8 +43,7 @@ const char *fake_server_url(struct fake_server *server, const char *path);
 unsigned fake_server_connections(struct fake_server *server);
 unsigned fake_server_open_max(struct fake_server *server);
 
-/* ---- in a script ------------------------------------------------------------------------------
- */
+/* ---- in a script ---------------------------------------------------------------------------- */
 
 enum { FAKE_HEAD_MAX = 16384, FAKE_BODY_MAX = 65536 };
 

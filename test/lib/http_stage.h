@@ -7,10 +7,10 @@
 
 #include <troupe/troupe.h>
 
-#include "base/log.h"
 #include "http/frame.h"
 #include "http/http.h"
 #include "http_client.h"
+#include "support/log.h"
 
 struct stage {
     struct tr_system *system;
@@ -24,8 +24,7 @@ struct stage {
 /* What requests did, seen from outside. */
 static _Atomic int stage_cancelled, stage_handled, stage_pieces_end, stage_pieces_gone;
 
-/* ---- an actor that answers, later, or never ----------------------------------------------------
- */
+/* ---- an actor that answers, later, or never ------------------------------------------------- */
 
 struct helper_message {
     uint32_t kind; /* 'a' at once, 'k' keep until 'r', 'n' never */
@@ -77,13 +76,12 @@ static const struct tr_type helper_type = { .name = "helper",
     .handle = helper_handle,
     .finish = helper_finish };
 
-/* ---- handlers ----------------------------------------------------------------------------------
- */
+/* ---- handlers ------------------------------------------------------------------------------- */
 
 static inline void handle_hello(struct http_request *request)
 {
     atomic_fetch_add(&stage_handled, 1);
-    http_respond(request, 200, "application/json", TR_SPAN("{\"hello\":\"world\"}"));
+    http_respond(request, 200, "application/json", SPAN("{\"hello\":\"world\"}"));
 }
 
 static inline void handle_echo(struct http_request *request)
@@ -94,7 +92,7 @@ static inline void handle_echo(struct http_request *request)
 
 static inline void then_double(struct http_request *request, const struct tr_event *event)
 {
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
 
     if (event->status == TR_ECANCELLED)
         atomic_fetch_add(&stage_cancelled, 1);
@@ -103,7 +101,7 @@ static inline void then_double(struct http_request *request, const struct tr_eve
             tr_error_name(event->status), "no answer");
         return;
     }
-    tr_buffer_u64(&body, *(const uint32_t *)event->value);
+    buffer_u64(&body, *(const uint32_t *)event->value);
     http_respond_buffer(request, 200, "text/plain", &body);
 }
 
@@ -112,12 +110,12 @@ static inline void handle_ask(struct http_request *request)
 {
     struct stage *stage = http_service(request);
     struct helper_message message = { .kind = (uint32_t)http_path_part(request, "kind").at[0] };
-    struct tr_span value;
+    struct span value;
     uint64_t number = 0;
     int rc;
 
     if (http_parameter(request, "value", &value))
-        tr_span_u64(value, &number);
+        span_u64(value, &number);
     message.value = (uint32_t)number;
     rc = http_ask(request, stage->helper, &message, sizeof message, then_double);
     if (rc < 0)
@@ -133,22 +131,22 @@ static inline int work_square(void *argument)
 }
 static inline void then_square(struct http_request *request, const struct tr_event *event)
 {
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     uint32_t *value = (uint32_t *)(uintptr_t)event->value;
 
-    tr_buffer_u64(&body, *value);
+    buffer_u64(&body, *value);
     free(value);
     http_respond_buffer(request, 200, "text/plain", &body);
 }
 static inline void handle_work(struct http_request *request)
 {
     uint32_t *value = malloc(sizeof *value);
-    struct tr_span text;
+    struct span text;
     uint64_t number = 0;
 
     CHECK(value != NULL);
     if (http_parameter(request, "value", &text))
-        tr_span_u64(text, &number);
+        span_u64(text, &number);
     *value = (uint32_t)number;
     if (http_offload(request, work_square, value, free, then_square) < 0) {
         free(value);
@@ -197,17 +195,17 @@ static inline void then_admit(struct http_request *request, const struct tr_even
 static inline bool gate_word(struct http_request *request)
 {
     struct stage *stage = http_service(request);
-    struct tr_span word = http_header(request, "X-Word");
+    struct span word = http_header(request, "X-Word");
     struct helper_message message = { .kind = 'a', .value = 1 };
 
-    if (tr_span_is(word, "now"))
+    if (span_is(word, "now"))
         return true;
-    if (tr_span_is(word, "later")) {
+    if (span_is(word, "later")) {
         if (http_ask(request, stage->helper, &message, sizeof message, then_admit) < 0)
             http_respond_error(request, 503, "Full", "cannot ask");
         return false;
     }
-    if (tr_span_is(word, "kept")) {
+    if (span_is(word, "kept")) {
         message.kind = 'k';
         if (http_ask(request, stage->helper, &message, sizeof message, then_admit) == 0)
             return false;
@@ -232,7 +230,7 @@ static inline bool on_piece(struct http_request *request, const char *bytes, siz
     struct upload *upload = http_user(request);
     struct stage *stage = http_service(request);
     struct helper_message message = { .kind = 'a' };
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
 
     if (bytes == NULL) {
         atomic_fetch_add(&stage_pieces_gone, 1);
@@ -240,7 +238,7 @@ static inline bool on_piece(struct http_request *request, const char *bytes, siz
     }
     if (size == 0) {
         atomic_fetch_add(&stage_pieces_end, 1);
-        tr_buffer_format(
+        buffer_format(
             &body, "%llu %llu", (unsigned long long)upload->size, (unsigned long long)upload->sum);
         http_respond_buffer(request, 200, "text/plain", &body);
         return true;
@@ -266,43 +264,43 @@ static inline void handle_upload(struct http_request *request)
 /* What the request looks like from inside. */
 static inline void handle_show(struct http_request *request)
 {
-    struct tr_buffer body = { 0 };
-    struct tr_span value;
+    struct buffer body = { 0 };
+    struct span value;
 
-    tr_buffer_text(&body, "path=");
-    tr_buffer_span(&body, http_path(request));
-    tr_buffer_text(&body, " name=");
-    tr_buffer_span(&body, http_path_part(request, "name"));
-    tr_buffer_text(&body, " query=");
-    tr_buffer_span(&body, http_query(request));
+    buffer_text(&body, "path=");
+    buffer_span(&body, http_path(request));
+    buffer_text(&body, " name=");
+    buffer_span(&body, http_path_part(request, "name"));
+    buffer_text(&body, " query=");
+    buffer_span(&body, http_query(request));
     if (http_parameter(request, "q", &value)) {
-        tr_buffer_text(&body, " q=");
-        tr_buffer_span(&body, value);
+        buffer_text(&body, " q=");
+        buffer_span(&body, value);
     }
-    tr_buffer_text(&body, " peer=");
-    tr_buffer_span(&body, http_peer(request));
-    tr_buffer_text(&body, " id=");
-    tr_buffer_span(&body, http_request_id(request));
-    tr_buffer_text(&body, " trace=");
-    tr_buffer_span(&body, http_traceparent(request));
+    buffer_text(&body, " peer=");
+    buffer_span(&body, http_peer(request));
+    buffer_text(&body, " id=");
+    buffer_span(&body, http_request_id(request));
+    buffer_text(&body, " trace=");
+    buffer_span(&body, http_traceparent(request));
     http_respond_buffer(request, 200, "text/plain", &body);
 }
 
 /* As large as asked for. */
 static inline void handle_large(struct http_request *request)
 {
-    struct tr_buffer body = { 0 };
-    struct tr_span text;
+    struct buffer body = { 0 };
+    struct span text;
     uint64_t size = 0;
     char *room;
 
     if (http_parameter(request, "size", &text))
-        tr_span_u64(text, &size);
-    room = tr_buffer_reserve(&body, (size_t)size + 1);
+        span_u64(text, &size);
+    room = buffer_reserve(&body, (size_t)size + 1);
     CHECK(room != NULL);
     for (size_t i = 0; i < size; i++)
         room[i] = (char)('a' + i % 23);
-    tr_buffer_grew(&body, (size_t)size);
+    buffer_grew(&body, (size_t)size);
     http_respond_buffer(request, 200, "application/octet-stream", &body);
 }
 
@@ -385,8 +383,7 @@ static inline void stage_wait(_Atomic int *counter, int value)
     }
 }
 
-/* ---- streams whose client does not read ---------------------------------------------------------
- */
+/* ---- streams whose client does not read ----------------------------------------------------- */
 
 enum { ROW_FRAME_SIZE = 8192, ROW_COUNT = 500 }; /* fewer than a connection's box has room for */
 
@@ -428,8 +425,7 @@ static inline void row_queue(http_stream stream, uint64_t count)
     http_frame_unref(empty);
 }
 
-static inline struct http_frame *stage_farewell(
-    struct tr_span about, uint64_t mark, bool is_websocket)
+static inline struct http_frame *stage_farewell(struct span about, uint64_t mark, bool is_websocket)
 {
     char text[64];
     int size = snprintf(text, sizeof text, "%.*s %llu %s", (int)about.size, about.at,

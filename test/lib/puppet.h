@@ -162,8 +162,7 @@ static const struct tr_type starting_puppet_type __attribute__((unused)) = {
     .reset = puppet_reset,
 };
 
-/* ---- what puppets are told to do
- * -------------------------------------------------------------------- */
+/* ---- what puppets are told to do ------------------------------------------------------------ */
 
 static inline enum tr_next puppet_nothing(
     struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
@@ -255,8 +254,7 @@ static inline enum tr_next puppet_drop_peer(
     return TR_GO;
 }
 
-/* ---- using them
- * -------------------------------------------------------------------------------------- */
+/* ---- using them ----------------------------------------------------------------------------- */
 
 static inline int puppet_tell(tr_sender to, puppet_fn run, uint64_t number)
 {
@@ -321,8 +319,7 @@ static inline void puppet_introduce(tr_sender to, tr_sender peer)
         0);
 }
 
-/* ---- systems
- * ------------------------------------------------------------------------------------------- */
+/* ---- systems -------------------------------------------------------------------------------- */
 
 static inline struct tr_system *system_of_workers(uint32_t workers)
 {

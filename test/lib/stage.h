@@ -18,8 +18,7 @@
 #define MS UINT64_C(1000000)
 #define SECOND UINT64_C(1000000000)
 
-/* ---- the journal
- * ----------------------------------------------------------------------------------------- */
+/* ---- the journal ---------------------------------------------------------------------------- */
 
 /* Lines joined by "; ". Any thread may write; a test reads it when nobody does. */
 struct journal {
@@ -71,9 +70,7 @@ static inline void journal_log(void *data, const char *line)
 
 #define CHECK_JOURNAL(journal, expected) CHECK_EQ_STR((journal)->text, expected)
 
-/* ---- players
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- players -------------------------------------------------------------------------------- */
 
 struct player;
 struct order;
@@ -191,8 +188,7 @@ static const struct tr_type plain_player_type __attribute__((unused)) = {
     .finish = player_finish,
 };
 
-/* ---- what players do
- * ------------------------------------------------------------------------------------------ */
+/* ---- what players do ------------------------------------------------------------------------ */
 
 static inline enum tr_next act_note(
     struct player *self, struct tr_context *ctx, struct order *order)
@@ -265,9 +261,7 @@ static inline enum tr_next act_meet(
     return TR_GO;
 }
 
-/* ---- telling them
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- telling them --------------------------------------------------------------------------- */
 
 static inline void tell(tr_sender to, player_fn act, uint64_t number)
 {
@@ -316,9 +310,7 @@ static inline tr_sender cast(
     return sender;
 }
 
-/* ---- systems
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- systems -------------------------------------------------------------------------------- */
 
 static inline struct tr_sim *sim_create(uint64_t seed)
 {

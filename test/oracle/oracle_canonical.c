@@ -8,7 +8,7 @@
 #include "generate.h"
 #include "json/json.h"
 
-static void put_sized(FILE *to, const struct tr_buffer *bytes, bool is_there)
+static void put_sized(FILE *to, const struct buffer *bytes, bool is_there)
 {
     size_t size = is_there ? bytes->size : UINT32_MAX;
     unsigned char head[4] = { (unsigned char)size, (unsigned char)(size >> 8),
@@ -28,18 +28,18 @@ TEST_LONG(oracle, python_finds_the_same_canonical_form, 120)
 
     CHECK(python != NULL);
     for (uint64_t seed; check_each_seed(&seed, count);) {
-        struct tr_buffer text = { 0 }, form = { 0 };
-        struct tr__random random;
+        struct buffer text = { 0 }, form = { 0 };
+        struct base_random random;
         int rc;
 
-        tr__random_init(&random, seed ^ 0xca0);
+        base_random_init(&random, seed ^ 0xca0);
         generate_integer_json(&random, &text);
-        CHECK_EQ_INT(json_parse_copy(&doc, (struct tr_span){ text.bytes, text.size }, 0), 0);
+        CHECK_EQ_INT(json_parse_copy(&doc, (struct span){ text.bytes, text.size }, 0), 0);
         rc = json_canonical(json_root(&doc), NULL, &form);
         put_sized(python, &text, true);
         put_sized(python, &form, rc == 0);
-        tr_buffer_free(&text);
-        tr_buffer_free(&form);
+        buffer_free(&text);
+        buffer_free(&form);
     }
     json_doc_free(&doc);
     status = pclose(python);

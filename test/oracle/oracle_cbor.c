@@ -18,14 +18,14 @@
 
 /* ---- reading the same ------------------------------------------------------------------------ */
 
-static bool is_same_bytes(struct tr_span ours, const unsigned char *bytes, size_t size)
+static bool is_same_bytes(struct span ours, const unsigned char *bytes, size_t size)
 {
     return ours.size == size && (size == 0 || memcmp(ours.at, bytes, size) == 0);
 }
 
 static void compare(const struct json *ours, cbor_item_t *theirs);
 
-static void compare_link(struct tr_span ours, const cbor_item_t *theirs)
+static void compare_link(struct span ours, const cbor_item_t *theirs)
 {
     cbor_item_t *bytes;
 
@@ -59,7 +59,7 @@ static void compare_items(const struct json *ours, cbor_item_t *theirs)
 
 static void compare(const struct json *ours, cbor_item_t *theirs)
 {
-    struct tr_span text;
+    struct span text;
     int64_t integer;
     double real;
     bool truth;
@@ -113,10 +113,10 @@ static void compare(const struct json *ours, cbor_item_t *theirs)
 }
 
 /* Returns whether we accept it. */
-static bool compare_bytes(const struct tr_buffer *bytes)
+static bool compare_bytes(const struct buffer *bytes)
 {
     struct json_doc doc = { 0 };
-    int rc = cbor_parse(&doc, (struct tr_span){ bytes->bytes, bytes->size });
+    int rc = cbor_parse(&doc, (struct span){ bytes->bytes, bytes->size });
 
     if (rc == 0) {
         struct cbor_load_result result;
@@ -144,12 +144,12 @@ static cbor_item_t *make_uint(uint64_t value)
     return cbor_build_uint64(value);
 }
 
-static cbor_item_t *make_value(struct tr__random *random, int depth);
+static cbor_item_t *make_value(struct base_random *random, int depth);
 
 /* Keys from short to long and ascending: already in the order of DAG-CBOR. */
-static cbor_item_t *make_map(struct tr__random *random, int depth)
+static cbor_item_t *make_map(struct base_random *random, int depth)
 {
-    size_t count = tr__random_below(random, tr__random_below(random, 10) == 0 ? 300 : 6);
+    size_t count = base_random_below(random, base_random_below(random, 10) == 0 ? 300 : 6);
     cbor_item_t *map = cbor_new_definite_map(count);
     char key[24];
 
@@ -161,9 +161,9 @@ static cbor_item_t *make_map(struct tr__random *random, int depth)
     return map;
 }
 
-static cbor_item_t *make_array(struct tr__random *random, int depth)
+static cbor_item_t *make_array(struct base_random *random, int depth)
 {
-    size_t count = tr__random_below(random, tr__random_below(random, 10) == 0 ? 300 : 6);
+    size_t count = base_random_below(random, base_random_below(random, 10) == 0 ? 300 : 6);
     cbor_item_t *array = cbor_new_definite_array(count);
 
     for (size_t i = 0; i < count; i++)
@@ -171,13 +171,13 @@ static cbor_item_t *make_array(struct tr__random *random, int depth)
     return array;
 }
 
-static cbor_item_t *make_value(struct tr__random *random, int depth)
+static cbor_item_t *make_value(struct base_random *random, int depth)
 {
     static const char text[] = "0123456789abcdef0123456789abcdef\xe2\x82\xac";
-    uint64_t number = tr__random_next(random) >> (1 + tr__random_below(random, 63));
+    uint64_t number = base_random_next(random) >> (1 + base_random_below(random, 63));
     cbor_item_t *item;
 
-    switch (tr__random_below(random, depth > 4 ? 7 : 9)) {
+    switch (base_random_below(random, depth > 4 ? 7 : 9)) {
     case 0:
         return make_uint(number);
     case 1:
@@ -185,7 +185,7 @@ static cbor_item_t *make_value(struct tr__random *random, int depth)
         cbor_mark_negint(item);
         return item;
     case 2:
-        return cbor_build_float8((double)(int64_t)tr__random_next(random) / 4096);
+        return cbor_build_float8((double)(int64_t)base_random_next(random) / 4096);
     case 3:
         return cbor_build_bool(number % 2 == 0);
     case 4:
@@ -204,44 +204,44 @@ static cbor_item_t *make_value(struct tr__random *random, int depth)
     }
 }
 
-static void make_bytes(struct tr__random *random, struct tr_buffer *bytes)
+static void make_bytes(struct base_random *random, struct buffer *bytes)
 {
-    cbor_item_t *item = make_value(random, (int)tr__random_below(random, 3));
+    cbor_item_t *item = make_value(random, (int)base_random_below(random, 3));
     unsigned char *data = NULL;
     size_t capacity, size = cbor_serialize_alloc(item, &data, &capacity);
 
     CHECK(size > 0);
-    tr_buffer_append(bytes, data, size);
+    buffer_append(bytes, data, size);
     free(data);
     cbor_decref(&item);
 }
 
-static void check_writes_the_same(const struct tr_buffer *bytes)
+static void check_writes_the_same(const struct buffer *bytes)
 {
     struct json_doc doc = { 0 };
-    struct tr_buffer out = { 0 };
+    struct buffer out = { 0 };
     struct cbor_writer writer = cbor_writer(&out);
-    int rc = cbor_parse(&doc, (struct tr_span){ bytes->bytes, bytes->size });
+    int rc = cbor_parse(&doc, (struct span){ bytes->bytes, bytes->size });
 
     CHECK_MSG(rc == 0, "byte %zu: %s", doc.error.offset, doc.error.text);
     cbor_put_value(&writer, NULL, json_root(&doc));
     CHECK_EQ_INT(cbor_finish(&writer), 0);
     CHECK(out.size == bytes->size && memcmp(out.bytes, bytes->bytes, out.size) == 0);
-    tr_buffer_free(&out);
+    buffer_free(&out);
     json_doc_free(&doc);
 }
 
-static void mutate(struct tr__random *random, struct tr_buffer *bytes)
+static void mutate(struct base_random *random, struct buffer *bytes)
 {
-    for (uint64_t rounds = 1 + tr__random_below(random, 2); rounds > 0; rounds--) {
-        size_t at = tr__random_below(random, bytes->size);
+    for (uint64_t rounds = 1 + base_random_below(random, 2); rounds > 0; rounds--) {
+        size_t at = base_random_below(random, bytes->size);
 
-        if (tr__random_below(random, 4) == 0)
+        if (base_random_below(random, 4) == 0)
             generate_mutation(random, bytes);
-        else if (tr__random_below(random, 2) == 0)
-            bytes->bytes[at] = (char)(bytes->bytes[at] ^ (1 << tr__random_below(random, 8)));
+        else if (base_random_below(random, 2) == 0)
+            bytes->bytes[at] = (char)(bytes->bytes[at] ^ (1 << base_random_below(random, 8)));
         else
-            bytes->bytes[at] = (char)tr__random_below(random, 256);
+            bytes->bytes[at] = (char)base_random_below(random, 256);
     }
 }
 
@@ -251,10 +251,10 @@ TEST_LONG(oracle, libcbor_reads_the_same_values, 120)
     unsigned count = check_is_long() ? 200000 : 4000;
 
     for (uint64_t seed; check_each_seed(&seed, count);) {
-        struct tr_buffer bytes = { 0 };
-        struct tr__random random;
+        struct buffer bytes = { 0 };
+        struct base_random random;
 
-        tr__random_init(&random, seed);
+        base_random_init(&random, seed);
         make_bytes(&random, &bytes);
         CHECK(compare_bytes(&bytes));
         check_writes_the_same(&bytes);
@@ -263,7 +263,7 @@ TEST_LONG(oracle, libcbor_reads_the_same_values, 120)
             mutate(&random, &bytes);
             accepted += compare_bytes(&bytes);
         }
-        tr_buffer_free(&bytes);
+        buffer_free(&bytes);
     }
     if (made > 1000)
         CHECK(accepted > mutated / 50 && accepted < mutated - mutated / 50);

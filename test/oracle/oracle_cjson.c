@@ -33,7 +33,7 @@ static void compare_items(const struct json *ours, const cJSON *theirs)
     for (struct json_iter it = json_iterate(ours); json_next(&it); child = child->next) {
         CHECK(child != NULL);
         if (it.keyed)
-            CHECK(tr_span_is(it.key, child->string));
+            CHECK(span_is(it.key, child->string));
         compare(it.value, child);
     }
     CHECK(child == NULL);
@@ -41,7 +41,7 @@ static void compare_items(const struct json *ours, const cJSON *theirs)
 
 static void compare(const struct json *ours, const cJSON *theirs)
 {
-    struct tr_span text;
+    struct span text;
     double real;
     bool truth;
 
@@ -62,7 +62,7 @@ static void compare(const struct json *ours, const cJSON *theirs)
         return;
     case JSON_STRING:
         CHECK(cJSON_IsString(theirs));
-        CHECK(json_string(ours, &text) && tr_span_is(text, theirs->valuestring));
+        CHECK(json_string(ours, &text) && span_is(text, theirs->valuestring));
         return;
     case JSON_ARRAY:
         CHECK(cJSON_IsArray(theirs));
@@ -81,10 +81,10 @@ static void compare(const struct json *ours, const cJSON *theirs)
 }
 
 /* Returns whether we accept it. */
-static bool compare_text(const struct tr_buffer *text)
+static bool compare_text(const struct buffer *text)
 {
     struct json_doc doc = { .depth_max = JSON_DEPTH_MAX };
-    int rc = json_parse_copy(&doc, (struct tr_span){ text->bytes, text->size }, 0);
+    int rc = json_parse_copy(&doc, (struct span){ text->bytes, text->size }, 0);
 
     if (rc == 0 && is_comparable(&doc)) {
         cJSON *theirs = cJSON_ParseWithLength(text->bytes, text->size);
@@ -103,10 +103,10 @@ TEST_LONG(oracle, cjson_reads_the_same_values, 120)
     unsigned count = check_is_long() ? 1000000 : 20000;
 
     for (uint64_t seed; check_each_seed(&seed, count);) {
-        struct tr_buffer text = { 0 };
-        struct tr__random random;
+        struct buffer text = { 0 };
+        struct base_random random;
 
-        tr__random_init(&random, seed);
+        base_random_init(&random, seed);
         generate_json(&random, &text);
         CHECK_MSG(compare_text(&text), "we refuse: %.*s", (int)text.size, text.bytes);
         generated++;
@@ -114,7 +114,7 @@ TEST_LONG(oracle, cjson_reads_the_same_values, 120)
             generate_mutation(&random, &text);
             accepted += compare_text(&text);
         }
-        tr_buffer_free(&text);
+        buffer_free(&text);
     }
     /* Mutations that are all refused, or all accepted, would compare nothing. */
     if (generated > 1000)

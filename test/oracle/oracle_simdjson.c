@@ -28,10 +28,10 @@ static bool has_large_number(const struct json_doc *doc)
 }
 
 /* Returns whether we accept it. */
-static bool compare_text(const struct tr_buffer *text)
+static bool compare_text(const struct buffer *text)
 {
     struct json_doc doc = { .depth_max = JSON_DEPTH_MAX };
-    int rc = json_parse_copy(&doc, (struct tr_span){ text->bytes, text->size }, 0);
+    int rc = json_parse_copy(&doc, (struct span){ text->bytes, text->size }, 0);
     enum simdjson_verdict theirs = simdjson_verdict(text->bytes, text->size);
 
     if (rc == 0 && theirs == SIMDJSON_REFUSES_NUMBER)
@@ -51,10 +51,10 @@ TEST_LONG(oracle, simdjson_has_the_same_verdicts, 120)
     unsigned count = check_is_long() ? 1000000 : 20000;
 
     for (uint64_t seed; check_each_seed(&seed, count);) {
-        struct tr_buffer text = { 0 };
-        struct tr__random random;
+        struct buffer text = { 0 };
+        struct base_random random;
 
-        tr__random_init(&random, seed ^ 0x51d);
+        base_random_init(&random, seed ^ 0x51d);
         generate_json(&random, &text);
         CHECK_MSG(compare_text(&text), "we refuse: %.*s", (int)text.size, text.bytes);
         generated++;
@@ -62,7 +62,7 @@ TEST_LONG(oracle, simdjson_has_the_same_verdicts, 120)
             generate_mutation(&random, &text);
             accepted += compare_text(&text);
         }
-        tr_buffer_free(&text);
+        buffer_free(&text);
     }
     if (generated > 1000)
         CHECK(accepted > mutated / 50 && accepted < mutated - mutated / 50);

@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "crypto/digest.h"
 #include "delivery_facts.h"
-#include "services/delivery/direct.h"
+#include "services/delivery/convo/direct.h"
 
 enum {
     CLIENTS_MAX = 5,
@@ -49,12 +49,11 @@ static inline void note_trouble(void)
     world.calm_ns = tr_sim_now_ns(now.s.sim);
 }
 
-/* ---- jobs ---------------------------------------------------------------------------------------
- */
+/* ---- jobs ----------------------------------------------------------------------------------- */
 
-static struct tr_span put(struct job *job, size_t *used, struct tr_span bytes)
+static struct span put(struct job *job, size_t *used, struct span bytes)
 {
-    struct tr_span span = { job->body + *used, bytes.size };
+    struct span span = { job->body + *used, bytes.size };
 
     CHECK(*used + bytes.size <= 2048);
     memcpy(job->body + *used, bytes.at, bytes.size);
@@ -62,11 +61,11 @@ static struct tr_span put(struct job *job, size_t *used, struct tr_span bytes)
     return span;
 }
 
-static struct tr_span put_message(struct job *job, size_t *used, const struct request *request,
+static struct span put_message(struct job *job, size_t *used, const struct request *request,
     unsigned content, const char *secret)
 {
-    struct tr_buffer bytes = { 0 };
-    struct tr_span span;
+    struct buffer bytes = { 0 };
+    struct span span;
     char text[64], group[GROUP_NAME_SIZE];
 
     (void)snprintf(text, sizeof text, "%s of request %u", secret, request->op);
@@ -75,11 +74,11 @@ static struct tr_span put_message(struct job *job, size_t *used, const struct re
     mls_put_vector(&bytes, group_name(request->convo, request->group, group));
     mls_put_number(&bytes, request->base, 8);
     mls_put_number(&bytes, content, 1);
-    mls_put_vector(&bytes, TR_SPAN(""));
-    mls_put_vector(&bytes, TR_SPAN("sender data of 28 bytes ...."));
-    mls_put_vector(&bytes, tr_span_of(text));
-    span = put(job, used, (struct tr_span){ bytes.bytes, bytes.size });
-    tr_buffer_free(&bytes);
+    mls_put_vector(&bytes, SPAN(""));
+    mls_put_vector(&bytes, SPAN("sender data of 28 bytes ...."));
+    mls_put_vector(&bytes, span_of(text));
+    span = put(job, used, (struct span){ bytes.bytes, bytes.size });
+    buffer_free(&bytes);
     return span;
 }
 
@@ -88,11 +87,11 @@ static void put_members(struct job *job, size_t *used, const struct request *req
     uint32_t user = request->shape == JOIN ? request->user : request->target;
 
     if (request->shape == ADD || request->shape == JOIN) {
-        job->adds = tr__calloc(sizeof *job->adds);
-        job->adds[job->add_count++].did = put(job, used, tr_span_of(user_did(user)));
+        job->adds = base_calloc(sizeof *job->adds);
+        job->adds[job->add_count++].did = put(job, used, span_of(user_did(user)));
     } else if (request->shape == REMOVE || request->shape == LEAVE) {
-        job->removes = tr__calloc(sizeof *job->removes);
-        job->removes[job->remove_count++] = put(job, used, tr_span_of(user_did(user)));
+        job->removes = base_calloc(sizeof *job->removes);
+        job->removes[job->remove_count++] = put(job, used, span_of(user_did(user)));
     }
     job->is_leave = request->shape == LEAVE;
     job->is_external = request->shape == JOIN;
@@ -105,8 +104,8 @@ static struct job *job_of(uint32_t number)
     };
     const struct request *request = &now.requests[number];
     struct auth_claims claims = { .kind = AUTH_SERVICE,
-        .issuer = tr_span_of(user_did(request->user)),
-        .audience = TR_SPAN("did:web:here"),
+        .issuer = span_of(user_did(request->user)),
+        .audience = SPAN("did:web:here"),
         .expires_s = UINT32_MAX };
     char token[24], op[24], group[GROUP_NAME_SIZE];
     struct job *job;
@@ -114,13 +113,13 @@ static struct job *job_of(uint32_t number)
 
     (void)snprintf(token, sizeof token, "t-%u", request->token);
     (void)snprintf(op, sizeof op, "op-%u", request->op);
-    claims.jti = tr_span_of(token);
+    claims.jti = span_of(token);
     job = job_new(request->kind, &claims);
     CHECK(job != NULL);
-    job->body = tr__alloc(2048);
-    job->convo = put(job, &used, tr_span_of(convo_id(request->convo)));
+    job->body = base_alloc(2048);
+    job->convo = put(job, &used, span_of(convo_id(request->convo)));
     if (has_log(request->kind))
-        job->op = put(job, &used, tr_span_of(op));
+        job->op = put(job, &used, span_of(op));
     if (has_log(request->kind) && (request->kind != JOB_COMMIT || request->has_bytes)) {
         job->bytes = put_message(job, &used, request, contents[request->kind], "secret");
         CHECK(mls_message_read(job->bytes, &job->mls) == NULL);
@@ -141,19 +140,18 @@ static struct job *job_of(uint32_t number)
         job->name = put(job, &used, group_name(request->convo, request->op, group));
     if (request->has_app)
         job->app_bytes = put_message(job, &used, request, MLS_APPLICATION, "with it");
-    job->suite = TR_SPAN("MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519");
+    job->suite = SPAN("MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519");
     job->seq = request->base;
     job->count = 1;
     if (request->kind == JOB_ROLE) {
-        job->target = put(job, &used, tr_span_of(user_did(request->target)));
+        job->target = put(job, &used, span_of(user_did(request->target)));
         job->role_is_admin = true;
         job->role_is_given = request->is_given;
     }
     return job;
 }
 
-/* ---- clients ------------------------------------------------------------------------------------
- */
+/* ---- clients -------------------------------------------------------------------------------- */
 
 struct client {
     uint32_t index;

@@ -8,7 +8,7 @@
 #include "json/json.h"
 #include "linear.h"
 #include "scenario.h"
-#include "services/delivery/convo.h"
+#include "services/delivery/convo/convo.h"
 #include "sql/backend.h"
 
 enum {
@@ -20,8 +20,7 @@ enum {
     NOBODY = 99,
 };
 
-/* ---- what was asked, and what became of it ----------------------------------------------------
- */
+/* ---- what was asked, and what became of it -------------------------------------------------- */
 
 enum shape { PLAIN, ADD, REMOVE, LEAVE, JOIN };
 
@@ -131,10 +130,10 @@ static inline const char *convo_id(uint32_t convo)
     return ids[convo];
 }
 
-static inline uint32_t convo_of(struct tr_span id)
+static inline uint32_t convo_of(struct span id)
 {
     for (uint32_t i = 0; i < CONVOS; i++)
-        if (tr_span_is(id, convo_id(i)))
+        if (span_is(id, convo_id(i)))
             return i;
     CHECK_MSG(false, "whole: nobody made the conversation %.*s", (int)id.size, id.at);
     return 0;
@@ -142,10 +141,10 @@ static inline uint32_t convo_of(struct tr_span id)
 
 enum { GROUP_NAME_SIZE = 24 };
 
-static inline struct tr_span group_name(uint32_t convo, uint32_t group, char text[GROUP_NAME_SIZE])
+static inline struct span group_name(uint32_t convo, uint32_t group, char text[GROUP_NAME_SIZE])
 {
     (void)snprintf(text, GROUP_NAME_SIZE, "group-%u", group);
-    return tr_span_of(group == 0 ? convo_id(convo) : text);
+    return span_of(group == 0 ? convo_id(convo) : text);
 }
 
 static inline const char *user_did(uint32_t user)
@@ -156,17 +155,16 @@ static inline const char *user_did(uint32_t user)
     return dids[user];
 }
 
-static inline uint32_t user_of(struct tr_span did)
+static inline uint32_t user_of(struct span did)
 {
     for (uint32_t i = 0; i < USERS; i++)
-        if (tr_span_is(did, user_did(i)))
+        if (span_is(did, user_did(i)))
             return i;
     CHECK_MSG(false, "whole: nobody is called %.*s", (int)did.size, did.at);
     return 0;
 }
 
-/* ---- the truth ----------------------------------------------------------------------------------
- */
+/* ---- the truth ------------------------------------------------------------------------------ */
 
 SQL_STATEMENT(all_convos, "SELECT id, kind, epoch, seq FROM convos");
 SQL_STATEMENT(new_log, "SELECT rowid, convo, seq, kind, base_epoch, epoch, sender, op, sha256,"
@@ -191,7 +189,7 @@ static inline struct sql_unit *truth_unit(void)
 }
 
 /* The op's last part is the number of its request. */
-static inline uint32_t op_number(struct tr_span op)
+static inline uint32_t op_number(struct span op)
 {
     uint32_t number = 0;
 
@@ -207,7 +205,7 @@ static inline uint64_t stored_seq(uint32_t op)
     return now.op_seqs[op] != 0 ? now.op_seqs[op] : now.revoked_seqs[op];
 }
 
-static inline uint32_t op_of_hash(struct tr_span hash)
+static inline uint32_t op_of_hash(struct span hash)
 {
     for (uint32_t i = 0; i < now.request_count; i++)
         if (now.requests[i].op == i && now.requests[i].kind == JOB_COMMIT &&
@@ -219,7 +217,7 @@ static inline uint32_t op_of_hash(struct tr_span hash)
 }
 
 /* A commit was taken back: its op is free again, its epoch too. */
-static inline void learn_revoke(uint32_t convo, uint64_t seq, struct tr_span hash)
+static inline void learn_revoke(uint32_t convo, uint64_t seq, struct span hash)
 {
     struct truth *truth = &now.truths[convo];
     uint32_t op = op_of_hash(hash);
@@ -240,7 +238,7 @@ static inline void learn_revoke(uint32_t convo, uint64_t seq, struct tr_span has
 }
 
 /* As it was before it was taken back, or became one of a former group. */
-static inline void learn_commit(struct row *row, uint64_t seq, struct tr_span hash)
+static inline void learn_commit(struct row *row, uint64_t seq, struct span hash)
 {
     row->is_revoked = row->kind == LOG_REVOKED || (row->kind == LOG_FORMER && row->op == NOT_NAMED);
     row->kind = MLS_COMMIT;
@@ -254,7 +252,7 @@ static inline void learn_commit(struct row *row, uint64_t seq, struct tr_span ha
 }
 
 /* By an admin: `admins` are those before this COMMIT. */
-static inline void learn_reset(struct row *row, struct tr_span name, unsigned admins)
+static inline void learn_reset(struct row *row, struct span name, unsigned admins)
 {
     row->op = row->group = op_number(name);
     row->current = 0;
@@ -371,8 +369,7 @@ static inline void truth_learn(const struct sql_unit *unit)
             check_quorum(unit, WEDGED, seq);
 }
 
-/* ---- what the database may look like ----------------------------------------------------------
- */
+/* ---- what the database may look like -------------------------------------------------------- */
 
 /* What a commit changes besides the log is there with it. */
 static inline void check_commit_row(uint32_t convo, uint64_t seq)
@@ -528,7 +525,7 @@ static inline void check_tokens(const struct sql_unit *unit)
 
     memset(is_used, 0, sizeof is_used);
     for (uint32_t i = 0; i < sql_unit_rows(unit, 0); i++) {
-        struct tr_span jti = sql_row_bytes(unit, 0, i, 1);
+        struct span jti = sql_row_bytes(unit, 0, i, 1);
 
         is_used[op_number(jti)] = true;
     }
@@ -555,8 +552,7 @@ static inline void check_all_told(void)
         check_told(i);
 }
 
-/* ---- what an answer may say -------------------------------------------------------------------
- */
+/* ---- what an answer may say ----------------------------------------------------------------- */
 
 static inline bool is_in(const struct truth *truth, uint64_t seq, uint32_t user)
 {
@@ -693,9 +689,9 @@ static inline void check_poll(uint32_t i, const struct job *job)
     seen.polls++;
 }
 
-static inline struct tr_span answer_of(const struct job *job)
+static inline struct span answer_of(const struct job *job)
 {
-    return (struct tr_span){ job->answer.bytes, job->answer.size };
+    return (struct span){ job->answer.bytes, job->answer.size };
 }
 
 static inline int64_t int_of(const struct json *object, const char *name)
@@ -712,19 +708,19 @@ static inline void check_view(uint32_t i, const struct job *job)
     struct request *request = &now.requests[i];
     struct json_doc doc = { 0 };
     struct view view = { 0 };
-    struct tr_span group;
+    struct span group;
 
     CHECK_EQ_INT(json_parse_copy(&doc, answer_of(job), 0), 0);
     for (struct json_iter it = json_iterate(json_get(json_root(&doc), "members"));
          json_next(&it);) {
-        struct tr_span did;
+        struct span did;
 
         CHECK(json_string(json_get(it.value, "did"), &did));
         view.members |= 1U << user_of(did);
     }
     view.epoch = (uint64_t)int_of(json_root(&doc), "epoch");
     CHECK(json_string(json_get(json_root(&doc), "groupId"), &group));
-    if (!tr_span_is(group, convo_id(request->convo)))
+    if (!span_is(group, convo_id(request->convo)))
         view.group = op_number(group);
     json_doc_free(&doc);
     CHECK_MSG(was_view(request, &view),
@@ -974,8 +970,7 @@ static inline void check_answer(uint32_t i, const struct job *job)
     check_repeated(i);
 }
 
-/* ---- histories ----------------------------------------------------------------------------------
- */
+/* ---- histories ------------------------------------------------------------------------------ */
 
 static inline void add_op(struct linear_history *epochs, struct linear_history *seqs,
     uint32_t first, const struct truth *truth)

@@ -35,8 +35,7 @@ struct listener_seat {
     uint32_t index;
 };
 
-/* ---- facts --------------------------------------------------------------------------------------
- */
+/* ---- facts ---------------------------------------------------------------------------------- */
 
 /* Everything that was said while it was in, the commit that removed it included. */
 static inline bool was_in_for(const struct listener *listener, uint64_t seq)
@@ -88,11 +87,11 @@ static bool is_true(
     const struct listener *listener, const struct row *row, const struct json *message)
 {
     char name[GROUP_NAME_SIZE];
-    struct tr_span group;
+    struct span group;
 
     if (row->kind == LOG_RESET &&
         (!json_string(json_get(message, "groupId"), &group) ||
-            !tr_span_equal(group, group_name(listener->convo, row->group, name))))
+            !span_equal(group, group_name(listener->convo, row->group, name))))
         return false;
     if (row->kind == LOG_REVOKE || row->kind == LOG_RESET)
         return (uint64_t)int_of(message, "epoch") == row->current;
@@ -100,7 +99,7 @@ static bool is_true(
            (uint64_t)int_of(message, "baseEpoch") == row->base_epoch;
 }
 
-static void check_heard(struct listener *listener, const struct json *message, struct tr_span type)
+static void check_heard(struct listener *listener, const struct json *message, struct span type)
 {
     static const char *const types[] = { "", "app", "proposal", "commit", "", "revoke", "",
         "reset" };
@@ -118,7 +117,7 @@ static void check_heard(struct listener *listener, const struct json *message, s
     check_none_left_out(listener, seq);
     CHECK_MSG(may_hear(listener, seq), "members: %s was not in, and heard %llu of %s",
         user_did(listener->user), (unsigned long long)seq, convo_id(listener->convo));
-    CHECK_MSG(tr_span_is(type, types[row->kind]) && is_true(listener, row, message),
+    CHECK_MSG(span_is(type, types[row->kind]) && is_true(listener, row, message),
         "heard: %s was told something else of %llu of %s than is stored", user_did(listener->user),
         (unsigned long long)seq, convo_id(listener->convo));
     listener->seq = seq;
@@ -240,8 +239,7 @@ static void check_heard_is_there(void)
     }
 }
 
-/* ---- the stream -------------------------------------------------------------------------------
- */
+/* ---- the stream ----------------------------------------------------------------------------- */
 
 static void note_who_listens(void)
 {
@@ -254,8 +252,8 @@ static void note_who_listens(void)
 static void subscribe(struct listener *listener, struct tr_context *ctx)
 {
     struct auth_claims claims = { .kind = AUTH_SERVICE,
-        .issuer = tr_span_of(user_did(listener->user)),
-        .jti = TR_SPAN("t-0"),
+        .issuer = span_of(user_did(listener->user)),
+        .jti = SPAN("t-0"),
         .expires_s = UINT32_MAX };
     struct job *job = job_new(JOB_SUBSCRIBE, &claims);
     struct job_message message = { .job = job };
@@ -264,7 +262,7 @@ static void subscribe(struct listener *listener, struct tr_context *ctx)
     int rc;
 
     CHECK(job != NULL);
-    job->convo = tr_span_of(convo_id(listener->convo));
+    job->convo = span_of(convo_id(listener->convo));
     job->seq = listener->is_told ? listener->seq : INT64_MAX;
     job->stream = (http_stream){ tr_self(ctx), id };
     job->stream_number = id;
@@ -316,15 +314,14 @@ static void parse_frame(
     (void)snprintf(name, size, "%.*s", (int)strcspn(event + 7, "\n"), event + 7);
     data += 6;
     CHECK_EQ_INT(
-        json_parse_copy(doc, (struct tr_span){ data, frame->size - (size_t)(data - text) - 2 }, 0),
-        0);
+        json_parse_copy(doc, (struct span){ data, frame->size - (size_t)(data - text) - 2 }, 0), 0);
 }
 
 static void on_frame(struct listener *listener, const struct http_frame *frame)
 {
     struct json_doc doc = { 0 };
     const struct json *message;
-    struct tr_span type;
+    struct span type;
     char name[40];
 
     parse_frame(frame, name, sizeof name, &doc);
@@ -332,9 +329,9 @@ static void on_frame(struct listener *listener, const struct http_frame *frame)
     if (strcmp(name, "messageEvent") == 0 && json_string(json_get(message, "messageType"), &type))
         check_heard(listener, message, type);
     else if (strcmp(name, "commitRevokedEvent") == 0)
-        check_heard(listener, json_root(&doc), TR_SPAN("revoke"));
+        check_heard(listener, json_root(&doc), SPAN("revoke"));
     else if (strcmp(name, "groupResetEvent") == 0)
-        check_heard(listener, json_root(&doc), TR_SPAN("reset"));
+        check_heard(listener, json_root(&doc), SPAN("reset"));
     json_doc_free(&doc);
 }
 
@@ -342,19 +339,19 @@ static void on_frame(struct listener *listener, const struct http_frame *frame)
 static bool on_last_frame(struct listener *listener, const struct http_frame *frame)
 {
     struct json_doc doc = { 0 };
-    struct tr_span info;
+    struct span info;
     bool is_refused;
     char name[40];
 
     parse_frame(frame, name, sizeof name, &doc);
     CHECK_EQ_STR(name, "infoEvent");
     CHECK(json_string(json_get(json_root(&doc), "info"), &info));
-    is_refused = tr_span_is(info, "CursorAhead");
+    is_refused = span_is(info, "CursorAhead");
     if (is_refused)
         check_ahead(listener, json_root(&doc));
     else
         check_none_left_out(listener, (uint64_t)int_of(json_root(&doc), "seq") + 1);
-    if (tr_span_is(info, "removed") && !listener->is_ahead)
+    if (span_is(info, "removed") && !listener->is_ahead)
         check_removed(listener);
     json_doc_free(&doc);
     return is_refused;
@@ -402,8 +399,7 @@ static enum tr_next listener_handle(void *state, struct tr_context *ctx, void *m
     return TR_GO;
 }
 
-/* ---- coming and going ---------------------------------------------------------------------------
- */
+/* ---- coming and going ----------------------------------------------------------------------- */
 
 static bool may_listen(const struct listener *listener)
 {

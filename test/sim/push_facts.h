@@ -10,11 +10,11 @@
 #ifndef TEST_SIM_PUSH_FACTS_H
 #define TEST_SIM_PUSH_FACTS_H
 
-#include "base/metric.h"
 #include "scenario.h"
-#include "services/delivery/job.h"
-#include "services/delivery/push.h"
+#include "services/delivery/convo/job.h"
+#include "services/delivery/push/push.h"
 #include "sql/sql.h"
+#include "support/metric.h"
 
 enum {
     USERS = 6,
@@ -108,8 +108,7 @@ static struct {
     uint64_t ends, hung_ends;
 } seen;
 
-/* ---- names --------------------------------------------------------------------------------------
- */
+/* ---- names ---------------------------------------------------------------------------------- */
 
 static inline const char *user_did(uint32_t user)
 {
@@ -126,28 +125,28 @@ static inline const char *convo_id(uint32_t convo)
     return ids[convo];
 }
 
-static inline uint32_t user_of(struct tr_span did)
+static inline uint32_t user_of(struct span did)
 {
     uint32_t user = 0;
 
-    while (user < USERS && !tr_span_is(did, user_did(user)))
+    while (user < USERS && !span_is(did, user_did(user)))
         user++;
     CHECK(user < USERS);
     return user;
 }
 
-static inline uint32_t convo_of(struct tr_span id)
+static inline uint32_t convo_of(struct span id)
 {
     uint32_t convo = 0;
 
-    while (convo < CONVOS && !tr_span_is(id, convo_id(convo)))
+    while (convo < CONVOS && !span_is(id, convo_id(convo)))
         convo++;
     CHECK(convo < CONVOS);
     return convo;
 }
 
 /* "d-7", "t-12", "op-3" */
-static inline uint32_t number_of(struct tr_span name)
+static inline uint32_t number_of(struct span name)
 {
     uint32_t number = 0;
 
@@ -156,9 +155,7 @@ static inline uint32_t number_of(struct tr_span name)
     return number;
 }
 
-/* ---- chance, time and counters
- * --------------------------------------------------------------------------
- */
+/* ---- chance, time and counters -------------------------------------------------------------- */
 
 static inline uint32_t draw(struct tr_context *ctx, uint32_t bound)
 {
@@ -250,8 +247,7 @@ static inline void look_for_drops(void)
     owe_nothing();
 }
 
-/* ---- seats --------------------------------------------------------------------------------------
- */
+/* ---- seats ---------------------------------------------------------------------------------- */
 
 /* The last moment at which the actor may have found news for who is in this seat, and nobody who
  * listens there. 0: none. */
@@ -283,8 +279,7 @@ static inline void seat_changed(uint32_t convo, uint32_t user)
             now.devices[i].owed_ns[convo] = 0;
 }
 
-/* ---- news ---------------------------------------------------------------------------------------
- */
+/* ---- news ----------------------------------------------------------------------------------- */
 
 static inline uint32_t request_begin(uint32_t convo, uint32_t user, bool is_create)
 {
@@ -332,8 +327,7 @@ static inline void request_end(uint32_t number, bool is_stored)
         }
 }
 
-/* ---- the database -------------------------------------------------------------------------------
- */
+/* ---- the database --------------------------------------------------------------------------- */
 
 SQL_STATEMENT(all_convos, "SELECT id, epoch FROM convos");
 SQL_STATEMENT(new_log, "SELECT rowid, op FROM log WHERE rowid > $1 AND op IS NOT NULL");
@@ -440,8 +434,7 @@ static inline void facts_learn(const struct sql_unit *unit)
     learn_tokens(unit);
 }
 
-/* ---- a POST, and its answer ---------------------------------------------------------------------
- */
+/* ---- a POST, and its answer ----------------------------------------------------------------- */
 
 /* Was there a reason to wake it, since it was woken last? */
 static inline bool has_reason(const struct device *device)
@@ -537,8 +530,7 @@ static inline void note_answer(uint32_t number, uint32_t token, enum verdict ver
         device->again_ns = time_ns();
 }
 
-/* ---- what is owed -------------------------------------------------------------------------------
- */
+/* ---- what is owed --------------------------------------------------------------------------- */
 
 static inline void check_owed_by(uint64_t limit_ns)
 {

@@ -141,8 +141,7 @@ static const struct tr_type gateway_type = {
     .finish = gateway_finish,
 };
 
-/* ---- the HTTP client ----------------------------------------------------------------------------
- */
+/* ---- the HTTP client ------------------------------------------------------------------------ */
 
 struct http_client {
     tr_sender gateway;
@@ -178,7 +177,7 @@ bool http_client_takes(const char *url)
 }
 
 int http_client_wait(
-    struct http_client *client, const struct http_client_request *request, struct tr_buffer *body)
+    struct http_client *client, const struct http_client_request *request, struct buffer *body)
 {
     (void)client;
     (void)request;
@@ -187,7 +186,7 @@ int http_client_wait(
 }
 
 /* The body is this, and nothing else. */
-static void read_body(struct tr_span body, struct gateway_message *ret_message)
+static void read_body(struct span body, struct gateway_message *ret_message)
 {
     char text[128], platform[16] = "", expected[128];
 

@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 #include "http/connection.h"
 #include "push_facts.h"
-#include "services/delivery/owner.h"
+#include "services/delivery/api/api_query.h"
 
 enum { TALKERS = 4, LISTENERS = 3, TAG_AGAIN = 1, TAG_SAID = 2, TAG_TOKEN = 3 };
 
@@ -35,37 +35,36 @@ static inline struct job *job_by(enum job_kind kind, uint32_t convo, uint32_t us
 {
     char ticket[24];
     struct auth_claims claims = { .kind = AUTH_SERVICE,
-        .issuer = tr_span_of(user_did(user)),
-        .audience = TR_SPAN("did:web:here"),
+        .issuer = span_of(user_did(user)),
+        .audience = SPAN("did:web:here"),
         .expires_s = UINT32_MAX };
     struct job *job;
 
     (void)snprintf(ticket, sizeof ticket, "j-%llu", (unsigned long long)people.ticket++);
-    claims.jti = tr_span_of(ticket);
+    claims.jti = span_of(ticket);
     job = job_new(kind, &claims);
     CHECK(job != NULL);
-    job->convo = tr_span_of(convo_id(convo));
-    job->suite = TR_SPAN("MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519");
+    job->convo = span_of(convo_id(convo));
+    job->suite = SPAN("MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519");
     return job;
 }
 
-/* ---- what is said -------------------------------------------------------------------------------
- */
+/* ---- what is said --------------------------------------------------------------------------- */
 
 static inline void put_op(struct job *job, uint32_t number)
 {
     enum { OP_SIZE_MAX = 24 };
 
-    job->body = tr__alloc(OP_SIZE_MAX);
+    job->body = base_alloc(OP_SIZE_MAX);
     (void)snprintf(job->body, OP_SIZE_MAX, "op-%u", number);
-    job->op = tr_span_of(job->body);
+    job->op = span_of(job->body);
 }
 
 static inline struct job *message_of(uint32_t number)
 {
     const struct request *request = &now.requests[number];
     struct job *job = job_by(JOB_MESSAGE, request->convo, request->user);
-    struct tr_buffer *bytes = &job->decoded;
+    struct buffer *bytes = &job->decoded;
     char text[24];
 
     put_op(job, number);
@@ -75,10 +74,10 @@ static inline struct job *message_of(uint32_t number)
     mls_put_vector(bytes, job->convo);
     mls_put_number(bytes, now.convos[request->convo].epoch, 8);
     mls_put_number(bytes, MLS_APPLICATION, 1);
-    mls_put_vector(bytes, TR_SPAN(""));
-    mls_put_vector(bytes, TR_SPAN("sender data of 28 bytes ...."));
-    mls_put_vector(bytes, tr_span_of(text));
-    job->bytes = (struct tr_span){ bytes->bytes, bytes->size };
+    mls_put_vector(bytes, SPAN(""));
+    mls_put_vector(bytes, SPAN("sender data of 28 bytes ...."));
+    mls_put_vector(bytes, span_of(text));
+    job->bytes = (struct span){ bytes->bytes, bytes->size };
     CHECK(mls_message_read(job->bytes, &job->mls) == NULL);
     job_hash_commit(job);
     return job;
@@ -94,12 +93,12 @@ static inline struct job *commit_of(uint32_t number, uint32_t target)
     job->seq = now.convos[request->convo].epoch;
     job->count = 1;
     if (target == request->user) {
-        job->removes = tr__calloc(sizeof *job->removes);
-        job->removes[job->remove_count++] = tr_span_of(user_did(target));
+        job->removes = base_calloc(sizeof *job->removes);
+        job->removes[job->remove_count++] = span_of(user_did(target));
         job->is_leave = true;
     } else {
-        job->adds = tr__calloc(sizeof *job->adds);
-        job->adds[job->add_count++].did = tr_span_of(user_did(target));
+        job->adds = base_calloc(sizeof *job->adds);
+        job->adds[job->add_count++].did = span_of(user_did(target));
     }
     job_hash_commit(job);
     return job;
@@ -110,10 +109,10 @@ static inline struct job *creation_of(uint32_t number)
     const struct request *request = &now.requests[number];
     struct job *job = job_by(JOB_CREATE, request->convo, request->user);
 
-    job->adds = tr__calloc((USERS - 1) * sizeof *job->adds);
+    job->adds = base_calloc((USERS - 1) * sizeof *job->adds);
     for (uint32_t i = 0; i < USERS - 1; i++)
         if (i != request->user)
-            job->adds[job->add_count++].did = tr_span_of(user_did(i));
+            job->adds[job->add_count++].did = span_of(user_did(i));
     return job;
 }
 
@@ -179,8 +178,7 @@ static inline void said(struct talker *self, const struct tr_event *event)
     self->job = NULL;
 }
 
-/* ---- tokens -------------------------------------------------------------------------------------
- */
+/* ---- tokens --------------------------------------------------------------------------------- */
 
 /* As push_api.c has them. */
 SQL_STATEMENT(put_token,
@@ -200,19 +198,19 @@ static inline uint32_t new_token(uint32_t device)
 /* Token 0 is none. */
 static inline struct sql_unit *token_unit(uint32_t number, uint32_t token)
 {
-    struct tr_span did = tr_span_of(user_did(now.devices[number].user));
-    struct sql_unit *unit = sql_unit_new(owner_key(did));
+    struct span did = span_of(user_did(now.devices[number].user));
+    struct sql_unit *unit = sql_unit_new(api_query_key(did));
     char device[16], text[16];
 
     (void)snprintf(device, sizeof device, "d-%u", number);
     (void)snprintf(text, sizeof text, "t-%u", token);
     sql_unit_step(unit, token == 0 ? &delete_token : &put_token, token == 0 ? SQL_ROWS_ANY : 1);
     sql_unit_text(unit, did);
-    sql_unit_text(unit, tr_span_of(device));
+    sql_unit_text(unit, span_of(device));
     if (token == 0)
         return unit;
     sql_unit_int(unit, token % PUSH_PLATFORMS);
-    sql_unit_text(unit, tr_span_of(text));
+    sql_unit_text(unit, span_of(text));
     sql_unit_int(unit, 1);
     return unit;
 }
@@ -249,8 +247,7 @@ static inline void token_changed(struct talker *self, const struct tr_event *eve
     people.busy--;
 }
 
-/* ---- talkers ------------------------------------------------------------------------------------
- */
+/* ---- talkers -------------------------------------------------------------------------------- */
 
 static inline void talk(struct talker *self, struct tr_context *ctx)
 {

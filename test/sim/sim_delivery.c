@@ -51,22 +51,21 @@
 #include <fcntl.h>
 
 #include "auth/auth.h"
-#include "base/log.h"
 #include "delivery_listeners.h"
 #include "delivery_marks.h"
 #include "delivery_tables.h"
 #include "ops/flags.h"
 #include "ops/service.h"
-#include "services/delivery/check.h"
+#include "services/delivery/store/check.h"
 #include "sql/runner.h"
+#include "support/log.h"
 
 enum { HEALED_S_MAX = 60 }; /* of virtual time */
 
 static struct sql_migration *migrations;
 static size_t migration_count;
 
-/* ---- a connection that gets lost, and the truth after every COMMIT ------------------------------
- */
+/* ---- a connection that gets lost, and the truth after every COMMIT -------------------------- */
 
 static void set_faults(const struct tr_disk_faults *faults)
 {
@@ -186,8 +185,7 @@ static int flaky_connect(void *database, bool is_writer, struct sql_connection *
 
 static struct sql_backend flaky;
 
-/* ---- the service --------------------------------------------------------------------------------
- */
+/* ---- the service ---------------------------------------------------------------------------- */
 
 static void on_fatal(void *data, const char *line)
 {
@@ -261,7 +259,7 @@ static void draw_direct(void)
 /* What it had under way goes on without it. */
 static void kill_desk(uint32_t convo)
 {
-    struct job job = { .convo = tr_span_of(convo_id(convo)) };
+    struct job job = { .convo = span_of(convo_id(convo)) };
 
     (void)tr_kill(tr_sender_weaken(direct_desk(now.delivery.direct, &job)));
 }
@@ -307,7 +305,7 @@ static struct sql_unit *look(const struct sql_statement *statement)
     return unit;
 }
 
-static void on_violation(void *data, const char *check, struct tr_span convo, const char *text)
+static void on_violation(void *data, const char *check, struct span convo, const char *text)
 {
     (void)data;
     CHECK_MSG(false, "checks: %s of %.*s: %s", check, (int)convo.size, convo.at, text);
@@ -357,7 +355,7 @@ static void check_readable(uint32_t user)
 
     memset(is_readable, 0, sizeof is_readable);
     sql_unit_step(unit, &all_readable, SQL_ROWS_ANY);
-    sql_unit_text(unit, tr_span_of(user_did(user)));
+    sql_unit_text(unit, span_of(user_did(user)));
     CHECK_EQ_INT(sql_read_wait(now.sql, unit), 0);
     for (uint32_t i = 0; i < sql_unit_rows(unit, 0); i++)
         is_readable[convo_of(sql_row_bytes(unit, 0, i, 0))][sql_row_int(unit, 0, i, 1)] = true;
@@ -415,8 +413,7 @@ static void kill_writer(void)
     seen.writer_kills++;
 }
 
-/* ---- the run ------------------------------------------------------------------------------------
- */
+/* ---- the run -------------------------------------------------------------------------------- */
 
 static void run_steps(uint32_t steps)
 {
@@ -493,15 +490,15 @@ static void heal(void)
 static struct job *ask_now(enum job_kind kind, uint32_t convo, uint32_t user)
 {
     struct auth_claims claims = { .kind = AUTH_SERVICE,
-        .issuer = tr_span_of(user_did(user)),
-        .jti = TR_SPAN("t-0"),
+        .issuer = span_of(user_did(user)),
+        .jti = SPAN("t-0"),
         .expires_s = UINT32_MAX };
     struct job *job = job_new(kind, &claims);
     struct job_message message = { .job = job_ref(job) };
     struct tr_future *future;
     tr_sender sender;
 
-    job->convo = tr_span_of(convo_id(convo));
+    job->convo = span_of(convo_id(convo));
     CHECK_EQ_INT(tr_registry_get(
                      now.delivery.convos, job->convo.at, job->convo.size, "the scenario", &sender),
         0);

@@ -7,11 +7,11 @@
  * is warm after an Invalidate or Clear was answered was opened after it was sent */
 #include <fcntl.h>
 
-#include "base/log.h"
-#include "base/metric.h"
 #include "crypto/digest.h"
 #include "scenario.h"
 #include "services/packs/integrity.h"
+#include "support/log.h"
+#include "support/metric.h"
 
 enum { VERSIONS = 3, CLIENTS_MAX = 6, INODES_MAX = 4000, OPEN_MAX = 20000, SIZE = 200 };
 
@@ -53,8 +53,7 @@ static struct {
         changed_under;
 } seen;
 
-/* ---- the disk ----------------------------------------------------------------------------------
- */
+/* ---- the disk ------------------------------------------------------------------------------- */
 
 static void bytes_of(uint32_t version, bool is_right, char bytes[SIZE])
 {
@@ -181,8 +180,7 @@ static void fake_close(void *data, int fd)
     now.closed_count++;
 }
 
-/* ---- what is always so -------------------------------------------------------------------------
- */
+/* ---- what is always so ---------------------------------------------------------------------- */
 
 /* In a turn. */
 static void check_warm(uint32_t version)
@@ -211,8 +209,7 @@ static void check_single(void)
     }
 }
 
-/* ---- clients -----------------------------------------------------------------------------------
- */
+/* ---- clients -------------------------------------------------------------------------------- */
 
 struct client {
     uint32_t index;
@@ -358,8 +355,7 @@ static const struct tr_type client_type = { .name = "client",
     .handle = client_handle,
     .event = client_event };
 
-/* ---- the run -----------------------------------------------------------------------------------
- */
+/* ---- the run -------------------------------------------------------------------------------- */
 
 static void draw(struct scenario *s)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim_push.c: devices are woken (services/delivery/push.h): the real actor, real conversations and
+/* sim_push.c: devices are woken (services/delivery/push/push.h): the real actor, real conversations and
  * a real SQLite, and a gateway that takes its time.
  *
  * People talk in three conversations, are added and leave, leave push tokens and take them back,
@@ -33,13 +33,13 @@
  * The HTTP client of this program is that of push_gateway.h. */
 #include <fcntl.h>
 
-#include "base/log.h"
 #include "delivery_tables.h"
 #include "ops/config.h"
 #include "push_gateway.h"
 #include "push_people.h"
-#include "services/delivery/convo.h"
+#include "services/delivery/convo/convo.h"
 #include "sql/backend.h"
+#include "support/log.h"
 
 static struct {
     bool is_opening;
@@ -50,8 +50,7 @@ static struct {
     tr_sender clock, talkers[TALKERS];
 } world;
 
-/* ---- a database that is lost, and the truth after every COMMIT ----------------------------------
- */
+/* ---- a database that is lost, and the truth after every COMMIT ------------------------------ */
 
 static void set_faults(const struct tr_disk_faults *faults)
 {
@@ -230,19 +229,18 @@ static void stop_clock(tr_sender *clock)
     tr_sender_drop(clock);
 }
 
-/* ---- the service --------------------------------------------------------------------------------
- */
+/* ---- the service ---------------------------------------------------------------------------- */
 
 static void start_push(void)
 {
-    struct tr_buffer errors = { 0 };
+    struct buffer errors = { 0 };
     struct config config = { 0 };
     char file[256];
 
     (void)snprintf(file, sizeof file, "[delivery]\npush_url = %s\npush_interval = %llums\n",
         gateway_url, (unsigned long long)(now.interval_ns / MS));
-    CHECK_EQ_INT(config_load_bytes(
-                     tr_span_of(file), "t.conf", &(struct config_sources){ 0 }, &config, &errors),
+    CHECK_EQ_INT(
+        config_load_bytes(span_of(file), "t.conf", &(struct config_sources){ 0 }, &config, &errors),
         0);
     CHECK_EQ_INT(push_start(&now.delivery, &config), 0);
     config_free(&config);
@@ -348,8 +346,7 @@ static void end_and_recover(bool is_power_cut)
     seen.recovers++;
 }
 
-/* ---- the run ------------------------------------------------------------------------------------
- */
+/* ---- the run -------------------------------------------------------------------------------- */
 
 SQL_STATEMENT(put_device, "INSERT INTO devices (did, device, name, signature_key, created_ms)"
                           " VALUES ($1, $2, 'a', $3, 1)");
@@ -364,8 +361,8 @@ static void make_devices(void)
         now.devices[i].user = below(&now.s, USERS);
         (void)snprintf(device, sizeof device, "d-%u", i);
         sql_unit_step(unit, &put_device, 1);
-        sql_unit_text(unit, tr_span_of(user_did(now.devices[i].user)));
-        sql_unit_text(unit, tr_span_of(device));
+        sql_unit_text(unit, span_of(user_did(now.devices[i].user)));
+        sql_unit_text(unit, span_of(device));
         sql_unit_blob(unit, "key", 3);
         CHECK_EQ_INT(sql_write_wait(now.sql, unit), 0);
         sql_unit_free(unit);

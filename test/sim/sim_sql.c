@@ -14,10 +14,10 @@
  * well every client gets its quota, everybody ends */
 #include <fcntl.h>
 
-#include "base/log.h"
 #include "scenario.h"
 #include "sql/backend.h"
 #include "sql/sql.h"
+#include "support/log.h"
 
 enum {
     CLIENTS_MAX = 4,
@@ -518,7 +518,7 @@ static void check_database(void)
     }
     sql_unit_free(unit);
     unit = look(&integrity);
-    CHECK_MSG(tr_span_is(sql_row_bytes(unit, 0, 0, 0), "ok"), "whole: %.*s",
+    CHECK_MSG(span_is(sql_row_bytes(unit, 0, 0, 0), "ok"), "whole: %.*s",
         (int)sql_row_bytes(unit, 0, 0, 0).size, sql_row_bytes(unit, 0, 0, 0).at);
     sql_unit_free(unit);
 }

@@ -59,7 +59,7 @@ static struct {
     struct leaf *states[LEAVES_MAX];
     struct leaf_record records[LEAVES_MAX];
     tr_sender senders[LEAVES_MAX];
-    tr_sender root, clerk, watcher;
+    tr_sender root, db_worker, watcher;
     bool retried[LEDGER_MAX];
     uint32_t last_stopped;
     bool root_gave_up, root_ended;
@@ -76,15 +76,15 @@ static void drop_message(void *message)
     ledger_dead(((struct message *)message)->id);
 }
 
-/* ---- the clerk, outside of the tree --------------------------------------------------------- */
+/* ---- the db_worker, outside of the tree --------------------------------------------------------- */
 
-struct clerk {
+struct db_worker {
     tr_reply_handle waiting;
 };
 
-static enum tr_next clerk_handle(void *state, struct tr_context *ctx, void *message)
+static enum tr_next db_worker_handle(void *state, struct tr_context *ctx, void *message)
 {
-    struct clerk *self = state;
+    struct db_worker *self = state;
 
     ledger_handled(((struct question *)message)->id);
     if (self->waiting.reply == NULL && tr_random(ctx) % 4 == 0) {
@@ -96,9 +96,10 @@ static enum tr_next clerk_handle(void *state, struct tr_context *ctx, void *mess
     return TR_GO;
 }
 
-static enum tr_next clerk_event(void *state, struct tr_context *ctx, const struct tr_event *event)
+static enum tr_next db_worker_event(
+    void *state, struct tr_context *ctx, const struct tr_event *event)
 {
-    struct clerk *self = state;
+    struct db_worker *self = state;
 
     (void)ctx;
     (void)event;
@@ -111,19 +112,19 @@ static void drop_question(void *message)
     ledger_dead(((struct question *)message)->id);
 }
 
-static const struct tr_type clerk_type = {
-    .name = "clerk",
+static const struct tr_type db_worker_type = {
+    .name = "db_worker",
     .message_size = sizeof(struct question),
-    .state_size = sizeof(struct clerk),
-    .handle = clerk_handle,
-    .event = clerk_event,
+    .state_size = sizeof(struct db_worker),
+    .handle = db_worker_handle,
+    .event = db_worker_event,
     .message_drop = drop_question,
 };
 
 static int ask_clerk(struct tr_context *ctx, uint32_t tag, bool hold)
 {
     struct question question = { ledger_new() };
-    int rc = tr_ask(ctx, now.clerk, &question, sizeof question,
+    int rc = tr_ask(ctx, now.db_worker, &question, sizeof question,
         &(struct tr_ask_options){
             .tag = tag, .hold = hold, .timeout_ns = tr_random(ctx) % 2 * 15 * MS });
 
@@ -262,7 +263,7 @@ static enum tr_next leaf_event(void *state, struct tr_context *ctx, const struct
     CHECK(event->kind == TR_EVENT_REPLY);
     CHECK_MSG(event->status == 0 || event->status == TR_ETIMEOUT || event->status == TR_EDROPPED ||
                   (now.kills && event->status == TR_ECLOSED),
-        "the clerk's answer is %s", tr_error_name(event->status));
+        "the db_worker's answer is %s", tr_error_name(event->status));
     CHECK_MSG(
         self->holding || event->tag == TAG_STOP || record->stops > 0, "an answer nobody waits for");
     self->holding = false;
@@ -494,8 +495,8 @@ static uint64_t run(uint64_t seed)
     now.fail_percent = now.spaced ? 0 : below(s, 4) * 5;
     now.start_fail_percent = now.spaced ? 0 : below(s, 3) * 8;
     draw_table(s, 0);
-    CHECK_EQ_INT(tr_spawn(s->system, &clerk_type, &(struct clerk){ 0 },
-                     &(struct tr_spawn_options){ .box.capacity = 1000 }, &now.clerk),
+    CHECK_EQ_INT(tr_spawn(s->system, &db_worker_type, &(struct db_worker){ 0 },
+                     &(struct tr_spawn_options){ .box.capacity = 1000 }, &now.db_worker),
         0);
     CHECK_EQ_INT(tr_supervise(s->system, &now.tables[0], "scenario", &now.root), 0);
     CHECK_EQ_INT(tr_spawn(s->system, &watcher_type, NULL, NULL, &now.watcher), 0);
@@ -521,7 +522,7 @@ static uint64_t run(uint64_t seed)
         tr_sender_drop(&now.senders[i]);
         CHECK_MSG(!now.records[i].alive, "the tree has ended, leaf %u has not", i);
     }
-    tr_sender_drop(&now.clerk);
+    tr_sender_drop(&now.db_worker);
     scenario_run(s, STEPS_MAX);
     for (uint32_t i = 0; i < now.leaves; i++)
         CHECK_MSG(now.kills || now.records[i].watched == now.records[i].noticed,

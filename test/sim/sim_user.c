@@ -16,7 +16,6 @@
 
 #include "auth/auth.h"
 #include "base/alloc.h"
-#include "base/log.h"
 #include "ops/service.h"
 #include "scenario.h"
 #include "services/delivery/delivery.h"
@@ -25,6 +24,7 @@
 #include "sql/backend.h"
 #include "sql/runner.h"
 #include "sql/unit.h"
+#include "support/log.h"
 
 enum {
     USERS = 2,
@@ -102,7 +102,7 @@ static enum user_kind kind_of(uint32_t row)
     return row < SESSION_FIRST ? USER_SETTING : row < ITEM_FIRST ? USER_SESSION : USER_SESSION_ITEM;
 }
 
-static uint32_t row_of(struct tr_span item)
+static uint32_t row_of(struct span item)
 {
     uint32_t row = (uint32_t)(item.at[item.size - 1] - '0');
 
@@ -111,7 +111,7 @@ static uint32_t row_of(struct tr_span item)
 }
 
 /* The write that a row's members are of; -1: it is deleted. */
-static int64_t number_of(struct tr_span body)
+static int64_t number_of(struct span body)
 {
     return body.size == 0 ? -1 : strtoll(body.at + strlen("\"v\":"), NULL, 10);
 }
@@ -130,25 +130,25 @@ static void again(struct tr_context *ctx)
     CHECK_EQ_INT(tr_after(ctx, MS + tr_random(ctx) % (20 * MS), TAG_AGAIN, NULL), 0);
 }
 
-static struct tr_span keep(struct user_job *job, const char *text)
+static struct span keep(struct user_job *job, const char *text)
 {
     const char *at = job->texts.bytes + job->texts.size;
 
-    CHECK_EQ_INT(tr_buffer_text(&job->texts, text), 0);
-    return (struct tr_span){ at, strlen(text) };
+    CHECK_EQ_INT(buffer_text(&job->texts, text), 0);
+    return (struct span){ at, strlen(text) };
 }
 
 static struct user_job *make_push(struct device *device, struct tr_context *ctx)
 {
     uint32_t user = device->index % USERS;
-    struct user_job *job = user_job_new(USER_PUSH, tr_span_of(user_name(user)));
+    struct user_job *job = user_job_new(USER_PUSH, span_of(user_name(user)));
     char text[64];
 
-    CHECK(job != NULL && tr_buffer_reserve(&job->texts, 1024) != NULL);
+    CHECK(job != NULL && buffer_reserve(&job->texts, 1024) != NULL);
     (void)snprintf(text, sizeof text, "device-%u", device->index);
     job->device = keep(job, text);
     job->change_count = (uint32_t)(1 + tr_random(ctx) % PUSH_MAX);
-    job->changes = tr__calloc(PUSH_MAX * sizeof *job->changes);
+    job->changes = base_calloc(PUSH_MAX * sizeof *job->changes);
     CHECK(job->changes != NULL);
     job->known_seq = tr_random(ctx) % 2 == 0 ? now.copies[device->index].cursor : -1;
     device->first_write = now.write_count;
@@ -172,14 +172,14 @@ static struct user_job *make_push(struct device *device, struct tr_context *ctx)
         if (change->kind == USER_SESSION_ITEM && !write->is_deleted)
             change->session = keep(job, text);
         (void)snprintf(text, sizeof text, "\"v\":%u", now.write_count++);
-        change->body = write->is_deleted ? TR_SPAN("") : keep(job, text);
+        change->body = write->is_deleted ? SPAN("") : keep(job, text);
     }
     return job;
 }
 
 static struct user_job *make_pull(struct device *device, struct tr_context *ctx)
 {
-    struct user_job *job = user_job_new(USER_PULL, tr_span_of(user_name(device->index % USERS)));
+    struct user_job *job = user_job_new(USER_PULL, span_of(user_name(device->index % USERS)));
 
     CHECK(job != NULL);
     job->after_seq = now.copies[device->index].cursor;
@@ -406,9 +406,9 @@ static int commit_with_another(
     memcpy(all, units, count * sizeof *all);
     all[count] = another;
     sql_unit_step(another, &skip_number, SQL_ROWS_ANY);
-    sql_unit_text(another, tr_span_of(user_name(user)));
+    sql_unit_text(another, span_of(user_name(user)));
     sql_unit_step(another, &one_seq, SQL_ROWS_ANY);
-    sql_unit_text(another, tr_span_of(user_name(user)));
+    sql_unit_text(another, span_of(user_name(user)));
     rc = sql_sqlite.commit(connection, all, count + 1);
     atomic_store(&another->state, SQL_DONE); /* as its runner would say: there are results */
     if (rc == 0 && another->status == 0 && sql_unit_rows(another, 1) == 1) {
@@ -491,9 +491,9 @@ static struct row stored[USERS][ROWS];
  * no number: any write that is like it is taken. */
 static const struct write *find_write(const struct sql_unit *unit, uint32_t step, uint32_t row)
 {
-    uint32_t user = tr_span_is(sql_row_bytes(unit, step, row, 0), "bob");
+    uint32_t user = span_is(sql_row_bytes(unit, step, row, 0), "bob");
     uint32_t index = row_of(sql_row_bytes(unit, step, row, 1));
-    struct tr_span device = sql_row_bytes(unit, step, row, 5);
+    struct span device = sql_row_bytes(unit, step, row, 5);
     int64_t updated_ms = sql_row_int(unit, step, row, 4);
     int64_t number = number_of(sql_row_bytes(unit, step, row, 7));
     bool is_deleted = sql_row_int(unit, step, row, 6) != 0;
@@ -613,7 +613,7 @@ static void check_database(void)
     sql_unit_step(unit, &all_conflicts, SQL_ROWS_ANY);
     CHECK_EQ_INT(sql_read_wait(now.sql, unit), 0);
     for (uint32_t row = 0; row < sql_unit_rows(unit, 1); row++)
-        seqs[tr_span_is(sql_row_bytes(unit, 1, row, 0), "bob")] = sql_row_int(unit, 1, row, 1);
+        seqs[span_is(sql_row_bytes(unit, 1, row, 0), "bob")] = sql_row_int(unit, 1, row, 1);
     for (uint32_t user = 0; user < USERS; user++)
         CHECK_MSG(seqs[user] >= now.told_seq[user] && seqs[user] < WRITES_MAX,
             "durable: %s is at %lld, told was %lld", user_name(user), (long long)seqs[user],
@@ -622,7 +622,7 @@ static void check_database(void)
         check_item(unit, row, find_write(unit, 0, row));
     check_sessions();
     for (uint32_t row = 0; row < sql_unit_rows(unit, 2); row++) {
-        uint32_t user = tr_span_is(sql_row_bytes(unit, 2, row, 0), "bob");
+        uint32_t user = span_is(sql_row_bytes(unit, 2, row, 0), "bob");
 
         check_conflict(unit, row);
         conflicts_known += now.owners[user][sql_row_int(unit, 2, row, 3)] != 0;

@@ -5,16 +5,16 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "services/delivery/api.h"
-#include "services/delivery/convo.h"
-#include "services/delivery/direct.h"
-#include "services/delivery/errand.h"
-#include "services/delivery/inspector.h"
-#include "services/delivery/jobs.h"
-#include "services/delivery/meter.h"
-#include "services/delivery/push.h"
-#include "services/delivery/receipt.h"
-#include "services/delivery/retention.h"
+#include "services/delivery/api/api.h"
+#include "services/delivery/api/inspector.h"
+#include "services/delivery/convo/convo.h"
+#include "services/delivery/convo/direct.h"
+#include "services/delivery/convo/receipt.h"
+#include "services/delivery/delivery_metrics.h"
+#include "services/delivery/push/push.h"
+#include "services/delivery/store/cleanup.h"
+#include "services/delivery/store/db_query.h"
+#include "services/delivery/store/retention.h"
 
 /* They read *delivery: it goes when they have ended. */
 static void end_actor(tr_sender *sender)
@@ -37,7 +37,7 @@ static bool stop_actors(struct delivery *delivery)
     end_actor(&delivery->inspector);
     end_actor(&delivery->retention);
     end_actor(&delivery->jobs);
-    end_actor(&delivery->clerk);
+    end_actor(&delivery->db_worker);
     if (delivery->convos == NULL)
         push_free(delivery);
     return is_over && delivery->convos == NULL;
@@ -56,9 +56,9 @@ static int start_actors(struct delivery *delivery, const struct config *config)
         &delivery->convos);
 
     if (rc == 0)
-        rc = clerk_start(delivery);
+        rc = db_worker_start(delivery);
     if (rc == 0)
-        rc = jobs_start(delivery, &delivery->jobs);
+        rc = cleanup_start(delivery, &delivery->jobs);
     if (rc == 0)
         rc = retention_start(delivery, &delivery->retention);
     if (rc == 0)
@@ -76,8 +76,8 @@ static void delivery_free(struct delivery *delivery)
 {
     crypto_key_unref(&delivery->ticket_key);
     crypto_key_unref(&delivery->receipt_key);
-    tr__free(delivery->service_did);
-    tr__free(delivery);
+    base_free(delivery->service_did);
+    base_free(delivery);
 }
 
 /* The table of settings lets no other word through; without settings: as the table has it. */
@@ -103,8 +103,8 @@ int delivery_start(
         return TR_EINVAL;
     }
     why[0] = '\0';
-    meter_start();
-    delivery = tr__calloc(sizeof *delivery);
+    delivery_metrics_start();
+    delivery = base_calloc(sizeof *delivery);
     if (delivery == NULL)
         return TR_ENOMEM;
     delivery->auth = context->auth;
@@ -120,7 +120,7 @@ int delivery_start(
     delivery->quarantine_ms = INT64_C(600000);
     delivery->log_kept_s = INT64_C(30) * 86400;
     delivery->service_did =
-        tr__strdup(context->service_did == NULL ? "did:web:localhost" : context->service_did);
+        base_strdup(context->service_did == NULL ? "did:web:localhost" : context->service_did);
     rc = delivery->service_did == NULL ? TR_ENOMEM
                                        : crypto_key_generate(CRYPTO_HS256, &delivery->ticket_key);
     if (rc == 0)

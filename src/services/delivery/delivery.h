@@ -25,8 +25,8 @@ struct delivery {
     const struct tr_env *env;
     struct sql *sql;
     struct tr_registry *convos;
-    tr_sender jobs;  /* cleans up */
-    tr_sender clerk; /* runs units for requests that need no conversation */
+    tr_sender jobs;      /* cleans up */
+    tr_sender db_worker; /* runs units for requests that need no conversation */
     enum delivery_mode mode;
     uint32_t app_window; /* epochs an application message may lag */
     uint32_t members_max;

@@ -10,12 +10,11 @@
 enum { KIND_MAX = 64, LANGUAGE_MAX = 35, TITLE_MAX = 255, DESCRIPTION_MAX = 4096 };
 enum { LIST_DEFAULT = 100, LIST_MAX = 1000 };
 
-/* ---- what a pack is called
- * ------------------------------------------------------------------------------- */
+/* ---- what a pack is called ------------------------------------------------------------------ */
 
 /* Texts of a registration or of a change of it; absent: not given. They point into `bytes`. */
 struct description {
-    struct tr_span kind, language, title, text;
+    struct span kind, language, title, text;
     char bytes[];
 };
 
@@ -27,7 +26,7 @@ SQL_STATEMENT(describe_pack,
     " changed_ms = CASE WHEN changed_ms <= $6 THEN $6 ELSE changed_ms + 1000 END" /* only grows */
     " WHERE id = $1");
 
-static void may_text(struct sql_unit *unit, struct tr_span text)
+static void may_text(struct sql_unit *unit, struct span text)
 {
     if (text.at == NULL)
         sql_unit_null(unit);
@@ -35,9 +34,9 @@ static void may_text(struct sql_unit *unit, struct tr_span text)
         sql_unit_text(unit, text);
 }
 
-static struct tr_span keep(char **to, struct tr_span text)
+static struct span keep(char **to, struct span text)
 {
-    struct tr_span copy = { *to, text.size };
+    struct span copy = { *to, text.size };
 
     if (text.at == NULL)
         return text;
@@ -50,10 +49,10 @@ static struct tr_span keep(char **to, struct tr_span text)
 static struct description *read_description(
     struct http_request *request, struct json_expect *expect)
 {
-    struct tr_span kind = json_may_string(expect, "package_type", 1, KIND_MAX);
-    struct tr_span language = json_may_string(expect, "language_code", 2, LANGUAGE_MAX);
-    struct tr_span title = json_may_string(expect, "name", 1, TITLE_MAX);
-    struct tr_span text = json_may_string(expect, "description", 0, DESCRIPTION_MAX);
+    struct span kind = json_may_string(expect, "package_type", 1, KIND_MAX);
+    struct span language = json_may_string(expect, "language_code", 2, LANGUAGE_MAX);
+    struct span title = json_may_string(expect, "name", 1, TITLE_MAX);
+    struct span text = json_may_string(expect, "description", 0, DESCRIPTION_MAX);
     struct description *description;
     char *to;
 
@@ -66,7 +65,7 @@ static struct description *read_description(
         return NULL;
     }
     description =
-        tr__alloc(sizeof *description + kind.size + language.size + title.size + text.size);
+        base_alloc(sizeof *description + kind.size + language.size + title.size + text.size);
     if (description == NULL) {
         http_respond_shed(request, 503, 1, "memory");
         return NULL;
@@ -81,13 +80,13 @@ static struct description *read_description(
 
 static void free_description(struct change *change)
 {
-    tr__free(change->data);
+    base_free(change->data);
 }
 
 static void answer_pack(const struct change *change, const struct packs_view *view,
     const struct sql_unit *unit, struct json_writer *writer)
 {
-    const struct pack *pack = catalogue_any_pack(view, tr_span_of(change->pack));
+    const struct pack *pack = catalogue_any_pack(view, span_of(change->pack));
 
     (void)unit;
     if (pack == NULL) { /* somebody else's database: it is gone again */
@@ -97,12 +96,11 @@ static void answer_pack(const struct change *change, const struct packs_view *vi
     put_pack(writer, NULL, pack, true);
 }
 
-/* ---- register
- * -------------------------------------------------------------------------------------------- */
+/* ---- register ------------------------------------------------------------------------------- */
 
-static struct tr_span or_else(struct tr_span text, const char *fallback)
+static struct span or_else(struct span text, const char *fallback)
 {
-    return text.at == NULL ? tr_span_of(fallback) : text;
+    return text.at == NULL ? span_of(fallback) : text;
 }
 
 static void plan_register(
@@ -110,7 +108,7 @@ static void plan_register(
 {
     const struct description *description = change->data;
 
-    if (catalogue_any_pack(view, tr_span_of(change->pack)) != NULL) {
+    if (catalogue_any_pack(view, span_of(change->pack)) != NULL) {
         change_refuse(change, 409, "PackExists", "there is a pack of this name already");
         return;
     }
@@ -120,7 +118,7 @@ static void plan_register(
     }
     sql_unit_step(unit, &add_pack, 1);
     sql_unit_int(unit, view->pack_id_next);
-    sql_unit_text(unit, tr_span_of(change->pack));
+    sql_unit_text(unit, span_of(change->pack));
     sql_unit_text(unit, or_else(description->kind, "pack"));
     sql_unit_text(unit, or_else(description->language, "und")); /* RFC 5646: undetermined */
     sql_unit_text(unit, or_else(description->title, ""));
@@ -135,13 +133,13 @@ static const struct change_kind register_kind = { .action = "register_pack",
     .finish = free_description };
 
 static void ask_described(struct http_request *request, const struct change_kind *kind,
-    struct json_expect *expect, struct tr_span name)
+    struct json_expect *expect, struct span name)
 {
     struct description *description = read_description(request, expect);
     struct change *change = description == NULL ? NULL : change_new(request, kind);
 
     if (change == NULL) {
-        tr__free(description);
+        base_free(description);
         return;
     }
     change->data = description;
@@ -153,7 +151,7 @@ void api_register_pack(struct http_request *request, void *state)
 {
     struct json_expect expect;
     struct json_doc doc;
-    struct tr_span name;
+    struct span name;
 
     if (packs_enter(request, state) == NULL || !api_read_body(request, &doc, &expect))
         return;
@@ -165,8 +163,7 @@ void api_register_pack(struct http_request *request, void *state)
     json_doc_free(&doc);
 }
 
-/* ---- describe
- * ------------------------------------------------------------------------------------------ */
+/* ---- describe ------------------------------------------------------------------------------- */
 
 static void plan_describe(
     struct change *change, const struct packs_view *view, struct sql_unit *unit)
@@ -192,7 +189,7 @@ static const struct change_kind describe_kind = { .action = "change_pack",
 
 void api_change_pack(struct http_request *request, void *state)
 {
-    struct tr_span name = http_path_part(request, "name");
+    struct span name = http_path_part(request, "name");
     struct json_expect expect;
     struct json_doc doc;
 
@@ -208,20 +205,19 @@ void api_change_pack(struct http_request *request, void *state)
     json_doc_free(&doc);
 }
 
-/* ---- look
- * ---------------------------------------------------------------------------------------------- */
+/* ---- look ----------------------------------------------------------------------------------- */
 
 /* False: `limit` or `after` is there and is wrong; it has been answered. */
-static bool read_page(struct http_request *request, uint64_t *ret_limit, struct tr_span *ret_after)
+static bool read_page(struct http_request *request, uint64_t *ret_limit, struct span *ret_after)
 {
-    struct tr_span limit = { NULL, 0 };
+    struct span limit = { NULL, 0 };
 
     *ret_limit = LIST_DEFAULT;
-    *ret_after = (struct tr_span){ "", 0 };
+    *ret_after = (struct span){ "", 0 };
     if (http_parameter_find(request, "limit", &limit) >= 0 &&
         http_parameter_find(request, "after", ret_after) >= 0 &&
         (limit.at == NULL ||
-            (tr_span_u64(limit, ret_limit) && *ret_limit >= 1 && *ret_limit <= LIST_MAX)))
+            (span_u64(limit, ret_limit) && *ret_limit >= 1 && *ret_limit <= LIST_MAX)))
         return true;
     http_respond_error(request, 400, "InvalidRequest",
         "limit is a number from 1 to 1000, after the name of a pack, each once");
@@ -231,10 +227,10 @@ static bool read_page(struct http_request *request, uint64_t *ret_limit, struct 
 void api_list_packs(struct http_request *request, void *state)
 {
     const struct packs_view *view = catalogue_view(state);
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     struct json_writer writer = json_writer(&body);
     const struct pack *last = NULL;
-    struct tr_span after;
+    struct span after;
     uint64_t limit;
     uint32_t i = 0;
 
@@ -260,7 +256,7 @@ void api_show_pack(struct http_request *request, void *state)
 {
     const struct pack *pack =
         catalogue_any_pack(catalogue_view(state), http_path_part(request, "name"));
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     struct json_writer writer = json_writer(&body);
 
     if (packs_enter(request, state) == NULL)

@@ -14,11 +14,11 @@ bool api_read_body(
     struct http_request *request, struct json_doc *ret_doc, struct json_expect *ret_expect);
 /* A text that is going to be stored: fails `expect` if it has a zero byte, which PostgreSQL does
  * not take. */
-void api_check_text(struct json_expect *expect, const char *name, struct tr_span text);
+void api_check_text(struct json_expect *expect, const char *name, struct span text);
 /* 200 with what was written; frees the buffer. 503 if it failed. */
-void api_respond(struct http_request *request, struct tr_buffer *body);
+void api_respond(struct http_request *request, struct buffer *body);
 /* The same with an ETag of the bytes, so that who has them is told 304. */
-void api_respond_tagged(struct http_request *request, struct tr_buffer *body);
+void api_respond_tagged(struct http_request *request, struct buffer *body);
 
 /* pack_api.c */
 void api_health(struct http_request *request, void *state);

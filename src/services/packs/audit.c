@@ -20,23 +20,22 @@ static void may_text(struct sql_unit *unit, const char *text)
     if (text[0] == '\0')
         sql_unit_null(unit);
     else
-        sql_unit_text(unit, tr_span_of(text));
+        sql_unit_text(unit, span_of(text));
 }
 
 void change_audit(struct sql_unit *unit, const struct change *change, const struct packs_view *view)
 {
     sql_unit_step(unit, &put_audit, 1);
     sql_unit_int(unit, view->audit_id_next);
-    sql_unit_text(unit, tr_span_of(change->actor));
-    sql_unit_text(unit, tr_span_of(change->kind->action));
+    sql_unit_text(unit, span_of(change->actor));
+    sql_unit_text(unit, span_of(change->kind->action));
     may_text(unit, change->pack);
     may_text(unit, change->version);
     may_text(unit, change->release);
     sql_unit_int(unit, change->now_ms);
 }
 
-/* ---- the list
- * ------------------------------------------------------------------------------------------ */
+/* ---- the list ------------------------------------------------------------------------------- */
 
 static void plan_list(struct change *change, const struct packs_view *view, struct sql_unit *unit)
 {
@@ -45,7 +44,7 @@ static void plan_list(struct change *change, const struct packs_view *view, stru
     sql_unit_int(unit, change->before);
     sql_unit_int(unit, change->limit);
     if (change->pack[0] != '\0')
-        sql_unit_text(unit, tr_span_of(change->pack));
+        sql_unit_text(unit, span_of(change->pack));
 }
 
 static void put_row(const struct sql_unit *unit, uint32_t row, struct json_writer *writer)
@@ -84,12 +83,12 @@ static const struct change_kind list_kind = {
 /* False: it is there and is not a number in the range. */
 static bool may_number(struct http_request *request, const char *name, uint64_t max, int64_t *value)
 {
-    struct tr_span text;
+    struct span text;
     uint64_t number;
 
     if (!http_parameter(request, name, &text))
         return true;
-    if (!tr_span_u64(text, &number) || number == 0 || number > max)
+    if (!span_u64(text, &number) || number == 0 || number > max)
         return false;
     *value = (int64_t)number;
     return true;
@@ -99,7 +98,7 @@ void api_list_audit(struct http_request *request, void *state)
 {
     struct packs_call *call = packs_enter(request, state);
     int64_t before = INT64_MAX, limit = LIMIT_DEFAULT;
-    struct tr_span pack = { NULL, 0 };
+    struct span pack = { NULL, 0 };
     struct change *change;
 
     if (call == NULL)

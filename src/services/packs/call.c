@@ -14,17 +14,17 @@ struct packs_call *packs_enter(struct http_request *request, void *state)
         return NULL;
     }
     call->packs = state;
-    call->actor = TR_SPAN("");
+    call->actor = SPAN("");
     if (is_public) {
         if (http_route(request)->gate != NULL) /* which left the claims, or nothing */
             call->claims = auth_claims_of(request);
         if (call->claims != NULL) {
             call->actor = call->claims->issuer;
-            call->is_admin = tr_span_is(call->claims->role, "admin");
+            call->is_admin = span_is(call->claims->role, "admin");
         }
     } else { /* the admin listener let it in */
         call->is_admin = true;
-        call->actor = TR_SPAN("admin token");
+        call->actor = SPAN("admin token");
     }
     http_set_user(request, call);
     return call;

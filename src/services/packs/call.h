@@ -20,7 +20,7 @@ struct packs_call {
     struct packs *packs;
     const struct auth_claims *claims; /* NULL: anonymous, or the admin token (is_admin) */
     bool is_admin;                    /* by session or by token */
-    struct tr_span actor;             /* who it is in the audit log; "" for the anonymous */
+    struct span actor;                /* who it is in the audit log; "" for the anonymous */
     void *data;                       /* the handler's own */
 };
 

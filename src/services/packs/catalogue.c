@@ -19,10 +19,10 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/log.h"
-#include "base/metric.h"
 #include "services/packs/audit.h"
 #include "services/packs/catalogue_private.h"
+#include "support/log.h"
+#include "support/metric.h"
 
 enum { TAG_SQL = 1, TAG_RETRY = 2 };
 
@@ -77,8 +77,7 @@ const struct packs_view *catalogue_view(const struct packs *packs)
     return tr_snapshot_read(packs->view);
 }
 
-/* ---- the end of a change
- * --------------------------------------------------------------------------------- */
+/* ---- the end of a change -------------------------------------------------------------------- */
 
 static void set_behind(struct catalogue *catalogue, struct tr_context *ctx, bool is_behind)
 {
@@ -134,15 +133,14 @@ static void answer(struct catalogue *catalogue, const struct sql_unit *unit)
         json_put_end(&writer);
     }
     if (json_finish(&writer) < 0) {
-        tr_buffer_free(&change->answer);
+        buffer_free(&change->answer);
         refuse(catalogue, 503, "memory", "");
     } else {
         end_change(catalogue);
     }
 }
 
-/* ---- reading all of it
- * ------------------------------------------------------------------------------------ */
+/* ---- reading all of it ---------------------------------------------------------------------- */
 
 static void read_all(struct catalogue *catalogue, struct tr_context *ctx, enum catalogue_step step)
 {
@@ -191,8 +189,7 @@ static int on_read_all(
     return rc;
 }
 
-/* ---- a change
- * -------------------------------------------------------------------------------------------- */
+/* ---- a change ------------------------------------------------------------------------------- */
 
 static void submit(struct catalogue *catalogue, struct tr_context *ctx, struct sql_unit *unit)
 {
@@ -304,8 +301,7 @@ static void on_unit(struct catalogue *catalogue, struct tr_context *ctx, struct 
     sql_unit_free(unit);
 }
 
-/* ---- the actor
- * ------------------------------------------------------------------------------------------- */
+/* ---- the actor ------------------------------------------------------------------------------ */
 
 static enum tr_next catalogue_handle(void *self, struct tr_context *ctx, void *message)
 {
@@ -395,8 +391,7 @@ static const struct tr_type catalogue_type = {
     .message_name = catalogue_message_name,
 };
 
-/* ---- start and stop
- * --------------------------------------------------------------------------------- */
+/* ---- start and stop ------------------------------------------------------------------------- */
 
 static int load(struct packs *packs)
 {

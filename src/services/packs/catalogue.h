@@ -8,9 +8,9 @@
 #ifndef SERVICES_PACKS_CATALOGUE_H
 #define SERVICES_PACKS_CATALOGUE_H
 
-#include "base/buffer.h"
 #include "services/packs/packs.h"
 #include "services/packs/schema.h"
+#include "support/buffer.h"
 
 enum {
     PACK_NAME_MAX = 128,
@@ -50,16 +50,16 @@ struct pack_version {
     bool is_disabled;
     struct pack_variant zstd, gzip;
     const char *min_app_version; /* NULL: none; in the view */
-    struct tr_span manifest;     /* absent: it is not signed; in the view */
-    struct tr_span signature;
+    struct span manifest;        /* absent: it is not signed; in the view */
+    struct span signature;
     const char *signing_key;
 };
 
 struct pack_key {
     const char *key;
     enum pack_key_state state;
-    struct tr_span statement; /* absent: the first key */
-    struct tr_span signature;
+    struct span statement; /* absent: the first key */
+    struct span signature;
     int64_t created_ms;
 };
 
@@ -118,22 +118,22 @@ const struct packs_view *catalogue_view(const struct packs *packs);
 
 /* What everybody may see: a published pack, and of it the versions that were published and not
  * disabled. NULL: there is no such thing. */
-const struct pack *catalogue_pack(const struct packs_view *view, struct tr_span name);
+const struct pack *catalogue_pack(const struct packs_view *view, struct span name);
 const struct pack_version *catalogue_active(const struct pack *pack); /* NULL: none */
-const struct pack_version *catalogue_version(const struct pack *pack, struct tr_span version);
+const struct pack_version *catalogue_version(const struct pack *pack, struct span version);
 /* For administrators: whatever its state. */
-const struct pack *catalogue_any_pack(const struct packs_view *view, struct tr_span name);
-const struct pack_version *catalogue_any_version(const struct pack *pack, struct tr_span version);
-const struct release *catalogue_release(const struct packs_view *view, struct tr_span id);
+const struct pack *catalogue_any_pack(const struct packs_view *view, struct span name);
+const struct pack_version *catalogue_any_version(const struct pack *pack, struct span version);
+const struct release *catalogue_release(const struct packs_view *view, struct span id);
 const struct release *catalogue_latest(const struct packs_view *view); /* published; NULL: none */
 
 /* 1 to 128 of [a-z0-9._-]; 1 to 64 of [A-Za-z0-9.+_-]; neither begins with a dot. */
-bool pack_name_is_valid(struct tr_span name);
-bool pack_version_is_valid(struct tr_span version);
+bool pack_name_is_valid(struct span name);
+bool pack_version_is_valid(struct span version);
 /* Semver order where both are that (a leading v is ignored), else by their bytes: < 0, 0, > 0. */
-int pack_version_compare(struct tr_span a, struct tr_span b);
+int pack_version_compare(struct span a, struct span b);
 /* For sorting: total, what is no semver before what is. */
-int pack_version_order(struct tr_span a, struct tr_span b);
+int pack_version_order(struct span a, struct span b);
 
 /* Blocks: loads everything, then starts the actor. */
 int catalogue_start(struct packs *packs, char *why, size_t why_size);

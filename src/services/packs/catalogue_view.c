@@ -87,8 +87,7 @@ struct sql_unit *view_unit(void)
     return unit;
 }
 
-/* ---- memory
- * -------------------------------------------------------------------------------------------- */
+/* ---- memory --------------------------------------------------------------------------------- */
 
 static void *view_alloc(struct build *build, size_t size)
 {
@@ -99,7 +98,7 @@ static void *view_alloc(struct build *build, size_t size)
     if (block == NULL || block->size - block->used < size) {
         size_t room = size > BLOCK_SIZE ? size : BLOCK_SIZE;
 
-        block = tr__alloc(sizeof *block + room);
+        block = base_alloc(sizeof *block + room);
         if (block == NULL) {
             build->failed = TR_ENOMEM;
             return NULL;
@@ -113,11 +112,10 @@ static void *view_alloc(struct build *build, size_t size)
     return memory;
 }
 
-static struct tr_span column(
-    const struct build *build, uint32_t step, uint32_t row, uint32_t number)
+static struct span column(const struct build *build, uint32_t step, uint32_t row, uint32_t number)
 {
     if (sql_row_is_null(build->unit, step, row, number))
-        return (struct tr_span){ NULL, 0 };
+        return (struct span){ NULL, 0 };
     return sql_row_bytes(build->unit, step, row, number);
 }
 
@@ -129,14 +127,14 @@ static int64_t number_of(const struct build *build, uint32_t step, uint32_t row,
 }
 
 /* A copy, terminated; absent stays absent. */
-static struct tr_span keep(struct build *build, struct tr_span text)
+static struct span keep(struct build *build, struct span text)
 {
     char *copy = text.at == NULL ? NULL : view_alloc(build, text.size + 1);
 
     if (copy == NULL)
-        return (struct tr_span){ NULL, 0 };
+        return (struct span){ NULL, 0 };
     memcpy(copy, text.at, text.size);
-    return (struct tr_span){ copy, text.size };
+    return (struct span){ copy, text.size };
 }
 
 static const char *keep_column(struct build *build, uint32_t step, uint32_t row, uint32_t number)
@@ -145,7 +143,7 @@ static const char *keep_column(struct build *build, uint32_t step, uint32_t row,
 }
 
 /* What does not fit was not written by us. */
-static void copy_column(struct build *build, char *to, size_t size, struct tr_span text)
+static void copy_column(struct build *build, char *to, size_t size, struct span text)
 {
     if (text.size >= size) {
         build->failed = TR_EPROTO;
@@ -155,7 +153,7 @@ static void copy_column(struct build *build, char *to, size_t size, struct tr_sp
     to[text.size] = '\0';
 }
 
-static void copy_hash(struct build *build, struct tr_span hash, uint8_t to[32], char ret_hex[65])
+static void copy_hash(struct build *build, struct span hash, uint8_t to[32], char ret_hex[65])
 {
     if (hash.size != 32) {
         build->failed = TR_EPROTO;
@@ -165,8 +163,7 @@ static void copy_hash(struct build *build, struct tr_span hash, uint8_t to[32], 
     ret_hex[crypto_hex_encode(to, 32, ret_hex)] = '\0';
 }
 
-/* ---- finding rows by id
- * -------------------------------------------------------------------------------- */
+/* ---- finding rows by id --------------------------------------------------------------------- */
 
 static int compare_places(const void *a, const void *b)
 {
@@ -200,10 +197,9 @@ static struct pack_version *version_of(struct build *build, int64_t id)
     return place == NULL ? NULL : &build->view->versions[place->index];
 }
 
-/* ---- packs
- * --------------------------------------------------------------------------------------------- */
+/* ---- packs ---------------------------------------------------------------------------------- */
 
-static uint32_t hash_of(struct tr_span name)
+static uint32_t hash_of(struct span name)
 {
     uint32_t hash = 2166136261u;
 
@@ -245,7 +241,7 @@ static void index_packs(struct build *build, uint32_t count)
         return;
     view->slot_mask = slots - 1;
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t at = hash_of(tr_span_of(view->packs[i].name)) & view->slot_mask;
+        uint32_t at = hash_of(span_of(view->packs[i].name)) & view->slot_mask;
 
         while (view->slots[at] != 0)
             at = (at + 1) & view->slot_mask;
@@ -259,7 +255,7 @@ static void read_packs(struct build *build)
 {
     uint32_t count = sql_unit_rows(build->unit, PACKS);
 
-    build->packs = tr__calloc((count + 1) * sizeof *build->packs);
+    build->packs = base_calloc((count + 1) * sizeof *build->packs);
     build->view->packs = view_alloc(build, (count + 1) * sizeof(struct pack));
     if (build->packs == NULL)
         build->failed = TR_ENOMEM;
@@ -273,14 +269,13 @@ static void read_packs(struct build *build)
     index_packs(build, count);
 }
 
-/* ---- versions
- * ------------------------------------------------------------------------------------------ */
+/* ---- versions ------------------------------------------------------------------------------- */
 
 /* A row of versions before it is in its place. */
 struct sorted {
     uint32_t pack; /* index */
     uint32_t row;
-    struct tr_span version;
+    struct span version;
 };
 
 static int compare_sorted(const void *a, const void *b)
@@ -297,7 +292,7 @@ static void read_version(
 {
     version->id = number_of(build, VERSIONS, row, 0);
     version->pack = pack;
-    copy_column(build, version->pack_name, sizeof version->pack_name, tr_span_of(pack->name));
+    copy_column(build, version->pack_name, sizeof version->pack_name, span_of(pack->name));
     copy_column(build, version->version, sizeof version->version, column(build, VERSIONS, row, 2));
     copy_hash(build, column(build, VERSIONS, row, 3), version->sha256, version->sha256_hex);
     version->size = (uint64_t)number_of(build, VERSIONS, row, 4);
@@ -332,10 +327,10 @@ static void sort_versions(struct build *build, struct sorted *sorted, uint32_t c
 static void read_versions(struct build *build)
 {
     uint32_t count = sql_unit_rows(build->unit, VERSIONS);
-    struct sorted *sorted = tr__calloc((count + 1) * sizeof *sorted);
+    struct sorted *sorted = base_calloc((count + 1) * sizeof *sorted);
     struct view *view = build->view;
 
-    build->versions = tr__calloc((count + 1) * sizeof *build->versions);
+    build->versions = base_calloc((count + 1) * sizeof *build->versions);
     view->versions = view_alloc(build, (count + 1) * sizeof *view->versions);
     if (sorted == NULL || build->versions == NULL)
         build->failed = TR_ENOMEM;
@@ -348,19 +343,19 @@ static void read_versions(struct build *build)
     if (build->failed == 0)
         qsort(build->versions, count, sizeof build->versions[0], compare_places);
     view->shown.version_count = count;
-    tr__free(sorted);
+    base_free(sorted);
 }
 
 static void read_variants(struct build *build)
 {
     for (uint32_t i = 0; i < sql_unit_rows(build->unit, VARIANTS) && build->failed == 0; i++) {
         struct pack_version *version = version_of(build, number_of(build, VARIANTS, i, 0));
-        struct tr_span encoding = column(build, VARIANTS, i, 1);
+        struct span encoding = column(build, VARIANTS, i, 1);
         struct pack_variant *variant;
 
         if (version == NULL)
             return;
-        variant = tr_span_is(encoding, "zstd") ? &version->zstd : &version->gzip;
+        variant = span_is(encoding, "zstd") ? &version->zstd : &version->gzip;
         variant->there = true;
         variant->size = (uint64_t)number_of(build, VARIANTS, i, 3);
         copy_hash(build, column(build, VARIANTS, i, 2), variant->sha256, variant->sha256_hex);
@@ -400,12 +395,11 @@ static void read_keys(struct build *build)
     }
 }
 
-/* ---- releases
- * ------------------------------------------------------------------------------------------ */
+/* ---- releases ------------------------------------------------------------------------------- */
 
 static void read_artifact(struct build *build, uint32_t row, struct release_artifact *artifact)
 {
-    struct tr_span hash = column(build, ARTIFACTS, row, 6);
+    struct span hash = column(build, ARTIFACTS, row, 6);
     uint8_t bytes[32];
 
     artifact->pack = pack_of(build, number_of(build, ARTIFACTS, row, 1));
@@ -426,12 +420,12 @@ static void read_artifacts(struct build *build, uint32_t release_count)
     struct release *release = NULL;
 
     for (uint32_t i = 0; i < count && build->failed == 0; i++) {
-        struct tr_span id = column(build, ARTIFACTS, i, 0);
+        struct span id = column(build, ARTIFACTS, i, 0);
 
-        if (release == NULL || !tr_span_is(id, release->id)) {
+        if (release == NULL || !span_is(id, release->id)) {
             release = NULL;
             for (uint32_t j = 0; j < release_count && release == NULL; j++)
-                if (tr_span_is(id, build->view->releases[j].id))
+                if (span_is(id, build->view->releases[j].id))
                     release = &build->view->releases[j];
         }
         if (release == NULL) {
@@ -483,14 +477,14 @@ int view_build(const struct sql_unit *unit, uint64_t number, struct packs_view *
 {
     static void (*const parts[])(struct build * build) = { read_packs, read_versions, read_variants,
         read_history, read_keys, read_releases, read_last_ids };
-    struct build build = { .unit = unit, .view = tr__calloc(sizeof *build.view) };
+    struct build build = { .unit = unit, .view = base_calloc(sizeof *build.view) };
 
     if (build.view == NULL)
         return TR_ENOMEM;
     for (size_t i = 0; i < sizeof parts / sizeof parts[0] && build.failed == 0; i++)
         parts[i](&build);
-    tr__free(build.packs);
-    tr__free(build.versions);
+    base_free(build.packs);
+    base_free(build.versions);
     if (build.failed != 0) {
         view_free(build.view);
         return build.failed;
@@ -509,15 +503,14 @@ void view_free(void *memory)
         struct block *block = view->blocks;
 
         view->blocks = block->next;
-        tr__free(block);
+        base_free(block);
     }
-    tr__free(view);
+    base_free(view);
 }
 
-/* ---- looking up
- * ---------------------------------------------------------------------------------------- */
+/* ---- looking up ----------------------------------------------------------------------------- */
 
-const struct pack *catalogue_any_pack(const struct packs_view *view, struct tr_span name)
+const struct pack *catalogue_any_pack(const struct packs_view *view, struct span name)
 {
     const struct view *whole = (const struct view *)view;
     uint32_t at = hash_of(name) & whole->slot_mask;
@@ -525,14 +518,14 @@ const struct pack *catalogue_any_pack(const struct packs_view *view, struct tr_s
     while (whole->slots[at] != 0) {
         const struct pack *pack = &view->packs[whole->slots[at] - 1];
 
-        if (tr_span_is(name, pack->name))
+        if (span_is(name, pack->name))
             return pack;
         at = (at + 1) & whole->slot_mask;
     }
     return NULL;
 }
 
-const struct pack *catalogue_pack(const struct packs_view *view, struct tr_span name)
+const struct pack *catalogue_pack(const struct packs_view *view, struct span name)
 {
     const struct pack *pack = catalogue_any_pack(view, name);
 
@@ -546,32 +539,32 @@ const struct pack_version *catalogue_active(const struct pack *pack)
 
 static int compare_wanted(const void *wanted, const void *version)
 {
-    return pack_version_order(tr_span_of(((const struct pack_version *)version)->version),
-        *(const struct tr_span *)wanted);
+    return pack_version_order(
+        span_of(((const struct pack_version *)version)->version), *(const struct span *)wanted);
 }
 
-const struct pack_version *catalogue_any_version(const struct pack *pack, struct tr_span version)
+const struct pack_version *catalogue_any_version(const struct pack *pack, struct span version)
 {
     if (pack->version_count > LINEAR_MAX)
         return bsearch(
             &version, pack->versions, pack->version_count, sizeof *pack->versions, compare_wanted);
     for (uint32_t i = 0; i < pack->version_count; i++)
-        if (tr_span_is(version, pack->versions[i].version))
+        if (span_is(version, pack->versions[i].version))
             return &pack->versions[i];
     return NULL;
 }
 
-const struct pack_version *catalogue_version(const struct pack *pack, struct tr_span version)
+const struct pack_version *catalogue_version(const struct pack *pack, struct span version)
 {
     const struct pack_version *found = catalogue_any_version(pack, version);
 
     return found == NULL || found->published_s == 0 || found->is_disabled ? NULL : found;
 }
 
-const struct release *catalogue_release(const struct packs_view *view, struct tr_span id)
+const struct release *catalogue_release(const struct packs_view *view, struct span id)
 {
     for (uint32_t i = 0; i < view->release_count; i++)
-        if (tr_span_is(id, view->releases[i].id))
+        if (span_is(id, view->releases[i].id))
             return &view->releases[i];
     return NULL;
 }

@@ -8,7 +8,7 @@
 #include "base/assert.h"
 #include "services/packs/catalogue_private.h"
 
-static void copy_text(char *to, size_t size, struct tr_span text)
+static void copy_text(char *to, size_t size, struct span text)
 {
     size_t length = text.size < size ? text.size : size - 1;
 
@@ -19,12 +19,12 @@ static void copy_text(char *to, size_t size, struct tr_span text)
 struct change *change_new(struct http_request *request, const struct change_kind *kind)
 {
     const struct packs_call *call = packs_call(request);
-    struct change *change = tr__calloc(sizeof *change);
+    struct change *change = base_calloc(sizeof *change);
 
     if (change != NULL && call->claims != NULL) {
         change->claims = auth_claims_new(call->claims);
         if (change->claims == NULL) {
-            tr__free(change);
+            base_free(change);
             change = NULL;
         }
     }
@@ -46,15 +46,15 @@ void change_unref(struct change *change)
     if (change->kind->finish != NULL)
         change->kind->finish(change);
     auth_claims_unref(change->claims);
-    tr_buffer_free(&change->answer);
-    tr__free(change);
+    buffer_free(&change->answer);
+    base_free(change);
 }
 
 bool change_read_path(struct http_request *request, struct change *change)
 {
-    struct tr_span name = http_path_part(request, "name");
-    struct tr_span version = http_path_part(request, "version");
-    struct tr_span id = http_path_part(request, "id");
+    struct span name = http_path_part(request, "name");
+    struct span version = http_path_part(request, "version");
+    struct span id = http_path_part(request, "id");
 
     if (name.at != NULL && !pack_name_is_valid(name)) {
         http_respond_error(request, 404, "PackNotFound", "there is no such pack");
@@ -72,8 +72,7 @@ bool change_read_path(struct http_request *request, struct change *change)
     return false;
 }
 
-/* ---- asking
- * -------------------------------------------------------------------------------------------- */
+/* ---- asking --------------------------------------------------------------------------------- */
 
 void change_ask_then(struct http_request *request, struct change *change, http_then_fn then)
 {
@@ -133,8 +132,7 @@ void change_ask(struct http_request *request, struct change *change)
     change_ask_then(request, change, answered);
 }
 
-/* ---- planning
- * ------------------------------------------------------------------------------------------ */
+/* ---- planning ------------------------------------------------------------------------------- */
 
 void change_refuse(struct change *change, unsigned status, const char *label, const char *text)
 {
@@ -153,7 +151,7 @@ void change_done(struct change *change)
 
 const struct pack *change_pack(struct change *change, const struct packs_view *view)
 {
-    const struct pack *pack = catalogue_any_pack(view, tr_span_of(change->pack));
+    const struct pack *pack = catalogue_any_pack(view, span_of(change->pack));
 
     if (pack == NULL)
         change_refuse(change, 404, "PackNotFound", "there is no such pack");
@@ -162,7 +160,7 @@ const struct pack *change_pack(struct change *change, const struct packs_view *v
 
 const struct pack_version *change_version(struct change *change, const struct pack *pack)
 {
-    const struct pack_version *version = catalogue_any_version(pack, tr_span_of(change->version));
+    const struct pack_version *version = catalogue_any_version(pack, span_of(change->version));
 
     if (version == NULL)
         change_refuse(change, 404, "VersionNotFound", "this pack has no such version");
@@ -171,7 +169,7 @@ const struct pack_version *change_version(struct change *change, const struct pa
 
 const struct release *change_release(struct change *change, const struct packs_view *view)
 {
-    const struct release *release = catalogue_release(view, tr_span_of(change->release));
+    const struct release *release = catalogue_release(view, span_of(change->release));
 
     if (release == NULL)
         change_refuse(change, 404, "ReleaseNotFound", "there is no such release");

@@ -49,7 +49,7 @@ struct change {
     unsigned status;   /* of HTTP; 0: nothing yet; 504: it may be stored */
     const char *label; /* of an error; static */
     char text[200];
-    struct tr_buffer answer; /* JSON */
+    struct buffer answer; /* JSON */
 };
 
 /* One holder. NULL: out of memory, and the request has been answered. */

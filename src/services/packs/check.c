@@ -47,15 +47,14 @@ struct run {
     char *bytes; /* READ_SIZE */
 };
 
-static void tell(struct run *run, const char *check, struct tr_span subject, const char *text)
+static void tell(struct run *run, const char *check, struct span subject, const char *text)
 {
     run->violations++;
     if (run->on_violation != NULL)
         run->on_violation(run->data, check, subject, text);
 }
 
-/* ---- the database alone
- * -------------------------------------------------------------------------------- */
+/* ---- the database alone --------------------------------------------------------------------- */
 
 SQL_STATEMENT(wrong_active,
     "SELECT p.name, p.state, (SELECT COUNT(*) FROM pack_versions v WHERE v.pack = p.id"
@@ -120,7 +119,7 @@ static int ask(struct run *run, size_t number)
     if (rc < 0)
         return rc;
     for (uint32_t i = 0; i < sql_unit_rows(unit, 0); i++) {
-        struct tr_span what = { "", 0 };
+        struct span what = { "", 0 };
 
         if (placeholder != NULL)
             what = sql_row_bytes(unit, 0, i, 1);
@@ -135,8 +134,7 @@ static int ask(struct run *run, size_t number)
     return 0;
 }
 
-/* ---- files
- * --------------------------------------------------------------------------------------------- */
+/* ---- files ---------------------------------------------------------------------------------- */
 
 static int add_file(void *data, const char *name, uint64_t size)
 {
@@ -144,7 +142,7 @@ static int add_file(void *data, const char *name, uint64_t size)
 
     if (files->count == files->capacity) {
         size_t capacity = files->capacity == 0 ? 64 : 2 * files->capacity;
-        struct file *list = tr__realloc(files->list, capacity * sizeof *list);
+        struct file *list = base_realloc(files->list, capacity * sizeof *list);
 
         if (list == NULL)
             return TR_ENOMEM;
@@ -161,7 +159,7 @@ static int compare_files(const void *a, const void *b)
     return strcmp(((const struct file *)a)->name, ((const struct file *)b)->name);
 }
 
-static struct file *find_file(const struct files *files, struct tr_span name)
+static struct file *find_file(const struct files *files, struct span name)
 {
     struct file wanted;
 
@@ -239,8 +237,7 @@ static int list_files(struct run *run, const char *data_path)
     return rc;
 }
 
-/* ---- rows and their objects
- * ----------------------------------------------------------------------------- */
+/* ---- rows and their objects ----------------------------------------------------------------- */
 
 SQL_STATEMENT(every_object,
     "SELECT v.sha256, v.size, p.name, v.version FROM pack_versions v JOIN packs p ON p.id = v.pack"
@@ -286,10 +283,10 @@ static int compare_digest(struct run *run, const char *name)
 
 static int check_object(struct run *run, const struct sql_unit *unit, uint32_t row)
 {
-    struct tr_span hash = sql_row_bytes(unit, 0, row, 0), name = sql_row_bytes(unit, 0, row, 2);
-    struct tr_span version = sql_row_bytes(unit, 0, row, 3);
+    struct span hash = sql_row_bytes(unit, 0, row, 0), name = sql_row_bytes(unit, 0, row, 2);
+    struct span version = sql_row_bytes(unit, 0, row, 3);
     char hex[2 * CRYPTO_SHA256_BYTES + 1] = "", subject[256], text[160];
-    struct tr_span what = { subject, 0 };
+    struct span what = { subject, 0 };
     struct file *file;
     int rc;
 
@@ -297,7 +294,7 @@ static int check_object(struct run *run, const struct sql_unit *unit, uint32_t r
         (int)version.size, version.at);
     if (hash.size == CRYPTO_SHA256_BYTES)
         hex[crypto_hex_encode(hash.at, hash.size, hex)] = '\0';
-    file = find_file(&run->objects, tr_span_of(hex));
+    file = find_file(&run->objects, span_of(hex));
     if (file == NULL) {
         (void)snprintf(text, sizeof text, "its object %s is not there", hex);
         tell(run, "rows", what, text);
@@ -338,8 +335,7 @@ static int check_objects(struct run *run)
     return rc;
 }
 
-/* ---- uploads, and what is left over
- * --------------------------------------------------------------------- */
+/* ---- uploads, and what is left over --------------------------------------------------------- */
 
 static int check_uploads(struct run *run)
 {
@@ -349,13 +345,13 @@ static int check_uploads(struct run *run)
     if (rc < 0)
         return rc;
     for (uint32_t i = 0; i < sql_unit_rows(unit, 0); i++) {
-        struct tr_span id = sql_row_bytes(unit, 0, i, 0), hash = sql_row_bytes(unit, 0, i, 1);
+        struct span id = sql_row_bytes(unit, 0, i, 0), hash = sql_row_bytes(unit, 0, i, 1);
         struct file *file = find_file(&run->incoming, id), *object = NULL;
         char hex[2 * CRYPTO_SHA256_BYTES + 1] = "";
 
         if (hash.size == CRYPTO_SHA256_BYTES)
             hex[crypto_hex_encode(hash.at, hash.size, hex)] = '\0';
-        object = find_file(&run->objects, tr_span_of(hex));
+        object = find_file(&run->objects, span_of(hex));
         if (file != NULL)
             file->is_wanted = true;
         if (object != NULL) /* complete: only its version is missing */
@@ -371,16 +367,15 @@ static void check_left_over(struct run *run)
 {
     for (size_t i = 0; i < run->objects.count; i++)
         if (!run->objects.list[i].is_wanted)
-            tell(run, "objects", tr_span_of(run->objects.list[i].name),
+            tell(run, "objects", span_of(run->objects.list[i].name),
                 "no version and no upload has this object");
     for (size_t i = 0; i < run->incoming.count; i++)
         if (!run->incoming.list[i].is_wanted)
-            tell(run, "incoming", tr_span_of(run->incoming.list[i].name),
+            tell(run, "incoming", span_of(run->incoming.list[i].name),
                 "this file belongs to no upload");
 }
 
-/* ---- all of it
- * ------------------------------------------------------------------------------------------ */
+/* ---- all of it ------------------------------------------------------------------------------ */
 
 int packs_check(struct sql *sql, const char *data_path, packs_check_fn on_violation, void *data,
     uint64_t *ret_violations)
@@ -388,7 +383,7 @@ int packs_check(struct sql *sql, const char *data_path, packs_check_fn on_violat
     struct run run = { .sql = sql, .folder = -1, .on_violation = on_violation, .data = data };
     int rc = list_files(&run, data_path);
 
-    run.bytes = tr__alloc(READ_SIZE);
+    run.bytes = base_alloc(READ_SIZE);
     if (rc == 0 && run.bytes == NULL)
         rc = TR_ENOMEM;
     for (size_t i = 0; rc == 0 && i < QUESTIONS; i++)
@@ -401,9 +396,9 @@ int packs_check(struct sql *sql, const char *data_path, packs_check_fn on_violat
         check_left_over(&run);
         *ret_violations = run.violations;
     }
-    tr__free(run.objects.list);
-    tr__free(run.incoming.list);
-    tr__free(run.bytes);
+    base_free(run.objects.list);
+    base_free(run.incoming.list);
+    base_free(run.bytes);
     if (run.folder >= 0)
         close(run.folder);
     return rc;

@@ -9,7 +9,7 @@
 /* Told of every violation: which check, what it is about (a pack, a version, a file), and a
  * sentence. */
 typedef void (*packs_check_fn)(
-    void *data, const char *check, struct tr_span subject, const char *text);
+    void *data, const char *check, struct span subject, const char *text);
 
 /* Blocks, and reads every byte of every object; from no worker. The checks:
  *   active     a published pack has one active version, any other has none; it is the newest of

@@ -15,12 +15,12 @@
 
 #include "auth/rate_limit.h"
 #include "base/alloc.h"
-#include "base/metric.h"
 #include "crypto/encoding.h"
 #include "services/packs/flight.h"
 #include "services/packs/integrity.h"
 #include "services/packs/pace.h"
 #include "services/packs/vault.h"
+#include "support/metric.h"
 
 enum {
     ASKS_MAX = 3, /* a file that is verified and gone again before it is sent */
@@ -74,8 +74,7 @@ struct download {
     int asks;
 };
 
-/* ---- choosing ----------------------------------------------------------------------------------
- */
+/* ---- choosing ------------------------------------------------------------------------------- */
 
 static void use_variant(
     struct download *download, enum pack_coding coding, const struct pack_variant *variant)
@@ -104,13 +103,12 @@ static void choose(const struct http_request *request, struct download *download
     download->etag[66] = '\0';
 }
 
-static struct tr_span etag_of(const struct download *download)
+static struct span etag_of(const struct download *download)
 {
-    return (struct tr_span){ download->etag, 66 };
+    return (struct span){ download->etag, 66 };
 }
 
-/* ---- headers -----------------------------------------------------------------------------------
- */
+/* ---- headers -------------------------------------------------------------------------------- */
 
 /* Those of 200, 206 and 304 alike (RFC 9110 15.4.5). */
 static void add_common(struct http_request *request, const struct download *download)
@@ -121,13 +119,13 @@ static void add_common(struct http_request *request, const struct download *down
     http_add_header(request, "ETag", etag_of(download));
     if (download->options.modified_s != 0) {
         http_date(download->options.modified_s, date);
-        http_add_header(request, "Last-Modified", (struct tr_span){ date, 29 });
+        http_add_header(request, "Last-Modified", (struct span){ date, 29 });
     }
     http_add_header(request, "Cache-Control",
-        download->options.is_versioned ? TR_SPAN("public, max-age=31536000, immutable")
-                                       : TR_SPAN("public, max-age=60, must-revalidate"));
+        download->options.is_versioned ? SPAN("public, max-age=31536000, immutable")
+                                       : SPAN("public, max-age=60, must-revalidate"));
     if (version->zstd.there || version->gzip.there)
-        http_add_header(request, "Vary", TR_SPAN("Accept-Encoding"));
+        http_add_header(request, "Vary", SPAN("Accept-Encoding"));
 }
 
 /* Those of an answer with bytes. */
@@ -138,13 +136,12 @@ static void add_content(struct http_request *request, const struct download *dow
 
     size += crypto_base64_encode(download->sha256, 32, digest + size);
     digest[size++] = ':';
-    http_add_header(request, "Accept-Ranges", TR_SPAN("bytes"));
-    http_add_header(request, "Repr-Digest", (struct tr_span){ digest, size });
-    http_add_header(
-        request, "X-Pack-SHA256", (struct tr_span){ download->version->sha256_hex, 64 });
+    http_add_header(request, "Accept-Ranges", SPAN("bytes"));
+    http_add_header(request, "Repr-Digest", (struct span){ digest, size });
+    http_add_header(request, "X-Pack-SHA256", (struct span){ download->version->sha256_hex, 64 });
     if (download->coding != PACK_IDENTITY)
         http_add_header(request, "Content-Encoding",
-            download->coding == PACK_ZSTD ? TR_SPAN("zstd") : TR_SPAN("gzip"));
+            download->coding == PACK_ZSTD ? SPAN("zstd") : SPAN("gzip"));
 }
 
 static void add_content_range(
@@ -155,7 +152,7 @@ static void add_content_range(
         snprintf(text, sizeof text, "bytes %llu-%llu/%llu", (unsigned long long)range->first,
             (unsigned long long)(range->first + range->size - 1), (unsigned long long)size);
 
-    http_add_header(request, "Content-Range", (struct tr_span){ text, (size_t)length });
+    http_add_header(request, "Content-Range", (struct span){ text, (size_t)length });
 }
 
 static void add_headers(struct http_request *request, const struct download *download)
@@ -187,15 +184,14 @@ static void refuse_verdict(struct http_request *request, enum pack_verdict verdi
     case PACK_BUSY:
     case PACK_CANCELLED:
     case PACK_UNSETTLED:
-        http_add_header(request, "Retry-After", TR_SPAN("1"));
+        http_add_header(request, "Retry-After", SPAN("1"));
         http_respond_error(
             request, 503, "VerificationBusy", "The file could not be verified now. Retry.");
         break;
     }
 }
 
-/* ---- sending -----------------------------------------------------------------------------------
- */
+/* ---- sending -------------------------------------------------------------------------------- */
 
 /* What belongs to bytes on their way. */
 struct sending {
@@ -218,12 +214,12 @@ static void end_sending(void *data, uint64_t sent)
     metric_add(&metrics[SENT_BYTES], (int64_t)sent);
     flight_end(sending->flight, sent);
     pinned_unref(sending->pinned);
-    tr__free(sending);
+    base_free(sending);
 }
 
 static void refuse_flight(struct http_request *request, enum flight_refusal refusal)
 {
-    http_add_header(request, "Retry-After", TR_SPAN("5"));
+    http_add_header(request, "Retry-After", SPAN("5"));
     if (refusal == FLIGHT_USER || refusal == FLIGHT_ADDRESS)
         http_respond_error(request, 429, "TooManyDownloads",
             refusal == FLIGHT_USER ? "You have as many downloads under way as you may: let one end."
@@ -249,22 +245,22 @@ static struct sending *sending_new(
 {
     struct tr_context *ctx = http_context(request);
     unsigned char address[17];
-    struct flight_facts facts = { .pack = tr_span_of(download->version->pack_name),
-        .version = tr_span_of(download->version->version),
+    struct flight_facts facts = { .pack = span_of(download->version->pack_name),
+        .version = span_of(download->version->version),
         .user = download->options.user,
         .address = http_peer(request),
         .size = bytes_of(download),
         .connection = tr_self(ctx),
         .now_ns = tr_now_ns(ctx) };
-    struct sending *sending = tr__alloc(sizeof *sending);
+    struct sending *sending = base_alloc(sizeof *sending);
     enum flight_refusal refusal = FLIGHT_MEMORY;
 
     facts.address_key =
-        (struct tr_span){ (const char *)address, rate_limit_address_key(facts.address, address) };
+        (struct span){ (const char *)address, rate_limit_address_key(facts.address, address) };
     if (sending != NULL)
         refusal = flight_begin(download->packs->flights, &facts, &sending->flight);
     if (refusal != FLIGHT_OK) {
-        tr__free(sending);
+        base_free(sending);
         refuse_flight(request, refusal);
         return NULL;
     }
@@ -307,23 +303,23 @@ static void multipart_make(
 
 /* The bytes of one range, from memory or from the file. */
 static bool append_range(
-    struct tr_buffer *text, const struct pinned_file *pinned, const struct http_range *range)
+    struct buffer *text, const struct pinned_file *pinned, const struct http_range *range)
 {
     const struct hash_source *source = pinned->source;
     char *room;
     size_t got;
 
     if (pinned->bytes != NULL) {
-        tr_buffer_append(text, http_frame_at(pinned->bytes) + range->first, (size_t)range->size);
+        buffer_append(text, http_frame_at(pinned->bytes) + range->first, (size_t)range->size);
         return true;
     }
-    room = tr_buffer_reserve(text, (size_t)range->size);
+    room = buffer_reserve(text, (size_t)range->size);
     if (room == NULL)
         return true; /* text->failed says so */
     if (source->read(source->data, pinned->fd, range->first, room, (size_t)range->size, &got) < 0 ||
         got != range->size)
         return false;
-    tr_buffer_grew(text, got);
+    buffer_grew(text, got);
     return true;
 }
 
@@ -333,7 +329,7 @@ static bool append_range(
 static bool small_answer(const struct download *download, const struct pinned_file *pinned,
     const struct multipart *multipart, struct http_frame **ret_frame)
 {
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
     bool is_good = true;
 
     *ret_frame = NULL;
@@ -343,16 +339,16 @@ static bool small_answer(const struct download *download, const struct pinned_fi
     }
     for (int i = 0; i < download->range_count && is_good; i++) {
         if (multipart != NULL)
-            tr_buffer_span(&text, multipart->parts[i].before);
+            buffer_span(&text, multipart->parts[i].before);
         is_good = append_range(&text, pinned, &download->ranges[i]);
     }
     if (multipart != NULL)
-        tr_buffer_text(&text, multipart->end);
+        buffer_text(&text, multipart->end);
     if (is_good && pinned->bytes == NULL)
         is_good = pinned_is_same(pinned);
     if (is_good && text.failed == 0)
         *ret_frame = http_frame_new(text.bytes, text.size);
-    tr_buffer_free(&text);
+    buffer_free(&text);
     return is_good;
 }
 
@@ -377,7 +373,7 @@ static void respond_large(struct http_request *request, const struct download *d
     if (multipart != NULL) {
         answer.parts = multipart->parts;
         answer.part_count = (uint32_t)download->range_count;
-        answer.after = tr_span_of(multipart->end);
+        answer.after = span_of(multipart->end);
     } else if (download->range_count == 1) {
         whole.offset = download->ranges[0].first;
         whole.size = download->ranges[0].size;
@@ -393,7 +389,7 @@ static void respond_head(struct http_request *request, const struct download *do
 
     add_headers(request, download);
     if (download->size == 0)
-        http_respond(request, 200, download->version->type, TR_SPAN(""));
+        http_respond(request, 200, download->version->type, SPAN(""));
     else
         http_respond_parts(request, 200, download->version->type, &answer);
 }
@@ -457,8 +453,7 @@ static void respond_file(
         respond_bytes(request, download, pinned, multipart);
 }
 
-/* ---- verified? ---------------------------------------------------------------------------------
- */
+/* ---- verified? ------------------------------------------------------------------------------ */
 
 static void verified(struct http_request *request, const struct tr_event *event);
 
@@ -525,15 +520,14 @@ static void ask_kept(struct http_request *request, const struct download *downlo
     ask(request, &kept->download);
 }
 
-/* ---- the request -------------------------------------------------------------------------------
- */
+/* ---- the request ---------------------------------------------------------------------------- */
 
 static void not_satisfiable(struct http_request *request, const struct download *download)
 {
     char text[40];
     int size = snprintf(text, sizeof text, "bytes */%llu", (unsigned long long)download->size);
 
-    http_add_header(request, "Content-Range", (struct tr_span){ text, (size_t)size });
+    http_add_header(request, "Content-Range", (struct span){ text, (size_t)size });
     http_add_header(request, "ETag", etag_of(download));
     http_respond_error(
         request, 416, "RangeNotSatisfiable", "The file ends before the first byte asked for.");
@@ -552,7 +546,7 @@ void download_serve(struct http_request *request, struct packs *packs,
         add_common(request, &download);
         if (status == 304) {
             metric_add(&metrics[NOT_MODIFIED], 1);
-            http_respond(request, 304, NULL, (struct tr_span){ NULL, 0 });
+            http_respond(request, 304, NULL, (struct span){ NULL, 0 });
         } else {
             http_respond_error(request, 412, "PreconditionFailed", "The file is another one now.");
         }
@@ -577,8 +571,7 @@ void download_serve(struct http_request *request, struct packs *packs,
     pinned_unref(pinned);
 }
 
-/* ---- its parts ---------------------------------------------------------------------------------
- */
+/* ---- its parts ------------------------------------------------------------------------------ */
 
 int vault_start(struct packs *packs, char *why, size_t why_size)
 {

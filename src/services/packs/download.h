@@ -13,8 +13,8 @@ int downloads_start(struct packs *packs, char *why, size_t why_size);
 void downloads_stop(struct packs *packs);
 
 struct download_options {
-    bool is_versioned;   /* the URL names the version: it never means anything else */
-    struct tr_span user; /* absent: anonymous */
+    bool is_versioned; /* the URL names the version: it never means anything else */
+    struct span user;  /* absent: anonymous */
     /* Since when the URL has meant this version (Last-Modified): a second that is over, and after
      * which nothing else can begin. 0: it is not known, and dates are not compared. */
     uint64_t modified_s;

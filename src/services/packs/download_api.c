@@ -19,7 +19,7 @@ bool download_gate(struct http_request *request)
     if (http_header(request, "Authorization").at != NULL)
         return auth_gate(request);
     size = rate_limit_address_key(http_peer(request), key);
-    if (pace_take(packs->pace, (struct tr_span){ (const char *)key, size },
+    if (pace_take(packs->pace, (struct span){ (const char *)key, size },
             tr_now_ns(http_context(request))))
         return true;
     http_respond_shed(request, 429, 1, "address");
@@ -40,7 +40,7 @@ static uint64_t changed_s(const struct packs *packs, const struct pack *pack)
 
 void api_download(struct http_request *request, void *state)
 {
-    struct tr_span wanted = http_path_part(request, "version");
+    struct span wanted = http_path_part(request, "version");
     const struct pack *pack =
         catalogue_pack(catalogue_view(state), http_path_part(request, "name"));
     const struct auth_claims *claims = auth_claims_of(request);
@@ -63,8 +63,7 @@ void api_download(struct http_request *request, void *state)
     download_serve(request, state, version, &options);
 }
 
-/* ---- for administrators ------------------------------------------------------------------------
- */
+/* ---- for administrators --------------------------------------------------------------------- */
 
 static void listed(struct http_request *request, const struct tr_event *event)
 {
@@ -72,7 +71,7 @@ static void listed(struct http_request *request, const struct tr_event *event)
     const struct packs *packs = packs_call(request)->packs;
     size_t count = event->status < 0 ? 0 : event->size / sizeof *infos;
     uint64_t now_ns = packs->env->now_ns(packs->env->data);
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     struct json_writer writer = json_writer(&body);
 
     if (event->status < 0) {
@@ -107,11 +106,11 @@ void api_list_flights(struct http_request *request, void *state)
 {
     struct packs_call *call = packs_enter(request, state);
     struct flight_message message = { .kind = FLIGHT_LIST };
-    struct tr_span after;
+    struct span after;
 
     if (call == NULL)
         return;
-    if (http_parameter(request, "after", &after) && !tr_span_u64(after, &message.id)) {
+    if (http_parameter(request, "after", &after) && !span_u64(after, &message.id)) {
         http_respond_error(request, 400, "InvalidRequest", "after is the id of a download");
         return;
     }
@@ -123,7 +122,7 @@ void api_list_flights(struct http_request *request, void *state)
 static void cancelled(struct http_request *request, const struct tr_event *event)
 {
     if (event->status == 0)
-        http_respond(request, 204, NULL, (struct tr_span){ NULL, 0 });
+        http_respond(request, 204, NULL, (struct span){ NULL, 0 });
     else if (event->status == TR_ENOENT)
         http_respond_error(request, 404, "DownloadNotFound", "there is no such download now");
     else
@@ -137,7 +136,7 @@ void api_cancel_flight(struct http_request *request, void *state)
 
     if (call == NULL)
         return;
-    if (!tr_span_u64(http_path_part(request, "id"), &message.id))
+    if (!span_u64(http_path_part(request, "id"), &message.id))
         http_respond_error(request, 404, "DownloadNotFound", "there is no such download now");
     else if (http_ask(request, flights_sender(call->packs->flights), &message, sizeof message,
                  cancelled) < 0)

@@ -16,10 +16,10 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/metric.h"
 #include "base/siphash.h"
 #include "http/http.h"
 #include "services/packs/ending.h"
+#include "support/metric.h"
 
 enum {
     TABLE_BITS = 16,
@@ -63,7 +63,7 @@ enum { IN_FLIGHT, REFUSED_USER, REFUSED_ADDRESS, REFUSED_TABLE, COMPLETE, CUT, C
 
 struct flights {
     struct flight_limits limits;
-    struct tr_siphash_key key; /* of the hashes: nobody can choose names that meet */
+    struct base_siphash_key key; /* of the hashes: nobody can choose names that meet */
     _Atomic uint64_t id;
     struct tr_system *system;
     tr_sender supervisor, list;
@@ -85,17 +85,16 @@ struct flight {
     struct flight_info info; /* without sent */
 };
 
-/* ---- leases ------------------------------------------------------------------------------------
- */
+/* ---- leases --------------------------------------------------------------------------------- */
 
 /* Never 0. Its upper 48 bits are the name's in a word, its lower bits say where. */
-static uint64_t name_of(const struct flights *flights, char kind, struct tr_span text)
+static uint64_t name_of(const struct flights *flights, char kind, struct span text)
 {
-    struct tr_siphash_key key = flights->key;
+    struct base_siphash_key key = flights->key;
     uint64_t name;
 
     key.k0 += (unsigned char)kind;
-    name = tr_siphash(key, text.at, text.size);
+    name = base_siphash(key, text.at, text.size);
     return name >> COUNT_BITS == 0 ? name | (uint64_t)1 << 63 : name;
 }
 
@@ -199,13 +198,12 @@ uint32_t flights_held(const struct flights *flights)
     return (uint32_t)held;
 }
 
-/* ---- one download ------------------------------------------------------------------------------
- */
+/* ---- one download --------------------------------------------------------------------------- */
 
 static void flight_unref(struct flight *flight)
 {
     if (atomic_fetch_sub_explicit(&flight->refs, 1, memory_order_acq_rel) == 1)
-        tr__free(flight);
+        base_free(flight);
 }
 
 static bool tell(struct flight *flight, int kind)
@@ -221,7 +219,7 @@ static bool tell(struct flight *flight, int kind)
     return false;
 }
 
-static void copy_text(char *to, size_t size, struct tr_span text)
+static void copy_text(char *to, size_t size, struct span text)
 {
     (void)snprintf(to, size, "%.*s", (int)(text.size < size ? text.size : size - 1),
         text.at == NULL ? "" : text.at);
@@ -268,7 +266,7 @@ static enum flight_refusal take_leases(struct flight *flight, const struct fligh
 enum flight_refusal flight_begin(
     struct flights *flights, const struct flight_facts *facts, struct flight **ret_flight)
 {
-    struct flight *flight = tr__calloc(sizeof *flight);
+    struct flight *flight = base_calloc(sizeof *flight);
     enum flight_refusal refusal;
 
     if (flight == NULL)
@@ -277,7 +275,7 @@ enum flight_refusal flight_begin(
     flight->flights = flights;
     refusal = take_leases(flight, facts);
     if (refusal != FLIGHT_OK) {
-        tr__free(flight);
+        base_free(flight);
         return refusal;
     }
     flight->connection = facts->connection;
@@ -325,8 +323,7 @@ void flight_end(struct flight *flight, uint64_t sent)
     flight_unref(flight);
 }
 
-/* ---- the list ----------------------------------------------------------------------------------
- */
+/* ---- the list ------------------------------------------------------------------------------- */
 
 struct flight_list {
     struct flight *first, *last; /* by id, nearly: as they were told of */
@@ -363,7 +360,7 @@ static void list_remove(struct flight_list *list, struct flight *flight)
 
 static void handle_list(struct flight_list *list, struct tr_context *ctx, uint64_t after)
 {
-    struct flight_info *infos = tr__alloc(FLIGHT_LIST_MAX * sizeof *infos);
+    struct flight_info *infos = base_alloc(FLIGHT_LIST_MAX * sizeof *infos);
     uint32_t count = 0;
 
     if (infos == NULL) {
@@ -378,7 +375,7 @@ static void handle_list(struct flight_list *list, struct tr_context *ctx, uint64
         infos[count++].sent = atomic_load_explicit(&flight->sent, memory_order_relaxed);
     }
     (void)tr_reply(ctx, 0, infos, count * sizeof *infos);
-    tr__free(infos);
+    base_free(infos);
 }
 
 static void handle_cancel(struct flight_list *list, struct tr_context *ctx, uint64_t id)
@@ -475,7 +472,7 @@ static uint32_t at_most(uint32_t limit)
 int flights_start(
     struct tr_system *system, const struct flight_limits *limits, struct flights **ret_flights)
 {
-    struct flights *flights = tr__calloc(sizeof *flights);
+    struct flights *flights = base_calloc(sizeof *flights);
     const struct tr_env *env = tr_system_env(system);
     int rc;
 
@@ -487,9 +484,9 @@ int flights_start(
     flights->system = system;
     flights->key.k0 = env->random(env->data);
     flights->key.k1 = env->random(env->data);
-    flights->state = tr__calloc(sizeof *flights->state);
+    flights->state = base_calloc(sizeof *flights->state);
     if (flights->state == NULL) {
-        tr__free(flights);
+        base_free(flights);
         return TR_ENOMEM;
     }
     flights->child = (struct tr_child){ .name = "flights",
@@ -505,8 +502,8 @@ int flights_start(
         .child_count = 1 };
     rc = tr_supervise(system, &flights->table, "packs", &flights->supervisor);
     if (rc < 0) {
-        tr__free(flights->state);
-        tr__free(flights);
+        base_free(flights->state);
+        base_free(flights);
         return rc;
     }
     *ret_flights = flights;
@@ -525,8 +522,8 @@ void flights_stop(struct flights **flights)
     tr_sender_drop(&old->list);
     if (!has_ended)
         return; /* its supervisor may still read it */
-    tr__free(old->state);
-    tr__free(old);
+    base_free(old->state);
+    base_free(old);
 }
 
 tr_sender flights_sender(const struct flights *flights)

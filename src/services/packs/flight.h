@@ -12,7 +12,7 @@
 
 #include <troupe/troupe.h>
 
-#include "base/buffer.h"
+#include "support/buffer.h"
 
 struct flights;
 struct flight;
@@ -27,10 +27,10 @@ void flights_stop(struct flights **flights);
 
 /* What is being sent, to whom. Texts are copied and may be cut. */
 struct flight_facts {
-    struct tr_span pack, version, user, address; /* user: absent for the anonymous */
-    struct tr_span address_key;                  /* what of the address counts as one */
-    uint64_t size;                               /* bytes of the file that are to go */
-    tr_weak connection;                          /* to wake when it is cancelled */
+    struct span pack, version, user, address; /* user: absent for the anonymous */
+    struct span address_key;                  /* what of the address counts as one */
+    uint64_t size;                            /* bytes of the file that are to go */
+    tr_weak connection;                       /* to wake when it is cancelled */
     uint64_t now_ns;
 };
 enum flight_refusal { FLIGHT_OK, FLIGHT_USER, FLIGHT_ADDRESS, FLIGHT_TABLE, FLIGHT_MEMORY };
@@ -43,8 +43,7 @@ bool flight_go_on(struct flight *flight, uint64_t sent, bool is_waiting);
 /* Gives the leases back. Any thread. `sent` as it was in the end. */
 void flight_end(struct flight *flight, uint64_t sent);
 
-/* ---- for who looks ----------------------------------------------------------------------------
- */
+/* ---- for who looks -------------------------------------------------------------------------- */
 
 struct flight_info {
     uint64_t id, began_ns, size, sent;

@@ -19,8 +19,8 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/metric.h"
 #include "crypto/digest.h"
+#include "support/metric.h"
 
 enum {
     READ_SIZE = 2 << 20, /* a huge page, where there are some: docs/benchmarks-packs.md */
@@ -47,8 +47,7 @@ void hasher_metrics(void)
     metric_register(&pack_hashed_bytes_total, 1);
 }
 
-/* ---- files of the vault ------------------------------------------------------------------------
- */
+/* ---- files of the vault --------------------------------------------------------------------- */
 
 static int source_open(
     void *data, const char *sha256_hex, int *ret_fd, struct vault_identity *ret_identity)
@@ -98,8 +97,7 @@ struct hash_source hash_source_of(struct vault *vault)
         .data = vault };
 }
 
-/* ---- a file that was verified ------------------------------------------------------------------
- */
+/* ---- a file that was verified --------------------------------------------------------------- */
 
 struct pinned_file *pinned_ref(struct pinned_file *pinned)
 {
@@ -114,7 +112,7 @@ void pinned_unref(struct pinned_file *pinned)
         return;
     pinned->source->close(pinned->source->data, pinned->fd);
     http_frame_unref(pinned->bytes);
-    tr__free(pinned);
+    base_free(pinned);
 }
 
 bool pinned_is_same(const struct pinned_file *pinned)
@@ -126,12 +124,11 @@ bool pinned_is_same(const struct pinned_file *pinned)
            vault_identity_equal(&identity, &pinned->identity);
 }
 
-/* ---- the work ----------------------------------------------------------------------------------
- */
+/* ---- the work ------------------------------------------------------------------------------- */
 
 struct hash_job *hash_job_new(_Atomic uint32_t *alive)
 {
-    struct hash_job *job = tr__calloc(sizeof *job);
+    struct hash_job *job = base_calloc(sizeof *job);
 
     if (job == NULL)
         return NULL;
@@ -155,7 +152,7 @@ void hash_job_unref(struct hash_job *job)
         return;
     alive = job->alive;
     pinned_unref(job->pinned);
-    tr__free(job);
+    base_free(job);
     /* Pairs with the wait for no jobs in integrity_stop: all of it is over before. */
     atomic_fetch_sub_explicit(alive, 1, memory_order_release);
 }
@@ -223,14 +220,14 @@ static enum pack_verdict read_all(
 /* It is what it should be: keep it open. */
 static enum pack_verdict pin(struct hash_job *job, int fd, const char *small)
 {
-    struct pinned_file *pinned = tr__calloc(sizeof *pinned);
+    struct pinned_file *pinned = base_calloc(sizeof *pinned);
 
     if (pinned == NULL)
         return PACK_BUSY;
     if (small != NULL) {
         pinned->bytes = http_frame_new(small, (size_t)job->size);
         if (pinned->bytes == NULL) {
-            tr__free(pinned);
+            base_free(pinned);
             return PACK_BUSY;
         }
     }
@@ -275,7 +272,7 @@ static enum pack_verdict hash(struct hash_job *job, int fd, const struct reading
 static char *room_new(size_t size, char **ret_block)
 {
     size_t page = size < READ_SIZE ? PAGE : READ_SIZE;
-    char *block = tr__alloc(size + page), *room;
+    char *block = base_alloc(size + page), *room;
 
     *ret_block = block;
     if (block == NULL)
@@ -302,11 +299,11 @@ static enum pack_verdict examine(struct hash_job *job, int fd)
     if (job->identity.size != job->size)
         return PACK_DAMAGED;
     reading.room = room_new(reading.room_size, &block);
-    reading.small = is_small ? tr__alloc((size_t)job->size) : NULL;
+    reading.small = is_small ? base_alloc((size_t)job->size) : NULL;
     if (reading.room != NULL && (!is_small || reading.small != NULL))
         verdict = hash(job, fd, &reading);
-    tr__free(reading.small);
-    tr__free(block);
+    base_free(reading.small);
+    base_free(block);
     return verdict;
 }
 
@@ -328,8 +325,7 @@ int hash_job_run(void *argument)
     return (int)verdict;
 }
 
-/* ---- the actor ---------------------------------------------------------------------------------
- */
+/* ---- the actor ------------------------------------------------------------------------------ */
 
 enum { TAG_WORK = 1, TAG_SETTLED = 2 };
 

@@ -22,10 +22,10 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/log.h"
-#include "base/metric.h"
 #include "services/packs/ending.h"
 #include "services/packs/integrity_private.h"
+#include "support/log.h"
+#include "support/metric.h"
 
 enum {
     TRIES_MAX = 3,
@@ -44,8 +44,7 @@ static struct metric metrics[] = {
 };
 enum { DAMAGED, HASHING_NOW, LATE };
 
-/* ---- hashing -----------------------------------------------------------------------------------
- */
+/* ---- hashing -------------------------------------------------------------------------------- */
 
 /* In the hasher's turn. */
 static int insert(
@@ -69,7 +68,7 @@ static void answer_all(struct entry *entry, enum pack_verdict verdict)
 {
     for (uint32_t i = 0; i < entry->waiter_count; i++)
         (void)tr_reply_send(&entry->waiters[i], 0, &verdict, sizeof verdict);
-    tr__free(entry->waiters);
+    base_free(entry->waiters);
     entry->waiters = NULL;
     entry->waiter_count = entry->waiter_capacity = 0;
 }
@@ -162,8 +161,7 @@ static void enqueue(struct cache *cache, struct entry *entry)
     cache->queue_last = &entry->queue_next;
 }
 
-/* ---- the messages ------------------------------------------------------------------------------
- */
+/* ---- the messages --------------------------------------------------------------------------- */
 
 static bool wait(const struct cache *cache, struct tr_context *ctx, struct entry *entry)
 {
@@ -173,7 +171,7 @@ static bool wait(const struct cache *cache, struct tr_context *ctx, struct entry
         return false;
     if (entry->waiter_count == entry->waiter_capacity) {
         uint32_t capacity = entry->waiter_capacity == 0 ? 4 : entry->waiter_capacity * 2;
-        tr_reply_handle *waiters = tr__realloc(entry->waiters, capacity * sizeof *waiters);
+        tr_reply_handle *waiters = base_realloc(entry->waiters, capacity * sizeof *waiters);
 
         if (waiters == NULL)
             return false;
@@ -356,8 +354,7 @@ static enum tr_next cache_handle(void *state, struct tr_context *ctx, void *byte
     return TR_GO;
 }
 
-/* ---- events ------------------------------------------------------------------------------------
- */
+/* ---- events --------------------------------------------------------------------------------- */
 
 static bool is_waited_for(const struct entry *entry)
 {
@@ -431,8 +428,7 @@ static enum tr_next cache_event(void *state, struct tr_context *ctx, const struc
     return TR_GO;
 }
 
-/* ---- its life ----------------------------------------------------------------------------------
- */
+/* ---- its life ------------------------------------------------------------------------------- */
 
 static int cache_start(void *state, struct tr_context *ctx)
 {
@@ -456,7 +452,7 @@ static void cache_finish(void *state)
             cache->chains[i] = entry->next;
             integrity_entry_free(entry);
         }
-    tr__free(cache->chains);
+    base_free(cache->chains);
     *cache = (struct cache){ .integrity = cache->integrity };
 }
 
@@ -508,14 +504,14 @@ static void integrity_free(struct integrity *integrity)
 {
     if (integrity->view != NULL)
         tr_snapshot_destroy(&integrity->view);
-    tr__free(integrity->state);
-    tr__free(integrity);
+    base_free(integrity->state);
+    base_free(integrity);
 }
 
 int integrity_start(struct tr_system *system, const struct integrity_options *options,
     struct integrity **ret_integrity)
 {
-    struct integrity *integrity = tr__calloc(sizeof *integrity);
+    struct integrity *integrity = base_calloc(sizeof *integrity);
     int rc;
 
     if (integrity == NULL)
@@ -531,7 +527,7 @@ int integrity_start(struct tr_system *system, const struct integrity_options *op
     integrity->waiters_max = options->waiters_max == 0 ? 16000 : options->waiters_max;
     integrity->on_hash = options->on_hash;
     integrity->on_hash_data = options->on_hash_data;
-    integrity->state = tr__calloc(sizeof *integrity->state);
+    integrity->state = base_calloc(sizeof *integrity->state);
     rc = integrity->state == NULL
              ? TR_ENOMEM
              : tr_snapshot_create(system, integrity_view_free, &integrity->view);

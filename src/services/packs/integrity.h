@@ -51,8 +51,7 @@ struct pinned_file *integrity_warm(
 const struct pinned_file *integrity_find(
     const struct integrity *integrity, int64_t key, const uint8_t sha256[32]);
 
-/* ---- messages ---------------------------------------------------------------------------------
- */
+/* ---- messages ------------------------------------------------------------------------------- */
 
 struct integrity_message {
     enum { INTEGRITY_QUERY, INTEGRITY_INSERT, INTEGRITY_INVALIDATE, INTEGRITY_CLEAR } kind;

@@ -4,8 +4,8 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/metric.h"
 #include "services/packs/integrity_private.h"
+#include "support/metric.h"
 
 enum { KEYS_MIN = 64 };
 
@@ -46,8 +46,7 @@ static uint32_t mix(int64_t key)
     return (uint32_t)(x >> 32);
 }
 
-/* ---- the view ----------------------------------------------------------------------------------
- */
+/* ---- the view ------------------------------------------------------------------------------- */
 
 void integrity_view_free(void *value)
 {
@@ -55,7 +54,7 @@ void integrity_view_free(void *value)
 
     for (uint32_t i = 0; i <= view->mask; i++)
         pinned_unref(view->slots[i]);
-    tr__free(view);
+    base_free(view);
 }
 
 const struct pinned_file *integrity_find(
@@ -101,7 +100,7 @@ void integrity_publish(struct cache *cache)
     cache->is_changed = false;
     while (size < cache->pinned_count * 2)
         size *= 2;
-    view = tr__calloc(sizeof *view + size * sizeof view->slots[0]);
+    view = base_calloc(sizeof *view + size * sizeof view->slots[0]);
     if (view == NULL) {
         cache->is_changed = true; /* the next message tries again */
         return;
@@ -125,8 +124,7 @@ void integrity_publish(struct cache *cache)
     metric_set(&metrics[PINNED_NOW], cache->pinned_count);
 }
 
-/* ---- entries -----------------------------------------------------------------------------------
- */
+/* ---- entries -------------------------------------------------------------------------------- */
 
 struct entry *integrity_entry(const struct cache *cache, int64_t key)
 {
@@ -147,7 +145,7 @@ static int grow(struct cache *cache)
 
     if (cache->chain_count > 0 && cache->count < cache->chain_count)
         return 0;
-    chains = tr__calloc(count * sizeof *chains);
+    chains = base_calloc(count * sizeof *chains);
     if (chains == NULL)
         return cache->chain_count == 0 ? TR_ENOMEM : 0;
     for (uint32_t i = 0; i < cache->chain_count; i++)
@@ -159,7 +157,7 @@ static int grow(struct cache *cache)
             entry->next = *chain;
             *chain = entry;
         }
-    tr__free(cache->chains);
+    base_free(cache->chains);
     cache->chains = chains;
     cache->chain_count = count;
     return 0;
@@ -173,7 +171,7 @@ struct entry *integrity_obtain(struct cache *cache, int64_t key)
         return entry;
     if (grow(cache) < 0)
         return NULL;
-    entry = tr__calloc(sizeof *entry);
+    entry = base_calloc(sizeof *entry);
     if (entry == NULL)
         return NULL;
     entry->key = key;
@@ -222,8 +220,8 @@ void integrity_entry_free(struct entry *entry)
     if (entry->job != NULL)
         integrity_disown(entry);
     pinned_unref(entry->pinned);
-    tr__free(entry->waiters);
-    tr__free(entry);
+    base_free(entry->waiters);
+    base_free(entry);
 }
 
 void integrity_forget(struct cache *cache, struct entry *entry)

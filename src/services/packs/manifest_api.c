@@ -11,15 +11,14 @@
 
 enum { SIGNATURE_BYTES = 64 };
 
-/* ---- stored and served -------------------------------------------------------------------------
- */
+/* ---- stored and served ---------------------------------------------------------------------- */
 
 /* Rows are in the order of their statements: the last word about a key counts. */
 void pack_keys_gather(const struct pack *pack, struct manifest_keys *ret_keys)
 {
     *ret_keys = (struct manifest_keys){ 0 };
     for (uint32_t i = 0; i < pack->key_count; i++) {
-        struct tr_span key = tr_span_of(pack->keys[i].key);
+        struct span key = span_of(pack->keys[i].key);
 
         /* It was checked when it came. */
         if (pack->keys[i].state == PACK_KEY_CURRENT)
@@ -39,7 +38,7 @@ void pack_version_expected(
     (void)snprintf(ret_expected->sha256, sizeof ret_expected->sha256, "%s", version->sha256_hex);
 }
 
-int pack_signature_decode(struct tr_span text, uint8_t ret_signature[SIGNATURE_BYTES])
+int pack_signature_decode(struct span text, uint8_t ret_signature[SIGNATURE_BYTES])
 {
     size_t size;
 
@@ -49,7 +48,7 @@ int pack_signature_decode(struct tr_span text, uint8_t ret_signature[SIGNATURE_B
     return 0;
 }
 
-static void put_signature(struct json_writer *writer, struct tr_span signature)
+static void put_signature(struct json_writer *writer, struct span signature)
 {
     char text[MANIFEST_SIGNATURE_CHARS];
 
@@ -57,7 +56,7 @@ static void put_signature(struct json_writer *writer, struct tr_span signature)
         json_put_null(writer, "signature");
     else
         json_put_string(writer, "signature",
-            (struct tr_span){ text, crypto_base64url_encode(signature.at, signature.size, text) });
+            (struct span){ text, crypto_base64url_encode(signature.at, signature.size, text) });
 }
 
 static void put_keys(struct json_writer *writer, const struct pack *pack)
@@ -90,8 +89,7 @@ void pack_put_manifest(
     put_keys(writer, pack);
 }
 
-/* ---- GET packs/{name}/keys ---------------------------------------------------------------------
- */
+/* ---- GET packs/{name}/keys ------------------------------------------------------------------ */
 
 static void put_pack_keys(struct json_writer *writer, const struct pack *pack)
 {
@@ -104,7 +102,7 @@ static void put_pack_keys(struct json_writer *writer, const struct pack *pack)
 void api_get_pack_keys(struct http_request *request, void *state)
 {
     struct packs_call *call = packs_enter(request, state);
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     const struct pack *pack;
     struct json_writer writer;
 
@@ -121,11 +119,10 @@ void api_get_pack_keys(struct http_request *request, void *state)
         http_respond_shed(request, 503, 1, "memory");
     else
         http_respond_buffer(request, 200, "application/json", &body);
-    tr_buffer_free(&body);
+    buffer_free(&body);
 }
 
-/* ---- POST admin/packs/{name}/keys --------------------------------------------------------------
- */
+/* ---- POST admin/packs/{name}/keys ----------------------------------------------------------- */
 
 struct key_change {
     char statement[MANIFEST_BYTES_MAX];
@@ -162,8 +159,8 @@ static void plan_key(struct change *change, const struct packs_view *view, struc
 {
     const struct pack *pack = change_pack(change, view);
     const struct key_change *data = change->data;
-    struct tr_span text = { data->statement, data->statement_size };
-    struct tr_span signature = { data->signature, sizeof data->signature };
+    struct span text = { data->statement, data->statement_size };
+    struct span signature = { data->signature, sizeof data->signature };
     struct manifest_statement statement;
     uint8_t bytes[SIGNATURE_BYTES];
     struct manifest_keys keys;
@@ -194,7 +191,7 @@ static void plan_key(struct change *change, const struct packs_view *view, struc
     sql_unit_step(unit, &insert_key, 1);
     sql_unit_int(unit, pack->id);
     sql_unit_int(unit, (int64_t)pack->key_count + 1);
-    sql_unit_text(unit, tr_span_of(statement.subject));
+    sql_unit_text(unit, span_of(statement.subject));
     sql_unit_int(unit, statement.is_retire ? PACK_KEY_RETIRED : PACK_KEY_CURRENT);
     sql_unit_text(unit, text);
     sql_unit_blob(unit, bytes, sizeof bytes);
@@ -204,7 +201,7 @@ static void plan_key(struct change *change, const struct packs_view *view, struc
 static void answer_key(const struct change *change, const struct packs_view *view,
     const struct sql_unit *unit, struct json_writer *writer)
 {
-    const struct pack *pack = catalogue_any_pack(view, tr_span_of(change->pack));
+    const struct pack *pack = catalogue_any_pack(view, span_of(change->pack));
 
     (void)unit;
     if (pack != NULL)
@@ -215,7 +212,7 @@ static void answer_key(const struct change *change, const struct packs_view *vie
 
 static void finish_key(struct change *change)
 {
-    tr__free(change->data);
+    base_free(change->data);
 }
 
 static const struct change_kind key_kind = {
@@ -230,7 +227,7 @@ static struct key_change *read_key_change(struct http_request *request)
 {
     struct json_doc doc = { .depth_max = 4 };
     struct key_change *data = NULL;
-    struct tr_span statement, signature;
+    struct span statement, signature;
     struct json_expect expect;
 
     if (json_parse(&doc, http_body_bytes(request), http_body(request).size, JSON_UNIQUE_KEYS) !=
@@ -246,7 +243,7 @@ static struct key_change *read_key_change(struct http_request *request)
     if (expect.failed) {
         http_respond_error(request, 400, "InvalidRequest", expect.message);
     } else {
-        data = tr__calloc(sizeof *data);
+        data = base_calloc(sizeof *data);
         if (data == NULL) {
             http_respond_shed(request, 503, 1, "memory");
         } else {
@@ -271,7 +268,7 @@ void api_post_pack_key(struct http_request *request, void *state)
         return;
     change = change_new(request, &key_kind);
     if (change == NULL) {
-        tr__free(data);
+        base_free(data);
         return;
     }
     change->data = data;

@@ -13,7 +13,7 @@ void pack_keys_gather(const struct pack *pack, struct manifest_keys *ret_keys);
 void pack_version_expected(
     const struct pack *pack, const struct pack_version *version, struct manifest *ret_expected);
 /* The signature as it is stored, 64 bytes, from its text; TR_EPROTO. */
-int pack_signature_decode(struct tr_span text, uint8_t ret_signature[64]);
+int pack_signature_decode(struct span text, uint8_t ret_signature[64]);
 
 /* Members "manifest" and "signature" (both null if the version is not signed; `version` may be
  * NULL) and "keys" of an object that is being written: with them it is the document of manifest.h.

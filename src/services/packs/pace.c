@@ -14,13 +14,13 @@ enum { TABLE_SIZE = 1 << 14, WINDOW = 8, COUNT_MAX = 0xffff };
 
 struct pace {
     uint32_t per_second;
-    struct tr_siphash_key key; /* nobody can choose addresses that meet */
+    struct base_siphash_key key; /* nobody can choose addresses that meet */
     _Atomic uint64_t words[TABLE_SIZE];
 };
 
 struct pace *pace_new(uint32_t per_second)
 {
-    struct pace *pace = tr__calloc(sizeof *pace);
+    struct pace *pace = base_calloc(sizeof *pace);
 
     if (pace == NULL)
         return NULL;
@@ -31,7 +31,7 @@ struct pace *pace_new(uint32_t per_second)
 
 void pace_free(struct pace **pace)
 {
-    tr__free(*pace);
+    base_free(*pace);
     *pace = NULL;
 }
 
@@ -61,13 +61,13 @@ static enum taken take_at(
     }
 }
 
-bool pace_take(struct pace *pace, struct tr_span address, uint64_t now_ns)
+bool pace_take(struct pace *pace, struct span address, uint64_t now_ns)
 {
     uint64_t name, fresh;
 
     if (pace->per_second == 0)
         return true;
-    name = tr_siphash(pace->key, address.at, address.size);
+    name = base_siphash(pace->key, address.at, address.size);
     /* Seconds begin with 1, so that an empty word is of another one. */
     fresh = name >> 32 << 32 | (now_ns / 1000000000 % 0xffff + 1) << 16 | 1;
     for (int may_begin = 0; may_begin < 2; may_begin++)

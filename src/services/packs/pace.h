@@ -9,13 +9,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/buffer.h"
+#include "support/buffer.h"
 
 struct pace;
 
 struct pace *pace_new(uint32_t per_second); /* 0: no limit. NULL: out of memory */
 void pace_free(struct pace **pace);
 /* One more of this address; false: it has had its share of this second. Any thread. */
-bool pace_take(struct pace *pace, struct tr_span address, uint64_t now_ns);
+bool pace_take(struct pace *pace, struct span address, uint64_t now_ns);
 
 #endif

@@ -12,7 +12,7 @@ enum { INSTALLED_MAX = 2000, ANSWER_MAX = 16 << 20 };
 
 /* An answer that is being written. */
 struct writing {
-    struct tr_buffer body;
+    struct buffer body;
     struct json_writer writer;
 };
 
@@ -20,7 +20,7 @@ static bool writing_begin(struct http_request *request, void *state, struct writ
 {
     if (packs_enter(request, state) == NULL)
         return false;
-    ret_writing->body = (struct tr_buffer){ .size_max = ANSWER_MAX };
+    ret_writing->body = (struct buffer){ .size_max = ANSWER_MAX };
     ret_writing->writer = json_writer(&ret_writing->body);
     json_put_object(&ret_writing->writer, NULL);
     return true;
@@ -32,8 +32,7 @@ static void writing_end(struct http_request *request, struct writing *writing)
     api_respond_tagged(request, &writing->body);
 }
 
-/* ---- health
- * -------------------------------------------------------------------------------------------- */
+/* ---- health --------------------------------------------------------------------------------- */
 
 void api_health(struct http_request *request, void *state)
 {
@@ -47,7 +46,7 @@ void api_health(struct http_request *request, void *state)
     json_put_text(&writing.writer, "version", packs->version);
     json_put_int(&writing.writer, "uptime_seconds", (int64_t)(up_ns / TR_SECONDS(1)));
     json_put_end(&writing.writer);
-    http_add_header(request, "Cache-Control", TR_SPAN("no-store"));
+    http_add_header(request, "Cache-Control", SPAN("no-store"));
     api_respond(request, &writing.body);
 }
 
@@ -57,43 +56,42 @@ void api_ready(struct http_request *request, void *state)
 
     if (packs_enter(request, state) == NULL)
         return;
-    http_add_header(request, "Cache-Control", TR_SPAN("no-store"));
+    http_add_header(request, "Cache-Control", SPAN("no-store"));
     if (packs_is_ready(state, why, sizeof why)) {
-        http_respond(request, 200, "application/json", TR_SPAN("{\"status\":\"ready\"}"));
+        http_respond(request, 200, "application/json", SPAN("{\"status\":\"ready\"}"));
         return;
     }
     /* The reason is the operator's: /readyz of the admin listener tells it. */
-    http_add_header(request, "Retry-After", TR_SPAN("1"));
+    http_add_header(request, "Retry-After", SPAN("1"));
     http_respond_error(request, 503, "NotReady", "the database is away: try again later");
 }
 
-/* ---- packs
- * --------------------------------------------------------------------------------------------- */
+/* ---- packs ---------------------------------------------------------------------------------- */
 
 struct filter {
-    struct tr_span kind, language; /* absent: any */
+    struct span kind, language; /* absent: any */
     bool all_versions;
 };
 
 /* Known parameters only: one that is misspelt would silently list everything. */
 static bool read_filter(struct http_request *request, struct filter *ret_filter)
 {
-    struct tr_span all = { NULL, 0 };
+    struct span all = { NULL, 0 };
 
     *ret_filter = (struct filter){ 0 };
     if (http_parameter_find(request, "type", &ret_filter->kind) < 0 ||
         http_parameter_find(request, "language", &ret_filter->language) < 0 ||
         http_parameter_find(request, "include_all_versions", &all) < 0)
         return false;
-    ret_filter->all_versions = tr_span_is(all, "true");
-    return all.at == NULL || ret_filter->all_versions || tr_span_is(all, "false");
+    ret_filter->all_versions = span_is(all, "true");
+    return all.at == NULL || ret_filter->all_versions || span_is(all, "false");
 }
 
 static bool fits(const struct filter *filter, const struct pack *pack)
 {
     return pack->state == PACK_PUBLISHED && pack->active != NULL &&
-           (filter->kind.at == NULL || tr_span_is(filter->kind, pack->kind)) &&
-           (filter->language.at == NULL || tr_span_is(filter->language, pack->language));
+           (filter->kind.at == NULL || span_is(filter->kind, pack->kind)) &&
+           (filter->language.at == NULL || span_is(filter->language, pack->language));
 }
 
 static void put_versions(struct json_writer *writer, const struct pack *pack)
@@ -115,7 +113,7 @@ void api_list_available(struct http_request *request, void *state)
     if (!writing_begin(request, state, &writing))
         return;
     if (!read_filter(request, &filter)) {
-        tr_buffer_free(&writing.body);
+        buffer_free(&writing.body);
         http_respond_error(request, 400, "InvalidRequest",
             "type and language may be there once each, include_all_versions is true or false");
         return;
@@ -158,7 +156,7 @@ void api_list_manifests(struct http_request *request, void *state)
 /* The version that {name} and, where the route has it, {version} stand for. NULL: 404. */
 static const struct pack_version *find_version(struct http_request *request, void *state)
 {
-    struct tr_span wanted = http_path_part(request, "version");
+    struct span wanted = http_path_part(request, "version");
     const struct pack *pack =
         catalogue_pack(catalogue_view(state), http_path_part(request, "name"));
     const struct pack_version *version = NULL;
@@ -183,7 +181,7 @@ void api_get_manifest(struct http_request *request, void *state)
         return;
     version = find_version(request, state);
     if (version == NULL) {
-        tr_buffer_free(&writing.body);
+        buffer_free(&writing.body);
         return;
     }
     put_offer_members(&writing.writer, version);
@@ -201,7 +199,7 @@ void api_get_checksum(struct http_request *request, void *state)
         return;
     version = find_version(request, state);
     if (version == NULL) {
-        tr_buffer_free(&writing.body);
+        buffer_free(&writing.body);
         return;
     }
     json_put_text(&writing.writer, "package_id", version->pack_name);
@@ -210,8 +208,7 @@ void api_get_checksum(struct http_request *request, void *state)
     writing_end(request, &writing);
 }
 
-/* ---- updates
- * -------------------------------------------------------------------------------------------- */
+/* ---- updates -------------------------------------------------------------------------------- */
 
 static void put_updates(struct writing *writing, const struct packs_view *view,
     struct json_expect *expect, const struct json *installed)
@@ -221,12 +218,12 @@ static void put_updates(struct writing *writing, const struct packs_view *view,
     json_put_array(&writing->writer, "updates");
     for (struct json_iter it = json_iterate(installed); json_next(&it); index++) {
         struct json_expect item = json_expect_item(expect, "installed", index, it.value);
-        struct tr_span name = json_need_string(&item, "package_id", 1, 255);
-        struct tr_span has = json_need_string(&item, "version", 1, 128);
+        struct span name = json_need_string(&item, "package_id", 1, 255);
+        struct span has = json_need_string(&item, "version", 1, 128);
         const struct pack *pack = item.failed ? NULL : catalogue_pack(view, name);
 
         if (pack == NULL || pack->active == NULL ||
-            pack_version_compare(tr_span_of(pack->active->version), has) <= 0)
+            pack_version_compare(span_of(pack->active->version), has) <= 0)
             continue;
         json_put_object(&writing->writer, NULL);
         put_offer_members(&writing->writer, pack->active);
@@ -247,24 +244,23 @@ void api_find_updates(struct http_request *request, void *state)
     if (!writing_begin(request, state, &writing))
         return;
     if (!api_read_body(request, &doc, &expect)) {
-        tr_buffer_free(&writing.body);
+        buffer_free(&writing.body);
         return;
     }
     installed = json_need_array(&expect, "installed", 0, INSTALLED_MAX);
     put_updates(&writing, view, &expect, installed);
     if (expect.failed) {
-        tr_buffer_free(&writing.body);
+        buffer_free(&writing.body);
         http_respond_error(request, 400, "InvalidRequest", expect.message);
     } else {
         json_put_end(&writing.writer);
-        http_add_header(request, "Cache-Control", TR_SPAN("no-store"));
+        http_add_header(request, "Cache-Control", SPAN("no-store"));
         api_respond(request, &writing.body);
     }
     json_doc_free(&doc);
 }
 
-/* ---- releases
- * ------------------------------------------------------------------------------------------ */
+/* ---- releases ------------------------------------------------------------------------------- */
 
 static void respond_release(
     struct http_request *request, void *state, const struct release *release, bool only_required)
@@ -274,7 +270,7 @@ static void respond_release(
     if (!writing_begin(request, state, &writing))
         return;
     if (release == NULL || release->state != RELEASE_PUBLISHED) {
-        tr_buffer_free(&writing.body);
+        buffer_free(&writing.body);
         http_respond_error(request, 404, "ReleaseNotFound", "there is no such published release");
         return;
     }

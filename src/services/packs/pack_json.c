@@ -62,8 +62,7 @@ void put_offer(struct json_writer *writer, const char *key, const struct pack_ve
     json_put_end(writer);
 }
 
-/* ---- for administrators
- * -------------------------------------------------------------------------------- */
+/* ---- for administrators --------------------------------------------------------------------- */
 
 static const char *version_state_text(const struct pack_version *version)
 {
@@ -130,8 +129,7 @@ void put_pack(
     json_put_end(writer);
 }
 
-/* ---- releases
- * ------------------------------------------------------------------------------------------ */
+/* ---- releases ------------------------------------------------------------------------------- */
 
 const struct pack_version *release_choice(const struct release_artifact *artifact)
 {
@@ -140,7 +138,7 @@ const struct pack_version *release_choice(const struct release_artifact *artifac
     if (pack->state != PACK_PUBLISHED)
         return NULL;
     return artifact->wanted == NULL ? pack->active
-                                    : catalogue_version(pack, tr_span_of(artifact->wanted));
+                                    : catalogue_version(pack, span_of(artifact->wanted));
 }
 
 static void put_artifact(struct json_writer *writer, const struct release_artifact *artifact)

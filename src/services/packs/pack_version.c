@@ -4,7 +4,7 @@
 
 #include "services/packs/catalogue.h"
 
-static bool has_only(struct tr_span text, const char *others, bool with_upper)
+static bool has_only(struct span text, const char *others, bool with_upper)
 {
     for (size_t i = 0; i < text.size; i++) {
         char c = text.at[i];
@@ -18,24 +18,23 @@ static bool has_only(struct tr_span text, const char *others, bool with_upper)
     return true;
 }
 
-bool pack_name_is_valid(struct tr_span name)
+bool pack_name_is_valid(struct span name)
 {
     return name.size >= 1 && name.size <= PACK_NAME_MAX && name.at[0] != '.' &&
            has_only(name, "._-", false);
 }
 
-bool pack_version_is_valid(struct tr_span version)
+bool pack_version_is_valid(struct span version)
 {
     return version.size >= 1 && version.size <= PACK_VERSION_MAX && version.at[0] != '.' &&
            has_only(version, ".+_-", true);
 }
 
-/* ---- semver 2.0.0
- * -------------------------------------------------------------------------------------- */
+/* ---- semver 2.0.0 --------------------------------------------------------------------------- */
 
 struct semver {
-    struct tr_span numbers[3];
-    struct tr_span pre; /* without its dash; empty: a release */
+    struct span numbers[3];
+    struct span pre; /* without its dash; empty: a release */
 };
 
 static bool is_digit(char c)
@@ -43,7 +42,7 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-static bool is_number(struct tr_span text)
+static bool is_number(struct span text)
 {
     for (size_t i = 0; i < text.size; i++)
         if (!is_digit(text.at[i]))
@@ -52,20 +51,20 @@ static bool is_number(struct tr_span text)
 }
 
 /* The text up to the first of `ends`, or all of it. */
-static struct tr_span take_until(struct tr_span *rest, const char *ends)
+static struct span take_until(struct span *rest, const char *ends)
 {
     size_t size = 0;
-    struct tr_span taken;
+    struct span taken;
 
     while (size < rest->size && strchr(ends, rest->at[size]) == NULL)
         size++;
-    taken = (struct tr_span){ rest->at, size };
+    taken = (struct span){ rest->at, size };
     rest->at += size;
     rest->size -= size;
     return taken;
 }
 
-static bool skip(struct tr_span *rest, char c)
+static bool skip(struct span *rest, char c)
 {
     if (rest->size == 0 || rest->at[0] != c)
         return false;
@@ -75,10 +74,10 @@ static bool skip(struct tr_span *rest, char c)
 }
 
 /* Section 9: identifiers between dots, not empty; numbers without leading zeros. */
-static bool is_pre(struct tr_span pre)
+static bool is_pre(struct span pre)
 {
     do {
-        struct tr_span part = take_until(&pre, ".");
+        struct span part = take_until(&pre, ".");
 
         if (part.size == 0 || !has_only(part, "-", true))
             return false;
@@ -90,13 +89,13 @@ static bool is_pre(struct tr_span pre)
     return true;
 }
 
-static bool parse(struct tr_span text, struct semver *ret_version)
+static bool parse(struct span text, struct semver *ret_version)
 {
     *ret_version = (struct semver){ .pre = { "", 0 } };
     if (!skip(&text, 'v'))
         (void)skip(&text, 'V');
     for (int i = 0; i < 3; i++) {
-        struct tr_span number = take_until(&text, i < 2 ? "." : "-+");
+        struct span number = take_until(&text, i < 2 ? "." : "-+");
 
         if (!is_number(number) || (number.size > 1 && number.at[0] == '0'))
             return false;
@@ -112,7 +111,7 @@ static bool parse(struct tr_span text, struct semver *ret_version)
     return text.size == 0 || (text.size > 1 && text.at[0] == '+');
 }
 
-static int compare_bytes(struct tr_span a, struct tr_span b)
+static int compare_bytes(struct span a, struct span b)
 {
     size_t size = a.size < b.size ? a.size : b.size;
     int order = size == 0 ? 0 : memcmp(a.at, b.at, size);
@@ -121,19 +120,19 @@ static int compare_bytes(struct tr_span a, struct tr_span b)
 }
 
 /* Without leading zeros the longer number is the larger one. */
-static int compare_numbers(struct tr_span a, struct tr_span b)
+static int compare_numbers(struct span a, struct span b)
 {
     return a.size != b.size ? (a.size > b.size) - (a.size < b.size) : compare_bytes(a, b);
 }
 
 /* Section 11.4. */
-static int compare_pre(struct tr_span a, struct tr_span b)
+static int compare_pre(struct span a, struct span b)
 {
     if (a.size == 0 || b.size == 0)
         return (a.size == 0) - (b.size == 0);
     while (a.size > 0 && b.size > 0) {
-        struct tr_span left = take_until(&a, ".");
-        struct tr_span right = take_until(&b, ".");
+        struct span left = take_until(&a, ".");
+        struct span right = take_until(&b, ".");
         bool left_counts = is_number(left), right_counts = is_number(right);
         int order;
 
@@ -159,7 +158,7 @@ static int compare_semver(const struct semver *a, const struct semver *b)
     return compare_pre(a->pre, b->pre);
 }
 
-int pack_version_compare(struct tr_span a, struct tr_span b)
+int pack_version_compare(struct span a, struct span b)
 {
     struct semver left, right;
 
@@ -168,7 +167,7 @@ int pack_version_compare(struct tr_span a, struct tr_span b)
     return compare_bytes(a, b);
 }
 
-int pack_version_order(struct tr_span a, struct tr_span b)
+int pack_version_order(struct span a, struct span b)
 {
     struct semver left, right;
     bool is_left = parse(a, &left), is_right = parse(b, &right);

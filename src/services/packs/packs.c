@@ -54,8 +54,8 @@ static struct packs_settings settings_of(const struct config *config)
 
 static void packs_free(struct packs *packs)
 {
-    tr__free(packs->data_path);
-    tr__free(packs);
+    base_free(packs->data_path);
+    base_free(packs);
 }
 
 static void stop_parts(struct packs *packs, size_t count)
@@ -89,7 +89,7 @@ int packs_start(const struct service_context *context, char *why, size_t why_siz
         return TR_EINVAL;
     }
     why[0] = '\0';
-    packs = tr__calloc(sizeof *packs);
+    packs = base_calloc(sizeof *packs);
     if (packs == NULL)
         return TR_ENOMEM;
     packs->auth = context->auth;
@@ -99,7 +99,7 @@ int packs_start(const struct service_context *context, char *why, size_t why_siz
     packs->version = context->version == NULL ? "" : context->version;
     packs->started_ns = packs->env->now_ns(packs->env->data);
     packs->settings = settings_of(context->config);
-    packs->data_path = tr__strdup(context->data_path);
+    packs->data_path = base_strdup(context->data_path);
     rc = packs->data_path == NULL ? TR_ENOMEM : start_parts(packs, why, why_size);
     if (rc < 0) {
         if (why[0] == '\0')

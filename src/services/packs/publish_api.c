@@ -35,8 +35,7 @@ SQL_STATEMENT(pop_history, "DELETE FROM pack_history WHERE pack = $1 AND place >
 SQL_STATEMENT(add_key, "INSERT INTO pack_keys (pack, place, signing_key, state, statement,"
                        " signature, created_ms) VALUES ($1, 1, $2, 0, NULL, NULL, $3)");
 
-/* ---- steps
- * --------------------------------------------------------------------------------------------- */
+/* ---- steps ---------------------------------------------------------------------------------- */
 
 static void add_deactivate(struct sql_unit *unit, const struct pack *pack)
 {
@@ -93,7 +92,7 @@ static const struct pack_version *find_former(const struct pack *pack, int64_t *
 static void answer_switch(const struct change *change, const struct packs_view *view,
     const struct sql_unit *unit, struct json_writer *writer)
 {
-    const struct pack *pack = catalogue_any_pack(view, tr_span_of(change->pack));
+    const struct pack *pack = catalogue_any_pack(view, span_of(change->pack));
 
     (void)unit;
     if (pack == NULL)
@@ -109,12 +108,11 @@ static void explain_switch(struct change *change, const struct sql_unit *unit)
         "another version was activated at the same time, nothing was changed: look again");
 }
 
-/* ---- publish
- * -------------------------------------------------------------------------------------------- */
+/* ---- publish -------------------------------------------------------------------------------- */
 
 /* The signed manifest that came with a publish; both absent: none did. */
 struct signing {
-    struct tr_span manifest, signature;
+    struct span manifest, signature;
     char bytes[];
 };
 
@@ -129,7 +127,7 @@ static void add_signature(struct sql_unit *unit, const struct pack_version *vers
     sql_unit_int(unit, version->id);
     sql_unit_text(unit, signing->manifest);
     sql_unit_blob(unit, signature, sizeof signature);
-    sql_unit_text(unit, tr_span_of(manifest->key));
+    sql_unit_text(unit, span_of(manifest->key));
 }
 
 /* The manifest is about exactly this version and signed by a key of the pack; if it has none yet
@@ -162,7 +160,7 @@ static bool plan_signature(struct change *change, const struct pack *pack,
         return false;
     }
     if (version->manifest.at != NULL) {
-        if (tr_span_equal(version->manifest, signing->manifest))
+        if (span_equal(version->manifest, signing->manifest))
             return true;
         change_refuse(change, 409, "AlreadySigned", "this version has another manifest already");
         return false;
@@ -171,7 +169,7 @@ static bool plan_signature(struct change *change, const struct pack *pack,
     if (pack->key_count == 0) {
         sql_unit_step(unit, &add_key, 1);
         sql_unit_int(unit, pack->id);
-        sql_unit_text(unit, tr_span_of(manifest.key));
+        sql_unit_text(unit, span_of(manifest.key));
         sql_unit_int(unit, change->now_ms);
     }
     return true;
@@ -210,7 +208,7 @@ static void plan_publish(
 
 static void free_data(struct change *change)
 {
-    tr__free(change->data);
+    base_free(change->data);
 }
 
 static const struct change_kind publish_kind = { .action = "publish_version",
@@ -224,7 +222,7 @@ static bool read_signing(struct http_request *request, struct change *change)
 {
     struct json_expect expect;
     struct json_doc doc;
-    struct tr_span manifest, signature;
+    struct span manifest, signature;
     struct signing *signing = NULL;
     bool is_good = true;
 
@@ -238,15 +236,15 @@ static bool read_signing(struct http_request *request, struct change *change)
         http_respond_error(request, 400, "InvalidRequest", expect.message);
         is_good = false;
     } else if (manifest.at != NULL && signature.at != NULL) {
-        signing = tr__alloc(sizeof *signing + manifest.size + signature.size);
+        signing = base_alloc(sizeof *signing + manifest.size + signature.size);
         if (signing == NULL) {
             http_respond_shed(request, 503, 1, "memory");
             is_good = false;
         } else {
             memcpy(signing->bytes, manifest.at, manifest.size);
             memcpy(signing->bytes + manifest.size, signature.at, signature.size);
-            signing->manifest = (struct tr_span){ signing->bytes, manifest.size };
-            signing->signature = (struct tr_span){ signing->bytes + manifest.size, signature.size };
+            signing->manifest = (struct span){ signing->bytes, manifest.size };
+            signing->signature = (struct span){ signing->bytes + manifest.size, signature.size };
         }
     }
     change->data = signing;
@@ -269,8 +267,7 @@ void api_publish_version(struct http_request *request, void *state)
         change_unref(change);
 }
 
-/* ---- rollback
- * ------------------------------------------------------------------------------------------ */
+/* ---- rollback ------------------------------------------------------------------------------- */
 
 static void plan_rollback(
     struct change *change, const struct packs_view *view, struct sql_unit *unit)
@@ -300,8 +297,7 @@ static const struct change_kind rollback_kind = { .action = "rollback_pack",
     .explain = explain_switch,
     .is_small = true };
 
-/* ---- disable
- * -------------------------------------------------------------------------------------------- */
+/* ---- disable -------------------------------------------------------------------------------- */
 
 /* The active version goes: what was so before it comes back, or the pack is disabled. */
 static void plan_without_active(
@@ -365,8 +361,7 @@ static const struct change_kind disable_pack_kind = { .action = "disable_pack",
     .explain = explain_switch,
     .is_small = true };
 
-/* ---- the calls
- * ------------------------------------------------------------------------------------------ */
+/* ---- the calls ------------------------------------------------------------------------------ */
 
 static void ask(struct http_request *request, void *state, const struct change_kind *kind)
 {

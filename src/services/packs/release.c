@@ -13,7 +13,7 @@ const char *release_failure_text(enum release_failure failure)
     return texts[failure];
 }
 
-bool release_role_is_valid(struct tr_span role)
+bool release_role_is_valid(struct span role)
 {
     return role.size <= 64 && pack_name_is_valid(role);
 }
@@ -24,17 +24,17 @@ struct findings {
     uint32_t count;
 };
 
-static void tell(struct findings *findings, enum release_failure failure, struct tr_span subject)
+static void tell(struct findings *findings, enum release_failure failure, struct span subject)
 {
     findings->count++;
     if (findings->told != NULL)
         findings->told(findings->data, failure, subject);
 }
 
-static bool has_role(const struct release *release, struct tr_span role)
+static bool has_role(const struct release *release, struct span role)
 {
     for (uint32_t i = 0; i < release->artifact_count; i++)
-        if (release->artifacts[i].is_required && tr_span_is(role, release->artifacts[i].role))
+        if (release->artifacts[i].is_required && span_is(role, release->artifacts[i].role))
             return true;
     return false;
 }
@@ -44,7 +44,7 @@ static void look_for_roles(struct findings *findings, const struct release *rele
     const char *at = release->roles;
 
     while (*at != '\0') {
-        struct tr_span role = { at, strcspn(at, ",") };
+        struct span role = { at, strcspn(at, ",") };
 
         if (!has_role(release, role))
             tell(findings, RELEASE_MISSING_ROLE, role);
@@ -58,15 +58,15 @@ uint32_t release_validate(const struct release *release, release_failure_fn told
     struct findings findings = { told, data, 0 };
 
     if (release->artifact_count == 0)
-        tell(&findings, RELEASE_NO_ARTIFACTS, (struct tr_span){ NULL, 0 });
+        tell(&findings, RELEASE_NO_ARTIFACTS, (struct span){ NULL, 0 });
     look_for_roles(&findings, release);
     for (uint32_t i = 0; i < release->artifact_count; i++) {
         const struct pack *pack = release->artifacts[i].pack;
 
         if (release_choice(&release->artifacts[i]) == NULL)
-            tell(&findings, RELEASE_NOT_PUBLISHED, tr_span_of(pack->name));
+            tell(&findings, RELEASE_NOT_PUBLISHED, span_of(pack->name));
         else if (pack->title[0] == '\0')
-            tell(&findings, RELEASE_METADATA_MISSING, tr_span_of(pack->name));
+            tell(&findings, RELEASE_METADATA_MISSING, span_of(pack->name));
     }
     return findings.count;
 }

@@ -14,12 +14,11 @@ enum release_failure {
 const char *release_failure_text(enum release_failure failure); /* "no_artifacts", … */
 
 /* Told of each thing that is wrong; `subject` is the role or the pack, absent for the first. */
-typedef void (*release_failure_fn)(
-    void *data, enum release_failure failure, struct tr_span subject);
+typedef void (*release_failure_fn)(void *data, enum release_failure failure, struct span subject);
 /* How many there are. `told` may be NULL. */
 uint32_t release_validate(const struct release *release, release_failure_fn told, void *data);
 
 /* Roles: 1 to 64 of [a-z0-9_.-]. */
-bool release_role_is_valid(struct tr_span role);
+bool release_role_is_valid(struct span role);
 
 #endif

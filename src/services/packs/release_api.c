@@ -35,7 +35,7 @@ SQL_STATEMENT(deprecate_row, "UPDATE pack_releases SET state = 2, deprecated_ms 
 static void answer_release(const struct change *change, const struct packs_view *view,
     const struct sql_unit *unit, struct json_writer *writer)
 {
-    const struct release *release = catalogue_release(view, tr_span_of(change->release));
+    const struct release *release = catalogue_release(view, span_of(change->release));
 
     (void)unit;
     if (release == NULL) {
@@ -49,7 +49,7 @@ static void answer_release(const struct change *change, const struct packs_view 
 
 static void free_data(struct change *change)
 {
-    tr__free(change->data);
+    base_free(change->data);
 }
 
 /* NULL: refused. */
@@ -64,18 +64,17 @@ static const struct release *find_draft(struct change *change, const struct pack
     return NULL;
 }
 
-/* ---- a new one
- * ----------------------------------------------------------------------------------------- */
+/* ---- a new one ------------------------------------------------------------------------------ */
 
 struct draft {
-    struct tr_span name, notes, roles;
+    struct span name, notes, roles;
     char bytes[];
 };
 
-static bool has_name(const struct packs_view *view, struct tr_span name)
+static bool has_name(const struct packs_view *view, struct span name)
 {
     for (uint32_t i = 0; i < view->release_count; i++)
-        if (tr_span_is(name, view->releases[i].name))
+        if (span_is(name, view->releases[i].name))
             return true;
     return false;
 }
@@ -96,7 +95,7 @@ static void plan_create(struct change *change, const struct packs_view *view, st
     (void)snprintf(change->release, sizeof change->release, "%016llx%016llx",
         (unsigned long long)env->random(env->data), (unsigned long long)env->random(env->data));
     sql_unit_step(unit, &add_release, 1);
-    sql_unit_text(unit, tr_span_of(change->release));
+    sql_unit_text(unit, span_of(change->release));
     sql_unit_text(unit, draft->name);
     if (draft->notes.at == NULL)
         sql_unit_null(unit);
@@ -113,53 +112,52 @@ static const struct change_kind create_kind = { .action = "create_release",
     .finish = free_data };
 
 /* "a,b,c" of the array, into `roles`. */
-static void read_roles(struct json_expect *expect, struct tr_buffer *roles)
+static void read_roles(struct json_expect *expect, struct buffer *roles)
 {
     const struct json *list = json_may_array(expect, "required_roles", 0, ROLES_MAX);
     size_t index = 0;
 
     for (struct json_iter it = json_iterate(list); json_next(&it); index++) {
-        struct tr_span role =
-            json_item_string(expect, "required_roles", index, it.value, 1, ROLE_MAX);
+        struct span role = json_item_string(expect, "required_roles", index, it.value, 1, ROLE_MAX);
 
         if (!expect->failed && !release_role_is_valid(role))
             json_expect_fail(expect, "required_roles",
                 "must have words of a-z, 0-9, '.', '_' and '-', each not beginning with a dot");
         if (roles->size > 0)
-            tr_buffer_text(roles, ",");
-        tr_buffer_span(roles, role);
+            buffer_text(roles, ",");
+        buffer_span(roles, role);
     }
 }
 
-static struct draft *draft_new(struct tr_span name, struct tr_span notes, struct tr_span roles)
+static struct draft *draft_new(struct span name, struct span notes, struct span roles)
 {
-    struct draft *draft = tr__alloc(sizeof *draft + name.size + notes.size + roles.size);
+    struct draft *draft = base_alloc(sizeof *draft + name.size + notes.size + roles.size);
     char *to;
 
     if (draft == NULL)
         return NULL;
     to = draft->bytes;
     memcpy(to, name.at, name.size);
-    draft->name = (struct tr_span){ to, name.size };
+    draft->name = (struct span){ to, name.size };
     to += name.size;
     if (notes.at != NULL)
         memcpy(to, notes.at, notes.size);
-    draft->notes = (struct tr_span){ notes.at == NULL ? NULL : to, notes.size };
+    draft->notes = (struct span){ notes.at == NULL ? NULL : to, notes.size };
     to += notes.size;
     if (roles.size > 0)
         memcpy(to, roles.at, roles.size);
-    draft->roles = (struct tr_span){ to, roles.size };
+    draft->roles = (struct span){ to, roles.size };
     return draft;
 }
 
 /* NULL: it has been answered. */
 static struct draft *read_draft(struct http_request *request)
 {
-    struct tr_buffer roles = { 0 };
+    struct buffer roles = { 0 };
     struct draft *draft = NULL;
     struct json_expect expect;
     struct json_doc doc;
-    struct tr_span name, notes;
+    struct span name, notes;
 
     if (!api_read_body(request, &doc, &expect))
         return NULL;
@@ -173,11 +171,11 @@ static struct draft *read_draft(struct http_request *request)
     } else {
         draft = roles.failed != 0
                     ? NULL
-                    : draft_new(name, notes, (struct tr_span){ roles.bytes, roles.size });
+                    : draft_new(name, notes, (struct span){ roles.bytes, roles.size });
         if (draft == NULL)
             http_respond_shed(request, 503, 1, "memory");
     }
-    tr_buffer_free(&roles);
+    buffer_free(&roles);
     json_doc_free(&doc);
     return draft;
 }
@@ -194,15 +192,14 @@ void api_create_release(struct http_request *request, void *state)
         return;
     change = change_new(request, &create_kind);
     if (change == NULL) {
-        tr__free(draft);
+        base_free(draft);
         return;
     }
     change->data = draft;
     change_ask(request, change);
 }
 
-/* ---- artifacts
- * ----------------------------------------------------------------------------------------- */
+/* ---- artifacts ------------------------------------------------------------------------------ */
 
 struct artifact {
     char role[ROLE_MAX + 1];
@@ -223,14 +220,14 @@ static void plan_artifact(
         return;
     }
     sql_unit_step(unit, &put_artifact_row, 1);
-    sql_unit_text(unit, tr_span_of(change->release));
+    sql_unit_text(unit, span_of(change->release));
     sql_unit_int(unit, pack->id);
-    sql_unit_text(unit, tr_span_of(artifact->role));
+    sql_unit_text(unit, span_of(artifact->role));
     sql_unit_int(unit, artifact->is_required);
     if (change->version[0] == '\0')
         sql_unit_null(unit);
     else
-        sql_unit_text(unit, tr_span_of(change->version));
+        sql_unit_text(unit, span_of(change->version));
 }
 
 static const struct change_kind artifact_kind = {
@@ -240,8 +237,8 @@ static const struct change_kind artifact_kind = {
 /* False: it has been answered. */
 static bool read_artifact(struct http_request *request, struct change *change)
 {
-    struct artifact *artifact = tr__calloc(sizeof *artifact);
-    struct tr_span pack, version, role;
+    struct artifact *artifact = base_calloc(sizeof *artifact);
+    struct span pack, version, role;
     struct json_expect expect;
     struct json_doc doc;
 
@@ -302,7 +299,7 @@ static void plan_remove_artifact(
         if (release->artifacts[i].pack != pack)
             continue;
         sql_unit_step(unit, &remove_artifact_row, 1);
-        sql_unit_text(unit, tr_span_of(change->release));
+        sql_unit_text(unit, span_of(change->release));
         sql_unit_int(unit, pack->id);
         return;
     }
@@ -314,10 +311,9 @@ static const struct change_kind remove_artifact_kind = { .action = "remove_artif
     .answer = answer_release,
     .is_small = true };
 
-/* ---- validate and publish
- * ----------------------------------------------------------------------------- */
+/* ---- validate and publish ------------------------------------------------------------------- */
 
-static void put_failure(void *data, enum release_failure failure, struct tr_span subject)
+static void put_failure(void *data, enum release_failure failure, struct span subject)
 {
     struct json_writer *writer = data;
 
@@ -340,7 +336,7 @@ static void plan_validate(
 static void answer_validate(const struct change *change, const struct packs_view *view,
     const struct sql_unit *unit, struct json_writer *writer)
 {
-    const struct release *release = catalogue_release(view, tr_span_of(change->release));
+    const struct release *release = catalogue_release(view, span_of(change->release));
     uint32_t count;
 
     (void)unit;
@@ -370,7 +366,7 @@ static void refuse_invalid(struct change *change, const struct release *release)
     json_put_end(&writer);
     json_put_end(&writer);
     if (json_finish(&writer) < 0)
-        tr_buffer_free(&change->answer); /* then without the list */
+        buffer_free(&change->answer); /* then without the list */
 }
 
 static void add_pin(
@@ -379,9 +375,9 @@ static void add_pin(
     const struct pack_version *version = release_choice(artifact);
 
     sql_unit_step(unit, &pin, 1);
-    sql_unit_text(unit, tr_span_of(release->id));
+    sql_unit_text(unit, span_of(release->id));
     sql_unit_int(unit, artifact->pack->id);
-    sql_unit_text(unit, tr_span_of(version->version));
+    sql_unit_text(unit, span_of(version->version));
     sql_unit_blob(unit, version->sha256, sizeof version->sha256);
     sql_unit_int(unit, (int64_t)version->size);
 }
@@ -398,21 +394,20 @@ static void plan_publish(
         return;
     }
     sql_unit_step(unit, &publish_row, 1);
-    sql_unit_text(unit, tr_span_of(release->id));
+    sql_unit_text(unit, span_of(release->id));
     sql_unit_int(unit, view->release_place_next);
     sql_unit_int(unit, change->now_ms);
     for (uint32_t i = 0; i < release->artifact_count; i++)
         add_pin(unit, release, &release->artifacts[i]);
     sql_unit_step(unit, &unpinned, 0);
-    sql_unit_text(unit, tr_span_of(release->id));
+    sql_unit_text(unit, span_of(release->id));
 }
 
 static const struct change_kind publish_kind = {
     .action = "publish_release", .plan = plan_publish, .answer = answer_release
 };
 
-/* ---- deprecate
- * ----------------------------------------------------------------------------------------- */
+/* ---- deprecate ------------------------------------------------------------------------------ */
 
 static void plan_deprecate(
     struct change *change, const struct packs_view *view, struct sql_unit *unit)
@@ -430,7 +425,7 @@ static void plan_deprecate(
         return;
     }
     sql_unit_step(unit, &deprecate_row, 1);
-    sql_unit_text(unit, tr_span_of(release->id));
+    sql_unit_text(unit, span_of(release->id));
     sql_unit_int(unit, change->now_ms);
 }
 
@@ -439,8 +434,7 @@ static const struct change_kind deprecate_kind = { .action = "deprecate_release"
     .answer = answer_release,
     .is_small = true };
 
-/* ---- the calls
- * ------------------------------------------------------------------------------------------ */
+/* ---- the calls ------------------------------------------------------------------------------ */
 
 static void ask(struct http_request *request, void *state, const struct change_kind *kind)
 {
@@ -476,7 +470,7 @@ void api_deprecate_release(struct http_request *request, void *state)
 void api_list_releases(struct http_request *request, void *state)
 {
     const struct packs_view *view = catalogue_view(state);
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     struct json_writer writer = json_writer(&body);
 
     if (packs_enter(request, state) == NULL)
@@ -503,7 +497,7 @@ void api_show_release(struct http_request *request, void *state)
 {
     const struct release *release =
         catalogue_release(catalogue_view(state), http_path_part(request, "id"));
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     struct json_writer writer = json_writer(&body);
 
     if (packs_enter(request, state) == NULL)

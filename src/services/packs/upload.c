@@ -21,11 +21,11 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/log.h"
 #include "crypto/digest.h"
 #include "crypto/encoding.h"
 #include "services/packs/catalogue_private.h"
 #include "services/packs/upload_private.h"
+#include "support/log.h"
 
 enum { TAG_SWEEP = 1 };
 #define SWEEP_NS TR_SECONDS(60)
@@ -45,8 +45,7 @@ SQL_STATEMENT(insert_upload,
     " created_ms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)");
 SQL_STATEMENT(delete_upload, "DELETE FROM pack_uploads WHERE id = $1");
 
-/* ---- what went wrong ---------------------------------------------------------------------------
- */
+/* ---- what went wrong ------------------------------------------------------------------------ */
 
 static void set_error(struct upload_job *job, unsigned status, const char *label, const char *text)
 {
@@ -91,15 +90,14 @@ static void set_failure(struct upload_job *job, int rc)
         set_error(job, rc == SQL_EUNKNOWN ? 504 : 503, "busy", "try again");
 }
 
-/* ---- holders -----------------------------------------------------------------------------------
- */
+/* ---- holders -------------------------------------------------------------------------------- */
 
 void upload_site_unref(struct upload_site *site)
 {
     if (site == NULL || atomic_fetch_sub_explicit(&site->holders, 1, memory_order_acq_rel) != 1)
         return;
     vault_close(&site->vault);
-    tr__free(site);
+    base_free(site);
 }
 
 void upload_unref(struct upload *upload)
@@ -108,13 +106,13 @@ void upload_unref(struct upload *upload)
         return;
     upload_file_finish(&upload->file);
     upload_site_unref(upload->site);
-    tr__free(upload);
+    base_free(upload);
 }
 
 struct upload *upload_new(
     struct upload_site *site, const char *id, const struct upload_facts *facts)
 {
-    struct upload *upload = tr__calloc(sizeof *upload);
+    struct upload *upload = base_calloc(sizeof *upload);
 
     if (upload == NULL)
         return NULL;
@@ -126,8 +124,7 @@ struct upload *upload_new(
     return upload;
 }
 
-/* ---- the table ---------------------------------------------------------------------------------
- */
+/* ---- the table ------------------------------------------------------------------------------ */
 
 void uploads_enlist(struct uploads *uploads, struct upload *upload)
 {
@@ -165,8 +162,7 @@ static uint64_t announced_bytes(const struct uploads *uploads)
     return sum;
 }
 
-/* ---- answers -----------------------------------------------------------------------------------
- */
+/* ---- answers -------------------------------------------------------------------------------- */
 
 /* Takes the actor's hold on the job. */
 static void answer(struct upload_job *job, const struct upload *upload)
@@ -221,8 +217,7 @@ static void forget(struct uploads *uploads, struct upload *upload)
     upload_unref(upload);
 }
 
-/* ---- work on the pool --------------------------------------------------------------------------
- */
+/* ---- work on the pool ----------------------------------------------------------------------- */
 
 static int remove_files(struct upload *upload, bool and_object)
 {
@@ -264,14 +259,14 @@ static void free_work(void *argument)
     upload_unref(work->upload);
     if (work->job != NULL)
         upload_job_unref(work->job);
-    tr__free(work);
+    base_free(work);
 }
 
 /* 0: its end comes as an event. */
 static int offload(
     struct tr_context *ctx, struct upload *upload, enum work_kind kind, bool and_object)
 {
-    struct work *work = tr__calloc(sizeof *work);
+    struct work *work = base_calloc(sizeof *work);
     int rc;
 
     if (work == NULL)
@@ -286,8 +281,7 @@ static int offload(
     return rc;
 }
 
-/* ---- database ----------------------------------------------------------------------------------
- */
+/* ---- database ------------------------------------------------------------------------------- */
 
 static uint32_t next_tag(struct uploads *uploads)
 {
@@ -320,22 +314,22 @@ static struct sql_unit *insert_unit(const struct uploads *uploads, const struct 
     if (unit == NULL)
         return NULL;
     sql_unit_step(unit, &insert_upload, 1);
-    sql_unit_text(unit, tr_span_of(upload->file.id));
+    sql_unit_text(unit, span_of(upload->file.id));
     sql_unit_int(unit, facts->pack);
-    sql_unit_text(unit, tr_span_of(facts->version));
+    sql_unit_text(unit, span_of(facts->version));
     if (facts->encoding == UPLOAD_WHOLE)
         sql_unit_null(unit);
     else
-        sql_unit_text(unit, tr_span_of(upload_encoding_name(facts->encoding)));
+        sql_unit_text(unit, span_of(upload_encoding_name(facts->encoding)));
     sql_unit_blob(unit, facts->sha256, sizeof facts->sha256);
     sql_unit_int(unit, (int64_t)facts->size);
-    sql_unit_text(unit, tr_span_of(facts->type));
-    sql_unit_text(unit, tr_span_of(facts->actor));
+    sql_unit_text(unit, span_of(facts->type));
+    sql_unit_text(unit, span_of(facts->actor));
     sql_unit_int(unit, packs_now_ms(uploads->packs));
     return unit;
 }
 
-struct sql_unit *upload_delete_unit(struct tr_span id)
+struct sql_unit *upload_delete_unit(struct span id)
 {
     struct sql_unit *unit = sql_unit_new(0);
 
@@ -346,8 +340,7 @@ struct sql_unit *upload_delete_unit(struct tr_span id)
     return unit;
 }
 
-/* ---- removing ----------------------------------------------------------------------------------
- */
+/* ---- removing ------------------------------------------------------------------------------- */
 
 /* Does a version, or another upload, want these bytes? */
 static bool is_wanted(const struct uploads *uploads, const struct upload *upload)
@@ -376,7 +369,7 @@ static bool is_wanted(const struct uploads *uploads, const struct upload *upload
  * it. The job of the step, if any, is answered at the end. */
 static void begin_removal(struct uploads *uploads, struct tr_context *ctx, struct upload *upload)
 {
-    int rc = submit(uploads, ctx, upload, upload_delete_unit(tr_span_of(upload->file.id)));
+    int rc = submit(uploads, ctx, upload, upload_delete_unit(span_of(upload->file.id)));
 
     upload->is_busy = upload->is_leaving = true;
     if (rc != 0) {
@@ -392,8 +385,7 @@ static void remove_file(struct uploads *uploads, struct tr_context *ctx, struct 
         forget(uploads, upload); /* the next start removes the file */
 }
 
-/* ---- creating ----------------------------------------------------------------------------------
- */
+/* ---- creating ------------------------------------------------------------------------------- */
 
 /* False: refused. */
 static bool has_room(struct uploads *uploads, struct upload_job *job)
@@ -459,8 +451,7 @@ static void on_created(
     remove_file(uploads, ctx, upload);
 }
 
-/* ---- sending -----------------------------------------------------------------------------------
- */
+/* ---- sending -------------------------------------------------------------------------------- */
 
 static bool is_claimed(const struct upload *upload, struct tr_context *ctx)
 {
@@ -563,8 +554,7 @@ static void on_written(
     end_step(uploads, ctx, upload);
 }
 
-/* ---- the end of an upload ----------------------------------------------------------------------
- */
+/* ---- the end of an upload ------------------------------------------------------------------- */
 
 /* Is the object that these bytes would become on its way out? */
 static bool is_being_taken(const struct uploads *uploads, const struct upload *upload)
@@ -675,8 +665,7 @@ static void sweep(struct uploads *uploads, struct tr_context *ctx)
     }
 }
 
-/* ---- the actor ---------------------------------------------------------------------------------
- */
+/* ---- the actor ------------------------------------------------------------------------------ */
 
 static enum tr_next uploads_handle(void *self, struct tr_context *ctx, void *message)
 {

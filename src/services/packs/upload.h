@@ -24,7 +24,7 @@ enum {
 enum upload_encoding { UPLOAD_WHOLE, UPLOAD_ZSTD, UPLOAD_GZIP };
 /* NULL for UPLOAD_WHOLE. */
 const char *upload_encoding_name(enum upload_encoding encoding);
-bool upload_encoding_parse(struct tr_span name, enum upload_encoding *ret_encoding);
+bool upload_encoding_parse(struct span name, enum upload_encoding *ret_encoding);
 
 struct change;
 
@@ -63,7 +63,7 @@ struct upload_job {
     char id[UPLOAD_ID_CHARS + 1];
     uint64_t claim;            /* not 0: chosen by who sends, for one request */
     uint64_t offset;           /* in: what the client thinks; out: what is so */
-    struct tr_buffer bytes;    /* UPLOAD_WRITE, UPLOAD_RELEASE */
+    struct buffer bytes;       /* UPLOAD_WRITE, UPLOAD_RELEASE */
     uint64_t begin;            /* of the file, where those belong */
     struct upload_facts facts; /* in: UPLOAD_CREATE; out: all others */
     uint64_t length;           /* UPLOAD_CLAIM: of what is going to be sent; 0: not known */
@@ -100,7 +100,7 @@ void uploads_stop(struct packs *packs);
 size_t upload_write_size(uint64_t offset, size_t size);
 
 /* Upload-Offset of a request: digits alone. False: it is not there, there twice, or no number. */
-bool upload_offset_parse(struct tr_span value, uint64_t *ret_offset);
+bool upload_offset_parse(struct span value, uint64_t *ret_offset);
 
 /* Handlers (upload_api.c), with their routes below /v1/admin:
  *   POST   packs/{name}/uploads   {"version","size","sha256","type"?,"encoding"?}; small body

@@ -28,15 +28,14 @@ struct intake {
     bool has_ended; /* all of the body is here */
 };
 
-/* ---- answers -----------------------------------------------------------------------------------
- */
+/* ---- answers -------------------------------------------------------------------------------- */
 
 static void add_number(struct http_request *request, const char *name, uint64_t number)
 {
     char text[24];
     int size = snprintf(text, sizeof text, "%llu", (unsigned long long)number);
 
-    (void)http_add_header(request, name, (struct tr_span){ text, (size_t)size });
+    (void)http_add_header(request, name, (struct span){ text, (size_t)size });
 }
 
 static void respond_error(struct http_request *request, const struct upload_job *job)
@@ -44,9 +43,9 @@ static void respond_error(struct http_request *request, const struct upload_job 
     if (job->status == 409 && job->facts.pack != 0) /* it is there: where to go on */
         add_number(request, "Upload-Offset", job->offset);
     if (job->status == 409 && strcmp(job->label, "UploadBusy") == 0)
-        (void)http_add_header(request, "Retry-After", TR_SPAN("2"));
+        (void)http_add_header(request, "Retry-After", SPAN("2"));
     if (strcmp(job->label, "TooManyUploads") == 0)
-        (void)http_add_header(request, "Retry-After", TR_SPAN("30"));
+        (void)http_add_header(request, "Retry-After", SPAN("30"));
     if (job->status == 504)
         http_respond_lost(request, SQL_EUNKNOWN, true, job->label);
     else if (strcmp(job->label, "busy") == 0)
@@ -66,7 +65,7 @@ static void put_upload(struct json_writer *writer, const struct upload_job *job)
     json_put_text(writer, "version", facts->version);
     json_put_text(writer, "type", facts->type);
     json_put_string(writer, "sha256",
-        (struct tr_span){ hex, crypto_hex_encode(facts->sha256, sizeof facts->sha256, hex) });
+        (struct span){ hex, crypto_hex_encode(facts->sha256, sizeof facts->sha256, hex) });
     json_put_int(writer, "size_bytes", (int64_t)facts->size);
     json_put_int(writer, "offset", (int64_t)job->offset);
     if (facts->encoding != UPLOAD_WHOLE)
@@ -76,31 +75,30 @@ static void put_upload(struct json_writer *writer, const struct upload_job *job)
 
 static void respond_upload(struct http_request *request, const struct upload_job *job)
 {
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     struct json_writer writer = json_writer(&body);
     char path[64];
 
     add_number(request, "Upload-Offset", job->offset);
     add_number(request, "Upload-Length", job->facts.size);
-    (void)http_add_header(request, "Cache-Control", TR_SPAN("no-store"));
+    (void)http_add_header(request, "Cache-Control", SPAN("no-store"));
     if (job->is_new) {
         (void)snprintf(path, sizeof path, "/v1/admin/uploads/%s", job->id);
-        (void)http_add_header(request, "Location", tr_span_of(path));
+        (void)http_add_header(request, "Location", span_of(path));
     }
     put_upload(&writer, job);
     if (json_finish(&writer) != 0)
         http_respond_shed(request, 503, 1, "memory");
     else
         http_respond_buffer(request, job->is_new ? 201 : 200, "application/json", &body);
-    tr_buffer_free(&body);
+    buffer_free(&body);
 }
 
-/* ---- one step, one answer ----------------------------------------------------------------------
- */
+/* ---- one step, one answer ------------------------------------------------------------------- */
 
 static bool read_id(struct http_request *request, char ret_id[UPLOAD_ID_CHARS + 1])
 {
-    struct tr_span id = http_path_part(request, "id");
+    struct span id = http_path_part(request, "id");
 
     for (size_t i = 0; id.size == UPLOAD_ID_CHARS && i < id.size; i++)
         if (!((id.at[i] >= '0' && id.at[i] <= '9') || (id.at[i] >= 'a' && id.at[i] <= 'f')))
@@ -187,7 +185,7 @@ static void on_deleted(struct http_request *request, const struct tr_event *even
 
     if (job == NULL)
         return;
-    http_respond(request, 204, NULL, (struct tr_span){ NULL, 0 });
+    http_respond(request, 204, NULL, (struct span){ NULL, 0 });
     upload_job_unref(job);
 }
 
@@ -229,10 +227,9 @@ void api_finish_upload(struct http_request *request, void *state)
         ask(request, job, on_finished);
 }
 
-/* ---- POST packs/{name}/uploads -----------------------------------------------------------------
- */
+/* ---- POST packs/{name}/uploads -------------------------------------------------------------- */
 
-static void copy_text(char *to, size_t size, struct tr_span text)
+static void copy_text(char *to, size_t size, struct span text)
 {
     size_t length = text.size < size ? text.size : size - 1;
 
@@ -243,10 +240,10 @@ static void copy_text(char *to, size_t size, struct tr_span text)
 /* The members of the body; false: `expect` says what is wrong. */
 static bool read_facts(struct json_expect *expect, struct upload_facts *facts)
 {
-    struct tr_span version = json_need_string(expect, "version", 1, PACK_VERSION_MAX);
-    struct tr_span sha256 = json_need_string(expect, "sha256", 64, 64);
-    struct tr_span type = json_may_string(expect, "type", 3, PACK_TYPE_MAX);
-    struct tr_span encoding = json_may_string(expect, "encoding", 1, 8);
+    struct span version = json_need_string(expect, "version", 1, PACK_VERSION_MAX);
+    struct span sha256 = json_need_string(expect, "sha256", 64, 64);
+    struct span type = json_may_string(expect, "type", 3, PACK_TYPE_MAX);
+    struct span encoding = json_may_string(expect, "encoding", 1, 8);
     size_t size;
 
     facts->size = (uint64_t)json_need_int(expect, "size", 0, SIZE_LARGEST);
@@ -263,8 +260,8 @@ static bool read_facts(struct json_expect *expect, struct upload_facts *facts)
     if (expect->failed)
         return false;
     copy_text(facts->version, sizeof facts->version, version);
-    copy_text(facts->type, sizeof facts->type,
-        type.at == NULL ? TR_SPAN("application/octet-stream") : type);
+    copy_text(
+        facts->type, sizeof facts->type, type.at == NULL ? SPAN("application/octet-stream") : type);
     return true;
 }
 
@@ -272,10 +269,10 @@ static bool read_facts(struct json_expect *expect, struct upload_facts *facts)
 static bool place_facts(struct http_request *request, struct upload_facts *facts)
 {
     const struct packs_call *call = packs_call(request);
-    struct tr_span name = http_path_part(request, "name");
+    struct span name = http_path_part(request, "name");
     const struct pack *pack = catalogue_any_pack(catalogue_view(call->packs), name);
     const struct pack_version *version =
-        pack == NULL ? NULL : catalogue_any_version(pack, tr_span_of(facts->version));
+        pack == NULL ? NULL : catalogue_any_version(pack, span_of(facts->version));
 
     if (pack == NULL) {
         http_respond_error(
@@ -299,13 +296,13 @@ static bool place_facts(struct http_request *request, struct upload_facts *facts
         return false;
     }
     facts->pack = pack->id;
-    copy_text(facts->pack_name, sizeof facts->pack_name, tr_span_of(pack->name));
+    copy_text(facts->pack_name, sizeof facts->pack_name, span_of(pack->name));
     copy_text(facts->actor, sizeof facts->actor, call->actor);
     if (facts->encoding != UPLOAD_WHOLE) {
         facts->version_id = version->id;
         facts->plain_size = version->size;
         memcpy(facts->plain_sha256, version->sha256, sizeof facts->plain_sha256);
-        copy_text(facts->type, sizeof facts->type, tr_span_of(version->type));
+        copy_text(facts->type, sizeof facts->type, span_of(version->type));
     }
     return true;
 }
@@ -335,8 +332,7 @@ void api_create_upload(struct http_request *request, void *state)
     ask(request, job, on_upload);
 }
 
-/* ---- PATCH uploads/{id} ------------------------------------------------------------------------
- */
+/* ---- PATCH uploads/{id} --------------------------------------------------------------------- */
 
 /* Nothing more is taken. The claim goes, with what was gathered if the client is gone. */
 static void end_intake(struct http_request *request, bool keeps_bytes)
@@ -358,7 +354,7 @@ static void end_intake(struct http_request *request, bool keeps_bytes)
         job->begin += intake->flying->bytes.size;
     memcpy(job->id, intake->id, sizeof job->id);
     if (!keeps_bytes)
-        tr_buffer_clear(&job->bytes);
+        buffer_clear(&job->bytes);
     /* If it cannot be told, the claim ends by itself. */
     if (tr_tell(call->packs->uploads, &message, sizeof message) != 0)
         upload_job_unref(job);
@@ -416,7 +412,7 @@ static void on_written(struct http_request *request, const struct tr_event *even
     if (!has_come_back(request, event, &job))
         return;
     intake->offset = job->offset;
-    tr_buffer_clear(&job->bytes);
+    buffer_clear(&job->bytes);
     intake->spare = job;
     go_on(request);
 }
@@ -424,9 +420,9 @@ static void on_written(struct http_request *request, const struct tr_event *even
 /* What is gathered beyond one write begins the next. TR_ENOMEM. */
 static int cut_write(const struct intake *intake)
 {
-    struct tr_buffer *bytes = &intake->filling->bytes;
+    struct buffer *bytes = &intake->filling->bytes;
     size_t size = upload_write_size(intake->offset, bytes->size);
-    int rc = tr_buffer_append(&intake->spare->bytes, bytes->bytes + size, bytes->size - size);
+    int rc = buffer_append(&intake->spare->bytes, bytes->bytes + size, bytes->size - size);
 
     if (rc == 0)
         bytes->size = size;
@@ -474,7 +470,7 @@ static void go_on(struct http_request *request)
     } else if (intake->has_ended) {
         end_intake(request, false);
         add_number(request, "Upload-Offset", intake->offset);
-        http_respond(request, 204, NULL, (struct tr_span){ NULL, 0 });
+        http_respond(request, 204, NULL, (struct span){ NULL, 0 });
         return;
     }
     http_body_resume(request);
@@ -496,7 +492,7 @@ static bool on_piece(struct http_request *request, const char *bytes, size_t siz
             go_on(request);
         return true;
     }
-    if (tr_buffer_append(&intake->filling->bytes, bytes, size) != 0) {
+    if (buffer_append(&intake->filling->bytes, bytes, size) != 0) {
         refuse_intake(request, NULL);
         return true;
     }
@@ -511,14 +507,14 @@ static bool on_piece(struct http_request *request, const char *bytes, size_t siz
 /* How long it is going to be: 0 when it does not say. False: answered. */
 static bool read_length(struct http_request *request, uint64_t *ret_length)
 {
-    struct tr_span length = http_header(request, "Content-Length");
+    struct span length = http_header(request, "Content-Length");
 
     *ret_length = 0;
     if (length.at == NULL && http_header(request, "Transfer-Encoding").at == NULL) {
         http_respond_error(request, 411, "LengthRequired", "say how many bytes: Content-Length");
         return false;
     }
-    if (length.at != NULL && !tr_span_u64(length, ret_length)) {
+    if (length.at != NULL && !span_u64(length, ret_length)) {
         http_respond_error(request, 400, "InvalidRequest", "Content-Length is a number");
         return false;
     }
@@ -529,7 +525,7 @@ void api_patch_upload(struct http_request *request, void *state)
 {
     struct packs_call *call = packs_enter(request, state);
     struct intake *intake = call == NULL ? NULL : http_alloc(request, sizeof *intake);
-    struct tr_span value = { NULL, 0 };
+    struct span value = { NULL, 0 };
     struct upload_message message;
     uint64_t offset, length;
     struct upload_job *job;

@@ -26,7 +26,7 @@ int upload_change_fill(struct change *change, const char *id, const struct uploa
     struct finished *finished = change->data;
 
     if (finished == NULL)
-        change->data = finished = tr__calloc(sizeof *finished);
+        change->data = finished = base_calloc(sizeof *finished);
     if (finished == NULL)
         return TR_ENOMEM;
     (void)snprintf(finished->id, sizeof finished->id, "%s", id);
@@ -38,7 +38,7 @@ int upload_change_fill(struct change *change, const char *id, const struct uploa
 
 static void finish(struct change *change)
 {
-    tr__free(change->data);
+    base_free(change->data);
 }
 
 static void refuse_version(struct change *change)
@@ -60,10 +60,10 @@ static void plan_version(
     sql_unit_step(unit, &insert_version, 1);
     sql_unit_int(unit, view->version_id_next);
     sql_unit_int(unit, facts->pack);
-    sql_unit_text(unit, tr_span_of(facts->version));
+    sql_unit_text(unit, span_of(facts->version));
     sql_unit_blob(unit, facts->sha256, sizeof facts->sha256);
     sql_unit_int(unit, (int64_t)facts->size);
-    sql_unit_text(unit, tr_span_of(facts->type));
+    sql_unit_text(unit, span_of(facts->type));
     sql_unit_int(unit, change->now_ms);
 }
 
@@ -81,7 +81,7 @@ static void plan_variant(
     }
     sql_unit_step(unit, &insert_variant, 1);
     sql_unit_int(unit, version->id);
-    sql_unit_text(unit, tr_span_of(upload_encoding_name(facts->encoding)));
+    sql_unit_text(unit, span_of(upload_encoding_name(facts->encoding)));
     sql_unit_blob(unit, facts->sha256, sizeof facts->sha256);
     sql_unit_int(unit, (int64_t)facts->size);
     sql_unit_int(unit, change->now_ms);
@@ -98,7 +98,7 @@ static void plan(struct change *change, const struct packs_view *view, struct sq
     const struct finished *finished = change->data;
     const struct pack *pack = change_pack(change, view);
     const struct pack_version *version =
-        pack == NULL ? NULL : catalogue_any_version(pack, tr_span_of(change->version));
+        pack == NULL ? NULL : catalogue_any_version(pack, span_of(change->version));
 
     if (pack == NULL)
         return;
@@ -113,7 +113,7 @@ static void plan(struct change *change, const struct packs_view *view, struct sq
         refuse_version(change);
     } /* else it is the same: an answer was lost, and this is asked again */
     sql_unit_step(unit, &delete_upload, SQL_ROWS_ANY);
-    sql_unit_text(unit, tr_span_of(finished->id));
+    sql_unit_text(unit, span_of(finished->id));
 }
 
 static void explain(struct change *change, const struct sql_unit *unit)
@@ -126,9 +126,9 @@ static void answer(const struct change *change, const struct packs_view *view,
     const struct sql_unit *unit, struct json_writer *writer)
 {
     const struct finished *finished = change->data;
-    const struct pack *pack = catalogue_any_pack(view, tr_span_of(change->pack));
+    const struct pack *pack = catalogue_any_pack(view, span_of(change->pack));
     const struct pack_version *version =
-        pack == NULL ? NULL : catalogue_any_version(pack, tr_span_of(change->version));
+        pack == NULL ? NULL : catalogue_any_version(pack, span_of(change->version));
 
     (void)unit;
     json_put_object(writer, NULL);

@@ -84,7 +84,7 @@ int upload_file_look(struct upload_file *file, int64_t *ret_modified_ns)
 /* Digest of what another process of ours, or this one, wrote before: from `hashed` to `end`. */
 static int hash_from_file(int fd, struct crypto_sha256_stream *hash, uint64_t *hashed, uint64_t end)
 {
-    char *bytes = *hashed == end ? NULL : tr__alloc(READ_BYTES);
+    char *bytes = *hashed == end ? NULL : base_alloc(READ_BYTES);
     int rc = 0;
 
     if (*hashed == end)
@@ -104,7 +104,7 @@ static int hash_from_file(int fd, struct crypto_sha256_stream *hash, uint64_t *h
             *hashed += (uint64_t)got;
         }
     }
-    tr__free(bytes);
+    base_free(bytes);
     return rc;
 }
 
@@ -153,8 +153,7 @@ int upload_file_write(struct upload_file *file, const char *bytes, size_t size)
     return 0;
 }
 
-/* ---- the end -----------------------------------------------------------------------------------
- */
+/* ---- the end -------------------------------------------------------------------------------- */
 
 static void to_hex(const uint8_t sha256[32], char ret_hex[VAULT_OBJECT_NAME + 1])
 {

@@ -10,20 +10,20 @@ const char *upload_encoding_name(enum upload_encoding encoding)
     return encoding == UPLOAD_ZSTD ? "zstd" : encoding == UPLOAD_GZIP ? "gzip" : NULL;
 }
 
-bool upload_encoding_parse(struct tr_span name, enum upload_encoding *ret_encoding)
+bool upload_encoding_parse(struct span name, enum upload_encoding *ret_encoding)
 {
-    if (tr_span_is(name, "zstd"))
+    if (span_is(name, "zstd"))
         *ret_encoding = UPLOAD_ZSTD;
-    else if (tr_span_is(name, "gzip"))
+    else if (span_is(name, "gzip"))
         *ret_encoding = UPLOAD_GZIP;
     else
         return false;
     return true;
 }
 
-bool upload_offset_parse(struct tr_span value, uint64_t *ret_offset)
+bool upload_offset_parse(struct span value, uint64_t *ret_offset)
 {
-    return tr_span_u64(value, ret_offset);
+    return span_u64(value, ret_offset);
 }
 
 size_t upload_write_size(uint64_t offset, size_t size)
@@ -33,7 +33,7 @@ size_t upload_write_size(uint64_t offset, size_t size)
 
 struct upload_job *upload_job_new(enum upload_action action)
 {
-    struct upload_job *job = tr__calloc(sizeof *job);
+    struct upload_job *job = base_calloc(sizeof *job);
 
     if (job == NULL)
         return NULL;
@@ -52,7 +52,7 @@ void upload_job_unref(struct upload_job *job)
 {
     if (job == NULL || atomic_fetch_sub_explicit(&job->holders, 1, memory_order_acq_rel) != 1)
         return;
-    tr_buffer_free(&job->bytes);
+    buffer_free(&job->bytes);
     change_unref(job->change);
-    tr__free(job);
+    base_free(job);
 }

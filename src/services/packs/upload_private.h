@@ -53,7 +53,7 @@ struct upload *upload_new(
 void upload_unref(struct upload *upload);
 void uploads_enlist(struct uploads *uploads, struct upload *upload); /* takes the holder */
 struct upload *uploads_find(const struct uploads *uploads, const char *id);
-struct sql_unit *upload_delete_unit(struct tr_span id); /* NULL: out of memory */
+struct sql_unit *upload_delete_unit(struct span id); /* NULL: out of memory */
 /* What the struct owns. */
 void uploads_finish(void *self);
 

@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/log.h"
 #include "crypto/encoding.h"
 #include "services/packs/upload_private.h"
+#include "support/log.h"
 
 SQL_STATEMENT(select_uploads,
     "SELECT u.id, u.pack, p.name, u.version, u.encoding, u.sha256, u.size, u.media_type,"
@@ -17,7 +17,7 @@ SQL_STATEMENT(select_uploads,
 static void copy_cell(
     char *to, size_t size, const struct sql_unit *unit, uint32_t row, uint32_t column)
 {
-    struct tr_span text = sql_row_bytes(unit, 0, row, column);
+    struct span text = sql_row_bytes(unit, 0, row, column);
     size_t length = text.size < size ? text.size : size - 1;
 
     memcpy(to, text.size == 0 ? "" : text.at, length);
@@ -27,7 +27,7 @@ static void copy_cell(
 /* False: it cannot be one of ours. */
 static bool read_facts(const struct sql_unit *unit, uint32_t row, struct upload_facts *facts)
 {
-    struct tr_span sha256 = sql_row_bytes(unit, 0, row, 5);
+    struct span sha256 = sql_row_bytes(unit, 0, row, 5);
 
     *facts = (struct upload_facts){ .pack = sql_row_int(unit, 0, row, 1),
         .size = (uint64_t)sql_row_int(unit, 0, row, 6) };
@@ -142,7 +142,7 @@ int uploads_start(struct packs *packs, char *why, size_t why_size)
     struct uploads uploads = { .packs = packs, .tag_next = UPLOAD_TAG_FIRST };
     int rc;
 
-    uploads.site = tr__calloc(sizeof *uploads.site);
+    uploads.site = base_calloc(sizeof *uploads.site);
     if (uploads.site == NULL)
         return TR_ENOMEM;
     atomic_init(&uploads.site->holders, 1);

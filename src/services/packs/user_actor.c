@@ -17,8 +17,8 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/metric.h"
 #include "services/packs/user_job.h"
+#include "support/metric.h"
 
 enum { TAG_LOAD = 1, TAG_PUSH, TAG_READ, READ_TAGS = 1 << 20, TRIES_MAX = 3, WAITING_MAX = 64 };
 
@@ -63,9 +63,9 @@ struct user {
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
-struct user_job *user_job_new(enum user_job_kind kind, struct tr_span user)
+struct user_job *user_job_new(enum user_job_kind kind, struct span user)
 {
-    struct user_job *job = tr__calloc(sizeof *job);
+    struct user_job *job = base_calloc(sizeof *job);
 
     if (job == NULL)
         return NULL;
@@ -82,9 +82,9 @@ void user_job_unref(struct user_job *job)
     if (job == NULL || atomic_fetch_sub_explicit(&job->holders, 1, memory_order_acq_rel) != 1)
         return;
     sql_unit_free(job->unit);
-    tr_buffer_free(&job->texts);
-    tr__free(job->changes);
-    tr__free(job);
+    buffer_free(&job->texts);
+    base_free(job->changes);
+    base_free(job);
 }
 
 static void count(const struct user_job *job, int status)
@@ -203,7 +203,7 @@ static void on_load(struct user *user, struct sql_unit *unit)
         (void)snprintf(user->epoch, sizeof user->epoch, "%016llx",
             (unsigned long long)atomic_load_explicit(&user->users->epoch, memory_order_relaxed));
         user->has_epoch =
-            sql_unit_rows(unit, 2) > 0 && tr_span_is(sql_row_bytes(unit, 2, 0, 0), user->epoch);
+            sql_unit_rows(unit, 2) > 0 && span_is(sql_row_bytes(unit, 2, 0, 0), user->epoch);
         user->item_count = sql_row_int(unit, 1, 0, 0);
         user->is_loaded = true;
     } else {
@@ -393,7 +393,7 @@ static int make_user(void *data, const void *key, size_t key_size, void *state)
 
 int user_start(const struct service_context *context, char *why, size_t why_size, void **ret_state)
 {
-    struct users *users = tr__calloc(sizeof *users);
+    struct users *users = base_calloc(sizeof *users);
     int rc = TR_ENOMEM;
 
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
@@ -415,7 +415,7 @@ int user_start(const struct service_context *context, char *why, size_t why_size
     }
     if (rc < 0) {
         (void)snprintf(why, why_size, "users could not start: %s", tr_error_text(rc));
-        tr__free(users);
+        base_free(users);
         return rc;
     }
     *ret_state = users;
@@ -427,5 +427,5 @@ void user_stop(void *state)
     struct users *users = state;
 
     if (tr_registry_close(&users->actors, TR_SECONDS(30)) == 0)
-        tr__free(users); /* else it goes with the process */
+        base_free(users); /* else it goes with the process */
 }

@@ -63,21 +63,21 @@ static struct user_job *came_back(struct http_request *request, const struct tr_
     return NULL;
 }
 
-static void respond(struct http_request *request, struct tr_buffer *json, int rc)
+static void respond(struct http_request *request, struct buffer *json, int rc)
 {
     end(request);
-    http_add_header(request, "Cache-Control", TR_SPAN("no-store"));
+    http_add_header(request, "Cache-Control", SPAN("no-store"));
     if (rc < 0)
         http_respond_shed(request, 503, 1, "memory");
     else
         http_respond_buffer(request, 200, "application/json", json);
-    tr_buffer_free(json);
+    buffer_free(json);
 }
 
 /* The caller's own job; NULL: the request has been answered. */
 static struct user_job *own_job(struct http_request *request, enum user_job_kind kind)
 {
-    struct tr_span user = auth_claims_of(request)->issuer;
+    struct span user = auth_claims_of(request)->issuer;
     struct user_job *job = user.size > USER_ID_SIZE_MAX ? NULL : user_job_new(kind, user);
 
     if (job == NULL)
@@ -108,7 +108,7 @@ static const char *fate_of(const struct user_job *job, const struct user_change 
 static void pushed(struct http_request *request, const struct tr_event *event)
 {
     struct user_job *job = came_back(request, event);
-    struct tr_buffer json = { 0 };
+    struct buffer json = { 0 };
     struct json_writer writer = json_writer(&json);
     int64_t applied = 0, skipped = 0;
 
@@ -176,27 +176,27 @@ enum { ROW_KIND, ROW_ITEM, ROW_SEQ, ROW_UPDATED, ROW_STORED, ROW_DELETED, ROW_BO
 static void put_row(struct json_writer *writer, const struct sql_unit *unit, uint32_t row)
 {
     const struct user_kind_names *names = &user_kind_names[sql_row_int(unit, 1, row, ROW_KIND)];
-    struct tr_span body = sql_row_bytes(unit, 1, row, ROW_BODY);
-    struct tr_buffer text = { 0 };
+    struct span body = sql_row_bytes(unit, 1, row, ROW_BODY);
+    struct buffer text = { 0 };
 
-    tr_buffer_format(&text, "{\"%s\":", names->item);
+    buffer_format(&text, "{\"%s\":", names->item);
     json_quote(&text, sql_row_bytes(unit, 1, row, ROW_ITEM));
-    tr_buffer_format(&text,
+    buffer_format(&text,
         ",\"seq\":%lld,\"client_updated_at\":%lld,\"server_updated_at\":%lld,\"deleted\":%s",
         (long long)sql_row_int(unit, 1, row, ROW_SEQ),
         (long long)sql_row_int(unit, 1, row, ROW_UPDATED),
         (long long)sql_row_int(unit, 1, row, ROW_STORED),
         sql_row_int(unit, 1, row, ROW_DELETED) != 0 ? "true" : "false");
     if (body.size > 0) {
-        tr_buffer_text(&text, ",");
-        tr_buffer_span(&text, body);
+        buffer_text(&text, ",");
+        buffer_span(&text, body);
     }
-    tr_buffer_text(&text, "}");
+    buffer_text(&text, "}");
     if (text.failed == 0)
-        json_put_raw(writer, NULL, (struct tr_span){ text.bytes, text.size });
+        json_put_raw(writer, NULL, (struct span){ text.bytes, text.size });
     else
         writer->failed = text.failed;
-    tr_buffer_free(&text);
+    buffer_free(&text);
 }
 
 static void put_changes(struct json_writer *writer, const struct sql_unit *unit)
@@ -215,7 +215,7 @@ static void put_changes(struct json_writer *writer, const struct sql_unit *unit)
 static void pulled(struct http_request *request, const struct tr_event *event)
 {
     struct user_job *job = came_back(request, event);
-    struct tr_buffer json = { 0 };
+    struct buffer json = { 0 };
     struct json_writer writer = json_writer(&json);
     int64_t seq, next, last;
     uint32_t rows;
@@ -250,7 +250,7 @@ static void pull(struct http_request *request)
     struct json_doc doc = { .depth_max = 8 };
     struct user_job *job = own_job(request, USER_PULL);
     struct json_expect expect;
-    struct tr_span epoch;
+    struct span epoch;
     int64_t since;
 
     if (job == NULL)
@@ -281,7 +281,7 @@ static void pull(struct http_request *request)
 static void list_conflicts(struct http_request *request, const struct tr_event *event)
 {
     struct user_job *job = came_back(request, event);
-    struct tr_buffer json = { 0 };
+    struct buffer json = { 0 };
     struct json_writer writer = json_writer(&json);
 
     if (job == NULL)
@@ -320,7 +320,7 @@ static void put_may(struct json_writer *writer, const char *key, const struct sq
 static void show_status(struct http_request *request, const struct tr_event *event)
 {
     struct user_job *job = came_back(request, event);
-    struct tr_buffer json = { 0 };
+    struct buffer json = { 0 };
     struct json_writer writer = json_writer(&json);
 
     if (job == NULL)
@@ -361,7 +361,7 @@ static void show_status(struct http_request *request, const struct tr_event *eve
 static void ask_about(struct http_request *request, struct users *users, enum user_job_kind kind,
     uint32_t limit, http_then_fn then)
 {
-    struct tr_span user = http_path_part(request, "user");
+    struct span user = http_path_part(request, "user");
     struct user_job *job = NULL;
 
     if (user.size == 0 || user.size > USER_ID_SIZE_MAX || memchr(user.at, '\0', user.size)) {
@@ -379,7 +379,7 @@ static void ask_about(struct http_request *request, struct users *users, enum us
 
 static void admin_conflicts(struct http_request *request, void *state)
 {
-    struct tr_span text;
+    struct span text;
     uint32_t limit = 50;
 
     if (http_parameter(request, "limit", &text)) {

@@ -12,9 +12,9 @@ enum user_job_kind { USER_PUSH, USER_PULL, USER_CONFLICTS, USER_STATUS };
 
 struct user_change {
     enum user_kind kind;
-    struct tr_span item;
-    struct tr_span session; /* of a session item */
-    struct tr_span body;    /* "" when it is deleted */
+    struct span item;
+    struct span session; /* of a session item */
+    struct span body;    /* "" when it is deleted */
     int64_t updated_ms;
     bool is_deleted;
     uint32_t step; /* in the unit: the one that stores it; a session item's check is two before */
@@ -24,10 +24,10 @@ struct user_job {
     _Atomic uint32_t holders;
     enum user_job_kind kind;
     char user[USER_ID_SIZE_MAX + 1];
-    struct tr_buffer texts; /* what the spans below point into */
+    struct buffer texts; /* what the spans below point into */
 
     /* a push */
-    struct tr_span device, os, model, app_version;
+    struct span device, os, model, app_version;
     int64_t known_seq; /* what the device has pulled; -1: it did not say */
     struct user_change *changes;
     uint32_t change_count;
@@ -53,8 +53,8 @@ struct user_message {
     struct user_job *job; /* one holder */
 };
 
-struct user_job *user_job_new(enum user_job_kind kind, struct tr_span user); /* NULL: no memory */
-void user_job_unref(struct user_job *job);                                   /* NULL is fine */
+struct user_job *user_job_new(enum user_job_kind kind, struct span user); /* NULL: no memory */
+void user_job_unref(struct user_job *job);                                /* NULL is fine */
 
 /* user_store.c: units for the actor; NULL when out of memory. */
 
@@ -69,7 +69,7 @@ struct sql_unit *user_unit_read(const struct user_job *job); /* the other kinds 
  * was asked, in the epoch that was named? */
 int64_t user_pull_seq(const struct user_job *job);
 bool user_pull_is_known(const struct user_job *job);
-struct tr_span user_pull_epoch(const struct user_job *job); /* "": nothing was pushed yet */
+struct span user_pull_epoch(const struct user_job *job); /* "": nothing was pushed yet */
 
 /* user_actor.c */
 extern const struct tr_type user_type;

@@ -22,7 +22,7 @@ const struct user_kind_names user_kind_names[USER_KINDS] = {
 };
 
 struct member {
-    struct tr_span key;
+    struct span key;
     const struct json *value;
 };
 
@@ -36,55 +36,55 @@ static int by_key(const void *a, const void *b)
 }
 
 /* Names the row or says something about it: not part of what is kept. */
-static bool is_about_row(enum user_kind kind, struct tr_span key)
+static bool is_about_row(enum user_kind kind, struct span key)
 {
     static const char *const names[] = { "client_updated_at", "server_updated_at", "deleted",
         "seq" };
 
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (tr_span_is(key, names[i]))
+        if (span_is(key, names[i]))
             return true;
-    return tr_span_is(key, user_kind_names[kind].item);
+    return span_is(key, user_kind_names[kind].item);
 }
 
-static bool has_nul(struct tr_span text)
+static bool has_nul(struct span text)
 {
     return text.size > 0 && memchr(text.at, '\0', text.size) != NULL;
 }
 
 /* Room was made for all of it before: what was appended stays where it is. */
-static struct tr_span keep(struct user_job *job, struct tr_span text)
+static struct span keep(struct user_job *job, struct span text)
 {
     const char *at = job->texts.bytes + job->texts.size;
 
     if (text.at == NULL)
         return text;
-    tr_buffer_span(&job->texts, text);
-    return (struct tr_span){ at, text.size };
+    buffer_span(&job->texts, text);
+    return (struct span){ at, text.size };
 }
 
 /* The text of a member, which must be storable: no zero byte. */
-static struct tr_span need_text(
+static struct span need_text(
     struct user_job *job, struct json_expect *expect, const char *name, size_t size_max)
 {
-    struct tr_span text = json_need_string(expect, name, 1, size_max);
+    struct span text = json_need_string(expect, name, 1, size_max);
 
     if (has_nul(text))
         json_expect_fail(expect, name, "must not have a zero byte");
     return keep(job, text);
 }
 
-static struct tr_span may_text(
+static struct span may_text(
     struct user_job *job, struct json_expect *expect, const char *name, size_t size_max)
 {
-    struct tr_span text = json_may_string(expect, name, 1, size_max);
+    struct span text = json_may_string(expect, name, 1, size_max);
 
     if (has_nul(text))
         json_expect_fail(expect, name, "must not have a zero byte");
     return keep(job, text);
 }
 
-static struct tr_span write_body(
+static struct span write_body(
     struct user_job *job, enum user_kind kind, const struct json *row, struct json_expect *expect)
 {
     struct member members[MEMBERS_MAX];
@@ -95,7 +95,7 @@ static struct tr_span write_body(
             continue;
         if (count == MEMBERS_MAX) {
             json_expect_fail(expect, NULL, "has more than 64 members");
-            return TR_SPAN("");
+            return SPAN("");
         }
         members[count++] = (struct member){ it.key, it.value };
     }
@@ -104,14 +104,14 @@ static struct tr_span write_body(
         struct json_writer writer = json_writer(&job->texts);
 
         if (i > 0)
-            tr_buffer_text(&job->texts, ",");
+            buffer_text(&job->texts, ",");
         json_quote(&job->texts, members[i].key);
-        tr_buffer_text(&job->texts, ":");
+        buffer_text(&job->texts, ":");
         json_put_value(&writer, NULL, members[i].value);
     }
     if (job->texts.size - from > USER_BODY_SIZE_MAX)
         json_expect_fail(expect, NULL, "is larger than 16 KiB");
-    return (struct tr_span){ job->texts.bytes + from, job->texts.size - from };
+    return (struct span){ job->texts.bytes + from, job->texts.size - from };
 }
 
 static void read_row(struct user_job *job, enum user_kind kind, const struct json *row,
@@ -128,7 +128,7 @@ static void read_row(struct user_job *job, enum user_kind kind, const struct jso
     if (kind == USER_SESSION_ITEM && !change->is_deleted)
         change->session = need_text(job, expect, "session_id", USER_ITEM_SIZE_MAX);
     change->body =
-        change->is_deleted || expect->failed ? TR_SPAN("") : write_body(job, kind, row, expect);
+        change->is_deleted || expect->failed ? SPAN("") : write_body(job, kind, row, expect);
 }
 
 static size_t count_rows(struct json_expect *changes)
@@ -170,10 +170,10 @@ int user_push_read(struct user_job *job, const struct json *body, size_t body_si
 
     /* No text is longer in its shortest form than it was in the body; a session item's session is
      * there twice, by itself and as a member. */
-    if (tr_buffer_reserve(&job->texts, 2 * body_size + 64) == NULL)
+    if (buffer_reserve(&job->texts, 2 * body_size + 64) == NULL)
         return TR_ENOMEM;
     bytes = job->texts.bytes;
-    job->changes = tr__calloc((count + 1) * sizeof *job->changes);
+    job->changes = base_calloc((count + 1) * sizeof *job->changes);
     if (job->changes == NULL)
         return TR_ENOMEM;
     job->device = need_text(job, &expect, "device_id", 64);

@@ -99,15 +99,15 @@ SQL_STATEMENT(check_rows,
     "SELECT n FROM (SELECT COUNT(*) AS n FROM user_items WHERE user_id = $1) AS counted"
     " WHERE n <= CAST($2 AS BIGINT)");
 
-static struct tr_span text_span(const char *text)
+static struct span text_span(const char *text)
 {
-    return (struct tr_span){ text, strlen(text) };
+    return (struct span){ text, strlen(text) };
 }
 
 static struct sql_unit *unit_of(const char *user)
 {
     /* It decides the writer, and nothing that matters to others. */
-    return sql_unit_new(tr_siphash((struct tr_siphash_key){ 0 }, user, strlen(user)));
+    return sql_unit_new(base_siphash((struct base_siphash_key){ 0 }, user, strlen(user)));
 }
 
 static void step_of_user(
@@ -117,7 +117,7 @@ static void step_of_user(
     sql_unit_text(unit, text_span(user));
 }
 
-static void may_text(struct sql_unit *unit, struct tr_span text)
+static void may_text(struct sql_unit *unit, struct span text)
 {
     if (text.at == NULL)
         sql_unit_null(unit);
@@ -278,9 +278,9 @@ bool user_pull_is_known(const struct user_job *job)
     return job->after_seq <= last;
 }
 
-struct tr_span user_pull_epoch(const struct user_job *job)
+struct span user_pull_epoch(const struct user_job *job)
 {
     return sql_unit_rows(job->unit, PULL_LAST_EPOCH) == 0
-               ? TR_SPAN("")
+               ? SPAN("")
                : sql_row_bytes(job->unit, PULL_LAST_EPOCH, 0, 0);
 }

@@ -47,8 +47,7 @@ static int take(struct unpacking *unpacking, size_t size)
     return 0;
 }
 
-/* ---- gzip --------------------------------------------------------------------------------------
- */
+/* ---- gzip ----------------------------------------------------------------------------------- */
 
 static int gunzip_piece(struct unpacking *unpacking, z_stream *stream, size_t size)
 {
@@ -94,8 +93,7 @@ static int gunzip(struct unpacking *unpacking)
     return rc;
 }
 
-/* ---- zstd --------------------------------------------------------------------------------------
- */
+/* ---- zstd ----------------------------------------------------------------------------------- */
 
 static int unzstd_piece(struct unpacking *unpacking, ZSTD_DCtx *context, size_t size)
 {
@@ -145,7 +143,7 @@ static int unzstd(struct unpacking *unpacking)
 
 int variant_check(int fd, enum upload_encoding encoding, uint64_t size, const uint8_t sha256[32])
 {
-    struct unpacking *unpacking = tr__alloc(sizeof *unpacking);
+    struct unpacking *unpacking = base_alloc(sizeof *unpacking);
     uint8_t digest[CRYPTO_SHA256_BYTES];
     int rc;
 
@@ -165,6 +163,6 @@ int variant_check(int fd, enum upload_encoding encoding, uint64_t size, const ui
             rc = TR_EPROTO;
         crypto_sha256_stream_finish(&unpacking->hash);
     }
-    tr__free(unpacking);
+    base_free(unpacking);
     return rc;
 }

@@ -50,8 +50,7 @@ static int code_of(int error)
     }
 }
 
-/* ---- opening -----------------------------------------------------------------------------------
- */
+/* ---- opening -------------------------------------------------------------------------------- */
 
 int vault_open_beneath(int folder, const char *name, int flags, unsigned mode, int *ret_fd)
 {
@@ -148,8 +147,7 @@ int vault_open_incoming(const struct vault *vault, const char *id, bool create, 
     return 0;
 }
 
-/* ---- keeping and removing ----------------------------------------------------------------------
- */
+/* ---- keeping and removing ------------------------------------------------------------------- */
 
 static int remove_name(int folder, const char *name)
 {
@@ -234,8 +232,7 @@ int vault_each_incoming(const struct vault *vault, vault_each_fn each, void *dat
     return each_name(vault->incoming, each, data);
 }
 
-/* ---- the folders -------------------------------------------------------------------------------
- */
+/* ---- the folders ---------------------------------------------------------------------------- */
 
 /* Made if missing. Negative: errno says why. */
 static int open_folder(int parent, const char *name)
@@ -263,7 +260,7 @@ static int open_folders(struct vault *vault, const char *data_path)
 
 int vault_open(const char *data_path, char *why, size_t why_size, struct vault **ret_vault)
 {
-    struct vault *vault = tr__alloc(sizeof *vault);
+    struct vault *vault = base_alloc(sizeof *vault);
     int error;
 
     if (vault == NULL)
@@ -291,5 +288,5 @@ void vault_close(struct vault **vault)
         close(old->objects);
     if (old->incoming >= 0)
         close(old->incoming);
-    tr__free(old);
+    base_free(old);
 }

@@ -473,12 +473,12 @@ static void tear_down(struct world *world)
     crypto_key_unref(&world->p256);
 }
 
-static void append_encoded(struct tr_buffer *out, const void *bytes, size_t size)
+static void append_encoded(struct buffer *out, const void *bytes, size_t size)
 {
-    char *at = tr_buffer_reserve(out, crypto_base64url_size(size));
+    char *at = buffer_reserve(out, crypto_base64url_size(size));
 
     CHECK(at != NULL);
-    tr_buffer_grew(out, crypto_base64url_encode(bytes, size, at));
+    buffer_grew(out, crypto_base64url_encode(bytes, size, at));
 }
 
 /* A time near NOW: ten digits that begin as it does. */
@@ -488,47 +488,47 @@ static bool is_time(const char *at)
            strspn(at, "0123456789") == 10;
 }
 
-static void append_template(struct tr_buffer *out, const struct world *world, const char *template)
+static void append_template(struct buffer *out, const struct world *world, const char *template)
 {
     static const char lxm[] = "com.example.send";
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
 
     for (const char *at = template; *at != '\0'; at++)
         if (*at == '@') {
-            tr_buffer_text(&text, world->did);
+            buffer_text(&text, world->did);
         } else if (is_time(at)) {
-            tr_buffer_format(&text, "%lld", strtoll(at, NULL, 10) + (long long)world->ahead_s);
+            buffer_format(&text, "%lld", strtoll(at, NULL, 10) + (long long)world->ahead_s);
             at += 9;
         } else if (world->lxm != NULL && strncmp(at, lxm, strlen(lxm)) == 0) {
-            tr_buffer_text(&text, world->lxm);
+            buffer_text(&text, world->lxm);
             at += strlen(lxm) - 1;
         } else {
-            tr_buffer_append(&text, at, 1);
+            buffer_append(&text, at, 1);
         }
     append_encoded(out, text.bytes == NULL ? "" : text.bytes, text.size);
-    tr_buffer_free(&text);
+    buffer_free(&text);
 }
 
 /* HMAC keyed with something public. Returns false if `how` is not one of these. */
 static bool sign_by_secret(
-    const struct world *world, enum how how, const struct tr_buffer *token, uint8_t tag[32])
+    const struct world *world, enum how how, const struct buffer *token, uint8_t tag[32])
 {
     uint8_t point[65] = { 4 };
-    struct tr_buffer secret = { 0 };
+    struct buffer secret = { 0 };
 
     switch ((int)how) {
     case HS256_COMPRESSED:
-        tr_buffer_append(&secret, point, crypto_key_public_bytes(world->key, point));
+        buffer_append(&secret, point, crypto_key_public_bytes(world->key, point));
         break;
     case HS256_UNCOMPRESSED:
         CHECK(crypto_key_public_point(world->key, point + 1, point + 33));
-        tr_buffer_append(&secret, point, 65);
+        buffer_append(&secret, point, 65);
         break;
     case HS256_PEM:
         CHECK_EQ_INT(crypto_key_public_pem(world->key, &secret), 0);
         break;
     case HS256_DID:
-        tr_buffer_text(&secret, world->did);
+        buffer_text(&secret, world->did);
         break;
     case HS256_EMPTY:
         break;
@@ -536,7 +536,7 @@ static bool sign_by_secret(
         return false;
     }
     crypto_hmac_sha256(secret.bytes, secret.size, token->bytes, token->size, tag);
-    tr_buffer_free(&secret);
+    buffer_free(&secret);
     return true;
 }
 
@@ -618,35 +618,35 @@ static size_t damage_signature(enum how how, uint8_t *signature, size_t size)
     return size;
 }
 
-static void sign_token(const struct world *world, enum how how, struct tr_buffer *token)
+static void sign_token(const struct world *world, enum how how, struct buffer *token)
 {
     uint8_t signature[CRYPTO_SIGNATURE_BYTES_MAX];
     const struct crypto_key *key = how == OTHER_KEY  ? world->other
                                    : how == P256_KEY ? world->p256
                                                      : world->key;
-    struct tr_span signed_part = { token->bytes, token->size };
+    struct span signed_part = { token->bytes, token->size };
     uint8_t decoded[4096];
     size_t header_size, size;
     const char *dot = memchr(token->bytes, '.', token->size);
 
     if (how == SIGNATURE_OF_ANOTHER)
-        signed_part = TR_SPAN("eyJhbGciOiJFUzI1NksifQ.e30");
+        signed_part = SPAN("eyJhbGciOiJFUzI1NksifQ.e30");
     if (how == SIGNATURE_OF_PAYLOAD)
-        signed_part = (struct tr_span){ dot + 1, token->size - 1 - (size_t)(dot - token->bytes) };
+        signed_part = (struct span){ dot + 1, token->size - 1 - (size_t)(dot - token->bytes) };
     if (how == SIGNATURE_OF_DECODED) {
         CHECK_EQ_INT(
-            crypto_base64url_decode((struct tr_span){ token->bytes, (size_t)(dot - token->bytes) },
+            crypto_base64url_decode((struct span){ token->bytes, (size_t)(dot - token->bytes) },
                 decoded, sizeof decoded, &header_size),
             0);
         decoded[header_size] = '.';
-        CHECK_EQ_INT(crypto_base64url_decode((struct tr_span){ dot + 1,
-                                                 token->size - 1 - (size_t)(dot - token->bytes) },
+        CHECK_EQ_INT(crypto_base64url_decode(
+                         (struct span){ dot + 1, token->size - 1 - (size_t)(dot - token->bytes) },
                          decoded + header_size + 1, sizeof decoded - header_size - 1, &size),
             0);
-        signed_part = (struct tr_span){ (char *)decoded, header_size + 1 + size };
+        signed_part = (struct span){ (char *)decoded, header_size + 1 + size };
     }
     if (sign_by_secret(world, how, token, signature)) {
-        tr_buffer_text(token, ".");
+        buffer_text(token, ".");
         append_encoded(token, signature, 32);
         return;
     }
@@ -654,30 +654,30 @@ static void sign_token(const struct world *world, enum how how, struct tr_buffer
     size = damage_signature(how, signature, 64);
     if (how == SIGNATURE_GONE)
         return;
-    tr_buffer_text(token, ".");
+    buffer_text(token, ".");
     if (how == SIGNATURE_NULL_TEXT)
-        tr_buffer_text(token, "null");
+        buffer_text(token, "null");
     else
         append_encoded(token, signature, size);
 }
 
 /* Where part `index` begins and ends. */
-static struct tr_span part(const struct tr_buffer *token, int index)
+static struct span part(const struct buffer *token, int index)
 {
     const char *at = token->bytes, *end = token->bytes + token->size;
 
     for (; index > 0; index--)
         at = (const char *)memchr(at, '.', (size_t)(end - at)) + 1;
     return (
-        struct tr_span){ at, (size_t)((memchr(at, '.', (size_t)(end - at)) == NULL
-                                              ? end
-                                              : (const char *)memchr(at, '.', (size_t)(end - at))) -
-                                      at) };
+        struct span){ at, (size_t)((memchr(at, '.', (size_t)(end - at)) == NULL
+                                           ? end
+                                           : (const char *)memchr(at, '.', (size_t)(end - at))) -
+                                   at) };
 }
 
-static void insert(struct tr_buffer *token, size_t offset, const char *text, size_t size)
+static void insert(struct buffer *token, size_t offset, const char *text, size_t size)
 {
-    CHECK(tr_buffer_reserve(token, size) != NULL);
+    CHECK(buffer_reserve(token, size) != NULL);
     memmove(token->bytes + offset + size, token->bytes + offset, token->size - offset);
     memcpy(token->bytes + offset, text, size);
     token->size += size;
@@ -685,11 +685,11 @@ static void insert(struct tr_buffer *token, size_t offset, const char *text, siz
 
 /* Set the unused low bits of the part's last character. The part must have some: parts are made
  * so that they do. */
-static void loosen(struct tr_buffer *token, int index)
+static void loosen(struct buffer *token, int index)
 {
     static const char alphabet[] =
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    struct tr_span span = part(token, index);
+    struct span span = part(token, index);
     size_t last = (size_t)(span.at - token->bytes) + span.size - 1;
 
     CHECK(span.size % 4 != 0);
@@ -697,11 +697,11 @@ static void loosen(struct tr_buffer *token, int index)
 }
 
 /* Change the text of a whole token. */
-static void damage_text(struct tr_buffer *token, enum how how)
+static void damage_text(struct buffer *token, enum how how)
 {
     size_t end_of_header = part(token, 0).size;
     size_t end_of_payload = end_of_header + 1 + part(token, 1).size;
-    struct tr_buffer copy = { 0 };
+    struct buffer copy = { 0 };
 
     switch ((int)how) {
     case PAD_HEADER:
@@ -713,7 +713,7 @@ static void damage_text(struct tr_buffer *token, enum how how)
         insert(token, end_of_payload, "==", 4 - part(token, 1).size % 4);
         break;
     case PAD_SIGNATURE:
-        tr_buffer_text(token, "==");
+        buffer_text(token, "==");
         break;
     case LOOSE_BITS_HEADER:
         loosen(token, 0);
@@ -734,16 +734,16 @@ static void damage_text(struct tr_buffer *token, enum how how)
         insert(token, 0, "    ", 4);
         break;
     case SPACE_AFTER:
-        tr_buffer_text(token, "    ");
+        buffer_text(token, "    ");
         break;
     case NEWLINE_AFTER:
-        tr_buffer_text(token, "\r\n");
+        buffer_text(token, "\r\n");
         break;
     case TAB_INSIDE:
         insert(token, end_of_payload - 4, "\t\t\t\t", 4);
         break;
     case ZERO_BYTE_AFTER:
-        tr_buffer_append(token, "\0", 1);
+        buffer_append(token, "\0", 1);
         break;
     case ZERO_BYTE_INSIDE:
         token->bytes[end_of_header - 2] = '\0';
@@ -753,7 +753,7 @@ static void damage_text(struct tr_buffer *token, enum how how)
         break;
     case QUOTED:
         insert(token, 0, "\"", 1);
-        tr_buffer_text(token, "\"");
+        buffer_text(token, "\"");
         break;
     case NON_ASCII:
         token->bytes[3] = (char)0xc3;
@@ -764,16 +764,16 @@ static void damage_text(struct tr_buffer *token, enum how how)
             insert(token, part(token, 0).size, "A", 1);
         break;
     case EXTRA_DOT:
-        tr_buffer_text(token, ".");
+        buffer_text(token, ".");
         break;
     case EXTRA_PART:
-        tr_buffer_text(token, ".AAAA");
+        buffer_text(token, ".AAAA");
         break;
     case LEADING_DOT:
         insert(token, 0, ".", 1);
         break;
     case NO_HEADER:
-        tr_buffer_consume(token, end_of_header);
+        buffer_consume(token, end_of_header);
         break;
     case NO_PAYLOAD:
         memmove(token->bytes + end_of_header + 1, token->bytes + end_of_payload,
@@ -786,39 +786,38 @@ static void damage_text(struct tr_buffer *token, enum how how)
                 token->bytes[i] = '_';
         break;
     case ONLY_DOTS:
-        tr_buffer_clear(token);
-        tr_buffer_text(token, "..");
+        buffer_clear(token);
+        buffer_text(token, "..");
         break;
     case EMPTY:
-        tr_buffer_clear(token);
+        buffer_clear(token);
         break;
     case ONE_PART:
         token->size = end_of_header;
         break;
     case JSON_SERIALIZATION:
-        tr_buffer_format(&copy,
-            "{\"payload\":\"%.*s\",\"protected\":\"%.*s\",\"signature\":\"%.*s\"}",
+        buffer_format(&copy, "{\"payload\":\"%.*s\",\"protected\":\"%.*s\",\"signature\":\"%.*s\"}",
             (int)part(token, 1).size, part(token, 1).at, (int)part(token, 0).size,
             part(token, 0).at, (int)part(token, 2).size, part(token, 2).at);
-        tr_buffer_clear(token);
-        tr_buffer_append(token, copy.bytes, copy.size);
+        buffer_clear(token);
+        buffer_append(token, copy.bytes, copy.size);
         break;
     case TWICE:
-        tr_buffer_append(&copy, token->bytes, token->size);
-        tr_buffer_append(token, copy.bytes, copy.size);
+        buffer_append(&copy, token->bytes, token->size);
+        buffer_append(token, copy.bytes, copy.size);
         break;
     case FIVE_PARTS:
-        tr_buffer_text(token, ".AAAA.AAAA");
+        buffer_text(token, ".AAAA.AAAA");
         break;
     case HEADER_SWAPPED_AFTER: /* the same values, another text */
-        tr_buffer_append(&copy, token->bytes + end_of_header, token->size - end_of_header);
-        tr_buffer_clear(token);
+        buffer_append(&copy, token->bytes + end_of_header, token->size - end_of_header);
+        buffer_clear(token);
         append_encoded(token, "{\"typ\":\"JWT\",\"alg\":\"ES256K\"}", 28);
-        tr_buffer_append(token, copy.bytes, copy.size);
+        buffer_append(token, copy.bytes, copy.size);
         break;
     case PAYLOAD_SWAPPED_AFTER: { /* one character of jti: still good claims */
         char decoded[2048];
-        struct tr_span payload = part(token, 1);
+        struct span payload = part(token, 1);
         size_t size;
 
         CHECK_EQ_INT(crypto_base64url_decode(payload, decoded, sizeof decoded, &size), 0);
@@ -828,31 +827,31 @@ static void damage_text(struct tr_buffer *token, enum how how)
     }
     case TOO_LARGE:
         while (token->size <= JWT_BYTES_MAX)
-            tr_buffer_text(token, "AAAA");
+            buffer_text(token, "AAAA");
         break;
     default:
         break;
     }
-    tr_buffer_free(&copy);
+    buffer_free(&copy);
 }
 
 static void make_token(const struct world *world, const char *header, const char *claims,
-    enum how how, struct tr_buffer *token)
+    enum how how, struct buffer *token)
 {
-    tr_buffer_clear(token);
+    buffer_clear(token);
     append_template(token, world, header != NULL ? header : HEADER);
-    tr_buffer_text(token, ".");
+    buffer_text(token, ".");
     if (how == TOO_LARGE_PADDING_CLAIM) {
-        struct tr_buffer large = { 0 };
+        struct buffer large = { 0 };
 
-        tr_buffer_text(&large, CLAIMS(ISS, AUD, LXM, JTI, IAT, EXP) "");
+        buffer_text(&large, CLAIMS(ISS, AUD, LXM, JTI, IAT, EXP) "");
         large.size--;
-        tr_buffer_text(&large, ",\"z\":\"");
+        buffer_text(&large, ",\"z\":\"");
         while (large.size < 6200)
-            tr_buffer_text(&large, "x");
-        tr_buffer_append(&large, "\"}", 3);
+            buffer_text(&large, "x");
+        buffer_append(&large, "\"}", 3);
         append_template(token, world, large.bytes);
-        tr_buffer_free(&large);
+        buffer_free(&large);
     } else
         append_template(token, world, claims != NULL ? claims : GOOD);
     sign_token(world, how, token);
@@ -862,17 +861,16 @@ static void make_token(const struct world *world, const char *header, const char
 
 /* ---- judging them ---------------------------------------------------------------------------- */
 
-static enum jwt_refusal judge(
-    const struct crypto_key *key, struct tr_span token, uint32_t algorithms)
+static enum jwt_refusal judge(const struct crypto_key *key, struct span token, uint32_t algorithms)
 {
     static const char *const kids[] = { "#atproto", NULL };
-    const struct tr_span audience = TR_SPAN("did:web:localhost#svc");
+    const struct span audience = SPAN("did:web:localhost#svc");
     const struct jwt_expect expect = {
         .now_s = NOW,
         .issuer_is_did = true,
         .audiences = &audience,
         .audience_count = 1,
-        .lxm = TR_SPAN("com.example.send"),
+        .lxm = SPAN("com.example.send"),
         .kids = kids,
         .algorithms = algorithms,
     };
@@ -887,15 +885,15 @@ static enum jwt_refusal judge(
     return refusal;
 }
 
-static struct tr_span text_of(const struct tr_buffer *token)
+static struct span text_of(const struct buffer *token)
 {
-    return (struct tr_span){ token->bytes, token->size };
+    return (struct span){ token->bytes, token->size };
 }
 
 TEST(bad_tokens, are_refused_each_with_its_label)
 {
     struct world world;
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
     unsigned refused = 0;
 
     set_up(&world);
@@ -911,14 +909,14 @@ TEST(bad_tokens, are_refused_each_with_its_label)
         refused++;
     }
     CHECK_EQ_U64(refused, ROWS);
-    tr_buffer_free(&token);
+    buffer_free(&token);
     tear_down(&world);
 }
 
 TEST(bad_tokens, have_good_twins_that_are_accepted)
 {
     struct world world;
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
 
     set_up(&world);
     for (size_t i = 0; i < ROWS; i++) {
@@ -928,7 +926,7 @@ TEST(bad_tokens, have_good_twins_that_are_accepted)
         CHECK_MSG(judge(world.key, text_of(&token), 0) == JWT_OK, "twin of %s: %s", row->name,
             jwt_refusal_label(judge(world.key, text_of(&token), 0)));
     }
-    tr_buffer_free(&token);
+    buffer_free(&token);
     tear_down(&world);
 }
 
@@ -939,7 +937,7 @@ TEST(bad_tokens, are_written_for_a_server_too)
     const char *path = getenv("TROUPE_BAD_TOKENS");
     const char *now = getenv("TROUPE_BAD_TOKENS_NOW");
     FILE *file = fopen(path != NULL ? path : "/dev/null", "w");
-    struct tr_buffer token = { 0 }, line = { 0 };
+    struct buffer token = { 0 }, line = { 0 };
     unsigned written = 0;
     struct world world;
 
@@ -952,21 +950,21 @@ TEST(bad_tokens, are_written_for_a_server_too)
 
         if (row->algorithms != 0) /* of an expectation that no server has */
             continue;
-        tr_buffer_clear(&line);
-        tr_buffer_format(&line, "%s\t%s\t", row->name, row->label != NULL ? row->label : "-");
+        buffer_clear(&line);
+        buffer_format(&line, "%s\t%s\t", row->name, row->label != NULL ? row->label : "-");
         make_token(&world, row->header, row->claims, row->how, &token);
         append_encoded(&line, token.bytes, token.size);
-        tr_buffer_text(&line, "\t");
+        buffer_text(&line, "\t");
         make_token(&world, row->twin_header, row->twin_claims, SIGNED, &token);
         append_encoded(&line, token.bytes, token.size);
-        tr_buffer_text(&line, "\n");
+        buffer_text(&line, "\n");
         CHECK_EQ_U64(fwrite(line.bytes, 1, line.size, file), line.size);
         written++;
     }
     CHECK_EQ_INT(fclose(file), 0);
     CHECK(written >= 120);
-    tr_buffer_free(&line);
-    tr_buffer_free(&token);
+    buffer_free(&line);
+    buffer_free(&token);
     tear_down(&world);
 }
 
@@ -981,7 +979,7 @@ TEST(bad_tokens, have_names_of_their_own)
 TEST(bad_tokens, are_refused_whichever_allocation_fails)
 {
     struct world world;
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
 
     set_up(&world);
     for (size_t i = 0; i < ROWS; i++) {
@@ -991,13 +989,13 @@ TEST(bad_tokens, are_refused_whichever_allocation_fails)
         for (;; n++) {
             enum jwt_refusal refusal;
 
-            tr__fault_countdown(n, 1);
+            base_fault_countdown(n, 1);
             refusal = judge(world.key, text_of(&token), rows[i].algorithms);
             CHECK_MSG(refusal != JWT_OK, "%s: accepted", rows[i].name);
-            if (tr__fault_countdown(0, 0) < n)
+            if (base_fault_countdown(0, 0) < n)
                 break;
         }
     }
-    tr_buffer_free(&token);
+    buffer_free(&token);
     tear_down(&world);
 }

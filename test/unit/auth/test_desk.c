@@ -11,8 +11,7 @@ static const struct auth_options local = {
     .allow_private = true, .key_life_s = 300, .key_stale_s = 3600
 };
 
-/* ---- fetching ---------------------------------------------------------------------------------
- */
+/* ---- fetching ------------------------------------------------------------------------------- */
 
 TEST(desk, the_key_of_a_did_web_is_fetched_once_and_kept)
 {
@@ -106,7 +105,7 @@ static void check_trace_of(enum http_method method, const char *name)
     struct http_route route = {
         .method = method, .path = "/who", .handle = say_who, .gate = auth_gate, .extra = &demand
     };
-    struct tr_buffer headers = { 0 };
+    struct buffer headers = { 0 };
     struct http_server *server = NULL;
     struct registry registry;
     struct office office;
@@ -128,8 +127,8 @@ static void check_trace_of(enum http_method method, const char *name)
                      why, sizeof why, &server),
         0);
     token = issuer_token(&issuer);
-    tr_buffer_format(&headers, TRACEPARENT "Authorization: Bearer %s\r\n", token);
-    CHECK_EQ_INT(tr_buffer_append(&headers, "", 1), 0);
+    buffer_format(&headers, TRACEPARENT "Authorization: Bearer %s\r\n", token);
+    CHECK_EQ_INT(buffer_append(&headers, "", 1), 0);
     got = web_ask(http_server_address(server), name, "/who", headers.bytes, "");
     CHECK_MSG(got.status == 200, "%s", got.text);
     CHECK_EQ_INT(registry_asked(&registry), 1);
@@ -139,7 +138,7 @@ static void check_trace_of(enum http_method method, const char *name)
     /* The parent of what the directory does is this request, not its caller's span. */
     CHECK(strstr(registry.traceparent, "b7ad6b7169203331") == NULL);
     web_answer_free(&got);
-    tr_buffer_free(&headers);
+    buffer_free(&headers);
     free(token);
     http_server_stop(&server);
     office_end(&office);
@@ -190,8 +189,7 @@ TEST(desk, more_askers_than_it_holds_for_one_token_are_shed_and_the_others_answe
     registry_end(&registry);
 }
 
-/* ---- rotation ---------------------------------------------------------------------------------
- */
+/* ---- rotation ------------------------------------------------------------------------------- */
 
 TEST(desk, a_rotated_key_is_found_by_one_look_and_the_old_one_ends_with_what_it_signed)
 {
@@ -342,8 +340,7 @@ TEST(desk, a_token_that_was_verified_since_it_was_looked_for_is_not_verified_aga
     registry_end(&registry);
 }
 
-/* ---- documents that are not there, or not right ------------------------------------------------
- */
+/* ---- documents that are not there, or not right --------------------------------------------- */
 
 TEST(desk, a_document_that_cannot_be_used_is_said_and_not_asked_for_again_at_once)
 {
@@ -547,8 +544,7 @@ TEST(desk, a_clock_that_is_set_back_makes_keys_old)
     registry_end(&registry);
 }
 
-/* ---- ends -------------------------------------------------------------------------------------
- */
+/* ---- ends ----------------------------------------------------------------------------------- */
 
 TEST(desk, killed_with_work_everywhere_it_leaves_nothing_and_answers_all)
 {
@@ -649,8 +645,7 @@ TEST(desk, restarted_it_begins_empty_and_works)
     registry_end(&registry);
 }
 
-/* ---- out of memory ----------------------------------------------------------------------------
- */
+/* ---- out of memory -------------------------------------------------------------------------- */
 
 TEST_LONG(desk, any_call_may_fail_and_the_next_token_is_verified, 120)
 {
@@ -672,16 +667,16 @@ TEST_LONG(desk, any_call_may_fail_and_the_next_token_is_verified, 120)
             union desk_answer_room room = { 0 };
             int rc;
 
-            message.token = tr__strdup(token);
+            message.token = base_strdup(token);
             CHECK(message.token != NULL);
             crypto_sha256(token, message.token_size, message.hash);
-            tr__fault_countdown(n, 1);
+            base_fault_countdown(n, 1);
             rc = tr_ask_future(office.auth->desk, &message, sizeof message, 0, &future);
             if (rc == 0)
                 rc = tr_future_wait(future, &room, sizeof room, NULL, 0);
             else
-                tr__free(message.token);
-            (void)tr__fault_countdown(0, 0);
+                base_free(message.token);
+            (void)base_fault_countdown(0, 0);
             tr_future_drop(&future);
             CHECK_MSG(
                 rc < 0 || room.answer.verdict == DESK_OK || room.answer.verdict == DESK_FAILED,

@@ -14,14 +14,13 @@
 #include "auth/did.h"
 #include "auth/jwt.h"
 #include "base/alloc.h"
-#include "base/metric.h"
 #include "check.h"
 #include "crypto/digest.h"
 #include "fake_server.h"
 #include "http/client.h"
+#include "support/metric.h"
 
-/* ---- a clock ----------------------------------------------------------------------------------
- */
+/* ---- a clock -------------------------------------------------------------------------------- */
 
 enum { START_S = 1800000000 };
 
@@ -53,8 +52,7 @@ static inline const struct tr_env *office_env(void)
     return &env;
 }
 
-/* ---- the registry -----------------------------------------------------------------------------
- */
+/* ---- the registry --------------------------------------------------------------------------- */
 
 enum registry_mood { MOOD_ANSWERS, MOOD_CUTS, MOOD_IS_SILENT };
 
@@ -171,8 +169,7 @@ static inline void registry_wait_asked(struct registry *registry, unsigned count
     pthread_mutex_unlock(&registry->lock);
 }
 
-/* ---- an issuer --------------------------------------------------------------------------------
- */
+/* ---- an issuer ------------------------------------------------------------------------------ */
 
 struct issuer {
     char did[128];
@@ -228,26 +225,25 @@ static inline void issuer_publish(
 static inline char *issuer_token(const struct issuer *issuer)
 {
     static _Atomic unsigned number;
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
     char jti[32];
 
     (void)snprintf(jti, sizeof jti, "jti-%u", atomic_fetch_add(&number, 1));
-    CHECK_EQ_INT(jwt_sign_claims(issuer->key, (struct tr_span){ NULL, 0 },
-                     &(struct jwt_claims){ .iss = tr_span_of(issuer->did),
-                         .aud = TR_SPAN("did:web:localhost"),
-                         .lxm = TR_SPAN("com.example.read"),
-                         .jti = tr_span_of(jti),
+    CHECK_EQ_INT(jwt_sign_claims(issuer->key, (struct span){ NULL, 0 },
+                     &(struct jwt_claims){ .iss = span_of(issuer->did),
+                         .aud = SPAN("did:web:localhost"),
+                         .lxm = SPAN("com.example.read"),
+                         .jti = span_of(jti),
                          .iat_s = now_s(),
                          .exp_s = now_s() + 60,
                          .nbf_s = -1 },
                      &token),
         0);
-    CHECK_EQ_INT(tr_buffer_append(&token, "", 1), 0);
+    CHECK_EQ_INT(buffer_append(&token, "", 1), 0);
     return token.bytes;
 }
 
-/* ---- the office -------------------------------------------------------------------------------
- */
+/* ---- the office ----------------------------------------------------------------------------- */
 
 struct office {
     struct tr_system *system;
@@ -299,7 +295,7 @@ static inline struct tr_future *office_send_for(
     struct desk_message message = { .kind = DESK_VERIFY, .token_size = strlen(token) };
     struct tr_future *future = NULL;
 
-    message.token = tr__alloc(message.token_size);
+    message.token = base_alloc(message.token_size);
     CHECK(message.token != NULL);
     memcpy(message.token, token, message.token_size);
     crypto_sha256(token, message.token_size, message.hash);
@@ -384,8 +380,7 @@ static inline int64_t count_of(const char *name)
     return sum;
 }
 
-/* ---- a turnstile on the pool, which has one thread here: what was queued behind it waits -------
- */
+/* ---- a turnstile on the pool, which has one thread here: what was queued behind it waits ---- */
 
 struct turnstile {
     pthread_mutex_t lock;

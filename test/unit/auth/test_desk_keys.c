@@ -18,7 +18,7 @@ struct drawer {
 
 static void drawer_begin(struct drawer *drawer, uint32_t keys_max)
 {
-    CHECK_EQ_INT(key_cache_begin(&drawer->cache, keys_max, (struct tr_siphash_key){ 1, 2 }), 0);
+    CHECK_EQ_INT(key_cache_begin(&drawer->cache, keys_max, (struct base_siphash_key){ 1, 2 }), 0);
     CHECK_EQ_INT(crypto_key_generate(CRYPTO_ES256K, &drawer->key), 0);
 }
 
@@ -28,10 +28,10 @@ static void drawer_end(struct drawer *drawer)
     crypto_key_unref(&drawer->key);
 }
 
-static struct tr_span did_of(char text[64], unsigned number)
+static struct span did_of(char text[64], unsigned number)
 {
     (void)snprintf(text, 64, "did:web:host-%u.example.com", number);
-    return tr_span_of(text);
+    return span_of(text);
 }
 
 TEST(keys, made_up_issuers_drive_out_nobody)
@@ -81,13 +81,13 @@ TEST(keys, a_refusal_ends_the_key_and_a_key_the_refusal)
     struct drawer drawer;
 
     drawer_begin(&drawer, 64);
-    CHECK_EQ_INT(key_cache_put(&drawer.cache, TR_SPAN("did:web:a.b"), drawer.key, 100), 0);
-    key_cache_refuse(&drawer.cache, TR_SPAN("did:web:a.b"), &gone, 200);
-    entry = key_cache_find(&drawer.cache, TR_SPAN("did:web:a.b"));
+    CHECK_EQ_INT(key_cache_put(&drawer.cache, SPAN("did:web:a.b"), drawer.key, 100), 0);
+    key_cache_refuse(&drawer.cache, SPAN("did:web:a.b"), &gone, 200);
+    entry = key_cache_find(&drawer.cache, SPAN("did:web:a.b"));
     CHECK(entry != NULL && entry->key == NULL && entry->tried_s == 200);
     CHECK_EQ_STR(entry->refusal.label, gone.label);
-    CHECK_EQ_INT(key_cache_put(&drawer.cache, TR_SPAN("did:web:a.b"), drawer.key, 300), 0);
-    entry = key_cache_find(&drawer.cache, TR_SPAN("did:web:a.b"));
+    CHECK_EQ_INT(key_cache_put(&drawer.cache, SPAN("did:web:a.b"), drawer.key, 300), 0);
+    entry = key_cache_find(&drawer.cache, SPAN("did:web:a.b"));
     CHECK(entry->key == drawer.key && entry->refusal.label == NULL && !entry->has_failed);
     CHECK_EQ_INT(drawer.cache.count, 1);
     drawer_end(&drawer);
@@ -97,9 +97,9 @@ TEST(keys, out_of_memory_is_said_and_loses_nothing)
 {
     struct drawer drawer;
 
-    tr__fault_countdown(1, 1);
-    CHECK_EQ_INT(key_cache_begin(&drawer.cache, 64, (struct tr_siphash_key){ 1, 2 }), TR_ENOMEM);
-    tr__fault_countdown(0, 0);
+    base_fault_countdown(1, 1);
+    CHECK_EQ_INT(key_cache_begin(&drawer.cache, 64, (struct base_siphash_key){ 1, 2 }), TR_ENOMEM);
+    base_fault_countdown(0, 0);
     key_cache_end(&drawer.cache);
     drawer_begin(&drawer, 1);
     for (unsigned i = 0; i < 8; i++) {
@@ -107,9 +107,9 @@ TEST(keys, out_of_memory_is_said_and_loses_nothing)
 
         CHECK_EQ_INT(key_cache_put(&drawer.cache, did_of(text, i), drawer.key, 100), 0);
     }
-    tr__fault_countdown(1, 1);
-    CHECK_EQ_INT(key_cache_put(&drawer.cache, TR_SPAN("did:web:a.b"), drawer.key, 100), TR_ENOMEM);
-    tr__fault_countdown(0, 0);
+    base_fault_countdown(1, 1);
+    CHECK_EQ_INT(key_cache_put(&drawer.cache, SPAN("did:web:a.b"), drawer.key, 100), TR_ENOMEM);
+    base_fault_countdown(0, 0);
     CHECK_EQ_INT(drawer.cache.count, 8);
     drawer_end(&drawer);
 }

@@ -11,7 +11,7 @@ static struct desk_message look_at(const char *token)
     struct desk_message message = { .kind = DESK_LOOK,
         .address = { 4, 127, 0, 0, 1 },
         .address_size = 5,
-        .token = tr__strdup(token),
+        .token = base_strdup(token),
         .token_size = strlen(token) };
 
     crypto_sha256(token, message.token_size, message.hash);
@@ -68,8 +68,7 @@ static int64_t misses(void)
     return count_of("troupe_auth_cache_misses_total");
 }
 
-/* ---- verdicts ---------------------------------------------------------------------------------
- */
+/* ---- verdicts ------------------------------------------------------------------------------- */
 
 TEST(desk_look, a_new_token_is_verified_at_once_and_found_the_next_time)
 {
@@ -139,8 +138,7 @@ TEST(desk_look, without_the_token_a_new_one_is_asked_for_by_its_hash)
     counter_end(&counter);
 }
 
-/* ---- rates ------------------------------------------------------------------------------------
- */
+/* ---- rates ---------------------------------------------------------------------------------- */
 
 TEST(desk_look, it_is_counted_once_and_over_the_rate_of_its_address_nothing_is_verified)
 {
@@ -186,8 +184,7 @@ TEST(desk_look, over_the_rate_of_its_issuer_a_good_token_is_limited)
     counter_end(&counter);
 }
 
-/* ---- at the same time -------------------------------------------------------------------------
- */
+/* ---- at the same time ----------------------------------------------------------------------- */
 
 TEST(desk_look, requests_with_the_same_new_token_at_once_verify_it_once)
 {
@@ -256,13 +253,13 @@ TEST_LONG(desk_look, any_call_may_fail_and_the_next_token_is_verified, 120)
         int rc;
 
         CHECK(message.token != NULL);
-        tr__fault_countdown(n, 1);
+        base_fault_countdown(n, 1);
         rc = tr_ask_future(counter.office.auth->desk, &message, sizeof message, 0, &future);
         if (rc == 0)
             rc = tr_future_wait(future, &room, sizeof room, NULL, 0);
         else
-            tr__free(message.token);
-        (void)tr__fault_countdown(0, 0);
+            base_free(message.token);
+        (void)base_fault_countdown(0, 0);
         tr_future_drop(&future);
         CHECK_MSG(rc < 0 || room.answer.verdict == DESK_OK || room.answer.verdict == DESK_FAILED,
             "fault %u: verdict %d %s", (unsigned)n, (int)room.answer.verdict, room.answer.label);

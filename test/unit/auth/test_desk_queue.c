@@ -87,8 +87,7 @@ static void hall_all_are_good(struct hall *hall, int from, int to)
         CHECK_EQ_INT(hall_verdict(hall, i), DESK_OK);
 }
 
-/* ---- turns ------------------------------------------------------------------------------------
- */
+/* ---- turns ---------------------------------------------------------------------------------- */
 
 TEST(desk_queue, other_work_waits_behind_one_batch_per_worker_and_not_behind_all_tokens)
 {
@@ -169,8 +168,7 @@ TEST(desk_queue, a_token_that_needs_another_look_goes_before_all_that_had_none)
     hall_end(&hall);
 }
 
-/* ---- nobody waits -----------------------------------------------------------------------------
- */
+/* ---- nobody waits --------------------------------------------------------------------------- */
 
 TEST(desk_queue, a_queued_token_that_nobody_waits_for_costs_no_check)
 {
@@ -208,8 +206,7 @@ TEST(desk_queue, a_queued_token_that_nobody_waits_for_costs_no_check)
     hall_end(&hall);
 }
 
-/* ---- bounds -----------------------------------------------------------------------------------
- */
+/* ---- bounds --------------------------------------------------------------------------------- */
 
 TEST(desk_queue, more_tokens_than_it_holds_are_shed_and_the_others_answered)
 {
@@ -278,8 +275,7 @@ TEST(desk_queue, a_full_pool_keeps_tokens_queued_until_a_batch_comes_back)
     hall_end(&hall);
 }
 
-/* ---- ends -------------------------------------------------------------------------------------
- */
+/* ---- ends ----------------------------------------------------------------------------------- */
 
 static void end_with_tokens_queued(int (*end)(tr_weak))
 {
@@ -320,8 +316,7 @@ TEST(desk_queue, a_desk_without_senders_ends_when_all_are_verified)
     hall_end(&hall);
 }
 
-/* ---- out of memory ----------------------------------------------------------------------------
- */
+/* ---- out of memory -------------------------------------------------------------------------- */
 
 /* 0 if it was sent. */
 static int try_send(struct hall *hall, int index)
@@ -330,13 +325,13 @@ static int try_send(struct hall *hall, int index)
         .token_size = strlen(hall->tokens[index]) };
     int rc;
 
-    message.token = tr__strdup(hall->tokens[index]);
+    message.token = base_strdup(hall->tokens[index]);
     if (message.token == NULL)
         return TR_ENOMEM;
     crypto_sha256(hall->tokens[index], message.token_size, message.hash);
     rc = tr_ask_future(hall->office.auth->desk, &message, sizeof message, 0, &hall->futures[index]);
     if (rc < 0)
-        tr__free(message.token);
+        base_free(message.token);
     return rc;
 }
 
@@ -351,7 +346,7 @@ static unsigned send_with_fault(struct hall *hall, uint64_t n)
     turnstile_wait(&hall->first);
     for (int i = 0; i < MANY; i++)
         hall->tokens[hall->count++] = issuer_token(&hall->issuer);
-    tr__fault_countdown(n, 1);
+    base_fault_countdown(n, 1);
     for (int i = first; i < hall->count; i++)
         failed += try_send(hall, i) < 0;
     turnstile_open(&hall->first);
@@ -366,7 +361,7 @@ static unsigned send_with_fault(struct hall *hall, uint64_t n)
             "fault %u: verdict %d %s", (unsigned)n, (int)room.answer.verdict, room.answer.label);
         failed += rc < 0 || room.answer.verdict == DESK_FAILED;
     }
-    (void)tr__fault_countdown(0, 0);
+    (void)base_fault_countdown(0, 0);
     return failed;
 }
 

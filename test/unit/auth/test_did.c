@@ -49,14 +49,14 @@ TEST(did, knows_three_methods)
 
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct did did = { 0 };
-        enum did_refusal refusal = did_parse(tr_span_of(cases[i].text), &did);
+        enum did_refusal refusal = did_parse(span_of(cases[i].text), &did);
 
         CHECK_MSG(strcmp(did_refusal_label(refusal), cases[i].label) == 0, "%s: %s", cases[i].text,
             did_refusal_label(refusal));
         CHECK_EQ_INT(did.method, cases[i].method);
     }
     CHECK_EQ_INT(
-        did_parse((struct tr_span){ "did:web:a\0b.com", 15 }, &(struct did){ 0 }), DID_SYNTAX);
+        did_parse((struct span){ "did:web:a\0b.com", 15 }, &(struct did){ 0 }), DID_SYNTAX);
 }
 
 TEST(did_key, is_its_key)
@@ -67,7 +67,7 @@ TEST(did_key, is_its_key)
         struct crypto_key *key = NULL;
         char text[DID_KEY_CHARS_MAX];
 
-        CHECK_EQ_INT(did_key_parse(tr_span_of(texts[i]), &key), DID_OK);
+        CHECK_EQ_INT(did_key_parse(span_of(texts[i]), &key), DID_OK);
         CHECK_EQ_U64(did_key_format(key, text), strlen(texts[i]));
         CHECK_EQ_STR(text, texts[i]);
         crypto_key_unref(&key);
@@ -94,7 +94,7 @@ TEST(did_key, refuses_what_is_not_a_key)
         struct crypto_key *key = NULL;
 
         CHECK_EQ_STR(
-            did_refusal_label(did_key_parse(tr_span_of(cases[i].text), &key)), cases[i].label);
+            did_refusal_label(did_key_parse(span_of(cases[i].text), &key)), cases[i].label);
         CHECK(key == NULL);
     }
 }
@@ -111,7 +111,7 @@ TEST(did_key, another_text_is_never_the_same_key)
             struct crypto_key *key = NULL;
 
             text[at] = *c;
-            if (*c != was && did_key_parse(tr_span_of(text), &key) == DID_OK) {
+            if (*c != was && did_key_parse(span_of(text), &key) == DID_OK) {
                 did_key_format(key, again);
                 CHECK_EQ_STR(again, text);
             }
@@ -129,19 +129,19 @@ struct url_case {
 
 static void check_urls(const struct url_case *cases, size_t count, bool allow_private)
 {
-    struct tr_buffer url = { 0 };
+    struct buffer url = { 0 };
 
     for (size_t i = 0; i < count; i++) {
         enum did_refusal refusal;
 
-        tr_buffer_clear(&url);
-        refusal = did_web_url(tr_span_of(cases[i].did), allow_private, &url);
+        buffer_clear(&url);
+        refusal = did_web_url(span_of(cases[i].did), allow_private, &url);
         CHECK_MSG(strcmp(did_refusal_label(refusal), cases[i].label) == 0, "%s: %s", cases[i].did,
             did_refusal_label(refusal));
-        tr_buffer_append(&url, "", 1);
+        buffer_append(&url, "", 1);
         CHECK_EQ_STR(url.bytes, cases[i].url == NULL ? "" : cases[i].url);
     }
-    tr_buffer_free(&url);
+    buffer_free(&url);
 }
 
 TEST(did_web, maps_public_hosts_and_refuses_the_rest)
@@ -238,18 +238,16 @@ TEST(did_web, private_hosts_are_reached_only_when_allowed)
 
 TEST(did_plc, lies_in_the_directory)
 {
-    struct tr_buffer url = { 0 };
+    struct buffer url = { 0 };
 
-    CHECK_EQ_INT(did_plc_url(TR_SPAN(PLC), TR_SPAN("https://plc.directory"), &url), DID_OK);
-    CHECK(tr_span_is((struct tr_span){ url.bytes, url.size }, "https://plc.directory/" PLC));
-    tr_buffer_clear(&url);
-    CHECK_EQ_INT(did_plc_url(TR_SPAN(PLC), TR_SPAN("http://127.0.0.1:9/plc/"), &url), DID_OK);
-    CHECK(tr_span_is((struct tr_span){ url.bytes, url.size }, "http://127.0.0.1:9/plc/" PLC));
-    CHECK_EQ_INT(
-        did_plc_url(TR_SPAN("did:web:example.com"), TR_SPAN("https://x"), &url), DID_METHOD);
-    CHECK_EQ_INT(
-        did_plc_url(TR_SPAN("did:plc:../../../x"), TR_SPAN("https://x"), &url), DID_SYNTAX);
-    tr_buffer_free(&url);
+    CHECK_EQ_INT(did_plc_url(SPAN(PLC), SPAN("https://plc.directory"), &url), DID_OK);
+    CHECK(span_is((struct span){ url.bytes, url.size }, "https://plc.directory/" PLC));
+    buffer_clear(&url);
+    CHECK_EQ_INT(did_plc_url(SPAN(PLC), SPAN("http://127.0.0.1:9/plc/"), &url), DID_OK);
+    CHECK(span_is((struct span){ url.bytes, url.size }, "http://127.0.0.1:9/plc/" PLC));
+    CHECK_EQ_INT(did_plc_url(SPAN("did:web:example.com"), SPAN("https://x"), &url), DID_METHOD);
+    CHECK_EQ_INT(did_plc_url(SPAN("did:plc:../../../x"), SPAN("https://x"), &url), DID_SYNTAX);
+    buffer_free(&url);
 }
 
 /* ---- documents ------------------------------------------------------------------------------- */
@@ -344,16 +342,16 @@ static const struct document_case {
 };
 enum { DOCUMENTS = sizeof documents / sizeof documents[0] };
 
-static enum did_refusal read_document(struct tr_span document, struct crypto_key **ret_key)
+static enum did_refusal read_document(struct span document, struct crypto_key **ret_key)
 {
-    return did_document_key(document, TR_SPAN(PLC), TR_SPAN("#atproto"), ret_key);
+    return did_document_key(document, SPAN(PLC), SPAN("#atproto"), ret_key);
 }
 
 TEST(document, gives_the_key_or_its_own_label)
 {
     for (size_t i = 0; i < DOCUMENTS; i++) {
         struct crypto_key *key = NULL;
-        enum did_refusal refusal = read_document(tr_span_of(documents[i].document), &key);
+        enum did_refusal refusal = read_document(span_of(documents[i].document), &key);
 
         CHECK_MSG(strcmp(did_refusal_label(refusal), documents[i].label) == 0, "%s: %s",
             documents[i].document, did_refusal_label(refusal));
@@ -369,11 +367,11 @@ TEST(document, gives_the_key_that_was_asked_for)
     struct crypto_key *key = NULL;
     char did[DID_KEY_CHARS_MAX];
 
-    CHECK_EQ_INT(read_document(tr_span_of(text), &key), DID_OK);
+    CHECK_EQ_INT(read_document(span_of(text), &key), DID_OK);
     did_key_format(key, did);
     CHECK_EQ_STR(did, "did:key:" K256);
     crypto_key_unref(&key);
-    CHECK_EQ_INT(did_document_key(tr_span_of(text), TR_SPAN(PLC), TR_SPAN("#other"), &key), DID_OK);
+    CHECK_EQ_INT(did_document_key(span_of(text), SPAN(PLC), SPAN("#other"), &key), DID_OK);
     did_key_format(key, did);
     CHECK_EQ_STR(did, "did:key:" P256);
     crypto_key_unref(&key);
@@ -383,39 +381,38 @@ TEST(document, cut_anywhere_is_refused)
 {
     for (size_t size = 0; size < sizeof GOOD - 1; size++) {
         struct crypto_key *key = NULL;
-        char *copy = tr__alloc(size);
+        char *copy = base_alloc(size);
 
         memcpy(copy, GOOD, size);
-        CHECK_EQ_INT(read_document((struct tr_span){ copy, size }, &key), DID_DOCUMENT);
-        tr__free(copy);
+        CHECK_EQ_INT(read_document((struct span){ copy, size }, &key), DID_DOCUMENT);
+        base_free(copy);
     }
 }
 
 TEST(document, has_limits)
 {
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
     struct crypto_key *key = NULL;
 
-    tr_buffer_text(&text, GOOD);
+    buffer_text(&text, GOOD);
     while (text.size <= DID_DOCUMENT_BYTES_MAX)
-        tr_buffer_text(&text, " ");
-    CHECK_EQ_INT(
-        read_document((struct tr_span){ text.bytes, text.size }, &key), DID_DOCUMENT_LARGE);
+        buffer_text(&text, " ");
+    CHECK_EQ_INT(read_document((struct span){ text.bytes, text.size }, &key), DID_DOCUMENT_LARGE);
     text.size--;
-    CHECK_EQ_INT(read_document((struct tr_span){ text.bytes, text.size }, &key), DID_OK);
+    CHECK_EQ_INT(read_document((struct span){ text.bytes, text.size }, &key), DID_OK);
     crypto_key_unref(&key);
-    tr_buffer_clear(&text);
-    tr_buffer_text(&text, "{\"id\":\"" PLC "\",\"verificationMethod\":[");
+    buffer_clear(&text);
+    buffer_text(&text, "{\"id\":\"" PLC "\",\"verificationMethod\":[");
     for (int i = 0; i < DID_METHODS_MAX; i++)
-        tr_buffer_text(&text, "{\"id\":\"#x\"},");
-    tr_buffer_text(&text, METHOD("#atproto", MULTIKEY(K256)) "]}");
-    CHECK_EQ_INT(read_document((struct tr_span){ text.bytes, text.size }, &key), DID_DOCUMENT);
-    tr_buffer_clear(&text);
-    tr_buffer_text(&text, "{\"id\":\"" PLC "\",\"x\":");
+        buffer_text(&text, "{\"id\":\"#x\"},");
+    buffer_text(&text, METHOD("#atproto", MULTIKEY(K256)) "]}");
+    CHECK_EQ_INT(read_document((struct span){ text.bytes, text.size }, &key), DID_DOCUMENT);
+    buffer_clear(&text);
+    buffer_text(&text, "{\"id\":\"" PLC "\",\"x\":");
     for (int i = 0; i < 100; i++)
-        tr_buffer_text(&text, "[");
-    CHECK_EQ_INT(read_document((struct tr_span){ text.bytes, text.size }, &key), DID_DOCUMENT);
-    tr_buffer_free(&text);
+        buffer_text(&text, "[");
+    CHECK_EQ_INT(read_document((struct span){ text.bytes, text.size }, &key), DID_DOCUMENT);
+    buffer_free(&text);
 }
 
 TEST(document, every_failed_allocation_is_no_memory_and_leaves_nothing)
@@ -423,19 +420,19 @@ TEST(document, every_failed_allocation_is_no_memory_and_leaves_nothing)
     for (size_t i = 0; i < DOCUMENTS; i++) {
         for (uint64_t n = 1;; n++) {
             struct crypto_key *key = NULL;
-            struct tr_buffer url = { 0 };
+            struct buffer url = { 0 };
             enum did_refusal refusal, web;
             bool is_over;
 
-            tr__fault_countdown(n, 1);
-            refusal = read_document(tr_span_of(documents[i].document), &key);
-            web = did_web_url(TR_SPAN("did:web:example.com"), false, &url);
-            is_over = tr__fault_countdown(0, 0) < n;
+            base_fault_countdown(n, 1);
+            refusal = read_document(span_of(documents[i].document), &key);
+            web = did_web_url(SPAN("did:web:example.com"), false, &url);
+            is_over = base_fault_countdown(0, 0) < n;
             CHECK(refusal == DID_NO_MEMORY ||
                   strcmp(did_refusal_label(refusal), documents[i].label) == 0);
             CHECK(web == DID_NO_MEMORY ? url.size == 0 : web == DID_OK);
             crypto_key_unref(&key);
-            tr_buffer_free(&url);
+            buffer_free(&url);
             if (is_over)
                 break;
         }

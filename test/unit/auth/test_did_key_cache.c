@@ -4,19 +4,18 @@
 
 #include "test_desk.h"
 
-static const struct tr_siphash_key hash_key = { 1, 2 };
+static const struct base_siphash_key hash_key = { 1, 2 };
 
 static bool has(struct did_key_cache *cache, const char *did)
 {
-    struct crypto_key *key = did_key_cache_get(cache, tr_span_of(did));
+    struct crypto_key *key = did_key_cache_get(cache, span_of(did));
     bool is_there = key != NULL;
 
     crypto_key_unref(&key);
     return is_there;
 }
 
-/* ---- alone ------------------------------------------------------------------------------------
- */
+/* ---- alone ---------------------------------------------------------------------------------- */
 
 TEST(did_keys, what_was_put_is_got_by_its_whole_name_alone)
 {
@@ -29,10 +28,10 @@ TEST(did_keys, what_was_put_is_got_by_its_whole_name_alone)
     size = strlen(issuer.did);
     CHECK_EQ_INT(did_key_cache_begin(&cache, 1, hash_key), 0); /* one set: nothing hides */
     CHECK(!has(&cache, issuer.did));
-    did_key_cache_put(&cache, tr_span_of(issuer.did), issuer.key);
-    key = did_key_cache_get(&cache, tr_span_of(issuer.did));
+    did_key_cache_put(&cache, span_of(issuer.did), issuer.key);
+    key = did_key_cache_get(&cache, span_of(issuer.did));
     CHECK(key == issuer.key);
-    CHECK(did_key_cache_get(&cache, (struct tr_span){ issuer.did, size - 1 }) == NULL);
+    CHECK(did_key_cache_get(&cache, (struct span){ issuer.did, size - 1 }) == NULL);
     issuer.did[size - 1] = issuer.did[size - 1] == 'a' ? 'b' : 'a';
     CHECK(!has(&cache, issuer.did));
     did_key_cache_end(&cache);
@@ -52,12 +51,12 @@ TEST(did_keys, a_full_set_drops_what_was_used_longest_ago)
     CHECK_EQ_INT(did_key_cache_begin(&cache, WAYS, hash_key), 0);
     CHECK_EQ_INT(cache.set_count, 1);
     for (int i = 0; i < WAYS; i++)
-        did_key_cache_put(&cache, tr_span_of(names[i]), issuer.key);
-    did_key_cache_put(&cache, tr_span_of(names[0]), issuer.key); /* is there: nothing is dropped */
+        did_key_cache_put(&cache, span_of(names[i]), issuer.key);
+    did_key_cache_put(&cache, span_of(names[0]), issuer.key); /* is there: nothing is dropped */
     for (int i = 0; i < WAYS; i++)
         CHECK(has(&cache, names[i]));
     CHECK(has(&cache, names[0]));
-    did_key_cache_put(&cache, TR_SPAN("did:key:e"), issuer.key);
+    did_key_cache_put(&cache, SPAN("did:key:e"), issuer.key);
     CHECK(!has(&cache, names[1]));
     CHECK(has(&cache, names[0]) && has(&cache, names[2]) && has(&cache, names[3]));
     CHECK(has(&cache, "did:key:e"));
@@ -77,7 +76,7 @@ TEST(did_keys, however_many_come_it_holds_no_more_than_it_may)
     CHECK_EQ_INT(did_key_cache_begin(&cache, KEYS, hash_key), 0);
     for (int i = 0; i < MANY; i++) {
         (void)snprintf(name, sizeof name, "did:key:z%d", i);
-        did_key_cache_put(&cache, tr_span_of(name), issuer.key);
+        did_key_cache_put(&cache, span_of(name), issuer.key);
         CHECK(has(&cache, name));
     }
     for (int i = 0; i < MANY; i++) {
@@ -96,29 +95,28 @@ TEST(did_keys, what_it_has_no_room_for_is_not_there)
     char name[DID_KEY_CHARS_MAX + 2];
 
     issuer_begin_key(&issuer);
-    did_key_cache_put(&cache, TR_SPAN("did:key:a"), issuer.key); /* one that was never begun */
+    did_key_cache_put(&cache, SPAN("did:key:a"), issuer.key); /* one that was never begun */
     CHECK(!has(&cache, "did:key:a"));
     did_key_cache_end(&cache);
 
     CHECK_EQ_INT(did_key_cache_begin(&cache, 8, hash_key), 0);
     memset(name, 'z', sizeof name);
     name[DID_KEY_CHARS_MAX + 1] = '\0';
-    did_key_cache_put(&cache, tr_span_of(name), issuer.key);
+    did_key_cache_put(&cache, span_of(name), issuer.key);
     CHECK(!has(&cache, name));
     name[DID_KEY_CHARS_MAX] = '\0';
-    did_key_cache_put(&cache, tr_span_of(name), issuer.key);
+    did_key_cache_put(&cache, span_of(name), issuer.key);
     CHECK(has(&cache, name));
     did_key_cache_end(&cache);
 
-    tr__fault_countdown(1, 1);
+    base_fault_countdown(1, 1);
     CHECK_EQ_INT(did_key_cache_begin(&cache, 8, hash_key), TR_ENOMEM);
-    (void)tr__fault_countdown(0, 0);
+    (void)base_fault_countdown(0, 0);
     did_key_cache_end(&cache);
     crypto_key_unref(&issuer.key);
 }
 
-/* ---- many threads -----------------------------------------------------------------------------
- */
+/* ---- many threads --------------------------------------------------------------------------- */
 
 TEST(did_keys, a_set_that_another_thread_is_at_is_a_miss_and_nobody_waits)
 {
@@ -129,10 +127,10 @@ TEST(did_keys, a_set_that_another_thread_is_at_is_a_miss_and_nobody_waits)
     issuer_begin_key(&issuer);
     CHECK_EQ_INT(did_key_cache_begin(&cache, 1, hash_key), 0);
     is_taken = (_Atomic bool *)cache.sets; /* of the one set: its first member */
-    did_key_cache_put(&cache, TR_SPAN("did:key:a"), issuer.key);
+    did_key_cache_put(&cache, SPAN("did:key:a"), issuer.key);
     atomic_store(is_taken, true);
     CHECK(!has(&cache, "did:key:a"));
-    did_key_cache_put(&cache, TR_SPAN("did:key:b"), issuer.key);
+    did_key_cache_put(&cache, SPAN("did:key:b"), issuer.key);
     atomic_store(is_taken, false);
     CHECK(has(&cache, "did:key:a"));
     CHECK(!has(&cache, "did:key:b"));
@@ -158,11 +156,11 @@ static void *crowd_main(void *argument)
     pthread_barrier_wait(&crowd->barrier);
     for (unsigned i = 0; i < TURNS; i++) {
         const struct issuer *issuer = &crowd->issuers[i * 7 % ISSUERS];
-        struct crypto_key *key = did_key_cache_get(&crowd->cache, tr_span_of(issuer->did));
+        struct crypto_key *key = did_key_cache_get(&crowd->cache, span_of(issuer->did));
         uint8_t bytes[CRYPTO_PUBLIC_BYTES_MAX], wanted[CRYPTO_PUBLIC_BYTES_MAX];
 
         if (key == NULL) {
-            did_key_cache_put(&crowd->cache, tr_span_of(issuer->did), issuer->key);
+            did_key_cache_put(&crowd->cache, span_of(issuer->did), issuer->key);
             continue;
         }
         hits++;
@@ -196,8 +194,7 @@ TEST(did_keys, many_threads_at_once_get_the_right_key_or_none)
         crypto_key_unref(&crowd.issuers[i].key); /* the last reference, or the sanitizer says so */
 }
 
-/* ---- before the desk --------------------------------------------------------------------------
- */
+/* ---- before the desk ------------------------------------------------------------------------ */
 
 static const struct auth_options dev = { .allow_did_key = true };
 
@@ -240,9 +237,9 @@ TEST(did_keys, the_key_that_is_kept_is_the_one_the_name_says)
     issuer_begin_key(&issuer);
     office_begin(&office, &registry, &dev);
     office_accepts(&office, &issuer);
-    kept = did_key_cache_get(&office.auth->did_keys, tr_span_of(issuer.did));
+    kept = did_key_cache_get(&office.auth->did_keys, span_of(issuer.did));
     CHECK(kept != NULL);
-    CHECK_EQ_INT(did_key_parse(tr_span_of(issuer.did), &read), DID_OK);
+    CHECK_EQ_INT(did_key_parse(span_of(issuer.did), &read), DID_OK);
     CHECK(crypto_key_public_bytes(kept, bytes) > 0 && crypto_key_public_bytes(read, wanted) > 0);
     CHECK(memcmp(bytes, wanted, sizeof bytes) == 0);
     crypto_key_unref(&read);
@@ -263,7 +260,7 @@ TEST(did_keys, the_key_of_a_known_issuer_is_not_read_from_its_name_again)
     office_begin(&office, &registry, &dev);
     issuer_new_key(&issuer, CRYPTO_ES256K); /* not what its name says: nobody else puts it in */
     office_answers(&office, &issuer, DESK_REFUSED, "SignatureMismatch");
-    did_key_cache_put(&office.auth->did_keys, tr_span_of(issuer.did), issuer.key);
+    did_key_cache_put(&office.auth->did_keys, span_of(issuer.did), issuer.key);
     office_accepts(&office, &issuer);
     office_end(&office);
     crypto_key_unref(&issuer.key);
@@ -286,8 +283,7 @@ TEST(did_keys, where_did_keys_are_refused_nothing_is_kept)
     registry_end(&registry);
 }
 
-/* ---- simulated --------------------------------------------------------------------------------
- */
+/* ---- simulated ------------------------------------------------------------------------------ */
 
 enum { SIM_ISSUERS = 6, SIM_TOKENS = 40 };
 

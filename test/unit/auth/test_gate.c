@@ -10,12 +10,11 @@
 #include "auth/desk.h"
 #include "auth/did.h"
 #include "auth/jwt.h"
-#include "base/metric.h"
 #include "check.h"
+#include "support/metric.h"
 #include "web.h"
 
-/* ---- a service with three routes
- * ------------------------------------------------------------------ */
+/* ---- a service with three routes ------------------------------------------------------------ */
 
 /* Writes for the routes: a unit that holds nothing but the token's id. */
 struct clerk {
@@ -94,7 +93,7 @@ static void get_read(struct http_request *request)
 {
     const struct auth_claims *claims = auth_claims_of(request);
 
-    http_respond(request, 200, "text/plain", claims == NULL ? TR_SPAN("nobody") : claims->issuer);
+    http_respond(request, 200, "text/plain", claims == NULL ? SPAN("nobody") : claims->issuer);
 }
 
 static void wrote(struct http_request *request, const struct tr_event *event)
@@ -103,7 +102,7 @@ static void wrote(struct http_request *request, const struct tr_event *event)
     if (*(const bool *)event->value)
         http_respond_error(request, 401, "TokenReplayed", "this token was used before");
     else
-        http_respond(request, 200, "text/plain", TR_SPAN("written"));
+        http_respond(request, 200, "text/plain", SPAN("written"));
 }
 
 static void post_write(struct http_request *request)
@@ -192,8 +191,7 @@ static void site_end(struct site *site)
     web_place_remove(site->place);
 }
 
-/* ---- a caller
- * ---------------------------------------------------------------------------------------- */
+/* ---- a caller ------------------------------------------------------------------------------- */
 
 struct caller {
     struct crypto_key *key;
@@ -222,17 +220,17 @@ struct token_options {
 static char *header_of(const struct caller *caller, struct token_options with)
 {
     static unsigned number;
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
     char jti[32], *line;
     int size;
 
     (void)snprintf(jti, sizeof jti, "jti-%u-%d", number++, (int)getpid());
     CHECK_EQ_INT(
-        jwt_sign_claims(caller->key, (struct tr_span){ NULL, 0 },
-            &(struct jwt_claims){ .iss = tr_span_of(caller->did),
-                .aud = tr_span_of(with.audience == NULL ? "did:web:localhost" : with.audience),
-                .lxm = tr_span_of(with.lxm == NULL ? "com.example.read" : with.lxm),
-                .jti = tr_span_of(jti),
+        jwt_sign_claims(caller->key, (struct span){ NULL, 0 },
+            &(struct jwt_claims){ .iss = span_of(caller->did),
+                .aud = span_of(with.audience == NULL ? "did:web:localhost" : with.audience),
+                .lxm = span_of(with.lxm == NULL ? "com.example.read" : with.lxm),
+                .jti = span_of(jti),
                 .iat_s = now_s() - (with.life_s < 0 ? 100 : 0),
                 .exp_s = now_s() + (with.life_s == 0 ? 60 : with.life_s),
                 .nbf_s = -1 },
@@ -242,7 +240,7 @@ static char *header_of(const struct caller *caller, struct token_options with)
     line = malloc(token.size + 64);
     CHECK(line != NULL);
     (void)snprintf(line, token.size + 64, "Authorization: Bearer %.*s\r\n", size, token.bytes);
-    tr_buffer_free(&token);
+    buffer_free(&token);
     return line;
 }
 
@@ -267,8 +265,7 @@ static int64_t count_of(const char *name)
     return sum;
 }
 
-/* ---- cases
- * --------------------------------------------------------------------------------------------- */
+/* ---- cases ---------------------------------------------------------------------------------- */
 
 TEST(gate, no_token_is_told_what_to_send)
 {
@@ -518,8 +515,7 @@ TEST(gate, many_requests_with_one_new_token_verify_it_once)
     site_end(&site);
 }
 
-/* ---- what is asked
- * ------------------------------------------------------------------------------------- */
+/* ---- what is asked -------------------------------------------------------------------------- */
 
 /* Stands before the desk, counts and passes on. */
 struct doorman {
@@ -594,8 +590,7 @@ TEST(gate, a_change_asks_the_desk_once_and_a_read_once_it_is_known)
     site_end(&site);
 }
 
-/* ---- overload
- * ------------------------------------------------------------------------------------------ */
+/* ---- overload ------------------------------------------------------------------------------- */
 
 /* Who stands on the pool's threads, and before them, until told to leave. */
 struct crowd {

@@ -18,8 +18,8 @@ SQL_STATEMENT(put_id,
 static struct auth_claims claims_of(const char *jti, uint64_t expires_s)
 {
     return (struct auth_claims){ .kind = AUTH_SERVICE,
-        .issuer = TR_SPAN("did:web:example.com"),
-        .jti = tr_span_of(jti),
+        .issuer = SPAN("did:web:example.com"),
+        .jti = span_of(jti),
         .expires_s = expires_s };
 }
 
@@ -49,8 +49,7 @@ static void open_sql(struct tr_system *system, const char *url, struct sql **sql
         "%s", why);
 }
 
-/* ---- at the same time -------------------------------------------------------------------------
- */
+/* ---- at the same time ----------------------------------------------------------------------- */
 
 enum { THREADS = 6, IDS = 60 };
 
@@ -130,8 +129,7 @@ TEST_LONG(replay, of_many_that_use_a_token_id_at_once_one_wins_on_postgresql, 60
     test_postgres_close(&postgres);
 }
 
-/* ---- how long they are kept --------------------------------------------------------------------
- */
+/* ---- how long they are kept ----------------------------------------------------------------- */
 
 /* Both clocks are the test's: the machine's, and what was added. */
 static _Atomic uint64_t added_s;

@@ -38,7 +38,7 @@ static int parse(const char *text, enum jwk_want want, struct crypto_key **ret_k
     const char *why = NULL;
     int rc;
 
-    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(text), JSON_UNIQUE_KEYS), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, span_of(text), JSON_UNIQUE_KEYS), 0);
     rc = jwk_parse(json_root(&doc), want, ret_key, &why);
     CHECK_EQ_INT(rc != 0, why != NULL);
     json_doc_free(&doc);
@@ -121,20 +121,20 @@ TEST(jwk, what_is_written_is_read_again)
 
     for (size_t i = 0; i < 6; i++) {
         struct crypto_key *key = NULL, *back = NULL;
-        struct tr_buffer text = { 0 };
+        struct buffer text = { 0 };
         uint8_t a[CRYPTO_PUBLIC_BYTES_MAX], b[CRYPTO_PUBLIC_BYTES_MAX];
 
         CHECK_EQ_INT(crypto_key_generate(algorithms[i / 2], &key), 0);
-        CHECK_EQ_INT(jwk_write(key, TR_SPAN("my key"), i % 2 == 1, &text), 0);
-        tr_buffer_append(&text, "", 1);
+        CHECK_EQ_INT(jwk_write(key, SPAN("my key"), i % 2 == 1, &text), 0);
+        buffer_append(&text, "", 1);
         CHECK_EQ_INT(parse(text.bytes, i % 2 == 1 ? JWK_PRIVATE : JWK_PUBLIC, &back), 0);
         CHECK_EQ_U64(crypto_key_public_bytes(key, a), crypto_key_public_bytes(back, b));
         CHECK(memcmp(a, b, crypto_key_public_bytes(key, a)) == 0);
         CHECK_EQ_INT(crypto_key_is_private(back), i % 2 == 1);
         CHECK_EQ_INT(strstr(text.bytes, "\"d\"") != NULL, i % 2 == 1);
         CHECK(strstr(text.bytes, "\"kid\":\"my key\"") != NULL);
-        CHECK_EQ_INT(jwk_write(key, TR_SPAN("my\"key"), false, &text), TR_EINVAL);
-        tr_buffer_free(&text);
+        CHECK_EQ_INT(jwk_write(key, SPAN("my\"key"), false, &text), TR_EINVAL);
+        buffer_free(&text);
         crypto_key_unref(&key);
         crypto_key_unref(&back);
     }
@@ -157,16 +157,16 @@ TEST_LONG(jwk, numbers_of_rsa_have_no_leading_zero, 60)
     CHECK_EQ_INT(BN_bn2bin(n, bytes + 1), 256);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct crypto_key *key = NULL;
-        struct tr_buffer jwk = { 0 };
+        struct buffer jwk = { 0 };
         size_t size =
             crypto_base64url_encode(bytes + 1 - cases[i].zeros, 256 + cases[i].zeros, text);
 
-        tr_buffer_format(
+        buffer_format(
             &jwk, "{\"kty\":\"RSA\",\"n\":\"%.*s\",\"e\":\"%s\"}", (int)size, text, cases[i].e);
-        tr_buffer_append(&jwk, "", 1);
+        buffer_append(&jwk, "", 1);
         CHECK_EQ_INT(parse(jwk.bytes, JWK_PUBLIC, &key), cases[i].rc);
         crypto_key_unref(&key);
-        tr_buffer_free(&jwk);
+        buffer_free(&jwk);
     }
     BN_free(n);
     EVP_PKEY_free(pkey);
@@ -175,11 +175,11 @@ TEST_LONG(jwk, numbers_of_rsa_have_no_leading_zero, 60)
 TEST(jwk, a_secret_is_not_written)
 {
     struct crypto_key *key = NULL;
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
 
     CHECK_EQ_INT(crypto_key_generate(CRYPTO_HS256, &key), 0);
-    CHECK_EQ_INT(jwk_write(key, (struct tr_span){ NULL, 0 }, false, &text), TR_EUNSUPPORTED);
-    CHECK_EQ_INT(jwk_write(key, (struct tr_span){ NULL, 0 }, true, &text), TR_EUNSUPPORTED);
+    CHECK_EQ_INT(jwk_write(key, (struct span){ NULL, 0 }, false, &text), TR_EUNSUPPORTED);
+    CHECK_EQ_INT(jwk_write(key, (struct span){ NULL, 0 }, true, &text), TR_EUNSUPPORTED);
     CHECK_EQ_U64(text.size, 0);
     crypto_key_unref(&key);
 }
@@ -232,7 +232,7 @@ TEST(key_set, is_whole_or_refused_with_a_reason)
     for (size_t i = 0; i < SETS; i++) {
         struct key_set *set = NULL;
         char why[KEY_SET_WHY_CHARS] = "";
-        int rc = key_set_parse(tr_span_of(sets[i].text), &sets[i].options, &set, why);
+        int rc = key_set_parse(span_of(sets[i].text), &sets[i].options, &set, why);
 
         CHECK_MSG(rc == sets[i].rc, "%s: %s: %s", sets[i].text, tr_error_name(rc), why);
         if (rc == 0)
@@ -240,7 +240,7 @@ TEST(key_set, is_whole_or_refused_with_a_reason)
         else
             CHECK_MSG(strstr(why, sets[i].why) != NULL, "%s: %s", sets[i].text, why);
         key_set_destroy(set);
-        CHECK_EQ_INT(key_set_parse(tr_span_of(sets[i].text), &sets[i].options, &set, NULL), rc);
+        CHECK_EQ_INT(key_set_parse(span_of(sets[i].text), &sets[i].options, &set, NULL), rc);
         if (rc == 0)
             key_set_destroy(set);
     }
@@ -251,50 +251,49 @@ TEST(key_set, finds_by_id)
     struct key_set *set = NULL;
 
     CHECK_EQ_INT(
-        key_set_parse(TR_SPAN(SET(EC(KID("a")) ",{\"kty\":\"EC\",\"crv\":\"secp256k1\"," K256_XY
-                                               "," KID("b") "}")),
+        key_set_parse(SPAN(SET(EC(KID("a")) ",{\"kty\":\"EC\",\"crv\":\"secp256k1\"," K256_XY
+                                            "," KID("b") "}")),
             &(struct key_set_options){ 0 }, &set, NULL),
         0);
-    CHECK_EQ_INT(crypto_key_algorithm(key_set_find(set, TR_SPAN("a"))), CRYPTO_ES256);
-    CHECK_EQ_INT(crypto_key_algorithm(key_set_find(set, TR_SPAN("b"))), CRYPTO_ES256K);
-    CHECK(key_set_find(set, TR_SPAN("c")) == NULL);
-    CHECK(key_set_find(set, TR_SPAN("")) == NULL);
-    CHECK(key_set_find(set, TR_SPAN("a\0")) == NULL);
-    CHECK(key_set_find(set, (struct tr_span){ NULL, 0 }) == NULL); /* which of two? */
+    CHECK_EQ_INT(crypto_key_algorithm(key_set_find(set, SPAN("a"))), CRYPTO_ES256);
+    CHECK_EQ_INT(crypto_key_algorithm(key_set_find(set, SPAN("b"))), CRYPTO_ES256K);
+    CHECK(key_set_find(set, SPAN("c")) == NULL);
+    CHECK(key_set_find(set, SPAN("")) == NULL);
+    CHECK(key_set_find(set, SPAN("a\0")) == NULL);
+    CHECK(key_set_find(set, (struct span){ NULL, 0 }) == NULL); /* which of two? */
     key_set_destroy(set);
 
-    CHECK_EQ_INT(key_set_parse(TR_SPAN(P256), &(struct key_set_options){ 0 }, &set, NULL), 0);
-    CHECK(key_set_find(set, (struct tr_span){ NULL, 0 }) != NULL);
-    CHECK(key_set_find(set, TR_SPAN("a")) == NULL);
+    CHECK_EQ_INT(key_set_parse(SPAN(P256), &(struct key_set_options){ 0 }, &set, NULL), 0);
+    CHECK(key_set_find(set, (struct span){ NULL, 0 }) != NULL);
+    CHECK(key_set_find(set, SPAN("a")) == NULL);
     key_set_destroy(set);
     key_set_destroy(NULL);
 }
 
 TEST(key_set, has_limits)
 {
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
     struct key_set *set = NULL;
 
     for (int count = KEY_SET_KEYS_MAX; count <= KEY_SET_KEYS_MAX + 1; count++) {
-        tr_buffer_clear(&text);
-        tr_buffer_text(&text, "{\"keys\":[");
+        buffer_clear(&text);
+        buffer_text(&text, "{\"keys\":[");
         for (int i = 0; i < count; i++)
-            tr_buffer_format(&text,
-                "%s{\"kty\":\"EC\",\"crv\":\"P-256\"," P256_XY ",\"kid\":\"%d\"}",
+            buffer_format(&text, "%s{\"kty\":\"EC\",\"crv\":\"P-256\"," P256_XY ",\"kid\":\"%d\"}",
                 i == 0 ? "" : ",", i);
-        tr_buffer_text(&text, "]}");
-        CHECK_EQ_INT(key_set_parse((struct tr_span){ text.bytes, text.size },
+        buffer_text(&text, "]}");
+        CHECK_EQ_INT(key_set_parse((struct span){ text.bytes, text.size },
                          &(struct key_set_options){ 0 }, &set, NULL),
             count <= KEY_SET_KEYS_MAX ? 0 : TR_ETOOBIG);
         if (count <= KEY_SET_KEYS_MAX)
             key_set_destroy(set);
     }
     while (text.size <= KEY_SET_BYTES_MAX)
-        tr_buffer_text(&text, "                ");
-    CHECK_EQ_INT(key_set_parse((struct tr_span){ text.bytes, text.size },
+        buffer_text(&text, "                ");
+    CHECK_EQ_INT(key_set_parse((struct span){ text.bytes, text.size },
                      &(struct key_set_options){ 0 }, &set, NULL),
         TR_ETOOBIG);
-    tr_buffer_free(&text);
+    buffer_free(&text);
 }
 
 static int load(const char *path, struct key_set **ret_set, char *why)
@@ -319,15 +318,15 @@ TEST(key_set, comes_from_a_file)
     for (uint64_t n = 1;; n++) {
         int rc;
 
-        tr__fault_countdown(n, 1);
+        base_fault_countdown(n, 1);
         rc = load(path, &set, why);
-        if (tr__fault_countdown(0, 0) < n) {
+        if (base_fault_countdown(0, 0) < n) {
             CHECK_EQ_INT(rc, 0);
             break;
         }
         CHECK(rc != 0);
     }
-    CHECK(key_set_find(set, TR_SPAN("a")) != NULL);
+    CHECK(key_set_find(set, SPAN("a")) != NULL);
     key_set_destroy(set);
     CHECK_EQ_INT(truncate(path, KEY_SET_BYTES_MAX + 1), 0);
     CHECK_EQ_INT(load(path, &set, why), TR_ETOOBIG);
@@ -345,9 +344,9 @@ TEST(key_set, every_failed_allocation_is_no_memory_and_leaves_nothing)
             bool is_over;
             int rc;
 
-            tr__fault_countdown(n, 1);
-            rc = key_set_parse(tr_span_of(sets[i].text), &sets[i].options, &set, NULL);
-            is_over = tr__fault_countdown(0, 0) < n;
+            base_fault_countdown(n, 1);
+            rc = key_set_parse(span_of(sets[i].text), &sets[i].options, &set, NULL);
+            is_over = base_fault_countdown(0, 0) < n;
             CHECK(is_over ? rc == sets[i].rc : rc == TR_ENOMEM || rc == sets[i].rc);
             key_set_destroy(set);
             if (is_over)

@@ -15,15 +15,15 @@ static const enum crypto_algorithm all[] = { CRYPTO_ES256, CRYPTO_ES256K, CRYPTO
     CRYPTO_RS256, CRYPTO_HS256 };
 enum { ALL = sizeof all / sizeof all[0] };
 
-static const struct tr_span audience = { "did:web:localhost", 17 };
+static const struct span audience = { "did:web:localhost", 17 };
 
 static struct jwt_claims good_claims(void)
 {
     return (struct jwt_claims){
-        .iss = TR_SPAN("did:web:example.com"),
+        .iss = SPAN("did:web:example.com"),
         .aud = audience,
-        .lxm = TR_SPAN("com.example.send"),
-        .jti = TR_SPAN("n-1"),
+        .lxm = SPAN("com.example.send"),
+        .jti = SPAN("n-1"),
         .iat_s = NOW,
         .nbf_s = -1,
         .exp_s = NOW + 60,
@@ -37,7 +37,7 @@ static struct jwt_expect good_expect(void)
         .issuer_is_did = true,
         .audiences = &audience,
         .audience_count = 1,
-        .lxm = TR_SPAN("com.example.send"),
+        .lxm = SPAN("com.example.send"),
         .algorithms = UINT32_MAX,
     };
 }
@@ -50,20 +50,20 @@ static struct crypto_key *generate(enum crypto_algorithm algorithm)
     return key;
 }
 
-static struct tr_span span_of(const struct tr_buffer *buffer)
+static struct span token_span(const struct buffer *buffer)
 {
-    return (struct tr_span){ buffer->bytes, buffer->size };
+    return (struct span){ buffer->bytes, buffer->size };
 }
 
-static void make(const struct crypto_key *key, struct tr_span kid, const struct jwt_claims *claims,
-    struct tr_buffer *token)
+static void make(const struct crypto_key *key, struct span kid, const struct jwt_claims *claims,
+    struct buffer *token)
 {
-    tr_buffer_clear(token);
+    buffer_clear(token);
     CHECK_EQ_INT(jwt_sign_claims(key, kid, claims, token), 0);
 }
 
 static enum jwt_refusal judge(
-    const struct crypto_key *key, struct tr_span token, const struct jwt_expect *expect)
+    const struct crypto_key *key, struct span token, const struct jwt_expect *expect)
 {
     struct jwt jwt;
     enum jwt_refusal refusal = jwt_parse(&jwt, token);
@@ -87,21 +87,21 @@ TEST(jwt, what_is_signed_is_accepted_and_read_back)
 {
     const struct jwt_claims claims = good_claims();
     const struct jwt_expect expect = good_expect();
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
     struct jwt jwt;
 
     for (size_t i = 0; i < ALL; i++) {
         struct crypto_key *key = generate(all[i]), *other = generate(all[(i + 1) % ALL]);
 
-        make(key, (struct tr_span){ NULL, 0 }, &claims, &token);
-        CHECK_EQ_INT(judge(key, span_of(&token), &expect), JWT_OK);
-        CHECK_EQ_INT(judge(other, span_of(&token), &expect), JWT_ALGORITHM_MISMATCH);
-        CHECK_EQ_INT(jwt_parse(&jwt, span_of(&token)), JWT_OK);
+        make(key, (struct span){ NULL, 0 }, &claims, &token);
+        CHECK_EQ_INT(judge(key, token_span(&token), &expect), JWT_OK);
+        CHECK_EQ_INT(judge(other, token_span(&token), &expect), JWT_ALGORITHM_MISMATCH);
+        CHECK_EQ_INT(jwt_parse(&jwt, token_span(&token)), JWT_OK);
         CHECK_EQ_INT(jwt.algorithm, all[i]);
-        CHECK(tr_span_equal(jwt.claims.iss, claims.iss));
-        CHECK(tr_span_equal(jwt.claims.aud, claims.aud));
-        CHECK(tr_span_equal(jwt.claims.lxm, claims.lxm));
-        CHECK(tr_span_equal(jwt.claims.jti, claims.jti));
+        CHECK(span_equal(jwt.claims.iss, claims.iss));
+        CHECK(span_equal(jwt.claims.aud, claims.aud));
+        CHECK(span_equal(jwt.claims.lxm, claims.lxm));
+        CHECK(span_equal(jwt.claims.jti, claims.jti));
         CHECK(jwt.claims.sub.at == NULL);
         CHECK_EQ_INT(jwt.claims.exp_s, NOW + 60);
         CHECK_EQ_INT(jwt.claims.iat_s, NOW);
@@ -112,56 +112,56 @@ TEST(jwt, what_is_signed_is_accepted_and_read_back)
         crypto_key_unref(&key);
         crypto_key_unref(&other);
     }
-    tr_buffer_free(&token);
+    buffer_free(&token);
 }
 
 TEST_LONG(jwt, cut_anywhere_is_refused, 60)
 {
     const struct jwt_claims claims = good_claims();
     const struct jwt_expect expect = good_expect();
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
 
     for (size_t i = 0; i < ALL; i++) {
         struct crypto_key *key = generate(all[i]);
 
-        make(key, (struct tr_span){ NULL, 0 }, &claims, &token);
+        make(key, (struct span){ NULL, 0 }, &claims, &token);
         for (size_t size = 0; size < token.size; size++) {
             /* A copy of exactly this size: a sanitizer sees a read past its end. */
-            char *copy = tr__alloc(size);
+            char *copy = base_alloc(size);
 
             memcpy(copy, token.bytes, size);
-            CHECK(judge(key, (struct tr_span){ copy, size }, &expect) != JWT_OK);
+            CHECK(judge(key, (struct span){ copy, size }, &expect) != JWT_OK);
             memcpy(copy, token.bytes + token.size - size, size);
-            CHECK(judge(key, (struct tr_span){ copy, size }, &expect) != JWT_OK);
-            tr__free(copy);
+            CHECK(judge(key, (struct span){ copy, size }, &expect) != JWT_OK);
+            base_free(copy);
         }
         crypto_key_unref(&key);
     }
-    tr_buffer_free(&token);
+    buffer_free(&token);
 }
 
 TEST_LONG(jwt, any_bit_changed_is_refused, 120)
 {
     const struct jwt_claims claims = good_claims();
     const struct jwt_expect expect = good_expect();
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
     size_t flips = 0;
 
     for (size_t i = 0; i < ALL; i++) {
         struct crypto_key *key = generate(all[i]);
 
-        make(key, (struct tr_span){ NULL, 0 }, &claims, &token);
+        make(key, (struct span){ NULL, 0 }, &claims, &token);
         for (size_t bit = 0; bit < token.size * 8; bit++, flips++) {
             token.bytes[bit / 8] = (char)(token.bytes[bit / 8] ^ (1 << bit % 8));
-            CHECK_MSG(judge(key, span_of(&token), &expect) != JWT_OK, "%s: bit %zu is free",
+            CHECK_MSG(judge(key, token_span(&token), &expect) != JWT_OK, "%s: bit %zu is free",
                 crypto_algorithm_name(all[i]), bit);
             token.bytes[bit / 8] = (char)(token.bytes[bit / 8] ^ (1 << bit % 8));
         }
-        CHECK_EQ_INT(judge(key, span_of(&token), &expect), JWT_OK);
+        CHECK_EQ_INT(judge(key, token_span(&token), &expect), JWT_OK);
         crypto_key_unref(&key);
     }
     CHECK(flips > 10000);
-    tr_buffer_free(&token);
+    buffer_free(&token);
 }
 
 /* Any character in any place: the token is the only text that means it. */
@@ -171,9 +171,9 @@ TEST_LONG(jwt, any_character_replaced_is_refused, 120)
     const struct jwt_claims claims = good_claims();
     const struct jwt_expect expect = good_expect();
     struct crypto_key *key = generate(CRYPTO_HS256); /* the cheapest */
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
 
-    make(key, (struct tr_span){ NULL, 0 }, &claims, &token);
+    make(key, (struct span){ NULL, 0 }, &claims, &token);
     for (size_t at = 0; at < token.size; at++) {
         const char was = token.bytes[at];
 
@@ -181,11 +181,11 @@ TEST_LONG(jwt, any_character_replaced_is_refused, 120)
             if (*c == was)
                 continue;
             token.bytes[at] = *c;
-            CHECK(judge(key, span_of(&token), &expect) != JWT_OK);
+            CHECK(judge(key, token_span(&token), &expect) != JWT_OK);
         }
         token.bytes[at] = was;
     }
-    tr_buffer_free(&token);
+    buffer_free(&token);
     crypto_key_unref(&key);
 }
 
@@ -199,15 +199,15 @@ TEST(jwt, every_failed_allocation_is_no_memory_and_leaves_nothing)
         uint64_t n = 1;
 
         for (;; n++) {
-            struct tr_buffer token = { 0 };
+            struct buffer token = { 0 };
             enum jwt_refusal refusal = JWT_NO_MEMORY;
             bool is_over;
             int rc;
 
-            tr__fault_countdown(n, 1);
-            rc = jwt_sign_claims(key, TR_SPAN("k"), &claims, &token);
+            base_fault_countdown(n, 1);
+            rc = jwt_sign_claims(key, SPAN("k"), &claims, &token);
             if (rc == 0)
-                refusal = judge(key, span_of(&token),
+                refusal = judge(key, token_span(&token),
                     &(struct jwt_expect){ .now_s = expect.now_s,
                         .issuer_is_did = true,
                         .audiences = &audience,
@@ -215,11 +215,11 @@ TEST(jwt, every_failed_allocation_is_no_memory_and_leaves_nothing)
                         .lxm = expect.lxm,
                         .algorithms = UINT32_MAX,
                         .any_kid = true });
-            is_over = tr__fault_countdown(0, 0) < n;
+            is_over = base_fault_countdown(0, 0) < n;
             CHECK(rc == 0 || rc == TR_ENOMEM);
             CHECK(rc == 0 || token.size == 0);
             CHECK(refusal == JWT_NO_MEMORY || refusal == JWT_OK);
-            tr_buffer_free(&token);
+            buffer_free(&token);
             if (is_over) {
                 CHECK_EQ_INT(refusal, JWT_OK);
                 break;
@@ -237,20 +237,20 @@ TEST(expect, nothing_stated_means_nothing_accepted)
     const struct jwt_claims claims = good_claims();
     struct crypto_key *key = generate(CRYPTO_ES256K);
     struct jwt_expect expect = { .now_s = NOW };
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
 
-    make(key, (struct tr_span){ NULL, 0 }, &claims, &token);
-    check_label(judge(key, span_of(&token), &expect), "IssuerRefused");
+    make(key, (struct span){ NULL, 0 }, &claims, &token);
+    check_label(judge(key, token_span(&token), &expect), "IssuerRefused");
     expect.issuer = claims.iss;
-    check_label(judge(key, span_of(&token), &expect), "AudienceMismatch");
+    check_label(judge(key, token_span(&token), &expect), "AudienceMismatch");
     expect.audiences = &audience;
     expect.audience_count = 1;
-    check_label(judge(key, span_of(&token), &expect), "MethodMismatch");
+    check_label(judge(key, token_span(&token), &expect), "MethodMismatch");
     expect.lxm = claims.lxm;
-    check_label(judge(key, span_of(&token), &expect), "Ok");
-    make(key, TR_SPAN("#atproto"), &claims, &token);
-    check_label(judge(key, span_of(&token), &expect), "KeyIdRefused");
-    tr_buffer_free(&token);
+    check_label(judge(key, token_span(&token), &expect), "Ok");
+    make(key, SPAN("#atproto"), &claims, &token);
+    check_label(judge(key, token_span(&token), &expect), "KeyIdRefused");
+    buffer_free(&token);
     crypto_key_unref(&key);
 }
 
@@ -259,16 +259,16 @@ TEST(expect, a_secret_is_accepted_only_where_it_is_named)
     const struct jwt_claims claims = good_claims();
     struct jwt_expect expect = good_expect();
     struct crypto_key *key = generate(CRYPTO_HS256);
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
 
-    make(key, (struct tr_span){ NULL, 0 }, &claims, &token);
+    make(key, (struct span){ NULL, 0 }, &claims, &token);
     expect.algorithms = 0;
-    check_label(judge(key, span_of(&token), &expect), "AlgorithmRefused");
+    check_label(judge(key, token_span(&token), &expect), "AlgorithmRefused");
     expect.algorithms = 1u << CRYPTO_ES256 | 1u << CRYPTO_ES256K;
-    check_label(judge(key, span_of(&token), &expect), "AlgorithmRefused");
+    check_label(judge(key, token_span(&token), &expect), "AlgorithmRefused");
     expect.algorithms = 1u << CRYPTO_HS256;
-    check_label(judge(key, span_of(&token), &expect), "Ok");
-    tr_buffer_free(&token);
+    check_label(judge(key, token_span(&token), &expect), "Ok");
+    buffer_free(&token);
     crypto_key_unref(&key);
 }
 
@@ -305,7 +305,7 @@ TEST(expect, times_have_sharp_edges)
         { NOW, -1, -1, 0, 0, "ExpiryMissing" },
     };
     struct crypto_key *key = generate(CRYPTO_HS256);
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
 
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct jwt_claims claims = good_claims();
@@ -316,12 +316,12 @@ TEST(expect, times_have_sharp_edges)
         claims.exp_s = cases[i].exp;
         expect.lifetime_s_max = cases[i].lifetime;
         expect.skew_s = cases[i].skew;
-        make(key, (struct tr_span){ NULL, 0 }, &claims, &token);
+        make(key, (struct span){ NULL, 0 }, &claims, &token);
         CHECK_MSG(
-            strcmp(jwt_refusal_label(judge(key, span_of(&token), &expect)), cases[i].label) == 0,
-            "case %zu: %s", i, jwt_refusal_label(judge(key, span_of(&token), &expect)));
+            strcmp(jwt_refusal_label(judge(key, token_span(&token), &expect)), cases[i].label) == 0,
+            "case %zu: %s", i, jwt_refusal_label(judge(key, token_span(&token), &expect)));
     }
-    tr_buffer_free(&token);
+    buffer_free(&token);
     crypto_key_unref(&key);
 }
 
@@ -330,17 +330,17 @@ TEST(expect, a_token_without_iat_is_capped_all_the_same)
     struct crypto_key *key = generate(CRYPTO_HS256);
     struct jwt_claims claims = good_claims();
     struct jwt_expect expect = good_expect();
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
 
     expect.allow_missing_iat = true;
     claims.iat_s = -1;
     claims.exp_s = NOW + 120;
-    make(key, (struct tr_span){ NULL, 0 }, &claims, &token);
-    check_label(judge(key, span_of(&token), &expect), "Ok");
+    make(key, (struct span){ NULL, 0 }, &claims, &token);
+    check_label(judge(key, token_span(&token), &expect), "Ok");
     claims.exp_s = NOW + 121;
-    make(key, (struct tr_span){ NULL, 0 }, &claims, &token);
-    check_label(judge(key, span_of(&token), &expect), "ExpiryTooFar");
-    tr_buffer_free(&token);
+    make(key, (struct span){ NULL, 0 }, &claims, &token);
+    check_label(judge(key, token_span(&token), &expect), "ExpiryTooFar");
+    buffer_free(&token);
     crypto_key_unref(&key);
 }
 
@@ -348,16 +348,16 @@ TEST(expect, a_kept_token_is_refused_once_it_has_expired_or_is_used_elsewhere)
 {
     const struct jwt_claims claims = good_claims();
     struct jwt_expect expect = good_expect();
-    const struct tr_span elsewhere = TR_SPAN("did:web:other.example.com");
+    const struct span elsewhere = SPAN("did:web:other.example.com");
     struct crypto_key *key = generate(CRYPTO_ES256K);
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
     struct jwt jwt;
 
-    make(key, (struct tr_span){ NULL, 0 }, &claims, &token);
-    CHECK_EQ_INT(jwt_parse(&jwt, span_of(&token)), JWT_OK);
+    make(key, (struct span){ NULL, 0 }, &claims, &token);
+    CHECK_EQ_INT(jwt_parse(&jwt, token_span(&token)), JWT_OK);
     CHECK_EQ_INT(jwt_verify(&jwt, key), JWT_OK);
     CHECK_EQ_INT(jwt_check(&jwt, &expect), JWT_OK);
-    expect.lxm = TR_SPAN("com.example.read");
+    expect.lxm = SPAN("com.example.read");
     CHECK_EQ_INT(jwt_check(&jwt, &expect), JWT_METHOD);
     expect = good_expect();
     expect.audiences = &elsewhere;
@@ -368,16 +368,15 @@ TEST(expect, a_kept_token_is_refused_once_it_has_expired_or_is_used_elsewhere)
     expect.now_s = NOW + 60;
     CHECK_EQ_INT(jwt_check(&jwt, &expect), JWT_EXPIRED);
     jwt_finish(&jwt);
-    tr_buffer_free(&token);
+    buffer_free(&token);
     crypto_key_unref(&key);
 }
 
 TEST(expect, the_bare_did_and_the_service_are_two_names)
 {
-    const struct tr_span names[] = { TR_SPAN("did:web:localhost#svc"),
-        TR_SPAN("did:web:localhost") };
+    const struct span names[] = { SPAN("did:web:localhost#svc"), SPAN("did:web:localhost") };
     struct crypto_key *key = generate(CRYPTO_HS256);
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
 
     for (size_t expected = 0; expected < 2; expected++)
         for (size_t given = 0; given < 2; given++) {
@@ -386,21 +385,21 @@ TEST(expect, the_bare_did_and_the_service_are_two_names)
 
             claims.aud = names[given];
             expect.audiences = &names[expected];
-            make(key, (struct tr_span){ NULL, 0 }, &claims, &token);
+            make(key, (struct span){ NULL, 0 }, &claims, &token);
             CHECK_EQ_INT(
-                judge(key, span_of(&token), &expect), expected == given ? JWT_OK : JWT_AUDIENCE);
+                judge(key, token_span(&token), &expect), expected == given ? JWT_OK : JWT_AUDIENCE);
             expect.audiences = names; /* both listed */
             expect.audience_count = 2;
-            CHECK_EQ_INT(judge(key, span_of(&token), &expect), JWT_OK);
+            CHECK_EQ_INT(judge(key, token_span(&token), &expect), JWT_OK);
         }
-    tr_buffer_free(&token);
+    buffer_free(&token);
     crypto_key_unref(&key);
 }
 
-static void sign_json(const struct crypto_key *key, const char *json, struct tr_buffer *token)
+static void sign_json(const struct crypto_key *key, const char *json, struct buffer *token)
 {
-    tr_buffer_clear(token);
-    CHECK_EQ_INT(jwt_sign(key, (struct tr_span){ NULL, 0 }, tr_span_of(json), token), 0);
+    buffer_clear(token);
+    CHECK_EQ_INT(jwt_sign(key, (struct span){ NULL, 0 }, span_of(json), token), 0);
 }
 
 #define ID_TOKEN(aud)                                                                              \
@@ -422,10 +421,10 @@ TEST(expect, an_audience_list_needs_azp_when_it_names_others)
         { ID_TOKEN("\"aud\":[]"), "AudienceMismatch" },
         { ID_TOKEN("\"aud\":[\"app\",1]"), "ClaimType" },
     };
-    const struct tr_span app = TR_SPAN("app");
+    const struct span app = SPAN("app");
     const struct jwt_expect expect = {
         .now_s = NOW,
-        .issuer = TR_SPAN("https://accounts.example.com"),
+        .issuer = SPAN("https://accounts.example.com"),
         .audiences = &app,
         .audience_count = 1,
         .allow_audience_list = true,
@@ -434,13 +433,13 @@ TEST(expect, an_audience_list_needs_azp_when_it_names_others)
         .any_kid = true,
     };
     struct crypto_key *key = generate(CRYPTO_ES256);
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
 
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         sign_json(key, cases[i].json, &token);
-        check_label(judge(key, span_of(&token), &expect), cases[i].label);
+        check_label(judge(key, token_span(&token), &expect), cases[i].label);
     }
-    tr_buffer_free(&token);
+    buffer_free(&token);
     crypto_key_unref(&key);
 }
 
@@ -450,21 +449,21 @@ TEST(expect, a_required_kid_must_be_there)
     static const char *const kids[] = { "#atproto", "k1", NULL };
     struct jwt_expect expect = good_expect();
     struct crypto_key *key = generate(CRYPTO_HS256);
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
 
     expect.kids = kids;
     expect.kid_required = true;
-    make(key, (struct tr_span){ NULL, 0 }, &claims, &token);
-    check_label(judge(key, span_of(&token), &expect), "KeyIdMissing");
-    make(key, TR_SPAN("k1"), &claims, &token);
-    check_label(judge(key, span_of(&token), &expect), "Ok");
-    make(key, TR_SPAN("k2"), &claims, &token);
-    check_label(judge(key, span_of(&token), &expect), "KeyIdRefused");
-    make(key, TR_SPAN("did:web:example.com#atproto"), &claims, &token);
-    check_label(judge(key, span_of(&token), &expect), "Ok");
-    make(key, TR_SPAN("did:web:example.comk1"), &claims, &token); /* only a fragment joins */
-    check_label(judge(key, span_of(&token), &expect), "KeyIdRefused");
-    tr_buffer_free(&token);
+    make(key, (struct span){ NULL, 0 }, &claims, &token);
+    check_label(judge(key, token_span(&token), &expect), "KeyIdMissing");
+    make(key, SPAN("k1"), &claims, &token);
+    check_label(judge(key, token_span(&token), &expect), "Ok");
+    make(key, SPAN("k2"), &claims, &token);
+    check_label(judge(key, token_span(&token), &expect), "KeyIdRefused");
+    make(key, SPAN("did:web:example.com#atproto"), &claims, &token);
+    check_label(judge(key, token_span(&token), &expect), "Ok");
+    make(key, SPAN("did:web:example.comk1"), &claims, &token); /* only a fragment joins */
+    check_label(judge(key, token_span(&token), &expect), "KeyIdRefused");
+    buffer_free(&token);
     crypto_key_unref(&key);
 }
 
@@ -472,21 +471,21 @@ TEST(expect, unknown_claims_and_headers_are_ignored)
 {
     struct crypto_key *key = generate(CRYPTO_HS256);
     const struct jwt_expect expect = good_expect();
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
     struct jwt jwt;
-    struct tr_span email;
+    struct span email;
 
     sign_json(key,
         "{\"iss\":\"did:web:example.com\",\"aud\":\"did:web:localhost\","
         "\"lxm\":\"com.example.send\",\"jti\":\"x\",\"iat\":1700000000,\"exp\":1700000060,"
         "\"email\":\"a\\u0040example.com\",\"deep\":{\"a\":[1,2.5,null]}}",
         &token);
-    CHECK_EQ_INT(judge(key, span_of(&token), &expect), JWT_OK);
-    CHECK_EQ_INT(jwt_parse(&jwt, span_of(&token)), JWT_OK);
+    CHECK_EQ_INT(judge(key, token_span(&token), &expect), JWT_OK);
+    CHECK_EQ_INT(jwt_parse(&jwt, token_span(&token)), JWT_OK);
     CHECK(json_string(json_get(jwt.claims_json, "email"), &email));
-    CHECK(tr_span_is(email, "a@example.com"));
+    CHECK(span_is(email, "a@example.com"));
     jwt_finish(&jwt);
-    tr_buffer_free(&token);
+    buffer_free(&token);
     crypto_key_unref(&key);
 }
 
@@ -496,16 +495,16 @@ TEST(sign, refuses_text_that_would_break_out_of_its_quotes)
 {
     static const char *const bad[] = { "a\"b", "a\\b", "a\nb", "a\x7f", "\xc3\xa9" };
     struct crypto_key *key = generate(CRYPTO_HS256);
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
 
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct jwt_claims claims = good_claims();
 
-        claims.sub = tr_span_of(bad[i]);
-        CHECK_EQ_INT(jwt_sign_claims(key, (struct tr_span){ NULL, 0 }, &claims, &token), TR_EINVAL);
+        claims.sub = span_of(bad[i]);
+        CHECK_EQ_INT(jwt_sign_claims(key, (struct span){ NULL, 0 }, &claims, &token), TR_EINVAL);
         claims = good_claims();
-        CHECK_EQ_INT(jwt_sign_claims(key, tr_span_of(bad[i]), &claims, &token), TR_EINVAL);
-        CHECK_EQ_INT(jwt_sign(key, tr_span_of(bad[i]), TR_SPAN("{}"), &token), TR_EINVAL);
+        CHECK_EQ_INT(jwt_sign_claims(key, span_of(bad[i]), &claims, &token), TR_EINVAL);
+        CHECK_EQ_INT(jwt_sign(key, span_of(bad[i]), SPAN("{}"), &token), TR_EINVAL);
     }
     CHECK_EQ_U64(token.size, 0);
     crypto_key_unref(&key);
@@ -514,20 +513,20 @@ TEST(sign, refuses_text_that_would_break_out_of_its_quotes)
 TEST(sign, a_token_that_nobody_would_read_is_not_made)
 {
     struct crypto_key *key = generate(CRYPTO_HS256);
-    struct tr_buffer token = { 0 };
-    char *large = tr__alloc(JWT_BYTES_MAX);
+    struct buffer token = { 0 };
+    char *large = base_alloc(JWT_BYTES_MAX);
     struct jwt_claims claims = good_claims();
 
     memset(large, 'x', JWT_BYTES_MAX);
-    claims.sub = (struct tr_span){ large, JWT_BYTES_MAX };
-    CHECK_EQ_INT(jwt_sign_claims(key, (struct tr_span){ NULL, 0 }, &claims, &token), TR_ETOOBIG);
+    claims.sub = (struct span){ large, JWT_BYTES_MAX };
+    CHECK_EQ_INT(jwt_sign_claims(key, (struct span){ NULL, 0 }, &claims, &token), TR_ETOOBIG);
     claims.sub.size = 6500;
-    CHECK_EQ_INT(jwt_sign_claims(key, (struct tr_span){ NULL, 0 }, &claims, &token), TR_ETOOBIG);
+    CHECK_EQ_INT(jwt_sign_claims(key, (struct span){ NULL, 0 }, &claims, &token), TR_ETOOBIG);
     CHECK_EQ_U64(token.size, 0);
     claims.sub.size = JWT_NAME_CHARS_MAX;
-    CHECK_EQ_INT(jwt_sign_claims(key, (struct tr_span){ NULL, 0 }, &claims, &token), 0);
-    tr_buffer_free(&token);
-    tr__free(large);
+    CHECK_EQ_INT(jwt_sign_claims(key, (struct span){ NULL, 0 }, &claims, &token), 0);
+    buffer_free(&token);
+    base_free(large);
     crypto_key_unref(&key);
 }
 
@@ -535,17 +534,16 @@ TEST(sign, a_public_key_cannot)
 {
     struct crypto_key *key = generate(CRYPTO_ES256K), *public_key = NULL;
     uint8_t bytes[CRYPTO_PUBLIC_BYTES_MAX];
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
 
     CHECK_EQ_INT(crypto_key_from_public(
                      CRYPTO_ES256K, bytes, crypto_key_public_bytes(key, bytes), &public_key),
         0);
-    CHECK_EQ_INT(
-        jwt_sign(public_key, (struct tr_span){ NULL, 0 }, TR_SPAN("{}"), &token), TR_EACCES);
+    CHECK_EQ_INT(jwt_sign(public_key, (struct span){ NULL, 0 }, SPAN("{}"), &token), TR_EACCES);
     CHECK_EQ_U64(token.size, 0);
     crypto_key_unref(&key);
     crypto_key_unref(&public_key);
-    tr_buffer_free(&token);
+    buffer_free(&token);
 }
 
 TEST(labels, are_all_different_and_have_texts)

@@ -62,7 +62,7 @@ static struct crypto_key *generate(enum crypto_algorithm algorithm)
     return key;
 }
 
-static enum jwt_refusal verify(const struct crypto_key *key, struct tr_span token)
+static enum jwt_refusal verify(const struct crypto_key *key, struct span token)
 {
     struct jwt jwt;
     enum jwt_refusal refusal = jwt_parse(&jwt, token);
@@ -107,7 +107,7 @@ TEST_LONG(differential, tokens_of_node_are_read, 60)
     output = popen(command, "r");
     CHECK(output != NULL);
     while (fgets(line, sizeof line, output) != NULL) {
-        struct tr_span text = { line, strcspn(line, "\n") };
+        struct span text = { line, strcspn(line, "\n") };
         enum jwt_refusal refusal;
 
         if (line[0] == '{') {
@@ -165,25 +165,24 @@ TEST_LONG(differential, node_reads_our_tokens, 60)
     make_folder(folder);
     for (size_t i = 0; i < ALL; i++) {
         struct crypto_key *key = generate(all[i]);
-        struct tr_buffer pem = { 0 }, tokens = { 0 };
+        struct buffer pem = { 0 }, tokens = { 0 };
 
         CHECK_EQ_INT(crypto_key_public_pem(key, &pem), 0);
         for (int n = 0; n < 25; n++) {
-            CHECK_EQ_INT(jwt_sign_claims(key, (struct tr_span){ NULL, 0 },
-                             &(struct jwt_claims){ .iss = TR_SPAN("did:web:example.com"),
-                                 .iat_s = n,
-                                 .exp_s = -1,
-                                 .nbf_s = -1 },
-                             &tokens),
+            CHECK_EQ_INT(
+                jwt_sign_claims(key, (struct span){ NULL, 0 },
+                    &(struct jwt_claims){
+                        .iss = SPAN("did:web:example.com"), .iat_s = n, .exp_s = -1, .nbf_s = -1 },
+                    &tokens),
                 0);
-            tr_buffer_text(&tokens, "\n");
+            buffer_text(&tokens, "\n");
         }
         snprintf(name, sizeof name, "%s.pem", crypto_algorithm_name(all[i]));
         write_file(folder, name, pem.bytes, pem.size);
         snprintf(name, sizeof name, "%s.tokens", crypto_algorithm_name(all[i]));
         write_file(folder, name, tokens.bytes, tokens.size);
-        tr_buffer_free(&pem);
-        tr_buffer_free(&tokens);
+        buffer_free(&pem);
+        buffer_free(&tokens);
         crypto_key_unref(&key);
     }
     write_file(folder, "verify.js", verify_script, sizeof verify_script - 1);
@@ -222,7 +221,7 @@ TEST_LONG(differential, the_openssl_command_verifies_our_signatures, 60)
     make_folder(folder);
     for (size_t i = 0; i < 3; i++) {
         struct crypto_key *key = generate(algorithms[i]);
-        struct tr_buffer pem = { 0 };
+        struct buffer pem = { 0 };
         uint8_t signature[CRYPTO_SIGNATURE_BYTES_MAX], der[80];
         bool is_pair = algorithms[i] != CRYPTO_RS256;
         size_t size;
@@ -239,7 +238,7 @@ TEST_LONG(differential, the_openssl_command_verifies_our_signatures, 60)
         CHECK_EQ_INT(system(command), 0);
         write_file(folder, "message", "Message", 7);
         CHECK(system(command) != 0);
-        tr_buffer_free(&pem);
+        buffer_free(&pem);
         crypto_key_unref(&key);
     }
     remove_folder(folder);
@@ -272,7 +271,7 @@ TEST_LONG(differential, keys_of_the_openssl_command_are_read, 60)
         CHECK(output != NULL);
         size = fread(text, 1, sizeof text, output);
         pclose(output);
-        CHECK_MSG(crypto_key_from_pem((struct tr_span){ text, size }, &key) == 0, "openssl %s",
+        CHECK_MSG(crypto_key_from_pem((struct span){ text, size }, &key) == 0, "openssl %s",
             keys[i].command);
         CHECK_EQ_INT(crypto_key_algorithm(key), keys[i].algorithm);
         CHECK(crypto_key_is_private(key));

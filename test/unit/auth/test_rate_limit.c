@@ -6,13 +6,13 @@
 #include "check.h"
 
 static const struct tr_rate three_a_second = { .count = 3, .period_ns = TR_SECONDS(1), .burst = 3 };
-static const struct tr_siphash_key hash_key = { 1, 2 };
+static const struct base_siphash_key hash_key = { 1, 2 };
 
-static struct tr_span key_of(struct tr_span address, unsigned char key[17])
+static struct span key_of(struct span address, unsigned char key[17])
 {
     size_t size = rate_limit_address_key(address, key);
 
-    return (struct tr_span){ (const char *)key, size };
+    return (struct span){ (const char *)key, size };
 }
 
 TEST(rate_limit, allows_the_burst_and_says_when_to_come_back)
@@ -22,10 +22,10 @@ TEST(rate_limit, allows_the_burst_and_says_when_to_come_back)
 
     CHECK_EQ_INT(rate_limit_begin(&limit, &three_a_second, 100, hash_key), 0);
     for (int i = 0; i < 3; i++)
-        CHECK_EQ_INT(rate_limit_take(&limit, TR_SPAN("did:a"), 10, &retry_ns), 0);
-    CHECK_EQ_INT(rate_limit_take(&limit, TR_SPAN("did:a"), 10, &retry_ns), TR_ERATE);
-    CHECK_EQ_INT(rate_limit_take(&limit, TR_SPAN("did:a"), 10 + retry_ns, &retry_ns), 0);
-    CHECK_EQ_INT(rate_limit_take(&limit, TR_SPAN("did:b"), 10, &retry_ns), 0);
+        CHECK_EQ_INT(rate_limit_take(&limit, SPAN("did:a"), 10, &retry_ns), 0);
+    CHECK_EQ_INT(rate_limit_take(&limit, SPAN("did:a"), 10, &retry_ns), TR_ERATE);
+    CHECK_EQ_INT(rate_limit_take(&limit, SPAN("did:a"), 10 + retry_ns, &retry_ns), 0);
+    CHECK_EQ_INT(rate_limit_take(&limit, SPAN("did:b"), 10, &retry_ns), 0);
     rate_limit_end(&limit);
 }
 
@@ -39,8 +39,8 @@ TEST(rate_limit, never_grows_and_a_full_set_favours_the_caller)
     for (int i = 0; i < 1000; i++) {
         int size = snprintf(key, sizeof key, "did:%d", i);
 
-        refused += rate_limit_take(
-                       &limit, (struct tr_span){ key, (size_t)size }, 10, &(uint64_t){ 0 }) != 0;
+        refused +=
+            rate_limit_take(&limit, (struct span){ key, (size_t)size }, 10, &(uint64_t){ 0 }) != 0;
     }
     CHECK_EQ_INT(refused, 0);
     CHECK_EQ_INT(limit.set_count, 1);
@@ -55,8 +55,8 @@ TEST(rate_limit, a_changed_rate_counts_from_now)
 
     CHECK_EQ_INT(rate_limit_begin(&limit, &three_a_second, 8, hash_key), 0);
     CHECK_EQ_INT(rate_limit_change(&limit, &one), 0);
-    CHECK_EQ_INT(rate_limit_take(&limit, TR_SPAN("a"), 0, NULL), 0);
-    CHECK_EQ_INT(rate_limit_take(&limit, TR_SPAN("a"), 0, NULL), TR_ERATE);
+    CHECK_EQ_INT(rate_limit_take(&limit, SPAN("a"), 0, NULL), 0);
+    CHECK_EQ_INT(rate_limit_take(&limit, SPAN("a"), 0, NULL), TR_ERATE);
     CHECK_EQ_INT(rate_limit_change(&limit, &(struct tr_rate){ 0 }), TR_EINVAL);
     rate_limit_end(&limit);
 }
@@ -80,8 +80,7 @@ TEST(rate_limit, addresses_of_one_caller_share_a_key)
         unsigned char a[17], b[17];
 
         CHECK_EQ_INT(
-            tr_span_equal(key_of(tr_span_of(rows[i].a), a), key_of(tr_span_of(rows[i].b), b)),
-            rows[i].same);
+            span_equal(key_of(span_of(rows[i].a), a), key_of(span_of(rows[i].b), b)), rows[i].same);
     }
 }
 
@@ -89,7 +88,7 @@ TEST(rate_limit, out_of_memory_is_reported)
 {
     struct rate_limit limit;
 
-    tr__fault_countdown(1, 1);
+    base_fault_countdown(1, 1);
     CHECK_EQ_INT(rate_limit_begin(&limit, &three_a_second, 8, hash_key), TR_ENOMEM);
-    tr__fault_countdown(0, 0);
+    base_fault_countdown(0, 0);
 }

@@ -4,8 +4,7 @@
 
 #include <troupe/supervisor.h>
 
-/* ---- signing in -------------------------------------------------------------------------------
- */
+/* ---- signing in ----------------------------------------------------------------------------- */
 
 static void sign_in_and_out(bool postgres)
 {
@@ -89,7 +88,7 @@ TEST_LONG(session, from_id_token_to_logout_on_postgresql, 60)
 
 TEST(session, keys_are_fetched_in_the_trace_of_the_sign_in_that_needs_them)
 {
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     struct provider_key key;
     struct registry registry;
     struct session_site site;
@@ -99,7 +98,7 @@ TEST(session, keys_are_fetched_in_the_trace_of_the_sign_in_that_needs_them)
     provider_key_es256(&key, "curve-1");
     provider_publish(&registry, &key, NULL);
     token = id_token(&key, &(struct id_token){ .email = "one@example.com" });
-    tr_buffer_format(&body, "{\"idToken\":\"%s\"}", token);
+    buffer_format(&body, "{\"idToken\":\"%s\"}", token);
     check_answer(web_ask(http_server_address(site.server), "POST", "/v1/auth/example",
                      "Content-Type: application/json\r\ntraceparent: "
                      "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n",
@@ -108,8 +107,8 @@ TEST(session, keys_are_fetched_in_the_trace_of_the_sign_in_that_needs_them)
     CHECK_EQ_INT(registry_asked(&registry), 1);
     CHECK_MSG(strncmp(registry.traceparent, "00-0af7651916cd43dd8448eb211c80319c-", 36) == 0,
         "the provider was sent '%s'", registry.traceparent);
-    tr_buffer_free(&body);
-    tr__free(token);
+    buffer_free(&body);
+    base_free(token);
     provider_key_end(&key);
     site_end(&site, &registry);
 }
@@ -119,7 +118,7 @@ TEST(session, an_id_token_is_taken_under_either_name)
     struct provider_key key;
     struct registry registry;
     struct session_site site;
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     char *token;
 
     site_begin(&site, &registry, false);
@@ -130,14 +129,14 @@ TEST(session, an_id_token_is_taken_under_either_name)
     check_answer(site_post(&site, "/v1/auth/example", "id_token", ""), 400, "id_token");
     check_answer(site_post(&site, "/v1/auth/example", "IdToken", token), 400, "idToken");
     check_answer(site_post(&site, "/v1/auth/refresh", "id_token", token), 400, "refreshToken");
-    tr__free(token);
+    base_free(token);
     /* Of both the first name counts. */
     token = id_token(&key, &(struct id_token){ 0 });
-    tr_buffer_format(&body, "{\"id_token\":\"nonsense\",\"idToken\":\"%s\"}", token);
+    buffer_format(&body, "{\"id_token\":\"nonsense\",\"idToken\":\"%s\"}", token);
     (void)pair_of(web_ask(http_server_address(site.server), "POST", "/v1/auth/example",
         "Content-Type: application/json\r\n", text_of(&body)));
-    tr_buffer_free(&body);
-    tr__free(token);
+    buffer_free(&body);
+    base_free(token);
     provider_key_end(&key);
     site_end(&site, &registry);
 }
@@ -168,7 +167,7 @@ TEST(session, so_many_id_tokens_of_an_address_and_then_a_while_none)
     /* Who is signed in goes on. */
     check_answer(site_get(&site, "/v1/users/me", pair.access), 200, "\"role\":\"user\"");
     (void)pair_of(site_post(&site, "/v1/auth/refresh", "refreshToken", pair.refresh));
-    tr__free(token);
+    base_free(token);
     provider_key_end(&key);
     site_end(&site, &registry);
 }
@@ -240,15 +239,15 @@ TEST(session, the_nonce_must_be_the_one_of_the_sign_in)
     provider_publish(&registry, &key, NULL);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         char *token = id_token(&key, &(struct id_token){ .nonce = rows[i].in_token });
-        struct tr_buffer text = { 0 };
+        struct buffer text = { 0 };
 
-        tr_buffer_text(&text, token);
+        buffer_text(&text, token);
         if (rows[i].in_body != NULL)
-            tr_buffer_format(&text, "\",\"nonce\":\"%s", rows[i].in_body);
+            buffer_format(&text, "\",\"nonce\":\"%s", rows[i].in_body);
         check_answer(site_post(&site, "/v1/auth/example", "idToken", text_of(&text)),
             rows[i].status, rows[i].status == 401 ? "NonceMismatch" : "accessToken");
-        tr_buffer_free(&text);
-        tr__free(token);
+        buffer_free(&text);
+        base_free(token);
     }
     provider_key_end(&key);
     site_end(&site, &registry);
@@ -321,13 +320,12 @@ TEST(session, an_id_token_makes_one_session_however_many_bring_it)
     site_close(&site);
     site_open(&site);
     check_answer(site_post(&site, "/v1/auth/example", "idToken", token), 401, "TokenReplayed");
-    tr__free(token);
+    base_free(token);
     provider_key_end(&key);
     site_end(&site, &registry);
 }
 
-/* ---- sessions ---------------------------------------------------------------------------------
- */
+/* ---- sessions ------------------------------------------------------------------------------- */
 
 static void refresh_twice(bool postgres)
 {
@@ -512,9 +510,9 @@ TEST(session, what_cannot_be_told_to_the_desk_makes_it_forget_everybody)
     pair = site_sign_in(&site, &key, &(struct id_token){ 0 });
     CHECK_EQ_INT(office_ask(&site.office, pair.access).verdict, DESK_OK);
     CHECK(office_knows(&site.office, pair.access));
-    tr__fault_countdown(1, 1000000);
-    auth_forget(site.office.auth, TR_SPAN("somebody"));
-    tr__fault_countdown(0, 0);
+    base_fault_countdown(1, 1000000);
+    auth_forget(site.office.auth, SPAN("somebody"));
+    base_fault_countdown(0, 0);
     CHECK(!office_knows(&site.office, pair.access));
     CHECK_EQ_INT(office_ask(&site.office, pair.access).verdict, DESK_OK);
     provider_key_end(&key);
@@ -575,8 +573,7 @@ TEST(session, a_restart_keeps_sessions_and_takes_roles_from_the_settings)
     site_end(&site, &registry);
 }
 
-/* ---- the provider's keys ----------------------------------------------------------------------
- */
+/* ---- the provider's keys -------------------------------------------------------------------- */
 
 TEST(session, a_new_key_is_fetched_when_a_token_names_it_at_most_once_a_minute)
 {
@@ -623,11 +620,11 @@ static void write_keys(const struct session_site *site, const char *text)
 
 static void write_key(const struct session_site *site, const struct provider_key *key)
 {
-    struct tr_buffer set = { 0 };
+    struct buffer set = { 0 };
 
-    tr_buffer_format(&set, "{\"keys\":[%s]}", key->jwk);
+    buffer_format(&set, "{\"keys\":[%s]}", key->jwk);
     write_keys(site, text_of(&set));
-    tr_buffer_free(&set);
+    buffer_free(&set);
 }
 
 TEST(session, keys_of_a_file_are_what_was_last_loaded_and_nothing_is_fetched)
@@ -713,8 +710,7 @@ TEST(session, a_provider_that_is_down_is_asked_seldom_and_its_keys_serve_for_a_d
     site_end(&site, &registry);
 }
 
-/* ---- ends -------------------------------------------------------------------------------------
- */
+/* ---- ends ----------------------------------------------------------------------------------- */
 
 TEST(session, killed_with_work_everywhere_it_leaves_nothing)
 {
@@ -807,8 +803,7 @@ TEST(session, restarted_it_begins_empty_and_works)
     site_end(&site, &registry);
 }
 
-/* ---- out of memory ----------------------------------------------------------------------------
- */
+/* ---- out of memory -------------------------------------------------------------------------- */
 
 /* The status of the answer when the n-th fallible call fails; 0 if it could not be asked. */
 static unsigned ask_with_fault(
@@ -822,15 +817,15 @@ static unsigned ask_with_fault(
     } room = { 0 };
     int rc;
 
-    message.text = tr__strdup(text);
+    message.text = base_strdup(text);
     CHECK(message.text != NULL);
-    tr__fault_countdown(countdown, 1);
+    base_fault_countdown(countdown, 1);
     rc = tr_ask_future(site->sessions->actor, &message, sizeof message, 0, &future);
     if (rc == 0)
         rc = tr_future_wait(future, &room, sizeof room, NULL, 0);
     else
-        tr__free(message.text);
-    (void)tr__fault_countdown(0, 0);
+        base_free(message.text);
+    (void)base_fault_countdown(0, 0);
     tr_future_drop(&future);
     return rc == 0 ? room.answer.status : 0;
 }
@@ -853,7 +848,7 @@ TEST_LONG(session, any_call_may_fail_and_the_next_request_works, 120)
 
         CHECK_MSG(status == 200 || status == 503 || status == 0, "exchange %u", status);
         pass_s(3600); /* so that the key set is fetched again next time */
-        tr__free(token);
+        base_free(token);
         pair = site_sign_in(&site, &key, &(struct id_token){ 0 });
         status = ask_with_fault(&site, SESSION_REFRESH, pair.refresh, n);
         CHECK_MSG(status == 200 || status == 503 || status == 0, "refresh %u", status);

@@ -21,8 +21,7 @@
 #define PROVIDER "https://accounts.example.com"
 #define CLIENT_ID "client-1.apps.example.com"
 
-/* ---- a provider's key -------------------------------------------------------------------------
- */
+/* ---- a provider's key ----------------------------------------------------------------------- */
 
 struct provider_key {
     const char *kid;
@@ -30,19 +29,19 @@ struct provider_key {
     char *jwk; /* public */
 };
 
-static inline char *text_of(struct tr_buffer *buffer)
+static inline char *text_of(struct buffer *buffer)
 {
-    CHECK_EQ_INT(tr_buffer_append(buffer, "", 1), 0);
+    CHECK_EQ_INT(buffer_append(buffer, "", 1), 0);
     return buffer->bytes;
 }
 
 static inline void provider_key_es256(struct provider_key *key, const char *kid)
 {
-    struct tr_buffer jwk = { 0 };
+    struct buffer jwk = { 0 };
 
     *key = (struct provider_key){ .kid = kid };
     CHECK_EQ_INT(crypto_key_generate(CRYPTO_ES256, &key->key), 0);
-    CHECK_EQ_INT(jwk_write(key->key, tr_span_of(kid), false, &jwk), 0);
+    CHECK_EQ_INT(jwk_write(key->key, span_of(kid), false, &jwk), 0);
     key->jwk = text_of(&jwk);
 }
 
@@ -50,7 +49,7 @@ static inline void provider_key_rs256(struct provider_key *key, const char *kid)
 {
     EVP_PKEY *rsa = EVP_RSA_gen(2048);
     BIO *pem = BIO_new(BIO_s_mem());
-    struct tr_buffer jwk = { 0 };
+    struct buffer jwk = { 0 };
     unsigned char modulus[256];
     char encoded[400], *text = NULL;
     BIGNUM *n = NULL;
@@ -60,11 +59,11 @@ static inline void provider_key_rs256(struct provider_key *key, const char *kid)
     CHECK(rsa != NULL && pem != NULL);
     CHECK(PEM_write_bio_PrivateKey(pem, rsa, NULL, NULL, 0, NULL, NULL) == 1);
     size = BIO_get_mem_data(pem, &text);
-    CHECK_EQ_INT(crypto_key_from_pem((struct tr_span){ text, (size_t)size }, &key->key), 0);
+    CHECK_EQ_INT(crypto_key_from_pem((struct span){ text, (size_t)size }, &key->key), 0);
     CHECK(EVP_PKEY_get_bn_param(rsa, OSSL_PKEY_PARAM_RSA_N, &n) == 1);
     CHECK_EQ_INT(BN_bn2binpad(n, modulus, sizeof modulus), (int)sizeof modulus);
     encoded[crypto_base64url_encode(modulus, sizeof modulus, encoded)] = '\0';
-    tr_buffer_format(&jwk,
+    buffer_format(&jwk,
         "{\"kty\":\"RSA\",\"use\":\"sig\",\"alg\":\"RS256\",\"kid\":\"%s\",\"n\":\"%s\","
         "\"e\":\"AQAB\"}",
         kid, encoded);
@@ -77,19 +76,19 @@ static inline void provider_key_rs256(struct provider_key *key, const char *kid)
 static inline void provider_key_end(struct provider_key *key)
 {
     crypto_key_unref(&key->key);
-    tr__free(key->jwk);
+    base_free(key->jwk);
 }
 
 /* Its key set is these, up to two. */
 static inline void provider_publish(
     struct registry *registry, const struct provider_key *a, const struct provider_key *b)
 {
-    struct tr_buffer set = { 0 };
+    struct buffer set = { 0 };
 
-    tr_buffer_format(
+    buffer_format(
         &set, "{\"keys\":[%s%s%s]}", a->jwk, b == NULL ? "" : ",", b == NULL ? "" : b->jwk);
     registry_says(registry, "200 OK", text_of(&set));
-    tr_buffer_free(&set);
+    buffer_free(&set);
 }
 
 /* What an ID token says; NULL is what is right, "" is left out. */
@@ -106,37 +105,35 @@ struct id_token {
 static inline char *id_token(const struct provider_key *key, const struct id_token *with)
 {
     static _Atomic unsigned number;
-    struct tr_buffer claims = { 0 }, token = { 0 };
+    struct buffer claims = { 0 }, token = { 0 };
     int64_t iat_s = now_s() - with->age_s;
     const char *sub = with->sub == NULL ? "subject-1" : with->sub;
 
-    tr_buffer_format(&claims, "{\"iss\":\"%s\",\"aud\":%s",
-        with->iss == NULL ? PROVIDER : with->iss,
+    buffer_format(&claims, "{\"iss\":\"%s\",\"aud\":%s", with->iss == NULL ? PROVIDER : with->iss,
         with->aud == NULL ? "\"" CLIENT_ID "\"" : with->aud);
     if (sub[0] != '\0')
-        tr_buffer_format(&claims, ",\"sub\":\"%s\"", sub);
+        buffer_format(&claims, ",\"sub\":\"%s\"", sub);
     if (with->email != NULL)
-        tr_buffer_format(&claims, ",\"email\":\"%s\",\"email_verified\":%s", with->email,
+        buffer_format(&claims, ",\"email\":\"%s\",\"email_verified\":%s", with->email,
             with->verified == NULL ? "true" : with->verified);
     if (with->nonce != NULL)
-        tr_buffer_format(&claims, ",\"nonce\":\"%s\"", with->nonce);
+        buffer_format(&claims, ",\"nonce\":\"%s\"", with->nonce);
     if (with->azp != NULL)
-        tr_buffer_format(&claims, ",\"azp\":\"%s\"", with->azp);
-    tr_buffer_format(&claims, ",\"iat\":%lld,\"exp\":%lld,\"at_hash\":\"%u\"}", (long long)iat_s,
+        buffer_format(&claims, ",\"azp\":\"%s\"", with->azp);
+    buffer_format(&claims, ",\"iat\":%lld,\"exp\":%lld,\"at_hash\":\"%u\"}", (long long)iat_s,
         (long long)(iat_s + (with->life_s == 0 ? 3600 : with->life_s)),
         atomic_fetch_add(&number, 1));
     CHECK_EQ_INT(claims.failed, 0);
     CHECK_EQ_INT(jwt_sign(key->key,
-                     with->no_kid ? (struct tr_span){ NULL, 0 }
-                                  : tr_span_of(with->kid == NULL ? key->kid : with->kid),
-                     (struct tr_span){ claims.bytes, claims.size }, &token),
+                     with->no_kid ? (struct span){ NULL, 0 }
+                                  : span_of(with->kid == NULL ? key->kid : with->kid),
+                     (struct span){ claims.bytes, claims.size }, &token),
         0);
-    tr_buffer_free(&claims);
+    buffer_free(&claims);
     return text_of(&token);
 }
 
-/* ---- the site ---------------------------------------------------------------------------------
- */
+/* ---- the site ------------------------------------------------------------------------------- */
 
 struct session_site {
     char place[64];
@@ -266,31 +263,30 @@ static inline void site_end(struct session_site *site, struct registry *registry
         test_postgres_close(&site->postgres);
 }
 
-/* ---- asking it --------------------------------------------------------------------------------
- */
+/* ---- asking it ------------------------------------------------------------------------------ */
 
 static inline struct web_answer site_post(
     const struct session_site *site, const char *path, const char *member, const char *token)
 {
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     struct web_answer answer;
 
-    tr_buffer_format(&body, "{\"%s\":\"%s\"}", member, token);
+    buffer_format(&body, "{\"%s\":\"%s\"}", member, token);
     answer = web_ask(http_server_address(site->server), "POST", path,
         "Content-Type: application/json\r\n", text_of(&body));
-    tr_buffer_free(&body);
+    buffer_free(&body);
     return answer;
 }
 
 static inline struct web_answer site_get(
     const struct session_site *site, const char *path, const char *token)
 {
-    struct tr_buffer header = { 0 };
+    struct buffer header = { 0 };
     struct web_answer answer;
 
-    tr_buffer_format(&header, "Authorization: Bearer %s\r\n", token);
+    buffer_format(&header, "Authorization: Bearer %s\r\n", token);
     answer = web_ask(http_server_address(site->server), "GET", path, text_of(&header), "");
-    tr_buffer_free(&header);
+    buffer_free(&header);
     return answer;
 }
 
@@ -309,9 +305,9 @@ struct pair {
 static inline void copy_member(const char *body, const char *member, char *to, size_t size)
 {
     struct json_doc doc = { .depth_max = 4 };
-    struct tr_span text;
+    struct span text;
 
-    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(body), JSON_UNIQUE_KEYS), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, span_of(body), JSON_UNIQUE_KEYS), 0);
     CHECK(json_string(json_get(json_root(&doc), member), &text));
     CHECK(text.size < size);
     memcpy(to, text.at, text.size);
@@ -338,7 +334,7 @@ static inline struct pair site_sign_in(
     char *token = id_token(key, with);
     struct pair pair = pair_of(site_post(site, "/v1/auth/example", "idToken", token));
 
-    tr__free(token);
+    base_free(token);
     return pair;
 }
 
@@ -348,7 +344,7 @@ static inline void site_refuses(const struct session_site *site, const struct pr
     char *token = id_token(key, with);
 
     check_answer(site_post(site, "/v1/auth/example", "idToken", token), status, label);
-    tr__free(token);
+    base_free(token);
 }
 
 #endif

@@ -5,10 +5,8 @@
 
 static const struct auth_claims *claims_of(const char *issuer, uint64_t expires_s)
 {
-    const struct auth_claims *claims =
-        auth_claims_new(&(struct auth_claims){ .issuer = tr_span_of(issuer),
-            .audience = TR_SPAN("did:web:localhost"),
-            .expires_s = expires_s });
+    const struct auth_claims *claims = auth_claims_new(&(struct auth_claims){
+        .issuer = span_of(issuer), .audience = SPAN("did:web:localhost"), .expires_s = expires_s });
 
     CHECK(claims != NULL);
     return claims;
@@ -104,7 +102,7 @@ TEST(token_cache, a_rotated_issuer_is_forgotten_and_others_are_not)
     put(&cache, 1, "did:a", 1000, 100);
     put(&cache, 2, "did:b", 1000, 100);
     put(&cache, 3, "did:a", 1000, 100);
-    token_cache_forget(&cache, TR_SPAN("did:a"));
+    token_cache_forget(&cache, SPAN("did:a"));
     CHECK(!has(&cache, 1, 101));
     CHECK(has(&cache, 2, 101));
     CHECK(!has(&cache, 3, 101));
@@ -122,8 +120,8 @@ TEST(token_cache, what_a_request_holds_outlives_its_entry)
     auth_claims_unref(claims);
     held = token_cache_get(&cache, bytes, 101);
     token_cache_end(&cache);
-    CHECK(tr_span_is(held->issuer, "did:a"));
-    CHECK(tr_span_is(held->audience, "did:web:localhost"));
+    CHECK(span_is(held->issuer, "did:a"));
+    CHECK(span_is(held->audience, "did:web:localhost"));
     CHECK(held->jti.at == NULL);
     auth_claims_unref(held);
 }

@@ -59,33 +59,33 @@ struct vectors {
 
 static void load(struct vectors *vectors, const char *name)
 {
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
     FILE *file = open_vectors(name);
     size_t got;
 
     if (file == NULL)
         SKIP("%s is not there: set TROUPE_SHARED to the folder with vectors/wycheproof", name);
     do {
-        char *at = tr_buffer_reserve(&text, 65536);
+        char *at = buffer_reserve(&text, 65536);
 
         CHECK(at != NULL);
         got = fread(at, 1, 65536, file);
-        tr_buffer_grew(&text, got);
+        buffer_grew(&text, got);
     } while (got > 0);
     fclose(file);
     *vectors = (struct vectors){ 0 };
     CHECK_EQ_INT(
-        json_parse_copy(&vectors->doc, (struct tr_span){ text.bytes, text.size }, JSON_UNIQUE_KEYS),
+        json_parse_copy(&vectors->doc, (struct span){ text.bytes, text.size }, JSON_UNIQUE_KEYS),
         0);
-    tr_buffer_free(&text);
+    buffer_free(&text);
     vectors->groups = json_get(json_root(&vectors->doc), "testGroups");
     CHECK(json_count(vectors->groups) > 0);
     CHECK(json_int(json_get(json_root(&vectors->doc), "numberOfTests"), &vectors->count));
 }
 
-static struct tr_span text_of(const struct json *object, const char *key)
+static struct span text_of(const struct json *object, const char *key)
 {
-    struct tr_span text = { NULL, 0 };
+    struct span text = { NULL, 0 };
 
     CHECK_MSG(json_string(json_get(object, key), &text), "no text %s", key);
     return text;
@@ -101,10 +101,10 @@ static size_t bytes_of(const struct json *object, const char *key, uint8_t *byte
 
 static bool is_valid(const struct json *test)
 {
-    struct tr_span result = text_of(test, "result");
+    struct span result = text_of(test, "result");
 
-    CHECK(tr_span_is(result, "valid") || tr_span_is(result, "invalid"));
-    return tr_span_is(result, "valid");
+    CHECK(span_is(result, "valid") || span_is(result, "invalid"));
+    return span_is(result, "valid");
 }
 
 static int64_t number_of(const struct json *test)
@@ -137,7 +137,7 @@ static void judge_signature(const struct crypto_key *key, const struct json *tes
     size_t size = bytes_of(test, "msg", message, sizeof message);
     int rc = raw == NULL ? TR_EPROTO
                          : crypto_key_verify(
-                               key, message, size, (struct tr_span){ (const char *)raw, raw_size });
+                               key, message, size, (struct span){ (const char *)raw, raw_size });
 
     if (is_valid(test) && raw != NULL && raw_size == 64 &&
         !crypto_signature_is_low_s(crypto_key_algorithm(key), raw)) {
@@ -311,7 +311,7 @@ TEST(wycheproof, hmac_tags)
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
 /* As a server would: the set from its text, the key by the token's kid. */
-static enum jwt_refusal judge_token(const struct key_set *set, struct tr_span token)
+static enum jwt_refusal judge_token(const struct key_set *set, struct span token)
 {
     struct jwt jwt;
     struct crypto_key *key;
@@ -326,18 +326,18 @@ static enum jwt_refusal judge_token(const struct key_set *set, struct tr_span to
 }
 
 /* Is this token among the valid ones of its group? */
-static bool is_marked_valid(const struct json *tests, struct tr_span token)
+static bool is_marked_valid(const struct json *tests, struct span token)
 {
-    struct tr_span other;
+    struct span other;
 
     for (struct json_iter it = json_iterate(tests); json_next(&it);)
         if (is_valid(it.value) && json_string(json_get(it.value, "jws"), &other) &&
-            tr_span_equal(other, token))
+            span_equal(other, token))
             return true;
     return false;
 }
 
-static bool has_foreign_character(struct tr_span token)
+static bool has_foreign_character(struct span token)
 {
     return memchr(token.at, '?', token.size) != NULL;
 }
@@ -345,7 +345,7 @@ static bool has_foreign_character(struct tr_span token)
 static void judge_vector(const struct key_set *set, const struct json *tests,
     const struct json *test, struct tally *tally)
 {
-    struct tr_span token = { NULL, 0 };
+    struct span token = { NULL, 0 };
     enum jwt_refusal refusal;
     const char *label;
 
@@ -385,20 +385,20 @@ static struct tally run_tokens(const char *name)
     for (struct json_iter it = json_iterate(vectors.groups); json_next(&it);) {
         const struct json *tests = json_get(it.value, "tests");
         const struct json *keys = json_get(it.value, "public");
-        struct tr_buffer text = { 0 };
+        struct buffer text = { 0 };
         struct key_set *set = NULL;
         char why[KEY_SET_WHY_CHARS];
 
         if (keys == NULL)
             keys = json_get(it.value, "private");
         CHECK_EQ_INT(json_canonical(keys, NULL, &text), 0);
-        if (key_set_parse((struct tr_span){ text.bytes, text.size },
+        if (key_set_parse((struct span){ text.bytes, text.size },
                 &(struct key_set_options){ .allow_secrets = true }, &set, why) != 0)
             set = NULL; /* the vectors say whether that is right */
         for (struct json_iter test = json_iterate(tests); json_next(&test);)
             judge_vector(set, tests, test.value, &tally);
         key_set_destroy(set);
-        tr_buffer_free(&text);
+        buffer_free(&text);
     }
     check_tally(&tally, &vectors);
     json_doc_free(&vectors.doc);

@@ -17,52 +17,52 @@ static bool is_zero(const unsigned char *bytes, size_t size)
 TEST(alloc, memory_is_aligned_to_16_bytes)
 {
     for (size_t size = 0; size < 200; size++) {
-        void *memory = tr__alloc(size);
+        void *memory = base_alloc(size);
 
         CHECK(memory != NULL);
         CHECK_EQ_U64((uintptr_t)memory % 16, 0);
-        tr__free(memory);
+        base_free(memory);
     }
 }
 
 TEST(alloc, calloc_gives_zeroes)
 {
     for (unsigned round = 0; round < 50; round++) {
-        unsigned char *memory = tr__calloc(1000);
+        unsigned char *memory = base_calloc(1000);
 
         CHECK(memory != NULL);
         CHECK(is_zero(memory, 1000));
         memset(memory, 0xff, 1000);
-        tr__free(memory);
+        base_free(memory);
     }
 }
 
 TEST(alloc, an_empty_allocation_is_not_null)
 {
-    void *a = tr__alloc(0), *b = tr__calloc(0), *c = tr__realloc(NULL, 0);
+    void *a = base_alloc(0), *b = base_calloc(0), *c = base_realloc(NULL, 0);
 
     CHECK(a != NULL);
     CHECK(b != NULL);
     CHECK(c != NULL);
-    tr__free(a);
-    tr__free(b);
-    tr__free(c);
+    base_free(a);
+    base_free(b);
+    base_free(c);
 }
 
 TEST(alloc, realloc_keeps_the_content)
 {
-    char *text = tr__strdup("curtain");
+    char *text = base_strdup("curtain");
 
     CHECK(text != NULL);
-    text = tr__realloc(text, 10000);
+    text = base_realloc(text, 10000);
     CHECK_EQ_STR(text, "curtain");
-    tr__free(text);
+    base_free(text);
 }
 
 TEST(alloc, freeing_null_is_fine)
 {
-    tr__free(NULL);
-    tr__pages_free(NULL, 64 * KIB);
+    base_free(NULL);
+    base_pages_free(NULL, 64 * KIB);
 }
 
 /* ---- pages ----------------------------------------------------------------------------------- */
@@ -74,26 +74,26 @@ TEST(pages, are_aligned_zeroed_and_writable)
 
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         for (size_t j = 0; j < sizeof aligns / sizeof aligns[0]; j++) {
-            unsigned char *pages = tr__pages_alloc(sizes[i], aligns[j]);
+            unsigned char *pages = base_pages_alloc(sizes[i], aligns[j]);
 
             CHECK(pages != NULL);
             CHECK_EQ_U64((uintptr_t)pages % aligns[j], 0);
             CHECK(is_zero(pages, sizes[i]));
             memset(pages, 0x5a, sizes[i]);
-            tr__pages_free(pages, sizes[i]);
+            base_pages_free(pages, sizes[i]);
         }
     }
 }
 
 TEST(pages, more_than_there_can_be_is_null)
 {
-    CHECK(tr__pages_alloc(SIZE_MAX - SIZE_MAX % (64 * KIB), 64 * KIB) == NULL);
-    CHECK(tr__pages_alloc((size_t)1 << 60, 64 * KIB) == NULL);
+    CHECK(base_pages_alloc(SIZE_MAX - SIZE_MAX % (64 * KIB), 64 * KIB) == NULL);
+    CHECK(base_pages_alloc((size_t)1 << 60, 64 * KIB) == NULL);
 }
 
 TEST_ABORTS(pages, an_odd_size_is_a_bug, "size % PAGES_UNIT == 0")
 {
-    (void)tr__pages_alloc(1000, 64 * KIB);
+    (void)base_pages_alloc(1000, 64 * KIB);
 }
 
 /* ---- faults ---------------------------------------------------------------------------------- */
@@ -101,40 +101,40 @@ TEST_ABORTS(pages, an_odd_size_is_a_bug, "size % PAGES_UNIT == 0")
 TEST(fault, is_off_at_first)
 {
     for (unsigned i = 0; i < 1000; i++)
-        CHECK(!tr__fault_hit());
-    CHECK_EQ_U64(tr__fault_countdown(0, 0), 0);
+        CHECK(!base_fault_hit());
+    CHECK_EQ_U64(base_fault_countdown(0, 0), 0);
 }
 
 TEST(fault, exactly_the_counted_call_fails)
 {
     for (uint64_t countdown = 1; countdown < 20; countdown++) {
-        tr__fault_countdown(countdown, 1);
+        base_fault_countdown(countdown, 1);
         for (uint64_t call = 1; call < 30; call++)
-            CHECK_EQ_INT(tr__fault_hit() != 0, call == countdown);
-        CHECK_EQ_U64(tr__fault_countdown(0, 0), 29);
+            CHECK_EQ_INT(base_fault_hit() != 0, call == countdown);
+        CHECK_EQ_U64(base_fault_countdown(0, 0), 29);
     }
 }
 
 TEST(fault, repeat_fails_that_many_in_a_row)
 {
-    tr__fault_countdown(3, 4);
+    base_fault_countdown(3, 4);
     for (uint64_t call = 1; call < 20; call++)
-        CHECK_EQ_INT(tr__fault_hit() != 0, call >= 3 && call < 7);
-    tr__fault_countdown(3, UINT64_MAX);
+        CHECK_EQ_INT(base_fault_hit() != 0, call >= 3 && call < 7);
+    base_fault_countdown(3, UINT64_MAX);
     for (uint64_t call = 1; call < 20; call++)
-        CHECK_EQ_INT(tr__fault_hit() != 0, call >= 3);
+        CHECK_EQ_INT(base_fault_hit() != 0, call >= 3);
 }
 
 TEST(fault, zero_switches_it_off)
 {
     void *memory;
 
-    tr__fault_countdown(1, UINT64_MAX);
-    CHECK(tr__alloc(1) == NULL);
-    tr__fault_countdown(0, 0);
-    memory = tr__alloc(1);
+    base_fault_countdown(1, UINT64_MAX);
+    CHECK(base_alloc(1) == NULL);
+    base_fault_countdown(0, 0);
+    memory = base_alloc(1);
     CHECK(memory != NULL);
-    tr__free(memory);
+    base_free(memory);
 }
 
 TEST(fault, every_allocation_counts_as_one_call)
@@ -142,39 +142,39 @@ TEST(fault, every_allocation_counts_as_one_call)
     void *a, *b, *c, *pages;
     char *text;
 
-    tr__fault_countdown(UINT64_MAX, 1);
-    a = tr__alloc(8);
-    b = tr__calloc(8);
-    c = tr__realloc(NULL, 8);
-    text = tr__strdup("x");
-    pages = tr__pages_alloc(64 * KIB, 64 * KIB);
-    CHECK_EQ_U64(tr__fault_countdown(0, 0), 5);
-    tr__free(a);
-    tr__free(b);
-    tr__free(c);
-    tr__free(text);
-    tr__pages_free(pages, 64 * KIB);
+    base_fault_countdown(UINT64_MAX, 1);
+    a = base_alloc(8);
+    b = base_calloc(8);
+    c = base_realloc(NULL, 8);
+    text = base_strdup("x");
+    pages = base_pages_alloc(64 * KIB, 64 * KIB);
+    CHECK_EQ_U64(base_fault_countdown(0, 0), 5);
+    base_free(a);
+    base_free(b);
+    base_free(c);
+    base_free(text);
+    base_pages_free(pages, 64 * KIB);
 }
 
 TEST(fault, every_kind_of_allocation_returns_null)
 {
-    tr__fault_countdown(1, UINT64_MAX);
-    CHECK(tr__alloc(8) == NULL);
-    CHECK(tr__calloc(8) == NULL);
-    CHECK(tr__realloc(NULL, 8) == NULL);
-    CHECK(tr__strdup("x") == NULL);
-    CHECK(tr__pages_alloc(64 * KIB, 64 * KIB) == NULL);
+    base_fault_countdown(1, UINT64_MAX);
+    CHECK(base_alloc(8) == NULL);
+    CHECK(base_calloc(8) == NULL);
+    CHECK(base_realloc(NULL, 8) == NULL);
+    CHECK(base_strdup("x") == NULL);
+    CHECK(base_pages_alloc(64 * KIB, 64 * KIB) == NULL);
 }
 
 TEST(fault, a_failed_realloc_leaves_the_memory)
 {
-    char *text = tr__strdup("curtain");
+    char *text = base_strdup("curtain");
 
     CHECK(text != NULL);
-    tr__fault_countdown(1, 1);
-    CHECK(tr__realloc(text, 10000) == NULL);
+    base_fault_countdown(1, 1);
+    CHECK(base_realloc(text, 10000) == NULL);
     CHECK_EQ_STR(text, "curtain");
-    tr__free(text);
+    base_free(text);
 }
 
 #define THREADS 4
@@ -185,7 +185,7 @@ static void *count_hits(void *data)
     uint64_t *hits = data;
 
     for (unsigned i = 0; i < CALLS_PER_THREAD; i++)
-        *hits += tr__fault_hit() != 0;
+        *hits += base_fault_hit() != 0;
     return NULL;
 }
 
@@ -194,7 +194,7 @@ TEST(fault, calls_of_all_threads_are_counted_together)
     pthread_t threads[THREADS];
     uint64_t hits[THREADS] = { 0 }, sum = 0;
 
-    tr__fault_countdown(5000, 100);
+    base_fault_countdown(5000, 100);
     for (unsigned i = 0; i < THREADS; i++)
         CHECK_EQ_INT(pthread_create(&threads[i], NULL, count_hits, &hits[i]), 0);
     for (unsigned i = 0; i < THREADS; i++) {
@@ -202,7 +202,7 @@ TEST(fault, calls_of_all_threads_are_counted_together)
         sum += hits[i];
     }
     CHECK_EQ_U64(sum, 100);
-    CHECK_EQ_U64(tr__fault_countdown(0, 0), THREADS * CALLS_PER_THREAD);
+    CHECK_EQ_U64(base_fault_countdown(0, 0), THREADS * CALLS_PER_THREAD);
 }
 
 /* ---- the assert ------------------------------------------------------------------------------ */

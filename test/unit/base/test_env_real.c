@@ -462,9 +462,9 @@ TEST(real_disk, whichever_call_fails_the_error_is_returned_and_nothing_leaks)
     close(first_free);
     do {
         countdown++;
-        tr__fault_countdown(countdown, 1);
+        base_fault_countdown(countdown, 1);
         rc = replace_file(&place);
-        calls = tr__fault_countdown(0, 0);
+        calls = base_fault_countdown(0, 0);
         CHECK_EQ_INT(rc < 0, calls >= countdown);
     } while (calls >= countdown);
     CHECK(countdown > 10);

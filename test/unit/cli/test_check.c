@@ -7,7 +7,7 @@
 #include "cli/cli.h"
 #include "cli/serve.h"
 #include "delivery_tables.h"
-#include "services/delivery/check.h"
+#include "services/delivery/store/check.h"
 
 static struct service alone; /* delivery, without those between its migrations */
 const struct service *const cli_services[] = { &alone, NULL };

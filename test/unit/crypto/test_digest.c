@@ -34,13 +34,13 @@ TEST(sha256, knows_the_examples_of_fips_180)
 
 TEST(sha256, agrees_with_openssl_on_random_input_of_every_small_size)
 {
-    struct tr__random random;
+    struct base_random random;
     uint8_t bytes[300], digest[32], expected[32];
 
-    tr__random_init(&random, check_seed());
+    base_random_init(&random, check_seed());
     for (size_t size = 0; size <= sizeof bytes; size++) {
         for (size_t i = 0; i < size; i++)
-            bytes[i] = (uint8_t)tr__random_next(&random);
+            bytes[i] = (uint8_t)base_random_next(&random);
         crypto_sha256(bytes, size, digest);
         CHECK_EQ_INT(EVP_Digest(bytes, size, expected, NULL, EVP_sha256(), NULL), 1);
         CHECK(memcmp(digest, expected, 32) == 0);
@@ -51,10 +51,10 @@ TEST(sha256, works_without_memory_for_a_context)
 {
     uint8_t digest[32];
 
-    tr__fault_countdown(1, 1000000);
+    base_fault_countdown(1, 1000000);
     crypto_sha256("abc", 3, digest);
     check_hex(digest, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-    CHECK(tr__fault_countdown(0, 0) > 0);
+    CHECK(base_fault_countdown(0, 0) > 0);
     crypto_sha256("abc", 3, digest);
     check_hex(digest, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
@@ -104,9 +104,9 @@ TEST(sha256_stream, without_memory_says_so)
 {
     struct crypto_sha256_stream stream = { 0 };
 
-    tr__fault_countdown(1, 1);
+    base_fault_countdown(1, 1);
     CHECK_EQ_INT(crypto_sha256_stream_init(&stream), TR_ENOMEM);
-    tr__fault_countdown(0, 0);
+    base_fault_countdown(0, 0);
     crypto_sha256_stream_finish(&stream);
 }
 

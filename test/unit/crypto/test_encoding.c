@@ -9,33 +9,32 @@
 #include "crypto/encoding.h"
 
 typedef size_t encode_fn(const void *bytes, size_t size, char *ret_text);
-typedef int decode_fn(struct tr_span text, void *bytes, size_t bytes_max, size_t *ret_size);
+typedef int decode_fn(struct span text, void *bytes, size_t bytes_max, size_t *ret_size);
 
-static void fill(struct tr__random *random, uint8_t *bytes, size_t size)
+static void fill(struct base_random *random, uint8_t *bytes, size_t size)
 {
     for (size_t i = 0; i < size; i++)
-        bytes[i] = (uint8_t)tr__random_next(random);
+        bytes[i] = (uint8_t)base_random_next(random);
 }
 
 static void check_round_trips(encode_fn *encode, decode_fn *decode, size_t size_max)
 {
-    struct tr__random random;
+    struct base_random random;
     uint8_t bytes[256], back[256];
     char text[520];
     size_t chars, size;
 
-    tr__random_init(&random, check_seed());
+    base_random_init(&random, check_seed());
     for (size_t i = 0; i < size_max * 20; i++) {
         fill(&random, bytes, i % size_max);
         if (i % 5 == 0)
             memset(bytes, 0, i % size_max / 2);
         chars = encode(bytes, i % size_max, text);
-        CHECK_EQ_INT(decode((struct tr_span){ text, chars }, back, sizeof back, &size), 0);
+        CHECK_EQ_INT(decode((struct span){ text, chars }, back, sizeof back, &size), 0);
         CHECK_EQ_U64(size, i % size_max);
         CHECK(memcmp(bytes, back, size) == 0);
         if (size > 0)
-            CHECK_EQ_INT(
-                decode((struct tr_span){ text, chars }, back, size - 1, &size), TR_ETOOBIG);
+            CHECK_EQ_INT(decode((struct span){ text, chars }, back, size - 1, &size), TR_ETOOBIG);
     }
 }
 
@@ -58,12 +57,12 @@ TEST(base58, what_is_encoded_is_decoded)
 
 TEST(base64, agrees_with_openssl)
 {
-    struct tr__random random;
+    struct base_random random;
     uint8_t bytes[100];
     char text[140];
     unsigned char expected[140];
 
-    tr__random_init(&random, check_seed());
+    base_random_init(&random, check_seed());
     for (size_t size = 0; size <= sizeof bytes; size++) {
         fill(&random, bytes, size);
         CHECK_EQ_U64(crypto_base64_encode(bytes, size, text), crypto_base64_size(size));
@@ -89,7 +88,7 @@ static void check_strict(encode_fn *encode, decode_fn *decode, const char *chara
         for (size_t n = 0; n < total; n++) {
             for (size_t i = 0, rest = n; i < length; i++, rest /= count)
                 text[i] = characters[rest % count];
-            if (decode((struct tr_span){ text, length }, bytes, sizeof bytes, &size) != 0)
+            if (decode((struct span){ text, length }, bytes, sizeof bytes, &size) != 0)
                 continue;
             accepted++;
             CHECK_EQ_U64(encode(bytes, size, again), length);
@@ -126,7 +125,7 @@ TEST(base64url, refuses_what_is_not_its_alphabet)
         for (int place = 0; place < 4; place++) {
             memset(text, 'A', sizeof text);
             text[place] = (char)c;
-            CHECK_EQ_INT(crypto_base64url_decode((struct tr_span){ text, 4 }, bytes, 8, &size),
+            CHECK_EQ_INT(crypto_base64url_decode((struct span){ text, 4 }, bytes, 8, &size),
                 is_in ? 0 : TR_EPROTO);
         }
     }
@@ -147,7 +146,7 @@ TEST(base58, knows_the_published_examples)
     size_t size;
 
     for (size_t i = 0; i < sizeof examples / sizeof examples[0]; i++) {
-        CHECK_EQ_INT(crypto_hex_decode(tr_span_of(examples[i].hex), bytes, 32, &size), 0);
+        CHECK_EQ_INT(crypto_hex_decode(span_of(examples[i].hex), bytes, 32, &size), 0);
         text[crypto_base58_encode(bytes, size, text)] = '\0';
         CHECK_EQ_STR(text, examples[i].text);
     }
@@ -161,7 +160,7 @@ TEST(base58, long_texts_are_refused_not_computed)
 
     memset(text, 'z', sizeof text);
     for (size_t chars = 0; chars <= sizeof text; chars++) {
-        int rc = crypto_base58_decode((struct tr_span){ text, chars }, bytes, sizeof bytes, &size);
+        int rc = crypto_base58_decode((struct span){ text, chars }, bytes, sizeof bytes, &size);
 
         CHECK(chars > 174 ? rc == TR_ETOOBIG : rc == 0);
     }
@@ -174,7 +173,7 @@ TEST(hex, refuses_odd_and_foreign_characters)
     size_t size;
 
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        CHECK_EQ_INT(crypto_hex_decode(tr_span_of(bad[i]), bytes, 8, &size), TR_EPROTO);
-    CHECK_EQ_INT(crypto_hex_decode(TR_SPAN("aBCd"), bytes, 8, &size), 0);
+        CHECK_EQ_INT(crypto_hex_decode(span_of(bad[i]), bytes, 8, &size), TR_EPROTO);
+    CHECK_EQ_INT(crypto_hex_decode(SPAN("aBCd"), bytes, 8, &size), 0);
     CHECK_EQ_INT(bytes[0], 0xab);
 }

@@ -28,13 +28,13 @@ static struct crypto_key *generate(enum crypto_algorithm algorithm)
     return key;
 }
 
-static struct tr_span sign(const struct crypto_key *key, const char *text, uint8_t *signature)
+static struct span sign(const struct crypto_key *key, const char *text, uint8_t *signature)
 {
     CHECK_EQ_INT(crypto_key_sign(key, text, strlen(text), signature), 0);
-    return (struct tr_span){ (char *)signature, crypto_key_signature_size(key) };
+    return (struct span){ (char *)signature, crypto_key_signature_size(key) };
 }
 
-static int verify(const struct crypto_key *key, const char *text, struct tr_span signature)
+static int verify(const struct crypto_key *key, const char *text, struct span signature)
 {
     return crypto_key_verify(key, text, strlen(text), signature);
 }
@@ -50,7 +50,7 @@ TEST(key, verifies_what_it_signed_and_nothing_else)
 
         for (int round = 0; round < 20; round++) {
             char text[32];
-            struct tr_span span;
+            struct span span;
 
             snprintf(text, sizeof text, "message %d", round);
             span = sign(key, text, signature);
@@ -72,11 +72,11 @@ TEST(key, refuses_a_signature_of_any_other_size)
 
     for (size_t i = 0; i < ALL; i++) {
         struct crypto_key *key = generate(all[i]);
-        struct tr_span span = sign(key, "text", signature);
+        struct span span = sign(key, "text", signature);
 
         for (size_t size = 0; size < span.size + 8; size++)
             if (size != span.size)
-                CHECK_EQ_INT(verify(key, "text", (struct tr_span){ span.at, size }), TR_EPROTO);
+                CHECK_EQ_INT(verify(key, "text", (struct span){ span.at, size }), TR_EPROTO);
         crypto_key_unref(&key);
     }
 }
@@ -87,7 +87,7 @@ TEST_LONG(key, refuses_a_signature_with_any_bit_changed, 60)
 
     for (size_t i = 0; i < ALL; i++) {
         struct crypto_key *key = generate(all[i]);
-        struct tr_span span = sign(key, "text", signature);
+        struct span span = sign(key, "text", signature);
 
         for (size_t bit = 0; bit < span.size * 8; bit++) {
             signature[bit / 8] ^= (uint8_t)(1u << bit % 8);
@@ -112,7 +112,7 @@ TEST(key, the_other_s_is_refused)
 
     for (size_t i = 0; i < 2; i++) {
         struct crypto_key *key = generate(curves[i].algorithm);
-        struct tr_span span = sign(key, "text", signature);
+        struct span span = sign(key, "text", signature);
         BIGNUM *order = NULL, *half = BN_new(), *s = BN_bin2bn(signature + 32, 32, NULL);
 
         CHECK(BN_hex2bn(&order, curves[i].order) > 0);
@@ -144,7 +144,7 @@ TEST(key, a_public_half_verifies_but_cannot_sign)
     for (size_t i = 0; i < 3; i++) {
         struct crypto_key *key = generate(all[i]), *public_key = NULL;
         size_t size = crypto_key_public_bytes(key, bytes);
-        struct tr_span span = sign(key, "text", signature);
+        struct span span = sign(key, "text", signature);
 
         CHECK_EQ_INT(crypto_key_from_public(all[i], bytes, size, &public_key), 0);
         CHECK(!crypto_key_is_private(public_key));
@@ -176,7 +176,7 @@ TEST(key, private_bytes_make_the_same_key_again)
 
 static EVP_PKEY *openssl_public(const struct crypto_key *key)
 {
-    struct tr_buffer pem = { 0 };
+    struct buffer pem = { 0 };
     EVP_PKEY *pkey;
     BIO *bio;
 
@@ -184,7 +184,7 @@ static EVP_PKEY *openssl_public(const struct crypto_key *key)
     bio = BIO_new_mem_buf(pem.bytes, (int)pem.size);
     pkey = PEM_read_bio_PUBKEY(bio, NULL, NULL, NULL);
     BIO_free(bio);
-    tr_buffer_free(&pem);
+    buffer_free(&pem);
     CHECK(pkey != NULL);
     return pkey;
 }
@@ -212,7 +212,7 @@ TEST_LONG(key, openssl_verifies_what_we_sign, 60)
 
         for (int round = 0; round < 100; round++) {
             char text[32];
-            struct tr_span span;
+            struct span span;
             size_t size;
             EVP_MD_CTX *context = EVP_MD_CTX_new();
 
@@ -270,10 +270,10 @@ TEST_LONG(key, verifies_what_openssl_signs_with_a_low_s, 60)
             ECDSA_SIG_free(pair);
             if (crypto_signature_is_low_s(curves[i].algorithm, raw)) {
                 low++;
-                CHECK_EQ_INT(verify(key, text, (struct tr_span){ (char *)raw, 64 }), 0);
+                CHECK_EQ_INT(verify(key, text, (struct span){ (char *)raw, 64 }), 0);
             } else {
                 high++;
-                CHECK_EQ_INT(verify(key, text, (struct tr_span){ (char *)raw, 64 }), TR_EPROTO);
+                CHECK_EQ_INT(verify(key, text, (struct span){ (char *)raw, 64 }), TR_EPROTO);
             }
         }
         EVP_PKEY_free(pkey);
@@ -413,7 +413,7 @@ TEST(multikey, a_key_and_its_text_are_the_same)
         size_t size = crypto_multikey_encode(key, text);
 
         CHECK_EQ_U64(size, strlen(text));
-        CHECK_EQ_INT(crypto_multikey_decode(tr_span_of(text), &back), 0);
+        CHECK_EQ_INT(crypto_multikey_decode(span_of(text), &back), 0);
         CHECK_EQ_INT(crypto_key_algorithm(back), all[i]);
         crypto_multikey_encode(back, again);
         CHECK_EQ_STR(text, again);
@@ -444,7 +444,7 @@ TEST(multikey, knows_the_published_examples)
         struct crypto_key *key = NULL;
         char text[CRYPTO_MULTIKEY_CHARS_MAX];
 
-        CHECK_EQ_INT(crypto_multikey_decode(tr_span_of(examples[i].text), &key), 0);
+        CHECK_EQ_INT(crypto_multikey_decode(span_of(examples[i].text), &key), 0);
         CHECK_EQ_INT(crypto_key_algorithm(key), examples[i].algorithm);
         crypto_multikey_encode(key, text);
         CHECK_EQ_STR(text, examples[i].text);
@@ -475,7 +475,7 @@ TEST(multikey, refuses_everything_else)
         struct crypto_key *key = NULL;
 
         CHECK_MSG(
-            crypto_multikey_decode(tr_span_of(bad[i].text), &key) == bad[i].rc, "%s", bad[i].text);
+            crypto_multikey_decode(span_of(bad[i].text), &key) == bad[i].rc, "%s", bad[i].text);
     }
 }
 
@@ -488,29 +488,28 @@ TEST_LONG(pem, public_and_private_keys_are_read_again, 60)
     };
     uint8_t signature[CRYPTO_SIGNATURE_BYTES_MAX];
     struct crypto_key *back = NULL;
-    struct tr_buffer pem = { 0 };
+    struct buffer pem = { 0 };
 
     for (size_t i = 0; i < PUBLIC; i++) {
         struct crypto_key *key = generate(all[i]);
-        struct tr_span span = sign(key, "text", signature);
+        struct span span = sign(key, "text", signature);
 
-        tr_buffer_clear(&pem);
+        buffer_clear(&pem);
         CHECK_EQ_INT(crypto_key_public_pem(key, &pem), 0);
-        CHECK_EQ_INT(crypto_key_from_pem((struct tr_span){ pem.bytes, pem.size }, &back), 0);
+        CHECK_EQ_INT(crypto_key_from_pem((struct span){ pem.bytes, pem.size }, &back), 0);
         CHECK_EQ_INT(crypto_key_algorithm(back), all[i]);
         CHECK(!crypto_key_is_private(back));
         CHECK_EQ_INT(verify(back, "text", span), 0);
         crypto_key_unref(&back);
         for (size_t size = 0; size + 1 < pem.size; size += 7)
-            CHECK_EQ_INT(
-                crypto_key_from_pem((struct tr_span){ pem.bytes, size }, &back), TR_EPROTO);
+            CHECK_EQ_INT(crypto_key_from_pem((struct span){ pem.bytes, size }, &back), TR_EPROTO);
         crypto_key_unref(&key);
     }
-    CHECK_EQ_INT(crypto_key_from_pem(tr_span_of(private_pems[0]), &back), 0);
+    CHECK_EQ_INT(crypto_key_from_pem(span_of(private_pems[0]), &back), 0);
     CHECK(crypto_key_is_private(back));
     CHECK_EQ_INT(crypto_key_algorithm(back), CRYPTO_EDDSA);
     crypto_key_unref(&back);
-    tr_buffer_free(&pem);
+    buffer_free(&pem);
 }
 
 /* Keys that the openssl library writes, of every kind we read and two we do not. */
@@ -543,7 +542,7 @@ TEST_LONG(pem, private_keys_of_openssl_are_read, 60)
         CHECK(pkey != NULL);
         CHECK_EQ_INT(PEM_write_bio_PrivateKey(bio, pkey, NULL, NULL, 0, NULL, NULL), 1);
         size = (size_t)BIO_get_mem_data(bio, &text);
-        CHECK_EQ_INT(crypto_key_from_pem((struct tr_span){ text, size }, &key), kinds[i].rc);
+        CHECK_EQ_INT(crypto_key_from_pem((struct span){ text, size }, &key), kinds[i].rc);
         if (kinds[i].rc == 0) {
             CHECK_EQ_INT(crypto_key_algorithm(key), kinds[i].algorithm);
             CHECK(crypto_key_is_private(key));
@@ -567,7 +566,7 @@ TEST(pem, an_encrypted_key_is_an_error_and_asks_nobody)
                      bio, pkey, EVP_aes_128_cbc(), (const unsigned char *)"word", 4, NULL, NULL),
         1);
     size = (size_t)BIO_get_mem_data(bio, &text);
-    CHECK_EQ_INT(crypto_key_from_pem((struct tr_span){ text, size }, &key), TR_EPROTO);
+    CHECK_EQ_INT(crypto_key_from_pem((struct span){ text, size }, &key), TR_EPROTO);
     BIO_free(bio);
     EVP_PKEY_free(pkey);
 }
@@ -579,11 +578,11 @@ TEST(algorithm, names_are_exact)
     enum crypto_algorithm algorithm;
 
     for (size_t i = 0; i < ALL; i++) {
-        CHECK(crypto_algorithm_parse(tr_span_of(crypto_algorithm_name(all[i])), &algorithm));
+        CHECK(crypto_algorithm_parse(span_of(crypto_algorithm_name(all[i])), &algorithm));
         CHECK_EQ_INT(algorithm, all[i]);
     }
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        CHECK(!crypto_algorithm_parse(tr_span_of(bad[i]), &algorithm));
+        CHECK(!crypto_algorithm_parse(span_of(bad[i]), &algorithm));
 }
 
 /* ---- faults and threads ---------------------------------------------------------------------- */
@@ -592,7 +591,7 @@ static int use_key(enum crypto_algorithm algorithm)
 {
     uint8_t signature[CRYPTO_SIGNATURE_BYTES_MAX], bytes[CRYPTO_PUBLIC_BYTES_MAX];
     struct crypto_key *key = NULL, *public_key = NULL;
-    struct tr_buffer pem = { 0 };
+    struct buffer pem = { 0 };
     size_t size;
     int rc;
 
@@ -601,18 +600,18 @@ static int use_key(enum crypto_algorithm algorithm)
         rc = crypto_key_sign(key, "text", 4, signature);
     if (rc == 0)
         rc = crypto_key_verify(
-            key, "text", 4, (struct tr_span){ (char *)signature, crypto_key_signature_size(key) });
+            key, "text", 4, (struct span){ (char *)signature, crypto_key_signature_size(key) });
     if (rc == 0 && algorithm != CRYPTO_HS256)
         rc = crypto_key_public_pem(key, &pem);
     if (rc == 0 && algorithm != CRYPTO_HS256)
-        rc = crypto_key_from_pem((struct tr_span){ pem.bytes, pem.size }, &public_key);
+        rc = crypto_key_from_pem((struct span){ pem.bytes, pem.size }, &public_key);
     if (rc == 0 && (size = crypto_key_public_bytes(key, bytes)) > 0) {
         crypto_key_unref(&public_key);
         rc = crypto_key_from_public(algorithm, bytes, size, &public_key);
     }
     crypto_key_unref(&key);
     crypto_key_unref(&public_key);
-    tr_buffer_free(&pem);
+    buffer_free(&pem);
     return rc;
 }
 
@@ -623,9 +622,9 @@ TEST_LONG(key, every_failed_allocation_is_an_error_and_leaves_nothing, 60)
         int rc;
 
         for (;; n++) {
-            tr__fault_countdown(n, 1);
+            base_fault_countdown(n, 1);
             rc = use_key(all[i]);
-            if (tr__fault_countdown(0, 0) < n)
+            if (base_fault_countdown(0, 0) < n)
                 break;
             /* A digest context that cannot be had is no error: there is another way. */
             CHECK(rc == TR_ENOMEM || rc == 0);

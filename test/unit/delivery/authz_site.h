@@ -38,24 +38,23 @@ static const char *const who_names[AUTHZ_WHO] = { "eve", "inv", "bob", "rem", "m
 /* With a push gateway that nothing reaches: tokens are taken, and nobody is woken. */
 static inline void authz_site_begin(struct site *site)
 {
-    struct tr_buffer errors = { 0 };
+    struct buffer errors = { 0 };
     struct config config = { 0 };
 
-    CHECK_EQ_INT(config_load_bytes(TR_SPAN("[delivery]\npush_url = http://127.0.0.1:9/\n"),
-                     "t.conf", &(struct config_sources){ 0 }, &config, &errors),
+    CHECK_EQ_INT(config_load_bytes(SPAN("[delivery]\npush_url = http://127.0.0.1:9/\n"), "t.conf",
+                     &(struct config_sources){ 0 }, &config, &errors),
         0);
     site_begin_with(site, &config);
     config_free(&config);
 }
 
-/* ---- what clients make
- * ------------------------------------------------------------------------------- */
+/* ---- what clients make ---------------------------------------------------------------------- */
 
-static inline char *take_base64(struct tr_buffer *bytes)
+static inline char *take_base64(struct buffer *bytes)
 {
     char *text = base64_of(bytes);
 
-    tr_buffer_free(bytes);
+    buffer_free(bytes);
     return text;
 }
 
@@ -63,88 +62,88 @@ static inline char *take_base64(struct tr_buffer *bytes)
 static inline char *make_private(const struct cast *cast, enum mls_content content, uint64_t epoch)
 {
     static unsigned number;
-    struct tr_buffer bytes = { 0 };
+    struct buffer bytes = { 0 };
     char secret[48];
 
     (void)snprintf(secret, sizeof secret, "secret %u", number++);
     mls_put_number(&bytes, 1, 2);
     mls_put_number(&bytes, MLS_PRIVATE, 2);
-    mls_put_vector(&bytes, tr_span_of(cast->group));
+    mls_put_vector(&bytes, span_of(cast->group));
     mls_put_number(&bytes, epoch, 8);
     mls_put_number(&bytes, content, 1);
-    mls_put_vector(&bytes, TR_SPAN(""));
-    mls_put_vector(&bytes, TR_SPAN("encrypted sender data, 28 by"));
-    mls_put_vector(&bytes, tr_span_of(secret));
+    mls_put_vector(&bytes, SPAN(""));
+    mls_put_vector(&bytes, SPAN("encrypted sender data, 28 by"));
+    mls_put_vector(&bytes, span_of(secret));
     return take_base64(&bytes);
 }
 
 /* What the group agreed on at this epoch: signatures cover it. */
-static inline void put_context(struct tr_buffer *bytes, const struct cast *cast)
+static inline void put_context(struct buffer *bytes, const struct cast *cast)
 {
     mls_put_number(bytes, 1, 2);
     mls_put_number(bytes, 1, 2); /* suite */
-    mls_put_vector(bytes, tr_span_of(cast->group));
+    mls_put_vector(bytes, span_of(cast->group));
     mls_put_number(bytes, cast->epoch, 8);
-    mls_put_vector(bytes, TR_SPAN("tree hash"));
-    mls_put_vector(bytes, TR_SPAN("transcript hash"));
-    mls_put_vector(bytes, TR_SPAN("")); /* extensions */
+    mls_put_vector(bytes, SPAN("tree hash"));
+    mls_put_vector(bytes, SPAN("transcript hash"));
+    mls_put_vector(bytes, SPAN("")); /* extensions */
 }
 
 /* RFC 9420 section 6.1: after version, wire format and content comes the context. */
-static inline void sign_content(struct tr_buffer *bytes, const struct cast *cast)
+static inline void sign_content(struct buffer *bytes, const struct cast *cast)
 {
-    struct tr_buffer content = { 0 };
+    struct buffer content = { 0 };
 
-    tr_buffer_append(&content, bytes->bytes, bytes->size);
+    buffer_append(&content, bytes->bytes, bytes->size);
     put_context(&content, cast);
     sign_with_label(&cast->signer, "MLS 1.0 FramedContentTBS", &content, bytes);
-    tr_buffer_free(&content);
+    buffer_free(&content);
 }
 
 /* An external commit, as far as a server can look into one: its signature is good. */
 static inline char *make_external(const struct cast *cast, const char *identity)
 {
-    struct tr_buffer bytes = { 0 }, proposals = { 0 };
+    struct buffer bytes = { 0 }, proposals = { 0 };
 
     mls_put_number(&bytes, 1, 2);
     mls_put_number(&bytes, MLS_PUBLIC, 2);
-    mls_put_vector(&bytes, tr_span_of(cast->group));
+    mls_put_vector(&bytes, span_of(cast->group));
     mls_put_number(&bytes, cast->epoch, 8);
     mls_put_number(&bytes, MLS_NEW_COMMIT, 1);
-    mls_put_vector(&bytes, TR_SPAN(""));
+    mls_put_vector(&bytes, SPAN(""));
     mls_put_number(&bytes, MLS_COMMIT, 1);
     mls_put_number(&proposals, 1, 1);
     mls_put_number(&proposals, 6, 2); /* external_init */
-    mls_put_vector(&proposals, TR_SPAN("kem output"));
-    mls_put_vector(&bytes, (struct tr_span){ proposals.bytes, proposals.size });
+    mls_put_vector(&proposals, SPAN("kem output"));
+    mls_put_vector(&bytes, (struct span){ proposals.bytes, proposals.size });
     mls_put_number(&bytes, 1, 1); /* there is a path: its leaf first */
-    mls_put_vector(&bytes, TR_SPAN("encryption key"));
-    mls_put_vector(&bytes, (struct tr_span){ (const char *)cast->signer.public_key, 32 });
+    mls_put_vector(&bytes, SPAN("encryption key"));
+    mls_put_vector(&bytes, (struct span){ (const char *)cast->signer.public_key, 32 });
     mls_put_number(&bytes, MLS_CREDENTIAL_BASIC, 2);
-    mls_put_vector(&bytes, tr_span_of(identity));
+    mls_put_vector(&bytes, span_of(identity));
     for (int i = 0; i < 5; i++)
-        mls_put_vector(&bytes, TR_SPAN(""));
+        mls_put_vector(&bytes, SPAN(""));
     mls_put_number(&bytes, 3, 1); /* from a commit */
-    mls_put_vector(&bytes, TR_SPAN("parent hash"));
-    mls_put_vector(&bytes, TR_SPAN(""));
-    mls_put_vector(&bytes, TR_SPAN("leaf signature"));
-    mls_put_vector(&bytes, TR_SPAN("")); /* nodes */
+    mls_put_vector(&bytes, SPAN("parent hash"));
+    mls_put_vector(&bytes, SPAN(""));
+    mls_put_vector(&bytes, SPAN("leaf signature"));
+    mls_put_vector(&bytes, SPAN("")); /* nodes */
     sign_content(&bytes, cast);
-    mls_put_vector(&bytes, TR_SPAN("confirmation tag"));
-    tr_buffer_free(&proposals);
+    mls_put_vector(&bytes, SPAN("confirmation tag"));
+    buffer_free(&proposals);
     return take_base64(&bytes);
 }
 
 /* A group info without a ratchet tree, so there is nothing to check its signature with. */
 static inline char *make_info(const struct cast *cast)
 {
-    struct tr_buffer bytes = { 0 };
+    struct buffer bytes = { 0 };
 
     put_context(&bytes, cast);
-    mls_put_vector(&bytes, TR_SPAN("")); /* extensions */
-    mls_put_vector(&bytes, TR_SPAN("confirmation tag"));
+    mls_put_vector(&bytes, SPAN("")); /* extensions */
+    mls_put_vector(&bytes, SPAN("confirmation tag"));
     mls_put_number(&bytes, 0, 4);
-    mls_put_vector(&bytes, TR_SPAN("signature"));
+    mls_put_vector(&bytes, SPAN("signature"));
     return take_base64(&bytes);
 }
 
@@ -160,7 +159,7 @@ static inline void hash_base64(const char *text, char ret_hex[65])
     unsigned char bytes[1024], hash[32];
     size_t size;
 
-    CHECK_EQ_INT(crypto_base64_decode(tr_span_of(text), bytes, sizeof bytes, &size), 0);
+    CHECK_EQ_INT(crypto_base64_decode(span_of(text), bytes, sizeof bytes, &size), 0);
     crypto_sha256(bytes, size, hash);
     ret_hex[crypto_hex_encode(hash, sizeof hash, ret_hex)] = '\0';
 }
@@ -185,8 +184,7 @@ static inline char *key_of(const struct cast *cast)
     return text;
 }
 
-/* ---- texts
- * ------------------------------------------------------------------------------------------- */
+/* ---- texts ---------------------------------------------------------------------------------- */
 
 /* In texts ' becomes ", and: $g the conversation, $new another id, $me and $ada, $bob … DIDs,
  * $device the caller's device, $id what a step captured, $commit, $proposal, $message, $external,
@@ -201,82 +199,81 @@ struct speaker {
 };
 
 /* What $name is; NULL: nothing, it stays as it is. */
-static inline char *value_of(const struct speaker *speaker, struct tr_span name)
+static inline char *value_of(const struct speaker *speaker, struct span name)
 {
     struct cast *cast = speaker->cast;
     const char *const hashes[1] = { cast->hash };
     char text[64];
 
     for (int i = 0; i < AUTHZ_WHO; i++)
-        if (tr_span_is(name, who_names[i]))
+        if (span_is(name, who_names[i]))
             return strdup(cast->callers[i].did);
-    if (tr_span_is(name, "new")) {
+    if (span_is(name, "new")) {
         (void)snprintf(text, sizeof text, "new-%u-of-%s", cast->number++, cast->group);
         return strdup(text);
     }
-    if (tr_span_is(name, "g"))
+    if (span_is(name, "g"))
         return strdup(cast->group);
-    if (tr_span_is(name, "me"))
+    if (span_is(name, "me"))
         return strdup(speaker->me->did);
-    if (tr_span_is(name, "device"))
+    if (span_is(name, "device"))
         return strdup(speaker->device);
-    if (tr_span_is(name, "id"))
+    if (span_is(name, "id"))
         return strdup(cast->id);
-    if (tr_span_is(name, "commit"))
+    if (span_is(name, "commit"))
         return make_private(cast, MLS_COMMIT, cast->epoch);
-    if (tr_span_is(name, "old"))
+    if (span_is(name, "old"))
         return make_private(cast, MLS_COMMIT, cast->epoch - 1);
-    if (tr_span_is(name, "proposal"))
+    if (span_is(name, "proposal"))
         return make_private(cast, MLS_PROPOSAL, cast->epoch);
-    if (tr_span_is(name, "message"))
+    if (span_is(name, "message"))
         return make_private(cast, MLS_APPLICATION, cast->epoch);
-    if (tr_span_is(name, "older"))
+    if (span_is(name, "older"))
         return make_private(cast, MLS_APPLICATION, cast->epoch - 1);
-    if (tr_span_is(name, "external"))
+    if (span_is(name, "external"))
         return make_external(cast, speaker->me->did);
-    if (tr_span_is(name, "info"))
+    if (span_is(name, "info"))
         return make_info(cast);
-    if (tr_span_is(name, "last"))
+    if (span_is(name, "last"))
         return strdup(cast->last);
-    if (tr_span_is(name, "psk"))
+    if (span_is(name, "psk"))
         return strdup(PSK);
-    if (tr_span_is(name, "pskhash"))
+    if (span_is(name, "pskhash"))
         return hash_of_psk();
-    if (tr_span_is(name, "phone"))
+    if (span_is(name, "phone"))
         return make_package(cast, speaker->me, "phone");
-    if (tr_span_is(name, "package"))
+    if (span_is(name, "package"))
         return make_package(cast, speaker->me, speaker->device);
-    if (tr_span_is(name, "hash"))
+    if (span_is(name, "hash"))
         return strdup(cast->hash);
-    if (tr_span_is(name, "welcome"))
+    if (span_is(name, "welcome"))
         return welcome_make(hashes, 1);
-    return tr_span_is(name, "key") ? key_of(cast) : NULL;
+    return span_is(name, "key") ? key_of(cast) : NULL;
 }
 
 static inline char *fill_in(const struct speaker *speaker, const char *text)
 {
-    struct tr_buffer out = { 0 };
+    struct buffer out = { 0 };
 
     while (*text != '\0') {
         size_t size = *text == '$' ? strspn(text + 1, "abcdefghijklmnopqrstuvwxyz") : 0;
-        char *value = size == 0 ? NULL : value_of(speaker, (struct tr_span){ text + 1, size });
+        char *value = size == 0 ? NULL : value_of(speaker, (struct span){ text + 1, size });
 
         if (value != NULL) {
-            tr_buffer_text(&out, value);
+            buffer_text(&out, value);
             text += 1 + size;
         } else {
-            tr_buffer_append(&out, *text == '\'' ? "\"" : text, 1);
+            buffer_append(&out, *text == '\'' ? "\"" : text, 1);
             text++;
         }
         free(value);
     }
-    tr_buffer_append(&out, "", 1);
+    buffer_append(&out, "", 1);
     CHECK_EQ_INT(out.failed, 0);
     return out.bytes;
 }
 
-/* ---- asking
- * -------------------------------------------------------------------------------------------- */
+/* ---- asking --------------------------------------------------------------------------------- */
 
 struct token {
     const char *aud;
@@ -287,17 +284,17 @@ struct token {
 static inline char *header_of(const struct caller *caller, const struct token *with)
 {
     static unsigned number;
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
     char jti[48], lxm[96], *line;
     int64_t now_s = site_now_s() - with->age_s;
 
     (void)snprintf(jti, sizeof jti, "authz-%u-%d", number++, (int)getpid());
     (void)snprintf(lxm, sizeof lxm, XRPC_PREFIX "%s", with->lxm);
-    CHECK_EQ_INT(jwt_sign_claims(caller->key, (struct tr_span){ NULL, 0 },
-                     &(struct jwt_claims){ .iss = tr_span_of(caller->did),
-                         .aud = tr_span_of(with->aud),
-                         .lxm = tr_span_of(lxm),
-                         .jti = tr_span_of(jti),
+    CHECK_EQ_INT(jwt_sign_claims(caller->key, (struct span){ NULL, 0 },
+                     &(struct jwt_claims){ .iss = span_of(caller->did),
+                         .aud = span_of(with->aud),
+                         .lxm = span_of(lxm),
+                         .jti = span_of(jti),
                          .iat_s = now_s,
                          .exp_s = now_s + 60,
                          .nbf_s = -1 },
@@ -307,7 +304,7 @@ static inline char *header_of(const struct caller *caller, const struct token *w
     CHECK(line != NULL);
     (void)snprintf(
         line, token.size + 64, "Authorization: Bearer %.*s\r\n", (int)token.size, token.bytes);
-    tr_buffer_free(&token);
+    buffer_free(&token);
     return line;
 }
 
@@ -316,16 +313,15 @@ static inline struct web_answer ask_stream(
     const struct site *site, const char *header, const char *call)
 {
     struct web_answer answer = { 0 };
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
     int fd = web_connect(http_server_address(site->server));
 
-    tr_buffer_format(
-        &text, "GET /xrpc/" XRPC_PREFIX "%s HTTP/1.1\r\nHost: x\r\n%s\r\n", call, header);
+    buffer_format(&text, "GET /xrpc/" XRPC_PREFIX "%s HTTP/1.1\r\nHost: x\r\n%s\r\n", call, header);
     web_send(fd, text.bytes, text.size);
     CHECK(web_receive_until(fd, &answer, "\r\n\r\n"));
     if (answer.status != 200)
         CHECK(web_receive_until(fd, &answer, "}"));
-    tr_buffer_free(&text);
+    buffer_free(&text);
     close(fd);
     return answer;
 }
@@ -358,9 +354,9 @@ static inline struct web_answer ask_as(
 static inline void keep_id(struct cast *cast, const char *json, const char *name)
 {
     struct json_doc doc = { 0 };
-    struct tr_span id;
+    struct span id;
 
-    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(json), 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, span_of(json), 0), 0);
     CHECK(json_string(json_get(json_root(&doc), name), &id) && id.size < sizeof cast->id);
     (void)snprintf(cast->id, sizeof cast->id, "%.*s", (int)id.size, id.at);
     json_doc_free(&doc);
@@ -380,8 +376,7 @@ static inline void expect_as(struct cast *cast, enum authz_who who, const char *
     web_answer_free(&answer);
 }
 
-/* ---- the conversation
- * ---------------------------------------------------------------------------------- */
+/* ---- the conversation ----------------------------------------------------------------------- */
 
 static inline void people_begin(struct cast *cast)
 {
@@ -415,15 +410,15 @@ static inline void group_begin(struct cast *cast)
 static inline void remove_rem(struct cast *cast)
 {
     char *commit = make_private(cast, MLS_COMMIT, cast->epoch);
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
 
-    tr_buffer_format(
+    buffer_format(
         &body, "{'convoId':'$g','targetDid':'$rem','idempotencyKey':'rem','commit':'%s'}", commit);
-    tr_buffer_append(&body, "", 1);
+    buffer_append(&body, "", 1);
     expect_as(cast, ADA, "removeMember", body.bytes, 200, "'ok':true");
     hash_base64(commit, cast->last);
     cast->epoch++;
-    tr_buffer_free(&body);
+    buffer_free(&body);
     free(commit);
 }
 

@@ -80,8 +80,7 @@ struct authz_row {
     CELLS(NO(status, label), NO(status, label), OK, NO(status, label), NO(status, label),          \
         NO(status, label), NO(status, label))
 
-/* ---- what has happened before
- * ----------------------------------------------------------------------- */
+/* ---- what has happened before --------------------------------------------------------------- */
 
 #define AUTHZ_SUITE "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519"
 #define IN_G "'convoId':'$g'"
@@ -153,8 +152,7 @@ static const struct authz_step authz_request[] = {
     END,
 };
 
-/* ---- the table
- * -------------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------ */
 
 static const struct authz_row authz_rows[] = {
     /* Groups and commits. The commits are of the epoch the conversation is at. */

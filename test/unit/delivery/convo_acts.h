@@ -5,8 +5,8 @@
 
 #include "convo_site.h"
 #include "crypto/digest.h"
-#include "services/delivery/check.h"
-#include "services/delivery/retention.h"
+#include "services/delivery/store/check.h"
+#include "services/delivery/store/retention.h"
 
 #define SUITE "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519"
 
@@ -77,7 +77,7 @@ static inline void hash_of(const char *convo, uint64_t epoch, const char *secret
     unsigned char bytes[1024], hash[32];
     size_t size;
 
-    CHECK_EQ_INT(crypto_base64_decode(tr_span_of(commit), bytes, sizeof bytes, &size), 0);
+    CHECK_EQ_INT(crypto_base64_decode(span_of(commit), bytes, sizeof bytes, &size), 0);
     crypto_sha256(bytes, size, hash);
     ret_hex[crypto_hex_encode(hash, sizeof hash, ret_hex)] = '\0';
     free(commit);
@@ -145,27 +145,27 @@ static inline int64_t stored(const struct site *site, const char *sql)
 }
 
 static inline void note_violation(
-    void *data, const char *check, struct tr_span convo, const char *text)
+    void *data, const char *check, struct span convo, const char *text)
 {
-    struct tr_buffer *out = data;
+    struct buffer *out = data;
 
-    tr_buffer_format(out, "%s %.*s: %s\n", check, (int)convo.size, convo.at, text);
+    buffer_format(out, "%s %.*s: %s\n", check, (int)convo.size, convo.at, text);
 }
 
 /* What the checks say must begin with `check`; NULL: they must say nothing. */
 static inline void expect_check(const struct site *site, const char *check)
 {
-    struct tr_buffer said = { 0 };
+    struct buffer said = { 0 };
     uint64_t count = 0;
 
     CHECK_EQ_INT(delivery_check(site->sql, note_violation, &said, &count), 0);
-    tr_buffer_append(&said, "", 1);
+    buffer_append(&said, "", 1);
     if (check == NULL)
         CHECK_MSG(count == 0, "%s", said.bytes);
     else
         CHECK_MSG(count >= 1 && strstr(said.bytes, check) != NULL, "wanted %s, got: %s", check,
             said.bytes);
-    tr_buffer_free(&said);
+    buffer_free(&said);
 }
 
 static inline struct retention_done retain(const struct site *site, int64_t kept_s)
@@ -188,13 +188,13 @@ static inline int act_listen_with(
 {
     char *header = caller_header(caller, "subscribeConvoEvents");
     int fd = web_connect(http_server_address(site->server));
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
 
-    tr_buffer_format(&text,
+    buffer_format(&text,
         "GET /xrpc/blue.catbird.mls.subscribeConvoEvents?%s HTTP/1.1\r\nHost: x\r\n%s%s\r\n", query,
         header, lines);
     web_send(fd, text.bytes, text.size);
-    tr_buffer_free(&text);
+    buffer_free(&text);
     free(header);
     return fd;
 }

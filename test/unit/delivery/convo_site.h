@@ -19,7 +19,7 @@
 #include "json/json.h"
 #include "postgres.h"
 #include "services/delivery/delivery.h"
-#include "services/delivery/mls_reader.h"
+#include "services/delivery/mls/mls_reader.h"
 #include "web.h"
 
 /* A test program that defines this makes up external commits, whose signatures nobody could check.
@@ -140,8 +140,7 @@ static inline void site_end(struct site *site)
     web_place_remove(site->place);
 }
 
-/* ---- callers
- * ------------------------------------------------------------------------------------------ */
+/* ---- callers -------------------------------------------------------------------------------- */
 
 struct caller {
     struct crypto_key *key;
@@ -165,16 +164,16 @@ static inline char *caller_header(const struct caller *caller, const char *call)
     static _Atomic unsigned number;
     const struct tr_env *env = tr_env_real();
     int64_t now_s = (int64_t)(env->wall_ns(env->data) / 1000000000);
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
     char jti[48], lxm[96], *line;
 
     (void)snprintf(jti, sizeof jti, "jti-%u-%d", atomic_fetch_add(&number, 1), (int)getpid());
     (void)snprintf(lxm, sizeof lxm, "blue.catbird.mls.%s", call);
-    CHECK_EQ_INT(jwt_sign_claims(caller->key, (struct tr_span){ NULL, 0 },
-                     &(struct jwt_claims){ .iss = tr_span_of(caller->did),
-                         .aud = TR_SPAN("did:web:localhost"),
-                         .lxm = tr_span_of(lxm),
-                         .jti = tr_span_of(jti),
+    CHECK_EQ_INT(jwt_sign_claims(caller->key, (struct span){ NULL, 0 },
+                     &(struct jwt_claims){ .iss = span_of(caller->did),
+                         .aud = SPAN("did:web:localhost"),
+                         .lxm = span_of(lxm),
+                         .jti = span_of(jti),
                          .iat_s = now_s,
                          .exp_s = now_s + 60,
                          .nbf_s = -1 },
@@ -184,7 +183,7 @@ static inline char *caller_header(const struct caller *caller, const char *call)
     CHECK(line != NULL);
     (void)snprintf(
         line, token.size + 64, "Authorization: Bearer %.*s\r\n", (int)token.size, token.bytes);
-    tr_buffer_free(&token);
+    buffer_free(&token);
     return line;
 }
 
@@ -214,29 +213,28 @@ static inline void expect(const struct site *site, const struct caller *caller, 
     web_answer_free(&answer);
 }
 
-/* ---- MLS messages, as far as a server can look into them
- * ------------------------------------------------ */
+/* ---- MLS messages, as far as a server can look into them ------------------------------------ */
 
 /* base64 of a private message of the group; free it. */
 static inline char *private_message(
     const char *group, uint64_t epoch, unsigned content, const char *secret)
 {
-    struct tr_buffer bytes = { 0 };
+    struct buffer bytes = { 0 };
     char *text;
 
     mls_put_number(&bytes, 1, 2);
     mls_put_number(&bytes, 2, 2);
-    mls_put_vector(&bytes, tr_span_of(group));
+    mls_put_vector(&bytes, span_of(group));
     mls_put_number(&bytes, epoch, 8);
     mls_put_number(&bytes, content, 1);
-    mls_put_vector(&bytes, TR_SPAN(""));
-    mls_put_vector(&bytes, TR_SPAN("sender data of 28 bytes ...."));
-    mls_put_vector(&bytes, tr_span_of(secret));
+    mls_put_vector(&bytes, SPAN(""));
+    mls_put_vector(&bytes, SPAN("sender data of 28 bytes ...."));
+    mls_put_vector(&bytes, span_of(secret));
     CHECK_EQ_INT(bytes.failed, 0);
     text = malloc(crypto_base64_size(bytes.size) + 1);
     CHECK(text != NULL);
     text[crypto_base64_encode(bytes.bytes, bytes.size, text)] = '\0';
-    tr_buffer_free(&bytes);
+    buffer_free(&bytes);
     return text;
 }
 

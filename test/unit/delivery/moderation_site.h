@@ -27,28 +27,28 @@ static inline const struct caller *who(const struct cast *cast, enum who index)
 /* ' becomes ", $ada and so on become DIDs, $id the last id; free it. */
 static inline char *fill_in(const struct cast *cast, const char *text)
 {
-    struct tr_buffer out = { 0 };
+    struct buffer out = { 0 };
 
     while (*text != '\0') {
         bool is_done = false;
 
         for (int i = 0; i < WHO_COUNT && !is_done; i++)
             if (strncmp(text, who_names[i], 4) == 0) {
-                tr_buffer_text(&out, cast->callers[i].did);
+                buffer_text(&out, cast->callers[i].did);
                 text += 4;
                 is_done = true;
             }
         if (!is_done && strncmp(text, "$id", 3) == 0) {
-            tr_buffer_text(&out, cast->id);
+            buffer_text(&out, cast->id);
             text += 3;
             is_done = true;
         }
         if (!is_done) {
-            tr_buffer_append(&out, *text == '\'' ? "\"" : text, 1);
+            buffer_append(&out, *text == '\'' ? "\"" : text, 1);
             text++;
         }
     }
-    tr_buffer_append(&out, "", 1);
+    buffer_append(&out, "", 1);
     CHECK_EQ_INT(out.failed, 0);
     return out.bytes;
 }
@@ -98,10 +98,10 @@ static inline void make(
 {
     struct web_answer answer = ask(cast, caller, call, body);
     struct json_doc doc = { 0 };
-    struct tr_span id;
+    struct span id;
 
     CHECK_MSG(answer.status == 200, "%s: %s", call, answer.text);
-    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, span_of(answer.body), 0), 0);
     CHECK(json_string(json_get(json_root(&doc), name), &id));
     CHECK(id.size < sizeof cast->id);
     (void)snprintf(cast->id, sizeof cast->id, "%.*s", (int)id.size, id.at);
@@ -151,7 +151,7 @@ static inline int64_t audit_count(const struct cast *cast, const char *action)
 
     CHECK(unit != NULL);
     sql_unit_step(unit, &count, SQL_ROWS_ANY);
-    sql_unit_text(unit, tr_span_of(action));
+    sql_unit_text(unit, span_of(action));
     CHECK_EQ_INT(sql_read_wait(cast->site.sql, unit), 0);
     rows = sql_row_int(unit, 0, 0, 0);
     sql_unit_free(unit);
@@ -161,40 +161,40 @@ static inline int64_t audit_count(const struct cast *cast, const char *action)
 /* base64 of an external commit: as much of one as a server can look into; free it. */
 static inline char *external_commit(const char *group, uint64_t epoch, const char *identity)
 {
-    struct tr_buffer bytes = { 0 }, proposals = { 0 };
+    struct buffer bytes = { 0 }, proposals = { 0 };
     char *text;
 
     mls_put_number(&bytes, 1, 2);
     mls_put_number(&bytes, 1, 2); /* public message */
-    mls_put_vector(&bytes, tr_span_of(group));
+    mls_put_vector(&bytes, span_of(group));
     mls_put_number(&bytes, epoch, 8);
     mls_put_number(&bytes, 4, 1); /* new_member_commit */
-    mls_put_vector(&bytes, TR_SPAN(""));
+    mls_put_vector(&bytes, SPAN(""));
     mls_put_number(&bytes, 3, 1); /* commit */
     mls_put_number(&proposals, 1, 1);
     mls_put_number(&proposals, 6, 2); /* external_init */
-    mls_put_vector(&proposals, TR_SPAN("kem output"));
-    mls_put_vector(&bytes, (struct tr_span){ proposals.bytes, proposals.size });
+    mls_put_vector(&proposals, SPAN("kem output"));
+    mls_put_vector(&bytes, (struct span){ proposals.bytes, proposals.size });
     mls_put_number(&bytes, 1, 1); /* there is a path: its leaf first */
-    mls_put_vector(&bytes, TR_SPAN("encryption key"));
-    mls_put_vector(&bytes, TR_SPAN("signature key"));
+    mls_put_vector(&bytes, SPAN("encryption key"));
+    mls_put_vector(&bytes, SPAN("signature key"));
     mls_put_number(&bytes, 1, 2); /* basic credential */
-    mls_put_vector(&bytes, tr_span_of(identity));
+    mls_put_vector(&bytes, span_of(identity));
     for (int i = 0; i < 5; i++)
-        mls_put_vector(&bytes, TR_SPAN(""));
+        mls_put_vector(&bytes, SPAN(""));
     mls_put_number(&bytes, 3, 1); /* from a commit */
-    mls_put_vector(&bytes, TR_SPAN("parent hash"));
-    mls_put_vector(&bytes, TR_SPAN(""));
-    mls_put_vector(&bytes, TR_SPAN("leaf signature"));
-    mls_put_vector(&bytes, TR_SPAN("")); /* nodes */
-    mls_put_vector(&bytes, TR_SPAN("signature"));
-    mls_put_vector(&bytes, TR_SPAN("confirmation tag"));
+    mls_put_vector(&bytes, SPAN("parent hash"));
+    mls_put_vector(&bytes, SPAN(""));
+    mls_put_vector(&bytes, SPAN("leaf signature"));
+    mls_put_vector(&bytes, SPAN("")); /* nodes */
+    mls_put_vector(&bytes, SPAN("signature"));
+    mls_put_vector(&bytes, SPAN("confirmation tag"));
     CHECK_EQ_INT(bytes.failed, 0);
     text = malloc(crypto_base64_size(bytes.size) + 1);
     CHECK(text != NULL);
     text[crypto_base64_encode(bytes.bytes, bytes.size, text)] = '\0';
-    tr_buffer_free(&bytes);
-    tr_buffer_free(&proposals);
+    buffer_free(&bytes);
+    buffer_free(&proposals);
     return text;
 }
 
@@ -203,15 +203,15 @@ static inline struct web_answer join(
     const struct cast *cast, enum who caller, const char *group, uint64_t epoch, const char *psk)
 {
     char *commit = external_commit(group, epoch, who(cast, caller)->did);
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     struct web_answer answer;
 
-    tr_buffer_format(&body, "{\"convoId\":\"%s\",\"externalCommit\":\"%s\"", group, commit);
+    buffer_format(&body, "{\"convoId\":\"%s\",\"externalCommit\":\"%s\"", group, commit);
     if (psk != NULL)
-        tr_buffer_format(&body, ",\"psk\":\"%s\"", psk);
-    tr_buffer_append(&body, "}", 2);
+        buffer_format(&body, ",\"psk\":\"%s\"", psk);
+    buffer_append(&body, "}", 2);
     answer = caller_ask(&cast->site, who(cast, caller), "processExternalCommit", body.bytes);
-    tr_buffer_free(&body);
+    buffer_free(&body);
     free(commit);
     return answer;
 }

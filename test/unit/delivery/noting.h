@@ -7,12 +7,11 @@
 #include <sqlite3.h>
 
 #include "check.h"
-#include "services/delivery/convo.h"
+#include "services/delivery/convo/convo.h"
 #include "sql/backend.h"
 #include "sql/unit.h"
 
-/* ---- a database that notes what it is asked about g1, and about any log
- * ---------------------------------- */
+/* ---- a database that notes what it is asked about g1, and about any log --------------------- */
 
 enum { NOTES_MAX = 64 };
 
@@ -35,9 +34,9 @@ static const struct sql_backend *real_backend(void)
     return SITE_ON_POSTGRES ? &sql_postgres : &sql_sqlite;
 }
 
-static struct tr_span value_bytes(const struct sql_unit *unit, const struct sql_value *value)
+static struct span value_bytes(const struct sql_unit *unit, const struct sql_value *value)
 {
-    return (struct tr_span){ unit->bytes.bytes + value->offset, value->size };
+    return (struct span){ unit->bytes.bytes + value->offset, value->size };
 }
 
 /* An INSERT has no row to look for, and cannot be asked twice. */
@@ -48,34 +47,34 @@ static bool is_noted(const struct sql_unit *unit, const struct sql_step *step)
     for (uint32_t i = 0; i < step->value_count; i++) {
         const struct sql_value *value = &unit->values[step->value_first + i];
 
-        if (value->kind == SQL_TEXT && tr_span_is(value_bytes(unit, value), "g1"))
+        if (value->kind == SQL_TEXT && span_is(value_bytes(unit, value), "g1"))
             return true;
     }
     return strstr(step->statement->text, "FROM log ") != NULL;
 }
 
 static void put_value(
-    struct tr_buffer *text, const struct sql_unit *unit, const struct sql_value *value)
+    struct buffer *text, const struct sql_unit *unit, const struct sql_value *value)
 {
-    struct tr_span bytes = value_bytes(unit, value);
+    struct span bytes = value_bytes(unit, value);
 
     if (value->kind == SQL_NULL) {
-        tr_buffer_text(text, "NULL");
+        buffer_text(text, "NULL");
     } else if (value->kind == SQL_INT) {
-        tr_buffer_format(text, "%lld", (long long)value->number);
+        buffer_format(text, "%lld", (long long)value->number);
     } else if (value->kind == SQL_TEXT) {
-        tr_buffer_format(text, "'%.*s'", (int)bytes.size, bytes.at);
+        buffer_format(text, "'%.*s'", (int)bytes.size, bytes.at);
     } else {
-        tr_buffer_text(text, SITE_ON_POSTGRES ? "'\\x" : "x'");
+        buffer_text(text, SITE_ON_POSTGRES ? "'\\x" : "x'");
         for (size_t i = 0; i < bytes.size; i++)
-            tr_buffer_format(text, "%02x", (unsigned char)bytes.at[i]);
-        tr_buffer_text(text, SITE_ON_POSTGRES ? "'::bytea" : "'");
+            buffer_format(text, "%02x", (unsigned char)bytes.at[i]);
+        buffer_text(text, SITE_ON_POSTGRES ? "'::bytea" : "'");
     }
 }
 
 static char *text_of(const struct sql_unit *unit, const struct sql_step *step)
 {
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
     const char *at = step->statement->text, *next;
     char *copy;
 
@@ -84,14 +83,14 @@ static char *text_of(const struct sql_unit *unit, const struct sql_step *step)
         unsigned long number = strtoul(next + 1, &end, 10);
 
         CHECK(number >= 1 && number <= step->value_count);
-        tr_buffer_format(&text, "%.*s", (int)(next - at), at);
+        buffer_format(&text, "%.*s", (int)(next - at), at);
         put_value(&text, unit, &unit->values[step->value_first + number - 1]);
         at = end;
     }
-    tr_buffer_text(&text, at);
+    buffer_text(&text, at);
     copy = strndup(text.bytes, text.size);
     CHECK(copy != NULL && text.failed == 0);
-    tr_buffer_free(&text);
+    buffer_free(&text);
     return copy;
 }
 
@@ -146,8 +145,7 @@ static void set_noting(bool is_noting)
     pthread_mutex_unlock(&notes.lock);
 }
 
-/* ---- what a statement costs the database, whatever it returns
- * ------------------------------------------ */
+/* ---- what a statement costs the database, whatever it returns ------------------------------- */
 
 /* Instructions of SQLite's machine: a few for every row that it looks at. */
 static int64_t work_in_sqlite(const struct site *site, const char *text)
@@ -182,15 +180,15 @@ static int64_t number_after(const char *line, const char *label)
 static int64_t work_in_postgres(const struct site *site, const char *text)
 {
     struct sql_unit *unit = sql_unit_new(0);
-    struct tr_buffer explain = { 0 };
+    struct buffer explain = { 0 };
     int64_t work = 0;
 
-    tr_buffer_format(&explain, "EXPLAIN (ANALYZE, TIMING OFF, COSTS OFF) %s", text);
-    tr_buffer_append(&explain, "", 1);
+    buffer_format(&explain, "EXPLAIN (ANALYZE, TIMING OFF, COSTS OFF) %s", text);
+    buffer_append(&explain, "", 1);
     sql_unit_step(unit, statement_of(explain.bytes), SQL_ROWS_ANY);
     CHECK_EQ_INT(sql_write_wait(site->sql, unit), 0);
     for (uint32_t i = 0; i < sql_unit_rows(unit, 0); i++) {
-        struct tr_span span = sql_row_bytes(unit, 0, i, 0);
+        struct span span = sql_row_bytes(unit, 0, i, 0);
         char line[400];
 
         (void)snprintf(line, sizeof line, "%.*s", (int)span.size, span.at);
@@ -198,7 +196,7 @@ static int64_t work_in_postgres(const struct site *site, const char *text)
         work += number_after(line, "Removed by Filter: ");
     }
     sql_unit_free(unit);
-    tr_buffer_free(&explain);
+    buffer_free(&explain);
     return work;
 }
 

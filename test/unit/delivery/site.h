@@ -20,9 +20,9 @@
 #include "delivery_tables.h"
 #include "json/json.h"
 #include "postgres.h"
-#include "services/delivery/api.h"
-#include "services/delivery/jobs.h"
-#include "services/delivery/mls_check.h"
+#include "services/delivery/api/api.h"
+#include "services/delivery/mls/mls_check.h"
+#include "services/delivery/store/cleanup.h"
 #include "web.h"
 
 /* A test program that defines this runs its cases on PostgreSQL. */
@@ -34,8 +34,7 @@
 
 enum { SITE_ROUTES_MAX = 192 };
 
-/* ---- a clock that can be moved
- * --------------------------------------------------------------------------- */
+/* ---- a clock that can be moved -------------------------------------------------------------- */
 
 static _Atomic uint64_t site_ahead_ns;
 
@@ -57,8 +56,7 @@ static inline int64_t site_now_s(void)
     return (int64_t)(site_wall_ns(NULL) / 1000000000);
 }
 
-/* ---- the service
- * ----------------------------------------------------------------------------------------- */
+/* ---- the service ---------------------------------------------------------------------------- */
 
 struct site {
     char place[64];
@@ -163,7 +161,7 @@ static inline void site_begin_with(struct site *site, const struct config *confi
                                          .auth = site->auth },
                   why, sizeof why, &site->delivery) == 0,
         "%s", why);
-    CHECK_EQ_INT(jobs_start(site->delivery, &site->jobs), 0);
+    CHECK_EQ_INT(cleanup_start(site->delivery, &site->jobs), 0);
     for (size_t i = 0; i < delivery_service.route_count; i++)
         site_add_route(site, &delivery_service.routes[i]);
     for (size_t i = 0; i < SITE_ROWS; i++)
@@ -197,18 +195,17 @@ static inline void site_end(struct site *site)
     web_place_remove(site->place);
 }
 
-static inline struct jobs_done site_tidy(struct site *site)
+static inline struct cleanup_done site_tidy(struct site *site)
 {
-    struct jobs_done done = { .leases = -1 };
+    struct cleanup_done done = { .leases = -1 };
 
-    CHECK_EQ_INT(tr_ask_wait(site->jobs, &(struct jobs_message){ 0 }, sizeof(struct jobs_message),
-                     &done, sizeof done, TR_SECONDS(10)),
+    CHECK_EQ_INT(tr_ask_wait(site->jobs, &(struct cleanup_message){ 0 },
+                     sizeof(struct cleanup_message), &done, sizeof done, TR_SECONDS(10)),
         0);
     return done;
 }
 
-/* ---- callers
- * --------------------------------------------------------------------------------------------- */
+/* ---- callers -------------------------------------------------------------------------------- */
 
 struct caller {
     struct crypto_key *key;
@@ -230,16 +227,16 @@ static inline void caller_end(struct caller *caller)
 static inline char *caller_header(const struct caller *caller, const char *call)
 {
     static unsigned number;
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
     char jti[48], lxm[96], *line;
 
     (void)snprintf(jti, sizeof jti, "jti-%u-%d", number++, (int)getpid());
     (void)snprintf(lxm, sizeof lxm, XRPC_PREFIX "%s", call);
-    CHECK_EQ_INT(jwt_sign_claims(caller->key, (struct tr_span){ NULL, 0 },
-                     &(struct jwt_claims){ .iss = tr_span_of(caller->did),
-                         .aud = TR_SPAN("did:web:localhost"),
-                         .lxm = tr_span_of(lxm),
-                         .jti = tr_span_of(jti),
+    CHECK_EQ_INT(jwt_sign_claims(caller->key, (struct span){ NULL, 0 },
+                     &(struct jwt_claims){ .iss = span_of(caller->did),
+                         .aud = SPAN("did:web:localhost"),
+                         .lxm = span_of(lxm),
+                         .jti = span_of(jti),
                          .iat_s = site_now_s(),
                          .exp_s = site_now_s() + 60,
                          .nbf_s = -1 },
@@ -249,7 +246,7 @@ static inline char *caller_header(const struct caller *caller, const char *call)
     CHECK(line != NULL);
     (void)snprintf(
         line, token.size + 64, "Authorization: Bearer %.*s\r\n", (int)token.size, token.bytes);
-    tr_buffer_free(&token);
+    buffer_free(&token);
     return line;
 }
 
@@ -296,8 +293,7 @@ static inline void site_expect(const struct site *site, const struct caller *cal
     web_answer_free(&answer);
 }
 
-/* ---- answers
- * --------------------------------------------------------------------------------------------- */
+/* ---- answers -------------------------------------------------------------------------------- */
 
 struct reading {
     char *text;
@@ -352,16 +348,15 @@ static inline bool bool_of(const struct json *object, const char *key)
 /* In memory that is the caller's. */
 static inline char *text_of(const struct json *object, const char *key)
 {
-    struct tr_span text;
+    struct span text;
 
     CHECK_MSG(json_string(json_get(object, key), &text), "there is no text %s", key);
     return strndup(text.at, text.size);
 }
 
-/* ---- bytes that clients make
- * ----------------------------------------------------------------------------- */
+/* ---- bytes that clients make ---------------------------------------------------------------- */
 
-static inline char *base64_of(const struct tr_buffer *bytes)
+static inline char *base64_of(const struct buffer *bytes)
 {
     char *text = calloc(1, crypto_base64_size(bytes->size) + 1);
 
@@ -391,21 +386,21 @@ static inline void signer_end(struct signer *signer)
 
 /* RFC 9420 section 5.1.2. */
 static inline void sign_with_label(const struct signer *signer, const char *label,
-    const struct tr_buffer *content, struct tr_buffer *out)
+    const struct buffer *content, struct buffer *out)
 {
-    struct tr_buffer signed_content = { 0 };
+    struct buffer signed_content = { 0 };
     unsigned char signature[64];
     size_t size = sizeof signature;
     EVP_MD_CTX *ctx = EVP_MD_CTX_new();
 
-    mls_put_vector(&signed_content, tr_span_of(label));
-    mls_put_vector(&signed_content, (struct tr_span){ content->bytes, content->size });
+    mls_put_vector(&signed_content, span_of(label));
+    mls_put_vector(&signed_content, (struct span){ content->bytes, content->size });
     CHECK(ctx != NULL && EVP_DigestSignInit(ctx, NULL, NULL, NULL, signer->key) == 1);
     CHECK(EVP_DigestSign(ctx, signature, &size, (const unsigned char *)signed_content.bytes,
               signed_content.size) == 1);
     EVP_MD_CTX_free(ctx);
-    tr_buffer_free(&signed_content);
-    mls_put_vector(out, (struct tr_span){ (const char *)signature, size });
+    buffer_free(&signed_content);
+    mls_put_vector(out, (struct span){ (const char *)signature, size });
 }
 
 struct package_options {
@@ -419,36 +414,36 @@ struct package_options {
     bool has_bad_signature;
 };
 
-static inline void put_fresh_key(struct tr_buffer *out)
+static inline void put_fresh_key(struct buffer *out)
 {
     static unsigned number;
     char key[32];
 
     memset(key, 0, sizeof key);
     (void)snprintf(key, sizeof key, "key %u of %d", ++number, (int)getpid());
-    mls_put_vector(out, (struct tr_span){ key, sizeof key });
+    mls_put_vector(out, (struct span){ key, sizeof key });
 }
 
-static inline void put_leaf(struct tr_buffer *out, const struct package_options *with)
+static inline void put_leaf(struct buffer *out, const struct package_options *with)
 {
     char identity[400];
-    struct tr_buffer leaf = { 0 };
-    struct tr_span none = { "", 0 };
+    struct buffer leaf = { 0 };
+    struct span none = { "", 0 };
     uint16_t suite = with->suite == 0 ? 1 : with->suite;
     unsigned char suites[2] = { (unsigned char)(suite >> 8), (unsigned char)suite };
     size_t from;
 
     put_fresh_key(&leaf);
-    mls_put_vector(&leaf, (struct tr_span){ (const char *)with->signer->public_key, 32 });
+    mls_put_vector(&leaf, (struct span){ (const char *)with->signer->public_key, 32 });
     mls_put_number(&leaf, MLS_CREDENTIAL_BASIC, 2);
     (void)snprintf(identity, sizeof identity, "%s%s%s", with->did, with->device == NULL ? "" : "#",
         with->device == NULL ? "" : with->device);
-    mls_put_vector(&leaf, tr_span_of(identity));
-    mls_put_vector(&leaf, (struct tr_span){ "\0\1", 2 });
-    mls_put_vector(&leaf, (struct tr_span){ (const char *)suites, 2 });
-    mls_put_vector(&leaf, (struct tr_span){ "\0\12", 2 });
+    mls_put_vector(&leaf, span_of(identity));
+    mls_put_vector(&leaf, (struct span){ "\0\1", 2 });
+    mls_put_vector(&leaf, (struct span){ (const char *)suites, 2 });
+    mls_put_vector(&leaf, (struct span){ "\0\12", 2 });
     mls_put_vector(&leaf, none);
-    mls_put_vector(&leaf, (struct tr_span){ "\0\1", 2 });
+    mls_put_vector(&leaf, (struct span){ "\0\1", 2 });
     mls_put_number(&leaf, MLS_FROM_KEY_PACKAGE, 1);
     mls_put_number(
         &leaf, (uint64_t)(with->not_before_s == 0 ? site_now_s() - 3600 : with->not_before_s), 8);
@@ -456,18 +451,18 @@ static inline void put_leaf(struct tr_buffer *out, const struct package_options 
         (uint64_t)(with->not_after_s == 0 ? site_now_s() + 30 * 86400 : with->not_after_s), 8);
     mls_put_vector(&leaf, none);
     from = out->size;
-    tr_buffer_append(out, leaf.bytes, leaf.size);
+    buffer_append(out, leaf.bytes, leaf.size);
     sign_with_label(with->signer, "MLS 1.0 LeafNodeTBS", &leaf, out);
     if (with->has_bad_leaf_signature)
         out->bytes[out->size - 1] ^= 1;
     CHECK(out->size > from);
-    tr_buffer_free(&leaf);
+    buffer_free(&leaf);
 }
 
 /* base64 of a KeyPackage; the caller's to free. ret_hash, if not NULL, has room for 65 bytes. */
 static inline char *package_make(const struct package_options *with, char *ret_hash)
 {
-    struct tr_buffer package = { 0 }, signature = { 0 };
+    struct buffer package = { 0 }, signature = { 0 };
     struct mls_key_package read;
     unsigned char reference[MLS_REFERENCE_SIZE_MAX];
     char *text;
@@ -477,51 +472,50 @@ static inline char *package_make(const struct package_options *with, char *ret_h
     put_fresh_key(&package);
     put_leaf(&package, with);
     if (with->is_last_resort)
-        mls_put_vector(&package, (struct tr_span){ "\0\12\0", 3 });
+        mls_put_vector(&package, (struct span){ "\0\12\0", 3 });
     else
-        mls_put_vector(&package, (struct tr_span){ "", 0 });
+        mls_put_vector(&package, (struct span){ "", 0 });
     sign_with_label(with->signer, "MLS 1.0 KeyPackageTBS", &package, &signature);
-    tr_buffer_append(&package, signature.bytes, signature.size);
+    buffer_append(&package, signature.bytes, signature.size);
     if (with->has_bad_signature)
         package.bytes[package.size - 1] ^= 1;
     if (ret_hash != NULL) {
         size_t size;
 
-        CHECK(mls_key_package_read((struct tr_span){ package.bytes, package.size }, &read) == NULL);
+        CHECK(mls_key_package_read((struct span){ package.bytes, package.size }, &read) == NULL);
         size = mls_key_package_reference(&read, reference);
         CHECK_EQ_INT(size, 32);
         ret_hash[crypto_hex_encode(reference, size, ret_hash)] = '\0';
     }
     text = base64_of(&package);
-    tr_buffer_free(&package);
-    tr_buffer_free(&signature);
+    buffer_free(&package);
+    buffer_free(&signature);
     return text;
 }
 
 /* base64 of a Welcome for key packages by hash; the caller's to free. */
 static inline char *welcome_make(const char *const *hashes, size_t count)
 {
-    struct tr_buffer welcome = { 0 }, secrets = { 0 };
+    struct buffer welcome = { 0 }, secrets = { 0 };
     char *text;
 
     for (size_t i = 0; i < count; i++) {
         unsigned char reference[MLS_REFERENCE_SIZE_MAX];
         size_t size;
 
-        CHECK_EQ_INT(
-            crypto_hex_decode(tr_span_of(hashes[i]), reference, sizeof reference, &size), 0);
-        mls_put_vector(&secrets, (struct tr_span){ (const char *)reference, size });
-        mls_put_vector(&secrets, TR_SPAN("kem output"));
-        mls_put_vector(&secrets, TR_SPAN("group secrets"));
+        CHECK_EQ_INT(crypto_hex_decode(span_of(hashes[i]), reference, sizeof reference, &size), 0);
+        mls_put_vector(&secrets, (struct span){ (const char *)reference, size });
+        mls_put_vector(&secrets, SPAN("kem output"));
+        mls_put_vector(&secrets, SPAN("group secrets"));
     }
     mls_put_number(&welcome, 1, 2);
     mls_put_number(&welcome, MLS_WELCOME, 2);
     mls_put_number(&welcome, 1, 2);
-    mls_put_vector(&welcome, (struct tr_span){ secrets.bytes, secrets.size });
-    mls_put_vector(&welcome, TR_SPAN("encrypted group info"));
+    mls_put_vector(&welcome, (struct span){ secrets.bytes, secrets.size });
+    mls_put_vector(&welcome, SPAN("encrypted group info"));
     text = base64_of(&welcome);
-    tr_buffer_free(&welcome);
-    tr_buffer_free(&secrets);
+    buffer_free(&welcome);
+    buffer_free(&secrets);
     return text;
 }
 
@@ -529,25 +523,24 @@ static inline char *welcome_make(const char *const *hashes, size_t count)
 static inline char *commit_make(const char *group, uint64_t epoch)
 {
     static unsigned number;
-    struct tr_buffer commit = { 0 };
+    struct buffer commit = { 0 };
     char ciphertext[64], *text;
 
     (void)snprintf(ciphertext, sizeof ciphertext, "commit number %u", number++);
     mls_put_number(&commit, 1, 2);
     mls_put_number(&commit, MLS_PRIVATE, 2);
-    mls_put_vector(&commit, tr_span_of(group));
+    mls_put_vector(&commit, span_of(group));
     mls_put_number(&commit, epoch, 8);
     mls_put_number(&commit, MLS_COMMIT, 1);
-    mls_put_vector(&commit, TR_SPAN(""));
-    mls_put_vector(&commit, TR_SPAN("encrypted sender data, 28 by"));
-    mls_put_vector(&commit, tr_span_of(ciphertext));
+    mls_put_vector(&commit, SPAN(""));
+    mls_put_vector(&commit, SPAN("encrypted sender data, 28 by"));
+    mls_put_vector(&commit, span_of(ciphertext));
     text = base64_of(&commit);
-    tr_buffer_free(&commit);
+    buffer_free(&commit);
     return text;
 }
 
-/* ---- what most cases begin with
- * --------------------------------------------------------------------------- */
+/* ---- what most cases begin with ------------------------------------------------------------- */
 
 static inline void site_create(const struct site *site, const struct caller *caller, const char *id)
 {

@@ -2,10 +2,9 @@
 /* What operators ask of the service, on a real admin listener: compact, verify, the audit log. */
 #include "convo_acts.h"
 #include "ops/admin.h"
-#include "services/delivery/inspector.h"
+#include "services/delivery/api/inspector.h"
 
-/* ---- the admin listener
- * ------------------------------------------------------------------------------------ */
+/* ---- the admin listener --------------------------------------------------------------------- */
 
 struct office {
     struct cast cast;
@@ -72,8 +71,7 @@ static void want(const struct office *office, const char *call, unsigned status,
     web_answer_free(&answer);
 }
 
-/* ---- who may
- * ------------------------------------------------------------------------------------------- */
+/* ---- who may -------------------------------------------------------------------------------- */
 
 TEST(admin, only_the_token_opens_what_changes_or_names)
 {
@@ -101,8 +99,7 @@ TEST(admin, only_the_token_opens_what_changes_or_names)
     office_end(&office);
 }
 
-/* ---- compact
- * ------------------------------------------------------------------------------------------- */
+/* ---- compact -------------------------------------------------------------------------------- */
 
 static void read_to(struct cast *cast, int seq)
 {
@@ -158,8 +155,7 @@ TEST(admin, compact_keeps_what_is_to_be_kept_for_ever)
     office_end(&office);
 }
 
-/* ---- verify
- * -------------------------------------------------------------------------------------------- */
+/* ---- verify --------------------------------------------------------------------------------- */
 
 TEST(admin, verify_finds_what_the_checks_find)
 {
@@ -230,8 +226,7 @@ TEST(check, follows_the_receipts_of_a_log_that_is_trimmed_meanwhile)
     cast_end(&cast);
 }
 
-/* ---- the audit log
- * ------------------------------------------------------------------------------------- */
+/* ---- the audit log -------------------------------------------------------------------------- */
 
 static void promote(const struct office *office, const char *convo, const struct caller *caller)
 {
@@ -247,7 +242,7 @@ static void read_audit(
     const char *const dids[] = { cast->bob.did, cast->cyd.did, cast->dan.did };
     struct json_doc doc = { 0 };
     struct web_answer answer;
-    struct tr_span text;
+    struct span text;
     char call[256];
     int count = 0;
 
@@ -255,14 +250,14 @@ static void read_audit(
         cursor[0] == '\0' ? "" : "&cursor=", cursor);
     answer = order(office, office->token, call);
     CHECK_MSG(answer.status == 200, "%s", answer.text);
-    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, span_of(answer.body), 0), 0);
     for (struct json_iter it = json_iterate(json_get(json_root(&doc), "entries"));
          json_next(&it);) {
-        CHECK(json_string(json_get(it.value, "actor"), &text) && tr_span_is(text, cast->ada.did));
+        CHECK(json_string(json_get(it.value, "actor"), &text) && span_is(text, cast->ada.did));
         CHECK(json_string(json_get(it.value, "createdAt"), &text));
         CHECK(json_string(json_get(it.value, "target"), &text));
         for (int i = 0; i < 3; i++)
-            if (tr_span_is(text, dids[i]))
+            if (span_is(text, dids[i]))
                 ret_targets[count++] = (char)('b' + i);
     }
     ret_targets[count] = '\0';

@@ -3,7 +3,7 @@
 #include "authz_table.h"
 /* The table of routes itself, so that one without a row does not compile. It takes the place of the
  * library's, which is the same file. */
-#include "services/delivery/routes.c" /* NOLINT(bugprone-suspicious-include) */
+#include "services/delivery/api/routes.c" /* NOLINT(bugprone-suspicious-include) */
 
 _Static_assert(AUTHZ_ROWS == sizeof routes / sizeof routes[0],
     "every route has one row in authz_table.h: say there who may call it");
@@ -21,8 +21,7 @@ static void renew(struct cast *cast, const struct authz_row *row)
     take_steps(cast, row->given);
 }
 
-/* ---- one cell
- * --------------------------------------------------------------------------------------- */
+/* ---- one cell ------------------------------------------------------------------------------- */
 
 /* Who a bad token is of: somebody who could call with a good one. */
 static enum authz_who anybody_in(const struct authz_row *row)
@@ -122,8 +121,7 @@ static bool try_cell(
     return is_good;
 }
 
-/* ---- all of them
- * ------------------------------------------------------------------------------------ */
+/* ---- all of them ---------------------------------------------------------------------------- */
 
 static const struct authz_row *row_of(const struct http_route *route)
 {

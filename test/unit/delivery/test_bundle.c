@@ -33,60 +33,59 @@ static void play_end(struct play *play)
     site_end(&play->site);
 }
 
-/* ---- bytes and calls
- * ---------------------------------------------------------------------------------- */
+/* ---- bytes and calls ------------------------------------------------------------------------ */
 
 static void put_private(
-    struct tr_buffer *out, uint64_t epoch, enum mls_content content, const char *secret)
+    struct buffer *out, uint64_t epoch, enum mls_content content, const char *secret)
 {
     mls_put_number(out, 1, 2);
     mls_put_number(out, MLS_PRIVATE, 2);
-    mls_put_vector(out, TR_SPAN("g1"));
+    mls_put_vector(out, SPAN("g1"));
     mls_put_number(out, epoch, 8);
     mls_put_number(out, content, 1);
-    mls_put_vector(out, TR_SPAN(""));
-    mls_put_vector(out, TR_SPAN("encrypted sender data, 28 by"));
-    mls_put_vector(out, tr_span_of(secret));
+    mls_put_vector(out, SPAN(""));
+    mls_put_vector(out, SPAN("encrypted sender data, 28 by"));
+    mls_put_vector(out, span_of(secret));
 }
 
 static char *private_of(uint64_t epoch, enum mls_content content, const char *secret)
 {
-    struct tr_buffer bytes = { 0 };
+    struct buffer bytes = { 0 };
     char *text;
 
     put_private(&bytes, epoch, content, secret);
     text = base64_of(&bytes);
-    tr_buffer_free(&bytes);
+    buffer_free(&bytes);
     return text;
 }
 
 /* POST of bytes as they are. */
 static struct web_answer post_bytes(const struct site *site, const struct caller *caller,
-    const char *call, const char *type, const struct tr_buffer *bytes)
+    const char *call, const char *type, const struct buffer *bytes)
 {
     char name[64], *header;
     struct web_answer answer = { 0 };
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
     int fd = web_connect(http_server_address(site->server));
 
     (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(call, "?"), call);
     header = caller_header(caller, name);
-    tr_buffer_format(&text,
+    buffer_format(&text,
         "POST /xrpc/" XRPC_PREFIX "%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%sContent-Type: "
         "%s\r\nContent-Length: %zu\r\n\r\n",
         call, header, type, bytes->size);
-    tr_buffer_append(&text, bytes->bytes, bytes->size);
+    buffer_append(&text, bytes->bytes, bytes->size);
     CHECK_EQ_INT(text.failed, 0);
     web_send(fd, text.bytes, text.size);
     web_receive(fd, &answer);
     close(fd);
-    tr_buffer_free(&text);
+    buffer_free(&text);
     free(header);
     return answer;
 }
 
 static void expect_bytes(const struct play *play, const char *call, const char *type,
-    const struct tr_buffer *bytes, unsigned status, const char *part)
+    const struct buffer *bytes, unsigned status, const char *part)
 {
     struct web_answer answer = post_bytes(&play->site, &play->ada, call, type, bytes);
 
@@ -140,14 +139,13 @@ static void commit_at(const struct play *play, uint64_t epoch)
     free(commit);
 }
 
-/* ---- message/mls
- * ------------------------------------------------------------------------------------ */
+/* ---- message/mls ---------------------------------------------------------------------------- */
 
 #define SEND "sendMessage?convoId=g1&epoch=1&msgId="
 
 TEST(message_mls, is_sent_and_read_back_without_base64)
 {
-    struct tr_buffer message = { 0 };
+    struct buffer message = { 0 };
     struct reading reading;
     struct play play;
     char *wanted, *seen;
@@ -173,7 +171,7 @@ TEST(message_mls, is_sent_and_read_back_without_base64)
     }
     free(wanted);
     reading_end(&reading);
-    tr_buffer_free(&message);
+    buffer_free(&message);
     play_end(&play);
 }
 
@@ -195,7 +193,7 @@ TEST(message_mls, is_refused_when_the_query_or_the_body_is_wrong)
         { SEND "x&delivery=never", "InvalidRequest" },
         { SEND "x&paddedSize=17", "InvalidRequest" },
     };
-    struct tr_buffer message = { 0 }, empty = { 0 };
+    struct buffer message = { 0 }, empty = { 0 };
     struct play play;
 
     play_begin(&play);
@@ -208,13 +206,13 @@ TEST(message_mls, is_refused_when_the_query_or_the_body_is_wrong)
     message.size--;
     expect_bytes(&play, SEND "x", "message/mls", &message, 400, "InvalidMessage");
     expect_log(&play, &play.ada, 2, "");
-    tr_buffer_free(&message);
+    buffer_free(&message);
     play_end(&play);
 }
 
 TEST(message_mls, carries_a_whole_bundle)
 {
-    struct tr_buffer bundle = { 0 };
+    struct buffer bundle = { 0 };
     const char *hashes[1];
     char hash[65], *welcome;
     unsigned char bytes[1024];
@@ -226,10 +224,10 @@ TEST(message_mls, carries_a_whole_bundle)
     CHECK_EQ_INT(site_claim(&play.site, &play.ada, play.bob.did, NULL), 1);
     hashes[0] = hash;
     welcome = welcome_make(hashes, 1);
-    CHECK_EQ_INT(crypto_base64_decode(tr_span_of(welcome), bytes, sizeof bytes, &size), 0);
+    CHECK_EQ_INT(crypto_base64_decode(span_of(welcome), bytes, sizeof bytes, &size), 0);
     put_private(&bundle, 0, MLS_PROPOSAL, "add bob");
     put_private(&bundle, 0, MLS_COMMIT, "as proposed");
-    tr_buffer_append(&bundle, bytes, size);
+    buffer_append(&bundle, bytes, size);
     put_private(&bundle, 1, MLS_APPLICATION, "welcome");
     put_private(&bundle, 0, MLS_PROPOSAL, "and more");
     expect_bytes(&play, "submitCommit?convoId=g1&idempotencyKey=k1", "message/mls", &bundle, 200,
@@ -249,13 +247,13 @@ TEST(message_mls, carries_a_whole_bundle)
     }
     site_expect(&play.site, &play.bob, "getEpoch?convoId=g1", "", 403, "NotMember");
     free(welcome);
-    tr_buffer_free(&bundle);
+    buffer_free(&bundle);
     play_end(&play);
 }
 
 TEST(message_mls, bundle_has_one_of_each)
 {
-    struct tr_buffer bundle = { 0 };
+    struct buffer bundle = { 0 };
     struct play play;
 
     play_begin(&play);
@@ -269,12 +267,11 @@ TEST(message_mls, bundle_has_one_of_each)
     bundle.size--;
     expect_bytes(&play, "submitCommit?convoId=g1", "message/mls", &bundle, 400, "InvalidRequest");
     expect_log(&play, &play.ada, 1, "");
-    tr_buffer_free(&bundle);
+    buffer_free(&bundle);
     play_end(&play);
 }
 
-/* ---- proposals
- * ----------------------------------------------------------------------------------------- */
+/* ---- proposals ------------------------------------------------------------------------------ */
 
 TEST(proposals, of_a_bundle_are_stored_before_the_commit_and_heard_so)
 {
@@ -282,7 +279,7 @@ TEST(proposals, of_a_bundle_are_stored_before_the_commit_and_heard_so)
          *second = private_of(0, MLS_PROPOSAL, "2nd");
     char *commit = private_of(0, MLS_COMMIT, "both"), *header;
     struct web_answer heard = { 0 };
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
     const char *at;
     struct play play;
     int fd;
@@ -290,7 +287,7 @@ TEST(proposals, of_a_bundle_are_stored_before_the_commit_and_heard_so)
     play_begin(&play);
     header = caller_header(&play.ada, "subscribeConvoEvents");
     fd = web_connect(http_server_address(play.site.server));
-    tr_buffer_format(&text,
+    buffer_format(&text,
         "GET /xrpc/" XRPC_PREFIX "subscribeConvoEvents?convoId=g1 HTTP/1.1\r\nHost: x\r\n%s\r\n",
         header);
     web_send(fd, text.bytes, text.size);
@@ -304,7 +301,7 @@ TEST(proposals, of_a_bundle_are_stored_before_the_commit_and_heard_so)
     expect_log(&play, &play.ada, 1, "proposal proposal commit ");
     close(fd);
     web_answer_free(&heard);
-    tr_buffer_free(&text);
+    buffer_free(&text);
     free(header);
     free(first);
     free(second);
@@ -337,15 +334,14 @@ TEST(proposals, of_another_epoch_or_group_refuse_the_bundle)
     play_end(&play);
 }
 
-/* ---- the tree
- * ------------------------------------------------------------------------------------------ */
+/* ---- the tree ------------------------------------------------------------------------------- */
 
 /* base64 of a group info of this epoch, signed by the first leaf; without a tree if count is 0. */
 static char *group_info_of(
     const char *group, uint64_t epoch, const struct leaf *leaves, size_t count)
 {
     return info_make(&(struct info_options){
-        .group = { .id = tr_span_of(group), .epoch = epoch }, .leaves = leaves, .count = count });
+        .group = { .id = span_of(group), .epoch = epoch }, .leaves = leaves, .count = count });
 }
 
 /* addMembers or submitCommit at `epoch` with a tree of these; `more` has further members. */
@@ -490,8 +486,7 @@ TEST(message_mls, is_what_one_commit_and_the_group_info_come_as_to_who_asks)
     play_end(&play);
 }
 
-/* ---- what may not be said
- * -------------------------------------------------------------------------------- */
+/* ---- what may not be said ------------------------------------------------------------------- */
 
 TEST(input, that_names_somebody_twice_or_holds_nul_is_refused)
 {
@@ -551,8 +546,7 @@ TEST(input, malformed_in_the_query_is_not_absent)
     play_end(&play);
 }
 
-/* ---- what is told, and what goes
- * --------------------------------------------------------------------------- */
+/* ---- what is told, and what goes ------------------------------------------------------------ */
 
 TEST(packages, that_run_low_are_told_to_their_owner_and_to_nobody_else)
 {
@@ -568,16 +562,16 @@ TEST(packages, that_run_low_are_told_to_their_owner_and_to_nobody_else)
     site_publish(&play.site, &play.bob, (struct package_options){ .signer = &play.bob_key }, NULL);
     for (int i = 0; i < 2; i++) {
         char *header = caller_header(i == 0 ? &play.bob : &play.ada, "subscribeConvoEvents");
-        struct tr_buffer text = { 0 };
+        struct buffer text = { 0 };
 
         fds[i] = web_connect(http_server_address(play.site.server));
-        tr_buffer_format(&text,
+        buffer_format(&text,
             "GET /xrpc/" XRPC_PREFIX "subscribeConvoEvents?convoId=g2 HTTP/1.1\r\nHost: "
             "x\r\n%s\r\n",
             header);
         web_send(fds[i], text.bytes, text.size);
         CHECK(web_receive_until(fds[i], &heard[i], "\r\n\r\n"));
-        tr_buffer_free(&text);
+        buffer_free(&text);
         free(header);
     }
     /* whoever is heard of is subscribed by now */
@@ -606,7 +600,7 @@ TEST(packages, that_run_low_are_told_to_their_owner_and_to_nobody_else)
 
 TEST(jobs, take_away_what_is_past_its_time)
 {
-    struct jobs_done done;
+    struct cleanup_done done;
     struct play play;
 
     play_begin(&play);
@@ -638,7 +632,7 @@ TEST(jobs, take_away_what_is_past_its_time)
 TEST(jobs, keep_a_request_that_was_accepted)
 {
     struct reading reading;
-    struct jobs_done done;
+    struct cleanup_done done;
     struct play play;
     char *id;
 

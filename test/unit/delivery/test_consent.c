@@ -15,8 +15,7 @@ static void block(const struct cast *cast, enum who blocker, const char *blocked
 #define CREATE(group, members)                                                                     \
     "{'groupId':'" group "','cipherSuite':'" SUITE "','initialMembers':[" members "]}"
 
-/* ---- opting in and out
- * --------------------------------------------------------------------------------- */
+/* ---- opting in and out ---------------------------------------------------------------------- */
 
 TEST(consent, of_nobody_is_assumed_and_who_opted_out_is_not_added)
 {
@@ -75,8 +74,7 @@ TEST(consent, is_asked_for_before_blocks_are_looked_at)
     cast_end(&cast);
 }
 
-/* ---- blocks
- * ------------------------------------------------------------------------------------------- */
+/* ---- blocks --------------------------------------------------------------------------------- */
 
 TEST(block, keeps_two_apart_whoever_blocked_whom)
 {
@@ -178,29 +176,28 @@ TEST(block, is_seen_and_says_whom_it_concerns)
 
 TEST(block, is_found_among_a_hundred)
 {
-    struct tr_buffer call = { 0 };
+    struct buffer call = { 0 };
     struct cast cast;
 
     cast_begin(&cast);
     want(&cast, EVE, "handleBlockChange",
         "{'blockerDid':'$eve','blockedDid':'did:plc:number098','action':'created'}", 200, "[]");
-    tr_buffer_text(&call, "checkBlocks?dids=$eve");
+    buffer_text(&call, "checkBlocks?dids=$eve");
     for (int i = 0; i < 99; i++)
-        tr_buffer_format(&call, ",n%03d:abc", i);
-    tr_buffer_append(&call, "", 1);
+        buffer_format(&call, ",n%03d:abc", i);
+    buffer_append(&call, "", 1);
     want(&cast, BOB, call.bytes, NULL, 200, "'blocks':[]");
-    tr_buffer_clear(&call);
-    tr_buffer_text(&call, "checkBlocks?dids=$eve");
+    buffer_clear(&call);
+    buffer_text(&call, "checkBlocks?dids=$eve");
     for (int i = 0; i < 25; i++)
-        tr_buffer_format(&call, ",did:plc:number%03d", 98 - i * 3);
-    tr_buffer_append(&call, "", 1);
+        buffer_format(&call, ",did:plc:number%03d", 98 - i * 3);
+    buffer_append(&call, "", 1);
     want(&cast, BOB, call.bytes, NULL, 200, "'blockedDid':'did:plc:number098'");
-    tr_buffer_free(&call);
+    buffer_free(&call);
     cast_end(&cast);
 }
 
-/* ---- requests
- * ----------------------------------------------------------------------------------------- */
+/* ---- requests ------------------------------------------------------------------------------- */
 
 TEST(request, waits_for_its_recipient_with_its_messages)
 {
@@ -326,19 +323,18 @@ TEST(block, has_an_end_to_their_number)
     cast_end(&cast);
 }
 
-/* ---- how far a message came
- * ----------------------------------------------------------------------------- */
+/* ---- how far a message came ----------------------------------------------------------------- */
 
 TEST(status, of_a_message_counts_who_has_read_it)
 {
     char *message = private_message("g1", 1, 1, "hello");
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     struct cast cast;
 
     cast_begin(&cast);
-    tr_buffer_format(
+    buffer_format(
         &body, "{'convoId':'g1','msgId':'first','ciphertext':{'$bytes':'%s'},'epoch':1}", message);
-    tr_buffer_append(&body, "", 1);
+    buffer_append(&body, "", 1);
     want(&cast, ADA, "sendMessage", body.bytes, 200, "'seq':4");
     want(&cast, ADA, "getDeliveryStatus?convoId=g1&messageIds=first,second", NULL, 200,
         "'messageId':'first','status':'stored','seq':4");
@@ -350,7 +346,7 @@ TEST(status, of_a_message_counts_who_has_read_it)
     want(&cast, ADA, "getDeliveryStatus?convoId=g1&messageIds=first", NULL, 200,
         "'recipients':2,'read':1");
     want(&cast, ADA, "getDeliveryStatus?convoId=g1", NULL, 400, "messageIds must");
-    tr_buffer_free(&body);
+    buffer_free(&body);
     free(message);
     cast_end(&cast);
 }

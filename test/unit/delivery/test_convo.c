@@ -18,15 +18,15 @@ static void create(const struct site *site, const struct caller *caller, const c
 static struct web_answer add(const struct site *site, const struct caller *caller,
     const char *group, const char *did, const char *commit)
 {
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     struct web_answer answer;
 
-    tr_buffer_format(&body, "{\"convoId\":\"%s\",\"didList\":[\"%s\"]", group, did);
+    buffer_format(&body, "{\"convoId\":\"%s\",\"didList\":[\"%s\"]", group, did);
     if (commit != NULL)
-        tr_buffer_format(&body, ",\"commit\":\"%s\"", commit);
-    tr_buffer_append(&body, "}", 2);
+        buffer_format(&body, ",\"commit\":\"%s\"", commit);
+    buffer_append(&body, "}", 2);
     answer = caller_ask(site, caller, "addMembers", body.bytes);
-    tr_buffer_free(&body);
+    buffer_free(&body);
     return answer;
 }
 
@@ -34,15 +34,15 @@ static struct web_answer say(const struct site *site, const struct caller *calle
     const char *group, const char *id, uint64_t epoch, const char *text)
 {
     char *message = private_message(group, epoch, 1, text);
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     struct web_answer answer;
 
-    tr_buffer_format(&body,
+    buffer_format(&body,
         "{\"convoId\":\"%s\",\"msgId\":\"%s\",\"ciphertext\":{\"$bytes\":\"%s\"},\"epoch\":%llu}",
         group, id, message, (unsigned long long)epoch);
-    tr_buffer_append(&body, "", 1);
+    buffer_append(&body, "", 1);
     answer = caller_ask(site, caller, "sendMessage", body.bytes);
-    tr_buffer_free(&body);
+    buffer_free(&body);
     free(message);
     return answer;
 }
@@ -80,8 +80,7 @@ TEST(convo, is_created_once_and_seen_by_its_members_alone)
     site_end(&site);
 }
 
-/* ---- numbered: the server counts
- * ------------------------------------------------------------------------- */
+/* ---- numbered: the server counts ------------------------------------------------------------ */
 
 struct adder {
     const struct site *site;
@@ -98,7 +97,7 @@ static void *add_one(void *argument)
     struct json_doc doc = { 0 };
 
     CHECK_MSG(answer.status == 200, "%s", answer.text);
-    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, span_of(answer.body), 0), 0);
     CHECK(json_int(json_get(json_root(&doc), "newEpoch"), &adder->epoch));
     json_doc_free(&doc);
     web_answer_free(&answer);
@@ -133,8 +132,7 @@ TEST(convo, ten_adds_at_once_without_commits_give_ten_epochs)
     site_end(&site);
 }
 
-/* ---- mls: the epoch inside the commit decides
- * --------------------------------------------------------------- */
+/* ---- mls: the epoch inside the commit decides ----------------------------------------------- */
 
 TEST(convo, one_commit_wins_an_epoch_and_the_others_hear_of_it)
 {
@@ -212,47 +210,47 @@ TEST(convo, a_commit_of_another_group_or_kind_is_refused)
 /* base64 of an external commit that nobody signed; free it. */
 static char *unsigned_external_commit(const char *group, const struct caller *caller)
 {
-    struct tr_buffer bytes = { 0 }, leaf = { 0 }, proposals = { 0 };
+    struct buffer bytes = { 0 }, leaf = { 0 }, proposals = { 0 };
     char *text;
 
     mls_put_number(&proposals, 1, 1);
     mls_put_number(&proposals, 6, 2); /* external_init */
-    mls_put_vector(&proposals, TR_SPAN("kem output"));
-    mls_put_vector(&leaf, TR_SPAN("encryption key"));
-    mls_put_vector(&leaf, TR_SPAN("signature key"));
+    mls_put_vector(&proposals, SPAN("kem output"));
+    mls_put_vector(&leaf, SPAN("encryption key"));
+    mls_put_vector(&leaf, SPAN("signature key"));
     mls_put_number(&leaf, 1, 2);
-    mls_put_vector(&leaf, tr_span_of(caller->did));
+    mls_put_vector(&leaf, span_of(caller->did));
     for (int i = 0; i < 5; i++)
-        mls_put_vector(&leaf, TR_SPAN(""));
+        mls_put_vector(&leaf, SPAN(""));
     mls_put_number(&leaf, 3, 1); /* from a commit */
-    mls_put_vector(&leaf, TR_SPAN(""));
-    mls_put_vector(&leaf, TR_SPAN(""));
-    mls_put_vector(&leaf, TR_SPAN("signature"));
+    mls_put_vector(&leaf, SPAN(""));
+    mls_put_vector(&leaf, SPAN(""));
+    mls_put_vector(&leaf, SPAN("signature"));
     mls_put_number(&bytes, 1, 2);
     mls_put_number(&bytes, 1, 2);
-    mls_put_vector(&bytes, tr_span_of(group));
+    mls_put_vector(&bytes, span_of(group));
     mls_put_number(&bytes, 0, 8);
     mls_put_number(&bytes, 4, 1); /* a new member */
-    mls_put_vector(&bytes, TR_SPAN(""));
+    mls_put_vector(&bytes, SPAN(""));
     mls_put_number(&bytes, 3, 1);
-    mls_put_vector(&bytes, (struct tr_span){ proposals.bytes, proposals.size });
+    mls_put_vector(&bytes, (struct span){ proposals.bytes, proposals.size });
     mls_put_number(&bytes, 1, 1);
-    tr_buffer_append(&bytes, leaf.bytes, leaf.size);
-    mls_put_vector(&bytes, TR_SPAN(""));
-    mls_put_vector(&bytes, TR_SPAN("signature"));
-    mls_put_vector(&bytes, TR_SPAN("confirmation tag"));
+    buffer_append(&bytes, leaf.bytes, leaf.size);
+    mls_put_vector(&bytes, SPAN(""));
+    mls_put_vector(&bytes, SPAN("signature"));
+    mls_put_vector(&bytes, SPAN("confirmation tag"));
     text = malloc(crypto_base64_size(bytes.size) + 1);
     CHECK(text != NULL && bytes.failed == 0);
     text[crypto_base64_encode(bytes.bytes, bytes.size, text)] = '\0';
-    tr_buffer_free(&bytes);
-    tr_buffer_free(&leaf);
-    tr_buffer_free(&proposals);
+    buffer_free(&bytes);
+    buffer_free(&leaf);
+    buffer_free(&proposals);
     return text;
 }
 
 TEST(convo, an_external_commit_that_cannot_be_checked_is_refused)
 {
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     struct caller ada;
     struct site site;
     char *commit;
@@ -261,18 +259,17 @@ TEST(convo, an_external_commit_that_cannot_be_checked_is_refused)
     caller_begin(&ada);
     create(&site, &ada, "g1");
     commit = unsigned_external_commit("g1", &ada);
-    tr_buffer_format(&body, "{\"convoId\":\"g1\",\"externalCommit\":\"%s\"}", commit);
-    tr_buffer_append(&body, "", 1);
+    buffer_format(&body, "{\"convoId\":\"g1\",\"externalCommit\":\"%s\"}", commit);
+    buffer_append(&body, "", 1);
     expect(&site, &ada, "processExternalCommit", body.bytes, 400, "no group info of the epoch");
     expect(&site, &ada, "getEpoch?convoId=g1", NULL, 200, "\"currentEpoch\":0");
-    tr_buffer_free(&body);
+    buffer_free(&body);
     free(commit);
     caller_end(&ada);
     site_end(&site);
 }
 
-/* ---- messages
- * ---------------------------------------------------------------------------------------------- */
+/* ---- messages ------------------------------------------------------------------------------- */
 
 TEST(message, is_numbered_kept_and_read_by_who_was_in)
 {
@@ -300,15 +297,15 @@ TEST(message, is_numbered_kept_and_read_by_who_was_in)
     expect(&site, &bob, "getUnread", NULL, 200, "\"g1\":0");
     expect(&site, &eve, "getMessages?convoId=g1", NULL, 403, "NotMember");
     {
-        struct tr_buffer body = { 0 };
+        struct buffer body = { 0 };
 
-        tr_buffer_format(&body,
+        buffer_format(&body,
             "{\"convoId\":\"g1\",\"targetDid\":\"%s\",\"idempotencyKey\":\"k\",\"commit\":\"%s\"}",
             bob.did, second);
-        tr_buffer_append(&body, "", 1);
+        buffer_append(&body, "", 1);
         expect(&site, &bob, "removeMember", body.bytes, 400, "CannotRemoveSelf");
         expect(&site, &ada, "removeMember", body.bytes, 200, "\"epochHint\":2");
-        tr_buffer_free(&body);
+        buffer_free(&body);
     }
     expect_answer(say(&site, &ada, "g1", "m4", 2, "without bob"), 200, "\"seq\":5");
     expect_answer(say(&site, &bob, "g1", "m5", 2, "still here"), 403, "NotMember");
@@ -346,9 +343,7 @@ TEST(convo, stays_what_it_was_after_a_restart)
     site_end(&site);
 }
 
-/* ---- streams
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- streams -------------------------------------------------------------------------------- */
 
 /* `more` is header lines, each with its CRLF. */
 static int listen_with(
@@ -356,13 +351,13 @@ static int listen_with(
 {
     char *header = caller_header(caller, "subscribeConvoEvents");
     int fd = web_connect(http_server_address(site->server));
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
 
-    tr_buffer_format(&text,
+    buffer_format(&text,
         "GET /xrpc/blue.catbird.mls.subscribeConvoEvents?%s HTTP/1.1\r\nHost: x\r\n%s%s\r\n", query,
         header, more);
     web_send(fd, text.bytes, text.size);
-    tr_buffer_free(&text);
+    buffer_free(&text);
     free(header);
     return fd;
 }
@@ -375,14 +370,14 @@ static int listen_to(const struct site *site, const struct caller *caller, const
 static void remove_one(const struct site *site, const struct caller *caller, const char *group,
     const char *did, const char *commit)
 {
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
 
-    tr_buffer_format(&body,
+    buffer_format(&body,
         "{\"convoId\":\"%s\",\"targetDid\":\"%s\",\"idempotencyKey\":\"k\",\"commit\":\"%s\"}",
         group, did, commit);
-    tr_buffer_append(&body, "", 1);
+    buffer_append(&body, "", 1);
     expect(site, caller, "removeMember", body.bytes, 200, "epochHint");
-    tr_buffer_free(&body);
+    buffer_free(&body);
 }
 
 TEST(stream, hears_what_it_missed_then_what_happens_without_gap_or_repeat)
@@ -492,13 +487,13 @@ static char *ticket_of(const struct site *site, const struct caller *caller, con
 {
     struct web_answer answer;
     struct json_doc doc = { 0 };
-    struct tr_span ticket;
+    struct span ticket;
     char body[256], *text;
 
     (void)snprintf(body, sizeof body, "{\"convoId\":\"%s\"}", convo);
     answer = caller_ask(site, caller, "getSubscriptionTicket", body);
     CHECK_MSG(answer.status == 200, "%s: %s", convo, answer.text);
-    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, span_of(answer.body), 0), 0);
     CHECK(json_string(json_get(json_root(&doc), "ticket"), &ticket));
     text = strndup(ticket.at, ticket.size);
     CHECK(text != NULL);
@@ -513,16 +508,16 @@ static void use_ticket(
 {
     int fd = web_connect(http_server_address(site->server));
     struct web_answer heard = { 0 };
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
 
-    tr_buffer_format(&text,
+    buffer_format(&text,
         "GET /xrpc/blue.catbird.mls.subscribeConvoEvents?convoId=%s&ticket=%s HTTP/1.1\r\n"
         "Host: x\r\n\r\n",
         convo, ticket);
     web_send(fd, text.bytes, text.size);
     CHECK(web_receive_until(fd, &heard, status == 200 ? "text/event-stream" : "TicketRefused"));
     CHECK_EQ_INT(heard.status, status);
-    tr_buffer_free(&text);
+    buffer_free(&text);
     web_answer_free(&heard);
     close(fd);
 }

@@ -33,12 +33,12 @@ static void play_end(struct play *play)
 static char *registration(
     struct play *play, const char *device, const struct signer *signer, unsigned count)
 {
-    struct tr_buffer body = { 0 }, key = { 0 };
+    struct buffer body = { 0 }, key = { 0 };
     char *text;
 
-    tr_buffer_append(&key, signer->public_key, 32);
+    buffer_append(&key, signer->public_key, 32);
     text = base64_of(&key);
-    tr_buffer_format(&body,
+    buffer_format(&body,
         "{\"deviceName\":\"%s\",\"deviceUUID\":\"%s\",\"signaturePublicKey\":\"%s\","
         "\"keyPackages\":[",
         signer == &play->other ? "another key's" : "Bob's", device, text);
@@ -47,15 +47,15 @@ static char *registration(
         text = package_make(
             &(struct package_options){ .did = play->bob.did, .device = device, .signer = signer },
             NULL);
-        tr_buffer_format(&body, "%s{\"keyPackage\":\"%s\",\"cipherSuite\":\"" SITE_SUITE "\"}",
+        buffer_format(&body, "%s{\"keyPackage\":\"%s\",\"cipherSuite\":\"" SITE_SUITE "\"}",
             i == 0 ? "" : ",", text);
         free(text);
     }
-    tr_buffer_text(&body, "]}");
+    buffer_text(&body, "]}");
     CHECK_EQ_INT(body.failed, 0);
     text = strndup(body.bytes, body.size);
-    tr_buffer_free(&body);
-    tr_buffer_free(&key);
+    buffer_free(&body);
+    buffer_free(&key);
     return text;
 }
 
@@ -93,11 +93,11 @@ TEST(device, it_is_given_a_name_if_it_has_none)
 {
     struct reading reading;
     struct play play;
-    struct tr_buffer key = { 0 };
+    struct buffer key = { 0 };
     char *text, *id, body[512];
 
     play_begin(&play);
-    tr_buffer_append(&key, play.signer.public_key, 32);
+    buffer_append(&key, play.signer.public_key, 32);
     text = base64_of(&key);
     (void)snprintf(body, sizeof body,
         "{\"deviceName\":\"x\",\"signaturePublicKey\":\"%s\",\"keyPackages\":[]}", text);
@@ -108,7 +108,7 @@ TEST(device, it_is_given_a_name_if_it_has_none)
     site_expect(&play.site, &play.bob, "listDevices", "", 200, id);
     free(id);
     free(text);
-    tr_buffer_free(&key);
+    buffer_free(&key);
     play_end(&play);
 }
 
@@ -158,7 +158,7 @@ TEST(device, its_key_is_the_one_it_was_registered_with)
 
 TEST(device, a_package_that_is_not_its_own_fails_alone)
 {
-    struct tr_buffer body = { 0 }, key = { 0 };
+    struct buffer body = { 0 }, key = { 0 };
     struct reading reading;
     struct play play;
     char *own, *foreign, *text;
@@ -170,13 +170,13 @@ TEST(device, a_package_that_is_not_its_own_fails_alone)
     foreign = package_make(
         &(struct package_options){ .did = play.bob.did, .device = "phone", .signer = &play.other },
         NULL);
-    tr_buffer_append(&key, play.signer.public_key, 32);
+    buffer_append(&key, play.signer.public_key, 32);
     text = base64_of(&key);
-    tr_buffer_format(&body,
+    buffer_format(&body,
         "{\"deviceName\":\"x\",\"deviceUUID\":\"phone\",\"signaturePublicKey\":{\"$bytes\":\"%s\"},"
         "\"keyPackages\":[{\"keyPackage\":\"%s\"},{\"keyPackage\":\"%s\"},{}]}",
         text, foreign, own);
-    tr_buffer_append(&body, "", 1);
+    buffer_append(&body, "", 1);
     reading = site_read(&play.site, &play.bob, "registerDevice", body.bytes);
     CHECK_EQ_INT(json_count(json_get(reading.root, "errors")), 2);
     CHECK_EQ_INT(int_of(json_at(json_get(reading.root, "errors"), 0), "index"), 0);
@@ -185,8 +185,8 @@ TEST(device, a_package_that_is_not_its_own_fails_alone)
     free(own);
     free(foreign);
     free(text);
-    tr_buffer_free(&body);
-    tr_buffer_free(&key);
+    buffer_free(&body);
+    buffer_free(&key);
     play_end(&play);
 }
 
@@ -225,8 +225,7 @@ TEST(device, deleting_it_takes_its_packages_along)
     play_end(&play);
 }
 
-/* ---- a new device in old conversations
- * --------------------------------------------------------------------- */
+/* ---- a new device in old conversations ------------------------------------------------------ */
 
 /* Alice's group has bob (by a package without a device) and carol; then bob gets a phone. The id of
  * the phone's addition is the caller's to free. */
@@ -446,8 +445,7 @@ TEST_LONG(device, twenty_claims_of_an_addition_at_once_have_one_winner, 60)
     play_end(&play);
 }
 
-/* ---- is everything as it should be?
- * ------------------------------------------------------------------------ */
+/* ---- is everything as it should be? --------------------------------------------------------- */
 
 TEST(device, it_is_told_what_is_wrong_with_it)
 {
@@ -476,8 +474,7 @@ TEST(device, it_is_told_what_is_wrong_with_it)
     play_end(&play);
 }
 
-/* ---- the tables
- * ------------------------------------------------------------------------------------------- */
+/* ---- the tables ----------------------------------------------------------------------------- */
 
 TEST(device, its_tables_can_be_taken_back_and_made_again)
 {

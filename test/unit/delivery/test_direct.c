@@ -6,14 +6,13 @@
 #include <pthread.h>
 
 #include "base/alloc.h"
-#include "base/metric.h"
 #include "ops/flags.h"
-#include "services/delivery/direct.h"
+#include "services/delivery/convo/direct.h"
 #include "sql/backend.h"
 #include "sql/runner_metric.h"
+#include "support/metric.h"
 
-/* ---- a database whose decisions can be held up, and whose reads can fail
- * --------------------------------- */
+/* ---- a database whose decisions can be held up, and whose reads can fail -------------------- */
 
 static struct {
     pthread_mutex_t lock;
@@ -138,8 +137,7 @@ static void cast_end(struct cast *cast)
         caller_end(&cast->callers[i]);
 }
 
-/* ---- a script
- * ------------------------------------------------------------------------------------ */
+/* ---- a script ------------------------------------------------------------------------------- */
 
 struct line {
     int who;
@@ -152,7 +150,7 @@ struct line {
  * of g1. */
 static char *expand(const struct cast *cast, const char *body)
 {
-    struct tr_buffer out = { 0 };
+    struct buffer out = { 0 };
 
     for (const char *at = body; *at != '\0'; at++) {
         if (*at == '$') {
@@ -160,7 +158,7 @@ static char *expand(const struct cast *cast, const char *body)
 
             while (strncmp(at, names[who], 4) != 0)
                 who++;
-            tr_buffer_text(&out, cast->callers[who].did);
+            buffer_text(&out, cast->callers[who].did);
             at += 3;
         } else if (*at == '@') {
             size_t size = strcspn(at + 4, "'");
@@ -172,14 +170,14 @@ static char *expand(const struct cast *cast, const char *body)
                 : at[1] == 'p' ? 2
                                : 1,
                 secret);
-            tr_buffer_text(&out, message);
+            buffer_text(&out, message);
             free(message);
             at += 3 + size;
         } else {
-            tr_buffer_append(&out, *at == '\'' ? "\"" : *at == '#' ? "$" : at, 1);
+            buffer_append(&out, *at == '\'' ? "\"" : *at == '#' ? "$" : at, 1);
         }
     }
-    tr_buffer_append(&out, "", 1);
+    buffer_append(&out, "", 1);
     CHECK_EQ_INT(out.failed, 0);
     return out.bytes;
 }
@@ -331,8 +329,7 @@ TEST_LONG(direct, mls_conversations_get_the_same_answers, 60)
     compare(lines, sizeof lines / sizeof lines[0]);
 }
 
-/* ---- at once
- * -------------------------------------------------------------------------------------- */
+/* ---- at once -------------------------------------------------------------------------------- */
 
 enum { ADDERS = 8, ADDS = 6 };
 
@@ -361,7 +358,7 @@ static void *add_some(void *argument)
             answer = caller_ask(&cast->site, &cast->callers[ADA], "addMembers", body);
         } while (answer.status == 503);
         CHECK_MSG(answer.status == 200, "%s", answer.text);
-        CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
+        CHECK_EQ_INT(json_parse_copy(&doc, span_of(answer.body), 0), 0);
         CHECK(json_int(json_get(json_root(&doc), "newEpoch"), &adder->epochs[i]));
         json_doc_free(&doc);
         web_answer_free(&answer);
@@ -483,8 +480,7 @@ TEST_LONG(direct, and_actors_at_once_give_every_epoch_once, 60)
     cast_end(&cast);
 }
 
-/* ---- taking over
- * -------------------------------------------------------------------------------------- */
+/* ---- taking over ---------------------------------------------------------------------------- */
 
 TEST(direct, an_actor_knows_what_was_stored_without_it)
 {
@@ -513,14 +509,14 @@ static int listen_from(const struct cast *cast, int who, int cursor)
 {
     char *header = caller_header(&cast->callers[who], "subscribeConvoEvents");
     int fd = web_connect(http_server_address(cast->site.server));
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
 
-    tr_buffer_format(&text,
+    buffer_format(&text,
         "GET /xrpc/blue.catbird.mls.subscribeConvoEvents?convoId=g1&cursor=%d HTTP/1.1\r\n"
         "Host: x\r\n%s\r\n",
         cursor, header);
     web_send(fd, text.bytes, text.size);
-    tr_buffer_free(&text);
+    buffer_free(&text);
     free(header);
     return fd;
 }
@@ -605,7 +601,7 @@ static void tell_without_memory(const struct cast *cast, uint64_t countdown)
     tr_sender convo;
 
     CHECK_EQ_INT(tr_registry_find(delivery->convos, "g1", 2, "the test", &convo), 0);
-    (void)tr__fault_countdown(countdown, 1);
+    (void)base_fault_countdown(countdown, 1);
     (void)tr_tell(convo, &notice, sizeof notice);
     tr_sender_drop(&convo);
 }
@@ -627,7 +623,7 @@ TEST(direct, a_stream_whose_conversation_cannot_even_be_asked_for_ends)
     do
         tell_without_memory(&cast, 1 + tries++ % 2);
     while (poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, 100) == 0);
-    (void)tr__fault_countdown(0, 0);
+    (void)base_fault_countdown(0, 0);
     expect_busy(fd, &heard, 2);
     cast_end(&cast);
 }
@@ -663,18 +659,17 @@ TEST(direct, whom_it_removes_does_not_listen_on_because_nothing_can_be_read)
 static void ask_briefly(const struct cast *cast, const char *did)
 {
     const struct delivery *delivery = cast->site.delivery;
-    struct auth_claims claims = { .kind = AUTH_SESSION,
-        .issuer = tr_span_of(cast->callers[ADA].did) };
+    struct auth_claims claims = { .kind = AUTH_SESSION, .issuer = span_of(cast->callers[ADA].did) };
     struct job *job = job_new(JOB_COMMIT, &claims);
     struct job_message message = { .job = job };
     struct tr_future *future;
 
     CHECK(job != NULL);
-    job->convo = TR_SPAN("g1");
-    job->op = TR_SPAN("in a hurry");
-    job->adds = tr__calloc(sizeof *job->adds);
+    job->convo = SPAN("g1");
+    job->op = SPAN("in a hurry");
+    job->adds = base_calloc(sizeof *job->adds);
     CHECK(job->adds != NULL);
-    job->adds[job->add_count++].did = tr_span_of(did);
+    job->adds[job->add_count++].did = span_of(did);
     CHECK_EQ_INT(tr_ask_future(direct_desk(delivery->direct, job), &message, sizeof message,
                      TR_MILLISECONDS(200), &future),
         0);

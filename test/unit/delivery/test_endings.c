@@ -2,12 +2,12 @@
 /* How streams end: of clients that do not read, that come at a bad moment, that may not listen. */
 #include <poll.h>
 
-#include "base/metric.h"
 #include "convo_acts.h"
 #include "http/connection.h"
 #include "json/cbor.h"
 #include "ops/flags.h"
-#include "services/delivery/convo.h"
+#include "services/delivery/convo/convo.h"
+#include "support/metric.h"
 
 enum { BIG = 180000, SAID_MAX = 200 };
 
@@ -21,8 +21,7 @@ static int64_t metric_of(const char *name)
     return count;
 }
 
-/* ---- what is said
- * -------------------------------------------------------------------------------------- */
+/* ---- what is said --------------------------------------------------------------------------- */
 
 static void say_big(struct cast *cast, int number, const char *delivery)
 {
@@ -57,8 +56,7 @@ static int say_too_much(struct cast *cast, const char *delivery)
     return said;
 }
 
-/* ---- server-sent events
- * -------------------------------------------------------------------------------- */
+/* ---- server-sent events --------------------------------------------------------------------- */
 
 /* Whole events only: each must be the next one. Returns the last. */
 static int follow(const char *text, int last)
@@ -171,8 +169,7 @@ TEST_LONG(slow, who_heard_of_nothing_stored_resumes_where_it_began, 60)
     cast_end(&cast);
 }
 
-/* ---- WebSocket
- * ----------------------------------------------------------------------------------------- */
+/* ---- WebSocket ------------------------------------------------------------------------------ */
 
 static int listen_by_socket(struct cast *cast, const char *query)
 {
@@ -193,10 +190,10 @@ static struct web_answer hear_socket(int fd)
 
 struct socket_frame {
     unsigned first; /* byte: 0x82 a message, 0x88 the end */
-    struct tr_span payload;
+    struct span payload;
 };
 
-static struct socket_frame take_frame(struct tr_span *rest)
+static struct socket_frame take_frame(struct span *rest)
 {
     const unsigned char *bytes = (const unsigned char *)rest->at;
     size_t digits, size, head;
@@ -209,12 +206,12 @@ static struct socket_frame take_frame(struct tr_span *rest)
     for (size_t i = 0; i < digits; i++)
         size = size << 8 | bytes[2 + i];
     CHECK(rest->size - head >= size);
-    *rest = (struct tr_span){ rest->at + head + size, rest->size - head - size };
+    *rest = (struct span){ rest->at + head + size, rest->size - head - size };
     return (struct socket_frame){ bytes[0], { (const char *)bytes + head, size } };
 }
 
 /* A message of two values: `doc` has the second. Returns the first one's op. */
-static int64_t open_message(struct tr_span payload, struct json_doc *doc)
+static int64_t open_message(struct span payload, struct json_doc *doc)
 {
     struct json_doc head = { 0 };
     size_t used;
@@ -224,19 +221,19 @@ static int64_t open_message(struct tr_span payload, struct json_doc *doc)
     CHECK(json_int(json_get(json_root(&head), "op"), &op));
     CHECK_EQ_INT(json_get(json_root(&head), "t") != NULL, op == 1); /* an error has no type */
     json_doc_free(&head);
-    CHECK_EQ_INT(cbor_parse(doc, (struct tr_span){ payload.at + used, payload.size - used }), 0);
+    CHECK_EQ_INT(cbor_parse(doc, (struct span){ payload.at + used, payload.size - used }), 0);
     return op;
 }
 
 static void expect_text(const struct json_doc *doc, const char *key, const char *wanted)
 {
-    struct tr_span text;
+    struct span text;
 
     CHECK(json_string(json_get(json_root(doc), key), &text));
-    CHECK_MSG(tr_span_is(text, wanted), "%s is %.*s", key, (int)text.size, text.at);
+    CHECK_MSG(span_is(text, wanted), "%s is %.*s", key, (int)text.size, text.at);
 }
 
-static void expect_close(struct tr_span *rest, unsigned code)
+static void expect_close(struct span *rest, unsigned code)
 {
     struct socket_frame frame = take_frame(rest);
     const unsigned char *bytes = (const unsigned char *)frame.payload.at;
@@ -247,15 +244,15 @@ static void expect_close(struct tr_span *rest, unsigned code)
     CHECK_EQ_INT(rest->size, 0);
 }
 
-static struct tr_span frames_of(const struct web_answer *heard)
+static struct span frames_of(const struct web_answer *heard)
 {
-    return (struct tr_span){ heard->body, heard->size - (size_t)(heard->body - heard->text) };
+    return (struct span){ heard->body, heard->size - (size_t)(heard->body - heard->text) };
 }
 
 TEST_LONG(slow, a_socket_hears_the_error_with_the_cursor_and_closes_with_1013, 60)
 {
     struct web_answer heard;
-    struct tr_span rest;
+    struct span rest;
     struct json_doc doc = { 0 };
     struct cast cast;
     char cursor[16];
@@ -284,8 +281,7 @@ TEST_LONG(slow, a_socket_hears_the_error_with_the_cursor_and_closes_with_1013, 6
     cast_end(&cast);
 }
 
-/* ---- a cursor that is not in the log
- * -------------------------------------------------------------------------------------- */
+/* ---- a cursor that is not in the log -------------------------------------------------------- */
 
 static void expect_ahead(struct cast *cast)
 {
@@ -329,7 +325,7 @@ TEST(ahead, without_the_actor_it_hears_the_same)
 TEST(ahead, a_socket_hears_it_as_an_error_and_closes_with_1008)
 {
     struct web_answer heard;
-    struct tr_span rest;
+    struct span rest;
     struct json_doc doc = { 0 };
     struct cast cast;
 
@@ -362,13 +358,12 @@ TEST(ahead, a_cursor_that_only_the_database_knows_is_good)
     cast_end(&cast);
 }
 
-/* ---- a bad moment
- * -------------------------------------------------------------------------------------- */
+/* ---- a bad moment --------------------------------------------------------------------------- */
 
 TEST(busy, a_socket_whose_log_cannot_be_read_is_told_to_try_again)
 {
     struct web_answer heard;
-    struct tr_span rest;
+    struct span rest;
     struct json_doc doc = { 0 };
     struct cast cast;
     int fd;
@@ -411,7 +406,7 @@ static const struct tr_type listener_type = {
 static int refusal_of(const struct cast *cast, const struct caller *caller)
 {
     const struct delivery *delivery = cast->site.delivery;
-    struct auth_claims claims = { .kind = AUTH_SERVICE, .issuer = tr_span_of(caller->did) };
+    struct auth_claims claims = { .kind = AUTH_SERVICE, .issuer = span_of(caller->did) };
     struct job *job = job_new(JOB_SUBSCRIBE, &claims);
     struct job_message message = { .job = job };
     _Atomic int code = 0, *place = &code;
@@ -419,7 +414,7 @@ static int refusal_of(const struct cast *cast, const struct caller *caller)
 
     CHECK(job != NULL);
     CHECK_EQ_INT(tr_spawn(cast->site.system, &listener_type, &place, NULL, &listener), 0);
-    job->convo = TR_SPAN("g1");
+    job->convo = SPAN("g1");
     job->stream = (http_stream){ tr_sender_weaken(listener), 1 };
     CHECK_EQ_INT(tr_registry_get(delivery->convos, "g1", 2, "a stream", &convo), 0);
     CHECK_EQ_INT(tr_tell(convo, &message, sizeof message), 0);

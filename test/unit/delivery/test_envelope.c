@@ -3,7 +3,7 @@
  * bytes, the message, zeros up to the bucket. Stored is what was sent; anything else is refused,
  * and nothing of it is stored. */
 #include "convo_acts.h"
-#include "services/delivery/mls_message.h"
+#include "services/delivery/mls/mls_message.h"
 
 enum { NO_LENGTH = -1, REAL_LENGTH = -2 };
 
@@ -19,10 +19,10 @@ struct envelope {
     int64_t padded;     /* in the request; 0: not said */
 };
 
-static struct tr_buffer message_of(const struct envelope *with)
+static struct buffer message_of(const struct envelope *with)
 {
     char secret[8192] = "said", *text;
-    struct tr_buffer bytes = { 0 };
+    struct buffer bytes = { 0 };
     size_t size = 0;
 
     /* A longer secret makes a longer message, but for what its length takes. */
@@ -31,8 +31,8 @@ static struct tr_buffer message_of(const struct envelope *with)
         secret[chars] = '\0';
         text = private_message(with->group == NULL ? "g1" : with->group, 1,
             with->content == 0 ? MLS_APPLICATION : with->content, secret);
-        CHECK(tr_buffer_reserve(&bytes, strlen(text)) != NULL);
-        CHECK_EQ_INT(crypto_base64_decode(tr_span_of(text), bytes.bytes, strlen(text), &size), 0);
+        CHECK(buffer_reserve(&bytes, strlen(text)) != NULL);
+        CHECK_EQ_INT(crypto_base64_decode(span_of(text), bytes.bytes, strlen(text), &size), 0);
         free(text);
         if (with->message == 0 || size >= with->message)
             break;
@@ -42,24 +42,24 @@ static struct tr_buffer message_of(const struct envelope *with)
     return bytes;
 }
 
-static struct tr_buffer envelope_make(const struct envelope *with)
+static struct buffer envelope_make(const struct envelope *with)
 {
-    struct tr_buffer message = message_of(with), bytes = { 0 };
+    struct buffer message = message_of(with), bytes = { 0 };
     int64_t length = with->length == REAL_LENGTH ? (int64_t)message.size : with->length;
 
     if (length != NO_LENGTH)
         mls_put_number(&bytes, (uint64_t)length, 4);
-    tr_buffer_append(&bytes, message.bytes, message.size);
+    buffer_append(&bytes, message.bytes, message.size);
     while (bytes.size < with->total)
-        tr_buffer_append(&bytes, "", 1);
+        buffer_append(&bytes, "", 1);
     CHECK(bytes.failed == 0 && (with->total == 0 || bytes.size == with->total));
     if (with->dirty > 0)
         bytes.bytes[bytes.size - with->dirty] = 1;
-    tr_buffer_free(&message);
+    buffer_free(&message);
     return bytes;
 }
 
-static char *base64_of(const struct tr_buffer *bytes)
+static char *base64_of(const struct buffer *bytes)
 {
     char *text = malloc(crypto_base64_size(bytes->size) + 1);
 
@@ -73,16 +73,16 @@ static void send_it(
     struct cast *cast, const struct envelope *with, unsigned status, const char *part)
 {
     static unsigned number;
-    struct tr_buffer bytes = envelope_make(with), body = { 0 };
+    struct buffer bytes = envelope_make(with), body = { 0 };
     char *text = base64_of(&bytes);
     struct web_answer answer;
 
-    tr_buffer_format(&body,
+    buffer_format(&body,
         "{\"convoId\":\"g1\",\"msgId\":\"m%u\",\"ciphertext\":{\"$bytes\":\"%s\"},\"epoch\":%lld",
         ++number, text, (long long)(with->said_epoch == 0 ? 1 : with->said_epoch));
     if (with->padded != 0)
-        tr_buffer_format(&body, ",\"paddedSize\":%lld", (long long)with->padded);
-    tr_buffer_append(&body, "}", 2);
+        buffer_format(&body, ",\"paddedSize\":%lld", (long long)with->padded);
+    buffer_append(&body, "}", 2);
     CHECK_EQ_INT(body.failed, 0);
     answer = caller_ask(&cast->site, &cast->bob, "sendMessage", body.bytes);
     CHECK_MSG(answer.status == status && strstr(answer.body, part) != NULL,
@@ -95,8 +95,8 @@ static void send_it(
         expect(&cast->site, &cast->cyd, call, NULL, 200, text);
     }
     web_answer_free(&answer);
-    tr_buffer_free(&body);
-    tr_buffer_free(&bytes);
+    buffer_free(&body);
+    buffer_free(&bytes);
     free(text);
 }
 
@@ -144,13 +144,13 @@ TEST(envelope, of_another_size_is_refused)
 TEST(envelope, whose_padding_is_not_zeros_is_refused)
 {
     struct cast cast;
-    struct tr_buffer message;
+    struct buffer message;
     size_t first;
 
     cast_begin(&cast);
     message = message_of(&(struct envelope){ 0 });
     first = 512 - 4 - message.size; /* right behind the message */
-    tr_buffer_free(&message);
+    buffer_free(&message);
 #define DIRTY(at) &(struct envelope){ .total = 512, .length = REAL_LENGTH, .dirty = (at) }
     send_it(&cast, DIRTY(1), 400, "\"message\":\"the padding is not all zeros\"");
     send_it(&cast, DIRTY(first / 2), 400, "InvalidMessage");
@@ -162,13 +162,13 @@ TEST(envelope, whose_padding_is_not_zeros_is_refused)
 TEST(envelope, whose_length_is_not_the_messages_is_refused)
 {
     struct cast cast;
-    struct tr_buffer message;
+    struct buffer message;
     int64_t size;
 
     cast_begin(&cast);
     message = message_of(&(struct envelope){ 0 });
     size = (int64_t)message.size;
-    tr_buffer_free(&message);
+    buffer_free(&message);
 #define LENGTH(is) &(struct envelope){ .total = 512, .length = (is) }
     send_it(&cast, LENGTH(0), 400, "InvalidMessage");
     send_it(&cast, LENGTH(1), 400, "InvalidMessage");

@@ -3,7 +3,7 @@
 #include "convo_acts.h"
 #include "http/frame.h"
 #include "ops/flags.h"
-#include "services/delivery/event.h"
+#include "services/delivery/convo/event.h"
 
 struct ear {
     int fd;
@@ -45,8 +45,7 @@ static int count(const struct ear *ear, const char *text)
     return found;
 }
 
-/* ---- messages that are not stored
- * ----------------------------------------------------------------------------- */
+/* ---- messages that are not stored ----------------------------------------------------------- */
 
 TEST(event, an_ephemeral_message_has_no_cursor_to_resume_from)
 {
@@ -65,8 +64,7 @@ TEST(event, an_ephemeral_message_has_no_cursor_to_resume_from)
     cast_end(&cast);
 }
 
-/* ---- members and reads, by the actor and without it
- * ------------------------------------------------------------- */
+/* ---- members and reads, by the actor and without it ----------------------------------------- */
 
 static void check_members(uint32_t direct)
 {
@@ -165,8 +163,7 @@ TEST(event, says_who_has_read_how_far_without_the_actor)
     check_reads(FLAG_ALL);
 }
 
-/* ---- wishes
- * -------------------------------------------------------------------------------------------- */
+/* ---- wishes --------------------------------------------------------------------------------- */
 
 TEST(event, says_that_a_device_is_new_and_that_one_wants_to_be_added_again)
 {
@@ -232,14 +229,14 @@ TEST(refresh, is_asked_of_who_listens_and_says_whether_anybody_does)
 
 TEST(event, has_the_same_members_in_both_forms)
 {
-    const struct tr_span dids[2] = { TR_SPAN("did:plc:one"), TR_SPAN("did:plc:two") };
-    const struct delivery_event event = { .convo = TR_SPAN("g1"),
+    const struct span dids[2] = { SPAN("did:plc:one"), SPAN("did:plc:two") };
+    const struct delivery_event event = { .convo = SPAN("g1"),
         .kind = DELIVERY_MEMBERS,
         .epoch = 7,
         .dids = dids,
         .did_count = 2,
         .action = "joined",
-        .actor = TR_SPAN("did:plc:ada") };
+        .actor = SPAN("did:plc:ada") };
     static const char json[] = "\"dids\":[\"did:plc:one\",\"did:plc:two\"]";
     static const char wanted[] = "\x64"
                                  "dids\x82\x6b"
@@ -255,13 +252,12 @@ TEST(event, has_the_same_members_in_both_forms)
     http_frame_unref(cbor);
 }
 
-/* ---- the older name
- * ------------------------------------------------------------------------------------ */
+/* ---- the older name ------------------------------------------------------------------------- */
 
 TEST(stream, has_its_older_name_too)
 {
     struct web_answer heard = { 0 };
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
     struct cast cast;
     char *header;
     int fd;
@@ -269,7 +265,7 @@ TEST(stream, has_its_older_name_too)
     cast_begin(&cast);
     header = caller_header(&cast.bob, "streamConvoEvents");
     fd = web_connect(http_server_address(cast.site.server));
-    tr_buffer_format(&text,
+    buffer_format(&text,
         "GET /xrpc/blue.catbird.mls.streamConvoEvents?convoId=g1&cursor=2 HTTP/1.1\r\n"
         "Host: x\r\nAccept: text/event-stream\r\n%s\r\n",
         header);
@@ -277,7 +273,7 @@ TEST(stream, has_its_older_name_too)
     act_say(&cast.site, &cast.ada, "g1", "m3", 1, "persistent", 200, "m3");
     CHECK_MSG(web_receive_until(fd, &heard, "\"id\":\"m3\""), "%s", heard.text);
     close(fd);
-    tr_buffer_free(&text);
+    buffer_free(&text);
     web_answer_free(&heard);
     free(header);
     cast_end(&cast);

@@ -4,11 +4,10 @@
  * until that one lets go. */
 #include <poll.h>
 
-#include "base/metric.h"
 #include "site.h"
+#include "support/metric.h"
 
-/* ---- who holds, and who is held ---------------------------------------------------------------
- */
+/* ---- who holds, and who is held ------------------------------------------------------------- */
 
 struct holder {
     tr_reply_handle kept;
@@ -77,8 +76,7 @@ static int held_make(void *data, const void *key, size_t key_size, void *state)
     return 0;
 }
 
-/* ---- the case ---------------------------------------------------------------------------------
- */
+/* ---- the case ------------------------------------------------------------------------------- */
 
 static int64_t counted(const char *name, const char *labels)
 {

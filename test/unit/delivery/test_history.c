@@ -68,19 +68,19 @@ static void ask_and_go(struct racer *racer, const char *call, const char *body)
 {
     char path[128], head[256], *header = caller_header(racer->caller, call);
     int fd = web_connect(http_server_address(racer->site->server));
-    struct tr_buffer request = { 0 };
+    struct buffer request = { 0 };
 
     (void)snprintf(path, sizeof path, "/xrpc/blue.catbird.mls.%s", call);
     (void)snprintf(head, sizeof head,
         "POST %s HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\nContent-Length: "
         "%zu\r\n",
         path, strlen(body));
-    tr_buffer_text(&request, head);
-    tr_buffer_text(&request, header);
-    tr_buffer_text(&request, "\r\n");
-    tr_buffer_text(&request, body);
+    buffer_text(&request, head);
+    buffer_text(&request, header);
+    buffer_text(&request, "\r\n");
+    buffer_text(&request, body);
     web_send(fd, request.bytes, request.size);
-    tr_buffer_free(&request);
+    buffer_free(&request);
     free(header);
     (void)close(fd);
     racer->lost++;
@@ -105,7 +105,7 @@ static void note_conflict(
 static void move(struct racer *racer, uint32_t convo, uint32_t round)
 {
     uint64_t begin, end, base = racer->epochs[convo];
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     struct web_answer answer;
     struct json_doc doc = { 0 };
     const char *call = convo == 0 ? "submitCommit" : "addMembers";
@@ -114,11 +114,11 @@ static void move(struct racer *racer, uint32_t convo, uint32_t round)
     (void)snprintf(secret, sizeof secret, "%u of %u", round, racer->index);
     commit = private_message(groups[convo], base, 3, secret);
     if (convo == 0)
-        tr_buffer_format(&body, "{\"convoId\":\"%s\",\"commit\":\"%s\"}", groups[convo], commit);
+        buffer_format(&body, "{\"convoId\":\"%s\",\"commit\":\"%s\"}", groups[convo], commit);
     else
-        tr_buffer_format(&body, "{\"convoId\":\"%s\",\"didList\":[\"did:plc:m%u-%u\"]}",
-            groups[convo], racer->index, round);
-    tr_buffer_append(&body, "", 1);
+        buffer_format(&body, "{\"convoId\":\"%s\",\"didList\":[\"did:plc:m%u-%u\"]}", groups[convo],
+            racer->index, round);
+    buffer_append(&body, "", 1);
     free(commit);
     begin = atomic_fetch_add(&clock_now, 1);
     if (draw(racer, 25) == 0) {
@@ -129,13 +129,13 @@ static void move(struct racer *racer, uint32_t convo, uint32_t round)
         note(racer, convo, true,
             (struct linear_op){ LINEAR_MOVE, LINEAR_ANY, begin, LINEAR_NEVER, 0 });
         ask_and_go(racer, call, body.bytes);
-        tr_buffer_free(&body);
+        buffer_free(&body);
         return;
     }
     answer = caller_ask(racer->site, racer->caller, call, body.bytes);
     end = atomic_fetch_add(&clock_now, 1);
-    tr_buffer_free(&body);
-    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
+    buffer_free(&body);
+    CHECK_EQ_INT(json_parse_copy(&doc, span_of(answer.body), 0), 0);
     if (answer.status == 409 && convo == 0) {
         note_conflict(racer, convo, &doc, begin, end);
     } else {
@@ -155,16 +155,16 @@ static void move(struct racer *racer, uint32_t convo, uint32_t round)
 static void say(struct racer *racer, uint32_t convo, uint32_t round)
 {
     char id[64], *message;
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     uint64_t epoch = racer->epochs[convo], first = 0;
     uint32_t times = draw(racer, 5) == 0 ? 2 : 1;
 
     (void)snprintf(id, sizeof id, "m%u-%u", racer->index, round);
     message = private_message(groups[convo], epoch, 1, id);
-    tr_buffer_format(&body,
+    buffer_format(&body,
         "{\"convoId\":\"%s\",\"msgId\":\"%s\",\"ciphertext\":{\"$bytes\":\"%s\"},\"epoch\":%llu}",
         groups[convo], id, message, (unsigned long long)epoch);
-    tr_buffer_append(&body, "", 1);
+    buffer_append(&body, "", 1);
     free(message);
     for (uint32_t i = 0; i < times; i++) {
         uint64_t begin = atomic_fetch_add(&clock_now, 1), end, seq;
@@ -173,7 +173,7 @@ static void say(struct racer *racer, uint32_t convo, uint32_t round)
         struct json_doc doc = { 0 };
 
         end = atomic_fetch_add(&clock_now, 1);
-        CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
+        CHECK_EQ_INT(json_parse_copy(&doc, span_of(answer.body), 0), 0);
         if (answer.status == 409) {
             note_conflict(racer, convo, &doc, begin, end);
         } else {
@@ -188,7 +188,7 @@ static void say(struct racer *racer, uint32_t convo, uint32_t round)
         json_doc_free(&doc);
         web_answer_free(&answer);
     }
-    tr_buffer_free(&body);
+    buffer_free(&body);
 }
 
 static void look(struct racer *racer, uint32_t convo)
@@ -202,7 +202,7 @@ static void look(struct racer *racer, uint32_t convo)
     answer = caller_ask(racer->site, racer->caller, call, NULL);
     end = atomic_fetch_add(&clock_now, 1);
     CHECK_MSG(answer.status == 200, "%s", answer.text);
-    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, span_of(answer.body), 0), 0);
     learn(racer, convo, int_of(&doc, "currentEpoch"));
     note(racer, convo, false,
         (struct linear_op){ LINEAR_READ, (uint64_t)int_of(&doc, "currentEpoch"), begin, end, 0 });
@@ -223,7 +223,7 @@ static void poll(struct racer *racer, uint32_t convo)
     answer = caller_ask(racer->site, racer->caller, call, NULL);
     end = atomic_fetch_add(&clock_now, 1);
     CHECK_MSG(answer.status == 200, "%s", answer.text);
-    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, span_of(answer.body), 0), 0);
     racer->seqs[convo] = (uint64_t)int_of(&doc, "currentSeq");
     note(racer, convo, true,
         (struct linear_op){ LINEAR_READ, (uint64_t)int_of(&doc, "currentSeq"), begin, end, 0 });

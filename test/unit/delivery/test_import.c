@@ -10,9 +10,9 @@
 #include "delivery_tables.h"
 #include "ops/service.h"
 #include "postgres.h"
-#include "services/delivery/check.h"
 #include "services/delivery/delivery.h"
-#include "services/delivery/import.h"
+#include "services/delivery/import/import.h"
+#include "services/delivery/store/check.h"
 #include "web.h"
 
 static const char *const source_script =
@@ -62,7 +62,7 @@ static void on_progress(void *data, uint64_t done, uint64_t total)
     CHECK(done <= total);
 }
 
-static void on_finding(void *data, struct tr_span subject, const char *text)
+static void on_finding(void *data, struct span subject, const char *text)
 {
     struct seen *seen = data;
 
@@ -163,9 +163,9 @@ TEST_LONG(import, goes_on_after_any_allocation_that_failed, 300)
     /* Every one in the long run; in the short one fewer and fewer. */
     for (uint64_t nth = 1; rc != 0; nth += check_is_long() ? 1 : 1 + nth / 3) {
         wipe(sql);
-        (void)tr__fault_countdown(nth, 1);
+        (void)base_fault_countdown(nth, 1);
         rc = run_import(postgres.url, sql, &seen, why);
-        (void)tr__fault_countdown(0, 0);
+        (void)base_fault_countdown(0, 0);
         if (rc == 0)
             break;
         failures++;

@@ -9,8 +9,7 @@
 #include "ops/flags.h"
 #include "sql/backend.h"
 
-/* ---- a database that refuses or waits
- * -------------------------------------------------------------------- */
+/* ---- a database that refuses or waits ------------------------------------------------------- */
 
 static struct {
     pthread_mutex_t lock;
@@ -126,8 +125,7 @@ static int64_t shed_count(const char *reason)
     return metric_get(metric);
 }
 
-/* ---- nothing to do with the database
- * --------------------------------------------------------------------- */
+/* ---- nothing to do with the database -------------------------------------------------------- */
 
 TEST(label, last_member_is_for_who_is_left_alone)
 {
@@ -185,25 +183,25 @@ TEST(label, invalid_epoch_range_is_for_one_that_is_none)
 
 static char *group_info_of(const char *group, uint64_t epoch)
 {
-    struct tr_buffer bytes = { 0 };
+    struct buffer bytes = { 0 };
     char *text;
 
     mls_put_number(&bytes, 1, 2);
     mls_put_number(&bytes, 1, 2); /* suite */
-    mls_put_vector(&bytes, tr_span_of(group));
+    mls_put_vector(&bytes, span_of(group));
     mls_put_number(&bytes, epoch, 8);
-    mls_put_vector(&bytes, TR_SPAN("tree hash"));
-    mls_put_vector(&bytes, TR_SPAN("transcript hash"));
-    mls_put_vector(&bytes, TR_SPAN("")); /* extensions of the group, then of this */
-    mls_put_vector(&bytes, TR_SPAN(""));
-    mls_put_vector(&bytes, TR_SPAN("confirmation tag"));
+    mls_put_vector(&bytes, SPAN("tree hash"));
+    mls_put_vector(&bytes, SPAN("transcript hash"));
+    mls_put_vector(&bytes, SPAN("")); /* extensions of the group, then of this */
+    mls_put_vector(&bytes, SPAN(""));
+    mls_put_vector(&bytes, SPAN("confirmation tag"));
     mls_put_number(&bytes, 0, 4);
-    mls_put_vector(&bytes, TR_SPAN("signature"));
+    mls_put_vector(&bytes, SPAN("signature"));
     CHECK_EQ_INT(bytes.failed, 0);
     text = malloc(crypto_base64_size(bytes.size) + 1);
     CHECK(text != NULL);
     text[crypto_base64_encode(bytes.bytes, bytes.size, text)] = '\0';
-    tr_buffer_free(&bytes);
+    buffer_free(&bytes);
     return text;
 }
 
@@ -255,8 +253,7 @@ TEST(label, invalid_cursor_is_for_what_is_no_sequence_number)
     cast_end(&cast);
 }
 
-/* ---- the database
- * --------------------------------------------------------------------------------------------- */
+/* ---- the database --------------------------------------------------------------------------- */
 
 /* 503 says Overloaded and when to come back; why is counted. */
 static void expect_shed(const struct cast *cast, const char *id, const char *reason)
@@ -312,18 +309,18 @@ static int say_later(const struct cast *cast, const char *id)
     char *header = caller_header(&cast->bob, "sendMessage");
     char *message = private_message("g1", 1, 1, id);
     int fd = web_connect(http_server_address(cast->site.server));
-    struct tr_buffer body = { 0 }, text = { 0 };
+    struct buffer body = { 0 }, text = { 0 };
 
-    tr_buffer_format(&body,
-        "{\"convoId\":\"g1\",\"msgId\":\"%s\",\"ciphertext\":\"%s\",\"epoch\":1}", id, message);
-    tr_buffer_format(&text,
+    buffer_format(&body, "{\"convoId\":\"g1\",\"msgId\":\"%s\",\"ciphertext\":\"%s\",\"epoch\":1}",
+        id, message);
+    buffer_format(&text,
         "POST /xrpc/blue.catbird.mls.sendMessage HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
         "Content-Type: application/json\r\nContent-Length: %zu\r\n%s\r\n%.*s",
         body.size, header, (int)body.size, body.bytes);
     CHECK(body.failed == 0 && text.failed == 0);
     web_send(fd, text.bytes, text.size);
-    tr_buffer_free(&body);
-    tr_buffer_free(&text);
+    buffer_free(&body);
+    buffer_free(&text);
     free(header);
     free(message);
     return fd;
@@ -398,8 +395,7 @@ TEST(label, conflict_is_for_what_changed_meanwhile)
     cast_end(&cast);
 }
 
-/* ---- nobody knows
- * ------------------------------------------------------------------------------------------ */
+/* ---- nobody knows --------------------------------------------------------------------------- */
 
 static void wait_stored(const struct site *site, const char *count)
 {

@@ -4,14 +4,13 @@
 #include <sys/stat.h>
 
 #include "convo_acts.h"
-#include "services/delivery/receipt.h"
+#include "services/delivery/convo/receipt.h"
 
-/* ---- receipts
- * ---------------------------------------------------------------------------------------- */
+/* ---- receipts ------------------------------------------------------------------------------- */
 
 static void hex_member(const struct json *object, const char *name, unsigned char ret_bytes[32])
 {
-    struct tr_span text;
+    struct span text;
     size_t size;
 
     CHECK(json_string(json_get(object, name), &text));
@@ -29,9 +28,9 @@ static uint64_t number_member(const struct json *object, const char *name)
 
 static bool is_signed(const struct json *head, const char *convo)
 {
-    struct tr_buffer statement = { 0 };
+    struct buffer statement = { 0 };
     struct crypto_key *key = NULL;
-    struct tr_span did, text;
+    struct span did, text;
     unsigned char receipt[32], signature[80];
     size_t size;
     bool is_right;
@@ -42,10 +41,10 @@ static bool is_signed(const struct json *head, const char *convo)
     CHECK_EQ_INT(crypto_key_algorithm(key), CRYPTO_EDDSA);
     CHECK(json_string(json_get(json_get(head, "signature"), "$bytes"), &text));
     CHECK_EQ_INT(crypto_base64_decode(text, signature, sizeof signature, &size), 0);
-    receipt_statement(&statement, tr_span_of(convo), number_member(head, "seq"), receipt);
+    receipt_statement(&statement, span_of(convo), number_member(head, "seq"), receipt);
     is_right = crypto_key_verify(key, statement.bytes, statement.size,
-                   (struct tr_span){ (const char *)signature, size }) == 0;
-    tr_buffer_free(&statement);
+                   (struct span){ (const char *)signature, size }) == 0;
+    buffer_free(&statement);
     crypto_key_unref(&key);
     return is_right;
 }
@@ -61,7 +60,7 @@ static int verify(const struct site *site, const struct caller *caller, const ch
     int count = 0;
 
     CHECK_MSG(answer.status == 200, "%s", answer.text);
-    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, span_of(answer.body), 0), 0);
     rows = json_get(json_root(&doc), "receipts");
     head = json_get(json_root(&doc), "signed");
     CHECK(is_signed(head, "g1"));
@@ -169,8 +168,7 @@ TEST(receipts, are_signed_with_a_key_that_stays_and_is_the_owners_alone)
     web_place_remove(place);
 }
 
-/* ---- retention
- * --------------------------------------------------------------------------------------- */
+/* ---- retention ------------------------------------------------------------------------------ */
 
 static void read_to(struct cast *cast, const struct caller *caller, int seq)
 {
@@ -382,8 +380,7 @@ TEST(retention, tells_who_is_out_nothing_of_those_who_are_in)
     cast_end(&cast);
 }
 
-/* ---- checks
- * ------------------------------------------------------------------------------------------ */
+/* ---- checks --------------------------------------------------------------------------------- */
 
 TEST(check, finds_each_kind_of_damage)
 {

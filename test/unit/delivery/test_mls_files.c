@@ -11,8 +11,8 @@
 enum how { AS_MESSAGE, AS_PACKAGE, AS_TREE, AS_PROPOSAL };
 struct object {
     enum how how;
-    struct tr_span bytes; /* exactly as large as its memory */
-    size_t inner_from;    /* where the file's bytes begin in it; they are inner_size bytes */
+    struct span bytes; /* exactly as large as its memory */
+    size_t inner_from; /* where the file's bytes begin in it; they are inner_size bytes */
     size_t inner_size;
 };
 
@@ -34,8 +34,7 @@ struct walk {
     size_t signatures;     /* visit_signed */
 };
 
-/* ---- reading one
- * ------------------------------------------------------------------------------------- */
+/* ---- reading one ---------------------------------------------------------------------------- */
 
 struct reading {
     struct mls_message message;
@@ -44,7 +43,7 @@ struct reading {
     uint32_t leaf_count;
 };
 
-static const char *read_one(enum how how, struct tr_span bytes, struct reading *ret_reading)
+static const char *read_one(enum how how, struct span bytes, struct reading *ret_reading)
 {
     struct mls_reader reader;
 
@@ -66,8 +65,7 @@ static const char *read_one(enum how how, struct tr_span bytes, struct reading *
     }
 }
 
-/* ---- walking the files
- * ------------------------------------------------------------------------------- */
+/* ---- walking the files ---------------------------------------------------------------------- */
 
 static void visit(struct walk *walk, const struct object *object)
 {
@@ -77,9 +75,9 @@ static void visit(struct walk *walk, const struct object *object)
 
 /* The value with `before` and `after` around it. */
 static void visit_framed(struct walk *walk, enum how how, const struct json *value,
-    const struct tr_buffer *before, const struct tr_buffer *after)
+    const struct buffer *before, const struct buffer *after)
 {
-    struct tr_span inner = bytes_of(value);
+    struct span inner = bytes_of(value);
     size_t size = before->size + inner.size + after->size;
     char *bytes = malloc(size);
 
@@ -96,7 +94,7 @@ static void visit_framed(struct walk *walk, enum how how, const struct json *val
 
 static void visit_plain(struct walk *walk, enum how how, const struct json *value)
 {
-    const struct tr_buffer none = { 0 };
+    const struct buffer none = { 0 };
 
     visit_framed(walk, how, value, &none, &none);
 }
@@ -123,7 +121,7 @@ static void count_message(struct census *seen, const struct mls_message *message
 
 static void walk_message(struct walk *walk, const struct json *value)
 {
-    struct tr_span bytes = bytes_of(value);
+    struct span bytes = bytes_of(value);
     struct mls_message message;
     const char *why = mls_message_read(bytes, &message);
 
@@ -158,33 +156,33 @@ static void walk_passive(struct walk *walk, const struct json *row)
 /* In the message of somebody who joins, whom no membership tag follows. */
 static void walk_bare_commit(struct walk *walk, const struct json *value)
 {
-    struct tr_buffer before = { 0 }, after = { 0 };
+    struct buffer before = { 0 }, after = { 0 };
 
     mls_put_number(&before, 1, 2);
     mls_put_number(&before, MLS_PUBLIC, 2);
-    mls_put_vector(&before, TR_SPAN("a group"));
+    mls_put_vector(&before, SPAN("a group"));
     mls_put_number(&before, 7, 8);
     mls_put_number(&before, MLS_NEW_COMMIT, 1);
-    mls_put_vector(&before, TR_SPAN(""));
+    mls_put_vector(&before, SPAN(""));
     mls_put_number(&before, MLS_COMMIT, 1);
-    mls_put_vector(&after, TR_SPAN("signature"));
-    mls_put_vector(&after, TR_SPAN("confirmation tag"));
+    mls_put_vector(&after, SPAN("signature"));
+    mls_put_vector(&after, SPAN("confirmation tag"));
     walk->seen.bare_commits++;
     visit_framed(walk, AS_MESSAGE, value, &before, &after);
-    tr_buffer_free(&before);
-    tr_buffer_free(&after);
+    buffer_free(&before);
+    buffer_free(&after);
 }
 
 static void walk_bare_proposal(struct walk *walk, const struct json *value, uint16_t type)
 {
-    const struct tr_buffer none = { 0 };
-    struct tr_buffer before = { 0 };
+    const struct buffer none = { 0 };
+    struct buffer before = { 0 };
 
     mls_put_number(&before, 1, 1);
     mls_put_number(&before, type, 2);
     walk->seen.bare_proposals++;
     visit_framed(walk, AS_PROPOSAL, value, &before, &none);
-    tr_buffer_free(&before);
+    buffer_free(&before);
 }
 
 static void walk_messages(struct walk *walk, const struct json *row)
@@ -220,14 +218,14 @@ static void walk_protection(struct walk *walk, const struct json *row)
 /* An AuthenticatedContent is a public message without its version and membership tag. */
 static void walk_transcript(struct walk *walk, const struct json *row)
 {
-    struct tr_buffer before = { 0 }, after = { 0 };
+    struct buffer before = { 0 }, after = { 0 };
 
     mls_put_number(&before, 1, 2);
-    mls_put_vector(&after, TR_SPAN("membership tag"));
+    mls_put_vector(&after, SPAN("membership tag"));
     walk->seen.contents++;
     visit_framed(walk, AS_MESSAGE, json_get(row, "authenticated_content"), &before, &after);
-    tr_buffer_free(&before);
-    tr_buffer_free(&after);
+    buffer_free(&before);
+    buffer_free(&after);
 }
 
 static void walk_trees(struct walk *walk, const struct json *row)
@@ -331,8 +329,7 @@ static void walk_file(struct walk *walk, const struct file *file)
     unload(&vectors);
 }
 
-/* ---- to the last byte
- * -------------------------------------------------------------------------------- */
+/* ---- to the last byte ----------------------------------------------------------------------- */
 
 static void visit_whole(struct walk *walk, const struct object *object)
 {
@@ -374,15 +371,14 @@ TEST_LONG(mls_files, every_object_is_read_to_its_last_byte, 60)
     CHECK_EQ_U64(walk.objects, wanted);
 }
 
-/* ---- signatures
- * --------------------------------------------------------------------------------------- */
+/* ---- signatures ----------------------------------------------------------------------------- */
 
 static void verify_package(struct walk *walk, const struct mls_key_package *package)
 {
     const struct mls_suite *suite = mls_suite_of(package->suite);
 
     CHECK(suite != NULL);
-    CHECK(mls_leaf_verify(suite, &package->leaf, TR_SPAN(""), 0));
+    CHECK(mls_leaf_verify(suite, &package->leaf, SPAN(""), 0));
     CHECK(mls_verify(
         suite, package->leaf.signature_key, "KeyPackageTBS", package->to_sign, package->signature));
     walk->signatures += 2;
@@ -464,10 +460,10 @@ TEST(mls_files, transcripts_hash_what_was_read)
 
     load(&vectors, "vectors/mls/transcript-hashes.json");
     for (struct json_iter it = json_iterate(vectors.root); json_next(&it);) {
-        struct tr_span before = bytes_of(json_get(it.value, "interim_transcript_hash_before"));
-        struct tr_span after = bytes_of(json_get(it.value, "confirmed_transcript_hash_after"));
-        struct tr_span content = bytes_of(json_get(it.value, "authenticated_content"));
-        struct tr_buffer message_bytes = { 0 }, input = { 0 };
+        struct span before = bytes_of(json_get(it.value, "interim_transcript_hash_before"));
+        struct span after = bytes_of(json_get(it.value, "confirmed_transcript_hash_after"));
+        struct span content = bytes_of(json_get(it.value, "authenticated_content"));
+        struct buffer message_bytes = { 0 }, input = { 0 };
         unsigned char hash[MLS_REFERENCE_SIZE_MAX];
         struct mls_message message;
         int64_t id;
@@ -475,20 +471,19 @@ TEST(mls_files, transcripts_hash_what_was_read)
 
         CHECK(json_int(json_get(it.value, "cipher_suite"), &id));
         mls_put_number(&message_bytes, 1, 2);
-        tr_buffer_span(&message_bytes, content);
-        mls_put_vector(&message_bytes, TR_SPAN("membership tag"));
-        must_read(
-            (struct tr_span){ message_bytes.bytes, message_bytes.size }, &message, MLS_PUBLIC);
+        buffer_span(&message_bytes, content);
+        mls_put_vector(&message_bytes, SPAN("membership tag"));
+        must_read((struct span){ message_bytes.bytes, message_bytes.size }, &message, MLS_PUBLIC);
         CHECK_EQ_INT(message.content, MLS_COMMIT);
-        tr_buffer_span(&input, before);
+        buffer_span(&input, before);
         mls_put_number(&input, MLS_PUBLIC, 2);
-        tr_buffer_span(&input, message.framed);
+        buffer_span(&input, message.framed);
         mls_put_vector(&input, message.signature);
         CHECK(EVP_Q_digest(NULL, mls_suite_of((uint16_t)id)->digest, NULL, input.bytes, input.size,
                   hash, &size) == 1);
         CHECK(size == after.size && memcmp(hash, after.at, size) == 0);
-        tr_buffer_free(&message_bytes);
-        tr_buffer_free(&input);
+        buffer_free(&message_bytes);
+        buffer_free(&input);
         drop(before);
         drop(after);
         drop(content);
@@ -496,8 +491,7 @@ TEST(mls_files, transcripts_hash_what_was_read)
     unload(&vectors);
 }
 
-/* ---- cut and changed
- * --------------------------------------------------------------------------------- */
+/* ---- cut and changed ------------------------------------------------------------------------ */
 
 /* How far apart cuts and changed bits are: all of them in the long run, else some of every object.
  * Odd, so that every bit of a byte has its turn. */
@@ -524,7 +518,7 @@ static void visit_broken(struct walk *walk, const struct object *object)
 
         CHECK(part != NULL);
         memcpy(part, object->bytes.at, cut);
-        CHECK_MSG(read_one(object->how, (struct tr_span){ part, cut }, &reading) != NULL,
+        CHECK_MSG(read_one(object->how, (struct span){ part, cut }, &reading) != NULL,
             "%zu of %zu bytes are taken for a whole one", cut, size);
         free(part);
         walk->tried++;
@@ -536,7 +530,7 @@ static void visit_broken(struct walk *walk, const struct object *object)
         const char *why;
 
         copy[bit / 8] = (char)(copy[bit / 8] ^ 1 << bit % 8);
-        why = read_one(object->how, (struct tr_span){ copy, size }, &reading);
+        why = read_one(object->how, (struct span){ copy, size }, &reading);
         if (why == NULL && object->how == AS_MESSAGE)
             (void)mls_message_check(&reading.message);
         walk->tried++;

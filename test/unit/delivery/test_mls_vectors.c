@@ -11,7 +11,7 @@ TEST(mls_vectors, lengths_have_one_form)
 
     load(&vectors, "vectors/mls/deserialization.json");
     for (struct json_iter it = json_iterate(vectors.root); json_next(&it);) {
-        struct tr_span header = bytes_of(json_get(it.value, "vlbytes_header"));
+        struct span header = bytes_of(json_get(it.value, "vlbytes_header"));
         struct mls_reader reader = mls_reader_of(header);
         int64_t length;
 
@@ -41,7 +41,7 @@ static void read_message_row(const struct json *row)
     struct mls_message message;
 
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
-        struct tr_span bytes = bytes_of(json_get(row, fields[i].name));
+        struct span bytes = bytes_of(json_get(row, fields[i].name));
 
         must_read(bytes, &message, fields[i].wire);
         if (fields[i].content != 0)
@@ -68,13 +68,13 @@ TEST_LONG(mls_vectors, key_packages_carry_good_signatures, 60)
 
     load(&vectors, "vectors/mls/messages.json");
     for (struct json_iter it = json_iterate(vectors.root); json_next(&it);) {
-        struct tr_span bytes = bytes_of(json_get(it.value, "mls_key_package"));
+        struct span bytes = bytes_of(json_get(it.value, "mls_key_package"));
         const struct mls_suite *suite;
 
         CHECK(mls_key_package_read(bytes, &package) == NULL);
         suite = mls_suite_of(package.suite);
         CHECK(suite != NULL);
-        CHECK(mls_leaf_verify(suite, &package.leaf, (struct tr_span){ "", 0 }, 0));
+        CHECK(mls_leaf_verify(suite, &package.leaf, (struct span){ "", 0 }, 0));
         CHECK(mls_verify(suite, package.leaf.signature_key, "KeyPackageTBS", package.to_sign,
             package.signature));
         drop(bytes);
@@ -92,11 +92,11 @@ TEST(mls_vectors, labels_sign_and_hash_as_written)
     for (struct json_iter it = json_iterate(vectors.root); json_next(&it);) {
         const struct json *sign = json_get(it.value, "sign_with_label");
         const struct json *hash = json_get(it.value, "ref_hash");
-        struct tr_span key = bytes_of(json_get(sign, "pub"));
-        struct tr_span content = bytes_of(json_get(sign, "content"));
-        struct tr_span signature = bytes_of(json_get(sign, "signature"));
-        struct tr_span value = bytes_of(json_get(hash, "value"));
-        struct tr_span out = bytes_of(json_get(hash, "out"));
+        struct span key = bytes_of(json_get(sign, "pub"));
+        struct span content = bytes_of(json_get(sign, "content"));
+        struct span signature = bytes_of(json_get(sign, "signature"));
+        struct span value = bytes_of(json_get(hash, "value"));
+        struct span out = bytes_of(json_get(hash, "out"));
         const struct mls_suite *suite;
         int64_t id;
 
@@ -115,13 +115,13 @@ TEST(mls_vectors, labels_sign_and_hash_as_written)
     unload(&vectors);
 }
 
-static bool welcome_names(struct tr_span welcome, struct tr_span package_bytes)
+static bool welcome_names(struct span welcome, struct span package_bytes)
 {
     unsigned char reference[MLS_REFERENCE_SIZE_MAX];
     struct mls_key_package package;
     struct mls_message message;
     struct mls_reader list;
-    struct tr_span named;
+    struct span named;
     size_t size;
 
     must_read(welcome, &message, MLS_WELCOME);
@@ -142,8 +142,8 @@ static void route_welcomes(const char *name, size_t count)
     load(&vectors, name);
     CHECK_EQ_U64(json_count(vectors.root), count);
     for (struct json_iter it = json_iterate(vectors.root); json_next(&it);) {
-        struct tr_span welcome = bytes_of(json_get(it.value, "welcome"));
-        struct tr_span package = bytes_of(json_get(it.value, "key_package"));
+        struct span welcome = bytes_of(json_get(it.value, "welcome"));
+        struct span package = bytes_of(json_get(it.value, "key_package"));
 
         CHECK(welcome_names(welcome, package));
         drop(welcome);
@@ -172,8 +172,8 @@ TEST(mls_vectors, trees_are_read_and_their_leaves_signed)
 
     load(&vectors, "vectors/mls/tree-validation.json");
     for (struct json_iter it = json_iterate(vectors.root); json_next(&it);) {
-        struct tr_span bytes = bytes_of(json_get(it.value, "tree"));
-        struct tr_span group = bytes_of(json_get(it.value, "group_id"));
+        struct span bytes = bytes_of(json_get(it.value, "tree"));
+        struct span group = bytes_of(json_get(it.value, "group_id"));
         struct mls_tree tree = mls_tree_of(bytes);
         uint32_t leaf_count, index, seen = 0;
         struct mls_leaf leaf;
@@ -202,13 +202,13 @@ TEST(mls_vectors, the_same_content_has_the_same_header_in_public_and_in_private)
             { "commit_pub", "commit_priv" } };
 
         for (int i = 0; i < 2; i++) {
-            struct tr_span a_bytes = bytes_of(json_get(it.value, names[i][0]));
-            struct tr_span b_bytes = bytes_of(json_get(it.value, names[i][1]));
+            struct span a_bytes = bytes_of(json_get(it.value, names[i][0]));
+            struct span b_bytes = bytes_of(json_get(it.value, names[i][1]));
             struct mls_message a, b;
 
             must_read(a_bytes, &a, MLS_PUBLIC);
             must_read(b_bytes, &b, MLS_PRIVATE);
-            CHECK(tr_span_equal(a.group_id, b.group_id));
+            CHECK(span_equal(a.group_id, b.group_id));
             CHECK_EQ_U64(a.epoch, b.epoch);
             CHECK_EQ_INT(a.content, b.content);
             drop(a_bytes);
@@ -220,11 +220,11 @@ TEST(mls_vectors, the_same_content_has_the_same_header_in_public_and_in_private)
 
 /* The group context that the signatures of message-protection.json cover, at `epoch`. */
 static void put_context(
-    struct tr_buffer *out, const struct json *row, const struct mls_suite *suite, uint64_t epoch)
+    struct buffer *out, const struct json *row, const struct mls_suite *suite, uint64_t epoch)
 {
-    struct tr_span group = bytes_of(json_get(row, "group_id"));
-    struct tr_span tree = bytes_of(json_get(row, "tree_hash"));
-    struct tr_span transcript = bytes_of(json_get(row, "confirmed_transcript_hash"));
+    struct span group = bytes_of(json_get(row, "group_id"));
+    struct span tree = bytes_of(json_get(row, "tree_hash"));
+    struct span transcript = bytes_of(json_get(row, "confirmed_transcript_hash"));
 
     mls_put_number(out, 1, 2);
     mls_put_number(out, suite->id, 2);
@@ -232,26 +232,25 @@ static void put_context(
     mls_put_number(out, epoch, 8);
     mls_put_vector(out, tree);
     mls_put_vector(out, transcript);
-    mls_put_vector(out, (struct tr_span){ "", 0 });
+    mls_put_vector(out, (struct span){ "", 0 });
     CHECK_EQ_INT(out->failed, 0);
     drop(group);
     drop(tree);
     drop(transcript);
 }
 
-static bool verifies(const struct mls_suite *suite, struct tr_span bytes, struct tr_span key,
-    const struct tr_buffer *context)
+static bool verifies(
+    const struct mls_suite *suite, struct span bytes, struct span key, const struct buffer *context)
 {
     struct mls_message message;
 
     return mls_message_read(bytes, &message) == NULL && message.wire == MLS_PUBLIC &&
-           mls_message_verify(
-               suite, &message, key, (struct tr_span){ context->bytes, context->size });
+           mls_message_verify(suite, &message, key, (struct span){ context->bytes, context->size });
 }
 
 /* A bit of every byte that is signed, and of the signature. What comes after it is not. */
-static void check_flips(const struct mls_suite *suite, struct tr_span bytes, struct tr_span key,
-    const struct tr_buffer *context)
+static void check_flips(
+    const struct mls_suite *suite, struct span bytes, struct span key, const struct buffer *context)
 {
     struct mls_message message;
     char *copy = malloc(bytes.size);
@@ -263,7 +262,7 @@ static void check_flips(const struct mls_suite *suite, struct tr_span bytes, str
     for (size_t i = 0; i < end; i++) {
         memcpy(copy, bytes.at, bytes.size);
         copy[i] = (char)(copy[i] ^ 1 << i % 8);
-        CHECK_MSG(!verifies(suite, (struct tr_span){ copy, bytes.size }, key, context),
+        CHECK_MSG(!verifies(suite, (struct span){ copy, bytes.size }, key, context),
             "suite %u: byte %zu may be changed", suite->id, i);
     }
     free(copy);
@@ -277,8 +276,8 @@ TEST_LONG(mls_vectors, public_messages_verify_and_no_changed_one_does, 60)
 
     load(&vectors, "vectors/mls/message-protection.json");
     for (struct json_iter it = json_iterate(vectors.root); json_next(&it); count++) {
-        struct tr_span key = bytes_of(json_get(it.value, "signature_pub"));
-        struct tr_buffer context = { 0 }, later = { 0 };
+        struct span key = bytes_of(json_get(it.value, "signature_pub"));
+        struct buffer context = { 0 }, later = { 0 };
         const struct mls_suite *suite;
         int64_t id, epoch;
 
@@ -289,31 +288,30 @@ TEST_LONG(mls_vectors, public_messages_verify_and_no_changed_one_does, 60)
         put_context(&context, it.value, suite, (uint64_t)epoch);
         put_context(&later, it.value, suite, (uint64_t)epoch + 1);
         for (int i = 0; i < 2; i++) {
-            struct tr_span bytes = bytes_of(json_get(it.value, names[i]));
+            struct span bytes = bytes_of(json_get(it.value, names[i]));
 
             CHECK_MSG(verifies(suite, bytes, key, &context), "suite %u: %s", suite->id, names[i]);
             CHECK(!verifies(suite, bytes, key, &later));
             check_flips(suite, bytes, key, &context);
             drop(bytes);
         }
-        tr_buffer_free(&context);
-        tr_buffer_free(&later);
+        buffer_free(&context);
+        buffer_free(&later);
         drop(key);
     }
     CHECK_EQ_INT(count, 7);
     unload(&vectors);
 }
 
-/* ---- references to proposals
- * -------------------------------------------------------------------------------- */
+/* ---- references to proposals ---------------------------------------------------------------- */
 
 static bool is_sent(
-    const struct mls_suite *suite, const struct json *proposals, struct tr_span reference)
+    const struct mls_suite *suite, const struct json *proposals, struct span reference)
 {
     bool is_found = false;
 
     for (struct json_iter it = json_iterate(proposals); !is_found && json_next(&it);) {
-        struct tr_span bytes = bytes_of(it.value);
+        struct span bytes = bytes_of(it.value);
         unsigned char own[MLS_REFERENCE_SIZE_MAX];
         struct mls_message message;
         size_t size;
@@ -338,7 +336,7 @@ TEST_LONG(mls_vectors, commits_refer_to_the_proposals_that_were_sent, 60)
         CHECK(json_int(json_get(group.value, "cipher_suite"), &id));
         for (struct json_iter it = json_iterate(json_get(group.value, "epochs")); json_next(&it);) {
             const struct json *proposals = json_get(it.value, "proposals");
-            struct tr_span bytes = bytes_of(json_get(it.value, "commit"));
+            struct span bytes = bytes_of(json_get(it.value, "commit"));
             struct mls_proposal proposal;
             struct mls_message message;
             struct mls_reader list;
@@ -368,7 +366,7 @@ TEST_LONG(mls_vectors, two_hundred_commits_follow_each_other, 60)
     load(&vectors, "vectors/mls/passive-client-random.json");
     for (struct json_iter it = json_iterate(json_get(json_at(vectors.root, 0), "epochs"));
          json_next(&it);) {
-        struct tr_span bytes = bytes_of(json_get(it.value, "commit"));
+        struct span bytes = bytes_of(json_get(it.value, "commit"));
         struct mls_message message;
 
         must_read(bytes, &message, MLS_PUBLIC);
@@ -401,7 +399,7 @@ TEST(mls_vectors, external_commits_are_allowed_and_say_so)
     load(&vectors, "vectors/mls/passive-external_join.json");
     for (struct json_iter row = json_iterate(vectors.root); json_next(&row);)
         for (struct json_iter it = json_iterate(json_get(row.value, "epochs")); json_next(&it);) {
-            struct tr_span bytes = bytes_of(json_get(it.value, "commit"));
+            struct span bytes = bytes_of(json_get(it.value, "commit"));
             struct mls_message message;
             const char *why = mls_message_read(bytes, &message);
 
@@ -416,7 +414,7 @@ TEST(mls_vectors, external_commits_are_allowed_and_say_so)
     unload(&vectors);
 }
 
-static void try_all(struct tr_span bytes, size_t step)
+static void try_all(struct span bytes, size_t step)
 {
     struct mls_message message;
     char *copy = malloc(bytes.size == 0 ? 1 : bytes.size);
@@ -425,13 +423,13 @@ static void try_all(struct tr_span bytes, size_t step)
         char *cut = malloc(size == 0 ? 1 : size);
 
         memcpy(cut, bytes.at, size);
-        CHECK(mls_message_read((struct tr_span){ cut, size }, &message) != NULL);
+        CHECK(mls_message_read((struct span){ cut, size }, &message) != NULL);
         free(cut);
     }
     for (size_t bit = 0; bit < bytes.size * 8; bit += step) {
         memcpy(copy, bytes.at, bytes.size);
         copy[bit / 8] = (char)(copy[bit / 8] ^ 1 << bit % 8);
-        if (mls_message_read((struct tr_span){ copy, bytes.size }, &message) == NULL)
+        if (mls_message_read((struct span){ copy, bytes.size }, &message) == NULL)
             (void)mls_message_check(&message);
     }
     free(copy);
@@ -447,7 +445,7 @@ TEST_LONG(mls_vectors, a_cut_message_is_refused_and_a_changed_one_never_crashes,
     load(&vectors, "vectors/mls/messages.json");
     for (struct json_iter it = json_iterate(vectors.root); row < rows && json_next(&it); row++)
         for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-            struct tr_span bytes = bytes_of(json_get(it.value, names[i]));
+            struct span bytes = bytes_of(json_get(it.value, names[i]));
 
             try_all(bytes, 1);
             drop(bytes);
@@ -462,20 +460,20 @@ TEST(mls_vectors, a_changed_key_package_is_never_accepted)
 
     load(&vectors, "vectors/mls/welcome.json");
     for (struct json_iter it = json_iterate(vectors.root); json_next(&it);) {
-        struct tr_span bytes = bytes_of(json_get(it.value, "key_package"));
+        struct span bytes = bytes_of(json_get(it.value, "key_package"));
         char *copy = malloc(bytes.size);
         struct mls_key_package package;
 
         memcpy(copy, bytes.at, bytes.size);
         for (size_t bit = 32; bit < bytes.size * 8; bit += 37) {
             copy[bit / 8] = (char)(copy[bit / 8] ^ 1 << bit % 8);
-            if (mls_key_package_read((struct tr_span){ copy, bytes.size }, &package) == NULL &&
+            if (mls_key_package_read((struct span){ copy, bytes.size }, &package) == NULL &&
                 mls_key_package_check(&package, &any_time) == NULL)
                 accepted++;
             copy[bit / 8] = (char)(copy[bit / 8] ^ 1 << bit % 8);
             tried++;
         }
-        CHECK(mls_key_package_read((struct tr_span){ copy, bytes.size }, &package) == NULL);
+        CHECK(mls_key_package_read((struct span){ copy, bytes.size }, &package) == NULL);
         CHECK(mls_key_package_check(&package, &any_time) == NULL);
         free(copy);
         drop(bytes);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The three modes: what each takes of the same input. What is refused has changed nothing. */
 #include "ops/flags.h"
-#include "services/delivery/direct.h"
+#include "services/delivery/convo/direct.h"
 #include "tree_site.h"
 
 struct play {
@@ -55,8 +55,7 @@ __attribute__((format(printf, 5, 6))) static void act(const struct play *play, c
     free(text);
 }
 
-/* ---- the inputs
- * ---------------------------------------------------------------------------------------- */
+/* ---- the inputs ----------------------------------------------------------------------------- */
 
 /* What is unusual about it. Without any: ada's public commit at epoch 0, which adds nobody, with a
  * group info that has a tree. */
@@ -282,14 +281,13 @@ static void send(
     }
 }
 
-/* ---- what is there
- * ------------------------------------------------------------------------------------- */
+/* ---- what is there -------------------------------------------------------------------------- */
 
 /* The conversation, its group info and its log as text; the caller's to free. */
 static char *look(const struct play *play, struct group group)
 {
     static const char *const calls[] = { "getConvo", "getGroupInfo", "getMessages" };
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
 
     for (size_t i = 0; i < 3; i++) {
         struct web_answer answer;
@@ -300,10 +298,10 @@ static char *look(const struct play *play, struct group group)
         expires = strstr(answer.body, "\"expiresAt\""); /* the last, and by the clock */
         if (expires != NULL)
             *expires = '\0';
-        tr_buffer_text(&text, answer.body);
+        buffer_text(&text, answer.body);
         web_answer_free(&answer);
     }
-    tr_buffer_append(&text, "", 1);
+    buffer_append(&text, "", 1);
     CHECK_EQ_INT(text.failed, 0);
     return text.bytes;
 }
@@ -315,7 +313,7 @@ static void try_case(struct play *play, size_t number, enum delivery_mode mode)
     struct group group;
 
     (void)snprintf(name, sizeof name, "group-%u", play->number++);
-    group = (struct group){ tr_span_of(name), 0, 0 };
+    group = (struct group){ span_of(name), 0, 0 };
     (void)snprintf(play->what, sizeof play->what, "%s, mode %d", cases[number].what, (int)mode);
     set_mode(play, DELIVERY_CHECKED);
     if (cases[number].input != CREATE)
@@ -361,8 +359,7 @@ TEST_LONG(mode, decides_the_same_without_actors, 60)
     try_all();
 }
 
-/* ---- who is not in
- * ------------------------------------------------------------------------------------- */
+/* ---- who is not in -------------------------------------------------------------------------- */
 
 /* bob, who is not in, tries: a commit, a proposal, or to join from outside. */
 static struct web_answer try_outside(
@@ -373,16 +370,15 @@ static struct web_answer try_outside(
     struct group after = { with->group.id, with->group.epoch + 1, 0 };
     char reference[65], *info = info_of(play, after, 0);
     char *bytes = input == PROPOSAL ? public_proposal(with, reference) : public_commit(with);
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     struct web_answer answer;
 
-    tr_buffer_format(&body,
-        "{\"convoId\":\"%s\",\"msgId\":\"x\",\"groupInfo\":\"%s\",\"%s\":\"%s\"}",
+    buffer_format(&body, "{\"convoId\":\"%s\",\"msgId\":\"x\",\"groupInfo\":\"%s\",\"%s\":\"%s\"}",
         with->group.id.at, info, names[input], bytes);
-    tr_buffer_append(&body, "", 1);
+    buffer_append(&body, "", 1);
     CHECK_EQ_INT(body.failed, 0);
     answer = site_ask(&play->site, &play->bob, calls[input], body.bytes);
-    tr_buffer_free(&body);
+    buffer_free(&body);
     free(bytes);
     free(info);
     return answer;
@@ -405,7 +401,7 @@ static void refuse_outside(
 /* Neither the epoch nor who has which leaf. */
 static void try_outsider(struct play *play, enum delivery_mode mode)
 {
-    struct public_options with = { .group = { TR_SPAN("secret"), 0, 0 }, .signer = &play->bob_key };
+    struct public_options with = { .group = { SPAN("secret"), 0, 0 }, .signer = &play->bob_key };
 
     set_mode(play, mode);
     for (int input = COMMIT; input <= PROPOSAL; input++)
@@ -420,7 +416,7 @@ static void try_outsider(struct play *play, enum delivery_mode mode)
 
 static void try_outsiders(void)
 {
-    const struct group group = { TR_SPAN("secret"), 0, 0 };
+    const struct group group = { SPAN("secret"), 0, 0 };
     struct web_answer answer;
     struct play play;
 
@@ -454,24 +450,23 @@ TEST(mode, tells_who_is_not_in_nothing_of_the_group_without_actors)
     try_outsiders();
 }
 
-/* ---- the setting
- * --------------------------------------------------------------------------------------- */
+/* ---- the setting ---------------------------------------------------------------------------- */
 
 static enum delivery_mode mode_with(const char *file)
 {
-    struct tr_buffer errors = { 0 };
+    struct buffer errors = { 0 };
     struct config config = { 0 };
     enum delivery_mode mode;
     struct site site;
 
-    CHECK_EQ_INT(config_load_bytes(
-                     tr_span_of(file), "t.conf", &(struct config_sources){ 0 }, &config, &errors),
+    CHECK_EQ_INT(
+        config_load_bytes(span_of(file), "t.conf", &(struct config_sources){ 0 }, &config, &errors),
         0);
     site_begin_with(&site, &config);
     mode = ((struct delivery *)site.delivery)->mode;
     site_end(&site);
     config_free(&config);
-    tr_buffer_free(&errors);
+    buffer_free(&errors);
     return mode;
 }
 
@@ -493,19 +488,19 @@ TEST(mode, is_one_of_three_words)
     static const char *const words[] = { "", "blindly", "Checked", "assist", "on", "0" };
 
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-        struct tr_buffer errors = { 0 };
+        struct buffer errors = { 0 };
         struct config config = { 0 };
         char file[64];
 
         (void)snprintf(file, sizeof file, "[delivery]\nmode = %s\n", words[i]);
-        CHECK_EQ_INT(config_load_bytes(tr_span_of(file), "t.conf", &(struct config_sources){ 0 },
-                         &config, &errors),
+        CHECK_EQ_INT(config_load_bytes(
+                         span_of(file), "t.conf", &(struct config_sources){ 0 }, &config, &errors),
             TR_EINVAL);
-        tr_buffer_append(&errors, "", 1);
+        buffer_append(&errors, "", 1);
         CHECK_MSG(strstr(errors.bytes, "t.conf:2: delivery.mode is") != NULL &&
                       strstr(errors.bytes, "expected blind|checked|assisted") != NULL,
             "%s", errors.bytes);
         config_free(&config);
-        tr_buffer_free(&errors);
+        buffer_free(&errors);
     }
 }

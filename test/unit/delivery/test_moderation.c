@@ -4,8 +4,7 @@
 
 #include "moderation_site.h"
 
-/* ---- who may call what
- * --------------------------------------------------------------------------------- */
+/* ---- who may call what ---------------------------------------------------------------------- */
 
 struct row {
     const char *call;
@@ -183,8 +182,7 @@ TEST(moderation, of_a_conversation_that_is_not_there_says_so)
     cast_end(&cast);
 }
 
-/* ---- roles
- * ------------------------------------------------------------------------------------------- */
+/* ---- roles ---------------------------------------------------------------------------------- */
 
 TEST(role, is_given_and_taken_and_outlives_the_actor)
 {
@@ -304,8 +302,7 @@ TEST(role, ends_with_the_membership)
     cast_end(&cast);
 }
 
-/* ---- reports and warnings
- * ----------------------------------------------------------------------------- */
+/* ---- reports and warnings ------------------------------------------------------------------- */
 
 TEST(report, is_seen_and_resolved_by_moderators_but_not_by_whom_it_is_about)
 {
@@ -374,7 +371,7 @@ TEST(report, cannot_be_made_without_end_and_is_listed_in_pages)
     struct cast cast;
     struct web_answer answer;
     struct json_doc doc = { 0 };
-    struct tr_span cursor;
+    struct span cursor;
     char call[160];
     unsigned seen = 0;
 
@@ -390,7 +387,7 @@ TEST(report, cannot_be_made_without_end_and_is_listed_in_pages)
     for (int page = 0; page < 4; page++) {
         answer = ask(&cast, ADA, call, NULL);
         CHECK_MSG(answer.status == 200, "%s", answer.text);
-        CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
+        CHECK_EQ_INT(json_parse_copy(&doc, span_of(answer.body), 0), 0);
         seen += (unsigned)json_count(json_get(json_root(&doc), "reports"));
         if (page < 3) {
             CHECK(json_string(json_get(json_root(&doc), "cursor"), &cursor));

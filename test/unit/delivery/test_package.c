@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Key packages: what is let into the pool, leases, last resorts, and what an owner may ask. */
-#include "services/delivery/package.h"
+#include "services/delivery/api/package.h"
 #include "site.h"
 
 struct play {
@@ -42,8 +42,7 @@ static int64_t stat_of(struct play *play, const struct caller *caller, const cha
     return value;
 }
 
-/* ---- leases
- * ---------------------------------------------------------------------------------------------- */
+/* ---- leases --------------------------------------------------------------------------------- */
 
 TEST(package, a_claim_leases_it_and_nobody_else_gets_it)
 {
@@ -202,19 +201,19 @@ TEST(package, a_new_last_resort_takes_over)
 /* Fill the pool by batches of `count`. Answers how many were taken. */
 static int64_t publish_many(struct play *play, unsigned count)
 {
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     struct reading reading;
     int64_t succeeded;
 
-    tr_buffer_text(&body, "{\"keyPackages\":[");
+    buffer_text(&body, "{\"keyPackages\":[");
     for (unsigned i = 0; i < count; i++) {
         char *package = package_make(
             &(struct package_options){ .did = play->bob.did, .signer = &play->signer }, NULL);
 
-        tr_buffer_format(&body, "%s{\"keyPackage\":\"%s\"}", i == 0 ? "" : ",", package);
+        buffer_format(&body, "%s{\"keyPackage\":\"%s\"}", i == 0 ? "" : ",", package);
         free(package);
     }
-    tr_buffer_append(&body, "]}", 3);
+    buffer_append(&body, "]}", 3);
     CHECK_EQ_INT(body.failed, 0);
     reading = site_read(&play->site, &play->bob, "publishKeyPackages", body.bytes);
     succeeded = int_of(reading.root, "succeeded");
@@ -227,7 +226,7 @@ static int64_t publish_many(struct play *play, unsigned count)
         free(label);
     }
     reading_end(&reading);
-    tr_buffer_free(&body);
+    buffer_free(&body);
     return succeeded;
 }
 
@@ -245,8 +244,7 @@ TEST_LONG(package, one_claimer_cannot_drain_a_pool, 60)
     play_end(&play);
 }
 
-/* ---- limits
- * ---------------------------------------------------------------------------------------------- */
+/* ---- limits --------------------------------------------------------------------------------- */
 
 TEST_LONG(package, a_pool_has_a_hundred_and_then_is_full, 60)
 {
@@ -293,8 +291,7 @@ TEST_LONG(package, a_device_has_two_hundred_at_most, 60)
     play_end(&play);
 }
 
-/* ---- what is refused
- * -------------------------------------------------------------------------------------- */
+/* ---- what is refused ------------------------------------------------------------------------ */
 
 static void refused(
     struct play *play, struct package_options with, const char *more, const char *label)
@@ -464,14 +461,13 @@ TEST(package, times_have_one_form)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         int64_t unix_s = -1;
 
-        CHECK_MSG(package_parse_time(tr_span_of(rows[i].text), &unix_s) == (rows[i].unix_s >= 0),
-            "%s", rows[i].text);
+        CHECK_MSG(package_parse_time(span_of(rows[i].text), &unix_s) == (rows[i].unix_s >= 0), "%s",
+            rows[i].text);
         CHECK_MSG(unix_s == rows[i].unix_s, "%s: %lld", rows[i].text, (long long)unix_s);
     }
 }
 
-/* ---- whom a claim names
- * ------------------------------------------------------------------------------------ */
+/* ---- whom a claim names --------------------------------------------------------------------- */
 
 TEST(package, claims_name_dids_in_any_form_and_each_once)
 {
@@ -527,8 +523,7 @@ TEST(package, claims_name_dids_in_any_form_and_each_once)
     play_end(&play);
 }
 
-/* ---- what an owner asks
- * ----------------------------------------------------------------------------------- */
+/* ---- what an owner asks --------------------------------------------------------------------- */
 
 TEST(package, a_commit_consumes_what_its_welcome_names_and_the_forecast_knows)
 {
@@ -640,7 +635,7 @@ TEST(package, a_sync_deletes_what_the_device_cannot_open)
 
 TEST(package, what_has_ended_is_tidied_up)
 {
-    struct jobs_done done;
+    struct cleanup_done done;
     struct play play;
     char call[256], hash[65];
 

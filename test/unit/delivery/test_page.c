@@ -53,7 +53,7 @@ static struct json_doc ask_page(const struct site *site, const struct caller *ca
     *ret_answer = caller_ask(site, caller, call, NULL);
     CHECK_MSG(ret_answer->status == 200, "%s: %.300s", call, ret_answer->text);
     CHECK_MSG(ret_answer->size < ANSWER_MAX, "%s: %zu bytes", call, ret_answer->size);
-    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(ret_answer->body), 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, span_of(ret_answer->body), 0), 0);
     return doc;
 }
 
@@ -75,7 +75,7 @@ static bool bool_of(const struct json *object, const char *name)
 
 static void text_of(const struct json *object, const char *name, char text[64])
 {
-    struct tr_span span;
+    struct span span;
 
     CHECK_MSG(json_string(json_get(object, name), &span) && span.size < 64, "no %s", name);
     memcpy(text, span.at, span.size);
@@ -182,7 +182,7 @@ TEST_LONG(page, of_large_commits_is_cut_and_so_is_a_409, 120)
         answer = caller_ask(&cast.site, &cast.bob, "submitCommit", body);
         CHECK_EQ_INT(answer.status, 409);
         CHECK(answer.size < ANSWER_MAX);
-        CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
+        CHECK_EQ_INT(json_parse_copy(&doc, span_of(answer.body), 0), 0);
         CHECK_EQ_INT(json_count(json_get(json_root(&doc), "commits")), 1);
         CHECK_EQ_INT(int_of(json_root(&doc), "currentEpoch"), 5); /* there is more to get */
         json_doc_free(&doc);
@@ -274,8 +274,7 @@ TEST(stream, that_catches_up_goes_on_until_there_is_nothing)
     cast_end(&cast);
 }
 
-/* ---- ids
- * --------------------------------------------------------------------------------------------- */
+/* ---- ids ------------------------------------------------------------------------------------ */
 
 static void id_of_first(
     const struct cast *cast, const char *call, const char *list, char ret_id[64])
@@ -351,8 +350,7 @@ TEST(id, is_the_same_without_an_actor)
     check_ids(FLAG_ALL);
 }
 
-/* ---- what is whose
- * ----------------------------------------------------------------------------------------- */
+/* ---- what is whose -------------------------------------------------------------------------- */
 
 TEST(conflict, tells_nothing_of_the_time_before_the_caller_joined)
 {
@@ -371,7 +369,7 @@ TEST(conflict, tells_nothing_of_the_time_before_the_caller_joined)
     (void)snprintf(body, sizeof body, "{\"convoId\":\"g1\",\"commit\":\"%s\"}", commit);
     answer = caller_ask(&cast.site, &cast.eve, "submitCommit", body);
     CHECK_EQ_INT(answer.status, 409);
-    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, span_of(answer.body), 0), 0);
     CHECK_EQ_INT(int_of(json_root(&doc), "currentEpoch"), 5);
     it = json_iterate(json_get(json_root(&doc), "commits"));
     CHECK(json_next(&it));
@@ -423,8 +421,7 @@ TEST(stream, tells_of_roles_and_policies_that_changed_without_the_actor)
     check_notices(FLAG_ALL);
 }
 
-/* ---- a cursor that is not in the log
- * -------------------------------------------------------------------------------------- */
+/* ---- a cursor that is not in the log -------------------------------------------------------- */
 
 TEST(ahead, whose_cursor_is_not_in_the_log_is_told_where_that_ends)
 {

@@ -65,8 +65,7 @@ static void expect_nothing(const struct play *play, const char *convo)
     site_expect(&play->site, &play->ada, call, "", 404, "ConvoNotFound");
 }
 
-/* ---- group infos
- * ------------------------------------------------------------------------------------------ */
+/* ---- group infos ---------------------------------------------------------------------------- */
 
 static char *info_of(const struct play *play, struct group group)
 {
@@ -164,8 +163,7 @@ TEST(group_info, of_another_suite_is_not_stored)
     play_end(&play);
 }
 
-/* ---- Welcomes
- * --------------------------------------------------------------------------------------------- */
+/* ---- Welcomes ------------------------------------------------------------------------------- */
 
 /* base64 of a Welcome of this suite for one key package; the caller's to free. */
 static char *welcome_of_suite(const char *hash, uint16_t suite)
@@ -173,12 +171,12 @@ static char *welcome_of_suite(const char *hash, uint16_t suite)
     const char *const hashes[] = { hash };
     char *text = welcome_make(hashes, 1);
     unsigned char bytes[1024];
-    struct tr_buffer out = { 0 };
+    struct buffer out = { 0 };
     size_t size;
 
-    CHECK_EQ_INT(crypto_base64_decode(tr_span_of(text), bytes, sizeof bytes, &size), 0);
+    CHECK_EQ_INT(crypto_base64_decode(span_of(text), bytes, sizeof bytes, &size), 0);
     bytes[5] = (unsigned char)suite;
-    tr_buffer_append(&out, bytes, size);
+    buffer_append(&out, bytes, size);
     free(text);
     return base64_free(&out);
 }
@@ -277,8 +275,7 @@ TEST(welcome, that_names_a_key_package_twice_is_refused)
     play_end(&play);
 }
 
-/* ---- keyPackageHashes
- * ---------------------------------------------------------------------------------------- */
+/* ---- keyPackageHashes ----------------------------------------------------------------------- */
 
 enum { LISTS_MAX = 512 };
 

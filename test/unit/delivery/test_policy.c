@@ -79,14 +79,13 @@ TEST(policy, bounds_the_members)
 static void say(const struct cast *cast, const char *id, uint64_t epoch, unsigned status)
 {
     char *message = private_message("m1", epoch, 1, id);
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
 
-    tr_buffer_format(&body,
-        "{'convoId':'m1','msgId':'%s','ciphertext':{'$bytes':'%s'},'epoch':%llu}", id, message,
-        (unsigned long long)epoch);
-    tr_buffer_append(&body, "", 1);
+    buffer_format(&body, "{'convoId':'m1','msgId':'%s','ciphertext':{'$bytes':'%s'},'epoch':%llu}",
+        id, message, (unsigned long long)epoch);
+    buffer_append(&body, "", 1);
     want(cast, ADA, "sendMessage", body.bytes, status, status == 200 ? "seq" : "EpochMismatch");
-    tr_buffer_free(&body);
+    buffer_free(&body);
     free(message);
 }
 
@@ -106,8 +105,7 @@ TEST(policy, says_how_far_a_message_may_lag)
     cast_end(&cast);
 }
 
-/* ---- joining
- * ----------------------------------------------------------------------------------------- */
+/* ---- joining -------------------------------------------------------------------------------- */
 
 TEST(join, is_for_members_unless_the_policy_says_otherwise)
 {
@@ -174,8 +172,7 @@ TEST(join, is_open_for_a_while_to_who_left_but_not_to_who_was_removed)
     cast_end(&cast);
 }
 
-/* ---- invites
- * ------------------------------------------------------------------------------------------- */
+/* ---- invites -------------------------------------------------------------------------------- */
 
 TEST(invite, lets_join_as_often_as_it_says)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* getMessages with nothing new is answered from memory. What it says then is, to the byte, what it
  * says when it reads the database: every question is asked in both ways. */
-#include "base/metric.h"
 #include "convo_acts.h"
 #include "ops/flags.h"
+#include "support/metric.h"
 
 enum { ADA, BOB, CYD, DAN, EVE, CALLERS };
 

@@ -7,8 +7,7 @@
 
 #define TALK "talk"
 
-/* ---- a gateway that keeps what it is told
- * ------------------------------------------------------------------------------- */
+/* ---- a gateway that keeps what it is told --------------------------------------------------- */
 
 enum { POSTS_MAX = 256 };
 
@@ -96,8 +95,7 @@ static void wait_woken(struct gateway *gateway, const char *token, uint32_t coun
     pthread_mutex_unlock(&gateway->lock);
 }
 
-/* ---- people with devices
- * ------------------------------------------------------------------------------------------ */
+/* ---- people with devices -------------------------------------------------------------------- */
 
 struct play {
     struct site site;
@@ -114,10 +112,10 @@ static void ask(struct play *play, const struct caller *caller, const char *call
 
 static void register_token(struct play *play, const struct caller *caller, const char *token)
 {
-    struct tr_buffer key = { 0 };
+    struct buffer key = { 0 };
     char body[512], *text;
 
-    tr_buffer_append(&key, play->signer.public_key, 32);
+    buffer_append(&key, play->signer.public_key, 32);
     text = base64_of(&key);
     (void)snprintf(body, sizeof body,
         "{\"deviceName\":\"a\",\"deviceUUID\":\"phone\",\"signaturePublicKey\":\"%s\","
@@ -128,7 +126,7 @@ static void register_token(struct play *play, const struct caller *caller, const
         "{\"deviceId\":\"phone\",\"pushToken\":\"%s\",\"platform\":\"ios\"}", token);
     ask(play, caller, "registerDeviceToken", body, 200, "{\"success\":true}");
     free(text);
-    tr_buffer_free(&key);
+    buffer_free(&key);
 }
 
 /* Alice makes a conversation, and adds one or two. */
@@ -147,24 +145,24 @@ static void make_convo(
 static void say_numbered(
     struct play *play, const struct caller *caller, const char *id, unsigned number)
 {
-    struct tr_buffer bytes = { 0 };
+    struct buffer bytes = { 0 };
     char body[1024], *text;
 
     mls_put_number(&bytes, 1, 2);
     mls_put_number(&bytes, MLS_PRIVATE, 2);
-    mls_put_vector(&bytes, tr_span_of(id));
+    mls_put_vector(&bytes, span_of(id));
     mls_put_number(&bytes, 1, 8);
     mls_put_number(&bytes, MLS_APPLICATION, 1);
-    mls_put_vector(&bytes, TR_SPAN(""));
-    mls_put_vector(&bytes, TR_SPAN("sender data of 28 bytes ...."));
-    mls_put_vector(&bytes, TR_SPAN("hello"));
+    mls_put_vector(&bytes, SPAN(""));
+    mls_put_vector(&bytes, SPAN("sender data of 28 bytes ...."));
+    mls_put_vector(&bytes, SPAN("hello"));
     text = base64_of(&bytes);
     (void)snprintf(body, sizeof body,
         "{\"convoId\":\"%s\",\"msgId\":\"m-%u\",\"ciphertext\":{\"$bytes\":\"%s\"},\"epoch\":1}",
         id, number, text);
     ask(play, caller, "sendMessage", body, 200, "\"seq\"");
     free(text);
-    tr_buffer_free(&bytes);
+    buffer_free(&bytes);
 }
 
 static void say(struct play *play, const struct caller *caller, const char *id)
@@ -176,7 +174,7 @@ static void say(struct play *play, const struct caller *caller, const char *id)
 
 static void play_begin(struct play *play, const char *interval)
 {
-    struct tr_buffer errors = { 0 };
+    struct buffer errors = { 0 };
     struct config config = { 0 };
     char file[256];
 
@@ -187,8 +185,8 @@ static void play_begin(struct play *play, const char *interval)
     (void)snprintf(file, sizeof file,
         "[delivery]\npush_url = %s\npush_interval = %s\npush_allow_private = on\n",
         fake_server_url(play->gateway.server, "/wake?key=secret"), interval);
-    CHECK_EQ_INT(config_load_bytes(
-                     tr_span_of(file), "t.conf", &(struct config_sources){ 0 }, &config, &errors),
+    CHECK_EQ_INT(
+        config_load_bytes(span_of(file), "t.conf", &(struct config_sources){ 0 }, &config, &errors),
         0);
     site_begin_with(&play->site, &config);
     config_free(&config);
@@ -210,8 +208,7 @@ static void play_end(struct play *play)
     pthread_mutex_destroy(&play->gateway.lock);
 }
 
-/* ---- tokens
- * ---------------------------------------------------------------------------------------------- */
+/* ---- tokens --------------------------------------------------------------------------------- */
 
 TEST(push, without_a_gateway_no_token_is_taken)
 {
@@ -250,8 +247,7 @@ TEST(push, a_token_is_of_a_registered_device_and_told_to_nobody)
     play_end(&play);
 }
 
-/* ---- who is woken
- * ---------------------------------------------------------------------------------------- */
+/* ---- who is woken --------------------------------------------------------------------------- */
 
 TEST(push, a_message_wakes_the_others_and_tells_the_gateway_nothing_of_it)
 {
@@ -361,20 +357,20 @@ TEST(push, who_listens_in_a_crowd_is_not_woken)
 {
     enum { CROWD = 100 };
     static struct caller crowd[CROWD];
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     struct play play;
     int fds[CROWD];
 
     play_begin(&play, "100ms");
     make_convo(&play, TALK, &play.bob, &play.carol);
-    tr_buffer_text(&body, "{\"convoId\":\"" TALK "\",\"didList\":[");
+    buffer_text(&body, "{\"convoId\":\"" TALK "\",\"didList\":[");
     for (int i = 0; i < CROWD; i++) {
         caller_begin(&crowd[i]);
-        tr_buffer_format(&body, "%s\"%s\"", i == 0 ? "" : ",", crowd[i].did);
+        buffer_format(&body, "%s\"%s\"", i == 0 ? "" : ",", crowd[i].did);
     }
-    tr_buffer_append(&body, "]}", sizeof "]}");
+    buffer_append(&body, "]}", sizeof "]}");
     ask(&play, &play.alice, "addMembers", body.bytes, 200, "\"newEpoch\":2");
-    tr_buffer_free(&body);
+    buffer_free(&body);
     for (int i = 0; i < CROWD; i++)
         fds[i] = listen_to_talk(&play, &crowd[i]);
     for (int i = 0; i < CROWD; i++) {
@@ -455,8 +451,7 @@ TEST(push, a_token_that_was_taken_back_is_told_no_more)
     play_end(&play);
 }
 
-/* ---- how often
- * ------------------------------------------------------------------------------------------- */
+/* ---- how often ------------------------------------------------------------------------------ */
 
 TEST(push, many_messages_are_one_wake_up)
 {
@@ -475,8 +470,7 @@ TEST(push, many_messages_are_one_wake_up)
     play_end(&play);
 }
 
-/* ---- what the gateway answers
- * ----------------------------------------------------------------------------- */
+/* ---- what the gateway answers --------------------------------------------------------------- */
 
 SQL_STATEMENT(count_tokens, "SELECT COUNT(*) FROM push_tokens");
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The queue of push.c: each thing at most once an interval, and none is forgotten. */
 #include "check.h"
-#include "services/delivery/push_queue.h"
+#include "services/delivery/push/push_queue.h"
 
 enum { REST_NS = 100 };
 
 static void want(struct push_queue *queue, const char *key, const char *value)
 {
-    CHECK_EQ_INT(push_queue_want(queue, tr_span_of(key), tr_span_of(value), 0), 0);
+    CHECK_EQ_INT(push_queue_want(queue, span_of(key), span_of(value), 0), 0);
 }
 
 /* The next one is this, and done at once; NULL: there is none. */
@@ -19,7 +19,7 @@ static void expect_next(
     CHECK((item == NULL) == (key == NULL));
     if (item == NULL)
         return;
-    CHECK_MSG(tr_span_is(item->key, key), "%.*s", (int)item->key.size, item->key.at);
+    CHECK_MSG(span_is(item->key, key), "%.*s", (int)item->key.size, item->key.at);
     CHECK_MSG(item->value.size == strlen(value) &&
                   memcmp(item->value.bytes, value, item->value.size) == 0,
         "%.*s", (int)item->value.size, item->value.bytes);
@@ -28,7 +28,7 @@ static void expect_next(
 
 static void begin(struct push_queue *queue, uint32_t count_max)
 {
-    CHECK_EQ_INT(push_queue_begin(queue, REST_NS, count_max, (struct tr_siphash_key){ 1, 2 }), 0);
+    CHECK_EQ_INT(push_queue_begin(queue, REST_NS, count_max, (struct base_siphash_key){ 1, 2 }), 0);
 }
 
 TEST(queue, what_is_new_is_done_at_once_in_order)
@@ -61,7 +61,7 @@ TEST(queue, what_is_wanted_while_it_rests_is_done_once_when_it_has_rested)
     expect_next(&queue, 1000 + REST_NS, "a", "3");
     push_queue_wake(&queue, 1000 + 2 * REST_NS);
     expect_next(&queue, 1000 + 2 * REST_NS, NULL, NULL);
-    CHECK(push_queue_find(&queue, TR_SPAN("a")) == NULL);
+    CHECK(push_queue_find(&queue, SPAN("a")) == NULL);
     CHECK_EQ_INT(push_queue_due_ns(&queue), 0);
     push_queue_end(&queue);
 }
@@ -76,7 +76,7 @@ TEST(queue, what_is_wanted_while_it_is_done_rests_before_it_is_done_again)
     want(&queue, "a", "1");
     item = push_queue_next(&queue);
     want(&queue, "a", "2");
-    CHECK(item == push_queue_find(&queue, TR_SPAN("a")) && item->is_wanted);
+    CHECK(item == push_queue_find(&queue, SPAN("a")) && item->is_wanted);
     push_queue_wake(&queue, 1000 + 2 * REST_NS);
     expect_next(&queue, 1000 + 2 * REST_NS, NULL, NULL);
     CHECK_EQ_INT(push_queue_due_ns(&queue), 0);
@@ -106,10 +106,10 @@ TEST(queue, it_has_room_again_when_what_it_has_rested)
     begin(&queue, 2);
     want(&queue, "a", "1");
     want(&queue, "b", "1");
-    CHECK_EQ_INT(push_queue_want(&queue, TR_SPAN("c"), TR_SPAN("1"), 0), TR_EFULL);
+    CHECK_EQ_INT(push_queue_want(&queue, SPAN("c"), SPAN("1"), 0), TR_EFULL);
     want(&queue, "b", "2"); /* one that is there needs none */
     expect_next(&queue, 1000, "a", "1");
-    CHECK_EQ_INT(push_queue_want(&queue, TR_SPAN("c"), TR_SPAN("1"), 0), TR_EFULL);
+    CHECK_EQ_INT(push_queue_want(&queue, SPAN("c"), SPAN("1"), 0), TR_EFULL);
     push_queue_wake(&queue, 1000 + REST_NS);
     want(&queue, "c", "1");
     expect_next(&queue, 1000 + REST_NS, "b", "2");

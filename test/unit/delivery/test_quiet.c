@@ -6,11 +6,10 @@
 #include <pthread.h>
 
 #include "base/alloc.h"
-#include "services/delivery/convo.h"
+#include "services/delivery/convo/convo.h"
 #include "sql/backend.h"
 
-/* ---- a database that waits
- * ----------------------------------------------------------------------------- */
+/* ---- a database that waits ------------------------------------------------------------------ */
 
 static struct {
     pthread_mutex_t lock;
@@ -55,8 +54,7 @@ static void hold(bool is_held)
     pthread_mutex_unlock(&slow.lock);
 }
 
-/* ---- who asks
- * ------------------------------------------------------------------------------------------ */
+/* ---- who asks ------------------------------------------------------------------------------- */
 
 struct asked {
     struct job *job;
@@ -65,11 +63,11 @@ struct asked {
 
 static struct job *job_by(const struct caller *caller, enum job_kind kind)
 {
-    struct auth_claims claims = { .kind = AUTH_SESSION, .issuer = tr_span_of(caller->did) };
+    struct auth_claims claims = { .kind = AUTH_SESSION, .issuer = span_of(caller->did) };
     struct job *job = job_new(kind, &claims);
 
     CHECK(job != NULL);
-    job->convo = TR_SPAN("g1");
+    job->convo = SPAN("g1");
     return job;
 }
 
@@ -117,15 +115,14 @@ static void expect_state(const struct cast *cast, int in_flight, int waiting)
     char part[64];
 
     expect_answer(&state, NULL);
-    tr_buffer_append(&state.job->answer, "", 1);
+    buffer_append(&state.job->answer, "", 1);
     (void)snprintf(part, sizeof part, "\"inFlight\":%d,\"waiting\":%d", in_flight, waiting);
     CHECK_MSG(strstr(state.job->answer.bytes, part) != NULL, "wanted %s: %s", part,
         state.job->answer.bytes);
     asked_end(&state);
 }
 
-/* ---- what they ask
- * ------------------------------------------------------------------------------------- */
+/* ---- what they ask -------------------------------------------------------------------------- */
 
 static struct job *reading(const struct cast *cast)
 {
@@ -143,11 +140,11 @@ static struct job *saying(
     char *text = private_message("g1", epoch, kind == JOB_COMMIT ? 3 : 1, secret);
     size_t size;
 
-    job->body = tr__alloc(strlen(text));
+    job->body = base_alloc(strlen(text));
     CHECK(job->body != NULL);
-    CHECK_EQ_INT(crypto_base64_decode(tr_span_of(text), job->body, strlen(text), &size), 0);
+    CHECK_EQ_INT(crypto_base64_decode(span_of(text), job->body, strlen(text), &size), 0);
     free(text);
-    job->bytes = (struct tr_span){ job->body, size };
+    job->bytes = (struct span){ job->body, size };
     CHECK(mls_message_read(job->bytes, &job->mls) == NULL);
     crypto_sha256(job->bytes.at, job->bytes.size, job->sha256);
     return job;
@@ -162,7 +159,7 @@ static struct job *reset_to(const struct cast *cast, const char *group)
 {
     struct job *job = job_by(&cast->ada, JOB_RESET);
 
-    job->name = tr_span_of(group);
+    job->name = span_of(group);
     return job;
 }
 
@@ -182,13 +179,12 @@ static struct job *group_info_of(const struct cast *cast, uint64_t epoch)
     struct job *job = job_by(&cast->ada, JOB_GROUP_INFO);
 
     job->epoch = epoch;
-    job->group_info = TR_SPAN("a group info");
-    job->info = (struct job_info){ .group_id = TR_SPAN("g1"), .epoch = epoch, .suite = 1 };
+    job->group_info = SPAN("a group info");
+    job->info = (struct job_info){ .group_id = SPAN("g1"), .epoch = epoch, .suite = 1 };
     return job;
 }
 
-/* ---- cases
- * --------------------------------------------------------------------------------------------- */
+/* ---- cases ---------------------------------------------------------------------------------- */
 
 TEST(quiet, a_reset_comes_before_what_was_asked_for_later)
 {

@@ -50,15 +50,15 @@ static void play_end(struct play *play)
 static char *rejoin_body(
     const struct caller *caller, struct package_options with, char *ret_hash, const char *more)
 {
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     char *package, *text;
 
     with.did = caller->did;
     package = package_make(&with, ret_hash);
-    tr_buffer_format(&body, "{\"convoId\":\"group\",\"keyPackage\":\"%s\"%s}", package, more);
+    buffer_format(&body, "{\"convoId\":\"group\",\"keyPackage\":\"%s\"%s}", package, more);
     CHECK_EQ_INT(body.failed, 0);
     text = strndup(body.bytes, body.size);
-    tr_buffer_free(&body);
+    buffer_free(&body);
     free(package);
     return text;
 }
@@ -195,8 +195,7 @@ TEST(rejoin, a_package_that_was_used_elsewhere_cannot_be_added_with)
     play_end(&play);
 }
 
-/* ---- what was brought is for who adds the device
- * ---------------------------------------------------------------------------------- */
+/* ---- what was brought is for who adds the device -------------------------------------------- */
 
 static void expect_stock(struct play *play, const char *available, const char *leased)
 {
@@ -354,8 +353,7 @@ TEST(rejoin, what_was_brought_to_two_conversations_is_for_the_first_that_uses_it
     play_end(&play);
 }
 
-/* ---- and then for everybody
- * ---------------------------------------------------------------------------------- */
+/* ---- and then for everybody ----------------------------------------------------------------- */
 
 /* The older one is out of the way. */
 static char *wish(struct play *play, char hash[65])

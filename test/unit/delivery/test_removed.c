@@ -152,9 +152,9 @@ TEST(removed_member, cannot_use_what_it_was_given_before)
     CHECK_EQ_INT(answer.status, 200);
     {
         struct json_doc doc = { 0 };
-        struct tr_span ticket;
+        struct span ticket;
 
-        CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
+        CHECK_EQ_INT(json_parse_copy(&doc, span_of(answer.body), 0), 0);
         CHECK(json_string(json_get(json_root(&doc), "ticket"), &ticket));
         (void)snprintf(call, sizeof call, "subscribeConvoEvents?convoId=%s&ticket=%.*s", cast.group,
             (int)ticket.size, ticket.at);

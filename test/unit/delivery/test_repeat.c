@@ -5,11 +5,10 @@
 #include <pthread.h>
 
 #include "ops/flags.h"
-#include "services/delivery/job.h"
+#include "services/delivery/convo/job.h"
 #include "sql/backend.h"
 
-/* ---- a database whose answers can be lost or held
- * ------------------------------------------------------- */
+/* ---- a database whose answers can be lost or held ------------------------------------------- */
 
 static struct {
     _Atomic bool is_next_lost;
@@ -77,8 +76,7 @@ static void hold_reads(bool is_held)
     pthread_mutex_unlock(&shaky.lock);
 }
 
-/* ---- requests
- * ---------------------------------------------------------------------------------------- */
+/* ---- requests ------------------------------------------------------------------------------- */
 
 /* The answer to its COMMIT is lost; it is told all the same that it is stored. */
 #define LOST(caller, call, part, ...)                                                              \
@@ -171,8 +169,7 @@ TEST(lost_answer, of_who_comes_and_goes_is_no_refusal_without_an_actor)
     check_members(FLAG_ALL);
 }
 
-/* ---- a stream that waits
- * ---------------------------------------------------------------------------------- */
+/* ---- a stream that waits -------------------------------------------------------------------- */
 
 static http_stream opened;
 static _Atomic bool is_opened;
@@ -210,8 +207,8 @@ TEST(waiting_stream, ends_when_its_conversation_goes)
     CHECK(atomic_load(&is_opened));
     hold_reads(true);
     job = job_new(JOB_SUBSCRIBE,
-        &(struct auth_claims){ .kind = AUTH_SESSION, .issuer = tr_span_of(cast.ada.did) });
-    job->convo = TR_SPAN("never read");
+        &(struct auth_claims){ .kind = AUTH_SESSION, .issuer = span_of(cast.ada.did) });
+    job->convo = SPAN("never read");
     job->stream = opened;
     job->stream_number = UINT64_MAX;
     CHECK_EQ_INT(

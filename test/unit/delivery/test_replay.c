@@ -21,42 +21,41 @@ struct replay {
     size_t next; /* the commit that is due */
 };
 
-/* ---- what is sent
- * ------------------------------------------------------------------------------------- */
+/* ---- what is sent --------------------------------------------------------------------------- */
 
-static void put_base64(struct tr_buffer *out, struct tr_span bytes)
+static void put_base64(struct buffer *out, struct span bytes)
 {
     char *text = malloc(crypto_base64_size(bytes.size) + 1);
 
     CHECK(text != NULL);
     text[crypto_base64_encode(bytes.at, bytes.size, text)] = '\0';
-    tr_buffer_format(out, "\"%s\"", text);
+    buffer_format(out, "\"%s\"", text);
     free(text);
 }
 
-static char *body_of(const struct replay *replay, struct tr_span commit, const struct json *list)
+static char *body_of(const struct replay *replay, struct span commit, const struct json *list)
 {
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     const char *comma = "";
 
-    tr_buffer_format(&body, "{\"convoId\":\"%s\",\"commit\":", replay->convo);
+    buffer_format(&body, "{\"convoId\":\"%s\",\"commit\":", replay->convo);
     put_base64(&body, commit);
-    tr_buffer_text(&body, ",\"proposals\":[");
+    buffer_text(&body, ",\"proposals\":[");
     for (struct json_iter it = json_iterate(list); json_next(&it); comma = ",") {
-        struct tr_span proposal = bytes_of(it.value);
+        struct span proposal = bytes_of(it.value);
 
-        tr_buffer_text(&body, comma);
+        buffer_text(&body, comma);
         put_base64(&body, proposal);
         drop(proposal);
     }
-    tr_buffer_append(&body, "]}", 3);
+    buffer_append(&body, "]}", 3);
     CHECK_EQ_INT(body.failed, 0);
     return body.bytes;
 }
 
 static void read_commit(struct replay *replay, size_t index, const struct json *epoch)
 {
-    struct tr_span bytes = bytes_of(json_get(epoch, "commit"));
+    struct span bytes = bytes_of(json_get(epoch, "commit"));
     const struct json *list = json_get(epoch, "proposals");
     char *last = (char *)(uintptr_t)bytes.at + bytes.size - 1;
     struct mls_message message;
@@ -107,8 +106,7 @@ static void replay_end(struct replay *replay)
     unload(&replay->vectors);
 }
 
-/* ---- what must come of it
- * ----------------------------------------------------------------------------- */
+/* ---- what must come of it ------------------------------------------------------------------- */
 
 SQL_STATEMENT(find_state, "SELECT c.epoch, c.seq, (SELECT COUNT(*) FROM log l WHERE l.convo = c.id"
                           " AND l.kind = 3), (SELECT COUNT(*) FROM log l WHERE l.convo = c.id"
@@ -123,7 +121,7 @@ static void check_state(const struct replay *replay)
     for (size_t i = 0; i < replay->next; i++)
         proposals += replay->proposals[i];
     sql_unit_step(unit, &find_state, 1);
-    sql_unit_text(unit, tr_span_of(replay->convo));
+    sql_unit_text(unit, span_of(replay->convo));
     CHECK_EQ_INT(sql_read_wait(replay->site.sql, unit), 0);
     CHECK_EQ_U64(sql_row_int(unit, 0, 0, 0), replay->first + replay->next);
     CHECK_EQ_U64(sql_row_int(unit, 0, 0, 1), 1 + replay->next + proposals);

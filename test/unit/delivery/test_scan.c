@@ -114,9 +114,7 @@ TEST(scan, is_not_needed_to_reset_a_group)
     cast_end(&cast);
 }
 
-/* ---- who comes and goes
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- who comes and goes --------------------------------------------------------------------- */
 
 static void come_and_go(struct cast *cast, uint64_t epoch)
 {

@@ -10,18 +10,17 @@ static struct json_doc ask_json(
     struct json_doc doc = { 0 };
 
     CHECK_MSG(answer.status == 200, "%s: %.300s", call, answer.text);
-    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, span_of(answer.body), 0), 0);
     web_answer_free(&answer);
     return doc;
 }
 
-/* ---- getMessages
- * -------------------------------------------------------------------------------------- */
+/* ---- getMessages ---------------------------------------------------------------------------- */
 
 /* The sequence numbers of an answer, each with a space behind it. */
 static void expect_seqs(struct cast *cast, const char *query, const char *seqs)
 {
-    struct tr_buffer found = { 0 };
+    struct buffer found = { 0 };
     struct json_doc doc;
     char call[128];
     int64_t seq;
@@ -31,12 +30,12 @@ static void expect_seqs(struct cast *cast, const char *query, const char *seqs)
     for (struct json_iter it = json_iterate(json_get(json_root(&doc), "messages"));
          json_next(&it);) {
         CHECK(json_int(json_get(it.value, "seq"), &seq));
-        tr_buffer_format(&found, "%lld ", (long long)seq);
+        buffer_format(&found, "%lld ", (long long)seq);
     }
-    tr_buffer_append(&found, "", 1);
+    buffer_append(&found, "", 1);
     CHECK_MSG(strcmp(found.bytes, seqs) == 0, "%s: %s", query, found.bytes);
     CHECK(json_get(json_root(&doc), "gapInfo") == NULL); /* not everything was asked for */
-    tr_buffer_free(&found);
+    buffer_free(&found);
     json_doc_free(&doc);
 }
 
@@ -70,8 +69,7 @@ TEST(page, has_what_was_asked_for_by_type_and_epoch)
     cast_end(&cast);
 }
 
-/* ---- getConvos
- * ---------------------------------------------------------------------------------------- */
+/* ---- getConvos ------------------------------------------------------------------------------ */
 
 static int64_t count_of(const struct json *convo)
 {
@@ -83,10 +81,10 @@ static int64_t count_of(const struct json *convo)
 
 static bool has_member(const struct json *convo, size_t index, const char *did)
 {
-    struct tr_span text;
+    struct span text;
 
     CHECK(json_string(json_get(json_at(json_get(convo, "members"), index), "did"), &text));
-    return tr_span_is(text, did);
+    return span_is(text, did);
 }
 
 TEST(list, of_conversations_names_the_members_of_each)
@@ -129,19 +127,19 @@ TEST(list, of_conversations_names_the_members_of_each)
 TEST(list, of_conversations_has_a_hundred_members_of_each_and_counts_the_rest)
 {
     struct cast cast;
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     const struct json *convo;
     struct json_doc doc;
 
     cast_begin(&cast);
     act_create(&cast.site, &cast.eve, "many");
-    tr_buffer_format(&body, "{\"convoId\":\"many\",\"didList\":[\"%s\"", cast.bob.did);
+    buffer_format(&body, "{\"convoId\":\"many\",\"didList\":[\"%s\"", cast.bob.did);
     for (int i = 0; i < 118; i++)
-        tr_buffer_format(&body, ",\"did:plc:member%d\"", i);
-    tr_buffer_text(&body, "]}");
-    tr_buffer_append(&body, "", 1);
+        buffer_format(&body, ",\"did:plc:member%d\"", i);
+    buffer_text(&body, "]}");
+    buffer_append(&body, "", 1);
     expect(&cast.site, &cast.eve, "addMembers", body.bytes, 200, "newEpoch");
-    tr_buffer_free(&body);
+    buffer_free(&body);
     doc = ask_json(&cast.site, &cast.bob, "getConvos?cursor=g1");
     convo = json_at(json_get(json_root(&doc), "conversations"), 0);
     CHECK_EQ_INT(count_of(convo), 120);
@@ -152,8 +150,7 @@ TEST(list, of_conversations_has_a_hundred_members_of_each_and_counts_the_rest)
     cast_end(&cast);
 }
 
-/* ---- conflicts
- * ---------------------------------------------------------------------------------------- */
+/* ---- conflicts ------------------------------------------------------------------------------ */
 
 TEST(conflict, says_when_to_try_again)
 {

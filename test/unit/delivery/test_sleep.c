@@ -3,9 +3,9 @@
  * without the database. */
 #include "base/alloc.h"
 #include "check.h"
-#include "services/delivery/convo.h"
+#include "services/delivery/convo/convo.h"
 
-static const struct tr_span id = { "a conversation", 14 };
+static const struct span id = { "a conversation", 14 };
 
 static void begin(struct delivery *delivery, struct convo_seat *seat)
 {
@@ -16,7 +16,7 @@ static void begin(struct delivery *delivery, struct convo_seat *seat)
 
 static void add(struct convo *convo, const char *did, bool is_in)
 {
-    struct member *member = roster_get(&convo->roster, tr_span_of(did));
+    struct member *member = roster_get(&convo->roster, span_of(did));
 
     CHECK(member != NULL);
     member->join_seq = 300 + convo->roster.count;
@@ -40,12 +40,12 @@ static void fill(struct convo *convo)
     };
     CHECK_EQ_INT(
         convo_set_texts(convo, &(struct convo_texts){ .id = convo->texts.id,
-                                   .suite = TR_SPAN("MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519"),
-                                   .creator = TR_SPAN("did:plc:ada"),
-                                   .name = TR_SPAN("name"),
-                                   .description = TR_SPAN("what it is for"),
+                                   .suite = SPAN("MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519"),
+                                   .creator = SPAN("did:plc:ada"),
+                                   .name = SPAN("name"),
+                                   .description = SPAN("what it is for"),
                                    .group_id = { "\0\1", 2 },
-                                   .group_name = TR_SPAN("another") }),
+                                   .group_name = SPAN("another") }),
         0);
     convo->created_ms = 1;
     convo->active_ms = INT64_C(1790000000000);
@@ -53,7 +53,7 @@ static void fill(struct convo *convo)
     convo->policy.fields[POLICY_APP_WINDOW] = -1;
     convo->policy.fields[POLICY_MEMBERS_MAX] = 12;
     convo->kept = (struct convo_kept){ .from = 200, .trims = 4 };
-    CHECK_EQ_INT(tr_buffer_append(&convo->revoked, "0123456789abcdef0123456789abcdef", 32), 0);
+    CHECK_EQ_INT(buffer_append(&convo->revoked, "0123456789abcdef0123456789abcdef", 32), 0);
     add(convo, "did:plc:ada", true);
     add(convo, "did:plc:bob", true);
     add(convo, "did:plc:cyd", false);
@@ -64,7 +64,7 @@ static void fill(struct convo *convo)
 
 static void check_filled(struct convo *convo)
 {
-    struct tr_buffer view = { 0 };
+    struct buffer view = { 0 };
     struct convo same;
 
     CHECK_EQ_INT(convo_init(&same, convo->delivery, id), 0);
@@ -76,25 +76,25 @@ static void check_filled(struct convo *convo)
     CHECK(memcmp(&convo->newest, &same.newest, sizeof same.newest) == 0);
     CHECK(convo->revoked.size == 32);
     CHECK(convo->kept.from == 200 && convo->kept.trims == 4);
-    CHECK(tr_span_equal(convo->texts.group_id, same.texts.group_id));
-    CHECK(tr_span_equal(convo_group_name(convo), same.texts.group_name));
+    CHECK(span_equal(convo->texts.group_id, same.texts.group_id));
+    CHECK(span_equal(convo_group_name(convo), same.texts.group_name));
     CHECK_EQ_INT(convo->roster.count, 3);
     CHECK_EQ_INT(convo->roster.in_count, 2);
     CHECK_EQ_INT(convo->roster.will_count, 2);
     for (uint32_t i = 0; i < 3; i++) {
         struct member member = convo->roster.members[i], other = same.roster.members[i];
 
-        CHECK(tr_span_equal(member_did(&member), member_did(&other)));
+        CHECK(span_equal(member_did(&member), member_did(&other)));
         member.did = other.did = NULL;
         CHECK_MSG(memcmp(&member, &other, sizeof member) == 0, "member %u", i);
     }
     convo_write_view(convo, &view);
     CHECK_EQ_INT(view.failed, 0);
-    tr_buffer_append(&view, "", 1);
+    buffer_append(&view, "", 1);
     CHECK(strstr(view.bytes, "\"name\":\"name\"") != NULL);
     CHECK(strstr(view.bytes, "\"description\":\"what it is for\"") != NULL);
     CHECK(strstr(view.bytes, "\"id\":\"a conversation\"") != NULL);
-    tr_buffer_free(&view);
+    buffer_free(&view);
     convo_finish(&same);
 }
 
@@ -134,7 +134,7 @@ TEST(sleep, keeps_that_there_is_no_such_conversation)
     convo_seat_rest(&seat);
     convo = convo_seat_wake(&seat);
     CHECK(convo->is_loaded && !convo->is_there);
-    CHECK(tr_span_equal(convo_span(convo), id));
+    CHECK(span_equal(convo_span(convo), id));
     convo_seat_finish(&seat);
 }
 
@@ -149,11 +149,11 @@ TEST(sleep, ends_with_nothing_known_when_it_is_told_that_it_is_old)
     convo_seat_rest(&seat);
     convo_seat_forget(&seat); /* asleep */
     convo = convo_seat_wake(&seat);
-    CHECK(!convo->is_loaded && tr_span_equal(convo_span(convo), id));
+    CHECK(!convo->is_loaded && span_equal(convo_span(convo), id));
     fill(convo);
     convo_seat_forget(&seat); /* awake */
     CHECK(!convo->is_loaded && convo->roster.count == 0);
-    CHECK(tr_span_equal(convo_span(convo), id));
+    CHECK(span_equal(convo_span(convo), id));
     convo_seat_finish(&seat);
 }
 
@@ -179,19 +179,18 @@ TEST(sleep, does_not_come_to_who_has_something_to_do)
     CHECK(convo_seat_awake(&seat) == convo);
     for (int i = 0; i < 40; i++) {
         (void)snprintf(did, sizeof did, "did:plc:%d", i);
-        CHECK(roster_find(&convo->roster, tr_span_of(did)) != NULL);
+        CHECK(roster_find(&convo->roster, span_of(did)) != NULL);
     }
-    CHECK(roster_find(&convo->roster, TR_SPAN("did:plc:40")) == NULL);
+    CHECK(roster_find(&convo->roster, SPAN("did:plc:40")) == NULL);
     convo_seat_finish(&seat);
 }
 
-/* ---- answers without waking
- * ----------------------------------------------------------------------------- */
+/* ---- answers without waking ----------------------------------------------------------------- */
 
 static struct job *job_of(enum job_kind kind, const char *did, uint64_t seq)
 {
     struct job *job =
-        job_new(kind, &(struct auth_claims){ .kind = AUTH_SERVICE, .issuer = tr_span_of(did) });
+        job_new(kind, &(struct auth_claims){ .kind = AUTH_SERVICE, .issuer = span_of(did) });
 
     CHECK(job != NULL);
     job->seq = seq;
@@ -297,18 +296,18 @@ TEST(sleep, without_memory_changes_nothing)
 
     begin(&delivery, &seat);
     fill(convo_seat_wake(&seat));
-    tr__fault_countdown(1, 1);
+    base_fault_countdown(1, 1);
     convo_seat_rest(&seat);
-    (void)tr__fault_countdown(0, 0);
+    (void)base_fault_countdown(0, 0);
     CHECK(convo_seat_awake(&seat) != NULL);
     convo_seat_rest(&seat);
     CHECK(convo_seat_awake(&seat) == NULL);
     for (;; failed++) {
         struct convo *convo;
 
-        tr__fault_countdown(failed + 1, 1);
+        base_fault_countdown(failed + 1, 1);
         convo = convo_seat_wake(&seat);
-        (void)tr__fault_countdown(0, 0);
+        (void)base_fault_countdown(0, 0);
         if (convo != NULL)
             break;
         CHECK(convo_seat_awake(&seat) == NULL);

@@ -10,9 +10,9 @@
 #include "check.h"
 #include "crypto/digest.h"
 #include "delivery_tables.h"
+#include "services/delivery/convo/job.h"
 #include "services/delivery/delivery.h"
-#include "services/delivery/job.h"
-#include "services/delivery/mls_reader.h"
+#include "services/delivery/mls/mls_reader.h"
 
 enum { CLIENTS = 16, FAST_MS = 1, SLOW_MS = 40, SECONDS = 6 };
 
@@ -48,28 +48,28 @@ static struct job *job_of(enum job_kind kind, uint32_t number)
     struct job *job = job_new(kind, &claims);
 
     CHECK(job != NULL);
-    job->convo = TR_SPAN("g1");
+    job->convo = SPAN("g1");
     return job;
 }
 
 static struct job *commit_of(const struct client *client)
 {
     struct job *job = job_of(JOB_COMMIT, client->number);
-    struct tr_buffer bytes = { 0 };
+    struct buffer bytes = { 0 };
     char secret[64];
 
     (void)snprintf(secret, sizeof secret, "commit %llu of %u", (unsigned long long)client->serial,
         client->number);
     mls_put_number(&bytes, 1, 2);
     mls_put_number(&bytes, 2, 2);
-    mls_put_vector(&bytes, TR_SPAN("g1"));
+    mls_put_vector(&bytes, SPAN("g1"));
     mls_put_number(&bytes, client->epoch, 8);
     mls_put_number(&bytes, 3, 1);
-    mls_put_vector(&bytes, TR_SPAN(""));
-    mls_put_vector(&bytes, TR_SPAN("sender data of 28 bytes ...."));
-    mls_put_vector(&bytes, tr_span_of(secret));
+    mls_put_vector(&bytes, SPAN(""));
+    mls_put_vector(&bytes, SPAN("sender data of 28 bytes ...."));
+    mls_put_vector(&bytes, span_of(secret));
     job->body = bytes.bytes;
-    job->bytes = (struct tr_span){ bytes.bytes, bytes.size };
+    job->bytes = (struct span){ bytes.bytes, bytes.size };
     CHECK(mls_message_read(job->bytes, &job->mls) == NULL);
     crypto_sha256(job->bytes.at, job->bytes.size, job->sha256);
     return job;
@@ -103,7 +103,7 @@ static void answered(struct client *client)
         uint64_t wait_ms;
         const char *at;
 
-        tr_buffer_append(&job->answer, "", 1);
+        buffer_append(&job->answer, "", 1);
         at = strstr(job->answer.bytes, "\"currentEpoch\":");
         CHECK(at != NULL);
         client->epoch = strtoull(at + strlen("\"currentEpoch\":"), NULL, 10);
@@ -167,8 +167,7 @@ static const struct tr_type client_type = {
     .finish = client_finish,
 };
 
-/* ---- the stage
- * --------------------------------------------------------------------------------------- */
+/* ---- the stage ------------------------------------------------------------------------------ */
 
 struct stage {
     struct tr_sim *sim;
@@ -221,11 +220,11 @@ static void create(struct stage *stage)
     struct tr_future *future;
     tr_sender convo;
 
-    job->suite = TR_SPAN("MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519");
-    job->adds = tr__calloc(CLIENTS * sizeof *job->adds);
+    job->suite = SPAN("MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519");
+    job->adds = base_calloc(CLIENTS * sizeof *job->adds);
     CHECK(job->adds != NULL);
     for (uint32_t i = 1; i < CLIENTS; i++)
-        job->adds[job->add_count++].did = (struct tr_span){ dids[i], did_of(i, dids[i]) };
+        job->adds[job->add_count++].did = (struct span){ dids[i], did_of(i, dids[i]) };
     CHECK_EQ_INT(tr_registry_get(stage->delivery->convos, "g1", 2, "test", &convo), 0);
     CHECK_EQ_INT(tr_ask_future(convo, &message, sizeof message, 0, &future), 0);
     CHECK_EQ_INT(tr_future_wait(future, NULL, 0, NULL, TR_SECONDS(10)), 0);

@@ -32,7 +32,7 @@ static int64_t ask_number(
     }
 
     CHECK_MSG(answer.status == 200, "%s", answer.text);
-    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, span_of(answer.body), 0), 0);
     CHECK_MSG(json_int(json_get(json_root(&doc), name), &number), "no %s in %s", name, answer.body);
     json_doc_free(&doc);
     web_answer_free(&answer);
@@ -104,7 +104,7 @@ static void *read_some(void *argument)
 
 static void people_begin(struct person *people, const struct site *site)
 {
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
 
     for (int i = 0; i < PEOPLE; i++) {
         people[i] = (struct person){ .site = site, .number = i };
@@ -112,12 +112,12 @@ static void people_begin(struct person *people, const struct site *site)
     }
     expect(site, &people[0].caller, "createConvo",
         "{\"groupId\":\"g1\",\"cipherSuite\":\"" SUITE "\"}", 200, "\"epoch\":0");
-    tr_buffer_text(&body, "{\"convoId\":\"g1\",\"didList\":[");
+    buffer_text(&body, "{\"convoId\":\"g1\",\"didList\":[");
     for (int i = 1; i < PEOPLE; i++)
-        tr_buffer_format(&body, "%s\"%s\"", i == 1 ? "" : ",", people[i].caller.did);
-    tr_buffer_append(&body, "]}", 3);
+        buffer_format(&body, "%s\"%s\"", i == 1 ? "" : ",", people[i].caller.did);
+    buffer_append(&body, "]}", 3);
     expect(site, &people[0].caller, "addMembers", body.bytes, 200, "\"newEpoch\":1");
-    tr_buffer_free(&body);
+    buffer_free(&body);
 }
 
 static void people_end(struct person *people)
@@ -164,8 +164,7 @@ TEST_LONG(unread, is_exact_when_fifty_send_and_fifty_read_at_once, 120)
     site_end(&site);
 }
 
-/* ---- what was marked
- * ---------------------------------------------------------------------------------------- */
+/* ---- what was marked ------------------------------------------------------------------------ */
 
 static int64_t mark(const struct person *person)
 {

@@ -351,8 +351,7 @@ TEST(report, is_heard_by_who_listens_and_by_who_comes_later)
     cast_end(&cast);
 }
 
-/* ---- confirmEpoch
- * ------------------------------------------------------------------------------------ */
+/* ---- confirmEpoch --------------------------------------------------------------------------- */
 
 #define CONFIRM "{\"convoId\":\"%s\",\"epoch\":%d,\"epochAuthenticatorHash\":\"%064d\"}"
 
@@ -399,8 +398,7 @@ TEST(confirm, refuses_what_cannot_be_confirmed_by_name)
     cast_end(&cast);
 }
 
-/* ---- resetGroup
- * -------------------------------------------------------------------------------------- */
+/* ---- resetGroup ----------------------------------------------------------------------------- */
 
 TEST(reset, begins_another_group_with_the_same_members)
 {

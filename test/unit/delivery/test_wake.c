@@ -3,8 +3,7 @@
  * much with two thousand messages and commits as with ten. So it needs no snapshot beside them. */
 #include "noting.h"
 
-/* ---- waking
- * ---------------------------------------------------------------------------------------------- */
+/* ---- waking --------------------------------------------------------------------------------- */
 
 static struct cost wake(struct cast *cast)
 {

@@ -270,8 +270,7 @@ TEST(welcome, a_used_package_makes_no_second_welcome)
     play_end(&play);
 }
 
-/* ---- before the commit
- * ------------------------------------------------------------------------------------- */
+/* ---- before the commit ---------------------------------------------------------------------- */
 
 static void validate(struct play *play, const struct caller *caller, const char *hash,
     const char *more, unsigned status, const char *part)
@@ -325,12 +324,11 @@ TEST(welcome, a_reservation_keeps_the_lease_for_five_minutes_more)
     play_end(&play);
 }
 
-/* ---- tidying up
- * ------------------------------------------------------------------------------------------- */
+/* ---- tidying up ----------------------------------------------------------------------------- */
 
 TEST(welcome, confirmed_ones_go_after_a_day_and_others_wait)
 {
-    struct jobs_done done;
+    struct cleanup_done done;
     struct play play;
     char other[65];
 

@@ -6,16 +6,15 @@
 
 #include "site.h"
 
-static inline char *base64_free(struct tr_buffer *bytes)
+static inline char *base64_free(struct buffer *bytes)
 {
     char *text = base64_of(bytes);
 
-    tr_buffer_free(bytes);
+    buffer_free(bytes);
     return text;
 }
 
-/* ---- the group
- * ----------------------------------------------------------------------------------------- */
+/* ---- the group ------------------------------------------------------------------------------ */
 
 struct leaf {
     const struct caller *who;
@@ -23,9 +22,9 @@ struct leaf {
     const char *device;
 };
 
-static inline void put_tree(struct tr_buffer *out, const struct leaf *leaves, size_t count)
+static inline void put_tree(struct buffer *out, const struct leaf *leaves, size_t count)
 {
-    struct tr_buffer nodes = { 0 };
+    struct buffer nodes = { 0 };
 
     for (size_t i = 0; i < count; i++) {
         if (i > 0)
@@ -36,36 +35,36 @@ static inline void put_tree(struct tr_buffer *out, const struct leaf *leaves, si
             &(struct package_options){
                 .did = leaves[i].who->did, .device = leaves[i].device, .signer = leaves[i].key });
     }
-    mls_put_vector(out, (struct tr_span){ nodes.bytes, nodes.size });
-    tr_buffer_free(&nodes);
+    mls_put_vector(out, (struct span){ nodes.bytes, nodes.size });
+    buffer_free(&nodes);
 }
 
 /* A group at an epoch; what it agreed on there is made up. */
 struct group {
-    struct tr_span id;
+    struct span id;
     uint64_t epoch;
     uint16_t suite; /* 0: 1 */
 };
 
-static inline void put_external_senders(struct tr_buffer *out, const struct signer *outside)
+static inline void put_external_senders(struct buffer *out, const struct signer *outside)
 {
-    struct tr_buffer list = { 0 }, data = { 0 };
+    struct buffer list = { 0 }, data = { 0 };
 
-    mls_put_vector(&list, (struct tr_span){ (const char *)outside->public_key, 32 });
+    mls_put_vector(&list, (struct span){ (const char *)outside->public_key, 32 });
     mls_put_number(&list, MLS_CREDENTIAL_BASIC, 2);
-    mls_put_vector(&list, TR_SPAN("a service"));
-    mls_put_vector(&data, (struct tr_span){ list.bytes, list.size });
+    mls_put_vector(&list, SPAN("a service"));
+    mls_put_vector(&data, (struct span){ list.bytes, list.size });
     mls_put_number(out, MLS_EXTERNAL_SENDERS, 2);
-    mls_put_vector(out, (struct tr_span){ data.bytes, data.size });
-    tr_buffer_free(&list);
-    tr_buffer_free(&data);
+    mls_put_vector(out, (struct span){ data.bytes, data.size });
+    buffer_free(&list);
+    buffer_free(&data);
 }
 
 /* `outside` may propose though it is no member; NULL: nobody may. */
 static inline void put_group(
-    struct tr_buffer *out, const struct group *group, const struct signer *outside)
+    struct buffer *out, const struct group *group, const struct signer *outside)
 {
-    struct tr_buffer extensions = { 0 };
+    struct buffer extensions = { 0 };
 
     if (outside != NULL)
         put_external_senders(&extensions, outside);
@@ -73,10 +72,10 @@ static inline void put_group(
     mls_put_number(out, group->suite == 0 ? 1 : group->suite, 2);
     mls_put_vector(out, group->id);
     mls_put_number(out, group->epoch, 8);
-    mls_put_vector(out, TR_SPAN("tree hash"));
-    mls_put_vector(out, TR_SPAN("transcript hash"));
-    mls_put_vector(out, (struct tr_span){ extensions.bytes, extensions.size });
-    tr_buffer_free(&extensions);
+    mls_put_vector(out, SPAN("tree hash"));
+    mls_put_vector(out, SPAN("transcript hash"));
+    mls_put_vector(out, (struct span){ extensions.bytes, extensions.size });
+    buffer_free(&extensions);
 }
 
 struct info_options {
@@ -91,33 +90,32 @@ struct info_options {
 /* base64 of a group info; the caller's to free. */
 static inline char *info_make(const struct info_options *with)
 {
-    struct tr_buffer info = { 0 }, tree = { 0 }, extensions = { 0 }, signature = { 0 }, out = { 0 };
+    struct buffer info = { 0 }, tree = { 0 }, extensions = { 0 }, signature = { 0 }, out = { 0 };
 
     put_group(&info, &with->group, with->outside);
     if (with->count > 0) {
         put_tree(&tree, with->leaves, with->count);
         mls_put_number(&extensions, MLS_RATCHET_TREE, 2);
-        mls_put_vector(&extensions, (struct tr_span){ tree.bytes, tree.size });
+        mls_put_vector(&extensions, (struct span){ tree.bytes, tree.size });
     }
-    mls_put_vector(&info, (struct tr_span){ extensions.bytes, extensions.size });
-    mls_put_vector(&info, tr_span_of(with->tag == NULL ? "confirmation tag" : with->tag));
+    mls_put_vector(&info, (struct span){ extensions.bytes, extensions.size });
+    mls_put_vector(&info, span_of(with->tag == NULL ? "confirmation tag" : with->tag));
     mls_put_number(&info, 0, 4);
     sign_with_label(with->leaves[0].key, "MLS 1.0 GroupInfoTBS", &info, &signature);
     if (with->has_bad_signature)
         signature.bytes[signature.size - 1] ^= 1;
     mls_put_number(&out, 1, 2);
     mls_put_number(&out, MLS_GROUP_INFO, 2);
-    tr_buffer_append(&out, info.bytes, info.size);
-    tr_buffer_append(&out, signature.bytes, signature.size);
-    tr_buffer_free(&info);
-    tr_buffer_free(&tree);
-    tr_buffer_free(&extensions);
-    tr_buffer_free(&signature);
+    buffer_append(&out, info.bytes, info.size);
+    buffer_append(&out, signature.bytes, signature.size);
+    buffer_free(&info);
+    buffer_free(&tree);
+    buffer_free(&extensions);
+    buffer_free(&signature);
     return base64_free(&out);
 }
 
-/* ---- public messages
- * --------------------------------------------------------------------------------- */
+/* ---- public messages ------------------------------------------------------------------------ */
 
 struct public_options {
     struct group group;
@@ -130,7 +128,7 @@ struct public_options {
 };
 
 static inline void put_sender(
-    struct tr_buffer *out, const struct public_options *with, enum mls_content content)
+    struct buffer *out, const struct public_options *with, enum mls_content content)
 {
     mls_put_number(out, 1, 2);
     mls_put_number(out, MLS_PUBLIC, 2);
@@ -143,69 +141,69 @@ static inline void put_sender(
         1);
     if (with->joiner == NULL)
         mls_put_number(out, with->sender, 4);
-    mls_put_vector(out, TR_SPAN(""));
+    mls_put_vector(out, SPAN(""));
     mls_put_number(out, content, 1);
 }
 
 /* RFC 9420 section 6.1: after version, wire format and content comes the context, which who is
  * outside does not know. */
-static inline void put_signature(struct tr_buffer *out, const struct public_options *with)
+static inline void put_signature(struct buffer *out, const struct public_options *with)
 {
-    struct tr_buffer content = { 0 };
+    struct buffer content = { 0 };
 
-    tr_buffer_append(&content, out->bytes, out->size);
+    buffer_append(&content, out->bytes, out->size);
     if (!with->is_outside)
         put_group(&content, &with->group, NULL);
     sign_with_label(with->signer, "MLS 1.0 FramedContentTBS", &content, out);
     if (with->has_bad_signature)
         out->bytes[out->size - 1] ^= 1;
-    tr_buffer_free(&content);
+    buffer_free(&content);
 }
 
-static inline void put_proposals(struct tr_buffer *out, const struct public_options *with)
+static inline void put_proposals(struct buffer *out, const struct public_options *with)
 {
     unsigned char reference[MLS_REFERENCE_SIZE_MAX];
-    struct tr_buffer list = { 0 };
+    struct buffer list = { 0 };
     size_t size;
 
     if (with->joiner != NULL) {
         mls_put_number(&list, 1, 1);
         mls_put_number(&list, MLS_EXTERNAL_INIT, 2);
-        mls_put_vector(&list, TR_SPAN("kem output"));
+        mls_put_vector(&list, SPAN("kem output"));
     }
     if (with->reference != NULL) {
         CHECK_EQ_INT(
-            crypto_hex_decode(tr_span_of(with->reference), reference, sizeof reference, &size), 0);
+            crypto_hex_decode(span_of(with->reference), reference, sizeof reference, &size), 0);
         mls_put_number(&list, 2, 1);
-        mls_put_vector(&list, (struct tr_span){ (const char *)reference, size });
+        mls_put_vector(&list, (struct span){ (const char *)reference, size });
     }
-    mls_put_vector(out, (struct tr_span){ list.bytes, list.size });
-    tr_buffer_free(&list);
+    mls_put_vector(out, (struct span){ list.bytes, list.size });
+    buffer_free(&list);
 }
 
 /* base64 of a public commit; the caller's to free. */
 static inline char *public_commit(const struct public_options *with)
 {
-    struct tr_buffer out = { 0 };
+    struct buffer out = { 0 };
 
     put_sender(&out, with, MLS_COMMIT);
     put_proposals(&out, with);
     mls_put_number(&out, 1, 1); /* there is a path: its leaf first */
     put_fresh_key(&out);
-    mls_put_vector(&out, (struct tr_span){ (const char *)with->signer->public_key, 32 });
+    mls_put_vector(&out, (struct span){ (const char *)with->signer->public_key, 32 });
     mls_put_number(&out, MLS_CREDENTIAL_BASIC, 2);
-    mls_put_vector(&out, tr_span_of(with->joiner == NULL ? "somebody" : with->joiner));
+    mls_put_vector(&out, span_of(with->joiner == NULL ? "somebody" : with->joiner));
     for (int i = 0; i < 5; i++)
-        mls_put_vector(&out, TR_SPAN(""));
+        mls_put_vector(&out, SPAN(""));
     mls_put_number(&out, MLS_FROM_COMMIT, 1);
-    mls_put_vector(&out, TR_SPAN("parent hash"));
-    mls_put_vector(&out, TR_SPAN(""));
-    mls_put_vector(&out, TR_SPAN("leaf signature"));
-    mls_put_vector(&out, TR_SPAN("")); /* nodes */
+    mls_put_vector(&out, SPAN("parent hash"));
+    mls_put_vector(&out, SPAN(""));
+    mls_put_vector(&out, SPAN("leaf signature"));
+    mls_put_vector(&out, SPAN("")); /* nodes */
     put_signature(&out, with);
-    mls_put_vector(&out, TR_SPAN("confirmation tag"));
+    mls_put_vector(&out, SPAN("confirmation tag"));
     if (with->joiner == NULL)
-        mls_put_vector(&out, TR_SPAN("membership tag"));
+        mls_put_vector(&out, SPAN("membership tag"));
     return base64_free(&out);
 }
 
@@ -213,7 +211,7 @@ static inline char *public_commit(const struct public_options *with)
 static inline char *public_proposal(const struct public_options *with, char *ret_reference)
 {
     unsigned char reference[MLS_REFERENCE_SIZE_MAX];
-    struct tr_buffer out = { 0 };
+    struct buffer out = { 0 };
     struct mls_message message;
 
     put_sender(&out, with, MLS_PROPOSAL);
@@ -221,8 +219,8 @@ static inline char *public_proposal(const struct public_options *with, char *ret
     mls_put_number(&out, 1, 4);
     put_signature(&out, with);
     if (!with->is_outside)
-        mls_put_vector(&out, TR_SPAN("membership tag"));
-    CHECK(mls_message_read((struct tr_span){ out.bytes, out.size }, &message) == NULL);
+        mls_put_vector(&out, SPAN("membership tag"));
+    CHECK(mls_message_read((struct span){ out.bytes, out.size }, &message) == NULL);
     CHECK_EQ_INT(mls_proposal_reference(mls_suite_of(1), &message, reference), 32);
     ret_reference[crypto_hex_encode(reference, 32, ret_reference)] = '\0';
     return base64_free(&out);
@@ -232,7 +230,7 @@ static inline char *public_proposal(const struct public_options *with, char *ret
 static inline char *private_make(const struct group *group, enum mls_content content)
 {
     static unsigned number;
-    struct tr_buffer out = { 0 };
+    struct buffer out = { 0 };
     char secret[48];
 
     (void)snprintf(secret, sizeof secret, "secret %u", number++);
@@ -241,9 +239,9 @@ static inline char *private_make(const struct group *group, enum mls_content con
     mls_put_vector(&out, group->id);
     mls_put_number(&out, group->epoch, 8);
     mls_put_number(&out, content, 1);
-    mls_put_vector(&out, TR_SPAN(""));
-    mls_put_vector(&out, TR_SPAN("encrypted sender data, 28 by"));
-    mls_put_vector(&out, tr_span_of(secret));
+    mls_put_vector(&out, SPAN(""));
+    mls_put_vector(&out, SPAN("encrypted sender data, 28 by"));
+    mls_put_vector(&out, span_of(secret));
     return base64_free(&out);
 }
 

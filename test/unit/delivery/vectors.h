@@ -9,7 +9,7 @@
 
 #include "check.h"
 #include "json/json.h"
-#include "services/delivery/mls_check.h"
+#include "services/delivery/mls/mls_check.h"
 #include "shared.h"
 
 struct vectors {
@@ -40,9 +40,9 @@ static inline int digit(char c)
 }
 
 /* Into memory of exactly its size, so that a read past the end is seen. */
-static inline struct tr_span bytes_of(const struct json *value)
+static inline struct span bytes_of(const struct json *value)
 {
-    struct tr_span hex;
+    struct span hex;
     char *bytes;
 
     CHECK(json_string(value, &hex));
@@ -50,15 +50,15 @@ static inline struct tr_span bytes_of(const struct json *value)
     CHECK(bytes != NULL);
     for (size_t i = 0; i < hex.size / 2; i++)
         bytes[i] = (char)(digit(hex.at[2 * i]) << 4 | digit(hex.at[2 * i + 1]));
-    return (struct tr_span){ realloc(bytes, hex.size / 2), hex.size / 2 };
+    return (struct span){ realloc(bytes, hex.size / 2), hex.size / 2 };
 }
 
-static inline void drop(struct tr_span bytes)
+static inline void drop(struct span bytes)
 {
     free((void *)(uintptr_t)bytes.at);
 }
 
-static inline void must_read(struct tr_span bytes, struct mls_message *message, enum mls_wire wire)
+static inline void must_read(struct span bytes, struct mls_message *message, enum mls_wire wire)
 {
     const char *why = mls_message_read(bytes, message);
 

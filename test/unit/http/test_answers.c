@@ -50,21 +50,21 @@ enum { MODIFIED_S = 784111777 }; /* Sun, 06 Nov 1994 08:49:37 GMT */
 static void handle_file(struct http_request *request)
 {
     struct http_range ranges[HTTP_RANGES_MAX];
-    unsigned status = http_condition(request, TR_SPAN(ETAG), MODIFIED_S);
-    struct tr_span range = http_header(request, "Range");
+    unsigned status = http_condition(request, SPAN(ETAG), MODIFIED_S);
+    struct span range = http_header(request, "Range");
     off_t size;
     char text[80];
     int fd, count = 0;
 
-    http_add_header(request, "ETag", TR_SPAN(ETAG));
+    http_add_header(request, "ETag", SPAN(ETAG));
     if (status != 0) {
-        http_respond(request, status, NULL, (struct tr_span){ NULL, 0 });
+        http_respond(request, status, NULL, (struct span){ NULL, 0 });
         return;
     }
     fd = open(file_path, O_RDONLY | O_CLOEXEC);
     CHECK(fd >= 0);
     size = lseek(fd, 0, SEEK_END);
-    if (range.at != NULL && http_if_range(request, TR_SPAN(ETAG), MODIFIED_S))
+    if (range.at != NULL && http_if_range(request, SPAN(ETAG), MODIFIED_S))
         count = http_range_parse(range, (uint64_t)size, ranges);
     if (count < 0) {
         close(fd);
@@ -74,7 +74,7 @@ static void handle_file(struct http_request *request)
     if (count == 1) {
         snprintf(text, sizeof text, "bytes %llu-%llu/%lld", (unsigned long long)ranges[0].first,
             (unsigned long long)(ranges[0].first + ranges[0].size - 1), (long long)size);
-        http_add_header(request, "Content-Range", tr_span_of(text));
+        http_add_header(request, "Content-Range", span_of(text));
         http_respond_file(request, 206, "application/octet-stream", fd, ranges[0].first,
             ranges[0].size, on_file_done, mark);
         return;
@@ -95,21 +95,21 @@ static void handle_short(struct http_request *request)
 
 static void handle_json(struct http_request *request)
 {
-    struct tr_buffer body = { 0 };
-    struct tr_span text;
+    struct buffer body = { 0 };
+    struct span text;
     uint64_t size = 0;
 
     if (http_parameter(request, "size", &text))
-        tr_span_u64(text, &size);
-    tr_buffer_text(&body, "[");
+        span_u64(text, &size);
+    buffer_text(&body, "[");
     while (body.size < size)
-        tr_buffer_text(&body, "\"0123456789\",");
-    tr_buffer_text(&body, "1]");
+        buffer_text(&body, "\"0123456789\",");
+    buffer_text(&body, "1]");
     if (http_parameter(request, "etag", &text))
-        http_add_header(request, "ETag", TR_SPAN(ETAG));
+        http_add_header(request, "ETag", SPAN(ETAG));
     if (http_parameter(request, "copy", &text)) {
-        http_respond(request, 200, "application/json", (struct tr_span){ body.bytes, body.size });
-        tr_buffer_free(&body);
+        http_respond(request, 200, "application/json", (struct span){ body.bytes, body.size });
+        buffer_free(&body);
     } else {
         http_respond_buffer(request, 200, "application/json", &body);
     }
@@ -118,18 +118,17 @@ static void handle_json(struct http_request *request)
 /* ?error: why nothing came back. ?done: it may be done all the same. */
 static void handle_lost(struct http_request *request)
 {
-    struct tr_span text = { NULL, 0 };
+    struct span text = { NULL, 0 };
     uint64_t error = 0;
 
-    CHECK(http_parameter(request, "error", &text) && tr_span_u64(text, &error));
+    CHECK(http_parameter(request, "error", &text) && span_u64(text, &error));
     http_respond_lost(request, -(int)error, http_parameter(request, "done", &text), "test");
 }
 
 /* There was no memory to tell what was done. */
 static void handle_untold(struct http_request *request)
 {
-    http_respond_buffer(
-        request, 200, "application/json", &(struct tr_buffer){ .failed = TR_ENOMEM });
+    http_respond_buffer(request, 200, "application/json", &(struct buffer){ .failed = TR_ENOMEM });
 }
 
 static const struct http_route file_routes[] = {

@@ -19,14 +19,13 @@
 #include <unistd.h>
 
 #include "asker.h"
-#include "base/metric.h"
 #include "check.h"
 #include "fake_server.h"
 #include "http/client.h"
 #include "http/client_private.h"
+#include "support/metric.h"
 
-/* ---- the made-up internet --------------------------------------------------------------------
- */
+/* ---- the made-up internet ------------------------------------------------------------------- */
 
 #define PUBLIC_ADDRESS "93.184.216.34"
 
@@ -93,8 +92,7 @@ int connect(int fd, __CONST_SOCKADDR_ARG address, socklen_t size)
     return real(fd, address.__sockaddr__, size);
 }
 
-/* ---- what the cases share ----------------------------------------------------------------------
- */
+/* ---- what the cases share ------------------------------------------------------------------- */
 
 static struct tr_system *system_of(uint32_t workers)
 {
@@ -126,12 +124,12 @@ static int ask_once(const struct http_client_options *options,
 {
     struct tr_system *system = system_of(2);
     struct http_client *client = client_of(system, options);
-    struct tr_buffer buffer = { 0 };
+    struct buffer buffer = { 0 };
     int rc = http_client_wait(client, request, &buffer);
 
     if (body != NULL)
         snprintf(body, size, "%.*s", (int)buffer.size, buffer.size == 0 ? "" : buffer.bytes);
-    tr_buffer_free(&buffer);
+    buffer_free(&buffer);
     http_client_stop(&client);
     CHECK(client == NULL);
     tr_system_destroy(&system);
@@ -202,8 +200,7 @@ static int get_text(char *text, const struct http_client_request *request, char 
     return rc;
 }
 
-/* ---- an actor that asks -------------------------------------------------------------------------
- */
+/* ---- an actor that asks --------------------------------------------------------------------- */
 
 enum { TAGS_MAX = 256 };
 
@@ -307,8 +304,7 @@ static uint32_t crowd_count(const struct crowd *crowd, int status)
     return count;
 }
 
-/* ---- answers -----------------------------------------------------------------------------------
- */
+/* ---- answers -------------------------------------------------------------------------------- */
 
 TEST(client, brings_a_whole_answer)
 {
@@ -394,7 +390,7 @@ TEST(client, sends_what_was_asked_and_no_more)
         &(struct http_client_request){ .url = fake_server_url(server, "/a/b?c=d#e"),
             .method = "PUT",
             .headers = headers,
-            .body = TR_SPAN("a\0b") },
+            .body = SPAN("a\0b") },
         NULL, 0);
     CHECK_EQ_INT(rc, 200);
     fake_server_stop(&server);
@@ -423,7 +419,7 @@ TEST(client, keeps_no_cookies)
     struct fake_server *second = fake_server_start(script_keep, &seen, NULL);
     struct tr_system *system = system_of(1);
     struct http_client *client = client_of(system, &open_options);
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     char value[64];
 
     CHECK_EQ_INT(http_client_wait(client,
@@ -437,7 +433,7 @@ TEST(client, keeps_no_cookies)
     fake_server_stop(&first);
     fake_server_stop(&second);
     CHECK(!fake_header(&seen.request, "Cookie", value, sizeof value));
-    tr_buffer_free(&body);
+    buffer_free(&body);
 }
 
 TEST(client, uses_a_connection_again)
@@ -445,7 +441,7 @@ TEST(client, uses_a_connection_again)
     struct fake_server *server = fake_server_start(script_text, ok_text, NULL);
     struct tr_system *system = system_of(1);
     struct http_client *client = client_of(system, &open_options);
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
 
     for (int i = 0; i < 20; i++)
         CHECK_EQ_INT(
@@ -454,7 +450,7 @@ TEST(client, uses_a_connection_again)
             200);
     CHECK_EQ_INT(body.size, 100);
     CHECK_EQ_INT(fake_server_connections(server), 1);
-    tr_buffer_free(&body);
+    buffer_free(&body);
     http_client_stop(&client);
     tr_system_destroy(&system);
     fake_server_stop(&server);
@@ -466,7 +462,7 @@ TEST(client, makes_a_new_connection_where_the_old_one_was_closed)
     struct fake_server *server = fake_server_start(script_once, ok_text, NULL);
     struct tr_system *system = system_of(2);
     struct http_client *client = client_of(system, &open_options);
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
 
     for (int i = 0; i < 20; i++)
         CHECK_EQ_INT(
@@ -475,15 +471,13 @@ TEST(client, makes_a_new_connection_where_the_old_one_was_closed)
             200);
     CHECK_EQ_INT(body.size, 100);
     CHECK_EQ_INT(fake_server_connections(server), 20);
-    tr_buffer_free(&body);
+    buffer_free(&body);
     http_client_stop(&client);
     tr_system_destroy(&system);
     fake_server_stop(&server);
 }
 
-/* ---- redirects and the guard
- * ---------------------------------------------------------------------
- */
+/* ---- redirects and the guard ---------------------------------------------------------------- */
 
 /* "/N" redirects to "/N-1", "/0" is the end; "/to" redirects to `data`. */
 static void script_redirect(struct fake_connection *connection, void *data)
@@ -622,8 +616,7 @@ TEST(client, takes_no_credentials_to_another_host)
     CHECK(!fake_header(&seen.request, "Authorization", value, sizeof value));
 }
 
-/* ---- limits -----------------------------------------------------------------------------------
- */
+/* ---- limits --------------------------------------------------------------------------------- */
 
 /* The body's size is the path; "/c" sends chunks without end, "/s" a stream without end and "/a"
  * announces a size and then nothing comes. */
@@ -801,8 +794,7 @@ TEST(client, reports_that_nobody_listens_and_that_a_name_is_unknown)
     CHECK_EQ_INT(failures_of("reason=\"io\""), 2);
 }
 
-/* ---- time -------------------------------------------------------------------------------------
- */
+/* ---- time ----------------------------------------------------------------------------------- */
 
 TEST(client, gives_up_at_the_deadline)
 {
@@ -855,7 +847,7 @@ TEST(client, is_not_held_up_by_a_name_server_that_does_not_answer)
     struct fake_server *server = fake_server_start(script_text, ok_text, NULL);
     struct tr_system *system = system_of(1); /* if the lookup were on the worker nothing else ran */
     struct http_client *client = client_of(system, &open_options);
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     struct crowd crowd = { .client = client,
         .request = { .url = "http://hangs.test/", .timeout_ns = TR_MILLISECONDS(500) },
         .count = 1 };
@@ -879,15 +871,14 @@ TEST(client, is_not_held_up_by_a_name_server_that_does_not_answer)
     tr_sender_drop(&second);
     tr_system_destroy(&system);
     fake_server_stop(&server);
-    tr_buffer_free(&body);
+    buffer_free(&body);
     sem_post(&lookup_goes_on);
     sem_post(&lookup_goes_on);
     sem_wait(&lookup_ended);
     sem_wait(&lookup_ended);
 }
 
-/* ---- TLS --------------------------------------------------------------------------------------
- */
+/* ---- TLS ------------------------------------------------------------------------------------ */
 
 TEST(tls, answers_under_a_known_authority)
 {
@@ -895,7 +886,7 @@ TEST(tls, answers_under_a_known_authority)
     struct fake_server *server;
     struct tr_system *system;
     struct http_client *client;
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
 
     fake_tls_make(&tls, "127.0.0.1");
     server = fake_server_start(script_text, ok_text, &tls);
@@ -913,7 +904,7 @@ TEST(tls, answers_under_a_known_authority)
     tr_system_destroy(&system);
     fake_server_stop(&server);
     fake_tls_free(&tls);
-    tr_buffer_free(&body);
+    buffer_free(&body);
 }
 
 TEST(tls, is_refused_under_an_unknown_authority_or_for_another_name)
@@ -980,8 +971,7 @@ TEST(tls, is_not_left_by_a_redirect)
     fake_tls_free(&tls);
 }
 
-/* ---- many, full, and the end --------------------------------------------------------------------
- */
+/* ---- many, full, and the end ---------------------------------------------------------------- */
 
 /* Holds its first answers back until eight requests are there at once. */
 struct gate {
@@ -1043,7 +1033,7 @@ TEST(client, refuses_more_than_its_queue_holds)
         .request = { .url = fake_server_url(server, "/"), .timeout_ns = TR_SECONDS(600) },
         .count = 201 };
     tr_sender sender = crowd_start(system, &crowd, 0);
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
 
     crowd_wait_asked(&crowd);
     CHECK_EQ_INT(http_client_wait(client,
@@ -1168,7 +1158,7 @@ TEST(client, outlives_those_who_asked)
     struct crowd crowd = { .client = client,
         .request = { .url = fake_server_url(server, "/"), .timeout_ns = TR_SECONDS(600) },
         .count = 10 };
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     tr_sender sender;
 
     sem_init(&pause.arrived, 0, 0);
@@ -1188,7 +1178,7 @@ TEST(client, outlives_those_who_asked)
                      &body),
         200);
     CHECK_EQ_INT(crowd.ended, 0);
-    tr_buffer_free(&body);
+    buffer_free(&body);
     http_client_stop(&client);
     tr_system_destroy(&system);
     fake_server_stop(&server);
@@ -1216,8 +1206,7 @@ TEST(client, does_not_start_with_what_it_cannot_use)
     tr_system_destroy(&system);
 }
 
-/* ---- when memory is out -----------------------------------------------------------------------
- */
+/* ---- when memory is out --------------------------------------------------------------------- */
 
 static char fault_url[64];
 static unsigned fault_answers;
@@ -1225,7 +1214,7 @@ static unsigned fault_answers;
 static void fault_scenario(struct tr_system *system)
 {
     struct http_client *client = NULL;
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     int rc;
 
     if (http_client_start(system, &open_options, &client) < 0)
@@ -1234,7 +1223,7 @@ static void fault_scenario(struct tr_system *system)
         &(struct http_client_request){ .url = fault_url, .timeout_ns = TR_SECONDS(1) }, &body);
     CHECK_MSG(rc == 200 || rc < 0, "%d", rc);
     fault_answers += rc == 200;
-    tr_buffer_free(&body);
+    buffer_free(&body);
     http_client_stop(&client);
 }
 

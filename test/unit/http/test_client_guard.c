@@ -196,7 +196,7 @@ TEST(cache_control, gives_the_shortest_life_it_names)
     };
 
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
-        uint32_t got = http_client_max_age(tr_span_of(table[i].value), UINT32_MAX);
+        uint32_t got = http_client_max_age(span_of(table[i].value), UINT32_MAX);
 
         CHECK_MSG(got == table[i].max_age_s, "\"%s\" gave %u", table[i].value, got);
     }
@@ -204,9 +204,9 @@ TEST(cache_control, gives_the_shortest_life_it_names)
 
 TEST(cache_control, of_several_lines_counts_the_shortest)
 {
-    CHECK_EQ_U64(http_client_max_age(TR_SPAN("max-age=60"), 30), 30);
-    CHECK_EQ_U64(http_client_max_age(TR_SPAN("max-age=60"), 90), 60);
-    CHECK_EQ_U64(http_client_max_age(TR_SPAN("public"), 90), 90);
+    CHECK_EQ_U64(http_client_max_age(SPAN("max-age=60"), 30), 30);
+    CHECK_EQ_U64(http_client_max_age(SPAN("max-age=60"), 90), 60);
+    CHECK_EQ_U64(http_client_max_age(SPAN("public"), 90), 90);
 }
 
 static int create(struct http_client_request request)
@@ -268,8 +268,7 @@ TEST(request, that_makes_no_sense_is_refused)
         create((struct http_client_request){ .url = url, .method = "CONNECT" }), TR_EINVAL);
     CHECK_EQ_INT(create((struct http_client_request){ .url = url, .method = "GET / HTTP/1.1\r\n" }),
         TR_EINVAL);
-    CHECK_EQ_INT(
-        create((struct http_client_request){ .url = url, .body = TR_SPAN("x") }), TR_EINVAL);
+    CHECK_EQ_INT(create((struct http_client_request){ .url = url, .body = SPAN("x") }), TR_EINVAL);
     CHECK_EQ_INT(
         create((struct http_client_request){ .url = url, .method = "POST", .redirects_max = 1 }),
         TR_EINVAL);

@@ -8,26 +8,26 @@
 
 TEST(date, is_written_and_read_back)
 {
-    struct tr__random random;
+    struct base_random random;
 
-    tr__random_init(&random, check_seed());
+    base_random_init(&random, check_seed());
     for (int i = 0; i < 100000; i++) {
-        uint64_t seconds = tr__random_below(&random, UINT64_C(253402300800)), back = 0;
+        uint64_t seconds = base_random_below(&random, UINT64_C(253402300800)), back = 0;
         char text[30];
 
         http_date(seconds, text);
-        CHECK_MSG(http_date_parse(tr_span_of(text), &back) && back == seconds, "%s: %llu, %llu",
-            text, (unsigned long long)seconds, (unsigned long long)back);
+        CHECK_MSG(http_date_parse(span_of(text), &back) && back == seconds, "%s: %llu, %llu", text,
+            (unsigned long long)seconds, (unsigned long long)back);
     }
 }
 
 TEST(date, agrees_with_the_c_library)
 {
-    struct tr__random random;
+    struct base_random random;
 
-    tr__random_init(&random, check_seed());
+    base_random_init(&random, check_seed());
     for (int i = 0; i < 100000; i++) {
-        time_t seconds = (time_t)tr__random_below(&random, UINT64_C(253402300800));
+        time_t seconds = (time_t)base_random_below(&random, UINT64_C(253402300800));
         char text[30], other[30];
         struct tm parts;
 
@@ -50,5 +50,5 @@ TEST(date, what_is_no_date_is_refused)
     uint64_t seconds;
 
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
-        CHECK_MSG(!http_date_parse(tr_span_of(table[i]), &seconds), "%s", table[i]);
+        CHECK_MSG(!http_date_parse(span_of(table[i]), &seconds), "%s", table[i]);
 }

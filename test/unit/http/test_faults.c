@@ -36,12 +36,12 @@ TEST_LONG(faults, requests_survive_every_lost_allocation, 120)
     log_setup(2, LOG_LOGFMT, LOG_ERROR);
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         for (uint64_t countdown = 1; countdown < 60; countdown++) {
-            tr__fault_countdown(countdown, 1);
+            base_fault_countdown(countdown, 1);
             CHECK_MSG(ask_carefully(http_server_address(stage.server), table[i].text,
                           table[i].expected, answer, false),
                 "request %zu, allocation %llu: %d %s", i, (unsigned long long)countdown,
                 answer->status, answer->body);
-            tr__fault_countdown(0, 0);
+            base_fault_countdown(0, 0);
             CHECK_MSG(ask_carefully(http_server_address(stage.server), table[i].text,
                           table[i].expected, answer, true),
                 "after request %zu, allocation %llu: %d %s", i, (unsigned long long)countdown,
@@ -70,10 +70,10 @@ TEST(faults, a_server_that_cannot_start_leaves_nothing)
         struct http_server *server = NULL;
         int rc;
 
-        tr__fault_countdown(++countdown, 1);
+        base_fault_countdown(++countdown, 1);
         why[0] = '\0';
         rc = http_server_start(system, &options, why, sizeof why, &server);
-        calls = tr__fault_countdown(0, 0);
+        calls = base_fault_countdown(0, 0);
         if (rc < 0)
             CHECK_MSG(why[0] != '\0', "no reason for call %llu", (unsigned long long)countdown);
         http_server_stop(&server);

@@ -3,8 +3,8 @@
 #include <fcntl.h>
 #include <pthread.h>
 
-#include "base/metric.h"
 #include "http2_wire.h"
+#include "support/metric.h"
 
 static int64_t metric_value(const char *name)
 {
@@ -355,8 +355,7 @@ TEST(http2, the_request_looks_the_same_from_inside)
     STAGE_END();
 }
 
-/* ---- large answers and windows -----------------------------------------------------------------
- */
+/* ---- large answers and windows -------------------------------------------------------------- */
 
 TEST(http2, a_large_answer_waits_for_the_windows)
 {
@@ -434,12 +433,12 @@ static void on_file_done(void *data, int fd, uint64_t sent)
 static void handle_file(struct http_request *request)
 {
     int fd = open(file_path, O_RDONLY | O_CLOEXEC);
-    struct tr_span text = { NULL, 0 };
+    struct span text = { NULL, 0 };
     uint64_t size = 0;
 
     CHECK(fd >= 0);
     http_parameter(request, "size", &text);
-    tr_span_u64(text, &size);
+    span_u64(text, &size);
     http_respond_file(request, 200, "text/plain", fd, 1, size, on_file_done, NULL);
 }
 
@@ -493,8 +492,7 @@ TEST(http2, files_are_read_as_the_client_takes_them)
     unlink(file_path);
 }
 
-/* ---- resets, limits ----------------------------------------------------------------------------
- */
+/* ---- resets, limits ------------------------------------------------------------------------- */
 
 TEST(http2, a_reset_cancels_that_request_alone)
 {
@@ -679,8 +677,7 @@ TEST(http2, who_sends_no_more_still_gets_the_answers)
     STAGE_END();
 }
 
-/* ---- the end -----------------------------------------------------------------------------------
- */
+/* ---- the end -------------------------------------------------------------------------------- */
 
 struct drain {
     struct http_server *server;
@@ -733,8 +730,7 @@ TEST(http2, a_drain_serves_what_is_on_its_way)
     STAGE_END();
 }
 
-/* ---- server-sent events ------------------------------------------------------------------------
- */
+/* ---- server-sent events --------------------------------------------------------------------- */
 
 struct hub {
     struct stage stage;

@@ -45,10 +45,10 @@ TEST_LONG(http2_faults, requests_survive_every_lost_allocation, 120)
 
     log_setup(2, LOG_LOGFMT, LOG_ERROR);
     do {
-        tr__fault_countdown(++countdown, 1);
+        base_fault_countdown(++countdown, 1);
         CHECK_MSG(ask_carefully(http_server_address(stage.server), false), "allocation %llu",
             (unsigned long long)countdown);
-        calls = tr__fault_countdown(0, 0);
+        calls = base_fault_countdown(0, 0);
         CHECK_MSG(ask_carefully(http_server_address(stage.server), true), "after allocation %llu",
             (unsigned long long)countdown);
     } while (calls >= countdown && countdown < 1000);
@@ -106,10 +106,10 @@ TEST_LONG(http2_faults, sockets_survive_every_lost_allocation, 120)
     stage_start(&stage, routes, 1, (struct http_limits){ .header_ns = TR_MILLISECONDS(300) });
     log_setup(2, LOG_LOGFMT, LOG_ERROR);
     do {
-        tr__fault_countdown(++countdown, 1);
+        base_fault_countdown(++countdown, 1);
         CHECK_MSG(socket_carefully(http_server_address(stage.server), answer, false),
             "allocation %llu: %d", (unsigned long long)countdown, answer->status);
-        calls = tr__fault_countdown(0, 0);
+        calls = base_fault_countdown(0, 0);
         CHECK_MSG(socket_carefully(http_server_address(stage.server), answer, true),
             "after allocation %llu: %d", (unsigned long long)countdown, answer->status);
     } while (calls >= countdown && countdown < 500);

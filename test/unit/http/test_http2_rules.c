@@ -10,8 +10,7 @@ static struct wire *stage_wire(struct stage *stage)
     return wire_open(http_server_address(stage->server));
 }
 
-/* ---- heads -------------------------------------------------------------------------------------
- */
+/* ---- heads ---------------------------------------------------------------------------------- */
 
 enum { FIELDS_MAX = 8 };
 struct head_row {
@@ -199,8 +198,7 @@ TEST(http2_rules, a_bomb_of_indexed_fields_ends_the_connection)
     STAGE_END();
 }
 
-/* ---- frames ------------------------------------------------------------------------------------
- */
+/* ---- frames --------------------------------------------------------------------------------- */
 
 struct frame_row {
     const char *what;
@@ -397,8 +395,7 @@ TEST(http2_rules, a_wrong_preface_is_not_served)
     STAGE_END();
 }
 
-/* ---- floods ------------------------------------------------------------------------------------
- */
+/* ---- floods --------------------------------------------------------------------------------- */
 
 /* Until the server ends it, or `count` of them. */
 static long flood(struct stage *stage, int count, void (*one)(struct wire *wire, uint32_t number))

@@ -6,8 +6,8 @@
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 
-#include "base/metric.h"
 #include "http_stage.h"
+#include "support/metric.h"
 
 static int64_t metric_value(const char *name, const char *labels)
 {
@@ -381,8 +381,7 @@ TEST(limits, without_descriptors_accepting_pauses_and_goes_on)
     STAGE_END();
 }
 
-/* ---- one who sends many requests at once ------------------------------------------------------
- */
+/* ---- one who sends many requests at once ---------------------------------------------------- */
 
 static _Atomic int many_begun, many_handled, many_before_other;
 static _Atomic bool may_go_on;
@@ -398,13 +397,13 @@ static void handle_many(struct http_request *request)
         poll(NULL, 0, 1);
     }
     atomic_fetch_add(&many_handled, 1);
-    http_respond(request, 200, "text/plain", TR_SPAN("many"));
+    http_respond(request, 200, "text/plain", SPAN("many"));
 }
 
 static void handle_other(struct http_request *request)
 {
     atomic_store(&many_before_other, atomic_load(&many_handled));
-    http_respond(request, 200, "text/plain", TR_SPAN("other"));
+    http_respond(request, 200, "text/plain", SPAN("other"));
 }
 
 /* What was sent has arrived at the other end's socket. */

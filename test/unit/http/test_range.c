@@ -51,7 +51,7 @@ TEST(range, follows_the_standard)
 
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         struct http_range ranges[HTTP_RANGES_MAX];
-        int count = http_range_parse(tr_span_of(table[i].value), 10000, ranges);
+        int count = http_range_parse(span_of(table[i].value), 10000, ranges);
 
         CHECK_MSG(count == table[i].count, "%s: %d", table[i].value, count);
         if (count > 0) {
@@ -67,28 +67,28 @@ TEST(range, of_nothing_is_never_satisfied)
 {
     struct http_range ranges[HTTP_RANGES_MAX];
 
-    CHECK_EQ_INT(http_range_parse(TR_SPAN("bytes=0-"), 0, ranges), -1);
-    CHECK_EQ_INT(http_range_parse(TR_SPAN("bytes=-1"), 0, ranges), -1);
-    CHECK_EQ_INT(http_range_parse((struct tr_span){ NULL, 0 }, 10, ranges), 0);
+    CHECK_EQ_INT(http_range_parse(SPAN("bytes=0-"), 0, ranges), -1);
+    CHECK_EQ_INT(http_range_parse(SPAN("bytes=-1"), 0, ranges), -1);
+    CHECK_EQ_INT(http_range_parse((struct span){ NULL, 0 }, 10, ranges), 0);
 }
 
 TEST(range, stays_inside_whatever_is_asked)
 {
     static const char letters[] = "0123456789-,, 9";
-    struct tr__random random;
+    struct base_random random;
 
-    tr__random_init(&random, check_seed());
+    base_random_init(&random, check_seed());
     for (int i = 0; i < 200000; i++) {
         char text[40] = "bytes=";
         struct http_range ranges[HTTP_RANGES_MAX];
-        size_t used = 6, length = tr__random_below(&random, 30);
+        size_t used = 6, length = base_random_below(&random, 30);
         uint64_t size =
-            tr__random_below(&random, 3) == 0 ? UINT64_MAX : tr__random_below(&random, 2000);
+            base_random_below(&random, 3) == 0 ? UINT64_MAX : base_random_below(&random, 2000);
         int count;
 
         while (length-- > 0)
-            text[used++] = letters[tr__random_below(&random, sizeof letters - 1)];
-        count = http_range_parse((struct tr_span){ text, used }, size, ranges);
+            text[used++] = letters[base_random_below(&random, sizeof letters - 1)];
+        count = http_range_parse((struct span){ text, used }, size, ranges);
         CHECK(count >= -1 && count <= HTTP_RANGES_MAX);
         for (int j = 0; j < count; j++) {
             CHECK(ranges[j].size > 0);

@@ -23,7 +23,7 @@ static struct http_match find(
 {
     struct http_match match;
 
-    http_router_find(router, method, tr_span_of(path), &match);
+    http_router_find(router, method, span_of(path), &match);
     return match;
 }
 
@@ -42,9 +42,9 @@ TEST(router, finds_paths_and_parts)
     match = find(&router, HTTP_GET, "/packs/x/files/y.z");
     CHECK(match.route == &routes[7]);
     CHECK_EQ_INT(match.part_count, 2);
-    CHECK(tr_span_is(match.parts[0].name, "name"));
-    CHECK(tr_span_is(match.parts[0].value, "x"));
-    CHECK(tr_span_is(match.parts[1].value, "y.z"));
+    CHECK(span_is(match.parts[0].name, "name"));
+    CHECK(span_is(match.parts[0].value, "x"));
+    CHECK(span_is(match.parts[1].value, "y.z"));
     CHECK(find(&router, HTTP_DELETE, "/packs/x").route == &routes[6]);
     match = find(&router, HTTP_PUT, "/packs/x");
     CHECK(match.route == NULL);
@@ -106,9 +106,9 @@ TEST(router, out_of_memory_is_an_error_and_leaves_nothing)
         size_t bad;
         int rc;
 
-        tr__fault_countdown(++countdown, 1);
+        base_fault_countdown(++countdown, 1);
         rc = http_router_init(&router, routes, ROUTE_COUNT, &bad);
-        calls = tr__fault_countdown(0, 0);
+        calls = base_fault_countdown(0, 0);
         CHECK_EQ_INT(rc, calls >= countdown ? TR_ENOMEM : 0);
         if (rc == 0)
             http_router_finish(&router);

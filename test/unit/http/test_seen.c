@@ -2,8 +2,8 @@
 /* What an operator sees of requests: the access log and the metrics. */
 #include <fcntl.h>
 
-#include "base/metric.h"
 #include "http_stage.h"
+#include "support/metric.h"
 
 static const struct metric *metric_find(const char *name, const char *labels)
 {

@@ -3,9 +3,9 @@
 #include <fcntl.h>
 
 #include "base/alloc.h"
-#include "base/metric.h"
 #include "http/shed.h"
 #include "http_stage.h"
+#include "support/metric.h"
 
 /* Sanitizers see every piece: what is otherwise kept for the next request (its input, the request,
  * the output, the event) is allocated each time. */
@@ -141,12 +141,12 @@ TEST(shed, it_takes_no_memory)
     full_start(&full, true);
     for (int i = 0; i < 10; i++) /* what is kept for the next one is made by the first */
         client_ask(full.client, GET_HELLO, full.answer);
-    tr__fault_countdown(UINT64_MAX, 1);
+    base_fault_countdown(UINT64_MAX, 1);
     for (int i = 0; i < MANY; i++) {
         client_ask(full.client, GET_HELLO, full.answer);
         CHECK_EQ_INT(full.answer->status, 503);
     }
-    CHECK_EQ_U64(tr__fault_countdown(0, 0), PIECES * MANY);
+    CHECK_EQ_U64(base_fault_countdown(0, 0), PIECES * MANY);
     full_release(&full);
     full_stop(&full);
 }
@@ -278,8 +278,7 @@ TEST(shed, requests_in_one_packet_are_answered_in_order)
     full_stop(&full);
 }
 
-/* ---- how many places, without a server that runs -----------------------------------------------
- */
+/* ---- how many places, without a server that runs -------------------------------------------- */
 
 struct lesson {
     struct http_server *server;
@@ -461,8 +460,7 @@ TEST(shed, fewer_places_shed_before_the_limit_does)
     STAGE_END();
 }
 
-/* ---- an actor whose box is full ---------------------------------------------------------------
- */
+/* ---- an actor whose box is full ------------------------------------------------------------- */
 
 /* Has room for one message, and is held by the helper from its start. */
 struct busy {

@@ -5,9 +5,9 @@
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 
-#include "base/metric.h"
 #include "http/frame.h"
 #include "http_stage.h"
+#include "support/metric.h"
 
 static int64_t metric_value(const char *name)
 {
@@ -101,12 +101,12 @@ static void hub_stop(struct hub *hub)
 
 static struct http_frame *event_frame(const char *id, const char *data)
 {
-    struct tr_buffer buffer = { 0 };
+    struct buffer buffer = { 0 };
     struct http_frame *frame;
 
-    http_sse_format(&buffer, tr_span_of(id), TR_SPAN("message"), tr_span_of(data));
+    http_sse_format(&buffer, span_of(id), SPAN("message"), span_of(data));
     frame = http_frame_new(buffer.bytes, buffer.size);
-    tr_buffer_free(&buffer);
+    buffer_free(&buffer);
     return frame;
 }
 
@@ -388,8 +388,7 @@ TEST(stream, what_a_slow_reader_took_before_buys_it_no_time_after_the_end)
     free(hub);
 }
 
-/* ---- a server that ends, and streams that are not read ------------------------------------------
- */
+/* ---- a server that ends, and streams that are not read -------------------------------------- */
 
 enum { WAITING = 100 }; /* rows: more than the socket holds, less than the stream */
 
@@ -521,7 +520,7 @@ TEST(stream, a_slow_reader_without_a_marked_frame_hears_the_mark_it_began_with)
     free(hub);
 }
 
-static struct http_frame *no_farewell(struct tr_span about, uint64_t mark, bool is_websocket)
+static struct http_frame *no_farewell(struct span about, uint64_t mark, bool is_websocket)
 {
     (void)about;
     (void)mark;
@@ -529,7 +528,7 @@ static struct http_frame *no_farewell(struct tr_span about, uint64_t mark, bool 
     return NULL;
 }
 
-static struct http_frame *long_farewell(struct tr_span about, uint64_t mark, bool is_websocket)
+static struct http_frame *long_farewell(struct span about, uint64_t mark, bool is_websocket)
 {
     (void)about;
     (void)mark;
@@ -540,7 +539,7 @@ static struct http_frame *long_farewell(struct tr_span about, uint64_t mark, boo
 TEST(stream, without_a_last_word_that_fits_a_slow_reader_is_cut)
 {
     struct http_frame *(*const makers[])(
-        struct tr_span, uint64_t, bool) = { NULL, no_farewell, long_farewell };
+        struct span, uint64_t, bool) = { NULL, no_farewell, long_farewell };
 
     for (int i = 0; i < 3; i++) {
         struct hub *hub = calloc(1, sizeof *hub);
@@ -594,10 +593,10 @@ TEST(stream, idle_streams_take_less_than_8_kb_each)
 
 TEST(stream, lines_cannot_leave_their_field)
 {
-    struct tr_buffer buffer = { 0 };
+    struct buffer buffer = { 0 };
 
-    http_sse_format(&buffer, TR_SPAN("1\ndata: x"), TR_SPAN("a\rb"), TR_SPAN("x\r\ny\rz\n"));
-    tr_buffer_append(&buffer, "", 1);
+    http_sse_format(&buffer, SPAN("1\ndata: x"), SPAN("a\rb"), SPAN("x\r\ny\rz\n"));
+    buffer_append(&buffer, "", 1);
     CHECK_EQ_STR(buffer.bytes, "id: 1\nevent: a\ndata: x\ndata: y\ndata: z\ndata: \n\n");
-    tr_buffer_free(&buffer);
+    buffer_free(&buffer);
 }

@@ -7,8 +7,8 @@
 #include <openssl/x509.h>
 #include <signal.h>
 
-#include "base/metric.h"
 #include "http_stage.h"
+#include "support/metric.h"
 
 static char text[2000000];
 

@@ -55,12 +55,11 @@ TEST(uri, paths_are_decoded_or_refused)
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         char bytes[64];
         size_t size = 0;
-        bool good = http_path_decode(tr_span_of(table[i].path), bytes, &size);
+        bool good = http_path_decode(span_of(table[i].path), bytes, &size);
 
         CHECK_MSG(good == (table[i].decoded != NULL), "%s", table[i].path);
         if (good)
-            CHECK_MSG(
-                tr_span_is((struct tr_span){ bytes, size }, table[i].decoded), "%s", table[i].path);
+            CHECK_MSG(span_is((struct span){ bytes, size }, table[i].decoded), "%s", table[i].path);
     }
 }
 
@@ -82,7 +81,7 @@ TEST(uri, parameters_are_found_once)
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         char bytes[64];
         size_t size = 0;
-        int found = http_query_find(tr_span_of(table[i].query), table[i].name, bytes, &size);
+        int found = http_query_find(span_of(table[i].query), table[i].name, bytes, &size);
 
         CHECK_MSG(found == table[i].found, "%s: %d", table[i].query, found);
         if (found == 1) {
@@ -90,29 +89,29 @@ TEST(uri, parameters_are_found_once)
             CHECK_EQ_U64(size, strlen(table[i].value));
         }
     }
-    CHECK_EQ_INT(http_query_find((struct tr_span){ NULL, 0 }, "a", NULL, NULL), 0);
+    CHECK_EQ_INT(http_query_find((struct span){ NULL, 0 }, "a", NULL, NULL), 0);
 }
 
 TEST(uri, targets_are_split)
 {
-    struct tr_span path, query, host = TR_SPAN("test");
+    struct span path, query, host = SPAN("test");
 
-    CHECK(http_target_split(TR_SPAN("/a?b?c"), host, &path, &query));
-    CHECK(tr_span_is(path, "/a"));
-    CHECK(tr_span_is(query, "b?c"));
-    CHECK(http_target_split(TR_SPAN("/a?"), host, &path, &query));
+    CHECK(http_target_split(SPAN("/a?b?c"), host, &path, &query));
+    CHECK(span_is(path, "/a"));
+    CHECK(span_is(query, "b?c"));
+    CHECK(http_target_split(SPAN("/a?"), host, &path, &query));
     CHECK(query.at != NULL);
     CHECK_EQ_U64(query.size, 0);
-    CHECK(http_target_split(TR_SPAN("/a"), host, &path, &query));
+    CHECK(http_target_split(SPAN("/a"), host, &path, &query));
     CHECK(query.at == NULL);
-    CHECK(http_target_split(TR_SPAN("HTTP://Test/a"), host, &path, &query));
-    CHECK(tr_span_is(path, "/a"));
-    CHECK(!http_target_split(TR_SPAN("http://test"), host, &path, &query));
-    CHECK(!http_target_split(TR_SPAN("http://test2/a"), host, &path, &query));
-    CHECK(!http_target_split(TR_SPAN("http:///a"), TR_SPAN(""), &path, &query));
-    CHECK(!http_target_split(TR_SPAN("a"), host, &path, &query));
-    CHECK(!http_target_split(TR_SPAN(""), host, &path, &query));
-    CHECK(!http_target_split(TR_SPAN("/a#b"), host, &path, &query));
+    CHECK(http_target_split(SPAN("HTTP://Test/a"), host, &path, &query));
+    CHECK(span_is(path, "/a"));
+    CHECK(!http_target_split(SPAN("http://test"), host, &path, &query));
+    CHECK(!http_target_split(SPAN("http://test2/a"), host, &path, &query));
+    CHECK(!http_target_split(SPAN("http:///a"), SPAN(""), &path, &query));
+    CHECK(!http_target_split(SPAN("a"), host, &path, &query));
+    CHECK(!http_target_split(SPAN(""), host, &path, &query));
+    CHECK(!http_target_split(SPAN("/a#b"), host, &path, &query));
 }
 
 TEST(uri, values_of_a_query_are_decoded_or_refused)
@@ -134,7 +133,7 @@ TEST(uri, values_of_a_query_are_decoded_or_refused)
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         char bytes[64];
         size_t size;
-        bool is_good = http_query_decode(tr_span_of(table[i].value), bytes, &size);
+        bool is_good = http_query_decode(span_of(table[i].value), bytes, &size);
 
         CHECK_MSG(is_good == (table[i].decoded != NULL), "%s", table[i].value);
         if (is_good)

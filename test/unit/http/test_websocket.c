@@ -2,8 +2,8 @@
 /* WebSocket by raw bytes: the handshake, what is refused and with which code, both ways to end. */
 #include <pthread.h>
 
-#include "base/metric.h"
 #include "http_stage.h"
+#include "support/metric.h"
 
 enum { STREAMS_MAX = 64, RECEIVE_MAX = 1000 };
 

@@ -10,7 +10,7 @@ static struct json_doc doc;
 
 static const struct json *parse(const char *json)
 {
-    CHECK_MSG(json_parse_copy(&doc, tr_span_of(json), 0) == 0, "%s", json);
+    CHECK_MSG(json_parse_copy(&doc, span_of(json), 0) == 0, "%s", json);
     return json_root(&doc);
 }
 
@@ -21,20 +21,20 @@ static const char body[] =
 TEST(json, members_are_found_by_key)
 {
     const struct json *root = parse(body);
-    struct tr_span text;
+    struct span text;
     int64_t integer;
     double real;
     bool truth;
 
     CHECK_EQ_U64(json_count(root), 8);
-    CHECK(json_string(json_get(root, "name"), &text) && tr_span_is(text, "Ada"));
+    CHECK(json_string(json_get(root, "name"), &text) && span_is(text, "Ada"));
     CHECK(json_int(json_get(json_get(json_get(json_get(root, "deep"), "a"), "b"), "c"), &integer));
     CHECK_EQ_INT(integer, 42);
     CHECK(json_bool(json_get(root, "yes"), &truth) && truth);
     CHECK(json_bool(json_get(root, "no"), &truth) && !truth);
     CHECK_EQ_INT(json_kind(json_get(root, "none")), JSON_NULL);
     CHECK(json_double(json_get(root, "pi"), &real) && real == 3.5);
-    CHECK(json_string(json_get(root, ""), &text) && tr_span_is(text, "empty"));
+    CHECK(json_string(json_get(root, ""), &text) && span_is(text, "empty"));
     CHECK(json_get(root, "nam") == NULL);
     CHECK(json_get(root, "names") == NULL);
     CHECK(json_get(root, "x") == NULL);   /* only of an object further inside */
@@ -44,14 +44,14 @@ TEST(json, members_are_found_by_key)
 TEST(json, items_are_found_by_index)
 {
     const struct json *list = json_get(parse(body), "list");
-    struct tr_span text;
+    struct span text;
     int64_t integer;
 
     CHECK_EQ_U64(json_count(list), 4);
     CHECK(json_int(json_at(list, 0), &integer) && integer == 1);
     CHECK(json_int(json_at(json_at(list, 1), 1), &integer) && integer == 3);
     CHECK_EQ_INT(json_kind(json_get(json_at(list, 2), "x")), JSON_ARRAY);
-    CHECK(json_string(json_at(list, 3), &text) && tr_span_is(text, "end"));
+    CHECK(json_string(json_at(list, 3), &text) && span_is(text, "end"));
     CHECK(json_at(list, 4) == NULL);
     CHECK(json_at(parse(body), 0) == NULL);
 }
@@ -64,7 +64,7 @@ TEST(json, iteration_visits_each_once_in_order)
 
     for (struct json_iter it = json_iterate(parse(body)); json_next(&it); count++) {
         CHECK(count < 8);
-        CHECK(tr_span_is(it.key, keys[count]));
+        CHECK(span_is(it.key, keys[count]));
         CHECK(it.value == json_get(json_root(&doc), keys[count]));
     }
     CHECK_EQ_U64(count, 8);
@@ -81,7 +81,7 @@ TEST(json, iteration_visits_each_once_in_order)
 
 TEST(json, what_is_not_there_reads_as_nothing)
 {
-    struct tr_span text = { "untouched", 9 };
+    struct span text = { "untouched", 9 };
     int64_t integer = 7;
     bool truth = true;
     double real = 7;
@@ -94,14 +94,14 @@ TEST(json, what_is_not_there_reads_as_nothing)
     CHECK(!json_string(NULL, &text) && !json_bytes(NULL, &text) && !json_link(NULL, &text));
     CHECK(!json_int(NULL, &integer) && !json_bool(NULL, &truth) && !json_double(NULL, &real));
     CHECK(!json_digits(NULL, &text));
-    CHECK(integer == 7 && truth && real == 7 && tr_span_is(text, "untouched"));
+    CHECK(integer == 7 && truth && real == 7 && span_is(text, "untouched"));
     json_doc_free(&doc);
     CHECK(json_root(&doc) == NULL);
 }
 
 TEST(json, another_kind_is_refused_and_writes_nothing)
 {
-    struct tr_span text = { "untouched", 9 };
+    struct span text = { "untouched", 9 };
     int64_t integer = 7;
     bool truth = true;
     double real = 7;
@@ -116,7 +116,7 @@ TEST(json, another_kind_is_refused_and_writes_nothing)
     CHECK(!json_digits(parse("12"), &text));
     CHECK(!json_double(parse("\"1\""), &real));
     CHECK(!json_double(parse("[1]"), &real));
-    CHECK(integer == 7 && truth && real == 7 && tr_span_is(text, "untouched"));
+    CHECK(integer == 7 && truth && real == 7 && span_is(text, "untouched"));
 }
 
 TEST(json, the_last_of_two_equal_keys_counts)
@@ -132,7 +132,7 @@ TEST(json, keys_are_compared_after_escapes_and_with_zero_bytes)
     int64_t integer;
     const struct json *root = parse("{\"a\\u0000b\":1,\"\\u00e4\":2}");
 
-    CHECK(json_int(json_get_span(root, TR_SPAN("a\0b")), &integer) && integer == 1);
+    CHECK(json_int(json_get_span(root, SPAN("a\0b")), &integer) && integer == 1);
     CHECK(json_get(root, "a") == NULL);
     CHECK(json_int(json_get(root, "\xc3\xa4"), &integer) && integer == 2);
 }
@@ -158,7 +158,7 @@ static bool use_decimal_comma(void)
 
 TEST(json, a_decimal_point_does_not_depend_on_the_locale)
 {
-    struct tr_buffer out = { 0 };
+    struct buffer out = { 0 };
     struct json_writer writer = json_writer(&out);
     char check[8];
     double real;
@@ -171,8 +171,8 @@ TEST(json, a_decimal_point_does_not_depend_on_the_locale)
     CHECK(real == 2.5);
     json_put_double(&writer, NULL, 2.5);
     CHECK_EQ_INT(json_finish(&writer), 0);
-    CHECK(tr_span_is((struct tr_span){ out.bytes, out.size }, "2.5"));
-    tr_buffer_free(&out);
+    CHECK(span_is((struct span){ out.bytes, out.size }, "2.5"));
+    buffer_free(&out);
 }
 
 TEST(json, every_kind_has_words)

@@ -6,27 +6,27 @@
 #include "text.h"
 
 static struct json_doc doc = { .depth_max = 1000 };
-static struct tr_buffer out;
+static struct buffer out;
 
-static int canonical(struct tr_span json, const char *const *leave_out)
+static int canonical(struct span json, const char *const *leave_out)
 {
     CHECK_EQ_INT(json_parse_copy(&doc, json, 0), 0);
-    tr_buffer_clear(&out);
+    buffer_clear(&out);
     return json_canonical(json_root(&doc), leave_out, &out);
 }
 
 static void check_form(const char *json, const char *expected)
 {
-    CHECK_MSG(canonical(tr_span_of(json), NULL) == 0, "%s has a canonical form", json);
+    CHECK_MSG(canonical(span_of(json), NULL) == 0, "%s has a canonical form", json);
     CHECK_MSG(out.size == strlen(expected) && memcmp(out.bytes, expected, out.size) == 0,
         "%s became %.*s", json, (int)out.size, out.bytes);
 }
 
 static void check_none(const char *json, int rc)
 {
-    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(json), 0), 0);
-    tr_buffer_clear(&out);
-    tr_buffer_text(&out, "before");
+    CHECK_EQ_INT(json_parse_copy(&doc, span_of(json), 0), 0);
+    buffer_clear(&out);
+    buffer_text(&out, "before");
     CHECK_EQ_INT(json_canonical(json_root(&doc), NULL, &out), rc);
     CHECK_EQ_U64(out.size, 6);
     CHECK_EQ_INT(out.failed, 0);
@@ -98,81 +98,81 @@ TEST(canonical, named_members_are_left_out_at_the_top_only)
 {
     static const char *const unsigned_parts[] = { "signatures", "unsigned", NULL };
 
-    CHECK_EQ_INT(canonical(TR_SPAN("{\"unsigned\":{\"age\":1.5},\"b\":{\"unsigned\":2},"
-                                   "\"signatures\":{},\"a\":1}"),
+    CHECK_EQ_INT(canonical(SPAN("{\"unsigned\":{\"age\":1.5},\"b\":{\"unsigned\":2},"
+                                "\"signatures\":{},\"a\":1}"),
                      unsigned_parts),
         0);
     CHECK_EQ_U64(out.size, strlen("{\"a\":1,\"b\":{\"unsigned\":2}}"));
     CHECK(memcmp(out.bytes, "{\"a\":1,\"b\":{\"unsigned\":2}}", out.size) == 0);
-    CHECK_EQ_INT(canonical(TR_SPAN("{\"unsigned\":1}"), unsigned_parts), 0);
+    CHECK_EQ_INT(canonical(SPAN("{\"unsigned\":1}"), unsigned_parts), 0);
     CHECK(out.size == 2 && memcmp(out.bytes, "{}", 2) == 0);
 }
 
 /* Members shuffled, spaces and escapes varied: one form, which is its own form. */
 TEST(canonical, the_order_of_the_text_does_not_matter)
 {
-    struct tr_buffer text = { 0 }, reference = { 0 };
+    struct buffer text = { 0 }, reference = { 0 };
 
     for (uint64_t seed; check_each_seed(&seed, 300);) {
-        struct tr__random random;
+        struct base_random random;
         int order[60], count;
 
-        tr__random_init(&random, seed);
-        count = 1 + (int)tr__random_below(&random, 60);
+        base_random_init(&random, seed);
+        count = 1 + (int)base_random_below(&random, 60);
         for (int i = 0; i < count; i++)
             order[i] = i;
         for (int round = 0; round < 2; round++) {
             for (int i = count - 1; i > 0; i--) {
-                int j = (int)tr__random_below(&random, (uint64_t)i + 1), other = order[i];
+                int j = (int)base_random_below(&random, (uint64_t)i + 1), other = order[i];
 
                 order[i] = order[j];
                 order[j] = other;
             }
-            tr_buffer_clear(&text);
-            tr_buffer_text(&text, "{");
+            buffer_clear(&text);
+            buffer_text(&text, "{");
             for (int i = 0; i < count; i++)
-                tr_buffer_format(&text, "%s%s%d\":[%d,{\"z\" : 1,\"y\":\"%s\"}]",
-                    i == 0 ? "" : " , ", round == 0 ? "\"k" : "\"\\u006b", order[i], order[i],
+                buffer_format(&text, "%s%s%d\":[%d,{\"z\" : 1,\"y\":\"%s\"}]", i == 0 ? "" : " , ",
+                    round == 0 ? "\"k" : "\"\\u006b", order[i], order[i],
                     round == 0 ? "\xc3\xa4" : "\\u00e4");
-            tr_buffer_text(&text, "}");
-            CHECK_EQ_INT(canonical((struct tr_span){ text.bytes, text.size }, NULL), 0);
+            buffer_text(&text, "}");
+            CHECK_EQ_INT(canonical((struct span){ text.bytes, text.size }, NULL), 0);
             if (round == 0) {
-                tr_buffer_clear(&reference);
-                tr_buffer_append(&reference, out.bytes, out.size);
+                buffer_clear(&reference);
+                buffer_append(&reference, out.bytes, out.size);
             }
             CHECK(out.size == reference.size);
             CHECK(memcmp(out.bytes, reference.bytes, out.size) == 0);
         }
-        CHECK_EQ_INT(canonical((struct tr_span){ reference.bytes, reference.size }, NULL), 0);
+        CHECK_EQ_INT(canonical((struct span){ reference.bytes, reference.size }, NULL), 0);
         CHECK(out.size == reference.size && memcmp(out.bytes, reference.bytes, out.size) == 0);
     }
-    tr_buffer_free(&text);
-    tr_buffer_free(&reference);
+    buffer_free(&text);
+    buffer_free(&reference);
 }
 
 TEST(canonical, running_out_of_memory_leaves_nothing)
 {
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
     uint64_t countdown = 0, calls;
     int rc;
 
-    tr_buffer_text(&text, "{\"first\":1");
+    buffer_text(&text, "{\"first\":1");
     for (int i = 0; i < 100; i++)
-        tr_buffer_format(&text, ",\"key%d\":\"some text\"", i);
-    tr_buffer_text(&text, "}");
-    CHECK_EQ_INT(json_parse_copy(&doc, (struct tr_span){ text.bytes, text.size }, 0), 0);
+        buffer_format(&text, ",\"key%d\":\"some text\"", i);
+    buffer_text(&text, "}");
+    CHECK_EQ_INT(json_parse_copy(&doc, (struct span){ text.bytes, text.size }, 0), 0);
     do {
-        struct tr_buffer to = { 0 };
+        struct buffer to = { 0 };
 
-        tr__fault_countdown(++countdown, 1);
+        base_fault_countdown(++countdown, 1);
         rc = json_canonical(json_root(&doc), NULL, &to);
-        calls = tr__fault_countdown(0, 0);
+        calls = base_fault_countdown(0, 0);
         CHECK(rc == (calls >= countdown ? TR_ENOMEM : 0));
         CHECK((to.size == 0) == (rc != 0));
-        tr_buffer_free(&to);
+        buffer_free(&to);
     } while (rc != 0);
     CHECK(countdown > 4);
-    tr_buffer_free(&text);
+    buffer_free(&text);
 }
 
 TEST(canonical, the_deepest_document_is_walked)
@@ -181,6 +181,6 @@ TEST(canonical, the_deepest_document_is_walked)
 
     memset(deep, '[', 1000);
     memset(deep + 1000, ']', 1000);
-    CHECK_EQ_INT(canonical((struct tr_span){ deep, 2000 }, NULL), 0);
+    CHECK_EQ_INT(canonical((struct span){ deep, 2000 }, NULL), 0);
     CHECK(out.size == 2000 && memcmp(out.bytes, deep, 2000) == 0);
 }

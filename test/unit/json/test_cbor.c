@@ -10,7 +10,7 @@
 #include "text.h"
 
 static struct json_doc doc;
-static struct tr_buffer out;
+static struct buffer out;
 
 /* A CID of version 1: dag-cbor, SHA-256. */
 #define CID                                                                                        \
@@ -23,7 +23,7 @@ static struct tr_buffer out;
 static int parse(const char *bytes, size_t size, char **ret_bytes)
 {
     *ret_bytes = text_exact(bytes, size);
-    return cbor_parse(&doc, (struct tr_span){ *ret_bytes, size });
+    return cbor_parse(&doc, (struct span){ *ret_bytes, size });
 }
 
 static void check_refused(const char *bytes, size_t size, int expected, size_t at, const char *why)
@@ -71,19 +71,19 @@ TEST(cbor, a_frame_is_read_into_the_same_cells_as_json)
         "\xa4\x61t\x67#commit\x62ok\xf5\x63"
         "cid\xd8\x2a\x58\x25\x00" CID "\x65items\x84\x01\x43\x01\x00\x02\xf6"
         "\xfb\x3f\xf8\x00\x00\x00\x00\x00\x00";
-    struct tr_span text;
+    struct span text;
     double real;
     bool truth;
     char *exact;
 
     CHECK_EQ_INT(parse(frame, sizeof(frame) - 1, &exact), 0);
     CHECK_EQ_U64(json_count(json_root(&doc)), 4);
-    CHECK(json_string(json_get(json_root(&doc), "t"), &text) && tr_span_is(text, "#commit"));
+    CHECK(json_string(json_get(json_root(&doc), "t"), &text) && span_is(text, "#commit"));
     CHECK(json_bool(json_get(json_root(&doc), "ok"), &truth) && truth);
     CHECK(json_link(json_get(json_root(&doc), "cid"), &text));
-    CHECK(tr_span_equal(text, TR_SPAN(CID)));
+    CHECK(span_equal(text, SPAN(CID)));
     CHECK(json_bytes(json_at(json_get(json_root(&doc), "items"), 1), &text));
-    CHECK(tr_span_equal(text, TR_SPAN("\x01\0\x02")));
+    CHECK(span_equal(text, SPAN("\x01\0\x02")));
     CHECK_EQ_INT(json_kind(json_at(json_get(json_root(&doc), "items"), 2)), JSON_NULL);
     CHECK(json_double(json_at(json_get(json_root(&doc), "items"), 3), &real) && real == 1.5);
     CHECK(!json_digits(json_at(json_get(json_root(&doc), "items"), 3), &text));
@@ -92,7 +92,7 @@ TEST(cbor, a_frame_is_read_into_the_same_cells_as_json)
 
 TEST(cbor, two_values_in_a_row_are_read_one_by_one)
 {
-    struct tr_span bytes = TR_SPAN("\xa1\x62op\x01\x82\x01\x02");
+    struct span bytes = SPAN("\xa1\x62op\x01\x82\x01\x02");
     size_t used;
 
     CHECK_EQ_INT(cbor_parse_first(&doc, bytes, &used), 0);
@@ -103,7 +103,7 @@ TEST(cbor, two_values_in_a_row_are_read_one_by_one)
     CHECK_EQ_INT(cbor_parse_first(&doc, bytes, &used), 0);
     CHECK_EQ_U64(used, 3);
     CHECK_EQ_U64(json_count(json_root(&doc)), 2);
-    CHECK_EQ_INT(cbor_parse_first(&doc, (struct tr_span){ "", 0 }, &used), TR_EPROTO);
+    CHECK_EQ_INT(cbor_parse_first(&doc, (struct span){ "", 0 }, &used), TR_EPROTO);
 }
 
 TEST(cbor, longer_heads_than_needed_are_refused)
@@ -159,18 +159,18 @@ TEST(cbor, tags_other_than_a_cid_are_refused)
 
 TEST(cbor, cids_are_recognised)
 {
-    CHECK(cbor_is_cid(TR_SPAN(CID)));
-    CHECK(cbor_is_cid(TR_SPAN("\x12\x20"
-                              "0123456789abcdef0123456789abcdef")));
-    CHECK(cbor_is_cid(TR_SPAN("\x01\x55\x00\x00")));
-    CHECK(cbor_is_cid(TR_SPAN("\x01\x85\x01\x12\x01z")));
-    CHECK(!cbor_is_cid(TR_SPAN("")));
-    CHECK(!cbor_is_cid(TR_SPAN("\x01")));
-    CHECK(!cbor_is_cid(TR_SPAN("\x02\x55\x00\x00")));
-    CHECK(!cbor_is_cid(TR_SPAN("\x01\x55\x00\x01")));
-    CHECK(!cbor_is_cid(TR_SPAN("\x01\x55\x00\x00z")));
-    CHECK(!cbor_is_cid(TR_SPAN("\x01\xd5\x00\x12\x01z"))); /* a varint longer than needed */
-    CHECK(!cbor_is_cid(TR_SPAN("\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x12\x01z")));
+    CHECK(cbor_is_cid(SPAN(CID)));
+    CHECK(cbor_is_cid(SPAN("\x12\x20"
+                           "0123456789abcdef0123456789abcdef")));
+    CHECK(cbor_is_cid(SPAN("\x01\x55\x00\x00")));
+    CHECK(cbor_is_cid(SPAN("\x01\x85\x01\x12\x01z")));
+    CHECK(!cbor_is_cid(SPAN("")));
+    CHECK(!cbor_is_cid(SPAN("\x01")));
+    CHECK(!cbor_is_cid(SPAN("\x02\x55\x00\x00")));
+    CHECK(!cbor_is_cid(SPAN("\x01\x55\x00\x01")));
+    CHECK(!cbor_is_cid(SPAN("\x01\x55\x00\x00z")));
+    CHECK(!cbor_is_cid(SPAN("\x01\xd5\x00\x12\x01z"))); /* a varint longer than needed */
+    CHECK(!cbor_is_cid(SPAN("\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x12\x01z")));
 }
 
 TEST(cbor, map_keys_are_sorted_text_without_twins)
@@ -231,7 +231,7 @@ TEST(cbor, what_follows_or_is_missing_is_refused)
 
 TEST(cbor, claims_of_size_are_not_believed)
 {
-    tr__fault_countdown(3, UINT64_MAX); /* the tape may grow, nothing else is needed */
+    base_fault_countdown(3, UINT64_MAX); /* the tape may grow, nothing else is needed */
     REFUSES("\x9b\x7f\xff\xff\xff\xff\xff\xff\xff", 9, "the bytes end too early");
     REFUSES("\xbb\xff\xff\xff\xff\xff\xff\xff\xff", 9, "the bytes end too early");
     REFUSES("\x5b\xff\xff\xff\xff\xff\xff\xff\xff", 9, "the bytes end too early");
@@ -240,7 +240,7 @@ TEST(cbor, claims_of_size_are_not_believed)
     /* 2^32, which is 0 in 32 bits. */
     REFUSES("\x9b\x00\x00\x00\x01\x00\x00\x00\x00", 9, "the bytes end too early");
     REFUSES("\xbb\x00\x00\x00\x01\x00\x00\x00\x00", 9, "the bytes end too early");
-    tr__fault_countdown(0, 0);
+    base_fault_countdown(0, 0);
 }
 
 TEST(cbor, integers_past_64_bits_are_refused)
@@ -269,7 +269,7 @@ static void check_out(const char *expected, size_t size)
 {
     CHECK_EQ_U64(out.size, size);
     CHECK(memcmp(out.bytes, expected, size) == 0);
-    tr_buffer_free(&out);
+    buffer_free(&out);
 }
 #define WROTE(bytes) check_out(bytes, sizeof(bytes) - 1)
 
@@ -277,7 +277,7 @@ TEST(cbor, members_may_come_in_any_order)
 {
     struct cbor_writer writer;
 
-    tr_buffer_text(&out, ">");
+    buffer_text(&out, ">");
     writer = cbor_writer(&out);
     cbor_put_map(&writer, NULL);
     cbor_put_array(&writer, "list");
@@ -288,9 +288,9 @@ TEST(cbor, members_may_come_in_any_order)
     cbor_put_bool(&writer, "a", false);
     cbor_put_end(&writer);
     cbor_put_end(&writer);
-    cbor_put_bytes(&writer, "z", TR_SPAN("\0"));
+    cbor_put_bytes(&writer, "z", SPAN("\0"));
     cbor_put_double(&writer, "pi", 1.5);
-    cbor_put_link(&writer, "a", TR_SPAN(CID));
+    cbor_put_link(&writer, "a", SPAN(CID));
     cbor_put_text(&writer, "", "x");
     cbor_put_end(&writer);
     CHECK_EQ_INT(cbor_finish(&writer), 0);
@@ -317,7 +317,7 @@ TEST(cbor, heads_are_the_shortest_at_every_border)
             CHECK_EQ_INT(cbor_finish(&writer), 0);
             CHECK_EQ_U64(out.size, sizes[i]);
             check_int(out.bytes, out.size, integer);
-            tr_buffer_free(&out);
+            buffer_free(&out);
         }
 }
 
@@ -343,11 +343,11 @@ TEST(cbor, large_containers_get_wider_heads)
             cbor_put_int(&writer, NULL, k);
         cbor_put_end(&writer);
         CHECK_EQ_INT(cbor_finish(&writer), 0);
-        CHECK_EQ_INT(cbor_parse(&doc, (struct tr_span){ out.bytes, out.size }), 0);
+        CHECK_EQ_INT(cbor_parse(&doc, (struct span){ out.bytes, out.size }), 0);
         CHECK_EQ_U64(json_count(json_root(&doc)), counts[i]);
         CHECK_EQ_U64(json_count(json_at(json_root(&doc), 0)), counts[i]);
         CHECK(json_int(json_get(json_at(json_root(&doc), 0), "17"), &integer) && integer == 17);
-        tr_buffer_free(&out);
+        buffer_free(&out);
     }
 }
 
@@ -356,7 +356,7 @@ TEST(cbor, large_containers_get_wider_heads)
     do {                                                                                           \
         struct cbor_writer writer;                                                                 \
                                                                                                    \
-        tr_buffer_text(&out, "before");                                                            \
+        buffer_text(&out, "before");                                                               \
         writer = cbor_writer(&out);                                                                \
         cbor_put_map(&writer, NULL);                                                               \
         cbor_put_null(&writer, "k");                                                               \
@@ -374,41 +374,40 @@ TEST(cbor, what_has_no_encoding_fails_and_leaves_nothing)
     FAILS(cbor_put_text(&writer, "\xff", "a"), TR_EINVAL);
     FAILS(cbor_put_double(&writer, "a", (double)NAN), TR_EINVAL);
     FAILS(cbor_put_double(&writer, "a", HUGE_VAL), TR_EINVAL);
-    FAILS(cbor_put_link(&writer, "a", TR_SPAN("x")), TR_EINVAL);
+    FAILS(cbor_put_link(&writer, "a", SPAN("x")), TR_EINVAL);
 }
 
-static void put_random(struct tr__random *random, struct cbor_writer *writer, int depth)
+static void put_random(struct base_random *random, struct cbor_writer *writer, int depth)
 {
     char key[40];
-    uint64_t count = tr__random_below(random, 40);
+    uint64_t count = base_random_below(random, 40);
 
-    switch (tr__random_below(random, depth > 3 ? 7 : 9)) {
+    switch (base_random_below(random, depth > 3 ? 7 : 9)) {
     case 0:
         cbor_put_int(
-            writer, NULL, (int64_t)(tr__random_next(random) >> tr__random_below(random, 64)));
+            writer, NULL, (int64_t)(base_random_next(random) >> base_random_below(random, 64)));
         return;
     case 1:
         cbor_put_int(writer, NULL,
-            -(int64_t)(tr__random_next(random) >> (1 + tr__random_below(random, 63))));
+            -(int64_t)(base_random_next(random) >> (1 + base_random_below(random, 63))));
         return;
     case 2:
-        cbor_put_double(writer, NULL, (double)(int64_t)tr__random_next(random) / 1024);
+        cbor_put_double(writer, NULL, (double)(int64_t)base_random_next(random) / 1024);
         return;
     case 3:
-        cbor_put_bool(writer, NULL, tr__random_below(random, 2) == 0);
+        cbor_put_bool(writer, NULL, base_random_below(random, 2) == 0);
         return;
     case 4:
-        cbor_put_link(writer, NULL, TR_SPAN(CID));
+        cbor_put_link(writer, NULL, SPAN(CID));
         return;
     case 5:
         cbor_put_bytes(writer, NULL,
-            (struct tr_span){
-                "\xff\xfe 0123456789abcdef0123456789", tr__random_below(random, 29) });
+            (struct span){ "\xff\xfe 0123456789abcdef0123456789", base_random_below(random, 29) });
         return;
     case 6:
         cbor_put_string(writer, NULL,
-            (struct tr_span){
-                "0123456789abcdef0123456789\xc3\xa4", 2 * tr__random_below(random, 15) });
+            (struct span){
+                "0123456789abcdef0123456789\xc3\xa4", 2 * base_random_below(random, 15) });
         return;
     case 7:
         cbor_put_array(writer, NULL);
@@ -420,8 +419,8 @@ static void put_random(struct tr__random *random, struct cbor_writer *writer, in
         cbor_put_map(writer, NULL);
         for (; count > 0; count--) {
             (void)snprintf(key, sizeof key, "%llx%.*s", (unsigned long long)(count * 7919 % 4096),
-                (int)tr__random_below(random, 4), "...");
-            cbor_put_key(writer, tr_span_of(key));
+                (int)base_random_below(random, 4), "...");
+            cbor_put_key(writer, span_of(key));
             put_random(random, writer, depth + 1);
         }
         cbor_put_end(writer);
@@ -433,22 +432,22 @@ static void put_random(struct tr__random *random, struct cbor_writer *writer, in
 TEST(cbor, written_values_read_back_and_are_a_fixed_point)
 {
     for (uint64_t seed; check_each_seed(&seed, 400);) {
-        struct tr__random random;
-        struct tr_buffer again = { 0 };
+        struct base_random random;
+        struct buffer again = { 0 };
         struct cbor_writer writer = cbor_writer(&out);
         int rc;
 
-        tr__random_init(&random, seed);
+        base_random_init(&random, seed);
         put_random(&random, &writer, 0);
         CHECK_EQ_INT(cbor_finish(&writer), 0);
-        rc = cbor_parse(&doc, (struct tr_span){ out.bytes, out.size });
+        rc = cbor_parse(&doc, (struct span){ out.bytes, out.size });
         CHECK_MSG(rc == 0, "byte %zu: %s", doc.error.offset, doc.error.text);
         writer = cbor_writer(&again);
         cbor_put_value(&writer, NULL, json_root(&doc));
         CHECK_EQ_INT(cbor_finish(&writer), 0);
         CHECK(again.size == out.size && memcmp(again.bytes, out.bytes, out.size) == 0);
-        tr_buffer_free(&again);
-        tr_buffer_free(&out);
+        buffer_free(&again);
+        buffer_free(&out);
     }
 }
 
@@ -457,7 +456,7 @@ TEST(cbor, parsed_json_is_written)
     struct cbor_writer writer = cbor_writer(&out);
 
     CHECK_EQ_INT(
-        json_parse_copy(&doc, TR_SPAN("{\"bb\":[1,-1,2.5,true,null,\"\\u00e4\"],\"c\":{}}"), 0), 0);
+        json_parse_copy(&doc, SPAN("{\"bb\":[1,-1,2.5,true,null,\"\\u00e4\"],\"c\":{}}"), 0), 0);
     cbor_put_value(&writer, NULL, json_root(&doc));
     CHECK_EQ_INT(cbor_finish(&writer), 0);
     WROTE("\xa2\x61"
@@ -467,9 +466,9 @@ TEST(cbor, parsed_json_is_written)
 
 TEST(cbor, parsed_json_without_an_encoding_fails)
 {
-    FAILS(CHECK_EQ_INT(json_parse_copy(&doc, TR_SPAN("1e999"), 0), 0);
+    FAILS(CHECK_EQ_INT(json_parse_copy(&doc, SPAN("1e999"), 0), 0);
           cbor_put_value(&writer, "a", json_root(&doc)), TR_EINVAL);
-    FAILS(CHECK_EQ_INT(json_parse_copy(&doc, TR_SPAN("{\"x\":1,\"y\":2,\"x\":3}"), 0), 0);
+    FAILS(CHECK_EQ_INT(json_parse_copy(&doc, SPAN("{\"x\":1,\"y\":2,\"x\":3}"), 0), 0);
           cbor_put_value(&writer, "a", json_root(&doc)), TR_EEXIST);
 }
 
@@ -480,7 +479,7 @@ TEST(cbor, values_nested_past_the_writer_fail)
 
     memset(deep, '[', CBOR_WRITE_DEPTH_MAX + 1);
     memset(deep + CBOR_WRITE_DEPTH_MAX + 1, ']', CBOR_WRITE_DEPTH_MAX + 1);
-    CHECK_EQ_INT(json_parse_copy(&doc, (struct tr_span){ deep, sizeof deep }, 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, (struct span){ deep, sizeof deep }, 0), 0);
     cbor_put_value(&writer, NULL, json_root(&doc));
     CHECK_EQ_INT(cbor_finish(&writer), TR_ELIMIT);
     CHECK_EQ_U64(out.size, 0);
@@ -488,12 +487,12 @@ TEST(cbor, values_nested_past_the_writer_fail)
     cbor_put_value(&writer, NULL, json_root(&doc) + 1);
     CHECK_EQ_INT(cbor_finish(&writer), 0);
     CHECK_EQ_U64(out.size, CBOR_WRITE_DEPTH_MAX);
-    tr_buffer_free(&out);
+    buffer_free(&out);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static int write_and_read(struct json_doc *fresh, struct tr_buffer *to)
+static int write_and_read(struct json_doc *fresh, struct buffer *to)
 {
     struct cbor_writer writer = cbor_writer(to);
     char key[16];
@@ -510,7 +509,7 @@ static int write_and_read(struct json_doc *fresh, struct tr_buffer *to)
     rc = cbor_finish(&writer);
     if (rc != 0)
         return rc;
-    return cbor_parse(fresh, (struct tr_span){ to->bytes, to->size });
+    return cbor_parse(fresh, (struct span){ to->bytes, to->size });
 }
 
 TEST(cbor, running_out_of_memory_anywhere_is_an_error)
@@ -521,13 +520,13 @@ TEST(cbor, running_out_of_memory_anywhere_is_an_error)
     do {
         struct json_doc fresh = { 0 };
 
-        tr__fault_countdown(++countdown, 1);
+        base_fault_countdown(++countdown, 1);
         rc = write_and_read(&fresh, &out);
-        calls = tr__fault_countdown(0, 0);
+        calls = base_fault_countdown(0, 0);
         CHECK(rc == (calls >= countdown ? TR_ENOMEM : 0));
         CHECK((json_root(&fresh) == NULL) == (rc != 0));
         json_doc_free(&fresh);
-        tr_buffer_free(&out);
+        buffer_free(&out);
     } while (rc != 0);
     CHECK(countdown > 6);
 }

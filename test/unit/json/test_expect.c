@@ -6,7 +6,7 @@ static struct json_doc doc;
 
 static struct json_expect expect_body(const char *json)
 {
-    CHECK_MSG(json_parse_copy(&doc, tr_span_of(json), JSON_UNIQUE_KEYS) == 0, "%s", json);
+    CHECK_MSG(json_parse_copy(&doc, span_of(json), JSON_UNIQUE_KEYS) == 0, "%s", json);
     return json_expect(json_root(&doc));
 }
 
@@ -16,7 +16,7 @@ TEST(expect, a_good_body_is_read_without_a_word)
         "{\"id\":\"abc\",\"epoch\":7,\"open\":true,\"dids\":[\"x\",\"y\"],\"note\":null}");
     size_t index = 0;
 
-    CHECK(tr_span_is(json_need_string(&expect, "id", 1, 3), "abc"));
+    CHECK(span_is(json_need_string(&expect, "id", 1, 3), "abc"));
     CHECK_EQ_INT(json_need_int(&expect, "epoch", 7, 7), 7);
     CHECK(json_need_bool(&expect, "open"));
     for (struct json_iter it = json_iterate(json_need_array(&expect, "dids", 2, 2)); json_next(&it);

@@ -173,7 +173,7 @@ static void check_string(const char *json, size_t json_size, const char *expecte
 {
     struct json_doc doc = { 0 };
     char *text = text_padded(json, json_size);
-    struct tr_span string;
+    struct span string;
 
     CHECK_EQ_INT(json_parse(&doc, text, json_size, 0), 0);
     CHECK(json_string(json_root(&doc), &string));
@@ -290,7 +290,7 @@ TEST(json, utf8_is_checked_against_the_table)
                 bool expected = is_utf8_by_table(bytes, size);
                 char *exact = text_exact(bytes, size);
 
-                CHECK(json_is_utf8((struct tr_span){ exact, size }) == expected);
+                CHECK(json_is_utf8((struct span){ exact, size }) == expected);
                 free(exact);
                 if (memchr(bytes, 0, size) != NULL || memchr(bytes, '"', size) != NULL)
                     continue;
@@ -312,7 +312,7 @@ static void check_int(const char *json, int64_t expected)
     int64_t integer;
     double real;
 
-    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(json), 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, span_of(json), 0), 0);
     CHECK_MSG(json_int(json_root(&doc), &integer), "%s is not an integer", json);
     CHECK_EQ_INT(integer, expected);
     CHECK(json_double(json_root(&doc), &real));
@@ -335,17 +335,17 @@ TEST(json, integers_are_exact_to_the_last_bit)
 static void check_real(const char *json, double expected)
 {
     struct json_doc doc = { 0 };
-    struct tr_span digits;
+    struct span digits;
     int64_t integer;
     double real;
 
-    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(json), 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, span_of(json), 0), 0);
     CHECK_EQ_INT(json_kind(json_root(&doc)), JSON_REAL);
     CHECK(!json_int(json_root(&doc), &integer));
     CHECK_MSG(json_double(json_root(&doc), &real), "%s has no double", json);
     CHECK_MSG(real == expected, "%s is read as %.17g", json, real);
     CHECK(json_digits(json_root(&doc), &digits));
-    CHECK(tr_span_is(digits, json));
+    CHECK(span_is(digits, json));
     json_doc_free(&doc);
 }
 
@@ -370,7 +370,7 @@ TEST(json, a_number_past_double_parses_but_has_no_double)
     struct json_doc doc = { 0 };
     double real = 7;
 
-    CHECK_EQ_INT(json_parse_copy(&doc, TR_SPAN("-1e400"), 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, SPAN("-1e400"), 0), 0);
     CHECK(!json_double(json_root(&doc), &real));
     CHECK(real == 7);
     json_doc_free(&doc);
@@ -397,16 +397,16 @@ TEST(json, malformed_numbers_are_refused)
 
 static int parse_nested(struct json_doc *doc, size_t depth, const char *open, const char *close)
 {
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
     int rc;
 
     for (size_t i = 0; i < depth; i++)
-        tr_buffer_text(&text, open);
-    tr_buffer_text(&text, "1");
+        buffer_text(&text, open);
+    buffer_text(&text, "1");
     for (size_t i = 0; i < depth; i++)
-        tr_buffer_text(&text, close);
-    rc = json_parse_copy(doc, (struct tr_span){ text.bytes, text.size }, JSON_UNIQUE_KEYS);
-    tr_buffer_free(&text);
+        buffer_text(&text, close);
+    rc = json_parse_copy(doc, (struct span){ text.bytes, text.size }, JSON_UNIQUE_KEYS);
+    buffer_free(&text);
     return rc;
 }
 
@@ -433,7 +433,7 @@ TEST(json, siblings_do_not_add_to_the_depth)
 {
     struct json_doc doc = { .depth_max = 2 };
 
-    CHECK_EQ_INT(json_parse_copy(&doc, TR_SPAN("[[],[],{},[1],{\"a\":1}]"), 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, SPAN("[[],[],{},[1],{\"a\":1}]"), 0), 0);
     CHECK_EQ_U64(json_count(json_root(&doc)), 5);
     json_doc_free(&doc);
 }
@@ -445,7 +445,7 @@ TEST(json, a_text_past_the_limit_is_not_touched)
 
     CHECK_EQ_INT(json_parse(&doc, text, JSON_TEXT_BYTES_MAX + 1, 0), TR_ETOOBIG);
     CHECK_EQ_INT(
-        json_parse_copy(&doc, (struct tr_span){ text, JSON_TEXT_BYTES_MAX + 1 }, 0), TR_ETOOBIG);
+        json_parse_copy(&doc, (struct span){ text, JSON_TEXT_BYTES_MAX + 1 }, 0), TR_ETOOBIG);
     CHECK(json_root(&doc) == NULL);
 }
 
@@ -476,24 +476,24 @@ TEST(json, a_key_twice_is_refused_if_asked)
 TEST(json, a_twin_is_found_wherever_it_is)
 {
     struct json_doc doc = { 0 };
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
 
     for (int count = 2; count <= 40; count += 1)
         for (int twin = 0; twin < count; twin++)
             for (int other = 0; other < count; other++) {
                 int rc;
 
-                tr_buffer_clear(&text);
-                tr_buffer_text(&text, "{");
+                buffer_clear(&text);
+                buffer_text(&text, "{");
                 for (int i = 0; i < count; i++)
-                    tr_buffer_format(
+                    buffer_format(
                         &text, "%s\"key%d\":[{}]", i == 0 ? "" : ",", i == twin ? other : i);
-                tr_buffer_text(&text, "}");
-                rc = json_parse_copy(
-                    &doc, (struct tr_span){ text.bytes, text.size }, JSON_UNIQUE_KEYS);
+                buffer_text(&text, "}");
+                rc =
+                    json_parse_copy(&doc, (struct span){ text.bytes, text.size }, JSON_UNIQUE_KEYS);
                 CHECK_EQ_INT(rc, twin == other ? 0 : TR_EEXIST);
             }
-    tr_buffer_free(&text);
+    buffer_free(&text);
     json_doc_free(&doc);
 }
 
@@ -502,32 +502,32 @@ TEST(json, many_keys_that_look_alike_are_not_quadratic)
 {
     enum { COUNT = 200000 };
     struct json_doc doc = { 0 };
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
 
-    tr_buffer_text(&text, "{");
+    buffer_text(&text, "{");
     for (int i = 0; i < COUNT; i++) /* same size, same first and last eight bytes */
-        tr_buffer_format(&text, "%s\"aaaaaaaa%08dzzzzzzzz\":0", i == 0 ? "" : ",", i);
-    tr_buffer_text(&text, "}");
+        buffer_format(&text, "%s\"aaaaaaaa%08dzzzzzzzz\":0", i == 0 ? "" : ",", i);
+    buffer_text(&text, "}");
     CHECK_EQ_INT(
-        json_parse_copy(&doc, (struct tr_span){ text.bytes, text.size }, JSON_UNIQUE_KEYS), 0);
+        json_parse_copy(&doc, (struct span){ text.bytes, text.size }, JSON_UNIQUE_KEYS), 0);
     CHECK_EQ_U64(json_count(json_root(&doc)), COUNT);
-    tr_buffer_free(&text);
+    buffer_free(&text);
     json_doc_free(&doc);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static void make_wide(struct tr_buffer *text)
+static void make_wide(struct buffer *text)
 {
-    tr_buffer_text(text, "{");
+    buffer_text(text, "{");
     for (int i = 0; i < 300; i++)
-        tr_buffer_format(text, "%s\"k%d\":[%d,\"\\u00e4\"]", i == 0 ? "" : ",", i, i);
-    tr_buffer_text(text, "}");
+        buffer_format(text, "%s\"k%d\":[%d,\"\\u00e4\"]", i == 0 ? "" : ",", i, i);
+    buffer_text(text, "}");
 }
 
 TEST(json, running_out_of_memory_anywhere_is_an_error)
 {
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
     uint64_t countdown = 0, calls;
     int rc;
 
@@ -535,41 +535,41 @@ TEST(json, running_out_of_memory_anywhere_is_an_error)
     do {
         struct json_doc doc = { 0 };
 
-        tr__fault_countdown(++countdown, 1);
-        rc = json_parse_copy(&doc, (struct tr_span){ text.bytes, text.size }, JSON_UNIQUE_KEYS);
-        calls = tr__fault_countdown(0, 0);
+        base_fault_countdown(++countdown, 1);
+        rc = json_parse_copy(&doc, (struct span){ text.bytes, text.size }, JSON_UNIQUE_KEYS);
+        calls = base_fault_countdown(0, 0);
         CHECK(rc == (calls >= countdown ? TR_ENOMEM : 0));
         CHECK((json_root(&doc) == NULL) == (rc != 0));
         if (rc != 0) {
             CHECK_EQ_STR(doc.error.text, tr_error_text(TR_ENOMEM));
             /* The document is usable afterwards. */
-            CHECK_EQ_INT(json_parse_copy(&doc, TR_SPAN("[1]"), 0), 0);
+            CHECK_EQ_INT(json_parse_copy(&doc, SPAN("[1]"), 0), 0);
         }
         json_doc_free(&doc);
     } while (rc != 0);
     CHECK(countdown >= 6); /* the copy, five sizes of tape, the keys */
-    tr_buffer_free(&text);
+    buffer_free(&text);
 }
 
 TEST(json, a_document_is_reused_without_allocating)
 {
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
     struct json_doc doc = { 0 };
-    struct tr_span span;
+    struct span span;
 
     make_wide(&text);
-    span = (struct tr_span){ text.bytes, text.size };
+    span = (struct span){ text.bytes, text.size };
     CHECK_EQ_INT(json_parse_copy(&doc, span, JSON_UNIQUE_KEYS), 0);
-    CHECK_EQ_INT(json_parse_copy(&doc, TR_SPAN("[["), 0), TR_EPROTO);
-    tr__fault_countdown(1, UINT64_MAX);
+    CHECK_EQ_INT(json_parse_copy(&doc, SPAN("[["), 0), TR_EPROTO);
+    base_fault_countdown(1, UINT64_MAX);
     CHECK_EQ_INT(json_parse_copy(&doc, span, JSON_UNIQUE_KEYS), 0);
-    CHECK_EQ_U64(tr__fault_countdown(0, 0), 0);
+    CHECK_EQ_U64(base_fault_countdown(0, 0), 0);
     CHECK_EQ_U64(json_count(json_root(&doc)), 300);
     json_doc_free(&doc);
     CHECK(json_root(&doc) == NULL);
-    CHECK_EQ_INT(json_parse_copy(&doc, TR_SPAN("1"), 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, SPAN("1"), 0), 0);
     json_doc_free(&doc);
-    tr_buffer_free(&text);
+    buffer_free(&text);
 }
 
 /* ---- scans ----------------------------------------------------------------------------------- */
@@ -578,19 +578,19 @@ TEST(json, a_document_is_reused_without_allocating)
 TEST(json, vector_and_portable_scans_agree)
 {
     static const char kinds[] = "aaaaaaaa \"\\\x1f\x7f\x80\xff\n\t\r      \v~!#[]";
-    struct tr__random random;
+    struct base_random random;
     char text[80];
 
-    tr__random_init(&random, check_seed());
+    base_random_init(&random, check_seed());
     for (int round = 0; round < 200000; round++) {
-        size_t variety = 1 + tr__random_below(&random, sizeof(kinds) - 1);
-        size_t size = tr__random_below(&random, 60);
+        size_t variety = 1 + base_random_below(&random, sizeof(kinds) - 1);
+        size_t size = base_random_below(&random, 60);
 
         memset(text, 0, sizeof text);
         for (size_t i = 0; i < size; i++)
-            text[i] = kinds[tr__random_below(&random, variety)];
+            text[i] = kinds[base_random_below(&random, variety)];
         if (round % 2 == 0)
-            memset(text, ' ', tr__random_below(&random, size + 1));
+            memset(text, ' ', base_random_below(&random, size + 1));
         CHECK(json__scan_plain_sse2(text) == json__scan_plain_portable(text));
         CHECK(json__scan_space_sse2(text) == json__scan_space_portable(text));
     }

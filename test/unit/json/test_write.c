@@ -10,14 +10,14 @@
 #include "json/json_write.h"
 #include "text.h"
 
-static struct tr_buffer out;
+static struct buffer out;
 
 static void check_out(const char *expected)
 {
     CHECK_EQ_INT(out.failed, 0);
-    tr_buffer_append(&out, "", 1);
+    buffer_append(&out, "", 1);
     CHECK_EQ_STR(out.bytes, expected);
-    tr_buffer_free(&out);
+    buffer_free(&out);
 }
 
 TEST(writer, commas_and_keys_come_by_themselves)
@@ -34,9 +34,9 @@ TEST(writer, commas_and_keys_come_by_themselves)
     json_put_array(&writer, NULL);
     json_put_end(&writer);
     json_put_end(&writer);
-    json_put_key(&writer, TR_SPAN("b\n"));
+    json_put_key(&writer, SPAN("b\n"));
     json_put_text(&writer, NULL, "text");
-    json_put_raw(&writer, "raw", TR_SPAN("[1]"));
+    json_put_raw(&writer, "raw", SPAN("[1]"));
     json_put_value(&writer, "none", NULL);
     json_put_bool(&writer, "no", false);
     json_put_end(&writer);
@@ -49,7 +49,7 @@ TEST(writer, appends_to_what_is_there)
 {
     struct json_writer writer;
 
-    tr_buffer_text(&out, "data: ");
+    buffer_text(&out, "data: ");
     writer = json_writer(&out);
     json_put_int(&writer, NULL, INT64_MIN);
     CHECK_EQ_INT(json_finish(&writer), 0);
@@ -60,7 +60,7 @@ static void check_quote(const char *text, size_t size, const char *expected)
 {
     char *exact = text_exact(text, size);
 
-    json_quote(&out, (struct tr_span){ exact, size });
+    json_quote(&out, (struct span){ exact, size });
     free(exact);
     check_out(expected);
 }
@@ -123,32 +123,32 @@ TEST(writer, doubles_are_short_and_exact)
 TEST(writer, any_double_reads_back_the_same)
 {
     struct json_doc doc = { 0 };
-    struct tr__random random;
+    struct base_random random;
     double real, back;
     uint64_t bits;
 
-    tr__random_init(&random, check_seed());
+    base_random_init(&random, check_seed());
     for (int i = 0; i < 20000; i++) {
         struct json_writer writer = json_writer(&out);
 
-        bits = tr__random_next(&random);
+        bits = base_random_next(&random);
         memcpy(&real, &bits, sizeof real);
         if (!isfinite(real))
             continue;
         json_put_double(&writer, NULL, real);
         CHECK_EQ_INT(json_finish(&writer), 0);
-        CHECK_EQ_INT(json_parse_copy(&doc, (struct tr_span){ out.bytes, out.size }, 0), 0);
+        CHECK_EQ_INT(json_parse_copy(&doc, (struct span){ out.bytes, out.size }, 0), 0);
         CHECK(json_double(json_root(&doc), &back));
         CHECK(back == real);
-        tr_buffer_clear(&out);
+        buffer_clear(&out);
     }
     json_doc_free(&doc);
-    tr_buffer_free(&out);
+    buffer_free(&out);
 }
 
 /* ---- parsed values --------------------------------------------------------------------------- */
 
-static int print(const struct json_doc *doc, struct tr_buffer *to)
+static int print(const struct json_doc *doc, struct buffer *to)
 {
     struct json_writer writer = json_writer(to);
 
@@ -163,64 +163,63 @@ TEST(writer, a_parsed_value_prints_as_it_was)
         "{\"\":null,\"t\":true,\"f\":false},\"a\":[]}";
     struct json_doc doc = { 0 };
 
-    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(text), 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, span_of(text), 0), 0);
     CHECK_EQ_INT(print(&doc, &out), 0);
     check_out(text);
     json_doc_free(&doc);
 }
 
-static void make_value(struct tr__random *random, struct tr_buffer *text, int depth)
+static void make_value(struct base_random *random, struct buffer *text, int depth)
 {
     static const char *const scalars[] = { "null", "true", "false", "0", "-1",
         "9223372036854775807", "1e5", "-0.25", "\"\"", "\"a\\u00e9\\ud83d\\ude00 \\/ \\u0007\"",
         "\"\xe2\x82\xac long text without end\"", "99999999999999999999", " 7 ", "\"\\\"\"" };
-    uint64_t kind = tr__random_below(random, depth > 5 ? 3 : 5);
-    uint64_t count = tr__random_below(random, 6);
+    uint64_t kind = base_random_below(random, depth > 5 ? 3 : 5);
+    uint64_t count = base_random_below(random, 6);
 
     if (kind < 3) {
-        tr_buffer_text(
-            text, scalars[tr__random_below(random, sizeof(scalars) / sizeof(scalars[0]))]);
+        buffer_text(text, scalars[base_random_below(random, sizeof(scalars) / sizeof(scalars[0]))]);
         return;
     }
-    tr_buffer_text(text, kind == 3 ? "[ " : "{\n");
+    buffer_text(text, kind == 3 ? "[ " : "{\n");
     for (uint64_t i = 0; i < count; i++) {
         if (i > 0)
-            tr_buffer_text(text, " , ");
+            buffer_text(text, " , ");
         if (kind == 4)
-            tr_buffer_format(text, "\"k%d\\t\" : ", (int)tr__random_below(random, 4));
+            buffer_format(text, "\"k%d\\t\" : ", (int)base_random_below(random, 4));
         make_value(random, text, depth + 1);
     }
-    tr_buffer_text(text, kind == 3 ? "]" : "\t}");
+    buffer_text(text, kind == 3 ? "]" : "\t}");
 }
 
 TEST(writer, print_parse_print_is_a_fixed_point)
 {
-    struct tr_buffer text = { 0 }, first = { 0 }, second = { 0 };
+    struct buffer text = { 0 }, first = { 0 }, second = { 0 };
     struct json_doc doc = { 0 };
 
     for (uint64_t seed; check_each_seed(&seed, 3000);) {
-        struct tr__random random;
+        struct base_random random;
 
-        tr__random_init(&random, seed);
-        tr_buffer_clear(&text);
-        tr_buffer_clear(&first);
-        tr_buffer_clear(&second);
+        base_random_init(&random, seed);
+        buffer_clear(&text);
+        buffer_clear(&first);
+        buffer_clear(&second);
         make_value(&random, &text, 0);
-        CHECK_EQ_INT(json_parse_copy(&doc, (struct tr_span){ text.bytes, text.size }, 0), 0);
+        CHECK_EQ_INT(json_parse_copy(&doc, (struct span){ text.bytes, text.size }, 0), 0);
         CHECK_EQ_INT(print(&doc, &first), 0);
-        CHECK_EQ_INT(json_parse_copy(&doc, (struct tr_span){ first.bytes, first.size }, 0), 0);
+        CHECK_EQ_INT(json_parse_copy(&doc, (struct span){ first.bytes, first.size }, 0), 0);
         CHECK_EQ_INT(print(&doc, &second), 0);
         CHECK(first.size == second.size && memcmp(first.bytes, second.bytes, first.size) == 0);
     }
-    tr_buffer_free(&text);
-    tr_buffer_free(&first);
-    tr_buffer_free(&second);
+    buffer_free(&text);
+    buffer_free(&first);
+    buffer_free(&second);
     json_doc_free(&doc);
 }
 
 /* ---- failure --------------------------------------------------------------------------------- */
 
-static int write_some(struct tr_buffer *to)
+static int write_some(struct buffer *to)
 {
     struct json_writer writer = json_writer(to);
 
@@ -237,16 +236,16 @@ TEST(writer, running_out_of_memory_is_reported_at_the_end)
     int rc;
 
     do {
-        tr__fault_countdown(++countdown, 1);
+        base_fault_countdown(++countdown, 1);
         rc = write_some(&out);
-        calls = tr__fault_countdown(0, 0);
+        calls = base_fault_countdown(0, 0);
         CHECK(rc == (calls >= countdown ? TR_ENOMEM : 0));
-        tr_buffer_free(&out);
+        buffer_free(&out);
     } while (rc != 0);
     CHECK(countdown > 3);
     out.size_max = 100;
     CHECK_EQ_INT(write_some(&out), TR_ELIMIT);
-    tr_buffer_free(&out);
+    buffer_free(&out);
 }
 
 TEST(writer, values_that_json_cannot_hold_fail)
@@ -254,13 +253,13 @@ TEST(writer, values_that_json_cannot_hold_fail)
     struct json_doc doc = { .depth_max = 100 };
     char deep[201];
 
-    CHECK_EQ_INT(cbor_parse(&doc, TR_SPAN("\x82\x01\x41z")), 0);
+    CHECK_EQ_INT(cbor_parse(&doc, SPAN("\x82\x01\x41z")), 0);
     CHECK_EQ_INT(print(&doc, &out), TR_EUNSUPPORTED);
     memset(deep, '[', 65);
     memset(deep + 65, ']', 65);
-    CHECK_EQ_INT(json_parse_copy(&doc, (struct tr_span){ deep, 130 }, 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, (struct span){ deep, 130 }, 0), 0);
     CHECK_EQ_INT(print(&doc, &out), TR_ELIMIT);
-    tr_buffer_free(&out);
+    buffer_free(&out);
     json_doc_free(&doc);
 }
 
@@ -301,6 +300,6 @@ TEST_ABORTS(writer, a_key_without_a_value_is_a_bug, "a key has a value")
     struct json_writer writer = json_writer(&out);
 
     json_put_object(&writer, NULL);
-    json_put_key(&writer, TR_SPAN("a"));
+    json_put_key(&writer, SPAN("a"));
     json_put_end(&writer);
 }

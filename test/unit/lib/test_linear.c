@@ -112,8 +112,7 @@ TEST(linear, fills_gaps_with_what_began_in_time)
     CHECK(!POSSIBLE(MOVE(ANY, 5, NEVER), READ(1, 6, 7), READ(0, 8, 9)));
 }
 
-/* ---- drawn histories ---------------------------------------------------------------------------
- */
+/* ---- drawn histories ------------------------------------------------------------------------ */
 
 static uint64_t state;
 
@@ -198,8 +197,7 @@ TEST(linear, refuses_histories_with_one_stale_answer)
     CHECK_EQ_INT(found, 300);
 }
 
-/* ---- against a search --------------------------------------------------------------------------
- */
+/* ---- against a search ----------------------------------------------------------------------- */
 
 enum { SMALL = 6 };
 

@@ -38,14 +38,14 @@ static struct manifest example(const struct signer *by)
     return manifest;
 }
 
-static struct tr_span span(const struct tr_buffer *buffer)
+static struct span span(const struct buffer *buffer)
 {
-    return (struct tr_span){ buffer->bytes, buffer->size };
+    return (struct span){ buffer->bytes, buffer->size };
 }
 
 /* A text and its signature. */
 struct said {
-    struct tr_buffer text;
+    struct buffer text;
     char signature[MANIFEST_SIGNATURE_CHARS + 1];
 };
 
@@ -74,7 +74,7 @@ static struct said say_key(
 
 static void end_said(struct said *said)
 {
-    tr_buffer_free(&said->text);
+    buffer_free(&said->text);
 }
 
 TEST(manifest, is_canonical_json_and_reads_back)
@@ -82,12 +82,12 @@ TEST(manifest, is_canonical_json_and_reads_back)
     struct signer ada = signer(1);
     struct manifest manifest = example(&ada), back;
     struct said said = say_manifest(&ada, &manifest);
-    struct tr_buffer canonical = { 0 };
+    struct buffer canonical = { 0 };
     struct json_doc doc = { 0 };
 
     CHECK_EQ_INT(json_parse_copy(&doc, span(&said.text), JSON_UNIQUE_KEYS), 0);
     CHECK_EQ_INT(json_canonical(json_root(&doc), NULL, &canonical), 0);
-    CHECK(tr_span_equal(span(&canonical), span(&said.text)));
+    CHECK(span_equal(span(&canonical), span(&said.text)));
     CHECK_EQ_INT(manifest_read(span(&said.text), &back, NULL), 0);
     CHECK_EQ_STR(back.pack, manifest.pack);
     CHECK_EQ_STR(back.version, manifest.version);
@@ -97,7 +97,7 @@ TEST(manifest, is_canonical_json_and_reads_back)
     CHECK_EQ_U64(back.size, 3);
     CHECK_EQ_INT(back.created_s, 1770000000);
     json_doc_free(&doc);
-    tr_buffer_free(&canonical);
+    buffer_free(&canonical);
     end_said(&said);
     crypto_key_unref(&ada.key);
 }
@@ -140,22 +140,22 @@ TEST(manifest, another_text_for_the_same_meaning_is_refused)
         "\",\"size\":3,\"type\":\"a/b\",\"version\":\"1\"}";
     struct signer ada = signer(1);
     struct manifest manifest;
-    struct tr_buffer text = { 0 };
+    struct buffer text = { 0 };
 
     for (size_t i = 0; i <= sizeof forms / sizeof forms[0]; i++) {
         const char *form = i == 0 ? good : forms[i - 1];
         const char *mark = strstr(form, "%s"), *why = NULL;
         int rc;
 
-        tr_buffer_clear(&text);
-        tr_buffer_append(&text, form, (size_t)(mark - form));
-        tr_buffer_text(&text, ada.text);
-        tr_buffer_text(&text, mark + 2);
+        buffer_clear(&text);
+        buffer_append(&text, form, (size_t)(mark - form));
+        buffer_text(&text, ada.text);
+        buffer_text(&text, mark + 2);
         rc = manifest_read(span(&text), &manifest, &why);
         CHECK_MSG(rc == (i == 0 ? 0 : TR_EPROTO), "form %zu: %d", i, rc);
         CHECK((why == NULL) == (i == 0));
     }
-    tr_buffer_free(&text);
+    buffer_free(&text);
     crypto_key_unref(&ada.key);
 }
 
@@ -166,27 +166,27 @@ TEST(manifest, names_are_plain)
     char long_name[MANIFEST_PACK_CHARS_MAX + 2];
 
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        CHECK_MSG(!manifest_is_pack(tr_span_of(bad[i])), "%s", bad[i]);
-    CHECK(!manifest_is_pack((struct tr_span){ "a\0b", 3 }));
+        CHECK_MSG(!manifest_is_pack(span_of(bad[i])), "%s", bad[i]);
+    CHECK(!manifest_is_pack((struct span){ "a\0b", 3 }));
     memset(long_name, 'a', sizeof long_name);
-    CHECK(manifest_is_pack((struct tr_span){ long_name, MANIFEST_PACK_CHARS_MAX }));
-    CHECK(!manifest_is_pack((struct tr_span){ long_name, MANIFEST_PACK_CHARS_MAX + 1 }));
-    CHECK(manifest_is_pack(tr_span_of("core.v2_x-1")));
-    CHECK(manifest_is_version(tr_span_of("1.0.0-rc.1+B5")));
-    CHECK(!manifest_is_version(tr_span_of("../1")));
-    CHECK(!manifest_is_version(tr_span_of("..")));
-    CHECK(manifest_is_type(tr_span_of("application/vnd.a+json")));
-    CHECK(!manifest_is_type(tr_span_of("text/html; charset=utf-8")));
-    CHECK(!manifest_is_type(tr_span_of("text")));
-    CHECK(!manifest_is_type(tr_span_of("/x")));
-    CHECK(!manifest_is_type(tr_span_of("a/b/c")));
-    CHECK(!manifest_is_type(tr_span_of("a/b\r\nX: y")));
+    CHECK(manifest_is_pack((struct span){ long_name, MANIFEST_PACK_CHARS_MAX }));
+    CHECK(!manifest_is_pack((struct span){ long_name, MANIFEST_PACK_CHARS_MAX + 1 }));
+    CHECK(manifest_is_pack(span_of("core.v2_x-1")));
+    CHECK(manifest_is_version(span_of("1.0.0-rc.1+B5")));
+    CHECK(!manifest_is_version(span_of("../1")));
+    CHECK(!manifest_is_version(span_of("..")));
+    CHECK(manifest_is_type(span_of("application/vnd.a+json")));
+    CHECK(!manifest_is_type(span_of("text/html; charset=utf-8")));
+    CHECK(!manifest_is_type(span_of("text")));
+    CHECK(!manifest_is_type(span_of("/x")));
+    CHECK(!manifest_is_type(span_of("a/b/c")));
+    CHECK(!manifest_is_type(span_of("a/b\r\nX: y")));
 }
 
 TEST(manifest, what_is_no_manifest_is_not_written)
 {
     struct signer ada = signer(1);
-    struct tr_buffer out = { 0 };
+    struct buffer out = { 0 };
     struct manifest manifest;
 
     manifest = example(&ada);
@@ -210,15 +210,14 @@ TEST(manifest, key_of_another_kind_cannot_sign)
     struct manifest_keys keys = { 0 };
 
     CHECK_EQ_INT(crypto_key_generate(CRYPTO_ES256, &key), 0);
-    CHECK_EQ_INT(manifest_sign(key, TR_SPAN("x"), signature), TR_EACCES);
+    CHECK_EQ_INT(manifest_sign(key, SPAN("x"), signature), TR_EACCES);
     CHECK(crypto_multikey_encode(key, text) > 0);
-    CHECK_EQ_INT(manifest_keys_add(&keys, tr_span_of(text)), TR_EPROTO);
+    CHECK_EQ_INT(manifest_keys_add(&keys, span_of(text)), TR_EPROTO);
     CHECK_EQ_U64(keys.count, 0);
     crypto_key_unref(&key);
 }
 
-/* ---- publishing --------------------------------------------------------------------------------
- */
+/* ---- publishing ----------------------------------------------------------------------------- */
 
 static const char *check(const struct said *said, const char *signature,
     const struct manifest_keys *keys, const struct manifest *expected)
@@ -227,7 +226,7 @@ static const char *check(const struct said *said, const char *signature,
     struct manifest manifest;
 
     return manifest_check(
-               span(&said->text), tr_span_of(signature), keys, expected, &manifest, &refusal) == 0
+               span(&said->text), span_of(signature), keys, expected, &manifest, &refusal) == 0
                ? "ok"
                : refusal.label;
 }
@@ -240,8 +239,8 @@ TEST(manifest, publish_wants_the_right_facts_and_a_key_of_the_pack)
     struct manifest_keys none = { 0 }, adas = { 0 }, bobs = { 0 };
     char bent[MANIFEST_SIGNATURE_CHARS + 1];
 
-    CHECK_EQ_INT(manifest_keys_add(&adas, tr_span_of(ada.text)), 0);
-    CHECK_EQ_INT(manifest_keys_add(&bobs, tr_span_of(bob.text)), 0);
+    CHECK_EQ_INT(manifest_keys_add(&adas, span_of(ada.text)), 0);
+    CHECK_EQ_INT(manifest_keys_add(&bobs, span_of(bob.text)), 0);
     CHECK_EQ_STR(check(&said, said.signature, &none, &manifest), "ok");
     CHECK_EQ_STR(check(&said, said.signature, &adas, &manifest), "ok");
     CHECK_EQ_STR(check(&said, said.signature, &bobs, &manifest), "KeyUnknown");
@@ -276,12 +275,11 @@ TEST(manifest, publish_wants_the_right_facts_and_a_key_of_the_pack)
     crypto_key_unref(&bob.key);
 }
 
-/* ---- rotation ----------------------------------------------------------------------------------
- */
+/* ---- rotation ------------------------------------------------------------------------------- */
 
 static int apply(struct manifest_keys *keys, const struct said *said)
 {
-    return manifest_keys_apply(keys, "core", span(&said->text), tr_span_of(said->signature));
+    return manifest_keys_apply(keys, "core", span(&said->text), span_of(said->signature));
 }
 
 TEST(keys, change_by_statements_of_keys_that_count)
@@ -295,7 +293,7 @@ TEST(keys, change_by_statements_of_keys_that_count)
     struct said by_ada_again = say_key(&ada, "core", false, &eve);
     struct said retire_bob = say_key(&bob, "core", true, &bob);
 
-    CHECK_EQ_INT(manifest_keys_add(&keys, tr_span_of(ada.text)), 0);
+    CHECK_EQ_INT(manifest_keys_add(&keys, span_of(ada.text)), 0);
     CHECK_EQ_INT(apply(&keys, &retire_ada), TR_EACCES); /* bob is nobody yet */
     CHECK_EQ_INT(apply(&keys, &add_eve), TR_EACCES);
     CHECK_EQ_INT(apply(&keys, &elsewhere), TR_EPROTO);
@@ -310,7 +308,7 @@ TEST(keys, change_by_statements_of_keys_that_count)
     CHECK_EQ_INT(apply(&keys, &retire_ada), TR_ENOENT);
     CHECK_EQ_INT(apply(&keys, &retire_bob), TR_EINVAL); /* the last one stays */
     add_bob.signature[3] = add_bob.signature[3] == 'A' ? 'B' : 'A';
-    CHECK_EQ_INT(manifest_keys_add(&keys, tr_span_of(ada.text)), 0);
+    CHECK_EQ_INT(manifest_keys_add(&keys, span_of(ada.text)), 0);
     CHECK_EQ_INT(apply(&keys, &add_bob), TR_EACCES);
     end_said(&add_bob);
     end_said(&retire_ada);
@@ -331,16 +329,16 @@ TEST(keys, are_bounded)
     for (uint8_t i = 0; i <= MANIFEST_KEYS_MAX; i++) {
         made = signer((uint8_t)(i + 1));
         CHECK_EQ_INT(
-            manifest_keys_add(&keys, tr_span_of(made.text)), i < MANIFEST_KEYS_MAX ? 0 : TR_ELIMIT);
+            manifest_keys_add(&keys, span_of(made.text)), i < MANIFEST_KEYS_MAX ? 0 : TR_ELIMIT);
         crypto_key_unref(&made.key);
     }
 }
 
 /* {"manifest":…,"signature":…,"keys":[{"key":first}, statements…]} */
-static struct tr_buffer document(const struct said *said, const struct signer *first,
+static struct buffer document(const struct said *said, const struct signer *first,
     const struct said *statements, size_t count)
 {
-    struct tr_buffer out = { 0 };
+    struct buffer out = { 0 };
     struct json_writer writer = json_writer(&out);
 
     json_put_object(&writer, NULL);
@@ -363,7 +361,7 @@ static struct tr_buffer document(const struct said *said, const struct signer *f
     return out;
 }
 
-static int check_document(const struct tr_buffer *text, struct manifest_keys *keys)
+static int check_document(const struct buffer *text, struct manifest_keys *keys)
 {
     struct json_doc doc = { 0 };
     struct manifest manifest;
@@ -386,8 +384,8 @@ TEST(document, client_follows_rotations_from_the_key_it_knows)
     struct said history[] = { say_key(&ada, "core", false, &bob),
         say_key(&bob, "core", true, &ada) };
     struct said said = say_manifest(&bob, &manifest);
-    struct tr_buffer whole = document(&said, &ada, history, 2);
-    struct tr_buffer bare = document(&said, &ada, history, 0);
+    struct buffer whole = document(&said, &ada, history, 2);
+    struct buffer bare = document(&said, &ada, history, 0);
     struct manifest_keys keys = { 0 };
 
     /* First use: the first key, and what it leads to. */
@@ -398,18 +396,18 @@ TEST(document, client_follows_rotations_from_the_key_it_knows)
     CHECK_EQ_INT(check_document(&whole, &keys), 0);
     /* A client that knows ada's key needs the statement. */
     keys = (struct manifest_keys){ 0 };
-    CHECK_EQ_INT(manifest_keys_add(&keys, tr_span_of(ada.text)), 0);
+    CHECK_EQ_INT(manifest_keys_add(&keys, span_of(ada.text)), 0);
     CHECK_EQ_INT(check_document(&bare, &keys), TR_EACCES);
     CHECK_EQ_STR(keys.keys[0], ada.text); /* nothing changed */
     CHECK_EQ_INT(check_document(&whole, &keys), 0);
     CHECK_EQ_STR(keys.keys[0], bob.text);
     /* One that knows another key is not led anywhere. */
     keys = (struct manifest_keys){ 0 };
-    CHECK_EQ_INT(manifest_keys_add(&keys, tr_span_of(eve.text)), 0);
+    CHECK_EQ_INT(manifest_keys_add(&keys, span_of(eve.text)), 0);
     CHECK_EQ_INT(check_document(&whole, &keys), TR_EACCES);
 
-    tr_buffer_free(&whole);
-    tr_buffer_free(&bare);
+    buffer_free(&whole);
+    buffer_free(&bare);
     end_said(&said);
     end_said(&history[0]);
     end_said(&history[1]);
@@ -425,16 +423,16 @@ TEST(document, manifest_of_a_retired_key_is_refused)
     struct said history[] = { say_key(&ada, "core", false, &bob),
         say_key(&bob, "core", true, &ada) };
     struct said said = say_manifest(&ada, &manifest);
-    struct tr_buffer text = document(&said, &ada, history, 2);
-    struct tr_buffer hidden = document(&said, &ada, history, 1);
+    struct buffer text = document(&said, &ada, history, 2);
+    struct buffer hidden = document(&said, &ada, history, 1);
     struct manifest_keys keys = { 0 };
 
     CHECK_EQ_INT(check_document(&text, &keys), TR_EACCES);
     /* A mirror that hides the last statement does not fool who has seen it. */
-    CHECK_EQ_INT(manifest_keys_add(&keys, tr_span_of(bob.text)), 0);
+    CHECK_EQ_INT(manifest_keys_add(&keys, span_of(bob.text)), 0);
     CHECK_EQ_INT(check_document(&hidden, &keys), TR_EACCES);
-    tr_buffer_free(&text);
-    tr_buffer_free(&hidden);
+    buffer_free(&text);
+    buffer_free(&hidden);
     end_said(&said);
     end_said(&history[0]);
     end_said(&history[1]);
@@ -448,7 +446,7 @@ TEST(document, every_allocation_may_fail)
     struct manifest manifest = example(&bob);
     struct said history = say_key(&ada, "core", false, &bob);
     struct said said = say_manifest(&bob, &manifest);
-    struct tr_buffer text = document(&said, &ada, &history, 1);
+    struct buffer text = document(&said, &ada, &history, 1);
     struct json_doc doc = { 0 };
     int rc = TR_ENOMEM;
 
@@ -458,15 +456,15 @@ TEST(document, every_allocation_may_fail)
         const char *why;
 
         CHECK(n < 1000);
-        CHECK_EQ_INT(manifest_keys_add(&keys, tr_span_of(ada.text)), 0);
-        tr__fault_countdown(n, 1);
+        CHECK_EQ_INT(manifest_keys_add(&keys, span_of(ada.text)), 0);
+        base_fault_countdown(n, 1);
         rc = manifest_document_check(json_root(&doc), "core", &keys, &manifest, &why);
-        tr__fault_countdown(0, 0);
+        base_fault_countdown(0, 0);
         CHECK_MSG(rc == 0 || rc == TR_ENOMEM, "allocation %llu: %d", (unsigned long long)n, rc);
         CHECK_EQ_U64(keys.count, rc == 0 ? 2 : 1);
     }
     json_doc_free(&doc);
-    tr_buffer_free(&text);
+    buffer_free(&text);
     end_said(&said);
     end_said(&history);
     crypto_key_unref(&ada.key);

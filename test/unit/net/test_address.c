@@ -59,7 +59,7 @@ TEST(address, networks_have_their_addresses)
 
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         CHECK_EQ_INT(net_cidr_parse(table[i].cidr, &cidr), 0);
-        CHECK_EQ_INT(net_peer_parse(tr_span_of(table[i].peer), &peer), 0);
+        CHECK_EQ_INT(net_peer_parse(span_of(table[i].peer), &peer), 0);
         CHECK_MSG(
             net_cidr_has(&cidr, &peer) == table[i].has, "%s %s", table[i].cidr, table[i].peer);
     }
@@ -79,10 +79,10 @@ TEST(address, peers_are_read_and_written_back)
     char text[64];
 
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
-        CHECK_EQ_INT(net_peer_parse(tr_span_of(good[i]), &peer), 0);
+        CHECK_EQ_INT(net_peer_parse(span_of(good[i]), &peer), 0);
         CHECK_EQ_U64(net_peer_text(&peer, text, sizeof text), strlen(good[i]));
         CHECK_EQ_STR(text, good[i]);
     }
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        CHECK_MSG(net_peer_parse(tr_span_of(bad[i]), &peer) == TR_EINVAL, "%s", bad[i]);
+        CHECK_MSG(net_peer_parse(span_of(bad[i]), &peer) == TR_EINVAL, "%s", bad[i]);
 }

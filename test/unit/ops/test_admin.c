@@ -10,10 +10,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "check.h"
 #include "ops/admin.h"
 #include "ops/flags.h"
+#include "support/log.h"
 
 static struct flag flags[] = { { .name = "new-path", .help = "N" } };
 static char folder[] = "/tmp/test-admin-XXXXXX";

@@ -13,26 +13,26 @@
 #include "ops/config.h"
 
 static struct config config;
-static struct tr_buffer out;
+static struct buffer out;
 
-static const char *text_of(struct tr_buffer *buffer)
+static const char *text_of(struct buffer *buffer)
 {
-    CHECK_EQ_INT(tr_buffer_append(buffer, "", 1), 0);
+    CHECK_EQ_INT(buffer_append(buffer, "", 1), 0);
     return buffer->bytes;
 }
 
 static int load(const char *file, const char *const *environment)
 {
     config_free(&config);
-    tr_buffer_clear(&out);
-    return config_load_bytes(tr_span_of(file), "t.conf",
+    buffer_clear(&out);
+    return config_load_bytes(span_of(file), "t.conf",
         &(struct config_sources){ .environment = environment }, &config, &out);
 }
 
 static void end(void)
 {
     config_free(&config);
-    tr_buffer_free(&out);
+    buffer_free(&out);
 }
 
 static void refused(const char *file, const char *expected)
@@ -76,10 +76,10 @@ TEST(config, flag_beats_environment_beats_file_beats_default)
         "TROUPE_HTTP_IN_FLIGHT_MAX=7", "TROUPE_BUILD=build/release", "TROUPE_SEED=4", NULL };
     static const struct config_flag flags[] = { { "--listen", "server.listen", "1.1.1.1:3" } };
 
-    tr_buffer_clear(&out);
+    buffer_clear(&out);
     CHECK_EQ_INT(
-        config_load_bytes(TR_SPAN("[server]\nlisten = 1.1.1.1:1\ndata = /d\n"
-                                  "[http]\nin_flight_max = 5\npipeline_max=9\n"),
+        config_load_bytes(SPAN("[server]\nlisten = 1.1.1.1:1\ndata = /d\n"
+                               "[http]\nin_flight_max = 5\npipeline_max=9\n"),
             "t.conf",
             &(struct config_sources){ .environment = environment, .flags = flags, .flag_count = 1 },
             &config, &out),
@@ -139,19 +139,19 @@ TEST(config, all_errors_are_reported_together)
 
 TEST(config, errors_are_limited_and_the_rest_counted)
 {
-    struct tr_buffer file = { 0 };
+    struct buffer file = { 0 };
     unsigned lines = 0;
 
-    tr_buffer_text(&file, "[server]\n");
+    buffer_text(&file, "[server]\n");
     for (int i = 0; i < 60000; i++)
-        tr_buffer_format(&file, "wrong%d = 1\n", i);
-    tr_buffer_append(&file, "", 1);
+        buffer_format(&file, "wrong%d = 1\n", i);
+    buffer_append(&file, "", 1);
     CHECK_EQ_INT(load(file.bytes, NULL), TR_EINVAL);
     for (const char *at = text_of(&out); (at = strchr(at, '\n')) != NULL; at++)
         lines++;
     CHECK_EQ_INT(lines, CONFIG_ERRORS_MAX + 1);
     CHECK(strstr(out.bytes, "\nand 59950 more\n") != NULL);
-    tr_buffer_free(&file);
+    buffer_free(&file);
     end();
 }
 
@@ -187,7 +187,7 @@ TEST(config, long_line_is_refused_not_cut)
 
 TEST(config, list_goes_on_in_indented_lines)
 {
-    struct tr_span word;
+    struct span word;
     size_t position = 0;
 
     CHECK_EQ_INT(load("[server]\ntrusted_proxies = 10.0.0.0/8,\n  192.168.0.0/16\n\t::1/128\n"
@@ -197,11 +197,11 @@ TEST(config, list_goes_on_in_indented_lines)
     CHECK(strcmp(config_text(&config, CONFIG_SERVER_TRUSTED_PROXIES),
               "10.0.0.0/8,192.168.0.0/16,::1/128") == 0);
     CHECK(config_next(&config, CONFIG_SERVER_TRUSTED_PROXIES, &position, &word));
-    CHECK(tr_span_is(word, "10.0.0.0/8"));
+    CHECK(span_is(word, "10.0.0.0/8"));
     CHECK(config_next(&config, CONFIG_SERVER_TRUSTED_PROXIES, &position, &word));
-    CHECK(tr_span_is(word, "192.168.0.0/16"));
+    CHECK(span_is(word, "192.168.0.0/16"));
     CHECK(config_next(&config, CONFIG_SERVER_TRUSTED_PROXIES, &position, &word));
-    CHECK(tr_span_is(word, "::1/128"));
+    CHECK(span_is(word, "::1/128"));
     CHECK(!config_next(&config, CONFIG_SERVER_TRUSTED_PROXIES, &position, &word));
     CHECK_EQ_STR(config_text(&config, CONFIG_SERVER_LISTEN), "a:1");
     refused("[server]\nlisten = a:1\n b:2\n", "t.conf:3: server.listen is here a second time, the "
@@ -257,10 +257,10 @@ TEST(config, secrets_are_not_shown_nor_in_errors)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         snprintf(file, sizeof file, "[sql]\nurl = %s\n", cases[i].url);
         CHECK_EQ_INT(load(file, NULL), 0);
-        tr_buffer_clear(&out);
+        buffer_clear(&out);
         config_put_value(&out, &config, CONFIG_SQL_URL);
         CHECK_EQ_STR(text_of(&out), cases[i].shown);
-        tr_buffer_clear(&out);
+        buffer_clear(&out);
         config_show(&out, &config, true);
         config_show_json(&out, &config);
         CHECK(strstr(text_of(&out), "hush") == NULL && strstr(out.bytes, "hu@sh") == NULL);
@@ -273,14 +273,14 @@ TEST(config, what_is_shown_can_be_read_again)
     static char shown[32 * 1024];
 
     CHECK_EQ_INT(load("[log]\nlevel = warn\n[server]\ntrusted_proxies = 10.0.0.0/8\n", NULL), 0);
-    tr_buffer_clear(&out);
+    buffer_clear(&out);
     config_show(&out, &config, true);
     snprintf(shown, sizeof shown, "%s", text_of(&out));
     CHECK(strstr(shown, "level = warn") != NULL);
     CHECK(strstr(shown, "; file t.conf:2\n") != NULL);
     CHECK_EQ_INT(load(shown, NULL), 0);
     CHECK_EQ_STR(config_text(&config, CONFIG_LOG_LEVEL), "warn");
-    tr_buffer_clear(&out);
+    buffer_clear(&out);
     config_list(&out);
     snprintf(shown, sizeof shown, "%s", text_of(&out));
     CHECK_EQ_INT(load(shown, NULL), 0);
@@ -290,17 +290,17 @@ TEST(config, what_is_shown_can_be_read_again)
 TEST(config, reload_applies_what_is_safe_and_names_the_rest)
 {
     struct config fresh = { 0 };
-    struct tr_buffer report = { 0 };
+    struct buffer report = { 0 };
 
     CHECK_EQ_INT(load("[server]\nlisten = a:1\n[log]\nlevel = warn\n", NULL), 0);
-    CHECK_EQ_INT(config_load_bytes(TR_SPAN("[server]\nlisten = a:2\n[log]\nlevel = debug\n"),
-                     "t.conf", &(struct config_sources){ 0 }, &fresh, &out),
+    CHECK_EQ_INT(config_load_bytes(SPAN("[server]\nlisten = a:2\n[log]\nlevel = debug\n"), "t.conf",
+                     &(struct config_sources){ 0 }, &fresh, &out),
         0);
     CHECK_EQ_INT(config_reload(&config, &fresh, &report), 1);
     CHECK_EQ_STR(text_of(&report), "server.listen needs a restart\nlog.level is now debug\n");
     CHECK_EQ_STR(config_text(&config, CONFIG_LOG_LEVEL), "debug");
     CHECK_EQ_STR(config_text(&config, CONFIG_SERVER_LISTEN), "a:1");
-    tr_buffer_free(&report);
+    buffer_free(&report);
     config_free(&fresh);
     end();
 }
@@ -323,10 +323,10 @@ TEST(config, every_allocation_may_fail)
         int rc;
 
         config_free(&config);
-        tr_buffer_free(&out);
-        tr__fault_countdown(++countdown, 1);
+        buffer_free(&out);
+        base_fault_countdown(++countdown, 1);
         rc = load("[server]\nlisten = a:1\ntrusted_proxies = a\n b\n", NULL);
-        calls = tr__fault_countdown(0, 0);
+        calls = base_fault_countdown(0, 0);
         CHECK_EQ_INT(rc, calls >= countdown ? TR_ENOMEM : 0);
         CHECK((config.values[0].text == NULL) == (rc != 0));
     } while (calls >= countdown);

@@ -223,9 +223,9 @@ TEST(flags, every_failing_call_leaves_the_old_store_or_the_new)
     do {
         int rc;
 
-        tr__fault_countdown(++countdown, 1);
+        base_fault_countdown(++countdown, 1);
         rc = flags_set("fast-path", 200);
-        calls = tr__fault_countdown(0, 0);
+        calls = base_fault_countdown(0, 0);
         CHECK((rc == 0) == (calls < countdown));
         forget();
         begin();

@@ -15,24 +15,24 @@
 
 static void tell(struct http_request *request, void *state)
 {
-    http_respond(request, 200, "text/plain", tr_span_of(state));
+    http_respond(request, 200, "text/plain", span_of(state));
 }
 
 static void tell_body(struct http_request *request, void *state)
 {
     char text[128];
-    struct tr_span name = http_path_part(request, "name"), body = http_body(request);
+    struct span name = http_path_part(request, "name"), body = http_body(request);
 
     (void)snprintf(text, sizeof text, "%s: %.*s is %.*s", (const char *)state, (int)name.size,
         name.at, (int)body.size, body.at);
-    http_respond(request, 200, "text/plain", tr_span_of(text));
+    http_respond(request, 200, "text/plain", span_of(text));
 }
 
 /* Waits for the rest of the body, and for ever if it does not come. */
 static bool on_piece(struct http_request *request, const char *bytes, size_t size)
 {
     if (bytes != NULL && size == 0)
-        http_respond(request, 200, "text/plain", TR_SPAN("all of it"));
+        http_respond(request, 200, "text/plain", SPAN("all of it"));
     return true;
 }
 
@@ -45,8 +45,7 @@ static void take_stream(struct http_request *request, void *state)
     CHECK_EQ_INT(sem_post(&streaming), 0);
 }
 
-/* ---- an answer that comes later ---------------------------------------------------------------
- */
+/* ---- an answer that comes later ------------------------------------------------------------- */
 
 struct later_message {
     int unused;
@@ -80,7 +79,7 @@ static const struct tr_type later_type = { .name = "later",
 static void said_later(struct http_request *request, const struct tr_event *event)
 {
     if (event->status == 0)
-        http_respond(request, 200, "text/plain", TR_SPAN("at last"));
+        http_respond(request, 200, "text/plain", SPAN("at last"));
     else
         http_respond_shed(request, 503, 1, "later");
 }
@@ -260,8 +259,7 @@ TEST(offer, that_is_private_asks_readers_for_the_token)
     stage_end(&stage);
 }
 
-/* ---- the state outlives the requests that use it ----------------------------------------------
- */
+/* ---- the state outlives the requests that use it -------------------------------------------- */
 
 static void later_begin(const struct stage *stage)
 {

@@ -3,11 +3,11 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/metric.h"
 #include "check.h"
 #include "json/json.h"
 #include "ops/flags.h"
 #include "ops/otlp.h"
+#include "support/metric.h"
 
 static const struct otlp_span example = {
     .trace_id = "0af7651916cd43dd8448eb211c80319c",
@@ -22,10 +22,10 @@ static const struct otlp_span example = {
 
 TEST(otlp, body_is_what_the_protocol_says)
 {
-    struct tr_buffer out = { 0 };
+    struct buffer out = { 0 };
 
     otlp_encode(&out, &example, 1, "1.2.3", "127.0.0.1:80");
-    tr_buffer_append(&out, "", 1);
+    buffer_append(&out, "", 1);
     CHECK_EQ_STR(out.bytes,
         "{\"resourceSpans\":[{\"resource\":{\"attributes\":["
         "{\"key\":\"service.name\",\"value\":{\"stringValue\":\"troupe\"}},"
@@ -39,13 +39,13 @@ TEST(otlp, body_is_what_the_protocol_says)
         "{\"key\":\"http.route\",\"value\":{\"stringValue\":\"/xrpc/_health\"}},"
         "{\"key\":\"http.response.status_code\",\"value\":{\"intValue\":\"200\"}}],"
         "\"status\":{}}]}]}]}");
-    tr_buffer_free(&out);
+    buffer_free(&out);
 }
 
 TEST(otlp, server_errors_are_marked_and_roots_have_no_parent)
 {
     struct otlp_span spans[2] = { example, example };
-    struct tr_buffer out = { 0 };
+    struct buffer out = { 0 };
     struct json_doc doc = { 0 };
     const struct json *list;
     int64_t code;
@@ -53,7 +53,7 @@ TEST(otlp, server_errors_are_marked_and_roots_have_no_parent)
     spans[0].status = 503;
     spans[0].parent_id[0] = '\0';
     otlp_encode(&out, spans, 2, "1", "x");
-    CHECK_EQ_INT(json_parse_copy(&doc, (struct tr_span){ out.bytes, out.size }, 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, (struct span){ out.bytes, out.size }, 0), 0);
     list = json_get(
         json_at(json_get(json_at(json_get(json_root(&doc), "resourceSpans"), 0), "scopeSpans"), 0),
         "spans");
@@ -62,7 +62,7 @@ TEST(otlp, server_errors_are_marked_and_roots_have_no_parent)
     CHECK(json_get(json_at(list, 0), "parentSpanId") == NULL);
     CHECK(json_get(json_get(json_at(list, 1), "status"), "code") == NULL);
     json_doc_free(&doc);
-    tr_buffer_free(&out);
+    buffer_free(&out);
 }
 
 TEST(otlp, traceparent_is_taken_apart_or_refused)
@@ -75,15 +75,14 @@ TEST(otlp, traceparent_is_taken_apart_or_refused)
     struct otlp_span span = { 0 };
 
     CHECK(otlp_ids_of_traceparent(
-        TR_SPAN("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"), &span));
+        SPAN("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"), &span));
     CHECK_EQ_STR(span.trace_id, "0af7651916cd43dd8448eb211c80319c");
     CHECK_EQ_STR(span.parent_id, "b7ad6b7169203331");
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        CHECK_MSG(!otlp_ids_of_traceparent(tr_span_of(bad[i]), &span), "%s", bad[i]);
+        CHECK_MSG(!otlp_ids_of_traceparent(span_of(bad[i]), &span), "%s", bad[i]);
 }
 
-/* ---- a collector: an actor that is asked with the number of spans in a batch -------------------
- */
+/* ---- a collector: an actor that is asked with the number of spans in a batch ---------------- */
 
 enum { BATCHES_MAX = 64 };
 struct collector {
@@ -242,7 +241,7 @@ TEST(otlp, every_allocation_of_start_may_fail)
 
     CHECK_EQ_INT(tr_system_create(&(struct tr_system_options){ .driven = true }, &system), 0);
     do {
-        tr__fault_countdown(++countdown, 1);
+        base_fault_countdown(++countdown, 1);
         rc = otlp_start(system,
             &(struct otlp_options){ .url = "u",
                 .post = post,
@@ -252,7 +251,7 @@ TEST(otlp, every_allocation_of_start_may_fail)
                 .version = "1",
                 .instance = "x" },
             &otlp);
-        calls = tr__fault_countdown(0, 0);
+        calls = base_fault_countdown(0, 0);
         CHECK((rc == 0) == (calls < countdown));
         if (rc == 0)
             otlp_stop(&otlp);

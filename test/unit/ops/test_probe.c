@@ -82,10 +82,10 @@ TEST(probe, every_allocation_of_start_may_fail)
 
     begin();
     do {
-        tr__fault_countdown(++countdown, 1);
+        base_fault_countdown(++countdown, 1);
         rc = probe_start(system_, sql, &probe);
         CHECK(rc == 0 || rc == TR_ENOMEM);
-        calls = tr__fault_countdown(0, 0);
+        calls = base_fault_countdown(0, 0);
         if (rc == 0)
             probe_stop(&probe);
     } while (calls >= countdown);

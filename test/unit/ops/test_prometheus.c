@@ -8,11 +8,11 @@
 #include <troupe/troupe.h>
 
 #include "base/alloc.h"
-#include "base/log.h"
-#include "base/metric.h"
 #include "check.h"
 #include "ops/flags.h"
 #include "ops/prometheus.h"
+#include "support/log.h"
+#include "support/metric.h"
 
 static struct metric_histogram seconds;
 static struct metric_histogram bytes;
@@ -31,7 +31,7 @@ static struct metric second[] = {
 };
 static struct flag flags[] = { { .name = "quick", .help = "Q", .initial = 25 } };
 
-static struct tr_buffer out;
+static struct buffer out;
 
 static enum tr_next count_up(void *self, struct tr_context *ctx, void *message)
 {
@@ -49,10 +49,10 @@ static const char *render(struct tr_system *system)
     metric_register(first, 3);
     metric_register(second, 2);
     flags_register(flags, 1);
-    tr_buffer_clear(&out);
+    buffer_clear(&out);
     prometheus_render(&out, system, "1.2.3");
     CHECK_EQ_INT(out.failed, 0);
-    CHECK_EQ_INT(tr_buffer_append(&out, "", 1), 0);
+    CHECK_EQ_INT(buffer_append(&out, "", 1), 0);
     return out.bytes;
 }
 
@@ -83,7 +83,7 @@ TEST(prometheus, families_stand_together_with_help_once)
     check_has("troupe_build_info{version=\"1.2.3\",");
     check_has("troupe_flag_ratio{flag=\"quick\"} 0.0025\n");
     check_has("process_resident_memory_bytes ");
-    tr_buffer_free(&out);
+    buffer_free(&out);
 }
 
 TEST(prometheus, histograms_count_up_in_seconds_and_bytes)
@@ -101,7 +101,7 @@ TEST(prometheus, histograms_count_up_in_seconds_and_bytes)
     check_has("troupe_x_bytes_bucket{way=\"in\",le=\"2048\"} 0\n"
               "troupe_x_bytes_bucket{way=\"in\",le=\"4096\"} 1\n");
     check_has("troupe_x_bytes_sum{way=\"in\"} 4096\ntroupe_x_bytes_count{way=\"in\"} 1\n");
-    tr_buffer_free(&out);
+    buffer_free(&out);
 }
 
 TEST(prometheus, actors_are_shown_by_type)
@@ -117,7 +117,7 @@ TEST(prometheus, actors_are_shown_by_type)
     check_has("# TYPE troupe_actor_handle_seconds histogram\n");
     tr_sender_drop(&sender);
     tr_system_destroy(&system);
-    tr_buffer_free(&out);
+    buffer_free(&out);
 }
 
 /* Runs `promtool check metrics` on the text; its words are shown if it complains. */
@@ -167,7 +167,7 @@ TEST(prometheus, promtool_has_nothing_to_say)
     CHECK_EQ_INT(status, 0);
     /* And it would have said something. */
     CHECK(promtool("troupe_no_help 1\n", 17) != 0);
-    tr_buffer_free(&out);
+    buffer_free(&out);
 }
 
 TEST(prometheus, every_allocation_may_fail)
@@ -177,11 +177,11 @@ TEST(prometheus, every_allocation_may_fail)
 
     metric_register(first, 3);
     do {
-        tr_buffer_free(&out);
-        tr__fault_countdown(++countdown, 1);
+        buffer_free(&out);
+        base_fault_countdown(++countdown, 1);
         prometheus_render(&out, NULL, "1");
-        calls = tr__fault_countdown(0, 0);
+        calls = base_fault_countdown(0, 0);
         CHECK_EQ_INT(out.failed, calls >= countdown ? TR_ENOMEM : 0);
     } while (calls >= countdown);
-    tr_buffer_free(&out);
+    buffer_free(&out);
 }

@@ -46,7 +46,7 @@ TEST(service, migrations_come_in_the_order_of_their_versions)
     CHECK_EQ_STR(merged[0].name, "a one");
     CHECK_EQ_STR(merged[1].name, "b one");
     CHECK_EQ_STR(merged[2].name, "a two");
-    tr__free(merged);
+    base_free(merged);
 }
 
 TEST(service, migration_twice_or_missing_is_named)
@@ -71,7 +71,7 @@ TEST(service, routes_get_the_state_of_their_service)
     CHECK_EQ_STR(merged[0].service, "state a");
     CHECK_EQ_STR(merged[1].service, "own");
     CHECK_EQ_STR(merged[2].service, "state b");
-    tr__free(merged);
+    base_free(merged);
     CHECK_EQ_INT(
         service_merge_routes(both, states, 3, why, sizeof why, &merged, &count), TR_EEXIST);
     CHECK_EQ_STR(why, "two services want the route /b");

@@ -107,12 +107,12 @@ TEST(token, only_the_whole_text_opens)
     begin();
     write_file("0123456789abcdef0123456789abcdef", 0600);
     CHECK_EQ_INT(token_load(&token, path, false, why, sizeof why), 0);
-    CHECK(token_is(&token, TR_SPAN("0123456789abcdef0123456789abcdef")));
-    CHECK(!token_is(&token, TR_SPAN("0123456789abcdef0123456789abcdeF")));
-    CHECK(!token_is(&token, TR_SPAN("0123456789abcdef0123456789abcde")));
-    CHECK(!token_is(&token, TR_SPAN("0123456789abcdef0123456789abcdef0")));
-    CHECK(!token_is(&token, TR_SPAN("0123456789abcdef0123456789abcdef\0")));
-    CHECK(!token_is(&token, TR_SPAN("")));
-    CHECK(!token_is(&token, (struct tr_span){ NULL, 0 }));
+    CHECK(token_is(&token, SPAN("0123456789abcdef0123456789abcdef")));
+    CHECK(!token_is(&token, SPAN("0123456789abcdef0123456789abcdeF")));
+    CHECK(!token_is(&token, SPAN("0123456789abcdef0123456789abcde")));
+    CHECK(!token_is(&token, SPAN("0123456789abcdef0123456789abcdef0")));
+    CHECK(!token_is(&token, SPAN("0123456789abcdef0123456789abcdef\0")));
+    CHECK(!token_is(&token, SPAN("")));
+    CHECK(!token_is(&token, (struct span){ NULL, 0 }));
     end();
 }

@@ -8,12 +8,12 @@
 #include <stdatomic.h>
 
 #include "base/alloc.h"
-#include "base/metric.h"
 #include "http/http.h"
 #include "http_client.h"
 #include "services/packs/download.h"
 #include "services/packs/flight.h"
 #include "services/packs/integrity.h"
+#include "support/metric.h"
 #include "vault_site.h"
 
 enum { SITE_VERSIONS = 64 };
@@ -36,15 +36,15 @@ static struct site site = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static inline void site_download(struct http_request *request)
 {
-    struct tr_span name = http_path_part(request, "index");
-    struct tr_span user = http_header(request, "X-User");
+    struct span name = http_path_part(request, "index");
+    struct span user = http_header(request, "X-User");
     struct download_options options = { .user = user };
     uint64_t index = 0;
 
-    if (tr_span_is(name, "latest"))
+    if (span_is(name, "latest"))
         index = (uint64_t)atomic_load(&site.latest);
     else
-        CHECK(tr_span_u64(name, &index));
+        CHECK(span_u64(name, &index));
     pthread_mutex_lock(&site.lock);
     site.connection = tr_self(http_context(request));
     pthread_mutex_unlock(&site.lock);
@@ -123,8 +123,7 @@ static inline void site_path(int index, char path[256])
     object_path(&site.files, site.versions[index].sha256_hex, path);
 }
 
-/* ---- a client that takes files of any size -----------------------------------------------------
- */
+/* ---- a client that takes files of any size -------------------------------------------------- */
 
 struct download_result {
     int status;       /* 0: no answer */

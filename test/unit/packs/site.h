@@ -73,8 +73,7 @@ struct site {
     char headers[WHO][1024];
 };
 
-/* ---- start and stop ---------------------------------------------------------------------------
- */
+/* ---- start and stop ------------------------------------------------------------------------- */
 
 static inline void site_open_sql(struct site *site)
 {
@@ -174,14 +173,13 @@ static inline void site_close(struct site *site)
     admin_stop(&site->admin);
     auth_stop(&site->auth);
     sql_close(&site->sql);
-    tr__free(site->routes);
-    tr__free(site->migrations);
+    base_free(site->routes);
+    base_free(site->migrations);
     CHECK_EQ_INT(tr_system_join(site->system, TR_SECONDS(10)), 0);
     tr_system_destroy(&site->system);
 }
 
-/* ---- who asks ---------------------------------------------------------------------------------
- */
+/* ---- who asks ------------------------------------------------------------------------------- */
 
 SQL_STATEMENT(site_add_user,
     "INSERT INTO auth_users VALUES ($1, 'https://accounts.example.com', $1, NULL, $2, 1, 1)");
@@ -191,7 +189,7 @@ static inline void site_sign(struct site *site, enum who who, const char *id)
 {
     const struct tr_env *env = tr_env_real();
     int64_t now_s = (int64_t)(env->wall_ns(env->data) / 1000000000);
-    struct tr_span us = TR_SPAN("did:web:localhost"), name = tr_span_of(id);
+    struct span us = SPAN("did:web:localhost"), name = span_of(id);
     const struct jwt_claims claims = { .iss = us,
         .aud = us,
         .sub = name,
@@ -199,12 +197,12 @@ static inline void site_sign(struct site *site, enum who who, const char *id)
         .iat_s = now_s,
         .exp_s = now_s + 900,
         .nbf_s = -1 };
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
 
-    CHECK_EQ_INT(jwt_sign_claims(site->key, (struct tr_span){ NULL, 0 }, &claims, &token), 0);
+    CHECK_EQ_INT(jwt_sign_claims(site->key, (struct span){ NULL, 0 }, &claims, &token), 0);
     (void)snprintf(site->headers[who], sizeof site->headers[who], "Authorization: Bearer %.*s\r\n",
         (int)token.size, token.bytes);
-    tr_buffer_free(&token);
+    buffer_free(&token);
 }
 
 static inline void site_sign_in(struct site *site, enum who who, const char *id, const char *role)
@@ -213,10 +211,10 @@ static inline void site_sign_in(struct site *site, enum who who, const char *id,
     struct sql_unit *unit = sql_unit_new(0);
 
     sql_unit_step(unit, &site_add_user, 1);
-    sql_unit_text(unit, tr_span_of(id));
-    sql_unit_text(unit, tr_span_of(role));
+    sql_unit_text(unit, span_of(id));
+    sql_unit_text(unit, span_of(role));
     sql_unit_step(unit, &site_add_session, 1);
-    sql_unit_text(unit, tr_span_of(id));
+    sql_unit_text(unit, span_of(id));
     sql_unit_blob(unit, "hash", 4);
     sql_unit_int(unit, (int64_t)(env->wall_ns(env->data) / 1000000000) + 86400);
     CHECK_EQ_INT(sql_write_wait(site->sql, unit), 0);
@@ -282,8 +280,7 @@ static inline void site_end(struct site *site)
     CHECK_EQ_INT(nftw(site->place, site_remove_entry, 8, FTW_DEPTH | FTW_PHYS), 0);
 }
 
-/* ---- asking -----------------------------------------------------------------------------------
- */
+/* ---- asking --------------------------------------------------------------------------------- */
 
 /* A text with ' for ". In memory that is the caller's. */
 static inline char *quoted(const char *text)
@@ -367,13 +364,13 @@ static inline char *ask_for(const struct site *site, enum who who, const char *c
 {
     struct json_doc doc = { 0 };
     struct web_answer answer;
-    struct tr_span text;
+    struct span text;
     char method[16], *copy;
 
     (void)snprintf(method, sizeof method, "%.*s", (int)strcspn(call, " "), call);
     answer = site_ask(site, who, method, strchr(call, ' ') + 1, body);
     CHECK_MSG(answer.status == status, "%s: wanted %u, got:\n%s", call, status, answer.text);
-    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, span_of(answer.body), 0), 0);
     CHECK_MSG(json_string(json_get(json_root(&doc), member), &text), "no %s in:\n%s", member,
         answer.text);
     copy = strndup(text.at, text.size);
@@ -382,8 +379,7 @@ static inline char *ask_for(const struct site *site, enum who who, const char *c
     return copy;
 }
 
-/* ---- packs and versions -----------------------------------------------------------------------
- */
+/* ---- packs and versions --------------------------------------------------------------------- */
 
 /* Where the bytes of an object are. */
 static inline void site_object_path(const struct site *site, const char *bytes, char path[192])
@@ -419,14 +415,14 @@ static inline unsigned site_try_version(
     struct site *site, const char *pack, const char *version, const char *bytes)
 {
     struct upload_facts facts = { .size = strlen(bytes) };
-    struct change *change = tr__calloc(sizeof *change);
+    struct change *change = base_calloc(sizeof *change);
     struct sql_unit *unit = sql_unit_new(0);
     static const struct sql_statement find = { .text = "SELECT id FROM packs WHERE name = $1" };
     unsigned status;
 
     site_write_object(site, bytes);
     sql_unit_step(unit, &find, 1);
-    sql_unit_text(unit, tr_span_of(pack));
+    sql_unit_text(unit, span_of(pack));
     CHECK_EQ_INT(sql_read_wait(site->sql, unit), 0);
     facts.pack = sql_row_int(unit, 0, 0, 0);
     sql_unit_free(unit);
@@ -482,8 +478,7 @@ static inline void site_add_pack(
     site_publish(site, pack, version);
 }
 
-/* ---- the database -----------------------------------------------------------------------------
- */
+/* ---- the database --------------------------------------------------------------------------- */
 
 /* A statement is known by its address, so each text has one for good. */
 static inline const struct sql_statement *site_statement(const char *text)

@@ -81,8 +81,7 @@ TEST(admin, lists_packs_page_by_page)
     site_end(&site);
 }
 
-/* ---- the audit log ----------------------------------------------------------------------------
- */
+/* ---- the audit log -------------------------------------------------------------------------- */
 
 TEST(audit, has_a_line_for_each_change_with_who_made_it)
 {
@@ -143,8 +142,7 @@ TEST(audit, is_read_newest_first_page_by_page_and_by_pack)
     site_end(&site);
 }
 
-/* ---- metrics ----------------------------------------------------------------------------------
- */
+/* ---- metrics -------------------------------------------------------------------------------- */
 
 TEST(admin, counts_changes_by_how_they_ended)
 {
@@ -165,8 +163,7 @@ TEST(admin, counts_changes_by_how_they_ended)
     site_end(&site);
 }
 
-/* ---- bytes under way: the answers that api_packs.py holds against their description ------------
- */
+/* ---- bytes under way: the answers that api_packs.py holds against their description --------- */
 
 static void patch(const struct site *site, const char *id, const char *bytes, unsigned status)
 {
@@ -277,8 +274,7 @@ TEST_LONG(admin, sees_a_download_and_cuts_it, 60)
     free(bytes);
 }
 
-/* ---- what a change is when the database is not there ------------------------------------------
- */
+/* ---- what a change is when the database is not there ---------------------------------------- */
 
 #if SITE_ON_POSTGRES
 static void wait_for(const struct site *site, unsigned status)

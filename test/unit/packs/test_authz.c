@@ -229,7 +229,7 @@ TEST(authz, a_role_that_was_taken_away_is_gone)
     site_begin(&site);
     want(&site, BOSS, "POST admin/packs", "{'package_id':'core'}", 201, "core");
     site_plant(&site, "UPDATE auth_users SET role = 'user' WHERE id = 'boss-1'");
-    auth_forget(site.auth, TR_SPAN("boss-1"));
+    auth_forget(site.auth, SPAN("boss-1"));
     want(&site, BOSS, "POST admin/packs", "{'package_id':'more'}", 403, "Forbidden");
     site_end(&site);
 }

@@ -145,15 +145,15 @@ TEST(catalogue, compares_versions_as_semver_says)
 
     for (int i = 0; i < COUNT; i++) {
         for (int j = 0; j < COUNT; j++) {
-            int order = pack_version_compare(tr_span_of(rising[i]), tr_span_of(rising[j]));
+            int order = pack_version_compare(span_of(rising[i]), span_of(rising[j]));
 
             CHECK_MSG((order > 0) == (i > j) && (order < 0) == (i < j), "%s and %s: %d", rising[i],
                 rising[j], order);
         }
     }
-    CHECK_EQ_INT(pack_version_compare(TR_SPAN("1.0.0+a"), TR_SPAN("1.0.0+b")), 0);
-    CHECK(pack_version_compare(TR_SPAN("1.0.0"), TR_SPAN("1.0")) > 0);    /* bytes */
-    CHECK(pack_version_compare(TR_SPAN("01.0.0"), TR_SPAN("1.0.0")) < 0); /* no semver */
+    CHECK_EQ_INT(pack_version_compare(SPAN("1.0.0+a"), SPAN("1.0.0+b")), 0);
+    CHECK(pack_version_compare(SPAN("1.0.0"), SPAN("1.0")) > 0);    /* bytes */
+    CHECK(pack_version_compare(SPAN("01.0.0"), SPAN("1.0.0")) < 0); /* no semver */
 }
 
 /* What cannot be a name is nothing's, and what could be one but is not there is not found. */
@@ -165,21 +165,20 @@ TEST(catalogue, knows_names_from_what_is_none)
     char name[PACK_NAME_MAX + 2];
 
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)
-        CHECK_MSG(pack_name_is_valid(tr_span_of(good[i])), "%s", good[i]);
+        CHECK_MSG(pack_name_is_valid(span_of(good[i])), "%s", good[i]);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        CHECK_MSG(!pack_name_is_valid(tr_span_of(bad[i])), "%s", bad[i]);
+        CHECK_MSG(!pack_name_is_valid(span_of(bad[i])), "%s", bad[i]);
     memset(name, 'a', sizeof name);
-    CHECK(pack_name_is_valid((struct tr_span){ name, PACK_NAME_MAX }));
-    CHECK(!pack_name_is_valid((struct tr_span){ name, PACK_NAME_MAX + 1 }));
-    CHECK(!pack_name_is_valid((struct tr_span){ "a\0b", 3 }));
-    CHECK(pack_version_is_valid(TR_SPAN("1.0.0-RC.1+build_7")));
-    CHECK(!pack_version_is_valid(TR_SPAN("../1")));
-    CHECK(!pack_version_is_valid(TR_SPAN(".1")));
-    CHECK(!pack_version_is_valid((struct tr_span){ name, PACK_VERSION_MAX + 1 }));
+    CHECK(pack_name_is_valid((struct span){ name, PACK_NAME_MAX }));
+    CHECK(!pack_name_is_valid((struct span){ name, PACK_NAME_MAX + 1 }));
+    CHECK(!pack_name_is_valid((struct span){ "a\0b", 3 }));
+    CHECK(pack_version_is_valid(SPAN("1.0.0-RC.1+build_7")));
+    CHECK(!pack_version_is_valid(SPAN("../1")));
+    CHECK(!pack_version_is_valid(SPAN(".1")));
+    CHECK(!pack_version_is_valid((struct span){ name, PACK_VERSION_MAX + 1 }));
 }
 
-/* ---- which version is active ------------------------------------------------------------------
- */
+/* ---- which version is active ---------------------------------------------------------------- */
 
 static int64_t active_count(const struct site *site)
 {
@@ -472,8 +471,7 @@ TEST(defect_7, publishing_what_is_not_there_is_404)
     site_end(&site);
 }
 
-/* ---- how much there may be --------------------------------------------------------------------
- */
+/* ---- how much there may be ------------------------------------------------------------------ */
 
 #define NUMBERS(last)                                                                              \
     "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < " last ") "

@@ -8,7 +8,7 @@ struct found {
     char text[4096];
 };
 
-static void on_violation(void *data, const char *check, struct tr_span subject, const char *text)
+static void on_violation(void *data, const char *check, struct span subject, const char *text)
 {
     struct found *found = data;
     size_t size = strlen(found->text);

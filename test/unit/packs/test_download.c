@@ -13,8 +13,7 @@ static const char *url(int index)
     return text;
 }
 
-/* ---- whole files -------------------------------------------------------------------------------
- */
+/* ---- whole files ---------------------------------------------------------------------------- */
 
 TEST(download, every_size_arrives_as_it_is)
 {
@@ -97,8 +96,7 @@ TEST(download, head_has_the_headers_alone)
     site_close();
 }
 
-/* ---- conditions: RFC 9110 13, RFC 9111 4.3 -----------------------------------------------------
- */
+/* ---- conditions: RFC 9110 13, RFC 9111 4.3 -------------------------------------------------- */
 
 /* T stands for the tag of the file, O for another, M for its date, E and L for a second earlier
  * and later. */
@@ -282,8 +280,7 @@ TEST(download, conditions_and_ranges_are_those_of_the_standard)
     site_close();
 }
 
-/* ---- ranges ------------------------------------------------------------------------------------
- */
+/* ---- ranges --------------------------------------------------------------------------------- */
 
 TEST(download, ranges_of_all_sizes_are_the_right_bytes)
 {
@@ -373,8 +370,7 @@ TEST(download, several_ranges_are_parts_of_one_answer)
     site_close();
 }
 
-/* ---- defect 2: resume across a publish ---------------------------------------------------------
- */
+/* ---- defect 2: resume across a publish ------------------------------------------------------ */
 
 TEST(download, resume_across_a_publish_never_mixes_two_files)
 {
@@ -430,8 +426,7 @@ TEST(download, resume_by_date_never_mixes_two_files_of_one_second)
     site_close();
 }
 
-/* ---- codings -----------------------------------------------------------------------------------
- */
+/* ---- codings -------------------------------------------------------------------------------- */
 
 static void add_variant(
     int index, struct pack_variant *variant, uint64_t seed, size_t size, unsigned char **ret_bytes)
@@ -524,8 +519,7 @@ TEST(download, resume_by_date_never_mixes_codings)
     site_close();
 }
 
-/* ---- files that are not what they should be ----------------------------------------------------
- */
+/* ---- files that are not what they should be ------------------------------------------------- */
 
 static void check_refused(int index, int status, const char *label)
 {
@@ -612,8 +606,7 @@ TEST(download, file_that_changes_after_it_was_verified_is_not_served_as_verified
     site_close();
 }
 
-/* ---- defect 1 ----------------------------------------------------------------------------------
- */
+/* ---- defect 1 ------------------------------------------------------------------------------- */
 
 TEST_LONG(download, many_cold_requests_cost_one_hash_and_all_are_answered, 60)
 {

@@ -5,8 +5,7 @@
 
 enum { LARGE = 12 << 20 };
 
-/* ---- leases ------------------------------------------------------------------------------------
- */
+/* ---- leases --------------------------------------------------------------------------------- */
 
 static struct tr_system *lease_system;
 
@@ -31,11 +30,11 @@ static void lease_close(struct flights **flights)
 static enum flight_refusal begin(
     struct flights *flights, const char *user, const char *address, struct flight **ret_flight)
 {
-    struct flight_facts facts = { .pack = TR_SPAN("pack"),
-        .version = TR_SPAN("1.0"),
-        .user = tr_span_of(user),
-        .address = tr_span_of(address),
-        .address_key = tr_span_of(address),
+    struct flight_facts facts = { .pack = SPAN("pack"),
+        .version = SPAN("1.0"),
+        .user = span_of(user),
+        .address = span_of(address),
+        .address_key = span_of(address),
         .size = 100 };
 
     return flight_begin(flights, &facts, ret_flight);
@@ -123,8 +122,7 @@ TEST_LONG(flight, limit_holds_and_leases_return_when_many_come_at_once, 120)
     lease_close(&flights);
 }
 
-/* ---- downloads that are under way --------------------------------------------------------------
- */
+/* ---- downloads that are under way ----------------------------------------------------------- */
 
 /* One that has begun and is not read any further. */
 static struct taker *begin_slowly(int index, const char *headers, struct download_result *result)
@@ -414,8 +412,7 @@ TEST(flight, list_that_dies_comes_back_with_what_is_under_way)
     site_close();
 }
 
-/* ---- pace --------------------------------------------------------------------------------------
- */
+/* ---- pace ----------------------------------------------------------------------------------- */
 
 TEST_LONG(flight, download_is_not_faster_than_its_pace, 60)
 {

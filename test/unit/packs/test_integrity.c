@@ -3,14 +3,13 @@
 #include <stdatomic.h>
 
 #include "base/alloc.h"
-#include "base/metric.h"
 #include "services/packs/integrity.h"
+#include "support/metric.h"
 #include "vault_site.h"
 
 enum { SIZE = 1 << 20 };
 
-/* ---- a cache, and an actor that looks into it --------------------------------------------------
- */
+/* ---- a cache, and an actor that looks into it ----------------------------------------------- */
 
 struct look {
     int64_t key;
@@ -145,8 +144,7 @@ static int64_t hashes(void)
     return metric_get(&pack_hashes_total);
 }
 
-/* ---- a source that stops in the middle --------------------------------------------------------
- */
+/* ---- a source that stops in the middle ------------------------------------------------------ */
 
 static struct {
     pthread_mutex_t lock;
@@ -241,8 +239,7 @@ static int gate_reads(void)
     return reads;
 }
 
-/* ---- what the cache says of itself -------------------------------------------------------------
- */
+/* ---- what the cache says of itself ---------------------------------------------------------- */
 
 static int64_t figure(const char *name)
 {
@@ -285,8 +282,7 @@ static void show(const char *type, char *text, size_t size)
     CHECK_EQ_INT(tr_inspect_show(site.system, seen.id, text, size, TR_SECONDS(15)), 0);
 }
 
-/* ---- single flight -----------------------------------------------------------------------------
- */
+/* ---- single flight -------------------------------------------------------------------------- */
 
 TEST_LONG(integrity, thousand_askers_cost_one_hash, 60)
 {
@@ -342,8 +338,7 @@ TEST(integrity, no_more_files_are_hashed_at_once_than_allowed)
     site_close();
 }
 
-/* ---- invalidation ------------------------------------------------------------------------------
- */
+/* ---- invalidation --------------------------------------------------------------------------- */
 
 TEST(integrity, invalidated_file_is_hashed_again)
 {
@@ -406,8 +401,7 @@ TEST(integrity, hash_from_before_a_clear_is_ignored_and_who_waited_is_answered)
     check_late_insert(true);
 }
 
-/* ---- files that change -------------------------------------------------------------------------
- */
+/* ---- files that change ---------------------------------------------------------------------- */
 
 enum change {
     CHANGE_WRITE, /* one byte, in place */
@@ -518,8 +512,7 @@ TEST(integrity, damaged_file_is_hashed_once_until_it_changes)
     site_close();
 }
 
-/* ---- swapped while it is hashed ----------------------------------------------------------------
- */
+/* ---- swapped while it is hashed ------------------------------------------------------------- */
 
 enum { SWAPPERS = 16 };
 
@@ -635,8 +628,7 @@ TEST_LONG(integrity, file_swapped_while_it_is_hashed_is_never_verified_wrongly, 
         free(swaps[i].object.bytes);
 }
 
-/* ---- nobody waits ------------------------------------------------------------------------------
- */
+/* ---- nobody waits --------------------------------------------------------------------------- */
 
 TEST(integrity, hash_that_nobody_waits_for_ends)
 {
@@ -667,8 +659,7 @@ TEST(integrity, hash_that_nobody_waits_for_ends)
     site_close();
 }
 
-/* ---- progress ----------------------------------------------------------------------------------
- */
+/* ---- progress ------------------------------------------------------------------------------- */
 
 TEST(integrity, progress_of_a_hash_is_seen_while_it_runs)
 {
@@ -699,8 +690,7 @@ TEST(integrity, progress_of_a_hash_is_seen_while_it_runs)
     site_close();
 }
 
-/* ---- a disk that fails -------------------------------------------------------------------------
- */
+/* ---- a disk that fails ---------------------------------------------------------------------- */
 
 static _Atomic int failing_read; /* counts down; the one that makes it 0 fails */
 
@@ -737,8 +727,7 @@ TEST(integrity, file_of_which_a_read_fails_is_unreadable_until_it_is_read)
     site_close();
 }
 
-/* ---- bounds ------------------------------------------------------------------------------------
- */
+/* ---- bounds --------------------------------------------------------------------------------- */
 
 TEST(integrity, number_of_open_files_is_bounded)
 {
@@ -799,10 +788,10 @@ TEST_LONG(integrity, every_question_is_answered_when_memory_runs_out, 120)
 
         countdown++;
         (void)integrity_invalidate(site.integrity, 3);
-        (void)tr__fault_countdown(countdown, 1);
+        (void)base_fault_countdown(countdown, 1);
         rc = tr_ask_wait(integrity_sender(site.integrity), &message, sizeof message, &verdict,
             sizeof verdict, TR_SECONDS(15));
-        is_done = tr__fault_countdown(0, 0) < countdown;
+        is_done = base_fault_countdown(0, 0) < countdown;
         CHECK_MSG(
             rc != TR_ETIMEOUT, "no answer when call %llu fails", (unsigned long long)countdown);
         CHECK(countdown < 500);

@@ -20,28 +20,28 @@ static struct signer signer(uint8_t number)
 }
 
 /* As bytes: the helpers of the site would exchange its quotes. */
-static void want_post(const struct site *site, const char *path, struct tr_buffer *body,
+static void want_post(const struct site *site, const char *path, struct buffer *body,
     unsigned status, const char *part)
 {
     struct web_answer answer;
     char full[256];
 
-    CHECK_EQ_INT(tr_buffer_append(body, "", 1), 0);
+    CHECK_EQ_INT(buffer_append(body, "", 1), 0);
     (void)snprintf(full, sizeof full, "/v1/admin/%s", path);
     answer = web_ask(admin_address(site->admin), "POST", full, site->headers[TOKEN], body->bytes);
     CHECK_MSG(answer.status == status && strstr(answer.text, part) != NULL,
         "%s: wanted %u with %s, got:\n%s", path, status, part, answer.text);
     web_answer_free(&answer);
-    tr_buffer_free(body);
+    buffer_free(body);
 }
 
 static void put_pair(
-    struct tr_buffer *body, const char *name, const struct tr_buffer *text, const char *signature)
+    struct buffer *body, const char *name, const struct buffer *text, const char *signature)
 {
     struct json_writer writer = json_writer(body);
 
     json_put_object(&writer, NULL);
-    json_put_string(&writer, name, (struct tr_span){ text->bytes, text->size });
+    json_put_string(&writer, name, (struct span){ text->bytes, text->size });
     json_put_text(&writer, "signature", signature);
     json_put_end(&writer);
     CHECK_EQ_INT(json_finish(&writer), 0);
@@ -54,7 +54,7 @@ static void add_signed(struct site *site, const char *version, const char *bytes
     struct manifest manifest = {
         .pack = "core", .type = "application/octet-stream", .created_s = 1
     };
-    struct tr_buffer text = { 0 }, body = { 0 };
+    struct buffer text = { 0 }, body = { 0 };
     char signature[MANIFEST_SIGNATURE_CHARS + 1], path[128];
     uint8_t digest[32];
 
@@ -65,28 +65,28 @@ static void add_signed(struct site *site, const char *version, const char *bytes
     manifest.sha256[crypto_hex_encode(digest, sizeof digest, manifest.sha256)] = '\0';
     memcpy(manifest.key, by->text, sizeof manifest.key);
     CHECK_EQ_INT(manifest_write(&manifest, &text), 0);
-    CHECK_EQ_INT(manifest_sign(by->key, (struct tr_span){ text.bytes, text.size }, signature), 0);
+    CHECK_EQ_INT(manifest_sign(by->key, (struct span){ text.bytes, text.size }, signature), 0);
     put_pair(&body, "manifest", &text, signature);
     (void)snprintf(path, sizeof path, "packs/core/versions/%s/publish", version);
     want_post(site, path, &body, status, part);
-    tr_buffer_free(&text);
+    buffer_free(&text);
 }
 
 static void change_key(const struct site *site, const struct signer *by, const char *pack,
     bool is_retire, const struct signer *subject, unsigned status, const char *part)
 {
     struct manifest_statement statement = { .created_s = 1, .is_retire = is_retire };
-    struct tr_buffer text = { 0 }, body = { 0 };
+    struct buffer text = { 0 }, body = { 0 };
     char signature[MANIFEST_SIGNATURE_CHARS + 1];
 
     (void)snprintf(statement.pack, sizeof statement.pack, "%s", pack);
     memcpy(statement.key, by->text, sizeof statement.key);
     memcpy(statement.subject, subject->text, sizeof statement.subject);
     CHECK_EQ_INT(manifest_statement_write(&statement, &text), 0);
-    CHECK_EQ_INT(manifest_sign(by->key, (struct tr_span){ text.bytes, text.size }, signature), 0);
+    CHECK_EQ_INT(manifest_sign(by->key, (struct span){ text.bytes, text.size }, signature), 0);
     put_pair(&body, "statement", &text, signature);
     want_post(site, "packs/core/keys", &body, status, part);
-    tr_buffer_free(&text);
+    buffer_free(&text);
 }
 
 /* What a client makes of the document that is served. */
@@ -99,7 +99,7 @@ static int follow(const struct site *site, struct manifest_keys *keys)
     int rc;
 
     CHECK_EQ_U64(answer.status, 200);
-    CHECK_EQ_INT(json_parse_copy(&doc, tr_span_of(answer.body), JSON_UNIQUE_KEYS), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, span_of(answer.body), JSON_UNIQUE_KEYS), 0);
     rc = manifest_document_check(json_root(&doc), "core", keys, &manifest, &why);
     json_doc_free(&doc);
     web_answer_free(&answer);

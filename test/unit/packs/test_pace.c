@@ -13,7 +13,7 @@ TEST(pace, an_address_has_its_share_of_every_second)
     for (uint64_t second = 0; second < 5; second++)
         for (int i = 0; i < 6; i++)
             CHECK_EQ_INT(
-                pace_take(pace, TR_SPAN("10.0.0.1"), second * second_ns + (uint64_t)i), i < 3);
+                pace_take(pace, SPAN("10.0.0.1"), second * second_ns + (uint64_t)i), i < 3);
     pace_free(&pace);
     CHECK(pace == NULL);
 }
@@ -27,11 +27,11 @@ TEST(pace, addresses_do_not_count_for_each_other)
         char address[32];
         int size = snprintf(address, sizeof address, "10.0.%d.%d", i / 250, i % 250);
 
-        refused += !pace_take(pace, (struct tr_span){ address, (size_t)size }, second_ns);
+        refused += !pace_take(pace, (struct span){ address, (size_t)size }, second_ns);
     }
     CHECK_EQ_INT(refused, 0);
-    CHECK(!pace_take(pace, TR_SPAN("10.0.0.7"), second_ns));
-    CHECK(pace_take(pace, TR_SPAN("10.0.0.7"), 2 * second_ns));
+    CHECK(!pace_take(pace, SPAN("10.0.0.7"), second_ns));
+    CHECK(pace_take(pace, SPAN("10.0.0.7"), 2 * second_ns));
     pace_free(&pace);
 }
 
@@ -39,14 +39,14 @@ TEST(pace, a_full_table_lets_in_and_forgets_nobody_who_is_in_it)
 {
     struct pace *pace = pace_new(1);
 
-    CHECK(pace_take(pace, TR_SPAN("10.0.0.7"), second_ns));
+    CHECK(pace_take(pace, SPAN("10.0.0.7"), second_ns));
     for (int i = 0; i < 200000; i++) {
         char address[32];
         int size = snprintf(address, sizeof address, "a-%d", i);
 
-        CHECK(pace_take(pace, (struct tr_span){ address, (size_t)size }, second_ns));
+        CHECK(pace_take(pace, (struct span){ address, (size_t)size }, second_ns));
     }
-    CHECK(!pace_take(pace, TR_SPAN("10.0.0.7"), second_ns));
+    CHECK(!pace_take(pace, SPAN("10.0.0.7"), second_ns));
     pace_free(&pace);
 }
 
@@ -55,6 +55,6 @@ TEST(pace, no_limit_is_none)
     struct pace *pace = pace_new(0);
 
     for (int i = 0; i < 100000; i++)
-        CHECK(pace_take(pace, TR_SPAN("10.0.0.1"), second_ns));
+        CHECK(pace_take(pace, SPAN("10.0.0.1"), second_ns));
     pace_free(&pace);
 }

@@ -9,7 +9,7 @@ static char *signed_body(const struct crypto_key *key, const char *pack, const c
 {
     struct manifest manifest = { .size = strlen(bytes), .created_s = created_s };
     char signature[MANIFEST_SIGNATURE_CHARS + 1], hex[65];
-    struct tr_buffer text = { 0 }, body = { 0 };
+    struct buffer text = { 0 }, body = { 0 };
     struct json_writer writer = json_writer(&body);
     uint8_t digest[32];
 
@@ -21,14 +21,14 @@ static char *signed_body(const struct crypto_key *key, const char *pack, const c
     (void)snprintf(manifest.sha256, sizeof manifest.sha256, "%s", hex);
     CHECK(crypto_multikey_encode(key, manifest.key) > 0);
     CHECK_EQ_INT(manifest_write(&manifest, &text), 0);
-    CHECK_EQ_INT(manifest_sign(key, (struct tr_span){ text.bytes, text.size }, signature), 0);
+    CHECK_EQ_INT(manifest_sign(key, (struct span){ text.bytes, text.size }, signature), 0);
     json_put_object(&writer, NULL);
-    json_put_string(&writer, "manifest", (struct tr_span){ text.bytes, text.size });
+    json_put_string(&writer, "manifest", (struct span){ text.bytes, text.size });
     json_put_text(&writer, "signature", signature);
     json_put_end(&writer);
-    tr_buffer_append(&body, "", 1);
+    buffer_append(&body, "", 1);
     CHECK_EQ_INT(body.failed, 0);
-    tr_buffer_free(&text);
+    buffer_free(&text);
     return body.bytes;
 }
 
@@ -68,15 +68,15 @@ TEST(signing, the_first_key_is_the_packs_and_later_versions_need_it)
     want_published(&site, "1.1.0", wrong, 422, "KeyUnknown");
     CHECK_EQ_INT(site_number(&site, "SELECT COUNT(*) FROM pack_keys"), 1);
     want(&site, ANYONE, "GET packs/core/checksum", NULL, 200, "1.0.0");
-    tr__free(body);
+    base_free(body);
     body = signed_body(key, "core", "1.1.0", "two", 1770000000);
     want_published(&site, "1.1.0", body, 200, "'active_version':'1.1.0'");
     /* One that is signed goes back and forth without it. */
     want(&site, TOKEN, "POST admin/packs/core/rollback", NULL, 200, "1.0.0");
     want_published(&site, "1.1.0", NULL, 200, "'active_version':'1.1.0'");
     CHECK_EQ_INT(site_number(&site, "SELECT COUNT(*) FROM pack_keys"), 1);
-    tr__free(body);
-    tr__free(wrong);
+    base_free(body);
+    base_free(wrong);
     crypto_key_unref(&key);
     crypto_key_unref(&other);
     site_end(&site);
@@ -91,13 +91,13 @@ TEST(signing, a_manifest_about_something_else_is_refused_and_nothing_is_publishe
     begin(&site, &key);
     body = signed_body(key, "core", "1.0.0", "other bytes", 1770000000);
     want_published(&site, "1.0.0", body, 422, "ManifestMismatch");
-    tr__free(body);
+    base_free(body);
     body = signed_body(key, "core", "1.1.0", "two", 1770000000);
     want_published(&site, "1.0.0", body, 422, "ManifestMismatch");
-    tr__free(body);
+    base_free(body);
     body = signed_body(key, "corn", "1.0.0", "one", 1770000000);
     want_published(&site, "1.0.0", body, 422, "ManifestMismatch");
-    tr__free(body);
+    base_free(body);
     body = signed_body(key, "core", "1.0.0", "one", 1770000000);
     at = strstr(body, "1770000000");
     CHECK(at != NULL);
@@ -110,7 +110,7 @@ TEST(signing, a_manifest_about_something_else_is_refused_and_nothing_is_publishe
     CHECK_EQ_INT(
         site_number(&site, "SELECT COUNT(*) FROM pack_versions WHERE manifest IS NOT NULL"), 0);
     want(&site, ANYONE, "GET packs/core/manifest", NULL, 404, "PackNotFound");
-    tr__free(body);
+    base_free(body);
     crypto_key_unref(&key);
     site_end(&site);
 }
@@ -133,8 +133,8 @@ TEST(signing, a_version_keeps_the_manifest_it_has)
     CHECK_EQ_INT(site_number(&site, "SELECT COUNT(*) FROM pack_audit WHERE action ="
                                     " 'publish_version'"),
         2);
-    tr__free(body);
-    tr__free(later);
+    base_free(body);
+    base_free(later);
     crypto_key_unref(&key);
     site_end(&site);
 }

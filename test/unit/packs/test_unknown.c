@@ -162,8 +162,7 @@ TEST(unknown, a_view_that_cannot_be_read_is_read_again)
     site_end(&site);
 }
 
-/* ---- memory -----------------------------------------------------------------------------------
- */
+/* ---- memory --------------------------------------------------------------------------------- */
 
 TEST(unknown, a_view_for_which_there_is_no_memory_is_none_and_leaks_nothing)
 {
@@ -180,9 +179,9 @@ TEST(unknown, a_view_for_which_there_is_no_memory_is_none_and_leaks_nothing)
     want(&site, TOKEN, "POST admin/releases", "{'name':'spring'}", 201, "spring");
     CHECK_EQ_INT(sql_read_wait(site.sql, unit), 0);
     for (;; n++) {
-        (void)tr__fault_countdown(n, 1);
+        (void)base_fault_countdown(n, 1);
         rc = view_build(unit, 1, &view);
-        (void)tr__fault_countdown(0, 0);
+        (void)base_fault_countdown(0, 0);
         if (rc == 0)
             break;
         CHECK_EQ_INT(rc, TR_ENOMEM);
@@ -207,9 +206,9 @@ TEST_LONG(unknown, a_change_for_which_there_is_no_memory_is_503_or_was_perhaps_m
         struct web_answer answer;
 
         (void)snprintf(body, sizeof body, "{'package_id':'p%llu'}", (unsigned long long)n);
-        (void)tr__fault_countdown(n, 1);
+        (void)base_fault_countdown(n, 1);
         answer = site_ask(&site, TOKEN, "POST", "admin/packs", body);
-        (void)tr__fault_countdown(0, 0);
+        (void)base_fault_countdown(0, 0);
         status = answer.status;
         CHECK_MSG(status == 201 || status == 503 || status == 504 || status == 0 || status == 500,
             "%s", answer.text);

@@ -8,8 +8,7 @@
 #include "services/packs/variant.h"
 #include "site.h"
 
-/* ---- helpers -----------------------------------------------------------------------------------
- */
+/* ---- helpers -------------------------------------------------------------------------------- */
 
 static void hex_of(const char *bytes, size_t size, char hex[65])
 {
@@ -121,8 +120,7 @@ static void check_nothing_is_left(const struct site *site)
     CHECK_EQ_INT(site_number(site, "SELECT COUNT(*) FROM pack_uploads"), 0);
 }
 
-/* ---- the way in --------------------------------------------------------------------------------
- */
+/* ---- the way in ----------------------------------------------------------------------------- */
 
 TEST(upload, arrives_in_pieces_and_becomes_a_version_that_is_not_active)
 {
@@ -256,8 +254,7 @@ TEST(upload, larger_than_its_memory_arrives_whole)
     site_end(&site);
 }
 
-/* ---- refusals ----------------------------------------------------------------------------------
- */
+/* ---- refusals ------------------------------------------------------------------------------- */
 
 TEST(upload, wrong_offset_is_told_the_right_one)
 {
@@ -541,8 +538,7 @@ TEST(upload, is_removed_on_demand)
     site_end(&site);
 }
 
-/* ---- resuming ----------------------------------------------------------------------------------
- */
+/* ---- resuming ------------------------------------------------------------------------------- */
 
 static struct {
     pthread_mutex_t lock;
@@ -815,8 +811,7 @@ TEST(upload, abandoned_before_a_restart_goes_at_the_start)
     site_end(&site);
 }
 
-/* ---- two at a time -----------------------------------------------------------------------------
- */
+/* ---- two at a time -------------------------------------------------------------------------- */
 
 /* Until the server has so many bytes. */
 static void wait_for_offset(const struct site *site, const char *id, const char *wanted)
@@ -883,8 +878,7 @@ TEST(upload, what_came_before_the_client_went_is_kept)
     site_end(&site);
 }
 
-/* ---- encodings ---------------------------------------------------------------------------------
- */
+/* ---- encodings ------------------------------------------------------------------------------ */
 
 #define PLAIN "what is compressed, what is compressed, what is compressed, what is compressed"
 
@@ -1015,8 +1009,7 @@ TEST(variant, zstd_with_a_large_window_is_refused)
     (void)ZSTD_freeCCtx(context);
 }
 
-/* ---- the file ----------------------------------------------------------------------------------
- */
+/* ---- the file ------------------------------------------------------------------------------- */
 
 TEST(upload_file, every_allocation_may_fail_and_then_it_goes_on)
 {
@@ -1040,17 +1033,17 @@ TEST(upload_file, every_allocation_may_fail_and_then_it_goes_on)
         upload_file_init(&file, vault, id);
         CHECK_EQ_INT(upload_file_look(&file, &modified_ns), 0);
         CHECK_EQ_U64(file.offset, 6);
-        tr__fault_countdown(n, 1);
+        base_fault_countdown(n, 1);
         rc = upload_file_write(&file, "second", 6);
-        tr__fault_countdown(0, 0);
+        base_fault_countdown(0, 0);
         CHECK(rc == 0 || rc == TR_ENOMEM);
     }
     rc = -1;
     for (uint64_t n = 1; rc != 0; n++) {
         CHECK(n < 100);
-        tr__fault_countdown(n, 1);
+        base_fault_countdown(n, 1);
         rc = upload_file_seal(&file, &facts);
-        tr__fault_countdown(0, 0);
+        base_fault_countdown(0, 0);
         CHECK(rc == 0 || rc == TR_ENOMEM);
     }
     upload_file_finish(&file);

@@ -531,10 +531,10 @@ static void fill(struct user_site *site, const char *user, int64_t rows)
     struct sql_unit *unit = sql_unit_new(0);
 
     sql_unit_step(unit, &fill_rows, SQL_ROWS_ANY);
-    sql_unit_text(unit, tr_span_of(user));
+    sql_unit_text(unit, span_of(user));
     sql_unit_int(unit, rows);
     sql_unit_step(unit, &fill_number, 1);
-    sql_unit_text(unit, tr_span_of(user));
+    sql_unit_text(unit, span_of(user));
     sql_unit_int(unit, rows);
     CHECK_EQ_INT(sql_write_wait(site->sql, unit), 0);
     sql_unit_free(unit);
@@ -556,7 +556,7 @@ TEST(user, epochs_do_not_grow_without_an_end)
     ada = site_sign_in(&site, "ada", "user");
     fill(&site, "ada", 300);
     sql_unit_step(unit, &add_epochs, SQL_ROWS_ANY);
-    sql_unit_text(unit, TR_SPAN("ada"));
+    sql_unit_text(unit, SPAN("ada"));
     sql_unit_int(unit, 150);
     CHECK_EQ_INT(sql_write_wait(site.sql, unit), 0);
     sql_unit_free(unit);
@@ -591,7 +591,7 @@ static void migrate_again(const struct user_site *site)
     options.migrations = migrations;
     CHECK_MSG(sql_migrate(&options, 10, why, sizeof why) == 0, "%s", why);
     CHECK_MSG(sql_migrate(&options, 11, why, sizeof why) == 0, "%s", why);
-    tr__free(migrations);
+    base_free(migrations);
 }
 
 TEST(user, what_was_pushed_before_there_were_epochs_is_an_epoch)
@@ -659,27 +659,27 @@ TEST(user, bad_input_gets_a_clear_error_and_changes_nothing)
 
 TEST(user, a_row_and_a_push_have_limits)
 {
-    struct tr_buffer body = { 0 };
+    struct buffer body = { 0 };
     struct user_site site;
     struct person ada;
 
     user_site_begin(&site);
     ada = site_sign_in(&site, "ada", "user");
-    tr_buffer_text(&body, "{\"device_id\":\"p\",\"changes\":{\"settings\":[{\"key\":\"a\","
-                          "\"client_updated_at\":1,\"value\":\"");
+    buffer_text(&body, "{\"device_id\":\"p\",\"changes\":{\"settings\":[{\"key\":\"a\","
+                       "\"client_updated_at\":1,\"value\":\"");
     for (int i = 0; i < 17000; i++)
-        tr_buffer_text(&body, "x");
-    tr_buffer_text(&body, "\"}]}}");
-    tr_buffer_append(&body, "", 1);
+        buffer_text(&body, "x");
+    buffer_text(&body, "\"}]}}");
+    buffer_append(&body, "", 1);
     check_answer(site_post(&site, &ada, PUSH, body.bytes), 400, "16 KiB");
-    tr_buffer_clear(&body);
-    tr_buffer_text(&body, "{\"device_id\":\"p\",\"changes\":{\"settings\":[");
+    buffer_clear(&body);
+    buffer_text(&body, "{\"device_id\":\"p\",\"changes\":{\"settings\":[");
     for (int i = 0; i < 1001; i++)
-        tr_buffer_format(&body, "%s{\"key\":\"%d\",\"client_updated_at\":1}", i == 0 ? "" : ",", i);
-    tr_buffer_text(&body, "]}}");
-    tr_buffer_append(&body, "", 1);
+        buffer_format(&body, "%s{\"key\":\"%d\",\"client_updated_at\":1}", i == 0 ? "" : ",", i);
+    buffer_text(&body, "]}}");
+    buffer_append(&body, "", 1);
     check_answer(site_post(&site, &ada, PUSH, body.bytes), 400, "settings");
-    tr_buffer_free(&body);
+    buffer_free(&body);
     user_site_end(&site);
 }
 
@@ -752,7 +752,7 @@ static void plant(const struct user_site *site, const struct sql_statement *stat
     struct sql_unit *unit = sql_unit_new(0);
 
     sql_unit_step(unit, statement, SQL_ROWS_ANY);
-    sql_unit_text(unit, TR_SPAN("ada"));
+    sql_unit_text(unit, SPAN("ada"));
     CHECK_EQ_INT(sql_write_wait(site->sql, unit), 0);
     CHECK(sql_unit_changed(unit, 0) > 0);
     sql_unit_free(unit);
@@ -789,8 +789,8 @@ TEST_LONG(user, a_page_ends_where_its_bytes_do, 60)
     fill(&site, "ada", ROWS);
     unit = sql_unit_new(0);
     sql_unit_step(unit, &fill_body, ROWS);
-    sql_unit_text(unit, TR_SPAN("ada"));
-    sql_unit_text(unit, tr_span_of(body));
+    sql_unit_text(unit, SPAN("ada"));
+    sql_unit_text(unit, span_of(body));
     CHECK_EQ_INT(sql_write_wait(site.sql, unit), 0);
     sql_unit_free(unit);
     for (; more && pages < 10; pages++) {

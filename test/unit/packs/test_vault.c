@@ -62,8 +62,7 @@ TEST(vault, what_is_no_plain_file_is_not_opened)
     vault_site_close(&site);
 }
 
-/* ---- names that lead elsewhere -----------------------------------------------------------------
- */
+/* ---- names that lead elsewhere -------------------------------------------------------------- */
 
 enum { NAMES = 200 };
 static char names[NAMES + 64][300];
@@ -199,8 +198,7 @@ TEST(vault, names_are_lower_case_digits_of_the_right_number)
     vault_site_close(&site);
 }
 
-/* ---- uploads -----------------------------------------------------------------------------------
- */
+/* ---- uploads -------------------------------------------------------------------------------- */
 
 static int upload(const struct vault_site *site, const char *name, const char *text)
 {

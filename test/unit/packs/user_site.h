@@ -98,8 +98,8 @@ static inline void user_site_close(struct user_site *site)
     user_stop(site->users);
     auth_stop(&site->auth);
     sql_close(&site->sql);
-    tr__free(site->routes);
-    tr__free(site->migrations);
+    base_free(site->routes);
+    base_free(site->migrations);
     CHECK_EQ_INT(tr_system_join(site->system, TR_SECONDS(10)), 0);
     tr_system_destroy(&site->system);
 }
@@ -143,7 +143,7 @@ static inline struct person site_sign_in(struct user_site *site, const char *id,
 {
     const struct tr_env *env = tr_env_real();
     int64_t now_s = (int64_t)(env->wall_ns(env->data) / 1000000000);
-    struct tr_span us = TR_SPAN("did:web:localhost"), name = tr_span_of(id);
+    struct span us = SPAN("did:web:localhost"), name = span_of(id);
     const struct jwt_claims claims = { .iss = us,
         .aud = us,
         .sub = name,
@@ -152,22 +152,22 @@ static inline struct person site_sign_in(struct user_site *site, const char *id,
         .exp_s = now_s + 900,
         .nbf_s = -1 };
     struct sql_unit *unit = sql_unit_new(0);
-    struct tr_buffer token = { 0 };
+    struct buffer token = { 0 };
     struct person person;
 
     sql_unit_step(unit, &site_add_user, 1);
     sql_unit_text(unit, name);
-    sql_unit_text(unit, tr_span_of(role));
+    sql_unit_text(unit, span_of(role));
     sql_unit_step(unit, &site_add_session, 1);
     sql_unit_text(unit, name);
     sql_unit_blob(unit, "hash", 4);
     sql_unit_int(unit, now_s + 86400);
     CHECK_EQ_INT(sql_write_wait(site->sql, unit), 0);
     sql_unit_free(unit);
-    CHECK_EQ_INT(jwt_sign_claims(site->key, (struct tr_span){ NULL, 0 }, &claims, &token), 0);
+    CHECK_EQ_INT(jwt_sign_claims(site->key, (struct span){ NULL, 0 }, &claims, &token), 0);
     (void)snprintf(person.header, sizeof person.header, "Authorization: Bearer %.*s\r\n",
         (int)token.size, token.bytes);
-    tr_buffer_free(&token);
+    buffer_free(&token);
     return person;
 }
 

@@ -3,8 +3,7 @@
 
 #include "check.h"
 
-/* ---- the actor of the tests: hands out numbers
- * ------------------------------------------------------------ */
+/* ---- the actor of the tests: hands out numbers ---------------------------------------------- */
 
 struct uid {
     uint32_t next_id;

@@ -78,9 +78,7 @@ static void check_future_end(puppet_fn run, int status)
     finish_system(&system);
 }
 
-/* ---- the ends
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- the ends ------------------------------------------------------------------------------- */
 
 TEST(ask, ends_with_a_value)
 {
@@ -365,9 +363,7 @@ TEST(ask, ends_once_when_value_timeout_and_token_all_come)
     finish_simulation(&sim);
 }
 
-/* ---- futures
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- futures -------------------------------------------------------------------------------- */
 
 TEST(future, cancelled_ends_and_its_answer_is_not_needed_any_more)
 {
@@ -562,9 +558,7 @@ TEST_ABORTS(future, waited_for_in_a_handler_is_a_named_assert,
     settle(pair.system);
 }
 
-/* ---- two stages
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- two stages ----------------------------------------------------------------------------- */
 
 /* Accept now; puppet_answer answers. The number says whether to take first. */
 static enum tr_next accept_and_take(
@@ -686,9 +680,7 @@ TEST(two_stages, are_refused_for_a_tell)
     CHECK_EQ_INT(notes.rc, TR_EREPLIED);
 }
 
-/* ---- answering
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- answering ------------------------------------------------------------------------------ */
 
 static enum tr_next reply_every_way(
     struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
@@ -850,8 +842,7 @@ TEST(reply, value_of_any_size_arrives_whole_in_an_event)
     finish_system(&system);
 }
 
-/* ---- the duty to answer, taken
- * -------------------------------------------------------------------------------------- */
+/* ---- the duty to answer, taken -------------------------------------------------------------- */
 
 TEST(taken_reply, is_sent_later)
 {
@@ -1182,9 +1173,7 @@ TEST(taken_reply, given_to_an_ended_actor_ends_the_ask_with_closed)
     finish_system(&system);
 }
 
-/* ---- forwarding
- * -------------------------------------------------------------------------------------------------------
- */
+/* ---- forwarding ----------------------------------------------------------------------------- */
 
 static enum tr_next forward_to_peer(
     struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
@@ -1335,9 +1324,7 @@ TEST(forward, of_a_tell_is_handled_once_and_conserved)
     finish_system(&system);
 }
 
-/* ---- gathers
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- gathers -------------------------------------------------------------------------------- */
 
 static struct tr_event reply_event(uint32_t tag, int status)
 {
@@ -1472,9 +1459,7 @@ TEST(gather, lives_in_the_struct_of_an_actor)
     finish_system(&system);
 }
 
-/* ---- deadlines
- * --------------------------------------------------------------------------------------------------------------
- */
+/* ---- deadlines ------------------------------------------------------------------------------ */
 
 static enum tr_next note_deadline(
     struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
@@ -1705,9 +1690,7 @@ TEST(cancel, of_a_future_is_seen_by_the_handler_that_works_on_it)
     finish_system(&system);
 }
 
-/* ---- tokens
- * ---------------------------------------------------------------------------------------------------------------
- */
+/* ---- tokens --------------------------------------------------------------------------------- */
 
 TEST(cancel, fires_all_below_and_none_above)
 {
@@ -1799,9 +1782,7 @@ TEST(cancel, token_may_go_before_the_asks_that_it_was_lent_to)
     finish_system(&system);
 }
 
-/* ---- lives
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- lives ---------------------------------------------------------------------------------- */
 
 TEST(asker, that_was_killed_leaves_its_answer_to_nobody)
 {
@@ -1992,9 +1973,7 @@ TEST_ABORTS(reply, given_to_an_actor_of_another_system_asserts,
     settle(here);
 }
 
-/* ---- a driven system, and a thread that does not drive it
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- a driven system, and a thread that does not drive it ----------------------------------- */
 
 enum outside_act { OUTSIDE_ANSWERS, OUTSIDE_CANCELS };
 
@@ -2120,9 +2099,7 @@ TEST(future, any_of_several_systems_is_noticed)
     finish_system(&other);
 }
 
-/* ---- many lives
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- many lives ----------------------------------------------------------------------------- */
 
 enum { LIVES = 256 }; /* a number that eight bits take for none */
 
@@ -2263,9 +2240,7 @@ TEST(asker, that_holds_is_not_let_go_by_the_answer_to_256_holds_before)
     nursery_close(&nursery);
 }
 
-/* ---- very long times, very deep tokens
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- very long times, very deep tokens ------------------------------------------------------ */
 
 TEST(ask, that_may_take_for_ever_does_not_expire)
 {

@@ -108,9 +108,7 @@ static void write_byte(int fd)
     CHECK_EQ_INT(write(fd, "x", 1), 1);
 }
 
-/* ---- descriptors
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- descriptors ---------------------------------------------------------------------------- */
 
 TEST(fd, readiness_comes_once_for_each_watch)
 {
@@ -679,9 +677,7 @@ TEST(fd, a_worker_that_is_always_busy_still_looks)
     close(fds[1]);
 }
 
-/* ---- signals
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- signals -------------------------------------------------------------------------------- */
 
 static enum tr_next on_signal(
     struct player *self, struct tr_context *ctx, const struct tr_event *event)
@@ -826,9 +822,7 @@ TEST(signal, watched_by_two_is_told_without_false_alarms)
     system_finish(&system);
 }
 
-/* ---- blocking work
- * --------------------------------------------------------------------------------------------------------
- */
+/* ---- blocking work -------------------------------------------------------------------------- */
 
 struct job {
     sem_t *gate; /* NULL: no wait */
@@ -1248,9 +1242,7 @@ TEST(work, in_a_simulation_runs_at_a_moment_the_seed_chooses)
         CHECK((places & (places - 1)) != 0);
 }
 
-/* ---- work of a life long ago
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- work of a life long ago ---------------------------------------------------------------- */
 
 static sem_t work_leaves;
 static unsigned works_dropped;

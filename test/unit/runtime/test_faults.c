@@ -76,9 +76,9 @@ static void walk(void (*scenario)(struct tr_system *system))
             struct tr_system *system = driven();
 
             worst = 0;
-            tr__fault_countdown(++n, repeat);
+            base_fault_countdown(++n, repeat);
             scenario(system);
-            calls = tr__fault_countdown(0, 0);
+            calls = base_fault_countdown(0, 0);
             failures += worst < 0;
             settle(system);
             probe(system);
@@ -93,9 +93,7 @@ static void walk(void (*scenario)(struct tr_system *system))
     }
 }
 
-/* ---- systems
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- systems -------------------------------------------------------------------------------- */
 
 static void walk_create(const struct tr_system_options *options)
 {
@@ -105,9 +103,9 @@ static void walk_create(const struct tr_system_options *options)
     do {
         struct tr_system *system = NULL;
 
-        tr__fault_countdown(++n, 1);
+        base_fault_countdown(++n, 1);
         rc = tr_system_create(options, &system);
-        calls = tr__fault_countdown(0, 0);
+        calls = base_fault_countdown(0, 0);
         CHECK_MSG(is_expected(rc), "%s", tr_error_name(rc));
         CHECK(rc == 0 || calls >= n);
         CHECK_EQ_INT(system == NULL, rc < 0);
@@ -136,9 +134,9 @@ TEST(faults, creating_a_simulation)
     do {
         struct tr_sim *sim = NULL;
 
-        tr__fault_countdown(++n, 1);
+        base_fault_countdown(++n, 1);
         rc = tr_sim_create(&(struct tr_sim_options){ .seed = 1 }, &sim);
-        calls = tr__fault_countdown(0, 0);
+        calls = base_fault_countdown(0, 0);
         CHECK_MSG(is_expected(rc), "%s", tr_error_name(rc));
         CHECK(rc == 0 || calls >= n);
         CHECK_EQ_INT(sim == NULL, rc < 0);
@@ -160,7 +158,7 @@ TEST(faults, running_on_this_thread)
         int rc;
 
         worst = 0;
-        tr__fault_countdown(++n, 1);
+        base_fault_countdown(++n, 1);
         if (noted(tr_box_create(NULL, &plain_player_type, NULL, &box)) == 0) {
             tr_sender sender = tr_box_sender(box, "test"), clone = tr_sender_clone(sender, "clone");
 
@@ -172,14 +170,13 @@ TEST(faults, running_on_this_thread)
             CHECK_EQ_U64(player.number, rc == 0 ? 3 : 0);
             tr_box_destroy(&box);
         }
-        calls = tr__fault_countdown(0, 0);
+        calls = base_fault_countdown(0, 0);
     } while (calls >= n);
     CHECK(n > 1);
     CHECK_EQ_INT(worst, 0);
 }
 
-/* ---- spawning and sending
- * ------------------------------------------------------------------------------------------ */
+/* ---- spawning and sending ------------------------------------------------------------------- */
 
 struct large_player {
     struct player player;
@@ -272,9 +269,7 @@ TEST(faults, sending)
     walk(send_many);
 }
 
-/* ---- asking
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- asking --------------------------------------------------------------------------------- */
 
 static enum tr_next act_reply_large(
     struct player *self, struct tr_context *ctx, struct order *order)
@@ -442,8 +437,7 @@ TEST(faults, asking_from_a_thread)
     walk(ask_futures);
 }
 
-/* ---- stash, timers, work, descriptors
- * ----------------------------------------------------------------------------------------- */
+/* ---- stash, timers, work, descriptors ------------------------------------------------------- */
 
 static enum tr_next act_stash_if_possible(
     struct player *self, struct tr_context *ctx, struct order *order)
@@ -616,9 +610,9 @@ TEST(faults, readiness_is_not_lost)
         settle(system);
         CHECK_EQ_INT(write(fds[1], "x", 1), 1);
         fd_events = 0;
-        tr__fault_countdown(n, 1);
+        base_fault_countdown(n, 1);
         settle(system);
-        tr__fault_countdown(0, 0);
+        base_fault_countdown(0, 0);
         settle(system);
         settle(system);
         CHECK_EQ_INT(fd_events, 1);
@@ -630,9 +624,7 @@ TEST(faults, readiness_is_not_lost)
     }
 }
 
-/* ---- watches and links
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- watches and links ---------------------------------------------------------------------- */
 
 static enum tr_next act_watch_and_link(
     struct player *self, struct tr_context *ctx, struct order *order)
@@ -671,9 +663,7 @@ TEST(faults, watching_and_linking)
     walk(watch_and_link);
 }
 
-/* ---- supervision
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- supervision ---------------------------------------------------------------------------- */
 
 static void supervise_tree(struct tr_system *system)
 {
@@ -722,9 +712,7 @@ TEST(faults, supervising)
     walk(supervise_tree);
 }
 
-/* ---- registry
- * ------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- registry ------------------------------------------------------------------------------- */
 
 /* A state that owns memory of its own: whoever loses it is seen. */
 struct owner {
@@ -828,13 +816,13 @@ TEST(faults, a_registry_passivates_whatever_failed_when_it_was_made)
                 &(struct tr_system_options){ .driven = true, .quiet = true, .env = &clock.env },
                 &system),
             0);
-        tr__fault_countdown(++n, 1);
+        base_fault_countdown(++n, 1);
         rc = tr_registry_create(system,
             &(struct tr_registry_options){
                 .type = &owner_type, .make = owner_make, .idle_ns = 10 * MS },
             &registry);
         settle(system);
-        calls = tr__fault_countdown(0, 0);
+        calls = base_fault_countdown(0, 0);
         CHECK_MSG(is_expected(rc), "%s", tr_error_name(rc));
         if (rc == 0) {
             CHECK_EQ_INT(tr_registry_tell(registry, &key, sizeof key, "g", 1), 0);
@@ -853,9 +841,7 @@ TEST(faults, a_registry_passivates_whatever_failed_when_it_was_made)
     CHECK(n > 10);
 }
 
-/* ---- published values
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- published values ----------------------------------------------------------------------- */
 
 static void publish_some(struct tr_system *system)
 {
@@ -887,9 +873,7 @@ TEST(faults, publishing)
     walk(publish_some);
 }
 
-/* ---- looking and ending
- * -----------------------------------------------------------------------------------------------------------------
- */
+/* ---- looking and ending --------------------------------------------------------------------- */
 
 static void show_nothing(const void *state, char *text, size_t size)
 {

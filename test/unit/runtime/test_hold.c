@@ -89,9 +89,7 @@ static struct tr_actor_info info_of(struct tr_system *system, const char *name)
     return wanted.info;
 }
 
-/* ---- holding
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- holding -------------------------------------------------------------------------------- */
 
 TEST(hold, handles_only_control_until_the_answer_is_there)
 {
@@ -193,8 +191,7 @@ TEST(hold, of_one_who_asks_without_holding_meanwhile_keeps_holding)
     cast_finish(&cast);
 }
 
-/* ---- what releases it
- * ------------------------------------------------------------------------------------------ */
+/* ---- what releases it ----------------------------------------------------------------------- */
 
 TEST(hold, is_released_by_every_end_of_its_ask)
 {
@@ -416,8 +413,7 @@ TEST(hold, in_the_stop_hook_is_cut_short_by_the_grace)
     finish_simulation(&sim);
 }
 
-/* ---- circles of holds
- * ---------------------------------------------------------------------------------------------- */
+/* ---- circles of holds ----------------------------------------------------------------------- */
 
 /* Everybody in a circle of `count` holds on the next; the last closes it. */
 static void run_circle(int count, uint64_t seed)
@@ -641,8 +637,7 @@ TEST(circle, is_none_in_a_chain_of_holds_that_ends)
     cast_finish(&cast);
 }
 
-/* ---- the duty to answer moves on: so does what the holder waits for
- * ------------------------------------------------ */
+/* ---- the duty to answer moves on: so does what the holder waits for ------------------------- */
 
 /* Forward to the peer, which takes it. Then, the number says so, hold on the sender in hand
  * (self->data). */
@@ -766,8 +761,7 @@ TEST(given_hold, waits_for_the_one_it_was_given_to)
     cast_finish(&cast);
 }
 
-/* ---- circles of full boxes
- * -------------------------------------------------------------------------------------------- */
+/* ---- circles of full boxes ------------------------------------------------------------------ */
 
 /* Send `number` messages, each of which sends one less back: a storm that fills every box in the
  * circle. */

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "stage.h"
 
 static struct tr_system *workers(uint32_t count)
@@ -53,44 +52,38 @@ static enum tr_next act_ask(struct player *self, struct tr_context *ctx, struct 
     return TR_GO;
 }
 
-static enum tr_next act_log(struct player *self, struct tr_context *ctx, struct order *order)
+static enum tr_next act_thread_actor(
+    struct player *self, struct tr_context *ctx, struct order *order)
 {
+    const char *type = NULL;
+    uint32_t number = 0;
+
+    (void)self;
     (void)order;
-    LOG_PLAIN(LOG_INFO, "test", "inside");
+    CHECK(tr_thread_actor(&type, &number));
+    CHECK_EQ_STR(type, "player");
+    CHECK_EQ_INT(number, tr_self_id(ctx) & UINT32_MAX);
     return act_id(self, ctx, order);
 }
 
-TEST(inspect, a_line_logged_in_a_turn_names_the_actor)
+TEST(inspect, a_thread_knows_the_actor_whose_turn_it_runs)
 {
-    char path[] = "/tmp/test-inspect-XXXXXX", text[2048], want[128];
     struct tr_system *system = workers(1);
     struct tr_future *future;
     tr_sender sender;
     uint64_t id = 0;
-    ssize_t size;
-    int fd = mkstemp(path);
+    const char *type;
+    uint32_t number;
 
-    CHECK(fd >= 0);
-    CHECK_EQ_INT(unlink(path), 0);
-    log_setup(fd, LOG_LOGFMT, LOG_INFO);
     sender = cast(system, (struct player){ .quiet = true }, NULL);
-    LOG_PLAIN(LOG_INFO, "test", "outside");
-    future = ask(sender, act_log, 0);
+    future = ask(sender, act_thread_actor, 0);
     CHECK_EQ_INT(answer(&future, &id), 0);
-    size = pread(fd, text, sizeof text - 1, 0);
-    CHECK(size > 0);
-    text[size] = '\0';
-    snprintf(want, sizeof want, " event=inside actor=player#%u\n", (unsigned)(id & UINT32_MAX));
-    CHECK_MSG(strstr(text, want) != NULL, "%s is not in %s", want, text);
-    CHECK_MSG(strstr(text, " event=outside\n") != NULL, "%s", text);
+    CHECK(!tr_thread_actor(&type, &number));
     tr_sender_drop(&sender);
     system_finish(&system);
-    close(fd);
 }
 
-/* ---- one actor
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- one actor ------------------------------------------------------------------------------ */
 
 struct pair {
     struct tr_sim *sim;
@@ -388,9 +381,7 @@ TEST(inspect, one_in_its_handler_runs_and_the_one_behind_it_is_queued)
     system_finish(&system);
 }
 
-/* ---- all of them
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- all of them ---------------------------------------------------------------------------- */
 
 static bool visit_count(void *data, const struct tr_actor_info *info)
 {
@@ -481,9 +472,7 @@ TEST(inspect, words_for_everything)
     CHECK_EQ_STR(tr_why_text((enum tr_why) - 1), "?");
 }
 
-/* ---- sums
- * -------------------------------------------------------------------------------------------------------------
- */
+/* ---- sums ----------------------------------------------------------------------------------- */
 
 static enum tr_next act_timers(struct player *self, struct tr_context *ctx, struct order *order)
 {
@@ -618,9 +607,7 @@ TEST(stats, sampling_can_be_switched_off)
     CHECK_EQ_U64(sum.samples, 0);
 }
 
-/* ---- dead letters
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- dead letters --------------------------------------------------------------------------- */
 
 static const char *order_name(const void *message)
 {
@@ -824,9 +811,7 @@ TEST(dead_letter, the_newest_come_first_and_256_are_kept)
     sim_finish(&sim);
 }
 
-/* ---- show
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* ---- show ----------------------------------------------------------------------------------- */
 
 static void show_player(const void *state, char *text, size_t size)
 {
@@ -977,9 +962,7 @@ TEST(show, of_one_that_ends_first_says_so)
     system_finish(&system);
 }
 
-/* ---- under load
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* ---- under load ----------------------------------------------------------------------------- */
 
 /* Never answers: its end does. */
 static enum tr_next act_keep(struct player *self, struct tr_context *ctx, struct order *order)

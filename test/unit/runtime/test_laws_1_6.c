@@ -5,8 +5,7 @@
 
 #include "puppet.h"
 
-/* ---- law 1: FIFO per sender and lane; control overtakes
- * --------------------------------------------------------- */
+/* ---- law 1: FIFO per sender and lane; control overtakes ------------------------------------- */
 
 enum { SENDERS = 4, LANES = 3 };
 
@@ -162,8 +161,7 @@ TEST(law, one_control_overtakes_what_waits)
     }
 }
 
-/* ---- law 2: one fate
- * --------------------------------------------------------------------------------------------- */
+/* ---- law 2: one fate ------------------------------------------------------------------------ */
 
 enum { TOKENS = 400 };
 
@@ -310,8 +308,7 @@ TEST_LONG(law, two_a_message_that_was_taken_has_exactly_one_fate, 60)
         run_fates(seed);
 }
 
-/* ---- law 3: an ask always ends, once
- * ---------------------------------------------------------------------------------- */
+/* ---- law 3: an ask always ends, once -------------------------------------------------------- */
 
 enum { MESH = 6, ASKS_MAX = 4000 };
 
@@ -516,8 +513,7 @@ TEST_LONG(law, three_an_ask_always_ends_once, 60)
         run_mesh(seed);
 }
 
-/* ---- law 4: a nested deadline is never later
- * ---------------------------------------------------------------------------- */
+/* ---- law 4: a nested deadline is never later ------------------------------------------------ */
 
 struct nested {
     uint64_t not_after_ns; /* of the message that this one was sent for; 0 is none */
@@ -608,8 +604,7 @@ TEST(law, four_a_nested_deadline_is_never_later)
     CHECK(seen > 0);
 }
 
-/* ---- law 5: no handler blocks a worker
- * -------------------------------------------------------------------------------------- */
+/* ---- law 5: no handler blocks a worker ------------------------------------------------------ */
 
 static enum tr_next send_many(struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
 {
@@ -655,9 +650,7 @@ TEST(law, five_a_full_box_parks_actors_and_never_the_worker)
     finish_system(&system);
 }
 
-/* ---- law 6: the end
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- law 6: the end ------------------------------------------------------------------------- */
 
 static enum tr_next watch_peer(
     struct puppet *self, struct tr_context *ctx, struct puppet_message *m)

@@ -104,10 +104,7 @@ TEST(law_6, an_idle_entry_of_a_registry_does_not_keep_its_actor_alive)
     sim_finish(&sim);
 }
 
-/* ---- law 7: a restart keeps box, stash and order; the message that crashed goes to dead letters
- * unless retry_poison.
- * -------------------------------------------------------------------------------------------------------
- */
+/* ---- law 7: a restart keeps box, stash and order; the message that crashed goes to dead letters unless retry_poison. ---- */
 
 static enum tr_next act_stash_once(struct player *self, struct tr_context *ctx, struct order *order)
 {
@@ -170,10 +167,7 @@ TEST(law_7, a_restart_keeps_box_stash_and_order_and_costs_the_message_that_crash
         }
 }
 
-/* ---- law 8: children stop in reverse start order, each within its grace; then cancel; then the
- * runtime says who was abandoned.
- * -------------------------------------------------------------------------------------------------------------
- */
+/* ---- law 8: children stop in reverse start order, each within its grace; then cancel; then the runtime says who was abandoned. ---- */
 
 static void stop_for_ever(struct player *self, struct tr_context *ctx, enum tr_why why)
 {
@@ -229,8 +223,7 @@ TEST(law_8, children_stop_in_reverse_each_within_its_grace_and_who_is_abandoned_
     system_finish(&system);
 }
 
-/* ---- law 9: same seed and same inputs give the same trace hash.
- * ----------------------------------------------------------- */
+/* ---- law 9: same seed and same inputs give the same trace hash. ----------------------------- */
 
 /* A bit of everything that could go another way. */
 static uint64_t scenario(uint64_t seed)

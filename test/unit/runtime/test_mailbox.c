@@ -12,9 +12,7 @@ static tr_sender waiting_box(
     return tr_box_sender(*ret_box, "test");
 }
 
-/* ---- sizes
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- sizes ---------------------------------------------------------------------------------- */
 
 struct measured {
     size_t size;
@@ -216,9 +214,7 @@ TEST(message, of_a_wrong_size_is_refused_by_a_box_of_large_ones)
     tr_box_destroy(&box);
 }
 
-/* ---- lanes
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- lanes ---------------------------------------------------------------------------------- */
 
 static void tell_mixed(tr_sender sender)
 {
@@ -387,8 +383,7 @@ TEST(lanes, background_is_not_starved_by_interactive_work_that_never_ends)
     finish_system(&system);
 }
 
-/* ---- what a full box does
- * ------------------------------------------------------------------------------------- */
+/* ---- what a full box does ------------------------------------------------------------------- */
 
 /* A message that knows when it is dropped. */
 struct owned {
@@ -778,8 +773,7 @@ TEST(full_box, calls_message_drop_where_it_may_send)
     finish_system(&system);
 }
 
-/* ---- every unhandled message is dropped, once
- * ------------------------------------------------------------------ */
+/* ---- every unhandled message is dropped, once ----------------------------------------------- */
 
 /* How a box with five messages in it ends. */
 enum ending {
@@ -907,9 +901,7 @@ TEST(message_drop, is_called_for_expired_and_cancelled_messages)
     finish_simulation(&sim);
 }
 
-/* ---- maximum age
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- maximum age ---------------------------------------------------------------------------- */
 
 TEST(age, older_messages_and_asks_expire_unhandled)
 {
@@ -961,9 +953,7 @@ TEST(age, of_a_box_applies_to_asks_of_actors)
     finish_simulation(&sim);
 }
 
-/* ---- stash
- * -------------------------------------------------------------------------------------------------------
- */
+/* ---- stash ---------------------------------------------------------------------------------- */
 
 static enum tr_next stash_once(
     struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
@@ -1117,9 +1107,7 @@ TEST_ABORTS(stash, of_an_event_is_a_named_assert, "only a message being handled 
     tr_sim_run(sim, 0);
 }
 
-/* ---- again
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- again ---------------------------------------------------------------------------------- */
 
 static enum tr_next again_until_three(
     struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
@@ -1207,9 +1195,7 @@ TEST(again, lets_a_producer_that_met_a_full_box_carry_on_where_it_stopped)
     finish_system(&system);
 }
 
-/* ---- order
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- order ---------------------------------------------------------------------------------- */
 
 TEST(box, keeps_the_order_over_more_messages_than_a_turn_handles)
 {
@@ -1248,8 +1234,7 @@ TEST(box, destroyed_while_it_runs_in_a_system_of_its_own_answers_what_is_left)
     CHECK_NOTES(&notes, 1);
 }
 
-/* ---- hooks and locks
- * -------------------------------------------------------------------------------------- */
+/* ---- hooks and locks ------------------------------------------------------------------------ */
 
 /* What a hook of the user may well do: take a lock that another thread holds while it sends. */
 struct crossing {
@@ -1403,8 +1388,7 @@ TEST(box, that_nobody_ran_has_no_state_to_finish)
     }
 }
 
-/* ---- deadlines from one system to another
- * -------------------------------------------------------------------------------------- */
+/* ---- deadlines from one system to another --------------------------------------------------- */
 
 static enum tr_next note_deadline(
     struct puppet *self, struct tr_context *ctx, struct puppet_message *m)

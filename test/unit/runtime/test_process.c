@@ -472,8 +472,7 @@ static const struct tr_type stillborn_type = {
     .handle = subject_handle,
 };
 
-/* ---- one that has little time ------------------------------------------------------------------
- */
+/* ---- one that has little time --------------------------------------------------------------- */
 
 static const struct tr_type hurried_type = {
     .name = "hurried",
@@ -2060,7 +2059,7 @@ static bool run_with_fault(uint64_t n)
 
     CHECK_EQ_INT(
         tr_system_create(&(struct tr_system_options){ .workers = 1, .quiet = true }, &system), 0);
-    tr__fault_countdown(n, 1);
+    base_fault_countdown(n, 1);
     rc = tr_process_start(system, rows, ROWS);
     if (rc == 0)
         rc = tr_process_spawn(system, "subject", &quick, NULL, &raw);
@@ -2076,7 +2075,7 @@ static bool run_with_fault(uint64_t n)
     } else {
         CHECK(rc == TR_ENOMEM || rc == TR_ELIMIT || rc == TR_EIO);
     }
-    calls = tr__fault_countdown(0, 0);
+    calls = base_fault_countdown(0, 0);
     tr_system_destroy(&system);
     CHECK_EQ_INT(count_children(getpid(), &zombies), 0);
     CHECK_EQ_INT(count_descriptors(), before);

@@ -401,9 +401,9 @@ TEST(pool, is_made_whole_or_not_at_all_whichever_allocation_fails)
         int rc;
 
         memset(&bench, 0, sizeof bench);
-        tr__fault_countdown(++countdown, 1);
+        base_fault_countdown(++countdown, 1);
         rc = tr_pool_create(tr_sim_system(sim), &options, &pool);
-        hit = tr__fault_countdown(0, 0) >= countdown;
+        hit = base_fault_countdown(0, 0) >= countdown;
         CHECK(rc == 0 || rc == TR_ENOMEM);
         if (rc == 0)
             for (uint32_t i = 0; i < 10; i++)

@@ -845,8 +845,7 @@ TEST(single_flight, restarted_with_a_job_under_way_it_computes_again)
     tr_system_destroy(&system);
 }
 
-/* ---- threads that ask and change at the same time ----------------------------------------------
- */
+/* ---- threads that ask and change at the same time ------------------------------------------- */
 
 enum { STRESS_KEYS = 3, STRESS_THREADS = 3, STRESS_OPS = 1500 };
 

@@ -5,8 +5,7 @@
 
 #include "stage.h"
 
-/* ---- a registry of players, by name
- * ------------------------------------------------------------------------- */
+/* ---- a registry of players, by name --------------------------------------------------------- */
 
 struct house {
     struct journal journal;
@@ -71,9 +70,7 @@ static void house_close(struct house *house)
     sim_finish(&house->sim);
 }
 
-/* ---- starting
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- starting ------------------------------------------------------------------------------- */
 
 TEST(registry, starts_a_keys_actor_once_and_finds_it_from_then_on)
 {
@@ -221,9 +218,7 @@ TEST(registry, a_start_that_fails_answers_those_who_wait_and_is_tried_anew_for_t
     house_close(&house);
 }
 
-/* ---- passivation
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- passivation ---------------------------------------------------------------------------- */
 
 static void stop_saying_why(struct player *self, struct tr_context *ctx, enum tr_why why)
 {
@@ -377,9 +372,7 @@ TEST(registry, passivation_waits_for_stashed_messages)
     house_close(&house);
 }
 
-/* ---- successors
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- successors ----------------------------------------------------------------------------- */
 
 static void stop_by_asking(struct player *self, struct tr_context *ctx, enum tr_why why)
 {
@@ -541,9 +534,7 @@ TEST(registry, one_who_holds_for_a_stopping_actor_waits_for_its_successor_and_is
     }
 }
 
-/* ---- how many
- * -------------------------------------------------------------------------------------------------------------
- */
+/* ---- how many ------------------------------------------------------------------------------- */
 
 TEST(registry, over_its_limit_an_idle_actor_makes_room)
 {
@@ -632,9 +623,7 @@ TEST(registry, the_one_idle_actor_among_many_is_found)
     sim_finish(&sim);
 }
 
-/* ---- closing
- * -----------------------------------------------------------------------------------------------------------------
- */
+/* ---- closing -------------------------------------------------------------------------------- */
 
 TEST(registry, close_passivates_everybody_and_refuses_newcomers)
 {
@@ -707,9 +696,7 @@ TEST(registry, close_waits_until_the_last_holder_on_another_thread_lets_go)
     system_finish(&system);
 }
 
-/* ---- one winner
- * ---------------------------------------------------------------------------------------------------------------
- */
+/* ---- one winner ----------------------------------------------------------------------------- */
 
 enum { KEYS = 100000 };
 
@@ -914,9 +901,7 @@ TEST_LONG(registry, churn_of_a_few_keys_loses_no_message_and_has_one_actor_each,
     }
 }
 
-/* ---- closing in time
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- closing in time ------------------------------------------------------------------------ */
 
 struct busy {
     sem_t entered, leave;

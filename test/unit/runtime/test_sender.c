@@ -30,8 +30,7 @@ static int tell_wait(tr_sender to, uint64_t number, uint64_t timeout_ns)
         sizeof(struct puppet_message), timeout_ns);
 }
 
-/* ---- clone and drop
- * ----------------------------------------------------------------------------------- */
+/* ---- clone and drop ------------------------------------------------------------------------- */
 
 TEST(sender, of_nothing_is_closed_and_harmless)
 {
@@ -145,8 +144,7 @@ TEST(sender, clones_are_named_in_the_report_of_holders)
     finish_system(&system);
 }
 
-/* ---- weak senders
- * -------------------------------------------------------------------------------------- */
+/* ---- weak senders --------------------------------------------------------------------------- */
 
 TEST(weak_sender, does_not_keep_the_actor_alive)
 {
@@ -276,8 +274,7 @@ TEST(weak_sender, kills_without_the_stop_hook)
     finish_system(&system);
 }
 
-/* ---- capacity and depth
- * --------------------------------------------------------------------------------- */
+/* ---- capacity and depth --------------------------------------------------------------------- */
 
 TEST(capacity, is_the_default_or_what_was_asked_for)
 {
@@ -350,8 +347,7 @@ TEST(depth, counts_what_waits_in_the_box_is_reserved_or_stashed_but_not_control)
     tr_box_destroy(&box);
 }
 
-/* ---- sends that a full box refuses
- * ------------------------------------------------------------------------- */
+/* ---- sends that a full box refuses ---------------------------------------------------------- */
 
 TEST(tell, from_a_thread_to_a_full_box_fails_at_once)
 {
@@ -464,9 +460,7 @@ TEST(tell, to_oneself_never_parks_and_ends_at_the_hard_limit)
     finish_system(&system);
 }
 
-/* ---- parking
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- parking -------------------------------------------------------------------------------- */
 
 /* Send as many as the number says to the peer, from 100 on; then note the number. */
 static enum tr_next send_some(struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
@@ -658,9 +652,7 @@ TEST(park, sixty_four_parked_actors_all_go_on)
     CHECK_EQ_INT(notes.count, 3 * 64);
 }
 
-/* ---- deadlines
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- deadlines ------------------------------------------------------------------------------ */
 
 TEST(deadline, message_that_waits_longer_is_not_handled)
 {
@@ -708,9 +700,7 @@ TEST(deadline, is_what_the_handler_is_told)
     CHECK_NOTES(&notes, 0, now + ms(7), 0);
 }
 
-/* ---- blocking sends
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- blocking sends ------------------------------------------------------------------------- */
 
 struct blocked {
     tr_sender to;
@@ -841,9 +831,7 @@ TEST_ABORTS(
     settle(system);
 }
 
-/* ---- closed
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- closed --------------------------------------------------------------------------------- */
 
 TEST(closed, box_of_an_actor_that_ended_refuses_everything)
 {
@@ -917,9 +905,7 @@ TEST(wait_closed, drives_a_system_without_workers)
     finish_system(&system);
 }
 
-/* ---- reserved slots
- * -----------------------------------------------------------------------------------------------------
- */
+/* ---- reserved slots ------------------------------------------------------------------------- */
 
 static void fill_slot(struct tr_slot *slot, uint64_t number)
 {
@@ -1084,8 +1070,7 @@ TEST(reserve, builds_a_large_message_in_place_without_a_copy)
     tr_box_destroy(&box);
 }
 
-/* ---- sending from another thread to an actor that runs here
- * ------------------------------------------------------------ */
+/* ---- sending from another thread to an actor that runs here --------------------------------- */
 
 static void *send_and_drop(void *argument)
 {

@@ -37,8 +37,7 @@ static void settle(struct tr_system *system)
     }
 }
 
-/* ---- graphs that end by themselves
- * --------------------------------------------------------------------------- */
+/* ---- graphs that end by themselves ---------------------------------------------------------- */
 
 enum { NODES_MAX = 100, EDGES_MAX = 16 };
 
@@ -191,8 +190,7 @@ TEST_LONG(shutdown, random_graphs_end_on_threads_too, 60)
     }
 }
 
-/* ---- the last sender
- * ------------------------------------------------------------------------------------------ */
+/* ---- the last sender ------------------------------------------------------------------------ */
 
 static enum tr_next act_count_down(struct player *self, struct tr_context *ctx, struct order *order)
 {
@@ -345,9 +343,7 @@ TEST(shutdown, waiting_for_a_state_can_time_out_and_go_on)
     system_finish(&system);
 }
 
-/* ---- told to stop
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- told to stop --------------------------------------------------------------------------- */
 
 static void tell_control(tr_sender to, player_fn act, uint64_t number)
 {
@@ -496,8 +492,7 @@ TEST(shutdown, a_grace_that_runs_out_ends_the_actor_whether_it_holds_or_not)
     }
 }
 
-/* ---- the report of holders
- * ------------------------------------------------------------------------------------------ */
+/* ---- the report of holders ------------------------------------------------------------------ */
 
 static char *holders_of(struct tr_system *system)
 {
@@ -583,9 +578,7 @@ TEST(shutdown, a_join_that_times_out_says_who_holds_what)
     system_finish(&system);
 }
 
-/* ---- drain
- * --------------------------------------------------------------------------------------------------------------
- */
+/* ---- drain ---------------------------------------------------------------------------------- */
 
 /* The same player with a larger state, which lives in another kind of slot. */
 struct large_player {
@@ -750,9 +743,7 @@ TEST(shutdown, drain_names_those_whose_grace_ran_out)
     system_finish(&system);
 }
 
-/* ---- destroying
- * -------------------------------------------------------------------------------------------------------------
- */
+/* ---- destroying ----------------------------------------------------------------------------- */
 
 TEST(shutdown, destroying_a_system_kills_what_is_alive_and_answers_everybody)
 {
@@ -849,9 +840,7 @@ TEST(shutdown, destroying_a_system_with_a_supervision_tree_frees_all_of_it)
     CHECK(strstr(journal.text, "stops") == NULL);
 }
 
-/* ---- what outlives a system, and what does not
- * -------------------------------------------------------------------------------------------------------------
- */
+/* ---- what outlives a system, and what does not ---------------------------------------------- */
 
 TEST(shutdown, a_state_can_be_taken_back_after_its_system_was_destroyed)
 {

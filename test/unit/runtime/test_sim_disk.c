@@ -21,9 +21,9 @@ static const struct tr_disk *const table = &tr__sim_disk_table;
 static struct tr__sim_disk *disk_create(uint64_t seed)
 {
     struct tr__sim_disk *disk = NULL;
-    struct tr__random random;
+    struct base_random random;
 
-    tr__random_init(&random, seed);
+    base_random_init(&random, seed);
     CHECK_EQ_INT(tr__sim_disk_create(&random, &disk), 0);
     return disk;
 }
@@ -381,18 +381,18 @@ TEST(sim_disk, many_pending_writes_do_not_slow_down_reads)
      */
     struct tr__sim_disk *disk = disk_create(1);
     struct tr_file *file = open_file(disk, "a", NEW_FILE);
-    struct tr__random random;
+    struct base_random random;
     unsigned char page[4096];
     size_t size;
 
-    tr__random_init(&random, 1);
+    base_random_init(&random, 1);
     for (uint64_t i = 0; i < 10000; i++) {
         memset(page, (int)(i % 251), sizeof page);
         CHECK_EQ_INT(table->write(file, i * sizeof page, page, sizeof page), 0);
     }
     CHECK_EQ_U64(tr__sim_disk_counters(disk)->written_back, 0);
     for (unsigned i = 0; i < 200000; i++) {
-        uint64_t number = tr__random_below(&random, 10000);
+        uint64_t number = base_random_below(&random, 10000);
 
         CHECK_EQ_INT(table->read(file, number * sizeof page, page, sizeof page, &size), 0);
         CHECK_EQ_U64(size, sizeof page);
@@ -815,18 +815,18 @@ static void model_check_crash(struct model *model, struct tr_file *file, uint64_
     model_sync(model);
 }
 
-static void random_change(struct model *model, struct tr_file *file, struct tr__random *random)
+static void random_change(struct model *model, struct tr_file *file, struct base_random *random)
 {
     struct model_change *change = &model->changes[model->change_count];
-    uint64_t largest = tr__random_below(random, 4) == 0 ? WRITE_BYTES_MAX : 700;
-    uint64_t size = 1 + tr__random_below(random, largest);
+    uint64_t largest = base_random_below(random, 4) == 0 ? WRITE_BYTES_MAX : 700;
+    uint64_t size = 1 + base_random_below(random, largest);
 
-    change->is_truncate = tr__random_below(random, 5) == 0;
-    change->offset = tr__random_below(random, MODEL_BYTES_MAX - size);
+    change->is_truncate = base_random_below(random, 5) == 0;
+    change->offset = base_random_below(random, MODEL_BYTES_MAX - size);
     /* Often in a small part of the file, so that changes meet. */
-    if (tr__random_below(random, 2) == 0)
+    if (base_random_below(random, 2) == 0)
         change->offset %= 2 * SECTOR;
-    if (tr__random_below(random, 4) == 0)
+    if (base_random_below(random, 4) == 0)
         change->offset -= change->offset % SECTOR;
     if (change->is_truncate) {
         change->end = change->offset;
@@ -837,7 +837,7 @@ static void random_change(struct model *model, struct tr_file *file, struct tr__
     } else {
         change->end = change->offset + size;
         for (uint64_t i = 0; i < size; i++)
-            change->bytes[i] = (unsigned char)tr__random_next(random);
+            change->bytes[i] = (unsigned char)base_random_next(random);
         CHECK_EQ_INT(table->write(file, change->offset, change->bytes, size), 0);
     }
     replay(model->live, &model->live_size, change);
@@ -852,17 +852,17 @@ static uint64_t run_byte_model(uint64_t seed)
     static struct model models[MODEL_FILES];
     struct tr__sim_disk *disk = disk_create(seed);
     struct tr_file *files[MODEL_FILES];
-    struct tr__random random;
+    struct base_random random;
     uint64_t hash = 0;
 
     memset(models, 0, sizeof models);
-    tr__random_init(&random, seed);
+    base_random_init(&random, seed);
     for (unsigned i = 0; i < MODEL_FILES; i++)
         files[i] = open_file(disk, model_paths[i], NEW_FILE);
     CHECK_EQ_INT(table->sync_dir(disk, "d/"), 0);
     for (unsigned step = 0; step < 150; step++) {
-        unsigned at = (unsigned)tr__random_below(&random, MODEL_FILES);
-        uint64_t choice = tr__random_below(&random, 100);
+        unsigned at = (unsigned)base_random_below(&random, MODEL_FILES);
+        uint64_t choice = base_random_below(&random, 100);
 
         if (choice < 12 || models[at].change_count == MODEL_CHANGES_MAX) {
             CHECK_EQ_INT(table->sync(files[at]), 0);
@@ -935,15 +935,15 @@ static unsigned number_at(struct tr__sim_disk *disk, unsigned at)
 }
 
 static void random_name_operation(
-    struct name_model *model, struct tr__sim_disk *disk, struct tr__random *random)
+    struct name_model *model, struct tr__sim_disk *disk, struct base_random *random)
 {
-    unsigned at = (unsigned)tr__random_below(random, NAMES);
-    unsigned to = (unsigned)tr__random_below(random, NAMES);
+    unsigned at = (unsigned)base_random_below(random, NAMES);
+    unsigned to = (unsigned)base_random_below(random, NAMES);
     struct tr_file *file;
     char text[16];
     int rc;
 
-    switch (tr__random_below(random, 4)) {
+    switch (base_random_below(random, 4)) {
     case 0:
         CHECK_EQ_INT(table->sync_dir(disk, names[at]), 0);
         for (unsigned i = 0; i < NAMES; i++) {
@@ -1018,17 +1018,17 @@ TEST(sim_disk, names_are_in_a_state_they_had_and_no_file_is_lost_by_a_rename)
 
     for (uint64_t seed; check_each_seed(&seed, check_is_long() ? 10000 : 300);) {
         struct tr__sim_disk *disk = disk_create(seed);
-        struct tr__random random;
+        struct base_random random;
 
         memset(&model, 0, sizeof model);
         for (unsigned i = 0; i < NAMES; i++)
             settle_name(&model, i);
-        tr__random_init(&random, seed);
+        base_random_init(&random, seed);
         for (unsigned step = 0; step < 300; step++) {
             random_name_operation(&model, disk, &random);
             for (unsigned i = 0; i < NAMES; i++)
                 CHECK_EQ_INT(number_at(disk, i), model.live[i]);
-            if (tr__random_below(&random, 20) == 0) {
+            if (base_random_below(&random, 20) == 0) {
                 tr__sim_disk_crash(disk);
                 check_names_after_crash(&model, disk);
             }
@@ -1068,13 +1068,13 @@ static void close_pair(struct pair *pair, unsigned at)
     }
 }
 
-static void random_name_pair(struct pair *pair, unsigned at, struct tr__random *random)
+static void random_name_pair(struct pair *pair, unsigned at, struct base_random *random)
 {
     static const unsigned flags[] = { READ_WRITE, READ_WRITE | TR_OPEN_CREATE, NEW_FILE,
         READ_WRITE | TR_OPEN_CREATE | TR_OPEN_TRUNCATE, READ_WRITE | TR_OPEN_TRUNCATE };
-    unsigned to = (unsigned)tr__random_below(random, PAIRS);
-    uint64_t kind = tr__random_below(random, 4);
-    unsigned flag = flags[tr__random_below(random, 5)];
+    unsigned to = (unsigned)base_random_below(random, PAIRS);
+    uint64_t kind = base_random_below(random, 4);
+    unsigned flag = flags[base_random_below(random, 5)];
     int rc[2] = { 0 }, exists[2];
 
     for (unsigned i = 0; i < 2; i++) {
@@ -1092,14 +1092,14 @@ static void random_name_pair(struct pair *pair, unsigned at, struct tr__random *
     CHECK_EQ_INT(exists[0], exists[1]);
 }
 
-static void random_byte_pair(struct pair *pair, unsigned at, struct tr__random *random)
+static void random_byte_pair(struct pair *pair, unsigned at, struct base_random *random)
 {
-    uint64_t kind = tr__random_below(random, 5), offset = tr__random_below(random, 20000);
-    size_t size = (size_t)tr__random_below(random, 9000);
+    uint64_t kind = base_random_below(random, 5), offset = base_random_below(random, 20000);
+    size_t size = (size_t)base_random_below(random, 9000);
     static unsigned char bytes[9000];
 
     for (size_t i = 0; i < size; i++)
-        bytes[i] = (unsigned char)tr__random_next(random);
+        bytes[i] = (unsigned char)base_random_next(random);
     if (kind == 0) {
         close_pair(pair, at);
         return;
@@ -1125,15 +1125,15 @@ TEST(sim_disk, answers_like_a_real_disk)
     for (uint64_t seed; check_each_seed(&seed, 30);) {
         struct tr__sim_disk *sim = disk_create(seed);
         struct pair pair = { .disk = { table, tr_env_real()->disk }, .data = { sim, NULL } };
-        struct tr__random random;
+        struct base_random random;
 
-        tr__random_init(&random, seed);
+        base_random_init(&random, seed);
         for (unsigned i = 0; i < PAIRS; i++)
             snprintf(pair.path[i], sizeof pair.path[i], "%s/%u", dir, i);
         for (unsigned step = 0; step < 300; step++) {
-            unsigned at = (unsigned)tr__random_below(&random, PAIRS);
+            unsigned at = (unsigned)base_random_below(&random, PAIRS);
 
-            if (pair.file[0][at] != NULL && tr__random_below(&random, 3) != 0)
+            if (pair.file[0][at] != NULL && base_random_below(&random, 3) != 0)
                 random_byte_pair(&pair, at, &random);
             else
                 random_name_pair(&pair, at, &random);
@@ -1188,9 +1188,9 @@ TEST(sim_disk, a_call_without_memory_changes_nothing)
 
             put_file(disk, "d/a", "abcdef");
             file = open_file(disk, "d/a", READ_WRITE);
-            tr__fault_countdown(++countdown, 1);
+            base_fault_countdown(++countdown, 1);
             rc = call_number(number, disk, file, &opened);
-            tr__fault_countdown(0, 0);
+            base_fault_countdown(0, 0);
             if (rc < 0) {
                 failed++;
                 CHECK_EQ_INT(rc, TR_ENOMEM);
@@ -1228,9 +1228,9 @@ TEST(sim_disk, a_crash_without_memory_only_loses_more)
         put_file(disk, "a", "old");
         file = open_file(disk, "a", READ_WRITE);
         CHECK_EQ_INT(table->write(file, 8192, bytes, sizeof bytes), 0);
-        tr__fault_countdown(1, UINT64_MAX);
+        base_fault_countdown(1, UINT64_MAX);
         tr__sim_disk_crash(disk);
-        tr__fault_countdown(0, 0);
+        base_fault_countdown(0, 0);
         CHECK_EQ_INT(table->close(file), 0);
         file = open_file(disk, "a", TR_OPEN_READ);
         CHECK_EQ_INT(table->read(file, 0, found, sizeof found, &size), 0);

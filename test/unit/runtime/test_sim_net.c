@@ -10,9 +10,9 @@
 static struct tr__sim_net *net_create(uint64_t seed)
 {
     struct tr__sim_net *net = NULL;
-    struct tr__random random;
+    struct base_random random;
 
-    tr__random_init(&random, seed);
+    base_random_init(&random, seed);
     CHECK_EQ_INT(tr__sim_net_create(&random, &net), 0);
     return net;
 }
@@ -33,7 +33,7 @@ static uint64_t pop_number(struct tr__sim_net *net, uint64_t now_ns)
         return UINT64_MAX;
     CHECK_EQ_U64(datagram.size, sizeof number);
     memcpy(&number, datagram.bytes, sizeof number);
-    tr__free(datagram.bytes);
+    base_free(datagram.bytes);
     return number;
 }
 
@@ -57,7 +57,7 @@ TEST(sim_net, a_datagram_arrives_whole)
     CHECK_EQ_U64(datagram.due_ns, 100);
     CHECK_EQ_U64(datagram.size, 8);
     CHECK_EQ_STR(datagram.bytes, "curtain");
-    tr__free(datagram.bytes);
+    base_free(datagram.bytes);
     CHECK(!tr__sim_net_pop(net, UINT64_MAX, &datagram));
     tr__sim_net_destroy(&net);
     CHECK(net == NULL);
@@ -73,7 +73,7 @@ TEST(sim_net, an_empty_datagram_arrives_too)
     CHECK(tr__sim_net_pop(net, 0, &datagram));
     CHECK_EQ_U64(datagram.size, 0);
     CHECK(datagram.bytes != NULL);
-    tr__free(datagram.bytes);
+    base_free(datagram.bytes);
     tr__sim_net_destroy(&net);
 }
 
@@ -139,7 +139,7 @@ TEST(sim_net, datagrams_come_in_the_order_of_their_time)
             CHECK_EQ_U64(datagram.due_ns, next_ns);
             CHECK(next_ns >= last_ns);
             last_ns = next_ns;
-            tr__free(datagram.bytes);
+            base_free(datagram.bytes);
             count++;
         }
         CHECK_EQ_U64(count, 500);
@@ -160,7 +160,7 @@ TEST(sim_net, delays_stay_in_their_range_and_fill_it)
     while (tr__sim_net_pop(net, UINT64_MAX, &datagram)) {
         least = datagram.due_ns < least ? datagram.due_ns : least;
         most = datagram.due_ns > most ? datagram.due_ns : most;
-        tr__free(datagram.bytes);
+        base_free(datagram.bytes);
     }
     CHECK_EQ_U64(least, 110);
     CHECK_EQ_U64(most, 120);
@@ -181,7 +181,7 @@ TEST(sim_net, a_reordered_datagram_is_at_most_ten_delays_later)
     CHECK_EQ_U64(tr__sim_net_counters(net)->reordered, 5000);
     while (tr__sim_net_pop(net, UINT64_MAX, &datagram)) {
         most = datagram.due_ns > most ? datagram.due_ns : most;
-        tr__free(datagram.bytes);
+        base_free(datagram.bytes);
     }
     CHECK(most > 1000);
     CHECK(most <= 1100);
@@ -355,7 +355,7 @@ TEST(sim_net, bytes_under_way_are_limited_too)
     CHECK_EQ_U64(tr__sim_net_under_way(net), fit);
     CHECK_EQ_U64(tr__sim_net_counters(net)->crowded_out, 5);
     while (tr__sim_net_pop(net, 0, &datagram))
-        tr__free(datagram.bytes);
+        base_free(datagram.bytes);
     CHECK_EQ_INT(tr__sim_net_send(net, 0, 1, 2, bytes, sizeof bytes), 0);
     CHECK_EQ_U64(tr__sim_net_under_way(net), 1);
     tr__sim_net_destroy(&net);
@@ -365,23 +365,23 @@ TEST(sim_net, bytes_under_way_are_limited_too)
 static uint64_t run_storm(uint64_t seed)
 {
     struct tr__sim_net *net = net_create(seed);
-    struct tr__random choices;
+    struct base_random choices;
     uint64_t hash = 0, now_ns = 0;
 
-    tr__random_init(&choices, seed);
+    base_random_init(&choices, seed);
     tr__sim_net_faults(net, &(struct tr_net_faults){ .delay_ns_min = 5,
                                 .delay_ns_max = 200,
                                 .loss_per_million = MILLION / 10,
                                 .duplicate_per_million = MILLION / 10,
                                 .reorder_per_million = MILLION / 10 });
     for (uint64_t i = 0; i < 2000; i++) {
-        uint64_t from = tr__random_below(&choices, 5), to = tr__random_below(&choices, 5);
+        uint64_t from = base_random_below(&choices, 5), to = base_random_below(&choices, 5);
         struct tr__sim_net_datagram datagram;
 
-        now_ns += tr__random_below(&choices, 20);
-        if (tr__random_chance(&choices, MILLION / 50))
+        now_ns += base_random_below(&choices, 20);
+        if (base_random_chance(&choices, MILLION / 50))
             CHECK_EQ_INT(tr__sim_net_partition(net, from, to, true), 0);
-        if (tr__random_chance(&choices, MILLION / 200))
+        if (base_random_chance(&choices, MILLION / 200))
             tr__sim_net_heal(net);
         send_number(net, now_ns, from, to, i);
         while (tr__sim_net_pop(net, now_ns, &datagram)) {
@@ -389,7 +389,7 @@ static uint64_t run_storm(uint64_t seed)
 
             memcpy(&number, datagram.bytes, sizeof number);
             hash = (hash ^ number ^ datagram.due_ns << 20) * 0x100000001b3u;
-            tr__free(datagram.bytes);
+            base_free(datagram.bytes);
         }
         check_counters_add_up(net);
     }
@@ -421,16 +421,16 @@ TEST(sim_net, whichever_allocation_fails_the_error_is_returned)
 
     do {
         struct tr__sim_net *net = NULL;
-        struct tr__random random;
+        struct base_random random;
         int rc;
 
         countdown++;
-        tr__random_init(&random, 1);
-        tr__fault_countdown(countdown, 1);
+        base_random_init(&random, 1);
+        base_fault_countdown(countdown, 1);
         rc = tr__sim_net_create(&random, &net);
         if (rc == 0)
             rc = run_once(net);
-        calls = tr__fault_countdown(0, 0);
+        calls = base_fault_countdown(0, 0);
         CHECK_EQ_INT(rc, calls >= countdown ? TR_ENOMEM : 0);
         if (net != NULL)
             check_counters_add_up(net);

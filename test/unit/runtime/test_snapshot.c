@@ -6,8 +6,7 @@
 
 #include "stage.h"
 
-/* ---- a value that knows whether it is whole
- * ----------------------------------------------------------------- */
+/* ---- a value that knows whether it is whole ------------------------------------------------- */
 
 struct value {
     uint64_t first, middle[14], last; /* all the same */
@@ -99,9 +98,7 @@ static uint64_t read_by(tr_sender sender)
     return number;
 }
 
-/* ---- reading
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- reading -------------------------------------------------------------------------------- */
 
 TEST(snapshot, is_nothing_before_the_first_and_the_latest_from_then_on)
 {
@@ -158,8 +155,7 @@ TEST(snapshot, needs_no_function_to_free_what_is_static)
     system_finish(&system);
 }
 
-/* ---- how long a value stays
- * ------------------------------------------------------------------------------------------ */
+/* ---- how long a value stays ----------------------------------------------------------------- */
 
 struct gate {
     struct tr_snapshot *snapshot;
@@ -284,8 +280,7 @@ TEST(snapshot, a_driven_system_that_has_nothing_to_do_keeps_no_old_values)
     system_finish(&system);
 }
 
-/* ---- readers on other threads
- * -------------------------------------------------------------------------------------------- */
+/* ---- readers on other threads --------------------------------------------------------------- */
 
 TEST(reader, keeps_what_it_reads_between_begin_and_end)
 {
@@ -338,9 +333,7 @@ TEST(reader, that_goes_away_holds_nothing_up)
     tr_system_destroy(&system); /* a reader nobody destroyed goes with it */
 }
 
-/* ---- all at once
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- all at once ---------------------------------------------------------------------------- */
 
 struct storm {
     struct tr_system *system;
@@ -455,8 +448,7 @@ TEST_LONG(snapshot, published_from_a_thread_while_workers_wake_and_sleep, 60)
     system_finish(&system);
 }
 
-/* ---- destroying while a worker frees
- * ------------------------------------------------------------------------------------- */
+/* ---- destroying while a worker frees -------------------------------------------------------- */
 
 static struct {
     sem_t entered;

@@ -21,9 +21,7 @@ static uint64_t draw(uint64_t *state)
     return *state;
 }
 
-/* ---- fan-in
- * -------------------------------------------------------------------------------------------------------
- */
+/* ---- fan-in --------------------------------------------------------------------------------- */
 
 enum { THREADS = 4 };
 
@@ -126,9 +124,7 @@ TEST_LONG(stress, threads_feed_one_small_box_in_order, 60)
     }
 }
 
-/* ---- a mesh of asks
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- a mesh of asks ------------------------------------------------------------------------- */
 
 enum { MESH = 12 };
 
@@ -330,9 +326,7 @@ TEST_LONG(stress, mesh_of_asks_ends_every_ask_once, 60)
     }
 }
 
-/* ---- senders come and go
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- senders come and go -------------------------------------------------------------------- */
 
 struct churner {
     tr_sender mine;
@@ -401,9 +395,7 @@ TEST_LONG(stress, clones_and_upgrades_of_many_threads_end_the_actor_once, 60)
     }
 }
 
-/* ---- parking
- * --------------------------------------------------------------------------------------------------------------
- */
+/* ---- parking -------------------------------------------------------------------------------- */
 
 /* Send what is left of the number to the peer, and come back when it is full. */
 static enum tr_next produce(struct puppet *self, struct tr_context *ctx, struct puppet_message *m)
@@ -482,9 +474,7 @@ TEST_LONG(stress, circles_of_full_boxes_never_deadlock, 60)
     }
 }
 
-/* ---- holds race
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- holds race ----------------------------------------------------------------------------- */
 
 /* Hold on the peer, which only echoes; again and again, as often as the number says. Then let go of
  * it. */
@@ -533,9 +523,7 @@ TEST_LONG(stress, actors_that_hold_on_each_other_are_refused_or_answered, 60)
     }
 }
 
-/* ---- timers
- * ----------------------------------------------------------------------------------------------------------------
- */
+/* ---- timers --------------------------------------------------------------------------------- */
 
 struct timed {
     uint64_t set, fired, stopped;
@@ -602,9 +590,7 @@ TEST_LONG(stress, every_timer_is_stopped_or_fires, 60)
     finish_system(&system);
 }
 
-/* ---- dropping the oldest
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- dropping the oldest -------------------------------------------------------------------- */
 
 enum { TOKENS = 20000 };
 static _Atomic unsigned char taken[TOKENS], fate[TOKENS];
@@ -759,9 +745,7 @@ TEST_LONG(stress, boxes_of_every_policy_give_each_message_one_fate, 60)
     }
 }
 
-/* ---- ends
- * ----------------------------------------------------------------------------------------------------------------------
- */
+/* ---- ends ----------------------------------------------------------------------------------- */
 
 struct asker_of_the_dying {
     _Atomic uint64_t *ended;
@@ -883,9 +867,7 @@ TEST_LONG(stress, taken_replies_race_with_the_end_of_their_actor, 60)
     }
 }
 
-/* ---- births and deaths
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- births and deaths ---------------------------------------------------------------------- */
 
 /* Spawn two more until the number is used up; each ends by itself. */
 static enum tr_next multiply(struct puppet *self, struct tr_context *ctx, struct puppet_message *m)

@@ -4,8 +4,7 @@
 
 #include "stage.h"
 
-/* ---- the tree most tests have: three players under one supervisor
- * ----------------------------------------- */
+/* ---- the tree most tests have: three players under one supervisor --------------------------- */
 
 struct trio {
     struct journal journal;
@@ -58,8 +57,7 @@ static void fail(struct trio *trio, int index)
     sim_settle(trio->sim);
 }
 
-/* ---- start and stop
- * ----------------------------------------------------------------------------------------- */
+/* ---- start and stop ------------------------------------------------------------------------- */
 
 TEST(supervisor, children_start_in_the_order_of_the_table_and_stop_in_reverse)
 {
@@ -236,9 +234,7 @@ TEST(supervisor, an_empty_table_is_refused)
     sim_finish(&sim);
 }
 
-/* ---- strategies
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- strategies ----------------------------------------------------------------------------- */
 
 TEST(supervisor, one_for_one_restarts_only_the_one_that_failed)
 {
@@ -325,9 +321,7 @@ TEST(supervisor, a_second_failure_during_a_group_restart_is_part_of_it)
     }
 }
 
-/* ---- restart kinds
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- restart kinds -------------------------------------------------------------------------- */
 
 TEST(supervisor, a_permanent_child_comes_back_when_it_stops)
 {
@@ -403,9 +397,7 @@ TEST(supervisor, a_temporary_child_does_not_come_back_with_its_group)
     trio_finish(&trio);
 }
 
-/* ---- how often
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- how often ------------------------------------------------------------------------------ */
 
 TEST(supervisor, gives_up_after_one_restart_too_many_in_the_window)
 {
@@ -577,8 +569,7 @@ TEST(supervisor, one_childs_backoff_does_not_hurry_anothers_start)
     trio_finish(&trio);
 }
 
-/* ---- what survives a restart
- * ------------------------------------------------------------------------------------------ */
+/* ---- what survives a restart ---------------------------------------------------------------- */
 
 static enum tr_next act_stash(struct player *self, struct tr_context *ctx, struct order *order)
 {
@@ -1001,8 +992,7 @@ TEST(supervisor, a_call_over_the_budget_it_admits_to_is_a_crash)
     system_finish(&system);
 }
 
-/* ---- stopping within a grace
- * ------------------------------------------------------------------------------------------- */
+/* ---- stopping within a grace ---------------------------------------------------------------- */
 
 static void stop_by_asking(struct player *self, struct tr_context *ctx, enum tr_why why)
 {
@@ -1138,9 +1128,7 @@ TEST(supervisor, a_supervisor_told_to_stop_while_a_group_rests_ends_everybody)
     }
 }
 
-/* ---- nested tables
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- nested tables -------------------------------------------------------------------------- */
 
 /* root: a, inner (b, c), d */
 struct family {
@@ -1309,9 +1297,7 @@ TEST(supervisor, dropping_a_nested_supervisors_sender_ends_its_subtree_only)
     family_finish(&family);
 }
 
-/* ---- storms
- * -----------------------------------------------------------------------------------------------------------------------
- */
+/* ---- storms --------------------------------------------------------------------------------- */
 
 /* What a child may do, checked as it happens: never two lives at once, never a message outside one.
  */

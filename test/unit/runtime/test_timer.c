@@ -111,9 +111,7 @@ static struct keeper run_keeper(
     return state;
 }
 
-/* ---- when
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- when ----------------------------------------------------------------------------------- */
 
 TEST(timer, fires_once_when_it_is_due)
 {
@@ -215,9 +213,7 @@ TEST(timer, stopped_does_not_disturb_the_others)
         CHECK_EQ_INT(alarms[i].fired, i % 2 == 0);
 }
 
-/* ---- stopping
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- stopping ------------------------------------------------------------------------------- */
 
 static uint64_t timer_id;
 
@@ -348,9 +344,7 @@ TEST(timer, is_not_stopped_by_an_id_that_is_not_its_own)
     finish_simulation(&sim);
 }
 
-/* ---- periods
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- periods -------------------------------------------------------------------------------- */
 
 TEST(every, comes_at_its_period_without_drift)
 {
@@ -443,9 +437,7 @@ TEST(every, is_stopped_in_its_own_event_or_from_outside)
     }
 }
 
-/* ---- lives
- * --------------------------------------------------------------------------------------------------------------
- */
+/* ---- lives ---------------------------------------------------------------------------------- */
 
 TEST(timer, does_not_keep_its_actor_alive_and_goes_with_it)
 {
@@ -491,9 +483,7 @@ TEST(timer, of_a_life_before_the_restart_does_not_fire)
     finish_simulation(&sim);
 }
 
-/* ---- virtual time
- * -------------------------------------------------------------------------------------------------------
- */
+/* ---- virtual time --------------------------------------------------------------------------- */
 
 TEST(virtual_time, stands_still_while_anything_runs_and_jumps_to_the_next_timer)
 {
@@ -537,9 +527,7 @@ TEST(virtual_time, stops_where_it_was_told_to)
     finish_simulation(&sim);
 }
 
-/* ---- with real workers
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- with real workers ---------------------------------------------------------------------- */
 
 static enum tr_next take_and_set(
     struct puppet *self, struct tr_context *ctx, struct puppet_message *m)

@@ -81,9 +81,7 @@ static void scene_finish(struct scene *scene)
     sim_finish(&scene->sim);
 }
 
-/* ---- death watch
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- death watch ---------------------------------------------------------------------------- */
 
 TEST(watch, tells_each_way_an_actor_can_end)
 {
@@ -430,9 +428,7 @@ TEST(watch, of_nobody_of_itself_or_of_another_system_is_refused)
     scene_finish(&scene);
 }
 
-/* ---- links
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- links ---------------------------------------------------------------------------------- */
 
 TEST(link, takes_the_other_with_it_when_either_fails)
 {
@@ -641,9 +637,7 @@ TEST(link, a_supervised_actor_comes_back_from_a_linked_failure)
     scene_finish(&scene);
 }
 
-/* ---- on threads
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- on threads ----------------------------------------------------------------------------- */
 
 enum { WATCHERS = 8, TARGETS = 64, ROUNDS = 20 };
 

@@ -182,20 +182,20 @@ TEST_LONG(wire, noise_is_refused_or_understood_exactly, 60)
     for (uint64_t seed; check_each_seed(&seed, 2000);) {
         struct tr__wire_buffer buffer = { 0 };
         struct tr__wire_frame frame;
-        struct tr__random random;
+        struct base_random random;
         unsigned char bytes[200];
         size_t used = 0;
         int rc;
 
-        tr__random_init(&random, seed);
+        base_random_init(&random, seed);
         for (size_t i = 0; i < sizeof bytes; i++)
-            bytes[i] = (unsigned char)tr__random_next(&random);
+            bytes[i] = (unsigned char)base_random_next(&random);
         /* Half of them begin with a frame that is nearly right. */
         if (seed % 2 == 0) {
             tr__wire_header(bytes, &samples[seed / 2 % SAMPLES]);
             if (seed % 3 == 0)
-                bytes[tr__random_below(&random, WIRE_HEADER)] ^=
-                    (unsigned char)(1u << tr__random_below(&random, 8));
+                bytes[base_random_below(&random, WIRE_HEADER)] ^=
+                    (unsigned char)(1u << base_random_below(&random, 8));
         }
         CHECK_EQ_INT(tr__wire_put_bytes(&buffer, bytes, sizeof bytes), 0);
         while ((rc = take(&buffer, &frame)) > 0) {
@@ -250,12 +250,12 @@ TEST(wire, out_of_memory_leaves_the_buffer_as_it_was)
     struct tr__wire_frame frame;
 
     put(&buffer, samples[1]);
-    tr__fault_countdown(1, UINT64_MAX);
+    base_fault_countdown(1, UINT64_MAX);
     for (int i = 0; i < 10; i++)
         if (tr__wire_put(&buffer, &large) < 0)
             break;
     CHECK_EQ_INT(tr__wire_put(&buffer, &large), TR_ENOMEM);
-    tr__fault_countdown(0, 0);
+    base_fault_countdown(0, 0);
     CHECK_EQ_INT(take(&buffer, &frame), 1);
     check_same(&frame, &samples[1]);
     CHECK_EQ_INT(take(&buffer, &frame), 1);

@@ -41,8 +41,7 @@ static void in_handler(player_fn act, void *data)
     system_finish(&system);
 }
 
-/* ---- named asserts: senders and slots
- * --------------------------------------------------------------------------- */
+/* ---- named asserts: senders and slots ------------------------------------------------------- */
 
 TEST_ABORTS(wrong_use, dropping_a_sender_twice, "a sender is dropped once")
 {
@@ -86,8 +85,7 @@ TEST_ABORTS(wrong_use, taking_a_sender_of_a_box_whose_last_one_was_dropped,
     tr_box_sender(box, "test");
 }
 
-/* ---- named asserts: calls that block, in a handler
- * ------------------------------------------------------------------ */
+/* ---- named asserts: calls that block, in a handler ------------------------------------------ */
 
 static enum tr_next act_tell_wait(struct player *self, struct tr_context *ctx, struct order *order)
 {
@@ -230,8 +228,7 @@ TEST_ABORTS(wrong_use, show_in_a_handler, "tr_inspect_show is for threads that a
     in_handler(act_show, NULL);
 }
 
-/* ---- named asserts: systems, boxes and registries
- * ------------------------------------------------------------------------ */
+/* ---- named asserts: systems, boxes and registries ------------------------------------------- */
 
 static enum tr_next act_destroy(struct player *self, struct tr_context *ctx, struct order *order)
 {
@@ -470,8 +467,7 @@ TEST_ABORTS(
     tr_reader_destroy(&reader);
 }
 
-/* ---- named asserts: what only a message can be
- * ------------------------------------------------------------------------------ */
+/* ---- named asserts: what only a message can be ---------------------------------------------- */
 
 static int start_stashing(struct player *self, struct tr_context *ctx)
 {
@@ -531,8 +527,7 @@ TEST_ABORTS(wrong_use, a_gather_of_none, "a gather is of 1 to 64 asks")
     tr_gather_init(&gather, 0, 0, false);
 }
 
-/* ---- named asserts: what would make a simulation impossible to replay
- * ----------------------------------------------------- */
+/* ---- named asserts: what would make a simulation impossible to replay ----------------------- */
 
 static void in_simulation(player_fn act)
 {
@@ -586,9 +581,7 @@ TEST_ABORTS(wrong_use, stepping_a_simulation_from_inside_itself,
     in_simulation(act_step_sim);
 }
 
-/* ---- documented errors
- * --------------------------------------------------------------------------------------------------------
- */
+/* ---- documented errors ---------------------------------------------------------------------- */
 
 TEST(wrong_use, sending_to_nobody_or_to_one_that_ended_is_closed)
 {

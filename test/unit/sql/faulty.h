@@ -219,11 +219,11 @@ static inline void faulty_begin(void)
 /* SQLite's own memory counts too. Before the first use of SQLite. */
 static inline void *faulty_malloc(int size)
 {
-    return tr__alloc((size_t)size);
+    return base_alloc((size_t)size);
 }
 static inline void *faulty_realloc(void *memory, int size)
 {
-    return tr__realloc(memory, (size_t)size);
+    return base_realloc(memory, (size_t)size);
 }
 static inline int faulty_malloc_size(void *memory)
 {
@@ -244,7 +244,7 @@ static inline void faulty_memory_end(void *data)
 }
 static inline void faulty_memory(void)
 {
-    static const sqlite3_mem_methods methods = { faulty_malloc, tr__free, faulty_realloc,
+    static const sqlite3_mem_methods methods = { faulty_malloc, base_free, faulty_realloc,
         faulty_malloc_size, faulty_roundup, faulty_memory_init, faulty_memory_end, NULL };
 
     CHECK_EQ_INT(sqlite3_config(SQLITE_CONFIG_MALLOC, &methods), SQLITE_OK);

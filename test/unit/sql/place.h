@@ -137,7 +137,7 @@ static inline void unit_add_note(struct sql_unit *unit, int64_t id, int64_t coun
     else
         sql_unit_int(unit, counter);
     sql_unit_blob(unit, "\0\1\2", 3);
-    sql_unit_text(unit, TR_SPAN("title"));
+    sql_unit_text(unit, SPAN("title"));
 }
 
 static inline int64_t place_value(

@@ -12,8 +12,7 @@ enum { UNITS = 40, POISON = 17, AWAY_MS = 500 };
 
 static struct burst burst;
 
-/* ---- a server that can be told to go ----------------------------------------------------------
- */
+/* ---- a server that can be told to go -------------------------------------------------------- */
 
 static struct {
     struct sql_backend table;
@@ -64,8 +63,7 @@ static void server_give_up(void *database)
     server.given_up++;
 }
 
-/* ---- a stage ----------------------------------------------------------------------------------
- */
+/* ---- a stage -------------------------------------------------------------------------------- */
 
 struct stage {
     struct tr_sim *sim;
@@ -154,8 +152,7 @@ static int read_one(struct stage *stage)
     return rc;
 }
 
-/* ---- units that take the connection with them -------------------------------------------------
- */
+/* ---- units that take the connection with them ----------------------------------------------- */
 
 TEST(poison, is_refused_after_three_tries_and_the_others_of_its_batch_are_stored)
 {
@@ -178,8 +175,7 @@ TEST(poison, is_refused_after_three_tries_and_the_others_of_its_batch_are_stored
     }
 }
 
-/* ---- away -------------------------------------------------------------------------------------
- */
+/* ---- away ----------------------------------------------------------------------------------- */
 
 TEST(away, what_waits_is_refused_in_time_and_what_comes_at_once)
 {
@@ -261,8 +257,7 @@ TEST(away, a_reader_without_a_connection_is_passed_over)
     stage_end(&stage);
 }
 
-/* ---- given up ---------------------------------------------------------------------------------
- */
+/* ---- given up ------------------------------------------------------------------------------- */
 
 TEST(give_up, answers_everybody_and_lets_nobody_in)
 {

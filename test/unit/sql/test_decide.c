@@ -238,10 +238,10 @@ static void add_without_memory(struct sql_unit *unit, void *data)
 {
     struct shortage *shortage = data;
 
-    tr__fault_countdown(shortage->countdown, 1);
+    base_fault_countdown(shortage->countdown, 1);
     for (int i = 0; i < 20; i++)
         unit_add_note(unit, 1000 + i, 1);
-    shortage->is_untouched = tr__fault_countdown(0, 0) < shortage->countdown;
+    shortage->is_untouched = base_fault_countdown(0, 0) < shortage->countdown;
 }
 
 TEST_LONG(decision, without_memory_stores_nothing_and_says_so, 60)
@@ -267,8 +267,7 @@ TEST_LONG(decision, without_memory_stores_nothing_and_says_so, 60)
     end(&place);
 }
 
-/* ---- whose the data is ------------------------------------------------------------------------
- */
+/* ---- whose the data is ---------------------------------------------------------------------- */
 
 TEST_LONG(decision, gives_its_data_back_with_the_unit_or_drops_it, 60)
 {

@@ -9,9 +9,9 @@
 #include <sys/mount.h>
 #include <sys/wait.h>
 
-#include "base/log.h"
 #include "faulty.h"
 #include "place.h"
+#include "support/log.h"
 
 enum { UNITS = 6 };
 
@@ -273,9 +273,9 @@ TEST_LONG(faults, of_any_allocation_lose_nothing, 300)
         countdown += check_is_long() || countdown < 50 ? 1 : 7;
         walked++;
         remove_database(&place);
-        tr__fault_countdown(countdown, 1);
+        base_fault_countdown(countdown, 1);
         use_database(&place);
-        calls = tr__fault_countdown(0, 0);
+        calls = base_fault_countdown(0, 0);
         CHECK(!run.is_fatal);
         place_open(&place);
         check_database(&place);

@@ -11,15 +11,16 @@ static void end_by_kill(pid_t pid)
 
 TEST_LONG(kill_9, loses_nothing_that_was_acknowledged, 120)
 {
-    struct tr__random random;
+    struct base_random random;
     struct place place;
     int kills = check_is_long() ? 500 : 20;
     int64_t first = 0, rows = 0;
 
-    tr__random_init(&random, check_seed());
+    base_random_init(&random, check_seed());
     place_init(&place);
     for (int i = 0; i < kills; i++) {
-        first = acks_run(&place, first, (int64_t)tr__random_below(&random, 100), end_by_kill, true);
+        first =
+            acks_run(&place, first, (int64_t)base_random_below(&random, 100), end_by_kill, true);
         rows = acks_check(&place);
     }
     printf("%d kills, %lld acknowledged, %lld stored, 0 lost\n", kills, (long long)acked_count,

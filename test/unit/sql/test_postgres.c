@@ -95,7 +95,7 @@ static void round_trip(
     else
         sql_unit_null(write);
     if (text != NULL) {
-        sql_unit_text(write, (struct tr_span){ text, strlen(text) });
+        sql_unit_text(write, (struct span){ text, strlen(text) });
         sql_unit_blob(write, text, size);
     } else {
         sql_unit_null(write);
@@ -110,8 +110,8 @@ static void round_trip(
         CHECK_EQ_INT(sql_row_int(read, 0, 0, 0), *number);
     CHECK_EQ_INT(sql_row_is_null(read, 0, 0, 1), text == NULL);
     if (text != NULL) {
-        CHECK(tr_span_is(sql_row_bytes(read, 0, 0, 1), text));
-        CHECK(tr_span_equal(sql_row_bytes(read, 0, 0, 2), (struct tr_span){ text, size }));
+        CHECK(span_is(sql_row_bytes(read, 0, 0, 1), text));
+        CHECK(span_equal(sql_row_bytes(read, 0, 0, 2), (struct span){ text, size }));
     }
     sql_unit_free(write);
     sql_unit_free(read);
@@ -200,7 +200,7 @@ static void build(struct sql_unit *unit, const struct shape *shape)
     }
     if (shape->has_bad_table) {
         sql_unit_step(unit, &bad_number, 1);
-        sql_unit_text(unit, TR_SPAN("1"));
+        sql_unit_text(unit, SPAN("1"));
     }
 }
 
@@ -228,17 +228,17 @@ static void apply(struct model *model, const struct shape *shape)
     model->messages[shape->convo][shape->seqs[1]] = true;
 }
 
-static struct shape random_shape(struct tr__random *random, const struct model *model)
+static struct shape random_shape(struct base_random *random, const struct model *model)
 {
-    struct shape shape = { .convo = (int64_t)tr__random_below(random, CONVOS) };
+    struct shape shape = { .convo = (int64_t)base_random_below(random, CONVOS) };
 
     shape.epoch = model->epochs[shape.convo];
-    if (tr__random_below(random, 4) == 0)
+    if (base_random_below(random, 4) == 0)
         shape.epoch++;
-    shape.seqs[0] = (int64_t)tr__random_below(random, SEQS_MAX);
-    shape.seqs[1] = (int64_t)tr__random_below(random, SEQS_MAX);
-    shape.is_cas_last = tr__random_below(random, 2) == 0;
-    shape.has_bad_table = tr__random_below(random, 12) == 0;
+    shape.seqs[0] = (int64_t)base_random_below(random, SEQS_MAX);
+    shape.seqs[1] = (int64_t)base_random_below(random, SEQS_MAX);
+    shape.is_cas_last = base_random_below(random, 2) == 0;
+    shape.has_bad_table = base_random_below(random, 12) == 0;
     return shape;
 }
 
@@ -259,14 +259,14 @@ static void check_tables(struct fixture *fixture, const struct model *model)
 
 static void run_random_batch(struct fixture *fixture, uint64_t seed, unsigned *ret_failed)
 {
-    struct tr__random random;
+    struct base_random random;
     struct model model = { 0 };
     struct sql_unit *units[UNITS_MAX];
     int expected[UNITS_MAX];
     size_t count;
 
-    tr__random_init(&random, seed);
-    count = 1 + tr__random_below(&random, UNITS_MAX);
+    base_random_init(&random, seed);
+    count = 1 + base_random_below(&random, UNITS_MAX);
     fixture_run(fixture, "TRUNCATE message; UPDATE convo SET epoch = 0");
     for (size_t i = 0; i < count; i++) {
         struct shape shape = random_shape(&random, &model);
@@ -359,7 +359,7 @@ TEST(postgres, lone_units_end_with_their_own_reason)
     /* Text that is no UTF-8 is refused, and only that unit. */
     unit = sql_unit_new(1);
     sql_unit_step(unit, &bad_number, 1);
-    sql_unit_text(unit, TR_SPAN("\xff\xfe"));
+    sql_unit_text(unit, SPAN("\xff\xfe"));
     CHECK_EQ_INT(fixture_commit_one(&fixture, unit), SQL_EFAILED);
     sql_unit_free(unit);
     /* A statement whose row count hides what it changed is undone as well. */
@@ -543,7 +543,7 @@ TEST(postgres, open_sessions_keep_their_durability_when_the_server_is_reconfigur
            0);
     sql_unit_step(unit, &select_level, 1);
     CHECK_EQ_INT(fixture_commit_one(&fixture, unit), 0);
-    CHECK(tr_span_is(sql_row_bytes(unit, 0, 0, 0), "on"));
+    CHECK(span_is(sql_row_bytes(unit, 0, 0, 0), "on"));
     sql_unit_free(unit);
     fixture_close(&fixture);
 }
@@ -633,7 +633,7 @@ TEST(postgres, large_values_both_ways_do_not_stop_the_pipeline)
         memset(body, (int)i, SIZE);
         fixture_settle(units[i]);
         CHECK_EQ_INT(units[i]->status, 0);
-        CHECK(tr_span_equal(sql_row_bytes(units[i], 0, 0, 0), (struct tr_span){ body, SIZE }));
+        CHECK(span_equal(sql_row_bytes(units[i], 0, 0, 0), (struct span){ body, SIZE }));
         sql_unit_free(units[i]);
     }
     free(body);

@@ -121,8 +121,7 @@ static int read_count(struct sql *sql)
     return rc;
 }
 
-/* ---- writers in threads -----------------------------------------------------------------------
- */
+/* ---- writers in threads --------------------------------------------------------------------- */
 
 struct writer {
     struct sql *sql;
@@ -162,8 +161,7 @@ static void wait_for(struct stage *stage, const char *count_query, int64_t wante
         stage_run(stage, "SELECT pg_sleep(0.002)");
 }
 
-/* ---- down -------------------------------------------------------------------------------------
- */
+/* ---- down ----------------------------------------------------------------------------------- */
 
 TEST_LONG(postgres_away, a_server_that_is_down_is_an_error_and_one_that_is_back_is_not, 60)
 {
@@ -197,8 +195,7 @@ TEST_LONG(postgres_away, a_server_that_is_down_is_an_error_and_one_that_is_back_
     stage_close(&stage);
 }
 
-/* ---- hangs ------------------------------------------------------------------------------------
- */
+/* ---- hangs ---------------------------------------------------------------------------------- */
 
 static size_t sessions_of(struct stage *stage, pid_t pids[WRITERS_MAX])
 {
@@ -280,8 +277,7 @@ TEST(postgres_away, what_was_being_committed_is_in_doubt_when_it_is_given_up)
     stage_close(&stage);
 }
 
-/* ---- owners -----------------------------------------------------------------------------------
- */
+/* ---- owners --------------------------------------------------------------------------------- */
 
 static void check_locked(struct stage *stage, const struct sql_options *options)
 {
@@ -398,8 +394,7 @@ TEST_LONG(postgres_owner, a_session_that_still_commits_keeps_the_next_away, 60)
     stage_close(&stage);
 }
 
-/* ---- poison -----------------------------------------------------------------------------------
- */
+/* ---- poison --------------------------------------------------------------------------------- */
 
 /* On one writer, behind one that waits for a lock, so that they are one batch. */
 static void run_poison(const struct sql_statement *statement)

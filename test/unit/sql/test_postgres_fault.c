@@ -317,11 +317,11 @@ TEST_LONG(postgres_fault, without_memory_a_batch_is_refused_or_lost_but_never_ha
 
         for (int64_t i = 0; i < 3; i++)
             units[i] = fixture_unit(&insert_one, i == 1 ? -1 : (int64_t)n * 3 + i);
-        tr__fault_countdown(n, 1);
+        base_fault_countdown(n, 1);
         rc = sql_postgres.connect(fixture.database, true, &connection, why, sizeof(why));
         if (rc == 0)
             rc = sql_postgres.commit(connection, units, 3);
-        is_untouched = tr__fault_countdown(0, 0) < n;
+        is_untouched = base_fault_countdown(0, 0) < n;
         if (connection == NULL) {
             CHECK_EQ_INT(rc, TR_ENOMEM);
         } else if (rc == 0) {

@@ -283,12 +283,12 @@ static void run_storm(struct test_postgres *postgres, struct tr_system *system, 
 {
     struct writer *writers = calloc(THREADS, sizeof(*writers));
     pthread_t threads[THREADS];
-    struct tr__random random;
+    struct base_random random;
     struct storm storm;
     PGconn *pg;
 
     CHECK(writers != NULL);
-    tr__random_init(&random, check_seed());
+    base_random_init(&random, check_seed());
     open_storm(&storm, postgres, system);
     pg = connect_anyhow(postgres);
     PQclear(PQexec(pg, "INSERT INTO account SELECT g, 0 FROM generate_series(0, 99) g"));
@@ -299,7 +299,7 @@ static void run_storm(struct test_postgres *postgres, struct tr_system *system, 
         CHECK(pthread_create(&threads[i], NULL, write_until_over, &writers[i]) == 0);
     }
     for (unsigned i = 0; i < kills; i++) {
-        wait_for_acks(&storm, 1 + tr__random_below(&random, ACKS_BETWEEN));
+        wait_for_acks(&storm, 1 + base_random_below(&random, ACKS_BETWEEN));
         /* Every way comes by; most are aimed at COMMIT, where the doubt is. */
         die(postgres, i % 5 < 2 ? WAY_COMMIT : (enum way)(i % 5 - 1));
     }

@@ -69,15 +69,15 @@ static void make_file_system(void)
 
 TEST_LONG(power_cut, loses_nothing_that_was_acknowledged, 300)
 {
-    struct tr__random random;
+    struct base_random random;
     int cuts = check_is_long() ? 500 : 20;
     int64_t first = 0, rows = 0;
 
     make_file_system();
-    tr__random_init(&random, check_seed());
+    base_random_init(&random, check_seed());
     for (int i = 0; i < cuts; i++) {
         first = acks_run(
-            &place, first, (int64_t)tr__random_below(&random, 60), end_by_power_cut, false);
+            &place, first, (int64_t)base_random_below(&random, 60), end_by_power_cut, false);
         CHECK_EQ_INT(umount2(place.dir, 0), 0);
         CHECK_EQ_INT(mount_image(), 0);
         rows = acks_check(&place);

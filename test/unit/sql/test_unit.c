@@ -19,7 +19,7 @@ TEST(unit, keeps_steps_and_values)
     for (int i = 0; i < 100; i++) {
         sql_unit_step(unit, &some, i);
         sql_unit_int(unit, i);
-        sql_unit_text(unit, tr_span_of(text));
+        sql_unit_text(unit, span_of(text));
         sql_unit_null(unit);
         sql_unit_blob(unit, NULL, 0);
     }
@@ -49,13 +49,13 @@ TEST(unit, without_memory_says_so_at_the_end)
     do {
         struct sql_unit *unit;
 
-        tr__fault_countdown(++countdown, 1);
+        base_fault_countdown(++countdown, 1);
         unit = sql_unit_new(1);
         for (int i = 0; i < 40; i++) {
             sql_unit_step(unit, &some, SQL_ROWS_ANY);
-            sql_unit_text(unit, TR_SPAN("a text that takes some room in the buffer"));
+            sql_unit_text(unit, SPAN("a text that takes some room in the buffer"));
         }
-        calls = tr__fault_countdown(0, 0);
+        calls = base_fault_countdown(0, 0);
         CHECK(calls < countdown || unit == NULL || unit->failed == TR_ENOMEM);
         CHECK(calls >= countdown || unit->failed == 0);
         sql_unit_free(unit);
@@ -99,7 +99,7 @@ TEST(unit, shows_its_rows_only_when_it_is_done)
     CHECK_EQ_INT(sql_unit_rows(unit, 7), 0);
     CHECK_EQ_INT(sql_row_int(unit, 0, 1, 0), 1);
     CHECK(sql_row_is_null(unit, 0, 1, 1));
-    CHECK(tr_span_is(sql_row_bytes(unit, 0, 1, 2), "abc"));
+    CHECK(span_is(sql_row_bytes(unit, 0, 1, 2), "abc"));
     CHECK(sql_row_bytes(unit, 0, 1, 0).at == NULL);
     sql_unit_free(unit);
 }
@@ -113,7 +113,7 @@ static void add_steps(struct sql_unit *unit, void *data)
     CHECK_EQ_INT(sql_row_int(unit, 0, 0, 0), 5);
     for (int i = 0; i <= *calls; i++) {
         sql_unit_step(unit, &some, 1);
-        sql_unit_text(unit, TR_SPAN("decided"));
+        sql_unit_text(unit, SPAN("decided"));
     }
     ++*calls;
 }
@@ -133,7 +133,7 @@ TEST(unit, that_is_tried_again_decides_anew)
     int calls = 0;
 
     sql_unit_step(unit, &some, 1);
-    sql_unit_text(unit, TR_SPAN("given"));
+    sql_unit_text(unit, SPAN("given"));
     bytes_size = unit->bytes.size;
     CHECK(sql_unit_stores(unit));
     sql_unit_decide(unit, add_steps, &calls, NULL);

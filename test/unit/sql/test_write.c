@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/metric.h"
 #include "place.h"
+#include "support/metric.h"
 
 static struct burst burst;
 
@@ -35,16 +35,15 @@ TEST(write, keeps_values_as_they_were_given)
     place_open(&place);
     for (uint32_t i = 0; i < 4; i++) {
         sql_unit_step(unit, &put, 1);
-        sql_unit_text(unit, i == 3 ? TR_SPAN("") : TR_SPAN("a\0b\xc3\xa4"));
+        sql_unit_text(unit, i == 3 ? SPAN("") : SPAN("a\0b\xc3\xa4"));
         sql_unit_blob(unit, "\0\xff\0", i);
         sql_unit_int(unit, numbers[i]);
     }
     CHECK_EQ_INT(sql_write_wait(place.sql, unit), 0);
     for (uint32_t i = 0; i < 4; i++) {
         CHECK_EQ_INT(sql_unit_rows(unit, i), 1);
-        CHECK(tr_span_equal(
-            sql_row_bytes(unit, i, 0, 0), i == 3 ? TR_SPAN("") : TR_SPAN("a\0b\xc3\xa4")));
-        CHECK(tr_span_equal(sql_row_bytes(unit, i, 0, 1), (struct tr_span){ "\0\xff\0", i }));
+        CHECK(span_equal(sql_row_bytes(unit, i, 0, 0), i == 3 ? SPAN("") : SPAN("a\0b\xc3\xa4")));
+        CHECK(span_equal(sql_row_bytes(unit, i, 0, 1), (struct span){ "\0\xff\0", i }));
         CHECK(!sql_row_is_null(unit, i, 0, 1));
         CHECK_EQ_INT(sql_row_int(unit, i, 0, 2), numbers[i]);
         CHECK(sql_row_is_null(unit, i, 0, 3));

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "services/delivery/api/admin_api.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "json/json_write.h"
+#include "services/delivery/api/api_query.h"
+#include "services/delivery/api/inspector.h"
+#include "services/delivery/convo/job.h"
+#include "services/delivery/store/cleanup.h"
+#include "services/delivery/store/retention.h"
+
+/* Actors are made for what is asked for: this one found nothing to load. In JSON a quote inside a
+ * text has a backslash before it, so this is no part of an id. */
+static bool is_there(const struct job *job)
+{
+    static const char none[] = ",\"exists\":false,";
+
+    return memmem(job->answer.bytes, job->answer.size, none, sizeof none - 1) == NULL;
+}
+
+static void state_told(struct http_request *request, const struct tr_event *event)
+{
+    struct job *job = http_user(request);
+
+    if (event->status < 0 || job->status == 0 || job->answer.failed != 0)
+        http_respond_lost(request, event->status, false, "conversation");
+    else if (job->status == 200 && !is_there(job))
+        http_respond_error(request, 404, "ConvoNotFound", "there is no such conversation");
+    else
+        job_respond(request, job);
+    job_unref(job);
+}
+
+/* NULL when out of memory. */
+static struct job *new_job(struct span id)
+{
+    struct job *job = job_new(JOB_STATE, NULL);
+
+    if (job == NULL)
+        return NULL;
+    job->body = base_alloc(id.size);
+    if (job->body == NULL) {
+        job_unref(job);
+        return NULL;
+    }
+    memcpy(job->body, id.at, id.size);
+    job->convo = (struct span){ job->body, id.size };
+    return job;
+}
+
+/* Takes one holder of the job if it returns 0. */
+static int ask(struct http_request *request, const struct delivery *delivery, struct job *job)
+{
+    struct job_message message = { .job = job };
+    tr_sender convo;
+    int rc = tr_registry_get(delivery->convos, job->convo.at, job->convo.size, "admin", &convo);
+
+    if (rc < 0)
+        return rc;
+    rc = http_ask(request, convo, &message, sizeof message, state_told);
+    tr_sender_drop(&convo);
+    return rc;
+}
+
+/* False: it has been answered. */
+static bool is_id(struct http_request *request, struct span id)
+{
+    if (id.size > 0 && id.size <= JOB_CONVO_SIZE_MAX)
+        return true;
+    http_respond_error(request, 400, "InvalidRequest", "an id has 1 to 128 bytes");
+    return false;
+}
+
+static void show_convo(struct http_request *request, void *state, struct span id)
+{
+    struct job *job;
+
+    if (!is_id(request, id))
+        return;
+    job = new_job(id);
+    if (job != NULL) {
+        http_set_user(request, job);
+        if (ask(request, state, job_ref(job)) == 0)
+            return;
+        job_unref(job);
+        job_unref(job);
+    }
+    http_respond_shed(request, 503, 1, "busy");
+}
+
+static void handle_path(struct http_request *request, void *state)
+{
+    show_convo(request, state, http_path_part(request, "id"));
+}
+
+static void handle_query(struct http_request *request, void *state)
+{
+    struct span id = { NULL, 0 };
+
+    (void)http_parameter(request, "id", &id);
+    show_convo(request, state, id);
+}
+
+/* ---- compact -------------------------------------------------------------------------------- */
+
+/* What the first of the two has done, while the second works. */
+struct compaction {
+    struct delivery *delivery;
+    struct retention_done log;
+};
+
+static void put_tidied(struct json_writer *writer, const struct cleanup_done *done)
+{
+    json_put_object(writer, "tidied");
+    json_put_int(writer, "leases", done->leases);
+    json_put_int(writer, "keyPackages", done->packages);
+    json_put_int(writer, "welcomeRecipients", done->targets);
+    json_put_int(writer, "welcomes", done->welcomes);
+    json_put_int(writer, "deviceAdditions", done->additions);
+    json_put_int(writer, "heldMessages", done->held);
+    json_put_int(writer, "chatRequests", done->requests);
+    json_put_int(writer, "invites", done->invites);
+    json_put_int(writer, "auditEntries", done->audits);
+    json_put_end(writer);
+}
+
+static void respond(struct http_request *request, struct buffer *answer)
+{
+    if (answer->failed != 0)
+        http_respond_shed(request, 503, 1, "memory");
+    else
+        http_respond_buffer(request, 200, "application/json", answer);
+    buffer_free(answer);
+}
+
+static void tidied(struct http_request *request, const struct tr_event *event)
+{
+    const struct compaction *compaction = http_user(request);
+    struct buffer answer = { 0 };
+    struct json_writer writer = json_writer(&answer);
+    struct cleanup_done done;
+
+    if (event->status < 0 || event->size != sizeof done) {
+        http_respond_lost(request, event->status, true, "jobs");
+        return;
+    }
+    memcpy(&done, event->value, sizeof done);
+    json_put_object(&writer, NULL);
+    json_put_object(&writer, "log");
+    json_put_int(&writer, "convos", compaction->log.convos);
+    json_put_int(&writer, "rows", compaction->log.rows);
+    json_put_bool(&writer, "keptForEver", compaction->delivery->log_kept_s == 0);
+    json_put_end(&writer);
+    put_tidied(&writer, &done);
+    json_put_end(&writer);
+    respond(request, &answer);
+}
+
+static void trimmed(struct http_request *request, const struct tr_event *event)
+{
+    struct compaction *compaction = http_user(request);
+    struct cleanup_message message = { 0 };
+
+    if (event->status == 0 && event->size == sizeof compaction->log) {
+        memcpy(&compaction->log, event->value, sizeof compaction->log);
+        if (http_ask(request, compaction->delivery->jobs, &message, sizeof message, tidied) == 0)
+            return;
+    }
+    http_respond_lost(request, event->status, true, "retention");
+}
+
+static void handle_compact(struct http_request *request, void *state)
+{
+    struct retention_message message = { .kept_s = -1 };
+    struct compaction *compaction = http_alloc(request, sizeof *compaction);
+
+    if (compaction != NULL) {
+        compaction->delivery = state;
+        http_set_user(request, compaction);
+        if (http_ask(request, compaction->delivery->retention, &message, sizeof message, trimmed) ==
+            0)
+            return;
+    }
+    http_respond_shed(request, 503, 1, "busy");
+}
+
+/* ---- verify, audit -------------------------------------------------------------------------- */
+
+static void inspected(struct http_request *request, const struct tr_event *event)
+{
+    struct inspection *inspection = http_user(request);
+
+    if (event->status < 0)
+        http_respond_shed(request, 503, 5, event->status == TR_EBUSY ? "inspector" : "database");
+    else
+        respond(request, &inspection->answer);
+    inspection_unref(inspection);
+}
+
+/* Takes the inspection (NULL, out of memory, included). */
+static void inspect(
+    struct http_request *request, const struct delivery *delivery, struct inspection *inspection)
+{
+    struct inspector_message message = { inspection };
+
+    if (inspection != NULL && inspection->convo.failed == 0) {
+        atomic_store_explicit(
+            &inspection->holders, 2, memory_order_relaxed); /* nobody else has it */
+        http_set_user(request, inspection);
+        if (http_ask(request, delivery->inspector, &message, sizeof message, inspected) == 0)
+            return;
+        atomic_store_explicit(&inspection->holders, 1, memory_order_relaxed);
+    }
+    inspection_unref(inspection);
+    http_respond_shed(request, 503, 1, "busy");
+}
+
+static void handle_verify(struct http_request *request, void *state)
+{
+    inspect(request, state, inspection_new());
+}
+
+/* As inspector.c writes it: MILLISECONDS-ID. */
+static bool read_cursor(struct span text, struct inspection *inspection)
+{
+    const char *dash = text.size == 0 ? NULL : memchr(text.at, '-', text.size);
+    struct span id;
+    uint64_t ms;
+
+    if (dash == NULL)
+        return false;
+    id = (struct span){ dash + 1, text.size - (size_t)(dash + 1 - text.at) };
+    if (id.size != sizeof inspection->before_id || strspn(id.at, "0123456789abcdef") < id.size ||
+        !span_u64((struct span){ text.at, (size_t)(dash - text.at) }, &ms) || ms > INT64_MAX)
+        return false;
+    inspection->before_ms = (int64_t)ms;
+    memcpy(inspection->before_id, id.at, id.size);
+    return true;
+}
+
+static void handle_audit(struct http_request *request, void *state)
+{
+    struct span cursor, convo = { NULL, 0 };
+    struct inspection *inspection;
+    uint64_t limit = 100;
+    int has_cursor, has_convo;
+
+    if (!api_query_query_range(request, "limit", 1, INSPECTOR_PAGE_MAX, &limit))
+        return;
+    has_cursor = api_query_query(request, "cursor", &cursor);
+    has_convo = has_cursor < 0 ? 0 : api_query_query(request, "convoId", &convo);
+    if (has_cursor < 0 || has_convo < 0)
+        return;
+    if (has_convo == 1 && !is_id(request, convo))
+        return;
+    inspection = inspection_new();
+    if (inspection != NULL) {
+        inspection->is_audit = true;
+        inspection->limit = (uint32_t)limit;
+        inspection->before_ms = INT64_MAX;
+        memset(inspection->before_id, '0', sizeof inspection->before_id);
+        if (has_convo == 1)
+            (void)buffer_span(&inspection->convo, convo); /* inspect() looks whether it failed */
+        if (has_cursor == 1 && !read_cursor(cursor, inspection)) {
+            inspection_unref(inspection);
+            http_respond_error(
+                request, 400, "InvalidRequest", "cursor is not one of an earlier answer");
+            return;
+        }
+    }
+    inspect(request, state, inspection);
+}
+
+const struct service_admin_route delivery_admin_routes[DELIVERY_ADMIN_ROUTES] = {
+    { .method = HTTP_GET, .path = "/v1/convos/{id}", .handle = handle_path },
+    { .method = HTTP_GET, .path = "/v1/convos", .handle = handle_query },
+    { .method = HTTP_POST,
+        .path = "/v1/delivery/compact",
+        .handle = handle_compact,
+        .flags = HTTP_ROUTE_LONG },
+    { .method = HTTP_POST,
+        .path = "/v1/delivery/verify",
+        .handle = handle_verify,
+        .flags = HTTP_ROUTE_LONG },
+    { .method = HTTP_GET,
+        .path = "/v1/delivery/audit",
+        .handle = handle_audit,
+        .is_private = true },
+};

@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "services/delivery/api/api.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "http/uri.h"
+#include "json/json_write.h"
+#include "services/delivery/api/text.h"
+#include "services/delivery/convo/direct.h"
+#include "services/delivery/delivery_metrics.h"
+
+static bool no_memory(struct http_request *request, struct api_body *body)
+{
+    job_unref(body->job);
+    json_doc_free(&body->doc);
+    http_respond_shed(request, 503, 1, "memory");
+    return false;
+}
+
+/* PostgreSQL's texts end at NUL and SQLite's do not: no string of a body may hold it. Found in the
+ * text, before anything is undone: it can only be written as an escape. */
+static bool has_nul(struct span text)
+{
+    const char *at = text.at, *end = text.at + text.size;
+
+    while ((at = memmem(at, (size_t)(end - at), "\\u0000", 6)) != NULL) {
+        const char *slash = at;
+
+        while (slash > text.at && slash[-1] == '\\')
+            slash--;
+        if ((at - slash) % 2 == 0) /* else the backslash itself was escaped */
+            return true;
+        at += 6;
+    }
+    return false;
+}
+
+static bool parse(struct http_request *request, struct api_body *body, char *text, size_t size)
+{
+    char message[120];
+    int rc;
+
+    if (has_nul((struct span){ text, size })) {
+        api_refuse(request, body, 400, "InvalidRequest", "no text may hold a NUL character");
+        return false;
+    }
+    rc = json_parse(&body->doc, text, size, JSON_UNIQUE_KEYS);
+    if (rc == TR_ENOMEM)
+        return no_memory(request, body);
+    if (rc < 0) {
+        (void)snprintf(message, sizeof message, "the %s: %s at byte %zu",
+            body->raw_name == NULL ? "body is not JSON" : "query cannot be read",
+            body->doc.error.text, body->doc.error.offset);
+        api_refuse(request, body, 400, "InvalidRequest", message);
+        return false;
+    }
+    body->expect = json_expect(json_root(&body->doc));
+    return true;
+}
+
+bool api_begin(struct http_request *request, enum job_kind kind, struct api_body *ret_body)
+{
+    struct span body = http_body(request);
+
+    *ret_body = (struct api_body){ .job = job_new(kind, auth_claims_of(request)) };
+    if (ret_body->job == NULL)
+        return no_memory(request, ret_body);
+    ret_body->job->body = base_alloc(body.size + JSON_PADDING_BYTES);
+    if (ret_body->job->body == NULL)
+        return no_memory(request, ret_body);
+    memcpy(ret_body->job->body, body.at == NULL ? "" : body.at, body.size);
+    return parse(request, ret_body, ret_body->job->body, body.size);
+}
+
+bool api_begin_convo(struct http_request *request, enum job_kind kind, struct api_body *ret_body)
+{
+    if (!api_begin(request, kind, ret_body))
+        return false;
+    ret_body->job->convo = json_need_string(&ret_body->expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
+    return true;
+}
+
+/* ---- message/mls ---------------------------------------------------------------------------- */
+
+/* Without its parameters, such as ;version=mls10. */
+static bool is_type(struct span type, const char *wanted)
+{
+    const char *end = type.at == NULL ? NULL : memchr(type.at, ';', type.size);
+
+    if (end != NULL)
+        type.size = (size_t)(end - type.at);
+    while (type.at != NULL && type.size > 0 && type.at[type.size - 1] == ' ')
+        type.size--;
+    return span_is_nocase(type, wanted);
+}
+
+bool api_wants_mls(const struct http_request *request)
+{
+    struct span list = http_header(request, "Accept");
+
+    while (list.size > 0) {
+        const char *comma = memchr(list.at, ',', list.size);
+        size_t size = comma == NULL ? list.size : (size_t)(comma - list.at);
+
+        if (is_type((struct span){ list.at, size }, "message/mls"))
+            return true;
+        size += comma == NULL ? 0 : 1;
+        list = (struct span){ list.at + size, list.size - size };
+        while (list.size > 0 && list.at[0] == ' ')
+            list = (struct span){ list.at + 1, list.size - 1 };
+    }
+    return false;
+}
+
+static void put_list(struct json_writer *writer, struct span values)
+{
+    json_put_array(writer, NULL);
+    for (bool has_more = values.size > 0; has_more;) {
+        const char *comma = memchr(values.at, ',', values.size);
+        size_t size = comma == NULL ? values.size : (size_t)(comma - values.at);
+
+        json_put_string(writer, NULL, (struct span){ values.at, size });
+        has_more = comma != NULL;
+        if (has_more)
+            values = (struct span){ comma + 1, values.size - size - 1 };
+    }
+    json_put_end(writer);
+}
+
+/* A parameter as the member it stands for: most are texts. */
+static void put_parameter(struct json_writer *writer, struct span name, struct span value)
+{
+    static const char *const numbers[] = { "epoch", "paddedSize" };
+    static const char *const lists[] = { "didList", "removes" };
+    uint64_t number;
+
+    json_put_key(writer, name);
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+        if (span_is(name, lists[i])) {
+            put_list(writer, value);
+            return;
+        }
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        if (span_is(name, numbers[i]) && span_u64(value, &number) && number <= INT64_MAX) {
+            json_put_int(writer, NULL, (int64_t)number);
+            return;
+        }
+    json_put_string(writer, NULL, value);
+}
+
+bool api_put_query(struct buffer *out, struct span query, char *scratch)
+{
+    struct json_writer writer = json_writer(out);
+    const char *at = query.at, *end = query.at + query.size;
+
+    json_put_object(&writer, NULL);
+    while (at != NULL && at < end) {
+        const char *ampersand = memchr(at, '&', (size_t)(end - at));
+        const char *stop = ampersand == NULL ? end : ampersand;
+        const char *equals = memchr(at, '=', (size_t)(stop - at));
+        struct span value = { equals == NULL ? stop : equals + 1, 0 };
+        size_t size;
+
+        value.size = (size_t)(stop - value.at);
+        if (stop > at) {
+            if (!http_query_decode(value, scratch, &size) || !http_is_utf8(at, (size_t)(stop - at)))
+                return false;
+            put_parameter(&writer,
+                (struct span){ at, (size_t)((equals == NULL ? stop : equals) - at) },
+                (struct span){ scratch, size });
+        }
+        at = stop + 1;
+    }
+    json_put_end(&writer);
+    return true;
+}
+
+bool api_begin_mls(struct http_request *request, enum job_kind kind, const char *raw_name,
+    struct api_body *ret_body)
+{
+    struct span raw = http_body(request), query = http_query(request);
+    struct span type = http_header(request, "Content-Type");
+    struct buffer members = { 0 };
+    struct job *job;
+    char *scratch;
+    bool is_good;
+
+    if (!is_type(type, "message/mls") && !is_type(type, "application/octet-stream"))
+        return api_begin(request, kind, ret_body);
+    *ret_body =
+        (struct api_body){ .job = job_new(kind, auth_claims_of(request)), .raw_name = raw_name };
+    job = ret_body->job;
+    scratch = http_alloc(request, query.size + 1);
+    if (job == NULL || scratch == NULL)
+        return no_memory(request, ret_body);
+    is_good = api_put_query(&members, query, scratch);
+    if (is_good && members.failed == 0)
+        job->body = base_alloc(raw.size + members.size + JSON_PADDING_BYTES);
+    if (job->body != NULL) {
+        memcpy(job->body, raw.at, raw.size);
+        memcpy(job->body + raw.size, members.bytes, members.size);
+        ret_body->raw = (struct span){ job->body, raw.size };
+        is_good = parse(request, ret_body, job->body + raw.size, members.size);
+    } else if (is_good) {
+        is_good = no_memory(request, ret_body);
+    } else {
+        api_refuse(request, ret_body, 400, "InvalidRequest",
+            "a parameter of the query is not encoded as it must be");
+    }
+    buffer_free(&members);
+    return is_good;
+}
+
+bool api_begin_query(struct http_request *request, enum job_kind kind, struct api_body *ret_body)
+{
+    return api_begin_query_of(request, kind, auth_claims_of(request), ret_body);
+}
+
+bool api_begin_query_of(struct http_request *request, enum job_kind kind,
+    const struct auth_claims *claims, struct api_body *ret_body)
+{
+    struct span convo;
+
+    *ret_body = (struct api_body){ .job = job_new(kind, claims) };
+    if (ret_body->job == NULL)
+        return no_memory(request, ret_body);
+    if (http_parameter_find(request, "convoId", &convo) != 1 || convo.size == 0 ||
+        convo.size > JOB_CONVO_SIZE_MAX) {
+        api_refuse(request, ret_body, 400, "InvalidRequest",
+            "convoId must be there once, with 1 to 128 bytes");
+        return false;
+    }
+    ret_body->job->body = base_alloc(convo.size);
+    if (ret_body->job->body == NULL)
+        return no_memory(request, ret_body);
+    memcpy(ret_body->job->body, convo.at, convo.size);
+    ret_body->job->convo = (struct span){ ret_body->job->body, convo.size };
+    return true;
+}
+
+void api_refuse(struct http_request *request, struct api_body *body, unsigned status,
+    const char *label, const char *text)
+{
+    http_respond_error(request, status, label, text);
+    job_unref(body->job);
+    json_doc_free(&body->doc);
+}
+
+struct span api_may_bytes(struct api_body *body, const char *name, size_t size_max)
+{
+    const struct json *value = json_get(body->expect.object, name);
+    struct span bytes = { NULL, 0 };
+
+    if (body->raw_name != NULL && strcmp(name, body->raw_name) == 0) {
+        if (body->raw.size > size_max)
+            json_expect_fail(&body->expect, name, "is larger than it may be");
+        return body->raw;
+    }
+    if (value == NULL || json_kind(value) == JSON_NULL)
+        return bytes;
+    if (!delivery_get_bytes(value, size_max, &bytes))
+        json_expect_fail(&body->expect, name, "must be base64, within its size");
+    return bytes;
+}
+
+struct span api_need_bytes(struct api_body *body, const char *name, size_t size_max)
+{
+    struct span bytes = api_may_bytes(body, name, size_max);
+
+    if (bytes.size == 0)
+        json_expect_fail(&body->expect, name, "must be there and not be empty");
+    return bytes;
+}
+
+void api_set_op(struct api_body *body, const char *kind, struct span given)
+{
+    static _Atomic uint64_t number;
+    struct buffer *text = &body->job->decoded;
+    size_t from = text->size;
+
+    /* Two callers may choose the same id: it is the caller's own. */
+    if (given.at != NULL) {
+        buffer_text(text, kind);
+        buffer_text(text, ":");
+        buffer_span(text, body->job->claims->issuer);
+        buffer_text(text, ":");
+        buffer_span(text, given); /* it may have any byte */
+    } else                        /* its token is used once, so its id names the request */
+        buffer_format(text, "jti:%.*s:%.*s:%llu", (int)body->job->claims->issuer.size,
+            body->job->claims->issuer.at, (int)body->job->claims->jti.size,
+            body->job->claims->jti.at, (unsigned long long)atomic_fetch_add(&number, 1));
+    if (text->failed == 0)
+        body->job->op = (struct span){ text->bytes + from, text->size - from };
+}
+
+static int send(struct http_request *request, struct job *job, http_then_fn then)
+{
+    struct delivery *delivery = http_service(request);
+    struct job_message message = { .job = job_ref(job) };
+    tr_sender convo;
+    int rc = 0;
+
+    job->began_ns = delivery->env->now_ns(delivery->env->data);
+    if (direct_takes(delivery->direct, job))
+        convo = tr_sender_clone(direct_desk(delivery->direct, job), "a request");
+    else
+        rc = tr_registry_get(delivery->convos, job->convo.at, job->convo.size, "a request", &convo);
+    if (rc == 0) {
+        rc = http_ask(request, convo, &message, sizeof message, then);
+        tr_sender_drop(&convo);
+    }
+    if (rc < 0) {
+        delivery_metrics_add(DELIVERY_METRIC_DROPS, 1);
+        delivery_metrics_add(DELIVERY_METRIC_BOX_FULL, rc == TR_EFULL);
+        job_unref(job);
+    }
+    return rc;
+}
+
+void api_send(struct http_request *request, struct api_body *body, http_then_fn then)
+{
+    struct job *job = body->job;
+
+    if (body->expect.failed) {
+        api_refuse(request, body, 400, "InvalidRequest", body->expect.message);
+        return;
+    }
+    json_doc_free(&body->doc);
+    auth_set_data(request, job);
+    if (job->decoded.failed == 0 && send(request, job, then) == 0)
+        return;
+    api_end(request);
+    http_respond_shed(request, 503, 1, "busy");
+}
+
+bool api_send_if_live(struct http_request *request, struct job *job, http_then_fn then)
+{
+    struct delivery *delivery = http_service(request);
+    struct job_message message = { .job = job };
+    tr_sender convo;
+    int rc = TR_ENOENT;
+
+    if (!direct_takes(delivery->direct, job))
+        rc =
+            tr_registry_find(delivery->convos, job->convo.at, job->convo.size, "a request", &convo);
+    if (rc < 0) {
+        job_unref(job);
+        return false;
+    }
+    job->convo = (struct span){ NULL, 0 }; /* the request's: the actor knows who it is */
+    auth_set_data(request, job_ref(job));
+    rc = http_ask(request, convo, &message, sizeof message, then);
+    tr_sender_drop(&convo);
+    if (rc < 0) {
+        job_unref(job);
+        api_end(request);
+    }
+    return rc == 0;
+}
+
+struct job *api_job(struct http_request *request, const struct tr_event *event)
+{
+    struct delivery *delivery = http_service(request);
+    struct job *job = auth_data(request);
+
+    if (event->status == 0 && job->status != 0)
+        delivery_metrics_job(job, delivery->env->now_ns(delivery->env->data) - job->began_ns);
+    else
+        delivery_metrics_add(DELIVERY_METRIC_DROPS, 1);
+    if (event->status == 0 && job->status == 200)
+        return job;
+    if (event->status == 0 && job->status != 0)
+        job_respond(request, job);
+    else
+        http_respond_lost(request, event->status, http_method(request) != HTTP_GET, "conversation");
+    api_end(request);
+    return NULL;
+}
+
+void api_end(struct http_request *request)
+{
+    job_unref(auth_data(request));
+    auth_set_data(request, NULL);
+}
+
+void api_answered(struct http_request *request, const struct tr_event *event)
+{
+    struct job *job = api_job(request, event);
+
+    if (job == NULL)
+        return;
+    job_respond(request, job);
+    api_end(request);
+}
+
+void api_answer_with(struct http_request *request, const struct tr_event *event,
+    void (*put)(struct json_writer *writer, const struct job *job))
+{
+    struct job *job = api_job(request, event);
+    struct json_writer writer;
+
+    if (job == NULL)
+        return;
+    writer = json_writer(&job->answer);
+    json_put_object(&writer, NULL);
+    put(&writer, job);
+    json_put_end(&writer);
+    job_respond(request, job);
+    api_end(request);
+}

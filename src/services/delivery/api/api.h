@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api.h: what the *_api.c files share: a request's body becomes a job, the job goes to its
+ * conversation, its outcome becomes the answer. */
+#ifndef SERVICES_DELIVERY_API_API_H
+#define SERVICES_DELIVERY_API_API_H
+
+#include "json/json_expect.h"
+#include "json/json_write.h"
+#include "services/delivery/convo/job.h"
+#include "services/delivery/delivery.h"
+
+#define XRPC_PREFIX "blue.catbird.mls."
+/* A row of a route table: method, name, handler, largest body. */
+#define XRPC(http_method_, name, handler, body_max_)                                               \
+    {                                                                                              \
+        .method = (http_method_), .path = "/xrpc/" XRPC_PREFIX name, .handle = (handler),          \
+        .gate = auth_gate, .body_max = (body_max_), .label = name,                                 \
+        .extra = &(const struct auth_demand){ .lxm = XRPC_PREFIX name },                           \
+    }
+
+enum {
+    API_SMALL = 16 << 10,
+    API_MEDIUM = 128 << 10, /* a report, or messages that wait with a request */
+    API_COMMIT = 24 << 20,  /* commit, welcomes and group info as base64 */
+    API_MESSAGE = 14 << 20,
+    COMMIT_SIZE_MAX = 10 << 20,
+    WELCOME_SIZE_MAX = 4 << 20,
+    GROUP_INFO_SIZE_MAX = 10 << 20,
+    MESSAGE_SIZE_MAX = 10 << 20,
+    KEY_PACKAGE_SIZE_MAX = 64 << 10,
+};
+
+struct api_body {
+    struct job *job;
+    struct json_doc doc;
+    struct json_expect expect;
+    const char *raw_name; /* the member that `raw` stands for; NULL: the body was JSON */
+    struct span raw;
+};
+
+/* A job with the caller's claims and the body as JSON in `expect`. False: it has been answered. */
+bool api_begin(struct http_request *request, enum job_kind kind, struct api_body *ret_body);
+/* The same, but a body of type message/mls is taken as well: it is what the member `raw_name` would
+ * have as base64, and the other members are parameters of the query. */
+bool api_begin_mls(struct http_request *request, enum job_kind kind, const char *raw_name,
+    struct api_body *ret_body);
+/* As api_begin, about the conversation in the member convoId. */
+bool api_begin_convo(struct http_request *request, enum job_kind kind, struct api_body *ret_body);
+/* A query as the JSON object that the other form of the request would have, appended to `out`;
+ * `scratch` has room for query.size + 1. False: malformed. */
+bool api_put_query(struct buffer *out, struct span query, char *scratch);
+/* Does the caller want message/mls rather than JSON? */
+bool api_wants_mls(const struct http_request *request);
+/* Of a GET: a job about the conversation in the query parameter convoId. */
+bool api_begin_query(struct http_request *request, enum job_kind kind, struct api_body *ret_body);
+/* The same for a caller who is known by other means. */
+bool api_begin_query_of(struct http_request *request, enum job_kind kind,
+    const struct auth_claims *claims, struct api_body *ret_body);
+/* Bytes of a member, in any form the API takes. */
+struct span api_need_bytes(struct api_body *body, const char *name, size_t size_max);
+struct span api_may_bytes(struct api_body *body, const char *name, size_t size_max);
+/* The job's id: what the client gave (prefixed by the caller), or a new one. */
+void api_set_op(struct api_body *body, const char *kind, struct span given);
+/* Give up with a 400 that says what is wrong, freeing the body. */
+void api_refuse(struct http_request *request, struct api_body *body, unsigned status,
+    const char *label, const char *text);
+/* The job, which is taken, is held against what is stored, as far as the server's mode asks: see
+ * commit_check.h. If nothing is wrong `go_on` takes it; else it has been answered. Nothing of the
+ * body's JSON may be needed any more. */
+void api_check(struct http_request *request, struct job *job,
+    void (*go_on)(struct http_request *request, struct job *job));
+/* If anything was wrong with the body, 400 says what; else the job goes to its conversation and
+ * `then` runs with its outcome. The body is freed. */
+void api_send(struct http_request *request, struct api_body *body, http_then_fn then);
+/* The job, which is taken, goes to its conversation if that is in memory and its actor serves it.
+ * Its `convo` may be the request's own text: it is gone when the job is sent. False: it is not
+ * sent, and nothing was answered. */
+bool api_send_if_live(struct http_request *request, struct job *job, http_then_fn then);
+/* In `then`: the job if it came back with status 200. NULL: it has been answered. api_end frees. */
+struct job *api_job(struct http_request *request, const struct tr_event *event);
+void api_end(struct http_request *request);
+/* A then-function that answers with what the job has: its JSON. */
+void api_answered(struct http_request *request, const struct tr_event *event);
+/* The same with an object whose members `put` writes. */
+void api_answer_with(struct http_request *request, const struct tr_event *event,
+    void (*put)(struct json_writer *writer, const struct job *job));
+
+/* ---- the calls: routes.c lists them --------------------------------------------------------- */
+
+void api_create_convo(struct http_request *request);
+void api_add_members(struct http_request *request);
+void api_remove_member(struct http_request *request);
+void api_leave_convo(struct http_request *request);
+void api_submit_commit(struct http_request *request);
+void api_process_external_commit(struct http_request *request);
+void api_update_group_info(struct http_request *request);
+void api_get_convo(struct http_request *request);
+void api_get_convos(struct http_request *request);
+void api_get_epoch(struct http_request *request);
+void api_get_group_info(struct http_request *request);
+void api_send_message(struct http_request *request);
+void api_send_proposal(struct http_request *request);
+void api_update_cursor(struct http_request *request);
+void api_get_messages(struct http_request *request);
+void api_get_commits(struct http_request *request);
+void api_mark_unread(struct http_request *request);
+void api_get_unread(struct http_request *request);
+void api_get_subscription_ticket(struct http_request *request);
+void api_subscribe_convo_events(struct http_request *request);
+void api_publish_key_package(struct http_request *request);
+void api_publish_key_packages(struct http_request *request);
+void api_get_key_packages(struct http_request *request);
+void api_get_key_package_stats(struct http_request *request);
+void api_get_key_package_status(struct http_request *request);
+void api_sync_key_packages(struct http_request *request);
+void api_delete_key_packages(struct http_request *request);
+void api_get_welcome(struct http_request *request);
+void api_get_pending_welcomes(struct http_request *request);
+void api_confirm_welcome(struct http_request *request);
+void api_invalidate_welcome(struct http_request *request);
+void api_reissue_welcome(struct http_request *request);
+void api_rejoin(struct http_request *request);
+void api_group_info_refresh(struct http_request *request);
+void api_validate_welcome(struct http_request *request);
+void api_register_device(struct http_request *request);
+void api_list_devices(struct http_request *request);
+void api_delete_device(struct http_request *request);
+void api_register_device_token(struct http_request *request);
+void api_unregister_device_token(struct http_request *request);
+void api_get_pending_device_additions(struct http_request *request);
+void api_claim_pending_device_addition(struct http_request *request);
+void api_complete_pending_device_addition(struct http_request *request);
+void api_validate_device_state(struct http_request *request);
+void api_get_expected_conversations(struct http_request *request);
+void api_promote_admin(struct http_request *request);
+void api_demote_admin(struct http_request *request);
+void api_promote_moderator(struct http_request *request);
+void api_demote_moderator(struct http_request *request);
+void api_get_policy(struct http_request *request);
+void api_update_policy(struct http_request *request);
+void api_create_invite(struct http_request *request);
+void api_list_invites(struct http_request *request);
+void api_revoke_invite(struct http_request *request);
+void api_report_member(struct http_request *request);
+void api_get_reports(struct http_request *request);
+void api_resolve_report(struct http_request *request);
+void api_warn_member(struct http_request *request);
+void api_list_warnings(struct http_request *request);
+void api_get_admin_stats(struct http_request *request);
+void api_opt_in(struct http_request *request);
+void api_opt_out(struct http_request *request);
+void api_get_opt_in_status(struct http_request *request);
+void api_check_blocks(struct http_request *request);
+void api_get_block_status(struct http_request *request);
+void api_handle_block_change(struct http_request *request);
+void api_send_chat_request(struct http_request *request);
+void api_accept_chat_request(struct http_request *request);
+void api_decline_chat_request(struct http_request *request);
+void api_list_chat_requests(struct http_request *request);
+void api_get_request_count(struct http_request *request);
+void api_get_delivery_status(struct http_request *request);
+void api_confirm_epoch(struct http_request *request);
+void api_report_invalid_commit(struct http_request *request);
+void api_reset_group(struct http_request *request);
+void api_get_receipts(struct http_request *request);
+
+#endif

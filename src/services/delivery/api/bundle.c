@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "services/delivery/api/bundle.h"
+
+#include "base/alloc.h"
+#include "crypto/digest.h"
+#include "services/delivery/api/text.h"
+
+void bundle_add_welcome(struct api_body *body, struct span welcome)
+{
+    if (welcome.size > 0 && body->job->welcome_count < JOB_WELCOMES_MAX)
+        body->job->welcomes[body->job->welcome_count++] = welcome;
+}
+
+static void add_proposal(struct api_body *body, struct span proposal)
+{
+    struct job *job = body->job;
+
+    if (job->proposals == NULL)
+        job->proposals = base_calloc(JOB_PROPOSALS_MAX * sizeof *job->proposals);
+    if (job->proposals == NULL)
+        job->decoded.failed = TR_ENOMEM;
+    else if (job->proposal_count == JOB_PROPOSALS_MAX)
+        json_expect_fail(&body->expect, "proposals", "must be at most 100");
+    else
+        job->proposals[job->proposal_count++].bytes = proposal;
+}
+
+/* NULL, or what is wrong with this one being there. */
+static const char *add_part(
+    struct api_body *body, const struct mls_message *message, struct span bytes)
+{
+    bool is_framed = message->wire == MLS_PUBLIC || message->wire == MLS_PRIVATE;
+    struct span *place = NULL;
+    struct job *job = body->job;
+
+    if (is_framed && message->content == MLS_PROPOSAL)
+        add_proposal(body, bytes);
+    else if (message->wire == MLS_WELCOME && job->welcome_count < JOB_WELCOMES_MAX)
+        bundle_add_welcome(body, bytes);
+    else if (message->wire == MLS_GROUP_INFO)
+        place = &job->group_info;
+    else if (is_framed)
+        place = message->content == MLS_COMMIT ? &job->bytes : &job->app_bytes;
+    else
+        return "a bundle is a commit, its proposals, at most 16 Welcomes, a GroupInfo, a message";
+    if (place != NULL && place->size > 0)
+        return "a bundle has one commit, one GroupInfo and one message at most";
+    if (place != NULL)
+        *place = bytes;
+    return NULL;
+}
+
+/* A body of type message/mls: the commit, and whatever goes with it, one MLSMessage after another.
+ */
+void bundle_read_mls(struct api_body *body)
+{
+    struct mls_reader reader = mls_reader_of(body->raw);
+    struct mls_message message;
+    const char *why = NULL;
+    struct span bytes;
+
+    while (why == NULL && mls_more(&reader)) {
+        why = mls_message_next(&reader, &message, &bytes);
+        if (why == NULL)
+            why = add_part(body, &message, bytes);
+    }
+    if (why != NULL)
+        json_expect_fail(&body->expect, "the body", why);
+    if (body->job->bytes.size > COMMIT_SIZE_MAX || body->job->group_info.size > GROUP_INFO_SIZE_MAX)
+        json_expect_fail(&body->expect, "the body", "has a part that is too large");
+}
+
+static void read_byte_list(struct api_body *body, const char *name, uint32_t count_max,
+    size_t size_max, void (*add)(struct api_body *body, struct span bytes))
+{
+    const struct json *list = json_may_array(&body->expect, name, 0, count_max);
+
+    for (struct json_iter it = json_iterate(list); json_next(&it);) {
+        struct span bytes;
+
+        if (delivery_get_bytes(it.value, size_max, &bytes))
+            add(body, bytes);
+        else
+            json_expect_fail(&body->expect, name, "must be base64");
+    }
+}
+
+void bundle_read_json(struct api_body *body)
+{
+    read_byte_list(body, "welcomes", JOB_WELCOMES_MAX, WELCOME_SIZE_MAX, bundle_add_welcome);
+    read_byte_list(body, "proposals", JOB_PROPOSALS_MAX, COMMIT_SIZE_MAX, add_proposal);
+    body->job->app_bytes = api_may_bytes(body, "appMessage", MESSAGE_SIZE_MAX);
+}
+
+/* A part of a commit's bundle is a message of this content, in the commit's group. */
+static const char *read_part(
+    const struct job *job, struct span bytes, enum mls_content content, uint64_t epoch)
+{
+    struct mls_message part;
+    struct span inner = bytes;
+    const char *why = content == MLS_APPLICATION ? mls_envelope_open(bytes, &inner) : NULL;
+
+    if (why == NULL)
+        why = mls_message_read(inner, &part);
+    if (why == NULL)
+        why = mls_message_check(&part);
+    if (why != NULL)
+        return why;
+    if ((part.wire != MLS_PUBLIC && part.wire != MLS_PRIVATE) || part.content != content)
+        return content == MLS_APPLICATION ? "appMessage is no application message"
+                                          : "one of the proposals is none";
+    if (!span_equal(part.group_id, job->mls.group_id))
+        return "a message in the bundle is of another group than the commit";
+    return part.epoch == epoch ? NULL : "a message in the bundle is of another epoch";
+}
+
+/* Proposals are of the epoch the commit was made in, a message of the one it leads to. */
+const char *bundle_check(const struct job *job)
+{
+    const char *why = NULL;
+
+    if (job->is_external && job->proposal_count > 0)
+        return "who joins from outside brings no proposals";
+    for (uint32_t i = 0; why == NULL && i < job->proposal_count; i++) {
+        why = read_part(job, job->proposals[i].bytes, MLS_PROPOSAL, job->mls.epoch);
+        crypto_sha256(
+            job->proposals[i].bytes.at, job->proposals[i].bytes.size, job->proposals[i].sha256);
+    }
+    if (why == NULL && job->app_bytes.size > 0)
+        why = read_part(job, job->app_bytes, MLS_APPLICATION, job->mls.epoch + 1);
+    return why;
+}
+
+bool bundle_is_public(const struct job *job)
+{
+    struct mls_message proposal;
+
+    for (uint32_t i = 0; i < job->proposal_count; i++)
+        if (mls_message_read(job->proposals[i].bytes, &proposal) != NULL ||
+            proposal.wire != MLS_PUBLIC)
+            return false;
+    return true;
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* refresh_api.c: groupInfoRefresh: a member that wants to come back by an external commit asks the
+ * others for a group info of the current epoch. Who listens hears it, and brings one with
+ * updateGroupInfo; nobody hears it later, so the answer says how many did. */
+#include "services/delivery/api/api.h"
+
+static void put_refresh(struct json_writer *writer, const struct job *job)
+{
+    json_put_bool(writer, "requested", job->count > 0);
+    json_put_int(writer, "activeMembers", (int64_t)job->count);
+}
+
+static void refresh_answered(struct http_request *request, const struct tr_event *event)
+{
+    api_answer_with(request, event, put_refresh);
+}
+
+void api_group_info_refresh(struct http_request *request)
+{
+    struct api_body body;
+
+    if (api_begin_convo(request, JOB_REFRESH, &body))
+        api_send(request, &body, refresh_answered);
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* convo_turn.c: nobody starves. Who lost two commits in a row stands in line for a turn; while a
+ * turn lasts the commits of others for the current epoch wait, so the one whose turn it is has time
+ * to rebase, and wins. A turn ends with its commit or after a short while; who let one pass unused
+ * gets no other for some time, so that losing on purpose stops nobody.
+ *
+ *   one loss ──▶ known ──another──▶ in line ──first of it──▶ has the turn ──commit──▶ forgotten
+ *                  ▲                                             │
+ *                  └──────────────── time is up, not before ─────┘
+ *
+ * Known to this process alone: after a restart the line forms anew. At most one has the turn, and
+ * then the timer runs. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "services/delivery/convo/convo.h"
+#include "support/metric.h"
+
+enum { LOSSES = 2, LOSERS_MAX = 64, PENALTY_TURNS = 20 };
+
+struct convo_loser {
+    struct convo_loser *next; /* those in line by their place; the others anywhere */
+    uint32_t losses;
+    bool is_in_line;
+    uint64_t no_turn_until_ns;
+    size_t did_size;
+    char did[];
+};
+
+static struct metric metrics[] = {
+    { "troupe_delivery_turns_total", NULL, "Turns given to who lost two commits in a row.",
+        METRIC_COUNTER, 0, NULL, NULL },
+    { "troupe_delivery_turns_unused_total", NULL, "Turns that passed without a commit.",
+        METRIC_COUNTER, 0, NULL, NULL },
+};
+enum { TURNS, UNUSED };
+
+static struct span did_of(const struct convo_loser *loser)
+{
+    return (struct span){ loser->did, loser->did_size };
+}
+
+static uint64_t turn_ns(const struct convo *convo)
+{
+    return (uint64_t)convo->delivery->turn_ms * 1000000;
+}
+
+static struct convo_loser **link_of(struct convo *convo, struct span did)
+{
+    struct convo_loser **link = &convo->losers;
+
+    while (*link != NULL && !span_equal(did_of(*link), did))
+        link = &(*link)->next;
+    return link;
+}
+
+static struct convo_loser *take(struct convo *convo, struct convo_loser **link)
+{
+    struct convo_loser *loser = *link;
+
+    *link = loser->next;
+    convo->loser_count--;
+    return loser;
+}
+
+static void put_last(struct convo *convo, struct convo_loser *loser)
+{
+    struct convo_loser **link = &convo->losers;
+
+    while (*link != NULL)
+        link = &(*link)->next;
+    loser->next = NULL;
+    *link = loser;
+    convo->loser_count++;
+}
+
+static struct convo_loser *make(struct convo *convo, struct span did)
+{
+    struct convo_loser **link = &convo->losers;
+    struct convo_loser *loser;
+
+    if (convo->loser_count >= LOSERS_MAX) {
+        while (*link != NULL && (*link)->is_in_line)
+            link = &(*link)->next;
+        if (*link == NULL)
+            return NULL;
+        base_free(take(convo, link));
+    }
+    loser = base_calloc(sizeof *loser + did.size);
+    if (loser == NULL)
+        return NULL;
+    memcpy(loser->did, did.at, did.size);
+    loser->did_size = did.size;
+    put_last(convo, loser);
+    return loser;
+}
+
+/* The turn of the first in line. Without a timer there would be no end to it: then there is none.
+ */
+static void begin_turn(struct convo *convo, struct tr_context *ctx)
+{
+    struct convo_loser *first = convo->losers;
+    /* The timer comes once, and not before this: so this is read first. */
+    uint64_t until_ns = tr_now_ns(ctx) + turn_ns(convo);
+
+    while (first != NULL && !first->is_in_line)
+        first = first->next;
+    if (convo->turn != NULL || first == NULL ||
+        tr_after(ctx, turn_ns(convo), CONVO_TAG_TURN, &convo->turn_timer) < 0)
+        return;
+    convo->turn = first;
+    tr_registry_keep(ctx); /* others wait for the timer, and nothing else shows that */
+    convo->turn_until_ns = until_ns;
+    metric_add(&metrics[TURNS], 1);
+}
+
+bool commit_fairness_is_anothers(const struct convo *convo, struct span did)
+{
+    return convo->turn != NULL && !span_equal(did_of(convo->turn), did);
+}
+
+uint64_t commit_fairness_wait_ms(const struct convo *convo, struct span did)
+{
+    const struct tr_env *env = convo->delivery->env;
+    uint64_t now_ns = env->now_ns(env->data);
+
+    if (!commit_fairness_is_anothers(convo, did) || now_ns >= convo->turn_until_ns)
+        return 0;
+    return (convo->turn_until_ns - now_ns + 999999) / 1000000;
+}
+
+void commit_fairness_lost(struct convo *convo, struct tr_context *ctx, struct span did)
+{
+    struct convo_loser **link = link_of(convo, did);
+    struct convo_loser *loser = *link;
+
+    metric_register(metrics, sizeof metrics / sizeof metrics[0]);
+    if (convo->delivery->turn_ms == 0)
+        return;
+    if (loser == NULL)
+        loser = make(convo, did);
+    if (loser == NULL)
+        return; /* it is a courtesy */
+    loser->losses++;
+    if (loser->losses < LOSSES || loser->is_in_line || tr_now_ns(ctx) < loser->no_turn_until_ns)
+        return;
+    loser = take(convo, link_of(convo, did));
+    loser->is_in_line = true;
+    put_last(convo, loser);
+    begin_turn(convo, ctx);
+}
+
+void commit_fairness_won(struct convo *convo, struct tr_context *ctx, struct span did)
+{
+    struct convo_loser **link = link_of(convo, did);
+    struct convo_loser *loser = *link;
+
+    if (loser == NULL)
+        return;
+    if (loser == convo->turn) {
+        (void)tr_timer_stop(ctx, convo->turn_timer);
+        tr_registry_release(ctx);
+        convo->turn = NULL;
+    }
+    base_free(take(convo, link));
+    begin_turn(convo, ctx);
+}
+
+bool commit_fairness_passed(struct convo *convo, struct tr_context *ctx)
+{
+    struct convo_loser *loser = convo->turn;
+    uint64_t now_ns = tr_now_ns(ctx);
+
+    if (loser == NULL || now_ns < convo->turn_until_ns)
+        return false; /* of a turn that ended well meanwhile */
+    metric_add(&metrics[UNUSED], 1);
+    tr_registry_release(ctx);
+    convo->turn = NULL;
+    loser->is_in_line = false;
+    loser->losses = 0;
+    loser->no_turn_until_ns = now_ns + turn_ns(convo) * PENALTY_TURNS;
+    begin_turn(convo, ctx);
+    return true;
+}
+
+void commit_fairness_end(struct convo *convo)
+{
+    while (convo->losers != NULL)
+        base_free(take(convo, &convo->losers));
+    convo->turn = NULL;
+}

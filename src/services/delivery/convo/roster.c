@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "services/delivery/convo/roster.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/siphash.h"
+
+enum { FEW = 8 }; /* without a table */
+
+void roster_free(struct roster *roster)
+{
+    for (uint32_t i = 0; i < roster->count; i++)
+        base_free(roster->members[i].did);
+    base_free(roster->members);
+    base_free(roster->slots);
+    *roster = (struct roster){ 0 };
+}
+
+/* Callers choose DIDs, but a roster is bounded and its table at most half full; a fixed key is
+ * enough to spread them. */
+static uint32_t first_slot(const struct roster *roster, struct span did)
+{
+    const struct base_siphash_key key = { UINT64_C(0x726f73746572), (uintptr_t)roster->slots };
+
+    return (uint32_t)base_siphash(key, did.at, did.size) & (roster->slot_count - 1);
+}
+
+static uint32_t *slot_of(const struct roster *roster, struct span did)
+{
+    uint32_t at = first_slot(roster, did);
+
+    while (roster->slots[at] != 0 &&
+           !span_equal(member_did(&roster->members[roster->slots[at] - 1]), did))
+        at = (at + 1) & (roster->slot_count - 1);
+    return &roster->slots[at];
+}
+
+/* Comparing a few names is quicker than hashing one. */
+static uint32_t index_of(const struct roster *roster, struct span did)
+{
+    if (roster->slots != NULL)
+        return *slot_of(roster, did);
+    for (uint32_t i = 0; i < roster->count; i++)
+        if (span_equal(member_did(&roster->members[i]), did))
+            return i + 1;
+    return 0;
+}
+
+struct member *roster_find(const struct roster *roster, struct span did)
+{
+    uint32_t index = index_of(roster, did);
+
+    return index == 0 ? NULL : &roster->members[index - 1];
+}
+
+void roster_expect(struct roster *roster, uint32_t count)
+{
+    tr_assert(roster->capacity == 0);
+    roster->expected = count;
+}
+
+static bool grow_slots(struct roster *roster, uint32_t capacity)
+{
+    uint32_t count = FEW * 2;
+    uint32_t *slots;
+
+    if (capacity <= FEW)
+        return true;
+    while (count < capacity * 2)
+        count *= 2;
+    if (count <= roster->slot_count)
+        return true;
+    slots = base_calloc((size_t)count * sizeof *slots);
+    if (slots == NULL)
+        return false;
+    base_free(roster->slots);
+    roster->slots = slots;
+    roster->slot_count = count;
+    for (uint32_t i = 0; i < roster->count; i++)
+        *slot_of(roster, member_did(&roster->members[i])) = i + 1;
+    return true;
+}
+
+static bool grow(struct roster *roster)
+{
+    uint32_t capacity = roster->capacity == 0 ? 2 : roster->capacity * 2;
+    struct member *members;
+
+    if (roster->count < roster->capacity)
+        return true;
+    if (roster->capacity == 0 && roster->expected > 0)
+        capacity = roster->expected;
+    members = base_realloc(roster->members, capacity * sizeof *members);
+    if (members == NULL)
+        return false;
+    roster->members = members;
+    if (!grow_slots(roster, capacity))
+        return false;
+    roster->capacity = capacity;
+    return true;
+}
+
+struct member *roster_get(struct roster *roster, struct span did)
+{
+    struct member *member = roster_find(roster, did);
+    char *copy;
+
+    if (member != NULL)
+        return member;
+    tr_assert(did.size <= UINT16_MAX);
+    copy = base_alloc(did.size + 1);
+    if (copy == NULL || !grow(roster)) {
+        base_free(copy);
+        return NULL;
+    }
+    tr_assert(roster->members != NULL);
+    memcpy(copy, did.at, did.size);
+    copy[did.size] = '\0';
+    if (roster->slots != NULL)
+        *slot_of(roster, did) = roster->count + 1;
+    member = &roster->members[roster->count++];
+    *member = (struct member){ .did = copy, .did_size = (uint16_t)did.size };
+    return member;
+}
+
+void roster_plan(struct roster *roster, struct member *member, bool will_be_in)
+{
+    if (member->will_be_in == will_be_in)
+        return;
+    member->will_be_in = will_be_in;
+    roster->will_count += will_be_in ? 1 : UINT32_MAX;
+}
+
+void roster_apply(struct roster *roster, struct member *member, bool is_in)
+{
+    if (member->is_in == is_in)
+        return;
+    member->is_in = is_in;
+    roster->in_count += is_in ? 1 : UINT32_MAX;
+}

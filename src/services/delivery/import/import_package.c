@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* import_package.c: key packages and the devices they are of. A package is checked as if it was
+ * uploaded now; those that are used come along, so that nobody can publish one again. Whatever is
+ * there already stays as it is. */
+#include "crypto/encoding.h"
+#include "services/delivery/api/api.h"
+#include "services/delivery/api/api_query.h"
+#include "services/delivery/api/device.h"
+#include "services/delivery/api/package.h"
+#include "services/delivery/import/import_run.h"
+#include "services/delivery/mls/mls_check.h"
+#include "services/delivery/store/schema.h"
+
+SQL_STATEMENT(put_package,
+    "INSERT INTO key_packages (ref, did, device, suite, bytes, not_after_s, is_last_resort, state,"
+    " lease_until_s, uses, created_s, consumed_s)"
+    " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 0, $9, $10, $11) ON CONFLICT DO NOTHING");
+SQL_STATEMENT(put_device,
+    "INSERT INTO devices (did, device, name, signature_key, created_ms) VALUES ($1, $2, $3, $4, $5)"
+    " ON CONFLICT DO NOTHING");
+
+/* ---- devices -------------------------------------------------------------------------------- */
+
+static int on_device(void *data, const struct source_row *row)
+{
+    struct import_run *run = data;
+    struct span did = import_bare_did(source_bytes(row, DEVICE_USER));
+    struct span device = source_bytes(row, DEVICE_ID), name = source_bytes(row, DEVICE_NAME);
+    struct span hex = source_bytes(row, DEVICE_KEY);
+    unsigned char key[256];
+    const char *reason = NULL;
+    size_t size = 0;
+
+    if (did.size < DID_SIZE_MIN || did.size > DID_SIZE_MAX || device.at == NULL ||
+        !api_query_is_device(device))
+        reason = "has no DID, or no device id";
+    else if (hex.at == NULL || crypto_hex_decode(hex, key, sizeof key, &size) < 0 || size == 0)
+        reason = "has no signature key: it registers again";
+    import_fate(run, CATBIRD_DEVICES, reason, 1);
+    if (reason != NULL)
+        return 0;
+    import_step_maybe(run, &put_device, CATBIRD_DEVICES);
+    import_text(run, did);
+    import_text(run, device);
+    import_text(run, name.at == NULL ? SPAN("") : name);
+    import_blob(run, (struct span){ (const char *)key, size });
+    import_int(run, source_is_null(row, DEVICE_CREATED) ? run->import->now_ms
+                                                        : source_int(row, DEVICE_CREATED));
+    return import_store(run, false);
+}
+
+int import_devices(struct import_run *run)
+{
+    return import_select(run, CATBIRD_DEVICES, "", NULL, on_device, run);
+}
+
+/* ---- key packages --------------------------------------------------------------------------- */
+
+struct package {
+    struct span did;
+    struct span device;
+    struct mls_key_package read;
+    unsigned char ref[MLS_REFERENCE_SIZE_MAX];
+    size_t ref_size;
+    int64_t not_after_s;
+    bool is_used;
+};
+
+/* The device that the credential names, else that of the row. */
+static bool find_device(struct package *package, struct span said)
+{
+    struct span identity = package->read.leaf.identity;
+    struct span bare = import_bare_did(identity);
+
+    package->device = said.at != NULL && api_query_is_device(said) ? said : SPAN("");
+    if (package->read.leaf.credential != MLS_CREDENTIAL_BASIC || !span_equal(bare, package->did))
+        return false;
+    if (bare.size + 1 < identity.size)
+        package->device =
+            (struct span){ identity.at + bare.size + 1, identity.size - bare.size - 1 };
+    return package->device.size == 0 || api_query_is_device(package->device);
+}
+
+static void find_end(struct package *package, const struct source_row *row, int64_t now_s)
+{
+    uint64_t end_s = package->read.leaf.not_after_s;
+
+    /* A life without end is cut to the longest that an upload may have. */
+    package->not_after_s = now_s + PACKAGE_SPAN_S_MAX;
+    if (end_s < (uint64_t)package->not_after_s)
+        package->not_after_s = (int64_t)end_s;
+    if (!source_is_null(row, PACKAGE_EXPIRES) &&
+        source_int(row, PACKAGE_EXPIRES) / 1000 < package->not_after_s)
+        package->not_after_s = source_int(row, PACKAGE_EXPIRES) / 1000;
+}
+
+static const char *check(struct package *package, const struct source_row *row, int64_t now_s)
+{
+    struct span bytes = source_bytes(row, PACKAGE_BYTES);
+
+    package->did = import_bare_did(source_bytes(row, PACKAGE_OWNER));
+    package->is_used = !source_is_null(row, PACKAGE_USED);
+    if (package->did.size < DID_SIZE_MIN || package->did.size > DID_SIZE_MAX)
+        return "has no DID";
+    if (bytes.size == 0 || bytes.size > KEY_PACKAGE_SIZE_MAX ||
+        mls_key_package_read(bytes, &package->read) != NULL)
+        return "is no key package";
+    if (mls_suite_of(package->read.suite) == NULL)
+        return "is of an unknown cipher suite";
+    if (!find_device(package, source_bytes(row, PACKAGE_DEVICE)))
+        return "is not of its owner";
+    find_end(package, row, now_s);
+    if (package->not_after_s <= now_s)
+        return "has expired";
+    if (mls_key_package_check(&package->read, &(struct mls_lifetime_rule){ .now_s = (uint64_t)now_s,
+                                                  .skew_s = PACKAGE_SKEW_S,
+                                                  .span_s_max = UINT64_MAX }) != NULL)
+        return "has a wrong signature or lifetime";
+    package->ref_size = mls_key_package_reference(&package->read, package->ref);
+    return package->ref_size == 0 ? "cannot be hashed" : NULL;
+}
+
+static int on_package(void *data, const struct source_row *row)
+{
+    struct import_run *run = data;
+    int64_t now_s = run->import->now_ms / 1000;
+    struct package package = { .ref_size = 0 };
+    const char *reason = check(&package, row, now_s);
+
+    import_fate(run, CATBIRD_PACKAGES, reason, 1);
+    if (reason != NULL)
+        return 0;
+    import_step_maybe(run, &put_package, CATBIRD_PACKAGES);
+    import_blob(run, (struct span){ (const char *)package.ref, package.ref_size });
+    import_text(run, package.did);
+    import_text(run, package.device);
+    import_int(run, package.read.suite);
+    import_blob(run, package.read.bytes);
+    import_int(run, package.not_after_s);
+    import_int(run, package.read.is_last_resort);
+    /* Whoever had reserved one has lost it with the other server. */
+    import_int(
+        run, package.is_used && !package.read.is_last_resort ? PACKAGE_CONSUMED : PACKAGE_FREE);
+    import_int(run, package.is_used);
+    import_int(run,
+        source_is_null(row, PACKAGE_CREATED) ? now_s : source_int(row, PACKAGE_CREATED) / 1000);
+    if (package.is_used)
+        import_int(run, source_int(row, PACKAGE_USED) / 1000);
+    else
+        import_null(run);
+    return import_store(run, false);
+}
+
+int import_packages(struct import_run *run)
+{
+    return import_select(run, CATBIRD_PACKAGES, "", NULL, on_package, run);
+}

@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "services/delivery/mls/commit_check.h"
+
+#include "base/alloc.h"
+#include "services/delivery/mls/commit_roster.h"
+#include "services/delivery/mls/mls_check.h"
+#include "services/delivery/store/schema.h"
+
+/* ---- what is stored ------------------------------------------------------------------------- */
+
+/* The group info of the epoch a commit or proposal was made in: what its signature covers. And
+ * whether the caller is in. */
+SQL_STATEMENT(find_context,
+    "SELECT group_info, (SELECT COUNT(*) FROM members m WHERE m.convo = $1 AND m.did = $3"
+    " AND m.leave_seq IS NULL) FROM convos WHERE id = $1 AND group_info_epoch = $2"
+    " AND group_info IS NOT NULL");
+/* The proposals of that epoch: behind the commit that led to it. */
+SQL_STATEMENT(find_proposals,
+    LOG_CUT("l.bytes",
+        "SELECT l.seq AS seq, LENGTH(l.bytes) AS size FROM log l WHERE l.convo = $1 AND l.kind <> 1"
+        " AND l.kind = 2 AND l.base_epoch = $2"
+        " AND l.seq > COALESCE((SELECT c.seq FROM log c WHERE c.convo = $1 AND c.kind = 3"
+        " AND c.base_epoch < $2 ORDER BY c.base_epoch DESC LIMIT 1), 0)"
+        " ORDER BY l.seq LIMIT 1000",
+        "$1", "$3"));
+enum { STORED_CONTEXT, STORED_PROPOSALS };
+
+static bool needs_proposals(const struct job *job, enum delivery_mode mode)
+{
+    return job->kind == JOB_COMMIT && mode == DELIVERY_ASSISTED &&
+           job->mls.commit.reference_count > 0;
+}
+
+bool commit_check_needs_stored(const struct job *job, enum delivery_mode mode)
+{
+    if (mode == DELIVERY_BLIND || job->bytes.size == 0)
+        return false;
+    if (job->kind == JOB_PROPOSAL)
+        return job->mls.wire == MLS_PUBLIC;
+    return job->kind == JOB_COMMIT && (job->mls.wire == MLS_PUBLIC || job->group_info.size > 0);
+}
+
+void commit_check_ask(const struct job *job, enum delivery_mode mode, struct sql_unit *unit)
+{
+    int64_t epoch = job->mls.epoch > INT64_MAX ? INT64_MAX : (int64_t)job->mls.epoch;
+
+    if (unit == NULL)
+        return;
+    sql_unit_step(unit, &find_context, SQL_ROWS_ANY);
+    sql_unit_text(unit, job->convo);
+    sql_unit_int(unit, epoch);
+    sql_unit_text(unit, job->claims->issuer);
+    if (!needs_proposals(job, mode))
+        return;
+    sql_unit_step(unit, &find_proposals, SQL_ROWS_ANY);
+    sql_unit_text(unit, job->convo);
+    sql_unit_int(unit, epoch);
+    sql_unit_int(unit, LOG_PAGE_BYTES);
+}
+
+static bool has_context(const struct commit_check *check)
+{
+    return check->stored != NULL && sql_unit_rows(check->stored, STORED_CONTEXT) == 1;
+}
+
+static bool is_in(const struct commit_check *check)
+{
+    return has_context(check) && sql_row_int(check->stored, STORED_CONTEXT, 0, 1) > 0;
+}
+
+/* Empty: there is none of that epoch, or it is none of the caller's business. Who joins from
+ * outside may be let in. */
+static struct span stored_context(const struct commit_check *check)
+{
+    if (!has_context(check) || !(is_in(check) || check->job->is_external))
+        return (struct span){ NULL, 0 };
+    return sql_row_bytes(check->stored, STORED_CONTEXT, 0, 0);
+}
+
+/* ---- who signed it -------------------------------------------------------------------------- */
+
+/* Whose signature a public message must have. A member has its key in the tree, who is asked in
+ * from outside in the group's context; who joins brings it along. */
+static bool find_signer(
+    const struct mls_message *message, const struct mls_group_info *info, struct span *ret_key)
+{
+    struct mls_leaf leaf;
+
+    switch (message->sender) {
+    case MLS_MEMBER:
+        if (!mls_tree_find(info->ratchet_tree, message->sender_index, &leaf))
+            return false;
+        *ret_key = leaf.signature_key;
+        return true;
+    case MLS_EXTERNAL:
+        return mls_external_sender(&info->context, message->sender_index, ret_key);
+    case MLS_NEW_PROPOSAL:
+        *ret_key = message->proposal.key_package.leaf.signature_key;
+        return true;
+    case MLS_NEW_COMMIT:
+        *ret_key = message->commit.path_leaf.signature_key;
+        return true;
+    }
+    return false;
+}
+
+/* The signature of a public message of the group, as far as its info lets us look: *ret_is_verified
+ * says so. NULL, or what is wrong. */
+static const char *check_message(
+    const struct mls_message *message, const struct mls_group_info *info, bool *ret_is_verified)
+{
+    const struct mls_suite *suite = mls_suite_of(info->context.suite);
+    bool is_commit = message->content == MLS_COMMIT;
+    struct span key;
+
+    if (suite == NULL || (message->sender == MLS_MEMBER && info->ratchet_tree.at == NULL))
+        return NULL;
+    if (!find_signer(message, info, &key))
+        return is_commit ? "the sender of the commit is not in the group"
+                         : "the sender of the proposal is not in the group";
+    if (!mls_message_verify(suite, message, key, info->context.bytes))
+        return is_commit ? "the signature of the commit is wrong"
+                         : "the signature of the proposal is wrong";
+    *ret_is_verified = true;
+    return NULL;
+}
+
+/* The group as it was when the commit or the proposal was made. False: it is not known here. */
+static bool read_context(const struct commit_check *check, struct mls_group_info *ret_info)
+{
+    struct span context = stored_context(check);
+
+    return check->mode != DELIVERY_BLIND && context.size > 0 &&
+           mls_group_info_read(context, ret_info) == NULL;
+}
+
+static const char *check_signature(const struct commit_check *check)
+{
+    struct job *job = check->job;
+    struct mls_group_info info;
+
+    if (job->mls.wire != MLS_PUBLIC || !read_context(check, &info))
+        return NULL;
+    return check_message(&job->mls, &info, &job->is_verified);
+}
+
+/* Of those that come with a commit, which vouches for them if nothing is known. */
+static const char *check_proposals(const struct commit_check *check)
+{
+    const struct job *job = check->job;
+    struct mls_message proposal;
+    struct mls_group_info info;
+    const char *why = NULL;
+    bool is_verified;
+
+    if (job->proposal_count == 0 || !read_context(check, &info))
+        return NULL;
+    for (uint32_t i = 0; why == NULL && i < job->proposal_count; i++) {
+        why = mls_message_read(job->proposals[i].bytes, &proposal);
+        if (why == NULL && proposal.wire == MLS_PUBLIC)
+            why = check_message(&proposal, &info, &is_verified);
+    }
+    return why;
+}
+
+/* ---- what it commits ------------------------------------------------------------------------ */
+
+struct references {
+    uint32_t count;
+    struct {
+        size_t size;
+        unsigned char bytes[MLS_REFERENCE_SIZE_MAX];
+    } at[];
+};
+
+/* Of a private proposal there is none: what it is made of is encrypted. */
+static void add_reference(
+    struct references *references, const struct mls_suite *suite, struct span bytes)
+{
+    struct mls_message proposal;
+    size_t size;
+
+    if (mls_message_read(bytes, &proposal) != NULL || proposal.wire != MLS_PUBLIC)
+        return;
+    size = mls_proposal_reference(suite, &proposal, references->at[references->count].bytes);
+    references->at[references->count].size = size;
+    references->count += size > 0;
+}
+
+static bool has_reference(const struct references *references, struct span reference)
+{
+    for (uint32_t i = 0; i < references->count; i++)
+        if (span_equal(
+                (struct span){ (const char *)references->at[i].bytes, references->at[i].size },
+                reference))
+            return true;
+    return false;
+}
+
+/* Of what was stored before, and of what comes with the commit. NULL: out of memory. */
+static struct references *read_references(
+    const struct commit_check *check, const struct mls_suite *suite)
+{
+    uint32_t stored = sql_unit_rows(check->stored, STORED_PROPOSALS);
+    const struct job *job = check->job;
+    struct references *references =
+        base_calloc(sizeof *references + (stored + job->proposal_count) * sizeof references->at[0]);
+
+    if (references == NULL)
+        return NULL;
+    for (uint32_t i = 0; i < stored; i++)
+        add_reference(references, suite, sql_row_bytes(check->stored, STORED_PROPOSALS, i, 0));
+    for (uint32_t i = 0; i < job->proposal_count; i++)
+        add_reference(references, suite, job->proposals[i].bytes);
+    return references;
+}
+
+/* Is everything the commit refers to here? Only assisted mode, which takes no private proposals,
+ * can ask. */
+static bool knows_proposals(const struct commit_check *check)
+{
+    const struct mls_commit *commit = &check->job->mls.commit;
+    const struct mls_suite *suite = mls_suite_of(check->job->info.suite);
+    struct mls_reader list = mls_reader_of(commit->proposals);
+    struct references *references;
+    struct mls_proposal proposal;
+    bool is_known;
+
+    if (check->stored == NULL || !needs_proposals(check->job, check->mode))
+        return true;
+    references = suite == NULL ? NULL : read_references(check, suite);
+    if (references == NULL)
+        return false;
+    /* Nothing is committed twice, so more than there are cannot all be known. */
+    is_known = commit->reference_count <= references->count;
+    while (is_known && mls_proposal_next(&list, &proposal))
+        is_known = !proposal.is_reference || has_reference(references, proposal.reference);
+    base_free(references);
+    return is_known;
+}
+
+/* ---- where it leads ------------------------------------------------------------------------- */
+
+static const char *check_context(const struct job *job, const struct mls_group_info *info)
+{
+    if (job->bytes.size == 0)
+        return NULL;
+    if (info->context.epoch != job->mls.epoch + 1 ||
+        !span_equal(info->context.group_id, job->mls.group_id))
+        return "the group info is not of the epoch this commit leads to";
+    return NULL;
+}
+
+static const char *read_roster(struct commit_check *check, const struct mls_group_info *info)
+{
+    struct job *job = check->job;
+    int rc;
+
+    if (job->bytes.size == 0 && job->kind == JOB_COMMIT)
+        return NULL;
+    rc = commit_roster_new(info, stored_context(check), &job->roster);
+    if (rc < 0)
+        job->decoded.failed = rc;
+    if (rc == 0 && job->roster == NULL && check->mode == DELIVERY_ASSISTED)
+        return "the tree has a leaf whose credential is no DID";
+    return NULL;
+}
+
+static const char *check_group_info(struct commit_check *check)
+{
+    struct job *job = check->job;
+    struct mls_group_info info;
+    bool is_checked;
+    const char *why;
+
+    if (job->group_info.size == 0)
+        return NULL;
+    why = mls_group_info_read(job->group_info, &info);
+    if (why == NULL)
+        why = check_context(job, &info);
+    if (why != NULL)
+        return why;
+    job->info = (struct job_info){
+        .group_id = info.context.group_id, .epoch = info.context.epoch, .suite = info.context.suite
+    };
+    if (check->mode == DELIVERY_BLIND)
+        return NULL;
+    if (check->mode == DELIVERY_ASSISTED && info.ratchet_tree.at == NULL) {
+        check->label = "GroupInfoRequired";
+        return "in assisted mode a group info has the ratchet tree with it";
+    }
+    if (job->mls.wire == MLS_PUBLIC &&
+        !span_equal(info.confirmation_tag, job->mls.confirmation_tag))
+        return "the group info has another confirmation tag than the commit";
+    why = mls_group_info_check(&info, &is_checked);
+    return why != NULL ? why : read_roster(check, &info);
+}
+
+/* Whether the signatures fit what is stored is for who is in to know. Of anybody else the commit is
+ * only not verified: the conversation asks first who may join, then for that. */
+static void check_signatures(struct commit_check *check)
+{
+    check->label = check->job->kind == JOB_PROPOSAL ? "InvalidMessage" : "InvalidCommit";
+    check->why = check_signature(check);
+    if (check->why == NULL) {
+        check->label = "InvalidMessage";
+        check->why = check_proposals(check);
+    }
+    if (check->why == NULL || is_in(check))
+        return;
+    check->why = NULL;
+    check->job->is_verified = false;
+}
+
+int commit_check_run(void *argument)
+{
+    struct commit_check *check = argument;
+
+    check_signatures(check);
+    if (check->why != NULL)
+        return 0;
+    check->label = "InvalidGroupInfo";
+    check->why = check_group_info(check);
+    if (check->why == NULL)
+        check->job->knows_proposals = knows_proposals(check);
+    return 0;
+}
+
+void commit_check_free(void *argument)
+{
+    struct commit_check *check = argument;
+
+    sql_unit_free(check->stored);
+    job_unref(check->job);
+    base_free(check);
+}

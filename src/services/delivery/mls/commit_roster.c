@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "services/delivery/mls/commit_roster.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "services/delivery/convo/job.h"
+#include "services/delivery/convo/roster.h"
+
+/* ---- the tree ------------------------------------------------------------------------------- */
+
+static int compare_spans(struct span a, struct span b)
+{
+    size_t size = a.size < b.size ? a.size : b.size;
+    int order = memcmp(a.at, b.at, size);
+
+    return order != 0 ? order : (a.size > b.size) - (a.size < b.size);
+}
+
+static int compare_leaves(const void *a, const void *b)
+{
+    return compare_spans(
+        ((const struct commit_leaf *)a)->did, ((const struct commit_leaf *)b)->did);
+}
+
+/* An identity is a DID, or a DID, # and a device. */
+static bool did_of(const struct mls_leaf *leaf, struct span *ret_did)
+{
+    const char *hash;
+
+    if (leaf->credential != MLS_CREDENTIAL_BASIC || leaf->identity.size == 0)
+        return false;
+    hash = memchr(leaf->identity.at, '#', leaf->identity.size);
+    *ret_did = leaf->identity;
+    if (hash != NULL)
+        ret_did->size = (size_t)(hash - leaf->identity.at);
+    return span_starts(*ret_did, "did:");
+}
+
+static void sort_and_unite(struct commit_leaf *leaves, uint32_t *count)
+{
+    uint32_t kept = 0;
+
+    qsort(leaves, *count, sizeof *leaves, compare_leaves);
+    for (uint32_t i = 0; i < *count; i++)
+        if (kept == 0 || compare_leaves(&leaves[kept - 1], &leaves[i]) != 0)
+            leaves[kept++] = leaves[i];
+    *count = kept;
+}
+
+/* The DIDs of a tree in order, each once. *ret_leaves is NULL if it has none, or others than DIDs.
+ */
+static int read_leaves(
+    struct span ratchet_tree, struct commit_leaf **ret_leaves, uint32_t *ret_count)
+{
+    struct commit_leaf *leaves = NULL;
+    uint32_t index, count = 0, leaf_count;
+    struct mls_tree tree;
+    struct mls_leaf leaf;
+
+    *ret_leaves = NULL;
+    if (ratchet_tree.at == NULL || mls_tree_check(ratchet_tree, &leaf_count) != NULL)
+        return 0;
+    leaves = base_calloc((leaf_count + 1) * sizeof *leaves);
+    if (leaves == NULL)
+        return TR_ENOMEM;
+    tree = mls_tree_of(ratchet_tree);
+    while (count < leaf_count && mls_tree_next(&tree, &index, &leaf)) {
+        if (!did_of(&leaf, &leaves[count++].did)) {
+            base_free(leaves);
+            return 0;
+        }
+    }
+    sort_and_unite(leaves, &count);
+    *ret_leaves = leaves;
+    *ret_count = count;
+    return 0;
+}
+
+/* ---- what changed --------------------------------------------------------------------------- */
+
+/* Both lists are in order. Who is gone is copied: what it was in goes away. */
+static void find_changes(
+    struct commit_roster *roster, const struct commit_leaf *before, uint32_t before_count)
+{
+    uint32_t at = 0;
+
+    for (uint32_t i = 0; i < roster->count; i++)
+        roster->leaves[i].is_new = true;
+    for (uint32_t i = 0; i < before_count; i++) {
+        while (at < roster->count && compare_spans(roster->leaves[at].did, before[i].did) < 0)
+            at++;
+        if (at < roster->count && span_equal(roster->leaves[at].did, before[i].did)) {
+            roster->leaves[at].is_new = false;
+            continue;
+        }
+        roster->gone[roster->gone_count++].size = before[i].did.size;
+        buffer_span(&roster->bytes, before[i].did);
+    }
+    for (size_t i = 0, from = 0; roster->bytes.failed == 0 && i < roster->gone_count; i++) {
+        roster->gone[i].at = roster->bytes.bytes + from;
+        from += roster->gone[i].size;
+    }
+}
+
+/* Another group, after a reset, has nothing to do with it. */
+static int compare_before(
+    struct commit_roster *roster, const struct mls_group_info *after, struct span bytes)
+{
+    struct commit_leaf *before;
+    struct mls_group_info info;
+    uint32_t count = 0;
+    int rc;
+
+    if (bytes.size == 0 || mls_group_info_read(bytes, &info) != NULL ||
+        !span_equal(info.context.group_id, after->context.group_id))
+        return 0;
+    rc = read_leaves(info.ratchet_tree, &before, &count);
+    if (rc < 0 || before == NULL)
+        return rc;
+    roster->gone = base_calloc((count + 1) * sizeof *roster->gone);
+    if (roster->gone != NULL) {
+        find_changes(roster, before, count);
+        roster->has_before = true;
+        rc = roster->bytes.failed;
+    } else {
+        rc = TR_ENOMEM;
+    }
+    base_free(before);
+    return rc;
+}
+
+int commit_roster_new(
+    const struct mls_group_info *after, struct span before, struct commit_roster **ret_roster)
+{
+    struct commit_roster *roster = base_calloc(sizeof *roster);
+    int rc;
+
+    *ret_roster = NULL;
+    if (roster == NULL)
+        return TR_ENOMEM;
+    rc = read_leaves(after->ratchet_tree, &roster->leaves, &roster->count);
+    if (rc == 0 && roster->leaves != NULL)
+        rc = compare_before(roster, after, before);
+    if (rc == 0 && roster->leaves != NULL)
+        *ret_roster = roster;
+    else
+        commit_roster_free(roster);
+    return rc;
+}
+
+void commit_roster_free(struct commit_roster *roster)
+{
+    if (roster == NULL)
+        return;
+    base_free(roster->leaves);
+    base_free(roster->gone);
+    buffer_free(&roster->bytes);
+    base_free(roster);
+}
+
+/* ---- what was said -------------------------------------------------------------------------- */
+
+static bool has_leaf(const struct commit_roster *roster, struct span did)
+{
+    const struct commit_leaf key = { .did = did };
+
+    return bsearch(&key, roster->leaves, roster->count, sizeof key, compare_leaves) != NULL;
+}
+
+static bool is_added(const struct job *job, struct span did)
+{
+    if (job->kind == JOB_CREATE && span_equal(did, job->claims->issuer))
+        return true;
+    for (uint32_t i = 0; i < job->add_count; i++)
+        if (span_equal(job->adds[i].did, did))
+            return true;
+    return false;
+}
+
+static bool is_removed(const struct job *job, struct span did)
+{
+    for (uint32_t i = 0; i < job->remove_count; i++)
+        if (span_equal(job->removes[i], did))
+            return true;
+    return false;
+}
+
+/* May this leaf be there, though its owner is no member and nobody adds it? */
+static bool is_left_over(
+    const struct commit_roster *roster, const struct commit_leaf *leaf, const struct member *member)
+{
+    if (roster->has_before)
+        return !leaf->is_new;
+    return member != NULL && member_has_left(member);
+}
+
+const char *commit_roster_check(
+    const struct commit_roster *roster, const struct roster *members, const struct job *job)
+{
+    for (uint32_t i = 0; i < roster->count; i++) {
+        const struct commit_leaf *leaf = &roster->leaves[i];
+        const struct member *member = roster_find(members, leaf->did);
+
+        if ((member == NULL || !member->will_be_in) && !is_left_over(roster, leaf, member) &&
+            !is_added(job, leaf->did))
+            return "the group has somebody in it who is no member and whom you do not add";
+    }
+    /* Who is named at the creation may join later. */
+    for (uint32_t i = 0; job->kind != JOB_CREATE && i < job->add_count; i++)
+        if (!has_leaf(roster, job->adds[i].did))
+            return "you name somebody to be added who is not in the group after it";
+    for (uint32_t i = 0; i < job->remove_count; i++)
+        /* Nobody's own commit can remove the committer: somebody else's has to. */
+        if (!span_equal(job->removes[i], job->claims->issuer) && has_leaf(roster, job->removes[i]))
+            return "you name somebody to be removed who is still in the group after it";
+    for (uint32_t i = 0; i < roster->gone_count; i++) {
+        const struct member *member = roster_find(members, roster->gone[i]);
+
+        if (member != NULL && member->will_be_in && !is_removed(job, roster->gone[i]))
+            return "the commit removes somebody whom you do not name";
+    }
+    return NULL;
+}

@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "services/delivery/mls/mls_check.h"
+
+#include <openssl/core_names.h>
+#include <openssl/ec.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/params.h>
+
+#include "base/assert.h"
+
+static const struct mls_suite suites[] = {
+    { 1, "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519", "SHA256", 32, 32, EVP_PKEY_ED25519, NULL },
+    { 2, "MLS_128_DHKEMP256_AES128GCM_SHA256_P256", "SHA256", 65, 65, EVP_PKEY_EC, "P-256" },
+    { 3, "MLS_128_DHKEMX25519_CHACHA20POLY1305_SHA256_Ed25519", "SHA256", 32, 32, EVP_PKEY_ED25519,
+        NULL },
+    { 4, "MLS_256_DHKEMX448_AES256GCM_SHA512_Ed448", "SHA512", 56, 57, EVP_PKEY_ED448, NULL },
+    { 5, "MLS_256_DHKEMP521_AES256GCM_SHA512_P521", "SHA512", 133, 133, EVP_PKEY_EC, "P-521" },
+    { 6, "MLS_256_DHKEMX448_CHACHA20POLY1305_SHA512_Ed448", "SHA512", 56, 57, EVP_PKEY_ED448,
+        NULL },
+    { 7, "MLS_256_DHKEMP384_AES256GCM_SHA384_P384", "SHA384", 97, 97, EVP_PKEY_EC, "P-384" },
+    { 0x4d, "MLS_256_XWING_CHACHA20POLY1305_SHA256_Ed25519", "SHA256", 1216, 32, EVP_PKEY_ED25519,
+        NULL },
+};
+
+const struct mls_suite *mls_suite_of(uint16_t id)
+{
+    for (size_t i = 0; i < sizeof suites / sizeof suites[0]; i++)
+        if (suites[i].id == id)
+            return &suites[i];
+    return NULL;
+}
+
+const struct mls_suite *mls_suite_named(struct span name)
+{
+    for (size_t i = 0; i < sizeof suites / sizeof suites[0]; i++)
+        if (span_is(name, suites[i].name))
+            return &suites[i];
+    return NULL;
+}
+
+/* ---- signatures ----------------------------------------------------------------------------- */
+
+/* RFC 9420 section 5.1.1 wants points uncompressed. */
+static EVP_PKEY *ec_key(const char *curve, struct span point)
+{
+    EVP_PKEY_CTX *ctx = EVP_PKEY_CTX_new_from_name(NULL, "EC", NULL);
+    EVP_PKEY *key = NULL;
+    char name[16];
+    OSSL_PARAM params[3];
+
+    tr_assert(strlen(curve) < sizeof name);
+    memcpy(name, curve, strlen(curve) + 1);
+    params[0] = OSSL_PARAM_construct_utf8_string(OSSL_PKEY_PARAM_GROUP_NAME, name, 0);
+    params[1] = OSSL_PARAM_construct_octet_string(
+        OSSL_PKEY_PARAM_PUB_KEY, (void *)(uintptr_t)point.at, point.size);
+    params[2] = OSSL_PARAM_construct_end();
+    if (ctx == NULL || EVP_PKEY_fromdata_init(ctx) != 1 ||
+        EVP_PKEY_fromdata(ctx, &key, EVP_PKEY_PUBLIC_KEY, params) != 1)
+        key = NULL;
+    EVP_PKEY_CTX_free(ctx);
+    return key;
+}
+
+static EVP_PKEY *public_key(const struct mls_suite *suite, struct span bytes)
+{
+    if (bytes.size != suite->signature_key_size)
+        return NULL;
+    if (suite->key_type != EVP_PKEY_EC)
+        return EVP_PKEY_new_raw_public_key(
+            suite->key_type, NULL, (const unsigned char *)bytes.at, bytes.size);
+    return bytes.at[0] == 4 ? ec_key(suite->curve, bytes) : NULL;
+}
+
+static bool verify_bytes(
+    const struct mls_suite *suite, EVP_PKEY *key, struct span content, struct span signature)
+{
+    EVP_MD_CTX *ctx = EVP_MD_CTX_new();
+    const char *digest = suite->key_type == EVP_PKEY_EC ? suite->digest : NULL;
+    bool is_good = ctx != NULL &&
+                   EVP_DigestVerifyInit_ex(ctx, NULL, digest, NULL, NULL, key, NULL) == 1 &&
+                   EVP_DigestVerify(ctx, (const unsigned char *)signature.at, signature.size,
+                       (const unsigned char *)content.at, content.size) == 1;
+
+    EVP_MD_CTX_free(ctx);
+    return is_good;
+}
+
+bool mls_verify(const struct mls_suite *suite, struct span key, const char *label,
+    struct span content, struct span signature)
+{
+    struct buffer signed_content = { 0 };
+    struct buffer full_label = { 0 };
+    EVP_PKEY *public = public_key(suite, key);
+    bool is_good = false;
+
+    buffer_text(&full_label, "MLS 1.0 ");
+    buffer_text(&full_label, label);
+    mls_put_vector(&signed_content, (struct span){ full_label.bytes, full_label.size });
+    mls_put_vector(&signed_content, content);
+    if (public != NULL && full_label.failed == 0 && signed_content.failed == 0)
+        is_good = verify_bytes(
+            suite, public, (struct span){ signed_content.bytes, signed_content.size }, signature);
+    EVP_PKEY_free(public);
+    buffer_free(&full_label);
+    buffer_free(&signed_content);
+    ERR_clear_error(); /* a bad signature is no error of ours */
+    return is_good;
+}
+
+bool mls_leaf_verify(const struct mls_suite *suite, const struct mls_leaf *leaf,
+    struct span group_id, uint32_t index)
+{
+    struct buffer content = { 0 };
+    bool is_good;
+
+    buffer_span(&content, leaf->bytes);
+    if (leaf->source != MLS_FROM_KEY_PACKAGE) {
+        mls_put_vector(&content, group_id);
+        mls_put_number(&content, index, 4);
+    }
+    is_good =
+        content.failed == 0 && mls_verify(suite, leaf->signature_key, "LeafNodeTBS",
+                                   (struct span){ content.bytes, content.size }, leaf->signature);
+    buffer_free(&content);
+    return is_good;
+}
+
+bool mls_message_verify(const struct mls_suite *suite, const struct mls_message *message,
+    struct span key, struct span group_context)
+{
+    struct buffer content = { 0 };
+    bool is_good;
+
+    mls_put_number(&content, 1, 2);
+    mls_put_number(&content, message->wire, 2);
+    buffer_span(&content, message->framed);
+    if (message->sender == MLS_MEMBER || message->sender == MLS_NEW_COMMIT)
+        buffer_span(&content, group_context);
+    is_good = content.failed == 0 &&
+              mls_verify(suite, key, "FramedContentTBS",
+                  (struct span){ content.bytes, content.size }, message->signature);
+    buffer_free(&content);
+    return is_good;
+}
+
+/* ---- references ----------------------------------------------------------------------------- */
+
+size_t mls_reference(const struct mls_suite *suite, const char *label, struct span value,
+    unsigned char reference[MLS_REFERENCE_SIZE_MAX])
+{
+    struct buffer content = { 0 };
+    size_t size = 0;
+
+    mls_put_vector(&content, span_of(label));
+    mls_put_vector(&content, value);
+    if (content.failed != 0 ||
+        EVP_Q_digest(NULL, suite->digest, NULL, content.bytes, content.size, reference, &size) != 1)
+        size = 0;
+    buffer_free(&content);
+    return size;
+}
+
+size_t mls_key_package_reference(
+    const struct mls_key_package *package, unsigned char reference[MLS_REFERENCE_SIZE_MAX])
+{
+    const struct mls_suite *suite = mls_suite_of(package->suite);
+
+    return suite == NULL
+               ? 0
+               : mls_reference(suite, "MLS 1.0 KeyPackage Reference", package->bytes, reference);
+}
+
+size_t mls_proposal_reference(const struct mls_suite *suite, const struct mls_message *message,
+    unsigned char reference[MLS_REFERENCE_SIZE_MAX])
+{
+    struct buffer content = { 0 };
+    size_t size = 0;
+
+    mls_put_number(&content, message->wire, 2);
+    buffer_span(&content, message->framed);
+    mls_put_vector(&content, message->signature);
+    if (content.failed == 0)
+        size = mls_reference(suite, "MLS 1.0 Proposal Reference",
+            (struct span){ content.bytes, content.size }, reference);
+    buffer_free(&content);
+    return size;
+}
+
+/* ---- key packages --------------------------------------------------------------------------- */
+
+static bool lists(struct span list, uint16_t wanted)
+{
+    struct mls_reader reader = mls_reader_of(list);
+
+    while (mls_more(&reader))
+        if (mls_number(&reader, 2) == wanted)
+            return true;
+    return false;
+}
+
+/* 0x0A0A, 0x1A1A, … 0xEAEA: meant to be ignored. */
+static bool is_grease(uint16_t type)
+{
+    return (type & 0x0f0f) == 0x0a0a && type >> 8 == (type & 0xff) && type != 0xfafa;
+}
+
+static bool are_listed(struct span extensions, const struct mls_leaf *leaf)
+{
+    struct mls_reader reader = mls_reader_of(extensions);
+    uint16_t type;
+    struct span data;
+
+    while (mls_extension_next(&reader, &type, &data))
+        if (type > MLS_EXTERNAL_SENDERS && !is_grease(type) && !lists(leaf->capabilities[2], type))
+            return false;
+    return true;
+}
+
+static const char *check_lifetime(const struct mls_leaf *leaf, const struct mls_lifetime_rule *rule)
+{
+    if (leaf->not_after_s <= leaf->not_before_s)
+        return "the key package ends before it begins";
+    if (leaf->not_after_s - leaf->not_before_s > rule->span_s_max)
+        return "the key package is valid for longer than this server allows";
+    if (leaf->not_before_s > rule->now_s + rule->skew_s)
+        return "the key package is not valid yet";
+    if (leaf->not_after_s <= rule->now_s)
+        return "the key package has expired";
+    return NULL;
+}
+
+const char *mls_key_package_check(
+    const struct mls_key_package *package, const struct mls_lifetime_rule *rule)
+{
+    const struct mls_suite *suite = mls_suite_of(package->suite);
+    const struct mls_leaf *leaf = &package->leaf;
+    const char *why;
+
+    if (suite == NULL)
+        return "the cipher suite is not one this server knows";
+    if (package->init_key.size != suite->kem_key_size ||
+        leaf->encryption_key.size != suite->kem_key_size ||
+        leaf->signature_key.size != suite->signature_key_size)
+        return "a key has the wrong size for the cipher suite";
+    if (span_equal(package->init_key, leaf->encryption_key))
+        return "the init key and the encryption key are the same";
+    if (!lists(leaf->capabilities[4], leaf->credential))
+        return "the capabilities do not list the credential's type";
+    if (!are_listed(leaf->extensions, leaf) || !are_listed(package->extensions, leaf))
+        return "an extension is used that the capabilities do not list";
+    why = check_lifetime(leaf, rule);
+    if (why != NULL)
+        return why;
+    if (!mls_leaf_verify(suite, leaf, (struct span){ "", 0 }, 0))
+        return "the signature of the leaf node is wrong";
+    if (!mls_verify(
+            suite, leaf->signature_key, "KeyPackageTBS", package->to_sign, package->signature))
+        return "the signature of the key package is wrong";
+    return NULL;
+}
+
+/* ---- group info ----------------------------------------------------------------------------- */
+
+const char *mls_group_info_check(const struct mls_group_info *info, bool *ret_is_checked)
+{
+    const struct mls_suite *suite = mls_suite_of(info->context.suite);
+    uint32_t leaf_count;
+    struct mls_leaf signer;
+    const char *why;
+
+    *ret_is_checked = false;
+    if (suite == NULL)
+        return "the cipher suite is not one this server knows";
+    if (info->ratchet_tree.at == NULL)
+        return NULL;
+    why = mls_tree_check(info->ratchet_tree, &leaf_count);
+    if (why != NULL)
+        return why;
+    if (!mls_tree_find(info->ratchet_tree, info->signer, &signer))
+        return "the signer of the group info is not in its tree";
+    if (!mls_verify(suite, signer.signature_key, "GroupInfoTBS", info->to_sign, info->signature))
+        return "the signature of the group info is wrong";
+    *ret_is_checked = true;
+    return NULL;
+}

@@ -1,0 +1,666 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "services/delivery/mls/mls_message.h"
+
+#include <string.h>
+
+/* ---- parts ---------------------------------------------------------------------------------- */
+
+bool mls_extension_next(struct mls_reader *reader, uint16_t *ret_type, struct span *ret_data)
+{
+    if (!mls_more(reader))
+        return false;
+    *ret_type = (uint16_t)mls_number(reader, 2);
+    *ret_data = mls_vector(reader);
+    return reader->fault == NULL;
+}
+
+/* Every extension once, each whole. */
+static struct span read_extensions(struct mls_reader *reader)
+{
+    struct span list = mls_vector(reader);
+    struct mls_reader inner = mls_reader_of(list);
+    uint64_t seen = 0;
+    uint16_t type;
+    struct span data;
+
+    while (mls_extension_next(&inner, &type, &data)) {
+        if (type < 64 && (seen >> type & 1) != 0)
+            mls_fault(&inner, "an extension is there twice");
+        if (type < 64)
+            seen |= UINT64_C(1) << type;
+    }
+    if (inner.fault != NULL)
+        mls_fault(reader, inner.fault);
+    return list;
+}
+
+static struct span find_extension(struct span extensions, uint16_t wanted)
+{
+    struct mls_reader reader = mls_reader_of(extensions);
+    uint16_t type;
+    struct span data;
+
+    while (mls_extension_next(&reader, &type, &data))
+        if (type == wanted)
+            return data;
+    return (struct span){ NULL, 0 };
+}
+
+static void read_credential(struct mls_reader *reader, struct mls_leaf *leaf)
+{
+    leaf->credential = (uint16_t)mls_number(reader, 2);
+    if (leaf->credential == MLS_CREDENTIAL_BASIC) {
+        leaf->identity = mls_vector(reader);
+    } else if (leaf->credential == MLS_CREDENTIAL_X509) {
+        struct mls_reader chain = mls_reader_of(mls_vector(reader));
+
+        while (mls_more(&chain))
+            mls_vector(&chain);
+        if (chain.fault != NULL)
+            mls_fault(reader, chain.fault);
+    } else {
+        mls_fault(reader, "the credential is neither basic nor X.509");
+    }
+}
+
+static void read_leaf(struct mls_reader *reader, struct mls_leaf *leaf)
+{
+    const unsigned char *from = reader->at;
+
+    memset(leaf, 0, sizeof *leaf);
+    leaf->encryption_key = mls_vector(reader);
+    leaf->signature_key = mls_vector(reader);
+    read_credential(reader, leaf);
+    for (int i = 0; i < 5; i++) {
+        leaf->capabilities[i] = mls_vector(reader);
+        if (leaf->capabilities[i].size % 2 != 0)
+            mls_fault(reader, "a list of capabilities has half an entry");
+    }
+    leaf->source = (enum mls_source)mls_number(reader, 1);
+    switch (leaf->source) {
+    case MLS_FROM_KEY_PACKAGE:
+        leaf->not_before_s = mls_number(reader, 8);
+        leaf->not_after_s = mls_number(reader, 8);
+        break;
+    case MLS_FROM_UPDATE:
+        break;
+    case MLS_FROM_COMMIT:
+        mls_vector(reader); /* parent hash */
+        break;
+    default:
+        mls_fault(reader, "a leaf node's source is not key_package, update or commit");
+    }
+    leaf->extensions = read_extensions(reader);
+    leaf->bytes = mls_since(reader, from);
+    leaf->signature = mls_vector(reader);
+}
+
+/* Component 4 of the dictionary is the draft's way to say last resort. */
+static bool dictionary_has_last_resort(struct span data)
+{
+    struct mls_reader outer = mls_reader_of(data);
+    struct mls_reader entries = mls_reader_of(mls_vector(&outer));
+    uint16_t component;
+    struct span value;
+
+    while (mls_extension_next(&entries, &component, &value))
+        if (component == 4)
+            return true;
+    return false;
+}
+
+static void read_key_package(struct mls_reader *reader, struct mls_key_package *package)
+{
+    const unsigned char *from = reader->at;
+    struct span dictionary, last_resort;
+
+    memset(package, 0, sizeof *package);
+    if (mls_number(reader, 2) != 1)
+        mls_fault(reader, "the key package is not of MLS version 1");
+    package->suite = (uint16_t)mls_number(reader, 2);
+    package->init_key = mls_vector(reader);
+    read_leaf(reader, &package->leaf);
+    if (reader->fault == NULL && package->leaf.source != MLS_FROM_KEY_PACKAGE)
+        mls_fault(reader, "the leaf of a key package has another source");
+    package->extensions = read_extensions(reader);
+    package->to_sign = mls_since(reader, from);
+    package->signature = mls_vector(reader);
+    package->bytes = mls_since(reader, from);
+    if (reader->fault != NULL)
+        return;
+    last_resort = find_extension(package->extensions, MLS_LAST_RESORT);
+    dictionary = find_extension(package->extensions, MLS_APP_DATA_DICTIONARY);
+    package->is_last_resort = (last_resort.at != NULL && last_resort.size == 0) ||
+                              (dictionary.at != NULL && dictionary_has_last_resort(dictionary));
+}
+
+/* ---- proposals and commits ------------------------------------------------------------------ */
+
+static void read_psk(struct mls_reader *reader)
+{
+    uint64_t type = mls_number(reader, 1);
+
+    if (type == 1) {
+        mls_vector(reader);
+    } else if (type == 2) {
+        uint64_t usage = mls_number(reader, 1);
+
+        if (usage < 1 || usage > 3)
+            mls_fault(reader, "a resumption key has an unknown use");
+        mls_vector(reader);
+        mls_number(reader, 8);
+    } else {
+        mls_fault(reader, "a pre-shared key is neither external nor resumption");
+    }
+    mls_vector(reader); /* nonce */
+}
+
+static void read_proposal(struct mls_reader *reader, struct mls_proposal *proposal)
+{
+    proposal->type = (uint16_t)mls_number(reader, 2);
+    switch (proposal->type) {
+    case MLS_ADD:
+        read_key_package(reader, &proposal->key_package);
+        break;
+    case MLS_UPDATE:
+        read_leaf(reader, &proposal->leaf);
+        break;
+    case MLS_REMOVE:
+        proposal->removed = (uint32_t)mls_number(reader, 4);
+        break;
+    case MLS_PSK:
+        read_psk(reader);
+        break;
+    case MLS_REINIT:
+        mls_vector(reader);
+        mls_number(reader, 2);
+        mls_number(reader, 2);
+        read_extensions(reader);
+        break;
+    case MLS_EXTERNAL_INIT:
+        mls_vector(reader);
+        break;
+    case MLS_CONTEXT_EXTENSIONS:
+        read_extensions(reader);
+        break;
+    case MLS_SELF_REMOVE:
+        break;
+    default:
+        mls_fault(reader, "a proposal is of a type this server does not know");
+    }
+}
+
+bool mls_proposal_next(struct mls_reader *reader, struct mls_proposal *ret_proposal)
+{
+    uint64_t kind;
+
+    if (!mls_more(reader))
+        return false;
+    memset(ret_proposal, 0, sizeof *ret_proposal);
+    kind = mls_number(reader, 1);
+    if (kind == 1) {
+        read_proposal(reader, ret_proposal);
+    } else if (kind == 2) {
+        ret_proposal->is_reference = true;
+        ret_proposal->reference = mls_vector(reader);
+    } else {
+        mls_fault(reader, "an entry of a commit is neither a proposal nor a reference");
+    }
+    return reader->fault == NULL;
+}
+
+static void read_path(struct mls_reader *reader, struct mls_commit *commit)
+{
+    struct mls_reader nodes;
+
+    read_leaf(reader, &commit->path_leaf);
+    nodes = mls_reader_of(mls_vector(reader));
+    while (mls_more(&nodes)) {
+        struct mls_reader secrets;
+
+        mls_vector(&nodes); /* encryption key */
+        secrets = mls_reader_of(mls_vector(&nodes));
+        while (mls_more(&secrets)) {
+            mls_vector(&secrets);
+            mls_vector(&secrets);
+        }
+        if (secrets.fault != NULL)
+            mls_fault(&nodes, secrets.fault);
+    }
+    if (nodes.fault != NULL)
+        mls_fault(reader, nodes.fault);
+}
+
+static void read_commit(struct mls_reader *reader, struct mls_commit *commit)
+{
+    struct mls_proposal proposal;
+    struct mls_reader list;
+    uint64_t has_path;
+
+    commit->proposals = mls_vector(reader);
+    list = mls_reader_of(commit->proposals);
+    while (mls_proposal_next(&list, &proposal)) {
+        commit->proposal_count++;
+        if (proposal.is_reference)
+            commit->reference_count++;
+        else
+            commit->counts[proposal.type < 16 ? proposal.type : 0]++;
+    }
+    if (list.fault != NULL)
+        mls_fault(reader, list.fault);
+    has_path = mls_number(reader, 1);
+    if (has_path > 1)
+        mls_fault(reader, "an optional field is neither absent nor present");
+    commit->has_path = has_path == 1;
+    if (commit->has_path)
+        read_path(reader, commit);
+}
+
+/* ---- messages ------------------------------------------------------------------------------- */
+
+static void read_sender(struct mls_reader *reader, struct mls_message *message)
+{
+    message->sender = (enum mls_sender)mls_number(reader, 1);
+    if (message->sender < MLS_MEMBER || message->sender > MLS_NEW_COMMIT)
+        mls_fault(reader, "the sender is of an unknown kind");
+    if (message->sender == MLS_MEMBER || message->sender == MLS_EXTERNAL)
+        message->sender_index = (uint32_t)mls_number(reader, 4);
+}
+
+static void read_public(struct mls_reader *reader, struct mls_message *message)
+{
+    const unsigned char *from = reader->at;
+
+    message->group_id = mls_vector(reader);
+    message->epoch = mls_number(reader, 8);
+    read_sender(reader, message);
+    message->authenticated_data = mls_vector(reader);
+    message->content = (enum mls_content)mls_number(reader, 1);
+    switch (message->content) {
+    case MLS_PROPOSAL:
+        read_proposal(reader, &message->proposal);
+        break;
+    case MLS_COMMIT:
+        read_commit(reader, &message->commit);
+        break;
+    case MLS_APPLICATION:
+        mls_vector(reader);
+        break;
+    default:
+        mls_fault(reader, "the content is of an unknown type");
+    }
+    message->framed = mls_since(reader, from);
+    message->signature = mls_vector(reader);
+    if (message->content == MLS_COMMIT)
+        message->confirmation_tag = mls_vector(reader);
+    if (message->sender == MLS_MEMBER)
+        message->membership_tag = mls_vector(reader);
+}
+
+static void read_private(struct mls_reader *reader, struct mls_message *message)
+{
+    message->group_id = mls_vector(reader);
+    message->epoch = mls_number(reader, 8);
+    message->content = (enum mls_content)mls_number(reader, 1);
+    if (message->content < MLS_APPLICATION || message->content > MLS_COMMIT)
+        mls_fault(reader, "the content is of an unknown type");
+    message->authenticated_data = mls_vector(reader);
+    mls_vector(reader); /* encrypted sender data */
+    mls_vector(reader); /* ciphertext */
+}
+
+bool mls_welcome_next(struct mls_reader *reader, struct span *ret_reference)
+{
+    if (!mls_more(reader))
+        return false;
+    *ret_reference = mls_vector(reader);
+    mls_vector(reader);
+    mls_vector(reader);
+    return reader->fault == NULL;
+}
+
+static void read_welcome(struct mls_reader *reader, struct mls_message *message)
+{
+    struct span reference;
+    struct mls_reader list;
+
+    message->suite = (uint16_t)mls_number(reader, 2);
+    message->secrets = mls_vector(reader);
+    list = mls_reader_of(message->secrets);
+    while (mls_welcome_next(&list, &reference))
+        message->secret_count++;
+    if (list.fault != NULL)
+        mls_fault(reader, list.fault);
+    mls_vector(reader); /* encrypted group info */
+}
+
+static void read_group_context(struct mls_reader *reader, struct mls_group_context *context)
+{
+    const unsigned char *from = reader->at;
+
+    if (mls_number(reader, 2) != 1)
+        mls_fault(reader, "the group is not of MLS version 1");
+    context->suite = (uint16_t)mls_number(reader, 2);
+    context->group_id = mls_vector(reader);
+    context->epoch = mls_number(reader, 8);
+    context->tree_hash = mls_vector(reader);
+    context->transcript_hash = mls_vector(reader);
+    context->extensions = read_extensions(reader);
+    context->bytes = mls_since(reader, from);
+}
+
+static void read_group_info(struct mls_reader *reader, struct mls_group_info *info)
+{
+    const unsigned char *from = reader->at;
+
+    read_group_context(reader, &info->context);
+    info->extensions = read_extensions(reader);
+    info->confirmation_tag = mls_vector(reader);
+    info->signer = (uint32_t)mls_number(reader, 4);
+    info->to_sign = mls_since(reader, from);
+    info->signature = mls_vector(reader);
+    if (reader->fault != NULL)
+        return;
+    info->ratchet_tree = find_extension(info->extensions, MLS_RATCHET_TREE);
+    info->external_pub = find_extension(info->extensions, MLS_EXTERNAL_PUB);
+}
+
+static void read_body(struct mls_reader *reader, struct mls_message *message)
+{
+    switch (message->wire) {
+    case MLS_PUBLIC:
+        read_public(reader, message);
+        break;
+    case MLS_PRIVATE:
+        read_private(reader, message);
+        break;
+    case MLS_WELCOME:
+        read_welcome(reader, message);
+        break;
+    case MLS_GROUP_INFO:
+        read_group_info(reader, &message->group_info);
+        break;
+    case MLS_KEY_PACKAGE:
+        read_key_package(reader, &message->key_package);
+        break;
+    default:
+        mls_fault(reader, "the wire format is none of the five of RFC 9420");
+    }
+}
+
+const char *mls_message_read(struct span bytes, struct mls_message *ret_message)
+{
+    struct mls_reader reader = mls_reader_of(bytes);
+    struct span whole;
+
+    if (mls_message_next(&reader, ret_message, &whole) == NULL)
+        mls_finish(&reader);
+    return reader.fault;
+}
+
+const char *mls_message_next(
+    struct mls_reader *reader, struct mls_message *ret_message, struct span *ret_bytes)
+{
+    const unsigned char *from = reader->at;
+
+    memset(ret_message, 0, sizeof *ret_message);
+    if (mls_number(reader, 2) != 1)
+        mls_fault(reader, "this is no message of MLS version 1");
+    ret_message->wire = (enum mls_wire)mls_number(reader, 2);
+    if (reader->fault == NULL)
+        read_body(reader, ret_message);
+    if (reader->fault == NULL)
+        *ret_bytes = mls_since(reader, from);
+    return reader->fault;
+}
+
+/* An MLSMessage with a key package begins 0001 0005 0001; a bare one 0001 and its suite. Suite 5
+ * has keys of 133 bytes, so its third pair is 4085: they cannot be taken for each other. */
+const char *mls_key_package_read(struct span bytes, struct mls_key_package *ret_package)
+{
+    static const unsigned char wrapped[6] = { 0, 1, 0, 5, 0, 1 };
+    struct mls_reader reader = mls_reader_of(bytes);
+
+    if (bytes.size > 6 && memcmp(bytes.at, wrapped, sizeof wrapped) == 0)
+        mls_take(&reader, 4);
+    read_key_package(&reader, ret_package);
+    mls_finish(&reader);
+    return reader.fault;
+}
+
+/* An MLSMessage begins 0001 0004 0001; a bare GroupInfo 0001 and its suite. */
+static bool is_wrapped_group_info(struct span bytes)
+{
+    static const unsigned char wrapped[6] = { 0, 1, 0, 4, 0, 1 };
+
+    return bytes.size > 6 && memcmp(bytes.at, wrapped, sizeof wrapped) == 0;
+}
+
+void mls_group_info_wrap(struct span bytes, struct buffer *out)
+{
+    if (!is_wrapped_group_info(bytes)) {
+        mls_put_number(out, 1, 2);
+        mls_put_number(out, MLS_GROUP_INFO, 2);
+    }
+    buffer_span(out, bytes);
+}
+
+const char *mls_group_info_read(struct span bytes, struct mls_group_info *ret_info)
+{
+    struct mls_reader reader = mls_reader_of(bytes);
+
+    memset(ret_info, 0, sizeof *ret_info);
+    if (is_wrapped_group_info(bytes))
+        mls_take(&reader, 4);
+    read_group_info(&reader, ret_info);
+    mls_finish(&reader);
+    return reader.fault;
+}
+
+/* ---- what may not be ------------------------------------------------------------------------ */
+
+static const char *check_external_commit(const struct mls_commit *commit)
+{
+    if (commit->counts[MLS_EXTERNAL_INIT] != 1)
+        return "an external commit needs one external_init";
+    if (commit->counts[MLS_REMOVE] > 1)
+        return "an external commit removes one leaf at most";
+    if (commit->counts[MLS_ADD] + commit->counts[MLS_UPDATE] + commit->counts[MLS_REINIT] +
+            commit->counts[MLS_CONTEXT_EXTENSIONS] >
+        0)
+        return "an external commit may only hold external_init, remove and psk";
+    return NULL;
+}
+
+static const char *check_commit(const struct mls_message *message)
+{
+    const struct mls_commit *commit = &message->commit;
+    bool needs_path = commit->proposal_count == 0 || commit->counts[MLS_UPDATE] > 0 ||
+                      commit->counts[MLS_REMOVE] > 0 || commit->counts[MLS_EXTERNAL_INIT] > 0 ||
+                      commit->counts[MLS_CONTEXT_EXTENSIONS] > 0;
+    struct mls_reader list = mls_reader_of(commit->proposals);
+    struct mls_proposal proposal;
+
+    if (needs_path && !commit->has_path)
+        return "this commit needs a path and has none";
+    if (commit->has_path && commit->path_leaf.source != MLS_FROM_COMMIT)
+        return "the leaf of a path does not say that it is from a commit";
+    if (message->sender == MLS_NEW_COMMIT)
+        return check_external_commit(commit);
+    if (commit->counts[MLS_EXTERNAL_INIT] > 0)
+        return "a member's commit holds external_init";
+    while (mls_proposal_next(&list, &proposal))
+        if (!proposal.is_reference && proposal.type == MLS_REMOVE &&
+            proposal.removed == message->sender_index)
+            return "a commit may not remove its own sender";
+    return NULL;
+}
+
+static const char *check_proposal(const struct mls_message *message)
+{
+    uint16_t type = message->proposal.type;
+
+    if (message->sender == MLS_NEW_PROPOSAL && type != MLS_ADD)
+        return "a new member may only propose to be added";
+    if (message->sender == MLS_EXTERNAL && type != MLS_ADD && type != MLS_REMOVE &&
+        type != MLS_PSK && type != MLS_REINIT && type != MLS_CONTEXT_EXTENSIONS)
+        return "an external sender may not propose this";
+    return NULL;
+}
+
+const char *mls_message_check(const struct mls_message *message)
+{
+    if (message->wire != MLS_PUBLIC)
+        return NULL;
+    if (message->content == MLS_APPLICATION)
+        return "application data is never sent as a public message";
+    if (message->sender == MLS_NEW_COMMIT && message->content != MLS_COMMIT)
+        return "a new member's commit is no commit";
+    if ((message->sender == MLS_NEW_PROPOSAL || message->sender == MLS_EXTERNAL) &&
+        message->content != MLS_PROPOSAL)
+        return "this sender may only propose";
+    return message->content == MLS_COMMIT ? check_commit(message) : check_proposal(message);
+}
+
+/* ---- Catbird's envelope --------------------------------------------------------------------- */
+
+bool mls_is_bucket(uint64_t size)
+{
+    return size == 512 || size == 1024 || size == 2048 || size == 4096 ||
+           (size > 0 && size % 8192 == 0);
+}
+
+const char *mls_envelope_open(struct span bytes, struct span *ret_message)
+{
+    struct mls_message message;
+    struct mls_reader reader = mls_reader_of(bytes);
+    uint64_t size;
+
+    if (mls_message_read(bytes, &message) == NULL) {
+        *ret_message = bytes;
+        return NULL;
+    }
+    size = mls_number(&reader, 4);
+    if (reader.fault != NULL || size > mls_left(&reader))
+        return "this is neither an MLS message nor a padded one";
+    if (!mls_is_bucket(bytes.size))
+        return "a padded message is 512, 1024, 2048, 4096 bytes or a multiple of 8192";
+    *ret_message = mls_take(&reader, (size_t)size);
+    for (; reader.at < reader.end; reader.at++)
+        if (*reader.at != 0)
+            return "the padding is not all zeros";
+    return mls_message_read(*ret_message, &message);
+}
+
+/* ---- who may propose from outside ----------------------------------------------------------- */
+
+bool mls_external_sender(
+    const struct mls_group_context *context, uint32_t index, struct span *ret_key)
+{
+    struct mls_reader extension =
+        mls_reader_of(find_extension(context->extensions, MLS_EXTERNAL_SENDERS));
+    struct mls_reader list = mls_reader_of(mls_vector(&extension));
+    struct mls_leaf credential;
+
+    while (mls_more(&list)) {
+        struct span key = mls_vector(&list);
+
+        read_credential(&list, &credential);
+        if (list.fault == NULL && index-- == 0) {
+            *ret_key = key;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- the ratchet tree ----------------------------------------------------------------------- */
+
+struct mls_tree mls_tree_of(struct span ratchet_tree)
+{
+    struct mls_reader outer = mls_reader_of(ratchet_tree);
+    struct span nodes = mls_vector(&outer);
+
+    mls_finish(&outer);
+    if (outer.fault != NULL) {
+        struct mls_tree tree = { .reader = mls_reader_of((struct span){ "", 0 }) };
+
+        tree.reader.fault = outer.fault;
+        return tree;
+    }
+    return (struct mls_tree){ .reader = mls_reader_of(nodes) };
+}
+
+static void read_parent(struct mls_reader *reader)
+{
+    mls_vector(reader); /* encryption key */
+    mls_vector(reader); /* parent hash */
+    if (mls_vector(reader).size % 4 != 0)
+        mls_fault(reader, "the list of unmerged leaves has half an entry");
+}
+
+/* One node. *ret_is_blank is set; a leaf is put into *leaf. */
+static void read_node(struct mls_tree *tree, struct mls_leaf *leaf, bool *ret_is_blank)
+{
+    struct mls_reader *reader = &tree->reader;
+    uint64_t present = mls_number(reader, 1);
+    uint64_t type;
+
+    *ret_is_blank = present == 0;
+    if (present > 1)
+        mls_fault(reader, "an optional field is neither absent nor present");
+    if (present != 1)
+        return;
+    type = mls_number(reader, 1);
+    if (type != (tree->node % 2 == 0 ? 1u : 2u))
+        mls_fault(reader, "a leaf and a parent of the tree have changed places");
+    else if (type == 1)
+        read_leaf(reader, leaf);
+    else
+        read_parent(reader);
+}
+
+bool mls_tree_next(struct mls_tree *tree, uint32_t *ret_index, struct mls_leaf *ret_leaf)
+{
+    while (mls_more(&tree->reader)) {
+        uint32_t node = tree->node;
+        bool is_blank;
+
+        read_node(tree, ret_leaf, &is_blank);
+        tree->node++;
+        if (tree->reader.fault == NULL && !is_blank && node % 2 == 0) {
+            *ret_index = node / 2;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool mls_tree_find(struct span ratchet_tree, uint32_t index, struct mls_leaf *ret_leaf)
+{
+    struct mls_tree tree = mls_tree_of(ratchet_tree);
+    uint32_t at;
+
+    while (mls_tree_next(&tree, &at, ret_leaf))
+        if (at == index)
+            return true;
+    return false;
+}
+
+const char *mls_tree_check(struct span ratchet_tree, uint32_t *ret_leaf_count)
+{
+    struct mls_tree tree = mls_tree_of(ratchet_tree);
+    bool is_blank = true;
+    struct mls_leaf leaf;
+
+    *ret_leaf_count = 0;
+    while (mls_more(&tree.reader)) {
+        read_node(&tree, &leaf, &is_blank);
+        if (!is_blank && tree.node % 2 == 0)
+            ++*ret_leaf_count;
+        tree.node++;
+    }
+    if (tree.reader.fault != NULL)
+        return tree.reader.fault;
+    return is_blank ? "the tree ends with a blank node" : NULL;
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "services/delivery/mls/mls_reader.h"
+
+#include <troupe/error.h>
+
+struct span mls_take(struct mls_reader *reader, size_t size)
+{
+    struct span span = { (const char *)reader->at, size };
+
+    if (size > mls_left(reader)) {
+        mls_fault(reader, "the message ends too early");
+        return (struct span){ (const char *)reader->at, 0 };
+    }
+    reader->at += size;
+    return span;
+}
+
+uint64_t mls_number(struct mls_reader *reader, unsigned size)
+{
+    struct span bytes = mls_take(reader, size);
+    uint64_t value = 0;
+
+    for (size_t i = 0; i < bytes.size; i++)
+        value = value << 8 | (unsigned char)bytes.at[i];
+    return value;
+}
+
+uint64_t mls_length(struct mls_reader *reader)
+{
+    uint64_t value = mls_number(reader, 1);
+    unsigned prefix = (unsigned)(value >> 6);
+    unsigned more = (1u << prefix) - 1;
+
+    if (reader->fault != NULL)
+        return 0;
+    if (prefix == 3) {
+        mls_fault(reader, "a length begins with the reserved bits 11");
+        return 0;
+    }
+    value &= 0x3f;
+    if (more > 0)
+        value = value << (8 * more) | mls_number(reader, more);
+    if ((prefix == 1 && value < 64) || (prefix == 2 && value < 16384))
+        mls_fault(reader, "a length is not in its shortest form");
+    return reader->fault == NULL ? value : 0;
+}
+
+struct span mls_vector(struct mls_reader *reader)
+{
+    uint64_t size = mls_length(reader);
+
+    return mls_take(reader, (size_t)size);
+}
+
+struct span mls_since(const struct mls_reader *reader, const unsigned char *from)
+{
+    return (struct span){ (const char *)from, (size_t)(reader->at - from) };
+}
+
+void mls_finish(struct mls_reader *reader)
+{
+    if (reader->fault == NULL && reader->at != reader->end)
+        mls_fault(reader, "there are bytes after the end of the message");
+}
+
+void mls_put_number(struct buffer *buffer, uint64_t value, unsigned size)
+{
+    char bytes[8];
+
+    for (unsigned i = 0; i < size; i++)
+        bytes[i] = (char)(value >> (8 * (size - 1 - i)));
+    buffer_append(buffer, bytes, size);
+}
+
+void mls_put_vector(struct buffer *buffer, struct span bytes)
+{
+    if (bytes.size < 64)
+        mls_put_number(buffer, bytes.size, 1);
+    else if (bytes.size < 16384)
+        mls_put_number(buffer, bytes.size | 0x4000, 2);
+    else if (bytes.size < (size_t)1 << 30)
+        mls_put_number(buffer, bytes.size | 0x80000000, 4);
+    else
+        buffer->failed = TR_ELIMIT;
+    buffer_span(buffer, bytes);
+}

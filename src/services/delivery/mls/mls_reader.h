@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mls_reader.h: the encoding of RFC 9420 section 2.1, read strictly. The first fault sticks, so a
+ * structure is read field by field and checked once; nothing is read past the end, ever. */
+#ifndef SERVICES_DELIVERY_MLS_MLS_READER_H
+#define SERVICES_DELIVERY_MLS_MLS_READER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "support/buffer.h"
+
+struct mls_reader {
+    const unsigned char *begin;
+    const unsigned char *at;
+    const unsigned char *end;
+    const char *fault; /* NULL, or what is wrong at `at` */
+};
+
+static inline struct mls_reader mls_reader_of(struct span bytes)
+{
+    /* What is absent has no address to count from. */
+    const unsigned char *begin = (const unsigned char *)(bytes.at == NULL ? "" : bytes.at);
+
+    return (struct mls_reader){ begin, begin, begin + bytes.size, NULL };
+}
+
+static inline size_t mls_left(const struct mls_reader *reader)
+{
+    return (size_t)(reader->end - reader->at);
+}
+
+/* True while there is more to read and nothing was wrong: the condition of a loop. */
+static inline bool mls_more(const struct mls_reader *reader)
+{
+    return reader->fault == NULL && reader->at < reader->end;
+}
+
+static inline void mls_fault(struct mls_reader *reader, const char *what)
+{
+    if (reader->fault == NULL)
+        reader->fault = what;
+    reader->end = reader->at;
+}
+
+struct span mls_take(struct mls_reader *reader, size_t size);
+uint64_t mls_number(struct mls_reader *reader, unsigned size); /* big-endian, 1 to 8 bytes */
+uint64_t mls_length(struct mls_reader *reader); /* the variable-size header of a vector */
+struct span mls_vector(struct mls_reader *reader);
+/* Bytes from `from` (a former reader->at) to here. */
+struct span mls_since(const struct mls_reader *reader, const unsigned char *from);
+/* Trailing bytes are a fault. */
+void mls_finish(struct mls_reader *reader);
+
+/* Writing, for what is signed and hashed. */
+void mls_put_number(struct buffer *buffer, uint64_t value, unsigned size);
+void mls_put_vector(struct buffer *buffer, struct span bytes);
+
+#endif

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* push_queue.c: see push_queue.h.
+ *
+ *   ──want──▶ ready ──next──▶ being done ──rest──▶ resting ──rested, wanted──▶ ready
+ *                                                     └─────rested, not wanted──▶ gone
+ *
+ * 1. An item is in its bucket, and unless it is being done in one of the two lists.
+ * 2. All rest equally long, so the list of those is in the order of due_ns. */
+#include "services/delivery/push/push_queue.h"
+
+#include "base/alloc.h"
+
+enum { BUCKETS = 4096 };
+
+static struct push_item **bucket_of(const struct push_queue *queue, struct span key)
+{
+    return &queue->buckets[base_siphash(queue->secret, key.at, key.size) % BUCKETS];
+}
+
+static void append(struct push_list *list, struct push_item *item)
+{
+    item->next = NULL;
+    if (list->first == NULL)
+        list->first = item;
+    else
+        list->last->next = item;
+    list->last = item;
+}
+
+static struct push_item *take_first(struct push_list *list)
+{
+    struct push_item *item = list->first;
+
+    if (item != NULL)
+        list->first = item->next;
+    return item;
+}
+
+static void item_free(struct push_item *item)
+{
+    buffer_free(&item->value);
+    base_free(item);
+}
+
+static void forget(struct push_queue *queue, struct push_item *item)
+{
+    struct push_item **link = bucket_of(queue, item->key);
+
+    while (*link != item)
+        link = &(*link)->next_same;
+    *link = item->next_same;
+    queue->count--;
+    item_free(item);
+}
+
+int push_queue_begin(struct push_queue *queue, uint64_t interval_ns, uint32_t count_max,
+    struct base_siphash_key secret)
+{
+    *queue =
+        (struct push_queue){ .interval_ns = interval_ns, .count_max = count_max, .secret = secret };
+    queue->buckets = base_calloc(BUCKETS * sizeof(struct push_item *));
+    return queue->buckets == NULL ? TR_ENOMEM : 0;
+}
+
+void push_queue_end(struct push_queue *queue)
+{
+    for (uint32_t i = 0; i < BUCKETS && queue->buckets != NULL; i++)
+        for (struct push_item *item = queue->buckets[i], *next; item != NULL; item = next) {
+            next = item->next_same;
+            item_free(item);
+        }
+    base_free(queue->buckets);
+    *queue = (struct push_queue){ 0 };
+}
+
+static struct push_item *find(const struct push_queue *queue, struct span key)
+{
+    struct push_item *item = *bucket_of(queue, key);
+
+    while (item != NULL && !span_equal(item->key, key))
+        item = item->next_same;
+    return item;
+}
+
+const struct push_item *push_queue_find(const struct push_queue *queue, struct span key)
+{
+    return find(queue, key);
+}
+
+static struct push_item *item_new(struct push_queue *queue, struct span key)
+{
+    struct push_item *item = base_calloc(sizeof *item + key.size);
+    struct push_item **bucket = bucket_of(queue, key);
+
+    if (item == NULL)
+        return NULL;
+    memcpy(item->text, key.at, key.size);
+    item->key = (struct span){ item->text, key.size };
+    item->next_same = *bucket;
+    *bucket = item;
+    queue->count++;
+    append(&queue->ready, item);
+    return item;
+}
+
+int push_queue_want(struct push_queue *queue, struct span key, struct span value, unsigned tries)
+{
+    struct push_item *item = find(queue, key);
+
+    if (item == NULL && queue->count >= queue->count_max)
+        return TR_EFULL;
+    if (item == NULL)
+        item = item_new(queue, key);
+    if (item == NULL)
+        return TR_ENOMEM;
+    item->is_wanted = true;
+    item->tries = tries;
+    buffer_clear(&item->value);
+    buffer_span(&item->value, value);
+    return item->value.failed; /* then it is empty, and done all the same */
+}
+
+struct push_item *push_queue_next(struct push_queue *queue)
+{
+    struct push_item *item = take_first(&queue->ready);
+
+    if (item != NULL)
+        item->is_wanted = false;
+    return item;
+}
+
+void push_queue_rest(struct push_queue *queue, struct push_item *item, uint64_t now_ns)
+{
+    item->due_ns = now_ns + queue->interval_ns;
+    append(&queue->resting, item);
+}
+
+void push_queue_wake(struct push_queue *queue, uint64_t now_ns)
+{
+    while (queue->resting.first != NULL && queue->resting.first->due_ns <= now_ns) {
+        struct push_item *item = take_first(&queue->resting);
+
+        if (item->is_wanted)
+            append(&queue->ready, item);
+        else
+            forget(queue, item);
+    }
+}
+
+uint64_t push_queue_due_ns(const struct push_queue *queue)
+{
+    return queue->resting.first == NULL ? 0 : queue->resting.first->due_ns;
+}

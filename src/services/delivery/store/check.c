@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "services/delivery/store/check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "services/delivery/convo/receipt.h"
+
+enum { VIOLATIONS_MAX = 1000, PAGE = 500 };
+
+/* The epoch is the one the newest commit led to, and every commit leads to the one after its base.
+ */
+SQL_STATEMENT(wrong_epoch,
+    "SELECT c.id, c.epoch, n.epoch FROM convos c JOIN log n ON n.convo = c.id AND n.kind = 3"
+    " AND n.base_epoch = (SELECT MAX(m.base_epoch) FROM log m WHERE m.convo = c.id AND m.kind = 3)"
+    " WHERE n.epoch <> c.epoch OR n.epoch <> n.base_epoch + 1 ORDER BY c.id LIMIT $1");
+/* Kept commits are one per epoch, without a gap. */
+SQL_STATEMENT(double_commit,
+    "SELECT l.convo, MIN(l.base_epoch), MAX(l.base_epoch) FROM log l WHERE l.kind = 3"
+    " GROUP BY l.convo HAVING COUNT(*) <> COUNT(DISTINCT l.base_epoch)"
+    " OR COUNT(*) <> MAX(l.base_epoch) - MIN(l.base_epoch) + 1 ORDER BY l.convo LIMIT $1");
+/* Sequence numbers from the oldest kept on are all there, and nothing else is. */
+SQL_STATEMENT(broken_seq,
+    "SELECT c.id, c.seq, c.kept_from FROM convos c LEFT JOIN (SELECT convo, COUNT(*) AS n,"
+    " MIN(seq) AS low, MAX(seq) AS high FROM log GROUP BY convo) s ON s.convo = c.id"
+    " WHERE COALESCE(s.n, 0) <> c.seq - c.kept_from + 1"
+    " OR COALESCE(s.low, c.kept_from) <> c.kept_from OR COALESCE(s.high, c.seq) <> c.seq"
+    " ORDER BY c.id LIMIT $1");
+/* Who left has nothing unread, a mark is there or not, and nobody has read what is not there. */
+SQL_STATEMENT(left_unread,
+    "SELECT m.convo, m.unread_extra, m.read_seq FROM members m JOIN convos c ON c.id = m.convo"
+    " WHERE (m.leave_seq IS NOT NULL AND m.unread_extra <> 0) OR m.unread_extra NOT IN (0, 1)"
+    " OR m.read_seq > c.seq"
+    " ORDER BY m.convo LIMIT $1");
+
+static const struct {
+    const char *name;
+    const struct sql_statement *statement; /* its first column is the conversation */
+    const char *texts[3];                  /* around the other two */
+} checks[DELIVERY_CHECKS] = {
+    { "epoch", &wrong_epoch, { "its epoch is ", ", its newest commit leads to ", "" } },
+    { "commits", &double_commit, { "its commits from epoch ", " to ", " are not one each" } },
+    { "seq", &broken_seq,
+        { "its log up to seq ", ", kept from ", ", has a hole or something more" } },
+    { "unread", &left_unread,
+        { "somebody who left, or has no such mark, has ", " unread; or read up to ", "" } },
+    { "receipts", NULL, { NULL, NULL, NULL } },
+};
+
+static void tell(struct check_walk *walk, const char *check, struct span convo, const char *text)
+{
+    walk->violations++;
+    if (walk->on_violation != NULL)
+        walk->on_violation(walk->data, check, convo, text);
+}
+
+static void take_rows(struct check_walk *walk, const struct sql_unit *unit)
+{
+    const char *const *texts = checks[walk->check].texts;
+    char text[160];
+
+    for (uint32_t i = 0; i < sql_unit_rows(unit, 0); i++) {
+        (void)snprintf(text, sizeof text, "%s%lld%s%lld%s", texts[0],
+            (long long)sql_row_int(unit, 0, i, 1), texts[1], (long long)sql_row_int(unit, 0, i, 2),
+            texts[2]);
+        tell(walk, checks[walk->check].name, sql_row_bytes(unit, 0, i, 0), text);
+    }
+    walk->check++;
+}
+
+/* ---- receipts: every chain is computed again ------------------------------------------------ */
+
+SQL_STATEMENT(list_convos, "SELECT id FROM convos WHERE id > $1 ORDER BY id LIMIT $2");
+/* With the rows, from one snapshot: the log of a server that runs grows and is trimmed. */
+SQL_STATEMENT(get_head, "SELECT chain, kept_chain, seq, kept_from FROM convos WHERE id = $1");
+SQL_STATEMENT(list_rows,
+    "SELECT seq, base_epoch, sha256, receipt FROM log WHERE convo = $1 AND seq > $2 AND seq <= $4"
+    " AND receipt IS NOT NULL ORDER BY seq LIMIT $3");
+enum { HEAD_CHAIN, HEAD_KEPT_CHAIN, HEAD_SEQ, HEAD_KEPT_FROM };
+
+static bool is_same(struct span stored, const unsigned char chain[32])
+{
+    return stored.size == 32 && memcmp(stored.at, chain, 32) == 0;
+}
+
+static struct span convo_of(const struct check_walk *walk)
+{
+    return walk->convo.size == 0 ? SPAN("") : (struct span){ walk->convo.bytes, walk->convo.size };
+}
+
+/* 32 bytes, or zeros where there are none. */
+static void copy_chain(const struct sql_unit *unit, uint32_t column, unsigned char ret_chain[32])
+{
+    memset(ret_chain, 0, 32);
+    if (!sql_row_is_null(unit, 0, 0, column) && sql_row_bytes(unit, 0, 0, column).size == 32)
+        memcpy(ret_chain, sql_row_bytes(unit, 0, 0, column).at, 32);
+}
+
+/* The first row that does not follow from the one before it; 0: all do. */
+static uint64_t follow(struct check_walk *walk, const struct sql_unit *unit)
+{
+    for (uint32_t i = 0; i < sql_unit_rows(unit, 1); i++) {
+        struct span hash = sql_row_bytes(unit, 1, i, 2);
+
+        walk->seq = sql_row_int(unit, 1, i, 0);
+        if (hash.size != 32)
+            return (uint64_t)walk->seq;
+        receipt_extend(walk->chain, &(struct receipt_row){ .seq = (uint64_t)walk->seq,
+                                        .base_epoch = (uint64_t)sql_row_int(unit, 1, i, 1),
+                                        .sha256 = hash.at });
+        if (!is_same(sql_row_bytes(unit, 1, i, 3), walk->chain))
+            return (uint64_t)walk->seq;
+    }
+    return 0;
+}
+
+static void next_convo(struct check_walk *walk)
+{
+    walk->is_inside = false;
+    walk->row++;
+}
+
+static void take_log(struct check_walk *walk, const struct sql_unit *unit)
+{
+    bool is_last = sql_unit_rows(unit, 1) < PAGE;
+    char text[96];
+    uint64_t wrong;
+
+    if (sql_unit_rows(unit, 0) != 1) {
+        next_convo(walk); /* it has gone */
+        return;
+    }
+    if (walk->is_inside && sql_row_int(unit, 0, 0, HEAD_KEPT_FROM) > walk->seq + 1) {
+        walk->is_inside = false; /* trimmed beyond here meanwhile: from its new beginning */
+        return;
+    }
+    if (!walk->is_inside) {
+        walk->is_inside = true;
+        walk->seq_max = sql_row_int(unit, 0, 0, HEAD_SEQ);
+        copy_chain(unit, HEAD_CHAIN, walk->head);
+        copy_chain(unit, HEAD_KEPT_CHAIN, walk->chain);
+    }
+    wrong = follow(walk, unit);
+    if (wrong != 0) {
+        (void)snprintf(text, sizeof text, "the receipt of seq %llu does not follow from its row",
+            (unsigned long long)wrong);
+        tell(walk, "receipts", convo_of(walk), text);
+    } else if (is_last && memcmp(walk->head, walk->chain, 32) != 0) {
+        tell(walk, "receipts", convo_of(walk), "its newest receipt is not the one of its log");
+    }
+    if (is_last || wrong != 0)
+        next_convo(walk);
+}
+
+static bool is_page_over(const struct check_walk *walk)
+{
+    return walk->page == NULL || walk->row == sql_unit_rows(walk->page, 0);
+}
+
+static int ask_page(struct check_walk *walk, struct sql_unit *unit)
+{
+    sql_unit_free(walk->page);
+    walk->page = NULL;
+    sql_unit_step(unit, &list_convos, SQL_ROWS_ANY);
+    sql_unit_text(unit, convo_of(walk)); /* the last one of the page before */
+    sql_unit_int(unit, PAGE);
+    return 0;
+}
+
+static int ask_log(struct check_walk *walk, struct sql_unit *unit)
+{
+    int rc;
+
+    buffer_clear(&walk->convo);
+    rc = buffer_span(&walk->convo, sql_row_bytes(walk->page, 0, walk->row, 0));
+    sql_unit_step(unit, &get_head, SQL_ROWS_ANY);
+    sql_unit_text(unit, convo_of(walk));
+    sql_unit_step(unit, &list_rows, SQL_ROWS_ANY);
+    sql_unit_text(unit, convo_of(walk));
+    sql_unit_int(unit, walk->is_inside ? walk->seq : 0);
+    sql_unit_int(unit, PAGE);
+    sql_unit_int(unit, walk->is_inside ? walk->seq_max : INT64_MAX);
+    return rc;
+}
+
+/* ---- the walk ------------------------------------------------------------------------------- */
+
+int check_walk_next(struct check_walk *walk, struct sql_unit **ret_unit)
+{
+    struct sql_unit *unit;
+    int rc = 0;
+
+    *ret_unit = NULL;
+    if (walk->check == DELIVERY_CHECKS)
+        return 0;
+    unit = sql_unit_new(0);
+    if (unit == NULL)
+        return TR_ENOMEM;
+    if (checks[walk->check].statement != NULL) {
+        sql_unit_step(unit, checks[walk->check].statement, SQL_ROWS_ANY);
+        sql_unit_int(unit, VIOLATIONS_MAX);
+    } else {
+        rc = is_page_over(walk) ? ask_page(walk, unit) : ask_log(walk, unit);
+    }
+    if (rc < 0)
+        sql_unit_free(unit);
+    else
+        *ret_unit = unit;
+    return rc;
+}
+
+void check_walk_take(struct check_walk *walk, struct sql_unit *unit)
+{
+    tr_assert(walk->check < DELIVERY_CHECKS);
+    if (checks[walk->check].statement != NULL) {
+        take_rows(walk, unit);
+    } else if (walk->page != NULL) {
+        take_log(walk, unit);
+    } else if (sql_unit_rows(unit, 0) == 0) {
+        walk->check++;
+    } else {
+        walk->page = unit;
+        walk->row = 0;
+        return;
+    }
+    sql_unit_free(unit);
+}
+
+void check_walk_end(struct check_walk *walk)
+{
+    sql_unit_free(walk->page);
+    walk->page = NULL;
+    buffer_free(&walk->convo);
+}
+
+const char *delivery_check_name(int check)
+{
+    return checks[check].name;
+}
+
+int delivery_check(
+    struct sql *sql, delivery_check_fn on_violation, void *data, uint64_t *ret_violations)
+{
+    struct check_walk walk = { .on_violation = on_violation, .data = data };
+    struct sql_unit *unit;
+    int rc;
+
+    for (;;) {
+        rc = check_walk_next(&walk, &unit);
+        if (rc < 0 || unit == NULL)
+            break;
+        rc = sql_read_wait(sql, unit);
+        if (rc < 0) {
+            sql_unit_free(unit);
+            break;
+        }
+        check_walk_take(&walk, unit);
+    }
+    if (rc == 0)
+        *ret_violations = walk.violations;
+    check_walk_end(&walk);
+    return rc;
+}

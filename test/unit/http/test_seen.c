@@ -2,6 +2,8 @@
 /* What an operator sees of requests: the access log and the metrics. */
 #include <fcntl.h>
 
+#include <troupe/inspect.h>
+
 #include "http_stage.h"
 #include "support/metric.h"
 
@@ -92,6 +94,7 @@ TEST(seen, the_access_log_has_ids_and_no_query)
     ssize_t size;
 
     CHECK(fd >= 0);
+    log_actor_source(tr_thread_actor);
     log_setup(fd, LOG_LOGFMT, LOG_INFO);
     stage_start_with(&stage, &options, 1);
     client = client_open(http_server_address(stage.server));

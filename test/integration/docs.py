@@ -8,7 +8,7 @@ Pages: README.md and docs/guide/*.md. In them
 - a block that opens with ```console and begins with "$ ./NAME" is all that the program NAME.c of that page prints,
   stdout and stderr as on a terminal;
 - one that begins with "$ troupe tour" or "$ make tour" is a part of what the tour prints, but for numbers and hashes;
-- a test that README.md names as proof, `test_file: noun, claim`, exists;
+- a test that docs/guide/laws.md names as proof, `test_file: noun, claim`, exists;
 - the largest capacity of a box is the one in the header.
 """
 import glob
@@ -120,13 +120,13 @@ def check_page(page, programs, tour):
 
 
 def check_proofs():
-    text = read(os.path.join(ROOT, "README.md"))
+    text = read(os.path.join(ROOT, "docs/guide/laws.md"))
     for file, noun, claim in re.findall(r"`(test_\w+|sim_\w+): (\w+), (\w+)`", text):
         sources = glob.glob(os.path.join(ROOT, "test", "*", "*", file + ".c")) + glob.glob(
             os.path.join(ROOT, "test", "*", file + ".c"))
         pattern = re.compile(rf"^TEST\w*\(\s*{noun},\s*{claim}\b", re.MULTILINE)
         check(any(pattern.search(read(source)) for source in sources),
-              f"README.md: the test {file}: {noun}, {claim} exists")
+              f"laws.md: the test {file}: {noun}, {claim} exists")
 
 
 def check_numbers():

@@ -14,7 +14,7 @@
 #include "services/delivery/store/check.h"
 #include "services/packs/check.h"
 #include "services/packs/packs.h"
-#include "services/packs/user.h"
+#include "services/users/users.h"
 
 #ifndef TROUPE_VERSION
 #define TROUPE_VERSION "unknown"
@@ -24,7 +24,7 @@
 const struct service *const cli_services[] = {
     &delivery_service,
     &packs_service,
-    &user_service,
+    &users_service,
     NULL,
 };
 

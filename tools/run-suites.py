@@ -43,7 +43,7 @@ class Suite:
     environment: dict = dataclasses.field(default_factory=dict)
 
 
-def unit(kind, options="", layers="runtime sql packs *"):
+def unit(kind, options="", layers="runtime sql packs users *"):
     """Programs of these layers, in this order: those that take longest first, so that none is left alone at the end."""
     programs = " ".join(f"'build/{kind}/test/test_{layer}_*'" for layer in layers.split())
     return [f"tools/build.sh {kind}", f"tools/run-tests.py {options} {programs}"]
@@ -57,7 +57,7 @@ INTEGRATION = ["tools/build.sh release",
                "'test/integration/*.sh' 'test/integration/*.py'"]
 # The services' cases run on both databases in the debug build; under sanitizers `make test` has them on SQLite, and the
 # PostgreSQL backend by its own tests. `make test-long` has all of them.
-ONE_DATABASE = "--without 'test_delivery_*_postgres' --without 'test_packs_*_postgres'"
+ONE_DATABASE = "--without 'test_delivery_*_postgres' --without 'test_packs_*_postgres' --without 'test_users_*_postgres'"
 # These have one thread: ThreadSanitizer has nothing to look for, and takes ten times as long.
 ONE_THREAD = "--without test_delivery_turn --without 'test_delivery_mls_*' --without 'test_runtime_sim*'"
 BUILT = {"TROUPE_BUILD": os.path.join(ROOT, "build/release")}
@@ -68,7 +68,7 @@ SUITES = [
     Suite("asan", "test", 210, "unit tests under AddressSanitizer and UBSan",
           unit("asan", ONE_DATABASE)),
     Suite("tsan", "test", 260, "what has threads, under ThreadSanitizer",
-          unit("tsan", f"--no-aslr {ONE_DATABASE} {ONE_THREAD}", "runtime packs sql delivery http auth net ops")),
+          unit("tsan", f"--no-aslr {ONE_DATABASE} {ONE_THREAD}", "runtime packs users sql delivery http auth net ops")),
     Suite("clang", "test", 90, "the same sources by the other compiler, optimized",
           unit("clang", "", "runtime base json crypto manifest"), tools=["clang"]),
     Suite("sim", "test", 60, "simulations, seed by seed", SIM),

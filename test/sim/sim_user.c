@@ -20,7 +20,7 @@
 #include "scenario.h"
 #include "services/delivery/delivery.h"
 #include "services/packs/packs.h"
-#include "services/packs/user_job.h"
+#include "services/users/user_job.h"
 #include "sql/backend.h"
 #include "sql/runner.h"
 #include "sql/unit.h"
@@ -638,7 +638,7 @@ static void start_service(void)
     void *state;
     char why[200] = "";
 
-    CHECK_EQ_INT(user_start(&(struct service_context){ .system = now.s.system, .sql = now.sql },
+    CHECK_EQ_INT(users_start(&(struct service_context){ .system = now.s.system, .sql = now.sql },
                      why, sizeof why, &state),
         0);
     now.users = state;
@@ -660,7 +660,7 @@ static void stop_service(void)
 {
     for (uint32_t i = 0; i < USERS; i++)
         kill_user(i);
-    user_stop(now.users);
+    users_stop(now.users);
     now.users = NULL;
 }
 
@@ -728,7 +728,7 @@ static void begin(uint64_t seed)
         .name = "auth", .migrations = auth_migrations, .migration_count = auth_migration_count
     };
     const struct service *services[] = { &auth_service, &delivery_service, &packs_service,
-        &user_service };
+        &users_service };
     char why[256] = "";
 
     if (migrations == NULL)

@@ -6,7 +6,7 @@
 #include "cli/serve.h"
 #include "services/packs/check.h"
 
-const struct service *const cli_services[] = { &delivery_service, &packs_service, &user_service,
+const struct service *const cli_services[] = { &delivery_service, &packs_service, &users_service,
     NULL };
 const struct cli_check cli_checks[] = { { .name = "packs", .run_in = packs_check },
     { .name = NULL } };

@@ -26,7 +26,7 @@
 #include "services/packs/catalogue_private.h"
 #include "services/packs/packs.h"
 #include "services/packs/upload.h"
-#include "services/packs/user.h"
+#include "services/users/users.h"
 #include "web.h"
 
 /* A test program that defines this runs its cases on PostgreSQL. */
@@ -81,7 +81,7 @@ static inline void site_open_sql(struct site *site)
         .name = "auth", .migrations = auth_migrations, .migration_count = auth_migration_count
     };
     const struct service *services[] = { &auth_service, &delivery_service, &packs_service,
-        &user_service };
+        &users_service };
     char why[256] = "";
     size_t count;
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* user_schema.c: the tables of user.h. A row moves to a new number when it changes, so the numbers
+/* user_schema.c: the tables of users.h. A row moves to a new number when it changes, so the numbers
  * of a user's rows have gaps; they are unique and only grow. */
-#include "services/packs/user.h"
+#include "services/users/users.h"
 
-const struct sql_migration user_migrations[USER_MIGRATIONS] = {
+const struct sql_migration users_migrations[USERS_MIGRATIONS] = {
     {
         .version = 10,
         .name = "packs: what a user's devices keep in step",

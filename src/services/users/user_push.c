@@ -2,7 +2,7 @@
 /* user_push.c: the body of a push becomes a job. A row is kept as the members its device sent, in
  * the order of their names, so that equal rows are equal texts; what the server adds to a row it
  * gives out is dropped when it comes back. */
-#include "services/packs/user_push.h"
+#include "services/users/user_push.h"
 
 #include <stdlib.h>
 #include <string.h>

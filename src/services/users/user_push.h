@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* user_push.h: see user_push.c. */
-#ifndef SERVICES_PACKS_USER_PUSH_H
-#define SERVICES_PACKS_USER_PUSH_H
+#ifndef SERVICES_USERS_USER_PUSH_H
+#define SERVICES_USERS_USER_PUSH_H
 
 #include "json/json_expect.h"
-#include "services/packs/user_job.h"
+#include "services/users/user_job.h"
 
 /* Fills the job from a body of `body_size` bytes of JSON. TR_EINVAL: `message` says what is wrong
  * with it. TR_ENOMEM. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* user.h: what people's devices keep in step: settings, memory states, sessions and their items. A
+/* users.h: what people's devices keep in step: settings, memory states, sessions and their items. A
  * service of its own beside packs, for the same apps.
  *
  * One actor per user gives every change the next number of that user's sequence, and stores one
@@ -15,8 +15,8 @@
  * Of two writes to one row the later by the devices' own clocks stays; a write that changes nothing
  * is none; what lost against another device's write is kept in the log of conflicts for 90 days.
  * Deleting leaves a tombstone, which is pulled like any change. */
-#ifndef SERVICES_PACKS_USER_H
-#define SERVICES_PACKS_USER_H
+#ifndef SERVICES_USERS_USERS_H
+#define SERVICES_USERS_USERS_H
 
 #include <stdatomic.h>
 
@@ -35,7 +35,7 @@ enum {
     USER_DEVICES_MAX = 64,
     USER_EPOCH_CHARS = 16, /* hex */
     USER_EPOCHS_MAX = 100, /* of one user; who has a number of an older one begins again */
-    USER_MIGRATIONS = 2,
+    USERS_MIGRATIONS = 2,
 };
 
 /* In the order in which a push is applied: an item needs its session. */
@@ -55,13 +55,14 @@ struct users {
     _Atomic uint64_t epoch;     /* of this run; another one when the database is seen to go back */
 };
 
-extern const struct sql_migration user_migrations[USER_MIGRATIONS];
-extern const struct service user_service; /* user_api.c */
+extern const struct sql_migration users_migrations[USERS_MIGRATIONS];
+extern const struct service users_service; /* user_api.c */
 
-int user_start(const struct service_context *context, char *why, size_t why_size, void **ret_state);
-void user_stop(void *state);
+int users_start(
+    const struct service_context *context, char *why, size_t why_size, void **ret_state);
+void users_stop(void *state);
 
-static inline int64_t user_now_ms(const struct users *users)
+static inline int64_t users_now_ms(const struct users *users)
 {
     return (int64_t)(users->env->wall_ns(users->env->data) / 1000000);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* user_site.h: the service of user.h behind a real server with a real database, and people who are
+/* user_site.h: the service of users.h behind a real server with a real database, and people who are
  * signed in. */
-#ifndef TEST_UNIT_PACKS_USER_SITE_H
-#define TEST_UNIT_PACKS_USER_SITE_H
+#ifndef TEST_UNIT_USERS_USER_SITE_H
+#define TEST_UNIT_USERS_USER_SITE_H
 
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +17,7 @@
 #include "postgres.h"
 #include "services/delivery/delivery.h"
 #include "services/packs/packs.h"
-#include "services/packs/user.h"
+#include "services/users/users.h"
 #include "silent.h"
 #include "web.h"
 
@@ -46,8 +46,8 @@ static inline void user_site_open(struct user_site *site)
         .name = "auth", .migrations = auth_migrations, .migration_count = auth_migration_count
     };
     const struct service *services[] = { &auth_service, &delivery_service, &packs_service,
-        &user_service };
-    const struct service *served[] = { &user_service };
+        &users_service };
+    const struct service *served[] = { &users_service };
     char why[256] = "";
     size_t count, route_count;
 
@@ -74,7 +74,7 @@ static inline void user_site_open(struct user_site *site)
                 .per_address = { .count = 100000, .period_ns = TR_SECONDS(1), .burst = 100000 } },
             &site->auth),
         0);
-    CHECK_MSG(user_start(
+    CHECK_MSG(users_start(
                   &(struct service_context){
                       .system = site->system, .sql = site->sql, .auth = site->auth },
                   why, sizeof why, &site->users) == 0,
@@ -95,7 +95,7 @@ static inline void user_site_open(struct user_site *site)
 static inline void user_site_close(struct user_site *site)
 {
     http_server_stop(&site->server);
-    user_stop(site->users);
+    users_stop(site->users);
     auth_stop(&site->auth);
     sql_close(&site->sql);
     base_free(site->routes);

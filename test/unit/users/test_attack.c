@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bodies that were made to break the service of user.h. */
+/* Bodies that were made to break the users service. */
 #include <stdlib.h>
 
 #include "user_site.h"

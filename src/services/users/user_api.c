@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* user_api.c: the routes of user.h. */
+/* user_api.c: the routes of users.h. */
 #include <string.h>
 
 #include "json/json_expect.h"
 #include "json/json_write.h"
-#include "services/packs/user_push.h"
+#include "services/users/user_push.h"
 
 enum { PULL_LIMIT = 1000, CONFLICTS_MAX = 200, SMALL_BODY = 4096 };
 
@@ -155,7 +155,8 @@ static void push(struct http_request *request)
         user_job_unref(job);
         return;
     }
-    rc = user_push_read(job, json_root(&doc), http_body(request).size, user_now_ms(users), message);
+    rc =
+        user_push_read(job, json_root(&doc), http_body(request).size, users_now_ms(users), message);
     json_doc_free(&doc);
     if (rc == 0) {
         ask(request, users, job, pushed);
@@ -448,14 +449,14 @@ static const struct service_admin_route admin_routes[] = {
     { .method = HTTP_GET, .path = PATH_STATUS, .handle = admin_status, .is_private = true },
 };
 
-const struct service user_service = {
+const struct service users_service = {
     .name = "users",
     .routes = routes,
     .route_count = sizeof routes / sizeof routes[0],
-    .migrations = user_migrations,
-    .migration_count = USER_MIGRATIONS,
-    .start = user_start,
-    .stop = user_stop,
+    .migrations = users_migrations,
+    .migration_count = USERS_MIGRATIONS,
+    .start = users_start,
+    .stop = users_stop,
     .admin_routes = admin_routes,
     .admin_route_count = sizeof admin_routes / sizeof admin_routes[0],
 };

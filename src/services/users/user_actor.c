@@ -17,7 +17,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "services/packs/user_job.h"
+#include "services/users/user_job.h"
 #include "support/metric.h"
 
 enum { TAG_LOAD = 1, TAG_PUSH, TAG_READ, READ_TAGS = 1 << 20, TRIES_MAX = 3, WAITING_MAX = 64 };
@@ -157,7 +157,7 @@ static bool push(struct user *user, struct tr_context *ctx, struct user_job *job
     job->rows_max = 0;
     if (is_near(user, job))
         job->rows_max = user->item_count > USER_ITEMS_MAX ? user->item_count : USER_ITEMS_MAX;
-    job->now_ms = user_now_ms(user->users);
+    job->now_ms = users_now_ms(user->users);
     unit = user_unit_push(
         job, user->seq, user->has_epoch || job->change_count == 0 ? NULL : user->epoch);
     if (unit != NULL)
@@ -248,7 +248,7 @@ static void read_rows(struct user *user, struct tr_context *ctx, struct user_job
     struct sql_unit *unit = user_unit_read(job);
     int rc = TR_ENOMEM;
 
-    job->now_ms = user_now_ms(user->users);
+    job->now_ms = users_now_ms(user->users);
     job->tries = TAG_READ + user->read_next++ % READ_TAGS; /* its tag */
     if (unit != NULL)
         rc = sql_read(ctx, &user->sql, unit, &(struct sql_submit_options){ .tag = job->tries });
@@ -391,7 +391,7 @@ static int make_user(void *data, const void *key, size_t key_size, void *state)
     return 0;
 }
 
-int user_start(const struct service_context *context, char *why, size_t why_size, void **ret_state)
+int users_start(const struct service_context *context, char *why, size_t why_size, void **ret_state)
 {
     struct users *users = base_calloc(sizeof *users);
     int rc = TR_ENOMEM;
@@ -422,7 +422,7 @@ int user_start(const struct service_context *context, char *why, size_t why_size
     return 0;
 }
 
-void user_stop(void *state)
+void users_stop(void *state)
 {
     struct users *users = state;
 

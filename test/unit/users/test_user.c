@@ -580,7 +580,7 @@ static void migrate_again(const struct user_site *site)
         .name = "auth", .migrations = auth_migrations, .migration_count = auth_migration_count
     };
     const struct service *services[] = { &auth_service, &delivery_service, &packs_service,
-        &user_service };
+        &users_service };
     struct sql_options options = { .url = site->url };
     struct sql_migration *migrations;
     char why[256] = "";

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* user_job.h: what a request wants of a user's actor, and what became of it. The connection and the
  * actor hold it, the last one frees it; until the actor has replied only the actor touches it. */
-#ifndef SERVICES_PACKS_USER_JOB_H
-#define SERVICES_PACKS_USER_JOB_H
+#ifndef SERVICES_USERS_USER_JOB_H
+#define SERVICES_USERS_USER_JOB_H
 
 #include <stdatomic.h>
 
-#include "services/packs/user.h"
+#include "services/users/users.h"
 
 enum user_job_kind { USER_PUSH, USER_PULL, USER_CONFLICTS, USER_STATUS };
 

@@ -6,7 +6,7 @@
 #include "base/siphash.h"
 
 #define CONFLICT_KEPT_MS (INT64_C(90) * 86400 * 1000)
-#include "services/packs/user_job.h"
+#include "services/users/user_job.h"
 
 SQL_STATEMENT(select_seq, "SELECT seq FROM user_sync WHERE user_id = $1");
 SQL_STATEMENT(count_items, "SELECT COUNT(*) FROM user_items WHERE user_id = $1");

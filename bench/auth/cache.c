@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cache.c: a request with a token that was verified before, as its gate does it (SHA-256 of the
- * token, ask the desk, compare aud, lxm and exp), beside the check of an ES256K signature. CPU time
+ * token, ask the verifier, compare aud, lxm and exp), beside the check of an ES256K signature. CPU time
  * of the whole process, in turns within one run; medians. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "auth/auth.h"
-#include "auth/desk.h"
+#include "auth/verifier.h"
 #include "auth/did.h"
 #include "auth/jwt.h"
 #include "base/alloc.h"
@@ -61,13 +61,13 @@ struct caller_message {
 
 static void look(struct caller *caller, struct tr_context *ctx)
 {
-    struct desk_message message = { .kind = DESK_LOOK, .address = { 4, 127, 0, 0, 1 } };
+    struct auth_verifier_message message = { .kind = VERIFIER_CHECK, .address = { 4, 127, 0, 0, 1 } };
 
     message.address_size = 5;
     crypto_sha256(caller->token.at, caller->token.size, message.hash);
-    must(tr_ask(ctx, caller->auth->desk, &message, sizeof message, &(struct tr_ask_options){ 0 }) ==
+    must(tr_ask(ctx, caller->auth->verifier, &message, sizeof message, &(struct tr_ask_options){ 0 }) ==
              0,
-        "the desk was not asked");
+        "the verifier was not asked");
 }
 
 static enum tr_next caller_handle(void *self, struct tr_context *ctx, void *message)
@@ -80,14 +80,14 @@ static enum tr_next caller_handle(void *self, struct tr_context *ctx, void *mess
     return TR_GO;
 }
 
-static int is_right(const struct caller *caller, const struct desk_answer *answer)
+static int is_right(const struct caller *caller, const struct auth_answer *answer)
 {
     const char *at = answer->texts + answer->issuer_size;
     struct span audience = { at, answer->audience_size };
     struct span lxm = { at + answer->audience_size, answer->lxm_size };
     const struct tr_env *env = caller->auth->env;
 
-    return answer->verdict == DESK_OK && answer->expires_s * 1000000000 > env->wall_ns(env->data) &&
+    return answer->verdict == VERDICT_OK && answer->expires_s * 1000000000 > env->wall_ns(env->data) &&
            span_equal(audience, caller->auth->audiences[0]) && span_equal(lxm, caller->lxm);
 }
 
@@ -129,15 +129,15 @@ static void all_look(const tr_sender *callers, uint32_t count)
 
 static void verify_first(struct auth *auth, struct span token)
 {
-    struct desk_message message = { .kind = DESK_VERIFY, .token_size = token.size };
-    union desk_answer_room room;
+    struct auth_verifier_message message = { .kind = VERIFIER_VERIFY, .token_size = token.size };
+    union auth_answer_room room;
 
     message.token = base_alloc(token.size);
     must(message.token != NULL, "memory");
     memcpy(message.token, token.at, token.size);
     crypto_sha256(token.at, token.size, message.hash);
-    must(tr_ask_wait(auth->desk, &message, sizeof message, &room, sizeof room, 0) == 0 &&
-             room.answer.verdict == DESK_OK,
+    must(tr_ask_wait(auth->verifier, &message, sizeof message, &room, sizeof room, 0) == 0 &&
+             room.answer.verdict == VERDICT_OK,
         "the token was not accepted");
 }
 
@@ -193,7 +193,7 @@ int main(void)
                  .per_did = any,
                  .per_address = any },
              &auth) == 0,
-        "desk");
+        "verifier");
     must(crypto_key_generate(CRYPTO_ES256K, &key) == 0 && did_key_format(key, did) > 0, "key");
     must(jwt_sign_claims(key, (struct span){ NULL, 0 },
              &(struct jwt_claims){ .iss = span_of(did),
@@ -229,7 +229,7 @@ int main(void)
     printf("ES256K check         %9.0f ns\n", check);
     printf("cache hit            %9.0f ns   (SHA-256 %.0f ns of it)\n", hit, hash);
     printf("ratio                %9.1f      (target: 40 or more)\n", check / hit);
-    jwt_finish(&jwt);
+    jwt_fini(&jwt);
     buffer_free(&token);
     crypto_key_unref(&key);
     for (int i = 0; i < CALLERS; i++)

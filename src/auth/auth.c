@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "auth/desk.h"
+#include "auth/verifier.h"
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "sql/unit.h"
@@ -104,7 +104,7 @@ void auth_unref(struct auth *auth)
     if (auth == NULL || atomic_fetch_sub_explicit(&auth->holders, 1, memory_order_acq_rel) > 1)
         return;
     crypto_key_unref(&auth->session_key);
-    did_key_cache_end(&auth->did_keys);
+    did_key_cache_fini(&auth->did_keys);
     base_free(auth->service_did);
     base_free(auth->service_name);
     base_free(auth->plc_directory);
@@ -138,7 +138,7 @@ static int keep_texts(struct auth *auth, const struct auth_options *options)
     return 0;
 }
 
-/* Not the desk's: work of an earlier life of it may be on the pool when it starts again. */
+/* Not the verifier's: work of an earlier life of it may be on the pool when it starts again. */
 static int begin_did_keys(struct auth *auth)
 {
     enum { KEYS_MAX = 8192 };
@@ -146,14 +146,14 @@ static int begin_did_keys(struct auth *auth)
 
     if (!auth->allow_did_key)
         return 0;
-    return did_key_cache_begin(&auth->did_keys, KEYS_MAX,
+    return did_key_cache_init(&auth->did_keys, KEYS_MAX,
         (struct base_siphash_key){ env->random(env->data), env->random(env->data) });
 }
 
 int auth_start(struct tr_system *system, const struct auth_options *options, struct auth **ret_auth)
 {
     struct auth *auth = base_calloc(sizeof *auth);
-    struct desk desk = { .auth = auth };
+    struct auth_verifier verifier = { .auth = auth };
     int rc;
 
     tr_assert(options->service_did != NULL);
@@ -183,12 +183,12 @@ int auth_start(struct tr_system *system, const struct auth_options *options, str
     if (rc == 0)
         rc = begin_did_keys(auth);
     if (rc == 0)
-        rc = tr_spawn(system, &auth_desk_type, &desk,
-            &(struct tr_spawn_options){ .name = "auth desk",
+        rc = tr_spawn(system, &auth_verifier_type, &verifier,
+            &(struct tr_spawn_options){ .name = "auth verifier",
                 .owner = "auth",
                 .ret_done = &auth->done,
                 .box = { .capacity = TR_CAPACITY_MAX, .full = TR_FULL_FAIL } },
-            &auth->desk);
+            &auth->verifier);
     if (rc < 0) {
         auth_unref(auth);
         return rc;
@@ -207,7 +207,7 @@ void auth_stop(struct auth **auth)
 {
     if (*auth == NULL)
         return;
-    tr_sender_drop(&(*auth)->desk);
+    tr_sender_drop(&(*auth)->verifier);
     (void)tr_done_wait(&(*auth)->done, NULL, NULL, 0); /* it reads *auth */
     auth_unref(*auth);
     *auth = NULL;
@@ -216,18 +216,18 @@ void auth_stop(struct auth **auth)
 int auth_change_rates(
     struct auth *auth, const struct tr_rate *per_did, const struct tr_rate *per_address)
 {
-    struct desk_message message = { .kind = DESK_RATES };
+    struct auth_verifier_message message = { .kind = VERIFIER_RATES };
 
     if (!tr_rate_is_valid(per_did) || !tr_rate_is_valid(per_address))
         return TR_EINVAL;
     message.per_did = *per_did;
     message.per_address = *per_address;
-    return tr_ask_wait(auth->desk, &message, sizeof message, NULL, 0, TR_SECONDS(5));
+    return tr_ask_wait(auth->verifier, &message, sizeof message, NULL, 0, TR_SECONDS(5));
 }
 
 static int tell_forget(struct auth *auth, struct span issuer)
 {
-    struct desk_message message = { .kind = DESK_FORGET, .token_size = issuer.size };
+    struct auth_verifier_message message = { .kind = VERIFIER_FORGET, .token_size = issuer.size };
     int rc;
 
     message.token = base_alloc(issuer.size + 1);
@@ -235,7 +235,7 @@ static int tell_forget(struct auth *auth, struct span issuer)
         return TR_ENOMEM;
     memcpy(message.token, issuer.at, issuer.size);
     rc = tr_try_tell_with(
-        auth->desk, &message, sizeof message, &(struct tr_send_options){ .lane = TR_CONTROL });
+        auth->verifier, &message, sizeof message, &(struct tr_send_options){ .lane = TR_CONTROL });
     if (rc < 0)
         base_free(message.token);
     return rc;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* auth.h: who asks, and how often they may. One actor, the desk, owns the cache of verified tokens,
+/* auth.h: who asks, and how often they may. One actor, the verifier, owns the cache of verified tokens,
  * the keys of issuers and the rate limits; signatures are checked on the blocking pool. A route's
- * gate asks the desk once and knows the caller, or has answered.
+ * gate asks the verifier once and knows the caller, or has answered.
  *
  * Every request that brings a token, or may come without, is counted against its address before
  * anything else, and against its issuer once that is known. A token that was verified before skips
@@ -42,7 +42,7 @@ struct auth_options {
 int auth_start(
     struct tr_system *system, const struct auth_options *options, struct auth **ret_auth);
 void auth_stop(struct auth **auth);
-/* Change the rates of a running desk. */
+/* Change the rates of a running verifier. */
 int auth_change_rates(
     struct auth *auth, const struct tr_rate *per_did, const struct tr_rate *per_address);
 /* A session ended or its user changed: what was cached of it is forgotten. */

@@ -29,7 +29,7 @@ static struct span keep(struct span span, char **at)
     return kept;
 }
 
-const struct auth_claims *auth_claims_new(const struct auth_claims *claims)
+const struct auth_claims *auth_claims_create(const struct auth_claims *claims)
 {
     size_t size = claims->issuer.size + claims->audience.size + claims->lxm.size +
                   claims->jti.size + claims->role.size + 5;

@@ -26,7 +26,7 @@ struct auth_claims {
 };
 
 /* A copy that owns its texts, with one holder. NULL when out of memory. */
-const struct auth_claims *auth_claims_new(const struct auth_claims *claims);
+const struct auth_claims *auth_claims_create(const struct auth_claims *claims);
 const struct auth_claims *auth_claims_ref(const struct auth_claims *claims);
 void auth_claims_unref(const struct auth_claims *claims); /* NULL is fine */
 

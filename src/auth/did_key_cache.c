@@ -31,7 +31,7 @@ struct did_key_set {
     struct did_key_place places[WAYS];
 };
 
-int did_key_cache_begin(
+int did_key_cache_init(
     struct did_key_cache *cache, uint32_t keys_max, struct base_siphash_key hash_key)
 {
     uint32_t sets = 1;
@@ -46,7 +46,7 @@ int did_key_cache_begin(
     return 0;
 }
 
-void did_key_cache_end(struct did_key_cache *cache)
+void did_key_cache_fini(struct did_key_cache *cache)
 {
     for (uint32_t i = 0; i < cache->set_count; i++)
         for (int way = 0; way < WAYS; way++)

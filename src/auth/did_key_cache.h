@@ -19,10 +19,10 @@ struct did_key_cache {
 };
 
 /* Rounded up to a power of two. TR_ENOMEM. */
-int did_key_cache_begin(
+int did_key_cache_init(
     struct did_key_cache *cache, uint32_t keys_max, struct base_siphash_key hash_key);
 /* Nobody else is in it any more. Zeroed is fine. */
-void did_key_cache_end(struct did_key_cache *cache);
+void did_key_cache_fini(struct did_key_cache *cache);
 /* A reference of the caller's, or NULL. */
 struct crypto_key *did_key_cache_get(struct did_key_cache *cache, struct span did);
 /* Takes a reference of its own. `key` is what `did` names, and something it signed was verified:

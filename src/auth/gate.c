@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gate.c: what stands before a route: ask the desk who this is, compare what the token is for, go
+/* gate.c: what stands before a route: ask the verifier who this is, compare what the token is for, go
  * on or answer. */
 #include <string.h>
 
-#include "auth/desk.h"
+#include "auth/verifier.h"
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "crypto/digest.h"
@@ -43,7 +43,7 @@ static struct span take_text(const char **at, size_t size)
     return size == 0 ? (struct span){ NULL, 0 } : text;
 }
 
-static struct caller *caller_from(struct http_request *request, const struct desk_answer *answer)
+static struct caller *caller_from(struct http_request *request, const struct auth_answer *answer)
 {
     size_t size = (size_t)answer->issuer_size + answer->audience_size + answer->lxm_size +
                   answer->jti_size + answer->role_size;
@@ -98,7 +98,7 @@ static enum jwt_refusal compare(
     return JWT_OK;
 }
 
-static void let_in(struct http_request *request, const struct desk_answer *answer)
+static void let_in(struct http_request *request, const struct auth_answer *answer)
 {
     struct caller *caller;
     enum jwt_refusal refusal;
@@ -130,27 +130,27 @@ static void verify(struct http_request *request, const unsigned char *hash);
 
 static void answered(struct http_request *request, const struct tr_event *event)
 {
-    const struct desk_answer *answer = event->value;
+    const struct auth_answer *answer = event->value;
 
-    if (event->status < 0 || event->size < offsetof(struct desk_answer, texts)) {
+    if (event->status < 0 || event->size < offsetof(struct auth_answer, texts)) {
         http_respond_shed(request, 503, 1, "auth");
         return;
     }
     switch (answer->verdict) {
-    case DESK_OK:
+    case VERDICT_OK:
         let_in(request, answer);
         break;
-    case DESK_UNKNOWN:
+    case VERDICT_UNKNOWN:
         verify(request, (const unsigned char *)answer->texts);
         break;
-    case DESK_REFUSED:
+    case VERDICT_REFUSED:
         unauthorized(request, answer->label, answer->text);
         break;
-    case DESK_LIMITED:
+    case VERDICT_LIMITED:
         http_respond_shed(
             request, 429, (uint32_t)(answer->retry_ns / 1000000000 + 1), answer->label);
         break;
-    case DESK_FAILED:
+    case VERDICT_FAILED:
         http_add_header(request, "Retry-After", SPAN("1"));
         http_respond_error(request, 503, answer->label, answer->text);
         break;
@@ -177,15 +177,15 @@ static bool has_two(const struct http_request *request, const char *name)
     return count > 1;
 }
 
-static void fill_address(struct http_request *request, struct desk_message *message)
+static void fill_address(struct http_request *request, struct auth_verifier_message *message)
 {
     message->address_size =
         (unsigned char)rate_limit_address_key(http_peer(request), message->address);
 }
 
-static void ask(struct http_request *request, struct desk_message *message)
+static void ask(struct http_request *request, struct auth_verifier_message *message)
 {
-    int rc = http_ask(request, auth_of(request)->desk, message, sizeof *message, answered);
+    int rc = http_ask(request, auth_of(request)->verifier, message, sizeof *message, answered);
 
     if (rc == 0)
         return;
@@ -194,7 +194,8 @@ static void ask(struct http_request *request, struct desk_message *message)
 }
 
 /* False: it has been answered. */
-static bool add_token(struct http_request *request, struct desk_message *message, struct span token)
+static bool add_token(
+    struct http_request *request, struct auth_verifier_message *message, struct span token)
 {
     struct span trace = http_traceparent(request);
 
@@ -213,7 +214,7 @@ static bool add_token(struct http_request *request, struct desk_message *message
 
 static void verify(struct http_request *request, const unsigned char *hash)
 {
-    struct desk_message message = { .kind = DESK_VERIFY };
+    struct auth_verifier_message message = { .kind = VERIFIER_VERIFY };
     struct span token = token_of(request);
 
     tr_assert(token.at != NULL); /* only a token that was looked up can be unknown */
@@ -223,7 +224,7 @@ static void verify(struct http_request *request, const unsigned char *hash)
 }
 
 /* A service token changes something once, so what a request that is no read brings is new: to ask
- * for it after a look in vain would double the way to the desk. A wrong guess costs a copy. */
+ * for it after a look in vain would double the way to the verifier. A wrong guess costs a copy. */
 static bool is_likely_new(const struct http_request *request)
 {
     return http_method(request) != HTTP_GET && http_method(request) != HTTP_HEAD &&
@@ -234,7 +235,7 @@ bool auth_gate(struct http_request *request)
 {
     const struct auth_demand *demand = demand_of(request);
     struct span token = token_of(request);
-    struct desk_message message = { .kind = DESK_LOOK };
+    struct auth_verifier_message message = { .kind = VERIFIER_CHECK };
 
     if (has_two(request, "Authorization") ||
         (token.at == NULL && http_header(request, "Authorization").at != NULL)) {
@@ -250,7 +251,7 @@ bool auth_gate(struct http_request *request)
         return false;
     }
     if (token.at == NULL)
-        message.kind = DESK_ADDRESS;
+        message.kind = VERIFIER_ADDRESS;
     else
         crypto_sha256(token.at, token.size, message.hash);
     if (token.at != NULL && is_likely_new(request) && !add_token(request, &message, token))

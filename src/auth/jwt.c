@@ -258,7 +258,7 @@ enum jwt_refusal jwt_parse_jws(struct jwt *jwt, struct span token)
     return parse(jwt, token, false);
 }
 
-void jwt_finish(struct jwt *jwt)
+void jwt_fini(struct jwt *jwt)
 {
     json_doc_free(&jwt->header_doc);
     json_doc_free(&jwt->claims_doc);

@@ -8,7 +8,7 @@
  *     refusal = jwt_check(&jwt, &expect);            times, audience, method, issuer, key id
  *     ... find the issuer's key ...
  *     refusal = jwt_verify(&jwt, key);               algorithm of the key, signature
- *     jwt_finish(&jwt);
+ *     jwt_fini(&jwt);
  *
  * A verified token that is kept for reuse must pass jwt_check again at each use. */
 #ifndef AUTH_JWT_H
@@ -104,12 +104,12 @@ struct jwt {
     struct json_doc claims_doc;
 };
 
-/* Read a token. `token` must stay until jwt_finish: signed_part points into it. Whatever is
- * returned, jwt_finish releases what was taken (zeroed is fine too). */
+/* Read a token. `token` must stay until jwt_fini: signed_part points into it. Whatever is
+ * returned, jwt_fini releases what was taken (zeroed is fine too). */
 enum jwt_refusal jwt_parse(struct jwt *jwt, struct span token);
 /* The same for a payload that need not be JSON: there are no claims then. */
 enum jwt_refusal jwt_parse_jws(struct jwt *jwt, struct span token);
-void jwt_finish(struct jwt *jwt);
+void jwt_fini(struct jwt *jwt);
 
 /* What a token must say here. All zero is the strictest: what is not stated is refused. */
 struct jwt_expect {

@@ -7,7 +7,7 @@
 
 enum { WAYS = 8 };
 
-int key_cache_begin(struct key_cache *cache, uint32_t keys_max, struct base_siphash_key hash_key)
+int key_cache_init(struct key_cache *cache, uint32_t keys_max, struct base_siphash_key hash_key)
 {
     uint32_t sets = 1;
 
@@ -29,7 +29,7 @@ static void vacate(struct key_cache *cache, struct key_cache_entry *entry)
     cache->count--;
 }
 
-void key_cache_end(struct key_cache *cache)
+void key_cache_fini(struct key_cache *cache)
 {
     for (size_t i = 0; i < (size_t)cache->set_count * WAYS; i++)
         if (cache->entries[i].did != NULL)

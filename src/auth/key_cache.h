@@ -42,8 +42,8 @@ struct key_cache {
     struct base_siphash_key hash_key;
 };
 
-int key_cache_begin(struct key_cache *cache, uint32_t keys_max, struct base_siphash_key hash_key);
-void key_cache_end(struct key_cache *cache);
+int key_cache_init(struct key_cache *cache, uint32_t keys_max, struct base_siphash_key hash_key);
+void key_cache_fini(struct key_cache *cache);
 /* Borrowed until the next call that changes the cache; NULL if there is none. */
 struct key_cache_entry *key_cache_find(struct key_cache *cache, struct span did);
 /* Takes a reference of its own. A full set drops an entry without a key, or else what was fetched

@@ -15,7 +15,7 @@ struct rate_limit_place {
     struct tr_bucket bucket;
 };
 
-int rate_limit_begin(struct rate_limit *limit, const struct tr_rate *rate, uint32_t keys_max,
+int rate_limit_init(struct rate_limit *limit, const struct tr_rate *rate, uint32_t keys_max,
     struct base_siphash_key key)
 {
     uint32_t sets = 1;
@@ -33,7 +33,7 @@ int rate_limit_begin(struct rate_limit *limit, const struct tr_rate *rate, uint3
     return 0;
 }
 
-void rate_limit_end(struct rate_limit *limit)
+void rate_limit_fini(struct rate_limit *limit)
 {
     base_free(limit->places);
     *limit = (struct rate_limit){ 0 };

@@ -20,9 +20,9 @@ struct rate_limit {
 };
 
 /* Room for about `keys_max` keys. TR_EINVAL if the rate is not valid. */
-int rate_limit_begin(struct rate_limit *limit, const struct tr_rate *rate, uint32_t keys_max,
+int rate_limit_init(struct rate_limit *limit, const struct tr_rate *rate, uint32_t keys_max,
     struct base_siphash_key key);
-void rate_limit_end(struct rate_limit *limit);
+void rate_limit_fini(struct rate_limit *limit);
 /* 0, or TR_ERATE with how long until it would be allowed. */
 int rate_limit_take(
     struct rate_limit *limit, struct span key, uint64_t now_ns, uint64_t *ret_retry_ns);

@@ -8,7 +8,7 @@
  * 1. An ID token makes one session: its hash is stored in the unit that makes the session.
  * 2. A session has one refresh token that is good. Any other that we ever made for it has been
  * used: whoever brings it ends the session.
- * 3. When a session ends the desk forgets its user's tokens before the answer goes out. */
+ * 3. When a session ends the verifier forgets its user's tokens before the answer goes out. */
 #include "auth/session.h"
 
 #include <stdio.h>
@@ -146,7 +146,7 @@ static void put_tokens(struct sessions_actor *actor, struct sign_in *sign_in,
         .iss = us,
         .aud = us,
         .sub = user,
-        .jti = refresh_session(&sign_in->refresh),
+        .jti = refresh_token_session(&sign_in->refresh),
         .iat_s = now_s,
         .exp_s = now_s + AUTH_SESSION_TOKEN_S,
         .nbf_s = -1,
@@ -236,7 +236,8 @@ static void store_sign_in(
     unsigned char hash[32];
 
     new_id(id);
-    if (unit == NULL || refresh_make(&sign_in->refresh, actor->sessions->options.key, id) < 0) {
+    if (unit == NULL ||
+        refresh_token_init(&sign_in->refresh, actor->sessions->options.key, id) < 0) {
         sql_unit_free(unit);
         submit(actor, ctx, sign_in, NULL, false);
         return;
@@ -263,7 +264,7 @@ static bool read_refresh(
 {
     struct span text = { sign_in->message.text, sign_in->message.text_size };
 
-    if (refresh_read(token, actor->sessions->options.key, text))
+    if (refresh_token_parse(token, actor->sessions->options.key, text))
         return true;
     answer_ended(actor, sign_in);
     return false;
@@ -281,7 +282,8 @@ static void begin_refresh(
     memcpy(id, old.text, REFRESH_ID_CHARS);
     id[REFRESH_ID_CHARS] = '\0';
     unit = sql_unit_new(0);
-    if (unit == NULL || refresh_make(&sign_in->refresh, actor->sessions->options.key, id) < 0) {
+    if (unit == NULL ||
+        refresh_token_init(&sign_in->refresh, actor->sessions->options.key, id) < 0) {
         sql_unit_free(unit);
         submit(actor, ctx, sign_in, NULL, false);
         return;
@@ -307,7 +309,7 @@ static void begin_end(struct sessions_actor *actor, struct tr_context *ctx, stru
     unit = sql_unit_new(0);
     if (unit != NULL) {
         sql_unit_step(unit, &end_session, SQL_ROWS_ANY);
-        sql_unit_text(unit, refresh_session(&token));
+        sql_unit_text(unit, refresh_token_session(&token));
         sql_unit_int(unit, wall_s(actor));
     }
     submit(actor, ctx, sign_in, unit, false);
@@ -671,7 +673,7 @@ static int actor_start(void *self, struct tr_context *ctx)
     struct base_siphash_key key = { tr_random(ctx), tr_random(ctx) };
 
     sql_client_begin(&actor->sql, actor->sessions->options.sql);
-    return rate->count == 0 ? 0 : rate_limit_begin(&actor->sign_in_limit, rate, ADDRESSES_MAX, key);
+    return rate->count == 0 ? 0 : rate_limit_init(&actor->sign_in_limit, rate, ADDRESSES_MAX, key);
 }
 
 static void actor_finish(void *self)
@@ -686,7 +688,7 @@ static void actor_finish(void *self)
         key_set_destroy(actor->providers[i].keys);
     if (actor->sql.sql != NULL)
         sql_client_end(&actor->sql);
-    rate_limit_end(&actor->sign_in_limit);
+    rate_limit_fini(&actor->sign_in_limit);
     *actor =
         (struct sessions_actor){ .sessions = actor->sessions, .number_next = actor->number_next };
 }

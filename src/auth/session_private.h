@@ -61,10 +61,12 @@ struct refresh_token {
     unsigned char hash[REFRESH_HASH_BYTES];
 };
 /* A new one of this session. TR_ENOMEM. */
-int refresh_make(struct refresh_token *token, const struct crypto_key *key, const char *session_id);
+int refresh_token_init(
+    struct refresh_token *token, const struct crypto_key *key, const char *session_id);
 /* Did we make it? Then `token` is it. */
-bool refresh_read(struct refresh_token *token, const struct crypto_key *key, struct span text);
-static inline struct span refresh_session(const struct refresh_token *token)
+bool refresh_token_parse(
+    struct refresh_token *token, const struct crypto_key *key, struct span text);
+static inline struct span refresh_token_session(const struct refresh_token *token)
 {
     return (struct span){ token->text, REFRESH_ID_CHARS };
 }

@@ -84,7 +84,7 @@ void sign_in_unref(void *argument)
     if (sign_in == NULL ||
         atomic_fetch_sub_explicit(&sign_in->holders, 1, memory_order_acq_rel) > 1)
         return;
-    jwt_finish(&sign_in->jwt);
+    jwt_fini(&sign_in->jwt);
     crypto_key_unref(&sign_in->key);
     wipe_text(sign_in->message.text, sign_in->message.text_size);
     base_free(sign_in->message.nonce);
@@ -119,7 +119,8 @@ static void hash_secret(struct refresh_token *token)
     crypto_sha256(token->text + REFRESH_ID_CHARS + 1, REFRESH_SECRET_CHARS, token->hash);
 }
 
-int refresh_make(struct refresh_token *token, const struct crypto_key *key, const char *session_id)
+int refresh_token_init(
+    struct refresh_token *token, const struct crypto_key *key, const char *session_id)
 {
     unsigned char bytes[32];
     char *at = token->text;
@@ -145,7 +146,8 @@ int refresh_make(struct refresh_token *token, const struct crypto_key *key, cons
     return rc;
 }
 
-bool refresh_read(struct refresh_token *token, const struct crypto_key *key, struct span text)
+bool refresh_token_parse(
+    struct refresh_token *token, const struct crypto_key *key, struct span text)
 {
     char expected[REFRESH_SECRET_CHARS + 1];
     unsigned char mark[32];

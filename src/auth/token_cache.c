@@ -21,7 +21,7 @@ static uint32_t mark_of(struct span issuer)
     return (uint32_t)base_siphash((struct base_siphash_key){ 0, 0 }, issuer.at, issuer.size);
 }
 
-int token_cache_begin(struct token_cache *cache, uint32_t tokens_max)
+int token_cache_init(struct token_cache *cache, uint32_t tokens_max)
 {
     uint32_t sets = 1;
 
@@ -50,7 +50,7 @@ void token_cache_clear(struct token_cache *cache)
     tr_assert(cache->count == 0);
 }
 
-void token_cache_end(struct token_cache *cache)
+void token_cache_fini(struct token_cache *cache)
 {
     token_cache_clear(cache);
     base_free(cache->places);

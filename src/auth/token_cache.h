@@ -18,8 +18,8 @@ struct token_cache {
     uint64_t evicted;
 };
 
-int token_cache_begin(struct token_cache *cache, uint32_t tokens_max);
-void token_cache_end(struct token_cache *cache);
+int token_cache_init(struct token_cache *cache, uint32_t tokens_max);
+void token_cache_fini(struct token_cache *cache);
 /* A reference of the caller's, or NULL. An entry dies at its token's exp, or a minute after it was
  * put in. */
 const struct auth_claims *token_cache_get(

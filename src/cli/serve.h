@@ -71,7 +71,7 @@ void serve_stop(struct serve *serve);
 
 /* serve_auth.c */
 
-/* The client for requests to others, the desk if there is a service DID, and sessions if there are
+/* The client for requests to others, the verifier if there is a service DID, and sessions if there are
  * providers. */
 int serve_start_auth(struct serve *serve, char *why, size_t why_size);
 /* Can the key sets of providers that are files be used? Before anything is made. */

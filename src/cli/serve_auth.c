@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* serve_auth.c: who asks: the desk for service tokens, sessions for people, and the client that
+/* serve_auth.c: who asks: the verifier for service tokens, sessions for people, and the client that
  * fetches documents and keys for both. */
 #include <stdio.h>
 #include <string.h>
@@ -28,7 +28,7 @@ static uint32_t seconds_of(const struct config *config, enum config_key key)
     return (uint32_t)(config_number(config, key) / TR_SECONDS(1));
 }
 
-static int start_desk(struct serve *serve)
+static int start_verifier(struct serve *serve)
 {
     const struct config *config = &serve->config;
     const char *fragment = config_text(config, CONFIG_AUTH_SERVICE_FRAGMENT);
@@ -196,7 +196,7 @@ int serve_start_auth(struct serve *serve, char *why, size_t why_size)
             .allow_private = config_is_on(config, CONFIG_AUTH_ALLOW_PRIVATE) },
         &serve->client);
     if (rc == 0)
-        rc = start_desk(serve);
+        rc = start_verifier(serve);
     why[0] = '\0';
     if (rc == 0 && provider_count > 0)
         rc = start_sessions(serve, provider_count, why, why_size);

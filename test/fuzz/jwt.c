@@ -69,7 +69,7 @@ static enum jwt_refusal judge(struct span token)
             check_rules(&jwt, &expect);
         }
     }
-    jwt_finish(&jwt);
+    jwt_fini(&jwt);
     return refusal;
 }
 

@@ -22,7 +22,7 @@ struct change *change_new(struct http_request *request, const struct change_kind
     struct change *change = base_calloc(sizeof *change);
 
     if (change != NULL && call->claims != NULL) {
-        change->claims = auth_claims_new(call->claims);
+        change->claims = auth_claims_create(call->claims);
         if (change->claims == NULL) {
             base_free(change);
             change = NULL;

@@ -881,7 +881,7 @@ static enum jwt_refusal judge(const struct crypto_key *key, struct span token, u
         refusal = jwt_check(&jwt, &expect);
     if (refusal == JWT_OK)
         refusal = jwt_verify(&jwt, key);
-    jwt_finish(&jwt);
+    jwt_fini(&jwt);
     return refusal;
 }
 

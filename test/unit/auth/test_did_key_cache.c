@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys that were read from did:key issuers: the cache alone, and before the desk. */
+/* Keys that were read from did:key issuers: the cache alone, and before the verifier. */
 #include <stdatomic.h>
 
-#include "test_desk.h"
+#include "test_verifier.h"
 
 static const struct base_siphash_key hash_key = { 1, 2 };
 
@@ -26,7 +26,7 @@ TEST(did_keys, what_was_put_is_got_by_its_whole_name_alone)
 
     issuer_begin_key(&issuer);
     size = strlen(issuer.did);
-    CHECK_EQ_INT(did_key_cache_begin(&cache, 1, hash_key), 0); /* one set: nothing hides */
+    CHECK_EQ_INT(did_key_cache_init(&cache, 1, hash_key), 0); /* one set: nothing hides */
     CHECK(!has(&cache, issuer.did));
     did_key_cache_put(&cache, span_of(issuer.did), issuer.key);
     key = did_key_cache_get(&cache, span_of(issuer.did));
@@ -34,7 +34,7 @@ TEST(did_keys, what_was_put_is_got_by_its_whole_name_alone)
     CHECK(did_key_cache_get(&cache, (struct span){ issuer.did, size - 1 }) == NULL);
     issuer.did[size - 1] = issuer.did[size - 1] == 'a' ? 'b' : 'a';
     CHECK(!has(&cache, issuer.did));
-    did_key_cache_end(&cache);
+    did_key_cache_fini(&cache);
     CHECK_EQ_INT(crypto_key_algorithm(key), CRYPTO_ES256K); /* the caller's reference */
     crypto_key_unref(&key);
     crypto_key_unref(&issuer.key);
@@ -48,7 +48,7 @@ TEST(did_keys, a_full_set_drops_what_was_used_longest_ago)
     struct issuer issuer;
 
     issuer_begin_key(&issuer);
-    CHECK_EQ_INT(did_key_cache_begin(&cache, WAYS, hash_key), 0);
+    CHECK_EQ_INT(did_key_cache_init(&cache, WAYS, hash_key), 0);
     CHECK_EQ_INT(cache.set_count, 1);
     for (int i = 0; i < WAYS; i++)
         did_key_cache_put(&cache, span_of(names[i]), issuer.key);
@@ -60,7 +60,7 @@ TEST(did_keys, a_full_set_drops_what_was_used_longest_ago)
     CHECK(!has(&cache, names[1]));
     CHECK(has(&cache, names[0]) && has(&cache, names[2]) && has(&cache, names[3]));
     CHECK(has(&cache, "did:key:e"));
-    did_key_cache_end(&cache);
+    did_key_cache_fini(&cache);
     crypto_key_unref(&issuer.key);
 }
 
@@ -73,7 +73,7 @@ TEST(did_keys, however_many_come_it_holds_no_more_than_it_may)
     int held = 0;
 
     issuer_begin_key(&issuer);
-    CHECK_EQ_INT(did_key_cache_begin(&cache, KEYS, hash_key), 0);
+    CHECK_EQ_INT(did_key_cache_init(&cache, KEYS, hash_key), 0);
     for (int i = 0; i < MANY; i++) {
         (void)snprintf(name, sizeof name, "did:key:z%d", i);
         did_key_cache_put(&cache, span_of(name), issuer.key);
@@ -84,7 +84,7 @@ TEST(did_keys, however_many_come_it_holds_no_more_than_it_may)
         held += has(&cache, name);
     }
     CHECK_EQ_INT(held, KEYS);
-    did_key_cache_end(&cache);
+    did_key_cache_fini(&cache);
     crypto_key_unref(&issuer.key);
 }
 
@@ -97,9 +97,9 @@ TEST(did_keys, what_it_has_no_room_for_is_not_there)
     issuer_begin_key(&issuer);
     did_key_cache_put(&cache, SPAN("did:key:a"), issuer.key); /* one that was never begun */
     CHECK(!has(&cache, "did:key:a"));
-    did_key_cache_end(&cache);
+    did_key_cache_fini(&cache);
 
-    CHECK_EQ_INT(did_key_cache_begin(&cache, 8, hash_key), 0);
+    CHECK_EQ_INT(did_key_cache_init(&cache, 8, hash_key), 0);
     memset(name, 'z', sizeof name);
     name[DID_KEY_CHARS_MAX + 1] = '\0';
     did_key_cache_put(&cache, span_of(name), issuer.key);
@@ -107,12 +107,12 @@ TEST(did_keys, what_it_has_no_room_for_is_not_there)
     name[DID_KEY_CHARS_MAX] = '\0';
     did_key_cache_put(&cache, span_of(name), issuer.key);
     CHECK(has(&cache, name));
-    did_key_cache_end(&cache);
+    did_key_cache_fini(&cache);
 
     base_fault_countdown(1, 1);
-    CHECK_EQ_INT(did_key_cache_begin(&cache, 8, hash_key), TR_ENOMEM);
+    CHECK_EQ_INT(did_key_cache_init(&cache, 8, hash_key), TR_ENOMEM);
     (void)base_fault_countdown(0, 0);
-    did_key_cache_end(&cache);
+    did_key_cache_fini(&cache);
     crypto_key_unref(&issuer.key);
 }
 
@@ -125,7 +125,7 @@ TEST(did_keys, a_set_that_another_thread_is_at_is_a_miss_and_nobody_waits)
     _Atomic bool *is_taken;
 
     issuer_begin_key(&issuer);
-    CHECK_EQ_INT(did_key_cache_begin(&cache, 1, hash_key), 0);
+    CHECK_EQ_INT(did_key_cache_init(&cache, 1, hash_key), 0);
     is_taken = (_Atomic bool *)cache.sets; /* of the one set: its first member */
     did_key_cache_put(&cache, SPAN("did:key:a"), issuer.key);
     atomic_store(is_taken, true);
@@ -134,7 +134,7 @@ TEST(did_keys, a_set_that_another_thread_is_at_is_a_miss_and_nobody_waits)
     atomic_store(is_taken, false);
     CHECK(has(&cache, "did:key:a"));
     CHECK(!has(&cache, "did:key:b"));
-    did_key_cache_end(&cache);
+    did_key_cache_fini(&cache);
     crypto_key_unref(&issuer.key);
 }
 
@@ -179,7 +179,7 @@ TEST(did_keys, many_threads_at_once_get_the_right_key_or_none)
     pthread_t threads[THREADS];
 
     /* Fewer places than issuers: they push each other out all the time. */
-    CHECK_EQ_INT(did_key_cache_begin(&crowd.cache, ISSUERS / 2, hash_key), 0);
+    CHECK_EQ_INT(did_key_cache_init(&crowd.cache, ISSUERS / 2, hash_key), 0);
     CHECK_EQ_INT(pthread_barrier_init(&crowd.barrier, NULL, THREADS), 0);
     for (int i = 0; i < ISSUERS; i++)
         issuer_begin_key(&crowd.issuers[i]);
@@ -188,13 +188,13 @@ TEST(did_keys, many_threads_at_once_get_the_right_key_or_none)
     for (int i = 0; i < THREADS; i++)
         CHECK_EQ_INT(pthread_join(threads[i], NULL), 0);
     CHECK(atomic_load(&crowd.hits) > 0);
-    did_key_cache_end(&crowd.cache);
+    did_key_cache_fini(&crowd.cache);
     pthread_barrier_destroy(&crowd.barrier);
     for (int i = 0; i < ISSUERS; i++)
         crypto_key_unref(&crowd.issuers[i].key); /* the last reference, or the sanitizer says so */
 }
 
-/* ---- before the desk ------------------------------------------------------------------------ */
+/* ---- before the verifier ------------------------------------------------------------------------ */
 
 static const struct auth_options dev = { .allow_did_key = true };
 
@@ -212,9 +212,9 @@ TEST(did_keys, a_known_issuer_gets_the_verdicts_of_an_unknown_one)
     for (int is_known = 0; is_known < 2; is_known++) {
         CHECK_EQ_INT(has(&office.auth->did_keys, issuer.did), is_known);
         issuer_new_key(&forger, CRYPTO_ES256K);
-        office_answers(&office, &forger, DESK_REFUSED, "SignatureMismatch");
+        office_answers(&office, &forger, VERDICT_REFUSED, "SignatureMismatch");
         issuer_new_key(&forger, CRYPTO_ES256);
-        office_answers(&office, &forger, DESK_REFUSED, "AlgorithmMismatch");
+        office_answers(&office, &forger, VERDICT_REFUSED, "AlgorithmMismatch");
         CHECK_EQ_INT(has(&office.auth->did_keys, issuer.did), is_known); /* nobody vouched for it */
         office_accepts(&office, &issuer);
         CHECK(has(&office.auth->did_keys, issuer.did));
@@ -259,7 +259,7 @@ TEST(did_keys, the_key_of_a_known_issuer_is_not_read_from_its_name_again)
     issuer_begin_key(&issuer);
     office_begin(&office, &registry, &dev);
     issuer_new_key(&issuer, CRYPTO_ES256K); /* not what its name says: nobody else puts it in */
-    office_answers(&office, &issuer, DESK_REFUSED, "SignatureMismatch");
+    office_answers(&office, &issuer, VERDICT_REFUSED, "SignatureMismatch");
     did_key_cache_put(&office.auth->did_keys, span_of(issuer.did), issuer.key);
     office_accepts(&office, &issuer);
     office_end(&office);
@@ -276,7 +276,7 @@ TEST(did_keys, where_did_keys_are_refused_nothing_is_kept)
     registry_begin(&registry);
     issuer_begin_key(&issuer);
     office_begin(&office, &registry, &(struct auth_options){ .allow_did_key = false });
-    office_answers(&office, &issuer, DESK_REFUSED, "IssuerRefused");
+    office_answers(&office, &issuer, VERDICT_REFUSED, "IssuerRefused");
     CHECK(office.auth->did_keys.sets == NULL);
     office_end(&office);
     crypto_key_unref(&issuer.key);
@@ -325,7 +325,7 @@ static uint64_t simulate(uint64_t seed)
         free(token);
     }
     for (int i = 0; i < SIM_TOKENS; i++)
-        CHECK_EQ_INT(office_verdict(&futures[i]).verdict, DESK_OK);
+        CHECK_EQ_INT(office_verdict(&futures[i]).verdict, VERDICT_OK);
     for (uint8_t i = 0; i < SIM_ISSUERS; i++) {
         tr_sim_note(sim, has(&office.auth->did_keys, issuers[i].did));
         crypto_key_unref(&issuers[i].key);

@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 #include "auth/auth.h"
-#include "auth/desk.h"
 #include "auth/did.h"
 #include "auth/jwt.h"
+#include "auth/verifier.h"
 #include "check.h"
 #include "support/metric.h"
 #include "web.h"
@@ -517,9 +517,9 @@ TEST(gate, many_requests_with_one_new_token_verify_it_once)
 
 /* ---- what is asked -------------------------------------------------------------------------- */
 
-/* Stands before the desk, counts and passes on. */
+/* Stands before the verifier, counts and passes on. */
 struct doorman {
-    tr_sender desk;
+    tr_sender verifier;
     struct asked *asked;
 };
 
@@ -529,22 +529,22 @@ struct asked {
 
 static enum tr_next doorman_handle(void *self, struct tr_context *ctx, void *memory)
 {
-    const struct desk_message *message = memory;
+    const struct auth_verifier_message *message = memory;
     struct doorman *doorman = self;
 
-    if (message->kind == DESK_VERIFY)
+    if (message->kind == VERIFIER_VERIFY)
         atomic_fetch_add(&doorman->asked->verifies, 1);
-    else if (message->kind == DESK_LOOK && message->token != NULL)
+    else if (message->kind == VERIFIER_CHECK && message->token != NULL)
         atomic_fetch_add(&doorman->asked->looks_with_token, 1);
-    else if (message->kind == DESK_LOOK)
+    else if (message->kind == VERIFIER_CHECK)
         atomic_fetch_add(&doorman->asked->looks, 1);
-    CHECK_EQ_INT(tr_forward(ctx, doorman->desk), 0);
+    CHECK_EQ_INT(tr_forward(ctx, doorman->verifier), 0);
     return TR_GO;
 }
 
 static const struct tr_type doorman_type = {
     .name = "doorman",
-    .message_size = sizeof(struct desk_message),
+    .message_size = sizeof(struct auth_verifier_message),
     .state_size = sizeof(struct doorman),
     .handle = doorman_handle,
 };
@@ -556,21 +556,21 @@ static void was_asked(struct asked *asked, unsigned looks, unsigned with_token, 
     CHECK_EQ_INT(atomic_exchange(&asked->verifies, 0), verifies);
 }
 
-TEST(gate, a_change_asks_the_desk_once_and_a_read_once_it_is_known)
+TEST(gate, a_change_asks_the_verifier_once_and_a_read_once_it_is_known)
 {
     struct asked asked = { 0 };
-    tr_sender desk, doorman = { 0 };
+    tr_sender verifier, doorman = { 0 };
     struct caller caller;
     struct site site;
     char *read, *write;
 
     site_begin(&site, &dev);
     caller_begin(&caller);
-    desk = site.auth->desk;
+    verifier = site.auth->verifier;
     CHECK_EQ_INT(tr_spawn(site.system, &doorman_type,
-                     &(struct doorman){ .desk = desk, .asked = &asked }, NULL, &doorman),
+                     &(struct doorman){ .verifier = verifier, .asked = &asked }, NULL, &doorman),
         0);
-    site.auth->desk = doorman; /* before anybody asks */
+    site.auth->verifier = doorman; /* before anybody asks */
     read = header_of(&caller, (struct token_options){ 0 });
     write = header_of(&caller, (struct token_options){ .lxm = "com.example.write" });
     expect(&site, "GET", "/read", read, 200, caller.did);
@@ -582,7 +582,7 @@ TEST(gate, a_change_asks_the_desk_once_and_a_read_once_it_is_known)
     was_asked(&asked, 0, 1, 0);
     expect(&site, "POST", "/write", write, 401, "TokenReplayed");
     was_asked(&asked, 0, 1, 0);
-    site.auth->desk = desk;
+    site.auth->verifier = verifier;
     tr_sender_drop(&doorman);
     free(read);
     free(write);

@@ -72,7 +72,7 @@ static enum jwt_refusal judge(
         refusal = jwt_check(&jwt, expect);
     if (refusal == JWT_OK)
         refusal = jwt_verify(&jwt, key);
-    jwt_finish(&jwt);
+    jwt_fini(&jwt);
     return refusal;
 }
 
@@ -107,8 +107,8 @@ TEST(jwt, what_is_signed_is_accepted_and_read_back)
         CHECK_EQ_INT(jwt.claims.iat_s, NOW);
         CHECK_EQ_INT(jwt.claims.nbf_s, -1);
         CHECK(jwt.kid.at == NULL);
-        jwt_finish(&jwt);
-        jwt_finish(&jwt);
+        jwt_fini(&jwt);
+        jwt_fini(&jwt);
         crypto_key_unref(&key);
         crypto_key_unref(&other);
     }
@@ -367,7 +367,7 @@ TEST(expect, a_kept_token_is_refused_once_it_has_expired_or_is_used_elsewhere)
     CHECK_EQ_INT(jwt_check(&jwt, &expect), JWT_OK);
     expect.now_s = NOW + 60;
     CHECK_EQ_INT(jwt_check(&jwt, &expect), JWT_EXPIRED);
-    jwt_finish(&jwt);
+    jwt_fini(&jwt);
     buffer_free(&token);
     crypto_key_unref(&key);
 }
@@ -484,7 +484,7 @@ TEST(expect, unknown_claims_and_headers_are_ignored)
     CHECK_EQ_INT(jwt_parse(&jwt, token_span(&token)), JWT_OK);
     CHECK(json_string(json_get(jwt.claims_json, "email"), &email));
     CHECK(span_is(email, "a@example.com"));
-    jwt_finish(&jwt);
+    jwt_fini(&jwt);
     buffer_free(&token);
     crypto_key_unref(&key);
 }

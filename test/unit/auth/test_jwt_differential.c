@@ -69,7 +69,7 @@ static enum jwt_refusal verify(const struct crypto_key *key, struct span token)
 
     if (refusal == JWT_OK)
         refusal = jwt_verify(&jwt, key);
-    jwt_finish(&jwt);
+    jwt_fini(&jwt);
     return refusal;
 }
 

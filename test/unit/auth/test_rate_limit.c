@@ -20,13 +20,13 @@ TEST(rate_limit, allows_the_burst_and_says_when_to_come_back)
     struct rate_limit limit;
     uint64_t retry_ns = 0;
 
-    CHECK_EQ_INT(rate_limit_begin(&limit, &three_a_second, 100, hash_key), 0);
+    CHECK_EQ_INT(rate_limit_init(&limit, &three_a_second, 100, hash_key), 0);
     for (int i = 0; i < 3; i++)
         CHECK_EQ_INT(rate_limit_take(&limit, SPAN("did:a"), 10, &retry_ns), 0);
     CHECK_EQ_INT(rate_limit_take(&limit, SPAN("did:a"), 10, &retry_ns), TR_ERATE);
     CHECK_EQ_INT(rate_limit_take(&limit, SPAN("did:a"), 10 + retry_ns, &retry_ns), 0);
     CHECK_EQ_INT(rate_limit_take(&limit, SPAN("did:b"), 10, &retry_ns), 0);
-    rate_limit_end(&limit);
+    rate_limit_fini(&limit);
 }
 
 TEST(rate_limit, never_grows_and_a_full_set_favours_the_caller)
@@ -35,7 +35,7 @@ TEST(rate_limit, never_grows_and_a_full_set_favours_the_caller)
     char key[32];
     int refused = 0;
 
-    CHECK_EQ_INT(rate_limit_begin(&limit, &three_a_second, 8, hash_key), 0);
+    CHECK_EQ_INT(rate_limit_init(&limit, &three_a_second, 8, hash_key), 0);
     for (int i = 0; i < 1000; i++) {
         int size = snprintf(key, sizeof key, "did:%d", i);
 
@@ -45,7 +45,7 @@ TEST(rate_limit, never_grows_and_a_full_set_favours_the_caller)
     CHECK_EQ_INT(refused, 0);
     CHECK_EQ_INT(limit.set_count, 1);
     CHECK_EQ_INT(limit.forgotten, 1000 - 8);
-    rate_limit_end(&limit);
+    rate_limit_fini(&limit);
 }
 
 TEST(rate_limit, a_changed_rate_counts_from_now)
@@ -53,12 +53,12 @@ TEST(rate_limit, a_changed_rate_counts_from_now)
     struct rate_limit limit;
     const struct tr_rate one = { .count = 1, .period_ns = TR_SECONDS(1), .burst = 1 };
 
-    CHECK_EQ_INT(rate_limit_begin(&limit, &three_a_second, 8, hash_key), 0);
+    CHECK_EQ_INT(rate_limit_init(&limit, &three_a_second, 8, hash_key), 0);
     CHECK_EQ_INT(rate_limit_change(&limit, &one), 0);
     CHECK_EQ_INT(rate_limit_take(&limit, SPAN("a"), 0, NULL), 0);
     CHECK_EQ_INT(rate_limit_take(&limit, SPAN("a"), 0, NULL), TR_ERATE);
     CHECK_EQ_INT(rate_limit_change(&limit, &(struct tr_rate){ 0 }), TR_EINVAL);
-    rate_limit_end(&limit);
+    rate_limit_fini(&limit);
 }
 
 TEST(rate_limit, addresses_of_one_caller_share_a_key)
@@ -89,6 +89,6 @@ TEST(rate_limit, out_of_memory_is_reported)
     struct rate_limit limit;
 
     base_fault_countdown(1, 1);
-    CHECK_EQ_INT(rate_limit_begin(&limit, &three_a_second, 8, hash_key), TR_ENOMEM);
+    CHECK_EQ_INT(rate_limit_init(&limit, &three_a_second, 8, hash_key), TR_ENOMEM);
     base_fault_countdown(0, 0);
 }

@@ -497,7 +497,7 @@ TEST(session, a_session_that_is_read_while_it_ends_is_not_cached)
     site_end(&site, &registry);
 }
 
-TEST(session, what_cannot_be_told_to_the_desk_makes_it_forget_everybody)
+TEST(session, what_cannot_be_told_to_the_verifier_makes_it_forget_everybody)
 {
     struct provider_key key;
     struct registry registry;
@@ -508,13 +508,13 @@ TEST(session, what_cannot_be_told_to_the_desk_makes_it_forget_everybody)
     provider_key_es256(&key, "key-1");
     provider_publish(&registry, &key, NULL);
     pair = site_sign_in(&site, &key, &(struct id_token){ 0 });
-    CHECK_EQ_INT(office_ask(&site.office, pair.access).verdict, DESK_OK);
+    CHECK_EQ_INT(office_ask(&site.office, pair.access).verdict, VERDICT_OK);
     CHECK(office_knows(&site.office, pair.access));
     base_fault_countdown(1, 1000000);
     auth_forget(site.office.auth, SPAN("somebody"));
     base_fault_countdown(0, 0);
     CHECK(!office_knows(&site.office, pair.access));
-    CHECK_EQ_INT(office_ask(&site.office, pair.access).verdict, DESK_OK);
+    CHECK_EQ_INT(office_ask(&site.office, pair.access).verdict, VERDICT_OK);
     provider_key_end(&key);
     site_end(&site, &registry);
 }

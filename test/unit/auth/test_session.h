@@ -15,7 +15,7 @@
 #include "crypto/encoding.h"
 #include "postgres.h"
 #include "silent.h"
-#include "test_desk.h"
+#include "test_verifier.h"
 #include "web.h"
 
 #define PROVIDER "https://accounts.example.com"

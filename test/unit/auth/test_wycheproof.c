@@ -321,7 +321,7 @@ static enum jwt_refusal judge_token(const struct key_set *set, struct span token
         key = key_set_find(set, jwt.kid);
         refusal = key == NULL ? JWT_KID : jwt_verify(&jwt, key);
     }
-    jwt_finish(&jwt);
+    jwt_fini(&jwt);
     return refusal;
 }
 

@@ -97,11 +97,11 @@ static const struct auth_claims *open_ticket(
         refusal = jwt_verify(&jwt, delivery->ticket_key);
     if (refusal == JWT_OK && jwt.claims.sub.at != NULL &&
         span_equal(jwt.claims.nonce, mark_of(convo, &mark)))
-        claims = auth_claims_new(&(struct auth_claims){ .kind = AUTH_SESSION,
+        claims = auth_claims_create(&(struct auth_claims){ .kind = AUTH_SESSION,
             .issuer = jwt.claims.sub,
             .jti = jwt.claims.jti,
             .expires_s = (uint64_t)jwt.claims.exp_s });
-    jwt_finish(&jwt);
+    jwt_fini(&jwt);
     return claims;
 }
 
@@ -210,7 +210,7 @@ static bool identify(struct http_request *request, struct job *job)
     struct span ticket;
 
     if (auth_claims_of(request) != NULL) {
-        job->claims = auth_claims_new(auth_claims_of(request));
+        job->claims = auth_claims_create(auth_claims_of(request));
     } else {
         int found = api_query_query(request, "ticket", &ticket);
 

@@ -16,7 +16,7 @@ struct job *job_new(enum job_kind kind, const struct auth_claims *claims)
 
     if (job == NULL)
         return NULL;
-    job->claims = claims == NULL ? NULL : auth_claims_new(claims);
+    job->claims = claims == NULL ? NULL : auth_claims_create(claims);
     if (claims != NULL && job->claims == NULL) {
         base_free(job);
         return NULL;

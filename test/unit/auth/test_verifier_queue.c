@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Turns on the pool: how many tokens are there at once, whose turn it is, who is shed. The pool has
  * one thread, and turnstiles hold it where a case wants it. */
-#include "test_desk.h"
+#include "test_verifier.h"
 
-enum { BATCHES = 2 /* the office's workers */, TOKENS_MAX = BATCHES + DESK_QUEUED_MAX + 50 };
+enum { BATCHES = 2 /* the office's workers */, TOKENS_MAX = BATCHES + AUTH_QUEUED_MAX + 50 };
 
 struct hall {
     struct registry registry;
@@ -61,13 +61,13 @@ static void hall_send(struct hall *hall, int count)
         hall_send_token(hall, issuer_token(&hall->issuer));
 }
 
-/* Until the desk has handled all that came to it before. */
+/* Until the verifier has handled all that came to it before. */
 static void hall_settle(struct hall *hall)
 {
     (void)office_knows(&hall->office, "nobody's");
 }
 
-static enum desk_verdict hall_verdict(struct hall *hall, int index)
+static enum auth_verdict hall_verdict(struct hall *hall, int index)
 {
     return office_verdict(&hall->futures[index]).verdict;
 }
@@ -84,12 +84,12 @@ static int hall_count_ended(const struct hall *hall, int from, int to)
 static void hall_all_are_good(struct hall *hall, int from, int to)
 {
     for (int i = from; i < to; i++)
-        CHECK_EQ_INT(hall_verdict(hall, i), DESK_OK);
+        CHECK_EQ_INT(hall_verdict(hall, i), VERDICT_OK);
 }
 
 /* ---- turns ---------------------------------------------------------------------------------- */
 
-TEST(desk_queue, other_work_waits_behind_one_batch_per_worker_and_not_behind_all_tokens)
+TEST(verifier_queue, other_work_waits_behind_one_batch_per_worker_and_not_behind_all_tokens)
 {
     enum { MANY = 100 };
     struct hall hall;
@@ -110,9 +110,9 @@ TEST(desk_queue, other_work_waits_behind_one_batch_per_worker_and_not_behind_all
     hall_end(&hall);
 }
 
-TEST(desk_queue, the_oldest_go_first_in_batches)
+TEST(verifier_queue, the_oldest_go_first_in_batches)
 {
-    enum { SECOND = BATCHES + BATCHES * DESK_BATCH_MAX, MANY = SECOND + 30 };
+    enum { SECOND = BATCHES + BATCHES * AUTH_BATCH_MAX, MANY = SECOND + 30 };
     struct hall hall;
 
     hall_begin(&hall);
@@ -134,9 +134,9 @@ TEST(desk_queue, the_oldest_go_first_in_batches)
     hall_end(&hall);
 }
 
-TEST(desk_queue, a_token_that_needs_another_look_goes_before_all_that_had_none)
+TEST(verifier_queue, a_token_that_needs_another_look_goes_before_all_that_had_none)
 {
-    enum { MANY = 3 * BATCHES * DESK_BATCH_MAX };
+    enum { MANY = 3 * BATCHES * AUTH_BATCH_MAX };
     struct issuer plc;
     struct hall hall;
 
@@ -153,13 +153,13 @@ TEST(desk_queue, a_token_that_needs_another_look_goes_before_all_that_had_none)
     put_up(hall.porter, &hall.second);
     turnstile_open(&hall.first);
     turnstile_wait(&hall.second);
-    CHECK_EQ_INT(hall_verdict(&hall, 1), DESK_OK);
+    CHECK_EQ_INT(hall_verdict(&hall, 1), VERDICT_OK);
     hall_settle(&hall);
     CHECK_EQ_INT(hall_count_ended(&hall, 0, 1), 0); /* its signature is to be checked yet */
     put_up(hall.porter, &hall.third);
     turnstile_open(&hall.second);
     turnstile_wait(&hall.third);
-    CHECK_EQ_INT(hall_verdict(&hall, 0), DESK_OK);
+    CHECK_EQ_INT(hall_verdict(&hall, 0), VERDICT_OK);
     hall_settle(&hall);
     CHECK_EQ_INT(hall_count_ended(&hall, MANY, MANY + 1), 0);
     turnstile_open(&hall.third);
@@ -170,7 +170,7 @@ TEST(desk_queue, a_token_that_needs_another_look_goes_before_all_that_had_none)
 
 /* ---- nobody waits --------------------------------------------------------------------------- */
 
-TEST(desk_queue, a_queued_token_that_nobody_waits_for_costs_no_check)
+TEST(verifier_queue, a_queued_token_that_nobody_waits_for_costs_no_check)
 {
     struct tr_future *late, *one_of_two;
     char *expired, *cancelled, *shared;
@@ -192,15 +192,15 @@ TEST(desk_queue, a_queued_token_that_nobody_waits_for_costs_no_check)
     tr_future_drop(&hall.futures[BATCHES + 1]); /* another one waits */
     turnstile_open(&hall.first);
     hall_all_are_good(&hall, 0, BATCHES);
-    CHECK_EQ_INT(office_verdict(&one_of_two).verdict, DESK_OK);
-    CHECK_EQ_INT(hall_verdict(&hall, BATCHES + 2), DESK_OK);
+    CHECK_EQ_INT(office_verdict(&one_of_two).verdict, VERDICT_OK);
+    CHECK_EQ_INT(hall_verdict(&hall, BATCHES + 2), VERDICT_OK);
     /* A verdict would be remembered, whoever hears it. */
     CHECK(office_knows(&hall.office, shared));
     CHECK(!office_knows(&hall.office, cancelled));
     CHECK(!office_knows(&hall.office, expired));
     /* They left nothing behind: the same tokens are verified when somebody wants them. */
-    CHECK_EQ_INT(office_ask(&hall.office, cancelled).verdict, DESK_OK);
-    CHECK_EQ_INT(office_ask(&hall.office, expired).verdict, DESK_OK);
+    CHECK_EQ_INT(office_ask(&hall.office, cancelled).verdict, VERDICT_OK);
+    CHECK_EQ_INT(office_ask(&hall.office, expired).verdict, VERDICT_OK);
     tr_future_drop(&late);
     free(expired);
     hall_end(&hall);
@@ -208,9 +208,9 @@ TEST(desk_queue, a_queued_token_that_nobody_waits_for_costs_no_check)
 
 /* ---- bounds --------------------------------------------------------------------------------- */
 
-TEST(desk_queue, more_tokens_than_it_holds_are_shed_and_the_others_answered)
+TEST(verifier_queue, more_tokens_than_it_holds_are_shed_and_the_others_answered)
 {
-    enum { HELD = BATCHES + DESK_QUEUED_MAX };
+    enum { HELD = BATCHES + AUTH_QUEUED_MAX };
     struct tr_future *same;
     struct hall hall;
 
@@ -225,20 +225,20 @@ TEST(desk_queue, more_tokens_than_it_holds_are_shed_and_the_others_answered)
     for (int i = HELD; i < TOKENS_MAX; i++) {
         struct verdict verdict = office_verdict(&hall.futures[i]);
 
-        CHECK_EQ_INT(verdict.verdict, DESK_FAILED);
+        CHECK_EQ_INT(verdict.verdict, VERDICT_FAILED);
         CHECK_EQ_STR(verdict.label, "Overloaded");
     }
     hall_settle(&hall);
     CHECK_EQ_INT(hall_count_ended(&hall, 0, HELD), 0);
     turnstile_open(&hall.first);
     for (int i = 0; i < HELD; i++)
-        CHECK_EQ_INT(hall_verdict(&hall, i), DESK_REFUSED);
-    CHECK_EQ_INT(office_verdict(&same).verdict, DESK_REFUSED);
+        CHECK_EQ_INT(hall_verdict(&hall, i), VERDICT_REFUSED);
+    CHECK_EQ_INT(office_verdict(&same).verdict, VERDICT_REFUSED);
     office_accepts(&hall.office, &hall.issuer);
     hall_end(&hall);
 }
 
-TEST(desk_queue, a_full_pool_sheds_when_nothing_is_on_it_that_comes_back)
+TEST(verifier_queue, a_full_pool_sheds_when_nothing_is_on_it_that_comes_back)
 {
     struct verdict verdict;
     struct hall hall;
@@ -248,17 +248,17 @@ TEST(desk_queue, a_full_pool_sheds_when_nothing_is_on_it_that_comes_back)
     fill_pool(hall.porter, &hall.first);
     token = issuer_token(&hall.issuer);
     verdict = office_ask(&hall.office, token);
-    CHECK_EQ_INT(verdict.verdict, DESK_FAILED);
+    CHECK_EQ_INT(verdict.verdict, VERDICT_FAILED);
     CHECK_EQ_STR(verdict.label, "Overloaded");
     turnstile_open(&hall.first);
-    while (office_ask(&hall.office, token).verdict == DESK_FAILED) {
+    while (office_ask(&hall.office, token).verdict == VERDICT_FAILED) {
     } /* the crowd passes */
     CHECK(office_knows(&hall.office, token));
     free(token);
     hall_end(&hall);
 }
 
-TEST(desk_queue, a_full_pool_keeps_tokens_queued_until_a_batch_comes_back)
+TEST(verifier_queue, a_full_pool_keeps_tokens_queued_until_a_batch_comes_back)
 {
     enum { MANY = 40 };
     struct hall hall;
@@ -285,24 +285,24 @@ static void end_with_tokens_queued(int (*end)(tr_weak))
     hall_begin(&hall);
     hall_send(&hall, MANY);
     hall_settle(&hall);
-    CHECK_EQ_INT(end(tr_sender_weaken(hall.office.auth->desk)), 0);
+    CHECK_EQ_INT(end(tr_sender_weaken(hall.office.auth->verifier)), 0);
     for (int i = 0; i < MANY; i++) /* the pool stands still: nobody was verified */
         CHECK(tr_future_wait(hall.futures[i], NULL, 0, NULL, 0) < 0);
     turnstile_open(&hall.first);
     hall_end(&hall);
 }
 
-TEST(desk_queue, a_desk_that_is_killed_answers_all)
+TEST(verifier_queue, a_verifier_that_is_killed_answers_all)
 {
     end_with_tokens_queued(tr_kill);
 }
 
-TEST(desk_queue, a_desk_that_is_stopped_answers_all)
+TEST(verifier_queue, a_verifier_that_is_stopped_answers_all)
 {
     end_with_tokens_queued(tr_stop);
 }
 
-TEST(desk_queue, a_desk_without_senders_ends_when_all_are_verified)
+TEST(verifier_queue, a_verifier_without_senders_ends_when_all_are_verified)
 {
     enum { MANY = 60 };
     struct hall hall;
@@ -310,7 +310,7 @@ TEST(desk_queue, a_desk_without_senders_ends_when_all_are_verified)
     hall_begin(&hall);
     hall_send(&hall, MANY);
     hall_settle(&hall);
-    tr_sender_drop(&hall.office.auth->desk);
+    tr_sender_drop(&hall.office.auth->verifier);
     turnstile_open(&hall.first);
     hall_all_are_good(&hall, 0, MANY);
     hall_end(&hall);
@@ -321,7 +321,7 @@ TEST(desk_queue, a_desk_without_senders_ends_when_all_are_verified)
 /* 0 if it was sent. */
 static int try_send(struct hall *hall, int index)
 {
-    struct desk_message message = { .kind = DESK_VERIFY,
+    struct auth_verifier_message message = { .kind = VERIFIER_VERIFY,
         .token_size = strlen(hall->tokens[index]) };
     int rc;
 
@@ -329,7 +329,8 @@ static int try_send(struct hall *hall, int index)
     if (message.token == NULL)
         return TR_ENOMEM;
     crypto_sha256(hall->tokens[index], message.token_size, message.hash);
-    rc = tr_ask_future(hall->office.auth->desk, &message, sizeof message, 0, &hall->futures[index]);
+    rc = tr_ask_future(
+        hall->office.auth->verifier, &message, sizeof message, 0, &hall->futures[index]);
     if (rc < 0)
         base_free(message.token);
     return rc;
@@ -351,21 +352,22 @@ static unsigned send_with_fault(struct hall *hall, uint64_t n)
         failed += try_send(hall, i) < 0;
     turnstile_open(&hall->first);
     for (int i = first; i < hall->count; i++) {
-        union desk_answer_room room = { 0 };
+        union auth_answer_room room = { 0 };
         int rc;
 
         if (hall->futures[i] == NULL)
             continue;
         rc = tr_future_wait(hall->futures[i], &room, sizeof room, NULL, 0);
-        CHECK_MSG(rc < 0 || room.answer.verdict == DESK_OK || room.answer.verdict == DESK_FAILED,
+        CHECK_MSG(
+            rc < 0 || room.answer.verdict == VERDICT_OK || room.answer.verdict == VERDICT_FAILED,
             "fault %u: verdict %d %s", (unsigned)n, (int)room.answer.verdict, room.answer.label);
-        failed += rc < 0 || room.answer.verdict == DESK_FAILED;
+        failed += rc < 0 || room.answer.verdict == VERDICT_FAILED;
     }
     (void)base_fault_countdown(0, 0);
     return failed;
 }
 
-TEST_LONG(desk_queue, any_call_may_fail_with_tokens_queued_and_the_next_is_verified, 120)
+TEST_LONG(verifier_queue, any_call_may_fail_with_tokens_queued_and_the_next_is_verified, 120)
 {
     enum { FAULTS = 150 };
     unsigned failed = 0;

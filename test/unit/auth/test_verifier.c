@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The desk and the documents of issuers, which a scripted server has. The clock is the test's. */
-#include "test_desk.h"
+/* The verifier and the documents of issuers, which a scripted server has. The clock is the test's. */
+#include "test_verifier.h"
 
 #include <troupe/supervisor.h>
 
@@ -13,7 +13,7 @@ static const struct auth_options local = {
 
 /* ---- fetching ------------------------------------------------------------------------------- */
 
-TEST(desk, the_key_of_a_did_web_is_fetched_once_and_kept)
+TEST(verifier, the_key_of_a_did_web_is_fetched_once_and_kept)
 {
     struct registry registry;
     struct office office;
@@ -38,7 +38,7 @@ TEST(desk, the_key_of_a_did_web_is_fetched_once_and_kept)
     registry_end(&registry);
 }
 
-TEST(desk, the_key_of_a_did_plc_comes_from_the_directory_of_the_settings)
+TEST(verifier, the_key_of_a_did_plc_comes_from_the_directory_of_the_settings)
 {
     struct registry registry;
     struct office office;
@@ -58,7 +58,7 @@ TEST(desk, the_key_of_a_did_plc_comes_from_the_directory_of_the_settings)
     registry_end(&registry);
 }
 
-TEST(desk, many_tokens_of_one_issuer_at_once_cost_one_fetch)
+TEST(verifier, many_tokens_of_one_issuer_at_once_cost_one_fetch)
 {
     enum { MANY = 200 };
     struct tr_future *futures[MANY];
@@ -81,7 +81,7 @@ TEST(desk, many_tokens_of_one_issuer_at_once_cost_one_fetch)
     registry_wait_asked(&registry, 1);
     registry_hold(&registry, false);
     for (int i = 0; i < MANY; i++) {
-        CHECK_EQ_INT(office_verdict(&futures[i]).verdict, DESK_OK);
+        CHECK_EQ_INT(office_verdict(&futures[i]).verdict, VERDICT_OK);
         free(tokens[i]);
     }
     CHECK_EQ_INT(registry_asked(&registry), 1);
@@ -98,7 +98,7 @@ static void say_who(struct http_request *request)
     http_respond(request, 200, "text/plain", auth_claims_of(request)->issuer);
 }
 
-/* Through a gate: GET sends the token when the desk does not know it, POST at once. */
+/* Through a gate: GET sends the token when the verifier does not know it, POST at once. */
 static void check_trace_of(enum http_method method, const char *name)
 {
     struct auth_demand demand = { .lxm = "com.example.read" };
@@ -146,13 +146,13 @@ static void check_trace_of(enum http_method method, const char *name)
     registry_end(&registry);
 }
 
-TEST(desk, a_document_is_fetched_in_the_trace_of_the_request_that_needs_it)
+TEST(verifier, a_document_is_fetched_in_the_trace_of_the_request_that_needs_it)
 {
     check_trace_of(HTTP_GET, "GET");
     check_trace_of(HTTP_POST, "POST");
 }
 
-TEST(desk, more_askers_than_it_holds_for_one_token_are_shed_and_the_others_answered)
+TEST(verifier, more_askers_than_it_holds_for_one_token_are_shed_and_the_others_answered)
 {
     enum { MANY = 1100, HELD = 1024 };
     struct tr_future *futures[MANY];
@@ -177,8 +177,8 @@ TEST(desk, more_askers_than_it_holds_for_one_token_are_shed_and_the_others_answe
     for (int i = 0; i < MANY; i++) {
         struct verdict verdict = office_verdict(&futures[i]);
 
-        good += verdict.verdict == DESK_OK;
-        shed += verdict.verdict == DESK_FAILED && strcmp(verdict.label, "Overloaded") == 0;
+        good += verdict.verdict == VERDICT_OK;
+        shed += verdict.verdict == VERDICT_FAILED && strcmp(verdict.label, "Overloaded") == 0;
     }
     CHECK_EQ_INT(good, HELD);
     CHECK_EQ_INT(shed, MANY - HELD);
@@ -191,7 +191,7 @@ TEST(desk, more_askers_than_it_holds_for_one_token_are_shed_and_the_others_answe
 
 /* ---- rotation ------------------------------------------------------------------------------- */
 
-TEST(desk, a_rotated_key_is_found_by_one_look_and_the_old_one_ends_with_what_it_signed)
+TEST(verifier, a_rotated_key_is_found_by_one_look_and_the_old_one_ends_with_what_it_signed)
 {
     struct registry registry;
     struct office office;
@@ -203,7 +203,7 @@ TEST(desk, a_rotated_key_is_found_by_one_look_and_the_old_one_ends_with_what_it_
     issuer_publish(&issuer, &registry, "");
     office_begin(&office, &registry, &local);
     before = issuer_token(&issuer);
-    CHECK_EQ_INT(office_ask(&office, before).verdict, DESK_OK);
+    CHECK_EQ_INT(office_ask(&office, before).verdict, VERDICT_OK);
     CHECK(office_knows(&office, before));
 
     old = issuer;
@@ -215,7 +215,7 @@ TEST(desk, a_rotated_key_is_found_by_one_look_and_the_old_one_ends_with_what_it_
     CHECK_EQ_INT(registry_asked(&registry), 2);
     CHECK(!office_knows(&office, before));
     CHECK_EQ_STR(office_ask(&office, before).label, "AlgorithmMismatch");
-    office_answers(&office, &old, DESK_REFUSED, "AlgorithmMismatch");
+    office_answers(&office, &old, VERDICT_REFUSED, "AlgorithmMismatch");
     office_accepts(&office, &issuer);
     CHECK_EQ_INT(registry_asked(&registry), 2);
     free(before);
@@ -225,7 +225,7 @@ TEST(desk, a_rotated_key_is_found_by_one_look_and_the_old_one_ends_with_what_it_
     registry_end(&registry);
 }
 
-TEST(desk, bad_signatures_make_it_look_again_once_in_thirty_seconds)
+TEST(verifier, bad_signatures_make_it_look_again_once_in_thirty_seconds)
 {
     struct registry registry;
     struct office office;
@@ -238,19 +238,19 @@ TEST(desk, bad_signatures_make_it_look_again_once_in_thirty_seconds)
     office_begin(&office, &registry, &local);
     office_accepts(&office, &issuer);
     for (int i = 0; i < 20; i++)
-        office_answers(&office, &forger, DESK_REFUSED, "SignatureMismatch");
+        office_answers(&office, &forger, VERDICT_REFUSED, "SignatureMismatch");
     CHECK_EQ_INT(registry_asked(&registry), 2);
     pass_s(29);
-    office_answers(&office, &forger, DESK_REFUSED, "SignatureMismatch");
+    office_answers(&office, &forger, VERDICT_REFUSED, "SignatureMismatch");
     CHECK_EQ_INT(registry_asked(&registry), 2);
     pass_s(1);
     for (int i = 0; i < 20; i++)
-        office_answers(&office, &forger, DESK_REFUSED, "SignatureMismatch");
+        office_answers(&office, &forger, VERDICT_REFUSED, "SignatureMismatch");
     CHECK_EQ_INT(registry_asked(&registry), 3);
     registry_is(&registry, MOOD_CUTS); /* a look that fails counts too */
     pass_s(30);
     for (int i = 0; i < 20; i++)
-        office_answers(&office, &forger, DESK_REFUSED, "SignatureMismatch");
+        office_answers(&office, &forger, VERDICT_REFUSED, "SignatureMismatch");
     CHECK(registry_asked(&registry) >= 4);
     CHECK(registry_asked(&registry) <= 5); /* a cut connection may be tried again by the client */
     office_accepts(&office, &issuer);      /* the key is fresh still */
@@ -260,7 +260,7 @@ TEST(desk, bad_signatures_make_it_look_again_once_in_thirty_seconds)
     registry_end(&registry);
 }
 
-TEST(desk, a_verdict_under_a_key_that_was_replaced_meanwhile_does_not_stand)
+TEST(verifier, a_verdict_under_a_key_that_was_replaced_meanwhile_does_not_stand)
 {
     static const struct tr_rate any = {
         .count = 1000000000, .period_ns = TR_SECONDS(1), .burst = 1000000000
@@ -280,7 +280,7 @@ TEST(desk, a_verdict_under_a_key_that_was_replaced_meanwhile_does_not_stand)
         &(struct auth_options){ .allow_private = true, .per_did = any, .per_address = any });
     CHECK_EQ_INT(tr_spawn(office.system, &porter_type, "", NULL, &porter), 0);
     known = issuer_token(&issuer);
-    CHECK_EQ_INT(office_ask(&office, known).verdict, DESK_OK);
+    CHECK_EQ_INT(office_ask(&office, known).verdict, VERDICT_OK);
     old = issuer;
     crypto_key_ref(old.key);
     issuer_new_key(&issuer, CRYPTO_ES256K);
@@ -295,7 +295,7 @@ TEST(desk, a_verdict_under_a_key_that_was_replaced_meanwhile_does_not_stand)
     turnstile_wait(&first);
     old_token = issuer_token(&old);
     old_one = office_send(&office, old_token);
-    CHECK(office_knows(&office, known)); /* the desk has given it to the pool */
+    CHECK(office_knows(&office, known)); /* the verifier has given it to the pool */
     put_up(porter, &second);
     turnstile_open(&first);
     turnstile_wait(&second); /* its claims were read; the signature waits behind */
@@ -306,7 +306,7 @@ TEST(desk, a_verdict_under_a_key_that_was_replaced_meanwhile_does_not_stand)
     /* and then the old signature turns out to be right. */
     turnstile_open(&second);
     CHECK_EQ_STR(office_verdict(&old_one).label, "SignatureMismatch");
-    CHECK_EQ_INT(office_verdict(&new_one).verdict, DESK_OK);
+    CHECK_EQ_INT(office_verdict(&new_one).verdict, VERDICT_OK);
     CHECK(!office_knows(&office, old_token));
     CHECK(office_knows(&office, new_token));
     free(known);
@@ -319,7 +319,7 @@ TEST(desk, a_verdict_under_a_key_that_was_replaced_meanwhile_does_not_stand)
     registry_end(&registry);
 }
 
-TEST(desk, a_token_that_was_verified_since_it_was_looked_for_is_not_verified_again)
+TEST(verifier, a_token_that_was_verified_since_it_was_looked_for_is_not_verified_again)
 {
     struct registry registry;
     struct office office;
@@ -331,8 +331,8 @@ TEST(desk, a_token_that_was_verified_since_it_was_looked_for_is_not_verified_aga
     issuer_publish(&issuer, &registry, "");
     office_begin(&office, &registry, &local);
     token = issuer_token(&issuer);
-    CHECK_EQ_INT(office_ask(&office, token).verdict, DESK_OK);
-    CHECK_EQ_INT(office_ask(&office, token).verdict, DESK_OK);
+    CHECK_EQ_INT(office_ask(&office, token).verdict, VERDICT_OK);
+    CHECK_EQ_INT(office_ask(&office, token).verdict, VERDICT_OK);
     CHECK_EQ_INT(count_of("troupe_auth_cache_misses_total"), 1);
     free(token);
     office_end(&office);
@@ -342,26 +342,26 @@ TEST(desk, a_token_that_was_verified_since_it_was_looked_for_is_not_verified_aga
 
 /* ---- documents that are not there, or not right --------------------------------------------- */
 
-TEST(desk, a_document_that_cannot_be_used_is_said_and_not_asked_for_again_at_once)
+TEST(verifier, a_document_that_cannot_be_used_is_said_and_not_asked_for_again_at_once)
 {
     char *huge = malloc(70001);
     char other[256];
     const struct {
         const char *status, *body, *label;
-        enum desk_verdict verdict;
+        enum auth_verdict verdict;
     } rows[] = {
-        { "404 Not Found", "", "DidNotFound", DESK_REFUSED },
-        { "410 Gone", "", "DidDeactivated", DESK_REFUSED },
+        { "404 Not Found", "", "DidNotFound", VERDICT_REFUSED },
+        { "410 Gone", "", "DidDeactivated", VERDICT_REFUSED },
         { "200 OK", "{\"id\":\"" PLC_DID "\",\"deactivated\":true}", "DidDeactivated",
-            DESK_REFUSED },
-        { "200 OK", other, "DidDocumentId", DESK_REFUSED },
+            VERDICT_REFUSED },
+        { "200 OK", other, "DidDocumentId", VERDICT_REFUSED },
         { "200 OK", "{\"id\":\"" PLC_DID "\",\"verificationMethod\":[]}", "DidKeyMissing",
-            DESK_REFUSED },
-        { "200 OK", "not json", "DidDocument", DESK_REFUSED },
-        { "200 OK", huge, "DidDocumentTooLarge", DESK_REFUSED },
-        { "500 Internal", "", "IssuerUnavailable", DESK_FAILED },
-        { "503 Busy", "", "IssuerUnavailable", DESK_FAILED },
-        { "204 No Content", "", "IssuerUnavailable", DESK_FAILED },
+            VERDICT_REFUSED },
+        { "200 OK", "not json", "DidDocument", VERDICT_REFUSED },
+        { "200 OK", huge, "DidDocumentTooLarge", VERDICT_REFUSED },
+        { "500 Internal", "", "IssuerUnavailable", VERDICT_FAILED },
+        { "503 Busy", "", "IssuerUnavailable", VERDICT_FAILED },
+        { "204 No Content", "", "IssuerUnavailable", VERDICT_FAILED },
     };
     struct registry registry;
     struct office office;
@@ -391,7 +391,7 @@ TEST(desk, a_document_that_cannot_be_used_is_said_and_not_asked_for_again_at_onc
     free(huge);
 }
 
-TEST(desk, a_silent_server_costs_its_timeout_once_for_all_who_wait)
+TEST(verifier, a_silent_server_costs_its_timeout_once_for_all_who_wait)
 {
     enum { MANY = 20 };
     struct tr_future *futures[MANY];
@@ -412,7 +412,7 @@ TEST(desk, a_silent_server_costs_its_timeout_once_for_all_who_wait)
     for (int i = 0; i < MANY; i++) {
         struct verdict verdict = office_verdict(&futures[i]);
 
-        CHECK_EQ_INT(verdict.verdict, DESK_FAILED);
+        CHECK_EQ_INT(verdict.verdict, VERDICT_FAILED);
         CHECK_EQ_STR(verdict.label, "IssuerUnavailable");
         free(tokens[i]);
     }
@@ -422,7 +422,7 @@ TEST(desk, a_silent_server_costs_its_timeout_once_for_all_who_wait)
     registry_end(&registry);
 }
 
-TEST(desk, an_old_key_serves_while_the_document_cannot_be_had_and_not_for_ever)
+TEST(verifier, an_old_key_serves_while_the_document_cannot_be_had_and_not_for_ever)
 {
     struct registry registry;
     struct office office;
@@ -442,14 +442,14 @@ TEST(desk, an_old_key_serves_while_the_document_cannot_be_had_and_not_for_ever)
     CHECK_EQ_INT(asked, 2);
     for (int i = 0; i < 5; i++) { /* the failure is remembered: nobody waits for it again */
         office_accepts(&office, &issuer);
-        office_answers(&office, &forger, DESK_REFUSED, "SignatureMismatch");
+        office_answers(&office, &forger, VERDICT_REFUSED, "SignatureMismatch");
     }
     CHECK_EQ_INT(registry_asked(&registry), asked);
     pass_s(3599);
     office_accepts(&office, &issuer);
     CHECK_EQ_INT(registry_asked(&registry), asked + 1);
     pass_s(1); /* key_life_s + key_stale_s */
-    office_answers(&office, &issuer, DESK_FAILED, "IssuerUnavailable");
+    office_answers(&office, &issuer, VERDICT_FAILED, "IssuerUnavailable");
     issuer_publish(&issuer, &registry, "");
     pass_s(10);
     office_accepts(&office, &issuer);
@@ -459,7 +459,7 @@ TEST(desk, an_old_key_serves_while_the_document_cannot_be_had_and_not_for_ever)
     registry_end(&registry);
 }
 
-TEST(desk, a_removed_key_never_serves_again)
+TEST(verifier, a_removed_key_never_serves_again)
 {
     static const char *const gone[][2] = {
         { "404 Not Found", "" },
@@ -480,21 +480,21 @@ TEST(desk, a_removed_key_never_serves_again)
 
         issuer_publish(&issuer, &registry, "");
         token = issuer_token(&issuer);
-        CHECK_EQ_INT(office_ask(&office, token).verdict, DESK_OK);
+        CHECK_EQ_INT(office_ask(&office, token).verdict, VERDICT_OK);
         pass_s(299);
         free(token);
         token = issuer_token(&issuer);
-        CHECK_EQ_INT(office_ask(&office, token).verdict, DESK_OK);
+        CHECK_EQ_INT(office_ask(&office, token).verdict, VERDICT_OK);
         CHECK(office_knows(&office, token));
         registry_says(&registry, gone[i][0], gone[i][1]);
         pass_s(1);
         late = issuer_token(&issuer);
-        CHECK_EQ_INT(office_ask(&office, late).verdict, DESK_REFUSED);
+        CHECK_EQ_INT(office_ask(&office, late).verdict, VERDICT_REFUSED);
         CHECK(!office_knows(&office, token)); /* forgotten with the key */
         registry_says(&registry, "503 Busy", "");
         pass_s(10);
         verdict = office_ask(&office, late);
-        CHECK_EQ_INT(verdict.verdict, DESK_FAILED); /* within key_stale_s, were it not removed */
+        CHECK_EQ_INT(verdict.verdict, VERDICT_FAILED); /* within key_stale_s, were it not removed */
         free(token);
         free(late);
         pass_s(10);
@@ -504,7 +504,7 @@ TEST(desk, a_removed_key_never_serves_again)
     registry_end(&registry);
 }
 
-TEST(desk, private_addresses_are_refused_unless_allowed)
+TEST(verifier, private_addresses_are_refused_unless_allowed)
 {
     struct registry registry;
     struct office office;
@@ -515,8 +515,8 @@ TEST(desk, private_addresses_are_refused_unless_allowed)
     issuer_begin_plc(&plc);
     issuer_publish(&plc, &registry, "");
     office_begin(&office, &registry, &(struct auth_options){ .key_life_s = 300 });
-    office_answers(&office, &web, DESK_REFUSED, "DidPrivate");
-    office_answers(&office, &plc, DESK_REFUSED, "DidPrivate"); /* the client's own guard */
+    office_answers(&office, &web, VERDICT_REFUSED, "DidPrivate");
+    office_answers(&office, &plc, VERDICT_REFUSED, "DidPrivate"); /* the client's own guard */
     CHECK_EQ_INT(registry_asked(&registry), 0);
     CHECK_EQ_INT(fake_server_connections(registry.server), 0);
     office_end(&office);
@@ -525,7 +525,7 @@ TEST(desk, private_addresses_are_refused_unless_allowed)
     registry_end(&registry);
 }
 
-TEST(desk, a_clock_that_is_set_back_makes_keys_old)
+TEST(verifier, a_clock_that_is_set_back_makes_keys_old)
 {
     struct registry registry;
     struct office office;
@@ -546,7 +546,7 @@ TEST(desk, a_clock_that_is_set_back_makes_keys_old)
 
 /* ---- ends ----------------------------------------------------------------------------------- */
 
-TEST(desk, killed_with_work_everywhere_it_leaves_nothing_and_answers_all)
+TEST(verifier, killed_with_work_everywhere_it_leaves_nothing_and_answers_all)
 {
     enum { ROUNDS = 20, MANY = 40 };
     struct registry registry;
@@ -569,7 +569,7 @@ TEST(desk, killed_with_work_everywhere_it_leaves_nothing_and_answers_all)
             tokens[i] = issuer_token(i % 2 == 0 ? &issuer : &unknown);
             futures[i] = office_send(&office, tokens[i]);
         }
-        weak = tr_sender_weaken(office.auth->desk);
+        weak = tr_sender_weaken(office.auth->verifier);
         CHECK_EQ_INT(tr_kill(weak), 0);
         for (int i = 0; i < MANY; i++) {
             int status = tr_future_wait(futures[i], NULL, 0, NULL, 0);
@@ -586,18 +586,18 @@ TEST(desk, killed_with_work_everywhere_it_leaves_nothing_and_answers_all)
     registry_end(&registry);
 }
 
-/* The same desk under a supervisor: a restart goes through its reset hook. */
-TEST(desk, restarted_it_begins_empty_and_works)
+/* The same verifier under a supervisor: a restart goes through its reset hook. */
+TEST(verifier, restarted_it_begins_empty_and_works)
 {
     enum { ROUNDS = 10, MANY = 20 };
     struct registry registry;
     struct office office;
     struct issuer issuer;
-    struct desk desk = { 0 };
+    struct auth_verifier verifier = { 0 };
     tr_sender supervised = { 0 }, supervisor = { 0 };
-    struct tr_child child = { .name = "desk",
-        .type = &auth_desk_type,
-        .state = &desk,
+    struct tr_child child = { .name = "verifier",
+        .type = &auth_verifier_type,
+        .state = &verifier,
         .restart = TR_PERMANENT,
         .box = { .capacity = 1000, .full = TR_FULL_FAIL },
         .ret_sender = &supervised };
@@ -610,18 +610,18 @@ TEST(desk, restarted_it_begins_empty_and_works)
     issuer_begin_plc(&issuer);
     issuer_publish(&issuer, &registry, "");
     office_begin(&office, &registry, &local);
-    desk.auth = office.auth;
+    verifier.auth = office.auth;
     CHECK_EQ_INT(tr_supervise(office.system, &table, "test", &supervisor), 0);
     second = office;
     second.auth = calloc(1, sizeof *second.auth); /* only its sender is looked at here */
     CHECK(second.auth != NULL);
-    second.auth->desk = supervised;
+    second.auth->verifier = supervised;
     for (int round = 0; round < ROUNDS; round++) {
         struct tr_future *futures[MANY];
         char *tokens[MANY], *known = issuer_token(&issuer);
         tr_weak weak = tr_sender_weaken(supervised);
 
-        CHECK_EQ_INT(office_ask(&second, known).verdict, DESK_OK);
+        CHECK_EQ_INT(office_ask(&second, known).verdict, VERDICT_OK);
         CHECK(office_knows(&second, known));
         for (int i = 0; i < MANY; i++) {
             tokens[i] = issuer_token(&issuer);
@@ -647,7 +647,7 @@ TEST(desk, restarted_it_begins_empty_and_works)
 
 /* ---- out of memory -------------------------------------------------------------------------- */
 
-TEST_LONG(desk, any_call_may_fail_and_the_next_token_is_verified, 120)
+TEST_LONG(verifier, any_call_may_fail_and_the_next_token_is_verified, 120)
 {
     enum { FAULTS = 60 };
     struct registry registry;
@@ -662,27 +662,28 @@ TEST_LONG(desk, any_call_may_fail_and_the_next_token_is_verified, 120)
     for (uint64_t n = 1; n <= FAULTS; n++) {
         for (int is_cached = 0; is_cached < 2; is_cached++) {
             char *token = issuer_token(&issuer);
-            struct desk_message message = { .kind = DESK_VERIFY, .token_size = strlen(token) };
+            struct auth_verifier_message message = { .kind = VERIFIER_VERIFY,
+                .token_size = strlen(token) };
             struct tr_future *future = NULL;
-            union desk_answer_room room = { 0 };
+            union auth_answer_room room = { 0 };
             int rc;
 
             message.token = base_strdup(token);
             CHECK(message.token != NULL);
             crypto_sha256(token, message.token_size, message.hash);
             base_fault_countdown(n, 1);
-            rc = tr_ask_future(office.auth->desk, &message, sizeof message, 0, &future);
+            rc = tr_ask_future(office.auth->verifier, &message, sizeof message, 0, &future);
             if (rc == 0)
                 rc = tr_future_wait(future, &room, sizeof room, NULL, 0);
             else
                 base_free(message.token);
             (void)base_fault_countdown(0, 0);
             tr_future_drop(&future);
-            CHECK_MSG(
-                rc < 0 || room.answer.verdict == DESK_OK || room.answer.verdict == DESK_FAILED,
+            CHECK_MSG(rc < 0 || room.answer.verdict == VERDICT_OK ||
+                          room.answer.verdict == VERDICT_FAILED,
                 "fault %u: verdict %d %s", (unsigned)n, (int)room.answer.verdict,
                 room.answer.label);
-            failed += rc < 0 || room.answer.verdict == DESK_FAILED;
+            failed += rc < 0 || room.answer.verdict == VERDICT_FAILED;
             free(token);
             if (is_cached == 0)
                 pass_s(10);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The desk's memory of issuers' keys. */
+/* The verifier's memory of issuers' keys. */
 #include <stdio.h>
 
 #include <troupe/error.h>
@@ -18,13 +18,13 @@ struct drawer {
 
 static void drawer_begin(struct drawer *drawer, uint32_t keys_max)
 {
-    CHECK_EQ_INT(key_cache_begin(&drawer->cache, keys_max, (struct base_siphash_key){ 1, 2 }), 0);
+    CHECK_EQ_INT(key_cache_init(&drawer->cache, keys_max, (struct base_siphash_key){ 1, 2 }), 0);
     CHECK_EQ_INT(crypto_key_generate(CRYPTO_ES256K, &drawer->key), 0);
 }
 
 static void drawer_end(struct drawer *drawer)
 {
-    key_cache_end(&drawer->cache);
+    key_cache_fini(&drawer->cache);
     crypto_key_unref(&drawer->key);
 }
 
@@ -98,9 +98,9 @@ TEST(keys, out_of_memory_is_said_and_loses_nothing)
     struct drawer drawer;
 
     base_fault_countdown(1, 1);
-    CHECK_EQ_INT(key_cache_begin(&drawer.cache, 64, (struct base_siphash_key){ 1, 2 }), TR_ENOMEM);
+    CHECK_EQ_INT(key_cache_init(&drawer.cache, 64, (struct base_siphash_key){ 1, 2 }), TR_ENOMEM);
     base_fault_countdown(0, 0);
-    key_cache_end(&drawer.cache);
+    key_cache_fini(&drawer.cache);
     drawer_begin(&drawer, 1);
     for (unsigned i = 0; i < 8; i++) {
         char text[64];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_desk.h: what tests of the desk share: an office (a system whose wall clock the test sets, a
- * client, a desk) and a registry, a scripted server that has the documents of issuers. */
-#ifndef TEST_UNIT_AUTH_TEST_DESK_H
-#define TEST_UNIT_AUTH_TEST_DESK_H
+/* test_verifier.h: what tests of the verifier share: an office (a system whose wall clock the test sets, a
+ * client, a verifier) and a registry, a scripted server that has the documents of issuers. */
+#ifndef TEST_UNIT_AUTH_TEST_VERIFIER_H
+#define TEST_UNIT_AUTH_TEST_VERIFIER_H
 
 #include <pthread.h>
 #include <stdio.h>
@@ -10,9 +10,9 @@
 #include <string.h>
 
 #include "auth/auth.h"
-#include "auth/desk.h"
 #include "auth/did.h"
 #include "auth/jwt.h"
+#include "auth/verifier.h"
 #include "base/alloc.h"
 #include "check.h"
 #include "crypto/digest.h"
@@ -282,17 +282,17 @@ static inline void office_end(struct office *office)
 }
 
 struct verdict {
-    enum desk_verdict verdict;
+    enum auth_verdict verdict;
     char label[64];
     char issuer[256];
     char role[32];
 };
 
-/* Ask the desk to verify; office_verdict waits for it. */
+/* Ask the verifier to verify; office_verdict waits for it. */
 static inline struct tr_future *office_send_for(
     struct office *office, const char *token, uint64_t timeout_ns)
 {
-    struct desk_message message = { .kind = DESK_VERIFY, .token_size = strlen(token) };
+    struct auth_verifier_message message = { .kind = VERIFIER_VERIFY, .token_size = strlen(token) };
     struct tr_future *future = NULL;
 
     message.token = base_alloc(message.token_size);
@@ -300,7 +300,7 @@ static inline struct tr_future *office_send_for(
     memcpy(message.token, token, message.token_size);
     crypto_sha256(token, message.token_size, message.hash);
     CHECK_EQ_INT(
-        tr_ask_future(office->auth->desk, &message, sizeof message, timeout_ns, &future), 0);
+        tr_ask_future(office->auth->verifier, &message, sizeof message, timeout_ns, &future), 0);
     return future;
 }
 
@@ -312,14 +312,14 @@ static inline struct tr_future *office_send(struct office *office, const char *t
 static inline struct verdict office_verdict(struct tr_future **future)
 {
     struct verdict verdict = { 0 };
-    union desk_answer_room room;
-    const struct desk_answer *answer = &room.answer;
+    union auth_answer_room room;
+    const struct auth_answer *answer = &room.answer;
 
     CHECK_EQ_INT(tr_future_wait(*future, &room, sizeof room, NULL, 0), 0);
     verdict.verdict = answer->verdict;
     if (answer->label != NULL)
         (void)snprintf(verdict.label, sizeof verdict.label, "%s", answer->label);
-    if (answer->verdict == DESK_OK) {
+    if (answer->verdict == VERDICT_OK) {
         (void)snprintf(
             verdict.issuer, sizeof verdict.issuer, "%.*s", (int)answer->issuer_size, answer->texts);
         (void)snprintf(verdict.role, sizeof verdict.role, "%.*s", (int)answer->role_size,
@@ -340,13 +340,13 @@ static inline struct verdict office_ask(struct office *office, const char *token
 /* Is it in the cache? */
 static inline bool office_knows(struct office *office, const char *token)
 {
-    struct desk_message message = { .kind = DESK_LOOK };
-    union desk_answer_room room;
+    struct auth_verifier_message message = { .kind = VERIFIER_CHECK };
+    union auth_answer_room room;
 
     crypto_sha256(token, strlen(token), message.hash);
     CHECK_EQ_INT(
-        tr_ask_wait(office->auth->desk, &message, sizeof message, &room, sizeof room, 0), 0);
-    return room.answer.verdict == DESK_OK;
+        tr_ask_wait(office->auth->verifier, &message, sizeof message, &room, sizeof room, 0), 0);
+    return room.answer.verdict == VERDICT_OK;
 }
 
 static inline void office_accepts(struct office *office, const struct issuer *issuer)
@@ -354,13 +354,13 @@ static inline void office_accepts(struct office *office, const struct issuer *is
     char *token = issuer_token(issuer);
     struct verdict verdict = office_ask(office, token);
 
-    CHECK_MSG(verdict.verdict == DESK_OK, "verdict %d %s", (int)verdict.verdict, verdict.label);
+    CHECK_MSG(verdict.verdict == VERDICT_OK, "verdict %d %s", (int)verdict.verdict, verdict.label);
     CHECK_EQ_STR(verdict.issuer, issuer->did);
     free(token);
 }
 
 static inline void office_answers(
-    struct office *office, const struct issuer *issuer, enum desk_verdict wanted, const char *label)
+    struct office *office, const struct issuer *issuer, enum auth_verdict wanted, const char *label)
 {
     char *token = issuer_token(issuer);
     struct verdict verdict = office_ask(office, token);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A look that brings its token: one question instead of two, and the same answers. */
-#include "test_desk.h"
+#include "test_verifier.h"
 
 static const struct tr_rate any = {
     .count = 1000000000, .period_ns = TR_SECONDS(1), .burst = 1000000000
 };
 
-static struct desk_message look_at(const char *token)
+static struct auth_verifier_message look_at(const char *token)
 {
-    struct desk_message message = { .kind = DESK_LOOK,
+    struct auth_verifier_message message = { .kind = VERIFIER_CHECK,
         .address = { 4, 127, 0, 0, 1 },
         .address_size = 5,
         .token = base_strdup(token),
@@ -20,11 +20,11 @@ static struct desk_message look_at(const char *token)
 
 static struct tr_future *send_look(struct office *office, const char *token)
 {
-    struct desk_message message = look_at(token);
+    struct auth_verifier_message message = look_at(token);
     struct tr_future *future = NULL;
 
     CHECK(message.token != NULL);
-    CHECK_EQ_INT(tr_ask_future(office->auth->desk, &message, sizeof message, 0, &future), 0);
+    CHECK_EQ_INT(tr_ask_future(office->auth->verifier, &message, sizeof message, 0, &future), 0);
     return future;
 }
 
@@ -70,7 +70,7 @@ static int64_t misses(void)
 
 /* ---- verdicts ------------------------------------------------------------------------------- */
 
-TEST(desk_look, a_new_token_is_verified_at_once_and_found_the_next_time)
+TEST(verifier_lookup, a_new_token_is_verified_at_once_and_found_the_next_time)
 {
     struct counter counter;
     struct verdict verdict;
@@ -79,12 +79,12 @@ TEST(desk_look, a_new_token_is_verified_at_once_and_found_the_next_time)
     counter_begin(&counter, any, any);
     token = issuer_token(&counter.issuer);
     verdict = look(&counter.office, token);
-    CHECK_EQ_INT(verdict.verdict, DESK_OK);
+    CHECK_EQ_INT(verdict.verdict, VERDICT_OK);
     CHECK_EQ_STR(verdict.issuer, counter.issuer.did);
     CHECK_EQ_INT(misses(), 1);
     CHECK_EQ_INT(hits(), 0);
     verdict = look(&counter.office, token);
-    CHECK_EQ_INT(verdict.verdict, DESK_OK);
+    CHECK_EQ_INT(verdict.verdict, VERDICT_OK);
     CHECK_EQ_STR(verdict.issuer, counter.issuer.did);
     CHECK_EQ_INT(misses(), 1);
     CHECK_EQ_INT(hits(), 1);
@@ -93,7 +93,7 @@ TEST(desk_look, a_new_token_is_verified_at_once_and_found_the_next_time)
     counter_end(&counter);
 }
 
-TEST(desk_look, a_bad_token_is_refused_every_time)
+TEST(verifier_lookup, a_bad_token_is_refused_every_time)
 {
     struct counter counter;
     struct issuer forger;
@@ -107,10 +107,10 @@ TEST(desk_look, a_bad_token_is_refused_every_time)
     token = issuer_token(&forger);
     for (int i = 0; i < 3; i++) {
         verdict = look(&counter.office, token);
-        CHECK_EQ_INT(verdict.verdict, DESK_REFUSED);
+        CHECK_EQ_INT(verdict.verdict, VERDICT_REFUSED);
         CHECK_EQ_STR(verdict.label, "SignatureMismatch");
         verdict = look(&counter.office, "no.token");
-        CHECK_EQ_INT(verdict.verdict, DESK_REFUSED);
+        CHECK_EQ_INT(verdict.verdict, VERDICT_REFUSED);
     }
     CHECK(!office_knows(&counter.office, token));
     CHECK_EQ_INT(misses(), 6);
@@ -119,28 +119,29 @@ TEST(desk_look, a_bad_token_is_refused_every_time)
     counter_end(&counter);
 }
 
-TEST(desk_look, without_the_token_a_new_one_is_asked_for_by_its_hash)
+TEST(verifier_lookup, without_the_token_a_new_one_is_asked_for_by_its_hash)
 {
-    struct desk_message message = { .kind = DESK_LOOK };
+    struct auth_verifier_message message = { .kind = VERIFIER_CHECK };
     struct counter counter;
-    union desk_answer_room room;
+    union auth_answer_room room;
     size_t size = 0;
     struct tr_future *future = NULL;
 
     counter_begin(&counter, any, any);
     crypto_sha256("nobody's", 8, message.hash);
-    CHECK_EQ_INT(tr_ask_future(counter.office.auth->desk, &message, sizeof message, 0, &future), 0);
+    CHECK_EQ_INT(
+        tr_ask_future(counter.office.auth->verifier, &message, sizeof message, 0, &future), 0);
     CHECK_EQ_INT(tr_future_wait(future, &room, sizeof room, &size, 0), 0);
     tr_future_drop(&future);
-    CHECK_EQ_INT(room.answer.verdict, DESK_UNKNOWN);
-    CHECK_EQ_INT(size, offsetof(struct desk_answer, texts) + TOKEN_HASH_SIZE);
+    CHECK_EQ_INT(room.answer.verdict, VERDICT_UNKNOWN);
+    CHECK_EQ_INT(size, offsetof(struct auth_answer, texts) + TOKEN_HASH_SIZE);
     CHECK(memcmp(room.answer.texts, message.hash, TOKEN_HASH_SIZE) == 0);
     counter_end(&counter);
 }
 
 /* ---- rates ---------------------------------------------------------------------------------- */
 
-TEST(desk_look, it_is_counted_once_and_over_the_rate_of_its_address_nothing_is_verified)
+TEST(verifier_lookup, it_is_counted_once_and_over_the_rate_of_its_address_nothing_is_verified)
 {
     const struct tr_rate two = { .count = 1, .period_ns = TR_SECONDS(3600), .burst = 2 };
     struct counter counter;
@@ -151,14 +152,14 @@ TEST(desk_look, it_is_counted_once_and_over_the_rate_of_its_address_nothing_is_v
     for (int i = 0; i < 4; i++)
         tokens[i] = issuer_token(&counter.issuer);
     for (int i = 0; i < 2; i++)
-        CHECK_EQ_INT(look(&counter.office, tokens[i]).verdict, DESK_OK);
+        CHECK_EQ_INT(look(&counter.office, tokens[i]).verdict, VERDICT_OK);
     for (int i = 2; i < 4; i++) { /* the tokens go with their messages, or the sanitizer says so */
         verdict = look(&counter.office, tokens[i]);
-        CHECK_EQ_INT(verdict.verdict, DESK_LIMITED);
+        CHECK_EQ_INT(verdict.verdict, VERDICT_LIMITED);
         CHECK_EQ_STR(verdict.label, "address");
     }
     verdict = look(&counter.office, tokens[0]); /* nor is one that is known let in */
-    CHECK_EQ_INT(verdict.verdict, DESK_LIMITED);
+    CHECK_EQ_INT(verdict.verdict, VERDICT_LIMITED);
     CHECK_EQ_INT(misses(), 2);
     CHECK_EQ_INT(hits(), 0);
     for (int i = 0; i < 4; i++)
@@ -166,7 +167,7 @@ TEST(desk_look, it_is_counted_once_and_over_the_rate_of_its_address_nothing_is_v
     counter_end(&counter);
 }
 
-TEST(desk_look, over_the_rate_of_its_issuer_a_good_token_is_limited)
+TEST(verifier_lookup, over_the_rate_of_its_issuer_a_good_token_is_limited)
 {
     const struct tr_rate two = { .count = 1, .period_ns = TR_SECONDS(3600), .burst = 2 };
     struct counter counter;
@@ -177,7 +178,7 @@ TEST(desk_look, over_the_rate_of_its_issuer_a_good_token_is_limited)
     for (int i = 0; i < 4; i++) {
         token = issuer_token(&counter.issuer);
         verdict = look(&counter.office, token);
-        CHECK_EQ_INT(verdict.verdict, i < 2 ? DESK_OK : DESK_LIMITED);
+        CHECK_EQ_INT(verdict.verdict, i < 2 ? VERDICT_OK : VERDICT_LIMITED);
         CHECK_EQ_STR(verdict.label, i < 2 ? "" : "did");
         free(token);
     }
@@ -186,7 +187,7 @@ TEST(desk_look, over_the_rate_of_its_issuer_a_good_token_is_limited)
 
 /* ---- at the same time ----------------------------------------------------------------------- */
 
-TEST(desk_look, requests_with_the_same_new_token_at_once_verify_it_once)
+TEST(verifier_lookup, requests_with_the_same_new_token_at_once_verify_it_once)
 {
     enum { MANY = 9 };
     struct tr_future *futures[MANY];
@@ -208,7 +209,7 @@ TEST(desk_look, requests_with_the_same_new_token_at_once_verify_it_once)
     for (int i = 0; i < MANY; i++) {
         struct verdict verdict = office_verdict(&futures[i]);
 
-        CHECK_EQ_INT(verdict.verdict, DESK_OK);
+        CHECK_EQ_INT(verdict.verdict, VERDICT_OK);
         CHECK_EQ_STR(verdict.issuer, counter.issuer.did);
     }
     CHECK_EQ_INT(misses(), 1);
@@ -217,7 +218,7 @@ TEST(desk_look, requests_with_the_same_new_token_at_once_verify_it_once)
     counter_end(&counter);
 }
 
-TEST(desk_look, a_desk_that_is_killed_lets_the_tokens_go)
+TEST(verifier_lookup, a_verifier_that_is_killed_lets_the_tokens_go)
 {
     enum { MANY = 40 };
     struct tr_future *futures[MANY];
@@ -230,7 +231,7 @@ TEST(desk_look, a_desk_that_is_killed_lets_the_tokens_go)
         futures[i] = send_look(&counter.office, token);
         free(token);
     }
-    CHECK_EQ_INT(tr_kill(tr_sender_weaken(counter.office.auth->desk)), 0);
+    CHECK_EQ_INT(tr_kill(tr_sender_weaken(counter.office.auth->verifier)), 0);
     for (int i = 0; i < MANY; i++) {
         CHECK(tr_future_wait(futures[i], NULL, 0, NULL, 0) <= 0);
         tr_future_drop(&futures[i]);
@@ -238,7 +239,7 @@ TEST(desk_look, a_desk_that_is_killed_lets_the_tokens_go)
     counter_end(&counter);
 }
 
-TEST_LONG(desk_look, any_call_may_fail_and_the_next_token_is_verified, 120)
+TEST_LONG(verifier_lookup, any_call_may_fail_and_the_next_token_is_verified, 120)
 {
     enum { FAULTS = 40 };
     struct counter counter;
@@ -247,23 +248,24 @@ TEST_LONG(desk_look, any_call_may_fail_and_the_next_token_is_verified, 120)
     counter_begin(&counter, any, any);
     for (uint64_t n = 1; n <= FAULTS; n++) {
         char *token = issuer_token(&counter.issuer);
-        struct desk_message message = look_at(token);
-        union desk_answer_room room = { 0 };
+        struct auth_verifier_message message = look_at(token);
+        union auth_answer_room room = { 0 };
         struct tr_future *future = NULL;
         int rc;
 
         CHECK(message.token != NULL);
         base_fault_countdown(n, 1);
-        rc = tr_ask_future(counter.office.auth->desk, &message, sizeof message, 0, &future);
+        rc = tr_ask_future(counter.office.auth->verifier, &message, sizeof message, 0, &future);
         if (rc == 0)
             rc = tr_future_wait(future, &room, sizeof room, NULL, 0);
         else
             base_free(message.token);
         (void)base_fault_countdown(0, 0);
         tr_future_drop(&future);
-        CHECK_MSG(rc < 0 || room.answer.verdict == DESK_OK || room.answer.verdict == DESK_FAILED,
+        CHECK_MSG(
+            rc < 0 || room.answer.verdict == VERDICT_OK || room.answer.verdict == VERDICT_FAILED,
             "fault %u: verdict %d %s", (unsigned)n, (int)room.answer.verdict, room.answer.label);
-        failed += rc < 0 || room.answer.verdict == DESK_FAILED;
+        failed += rc < 0 || room.answer.verdict == VERDICT_FAILED;
         free(token);
         office_accepts(&counter.office, &counter.issuer);
     }

@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* verifier.c: the verifier: counts requests, answers what is cached, and purges what is old. Tokens that
+ * are not cached become lookups: verifier_lookup.c; their turns on the pool: verifier_queue.c; issuers'
+ * documents: verifier_document.c. */
+#include "auth/verifier.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "support/log.h"
+#include "support/metric.h"
+
+enum {
+    PURGE_S = 60,
+    JTI_KEPT_S = 60,         /* longer than exp: clocks differ */
+    SESSIONS_KEPT_S = 86400, /* for whoever asks what happened */
+};
+_Static_assert(
+    (int)JTI_KEPT_S > (int)JWT_SKEW_DEFAULT_S, "a token id outlives its token everywhere");
+enum { TAG_PURGE = 1, TAG_PURGED };
+
+static struct metric_histogram verify_histogram;
+static struct metric metrics[] = {
+    { "troupe_auth_cache_hits_total", NULL, "Tokens found verified in the cache.", METRIC_COUNTER,
+        0, NULL, NULL },
+    { "troupe_auth_cache_misses_total", NULL, "Tokens that had to be verified.", METRIC_COUNTER, 0,
+        NULL, NULL },
+    { "troupe_auth_refused_total", NULL, "Tokens refused.", METRIC_COUNTER, 0, NULL, NULL },
+    { "troupe_auth_limited_total", "by=\"address\"", "Requests over a rate.", METRIC_COUNTER, 0,
+        NULL, NULL },
+    { "troupe_auth_limited_total", "by=\"did\"", "Requests over a rate.", METRIC_COUNTER, 0, NULL,
+        NULL },
+    { "troupe_auth_fetches_total", NULL, "DID documents asked for.", METRIC_COUNTER, 0, NULL,
+        NULL },
+    { "troupe_auth_fetch_failures_total", NULL, "DID documents that could not be had.",
+        METRIC_COUNTER, 0, NULL, NULL },
+    { "troupe_auth_verify_seconds", NULL, "From a token that is not cached to its verdict.",
+        METRIC_HISTOGRAM, 0, &verify_histogram, NULL },
+};
+
+void auth_count(enum auth_metric metric)
+{
+    metric_add(&metrics[metric], 1);
+}
+
+void auth_observe_verify(uint64_t ns)
+{
+    metric_observe(&metrics[AUTH_METRIC_VERIFY_TIME], ns);
+}
+
+SQL_STATEMENT(purge, "DELETE FROM auth_jti WHERE expires_s < $1");
+SQL_STATEMENT(purge_sessions, "DELETE FROM auth_sessions WHERE expires_s < $1");
+
+uint64_t auth_verifier_wall_s(const struct auth_verifier *verifier)
+{
+    return verifier->auth->env->wall_ns(verifier->auth->env->data) / 1000000000;
+}
+
+/* ---- answers -------------------------------------------------------------------------------- */
+
+static size_t put_text(char *at, struct span text, uint16_t *ret_size)
+{
+    *ret_size = (uint16_t)text.size;
+    if (text.size > 0)
+        memcpy(at, text.at, text.size);
+    return text.size;
+}
+
+/* Claims fit: they come out of a token of at most 8 KiB, which base64 makes larger by a third. */
+static size_t answer_of(const struct auth_claims *claims, union auth_answer_room *room)
+{
+    struct auth_answer *answer = &room->answer;
+    char *at = answer->texts;
+
+    tr_assert(claims->issuer.size + claims->audience.size + claims->lxm.size + claims->jti.size +
+                  claims->role.size <=
+              JWT_BYTES_MAX);
+    answer->verdict = VERDICT_OK;
+    answer->kind = claims->kind;
+    answer->issued_s = claims->issued_s;
+    answer->expires_s = claims->expires_s;
+    at += put_text(at, claims->issuer, &answer->issuer_size);
+    at += put_text(at, claims->audience, &answer->audience_size);
+    at += put_text(at, claims->lxm, &answer->lxm_size);
+    at += put_text(at, claims->jti, &answer->jti_size);
+    at += put_text(at, claims->role, &answer->role_size);
+    return (size_t)(at - (char *)answer);
+}
+
+size_t auth_answer_fill(
+    struct auth_verifier *verifier, struct tr_context *ctx, const struct auth_claims *claims)
+{
+    struct auth_answer *answer = &verifier->room->answer;
+
+    *answer = (struct auth_answer){ 0 };
+    if (rate_limit_take(&verifier->per_did, claims->issuer, tr_now_ns(ctx), &answer->retry_ns) <
+        0) {
+        auth_count(AUTH_METRIC_LIMITED_DID);
+        answer->verdict = VERDICT_LIMITED;
+        answer->label = "did";
+        return sizeof *answer;
+    }
+    return answer_of(claims, verifier->room);
+}
+
+void auth_answer_send(struct tr_context *ctx, const struct auth_answer *answer)
+{
+    tr_reply(ctx, 0, answer, sizeof *answer);
+}
+
+/* ---- the actor ------------------------------------------------------------------------------ */
+
+static bool is_over_address(
+    struct auth_verifier *verifier, struct tr_context *ctx, const struct auth_verifier_message *m)
+{
+    struct auth_answer answer = { .verdict = VERDICT_LIMITED, .label = "address" };
+    struct span key = { (const char *)m->address, m->address_size };
+
+    if (rate_limit_take(&verifier->per_address, key, tr_now_ns(ctx), &answer.retry_ns) == 0)
+        return false;
+    auth_count(AUTH_METRIC_LIMITED_ADDRESS);
+    auth_answer_send(ctx, &answer);
+    return true;
+}
+
+static void reply_unknown(
+    struct auth_verifier *verifier, struct tr_context *ctx, const unsigned char *hash)
+{
+    verifier->room->answer = (struct auth_answer){ .verdict = VERDICT_UNKNOWN };
+    memcpy(verifier->room->answer.texts, hash, TOKEN_HASH_SIZE);
+    tr_reply(ctx, 0, verifier->room, offsetof(struct auth_answer, texts) + TOKEN_HASH_SIZE);
+}
+
+/* A token that was asked for may have been verified for another request since. */
+static void look(
+    struct auth_verifier *verifier, struct tr_context *ctx, struct auth_verifier_message *message)
+{
+    const struct auth_claims *claims;
+    bool is_first = message->kind == VERIFIER_CHECK;
+
+    if (is_first && is_over_address(verifier, ctx, message))
+        return;
+    claims = token_cache_get(&verifier->tokens, message->hash, auth_verifier_wall_s(verifier));
+    if (claims != NULL) {
+        if (is_first)
+            auth_count(AUTH_METRIC_HITS);
+        tr_reply(ctx, 0, verifier->room, auth_answer_fill(verifier, ctx, claims));
+        auth_claims_unref(claims);
+    } else if (message->token != NULL) {
+        auth_lookup_start(verifier, ctx, message);
+    } else {
+        reply_unknown(verifier, ctx, message->hash);
+    }
+}
+
+static void forget(struct auth_verifier *verifier, struct span issuer)
+{
+    token_cache_forget(&verifier->tokens, issuer);
+    auth_lookups_doubt_sessions(verifier, issuer);
+}
+
+/* Somebody could not tell us whom to forget. Pairs with the release in auth_forget: who asks after
+ * that has been seen to ask after it. */
+static void forget_if_told(struct auth_verifier *verifier)
+{
+    uint32_t told = atomic_load_explicit(&verifier->auth->forget_all, memory_order_acquire);
+
+    if (told == verifier->forget_seen)
+        return;
+    verifier->forget_seen = told;
+    token_cache_clear(&verifier->tokens);
+    auth_lookups_doubt_sessions(verifier, (struct span){ NULL, 0 });
+}
+
+static enum tr_next verifier_handle(void *self, struct tr_context *ctx, void *memory)
+{
+    struct auth_verifier_message *message = memory;
+    struct auth_verifier *verifier = self;
+
+    forget_if_told(verifier);
+    switch (message->kind) {
+    case VERIFIER_CHECK:
+    case VERIFIER_VERIFY:
+        look(verifier, ctx, message);
+        break;
+    case VERIFIER_ADDRESS:
+        if (!is_over_address(verifier, ctx, message))
+            auth_answer_send(ctx, &(struct auth_answer){ .verdict = VERDICT_OK });
+        break;
+    case VERIFIER_RATES:
+        (void)rate_limit_change(&verifier->per_did, &message->per_did); /* checked by the sender */
+        (void)rate_limit_change(&verifier->per_address, &message->per_address);
+        tr_reply(ctx, 0, NULL, 0);
+        break;
+    case VERIFIER_FORGET:
+        forget(verifier, (struct span){ message->token, message->token_size });
+        break;
+    }
+    base_free(message->token);
+    auth_queue_send(verifier, ctx);
+    return TR_GO;
+}
+
+static void purge_old(struct auth_verifier *verifier, struct tr_context *ctx)
+{
+    struct sql_unit *unit;
+
+    if (verifier->auth->sql == NULL)
+        return;
+    unit = sql_unit_new(0);
+    if (unit == NULL)
+        return;
+    sql_unit_step(unit, &purge, SQL_ROWS_ANY);
+    sql_unit_int(unit, (int64_t)auth_verifier_wall_s(verifier) - JTI_KEPT_S);
+    sql_unit_step(unit, &purge_sessions, SQL_ROWS_ANY);
+    sql_unit_int(unit, (int64_t)auth_verifier_wall_s(verifier) - SESSIONS_KEPT_S);
+    if (sql_write(ctx, &verifier->sql, unit, &(struct sql_submit_options){ .tag = TAG_PURGED }) < 0)
+        sql_unit_free(unit); /* next minute */
+}
+
+static void purged(struct auth_verifier *verifier, const struct tr_event *event)
+{
+    struct sql_unit *unit = sql_take(&verifier->sql, event);
+
+    if (unit != NULL && sql_unit_status(unit) != 0)
+        LOG(LOG_WARN, "auth", "old token ids could not be deleted",
+            LOG_TEXT("why", sql_error_text(sql_unit_status(unit))));
+    sql_unit_free(unit);
+}
+
+static enum tr_next verifier_event(void *self, struct tr_context *ctx, const struct tr_event *event)
+{
+    struct auth_verifier *verifier = self;
+
+    forget_if_told(verifier);
+    if (event->kind == TR_EVENT_WORK)
+        auth_queue_take(verifier, ctx, (struct auth_lookup *)(uintptr_t)event->value);
+    else if (event->kind == TR_EVENT_TIMER)
+        purge_old(verifier, ctx);
+    else if (event->kind == TR_EVENT_REPLY && event->tag == TAG_PURGED)
+        purged(verifier, event);
+    else if (event->kind == TR_EVENT_REPLY && event->tag >= VERIFIER_TAG_READ)
+        auth_lookup_session_read(verifier, ctx, event);
+    else if (event->kind == TR_EVENT_REPLY && event->tag >= VERIFIER_TAG_FETCH)
+        auth_document_fetched(verifier, ctx, event);
+    auth_queue_send(verifier, ctx);
+    return TR_GO;
+}
+
+static struct base_siphash_key fresh_key(struct tr_context *ctx)
+{
+    return (struct base_siphash_key){ tr_random(ctx), tr_random(ctx) };
+}
+
+static void verifier_clear(struct auth_verifier *verifier)
+{
+    auth_lookups_fini(verifier);
+    auth_documents_fini(verifier);
+    token_cache_fini(&verifier->tokens);
+    key_cache_fini(&verifier->keys);
+    rate_limit_fini(&verifier->per_did);
+    rate_limit_fini(&verifier->per_address);
+    base_free(verifier->room);
+    verifier->room = NULL;
+    if (verifier->sql.sql != NULL)
+        sql_client_end(&verifier->sql);
+}
+
+static int verifier_start(void *self, struct tr_context *ctx)
+{
+    enum { KEYS_MAX = 10000, CALLERS_MAX = 65536 };
+    struct auth_verifier *verifier = self;
+    struct auth *auth = verifier->auth;
+    int rc;
+
+    metric_register(metrics, sizeof metrics / sizeof metrics[0]);
+    verifier->forget_seen = atomic_load_explicit(&auth->forget_all, memory_order_acquire);
+    verifier->room = base_alloc(sizeof *verifier->room);
+    rc = verifier->room == NULL ? TR_ENOMEM : 0;
+    if (rc == 0)
+        rc = token_cache_init(&verifier->tokens, auth->tokens_max);
+    if (rc == 0)
+        rc = key_cache_init(&verifier->keys, KEYS_MAX, fresh_key(ctx));
+    if (rc == 0)
+        rc = rate_limit_init(&verifier->per_did, &auth->per_did, CALLERS_MAX, fresh_key(ctx));
+    if (rc == 0)
+        rc = rate_limit_init(
+            &verifier->per_address, &auth->per_address, CALLERS_MAX, fresh_key(ctx));
+    if (rc == 0)
+        rc = auth_lookups_init(verifier, ctx);
+    if (rc == 0)
+        rc = tr_every(ctx, TR_SECONDS(PURGE_S), TAG_PURGE, NULL);
+    if (rc == 0 && auth->sql != NULL)
+        sql_client_begin(&verifier->sql, auth->sql);
+    return rc;
+}
+
+static void verifier_finish(void *self)
+{
+    verifier_clear(self);
+}
+
+static int verifier_reset(void *self, enum tr_why why)
+{
+    (void)why;
+    verifier_clear(self);
+    return 0;
+}
+
+static void message_drop(void *memory)
+{
+    base_free(((struct auth_verifier_message *)memory)->token);
+}
+
+static const char *message_name(const void *memory)
+{
+    static const char *const names[] = { "look", "verify", "address", "rates", "forget" };
+
+    return names[((const struct auth_verifier_message *)memory)->kind];
+}
+
+static void verifier_show(const void *self, char *text, size_t size)
+{
+    const struct auth_verifier *verifier = self;
+
+    snprintf(text, size, "%u tokens, %u keys, %u lookups, %u of them queued, %u batches",
+        verifier->tokens.count, verifier->keys.count, verifier->lookup_count,
+        verifier->fresh.count + verifier->begun.count, verifier->batch_count);
+}
+
+const struct tr_type auth_verifier_type = {
+    .name = "auth_verifier",
+    .message_size = sizeof(struct auth_verifier_message),
+    .state_size = sizeof(struct auth_verifier),
+    .start = verifier_start,
+    .handle = verifier_handle,
+    .event = verifier_event,
+    .finish = verifier_finish,
+    .reset = verifier_reset,
+    .message_drop = message_drop,
+    .message_name = message_name,
+    .show = verifier_show,
+};

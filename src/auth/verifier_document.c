@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* verifier_document.c: the documents of issuers that are not their own key.
+ *
+ * One fetch at a time for an issuer, however many tokens wait for it. What came is kept for
+ * key_life_s. After that, if the document cannot be had, the key serves for key_stale_s more; a
+ * document that is there and does not show the key, or that is gone, ends it at once, with every
+ * token that was cached under it. A failure is remembered for RETRY_S, so that somebody else's
+ * server is not asked once for every token that names it. A fetch goes out in the trace of the
+ * request that caused it; those that join it have theirs in their own lines alone. */
+#include <string.h>
+
+#include "auth/did.h"
+#include "auth/verifier.h"
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "http/client.h"
+#include "support/log.h"
+
+enum {
+    FETCHES_MAX = 256,
+    WAITING_MAX = 2048, /* lookups: the others are kept for issuers whose keys are known */
+    FORCED_S_MIN = 30,  /* between two looks at one issuer's document while its key is fresh */
+    RETRY_S = 10,       /* after a failure */
+};
+
+static const struct key_refusal unavailable = { KEY_UNAVAILABLE, .label = "IssuerUnavailable",
+    .text = "the issuer's DID document could not be fetched: try again" };
+static const struct key_refusal overloaded = { KEY_UNAVAILABLE, .label = "Overloaded",
+    .text = "too many DID documents to fetch at once" };
+
+static struct key_refusal refusal_of(enum key_refusal_kind kind, enum did_refusal refusal)
+{
+    return (struct key_refusal){ kind, did_refusal_label(refusal), did_refusal_text(refusal) };
+}
+
+/* ---- ages: a clock that was set back makes everything old, never young ---------------------- */
+
+static bool is_within(const struct auth_verifier *verifier, uint64_t since_s, uint64_t limit_s)
+{
+    return auth_verifier_wall_s(verifier) - since_s < limit_s;
+}
+
+static bool is_fresh(const struct auth_verifier *verifier, const struct key_cache_entry *entry)
+{
+    return entry->key != NULL && is_within(verifier, entry->fetched_s, verifier->auth->key_life_s);
+}
+
+static bool may_be_stale(const struct auth_verifier *verifier, const struct key_cache_entry *entry)
+{
+    return entry->key != NULL &&
+           is_within(verifier, entry->fetched_s,
+               (uint64_t)verifier->auth->key_life_s + verifier->auth->key_stale_s);
+}
+
+/* ---- going on with a key, or without -------------------------------------------------------- */
+
+static void work_with(
+    struct auth_verifier *verifier, struct auth_lookup *lookup, struct crypto_key *key, bool is_old)
+{
+    crypto_key_unref(&lookup->key);
+    lookup->key = crypto_key_ref(key);
+    lookup->key_is_old = is_old;
+    auth_queue_put(verifier, lookup);
+}
+
+static void refuse(struct auth_verifier *verifier, struct tr_context *ctx,
+    struct auth_lookup *lookup, const struct key_refusal *refusal)
+{
+    auth_lookup_fail(verifier, ctx, lookup,
+        refusal->kind == KEY_UNAVAILABLE ? VERDICT_FAILED : VERDICT_REFUSED, refusal->label,
+        refusal->text);
+}
+
+/* No document: the old key serves for a while. After a forced look the first verdict stands. */
+static void go_without(struct auth_verifier *verifier, struct tr_context *ctx,
+    struct auth_lookup *lookup, const struct key_refusal *refusal)
+{
+    const struct key_cache_entry *entry = key_cache_find(&verifier->keys, span_of(lookup->issuer));
+
+    if (lookup->bad_signature)
+        auth_lookup_end(verifier, ctx, lookup);
+    else if (entry != NULL && may_be_stale(verifier, entry))
+        work_with(verifier, lookup, entry->key, false);
+    else
+        refuse(verifier, ctx, lookup, refusal);
+}
+
+/* ---- fetching ------------------------------------------------------------------------------- */
+
+static struct auth_document_fetch *find_fetch(struct auth_verifier *verifier, const char *issuer)
+{
+    struct auth_document_fetch *at = verifier->fetches;
+
+    while (at != NULL && strcmp(at->issuer, issuer) != 0)
+        at = at->next;
+    return at;
+}
+
+void auth_documents_fini(struct auth_verifier *verifier)
+{
+    for (struct auth_document_fetch *at = verifier->fetches, *next; at != NULL; at = next) {
+        next = at->next;
+        base_free(at);
+    }
+    verifier->fetches = NULL;
+    verifier->fetch_count = 0;
+}
+
+static enum did_refusal url_of(
+    const struct auth *auth, struct span issuer, struct buffer *url, bool *ret_is_web)
+{
+    struct did did;
+    enum did_refusal refusal = did_parse(issuer, &did);
+
+    if (refusal != DID_OK)
+        return refusal;
+    *ret_is_web = did.method == DID_METHOD_WEB;
+    refusal = *ret_is_web ? did_web_url(issuer, auth->allow_private, url)
+                          : did_plc_url(issuer, span_of(auth->plc_directory), url);
+    if (refusal == DID_OK && buffer_append(url, "", 1) < 0)
+        refusal = DID_NO_MEMORY;
+    return refusal;
+}
+
+static int ask_for(struct auth_verifier *verifier, struct tr_context *ctx,
+    const struct auth_lookup *lookup, const char *url, bool is_web,
+    struct auth_document_fetch *fetch)
+{
+    return http_client_ask(ctx, verifier->auth->client,
+        &(struct http_client_request){ .url = url,
+            .traceparent = lookup->traceparent,
+            .timeout_ns = verifier->auth->fetch_timeout_ns,
+            .size_max = HTTP_CLIENT_ANSWER_MAX,
+            .redirects_max = is_web ? 0 : 2 },
+        VERIFIER_TAG_FETCH + fetch->number);
+}
+
+/* NULL and why not. */
+static struct auth_document_fetch *begin_fetch(struct auth_verifier *verifier,
+    struct tr_context *ctx, const struct auth_lookup *lookup, struct key_refusal *ret_refusal)
+{
+    const char *issuer = lookup->issuer;
+    struct buffer url = { .size_max = 4096 };
+    size_t size = strlen(issuer) + 1;
+    struct auth_document_fetch *fetch = NULL;
+    enum did_refusal refusal;
+    bool is_web = false;
+
+    if (verifier->auth->client == NULL) {
+        *ret_refusal = (struct key_refusal){ KEY_UNREACHABLE, "IssuerRefused",
+            "this server fetches no DID documents" };
+        return NULL;
+    }
+    *ret_refusal = overloaded;
+    if (verifier->fetch_count >= FETCHES_MAX)
+        return NULL;
+    refusal = url_of(verifier->auth, span_of(issuer), &url, &is_web);
+    if (refusal == DID_OK)
+        fetch = base_alloc(sizeof *fetch + size);
+    else if (refusal != DID_NO_MEMORY)
+        *ret_refusal = refusal_of(KEY_UNREACHABLE, refusal);
+    if (fetch != NULL) {
+        *fetch = (struct auth_document_fetch){ .next = verifier->fetches,
+            .number = verifier->number_next++ & VERIFIER_NUMBER_MASK };
+        memcpy(fetch->issuer, issuer, size);
+        if (ask_for(verifier, ctx, lookup, url.bytes, is_web, fetch) == 0) {
+            verifier->fetches = fetch;
+            verifier->fetch_count++;
+            auth_count(AUTH_METRIC_FETCHES);
+        } else {
+            base_free(fetch);
+            fetch = NULL;
+        }
+    }
+    buffer_free(&url);
+    return fetch;
+}
+
+static void wait_for_document(
+    struct auth_verifier *verifier, struct tr_context *ctx, struct auth_lookup *lookup)
+{
+    struct auth_document_fetch *fetch = find_fetch(verifier, lookup->issuer);
+    struct key_refusal refusal = overloaded;
+
+    lookup->was_refreshed = true;
+    if (verifier->waiting_count < WAITING_MAX && fetch == NULL)
+        fetch = begin_fetch(verifier, ctx, lookup, &refusal);
+    if (verifier->waiting_count >= WAITING_MAX || fetch == NULL) {
+        go_without(verifier, ctx, lookup, &refusal);
+        return;
+    }
+    lookup->place = LOOKUP_FETCHING;
+    auth_lookup_queue_push(&fetch->waiting, lookup);
+    verifier->waiting_count++;
+}
+
+void auth_lookup_find_key(
+    struct auth_verifier *verifier, struct tr_context *ctx, struct auth_lookup *lookup)
+{
+    const struct key_cache_entry *entry = key_cache_find(&verifier->keys, span_of(lookup->issuer));
+    bool is_soon = entry != NULL && is_within(verifier, entry->tried_s, RETRY_S);
+
+    if (entry != NULL && is_fresh(verifier, entry))
+        work_with(verifier, lookup, entry->key, true);
+    else if (is_soon && entry->key == NULL)
+        refuse(verifier, ctx, lookup, &entry->refusal);
+    else if (is_soon && entry->has_failed)
+        go_without(verifier, ctx, lookup, &unavailable);
+    else
+        wait_for_document(verifier, ctx, lookup);
+}
+
+bool auth_lookup_retries(
+    struct auth_verifier *verifier, struct tr_context *ctx, struct auth_lookup *lookup)
+{
+    struct key_cache_entry *entry;
+
+    if (lookup->issuer == NULL || lookup->key == NULL ||
+        (lookup->verdict != VERDICT_OK && !lookup->bad_signature))
+        return false;
+    entry = key_cache_find(&verifier->keys, span_of(lookup->issuer));
+    if (entry != NULL && entry->key != lookup->key) { /* it was changed meanwhile */
+        if (entry->key != NULL)
+            work_with(verifier, lookup, entry->key, false);
+        else
+            refuse(verifier, ctx, lookup, &entry->refusal);
+        return true;
+    }
+    if (lookup->verdict == VERDICT_OK || !lookup->key_is_old || lookup->was_refreshed)
+        return false;
+    /* A bad signature under a key from the cache: perhaps the issuer has a new one. */
+    if (entry != NULL && is_within(verifier, entry->forced_s, FORCED_S_MIN))
+        return false;
+    if (entry != NULL)
+        entry->forced_s = auth_verifier_wall_s(verifier);
+    wait_for_document(verifier, ctx, lookup);
+    return true;
+}
+
+/* ---- the document came ---------------------------------------------------------------------- */
+
+static bool is_same(const struct crypto_key *a, const struct crypto_key *b)
+{
+    uint8_t a_bytes[CRYPTO_PUBLIC_BYTES_MAX] = { 0 }, b_bytes[CRYPTO_PUBLIC_BYTES_MAX] = { 0 };
+
+    crypto_key_public_bytes(a, a_bytes);
+    crypto_key_public_bytes(b, b_bytes);
+    return crypto_key_algorithm(a) == crypto_key_algorithm(b) &&
+           memcmp(a_bytes, b_bytes, sizeof a_bytes) == 0;
+}
+
+/* Keeps the object of a key that did not change: verdicts are compared by it. */
+static void learn(struct auth_verifier *verifier, struct span issuer, struct crypto_key **key)
+{
+    struct key_cache_entry *entry = key_cache_find(&verifier->keys, issuer);
+
+    if (entry != NULL && entry->key != NULL) {
+        if (is_same(entry->key, *key)) {
+            crypto_key_unref(key);
+            *key = crypto_key_ref(entry->key);
+        } else {
+            token_cache_forget(&verifier->tokens, issuer);
+            LOG(LOG_INFO, "auth", "an issuer has a new key", LOG_SPAN("issuer", issuer));
+        }
+    }
+    (void)key_cache_put(
+        &verifier->keys, issuer, *key, auth_verifier_wall_s(verifier)); /* a cache may forget */
+}
+
+static void learn_failure(
+    struct auth_verifier *verifier, struct span issuer, const struct key_refusal *refusal)
+{
+    struct key_cache_entry *entry = key_cache_find(&verifier->keys, issuer);
+
+    auth_count(AUTH_METRIC_FETCH_FAILURES);
+    if (entry == NULL || entry->key == NULL) {
+        key_cache_refuse(&verifier->keys, issuer, refusal, auth_verifier_wall_s(verifier));
+    } else {
+        entry->tried_s = auth_verifier_wall_s(verifier);
+        entry->has_failed = true;
+    }
+}
+
+/* What the answer means: a key, or why there is none. */
+static struct crypto_key *read_answer(
+    const struct tr_event *event, struct span issuer, struct key_refusal *ret_refusal)
+{
+    const struct http_client_answer *answer = event->status == 0 ? event->value : NULL;
+    struct crypto_key *key = NULL;
+    enum did_refusal refusal;
+
+    *ret_refusal = unavailable;
+    if (event->status == TR_ETOOBIG) {
+        *ret_refusal = refusal_of(KEY_GONE, DID_DOCUMENT_LARGE);
+    } else if (event->status == TR_EACCES) { /* the client's guard */
+        *ret_refusal = refusal_of(KEY_UNREACHABLE, DID_PRIVATE);
+    } else if (answer != NULL && answer->status == 200) {
+        refusal = did_document_key(
+            (struct span){ answer->body, answer->body_size }, issuer, SPAN("#atproto"), &key);
+        if (refusal != DID_OK && refusal != DID_NO_MEMORY)
+            *ret_refusal = refusal_of(KEY_GONE, refusal);
+    } else if (answer != NULL && answer->status == 404) {
+        *ret_refusal =
+            (struct key_refusal){ KEY_GONE, "DidNotFound", "there is no document of this DID" };
+    } else if (answer != NULL && answer->status == 410) {
+        *ret_refusal = refusal_of(KEY_GONE, DID_DEACTIVATED);
+    }
+    return key;
+}
+
+static struct auth_document_fetch *take_fetch(struct auth_verifier *verifier, uint32_t tag)
+{
+    struct auth_document_fetch **link = &verifier->fetches;
+    struct auth_document_fetch *fetch;
+
+    while (*link != NULL && (*link)->number + VERIFIER_TAG_FETCH != tag)
+        link = &(*link)->next;
+    fetch = *link;
+    if (fetch != NULL) {
+        *link = fetch->next;
+        verifier->fetch_count--;
+    }
+    return fetch;
+}
+
+void auth_document_fetched(
+    struct auth_verifier *verifier, struct tr_context *ctx, const struct tr_event *event)
+{
+    struct auth_document_fetch *fetch = take_fetch(verifier, event->tag);
+    struct key_refusal refusal;
+    struct crypto_key *key;
+    struct span issuer;
+
+    if (fetch == NULL)
+        return;
+    issuer = span_of(fetch->issuer);
+    key = read_answer(event, issuer, &refusal);
+    if (key != NULL) {
+        learn(verifier, issuer, &key);
+    } else if (refusal.kind == KEY_GONE) {
+        key_cache_refuse(&verifier->keys, issuer, &refusal, auth_verifier_wall_s(verifier));
+        token_cache_forget(&verifier->tokens, issuer);
+    } else {
+        learn_failure(verifier, issuer, &refusal);
+    }
+    for (struct auth_lookup *at; (at = auth_lookup_queue_pop(&fetch->waiting)) != NULL;) {
+        tr_assert(verifier->waiting_count > 0);
+        verifier->waiting_count--;
+        if (key != NULL)
+            work_with(verifier, at, key, false);
+        else if (refusal.kind == KEY_GONE)
+            refuse(verifier, ctx, at, &refusal);
+        else
+            go_without(verifier, ctx, at, &refusal);
+    }
+    crypto_key_unref(&key);
+    base_free(fetch);
+}

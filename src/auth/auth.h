@@ -51,23 +51,19 @@ void auth_forget(struct auth *auth, struct span issuer);
 extern const struct sql_migration auth_migrations[];
 extern const size_t auth_migration_count;
 
-/* What a route wants: its `extra`. */
+/* What a route demands of its callers: `demand` of the route. */
 struct auth_demand {
-    struct auth *auth; /* NULL: the route's service begins with this pointer */
-    const char *lxm;   /* the method a service token must be for; NULL: any */
-    bool anonymous;    /* a request without a token is let in, with no claims; rates still count */
-    bool session;      /* a session token is wanted; otherwise a service token */
-    const char *role;  /* of the session: "admin"; NULL: any */
+    const char *lxm;  /* the method a service token must be for; NULL: any */
+    bool anonymous;   /* a request without a token is let in, with no claims; rates still count */
+    bool session;     /* a session token is wanted; otherwise a service token */
+    const char *role; /* of the session: "admin"; NULL: any */
 };
 
-/* The gate of a route whose `extra` is a struct auth_demand. */
+/* The gate of a route whose `demand` is a struct auth_demand, on a server whose `gate_service` is the
+ * struct auth. */
 bool auth_gate(struct http_request *request);
 /* Who asks; NULL when anonymous. Lives as long as the request. */
 const struct auth_claims *auth_claims_of(const struct http_request *request);
-/* One pointer of the handler's own, for a request that is not anonymous: to find its work again
- * when an answer comes. */
-void auth_set_data(struct http_request *request, void *data);
-void *auth_data(const struct http_request *request);
 
 /* The first step of the unit of a request that changes something, or the first behind its decision:
  * remembers the token's jti, or fails the unit if it was used before. auth_is_replay tells that

@@ -11,20 +11,20 @@
 /* What hangs on a request that was let in. */
 struct caller {
     struct auth_claims claims;
-    void *data;
     char texts[];
 };
 
 static const struct auth_demand *demand_of(const struct http_request *request)
 {
-    return http_route(request)->extra;
+    return http_route(request)->demand;
 }
 
 static struct auth *auth_of(const struct http_request *request)
 {
-    struct auth *auth = demand_of(request)->auth;
+    struct auth *auth = http_gate_service(request);
 
-    return auth != NULL ? auth : *(struct auth *const *)http_service(request);
+    tr_assert(auth != NULL);
+    return auth;
 }
 
 static void unauthorized(struct http_request *request, const char *label, const char *text)
@@ -54,7 +54,6 @@ static struct caller *caller_from(struct http_request *request, const struct aut
     if (caller == NULL)
         return NULL;
     memcpy(caller->texts, answer->texts, size);
-    caller->data = NULL;
     at = caller->texts;
     claims = &caller->claims;
     claims->kind = answer->kind;
@@ -122,7 +121,7 @@ static void let_in(struct http_request *request, const struct auth_answer *answe
         http_respond_error(request, 403, "Forbidden", "this needs another role");
         return;
     }
-    http_set_user(request, caller);
+    http_set_caller(request, caller);
     http_continue(request);
 }
 
@@ -263,20 +262,7 @@ bool auth_gate(struct http_request *request)
 
 const struct auth_claims *auth_claims_of(const struct http_request *request)
 {
-    const struct caller *caller = http_user(request);
+    const struct caller *caller = http_caller(request);
 
     return caller == NULL ? NULL : &caller->claims;
-}
-
-void auth_set_data(struct http_request *request, void *data)
-{
-    struct caller *caller = http_user(request);
-
-    tr_assert(caller != NULL);
-    caller->data = data;
-}
-
-void *auth_data(const struct http_request *request)
-{
-    return ((const struct caller *)http_user(request))->data;
 }

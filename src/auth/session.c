@@ -765,9 +765,6 @@ int sessions_start(
     pthread_mutex_init(&sessions->lock, NULL);
     sessions->system = system;
     sessions->env = tr_system_env(system);
-    sessions->me = (struct auth_demand){ .auth = options->auth, .session = true };
-    sessions->anyone =
-        (struct auth_demand){ .auth = options->auth, .session = true, .anonymous = true };
     actor.sessions = sessions;
     rc = tr_spawn(system, &sessions_type, &actor,
         &(struct tr_spawn_options){ .name = "sessions",

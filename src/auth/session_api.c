@@ -133,16 +133,19 @@ static void who(struct http_request *request)
 
 void sessions_routes(struct sessions *sessions, struct http_route routes[AUTH_SESSION_ROUTES])
 {
+    static const struct auth_demand me = { .session = true };
+    /* Counted against their address. */
+    static const struct auth_demand anyone = { .session = true, .anonymous = true };
     const struct {
         enum http_method method;
         const char *path;
         http_handler_fn handle;
         const struct auth_demand *demand;
     } table[AUTH_SESSION_ROUTES] = {
-        { HTTP_POST, "/v1/auth/refresh", refresh, &sessions->anyone },
-        { HTTP_POST, "/v1/auth/logout", logout, &sessions->anyone },
-        { HTTP_POST, "/v1/auth/{provider}", exchange, &sessions->anyone },
-        { HTTP_GET, "/v1/users/me", who, &sessions->me },
+        { HTTP_POST, "/v1/auth/refresh", refresh, &anyone },
+        { HTTP_POST, "/v1/auth/logout", logout, &anyone },
+        { HTTP_POST, "/v1/auth/{provider}", exchange, &anyone },
+        { HTTP_GET, "/v1/users/me", who, &me },
     };
 
     for (size_t i = 0; i < AUTH_SESSION_ROUTES; i++)
@@ -151,7 +154,7 @@ void sessions_routes(struct sessions *sessions, struct http_route routes[AUTH_SE
             .path = table[i].path,
             .handle = table[i].handle,
             .gate = auth_gate,
-            .extra = table[i].demand,
+            .demand = table[i].demand,
             .body_max = table[i].method == HTTP_POST ? BODY_MAX : 0,
             .service = sessions,
         };

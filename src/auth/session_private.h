@@ -40,8 +40,6 @@ struct sessions {
     const struct tr_env *env;
     tr_sender actor;
     struct tr_done *done;
-    struct auth_demand me;
-    struct auth_demand anyone; /* counted against their address */
     /* Of providers with a file: whoever loads replaces them, and they outlive the actor's lives. */
     pthread_mutex_t lock;
     struct key_set *file_keys[AUTH_PROVIDERS_MAX];

@@ -327,6 +327,7 @@ static int start_server(struct serve *serve, char *why, size_t why_size)
             &(struct http_server_options){ .listen = config_text(config, CONFIG_SERVER_LISTEN),
                 .routes = serve->routes,
                 .route_count = route_count,
+                .gate_service = serve->auth,
                 .limits = limits_of(config),
                 .tls_certificate_path = certificate,
                 .tls_key_path = text_or_null(config, CONFIG_SERVER_TLS_KEY),

@@ -63,9 +63,16 @@ void *http_service(const struct http_request *request);              /* `service
 uint64_t http_deadline_ns(const struct http_request *request);
 /* Scratch memory that lives as long as the request; zeroed. NULL when out of memory. */
 void *http_alloc(struct http_request *request, size_t size);
-/* What middleware found out (who asks); lives as long as the request. */
-void http_set_user(struct http_request *request, void *user);
-void *http_user(const struct http_request *request);
+/* Two pointers that the request keeps for others; NULL until they are set. Neither is freed: the
+ * memory comes from http_alloc, or its owner frees it. The gate keeps the caller it found, and the
+ * handler keeps its work while it waits for an answer. Each type has one accessor beside its owner
+ * (auth_claims_of, packs_call), so that the cast from void stands in one place. */
+void http_set_caller(struct http_request *request, void *caller);
+void *http_caller(const struct http_request *request);
+void http_set_data(struct http_request *request, void *data);
+void *http_data(const struct http_request *request);
+/* Returns `gate_service` of the server options. */
+void *http_gate_service(const struct http_request *request);
 /* Called once, in the connection's turn, when the request is over, answered or not, and nothing of
  * it runs any more; after that its memory goes. One per request. */
 void http_on_end(struct http_request *request, void (*end)(void *data), void *data);
@@ -222,12 +229,13 @@ struct http_route {
     enum http_method method;
     const char *path; /* "/xrpc/_health", "/v1/packs/{name}/download" */
     http_handler_fn handle;
-    http_gate_fn gate; /* NULL: open to everyone */
-    size_t body_max;   /* 0: no body is taken */
+    http_gate_fn gate;  /* NULL: open to everyone */
+    const void *demand; /* for the gate: what this route demands of its callers */
+    size_t body_max;    /* 0: no body is taken */
     unsigned flags;
-    void *service;
+    void *service;     /* for the handler: http_service */
+    const void *extra; /* for the handler: what is particular to this route */
     const char *label; /* in metrics; NULL is the path */
-    const void *extra; /* for the gate: what this route demands */
 };
 const struct http_route *http_route(const struct http_request *request);
 /* A gate that had to wait lets the request through. */
@@ -256,6 +264,7 @@ struct http_server_options {
     const char *listen; /* "127.0.0.1:8080", "[::1]:0", "unix:/path" */
     const struct http_route *routes;
     size_t route_count;
+    void *gate_service; /* for the gates: http_gate_service; may be NULL */
     struct http_limits limits;
     const char *tls_certificate_path; /* both or none; PEM */
     const char *tls_key_path;

@@ -31,7 +31,7 @@ void http_request_reset(struct http_request *request)
     request->cancel = NULL;
     request->then = NULL;
     request->piece = NULL;
-    request->user = NULL;
+    request->caller = request->data = NULL;
     request->on_end = NULL;
     request->path = request->query = (struct span){ NULL, 0 };
     request->match.route = NULL;
@@ -272,9 +272,30 @@ uint64_t http_deadline_ns(const struct http_request *request)
     return request->deadline_ns;
 }
 
-void http_set_user(struct http_request *request, void *user)
+void *http_gate_service(const struct http_request *request)
 {
-    request->user = user;
+    return request->connection->server->gate_service;
+}
+
+void http_set_caller(struct http_request *request, void *caller)
+{
+    tr_assert_use(request->is_running, "http_set_caller belongs into a callback of the request");
+    request->caller = caller;
+}
+
+void *http_caller(const struct http_request *request)
+{
+    return request->caller;
+}
+
+void http_set_data(struct http_request *request, void *data)
+{
+    request->data = data;
+}
+
+void *http_data(const struct http_request *request)
+{
+    return request->data;
 }
 
 void http_on_end(struct http_request *request, void (*end)(void *data), void *data)
@@ -282,11 +303,6 @@ void http_on_end(struct http_request *request, void (*end)(void *data), void *da
     tr_assert_use(request->on_end == NULL, "http_on_end was called before");
     request->on_end = end;
     request->on_end_data = data;
-}
-
-void *http_user(const struct http_request *request)
-{
-    return request->user;
 }
 
 /* ---- callbacks ------------------------------------------------------------------------------ */

@@ -89,7 +89,8 @@ struct http_request {
     struct tr_cancel *cancel; /* then: of its asks */
     http_then_fn then;
     http_piece_fn piece;
-    void *user;
+    void *caller;               /* the gate's: http_set_caller */
+    void *data;                 /* the handler's: http_set_data */
     void (*on_end)(void *data); /* NULL: none */
     void *on_end_data;
     struct span path, query;

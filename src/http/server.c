@@ -298,6 +298,7 @@ int http_server_start(struct tr_system *system, const struct http_server_options
     server->system = system;
     server->env = tr_system_env(system);
     server->limits = options->limits;
+    server->gate_service = options->gate_service;
     server->quiet = options->quiet;
     server->fd_events = options->comes_first ? EPOLLET | TR_FD_FIRST : EPOLLET;
     server->on_done = options->on_done;

@@ -34,6 +34,7 @@ struct http_server {
     const struct tr_env *env;
     struct http_limits limits; /* no zeros */
     struct http_router router;
+    void *gate_service;
     struct http_route_stats *route_stats; /* by index of the route */
     struct http_server_stats stats;
     struct net_tls *tls; /* NULL: in the clear */

@@ -189,7 +189,7 @@ static inline void then_admit(struct http_request *request, const struct tr_even
         http_respond_error(request, 503, "Unavailable", "nobody vouches");
         return;
     }
-    http_set_user(request, http_alloc(request, 16));
+    http_set_caller(request, http_alloc(request, 16));
     http_continue(request);
 }
 static inline bool gate_word(struct http_request *request)
@@ -227,7 +227,7 @@ static inline void then_resume(struct http_request *request, const struct tr_eve
 }
 static inline bool on_piece(struct http_request *request, const char *bytes, size_t size)
 {
-    struct upload *upload = http_user(request);
+    struct upload *upload = http_data(request);
     struct stage *stage = http_service(request);
     struct helper_message message = { .kind = 'a' };
     struct buffer body = { 0 };
@@ -257,7 +257,7 @@ static inline void handle_upload(struct http_request *request)
 
     CHECK(upload != NULL);
     upload->pauses = http_header(request, "X-Pause").at != NULL;
-    http_set_user(request, upload);
+    http_set_data(request, upload);
     http_on_body(request, on_piece);
 }
 

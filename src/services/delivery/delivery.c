@@ -107,7 +107,6 @@ int delivery_start(
     delivery = base_calloc(sizeof *delivery);
     if (delivery == NULL)
         return TR_ENOMEM;
-    delivery->auth = context->auth;
     delivery->system = context->system;
     delivery->env = tr_system_env(context->system);
     delivery->sql = context->sql;

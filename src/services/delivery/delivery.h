@@ -20,7 +20,6 @@ enum delivery_mode {
 struct direct;
 
 struct delivery {
-    struct auth *auth; /* first: the gates look for it here */
     struct tr_system *system;
     const struct tr_env *env;
     struct sql *sql;

@@ -26,13 +26,13 @@ struct packs_call *packs_enter(struct http_request *request, void *state)
         call->is_admin = true;
         call->actor = SPAN("admin token");
     }
-    http_set_user(request, call);
+    http_set_data(request, call);
     return call;
 }
 
 struct packs_call *packs_call(const struct http_request *request)
 {
-    struct packs_call *call = http_user(request);
+    struct packs_call *call = http_data(request);
 
     tr_assert(call != NULL);
     return call;

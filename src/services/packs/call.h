@@ -9,8 +9,7 @@
  *         if (call == NULL)
  *             return;
  *
- * and its then-functions find the call again with packs_call. After packs_enter the claims are in
- * the call: auth_claims_of is not to be used any more. */
+ * and its then-functions find the call again with packs_call. */
 #ifndef SERVICES_PACKS_CALL_H
 #define SERVICES_PACKS_CALL_H
 
@@ -31,7 +30,6 @@ struct packs_call *packs_call(const struct http_request *request);
 typedef void (*packs_handler_fn)(struct http_request *request, void *state);
 /* What hangs on a route of the public listener. */
 struct packs_route {
-    struct auth_demand demand; /* first: the gate looks for it here */
     packs_handler_fn handle;
 };
 

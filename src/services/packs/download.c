@@ -476,7 +476,7 @@ static struct pinned_file *find_file(const struct download *download)
 
 static void verified(struct http_request *request, const struct tr_event *event)
 {
-    struct download *download = http_user(request);
+    struct download *download = http_data(request);
     enum pack_verdict verdict = PACK_BUSY;
     struct pinned_file *pinned;
 
@@ -516,7 +516,7 @@ static void ask_kept(struct http_request *request, const struct download *downlo
         kept->download.options.user.at = kept->user;
     }
     choose(request, &kept->download); /* into the copy */
-    http_set_user(request, &kept->download);
+    http_set_data(request, &kept->download);
     ask(request, &kept->download);
 }
 

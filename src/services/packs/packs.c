@@ -92,7 +92,6 @@ int packs_start(const struct service_context *context, char *why, size_t why_siz
     packs = base_calloc(sizeof *packs);
     if (packs == NULL)
         return TR_ENOMEM;
-    packs->auth = context->auth;
     packs->system = context->system;
     packs->env = tr_system_env(context->system);
     packs->sql = context->sql;

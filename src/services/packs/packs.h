@@ -19,7 +19,6 @@ struct packs_settings {
 };
 
 struct packs {
-    struct auth *auth; /* first: the gates look for it here */
     struct tr_system *system;
     const struct tr_env *env;
     struct sql *sql;

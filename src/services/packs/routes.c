@@ -78,7 +78,7 @@ static void enter(struct http_request *request)
         .body_max = (body_max_),                                                                   \
         .flags = (flags_),                                                                         \
         .label = path_,                                                                            \
-        .extra = &(const struct packs_route){ { 0 }, handle_ },                                    \
+        .extra = &(const struct packs_route){ handle_ },                                           \
     },
 #define AS_PUBLIC(method_, path_, handle_, body_max_, flags_)                                      \
     {                                                                                              \
@@ -89,7 +89,8 @@ static void enter(struct http_request *request)
         .body_max = (body_max_),                                                                   \
         .flags = (flags_),                                                                         \
         .label = path_,                                                                            \
-        .extra = &(const struct packs_route){ { .anonymous = true, .session = true }, handle_ },   \
+        .demand = &(const struct auth_demand){ .anonymous = true, .session = true },               \
+        .extra = &(const struct packs_route){ handle_ },                                           \
     },
 #define AS_DOWNLOAD(method_, path_, handle_, body_max_, flags_)                                    \
     {                                                                                              \
@@ -100,7 +101,8 @@ static void enter(struct http_request *request)
         .body_max = (body_max_),                                                                   \
         .flags = (flags_),                                                                         \
         .label = path_,                                                                            \
-        .extra = &(const struct packs_route){ { .anonymous = true, .session = true }, handle_ },   \
+        .demand = &(const struct auth_demand){ .anonymous = true, .session = true },               \
+        .extra = &(const struct packs_route){ handle_ },                                           \
     },
 #define AS_SESSION(method_, path_, handle_, body_max_, flags_, is_private_)                        \
     {                                                                                              \
@@ -111,7 +113,8 @@ static void enter(struct http_request *request)
         .body_max = (body_max_),                                                                   \
         .flags = (flags_),                                                                         \
         .label = path_,                                                                            \
-        .extra = &(const struct packs_route){ { .session = true, .role = "admin" }, handle_ },     \
+        .demand = &(const struct auth_demand){ .session = true, .role = "admin" },                 \
+        .extra = &(const struct packs_route){ handle_ },                                           \
     },
 #define AS_TOKEN(method_, path_, handle_, body_max_, flags_, is_private_)                          \
     {                                                                                              \

@@ -398,7 +398,6 @@ int users_start(const struct service_context *context, char *why, size_t why_siz
 
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
     if (users != NULL) {
-        users->auth = context->auth;
         users->system = context->system;
         users->env = tr_system_env(context->system);
         users->sql = context->sql;

@@ -12,8 +12,8 @@ enum { PULL_LIMIT = 1000, CONFLICTS_MAX = 200, SMALL_BODY = 4096 };
 
 static void end(struct http_request *request)
 {
-    user_job_unref(http_user(request));
-    http_set_user(request, NULL);
+    user_job_unref(http_data(request));
+    http_set_data(request, NULL);
 }
 
 /* Takes the job. */
@@ -24,7 +24,7 @@ static void ask(
     tr_sender user;
     int rc = tr_registry_get(users->actors, job->user, strlen(job->user), "a request", &user);
 
-    http_set_user(request, job); /* in place of who asks, which the job knows */
+    http_set_data(request, job);
     if (rc == 0) {
         atomic_fetch_add_explicit(&job->holders, 1, memory_order_relaxed);
         rc = http_ask(request, user, &message, sizeof message, then);
@@ -50,7 +50,7 @@ static void respond_lost(
 /* The job, if it came back well. NULL: the request has been answered. */
 static struct user_job *came_back(struct http_request *request, const struct tr_event *event)
 {
-    struct user_job *job = http_user(request);
+    struct user_job *job = http_data(request);
 
     if (event->status == 0 && job->status == 0)
         return job;
@@ -425,23 +425,23 @@ static const struct http_route routes[] = {
         .handle = push,
         .gate = auth_gate,
         .body_max = USER_PUSH_BODY_MAX,
-        .extra = &somebody },
+        .demand = &somebody },
     { .method = HTTP_POST,
         .path = "/v1/sync/pull",
         .handle = pull,
         .gate = auth_gate,
         .body_max = SMALL_BODY,
-        .extra = &somebody },
+        .demand = &somebody },
     { .method = HTTP_GET,
         .path = PATH_CONFLICTS,
         .handle = session_conflicts,
         .gate = auth_gate,
-        .extra = &administrator },
+        .demand = &administrator },
     { .method = HTTP_GET,
         .path = PATH_STATUS,
         .handle = session_status,
         .gate = auth_gate,
-        .extra = &administrator },
+        .demand = &administrator },
 };
 
 static const struct service_admin_route admin_routes[] = {

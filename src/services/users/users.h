@@ -47,7 +47,6 @@ struct user_kind_names {
 extern const struct user_kind_names user_kind_names[USER_KINDS];
 
 struct users {
-    struct auth *auth; /* first: the gates look for it here */
     struct tr_system *system;
     const struct tr_env *env;
     struct sql *sql;

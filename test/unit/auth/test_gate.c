@@ -134,32 +134,33 @@ static void site_open(struct site *site, const struct auth_options *with)
     CHECK_EQ_INT(tr_spawn(site->system, &clerk_type, &(struct clerk){ .sql = site->sql }, NULL,
                      &site->clerk),
         0);
-    site->read = (struct auth_demand){ .auth = site->auth, .lxm = "com.example.read" };
-    site->write = (struct auth_demand){ .auth = site->auth, .lxm = "com.example.write" };
-    site->open = (struct auth_demand){ .auth = site->auth, .anonymous = true };
+    site->read = (struct auth_demand){ .lxm = "com.example.read" };
+    site->write = (struct auth_demand){ .lxm = "com.example.write" };
+    site->open = (struct auth_demand){ .anonymous = true };
     site->routes[0] = (struct http_route){ .method = HTTP_GET,
         .path = "/read",
         .handle = get_read,
         .gate = auth_gate,
-        .extra = &site->read,
+        .demand = &site->read,
         .service = site };
     site->routes[1] = (struct http_route){ .method = HTTP_POST,
         .path = "/write",
         .handle = post_write,
         .gate = auth_gate,
-        .extra = &site->write,
+        .demand = &site->write,
         .body_max = 100,
         .service = site };
     site->routes[2] = (struct http_route){ .method = HTTP_GET,
         .path = "/open",
         .handle = get_read,
         .gate = auth_gate,
-        .extra = &site->open,
+        .demand = &site->open,
         .service = site };
     CHECK_MSG(http_server_start(site->system,
                   &(struct http_server_options){ .listen = "127.0.0.1:0",
                       .routes = site->routes,
                       .route_count = 3,
+                      .gate_service = site->auth,
                       .name = "test",
                       .quiet = true },
                   why, sizeof why, &site->server) == 0,

@@ -197,23 +197,23 @@ static inline void site_open(struct session_site *site)
                      &site->sessions),
         0);
     sessions_routes(site->sessions, site->routes);
-    site->admin =
-        (struct auth_demand){ .auth = site->office.auth, .session = true, .role = "admin" };
-    site->service = (struct auth_demand){ .auth = site->office.auth };
+    site->admin = (struct auth_demand){ .session = true, .role = "admin" };
+    site->service = (struct auth_demand){ 0 };
     site->routes[AUTH_SESSION_ROUTES] = (struct http_route){ .method = HTTP_GET,
         .path = "/admin",
         .handle = admin_page,
         .gate = auth_gate,
-        .extra = &site->admin };
+        .demand = &site->admin };
     site->routes[AUTH_SESSION_ROUTES + 1] = (struct http_route){ .method = HTTP_GET,
         .path = "/service",
         .handle = admin_page,
         .gate = auth_gate,
-        .extra = &site->service };
+        .demand = &site->service };
     CHECK_MSG(http_server_start(site->office.system,
                   &(struct http_server_options){ .listen = "127.0.0.1:0",
                       .routes = site->routes,
                       .route_count = AUTH_SESSION_ROUTES + 2,
+                      .gate_service = site->office.auth,
                       .name = "test",
                       .quiet = true },
                   why, sizeof why, &site->server) == 0,

@@ -101,9 +101,9 @@ static void say_who(struct http_request *request)
 /* Through a gate: GET sends the token when the verifier does not know it, POST at once. */
 static void check_trace_of(enum http_method method, const char *name)
 {
-    struct auth_demand demand = { .lxm = "com.example.read" };
+    const struct auth_demand demand = { .lxm = "com.example.read" };
     struct http_route route = {
-        .method = method, .path = "/who", .handle = say_who, .gate = auth_gate, .extra = &demand
+        .method = method, .path = "/who", .handle = say_who, .gate = auth_gate, .demand = &demand
     };
     struct buffer headers = { 0 };
     struct http_server *server = NULL;
@@ -117,11 +117,11 @@ static void check_trace_of(enum http_method method, const char *name)
     issuer_begin_plc(&issuer);
     issuer_publish(&issuer, &registry, "");
     office_begin(&office, &registry, &local);
-    demand.auth = office.auth;
     CHECK_EQ_INT(http_server_start(office.system,
                      &(struct http_server_options){ .listen = "127.0.0.1:0",
                          .routes = &route,
                          .route_count = 1,
+                         .gate_service = office.auth,
                          .name = "test",
                          .quiet = true },
                      why, sizeof why, &server),

@@ -104,6 +104,7 @@ static inline void site_open(struct site *site)
     CHECK_MSG(http_server_start(site->system,
                   &(struct http_server_options){ .listen = "127.0.0.1:0",
                       .routes = site->routes,
+                      .gate_service = site->auth,
                       .route_count = count,
                       .name = "test",
                       .limits = { .request_ns = site_request_ns },

@@ -169,6 +169,7 @@ static inline void site_begin_with(struct site *site, const struct config *confi
     CHECK_MSG(http_server_start(site->system,
                   &(struct http_server_options){ .listen = "127.0.0.1:0",
                       .routes = site->routes,
+                      .gate_service = site->auth,
                       .route_count = site->route_count,
                       .name = "test",
                       .quiet = true },

@@ -141,7 +141,7 @@ TEST(authz, names_every_route_once_and_every_cell)
     for (size_t i = 0; i < delivery_service.route_count; i++) {
         const struct http_route *route = &delivery_service.routes[i];
         const struct authz_row *row = row_of(route);
-        const struct auth_demand *demand = route->extra;
+        const struct auth_demand *demand = route->demand;
 
         CHECK_MSG(row != NULL, "%s has no row", route->label);
         CHECK_MSG((row->body == NULL) == (route->method == HTTP_GET), "%s", route->label);

@@ -14,11 +14,11 @@ static char own[] = "own";
 static char state_a[] = "state a";
 static char state_b[] = "state b";
 static const struct http_route a_routes[] = {
-    { HTTP_GET, "/a", handle, NULL, 0, 0, NULL, NULL, NULL },
-    { HTTP_POST, "/a", handle, NULL, 0, 0, own, NULL, NULL },
+    { .method = HTTP_GET, .path = "/a", .handle = handle },
+    { .method = HTTP_POST, .path = "/a", .handle = handle, .service = own },
 };
 static const struct http_route b_routes[] = {
-    { HTTP_GET, "/b", handle, NULL, 0, 0, NULL, NULL, NULL },
+    { .method = HTTP_GET, .path = "/b", .handle = handle },
 };
 static const struct sql_migration a_migrations[] = { { 1, "a one", "", "" },
     { 3, "a two", "", "" } };

@@ -110,6 +110,7 @@ static inline void site_open_servers(struct site *site)
     CHECK_MSG(http_server_start(site->system,
                   &(struct http_server_options){ .listen = "127.0.0.1:0",
                       .routes = site->routes,
+                      .gate_service = site->auth,
                       .route_count = count,
                       .name = "test",
                       .quiet = true },

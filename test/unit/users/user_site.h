@@ -85,6 +85,7 @@ static inline void user_site_open(struct user_site *site)
     CHECK_MSG(http_server_start(site->system,
                   &(struct http_server_options){ .listen = "127.0.0.1:0",
                       .routes = site->routes,
+                      .gate_service = site->auth,
                       .route_count = route_count,
                       .name = "test",
                       .quiet = true },

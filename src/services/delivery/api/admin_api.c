@@ -22,7 +22,7 @@ static bool is_there(const struct job *job)
 
 static void state_told(struct http_request *request, const struct tr_event *event)
 {
-    struct job *job = http_user(request);
+    struct job *job = http_data(request);
 
     if (event->status < 0 || job->status == 0 || job->answer.failed != 0)
         http_respond_lost(request, event->status, false, "conversation");
@@ -81,7 +81,7 @@ static void show_convo(struct http_request *request, void *state, struct span id
         return;
     job = new_job(id);
     if (job != NULL) {
-        http_set_user(request, job);
+        http_set_data(request, job);
         if (ask(request, state, job_ref(job)) == 0)
             return;
         job_unref(job);
@@ -137,7 +137,7 @@ static void respond(struct http_request *request, struct buffer *answer)
 
 static void tidied(struct http_request *request, const struct tr_event *event)
 {
-    const struct compaction *compaction = http_user(request);
+    const struct compaction *compaction = http_data(request);
     struct buffer answer = { 0 };
     struct json_writer writer = json_writer(&answer);
     struct cleanup_done done;
@@ -160,7 +160,7 @@ static void tidied(struct http_request *request, const struct tr_event *event)
 
 static void trimmed(struct http_request *request, const struct tr_event *event)
 {
-    struct compaction *compaction = http_user(request);
+    struct compaction *compaction = http_data(request);
     struct cleanup_message message = { 0 };
 
     if (event->status == 0 && event->size == sizeof compaction->log) {
@@ -178,7 +178,7 @@ static void handle_compact(struct http_request *request, void *state)
 
     if (compaction != NULL) {
         compaction->delivery = state;
-        http_set_user(request, compaction);
+        http_set_data(request, compaction);
         if (http_ask(request, compaction->delivery->retention, &message, sizeof message, trimmed) ==
             0)
             return;
@@ -190,7 +190,7 @@ static void handle_compact(struct http_request *request, void *state)
 
 static void inspected(struct http_request *request, const struct tr_event *event)
 {
-    struct inspection *inspection = http_user(request);
+    struct inspection *inspection = http_data(request);
 
     if (event->status < 0)
         http_respond_shed(request, 503, 5, event->status == TR_EBUSY ? "inspector" : "database");
@@ -208,7 +208,7 @@ static void inspect(
     if (inspection != NULL && inspection->convo.failed == 0) {
         atomic_store_explicit(
             &inspection->holders, 2, memory_order_relaxed); /* nobody else has it */
-        http_set_user(request, inspection);
+        http_set_data(request, inspection);
         if (http_ask(request, delivery->inspector, &message, sizeof message, inspected) == 0)
             return;
         atomic_store_explicit(&inspection->holders, 1, memory_order_relaxed);

@@ -328,7 +328,7 @@ void api_send(struct http_request *request, struct api_body *body, http_then_fn 
         return;
     }
     json_doc_free(&body->doc);
-    auth_set_data(request, job);
+    http_set_data(request, job);
     if (job->decoded.failed == 0 && send(request, job, then) == 0)
         return;
     api_end(request);
@@ -350,7 +350,7 @@ bool api_send_if_live(struct http_request *request, struct job *job, http_then_f
         return false;
     }
     job->convo = (struct span){ NULL, 0 }; /* the request's: the actor knows who it is */
-    auth_set_data(request, job_ref(job));
+    http_set_data(request, job_ref(job));
     rc = http_ask(request, convo, &message, sizeof message, then);
     tr_sender_drop(&convo);
     if (rc < 0) {
@@ -363,7 +363,7 @@ bool api_send_if_live(struct http_request *request, struct job *job, http_then_f
 struct job *api_job(struct http_request *request, const struct tr_event *event)
 {
     struct delivery *delivery = http_service(request);
-    struct job *job = auth_data(request);
+    struct job *job = http_data(request);
 
     if (event->status == 0 && job->status != 0)
         delivery_metrics_job(job, delivery->env->now_ns(delivery->env->data) - job->began_ns);
@@ -381,8 +381,8 @@ struct job *api_job(struct http_request *request, const struct tr_event *event)
 
 void api_end(struct http_request *request)
 {
-    job_unref(auth_data(request));
-    auth_set_data(request, NULL);
+    job_unref(http_data(request));
+    http_set_data(request, NULL);
 }
 
 void api_answered(struct http_request *request, const struct tr_event *event)

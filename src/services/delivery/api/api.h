@@ -15,7 +15,7 @@
     {                                                                                              \
         .method = (http_method_), .path = "/xrpc/" XRPC_PREFIX name, .handle = (handler),          \
         .gate = auth_gate, .body_max = (body_max_), .label = name,                                 \
-        .extra = &(const struct auth_demand){ .lxm = XRPC_PREFIX name },                           \
+        .demand = &(const struct auth_demand){ .lxm = XRPC_PREFIX name },                          \
     }
 
 enum {

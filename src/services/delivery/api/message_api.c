@@ -614,7 +614,7 @@ static void put_nothing_new(struct http_request *request, struct job *job)
  * waits for it any more. */
 static void poll_answered(struct http_request *request, const struct tr_event *event)
 {
-    struct job *job = auth_data(request);
+    struct job *job = http_data(request);
 
     if (event->status == TR_ECANCELLED || event->status == TR_ETIMEOUT) {
         api_end(request);

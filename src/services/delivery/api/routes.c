@@ -90,7 +90,7 @@ static const struct http_route routes[] = {
         .gate = auth_gate,
         .flags = HTTP_ROUTE_LONG,
         .label = "subscribeConvoEvents",
-        .extra = &(const struct auth_demand){ .lxm = XRPC_PREFIX "subscribeConvoEvents",
+        .demand = &(const struct auth_demand){ .lxm = XRPC_PREFIX "subscribeConvoEvents",
             .anonymous = true },
     },
     /* What it was called before there were WebSockets. */
@@ -101,7 +101,7 @@ static const struct http_route routes[] = {
         .gate = auth_gate,
         .flags = HTTP_ROUTE_LONG,
         .label = "streamConvoEvents",
-        .extra = &(
+        .demand = &(
             const struct auth_demand){ .lxm = XRPC_PREFIX "streamConvoEvents", .anonymous = true },
     },
 };

@@ -175,7 +175,7 @@ static void member_found(struct http_request *request, struct job *job)
 
 static void looked(struct http_request *request, const struct tr_event *event)
 {
-    struct job *job = http_user(request); /* see api_subscribe_convo_events */
+    struct job *job = http_data(request); /* see api_subscribe_convo_events */
 
     if (event->status == 0 && job->status == 200) {
         member_found(request, job);
@@ -256,7 +256,7 @@ void api_subscribe_convo_events(struct http_request *request)
         job_unref(job);
         return;
     }
-    http_set_user(request, job); /* nothing needs the caller's claims any more */
+    http_set_data(request, job);
     if (ask_member(request, job) == 0)
         return;
     job_unref(job);

@@ -158,7 +158,7 @@ static bool send(struct http_request *request, struct delivery *delivery, struct
     db_query->unit = unit;
     db_query->is_read = is_read;
     db_query->with = with;
-    auth_set_data(request, db_query);
+    http_set_data(request, db_query);
     if (http_ask(request, delivery->db_worker, &message, sizeof message, then) == 0)
         return true;
     db_query_unref(db_query);
@@ -184,13 +184,13 @@ void db_query_run_with(struct http_request *request, struct delivery *delivery,
 
 void *db_query_with(const struct http_request *request)
 {
-    return ((const struct db_query *)auth_data(request))->with;
+    return ((const struct db_query *)http_data(request))->with;
 }
 
 void db_query_end(struct http_request *request)
 {
-    db_query_unref(auth_data(request));
-    auth_set_data(request, NULL);
+    db_query_unref(http_data(request));
+    http_set_data(request, NULL);
 }
 
 /* The unit, if it was run to its end; NULL: the request has been answered. */
@@ -211,7 +211,7 @@ static struct sql_unit *came_back(
 
 struct sql_unit *db_query_any_unit(struct http_request *request, const struct tr_event *event)
 {
-    struct sql_unit *unit = came_back(request, auth_data(request), event);
+    struct sql_unit *unit = came_back(request, http_data(request), event);
 
     if (unit != NULL && auth_is_replay(unit)) {
         http_respond_error(
@@ -240,7 +240,7 @@ struct sql_unit *db_query_take(struct http_request *request, const struct tr_eve
 
     if (unit == NULL)
         return NULL;
-    ((struct db_query *)auth_data(request))->unit = NULL;
+    ((struct db_query *)http_data(request))->unit = NULL;
     db_query_end(request);
     return unit;
 }

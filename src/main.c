@@ -7,7 +7,7 @@
 #include "cli/check.h"
 #include "cli/cli.h"
 #include "cli/import.h"
-#include "cli/serve.h"
+#include "server/server.h"
 #include "services/delivery/convo/direct.h"
 #include "services/delivery/delivery.h"
 #include "services/delivery/import/import.h"
@@ -21,7 +21,7 @@
 #endif
 
 /* What `troupe serve` serves. */
-const struct service *const cli_services[] = {
+const struct service *const server_services[] = {
     &delivery_service,
     &packs_service,
     &users_service,

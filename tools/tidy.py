@@ -129,6 +129,8 @@ def check_layers(tidy):
                 tidy.problem(path, line, f"{mine} may not include {theirs}: see src/README.md")
             elif mine in LIBRARY_LAYERS and theirs not in LIBRARY_LAYERS:
                 tidy.problem(path, line, f"{mine} may not include {theirs}: libtroupe is base and runtime alone")
+            elif mine in ("server", "cli") and theirs.startswith("services/"):
+                tidy.problem(path, line, f"{mine} may not include {theirs}: main.c gives it the table of services")
     for path in tidy.c_files("include/", "examples/"):
         for found in re.finditer(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', tidy.text(path), re.MULTILINE):
             beside = os.path.normpath(os.path.join(os.path.dirname(path), found.group(1)))

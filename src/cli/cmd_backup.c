@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/store.h"
+#include "cli/store_command.h"
 
 static int check(const struct cli_command *command, const struct options *options)
 {

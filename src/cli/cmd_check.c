@@ -8,9 +8,10 @@
 
 #include "base/alloc.h"
 #include "cli/check.h"
-#include "cli/serve.h"
-#include "cli/store.h"
+#include "cli/options.h"
 #include "json/json_write.h"
+#include "server/server.h"
+#include "server/store.h"
 
 enum { CHECK_SOUND = 0, CHECK_DAMAGED = 1, CHECK_IMPOSSIBLE = 2, SHOWN_MAX = 20 };
 
@@ -121,7 +122,7 @@ static int run_check(const struct cli_check *check, const struct config *config,
     struct report report = { .is_json = is_json };
     struct tr_system *system = NULL;
     struct sql *sql = NULL;
-    char why[SERVE_WHY_SIZE] = "";
+    char why[SERVER_WHY_SIZE] = "";
     uint64_t count = 0;
     int rc;
 

@@ -6,7 +6,7 @@
 #include <troupe/error.h>
 
 #include "cli/options.h"
-#include "cli/settings.h"
+#include "server/settings.h"
 
 struct switches {
     bool origin;

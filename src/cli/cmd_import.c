@@ -12,8 +12,9 @@
 
 #include "base/alloc.h"
 #include "cli/import.h"
-#include "cli/serve.h"
-#include "cli/store.h"
+#include "cli/options.h"
+#include "server/server.h"
+#include "server/store.h"
 
 enum { FATES_MAX = 96, ARGUMENTS_MAX = 128, PROGRESS_STEP = 50 };
 
@@ -185,7 +186,7 @@ static int run_import(const struct cli_command *command, const struct cli_import
         .on_progress = on_progress,
         .on_finding = on_finding,
         .on_fate = on_fate };
-    char url[PATH_MAX + 32], why[SERVE_WHY_SIZE] = "";
+    char url[PATH_MAX + 32], why[SERVER_WHY_SIZE] = "";
     int rc = find_url(config, is_dry, url, sizeof url, why, sizeof why) ? 0 : TR_EIO;
 
     if (rc == 0 && strcmp(url, from) == 0) {

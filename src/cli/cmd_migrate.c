@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/store.h"
+#include "cli/store_command.h"
 
 static bool is_word(const struct options *options, const char *word)
 {

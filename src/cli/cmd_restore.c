@@ -2,7 +2,7 @@
 /* cmd_restore.c: `troupe restore`: what `troupe backup` wrote, in the place of what is there. */
 #include <stdio.h>
 
-#include "cli/store.h"
+#include "cli/store_command.h"
 
 static int check(const struct cli_command *command, const struct options *options)
 {

@@ -10,7 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/serve.h"
+#include "cli/options.h"
+#include "server/server.h"
 #include "support/log.h"
 
 #ifndef TROUPE_VERSION
@@ -46,10 +47,10 @@ static void arm_second_signal(const sigset_t *waited)
     pthread_sigmask(SIG_UNBLOCK, waited, NULL);
 }
 
-static void print_first_request(const struct serve *serve)
+static void print_first_request(const struct server *server)
 {
     static const char unix_prefix[] = "http://unix:";
-    const char *address = serve->public_address;
+    const char *address = server->public_address;
 
     printf("\nA first request, to copy:\n\n  %scurl ", cli_bold());
     if (strncmp(address, unix_prefix, sizeof unix_prefix - 1) == 0)
@@ -59,38 +60,38 @@ static void print_first_request(const struct serve *serve)
     printf("/xrpc/_health%s\n\n", cli_plain());
 }
 
-static void print_ready(const struct serve *serve)
+static void print_ready(const struct server *server)
 {
     const char *bold = cli_bold();
     const char *plain = cli_plain();
 
-    printf("%stroupe %s is ready%s\n\n", bold, serve->version, plain);
-    printf("  public   %s\n", serve->public_address);
+    printf("%stroupe %s is ready%s\n\n", bold, server->version, plain);
+    printf("  public   %s\n", server->public_address);
     printf("  admin    http://%s   (/readyz?verbose, /metrics, /v1/status)\n",
-        admin_address(serve->admin));
-    printf("  data     %s (%s)\n", serve->data_path, sql_backend(serve->sql));
-    printf("  service  %s%s\n", serve->service_did,
-        config_is_on(&serve->config, CONFIG_SERVER_DEV) ? " (--dev: did:key issuers are accepted)"
-                                                        : "");
-    print_first_request(serve);
+        admin_address(server->admin));
+    printf("  data     %s (%s)\n", server->data_path, sql_backend(server->sql));
+    printf("  service  %s%s\n", server->service_did,
+        config_is_on(&server->config, CONFIG_SERVER_DEV) ? " (--dev: did:key issuers are accepted)"
+                                                         : "");
+    print_first_request(server);
     printf("Ctrl-C ends it when its requests are done.\n");
     fflush(stdout);
 }
 
 /* False at the first TERM or INT. */
-static bool handle_signal(struct serve *serve, int number)
+static bool handle_signal(struct server *server, int number)
 {
     if (number == SIGHUP) {
-        serve_reload(serve);
+        server_reload(server);
         return true;
     }
     return number != SIGTERM && number != SIGINT;
 }
 
 /* Load balancers look at /readyz and take their time: serve on meanwhile. */
-static void wait_before_drain(const struct serve *serve, const sigset_t *waited)
+static void wait_before_drain(const struct server *server, const sigset_t *waited)
 {
-    uint64_t delay_ns = config_number(&serve->config, CONFIG_SERVER_DRAIN_DELAY);
+    uint64_t delay_ns = config_number(&server->config, CONFIG_SERVER_DRAIN_DELAY);
     struct timespec delay = { .tv_sec = (time_t)(delay_ns / TR_SECONDS(1)),
         .tv_nsec = (long)(delay_ns % TR_SECONDS(1)) };
     int number;
@@ -102,40 +103,40 @@ static void wait_before_drain(const struct serve *serve, const sigset_t *waited)
         on_second_signal(number);
 }
 
-static void drain(struct serve *serve, const sigset_t *waited)
+static void drain(struct server *server, const sigset_t *waited)
 {
     uint32_t cut;
 
     LOG_PLAIN(LOG_INFO, "ops", "draining");
-    admin_set_phase(serve->admin, ADMIN_DRAINING);
-    systemd_notify(&serve->systemd, "STOPPING=1\nSTATUS=draining");
-    wait_before_drain(serve, waited);
+    admin_set_phase(server->admin, ADMIN_DRAINING);
+    systemd_notify(&server->systemd, "STOPPING=1\nSTATUS=draining");
+    wait_before_drain(server, waited);
     arm_second_signal(waited);
-    cut = serve_drain(serve);
+    cut = server_drain(server);
     LOG(cut == 0 ? LOG_INFO : LOG_WARN, "ops", "drained", LOG_INT("cut", cut));
 }
 
-static int serve_until_signal(struct serve *serve)
+static int serve_until_signal(struct server *server)
 {
-    char why[SERVE_WHY_SIZE];
+    char why[SERVER_WHY_SIZE];
     sigset_t waited;
     int number;
     int rc;
 
     umask(077);
     block_signals(&waited);
-    rc = serve_start(serve, why, sizeof why);
+    rc = server_start(server, why, sizeof why);
     if (rc != 0) {
         fprintf(stderr, "troupe serve: %s\n", why);
     } else {
-        print_ready(serve);
+        print_ready(server);
         do
             number = sigwaitinfo(&waited, NULL);
-        while (number < 0 || handle_signal(serve, number));
-        drain(serve, &waited);
+        while (number < 0 || handle_signal(server, number));
+        drain(server, &waited);
     }
-    serve_stop(serve);
-    serve_leave_data(serve, rc != 0);
+    server_stop(server);
+    server_leave_data(server, rc != 0);
     if (rc == 0)
         LOG_PLAIN(LOG_INFO, "ops", "ended");
     return rc == 0 ? CLI_OK : CLI_FAILED;
@@ -145,9 +146,8 @@ static int run(const struct cli_command *command, int argc, char **argv)
 {
     bool is_dev = false;
     const struct options_switch switches[] = { { "--dev", &is_dev }, { NULL, NULL } };
-    struct serve serve = {
-        .version = TROUPE_VERSION, .service_did = "", .lock_fd = -1, .systemd.fd = -1
-    };
+    struct config_sources sources;
+    struct server server;
     struct options options;
     int rc;
 
@@ -156,11 +156,12 @@ static int run(const struct cli_command *command, int argc, char **argv)
         return rc;
     if (is_dev && options.flag_count < OPTIONS_FLAGS_MAX)
         options.flags[options.flag_count++] = (struct config_flag){ "--dev", "server.dev", "on" };
-    serve.options = &options;
+    sources = options_sources(&options);
+    server_init(&server, &sources, TROUPE_VERSION);
     rc = CLI_FAILED;
-    if (options_load_checked(command, &options, &serve.config) == 0) {
-        rc = serve_until_signal(&serve);
-        config_free(&serve.config);
+    if (options_load_checked(command, &options, &server.config) == 0) {
+        rc = serve_until_signal(&server);
+        config_free(&server.config);
     }
     options_free(&options);
     return rc;

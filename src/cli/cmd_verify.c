@@ -3,7 +3,7 @@
  * in it is `troupe check`'s. */
 #include <stdio.h>
 
-#include "cli/store.h"
+#include "cli/store_command.h"
 
 static int check(const struct cli_command *command, const struct options *options)
 {

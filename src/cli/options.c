@@ -8,7 +8,7 @@
 #include <troupe/error.h>
 
 #include "base/alloc.h"
-#include "cli/settings.h"
+#include "server/settings.h"
 
 static const struct {
     const char *name;
@@ -151,14 +151,12 @@ void options_free(struct options *options)
     *options = (struct options){ 0 };
 }
 
-int options_load_quietly(
-    const struct options *options, struct config *ret_config, struct buffer *errors)
+struct config_sources options_sources(const struct options *options)
 {
-    return config_load(&(struct config_sources){ .file_path = options->config_path,
-                           .environment = (const char *const *)environ,
-                           .flags = options->flags,
-                           .flag_count = options->flag_count },
-        ret_config, errors);
+    return (struct config_sources){ .file_path = options->config_path,
+        .environment = (const char *const *)environ,
+        .flags = options->flags,
+        .flag_count = options->flag_count };
 }
 
 static void complain(const struct cli_command *command, const struct buffer *errors, int rc)
@@ -172,8 +170,9 @@ static void complain(const struct cli_command *command, const struct buffer *err
 int options_load(
     const struct cli_command *command, const struct options *options, struct config *ret_config)
 {
+    const struct config_sources sources = options_sources(options);
     struct buffer errors = { 0 };
-    int rc = options_load_quietly(options, ret_config, &errors);
+    int rc = config_load(&sources, ret_config, &errors);
 
     if (rc != 0)
         complain(command, &errors, rc);
@@ -184,8 +183,9 @@ int options_load(
 int options_load_checked(
     const struct cli_command *command, const struct options *options, struct config *ret_config)
 {
+    const struct config_sources sources = options_sources(options);
     struct buffer errors = { 0 };
-    int rc = options_load_quietly(options, ret_config, &errors);
+    int rc = config_load(&sources, ret_config, &errors);
 
     if (rc == 0) {
         rc = settings_check(ret_config, &errors);

@@ -61,8 +61,7 @@ int options_load(
 /* options_load, and settings_check: what `troupe serve` starts with. */
 int options_load_checked(
     const struct cli_command *command, const struct options *options, struct config *ret_config);
-/* options_load without words: for those who reload. Errors are appended. */
-int options_load_quietly(
-    const struct options *options, struct config *ret_config, struct buffer *errors);
+/* The file, environment and options that the configuration comes from. They point into `options`. */
+struct config_sources options_sources(const struct options *options);
 
 #endif

@@ -5,12 +5,12 @@
 #include "../delivery/convo_acts.h"
 #include "cli/check.h"
 #include "cli/cli.h"
-#include "cli/serve.h"
 #include "delivery_tables.h"
+#include "server/server.h"
 #include "services/delivery/store/check.h"
 
 static struct service alone; /* delivery, without those between its migrations */
-const struct service *const cli_services[] = { &alone, NULL };
+const struct service *const server_services[] = { &alone, NULL };
 const struct cli_check cli_checks[] = { { .name = "delivery", .run = delivery_check },
     { .name = NULL } };
 

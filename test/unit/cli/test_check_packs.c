@@ -3,10 +3,10 @@
 #include "../packs/site.h"
 #include "cli/check.h"
 #include "cli/cli.h"
-#include "cli/serve.h"
+#include "server/server.h"
 #include "services/packs/check.h"
 
-const struct service *const cli_services[] = { &delivery_service, &packs_service, &users_service,
+const struct service *const server_services[] = { &delivery_service, &packs_service, &users_service,
     NULL };
 const struct cli_check cli_checks[] = { { .name = "packs", .run_in = packs_check },
     { .name = NULL } };

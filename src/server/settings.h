@@ -2,8 +2,8 @@
 /* settings.h: what is wrong with settings that each have the right kind: the form of addresses,
  * URLs and DIDs, and what belongs together. Opens nothing and asks nobody, so that `troupe config
  * check` and a reload can say the same as a start. */
-#ifndef CLI_SETTINGS_H
-#define CLI_SETTINGS_H
+#ifndef SERVER_SETTINGS_H
+#define SERVER_SETTINGS_H
 
 #include "auth/session.h"
 #include "ops/config.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cli/store.h"
+#include "server/store.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -10,18 +10,18 @@
 
 #include "auth/auth.h"
 #include "base/alloc.h"
-#include "cli/serve.h"
+#include "server/parts.h"
 
 int store_merge(char *why, size_t why_size, struct sql_migration **ret_list, size_t *ret_count)
 {
     const struct service auth = {
         .name = "auth", .migrations = auth_migrations, .migration_count = auth_migration_count
     };
-    const struct service *all[SERVE_SERVICES_MAX + 1] = { &auth };
+    const struct service *all[SERVER_SERVICES_MAX + 1] = { &auth };
     size_t count = 1;
 
-    for (size_t i = 0; cli_services[i] != NULL && count <= SERVE_SERVICES_MAX; i++)
-        all[count++] = cli_services[i];
+    for (size_t i = 0; server_services[i] != NULL && count <= SERVER_SERVICES_MAX; i++)
+        all[count++] = server_services[i];
     return service_merge_migrations(all, count, why, why_size, ret_list, ret_count);
 }
 
@@ -80,7 +80,7 @@ int store_lock(struct store *store, char *why, size_t why_size)
     }
     if (!is_in_it && access(store->data_path, F_OK) != 0)
         return 0;
-    return serve_lock_path(store->data_path, &store->lock_fd, why, why_size);
+    return server_lock_path(store->data_path, &store->lock_fd, why, why_size);
 }
 
 bool store_is_postgresql(const struct store *store)
@@ -95,47 +95,4 @@ struct sql_options store_options(const struct store *store, bool is_exclusive)
         .migrations = store->migrations,
         .migration_count = store->migration_count,
         .exclusive = is_exclusive };
-}
-
-static int run_work(const struct cli_command *command, const struct store_work *work,
-    const struct options *options, const struct config *config)
-{
-    char why[SERVE_WHY_SIZE] = "";
-    struct store store;
-    int rc = store_find(&store, config, why, sizeof why);
-
-    /* Whatever is made now holds what everybody said: for its owner alone. */
-    (void)umask(077);
-    if (rc == 0)
-        rc = work->run(&store, options, why, sizeof why);
-    store_leave(&store);
-    if (fflush(stdout) != 0 && rc == 0)
-        return CLI_FAILED;
-    if (rc < 0)
-        fprintf(
-            stderr, "troupe %s: %s\n", command->name, why[0] != '\0' ? why : sql_error_text(rc));
-    return rc < 0 ? CLI_FAILED : CLI_OK;
-}
-
-int store_command(
-    const struct cli_command *command, int argc, char **argv, const struct store_work *work)
-{
-    struct options options;
-    struct config config;
-    int rc = options_parse(command, argc, argv, NULL, work->words_max, &options);
-
-    if (rc != OPTIONS_GO_ON)
-        return rc;
-    rc = work->check(command, &options);
-    if (rc == CLI_OK) {
-        rc = options_load(command, &options, &config);
-        if (rc == 0) {
-            rc = run_work(command, work, &options, &config);
-            config_free(&config);
-        } else {
-            rc = CLI_FAILED;
-        }
-    }
-    options_free(&options);
-    return rc;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cli/settings.h"
+#include "server/settings.h"
 
 #include <stdio.h>
 #include <string.h>

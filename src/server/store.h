@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* store.h: the database that the settings name, for commands that work on it without a server. */
-#ifndef CLI_STORE_H
-#define CLI_STORE_H
+#ifndef SERVER_STORE_H
+#define SERVER_STORE_H
 
-#include "cli/options.h"
+#include "ops/config.h"
 #include "sql/sql.h"
 
 /* Of a command that works on the database. */
@@ -30,15 +30,5 @@ int store_must_be_there(const struct store *store, char *why, size_t why_size);
 int store_lock(struct store *store, char *why, size_t why_size);
 bool store_is_postgresql(const struct store *store);
 struct sql_options store_options(const struct store *store, bool is_exclusive);
-
-/* A command on the store. `check` looks at the words: CLI_OK, or what cli_wrong returned. `run`
- * returns 0, or a code and in `why` what to do. */
-struct store_work {
-    size_t words_max;
-    int (*check)(const struct cli_command *command, const struct options *options);
-    int (*run)(struct store *store, const struct options *options, char *why, size_t why_size);
-};
-int store_command(
-    const struct cli_command *command, int argc, char **argv, const struct store_work *work);
 
 #endif

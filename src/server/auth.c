@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* serve_auth.c: who asks: the verifier for service tokens, sessions for people, and the client that
+/* auth.c: who asks: the verifier of service tokens, sessions for people, and the client that
  * fetches documents and keys for both. */
 #include <stdio.h>
 #include <string.h>
 
 #include "auth/key_set.h"
 #include "base/alloc.h"
-#include "cli/serve.h"
-#include "cli/settings.h"
 #include "crypto/key.h"
 #include "http/client.h"
 #include "ops/token.h"
+#include "server/parts.h"
+#include "server/settings.h"
 #include "support/log.h"
 
 enum { ADMINS_MAX = 64 };
@@ -28,20 +28,20 @@ static uint32_t seconds_of(const struct config *config, enum config_key key)
     return (uint32_t)(config_number(config, key) / TR_SECONDS(1));
 }
 
-static int start_verifier(struct serve *serve)
+static int start_verifier(struct server *server)
 {
-    const struct config *config = &serve->config;
+    const struct config *config = &server->config;
     const char *fragment = config_text(config, CONFIG_AUTH_SERVICE_FRAGMENT);
 
-    return auth_start(serve->system,
-        &(struct auth_options){ .service_did = serve->service_did,
+    return auth_start(server->system,
+        &(struct auth_options){ .service_did = server->service_did,
             .service_fragment = fragment[0] == '\0' ? NULL : fragment,
             .allow_did_key = config_is_on(config, CONFIG_SERVER_DEV),
             .allow_private = config_is_on(config, CONFIG_AUTH_ALLOW_PRIVATE),
             .plc_directory = config_text(config, CONFIG_AUTH_PLC_DIRECTORY),
-            .client = serve->client,
-            .sql = serve->sql,
-            .session_key = serve->session_key,
+            .client = server->client,
+            .sql = server->sql,
+            .session_key = server->session_key,
             .lifetime_s_max = seconds_of(config, CONFIG_AUTH_TOKEN_LIFETIME_MAX),
             .per_did = rate_of(config, CONFIG_AUTH_RATE_PER_DID, CONFIG_AUTH_BURST_PER_DID),
             .per_address =
@@ -49,24 +49,24 @@ static int start_verifier(struct serve *serve)
             .tokens_max = (uint32_t)config_number(config, CONFIG_AUTH_TOKENS_MAX),
             .key_life_s = seconds_of(config, CONFIG_AUTH_KEY_LIFE),
             .key_stale_s = seconds_of(config, CONFIG_AUTH_KEY_STALE) },
-        &serve->auth);
+        &server->auth);
 }
 
 /* ---- sessions ------------------------------------------------------------------------------- */
 
 /* The secret that signs session tokens: made at the first start, like the admin token. */
-static int load_session_key(struct serve *serve, char *why, size_t why_size)
+static int load_session_key(struct server *server, char *why, size_t why_size)
 {
     char path[PATH_MAX + 32];
     struct token secret;
     int rc;
 
-    snprintf(path, sizeof path, "%s/session.secret", serve->data_path);
+    snprintf(path, sizeof path, "%s/session.secret", server->data_path);
     rc = token_load(&secret, path, true, why, why_size);
     if (rc != 0)
         return rc;
     rc = crypto_key_from_private(
-        CRYPTO_HS256, secret.text, strlen(secret.text), &serve->session_key);
+        CRYPTO_HS256, secret.text, strlen(secret.text), &server->session_key);
     if (rc != 0)
         snprintf(why, why_size, "%s: %s", path, tr_error_text(rc));
     return rc;
@@ -83,7 +83,7 @@ static char *keep(char **to, struct span word)
     return text;
 }
 
-int serve_check_key_files(const struct config *config, char *why, size_t why_size)
+int server_check_key_files(const struct config *config, char *why, size_t why_size)
 {
     char what[KEY_SET_WHY_CHARS] = "";
     struct session_provider provider;
@@ -109,9 +109,9 @@ int serve_check_key_files(const struct config *config, char *why, size_t why_siz
     return 0;
 }
 
-static int collect_providers(struct serve *serve, size_t *ret_count, char *why, size_t why_size)
+static int collect_providers(struct server *server, size_t *ret_count, char *why, size_t why_size)
 {
-    const struct config *config = &serve->config;
+    const struct config *config = &server->config;
     size_t size = 2 * (strlen(config_text(config, CONFIG_AUTH_PROVIDERS)) +
                           strlen(config_text(config, CONFIG_AUTH_ADMINS)) + 2);
     struct span word;
@@ -119,17 +119,17 @@ static int collect_providers(struct serve *serve, size_t *ret_count, char *why, 
     size_t count = 0;
     char *to;
 
-    serve->providers = base_calloc(AUTH_PROVIDERS_MAX * sizeof *serve->providers);
-    serve->admins = base_calloc((ADMINS_MAX + 1) * sizeof(char *));
-    serve->auth_texts = base_alloc(size);
-    if (serve->providers == NULL || serve->admins == NULL || serve->auth_texts == NULL) {
+    server->providers = base_calloc(AUTH_PROVIDERS_MAX * sizeof *server->providers);
+    server->admins = base_calloc((ADMINS_MAX + 1) * sizeof(char *));
+    server->auth_texts = base_alloc(size);
+    if (server->providers == NULL || server->admins == NULL || server->auth_texts == NULL) {
         snprintf(why, why_size, "%s", tr_error_text(TR_ENOMEM));
         return TR_ENOMEM;
     }
-    to = serve->auth_texts;
+    to = server->auth_texts;
     while (config_next(config, CONFIG_AUTH_PROVIDERS, &position, &word)) {
         if (count == AUTH_PROVIDERS_MAX ||
-            !settings_parse_provider(keep(&to, word), &serve->providers[count])) {
+            !settings_parse_provider(keep(&to, word), &server->providers[count])) {
             snprintf(why, why_size,
                 "auth.providers: expected at most %d of NAME+ISSUER+KEYS+CLIENT_ID, not '%.*s'",
                 AUTH_PROVIDERS_MAX, (int)word.size, word.at);
@@ -144,91 +144,91 @@ static int collect_providers(struct serve *serve, size_t *ret_count, char *why, 
             snprintf(why, why_size, "auth.admins: more than %d", ADMINS_MAX);
             return TR_ELIMIT;
         }
-        serve->admins[i] = keep(&to, word);
+        server->admins[i] = keep(&to, word);
     }
     return 0;
 }
 
 /* What is left to say if it fails and `why` is empty is the code's text. */
-static int start_sessions(struct serve *serve, size_t provider_count, char *why, size_t why_size)
+static int start_sessions(struct server *server, size_t provider_count, char *why, size_t why_size)
 {
-    const struct config *config = &serve->config;
-    int rc = sessions_start(serve->system,
-        &(struct session_options){ .auth = serve->auth,
-            .sql = serve->sql,
-            .client = serve->client,
-            .key = serve->session_key,
-            .service_did = serve->service_did,
-            .providers = serve->providers,
+    const struct config *config = &server->config;
+    int rc = sessions_start(server->system,
+        &(struct session_options){ .auth = server->auth,
+            .sql = server->sql,
+            .client = server->client,
+            .key = server->session_key,
+            .service_did = server->service_did,
+            .providers = server->providers,
             .provider_count = provider_count,
-            .admins = serve->admins,
+            .admins = server->admins,
             .sign_ins = { .count = config_number(config, CONFIG_AUTH_SIGN_INS_PER_MINUTE),
                 .period_ns = TR_SECONDS(60),
                 .burst = config_number(config, CONFIG_AUTH_SIGN_IN_BURST) } },
-        &serve->sessions);
+        &server->sessions);
 
     if (rc != 0)
         return rc;
-    rc = sessions_load_keys(serve->sessions, why, why_size);
+    rc = sessions_load_keys(server->sessions, why, why_size);
     if (rc != 0)
         return rc;
-    sessions_routes(serve->sessions, serve->session_routes);
-    serve->session_service.routes = serve->session_routes;
-    serve->session_service.route_count = AUTH_SESSION_ROUTES;
+    sessions_routes(server->sessions, server->session_routes);
+    server->session_service.routes = server->session_routes;
+    server->session_service.route_count = AUTH_SESSION_ROUTES;
     return 0;
 }
 
 /* ---- all of it ------------------------------------------------------------------------------ */
 
-int serve_start_auth(struct serve *serve, char *why, size_t why_size)
+int server_start_auth(struct server *server, char *why, size_t why_size)
 {
-    const struct config *config = &serve->config;
+    const struct config *config = &server->config;
     size_t provider_count = 0;
     int rc;
 
-    rc = collect_providers(serve, &provider_count, why, why_size);
+    rc = collect_providers(server, &provider_count, why, why_size);
     if (rc == 0 && provider_count > 0)
-        rc = load_session_key(serve, why, why_size);
+        rc = load_session_key(server, why, why_size);
     if (rc != 0)
         return rc;
-    rc = http_client_start(serve->system,
+    rc = http_client_start(server->system,
         &(struct http_client_options){
             .allow_private = config_is_on(config, CONFIG_AUTH_ALLOW_PRIVATE) },
-        &serve->client);
+        &server->client);
     if (rc == 0)
-        rc = start_verifier(serve);
+        rc = start_verifier(server);
     why[0] = '\0';
     if (rc == 0 && provider_count > 0)
-        rc = start_sessions(serve, provider_count, why, why_size);
+        rc = start_sessions(server, provider_count, why, why_size);
     if (rc != 0 && why[0] == '\0')
         snprintf(why, why_size, "auth: %s", tr_error_text(rc));
     return rc;
 }
 
-void serve_reload_auth(struct serve *serve)
+void server_reload_auth(struct server *server)
 {
-    const struct config *config = &serve->config;
+    const struct config *config = &server->config;
     struct tr_rate per_did = rate_of(config, CONFIG_AUTH_RATE_PER_DID, CONFIG_AUTH_BURST_PER_DID);
     struct tr_rate per_address =
         rate_of(config, CONFIG_AUTH_RATE_PER_ADDRESS, CONFIG_AUTH_BURST_PER_ADDRESS);
-    char why[SERVE_WHY_SIZE];
+    char why[SERVER_WHY_SIZE];
 
-    if (serve->auth != NULL && auth_change_rates(serve->auth, &per_did, &per_address) != 0)
+    if (server->auth != NULL && auth_change_rates(server->auth, &per_did, &per_address) != 0)
         LOG_PLAIN(LOG_ERROR, "ops", "reload: the rates could not be changed");
-    if (serve->sessions != NULL && sessions_load_keys(serve->sessions, why, sizeof why) != 0)
+    if (server->sessions != NULL && sessions_load_keys(server->sessions, why, sizeof why) != 0)
         LOG(LOG_ERROR, "ops", "reload: a provider's old keys stay", LOG_TEXT("why", why));
 }
 
-void serve_stop_auth(struct serve *serve)
+void server_stop_auth(struct server *server)
 {
-    if (serve->sessions != NULL)
-        sessions_stop(&serve->sessions);
-    if (serve->auth != NULL)
-        auth_stop(&serve->auth);
-    if (serve->client != NULL)
-        http_client_stop(&serve->client);
-    crypto_key_unref(&serve->session_key);
-    base_free(serve->providers);
-    base_free(serve->admins);
-    base_free(serve->auth_texts);
+    if (server->sessions != NULL)
+        sessions_stop(&server->sessions);
+    if (server->auth != NULL)
+        auth_stop(&server->auth);
+    if (server->client != NULL)
+        http_client_stop(&server->client);
+    crypto_key_unref(&server->session_key);
+    base_free(server->providers);
+    base_free(server->admins);
+    base_free(server->auth_texts);
 }

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/store_command.h"
+
+#include <stdio.h>
+#include <sys/stat.h>
+
+#include "server/server.h"
+
+static int run_work(const struct cli_command *command, const struct store_work *work,
+    const struct options *options, const struct config *config)
+{
+    char why[SERVER_WHY_SIZE] = "";
+    struct store store;
+    int rc = store_find(&store, config, why, sizeof why);
+
+    /* Whatever is made now holds what everybody said: for its owner alone. */
+    (void)umask(077);
+    if (rc == 0)
+        rc = work->run(&store, options, why, sizeof why);
+    store_leave(&store);
+    if (fflush(stdout) != 0 && rc == 0)
+        return CLI_FAILED;
+    if (rc < 0)
+        fprintf(
+            stderr, "troupe %s: %s\n", command->name, why[0] != '\0' ? why : sql_error_text(rc));
+    return rc < 0 ? CLI_FAILED : CLI_OK;
+}
+
+int store_command(
+    const struct cli_command *command, int argc, char **argv, const struct store_work *work)
+{
+    struct options options;
+    struct config config;
+    int rc = options_parse(command, argc, argv, NULL, work->words_max, &options);
+
+    if (rc != OPTIONS_GO_ON)
+        return rc;
+    rc = work->check(command, &options);
+    if (rc == CLI_OK) {
+        rc = options_load(command, &options, &config);
+        if (rc == 0) {
+            rc = run_work(command, work, &options, &config);
+            config_free(&config);
+        } else {
+            rc = CLI_FAILED;
+        }
+    }
+    options_free(&options);
+    return rc;
+}

@@ -92,7 +92,7 @@ static int read_bytes(struct reader *reader, uint64_t size, enum json_kind kind,
     cell->size = (uint32_t)size;
     cell->as.text = (const char *)at;
     if (kind == JSON_STRING && !json_is_utf8(json__text(cell)))
-        return fail(reader, TR_EPROTO, at, "this is not UTF-8");
+        return fail(reader, TR_EPROTO, at, "the string is not UTF-8");
     reader->at += size;
     return 0;
 }
@@ -111,7 +111,7 @@ static int read_link(struct reader *reader, struct json *cell)
     if (rc != 0)
         return rc;
     if (cell->size == 0 || cell->as.text[0] != 0)
-        return fail(reader, TR_EPROTO, first, "a link must begin with a zero byte");
+        return fail(reader, TR_EPROTO, first, "a link must start with a zero byte");
     cell->as.text++;
     cell->size--;
     if (!cbor_is_cid(json__text(cell)))
@@ -146,7 +146,7 @@ static int read_simple(
     case 26:
         return fail(reader, TR_EPROTO, first, "a float must have 64 bits");
     default:
-        return fail(reader, TR_EPROTO, first, "there is no such simple value");
+        return fail(reader, TR_EPROTO, first, "the simple value is unknown");
     }
 }
 
@@ -154,7 +154,7 @@ static int read_integer(
     struct reader *reader, const struct head *head, const unsigned char *first, struct json *cell)
 {
     if (head->argument > INT64_MAX)
-        return fail(reader, TR_ELIMIT, first, "an integer must fit 64 bits with its sign");
+        return fail(reader, TR_ELIMIT, first, "an integer must fit 64 bits and its sign");
     cell->kind = JSON_INT;
     cell->size = 0;
     cell->as.integer = (int64_t)head->argument;
@@ -177,7 +177,7 @@ static int read_scalar(
         return read_bytes(reader, head->argument, JSON_STRING, cell);
     case TAG:
         if (head->argument != TAG_CID)
-            return fail(reader, TR_EPROTO, first, "there is no tag but 42");
+            return fail(reader, TR_EPROTO, first, "the only tag allowed is 42");
         return read_link(reader, cell);
     case SIMPLE:
         return read_simple(reader, head, first, cell);
@@ -203,7 +203,7 @@ static int read_key(struct reader *reader, struct json *cell, const struct json 
         return rc;
     order = json__compare_cbor_keys(previous, cell);
     if (order == 0)
-        return fail(reader, TR_EEXIST, first, "this key is there twice");
+        return fail(reader, TR_EEXIST, first, "the object has this key twice");
     if (order > 0)
         return fail(reader, TR_EPROTO, first, "keys must be sorted, shorter ones first");
     return 0;
@@ -250,7 +250,7 @@ static int read_items(struct reader *reader)
             uint64_t per_item = head.major == MAP ? 2 : 1;
 
             if (depth == depth_max)
-                return fail(reader, TR_ELIMIT, first, "nested too deeply");
+                return fail(reader, TR_ELIMIT, first, "the nesting is too deep");
             if (head.argument > (size_t)(reader->end - reader->at) / per_item)
                 return fail_short(reader);
             depth++;
@@ -288,7 +288,7 @@ int cbor_parse_first(struct json_doc *doc, struct span bytes, size_t *ret_used)
     doc->count = 0;
     doc->error = (struct json_error){ 0, NULL };
     if (bytes.size > JSON_TEXT_BYTES_MAX) {
-        doc->error.text = "there are too many bytes";
+        doc->error.text = "the bytes are more than 1 GiB";
         return TR_ETOOBIG;
     }
     reader.start = reader.at = (const unsigned char *)(bytes.size == 0 ? "" : bytes.at);
@@ -313,7 +313,7 @@ int cbor_parse(struct json_doc *doc, struct span bytes)
         return rc;
     if (used != bytes.size) {
         doc->count = 0;
-        doc->error = (struct json_error){ used, "something follows the value" };
+        doc->error = (struct json_error){ used, "the bytes must end after the value" };
         return TR_EPROTO;
     }
     return 0;

@@ -3,6 +3,7 @@
 
 #include <locale.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,7 +58,7 @@ int json_parse_copy(struct json_doc *doc, struct span text, unsigned flags)
     doc->count = 0;
     doc->error = (struct json_error){ 0, NULL };
     if (text.size > JSON_TEXT_BYTES_MAX) {
-        doc->error.text = "the text is too long";
+        doc->error.text = "the text is longer than 1 GiB";
         return TR_ETOOBIG;
     }
     buffer_clear(&doc->copy);
@@ -79,39 +80,19 @@ void json_doc_free(struct json_doc *doc)
     *doc = (struct json_doc){ .depth_max = doc->depth_max };
 }
 
+void json_explain(const struct json_doc *doc, const char *subject, char text[JSON_EXPLAIN_BYTES])
+{
+    tr_assert(doc->error.text != NULL);
+    (void)snprintf(text, JSON_EXPLAIN_BYTES, "%s is not JSON at byte %zu: %s.", subject,
+        doc->error.offset, doc->error.text);
+}
+
 const struct json *json_root(const struct json_doc *doc)
 {
     return doc->count == 0 ? NULL : doc->cells;
 }
 
 /* ---- reading it ------------------------------------------------------------------------------ */
-
-const char *json_kind_text(enum json_kind kind)
-{
-    switch (kind) {
-    case JSON_NONE:
-        return "nothing";
-    case JSON_NULL:
-        return "null";
-    case JSON_BOOL:
-        return "true or false";
-    case JSON_INT:
-        return "an integer";
-    case JSON_REAL:
-        return "a number";
-    case JSON_STRING:
-        return "a string";
-    case JSON_BYTES:
-        return "bytes";
-    case JSON_LINK:
-        return "a link";
-    case JSON_ARRAY:
-        return "an array";
-    case JSON_OBJECT:
-        return "an object";
-    }
-    return "nothing";
-}
 
 size_t json_count(const struct json *value)
 {

@@ -47,9 +47,11 @@ struct json {
 };
 _Static_assert(sizeof(struct json) == 16, "a cell is 16 bytes");
 
+#define JSON_EXPLAIN_BYTES 120
+
 struct json_error {
     size_t offset;    /* byte of the text as it was given */
-    const char *text; /* a sentence without its full stop; static */
+    const char *text; /* a clause without capital and full stop; static; NULL without an error */
 };
 
 /* {0} is an empty document. */
@@ -78,6 +80,10 @@ int json_parse(struct json_doc *doc, char *text, size_t size, unsigned flags);
 int json_parse_copy(struct json_doc *doc, struct span text, unsigned flags);
 void json_doc_free(struct json_doc *doc); /* leaves it empty and usable, with its depth_max */
 
+/* Write the last parse failure as a sentence about `subject`, for a client to read:
+ * "The body is not JSON at byte 17: a comma or } is expected." Call it only after a failure. */
+void json_explain(const struct json_doc *doc, const char *subject, char text[JSON_EXPLAIN_BYTES]);
+
 /* The outermost value; NULL after a failure or before the first parse. */
 const struct json *json_root(const struct json_doc *doc);
 
@@ -85,8 +91,6 @@ static inline enum json_kind json_kind(const struct json *value)
 {
     return value == NULL ? JSON_NONE : (enum json_kind)value->kind;
 }
-/* "a string", "an object", ... "nothing". */
-const char *json_kind_text(enum json_kind kind);
 
 /* Number of items or members; 0 for everything else. */
 size_t json_count(const struct json *value);

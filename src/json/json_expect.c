@@ -9,8 +9,8 @@
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-/* Append to a message; what does not fit is cut off. */
-__attribute__((format(printf, 2, 3))) static void add(
+/* Append to a message. The end of a text that does not fit is cut off. */
+__attribute__((format(printf, 2, 3))) static void message_add(
     char message[JSON_MESSAGE_BYTES], const char *format, ...)
 {
     size_t used = strlen(message);
@@ -21,44 +21,42 @@ __attribute__((format(printf, 2, 3))) static void add(
     va_end(arguments);
 }
 
-static void add_step(char message[JSON_MESSAGE_BYTES], const char *name, size_t index)
+static void message_add_step(char message[JSON_MESSAGE_BYTES], const char *name, size_t index)
 {
     if (name == NULL)
         return;
-    add(message, "%s%s", message[0] == '\0' ? "" : ".", name);
+    message_add(message, "%s%s", message[0] == '\0' ? "" : ".", name);
     if (index != NO_INDEX)
-        add(message, "[%zu]", index);
+        message_add(message, "[%zu]", index);
 }
 
-/* members[3].device: outermost first, so it calls itself on the way; as deep as the handler's own
- * nesting of expects. */
-static void add_path(char message[JSON_MESSAGE_BYTES], const struct json_expect *expect)
+/* Append a path like members[3].device. Recurses to the outermost object first; the depth is the
+ * number of json_expect structs that the handler nests. */
+static void message_add_path(char message[JSON_MESSAGE_BYTES], const struct json_expect *expect)
 {
     if (expect->parent != NULL)
-        add_path(message, expect->parent);
-    add_step(message, expect->name, expect->index);
+        message_add_path(message, expect->parent);
+    message_add_step(message, expect->name, expect->index);
 }
 
-/* What is wrong: `name` NULL means the object itself. */
+/* The value a message is about. `name` NULL means the object itself. */
 struct place {
     const char *name;
     size_t index;
 };
 
-__attribute__((format(printf, 3, 4))) static void fail(
-    struct json_expect *expect, struct place place, const char *format, ...)
+/* Keep the sentence "<path> <what>." as the first mistake of the object and of its parents. */
+static void expect_fail_list(
+    struct json_expect *expect, struct place place, const char *format, va_list arguments)
 {
     char message[JSON_MESSAGE_BYTES] = "", what[JSON_MESSAGE_BYTES];
-    va_list arguments;
 
     if (expect->failed)
         return;
-    va_start(arguments, format);
     (void)vsnprintf(what, sizeof what, format, arguments);
-    va_end(arguments);
-    add_path(message, expect);
-    add_step(message, place.name, place.index);
-    add(message, "%s %s", message[0] == '\0' ? "the body" : "", what);
+    message_add_path(message, expect);
+    message_add_step(message, place.name, place.index);
+    message_add(message, "%s %s.", message[0] == '\0' ? "The body" : "", what);
     for (; expect != NULL; expect = expect->parent) {
         if (expect->failed)
             continue;
@@ -67,9 +65,38 @@ __attribute__((format(printf, 3, 4))) static void fail(
     }
 }
 
-void json_expect_fail(struct json_expect *expect, const char *name, const char *what)
+__attribute__((format(printf, 3, 4))) static void expect_fail(
+    struct json_expect *expect, struct place place, const char *format, ...)
 {
-    fail(expect, (struct place){ name, NO_INDEX }, "%s", what);
+    va_list arguments;
+
+    va_start(arguments, format);
+    expect_fail_list(expect, place, format, arguments);
+    va_end(arguments);
+}
+
+static struct place place_of(const char *name)
+{
+    return (struct place){ name, NO_INDEX };
+}
+
+void json_expect_fail(struct json_expect *expect, const char *name, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    expect_fail_list(expect, place_of(name), format, arguments);
+    va_end(arguments);
+}
+
+/* The value is missing, or it is not `kind`: "a string", "an integer". */
+static void expect_fail_kind(
+    struct json_expect *expect, struct place place, const struct json *value, const char *kind)
+{
+    if (value == NULL)
+        expect_fail(expect, place, "is missing");
+    else
+        expect_fail(expect, place, "must be %s", kind);
 }
 
 /* ---- objects --------------------------------------------------------------------------------- */
@@ -78,7 +105,7 @@ static void check_object(struct json_expect *expect)
 {
     if (json_kind(expect->object) == JSON_OBJECT)
         return;
-    fail(expect, (struct place){ NULL, NO_INDEX }, "must be an object");
+    expect_fail_kind(expect, place_of(NULL), expect->object, "an object");
     expect->object = NULL;
 }
 
@@ -111,35 +138,78 @@ static bool is_absent(const struct json *value)
     return json_kind(value) <= JSON_NULL;
 }
 
+/* A number of things: `verb` is "is" or "has", `unit` is "byte" or "item". */
+struct amount {
+    const char *verb;
+    const char *unit;
+    size_t count;
+    size_t min;
+    size_t max;
+};
+
+/* True if the count is within its bounds. */
+static bool check_amount(struct json_expect *expect, struct place place, struct amount amount)
+{
+    const char *plural = amount.count == 1 ? "" : "s";
+
+    if (amount.count >= amount.min && amount.count <= amount.max)
+        return true;
+    if (amount.count == 0)
+        expect_fail(expect, place, "must not be empty");
+    else if (amount.min == amount.max)
+        expect_fail(expect, place, "%s %zu %s%s; there must be exactly %zu", amount.verb,
+            amount.count, amount.unit, plural, amount.max);
+    else
+        expect_fail(expect, place, "%s %zu %s%s; the %s is %zu", amount.verb, amount.count,
+            amount.unit, plural, amount.count < amount.min ? "least" : "most",
+            amount.count < amount.min ? amount.min : amount.max);
+    return false;
+}
+
 static struct span check_string(struct json_expect *expect, struct place place,
     const struct json *value, size_t bytes_min, size_t bytes_max)
 {
     struct span text;
 
-    if (json_string(value, &text) && text.size >= bytes_min && text.size <= bytes_max)
+    if (!json_string(value, &text))
+        expect_fail_kind(expect, place, value, "a string");
+    else if (check_amount(
+                 expect, place, (struct amount){ "is", "byte", text.size, bytes_min, bytes_max }))
         return text;
-    if (bytes_min == bytes_max)
-        fail(expect, place, "must be a string of %zu bytes", bytes_max);
-    else if (bytes_min == 0)
-        fail(expect, place, "must be a string of at most %zu bytes", bytes_max);
-    else
-        fail(expect, place, "must be a string of %zu to %zu bytes", bytes_min, bytes_max);
     return (struct span){ "", 0 };
+}
+
+/* An integer that does not fit int64_t is kept as its digits. */
+static bool is_huge_integer(const struct json *value, bool *ret_negative)
+{
+    struct span digits;
+
+    if (!json_digits(value, &digits))
+        return false;
+    for (size_t i = 0; i < digits.size; i++)
+        if (digits.at[i] == '.' || digits.at[i] == 'e' || digits.at[i] == 'E')
+            return false;
+    *ret_negative = digits.at[0] == '-';
+    return true;
 }
 
 static int64_t check_int(struct json_expect *expect, struct place place, const struct json *value,
     int64_t min, int64_t max)
 {
     int64_t integer;
+    bool negative;
 
-    if (json_int(value, &integer) && integer >= min && integer <= max)
-        return integer;
-    if (min == INT64_MIN && max == INT64_MAX)
-        fail(expect, place, "must be an integer of 64 bits");
-    else if (max == INT64_MAX)
-        fail(expect, place, "must be an integer of at least %lld", (long long)min);
-    else
-        fail(expect, place, "must be an integer from %lld to %lld", (long long)min, (long long)max);
+    if (json_int(value, &integer)) {
+        if (integer >= min && integer <= max)
+            return integer;
+        expect_fail(expect, place, "is %lld; the %s is %lld", (long long)integer,
+            integer < min ? "least" : "most", (long long)(integer < min ? min : max));
+    } else if (is_huge_integer(value, &negative)) {
+        expect_fail(expect, place, "is too %s; the %s is %lld", negative ? "small" : "large",
+            negative ? "least" : "most", (long long)(negative ? min : max));
+    } else {
+        expect_fail_kind(expect, place, value, "an integer");
+    }
     return min;
 }
 
@@ -149,49 +219,43 @@ static bool check_bool(struct json_expect *expect, struct place place, const str
 
     if (json_bool(value, &truth))
         return truth;
-    fail(expect, place, "must be true or false");
+    expect_fail_kind(expect, place, value, "true or false");
     return false;
 }
 
 static const struct json *check_array(struct json_expect *expect, struct place place,
     const struct json *value, size_t count_min, size_t count_max)
 {
-    size_t count = json_count(value);
-
-    if (json_kind(value) == JSON_ARRAY && count >= count_min && count <= count_max)
+    if (json_kind(value) != JSON_ARRAY)
+        expect_fail_kind(expect, place, value, "an array");
+    else if (check_amount(expect, place,
+                 (struct amount){ "has", "item", json_count(value), count_min, count_max }))
         return value;
-    if (count_min == 0)
-        fail(expect, place, "must be an array of at most %zu items", count_max);
-    else
-        fail(expect, place, "must be an array of %zu to %zu items", count_min, count_max);
     return NULL;
-}
-
-static struct place member(const char *name)
-{
-    return (struct place){ name, NO_INDEX };
 }
 
 struct span json_need_string(
     struct json_expect *expect, const char *name, size_t bytes_min, size_t bytes_max)
 {
-    return check_string(expect, member(name), json_get(expect->object, name), bytes_min, bytes_max);
+    return check_string(
+        expect, place_of(name), json_get(expect->object, name), bytes_min, bytes_max);
 }
 
 int64_t json_need_int(struct json_expect *expect, const char *name, int64_t min, int64_t max)
 {
-    return check_int(expect, member(name), json_get(expect->object, name), min, max);
+    return check_int(expect, place_of(name), json_get(expect->object, name), min, max);
 }
 
 bool json_need_bool(struct json_expect *expect, const char *name)
 {
-    return check_bool(expect, member(name), json_get(expect->object, name));
+    return check_bool(expect, place_of(name), json_get(expect->object, name));
 }
 
 const struct json *json_need_array(
     struct json_expect *expect, const char *name, size_t count_min, size_t count_max)
 {
-    return check_array(expect, member(name), json_get(expect->object, name), count_min, count_max);
+    return check_array(
+        expect, place_of(name), json_get(expect->object, name), count_min, count_max);
 }
 
 struct span json_may_string(
@@ -201,7 +265,7 @@ struct span json_may_string(
 
     if (is_absent(value))
         return (struct span){ NULL, 0 };
-    return check_string(expect, member(name), value, bytes_min, bytes_max);
+    return check_string(expect, place_of(name), value, bytes_min, bytes_max);
 }
 
 const struct json *json_may_array(
@@ -211,7 +275,7 @@ const struct json *json_may_array(
 
     if (is_absent(value))
         return NULL;
-    return check_array(expect, member(name), value, count_min, count_max);
+    return check_array(expect, place_of(name), value, count_min, count_max);
 }
 
 int64_t json_may_int(
@@ -219,14 +283,14 @@ int64_t json_may_int(
 {
     const struct json *value = json_get(expect->object, name);
 
-    return is_absent(value) ? fallback : check_int(expect, member(name), value, min, max);
+    return is_absent(value) ? fallback : check_int(expect, place_of(name), value, min, max);
 }
 
 bool json_may_bool(struct json_expect *expect, const char *name, bool fallback)
 {
     const struct json *value = json_get(expect->object, name);
 
-    return is_absent(value) ? fallback : check_bool(expect, member(name), value);
+    return is_absent(value) ? fallback : check_bool(expect, place_of(name), value);
 }
 
 struct span json_item_string(struct json_expect *expect, const char *name, size_t index,

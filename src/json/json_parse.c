@@ -120,12 +120,12 @@ static bool undo_unicode(struct parser *parser, char **io_at, char **io_out)
     if (code == UINT32_MAX)
         return fail(parser, at, "\\u needs four hexadecimal digits") != NULL;
     if (code >= 0xdc00 && code < 0xe000)
-        return fail(parser, at, "the second half of a surrogate pair stands alone") != NULL;
+        return fail(parser, at, "a low surrogate must follow a high one") != NULL;
     at += 6;
     if (code >= 0xd800 && code < 0xdc00) {
         low = at[0] == '\\' && at[1] == 'u' ? hex4(at + 2) : UINT32_MAX;
         if (low < 0xdc00 || low >= 0xe000)
-            return fail(parser, *io_at, "the first half of a surrogate pair stands alone") != NULL;
+            return fail(parser, *io_at, "a low surrogate must follow this high one") != NULL;
         code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
         at += 6;
     }
@@ -187,7 +187,7 @@ static inline void move_plain(char **io_at, char **io_out)
 static const char *why_not_plain(const char *at)
 {
     if ((signed char)*at < 0)
-        return "this is not UTF-8";
+        return "the string is not UTF-8";
     return "a control character in a string must be escaped";
 }
 
@@ -204,7 +204,7 @@ static char *undo_escapes(struct parser *parser, char *start, char *at, struct j
                 *out++ = plain;
                 at += 2;
             } else if (at[1] != 'u') {
-                return fail(parser, at, "there is no such escape");
+                return fail(parser, at, "the escape is unknown");
             } else if (!undo_unicode(parser, &at, &out)) {
                 return NULL;
             }
@@ -299,7 +299,7 @@ static char *parse_real(struct parser *parser, char *start, char *at, struct jso
         if (*at == '+' || *at == '-')
             at++;
         if (!is_digit(*at))
-            return fail(parser, at, "a digit must follow in the exponent");
+            return fail(parser, at, "an exponent needs a digit");
         while (is_digit(*at))
             at++;
     }
@@ -321,7 +321,7 @@ static inline char *parse_number(struct parser *parser, char *start, struct json
     while (is_digit(*at))
         value = value * 10 + (uint64_t)(*at++ - '0');
     if (*first == '0' && at - first > 1)
-        return fail(parser, first, "a number must not begin with a zero");
+        return fail(parser, first, "a number must not start with a zero");
     if (*at == '.' || *at == 'e' || *at == 'E')
         return parse_real(parser, start, at, cell);
     if (at - first > 19 || value > (uint64_t)INT64_MAX + negative)
@@ -361,7 +361,7 @@ static inline char *parse_literal(struct parser *parser, char *at, struct json *
         cell->kind = JSON_BOOL;
         return at + 5;
     }
-    return fail(parser, at, "a value was expected");
+    return fail(parser, at, "a value is expected");
 }
 
 /* Where a value stands: what may follow it. */
@@ -396,7 +396,7 @@ value_after_space:
     case '{':
     case '[':
         if (depth == depth_max) {
-            fail(parser, at, "nested too deeply");
+            fail(parser, at, "the nesting is too deep");
             return TR_ELIMIT;
         }
         depth++;
@@ -450,7 +450,7 @@ after_value:
         }
         if (*at == '}')
             goto close;
-        fail(parser, at, "a comma or } was expected");
+        fail(parser, at, "a comma or } is expected");
         return TR_EPROTO;
     }
     if (place == IN_ARRAY) {
@@ -461,7 +461,7 @@ after_value:
         }
         if (*at == ']')
             goto close;
-        fail(parser, at, "a comma or ] was expected");
+        fail(parser, at, "a comma or ] is expected");
         return TR_EPROTO;
     }
     doc->count = (size_t)(cell - doc->cells);
@@ -470,7 +470,7 @@ after_value:
 
 key:
     if (__builtin_expect(*at != '"', 0)) {
-        fail(parser, at, "a key in quotes was expected");
+        fail(parser, at, "a key in quotes is expected");
         return TR_EPROTO;
     }
     at = parse_string(parser, at + 1, cell);
@@ -479,7 +479,7 @@ key:
     cell++;
     at = skip_space(at);
     if (__builtin_expect(*at != ':', 0)) {
-        fail(parser, at, "a colon was expected");
+        fail(parser, at, "a colon is expected");
         return TR_EPROTO;
     }
     at++;
@@ -498,7 +498,7 @@ close:
         if (rc != 0)
             return rc;
         if (twin != NULL) {
-            fail(parser, twin->as.text, "this key is there twice");
+            fail(parser, twin->as.text, "the object has this key twice");
             return TR_EEXIST;
         }
     }
@@ -519,7 +519,7 @@ int json_parse(struct json_doc *doc, char *text, size_t size, unsigned flags)
     doc->count = 0;
     doc->error = (struct json_error){ 0, NULL };
     if (size > JSON_TEXT_BYTES_MAX) {
-        doc->error.text = "the text is too long";
+        doc->error.text = "the text is longer than 1 GiB";
         return TR_ETOOBIG;
     }
     memset(text + size, 0, JSON_PADDING_BYTES);
@@ -527,7 +527,7 @@ int json_parse(struct json_doc *doc, char *text, size_t size, unsigned flags)
     if (rc == 0)
         rc = parse_text(doc, text, flags, &parser);
     if (rc == 0 && parser.error_at != text + size) {
-        parser.error_text = "something follows the value";
+        parser.error_text = "the text must end after its value";
         rc = TR_EPROTO;
     }
     if (rc == 0)

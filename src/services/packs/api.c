@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "services/packs/api.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "crypto/digest.h"
@@ -11,7 +10,7 @@ bool api_read_body(
     struct http_request *request, struct json_doc *ret_doc, struct json_expect *ret_expect)
 {
     struct span body = http_body(request);
-    char text[120];
+    char text[JSON_EXPLAIN_BYTES];
     int rc;
 
     *ret_doc = (struct json_doc){ .depth_max = 8 };
@@ -25,8 +24,7 @@ bool api_read_body(
     if (rc == TR_ENOMEM) {
         http_respond_shed(request, 503, 1, "memory");
     } else {
-        (void)snprintf(text, sizeof text, "the body is not JSON: %s at byte %zu",
-            ret_doc->error.text, ret_doc->error.offset);
+        json_explain(ret_doc, "The body", text);
         http_respond_error(request, 400, "InvalidRequest", text);
     }
     json_doc_free(ret_doc);

@@ -214,7 +214,7 @@ TEST(request, waits_for_its_recipient_with_its_messages)
         "heldMessages must");
     want(&cast, EVE, "sendChatRequest",
         "{'recipientDid':'$max','heldMessages':['AA','AA','AA','AA','AA','AA']}", 400,
-        "heldMessages must");
+        "heldMessages has 6 items; the most is");
     want(&cast, BOB, "getRequestCount", NULL, 200, "'pendingCount':1,'lastRequestAt'");
     want(&cast, BOB, "listChatRequests", NULL, 200, "'previewText':'hello'");
     want(&cast, BOB, "listChatRequests", NULL, 200, "'messageCount':2");

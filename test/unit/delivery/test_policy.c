@@ -55,10 +55,11 @@ TEST(policy, refuses_what_is_out_of_range)
     cast_begin(&cast);
     want(&cast, ADA, "updatePolicy", "{'convoId':'g1'}", 400, "name what to change");
     want(&cast, ADA, "updatePolicy", "{'convoId':'g1','allowRejoin':1}", 400, "allowRejoin must");
-    want(&cast, ADA, "updatePolicy", "{'convoId':'g1','maxMembers':-1}", 400, "maxMembers must");
+    want(&cast, ADA, "updatePolicy", "{'convoId':'g1','maxMembers':-1}", 400,
+        "maxMembers is -1; the least is");
     want(&cast, ADA, "updatePolicy", "{'convoId':'g1','maxMembers':100000}", 400, "InvalidPolicy");
     want(&cast, ADA, "updatePolicy", "{'convoId':'g1','appMessageWindow':2000}", 400,
-        "appMessageWindow must");
+        "appMessageWindow is 2000; the most is");
     CHECK_EQ_INT(audit_count(&cast, "updatePolicy"), 0);
     cast_end(&cast);
 }
@@ -285,7 +286,7 @@ TEST(invite, that_makes_no_sense_is_refused)
     want(&cast, ADA, "createInvite", "{'convoId':'g1','pskHash':'abc'}", 400, "pskHash must");
     hash[0] = '1';
     (void)snprintf(body, sizeof body, "{'convoId':'g1','pskHash':'%s','maxUses':0}", hash);
-    want(&cast, ADA, "createInvite", body, 400, "maxUses must");
+    want(&cast, ADA, "createInvite", body, 400, "maxUses is 0; the least is");
     (void)snprintf(body, sizeof body,
         "{'convoId':'g1','pskHash':'%s','expiresAt':'2001-01-01T00:00:00Z'}", hash);
     want(&cast, ADA, "createInvite", body, 400, "expiresAt must");

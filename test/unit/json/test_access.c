@@ -174,11 +174,3 @@ TEST(json, a_decimal_point_does_not_depend_on_the_locale)
     CHECK(span_is((struct span){ out.bytes, out.size }, "2.5"));
     buffer_free(&out);
 }
-
-TEST(json, every_kind_has_words)
-{
-    for (int kind = JSON_NONE; kind <= JSON_OBJECT; kind++)
-        CHECK(json_kind_text((enum json_kind)kind)[0] != '\0');
-    CHECK_EQ_STR(json_kind_text(JSON_OBJECT), "an object");
-    CHECK_EQ_STR(json_kind_text(JSON_NONE), "nothing");
-}

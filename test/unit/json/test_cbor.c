@@ -133,11 +133,11 @@ TEST(cbor, indefinite_and_reserved_lengths_are_refused)
 
 TEST(cbor, other_simple_values_and_floats_are_refused)
 {
-    REFUSES("\xf7", 0, "there is no such simple value");
-    REFUSES("\xe0", 0, "there is no such simple value");
-    REFUSES("\xf3", 0, "there is no such simple value");
-    REFUSES("\xf8\x20", 0, "there is no such simple value");
-    REFUSES("\xf8\x15", 0, "there is no such simple value");
+    REFUSES("\xf7", 0, "the simple value is unknown");
+    REFUSES("\xe0", 0, "the simple value is unknown");
+    REFUSES("\xf3", 0, "the simple value is unknown");
+    REFUSES("\xf8\x20", 0, "the simple value is unknown");
+    REFUSES("\xf8\x15", 0, "the simple value is unknown");
     REFUSES("\xf9\x3c\x00", 0, "a float must have 64 bits");
     REFUSES("\xfa\x3f\x80\x00\x00", 0, "a float must have 64 bits");
     REFUSES("\xfb\x7f\xf8\x00\x00\x00\x00\x00\x00", 0, "a number must be finite");
@@ -146,12 +146,12 @@ TEST(cbor, other_simple_values_and_floats_are_refused)
 
 TEST(cbor, tags_other_than_a_cid_are_refused)
 {
-    REFUSES("\xc0\x61z", 0, "there is no tag but 42");
-    REFUSES("\xd8\x29\x41z", 0, "there is no tag but 42");
-    REFUSES("\xda\xff\xff\xff\xff\x00", 0, "there is no tag but 42");
+    REFUSES("\xc0\x61z", 0, "the only tag allowed is 42");
+    REFUSES("\xd8\x29\x41z", 0, "the only tag allowed is 42");
+    REFUSES("\xda\xff\xff\xff\xff\x00", 0, "the only tag allowed is 42");
     REFUSES("\xd8\x2a\x61z", 2, "a link must hold bytes");
-    REFUSES("\xd8\x2a\x40", 2, "a link must begin with a zero byte");
-    REFUSES("\xd8\x2a\x58\x24" CID, 2, "a link must begin with a zero byte");
+    REFUSES("\xd8\x2a\x40", 2, "a link must start with a zero byte");
+    REFUSES("\xd8\x2a\x58\x24" CID, 2, "a link must start with a zero byte");
     REFUSES("\xd8\x2a\x41\x00", 2, "a link must be a CID");
     REFUSES("\xd8\x2a\x44\x00\x01\x71\x12", 2, "a link must be a CID");
     REFUSES("\xd8\x2a\x58\x26\x00" CID "x", 2, "a link must be a CID");
@@ -190,11 +190,13 @@ TEST(cbor, map_keys_are_sorted_text_without_twins)
     REFUSES("\xa1\x01\x00", 1, "a key must be text");
     REFUSES("\xa1\x41z\x00", 1, "a key must be text");
     REFUSES("\xa1\xf6\x00", 1, "a key must be text");
-    check_refused("\xa2\x61z\x00\x61z\x00", 7, TR_EEXIST, 4, "this key is there twice");
-    check_refused("\xa2\x60\x00\x60\x00", 5, TR_EEXIST, 3, "this key is there twice");
+    check_refused("\xa2\x61z\x00\x61z\x00", 7, TR_EEXIST, 4, "the object has this key twice");
+    check_refused("\xa2\x60\x00\x60\x00", 5, TR_EEXIST, 3, "the object has this key twice");
     /* After a container: the key before it is still known. */
-    check_refused("\xa2\x61z\x81\x81\x05\x61z\x00", 9, TR_EEXIST, 6, "this key is there twice");
-    check_refused("\xa2\x61z\xa1\x61z\x05\x61z\x00", 10, TR_EEXIST, 7, "this key is there twice");
+    check_refused(
+        "\xa2\x61z\x81\x81\x05\x61z\x00", 9, TR_EEXIST, 6, "the object has this key twice");
+    check_refused(
+        "\xa2\x61z\xa1\x61z\x05\x61z\x00", 10, TR_EEXIST, 7, "the object has this key twice");
     /* Each map has its own order. */
     CHECK_EQ_INT(parse("\x82\xa1\x61z\x00\xa1\x61"
                        "a\x00",
@@ -205,10 +207,10 @@ TEST(cbor, map_keys_are_sorted_text_without_twins)
 
 TEST(cbor, text_must_be_utf8)
 {
-    REFUSES("\x61\xff", 1, "this is not UTF-8");
-    REFUSES("\x63\xed\xa0\x80", 1, "this is not UTF-8");
-    REFUSES("\x62\xe2\x82", 1, "this is not UTF-8");
-    REFUSES("\xa1\x61\x80\x00", 2, "this is not UTF-8");
+    REFUSES("\x61\xff", 1, "the string is not UTF-8");
+    REFUSES("\x63\xed\xa0\x80", 1, "the string is not UTF-8");
+    REFUSES("\x62\xe2\x82", 1, "the string is not UTF-8");
+    REFUSES("\xa1\x61\x80\x00", 2, "the string is not UTF-8");
 }
 
 TEST(cbor, what_follows_or_is_missing_is_refused)
@@ -219,7 +221,7 @@ TEST(cbor, what_follows_or_is_missing_is_refused)
     char *exact;
 
     REFUSES("", 0, "the bytes end too early");
-    REFUSES("\x00\x00", 1, "something follows the value");
+    REFUSES("\x00\x00", 1, "the bytes must end after the value");
     REFUSES("\x82\x00", 2, "the bytes end too early"); /* more items than bytes */
     CHECK_EQ_INT(parse(whole, sizeof(whole) - 1, &exact), 0);
     free(exact);
@@ -246,9 +248,9 @@ TEST(cbor, claims_of_size_are_not_believed)
 TEST(cbor, integers_past_64_bits_are_refused)
 {
     check_refused("\x1b\x80\x00\x00\x00\x00\x00\x00\x00", 9, TR_ELIMIT, 0,
-        "an integer must fit 64 bits with its sign");
+        "an integer must fit 64 bits and its sign");
     check_refused("\x3b\x80\x00\x00\x00\x00\x00\x00\x00", 9, TR_ELIMIT, 0,
-        "an integer must fit 64 bits with its sign");
+        "an integer must fit 64 bits and its sign");
 }
 
 TEST(cbor, depth_is_bounded)
@@ -260,7 +262,7 @@ TEST(cbor, depth_is_bounded)
     CHECK_EQ_INT(parse(deep, JSON_DEPTH_DEFAULT + 1, &exact), 0);
     free(exact);
     deep[JSON_DEPTH_DEFAULT] = '\x81';
-    check_refused(deep, sizeof deep, TR_ELIMIT, JSON_DEPTH_DEFAULT, "nested too deeply");
+    check_refused(deep, sizeof deep, TR_ELIMIT, JSON_DEPTH_DEFAULT, "the nesting is too deep");
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */

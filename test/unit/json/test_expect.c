@@ -43,35 +43,58 @@ TEST(expect, a_good_body_is_read_without_a_word)
         CHECK_EQ_STR(expect.message, words);                                                       \
     } while (0)
 
-TEST(expect, a_mistake_names_the_member_and_what_belongs_there)
+TEST(expect, a_missing_member_is_called_missing)
 {
-    SAYS("{}", json_need_string(&expect, "id", 1, 64), "id must be a string of 1 to 64 bytes");
-    SAYS("{\"id\":5}", json_need_string(&expect, "id", 4, 4), "id must be a string of 4 bytes");
-    SAYS("{\"id\":\"abc\"}", json_need_string(&expect, "id", 0, 2),
-        "id must be a string of at most 2 bytes");
-    SAYS("{\"id\":null}", json_need_string(&expect, "id", 0, 2),
-        "id must be a string of at most 2 bytes");
-    SAYS("{\"id\":\"\"}", json_may_string(&expect, "id", 1, 2),
-        "id must be a string of 1 to 2 bytes");
-    SAYS("{\"n\":1.0}", json_need_int(&expect, "n", INT64_MIN, INT64_MAX),
-        "n must be an integer of 64 bits");
-    SAYS("{\"n\":-1}", json_need_int(&expect, "n", 0, INT64_MAX),
-        "n must be an integer of at least 0");
-    SAYS("{\"n\":11}", json_need_int(&expect, "n", -10, 10), "n must be an integer from -10 to 10");
-    SAYS(
-        "{\"n\":\"1\"}", json_may_int(&expect, "n", 0, 10, 3), "n must be an integer from 0 to 10");
-    SAYS("{\"b\":1}", json_need_bool(&expect, "b"), "b must be true or false");
-    SAYS("{\"b\":\"true\"}", json_may_bool(&expect, "b", true), "b must be true or false");
-    SAYS(
-        "{\"a\":{}}", json_need_array(&expect, "a", 0, 5), "a must be an array of at most 5 items");
-    SAYS("{\"a\":[]}", json_need_array(&expect, "a", 1, 5), "a must be an array of 1 to 5 items");
-    SAYS("{\"a\":[1,2]}", json_may_array(&expect, "a", 0, 1),
-        "a must be an array of at most 1 items");
+    SAYS("{}", json_need_string(&expect, "id", 1, 64), "id is missing.");
+    SAYS("{}", json_need_int(&expect, "n", 0, 5), "n is missing.");
+    SAYS("{}", json_need_bool(&expect, "b"), "b is missing.");
+    SAYS("{}", json_need_array(&expect, "a", 0, 5), "a is missing.");
+    SAYS("{}", json_expect_member(&expect, "o").failed, "o is missing.");
+}
+
+TEST(expect, a_member_of_the_wrong_type_is_told_the_type)
+{
+    SAYS("{\"id\":5}", json_need_string(&expect, "id", 4, 4), "id must be a string.");
+    SAYS("{\"id\":null}", json_need_string(&expect, "id", 0, 2), "id must be a string.");
+    SAYS("{\"n\":1.0}", json_need_int(&expect, "n", INT64_MIN, INT64_MAX), "n must be an integer.");
+    SAYS("{\"n\":1e3}", json_need_int(&expect, "n", 0, 9), "n must be an integer.");
+    SAYS("{\"n\":\"1\"}", json_may_int(&expect, "n", 0, 10, 3), "n must be an integer.");
+    SAYS("{\"b\":1}", json_need_bool(&expect, "b"), "b must be true or false.");
+    SAYS("{\"b\":\"true\"}", json_may_bool(&expect, "b", true), "b must be true or false.");
+    SAYS("{\"a\":{}}", json_need_array(&expect, "a", 0, 5), "a must be an array.");
+    SAYS("{\"o\":[]}", json_expect_member(&expect, "o").failed, "o must be an object.");
     SAYS("{\"a\":[1,2]}",
         json_item_string(&expect, "a", 1, json_at(json_get(expect.object, "a"), 1), 1, 9),
-        "a[1] must be a string of 1 to 9 bytes");
+        "a[1] must be a string.");
+}
+
+TEST(expect, a_member_out_of_range_is_told_its_value_and_the_bound)
+{
+    SAYS(
+        "{\"id\":\"abc\"}", json_need_string(&expect, "id", 0, 2), "id is 3 bytes; the most is 2.");
+    SAYS("{\"id\":\"a\"}", json_need_string(&expect, "id", 2, 9), "id is 1 byte; the least is 2.");
+    SAYS("{\"id\":\"abc\"}", json_need_string(&expect, "id", 4, 4),
+        "id is 3 bytes; there must be exactly 4.");
+    SAYS("{\"id\":\"\"}", json_may_string(&expect, "id", 1, 2), "id must not be empty.");
+    SAYS("{\"n\":-1}", json_need_int(&expect, "n", 0, INT64_MAX), "n is -1; the least is 0.");
+    SAYS("{\"n\":11}", json_need_int(&expect, "n", -10, 10), "n is 11; the most is 10.");
+    SAYS("{\"n\":9223372036854775808}", json_need_int(&expect, "n", -10, 10),
+        "n is too large; the most is 10.");
+    SAYS("{\"n\":-9223372036854775809}", json_need_int(&expect, "n", -10, 10),
+        "n is too small; the least is -10.");
+    SAYS("{\"a\":[]}", json_need_array(&expect, "a", 1, 5), "a must not be empty.");
+    SAYS("{\"a\":[1]}", json_need_array(&expect, "a", 2, 5), "a has 1 item; the least is 2.");
+    SAYS("{\"a\":[1,2]}", json_may_array(&expect, "a", 0, 1), "a has 2 items; the most is 1.");
+    SAYS("{\"a\":[1,2]}", json_may_array(&expect, "a", 3, 3),
+        "a has 2 items; there must be exactly 3.");
+}
+
+TEST(expect, a_handler_adds_its_own_sentence)
+{
     SAYS("{}", (json_expect_fail(&expect, "when", "must not be in the past"), 0),
-        "when must not be in the past");
+        "when must not be in the past.");
+    SAYS("{}", (json_expect_fail(&expect, NULL, "has %d parts; the most is %d", 5, 4), 0),
+        "The body has 5 parts; the most is 4.");
 }
 
 TEST(expect, a_body_that_is_no_object_fails_at_once)
@@ -79,11 +102,11 @@ TEST(expect, a_body_that_is_no_object_fails_at_once)
     struct json_expect expect = expect_body("[1]");
 
     CHECK(expect.failed);
-    CHECK_EQ_STR(expect.message, "the body must be an object");
+    CHECK_EQ_STR(expect.message, "The body must be an object.");
     CHECK_EQ_U64(json_need_string(&expect, "id", 1, 5).size, 0);
-    CHECK_EQ_STR(expect.message, "the body must be an object");
+    CHECK_EQ_STR(expect.message, "The body must be an object.");
     expect = json_expect(NULL);
-    CHECK(expect.failed);
+    CHECK_EQ_STR(expect.message, "The body is missing.");
 }
 
 TEST(expect, the_first_mistake_sticks_and_later_reads_are_harmless)
@@ -95,7 +118,7 @@ TEST(expect, the_first_mistake_sticks_and_later_reads_are_harmless)
     CHECK(json_need_string(&expect, "b", 1, 2).at != NULL);
     CHECK(!json_need_bool(&expect, "c"));
     CHECK(json_need_array(&expect, "b", 0, 1) == NULL);
-    CHECK_EQ_STR(expect.message, "a must be an integer from 3 to 9");
+    CHECK_EQ_STR(expect.message, "a is missing.");
 }
 
 TEST(expect, objects_inside_speak_with_their_whole_path)
@@ -119,7 +142,7 @@ TEST(expect, objects_inside_speak_with_their_whole_path)
         CHECK(item.failed == (index == 1));
     }
     CHECK(expect.failed);
-    CHECK_EQ_STR(expect.message, "list[1].x must be an integer from 0 to 5");
+    CHECK_EQ_STR(expect.message, "list[1].x must be an integer.");
 
     expect = expect_body("{\"deep\":{\"er\":3}}");
     {
@@ -129,7 +152,7 @@ TEST(expect, objects_inside_speak_with_their_whole_path)
         CHECK(deeper.failed && deep.failed);
         CHECK_EQ_INT(json_need_int(&deeper, "n", 1, 1), 1);
     }
-    CHECK_EQ_STR(expect.message, "deep.er must be an object");
+    CHECK_EQ_STR(expect.message, "deep.er must be an object.");
 }
 
 TEST(expect, a_long_path_is_cut_and_not_overrun)

@@ -125,35 +125,49 @@ TEST(json, errors_name_the_byte_and_the_reason)
     REFUSES("{", 1, "the text ends too early");
     REFUSES("{\"a\":", 5, "the text ends too early");
     REFUSES("\"abc", 4, "the text ends too early");
-    REFUSES("\"\xe2\x82", 1, "this is not UTF-8");
-    REFUSES("[1,]", 3, "a value was expected");
-    REFUSES("[1 2]", 3, "a comma or ] was expected");
-    REFUSES("{\"a\" 1}", 5, "a colon was expected");
-    REFUSES("{\"a\":1 \"b\"}", 7, "a comma or } was expected");
-    REFUSES("{\"a\":1,}", 7, "a key in quotes was expected");
-    REFUSES("{a:1}", 1, "a key in quotes was expected");
-    REFUSES("[1}", 2, "a comma or ] was expected");
-    REFUSES("{\"a\":1]", 6, "a comma or } was expected");
-    REFUSES("1 1", 2, "something follows the value");
-    REFUSES("[]]", 2, "something follows the value");
-    REFUSES("tru", 0, "a value was expected");
-    REFUSES("truex", 4, "something follows the value");
-    REFUSES("nul\0", 0, "a value was expected");
-    REFUSES("1\0", 1, "something follows the value");
-    REFUSES("[\0]", 1, "a value was expected");
-    REFUSES("\xef\xbb\xbf[]", 0, "a value was expected");
-    REFUSES("\v1", 0, "a value was expected");
-    REFUSES("[1\f]", 2, "a comma or ] was expected");
-    REFUSES("'a'", 0, "a value was expected");
-    REFUSES("[NaN]", 1, "a value was expected");
-    REFUSES("/**/1", 0, "a value was expected");
+    REFUSES("\"\xe2\x82", 1, "the string is not UTF-8");
+    REFUSES("[1,]", 3, "a value is expected");
+    REFUSES("[1 2]", 3, "a comma or ] is expected");
+    REFUSES("{\"a\" 1}", 5, "a colon is expected");
+    REFUSES("{\"a\":1 \"b\"}", 7, "a comma or } is expected");
+    REFUSES("{\"a\":1,}", 7, "a key in quotes is expected");
+    REFUSES("{a:1}", 1, "a key in quotes is expected");
+    REFUSES("[1}", 2, "a comma or ] is expected");
+    REFUSES("{\"a\":1]", 6, "a comma or } is expected");
+    REFUSES("1 1", 2, "the text must end after its value");
+    REFUSES("[]]", 2, "the text must end after its value");
+    REFUSES("tru", 0, "a value is expected");
+    REFUSES("truex", 4, "the text must end after its value");
+    REFUSES("nul\0", 0, "a value is expected");
+    REFUSES("1\0", 1, "the text must end after its value");
+    REFUSES("[\0]", 1, "a value is expected");
+    REFUSES("\xef\xbb\xbf[]", 0, "a value is expected");
+    REFUSES("\v1", 0, "a value is expected");
+    REFUSES("[1\f]", 2, "a comma or ] is expected");
+    REFUSES("'a'", 0, "a value is expected");
+    REFUSES("[NaN]", 1, "a value is expected");
+    REFUSES("/**/1", 0, "a value is expected");
 }
 
 /* An error after undone escapes: offsets are those of the text as it was given. */
 TEST(json, offsets_are_of_the_original_text)
 {
-    REFUSES("[\"\\u0041\\n\\n\",x]", 14, "a value was expected");
-    REFUSES("{\"\\n\\n\\n\\n\":1,\"b\":\"\\q\"}", 19, "there is no such escape");
+    REFUSES("[\"\\u0041\\n\\n\",x]", 14, "a value is expected");
+    REFUSES("{\"\\n\\n\\n\\n\":1,\"b\":\"\\q\"}", 19, "the escape is unknown");
+}
+
+TEST(json, a_failure_is_one_sentence_with_its_place)
+{
+    struct json_doc doc = { 0 };
+    char text[JSON_EXPLAIN_BYTES];
+
+    CHECK_EQ_INT(json_parse_copy(&doc, SPAN("[1 2]"), 0), TR_EPROTO);
+    json_explain(&doc, "The body", text);
+    CHECK_EQ_STR(text, "The body is not JSON at byte 3: a comma or ] is expected.");
+    CHECK_EQ_INT(json_parse_copy(&doc, SPAN(""), 0), TR_EPROTO);
+    json_explain(&doc, "The query", text);
+    CHECK_EQ_STR(text, "The query is not JSON at byte 0: the text ends too early.");
+    json_doc_free(&doc);
 }
 
 TEST(json, every_cut_of_a_text_is_refused)
@@ -197,16 +211,16 @@ TEST(json, escapes_are_undone)
 
 TEST(json, wrong_escapes_are_refused)
 {
-    REFUSES("\"\\x\"", 1, "there is no such escape");
-    REFUSES("\"\\", 1, "there is no such escape");
+    REFUSES("\"\\x\"", 1, "the escape is unknown");
+    REFUSES("\"\\", 1, "the escape is unknown");
     REFUSES("\"\\u12g4\"", 1, "\\u needs four hexadecimal digits");
     REFUSES("\"\\u12", 1, "\\u needs four hexadecimal digits");
-    REFUSES("\"ab\\ud800\"", 3, "the first half of a surrogate pair stands alone");
-    REFUSES("\"\\ud800\\n\"", 1, "the first half of a surrogate pair stands alone");
-    REFUSES("\"\\ud800\\ud800\"", 1, "the first half of a surrogate pair stands alone");
-    REFUSES("\"\\ud800\\ue000\"", 1, "the first half of a surrogate pair stands alone");
-    REFUSES("\"\\udc00\\ud800\"", 1, "the second half of a surrogate pair stands alone");
-    REFUSES("\"\\ud800\\udczz\"", 1, "the first half of a surrogate pair stands alone");
+    REFUSES("\"ab\\ud800\"", 3, "a low surrogate must follow this high one");
+    REFUSES("\"\\ud800\\n\"", 1, "a low surrogate must follow this high one");
+    REFUSES("\"\\ud800\\ud800\"", 1, "a low surrogate must follow this high one");
+    REFUSES("\"\\ud800\\ue000\"", 1, "a low surrogate must follow this high one");
+    REFUSES("\"\\udc00\\ud800\"", 1, "a low surrogate must follow a high one");
+    REFUSES("\"\\ud800\\udczz\"", 1, "a low surrogate must follow this high one");
 }
 
 /* A string of every length with one special byte at every place: whatever the block borders. */
@@ -378,19 +392,19 @@ TEST(json, a_number_past_double_parses_but_has_no_double)
 
 TEST(json, malformed_numbers_are_refused)
 {
-    REFUSES("01", 0, "a number must not begin with a zero");
-    REFUSES("-01", 1, "a number must not begin with a zero");
-    REFUSES("[00]", 1, "a number must not begin with a zero");
+    REFUSES("01", 0, "a number must not start with a zero");
+    REFUSES("-01", 1, "a number must not start with a zero");
+    REFUSES("[00]", 1, "a number must not start with a zero");
     REFUSES("-x", 1, "a digit must follow the minus sign");
     REFUSES("-", 1, "the text ends too early");
     REFUSES("1.x", 2, "a digit must follow the decimal point");
     REFUSES("[1.e1]", 3, "a digit must follow the decimal point");
-    REFUSES("[1e+]", 4, "a digit must follow in the exponent");
-    REFUSES("[1ex]", 3, "a digit must follow in the exponent");
-    REFUSES("+1", 0, "a value was expected");
-    REFUSES(".5", 0, "a value was expected");
-    REFUSES("0x10", 1, "something follows the value");
-    REFUSES("[1a]", 2, "a comma or ] was expected");
+    REFUSES("[1e+]", 4, "an exponent needs a digit");
+    REFUSES("[1ex]", 3, "an exponent needs a digit");
+    REFUSES("+1", 0, "a value is expected");
+    REFUSES(".5", 0, "a value is expected");
+    REFUSES("0x10", 1, "the text must end after its value");
+    REFUSES("[1a]", 2, "a comma or ] is expected");
 }
 
 /* ---- limits ---------------------------------------------------------------------------------- */
@@ -417,7 +431,7 @@ TEST(json, depth_is_bounded)
     CHECK_EQ_INT(parse_nested(&doc, JSON_DEPTH_DEFAULT, "[", "]"), 0);
     CHECK_EQ_INT(parse_nested(&doc, JSON_DEPTH_DEFAULT + 1, "[", "]"), TR_ELIMIT);
     CHECK_EQ_U64(doc.error.offset, JSON_DEPTH_DEFAULT);
-    CHECK_EQ_STR(doc.error.text, "nested too deeply");
+    CHECK_EQ_STR(doc.error.text, "the nesting is too deep");
     CHECK_EQ_INT(parse_nested(&doc, JSON_DEPTH_DEFAULT, "{\"a\":", "}"), 0);
     CHECK_EQ_INT(parse_nested(&doc, JSON_DEPTH_DEFAULT + 1, "{\"a\":", "}"), TR_ELIMIT);
     doc.depth_max = 3;
@@ -458,7 +472,7 @@ TEST(json, a_text_past_the_limit_is_not_touched)
         ACCEPTS(json);                                                                             \
         CHECK_EQ_INT(verdict(json, sizeof(json) - 1, JSON_UNIQUE_KEYS, &error), TR_EEXIST);        \
         CHECK_EQ_U64(error.offset, at);                                                            \
-        CHECK_EQ_STR(error.text, "this key is there twice");                                       \
+        CHECK_EQ_STR(error.text, "the object has this key twice");                                 \
     } while (0)
 
 TEST(json, a_key_twice_is_refused_if_asked)

@@ -128,8 +128,8 @@ TEST(catalogue, tells_updates_by_semver_and_else_by_bytes)
         "{'package_id':'odd','version':'autumn'}]}",
         200, "2.0.0-rc.1|spring");
     want(&site, ANYONE, "POST packs/updates", "{'installed':[{'package_id':'core'}]}", 400,
-        "installed[0].version must");
-    want(&site, ANYONE, "POST packs/updates", "{}", 400, "installed must");
+        "installed[0].version is missing.");
+    want(&site, ANYONE, "POST packs/updates", "{}", 400, "installed is missing.");
     want(&site, ANYONE, "POST packs/updates", "[", 400, "not JSON");
     site_end(&site);
 }

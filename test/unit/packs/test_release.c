@@ -199,7 +199,7 @@ TEST(release, refuses_what_is_none)
     char *id;
 
     site_begin(&site);
-    want(&site, TOKEN, "POST admin/releases", "{}", 400, "name must");
+    want(&site, TOKEN, "POST admin/releases", "{}", 400, "name is missing.");
     want(&site, TOKEN, "POST admin/releases", "{'name':'x','required_roles':['A']}", 400,
         "required_roles");
     want(&site, TOKEN, "POST admin/releases", "{'name':'x','required_roles':['a,b']}", 400,
@@ -208,7 +208,8 @@ TEST(release, refuses_what_is_none)
     want(&site, TOKEN, "POST admin/releases/none/artifacts",
         "{'package_id':'core','artifact_role':'content'}", 404, "ReleaseNotFound");
     id = draft(&site, "{'name':'spring'}");
-    want_of(&site, id, "POST", "/artifacts", "{'package_id':'core'}", 400, "artifact_role must");
+    want_of(
+        &site, id, "POST", "/artifacts", "{'package_id':'core'}", 400, "artifact_role is missing.");
     want_of(&site, id, "POST", "/artifacts", "{'package_id':'../x','artifact_role':'a'}", 400,
         "package_id must");
     want_of(&site, id, "POST", "/artifacts", "{'package_id':'none','artifact_role':'a'}", 404,

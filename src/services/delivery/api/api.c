@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "services/delivery/api/api.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -39,7 +38,7 @@ static bool has_nul(struct span text)
 
 static bool parse(struct http_request *request, struct api_body *body, char *text, size_t size)
 {
-    char message[120];
+    char message[JSON_EXPLAIN_BYTES];
     int rc;
 
     if (has_nul((struct span){ text, size })) {
@@ -50,9 +49,7 @@ static bool parse(struct http_request *request, struct api_body *body, char *tex
     if (rc == TR_ENOMEM)
         return no_memory(request, body);
     if (rc < 0) {
-        (void)snprintf(message, sizeof message, "the %s: %s at byte %zu",
-            body->raw_name == NULL ? "body is not JSON" : "query cannot be read",
-            body->doc.error.text, body->doc.error.offset);
+        json_explain(&body->doc, body->raw_name == NULL ? "The body" : "The query", message);
         api_refuse(request, body, 400, "InvalidRequest", message);
         return false;
     }

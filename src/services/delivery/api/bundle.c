@@ -65,9 +65,9 @@ void bundle_read_mls(struct api_body *body)
             why = add_part(body, &message, bytes);
     }
     if (why != NULL)
-        json_expect_fail(&body->expect, "the body", why);
+        json_expect_fail(&body->expect, NULL, "is not a valid bundle: %s", why);
     if (body->job->bytes.size > COMMIT_SIZE_MAX || body->job->group_info.size > GROUP_INFO_SIZE_MAX)
-        json_expect_fail(&body->expect, "the body", "has a part that is too large");
+        json_expect_fail(&body->expect, NULL, "has a part that is too large");
 }
 
 static void read_byte_list(struct api_body *body, const char *name, uint32_t count_max,

@@ -97,7 +97,7 @@ static void verify(uint32_t file)
 
 int main(int count, char **arguments)
 {
-    struct vault *vault = NULL;
+    struct objects *objects = NULL;
     struct tr_system *system = NULL;
     struct integrity_options options;
     struct result result;
@@ -108,12 +108,12 @@ int main(int count, char **arguments)
         fprintf(stderr, "use: packs-warm EMPTY-FOLDER\n");
         return 2;
     }
-    if (vault_open(arguments[1], why, sizeof why, &vault) < 0 ||
+    if (objects_open(arguments[1], why, sizeof why, &objects) < 0 ||
         tr_system_create(&(struct tr_system_options){ .workers = 1 }, &system) < 0)
         return 1;
     for (uint32_t i = 0; i < FILES; i++)
         make_object(arguments[1], i);
-    options = (struct integrity_options){ .source = hash_source_of(vault) };
+    options = (struct integrity_options){ .source = hash_source_of(objects) };
     if (integrity_start(system, &options, &integrity) < 0 ||
         tr_spawn(system, &looker_type, "", NULL, &looker) < 0)
         return 1;
@@ -126,6 +126,6 @@ int main(int count, char **arguments)
     tr_sender_drop(&looker);
     integrity_stop(&integrity);
     tr_system_destroy(&system);
-    vault_close(&vault);
+    objects_close(&objects);
     return 0;
 }

@@ -126,12 +126,12 @@ static uint32_t version_of_hex(const char *hex)
 
 static uint32_t opened_version[OPEN_MAX];
 
-static int fake_identify(void *data, int fd, struct vault_identity *ret)
+static int fake_identify(void *data, int fd, struct file_identity *ret)
 {
     const struct inode *inode = &now.inodes[now.opened[fd]];
 
     (void)data;
-    *ret = (struct vault_identity){ .device = 1,
+    *ret = (struct file_identity){ .device = 1,
         .inode = now.opened[fd],
         .size = inode->size,
         .modified_ns = inode->changed_ns,
@@ -139,7 +139,7 @@ static int fake_identify(void *data, int fd, struct vault_identity *ret)
     return 0;
 }
 
-static int fake_open(void *data, const char *hex, int *ret_fd, struct vault_identity *ret)
+static int fake_open(void *data, const char *hex, int *ret_fd, struct file_identity *ret)
 {
     uint32_t version = version_of_hex(hex);
 

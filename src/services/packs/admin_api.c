@@ -78,15 +78,15 @@ static struct description *read_description(
     return description;
 }
 
-static void free_description(struct change *change)
+static void free_description(struct edit *edit)
 {
-    base_free(change->data);
+    base_free(edit->data);
 }
 
-static void answer_pack(const struct change *change, const struct packs_view *view,
+static void answer_pack(const struct edit *edit, const struct packs_view *view,
     const struct sql_unit *unit, struct json_writer *writer)
 {
-    const struct pack *pack = catalogue_any_pack(view, span_of(change->pack));
+    const struct pack *pack = catalogue_any_pack(view, span_of(edit->pack));
 
     (void)unit;
     if (pack == NULL) { /* somebody else's database: it is gone again */
@@ -103,48 +103,47 @@ static struct span or_else(struct span text, const char *fallback)
     return text.at == NULL ? span_of(fallback) : text;
 }
 
-static void plan_register(
-    struct change *change, const struct packs_view *view, struct sql_unit *unit)
+static void plan_register(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
 {
-    const struct description *description = change->data;
+    const struct description *description = edit->data;
 
-    if (catalogue_any_pack(view, span_of(change->pack)) != NULL) {
-        change_refuse(change, 409, "PackExists", "there is a pack of this name already");
+    if (catalogue_any_pack(view, span_of(edit->pack)) != NULL) {
+        edit_refuse(edit, 409, "PackExists", "there is a pack of this name already");
         return;
     }
     if (view->pack_count >= CATALOGUE_PACKS_MAX) {
-        change_refuse(change, 409, "CatalogueFull", "there are 4096 packs: no more are taken");
+        edit_refuse(edit, 409, "CatalogueFull", "there are 4096 packs: no more are taken");
         return;
     }
     sql_unit_step(unit, &add_pack, 1);
     sql_unit_int(unit, view->pack_id_next);
-    sql_unit_text(unit, span_of(change->pack));
+    sql_unit_text(unit, span_of(edit->pack));
     sql_unit_text(unit, or_else(description->kind, "pack"));
     sql_unit_text(unit, or_else(description->language, "und")); /* RFC 5646: undetermined */
     sql_unit_text(unit, or_else(description->title, ""));
     may_text(unit, description->text);
-    sql_unit_int(unit, change->now_ms);
+    sql_unit_int(unit, edit->now_ms);
 }
 
-static const struct change_kind register_kind = { .action = "register_pack",
+static const struct edit_kind register_kind = { .action = "register_pack",
     .status = 201,
     .plan = plan_register,
     .answer = answer_pack,
     .finish = free_description };
 
-static void ask_described(struct http_request *request, const struct change_kind *kind,
+static void ask_described(struct http_request *request, const struct edit_kind *kind,
     struct json_expect *expect, struct span name)
 {
     struct description *description = read_description(request, expect);
-    struct change *change = description == NULL ? NULL : change_new(request, kind);
+    struct edit *edit = description == NULL ? NULL : edit_create(request, kind);
 
-    if (change == NULL) {
+    if (edit == NULL) {
         base_free(description);
         return;
     }
-    change->data = description;
-    memcpy(change->pack, name.at, name.size);
-    change_ask(request, change);
+    edit->data = description;
+    memcpy(edit->pack, name.at, name.size);
+    edit_ask(request, edit);
 }
 
 void api_register_pack(struct http_request *request, void *state)
@@ -153,7 +152,7 @@ void api_register_pack(struct http_request *request, void *state)
     struct json_doc doc;
     struct span name;
 
-    if (packs_enter(request, state) == NULL || !api_read_body(request, &doc, &expect))
+    if (packs_request_start(request, state) == NULL || !api_read_body(request, &doc, &expect))
         return;
     name = json_need_string(&expect, "package_id", 1, PACK_NAME_MAX);
     if (!expect.failed && !pack_name_is_valid(name))
@@ -165,11 +164,10 @@ void api_register_pack(struct http_request *request, void *state)
 
 /* ---- describe ------------------------------------------------------------------------------- */
 
-static void plan_describe(
-    struct change *change, const struct packs_view *view, struct sql_unit *unit)
+static void plan_describe(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
 {
-    const struct description *description = change->data;
-    const struct pack *pack = change_pack(change, view);
+    const struct description *description = edit->data;
+    const struct pack *pack = edit_pack(edit, view);
 
     if (pack == NULL)
         return;
@@ -179,10 +177,10 @@ static void plan_describe(
     may_text(unit, description->language);
     may_text(unit, description->title);
     may_text(unit, description->text);
-    sql_unit_int(unit, change->now_ms);
+    sql_unit_int(unit, edit->now_ms);
 }
 
-static const struct change_kind describe_kind = { .action = "change_pack",
+static const struct edit_kind describe_kind = { .action = "change_pack",
     .plan = plan_describe,
     .answer = answer_pack,
     .finish = free_description };
@@ -193,7 +191,7 @@ void api_change_pack(struct http_request *request, void *state)
     struct json_expect expect;
     struct json_doc doc;
 
-    if (packs_enter(request, state) == NULL)
+    if (packs_request_start(request, state) == NULL)
         return;
     if (!pack_name_is_valid(name)) {
         http_respond_error(request, 404, "PackNotFound", "there is no such pack");
@@ -234,7 +232,7 @@ void api_list_packs(struct http_request *request, void *state)
     uint64_t limit;
     uint32_t i = 0;
 
-    if (packs_enter(request, state) == NULL || !read_page(request, &limit, &after))
+    if (packs_request_start(request, state) == NULL || !read_page(request, &limit, &after))
         return;
     while (i < view->pack_count && strcmp(view->packs[i].name, after.at) <= 0)
         i++;
@@ -259,7 +257,7 @@ void api_show_pack(struct http_request *request, void *state)
     struct buffer body = { 0 };
     struct json_writer writer = json_writer(&body);
 
-    if (packs_enter(request, state) == NULL)
+    if (packs_request_start(request, state) == NULL)
         return;
     if (pack == NULL) {
         http_respond_error(request, 404, "PackNotFound", "there is no such pack");

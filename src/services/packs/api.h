@@ -4,7 +4,7 @@
 #define SERVICES_PACKS_API_H
 
 #include "json/json_expect.h"
-#include "services/packs/change.h"
+#include "services/packs/edit.h"
 
 enum { API_SMALL = 16 << 10, API_MEDIUM = 256 << 10 };
 

@@ -23,28 +23,28 @@ static void may_text(struct sql_unit *unit, const char *text)
         sql_unit_text(unit, span_of(text));
 }
 
-void change_audit(struct sql_unit *unit, const struct change *change, const struct packs_view *view)
+void edit_audit(struct sql_unit *unit, const struct edit *edit, const struct packs_view *view)
 {
     sql_unit_step(unit, &put_audit, 1);
     sql_unit_int(unit, view->audit_id_next);
-    sql_unit_text(unit, span_of(change->actor));
-    sql_unit_text(unit, span_of(change->kind->action));
-    may_text(unit, change->pack);
-    may_text(unit, change->version);
-    may_text(unit, change->release);
-    sql_unit_int(unit, change->now_ms);
+    sql_unit_text(unit, span_of(edit->actor));
+    sql_unit_text(unit, span_of(edit->kind->action));
+    may_text(unit, edit->pack);
+    may_text(unit, edit->version);
+    may_text(unit, edit->release);
+    sql_unit_int(unit, edit->now_ms);
 }
 
 /* ---- the list ------------------------------------------------------------------------------- */
 
-static void plan_list(struct change *change, const struct packs_view *view, struct sql_unit *unit)
+static void plan_list(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
 {
     (void)view;
-    sql_unit_step(unit, change->pack[0] == '\0' ? &list_audit : &list_audit_of, SQL_ROWS_ANY);
-    sql_unit_int(unit, change->before);
-    sql_unit_int(unit, change->limit);
-    if (change->pack[0] != '\0')
-        sql_unit_text(unit, span_of(change->pack));
+    sql_unit_step(unit, edit->pack[0] == '\0' ? &list_audit : &list_audit_of, SQL_ROWS_ANY);
+    sql_unit_int(unit, edit->before);
+    sql_unit_int(unit, edit->limit);
+    if (edit->pack[0] != '\0')
+        sql_unit_text(unit, span_of(edit->pack));
 }
 
 static void put_row(const struct sql_unit *unit, uint32_t row, struct json_writer *writer)
@@ -60,7 +60,7 @@ static void put_row(const struct sql_unit *unit, uint32_t row, struct json_write
     json_put_end(writer);
 }
 
-static void answer_list(const struct change *change, const struct packs_view *view,
+static void answer_list(const struct edit *edit, const struct packs_view *view,
     const struct sql_unit *unit, struct json_writer *writer)
 {
     uint32_t count = sql_unit_rows(unit, 0);
@@ -71,12 +71,12 @@ static void answer_list(const struct change *change, const struct packs_view *vi
     for (uint32_t i = 0; i < count; i++)
         put_row(unit, i, writer);
     json_put_end(writer);
-    if (count == change->limit)
+    if (count == edit->limit)
         json_put_int(writer, "before", sql_row_int(unit, 0, count - 1, 0));
     json_put_end(writer);
 }
 
-static const struct change_kind list_kind = {
+static const struct edit_kind list_kind = {
     .plan = plan_list, .answer = answer_list, .is_read = true
 };
 
@@ -96,10 +96,10 @@ static bool may_number(struct http_request *request, const char *name, uint64_t 
 
 void api_list_audit(struct http_request *request, void *state)
 {
-    struct packs_call *call = packs_enter(request, state);
+    struct packs_request *call = packs_request_start(request, state);
     int64_t before = INT64_MAX, limit = LIMIT_DEFAULT;
     struct span pack = { NULL, 0 };
-    struct change *change;
+    struct edit *edit;
 
     if (call == NULL)
         return;
@@ -110,12 +110,12 @@ void api_list_audit(struct http_request *request, void *state)
             "before is an id, limit a number from 1 to 1000, pack the name of a pack");
         return;
     }
-    change = change_new(request, &list_kind);
-    if (change == NULL)
+    edit = edit_create(request, &list_kind);
+    if (edit == NULL)
         return;
-    change->before = before;
-    change->limit = limit;
+    edit->before = before;
+    edit->limit = limit;
     if (pack.at != NULL)
-        memcpy(change->pack, pack.at, pack.size);
-    change_ask(request, change);
+        memcpy(edit->pack, pack.at, pack.size);
+    edit_ask(request, edit);
 }

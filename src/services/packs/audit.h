@@ -4,10 +4,9 @@
 #ifndef SERVICES_PACKS_AUDIT_H
 #define SERVICES_PACKS_AUDIT_H
 
-#include "services/packs/change.h"
+#include "services/packs/edit.h"
 
 /* The last step of the unit. */
-void change_audit(
-    struct sql_unit *unit, const struct change *change, const struct packs_view *view);
+void edit_audit(struct sql_unit *unit, const struct edit *edit, const struct packs_view *view);
 
 #endif

@@ -64,7 +64,7 @@ struct catalogue {
     struct packs *packs;
     struct sql_client sql;
     enum catalogue_step step;
-    struct change *change; /* owned: one holder; NULL: none */
+    struct edit *edit; /* owned: one holder; NULL: none */
     tr_reply_handle reply;
     struct sql_unit *written; /* the unit of the change, after its COMMIT */
     bool is_behind;
@@ -95,48 +95,48 @@ static int metric_of(unsigned status)
     return status < 300 ? CHANGES_MADE : CHANGES_REFUSED;
 }
 
-static void end_change(struct catalogue *catalogue)
+static void end_edit(struct catalogue *catalogue)
 {
     catalogue->step = STEP_IDLE;
     sql_unit_free(catalogue->written);
     catalogue->written = NULL;
-    if (catalogue->change == NULL)
+    if (catalogue->edit == NULL)
         return;
-    if (!catalogue->change->kind->is_read)
-        metric_add(&metrics[metric_of(catalogue->change->status)], 1);
+    if (!catalogue->edit->kind->is_read)
+        metric_add(&metrics[metric_of(catalogue->edit->status)], 1);
     (void)tr_reply_send(&catalogue->reply, 0, NULL, 0);
-    change_unref(catalogue->change);
-    catalogue->change = NULL;
+    edit_unref(catalogue->edit);
+    catalogue->edit = NULL;
 }
 
 static void refuse(
     struct catalogue *catalogue, unsigned status, const char *label, const char *text)
 {
-    if (catalogue->change != NULL) {
-        catalogue->change->status = 0;
-        change_refuse(catalogue->change, status, label, text);
+    if (catalogue->edit != NULL) {
+        catalogue->edit->status = 0;
+        edit_refuse(catalogue->edit, status, label, text);
     }
-    end_change(catalogue);
+    end_edit(catalogue);
 }
 
 static void answer(struct catalogue *catalogue, const struct sql_unit *unit)
 {
-    struct change *change = catalogue->change;
-    struct json_writer writer = json_writer(&change->answer);
+    struct edit *edit = catalogue->edit;
+    struct json_writer writer = json_writer(&edit->answer);
 
-    if (change->status == 0)
-        change->status = change->kind->status == 0 ? 200 : change->kind->status;
-    if (change->kind->answer != NULL) {
-        change->kind->answer(change, catalogue_view(catalogue->packs), unit, &writer);
+    if (edit->status == 0)
+        edit->status = edit->kind->status == 0 ? 200 : edit->kind->status;
+    if (edit->kind->answer != NULL) {
+        edit->kind->answer(edit, catalogue_view(catalogue->packs), unit, &writer);
     } else {
         json_put_object(&writer, NULL);
         json_put_end(&writer);
     }
     if (json_finish(&writer) < 0) {
-        buffer_free(&change->answer);
+        buffer_free(&edit->answer);
         refuse(catalogue, 503, "memory", "");
     } else {
-        end_change(catalogue);
+        end_edit(catalogue);
     }
 }
 
@@ -194,7 +194,7 @@ static int on_read_all(
 static void submit(struct catalogue *catalogue, struct tr_context *ctx, struct sql_unit *unit)
 {
     struct sql_submit_options options = { .tag = TAG_SQL, .hold = true };
-    bool is_read = catalogue->change->kind->is_read;
+    bool is_read = catalogue->edit->kind->is_read;
     int rc = is_read ? sql_read(ctx, &catalogue->sql, unit, &options)
                      : sql_write(ctx, &catalogue->sql, unit, &options);
 
@@ -208,7 +208,7 @@ static void submit(struct catalogue *catalogue, struct tr_context *ctx, struct s
 
 static void plan(struct catalogue *catalogue, struct tr_context *ctx)
 {
-    struct change *change = catalogue->change;
+    struct edit *edit = catalogue->edit;
     const struct packs_view *view = catalogue_view(catalogue->packs);
     struct sql_unit *unit = sql_unit_new(0);
 
@@ -216,22 +216,22 @@ static void plan(struct catalogue *catalogue, struct tr_context *ctx)
         refuse(catalogue, 503, "memory", "");
         return;
     }
-    change->now_ms = packs_now_ms(catalogue->packs);
-    if (!change->kind->is_read && change->claims != NULL)
-        auth_consume(unit, change->claims);
-    if (view->read_bytes > CATALOGUE_BYTES_MAX && !change->kind->is_small && !change->kind->is_read)
-        change_refuse(change, 409, "CatalogueFull", "there is no more room for texts");
+    edit->now_ms = packs_now_ms(catalogue->packs);
+    if (!edit->kind->is_read && edit->claims != NULL)
+        auth_consume(unit, edit->claims);
+    if (view->read_bytes > CATALOGUE_BYTES_MAX && !edit->kind->is_small && !edit->kind->is_read)
+        edit_refuse(edit, 409, "CatalogueFull", "there is no more room for texts");
     else
-        change->kind->plan(change, view, unit);
-    if (change->status >= 200 && change->status < 300) { /* it is so already */
+        edit->kind->plan(edit, view, unit);
+    if (edit->status >= 200 && edit->status < 300) { /* it is so already */
         sql_unit_free(unit);
         answer(catalogue, NULL);
-    } else if (change->status != 0) {
+    } else if (edit->status != 0) {
         sql_unit_free(unit);
-        end_change(catalogue);
+        end_edit(catalogue);
     } else {
-        if (change->kind->action != NULL)
-            change_audit(unit, change, view);
+        if (edit->kind->action != NULL)
+            edit_audit(unit, edit, view);
         submit(catalogue, ctx, unit);
     }
 }
@@ -246,10 +246,10 @@ static void on_failed(
     } else if (status == SQL_EROWS || status == SQL_ECONSTRAINT) {
         /* Somebody else writes to this database: see what they wrote before the next plan. */
         set_behind(catalogue, ctx, true);
-        if (catalogue->change->kind->explain != NULL)
-            catalogue->change->kind->explain(catalogue->change, unit);
-        if (catalogue->change->status != 0)
-            end_change(catalogue);
+        if (catalogue->edit->kind->explain != NULL)
+            catalogue->edit->kind->explain(catalogue->edit, unit);
+        if (catalogue->edit->status != 0)
+            end_edit(catalogue);
         else
             refuse(catalogue, 409, "Conflict", "this changed meanwhile: look again");
     } else {
@@ -264,10 +264,10 @@ static void on_failed(
 
 static void on_reloaded(struct catalogue *catalogue, int rc)
 {
-    struct change *change = catalogue->change;
+    struct edit *edit = catalogue->edit;
 
-    if (change->invalidated != 0 && catalogue->packs->on_invalidated != NULL)
-        catalogue->packs->on_invalidated(catalogue->packs, change->invalidated);
+    if (edit->invalidated != 0 && catalogue->packs->on_invalidated != NULL)
+        catalogue->packs->on_invalidated(catalogue->packs, edit->invalidated);
     if (rc < 0) /* it is stored, but not seen yet: asking again finds it done */
         refuse(catalogue, 504, "database", "");
     else
@@ -284,7 +284,7 @@ static void on_unit(struct catalogue *catalogue, struct tr_context *ctx, struct 
     if (step == STEP_CATCH_UP) {
         if (on_read_all(catalogue, ctx, unit) < 0)
             refuse(catalogue, 503, "database", "");
-        else if (catalogue->change != NULL)
+        else if (catalogue->edit != NULL)
             plan(catalogue, ctx);
     } else if (step == STEP_RELOAD) {
         on_reloaded(catalogue, on_read_all(catalogue, ctx, unit));
@@ -308,7 +308,7 @@ static enum tr_next catalogue_handle(void *self, struct tr_context *ctx, void *m
     struct catalogue *catalogue = self;
 
     tr_assert(catalogue->step == STEP_IDLE);
-    catalogue->change = ((struct change_message *)message)->change;
+    catalogue->edit = ((struct edit_message *)message)->edit;
     catalogue->reply = tr_reply_take(ctx);
     if (catalogue->is_behind)
         read_all(catalogue, ctx, STEP_CATCH_UP);
@@ -350,7 +350,7 @@ static void catalogue_finish(void *self)
     struct catalogue *catalogue = self;
 
     tr_reply_drop(&catalogue->reply);
-    change_unref(catalogue->change);
+    edit_unref(catalogue->edit);
     sql_unit_free(catalogue->written);
     if (catalogue->sql.sql != NULL)
         sql_client_end(&catalogue->sql);
@@ -368,19 +368,19 @@ static int catalogue_reset(void *self, enum tr_why why)
 
 static void catalogue_drop(void *message)
 {
-    change_unref(((struct change_message *)message)->change);
+    edit_unref(((struct edit_message *)message)->edit);
 }
 
 static const char *catalogue_message_name(const void *message)
 {
-    const char *action = ((const struct change_message *)message)->change->kind->action;
+    const char *action = ((const struct edit_message *)message)->edit->kind->action;
 
     return action == NULL ? "read" : action;
 }
 
 static const struct tr_type catalogue_type = {
     .name = "packs_catalogue",
-    .message_size = sizeof(struct change_message),
+    .message_size = sizeof(struct edit_message),
     .state_size = sizeof(struct catalogue),
     .start = catalogue_begin,
     .handle = catalogue_handle,

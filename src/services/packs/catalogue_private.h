@@ -3,11 +3,11 @@
 #ifndef SERVICES_PACKS_CATALOGUE_PRIVATE_H
 #define SERVICES_PACKS_CATALOGUE_PRIVATE_H
 
-#include "services/packs/change.h"
+#include "services/packs/edit.h"
 
 /* The actor's message; it owns one holder. */
-struct change_message {
-    struct change *change;
+struct edit_message {
+    struct edit *edit;
 };
 
 /* A unit that reads all of it, from one moment of the database. NULL: out of memory. */

@@ -2,7 +2,7 @@
 /* check.c: the files are listed first and the rows read after: what is renamed into place and then
  * committed in between is found with its row.
  *
- * The folders are opened here and not by vault_open: that makes what is missing, and this only
+ * The folders are opened here and not by objects_open: that makes what is missing, and this only
  * reads. A folder that is not there is an empty one (a backup needs no incoming); one that cannot
  * be opened is an error, or every version would be called lost. */
 #include "services/packs/check.h"
@@ -20,8 +20,8 @@
 #include "base/alloc.h"
 #include "crypto/digest.h"
 #include "crypto/encoding.h"
+#include "services/packs/objects.h"
 #include "services/packs/schema.h"
-#include "services/packs/vault.h"
 
 enum { READ_SIZE = 256 << 10, NAME_SIZE = 256 };
 
@@ -251,14 +251,14 @@ static int compare_digest(struct run *run, const char *name)
     char hex[2 * CRYPTO_SHA256_BYTES + 1];
     uint8_t digest[CRYPTO_SHA256_BYTES];
     struct crypto_sha256_stream stream;
-    struct vault_identity identity;
+    struct file_identity identity;
     ssize_t got = 1;
     int fd, rc;
 
-    rc = vault_open_beneath(run->folder, name, O_RDONLY, 0, &fd);
+    rc = file_open_beneath(run->folder, name, O_RDONLY, 0, &fd);
     if (rc < 0)
         return rc;
-    rc = vault_identify(fd, &identity); /* a plain file? */
+    rc = file_identify(fd, &identity); /* a plain file? */
     if (rc < 0) {
         close(fd);
         return rc;

@@ -16,10 +16,10 @@
 #include "auth/rate_limit.h"
 #include "base/alloc.h"
 #include "crypto/encoding.h"
-#include "services/packs/flight.h"
+#include "services/packs/download_rate.h"
 #include "services/packs/integrity.h"
-#include "services/packs/pace.h"
-#include "services/packs/vault.h"
+#include "services/packs/objects.h"
+#include "services/packs/transfer.h"
 #include "support/metric.h"
 
 enum {
@@ -196,14 +196,14 @@ static void refuse_verdict(struct http_request *request, enum pack_verdict verdi
 /* What belongs to bytes on their way. */
 struct sending {
     struct pinned_file *pinned;
-    struct flight *flight;
+    struct transfer *transfer;
 };
 
 static bool check_sending(void *data, uint64_t sent, bool is_waiting)
 {
     struct sending *sending = data;
 
-    return flight_go_on(sending->flight, sent, is_waiting) &&
+    return transfer_progress(sending->transfer, sent, is_waiting) &&
            (is_waiting || pinned_is_same(sending->pinned));
 }
 
@@ -212,18 +212,19 @@ static void end_sending(void *data, uint64_t sent)
     struct sending *sending = data;
 
     metric_add(&metrics[SENT_BYTES], (int64_t)sent);
-    flight_end(sending->flight, sent);
+    transfer_stop(sending->transfer, sent);
     pinned_unref(sending->pinned);
     base_free(sending);
 }
 
-static void refuse_flight(struct http_request *request, enum flight_refusal refusal)
+static void refuse_transfer(struct http_request *request, enum transfer_refusal refusal)
 {
     http_add_header(request, "Retry-After", SPAN("5"));
-    if (refusal == FLIGHT_USER || refusal == FLIGHT_ADDRESS)
+    if (refusal == TRANSFER_USER || refusal == TRANSFER_ADDRESS)
         http_respond_error(request, 429, "TooManyDownloads",
-            refusal == FLIGHT_USER ? "You have as many downloads under way as you may: let one end."
-                                   : "This address has as many downloads under way as it may.");
+            refusal == TRANSFER_USER
+                ? "You have as many downloads under way as you may: let one end."
+                : "This address has as many downloads under way as it may.");
     else
         http_respond_error(request, 503, "Overloaded", "Too busy now. Wait, then retry.");
 }
@@ -245,7 +246,7 @@ static struct sending *sending_new(
 {
     struct tr_context *ctx = http_context(request);
     unsigned char address[17];
-    struct flight_facts facts = { .pack = span_of(download->version->pack_name),
+    struct transfer_facts facts = { .pack = span_of(download->version->pack_name),
         .version = span_of(download->version->version),
         .user = download->options.user,
         .address = http_peer(request),
@@ -253,15 +254,15 @@ static struct sending *sending_new(
         .connection = tr_self(ctx),
         .now_ns = tr_now_ns(ctx) };
     struct sending *sending = base_alloc(sizeof *sending);
-    enum flight_refusal refusal = FLIGHT_MEMORY;
+    enum transfer_refusal refusal = TRANSFER_MEMORY;
 
     facts.address_key =
         (struct span){ (const char *)address, rate_limit_address_key(facts.address, address) };
     if (sending != NULL)
-        refusal = flight_begin(download->packs->flights, &facts, &sending->flight);
-    if (refusal != FLIGHT_OK) {
+        refusal = transfer_start(download->packs->transfers, &facts, &sending->transfer);
+    if (refusal != TRANSFER_OK) {
         base_free(sending);
-        refuse_flight(request, refusal);
+        refuse_transfer(request, refusal);
         return NULL;
     }
     sending->pinned = pinned_ref(pinned);
@@ -573,14 +574,14 @@ void download_serve(struct http_request *request, struct packs *packs,
 
 /* ---- its parts ------------------------------------------------------------------------------ */
 
-int vault_start(struct packs *packs, char *why, size_t why_size)
+int objects_start(struct packs *packs, char *why, size_t why_size)
 {
-    return vault_open(packs->data_path, why, why_size, &packs->vault);
+    return objects_open(packs->data_path, why, why_size, &packs->objects);
 }
 
-void vault_stop(struct packs *packs)
+void objects_stop(struct packs *packs)
 {
-    vault_close(&packs->vault);
+    objects_close(&packs->objects);
 }
 
 static void on_invalidated(struct packs *packs, int64_t version_id)
@@ -590,9 +591,9 @@ static void on_invalidated(struct packs *packs, int64_t version_id)
 
 int downloads_start(struct packs *packs, char *why, size_t why_size)
 {
-    struct integrity_options options = { .source = hash_source_of(packs->vault),
+    struct integrity_options options = { .source = hash_source_of(packs->objects),
         .hashes_max = packs->settings.hashes_max };
-    struct flight_limits limits = { .per_user = packs->settings.downloads_per_user,
+    struct transfer_limits limits = { .per_user = packs->settings.downloads_per_user,
         .per_address = packs->settings.downloads_per_address };
     int rc;
 
@@ -601,10 +602,10 @@ int downloads_start(struct packs *packs, char *why, size_t why_size)
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
     rc = integrity_start(packs->system, &options, &packs->integrity);
     if (rc == 0)
-        rc = flights_start(packs->system, &limits, &packs->flights);
+        rc = transfers_start(packs->system, &limits, &packs->transfers);
     if (rc == 0) {
-        packs->pace = pace_new(packs->settings.requests_per_address);
-        rc = packs->pace == NULL ? TR_ENOMEM : 0;
+        packs->download_rate = download_rate_create(packs->settings.requests_per_address);
+        rc = packs->download_rate == NULL ? TR_ENOMEM : 0;
     }
     if (rc == 0)
         packs->on_invalidated = on_invalidated;
@@ -614,7 +615,7 @@ int downloads_start(struct packs *packs, char *why, size_t why_size)
 void downloads_stop(struct packs *packs)
 {
     packs->on_invalidated = NULL;
-    flights_stop(&packs->flights);
+    transfers_stop(&packs->transfers);
     integrity_stop(&packs->integrity);
-    pace_free(&packs->pace);
+    download_rate_destroy(&packs->download_rate);
 }

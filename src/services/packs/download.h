@@ -7,8 +7,8 @@
 #include "services/packs/catalogue.h"
 
 /* The vault, the cache of verified files, the list of downloads. Block. */
-int vault_start(struct packs *packs, char *why, size_t why_size);
-void vault_stop(struct packs *packs);
+int objects_start(struct packs *packs, char *why, size_t why_size);
+void objects_stop(struct packs *packs);
 int downloads_start(struct packs *packs, char *why, size_t why_size);
 void downloads_stop(struct packs *packs);
 
@@ -28,7 +28,7 @@ void download_serve(struct http_request *request, struct packs *packs,
 bool download_gate(struct http_request *request);
 void api_download(struct http_request *request, void *state);
 /* admin: GET admin/flights, DELETE admin/flights/{id} */
-void api_list_flights(struct http_request *request, void *state);
-void api_cancel_flight(struct http_request *request, void *state);
+void api_list_transfers(struct http_request *request, void *state);
+void api_cancel_transfer(struct http_request *request, void *state);
 
 #endif

@@ -3,10 +3,10 @@
 #include "auth/rate_limit.h"
 #include "json/json_write.h"
 #include "services/packs/api.h"
-#include "services/packs/call.h"
 #include "services/packs/download.h"
-#include "services/packs/flight.h"
-#include "services/packs/pace.h"
+#include "services/packs/download_rate.h"
+#include "services/packs/packs_request.h"
+#include "services/packs/transfer.h"
 
 /* Packs are for everybody: only who brings a token is asked who that is. How many downloads an
  * address may begin in a second, and have at once, is counted without a message to anybody. */
@@ -19,7 +19,7 @@ bool download_gate(struct http_request *request)
     if (http_header(request, "Authorization").at != NULL)
         return auth_gate(request);
     size = rate_limit_address_key(http_peer(request), key);
-    if (pace_take(packs->pace, (struct span){ (const char *)key, size },
+    if (download_rate_take(packs->download_rate, (struct span){ (const char *)key, size },
             tr_now_ns(http_context(request))))
         return true;
     http_respond_shed(request, 429, 1, "address");
@@ -67,8 +67,8 @@ void api_download(struct http_request *request, void *state)
 
 static void listed(struct http_request *request, const struct tr_event *event)
 {
-    const struct flight_info *infos = event->value;
-    const struct packs *packs = packs_call(request)->packs;
+    const struct transfer_info *infos = event->value;
+    const struct packs *packs = packs_request_of(request)->packs;
     size_t count = event->status < 0 ? 0 : event->size / sizeof *infos;
     uint64_t now_ns = packs->env->now_ns(packs->env->data);
     struct buffer body = { 0 };
@@ -81,7 +81,7 @@ static void listed(struct http_request *request, const struct tr_event *event)
     json_put_object(&writer, NULL);
     json_put_array(&writer, "flights");
     for (size_t i = 0; i < count; i++) {
-        const struct flight_info *info = &infos[i];
+        const struct transfer_info *info = &infos[i];
 
         json_put_object(&writer, NULL);
         json_put_int(&writer, "id", (int64_t)info->id);
@@ -96,16 +96,16 @@ static void listed(struct http_request *request, const struct tr_event *event)
         json_put_end(&writer);
     }
     json_put_end(&writer);
-    if (count == FLIGHT_LIST_MAX)
+    if (count == TRANSFER_LIST_MAX)
         json_put_int(&writer, "next", (int64_t)infos[count - 1].id);
     json_put_end(&writer);
     api_respond(request, &body);
 }
 
-void api_list_flights(struct http_request *request, void *state)
+void api_list_transfers(struct http_request *request, void *state)
 {
-    struct packs_call *call = packs_enter(request, state);
-    struct flight_message message = { .kind = FLIGHT_LIST };
+    struct packs_request *call = packs_request_start(request, state);
+    struct transfer_message message = { .kind = TRANSFER_LIST };
     struct span after;
 
     if (call == NULL)
@@ -114,8 +114,8 @@ void api_list_flights(struct http_request *request, void *state)
         http_respond_error(request, 400, "InvalidRequest", "after is the id of a download");
         return;
     }
-    if (http_ask(request, flights_sender(call->packs->flights), &message, sizeof message, listed) <
-        0)
+    if (http_ask(request, transfers_sender(call->packs->transfers), &message, sizeof message,
+            listed) < 0)
         http_respond_shed(request, 503, 1, "flights");
 }
 
@@ -129,16 +129,16 @@ static void cancelled(struct http_request *request, const struct tr_event *event
         http_respond_shed(request, 503, 1, "flights");
 }
 
-void api_cancel_flight(struct http_request *request, void *state)
+void api_cancel_transfer(struct http_request *request, void *state)
 {
-    struct packs_call *call = packs_enter(request, state);
-    struct flight_message message = { .kind = FLIGHT_CANCEL };
+    struct packs_request *call = packs_request_start(request, state);
+    struct transfer_message message = { .kind = TRANSFER_CANCEL };
 
     if (call == NULL)
         return;
     if (!span_u64(http_path_part(request, "id"), &message.id))
         http_respond_error(request, 404, "DownloadNotFound", "there is no such download now");
-    else if (http_ask(request, flights_sender(call->packs->flights), &message, sizeof message,
+    else if (http_ask(request, transfers_sender(call->packs->transfers), &message, sizeof message,
                  cancelled) < 0)
         http_respond_shed(request, 503, 1, "flights");
 }

@@ -50,15 +50,15 @@ void hasher_metrics(void)
 /* ---- files of the vault --------------------------------------------------------------------- */
 
 static int source_open(
-    void *data, const char *sha256_hex, int *ret_fd, struct vault_identity *ret_identity)
+    void *data, const char *sha256_hex, int *ret_fd, struct file_identity *ret_identity)
 {
-    return vault_open_object(data, sha256_hex, ret_fd, ret_identity);
+    return objects_open_file(data, sha256_hex, ret_fd, ret_identity);
 }
 
-static int source_identify(void *data, int fd, struct vault_identity *ret_identity)
+static int source_identify(void *data, int fd, struct file_identity *ret_identity)
 {
     (void)data;
-    return vault_identify(fd, ret_identity);
+    return file_identify(fd, ret_identity);
 }
 
 static int source_read(
@@ -88,13 +88,13 @@ static void source_close(void *data, int fd)
     close(fd);
 }
 
-struct hash_source hash_source_of(struct vault *vault)
+struct hash_source hash_source_of(struct objects *objects)
 {
     return (struct hash_source){ .open = source_open,
         .identify = source_identify,
         .read = source_read,
         .close = source_close,
-        .data = vault };
+        .data = objects };
 }
 
 /* ---- a file that was verified --------------------------------------------------------------- */
@@ -118,10 +118,10 @@ void pinned_unref(struct pinned_file *pinned)
 bool pinned_is_same(const struct pinned_file *pinned)
 {
     const struct hash_source *source = pinned->source;
-    struct vault_identity identity;
+    struct file_identity identity;
 
     return source->identify(source->data, pinned->fd, &identity) == 0 &&
-           vault_identity_equal(&identity, &pinned->identity);
+           file_identity_equal(&identity, &pinned->identity);
 }
 
 /* ---- the work ------------------------------------------------------------------------------- */
@@ -171,7 +171,7 @@ static enum pack_verdict verdict_of(int rc)
 }
 
 /* Is the last change long enough ago to be seen in the file's times? */
-static bool is_settled(struct hash_job *job, const struct vault_identity *identity)
+static bool is_settled(struct hash_job *job, const struct file_identity *identity)
 {
     int64_t age_ns = (int64_t)job->env->wall_ns(job->env->data) - identity->changed_ns;
 
@@ -247,7 +247,7 @@ static enum pack_verdict hash(struct hash_job *job, int fd, const struct reading
 {
     const struct hash_source *source = job->source;
     struct crypto_sha256_stream stream = { NULL };
-    struct vault_identity after;
+    struct file_identity after;
     uint8_t digest[32];
     enum pack_verdict verdict;
 
@@ -259,7 +259,7 @@ static enum pack_verdict hash(struct hash_job *job, int fd, const struct reading
         return verdict;
     if (source->identify(source->data, fd, &after) < 0)
         return PACK_UNREADABLE;
-    if (!vault_identity_equal(&job->identity, &after)) {
+    if (!file_identity_equal(&job->identity, &after)) {
         job->wait_ns = (uint64_t)settle_ns;
         return ++job->changes <= CHANGES_MAX ? PACK_UNSETTLED : PACK_BUSY;
     }
@@ -292,7 +292,7 @@ static enum pack_verdict examine(struct hash_job *job, int fd)
     enum pack_verdict verdict = PACK_BUSY;
     char *block;
 
-    if (job->has_known_bad && vault_identity_equal(&job->identity, &job->known_bad))
+    if (job->has_known_bad && file_identity_equal(&job->identity, &job->known_bad))
         return PACK_DAMAGED;
     if (!is_settled(job, &job->identity))
         return ++job->settles <= SETTLES_MAX ? PACK_UNSETTLED : PACK_BUSY;

@@ -12,20 +12,20 @@
 #include <troupe/troupe.h>
 
 #include "http/http.h"
-#include "services/packs/vault.h"
+#include "services/packs/objects.h"
 
 /* A file is opened, looked at and read through a table: the vault's, or one that a simulation
  * makes. */
 struct hash_source {
-    int (*open)(void *data, const char *sha256_hex, int *ret_fd, struct vault_identity *ret);
-    int (*identify)(void *data, int fd, struct vault_identity *ret); /* at once */
+    int (*open)(void *data, const char *sha256_hex, int *ret_fd, struct file_identity *ret);
+    int (*identify)(void *data, int fd, struct file_identity *ret); /* at once */
     /* Short at the end of the file. */
     int (*read)(void *data, int fd, uint64_t offset, void *bytes, size_t size, size_t *ret_size);
     void (*close)(void *data, int fd);
     void *data;
 };
 /* Of a vault, which must outlive it. */
-struct hash_source hash_source_of(struct vault *vault);
+struct hash_source hash_source_of(struct objects *objects);
 
 /* A file whose bytes are what they should be, as long as its identity stays what it is. Counted;
  * the last one closes it. */
@@ -34,7 +34,7 @@ struct pinned_file {
     _Atomic uint32_t is_used; /* since the last look: what is not goes first */
     int64_t key;              /* integrity.h */
     int fd;
-    struct vault_identity identity;
+    struct file_identity identity;
     uint8_t sha256[32];
     uint64_t size;
     struct http_frame *bytes; /* all of them, of a small file; as they were hashed */
@@ -67,7 +67,7 @@ struct hash_job {
     uint64_t size;
     /* This very file is known not to be what it should: it is not hashed again. */
     bool has_known_bad;
-    struct vault_identity known_bad;
+    struct file_identity known_bad;
 
     _Atomic bool is_cancelled;
     _Atomic uint64_t hashed_bytes; /* so far; the hasher shows it */
@@ -75,7 +75,7 @@ struct hash_job {
     /* of the work, until it is over */
     uint64_t wait_ns;
     unsigned settles, changes;
-    struct vault_identity identity;
+    struct file_identity identity;
     struct pinned_file *pinned; /* PACK_VERIFIED; to be taken */
 
     _Atomic uint32_t *alive; /* counts the jobs there are */

@@ -22,8 +22,8 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "services/packs/ending.h"
 #include "services/packs/integrity_private.h"
+#include "services/packs/supervisor_stop.h"
 #include "support/log.h"
 #include "support/metric.h"
 
@@ -562,7 +562,7 @@ void integrity_stop(struct integrity **integrity)
     if (old == NULL)
         return;
     *integrity = NULL;
-    has_ended = packs_end_supervisor(old->system, &old->supervisor);
+    has_ended = packs_stop_supervisor(old->system, &old->supervisor);
     /* Hashes that were cancelled end within one read; until then their actors may tell. Pairs with
      * the release in hash_job_unref. */
     while (atomic_load_explicit(&old->jobs_alive, memory_order_acquire) > 0 &&

@@ -39,7 +39,7 @@ struct entry {
     uint32_t waiter_count, waiter_capacity;
     struct pinned_file *pinned; /* VERIFIED */
     bool has_known_bad;
-    struct vault_identity known_bad;
+    struct file_identity known_bad;
     enum pack_verdict bad_verdict; /* the last, if it was bad */
     struct entry *next;            /* in its chain */
     struct entry *queue_next;      /* QUEUED */

@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "crypto/encoding.h"
 #include "json/json_expect.h"
-#include "services/packs/change.h"
+#include "services/packs/edit.h"
 
 enum { SIGNATURE_BYTES = 64 };
 
@@ -101,7 +101,7 @@ static void put_pack_keys(struct json_writer *writer, const struct pack *pack)
 
 void api_get_pack_keys(struct http_request *request, void *state)
 {
-    struct packs_call *call = packs_enter(request, state);
+    struct packs_request *call = packs_request_start(request, state);
     struct buffer body = { 0 };
     const struct pack *pack;
     struct json_writer writer;
@@ -134,31 +134,31 @@ SQL_STATEMENT(insert_key,
     "INSERT INTO pack_keys (pack, place, signing_key, state, statement, signature, created_ms)"
     " VALUES ($1, $2, $3, $4, $5, $6, $7)");
 
-static void refuse_statement(struct change *change, int rc)
+static void refuse_statement(struct edit *edit, int rc)
 {
     if (rc == TR_ENOMEM)
-        change_refuse(change, 503, "memory", "");
+        edit_refuse(edit, 503, "memory", "");
     else if (rc == TR_EACCES)
-        change_refuse(change, 422, "SignatureInvalid",
+        edit_refuse(edit, 422, "SignatureInvalid",
             "the statement is not signed by a key that counts for this pack");
     else if (rc == TR_ELIMIT)
-        change_refuse(
-            change, 409, "TooManyKeys", "retire a key first: a pack has at most 16 at a time");
+        edit_refuse(
+            edit, 409, "TooManyKeys", "retire a key first: a pack has at most 16 at a time");
     else if (rc == TR_EINVAL)
-        change_refuse(change, 409, "LastKey",
+        edit_refuse(edit, 409, "LastKey",
             "this would retire the only key of the pack: add another one first");
     else if (rc == TR_ENOENT)
-        change_refuse(change, 404, "KeyUnknown", "the key to retire does not count for this pack");
+        edit_refuse(edit, 404, "KeyUnknown", "the key to retire does not count for this pack");
     else
-        change_refuse(change, 422, "StatementInvalid",
+        edit_refuse(edit, 422, "StatementInvalid",
             "this is no statement in canonical form about this pack");
 }
 
 /* The PRIMARY KEY makes sure that two statements cannot take one place. */
-static void plan_key(struct change *change, const struct packs_view *view, struct sql_unit *unit)
+static void plan_key(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
 {
-    const struct pack *pack = change_pack(change, view);
-    const struct key_change *data = change->data;
+    const struct pack *pack = edit_pack(edit, view);
+    const struct key_change *data = edit->data;
     struct span text = { data->statement, data->statement_size };
     struct span signature = { data->signature, sizeof data->signature };
     struct manifest_statement statement;
@@ -170,7 +170,7 @@ static void plan_key(struct change *change, const struct packs_view *view, struc
     if (pack == NULL)
         return;
     if (pack->key_count >= MANIFEST_STATEMENTS_MAX) {
-        change_refuse(change, 409, "TooManyKeys", "the keys of this pack have changed too often");
+        edit_refuse(edit, 409, "TooManyKeys", "the keys of this pack have changed too often");
         return;
     }
     pack_keys_gather(pack, &keys);
@@ -181,11 +181,11 @@ static void plan_key(struct change *change, const struct packs_view *view, struc
     if (rc == 0)
         rc = pack_signature_decode(signature, bytes);
     if (rc != 0) {
-        refuse_statement(change, rc);
+        refuse_statement(edit, rc);
         return;
     }
     if (keys.count == count) { /* it adds a key that counts already */
-        change_done(change);
+        edit_done(edit);
         return;
     }
     sql_unit_step(unit, &insert_key, 1);
@@ -195,13 +195,13 @@ static void plan_key(struct change *change, const struct packs_view *view, struc
     sql_unit_int(unit, statement.is_retire ? PACK_KEY_RETIRED : PACK_KEY_CURRENT);
     sql_unit_text(unit, text);
     sql_unit_blob(unit, bytes, sizeof bytes);
-    sql_unit_int(unit, change->now_ms);
+    sql_unit_int(unit, edit->now_ms);
 }
 
-static void answer_key(const struct change *change, const struct packs_view *view,
+static void answer_key(const struct edit *edit, const struct packs_view *view,
     const struct sql_unit *unit, struct json_writer *writer)
 {
-    const struct pack *pack = catalogue_any_pack(view, span_of(change->pack));
+    const struct pack *pack = catalogue_any_pack(view, span_of(edit->pack));
 
     (void)unit;
     if (pack != NULL)
@@ -210,12 +210,12 @@ static void answer_key(const struct change *change, const struct packs_view *vie
         json_put_null(writer, NULL);
 }
 
-static void finish_key(struct change *change)
+static void finish_key(struct edit *edit)
 {
-    base_free(change->data);
+    base_free(edit->data);
 }
 
-static const struct change_kind key_kind = {
+static const struct edit_kind key_kind = {
     .action = "key",
     .plan = plan_key,
     .answer = answer_key,
@@ -259,19 +259,19 @@ static struct key_change *read_key_change(struct http_request *request)
 void api_post_pack_key(struct http_request *request, void *state)
 {
     struct key_change *data;
-    struct change *change;
+    struct edit *edit;
 
-    if (packs_enter(request, state) == NULL)
+    if (packs_request_start(request, state) == NULL)
         return;
     data = read_key_change(request);
     if (data == NULL)
         return;
-    change = change_new(request, &key_kind);
-    if (change == NULL) {
+    edit = edit_create(request, &key_kind);
+    if (edit == NULL) {
         base_free(data);
         return;
     }
-    change->data = data;
-    if (change_read_path(request, change))
-        change_ask(request, change);
+    edit->data = data;
+    if (edit_read_path(request, edit))
+        edit_ask(request, edit);
 }

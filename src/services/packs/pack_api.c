@@ -18,7 +18,7 @@ struct writing {
 
 static bool writing_begin(struct http_request *request, void *state, struct writing *ret_writing)
 {
-    if (packs_enter(request, state) == NULL)
+    if (packs_request_start(request, state) == NULL)
         return false;
     ret_writing->body = (struct buffer){ .size_max = ANSWER_MAX };
     ret_writing->writer = json_writer(&ret_writing->body);
@@ -54,7 +54,7 @@ void api_ready(struct http_request *request, void *state)
 {
     char why[256] = "";
 
-    if (packs_enter(request, state) == NULL)
+    if (packs_request_start(request, state) == NULL)
         return;
     http_add_header(request, "Cache-Control", SPAN("no-store"));
     if (packs_is_ready(state, why, sizeof why)) {

@@ -28,7 +28,7 @@ static const struct {
     void (*stop)(struct packs *packs);
 } parts[] = {
     { probe_open, probe_close },
-    { vault_start, vault_stop },
+    { objects_start, objects_stop },
     { catalogue_start, catalogue_stop },
     { uploads_start, uploads_stop },
     { downloads_start, downloads_stop },

@@ -38,10 +38,10 @@ struct packs {
 
     tr_sender uploads; /* upload.h */
 
-    struct vault *vault;         /* vault.h */
-    struct integrity *integrity; /* integrity.h */
-    struct flights *flights;     /* flight.h */
-    struct pace *pace;           /* pace.h */
+    struct objects *objects;             /* objects.h */
+    struct integrity *integrity;         /* integrity.h */
+    struct transfers *transfers;         /* transfer.h */
+    struct download_rate *download_rate; /* download_rate.h */
 };
 
 extern const struct service packs_service; /* routes.c */

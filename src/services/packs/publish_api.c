@@ -89,10 +89,10 @@ static const struct pack_version *find_former(const struct pack *pack, int64_t *
     return NULL;
 }
 
-static void answer_switch(const struct change *change, const struct packs_view *view,
+static void answer_switch(const struct edit *edit, const struct packs_view *view,
     const struct sql_unit *unit, struct json_writer *writer)
 {
-    const struct pack *pack = catalogue_any_pack(view, span_of(change->pack));
+    const struct pack *pack = catalogue_any_pack(view, span_of(edit->pack));
 
     (void)unit;
     if (pack == NULL)
@@ -101,10 +101,10 @@ static void answer_switch(const struct change *change, const struct packs_view *
         put_pack(writer, NULL, pack, true);
 }
 
-static void explain_switch(struct change *change, const struct sql_unit *unit)
+static void explain_switch(struct edit *edit, const struct sql_unit *unit)
 {
     (void)unit;
-    change_refuse(change, 409, "Conflict",
+    edit_refuse(edit, 409, "Conflict",
         "another version was activated at the same time, nothing was changed: look again");
 }
 
@@ -132,10 +132,10 @@ static void add_signature(struct sql_unit *unit, const struct pack_version *vers
 
 /* The manifest is about exactly this version and signed by a key of the pack; if it has none yet
  * the manifest's key becomes its first. False: refused. */
-static bool plan_signature(struct change *change, const struct pack *pack,
+static bool plan_signature(struct edit *edit, const struct pack *pack,
     const struct pack_version *version, struct sql_unit *unit)
 {
-    const struct signing *signing = change->data;
+    const struct signing *signing = edit->data;
     struct manifest_refusal refusal = { NULL, NULL };
     struct manifest expected, manifest;
     struct manifest_keys keys;
@@ -144,7 +144,7 @@ static bool plan_signature(struct change *change, const struct pack *pack,
     if (signing == NULL) {
         if (pack->key_count == 0 || version->manifest.at != NULL)
             return true;
-        change_refuse(change, 422, "ManifestRequired",
+        edit_refuse(edit, 422, "ManifestRequired",
             "versions of this pack are signed: send its manifest and signature");
         return false;
     }
@@ -154,15 +154,15 @@ static bool plan_signature(struct change *change, const struct pack *pack,
         signing->manifest, signing->signature, &keys, &expected, &manifest, &refusal);
     if (rc < 0) {
         if (rc == TR_ENOMEM)
-            change_refuse(change, 503, "memory", "");
+            edit_refuse(edit, 503, "memory", "");
         else
-            change_refuse(change, 422, refusal.label, refusal.message);
+            edit_refuse(edit, 422, refusal.label, refusal.message);
         return false;
     }
     if (version->manifest.at != NULL) {
         if (span_equal(version->manifest, signing->manifest))
             return true;
-        change_refuse(change, 409, "AlreadySigned", "this version has another manifest already");
+        edit_refuse(edit, 409, "AlreadySigned", "this version has another manifest already");
         return false;
     }
     add_signature(unit, version, signing, &manifest);
@@ -170,55 +170,54 @@ static bool plan_signature(struct change *change, const struct pack *pack,
         sql_unit_step(unit, &add_key, 1);
         sql_unit_int(unit, pack->id);
         sql_unit_text(unit, span_of(manifest.key));
-        sql_unit_int(unit, change->now_ms);
+        sql_unit_int(unit, edit->now_ms);
     }
     return true;
 }
 
-static void plan_publish(
-    struct change *change, const struct packs_view *view, struct sql_unit *unit)
+static void plan_publish(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
 {
-    const struct pack *pack = change_pack(change, view);
-    const struct pack_version *version = pack == NULL ? NULL : change_version(change, pack);
+    const struct pack *pack = edit_pack(edit, view);
+    const struct pack_version *version = pack == NULL ? NULL : edit_version(edit, pack);
 
     if (version == NULL)
         return;
     if (version->is_disabled) {
-        change_refuse(change, 409, "VersionDisabled",
+        edit_refuse(edit, 409, "VersionDisabled",
             "this version was disabled, for good: upload another one");
         return;
     }
-    if (!plan_signature(change, pack, version, unit))
+    if (!plan_signature(edit, pack, version, unit))
         return;
     if (version->is_active && pack->state == PACK_PUBLISHED) {
-        if (change->data == NULL || version->manifest.at != NULL)
-            change_done(change);
+        if (edit->data == NULL || version->manifest.at != NULL)
+            edit_done(edit);
         return; /* else it becomes a signed one */
     }
     add_deactivate(unit, pack);
-    add_activate(unit, version->id, change->now_ms);
-    add_state(unit, pack, PACK_PUBLISHED, change->now_ms);
+    add_activate(unit, version->id, edit->now_ms);
+    add_state(unit, pack, PACK_PUBLISHED, edit->now_ms);
     sql_unit_step(unit, &push_history, 1);
     sql_unit_int(unit, pack->id);
     sql_unit_int(unit, pack->history_place + 1);
     sql_unit_int(unit, version->id);
-    sql_unit_int(unit, change->now_ms);
+    sql_unit_int(unit, edit->now_ms);
     add_history(unit, &trim_history, pack->id, pack->history_place + 1 - PACK_HISTORY_MAX);
 }
 
-static void free_data(struct change *change)
+static void free_data(struct edit *edit)
 {
-    base_free(change->data);
+    base_free(edit->data);
 }
 
-static const struct change_kind publish_kind = { .action = "publish_version",
+static const struct edit_kind publish_kind = { .action = "publish_version",
     .plan = plan_publish,
     .answer = answer_switch,
     .explain = explain_switch,
     .finish = free_data };
 
 /* False: out of memory, or it is wrong; it has been answered. */
-static bool read_signing(struct http_request *request, struct change *change)
+static bool read_signing(struct http_request *request, struct edit *edit)
 {
     struct json_expect expect;
     struct json_doc doc;
@@ -247,32 +246,31 @@ static bool read_signing(struct http_request *request, struct change *change)
             signing->signature = (struct span){ signing->bytes + manifest.size, signature.size };
         }
     }
-    change->data = signing;
+    edit->data = signing;
     json_doc_free(&doc);
     return is_good;
 }
 
 void api_publish_version(struct http_request *request, void *state)
 {
-    struct change *change;
+    struct edit *edit;
 
-    if (packs_enter(request, state) == NULL)
+    if (packs_request_start(request, state) == NULL)
         return;
-    change = change_new(request, &publish_kind);
-    if (change == NULL || !change_read_path(request, change))
+    edit = edit_create(request, &publish_kind);
+    if (edit == NULL || !edit_read_path(request, edit))
         return;
-    if (read_signing(request, change))
-        change_ask(request, change);
+    if (read_signing(request, edit))
+        edit_ask(request, edit);
     else
-        change_unref(change);
+        edit_unref(edit);
 }
 
 /* ---- rollback ------------------------------------------------------------------------------- */
 
-static void plan_rollback(
-    struct change *change, const struct packs_view *view, struct sql_unit *unit)
+static void plan_rollback(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
 {
-    const struct pack *pack = change_pack(change, view);
+    const struct pack *pack = edit_pack(edit, view);
     const struct pack_version *former;
     int64_t place;
 
@@ -280,18 +278,18 @@ static void plan_rollback(
         return;
     former = pack->state == PACK_PUBLISHED ? find_former(pack, &place) : NULL;
     if (former == NULL) {
-        change_refuse(change, 409, "NothingToRollBack",
+        edit_refuse(edit, 409, "NothingToRollBack",
             "no version was active before this one, or all that were are disabled");
         return;
     }
-    (void)memcpy(change->version, former->version, sizeof change->version);
+    (void)memcpy(edit->version, former->version, sizeof edit->version);
     add_deactivate(unit, pack);
-    add_activate(unit, former->id, change->now_ms);
+    add_activate(unit, former->id, edit->now_ms);
     add_history(unit, &pop_history, pack->id, place);
-    add_state(unit, pack, PACK_PUBLISHED, change->now_ms);
+    add_state(unit, pack, PACK_PUBLISHED, edit->now_ms);
 }
 
-static const struct change_kind rollback_kind = { .action = "rollback_pack",
+static const struct edit_kind rollback_kind = { .action = "rollback_pack",
     .plan = plan_rollback,
     .answer = answer_switch,
     .explain = explain_switch,
@@ -301,61 +299,60 @@ static const struct change_kind rollback_kind = { .action = "rollback_pack",
 
 /* The active version goes: what was so before it comes back, or the pack is disabled. */
 static void plan_without_active(
-    const struct change *change, const struct pack *pack, struct sql_unit *unit)
+    const struct edit *edit, const struct pack *pack, struct sql_unit *unit)
 {
     int64_t place = pack->history_place - PACK_HISTORY_MAX;
     const struct pack_version *former = find_former(pack, &place);
 
     if (former != NULL)
-        add_activate(unit, former->id, change->now_ms);
+        add_activate(unit, former->id, edit->now_ms);
     add_history(unit, &pop_history, pack->id, former == NULL ? 0 : place);
-    add_state(unit, pack, former == NULL ? PACK_DISABLED : PACK_PUBLISHED, change->now_ms);
+    add_state(unit, pack, former == NULL ? PACK_DISABLED : PACK_PUBLISHED, edit->now_ms);
 }
 
-static void plan_disable(
-    struct change *change, const struct packs_view *view, struct sql_unit *unit)
+static void plan_disable(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
 {
-    const struct pack *pack = change_pack(change, view);
-    const struct pack_version *version = pack == NULL ? NULL : change_version(change, pack);
+    const struct pack *pack = edit_pack(edit, view);
+    const struct pack_version *version = pack == NULL ? NULL : edit_version(edit, pack);
 
     if (version == NULL)
         return;
     if (version->is_disabled) {
-        change_done(change);
+        edit_done(edit);
         return;
     }
     sql_unit_step(unit, &disable, 1);
     sql_unit_int(unit, version->id);
     if (version->is_active)
-        plan_without_active(change, pack, unit);
-    change->invalidated = version->id;
+        plan_without_active(edit, pack, unit);
+    edit->invalidated = version->id;
 }
 
-static const struct change_kind disable_kind = { .action = "disable_version",
+static const struct edit_kind disable_kind = { .action = "disable_version",
     .plan = plan_disable,
     .answer = answer_switch,
     .explain = explain_switch,
     .is_small = true };
 
 static void plan_disable_pack(
-    struct change *change, const struct packs_view *view, struct sql_unit *unit)
+    struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
 {
-    const struct pack *pack = change_pack(change, view);
+    const struct pack *pack = edit_pack(edit, view);
 
     if (pack == NULL)
         return;
     if (pack->state == PACK_DISABLED) {
-        change_done(change);
+        edit_done(edit);
         return;
     }
     add_deactivate(unit, pack);
     add_history(unit, &pop_history, pack->id, 0);
-    add_state(unit, pack, PACK_DISABLED, change->now_ms);
+    add_state(unit, pack, PACK_DISABLED, edit->now_ms);
     if (pack->active != NULL)
-        change->invalidated = pack->active->id;
+        edit->invalidated = pack->active->id;
 }
 
-static const struct change_kind disable_pack_kind = { .action = "disable_pack",
+static const struct edit_kind disable_pack_kind = { .action = "disable_pack",
     .plan = plan_disable_pack,
     .answer = answer_switch,
     .explain = explain_switch,
@@ -363,15 +360,15 @@ static const struct change_kind disable_pack_kind = { .action = "disable_pack",
 
 /* ---- the calls ------------------------------------------------------------------------------ */
 
-static void ask(struct http_request *request, void *state, const struct change_kind *kind)
+static void ask(struct http_request *request, void *state, const struct edit_kind *kind)
 {
-    struct change *change;
+    struct edit *edit;
 
-    if (packs_enter(request, state) == NULL)
+    if (packs_request_start(request, state) == NULL)
         return;
-    change = change_new(request, kind);
-    if (change != NULL && change_read_path(request, change))
-        change_ask(request, change);
+    edit = edit_create(request, kind);
+    if (edit != NULL && edit_read_path(request, edit))
+        edit_ask(request, edit);
 }
 
 void api_rollback_pack(struct http_request *request, void *state)

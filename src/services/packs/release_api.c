@@ -32,10 +32,10 @@ SQL_STATEMENT(unpinned, "SELECT 1 FROM pack_artifacts WHERE release = $1 AND ver
 SQL_STATEMENT(deprecate_row, "UPDATE pack_releases SET state = 2, deprecated_ms = $2"
                              " WHERE id = $1 AND state = 1");
 
-static void answer_release(const struct change *change, const struct packs_view *view,
+static void answer_release(const struct edit *edit, const struct packs_view *view,
     const struct sql_unit *unit, struct json_writer *writer)
 {
-    const struct release *release = catalogue_release(view, span_of(change->release));
+    const struct release *release = catalogue_release(view, span_of(edit->release));
 
     (void)unit;
     if (release == NULL) {
@@ -47,19 +47,19 @@ static void answer_release(const struct change *change, const struct packs_view 
     json_put_end(writer);
 }
 
-static void free_data(struct change *change)
+static void free_data(struct edit *edit)
 {
-    base_free(change->data);
+    base_free(edit->data);
 }
 
 /* NULL: refused. */
-static const struct release *find_draft(struct change *change, const struct packs_view *view)
+static const struct release *find_draft(struct edit *edit, const struct packs_view *view)
 {
-    const struct release *release = change_release(change, view);
+    const struct release *release = edit_release(edit, view);
 
     if (release == NULL || release->state == RELEASE_DRAFT)
         return release;
-    change_refuse(change, 409, "ReleaseNotDraft",
+    edit_refuse(edit, 409, "ReleaseNotDraft",
         "this release was published: it is as it is, make another one");
     return NULL;
 }
@@ -79,33 +79,33 @@ static bool has_name(const struct packs_view *view, struct span name)
     return false;
 }
 
-static void plan_create(struct change *change, const struct packs_view *view, struct sql_unit *unit)
+static void plan_create(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
 {
-    const struct tr_env *env = change->packs->env;
-    const struct draft *draft = change->data;
+    const struct tr_env *env = edit->packs->env;
+    const struct draft *draft = edit->data;
 
     if (has_name(view, draft->name)) {
-        change_refuse(change, 409, "ReleaseExists", "there is a release of this name already");
+        edit_refuse(edit, 409, "ReleaseExists", "there is a release of this name already");
         return;
     }
     if (view->release_count >= CATALOGUE_RELEASES_MAX) {
-        change_refuse(change, 409, "CatalogueFull", "there are 4096 releases: no more are taken");
+        edit_refuse(edit, 409, "CatalogueFull", "there are 4096 releases: no more are taken");
         return;
     }
-    (void)snprintf(change->release, sizeof change->release, "%016llx%016llx",
+    (void)snprintf(edit->release, sizeof edit->release, "%016llx%016llx",
         (unsigned long long)env->random(env->data), (unsigned long long)env->random(env->data));
     sql_unit_step(unit, &add_release, 1);
-    sql_unit_text(unit, span_of(change->release));
+    sql_unit_text(unit, span_of(edit->release));
     sql_unit_text(unit, draft->name);
     if (draft->notes.at == NULL)
         sql_unit_null(unit);
     else
         sql_unit_text(unit, draft->notes);
     sql_unit_text(unit, draft->roles);
-    sql_unit_int(unit, change->now_ms);
+    sql_unit_int(unit, edit->now_ms);
 }
 
-static const struct change_kind create_kind = { .action = "create_release",
+static const struct edit_kind create_kind = { .action = "create_release",
     .status = 201,
     .plan = plan_create,
     .answer = answer_release,
@@ -183,20 +183,20 @@ static struct draft *read_draft(struct http_request *request)
 void api_create_release(struct http_request *request, void *state)
 {
     struct draft *draft;
-    struct change *change;
+    struct edit *edit;
 
-    if (packs_enter(request, state) == NULL)
+    if (packs_request_start(request, state) == NULL)
         return;
     draft = read_draft(request);
     if (draft == NULL)
         return;
-    change = change_new(request, &create_kind);
-    if (change == NULL) {
+    edit = edit_create(request, &create_kind);
+    if (edit == NULL) {
         base_free(draft);
         return;
     }
-    change->data = draft;
-    change_ask(request, change);
+    edit->data = draft;
+    edit_ask(request, edit);
 }
 
 /* ---- artifacts ------------------------------------------------------------------------------ */
@@ -206,43 +206,42 @@ struct artifact {
     bool is_required;
 };
 
-static void plan_artifact(
-    struct change *change, const struct packs_view *view, struct sql_unit *unit)
+static void plan_artifact(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
 {
-    const struct artifact *artifact = change->data;
-    const struct release *release = find_draft(change, view);
-    const struct pack *pack = release == NULL ? NULL : change_pack(change, view);
+    const struct artifact *artifact = edit->data;
+    const struct release *release = find_draft(edit, view);
+    const struct pack *pack = release == NULL ? NULL : edit_pack(edit, view);
 
-    if (pack == NULL || (change->version[0] != '\0' && change_version(change, pack) == NULL))
+    if (pack == NULL || (edit->version[0] != '\0' && edit_version(edit, pack) == NULL))
         return;
     if (release->artifact_count >= CATALOGUE_ARTIFACTS_MAX) {
-        change_refuse(change, 409, "CatalogueFull", "a release has 64 artifacts at most");
+        edit_refuse(edit, 409, "CatalogueFull", "a release has 64 artifacts at most");
         return;
     }
     sql_unit_step(unit, &put_artifact_row, 1);
-    sql_unit_text(unit, span_of(change->release));
+    sql_unit_text(unit, span_of(edit->release));
     sql_unit_int(unit, pack->id);
     sql_unit_text(unit, span_of(artifact->role));
     sql_unit_int(unit, artifact->is_required);
-    if (change->version[0] == '\0')
+    if (edit->version[0] == '\0')
         sql_unit_null(unit);
     else
-        sql_unit_text(unit, span_of(change->version));
+        sql_unit_text(unit, span_of(edit->version));
 }
 
-static const struct change_kind artifact_kind = {
+static const struct edit_kind artifact_kind = {
     .action = "put_artifact", .plan = plan_artifact, .answer = answer_release, .finish = free_data
 };
 
 /* False: it has been answered. */
-static bool read_artifact(struct http_request *request, struct change *change)
+static bool read_artifact(struct http_request *request, struct edit *edit)
 {
     struct artifact *artifact = base_calloc(sizeof *artifact);
     struct span pack, version, role;
     struct json_expect expect;
     struct json_doc doc;
 
-    change->data = artifact;
+    edit->data = artifact;
     if (artifact == NULL) {
         http_respond_shed(request, 503, 1, "memory");
         return false;
@@ -263,9 +262,9 @@ static bool read_artifact(struct http_request *request, struct change *change)
     if (expect.failed) {
         http_respond_error(request, 400, "InvalidRequest", expect.message);
     } else {
-        memcpy(change->pack, pack.at, pack.size);
+        memcpy(edit->pack, pack.at, pack.size);
         if (version.at != NULL)
-            memcpy(change->version, version.at, version.size);
+            memcpy(edit->version, version.at, version.size);
         memcpy(artifact->role, role.at, role.size);
     }
     json_doc_free(&doc);
@@ -274,24 +273,24 @@ static bool read_artifact(struct http_request *request, struct change *change)
 
 void api_put_artifact(struct http_request *request, void *state)
 {
-    struct change *change;
+    struct edit *edit;
 
-    if (packs_enter(request, state) == NULL)
+    if (packs_request_start(request, state) == NULL)
         return;
-    change = change_new(request, &artifact_kind);
-    if (change == NULL || !change_read_path(request, change))
+    edit = edit_create(request, &artifact_kind);
+    if (edit == NULL || !edit_read_path(request, edit))
         return;
-    if (read_artifact(request, change))
-        change_ask(request, change);
+    if (read_artifact(request, edit))
+        edit_ask(request, edit);
     else
-        change_unref(change);
+        edit_unref(edit);
 }
 
 static void plan_remove_artifact(
-    struct change *change, const struct packs_view *view, struct sql_unit *unit)
+    struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
 {
-    const struct release *release = find_draft(change, view);
-    const struct pack *pack = release == NULL ? NULL : change_pack(change, view);
+    const struct release *release = find_draft(edit, view);
+    const struct pack *pack = release == NULL ? NULL : edit_pack(edit, view);
 
     if (pack == NULL)
         return;
@@ -299,14 +298,14 @@ static void plan_remove_artifact(
         if (release->artifacts[i].pack != pack)
             continue;
         sql_unit_step(unit, &remove_artifact_row, 1);
-        sql_unit_text(unit, span_of(change->release));
+        sql_unit_text(unit, span_of(edit->release));
         sql_unit_int(unit, pack->id);
         return;
     }
-    change_refuse(change, 404, "ArtifactNotFound", "this release has no artifact of that pack");
+    edit_refuse(edit, 404, "ArtifactNotFound", "this release has no artifact of that pack");
 }
 
-static const struct change_kind remove_artifact_kind = { .action = "remove_artifact",
+static const struct edit_kind remove_artifact_kind = { .action = "remove_artifact",
     .plan = plan_remove_artifact,
     .answer = answer_release,
     .is_small = true };
@@ -325,18 +324,17 @@ static void put_failure(void *data, enum release_failure failure, struct span su
     json_put_end(writer);
 }
 
-static void plan_validate(
-    struct change *change, const struct packs_view *view, struct sql_unit *unit)
+static void plan_validate(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
 {
     (void)unit;
-    if (find_draft(change, view) != NULL)
-        change_done(change);
+    if (find_draft(edit, view) != NULL)
+        edit_done(edit);
 }
 
-static void answer_validate(const struct change *change, const struct packs_view *view,
+static void answer_validate(const struct edit *edit, const struct packs_view *view,
     const struct sql_unit *unit, struct json_writer *writer)
 {
-    const struct release *release = catalogue_release(view, span_of(change->release));
+    const struct release *release = catalogue_release(view, span_of(edit->release));
     uint32_t count;
 
     (void)unit;
@@ -348,25 +346,25 @@ static void answer_validate(const struct change *change, const struct packs_view
     json_put_end(writer);
 }
 
-static const struct change_kind validate_kind = {
+static const struct edit_kind validate_kind = {
     .plan = plan_validate, .answer = answer_validate, .is_read = true
 };
 
 /* 422 with what is wrong, in the form of every error. */
-static void refuse_invalid(struct change *change, const struct release *release)
+static void refuse_invalid(struct edit *edit, const struct release *release)
 {
-    struct json_writer writer = json_writer(&change->answer);
+    struct json_writer writer = json_writer(&edit->answer);
 
-    change_refuse(change, 422, "ReleaseInvalid", "the release is not fit to be published");
+    edit_refuse(edit, 422, "ReleaseInvalid", "the release is not fit to be published");
     json_put_object(&writer, NULL);
-    json_put_text(&writer, "error", change->label);
-    json_put_text(&writer, "message", change->text);
+    json_put_text(&writer, "error", edit->label);
+    json_put_text(&writer, "message", edit->text);
     json_put_array(&writer, "failures");
     (void)release_validate(release, put_failure, &writer);
     json_put_end(&writer);
     json_put_end(&writer);
     if (json_finish(&writer) < 0)
-        buffer_free(&change->answer); /* then without the list */
+        buffer_free(&edit->answer); /* then without the list */
 }
 
 static void add_pin(
@@ -382,69 +380,67 @@ static void add_pin(
     sql_unit_int(unit, (int64_t)version->size);
 }
 
-static void plan_publish(
-    struct change *change, const struct packs_view *view, struct sql_unit *unit)
+static void plan_publish(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
 {
-    const struct release *release = find_draft(change, view);
+    const struct release *release = find_draft(edit, view);
 
     if (release == NULL)
         return;
     if (release_validate(release, NULL, NULL) > 0) {
-        refuse_invalid(change, release);
+        refuse_invalid(edit, release);
         return;
     }
     sql_unit_step(unit, &publish_row, 1);
     sql_unit_text(unit, span_of(release->id));
     sql_unit_int(unit, view->release_place_next);
-    sql_unit_int(unit, change->now_ms);
+    sql_unit_int(unit, edit->now_ms);
     for (uint32_t i = 0; i < release->artifact_count; i++)
         add_pin(unit, release, &release->artifacts[i]);
     sql_unit_step(unit, &unpinned, 0);
     sql_unit_text(unit, span_of(release->id));
 }
 
-static const struct change_kind publish_kind = {
+static const struct edit_kind publish_kind = {
     .action = "publish_release", .plan = plan_publish, .answer = answer_release
 };
 
 /* ---- deprecate ------------------------------------------------------------------------------ */
 
-static void plan_deprecate(
-    struct change *change, const struct packs_view *view, struct sql_unit *unit)
+static void plan_deprecate(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
 {
-    const struct release *release = change_release(change, view);
+    const struct release *release = edit_release(edit, view);
 
     if (release == NULL)
         return;
     if (release->state == RELEASE_DEPRECATED) {
-        change_done(change);
+        edit_done(edit);
         return;
     }
     if (release->state != RELEASE_PUBLISHED) {
-        change_refuse(change, 409, "ReleaseNotPublished", "only a published release can be");
+        edit_refuse(edit, 409, "ReleaseNotPublished", "only a published release can be");
         return;
     }
     sql_unit_step(unit, &deprecate_row, 1);
     sql_unit_text(unit, span_of(release->id));
-    sql_unit_int(unit, change->now_ms);
+    sql_unit_int(unit, edit->now_ms);
 }
 
-static const struct change_kind deprecate_kind = { .action = "deprecate_release",
+static const struct edit_kind deprecate_kind = { .action = "deprecate_release",
     .plan = plan_deprecate,
     .answer = answer_release,
     .is_small = true };
 
 /* ---- the calls ------------------------------------------------------------------------------ */
 
-static void ask(struct http_request *request, void *state, const struct change_kind *kind)
+static void ask(struct http_request *request, void *state, const struct edit_kind *kind)
 {
-    struct change *change;
+    struct edit *edit;
 
-    if (packs_enter(request, state) == NULL)
+    if (packs_request_start(request, state) == NULL)
         return;
-    change = change_new(request, kind);
-    if (change != NULL && change_read_path(request, change))
-        change_ask(request, change);
+    edit = edit_create(request, kind);
+    if (edit != NULL && edit_read_path(request, edit))
+        edit_ask(request, edit);
 }
 
 void api_remove_artifact(struct http_request *request, void *state)
@@ -473,7 +469,7 @@ void api_list_releases(struct http_request *request, void *state)
     struct buffer body = { 0 };
     struct json_writer writer = json_writer(&body);
 
-    if (packs_enter(request, state) == NULL)
+    if (packs_request_start(request, state) == NULL)
         return;
     json_put_object(&writer, NULL);
     json_put_array(&writer, "releases");
@@ -500,7 +496,7 @@ void api_show_release(struct http_request *request, void *state)
     struct buffer body = { 0 };
     struct json_writer writer = json_writer(&body);
 
-    if (packs_enter(request, state) == NULL)
+    if (packs_request_start(request, state) == NULL)
         return;
     if (release == NULL) {
         http_respond_error(request, 404, "ReleaseNotFound", "there is no such release");

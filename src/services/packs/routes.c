@@ -59,8 +59,8 @@
     X(HTTP_POST, "admin/releases/{id}/validate", api_validate_release, API_SMALL, 0, false)        \
     X(HTTP_POST, "admin/releases/{id}/publish", api_publish_release, API_SMALL, 0, false)          \
     X(HTTP_POST, "admin/releases/{id}/deprecate", api_deprecate_release, API_SMALL, 0, false)      \
-    X(HTTP_GET, "admin/flights", api_list_flights, 0, 0, true)                                     \
-    X(HTTP_DELETE, "admin/flights/{id}", api_cancel_flight, 0, 0, false)                           \
+    X(HTTP_GET, "admin/flights", api_list_transfers, 0, 0, true)                                   \
+    X(HTTP_DELETE, "admin/flights/{id}", api_cancel_transfer, 0, 0, false)                         \
     X(HTTP_GET, "admin/audit", api_list_audit, 0, 0, true)
 
 static void enter(struct http_request *request)

@@ -96,7 +96,7 @@ void upload_site_unref(struct upload_site *site)
 {
     if (site == NULL || atomic_fetch_sub_explicit(&site->holders, 1, memory_order_acq_rel) != 1)
         return;
-    vault_close(&site->vault);
+    objects_close(&site->objects);
     base_free(site);
 }
 
@@ -120,7 +120,7 @@ struct upload *upload_new(
     atomic_fetch_add_explicit(&site->holders, 1, memory_order_relaxed);
     upload->site = site;
     upload->facts = *facts;
-    upload_file_init(&upload->file, site->vault, id);
+    upload_file_init(&upload->file, site->objects, id);
     return upload;
 }
 
@@ -221,7 +221,7 @@ static void forget(struct uploads *uploads, struct upload *upload)
 
 static int remove_files(struct upload *upload, bool and_object)
 {
-    char name[VAULT_OBJECT_NAME + 1];
+    char name[OBJECT_NAME_CHARS + 1];
     int rc = upload_file_remove(&upload->file);
     void (*hook)(void) = atomic_load(&upload_removal_hook);
 
@@ -229,7 +229,7 @@ static int remove_files(struct upload *upload, bool and_object)
         if (hook != NULL)
             hook();
         name[crypto_hex_encode(upload->facts.sha256, sizeof upload->facts.sha256, name)] = '\0';
-        (void)vault_remove_object(upload->site->vault, name);
+        (void)objects_remove(upload->site->objects, name);
     }
     return rc;
 }
@@ -597,7 +597,7 @@ static void on_sealed(
     struct uploads *uploads, struct tr_context *ctx, struct upload *upload, int rc)
 {
     struct upload_job *job = upload->job;
-    struct change_message message = { job->change };
+    struct edit_message message = { job->edit };
     uint32_t tag = next_tag(uploads);
 
     if (rc == TR_EPROTO || rc == TR_EINVAL || rc == TR_ENOENT) {
@@ -606,16 +606,16 @@ static void on_sealed(
         return;
     }
     if (rc == 0)
-        rc = upload_change_fill(job->change, upload->file.id, &upload->facts);
+        rc = upload_edit_fill(job->edit, upload->file.id, &upload->facts);
     if (rc == 0) {
-        atomic_fetch_add_explicit(&job->change->holders, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&job->edit->holders, 1, memory_order_relaxed);
         rc = tr_ask(ctx, uploads->packs->catalogue, &message, sizeof message,
             &(struct tr_ask_options){ .tag = tag });
         if (rc == 0) {
             upload->tag = tag;
             return;
         }
-        change_unref(job->change);
+        edit_unref(job->edit);
     }
     set_failure(job, rc);
     end_step(uploads, ctx, upload);
@@ -625,14 +625,14 @@ static void on_sealed(
 static void on_changed(
     struct uploads *uploads, struct tr_context *ctx, struct upload *upload, int status)
 {
-    const struct change *change = upload->job->change;
+    const struct edit *edit = upload->job->edit;
 
-    if (status == 0 && change->status >= 200 && change->status < 300) {
+    if (status == 0 && edit->status >= 200 && edit->status < 300) {
         forget(uploads, upload); /* the row went with the unit */
-    } else if (status == 0 && change->status >= 400 && change->status < 500) {
+    } else if (status == 0 && edit->status >= 400 && edit->status < 500) {
         begin_removal(uploads, ctx, upload); /* it never can be */
     } else {
-        if (status != 0 || change->status == 0)
+        if (status != 0 || edit->status == 0)
             set_failure(upload->job, TR_EBUSY);
         end_step(uploads, ctx, upload);
     }

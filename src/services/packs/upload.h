@@ -26,7 +26,7 @@ enum upload_encoding { UPLOAD_WHOLE, UPLOAD_ZSTD, UPLOAD_GZIP };
 const char *upload_encoding_name(enum upload_encoding encoding);
 bool upload_encoding_parse(struct span name, enum upload_encoding *ret_encoding);
 
-struct change;
+struct edit;
 
 /* What is going to arrive. */
 struct upload_facts {
@@ -67,7 +67,7 @@ struct upload_job {
     uint64_t begin;            /* of the file, where those belong */
     struct upload_facts facts; /* in: UPLOAD_CREATE; out: all others */
     uint64_t length;           /* UPLOAD_CLAIM: of what is going to be sent; 0: not known */
-    struct change *change;     /* UPLOAD_FINISH: one holder */
+    struct edit *edit;         /* UPLOAD_FINISH: one holder */
     /* what became of it */
     bool is_new;       /* UPLOAD_CREATE */
     unsigned status;   /* of HTTP: 200, or an error */
@@ -84,9 +84,9 @@ struct upload_job *upload_job_ref(struct upload_job *job);
 void upload_job_unref(struct upload_job *job);
 
 /* upload_change.c: how a finished upload enters the catalogue. `change` was made with this kind. */
-extern const struct change_kind upload_change_kind;
+extern const struct edit_kind upload_edit_kind;
 /* Say what it is about. TR_ENOMEM. */
-int upload_change_fill(struct change *change, const char *id, const struct upload_facts *facts);
+int upload_edit_fill(struct edit *edit, const char *id, const struct upload_facts *facts);
 
 /* Blocks: reads what was begun, removes what nobody can finish, starts the actor. After the vault
  * and the catalogue. */

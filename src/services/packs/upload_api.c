@@ -115,7 +115,7 @@ static bool read_id(struct http_request *request, char ret_id[UPLOAD_ID_CHARS + 
 /* The job of the request when it came back; NULL: it did not, and the request has been answered. */
 static struct upload_job *take_job(struct http_request *request, const struct tr_event *event)
 {
-    struct packs_call *call = packs_call(request);
+    struct packs_request *call = packs_request_of(request);
     struct upload_job *job = call->data;
 
     call->data = NULL;
@@ -132,7 +132,7 @@ static struct upload_job *take_job(struct http_request *request, const struct tr
 /* Takes the job. */
 static void ask(struct http_request *request, struct upload_job *job, http_then_fn then)
 {
-    struct packs_call *call = packs_call(request);
+    struct packs_request *call = packs_request_of(request);
     struct upload_message message = { upload_job_ref(job) };
 
     call->data = job;
@@ -151,7 +151,7 @@ static struct upload_job *job_of_path(
     char id[UPLOAD_ID_CHARS + 1];
     struct upload_job *job;
 
-    if (packs_enter(request, state) == NULL || !read_id(request, id))
+    if (packs_request_start(request, state) == NULL || !read_id(request, id))
         return NULL;
     job = upload_job_new(action);
     if (job == NULL)
@@ -200,17 +200,17 @@ void api_delete_upload(struct http_request *request, void *state)
 static void on_finished(struct http_request *request, const struct tr_event *event)
 {
     struct upload_job *job = take_job(request, event);
-    struct change *change;
+    struct edit *edit;
 
     if (job == NULL)
         return;
-    change = job->change;
-    if (change->status >= 200 && change->status < 300)
-        http_respond_buffer(request, 201, "application/json", &change->answer);
-    else if (change->status >= 400 && change->status < 500)
-        http_respond_error(request, change->status, change->label, change->text);
+    edit = job->edit;
+    if (edit->status >= 200 && edit->status < 300)
+        http_respond_buffer(request, 201, "application/json", &edit->answer);
+    else if (edit->status >= 400 && edit->status < 500)
+        http_respond_error(request, edit->status, edit->label, edit->text);
     else
-        http_respond_lost(request, SQL_EUNKNOWN, change->status == 504, "catalogue");
+        http_respond_lost(request, SQL_EUNKNOWN, edit->status == 504, "catalogue");
     upload_job_unref(job);
 }
 
@@ -220,8 +220,8 @@ void api_finish_upload(struct http_request *request, void *state)
 
     if (job == NULL)
         return;
-    job->change = change_new(request, &upload_change_kind);
-    if (job->change == NULL)
+    job->edit = edit_create(request, &upload_edit_kind);
+    if (job->edit == NULL)
         upload_job_unref(job); /* answered */
     else
         ask(request, job, on_finished);
@@ -268,7 +268,7 @@ static bool read_facts(struct json_expect *expect, struct upload_facts *facts)
 /* Against what there is; false: answered. */
 static bool place_facts(struct http_request *request, struct upload_facts *facts)
 {
-    const struct packs_call *call = packs_call(request);
+    const struct packs_request *call = packs_request_of(request);
     struct span name = http_path_part(request, "name");
     const struct pack *pack = catalogue_any_pack(catalogue_view(call->packs), name);
     const struct pack_version *version =
@@ -315,7 +315,7 @@ void api_create_upload(struct http_request *request, void *state)
     struct upload_job *job;
     bool is_read;
 
-    if (packs_enter(request, state) == NULL || !api_read_body(request, &doc, &expect))
+    if (packs_request_start(request, state) == NULL || !api_read_body(request, &doc, &expect))
         return;
     is_read = read_facts(&expect, &facts);
     if (!is_read)
@@ -337,7 +337,7 @@ void api_create_upload(struct http_request *request, void *state)
 /* Nothing more is taken. The claim goes, with what was gathered if the client is gone. */
 static void end_intake(struct http_request *request, bool keeps_bytes)
 {
-    struct packs_call *call = packs_call(request);
+    struct packs_request *call = packs_request_of(request);
     struct intake *intake = call->data;
     struct upload_message message = { intake->filling };
     struct upload_job *job = intake->filling;
@@ -375,7 +375,7 @@ static void go_on(struct http_request *request);
 static bool has_come_back(
     struct http_request *request, const struct tr_event *event, struct upload_job **ret_job)
 {
-    struct intake *intake = packs_call(request)->data;
+    struct intake *intake = packs_request_of(request)->data;
     struct upload_job *job = intake->flying;
 
     intake->flying = NULL;
@@ -394,7 +394,7 @@ static bool has_come_back(
 
 static void on_claimed(struct http_request *request, const struct tr_event *event)
 {
-    struct intake *intake = packs_call(request)->data;
+    struct intake *intake = packs_request_of(request)->data;
     struct upload_job *job;
 
     if (!has_come_back(request, event, &job))
@@ -406,7 +406,7 @@ static void on_claimed(struct http_request *request, const struct tr_event *even
 
 static void on_written(struct http_request *request, const struct tr_event *event)
 {
-    struct intake *intake = packs_call(request)->data;
+    struct intake *intake = packs_request_of(request)->data;
     struct upload_job *job;
 
     if (!has_come_back(request, event, &job))
@@ -432,7 +432,7 @@ static int cut_write(const struct intake *intake)
 /* What is gathered goes to the actor. False: refused. */
 static bool send(struct http_request *request)
 {
-    struct packs_call *call = packs_call(request);
+    struct packs_request *call = packs_request_of(request);
     struct intake *intake = call->data;
     struct upload_job *job = intake->filling;
     struct upload_message message = { job };
@@ -461,7 +461,7 @@ static bool send(struct http_request *request)
 
 static void go_on(struct http_request *request)
 {
-    const struct intake *intake = packs_call(request)->data;
+    const struct intake *intake = packs_request_of(request)->data;
     size_t size = intake->filling->bytes.size;
 
     if (size >= UPLOAD_PIECE || (intake->has_ended && size > 0)) {
@@ -478,7 +478,7 @@ static void go_on(struct http_request *request)
 
 static bool on_piece(struct http_request *request, const char *bytes, size_t size)
 {
-    struct intake *intake = packs_call(request)->data;
+    struct intake *intake = packs_request_of(request)->data;
 
     if (intake->filling == NULL)
         return true;
@@ -523,7 +523,7 @@ static bool read_length(struct http_request *request, uint64_t *ret_length)
 
 void api_patch_upload(struct http_request *request, void *state)
 {
-    struct packs_call *call = packs_enter(request, state);
+    struct packs_request *call = packs_request_start(request, state);
     struct intake *intake = call == NULL ? NULL : http_alloc(request, sizeof *intake);
     struct span value = { NULL, 0 };
     struct upload_message message;

@@ -16,9 +16,9 @@
 
 enum { READ_BYTES = 256 << 10 };
 
-void upload_file_init(struct upload_file *file, const struct vault *vault, const char *id)
+void upload_file_init(struct upload_file *file, const struct objects *objects, const char *id)
 {
-    *file = (struct upload_file){ .vault = vault, .fd = -1 };
+    *file = (struct upload_file){ .objects = objects, .fd = -1 };
     (void)snprintf(file->id, sizeof file->id, "%s", id);
 }
 
@@ -54,7 +54,7 @@ static int begin_hash(struct upload_file *file)
 
 int upload_file_create(struct upload_file *file)
 {
-    int rc = vault_open_incoming(file->vault, file->id, true, &file->fd);
+    int rc = objects_open_incoming(file->objects, file->id, true, &file->fd);
 
     if (rc == 0)
         rc = begin_hash(file);
@@ -64,16 +64,16 @@ int upload_file_create(struct upload_file *file)
 /* After a restart. */
 static int open_again(struct upload_file *file)
 {
-    return file->fd >= 0 ? 0 : vault_open_incoming(file->vault, file->id, false, &file->fd);
+    return file->fd >= 0 ? 0 : objects_open_incoming(file->objects, file->id, false, &file->fd);
 }
 
 int upload_file_look(struct upload_file *file, int64_t *ret_modified_ns)
 {
-    struct vault_identity identity;
+    struct file_identity identity;
     int rc = open_again(file);
 
     if (rc == 0)
-        rc = vault_identify(file->fd, &identity);
+        rc = file_identify(file->fd, &identity);
     if (rc != 0)
         return rc;
     file->offset = identity.size;
@@ -155,23 +155,24 @@ int upload_file_write(struct upload_file *file, const char *bytes, size_t size)
 
 /* ---- the end -------------------------------------------------------------------------------- */
 
-static void to_hex(const uint8_t sha256[32], char ret_hex[VAULT_OBJECT_NAME + 1])
+static void to_hex(const uint8_t sha256[32], char ret_hex[OBJECT_NAME_CHARS + 1])
 {
     ret_hex[crypto_hex_encode(sha256, 32, ret_hex)] = '\0';
 }
 
 /* 0: there is an object of this name, and it is what its name says. TR_EPROTO: it is not. */
-static int check_object(const struct vault *vault, const struct upload_facts *facts, int *ret_fd)
+static int check_object(
+    const struct objects *objects, const struct upload_facts *facts, int *ret_fd)
 {
     struct crypto_sha256_stream hash = { 0 };
-    struct vault_identity identity;
+    struct file_identity identity;
     uint8_t digest[CRYPTO_SHA256_BYTES];
-    char name[VAULT_OBJECT_NAME + 1];
+    char name[OBJECT_NAME_CHARS + 1];
     uint64_t hashed = 0;
     int fd, rc;
 
     to_hex(facts->sha256, name);
-    rc = vault_open_object(vault, name, &fd, &identity);
+    rc = objects_open_file(objects, name, &fd, &identity);
     if (rc != 0)
         return rc;
     if (identity.size != facts->size) {
@@ -204,9 +205,9 @@ static int check_variant(int fd, const struct upload_facts *facts)
 }
 
 /* The upload's own file is not there: a crash came between its rename and the catalogue. */
-static int seal_object(const struct vault *vault, const struct upload_facts *facts)
+static int seal_object(const struct objects *objects, const struct upload_facts *facts)
 {
-    int fd, rc = check_object(vault, facts, &fd);
+    int fd, rc = check_object(objects, facts, &fd);
 
     if (rc != 0)
         return rc;
@@ -218,11 +219,11 @@ static int seal_object(const struct vault *vault, const struct upload_facts *fac
 int upload_file_seal(struct upload_file *file, const struct upload_facts *facts)
 {
     uint8_t digest[CRYPTO_SHA256_BYTES];
-    char name[VAULT_OBJECT_NAME + 1];
+    char name[OBJECT_NAME_CHARS + 1];
     int object, rc = open_again(file);
 
     if (rc == TR_ENOENT)
-        return seal_object(file->vault, facts);
+        return seal_object(file->objects, facts);
     if (rc == 0)
         rc = catch_up(file);
     if (rc != 0)
@@ -237,12 +238,12 @@ int upload_file_seal(struct upload_file *file, const struct upload_facts *facts)
     to_hex(facts->sha256, name);
     /* An object that is there already is not touched, for it may be being read; unless it is
      * damaged: then nobody is, and this is what it should be. */
-    rc = check_object(file->vault, facts, &object);
+    rc = check_object(file->objects, facts, &object);
     if (rc == 0)
         close(object);
     else if (rc == TR_EPROTO)
-        (void)vault_remove_object(file->vault, name);
-    rc = vault_keep(file->vault, file->id, file->fd, name);
+        (void)objects_remove(file->objects, name);
+    rc = objects_add(file->objects, file->id, file->fd, name);
     if (rc == 0)
         upload_file_finish(file);
     return rc;
@@ -250,7 +251,7 @@ int upload_file_seal(struct upload_file *file, const struct upload_facts *facts)
 
 int upload_file_remove(struct upload_file *file)
 {
-    int rc = vault_remove_incoming(file->vault, file->id);
+    int rc = objects_remove_incoming(file->objects, file->id);
 
     upload_file_finish(file);
     return rc == TR_ENOENT ? 0 : rc;

@@ -4,11 +4,11 @@
 #define SERVICES_PACKS_UPLOAD_FILE_H
 
 #include "crypto/digest.h"
+#include "services/packs/objects.h"
 #include "services/packs/upload.h"
-#include "services/packs/vault.h"
 
 struct upload_file {
-    const struct vault *vault; /* outlives it */
+    const struct objects *objects; /* outlives it */
     char id[UPLOAD_ID_CHARS + 1];
     int fd;          /* -1: not open */
     uint64_t offset; /* bytes that are there */
@@ -17,7 +17,7 @@ struct upload_file {
     uint64_t hashed; /* of these bytes: behind `offset` after a restart, and then caught up */
 };
 
-void upload_file_init(struct upload_file *file, const struct vault *vault, const char *id);
+void upload_file_init(struct upload_file *file, const struct objects *objects, const char *id);
 /* A new, empty one. TR_ENOSPC, TR_EIO, ... */
 int upload_file_create(struct upload_file *file);
 /* How much of it is there, and when it was written last (ns since 1970). TR_ENOENT. */

@@ -2,7 +2,7 @@
 /* upload_job.c: a step of an upload on its way between connection and actor, and the words of the
  * API for it. */
 #include "base/alloc.h"
-#include "services/packs/change.h"
+#include "services/packs/edit.h"
 #include "services/packs/upload.h"
 
 const char *upload_encoding_name(enum upload_encoding encoding)
@@ -53,6 +53,6 @@ void upload_job_unref(struct upload_job *job)
     if (job == NULL || atomic_fetch_sub_explicit(&job->holders, 1, memory_order_acq_rel) != 1)
         return;
     buffer_free(&job->bytes);
-    change_unref(job->change);
+    edit_unref(job->edit);
     base_free(job);
 }

@@ -11,7 +11,7 @@ enum { UPLOAD_TAG_FIRST = 16 };
 /* Outlives the actor as long as work of it runs on the pool. */
 struct upload_site {
     _Atomic uint32_t holders;
-    struct vault *vault;
+    struct objects *objects;
 };
 
 struct upload {

@@ -52,14 +52,14 @@ static bool read_facts(const struct sql_unit *unit, uint32_t row, struct upload_
 /* How much of it is there. TR_ENOENT: nothing that could be finished. */
 static int look(struct uploads *uploads, struct upload *upload)
 {
-    char name[VAULT_OBJECT_NAME + 1];
-    struct vault_identity identity;
+    char name[OBJECT_NAME_CHARS + 1];
+    struct file_identity identity;
     int64_t modified_ns;
     int fd, rc = upload_file_look(&upload->file, &modified_ns);
 
     if (rc == TR_ENOENT) { /* renamed, and then the end came? */
         name[crypto_hex_encode(upload->facts.sha256, 32, name)] = '\0';
-        rc = vault_open_object(uploads->site->vault, name, &fd, &identity);
+        rc = objects_open_file(uploads->site->objects, name, &fd, &identity);
         if (rc != 0)
             return rc;
         (void)close(fd);
@@ -88,7 +88,7 @@ static int load_row(struct uploads *uploads, const struct sql_unit *unit, uint32
     int rc = TR_ENOENT;
 
     copy_cell(id, sizeof id, unit, row, 0);
-    if (read_facts(unit, row, &facts) && vault_name_is_valid(id, UPLOAD_ID_CHARS) &&
+    if (read_facts(unit, row, &facts) && object_name_is_valid(id, UPLOAD_ID_CHARS) &&
         uploads->count < UPLOADS_MAX) {
         upload = upload_new(uploads->site, id, &facts);
         if (upload == NULL)
@@ -115,8 +115,8 @@ static int remove_unknown(void *data, const char *name, uint64_t size)
     const struct uploads *uploads = data;
 
     (void)size;
-    if (vault_name_is_valid(name, UPLOAD_ID_CHARS) && uploads_find(uploads, name) == NULL)
-        (void)vault_remove_incoming(uploads->site->vault, name);
+    if (object_name_is_valid(name, UPLOAD_ID_CHARS) && uploads_find(uploads, name) == NULL)
+        (void)objects_remove_incoming(uploads->site->objects, name);
     return 0;
 }
 
@@ -133,7 +133,7 @@ static int load(struct uploads *uploads)
         rc = load_row(uploads, unit, i);
     sql_unit_free(unit);
     if (rc == 0)
-        rc = vault_each_incoming(uploads->site->vault, remove_unknown, uploads);
+        rc = objects_each_incoming(uploads->site->objects, remove_unknown, uploads);
     return rc;
 }
 
@@ -146,7 +146,7 @@ int uploads_start(struct packs *packs, char *why, size_t why_size)
     if (uploads.site == NULL)
         return TR_ENOMEM;
     atomic_init(&uploads.site->holders, 1);
-    rc = vault_open(packs->data_path, why, why_size, &uploads.site->vault);
+    rc = objects_open(packs->data_path, why, why_size, &uploads.site->objects);
     if (rc == 0)
         rc = load(&uploads);
     if (rc == 0)

@@ -10,16 +10,16 @@
 #include "base/alloc.h"
 #include "http/http.h"
 #include "http_client.h"
+#include "objects_site.h"
 #include "services/packs/download.h"
-#include "services/packs/flight.h"
 #include "services/packs/integrity.h"
+#include "services/packs/transfer.h"
 #include "support/metric.h"
-#include "vault_site.h"
 
 enum { SITE_VERSIONS = 64 };
 
 struct site {
-    struct vault_site files;
+    struct objects_site files;
     struct tr_system *system;
     struct packs packs;
     struct http_server *server;
@@ -70,11 +70,11 @@ static inline void site_open_with(
 
     if (limits != NULL)
         options.limits = *limits;
-    vault_site_open(&site.files);
+    objects_site_open(&site.files);
     CHECK_EQ_INT(tr_system_create(&(struct tr_system_options){ .workers = 2 }, &site.system), 0);
     site.packs.system = site.system;
     site.packs.env = tr_system_env(site.system);
-    site.packs.vault = site.files.vault;
+    site.packs.objects = site.files.objects;
     site.packs.settings = *settings;
     CHECK_EQ_INT(downloads_start(&site.packs, why, sizeof why), 0);
     CHECK_MSG(
@@ -90,10 +90,10 @@ static inline void site_open(void)
 static inline void site_close(void)
 {
     http_server_stop(&site.server);
-    CHECK_EQ_INT(flights_held(site.packs.flights), 0);
+    CHECK_EQ_INT(transfers_held(site.packs.transfers), 0);
     downloads_stop(&site.packs);
     tr_system_destroy(&site.system);
-    vault_site_close(&site.files);
+    objects_site_close(&site.files);
     for (int i = 0; i < SITE_VERSIONS; i++)
         free(site.bytes[i]);
 }

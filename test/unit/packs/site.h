@@ -416,7 +416,7 @@ static inline unsigned site_try_version(
     struct site *site, const char *pack, const char *version, const char *bytes)
 {
     struct upload_facts facts = { .size = strlen(bytes) };
-    struct change *change = base_calloc(sizeof *change);
+    struct edit *edit = base_calloc(sizeof *edit);
     struct sql_unit *unit = sql_unit_new(0);
     static const struct sql_statement find = { .text = "SELECT id FROM packs WHERE name = $1" };
     unsigned status;
@@ -431,17 +431,17 @@ static inline unsigned site_try_version(
     (void)snprintf(facts.pack_name, sizeof facts.pack_name, "%s", pack);
     (void)snprintf(facts.version, sizeof facts.version, "%s", version);
     (void)snprintf(facts.type, sizeof facts.type, "application/octet-stream");
-    CHECK(change != NULL);
-    atomic_init(&change->holders, 2);
-    change->kind = &upload_change_kind;
-    change->packs = site->packs;
-    (void)snprintf(change->actor, sizeof change->actor, "a test");
-    CHECK_EQ_INT(upload_change_fill(change, "none", &facts), 0);
-    CHECK_EQ_INT(tr_ask_wait(site->packs->catalogue, &(struct change_message){ change },
-                     sizeof(struct change_message), NULL, 0, TR_SECONDS(10)),
+    CHECK(edit != NULL);
+    atomic_init(&edit->holders, 2);
+    edit->kind = &upload_edit_kind;
+    edit->packs = site->packs;
+    (void)snprintf(edit->actor, sizeof edit->actor, "a test");
+    CHECK_EQ_INT(upload_edit_fill(edit, "none", &facts), 0);
+    CHECK_EQ_INT(tr_ask_wait(site->packs->catalogue, &(struct edit_message){ edit },
+                     sizeof(struct edit_message), NULL, 0, TR_SECONDS(10)),
         0);
-    status = change->status;
-    change_unref(change);
+    status = edit->status;
+    edit_unref(edit);
     return status;
 }
 

@@ -126,7 +126,7 @@ static void spoil(void)
 
 static bool is_empty(void)
 {
-    return flights_held(site.packs.flights) == 0;
+    return transfers_held(site.packs.transfers) == 0;
 }
 
 TEST(download_http2, file_that_changes_while_it_is_sent_is_cut_off)

@@ -3,9 +3,9 @@
 #include <stdatomic.h>
 
 #include "base/alloc.h"
+#include "objects_site.h"
 #include "services/packs/integrity.h"
 #include "support/metric.h"
-#include "vault_site.h"
 
 enum { SIZE = 1 << 20 };
 
@@ -36,10 +36,10 @@ static const struct tr_type looker_type = { .name = "looker",
     .handle = looker_handle };
 
 static struct {
-    struct vault_site files;
+    struct objects_site files;
     struct tr_system *system;
     struct integrity *integrity;
-    struct hash_source vault_source;
+    struct hash_source objects_source;
     tr_sender looker;
 } site;
 
@@ -47,15 +47,15 @@ static void site_open(const struct integrity_options *options, uint32_t threads)
 {
     struct integrity_options mine = *options;
 
-    vault_site_open(&site.files);
+    objects_site_open(&site.files);
     CHECK_EQ_INT(
         tr_system_create(
             &(struct tr_system_options){ .workers = 2, .blocking_threads = threads, .quiet = true },
             &site.system),
         0);
-    site.vault_source = hash_source_of(site.files.vault);
+    site.objects_source = hash_source_of(site.files.objects);
     if (mine.source.open == NULL)
-        mine.source = site.vault_source;
+        mine.source = site.objects_source;
     CHECK_EQ_INT(integrity_start(site.system, &mine, &site.integrity), 0);
     CHECK_EQ_INT(
         tr_spawn(site.system, &looker_type, &(struct looker){ site.integrity }, NULL, &site.looker),
@@ -67,7 +67,7 @@ static void site_close(void)
     tr_sender_drop(&site.looker);
     integrity_stop(&site.integrity);
     tr_system_destroy(&site.system);
-    vault_site_close(&site.files);
+    objects_site_close(&site.files);
 }
 
 struct object {
@@ -154,16 +154,16 @@ static struct {
     int reading, reading_most; /* at the gate */
 } gate = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
-static int gated_open(void *data, const char *hex, int *ret_fd, struct vault_identity *ret)
+static int gated_open(void *data, const char *hex, int *ret_fd, struct file_identity *ret)
 {
     (void)data;
-    return site.vault_source.open(site.files.vault, hex, ret_fd, ret);
+    return site.objects_source.open(site.files.objects, hex, ret_fd, ret);
 }
 
-static int gated_identify(void *data, int fd, struct vault_identity *ret)
+static int gated_identify(void *data, int fd, struct file_identity *ret)
 {
     (void)data;
-    return vault_identify(fd, ret);
+    return file_identify(fd, ret);
 }
 
 static int gated_read(void *data, int fd, uint64_t offset, void *bytes, size_t size, size_t *ret)
@@ -181,7 +181,7 @@ static int gated_read(void *data, int fd, uint64_t offset, void *bytes, size_t s
     gate.reading--;
     pthread_mutex_unlock(&gate.lock);
     (void)data;
-    return site.vault_source.read(site.files.vault, fd, offset, bytes, size, ret);
+    return site.objects_source.read(site.files.objects, fd, offset, bytes, size, ret);
 }
 
 static void gated_close(void *data, int fd)
@@ -530,14 +530,14 @@ static _Atomic int swapped[CHANGES]; /* how often */
 
 static _Thread_local struct swap *hashing; /* on the blocking pool: whose file is open */
 
-static int swapped_open(void *data, const char *hex, int *ret_fd, struct vault_identity *ret)
+static int swapped_open(void *data, const char *hex, int *ret_fd, struct file_identity *ret)
 {
     (void)data;
     hashing = NULL;
     for (int i = 0; i < SWAPPERS; i++)
         if (strcmp(swaps[i].object.hex, hex) == 0)
             hashing = &swaps[i];
-    return site.vault_source.open(site.files.vault, hex, ret_fd, ret);
+    return site.objects_source.open(site.files.objects, hex, ret_fd, ret);
 }
 
 /* The first half as it was, then the change, then the rest as it is: a file in one read, so every
@@ -549,13 +549,13 @@ static int swapped_read(void *data, int fd, uint64_t offset, void *bytes, size_t
 
     (void)data;
     if (hashing != NULL && atomic_exchange(&hashing->is_due, false)) {
-        rc = site.vault_source.read(site.files.vault, fd, offset, bytes, size / 2, &first);
+        rc = site.objects_source.read(site.files.objects, fd, offset, bytes, size / 2, &first);
         CHECK(rc == 0 && first == size / 2);
         change(&hashing->object, hashing->change, hashing->where);
         atomic_fetch_add(&swapped[hashing->change], 1);
     }
-    rc = site.vault_source.read(
-        site.files.vault, fd, offset + first, (char *)bytes + first, size - first, &rest);
+    rc = site.objects_source.read(
+        site.files.objects, fd, offset + first, (char *)bytes + first, size - first, &rest);
     *ret = first + rest;
     return rc;
 }
@@ -700,7 +700,7 @@ static int failing_source_read(
     (void)data;
     if (atomic_fetch_sub(&failing_read, 1) == 1)
         return TR_EIO;
-    return site.vault_source.read(site.files.vault, fd, offset, bytes, size, ret);
+    return site.objects_source.read(site.files.objects, fd, offset, bytes, size, ret);
 }
 
 static const struct hash_source failing_source = { .open = gated_open,

@@ -1015,22 +1015,22 @@ TEST(upload_file, every_allocation_may_fail_and_then_it_goes_on)
 {
     static const char id[] = "0123456789abcdef0123456789abcdef";
     struct upload_facts facts = { .size = 12 };
-    struct vault *vault = NULL;
+    struct objects *objects = NULL;
     struct upload_file file;
     char place[64], why[256];
     int64_t modified_ns;
     int rc = -1;
 
     web_place_make(place);
-    CHECK_EQ_INT(vault_open(place, why, sizeof why, &vault), 0);
+    CHECK_EQ_INT(objects_open(place, why, sizeof why, &objects), 0);
     crypto_sha256("first second", 12, facts.sha256);
-    upload_file_init(&file, vault, id);
+    upload_file_init(&file, objects, id);
     CHECK_EQ_INT(upload_file_create(&file), 0);
     CHECK_EQ_INT(upload_file_write(&file, "first ", 6), 0);
     for (uint64_t n = 1; rc != 0; n++) {
         CHECK(n < 100);
         upload_file_finish(&file); /* as after a restart */
-        upload_file_init(&file, vault, id);
+        upload_file_init(&file, objects, id);
         CHECK_EQ_INT(upload_file_look(&file, &modified_ns), 0);
         CHECK_EQ_U64(file.offset, 6);
         base_fault_countdown(n, 1);
@@ -1047,6 +1047,6 @@ TEST(upload_file, every_allocation_may_fail_and_then_it_goes_on)
         CHECK(rc == 0 || rc == TR_ENOMEM);
     }
     upload_file_finish(&file);
-    vault_close(&vault);
+    objects_close(&objects);
     CHECK_EQ_INT(nftw(place, site_remove_entry, 8, FTW_DEPTH | FTW_PHYS), 0);
 }

@@ -2,7 +2,7 @@
 /* pace.c: a word is 32 bits of who (a keyed hash of the address), 16 bits of which second, 16 bits
  * of how many in it. A word of another second is free for anybody. An address's word is one of the
  * WINDOW words from where its hash points to. */
-#include "services/packs/pace.h"
+#include "services/packs/download_rate.h"
 
 #include <stdatomic.h>
 
@@ -12,34 +12,34 @@
 
 enum { TABLE_SIZE = 1 << 14, WINDOW = 8, COUNT_MAX = 0xffff };
 
-struct pace {
+struct download_rate {
     uint32_t per_second;
     struct base_siphash_key key; /* nobody can choose addresses that meet */
     _Atomic uint64_t words[TABLE_SIZE];
 };
 
-struct pace *pace_new(uint32_t per_second)
+struct download_rate *download_rate_create(uint32_t per_second)
 {
-    struct pace *pace = base_calloc(sizeof *pace);
+    struct download_rate *download_rate = base_calloc(sizeof *download_rate);
 
-    if (pace == NULL)
+    if (download_rate == NULL)
         return NULL;
-    pace->per_second = per_second > COUNT_MAX ? COUNT_MAX : per_second;
-    crypto_random_fill(&pace->key, sizeof pace->key);
-    return pace;
+    download_rate->per_second = per_second > COUNT_MAX ? COUNT_MAX : per_second;
+    crypto_random_fill(&download_rate->key, sizeof download_rate->key);
+    return download_rate;
 }
 
-void pace_free(struct pace **pace)
+void download_rate_destroy(struct download_rate **download_rate)
 {
-    base_free(*pace);
-    *pace = NULL;
+    base_free(*download_rate);
+    *download_rate = NULL;
 }
 
 enum taken { TAKEN, REFUSED, NOT_HERE };
 
 /* `fresh` is the word of an address that has had one in this second. */
 static enum taken take_at(
-    const struct pace *pace, _Atomic uint64_t *at, uint64_t fresh, bool may_begin)
+    const struct download_rate *download_rate, _Atomic uint64_t *at, uint64_t fresh, bool may_begin)
 {
     uint64_t word = atomic_load_explicit(at, memory_order_relaxed);
 
@@ -47,7 +47,7 @@ static enum taken take_at(
         uint64_t next;
 
         if (word >> 16 == fresh >> 16) {
-            if ((word & COUNT_MAX) >= pace->per_second)
+            if ((word & COUNT_MAX) >= download_rate->per_second)
                 return REFUSED;
             next = word + 1;
         } else if (may_begin && (word >> 16 & 0xffff) != (fresh >> 16 & 0xffff)) {
@@ -61,19 +61,19 @@ static enum taken take_at(
     }
 }
 
-bool pace_take(struct pace *pace, struct span address, uint64_t now_ns)
+bool download_rate_take(struct download_rate *download_rate, struct span address, uint64_t now_ns)
 {
     uint64_t name, fresh;
 
-    if (pace->per_second == 0)
+    if (download_rate->per_second == 0)
         return true;
-    name = base_siphash(pace->key, address.at, address.size);
+    name = base_siphash(download_rate->key, address.at, address.size);
     /* Seconds begin with 1, so that an empty word is of another one. */
     fresh = name >> 32 << 32 | (now_ns / 1000000000 % 0xffff + 1) << 16 | 1;
     for (int may_begin = 0; may_begin < 2; may_begin++)
         for (uint32_t i = 0; i < WINDOW; i++) {
-            enum taken taken =
-                take_at(pace, &pace->words[(name + i) & (TABLE_SIZE - 1)], fresh, may_begin);
+            enum taken taken = take_at(download_rate,
+                &download_rate->words[(name + i) & (TABLE_SIZE - 1)], fresh, may_begin);
 
             if (taken != NOT_HERE)
                 return taken == TAKEN;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "services/packs/ending.h"
+#include "services/packs/supervisor_stop.h"
 
 struct ending_message {
     int unused;
@@ -37,7 +37,7 @@ static const struct tr_type ending_type = {
     .event = ending_event,
 };
 
-bool packs_end_supervisor(struct tr_system *system, tr_sender *supervisor)
+bool packs_stop_supervisor(struct tr_system *system, tr_sender *supervisor)
 {
     struct tr_done *done = NULL;
     enum tr_why why = TR_WHY_START;

@@ -9,7 +9,7 @@
  * Two that take the first lease of one name at the same time could do so in two words, if one of
  * them became free in between. So who filled a free word looks once more, and if there is another
  * of its name gives back what it took and begins again. */
-#include "services/packs/flight.h"
+#include "services/packs/transfer.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -18,7 +18,7 @@
 #include "base/assert.h"
 #include "base/siphash.h"
 #include "http/http.h"
-#include "services/packs/ending.h"
+#include "services/packs/supervisor_stop.h"
 #include "support/metric.h"
 
 enum {
@@ -61,36 +61,36 @@ static struct metric metrics[] = {
 };
 enum { IN_FLIGHT, REFUSED_USER, REFUSED_ADDRESS, REFUSED_TABLE, COMPLETE, CUT, CANCELLED };
 
-struct flights {
-    struct flight_limits limits;
+struct transfers {
+    struct transfer_limits limits;
     struct base_siphash_key key; /* of the hashes: nobody can choose names that meet */
     _Atomic uint64_t id;
     struct tr_system *system;
     tr_sender supervisor, list;
     struct tr_supervisor table;
     struct tr_child child;
-    struct flight_list *state;
+    struct transfer_list *state;
     _Atomic uint64_t words[TABLE_SIZE];
 };
 
-struct flight {
+struct transfer {
     _Atomic uint32_t refs; /* who sends, and the list */
-    struct flights *flights;
-    struct flight *next, *prev; /* the list's */
+    struct transfers *transfers;
+    struct transfer *next, *prev; /* the list's */
     tr_weak connection;
     uint64_t user_name, address_name; /* 0: no lease */
     _Atomic uint64_t sent;
     _Atomic bool is_cancelled;
-    bool is_listed;          /* who sends told the list */
-    struct flight_info info; /* without sent */
+    bool is_listed;            /* who sends told the list */
+    struct transfer_info info; /* without sent */
 };
 
 /* ---- leases --------------------------------------------------------------------------------- */
 
 /* Never 0. Its upper 48 bits are the name's in a word, its lower bits say where. */
-static uint64_t name_of(const struct flights *flights, char kind, struct span text)
+static uint64_t name_of(const struct transfers *transfers, char kind, struct span text)
 {
-    struct base_siphash_key key = flights->key;
+    struct base_siphash_key key = transfers->key;
     uint64_t name;
 
     key.k0 += (unsigned char)kind;
@@ -98,9 +98,9 @@ static uint64_t name_of(const struct flights *flights, char kind, struct span te
     return name >> COUNT_BITS == 0 ? name | (uint64_t)1 << 63 : name;
 }
 
-static _Atomic uint64_t *word_at(struct flights *flights, uint64_t name, uint32_t step)
+static _Atomic uint64_t *word_at(struct transfers *transfers, uint64_t name, uint32_t step)
 {
-    return &flights->words[(name + step) & (TABLE_SIZE - 1)];
+    return &transfers->words[(name + step) & (TABLE_SIZE - 1)];
 }
 
 static bool is_of(uint64_t word, uint64_t name)
@@ -108,10 +108,10 @@ static bool is_of(uint64_t word, uint64_t name)
     return word != 0 && word >> COUNT_BITS == name >> COUNT_BITS;
 }
 
-static bool find_and_give_back(struct flights *flights, uint64_t name)
+static bool find_and_give_back(struct transfers *transfers, uint64_t name)
 {
     for (uint32_t i = 0; i < WINDOW; i++) {
-        _Atomic uint64_t *at = word_at(flights, name, i);
+        _Atomic uint64_t *at = word_at(transfers, name, i);
         uint64_t word = atomic_load_explicit(at, memory_order_relaxed);
 
         while (is_of(word, name))
@@ -123,12 +123,12 @@ static bool find_and_give_back(struct flights *flights, uint64_t name)
     return false;
 }
 
-static void give_back(struct flights *flights, uint64_t name)
+static void give_back(struct transfers *transfers, uint64_t name)
 {
     uint32_t looks = 0;
 
     /* It is in one of the words, but may move while we look: leases of a name are alike. */
-    while (!find_and_give_back(flights, name))
+    while (!find_and_give_back(transfers, name))
         tr_assert(++looks < LOOKS_MAX);
 }
 
@@ -147,14 +147,14 @@ static enum taken take_more(_Atomic uint64_t *at, uint64_t word, uint64_t name, 
     return TAKEN_AGAIN; /* it was given back meanwhile */
 }
 
-static enum taken take_once(struct flights *flights, uint64_t name, uint32_t limit)
+static enum taken take_once(struct transfers *transfers, uint64_t name, uint32_t limit)
 {
     _Atomic uint64_t *free_word = NULL;
     uint64_t nothing = 0;
     uint32_t free_step = 0;
 
     for (uint32_t i = 0; i < WINDOW; i++) {
-        _Atomic uint64_t *at = word_at(flights, name, i);
+        _Atomic uint64_t *at = word_at(transfers, name, i);
         uint64_t word = atomic_load_explicit(at, memory_order_seq_cst);
 
         if (is_of(word, name))
@@ -172,50 +172,50 @@ static enum taken take_once(struct flights *flights, uint64_t name, uint32_t lim
     /* Pairs with the same of another thread: at least one of the two sees the other's word. */
     for (uint32_t i = 0; i < WINDOW; i++)
         if (i != free_step &&
-            is_of(atomic_load_explicit(word_at(flights, name, i), memory_order_seq_cst), name)) {
-            give_back(flights, name); /* ours, or one like it: others may have changed ours */
+            is_of(atomic_load_explicit(word_at(transfers, name, i), memory_order_seq_cst), name)) {
+            give_back(transfers, name); /* ours, or one like it: others may have changed ours */
             return TAKEN_AGAIN;
         }
     return TAKEN;
 }
 
-static enum taken take(struct flights *flights, uint64_t name, uint32_t limit)
+static enum taken take(struct transfers *transfers, uint64_t name, uint32_t limit)
 {
     enum taken taken;
 
     do
-        taken = take_once(flights, name, limit);
+        taken = take_once(transfers, name, limit);
     while (taken == TAKEN_AGAIN);
     return taken;
 }
 
-uint32_t flights_held(const struct flights *flights)
+uint32_t transfers_held(const struct transfers *transfers)
 {
     uint64_t held = 0;
 
     for (uint32_t i = 0; i < TABLE_SIZE; i++)
-        held += atomic_load_explicit(&flights->words[i], memory_order_relaxed) & COUNT_MAX;
+        held += atomic_load_explicit(&transfers->words[i], memory_order_relaxed) & COUNT_MAX;
     return (uint32_t)held;
 }
 
 /* ---- one download --------------------------------------------------------------------------- */
 
-static void flight_unref(struct flight *flight)
+static void transfer_unref(struct transfer *transfer)
 {
-    if (atomic_fetch_sub_explicit(&flight->refs, 1, memory_order_acq_rel) == 1)
-        base_free(flight);
+    if (atomic_fetch_sub_explicit(&transfer->refs, 1, memory_order_acq_rel) == 1)
+        base_free(transfer);
 }
 
-static bool tell(struct flight *flight, int kind)
+static bool tell(struct transfer *transfer, int kind)
 {
-    struct flight_message message = { .flight = flight };
+    struct transfer_message message = { .transfer = transfer };
     struct tr_send_options options = { .lane = TR_CONTROL };
 
-    message.kind = kind == FLIGHT_BEGIN ? FLIGHT_BEGIN : FLIGHT_END;
-    atomic_fetch_add_explicit(&flight->refs, 1, memory_order_relaxed);
-    if (tr_tell_with(flight->flights->list, &message, sizeof message, &options) == 0)
+    message.kind = kind == TRANSFER_STARTED ? TRANSFER_STARTED : TRANSFER_ENDED;
+    atomic_fetch_add_explicit(&transfer->refs, 1, memory_order_relaxed);
+    if (tr_tell_with(transfer->transfers->list, &message, sizeof message, &options) == 0)
         return true;
-    flight_unref(flight);
+    transfer_unref(transfer);
     return false;
 }
 
@@ -225,189 +225,190 @@ static void copy_text(char *to, size_t size, struct span text)
         text.at == NULL ? "" : text.at);
 }
 
-static enum flight_refusal refuse(enum taken taken, int metric, enum flight_refusal refusal)
+static enum transfer_refusal refuse(enum taken taken, int metric, enum transfer_refusal refusal)
 {
     if (taken == TAKEN_NO_ROOM) {
         metric_add(&metrics[REFUSED_TABLE], 1);
-        return FLIGHT_TABLE;
+        return TRANSFER_TABLE;
     }
     metric_add(&metrics[metric], 1);
     return refusal;
 }
 
 /* On success the leases are the flight's. */
-static enum flight_refusal take_leases(struct flight *flight, const struct flight_facts *facts)
+static enum transfer_refusal take_leases(
+    struct transfer *transfer, const struct transfer_facts *facts)
 {
-    struct flights *flights = flight->flights;
+    struct transfers *transfers = transfer->transfers;
     enum taken taken;
 
-    if (flights->limits.per_address != 0) {
-        uint64_t name = name_of(flights, 'a', facts->address_key);
+    if (transfers->limits.per_address != 0) {
+        uint64_t name = name_of(transfers, 'a', facts->address_key);
 
-        taken = take(flights, name, flights->limits.per_address);
+        taken = take(transfers, name, transfers->limits.per_address);
         if (taken != TAKEN)
-            return refuse(taken, REFUSED_ADDRESS, FLIGHT_ADDRESS);
-        flight->address_name = name;
+            return refuse(taken, REFUSED_ADDRESS, TRANSFER_ADDRESS);
+        transfer->address_name = name;
     }
-    if (flights->limits.per_user != 0 && facts->user.at != NULL) {
-        uint64_t name = name_of(flights, 'u', facts->user);
+    if (transfers->limits.per_user != 0 && facts->user.at != NULL) {
+        uint64_t name = name_of(transfers, 'u', facts->user);
 
-        taken = take(flights, name, flights->limits.per_user);
+        taken = take(transfers, name, transfers->limits.per_user);
         if (taken != TAKEN) {
-            if (flight->address_name != 0)
-                give_back(flights, flight->address_name);
-            return refuse(taken, REFUSED_USER, FLIGHT_USER);
+            if (transfer->address_name != 0)
+                give_back(transfers, transfer->address_name);
+            return refuse(taken, REFUSED_USER, TRANSFER_USER);
         }
-        flight->user_name = name;
+        transfer->user_name = name;
     }
-    return FLIGHT_OK;
+    return TRANSFER_OK;
 }
 
-enum flight_refusal flight_begin(
-    struct flights *flights, const struct flight_facts *facts, struct flight **ret_flight)
+enum transfer_refusal transfer_start(
+    struct transfers *transfers, const struct transfer_facts *facts, struct transfer **ret_flight)
 {
-    struct flight *flight = base_calloc(sizeof *flight);
-    enum flight_refusal refusal;
+    struct transfer *transfer = base_calloc(sizeof *transfer);
+    enum transfer_refusal refusal;
 
-    if (flight == NULL)
-        return FLIGHT_MEMORY;
-    atomic_init(&flight->refs, 1);
-    flight->flights = flights;
-    refusal = take_leases(flight, facts);
-    if (refusal != FLIGHT_OK) {
-        base_free(flight);
+    if (transfer == NULL)
+        return TRANSFER_MEMORY;
+    atomic_init(&transfer->refs, 1);
+    transfer->transfers = transfers;
+    refusal = take_leases(transfer, facts);
+    if (refusal != TRANSFER_OK) {
+        base_free(transfer);
         return refusal;
     }
-    flight->connection = facts->connection;
-    flight->info = (struct flight_info){
-        .id = atomic_fetch_add_explicit(&flights->id, 1, memory_order_relaxed) + 1,
+    transfer->connection = facts->connection;
+    transfer->info = (struct transfer_info){
+        .id = atomic_fetch_add_explicit(&transfers->id, 1, memory_order_relaxed) + 1,
         .began_ns = facts->now_ns,
         .size = facts->size,
     };
-    copy_text(flight->info.pack, sizeof flight->info.pack, facts->pack);
-    copy_text(flight->info.version, sizeof flight->info.version, facts->version);
-    copy_text(flight->info.user, sizeof flight->info.user, facts->user);
-    copy_text(flight->info.address, sizeof flight->info.address, facts->address);
+    copy_text(transfer->info.pack, sizeof transfer->info.pack, facts->pack);
+    copy_text(transfer->info.version, sizeof transfer->info.version, facts->version);
+    copy_text(transfer->info.user, sizeof transfer->info.user, facts->user);
+    copy_text(transfer->info.address, sizeof transfer->info.address, facts->address);
     metric_add(&metrics[IN_FLIGHT], 1);
-    *ret_flight = flight;
-    return FLIGHT_OK;
+    *ret_flight = transfer;
+    return TRANSFER_OK;
 }
 
-bool flight_go_on(struct flight *flight, uint64_t sent, bool is_waiting)
+bool transfer_progress(struct transfer *transfer, uint64_t sent, bool is_waiting)
 {
-    atomic_store_explicit(&flight->sent, sent, memory_order_relaxed);
+    atomic_store_explicit(&transfer->sent, sent, memory_order_relaxed);
     /* If that fails it goes on all the same, and is not in the list. */
-    if (is_waiting && !flight->is_listed)
-        flight->is_listed = tell(flight, FLIGHT_BEGIN);
-    return !atomic_load_explicit(&flight->is_cancelled, memory_order_relaxed);
+    if (is_waiting && !transfer->is_listed)
+        transfer->is_listed = tell(transfer, TRANSFER_STARTED);
+    return !atomic_load_explicit(&transfer->is_cancelled, memory_order_relaxed);
 }
 
-void flight_end(struct flight *flight, uint64_t sent)
+void transfer_stop(struct transfer *transfer, uint64_t sent)
 {
-    struct flights *flights = flight->flights;
+    struct transfers *transfers = transfer->transfers;
 
-    atomic_store_explicit(&flight->sent, sent, memory_order_relaxed);
+    atomic_store_explicit(&transfer->sent, sent, memory_order_relaxed);
     metric_add(&metrics[IN_FLIGHT], -1);
-    if (sent == flight->info.size)
+    if (sent == transfer->info.size)
         metric_add(&metrics[COMPLETE], 1);
-    else if (atomic_load_explicit(&flight->is_cancelled, memory_order_relaxed))
+    else if (atomic_load_explicit(&transfer->is_cancelled, memory_order_relaxed))
         metric_add(&metrics[CANCELLED], 1);
     else
         metric_add(&metrics[CUT], 1);
-    if (flight->address_name != 0)
-        give_back(flights, flight->address_name);
-    if (flight->user_name != 0)
-        give_back(flights, flight->user_name);
-    if (flight->is_listed)
-        (void)tell(flight, FLIGHT_END);
-    flight_unref(flight);
+    if (transfer->address_name != 0)
+        give_back(transfers, transfer->address_name);
+    if (transfer->user_name != 0)
+        give_back(transfers, transfer->user_name);
+    if (transfer->is_listed)
+        (void)tell(transfer, TRANSFER_ENDED);
+    transfer_unref(transfer);
 }
 
 /* ---- the list ------------------------------------------------------------------------------- */
 
-struct flight_list {
-    struct flight *first, *last; /* by id, nearly: as they were told of */
+struct transfer_list {
+    struct transfer *first, *last; /* by id, nearly: as they were told of */
     uint64_t count;
 };
 
-static void list_add(struct flight_list *list, struct flight *flight)
+static void list_add(struct transfer_list *list, struct transfer *transfer)
 {
-    flight->prev = list->last;
-    flight->next = NULL;
+    transfer->prev = list->last;
+    transfer->next = NULL;
     if (list->last == NULL)
-        list->first = flight;
+        list->first = transfer;
     else
-        list->last->next = flight;
-    list->last = flight;
+        list->last->next = transfer;
+    list->last = transfer;
     list->count++;
 }
 
-static void list_remove(struct flight_list *list, struct flight *flight)
+static void list_remove(struct transfer_list *list, struct transfer *transfer)
 {
-    if (flight->prev == NULL && list->first != flight)
+    if (transfer->prev == NULL && list->first != transfer)
         return; /* nobody told that it began */
-    if (flight->prev == NULL)
-        list->first = flight->next;
+    if (transfer->prev == NULL)
+        list->first = transfer->next;
     else
-        flight->prev->next = flight->next;
-    if (flight->next == NULL)
-        list->last = flight->prev;
+        transfer->prev->next = transfer->next;
+    if (transfer->next == NULL)
+        list->last = transfer->prev;
     else
-        flight->next->prev = flight->prev;
+        transfer->next->prev = transfer->prev;
     list->count--;
-    flight_unref(flight); /* the list's */
+    transfer_unref(transfer); /* the list's */
 }
 
-static void handle_list(struct flight_list *list, struct tr_context *ctx, uint64_t after)
+static void handle_list(struct transfer_list *list, struct tr_context *ctx, uint64_t after)
 {
-    struct flight_info *infos = base_alloc(FLIGHT_LIST_MAX * sizeof *infos);
+    struct transfer_info *infos = base_alloc(TRANSFER_LIST_MAX * sizeof *infos);
     uint32_t count = 0;
 
     if (infos == NULL) {
         (void)tr_reply(ctx, TR_ENOMEM, NULL, 0);
         return;
     }
-    for (const struct flight *flight = list->first; flight != NULL && count < FLIGHT_LIST_MAX;
-         flight = flight->next) {
-        if (flight->info.id <= after)
+    for (const struct transfer *transfer = list->first;
+         transfer != NULL && count < TRANSFER_LIST_MAX; transfer = transfer->next) {
+        if (transfer->info.id <= after)
             continue;
-        infos[count] = flight->info;
-        infos[count++].sent = atomic_load_explicit(&flight->sent, memory_order_relaxed);
+        infos[count] = transfer->info;
+        infos[count++].sent = atomic_load_explicit(&transfer->sent, memory_order_relaxed);
     }
     (void)tr_reply(ctx, 0, infos, count * sizeof *infos);
     base_free(infos);
 }
 
-static void handle_cancel(struct flight_list *list, struct tr_context *ctx, uint64_t id)
+static void handle_cancel(struct transfer_list *list, struct tr_context *ctx, uint64_t id)
 {
-    struct flight *flight = list->first;
+    struct transfer *transfer = list->first;
 
-    while (flight != NULL && flight->info.id != id)
-        flight = flight->next;
-    if (flight != NULL) {
-        atomic_store_explicit(&flight->is_cancelled, true, memory_order_relaxed);
-        http_wake(flight->connection);
+    while (transfer != NULL && transfer->info.id != id)
+        transfer = transfer->next;
+    if (transfer != NULL) {
+        atomic_store_explicit(&transfer->is_cancelled, true, memory_order_relaxed);
+        http_wake(transfer->connection);
     }
-    (void)tr_reply(ctx, flight == NULL ? TR_ENOENT : 0, NULL, 0);
+    (void)tr_reply(ctx, transfer == NULL ? TR_ENOENT : 0, NULL, 0);
 }
 
 static enum tr_next list_handle(void *state, struct tr_context *ctx, void *bytes)
 {
-    struct flight_list *list = state;
-    const struct flight_message *message = bytes;
+    struct transfer_list *list = state;
+    const struct transfer_message *message = bytes;
 
     switch (message->kind) {
-    case FLIGHT_BEGIN:
-        list_add(list, message->flight);
+    case TRANSFER_STARTED:
+        list_add(list, message->transfer);
         break;
-    case FLIGHT_END:
-        list_remove(list, message->flight);
-        flight_unref(message->flight);
+    case TRANSFER_ENDED:
+        list_remove(list, message->transfer);
+        transfer_unref(message->transfer);
         break;
-    case FLIGHT_LIST:
+    case TRANSFER_LIST:
         handle_list(list, ctx, message->id);
         break;
-    case FLIGHT_CANCEL:
+    case TRANSFER_CANCEL:
         handle_cancel(list, ctx, message->id);
         break;
     }
@@ -416,7 +417,7 @@ static enum tr_next list_handle(void *state, struct tr_context *ctx, void *bytes
 
 static void list_finish(void *state)
 {
-    struct flight_list *list = state;
+    struct transfer_list *list = state;
 
     while (list->first != NULL)
         list_remove(list, list->first);
@@ -432,29 +433,29 @@ static int list_reset(void *state, enum tr_why why)
 
 static void message_drop(void *bytes)
 {
-    const struct flight_message *message = bytes;
+    const struct transfer_message *message = bytes;
 
-    if (message->flight != NULL)
-        flight_unref(message->flight);
+    if (message->transfer != NULL)
+        transfer_unref(message->transfer);
 }
 
 static const char *message_name(const void *bytes)
 {
     static const char *const names[] = { "begin", "end", "list", "cancel" };
 
-    return names[((const struct flight_message *)bytes)->kind];
+    return names[((const struct transfer_message *)bytes)->kind];
 }
 
 static void list_show(const void *state, char *text, size_t size)
 {
     (void)snprintf(text, size, "%llu downloads",
-        (unsigned long long)((const struct flight_list *)state)->count);
+        (unsigned long long)((const struct transfer_list *)state)->count);
 }
 
 static const struct tr_type list_type = {
     .name = "flights",
-    .message_size = sizeof(struct flight_message),
-    .state_size = sizeof(struct flight_list),
+    .message_size = sizeof(struct transfer_message),
+    .state_size = sizeof(struct transfer_list),
     .handle = list_handle,
     .finish = list_finish,
     .reset = list_reset,
@@ -469,56 +470,56 @@ static uint32_t at_most(uint32_t limit)
     return limit < COUNT_MAX ? limit : COUNT_MAX;
 }
 
-int flights_start(
-    struct tr_system *system, const struct flight_limits *limits, struct flights **ret_flights)
+int transfers_start(
+    struct tr_system *system, const struct transfer_limits *limits, struct transfers **ret_flights)
 {
-    struct flights *flights = base_calloc(sizeof *flights);
+    struct transfers *transfers = base_calloc(sizeof *transfers);
     const struct tr_env *env = tr_system_env(system);
     int rc;
 
-    if (flights == NULL)
+    if (transfers == NULL)
         return TR_ENOMEM;
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
-    flights->limits =
-        (struct flight_limits){ at_most(limits->per_user), at_most(limits->per_address) };
-    flights->system = system;
-    flights->key.k0 = env->random(env->data);
-    flights->key.k1 = env->random(env->data);
-    flights->state = base_calloc(sizeof *flights->state);
-    if (flights->state == NULL) {
-        base_free(flights);
+    transfers->limits =
+        (struct transfer_limits){ at_most(limits->per_user), at_most(limits->per_address) };
+    transfers->system = system;
+    transfers->key.k0 = env->random(env->data);
+    transfers->key.k1 = env->random(env->data);
+    transfers->state = base_calloc(sizeof *transfers->state);
+    if (transfers->state == NULL) {
+        base_free(transfers);
         return TR_ENOMEM;
     }
-    flights->child = (struct tr_child){ .name = "flights",
+    transfers->child = (struct tr_child){ .name = "flights",
         .type = &list_type,
-        .state = flights->state,
+        .state = transfers->state,
         .box = { .full = TR_FULL_FAIL },
         .restart = TR_TRANSIENT,
-        .ret_sender = &flights->list };
-    flights->table = (struct tr_supervisor){ .name = "flights supervisor",
+        .ret_sender = &transfers->list };
+    transfers->table = (struct tr_supervisor){ .name = "flights supervisor",
         .restarts_max = 1000,
         .window_ns = TR_SECONDS(1),
-        .children = &flights->child,
+        .children = &transfers->child,
         .child_count = 1 };
-    rc = tr_supervise(system, &flights->table, "packs", &flights->supervisor);
+    rc = tr_supervise(system, &transfers->table, "packs", &transfers->supervisor);
     if (rc < 0) {
-        base_free(flights->state);
-        base_free(flights);
+        base_free(transfers->state);
+        base_free(transfers);
         return rc;
     }
-    *ret_flights = flights;
+    *ret_flights = transfers;
     return 0;
 }
 
-void flights_stop(struct flights **flights)
+void transfers_stop(struct transfers **transfers)
 {
-    struct flights *old = *flights;
+    struct transfers *old = *transfers;
     bool has_ended;
 
     if (old == NULL)
         return;
-    *flights = NULL;
-    has_ended = packs_end_supervisor(old->system, &old->supervisor);
+    *transfers = NULL;
+    has_ended = packs_stop_supervisor(old->system, &old->supervisor);
     tr_sender_drop(&old->list);
     if (!has_ended)
         return; /* its supervisor may still read it */
@@ -526,7 +527,7 @@ void flights_stop(struct flights **flights)
     base_free(old);
 }
 
-tr_sender flights_sender(const struct flights *flights)
+tr_sender transfers_sender(const struct transfers *transfers)
 {
-    return flights->list;
+    return transfers->list;
 }

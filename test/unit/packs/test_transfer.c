@@ -9,71 +9,71 @@ enum { LARGE = 12 << 20 };
 
 static struct tr_system *lease_system;
 
-static struct flights *lease_open(uint32_t per_user, uint32_t per_address)
+static struct transfers *lease_open(uint32_t per_user, uint32_t per_address)
 {
-    struct flights *flights = NULL;
+    struct transfers *transfers = NULL;
 
     CHECK_EQ_INT(tr_system_create(&(struct tr_system_options){ .workers = 1 }, &lease_system), 0);
-    CHECK_EQ_INT(
-        flights_start(lease_system,
-            &(struct flight_limits){ .per_user = per_user, .per_address = per_address }, &flights),
+    CHECK_EQ_INT(transfers_start(lease_system,
+                     &(struct transfer_limits){ .per_user = per_user, .per_address = per_address },
+                     &transfers),
         0);
-    return flights;
+    return transfers;
 }
 
-static void lease_close(struct flights **flights)
+static void lease_close(struct transfers **transfers)
 {
-    flights_stop(flights);
+    transfers_stop(transfers);
     tr_system_destroy(&lease_system);
 }
 
-static enum flight_refusal begin(
-    struct flights *flights, const char *user, const char *address, struct flight **ret_flight)
+static enum transfer_refusal begin(struct transfers *transfers, const char *user,
+    const char *address, struct transfer **ret_flight)
 {
-    struct flight_facts facts = { .pack = SPAN("pack"),
+    struct transfer_facts facts = { .pack = SPAN("pack"),
         .version = SPAN("1.0"),
         .user = span_of(user),
         .address = span_of(address),
         .address_key = span_of(address),
         .size = 100 };
 
-    return flight_begin(flights, &facts, ret_flight);
+    return transfer_start(transfers, &facts, ret_flight);
 }
 
-TEST(flight, one_address_has_so_many_and_not_one_more)
+TEST(transfer, one_address_has_so_many_and_not_one_more)
 {
-    struct flights *flights = lease_open(0, 3);
-    struct flight *held[3], *more;
+    struct transfers *transfers = lease_open(0, 3);
+    struct transfer *held[3], *more;
 
     for (int i = 0; i < 3; i++)
-        CHECK_EQ_INT(begin(flights, NULL, "10.0.0.1", &held[i]), FLIGHT_OK);
-    CHECK_EQ_INT(begin(flights, NULL, "10.0.0.1", &more), FLIGHT_ADDRESS);
-    CHECK_EQ_INT(begin(flights, NULL, "10.0.0.2", &more), FLIGHT_OK);
-    flight_end(more, 100);
-    CHECK_EQ_INT(flights_held(flights), 3);
-    flight_end(held[1], 50);
-    CHECK_EQ_INT(begin(flights, NULL, "10.0.0.1", &held[1]), FLIGHT_OK);
+        CHECK_EQ_INT(begin(transfers, NULL, "10.0.0.1", &held[i]), TRANSFER_OK);
+    CHECK_EQ_INT(begin(transfers, NULL, "10.0.0.1", &more), TRANSFER_ADDRESS);
+    CHECK_EQ_INT(begin(transfers, NULL, "10.0.0.2", &more), TRANSFER_OK);
+    transfer_stop(more, 100);
+    CHECK_EQ_INT(transfers_held(transfers), 3);
+    transfer_stop(held[1], 50);
+    CHECK_EQ_INT(begin(transfers, NULL, "10.0.0.1", &held[1]), TRANSFER_OK);
     for (int i = 0; i < 3; i++)
-        flight_end(held[i], 100);
-    CHECK_EQ_INT(flights_held(flights), 0);
-    lease_close(&flights);
+        transfer_stop(held[i], 100);
+    CHECK_EQ_INT(transfers_held(transfers), 0);
+    lease_close(&transfers);
 }
 
-TEST(flight, one_user_has_so_many_over_all_addresses)
+TEST(transfer, one_user_has_so_many_over_all_addresses)
 {
-    struct flights *flights = lease_open(2, 5);
-    struct flight *held[2], *more;
+    struct transfers *transfers = lease_open(2, 5);
+    struct transfer *held[2], *more;
 
-    CHECK_EQ_INT(begin(flights, "did:a", "10.0.0.1", &held[0]), FLIGHT_OK);
-    CHECK_EQ_INT(begin(flights, "did:a", "10.0.0.2", &held[1]), FLIGHT_OK);
-    CHECK_EQ_INT(begin(flights, "did:a", "10.0.0.3", &more), FLIGHT_USER);
-    CHECK_EQ_INT(flights_held(flights), 4); /* the address' lease of the refused one is back */
-    CHECK_EQ_INT(begin(flights, "did:b", "10.0.0.3", &more), FLIGHT_OK);
-    flight_end(more, 0);
-    flight_end(held[0], 0);
-    flight_end(held[1], 0);
-    CHECK_EQ_INT(flights_held(flights), 0);
-    lease_close(&flights);
+    CHECK_EQ_INT(begin(transfers, "did:a", "10.0.0.1", &held[0]), TRANSFER_OK);
+    CHECK_EQ_INT(begin(transfers, "did:a", "10.0.0.2", &held[1]), TRANSFER_OK);
+    CHECK_EQ_INT(begin(transfers, "did:a", "10.0.0.3", &more), TRANSFER_USER);
+    CHECK_EQ_INT(transfers_held(transfers), 4); /* the address' lease of the refused one is back */
+    CHECK_EQ_INT(begin(transfers, "did:b", "10.0.0.3", &more), TRANSFER_OK);
+    transfer_stop(more, 0);
+    transfer_stop(held[0], 0);
+    transfer_stop(held[1], 0);
+    CHECK_EQ_INT(transfers_held(transfers), 0);
+    lease_close(&transfers);
 }
 
 enum { THREADS = 6, NAMES = 5, LIMIT = 4 };
@@ -82,19 +82,19 @@ static _Atomic int refused, over;
 
 static void *storm(void *data)
 {
-    struct flights *flights = data;
+    struct transfers *transfers = data;
     uint64_t x = (uint64_t)(uintptr_t)&x ^ check_seed();
     int rounds = check_is_long() ? 300000 : 30000;
 
     for (int i = 0; i < rounds; i++) {
-        struct flight *flight;
+        struct transfer *transfer;
         char name[16];
         int who;
 
         x = x * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
         who = (int)((x >> 33) % NAMES);
         snprintf(name, sizeof name, "10.0.0.%d", who);
-        if (begin(flights, NULL, name, &flight) != FLIGHT_OK) {
+        if (begin(transfers, NULL, name, &transfer) != TRANSFER_OK) {
             atomic_fetch_add(&refused, 1);
             continue;
         }
@@ -103,23 +103,23 @@ static void *storm(void *data)
         if (x & 1 << 20)
             sched_yield();
         atomic_fetch_sub(&in_use[who], 1);
-        flight_end(flight, 100);
+        transfer_stop(transfer, 100);
     }
     return NULL;
 }
 
-TEST_LONG(flight, limit_holds_and_leases_return_when_many_come_at_once, 120)
+TEST_LONG(transfer, limit_holds_and_leases_return_when_many_come_at_once, 120)
 {
-    struct flights *flights = lease_open(0, LIMIT);
+    struct transfers *transfers = lease_open(0, LIMIT);
     pthread_t threads[THREADS];
 
     for (int i = 0; i < THREADS; i++)
-        CHECK_EQ_INT(pthread_create(&threads[i], NULL, storm, flights), 0);
+        CHECK_EQ_INT(pthread_create(&threads[i], NULL, storm, transfers), 0);
     for (int i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
     CHECK_EQ_INT(atomic_load(&over), 0);
-    CHECK_EQ_INT(flights_held(flights), 0);
-    lease_close(&flights);
+    CHECK_EQ_INT(transfers_held(transfers), 0);
+    lease_close(&transfers);
 }
 
 /* ---- downloads that are under way ----------------------------------------------------------- */
@@ -136,7 +136,7 @@ static struct taker *begin_slowly(int index, const char *headers, struct downloa
     return taker;
 }
 
-TEST(flight, too_many_downloads_of_an_address_get_429_until_one_ends)
+TEST(transfer, too_many_downloads_of_an_address_get_429_until_one_ends)
 {
     struct download_result result;
     struct taker *takers[3], *more;
@@ -171,7 +171,7 @@ TEST(flight, too_many_downloads_of_an_address_get_429_until_one_ends)
     site_close();
 }
 
-TEST(flight, too_many_downloads_of_a_user_get_429)
+TEST(transfer, too_many_downloads_of_a_user_get_429)
 {
     struct download_result result;
     struct taker *first, *more;
@@ -193,23 +193,23 @@ TEST(flight, too_many_downloads_of_a_user_get_429)
     site_close();
 }
 
-static uint32_t list(struct flight_info infos[FLIGHT_LIST_MAX])
+static uint32_t list(struct transfer_info infos[TRANSFER_LIST_MAX])
 {
-    struct flight_message message = { .kind = FLIGHT_LIST };
+    struct transfer_message message = { .kind = TRANSFER_LIST };
     struct tr_future *future;
     size_t size = 0;
 
-    CHECK_EQ_INT(tr_ask_future(flights_sender(site.packs.flights), &message, sizeof message,
+    CHECK_EQ_INT(tr_ask_future(transfers_sender(site.packs.transfers), &message, sizeof message,
                      TR_SECONDS(10), &future),
         0);
     CHECK_EQ_INT(
-        tr_future_wait(future, infos, FLIGHT_LIST_MAX * sizeof *infos, &size, TR_SECONDS(10)), 0);
+        tr_future_wait(future, infos, TRANSFER_LIST_MAX * sizeof *infos, &size, TR_SECONDS(10)), 0);
     tr_future_drop(&future);
     return (uint32_t)(size / sizeof *infos);
 }
 
 /* Those that wait are in the list; a moment after their head was read. */
-static void list_all(struct flight_info infos[FLIGHT_LIST_MAX], uint32_t count)
+static void list_all(struct transfer_info infos[TRANSFER_LIST_MAX], uint32_t count)
 {
     for (int i = 0; list(infos) < count; i++) {
         CHECK_MSG(i < 10000, "they are not in the list");
@@ -219,20 +219,20 @@ static void list_all(struct flight_info infos[FLIGHT_LIST_MAX], uint32_t count)
 
 static int cancel(uint64_t id)
 {
-    struct flight_message message = { .kind = FLIGHT_CANCEL, .id = id };
+    struct transfer_message message = { .kind = TRANSFER_CANCEL, .id = id };
 
     return tr_ask_wait(
-        flights_sender(site.packs.flights), &message, sizeof message, NULL, 0, TR_SECONDS(10));
+        transfers_sender(site.packs.transfers), &message, sizeof message, NULL, 0, TR_SECONDS(10));
 }
 
 static bool is_empty(void)
 {
-    return flights_held(site.packs.flights) == 0;
+    return transfers_held(site.packs.transfers) == 0;
 }
 
-TEST(flight, downloads_are_listed_with_their_progress_and_can_be_cancelled)
+TEST(transfer, downloads_are_listed_with_their_progress_and_can_be_cancelled)
 {
-    static struct flight_info infos[FLIGHT_LIST_MAX];
+    static struct transfer_info infos[TRANSFER_LIST_MAX];
     struct download_result results[2];
     struct taker *takers[2];
 
@@ -262,9 +262,9 @@ TEST(flight, downloads_are_listed_with_their_progress_and_can_be_cancelled)
     site_close();
 }
 
-TEST(flight, cancelled_download_is_cut_though_its_client_does_not_read)
+TEST(transfer, cancelled_download_is_cut_though_its_client_does_not_read)
 {
-    static struct flight_info infos[FLIGHT_LIST_MAX];
+    static struct transfer_info infos[TRANSFER_LIST_MAX];
     struct download_result result;
     struct taker *taker;
 
@@ -280,7 +280,7 @@ TEST(flight, cancelled_download_is_cut_though_its_client_does_not_read)
     site_close();
 }
 
-TEST(flight, leases_return_when_connections_are_killed)
+TEST(transfer, leases_return_when_connections_are_killed)
 {
     struct download_result result;
     struct taker *takers[5];
@@ -289,9 +289,9 @@ TEST(flight, leases_return_when_connections_are_killed)
     (void)site_add(1, LARGE);
     for (int i = 0; i < 5; i++)
         takers[i] = begin_slowly(0, "", &result);
-    CHECK_EQ_INT(flights_held(site.packs.flights), 5);
+    CHECK_EQ_INT(transfers_held(site.packs.transfers), 5);
     http_server_stop(&site.server); /* without patience: its actors end in the middle */
-    CHECK_EQ_INT(flights_held(site.packs.flights), 0);
+    CHECK_EQ_INT(transfers_held(site.packs.transfers), 0);
     for (int i = 0; i < 5; i++)
         taker_close(takers[i]);
     site_close();
@@ -311,7 +311,7 @@ static uint32_t expected_held;
 
 static bool is_held(void)
 {
-    return flights_held(site.packs.flights) == expected_held;
+    return transfers_held(site.packs.transfers) == expected_held;
 }
 
 static void wait_held(uint32_t count)
@@ -323,7 +323,7 @@ static void wait_held(uint32_t count)
 /* The list hears of an end a moment after the leases are back. */
 static void wait_listed(uint32_t count)
 {
-    static struct flight_info infos[FLIGHT_LIST_MAX];
+    static struct transfer_info infos[TRANSFER_LIST_MAX];
 
     for (int i = 0; list(infos) != count; i++) {
         CHECK_MSG(i < 10000, "%u are in the list, not %u", list(infos), count);
@@ -331,10 +331,10 @@ static void wait_listed(uint32_t count)
     }
 }
 
-TEST(flight, connection_that_dies_gives_its_leases_back_and_no_others)
+TEST(transfer, connection_that_dies_gives_its_leases_back_and_no_others)
 {
     enum { TAKERS = 3, DIES = 1 };
-    static struct flight_info infos[FLIGHT_LIST_MAX];
+    static struct transfer_info infos[TRANSFER_LIST_MAX];
     struct download_result results[TAKERS];
     struct taker *takers[TAKERS];
     tr_weak connections[TAKERS];
@@ -348,7 +348,7 @@ TEST(flight, connection_that_dies_gives_its_leases_back_and_no_others)
         connections[i] = last_connection();
     }
     list_all(infos, TAKERS);
-    CHECK_EQ_INT(flights_held(site.packs.flights), 2 * TAKERS); /* an address' and a user's */
+    CHECK_EQ_INT(transfers_held(site.packs.transfers), 2 * TAKERS); /* an address' and a user's */
     CHECK_EQ_INT(tr_kill(connections[DIES]), 0);
     wait_held(2 * (TAKERS - 1));
     wait_listed(TAKERS - 1);
@@ -372,10 +372,10 @@ TEST(flight, connection_that_dies_gives_its_leases_back_and_no_others)
     site_close();
 }
 
-TEST(flight, list_that_dies_comes_back_with_what_is_under_way)
+TEST(transfer, list_that_dies_comes_back_with_what_is_under_way)
 {
     enum { TAKERS = 4 };
-    static struct flight_info infos[FLIGHT_LIST_MAX], again[FLIGHT_LIST_MAX];
+    static struct transfer_info infos[TRANSFER_LIST_MAX], again[TRANSFER_LIST_MAX];
     struct download_result results[TAKERS];
     struct taker *takers[TAKERS];
     tr_weak list_actor, dies;
@@ -387,12 +387,12 @@ TEST(flight, list_that_dies_comes_back_with_what_is_under_way)
         takers[i] = begin_slowly(0, "", &results[i]);
     dies = last_connection();
     list_all(infos, TAKERS);
-    list_actor = tr_sender_weaken(flights_sender(site.packs.flights));
+    list_actor = tr_sender_weaken(transfers_sender(site.packs.transfers));
     CHECK_EQ_INT(tr_kill(list_actor), 0);
     CHECK_EQ_INT(list(again), TAKERS); /* answered by the one that came back */
     for (int i = 0; i < TAKERS; i++)
         CHECK_EQ_U64(again[i].id, infos[i].id);
-    CHECK_EQ_INT(flights_held(site.packs.flights), TAKERS);
+    CHECK_EQ_INT(transfers_held(site.packs.transfers), TAKERS);
     CHECK_EQ_INT(cancel(infos[0].id), 0);
     wait_listed(TAKERS - 1);
     /* Both at once. */
@@ -414,7 +414,7 @@ TEST(flight, list_that_dies_comes_back_with_what_is_under_way)
 
 /* ---- pace ----------------------------------------------------------------------------------- */
 
-TEST_LONG(flight, download_is_not_faster_than_its_pace, 60)
+TEST_LONG(transfer, download_is_not_faster_than_its_pace, 60)
 {
     enum { RATE = 400000, SIZE = 600000 };
     struct download_result result;
@@ -435,7 +435,7 @@ TEST_LONG(flight, download_is_not_faster_than_its_pace, 60)
 }
 
 /* A client that takes its time with a large file is not idle. */
-TEST_LONG(flight, long_download_outlives_the_idle_time, 60)
+TEST_LONG(transfer, long_download_outlives_the_idle_time, 60)
 {
     enum { RATE = 200000, SIZE = 500000 };
     struct download_result result;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "services/packs/vault.h"
+#include "services/packs/objects.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -15,7 +15,7 @@
 
 #include "base/alloc.h"
 
-struct vault {
+struct objects {
     int objects, incoming; /* folders */
 };
 
@@ -52,7 +52,7 @@ static int code_of(int error)
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
-int vault_open_beneath(int folder, const char *name, int flags, unsigned mode, int *ret_fd)
+int file_open_beneath(int folder, const char *name, int flags, unsigned mode, int *ret_fd)
 {
     struct open_how how = { .flags = (unsigned)(flags | O_CLOEXEC | O_NOCTTY | O_NONBLOCK),
         .mode = mode,
@@ -73,7 +73,7 @@ int vault_open_beneath(int folder, const char *name, int flags, unsigned mode, i
     return 0;
 }
 
-bool vault_name_is_valid(const char *name, size_t size)
+bool object_name_is_valid(const char *name, size_t size)
 {
     for (size_t i = 0; i < size; i++)
         if (!((name[i] >= '0' && name[i] <= '9') || (name[i] >= 'a' && name[i] <= 'f')))
@@ -86,13 +86,13 @@ static int64_t nanoseconds(const struct timespec *time)
     return (int64_t)time->tv_sec * 1000000000 + time->tv_nsec;
 }
 
-bool vault_identity_equal(const struct vault_identity *a, const struct vault_identity *b)
+bool file_identity_equal(const struct file_identity *a, const struct file_identity *b)
 {
     return a->device == b->device && a->inode == b->inode && a->size == b->size &&
            a->modified_ns == b->modified_ns && a->changed_ns == b->changed_ns;
 }
 
-int vault_identify(int fd, struct vault_identity *ret_identity)
+int file_identify(int fd, struct file_identity *ret_identity)
 {
     struct stat status;
 
@@ -100,7 +100,7 @@ int vault_identify(int fd, struct vault_identity *ret_identity)
         return code_of(errno);
     if (!S_ISREG(status.st_mode))
         return TR_EACCES;
-    *ret_identity = (struct vault_identity){ .device = status.st_dev,
+    *ret_identity = (struct file_identity){ .device = status.st_dev,
         .inode = status.st_ino,
         .size = (uint64_t)status.st_size,
         .modified_ns = nanoseconds(&status.st_mtim),
@@ -108,17 +108,17 @@ int vault_identify(int fd, struct vault_identity *ret_identity)
     return 0;
 }
 
-int vault_open_object(const struct vault *vault, const char *sha256_hex, int *ret_fd,
-    struct vault_identity *ret_identity)
+int objects_open_file(const struct objects *objects, const char *sha256_hex, int *ret_fd,
+    struct file_identity *ret_identity)
 {
     int fd, rc;
 
-    if (!vault_name_is_valid(sha256_hex, VAULT_OBJECT_NAME))
+    if (!object_name_is_valid(sha256_hex, OBJECT_NAME_CHARS))
         return TR_EINVAL;
-    rc = vault_open_beneath(vault->objects, sha256_hex, O_RDONLY, 0, &fd);
+    rc = file_open_beneath(objects->objects, sha256_hex, O_RDONLY, 0, &fd);
     if (rc < 0)
         return rc;
-    rc = vault_identify(fd, ret_identity);
+    rc = file_identify(fd, ret_identity);
     if (rc < 0) {
         close(fd);
         return rc;
@@ -127,18 +127,18 @@ int vault_open_object(const struct vault *vault, const char *sha256_hex, int *re
     return 0;
 }
 
-int vault_open_incoming(const struct vault *vault, const char *id, bool create, int *ret_fd)
+int objects_open_incoming(const struct objects *objects, const char *id, bool create, int *ret_fd)
 {
-    struct vault_identity identity;
+    struct file_identity identity;
     int fd = -1, rc;
 
-    if (!vault_name_is_valid(id, VAULT_INCOMING_NAME))
+    if (!object_name_is_valid(id, INCOMING_NAME_CHARS))
         return TR_EINVAL;
-    rc = vault_open_beneath(
-        vault->incoming, id, O_RDWR | (create ? O_CREAT | O_EXCL : 0), create ? 0600 : 0, &fd);
+    rc = file_open_beneath(
+        objects->incoming, id, O_RDWR | (create ? O_CREAT | O_EXCL : 0), create ? 0600 : 0, &fd);
     if (rc < 0)
         return rc;
-    rc = vault_identify(fd, &identity); /* a plain file? */
+    rc = file_identify(fd, &identity); /* a plain file? */
     if (rc < 0) {
         close(fd);
         return rc;
@@ -156,45 +156,45 @@ static int remove_name(int folder, const char *name)
     return fsync(folder) == 0 ? 0 : code_of(errno);
 }
 
-int vault_remove_object(const struct vault *vault, const char *sha256_hex)
+int objects_remove(const struct objects *objects, const char *sha256_hex)
 {
-    if (!vault_name_is_valid(sha256_hex, VAULT_OBJECT_NAME))
+    if (!object_name_is_valid(sha256_hex, OBJECT_NAME_CHARS))
         return TR_EINVAL;
-    return remove_name(vault->objects, sha256_hex);
+    return remove_name(objects->objects, sha256_hex);
 }
 
-int vault_remove_incoming(const struct vault *vault, const char *id)
+int objects_remove_incoming(const struct objects *objects, const char *id)
 {
-    if (!vault_name_is_valid(id, VAULT_INCOMING_NAME))
+    if (!object_name_is_valid(id, INCOMING_NAME_CHARS))
         return TR_EINVAL;
-    return remove_name(vault->incoming, id);
+    return remove_name(objects->incoming, id);
 }
 
-int vault_keep(const struct vault *vault, const char *id, int fd, const char *sha256_hex)
+int objects_add(const struct objects *objects, const char *id, int fd, const char *sha256_hex)
 {
     int error;
 
-    if (!vault_name_is_valid(id, VAULT_INCOMING_NAME) ||
-        !vault_name_is_valid(sha256_hex, VAULT_OBJECT_NAME))
+    if (!object_name_is_valid(id, INCOMING_NAME_CHARS) ||
+        !object_name_is_valid(sha256_hex, OBJECT_NAME_CHARS))
         return TR_EINVAL;
     if (fsync(fd) != 0 || fchmod(fd, 0440) != 0)
         return code_of(errno);
     /* Not over one that is there: those who read it would see it change. */
-    if (renameat2(vault->incoming, id, vault->objects, sha256_hex, RENAME_NOREPLACE) != 0) {
+    if (renameat2(objects->incoming, id, objects->objects, sha256_hex, RENAME_NOREPLACE) != 0) {
         error = errno;
-        if (error == EEXIST && unlinkat(vault->incoming, id, 0) == 0)
+        if (error == EEXIST && unlinkat(objects->incoming, id, 0) == 0)
             error = 0;
         if (error != 0) {
             (void)fchmod(fd, 0600);
             return code_of(error);
         }
     }
-    if (fsync(vault->objects) != 0 || fsync(vault->incoming) != 0)
+    if (fsync(objects->objects) != 0 || fsync(objects->incoming) != 0)
         return code_of(errno);
     return 0;
 }
 
-static int each_name(int folder, vault_each_fn each, void *data)
+static int each_name(int folder, objects_each_fn each, void *data)
 {
     int copy = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *names = copy < 0 ? NULL : fdopendir(copy);
@@ -222,14 +222,14 @@ static int each_name(int folder, vault_each_fn each, void *data)
     return rc;
 }
 
-int vault_each_object(const struct vault *vault, vault_each_fn each, void *data)
+int objects_each(const struct objects *objects, objects_each_fn each, void *data)
 {
-    return each_name(vault->objects, each, data);
+    return each_name(objects->objects, each, data);
 }
 
-int vault_each_incoming(const struct vault *vault, vault_each_fn each, void *data)
+int objects_each_incoming(const struct objects *objects, objects_each_fn each, void *data)
 {
-    return each_name(vault->incoming, each, data);
+    return each_name(objects->incoming, each, data);
 }
 
 /* ---- the folders ---------------------------------------------------------------------------- */
@@ -242,15 +242,15 @@ static int open_folder(int parent, const char *name)
     return openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 }
 
-static int open_folders(struct vault *vault, const char *data_path)
+static int open_folders(struct objects *objects, const char *data_path)
 {
     int data = open(data_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int packs = data < 0 ? -1 : open_folder(data, "packs");
     int error;
 
-    vault->objects = packs < 0 ? -1 : open_folder(packs, "objects");
-    vault->incoming = vault->objects < 0 ? -1 : open_folder(packs, "incoming");
-    error = vault->incoming < 0 ? errno : 0;
+    objects->objects = packs < 0 ? -1 : open_folder(packs, "objects");
+    objects->incoming = objects->objects < 0 ? -1 : open_folder(packs, "incoming");
+    error = objects->incoming < 0 ? errno : 0;
     if (packs >= 0)
         close(packs);
     if (data >= 0)
@@ -258,32 +258,32 @@ static int open_folders(struct vault *vault, const char *data_path)
     return error;
 }
 
-int vault_open(const char *data_path, char *why, size_t why_size, struct vault **ret_vault)
+int objects_open(const char *data_path, char *why, size_t why_size, struct objects **ret_objects)
 {
-    struct vault *vault = base_alloc(sizeof *vault);
+    struct objects *objects = base_alloc(sizeof *objects);
     int error;
 
-    if (vault == NULL)
+    if (objects == NULL)
         return TR_ENOMEM;
-    *vault = (struct vault){ .objects = -1, .incoming = -1 };
-    error = open_folders(vault, data_path);
+    *objects = (struct objects){ .objects = -1, .incoming = -1 };
+    error = open_folders(objects, data_path);
     if (error != 0) {
         (void)snprintf(
             why, why_size, "the folder %s/packs cannot be used: %s", data_path, strerror(error));
-        vault_close(&vault);
+        objects_close(&objects);
         return code_of(error);
     }
-    *ret_vault = vault;
+    *ret_objects = objects;
     return 0;
 }
 
-void vault_close(struct vault **vault)
+void objects_close(struct objects **objects)
 {
-    struct vault *old = *vault;
+    struct objects *old = *objects;
 
     if (old == NULL)
         return;
-    *vault = NULL;
+    *objects = NULL;
     if (old->objects >= 0)
         close(old->objects);
     if (old->incoming >= 0)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <dirent.h>
 
-#include "vault_site.h"
+#include "objects_site.h"
 
 static const char id[] = "00112233445566778899aabbccddeeff";
 
 /* An object of these bytes; its name. */
-static void make_object(const struct vault_site *site, const char *text, char hex[65])
+static void make_object(const struct objects_site *site, const char *text, char hex[65])
 {
     uint8_t digest[32];
 
@@ -14,36 +14,36 @@ static void make_object(const struct vault_site *site, const char *text, char he
     put_object(site, hex, text, strlen(text));
 }
 
-TEST(vault, object_is_opened_by_its_digest)
+TEST(objects, object_is_opened_by_its_digest)
 {
-    struct vault_site site;
-    struct vault_identity identity, again;
+    struct objects_site site;
+    struct file_identity identity, again;
     char hex[65], bytes[8];
     int fd = -1;
 
-    vault_site_open(&site);
+    objects_site_open(&site);
     make_object(&site, "hello", hex);
-    CHECK_EQ_INT(vault_open_object(site.vault, hex, &fd, &identity), 0);
+    CHECK_EQ_INT(objects_open_file(site.objects, hex, &fd, &identity), 0);
     CHECK_EQ_U64(identity.size, 5);
     CHECK_EQ_INT(read(fd, bytes, sizeof bytes), 5);
-    CHECK_EQ_INT(vault_identify(fd, &again), 0);
-    CHECK(vault_identity_equal(&identity, &again));
+    CHECK_EQ_INT(file_identify(fd, &again), 0);
+    CHECK(file_identity_equal(&identity, &again));
     CHECK_EQ_INT(fcntl(fd, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
     close(fd);
     hex[3] = hex[3] == '0' ? '1' : '0';
-    CHECK_EQ_INT(vault_open_object(site.vault, hex, &fd, &identity), TR_ENOENT);
-    vault_site_close(&site);
+    CHECK_EQ_INT(objects_open_file(site.objects, hex, &fd, &identity), TR_ENOENT);
+    objects_site_close(&site);
 }
 
 /* Everything else than a plain file stands there. */
-TEST(vault, what_is_no_plain_file_is_not_opened)
+TEST(objects, what_is_no_plain_file_is_not_opened)
 {
-    struct vault_site site;
-    struct vault_identity identity;
+    struct objects_site site;
+    struct file_identity identity;
     char hex[65], path[256], secret[256];
     int fd = -1;
 
-    vault_site_open(&site);
+    objects_site_open(&site);
     make_object(&site, "to be replaced", hex);
     object_path(&site, hex, path);
     snprintf(secret, sizeof secret, "%s/secret", site.path);
@@ -51,15 +51,15 @@ TEST(vault, what_is_no_plain_file_is_not_opened)
 
     CHECK_EQ_INT(unlink(path), 0);
     CHECK_EQ_INT(symlink(secret, path), 0);
-    CHECK_EQ_INT(vault_open_object(site.vault, hex, &fd, &identity), TR_EACCES);
+    CHECK_EQ_INT(objects_open_file(site.objects, hex, &fd, &identity), TR_EACCES);
     CHECK_EQ_INT(unlink(path), 0);
     CHECK_EQ_INT(mkdir(path, 0755), 0);
-    CHECK_EQ_INT(vault_open_object(site.vault, hex, &fd, &identity), TR_EACCES);
+    CHECK_EQ_INT(objects_open_file(site.objects, hex, &fd, &identity), TR_EACCES);
     CHECK_EQ_INT(rmdir(path), 0);
     CHECK_EQ_INT(mkfifo(path, 0644), 0); /* and does not wait for a writer */
-    CHECK_EQ_INT(vault_open_object(site.vault, hex, &fd, &identity), TR_EACCES);
+    CHECK_EQ_INT(objects_open_file(site.objects, hex, &fd, &identity), TR_EACCES);
     CHECK_EQ_INT(fd, -1);
-    vault_site_close(&site);
+    objects_site_close(&site);
 }
 
 /* ---- names that lead elsewhere -------------------------------------------------------------- */
@@ -113,7 +113,7 @@ static void make_names(const char *folder)
 }
 
 /* Is this one of the files that must not be reached? */
-static bool is_outside(const struct vault_site *site, int fd)
+static bool is_outside(const struct objects_site *site, int fd)
 {
     char folder[256], here[300], link[64];
     ssize_t size;
@@ -126,15 +126,15 @@ static bool is_outside(const struct vault_site *site, int fd)
     return strncmp(here, folder, strlen(folder)) != 0;
 }
 
-TEST(vault, no_name_of_two_hundred_leads_out)
+TEST(objects, no_name_of_two_hundred_leads_out)
 {
-    struct vault_site site;
-    struct vault_identity identity;
+    struct objects_site site;
+    struct file_identity identity;
     char path[256], target[256];
     unsigned escapes = 0, opened = 0;
     int folder, fd;
 
-    vault_site_open(&site);
+    objects_site_open(&site);
     snprintf(path, sizeof path, "%s/secret", site.path);
     put_file(path, "secret", 6);
     /* Links that somebody left there. */
@@ -154,15 +154,15 @@ TEST(vault, no_name_of_two_hundred_leads_out)
     make_names(site.path);
     CHECK(name_count >= NAMES);
     for (unsigned i = 0; i < name_count; i++) {
-        CHECK_MSG(vault_open_object(site.vault, names[i], &fd, &identity) == TR_EINVAL,
+        CHECK_MSG(objects_open_file(site.objects, names[i], &fd, &identity) == TR_EINVAL,
             "%s is taken for the name of an object", names[i]);
-        CHECK_MSG(vault_open_incoming(site.vault, names[i], true, &fd) == TR_EINVAL,
+        CHECK_MSG(objects_open_incoming(site.objects, names[i], true, &fd) == TR_EINVAL,
             "%s is taken for the name of an upload", names[i]);
-        CHECK_EQ_INT(vault_remove_object(site.vault, names[i]), TR_EINVAL);
-        CHECK_EQ_INT(vault_remove_incoming(site.vault, names[i]), TR_EINVAL);
+        CHECK_EQ_INT(objects_remove(site.objects, names[i]), TR_EINVAL);
+        CHECK_EQ_INT(objects_remove_incoming(site.objects, names[i]), TR_EINVAL);
         /* The second wall alone. */
         fd = -1;
-        if (vault_open_beneath(folder, names[i], O_RDONLY, 0, &fd) == 0) {
+        if (file_open_beneath(folder, names[i], O_RDONLY, 0, &fd) == 0) {
             opened++;
             escapes += is_outside(&site, fd);
             close(fd);
@@ -171,91 +171,91 @@ TEST(vault, no_name_of_two_hundred_leads_out)
     CHECK_MSG(escapes == 0, "%u of %u names lead out", escapes, name_count);
     CHECK(opened < name_count); /* "." and the like are the folder itself */
     close(folder);
-    vault_site_close(&site);
+    objects_site_close(&site);
 }
 
-TEST(vault, names_are_lower_case_digits_of_the_right_number)
+TEST(objects, names_are_lower_case_digits_of_the_right_number)
 {
-    struct vault_site site;
-    struct vault_identity identity;
+    struct objects_site site;
+    struct file_identity identity;
     char hex[130];
     int fd;
 
-    vault_site_open(&site);
+    objects_site_open(&site);
     for (size_t size = 0; size < 129; size++) {
         memset(hex, 'a', sizeof hex);
         hex[size] = '\0';
-        CHECK_EQ_INT(vault_open_object(site.vault, hex, &fd, &identity),
-            size == VAULT_OBJECT_NAME ? TR_ENOENT : TR_EINVAL);
+        CHECK_EQ_INT(objects_open_file(site.objects, hex, &fd, &identity),
+            size == OBJECT_NAME_CHARS ? TR_ENOENT : TR_EINVAL);
     }
     for (int c = 1; c < 256; c++) {
         memset(hex, '0', sizeof hex);
         hex[64] = '\0';
         hex[63] = (char)c;
-        CHECK_EQ_INT(vault_open_object(site.vault, hex, &fd, &identity),
+        CHECK_EQ_INT(objects_open_file(site.objects, hex, &fd, &identity),
             (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') ? TR_ENOENT : TR_EINVAL);
     }
-    vault_site_close(&site);
+    objects_site_close(&site);
 }
 
 /* ---- uploads -------------------------------------------------------------------------------- */
 
-static int upload(const struct vault_site *site, const char *name, const char *text)
+static int upload(const struct objects_site *site, const char *name, const char *text)
 {
     int fd = -1;
 
-    CHECK_EQ_INT(vault_open_incoming(site->vault, name, true, &fd), 0);
+    CHECK_EQ_INT(objects_open_incoming(site->objects, name, true, &fd), 0);
     CHECK_EQ_INT(write(fd, text, strlen(text)), (ssize_t)strlen(text));
     return fd;
 }
 
-TEST(vault, kept_upload_is_a_read_only_object)
+TEST(objects, kept_upload_is_a_read_only_object)
 {
-    struct vault_site site;
-    struct vault_identity identity;
+    struct objects_site site;
+    struct file_identity identity;
     struct stat status;
     char hex[65];
     uint8_t digest[32];
     int fd, object;
 
-    vault_site_open(&site);
+    objects_site_open(&site);
     fd = upload(&site, id, "some bytes");
-    CHECK_EQ_INT(vault_open_incoming(site.vault, id, true, &object), TR_EEXIST);
+    CHECK_EQ_INT(objects_open_incoming(site.objects, id, true, &object), TR_EEXIST);
     digest_of("some bytes", 10, digest, hex);
-    CHECK_EQ_INT(vault_keep(site.vault, id, fd, hex), 0);
+    CHECK_EQ_INT(objects_add(site.objects, id, fd, hex), 0);
     close(fd);
-    CHECK_EQ_INT(vault_open_incoming(site.vault, id, false, &fd), TR_ENOENT);
-    CHECK_EQ_INT(vault_open_object(site.vault, hex, &object, &identity), 0);
+    CHECK_EQ_INT(objects_open_incoming(site.objects, id, false, &fd), TR_ENOENT);
+    CHECK_EQ_INT(objects_open_file(site.objects, hex, &object, &identity), 0);
     CHECK_EQ_INT(fstat(object, &status), 0);
     CHECK_EQ_INT(status.st_mode & 07777, 0440);
     close(object);
-    CHECK_EQ_INT(vault_remove_object(site.vault, hex), 0);
-    CHECK_EQ_INT(vault_open_object(site.vault, hex, &object, &identity), TR_ENOENT);
-    vault_site_close(&site);
+    CHECK_EQ_INT(objects_remove(site.objects, hex), 0);
+    CHECK_EQ_INT(objects_open_file(site.objects, hex, &object, &identity), TR_ENOENT);
+    objects_site_close(&site);
 }
 
-TEST(vault, second_upload_of_the_same_bytes_leaves_the_first_alone)
+TEST(objects, second_upload_of_the_same_bytes_leaves_the_first_alone)
 {
-    struct vault_site site;
-    struct vault_identity before, after;
+    struct objects_site site;
+    struct file_identity before, after;
     static const char other[] = "ffffffffffffffffffffffffffffffff";
     char hex[65];
     uint8_t digest[32];
     int first, second, object;
 
-    vault_site_open(&site);
+    objects_site_open(&site);
     digest_of("same", 4, digest, hex);
     first = upload(&site, id, "same");
-    CHECK_EQ_INT(vault_keep(site.vault, id, first, hex), 0);
-    CHECK_EQ_INT(vault_open_object(site.vault, hex, &object, &before), 0);
+    CHECK_EQ_INT(objects_add(site.objects, id, first, hex), 0);
+    CHECK_EQ_INT(objects_open_file(site.objects, hex, &object, &before), 0);
     second = upload(&site, other, "same");
-    CHECK_EQ_INT(vault_keep(site.vault, other, second, hex), 0);
-    CHECK_EQ_INT(vault_identify(object, &after), 0);
-    CHECK(vault_identity_equal(&before, &after));
-    CHECK_EQ_INT(vault_open_incoming(site.vault, other, false, &second), TR_ENOENT);
+    CHECK_EQ_INT(objects_add(site.objects, other, second, hex), 0);
+    CHECK_EQ_INT(file_identify(object, &after), 0);
+    CHECK(file_identity_equal(&before, &after));
+    CHECK_EQ_INT(objects_open_incoming(site.objects, other, false, &second), TR_ENOENT);
     close(object);
     close(first);
-    vault_site_close(&site);
+    objects_site_close(&site);
 }
 
 static int count_name(void *data, const char *name, uint64_t size)
@@ -267,36 +267,36 @@ static int count_name(void *data, const char *name, uint64_t size)
     return name[0] == '!' ? TR_EIO : 0;
 }
 
-TEST(vault, lists_objects_and_uploads)
+TEST(objects, lists_objects_and_uploads)
 {
-    struct vault_site site;
+    struct objects_site site;
     unsigned objects[2] = { 0 }, uploads[2] = { 0 };
     char hex[65], path[256];
 
-    vault_site_open(&site);
+    objects_site_open(&site);
     make_object(&site, "one", hex);
     make_object(&site, "three", hex);
     close(upload(&site, id, "1234567"));
-    CHECK_EQ_INT(vault_each_object(site.vault, count_name, objects), 0);
-    CHECK_EQ_INT(vault_each_incoming(site.vault, count_name, uploads), 0);
+    CHECK_EQ_INT(objects_each(site.objects, count_name, objects), 0);
+    CHECK_EQ_INT(objects_each_incoming(site.objects, count_name, uploads), 0);
     CHECK_EQ_INT(objects[0], 2);
     CHECK_EQ_INT(objects[1], 8);
     CHECK_EQ_INT(uploads[0], 1);
     CHECK_EQ_INT(uploads[1], 7);
     snprintf(path, sizeof path, "%s/packs/objects/!", site.path);
     put_file(path, "", 0);
-    CHECK_EQ_INT(vault_each_object(site.vault, count_name, objects), TR_EIO);
-    CHECK_EQ_INT(vault_remove_incoming(site.vault, id), 0);
-    CHECK_EQ_INT(vault_remove_incoming(site.vault, id), TR_ENOENT);
-    vault_site_close(&site);
+    CHECK_EQ_INT(objects_each(site.objects, count_name, objects), TR_EIO);
+    CHECK_EQ_INT(objects_remove_incoming(site.objects, id), 0);
+    CHECK_EQ_INT(objects_remove_incoming(site.objects, id), TR_ENOENT);
+    objects_site_close(&site);
 }
 
-TEST(vault, folder_that_cannot_be_used_is_named)
+TEST(objects, folder_that_cannot_be_used_is_named)
 {
-    struct vault *vault = NULL;
+    struct objects *objects = NULL;
     char why[256] = "";
 
-    CHECK_EQ_INT(vault_open("/nonexistent/data", why, sizeof why, &vault), TR_ENOENT);
+    CHECK_EQ_INT(objects_open("/nonexistent/data", why, sizeof why, &objects), TR_ENOENT);
     CHECK(strstr(why, "/nonexistent/data") != NULL);
-    CHECK(vault == NULL);
+    CHECK(objects == NULL);
 }

@@ -4,18 +4,18 @@
  *
  *     void api_verb_noun(struct http_request *request, void *state)
  *     {
- *         struct packs_call *call = packs_enter(request, state);
+ *         struct packs_request *call = packs_request_start(request, state);
  *
  *         if (call == NULL)
  *             return;
  *
- * and its then-functions find the call again with packs_call. */
-#ifndef SERVICES_PACKS_CALL_H
-#define SERVICES_PACKS_CALL_H
+ * and its then-functions find it again with packs_request_of. */
+#ifndef SERVICES_PACKS_PACKS_REQUEST_H
+#define SERVICES_PACKS_PACKS_REQUEST_H
 
 #include "services/packs/packs.h"
 
-struct packs_call {
+struct packs_request {
     struct packs *packs;
     const struct auth_claims *claims; /* NULL: anonymous, or the admin token (is_admin) */
     bool is_admin;                    /* by session or by token */
@@ -24,8 +24,8 @@ struct packs_call {
 };
 
 /* NULL: out of memory, and it has been answered. Lives as long as the request. */
-struct packs_call *packs_enter(struct http_request *request, void *state);
-struct packs_call *packs_call(const struct http_request *request);
+struct packs_request *packs_request_start(struct http_request *request, void *state);
+struct packs_request *packs_request_of(const struct http_request *request);
 
 typedef void (*packs_handler_fn)(struct http_request *request, void *state);
 /* What hangs on a route of the public listener. */

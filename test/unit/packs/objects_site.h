@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vault_site.h: a folder of its own with a vault in it, and files with known bytes. */
+/* objects_site.h: a folder of its own with a vault in it, and files with known bytes. */
 #ifndef TEST_UNIT_PACKS_VAULT_SITE_H
 #define TEST_UNIT_PACKS_VAULT_SITE_H
 
@@ -17,14 +17,14 @@
 #include "check.h"
 #include "crypto/digest.h"
 #include "crypto/encoding.h"
-#include "services/packs/vault.h"
+#include "services/packs/objects.h"
 
-struct vault_site {
+struct objects_site {
     char path[96];
-    struct vault *vault;
+    struct objects *objects;
 };
 
-static inline void vault_site_open(struct vault_site *site)
+static inline void objects_site_open(struct objects_site *site)
 {
     const char *folder = getenv("TMPDIR");
     char why[256] = "";
@@ -32,19 +32,19 @@ static inline void vault_site_open(struct vault_site *site)
     snprintf(
         site->path, sizeof site->path, "%s/troupe-packs.XXXXXX", folder == NULL ? "/tmp" : folder);
     CHECK(mkdtemp(site->path) != NULL);
-    CHECK_MSG(vault_open(site->path, why, sizeof why, &site->vault) == 0, "%s", why);
+    CHECK_MSG(objects_open(site->path, why, sizeof why, &site->objects) == 0, "%s", why);
 }
 
-static inline void vault_site_close(struct vault_site *site)
+static inline void objects_site_close(struct objects_site *site)
 {
     char command[160];
 
-    vault_close(&site->vault);
+    objects_close(&site->objects);
     snprintf(command, sizeof command, "rm -rf '%s'", site->path);
     CHECK_EQ_INT(system(command), 0);
 }
 
-static inline void object_path(const struct vault_site *site, const char *hex, char path[256])
+static inline void object_path(const struct objects_site *site, const char *hex, char path[256])
 {
     snprintf(path, 256, "%s/packs/objects/%s", site->path, hex);
 }
@@ -88,7 +88,7 @@ static inline void put_file(const char *path, const void *bytes, size_t size)
 }
 
 static inline void put_object(
-    const struct vault_site *site, const char *hex, const void *bytes, size_t size)
+    const struct objects_site *site, const char *hex, const void *bytes, size_t size)
 {
     char path[256];
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "services/packs/call.h"
+#include "services/packs/packs_request.h"
 
 #include "base/assert.h"
 
-struct packs_call *packs_enter(struct http_request *request, void *state)
+struct packs_request *packs_request_start(struct http_request *request, void *state)
 {
-    struct packs_call *call = http_alloc(request, sizeof *call);
+    struct packs_request *call = http_alloc(request, sizeof *call);
     /* On the admin listener requests belong to the listener itself. */
     bool is_public = http_service(request) == state;
 
@@ -30,9 +30,9 @@ struct packs_call *packs_enter(struct http_request *request, void *state)
     return call;
 }
 
-struct packs_call *packs_call(const struct http_request *request)
+struct packs_request *packs_request_of(const struct http_request *request)
 {
-    struct packs_call *call = http_data(request);
+    struct packs_request *call = http_data(request);
 
     tr_assert(call != NULL);
     return call;

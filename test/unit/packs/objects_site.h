@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* objects_site.h: a folder of its own with a vault in it, and files with known bytes. */
-#ifndef TEST_UNIT_PACKS_VAULT_SITE_H
-#define TEST_UNIT_PACKS_VAULT_SITE_H
+/* objects_site.h: a folder of its own for objects, and files with known bytes. */
+#ifndef TEST_UNIT_PACKS_OBJECTS_SITE_H
+#define TEST_UNIT_PACKS_OBJECTS_SITE_H
 
 #include <errno.h>
 #include <fcntl.h>

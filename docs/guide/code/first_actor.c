@@ -10,13 +10,13 @@ struct counter {
     int value;
 };
 
-/* What can be sent to it. */
+/* The messages it takes. */
 struct counter_message {
     enum { COUNTER_ADD, COUNTER_GET } kind;
     int amount;
 };
 
-/* What it does with one message. */
+/* Handles one message. */
 static enum tr_next counter_handle(void *state, struct tr_context *ctx, void *message)
 {
     struct counter *self = state;

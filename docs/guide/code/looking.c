@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* docs/guide/11-looking-inside.md: what the actors of a system are doing. */
+/* docs/guide/11-looking-inside.md: the actors of a system, seen from outside. */
 #include <stdio.h>
 #include <stdlib.h>
 

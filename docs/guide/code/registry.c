@@ -23,7 +23,7 @@ struct visitor {
 
 enum visitor_message { VISITOR_VISIT };
 
-/* A state for a key. It must be quick: what takes time belongs in start(). */
+/* A state for a key. It must be quick: slow work belongs in start(). */
 static int visitor_make(void *data, const void *key, size_t key_size, void *state)
 {
     struct visitor *self = state;

@@ -50,7 +50,7 @@ static const struct tr_type totals_type = {
 };
 TR_ACTOR(totals, struct totals, int)
 
-/* The table: what runs, from which state, and what happens when it fails. */
+/* The table: the children, the state each starts from, and the restart rule. */
 static const struct totals totals_initial = { .total = 100 };
 static totals_sender totals;
 

@@ -62,7 +62,7 @@ static void die(const char *what, int rc, const char *why)
 static struct sql_unit *unit_add_members(uint64_t convo, int64_t epoch)
 {
     static const char body[350] = "commit";
-    struct sql_unit *unit = sql_unit_new(convo);
+    struct sql_unit *unit = sql_unit_create(convo);
     char did[64];
 
     sql_unit_step(unit, &step_convo, 1);
@@ -153,13 +153,13 @@ static enum tr_next convo_event(void *state, struct tr_context *ctx, const struc
     bench.units++;
     if (sql_unit_commit(unit) > bench.commit_last)
         bench.commit_last = sql_unit_commit(unit);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return submit(self, ctx);
 }
 
 static void convo_finish(void *state)
 {
-    sql_client_end(&((struct convo *)state)->client);
+    sql_client_fini(&((struct convo *)state)->client);
 }
 
 static const struct tr_type convo_type = {
@@ -176,7 +176,7 @@ static const struct tr_type convo_type = {
 static void add_convos(unsigned count)
 {
     for (unsigned i = 0; i < count;) {
-        struct sql_unit *unit = sql_unit_new(1);
+        struct sql_unit *unit = sql_unit_create(1);
         int rc;
 
         for (unsigned end = i + 500; i < end && i < count; i++) {
@@ -186,7 +186,7 @@ static void add_convos(unsigned count)
         rc = sql_write_wait(bench.sql, unit);
         if (rc < 0)
             die("setting up", rc, sql_unit_why(unit));
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
     }
 }
 
@@ -240,7 +240,7 @@ static void run_lone(unsigned convo, int64_t epoch)
         if (rc < 0)
             die("lone unit", rc, sql_unit_why(unit));
         latencies_us[i] = (double)(now_ns() - began) / 1e3;
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
     }
     qsort(latencies_us, LONE_UNITS, sizeof latencies_us[0], compare);
     printf("lone_unit_us_p50 %.0f\nlone_unit_us_p99 %.0f\n", latencies_us[LONE_UNITS / 2],
@@ -249,7 +249,7 @@ static void run_lone(unsigned convo, int64_t epoch)
 
 static int64_t read_one(const struct sql_statement *statement)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     int64_t value;
     int rc;
 
@@ -260,7 +260,7 @@ static int64_t read_one(const struct sql_statement *statement)
     value = sql_row_int(unit, 0, 0, 0);
     if (value == 0 && sql_row_bytes(unit, 0, 0, 0).size > 0) /* a numeric sum comes as text */
         value = strtoll(sql_row_bytes(unit, 0, 0, 0).at, NULL, 10);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return value;
 }
 
@@ -274,7 +274,7 @@ static void run_rounds(void)
     for (unsigned i = 0; i < bench.actors; i++) {
         struct convo convo = { .id = i };
 
-        sql_client_begin(&convo.client, bench.sql);
+        sql_client_init(&convo.client, bench.sql);
         if (tr_spawn(bench.system, &convo_type, &convo, NULL, &senders[i]) < 0)
             die("spawn", TR_ENOMEM, "");
     }

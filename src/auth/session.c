@@ -188,7 +188,7 @@ static void submit(struct sessions_actor *actor, struct tr_context *ctx, struct 
                      : sql_write(ctx, &actor->sql, unit, &options);
     if (rc == 0)
         return;
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     answer_error(actor, sign_in, 503, "Overloaded", "the database is busy: try again");
 }
 
@@ -231,14 +231,14 @@ static void add_user(struct sessions_actor *actor, struct sign_in *sign_in, stru
 static void store_sign_in(
     struct sessions_actor *actor, struct tr_context *ctx, struct sign_in *sign_in)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     char id[REFRESH_ID_CHARS + 1], hex[64];
     unsigned char hash[32];
 
     new_id(id);
     if (unit == NULL ||
         refresh_token_init(&sign_in->refresh, actor->sessions->options.key, id) < 0) {
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         submit(actor, ctx, sign_in, NULL, false);
         return;
     }
@@ -281,10 +281,10 @@ static void begin_refresh(
         return;
     memcpy(id, old.text, REFRESH_ID_CHARS);
     id[REFRESH_ID_CHARS] = '\0';
-    unit = sql_unit_new(0);
+    unit = sql_unit_create(0);
     if (unit == NULL ||
         refresh_token_init(&sign_in->refresh, actor->sessions->options.key, id) < 0) {
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         submit(actor, ctx, sign_in, NULL, false);
         return;
     }
@@ -306,7 +306,7 @@ static void begin_end(struct sessions_actor *actor, struct tr_context *ctx, stru
 
     if (!read_refresh(actor, sign_in, &token))
         return;
-    unit = sql_unit_new(0);
+    unit = sql_unit_create(0);
     if (unit != NULL) {
         sql_unit_step(unit, &end_session, SQL_ROWS_ANY);
         sql_unit_text(unit, refresh_token_session(&token));
@@ -317,7 +317,7 @@ static void begin_end(struct sessions_actor *actor, struct tr_context *ctx, stru
 
 static void begin_me(struct sessions_actor *actor, struct tr_context *ctx, struct sign_in *sign_in)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     if (unit != NULL) {
         sql_unit_step(unit, &get_user, SQL_ROWS_ANY);
@@ -401,7 +401,7 @@ static void unit_back(
     while (sign_in != NULL && sign_in->number + TAG_UNIT != event->tag)
         sign_in = sign_in->next;
     if (unit == NULL || sign_in == NULL) {
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         return;
     }
     if (sql_unit_status(unit) != 0)
@@ -412,7 +412,7 @@ static void unit_back(
         me(actor, sign_in, unit);
     else
         signed_in(actor, sign_in, unit);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 }
 
 /* ---- providers' keys ------------------------------------------------------------------------ */
@@ -672,7 +672,7 @@ static int actor_start(void *self, struct tr_context *ctx)
     const struct tr_rate *rate = &actor->sessions->options.sign_ins;
     struct base_siphash_key key = { tr_random(ctx), tr_random(ctx) };
 
-    sql_client_begin(&actor->sql, actor->sessions->options.sql);
+    sql_client_init(&actor->sql, actor->sessions->options.sql);
     return rate->count == 0 ? 0 : rate_limit_init(&actor->sign_in_limit, rate, ADDRESSES_MAX, key);
 }
 
@@ -687,7 +687,7 @@ static void actor_finish(void *self)
     for (size_t i = 0; i < AUTH_PROVIDERS_MAX; i++)
         key_set_destroy(actor->providers[i].keys);
     if (actor->sql.sql != NULL)
-        sql_client_end(&actor->sql);
+        sql_client_fini(&actor->sql);
     rate_limit_fini(&actor->sign_in_limit);
     *actor =
         (struct sessions_actor){ .sessions = actor->sessions, .number_next = actor->number_next };
@@ -723,7 +723,7 @@ const struct tr_type sessions_type = {
 /* Who is an administrator is what the settings say now, not what they said when he signed in. */
 static int settle_roles(const struct session_options *options)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     int rc;
 
     if (unit == NULL)
@@ -734,7 +734,7 @@ static int settle_roles(const struct session_options *options)
         sql_unit_text(unit, span_of(options->admins[i]));
     }
     rc = sql_write_wait(options->sql, unit);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return rc;
 }
 

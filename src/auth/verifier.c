@@ -209,7 +209,7 @@ static void purge_old(struct auth_verifier *verifier, struct tr_context *ctx)
 
     if (verifier->auth->sql == NULL)
         return;
-    unit = sql_unit_new(0);
+    unit = sql_unit_create(0);
     if (unit == NULL)
         return;
     sql_unit_step(unit, &purge, SQL_ROWS_ANY);
@@ -217,7 +217,7 @@ static void purge_old(struct auth_verifier *verifier, struct tr_context *ctx)
     sql_unit_step(unit, &purge_sessions, SQL_ROWS_ANY);
     sql_unit_int(unit, (int64_t)auth_verifier_wall_s(verifier) - SESSIONS_KEPT_S);
     if (sql_write(ctx, &verifier->sql, unit, &(struct sql_submit_options){ .tag = TAG_PURGED }) < 0)
-        sql_unit_free(unit); /* next minute */
+        sql_unit_destroy(unit); /* next minute */
 }
 
 static void purged(struct auth_verifier *verifier, const struct tr_event *event)
@@ -227,7 +227,7 @@ static void purged(struct auth_verifier *verifier, const struct tr_event *event)
     if (unit != NULL && sql_unit_status(unit) != 0)
         LOG(LOG_WARN, "auth", "old token ids could not be deleted",
             LOG_TEXT("why", sql_error_text(sql_unit_status(unit))));
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 }
 
 static enum tr_next verifier_event(void *self, struct tr_context *ctx, const struct tr_event *event)
@@ -265,7 +265,7 @@ static void verifier_clear(struct auth_verifier *verifier)
     base_free(verifier->room);
     verifier->room = NULL;
     if (verifier->sql.sql != NULL)
-        sql_client_end(&verifier->sql);
+        sql_client_fini(&verifier->sql);
 }
 
 static int verifier_start(void *self, struct tr_context *ctx)
@@ -293,7 +293,7 @@ static int verifier_start(void *self, struct tr_context *ctx)
     if (rc == 0)
         rc = tr_every(ctx, TR_SECONDS(PURGE_S), TAG_PURGE, NULL);
     if (rc == 0 && auth->sql != NULL)
-        sql_client_begin(&verifier->sql, auth->sql);
+        sql_client_init(&verifier->sql, auth->sql);
     return rc;
 }
 

@@ -213,7 +213,7 @@ void auth_lookup_start(
 static void read_session(
     struct auth_verifier *verifier, struct tr_context *ctx, struct auth_lookup *lookup)
 {
-    struct sql_unit *unit = verifier->auth->sql == NULL ? NULL : sql_unit_new(0);
+    struct sql_unit *unit = verifier->auth->sql == NULL ? NULL : sql_unit_create(0);
     int rc = TR_ENOMEM;
 
     lookup->place = LOOKUP_READING;
@@ -230,7 +230,7 @@ static void read_session(
     }
     if (rc == 0)
         return;
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     auth_lookup_fail(
         verifier, ctx, lookup, VERDICT_FAILED, "Overloaded", "the database is busy: try again");
 }
@@ -297,7 +297,7 @@ void auth_lookup_session_read(
         read_session(verifier, ctx, lookup);
     else if (lookup != NULL)
         session_found(verifier, ctx, lookup, unit);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 }
 
 /* ---- the pool is done with it --------------------------------------------------------------- */

@@ -393,7 +393,7 @@ static int write_signed(struct push *push, struct buffer *body)
         json_put_string(&writer, "manifest", (struct span){ text.bytes, text.size });
         json_put_text(&writer, "signature", signature);
         json_put_end(&writer);
-        rc = json_finish(&writer);
+        rc = json_writer_end(&writer);
     }
     buffer_free(&text);
     if (rc == 0)

@@ -49,7 +49,7 @@ static int write_body(
         json_put_string(&writer, "statement", (struct span){ text.bytes, text.size });
         json_put_text(&writer, "signature", signature);
         json_put_end(&writer);
-        rc = json_finish(&writer);
+        rc = json_writer_end(&writer);
     }
     if (rc == 0)
         rc = buffer_append(body, "", 1);

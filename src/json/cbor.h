@@ -25,7 +25,7 @@ bool cbor_is_cid(struct span cid);
 
 /* Write one value. Members may come in any order; a map is put into its own when it ends, and
  * nothing needs to be counted beforehand. Used like struct json_writer: `key` names the member in a
- * map and is NULL elsewhere; misuse aborts. cbor_finish must be called, also after a failure. */
+ * map and is NULL elsewhere; misuse aborts. cbor_writer_end must be called, also after a failure. */
 struct cbor_writer {
     struct buffer *out;
     size_t start;        /* of the value in `out` */
@@ -46,7 +46,7 @@ struct cbor_writer cbor_writer(struct buffer *out);
 /* 0 if a whole value was appended. Else nothing was: TR_EINVAL for text that is not UTF-8, a double
  * that is not finite or a CID that is none, TR_EEXIST for a key given twice, TR_ENOMEM, TR_ELIMIT
  * of the buffer or of depth. */
-int cbor_finish(struct cbor_writer *writer);
+int cbor_writer_end(struct cbor_writer *writer);
 
 void cbor_put_map(struct cbor_writer *writer, const char *key);
 void cbor_put_array(struct cbor_writer *writer, const char *key);

@@ -155,7 +155,7 @@ static bool in_map(const struct cbor_writer *writer)
     return writer->depth > 0 && writer->open[writer->depth - 1].is_map;
 }
 
-int cbor_finish(struct cbor_writer *writer)
+int cbor_writer_end(struct cbor_writer *writer)
 {
     int rc = writer->out->failed != 0    ? writer->out->failed
              : writer->marks.failed != 0 ? writer->marks.failed

@@ -132,7 +132,7 @@ struct json_writer json_writer(struct buffer *out)
     return (struct json_writer){ .out = out };
 }
 
-int json_finish(const struct json_writer *writer)
+int json_writer_end(const struct json_writer *writer)
 {
     if (writer->out->failed != 0)
         return writer->out->failed;

@@ -9,7 +9,7 @@
  *     json_put_text(&writer, NULL, "did:plc:abc");
  *     json_put_end(&writer);
  *     json_put_end(&writer);
- *     rc = json_finish(&writer);
+ *     rc = json_writer_end(&writer);
  *
  * `key` names the member in an object and is NULL elsewhere (or after json_put_key). A key where
  * none belongs, or none where one does, is a bug and aborts. */
@@ -33,7 +33,7 @@ struct json_writer {
 /* Appends to `out`, which is borrowed. What it holds already stays. */
 struct json_writer json_writer(struct buffer *out);
 /* 0 if a whole value was written, else the first failure, of the buffer or the writer. */
-int json_finish(const struct json_writer *writer);
+int json_writer_end(const struct json_writer *writer);
 
 void json_put_object(struct json_writer *writer, const char *key);
 void json_put_array(struct json_writer *writer, const char *key);

@@ -94,7 +94,7 @@ static int check_key(const char *text)
 /* What was appended on failure is taken back. */
 static int written(struct buffer *out, size_t before, const struct json_writer *writer)
 {
-    int rc = json_finish(writer);
+    int rc = json_writer_end(writer);
 
     if (rc == 0 && out->size - before > MANIFEST_BYTES_MAX)
         rc = TR_ELIMIT;

@@ -31,7 +31,7 @@ static int prober_start(void *self, struct tr_context *ctx)
 {
     struct prober *prober = self;
 
-    sql_client_begin(&prober->client, prober->probe->sql);
+    sql_client_init(&prober->client, prober->probe->sql);
     return tr_every(ctx, TR_MILLISECONDS(PROBE_INTERVAL_MS), TAG_TICK, NULL);
 }
 
@@ -53,7 +53,7 @@ static void on_tick(struct prober *prober, struct tr_context *ctx)
             atomic_store(&prober->probe->is_late, true);
         return;
     }
-    unit = sql_unit_new(0);
+    unit = sql_unit_create(0);
     if (unit == NULL)
         return; /* out of memory now says nothing about the database */
     sql_unit_step(unit, &select_one, 1);
@@ -61,7 +61,7 @@ static void on_tick(struct prober *prober, struct tr_context *ctx)
         &(struct sql_submit_options){
             .tag = TAG_ANSWER, .timeout_ns = TR_MILLISECONDS(PROBE_TIMEOUT_MS) });
     if (rc != 0) {
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         atomic_store(&prober->probe->status, rc);
         return;
     }
@@ -78,7 +78,7 @@ static void on_answer(struct prober *prober, const struct tr_event *event)
     atomic_store(&prober->probe->status, sql_unit_status(unit));
     atomic_store(&prober->probe->is_late, false);
     prober->is_waiting = false;
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 }
 
 static enum tr_next prober_event(void *self, struct tr_context *ctx, const struct tr_event *event)
@@ -94,7 +94,7 @@ static void prober_finish(void *self)
 {
     struct prober *prober = self;
 
-    sql_client_end(&prober->client);
+    sql_client_fini(&prober->client);
 }
 
 static const struct tr_type prober_type = {

@@ -97,12 +97,12 @@ static int check_rows(int (*run)(struct sql_connection *, struct sql_unit *const
     struct sql_connection *connection, const struct sql_options *options, uint32_t *ret_version,
     char *why, size_t why_size)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     int rc;
 
     sql_unit_step(unit, &select_applied, SQL_ROWS_ANY);
     if (unit == NULL || unit->failed != 0) {
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         snprintf(why, why_size, "%s", tr_error_text(TR_ENOMEM));
         return TR_ENOMEM;
     }
@@ -116,7 +116,7 @@ static int check_rows(int (*run)(struct sql_connection *, struct sql_unit *const
         rc = check_row(unit, row, options, why, why_size);
     if (rc == 0)
         *ret_version = sql_unit_rows(unit, 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return rc;
 }
 

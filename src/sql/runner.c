@@ -121,7 +121,7 @@ static void drop_run(void *argument)
     struct sql_runner *runner = argument;
 
     for (uint32_t i = 0; i < runner->run_count; i++)
-        sql_unit_free(runner->batch[i].unit);
+        sql_unit_destroy(runner->batch[i].unit);
     runner_unref(runner);
 }
 
@@ -198,7 +198,7 @@ static void answer(struct sql_runner *runner, struct waiter *waiter, enum sql_st
     sql_count_end(runner->is_writer, status);
     /* TR_EREPLIED: the asker has gone or its deadline passed. The result stands. */
     (void)tr_reply_send(&waiter->reply, status, &serial, sizeof serial);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     waiter->unit = NULL;
 }
 
@@ -659,7 +659,7 @@ static enum tr_next runner_handle(void *self, struct tr_context *ctx, void *mess
 
         (void)tr_reply(ctx, TR_ENOMEM, &serial, sizeof serial);
         sql_runner_leave(runner);
-        sql_unit_free(m->unit);
+        sql_unit_destroy(m->unit);
         return TR_GO;
     }
     if (sql_runner_is_away(runner)) { /* it was on its way when that was found out */
@@ -779,11 +779,11 @@ static void runner_finish(void *self)
     /* Only a killed actor has any left. Their asks are answered by the runtime; what is in a batch
      * that still runs stays RUNNING. */
     for (uint32_t i = runner->is_running ? runner->run_count : 0; i < runner->batch_count; i++)
-        sql_unit_free(runner->batch[i].unit);
+        sql_unit_destroy(runner->batch[i].unit);
     while (runner->ring_count > 0) {
         struct waiter waiter = ring_pop(runner);
 
-        sql_unit_free(waiter.unit);
+        sql_unit_destroy(waiter.unit);
     }
     if (runner->is_down)
         set_down(runner, false, "");
@@ -798,7 +798,7 @@ static void drop_message(void *message)
     if (m->unit == NULL)
         return;
     sql_runner_leave(m->runner);
-    sql_unit_free(m->unit);
+    sql_unit_destroy(m->unit);
 }
 
 static void runner_show(const void *self, char *text, size_t size)

@@ -231,7 +231,7 @@ static int prepare(
     int rc;
 
     if (unit == NULL)
-        return TR_ENOMEM; /* what sql_unit_new said */
+        return TR_ENOMEM; /* what sql_unit_create said */
     tr_assert_use(unit->state == SQL_BUILT, "a unit is submitted once");
     tr_assert_use(!is_read || !sql_unit_has_decision(unit), "a unit that decides is written");
     if (unit->failed != 0)
@@ -253,7 +253,7 @@ static void unprepare(struct sql_message *message)
 {
     sql_runner_leave(message->runner);
     atomic_store_explicit(&message->unit->state, SQL_BUILT, memory_order_relaxed);
-    sql_unit_free(message->unit);
+    sql_unit_destroy(message->unit);
 }
 
 static void waiting_add(struct sql_client *client, struct sql_unit *unit)
@@ -321,19 +321,19 @@ int sql_read(struct tr_context *ctx, struct sql_client *client, struct sql_unit 
 
 /* ---- clients --------------------------------------------------------------------------------- */
 
-void sql_client_begin(struct sql_client *client, struct sql *sql)
+void sql_client_init(struct sql_client *client, struct sql *sql)
 {
     *client = (struct sql_client){ .sql = sql };
 }
 
-void sql_client_end(struct sql_client *client)
+void sql_client_fini(struct sql_client *client)
 {
     while (client->waiting != NULL) {
         struct sql_unit *unit = client->waiting;
 
         waiting_remove(client, unit);
         sql_unit_settle(unit, TR_ECANCELLED);
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
     }
 }
 

@@ -62,7 +62,7 @@ enum { SQL_ROWS_ANY = -1 };
 
 /* Values are copied. Out of memory sticks and is reported by submit. `key` decides the writer and
  * the order; unrelated units may use any. */
-struct sql_unit *sql_unit_new(uint64_t key);
+struct sql_unit *sql_unit_create(uint64_t key);
 /* Begin a statement that must change (or, for a SELECT, return) `rows` rows, or SQL_ROWS_ANY. */
 void sql_unit_step(struct sql_unit *unit, const struct sql_statement *statement, int64_t rows);
 /* The values of the statement begun last, from $1 on. */
@@ -71,7 +71,7 @@ void sql_unit_text(struct sql_unit *unit, struct span text);
 void sql_unit_blob(struct sql_unit *unit, const void *bytes, size_t size);
 void sql_unit_null(struct sql_unit *unit);
 /* Submitted or not, by whoever has it. NULL is fine. */
-void sql_unit_free(struct sql_unit *unit);
+void sql_unit_destroy(struct sql_unit *unit);
 
 /* The steps so far run first; then, in the same transaction, `decide` looks at their rows and adds
  * the steps that follow from them. If it adds none, nothing of the unit is stored, and it comes
@@ -109,7 +109,7 @@ struct span sql_row_bytes(
 /* ---- from an actor -------------------------------------------------------------------------- */
 
 /* Lives in the actor's struct: the units it waits for. The actor's finish and reset hooks call
- * sql_client_end, so that nothing leaks when it ends before its answers. */
+ * sql_client_fini, so that nothing leaks when it ends before its answers. */
 struct sql_client {
     struct sql *sql;
     struct sql_unit *waiting; /* oldest first */
@@ -117,9 +117,9 @@ struct sql_client {
     uint64_t serial;
     uint32_t guessed; /* ends that did not say of which unit they were */
 };
-void sql_client_begin(struct sql_client *client, struct sql *sql);
+void sql_client_init(struct sql_client *client, struct sql *sql);
 /* Units that have not begun are not run any more; those that run may still be stored. */
-void sql_client_end(struct sql_client *client);
+void sql_client_fini(struct sql_client *client);
 
 struct sql_submit_options {
     uint32_t tag;

@@ -40,7 +40,7 @@ static _Thread_local const struct sql_unit *deciding;
 
 /* ---- building -------------------------------------------------------------------------------- */
 
-struct sql_unit *sql_unit_new(uint64_t key)
+struct sql_unit *sql_unit_create(uint64_t key)
 {
     struct sql_unit *unit = base_calloc(sizeof *unit);
 
@@ -62,7 +62,7 @@ void sql_unit_hold(struct sql_unit *unit)
     tr_assert(before > 0);
 }
 
-void sql_unit_free(struct sql_unit *unit)
+void sql_unit_destroy(struct sql_unit *unit)
 {
     /* Acquire and release: who frees it sees what the other holder did last. */
     if (unit == NULL || atomic_fetch_sub_explicit(&unit->holders, 1, memory_order_acq_rel) != 1)

@@ -19,7 +19,7 @@ static void check_again(const struct json_doc *doc, const char *bytes, size_t si
     int rc;
 
     cbor_put_value(&writer, NULL, json_root(doc));
-    rc = cbor_finish(&writer);
+    rc = cbor_writer_end(&writer);
     tr_assert(rc == 0);
     tr_assert(out.size == size && memcmp(out.bytes, bytes, size) == 0);
     buffer_free(&out);

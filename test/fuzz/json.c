@@ -51,7 +51,7 @@ static int print(const struct json_doc *doc, struct buffer *out)
     struct json_writer writer = json_writer(out);
 
     json_put_value(&writer, NULL, json_root(doc));
-    return json_finish(&writer);
+    return json_writer_end(&writer);
 }
 
 static void check_canonical(const struct json_doc *doc)

@@ -225,7 +225,7 @@ static void check_writes_the_same(const struct buffer *bytes)
 
     CHECK_MSG(rc == 0, "byte %zu: %s", doc.error.offset, doc.error.text);
     cbor_put_value(&writer, NULL, json_root(&doc));
-    CHECK_EQ_INT(cbor_finish(&writer), 0);
+    CHECK_EQ_INT(cbor_writer_end(&writer), 0);
     CHECK(out.size == bytes->size && memcmp(out.bytes, bytes->bytes, out.size) == 0);
     buffer_free(&out);
     json_doc_free(&doc);

@@ -177,7 +177,7 @@ SQL_STATEMENT(all_confirms, "SELECT convo, epoch FROM epoch_confirms");
 
 static inline struct sql_unit *truth_unit(void)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     sql_unit_step(unit, &all_convos, SQL_ROWS_ANY);
     sql_unit_step(unit, &new_log, SQL_ROWS_ANY);

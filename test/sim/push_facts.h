@@ -337,7 +337,7 @@ enum { FACT_CONVOS, FACT_LOG, FACT_MEMBERS, FACT_TOKENS };
 
 static inline struct sql_unit *facts_unit(void)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     sql_unit_step(unit, &all_convos, SQL_ROWS_ANY);
     sql_unit_step(unit, &new_log, SQL_ROWS_ANY);

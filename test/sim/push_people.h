@@ -199,7 +199,7 @@ static inline uint32_t new_token(uint32_t device)
 static inline struct sql_unit *token_unit(uint32_t number, uint32_t token)
 {
     struct span did = span_of(user_did(now.devices[number].user));
-    struct sql_unit *unit = sql_unit_new(api_query_key(did));
+    struct sql_unit *unit = sql_unit_create(api_query_key(did));
     char device[16], text[16];
 
     (void)snprintf(device, sizeof device, "d-%u", number);
@@ -222,7 +222,7 @@ static inline void change_token(struct talker *self, struct tr_context *ctx)
     struct sql_unit *unit = token_unit(number, is_put ? new_token(number) : 0);
 
     if (sql_write(ctx, &self->sql, unit, &(struct sql_submit_options){ .tag = TAG_TOKEN }) < 0) {
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         wait_a_little(ctx);
         return;
     }
@@ -242,7 +242,7 @@ static inline void token_changed(struct talker *self, const struct tr_event *eve
     /* Of one that is in doubt it may be seen later that it is stored. */
     if (self->device != NULL && sql_unit_status(unit) != SQL_EUNKNOWN)
         self->device->withdrawals--;
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     self->is_writing = false;
     people.busy--;
 }
@@ -263,7 +263,7 @@ static int talker_start(void *state, struct tr_context *ctx)
 {
     struct talker *self = state;
 
-    sql_client_begin(&self->sql, now.sql);
+    sql_client_init(&self->sql, now.sql);
     wait_a_little(ctx);
     return 0;
 }
@@ -302,7 +302,7 @@ static void talker_finish(void *state)
         job_unref(self->job);
     }
     people.busy -= self->is_writing;
-    sql_client_end(&self->sql);
+    sql_client_fini(&self->sql);
 }
 
 static const struct tr_type talker_type = {

@@ -99,7 +99,7 @@ static void look_after_commit(struct sql_connection *connection)
     CHECK_MSG(unit->status == 0 || world.is_dark, "looking: %s", unit->why);
     if (unit->status == 0)
         truth_learn(unit);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 }
 
 static void lose(struct sql_unit *const *units, size_t count)
@@ -296,7 +296,7 @@ static void close_database(void)
 
 static struct sql_unit *look(const struct sql_statement *statement)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     int rc;
 
     sql_unit_step(unit, statement, SQL_ROWS_ANY);
@@ -327,7 +327,7 @@ static void check_database(void)
     now.is_reading_anew = true;
     truth_learn(unit);
     now.is_reading_anew = false;
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     for (uint32_t i = 0; i < CONVOS; i++)
         CHECK_MSG(now.truths[i].seq >= now.truths[i].shown_seq,
             "durable: %s is at %llu, and somebody was told of %llu", convo_id(i),
@@ -336,10 +336,10 @@ static void check_database(void)
     check_all_told();
     unit = look(&all_tokens);
     check_tokens(unit);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     unit = look(&all_marks);
     check_marks(unit);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     CHECK_EQ_INT(delivery_check(now.sql, on_violation, NULL, &violations), 0);
 }
 
@@ -351,7 +351,7 @@ SQL_STATEMENT(all_readable,
 static void check_readable(uint32_t user)
 {
     static bool is_readable[CONVOS][SEQS_MAX];
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     memset(is_readable, 0, sizeof is_readable);
     sql_unit_step(unit, &all_readable, SQL_ROWS_ANY);
@@ -359,7 +359,7 @@ static void check_readable(uint32_t user)
     CHECK_EQ_INT(sql_read_wait(now.sql, unit), 0);
     for (uint32_t i = 0; i < sql_unit_rows(unit, 0); i++)
         is_readable[convo_of(sql_row_bytes(unit, 0, i, 0))][sql_row_int(unit, 0, i, 1)] = true;
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     for (uint32_t convo = 0; convo < CONVOS; convo++)
         for (uint64_t seq = 2; seq <= now.truths[convo].seq; seq++)
             CHECK_MSG(is_readable[convo][seq] == (is_in(&now.truths[convo], seq - 1, user) &&

@@ -84,7 +84,7 @@ static void look_after_commit(struct sql_connection *connection)
     now.calm_ns = calm_ns;
     CHECK_MSG(unit->status == 0, "looking: %s", unit->why);
     facts_learn(unit);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 }
 
 static bool is_any_stored(struct sql_unit *const *units, size_t count)
@@ -355,7 +355,7 @@ SQL_STATEMENT(put_device, "INSERT INTO devices (did, device, name, signature_key
 static void make_devices(void)
 {
     for (uint32_t i = 0; i < now.device_count; i++) {
-        struct sql_unit *unit = sql_unit_new(0);
+        struct sql_unit *unit = sql_unit_create(0);
         char device[16];
 
         now.devices[i].user = below(&now.s, USERS);
@@ -365,12 +365,12 @@ static void make_devices(void)
         sql_unit_text(unit, span_of(device));
         sql_unit_blob(unit, "key", 3);
         CHECK_EQ_INT(sql_write_wait(now.sql, unit), 0);
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         if (percent(&now.s, 20))
             continue;
         unit = token_unit(i, new_token(i));
         CHECK_EQ_INT(sql_write_wait(now.sql, unit), 0);
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
     }
 }
 

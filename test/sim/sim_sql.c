@@ -114,7 +114,7 @@ static struct sql_unit *unit_of(
     struct client *self, uint32_t operation, bool must_fail, size_t body_size)
 {
     static const char body[3000];
-    struct sql_unit *unit = sql_unit_new(self->index);
+    struct sql_unit *unit = sql_unit_create(self->index);
 
     sql_unit_step(unit, &step_conversation, 1);
     sql_unit_int(unit, self->index);
@@ -153,7 +153,7 @@ static void submit_write(struct client *self, struct tr_context *ctx)
         CHECK_MSG(rc == TR_EFULL, "a submit fails with %s", sql_error_text(rc));
         seen.shed++;
         operation->fate = FAILED;
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         return;
     }
     self->pending[self->pending_count++] =
@@ -164,7 +164,7 @@ static void submit_write(struct client *self, struct tr_context *ctx)
 
 static void submit_read(struct client *self, struct tr_context *ctx)
 {
-    struct sql_unit *unit = sql_unit_new(self->index);
+    struct sql_unit *unit = sql_unit_create(self->index);
     int rc;
 
     sql_unit_step(unit, &read_conversation, 1);
@@ -189,7 +189,7 @@ static void act(struct client *self, struct tr_context *ctx)
         if (self->pending_count > 0)
             return;
         if (self->generation != now.generation)
-            sql_client_begin(&self->sql, now.sql);
+            sql_client_init(&self->sql, now.sql);
         self->generation = now.generation;
         submit_read(self, ctx);
         return;
@@ -293,7 +293,7 @@ static enum tr_next client_event(void *state, struct tr_context *ctx, const stru
             on_read(self, unit);
         else
             on_write(self, unit);
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
     }
     if (tr_random(ctx) % 1000 < now.crash_percent && !now.is_down)
         return TR_FAIL;
@@ -313,7 +313,7 @@ static void forget(struct client *self)
     for (uint32_t i = 0; i < self->pending_count; i++)
         now.operations[self->pending[i].operation].fate = UNKNOWN;
     self->pending_count = 0;
-    sql_client_end(&self->sql);
+    sql_client_fini(&self->sql);
 }
 
 static int client_reset(void *state, enum tr_why why)
@@ -457,7 +457,7 @@ static int try_open(void)
 
 static struct sql_unit *look(const struct sql_statement *statement)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     int rc;
 
     sql_unit_step(unit, statement, SQL_ROWS_ANY);
@@ -497,8 +497,8 @@ static void check_entries(uint64_t highest[CLIENTS_MAX], uint64_t counts[CLIENTS
             "nothing: operation %u came back as failed and is there", i);
         seen.unknown_there += operation->fate == UNKNOWN && operation->is_there;
     }
-    sql_unit_free(entries);
-    sql_unit_free(halves);
+    sql_unit_destroy(entries);
+    sql_unit_destroy(halves);
 }
 
 static void check_database(void)
@@ -516,11 +516,11 @@ static void check_database(void)
             (unsigned long long)sequence, (unsigned long long)counts[i],
             (unsigned long long)highest[i]);
     }
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     unit = look(&integrity);
     CHECK_MSG(span_is(sql_row_bytes(unit, 0, 0, 0), "ok"), "whole: %.*s",
         (int)sql_row_bytes(unit, 0, 0, 0).size, sql_row_bytes(unit, 0, 0, 0).at);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 }
 
 /* The "process" ends, with or without the machine, and another one recovers. */

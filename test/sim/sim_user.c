@@ -398,7 +398,7 @@ SQL_STATEMENT(one_seq, "SELECT seq FROM user_sync WHERE user_id = $1");
 static int commit_with_another(
     struct sql_connection *connection, struct sql_unit *const *units, size_t count)
 {
-    struct sql_unit *all[BATCH_MAX + 1], *another = sql_unit_new(0);
+    struct sql_unit *all[BATCH_MAX + 1], *another = sql_unit_create(0);
     uint32_t user = below(&now.s, USERS);
     int rc;
 
@@ -415,7 +415,7 @@ static int commit_with_another(
         now.told_seq[user] = sql_row_int(another, 1, 0, 0);
         seen.strange++;
     }
-    sql_unit_free(another);
+    sql_unit_destroy(another);
     return rc;
 }
 
@@ -603,7 +603,7 @@ static void check_writes(uint64_t conflicts_known)
 /* What was told must be there; fills `stored`. */
 static void check_database(void)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     int64_t seqs[USERS] = { 0 };
     uint64_t conflicts_known = 0;
 
@@ -628,7 +628,7 @@ static void check_database(void)
         conflicts_known += now.owners[user][sql_row_int(unit, 2, row, 3)] != 0;
     }
     check_writes(conflicts_known);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 }
 
 /* ---- the service ----------------------------------------------------------------------------- */

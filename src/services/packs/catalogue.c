@@ -98,7 +98,7 @@ static int metric_of(unsigned status)
 static void end_edit(struct catalogue *catalogue)
 {
     catalogue->step = STEP_IDLE;
-    sql_unit_free(catalogue->written);
+    sql_unit_destroy(catalogue->written);
     catalogue->written = NULL;
     if (catalogue->edit == NULL)
         return;
@@ -132,7 +132,7 @@ static void answer(struct catalogue *catalogue, const struct sql_unit *unit)
         json_put_object(&writer, NULL);
         json_put_end(&writer);
     }
-    if (json_finish(&writer) < 0) {
+    if (json_writer_end(&writer) < 0) {
         buffer_free(&edit->answer);
         refuse(catalogue, 503, "memory", "");
     } else {
@@ -152,7 +152,7 @@ static void read_all(struct catalogue *catalogue, struct tr_context *ctx, enum c
         catalogue->step = step;
         return;
     }
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     set_behind(catalogue, ctx, true);
     refuse(catalogue, 503, "database", "");
 }
@@ -202,7 +202,7 @@ static void submit(struct catalogue *catalogue, struct tr_context *ctx, struct s
         catalogue->step = is_read ? STEP_ASK : STEP_WRITE;
         return;
     }
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     refuse(catalogue, 503, "database", "");
 }
 
@@ -210,7 +210,7 @@ static void plan(struct catalogue *catalogue, struct tr_context *ctx)
 {
     struct edit *edit = catalogue->edit;
     const struct packs_view *view = catalogue_view(catalogue->packs);
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     if (unit == NULL) {
         refuse(catalogue, 503, "memory", "");
@@ -224,10 +224,10 @@ static void plan(struct catalogue *catalogue, struct tr_context *ctx)
     else
         edit->kind->plan(edit, view, unit);
     if (edit->status >= 200 && edit->status < 300) { /* it is so already */
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         answer(catalogue, NULL);
     } else if (edit->status != 0) {
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         end_edit(catalogue);
     } else {
         if (edit->kind->action != NULL)
@@ -298,7 +298,7 @@ static void on_unit(struct catalogue *catalogue, struct tr_context *ctx, struct 
         read_all(catalogue, ctx, STEP_RELOAD);
         return;
     }
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 }
 
 /* ---- the actor ------------------------------------------------------------------------------ */
@@ -339,7 +339,7 @@ static int catalogue_begin(void *self, struct tr_context *ctx)
 {
     struct catalogue *catalogue = self;
 
-    sql_client_begin(&catalogue->sql, catalogue->packs->sql);
+    sql_client_init(&catalogue->sql, catalogue->packs->sql);
     if (tr_self_restarts(ctx) > 0)
         set_behind(catalogue, ctx, true);
     return 0;
@@ -351,9 +351,9 @@ static void catalogue_finish(void *self)
 
     tr_reply_drop(&catalogue->reply);
     edit_unref(catalogue->edit);
-    sql_unit_free(catalogue->written);
+    sql_unit_destroy(catalogue->written);
     if (catalogue->sql.sql != NULL)
-        sql_client_end(&catalogue->sql);
+        sql_client_fini(&catalogue->sql);
 }
 
 static int catalogue_reset(void *self, enum tr_why why)
@@ -403,7 +403,7 @@ static int load(struct packs *packs)
     rc = sql_read_wait(packs->sql, unit);
     if (rc == 0)
         rc = publish(packs, unit, 1);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return rc;
 }
 

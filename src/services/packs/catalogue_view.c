@@ -80,7 +80,7 @@ struct sql_unit *view_unit(void)
         [ARTIFACTS] = &all_artifacts,
         [LAST_IDS] = &last_ids,
     };
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     for (size_t i = 0; unit != NULL && i < sizeof statements / sizeof statements[0]; i++)
         sql_unit_step(unit, statements[i], SQL_ROWS_ANY);

@@ -95,7 +95,7 @@ enum { QUESTIONS = sizeof questions / sizeof questions[0] };
 static int read_rows(
     struct run *run, const struct sql_statement *statement, struct sql_unit **ret_unit)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     int rc;
 
     if (unit == NULL)
@@ -103,7 +103,7 @@ static int read_rows(
     sql_unit_step(unit, statement, SQL_ROWS_ANY);
     rc = sql_read_wait(run->sql, unit);
     if (rc < 0)
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
     else
         *ret_unit = unit;
     return rc;
@@ -130,7 +130,7 @@ static int ask(struct run *run, size_t number)
             placeholder == NULL ? "" : placeholder + 4);
         tell(run, questions[number].check, sql_row_bytes(unit, 0, i, 0), text);
     }
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return 0;
 }
 
@@ -331,7 +331,7 @@ static int check_objects(struct run *run)
         return rc;
     for (uint32_t i = 0; rc == 0 && i < sql_unit_rows(unit, 0); i++)
         rc = check_object(run, unit, i);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return rc;
 }
 
@@ -359,7 +359,7 @@ static int check_uploads(struct run *run)
         if (file == NULL && object == NULL)
             tell(run, "incoming", id, "this upload has no file");
     }
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return 0;
 }
 

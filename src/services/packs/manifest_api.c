@@ -115,7 +115,7 @@ void api_get_pack_keys(struct http_request *request, void *state)
     }
     writer = json_writer(&body);
     put_pack_keys(&writer, pack);
-    if (json_finish(&writer) != 0)
+    if (json_writer_end(&writer) != 0)
         http_respond_shed(request, 503, 1, "memory");
     else
         http_respond_buffer(request, 200, "application/json", &body);

@@ -363,7 +363,7 @@ static void refuse_invalid(struct edit *edit, const struct release *release)
     (void)release_validate(release, put_failure, &writer);
     json_put_end(&writer);
     json_put_end(&writer);
-    if (json_finish(&writer) < 0)
+    if (json_writer_end(&writer) < 0)
         buffer_free(&edit->answer); /* then without the list */
 }
 

@@ -300,7 +300,7 @@ static int submit(
     int rc = unit == NULL ? TR_ENOMEM : sql_write(ctx, &uploads->sql, unit, &options);
 
     if (rc != 0)
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
     else
         upload->tag = options.tag;
     return rc;
@@ -309,7 +309,7 @@ static int submit(
 static struct sql_unit *insert_unit(const struct uploads *uploads, const struct upload *upload)
 {
     const struct upload_facts *facts = &upload->facts;
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     if (unit == NULL)
         return NULL;
@@ -331,7 +331,7 @@ static struct sql_unit *insert_unit(const struct uploads *uploads, const struct 
 
 struct sql_unit *upload_delete_unit(struct span id)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     if (unit == NULL)
         return NULL;
@@ -759,7 +759,7 @@ static enum tr_next uploads_event(void *self, struct tr_context *ctx, const stru
             else
                 on_changed(uploads, ctx, upload, event->status);
         }
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
     }
     return TR_GO;
 }
@@ -768,7 +768,7 @@ static int uploads_begin(void *self, struct tr_context *ctx)
 {
     struct uploads *uploads = self;
 
-    sql_client_begin(&uploads->sql, uploads->packs->sql);
+    sql_client_init(&uploads->sql, uploads->packs->sql);
     return tr_every(ctx, SWEEP_NS, TAG_SWEEP, NULL);
 }
 
@@ -788,7 +788,7 @@ void uploads_finish(void *self)
         upload_unref(upload);
     }
     if (uploads->sql.sql != NULL)
-        sql_client_end(&uploads->sql);
+        sql_client_fini(&uploads->sql);
     upload_site_unref(uploads->site);
     uploads->site = NULL;
 }

@@ -87,7 +87,7 @@ static void respond_upload(struct http_request *request, const struct upload_job
         (void)http_add_header(request, "Location", span_of(path));
     }
     put_upload(&writer, job);
-    if (json_finish(&writer) != 0)
+    if (json_writer_end(&writer) != 0)
         http_respond_shed(request, 503, 1, "memory");
     else
         http_respond_buffer(request, job->is_new ? 201 : 200, "application/json", &body);

@@ -106,7 +106,7 @@ static int load_row(struct uploads *uploads, const struct sql_unit *unit, uint32
     LOG(LOG_WARN, "packs", "an upload cannot be continued and is removed", LOG_TEXT("upload", id));
     removal = upload_delete_unit(sql_row_bytes(unit, 0, row, 0));
     rc = removal == NULL ? TR_ENOMEM : sql_write_wait(uploads->packs->sql, removal);
-    sql_unit_free(removal);
+    sql_unit_destroy(removal);
     return rc;
 }
 
@@ -122,7 +122,7 @@ static int remove_unknown(void *data, const char *name, uint64_t size)
 
 static int load(struct uploads *uploads)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     int rc;
 
     if (unit == NULL)
@@ -131,7 +131,7 @@ static int load(struct uploads *uploads)
     rc = sql_read_wait(uploads->packs->sql, unit);
     for (uint32_t i = 0; rc == 0 && i < sql_unit_rows(unit, 0); i++)
         rc = load_row(uploads, unit, i);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     if (rc == 0)
         rc = objects_each_incoming(uploads->site->objects, remove_unknown, uploads);
     return rc;

@@ -81,7 +81,7 @@ void user_job_unref(struct user_job *job)
 {
     if (job == NULL || atomic_fetch_sub_explicit(&job->holders, 1, memory_order_acq_rel) != 1)
         return;
-    sql_unit_free(job->unit);
+    sql_unit_destroy(job->unit);
     buffer_free(&job->texts);
     base_free(job->changes);
     base_free(job);
@@ -133,7 +133,7 @@ static void load(struct user *user, struct tr_context *ctx)
     if (unit != NULL)
         rc = sql_read(ctx, &user->sql, unit, &(struct sql_submit_options){ .tag = TAG_LOAD });
     if (rc < 0) {
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         refuse_waiting(user, rc);
         return;
     }
@@ -163,7 +163,7 @@ static bool push(struct user *user, struct tr_context *ctx, struct user_job *job
     if (unit != NULL)
         rc = sql_write(ctx, &user->sql, unit, &(struct sql_submit_options){ .tag = TAG_PUSH });
     if (rc < 0) {
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         answer(job, rc, NULL);
         return false;
     }
@@ -209,7 +209,7 @@ static void on_load(struct user *user, struct sql_unit *unit)
     } else {
         refuse_waiting(user, rc);
     }
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 }
 
 static void on_pushed(struct user *user, struct sql_unit *unit)
@@ -230,7 +230,7 @@ static void on_pushed(struct user *user, struct sql_unit *unit)
         rc = TR_ELIMIT;
     user->is_loaded = false; /* whatever it was: look again */
     if (rc == SQL_EROWS && sql_unit_failed_step(unit) == 0 && ++job->tries < TRIES_MAX) {
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         job->next = user->waiting;
         if (user->waiting == NULL)
             user->waiting_end = &job->next;
@@ -253,7 +253,7 @@ static void read_rows(struct user *user, struct tr_context *ctx, struct user_job
     if (unit != NULL)
         rc = sql_read(ctx, &user->sql, unit, &(struct sql_submit_options){ .tag = job->tries });
     if (rc < 0) {
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         answer(job, rc, NULL);
         return;
     }
@@ -321,7 +321,7 @@ static int user_begin(void *self, struct tr_context *ctx)
 
     (void)ctx;
     user->waiting_end = &user->waiting;
-    sql_client_begin(&user->sql, user->users->sql);
+    sql_client_init(&user->sql, user->users->sql);
     return 0;
 }
 
@@ -347,7 +347,7 @@ static void user_finish(void *self)
         drop_job(user->pushing);
     user->pushing = NULL;
     if (user->sql.sql != NULL)
-        sql_client_end(&user->sql);
+        sql_client_fini(&user->sql);
 }
 
 static int user_reset(void *self, enum tr_why why)

@@ -138,7 +138,7 @@ static void pushed(struct http_request *request, const struct tr_event *event)
     json_put_int(&writer, "skipped", skipped);
     json_put_int(&writer, "server_time", job->now_ms);
     json_put_end(&writer);
-    respond(request, &json, json_finish(&writer));
+    respond(request, &json, json_writer_end(&writer));
 }
 
 static void push(struct http_request *request)
@@ -243,7 +243,7 @@ static void pulled(struct http_request *request, const struct tr_event *event)
     json_put_string(&writer, "epoch", user_pull_epoch(job));
     json_put_int(&writer, "server_time", job->now_ms);
     json_put_end(&writer);
-    respond(request, &json, json_finish(&writer));
+    respond(request, &json, json_writer_end(&writer));
 }
 
 static void pull(struct http_request *request)
@@ -308,7 +308,7 @@ static void list_conflicts(struct http_request *request, const struct tr_event *
     }
     json_put_end(&writer);
     json_put_end(&writer);
-    respond(request, &json, json_finish(&writer));
+    respond(request, &json, json_writer_end(&writer));
 }
 
 static void put_may(struct json_writer *writer, const char *key, const struct sql_unit *unit,
@@ -356,7 +356,7 @@ static void show_status(struct http_request *request, const struct tr_event *eve
     }
     json_put_end(&writer);
     json_put_end(&writer);
-    respond(request, &json, json_finish(&writer));
+    respond(request, &json, json_writer_end(&writer));
 }
 
 static void ask_about(struct http_request *request, struct users *users, enum user_job_kind kind,

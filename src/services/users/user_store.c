@@ -107,7 +107,7 @@ static struct span text_span(const char *text)
 static struct sql_unit *unit_of(const char *user)
 {
     /* It decides the writer, and nothing that matters to others. */
-    return sql_unit_new(base_siphash((struct base_siphash_key){ 0 }, user, strlen(user)));
+    return sql_unit_create(base_siphash((struct base_siphash_key){ 0 }, user, strlen(user)));
 }
 
 static void step_of_user(

@@ -30,7 +30,7 @@ struct clerk_message {
 
 static enum tr_next clerk_handle(void *self, struct tr_context *ctx, void *message)
 {
-    struct sql_unit *unit = sql_unit_new(1);
+    struct sql_unit *unit = sql_unit_create(1);
     struct clerk *clerk = self;
     uint32_t tag = clerk->next++ % 64;
 
@@ -49,7 +49,7 @@ static enum tr_next clerk_event(void *self, struct tr_context *ctx, const struct
 
     (void)ctx;
     CHECK(is_replay || sql_unit_status(unit) == 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     tr_reply_send(&clerk->replies[event->tag], 0, &is_replay, sizeof is_replay);
     return TR_GO;
 }
@@ -59,13 +59,13 @@ static int clerk_start(void *self, struct tr_context *ctx)
     struct clerk *clerk = self;
 
     (void)ctx;
-    sql_client_begin(&clerk->client, clerk->sql);
+    sql_client_init(&clerk->client, clerk->sql);
     return 0;
 }
 
 static void clerk_finish(void *self)
 {
-    sql_client_end(&((struct clerk *)self)->client);
+    sql_client_fini(&((struct clerk *)self)->client);
 }
 
 static const struct tr_type clerk_type = {

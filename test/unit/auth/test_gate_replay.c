@@ -26,14 +26,14 @@ static struct auth_claims claims_of(const char *jti, uint64_t expires_s)
 /* Does it count as used for the first time? */
 static bool consume(struct sql *sql, uint64_t key, const char *jti, uint64_t expires_s)
 {
-    struct sql_unit *unit = sql_unit_new(key);
+    struct sql_unit *unit = sql_unit_create(key);
     struct auth_claims claims = claims_of(jti, expires_s);
     bool is_first;
 
     auth_consume(unit, &claims);
     is_first = sql_write_wait(sql, unit) == 0;
     CHECK_MSG(is_first || auth_is_replay(unit), "%s", sql_unit_why(unit));
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return is_first;
 }
 
@@ -150,25 +150,25 @@ enum { IDS_KEPT = 60, STEP_S = 5 };
 
 static void put_id_of(struct sql *sql, int64_t jti, int64_t expires_s)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     sql_unit_step(unit, &put_id, 1);
     sql_unit_int(unit, jti);
     sql_unit_int(unit, expires_s);
     CHECK_EQ_INT(sql_write_wait(sql, unit), 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 }
 
 static void read_kept(struct sql *sql, bool kept[IDS_KEPT + 1])
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     memset(kept, 0, IDS_KEPT + 1);
     sql_unit_step(unit, &all_ids, SQL_ROWS_ANY);
     CHECK_EQ_INT(sql_read_wait(sql, unit), 0);
     for (uint32_t i = 0; i < sql_unit_rows(unit, 0); i++)
         kept[sql_row_int(unit, 0, i, 0)] = true;
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 }
 
 /* An id that ended long ago, number 0, shows when a purge has run: each deletes by one statement.

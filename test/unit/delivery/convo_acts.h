@@ -111,13 +111,13 @@ static inline const struct sql_statement *statement_of(const char *sql)
 /* Change what is stored behind the service's back. */
 static inline void plant(const struct site *site, const char *sql)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     int rc;
 
     sql_unit_step(unit, statement_of(sql), SQL_ROWS_ANY);
     rc = sql_write_wait(site->sql, unit);
     CHECK_MSG(rc == 0, "%s: %s: %s", sql, sql_error_text(rc), sql_unit_why(unit));
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 }
 
 /* g1 has one more in its log than its actor knows: 3, if it had 2. */
@@ -132,7 +132,7 @@ static inline void act_grow_unseen(const struct site *site)
 
 static inline int64_t stored(const struct site *site, const char *sql)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     int64_t value;
     int rc;
 
@@ -140,7 +140,7 @@ static inline int64_t stored(const struct site *site, const char *sql)
     rc = sql_read_wait(site->sql, unit);
     CHECK_MSG(rc == 0, "%s: %s: %s", sql, sql_error_text(rc), sql_unit_why(unit));
     value = sql_row_int(unit, 0, 0, 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return value;
 }
 

@@ -146,7 +146,7 @@ static inline int64_t audit_count(const struct cast *cast, const char *action)
     static const struct sql_statement count = {
         .text = "SELECT COUNT(*) FROM audit WHERE action = $1"
     };
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     int64_t rows;
 
     CHECK(unit != NULL);
@@ -154,7 +154,7 @@ static inline int64_t audit_count(const struct cast *cast, const char *action)
     sql_unit_text(unit, span_of(action));
     CHECK_EQ_INT(sql_read_wait(cast->site.sql, unit), 0);
     rows = sql_row_int(unit, 0, 0, 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return rows;
 }
 

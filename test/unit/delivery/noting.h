@@ -179,7 +179,7 @@ static int64_t number_after(const char *line, const char *label)
 /* Rows that PostgreSQL looked at, for what it returns, and for what it passes over. */
 static int64_t work_in_postgres(const struct site *site, const char *text)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     struct buffer explain = { 0 };
     int64_t work = 0;
 
@@ -195,7 +195,7 @@ static int64_t work_in_postgres(const struct site *site, const char *text)
         work += number_after(line, "actual rows=") * number_after(line, "loops=");
         work += number_after(line, "Removed by Filter: ");
     }
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     buffer_free(&explain);
     return work;
 }

@@ -279,12 +279,12 @@ TEST(request, is_not_sent_to_everybody)
 
 static void run_sql(const struct cast *cast, const struct sql_statement *statement)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     CHECK(unit != NULL);
     sql_unit_step(unit, statement, SQL_ROWS_ANY);
     CHECK_EQ_INT(sql_write_wait(cast->site.sql, unit), 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 }
 
 TEST(request, that_is_too_old_cannot_be_accepted_but_sent_again)

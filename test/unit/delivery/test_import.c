@@ -123,12 +123,12 @@ static void wipe(struct sql *sql)
 {
     static const struct sql_statement *const statements[] = { &wipe_log, &wipe_members,
         &wipe_convos, &wipe_audit };
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     for (int i = 0; i < 4; i++)
         sql_unit_step(unit, statements[i], SQL_ROWS_ANY);
     CHECK_EQ_INT(sql_write_wait(sql, unit), 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 }
 
 static void check_all_is_there(struct sql *sql, const struct seen *seen)

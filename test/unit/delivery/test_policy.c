@@ -197,12 +197,12 @@ TEST(invite, lets_join_as_often_as_it_says)
 
 static void run_sql(const struct cast *cast, const struct sql_statement *statement)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     CHECK(unit != NULL);
     sql_unit_step(unit, statement, SQL_ROWS_ANY);
     CHECK_EQ_INT(sql_write_wait(cast->site.sql, unit), 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 }
 
 TEST(invite, ends_when_it_says)

@@ -476,13 +476,13 @@ SQL_STATEMENT(count_tokens, "SELECT COUNT(*) FROM push_tokens");
 
 static int64_t tokens_stored(struct play *play)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     int64_t count;
 
     sql_unit_step(unit, &count_tokens, 1);
     CHECK_EQ_INT(sql_read_wait(play->site.sql, unit), 0);
     count = sql_row_int(unit, 0, 0, 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return count;
 }
 

@@ -115,7 +115,7 @@ SQL_STATEMENT(find_state, "SELECT c.epoch, c.seq, (SELECT COUNT(*) FROM log l WH
 /* The conversation is where the first `next` commits lead, and has them and nothing else. */
 static void check_state(const struct replay *replay)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     size_t proposals = 0;
 
     for (size_t i = 0; i < replay->next; i++)
@@ -127,7 +127,7 @@ static void check_state(const struct replay *replay)
     CHECK_EQ_U64(sql_row_int(unit, 0, 0, 1), 1 + replay->next + proposals);
     CHECK_EQ_U64(sql_row_int(unit, 0, 0, 2), replay->next);
     CHECK_EQ_U64(sql_row_int(unit, 0, 0, 3), proposals);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 }
 
 static void expect_conflict(const struct replay *replay, const char *body)

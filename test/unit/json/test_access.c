@@ -170,7 +170,7 @@ TEST(json, a_decimal_point_does_not_depend_on_the_locale)
     CHECK(json_double(parse("[2.5]") + 1, &real));
     CHECK(real == 2.5);
     json_put_double(&writer, NULL, 2.5);
-    CHECK_EQ_INT(json_finish(&writer), 0);
+    CHECK_EQ_INT(json_writer_end(&writer), 0);
     CHECK(span_is((struct span){ out.bytes, out.size }, "2.5"));
     buffer_free(&out);
 }

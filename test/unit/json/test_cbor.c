@@ -295,7 +295,7 @@ TEST(cbor, members_may_come_in_any_order)
     cbor_put_link(&writer, "a", SPAN(CID));
     cbor_put_text(&writer, "", "x");
     cbor_put_end(&writer);
-    CHECK_EQ_INT(cbor_finish(&writer), 0);
+    CHECK_EQ_INT(cbor_writer_end(&writer), 0);
     WROTE(">\xa5\x60\x61x\x61"
           "a\xd8\x2a\x58\x25\x00" CID
           "\x61z\x41\x00\x62pi\xfb\x3f\xf8\x00\x00\x00\x00\x00\x00\x64list\x83\x18\x18"
@@ -316,7 +316,7 @@ TEST(cbor, heads_are_the_shortest_at_every_border)
             int64_t integer = negative ? -1 - borders[i] : borders[i];
 
             cbor_put_int(&writer, NULL, integer);
-            CHECK_EQ_INT(cbor_finish(&writer), 0);
+            CHECK_EQ_INT(cbor_writer_end(&writer), 0);
             CHECK_EQ_U64(out.size, sizes[i]);
             check_int(out.bytes, out.size, integer);
             buffer_free(&out);
@@ -344,7 +344,7 @@ TEST(cbor, large_containers_get_wider_heads)
         for (int k = 1; k < counts[i]; k++)
             cbor_put_int(&writer, NULL, k);
         cbor_put_end(&writer);
-        CHECK_EQ_INT(cbor_finish(&writer), 0);
+        CHECK_EQ_INT(cbor_writer_end(&writer), 0);
         CHECK_EQ_INT(cbor_parse(&doc, (struct span){ out.bytes, out.size }), 0);
         CHECK_EQ_U64(json_count(json_root(&doc)), counts[i]);
         CHECK_EQ_U64(json_count(json_at(json_root(&doc), 0)), counts[i]);
@@ -364,7 +364,7 @@ TEST(cbor, large_containers_get_wider_heads)
         cbor_put_null(&writer, "k");                                                               \
         call;                                                                                      \
         cbor_put_end(&writer);                                                                     \
-        CHECK_EQ_INT(cbor_finish(&writer), expected);                                              \
+        CHECK_EQ_INT(cbor_writer_end(&writer), expected);                                          \
         WROTE("before");                                                                           \
     } while (0)
 
@@ -441,12 +441,12 @@ TEST(cbor, written_values_read_back_and_are_a_fixed_point)
 
         base_random_init(&random, seed);
         put_random(&random, &writer, 0);
-        CHECK_EQ_INT(cbor_finish(&writer), 0);
+        CHECK_EQ_INT(cbor_writer_end(&writer), 0);
         rc = cbor_parse(&doc, (struct span){ out.bytes, out.size });
         CHECK_MSG(rc == 0, "byte %zu: %s", doc.error.offset, doc.error.text);
         writer = cbor_writer(&again);
         cbor_put_value(&writer, NULL, json_root(&doc));
-        CHECK_EQ_INT(cbor_finish(&writer), 0);
+        CHECK_EQ_INT(cbor_writer_end(&writer), 0);
         CHECK(again.size == out.size && memcmp(again.bytes, out.bytes, out.size) == 0);
         buffer_free(&again);
         buffer_free(&out);
@@ -460,7 +460,7 @@ TEST(cbor, parsed_json_is_written)
     CHECK_EQ_INT(
         json_parse_copy(&doc, SPAN("{\"bb\":[1,-1,2.5,true,null,\"\\u00e4\"],\"c\":{}}"), 0), 0);
     cbor_put_value(&writer, NULL, json_root(&doc));
-    CHECK_EQ_INT(cbor_finish(&writer), 0);
+    CHECK_EQ_INT(cbor_writer_end(&writer), 0);
     WROTE("\xa2\x61"
           "c\xa0\x62"
           "bb\x86\x01\x20\xfb\x40\x04\x00\x00\x00\x00\x00\x00\xf5\xf6\x62\xc3\xa4");
@@ -483,11 +483,11 @@ TEST(cbor, values_nested_past_the_writer_fail)
     memset(deep + CBOR_WRITE_DEPTH_MAX + 1, ']', CBOR_WRITE_DEPTH_MAX + 1);
     CHECK_EQ_INT(json_parse_copy(&doc, (struct span){ deep, sizeof deep }, 0), 0);
     cbor_put_value(&writer, NULL, json_root(&doc));
-    CHECK_EQ_INT(cbor_finish(&writer), TR_ELIMIT);
+    CHECK_EQ_INT(cbor_writer_end(&writer), TR_ELIMIT);
     CHECK_EQ_U64(out.size, 0);
     writer = cbor_writer(&out);
     cbor_put_value(&writer, NULL, json_root(&doc) + 1);
-    CHECK_EQ_INT(cbor_finish(&writer), 0);
+    CHECK_EQ_INT(cbor_writer_end(&writer), 0);
     CHECK_EQ_U64(out.size, CBOR_WRITE_DEPTH_MAX);
     buffer_free(&out);
 }
@@ -508,7 +508,7 @@ static int write_and_read(struct json_doc *fresh, struct buffer *to)
         cbor_put_end(&writer);
     }
     cbor_put_end(&writer);
-    rc = cbor_finish(&writer);
+    rc = cbor_writer_end(&writer);
     if (rc != 0)
         return rc;
     return cbor_parse(fresh, (struct span){ to->bytes, to->size });
@@ -546,5 +546,5 @@ TEST_ABORTS(cbor, an_open_map_at_the_end_is_a_bug, "every map and array is ended
     struct cbor_writer writer = cbor_writer(&out);
 
     cbor_put_map(&writer, NULL);
-    (void)cbor_finish(&writer);
+    (void)cbor_writer_end(&writer);
 }

@@ -40,7 +40,7 @@ TEST(writer, commas_and_keys_come_by_themselves)
     json_put_value(&writer, "none", NULL);
     json_put_bool(&writer, "no", false);
     json_put_end(&writer);
-    CHECK_EQ_INT(json_finish(&writer), 0);
+    CHECK_EQ_INT(json_writer_end(&writer), 0);
     check_out("{\"a\":-5,\"list\":[true,null,{},[]],\"b\\n\":\"text\",\"raw\":[1],\"none\":null,"
               "\"no\":false}");
 }
@@ -52,7 +52,7 @@ TEST(writer, appends_to_what_is_there)
     buffer_text(&out, "data: ");
     writer = json_writer(&out);
     json_put_int(&writer, NULL, INT64_MIN);
-    CHECK_EQ_INT(json_finish(&writer), 0);
+    CHECK_EQ_INT(json_writer_end(&writer), 0);
     check_out("data: -9223372036854775808");
 }
 
@@ -104,7 +104,7 @@ static void check_double(double real, const char *expected)
     struct json_writer writer = json_writer(&out);
 
     json_put_double(&writer, NULL, real);
-    CHECK_EQ_INT(json_finish(&writer), 0);
+    CHECK_EQ_INT(json_writer_end(&writer), 0);
     check_out(expected);
 }
 
@@ -136,7 +136,7 @@ TEST(writer, any_double_reads_back_the_same)
         if (!isfinite(real))
             continue;
         json_put_double(&writer, NULL, real);
-        CHECK_EQ_INT(json_finish(&writer), 0);
+        CHECK_EQ_INT(json_writer_end(&writer), 0);
         CHECK_EQ_INT(json_parse_copy(&doc, (struct span){ out.bytes, out.size }, 0), 0);
         CHECK(json_double(json_root(&doc), &back));
         CHECK(back == real);
@@ -153,7 +153,7 @@ static int print(const struct json_doc *doc, struct buffer *to)
     struct json_writer writer = json_writer(to);
 
     json_put_value(&writer, NULL, json_root(doc));
-    return json_finish(&writer);
+    return json_writer_end(&writer);
 }
 
 TEST(writer, a_parsed_value_prints_as_it_was)
@@ -227,7 +227,7 @@ static int write_some(struct buffer *to)
     for (int i = 0; i < 200; i++)
         json_put_text(&writer, NULL, "some text\n");
     json_put_end(&writer);
-    return json_finish(&writer);
+    return json_writer_end(&writer);
 }
 
 TEST(writer, running_out_of_memory_is_reported_at_the_end)
@@ -292,7 +292,7 @@ TEST_ABORTS(writer, an_open_object_at_the_end_is_a_bug, "every object and array 
     struct json_writer writer = json_writer(&out);
 
     json_put_object(&writer, NULL);
-    (void)json_finish(&writer);
+    (void)json_writer_end(&writer);
 }
 
 TEST_ABORTS(writer, a_key_without_a_value_is_a_bug, "a key has a value")

@@ -357,7 +357,7 @@ static struct buffer document(const struct said *said, const struct signer *firs
     }
     json_put_end(&writer);
     json_put_end(&writer);
-    CHECK_EQ_INT(json_finish(&writer), 0);
+    CHECK_EQ_INT(json_writer_end(&writer), 0);
     return out;
 }
 

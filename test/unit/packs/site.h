@@ -209,7 +209,7 @@ static inline void site_sign(struct site *site, enum who who, const char *id)
 static inline void site_sign_in(struct site *site, enum who who, const char *id, const char *role)
 {
     const struct tr_env *env = tr_env_real();
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     sql_unit_step(unit, &site_add_user, 1);
     sql_unit_text(unit, span_of(id));
@@ -219,7 +219,7 @@ static inline void site_sign_in(struct site *site, enum who who, const char *id,
     sql_unit_blob(unit, "hash", 4);
     sql_unit_int(unit, (int64_t)(env->wall_ns(env->data) / 1000000000) + 86400);
     CHECK_EQ_INT(sql_write_wait(site->sql, unit), 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     site_sign(site, who, id);
 }
 
@@ -417,7 +417,7 @@ static inline unsigned site_try_version(
 {
     struct upload_facts facts = { .size = strlen(bytes) };
     struct edit *edit = base_calloc(sizeof *edit);
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     static const struct sql_statement find = { .text = "SELECT id FROM packs WHERE name = $1" };
     unsigned status;
 
@@ -426,7 +426,7 @@ static inline unsigned site_try_version(
     sql_unit_text(unit, span_of(pack));
     CHECK_EQ_INT(sql_read_wait(site->sql, unit), 0);
     facts.pack = sql_row_int(unit, 0, 0, 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     crypto_sha256(bytes, strlen(bytes), facts.sha256);
     (void)snprintf(facts.pack_name, sizeof facts.pack_name, "%s", pack);
     (void)snprintf(facts.version, sizeof facts.version, "%s", version);
@@ -503,23 +503,23 @@ static inline const struct sql_statement *site_statement(const char *text)
 /* What a statement says; it returns one number. */
 static inline int64_t site_number(const struct site *site, const char *text)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     int64_t number;
 
     sql_unit_step(unit, site_statement(text), 1);
     CHECK_MSG(sql_read_wait(site->sql, unit) == 0, "%s: %s", text, sql_unit_why(unit));
     number = sql_row_int(unit, 0, 0, 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return number;
 }
 
 static inline void site_plant(const struct site *site, const char *text)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     sql_unit_step(unit, site_statement(text), SQL_ROWS_ANY);
     CHECK_MSG(sql_write_wait(site->sql, unit) == 0, "%s: %s", text, sql_unit_why(unit));
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 }
 
 #endif

@@ -224,7 +224,7 @@ TEST(defect_3, a_switch_that_fails_leaves_the_former_version_active)
 TEST(defect_3, the_database_takes_no_second_active_version)
 {
     static const struct sql_statement both = { .text = "UPDATE pack_versions SET is_active = 1" };
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     struct site site;
 
     site_begin(&site);
@@ -232,7 +232,7 @@ TEST(defect_3, the_database_takes_no_second_active_version)
     site_add_version(&site, "core", "1.1.0", "second bytes");
     sql_unit_step(unit, &both, SQL_ROWS_ANY);
     CHECK_EQ_INT(sql_write_wait(site.sql, unit), SQL_ECONSTRAINT);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     site_end(&site);
 }
 

@@ -44,7 +44,7 @@ static void put_pair(
     json_put_string(&writer, name, (struct span){ text->bytes, text->size });
     json_put_text(&writer, "signature", signature);
     json_put_end(&writer);
-    CHECK_EQ_INT(json_finish(&writer), 0);
+    CHECK_EQ_INT(json_writer_end(&writer), 0);
 }
 
 /* A pack with one version, signed by `by`. */

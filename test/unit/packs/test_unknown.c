@@ -190,7 +190,7 @@ TEST(unknown, a_view_for_which_there_is_no_memory_is_none_and_leaks_nothing)
     CHECK_EQ_INT(view->pack_count, 2);
     CHECK_EQ_INT(view->version_count, 2);
     view_free(view);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     site_end(&site);
 }
 

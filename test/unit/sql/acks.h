@@ -26,7 +26,7 @@ static inline void *acks_write(void *argument)
     struct acks_writer *writing = argument;
 
     for (int64_t id = writing->first;; id += THREADS) {
-        struct sql_unit *unit = sql_unit_new((uint64_t)id);
+        struct sql_unit *unit = sql_unit_create((uint64_t)id);
 
         sql_unit_step(unit, &add_counter, 1);
         sql_unit_int(unit, 1000 + id);
@@ -34,7 +34,7 @@ static inline void *acks_write(void *argument)
         unit_add_note(unit, id, 1000 + id);
         if (sql_write_wait(writing->place->sql, unit) != 0)
             _exit(3); /* not stored, so not said: without a disk there is nothing left to do */
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         if (write(writing->fd, &id, sizeof id) != sizeof id)
             _exit(0);
     }
@@ -97,7 +97,7 @@ static inline int64_t acks_check(struct place *place)
     SQL_STATEMENT(all, "SELECT n.id, c.id FROM note n LEFT JOIN counter c ON c.id = n.id + 1000");
     SQL_STATEMENT(counters, "SELECT count(*) FROM counter WHERE id >= 1000");
     static bool is_there[UNITS_MAX];
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     int64_t rows, lost = 0;
 
     place_open(place);
@@ -115,7 +115,7 @@ static inline int64_t acks_check(struct place *place)
         lost += acked[i] && !is_there[i];
     CHECK_MSG(lost == 0, "%lld of %lld acknowledged units are lost", (long long)lost,
         (long long)acked_count);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     sql_close(&place->sql);
     tr_system_destroy(&place->system);
     return rows;

@@ -120,7 +120,7 @@ SQL_STATEMENT(count_notes, "SELECT count(*) FROM note");
 
 static inline struct sql_unit *unit_step_counter(int64_t id, int64_t from)
 {
-    struct sql_unit *unit = sql_unit_new((uint64_t)id);
+    struct sql_unit *unit = sql_unit_create((uint64_t)id);
 
     sql_unit_step(unit, &step_counter, 1);
     sql_unit_int(unit, id);
@@ -143,7 +143,7 @@ static inline void unit_add_note(struct sql_unit *unit, int64_t id, int64_t coun
 static inline int64_t place_value(
     struct place *place, const struct sql_statement *statement, int64_t id)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     int64_t value;
     int rc;
 
@@ -153,7 +153,7 @@ static inline int64_t place_value(
     rc = sql_read_wait(place->sql, unit);
     CHECK_MSG(rc == 0, "%s: %s", sql_error_text(rc), sql_unit_why(unit));
     value = sql_row_int(unit, 0, 0, 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return value;
 }
 
@@ -211,7 +211,7 @@ static inline enum tr_next burst_handle(void *self, struct tr_context *ctx, void
         burst_answer(actor);
         return TR_GO;
     }
-    sql_client_begin(&actor->client, burst->sql);
+    sql_client_init(&actor->client, burst->sql);
     actor->burst = burst;
     actor->reply = tr_reply_take(ctx);
     for (uint32_t i = 0; i < burst->count; i++) {
@@ -221,7 +221,7 @@ static inline enum tr_next burst_handle(void *self, struct tr_context *ctx, void
         actor->left += burst->submitted[i] == 0;
     }
     if (burst->ends_at_once) {
-        sql_client_end(&actor->client);
+        sql_client_fini(&actor->client);
         actor->left = 0;
     }
     burst_answer(actor);
@@ -246,7 +246,7 @@ static inline enum tr_next burst_event(
 
 static inline void burst_finish(void *self)
 {
-    sql_client_end(&((struct burst_actor *)self)->client);
+    sql_client_fini(&((struct burst_actor *)self)->client);
 }
 
 static const struct tr_type burst_type = {
@@ -274,7 +274,7 @@ static inline void burst_free(struct burst *burst)
 {
     for (uint32_t i = 0; i < burst->count; i++)
         if (!burst->ends_at_once || burst->submitted[i] != 0)
-            sql_unit_free(burst->units[i]);
+            sql_unit_destroy(burst->units[i]);
 }
 
 #endif

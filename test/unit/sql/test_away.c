@@ -108,7 +108,7 @@ static void stage_burst(struct stage *stage, int64_t first)
     burst.sql = stage->place.sql;
     burst.count = UNITS;
     for (uint32_t i = 0; i < UNITS; i++) {
-        burst.units[i] = sql_unit_new(i);
+        burst.units[i] = sql_unit_create(i);
         unit_add_note(burst.units[i], first + i, 1);
     }
     CHECK_EQ_INT(tr_spawn(stage->place.system, &burst_type, &actor, NULL, &stage->sender), 0);
@@ -132,23 +132,23 @@ static void stage_end(struct stage *stage)
 
 static int write_note(struct stage *stage, int64_t id)
 {
-    struct sql_unit *unit = sql_unit_new((uint64_t)id);
+    struct sql_unit *unit = sql_unit_create((uint64_t)id);
     int rc;
 
     unit_add_note(unit, id, 1);
     rc = sql_write_wait(stage->place.sql, unit);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return rc;
 }
 
 static int read_one(struct stage *stage)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     int rc;
 
     sql_unit_step(unit, &count_notes, 1);
     rc = sql_read_wait(stage->place.sql, unit);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return rc;
 }
 

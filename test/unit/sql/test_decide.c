@@ -86,7 +86,7 @@ static void add_nothing(struct sql_unit *unit, void *data)
 static struct sql_unit *deciding_unit(
     uint64_t key, sql_decide_fn decide, struct decision *decision, int64_t note)
 {
-    struct sql_unit *unit = sql_unit_new(key);
+    struct sql_unit *unit = sql_unit_create(key);
 
     sql_unit_step(unit, &lock_counter, 1);
     sql_unit_int(unit, 1);
@@ -110,7 +110,7 @@ TEST_LONG(decision, sees_what_the_one_before_it_stored, 60)
         CHECK_EQ_INT(decision.calls, 1);
         CHECK_EQ_INT(sql_unit_rows(unit, 0), 1); /* still there when it is back */
         CHECK_EQ_INT(sql_unit_changed(unit, 1), 1);
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
     }
     CHECK_EQ_INT(place_counter(&place, 1), 20);
     end(&place);
@@ -182,11 +182,11 @@ TEST_LONG(decision, that_adds_nothing_stores_nothing, 60)
     CHECK_EQ_INT(sql_row_int(unit, 0, 0, 0), 0);
     CHECK_EQ_U64(sql_unit_commit(unit), 0);
     CHECK_EQ_INT(place_notes(&place), 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     unit = unit_step_counter(1, 0); /* and nobody is left waiting for its lock */
     CHECK_EQ_INT(sql_write_wait(place.sql, unit), 0);
     CHECK_EQ_U64(sql_unit_commit(unit), 1);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     end(&place);
 }
 
@@ -201,20 +201,20 @@ TEST_LONG(decision, whose_steps_fail_leaves_nothing, 60)
     CHECK_EQ_INT(sql_unit_failed_step(unit), 3);
     CHECK_EQ_INT(place_notes(&place), 0);
     CHECK_EQ_INT(place_counter(&place, 1), 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     decision = (struct decision){ .note = 7, .rows = 1 }; /* the note that is there already */
     unit = deciding_unit(1, add_one, &decision, 7);
     CHECK_EQ_INT(sql_write_wait(place.sql, unit), SQL_ECONSTRAINT);
     CHECK_EQ_INT(sql_unit_failed_step(unit), 2);
     CHECK_EQ_INT(place_notes(&place), 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     end(&place);
 }
 
 TEST_LONG(decision, is_not_asked_when_a_step_before_it_has_failed, 60)
 {
     struct decision decision = { .rows = 1 };
-    struct sql_unit *unit = sql_unit_new(1);
+    struct sql_unit *unit = sql_unit_create(1);
     struct place place;
 
     begin(&place);
@@ -223,7 +223,7 @@ TEST_LONG(decision, is_not_asked_when_a_step_before_it_has_failed, 60)
     sql_unit_decide(unit, add_one, &decision, NULL);
     CHECK_EQ_INT(sql_write_wait(place.sql, unit), SQL_EROWS);
     CHECK_EQ_INT(decision.calls, 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     end(&place);
 }
 
@@ -251,7 +251,7 @@ TEST_LONG(decision, without_memory_stores_nothing_and_says_so, 60)
 
     begin(&place);
     do {
-        struct sql_unit *unit = sql_unit_new(1);
+        struct sql_unit *unit = sql_unit_create(1);
         int rc;
 
         sql_unit_step(unit, &lock_counter, 1);
@@ -261,7 +261,7 @@ TEST_LONG(decision, without_memory_stores_nothing_and_says_so, 60)
         rc = sql_write_wait(place.sql, unit);
         CHECK_EQ_INT(rc, shortage.is_untouched ? 0 : TR_ENOMEM);
         CHECK_EQ_INT(place_notes(&place), shortage.is_untouched ? 20 : 0);
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
     } while (!shortage.is_untouched);
     CHECK(shortage.countdown > 3);
     end(&place);
@@ -280,14 +280,14 @@ TEST_LONG(decision, gives_its_data_back_with_the_unit_or_drops_it, 60)
     CHECK_EQ_INT(sql_write_wait(place.sql, unit), 0);
     CHECK(sql_unit_take_data(unit) == &decision);
     CHECK(sql_unit_take_data(unit) == NULL);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     unit = deciding_unit(1, add_one, &decision, 0);
     CHECK_EQ_INT(sql_write_wait(place.sql, unit), 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     sql_close(&place.sql); /* the writer holds it a moment longer */
     CHECK_EQ_INT(drops, 1);
     unit = deciding_unit(1, add_one, &decision, 0); /* never submitted */
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     CHECK_EQ_INT(drops, 2);
     CHECK(sql_unit_take_data(NULL) == NULL);
     end(&place);

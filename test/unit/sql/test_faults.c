@@ -36,7 +36,7 @@ static void be_quiet(void)
 /* A note and a counter: both are there, or none. */
 static struct sql_unit *unit_of(int i)
 {
-    struct sql_unit *unit = sql_unit_new((uint64_t)i);
+    struct sql_unit *unit = sql_unit_create((uint64_t)i);
 
     if (unit == NULL)
         return NULL;
@@ -91,12 +91,12 @@ static void use_database(struct place *place)
 
         was_fatal = run.is_fatal;
         if (was_fatal) { /* would wait for a new process */
-            sql_unit_free(unit);
+            sql_unit_destroy(unit);
             break;
         }
         run.statuses[i] = sql_write_wait(place->sql, unit);
         CHECK(!was_fatal || run.statuses[i] != 0);
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
     }
     run.fatal += run.is_fatal;
     sql_close(&place->sql);
@@ -188,12 +188,12 @@ TEST(faults, a_full_disk_refuses_and_works_again_when_there_is_room)
         faulty_set(FAULTY_SPACE, 1, UINT64_MAX);
         unit = unit_of(round);
         CHECK_EQ_INT(sql_write_wait(place.sql, unit), SQL_EDISK);
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         CHECK_EQ_INT(place_notes(&place), round); /* reading goes on */
         faulty_set(FAULTY_SPACE, 0, 0);
         unit = unit_of(round);
         CHECK_EQ_INT(sql_write_wait(place.sql, unit), 0);
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
     }
     place_finish(&place);
 }
@@ -220,7 +220,7 @@ TEST(faults, of_a_sync_end_the_process_with_a_clear_line)
         unit = unit_of(1);
         CHECK_EQ_INT(sql_write_wait(place.sql, unit), 0);
         faulty_set(FAULTY_SYNC, 1, 1);
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         unit = unit_of(2);
         (void)sql_write_wait(place.sql, unit);
         _exit(0); /* it came back: wrong */
@@ -298,14 +298,14 @@ SQL_STATEMENT(put_body, "INSERT INTO note (id, body) VALUES ($1, $2)");
 static int put(struct place *place, int64_t id)
 {
     static char body[100000];
-    struct sql_unit *unit = sql_unit_new(1);
+    struct sql_unit *unit = sql_unit_create(1);
     int rc;
 
     sql_unit_step(unit, &put_body, 1);
     sql_unit_int(unit, id);
     sql_unit_blob(unit, body, sizeof body);
     rc = sql_write_wait(place->sql, unit);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return rc;
 }
 

@@ -101,7 +101,7 @@ TEST(open, refuses_a_second_time_in_one_process)
     CHECK_EQ_INT(
         sql_open(place.system, &options, place.why, sizeof place.why, &second), SQL_ELOCKED);
     CHECK_EQ_INT(sql_write_wait(place.sql, unit), 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     place_finish(&place);
 }
 
@@ -287,7 +287,7 @@ static void write_steps(struct place *place, int64_t from, int64_t upto)
 
         unit_add_note(unit, i, 1);
         CHECK_EQ_INT(sql_write_wait(place->sql, unit), 0);
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
     }
 }
 

@@ -85,8 +85,8 @@ SQL_STATEMENT(select_fraction, "SELECT 1.5");
 static void round_trip(
     struct fixture *fixture, int64_t id, const int64_t *number, const char *text, size_t size)
 {
-    struct sql_unit *write = sql_unit_new(1);
-    struct sql_unit *read = sql_unit_new(1);
+    struct sql_unit *write = sql_unit_create(1);
+    struct sql_unit *read = sql_unit_create(1);
 
     sql_unit_step(write, &insert_values, 1);
     sql_unit_int(write, id);
@@ -113,8 +113,8 @@ static void round_trip(
         CHECK(span_is(sql_row_bytes(read, 0, 0, 1), text));
         CHECK(span_equal(sql_row_bytes(read, 0, 0, 2), (struct span){ text, size }));
     }
-    sql_unit_free(write);
-    sql_unit_free(read);
+    sql_unit_destroy(write);
+    sql_unit_destroy(read);
 }
 
 TEST(postgres, values_come_back_as_they_went)
@@ -134,7 +134,7 @@ TEST(postgres, values_come_back_as_they_went)
     round_trip(&fixture, 3, NULL, "Grüße", 3);
     round_trip(&fixture, 4, &numbers[0], NULL, 0);
 
-    unit = sql_unit_new(1);
+    unit = sql_unit_create(1);
     sql_unit_step(unit, &select_sums, 1);
     sql_unit_int(unit, 1LL << 40); /* $1 + 1 alone would make it an int4 */
     CHECK_EQ_INT(fixture_read_one(&fixture, unit), 0);
@@ -143,18 +143,18 @@ TEST(postgres, values_come_back_as_they_went)
     CHECK_EQ_INT(sql_row_int(unit, 0, 0, 2), (1LL << 40) + 1);
     CHECK_EQ_INT(sql_row_int(unit, 0, 0, 3), 7);
     CHECK_EQ_INT(sql_row_int(unit, 0, 0, 4), 1);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 
     /* What we do not speak is said, not guessed. */
-    unit = sql_unit_new(1);
+    unit = sql_unit_create(1);
     sql_unit_step(unit, &select_float, 1);
     CHECK_EQ_INT(fixture_read_one(&fixture, unit), SQL_EFAILED);
     CHECK_MSG(strstr(unit->why, "cast it") != NULL, "%s", unit->why);
-    sql_unit_free(unit);
-    unit = sql_unit_new(1);
+    sql_unit_destroy(unit);
+    unit = sql_unit_create(1);
     sql_unit_step(unit, &select_fraction, 1);
     CHECK_EQ_INT(fixture_read_one(&fixture, unit), SQL_EFAILED);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     fixture_close(&fixture);
 }
 
@@ -271,7 +271,7 @@ static void run_random_batch(struct fixture *fixture, uint64_t seed, unsigned *r
     for (size_t i = 0; i < count; i++) {
         struct shape shape = random_shape(&random, &model);
 
-        units[i] = sql_unit_new(1);
+        units[i] = sql_unit_create(1);
         build(units[i], &shape);
         expected[i] = predict(&model, &shape);
         if (expected[i] == 0)
@@ -283,7 +283,7 @@ static void run_random_batch(struct fixture *fixture, uint64_t seed, unsigned *r
     for (size_t i = 0; i < count; i++) {
         CHECK_MSG(units[i]->status == expected[i], "unit %zu of %zu ended with %d (%s), not %d", i,
             count, units[i]->status, units[i]->why, expected[i]);
-        sql_unit_free(units[i]);
+        sql_unit_destroy(units[i]);
     }
     check_tables(fixture, &model);
 }
@@ -325,48 +325,48 @@ TEST(postgres, lone_units_end_with_their_own_reason)
     unit = fixture_unit(&insert_one, 1);
     CHECK_EQ_INT(fixture_commit_one(&fixture, unit), 0);
     CHECK_EQ_INT(unit->steps[0].changed, 1);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     unit = fixture_unit(&insert_one, 1);
     CHECK_EQ_INT(fixture_commit_one(&fixture, unit), SQL_ECONSTRAINT);
     CHECK_EQ_INT(unit->failed_step, 0);
     CHECK_MSG(strstr(unit->why, "23505") != NULL, "%s", unit->why);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     unit = fixture_unit(&insert_one, -1);
     CHECK_EQ_INT(fixture_commit_one(&fixture, unit), SQL_ECONSTRAINT);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     unit = fixture_unit(&insert_other, 1);
     CHECK_EQ_INT(fixture_commit_one(&fixture, unit), SQL_EROWS);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     unit = fixture_unit(&broken, 1);
     CHECK_EQ_INT(fixture_commit_one(&fixture, unit), SQL_EFAILED);
     CHECK_MSG(strstr(unit->why, "42601") != NULL, "%s", unit->why);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     /* Mistakes in the statement are the unit's own, and no reason to connect again. */
     unit = fixture_unit(&of_two, 1);
     CHECK_EQ_INT(fixture_commit_one(&fixture, unit), SQL_EFAILED);
     CHECK_MSG(strstr(unit->why, "08P01") != NULL, "%s", unit->why);
-    sql_unit_free(unit);
-    unit = sql_unit_new(1);
+    sql_unit_destroy(unit);
+    unit = sql_unit_create(1);
     sql_unit_step(unit, &empty, SQL_ROWS_ANY);
     CHECK_EQ_INT(fixture_commit_one(&fixture, unit), SQL_EFAILED);
-    sql_unit_free(unit);
-    unit = sql_unit_new(1);
+    sql_unit_destroy(unit);
+    unit = sql_unit_create(1);
     sql_unit_step(unit, &of_two, SQL_ROWS_ANY);
     for (int i = 0; i <= POSTGRES_VALUES_MAX; i++)
         sql_unit_int(unit, 1);
     CHECK_EQ_INT(fixture_commit_one(&fixture, unit), TR_ELIMIT);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     /* Text that is no UTF-8 is refused, and only that unit. */
-    unit = sql_unit_new(1);
+    unit = sql_unit_create(1);
     sql_unit_step(unit, &bad_number, 1);
     sql_unit_text(unit, SPAN("\xff\xfe"));
     CHECK_EQ_INT(fixture_commit_one(&fixture, unit), SQL_EFAILED);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     /* A statement whose row count hides what it changed is undone as well. */
     unit = fixture_unit(&add_by_with, 1);
     CHECK_EQ_INT(fixture_commit_one(&fixture, unit), SQL_EROWS);
     CHECK_EQ_INT(fixture_number(&fixture, "SELECT epoch FROM convo"), 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     CHECK_EQ_INT(fixture_number(&fixture, "SELECT count(*) FROM one"), 1);
     fixture_close(&fixture);
 }
@@ -384,7 +384,7 @@ TEST(postgres, constraint_that_speaks_at_commit_fails_its_unit_alone)
         "CREATE TABLE child (id BIGINT PRIMARY KEY, parent BIGINT REFERENCES parent"
         "  DEFERRABLE INITIALLY DEFERRED)");
     for (int64_t i = 0; i < 3; i++) {
-        units[i] = sql_unit_new(1);
+        units[i] = sql_unit_create(1);
         sql_unit_step(units[i], &insert_child, 1);
         sql_unit_int(units[i], i);
         sql_unit_int(units[i], i == 1 ? 99 : 1);
@@ -395,7 +395,7 @@ TEST(postgres, constraint_that_speaks_at_commit_fails_its_unit_alone)
     CHECK_EQ_INT(units[2]->status, 0);
     CHECK_EQ_INT(fixture_number(&fixture, "SELECT sum(id) FROM child"), 2);
     for (size_t i = 0; i < 3; i++)
-        sql_unit_free(units[i]);
+        sql_unit_destroy(units[i]);
     fixture_close(&fixture);
 }
 
@@ -421,7 +421,7 @@ static void *bump_all(void *argument)
         CHECK_EQ_INT(sql_postgres.commit(bumper->connection, units, ROWS), 0);
         for (size_t i = 0; i < ROWS; i++) {
             CHECK_MSG(units[i]->status == 0, "%d: %s", units[i]->status, units[i]->why);
-            sql_unit_free(units[i]);
+            sql_unit_destroy(units[i]);
         }
     }
     return NULL;
@@ -531,7 +531,7 @@ SQL_STATEMENT(select_level, "SELECT current_setting('synchronous_commit')");
 TEST(postgres, open_sessions_keep_their_durability_when_the_server_is_reconfigured)
 {
     struct fixture fixture;
-    struct sql_unit *unit = sql_unit_new(1);
+    struct sql_unit *unit = sql_unit_create(1);
 
     fixture_open(&fixture, NULL);
     fixture_run(&fixture, "ALTER SYSTEM SET synchronous_commit = off");
@@ -544,7 +544,7 @@ TEST(postgres, open_sessions_keep_their_durability_when_the_server_is_reconfigur
     sql_unit_step(unit, &select_level, 1);
     CHECK_EQ_INT(fixture_commit_one(&fixture, unit), 0);
     CHECK(span_is(sql_row_bytes(unit, 0, 0, 0), "on"));
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     fixture_close(&fixture);
 }
 
@@ -560,11 +560,11 @@ static void *bump_pairs(void *argument)
     struct fixture *fixture = argument;
 
     for (int i = 0; i < 200; i++) {
-        struct sql_unit *unit = sql_unit_new(1);
+        struct sql_unit *unit = sql_unit_create(1);
 
         sql_unit_step(unit, &bump_pair, 2);
         CHECK_EQ_INT(fixture_commit_one(fixture, unit), 0);
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
     }
     return NULL;
 }
@@ -582,7 +582,7 @@ TEST(postgres, reads_of_one_unit_share_a_snapshot_and_change_nothing)
     CHECK(pthread_create(&thread, NULL, bump_pairs, &fixture) == 0);
     do {
         for (size_t i = 0; i < 4; i++)
-            units[i] = sql_unit_new(1);
+            units[i] = sql_unit_create(1);
         sql_unit_step(units[0], &select_left, 1);
         sql_unit_step(units[0], &select_right, 1);
         sql_unit_step(units[1], &bump_pair, 2); /* refused, alone */
@@ -601,7 +601,7 @@ TEST(postgres, reads_of_one_unit_share_a_snapshot_and_change_nothing)
         CHECK_EQ_INT(units[3]->status, SQL_EFAILED);
         CHECK_EQ_INT(units[3]->failed_step, 1);
         for (size_t i = 0; i < 4; i++)
-            sql_unit_free(units[i]);
+            sql_unit_destroy(units[i]);
     } while (last < 200);
     pthread_join(thread, NULL);
     fixture_close(&fixture);
@@ -623,7 +623,7 @@ TEST(postgres, large_values_both_ways_do_not_stop_the_pipeline)
     fixture_run(&fixture, "CREATE TABLE echo (id BIGINT PRIMARY KEY, body BYTEA)");
     for (int64_t i = 0; i < COUNT; i++) {
         memset(body, (int)i, SIZE);
-        units[i] = sql_unit_new(1);
+        units[i] = sql_unit_create(1);
         sql_unit_step(units[i], &insert_echo, 1);
         sql_unit_int(units[i], i);
         sql_unit_blob(units[i], body, SIZE);
@@ -634,7 +634,7 @@ TEST(postgres, large_values_both_ways_do_not_stop_the_pipeline)
         fixture_settle(units[i]);
         CHECK_EQ_INT(units[i]->status, 0);
         CHECK(span_equal(sql_row_bytes(units[i], 0, 0, 0), (struct span){ body, SIZE }));
-        sql_unit_free(units[i]);
+        sql_unit_destroy(units[i]);
     }
     free(body);
     fixture_close(&fixture);
@@ -659,11 +659,11 @@ TEST(postgres, statements_outlive_changed_tables_and_a_full_cache)
     fixture_open(&fixture, NULL);
     fixture_run(&fixture, "CREATE TABLE wide (id BIGINT PRIMARY KEY); INSERT INTO wide VALUES (1)");
     for (int round = 0; round < 3; round++) {
-        unit = sql_unit_new(1);
+        unit = sql_unit_create(1);
         sql_unit_step(unit, &select_all, SQL_ROWS_ANY);
         CHECK_EQ_INT(fixture_read_one(&fixture, unit), 0);
         CHECK_EQ_INT(unit->steps[0].column_count, round + 1);
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         for (int64_t i = 0; i < 3; i++) {
             units[i] = fixture_unit(&insert_returning, 10 * (round + 1) + (i == 1 ? 0 : i));
         }
@@ -673,18 +673,18 @@ TEST(postgres, statements_outlive_changed_tables_and_a_full_cache)
         CHECK_EQ_INT(units[1]->status, SQL_ECONSTRAINT);
         CHECK_EQ_INT(units[2]->status, 0);
         for (size_t i = 0; i < 3; i++)
-            sql_unit_free(units[i]);
+            sql_unit_destroy(units[i]);
         fixture_run(&fixture, more[round]);
     }
     CHECK(many != NULL && texts != NULL);
     for (size_t i = 0; i < MANY; i++) {
         snprintf(texts + i * 64, 64, "SELECT %zu", i);
         many[i].text = texts + i * 64;
-        unit = sql_unit_new(1);
+        unit = sql_unit_create(1);
         sql_unit_step(unit, &many[i], 1);
         CHECK_EQ_INT(fixture_commit_one(&fixture, unit), 0);
         CHECK_EQ_INT(sql_row_int(unit, 0, 0, 0), i);
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
     }
     CHECK(fixture.writer->prepared_count <= POSTGRES_PREPARED_MAX);
     fixture_close(&fixture);

@@ -106,18 +106,18 @@ static int write_one(struct sql *sql, int64_t id)
     struct sql_unit *unit = fixture_unit(&insert_one, id);
     int rc = sql_write_wait(sql, unit);
 
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return rc;
 }
 
 static int read_count(struct sql *sql)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     int rc;
 
     sql_unit_step(unit, &count_one, 1);
     rc = sql_read_wait(sql, unit);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return rc;
 }
 
@@ -135,12 +135,12 @@ struct writer {
 static void *write_in_thread(void *argument)
 {
     struct writer *writer = argument;
-    struct sql_unit *unit = sql_unit_new(writer->key);
+    struct sql_unit *unit = sql_unit_create(writer->key);
 
     sql_unit_step(unit, writer->statement, 1);
     sql_unit_int(unit, writer->id);
     writer->rc = sql_write_wait(writer->sql, unit);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return NULL;
 }
 

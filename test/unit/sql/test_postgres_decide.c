@@ -121,8 +121,8 @@ TEST_LONG(postgres_decision, waits_for_the_row_and_then_sees_what_was_stored, 60
     CHECK_EQ_INT(first.unit->status, 0);
     CHECK_EQ_INT(queue.second_seen, 1);
     CHECK_EQ_INT(fixture_number(&fixture, "SELECT value FROM counter WHERE id = 1"), 2);
-    sql_unit_free(first.unit);
-    sql_unit_free(unit);
+    sql_unit_destroy(first.unit);
+    sql_unit_destroy(unit);
     sql_postgres.disconnect(other);
     CHECK_EQ_INT(sem_destroy(&queue.is_locked), 0);
     fixture_close(&fixture);
@@ -145,7 +145,7 @@ TEST_LONG(postgres_decision, lets_others_refer_to_its_row, 60)
     fixture_run(&fixture, "CREATE TABLE reference (counter BIGINT REFERENCES counter (id))");
     unit = deciding_unit(1, decide_and_refer, &fixture);
     CHECK_EQ_INT(fixture_commit_one(&fixture, unit), 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     fixture_close(&fixture);
 }
 
@@ -188,8 +188,8 @@ TEST_LONG(postgres_decision, in_a_deadlock_is_made_again, 60)
     CHECK_EQ_INT(committer.unit->status, 0);
     CHECK(knots[0].calls + knots[1].calls >= 3);
     CHECK_EQ_INT(fixture_number(&fixture, "SELECT min(value) * 10 + max(value) FROM counter"), 11);
-    sql_unit_free(committer.unit);
-    sql_unit_free(unit);
+    sql_unit_destroy(committer.unit);
+    sql_unit_destroy(unit);
     sql_postgres.disconnect(other);
     CHECK_EQ_INT(pthread_barrier_destroy(&barrier), 0);
     fixture_close(&fixture);
@@ -248,7 +248,7 @@ static void check_loss(uint32_t losses_max, int status, int64_t value, int64_t n
     CHECK_EQ_INT(sql_write_wait(place.sql, unit), status);
     CHECK_EQ_INT(place_counter(&place, 1), value);
     CHECK_EQ_INT(place_notes(&place), notes);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     PQfinish(loss.admin);
     place_finish(&place);
     test_postgres_close(&postgres);
@@ -290,6 +290,6 @@ TEST_LONG(postgres_decision, lost_in_commit_is_unknown, 60)
     CHECK_EQ_INT(pthread_join(committer.thread, NULL), 0);
     CHECK_EQ_INT(committer.rc, SQL_EUNKNOWN);
     CHECK_EQ_INT(committer.unit->status, SQL_EUNKNOWN);
-    sql_unit_free(committer.unit);
+    sql_unit_destroy(committer.unit);
     fixture_close(&fixture);
 }

@@ -73,8 +73,8 @@ TEST(postgres_fault, connection_lost_before_commit_stores_nothing_and_says_so)
     CHECK_EQ_INT(sql_postgres.commit(fixture.writer, units, 2), 0);
     CHECK_EQ_INT(units[0]->status, 0);
     CHECK_EQ_INT(fixture_number(&fixture, "SELECT count(*) FROM one"), 2);
-    sql_unit_free(units[0]);
-    sql_unit_free(units[1]);
+    sql_unit_destroy(units[0]);
+    sql_unit_destroy(units[1]);
     fixture_close(&fixture);
 }
 
@@ -107,8 +107,8 @@ TEST(postgres_fault, only_the_session_that_crashed_may_be_to_blame)
     pthread_join(thread, NULL);
     CHECK_EQ_INT(committer.rc, TR_ECLOSED);
     sql_postgres.disconnect(other);
-    sql_unit_free(unit);
-    sql_unit_free(crash);
+    sql_unit_destroy(unit);
+    sql_unit_destroy(crash);
     fixture_close(&fixture);
 }
 
@@ -161,7 +161,7 @@ TEST(postgres_fault, connection_lost_in_commit_is_unknown_whichever_way_it_went)
         fixture_run(&fixture, "SELECT pg_advisory_unlock_all()");
         fixture_reconnect_writer(&fixture);
         for (size_t i = 0; i < 3; i++)
-            sql_unit_free(units[i]);
+            sql_unit_destroy(units[i]);
     }
     fixture_close(&fixture);
 }
@@ -194,12 +194,12 @@ TEST(postgres_fault, doubt_is_over_before_anybody_reads)
     pthread_join(thread, NULL);
     CHECK_EQ_INT(committer.rc, SQL_EUNKNOWN);
     CHECK_EQ_INT(fixture_number(&fixture, "SELECT count(*) FROM one"), 0); /* still hanging */
-    read = sql_unit_new(1);
+    read = sql_unit_create(1);
     sql_unit_step(read, &count_one, 1);
     CHECK_EQ_INT(fixture_read_one(&fixture, read), 0);
     CHECK_EQ_INT(sql_row_int(read, 0, 0, 0), 1);
-    sql_unit_free(read);
-    sql_unit_free(unit);
+    sql_unit_destroy(read);
+    sql_unit_destroy(unit);
     fixture_close(&fixture);
 }
 
@@ -240,7 +240,7 @@ TEST(postgres_fault, cancelled_statement_fails_its_unit_alone)
     fixture_run(&fixture, "ROLLBACK");
     CHECK_EQ_INT(fixture_number(&fixture, "SELECT sum(id) FROM one"), 4);
     for (size_t i = 0; i < 3; i++)
-        sql_unit_free(units[i]);
+        sql_unit_destroy(units[i]);
     fixture_close(&fixture);
 }
 
@@ -252,7 +252,7 @@ SQL_STATEMENT(insert_small, "INSERT INTO tiny (id) VALUES ($1)");
 static struct sql_unit *big_unit(int64_t id)
 {
     static char body[256 * 1024];
-    struct sql_unit *unit = sql_unit_new(1);
+    struct sql_unit *unit = sql_unit_create(1);
 
     memset(body, 'x', sizeof(body));
     sql_unit_step(unit, &insert_big, 1);
@@ -290,14 +290,14 @@ TEST_LONG(postgres_fault, full_disk_refuses_what_does_not_fit_and_works_again_wi
         CHECK_MSG(is_full || units[1]->status == 0, "%d: %s", units[1]->status, units[1]->why);
         stored += units[1]->status == 0;
         for (size_t j = 0; j < 3; j++)
-            sql_unit_free(units[j]);
+            sql_unit_destroy(units[j]);
     }
     CHECK(stored > 3);
     CHECK_EQ_INT(fixture_number(&fixture, "SELECT count(*) FROM big"), stored);
     fixture_run(&fixture, "DROP TABLE ballast");
     units[0] = big_unit(1000);
     CHECK_EQ_INT(fixture_commit_one(&fixture, units[0]), 0);
-    sql_unit_free(units[0]);
+    sql_unit_destroy(units[0]);
     fixture_close(&fixture);
 }
 
@@ -334,7 +334,7 @@ TEST_LONG(postgres_fault, without_memory_a_batch_is_refused_or_lost_but_never_ha
         }
         sql_postgres.disconnect(connection);
         for (size_t i = 0; i < 3; i++)
-            sql_unit_free(units[i]);
+            sql_unit_destroy(units[i]);
         CHECK_EQ_INT(fixture_number(&fixture, "SELECT count(*) FROM one"), rows + 1);
     }
     CHECK(rows > 2);

@@ -120,7 +120,7 @@ static inline int fixture_read_one(struct fixture *fixture, struct sql_unit *uni
 /* One statement with one value, which must change one row. */
 static inline struct sql_unit *fixture_unit(const struct sql_statement *statement, int64_t id)
 {
-    struct sql_unit *unit = sql_unit_new((uint64_t)id);
+    struct sql_unit *unit = sql_unit_create((uint64_t)id);
 
     sql_unit_step(unit, statement, 1);
     sql_unit_int(unit, id);

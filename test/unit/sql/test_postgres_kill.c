@@ -77,7 +77,7 @@ static void wait_for_acks(struct storm *storm, uint64_t more)
 /* Reload: what SQL_EUNKNOWN asks for. */
 static int64_t read_number(struct writer *writer)
 {
-    struct sql_unit *unit = sql_unit_new((uint64_t)writer->id);
+    struct sql_unit *unit = sql_unit_create((uint64_t)writer->id);
     int64_t number;
     int rc;
 
@@ -86,13 +86,13 @@ static int64_t read_number(struct writer *writer)
     rc = sql_read_wait(writer->storm->sql, unit);
     CHECK_MSG(rc == 0, "a read ended with %d: %s", rc, sql_unit_why(unit));
     number = sql_row_int(unit, 0, 0, 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return number;
 }
 
 static void write_once(struct writer *writer)
 {
-    struct sql_unit *unit = sql_unit_new((uint64_t)writer->id);
+    struct sql_unit *unit = sql_unit_create((uint64_t)writer->id);
     uint32_t try = writer->count++;
     int status;
 
@@ -111,7 +111,7 @@ static void write_once(struct writer *writer)
     status = sql_write_wait(writer->storm->sql, unit);
     CHECK_MSG(status == 0 || status == SQL_EUNKNOWN, "account %d, try %u ended with %d: %s",
         (int)writer->id, try, status, sql_unit_why(unit));
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     writer->told[try] = status == 0 ? TOLD_STORED : TOLD_UNKNOWN;
     if (status == 0)
         writer->number++;

@@ -16,7 +16,7 @@ static int64_t writer_of(const struct sql_unit *unit)
 
 static struct sql_unit *step(uint64_t key, int64_t counter, int64_t from)
 {
-    struct sql_unit *unit = sql_unit_new(key);
+    struct sql_unit *unit = sql_unit_create(key);
 
     sql_unit_step(unit, &step_counter, 1);
     sql_unit_int(unit, counter);
@@ -76,12 +76,12 @@ TEST_LONG(postgres_order, of_many_keys_is_kept_while_all_writers_work, 60)
     test_postgres_open(&postgres, NULL);
     open_place(&place, &postgres);
     for (int64_t key = 0; key < KEYS; key++) {
-        unit = sql_unit_new(0);
+        unit = sql_unit_create(0);
         sql_unit_step(unit, &add_counter, 1);
         sql_unit_int(unit, 10 + key);
         sql_unit_int(unit, 0);
         CHECK_EQ_INT(sql_write_wait(place.sql, unit), 0);
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
     }
     burst.count = KEYS * STEPS;
     for (uint32_t i = 0; i < burst.count; i++)

@@ -13,7 +13,7 @@ static void done(struct sql_unit *unit)
 
 TEST(unit, keeps_steps_and_values)
 {
-    struct sql_unit *unit = sql_unit_new(42);
+    struct sql_unit *unit = sql_unit_create(42);
     char text[] = "text";
 
     for (int i = 0; i < 100; i++) {
@@ -38,8 +38,8 @@ TEST(unit, keeps_steps_and_values)
         CHECK_EQ_INT(values[3].kind, SQL_BLOB);
         CHECK_EQ_INT(values[3].size, 0);
     }
-    sql_unit_free(unit);
-    sql_unit_free(NULL);
+    sql_unit_destroy(unit);
+    sql_unit_destroy(NULL);
 }
 
 TEST(unit, without_memory_says_so_at_the_end)
@@ -50,7 +50,7 @@ TEST(unit, without_memory_says_so_at_the_end)
         struct sql_unit *unit;
 
         base_fault_countdown(++countdown, 1);
-        unit = sql_unit_new(1);
+        unit = sql_unit_create(1);
         for (int i = 0; i < 40; i++) {
             sql_unit_step(unit, &some, SQL_ROWS_ANY);
             sql_unit_text(unit, SPAN("a text that takes some room in the buffer"));
@@ -58,7 +58,7 @@ TEST(unit, without_memory_says_so_at_the_end)
         calls = base_fault_countdown(0, 0);
         CHECK(calls < countdown || unit == NULL || unit->failed == TR_ENOMEM);
         CHECK(calls >= countdown || unit->failed == 0);
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
     } while (calls >= countdown);
     CHECK(countdown > 5);
 }
@@ -66,18 +66,18 @@ TEST(unit, without_memory_says_so_at_the_end)
 TEST(unit, over_its_limit_says_so)
 {
     static char large[1 << 20];
-    struct sql_unit *unit = sql_unit_new(1);
+    struct sql_unit *unit = sql_unit_create(1);
 
     sql_unit_step(unit, &some, SQL_ROWS_ANY);
     for (int i = 0; i < 65; i++)
         sql_unit_blob(unit, large, sizeof large);
     CHECK_EQ_INT(unit->failed, TR_ELIMIT);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 }
 
 TEST(unit, shows_its_rows_only_when_it_is_done)
 {
-    struct sql_unit *unit = sql_unit_new(1);
+    struct sql_unit *unit = sql_unit_create(1);
 
     sql_unit_step(unit, &some, 2);
     sql_unit_step(unit, &some, SQL_ROWS_ANY);
@@ -101,7 +101,7 @@ TEST(unit, shows_its_rows_only_when_it_is_done)
     CHECK(sql_row_is_null(unit, 0, 1, 1));
     CHECK(span_is(sql_row_bytes(unit, 0, 1, 2), "abc"));
     CHECK(sql_row_bytes(unit, 0, 1, 0).at == NULL);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 }
 
 /* Adds as many steps as it has been asked for before, and one. */
@@ -128,7 +128,7 @@ static void take_five(struct sql_unit *unit)
 
 TEST(unit, that_is_tried_again_decides_anew)
 {
-    struct sql_unit *unit = sql_unit_new(1);
+    struct sql_unit *unit = sql_unit_create(1);
     size_t bytes_size;
     int calls = 0;
 
@@ -155,12 +155,12 @@ TEST(unit, that_is_tried_again_decides_anew)
     CHECK(!sql_unit_stores(unit));
     done(unit);
     CHECK(sql_unit_take_data(unit) == &calls);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 }
 
 TEST(unit, with_another_number_of_rows_has_failed)
 {
-    struct sql_unit *unit = sql_unit_new(1);
+    struct sql_unit *unit = sql_unit_create(1);
 
     sql_unit_step(unit, &some, 2);
     sql_unit_reset_results(unit);
@@ -169,7 +169,7 @@ TEST(unit, with_another_number_of_rows_has_failed)
     done(unit);
     CHECK_EQ_INT(sql_unit_failed_step(unit), 0);
     CHECK_EQ_STR(sql_unit_why(unit), "3 rows where 2 were expected");
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 }
 
 TEST(unit, ends_with_what_is_true_of_its_state)
@@ -185,20 +185,20 @@ TEST(unit, ends_with_what_is_true_of_its_state)
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct sql_unit *unit = sql_unit_new(1);
+        struct sql_unit *unit = sql_unit_create(1);
 
         unit->status = SQL_EROWS;
         atomic_store(&unit->state, cases[i].state);
         sql_unit_settle(unit, cases[i].told);
         CHECK_EQ_INT(sql_unit_status(unit), cases[i].answer);
         CHECK(!sql_unit_move(unit, SQL_QUEUED, SQL_RUNNING));
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
     }
 }
 
 TEST_ABORTS(unit, has_no_row_that_was_not_returned, "a row is read that was not returned")
 {
-    struct sql_unit *unit = sql_unit_new(1);
+    struct sql_unit *unit = sql_unit_create(1);
 
     sql_unit_step(unit, &some, 0);
     done(unit);

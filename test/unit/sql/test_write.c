@@ -15,7 +15,7 @@ TEST(write, is_there_when_it_comes_back)
     CHECK_EQ_INT(sql_unit_status(unit), 0);
     CHECK_EQ_INT(sql_unit_changed(unit, 0), 1);
     CHECK(sql_unit_commit(unit) > 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     CHECK_EQ_INT(place_counter(&place, 1), 1);
     sql_close(&place.sql);
     place_open(&place);
@@ -29,7 +29,7 @@ TEST(write, keeps_values_as_they_were_given)
     SQL_STATEMENT(put, "INSERT INTO note (id, title, body) VALUES ($3, $1, $2) "
                        "RETURNING title, body, id, counter, $3");
     struct place place;
-    struct sql_unit *unit = sql_unit_new(7);
+    struct sql_unit *unit = sql_unit_create(7);
 
     place_init(&place);
     place_open(&place);
@@ -49,7 +49,7 @@ TEST(write, keeps_values_as_they_were_given)
         CHECK(sql_row_is_null(unit, i, 0, 3));
         CHECK_EQ_INT(sql_row_int(unit, i, 0, 4), numbers[i]);
     }
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     place_finish(&place);
 }
 
@@ -66,7 +66,7 @@ TEST(write, of_many_shares_one_commit)
     place_open(&place);
     burst.count = 200;
     for (uint32_t i = 0; i < burst.count; i++) {
-        burst.units[i] = sql_unit_new(i);
+        burst.units[i] = sql_unit_create(i);
         unit_add_note(burst.units[i], i, 1);
     }
     burst_run(&place, &burst);
@@ -91,7 +91,7 @@ TEST(write, that_fails_fails_alone_and_leaves_nothing)
     place_open(&place);
     burst.count = 8;
     for (uint32_t i = 0; i < burst.count; i++) {
-        burst.units[i] = sql_unit_new(1);
+        burst.units[i] = sql_unit_create(1);
         unit_add_note(burst.units[i], i, 1); /* must not be there if what follows fails */
     }
     sql_unit_step(burst.units[1], &step_counter, 1);
@@ -123,7 +123,7 @@ TEST(write, that_breaks_a_constraint_at_commit_fails_alone)
     place_open(&place);
     burst.count = 9;
     for (uint32_t i = 0; i < burst.count; i++) {
-        burst.units[i] = sql_unit_new(1);
+        burst.units[i] = sql_unit_create(1);
         unit_add_note(burst.units[i], i, i == 4 ? 555 : 1); /* there is no counter 555 */
     }
     burst_run(&place, &burst);
@@ -143,7 +143,7 @@ TEST(write, that_rolls_back_the_whole_transaction_takes_nobody_along)
     place_open(&place);
     burst.count = 9;
     for (uint32_t i = 0; i < burst.count; i++) {
-        burst.units[i] = sql_unit_new(1);
+        burst.units[i] = sql_unit_create(1);
         unit_add_note(burst.units[i], i, 1);
     }
     sql_unit_step(burst.units[3], &harsh, 1);
@@ -222,7 +222,7 @@ TEST(write, is_shed_when_too_many_wait)
     CHECK_EQ_INT(place_try_open(&place, &options), 0);
     burst.count = 50;
     for (uint32_t i = 0; i < burst.count; i++) {
-        burst.units[i] = sql_unit_new(1);
+        burst.units[i] = sql_unit_create(1);
         unit_add_note(burst.units[i], i, 1);
     }
     CHECK_EQ_INT(count_ended("end=\"shed\""), 0);
@@ -236,7 +236,7 @@ TEST(write, is_shed_when_too_many_wait)
     /* There is room again. */
     burst.count = QUEUE;
     for (uint32_t i = 0; i < burst.count; i++) {
-        burst.units[i] = sql_unit_new(1);
+        burst.units[i] = sql_unit_create(1);
         unit_add_note(burst.units[i], 100 + i, 1);
     }
     burst_run(&place, &burst);
@@ -287,13 +287,13 @@ TEST(write, of_an_actor_that_ended_is_whole_or_absent_and_leaks_nothing)
 TEST(write, without_steps_or_twice_the_same_is_refused)
 {
     struct place place;
-    struct sql_unit *unit = sql_unit_new(1);
+    struct sql_unit *unit = sql_unit_create(1);
 
     place_init(&place);
     place_open(&place);
     CHECK_EQ_INT(sql_write_wait(place.sql, unit), TR_EINVAL);
     CHECK_EQ_INT(sql_write_wait(place.sql, NULL), TR_ENOMEM);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     place_finish(&place);
 }
 
@@ -341,7 +341,7 @@ TEST(write, under_a_deadline_comes_back_with_what_is_true)
             struct sql_unit *last = unit_step_counter(2, round);
 
             CHECK_EQ_INT(sql_write_wait(place.sql, last), 0);
-            sql_unit_free(last);
+            sql_unit_destroy(last);
         }
         value = place_counter(&place, 1);
         CHECK_MSG(value >= before + known && value <= before + known + unknown,
@@ -367,7 +367,7 @@ TEST(read, sees_one_snapshot_and_writes_nothing)
     burst.count = 3;
     burst.is_read = true;
     for (uint32_t i = 0; i < burst.count; i++) {
-        burst.units[i] = sql_unit_new(0);
+        burst.units[i] = sql_unit_create(0);
         sql_unit_step(burst.units[i], &read_counter, 1);
         sql_unit_int(burst.units[i], i + 1);
         sql_unit_step(burst.units[i], &count_notes, 1);
@@ -380,7 +380,7 @@ TEST(read, sees_one_snapshot_and_writes_nothing)
     burst_free(&burst);
     unit = unit_step_counter(1, 0);
     CHECK_EQ_INT(sql_read_wait(place.sql, unit), SQL_EFAILED);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     CHECK_EQ_INT(place_counter(&place, 1), 0);
     place_finish(&place);
 }
@@ -399,13 +399,13 @@ TEST_LONG(log, stays_bounded_under_steady_writing, 60)
     place_open(&place);
     snprintf(name, sizeof name, "%s-wal", place.path);
     for (int i = 0; i < 260; i++) { /* 130 MB */
-        struct sql_unit *unit = sql_unit_new(1);
+        struct sql_unit *unit = sql_unit_create(1);
 
         sql_unit_step(unit, &put, 1);
         sql_unit_int(unit, i);
         sql_unit_blob(unit, body, sizeof body);
         CHECK_EQ_INT(sql_write_wait(place.sql, unit), 0);
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         CHECK_EQ_INT(env->disk->open(env->disk_data, name, TR_OPEN_READ, &file), 0);
         CHECK_EQ_INT(env->disk->size(file, &size), 0);
         CHECK_EQ_INT(env->disk->close(file), 0);

@@ -420,14 +420,14 @@ SQL_STATEMENT(forget_numbers, "UPDATE user_sync SET seq = $1");
 static void go_back(struct user_site *site, int64_t seq)
 {
     const struct sql_statement *steps[] = { &forget_rows, &forget_epochs, &forget_numbers };
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     for (int i = 0; i < 3; i++) {
         sql_unit_step(unit, steps[i], SQL_ROWS_ANY);
         sql_unit_int(unit, seq);
     }
     CHECK_EQ_INT(sql_write_wait(site->sql, unit), 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 }
 
 static void restart(struct user_site *site)
@@ -528,7 +528,7 @@ SQL_STATEMENT(fill_number, "INSERT INTO user_sync (user_id, seq) VALUES ($1, $2)
 /* Rows as a user has them who pushed for years. */
 static void fill(struct user_site *site, const char *user, int64_t rows)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     sql_unit_step(unit, &fill_rows, SQL_ROWS_ANY);
     sql_unit_text(unit, span_of(user));
@@ -537,7 +537,7 @@ static void fill(struct user_site *site, const char *user, int64_t rows)
     sql_unit_text(unit, span_of(user));
     sql_unit_int(unit, rows);
     CHECK_EQ_INT(sql_write_wait(site->sql, unit), 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 }
 
 SQL_STATEMENT(add_epochs,
@@ -548,7 +548,7 @@ SQL_STATEMENT(count_epochs, "SELECT COUNT(*), MIN(after_seq) FROM user_epochs");
 TEST(user, epochs_do_not_grow_without_an_end)
 {
     struct cursor cursor = { .seq = 1, .epoch = "old-1" };
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     struct user_site site;
     struct person ada;
 
@@ -559,14 +559,14 @@ TEST(user, epochs_do_not_grow_without_an_end)
     sql_unit_text(unit, SPAN("ada"));
     sql_unit_int(unit, 150);
     CHECK_EQ_INT(sql_write_wait(site.sql, unit), 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     push_rows(&site, &ada, "more", 1);
-    unit = sql_unit_new(0);
+    unit = sql_unit_create(0);
     sql_unit_step(unit, &count_epochs, 1);
     CHECK_EQ_INT(sql_read_wait(site.sql, unit), 0);
     CHECK_EQ_INT(sql_row_int(unit, 0, 0, 0), USER_EPOCHS_MAX);
     CHECK_EQ_INT(sql_row_int(unit, 0, 0, 1), 52); /* the last 99 of them, and the new one */
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     check_answer(pull_with(&site, &ada, &cursor), 409, "CursorAhead"); /* safe, if not sorry */
     cursor = (struct cursor){ .seq = 53, .epoch = "old-52" };
     check_has(pull_with(&site, &ada, &cursor), "\"has_more\":true,\"next_cursor\":55");
@@ -749,13 +749,13 @@ TEST_LONG(user, who_has_more_rows_than_one_may_have_changes_them_and_adds_none, 
 /* Runs a statement that takes the user's name. */
 static void plant(const struct user_site *site, const struct sql_statement *statement)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     sql_unit_step(unit, statement, SQL_ROWS_ANY);
     sql_unit_text(unit, SPAN("ada"));
     CHECK_EQ_INT(sql_write_wait(site->sql, unit), 0);
     CHECK(sql_unit_changed(unit, 0) > 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 }
 
 static int count_of(const char *text, const char *part)
@@ -787,12 +787,12 @@ TEST_LONG(user, a_page_ends_where_its_bytes_do, 60)
     user_site_begin(&site);
     ada = site_sign_in(&site, "ada", "user");
     fill(&site, "ada", ROWS);
-    unit = sql_unit_new(0);
+    unit = sql_unit_create(0);
     sql_unit_step(unit, &fill_body, ROWS);
     sql_unit_text(unit, SPAN("ada"));
     sql_unit_text(unit, span_of(body));
     CHECK_EQ_INT(sql_write_wait(site.sql, unit), 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     for (; more && pages < 10; pages++) {
         struct web_answer answer = pull_from(&site, &ada, cursor, USER_PULL_ITEMS_MAX);
         const char *at = answer.body;

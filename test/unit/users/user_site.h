@@ -152,7 +152,7 @@ static inline struct person site_sign_in(struct user_site *site, const char *id,
         .iat_s = now_s,
         .exp_s = now_s + 900,
         .nbf_s = -1 };
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     struct buffer token = { 0 };
     struct person person;
 
@@ -164,7 +164,7 @@ static inline struct person site_sign_in(struct user_site *site, const char *id,
     sql_unit_blob(unit, "hash", 4);
     sql_unit_int(unit, now_s + 86400);
     CHECK_EQ_INT(sql_write_wait(site->sql, unit), 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     CHECK_EQ_INT(jwt_sign_claims(site->key, (struct span){ NULL, 0 }, &claims, &token), 0);
     (void)snprintf(person.header, sizeof person.header, "Authorization: Bearer %.*s\r\n",
         (int)token.size, token.bytes);

@@ -99,7 +99,7 @@ void api_get_pending_device_additions(struct http_request *request)
     if (!api_query_query_number(request, "limit", 100, &limit) ||
         api_query_query(request, "convoId", &convo) < 0)
         return;
-    unit = sql_unit_new(0);
+    unit = sql_unit_create(0);
     if (unit != NULL) {
         sql_unit_step(unit, &list_additions, SQL_ROWS_ANY);
         sql_unit_text(unit, auth_claims_of(request)->issuer);
@@ -283,7 +283,7 @@ void api_claim_pending_device_addition(struct http_request *request)
 
     if (addition == NULL)
         return;
-    unit = sql_unit_new(0);
+    unit = sql_unit_create(0);
     if (unit != NULL) {
         sql_unit_step(unit, &find_addition, SQL_ROWS_ANY);
         sql_unit_text(unit, span_of(addition->id));

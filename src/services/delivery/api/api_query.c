@@ -22,7 +22,7 @@ uint64_t api_query_key(struct span did)
 
 struct sql_unit *api_query_unit(const struct http_request *request, uint64_t key)
 {
-    struct sql_unit *unit = sql_unit_new(key);
+    struct sql_unit *unit = sql_unit_create(key);
 
     auth_consume(unit, auth_claims_of(request));
     return unit;

@@ -63,7 +63,7 @@ void api_check(struct http_request *request, struct job *job,
         run(request, check);
         return;
     }
-    unit = sql_unit_new(0);
+    unit = sql_unit_create(0);
     commit_check_ask(job, delivery->mode, unit);
     db_query_run_with(request, delivery, unit, true, stored_found, check, commit_check_free);
 }

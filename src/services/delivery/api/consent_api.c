@@ -137,7 +137,7 @@ void api_get_opt_in_status(struct http_request *request)
 
     if (list == NULL)
         return;
-    unit = sql_unit_new(0);
+    unit = sql_unit_create(0);
     for (uint32_t i = 0; unit != NULL && i < list->count; i++) {
         sql_unit_step(unit, &get_consent, SQL_ROWS_ANY);
         sql_unit_text(unit, list->items[i]);
@@ -324,7 +324,7 @@ void api_check_blocks(struct http_request *request)
         http_respond_error(request, 400, "InvalidRequest", "dids must be two at least");
         return;
     }
-    unit = sql_unit_new(0);
+    unit = sql_unit_create(0);
     for (uint32_t i = 0; unit != NULL && i < list->count; i++)
         add_find(unit, list, i);
     db_query_run(request, http_service(request), unit, true, blocks_found);

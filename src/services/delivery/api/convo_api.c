@@ -139,7 +139,7 @@ static void drop_job(void *job)
 
 static void find_owners(struct http_request *request, struct job *job)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     for (uint32_t i = 0; unit != NULL && i < job->add_count; i++) {
         sql_unit_step(unit, &find_package, SQL_ROWS_ANY);

@@ -110,7 +110,7 @@ void api_get_convos(struct http_request *request)
     if (!api_query_query_number(request, "limit", 100, &limit) ||
         api_query_query(request, "cursor", &cursor) < 0)
         return;
-    unit = sql_unit_new(0);
+    unit = sql_unit_create(0);
     if (unit != NULL) {
         add_step(unit, &list_convos, did, cursor, limit);
         add_step(unit, &list_members, did, cursor, limit);

@@ -295,7 +295,7 @@ static void devices_listed(struct http_request *request, const struct tr_event *
 
 void api_list_devices(struct http_request *request)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     if (unit != NULL) {
         sql_unit_step(unit, &list_devices, SQL_ROWS_ANY);
@@ -433,7 +433,7 @@ void api_get_expected_conversations(struct http_request *request)
         !api_query_query_number(request, "limit", EXPECTED_MAX, &limit) ||
         api_query_query(request, "cursor", &cursor) < 0)
         return;
-    unit = sql_unit_new(0);
+    unit = sql_unit_create(0);
     if (unit != NULL)
         add_expected(unit, auth_claims_of(request)->issuer, device, cursor, limit);
     db_query_run(request, http_service(request), unit, true, expected_listed);
@@ -512,7 +512,7 @@ void api_validate_device_state(struct http_request *request)
         http_respond_error(request, 400, "InvalidRequest", "deviceId must be there");
         return;
     }
-    unit = sql_unit_new(0);
+    unit = sql_unit_create(0);
     if (unit != NULL) {
         add_expected(unit, did, device, SPAN(""), EXPECTED_MAX);
         sql_unit_step(unit, &get_device, SQL_ROWS_ANY);

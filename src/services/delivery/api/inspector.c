@@ -84,7 +84,7 @@ static int submit(
                  : sql_read(ctx, &inspector->sql, unit, &(struct sql_submit_options){ .tag = tag });
 
     if (rc < 0)
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
     return rc;
 }
 
@@ -92,7 +92,7 @@ static int submit(
 
 static struct sql_unit *page_unit(const struct inspection *inspection)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     if (unit == NULL)
         return NULL;
@@ -218,7 +218,7 @@ static int inspector_begin(void *self, struct tr_context *ctx)
     struct inspector *inspector = self;
 
     (void)ctx;
-    sql_client_begin(&inspector->sql, inspector->delivery->sql);
+    sql_client_init(&inspector->sql, inspector->delivery->sql);
     return 0;
 }
 
@@ -278,7 +278,7 @@ static enum tr_next inspector_event(
         page_read(&inspector->pages[event->tag], unit);
     else
         asker_answer(&inspector->pages[event->tag], status);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return TR_GO;
 }
 
@@ -291,7 +291,7 @@ static void inspector_finish(void *self)
     asker_drop(&inspector->walker);
     check_walk_end(&inspector->walk);
     if (inspector->sql.sql != NULL)
-        sql_client_end(&inspector->sql);
+        sql_client_fini(&inspector->sql);
 }
 
 static int inspector_reset(void *self, enum tr_why why)

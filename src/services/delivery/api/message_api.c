@@ -183,7 +183,7 @@ enum { GAPS_MAX = 100, LIMIT_DEFAULT = 50, ANSWER_HEAD_BYTES = 256, ANSWER_ROW_B
 /* The first two steps of a read of a conversation whose speed does not matter most. */
 static struct sql_unit *read_unit(struct http_request *request, struct span convo, uint64_t since)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     if (unit == NULL)
         return NULL;
@@ -562,7 +562,7 @@ static bool read_page(struct http_request *request, struct page *ret_page)
 /* The row `large_seq` comes whatever its size; it is the first. */
 static void ask_page(struct http_request *request, const struct page *page, int64_t large_seq)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     if (unit != NULL) {
         sql_unit_step(unit, page->kind > MLS_APPLICATION ? &list_rare : &list_log, SQL_ROWS_ANY);

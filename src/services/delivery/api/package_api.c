@@ -405,7 +405,7 @@ void api_get_key_packages(struct http_request *request)
     if (!read_claim(request, claim, &suite))
         return;
     claim->until_s = now_s + (int64_t)delivery->lease_s;
-    unit = claim->is_peek ? sql_unit_new(0) : api_query_unit(request, PACKAGE_CLAIMS_KEY);
+    unit = claim->is_peek ? sql_unit_create(0) : api_query_unit(request, PACKAGE_CLAIMS_KEY);
     for (uint32_t i = 0; unit != NULL && i < claim->dids.count; i++) {
         sql_unit_step(unit, claim->is_peek ? &peek_packages : &claim_packages, SQL_ROWS_ANY);
         sql_unit_text(unit, claim->dids.items[i]);

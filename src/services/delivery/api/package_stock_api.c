@@ -87,7 +87,7 @@ void api_get_key_package_stats(struct http_request *request)
 
     if (!api_query_query_device(request, &device))
         return;
-    unit = sql_unit_new(0);
+    unit = sql_unit_create(0);
     for (size_t i = 0; unit != NULL && i < sizeof counts / sizeof counts[0]; i++) {
         sql_unit_step(unit, counts[i], SQL_ROWS_ANY);
         sql_unit_text(unit, auth_claims_of(request)->issuer);
@@ -200,7 +200,7 @@ void api_get_key_package_status(struct http_request *request)
         return;
     if (found == 0 && query_hash(request, "cursor", hash, &size) < 0)
         return;
-    unit = sql_unit_new(0);
+    unit = sql_unit_create(0);
     if (unit != NULL) {
         sql_unit_step(unit, found == 1 ? &get_package : &list_packages, SQL_ROWS_ANY);
         sql_unit_text(unit, auth_claims_of(request)->issuer);
@@ -421,7 +421,7 @@ void api_sync_key_packages(struct http_request *request)
     sync->local = read_hashes(request, &body.expect, "localHashes", 0);
     if (!api_query_is_good(request, &body))
         return;
-    unit = sql_unit_new(0);
+    unit = sql_unit_create(0);
     if (unit != NULL) {
         sql_unit_step(unit, &list_refs, SQL_ROWS_ANY);
         sql_unit_text(unit, body.job->claims->issuer);

@@ -149,7 +149,7 @@ void api_get_receipts(struct http_request *request)
         !api_query_query_number(request, "fromSeq", INT64_MAX, &from) ||
         !api_query_query_number(request, "limit", 1000, &limit))
         return;
-    unit = sql_unit_new(0);
+    unit = sql_unit_create(0);
     if (unit != NULL) {
         sql_unit_step(unit, &find_head, SQL_ROWS_ANY);
         sql_unit_text(unit, convo);

@@ -343,7 +343,7 @@ void api_list_chat_requests(struct http_request *request)
         !api_query_query_number(request, "limit", 100, &limit) ||
         api_query_query(request, "cursor", &cursor) < 0)
         return;
-    unit = sql_unit_new(0);
+    unit = sql_unit_create(0);
     if (unit != NULL) {
         sql_unit_step(unit, direction == 1 ? &list_sent : &list_requests, SQL_ROWS_ANY);
         sql_unit_text(unit, auth_claims_of(request)->issuer);
@@ -375,7 +375,7 @@ static void requests_counted(struct http_request *request, const struct tr_event
 void api_get_request_count(struct http_request *request)
 {
     struct delivery *delivery = http_service(request);
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     if (unit != NULL) {
         sql_unit_step(unit, &count_requests, SQL_ROWS_ANY);

@@ -74,7 +74,7 @@ static void add_steps(
 
 struct sql_unit *role_read(struct http_request *request, const struct role_question *question)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     add_steps(request, unit, question);
     return unit;

@@ -60,7 +60,7 @@ static void marked(struct http_request *request, const struct tr_event *event)
 
     if (job == NULL)
         return;
-    unit = sql_unit_new(0);
+    unit = sql_unit_create(0);
     if (unit != NULL) {
         sql_unit_step(unit, &count_one, SQL_ROWS_ANY);
         sql_unit_text(unit, job->convo);
@@ -110,7 +110,7 @@ static void all_counted(struct http_request *request, const struct tr_event *eve
 
 void api_get_unread(struct http_request *request)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     if (unit != NULL) {
         sql_unit_step(unit, &count_all, SQL_ROWS_ANY);

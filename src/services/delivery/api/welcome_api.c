@@ -161,7 +161,7 @@ void api_get_pending_welcomes(struct http_request *request)
     if (!api_query_query_device(request, &device) ||
         !api_query_query_number(request, "limit", 500, &limit))
         return;
-    unit = sql_unit_new(0);
+    unit = sql_unit_create(0);
     if (unit != NULL) {
         sql_unit_step(unit, &list_pending, SQL_ROWS_ANY);
         sql_unit_text(unit, auth_claims_of(request)->issuer);

@@ -102,7 +102,7 @@ static int load(struct convo *convo, struct tr_context *ctx)
         rc = sql_read(ctx, &convo->sql, unit,
             &(struct sql_submit_options){ .tag = CONVO_TAG_LOAD, .hold = true });
     if (rc < 0)
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
     else
         convo->is_reading = true;
     return rc;
@@ -377,7 +377,7 @@ static void look(struct convo *convo, struct tr_context *ctx, struct convo_op *o
         rc = op->job->kind == JOB_POLL ? sql_write(ctx, &convo->sql, unit, &options)
                                        : sql_read(ctx, &convo->sql, unit, &options);
     if (rc < 0) {
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         op->job->status = 0; /* what it was refused for may be what it did itself */
         answer_error(op, 503, "Busy", "the database is busy: try again");
         return;
@@ -455,7 +455,7 @@ static void store(struct convo *convo, struct tr_context *ctx, struct convo_op *
         rc = sql_write(ctx, &convo->sql, unit,
             &(struct sql_submit_options){ .tag = CONVO_TAG_UNIT + op->number });
     if (rc < 0) {
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         convo->planned = op->before; /* nothing was planned behind it yet */
         answer_error(op, 503, "Busy", "the database is busy: try again");
         return;
@@ -610,7 +610,7 @@ static enum tr_next convo_event(void *self, struct tr_context *ctx, const struct
     unit = event->kind == TR_EVENT_REPLY ? sql_take(&convo->sql, event) : NULL;
     if (unit != NULL)
         handle_unit(convo, ctx, event->tag, unit);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     convo_seat_rest(seat);
     return TR_GO;
 }
@@ -653,7 +653,7 @@ void convo_finish(struct convo *convo)
     buffer_free(&convo->revoked);
     roster_free(&convo->roster);
     if (convo->sql.sql != NULL)
-        sql_client_end(&convo->sql);
+        sql_client_fini(&convo->sql);
     base_free(convo->text_block);
 }
 

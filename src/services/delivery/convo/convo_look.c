@@ -55,7 +55,7 @@ enum { LOOK_COMMITS, LOOK_OP, LOOK_POINT, LOOK_SAME };
 
 struct sql_unit *convo_look_unit(const struct convo *convo, const struct convo_op *op)
 {
-    struct sql_unit *unit = sql_unit_new(convo_key(convo));
+    struct sql_unit *unit = sql_unit_create(convo_key(convo));
     const struct job *job = op->job;
     int64_t epoch = job->mls.epoch > INT64_MAX ? INT64_MAX : (int64_t)job->mls.epoch;
 

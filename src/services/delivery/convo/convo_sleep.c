@@ -416,7 +416,7 @@ struct convo *convo_seat_wake(struct convo_seat *seat)
         return NULL;
     }
     convo->text_block = seat->self;
-    sql_client_begin(&convo->sql, seat->delivery->sql);
+    sql_client_init(&convo->sql, seat->delivery->sql);
     seat->self = convo;
     return convo;
 }
@@ -462,7 +462,7 @@ void convo_seat_forget(struct convo_seat *seat)
     fresh.policy = policy_default;
     convo->text_block = NULL; /* its id is in there */
     convo_finish(convo);
-    sql_client_begin(&fresh.sql, seat->delivery->sql);
+    sql_client_init(&fresh.sql, seat->delivery->sql);
     *convo = fresh;
 }
 

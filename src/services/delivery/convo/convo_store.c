@@ -132,7 +132,7 @@ uint64_t convo_key(const struct convo *convo)
 static struct sql_unit *load_unit(
     const struct convo *convo, uint64_t key, const struct sql_statement *row)
 {
-    struct sql_unit *unit = sql_unit_new(key);
+    struct sql_unit *unit = sql_unit_create(key);
 
     if (unit == NULL)
         return NULL;
@@ -619,7 +619,7 @@ void convo_add_op(const struct convo *convo, const struct convo_op *op, struct s
 
 struct sql_unit *convo_op_unit(const struct convo *convo, const struct convo_op *op)
 {
-    struct sql_unit *unit = sql_unit_new(convo_key(convo));
+    struct sql_unit *unit = sql_unit_create(convo_key(convo));
 
     if (unit != NULL)
         convo_add_op(convo, op, unit);

@@ -155,7 +155,7 @@ void convo_stream_end(struct convo *convo)
 static void read_page(
     struct convo *convo, struct tr_context *ctx, struct convo_subscriber *subscriber)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     int rc = TR_ENOMEM;
 
     subscriber->number = convo->number_next++ & 0xffffff;
@@ -178,7 +178,7 @@ static void read_page(
     }
     subscriber->is_catching_up = rc == 0;
     if (rc < 0) {
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         end_subscriber(convo, subscriber, busy);
     }
 }

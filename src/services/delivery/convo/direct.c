@@ -251,7 +251,7 @@ static bool submit(struct direct_desk *desk, struct tr_context *ctx, struct dire
     if (rc == 0)
         return true;
     (void)sql_unit_take_data(unit); /* still the request's */
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     answer_error(desk, request, 503, "Busy", "the database is busy: try again");
     return false;
 }
@@ -541,7 +541,7 @@ static enum tr_next desk_event(void *self, struct tr_context *ctx, const struct 
         on_looked(desk, ctx, request, unit);
         break;
     }
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return TR_GO;
 }
 
@@ -551,7 +551,7 @@ static int desk_begin(void *self, struct tr_context *ctx)
 
     (void)ctx;
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
-    sql_client_begin(&desk->sql, desk->direct->delivery->sql);
+    sql_client_init(&desk->sql, desk->direct->delivery->sql);
     return 0;
 }
 
@@ -563,7 +563,7 @@ static void desk_finish(void *self)
         while (desk->buckets[i] != NULL)
             request_free(desk, desk->buckets[i]);
     if (desk->sql.sql != NULL)
-        sql_client_end(&desk->sql);
+        sql_client_fini(&desk->sql);
 }
 
 static int desk_reset(void *self, enum tr_why why)

@@ -113,7 +113,7 @@ static void put_header(struct buffer *bytes, const char *type)
     if (type != NULL)
         cbor_put_text(&writer, "t", type);
     cbor_put_end(&writer);
-    (void)cbor_finish(&writer); /* a failure sticks in the buffer */
+    (void)cbor_writer_end(&writer); /* a failure sticks in the buffer */
 }
 
 static struct http_frame *message_cbor(const struct delivery_event *event)
@@ -144,7 +144,7 @@ static struct http_frame *message_cbor(const struct delivery_event *event)
     cbor_put_end(&writer);
     cbor_put_int(&writer, "seq", (int64_t)event->seq);
     cbor_put_end(&writer);
-    if (cbor_finish(&writer) < 0 && bytes.failed == 0)
+    if (cbor_writer_end(&writer) < 0 && bytes.failed == 0)
         bytes.failed = TR_ENOMEM;
     return frame_of(&bytes, event->seq);
 }
@@ -322,7 +322,7 @@ static struct http_frame *notice_cbor(
         put_cbor(&writer, &fields->list[i]);
     cbor_put_int(&writer, "seq", (int64_t)event->seq);
     cbor_put_end(&writer);
-    if (cbor_finish(&writer) < 0 && bytes.failed == 0)
+    if (cbor_writer_end(&writer) < 0 && bytes.failed == 0)
         bytes.failed = TR_ENOMEM;
     return frame_of(&bytes, event->seq);
 }
@@ -373,7 +373,7 @@ static struct http_frame *info_cbor(struct span convo, const char *info, uint64_
     cbor_put_text(&writer, "info", info);
     cbor_put_int(&writer, "seq", (int64_t)seq);
     cbor_put_end(&writer);
-    (void)cbor_finish(&writer);
+    (void)cbor_writer_end(&writer);
     return frame_of(&bytes, seq);
 }
 
@@ -396,7 +396,7 @@ static struct http_frame *error_cbor(const char *error, const char *message, uin
     cbor_put_text(&writer, "message", message);
     cbor_put_text(&writer, "cursor", cursor_of(seq, cursor));
     cbor_put_end(&writer);
-    (void)cbor_finish(&writer); /* a failure sticks in the buffer */
+    (void)cbor_writer_end(&writer); /* a failure sticks in the buffer */
     return frame_of(&bytes, seq);
 }
 

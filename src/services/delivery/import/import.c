@@ -88,7 +88,7 @@ static int find_states(struct import_run *run, struct page *page)
     memset(page->states, 0, sizeof page->states);
     if (run->import->sql == NULL || page->rows == 0)
         return 0;
-    unit = sql_unit_new(0);
+    unit = sql_unit_create(0);
     if (unit == NULL)
         return TR_ENOMEM;
     for (uint32_t i = 0; i < page->rows; i++) {
@@ -104,7 +104,7 @@ static int find_states(struct import_run *run, struct page *page)
         page->states[i] = state_of(unit, i);
     if (rc < 0)
         (void)snprintf(run->why, run->why_size, "the database to write to: %s", sql_error_text(rc));
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return rc;
 }
 
@@ -318,7 +318,7 @@ int delivery_import_catbird(const struct delivery_import *import, char *why, siz
     if (rc < 0 && why[0] == '\0')
         (void)snprintf(why, why_size, "%s", sql_error_text(rc));
     if (run != NULL) {
-        sql_unit_free(run->unit);
+        sql_unit_destroy(run->unit);
         source_close(&run->source);
     }
     if (page != NULL)

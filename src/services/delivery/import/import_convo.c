@@ -403,7 +403,7 @@ SQL_STATEMENT(count_log, "SELECT COUNT(*) FROM log WHERE convo = $1");
 
 static int count_rows(struct import_convo *convo, int64_t *ret_rows)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     int rc;
 
     if (unit == NULL)
@@ -413,7 +413,7 @@ static int count_rows(struct import_convo *convo, int64_t *ret_rows)
     rc = sql_read_wait(convo->run->import->sql, unit);
     if (rc == 0)
         *ret_rows = sql_row_int(unit, 0, 0, 0);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return rc;
 }
 

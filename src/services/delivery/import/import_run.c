@@ -58,7 +58,7 @@ int import_select(struct import_run *run, enum import_table table, const char *r
 void import_step(struct import_run *run, const struct sql_statement *statement, int64_t rows)
 {
     if (run->unit == NULL)
-        run->unit = sql_unit_new(0);
+        run->unit = sql_unit_create(0);
     run->unit_steps++;
     if (run->unit != NULL)
         sql_unit_step(run->unit, statement, rows);
@@ -137,7 +137,7 @@ int import_store(struct import_run *run, bool now)
             run->unit == NULL ? "" : sql_unit_why(run->unit));
     if (rc == 0 && !run->import->is_dry)
         count_changed(run);
-    sql_unit_free(run->unit);
+    sql_unit_destroy(run->unit);
     run->unit = NULL;
     run->maybe_count = 0;
     run->unit_steps = 0;

@@ -330,7 +330,7 @@ void commit_check_free(void *argument)
 {
     struct commit_check *check = argument;
 
-    sql_unit_free(check->stored);
+    sql_unit_destroy(check->stored);
     job_unref(check->job);
     base_free(check);
 }

@@ -127,7 +127,7 @@ static void task_free(struct push_task *task)
     buffer_free(&task->value);
     buffer_free(&task->did);
     buffer_free(&task->device);
-    sql_unit_free(task->devices);
+    sql_unit_destroy(task->devices);
     job_unref(task->question);
     *task = (struct push_task){ .stage = STAGE_NONE };
 }
@@ -157,7 +157,7 @@ static void submit(struct push *push, struct tr_context *ctx, struct push_task *
         rc = stage == STAGE_FORGET ? sql_write(ctx, &push->sql, unit, &options)
                                    : sql_read(ctx, &push->sql, unit, &options);
     if (rc < 0) {
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         task_drop(push, ctx, task);
     }
 }
@@ -177,7 +177,7 @@ static struct span text_of(const struct buffer *buffer)
 
 static void read_devices(struct push *push, struct tr_context *ctx, struct push_task *task)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     if (unit != NULL) {
         sql_unit_step(unit, &find_devices, SQL_ROWS_ANY);
@@ -279,7 +279,7 @@ static void read_on(struct push *push, struct tr_context *ctx, struct push_task 
     buffer_clear(&task->device);
     buffer_span(&task->did, sql_row_bytes(task->devices, 0, rows - 1, ROW_DID));
     buffer_span(&task->device, sql_row_bytes(task->devices, 0, rows - 1, ROW_DEVICE));
-    sql_unit_free(task->devices);
+    sql_unit_destroy(task->devices);
     job_unref(task->question);
     task->devices = NULL;
     task->question = NULL;
@@ -293,7 +293,7 @@ static void devices_read(
     struct push *push, struct tr_context *ctx, struct push_task *task, struct sql_unit *unit)
 {
     if (sql_unit_status(unit) != 0) {
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         task_drop(push, ctx, task);
         return;
     }
@@ -348,7 +348,7 @@ static void post(struct push *push, struct tr_context *ctx, struct push_task *ta
 
 static void read_token(struct push *push, struct tr_context *ctx, struct push_task *task)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     struct span did, device;
 
     split_device_key(task, &did, &device);
@@ -369,7 +369,7 @@ static void token_read(
         task->platform = (uint32_t)sql_row_int(unit, 0, 0, ROW_PLATFORM);
         buffer_span(&task->value, sql_row_bytes(unit, 0, 0, ROW_TOKEN));
     }
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     if (!is_read || task->value.failed != 0)
         task_drop(push, ctx, task);
     else if (is_there)
@@ -384,7 +384,7 @@ static void forget(struct push *push, struct tr_context *ctx, struct push_task *
     struct sql_unit *unit;
 
     split_device_key(task, &did, &device);
-    unit = sql_unit_new(api_query_key(did));
+    unit = sql_unit_create(api_query_key(did));
     if (unit != NULL) {
         sql_unit_step(unit, &forget_token, SQL_ROWS_ANY);
         sql_unit_text(unit, did);
@@ -433,7 +433,7 @@ static void forgotten(
     bool is_stored = sql_unit_status(unit) == 0;
     int64_t count = is_stored ? sql_unit_changed(unit, 0) : 0;
 
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     if (!is_stored) {
         task_drop(push, ctx, task);
         return;
@@ -551,7 +551,7 @@ static int push_begin(void *self, struct tr_context *ctx)
     if (rc < 0)
         return rc;
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
-    sql_client_begin(&push->sql, push->delivery->sql);
+    sql_client_init(&push->sql, push->delivery->sql);
     return 0;
 }
 
@@ -561,7 +561,7 @@ static void clear(struct push *push)
         task_free(&push->tasks[i]);
     push_queue_end(&push->queue);
     if (push->sql.sql != NULL)
-        sql_client_end(&push->sql);
+        sql_client_fini(&push->sql);
 }
 
 static void push_finish(void *self)

@@ -160,7 +160,7 @@ static bool is_page_over(const struct check_walk *walk)
 
 static int ask_page(struct check_walk *walk, struct sql_unit *unit)
 {
-    sql_unit_free(walk->page);
+    sql_unit_destroy(walk->page);
     walk->page = NULL;
     sql_unit_step(unit, &list_convos, SQL_ROWS_ANY);
     sql_unit_text(unit, convo_of(walk)); /* the last one of the page before */
@@ -194,7 +194,7 @@ int check_walk_next(struct check_walk *walk, struct sql_unit **ret_unit)
     *ret_unit = NULL;
     if (walk->check == DELIVERY_CHECKS)
         return 0;
-    unit = sql_unit_new(0);
+    unit = sql_unit_create(0);
     if (unit == NULL)
         return TR_ENOMEM;
     if (checks[walk->check].statement != NULL) {
@@ -204,7 +204,7 @@ int check_walk_next(struct check_walk *walk, struct sql_unit **ret_unit)
         rc = is_page_over(walk) ? ask_page(walk, unit) : ask_log(walk, unit);
     }
     if (rc < 0)
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
     else
         *ret_unit = unit;
     return rc;
@@ -224,12 +224,12 @@ void check_walk_take(struct check_walk *walk, struct sql_unit *unit)
         walk->row = 0;
         return;
     }
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
 }
 
 void check_walk_end(struct check_walk *walk)
 {
-    sql_unit_free(walk->page);
+    sql_unit_destroy(walk->page);
     walk->page = NULL;
     buffer_free(&walk->convo);
 }
@@ -252,7 +252,7 @@ int delivery_check(
             break;
         rc = sql_read_wait(sql, unit);
         if (rc < 0) {
-            sql_unit_free(unit);
+            sql_unit_destroy(unit);
             break;
         }
         check_walk_take(&walk, unit);

@@ -96,7 +96,7 @@ static void answer(struct jobs *jobs, int status)
 /* A pass is a read that finds Welcomes nobody needs, and a write that does the rest. */
 static void run(struct jobs *jobs, struct tr_context *ctx)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     int rc = TR_ENOMEM;
 
     jobs->is_running = true;
@@ -107,7 +107,7 @@ static void run(struct jobs *jobs, struct tr_context *ctx)
         rc = sql_read(ctx, &jobs->sql, unit, &(struct sql_submit_options){ .tag = TAG_LOOK });
     }
     if (rc < 0) {
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         answer(jobs, rc); /* the next half hour tries again */
     }
 }
@@ -115,7 +115,7 @@ static void run(struct jobs *jobs, struct tr_context *ctx)
 static void looked(struct jobs *jobs, struct tr_context *ctx, const struct sql_unit *found)
 {
     int64_t now_s = delivery_now_ms(jobs->delivery) / 1000;
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
     int rc = TR_ENOMEM;
 
     for (size_t i = 0; unit != NULL && i < STEPS; i++) {
@@ -135,7 +135,7 @@ static void looked(struct jobs *jobs, struct tr_context *ctx, const struct sql_u
     if (unit != NULL)
         rc = sql_write(ctx, &jobs->sql, unit, &(struct sql_submit_options){ .tag = TAG_PASS });
     if (rc < 0) {
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         answer(jobs, rc);
     }
 }
@@ -180,7 +180,7 @@ static int cleanup_begin(void *self, struct tr_context *ctx)
 {
     struct jobs *jobs = self;
 
-    sql_client_begin(&jobs->sql, jobs->delivery->sql);
+    sql_client_init(&jobs->sql, jobs->delivery->sql);
     return tr_every(ctx, TR_SECONDS(1800), TAG_TIMER, NULL);
 }
 
@@ -211,7 +211,7 @@ static enum tr_next cleanup_event(void *self, struct tr_context *ctx, const stru
     unit = sql_take(&jobs->sql, event);
     if (unit != NULL)
         came_back(jobs, ctx, unit, event->tag);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return TR_GO;
 }
 
@@ -223,7 +223,7 @@ static void cleanup_finish(void *self)
         tr_reply_drop(&jobs->waiters[i]);
     jobs->waiter_count = 0;
     if (jobs->sql.sql != NULL)
-        sql_client_end(&jobs->sql);
+        sql_client_fini(&jobs->sql);
 }
 
 static int cleanup_reset(void *self, enum tr_why why)

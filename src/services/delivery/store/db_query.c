@@ -33,7 +33,7 @@ static void db_query_unref(struct db_query *db_query)
     if (db_query == NULL ||
         atomic_fetch_sub_explicit(&db_query->holders, 1, memory_order_acq_rel) != 1)
         return;
-    sql_unit_free(db_query->unit);
+    sql_unit_destroy(db_query->unit);
     base_free(db_query);
 }
 
@@ -87,7 +87,7 @@ static int db_worker_begin(void *self, struct tr_context *ctx)
     struct db_worker *db_worker = self;
 
     (void)ctx;
-    sql_client_begin(&db_worker->sql, db_worker->delivery->sql);
+    sql_client_init(&db_worker->sql, db_worker->delivery->sql);
     return 0;
 }
 
@@ -103,7 +103,7 @@ static void db_worker_finish(void *self)
         db_query_unref(db_query);
     }
     if (db_worker->sql.sql != NULL)
-        sql_client_end(&db_worker->sql);
+        sql_client_fini(&db_worker->sql);
 }
 
 static int db_worker_reset(void *self, enum tr_why why)
@@ -151,7 +151,7 @@ static bool send(struct http_request *request, struct delivery *delivery, struct
     struct db_worker_message message = { db_query };
 
     if (db_query == NULL) {
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         return false;
     }
     atomic_init(&db_query->holders, 2);

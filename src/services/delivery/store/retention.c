@@ -113,14 +113,14 @@ static void submit(
     if (rc < 0) {
         if (tag == TAG_TRIM)
             note_trim(retention, true);
-        sql_unit_free(unit);
+        sql_unit_destroy(unit);
         end_round(retention, rc); /* the next one tries again */
     }
 }
 
 static void read_page(struct retention *retention, struct tr_context *ctx)
 {
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     if (unit != NULL) {
         sql_unit_step(unit, &list_floors, SQL_ROWS_ANY);
@@ -179,7 +179,7 @@ static void tidy(struct retention *retention, struct tr_context *ctx)
 {
     static const struct sql_statement *const statements[] = { &trim_confirms, &trim_reports,
         &trim_quarantines };
-    struct sql_unit *unit = sql_unit_new(0);
+    struct sql_unit *unit = sql_unit_create(0);
 
     for (uint32_t i = 0; unit != NULL && i < 3; i++) {
         sql_unit_step(unit, statements[i], SQL_ROWS_ANY);
@@ -204,11 +204,11 @@ static void page_read(
         end_round(retention, TR_ENOMEM);
         return;
     }
-    trim = sql_unit_new(0);
+    trim = sql_unit_create(0);
     for (uint32_t i = 0; trim != NULL && i < count; i++)
         add_trim(retention, trim, page, i);
     if (trim != NULL && trim->step_count == 0) {
-        sql_unit_free(trim);
+        sql_unit_destroy(trim);
         read_page(retention, ctx);
         return;
     }
@@ -267,7 +267,7 @@ static int retention_begin(void *self, struct tr_context *ctx)
     struct retention *retention = self;
 
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
-    sql_client_begin(&retention->sql, retention->database);
+    sql_client_init(&retention->sql, retention->database);
     return tr_every(ctx, TR_SECONDS(3600), TAG_TIMER, NULL);
 }
 
@@ -305,7 +305,7 @@ static enum tr_next retention_event(
     unit = sql_take(&retention->sql, event);
     if (unit != NULL)
         back(retention, ctx, event, unit);
-    sql_unit_free(unit);
+    sql_unit_destroy(unit);
     return TR_GO;
 }
 
@@ -318,7 +318,7 @@ static void retention_finish(void *self)
     retention->waiter_count = 0;
     buffer_free(&retention->cursor);
     if (retention->sql.sql != NULL)
-        sql_client_end(&retention->sql);
+        sql_client_fini(&retention->sql);
 }
 
 static int retention_reset(void *self, enum tr_why why)

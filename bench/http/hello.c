@@ -22,7 +22,7 @@ static void handle_events(struct http_request *request)
 {
     http_stream stream;
 
-    if (http_sse_begin(request, NULL, &stream) < 0)
+    if (http_sse_open(request, NULL, &stream) < 0)
         http_respond_error(request, 503, "OutOfMemory", "Try again later.");
 }
 

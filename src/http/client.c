@@ -13,7 +13,7 @@
 
 /* ---- start and stop ------------------------------------------------------------------------- */
 
-static int check_options(const struct http_client_options *options)
+static int client_check_options(const struct http_client_options *options)
 {
     const curl_version_info_data *curl = curl_version_info(CURLVERSION_NOW);
 
@@ -30,7 +30,7 @@ static int check_options(const struct http_client_options *options)
 
 /* Read here and not by libcurl: it would do it on a worker, and a wrong path would show only with
  * the first request. */
-static int read_authorities(const char *path, X509_STORE **ret_store)
+static int client_read_authorities(const char *path, X509_STORE **ret_store)
 {
     const curl_version_info_data *curl = curl_version_info(CURLVERSION_NOW);
     X509_STORE *store = X509_STORE_new();
@@ -55,7 +55,7 @@ static int read_authorities(const char *path, X509_STORE **ret_store)
     return 0;
 }
 
-static int spawn(struct http_client *client)
+static int client_spawn(struct http_client *client)
 {
     uint32_t capacity = client->concurrent_max + client->queue_max;
     struct client_actor actor = { .client = client };
@@ -77,7 +77,7 @@ static int spawn(struct http_client *client)
     return rc;
 }
 
-static void client_free(struct http_client *client)
+static void client_destroy(struct http_client *client)
 {
     X509_STORE_free(client->authorities);
     base_free(client->user_agent);
@@ -89,7 +89,7 @@ int http_client_start(struct tr_system *system, const struct http_client_options
     struct http_client **ret_client)
 {
     struct http_client *client;
-    int rc = check_options(options);
+    int rc = client_check_options(options);
 
     if (rc < 0)
         return rc;
@@ -108,11 +108,11 @@ int http_client_start(struct tr_system *system, const struct http_client_options
     if (client->user_agent == NULL)
         rc = TR_ENOMEM;
     if (rc == 0)
-        rc = read_authorities(options->ca_path, &client->authorities);
+        rc = client_read_authorities(options->ca_path, &client->authorities);
     if (rc == 0)
-        rc = spawn(client);
+        rc = client_spawn(client);
     if (rc < 0) {
-        client_free(client);
+        client_destroy(client);
         return rc;
     }
     *ret_client = client;
@@ -129,12 +129,12 @@ void http_client_stop(struct http_client **client)
     (void)tr_stop(tr_sender_weaken(c->sender)); /* it may have ended with the system's drain */
     tr_sender_drop(&c->sender);
     (void)tr_done_wait(&c->done, NULL, NULL, 0);
-    client_free(c);
+    client_destroy(c);
 }
 
 /* ---- checking ------------------------------------------------------------------------------- */
 
-static const char *method_of(const char *name)
+static const char *client_method(const char *name)
 {
     static const char *const methods[] = { "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE",
         "OPTIONS" };
@@ -198,7 +198,7 @@ static bool is_header(const char *line, struct span *ret_name)
     return has_value;
 }
 
-static int add_header(struct client_job *job, const char *line)
+static int job_add_header(struct client_job *job, const char *line)
 {
     struct curl_slist *longer = curl_slist_append(job->headers, line);
 
@@ -208,11 +208,11 @@ static int add_header(struct client_job *job, const char *line)
     return 0;
 }
 
-static int copy_headers(struct client_job *job, const char *const *headers)
+static int job_copy_headers(struct client_job *job, const char *const *headers)
 {
     bool has_type = false;
     size_t size = 0, count = 0;
-    int rc = add_header(job, "Expect:"); /* do not wait for a 100 */
+    int rc = job_add_header(job, "Expect:"); /* do not wait for a 100 */
 
     for (; rc == 0 && headers != NULL && *headers != NULL; headers++) {
         struct span name;
@@ -223,10 +223,10 @@ static int copy_headers(struct client_job *job, const char *const *headers)
         if (!is_header(*headers, &name))
             return TR_EINVAL;
         has_type = has_type || span_is_nocase(name, "Content-Type");
-        rc = add_header(job, *headers);
+        rc = job_add_header(job, *headers);
     }
     if (rc == 0 && !has_type)
-        rc = add_header(job, "Content-Type:"); /* libcurl would call it a form */
+        rc = job_add_header(job, "Content-Type:"); /* libcurl would call it a form */
     return rc;
 }
 
@@ -236,7 +236,7 @@ static int url_error(CURLUcode code)
 }
 
 /* Parsed by the library that will use it, so there are no two opinions about what the host is. */
-static int take_apart(struct client_job *job, CURLU *parts)
+static int job_parse_url(struct client_job *job, CURLU *parts)
 {
     char *scheme = NULL, *host = NULL;
     CURLUcode code = curl_url_set(parts, CURLUPART_URL, job->url, CURLU_DISALLOW_USER);
@@ -263,7 +263,7 @@ static int take_apart(struct client_job *job, CURLU *parts)
 }
 
 /* A value that is none, which is ours to prevent, would otherwise be a header of its own choice. */
-static int add_trace(struct client_job *job, const char *traceparent)
+static int job_add_trace(struct client_job *job, const char *traceparent)
 {
     enum { VALUE_SIZE = 55 };
     char line[sizeof "traceparent: " + VALUE_SIZE];
@@ -273,7 +273,7 @@ static int add_trace(struct client_job *job, const char *traceparent)
     if (strspn(traceparent, "0123456789abcdef-") != VALUE_SIZE || traceparent[VALUE_SIZE] != '\0')
         return TR_EINVAL;
     (void)snprintf(line, sizeof line, "traceparent: %s", traceparent);
-    return add_header(job, line);
+    return job_add_header(job, line);
 }
 
 /* libcurl forgives one slash and three, and then the path is a host. */
@@ -284,7 +284,7 @@ static bool has_two_slashes(const char *url)
     return colon != NULL && colon[1] == '/' && colon[2] == '/' && colon[3] != '/';
 }
 
-static int copy_url(struct client_job *job, const char *url)
+static int job_copy_url(struct client_job *job, const char *url)
 {
     CURLU *parts;
     int rc;
@@ -295,12 +295,12 @@ static int copy_url(struct client_job *job, const char *url)
         return TR_ETOOBIG;
     job->url = base_strdup(url);
     parts = job->url == NULL ? NULL : curl_url();
-    rc = parts == NULL ? TR_ENOMEM : take_apart(job, parts);
+    rc = parts == NULL ? TR_ENOMEM : job_parse_url(job, parts);
     curl_url_cleanup(parts);
     return rc;
 }
 
-static int copy_body(struct client_job *job, struct span body)
+static int job_copy_body(struct client_job *job, struct span body)
 {
     job->has_body = body.size > 0 || strcmp(job->method, "POST") == 0 ||
                     strcmp(job->method, "PUT") == 0 || strcmp(job->method, "PATCH") == 0;
@@ -318,12 +318,13 @@ static int copy_body(struct client_job *job, struct span body)
     return 0;
 }
 
-static int fill(struct client_job *job, const struct http_client_request *request, uint64_t now_ns)
+static int job_fill(
+    struct client_job *job, const struct http_client_request *request, uint64_t now_ns)
 {
     uint64_t timeout_ns = request->timeout_ns == 0 ? TR_SECONDS(10) : request->timeout_ns;
     int rc;
 
-    job->method = method_of(request->method);
+    job->method = client_method(request->method);
     if (job->method == NULL || timeout_ns > TR_SECONDS(3600) ||
         request->size_max > HTTP_CLIENT_ANSWER_MAX ||
         request->redirects_max > HTTP_CLIENT_REDIRECTS_MAX)
@@ -335,13 +336,13 @@ static int fill(struct client_job *job, const struct http_client_request *reques
     job->redirects_max = request->redirects_max;
     job->asked_ns = now_ns;
     job->deadline_ns = now_ns + timeout_ns;
-    rc = copy_url(job, request->url);
+    rc = job_copy_url(job, request->url);
     if (rc == 0)
-        rc = copy_headers(job, request->headers);
+        rc = job_copy_headers(job, request->headers);
     if (rc == 0)
-        rc = add_trace(job, request->traceparent);
+        rc = job_add_trace(job, request->traceparent);
     if (rc == 0)
-        rc = copy_body(job, request->body);
+        rc = job_copy_body(job, request->body);
     return rc;
 }
 
@@ -349,7 +350,7 @@ int http_client_job_create(
     const struct http_client_request *request, uint64_t now_ns, struct client_job **ret_job)
 {
     struct client_job *job = base_calloc(sizeof *job);
-    int rc = job == NULL ? TR_ENOMEM : fill(job, request, now_ns);
+    int rc = job == NULL ? TR_ENOMEM : job_fill(job, request, now_ns);
 
     if (rc < 0) {
         http_client_job_destroy(job);
@@ -402,7 +403,7 @@ int http_client_ask(struct tr_context *ctx, struct http_client *client,
     return rc;
 }
 
-static int wait_for(struct tr_future *future, struct buffer *body)
+static int client_wait_for(struct tr_future *future, struct buffer *body)
 {
     enum { ROOM = sizeof(struct http_client_answer) + HTTP_CLIENT_ANSWER_MAX };
     struct http_client_answer *answer = base_alloc(ROOM);
@@ -440,7 +441,7 @@ int http_client_wait(
         http_client_job_destroy(message.job);
         return rc;
     }
-    rc = wait_for(future, body);
+    rc = client_wait_for(future, body);
     tr_future_drop(&future);
     return rc;
 }

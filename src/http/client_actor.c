@@ -74,7 +74,7 @@ _Static_assert(
     sizeof metrics / sizeof metrics[0] == FAILURES + sizeof failures / sizeof failures[0],
     "each failure has its counter");
 
-static void count_end(const struct client_job *job, uint64_t now_ns, int status)
+static void client_count_end(const struct client_job *job, uint64_t now_ns, int status)
 {
     metric_observe(&metrics[SECONDS], now_ns - job->asked_ns);
     for (size_t i = 0; i < sizeof failures / sizeof failures[0]; i++)
@@ -83,7 +83,7 @@ static void count_end(const struct client_job *job, uint64_t now_ns, int status)
 }
 
 /* The host and nothing else of the URL: paths and queries may carry what is not ours to write. */
-static void log_failure(const struct client_job *job, int status, CURLcode code)
+static void client_log_failure(const struct client_job *job, int status, CURLcode code)
 {
     if (status == TR_EACCES)
         LOG(LOG_WARN, "http_client", "a request to an address that is not allowed was refused",
@@ -97,20 +97,21 @@ static void log_failure(const struct client_job *job, int status, CURLcode code)
 /* ---- the end of a job ----------------------------------------------------------------------- */
 
 /* The job is in no list any more. */
-static void end_job(struct client_actor *self, struct client_job *job, int status, CURLcode code)
+static void client_end_job(
+    struct client_actor *self, struct client_job *job, int status, CURLcode code)
 {
     bool is_answer = status == 0;
 
     tr_timer_stop(self->ctx, job->timer_id);
-    count_end(job, tr_now_ns(self->ctx), status);
+    client_count_end(job, tr_now_ns(self->ctx), status);
     if (!is_answer)
-        log_failure(job, status, code);
+        client_log_failure(job, status, code);
     (void)tr_reply_send(&job->reply, status, is_answer ? job->answer.bytes : NULL,
         is_answer ? job->answer.size : 0); /* who gave up has been answered already */
     http_client_job_destroy(job);
 }
 
-static void leave_queue(struct client_actor *self, struct client_job **link)
+static void client_leave_queue(struct client_actor *self, struct client_job **link)
 {
     struct client_job *job = *link;
 
@@ -122,7 +123,7 @@ static void leave_queue(struct client_actor *self, struct client_job **link)
 }
 
 /* Both lists own their jobs; this one's handle goes out of libcurl's hands first. */
-static void leave_active(struct client_actor *self, struct client_job *job)
+static void client_leave_active(struct client_actor *self, struct client_job *job)
 {
     struct client_job **link = &self->active;
 
@@ -134,27 +135,28 @@ static void leave_active(struct client_actor *self, struct client_job *job)
     curl_multi_remove_handle(self->multi, job->easy);
 }
 
-static void end_active(struct client_actor *self, struct client_job *job, int status, CURLcode code)
+static void client_end_active(
+    struct client_actor *self, struct client_job *job, int status, CURLcode code)
 {
-    leave_active(self, job);
-    end_job(self, job, status, code);
+    client_leave_active(self, job);
+    client_end_job(self, job, status, code);
 }
 
-static void end_all(struct client_actor *self, int status)
+static void client_end_all(struct client_actor *self, int status)
 {
     while (self->active != NULL)
-        end_active(self, self->active, status, CURLE_OK);
+        client_end_active(self, self->active, status, CURLE_OK);
     while (self->queue != NULL) {
         struct client_job *job = self->queue;
 
-        leave_queue(self, &self->queue);
-        end_job(self, job, status, CURLE_OK);
+        client_leave_queue(self, &self->queue);
+        client_end_job(self, job, status, CURLE_OK);
     }
 }
 
 /* ---- what libcurl wants to hear of ---------------------------------------------------------- */
 
-static struct client_socket *find_socket(struct client_actor *self, int fd)
+static struct client_socket *client_socket_find(struct client_actor *self, int fd)
 {
     for (uint32_t i = 0; i < self->socket_count; i++)
         if (self->sockets[i].fd == fd)
@@ -162,7 +164,7 @@ static struct client_socket *find_socket(struct client_actor *self, int fd)
     return NULL;
 }
 
-static struct client_socket *add_socket(struct client_actor *self, int fd)
+static struct client_socket *client_socket_add(struct client_actor *self, int fd)
 {
     if (self->socket_count == self->socket_capacity) {
         uint32_t capacity = self->socket_capacity == 0 ? 16 : 2 * self->socket_capacity;
@@ -178,17 +180,17 @@ static struct client_socket *add_socket(struct client_actor *self, int fd)
     return &self->sockets[self->socket_count++];
 }
 
-static void arm(struct client_actor *self, struct client_socket *at)
+static void client_socket_arm(struct client_actor *self, struct client_socket *at)
 {
     at->is_armed = tr_fd_watch(self->ctx, at->fd, at->events, TAG_SOCKET) == 0;
 }
 
 /* A socket that cannot be watched for want of memory is tried again with the next event; if none
  * comes its request ends at its deadline. An error returned to libcurl would end all of them. */
-static int on_socket(CURL *easy, curl_socket_t fd, int what, void *data, void *socket_data)
+static int client_on_socket(CURL *easy, curl_socket_t fd, int what, void *data, void *socket_data)
 {
     struct client_actor *self = data;
-    struct client_socket *at = find_socket(self, fd);
+    struct client_socket *at = client_socket_find(self, fd);
 
     (void)easy;
     (void)socket_data;
@@ -200,21 +202,21 @@ static int on_socket(CURL *easy, curl_socket_t fd, int what, void *data, void *s
         return 0;
     }
     if (at == NULL)
-        at = add_socket(self, fd);
+        at = client_socket_add(self, fd);
     if (at == NULL)
         return 0;
     at->events = (what & CURL_POLL_IN ? EPOLLIN : 0u) | (what & CURL_POLL_OUT ? EPOLLOUT : 0u);
-    arm(self, at);
+    client_socket_arm(self, at);
     return 0;
 }
 
-static void set_timer(struct client_actor *self, uint64_t delay_ns)
+static void client_set_timer(struct client_actor *self, uint64_t delay_ns)
 {
     if (tr_after(self->ctx, delay_ns, TAG_TIMER, &self->timer_id) < 0)
         self->timer_id = 0; /* the deadlines of the requests hold */
 }
 
-static int on_timer(CURLM *multi, long timeout_ms, void *data)
+static int client_on_timer(CURLM *multi, long timeout_ms, void *data)
 {
     struct client_actor *self = data;
 
@@ -225,20 +227,20 @@ static int on_timer(CURLM *multi, long timeout_ms, void *data)
     self->timer_id = 0;
     self->is_due = timeout_ms == 0; /* it must not be called from here */
     if (timeout_ms > 0)
-        set_timer(self, TR_MILLISECONDS(timeout_ms));
+        client_set_timer(self, TR_MILLISECONDS(timeout_ms));
     return 0;
 }
 
 /* ---- running -------------------------------------------------------------------------------- */
 
-static void run_curl(struct client_actor *self, int fd, int ready)
+static void client_run_curl(struct client_actor *self, int fd, int ready)
 {
     int running;
 
     (void)curl_multi_socket_action(self->multi, fd, ready, &running);
 }
 
-static void collect_ended(struct client_actor *self)
+static void client_collect_ended(struct client_actor *self)
 {
     CURLMsg *message;
     int more;
@@ -252,23 +254,23 @@ static void collect_ended(struct client_actor *self)
         curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, (char **)&job);
         tr_assert(job != NULL);
         tr_assert(job->easy == message->easy_handle);
-        end_active(self, job, http_client_transfer_end(job, code), code);
+        client_end_active(self, job, http_client_transfer_end(job, code), code);
     }
 }
 
-static void begin_job(struct client_actor *self, struct client_job *job)
+static void client_start_job(struct client_actor *self, struct client_job *job)
 {
     int status;
 
     if (tr_reply_is_cancelled(job->reply)) { /* nobody waits for it any more */
-        end_job(self, job, TR_ECANCELLED, CURLE_OK);
+        client_end_job(self, job, TR_ECANCELLED, CURLE_OK);
         return;
     }
-    status = http_client_transfer_begin(job, self->client);
+    status = http_client_transfer_start(job, self->client);
     if (status == 0 && curl_multi_add_handle(self->multi, job->easy) != CURLM_OK)
         status = TR_ENOMEM;
     if (status < 0) {
-        end_job(self, job, status, CURLE_OK);
+        client_end_job(self, job, status, CURLE_OK);
         return;
     }
     job->next = self->active;
@@ -277,40 +279,40 @@ static void begin_job(struct client_actor *self, struct client_job *job)
     metric_add(&metrics[ACTIVE], 1);
 }
 
-static void begin_queued(struct client_actor *self)
+static void client_start_queued(struct client_actor *self)
 {
     while (self->queue != NULL && self->active_count < self->client->concurrent_max) {
         struct client_job *job = self->queue;
 
-        leave_queue(self, &self->queue);
-        begin_job(self, job);
+        client_leave_queue(self, &self->queue);
+        client_start_job(self, job);
     }
 }
 
 /* After anything happened: answer what ended, begin what waits, watch what is to be watched. */
-static void settle(struct client_actor *self)
+static void client_settle(struct client_actor *self)
 {
     for (int rounds = 0;; rounds++) {
-        collect_ended(self);
-        begin_queued(self);
+        client_collect_ended(self);
+        client_start_queued(self);
         if (!self->is_due)
             break;
         if (rounds == ROUNDS_MAX) {
             if (self->timer_id == 0)
-                set_timer(self, TR_MILLISECONDS(1));
+                client_set_timer(self, TR_MILLISECONDS(1));
             break;
         }
         self->is_due = false;
-        run_curl(self, CURL_SOCKET_TIMEOUT, 0);
+        client_run_curl(self, CURL_SOCKET_TIMEOUT, 0);
     }
     for (uint32_t i = 0; i < self->socket_count; i++)
         if (!self->sockets[i].is_armed)
-            arm(self, &self->sockets[i]);
+            client_socket_arm(self, &self->sockets[i]);
 }
 
-static void on_ready(struct client_actor *self, const struct tr_event *event)
+static void client_on_ready(struct client_actor *self, const struct tr_event *event)
 {
-    struct client_socket *at = find_socket(self, event->fd);
+    struct client_socket *at = client_socket_find(self, event->fd);
     int ready = 0;
 
     if (at == NULL)
@@ -322,36 +324,36 @@ static void on_ready(struct client_actor *self, const struct tr_event *event)
         ready |= CURL_CSELECT_OUT;
     if (event->ready & EPOLLERR)
         ready |= CURL_CSELECT_ERR;
-    run_curl(self, event->fd, ready);
+    client_run_curl(self, event->fd, ready);
 }
 
-static void on_deadline(struct client_actor *self, uint64_t timer_id)
+static void client_on_deadline(struct client_actor *self, uint64_t timer_id)
 {
     for (struct client_job *job = self->active; job != NULL; job = job->next)
         if (job->timer_id == timer_id) {
-            end_active(self, job, TR_ETIMEOUT, CURLE_OK);
+            client_end_active(self, job, TR_ETIMEOUT, CURLE_OK);
             return;
         }
     for (struct client_job **link = &self->queue; *link != NULL; link = &(*link)->next)
         if ((*link)->timer_id == timer_id) {
             struct client_job *job = *link;
 
-            leave_queue(self, link);
-            end_job(self, job, TR_ETIMEOUT, CURLE_OK);
+            client_leave_queue(self, link);
+            client_end_job(self, job, TR_ETIMEOUT, CURLE_OK);
             return;
         }
 }
 
 /* ---- the actor ------------------------------------------------------------------------------ */
 
-static void refuse(struct tr_context *ctx, struct client_job *job, int status)
+static void client_refuse(struct tr_context *ctx, struct client_job *job, int status)
 {
-    count_end(job, tr_now_ns(ctx), status);
+    client_count_end(job, tr_now_ns(ctx), status);
     (void)tr_reply(ctx, status, NULL, 0);
     http_client_job_destroy(job);
 }
 
-static uint64_t time_left_ns(struct tr_context *ctx, const struct client_job *job)
+static uint64_t client_time_left_ns(struct tr_context *ctx, const struct client_job *job)
 {
     uint64_t deadline_ns = job->deadline_ns, inherited_ns = tr_deadline_ns(ctx);
     uint64_t now_ns = tr_now_ns(ctx);
@@ -361,7 +363,7 @@ static uint64_t time_left_ns(struct tr_context *ctx, const struct client_job *jo
     return deadline_ns > now_ns ? deadline_ns - now_ns : 0;
 }
 
-static bool is_full(const struct client_actor *self)
+static bool client_is_full(const struct client_actor *self)
 {
     return self->active_count == self->client->concurrent_max &&
            self->queue_count == self->client->queue_max;
@@ -371,12 +373,15 @@ static enum tr_next client_handle(void *state, struct tr_context *ctx, void *mem
 {
     struct client_job *job = ((struct client_message *)memory)->job;
     struct client_actor *self = state;
-    uint64_t left_ns = time_left_ns(ctx, job);
+    uint64_t left_ns = client_time_left_ns(ctx, job);
     int rc;
 
     metric_add(&metrics[REQUESTS], 1);
-    if (self->multi == NULL || left_ns == 0 || is_full(self)) {
-        refuse(ctx, job, self->multi == NULL ? TR_ECLOSED : left_ns == 0 ? TR_ETIMEOUT : TR_EFULL);
+    if (self->multi == NULL || left_ns == 0 || client_is_full(self)) {
+        client_refuse(ctx, job,
+            self->multi == NULL ? TR_ECLOSED
+            : left_ns == 0      ? TR_ETIMEOUT
+                                : TR_EFULL);
         return TR_GO;
     }
     rc = tr_after(ctx, left_ns, TAG_DEADLINE, &job->timer_id);
@@ -388,7 +393,7 @@ static enum tr_next client_handle(void *state, struct tr_context *ctx, void *mem
         }
     }
     if (rc < 0) {
-        refuse(ctx, job, rc);
+        client_refuse(ctx, job, rc);
         return TR_GO;
     }
     *self->queue_end = job;
@@ -396,7 +401,7 @@ static enum tr_next client_handle(void *state, struct tr_context *ctx, void *mem
     self->queue_count++;
     metric_add(&metrics[QUEUED], 1);
     self->ctx = ctx;
-    settle(self);
+    client_settle(self);
     self->ctx = NULL;
     return TR_GO;
 }
@@ -409,14 +414,14 @@ static enum tr_next client_event(void *state, struct tr_context *ctx, const stru
         return TR_GO;
     self->ctx = ctx;
     if (event->kind == TR_EVENT_FD) {
-        on_ready(self, event);
+        client_on_ready(self, event);
     } else if (event->kind == TR_EVENT_TIMER && event->tag == TAG_DEADLINE) {
-        on_deadline(self, event->id);
+        client_on_deadline(self, event->id);
     } else if (event->kind == TR_EVENT_TIMER && event->id == self->timer_id) {
         self->timer_id = 0;
         self->is_due = true;
     }
-    settle(self);
+    client_settle(self);
     self->ctx = NULL;
     return TR_GO;
 }
@@ -428,9 +433,9 @@ static int client_start(void *state, struct tr_context *ctx)
     (void)ctx;
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
     self->queue_end = &self->queue;
-    curl_multi_setopt(self->multi, CURLMOPT_SOCKETFUNCTION, on_socket);
+    curl_multi_setopt(self->multi, CURLMOPT_SOCKETFUNCTION, client_on_socket);
     curl_multi_setopt(self->multi, CURLMOPT_SOCKETDATA, self);
-    curl_multi_setopt(self->multi, CURLMOPT_TIMERFUNCTION, on_timer);
+    curl_multi_setopt(self->multi, CURLMOPT_TIMERFUNCTION, client_on_timer);
     curl_multi_setopt(self->multi, CURLMOPT_TIMERDATA, self);
     curl_multi_setopt(self->multi, CURLMOPT_PIPELINING, (long)CURLPIPE_NOTHING);
     /* Connections kept for the next request. */
@@ -446,7 +451,7 @@ static void client_stop(void *state, struct tr_context *ctx, enum tr_why why)
     if (self->multi == NULL)
         return;
     self->ctx = ctx;
-    end_all(self, TR_ECLOSED);
+    client_end_all(self, TR_ECLOSED);
     curl_multi_cleanup(self->multi);
     self->multi = NULL;
     self->ctx = NULL;
@@ -464,13 +469,13 @@ static void client_finish(void *state)
         while (self->active != NULL) {
             struct client_job *job = self->active;
 
-            leave_active(self, job);
+            client_leave_active(self, job);
             http_client_job_destroy(job);
         }
         while (self->queue != NULL) {
             struct client_job *job = self->queue;
 
-            leave_queue(self, &self->queue);
+            client_leave_queue(self, &self->queue);
             http_client_job_destroy(job);
         }
         curl_multi_cleanup(self->multi);
@@ -480,7 +485,7 @@ static void client_finish(void *state)
     self->sockets = NULL;
 }
 
-static void message_drop(void *memory)
+static void client_message_drop(void *memory)
 {
     http_client_job_destroy(((struct client_message *)memory)->job);
 }
@@ -502,6 +507,6 @@ const struct tr_type http_client_type = {
     .event = client_event,
     .stop = client_stop,
     .finish = client_finish,
-    .message_drop = message_drop,
+    .message_drop = client_message_drop,
     .show = client_show,
 };

@@ -63,7 +63,7 @@ int http_client_job_create(
 void http_client_job_destroy(struct client_job *job);
 
 /* Make job->easy. TR_ENOMEM. */
-int http_client_transfer_begin(struct client_job *job, const struct http_client *client);
+int http_client_transfer_start(struct client_job *job, const struct http_client *client);
 /* The transfer ended: its status for the asker. On 0 job->answer is what to reply. */
 int http_client_transfer_end(struct client_job *job, CURLcode code);
 

@@ -21,7 +21,7 @@ static bool is_space(char c)
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
-static struct span trimmed(struct span text)
+static struct span line_trimmed(struct span text)
 {
     while (text.size > 0 && is_space(text.at[0])) {
         text.at++;
@@ -49,7 +49,7 @@ static struct span next_directive(struct span *rest)
         rest->at++;
         rest->size--;
     }
-    return trimmed(one);
+    return line_trimmed(one);
 }
 
 /* Seconds (RFC 9111 section 1.2.2). What cannot be read counts as stale, section 4.2.1. */
@@ -57,7 +57,7 @@ static uint32_t seconds_of(struct span text)
 {
     uint64_t seconds;
 
-    text = trimmed(text);
+    text = line_trimmed(text);
     if (text.size >= 2 && text.at[0] == '"' && text.at[text.size - 1] == '"')
         text = (struct span){ text.at + 1, text.size - 2 };
     if (text.size == 0)
@@ -96,28 +96,28 @@ uint32_t http_client_max_age(struct span value, uint32_t max_age_s)
 /* ---- callbacks ------------------------------------------------------------------------------ */
 
 /* Not our return value but this tells why, later. 0 bytes taken ends a transfer. */
-static size_t end_with(struct client_job *job, int trouble)
+static size_t transfer_end_with(struct client_job *job, int trouble)
 {
     job->trouble = trouble;
     return 0;
 }
 
-static size_t on_body(char *bytes, size_t size, size_t count, void *data)
+static size_t transfer_on_body(char *bytes, size_t size, size_t count, void *data)
 {
     struct client_job *job = data;
     size_t so_far = job->answer.size - sizeof(struct http_client_answer);
 
     size *= count;
     if (tr_reply_is_cancelled(job->reply)) /* the asker is gone: spare the rest */
-        return end_with(job, TR_ECANCELLED);
+        return transfer_end_with(job, TR_ECANCELLED);
     if (size > job->size_max - so_far)
-        return end_with(job, TR_ETOOBIG);
+        return transfer_end_with(job, TR_ETOOBIG);
     if (buffer_append(&job->answer, bytes, size) < 0)
-        return end_with(job, TR_ENOMEM);
+        return transfer_end_with(job, TR_ENOMEM);
     return size;
 }
 
-static bool take_name(struct span *line, const char *name)
+static bool line_take_name(struct span *line, const char *name)
 {
     size_t size = strlen(name);
 
@@ -130,28 +130,29 @@ static bool take_name(struct span *line, const char *name)
 }
 
 /* One whole line. Those of redirects, of interim answers and of trailers come here too. */
-static size_t on_header(char *bytes, size_t size, size_t count, void *data)
+static size_t transfer_on_header(char *bytes, size_t size, size_t count, void *data)
 {
     struct client_job *job = data;
     struct span line = { bytes, size * count };
 
     job->head_size += line.size;
     if (job->head_size > HTTP_CLIENT_HEAD_MAX)
-        return end_with(job, TR_ETOOBIG);
+        return transfer_end_with(job, TR_ETOOBIG);
     if (span_starts(line, "HTTP/")) {
         job->has_head = true;
         job->is_head_end = false;
         job->max_age_s = UINT32_MAX;
-    } else if (trimmed(line).size == 0) {
+    } else if (line_trimmed(line).size == 0) {
         job->is_head_end = true;
-    } else if (!job->is_head_end && take_name(&line, "cache-control")) {
+    } else if (!job->is_head_end && line_take_name(&line, "cache-control")) {
         job->max_age_s = http_client_max_age(line, job->max_age_s);
     }
     return size * count;
 }
 
 /* The only place where a connection is made, whatever name, number or redirect led to it. */
-static curl_socket_t on_open(void *data, curlsocktype purpose, struct curl_sockaddr *address)
+static curl_socket_t transfer_on_open(
+    void *data, curlsocktype purpose, struct curl_sockaddr *address)
 {
     struct client_job *job = data;
 
@@ -168,7 +169,7 @@ static curl_socket_t on_open(void *data, curlsocktype purpose, struct curl_socka
 }
 
 /* Connected, about to send: each hop begins here. */
-static int on_request(void *data, char *peer, char *local, int peer_port, int local_port)
+static int transfer_on_request(void *data, char *peer, char *local, int peer_port, int local_port)
 {
     struct client_job *job = data;
 
@@ -181,7 +182,7 @@ static int on_request(void *data, char *peer, char *local, int peer_port, int lo
     return CURL_PREREQFUNC_OK;
 }
 
-static CURLcode on_tls(CURL *easy, void *context, void *data)
+static CURLcode transfer_on_tls(CURL *easy, void *context, void *data)
 {
     const struct client_job *job = data;
 
@@ -194,7 +195,8 @@ static CURLcode on_tls(CURL *easy, void *context, void *data)
 
 #define SET(easy, option, value) (curl_easy_setopt((easy), (option), (value)) == CURLE_OK)
 
-static bool set_policy(CURL *easy, const struct client_job *job, const struct http_client *client)
+static bool transfer_set_policy(
+    CURL *easy, const struct client_job *job, const struct http_client *client)
 {
     const char *protocols = job->is_https ? "https" : "http,https";
 
@@ -220,17 +222,21 @@ static bool set_policy(CURL *easy, const struct client_job *job, const struct ht
            SET(easy, CURLOPT_USERAGENT, client->user_agent);
 }
 
-static bool set_callbacks(CURL *easy, struct client_job *job)
+static bool transfer_set_callbacks(CURL *easy, struct client_job *job)
 {
-    return SET(easy, CURLOPT_PRIVATE, job) && SET(easy, CURLOPT_WRITEFUNCTION, on_body) &&
-           SET(easy, CURLOPT_WRITEDATA, job) && SET(easy, CURLOPT_HEADERFUNCTION, on_header) &&
-           SET(easy, CURLOPT_HEADERDATA, job) && SET(easy, CURLOPT_OPENSOCKETFUNCTION, on_open) &&
+    return SET(easy, CURLOPT_PRIVATE, job) && SET(easy, CURLOPT_WRITEFUNCTION, transfer_on_body) &&
+           SET(easy, CURLOPT_WRITEDATA, job) &&
+           SET(easy, CURLOPT_HEADERFUNCTION, transfer_on_header) &&
+           SET(easy, CURLOPT_HEADERDATA, job) &&
+           SET(easy, CURLOPT_OPENSOCKETFUNCTION, transfer_on_open) &&
            SET(easy, CURLOPT_OPENSOCKETDATA, job) &&
-           SET(easy, CURLOPT_PREREQFUNCTION, on_request) && SET(easy, CURLOPT_PREREQDATA, job) &&
-           SET(easy, CURLOPT_SSL_CTX_FUNCTION, on_tls) && SET(easy, CURLOPT_SSL_CTX_DATA, job);
+           SET(easy, CURLOPT_PREREQFUNCTION, transfer_on_request) &&
+           SET(easy, CURLOPT_PREREQDATA, job) &&
+           SET(easy, CURLOPT_SSL_CTX_FUNCTION, transfer_on_tls) &&
+           SET(easy, CURLOPT_SSL_CTX_DATA, job);
 }
 
-static bool set_request(CURL *easy, const struct client_job *job)
+static bool transfer_set_request(CURL *easy, const struct client_job *job)
 {
     bool is_head = strcmp(job->method, "HEAD") == 0;
     bool is_get = strcmp(job->method, "GET") == 0;
@@ -239,7 +245,7 @@ static bool set_request(CURL *easy, const struct client_job *job)
         return false;
     if (is_head)
         return SET(easy, CURLOPT_NOBODY, 1L);
-    /* The announced length; what really comes is counted in on_body. */
+    /* The announced length; what really comes is counted in transfer_on_body. */
     if (!SET(easy, CURLOPT_MAXFILESIZE_LARGE, (curl_off_t)job->size_max))
         return false;
     if (is_get)
@@ -251,7 +257,7 @@ static bool set_request(CURL *easy, const struct client_job *job)
     return SET(easy, CURLOPT_CUSTOMREQUEST, job->method);
 }
 
-int http_client_transfer_begin(struct client_job *job, const struct http_client *client)
+int http_client_transfer_start(struct client_job *job, const struct http_client *client)
 {
     static const struct http_client_answer none;
 
@@ -261,8 +267,8 @@ int http_client_transfer_begin(struct client_job *job, const struct http_client 
     if (buffer_append(&job->answer, &none, sizeof none) < 0)
         return TR_ENOMEM;
     job->easy = base_fault_hit() ? NULL : curl_easy_init();
-    if (job->easy == NULL || !set_policy(job->easy, job, client) ||
-        !set_callbacks(job->easy, job) || !set_request(job->easy, job))
+    if (job->easy == NULL || !transfer_set_policy(job->easy, job, client) ||
+        !transfer_set_callbacks(job->easy, job) || !transfer_set_request(job->easy, job))
         return TR_ENOMEM;
     return 0;
 }
@@ -271,12 +277,12 @@ int http_client_transfer_begin(struct client_job *job, const struct http_client 
 
 /* The URL was checked before, so these are about where a redirect points, unless the peer does not
  * speak HTTP. */
-static int status_of_protocol(const struct client_job *job)
+static int transfer_status_of_protocol(const struct client_job *job)
 {
     return job->has_head && job->redirects_max > 0 ? TR_EACCES : TR_EIO;
 }
 
-static int status_of_memory(const struct client_job *job)
+static int transfer_status_of_memory(const struct client_job *job)
 {
     curl_off_t first_byte_us = 0;
 
@@ -285,7 +291,7 @@ static int status_of_memory(const struct client_job *job)
     return first_byte_us > 0 ? TR_ETOOBIG : TR_ENOMEM;
 }
 
-static int status_of(const struct client_job *job, CURLcode code)
+static int transfer_status(const struct client_job *job, CURLcode code)
 {
     if (job->trouble != 0)
         return job->trouble;
@@ -298,10 +304,10 @@ static int status_of(const struct client_job *job, CURLcode code)
     if (code == CURLE_TOO_MANY_REDIRECTS)
         return TR_ELIMIT;
     if (code == CURLE_OUT_OF_MEMORY)
-        return status_of_memory(job);
+        return transfer_status_of_memory(job);
     if (code == CURLE_UNSUPPORTED_PROTOCOL || code == CURLE_URL_MALFORMAT ||
         code == CURLE_LOGIN_DENIED)
-        return status_of_protocol(job);
+        return transfer_status_of_protocol(job);
     return TR_EIO;
 }
 
@@ -311,7 +317,7 @@ int http_client_transfer_end(struct client_job *job, CURLcode code)
     long status = 0;
 
     if (code != CURLE_OK)
-        return status_of(job, code);
+        return transfer_status(job, code);
     curl_easy_getinfo(job->easy, CURLINFO_RESPONSE_CODE, &status);
     if (status < 100 || status > 599)
         return TR_EIO;

@@ -5,7 +5,7 @@
 #include "http/http.h"
 
 /* The next entity tag of a list, with its quotes; false at the end or at something else. */
-static bool next_tag(struct span *list, struct span *ret_tag, bool *ret_weak)
+static bool etag_next(struct span *list, struct span *ret_tag, bool *ret_weak)
 {
     const char *at = list->at, *end = list->at + list->size, *close;
 
@@ -24,18 +24,18 @@ static bool next_tag(struct span *list, struct span *ret_tag, bool *ret_weak)
     return true;
 }
 
-static bool is_weak(struct span etag)
+static bool etag_is_weak(struct span etag)
 {
     return span_starts(etag, "W/");
 }
 
-static struct span opaque(struct span etag)
+static struct span etag_opaque(struct span etag)
 {
-    return is_weak(etag) ? (struct span){ etag.at + 2, etag.size - 2 } : etag;
+    return etag_is_weak(etag) ? (struct span){ etag.at + 2, etag.size - 2 } : etag;
 }
 
 /* Strong comparison: both strong and equal; weak: equal. */
-static bool list_has(struct span list, struct span etag, bool strong)
+static bool etag_list_has(struct span list, struct span etag, bool strong)
 {
     struct span tag;
     bool weak;
@@ -44,10 +44,10 @@ static bool list_has(struct span list, struct span etag, bool strong)
         return etag.size > 0;
     if (etag.size == 0)
         return false;
-    while (next_tag(&list, &tag, &weak)) {
-        if (strong && (weak || is_weak(etag)))
+    while (etag_next(&list, &tag, &weak)) {
+        if (strong && (weak || etag_is_weak(etag)))
             continue;
-        if (span_equal(tag, opaque(etag)))
+        if (span_equal(tag, etag_opaque(etag)))
             return true;
     }
     return false;
@@ -63,7 +63,7 @@ unsigned http_condition(const struct http_request *request, struct span etag, ui
     /* The order is the standard's: 13.2.2. */
     value = http_header(request, "If-Match");
     if (value.at != NULL) {
-        if (!list_has(value, etag, true))
+        if (!etag_list_has(value, etag, true))
             return 412;
     } else {
         value = http_header(request, "If-Unmodified-Since");
@@ -73,7 +73,7 @@ unsigned http_condition(const struct http_request *request, struct span etag, ui
     }
     value = http_header(request, "If-None-Match");
     if (value.at != NULL)
-        return list_has(value, etag, false) ? (is_read ? 304 : 412) : 0;
+        return etag_list_has(value, etag, false) ? (is_read ? 304 : 412) : 0;
     value = http_header(request, "If-Modified-Since");
     if (value.at != NULL && is_read && modified_s != 0 && http_date_parse(value, &since) &&
         modified_s <= since)
@@ -89,7 +89,7 @@ bool http_if_range(const struct http_request *request, struct span etag, uint64_
     if (value.at == NULL)
         return true;
     if (value.size > 0 && (value.at[0] == '"' || span_starts(value, "W/")))
-        return !is_weak(value) && !is_weak(etag) && span_equal(value, etag);
+        return !etag_is_weak(value) && !etag_is_weak(etag) && span_equal(value, etag);
     /* A date must be exact: a file may change twice in a second. */
     return http_date_parse(value, &since) && modified_s != 0 && since == modified_s;
 }

@@ -7,7 +7,7 @@
  * Invariants:
  *   1. The descriptor is watched edge-triggered for as long as it is open: no call per request.
  *      is_readable stays true until a read met the end of what is there.
- *   2. There is one timer, armed not later than the earliest deadline. A deadline that moves away
+ *   2. There is one timer, armed not later than the http_earliest deadline. A deadline that moves away
  *      is noticed when the timer fires; so a busy connection sets it about once a minute.
  *   3. After is_gone nothing is read or written; the actor lives on until the events of its
  *      requests have come, since they own memory. */
@@ -77,24 +77,24 @@ void http_connection_fail(struct http_connection *connection)
     http_output_drop(&connection->output);
 }
 
-static bool says_last_in_drain(const struct http_connection *connection)
+static bool connection_drains_final(const struct http_connection *connection)
 {
-    return connection->is_draining && connection->says_last;
+    return connection->is_draining && connection->output_is_final;
 }
 
-static void count_anew(struct http_connection *connection)
+static void connection_restart_wait(struct http_connection *connection)
 {
     connection->output_ns = connection->now_ns;
     connection->output_from = connection->output.sent;
-    if (says_last_in_drain(connection))
+    if (connection_drains_final(connection))
         connection->output_unsent = net_unsent(&connection->stream);
 }
 
-void http_connection_says_last(struct http_connection *connection)
+void http_connection_final_output(struct http_connection *connection)
 {
-    connection->says_last = true;
+    connection->output_is_final = true;
     if (connection->output_ns != 0)
-        count_anew(connection);
+        connection_restart_wait(connection);
 }
 
 void http_connection_again(struct http_connection *connection)
@@ -105,15 +105,15 @@ void http_connection_again(struct http_connection *connection)
 /* ---- the turn ------------------------------------------------------------------------------- */
 
 /* Output waits for the peer: since when? */
-static void note_waiting(struct http_connection *connection)
+static void connection_note_waiting(struct http_connection *connection)
 {
     bool took_some = connection->output.sent > connection->output_from;
 
-    if (connection->output_ns == 0 || (took_some && says_last_in_drain(connection)))
-        count_anew(connection);
+    if (connection->output_ns == 0 || (took_some && connection_drains_final(connection)))
+        connection_restart_wait(connection);
 }
 
-static void flush(struct http_connection *connection)
+static void connection_flush(struct http_connection *connection)
 {
     struct http_output *output = &connection->output;
 
@@ -133,41 +133,36 @@ static void flush(struct http_connection *connection)
         connection->wants_again = true;
         break;
     case NET_AGAIN:
-        note_waiting(connection);
+        connection_note_waiting(connection);
         break;
     default:
         http_connection_fail(connection);
     }
 }
 
-static uint64_t output_deadline(const struct http_connection *connection)
+static uint64_t connection_output_deadline(const struct http_connection *connection)
 {
     const struct http_limits *limits = &connection->server->limits;
     uint64_t sent = connection->output.sent - connection->output_from;
 
     if (connection->output_ns == 0)
         return UINT64_MAX;
-    if (says_last_in_drain(connection))
+    if (connection_drains_final(connection))
         return connection->output_ns + limits->linger_ns;
     return connection->output_ns + limits->output_ns +
            sent / limits->body_rate_min * UINT64_C(1000000000);
 }
 
-static uint64_t earliest(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
-static void arm(struct http_connection *connection)
+static void connection_arm(struct http_connection *connection)
 {
     uint64_t at = connection->transport->deadline(connection);
 
-    at = earliest(at, output_deadline(connection));
-    at = earliest(at, http_streams_deadline(connection));
+    at = http_earliest(at, connection_output_deadline(connection));
+    at = http_earliest(at, http_streams_deadline(connection));
     if (connection->output.resume_ns != 0)
-        at = earliest(at, connection->output.resume_ns);
+        at = http_earliest(at, connection->output.resume_ns);
     if (connection->wants_again)
-        at = earliest(at, connection->now_ns + RETRY_NS);
+        at = http_earliest(at, connection->now_ns + RETRY_NS);
     if (at >= connection->armed_ns)
         return;
     if (connection->armed_ns != UINT64_MAX)
@@ -183,18 +178,18 @@ static void arm(struct http_connection *connection)
  * for longer than it has time, and we see nothing of it. */
 static bool has_read_on(const struct http_connection *connection)
 {
-    return says_last_in_drain(connection) &&
+    return connection_drains_final(connection) &&
            net_unsent(&connection->stream) < connection->output_unsent;
 }
 
-static void on_timer(struct http_connection *connection)
+static void connection_on_timer(struct http_connection *connection)
 {
     uint64_t now = connection->now_ns;
 
     connection->armed_ns = UINT64_MAX;
-    if (now >= output_deadline(connection) && has_read_on(connection))
-        count_anew(connection);
-    if (now >= output_deadline(connection)) {
+    if (now >= connection_output_deadline(connection) && has_read_on(connection))
+        connection_restart_wait(connection);
+    if (now >= connection_output_deadline(connection)) {
         metric_add(connection->server->stats.slow_readers, 1);
         http_connection_fail(connection);
         return;
@@ -209,15 +204,15 @@ static void on_timer(struct http_connection *connection)
     }
 }
 
-static void close_stream(struct http_connection *connection)
+static void connection_close_stream(struct http_connection *connection)
 {
     if (connection->stream.table == NULL)
         return; /* closed, or with a step of the handshake */
     tr_fd_forget(connection->ctx, connection->stream.fd);
-    net_stream_finish(&connection->stream);
+    net_stream_close(&connection->stream);
 }
 
-static void begin_turn(struct http_connection *connection, struct tr_context *ctx)
+static void connection_enter_turn(struct http_connection *connection, struct tr_context *ctx)
 {
     connection->ctx = ctx;
     connection->now_ns = tr_now_ns(ctx);
@@ -225,7 +220,7 @@ static void begin_turn(struct http_connection *connection, struct tr_context *ct
     connection->turn_bytes = 0;
 }
 
-static enum tr_next end_turn(struct http_connection *connection)
+static enum tr_next connection_leave_turn(struct http_connection *connection)
 {
     enum tr_next next = TR_GO;
     bool go;
@@ -237,7 +232,7 @@ static enum tr_next end_turn(struct http_connection *connection)
         connection->wants_drained = false;
         connection->transport->run(connection);
         if (!connection->is_gone)
-            flush(connection);
+            connection_flush(connection);
         go = connection->wants_drained && !connection->is_gone && !connection->is_done &&
              http_output_is_empty(&connection->output);
         if (round == ROUNDS_MAX && go) {
@@ -248,7 +243,7 @@ static enum tr_next end_turn(struct http_connection *connection)
     if (connection->is_done && !connection->is_gone)
         http_connection_fail(connection);
     if (connection->is_gone) {
-        close_stream(connection);
+        connection_close_stream(connection);
         if (connection->transport->is_idle(connection) && !connection->handshake_runs)
             next = TR_STOP;
     } else {
@@ -258,14 +253,14 @@ static enum tr_next end_turn(struct http_connection *connection)
             /* If its box is full or memory is out, the timer does it. */
             connection->wants_again = tr_self_tell(connection->ctx, &again, sizeof again) < 0;
         }
-        arm(connection);
+        connection_arm(connection);
         connection->transport->shrink(connection);
     }
     connection->ctx = NULL;
     return next;
 }
 
-static void on_ready(struct http_connection *connection, unsigned ready)
+static void connection_on_ready(struct http_connection *connection, unsigned ready)
 {
     if (ready & (EPOLLERR | EPOLLHUP)) {
         /* Both directions are closed: nobody will read an answer. */
@@ -285,15 +280,15 @@ static enum tr_next connection_event(
 {
     struct http_connection *connection = state;
 
-    begin_turn(connection, ctx);
+    connection_enter_turn(connection, ctx);
     switch (event->kind) {
     case TR_EVENT_FD:
         if (!connection->is_gone)
-            on_ready(connection, event->ready);
+            connection_on_ready(connection, event->ready);
         break;
     case TR_EVENT_TIMER:
         if (!connection->is_gone)
-            on_timer(connection);
+            connection_on_timer(connection);
         break;
     case TR_EVENT_REPLY:
     case TR_EVENT_WORK:
@@ -308,17 +303,17 @@ static enum tr_next connection_event(
     case TR_EVENT_NET:
         break;
     }
-    return end_turn(connection);
+    return connection_leave_turn(connection);
 }
 
-static void drain(struct http_connection *connection)
+static void connection_drain(struct http_connection *connection)
 {
     if (connection->is_draining)
         return;
     connection->is_draining = true;
     connection->drain_ns = connection->now_ns;
-    if (connection->says_last)
-        http_connection_says_last(connection); /* of a stream that ended before: no less time */
+    if (connection->output_is_final)
+        http_connection_final_output(connection); /* of a stream that ended before: no less time */
     http_streams_drain(connection);
     connection->transport->drain(connection);
 }
@@ -329,7 +324,7 @@ static enum tr_next connection_handle(void *state, struct tr_context *ctx, void 
     struct http_message *message = bytes;
     struct http_stream_state *stream = NULL;
 
-    begin_turn(connection, ctx);
+    connection_enter_turn(connection, ctx);
     if (!connection->is_gone)
         stream = http_stream_find(connection, message->id);
     switch (message->kind) {
@@ -341,7 +336,7 @@ static enum tr_next connection_handle(void *state, struct tr_context *ctx, void 
         break;
     case MESSAGE_END:
         if (stream != NULL)
-            http_stream_finish(connection, stream, message->frame, (uint16_t)message->code);
+            http_stream_end_with(connection, stream, message->frame, (uint16_t)message->code);
         else
             http_frame_unref(message->frame);
         break;
@@ -351,7 +346,7 @@ static enum tr_next connection_handle(void *state, struct tr_context *ctx, void 
         break;
     case MESSAGE_DRAIN:
         if (!connection->is_gone)
-            drain(connection);
+            connection_drain(connection);
         break;
     case MESSAGE_CUT:
         http_connection_fail(connection);
@@ -359,7 +354,7 @@ static enum tr_next connection_handle(void *state, struct tr_context *ctx, void 
     case MESSAGE_RUN:
         break;
     }
-    return end_turn(connection);
+    return connection_leave_turn(connection);
 }
 
 /* ---- its life ------------------------------------------------------------------------------- */
@@ -369,12 +364,12 @@ static int connection_start(void *state, struct tr_context *ctx)
     struct http_connection *connection = state;
     int rc;
 
-    begin_turn(connection, ctx);
+    connection_enter_turn(connection, ctx);
     connection->active_ns = connection->now_ns;
     rc = tr_fd_watch(ctx, connection->stream.fd,
         EPOLLIN | EPOLLOUT | EPOLLRDHUP | connection->server->fd_events, TAG_READY);
     if (rc == 0)
-        arm(connection);
+        connection_arm(connection);
     connection->ctx = NULL;
     return rc;
 }
@@ -384,9 +379,9 @@ static void connection_stop(void *state, struct tr_context *ctx, enum tr_why why
     struct http_connection *connection = state;
 
     (void)why;
-    begin_turn(connection, ctx);
+    connection_enter_turn(connection, ctx);
     http_connection_fail(connection);
-    close_stream(connection);
+    connection_close_stream(connection);
     connection->ctx = NULL;
 }
 
@@ -397,20 +392,20 @@ static void connection_finish(void *state)
     while (connection->streams != NULL)
         http_stream_close(connection, connection->streams);
     http_output_drop(&connection->output);
-    connection->transport->finish(connection);
-    net_stream_finish(&connection->stream);
+    connection->transport->fini(connection);
+    net_stream_close(&connection->stream);
     tr_cancel_destroy(&connection->cancel);
     http_server_leave(connection->server, connection->entry, connection->cut);
 }
 
-static void message_drop(void *bytes)
+static void connection_message_drop(void *bytes)
 {
     struct http_message *message = bytes;
 
     http_frame_unref(message->frame);
 }
 
-static const char *message_name(const void *bytes)
+static const char *connection_message_name(const void *bytes)
 {
     static const char *const names[] = { "frame", "end", "slow", "drain", "cut", "run" };
     const struct http_message *message = bytes;
@@ -427,8 +422,8 @@ const struct tr_type http_connection_type = {
     .event = connection_event,
     .stop = connection_stop,
     .finish = connection_finish,
-    .message_drop = message_drop,
-    .message_name = message_name,
+    .message_drop = connection_message_drop,
+    .message_name = connection_message_name,
 };
 
 void http_connection_start(struct http_server *server, int fd, const struct net_peer *peer)
@@ -448,18 +443,18 @@ void http_connection_start(struct http_server *server, int fd, const struct net_
         return;
     }
     connection.entry = entry;
-    net_stream_init(&connection.stream, fd);
+    net_stream_open(&connection.stream, fd);
     if (server->tls != NULL) {
         connection.is_handshaking = true;
         if (net_tls_wrap(server->tls, &connection.stream) < 0) {
-            net_stream_finish(&connection.stream);
+            net_stream_close(&connection.stream);
             base_free(entry);
             return;
         }
     }
     http_server_enter(server, entry);
     if (tr_spawn(server->system, &http_connection_type, &connection, &options, &sender) < 0) {
-        net_stream_finish(&connection.stream);
+        net_stream_close(&connection.stream);
         http_server_started(server, entry, (tr_sender){ 0 });
         http_server_leave(server, entry, 0);
         return;
@@ -467,17 +462,12 @@ void http_connection_start(struct http_server *server, int fd, const struct net_
     http_server_started(server, entry, sender);
 }
 
-static void order(tr_sender sender, enum http_order order)
+void http_connection_order(tr_sender sender, enum http_order order)
 {
     struct http_message message = { .kind =
                                         order == HTTP_ORDER_DRAIN ? MESSAGE_DRAIN : MESSAGE_CUT };
     struct tr_send_options options = { .lane = TR_CONTROL };
 
-    tr_tell_with(sender, &message, sizeof message, &options);
-}
-
-void http_connection_order(tr_sender sender, enum http_order what)
-{
     if (sender.box != NULL)
-        order(sender, what);
+        tr_tell_with(sender, &message, sizeof message, &options);
 }

@@ -75,9 +75,9 @@ struct http_connection {
     bool is_gone;
     bool is_done; /* to be closed after this turn */
     bool is_draining;
-    bool wants_again;   /* go on in another turn */
-    bool wants_drained; /* run again when the output is empty */
-    bool says_last;     /* what waits in the output is the last of its streams */
+    bool wants_again;     /* go on in another turn */
+    bool wants_drained;   /* run again when the output is empty */
+    bool output_is_final; /* what waits in the output is the last of its streams */
     bool is_handshaking;
     bool handshake_runs; /* on the blocking pool: the stream is not ours */
 
@@ -99,6 +99,18 @@ struct http_connection {
     struct http_request *request; /* the one being served, or a spare */
 };
 
+static inline uint64_t http_earliest(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+/* Returns when a peer that began at `begin_ns` and has moved `bytes` since falls below the rate. */
+static inline uint64_t http_rate_deadline(
+    uint64_t begin_ns, uint64_t grace_ns, uint64_t bytes, uint64_t bytes_per_s)
+{
+    return begin_ns + grace_ns + bytes / bytes_per_s * UINT64_C(1000000000) +
+           bytes % bytes_per_s * UINT64_C(1000000000) / bytes_per_s;
+}
+
 /* Read. Returns what net_read does and keeps is_readable, is_ended and is_gone. */
 ssize_t http_connection_read(struct http_connection *connection, char *bytes, size_t size);
 /* Is there something to read, and has this turn not had its share? */
@@ -108,7 +120,7 @@ void http_connection_fail(struct http_connection *connection);
 /* What is in the output is the last of its streams: from now on it has the time of an answer,
  * however much the peer took before. In a drain it has linger_ns, anew whenever some of it was
  * taken: who reads gets all of it, and nobody waits for who does not. */
-void http_connection_says_last(struct http_connection *connection);
+void http_connection_final_output(struct http_connection *connection);
 /* Let others have their turn, then run again. */
 void http_connection_again(struct http_connection *connection);
 
@@ -125,7 +137,7 @@ struct http_stream_state *http_stream_open(
 void http_stream_frame(
     struct http_connection *connection, struct http_stream_state *stream, struct http_frame *frame);
 /* Send `last` (may be NULL) and end it properly. */
-void http_stream_finish(struct http_connection *connection, struct http_stream_state *stream,
+void http_stream_end_with(struct http_connection *connection, struct http_stream_state *stream,
     struct http_frame *last, uint16_t code);
 /* Tell the watcher and free. */
 void http_stream_close(struct http_connection *connection, struct http_stream_state *stream);
@@ -136,10 +148,10 @@ void http_streams_beat(struct http_connection *connection);
 void http_streams_drain(struct http_connection *connection);
 
 /* websocket.c: the 101 is in the output: from here on frames are spoken. Needs connection->protocol
- * as http_websocket_begin left it. */
+ * as http_websocket_open left it. */
 void http_websocket_upgrade(struct http_connection *connection);
-/* Free what http_websocket_begin left, if there is something. */
-void http_websocket_finish(struct http_connection *connection);
+/* Free what http_websocket_open left, if there is something. */
+void http_websocket_destroy(struct http_connection *connection);
 
 /* http2.c: speak HTTP/2 from here on: the input begins with the client's preface. */
 void http2_start(struct http_connection *connection);

@@ -97,7 +97,7 @@ struct cursor {
     bool bad;
 };
 
-static void expect(struct cursor *cursor, const char *text)
+static void date_expect(struct cursor *cursor, const char *text)
 {
     size_t size = strlen(text);
 
@@ -108,7 +108,7 @@ static void expect(struct cursor *cursor, const char *text)
     cursor->at += size;
 }
 
-static unsigned number(struct cursor *cursor, unsigned digits)
+static unsigned date_number(struct cursor *cursor, unsigned digits)
 {
     unsigned value = 0;
 
@@ -122,7 +122,7 @@ static unsigned number(struct cursor *cursor, unsigned digits)
     return value;
 }
 
-static unsigned month(struct cursor *cursor)
+static unsigned date_month(struct cursor *cursor)
 {
     for (unsigned i = 0; i < 12; i++)
         if (cursor->end - cursor->at >= 3 && memcmp(cursor->at, months[i], 3) == 0) {
@@ -133,20 +133,21 @@ static unsigned month(struct cursor *cursor)
     return 1;
 }
 
-static uint64_t clock_time(struct cursor *cursor)
+static uint64_t date_time(struct cursor *cursor)
 {
-    unsigned hour = number(cursor, 2), minute, second;
+    unsigned hour = date_number(cursor, 2), minute, second;
 
-    expect(cursor, ":");
-    minute = number(cursor, 2);
-    expect(cursor, ":");
-    second = number(cursor, 2);
+    date_expect(cursor, ":");
+    minute = date_number(cursor, 2);
+    date_expect(cursor, ":");
+    second = date_number(cursor, 2);
     if (hour > 23 || minute > 59 || second > 60)
         cursor->bad = true;
     return hour * UINT64_C(3600) + minute * UINT64_C(60) + second;
 }
 
-static bool finish(struct cursor *cursor, struct civil civil, uint64_t time, uint64_t *ret_seconds)
+static bool date_result(
+    struct cursor *cursor, struct civil civil, uint64_t time, uint64_t *ret_seconds)
 {
     static const unsigned char lengths[12] = { 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31 };
     bool leap = (civil.year % 4 == 0 && civil.year % 100 != 0) || civil.year % 400 == 0;
@@ -159,62 +160,62 @@ static bool finish(struct cursor *cursor, struct civil civil, uint64_t time, uin
 }
 
 /* "Sun, 06 Nov 1994 08:49:37 GMT" */
-static bool parse_fixed(struct cursor cursor, uint64_t *ret_seconds)
+static bool date_parse_fixed(struct cursor cursor, uint64_t *ret_seconds)
 {
     struct civil civil;
     uint64_t time;
 
-    expect(&cursor, ", ");
-    civil.day = number(&cursor, 2);
-    expect(&cursor, " ");
-    civil.month = month(&cursor);
-    expect(&cursor, " ");
-    civil.year = number(&cursor, 4);
-    expect(&cursor, " ");
-    time = clock_time(&cursor);
-    expect(&cursor, " GMT");
-    return finish(&cursor, civil, time, ret_seconds);
+    date_expect(&cursor, ", ");
+    civil.day = date_number(&cursor, 2);
+    date_expect(&cursor, " ");
+    civil.month = date_month(&cursor);
+    date_expect(&cursor, " ");
+    civil.year = date_number(&cursor, 4);
+    date_expect(&cursor, " ");
+    time = date_time(&cursor);
+    date_expect(&cursor, " GMT");
+    return date_result(&cursor, civil, time, ret_seconds);
 }
 
 /* "Sunday, 06-Nov-94 08:49:37 GMT": two digits mean the year that is not far in the future. */
-static bool parse_rfc850(struct cursor cursor, uint64_t *ret_seconds)
+static bool date_parse_rfc850(struct cursor cursor, uint64_t *ret_seconds)
 {
     struct civil civil;
     uint64_t time;
 
-    expect(&cursor, ", ");
-    civil.day = number(&cursor, 2);
-    expect(&cursor, "-");
-    civil.month = month(&cursor);
-    expect(&cursor, "-");
-    civil.year = number(&cursor, 2);
+    date_expect(&cursor, ", ");
+    civil.day = date_number(&cursor, 2);
+    date_expect(&cursor, "-");
+    civil.month = date_month(&cursor);
+    date_expect(&cursor, "-");
+    civil.year = date_number(&cursor, 2);
     civil.year += civil.year < 70 ? 2000 : 1900;
-    expect(&cursor, " ");
-    time = clock_time(&cursor);
-    expect(&cursor, " GMT");
-    return finish(&cursor, civil, time, ret_seconds);
+    date_expect(&cursor, " ");
+    time = date_time(&cursor);
+    date_expect(&cursor, " GMT");
+    return date_result(&cursor, civil, time, ret_seconds);
 }
 
 /* "Sun Nov  6 08:49:37 1994" */
-static bool parse_asctime(struct cursor cursor, uint64_t *ret_seconds)
+static bool date_parse_asctime(struct cursor cursor, uint64_t *ret_seconds)
 {
     struct civil civil;
     uint64_t time;
 
-    expect(&cursor, " ");
-    civil.month = month(&cursor);
-    expect(&cursor, " ");
+    date_expect(&cursor, " ");
+    civil.month = date_month(&cursor);
+    date_expect(&cursor, " ");
     if (cursor.at < cursor.end && *cursor.at == ' ') {
         cursor.at++;
-        civil.day = number(&cursor, 1);
+        civil.day = date_number(&cursor, 1);
     } else {
-        civil.day = number(&cursor, 2);
+        civil.day = date_number(&cursor, 2);
     }
-    expect(&cursor, " ");
-    time = clock_time(&cursor);
-    expect(&cursor, " ");
-    civil.year = number(&cursor, 4);
-    return finish(&cursor, civil, time, ret_seconds);
+    date_expect(&cursor, " ");
+    time = date_time(&cursor);
+    date_expect(&cursor, " ");
+    civil.year = date_number(&cursor, 4);
+    return date_result(&cursor, civil, time, ret_seconds);
 }
 
 bool http_date_parse(struct span text, uint64_t *ret_seconds)
@@ -224,12 +225,13 @@ bool http_date_parse(struct span text, uint64_t *ret_seconds)
 
         if (span_starts(text, long_days[i])) {
             cursor.at += strlen(long_days[i]);
-            return parse_rfc850(cursor, ret_seconds);
+            return date_parse_rfc850(cursor, ret_seconds);
         }
         if (span_starts(text, days[i])) {
             cursor.at += 3;
-            return cursor.at < cursor.end && *cursor.at == ',' ? parse_fixed(cursor, ret_seconds)
-                                                               : parse_asctime(cursor, ret_seconds);
+            return cursor.at < cursor.end && *cursor.at == ','
+                       ? date_parse_fixed(cursor, ret_seconds)
+                       : date_parse_asctime(cursor, ret_seconds);
         }
     }
     return false;

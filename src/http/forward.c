@@ -18,17 +18,8 @@ static bool is_trusted(const struct http_server *server, const struct net_peer *
     return peer->is_local && server->proxy_count > 0;
 }
 
-static struct span trimmed(const char *at, const char *end)
-{
-    while (at < end && (*at == ' ' || *at == '\t'))
-        at++;
-    while (end > at && (end[-1] == ' ' || end[-1] == '\t'))
-        end--;
-    return (struct span){ at, (size_t)(end - at) };
-}
-
 /* Walk one header's list from its end. True: the client was found, or the walk must end. */
-static bool walk(
+static bool forward_walk(
     const struct http_server *server, struct span list, struct net_peer *peer, unsigned *hops)
 {
     const char *end = list.at + list.size;
@@ -38,7 +29,8 @@ static bool walk(
         const char *from = comma == NULL ? list.at : comma + 1;
         struct net_peer next;
 
-        if (++*hops > HOPS_MAX || net_peer_parse(trimmed(from, end), &next) < 0)
+        if (++*hops > HOPS_MAX ||
+            net_peer_parse(span_trimmed((struct span){ from, (size_t)(end - from) }), &next) < 0)
             return true;
         *peer = next;
         if (!is_trusted(server, &next))
@@ -60,7 +52,7 @@ void http_forward_peer(struct http_request *request)
             const struct http_header *field = &request->head.fields[i];
 
             if (span_is_nocase(field->name, "x-forwarded-for") &&
-                walk(server, field->value, &peer, &hops))
+                forward_walk(server, field->value, &peer, &hops))
                 break;
         }
     request->peer_size = net_peer_text(&peer, request->peer, sizeof request->peer);

@@ -6,7 +6,7 @@
 
 #include "base/alloc.h"
 
-struct http_frame *http_frame_new(const void *bytes, size_t size)
+struct http_frame *http_frame_create(const void *bytes, size_t size)
 {
     struct http_frame *frame;
     char prefix[24];

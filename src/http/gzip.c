@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gzip.c: answers made smaller for clients that take it. Only text-like types, from 1 KiB on, and
+/* gzip.c: answers made smaller for clients that zlib_alloc it. Only text-like types, from 1 KiB on, and
  * only if the handler did not say something that the bytes must match (an encoding, a strong tag, a
  * range). The fastest level: a worker has other things to do. Bodies past OFFLOAD_MIN are
  * compressed on the blocking pool. */
@@ -42,13 +42,13 @@ static bool has_promise(const struct http_answer *answer)
     return false;
 }
 
-static voidpf take(voidpf opaque, uInt items, uInt size)
+static voidpf zlib_alloc(voidpf opaque, uInt items, uInt size)
 {
     (void)opaque;
     return base_alloc((size_t)items * size);
 }
 
-static void give(voidpf opaque, voidpf memory)
+static void zlib_free(voidpf opaque, voidpf memory)
 {
     (void)opaque;
     base_free(memory);
@@ -57,7 +57,7 @@ static void give(voidpf opaque, voidpf memory)
 /* Memory of base_alloc with the compressed bytes; NULL if it would not get smaller. */
 char *http_gzip(const char *bytes, size_t size, size_t *ret_size)
 {
-    z_stream stream = { .zalloc = take, .zfree = give };
+    z_stream stream = { .zalloc = zlib_alloc, .zfree = zlib_free };
     char *out;
     int rc;
 
@@ -84,34 +84,34 @@ char *http_gzip(const char *bytes, size_t size, size_t *ret_size)
     return out;
 }
 
-struct job {
+struct gzip_job {
     char *bytes; /* the plain body */
     size_t size;
     char *packed;
     size_t packed_size;
 };
 
-static void job_free(void *argument)
+static void gzip_job_destroy(void *argument)
 {
-    struct job *job = argument;
+    struct gzip_job *job = argument;
 
     base_free(job->bytes);
     base_free(job->packed);
     base_free(job);
 }
 
-static int job_run(void *argument)
+static int gzip_job_run(void *argument)
 {
-    struct job *job = argument;
+    struct gzip_job *job = argument;
 
     job->packed = http_gzip(job->bytes, job->size, &job->packed_size);
     return 0;
 }
 
-static void then_packed(struct http_request *request, const struct tr_event *event)
+static void gzip_then_packed(struct http_request *request, const struct tr_event *event)
 {
     struct http_answer *answer = &request->answer;
-    struct job *job = (struct job *)(uintptr_t)event->value;
+    struct gzip_job *job = (struct gzip_job *)(uintptr_t)event->value;
 
     answer->is_gzip = job->packed != NULL;
     answer->owned = answer->is_gzip ? job->packed : job->bytes;
@@ -120,15 +120,15 @@ static void then_packed(struct http_request *request, const struct tr_event *eve
         job->packed = NULL;
     else
         job->bytes = NULL;
-    job_free(job);
+    gzip_job_destroy(job);
     http_answer_deliver(request);
 }
 
 /* The answer waits for the pool. False: it goes out as it is. */
-static bool offload(struct http_request *request)
+static bool gzip_offload(struct http_request *request)
 {
     struct http_answer *answer = &request->answer;
-    struct job *job;
+    struct gzip_job *job;
 
     /* Only where another callback may come: not in an answer that was forced by a deadline. */
     if (!request->is_running || request->is_waiting || request->must_close)
@@ -146,10 +146,10 @@ static bool offload(struct http_request *request)
         }
         memcpy(job->bytes, answer->body.at, job->size);
     }
-    if (http_offload(request, job_run, job, job_free, then_packed) < 0) {
+    if (http_offload(request, gzip_job_run, job, gzip_job_destroy, gzip_then_packed) < 0) {
         if (answer->owned != NULL)
             job->bytes = NULL;
-        job_free(job);
+        gzip_job_destroy(job);
         return false;
     }
     answer->owned = NULL;
@@ -170,7 +170,7 @@ bool http_gzip_consider(struct http_request *request)
     if (request->method == HTTP_HEAD || !http_accepts(request, "gzip"))
         return false;
     if (answer->body.size >= OFFLOAD_MIN)
-        return offload(request);
+        return gzip_offload(request);
     packed = http_gzip(answer->body.at, answer->body.size, &size);
     if (packed == NULL)
         return false;

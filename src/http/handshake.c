@@ -17,7 +17,7 @@ static void step_drop(void *argument)
 {
     struct step *step = argument;
 
-    net_stream_finish(&step->stream);
+    net_stream_close(&step->stream);
     base_free(step);
 }
 

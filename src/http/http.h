@@ -161,7 +161,7 @@ void http_body_resume(struct http_request *request);
 
 /* Bytes shared by many streams without a copy. */
 struct http_frame;
-struct http_frame *http_frame_new(const void *bytes, size_t size); /* one reference */
+struct http_frame *http_frame_create(const void *bytes, size_t size); /* one reference */
 /* A number of whoever made it, before it is sent anywhere: see struct http_farewell. 0: none. */
 void http_frame_mark(struct http_frame *frame, uint64_t mark);
 struct http_frame *http_frame_ref(struct http_frame *frame);
@@ -197,7 +197,7 @@ struct http_stream_options {
     size_t notice_size;
 };
 /* 200, text/event-stream. `frame`s sent to it are written as they are: see http_sse_format. */
-int http_sse_begin(struct http_request *request, const struct http_stream_options *options,
+int http_sse_open(struct http_request *request, const struct http_stream_options *options,
     http_stream *ret_stream);
 /* id:, event: and data: lines of one event appended to the buffer. */
 void http_sse_format(struct buffer *buffer, struct span id, struct span event, struct span data);
@@ -206,7 +206,7 @@ void http_sse_format(struct buffer *buffer, struct span id, struct span event, s
  * failure the request has been answered (400, 426, 503). */
 typedef void (*http_receive_fn)(
     http_stream stream, void *data, bool is_text, const char *bytes, size_t size);
-int http_websocket_begin(struct http_request *request, const struct http_stream_options *options,
+int http_websocket_open(struct http_request *request, const struct http_stream_options *options,
     size_t receive_max, http_receive_fn receive, void *data, http_stream *ret_stream);
 /* From any actor or thread. Takes one reference also on failure. TR_ECLOSED: the client is gone. */
 int http_stream_send(http_stream stream, struct http_frame *frame);

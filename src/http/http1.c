@@ -21,8 +21,8 @@
 #include "base/assert.h"
 #include "http/connection.h"
 #include "http/date.h"
+#include "http/freelist.h"
 #include "http/shed.h"
-#include "http/spare.h"
 #include "support/log.h"
 
 enum {
@@ -39,18 +39,18 @@ enum {
 static void input_free(struct http_input *input)
 {
     if (input->capacity == INPUT_FIRST)
-        http_spare_give(HTTP_SPARE_INPUT, input->bytes);
+        http_freelist_give(HTTP_FREELIST_INPUT, input->bytes);
     else
         base_free(input->bytes);
     input->bytes = NULL;
 }
 
 /* Nothing is being read or served: hold no memory. */
-void http1_give_back(struct http_connection *connection)
+void http1_release_memory(struct http_connection *connection)
 {
     if (connection->request != NULL)
         http_request_release(connection->request);
-    http_spare_give(HTTP_SPARE_REQUEST, connection->request);
+    http_freelist_give(HTTP_FREELIST_REQUEST, connection->request);
     connection->request = NULL;
     input_free(&connection->input);
     connection->input = (struct http_input){ 0 };
@@ -93,7 +93,7 @@ static int input_room(struct http_connection *connection)
     uint32_t capacity;
 
     if (input->bytes == NULL) {
-        input->bytes = http_spare_take(HTTP_SPARE_INPUT);
+        input->bytes = http_freelist_take(HTTP_FREELIST_INPUT);
         if (input->bytes == NULL)
             return TR_ENOMEM;
         input->capacity = INPUT_FIRST;
@@ -112,7 +112,7 @@ static int input_room(struct http_connection *connection)
 
 /* ---- refusing ------------------------------------------------------------------------------- */
 
-void http1_begin_closing(struct http_connection *connection, bool linger)
+void http1_start_closing(struct http_connection *connection, bool linger)
 {
     connection->transport = &http1_transport;
     connection->state = HTTP1_CLOSING;
@@ -122,7 +122,7 @@ void http1_begin_closing(struct http_connection *connection, bool linger)
 }
 
 /* An answer to something that is no request. */
-static void refuse(
+static void http1_refuse(
     struct http_connection *connection, unsigned status, const char *label, const char *message)
 {
     struct http_server *server = connection->server;
@@ -139,7 +139,7 @@ static void refuse(
         LOG(LOG_INFO, "http", "refused", LOG_TEXT("server", server->name),
             LOG_INT("status", (int64_t)status), LOG_TEXT("why", message), LOG_TEXT("peer", peer));
     }
-    http1_begin_closing(connection, true);
+    http1_start_closing(connection, true);
     room = http_output_reserve(&connection->output, 1024);
     if (room == NULL) {
         http_connection_fail(connection);
@@ -153,22 +153,22 @@ static void refuse(
     http_output_grew(&connection->output, (size_t)size);
 }
 
-static void refuse_parsed(struct http_connection *connection)
+static void http1_refuse_parsed(struct http_connection *connection)
 {
     const char *reason;
     unsigned status = http_parser_error(&connection->request->parser, &reason);
 
-    refuse(connection, status, status == 431 ? "HeaderTooLarge" : "InvalidRequest", reason);
+    http1_refuse(connection, status, status == 431 ? "HeaderTooLarge" : "InvalidRequest", reason);
 }
 
 /* ---- heads ---------------------------------------------------------------------------------- */
 
-static int request_ready(struct http_connection *connection)
+static int http1_prepare_request(struct http_connection *connection)
 {
     struct http_request *request = connection->request;
 
     if (request == NULL) {
-        request = http_spare_take(HTTP_SPARE_REQUEST);
+        request = http_freelist_take(HTTP_FREELIST_REQUEST);
         if (request == NULL)
             return TR_ENOMEM;
         request->connection = connection;
@@ -182,7 +182,7 @@ static int request_ready(struct http_connection *connection)
 }
 
 /* A body that is not all here needs room that does not move later. */
-static int window_ready(struct http_connection *connection)
+static int http1_prepare_window(struct http_connection *connection)
 {
     struct http_request *request = connection->request;
     struct http_input *input = &connection->input;
@@ -203,7 +203,7 @@ static int window_ready(struct http_connection *connection)
     return rc;
 }
 
-static enum http_chunk on_chunk(void *data, const char *bytes, size_t size)
+static enum http_chunk http1_on_chunk(void *data, const char *bytes, size_t size)
 {
     struct http_connection *connection = data;
     struct http_request *request = connection->request;
@@ -216,7 +216,7 @@ static enum http_chunk on_chunk(void *data, const char *bytes, size_t size)
     return request->piece_paused ? HTTP_CHUNK_PAUSE : HTTP_CHUNK_GO;
 }
 
-static void begin_request(struct http_connection *connection)
+static void http1_start_request(struct http_connection *connection)
 {
     struct http_request *request = connection->request;
 
@@ -233,26 +233,26 @@ static void begin_request(struct http_connection *connection)
     connection->was_shed = http_shed_quickly(request);
     if (connection->was_shed)
         return;
-    http_shed_begin(request);
+    http_shed_start(request);
     if (request->phase != PHASE_GATE)
         return;
-    if (window_ready(connection) < 0) {
+    if (http1_prepare_window(connection) < 0) {
         http_respond_error(request, 503, "OutOfMemory", "Try again later.");
         return;
     }
     if (request->head.is_chunked)
-        http_parser_chunks(&request->parser, on_chunk, connection);
+        http_parser_chunks(&request->parser, http1_on_chunk, connection);
     http_request_admit(request);
 }
 
-static bool parse_head(struct http_connection *connection)
+static bool http1_parse_head(struct http_connection *connection)
 {
     struct http_input *input = &connection->input;
     size_t used = 0, limit = connection->server->limits.header_size_max;
     enum http_parsed parsed;
 
     if (connection->head_ns == 0) {
-        if (request_ready(connection) < 0) {
+        if (http1_prepare_request(connection) < 0) {
             http_connection_fail(connection);
             return false;
         }
@@ -262,25 +262,25 @@ static bool parse_head(struct http_connection *connection)
     parsed = http_parser_head(&connection->request->parser, input->bytes + connection->parsed,
         input->end - connection->parsed, &used);
     if (parsed == HTTP_PARSED_ERROR) {
-        refuse_parsed(connection);
+        http1_refuse_parsed(connection);
         return false;
     }
     connection->parsed += (uint32_t)used;
     if (connection->parsed - connection->head_begin > limit) {
-        refuse(connection, 431, "HeaderTooLarge", "The header is larger than is taken here.");
+        http1_refuse(connection, 431, "HeaderTooLarge", "The header is larger than is taken here.");
         return false;
     }
     if (parsed != HTTP_PARSED_END)
         return true;
     input->begin = connection->parsed;
-    begin_request(connection);
+    http1_start_request(connection);
     return true;
 }
 
 /* Does the connection begin with what HTTP/2 begins with (RFC 9113, 3.4)? Over TLS that is agreed
  * on before. */
 enum preface { PREFACE_NONE, PREFACE_PART, PREFACE_WHOLE };
-static enum preface find_preface(const struct http_connection *connection)
+static enum preface http1_find_preface(const struct http_connection *connection)
 {
     static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     const struct http_input *input = &connection->input;
@@ -296,7 +296,7 @@ static enum preface find_preface(const struct http_connection *connection)
 }
 
 /* True: something changed, go on. */
-static bool step_head(struct http_connection *connection)
+static bool http1_step_head(struct http_connection *connection)
 {
     struct http_input *input = &connection->input;
     uint32_t seen = connection->head_ns == 0 ? input->begin : connection->parsed;
@@ -306,23 +306,24 @@ static bool step_head(struct http_connection *connection)
         connection->wants_drained = true;
         return false;
     }
-    if (seen < input->end && find_preface(connection) == PREFACE_WHOLE) {
+    if (seen < input->end && http1_find_preface(connection) == PREFACE_WHOLE) {
         http2_start(connection);
         if (!connection->is_gone)
             connection->transport->run(connection);
         return false;
     }
-    if (seen < input->end && (find_preface(connection) == PREFACE_NONE || connection->is_ended)) {
+    if (seen < input->end &&
+        (http1_find_preface(connection) == PREFACE_NONE || connection->is_ended)) {
         if (connection->head_ns == 0 &&
             ++connection->batch > connection->server->limits.pipeline_max) {
             http_connection_again(connection);
             return false;
         }
-        parse_head(connection);
+        http1_parse_head(connection);
         return true;
     }
     if (connection->is_ended) {
-        http1_begin_closing(connection, false);
+        http1_start_closing(connection, false);
         return true;
     }
     if (!http_connection_may_read(connection))
@@ -343,7 +344,7 @@ static bool step_head(struct http_connection *connection)
 
 /* ---- bodies --------------------------------------------------------------------------------- */
 
-static void send_continue(struct http_connection *connection)
+static void http1_send_continue(struct http_connection *connection)
 {
     static const char text[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -356,7 +357,7 @@ static void send_continue(struct http_connection *connection)
 }
 
 /* Read into the window behind the head. */
-static bool read_window(struct http_connection *connection)
+static bool http1_read_window(struct http_connection *connection)
 {
     struct http_input *input = &connection->input;
     uint32_t base = connection->parsed; /* end of the head: what is before it must stay */
@@ -373,7 +374,7 @@ static bool read_window(struct http_connection *connection)
 }
 
 /* Take what is here of a body with a length. */
-static void take_length(struct http_connection *connection)
+static void http1_take_length(struct http_connection *connection)
 {
     struct http_request *request = connection->request;
     struct http_input *input = &connection->input;
@@ -398,7 +399,7 @@ static void take_length(struct http_connection *connection)
 }
 
 /* Straight to where the body stays. */
-static bool read_body(struct http_connection *connection)
+static bool http1_read_body(struct http_connection *connection)
 {
     struct http_request *request = connection->request;
     size_t room,
@@ -421,7 +422,7 @@ static bool read_body(struct http_connection *connection)
     return got >= 0;
 }
 
-static bool take_chunks(struct http_connection *connection, bool *ret_ended)
+static bool http1_take_chunks(struct http_connection *connection, bool *ret_ended)
 {
     struct http_request *request = connection->request;
     struct http_input *input = &connection->input;
@@ -436,11 +437,11 @@ static bool take_chunks(struct http_connection *connection, bool *ret_ended)
         if (request->phase == PHASE_ANSWERED && connection->state == HTTP1_REQUEST)
             return true; /* too large: answered */
         if (connection->state == HTTP1_DISCARD) {
-            http1_begin_closing(connection, true);
+            http1_start_closing(connection, true);
             return false;
         }
         http_request_abandon(request);
-        refuse_parsed(connection);
+        http1_refuse_parsed(connection);
         return false;
     }
     input->begin += (uint32_t)used;
@@ -448,7 +449,7 @@ static bool take_chunks(struct http_connection *connection, bool *ret_ended)
     return true;
 }
 
-static bool step_body(struct http_connection *connection)
+static bool http1_step_body(struct http_connection *connection)
 {
     struct http_request *request = connection->request;
     bool is_chunked = request->head.is_chunked, ended = false;
@@ -465,10 +466,10 @@ static bool step_body(struct http_connection *connection)
         connection->body_ns += connection->now_ns - connection->pause_ns;
     connection->pause_ns = 0;
     if (is_chunked) {
-        if (!take_chunks(connection, &ended))
+        if (!http1_take_chunks(connection, &ended))
             return true;
     } else {
-        take_length(connection);
+        http1_take_length(connection);
         ended = connection->body_left == 0;
     }
     if (request->phase != PHASE_BODY)
@@ -483,40 +484,41 @@ static bool step_body(struct http_connection *connection)
     }
     if (connection->input.begin != connection->input.end)
         return true;
-    send_continue(connection);
+    http1_send_continue(connection);
     if (connection->is_ended) {
         http_connection_fail(connection);
         return false;
     }
     if (!http_connection_may_read(connection))
         return false;
-    return is_chunked || request->match.route->flags & HTTP_ROUTE_STREAM ? read_window(connection)
-                                                                         : read_body(connection);
+    return is_chunked || request->match.route->flags & HTTP_ROUTE_STREAM
+               ? http1_read_window(connection)
+               : http1_read_body(connection);
 }
 
 /* The rest of a body whose request is answered. */
-static bool step_discard(struct http_connection *connection)
+static bool http1_step_discard(struct http_connection *connection)
 {
-    take_length(connection);
+    http1_take_length(connection);
     if (connection->body_left == 0) {
         connection->state = HTTP1_HEAD;
         connection->active_ns = connection->now_ns;
         return true;
     }
     if (connection->is_ended) {
-        http1_begin_closing(connection, false);
+        http1_start_closing(connection, false);
         return true;
     }
     if (!http_connection_may_read(connection))
         return false;
     connection->parsed = 0; /* the head is not needed any more */
-    return read_window(connection);
+    return http1_read_window(connection);
 }
 
 /* ---- after the answer ----------------------------------------------------------------------- */
 
 /* The answer is in the output: what next? */
-static bool step_answered(struct http_connection *connection)
+static bool http1_step_answered(struct http_connection *connection)
 {
     struct http_request *request = connection->request;
     struct http_answer *answer = &request->answer;
@@ -533,11 +535,11 @@ static bool step_answered(struct http_connection *connection)
     }
     if (answer->is_stream) {
         connection->state = HTTP1_STREAM;
-        http1_give_back(connection);
+        http1_release_memory(connection);
         return true;
     }
     if (!connection->keeps_alive) {
-        http1_begin_closing(
+        http1_start_closing(
             connection, connection->must_linger || connection->input.begin < connection->input.end);
         if (!request->is_waiting)
             http_request_release(request);
@@ -554,13 +556,13 @@ static bool step_answered(struct http_connection *connection)
 
 /* ---- the rest ------------------------------------------------------------------------------- */
 
-static bool step_request(struct http_connection *connection)
+static bool http1_step_request(struct http_connection *connection)
 {
     switch (connection->request->phase) {
     case PHASE_BODY:
-        return step_body(connection);
+        return http1_step_body(connection);
     case PHASE_ANSWERED:
-        return step_answered(connection);
+        return http1_step_answered(connection);
     case PHASE_HEAD:
     case PHASE_GATE:
     case PHASE_HANDLE:
@@ -570,7 +572,7 @@ static bool step_request(struct http_connection *connection)
 }
 
 /* What a client sends while it is only listened to, or after its last request, is not looked at. */
-static bool drop_input(struct http_connection *connection)
+static bool http1_drop_input(struct http_connection *connection)
 {
     char scratch[4096];
     ssize_t got;
@@ -583,20 +585,20 @@ static bool drop_input(struct http_connection *connection)
     return got > 0;
 }
 
-static bool step_stream(struct http_connection *connection)
+static bool http1_step_stream(struct http_connection *connection)
 {
     if (connection->streams == NULL) {
-        http1_begin_closing(connection, false);
+        http1_start_closing(connection, false);
         return true;
     }
-    while (drop_input(connection)) {
+    while (http1_drop_input(connection)) {
     }
     if (connection->is_ended)
         http_connection_fail(connection);
     return false;
 }
 
-static bool step_closing(struct http_connection *connection)
+static bool http1_step_closing(struct http_connection *connection)
 {
     if (!http_output_is_empty(&connection->output)) {
         connection->wants_drained = true;
@@ -613,9 +615,9 @@ static bool step_closing(struct http_connection *connection)
     return true;
 }
 
-static bool step_linger(struct http_connection *connection)
+static bool http1_step_linger(struct http_connection *connection)
 {
-    while (drop_input(connection) && connection->body_got < LINGER_MAX) {
+    while (http1_drop_input(connection) && connection->body_got < LINGER_MAX) {
     }
     if (connection->is_ended || connection->body_got >= LINGER_MAX)
         connection->is_done = true;
@@ -629,22 +631,22 @@ static void http1_run(struct http_connection *connection)
     while (go && !connection->is_gone && !connection->is_done) {
         switch (connection->state) {
         case HTTP1_HEAD:
-            go = step_head(connection);
+            go = http1_step_head(connection);
             break;
         case HTTP1_REQUEST:
-            go = step_request(connection);
+            go = http1_step_request(connection);
             break;
         case HTTP1_DISCARD:
-            go = step_discard(connection);
+            go = http1_step_discard(connection);
             break;
         case HTTP1_STREAM:
-            go = step_stream(connection);
+            go = http1_step_stream(connection);
             break;
         case HTTP1_CLOSING:
-            go = step_closing(connection);
+            go = http1_step_closing(connection);
             break;
         case HTTP1_LINGER:
-            go = step_linger(connection);
+            go = http1_step_linger(connection);
             break;
         }
     }
@@ -672,16 +674,9 @@ static void http1_stream_end(
     struct http_connection *connection, struct http_stream_state *stream, uint16_t code)
 {
     (void)code;
-    http_connection_says_last(connection);
+    http_connection_final_output(connection);
     if (stream->is_chunked && http_output_append(&connection->output, "0\r\n\r\n", 5) < 0)
         http_connection_fail(connection);
-}
-
-static uint64_t rate_deadline(
-    uint64_t begin_ns, uint64_t grace_ns, uint64_t bytes, uint64_t bytes_per_s)
-{
-    return begin_ns + grace_ns + bytes / bytes_per_s * UINT64_C(1000000000) +
-           bytes % bytes_per_s * UINT64_C(1000000000) / bytes_per_s;
 }
 
 static uint64_t http1_deadline(const struct http_connection *connection)
@@ -706,11 +701,11 @@ static uint64_t http1_deadline(const struct http_connection *connection)
         return at;
     case HTTP1_REQUEST:
         if (http_request_wants_body(request) && connection->body_ns != 0)
-            return rate_deadline(connection->body_ns, limits->body_grace_ns, connection->body_got,
-                limits->body_rate_min);
+            return http_rate_deadline(connection->body_ns, limits->body_grace_ns,
+                connection->body_got, limits->body_rate_min);
         return request->deadline_ns == 0 ? UINT64_MAX : request->deadline_ns + EXPIRE_SLACK_NS;
     case HTTP1_DISCARD:
-        return rate_deadline(connection->body_ns, limits->body_grace_ns, connection->body_got,
+        return http_rate_deadline(connection->body_ns, limits->body_grace_ns, connection->body_got,
             limits->body_rate_min);
     case HTTP1_LINGER:
         return connection->linger_ns;
@@ -728,7 +723,7 @@ static void http1_expired(struct http_connection *connection)
     switch (connection->state) {
     case HTTP1_HEAD:
         if (connection->head_ns != 0)
-            refuse(connection, 408, "RequestTimeout", "The header took too long to arrive.");
+            http1_refuse(connection, 408, "RequestTimeout", "The header took too long to arrive.");
         else
             connection->is_done = true;
         break;
@@ -783,13 +778,13 @@ static void http1_shrink(struct http_connection *connection)
     if (connection->state != HTTP1_HEAD || connection->head_ns != 0 ||
         connection->input.begin != connection->input.end)
         return;
-    http1_give_back(connection);
+    http1_release_memory(connection);
 }
 
-static void http1_finish(struct http_connection *connection)
+static void http1_fini(struct http_connection *connection)
 {
-    http_websocket_finish(connection);
-    http1_give_back(connection);
+    http_websocket_destroy(connection);
+    http1_release_memory(connection);
 }
 
 const struct http_transport http1_transport = {
@@ -805,5 +800,5 @@ const struct http_transport http1_transport = {
     .gone = http1_gone,
     .is_idle = http1_is_idle,
     .shrink = http1_shrink,
-    .finish = http1_finish,
+    .fini = http1_fini,
 };

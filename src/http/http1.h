@@ -12,8 +12,8 @@ void http1_answer(struct http_request *request);
 void http1_answer_shed(struct http_request *request);
 /* No more requests: send what is left, then close; `linger`: read on, so that it arrives. Also the
  * end of other transports. */
-void http1_begin_closing(struct http_connection *connection, bool linger);
+void http1_start_closing(struct http_connection *connection, bool linger);
 /* Give back the memory of input and request. */
-void http1_give_back(struct http_connection *connection);
+void http1_release_memory(struct http_connection *connection);
 
 #endif

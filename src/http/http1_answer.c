@@ -13,12 +13,12 @@ enum {
     INLINE_MAX = 16 << 10,  /* a larger body is not copied behind the head */
 };
 
-static char *put(char *at, const char *text, size_t size)
+static char *put_bytes(char *at, const char *text, size_t size)
 {
     memcpy(at, text, size);
     return at + size;
 }
-#define PUT(at, literal) put((at), (literal), sizeof(literal) - 1)
+#define PUT(at, literal) put_bytes((at), (literal), sizeof(literal) - 1)
 
 static char *put_number(char *at, uint64_t value)
 {
@@ -28,12 +28,7 @@ static char *put_number(char *at, uint64_t value)
     do
         digits[--used] = (char)('0' + value % 10);
     while ((value /= 10) > 0);
-    return put(at, digits + used, sizeof digits - used);
-}
-
-static bool is_bodiless(unsigned status)
-{
-    return status < 200 || status == 204 || status == 304;
+    return put_bytes(at, digits + used, sizeof digits - used);
 }
 
 /* May the connection go on after this answer? Decides what happens to the rest of the body. */
@@ -77,18 +72,18 @@ static char *put_head(char *at, const struct http_request *request, uint64_t len
         at = PUT(at, "HTTP/1.1 ");
         at = put_number(at, answer->status);
         *at++ = ' ';
-        at = put(at, text, strlen(text));
+        at = put_bytes(at, text, strlen(text));
         at = PUT(at, "\r\nDate: ");
     }
-    at = put(at, http_date_now(connection->server->env, connection->now_ns), HTTP_DATE_SIZE);
+    at = put_bytes(at, http_date_now(connection->server->env, connection->now_ns), HTTP_DATE_SIZE);
     if (answer->type != NULL) {
         at = PUT(at, "\r\nContent-Type: ");
-        at = put(at, answer->type, strlen(answer->type));
+        at = put_bytes(at, answer->type, strlen(answer->type));
     }
     if (answer->is_stream) {
         if (request->head.minor == 1)
             at = PUT(at, "\r\nTransfer-Encoding: chunked");
-    } else if (!is_bodiless(answer->status)) {
+    } else if (!http_is_bodiless(answer->status)) {
         at = PUT(at, "\r\nContent-Length: ");
         at = put_number(at, length);
     }
@@ -98,13 +93,13 @@ static char *put_head(char *at, const struct http_request *request, uint64_t len
         at = PUT(at, "\r\nVary: Accept-Encoding");
     for (const struct http_extra *extra = answer->extra; extra != NULL; extra = extra->next) {
         at = PUT(at, "\r\n");
-        at = put(at, extra->header.name.at, extra->header.name.size);
+        at = put_bytes(at, extra->header.name.at, extra->header.name.size);
         at = PUT(at, ": ");
-        at = put(at, extra->header.value.at, extra->header.value.size);
+        at = put_bytes(at, extra->header.value.at, extra->header.value.size);
     }
     if (answer->status >= 400) {
         at = PUT(at, "\r\nX-Request-Id: ");
-        at = put(at, http_request_id(request).at, 32);
+        at = put_bytes(at, http_request_id(request).at, 32);
     }
     if (answer->status == 101)
         at = PUT(at, "\r\nConnection: Upgrade");
@@ -160,7 +155,7 @@ void http1_answer_shed(struct http_request *request)
         return;
     }
     at = PUT(begin, "HTTP/1.1 503 Service Unavailable\r\nDate: ");
-    at = put(at, http_date_now(connection->server->env, connection->now_ns), HTTP_DATE_SIZE);
+    at = put_bytes(at, http_date_now(connection->server->env, connection->now_ns), HTTP_DATE_SIZE);
     at = PUT(at, "\r\nContent-Type: application/json\r\nContent-Length: 66\r\nRetry-After: 1");
     if (!connection->keeps_alive)
         at = PUT(at, "\r\nConnection: close");
@@ -177,7 +172,8 @@ void http1_answer(struct http_request *request)
     struct http_connection *connection = request->connection;
     struct http_answer *answer = &request->answer;
     uint64_t length = answer->is_file ? answer->size : answer->body.size;
-    bool with_body = request->method != HTTP_HEAD && !is_bodiless(answer->status) && length > 0;
+    bool with_body =
+        request->method != HTTP_HEAD && !http_is_bodiless(answer->status) && length > 0;
     bool is_inline = with_body && !answer->is_file && length <= INLINE_MAX;
     char *begin, *at;
     int rc = 0;
@@ -191,7 +187,7 @@ void http1_answer(struct http_request *request)
     }
     at = put_head(begin, request, length);
     if (is_inline)
-        at = put(at, answer->body.at, answer->body.size);
+        at = put_bytes(at, answer->body.at, answer->body.size);
     http_output_grew(&connection->output, (size_t)(at - begin));
     if (with_body && !is_inline) {
         rc = put_body(connection, answer);

@@ -3,14 +3,14 @@
  * it, and what it has to say goes into the output. Requests of a connection run side by side; each
  * is an ordinary request whose transport_data is its stream.
  *
- *   read -> library -> on_header.. on_frame -> request -> handler -> http2_answer -> library
+ *   read -> library -> http2_on_header.. http2_on_frame -> request -> handler -> http2_answer -> library
  *                                                                                       |
- *   flush <- output (HTTP2_OUTPUT_MAX at most) <- pump <- library <- body of the stream <-+
+ *   flush <- output (HTTP2_OUTPUT_MAX at most) <- http2_pump <- library <- body of the stream <-+
  *
  * Invariants:
  *   1. The library is told to receive or to send only in http2_run, never inside its callbacks or
  *      those of a request; so no stream disappears under a handler.
- *   2. A stream is freed by sweep when the library has forgotten it and its request waits for
+ *   2. A stream is freed by http2_sweep when the library has forgotten it and its request waits for
  *      nothing. Until then it counts, so resets cannot pile up work (CVE-2023-44487).
  *   3. Bytes of a body are given back to the client's windows when their request has taken them.
  *   4. Whoever sends frames that only cost us (resets, pings, settings, empty ones) faster than the
@@ -21,9 +21,9 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "http/freelist.h"
 #include "http/http1.h"
 #include "http/shed.h"
-#include "http/spare.h"
 #include "support/log.h"
 
 enum {
@@ -45,14 +45,14 @@ static struct http2 *http2_of(const struct http_connection *connection)
 
 /* ---- streams -------------------------------------------------------------------------------- */
 
-static struct http2_stream *stream_new(struct http2 *http2, int32_t id)
+static struct http2_stream *http2_stream_create(struct http2 *http2, int32_t id)
 {
     struct http2_stream *stream = base_calloc(sizeof *stream);
-    struct http_request *request = http_spare_take(HTTP_SPARE_REQUEST);
+    struct http_request *request = http_freelist_take(HTTP_FREELIST_REQUEST);
 
     if (stream == NULL || request == NULL) {
         base_free(stream);
-        http_spare_give(HTTP_SPARE_REQUEST, request);
+        http_freelist_give(HTTP_FREELIST_REQUEST, request);
         return NULL;
     }
     request->connection = http2->connection;
@@ -69,16 +69,16 @@ static struct http2_stream *stream_new(struct http2 *http2, int32_t id)
     stream->next = http2->streams;
     http2->streams = stream;
     http2->stream_count++;
-    http2_head_begin(stream);
+    http2_head_start(stream);
     return stream;
 }
 
-static void request_drop(struct http2_stream *stream)
+static void http2_stream_drop_request(struct http2_stream *stream)
 {
     if (stream->request == NULL)
         return;
     http_request_release(stream->request);
-    http_spare_give(HTTP_SPARE_REQUEST, stream->request);
+    http_freelist_give(HTTP_FREELIST_REQUEST, stream->request);
     stream->request = NULL;
     stream->http2->reserved -= stream->reserved;
     stream->reserved = 0;
@@ -86,16 +86,16 @@ static void request_drop(struct http2_stream *stream)
 }
 
 /* Not in the list any more. */
-static void stream_free(struct http2_stream *stream)
+static void http2_stream_destroy(struct http2_stream *stream)
 {
-    request_drop(stream);
+    http2_stream_drop_request(stream);
     http2_source_drop(stream);
     stream->http2->stream_count--;
     base_free(stream);
 }
 
 /* The client is gone, or gave this one up. */
-static void stream_abandon(struct http2_stream *stream)
+static void http2_stream_abandon(struct http2_stream *stream)
 {
     struct http_request *request = stream->request;
 
@@ -107,7 +107,7 @@ static void stream_abandon(struct http2_stream *stream)
 }
 
 /* Count what is answered, free what is over. */
-static void sweep(struct http2 *http2)
+static void http2_sweep(struct http2 *http2)
 {
     const struct http_output *output = &http2->connection->output;
     struct http2_stream **link = &http2->streams;
@@ -125,12 +125,12 @@ static void sweep(struct http2 *http2)
         }
         /* Not waiting: it was answered, abandoned, or its head never came to an end. */
         if (request != NULL && !request->is_waiting && (stream->is_done || stream->is_closed))
-            request_drop(stream);
+            http2_stream_drop_request(stream);
         if (stream->is_closed && stream->request == NULL) {
             if (!stream->source.is_stream)
                 http2->answers_end = output->sent + output->pending;
             *link = stream->next;
-            stream_free(stream);
+            http2_stream_destroy(stream);
         } else {
             link = &stream->next;
         }
@@ -141,7 +141,7 @@ static void sweep(struct http2 *http2)
 
 /* ---- floods --------------------------------------------------------------------------------- */
 
-static bool take_token(
+static bool bucket_take(
     struct http2_bucket *bucket, uint64_t now_ns, uint32_t burst, uint32_t per_second)
 {
     uint64_t each_ns = UINT64_C(1000000000) / per_second;
@@ -175,20 +175,20 @@ void http2_end(struct http2 *http2, uint32_t code, const char *why)
         http2->is_failed = true;
 }
 
-static int calm(struct http2 *http2, const char *why)
+static int http2_end_calm(struct http2 *http2, const char *why)
 {
     http2_end(http2, NGHTTP2_ENHANCE_YOUR_CALM, why);
     return 0;
 }
 
-static int count_reset(struct http2 *http2)
+static int http2_count_reset(struct http2 *http2)
 {
-    return take_token(&http2->resets, http2->connection->now_ns, RESETS_BURST, RESETS_PER_S)
+    return bucket_take(&http2->resets, http2->connection->now_ns, RESETS_BURST, RESETS_PER_S)
                ? 0
-               : calm(http2, "streams are reset too fast");
+               : http2_end_calm(http2, "streams are reset too fast");
 }
 
-static int on_begin_frame(nghttp2_session *session, const nghttp2_frame_hd *head, void *data)
+static int http2_on_begin_frame(nghttp2_session *session, const nghttp2_frame_hd *head, void *data)
 {
     struct http2 *http2 = data;
 
@@ -200,7 +200,7 @@ static int on_begin_frame(nghttp2_session *session, const nghttp2_frame_hd *head
         http2->head_ns = http2->connection->now_ns;
     switch (head->type) {
     case NGHTTP2_RST_STREAM:
-        return count_reset(http2);
+        return http2_count_reset(http2);
     case NGHTTP2_DATA:
         if (head->length > 0 || head->flags & NGHTTP2_FLAG_END_STREAM)
             return 0;
@@ -216,15 +216,15 @@ static int on_begin_frame(nghttp2_session *session, const nghttp2_frame_hd *head
                 told, and cost no more than their bytes.) */
         break;
     }
-    return take_token(
+    return bucket_take(
                &http2->nuisances, http2->connection->now_ns, NUISANCES_BURST, NUISANCES_PER_S)
                ? 0
-               : calm(http2, "too many frames that carry nothing");
+               : http2_end_calm(http2, "too many frames that carry nothing");
 }
 
 /* ---- heads ---------------------------------------------------------------------------------- */
 
-static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame, void *data)
+static int http2_on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame, void *data)
 {
     struct http2 *http2 = data;
     struct http2_stream *stream;
@@ -239,8 +239,9 @@ static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame
     if (http2->is_ending)
         return 0;
     /* Those that were reset but still wait for an answer of another actor count too. */
-    stream =
-        http2->stream_count < 2 * HTTP2_STREAMS_MAX ? stream_new(http2, frame->hd.stream_id) : NULL;
+    stream = http2->stream_count < 2 * HTTP2_STREAMS_MAX
+                 ? http2_stream_create(http2, frame->hd.stream_id)
+                 : NULL;
     if (stream == NULL)
         return nghttp2_submit_rst_stream(
                    session, NGHTTP2_FLAG_NONE, frame->hd.stream_id, NGHTTP2_REFUSED_STREAM) == 0
@@ -250,8 +251,9 @@ static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame
     return 0;
 }
 
-static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name,
-    size_t name_size, const uint8_t *value, size_t value_size, uint8_t flags, void *data)
+static int http2_on_header(nghttp2_session *session, const nghttp2_frame *frame,
+    const uint8_t *name, size_t name_size, const uint8_t *value, size_t value_size, uint8_t flags,
+    void *data)
 {
     struct http2 *http2 = data;
     const struct http_limits *limits = &http2->connection->server->limits;
@@ -265,12 +267,12 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const
         (struct span){ (const char *)value, value_size });
     if (stream->list_size > LIST_FACTOR * limits->header_size_max ||
         stream->list_count > LIST_FACTOR * limits->header_count_max)
-        return calm(http2, "the header is far too large");
+        return http2_end_calm(http2, "the header is far too large");
     return 0;
 }
 
 /* Bodies that are kept whole: one connection must not fill the memory with 128 of them. */
-static bool reserve_body(struct http2_stream *stream)
+static bool http2_reserve_body(struct http2_stream *stream)
 {
     struct http2 *http2 = stream->http2;
     const struct http_request *request = stream->request;
@@ -285,7 +287,7 @@ static bool reserve_body(struct http2_stream *stream)
     return true;
 }
 
-static void begin_request(struct http2_stream *stream)
+static void http2_start_request(struct http2_stream *stream)
 {
     struct http2 *http2 = stream->http2;
     struct http_request *request = stream->request;
@@ -296,10 +298,10 @@ static void begin_request(struct http2_stream *stream)
         http2_refuse(stream);
         return;
     }
-    http_shed_begin(request);
+    http_shed_start(request);
     if (request->phase != PHASE_GATE)
         return;
-    if (!reserve_body(stream))
+    if (!http2_reserve_body(stream))
         http_respond_shed(request, 503, 1, "bodies");
     else
         http_request_admit(request);
@@ -307,7 +309,7 @@ static void begin_request(struct http2_stream *stream)
 
 /* ---- other callbacks of the library --------------------------------------------------------- */
 
-static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *data)
+static int http2_on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *data)
 {
     struct http2 *http2 = data;
     struct http2_stream *stream;
@@ -321,14 +323,14 @@ static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *
         return 0;
     if (frame->hd.type == NGHTTP2_HEADERS && frame->headers.cat == NGHTTP2_HCAT_REQUEST) {
         stream->has_ended = frame->hd.flags & NGHTTP2_FLAG_END_STREAM;
-        begin_request(stream);
+        http2_start_request(stream);
     } else if (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) {
         http2_body_end(stream);
     }
     return 0;
 }
 
-static int on_frame_sent(nghttp2_session *session, const nghttp2_frame *frame, void *data)
+static int http2_on_frame_sent(nghttp2_session *session, const nghttp2_frame *frame, void *data)
 {
     struct http2 *http2 = data;
     struct http2_stream *stream;
@@ -338,7 +340,7 @@ static int on_frame_sent(nghttp2_session *session, const nghttp2_frame *frame, v
         http2->head_ns = 0;
         /* Resets that a client provokes cost as much as its own. */
         if (frame->rst_stream.error_code != NGHTTP2_NO_ERROR)
-            return count_reset(http2);
+            return http2_count_reset(http2);
         break;
     case NGHTTP2_HEADERS:
     case NGHTTP2_DATA:
@@ -357,7 +359,7 @@ static int on_frame_sent(nghttp2_session *session, const nghttp2_frame *frame, v
     return 0;
 }
 
-static int on_stream_close(nghttp2_session *session, int32_t id, uint32_t code, void *data)
+static int http2_on_stream_close(nghttp2_session *session, int32_t id, uint32_t code, void *data)
 {
     struct http2 *http2 = data;
     struct http2_stream *stream = nghttp2_session_get_stream_user_data(session, id);
@@ -367,7 +369,7 @@ static int on_stream_close(nghttp2_session *session, int32_t id, uint32_t code, 
         return 0;
     stream->is_closed = true;
     http2->needs_sweep = true;
-    stream_abandon(stream);
+    http2_stream_abandon(stream);
     if (stream->events != NULL) {
         http_stream_close(http2->connection, stream->events);
         stream->events = NULL;
@@ -378,7 +380,7 @@ static int on_stream_close(nghttp2_session *session, int32_t id, uint32_t code, 
 
 /* ---- its life ------------------------------------------------------------------------------- */
 
-static int session_new(struct http2 *http2)
+static int http2_session_create(struct http2 *http2)
 {
     nghttp2_mem memory = http2_memory(http2);
     nghttp2_session_callbacks *callbacks = NULL;
@@ -388,13 +390,13 @@ static int session_new(struct http2 *http2)
     if (rc == 0)
         rc = nghttp2_option_new(&option);
     if (rc == 0) {
-        nghttp2_session_callbacks_set_on_begin_frame_callback(callbacks, on_begin_frame);
-        nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks, on_begin_headers);
-        nghttp2_session_callbacks_set_on_header_callback(callbacks, on_header);
+        nghttp2_session_callbacks_set_on_begin_frame_callback(callbacks, http2_on_begin_frame);
+        nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks, http2_on_begin_headers);
+        nghttp2_session_callbacks_set_on_header_callback(callbacks, http2_on_header);
         nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, http2_on_data);
-        nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, on_frame);
-        nghttp2_session_callbacks_set_on_frame_send_callback(callbacks, on_frame_sent);
-        nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, on_stream_close);
+        nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, http2_on_frame);
+        nghttp2_session_callbacks_set_on_frame_send_callback(callbacks, http2_on_frame_sent);
+        nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, http2_on_stream_close);
         nghttp2_option_set_no_auto_window_update(option, 1);
         nghttp2_option_set_no_closed_streams(option, 1);
         nghttp2_option_set_max_continuations(option, CONTINUATIONS_MAX);
@@ -408,7 +410,7 @@ static int session_new(struct http2 *http2)
     return rc == 0 ? 0 : TR_ENOMEM;
 }
 
-static int say_hello(struct http2 *http2)
+static int http2_send_settings(struct http2 *http2)
 {
     const struct http_limits *limits = &http2->connection->server->limits;
     const nghttp2_settings_entry settings[] = {
@@ -438,8 +440,8 @@ void http2_start(struct http_connection *connection)
     http2->quiet_ns = connection->now_ns;
     http2->resets = (struct http2_bucket){ connection->now_ns, RESETS_BURST };
     http2->nuisances = (struct http2_bucket){ connection->now_ns, NUISANCES_BURST };
-    if (session_new(http2) < 0 || say_hello(http2) < 0) {
-        http2_session_free(http2);
+    if (http2_session_create(http2) < 0 || http2_send_settings(http2) < 0) {
+        http2_session_destroy(http2);
         base_free(http2);
         http_connection_fail(connection);
         return;
@@ -450,26 +452,26 @@ void http2_start(struct http_connection *connection)
         http2_transport.drain(connection);
 }
 
-static void http2_finish(struct http_connection *connection)
+static void http2_fini(struct http_connection *connection)
 {
     struct http2 *http2 = http2_of(connection);
 
-    http2_session_free(http2);
+    http2_session_destroy(http2);
     while (http2->streams != NULL) {
         struct http2_stream *stream = http2->streams;
 
         http2->streams = stream->next;
-        stream_free(stream);
+        http2_stream_destroy(stream);
     }
     base_free(http2);
     connection->protocol = NULL;
-    http1_give_back(connection);
+    http1_release_memory(connection);
 }
 
 /* ---- the transport -------------------------------------------------------------------------- */
 
 /* Move frames to the output while there is room. */
-static void pump(struct http2 *http2)
+static void http2_pump(struct http2 *http2)
 {
     struct http_connection *connection = http2->connection;
 
@@ -490,7 +492,7 @@ static void pump(struct http2 *http2)
     connection->wants_drained = true;
 }
 
-static void receive(struct http2 *http2, const char *bytes, size_t size)
+static void http2_receive(struct http2 *http2, const char *bytes, size_t size)
 {
     ssize_t used = nghttp2_session_mem_recv(http2->session, (const uint8_t *)bytes, size);
 
@@ -512,7 +514,7 @@ static void receive(struct http2 *http2, const char *bytes, size_t size)
 }
 
 /* Take more from the client. False: there is nothing, or not now. */
-static bool take(struct http2 *http2)
+static bool http2_read(struct http2 *http2)
 {
     struct http_connection *connection = http2->connection;
     struct http_input *input = &connection->input;
@@ -533,20 +535,20 @@ static bool take(struct http2 *http2)
         uint32_t begin = input->begin;
 
         input->begin = input->end;
-        receive(http2, input->bytes + begin, input->end - begin);
+        http2_receive(http2, input->bytes + begin, input->end - begin);
         return true;
     }
     if (!http_connection_may_read(connection))
         return false;
     got = http_connection_read(connection, bytes, sizeof bytes);
     if (got > 0)
-        receive(http2, bytes, (size_t)got);
+        http2_receive(http2, bytes, (size_t)got);
     return got > 0;
 }
 
 /* A peer that sends no more gets the answers that are in flight; but it opens no window any more,
  * and gets no events for ever. */
-static bool has_work(const struct http2 *http2)
+static bool http2_has_work(const struct http2 *http2)
 {
     if (nghttp2_session_want_write(http2->session))
         return true;
@@ -556,7 +558,7 @@ static bool has_work(const struct http2 *http2)
     return false;
 }
 
-static void leave(struct http2 *http2)
+static void http2_leave(struct http2 *http2)
 {
     struct http_connection *connection = http2->connection;
 
@@ -566,29 +568,29 @@ static void leave(struct http2 *http2)
     for (struct http2_stream *stream = http2->streams; stream != NULL; stream = stream->next)
         if (stream->request != NULL && stream->request->is_waiting)
             return; /* stays until the event has come */
-    http2_finish(connection);
-    http1_begin_closing(connection, true);
+    http2_fini(connection);
+    http1_start_closing(connection, true);
     connection->transport->run(connection);
 }
 
 /* In a drain: is nothing left to say but the ends of streams of events? */
-static bool is_last(const struct http2 *http2)
+static bool http2_has_only_final(const struct http2 *http2)
 {
     for (const struct http2_stream *stream = http2->streams; stream != NULL; stream = stream->next)
-        if (!stream->is_closed && !http2_says_last(stream))
+        if (!stream->is_closed && !http2_is_final(stream))
             return false;
     return http2->connection->output.sent >= http2->answers_end;
 }
 
 /* A request may still come, and its answer has the time that it always has. */
-static void note_last(struct http2 *http2)
+static void http2_note_final(struct http2 *http2)
 {
     struct http_connection *connection = http2->connection;
-    bool says_last = connection->is_draining && is_last(http2);
+    bool output_is_final = connection->is_draining && http2_has_only_final(http2);
 
-    if (says_last && !connection->says_last)
-        http_connection_says_last(connection);
-    connection->says_last = says_last;
+    if (output_is_final && !connection->output_is_final)
+        http_connection_final_output(connection);
+    connection->output_is_final = output_is_final;
 }
 
 static void http2_run(struct http_connection *connection)
@@ -597,32 +599,32 @@ static void http2_run(struct http_connection *connection)
     bool go = true;
 
     if (http2->is_dead) {
-        leave(http2);
+        http2_leave(http2);
         return;
     }
     while (go) {
         http2_bodies_go_on(http2);
         if (http2->needs_sweep)
-            sweep(http2);
-        pump(http2);
+            http2_sweep(http2);
+        http2_pump(http2);
         if (http2->needs_sweep)
-            sweep(http2);
+            http2_sweep(http2);
         if (connection->is_gone)
             return;
         if (http2->is_failed) {
             http_connection_fail(connection);
             return;
         }
-        go = take(http2);
+        go = http2_read(http2);
         if (connection->is_gone)
             return;
     }
-    note_last(http2);
+    http2_note_final(http2);
     if ((connection->output.pending < HTTP2_OUTPUT_MAX &&
             !nghttp2_session_want_write(http2->session) &&
             (http2->is_ending || !nghttp2_session_want_read(http2->session))) ||
-        (connection->is_ended && !has_work(http2)))
-        leave(http2);
+        (connection->is_ended && !http2_has_work(http2)))
+        http2_leave(http2);
 }
 
 static void http2_event(struct http_connection *connection, const struct tr_event *event)
@@ -637,7 +639,7 @@ static void http2_event(struct http_connection *connection, const struct tr_even
     http_request_event(stream->request, event);
     http2->needs_sweep = true;
     if (connection->is_gone)
-        sweep(http2);
+        http2_sweep(http2);
 }
 
 /* First a GOAWAY that refuses nothing, so that requests on their way are served; a little later the
@@ -647,8 +649,8 @@ static void http2_drain(struct http_connection *connection)
     struct http2 *http2 = http2_of(connection);
 
     for (struct http2_stream *stream = http2->streams; stream != NULL; stream = stream->next)
-        if (stream->wait_ns != 0 && http2_says_last(stream))
-            http2_count_anew(stream); /* it ended before: no less time */
+        if (stream->wait_ns != 0 && http2_is_final(stream))
+            http2_restart_wait(stream); /* it ended before: no less time */
     if (nghttp2_submit_shutdown_notice(http2->session) == NGHTTP2_ERR_NOMEM)
         http2->is_failed = true;
 }
@@ -667,7 +669,7 @@ static uint32_t http2_gone(struct http_connection *connection)
             cut++;
         stream->is_closed = true;
         stream->events = NULL; /* closed by the caller */
-        stream_abandon(stream);
+        http2_stream_abandon(stream);
         http2_source_drop(stream);
     }
     return cut;
@@ -686,7 +688,7 @@ static bool http2_is_idle(const struct http_connection *connection)
 static void http2_shrink(struct http_connection *connection)
 {
     if (connection->input.begin == connection->input.end && connection->input.bytes != NULL)
-        http1_give_back(connection);
+        http1_release_memory(connection);
 }
 
 const struct http_transport http2_transport = {
@@ -704,5 +706,5 @@ const struct http_transport http2_transport = {
     .gone = http2_gone,
     .is_idle = http2_is_idle,
     .shrink = http2_shrink,
-    .finish = http2_finish,
+    .fini = http2_fini,
 };

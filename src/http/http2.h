@@ -104,7 +104,7 @@ struct http2 {
 };
 
 /* http2_head.c: a field of a head, and its end. */
-void http2_head_begin(struct http2_stream *stream);
+void http2_head_start(struct http2_stream *stream);
 void http2_head_field(struct http2_stream *stream, struct span name, struct span value);
 /* Make a request of it: false, with fault set, if it is none. `has_body`: it does not end here. */
 bool http2_head_end(struct http2_stream *stream, bool has_body);
@@ -114,7 +114,7 @@ void http2_end(struct http2 *http2, uint32_t code, const char *why);
 
 /* http2_memory.c: for the session, and its end. */
 nghttp2_mem http2_memory(struct http2 *http2);
-void http2_session_free(struct http2 *http2);
+void http2_session_destroy(struct http2 *http2);
 
 /* http2_body.c: a piece came (a callback of the library); it was the last; events may have changed
  * who wants more. */
@@ -129,7 +129,7 @@ uint64_t http2_deadline(const struct http_connection *connection);
 void http2_expired(struct http_connection *connection);
 
 /* What is left of a stream of events is its last, and the server ends: linger_ns for each piece. */
-static inline bool http2_says_last(const struct http2_stream *stream)
+static inline bool http2_is_final(const struct http2_stream *stream)
 {
     return stream->source.is_ended && stream->http2->connection->is_draining;
 }
@@ -147,6 +147,6 @@ uint64_t http2_stream_pending(
     const struct http_connection *connection, const struct http_stream_state *events);
 void http2_stream_cut(struct http_connection *connection, struct http_stream_state *events);
 /* What the client took before does not count for what still waits. */
-void http2_count_anew(struct http2_stream *stream);
+void http2_restart_wait(struct http2_stream *stream);
 
 #endif

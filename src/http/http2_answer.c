@@ -13,11 +13,6 @@
 
 enum { FIELDS_OWN = 8 }; /* at most, beside the handler's */
 
-static bool is_bodiless(unsigned status)
-{
-    return status < 200 || status == 204 || status == 304;
-}
-
 /* ---- the head ------------------------------------------------------------------------------- */
 
 struct fields {
@@ -25,7 +20,7 @@ struct fields {
     size_t count;
 };
 
-static uint8_t *raw(const char *text)
+static uint8_t *field_bytes(const char *text)
 {
     union {
         const char *in;
@@ -36,18 +31,18 @@ static uint8_t *raw(const char *text)
 }
 
 /* A name that is a literal is not copied by the library; a handler's is, and made lower case. */
-static void add(struct fields *fields, uint8_t flags, struct span name, struct span value)
+static void fields_add(struct fields *fields, uint8_t flags, struct span name, struct span value)
 {
-    fields->at[fields->count++] = (nghttp2_nv){ .name = raw(name.at),
+    fields->at[fields->count++] = (nghttp2_nv){ .name = field_bytes(name.at),
         .namelen = name.size,
-        .value = raw(value.size == 0 ? "" : value.at),
+        .value = field_bytes(value.size == 0 ? "" : value.at),
         .valuelen = value.size,
         .flags = flags };
 }
 #define ADD(fields, literal, value)                                                                \
-    add((fields), NGHTTP2_NV_FLAG_NO_COPY_NAME, SPAN(literal), (value))
+    fields_add((fields), NGHTTP2_NV_FLAG_NO_COPY_NAME, SPAN(literal), (value))
 
-static struct span number(char digits[20], uint64_t value)
+static struct span field_number(char digits[20], uint64_t value)
 {
     size_t used = 20;
 
@@ -64,20 +59,20 @@ static bool is_of_connection(struct span name)
            span_is_nocase(name, "keep-alive") || span_is_nocase(name, "transfer-encoding");
 }
 
-static void put_fields(
+static void fields_put(
     struct fields *fields, const struct http_request *request, uint64_t length, char digits[2][20])
 {
     const struct http_connection *connection = request->connection;
     const struct http_answer *answer = &request->answer;
 
-    ADD(fields, ":status", number(digits[0], answer->status));
+    ADD(fields, ":status", field_number(digits[0], answer->status));
     ADD(fields, "date",
         ((struct span){
             http_date_now(connection->server->env, connection->now_ns), HTTP_DATE_SIZE }));
     if (answer->type != NULL)
         ADD(fields, "content-type", span_of(answer->type));
-    if (!answer->is_stream && !is_bodiless(answer->status))
-        ADD(fields, "content-length", number(digits[1], length));
+    if (!answer->is_stream && !http_is_bodiless(answer->status))
+        ADD(fields, "content-length", field_number(digits[1], length));
     if (answer->is_gzip)
         ADD(fields, "content-encoding", SPAN("gzip"));
     if (answer->vary)
@@ -86,18 +81,18 @@ static void put_fields(
         ADD(fields, "x-request-id", http_request_id(request));
     for (const struct http_extra *extra = answer->extra; extra != NULL; extra = extra->next)
         if (!is_of_connection(extra->header.name))
-            add(fields, NGHTTP2_NV_FLAG_NONE, extra->header.name, extra->header.value);
+            fields_add(fields, NGHTTP2_NV_FLAG_NONE, extra->header.name, extra->header.value);
 }
 
 /* ---- the body ------------------------------------------------------------------------------- */
 
-void http2_count_anew(struct http2_stream *stream)
+void http2_restart_wait(struct http2_stream *stream)
 {
     stream->wait_ns = stream->http2->connection->now_ns;
     stream->wait_from = stream->sent;
 }
 
-static ssize_t read_file(struct http2_source *source, uint8_t *bytes, size_t size)
+static ssize_t source_read_file(struct http2_source *source, uint8_t *bytes, size_t size)
 {
     ssize_t got;
 
@@ -113,7 +108,7 @@ static ssize_t read_file(struct http2_source *source, uint8_t *bytes, size_t siz
     return got;
 }
 
-static ssize_t read_pieces(struct http2_source *source, uint8_t *bytes, size_t size)
+static ssize_t source_read_pieces(struct http2_source *source, uint8_t *bytes, size_t size)
 {
     size_t used = 0;
 
@@ -138,7 +133,7 @@ static ssize_t read_pieces(struct http2_source *source, uint8_t *bytes, size_t s
     return (ssize_t)used;
 }
 
-static ssize_t read_parts(struct http2_stream *stream, uint8_t *bytes, size_t size)
+static ssize_t source_read_parts(struct http2_stream *stream, uint8_t *bytes, size_t size)
 {
     struct http2_source *source = &stream->source;
     ssize_t got = http_parts_read(
@@ -154,7 +149,7 @@ static ssize_t read_parts(struct http2_stream *stream, uint8_t *bytes, size_t si
     return got;
 }
 
-static ssize_t on_read(nghttp2_session *session, int32_t id, uint8_t *bytes, size_t size,
+static ssize_t source_on_read(nghttp2_session *session, int32_t id, uint8_t *bytes, size_t size,
     uint32_t *flags, nghttp2_data_source *from, void *data)
 {
     struct http2_stream *stream = from->ptr;
@@ -166,7 +161,7 @@ static ssize_t on_read(nghttp2_session *session, int32_t id, uint8_t *bytes, siz
     (void)id;
     (void)data;
     if (source->is_stream) {
-        got = read_pieces(source, bytes, size);
+        got = source_read_pieces(source, bytes, size);
         is_over = source->is_ended && source->first == NULL;
         if (got == 0 && !is_over) {
             stream->wait_ns = 0;
@@ -178,8 +173,8 @@ static ssize_t on_read(nghttp2_session *session, int32_t id, uint8_t *bytes, siz
         if (size > source->left)
             size = (size_t)source->left;
         if (source->is_file) {
-            got = source->parts != NULL ? read_parts(stream, bytes, size)
-                                        : read_file(source, bytes, size);
+            got = source->parts != NULL ? source_read_parts(stream, bytes, size)
+                                        : source_read_file(source, bytes, size);
             if (got < 0)
                 return got;
         } else {
@@ -191,8 +186,8 @@ static ssize_t on_read(nghttp2_session *session, int32_t id, uint8_t *bytes, siz
         is_over = source->left == 0;
     }
     stream->sent += (uint64_t)got;
-    if (stream->wait_ns != 0 && http2_says_last(stream))
-        http2_count_anew(stream);
+    if (stream->wait_ns != 0 && http2_is_final(stream))
+        http2_restart_wait(stream);
     if (is_over) {
         *flags |= NGHTTP2_DATA_FLAG_EOF;
         stream->wait_ns = 0;
@@ -209,7 +204,7 @@ void http2_source_drop(struct http2_stream *stream)
     source->owned = NULL;
     http_answer_bytes_drop(source->owned_bytes);
     source->owned_bytes = 0;
-    http_parts_free(source->parts);
+    http_parts_destroy(source->parts);
     source->parts = NULL;
     source->resume_ns = 0;
     if (source->is_file && source->fd >= 0) {
@@ -232,7 +227,7 @@ void http2_source_drop(struct http2_stream *stream)
 }
 
 /* Take the body over from the answer. False: out of memory. */
-static bool take_body(struct http2_stream *stream, struct http_answer *answer)
+static bool source_take_body(struct http2_stream *stream, struct http_answer *answer)
 {
     struct http2_source *source = &stream->source;
 
@@ -263,13 +258,13 @@ static bool take_body(struct http2_stream *stream, struct http_answer *answer)
     return true;
 }
 
-static void begin_wait(struct http2_stream *stream)
+static void http2_start_wait(struct http2_stream *stream)
 {
     if (stream->wait_ns == 0)
-        http2_count_anew(stream);
+        http2_restart_wait(stream);
 }
 
-static size_t count_fields(const struct http_answer *answer)
+static size_t answer_count_fields(const struct http_answer *answer)
 {
     size_t count = FIELDS_OWN;
 
@@ -278,32 +273,34 @@ static size_t count_fields(const struct http_answer *answer)
     return count;
 }
 
-static int submit(struct http2_stream *stream, struct http_request *request, uint64_t length)
+static int http2_submit_answer(
+    struct http2_stream *stream, struct http_request *request, uint64_t length)
 {
     struct http_answer *answer = &request->answer;
-    nghttp2_data_provider provider = { .source.ptr = stream, .read_callback = on_read };
-    bool has_body = request->method != HTTP_HEAD && !is_bodiless(answer->status) &&
+    nghttp2_data_provider provider = { .source.ptr = stream, .read_callback = source_on_read };
+    bool has_body = request->method != HTTP_HEAD && !http_is_bodiless(answer->status) &&
                     (answer->is_stream || length > 0);
-    struct fields fields = { .at = http_alloc(request, count_fields(answer) * sizeof *fields.at) };
+    struct fields fields = { .at = http_alloc(
+                                 request, answer_count_fields(answer) * sizeof *fields.at) };
     char digits[2][20];
 
-    if (fields.at == NULL || (has_body && !answer->is_stream && !take_body(stream, answer)))
+    if (fields.at == NULL || (has_body && !answer->is_stream && !source_take_body(stream, answer)))
         return TR_ENOMEM;
     if (answer->is_stream) {
         stream->source.is_stream = true;
         stream->events = answer->stream;
         answer->stream->transport_data = stream;
     } else if (has_body) {
-        begin_wait(stream);
+        http2_start_wait(stream);
     }
-    put_fields(&fields, request, length, digits);
+    fields_put(&fields, request, length, digits);
     return nghttp2_submit_response(stream->http2->session, stream->id, fields.at, fields.count,
                has_body ? &provider : NULL) == NGHTTP2_ERR_NOMEM
                ? TR_ENOMEM
                : 0;
 }
 
-static void drop_file(struct http_answer *answer)
+static void answer_drop_file(struct http_answer *answer)
 {
     if (!answer->is_file || answer->fd < 0)
         return;
@@ -324,9 +321,9 @@ void http2_answer(struct http_request *request)
     stream->is_answered = true;
     stream->http2->needs_sweep = true;
     /* This may be inside a handler that goes on: the connection fails later. */
-    if (!stream->is_closed && submit(stream, request, length) < 0)
+    if (!stream->is_closed && http2_submit_answer(stream, request, length) < 0)
         stream->http2->is_failed = true;
-    drop_file(answer);
+    answer_drop_file(answer);
 }
 
 void http2_refuse(struct http2_stream *stream)
@@ -366,7 +363,7 @@ void http2_frame(
         *stream->source.last = piece;
     stream->source.last = &piece->next;
     stream->source.queued += frame->size;
-    begin_wait(stream);
+    http2_start_wait(stream);
     nghttp2_session_resume_data(stream->http2->session, stream->id);
 }
 
@@ -379,7 +376,7 @@ void http2_stream_end(
     (void)code;
     stream->source.is_ended = true;
     stream->events = NULL; /* it is freed now; what is queued still goes out */
-    http2_count_anew(stream);
+    http2_restart_wait(stream);
     nghttp2_session_resume_data(stream->http2->session, stream->id);
 }
 

@@ -25,7 +25,7 @@ void http2_held_drop(struct http2_stream *stream)
     stream->held_size = stream->held_capacity = 0;
 }
 
-static bool hold(struct http2_stream *stream, const char *bytes, size_t size)
+static bool body_hold(struct http2_stream *stream, const char *bytes, size_t size)
 {
     if (stream->held_size + size > stream->held_capacity) {
         size_t capacity = stream->held_capacity == 0 ? HELD_FIRST : stream->held_capacity;
@@ -47,7 +47,7 @@ static bool hold(struct http2_stream *stream, const char *bytes, size_t size)
 }
 
 /* Does its body, or what is left of it, go nowhere? */
-static bool is_unwanted(const struct http2_stream *stream)
+static bool body_is_unwanted(const struct http2_stream *stream)
 {
     return stream == NULL || stream->request == NULL || stream->is_answered ||
            stream->request->is_abandoned || stream->request->phase == PHASE_ANSWERED;
@@ -58,7 +58,7 @@ void http2_body_end(struct http2_stream *stream)
     struct http_request *request = stream->request;
 
     stream->has_ended = true;
-    if (is_unwanted(stream) || request->body_ended || stream->held_size > 0)
+    if (body_is_unwanted(stream) || request->body_ended || stream->held_size > 0)
         return;
     /* A gate that still waits lets it through later: see deliver_held. */
     if (request->phase == PHASE_BODY && !request->piece_paused)
@@ -72,7 +72,7 @@ int http2_on_data(nghttp2_session *session, uint8_t flags, int32_t id, const uin
     struct http2_stream *stream = nghttp2_session_get_stream_user_data(session, id);
 
     (void)flags;
-    if (is_unwanted(stream)) {
+    if (body_is_unwanted(stream)) {
         /* A little more of it is read and forgotten; then its window stays shut. */
         nghttp2_session_consume_connection(session, size);
         if (stream != NULL && stream->body_got < DISCARD_MAX)
@@ -83,7 +83,7 @@ int http2_on_data(nghttp2_session *session, uint8_t flags, int32_t id, const uin
     }
     stream->body_got += size;
     if (!http_request_wants_body(stream->request) || stream->held_size > 0) {
-        if (!hold(stream, (const char *)bytes, size))
+        if (!body_hold(stream, (const char *)bytes, size))
             http2->is_failed = true;
         return 0;
     }
@@ -92,7 +92,7 @@ int http2_on_data(nghttp2_session *session, uint8_t flags, int32_t id, const uin
     return 0;
 }
 
-static void send_continue(struct http2_stream *stream)
+static void http2_send_continue(struct http2_stream *stream)
 {
     const nghttp2_nv status = {
         .name = (uint8_t[]){ ":status" }, .namelen = 7, .value = (uint8_t[]){ "100" }, .valuelen = 3
@@ -107,7 +107,7 @@ static void send_continue(struct http2_stream *stream)
 }
 
 /* Give a handler, or a gate that has opened, what came meanwhile. */
-static void deliver_held(struct http2_stream *stream)
+static void body_deliver_held(struct http2_stream *stream)
 {
     struct http2 *http2 = stream->http2;
     struct http_request *request = stream->request;
@@ -125,7 +125,7 @@ static void deliver_held(struct http2_stream *stream)
         nghttp2_session_consume(http2->session, stream->id, size);
         base_free(held);
     }
-    if (stream->has_ended && !is_unwanted(stream) && http_request_wants_body(request))
+    if (stream->has_ended && !body_is_unwanted(stream) && http_request_wants_body(request))
         http_request_body_end(request);
 }
 
@@ -151,7 +151,7 @@ void http2_bodies_go_on(struct http2 *http2)
             stream->body_ns += now_ns - stream->pause_ns;
         stream->pause_ns = 0;
         if (request->head.wants_continue && !stream->has_ended)
-            send_continue(stream);
-        deliver_held(stream);
+            http2_send_continue(stream);
+        body_deliver_held(stream);
     }
 }

@@ -8,17 +8,6 @@ enum {
     DRAIN_IDLE_NS = 1000000000,  /* how long a client may still begin requests */
 };
 
-static uint64_t rate_deadline(
-    uint64_t begin_ns, uint64_t grace_ns, uint64_t bytes, uint64_t bytes_per_s)
-{
-    return begin_ns + grace_ns + bytes / bytes_per_s * UINT64_C(1000000000);
-}
-
-static uint64_t earliest(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 static bool awaits_body(const struct http2_stream *stream)
 {
     return stream->request != NULL && !stream->is_answered && stream->body_ns != 0 &&
@@ -32,7 +21,7 @@ static uint64_t body_deadline(const struct http2_stream *stream)
     /* What handlers hold back may have taken the window of the whole connection. */
     if (!awaits_body(stream) || stream->http2->held_count > 0)
         return UINT64_MAX;
-    return rate_deadline(
+    return http_rate_deadline(
         stream->body_ns, limits->body_grace_ns, stream->body_got, limits->body_rate_min);
 }
 
@@ -53,9 +42,9 @@ static uint64_t window_deadline(const struct http2_stream *stream)
 
     if (stream->wait_ns == 0 || stream->is_closed)
         return UINT64_MAX;
-    if (http2_says_last(stream))
+    if (http2_is_final(stream))
         return stream->wait_ns + limits->linger_ns;
-    return rate_deadline(stream->wait_ns, limits->output_ns, stream->sent - stream->wait_from,
+    return http_rate_deadline(stream->wait_ns, limits->output_ns, stream->sent - stream->wait_from,
         limits->body_rate_min);
 }
 
@@ -82,11 +71,12 @@ static uint64_t session_deadline(const struct http2 *http2)
     if (http2->head_ns != 0)
         at = http2->head_ns + limits->header_ns;
     if (http2->streams == NULL)
-        at = earliest(at, http2->quiet_ns + (http2->request_count == 0
-                                                    ? earliest(limits->header_ns, limits->idle_ns)
-                                                    : limits->idle_ns));
+        at = http_earliest(
+            at, http2->quiet_ns + (http2->request_count == 0
+                                          ? http_earliest(limits->header_ns, limits->idle_ns)
+                                          : limits->idle_ns));
     if (connection->is_draining && !http2->said_last)
-        at = earliest(at, connection->drain_ns + DRAIN_IDLE_NS);
+        at = http_earliest(at, connection->drain_ns + DRAIN_IDLE_NS);
     return at;
 }
 
@@ -97,11 +87,11 @@ uint64_t http2_deadline(const struct http_connection *connection)
 
     for (const struct http2_stream *stream = http2->streams; stream != NULL;
          stream = stream->next) {
-        at = earliest(at, body_deadline(stream));
-        at = earliest(at, request_deadline(stream));
-        at = earliest(at, window_deadline(stream));
-        at = earliest(at, linger_deadline(stream));
-        at = earliest(at, pace_deadline(stream));
+        at = http_earliest(at, body_deadline(stream));
+        at = http_earliest(at, request_deadline(stream));
+        at = http_earliest(at, window_deadline(stream));
+        at = http_earliest(at, linger_deadline(stream));
+        at = http_earliest(at, pace_deadline(stream));
     }
     return at;
 }
@@ -130,8 +120,8 @@ static void expire_window(struct http2_stream *stream)
     struct http_connection *connection = stream->http2->connection;
 
     /* It is not its window that it waits for: the connection has a deadline of its own. */
-    if (http2_says_last(stream) && connection->output_ns != 0) {
-        http2_count_anew(stream);
+    if (http2_is_final(stream) && connection->output_ns != 0) {
+        http2_restart_wait(stream);
         return;
     }
     metric_add(connection->server->stats.slow_readers, 1);
@@ -150,7 +140,7 @@ void http2_expired(struct http_connection *connection)
     for (struct http2_stream *stream = http2->streams; stream != NULL; stream = stream->next) {
         if (now_ns >= pace_deadline(stream)) {
             stream->source.resume_ns = 0;
-            http2_count_anew(stream);
+            http2_restart_wait(stream);
             nghttp2_session_resume_data(http2->session, stream->id);
         }
         if (now_ns >= body_deadline(stream)) {

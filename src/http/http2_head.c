@@ -9,7 +9,7 @@
 
 enum { FIELD_OVERHEAD = 32 }; /* RFC 9113, 6.5.2 */
 
-void http2_head_begin(struct http2_stream *stream)
+void http2_head_start(struct http2_stream *stream)
 {
     struct http_head *head = &stream->request->head;
 
@@ -26,7 +26,7 @@ void http2_head_begin(struct http2_stream *stream)
     stream->scheme = stream->authority = (struct span){ NULL, 0 };
 }
 
-static void fault(struct http2_stream *stream, unsigned status, const char *why)
+static void head_fault(struct http2_stream *stream, unsigned status, const char *why)
 {
     if (stream->fault != NULL)
         return;
@@ -35,7 +35,7 @@ static void fault(struct http2_stream *stream, unsigned status, const char *why)
 }
 
 /* ":method" and the like: the library has checked that each is there at most once. */
-static void take_pseudo(struct http2_stream *stream, struct span name, struct span value)
+static void head_take_pseudo(struct http2_stream *stream, struct span name, struct span value)
 {
     struct http_head *head = &stream->request->head;
 
@@ -49,7 +49,7 @@ static void take_pseudo(struct http2_stream *stream, struct span name, struct sp
         stream->authority = value;
 }
 
-static void check_field(struct http2_stream *stream, struct span name, struct span value)
+static void head_check_field(struct http2_stream *stream, struct span name, struct span value)
 {
     struct http_head *head = &stream->request->head;
 
@@ -57,21 +57,21 @@ static void check_field(struct http2_stream *stream, struct span name, struct sp
     case 4:
         if (span_is(name, "host")) {
             if (head->host.at != NULL)
-                fault(stream, 400, "Host twice");
+                head_fault(stream, 400, "Host twice");
             head->host = value;
         }
         break;
     case 6:
         if (span_is(name, "expect")) {
             if (!span_is_nocase(value, "100-continue"))
-                fault(stream, 417, "no expectation but 100-continue is taken");
+                head_fault(stream, 417, "no expectation but 100-continue is taken");
             head->wants_continue = true;
         }
         break;
     case 14:
         if (span_is(name, "content-length")) {
             if (head->has_length || !span_u64(value, &head->length) || head->length > INT64_MAX)
-                fault(stream, 400, "Content-Length is no number");
+                head_fault(stream, 400, "Content-Length is no number");
             head->has_length = true;
         }
         break;
@@ -80,12 +80,12 @@ static void check_field(struct http2_stream *stream, struct span name, struct sp
     }
 }
 
-static void add_field(struct http2_stream *stream, struct span name, struct span value)
+static void head_add_field(struct http2_stream *stream, struct span name, struct span value)
 {
     struct http_head *head = &stream->request->head;
 
     if (head->field_count == head->field_max) {
-        fault(stream, 431, "too many header fields");
+        head_fault(stream, 431, "too many header fields");
         return;
     }
     head->fields[head->field_count].name = name;
@@ -101,12 +101,12 @@ void http2_head_field(struct http2_stream *stream, struct span name, struct span
     stream->list_size += name.size + value.size + FIELD_OVERHEAD;
     stream->list_count++;
     if (stream->list_size > limits->header_size_max)
-        fault(stream, 431, "The header is larger than is taken here.");
+        head_fault(stream, 431, "The header is larger than is taken here.");
     if (stream->fault != NULL || stream->is_trailer)
         return; /* counted, not kept */
     copy = http_alloc(stream->request, name.size + value.size + 1);
     if (copy == NULL) {
-        fault(stream, 503, "Try again later.");
+        head_fault(stream, 503, "Try again later.");
         return;
     }
     memcpy(copy, name.at, name.size);
@@ -115,42 +115,42 @@ void http2_head_field(struct http2_stream *stream, struct span name, struct span
     name.at = copy;
     value.at = copy + name.size;
     if (name.size > 0 && name.at[0] == ':') {
-        take_pseudo(stream, name, value);
+        head_take_pseudo(stream, name, value);
         return;
     }
-    check_field(stream, name, value);
-    add_field(stream, name, value);
+    head_check_field(stream, name, value);
+    head_add_field(stream, name, value);
 }
 
 /* :authority is the host; a Host beside it must say the same (8.3.1). */
-static void settle_host(struct http2_stream *stream)
+static void head_settle_host(struct http2_stream *stream)
 {
     struct http_head *head = &stream->request->head;
 
     if (stream->authority.at != NULL) {
         if (head->host.at == NULL) {
             head->host = stream->authority;
-            add_field(stream, SPAN("host"), stream->authority);
+            head_add_field(stream, SPAN("host"), stream->authority);
         } else if (!span_equal(head->host, stream->authority)) {
-            fault(stream, 400, "Host and :authority differ");
+            head_fault(stream, 400, "Host and :authority differ");
         }
     }
     if (head->host.size == 0)
-        fault(stream, 400, "Host is missing");
+        head_fault(stream, 400, "Host is missing");
     else if (!http_host_is_clean(head->host))
-        fault(stream, 400, "Host is malformed");
+        head_fault(stream, 400, "Host is malformed");
 }
 
 bool http2_head_end(struct http2_stream *stream, bool has_body)
 {
     struct http_head *head = &stream->request->head;
 
-    settle_host(stream);
+    head_settle_host(stream);
     if (!span_is(stream->scheme, "http") && !span_is(stream->scheme, "https"))
-        fault(stream, 400, ":scheme must be http or https");
+        head_fault(stream, 400, ":scheme must be http or https");
     /* Only origin form (8.3.1): no second authority in the path. */
     if (head->target.size == 0 || (head->target.at[0] != '/' && !span_is(head->target, "*")))
-        fault(stream, 400, ":path is malformed");
+        head_fault(stream, 400, ":path is malformed");
     if (!has_body)
         head->wants_continue = false;
     /* A body without a length is what chunks are in HTTP/1. */

@@ -10,7 +10,7 @@ struct http2_block {
 };
 _Static_assert(sizeof(struct http2_block) == 16, "what follows stays aligned");
 
-static void *keep(struct http2 *http2, struct http2_block *block)
+static void *block_link(struct http2 *http2, struct http2_block *block)
 {
     if (block == NULL) {
         http2->is_failed = http2->has_lost = true;
@@ -24,7 +24,7 @@ static void *keep(struct http2 *http2, struct http2_block *block)
     return block + 1;
 }
 
-static struct http2_block *forget(struct http2 *http2, void *memory)
+static struct http2_block *block_unlink(struct http2 *http2, void *memory)
 {
     struct http2_block *block = (struct http2_block *)memory - 1;
 
@@ -39,20 +39,21 @@ static struct http2_block *forget(struct http2 *http2, void *memory)
 
 static void *memory_alloc(size_t size, void *data)
 {
-    return size > SIZE_MAX / 2 ? NULL : keep(data, base_alloc(sizeof(struct http2_block) + size));
+    return size > SIZE_MAX / 2 ? NULL
+                               : block_link(data, base_alloc(sizeof(struct http2_block) + size));
 }
 
 static void *memory_calloc(size_t count, size_t size, void *data)
 {
     if (count != 0 && size > SIZE_MAX / 2 / count)
         return NULL;
-    return keep(data, base_calloc(sizeof(struct http2_block) + count * size));
+    return block_link(data, base_calloc(sizeof(struct http2_block) + count * size));
 }
 
 static void memory_free(void *memory, void *data)
 {
     if (memory != NULL)
-        base_free(forget(data, memory));
+        base_free(block_unlink(data, memory));
 }
 
 static void *memory_realloc(void *memory, size_t size, void *data)
@@ -61,11 +62,11 @@ static void *memory_realloc(void *memory, size_t size, void *data)
 
     if (memory == NULL)
         return memory_alloc(size, data);
-    block = forget(data, memory);
+    block = block_unlink(data, memory);
     moved = size > SIZE_MAX / 2 ? NULL : base_realloc(block, sizeof *block + size);
     if (moved == NULL)
-        keep(data, block); /* it is still there */
-    return keep(data, moved);
+        block_link(data, block); /* it is still there */
+    return block_link(data, moved);
 }
 
 nghttp2_mem http2_memory(struct http2 *http2)
@@ -77,11 +78,11 @@ nghttp2_mem http2_memory(struct http2 *http2)
         .realloc = memory_realloc };
 }
 
-void http2_session_free(struct http2 *http2)
+void http2_session_destroy(struct http2 *http2)
 {
     if (!http2->has_lost)
         nghttp2_session_del(http2->session);
     http2->session = NULL;
     while (http2->blocks != NULL)
-        base_free(forget(http2, http2->blocks + 1));
+        base_free(block_unlink(http2, http2->blocks + 1));
 }

@@ -42,7 +42,7 @@ struct listener {
     bool is_paused;
 };
 
-static void shed(struct http_server *server, int fd)
+static void listener_shed(struct http_server *server, int fd)
 {
     static const char text[] =
         "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
@@ -55,11 +55,11 @@ static void shed(struct http_server *server, int fd)
     close(fd);
 }
 
-static void admit(struct http_server *server, int fd, const struct net_peer *peer)
+static void listener_admit(struct http_server *server, int fd, const struct net_peer *peer)
 {
     if (atomic_load_explicit(&server->connections, memory_order_relaxed) >=
         server->limits.connections_max) {
-        shed(server, fd);
+        listener_shed(server, fd);
         return;
     }
     metric_add(server->stats.accepted, 1);
@@ -67,7 +67,7 @@ static void admit(struct http_server *server, int fd, const struct net_peer *pee
 }
 
 /* No descriptor left: turn one client away and wait a little. */
-static void pause_accepting(struct listener *listener, struct tr_context *ctx)
+static void listener_pause(struct listener *listener, struct tr_context *ctx)
 {
     struct net_peer peer;
     int fd;
@@ -85,7 +85,7 @@ static void pause_accepting(struct listener *listener, struct tr_context *ctx)
 }
 
 /* False: nobody waits. */
-static bool accept_some(struct listener *listener, struct tr_context *ctx, unsigned count)
+static bool listener_accept(struct listener *listener, struct tr_context *ctx, unsigned count)
 {
     struct net_peer peer;
     int fd;
@@ -93,25 +93,25 @@ static bool accept_some(struct listener *listener, struct tr_context *ctx, unsig
     while (count-- > 0 && !listener->is_paused) {
         switch (net_accept(listener->fd, &fd, &peer)) {
         case NET_ACCEPTED:
-            admit(listener->server, fd, &peer);
+            listener_admit(listener->server, fd, &peer);
             break;
         case NET_ACCEPT_NOTHING:
             return false;
         case NET_ACCEPT_AGAIN:
             break;
         case NET_ACCEPT_NO_FD:
-            pause_accepting(listener, ctx);
+            listener_pause(listener, ctx);
             break;
         }
     }
     return !listener->is_paused;
 }
 
-static void accept_batch(struct listener *listener, struct tr_context *ctx)
+static void listener_accept_batch(struct listener *listener, struct tr_context *ctx)
 {
     struct listener_message more = { LISTENER_GO_ON };
 
-    if (accept_some(listener, ctx, BATCH))
+    if (listener_accept(listener, ctx, BATCH))
         tr_self_tell(ctx, &more, sizeof more);
 }
 
@@ -122,7 +122,7 @@ static int listener_start(void *state, struct tr_context *ctx)
     int rc = tr_fd_watch(ctx, listener->fd, EPOLLIN | listener->server->fd_events, TAG_READY);
 
     if (rc == 0)
-        http_server_listener_begun(listener->server);
+        http_server_listener_started(listener->server);
     return rc;
 }
 
@@ -132,12 +132,12 @@ static enum tr_next listener_event(
     struct listener *listener = state;
 
     if (event->kind == TR_EVENT_TIMER && event->tag == TAG_LAST) {
-        accept_some(listener, ctx, LAST_MAX);
+        listener_accept(listener, ctx, LAST_MAX);
         return TR_STOP;
     }
     if (event->kind == TR_EVENT_TIMER)
         listener->is_paused = false;
-    accept_batch(listener, ctx);
+    listener_accept_batch(listener, ctx);
     return TR_GO;
 }
 
@@ -147,12 +147,12 @@ static enum tr_next listener_handle(void *state, struct tr_context *ctx, void *b
     const struct listener_message *message = bytes;
 
     if (message->order == LISTENER_GO_ON) {
-        accept_batch(listener, ctx);
+        listener_accept_batch(listener, ctx);
         return TR_GO;
     }
     /* Those who have been let in by the kernel are served: closing now would reset them. */
     net_listen_no_more(listener->fd);
-    accept_some(listener, ctx, LAST_MAX);
+    listener_accept(listener, ctx, LAST_MAX);
     if (message->order == LISTENER_DRAIN && tr_after(ctx, LAST_NS, TAG_LAST, NULL) == 0)
         return TR_GO;
     return TR_STOP;

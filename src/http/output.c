@@ -7,9 +7,9 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "http/freelist.h"
 #include "http/http.h"
 #include "http/parts.h"
-#include "http/spare.h"
 
 enum {
     SEGMENT_SIZE = HTTP_SEGMENT_SIZE - sizeof(struct http_segment),
@@ -18,12 +18,12 @@ enum {
     FLUSH_MAX = 2 << 20, /* so that one fast reader leaves the others their turn */
 };
 
-static struct http_segment *segment_new(size_t capacity)
+static struct http_segment *segment_create(size_t capacity)
 {
     struct http_segment *segment;
 
     if (capacity > 0 && capacity <= SEGMENT_SIZE) {
-        segment = http_spare_take(HTTP_SPARE_SEGMENT);
+        segment = http_freelist_take(HTTP_FREELIST_SEGMENT);
         capacity = SEGMENT_SIZE;
     } else {
         segment = base_alloc(sizeof *segment + capacity);
@@ -33,7 +33,7 @@ static struct http_segment *segment_new(size_t capacity)
     return segment;
 }
 
-static void enqueue(struct http_output *output, struct http_segment *segment)
+static void output_enqueue(struct http_output *output, struct http_segment *segment)
 {
     if (output->first == NULL)
         output->first = segment;
@@ -61,7 +61,7 @@ uint64_t http_answer_bytes(void)
     return atomic_load_explicit(&answer_bytes, memory_order_relaxed);
 }
 
-static void segment_free(struct http_segment *segment)
+static void segment_destroy(struct http_segment *segment)
 {
     switch (segment->kind) {
     case SEGMENT_OWNED:
@@ -73,7 +73,7 @@ static void segment_free(struct http_segment *segment)
         break;
     case SEGMENT_FILE:
         if (segment->parts != NULL)
-            http_parts_free(segment->parts);
+            http_parts_destroy(segment->parts);
         else if (segment->done != NULL)
             segment->done(segment->data, segment->fd, segment->sent);
         else
@@ -81,7 +81,7 @@ static void segment_free(struct http_segment *segment)
         break;
     case SEGMENT_BYTES:
         if (segment->capacity == SEGMENT_SIZE) {
-            http_spare_give(HTTP_SPARE_SEGMENT, segment);
+            http_freelist_give(HTTP_FREELIST_SEGMENT, segment);
             return;
         }
         break;
@@ -95,11 +95,11 @@ char *http_output_reserve(struct http_output *output, size_t size)
 
     if (output->first == NULL || last->kind != SEGMENT_BYTES ||
         last->capacity - last->used < size) {
-        last = segment_new(size);
+        last = segment_create(size);
         if (last == NULL)
             return NULL;
         last->at = last->space;
-        enqueue(output, last);
+        output_enqueue(output, last);
     }
     return last->space + last->used;
 }
@@ -131,7 +131,7 @@ int http_output_append(struct http_output *output, const void *bytes, size_t siz
 
 int http_output_owned(struct http_output *output, char *bytes, size_t size)
 {
-    struct http_segment *segment = segment_new(0);
+    struct http_segment *segment = segment_create(0);
 
     if (segment == NULL || size == 0) {
         base_free(segment);
@@ -144,13 +144,13 @@ int http_output_owned(struct http_output *output, char *bytes, size_t size)
     segment->left = segment->used = size;
     http_answer_bytes_add(size);
     output->pending += size;
-    enqueue(output, segment);
+    output_enqueue(output, segment);
     return 0;
 }
 
 int http_output_frame(struct http_output *output, struct http_frame *frame, bool chunked)
 {
-    struct http_segment *segment = segment_new(0);
+    struct http_segment *segment = segment_create(0);
 
     if (segment == NULL || frame->size == 0) {
         base_free(segment);
@@ -164,14 +164,14 @@ int http_output_frame(struct http_output *output, struct http_frame *frame, bool
     segment->at = chunked ? frame->bytes : http_frame_bytes(frame);
     segment->left = chunked ? http_frame_chunk_size(frame) : frame->size;
     output->pending += segment->left;
-    enqueue(output, segment);
+    output_enqueue(output, segment);
     return 0;
 }
 
 int http_output_file(struct http_output *output, int fd, uint64_t offset, uint64_t size,
     http_file_done_fn done, void *data)
 {
-    struct http_segment *segment = segment_new(0);
+    struct http_segment *segment = segment_create(0);
 
     if (segment == NULL) {
         if (done != NULL)
@@ -186,37 +186,37 @@ int http_output_file(struct http_output *output, int fd, uint64_t offset, uint64
     segment->left = size;
     segment->done = done;
     segment->data = data;
-    enqueue(output, segment);
+    output_enqueue(output, segment);
     output->has_files = true;
     return 0;
 }
 
 int http_output_parts(struct http_output *output, struct http_parts *parts)
 {
-    struct http_segment *segment = segment_new(0);
+    struct http_segment *segment = segment_create(0);
 
     if (segment == NULL) {
-        http_parts_free(parts);
+        http_parts_destroy(parts);
         return TR_ENOMEM;
     }
     segment->kind = SEGMENT_FILE;
     segment->parts = parts;
     segment->left = parts->length;
-    enqueue(output, segment);
+    output_enqueue(output, segment);
     output->has_files = true;
     return 0;
 }
 
-static void pop(struct http_output *output)
+static void output_pop(struct http_output *output)
 {
     struct http_segment *segment = output->first;
 
     output->first = segment->next;
-    segment_free(segment);
+    segment_destroy(segment);
 }
 
 /* `size` bytes of the first segments went out. */
-static void consume(struct http_output *output, uint64_t size)
+static void output_consume(struct http_output *output, uint64_t size)
 {
     output->pending -= size;
     output->sent += size;
@@ -230,11 +230,11 @@ static void consume(struct http_output *output, uint64_t size)
         size -= step;
         if (segment->left > 0)
             break;
-        pop(output);
+        output_pop(output);
     }
 }
 
-static ssize_t send_bytes(struct http_output *output, struct net_stream *stream)
+static ssize_t output_send_bytes(struct http_output *output, struct net_stream *stream)
 {
     struct iovec parts[PARTS_MAX];
     int count = 0;
@@ -253,23 +253,23 @@ static ssize_t send_bytes(struct http_output *output, struct net_stream *stream)
                 (struct iovec){ .iov_base = pun.out, .iov_len = (size_t)segment->left };
     }
     if (count == 0) {
-        consume(output, 0);
+        output_consume(output, 0);
         return 1;
     }
     sent = net_write(stream, parts, count, segment != NULL);
     if (sent > 0)
-        consume(output, (uint64_t)sent);
+        output_consume(output, (uint64_t)sent);
     return sent;
 }
 
-static ssize_t send_file(struct http_output *output, struct net_stream *stream)
+static ssize_t output_send_file(struct http_output *output, struct net_stream *stream)
 {
     struct http_segment *segment = output->first;
     size_t size = segment->left < FILE_STEP ? (size_t)segment->left : FILE_STEP;
     ssize_t sent;
 
     if (size == 0) {
-        pop(output);
+        output_pop(output);
         return 1;
     }
     if (segment->parts != NULL)
@@ -284,7 +284,7 @@ static ssize_t send_file(struct http_output *output, struct net_stream *stream)
         segment->sent += (uint64_t)sent;
         output->sent += (uint64_t)sent;
         if (segment->left == 0)
-            pop(output);
+            output_pop(output);
     }
     return sent;
 }
@@ -299,8 +299,8 @@ int http_output_flush(struct http_output *output, struct net_stream *stream)
 
         if (output->sent - begin >= FLUSH_MAX)
             return HTTP_OUTPUT_MORE;
-        sent = output->first->kind == SEGMENT_FILE ? send_file(output, stream)
-                                                   : send_bytes(output, stream);
+        sent = output->first->kind == SEGMENT_FILE ? output_send_file(output, stream)
+                                                   : output_send_bytes(output, stream);
 
         if (sent == HTTP_PARTS_LATER)
             return HTTP_OUTPUT_LATER;
@@ -314,7 +314,7 @@ int http_output_flush(struct http_output *output, struct net_stream *stream)
 void http_output_drop(struct http_output *output)
 {
     while (output->first != NULL)
-        pop(output);
+        output_pop(output);
     output->pending = 0;
     output->has_files = false;
 }

@@ -36,7 +36,7 @@ static llhttp_t *library_of(struct http_parser *parser)
     return (llhttp_t *)(void *)parser->space;
 }
 
-static int refuse(struct http_parser *parser, unsigned status, const char *reason)
+static int parser_refuse(struct http_parser *parser, unsigned status, const char *reason)
 {
     parser->status = (uint16_t)status;
     parser->reason = reason;
@@ -44,7 +44,7 @@ static int refuse(struct http_parser *parser, unsigned status, const char *reaso
 }
 
 /* A span begins, or goes on where it ended. */
-static bool extend(struct span *span, bool is_new, const char *at, size_t size)
+static bool extend_span(struct span *span, bool is_new, const char *at, size_t size)
 {
     if (is_new || span->size == 0) {
         *span = (struct span){ at, size };
@@ -56,58 +56,59 @@ static bool extend(struct span *span, bool is_new, const char *at, size_t size)
     return true;
 }
 
-static int on_method(llhttp_t *library, const char *at, size_t size)
+static int parser_on_method(llhttp_t *library, const char *at, size_t size)
 {
     struct http_parser *parser = library->data;
 
-    extend(&parser->head->method, parser->part != PART_METHOD, at, size);
+    extend_span(&parser->head->method, parser->part != PART_METHOD, at, size);
     parser->part = PART_METHOD;
     return 0;
 }
 
-static int on_url(llhttp_t *library, const char *at, size_t size)
+static int parser_on_url(llhttp_t *library, const char *at, size_t size)
 {
     struct http_parser *parser = library->data;
 
-    extend(&parser->head->target, parser->part != PART_TARGET, at, size);
+    extend_span(&parser->head->target, parser->part != PART_TARGET, at, size);
     parser->part = PART_TARGET;
     return 0;
 }
 
-static int on_name(llhttp_t *library, const char *at, size_t size)
+static int parser_on_name(llhttp_t *library, const char *at, size_t size)
 {
     struct http_parser *parser = library->data;
     struct http_head *head = parser->head;
 
     if (parser->part == PART_BODY)
-        return refuse(parser, 400, "trailers are not taken");
+        return parser_refuse(parser, 400, "trailers are not taken");
     if (parser->part != PART_NAME) {
         if (head->field_count == head->field_max)
-            return refuse(parser, 431, "too many header fields");
+            return parser_refuse(parser, 431, "too many header fields");
         head->fields[head->field_count].value = (struct span){ "", 0 };
         head->field_count++;
     }
-    extend(&head->fields[head->field_count - 1].name, parser->part != PART_NAME, at, size);
+    extend_span(&head->fields[head->field_count - 1].name, parser->part != PART_NAME, at, size);
     parser->part = PART_NAME;
     return 0;
 }
 
-static int on_value(llhttp_t *library, const char *at, size_t size)
+static int parser_on_value(llhttp_t *library, const char *at, size_t size)
 {
     struct http_parser *parser = library->data;
     struct http_head *head = parser->head;
 
     if (parser->part == PART_BODY)
-        return refuse(parser, 400, "trailers are not taken");
+        return parser_refuse(parser, 400, "trailers are not taken");
     if (head->field_count == 0)
-        return refuse(parser, 400, "a header field without a name");
-    if (!extend(&head->fields[head->field_count - 1].value, parser->part != PART_VALUE, at, size))
-        return refuse(parser, 400, "folded header lines are not taken");
+        return parser_refuse(parser, 400, "a header field without a name");
+    if (!extend_span(
+            &head->fields[head->field_count - 1].value, parser->part != PART_VALUE, at, size))
+        return parser_refuse(parser, 400, "folded header lines are not taken");
     parser->part = PART_VALUE;
     return 0;
 }
 
-static int on_headers_complete(llhttp_t *library)
+static int parser_on_headers_complete(llhttp_t *library)
 {
     struct http_parser *parser = library->data;
 
@@ -115,7 +116,7 @@ static int on_headers_complete(llhttp_t *library)
     return HPE_PAUSED;
 }
 
-static int on_body(llhttp_t *library, const char *at, size_t size)
+static int parser_on_body(llhttp_t *library, const char *at, size_t size)
 {
     struct http_parser *parser = library->data;
 
@@ -125,19 +126,19 @@ static int on_body(llhttp_t *library, const char *at, size_t size)
     case HTTP_CHUNK_PAUSE:
         return HPE_PAUSED;
     case HTTP_CHUNK_REFUSE:
-        return refuse(parser, 413, "the body is too large");
+        return parser_refuse(parser, 413, "the body is too large");
     }
     return 0;
 }
 
-static int on_extension(llhttp_t *library, const char *at, size_t size)
+static int parser_on_extension(llhttp_t *library, const char *at, size_t size)
 {
     (void)at;
     (void)size;
-    return refuse(library->data, 400, "chunk extensions are not taken");
+    return parser_refuse(library->data, 400, "chunk extensions are not taken");
 }
 
-static int on_message_complete(llhttp_t *library)
+static int parser_on_message_complete(llhttp_t *library)
 {
     struct http_parser *parser = library->data;
 
@@ -146,15 +147,15 @@ static int on_message_complete(llhttp_t *library)
 }
 
 static const llhttp_settings_t settings = {
-    .on_method = on_method,
-    .on_url = on_url,
-    .on_header_field = on_name,
-    .on_header_value = on_value,
-    .on_headers_complete = on_headers_complete,
-    .on_body = on_body,
-    .on_chunk_extension_name = on_extension,
-    .on_chunk_extension_value = on_extension,
-    .on_message_complete = on_message_complete,
+    .on_method = parser_on_method,
+    .on_url = parser_on_url,
+    .on_header_field = parser_on_name,
+    .on_header_value = parser_on_value,
+    .on_headers_complete = parser_on_headers_complete,
+    .on_body = parser_on_body,
+    .on_chunk_extension_name = parser_on_extension,
+    .on_chunk_extension_value = parser_on_extension,
+    .on_message_complete = parser_on_message_complete,
 };
 
 void http_parser_init(struct http_parser *parser, struct http_head *head, uint32_t field_max)
@@ -210,68 +211,68 @@ static bool request_line_is_clean(const struct http_head *head, const char *byte
 }
 
 /* Optional white space is no part of a value; llhttp leaves what is behind it. */
-static void trim(struct span *value)
+static void trim_end(struct span *value)
 {
     while (value->size > 0 &&
            (value->at[value->size - 1] == ' ' || value->at[value->size - 1] == '\t'))
         value->size--;
 }
 
-static int check_length(struct http_parser *parser, struct span value)
+static int parser_check_length(struct http_parser *parser, struct span value)
 {
     struct http_head *head = parser->head;
 
     if (head->has_length)
-        return refuse(parser, 400, "Content-Length twice");
+        return parser_refuse(parser, 400, "Content-Length twice");
     if (!span_u64(value, &head->length) || head->length > INT64_MAX)
-        return refuse(parser, 400, "Content-Length is no number");
+        return parser_refuse(parser, 400, "Content-Length is no number");
     head->has_length = true;
     return 0;
 }
 
-static int check_coding(struct http_parser *parser, struct span value)
+static int parser_check_coding(struct http_parser *parser, struct span value)
 {
     struct http_head *head = parser->head;
 
     if (head->is_chunked)
-        return refuse(parser, 400, "Transfer-Encoding twice");
+        return parser_refuse(parser, 400, "Transfer-Encoding twice");
     if (head->minor == 0)
-        return refuse(parser, 400, "Transfer-Encoding in HTTP/1.0");
+        return parser_refuse(parser, 400, "Transfer-Encoding in HTTP/1.0");
     if (!span_is_nocase(value, "chunked"))
-        return refuse(parser, 501, "no transfer coding but chunked is taken");
+        return parser_refuse(parser, 501, "no transfer coding but chunked is taken");
     head->is_chunked = true;
     return 0;
 }
 
-static int check_field(struct http_parser *parser, struct http_header *field)
+static int parser_check_field(struct http_parser *parser, struct http_header *field)
 {
     struct http_head *head = parser->head;
     int rc = 0;
 
-    trim(&field->value);
+    trim_end(&field->value);
     /* By length first: most fields are none of these. */
     switch (field->name.size) {
     case 4:
         if (span_is_nocase(field->name, "host")) {
             if (head->host.at != NULL)
-                return refuse(parser, 400, "Host twice");
+                return parser_refuse(parser, 400, "Host twice");
             head->host = field->value;
         }
         break;
     case 6:
         if (span_is_nocase(field->name, "expect") && head->minor == 1) {
             if (!span_is_nocase(field->value, "100-continue"))
-                return refuse(parser, 417, "no expectation but 100-continue is taken");
+                return parser_refuse(parser, 417, "no expectation but 100-continue is taken");
             head->wants_continue = true;
         }
         break;
     case 14:
         if (span_is_nocase(field->name, "content-length"))
-            rc = check_length(parser, field->value);
+            rc = parser_check_length(parser, field->value);
         break;
     case 17:
         if (span_is_nocase(field->name, "transfer-encoding"))
-            rc = check_coding(parser, field->value);
+            rc = parser_check_coding(parser, field->value);
         break;
     default:
         break;
@@ -291,34 +292,34 @@ bool http_host_is_clean(struct span host)
     return true;
 }
 
-static int check_head(struct http_parser *parser, const char *bytes, size_t size)
+static int parser_check_head(struct http_parser *parser, const char *bytes, size_t size)
 {
     const llhttp_t *library = library_of(parser);
     struct http_head *head = parser->head;
     int rc = 0;
 
     if (library->http_major != 1 || library->http_minor > 1)
-        return refuse(parser, 505, "this version is not spoken here");
+        return parser_refuse(parser, 505, "this version is not spoken here");
     if (!lines_are_clean(bytes, size))
-        return refuse(parser, 400, "lines must end with CR LF and not be folded");
+        return parser_refuse(parser, 400, "lines must end with CR LF and not be folded");
     if (!request_line_is_clean(head, bytes))
-        return refuse(parser, 400, "the request line is malformed");
+        return parser_refuse(parser, 400, "the request line is malformed");
     head->minor = library->http_minor;
     for (uint32_t i = 0; i < head->field_count && rc == 0; i++)
-        rc = check_field(parser, &head->fields[i]);
+        rc = parser_check_field(parser, &head->fields[i]);
     if (rc != 0)
         return rc;
     if (head->minor == 1 && (head->host.at == NULL || head->host.size == 0))
-        return refuse(parser, 400, "Host is missing");
+        return parser_refuse(parser, 400, "Host is missing");
     if (!http_host_is_clean(head->host))
-        return refuse(parser, 400, "Host is malformed");
+        return parser_refuse(parser, 400, "Host is malformed");
     if (head->has_length && head->is_chunked)
-        return refuse(parser, 400, "Content-Length and Transfer-Encoding together");
+        return parser_refuse(parser, 400, "Content-Length and Transfer-Encoding together");
     /* Ours and the library's view of the framing must be one. */
     if (head->is_chunked != ((library->flags & F_CHUNKED) != 0) ||
         head->has_length != ((library->flags & F_CONTENT_LENGTH) != 0) ||
         (head->has_length && head->length != library->content_length))
-        return refuse(parser, 400, "the framing of the body is ambiguous");
+        return parser_refuse(parser, 400, "the framing of the body is ambiguous");
     head->keep_alive = head->minor == 1 ? !(library->flags & F_CONNECTION_CLOSE)
                                         : (library->flags & F_CONNECTION_KEEP_ALIVE) != 0;
     return 0;
@@ -339,11 +340,11 @@ enum http_parsed http_parser_head(
     }
     if (error != HPE_PAUSED || parser->part != PART_BODY) {
         if (parser->status == 0)
-            refuse(parser, 400, llhttp_get_error_reason(library));
+            parser_refuse(parser, 400, llhttp_get_error_reason(library));
         return HTTP_PARSED_ERROR;
     }
     *ret_used = (size_t)(llhttp_get_error_pos(library) - bytes);
-    if (check_head(parser, parser->begin, (size_t)(bytes + *ret_used - parser->begin)) != 0)
+    if (parser_check_head(parser, parser->begin, (size_t)(bytes + *ret_used - parser->begin)) != 0)
         return HTTP_PARSED_ERROR;
     return HTTP_PARSED_END;
 }
@@ -397,7 +398,7 @@ enum http_parsed http_parser_body(
         return parser->part == PART_END ? HTTP_PARSED_END : HTTP_PARSED_PAUSE;
     }
     if (parser->status == 0)
-        refuse(parser, 400, llhttp_get_error_reason(library));
+        parser_refuse(parser, 400, llhttp_get_error_reason(library));
     return HTTP_PARSED_ERROR;
 }
 

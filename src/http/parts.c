@@ -31,7 +31,7 @@ enum {
     SECOND_NS = 1000000000 /* fits an int */
 };
 
-void http_parts_free(struct http_parts *parts)
+void http_parts_destroy(struct http_parts *parts)
 {
     if (parts == NULL)
         return;
@@ -40,19 +40,19 @@ void http_parts_free(struct http_parts *parts)
     base_free(parts);
 }
 
-static bool holds(const struct http_parts *parts)
+static bool parts_check(const struct http_parts *parts)
 {
     return parts->check == NULL || parts->check(parts->data, parts->file_sent, false);
 }
 
 /* No more for now. */
-static void wait(const struct http_parts *parts)
+static void parts_note_waiting(const struct http_parts *parts)
 {
     if (parts->check != NULL)
         (void)parts->check(parts->data, parts->file_sent, true);
 }
 
-static uint64_t burst(const struct http_parts *parts)
+static uint64_t parts_burst(const struct http_parts *parts)
 {
     uint64_t size = parts->rate_max / BURST_PARTS;
 
@@ -60,7 +60,7 @@ static uint64_t burst(const struct http_parts *parts)
 }
 
 /* How much may go now; 0: wait until *ret_resume_ns. */
-static uint64_t allowance(struct http_parts *parts, uint64_t now_ns, uint64_t *ret_resume_ns)
+static uint64_t parts_allowance(struct http_parts *parts, uint64_t now_ns, uint64_t *ret_resume_ns)
 {
     uint64_t passed_ns, allowed, wanted;
 
@@ -70,22 +70,22 @@ static uint64_t allowance(struct http_parts *parts, uint64_t now_ns, uint64_t *r
         parts->began_ns = now_ns;
     passed_ns = now_ns - parts->began_ns;
     allowed = passed_ns / SECOND_NS * parts->rate_max +
-              passed_ns % SECOND_NS * parts->rate_max / SECOND_NS + burst(parts);
+              passed_ns % SECOND_NS * parts->rate_max / SECOND_NS + parts_burst(parts);
     if (allowed > parts->sent)
         return allowed - parts->sent;
     /* Half a burst at a time: not a timer for every packet. */
-    wanted = parts->sent - allowed + burst(parts) / 2;
+    wanted = parts->sent - allowed + parts_burst(parts) / 2;
     *ret_resume_ns = now_ns + wanted / parts->rate_max * SECOND_NS +
                      wanted % parts->rate_max * SECOND_NS / parts->rate_max + 1;
     return 0;
 }
 
-static bool is_text_next(const struct http_parts *parts)
+static bool parts_is_text_next(const struct http_parts *parts)
 {
     return parts->at == parts->count || parts->text_done < parts->part[parts->at].text_size;
 }
 
-static struct span next_text(const struct http_parts *parts)
+static struct span parts_next_text(const struct http_parts *parts)
 {
     uint32_t begin = parts->after_begin, size = parts->after_size;
 
@@ -96,13 +96,13 @@ static struct span next_text(const struct http_parts *parts)
     return (struct span){ parts->text + begin + parts->text_done, size - (size_t)parts->text_done };
 }
 
-static void text_went(struct http_parts *parts, size_t size)
+static void parts_text_sent(struct http_parts *parts, size_t size)
 {
     parts->text_done += size;
     parts->sent += size;
 }
 
-static void file_went(struct http_parts *parts, size_t size)
+static void parts_file_sent(struct http_parts *parts, size_t size)
 {
     parts->part_done += size;
     parts->sent += size;
@@ -114,7 +114,7 @@ static void file_went(struct http_parts *parts, size_t size)
 }
 
 /* Exactly `size` bytes, or false. */
-static bool read_file(const struct http_parts *parts, char *bytes, size_t size)
+static bool parts_read_file(const struct http_parts *parts, char *bytes, size_t size)
 {
     uint64_t offset = parts->part[parts->at].offset + parts->part_done;
     size_t got = 0;
@@ -131,7 +131,7 @@ static bool read_file(const struct http_parts *parts, char *bytes, size_t size)
     return true;
 }
 
-static ssize_t write_bytes(
+static ssize_t parts_write(
     struct net_stream *stream, const char *bytes, size_t size, bool is_followed)
 {
     union {
@@ -143,22 +143,22 @@ static ssize_t write_bytes(
     return net_write(stream, &vector, 1, is_followed);
 }
 
-static ssize_t send_text(struct http_parts *parts, struct net_stream *stream)
+static ssize_t parts_send_text(struct http_parts *parts, struct net_stream *stream)
 {
-    struct span text = next_text(parts);
-    ssize_t sent = write_bytes(stream, text.at, text.size, parts->at < parts->count);
+    struct span text = parts_next_text(parts);
+    ssize_t sent = parts_write(stream, text.at, text.size, parts->at < parts->count);
 
     if (sent > 0)
-        text_went(parts, (size_t)sent);
+        parts_text_sent(parts, (size_t)sent);
     return sent;
 }
 
-static size_t smaller(uint64_t a, uint64_t b)
+static size_t smaller_size(uint64_t a, uint64_t b)
 {
     return (size_t)(a < b ? a : b);
 }
 
-static ssize_t send_file(struct http_parts *parts, struct net_stream *stream, size_t size_max)
+static ssize_t parts_send_file(struct http_parts *parts, struct net_stream *stream, size_t size_max)
 {
     uint64_t left = parts->part[parts->at].size - parts->part_done;
     uint64_t offset = parts->part[parts->at].offset + parts->part_done;
@@ -169,16 +169,16 @@ static ssize_t send_file(struct http_parts *parts, struct net_stream *stream, si
 
     net_gather(stream, left > tail + size_max && parts->rate_max == 0);
     if (left > tail) {
-        sent = net_send_file(stream, parts->fd, &offset, smaller(left - tail, size_max));
+        sent = net_send_file(stream, parts->fd, &offset, smaller_size(left - tail, size_max));
         if (sent == NET_END)
             return NET_GONE;
     } else {
-        if (!read_file(parts, bytes, (size_t)left) || !holds(parts))
+        if (!parts_read_file(parts, bytes, (size_t)left) || !parts_check(parts))
             return NET_GONE;
-        sent = write_bytes(stream, bytes, (size_t)left, parts->after_size > 0);
+        sent = parts_write(stream, bytes, (size_t)left, parts->after_size > 0);
     }
     if (sent > 0)
-        file_went(parts, (size_t)sent);
+        parts_file_sent(parts, (size_t)sent);
     return sent;
 }
 
@@ -189,21 +189,21 @@ ssize_t http_parts_send(struct http_parts *parts, struct net_stream *stream, siz
     ssize_t sent;
 
     tr_assert(parts->sent < parts->length);
-    if (is_text_next(parts))
-        return send_text(parts, stream);
+    if (parts_is_text_next(parts))
+        return parts_send_text(parts, stream);
     if (parts->checked_ns != now_ns) {
-        if (!holds(parts))
+        if (!parts_check(parts))
             return NET_GONE;
         parts->checked_ns = now_ns;
     }
-    allowed = allowance(parts, now_ns, ret_resume_ns);
+    allowed = parts_allowance(parts, now_ns, ret_resume_ns);
     if (allowed == 0) {
-        wait(parts);
+        parts_note_waiting(parts);
         return HTTP_PARTS_LATER;
     }
-    sent = send_file(parts, stream, smaller(size_max, allowed));
+    sent = parts_send_file(parts, stream, smaller_size(size_max, allowed));
     if (sent == NET_AGAIN)
-        wait(parts);
+        parts_note_waiting(parts);
     return sent;
 }
 
@@ -213,29 +213,30 @@ ssize_t http_parts_read(
     uint64_t allowed;
 
     tr_assert(parts->sent < parts->length);
-    if (is_text_next(parts)) {
-        struct span text = next_text(parts);
+    if (parts_is_text_next(parts)) {
+        struct span text = parts_next_text(parts);
 
-        size = smaller(size, text.size);
+        size = smaller_size(size, text.size);
         memcpy(bytes, text.at, size);
-        text_went(parts, size);
+        parts_text_sent(parts, size);
         return (ssize_t)size;
     }
-    wait(parts); /* for the client's window: nobody tells us when it is shut */
-    allowed = allowance(parts, now_ns, ret_resume_ns);
+    parts_note_waiting(parts); /* for the client's window: nobody tells us when it is shut */
+    allowed = parts_allowance(parts, now_ns, ret_resume_ns);
     if (allowed == 0)
         return HTTP_PARTS_LATER;
-    size = smaller(smaller(size, allowed), parts->part[parts->at].size - parts->part_done);
+    size =
+        smaller_size(smaller_size(size, allowed), parts->part[parts->at].size - parts->part_done);
     /* A copy: one check, after it was made, says enough. */
-    if (!read_file(parts, bytes, size) || !holds(parts))
+    if (!parts_read_file(parts, bytes, size) || !parts_check(parts))
         return NET_GONE;
-    file_went(parts, size);
+    parts_file_sent(parts, size);
     return (ssize_t)size;
 }
 
 /* ---- the answer ----------------------------------------------------------------------------- */
 
-static struct http_parts *parts_new(const struct http_sending *sending)
+static struct http_parts *parts_create(const struct http_sending *sending)
 {
     size_t text_size = sending->after.size;
     struct http_parts *parts;
@@ -280,7 +281,7 @@ void http_respond_parts(struct http_request *request, unsigned status, const cha
     tr_assert(sending->part_count >= 1 && sending->part_count <= HTTP_RANGES_MAX);
     for (uint32_t i = 0; i < sending->part_count; i++)
         tr_assert(sending->parts[i].size > 0);
-    answer->parts = parts_new(sending);
+    answer->parts = parts_create(sending);
     if (answer->parts == NULL) {
         if (sending->done != NULL)
             sending->done(sending->data, 0);

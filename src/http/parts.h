@@ -36,7 +36,7 @@ struct http_parts {
 };
 
 /* Once, whatever became of it: tells `done`. NULL is fine. */
-void http_parts_free(struct http_parts *parts);
+void http_parts_destroy(struct http_parts *parts);
 
 enum { HTTP_PARTS_LATER = -100 };
 /* The next bytes to a stream, by sendfile where that is safe. What net_send_file returns, or

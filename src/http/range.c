@@ -5,15 +5,6 @@
 
 #include "http/http.h"
 
-static struct span trimmed(const char *at, const char *end)
-{
-    while (at < end && (*at == ' ' || *at == '\t'))
-        at++;
-    while (end > at && (end[-1] == ' ' || end[-1] == '\t'))
-        end--;
-    return (struct span){ at, (size_t)(end - at) };
-}
-
 enum piece { PIECE_BAD, PIECE_OUTSIDE, PIECE_GOOD };
 
 /* "first-last", "first-" or "-suffix". */
@@ -76,7 +67,8 @@ int http_range_parse(struct span value, uint64_t size, struct http_range *ret_ra
     end = value.at + value.size;
     for (at = value.at + 6; at <= end;) {
         const char *comma = at == end ? NULL : memchr(at, ',', (size_t)(end - at));
-        struct span text = trimmed(at, comma == NULL ? end : comma);
+        const char *stop = comma == NULL ? end : comma;
+        struct span text = span_trimmed((struct span){ at, (size_t)(stop - at) });
         struct http_range range;
 
         at = comma == NULL ? end + 1 : comma + 1;

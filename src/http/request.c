@@ -46,7 +46,7 @@ void http_request_reset(struct http_request *request)
     request->space_used = 0;
 }
 
-static void uncount(struct http_request *request)
+static void request_uncount(struct http_request *request)
 {
     struct http_server *server = request->connection->server;
 
@@ -57,7 +57,7 @@ static void uncount(struct http_request *request)
     metric_add(server->stats.in_flight, -1);
 }
 
-static void count(struct http_request *request)
+static void request_count(struct http_request *request)
 {
     struct http_server *server = request->connection->server;
 
@@ -69,7 +69,7 @@ static void count(struct http_request *request)
 }
 
 /* Bodies of all requests together are bounded: a few clients must not fill the memory. */
-static bool reserve(struct http_request *request, size_t size)
+static bool body_reserve(struct http_request *request, size_t size)
 {
     struct http_server *server = request->connection->server;
     uint64_t before = atomic_fetch_add_explicit(&server->body_bytes, size, memory_order_relaxed);
@@ -80,7 +80,7 @@ static bool reserve(struct http_request *request, size_t size)
     return false;
 }
 
-static void give_back(struct http_request *request, size_t size)
+static void body_unreserve(struct http_request *request, size_t size)
 {
     atomic_fetch_sub_explicit(&request->connection->server->body_bytes, size, memory_order_relaxed);
 }
@@ -92,10 +92,10 @@ void http_request_release(struct http_request *request)
     request->on_end = NULL;
     if (end != NULL)
         end(request->on_end_data);
-    uncount(request);
+    request_uncount(request);
     if (request->body_owned) {
         base_free(request->body);
-        give_back(request, request->body_capacity);
+        body_unreserve(request, request->body_capacity);
     }
     request->body = NULL;
     request->body_owned = false;
@@ -112,7 +112,7 @@ void http_request_release(struct http_request *request)
 }
 
 /* Uninitialised; aligned to 16. */
-static void *take(struct http_request *request, size_t size)
+static void *request_alloc(struct http_request *request, size_t size)
 {
     struct http_block *block = request->blocks;
     size_t capacity = 4096 - sizeof *block;
@@ -142,7 +142,7 @@ static void *take(struct http_request *request, size_t size)
 
 void *http_alloc(struct http_request *request, size_t size)
 {
-    void *memory = take(request, size == 0 ? 1 : size);
+    void *memory = request_alloc(request, size == 0 ? 1 : size);
 
     if (memory != NULL)
         memset(memory, 0, size);
@@ -215,7 +215,7 @@ bool http_parameter(struct http_request *request, const char *name, struct span 
 
 int http_parameter_find(struct http_request *request, const char *name, struct span *ret_value)
 {
-    char *bytes = take(request, request->query.size + 1);
+    char *bytes = request_alloc(request, request->query.size + 1);
     size_t size;
     int found;
 
@@ -246,7 +246,7 @@ char *http_body_bytes(struct http_request *request)
 {
     /* Also an empty body has its room. */
     if (request->body == NULL) {
-        request->body = take(request, BODY_ROOM);
+        request->body = request_alloc(request, BODY_ROOM);
         request->body_owned = false;
     }
     return request->body;
@@ -308,7 +308,7 @@ void http_on_end(struct http_request *request, void (*end)(void *data), void *da
 /* ---- callbacks ------------------------------------------------------------------------------ */
 
 /* Lines about a request have its ids. Asked by the first line, which is when they are made. */
-static void give_ids(void *data, struct log_ids *ret_ids)
+static void request_log_ids(void *data, struct log_ids *ret_ids)
 {
     const struct http_request *request = data;
 
@@ -317,32 +317,32 @@ static void give_ids(void *data, struct log_ids *ret_ids)
         ret_ids->trace = ret_ids->request;
 }
 
-static struct log_context log_about(struct http_request *request)
+static struct log_context request_log_context(struct http_request *request)
 {
-    return log_context_set((struct log_context){ give_ids, request });
+    return log_context_set((struct log_context){ request_log_ids, request });
 }
 
-/* Returns the log's context from before, for leave(). */
-static struct log_context enter(struct http_request *request)
+/* Returns the log's context from before, for callback_leave(). */
+static struct log_context callback_enter(struct http_request *request)
 {
     tr_assert(!request->is_running);
     tr_assert(request->connection->ctx != NULL);
     request->is_running = true;
-    return log_about(request);
+    return request_log_context(request);
 }
 
-static void leave(struct http_request *request, struct log_context before)
+static void callback_leave(struct http_request *request, struct log_context before)
 {
     log_context_set(before);
     request->is_running = false;
     if (request->is_waiting)
-        count(request);
+        request_count(request);
 }
 
 /* The handler, or what it asked for, is over without an answer and without waiting. */
-static void fail_unanswered(struct http_request *request)
+static void request_fail_unanswered(struct http_request *request)
 {
-    struct log_context before = log_about(request);
+    struct log_context before = request_log_context(request);
 
     LOG(LOG_ERROR, "http", "handler gave no answer", LOG_SPAN("path", request->path));
     log_context_set(before);
@@ -350,48 +350,48 @@ static void fail_unanswered(struct http_request *request)
 }
 
 /* The time a client took to send its body is not the handler's. */
-static void renew_deadline(struct http_request *request)
+static void request_renew_deadline(struct http_request *request)
 {
     if (request->deadline_ns != 0)
         request->deadline_ns =
             request->connection->now_ns + request->connection->server->limits.request_ns;
 }
 
-static void run_handler(struct http_request *request)
+static void request_run_handler(struct http_request *request)
 {
     struct log_context before;
 
     request->handler_ran = true;
     if (request->body_ended)
         request->phase = PHASE_HANDLE;
-    before = enter(request);
+    before = callback_enter(request);
     request->match.route->handle(request);
-    leave(request, before);
+    callback_leave(request, before);
     if (request->phase == PHASE_HANDLE && !request->is_waiting)
-        fail_unanswered(request);
+        request_fail_unanswered(request);
 }
 
-static bool has_body(const struct http_request *request)
+static bool request_has_body(const struct http_request *request)
 {
     return request->head.is_chunked || (request->head.has_length && request->head.length > 0);
 }
 
 /* The gate is open. */
-static void pass(struct http_request *request)
+static void request_pass_gate(struct http_request *request)
 {
     request->phase = PHASE_BODY;
-    if (!has_body(request)) {
+    if (!request_has_body(request)) {
         request->body_ended = true;
-        run_handler(request);
+        request_run_handler(request);
         return;
     }
     /* A body on its way takes memory: that is load too. */
-    count(request);
+    request_count(request);
     if (request->match.route->flags & HTTP_ROUTE_STREAM)
-        run_handler(request);
+        request_run_handler(request);
 }
 
-static void answer_not_found(struct http_request *request)
+static void request_answer_not_found(struct http_request *request)
 {
     char methods[80];
 
@@ -405,7 +405,7 @@ static void answer_not_found(struct http_request *request)
 }
 
 /* Target and method. False: answered. */
-static bool resolve(struct http_request *request)
+static bool request_resolve(struct http_request *request)
 {
     struct http_head *head = &request->head;
     struct span path;
@@ -422,7 +422,7 @@ static bool resolve(struct http_request *request)
         http_respond_error(request, 400, "InvalidTarget", "The request's target is malformed.");
         return false;
     }
-    bytes = take(request, path.size + 1);
+    bytes = request_alloc(request, path.size + 1);
     if (bytes == NULL) {
         http_respond_error(request, 503, "OutOfMemory", "Try again later.");
         return false;
@@ -437,7 +437,7 @@ static bool resolve(struct http_request *request)
 }
 
 /* Room for one more? ALWAYS routes are for those who look after an overloaded server. */
-static bool is_overloaded(const struct http_request *request)
+static bool request_is_shed(const struct http_request *request)
 {
     struct http_server *server = request->connection->server;
 
@@ -446,19 +446,19 @@ static bool is_overloaded(const struct http_request *request)
            !(request->match.route->flags & HTTP_ROUTE_ALWAYS);
 }
 
-void http_request_begin(struct http_request *request)
+void http_request_start(struct http_request *request)
 {
     struct http_server *server = request->connection->server;
     const struct http_route *route;
 
     request->began_ns = request->connection->now_ns;
     request->stats = &server->stats.none;
-    if (!resolve(request))
+    if (!request_resolve(request))
         return;
     http_router_find(&server->router, request->method, request->path, &request->match);
     route = request->match.route;
     if (route == NULL) {
-        answer_not_found(request);
+        request_answer_not_found(request);
         return;
     }
     request->stats = &server->route_stats[route - server->router.routes];
@@ -469,7 +469,7 @@ void http_request_begin(struct http_request *request)
         (request->head.is_chunked && route->body_max == 0))
         http_respond_error(
             request, 413, "PayloadTooLarge", "The body is larger than is taken here.");
-    else if (is_overloaded(request))
+    else if (request_is_shed(request))
         http_respond_shed(request, 503, 1, "in_flight");
     else
         request->phase = PHASE_GATE;
@@ -483,16 +483,16 @@ void http_request_admit(struct http_request *request)
 
     tr_assert(request->phase == PHASE_GATE);
     if (gate != NULL) {
-        before = enter(request);
+        before = callback_enter(request);
         is_open = gate(request);
-        leave(request, before);
+        callback_leave(request, before);
     }
     if (request->phase != PHASE_GATE)
         return;
     if (is_open || request->gate_passed)
-        pass(request);
+        request_pass_gate(request);
     else if (!request->is_waiting)
-        fail_unanswered(request);
+        request_fail_unanswered(request);
 }
 
 void http_continue(struct http_request *request)
@@ -514,11 +514,11 @@ char *http_request_body_room(struct http_request *request, size_t want, size_t *
             capacity = BODY_FIRST;
         while (capacity < request->body_size + want)
             capacity *= 2;
-        if (!reserve(request, capacity - request->body_capacity))
+        if (!body_reserve(request, capacity - request->body_capacity))
             return NULL;
         bytes = base_realloc(request->body, capacity + BODY_ROOM);
         if (bytes == NULL) {
-            give_back(request, capacity - request->body_capacity);
+            body_unreserve(request, capacity - request->body_capacity);
             return NULL;
         }
         request->body = bytes;
@@ -535,7 +535,7 @@ void http_request_body_grew(struct http_request *request, size_t size)
     request->body_size += size;
 }
 
-static bool too_large(struct http_request *request)
+static bool request_answer_too_large(struct http_request *request)
 {
     http_respond_error(request, 413, "PayloadTooLarge", "The body is larger than is taken here.");
     return false;
@@ -552,18 +552,18 @@ bool http_request_piece(struct http_request *request, const char *bytes, size_t 
     if (request->match.route->flags & HTTP_ROUTE_STREAM) {
         request->body_capacity += size; /* counts what came */
         if (request->body_capacity > request->body_max)
-            return too_large(request);
-        renew_deadline(request);
+            return request_answer_too_large(request);
+        request_renew_deadline(request);
         if (request->piece != NULL) {
-            before = enter(request);
+            before = callback_enter(request);
             if (!request->piece(request, bytes, size))
                 request->piece_paused = true;
-            leave(request, before);
+            callback_leave(request, before);
         }
         return true;
     }
     if (request->body_size + size > request->body_max)
-        return too_large(request);
+        return request_answer_too_large(request);
     to = http_request_body_room(request, size, &room);
     if (to == NULL) {
         http_respond_error(request, 503, "OutOfMemory", "Try again later.");
@@ -588,19 +588,19 @@ void http_request_body_end(struct http_request *request)
     request->body_ended = true;
     if (request->phase != PHASE_BODY)
         return;
-    renew_deadline(request);
+    request_renew_deadline(request);
     if (!request->handler_ran) {
-        run_handler(request);
+        request_run_handler(request);
         return;
     }
     request->phase = PHASE_HANDLE;
     if (request->piece != NULL) {
-        before = enter(request);
+        before = callback_enter(request);
         request->piece(request, "", 0);
-        leave(request, before);
+        callback_leave(request, before);
     }
     if (request->phase == PHASE_HANDLE && !request->is_waiting)
-        fail_unanswered(request);
+        request_fail_unanswered(request);
 }
 
 void http_on_body(struct http_request *request, http_piece_fn piece)
@@ -679,19 +679,19 @@ void http_request_event(struct http_request *request, const struct tr_event *eve
     request->is_waiting = false;
     request->then = NULL;
     if (then != NULL) {
-        before = enter(request);
+        before = callback_enter(request);
         then(request, event);
-        leave(request, before);
+        callback_leave(request, before);
     }
     if (request->is_abandoned || request->is_waiting)
         return;
     if (request->phase == PHASE_GATE) {
         if (request->gate_passed)
-            pass(request);
+            request_pass_gate(request);
         else
-            fail_unanswered(request);
+            request_fail_unanswered(request);
     } else if (request->phase == PHASE_HANDLE) {
-        fail_unanswered(request);
+        request_fail_unanswered(request);
     }
 }
 
@@ -704,9 +704,9 @@ bool http_request_abandon(struct http_request *request)
         return !request->is_waiting;
     request->is_abandoned = true;
     if (was_streaming) {
-        before = enter(request);
+        before = callback_enter(request);
         request->piece(request, NULL, 0);
-        leave(request, before);
+        callback_leave(request, before);
     }
     return !request->is_waiting;
 }
@@ -726,9 +726,9 @@ void http_request_expire_body(struct http_request *request)
 
     request->must_close = true;
     if (request->piece != NULL) {
-        before = enter(request);
+        before = callback_enter(request);
         request->piece(request, NULL, 0);
-        leave(request, before);
+        callback_leave(request, before);
         request->piece = NULL;
     }
     if (request->phase != PHASE_ANSWERED)
@@ -738,9 +738,9 @@ void http_request_expire_body(struct http_request *request)
 
 /* ---- the end -------------------------------------------------------------------------------- */
 
-static void log_access(struct http_request *request, uint64_t took_ns, uint64_t sent)
+static void request_log_access(struct http_request *request, uint64_t took_ns, uint64_t sent)
 {
-    struct log_context before = log_about(request);
+    struct log_context before = request_log_context(request);
 
     LOG(LOG_INFO, "http", "request", LOG_TEXT("server", request->connection->server->name),
         LOG_SPAN("method", request->head.method), LOG_SPAN("path", request->path),
@@ -758,12 +758,12 @@ void http_request_done(struct http_request *request, uint64_t sent)
 
     if (request->method == HTTP_HEAD) /* its answer has a length and no body */
         sent = 0;
-    uncount(request);
+    request_uncount(request);
     if (class >= 1 && class <= HTTP_CODE_CLASSES)
         metric_add(request->stats->codes[class - 1], 1);
     metric_observe(request->stats->seconds, took_ns);
     if (!connection->server->quiet && log_is_on(LOG_INFO, "http"))
-        log_access(request, took_ns, sent);
+        request_log_access(request, took_ns, sent);
     if (connection->server->on_done != NULL)
         connection->server->on_done(
             connection->server->on_done_data, request, request->answer.status, took_ns);

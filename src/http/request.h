@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* request.h: one request from its head to its answer, whatever it came in on.
  *
- * A transport (transport.h) fills in `head`, calls http_request_begin, brings the body when
+ * A transport (transport.h) fills in `head`, calls http_request_start, brings the body when
  * http_request_wants_body, and is told by its `answer` what to send. Everything runs in the
  * connection's turn.
  *
@@ -121,7 +121,7 @@ void http_request_release(struct http_request *request);
 
 /* The head is there: find the route and refuse what cannot be. Afterwards the phase is GATE, or
  * ANSWERED. */
-void http_request_begin(struct http_request *request);
+void http_request_start(struct http_request *request);
 /* Run the gate. From here on the head must not move in memory. Afterwards the phase is BODY, GATE
  * (wait), HANDLE (wait) or ANSWERED. */
 void http_request_admit(struct http_request *request);
@@ -152,7 +152,7 @@ void http_request_expire_body(struct http_request *request);
 void http_request_done(struct http_request *request, uint64_t sent);
 
 /* trace.c */
-void http_trace_begin(struct http_request *request);
+void http_trace_start(struct http_request *request);
 /* forward.c: the client's address, through trusted proxies. */
 void http_forward_peer(struct http_request *request);
 /* gzip.c: compress the answer if that is worth it and allowed. True: on the blocking pool; it is
@@ -163,5 +163,10 @@ char *http_gzip(const char *bytes, size_t size, size_t *ret_size);
 void http_answer_deliver(struct http_request *request);
 
 const char *http_status_text(unsigned status);
+/* RFC 9110 6.4.1: an answer with this status never has a body. */
+static inline bool http_is_bodiless(unsigned status)
+{
+    return status < 200 || status == 204 || status == 304;
+}
 
 #endif

@@ -100,7 +100,7 @@ int http_add_header(struct http_request *request, const char *name, struct span 
 }
 
 /* Release what an answer holds that nobody sends. */
-static void drop_answer(struct http_request *request)
+static void answer_drop(struct http_request *request)
 {
     struct http_answer *answer = &request->answer;
 
@@ -108,7 +108,7 @@ static void drop_answer(struct http_request *request)
     answer->owned = NULL;
     http_frame_unref(answer->frame);
     answer->frame = NULL;
-    http_parts_free(answer->parts);
+    http_parts_destroy(answer->parts);
     answer->parts = NULL;
     if (answer->is_file && answer->fd >= 0) {
         if (answer->done != NULL)
@@ -122,15 +122,15 @@ static void drop_answer(struct http_request *request)
 void http_answer_deliver(struct http_request *request)
 {
     if (request->is_abandoned) {
-        drop_answer(request);
+        answer_drop(request);
         return;
     }
     request->phase = PHASE_ANSWERED;
     request->transport->answer(request);
-    drop_answer(request); /* what the transport has not taken */
+    answer_drop(request); /* what the transport has not taken */
 }
 
-static void deliver(struct http_request *request)
+static void answer_deliver(struct http_request *request)
 {
     tr_assert_use(
         request->connection->ctx != NULL, "a request is answered in its connection's turn");
@@ -147,7 +147,7 @@ void http_respond(struct http_request *request, unsigned status, const char *typ
     answer->status = status;
     answer->type = type;
     answer->body = body;
-    deliver(request);
+    answer_deliver(request);
 }
 
 void http_respond_buffer(
@@ -168,7 +168,7 @@ void http_respond_buffer(
     answer->body = (struct span){ body->bytes, body->size };
     answer->owned = body->bytes;
     *body = (struct buffer){ .size_max = body->size_max };
-    deliver(request);
+    answer_deliver(request);
 }
 
 static void put_escaped(struct buffer *buffer, const char *text)
@@ -252,5 +252,5 @@ void http_respond_file(struct http_request *request, unsigned status, const char
     answer->size = size;
     answer->done = done;
     answer->data = data;
-    deliver(request);
+    answer_deliver(request);
 }

@@ -82,7 +82,7 @@ static int count_parts(const char *path)
     return count;
 }
 
-static int add_exact(struct http_router *router, size_t index)
+static int router_add_exact(struct http_router *router, size_t index)
 {
     const struct http_route *route = &router->routes[index];
     struct span path = span_of(route->path);
@@ -98,14 +98,14 @@ static int add_exact(struct http_router *router, size_t index)
     return 0;
 }
 
-static int add(struct http_router *router, size_t index)
+static int router_add(struct http_router *router, size_t index)
 {
     int parts = count_parts(router->routes[index].path);
 
     if (parts < 0)
         return TR_EINVAL;
     if (parts == 0)
-        return add_exact(router, index);
+        return router_add_exact(router, index);
     for (uint32_t i = 0; i < router->pattern_count; i++) {
         const struct http_route *other = &router->routes[router->patterns[i]];
 
@@ -133,15 +133,15 @@ int http_router_init(
     if (router->slots == NULL || router->next == NULL || router->patterns == NULL)
         rc = TR_ENOMEM;
     for (size_t i = 0; i < count && rc == 0; i++) {
-        rc = add(router, i);
+        rc = router_add(router, i);
         *ret_bad = i;
     }
     if (rc < 0)
-        http_router_finish(router);
+        http_router_fini(router);
     return rc;
 }
 
-void http_router_finish(struct http_router *router)
+void http_router_fini(struct http_router *router)
 {
     base_free(router->slots);
     base_free(router->next);
@@ -150,7 +150,7 @@ void http_router_finish(struct http_router *router)
 }
 
 /* The route of this method; HEAD is served by GET if it has none of its own. */
-static void choose(
+static void match_choose(
     struct http_match *match, const struct http_route *route, enum http_method method)
 {
     match->allowed |= 1u << route->method;
@@ -159,7 +159,7 @@ static void choose(
         match->route = route;
 }
 
-static bool fits(const char *pattern, struct span path, struct http_match *match)
+static bool match_fits(const char *pattern, struct span path, struct http_match *match)
 {
     const char *at = path.at, *end = path.at + path.size;
     uint32_t count = 0;
@@ -197,16 +197,16 @@ void http_router_find(const struct http_router *router, enum http_method method,
     while (router->slots[at] != 0 && !span_is(path, router->routes[router->slots[at] - 1].path))
         at = (at + 1) & router->slot_mask;
     for (uint32_t i = router->slots[at]; i != 0; i = router->next[i - 1])
-        choose(ret_match, &router->routes[i - 1], method);
+        match_choose(ret_match, &router->routes[i - 1], method);
     if (ret_match->allowed != 0)
         return;
     for (uint32_t i = 0; i < router->pattern_count; i++) {
         const struct http_route *route = &router->routes[router->patterns[i]];
         struct http_match trial = { .route = NULL };
 
-        if (!fits(route->path, path, &trial))
+        if (!match_fits(route->path, path, &trial))
             continue;
-        choose(ret_match, route, method);
+        match_choose(ret_match, route, method);
         if (ret_match->route == route) {
             memcpy(ret_match->parts, trial.parts, sizeof trial.parts);
             ret_match->part_count = trial.part_count;

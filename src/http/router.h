@@ -34,7 +34,7 @@ struct http_match {
  * for two routes with one method and path; *ret_bad is the one at fault. TR_ENOMEM. */
 int http_router_init(
     struct http_router *router, const struct http_route *routes, size_t count, size_t *ret_bad);
-void http_router_finish(struct http_router *router);
+void http_router_fini(struct http_router *router);
 void http_router_find(const struct http_router *router, enum http_method method, struct span path,
     struct http_match *ret_match);
 /* "GET, HEAD, POST" of a set of methods. */

@@ -20,9 +20,9 @@
 
 enum { LISTENERS_MAX = 64 };
 
-static int explain(char *why, size_t size, int rc, const char *format, ...)
+static int server_explain(char *why, size_t size, int rc, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-static int explain(char *why, size_t size, int rc, const char *format, ...)
+static int server_explain(char *why, size_t size, int rc, const char *format, ...)
 {
     va_list arguments;
 
@@ -87,10 +87,10 @@ void http_server_leave(struct http_server *server, struct http_entry *entry, uin
     pthread_mutex_unlock(&server->lock);
 }
 
-void http_server_listener_begun(struct http_server *server)
+void http_server_listener_started(struct http_server *server)
 {
     pthread_mutex_lock(&server->lock);
-    server->listeners_begun++;
+    server->listeners_started++;
     pthread_cond_broadcast(&server->changed);
     pthread_mutex_unlock(&server->lock);
 }
@@ -105,7 +105,7 @@ void http_server_listener_ended(struct http_server *server)
 
 /* ---- start ---------------------------------------------------------------------------------- */
 
-static void fill_limits(struct http_limits *limits)
+static void limits_fill(struct http_limits *limits)
 {
     const struct http_limits defaults = {
         .connections_max = 10000,
@@ -148,7 +148,7 @@ static void fill_limits(struct http_limits *limits)
         limits->header_count_max = HTTP_FIELDS_MAX;
 }
 
-static int read_proxies(
+static int server_read_proxies(
     struct http_server *server, const char *const *texts, char *why, size_t why_size)
 {
     size_t count = 0;
@@ -159,30 +159,30 @@ static int read_proxies(
         return 0;
     server->proxies = base_calloc(count * sizeof *server->proxies);
     if (server->proxies == NULL)
-        return explain(why, why_size, TR_ENOMEM, "out of memory");
+        return server_explain(why, why_size, TR_ENOMEM, "out of memory");
     for (size_t i = 0; i < count; i++)
         if (net_cidr_parse(texts[i], &server->proxies[i]) < 0)
-            return explain(why, why_size, TR_EINVAL,
+            return server_explain(why, why_size, TR_EINVAL,
                 "trusted proxy %s is no network: write 10.0.0.0/8 or an address", texts[i]);
     server->proxy_count = count;
     return 0;
 }
 
-static int prepare_routes(struct http_server *server, const struct http_server_options *options,
-    char *why, size_t why_size)
+static int server_prepare_routes(struct http_server *server,
+    const struct http_server_options *options, char *why, size_t why_size)
 {
     size_t bad;
     int rc = http_router_init(&server->router, options->routes, options->route_count, &bad);
 
     if (rc == TR_ENOMEM)
-        return explain(why, why_size, rc, "out of memory");
+        return server_explain(why, why_size, rc, "out of memory");
     if (rc < 0)
-        return explain(why, why_size, rc, "route %s %s",
+        return server_explain(why, why_size, rc, "route %s %s",
             options->routes[bad].path == NULL ? "without a path" : options->routes[bad].path,
             rc == TR_EEXIST ? "is there twice" : "is malformed: /name/{part}/name");
     server->route_stats = base_calloc((options->route_count + 1) * sizeof *server->route_stats);
     if (server->route_stats == NULL)
-        return explain(why, why_size, TR_ENOMEM, "out of memory");
+        return server_explain(why, why_size, TR_ENOMEM, "out of memory");
     for (size_t i = 0; i < options->route_count && rc == 0; i++) {
         const struct http_route *route = &options->routes[i];
 
@@ -191,16 +191,16 @@ static int prepare_routes(struct http_server *server, const struct http_server_o
     }
     if (rc == 0)
         rc = http_stats_server(server->name, &server->stats);
-    return rc == 0 ? 0 : explain(why, why_size, rc, "out of memory");
+    return rc == 0 ? 0 : server_explain(why, why_size, rc, "out of memory");
 }
 
-static int prepare_tls(struct http_server *server, const struct http_server_options *options,
+static int server_prepare_tls(struct http_server *server, const struct http_server_options *options,
     char *why, size_t why_size)
 {
     static const char *const protocols[] = { "h2", "http/1.1", NULL };
 
     if ((options->tls_certificate_path == NULL) != (options->tls_key_path == NULL))
-        return explain(
+        return server_explain(
             why, why_size, TR_EINVAL, "TLS needs a certificate and its key: one is not set");
     if (options->tls_certificate_path == NULL)
         return 0;
@@ -208,14 +208,14 @@ static int prepare_tls(struct http_server *server, const struct http_server_opti
         why_size, &server->tls);
 }
 
-static int listen_all(struct http_server *server, const char *where, char *why, size_t why_size)
+static int server_listen(struct http_server *server, const char *where, char *why, size_t why_size)
 {
     uint32_t count = tr_system_workers(server->system);
     int rc;
 
     rc = net_address_parse(where, &server->bound);
     if (rc < 0)
-        return explain(why, why_size, rc,
+        return server_explain(why, why_size, rc,
             "listen address %s: write 127.0.0.1:8080, [::1]:8080 or unix:/path", where);
     if (net_address_is_unix(&server->bound) || count == 0)
         count = 1;
@@ -223,7 +223,7 @@ static int listen_all(struct http_server *server, const char *where, char *why, 
         count = LISTENERS_MAX;
     server->listeners = base_calloc(count * sizeof *server->listeners);
     if (server->listeners == NULL)
-        return explain(why, why_size, TR_ENOMEM, "out of memory");
+        return server_explain(why, why_size, TR_ENOMEM, "out of memory");
     if (count > 1) {
         int probe;
 
@@ -232,7 +232,7 @@ static int listen_all(struct http_server *server, const char *where, char *why, 
          * asking for it alone first. */
         rc = net_listen(&server->bound, false, &probe);
         if (rc < 0)
-            return explain(why, why_size, rc, "cannot listen on %s: %s", where,
+            return server_explain(why, why_size, rc, "cannot listen on %s: %s", where,
                 rc == TR_EBUSY ? "somebody else does" : tr_error_text(rc));
         close(probe);
     }
@@ -241,25 +241,27 @@ static int listen_all(struct http_server *server, const char *where, char *why, 
 
         rc = net_listen(&server->bound, count > 1, &fd);
         if (rc < 0)
-            return explain(why, why_size, rc, "cannot listen on %s: %s", where,
+            return server_explain(why, why_size, rc, "cannot listen on %s: %s", where,
                 rc == TR_EBUSY ? "somebody else does" : tr_error_text(rc));
         server->listeners_live++;
         rc = http_listener_start(server, fd, &server->listeners[i]);
         if (rc < 0) {
             server->listeners_live--;
             close(fd);
-            return explain(why, why_size, rc, "cannot start a listener: %s", tr_error_text(rc));
+            return server_explain(
+                why, why_size, rc, "cannot start a listener: %s", tr_error_text(rc));
         }
         server->listener_count++;
     }
     net_address_text(&server->bound, server->address, sizeof server->address);
     /* They begin on their workers: who is told that it listens may connect at once. */
     pthread_mutex_lock(&server->lock);
-    while (server->listeners_begun < count && server->listeners_live == count)
+    while (server->listeners_started < count && server->listeners_live == count)
         pthread_cond_wait(&server->changed, &server->lock);
-    rc = server->listeners_begun == count ? 0 : TR_ELIMIT;
+    rc = server->listeners_started == count ? 0 : TR_ELIMIT;
     pthread_mutex_unlock(&server->lock);
-    return rc == 0 ? 0 : explain(why, why_size, rc, "a listener could not start: out of memory");
+    return rc == 0 ? 0
+                   : server_explain(why, why_size, rc, "a listener could not start: out of memory");
 }
 
 /* sendfile has no flag against SIGPIPE, and a client that goes away must not end the program. */
@@ -273,12 +275,12 @@ static void ignore_sigpipe(void)
     }
 }
 
-static void destroy(struct http_server *server)
+static void server_destroy(struct http_server *server)
 {
     for (uint32_t i = 0; i < server->listener_count; i++)
         tr_sender_drop(&server->listeners[i]);
     base_free(server->listeners);
-    http_router_finish(&server->router);
+    http_router_fini(&server->router);
     base_free(server->route_stats);
     base_free(server->proxies);
     net_tls_destroy(&server->tls);
@@ -294,7 +296,7 @@ int http_server_start(struct tr_system *system, const struct http_server_options
     int rc;
 
     if (server == NULL)
-        return explain(why, why_size, TR_ENOMEM, "out of memory");
+        return server_explain(why, why_size, TR_ENOMEM, "out of memory");
     server->system = system;
     server->env = tr_system_env(system);
     server->limits = options->limits;
@@ -306,20 +308,20 @@ int http_server_start(struct tr_system *system, const struct http_server_options
     server->entries.next = server->entries.prev = &server->entries;
     snprintf(
         server->name, sizeof server->name, "%s", options->name == NULL ? "http" : options->name);
-    fill_limits(&server->limits);
+    limits_fill(&server->limits);
     atomic_store_explicit(&server->places, server->limits.in_flight_max, memory_order_relaxed);
     atomic_store_explicit(&server->shortest_ns, UINT64_MAX, memory_order_relaxed);
     atomic_store_explicit(&server->best_ns, UINT64_MAX, memory_order_relaxed);
     pthread_mutex_init(&server->lock, NULL);
     pthread_cond_init(&server->changed, NULL);
     ignore_sigpipe();
-    rc = prepare_routes(server, options, why, why_size);
+    rc = server_prepare_routes(server, options, why, why_size);
     if (rc == 0)
-        rc = read_proxies(server, options->trusted_proxies, why, why_size);
+        rc = server_read_proxies(server, options->trusted_proxies, why, why_size);
     if (rc == 0)
-        rc = prepare_tls(server, options, why, why_size);
+        rc = server_prepare_tls(server, options, why, why_size);
     if (rc == 0)
-        rc = listen_all(server, options->listen, why, why_size);
+        rc = server_listen(server, options->listen, why, why_size);
     if (rc < 0) {
         http_server_stop(&server);
         return rc;
@@ -335,7 +337,7 @@ const char *http_server_address(const struct http_server *server)
 
 /* ---- the end -------------------------------------------------------------------------------- */
 
-static void order_all(struct http_server *server, enum http_order order)
+static void server_order_all(struct http_server *server, enum http_order order)
 {
     for (struct http_entry *entry = server->entries.next; entry != &server->entries;
          entry = entry->next)
@@ -343,7 +345,7 @@ static void order_all(struct http_server *server, enum http_order order)
 }
 
 /* Under the lock: until nothing is left, or `until_ns`. */
-static bool wait_empty(struct http_server *server, uint64_t until_ns)
+static bool server_wait_empty(struct http_server *server, uint64_t until_ns)
 {
     struct timespec until = { .tv_sec = (time_t)(until_ns / UINT64_C(1000000000)),
         .tv_nsec = (long)(until_ns % UINT64_C(1000000000)) };
@@ -355,14 +357,14 @@ static bool wait_empty(struct http_server *server, uint64_t until_ns)
     return true;
 }
 
-static uint64_t now_of(const struct http_server *server)
+static uint64_t server_now_ns(const struct http_server *server)
 {
     return server->env->now_ns(server->env->data);
 }
 
 uint32_t http_server_drain(struct http_server *server, uint64_t timeout_ns)
 {
-    uint64_t until_ns = now_of(server) + timeout_ns;
+    uint64_t until_ns = server_now_ns(server) + timeout_ns;
     uint32_t cut_before, cut;
 
     pthread_mutex_lock(&server->lock);
@@ -370,12 +372,12 @@ uint32_t http_server_drain(struct http_server *server, uint64_t timeout_ns)
     if (!atomic_exchange_explicit(&server->is_draining, true, memory_order_relaxed)) {
         for (uint32_t i = 0; i < server->listener_count; i++)
             http_listener_drain(server->listeners[i], timeout_ns > 0);
-        order_all(server, HTTP_ORDER_DRAIN);
+        server_order_all(server, HTTP_ORDER_DRAIN);
     }
-    if (!wait_empty(server, until_ns)) {
-        order_all(server, HTTP_ORDER_CUT);
+    if (!server_wait_empty(server, until_ns)) {
+        server_order_all(server, HTTP_ORDER_CUT);
         /* Requests that wait for others end when those have answered their cancelled asks. */
-        if (!wait_empty(server, now_of(server) + TR_SECONDS(10)))
+        if (!server_wait_empty(server, server_now_ns(server) + TR_SECONDS(10)))
             LOG(LOG_ERROR, "http", "connections do not end", LOG_TEXT("server", server->name),
                 LOG_INT("connections", server->connections));
     }
@@ -394,16 +396,16 @@ void http_server_stop(struct http_server **server)
     if (!atomic_load_explicit(&old->is_draining, memory_order_relaxed) && old->env != NULL)
         http_server_drain(old, 0);
     pthread_mutex_lock(&old->lock);
-    order_all(old, HTTP_ORDER_CUT);
+    server_order_all(old, HTTP_ORDER_CUT);
     while (old->connections > 0 || old->listeners_live > 0)
         pthread_cond_wait(&old->changed, &old->lock);
     pthread_mutex_unlock(&old->lock);
-    destroy(old);
+    server_destroy(old);
 }
 
 int http_server_reload_tls(struct http_server *server, char *why, size_t why_size)
 {
     if (server->tls == NULL)
-        return explain(why, why_size, TR_EUNSUPPORTED, "this server speaks no TLS");
+        return server_explain(why, why_size, TR_EUNSUPPORTED, "this server speaks no TLS");
     return net_tls_reload(server->tls, why, why_size);
 }

@@ -67,8 +67,8 @@ struct http_server {
     struct http_entry entries; /* head of the ring */
     _Atomic uint32_t connections;
     uint32_t listeners_live;
-    uint32_t listeners_begun; /* those that have begun to listen */
-    uint32_t cut;             /* requests that were closed on before their answer was out */
+    uint32_t listeners_started; /* those that have begun to listen */
+    uint32_t cut;               /* requests that were closed on before their answer was out */
 };
 
 /* listener.c: takes the descriptor on success. */
@@ -79,7 +79,7 @@ void http_listener_drain(tr_sender sender, bool is_patient);
 /* connection.c: an accepted descriptor becomes an actor, and is closed on failure. */
 void http_connection_start(struct http_server *server, int fd, const struct net_peer *peer);
 enum http_order { HTTP_ORDER_DRAIN, HTTP_ORDER_CUT };
-void http_connection_order(tr_sender sender, enum http_order what);
+void http_connection_order(tr_sender sender, enum http_order order);
 
 /* A connection comes, has its actor (or none, if that failed), and goes; the last two in any order.
  * `cut`: requests that were lost with it. */
@@ -87,7 +87,7 @@ void http_server_enter(struct http_server *server, struct http_entry *entry);
 void http_server_started(struct http_server *server, struct http_entry *entry, tr_sender sender);
 void http_server_leave(struct http_server *server, struct http_entry *entry, uint32_t cut);
 /* A listener has begun to listen; it has ended. */
-void http_server_listener_begun(struct http_server *server);
+void http_server_listener_started(struct http_server *server);
 void http_server_listener_ended(struct http_server *server);
 
 #endif

@@ -30,7 +30,7 @@ enum {
     CALM_NS = 20000000,
 };
 
-static uint32_t fewest(const struct http_server *server)
+static uint32_t places_min(const struct http_server *server)
 {
     return server->limits.in_flight_max < PLACES_MIN ? server->limits.in_flight_max : PLACES_MIN;
 }
@@ -47,7 +47,7 @@ static bool has_place_always(const struct http_route *route)
 }
 
 /* Count it; the log hears of it now and then, not each time. */
-static void note(struct http_server *server, uint64_t now_ns)
+static void shed_note(struct http_server *server, uint64_t now_ns)
 {
     uint64_t told_ns = atomic_load_explicit(&server->shed_told_ns, memory_order_relaxed);
     bool is_hard = atomic_load_explicit(&server->in_flight, memory_order_relaxed) >=
@@ -66,11 +66,11 @@ static void note(struct http_server *server, uint64_t now_ns)
             metric_get(server->stats.shed_in_flight) + metric_get(server->stats.shed_wait)));
 }
 
-void http_shed_begin(struct http_request *request)
+void http_shed_start(struct http_request *request)
 {
     struct http_server *server = request->connection->server;
 
-    http_request_begin(request);
+    http_request_start(request);
     if (request->phase == PHASE_GATE && http_shed_is_full(server) &&
         !has_place_always(request->match.route))
         http_respond_shed(request, 503, 1, "wait");
@@ -100,7 +100,7 @@ bool http_shed_quickly(struct http_request *request)
     if (route == NULL || has_place_always(route) || head->length > route->body_max ||
         (head->is_chunked && route->body_max == 0))
         return false;
-    note(server, connection->now_ns);
+    shed_note(server, connection->now_ns);
     metric_add(server->route_stats[route - server->router.routes].codes[503 / 100 - 1], 1);
     tr_fd_calm(connection->ctx, CALM_PAUSE_NS, CALM_NS);
     request->answer.status = 503;
@@ -112,7 +112,7 @@ bool http_shed_quickly(struct http_request *request)
 /* ---- how many places ------------------------------------------------------------------------ */
 
 /* The best time there is, as far as is known. It may become longer, but not because of a queue. */
-static uint64_t best_ns(struct http_server *server, uint64_t shortest_ns, bool has_shed)
+static uint64_t places_best_ns(struct http_server *server, uint64_t shortest_ns, bool has_shed)
 {
     uint64_t best = atomic_load_explicit(&server->best_ns, memory_order_relaxed);
 
@@ -124,12 +124,12 @@ static uint64_t best_ns(struct http_server *server, uint64_t shortest_ns, bool h
     return best;
 }
 
-static void change_places(struct http_server *server, uint64_t shortest_ns)
+static void places_change(struct http_server *server, uint64_t shortest_ns)
 {
     uint32_t places = atomic_load_explicit(&server->places, memory_order_relaxed);
-    uint32_t least = fewest(server), most = server->limits.in_flight_max;
+    uint32_t least = places_min(server), most = server->limits.in_flight_max;
     bool has_shed = atomic_exchange_explicit(&server->has_shed, false, memory_order_relaxed);
-    uint64_t best = best_ns(server, shortest_ns, has_shed);
+    uint64_t best = places_best_ns(server, shortest_ns, has_shed);
 
     if (shortest_ns <= server->limits.wait_ns || shortest_ns / BEST_FACTOR <= best)
         places += (places + 7) / 8;
@@ -139,7 +139,7 @@ static void change_places(struct http_server *server, uint64_t shortest_ns)
     atomic_store_explicit(&server->places, places, memory_order_relaxed);
 }
 
-static void give_back(struct http_server *server)
+static void places_restore(struct http_server *server)
 {
     uint32_t places = atomic_load_explicit(&server->places, memory_order_relaxed);
 
@@ -161,7 +161,7 @@ void http_shed_learn(const struct http_request *request)
            !atomic_compare_exchange_weak_explicit(&server->shortest_ns, &shortest_ns, took_ns,
                memory_order_relaxed, memory_order_relaxed)) {
     }
-    give_back(server);
+    places_restore(server);
     until_ns = atomic_load_explicit(&server->window_ns, memory_order_relaxed);
     /* Who moves the window decides; two workers may miss a request of each other's: it is a hint.
      */
@@ -170,5 +170,5 @@ void http_shed_learn(const struct http_request *request)
         return;
     shortest_ns = atomic_exchange_explicit(&server->shortest_ns, UINT64_MAX, memory_order_relaxed);
     if (shortest_ns != UINT64_MAX)
-        change_places(server, shortest_ns);
+        places_change(server, shortest_ns);
 }

@@ -14,8 +14,8 @@
 
 /* Is no place left? */
 bool http_shed_is_full(const struct http_server *server);
-/* What http_request_begin does, and shed what has no place. */
-void http_shed_begin(struct http_request *request);
+/* What http_request_start does, and shed what has no place. */
+void http_shed_start(struct http_request *request);
 /* HTTP/1, when the head of a request is complete: if it must be shed, answer it without memory, id,
  * log line or time in a histogram, and return true. */
 bool http_shed_quickly(struct http_request *request);

@@ -29,7 +29,7 @@ struct wanted {
 };
 
 /* Quotes and backslashes would end the label's value. */
-static void put_value(char *text, size_t size, const char *value)
+static void stats_put_value(char *text, size_t size, const char *value)
 {
     size_t used = 0;
 
@@ -41,7 +41,7 @@ static void put_value(char *text, size_t size, const char *value)
     text[used] = '\0';
 }
 
-static struct metric *find_or_make(const struct wanted *wanted, const char *labels)
+static struct metric *stats_metric(const struct wanted *wanted, const char *labels)
 {
     struct owned *owned;
 
@@ -76,17 +76,17 @@ int http_stats_route(const char *server, const char *label, struct http_route_st
         "Time from the end of a request's header to its answer", METRIC_HISTOGRAM };
     char server_text[64], label_text[128], labels[LABELS_MAX];
 
-    put_value(server_text, sizeof server_text, server);
-    put_value(label_text, sizeof label_text, label);
+    stats_put_value(server_text, sizeof server_text, server);
+    stats_put_value(label_text, sizeof label_text, label);
     for (int i = 0; i < HTTP_CODE_CLASSES; i++) {
         snprintf(labels, sizeof labels, "server=\"%s\",route=\"%s\",code=\"%dxx\"", server_text,
             label_text, i + 1);
-        ret_stats->codes[i] = find_or_make(&requests, labels);
+        ret_stats->codes[i] = stats_metric(&requests, labels);
         if (ret_stats->codes[i] == NULL)
             return TR_ENOMEM;
     }
     snprintf(labels, sizeof labels, "server=\"%s\",route=\"%s\"", server_text, label_text);
-    ret_stats->seconds = find_or_make(&seconds, labels);
+    ret_stats->seconds = stats_metric(&seconds, labels);
     return ret_stats->seconds == NULL ? TR_ENOMEM : 0;
 }
 
@@ -96,10 +96,10 @@ struct metric *http_stats_shed(const char *server, const char *reason)
         "Requests refused before any work was done, by reason", METRIC_COUNTER };
     char server_text[64], reason_text[64], labels[LABELS_MAX];
 
-    put_value(server_text, sizeof server_text, server);
-    put_value(reason_text, sizeof reason_text, reason);
+    stats_put_value(server_text, sizeof server_text, server);
+    stats_put_value(reason_text, sizeof reason_text, reason);
     snprintf(labels, sizeof labels, "server=\"%s\",reason=\"%s\"", server_text, reason_text);
-    return find_or_make(&shed, labels);
+    return stats_metric(&shed, labels);
 }
 
 struct metric *http_stats_reason(
@@ -153,10 +153,10 @@ int http_stats_server(const char *server, struct http_server_stats *ret_stats)
     };
     char server_text[64], labels[LABELS_MAX];
 
-    put_value(server_text, sizeof server_text, server);
+    stats_put_value(server_text, sizeof server_text, server);
     snprintf(labels, sizeof labels, "server=\"%s\"", server_text);
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
-        *table[i].to = find_or_make(&table[i].wanted, labels);
+        *table[i].to = stats_metric(&table[i].wanted, labels);
         if (*table[i].to == NULL)
             return TR_ENOMEM;
     }

@@ -20,7 +20,7 @@ struct http_stream_state *http_stream_find(struct http_connection *connection, u
     return stream;
 }
 
-static void keep_farewell(
+static void stream_keep_farewell(
     struct http_stream_state *stream, const struct http_farewell *farewell, char *space)
 {
     stream->farewell = *farewell;
@@ -46,7 +46,7 @@ struct http_stream_state *http_stream_open(
     stream->heartbeat_ns =
         options->heartbeat_ns == 0 ? heartbeat_default_ns : options->heartbeat_ns;
     stream->beat_ns = connection->now_ns + stream->heartbeat_ns;
-    keep_farewell(stream, &options->farewell, stream->notice + options->notice_size);
+    stream_keep_farewell(stream, &options->farewell, stream->notice + options->notice_size);
     if (options->watcher.box != NULL) {
         stream->watcher = tr_sender_clone(options->watcher, "http stream");
         stream->notice_size = options->notice_size;
@@ -59,7 +59,7 @@ struct http_stream_state *http_stream_open(
     return stream;
 }
 
-int http_sse_begin(struct http_request *request, const struct http_stream_options *options,
+int http_sse_open(struct http_request *request, const struct http_stream_options *options,
     http_stream *ret_stream)
 {
     struct http_connection *connection = request->connection;
@@ -110,7 +110,7 @@ void http_stream_close(struct http_connection *connection, struct http_stream_st
     base_free(stream);
 }
 
-static void cut(struct http_connection *connection, struct http_stream_state *stream)
+static void stream_cut(struct http_connection *connection, struct http_stream_state *stream)
 {
     if (connection->transport->stream_cut != NULL)
         connection->transport->stream_cut(connection, stream);
@@ -118,7 +118,7 @@ static void cut(struct http_connection *connection, struct http_stream_state *st
         http_connection_fail(connection);
 }
 
-static uint64_t pending(
+static uint64_t stream_pending(
     const struct http_connection *connection, const struct http_stream_state *stream)
 {
     if (connection->transport->stream_pending != NULL)
@@ -127,7 +127,7 @@ static uint64_t pending(
 }
 
 /* NULL: it has none. */
-static struct http_frame *farewell_frame(const struct http_stream_state *stream)
+static struct http_frame *stream_farewell_frame(const struct http_stream_state *stream)
 {
     const struct http_farewell *farewell = &stream->farewell;
     struct http_frame *frame = NULL;
@@ -142,13 +142,13 @@ static struct http_frame *farewell_frame(const struct http_stream_state *stream)
 
 void http_stream_slow(struct http_connection *connection, struct http_stream_state *stream)
 {
-    struct http_frame *last = farewell_frame(stream);
+    struct http_frame *last = stream_farewell_frame(stream);
 
     metric_add(connection->server->stats.slow_streams, 1);
     if (last == NULL)
-        cut(connection, stream);
+        stream_cut(connection, stream);
     else
-        http_stream_finish(connection, stream, last, stream->farewell.close_code);
+        http_stream_end_with(connection, stream, last, stream->farewell.close_code);
 }
 
 void http_stream_frame(
@@ -156,7 +156,7 @@ void http_stream_frame(
 {
     size_t reserve = stream->farewell.make == NULL ? 0 : HTTP_FAREWELL_SIZE_MAX;
 
-    if (pending(connection, stream) + frame->size + reserve > stream->pending_max) {
+    if (stream_pending(connection, stream) + frame->size + reserve > stream->pending_max) {
         http_frame_unref(frame);
         http_stream_slow(connection, stream);
         return;
@@ -167,7 +167,7 @@ void http_stream_frame(
     connection->transport->frame(connection, stream, frame);
 }
 
-void http_stream_finish(struct http_connection *connection, struct http_stream_state *stream,
+void http_stream_end_with(struct http_connection *connection, struct http_stream_state *stream,
     struct http_frame *last, uint16_t code)
 {
     if (last != NULL)
@@ -203,21 +203,21 @@ void http_streams_beat(struct http_connection *connection)
             connection->transport->stream_beat(connection, stream);
             continue;
         }
-        frame = http_frame_new(":\n\n", 3);
+        frame = http_frame_create(":\n\n", 3);
         if (frame != NULL)
             http_stream_frame(connection, stream, frame);
     }
 }
 
 /* Come back in two to five seconds: not all at once. */
-static struct http_frame *retry_frame(struct tr_context *ctx)
+static struct http_frame *stream_retry_frame(struct tr_context *ctx)
 {
     struct buffer text = { 0 };
     struct http_frame *frame = NULL;
 
     buffer_format(&text, "retry: %u\n\n", (unsigned)(2000 + tr_random(ctx) % 3000));
     if (text.failed == 0)
-        frame = http_frame_new(text.bytes, text.size);
+        frame = http_frame_create(text.bytes, text.size);
     buffer_free(&text);
     return frame;
 }
@@ -226,15 +226,15 @@ void http_streams_drain(struct http_connection *connection)
 {
     while (connection->streams != NULL && !connection->is_gone) {
         struct http_stream_state *stream = connection->streams;
-        struct http_frame *last = stream->is_websocket ? NULL : retry_frame(connection->ctx);
+        struct http_frame *last = stream->is_websocket ? NULL : stream_retry_frame(connection->ctx);
 
-        http_stream_finish(connection, stream, last, 1012);
+        http_stream_end_with(connection, stream, last, 1012);
     }
 }
 
 /* ---- from anywhere -------------------------------------------------------------------------- */
 
-static int send_message(http_stream stream, const struct http_message *message)
+static int stream_send_message(http_stream stream, const struct http_message *message)
 {
     struct tr_send_options control = { .lane = TR_CONTROL };
     struct http_message slow = { .kind = MESSAGE_SLOW, .id = stream.id };
@@ -258,7 +258,7 @@ int http_stream_send(http_stream stream, struct http_frame *frame)
 
     if (frame == NULL)
         return TR_ENOMEM;
-    rc = send_message(stream, &message);
+    rc = stream_send_message(stream, &message);
     if (rc < 0)
         http_frame_unref(frame);
     return rc;
@@ -270,11 +270,11 @@ void http_stream_end(http_stream stream, struct http_frame *last, uint16_t close
         .kind = MESSAGE_END, .id = stream.id, .frame = last, .code = close_code
     };
 
-    if (send_message(stream, &message) < 0)
+    if (stream_send_message(stream, &message) < 0)
         http_frame_unref(last);
 }
 
-static void put_lines(struct buffer *buffer, const char *field, struct span text)
+static void sse_put_lines(struct buffer *buffer, const char *field, struct span text)
 {
     const char *at = text.at, *end = text.at + text.size;
 
@@ -295,7 +295,7 @@ static void put_lines(struct buffer *buffer, const char *field, struct span text
 }
 
 /* The part before a line end: an id or a name of an event cannot have two lines. */
-static struct span first_line(struct span text)
+static struct span sse_first_line(struct span text)
 {
     size_t size = 0;
 
@@ -308,9 +308,9 @@ static struct span first_line(struct span text)
 void http_sse_format(struct buffer *buffer, struct span id, struct span event, struct span data)
 {
     if (id.at != NULL)
-        put_lines(buffer, "id: ", first_line(id));
+        sse_put_lines(buffer, "id: ", sse_first_line(id));
     if (event.at != NULL)
-        put_lines(buffer, "event: ", first_line(event));
-    put_lines(buffer, "data: ", data.at == NULL ? (struct span){ "", 0 } : data);
+        sse_put_lines(buffer, "event: ", sse_first_line(event));
+    sse_put_lines(buffer, "data: ", data.at == NULL ? (struct span){ "", 0 } : data);
     buffer_append(buffer, "\n", 1);
 }

@@ -36,7 +36,7 @@ static void hex_write(char *text, size_t digits, uint64_t value)
 
 /* version-trace-parent-flags; version ff is forbidden, longer ones of later versions are read as
  * far as they are known. */
-static bool read_parent(struct span text, struct http_request *request)
+static bool trace_read_parent(struct span text, struct http_request *request)
 {
     uint64_t version, high, low, parent, flags;
 
@@ -56,7 +56,7 @@ static bool read_parent(struct span text, struct http_request *request)
     return true;
 }
 
-void http_trace_begin(struct http_request *request)
+void http_trace_start(struct http_request *request)
 {
     struct tr_context *ctx = request->connection->ctx;
     struct span parent;
@@ -65,7 +65,7 @@ void http_trace_begin(struct http_request *request)
         return;
     request->has_id = true;
     request->is_traced =
-        http_header_one(request, "traceparent", &parent) && read_parent(parent, request);
+        http_header_one(request, "traceparent", &parent) && trace_read_parent(parent, request);
     if (!request->is_traced) {
         request->trace_high = tr_random(ctx);
         request->trace_low = tr_random(ctx) | 1; /* all zero is invalid */
@@ -84,7 +84,7 @@ void http_trace_begin(struct http_request *request)
     request->traceparent[55] = '\0';
 }
 
-static struct http_request *writable(const struct http_request *request)
+static struct http_request *request_writable(const struct http_request *request)
 {
     union {
         const struct http_request *in;
@@ -96,19 +96,19 @@ static struct http_request *writable(const struct http_request *request)
 
 struct span http_request_id(const struct http_request *request)
 {
-    http_trace_begin(writable(request));
+    http_trace_start(request_writable(request));
     return (struct span){ request->id, 32 };
 }
 
 struct span http_traceparent(const struct http_request *request)
 {
-    http_trace_begin(writable(request));
+    http_trace_start(request_writable(request));
     return (struct span){ request->traceparent, TRACEPARENT_SIZE };
 }
 
 struct span http_peer(const struct http_request *request)
 {
     if (request->peer_size == 0)
-        http_forward_peer(writable(request));
+        http_forward_peer(request_writable(request));
     return (struct span){ request->peer, request->peer_size };
 }

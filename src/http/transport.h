@@ -51,7 +51,7 @@ struct http_transport {
     bool (*is_idle)(const struct http_connection *connection);
     /* The turn is over: give back what is not needed until the next. */
     void (*shrink)(struct http_connection *connection);
-    void (*finish)(struct http_connection *connection);
+    void (*fini)(struct http_connection *connection);
 };
 
 extern const struct http_transport http1_transport;

@@ -58,7 +58,8 @@ struct websocket {
 /* ---- the handshake -------------------------------------------------------------------------- */
 
 /* Is the token in the comma-separated lists of all fields of that name? */
-static bool has_token(const struct http_request *request, const char *name, const char *token)
+static bool header_has_token(
+    const struct http_request *request, const char *name, const char *token)
 {
     for (uint32_t i = 0; i < http_header_count(request); i++) {
         const struct http_header *field = http_header_at(request, i);
@@ -69,22 +70,18 @@ static bool has_token(const struct http_request *request, const char *name, cons
         while (at < end) {
             const char *comma = memchr(at, ',', (size_t)(end - at));
             const char *to = comma == NULL ? end : comma;
-            const char *from = at;
+            struct span one = { at, (size_t)(to - at) };
 
-            at = to + 1;
-            while (from < to && (*from == ' ' || *from == '\t'))
-                from++;
-            while (to > from && (to[-1] == ' ' || to[-1] == '\t'))
-                to--;
-            if (span_is_nocase((struct span){ from, (size_t)(to - from) }, token))
+            if (span_is_nocase(span_trimmed(one), token))
                 return true;
+            at = to + 1;
         }
     }
     return false;
 }
 
 /* NULL, or what is wrong (section 4.2.1). */
-static const char *find_fault(const struct http_request *request, struct span *ret_key)
+static const char *websocket_find_fault(const struct http_request *request, struct span *ret_key)
 {
     unsigned char key[KEY_SIZE];
     size_t size;
@@ -95,7 +92,8 @@ static const char *find_fault(const struct http_request *request, struct span *r
         return "A WebSocket begins with GET.";
     if (request->head.is_chunked || request->head.length > 0)
         return "A WebSocket handshake has no body.";
-    if (!has_token(request, "Upgrade", "websocket") || !has_token(request, "Connection", "upgrade"))
+    if (!header_has_token(request, "Upgrade", "websocket") ||
+        !header_has_token(request, "Connection", "upgrade"))
         return "A WebSocket handshake needs Upgrade: websocket and Connection: Upgrade.";
     if (!http_header_one(request, "Sec-WebSocket-Key", ret_key) || ret_key->size != KEY_TEXT_SIZE ||
         crypto_base64_decode(*ret_key, key, sizeof key, &size) < 0 || size != KEY_SIZE)
@@ -104,7 +102,7 @@ static const char *find_fault(const struct http_request *request, struct span *r
 }
 
 /* Section 4.2.2, 5.4: text of the SHA-1 of key and a fixed GUID. */
-static bool accept_text(struct span key, char text[29])
+static bool websocket_accept_text(struct span key, char text[29])
 {
     static const char guid[] = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
     unsigned char digest[20];
@@ -119,13 +117,13 @@ static bool accept_text(struct span key, char text[29])
     return true;
 }
 
-static int answer_out_of_memory(struct http_request *request)
+static int websocket_answer_no_memory(struct http_request *request)
 {
     http_respond_error(request, 503, "OutOfMemory", "Try again later.");
     return TR_ENOMEM;
 }
 
-static int refuse(struct http_request *request, const char *fault)
+static int websocket_refuse(struct http_request *request, const char *fault)
 {
     struct span version;
 
@@ -146,9 +144,9 @@ static int refuse(struct http_request *request, const char *fault)
     return 0;
 }
 
-static struct websocket *websocket_new(struct http_connection *connection);
+static struct websocket *websocket_create(struct http_connection *connection);
 
-int http_websocket_begin(struct http_request *request, const struct http_stream_options *options,
+int http_websocket_open(struct http_request *request, const struct http_stream_options *options,
     size_t receive_max, http_receive_fn receive, void *data, http_stream *ret_stream)
 {
     struct http_connection *connection = request->connection;
@@ -162,19 +160,20 @@ int http_websocket_begin(struct http_request *request, const struct http_stream_
     tr_assert_use(receive != NULL, "somebody has to receive");
     if (request->is_abandoned)
         return TR_ECANCELLED;
-    rc = refuse(request, find_fault(request, &key));
+    rc = websocket_refuse(request, websocket_find_fault(request, &key));
     if (rc < 0)
         return rc;
-    if (!accept_text(key, accept) || http_add_header(request, "Upgrade", SPAN("websocket")) < 0 ||
+    if (!websocket_accept_text(key, accept) ||
+        http_add_header(request, "Upgrade", SPAN("websocket")) < 0 ||
         http_add_header(request, "Sec-WebSocket-Accept", span_of(accept)) < 0)
-        return answer_out_of_memory(request);
-    websocket = websocket_new(connection);
+        return websocket_answer_no_memory(request);
+    websocket = websocket_create(connection);
     if (websocket == NULL)
-        return answer_out_of_memory(request);
+        return websocket_answer_no_memory(request);
     stream = http_stream_open(request, options);
     if (stream == NULL) {
-        http_websocket_finish(connection);
-        return answer_out_of_memory(request);
+        http_websocket_destroy(connection);
+        return websocket_answer_no_memory(request);
     }
     stream->is_websocket = true;
     websocket->stream = (http_stream){ tr_self(connection->ctx), stream->id };
@@ -192,13 +191,13 @@ int http_websocket_begin(struct http_request *request, const struct http_stream_
 
 /* ---- what the library calls ----------------------------------------------------------------- */
 
-static ssize_t wait_for_more(wslay_event_context_ptr library)
+static ssize_t websocket_wait_for_more(wslay_event_context_ptr library)
 {
     wslay_event_set_error(library, WSLAY_ERR_WOULDBLOCK);
     return -1;
 }
 
-static ssize_t on_receive(
+static ssize_t websocket_on_receive(
     wslay_event_context_ptr library, uint8_t *bytes, size_t size, int flags, void *data)
 {
     struct websocket *websocket = data;
@@ -208,10 +207,10 @@ static ssize_t on_receive(
 
     (void)flags;
     if (connection->is_gone || wslay_event_get_queued_msg_count(library) > CONTROLS_MAX)
-        return wait_for_more(library);
+        return websocket_wait_for_more(library);
     if (connection->batch > MESSAGES_MAX) {
         http_connection_again(connection);
-        return wait_for_more(library);
+        return websocket_wait_for_more(library);
     }
     if (input->begin < input->end) { /* came with the handshake */
         if (size > input->end - input->begin)
@@ -222,16 +221,16 @@ static ssize_t on_receive(
         return (ssize_t)size;
     }
     if (!http_connection_may_read(connection))
-        return wait_for_more(library);
+        return websocket_wait_for_more(library);
     got = http_connection_read(connection, (char *)bytes, size);
     if (got <= 0)
-        return wait_for_more(library);
+        return websocket_wait_for_more(library);
     websocket->came = true;
     websocket->ping_ns = 0;
     return got;
 }
 
-static ssize_t on_send(
+static ssize_t websocket_on_send(
     wslay_event_context_ptr library, const uint8_t *bytes, size_t size, int flags, void *data)
 {
     struct websocket *websocket = data;
@@ -245,13 +244,13 @@ static ssize_t on_send(
 }
 
 /* The library goes on to the end of this frame: what comes of it is not looked at. */
-static void give_up(struct websocket *websocket, uint16_t code)
+static void websocket_give_up(struct websocket *websocket, uint16_t code)
 {
     websocket->broken = code;
     wslay_event_shutdown_read(websocket->library);
 }
 
-static void on_frame_start(wslay_event_context_ptr library,
+static void websocket_on_frame_start(wslay_event_context_ptr library,
     const struct wslay_event_on_frame_recv_start_arg *start, void *data)
 {
     struct websocket *websocket = data;
@@ -259,16 +258,17 @@ static void on_frame_start(wslay_event_context_ptr library,
     (void)library;
     websocket->in_control = wslay_is_ctrl_frame(start->opcode);
     if (start->opcode == WSLAY_CONNECTION_CLOSE && start->payload_length == 1)
-        give_up(websocket, CODE_PROTOCOL); /* half a code (5.5.1), which the library lets pass */
+        websocket_give_up(
+            websocket, CODE_PROTOCOL); /* half a code (5.5.1), which the library lets pass */
     if (websocket->in_control)
         return;
     if (start->opcode != WSLAY_CONTINUATION_FRAME)
         websocket->is_text = start->opcode == WSLAY_TEXT_FRAME;
     if (start->payload_length > websocket->receive_max - websocket->message.size)
-        give_up(websocket, CODE_TOO_BIG);
+        websocket_give_up(websocket, CODE_TOO_BIG);
 }
 
-static void on_chunk(wslay_event_context_ptr library,
+static void websocket_on_chunk(wslay_event_context_ptr library,
     const struct wslay_event_on_frame_recv_chunk_arg *chunk, void *data)
 {
     struct websocket *websocket = data;
@@ -277,10 +277,10 @@ static void on_chunk(wslay_event_context_ptr library,
     if (websocket->in_control || websocket->broken != 0 || websocket->is_ending)
         return;
     if (buffer_append(&websocket->message, chunk->data, chunk->data_length) < 0)
-        give_up(websocket, CODE_INTERNAL);
+        websocket_give_up(websocket, CODE_INTERNAL);
 }
 
-static void on_message(
+static void websocket_on_message(
     wslay_event_context_ptr library, const struct wslay_event_on_msg_recv_arg *message, void *data)
 {
     struct websocket *websocket = data;
@@ -295,13 +295,13 @@ static void on_message(
     buffer_clear(&websocket->message);
 }
 
-static struct websocket *websocket_new(struct http_connection *connection)
+static struct websocket *websocket_create(struct http_connection *connection)
 {
-    static const struct wslay_event_callbacks callbacks = { .recv_callback = on_receive,
-        .send_callback = on_send,
-        .on_frame_recv_start_callback = on_frame_start,
-        .on_frame_recv_chunk_callback = on_chunk,
-        .on_msg_recv_callback = on_message };
+    static const struct wslay_event_callbacks callbacks = { .recv_callback = websocket_on_receive,
+        .send_callback = websocket_on_send,
+        .on_frame_recv_start_callback = websocket_on_frame_start,
+        .on_frame_recv_chunk_callback = websocket_on_chunk,
+        .on_msg_recv_callback = websocket_on_message };
     struct websocket *websocket = base_calloc(sizeof *websocket);
 
     if (websocket == NULL)
@@ -318,7 +318,7 @@ static struct websocket *websocket_new(struct http_connection *connection)
 
 /* ---- the transport -------------------------------------------------------------------------- */
 
-void http_websocket_finish(struct http_connection *connection)
+void http_websocket_destroy(struct http_connection *connection)
 {
     struct websocket *websocket = connection->protocol;
 
@@ -331,7 +331,7 @@ void http_websocket_finish(struct http_connection *connection)
 }
 
 /* A header of section 5.2, with its payload of `size` bytes behind it; not masked. */
-static int put_header(struct http_output *output, uint8_t opcode, uint64_t size)
+static int websocket_put_header(struct http_output *output, uint8_t opcode, uint64_t size)
 {
     unsigned char bytes[10] = { (unsigned char)(0x80 | opcode) };
     size_t digits = size < 126 ? 0 : size <= UINT16_MAX ? 2 : 8;
@@ -343,29 +343,29 @@ static int put_header(struct http_output *output, uint8_t opcode, uint64_t size)
 }
 
 /* Tell the client why, and leave the rest to HTTP/1's end of a connection. */
-static void close_with(struct http_connection *connection, uint16_t code)
+static void websocket_close_with(struct http_connection *connection, uint16_t code)
 {
     unsigned char bytes[2] = { (unsigned char)(code >> 8), (unsigned char)code };
 
-    if (put_header(&connection->output, WSLAY_CONNECTION_CLOSE, sizeof bytes) < 0 ||
+    if (websocket_put_header(&connection->output, WSLAY_CONNECTION_CLOSE, sizeof bytes) < 0 ||
         http_output_append(&connection->output, bytes, sizeof bytes) < 0)
         http_connection_fail(connection);
 }
 
 /* Both have said goodbye, or the client will not be listened to. */
-static void leave(struct http_connection *connection, bool linger)
+static void websocket_leave(struct http_connection *connection, bool linger)
 {
     while (connection->streams != NULL)
         http_stream_close(connection, connection->streams);
-    http_websocket_finish(connection);
+    http_websocket_destroy(connection);
     if (connection->is_gone)
         return;
-    http1_begin_closing(connection, linger);
+    http1_start_closing(connection, linger);
     connection->transport->run(connection);
 }
 
 /* Receive, and send what the library has to say. False: no more for now, or the end. */
-static bool step(struct http_connection *connection)
+static bool websocket_step(struct http_connection *connection)
 {
     struct websocket *websocket = connection->protocol;
     bool said_goodbye = wslay_event_get_close_sent(websocket->library);
@@ -378,10 +378,10 @@ static bool step(struct http_connection *connection)
     if (websocket->broken != 0 || rc != 0) {
         /* The library's own way out of a malformed header has no code. */
         if (!said_goodbye)
-            close_with(connection, websocket->broken != 0  ? websocket->broken
-                                   : rc == WSLAY_ERR_NOMEM ? CODE_INTERNAL
-                                                           : CODE_PROTOCOL);
-        leave(connection, true);
+            websocket_close_with(connection, websocket->broken != 0  ? websocket->broken
+                                             : rc == WSLAY_ERR_NOMEM ? CODE_INTERNAL
+                                                                     : CODE_PROTOCOL);
+        websocket_leave(connection, true);
         return false;
     }
     if (wslay_event_send(websocket->library) != 0) {
@@ -389,11 +389,11 @@ static bool step(struct http_connection *connection)
         return false;
     }
     if (wslay_event_get_close_received(websocket->library)) {
-        leave(connection, false);
+        websocket_leave(connection, false);
         return false;
     }
     if (!wslay_event_get_read_enabled(websocket->library)) {
-        leave(connection, true); /* a rule was broken, and the library has said which */
+        websocket_leave(connection, true); /* a rule was broken, and the library has said which */
         return false;
     }
     if (connection->is_ended) {
@@ -404,7 +404,7 @@ static bool step(struct http_connection *connection)
 }
 
 /* The client's time begins when it can have heard us: before, it has that of any slow reader. */
-static void await_goodbye(struct http_connection *connection)
+static void websocket_await_close(struct http_connection *connection)
 {
     struct websocket *websocket = connection->protocol;
 
@@ -424,8 +424,8 @@ static void websocket_run(struct http_connection *connection)
             return;
         }
         if (websocket->is_ending)
-            await_goodbye(connection);
-    } while (step(connection));
+            websocket_await_close(connection);
+    } while (websocket_step(connection));
 }
 
 void http_websocket_upgrade(struct http_connection *connection)
@@ -451,7 +451,7 @@ static void websocket_frame(
     struct http_connection *connection, struct http_stream_state *stream, struct http_frame *frame)
 {
     (void)stream;
-    if (put_header(&connection->output, WSLAY_BINARY_FRAME, frame->size) < 0) {
+    if (websocket_put_header(&connection->output, WSLAY_BINARY_FRAME, frame->size) < 0) {
         http_frame_unref(frame);
         http_connection_fail(connection);
         return;
@@ -467,7 +467,7 @@ static void websocket_stream_end(
 
     (void)stream;
     websocket->is_ending = true;
-    http_connection_says_last(connection);
+    http_connection_final_output(connection);
     if (wslay_event_queue_close(websocket->library, code == 0 ? CODE_NORMAL : code, NULL, 0) != 0 ||
         wslay_event_send(websocket->library) != 0)
         http_connection_fail(connection);
@@ -531,13 +531,13 @@ static void websocket_shrink(struct http_connection *connection)
     if (websocket->message.size == 0)
         buffer_free(&websocket->message);
     if (connection->input.begin == connection->input.end)
-        http1_give_back(connection);
+        http1_release_memory(connection);
 }
 
-static void websocket_finish(struct http_connection *connection)
+static void websocket_fini(struct http_connection *connection)
 {
-    http_websocket_finish(connection);
-    http1_give_back(connection);
+    http_websocket_destroy(connection);
+    http1_release_memory(connection);
 }
 
 const struct http_transport http_websocket_transport = {
@@ -554,5 +554,5 @@ const struct http_transport http_websocket_transport = {
     .gone = websocket_gone,
     .is_idle = websocket_is_idle,
     .shrink = websocket_shrink,
-    .finish = websocket_finish,
+    .fini = websocket_fini,
 };

@@ -16,7 +16,7 @@
 
 enum { BACKLOG = 1024 };
 
-static int error_of(int number)
+static int socket_error(int number)
 {
     switch (number) {
     case EADDRINUSE:
@@ -35,7 +35,7 @@ static int error_of(int number)
 }
 
 /* A socket file that nobody listens on any more. */
-static bool is_stale(const struct net_address *address)
+static bool socket_is_stale(const struct net_address *address)
 {
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     bool stale;
@@ -67,14 +67,14 @@ int net_listen(struct net_address *address, bool shared, int *ret_fd)
             setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one);
         /* Inherited by what is accepted: spares a call per connection. */
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    } else if (is_stale(address)) {
+    } else if (socket_is_stale(address)) {
         struct sockaddr_un un;
 
         memcpy(&un, &address->storage, sizeof un);
         unlink(un.sun_path);
     }
     if (bind(fd, name, address->size) < 0 || listen(fd, BACKLOG) < 0) {
-        rc = error_of(errno);
+        rc = socket_error(errno);
         close(fd);
         return rc;
     }

@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static ssize_t verdict(void)
+static ssize_t plain_result(void)
 {
     return errno == EAGAIN || errno == EINTR ? NET_AGAIN : NET_GONE;
 }
@@ -19,7 +19,7 @@ static ssize_t plain_read(struct net_stream *stream, void *bytes, size_t size)
 {
     ssize_t got = recv(stream->fd, bytes, size, 0);
 
-    return got >= 0 ? got : verdict();
+    return got >= 0 ? got : plain_result();
 }
 
 static ssize_t plain_write(
@@ -39,7 +39,7 @@ static ssize_t plain_write(
 
         sent = sendmsg(stream->fd, &message, flags);
     }
-    return sent > 0 ? sent : verdict();
+    return sent > 0 ? sent : plain_result();
 }
 
 static ssize_t plain_send_file(struct net_stream *stream, int fd, uint64_t *offset, size_t size)
@@ -49,7 +49,7 @@ static ssize_t plain_send_file(struct net_stream *stream, int fd, uint64_t *offs
 
     if (sent > 0)
         *offset = (uint64_t)at;
-    return sent >= 0 ? sent : verdict();
+    return sent >= 0 ? sent : plain_result();
 }
 
 static void plain_shutdown(struct net_stream *stream)
@@ -57,7 +57,7 @@ static void plain_shutdown(struct net_stream *stream)
     shutdown(stream->fd, SHUT_WR);
 }
 
-static void plain_finish(struct net_stream *stream)
+static void plain_close(struct net_stream *stream)
 {
     close(stream->fd);
 }
@@ -67,10 +67,10 @@ static const struct net_stream_table plain_table = {
     .write = plain_write,
     .send_file = plain_send_file,
     .shutdown = plain_shutdown,
-    .finish = plain_finish,
+    .close = plain_close,
 };
 
-void net_stream_init(struct net_stream *stream, int fd)
+void net_stream_open(struct net_stream *stream, int fd)
 {
     *stream = (struct net_stream){ .table = &plain_table, .fd = fd };
 }
@@ -95,9 +95,9 @@ size_t net_unsent(const struct net_stream *stream)
     return (size_t)size;
 }
 
-void net_stream_finish(struct net_stream *stream)
+void net_stream_close(struct net_stream *stream)
 {
     if (stream->table != NULL)
-        stream->table->finish(stream);
+        stream->table->close(stream);
     *stream = (struct net_stream){ .fd = -1 };
 }

@@ -26,7 +26,7 @@ struct net_stream_table {
     ssize_t (*send_file)(struct net_stream *stream, int fd, uint64_t *offset, size_t size);
     /* No more bytes from this side. */
     void (*shutdown)(struct net_stream *stream);
-    void (*finish)(struct net_stream *stream); /* frees; closes the descriptor */
+    void (*close)(struct net_stream *stream); /* frees; closes the descriptor */
 };
 
 struct net_stream {
@@ -37,7 +37,7 @@ struct net_stream {
 };
 
 /* Takes the descriptor. */
-void net_stream_init(struct net_stream *stream, int fd);
+void net_stream_open(struct net_stream *stream, int fd);
 
 static inline ssize_t net_read(struct net_stream *stream, void *bytes, size_t size)
 {
@@ -65,6 +65,6 @@ void net_gather(struct net_stream *stream, bool gathers);
 /* Bytes that the kernel still holds for the peer; 0 if it does not tell. */
 size_t net_unsent(const struct net_stream *stream);
 /* A finished or zeroed stream is fine. */
-void net_stream_finish(struct net_stream *stream);
+void net_stream_close(struct net_stream *stream);
 
 #endif

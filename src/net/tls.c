@@ -86,7 +86,7 @@ static void bio_method_make(void)
 
 /* ---- the stream ----------------------------------------------------------------------------- */
 
-static ssize_t verdict(struct session *session, int rc)
+static ssize_t tls_result(struct session *session, int rc)
 {
     switch (SSL_get_error(session->ssl, rc)) {
     case SSL_ERROR_WANT_READ:
@@ -108,10 +108,10 @@ static ssize_t tls_read(struct net_stream *stream, void *bytes, size_t size)
 
     ERR_clear_error();
     rc = SSL_read(session->ssl, bytes, (int)(size < RECORD ? size : RECORD));
-    return rc > 0 ? rc : verdict(session, rc);
+    return rc > 0 ? rc : tls_result(session, rc);
 }
 
-static ssize_t write_bytes(struct session *session, const void *bytes, size_t size)
+static ssize_t tls_write_bytes(struct session *session, const void *bytes, size_t size)
 {
     ssize_t rc;
 
@@ -119,7 +119,7 @@ static ssize_t write_bytes(struct session *session, const void *bytes, size_t si
     rc = SSL_write(session->ssl, bytes, (int)(size < RECORD ? size : RECORD));
     if (rc > 0)
         return rc;
-    rc = verdict(session, (int)rc);
+    rc = tls_result(session, (int)rc);
     return rc == NET_END ? NET_GONE : rc;
 }
 
@@ -130,7 +130,7 @@ static ssize_t tls_write(struct net_stream *stream, const struct iovec *parts, i
 
     (void)more;
     if (count == 1 || parts[0].iov_len >= RECORD)
-        return write_bytes(stream->tls, parts[0].iov_base, parts[0].iov_len);
+        return tls_write_bytes(stream->tls, parts[0].iov_base, parts[0].iov_len);
     /* Small parts share a record: each costs its framing and its tag. */
     for (int i = 0; i < count && used < RECORD; i++) {
         size_t size = parts[i].iov_len < RECORD - used ? parts[i].iov_len : RECORD - used;
@@ -138,7 +138,7 @@ static ssize_t tls_write(struct net_stream *stream, const struct iovec *parts, i
         memcpy(record + used, parts[i].iov_base, size);
         used += size;
     }
-    return write_bytes(stream->tls, record, used);
+    return tls_write_bytes(stream->tls, record, used);
 }
 
 static ssize_t tls_send_file(struct net_stream *stream, int fd, uint64_t *offset, size_t size)
@@ -149,13 +149,13 @@ static ssize_t tls_send_file(struct net_stream *stream, int fd, uint64_t *offset
 
     if (got <= 0)
         return got == 0 ? NET_END : NET_GONE;
-    sent = write_bytes(stream->tls, record, (size_t)got);
+    sent = tls_write_bytes(stream->tls, record, (size_t)got);
     if (sent > 0)
         *offset += (uint64_t)sent;
     return sent;
 }
 
-static void say_goodbye(struct session *session)
+static void tls_send_close(struct session *session)
 {
     if (session->is_open && !session->is_broken) {
         ERR_clear_error();
@@ -166,15 +166,15 @@ static void say_goodbye(struct session *session)
 
 static void tls_shutdown(struct net_stream *stream)
 {
-    say_goodbye(stream->tls);
+    tls_send_close(stream->tls);
     shutdown(stream->fd, SHUT_WR);
 }
 
-static void tls_finish(struct net_stream *stream)
+static void tls_close(struct net_stream *stream)
 {
     struct session *session = stream->tls;
 
-    say_goodbye(session);
+    tls_send_close(session);
     SSL_free(session->ssl);
     base_free(session);
     close(stream->fd);
@@ -185,7 +185,7 @@ static const struct net_stream_table tls_table = {
     .write = tls_write,
     .send_file = tls_send_file,
     .shutdown = tls_shutdown,
-    .finish = tls_finish,
+    .close = tls_close,
 };
 
 int net_tls_wrap(struct net_tls *tls, struct net_stream *stream)
@@ -226,7 +226,7 @@ int net_tls_handshake(struct net_stream *stream)
     ERR_clear_error();
     rc = SSL_do_handshake(session->ssl);
     if (rc != 1) {
-        rc = (int)verdict(session, rc);
+        rc = (int)tls_result(session, rc);
         return rc == NET_AGAIN ? NET_AGAIN : NET_GONE;
     }
     session->is_open = true;
@@ -245,9 +245,9 @@ const char *net_tls_protocol(const struct net_stream *stream)
 
 /* ---- certificate and key -------------------------------------------------------------------- */
 
-static int explain(char *why, size_t size, int rc, const char *format, ...)
+static int tls_explain(char *why, size_t size, int rc, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-static int explain(char *why, size_t size, int rc, const char *format, ...)
+static int tls_explain(char *why, size_t size, int rc, const char *format, ...)
 {
     va_list arguments;
 
@@ -260,7 +260,7 @@ static int explain(char *why, size_t size, int rc, const char *format, ...)
 }
 
 /* The first of ours that the client offers. */
-static int on_alpn(SSL *ssl, const unsigned char **ret_name, unsigned char *ret_size,
+static int tls_on_alpn(SSL *ssl, const unsigned char **ret_name, unsigned char *ret_size,
     const unsigned char *offered, unsigned offered_size, void *argument)
 {
     const char *const *protocols = argument;
@@ -280,16 +280,16 @@ static int on_alpn(SSL *ssl, const unsigned char **ret_name, unsigned char *ret_
     return SSL_TLSEXT_ERR_ALERT_FATAL;
 }
 
-static int load(struct net_tls *tls, char *why, size_t why_size, SSL_CTX **ret_context)
+static int tls_load(struct net_tls *tls, char *why, size_t why_size, SSL_CTX **ret_context)
 {
     SSL_CTX *context = SSL_CTX_new(TLS_server_method());
     union {
         const char *const *in;
         void *out;
-    } pun = { .in = tls->protocols }; /* on_alpn only reads it; it may outlive tls */
+    } pun = { .in = tls->protocols }; /* tls_on_alpn only reads it; it may outlive tls */
 
     if (context == NULL)
-        return explain(why, why_size, TR_ENOMEM, "out of memory");
+        return tls_explain(why, why_size, TR_ENOMEM, "out of memory");
     SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
     SSL_CTX_set_options(
         context, SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE);
@@ -299,16 +299,16 @@ static int load(struct net_tls *tls, char *why, size_t why_size, SSL_CTX **ret_c
     SSL_CTX_set_num_tickets(context, 1);
     SSL_CTX_set_session_cache_mode(
         context, SSL_SESS_CACHE_OFF); /* tickets do without memory here */
-    SSL_CTX_set_alpn_select_cb(context, on_alpn, pun.out);
+    SSL_CTX_set_alpn_select_cb(context, tls_on_alpn, pun.out);
     if (SSL_CTX_use_certificate_chain_file(context, tls->certificate_path) != 1) {
         SSL_CTX_free(context);
-        return explain(why, why_size, TR_EINVAL,
+        return tls_explain(why, why_size, TR_EINVAL,
             "certificate %s cannot be used: is it a readable PEM file?", tls->certificate_path);
     }
     if (SSL_CTX_use_PrivateKey_file(context, tls->key_path, SSL_FILETYPE_PEM) != 1 ||
         SSL_CTX_check_private_key(context) != 1) {
         SSL_CTX_free(context);
-        return explain(why, why_size, TR_EINVAL,
+        return tls_explain(why, why_size, TR_EINVAL,
             "key %s cannot be used: is it a readable PEM file and the key of %s?", tls->key_path,
             tls->certificate_path);
     }
@@ -323,15 +323,15 @@ int net_tls_create(const char *certificate_path, const char *key_path, const cha
     int rc;
 
     if (tls == NULL)
-        return explain(why, why_size, TR_ENOMEM, "out of memory");
+        return tls_explain(why, why_size, TR_ENOMEM, "out of memory");
     pthread_mutex_init(&tls->lock, NULL);
     tls->protocols = protocols;
     tls->certificate_path = base_strdup(certificate_path);
     tls->key_path = base_strdup(key_path);
     if (tls->certificate_path == NULL || tls->key_path == NULL)
-        rc = explain(why, why_size, TR_ENOMEM, "out of memory");
+        rc = tls_explain(why, why_size, TR_ENOMEM, "out of memory");
     else
-        rc = load(tls, why, why_size, &tls->context);
+        rc = tls_load(tls, why, why_size, &tls->context);
     if (rc < 0) {
         net_tls_destroy(&tls);
         return rc;
@@ -343,7 +343,7 @@ int net_tls_create(const char *certificate_path, const char *key_path, const cha
 int net_tls_reload(struct net_tls *tls, char *why, size_t why_size)
 {
     SSL_CTX *fresh = NULL, *old;
-    int rc = load(tls, why, why_size, &fresh);
+    int rc = tls_load(tls, why, why_size, &fresh);
 
     if (rc < 0)
         return rc;

@@ -35,6 +35,17 @@ bool span_starts(struct span span, const char *prefix)
     return span.size >= size && (size == 0 || memcmp(span.at, prefix, size) == 0);
 }
 
+struct span span_trimmed(struct span span)
+{
+    while (span.size > 0 && (span.at[0] == ' ' || span.at[0] == '\t')) {
+        span.at++;
+        span.size--;
+    }
+    while (span.size > 0 && (span.at[span.size - 1] == ' ' || span.at[span.size - 1] == '\t'))
+        span.size--;
+    return span;
+}
+
 bool span_u64(struct span span, uint64_t *ret_value)
 {
     uint64_t value = 0;

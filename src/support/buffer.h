@@ -30,6 +30,8 @@ bool span_equal(struct span a, struct span b);
 /* ASCII letters count as equal in either case. */
 bool span_is_nocase(struct span span, const char *text);
 bool span_starts(struct span span, const char *prefix);
+/* Returns the part without spaces and tabs at either end. */
+struct span span_trimmed(struct span span);
 /* Decimal digits only, no sign, no spaces, fits uint64_t. */
 bool span_u64(struct span span, uint64_t *ret_value);
 

@@ -30,8 +30,8 @@ static void handle_events(struct http_request *request)
 {
     http_stream stream;
 
-    if (http_sse_begin(request, NULL, &stream) == 0)
-        http_stream_send(stream, http_frame_new("data: x\n\n", 9));
+    if (http_sse_open(request, NULL, &stream) == 0)
+        http_stream_send(stream, http_frame_create("data: x\n\n", 9));
 }
 
 static const struct http_route routes[] = {

@@ -18,7 +18,7 @@ static void receive(http_stream stream, void *data, bool is_text, const char *by
     (void)data;
     tr_assert(size <= RECEIVE_MAX);
     tr_assert(!is_text || http_is_utf8(bytes, size));
-    http_stream_send(stream, http_frame_new(bytes, size));
+    http_stream_send(stream, http_frame_create(bytes, size));
     if (size == 7)
         http_stream_end(stream, NULL, 3000);
 }
@@ -26,7 +26,7 @@ static void handle_socket(struct http_request *request)
 {
     http_stream stream;
 
-    tr_assert(http_websocket_begin(request, NULL, RECEIVE_MAX, receive, NULL, &stream) == 0);
+    tr_assert(http_websocket_open(request, NULL, RECEIVE_MAX, receive, NULL, &stream) == 0);
 }
 static const struct http_route routes[] = { { .path = "/", .handle = handle_socket } };
 

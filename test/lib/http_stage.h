@@ -395,7 +395,7 @@ static inline struct http_frame *row_frame(uint64_t number)
 
     memset(bytes, 'a', sizeof bytes);
     bytes[snprintf(bytes, 32, "%llu", (unsigned long long)number)] = ' ';
-    frame = http_frame_new(bytes, sizeof bytes);
+    frame = http_frame_create(bytes, sizeof bytes);
     CHECK(frame != NULL);
     http_frame_mark(frame, number);
     return frame;
@@ -412,7 +412,7 @@ static inline void row_send(http_stream stream, _Atomic int *ended)
 /* Send so many of a row, and wait until the stream holds them. */
 static inline void row_queue(http_stream stream, uint64_t count)
 {
-    struct http_frame *empty = http_frame_new("", 0);
+    struct http_frame *empty = http_frame_create("", 0);
 
     for (uint64_t number = 1; number <= count; number++)
         CHECK_EQ_INT(http_stream_send(stream, row_frame(number)), 0);
@@ -431,7 +431,7 @@ static inline struct http_frame *stage_farewell(struct span about, uint64_t mark
     int size = snprintf(text, sizeof text, "%.*s %llu %s", (int)about.size, about.at,
         (unsigned long long)mark, is_websocket ? "socket" : "events");
 
-    return http_frame_new(text, (size_t)size);
+    return http_frame_create(text, (size_t)size);
 }
 #define STAGE_FAREWELL                                                                             \
     {                                                                                              \

@@ -348,7 +348,7 @@ static bool small_answer(const struct download *download, const struct pinned_fi
     if (is_good && pinned->bytes == NULL)
         is_good = pinned_is_same(pinned);
     if (is_good && text.failed == 0)
-        *ret_frame = http_frame_new(text.bytes, text.size);
+        *ret_frame = http_frame_create(text.bytes, text.size);
     buffer_free(&text);
     return is_good;
 }

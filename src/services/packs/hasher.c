@@ -225,7 +225,7 @@ static enum pack_verdict pin(struct hash_job *job, int fd, const char *small)
     if (pinned == NULL)
         return PACK_BUSY;
     if (small != NULL) {
-        pinned->bytes = http_frame_new(small, (size_t)job->size);
+        pinned->bytes = http_frame_create(small, (size_t)job->size);
         if (pinned->bytes == NULL) {
             base_free(pinned);
             return PACK_BUSY;

@@ -176,7 +176,7 @@ static _Atomic bool is_opened;
 
 static void open_stream(struct http_request *request)
 {
-    CHECK_EQ_INT(http_sse_begin(request, &(struct http_stream_options){ 0 }, &opened), 0);
+    CHECK_EQ_INT(http_sse_open(request, &(struct http_stream_options){ 0 }, &opened), 0);
     atomic_store(&is_opened, true);
 }
 

@@ -135,7 +135,7 @@ static void handle_events(struct http_request *request)
 {
     http_stream stream;
 
-    CHECK_EQ_INT(http_sse_begin(request, NULL, &stream), 0);
+    CHECK_EQ_INT(http_sse_open(request, NULL, &stream), 0);
 }
 
 TEST(drain, streams_are_told_when_to_come_back)

@@ -764,7 +764,7 @@ static void handle_events(struct http_request *request)
     options.watcher = hub->watcher;
     options.notice = &notice;
     options.notice_size = sizeof notice;
-    CHECK_EQ_INT(http_sse_begin(request, &options, &stream), 0);
+    CHECK_EQ_INT(http_sse_open(request, &options, &stream), 0);
     hub->streams[atomic_load(&hub->count)] = stream;
     atomic_fetch_add(&hub->count, 1);
 }
@@ -807,7 +807,7 @@ TEST(http2, events_go_out_on_several_streams_of_one_connection)
     struct hub *hub = hub_start((struct http_stream_options){ 0 }, (struct http_limits){ 0 });
     struct reply *replies[3] = { reply_new(1), reply_new(3), reply_new(5) };
     struct wire *wire = stage_wire(&hub->stage);
-    struct http_frame *frame = http_frame_new("data: x\n\n", 9);
+    struct http_frame *frame = http_frame_create("data: x\n\n", 9);
 
     for (uint32_t i = 0; i < 3; i++) {
         wire_get(wire, 1 + 2 * i, "/events");
@@ -841,7 +841,7 @@ TEST(http2, a_stream_that_is_not_read_is_cut_alone)
     struct wire *wire = stage_wire(&hub->stage);
     struct reply *reply = reply_new(1);
     static char data[8192];
-    struct http_frame *frame = http_frame_new(data, sizeof data);
+    struct http_frame *frame = http_frame_create(data, sizeof data);
 
     wire->keeps_windows = false;
     wire_window(wire, 0, 1 << 20); /* only the stream's own window shuts */
@@ -859,7 +859,7 @@ TEST(http2, a_stream_that_is_not_read_is_cut_alone)
     CHECK_EQ_INT(reply->reset, NGHTTP2_ENHANCE_YOUR_CALM);
     CHECK(reply->body_size <= 65535);
     free(reply);
-    http_stream_end(hub->streams[1], http_frame_new("x", 1), 0);
+    http_stream_end(hub->streams[1], http_frame_create("x", 1), 0);
     reply = wire_reply(wire, 3);
     CHECK_EQ_STR(reply->body, "x");
     free(reply);

@@ -61,14 +61,14 @@ static void receive(http_stream stream, void *data, bool is_text, const char *by
 {
     (void)data;
     (void)is_text;
-    if (http_stream_send(stream, http_frame_new(bytes, size)) < 0)
+    if (http_stream_send(stream, http_frame_create(bytes, size)) < 0)
         http_stream_end(stream, NULL, 1011);
 }
 static void handle_socket(struct http_request *request)
 {
     http_stream stream;
 
-    http_websocket_begin(request, NULL, 100, receive, NULL, &stream);
+    http_websocket_open(request, NULL, 100, receive, NULL, &stream);
 }
 
 static bool socket_carefully(const char *address, struct answer *answer, bool must_work)

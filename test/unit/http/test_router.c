@@ -54,7 +54,7 @@ TEST(router, finds_paths_and_parts)
     CHECK_EQ_INT(find(&router, HTTP_GET, "/packs/x/").allowed, 0);
     CHECK_EQ_INT(find(&router, HTTP_GET, "/A").allowed, 0);
     CHECK_EQ_INT(find(&router, HTTP_GET, "/a/").allowed, 0);
-    http_router_finish(&router);
+    http_router_fini(&router);
 }
 
 TEST(router, malformed_routes_are_named)
@@ -94,7 +94,7 @@ TEST(router, thousands_of_paths_are_found)
     CHECK_EQ_INT(http_router_init(&router, many, COUNT, &bad), 0);
     for (int i = 0; i < COUNT; i++)
         CHECK(find(&router, HTTP_GET, paths[i]).route == &many[i]);
-    http_router_finish(&router);
+    http_router_fini(&router);
 }
 
 TEST(router, out_of_memory_is_an_error_and_leaves_nothing)
@@ -111,6 +111,6 @@ TEST(router, out_of_memory_is_an_error_and_leaves_nothing)
         calls = base_fault_countdown(0, 0);
         CHECK_EQ_INT(rc, calls >= countdown ? TR_ENOMEM : 0);
         if (rc == 0)
-            http_router_finish(&router);
+            http_router_fini(&router);
     } while (calls >= countdown);
 }

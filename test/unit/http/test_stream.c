@@ -65,7 +65,7 @@ static void handle_events(struct http_request *request)
     options.watcher = hub->watcher;
     options.notice = &notice;
     options.notice_size = sizeof notice;
-    if (http_sse_begin(request, &options, &stream) < 0) {
+    if (http_sse_open(request, &options, &stream) < 0) {
         http_respond_error(request, 503, "OutOfMemory", "no");
         return;
     }
@@ -105,7 +105,7 @@ static struct http_frame *event_frame(const char *id, const char *data)
     struct http_frame *frame;
 
     http_sse_format(&buffer, span_of(id), SPAN("message"), span_of(data));
-    frame = http_frame_new(buffer.bytes, buffer.size);
+    frame = http_frame_create(buffer.bytes, buffer.size);
     buffer_free(&buffer);
     return frame;
 }
@@ -152,7 +152,7 @@ TEST(stream, events_reach_every_subscriber_and_end)
     }
     stage_wait(&hub->ended, 5);
     for (int i = 0; i < 1000; i++) {
-        int rc = http_stream_send(hub->streams[0], http_frame_new("x", 1));
+        int rc = http_stream_send(hub->streams[0], http_frame_create("x", 1));
 
         if (rc == TR_ECLOSED)
             break;
@@ -507,9 +507,9 @@ TEST(stream, a_slow_reader_without_a_marked_frame_hears_the_mark_it_began_with)
 
     slow_start(hub, (struct http_limits){ 0 });
     client = subscribe(hub, answer);
-    CHECK_EQ_INT(http_stream_send(hub->streams[0], http_frame_new("unmarked ", 9)), 0);
+    CHECK_EQ_INT(http_stream_send(hub->streams[0], http_frame_create("unmarked ", 9)), 0);
     /* It takes what it gets, and one that cannot fit: not even into the place of the last word. */
-    CHECK_EQ_INT(http_stream_send(hub->streams[0], http_frame_new(large, (64 << 10) - 4095)), 0);
+    CHECK_EQ_INT(http_stream_send(hub->streams[0], http_frame_create(large, (64 << 10) - 4095)), 0);
     answer->body_size = 0;
     client_read_chunks(client, answer);
     CHECK_EQ_STR(answer->body, "unmarked so slow 77 events");
@@ -533,7 +533,7 @@ static struct http_frame *long_farewell(struct span about, uint64_t mark, bool i
     (void)about;
     (void)mark;
     (void)is_websocket;
-    return http_frame_new(large, HTTP_FAREWELL_SIZE_MAX + 1);
+    return http_frame_create(large, HTTP_FAREWELL_SIZE_MAX + 1);
 }
 
 TEST(stream, without_a_last_word_that_fits_a_slow_reader_is_cut)
@@ -549,7 +549,7 @@ TEST(stream, without_a_last_word_that_fits_a_slow_reader_is_cut)
         hub->options.farewell.make = makers[i];
         hub_start(hub, (struct http_limits){ 0 });
         client = subscribe(hub, answer);
-        CHECK_EQ_INT(http_stream_send(hub->streams[0], http_frame_new(large, sizeof large)), 0);
+        CHECK_EQ_INT(http_stream_send(hub->streams[0], http_frame_create(large, sizeof large)), 0);
         CHECK(client_ends(client)); /* not even with the last chunk */
         CHECK_EQ_INT(metric_value("troupe_http_slow_streams_total"), i + 1);
         client_close(client);

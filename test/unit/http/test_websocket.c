@@ -38,11 +38,11 @@ static void receive(http_stream stream, void *data, bool is_text, const char *by
     CHECK(size <= RECEIVE_MAX);
     memcpy(reply + 1, bytes, size);
     if (size == 3 && memcmp(bytes, "end", 3) == 0)
-        http_stream_end(stream, http_frame_new("last", 4), 4000);
+        http_stream_end(stream, http_frame_create("last", 4), 4000);
     else if (size == 4 && memcmp(bytes, "end0", 4) == 0)
         http_stream_end(stream, NULL, 0);
     else
-        CHECK_EQ_INT(http_stream_send(stream, http_frame_new(reply, size + 1)), 0);
+        CHECK_EQ_INT(http_stream_send(stream, http_frame_create(reply, size + 1)), 0);
 }
 
 static void handle_socket(struct http_request *request)
@@ -55,7 +55,7 @@ static void handle_socket(struct http_request *request)
     options.watcher = site->watcher;
     options.notice = &notice;
     options.notice_size = sizeof notice;
-    if (http_websocket_begin(request, &options, RECEIVE_MAX, receive, NULL, &stream) < 0)
+    if (http_websocket_open(request, &options, RECEIVE_MAX, receive, NULL, &stream) < 0)
         return; /* it has answered */
     site->streams[atomic_load(&site->count)] = stream;
     atomic_fetch_add(&site->count, 1);
@@ -280,9 +280,9 @@ TEST(websocket, messages_pass_both_ways_in_every_size)
         CHECK(got[0] == 'b' && memcmp(got + 1, text, sizes[i]) == 0);
     }
     memset(large, 'y', sizeof large);
-    CHECK_EQ_INT(http_stream_send(site->streams[0], http_frame_new(large, 65535)), 0);
-    CHECK_EQ_INT(http_stream_send(site->streams[0], http_frame_new(large, 65536)), 0);
-    CHECK_EQ_INT(http_stream_send(site->streams[0], http_frame_new("", 0)), 0);
+    CHECK_EQ_INT(http_stream_send(site->streams[0], http_frame_create(large, 65535)), 0);
+    CHECK_EQ_INT(http_stream_send(site->streams[0], http_frame_create(large, 65536)), 0);
+    CHECK_EQ_INT(http_stream_send(site->streams[0], http_frame_create("", 0)), 0);
     CHECK_EQ_INT(get_frame(client, got, &got_size), 0x82);
     CHECK_EQ_U64(got_size, 65535);
     CHECK_EQ_INT(get_frame(client, got, &got_size), 0x82);
@@ -528,7 +528,7 @@ TEST(websocket, a_client_that_does_not_read_is_cut)
     slow->fd = client_socket(http_server_address(site->stage.server), 4096);
     client_send(slow, HANDSHAKE);
     stage_wait(&site->count, 1);
-    frame = http_frame_new(data, sizeof data);
+    frame = http_frame_create(data, sizeof data);
     for (int i = 0; atomic_load(&site->ended) == 0; i++) {
         CHECK_MSG(i < 20000, "a reader that takes nothing is not cut");
         if (http_stream_send(site->streams[0], http_frame_ref(frame)) < 0)
@@ -659,7 +659,7 @@ TEST(websocket, a_connection_that_upgraded_serves_others_meanwhile)
     struct site *site = site_start((struct http_stream_options){ 0 }, (struct http_limits){ 0 });
     struct client *sockets[20], *plain = client_open(http_server_address(site->stage.server));
     struct answer *answer = calloc(1, sizeof *answer);
-    struct http_frame *frame = http_frame_new("to all", 6);
+    struct http_frame *frame = http_frame_create("to all", 6);
 
     client_ask(plain, "GET /hello HTTP/1.1\r\n" HOST "\r\n", answer);
     for (int i = 0; i < 20; i++)

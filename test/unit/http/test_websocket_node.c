@@ -10,7 +10,7 @@ static void receive(http_stream stream, void *data, bool is_text, const char *by
     if (size == 3 && memcmp(bytes, "bye", 3) == 0)
         http_stream_end(stream, NULL, 4001);
     else
-        http_stream_send(stream, http_frame_new(bytes, size));
+        http_stream_send(stream, http_frame_create(bytes, size));
 }
 
 static void handle_socket(struct http_request *request)
@@ -18,7 +18,7 @@ static void handle_socket(struct http_request *request)
     const struct http_stream_options options = { .pending_max = 4 << 20 };
     http_stream stream;
 
-    http_websocket_begin(request, &options, 1 << 20, receive, NULL, &stream);
+    http_websocket_open(request, &options, 1 << 20, receive, NULL, &stream);
 }
 
 /* Texts, bytes, a large one in the client's own framing; the server's goodbye and the client's. */

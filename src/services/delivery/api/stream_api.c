@@ -139,8 +139,8 @@ static int begin_stream(struct http_request *request, struct job *job, tr_sender
     job->stream_number = notice.stream;
     job->is_websocket = wants_websocket(request);
     if (job->is_websocket)
-        return http_websocket_begin(request, &options, 4096, ignore_message, NULL, &job->stream);
-    return http_sse_begin(request, &options, &job->stream);
+        return http_websocket_open(request, &options, 4096, ignore_message, NULL, &job->stream);
+    return http_sse_open(request, &options, &job->stream);
 }
 
 /* The caller is a member: the stream is opened here, then handed to the conversation. */

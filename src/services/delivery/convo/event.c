@@ -38,7 +38,7 @@ struct span delivery_message_id(
 static struct http_frame *frame_of(struct buffer *bytes, uint64_t seq)
 {
     struct http_frame *frame =
-        bytes->failed != 0 ? NULL : http_frame_new(bytes->bytes, bytes->size);
+        bytes->failed != 0 ? NULL : http_frame_create(bytes->bytes, bytes->size);
 
     if (frame != NULL)
         http_frame_mark(frame, seq);

@@ -90,6 +90,9 @@ struct tr_spawn_options {
     struct tr_box_options box;
     uint64_t grace_ns;         /* for stop; 0 is 5 s */
     struct tr_done **ret_done; /* where the state is handed back; NULL: finish() instead */
+    /* A supervisor of the same system that takes the actor as one more child (supervisor.h,
+     * spawned_max). Borrowed. None: an actor that fails ends. */
+    tr_sender supervisor;
 };
 
 /* Move *state into a new actor on the system's workers and give its first sender. The type must

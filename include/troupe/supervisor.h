@@ -50,6 +50,15 @@ struct tr_supervisor {
     uint64_t window_ns;    /* 0 is 5 s */
     const struct tr_child *children;
     uint32_t child_count;
+    /* How many more children tr_spawn may add while the supervisor runs; 0 is none. Each
+     * starts when it is spawned, at the earliest when the rows above have started, and stops before
+     * them. A spawn past the limit, or under a supervisor that ends, gives an actor that ends
+     * without a start. */
+    uint32_t spawned_max;
+    /* Spawned children are TR_TRANSIENT, with this back-off. */
+    uint64_t spawned_backoff_ns_min;
+    uint64_t spawned_backoff_ns_max;
+    uint32_t spawned_jitter_percent;
 };
 
 /* Start the table. The tables, their names, states and types must outlive the system. The sender is

@@ -53,7 +53,7 @@ static void end_life(struct tr_box *box, struct tr__ext *ext, enum tr_why why, i
     tr__watching_finish(box, ext);
     tr__replies_abandon(box, reply_status);
     tr__links_break(box, ext, why);
-    tr__supervisor_child_ended(ext, why, false);
+    tr__supervisor_child_ended(box, ext, why, false);
 }
 
 /* The stop hook is done and no answer is outstanding (or the grace is over). */
@@ -328,8 +328,9 @@ enum verdict tr__handle_op(struct tr__worker *worker, struct tr_box *box, struct
     case OP_SHOW:
         tr__inspect_show_here(box, worker->ctx.self, payload);
         return VERDICT_GO;
+    case OP_CHILD_ADD:
     case OP_CHILD_DOWN:
-        tr__supervisor_op(worker, box, payload);
+        tr__supervisor_op(worker, box, op, payload);
         if (worker->ctx.after & AFTER_GIVE_UP) {
             worker->ctx.after = 0;
             /* Its own supervisor decides, if it has one; else its tree ends. */

@@ -291,11 +291,18 @@ int tr_spawn(struct tr_system *system, const struct tr_type *type, const void *s
 {
     struct tr_box *box;
     struct tr__ext *ext;
+    bool is_supervised;
     int rc;
 
     if (tr__get(system->ending))
         return TR_ECLOSED;
-    rc = tr__box_make(system, type, state, options, 0, &box);
+    is_supervised = options != NULL && options->supervisor.box != NULL;
+    rc = tr__box_make(system, type, state, options, is_supervised ? STATUS_WAITING : 0, &box);
+    if (rc == 0 && is_supervised) {
+        rc = tr__supervisor_claim(options->supervisor.box, box, state);
+        if (rc < 0)
+            tr__box_discard(box);
+    }
     if (rc < 0)
         return rc;
     tr__set(box->owner_first, options != NULL && options->owner != NULL ? options->owner : "spawn");
@@ -307,6 +314,8 @@ int tr_spawn(struct tr_system *system, const struct tr_type *type, const void *s
     }
     *ret_sender = (tr_sender){ box, NULL };
     tr__box_launch(box);
+    if (is_supervised)
+        tr__supervisor_add(options->supervisor.box, box);
     return 0;
 }
 
@@ -502,7 +511,7 @@ void tr__box_finish(struct tr__worker *worker, struct tr_box *box, enum tr_why w
     if (ext != NULL) { /* nobody hears of its end before its state was released */
         tr__watches_finish(box, ext, why);
         if (ext->supervisor != NULL)
-            tr__supervisor_child_ended(ext, why, true);
+            tr__supervisor_child_ended(box, ext, why, true);
     }
     if (entry != NULL)
         tr__registry_ended(worker, box, entry);

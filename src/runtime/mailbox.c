@@ -321,6 +321,8 @@ void tr__dead_letter(struct tr__worker *worker, struct tr_box *box, struct tr__c
         tr__inspect_show_dropped(cell->payload);
     } else if (cell->kind == CELL_OP && cell->opt == OP_LINK) {
         tr__link_dropped(cell->payload);
+    } else if (cell->kind == CELL_OP && cell->opt == OP_CHILD_ADD) {
+        tr__supervisor_add_dropped(cell->payload);
     } else if (cell->kind == CELL_OP && cell->opt == OP_START_SUCCESSOR &&
                tr__get(box->status) & STATUS_REGISTERED) {
         struct tr__cell *left, *next;

@@ -281,7 +281,7 @@ void tr__tell_started(struct tr_box *box)
         tr__get(box->status) & (STATUS_HELD | STATUS_CRASHED | STATUS_STOPPING))
         return;
     ext->starting = false;
-    tr__supervisor_child_started(ext);
+    tr__supervisor_child_started(box, ext);
 }
 
 /* After a handler: stash, once more, park, hold, stop or fail. Consumes the cell. */

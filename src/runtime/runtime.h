@@ -100,6 +100,7 @@ enum tr__op {
     OP_LINK,      /* payload: struct tr__watch pointer, its half of a link */
     OP_REST,      /* stop for a restart of its group: box and senders stay */
     OP_END,       /* from its supervisor: stop and do not come back */
+    OP_CHILD_ADD, /* to a supervisor; payload: the box of an actor that was spawned under it */
 };
 
 enum {
@@ -299,7 +300,7 @@ struct tr__ext {
     uint32_t timer_capacity, timer_used, timer_free;
     struct tr__fd_watch *fds;
     struct tr_box *supervisor; /* its box; pinned by being its child */
-    uint32_t child_index;
+    uint32_t child_index;      /* its row; CHILD_SPAWNED: it has none, and pins its supervisor */
     bool retry_poison;
     uint8_t restart_kind; /* enum tr_restart */
     bool starting;        /* its supervisor has not heard yet that it has started */
@@ -1106,14 +1107,23 @@ void tr__waiter_thread_add(struct tr_box *on, struct tr__waiter *waiter, bool fo
 void tr__waiter_thread_remove(struct tr__waiter *waiter);
 
 /* supervisor.c, registry.c, snapshot.c, sim.c, system.c, inspect.c */
-/* By a supervised actor, with its own ext. */
-void tr__supervisor_child_ended(const struct tr__ext *ext, enum tr_why why, bool gone);
-void tr__supervisor_child_started(const struct tr__ext *ext);
+/* By a supervised actor, with its own box and ext. */
+void tr__supervisor_child_ended(
+    struct tr_box *box, const struct tr__ext *ext, enum tr_why why, bool gone);
+void tr__supervisor_child_started(struct tr_box *box, const struct tr__ext *ext);
+/* Make a box that waits for its start a child of `supervisor`. On success the caller launches it
+ * and calls tr__supervisor_add; on failure it discards it. */
+int tr__supervisor_claim(struct tr_box *supervisor, struct tr_box *box, const void *state);
+/* Tell the supervisor of its new child, which ends if the supervisor has ended. */
+void tr__supervisor_add(struct tr_box *supervisor, struct tr_box *box);
+/* The supervisor ended before it took the child that OP_CHILD_ADD names. */
+void tr__supervisor_add_dropped(const void *payload);
 /* tr_supervise for a table that is released with its supervisor: `release` (may be NULL) is called,
  * once and last of all, if this returned 0. */
 int tr__supervise(struct tr_system *system, const struct tr_supervisor *table, const char *owner,
     void (*release)(void *data), void *data, tr_sender *ret_sender);
-void tr__supervisor_op(struct tr__worker *worker, struct tr_box *box, const void *payload);
+void tr__supervisor_op(
+    struct tr__worker *worker, struct tr_box *box, enum tr__op op, const void *payload);
 void tr__registry_ended(
     struct tr__worker *worker, struct tr_box *box, struct tr__registry_entry *entry);
 bool tr__registry_may_end(struct tr_box *box, struct tr__registry_entry *entry, bool force);

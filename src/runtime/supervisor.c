@@ -45,7 +45,8 @@ enum group_phase { GROUP_NONE, GROUP_RESTING, GROUP_BACKOFF, GROUP_STARTING };
 struct supervisor {
     const struct tr_supervisor *table;
     struct child *children;
-    uint64_t *restarts; /* times of the latest, a ring */
+    struct tr_child spawned_row; /* restart kind and back-off of spawned children */
+    uint64_t *restarts;          /* times of the latest, a ring */
     uint32_t restart_count;
     enum group_phase phase;
     uint32_t group_first;
@@ -57,12 +58,14 @@ struct supervisor {
 };
 
 struct child_notice {
-    uint32_t index;
-    int why; /* enum tr_why, or -1: it has started */
+    struct tr_box *box;
+    uint32_t index; /* CHILD_SPAWNED: find it by its box */
+    int why;        /* enum tr_why, or -1: it has started */
     bool gone;
 };
 
 enum { RESTARTS_DEFAULT = 3 };
+static const uint32_t CHILD_SPAWNED = UINT32_MAX;
 static const uint64_t window_default_ns = UINT64_C(5000000000);
 static const uint32_t tag_group = UINT32_C(1) << 31;
 
@@ -70,22 +73,54 @@ static void advance(struct supervisor *self, struct tr_box *box);
 
 /* ---- called by children --------------------------------------------------------------------- */
 
-static void tell_supervisor(const struct tr__ext *ext, int why, bool gone)
+static void tell_supervisor(struct tr_box *box, const struct tr__ext *ext, int why, bool gone)
 {
-    struct child_notice notice = { .index = ext->child_index, .why = why, .gone = gone };
+    struct child_notice notice = {
+        .box = box, .index = ext->child_index, .why = why, .gone = gone
+    };
 
     tr_assert_use(tr__push_op(ext->supervisor, OP_CHILD_DOWN, &notice, sizeof notice) != TR_ENOMEM,
         "out of memory while telling a supervisor");
 }
 
-void tr__supervisor_child_ended(const struct tr__ext *ext, enum tr_why why, bool gone)
+void tr__supervisor_child_ended(
+    struct tr_box *box, const struct tr__ext *ext, enum tr_why why, bool gone)
 {
-    tell_supervisor(ext, (int)why, gone);
+    tell_supervisor(box, ext, (int)why, gone);
+    if (gone && ext->child_index == CHILD_SPAWNED)
+        tr__box_unpin(ext->supervisor, 1);
 }
 
-void tr__supervisor_child_started(const struct tr__ext *ext)
+void tr__supervisor_child_started(struct tr_box *box, const struct tr__ext *ext)
 {
-    tell_supervisor(ext, -1, false);
+    tell_supervisor(box, ext, -1, false);
+}
+
+/* ---- the rows ------------------------------------------------------------------------------- */
+
+/* The places of children: the table's rows, then those of spawned actors, GONE while empty. */
+static uint32_t place_count(const struct tr_supervisor *table)
+{
+    return table->child_count + table->spawned_max;
+}
+
+static const struct tr_child *row_of(const struct supervisor *self, uint32_t index)
+{
+    const struct tr_supervisor *table = self->table;
+
+    tr_assert(index < place_count(table));
+    return index < table->child_count ? &table->children[index] : &self->spawned_row;
+}
+
+/* The child that a notice is of; NULL: a spawned one that found no place. */
+static struct child *child_of(struct supervisor *self, const struct child_notice *notice)
+{
+    if (notice->index != CHILD_SPAWNED)
+        return &self->children[notice->index];
+    for (uint32_t i = self->table->child_count; i < place_count(self->table); i++)
+        if (self->children[i].box == notice->box)
+            return &self->children[i];
+    return NULL;
 }
 
 /* ---- moving children ------------------------------------------------------------------------ */
@@ -127,11 +162,11 @@ static void child_rest(struct child *child, const struct tr_child *row)
 /* Bring the group to rest, its last child first. False when all of it is down. */
 static bool rest_group(struct supervisor *self)
 {
-    for (uint32_t i = self->table->child_count; i-- > self->group_first;) {
+    for (uint32_t i = place_count(self->table); i-- > self->group_first;) {
         struct child *child = &self->children[i];
 
         if (child->state == CHILD_RUNNING || child->state == CHILD_STARTING)
-            child_rest(child, &self->table->children[i]);
+            child_rest(child, row_of(self, i));
         if (child->state == CHILD_STOPPING)
             return true;
     }
@@ -141,7 +176,7 @@ static bool rest_group(struct supervisor *self)
 /* Start the group, its first child first. False when all of it is up. */
 static bool start_group(struct supervisor *self)
 {
-    for (uint32_t i = self->group_first; i < self->table->child_count; i++) {
+    for (uint32_t i = self->group_first; i < place_count(self->table); i++) {
         struct child *child = &self->children[i];
 
         if (child->state == CHILD_NEW || (child->state == CHILD_AT_REST && child->due))
@@ -178,7 +213,7 @@ static bool over_limit(struct supervisor *self, uint64_t now)
 
 static uint64_t backoff_ns(const struct supervisor *self, uint32_t index)
 {
-    const struct tr_child *row = &self->table->children[index];
+    const struct tr_child *row = row_of(self, index);
     uint64_t delay = row->backoff_ns_min;
 
     for (uint32_t i = 1; i < self->children[index].failures && delay < row->backoff_ns_max; i++)
@@ -197,7 +232,7 @@ static void start_from(struct supervisor *self, uint32_t first)
 {
     self->phase = GROUP_STARTING;
     self->group_first = first;
-    for (uint32_t i = first; i < self->table->child_count; i++)
+    for (uint32_t i = first; i < place_count(self->table); i++)
         self->children[i].due = true;
 }
 
@@ -230,7 +265,7 @@ static void on_crash(struct supervisor *self, struct tr_box *box, uint32_t index
 
     child->failures = now - child->failed_ns > window_of(self) ? 1 : child->failures + 1;
     child->failed_ns = now;
-    if (table->children[index].restart == TR_TEMPORARY) {
+    if (row_of(self, index)->restart == TR_TEMPORARY) {
         child_end(child);
         return;
     }
@@ -261,14 +296,14 @@ static void on_crash(struct supervisor *self, struct tr_box *box, uint32_t index
 /* Stop all children, or bring them to rest, the last one first and one at a time. */
 static void stop_children(struct supervisor *self, struct tr_box *box)
 {
-    for (uint32_t i = self->table->child_count; i-- > 0;) {
+    for (uint32_t i = place_count(self->table); i-- > 0;) {
         struct child *child = &self->children[i];
         bool is_down = child->state == CHILD_AT_REST || child->state == CHILD_NEW;
 
         if (child->state == CHILD_GONE || (self->resting && is_down))
             continue;
         if (child->state != CHILD_STOPPING && self->resting)
-            child_rest(child, &self->table->children[i]);
+            child_rest(child, row_of(self, i));
         else if (!self->resting && !child->ending)
             child_end(child);
         return;
@@ -292,20 +327,24 @@ static void advance(struct supervisor *self, struct tr_box *box)
 
         self->phase = GROUP_NONE;
         if (self->starting && ext != NULL && ext->supervisor != NULL)
-            tr__supervisor_child_started(ext);
+            tr__supervisor_child_started(box, ext);
         self->starting = false;
     }
 }
 
 /* OP_CHILD_DOWN: what a child tells. */
-void tr__supervisor_op(struct tr__worker *worker, struct tr_box *box, const void *payload)
+static void on_child(struct supervisor *self, struct tr_box *box, const void *payload)
 {
-    struct supervisor *self = worker->ctx.self;
     struct child_notice notice;
     struct child *child;
 
     memcpy(&notice, payload, sizeof notice);
-    child = &self->children[notice.index];
+    child = child_of(self, &notice);
+    if (child == NULL) {
+        if (notice.gone)
+            tr__box_unpin(notice.box, 1);
+        return;
+    }
     if (notice.gone) {
         child->state = CHILD_GONE;
         tr_sender_drop(&child->sender);
@@ -325,11 +364,45 @@ void tr__supervisor_op(struct tr__worker *worker, struct tr_box *box, const void
         child->state = CHILD_AT_REST;
         child->due = false;
         if (!asked && !self->stopping) {
-            on_crash(self, box, notice.index);
+            on_crash(self, box, (uint32_t)(child - self->children));
             return;
         }
     }
     advance(self, box);
+}
+
+/* OP_CHILD_ADD: an actor was spawned under this supervisor. */
+static void on_add(struct supervisor *self, struct tr_box *box, const void *payload)
+{
+    uint32_t i = self->table->child_count;
+    struct child *child;
+    struct tr_box *added;
+    char name[64], its_name[64];
+
+    memcpy(&added, payload, sizeof added);
+    while (i < place_count(self->table) && self->children[i].box != NULL)
+        i++;
+    if (i == place_count(self->table)) {
+        tr__log(box->system, "supervisor %s: no place for %s: it has %u children already",
+            tr__box_name(box, name, sizeof name), tr__box_name(added, its_name, sizeof its_name),
+            self->table->spawned_max);
+        child_op(&(struct child){ .box = added }, OP_END);
+        return;
+    }
+    child = &self->children[i];
+    *child = (struct child){ .box = added, .state = CHILD_NEW };
+    if (!self->stopping && self->phase == GROUP_NONE)
+        child_start(child);
+    advance(self, box);
+}
+
+void tr__supervisor_op(
+    struct tr__worker *worker, struct tr_box *box, enum tr__op op, const void *payload)
+{
+    if (op == OP_CHILD_ADD)
+        on_add(worker->ctx.self, box, payload);
+    else
+        on_child(worker->ctx.self, box, payload);
 }
 
 /* ---- the actor ------------------------------------------------------------------------------ */
@@ -385,14 +458,14 @@ static void finish(void *state)
 {
     struct supervisor *self = state;
 
-    for (uint32_t i = 0; self->children != NULL && i < self->table->child_count; i++) {
+    for (uint32_t i = 0; self->children != NULL && i < place_count(self->table); i++) {
         tr_sender_drop(&self->children[i].sender);
         if (self->children[i].box != NULL) {
             /* Killed with children alive (the system ends): they have nobody to tell any more. */
             struct tr__ext *ext =
                 atomic_load_explicit(&self->children[i].box->ext, memory_order_acquire);
 
-            if (ext != NULL)
+            if (ext != NULL && ext->child_index != CHILD_SPAWNED)
                 ext->supervisor = NULL;
             tr__box_unpin(self->children[i].box, 1);
         }
@@ -419,6 +492,18 @@ static const struct tr_type supervisor_type = {
 static int supervisor_make(
     struct tr_system *system, const struct tr_supervisor *table, struct tr_box **ret_box);
 
+/* Without a reset hook the state given at the start is copied in again at a restart. */
+static int keep_initial(struct tr__ext *ext, const struct tr_type *type, const void *state)
+{
+    if (type->reset != NULL || type->state_size == 0)
+        return 0;
+    ext->initial = base_alloc(type->state_size);
+    if (ext->initial == NULL)
+        return TR_ENOMEM;
+    memcpy(ext->initial, state, type->state_size);
+    return 0;
+}
+
 static int child_make(struct tr_system *system, struct tr_box *parent, const struct tr_child *row,
     uint32_t index, struct child *child)
 {
@@ -441,13 +526,52 @@ static int child_make(struct tr_system *system, struct tr_box *parent, const str
     ext->child_index = index;
     ext->retry_poison = row->retry_poison;
     ext->restart_kind = (uint8_t)row->restart;
-    if (row->supervisor == NULL && row->type->reset == NULL && row->type->state_size > 0) {
-        ext->initial = base_alloc(row->type->state_size);
-        if (ext->initial == NULL)
-            return TR_ENOMEM;
-        memcpy(ext->initial, row->state, row->type->state_size);
-    }
+    return row->supervisor != NULL ? 0 : keep_initial(ext, row->type, row->state);
+}
+
+/* ---- spawned children -----------------------------------------------------------------------
+ * Each pins the other's slot: the supervisor its child's until it hears that the child is gone, the
+ * child its supervisor's until it has told so. A supervisor may end between the spawn and its turn;
+ * then the child ends too. */
+
+int tr__supervisor_claim(struct tr_box *supervisor, struct tr_box *box, const void *state)
+{
+    struct tr__ext *ext = tr__ext_get(box);
+    int rc;
+
+    if (!(tr__get(supervisor->status) & STATUS_SUPERVISOR) || supervisor->system != box->system)
+        return TR_EINVAL;
+    if (ext == NULL)
+        return TR_ENOMEM;
+    rc = keep_initial(ext, box->type, state);
+    if (rc < 0)
+        return rc;
+    ext->supervisor = supervisor;
+    ext->child_index = CHILD_SPAWNED;
+    ext->restart_kind = TR_TRANSIENT;
+    atomic_fetch_add_explicit(&supervisor->pins, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&box->pins, 1, memory_order_relaxed);
     return 0;
+}
+
+static void end_orphan(struct tr_box *box)
+{
+    child_op(&(struct child){ .box = box }, OP_END);
+    tr__box_unpin(box, 1);
+}
+
+void tr__supervisor_add(struct tr_box *supervisor, struct tr_box *box)
+{
+    if (tr__push_op(supervisor, OP_CHILD_ADD, &box, sizeof(struct tr_box *)) < 0)
+        end_orphan(box);
+}
+
+void tr__supervisor_add_dropped(const void *payload)
+{
+    struct tr_box *box;
+
+    memcpy(&box, payload, sizeof box);
+    end_orphan(box);
 }
 
 /* Undo a tree that was never launched. */
@@ -471,14 +595,18 @@ static int supervisor_make(
     struct tr_system *system, const struct tr_supervisor *table, struct tr_box **ret_box)
 {
     struct tr_spawn_options options = { .name = table->name != NULL ? table->name : "supervisor" };
-    struct supervisor self = { .table = table };
+    struct supervisor self = { .table = table,
+        .spawned_row = { .restart = TR_TRANSIENT,
+            .backoff_ns_min = table->spawned_backoff_ns_min,
+            .backoff_ns_max = table->spawned_backoff_ns_max,
+            .jitter_percent = table->spawned_jitter_percent } };
     uint32_t max = table->restarts_max != 0 ? table->restarts_max : RESTARTS_DEFAULT;
     struct tr_box *box;
     int rc;
 
-    if (table->child_count == 0 || table->children == NULL)
+    if (place_count(table) == 0 || (table->child_count > 0 && table->children == NULL))
         return TR_EINVAL;
-    self.children = base_calloc(table->child_count * sizeof(*self.children));
+    self.children = base_calloc(place_count(table) * sizeof(*self.children));
     self.restarts = base_calloc(max * sizeof(*self.restarts));
     rc = self.children == NULL || self.restarts == NULL
              ? TR_ENOMEM
@@ -489,6 +617,8 @@ static int supervisor_make(
         base_free(self.restarts);
         return rc;
     }
+    for (uint32_t i = table->child_count; i < place_count(table); i++)
+        self.children[i].state = CHILD_GONE;
     for (uint32_t i = 0; i < table->child_count; i++) {
         rc = child_make(system, box, &table->children[i], i, &self.children[i]);
         if (rc < 0) {

@@ -9,6 +9,28 @@
  * Also what the runtime itself tells an actor: the operations. */
 #include "runtime/actor.h"
 
+#include <string.h>
+
+#include "base/assert.h"
+#include "runtime/box.h"
+#include "runtime/cell.h"
+#include "runtime/compiler.h"
+#include "runtime/context.h"
+#include "runtime/ext.h"
+#include "runtime/fd.h"
+#include "runtime/inspect.h"
+#include "runtime/mailbox.h"
+#include "runtime/memory.h"
+#include "runtime/registry.h"
+#include "runtime/reply.h"
+#include "runtime/run_queue.h"
+#include "runtime/supervisor.h"
+#include "runtime/system.h"
+#include "runtime/timer.h"
+#include "runtime/waitgraph.h"
+#include "runtime/watch.h"
+#include "runtime/worker.h"
+
 /* ---- start, stop, crash, restart ------------------------------------------------------------ */
 
 enum verdict tr__actor_start(struct tr__worker *worker, struct tr_box *box)

@@ -5,7 +5,14 @@
 #ifndef RUNTIME_ACTOR_H
 #define RUNTIME_ACTOR_H
 
-#include "runtime/runtime.h"
+#include <string.h>
+
+#include <troupe/inspect.h>
+
+#include "runtime/box.h"
+#include "runtime/compiler.h"
+#include "runtime/ext.h"
+#include "runtime/sync.h"
 
 enum {
     BLOCKED = STATUS_HELD | STATUS_PARKED | STATUS_CRASHED | STATUS_WAITING | STATUS_UNOWNED,
@@ -33,11 +40,6 @@ static inline void tr__status_clear(struct tr_box *box, uint32_t bits)
     tr__set(box->status, tr__get(box->status) & ~bits);
 }
 
-static inline struct tr__ext *tr__ext_of(const struct tr_box *box)
-{
-    return atomic_load_explicit(&box->ext, memory_order_acquire);
-}
-
 /* box.c: every cell in a queue gets its fate; *replies counts the answers among them. */
 void tr__bury(struct tr__worker *worker, struct tr_box *box, struct tr__cell **queue,
     enum tr_dead_reason reason, int ask_status, int32_t *replies);
@@ -54,6 +56,9 @@ enum verdict tr__handle_slow(
     struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell, uint32_t *counted);
 void tr__requeue_front(struct tr_box *box, struct tr__cell *cell);
 void tr__tell_started(struct tr_box *box);
+
+/* turn.c: run one turn of a scheduled actor */
+void tr__turn(struct tr__worker *worker, struct tr_box *box);
 
 /* actor.c */
 enum verdict tr__actor_start(struct tr__worker *worker, struct tr_box *box);

@@ -6,10 +6,34 @@
  *   1. After GONE nothing reaches the box. Who sets GONE has already made sure that every cell in
  * it gets its fate, and every outstanding ask of this actor keeps the slot until its answer came.
  *   2. A slot is freed by whoever takes pins to zero. */
+#include "runtime/box.h"
+
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 
+#include "base/alloc.h"
+#include "base/assert.h"
 #include "runtime/actor.h"
+#include "runtime/cell.h"
+#include "runtime/done.h"
+#include "runtime/ext.h"
+#include "runtime/fd.h"
+#include "runtime/list.h"
+#include "runtime/mailbox.h"
+#include "runtime/memory.h"
+#include "runtime/point.h"
+#include "runtime/registry.h"
+#include "runtime/reply.h"
+#include "runtime/run_queue.h"
+#include "runtime/sim.h"
+#include "runtime/supervisor.h"
+#include "runtime/sync.h"
+#include "runtime/system.h"
+#include "runtime/timer.h"
+#include "runtime/waitgraph.h"
+#include "runtime/watch.h"
+#include "runtime/worker.h"
 
 enum { GRACE_DEFAULT_S = 5, LAUNCH_SHIFT = 24 };
 static const uint64_t second_ns = UINT64_C(1000000000);

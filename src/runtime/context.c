@@ -1,6 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* context.c: what handlers ask of the runtime about themselves. */
+#include "runtime/context.h"
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/random.h"
 #include "runtime/actor.h"
+#include "runtime/ask.h"
+#include "runtime/box.h"
+#include "runtime/cell.h"
+#include "runtime/ext.h"
+#include "runtime/mailbox.h"
+#include "runtime/memory.h"
+#include "runtime/point.h"
+#include "runtime/system.h"
+#include "runtime/worker.h"
 
 /* ---- what handlers ask for ------------------------------------------------------------------ */
 

@@ -2,10 +2,29 @@
 /* inspect.c: counters read from outside. Reads are racy by design (each figure is right, all
  * together are not of one instant); nothing here walks a queue or takes a lock that a send or a
  * turn takes. */
+#include "runtime/inspect.h"
+
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include "runtime/runtime.h"
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "runtime/actor.h"
+#include "runtime/box.h"
+#include "runtime/cell.h"
+#include "runtime/counters.h"
+#include "runtime/drive.h"
+#include "runtime/ext.h"
+#include "runtime/mailbox.h"
+#include "runtime/memory.h"
+#include "runtime/point.h"
+#include "runtime/run_queue.h"
+#include "runtime/sync.h"
+#include "runtime/system.h"
+#include "runtime/timer.h"
+#include "runtime/waitgraph.h"
+#include "runtime/worker.h"
 
 const char *tr_doing_text(enum tr_doing doing)
 {

@@ -6,8 +6,19 @@
  * nothing. Running or spawning it takes that over. A box without a system gets a small driven one
  * of its own, which goes when the box and all its senders have gone. */
 #include <sched.h>
+#include <string.h>
 
-#include "runtime/runtime.h"
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "runtime/actor.h"
+#include "runtime/box.h"
+#include "runtime/done.h"
+#include "runtime/drive.h"
+#include "runtime/point.h"
+#include "runtime/run_queue.h"
+#include "runtime/sync.h"
+#include "runtime/system.h"
+#include "runtime/worker.h"
 
 int tr_box_create(struct tr_system *system, const struct tr_type *type,
     const struct tr_box_options *options, struct tr_box **ret_box)

@@ -18,9 +18,34 @@
  *   4. CLOSED refuses messages, GONE refuses everything; neither is ever cleared.
  *
  * test/spin/mailbox.pml checks 1 and the parking of senders. */
-#include <sched.h>
+#include "runtime/mailbox.h"
 
-#include "runtime/runtime.h"
+#include <sched.h>
+#include <string.h>
+
+#include <troupe/sender.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "runtime/actor.h"
+#include "runtime/box.h"
+#include "runtime/cell.h"
+#include "runtime/compiler.h"
+#include "runtime/context.h"
+#include "runtime/drive.h"
+#include "runtime/ext.h"
+#include "runtime/inspect.h"
+#include "runtime/memory.h"
+#include "runtime/point.h"
+#include "runtime/reply.h"
+#include "runtime/run_queue.h"
+#include "runtime/supervisor.h"
+#include "runtime/sync.h"
+#include "runtime/system.h"
+#include "runtime/waitgraph.h"
+#include "runtime/watch.h"
+#include "runtime/work.h"
+#include "runtime/worker.h"
 
 static inline void copy_payload(void *to, const void *from, size_t size)
 {
@@ -30,42 +55,36 @@ static inline void copy_payload(void *to, const void *from, size_t size)
         memcpy(to, from, size);
 }
 
-void tr__schedule(struct tr__worker *worker, struct tr_box *box)
-{
-    struct tr_system *system = box->system;
-
-    if (likely(worker != NULL && worker->system == system && worker != system->foreign))
-        tr__schedule_here(worker, box);
-    else
-        tr__inject(system, box);
-}
-
-/* Control that arrives is flagged in the word, so that a turn under way sees it. */
-static inline uint64_t control_of(uint64_t word, const struct tr__cell *cell)
+/* What a push that does not count changes in the word: a control cell sets CONTROL, so that a turn
+ * under way sees it. */
+static inline uint64_t control_of(const struct tr__cell *cell)
 {
     bool control = (cell->flags & CELL_LANE) == TR_CONTROL ||
                    (cell->kind == CELL_REPLY && cell->flags & CELL_HOLD);
 
-    return control && !(word & WORD_CONTROL) ? WORD_CONTROL : 0;
+    return control ? WORD_CONTROL : 0;
 }
 
-/* Fast path of the commonest send: counted, room, open. */
-static inline int push(
-    struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell, enum tr__push_mode mode)
+/* After a push: `word` is the word before it. */
+static inline void pushed(struct tr__worker *worker, struct tr_box *box, uint64_t word)
 {
-    uint64_t word = atomic_load_explicit(&box->word, memory_order_relaxed);
-
-    for (;;) {
-        if (unlikely(word & (WORD_CLOSED | WORD_LOCKED) || tr__word_count(word) >= box->capacity))
-            return tr__push_slow(worker, box, cell, mode);
-        if (likely(tr__try_push(box, &word, cell, WORD_COUNT_ONE)))
-            break;
-    }
-    tr__add(worker->counters.sent, 1);
     tr__point();
     if (!(word & WORD_SCHED))
         tr__schedule(worker, box);
     tr__point();
+}
+
+/* The commonest send: counted, room, open. */
+static inline int push_message(
+    struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell, enum tr__push_mode mode)
+{
+    uint64_t word = tr__get(box->word);
+
+    if (unlikely(
+            !tr__push(box, &word, cell, WORD_CLOSED | WORD_LOCKED, box->capacity, WORD_COUNT_ONE)))
+        return tr__push_slow(worker, box, cell, mode);
+    tr__add(worker->counters.sent, 1);
+    pushed(worker, box, word);
     return 0;
 }
 
@@ -124,6 +143,10 @@ static bool trim(struct tr__worker *worker, struct tr_box *box, uint64_t word)
     return dropped > 0;
 }
 
+/* What a push that found the box full does, beside failing (negative) and being done (0). */
+enum { FULL_OVERSHOOT = 1, FULL_TRY_AGAIN = 2 };
+
+/* Decide by the box's policy. 0: the cell was dropped, and the send counts as done. */
 static int full_by_policy(struct tr__worker *worker, struct tr_box *box, uint64_t word,
     struct tr__cell *cell, enum tr__push_mode mode)
 {
@@ -137,7 +160,7 @@ static int full_by_policy(struct tr__worker *worker, struct tr_box *box, uint64_
             worker->ctx.park_on = box;
             worker->ctx.after |= AFTER_PARK;
         }
-        return count < box->capacity_hard ? 0 : TR_EFULL;
+        return count < box->capacity_hard ? FULL_OVERSHOOT : TR_EFULL;
     case TR_FULL_FAIL:
         return TR_EFULL;
     case TR_FULL_DROP_NEWEST:
@@ -145,17 +168,17 @@ static int full_by_policy(struct tr__worker *worker, struct tr_box *box, uint64_
             return TR_EFULL;
         tr__add(worker->counters.sent, 1);
         drop_full(worker, box, cell);
-        return 1;
+        return 0;
     case TR_FULL_DROP_OLDEST:
         if (mode == PUSH_TRY)
             return TR_EFULL;
         if (count < box->capacity_hard)
-            return 0;
+            return FULL_OVERSHOOT;
         if (trim(worker, box, word))
-            return 2;
+            return FULL_TRY_AGAIN;
         tr__add(worker->counters.sent, 1);
         drop_full(worker, box, cell);
-        return 1;
+        return 0;
     }
     return TR_EFULL;
 }
@@ -163,41 +186,30 @@ static int full_by_policy(struct tr__worker *worker, struct tr_box *box, uint64_
 tr__noinline int tr__push_slow(
     struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell, enum tr__push_mode mode)
 {
-    uint64_t word = atomic_load_explicit(&box->word, memory_order_acquire);
+    uint64_t word = tr__get(box->word);
     bool counted = mode != PUSH_FREE;
-    bool checked = mode == PUSH_WAIT || mode == PUSH_TRY;
     uint64_t refuse = counted ? WORD_CLOSED | WORD_GONE : WORD_GONE;
+    uint64_t change = counted && mode != PUSH_RESERVED ? WORD_COUNT_ONE : control_of(cell);
+    uint32_t limit = mode == PUSH_WAIT || mode == PUSH_TRY ? box->capacity : PUSH_UNLIMITED;
 
-    for (;;) {
+    while (!tr__push(box, &word, cell, refuse | WORD_LOCKED, limit, change)) {
         if (word & refuse)
             return TR_ECLOSED;
         if (word & WORD_LOCKED) {
             sched_yield();
-            word = atomic_load_explicit(&box->word, memory_order_acquire);
-            continue;
-        }
-        if (checked && tr__word_count(word) >= box->capacity) {
+        } else {
             int rc = full_by_policy(worker, box, word, cell, mode);
 
-            if (rc < 0)
+            if (rc <= 0)
                 return rc;
-            if (rc == 1)
-                return 0;
-            if (rc == 2) {
-                word = atomic_load_explicit(&box->word, memory_order_acquire);
-                continue;
-            }
+            if (rc == FULL_OVERSHOOT)
+                limit = box->capacity_hard;
         }
-        if (tr__try_push(box, &word, cell,
-                counted && mode != PUSH_RESERVED ? WORD_COUNT_ONE : control_of(word, cell)))
-            break;
+        word = tr__get(box->word);
     }
     if (counted)
         tr__add(worker->counters.sent, 1);
-    tr__point();
-    if (!(word & WORD_SCHED))
-        tr__schedule(worker, box);
-    tr__point();
+    pushed(worker, box, word);
     return 0;
 }
 
@@ -242,38 +254,17 @@ struct tr__cell *tr__event_cell_sure(struct tr_system *system, enum tr__cell_kin
 
 int tr__push_event(struct tr_box *box, struct tr__cell *cell)
 {
-    struct tr_system *system = box->system;
-    struct tr__worker *worker = tr__worker_of(system);
-    uint64_t word = atomic_load_explicit(&box->word, memory_order_relaxed);
+    struct tr__worker *worker = tr__worker_of(box->system);
+    uint64_t word = tr__get(box->word), change = control_of(cell);
 
-    for (;;) {
+    while (!tr__push(box, &word, cell, WORD_GONE | WORD_LOCKED, PUSH_UNLIMITED, change)) {
         if (word & WORD_GONE)
             return TR_ECLOSED;
-        if (word & WORD_LOCKED) {
-            sched_yield();
-            word = atomic_load_explicit(&box->word, memory_order_relaxed);
-            continue;
-        }
-        if (tr__try_push(box, &word, cell, control_of(word, cell)))
-            break;
+        sched_yield();
+        word = tr__get(box->word);
     }
-    tr__point();
-    if (!(word & WORD_SCHED))
-        tr__schedule(worker, box);
-    tr__point();
+    pushed(worker, box, word);
     return 0;
-}
-
-void tr__cell_release(struct tr_system *system, struct tr__cell *cell)
-{
-    struct tr__worker *worker = tr__worker_of(system);
-
-    if (worker != NULL) {
-        tr__cell_free(worker, cell);
-    } else {
-        tr__cell_free(tr__foreign_enter(system), cell);
-        tr__foreign_leave(system);
-    }
 }
 
 int tr__push_op_cell(struct tr_box *box, struct tr__cell *cell)
@@ -403,7 +394,7 @@ static int tell(struct tr__worker *worker, tr_sender to, const void *message, si
         if (rc == 0)
             tr__add(worker->counters.sent, 1);
     } else {
-        rc = push(worker, box, cell, mode);
+        rc = push_message(worker, box, cell, mode);
     }
     if (unlikely(rc < 0))
         tr__cell_free(worker, cell);
@@ -462,10 +453,9 @@ int tr_tell(tr_sender to, const void *message, size_t size)
     cell = worker->cells[--worker->cell_count];
     cell->head = CELL_TELL | (uint64_t)(TR_INTERACTIVE | CELL_COUNTED) << 8;
     tr__copy_words(cell->payload, message, size);
-    do {
-        if (unlikely(word & (WORD_CLOSED | WORD_LOCKED) || tr__word_count(word) >= box->capacity))
-            return tell_hard(worker, box, cell);
-    } while (unlikely(!tr__try_push(box, &word, cell, WORD_COUNT_ONE)));
+    if (unlikely(
+            !tr__push(box, &word, cell, WORD_CLOSED | WORD_LOCKED, box->capacity, WORD_COUNT_ONE)))
+        return tell_hard(worker, box, cell);
     tr__add(worker->counters.sent, 1);
     tr__point();
     if (word & WORD_SCHED)

@@ -24,14 +24,29 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/pidfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <troupe/ask.h>
+#include <troupe/event.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/random.h"
+#include "runtime/actor.h"
+#include "runtime/box.h"
+#include "runtime/context.h"
+#include "runtime/ext.h"
+#include "runtime/list.h"
+#include "runtime/point.h"
 #include "runtime/process_flight.h"
-#include "runtime/runtime.h"
+#include "runtime/run_queue.h"
+#include "runtime/system.h"
 #include "runtime/wire.h"
+#include "runtime/worker.h"
 
 enum phase { PHASE_DOWN, PHASE_STARTING, PHASE_UP, PHASE_ENDING };
 enum tag { TAG_WIRE = 1, TAG_NOTICES, TAG_PIDFD, TAG_TICK, TAG_PHASE };

@@ -10,11 +10,12 @@
 #ifndef RUNTIME_PROCESS_H
 #define RUNTIME_PROCESS_H
 
-#include <pthread.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 #include <troupe/process.h>
+
+#include "runtime/point.h"
 
 /* The one descriptor beside the standard ones that a helper or a child starts with. */
 enum { PROCESS_FD = 3 };
@@ -75,5 +76,8 @@ static inline uint32_t tr__codec_bytes_max(const struct tr_codec *codec)
 {
     return codec->bytes_max != 0 ? codec->bytes_max : TR_CODEC_BYTES_DEFAULT;
 }
+
+/* End the helper and wait for it; the system has no process actor any more. */
+void tr__processes_finish(struct tr_system *system);
 
 #endif

@@ -24,12 +24,22 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <troupe/event.h>
+
+#include "base/alloc.h"
+#include "runtime/ask.h"
+#include "runtime/box.h"
+#include "runtime/cell.h"
+#include "runtime/context.h"
+#include "runtime/list.h"
 #include "runtime/process.h"
-#include "runtime/runtime.h"
+#include "runtime/ready.h"
+#include "runtime/system.h"
 #include "runtime/wire.h"
 
 enum { TAG_WIRE = 1, TAG_DOWN = 2, READS_MAX = 16, ENTRIES_MAX = 1 << 16 };

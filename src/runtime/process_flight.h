@@ -18,9 +18,10 @@
 
 #include <stdint.h>
 
+#include <troupe/inspect.h>
 #include <troupe/process.h>
 
-#include "runtime/runtime.h"
+#include "runtime/list.h"
 #include "runtime/wire.h"
 
 struct tr__flight;

@@ -27,8 +27,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "runtime/actor.h"
 #include "runtime/process.h"
-#include "runtime/runtime.h"
+#include "runtime/system.h"
 
 static const char helper_flag[] = "--troupe-process-helper";
 static const char child_flag[] = "--troupe-process-child";

@@ -2,8 +2,30 @@
 /* queue.c: what an actor was sent, sorted into its own queues by lane, and the handling of one cell
  * of it. */
 #include <sched.h>
+#include <string.h>
 
+#include "base/alloc.h"
+#include "base/assert.h"
 #include "runtime/actor.h"
+#include "runtime/ask.h"
+#include "runtime/box.h"
+#include "runtime/cell.h"
+#include "runtime/compiler.h"
+#include "runtime/context.h"
+#include "runtime/ext.h"
+#include "runtime/fd.h"
+#include "runtime/mailbox.h"
+#include "runtime/memory.h"
+#include "runtime/point.h"
+#include "runtime/reply.h"
+#include "runtime/run_queue.h"
+#include "runtime/supervisor.h"
+#include "runtime/system.h"
+#include "runtime/timer.h"
+#include "runtime/waitgraph.h"
+#include "runtime/watch.h"
+#include "runtime/work.h"
+#include "runtime/worker.h"
 
 /* ---- queues --------------------------------------------------------------------------------- */
 

@@ -1,6 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/ready.h"
 
+#include <string.h>
+
+#include <troupe/actor.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "runtime/context.h"
+#include "runtime/worker.h"
+
 /* ---- the message ---------------------------------------------------------------------------- */
 
 static bool is_inline(const struct tr__ready_message *message)

@@ -3,9 +3,14 @@
 #ifndef RUNTIME_READY_H
 #define RUNTIME_READY_H
 
-#include <troupe/ready.h>
+#include <stddef.h>
+#include <stdint.h>
 
-#include "runtime/runtime.h"
+#include <troupe/ask.h>
+#include <troupe/ready.h>
+#include <troupe/sender.h>
+
+#include "runtime/cell.h"
 
 /* ---- the message: a kind, two numbers, a key and a value ------------------------------------ */
 

@@ -8,9 +8,16 @@
  * The window is sixteen slices of counters. A slice is cleared when time comes back to it, so
  * counting and looking cost the same however many answers there are. No timer is needed: time is
  * looked at when somebody asks. */
-#include <troupe/breaker.h>
+#include <string.h>
 
+#include <troupe/actor.h>
+#include <troupe/breaker.h>
+#include <troupe/event.h>
+
+#include "base/alloc.h"
+#include "runtime/context.h"
 #include "runtime/ready.h"
+#include "runtime/system.h"
 
 enum { FAILURES_DEFAULT = 5, FLIGHTS_DEFAULT = 1024, SLICES = 16 };
 static const uint64_t window_default_ns = UINT64_C(10000000000);

@@ -9,9 +9,17 @@
  * Stamps: removals are counted in a fixed number of counters, by hash of the key. A stamp is the
  * counter of the key as it was when the get found nothing. Keys that share a counter make a put be
  * ignored for nothing, which costs a later miss; a stale value never comes in. */
-#include <troupe/cache.h>
+#include <string.h>
 
+#include <troupe/actor.h>
+#include <troupe/cache.h>
+#include <troupe/event.h>
+
+#include "base/alloc.h"
+#include "runtime/context.h"
+#include "runtime/list.h"
 #include "runtime/ready.h"
+#include "runtime/system.h"
 
 enum { ENTRIES_DEFAULT = 65536, BYTES_DEFAULT = 64 << 20, STAMPS = 256 };
 

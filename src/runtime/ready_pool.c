@@ -15,9 +15,17 @@
  * goes last, with users and supervisor both gone. */
 #include <stdio.h>
 
+#include <troupe/actor.h>
+#include <troupe/event.h>
 #include <troupe/pool.h>
 
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "runtime/actor.h"
+#include "runtime/context.h"
 #include "runtime/ready.h"
+#include "runtime/supervisor.h"
+#include "runtime/system.h"
 
 enum { NAME_MAX_BYTES = 64 };
 

@@ -8,9 +8,17 @@
  * The limiter keeps its buckets in a table by key and in a heap by the time each is full again. The
  * top of the heap is the one that has been full for longest (or will be full first): the one to
  * forget. */
+#include <string.h>
+
+#include <troupe/actor.h>
 #include <troupe/rate.h>
 
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "runtime/context.h"
+#include "runtime/list.h"
 #include "runtime/ready.h"
+#include "runtime/system.h"
 
 enum { KEYS_DEFAULT = 65536 };
 

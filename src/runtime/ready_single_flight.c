@@ -18,9 +18,18 @@
  * A job on the blocking pool is memory of its own that the pool has until its event comes back, so
  * a timeout does not pull it away: the job is marked astray and freed when it comes. If the actor
  * ends or restarts first, the runtime frees it. */
+#include <string.h>
+
+#include <troupe/actor.h>
+#include <troupe/event.h>
 #include <troupe/single_flight.h>
 
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "runtime/context.h"
+#include "runtime/list.h"
 #include "runtime/ready.h"
+#include "runtime/system.h"
 
 enum {
     FLIGHTS_DEFAULT = 256,

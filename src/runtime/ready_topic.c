@@ -4,9 +4,17 @@
  * A subscriber has a place in an array, which is the tag of its death watch, and an entry in a
  * table by its weak sender, which is its identity. Publishing walks the array; the topic never
  * waits for a box, unless a subscriber asked for that. */
+#include <string.h>
+
+#include <troupe/event.h>
 #include <troupe/topic.h>
 
+#include "base/alloc.h"
+#include "runtime/box.h"
+#include "runtime/context.h"
+#include "runtime/list.h"
 #include "runtime/ready.h"
+#include "runtime/system.h"
 
 enum { SUBSCRIBERS_DEFAULT = 1024 };
 

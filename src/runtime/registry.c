@@ -13,9 +13,29 @@
  * stopped for another reason are moved to the successor.
  *
  * test/spin/registry.pml checks 1 to 3. */
-#include <stdio.h>
+#include "runtime/registry.h"
 
-#include "runtime/runtime.h"
+#include <stdio.h>
+#include <string.h>
+
+#include <troupe/event.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "runtime/actor.h"
+#include "runtime/ask.h"
+#include "runtime/box.h"
+#include "runtime/cell.h"
+#include "runtime/context.h"
+#include "runtime/drive.h"
+#include "runtime/ext.h"
+#include "runtime/list.h"
+#include "runtime/mailbox.h"
+#include "runtime/memory.h"
+#include "runtime/point.h"
+#include "runtime/ready.h"
+#include "runtime/system.h"
+#include "runtime/worker.h"
 
 enum { SHARDS = 16, BUCKETS_FIRST = 64, EVICT_TRIES = 8 };
 

@@ -10,7 +10,18 @@
  *
  * The first sender's holder is named in the box; every clone has a record in a list, for the
  * report. */
-#include "runtime/runtime.h"
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "runtime/actor.h"
+#include "runtime/box.h"
+#include "runtime/drive.h"
+#include "runtime/mailbox.h"
+#include "runtime/point.h"
+#include "runtime/ready.h"
+#include "runtime/sync.h"
+#include "runtime/system.h"
+#include "runtime/waitgraph.h"
+#include "runtime/worker.h"
 
 tr_sender tr_sender_clone(tr_sender sender, const char *owner)
 {

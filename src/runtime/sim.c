@@ -17,9 +17,32 @@
  *
  * What could differ between two runs of a seed must not be used to decide anything: addresses least
  * of all. */
-#include "runtime/runtime.h"
+#include "runtime/sim.h"
+
+#include <sanitizer/common_interface_defs.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/random.h"
+#include "runtime/actor.h"
+#include "runtime/box.h"
+#include "runtime/cell.h"
+#include "runtime/context.h"
+#include "runtime/ext.h"
+#include "runtime/mailbox.h"
+#include "runtime/memory.h"
+#include "runtime/point.h"
 #include "runtime/sim_disk.h"
 #include "runtime/sim_net.h"
+#include "runtime/snapshot.h"
+#include "runtime/system.h"
+#include "runtime/timer.h"
+#include "runtime/work.h"
+#include "runtime/worker.h"
 
 #if TR__POINTS
 #include <sys/mman.h>

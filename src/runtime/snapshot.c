@@ -7,9 +7,19 @@
  * one may have begun, and loaded the old pointer, while the count it had just stored was still on
  * its way to us, but not two. Foreign threads mark their reading sections with a counter that is
  * odd inside. */
+#include "runtime/snapshot.h"
+
 #include <sched.h>
 
-#include "runtime/runtime.h"
+#include <troupe/snapshot.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "runtime/actor.h"
+#include "runtime/compiler.h"
+#include "runtime/point.h"
+#include "runtime/system.h"
+#include "runtime/worker.h"
 
 struct tr_snapshot {
     struct tr_system *system;

@@ -17,7 +17,24 @@
  * is asked when it is down already says nothing more. The supervisor keeps every child's slot
  * pinned until it has heard that the child is gone, so an operation can never reach a stranger in a
  * reused slot. */
-#include "runtime/runtime.h"
+#include "runtime/supervisor.h"
+
+#include <string.h>
+
+#include <troupe/sender.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/random.h"
+#include "runtime/actor.h"
+#include "runtime/box.h"
+#include "runtime/cell.h"
+#include "runtime/context.h"
+#include "runtime/ext.h"
+#include "runtime/mailbox.h"
+#include "runtime/system.h"
+#include "runtime/timer.h"
+#include "runtime/worker.h"
 
 enum child_state {
     CHILD_NEW,

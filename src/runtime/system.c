@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* system.c: start and end of a system; waiting for ends; the report of holders; the log. */
+#include "runtime/system.h"
+
 #include <errno.h>
 #include <linux/membarrier.h>
 #include <pthread.h>
@@ -7,10 +9,26 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "runtime/runtime.h"
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "runtime/actor.h"
+#include "runtime/box.h"
+#include "runtime/drive.h"
+#include "runtime/ext.h"
+#include "runtime/fd.h"
+#include "runtime/memory.h"
+#include "runtime/point.h"
+#include "runtime/process.h"
+#include "runtime/reply.h"
+#include "runtime/snapshot.h"
+#include "runtime/timer.h"
+#include "runtime/waitgraph.h"
+#include "runtime/work.h"
+#include "runtime/worker.h"
 
 enum {
     WORKERS_MAX = 256,

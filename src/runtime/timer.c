@@ -7,7 +7,21 @@
  * A timer of an actor is an entry in the actor's own table. It is LINKED in a wheel, or FIRED with
  * its cell on the way, or STOPPED with its cell on the way; firing pushes the cell under the
  * wheel's lock, so whoever holds the lock knows which. Only the actor frees its entries. */
-#include "runtime/runtime.h"
+#include "runtime/timer.h"
+
+#include "base/alloc.h"
+#include "runtime/actor.h"
+#include "runtime/box.h"
+#include "runtime/cell.h"
+#include "runtime/context.h"
+#include "runtime/ext.h"
+#include "runtime/list.h"
+#include "runtime/mailbox.h"
+#include "runtime/memory.h"
+#include "runtime/run_queue.h"
+#include "runtime/sync.h"
+#include "runtime/system.h"
+#include "runtime/worker.h"
 
 static const uint64_t ms_ns = 1000000;
 enum { TIMER_INDEX_BITS = 24 };

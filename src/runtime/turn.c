@@ -12,6 +12,19 @@
 #include <sched.h>
 
 #include "runtime/actor.h"
+#include "runtime/box.h"
+#include "runtime/cell.h"
+#include "runtime/compiler.h"
+#include "runtime/context.h"
+#include "runtime/ext.h"
+#include "runtime/mailbox.h"
+#include "runtime/memory.h"
+#include "runtime/point.h"
+#include "runtime/registry.h"
+#include "runtime/reply.h"
+#include "runtime/run_queue.h"
+#include "runtime/waitgraph.h"
+#include "runtime/worker.h"
 
 enum { BACKGROUND_SKIP_MAX = 32 };
 

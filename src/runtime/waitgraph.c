@@ -22,9 +22,23 @@
  * not parked: it overshoots up to the hard limit, which is counted and reported once per box.
  *
  * test/spin/waitcycle.pml checks 1 to 3. */
+#include "runtime/waitgraph.h"
+
 #include <stdio.h>
 
-#include "runtime/runtime.h"
+#include "base/assert.h"
+#include "runtime/actor.h"
+#include "runtime/box.h"
+#include "runtime/cell.h"
+#include "runtime/ext.h"
+#include "runtime/list.h"
+#include "runtime/mailbox.h"
+#include "runtime/memory.h"
+#include "runtime/point.h"
+#include "runtime/run_queue.h"
+#include "runtime/sync.h"
+#include "runtime/system.h"
+#include "runtime/worker.h"
 
 enum { CYCLE_MAX = 1000 };
 #define EDGE_POINTER UINT64_C(0x0000ffffffffffff)

@@ -4,7 +4,9 @@
 #include <stdlib.h>
 
 #include "puppet.h"
-#include "runtime/runtime.h"
+#include "runtime/cell.h"
+#include "runtime/ext.h"
+#include "runtime/system.h"
 
 enum { ASK_NUMBER = 42 };
 

@@ -2,7 +2,7 @@
 /* A join that takes long says what it waits for. */
 #include <stdatomic.h>
 
-#include "runtime/runtime.h" /* the log of a simulated system is not for the public */
+#include "runtime/system.h" /* the log of a simulated system is not for the public */
 #include "stage.h"
 
 /* A clock that goes on by a millisecond whenever somebody looks: ten seconds pass without waiting.

@@ -5,7 +5,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/runtime.h" /* law 10 looks at locks and queues */
+/* law 10 looks at locks and queues */
+#include "runtime/box.h"
+#include "runtime/sync.h"
+#include "runtime/system.h"
+#include "runtime/timer.h"
 #include "stage.h"
 
 /* ---- law 6: the box closes when the last strong sender drops; queued messages are still handled;

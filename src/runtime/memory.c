@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cell.c: memory of messages and actors.
+/* memory.c: memory of messages and actors.
  *
  * Cells are one cache line each. A worker keeps a last-in-first-out list of free ones, so that the
  * next message reuses the line the last one left hot; lists that grow too long give magazines of 64
@@ -12,9 +12,24 @@
  *
  * With TR_MALLOC_CELLS every cell is an allocation of its own, so that the sanitizers see its life.
  */
-#include <stdlib.h>
+#include "runtime/memory.h"
 
-#include "runtime/runtime.h"
+#include <sanitizer/asan_interface.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "runtime/actor.h"
+#include "runtime/box.h"
+#include "runtime/cell.h"
+#include "runtime/compiler.h"
+#include "runtime/mailbox.h"
+#include "runtime/point.h"
+#include "runtime/run_queue.h"
+#include "runtime/system.h"
+#include "runtime/worker.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -24,8 +39,6 @@
 #define poison(memory, size) ((void)0)
 #define unpoison(memory, size) ((void)0)
 #endif
-
-#include <sys/mman.h>
 
 enum {
     CHUNK_BYTES = 2 << 20,
@@ -249,6 +262,18 @@ void tr__foreign_leave(struct tr_system *system)
     /* Whoever sent still holds a sender of the box. */
     while (unlikely((cell = tr__queue_take(&doomed)) != NULL))
         tr__dead_letter(NULL, box, cell, TR_DEAD_DROPPED, TR_EFULL);
+}
+
+void tr__cell_release(struct tr_system *system, struct tr__cell *cell)
+{
+    struct tr__worker *worker = tr__worker_of(system);
+
+    if (worker != NULL) {
+        tr__cell_free(worker, cell);
+    } else {
+        tr__cell_free(tr__foreign_enter(system), cell);
+        tr__foreign_leave(system);
+    }
 }
 
 /* ---- slots ---------------------------------------------------------------------------------- */

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ask.h: asks. An ask without deadline or token is a message that names its asker. An ask that
+ * something beside its answer may end (a deadline, a token, a thread that drops its future) has a
+ * record: struct tr__ask.
+ *
+ * Threads share a record: `refs`, `state`, `has_timer`, `ended` and `accepted` are atomics;
+ * by_cancel is under the token's lock. The thread that changes state from OPEN to ENDED delivers
+ * the end and writes status and value; the others are late. */
+#ifndef RUNTIME_ASK_H
+#define RUNTIME_ASK_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <troupe/ask.h>
+
+#include "runtime/cell.h"
+#include "runtime/list.h"
+#include "runtime/timer.h"
+
+struct tr__worker;
+
+enum tr__ask_state { ASK_OPEN, ASK_ENDED, ASK_ACCEPTING };
+
+/* Two references: the asking side's and the answering side's. The timer, the token's list and a
+ * function that is still arming it have one each. */
+struct tr__ask {
+    _Atomic uint32_t refs;
+    _Atomic uint32_t state; /* enum tr__ask_state */
+    struct tr_box *asker;   /* NULL: a thread's future */
+    struct tr_system *system;
+    uint32_t tag;
+    uint32_t sequence;
+    bool hold;
+    _Atomic bool has_timer;
+    uint64_t deadline_ns;
+    /* When the message expires unhandled: the deadline, or sooner by the box's maximum age. */
+    uint64_t expires_ns;
+    struct tr__timer timer;
+    struct tr_cancel *cancel; /* referenced */
+    struct tr__link by_cancel;
+    struct tr__ask *fire_next; /* of the thread that fires the token */
+    /* a thread's future: future.h */
+    _Atomic uint32_t ended; /* futex word: enum tr__future */
+    _Atomic uint32_t accepted;
+    int status;
+    uint32_t size;
+    void *value; /* allocated if larger than inline_value */
+    unsigned char inline_value[CELL_INLINE];
+};
+
+/* ---- records: ask_record.c ------------------------------------------------------------------ */
+
+/* Create an open record with one reference, the answering side's. asker NULL: a future. */
+int tr__ask_create(struct tr_system *system, struct tr_box *asker, uint64_t deadline_ns,
+    struct tr_cancel *cancel, struct tr__ask **ret_ask);
+void tr__ask_unref(struct tr__ask *ask);
+/* Let the deadline and the token end it from now on. Called after the message is in the box, with a
+ * reference of the caller's. */
+void tr__ask_arm(struct tr__ask *ask, struct tr__wheel *wheel);
+/* End it: the only way. False if it had ended. */
+bool tr__ask_end(struct tr__ask *ask, int status, const void *value, size_t size);
+/* Release the references of its timer and of its token's list. Either side may, both at once too. */
+void tr__ask_detach(struct tr__ask *ask);
+/* End it from the answering side, and release that side's reference. False if it had ended. */
+bool tr__ask_answer(struct tr__ask *ask, int status, const void *value, size_t size);
+/* Deliver the first stage of two. TR_ECANCELLED if it has ended. */
+int tr__ask_accept(struct tr__ask *ask);
+
+/* The earlier of `after_ns` from now (0: never) and the deadline (0: none). */
+uint64_t tr__ask_expiry(uint64_t now_ns, uint64_t after_ns, uint64_t deadline_ns);
+
+/* ---- cells of asks: ask.c ------------------------------------------------------------------- */
+
+/* The record of a CELL_ASK_RECORD. */
+static inline struct tr__ask *tr__cell_record(const struct tr__cell *cell)
+{
+    return (struct tr__ask *)(uintptr_t)cell->opt;
+}
+
+/* Return whether its record has ended. */
+bool tr__ask_cell_is_cancelled(const struct tr__cell *cell);
+uint64_t tr__ask_cell_deadline(const struct tr__cell *cell);
+uint64_t tr__ask_cell_expires(const struct tr__cell *cell);
+/* Return the actor that holds for the answer of this cell, or NULL. */
+struct tr_box *tr__ask_cell_holder(const struct tr__cell *cell);
+/* The cell goes to another box: if its asker holds, it waits for that box from now on. */
+void tr__ask_cell_moves(const struct tr__cell *cell, struct tr_box *to);
+/* Push an ask or a forwarded message in its lane. On failure the cell is still the caller's. */
+int tr__ask_push(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell);
+
+#endif

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* work.h: blocking work that an actor hands to the system's pool of threads. The queue is under
+ * work_lock; a unit of work belongs to the thread that took it, then to the actor's turn. */
+#ifndef RUNTIME_WORK_H
+#define RUNTIME_WORK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <troupe/event.h>
+
+struct tr_box;
+struct tr__cell;
+
+struct tr__work {
+    tr_work_fn work;
+    void *argument;
+    void (*drop)(void *argument);
+    struct tr_box *box;
+    struct tr_system *system;
+    uint32_t tag;
+    int status;
+    struct tr__work *next;
+    struct tr__cell *cell; /* allocated with the work, so that delivering cannot fail */
+    uint32_t life;         /* ext->restarts of the actor when it asked */
+};
+
+/* Free work whose cell was in a box that ended. */
+void tr__work_dropped(struct tr__work *work);
+/* Run one unit of queued work; in a simulation only. False if there is none. */
+bool tr__work_run_one(struct tr_system *system);
+/* Run what is queued and end the threads. */
+void tr__work_pool_finish(struct tr_system *system);
+
+#endif

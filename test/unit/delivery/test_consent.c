@@ -33,7 +33,7 @@ TEST(consent, of_nobody_is_assumed_and_who_opted_out_is_not_added)
     want(&cast, EVE, "optIn", "{}", 200, "'optedIn':true,'optedInAt'");
     want(&cast, ADA, "addMembers", "{'convoId':'g1','didList':['$eve']}", 200, "'newEpoch':3");
     want(&cast, ADA, "createConvo", CREATE("g2", "'$bob','$eve'"), 200, "$eve");
-    want(&cast, ADA, "getOptInStatus", NULL, 400, "dids must");
+    want(&cast, ADA, "getOptInStatus", NULL, 400, "dids is missing");
     want(&cast, ADA, "getOptInStatus?dids=$eve&dids=$eve", NULL, 400, "dids must");
     CHECK_EQ_INT(audit_count(&cast, "optOut"), 1);
     CHECK_EQ_INT(audit_count(&cast, "optIn"), 1);
@@ -160,12 +160,12 @@ TEST(block, is_seen_and_says_whom_it_concerns)
     want(&cast, EVE, "checkBlocks?dids=$bob&dids=$max", NULL, 200,
         "'blockerDid':'$bob','blockedDid':'$max'");
     want(&cast, EVE, "checkBlocks?dids=$eve,$max", NULL, 200, "'blocks':[]");
-    want(&cast, EVE, "checkBlocks?dids=$eve", NULL, 400, "two at least");
-    want(&cast, EVE, "checkBlocks", NULL, 400, "dids must");
+    want(&cast, EVE, "checkBlocks?dids=$eve", NULL, 400, "the least is 2");
+    want(&cast, EVE, "checkBlocks", NULL, 400, "dids is missing");
     want(&cast, EVE, "handleBlockChange",
         "{'blockerDid':'$bob','blockedDid':'$max','action':'removed'}", 403, "NotBlocker");
     want(&cast, BOB, "handleBlockChange",
-        "{'blockerDid':'$bob','blockedDid':'$bob','action':'created'}", 400, "somebody else");
+        "{'blockerDid':'$bob','blockedDid':'$bob','action':'created'}", 400, "another account");
     want(&cast, BOB, "handleBlockChange",
         "{'blockerDid':'$bob','blockedDid':'$max','action':'maybe'}", 400, "action must");
     block(&cast, BOB, "$max", false);

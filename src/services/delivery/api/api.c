@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "http/uri.h"
 #include "json/json_write.h"
+#include "services/delivery/api/param.h"
 #include "services/delivery/api/text.h"
 #include "services/delivery/convo/direct.h"
 #include "services/delivery/delivery_metrics.h"
@@ -18,38 +19,15 @@ static bool no_memory(struct http_request *request, struct api_body *body)
     return false;
 }
 
-/* PostgreSQL's texts end at NUL and SQLite's do not: no string of a body may hold it. Found in the
- * text, before anything is undone: it can only be written as an escape. */
-static bool has_nul(struct span text)
-{
-    const char *at = text.at, *end = text.at + text.size;
-
-    while ((at = memmem(at, (size_t)(end - at), "\\u0000", 6)) != NULL) {
-        const char *slash = at;
-
-        while (slash > text.at && slash[-1] == '\\')
-            slash--;
-        if ((at - slash) % 2 == 0) /* else the backslash itself was escaped */
-            return true;
-        at += 6;
-    }
-    return false;
-}
-
 static bool parse(struct http_request *request, struct api_body *body, char *text, size_t size)
 {
     char message[JSON_EXPLAIN_BYTES];
-    int rc;
+    int rc = param_parse_json(
+        &body->doc, text, size, body->raw_name == NULL ? "The body" : "The query", message);
 
-    if (has_nul((struct span){ text, size })) {
-        api_refuse(request, body, 400, "InvalidRequest", "no text may hold a NUL character");
-        return false;
-    }
-    rc = json_parse(&body->doc, text, size, JSON_UNIQUE_KEYS);
     if (rc == TR_ENOMEM)
         return no_memory(request, body);
     if (rc < 0) {
-        json_explain(&body->doc, body->raw_name == NULL ? "The body" : "The query", message);
         api_refuse(request, body, 400, "InvalidRequest", message);
         return false;
     }

@@ -18,6 +18,14 @@
         .demand = &(const struct auth_demand){ .lxm = XRPC_PREFIX name },                          \
     }
 
+/* The same of a declared call: call.h. */
+#define XRPC_CALL(http_method_, name, call_, body_max_)                                            \
+    {                                                                                              \
+        .method = (http_method_), .path = "/xrpc/" XRPC_PREFIX name, .handle = call_handle,        \
+        .gate = auth_gate, .body_max = (body_max_), .label = name,                                 \
+        .demand = &(const struct auth_demand){ .lxm = XRPC_PREFIX name }, .extra = &(call_),       \
+    }
+
 enum {
     API_SMALL = 16 << 10,
     API_MEDIUM = 128 << 10, /* a report, or messages that wait with a request */
@@ -147,12 +155,6 @@ void api_resolve_report(struct http_request *request);
 void api_warn_member(struct http_request *request);
 void api_list_warnings(struct http_request *request);
 void api_get_admin_stats(struct http_request *request);
-void api_opt_in(struct http_request *request);
-void api_opt_out(struct http_request *request);
-void api_get_opt_in_status(struct http_request *request);
-void api_check_blocks(struct http_request *request);
-void api_get_block_status(struct http_request *request);
-void api_handle_block_change(struct http_request *request);
 void api_send_chat_request(struct http_request *request);
 void api_accept_chat_request(struct http_request *request);
 void api_decline_chat_request(struct http_request *request);

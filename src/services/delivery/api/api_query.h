@@ -5,9 +5,9 @@
 
 #include "json/json_write.h"
 #include "services/delivery/api/api.h"
+#include "services/delivery/api/param.h"
 #include "services/delivery/store/db_query.h"
 
-enum { DEVICE_SIZE_MAX = 64, DID_SIZE_MIN = 8, DID_SIZE_MAX = 255, WHY_SIZE_MAX = 256 };
 enum { OWNER_ID_SIZE = 32 };
 
 /* What a caller owns changes in one order: this is the key of its units. */

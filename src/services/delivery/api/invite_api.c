@@ -133,7 +133,7 @@ static int64_t read_end(struct api_body *body, int64_t now_ms)
 
     if (text.at == NULL)
         return now_ms + (int64_t)INVITE_DAYS * 86400000;
-    if (!package_parse_time(text, &end_s) || end_s <= now_ms / 1000 ||
+    if (!delivery_get_time(text, &end_s) || end_s <= now_ms / 1000 ||
         end_s > now_ms / 1000 + (int64_t)INVITE_DAYS_MAX * 86400) {
         json_expect_fail(&body->expect, "expiresAt", "must be a time within the next 365 days");
         return 0;
@@ -285,13 +285,11 @@ void api_list_invites(struct http_request *request)
 
 /* ---- revoke --------------------------------------------------------------------------------- */
 
-static const struct role_check of_invite = ROLE_CHECK(
-    "(SELECT convo FROM invites WHERE id = $1)", "InviteNotFound", "there is no such invite");
 SQL_STATEMENT(revoke, "UPDATE invites SET revoked_ms = $2 WHERE id = $1 AND revoked_ms IS NULL");
 
 static void invite_revoked(struct http_request *request, const struct tr_event *event)
 {
-    struct sql_unit *unit = role_back(request, event, &of_invite);
+    struct sql_unit *unit = role_back(request, event, &role_of_invite);
 
     if (unit == NULL)
         return;
@@ -306,7 +304,7 @@ static void invite_revoked(struct http_request *request, const struct tr_event *
 void api_revoke_invite(struct http_request *request)
 {
     struct delivery *delivery = http_service(request);
-    struct role_question asked = { &of_invite, { NULL, 0 }, ROLE_ADMIN };
+    struct role_question asked = { &role_of_invite, { NULL, 0 }, ROLE_ADMIN };
     struct sql_unit *unit;
     struct api_body body;
 

@@ -70,9 +70,6 @@ void package_stored(struct package_upload *upload, const struct sql_unit *unit);
 /* Of one that has a label: the answer that says so. */
 void package_respond_refused(struct http_request *request, const struct package_upload *upload);
 
-/* 2026-11-15T12:00:00Z, with any fraction, in UTC. */
-bool package_parse_time(struct span text, int64_t *ret_unix_s);
-
 /* One lease on a package of one device, in a unit of claims; `addition` must be claimed by the
  * claimer, and what it names is taken, unless it was used. Returns ref, bytes, is_last_resort. */
 struct package_lease {

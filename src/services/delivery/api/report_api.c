@@ -221,8 +221,6 @@ void api_get_reports(struct http_request *request)
 
 /* ---- resolve -------------------------------------------------------------------------------- */
 
-static const struct role_check of_report = ROLE_CHECK(
-    "(SELECT convo FROM reports WHERE id = $1)", "ReportNotFound", "there is no such report");
 SQL_STATEMENT(is_not_about, "SELECT 1 FROM reports WHERE id = $1 AND target <> $2");
 SQL_STATEMENT(is_pending, "SELECT 1 FROM reports WHERE id = $1 AND state = 0");
 /* Only a commit removes somebody from a group: it has to be there before anybody says so. */
@@ -234,7 +232,7 @@ SQL_STATEMENT(resolve,
 
 static void report_resolved(struct http_request *request, const struct tr_event *event)
 {
-    struct sql_unit *unit = role_back(request, event, &of_report);
+    struct sql_unit *unit = role_back(request, event, &role_of_report);
     const struct sql_statement *at = unit == NULL ? NULL : role_failed_at(unit);
 
     if (unit == NULL)
@@ -267,7 +265,7 @@ static void add_resolve_guards(
 
 void api_resolve_report(struct http_request *request)
 {
-    struct role_question asked = { &of_report, { NULL, 0 }, ROLE_MODERATOR };
+    struct role_question asked = { &role_of_report, { NULL, 0 }, ROLE_MODERATOR };
     struct delivery *delivery = http_service(request);
     struct span action, did = auth_claims_of(request)->issuer;
     int64_t now_ms = delivery_now_ms(delivery);
@@ -336,7 +334,7 @@ static int64_t read_end(struct api_body *body, int64_t now_ms)
 
     if (text.at == NULL)
         return now_ms + (int64_t)WARNING_DAYS * 86400000;
-    if (!package_parse_time(text, &end_s) || end_s <= now_ms / 1000 ||
+    if (!delivery_get_time(text, &end_s) || end_s <= now_ms / 1000 ||
         end_s > now_ms / 1000 + (int64_t)WARNING_DAYS_MAX * 86400) {
         json_expect_fail(&body->expect, "expiresAt", "must be a time within the next 365 days");
         return 0;

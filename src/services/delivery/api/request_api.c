@@ -2,9 +2,9 @@
 /* request_api.c: asking somebody whether they want to talk. One request per sender and recipient at
  * a time; accepted, it lets the sender add the recipient where a policy wants consent; declined, it
  * cannot be repeated for a week. A few encrypted messages may wait with it. */
-#include "services/delivery/api/consent_api.h"
 #include "services/delivery/api/role_api.h"
 #include "services/delivery/api/text.h"
+#include "services/delivery/store/consent_store.h"
 #include "services/delivery/store/schema.h"
 
 enum {

@@ -53,9 +53,6 @@ void api_demote_moderator(struct http_request *request)
 
 /* ---- who asks ------------------------------------------------------------------------------- */
 
-const struct role_check role_in_convo =
-    ROLE_CHECK("$1", "ConvoNotFound", "there is no such conversation");
-
 static void add_steps(
     struct http_request *request, struct sql_unit *unit, const struct role_question *question)
 {

@@ -2,6 +2,7 @@
 /* routes.c: every call of the service, in one table, and the service itself. */
 #include "services/delivery/api/admin_api.h"
 #include "services/delivery/api/api.h"
+#include "services/delivery/api/calls.h"
 #include "services/delivery/store/schema.h"
 
 static const struct http_route routes[] = {
@@ -66,12 +67,12 @@ static const struct http_route routes[] = {
     XRPC(HTTP_POST, "warnMember", api_warn_member, API_SMALL),
     XRPC(HTTP_GET, "listWarnings", api_list_warnings, 0),
     XRPC(HTTP_GET, "getAdminStats", api_get_admin_stats, 0),
-    XRPC(HTTP_POST, "optIn", api_opt_in, API_SMALL),
-    XRPC(HTTP_POST, "optOut", api_opt_out, API_SMALL),
-    XRPC(HTTP_GET, "getOptInStatus", api_get_opt_in_status, 0),
-    XRPC(HTTP_GET, "checkBlocks", api_check_blocks, 0),
-    XRPC(HTTP_GET, "getBlockStatus", api_get_block_status, 0),
-    XRPC(HTTP_POST, "handleBlockChange", api_handle_block_change, API_SMALL),
+    XRPC_CALL(HTTP_POST, "optIn", call_opt_in, API_SMALL),
+    XRPC_CALL(HTTP_POST, "optOut", call_opt_out, API_SMALL),
+    XRPC_CALL(HTTP_GET, "getOptInStatus", call_get_opt_in_status, 0),
+    XRPC_CALL(HTTP_GET, "checkBlocks", call_check_blocks, 0),
+    XRPC_CALL(HTTP_GET, "getBlockStatus", call_get_block_status, 0),
+    XRPC_CALL(HTTP_POST, "handleBlockChange", call_handle_block_change, API_SMALL),
     XRPC(HTTP_POST, "sendChatRequest", api_send_chat_request, API_MEDIUM),
     XRPC(HTTP_POST, "acceptChatRequest", api_accept_chat_request, API_SMALL),
     XRPC(HTTP_POST, "declineChatRequest", api_decline_chat_request, API_SMALL),

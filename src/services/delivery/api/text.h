@@ -1,17 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* text.h: how bytes and times look in the API's JSON, both ways. */
+/* text.h: bytes and times in the JSON of the API, read and written. */
 #ifndef SERVICES_DELIVERY_API_TEXT_H
 #define SERVICES_DELIVERY_API_TEXT_H
 
 #include "json/json_write.h"
 
-/* {"$bytes": base64}, base64 alone, and 2026-11-15T12:00:00.000Z. */
+/* Write {"$bytes": base64}, base64 alone, or hex of at most 64 bytes. */
 void delivery_put_bytes(struct json_writer *writer, const char *key, struct span bytes);
 void delivery_put_base64(struct json_writer *writer, const char *key, struct span bytes);
+void delivery_put_hex(struct json_writer *writer, const char *key, struct span bytes);
+/* Write a time like 2026-11-15T12:00:00.000Z. The one in seconds is left out past the year 9999. */
 void delivery_put_time(struct json_writer *writer, const char *key, int64_t unix_ms);
+void delivery_put_time_s(struct json_writer *writer, const char *key, int64_t unix_s);
 
-/* Either form of bytes, decoded in place: the span points into the document's text. False if it is
- * neither, or longer than size_max. Padding may be left out. */
+/* Read either form of bytes, decoded in place: the span points into the document's text. Padding
+ * may be left out. False if the value is neither form, or longer than size_max. */
 bool delivery_get_bytes(const struct json *value, size_t size_max, struct span *ret_bytes);
+/* Read a time like 2026-11-15T12:00:00Z, with any fraction, in UTC. */
+bool delivery_get_time(struct span text, int64_t *ret_unix_s);
 
 #endif

@@ -60,7 +60,7 @@ static const struct source_column welcomes[] = {
     [TO_CREATED] = { "created_at", SOURCE_TIME, false },
 };
 static const struct source_column packages[] = {
-    [PACKAGE_OWNER] = { "api_query_did", SOURCE_TEXT, true },
+    [PACKAGE_OWNER] = { "owner_did", SOURCE_TEXT, true },
     [PACKAGE_DEVICE] = { "device_id", SOURCE_TEXT, false },
     [PACKAGE_BYTES] = { "key_package", SOURCE_BYTES, true },
     [PACKAGE_EXPIRES] = { "expires_at", SOURCE_TIME, false },

@@ -5,11 +5,13 @@
 #include <string.h>
 
 #define INTO "INSERT INTO audit (id, actor, action, convo, target, created_ms)"
-SQL_STATEMENT(put_audit, INTO " VALUES ($1, $2, $3, $4, $5, $6)");
-SQL_STATEMENT(
-    put_audit_invite, INTO " SELECT $1, $2, $3, convo, $5, $6 FROM invites WHERE id = $4");
-SQL_STATEMENT(
-    put_audit_report, INTO " SELECT $1, $2, $3, convo, target, $5 FROM reports WHERE id = $4");
+const struct sql_statement audit_put = { .text = INTO " VALUES ($1, $2, $3, $4, $5, $6)" };
+const struct sql_statement audit_put_invite = {
+    .text = INTO " SELECT $1, $2, $3, convo, $5, $6 FROM invites WHERE id = $4",
+};
+const struct sql_statement audit_put_report = {
+    .text = INTO " SELECT $1, $2, $3, convo, target, $5 FROM reports WHERE id = $4",
+};
 
 void audit_new_id(const struct delivery *delivery, char ret_id[AUDIT_ID_SIZE])
 {
@@ -44,9 +46,9 @@ void audit_add(
         where = entry->invite;
     audit_new_id(delivery, id);
     sql_unit_step(unit,
-        is_report                  ? &put_audit_report
-        : entry->invite.at != NULL ? &put_audit_invite
-                                   : &put_audit,
+        is_report                  ? &audit_put_report
+        : entry->invite.at != NULL ? &audit_put_invite
+                                   : &audit_put,
         1);
     sql_unit_text(unit, (struct span){ id, sizeof id });
     sql_unit_text(unit, entry->actor);

@@ -18,6 +18,11 @@ struct audit_entry {
     struct span target; /* absent: nobody in particular */
     int64_t now_ms;
 };
+/* Statements that write one. Values: id, actor, action, where, target (not of a report), now_ms. The
+ * place is a conversation, or the invite or report that it is found by. */
+extern const struct sql_statement audit_put;
+extern const struct sql_statement audit_put_invite;
+extern const struct sql_statement audit_put_report;
 void audit_add(
     const struct delivery *delivery, struct sql_unit *unit, const struct audit_entry *entry);
 

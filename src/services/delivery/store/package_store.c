@@ -9,71 +9,6 @@
 
 /* ---- reading -------------------------------------------------------------------------------- */
 
-static bool take_digits(struct span *text, unsigned count, char after, int64_t *ret_value)
-{
-    int64_t value = 0;
-
-    if (text->size < count + (after != '\0' ? 1u : 0u))
-        return false;
-    for (unsigned i = 0; i < count; i++) {
-        if (text->at[i] < '0' || text->at[i] > '9')
-            return false;
-        value = value * 10 + (text->at[i] - '0');
-    }
-    if (after != '\0' && text->at[count] != after)
-        return false;
-    count += after != '\0' ? 1 : 0;
-    *text = (struct span){ text->at + count, text->size - count };
-    *ret_value = value;
-    return true;
-}
-
-/* Days since 1970 of a date of the Gregorian calendar: years begin in March, so that the day that
- * comes and goes is the last one. */
-static int64_t days_of(int64_t year, int64_t month, int64_t day)
-{
-    int64_t shifted = month > 2 ? month - 3 : month + 9;
-    int64_t y = month > 2 ? year : year - 1;
-    int64_t era = y / 400, of_era = y % 400;
-
-    return era * 146097 + of_era * 365 + of_era / 4 - of_era / 100 + (153 * shifted + 2) / 5 + day -
-           1 - 719468;
-}
-
-static bool is_date(int64_t year, int64_t month, int64_t day)
-{
-    static const int days[] = { 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31 };
-    bool is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-
-    return year >= 1970 && month >= 1 && month <= 12 && day >= 1 &&
-           day <= days[month - 1] + (month == 2 && is_leap ? 1 : 0);
-}
-
-bool package_parse_time(struct span text, int64_t *ret_unix_s)
-{
-    int64_t year, month, day, hour, minute, second;
-
-    if (!take_digits(&text, 4, '-', &year) || !take_digits(&text, 2, '-', &month) ||
-        !take_digits(&text, 2, 'T', &day) || !take_digits(&text, 2, ':', &hour) ||
-        !take_digits(&text, 2, ':', &minute) || !take_digits(&text, 2, '\0', &second))
-        return false;
-    if (text.size > 0 && text.at[0] == '.') {
-        size_t at = 1;
-
-        while (at < text.size && text.at[at] >= '0' && text.at[at] <= '9')
-            at++;
-        if (at == 1)
-            return false;
-        text = (struct span){ text.at + at, text.size - at };
-    }
-    if (!span_is(text, "Z") && !span_is(text, "+00:00"))
-        return false;
-    if (!is_date(year, month, day) || hour > 23 || minute > 59 || second > 60)
-        return false;
-    *ret_unix_s = days_of(year, month, day) * 86400 + hour * 3600 + minute * 60 + second;
-    return true;
-}
-
 void package_read(struct json_expect *expect, struct package_upload *ret_upload)
 {
     const struct json *bytes = json_get(expect->object, "keyPackage");
@@ -86,7 +21,7 @@ void package_read(struct json_expect *expect, struct package_upload *ret_upload)
     ret_upload->suite = json_may_string(expect, "cipherSuite", 1, 63);
     ret_upload->is_last_resort = json_may_bool(expect, "lastResort", false);
     expires = json_may_string(expect, "expires", 20, 40);
-    if (expires.at != NULL && !package_parse_time(expires, &ret_upload->expires_s))
+    if (expires.at != NULL && !delivery_get_time(expires, &ret_upload->expires_s))
         json_expect_fail(expect, "expires", "must be a time like 2026-11-15T12:00:00Z");
 }
 

@@ -1,0 +1,506 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "services/delivery/api/call.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "services/delivery/store/db_query.h"
+#include "sql/unit.h"
+
+enum { NO_STEP = UINT32_MAX };
+
+uint64_t call_key(struct span owner)
+{
+    uint64_t hash = UINT64_C(14695981039346656037);
+
+    for (size_t i = 0; i < owner.size; i++)
+        hash = (hash ^ (unsigned char)owner.at[i]) * UINT64_C(1099511628211);
+    return hash;
+}
+
+struct span call_id(struct call_run *run)
+{
+    if (!run->has_id)
+        audit_new_id(run->delivery, run->id);
+    run->has_id = true;
+    return (struct span){ run->id, sizeof run->id };
+}
+
+/* ---- refusing --------------------------------------------------------------------------------- */
+
+bool call_refuse(struct call_run *run, const struct refusal *refusal)
+{
+    char seconds[16];
+
+    tr_assert(refusal->status >= 400 && refusal->label != NULL);
+    db_query_end(run->request);
+    if (refusal->retry_s > 0) {
+        (void)snprintf(seconds, sizeof seconds, "%u", refusal->retry_s);
+        (void)http_add_header(run->request, "Retry-After", span_of(seconds));
+    }
+    http_respond_error(run->request, refusal->status, refusal->label, refusal->text);
+    return false;
+}
+
+/* NULL: the role was enough. */
+static const struct refusal *refusal_of_role(
+    const struct call *call, const struct sql_statement *failed, struct refusal *refusal)
+{
+    const struct role_check *check = call->role_of;
+
+    if (check == NULL)
+        return NULL;
+    if (failed == &check->exists)
+        *refusal = (struct refusal){ 404, check->missing_label, check->missing_text, 0 };
+    else if (failed == &check->is_member)
+        *refusal =
+            (struct refusal){ 403, "NotMember", "You are not a member of this conversation.", 0 };
+    else if (failed == &check->is_enough)
+        *refusal = (struct refusal){ 403, "NotAdmin",
+            call->role == ROLE_ADMIN
+                ? "Only an admin of this conversation may do this."
+                : "Only an admin or moderator of this conversation may do this.",
+            0 };
+    else
+        return NULL;
+    return refusal;
+}
+
+/* The declared step that a step of the unit belongs to: the last that begins at or before it. */
+static const struct step *declared_step(const struct call_run *run, int64_t failed)
+{
+    const struct step *found = NULL;
+
+    for (uint32_t i = 0; run->call->steps[i].statement != NULL || run->call->steps[i].add != NULL;
+         i++)
+        if (run->first[i] != NO_STEP && (int64_t)run->first[i] <= failed)
+            found = &run->call->steps[i];
+    return found;
+}
+
+static void refuse_failed(struct call_run *run, const struct sql_unit *unit)
+{
+    static const struct refusal conflict = { 409, "Conflict",
+        "This changed in the meantime; read it again.", 0 };
+    int64_t failed = sql_unit_failed_step(unit);
+    const struct step *step = declared_step(run, failed);
+    struct refusal of_role;
+    const struct refusal *refusal;
+
+    tr_assert(failed >= 0);
+    refusal = refusal_of_role(run->call, unit->steps[failed].statement, &of_role);
+    if (refusal == NULL && step != NULL && step->conflict.status != 0 &&
+        sql_unit_status(unit) == SQL_ECONSTRAINT)
+        refusal = &step->conflict;
+    if (refusal == NULL && step != NULL && step->refusal.status != 0)
+        refusal = &step->refusal;
+    call_refuse(run, refusal == NULL ? &conflict : refusal);
+}
+
+/* ---- results ---------------------------------------------------------------------------------- */
+
+uint32_t call_step(const struct call_run *run, uint32_t step)
+{
+    tr_assert(step < CALL_STEPS_MAX);
+    return run->first[step];
+}
+
+uint32_t call_rows(const struct call_run *run, uint32_t step)
+{
+    uint32_t at = call_step(run, step);
+
+    return at == NO_STEP ? 0 : sql_unit_rows(run->unit, at);
+}
+
+int64_t call_changed(const struct call_run *run, uint32_t step)
+{
+    uint32_t at = call_step(run, step);
+    int64_t changed = 0;
+
+    for (uint32_t i = 0; at != NO_STEP && i < run->repeats[step]; i++)
+        changed += sql_unit_changed(run->unit, at + i);
+    return changed;
+}
+
+static bool is_number(enum field_type type)
+{
+    return type == FIELD_INT || type == FIELD_BOOL || type == FIELD_TIME_MS ||
+           type == FIELD_TIME_S || type == FIELD_CHOICE || type == FIELD_SUITE;
+}
+
+static struct field_value value_of_cell(
+    const struct call_run *run, const struct field *field, uint32_t step, uint32_t row)
+{
+    struct field_value value = { 0 };
+
+    if (step == NO_STEP || row >= sql_unit_rows(run->unit, step) ||
+        sql_row_is_null(run->unit, step, row, field->at))
+        return value;
+    value.is_there = true;
+    if (is_number(field->type))
+        value.number = sql_row_int(run->unit, step, row, field->at);
+    else
+        value.bytes = sql_row_bytes(run->unit, step, row, field->at);
+    return value;
+}
+
+/* Find the repetition that a row of a FROM_ALL list is in. Rows are asked for in order, so this
+ * goes on from the last one. */
+static void seek_row(struct call_run *run, const struct field *list, uint32_t row)
+{
+    uint32_t first = call_step(run, list->step);
+
+    if (run->seek.list != list || run->seek.row > row) {
+        memset(&run->seek, 0, sizeof run->seek);
+        run->seek.list = list;
+    }
+    run->seek.repeat_row += row - run->seek.row;
+    run->seek.row = row;
+    while (run->seek.repeat_row >= sql_unit_rows(run->unit, first + run->seek.repeat)) {
+        run->seek.repeat_row -= sql_unit_rows(run->unit, first + run->seek.repeat);
+        run->seek.repeat++;
+        tr_assert(run->seek.repeat < run->repeats[list->step]);
+    }
+}
+
+static struct field_value value_of_column(
+    struct call_run *run, const struct field_source *source, const struct field *field)
+{
+    const struct field *list = source->list;
+
+    if (list == NULL)
+        return value_of_cell(run, field, call_step(run, field->step), 0);
+    if (list->from == FROM_EACH)
+        return value_of_cell(run, field, call_step(run, list->step) + source->row, 0);
+    if (list->from != FROM_ALL)
+        return value_of_cell(run, field, call_step(run, list->step), source->row);
+    seek_row(run, list, source->row);
+    return value_of_cell(
+        run, field, call_step(run, list->step) + run->seek.repeat, run->seek.repeat_row);
+}
+
+static struct span item_of(
+    struct call_run *run, const struct field_source *source, const struct param_value *param)
+{
+    uint32_t item = source->row;
+
+    tr_assert(source->list != NULL);
+    if (source->list->from == FROM_ALL) {
+        seek_row(run, source->list, source->row);
+        item = run->seek.repeat;
+    }
+    tr_assert(item < param->count);
+    return param->items[item];
+}
+
+static struct field_value call_get(const struct field_source *source, const struct field *field)
+{
+    struct call_run *run = source->data;
+    const struct param_value *param = &run->values[field->at < PARAMS_MAX ? field->at : 0];
+    struct field_value value = { .is_there = true };
+
+    switch (field->from) {
+    case FROM_COLUMN:
+        return value_of_column(run, source, field);
+    case FROM_LAST_ROW:
+        return value_of_cell(
+            run, field, call_step(run, field->step), call_rows(run, field->step) - 1);
+    case FROM_PARAM:
+        value.number = param->number;
+        value.bytes = param->text;
+        value.is_there = is_number(field->type) || param->text.at != NULL;
+        break;
+    case FROM_ITEM:
+        value.bytes = item_of(run, source, param);
+        break;
+    case FROM_CALLER:
+        value.bytes = run->caller;
+        break;
+    case FROM_NOW:
+        value.number = run->now_ms + field->number;
+        break;
+    case FROM_ID:
+        tr_assert(run->has_id);
+        value.bytes = (struct span){ run->id, sizeof run->id };
+        break;
+    case FROM_NUMBER:
+        value.number = field->number;
+        break;
+    case FROM_CHANGED:
+        value.number = call_changed(run, field->step);
+        break;
+    case FROM_HAS_ROWS:
+        value.number = call_rows(run, field->step) > 0;
+        break;
+    default:
+        tr_assert(!"a field that comes from nowhere");
+    }
+    return value;
+}
+
+static uint32_t call_count(const struct field_source *source, const struct field *list)
+{
+    const struct call_run *run = source->data;
+    uint32_t rows = 0;
+
+    tr_assert(source->list == NULL); /* a list inside a list is the work of a `put` */
+    if (list->from == FROM_EACH)
+        return run->repeats[list->step];
+    if (list->from != FROM_ALL)
+        return call_rows(run, list->step);
+    for (uint32_t i = 0; i < run->repeats[list->step]; i++)
+        rows += sql_unit_rows(run->unit, call_step(run, list->step) + i);
+    return rows;
+}
+
+/* ---- answering -------------------------------------------------------------------------------- */
+
+void call_respond(struct http_request *request, struct buffer *answer)
+{
+    if (answer->failed != 0)
+        http_respond_lost(
+            request, answer->failed, http_route(request)->method != HTTP_GET, "memory");
+    else
+        http_respond_buffer(request, 200, "application/json", answer);
+    buffer_free(answer);
+}
+
+static void call_answer(struct call_run *run)
+{
+    struct field_source source = { .get = call_get, .count = call_count, .data = run };
+    struct buffer answer = { 0 };
+    struct json_writer writer = json_writer(&answer);
+
+    json_put_object(&writer, NULL);
+    field_put_json(&writer, run->call->fields, &source);
+    json_put_end(&writer);
+    if (run->call->after != NULL)
+        run->call->after(run);
+    db_query_end(run->request);
+    run->unit = NULL;
+    if (!run->call->is_large || delivery_may_answer(run->delivery, answer.size)) {
+        call_respond(run->request, &answer);
+        return;
+    }
+    buffer_free(&answer);
+    http_respond_shed(run->request, 503, 1, "answers");
+}
+
+static void call_finished(struct http_request *request, const struct tr_event *event)
+{
+    struct call_run *run = db_query_with(request);
+    const struct step *steps = run->call->steps;
+
+    run->unit = db_query_any_unit(request, event);
+    if (run->unit == NULL)
+        return;
+    if (sql_unit_status(run->unit) != 0) {
+        refuse_failed(run, run->unit);
+        return;
+    }
+    for (uint32_t i = 0; steps[i].statement != NULL || steps[i].add != NULL; i++)
+        if (steps[i].missing.status != 0 && run->first[i] != NO_STEP && call_rows(run, i) == 0) {
+            call_refuse(run, &steps[i].missing);
+            return;
+        }
+    if (run->call->decide == NULL || run->call->decide(run))
+        call_answer(run);
+}
+
+/* ---- running ---------------------------------------------------------------------------------- */
+
+static void bind_param(const struct call_run *run, struct sql_unit *unit, uint32_t index)
+{
+    const struct param *param = &run->call->params[index];
+    const struct param_value *value = &run->values[index];
+
+    switch ((int)param->type) {
+    case PARAM_INT:
+    case PARAM_BOOL:
+    case PARAM_CHOICE:
+    case PARAM_TIME:
+        sql_unit_int(unit, value->number);
+        break;
+    case PARAM_BYTES:
+    case PARAM_HEX:
+        if (value->text.at != NULL)
+            sql_unit_blob(unit, value->text.at, value->text.size);
+        else
+            sql_unit_null(unit);
+        break;
+    default:
+        if (value->text.at != NULL)
+            sql_unit_text(unit, value->text);
+        else
+            sql_unit_null(unit);
+    }
+}
+
+/* `list` is the parameter that the step is repeated for, and `item` the one it is at. */
+static void bind_item(
+    const struct call_run *run, struct sql_unit *unit, uint32_t list, uint32_t item)
+{
+    struct span bytes;
+
+    tr_assert(item < run->values[list].count);
+    bytes = run->values[list].items[item];
+    if (run->call->params[list].type == PARAM_HEXES)
+        sql_unit_blob(unit, bytes.at, bytes.size);
+    else
+        sql_unit_text(unit, bytes);
+}
+
+static void bind_arg(struct call_run *run, struct sql_unit *unit, const struct step *step,
+    const struct arg *arg, uint32_t item)
+{
+    char id[AUDIT_ID_SIZE];
+
+    switch ((int)arg->kind) {
+    case ARG_IS_NULL:
+        sql_unit_null(unit);
+        break;
+    case ARG_IS_CALLER:
+        sql_unit_text(unit, run->caller);
+        break;
+    case ARG_IS_PARAM:
+        bind_param(run, unit, arg->param);
+        break;
+    case ARG_IS_ITEM:
+        tr_assert(step->each > 0);
+        bind_item(run, unit, step->each - 1, item);
+        break;
+    case ARG_IS_INDEX:
+        sql_unit_int(unit, item);
+        break;
+    case ARG_IS_NOW_MS:
+        sql_unit_int(unit, run->now_ms + arg->number);
+        break;
+    case ARG_IS_NOW_S:
+        sql_unit_int(unit, run->now_ms / 1000 + arg->number);
+        break;
+    case ARG_IS_ID:
+        sql_unit_text(unit, call_id(run));
+        break;
+    case ARG_IS_RANDOM_ID:
+        audit_new_id(run->delivery, id);
+        sql_unit_text(unit, (struct span){ id, sizeof id });
+        break;
+    case ARG_IS_INT:
+        sql_unit_int(unit, arg->number);
+        break;
+    case ARG_IS_TEXT:
+        sql_unit_text(unit, span_of(arg->text));
+        break;
+    default:
+        tr_assert(!"an argument of no kind");
+    }
+}
+
+static void add_step(struct call_run *run, struct sql_unit *unit, uint32_t index)
+{
+    const struct step *step = &run->call->steps[index];
+    uint32_t repeats = step->each == 0 ? 1 : run->values[step->each - 1].count;
+
+    run->first[index] = unit->step_count;
+    run->repeats[index] = repeats;
+    if (step->add != NULL) {
+        step->add(run, unit);
+        return;
+    }
+    for (uint32_t item = 0; item < repeats; item++) {
+        sql_unit_step(unit, step->statement, step->rows);
+        for (const struct arg *arg = step->args; arg->kind != ARG_IS_END; arg++)
+            bind_arg(run, unit, step, arg, item);
+    }
+}
+
+static bool call_is_read(const struct call_run *run)
+{
+    return run->call->unit == CALL_READS ||
+           (run->call->unit == CALL_BY_METHOD && http_route(run->request)->method == HTTP_GET);
+}
+
+static uint64_t unit_key(const struct call_run *run)
+{
+    if (run->call->key != 0)
+        return run->call->key;
+    return call_key(run->call->role_of == NULL ? run->caller : call_text(run, 0));
+}
+
+static void build_unit(struct call_run *run, struct sql_unit *unit)
+{
+    const struct call *call = run->call;
+
+    if (call->role_of != NULL)
+        role_add_steps(unit, call->role_of, call_text(run, 0), run->caller, call->role);
+    for (uint32_t i = 0; call->steps[i].statement != NULL || call->steps[i].add != NULL; i++) {
+        tr_assert(i < CALL_STEPS_MAX);
+        run->first[i] = NO_STEP;
+        run->repeats[i] = 0;
+        if (call->steps[i].when == NULL || call->steps[i].when(run))
+            add_step(run, unit, i);
+    }
+}
+
+void call_start(struct call_run *run, const struct call *call)
+{
+    bool is_read;
+    struct sql_unit *unit;
+
+    run->call = call;
+    is_read = call_is_read(run);
+    unit = sql_unit_create(is_read ? 0 : unit_key(run));
+    if (unit != NULL) {
+        if (!is_read)
+            auth_consume(unit, auth_claims_of(run->request));
+        build_unit(run, unit);
+    }
+    db_query_run_with(run->request, run->delivery, unit, is_read, call_finished, run, NULL);
+}
+
+/* False: the request has been answered, or will be. */
+static bool call_read(struct call_run *run)
+{
+    static const struct param none[] = { PARAM_LAST };
+    struct param_reader reader = { .request = run->request, .now_ms = run->now_ms };
+    const struct call *call = run->call;
+    bool is_good = true;
+
+    if (http_route(run->request)->method == HTTP_GET)
+        param_read_query(&reader, call->params == NULL ? none : call->params, run->values);
+    else if (call->params != NULL)
+        param_read_body(&reader, call->params, run->values);
+    if (param_reader_refuse(&reader))
+        return false;
+    if (call->check != NULL) {
+        run->expect = &reader.expect;
+        is_good = call->check(run);
+        run->expect = NULL;
+        if (is_good && param_reader_refuse(&reader))
+            return false;
+    }
+    param_reader_fini(&reader);
+    return is_good;
+}
+
+void call_handle(struct http_request *request)
+{
+    const struct call *call = http_route(request)->extra;
+    struct call_run *run = http_alloc(request, sizeof *run);
+    const struct auth_claims *claims = auth_claims_of(request);
+
+    tr_assert(call != NULL);
+    tr_assert(claims != NULL); /* no declared call lets anonymous callers in */
+    if (run == NULL) {
+        http_respond_shed(request, 503, 1, "memory");
+        return;
+    }
+    run->call = call;
+    run->request = request;
+    run->delivery = http_service(request);
+    run->caller = claims->issuer;
+    run->now_ms = delivery_now_ms(run->delivery);
+    if (call_read(run))
+        call_start(run, run->call);
+}

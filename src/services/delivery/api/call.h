@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* call.h: calls that need no conversation, as tables. A call says which parameters it takes, which
+ * role the caller needs, which statements run, how each of them is refused, and which members the
+ * answer has. call.c reads, checks, runs and answers:
+ *
+ *     const struct call call_opt_in = {
+ *         .steps = CALL_STEPS({ STEP(consent_put, 1, ARG_CALLER, ARG_INT(1), ARG_NOW_MS(0)) },
+ *             AUDIT("optIn", ARG_NULL, ARG_NULL)),
+ *         .fields = FIELDS({ "success", FIELD_BOOL, FIELD_NUMBER(1) },
+ *             { "optedIn", FIELD_BOOL, COLUMN(0, 0) }),
+ *     };
+ *
+ * A request goes: read params ──▶ check ──▶ one unit of SQL ──▶ refusals ──▶ decide ──▶ answer ──▶
+ * after. Hooks (`check`, `decide`, `after`, a step's `when` and `add`, a field's `put`) hold what a
+ * table cannot say.
+ *
+ * Invariants:
+ * 1. A POST, and a GET that CALL_WRITES, consumes the caller's token in its unit. A unit that fails
+ *    stores nothing, and leaves the token unused.
+ * 2. Values of parameters live as long as the request.
+ * 3. A call answers exactly once. A hook that returns false has answered, or will. */
+#ifndef SERVICES_DELIVERY_API_CALL_H
+#define SERVICES_DELIVERY_API_CALL_H
+
+#include "services/delivery/api/field.h"
+#include "services/delivery/api/param.h"
+#include "services/delivery/delivery.h"
+#include "services/delivery/store/audit.h"
+#include "services/delivery/store/role_store.h"
+
+enum { CALL_STEPS_MAX = 12, CALL_DAY_MS = 86400000 };
+
+/* ---- arguments of statements ------------------------------------------------------------------ */
+
+enum arg_kind {
+    ARG_IS_END,
+    ARG_IS_NULL,
+    ARG_IS_CALLER,
+    ARG_IS_PARAM, /* in the SQL type of its kind; NULL if a text or bytes are missing */
+    ARG_IS_ITEM,  /* of the list that the step is repeated for */
+    ARG_IS_INDEX, /* of that item, from 0 */
+    ARG_IS_NOW_MS,
+    ARG_IS_NOW_S,
+    ARG_IS_ID,        /* the id of what this call creates */
+    ARG_IS_RANDOM_ID, /* another id each time */
+    ARG_IS_INT,
+    ARG_IS_TEXT,
+};
+struct arg {
+    enum arg_kind kind;
+    uint32_t param;
+    int64_t number; /* the constant, or what is added to the time */
+    const char *text;
+};
+/* clang-format off */
+#define ARG_NULL { .kind = ARG_IS_NULL }
+#define ARG_CALLER { .kind = ARG_IS_CALLER }
+#define ARG_PARAM(index) { .kind = ARG_IS_PARAM, .param = (index) }
+#define ARG_ITEM { .kind = ARG_IS_ITEM }
+#define ARG_INDEX { .kind = ARG_IS_INDEX }
+#define ARG_NOW_MS(plus) { .kind = ARG_IS_NOW_MS, .number = (plus) }
+#define ARG_NOW_S(plus) { .kind = ARG_IS_NOW_S, .number = (plus) }
+#define ARG_ID { .kind = ARG_IS_ID }
+#define ARG_RANDOM_ID { .kind = ARG_IS_RANDOM_ID }
+#define ARG_INT(constant) { .kind = ARG_IS_INT, .number = (constant) }
+#define ARG_TEXT(constant) { .kind = ARG_IS_TEXT, .text = (constant) }
+/* clang-format on */
+
+/* ---- steps ------------------------------------------------------------------------------------ */
+
+struct call_run;
+
+struct refusal {
+    unsigned status; /* 0: none */
+    const char *label;
+    const char *text;
+    uint32_t retry_s; /* Retry-After of a 429 */
+};
+
+/* clang-format off */
+#define REFUSE(status_, label_, text_) { .status = (status_), .label = (label_), .text = (text_) }
+#define REFUSE_MANY(retry_s_, label_, text_) { 429, label_, text_, retry_s_ }
+/* clang-format on */
+
+struct step {
+    const struct sql_statement *statement;
+    int64_t rows; /* that it must change or return, or SQL_ROWS_ANY */
+    const struct arg *args;
+    uint32_t each;           /* EACH(param): once for every item of a list */
+    struct refusal refusal;  /* the unit failed at this step */
+    struct refusal conflict; /* the same because of a constraint; without one, `refusal` */
+    struct refusal missing;  /* the step returned no row; the unit is stored */
+    bool (*when)(const struct call_run *run);                 /* NULL: always */
+    void (*add)(struct call_run *run, struct sql_unit *unit); /* adds steps instead of one */
+};
+/* clang-format off */
+#define STEP(statement_, rows_, ...)                                                               \
+    .statement = &(statement_), .rows = (rows_),                                                   \
+    .args = (const struct arg[]){ __VA_ARGS__, { .kind = ARG_IS_END } }
+#define EACH(param) ((param) + 1)
+#define CALL_STEPS(...) ((const struct step[]){ __VA_ARGS__, { .rows = 0 } })
+/* The caller did `action` in a conversation (an argument) to an account (an argument). */
+#define AUDIT(action, convo, target)                                                               \
+    { STEP(audit_put, 1, ARG_RANDOM_ID, ARG_CALLER, ARG_TEXT(action), convo, target, ARG_NOW_MS(0)) }
+/* clang-format on */
+
+/* ---- where fields come from ------------------------------------------------------------------- */
+
+enum call_from {
+    FROM_COLUMN,   /* of the list's row, or of a step's first row; absent: NULL or no row */
+    FROM_LAST_ROW, /* a column of the last row of a step */
+    FROM_PARAM,
+    FROM_ITEM, /* of the list parameter that the list is written for */
+    FROM_CALLER,
+    FROM_NOW, /* of the request, plus a constant */
+    FROM_ID,
+    FROM_NUMBER,
+    FROM_CHANGED, /* rows that a step changed, all repetitions together */
+    FROM_HAS_ROWS,
+    FROM_EACH, /* of a list: one item for each repetition of a step, columns of its first row */
+    FROM_ALL,  /* of a list: all rows of all repetitions of a step */
+};
+#define COLUMN(step_, column) .from = FROM_COLUMN, .step = (step_), .at = (column)
+#define LAST_ROW(step_, column) .from = FROM_LAST_ROW, .step = (step_), .at = (column)
+#define FIELD_PARAM(index) .from = FROM_PARAM, .at = (index)
+#define FIELD_ITEM(param) .from = FROM_ITEM, .at = (param)
+#define FIELD_CALLER .from = FROM_CALLER
+#define FIELD_NOW(plus) .from = FROM_NOW, .number = (plus)
+#define FIELD_ID .from = FROM_ID
+#define FIELD_NUMBER(constant) .from = FROM_NUMBER, .number = (constant)
+#define FIELD_CHANGED(step_) .from = FROM_CHANGED, .step = (step_)
+#define FIELD_HAS_ROWS(step_) .from = FROM_HAS_ROWS, .step = (step_)
+#define OPTIONAL .is_optional = true
+/* Lists of the rows of a step, and of the repetitions of a step. */
+#define ROWS(step_, ...) .step = (step_), .fields = FIELDS(__VA_ARGS__)
+#define EACH_STEP(step_, ...) .from = FROM_EACH, .step = (step_), .fields = FIELDS(__VA_ARGS__)
+#define ALL_ROWS(step_, ...) .from = FROM_ALL, .step = (step_), .fields = FIELDS(__VA_ARGS__)
+/* {"success": true} */
+#define SUCCESS FIELDS({ "success", FIELD_BOOL, FIELD_NUMBER(1) })
+
+/* ---- the call --------------------------------------------------------------------------------- */
+
+enum call_unit {
+    CALL_BY_METHOD, /* a GET reads, a POST writes */
+    CALL_READS,
+    CALL_WRITES,
+};
+
+struct call {
+    const struct param *params;       /* NULL: none, and the body is not looked at */
+    const struct role_check *role_of; /* what params[0] names; NULL: anyone may call */
+    enum role role;
+    enum call_unit unit;
+    uint64_t key; /* of the unit; 0: that of the conversation with a role, else of the caller */
+    const struct step *steps;
+    const struct field *fields;
+    bool is_large; /* 503 while too many large answers wait for their clients */
+    /* Before the unit. A mistake in a parameter goes to run->expect and is answered with 400. */
+    bool (*check)(struct call_run *run);
+    /* The unit came back without a refusal. */
+    bool (*decide)(struct call_run *run);
+    /* The answer is written and will be sent. */
+    void (*after)(struct call_run *run);
+};
+
+/* One request that a call serves. Lives as long as the request. */
+struct call_run {
+    const struct call *call;
+    struct http_request *request;
+    struct delivery *delivery;
+    struct span caller;
+    int64_t now_ms;
+    struct param_value values[PARAMS_MAX];
+    struct json_expect *expect; /* in `check` */
+    struct sql_unit *unit;      /* in `decide`, `after` and `put` */
+    uint32_t first[CALL_STEPS_MAX];
+    uint32_t repeats[CALL_STEPS_MAX];
+    struct {
+        const struct field *list;
+        uint32_t row, repeat,
+            repeat_row; /* row `row` of the list is row `repeat_row` of a repeat */
+    } seek;             /* where a FROM_ALL list is */
+    char id[AUDIT_ID_SIZE];
+    bool has_id;
+    void *data; /* of the hooks */
+};
+
+/* Serve a route whose `extra` is a struct call. */
+void call_handle(struct http_request *request);
+
+/* Build the unit of a call and run it; then `decide` and the rest of that call follow. For hooks:
+ * the next phase of a call that takes two units, or a call whose check had to wait. */
+void call_start(struct call_run *run, const struct call *call);
+/* Answer with an error; a unit that came back is freed. Always false. */
+bool call_refuse(struct call_run *run, const struct refusal *refusal);
+/* Rows of a declared step; the step's index in the unit. A step that did not run has no rows. */
+uint32_t call_rows(const struct call_run *run, uint32_t step);
+uint32_t call_step(const struct call_run *run, uint32_t step);
+int64_t call_changed(const struct call_run *run, uint32_t step);
+/* The run of a source, in a field's `put`. */
+static inline struct call_run *call_run_of(const struct field_source *source)
+{
+    return source->data;
+}
+static inline struct span call_text(const struct call_run *run, uint32_t param)
+{
+    return run->values[param].text;
+}
+/* The id of what this call creates. */
+struct span call_id(struct call_run *run);
+
+/* Answer 200 with JSON, and free the buffer. 503 or 504 if the buffer failed. */
+void call_respond(struct http_request *request, struct buffer *answer);
+/* The order of the units of one owner. */
+uint64_t call_key(struct span owner);
+
+#endif

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* field.h: answers and events as tables. A table of fields says which members an object has, of
+ * which type, and where each value comes from. One table is written as JSON and as DAG-CBOR, and
+ * test/integration/api_description.py compares it with docs/api/delivery.yaml.
+ *
+ *     static const struct field device_fields[] = {
+ *         { "deviceId", FIELD_TEXT, .at = 0 },
+ *         { "registeredAt", FIELD_TIME_MS, .at = 1 },
+ *         FIELD_LAST,
+ *     };
+ *
+ * The writer knows names and types. A struct field_source knows the values: rows of a unit (call.c),
+ * or members of a struct. `from`, `step` and `at` are the source's own. */
+#ifndef SERVICES_DELIVERY_API_FIELD_H
+#define SERVICES_DELIVERY_API_FIELD_H
+
+#include "json/cbor.h"
+#include "json/json_write.h"
+
+enum field_type {
+    FIELD_END,  /* the last entry of a table */
+    FIELD_TEXT, /* bytes that are UTF-8 */
+    FIELD_INT,
+    FIELD_BOOL,    /* a number other than 0 is true */
+    FIELD_TIME_MS, /* 2026-11-15T12:00:00.000Z; in CBOR an integer, and the name ends in Ms */
+    FIELD_TIME_S,  /* the same of seconds; left out past the year 9999 */
+    FIELD_BASE64,  /* a text; in CBOR bytes */
+    FIELD_BYTES,   /* {"$bytes": base64}; in CBOR bytes */
+    FIELD_HEX,     /* a text */
+    FIELD_CHOICE,  /* a number as its place in `choices`; a number past the end is the last one */
+    FIELD_SUITE,   /* a cipher suite's number as its registered name */
+    FIELD_OBJECT,  /* of `fields` */
+    FIELD_LIST,    /* of objects of `fields`; of bare values if the first of them has no name */
+    FIELD_PUT,     /* written by `put`; `fields` describe what it writes */
+};
+
+struct field_source;
+struct field;
+typedef void (*field_put_fn)(
+    struct json_writer *writer, const struct field *field, const struct field_source *source);
+
+struct field {
+    const char *name;
+    enum field_type type;
+    uint8_t from;
+    uint8_t step;
+    uint16_t at;
+    bool is_optional; /* a value may be absent; an absent value is always left out */
+    int64_t number;
+    const char *const *choices; /* ends with NULL */
+    const struct field *fields;
+    field_put_fn put;
+};
+/* clang-format off */
+#define FIELD_LAST { .type = FIELD_END }
+#define FIELDS(...) ((const struct field[]){ __VA_ARGS__, FIELD_LAST })
+/* clang-format on */
+
+struct field_value {
+    bool is_there;
+    int64_t number;    /* INT, BOOL, TIME, CHOICE, SUITE */
+    struct span bytes; /* the others */
+};
+
+struct field_source {
+    struct field_value (*get)(const struct field_source *source, const struct field *field);
+    uint32_t (*count)(const struct field_source *source, const struct field *list);
+    void *data;
+    const struct field *list; /* the list that is being written; NULL outside of one */
+    uint32_t row;             /* of that list */
+};
+
+/* Write the members of the object that the writer is in. JSON failures stick in the writer's
+ * buffer. A table with FIELD_PUT has no CBOR form: that asserts. */
+void field_put_json(
+    struct json_writer *writer, const struct field *fields, const struct field_source *source);
+void field_put_cbor(
+    struct cbor_writer *writer, const struct field *fields, const struct field_source *source);
+
+#endif

@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "services/delivery/api/param.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "crypto/encoding.h"
+#include "http/uri.h"
+#include "services/delivery/api/text.h"
+
+_Static_assert(
+    JSON_MESSAGE_BYTES >= JSON_EXPLAIN_BYTES, "a parse failure is answered like a mistake");
+enum { DAY_MS = 86400000, TIME_TEXT_MAX = 40 };
+static const char device_form[] = "must be letters, digits and - . _ :";
+
+bool param_is_device(struct span device)
+{
+    if (device.size == 0 || device.size > DEVICE_SIZE_MAX)
+        return false;
+    for (size_t i = 0; i < device.size; i++) {
+        char c = device.at[i];
+
+        if (!(c >= 'a' && c <= 'z') && !(c >= 'A' && c <= 'Z') && !(c >= '0' && c <= '9') &&
+            c != '-' && c != '.' && c != '_' && c != ':')
+            return false;
+    }
+    return true;
+}
+
+__attribute__((format(printf, 3, 4))) static void param_fail(
+    struct param_reader *reader, const struct param *param, const char *format, ...)
+{
+    char what[JSON_MESSAGE_BYTES];
+    va_list list;
+
+    va_start(list, format);
+    (void)vsnprintf(what, sizeof what, format, list);
+    va_end(list);
+    json_expect_fail(&reader->expect, param->name, "%s", what);
+}
+
+void param_fail_choice(struct json_expect *expect, const char *name, const char *const *choices)
+{
+    char what[JSON_MESSAGE_BYTES] = "must be";
+    size_t size = strlen(what);
+
+    for (size_t i = 0; choices[i] != NULL && size < sizeof what; i++)
+        size += (size_t)snprintf(what + size, sizeof what - size, "%s %s",
+            i == 0                   ? ""
+            : choices[i + 1] == NULL ? " or"
+                                     : ",",
+            choices[i]);
+    json_expect_fail(expect, name, "%s", what);
+}
+
+/* Memory of the request; NULL is noted. */
+static void *param_alloc(struct param_reader *reader, size_t size)
+{
+    void *memory = http_alloc(reader->request, size);
+
+    if (memory == NULL)
+        reader->is_out_of_memory = true;
+    return memory;
+}
+
+/* ---- values: the same rules for both ---------------------------------------------------------- */
+
+static void set_fallback(
+    const struct param_reader *reader, const struct param *param, struct param_value *value)
+{
+    value->number = param->fallback;
+    if (param->type == PARAM_TIME)
+        value->number = reader->now_ms + param->fallback * DAY_MS;
+    if (param->type == PARAM_DEVICE || (param->flags & PARAM_OR_EMPTY) != 0)
+        value->text = SPAN("");
+}
+
+static void read_choice(
+    struct param_reader *reader, const struct param *param, struct param_value *value)
+{
+    tr_assert(param->choices != NULL);
+    for (int64_t i = 0; param->choices[i] != NULL; i++)
+        if (span_is(value->text, param->choices[i])) {
+            value->number = i;
+            return;
+        }
+    param_fail_choice(&reader->expect, param->name, param->choices);
+}
+
+static void read_time(
+    struct param_reader *reader, const struct param *param, struct param_value *value)
+{
+    int64_t time_s, now_s = reader->now_ms / 1000;
+
+    if (!delivery_get_time(value->text, &time_s))
+        param_fail(reader, param, "must be a time like 2026-11-15T12:00:00Z");
+    else if (time_s <= now_s)
+        param_fail(reader, param, "must be a time in the future");
+    else if (time_s > now_s + param->max * (DAY_MS / 1000))
+        param_fail(reader, param, "must be within the next %lld days", (long long)param->max);
+    else
+        value->number = time_s * 1000;
+}
+
+/* Decode where the text is: hex is twice as long as its bytes. */
+static void read_hex(struct param_reader *reader, const struct param *param, struct span *text)
+{
+    unsigned char *bytes = (unsigned char *)(uintptr_t)text->at;
+    size_t size;
+
+    if (text->size < (size_t)param->min * 2 || text->size > (size_t)param->max * 2 ||
+        crypto_hex_decode(*text, bytes, (size_t)param->max, &size) < 0) {
+        if (param->min == param->max)
+            param_fail(reader, param, "must be %lld hex digits", (long long)param->max * 2);
+        else
+            param_fail(reader, param, "must be %lld to %lld hex digits", (long long)param->min * 2,
+                (long long)param->max * 2);
+        return;
+    }
+    *text = (struct span){ (const char *)bytes, size };
+}
+
+/* What a text stands for. */
+static void read_text(
+    struct param_reader *reader, const struct param *param, struct param_value *value)
+{
+    switch ((int)param->type) {
+    case PARAM_DEVICE:
+        if (!param_is_device(value->text))
+            param_fail(reader, param, "%s", device_form);
+        break;
+    case PARAM_CHOICE:
+        read_choice(reader, param, value);
+        break;
+    case PARAM_TIME:
+        read_time(reader, param, value);
+        break;
+    case PARAM_HEX:
+        read_hex(reader, param, &value->text);
+        break;
+    default:
+        break;
+    }
+}
+
+/* ---- the query -------------------------------------------------------------------------------- */
+
+static const char *const truths[] = { "false", "true", NULL };
+
+static void read_query_int(
+    struct param_reader *reader, const struct param *param, struct param_value *value)
+{
+    uint64_t number;
+
+    if (!span_u64(value->text, &number) || number > INT64_MAX)
+        param_fail(reader, param, "must be a number from %lld to %lld", (long long)param->min,
+            (long long)param->max);
+    else if ((int64_t)number < param->min)
+        param_fail(
+            reader, param, "is %lld; the least is %lld", (long long)number, (long long)param->min);
+    else if ((int64_t)number > param->max)
+        param_fail(
+            reader, param, "is %lld; the most is %lld", (long long)number, (long long)param->max);
+    else
+        value->number = (int64_t)number;
+}
+
+static void read_query_value(
+    struct param_reader *reader, const struct param *param, struct param_value *value)
+{
+    size_t size = value->text.size;
+
+    switch ((int)param->type) {
+    case PARAM_INT:
+        read_query_int(reader, param, value);
+        break;
+    case PARAM_BOOL:
+        read_choice(reader,
+            &(struct param){ .name = param->name, .type = PARAM_CHOICE, .choices = truths }, value);
+        break;
+    case PARAM_TEXT:
+        if (size == 0 && param->min > 0)
+            param_fail(reader, param, "must not be empty");
+        else if (size < (size_t)param->min)
+            param_fail(
+                reader, param, "is %zu bytes; the least is %lld", size, (long long)param->min);
+        else if (param->max > 0 && size > (size_t)param->max)
+            param_fail(
+                reader, param, "is %zu bytes; the most is %lld", size, (long long)param->max);
+        break;
+    default:
+        read_text(reader, param, value);
+    }
+}
+
+/* Ids are ASCII without spaces. */
+static bool is_id(struct span id)
+{
+    for (size_t i = 0; i < id.size; i++)
+        if (id.at[i] <= ' ' || id.at[i] >= 0x7f)
+            return false;
+    return true;
+}
+
+/* NULL, or what is wrong with the item. */
+static const char *add_item(const struct param *param, struct param_value *value, struct span item)
+{
+    size_t size_min = param->type == PARAM_DIDS ? DID_SIZE_MIN : 1;
+
+    if (value->count == (uint32_t)param->max)
+        return "has too many items";
+    if (item.size < size_min || item.size > DID_SIZE_MAX || !is_id(item))
+        return param->type == PARAM_DIDS ? "must be DIDs" : "must be ids";
+    for (uint32_t i = 0; i < value->count; i++)
+        if (span_equal(value->items[i], item))
+            return "must be different from each other";
+    value->items[value->count++] = item;
+    return NULL;
+}
+
+/* Add the items of one name=a,b. `*bytes` is where the next decoded item goes. */
+static const char *add_items(
+    const struct param *param, struct param_value *value, struct span list, char **bytes)
+{
+    const char *why = NULL;
+
+    for (bool has_more = true; has_more && why == NULL;) {
+        const char *comma = memchr(list.at, ',', list.size);
+        size_t size = comma == NULL ? list.size : (size_t)(comma - list.at), decoded;
+
+        if (!http_query_decode((struct span){ list.at, size }, *bytes, &decoded))
+            return "must be URL-encoded UTF-8";
+        why = add_item(param, value, (struct span){ *bytes, decoded });
+        *bytes += decoded;
+        has_more = comma != NULL;
+        if (has_more)
+            list = (struct span){ comma + 1, list.size - size - 1 };
+    }
+    return why;
+}
+
+static void read_query_list(
+    struct param_reader *reader, const struct param *param, struct param_value *value)
+{
+    struct span query = http_query(reader->request);
+    const char *at = query.at, *end = query.at + query.size, *why = NULL;
+    char *bytes = param_alloc(reader, query.size + 1);
+    size_t name_size = strlen(param->name);
+
+    tr_assert(param->max > 0 && param->max <= PARAM_ITEMS_MAX);
+    value->items = param_alloc(reader, (size_t)param->max * sizeof value->items[0]);
+    if (reader->is_out_of_memory)
+        return;
+    while (why == NULL && at != NULL && at < end) {
+        const char *stop = memchr(at, '&', (size_t)(end - at));
+        struct span pair = { at, (size_t)((stop == NULL ? end : stop) - at) };
+
+        at = pair.at + pair.size + 1;
+        if (!span_starts(pair, param->name) || pair.size <= name_size || pair.at[name_size] != '=')
+            continue;
+        value->is_given = true;
+        why = add_items(param, value,
+            (struct span){ pair.at + name_size + 1, pair.size - name_size - 1 }, &bytes);
+    }
+    if (why != NULL && value->count == (uint32_t)param->max)
+        param_fail(reader, param, "%s; the most is %lld", why, (long long)param->max);
+    else if (why != NULL)
+        param_fail(reader, param, "%s", why);
+    else if (!value->is_given)
+        param_fail(reader, param, "is missing");
+    else if (value->count < (uint32_t)param->min)
+        param_fail(reader, param, "has %u item%s; the least is %lld", value->count,
+            value->count == 1 ? "" : "s", (long long)param->min);
+}
+
+static void read_query_param(
+    struct param_reader *reader, const struct param *param, struct param_value *value)
+{
+    int found;
+
+    if (param->type == PARAM_IDS || param->type == PARAM_DIDS) {
+        read_query_list(reader, param, value);
+        return;
+    }
+    found = http_parameter_find(reader->request, param->name, &value->text);
+    if (found == TR_ENOMEM) {
+        reader->is_out_of_memory = true;
+    } else if (found < 0) {
+        param_fail(reader, param, "must be given once, as URL-encoded UTF-8");
+    } else if (found == 0) {
+        value->text = (struct span){ NULL, 0 };
+        set_fallback(reader, param, value);
+        if ((param->flags & PARAM_REQUIRED) != 0)
+            param_fail(reader, param, "is missing");
+    } else {
+        value->is_given = true;
+        read_query_value(reader, param, value);
+    }
+}
+
+void param_read_query(
+    struct param_reader *reader, const struct param *params, struct param_value *ret_values)
+{
+    reader->expect = (struct json_expect){ .index = SIZE_MAX };
+    for (uint32_t i = 0; params[i].type != PARAM_END && !reader->is_out_of_memory; i++) {
+        tr_assert(i < PARAMS_MAX);
+        read_query_param(reader, &params[i], &ret_values[i]);
+    }
+}
+
+/* ---- the body --------------------------------------------------------------------------------- */
+
+/* PostgreSQL's texts end at NUL and SQLite's do not: no string of a body may hold it. A NUL can only
+ * be written as an escape, so it is found before the text is decoded. */
+static bool has_nul(struct span text)
+{
+    const char *at = text.at, *end = text.at + text.size;
+
+    while ((at = memmem(at, (size_t)(end - at), "\\u0000", 6)) != NULL) {
+        const char *slash = at;
+
+        while (slash > text.at && slash[-1] == '\\')
+            slash--;
+        if ((at - slash) % 2 == 0) /* else the backslash itself is escaped */
+            return true;
+        at += 6;
+    }
+    return false;
+}
+
+int param_parse_json(struct json_doc *doc, char *text, size_t size, const char *subject,
+    char ret_message[JSON_EXPLAIN_BYTES])
+{
+    int rc;
+
+    if (has_nul((struct span){ text, size })) {
+        (void)snprintf(ret_message, JSON_EXPLAIN_BYTES,
+            "%s has a text with a NUL character; remove it.", subject);
+        return TR_EINVAL;
+    }
+    rc = json_parse(doc, text, size, JSON_UNIQUE_KEYS);
+    if (rc == 0 || rc == TR_ENOMEM)
+        return rc;
+    json_explain(doc, subject, ret_message);
+    return TR_EINVAL;
+}
+
+static void read_body_bytes(
+    struct param_reader *reader, const struct param *param, struct param_value *value)
+{
+    const struct json *json = json_get(reader->expect.object, param->name);
+
+    if (!delivery_get_bytes(json, (size_t)param->max, &value->text))
+        param_fail(reader, param, "must be base64 of at most %lld bytes", (long long)param->max);
+    else if (value->text.size == 0)
+        param_fail(reader, param, "must not be empty");
+}
+
+static void read_body_hexes(
+    struct param_reader *reader, const struct param *param, struct param_value *value)
+{
+    const struct json *list =
+        json_need_array(&reader->expect, param->name, (size_t)param->min, (size_t)param->max);
+    struct param item = { .name = param->name, .min = 1, .max = param->fallback };
+    struct span *items = param_alloc(reader, (json_count(list) + 1) * sizeof *items);
+
+    tr_assert(param->fallback > 0); /* bytes of one hash */
+    if (items == NULL)
+        return;
+    for (struct json_iter it = json_iterate(list); json_next(&it); value->count++) {
+        items[value->count] = json_item_string(
+            &reader->expect, param->name, value->count, it.value, 2, (size_t)param->fallback * 2);
+        if (!reader->expect.failed)
+            read_hex(reader, &item, &items[value->count]);
+    }
+    value->items = items;
+}
+
+static bool is_missing(const struct json *json)
+{
+    return json == NULL || json_kind(json) == JSON_NULL;
+}
+
+static void read_body_param(
+    struct param_reader *reader, const struct param *param, struct param_value *value)
+{
+    struct json_expect *expect = &reader->expect;
+    size_t size_max = param->max == 0 ? SIZE_MAX : (size_t)param->max;
+
+    value->is_given = !is_missing(json_get(expect->object, param->name));
+    if (!value->is_given) {
+        set_fallback(reader, param, value);
+        if ((param->flags & PARAM_REQUIRED) != 0)
+            json_expect_fail(expect, param->name, "is missing");
+        return;
+    }
+    switch ((int)param->type) {
+    case PARAM_INT:
+        value->number = json_need_int(expect, param->name, param->min, param->max);
+        break;
+    case PARAM_BOOL:
+        value->number = json_need_bool(expect, param->name);
+        break;
+    case PARAM_TEXT:
+        value->text = json_need_string(expect, param->name, (size_t)param->min, size_max);
+        break;
+    case PARAM_BYTES:
+        read_body_bytes(reader, param, value);
+        break;
+    case PARAM_HEXES:
+        read_body_hexes(reader, param, value);
+        break;
+    case PARAM_JSON:
+        value->json = json_need_array(expect, param->name, (size_t)param->min, (size_t)param->max);
+        break;
+    default:
+        value->text = json_need_string(expect, param->name, 1,
+            param->type == PARAM_HEX      ? size_max * 2
+            : param->type == PARAM_DEVICE ? DEVICE_SIZE_MAX
+                                          : TIME_TEXT_MAX);
+        if (!expect->failed)
+            read_text(reader, param, value);
+    }
+}
+
+void param_read_body(
+    struct param_reader *reader, const struct param *params, struct param_value *ret_values)
+{
+    char *text = http_body_bytes(reader->request);
+    int rc = TR_ENOMEM;
+
+    reader->expect = (struct json_expect){ .index = SIZE_MAX };
+    if (text != NULL)
+        rc = param_parse_json(&reader->doc, text, http_body(reader->request).size, "The body",
+            reader->expect.message);
+    reader->is_out_of_memory = rc == TR_ENOMEM;
+    reader->expect.failed = rc == TR_EINVAL;
+    if (rc < 0)
+        return;
+    reader->expect = json_expect(json_root(&reader->doc));
+    for (uint32_t i = 0; params[i].type != PARAM_END && !reader->is_out_of_memory; i++) {
+        tr_assert(i < PARAMS_MAX);
+        read_body_param(reader, &params[i], &ret_values[i]);
+    }
+}
+
+void param_reader_fini(struct param_reader *reader)
+{
+    json_doc_free(&reader->doc);
+}
+
+bool param_reader_refuse(struct param_reader *reader)
+{
+    if (!reader->is_out_of_memory && !reader->expect.failed)
+        return false;
+    param_reader_fini(reader);
+    if (reader->is_out_of_memory)
+        http_respond_shed(reader->request, 503, 1, "memory");
+    else
+        http_respond_error(reader->request, 400, "InvalidRequest", reader->expect.message);
+    return true;
+}

@@ -19,8 +19,8 @@ enum { EVENTS = 64, READ_BYTES = 4096 };
 
 static const char answer[] =
     "HTTP/1.1 503 Service Unavailable\r\nDate: Thu, 01 Jan 1970 00:00:00 GMT\r\n"
-    "Content-Type: application/json\r\nContent-Length: 66\r\nRetry-After: 1\r\n\r\n"
-    "{\"error\":\"Overloaded\",\"message\":\"Too busy now. Wait, then retry.\"}";
+    "Content-Type: application/json\r\nContent-Length: 74\r\nRetry-After: 1\r\n\r\n"
+    "{\"error\":\"Overloaded\",\"message\":\"The server is overloaded; retry in 1 s.\"}";
 
 static void die(const char *what)
 {

@@ -24,6 +24,7 @@
 #include "http/freelist.h"
 #include "http/shed.h"
 #include "support/log.h"
+#include "support/number.h"
 
 enum {
     INPUT_FIRST = HTTP_INPUT_SIZE - BODY_ROOM,
@@ -136,7 +137,7 @@ static void http1_refuse(
         char peer[48];
 
         net_peer_text(&connection->peer, peer, sizeof peer);
-        LOG(LOG_INFO, "http", "refused", LOG_TEXT("server", server->name),
+        LOG(LOG_INFO, "http", "a malformed request was refused", LOG_TEXT("server", server->name),
             LOG_INT("status", (int64_t)status), LOG_TEXT("why", message), LOG_TEXT("peer", peer));
     }
     http1_start_closing(connection, true);
@@ -155,10 +156,19 @@ static void http1_refuse(
 
 static void http1_refuse_parsed(struct http_connection *connection)
 {
-    const char *reason;
-    unsigned status = http_parser_error(&connection->request->parser, &reason);
+    char text[128];
+    unsigned status = http_parser_error(&connection->request->parser, text, sizeof text);
 
-    http1_refuse(connection, status, status == 431 ? "HeaderTooLarge" : "InvalidRequest", reason);
+    http1_refuse(connection, status, status == 431 ? "HeaderTooLarge" : "InvalidRequest", text);
+}
+
+static void http1_refuse_late_head(struct http_connection *connection)
+{
+    char text[96];
+
+    (void)snprintf(text, sizeof text, "The header did not arrive within %g seconds.",
+        (double)connection->server->limits.header_ns / 1e9);
+    http1_refuse(connection, 408, "RequestTimeout", text);
 }
 
 /* ---- heads ---------------------------------------------------------------------------------- */
@@ -237,7 +247,7 @@ static void http1_start_request(struct http_connection *connection)
     if (request->phase != PHASE_GATE)
         return;
     if (http1_prepare_window(connection) < 0) {
-        http_respond_error(request, 503, "OutOfMemory", "Try again later.");
+        http_respond_no_memory(request);
         return;
     }
     if (request->head.is_chunked)
@@ -267,7 +277,11 @@ static bool http1_parse_head(struct http_connection *connection)
     }
     connection->parsed += (uint32_t)used;
     if (connection->parsed - connection->head_begin > limit) {
-        http1_refuse(connection, 431, "HeaderTooLarge", "The header is larger than is taken here.");
+        char number[NUMBER_TEXT_SIZE], text[96];
+
+        (void)snprintf(text, sizeof text, "The header is over the limit of %s bytes.",
+            number_text(limit, number));
+        http1_refuse(connection, 431, "HeaderTooLarge", text);
         return false;
     }
     if (parsed != HTTP_PARSED_END)
@@ -408,7 +422,7 @@ static bool http1_read_body(struct http_connection *connection)
     ssize_t got;
 
     if (to == NULL) {
-        http_respond_error(request, 503, "OutOfMemory", "Try again later.");
+        http_respond_no_memory(request);
         return true;
     }
     if (room > connection->body_left)
@@ -723,7 +737,7 @@ static void http1_expired(struct http_connection *connection)
     switch (connection->state) {
     case HTTP1_HEAD:
         if (connection->head_ns != 0)
-            http1_refuse(connection, 408, "RequestTimeout", "The header took too long to arrive.");
+            http1_refuse_late_head(connection);
         else
             connection->is_done = true;
         break;

@@ -140,8 +140,9 @@ static int put_body(struct http_connection *connection, struct http_answer *answ
     return http_output_append(&connection->output, answer->body.at, answer->body.size);
 }
 
-#define SHED_BODY "{\"error\":\"Overloaded\",\"message\":\"Too busy now. Wait, then retry.\"}"
-_Static_assert(sizeof SHED_BODY - 1 == 66, "the Content-Length below");
+#define SHED_BODY                                                                                  \
+    "{\"error\":\"Overloaded\",\"message\":\"The server is overloaded; retry in 1 s.\"}"
+_Static_assert(sizeof SHED_BODY - 1 == 74, "the Content-Length below");
 
 void http1_answer_shed(struct http_request *request)
 {
@@ -156,7 +157,7 @@ void http1_answer_shed(struct http_request *request)
     }
     at = PUT(begin, "HTTP/1.1 503 Service Unavailable\r\nDate: ");
     at = put_bytes(at, http_date_now(connection->server->env, connection->now_ns), HTTP_DATE_SIZE);
-    at = PUT(at, "\r\nContent-Type: application/json\r\nContent-Length: 66\r\nRetry-After: 1");
+    at = PUT(at, "\r\nContent-Type: application/json\r\nContent-Length: 74\r\nRetry-After: 1");
     if (!connection->keeps_alive)
         at = PUT(at, "\r\nConnection: close");
     else if (request->head.minor == 0)

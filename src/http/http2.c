@@ -168,8 +168,9 @@ void http2_end(struct http2 *http2, uint32_t code, const char *why)
         char peer[48];
 
         net_peer_text(&connection->peer, peer, sizeof peer);
-        LOG(LOG_INFO, "http", "refused", LOG_TEXT("server", connection->server->name),
-            LOG_TEXT("why", why), LOG_TEXT("peer", peer));
+        LOG(LOG_INFO, "http", "the server ends an HTTP/2 connection",
+            LOG_TEXT("server", connection->server->name), LOG_TEXT("why", why),
+            LOG_TEXT("peer", peer));
     }
     if (nghttp2_session_terminate_session(http2->session, code) != 0)
         http2->is_failed = true;
@@ -185,7 +186,7 @@ static int http2_count_reset(struct http2 *http2)
 {
     return bucket_take(&http2->resets, http2->connection->now_ns, RESETS_BURST, RESETS_PER_S)
                ? 0
-               : http2_end_calm(http2, "streams are reset too fast");
+               : http2_end_calm(http2, "The client resets streams too fast.");
 }
 
 static int http2_on_begin_frame(nghttp2_session *session, const nghttp2_frame_hd *head, void *data)
@@ -219,7 +220,7 @@ static int http2_on_begin_frame(nghttp2_session *session, const nghttp2_frame_hd
     return bucket_take(
                &http2->nuisances, http2->connection->now_ns, NUISANCES_BURST, NUISANCES_PER_S)
                ? 0
-               : http2_end_calm(http2, "too many frames that carry nothing");
+               : http2_end_calm(http2, "The client sends too many frames without content.");
 }
 
 /* ---- heads ---------------------------------------------------------------------------------- */
@@ -500,13 +501,14 @@ static void http2_receive(struct http2 *http2, const char *bytes, size_t size)
         return;
     switch ((int)used) {
     case NGHTTP2_ERR_BAD_CLIENT_MAGIC:
-        http2_end(http2, NGHTTP2_PROTOCOL_ERROR, "the preface is malformed");
+        http2_end(http2, NGHTTP2_PROTOCOL_ERROR, "The preface is malformed.");
         break;
     case NGHTTP2_ERR_FLOODED:
-        http2_end(http2, NGHTTP2_ENHANCE_YOUR_CALM, "a flood of frames");
+        http2_end(
+            http2, NGHTTP2_ENHANCE_YOUR_CALM, "The client floods the connection with frames.");
         break;
     case NGHTTP2_ERR_TOO_MANY_CONTINUATIONS:
-        http2_end(http2, NGHTTP2_ENHANCE_YOUR_CALM, "too many continuations");
+        http2_end(http2, NGHTTP2_ENHANCE_YOUR_CALM, "A header has too many CONTINUATION frames.");
         break;
     default:
         http2->is_failed = true;

@@ -103,6 +103,8 @@ struct http2 {
     bool needs_sweep; /* a stream was answered or closed */
 };
 
+/* A fault of 431: http2_refuse writes which limit it was. */
+#define HTTP2_FAULT_LIMIT ""
 /* http2_head.c: a field of a head, and its end. */
 void http2_head_start(struct http2_stream *stream);
 void http2_head_field(struct http2_stream *stream, struct span name, struct span value);

@@ -102,7 +102,7 @@ static void expire_session(struct http2 *http2)
     const struct http_limits *limits = &connection->server->limits;
 
     if (http2->head_ns != 0 && connection->now_ns >= http2->head_ns + limits->header_ns) {
-        http2_end(http2, NGHTTP2_ENHANCE_YOUR_CALM, "the header took too long to arrive");
+        http2_end(http2, NGHTTP2_ENHANCE_YOUR_CALM, "The header took too long to arrive.");
     } else if (connection->is_draining && !http2->said_last &&
                connection->now_ns >= connection->drain_ns + DRAIN_IDLE_NS) {
         http2->said_last = true;
@@ -111,7 +111,7 @@ static void expire_session(struct http2 *http2)
                 0) != 0)
             http2->is_failed = true;
     } else {
-        http2_end(http2, NGHTTP2_NO_ERROR, "idle");
+        http2_end(http2, NGHTTP2_NO_ERROR, "The connection was idle.");
     }
 }
 

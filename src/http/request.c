@@ -9,6 +9,7 @@
  *   3. While is_waiting, one event is on its way, and the object stays until it came. */
 #include "http/request.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -16,6 +17,7 @@
 #include "http/connection.h"
 #include "http/uri.h"
 #include "support/log.h"
+#include "support/number.h"
 
 enum { BODY_FIRST = 16 << 10 };
 
@@ -344,9 +346,10 @@ static void request_fail_unanswered(struct http_request *request)
 {
     struct log_context before = request_log_context(request);
 
-    LOG(LOG_ERROR, "http", "handler gave no answer", LOG_SPAN("path", request->path));
+    LOG(LOG_ERROR, "http", "the handler gave no answer", LOG_SPAN("path", request->path));
     log_context_set(before);
-    http_respond_error(request, 500, "InternalError", "The request could not be served.");
+    http_respond_error(request, 500, "InternalError",
+        "The server failed to answer; its log names the cause under this request's id.");
 }
 
 /* The time a client took to send its body is not the handler's. */
@@ -391,17 +394,35 @@ static void request_pass_gate(struct http_request *request)
         request_run_handler(request);
 }
 
+/* Returns false, for callers that end with it. */
+static bool request_answer_too_large(struct http_request *request)
+{
+    char size[NUMBER_TEXT_SIZE], limit[NUMBER_TEXT_SIZE], text[128];
+
+    (void)number_text(request->head.length, size);
+    (void)number_text(request->body_max, limit);
+    if (request->body_max == 0)
+        (void)snprintf(text, sizeof text, "This path takes no body.");
+    else if (request->head.has_length)
+        (void)snprintf(text, sizeof text, "The body is %s bytes; the limit is %s.", size, limit);
+    else
+        (void)snprintf(text, sizeof text, "The body is over the limit of %s bytes.", limit);
+    http_respond_error(request, 413, "PayloadTooLarge", text);
+    return false;
+}
+
 static void request_answer_not_found(struct http_request *request)
 {
-    char methods[80];
+    char methods[80], text[128];
 
     if (request->match.allowed == 0) {
-        http_respond_error(request, 404, "NotFound", "There is nothing at this path.");
+        http_respond_error(request, 404, "NotFound", "The server has no such path.");
         return;
     }
     http_methods_text(request->match.allowed, methods, sizeof methods);
     http_add_header(request, "Allow", span_of(methods));
-    http_respond_error(request, 405, "MethodNotAllowed", "This path has other methods: see Allow.");
+    (void)snprintf(text, sizeof text, "The methods of this path are: %s.", methods);
+    http_respond_error(request, 405, "MethodNotAllowed", text);
 }
 
 /* Target and method. False: answered. */
@@ -414,22 +435,26 @@ static bool request_resolve(struct http_request *request)
 
     if (!http_method_parse(head->method, &request->method)) {
         request->must_close = true;
-        http_respond_error(request, 501, "MethodNotImplemented", "No such method here.");
+        http_respond_error(request, 501, "MethodNotImplemented",
+            "The methods of this server are: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS.");
         return false;
     }
     if (!http_target_split(head->target, head->host, &path, &request->query)) {
         request->must_close = true;
-        http_respond_error(request, 400, "InvalidTarget", "The request's target is malformed.");
+        http_respond_error(request, 400, "InvalidTarget",
+            "The target must be a path, or a URL with the host of the Host header.");
         return false;
     }
     bytes = request_alloc(request, path.size + 1);
     if (bytes == NULL) {
-        http_respond_error(request, 503, "OutOfMemory", "Try again later.");
+        http_respond_no_memory(request);
         return false;
     }
     if (!http_path_decode(path, bytes, &size)) {
         request->must_close = true;
-        http_respond_error(request, 400, "InvalidPath", "The path is malformed or ambiguous.");
+        http_respond_error(request, 400, "InvalidPath",
+            "The path must be UTF-8 and have no dot segment, backslash, control character, encoded "
+            "slash or broken percent sign.");
         return false;
     }
     request->path = (struct span){ bytes, size };
@@ -467,8 +492,7 @@ void http_request_start(struct http_request *request)
         request->deadline_ns = request->began_ns + server->limits.request_ns;
     if (request->head.length > route->body_max ||
         (request->head.is_chunked && route->body_max == 0))
-        http_respond_error(
-            request, 413, "PayloadTooLarge", "The body is larger than is taken here.");
+        request_answer_too_large(request);
     else if (request_is_shed(request))
         http_respond_shed(request, 503, 1, "in_flight");
     else
@@ -535,12 +559,6 @@ void http_request_body_grew(struct http_request *request, size_t size)
     request->body_size += size;
 }
 
-static bool request_answer_too_large(struct http_request *request)
-{
-    http_respond_error(request, 413, "PayloadTooLarge", "The body is larger than is taken here.");
-    return false;
-}
-
 bool http_request_piece(struct http_request *request, const char *bytes, size_t size)
 {
     struct log_context before;
@@ -566,7 +584,7 @@ bool http_request_piece(struct http_request *request, const char *bytes, size_t 
         return request_answer_too_large(request);
     to = http_request_body_room(request, size, &room);
     if (to == NULL) {
-        http_respond_error(request, 503, "OutOfMemory", "Try again later.");
+        http_respond_no_memory(request);
         return false;
     }
     memcpy(to, bytes, size);
@@ -722,6 +740,7 @@ void http_request_expire(struct http_request *request)
 
 void http_request_expire_body(struct http_request *request)
 {
+    char rate[NUMBER_TEXT_SIZE], text[96];
     struct log_context before;
 
     request->must_close = true;
@@ -731,8 +750,11 @@ void http_request_expire_body(struct http_request *request)
         callback_leave(request, before);
         request->piece = NULL;
     }
-    if (request->phase != PHASE_ANSWERED)
-        http_respond_error(request, 408, "RequestTimeout", "The body came too slowly.");
+    if (request->phase != PHASE_ANSWERED) {
+        (void)number_text(request->connection->server->limits.body_rate_min, rate);
+        (void)snprintf(text, sizeof text, "The body came slower than %s bytes per second.", rate);
+        http_respond_error(request, 408, "RequestTimeout", text);
+    }
     request->is_abandoned = true;
 }
 

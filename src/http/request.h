@@ -162,6 +162,8 @@ char *http_gzip(const char *bytes, size_t size, size_t *ret_size);
 /* response.c: the answer is as it shall be: to the transport. */
 void http_answer_deliver(struct http_request *request);
 
+/* Answer 503 OutOfMemory. */
+void http_respond_no_memory(struct http_request *request);
 const char *http_status_text(unsigned status);
 /* RFC 9110 6.4.1: an answer with this status never has a body. */
 static inline bool http_is_bodiless(unsigned status)

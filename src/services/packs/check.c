@@ -276,7 +276,7 @@ static int compare_digest(struct run *run, const char *name)
         hex[crypto_hex_encode(digest, sizeof digest, hex)] = '\0';
         rc = strcmp(hex, name) == 0 ? 0 : TR_EPROTO;
     }
-    crypto_sha256_stream_finish(&stream);
+    crypto_sha256_stream_fini(&stream);
     close(fd);
     return rc;
 }

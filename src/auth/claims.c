@@ -51,7 +51,8 @@ const struct auth_claims *auth_claims_create(const struct auth_claims *claims)
 
 const struct auth_claims *auth_claims_ref(const struct auth_claims *claims)
 {
-    uint32_t before = atomic_fetch_add_explicit(&counted_of(claims)->holders, 1, memory_order_relaxed);
+    uint32_t before =
+        atomic_fetch_add_explicit(&counted_of(claims)->holders, 1, memory_order_relaxed);
 
     tr_assert(before > 0);
     return claims;

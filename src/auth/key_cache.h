@@ -31,8 +31,8 @@ struct key_cache_entry {
     struct key_refusal refusal; /* if key is NULL */
     uint64_t fetched_s;         /* when a document last showed this key */
     uint64_t tried_s;           /* when the last fetch ended, with or without success */
-    uint64_t forced_s;          /* when the last fetch for a bad signature began, though the key was fresh */
-    bool has_failed;            /* the last fetch brought no document */
+    uint64_t forced_s; /* when the last fetch for a bad signature began, though the key was fresh */
+    bool has_failed;   /* the last fetch brought no document */
 };
 
 struct key_cache {

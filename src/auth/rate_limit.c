@@ -83,8 +83,8 @@ int rate_limit_take(
     if (mark == 0)
         mark = 1;
     set = &limit->places[(mark & (limit->set_count - 1)) * WAYS];
-    return tr_bucket_take(
-        &rate_limit_place_of(limit, set, mark, now_ns)->bucket, &limit->rate, now_ns, 1, ret_retry_ns);
+    return tr_bucket_take(&rate_limit_place_of(limit, set, mark, now_ns)->bucket, &limit->rate,
+        now_ns, 1, ret_retry_ns);
 }
 
 size_t rate_limit_address_key(struct span address, unsigned char key[17])

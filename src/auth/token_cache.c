@@ -59,7 +59,8 @@ void token_cache_fini(struct token_cache *cache)
 
 /* The index is a part of a SHA-256, so an attacker who wants to fill one set must search for valid
  * tokens. */
-static struct token_cache_place *token_cache_set_of(struct token_cache *cache, const unsigned char *hash)
+static struct token_cache_place *token_cache_set_of(
+    struct token_cache *cache, const unsigned char *hash)
 {
     uint32_t index;
 
@@ -67,7 +68,8 @@ static struct token_cache_place *token_cache_set_of(struct token_cache *cache, c
     return &cache->places[(size_t)(index & (cache->set_count - 1)) * WAYS];
 }
 
-static struct token_cache_place *token_cache_find(struct token_cache *cache, const unsigned char *hash)
+static struct token_cache_place *token_cache_find(
+    struct token_cache *cache, const unsigned char *hash)
 {
     struct token_cache_place *set = token_cache_set_of(cache, hash);
 
@@ -94,7 +96,8 @@ const struct auth_claims *token_cache_get(
     return auth_claims_ref(place->claims);
 }
 
-static struct token_cache_place *token_cache_place_for(struct token_cache *cache, const unsigned char *hash)
+static struct token_cache_place *token_cache_place_for(
+    struct token_cache *cache, const unsigned char *hash)
 {
     struct token_cache_place *set = token_cache_set_of(cache, hash);
     struct token_cache_place *first = &set[0];

@@ -319,12 +319,12 @@ void http2_answer(struct http_request *request)
     struct http_answer *answer = &request->answer;
     uint64_t length = answer->is_file ? answer->size : answer->body.size;
 
-    tr_assert(!stream->is_answered);
-    stream->is_answered = true;
+    tr_assert(!http2_is_answered(stream));
+    stream->answer_state = HTTP2_ANSWERED;
     stream->http2->needs_sweep = true;
     /* This may be inside a handler that goes on: the connection fails later. */
     if (!stream->is_closed && http2_submit_answer(stream, request, length) < 0)
-        stream->http2->is_failed = true;
+        http2_fail(stream->http2);
     answer_drop_file(answer);
 }
 

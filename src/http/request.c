@@ -27,9 +27,9 @@ void http_request_reset(struct http_request *request)
 {
     request->phase = PHASE_HEAD;
     request->is_running = request->is_waiting = request->is_counted = request->is_abandoned = false;
-    request->gate_passed = request->handler_ran = request->body_ended = false;
-    request->piece_paused = request->has_id = request->body_owned = request->must_close = false;
-    request->is_traced = request->cancels_alone = false;
+    request->progress = PROGRESS_GATE;
+    request->body_state = BODY_OPEN;
+    request->trace = TRACE_UNSET;
     request->cancel = NULL;
     request->then = NULL;
     request->piece = NULL;
@@ -40,7 +40,7 @@ void http_request_reset(struct http_request *request)
     request->match.part_count = 0;
     request->stats = NULL;
     request->began_ns = request->deadline_ns = 0;
-    request->body = NULL;
+    request->body = request->body_memory = NULL;
     request->body_size = request->body_capacity = request->body_max = 0;
     request->answer = (struct http_answer){ .fd = -1 };
     request->peer_size = 0;
@@ -95,12 +95,11 @@ void http_request_release(struct http_request *request)
     if (end != NULL)
         end(request->on_end_data);
     request_uncount(request);
-    if (request->body_owned) {
-        base_free(request->body);
+    if (request->body_memory != NULL) {
+        base_free(request->body_memory);
         body_unreserve(request, request->body_capacity);
     }
-    request->body = NULL;
-    request->body_owned = false;
+    request->body = request->body_memory = NULL;
     base_free(request->answer.owned);
     request->answer.owned = NULL;
     tr_cancel_destroy(&request->cancel);
@@ -247,10 +246,8 @@ struct span http_body(const struct http_request *request)
 char *http_body_bytes(struct http_request *request)
 {
     /* Also an empty body has its room. */
-    if (request->body == NULL) {
+    if (request->body == NULL)
         request->body = request_alloc(request, BODY_ROOM);
-        request->body_owned = false;
-    }
     return request->body;
 }
 
@@ -315,7 +312,7 @@ static void request_log_ids(void *data, struct log_ids *ret_ids)
     const struct http_request *request = data;
 
     ret_ids->request = http_request_id(request);
-    if (request->is_traced)
+    if (request->trace == TRACE_FROM_CLIENT)
         ret_ids->trace = ret_ids->request;
 }
 
@@ -364,8 +361,8 @@ static void request_run_handler(struct http_request *request)
 {
     struct log_context before;
 
-    request->handler_ran = true;
-    if (request->body_ended)
+    request->progress = PROGRESS_HANDLER_RAN;
+    if (request->body_state == BODY_ENDED)
         request->phase = PHASE_HANDLE;
     before = callback_enter(request);
     request->match.route->handle(request);
@@ -384,7 +381,7 @@ static void request_pass_gate(struct http_request *request)
 {
     request->phase = PHASE_BODY;
     if (!request_has_body(request)) {
-        request->body_ended = true;
+        request->body_state = BODY_ENDED;
         request_run_handler(request);
         return;
     }
@@ -434,13 +431,13 @@ static bool request_resolve(struct http_request *request)
     size_t size;
 
     if (!http_method_parse(head->method, &request->method)) {
-        request->must_close = true;
+        request->head.keep_alive = false;
         http_respond_error(request, 501, "MethodNotImplemented",
             "The methods of this server are: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS.");
         return false;
     }
     if (!http_target_split(head->target, head->host, &path, &request->query)) {
-        request->must_close = true;
+        request->head.keep_alive = false;
         http_respond_error(request, 400, "InvalidTarget",
             "The target must be a path, or a URL with the host of the Host header.");
         return false;
@@ -451,7 +448,7 @@ static bool request_resolve(struct http_request *request)
         return false;
     }
     if (!http_path_decode(path, bytes, &size)) {
-        request->must_close = true;
+        request->head.keep_alive = false;
         http_respond_error(request, 400, "InvalidPath",
             "The path must be UTF-8 and have no dot segment, backslash, control character, encoded "
             "slash or broken percent sign.");
@@ -513,7 +510,7 @@ void http_request_admit(struct http_request *request)
     }
     if (request->phase != PHASE_GATE)
         return;
-    if (is_open || request->gate_passed)
+    if (is_open || request->progress == PROGRESS_GATE_PASSED)
         request_pass_gate(request);
     else if (!request->is_waiting)
         request_fail_unanswered(request);
@@ -522,7 +519,8 @@ void http_request_admit(struct http_request *request)
 void http_continue(struct http_request *request)
 {
     tr_assert_use(request->is_running, "http_continue belongs into a callback of the request");
-    request->gate_passed = true;
+    if (request->progress == PROGRESS_GATE)
+        request->progress = PROGRESS_GATE_PASSED;
 }
 
 /* ---- the body ------------------------------------------------------------------------------- */
@@ -532,7 +530,7 @@ char *http_request_body_room(struct http_request *request, size_t want, size_t *
     size_t capacity = request->body_capacity;
     char *bytes;
 
-    tr_assert(request->body == NULL || request->body_owned);
+    tr_assert(request->body == request->body_memory);
     if (request->body_size + want > capacity) {
         if (capacity == 0)
             capacity = BODY_FIRST;
@@ -545,8 +543,7 @@ char *http_request_body_room(struct http_request *request, size_t want, size_t *
             body_unreserve(request, capacity - request->body_capacity);
             return NULL;
         }
-        request->body = bytes;
-        request->body_owned = true;
+        request->body = request->body_memory = bytes;
         request->body_capacity = capacity;
     }
     *ret_room = request->body_capacity - request->body_size;
@@ -575,7 +572,7 @@ bool http_request_piece(struct http_request *request, const char *bytes, size_t 
         if (request->piece != NULL) {
             before = callback_enter(request);
             if (!request->piece(request, bytes, size))
-                request->piece_paused = true;
+                request->body_state = BODY_PAUSED;
             callback_leave(request, before);
         }
         return true;
@@ -603,11 +600,11 @@ void http_request_body_end(struct http_request *request)
 {
     struct log_context before;
 
-    request->body_ended = true;
+    request->body_state = BODY_ENDED;
     if (request->phase != PHASE_BODY)
         return;
     request_renew_deadline(request);
-    if (!request->handler_ran) {
+    if (request->progress != PROGRESS_HANDLER_RAN) {
         request_run_handler(request);
         return;
     }
@@ -630,7 +627,8 @@ void http_on_body(struct http_request *request, http_piece_fn piece)
 
 void http_body_resume(struct http_request *request)
 {
-    request->piece_paused = false;
+    if (request->body_state == BODY_PAUSED)
+        request->body_state = BODY_OPEN;
 }
 
 /* ---- answering later ------------------------------------------------------------------------ */
@@ -640,7 +638,8 @@ int http_ask(
 {
     struct http_connection *connection = request->connection;
     struct tr_ask_options options = { .tag = request->serial };
-    struct tr_cancel **cancel = request->cancels_alone ? &request->cancel : &connection->cancel;
+    struct tr_cancel **cancel =
+        request->transport->cancels_alone ? &request->cancel : &connection->cancel;
     uint64_t now;
     int rc;
 
@@ -704,7 +703,7 @@ void http_request_event(struct http_request *request, const struct tr_event *eve
     if (request->is_abandoned || request->is_waiting)
         return;
     if (request->phase == PHASE_GATE) {
-        if (request->gate_passed)
+        if (request->progress == PROGRESS_GATE_PASSED)
             request_pass_gate(request);
         else
             request_fail_unanswered(request);
@@ -733,7 +732,7 @@ void http_request_expire(struct http_request *request)
 {
     if (request->phase == PHASE_ANSWERED || request->is_abandoned)
         return;
-    request->must_close = true;
+    request->head.keep_alive = false;
     http_respond_lost(request, TR_ETIMEOUT, true, NULL);
     request->is_abandoned = true;
 }
@@ -743,7 +742,7 @@ void http_request_expire_body(struct http_request *request)
     char rate[NUMBER_TEXT_SIZE], text[96];
     struct log_context before;
 
-    request->must_close = true;
+    request->head.keep_alive = false;
     if (request->piece != NULL) {
         before = callback_enter(request);
         request->piece(request, NULL, 0);

@@ -206,7 +206,8 @@ static ssize_t websocket_on_receive(
     ssize_t got;
 
     (void)flags;
-    if (connection->is_gone || wslay_event_get_queued_msg_count(library) > CONTROLS_MAX)
+    if (http_connection_is_gone(connection) ||
+        wslay_event_get_queued_msg_count(library) > CONTROLS_MAX)
         return websocket_wait_for_more(library);
     if (connection->batch > MESSAGES_MAX) {
         http_connection_again(connection);
@@ -358,7 +359,7 @@ static void websocket_leave(struct http_connection *connection, bool linger)
     while (connection->streams != NULL)
         http_stream_close(connection, connection->streams);
     http_websocket_destroy(connection);
-    if (connection->is_gone)
+    if (http_connection_is_gone(connection))
         return;
     http1_start_closing(connection, linger);
     connection->transport->run(connection);
@@ -373,7 +374,7 @@ static bool websocket_step(struct http_connection *connection)
 
     websocket->came = false;
     rc = wslay_event_recv(websocket->library);
-    if (connection->is_gone)
+    if (http_connection_is_gone(connection))
         return false;
     if (websocket->broken != 0 || rc != 0) {
         /* The library's own way out of a malformed header has no code. */
@@ -396,7 +397,7 @@ static bool websocket_step(struct http_connection *connection)
         websocket_leave(connection, true); /* a rule was broken, and the library has said which */
         return false;
     }
-    if (connection->is_ended) {
+    if (connection->peer_state == PEER_ENDED) {
         http_connection_fail(connection); /* without goodbye */
         return false;
     }
@@ -430,7 +431,7 @@ static void websocket_run(struct http_connection *connection)
 
 void http_websocket_upgrade(struct http_connection *connection)
 {
-    http_request_release(connection->request);
+    http_request_release(connection->http1.request);
     connection->transport = &http_websocket_transport;
     connection->transport->run(connection);
 }

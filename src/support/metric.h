@@ -30,6 +30,12 @@ struct metric {
     struct metric *next;                /* in the list of all metrics; set by metric_register */
 };
 
+/* clang-format off */
+/* One row of a table of counters and gauges: METRIC(COUNTER, name, labels or NULL, help). */
+#define METRIC(kind_, name_, labels_, help_) \
+    { .name = (name_), .labels = (labels_), .help = (help_), .kind = METRIC_##kind_ }
+/* clang-format on */
+
 static inline void metric_add(struct metric *metric, int64_t amount)
 {
     atomic_fetch_add_explicit(&metric->value, amount, memory_order_relaxed);

@@ -126,7 +126,7 @@ static void check_offset(struct span text)
     struct buffer out = { 0 };
     size_t zeros = 0;
 
-    if (!upload_offset_parse(text, &value))
+    if (!span_u64(text, &value))
         return;
     while (zeros + 1 < text.size && text.at[zeros] == '0')
         zeros++;

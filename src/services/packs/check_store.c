@@ -5,8 +5,6 @@
  * The folders are opened here and not by objects_open: that makes what is missing, and this only
  * reads. A folder that is not there is an empty one (a backup needs no incoming); one that cannot
  * be opened is an error, or every version would be called lost. */
-#include "services/packs/check.h"
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,6 +18,7 @@
 #include "base/alloc.h"
 #include "crypto/digest.h"
 #include "crypto/encoding.h"
+#include "services/packs/check.h"
 #include "services/packs/objects.h"
 #include "services/packs/schema.h"
 

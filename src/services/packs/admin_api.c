@@ -3,26 +3,26 @@
  * run. Downloads can be cancelled here; edits of the catalogue are in the *_store.c files. */
 #include <string.h>
 
-#include "services/common/call.h"
+#include "services/common/rest.h"
 #include "services/packs/api.h"
 #include "services/packs/pack_json.h"
 #include "services/packs/transfer.h"
 
 enum { PAGE_LIMIT, PAGE_AFTER };
-static const struct call_param page_params[] = {
-    [PAGE_LIMIT] = { "limit", CALL_INT, .min = 1, .max = 1000, .fallback = 100 },
-    [PAGE_AFTER] = { "after", CALL_TEXT, .min = 0 },
-    CALL_PARAMS_END,
+static const struct rest_param page_params[] = {
+    [PAGE_LIMIT] = { "limit", REST_INT, .min = 1, .max = 1000, .fallback = 100 },
+    [PAGE_AFTER] = { "after", REST_TEXT, .min = 0 },
+    REST_PARAMS_END,
 };
 
 bool put_packs(struct packs_read *read)
 {
     const struct packs_view *view = read->view;
-    struct call_value page[CALL_PARAMS_MAX];
+    struct rest_value page[REST_PARAMS_MAX];
     const struct pack *last = NULL;
     uint32_t i = 0;
 
-    if (!call_read_query(read->request, page_params, page))
+    if (!rest_read_query(read->request, page_params, page))
         return false;
     while (i < view->pack_count && page[PAGE_AFTER].text.at != NULL &&
            strcmp(view->packs[i].name, page[PAGE_AFTER].text.at) <= 0)
@@ -118,21 +118,21 @@ static void on_transfers(struct http_request *request, const struct tr_event *ev
     if (count == TRANSFER_LIST_MAX)
         json_put_int(&writer, "next", (int64_t)infos[count - 1].id);
     json_put_end(&writer);
-    call_respond(request, &body);
+    rest_respond(request, &body);
 }
 
-static const struct call_param transfer_params[] = {
-    { "after", CALL_INT, .max = INT64_MAX },
-    CALL_PARAMS_END,
+static const struct rest_param transfer_params[] = {
+    { "after", REST_INT, .max = INT64_MAX },
+    REST_PARAMS_END,
 };
 
 void api_list_transfers(struct http_request *request, void *state)
 {
     const struct packs_request *asked = packs_request_start(request, state);
     struct transfer_message message = { .kind = TRANSFER_LIST };
-    struct call_value after[CALL_PARAMS_MAX];
+    struct rest_value after[REST_PARAMS_MAX];
 
-    if (asked == NULL || !call_read_query(request, transfer_params, after))
+    if (asked == NULL || !rest_read_query(request, transfer_params, after))
         return;
     message.id = (uint64_t)after[0].number;
     if (http_ask(request, transfers_sender(asked->packs->transfers), &message, sizeof message,

@@ -28,13 +28,13 @@ void edit_audit(struct sql_unit *unit, const struct edit *edit, const struct pac
 /* ---- the list ------------------------------------------------------------------------------- */
 
 enum { AUDIT_BEFORE, AUDIT_LIMIT, AUDIT_PACK };
-static const struct call_param list_params[] = {
-    [AUDIT_BEFORE] = { "before", CALL_INT, .min = 1, .max = INT64_MAX, .fallback = INT64_MAX },
-    [AUDIT_LIMIT] = { "limit", CALL_INT, .min = 1, .max = 1000, .fallback = 100 },
-    [AUDIT_PACK] = { "pack", CALL_TEXT, .is_valid = pack_name_is_valid, .rule = PACK_NAME_RULE },
-    CALL_PARAMS_END,
+static const struct rest_param list_params[] = {
+    [AUDIT_BEFORE] = { "before", REST_INT, .min = 1, .max = INT64_MAX, .fallback = INT64_MAX },
+    [AUDIT_LIMIT] = { "limit", REST_INT, .min = 1, .max = 1000, .fallback = 100 },
+    [AUDIT_PACK] = { "pack", REST_TEXT, .is_valid = pack_name_is_valid, .rule = PACK_NAME_RULE },
+    REST_PARAMS_END,
 };
-static const struct call_column list_columns[] = {
+static const struct rest_column list_columns[] = {
     { "id", COLUMN_INT, .at = 0 },
     { "actor", COLUMN_TEXT, .at = 1 },
     { "action", COLUMN_TEXT, .at = 2 },
@@ -42,7 +42,7 @@ static const struct call_column list_columns[] = {
     { "version", COLUMN_TEXT, .at = 4 },
     { "release", COLUMN_TEXT, .at = 5 },
     { "created_ms", COLUMN_INT, .at = 6 },
-    CALL_COLUMNS_END,
+    REST_COLUMNS_END,
 };
 
 static void plan_list(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
@@ -63,7 +63,7 @@ static void answer_list(const struct edit *edit, const struct packs_view *view,
 
     (void)view;
     json_put_object(writer, NULL);
-    call_put_rows(writer, "entries", unit, 0, list_columns);
+    rest_put_rows(writer, "entries", unit, 0, list_columns);
     if (count == edit->values[AUDIT_LIMIT].number)
         json_put_int(writer, "before", sql_row_int(unit, 0, count - 1, 0));
     json_put_end(writer);

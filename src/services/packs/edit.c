@@ -87,12 +87,12 @@ static int copy_texts(struct edit *edit)
     size_t size = 1;
     char *to;
 
-    for (size_t i = 0; i < CALL_PARAMS_MAX; i++)
+    for (size_t i = 0; i < REST_PARAMS_MAX; i++)
         size += edit->values[i].text.size;
     edit->texts = to = base_alloc(size);
     if (to == NULL)
         return TR_ENOMEM;
-    for (size_t i = 0; i < CALL_PARAMS_MAX; i++) {
+    for (size_t i = 0; i < REST_PARAMS_MAX; i++) {
         struct span *text = &edit->values[i].text;
 
         if (text->at == NULL)
@@ -110,9 +110,9 @@ static bool read_body(struct http_request *request, struct edit *edit)
     struct json_doc doc;
     int rc = 0;
 
-    if (!call_read_body(request, &doc, &expect))
+    if (!rest_read_body(request, &doc, &expect))
         return false;
-    call_read_members(&expect, edit->kind->params, edit->values);
+    rest_read_members(&expect, edit->kind->params, edit->values);
     if (!expect.failed && edit->kind->read != NULL)
         rc = edit->kind->read(edit, &expect);
     if (!expect.failed && rc == 0)
@@ -131,7 +131,7 @@ static bool read_params(struct http_request *request, struct edit *edit)
         return true;
     if (http_method(request) != HTTP_GET)
         return read_body(request, edit);
-    if (!call_read_query(request, edit->kind->params, edit->values))
+    if (!rest_read_query(request, edit->kind->params, edit->values))
         return false;
     if (copy_texts(edit) == 0)
         return true;

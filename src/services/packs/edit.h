@@ -8,7 +8,7 @@
 #ifndef SERVICES_PACKS_EDIT_H
 #define SERVICES_PACKS_EDIT_H
 
-#include "services/common/call.h"
+#include "services/common/rest.h"
 #include "services/common/step.h"
 #include "services/packs/packs_request.h"
 
@@ -23,7 +23,7 @@ enum edit_flags {
 struct edit_kind {
     const char *action;              /* in the audit log; NULL: no row */
     unsigned status;                 /* of an edit that wrote something; 0 is 200 */
-    const struct call_param *params; /* of the body, or of a GET's query; NULL: none */
+    const struct rest_param *params; /* of the body, or of a GET's query; NULL: none */
     /* Check what the table cannot say, and keep what the plan needs. Returns 0 or TR_ENOMEM. May be
      * NULL. */
     int (*read)(struct edit *edit, struct json_expect *expect);
@@ -47,7 +47,7 @@ struct edit {
     char pack[PACK_NAME_MAX + 1]; /* "": none; the same for the next two */
     char version[PACK_VERSION_MAX + 1];
     char release[RELEASE_ID_SIZE + 1];
-    struct call_value values[CALL_PARAMS_MAX]; /* of the kind's params; texts point into `texts` */
+    struct rest_value values[REST_PARAMS_MAX]; /* of the kind's params; texts point into `texts` */
     char *texts;                               /* owned */
     void *data;                                /* the kind's own; freed with base_free */
     int64_t now_ms;                            /* when it is planned */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pack_api.c: what everybody may ask about packs and releases. The view answers all of it, without
  * a message to an actor. */
-#include "services/common/call.h"
+#include "services/common/rest.h"
 #include "services/packs/api.h"
 #include "services/packs/pack_json.h"
 #include "services/packs/pack_manifest.h"
@@ -40,11 +40,11 @@ bool put_ready(struct packs_read *read)
 /* ---- packs ---------------------------------------------------------------------------------- */
 
 enum { FILTER_KIND, FILTER_LANGUAGE, FILTER_ALL_VERSIONS };
-static const struct call_param filter_params[] = {
-    [FILTER_KIND] = { "type", CALL_TEXT, .min = 0 },
-    [FILTER_LANGUAGE] = { "language", CALL_TEXT, .min = 0 },
-    [FILTER_ALL_VERSIONS] = { "include_all_versions", CALL_BOOL, .min = 0 },
-    CALL_PARAMS_END,
+static const struct rest_param filter_params[] = {
+    [FILTER_KIND] = { "type", REST_TEXT, .min = 0 },
+    [FILTER_LANGUAGE] = { "language", REST_TEXT, .min = 0 },
+    [FILTER_ALL_VERSIONS] = { "include_all_versions", REST_BOOL, .min = 0 },
+    REST_PARAMS_END,
 };
 
 static bool is_or_any(struct span wanted, const char *text)
@@ -66,9 +66,9 @@ static void put_versions(struct json_writer *writer, const struct pack *pack)
 
 bool put_available(struct packs_read *read)
 {
-    struct call_value filter[CALL_PARAMS_MAX];
+    struct rest_value filter[REST_PARAMS_MAX];
 
-    if (!call_read_query(read->request, filter_params, filter))
+    if (!rest_read_query(read->request, filter_params, filter))
         return false;
     json_put_array(&read->writer, "packs");
     for (uint32_t i = 0; i < read->view->pack_count; i++) {
@@ -139,18 +139,18 @@ bool put_keys_of_pack(struct packs_read *read)
 /* ---- updates -------------------------------------------------------------------------------- */
 
 enum { INSTALLED_NAME, INSTALLED_VERSION };
-static const struct call_param installed_params[] = {
-    [INSTALLED_NAME] = { "package_id", CALL_TEXT, CALL_REQUIRED, 1, .max = 255 },
-    [INSTALLED_VERSION] = { "version", CALL_TEXT, CALL_REQUIRED, 1, .max = 128 },
-    CALL_PARAMS_END,
+static const struct rest_param installed_params[] = {
+    [INSTALLED_NAME] = { "package_id", REST_TEXT, REST_REQUIRED, 1, .max = 255 },
+    [INSTALLED_VERSION] = { "version", REST_TEXT, REST_REQUIRED, 1, .max = 128 },
+    REST_PARAMS_END,
 };
 
 static void put_update(struct packs_read *read, struct json_expect *item)
 {
-    struct call_value values[CALL_PARAMS_MAX];
+    struct rest_value values[REST_PARAMS_MAX];
     const struct pack *pack;
 
-    call_read_members(item, installed_params, values);
+    rest_read_members(item, installed_params, values);
     pack = item->failed ? NULL : catalogue_pack(read->view, values[INSTALLED_NAME].text);
     if (pack == NULL || pack->active == NULL ||
         pack_version_compare(span_of(pack->active->version), values[INSTALLED_VERSION].text) <= 0)
@@ -167,7 +167,7 @@ bool put_updates(struct packs_read *read)
     struct json_expect expect;
     size_t index = 0;
 
-    if (!call_read_body(read->request, &doc, &expect))
+    if (!rest_read_body(read->request, &doc, &expect))
         return false;
     json_put_array(&read->writer, "updates");
     for (struct json_iter it =

@@ -2,7 +2,7 @@
 #include "services/packs/packs_request.h"
 
 #include "base/assert.h"
-#include "services/common/call.h"
+#include "services/common/rest.h"
 
 enum { ANSWER_MAX = 16 << 20 };
 
@@ -78,7 +78,7 @@ void packs_read_call(
     if (cache == READ_NO_STORE)
         http_add_header(request, "Cache-Control", SPAN("no-store"));
     if (cache == READ_TAGGED)
-        call_respond_tagged(request, &read.body);
+        rest_respond_tagged(request, &read.body);
     else
-        call_respond(request, &read.body);
+        rest_respond(request, &read.body);
 }

@@ -89,10 +89,10 @@ static void explain_conflict(struct edit *edit, const struct sql_unit *unit)
 /* ---- publish -------------------------------------------------------------------------------- */
 
 enum { MANIFEST, SIGNATURE };
-static const struct call_param publish_params[] = {
-    [MANIFEST] = { "manifest", CALL_TEXT, .min = 1, .max = MANIFEST_BYTES_MAX },
-    [SIGNATURE] = { "signature", CALL_TEXT, .min = 1, .max = 2 * MANIFEST_SIGNATURE_CHARS },
-    CALL_PARAMS_END,
+static const struct rest_param publish_params[] = {
+    [MANIFEST] = { "manifest", REST_TEXT, .min = 1, .max = MANIFEST_BYTES_MAX },
+    [SIGNATURE] = { "signature", REST_TEXT, .min = 1, .max = 2 * MANIFEST_SIGNATURE_CHARS },
+    REST_PARAMS_END,
 };
 
 static int read_publish(struct edit *edit, struct json_expect *expect)

@@ -246,20 +246,20 @@ static bool is_encoding(struct span text)
 }
 
 enum { VERSION, SHA256, TYPE, ENCODING, SIZE };
-static const struct call_param create_params[] = {
-    [VERSION] = { "version", CALL_TEXT, CALL_REQUIRED, 1, PACK_VERSION_MAX,
+static const struct rest_param create_params[] = {
+    [VERSION] = { "version", REST_TEXT, REST_REQUIRED, 1, PACK_VERSION_MAX,
         .is_valid = manifest_is_version, .rule = PACK_VERSION_RULE },
-    [SHA256] = { "sha256", CALL_TEXT, CALL_REQUIRED, 64, 64, .is_valid = is_sha256,
+    [SHA256] = { "sha256", REST_TEXT, REST_REQUIRED, 64, 64, .is_valid = is_sha256,
         .rule = "must be 64 hex digits" },
-    [TYPE] = { "type", CALL_TEXT, .min = 3, .max = PACK_TYPE_MAX, .is_valid = manifest_is_type,
+    [TYPE] = { "type", REST_TEXT, .min = 3, .max = PACK_TYPE_MAX, .is_valid = manifest_is_type,
         .rule = "must be a media type without parameters" },
-    [ENCODING] = { "encoding", CALL_TEXT, .min = 1, .max = 8, .is_valid = is_encoding,
+    [ENCODING] = { "encoding", REST_TEXT, .min = 1, .max = 8, .is_valid = is_encoding,
         .rule = "must be zstd or gzip" },
-    [SIZE] = { "size", CALL_INT, CALL_REQUIRED, 0, .max = SIZE_LARGEST },
-    CALL_PARAMS_END,
+    [SIZE] = { "size", REST_INT, REST_REQUIRED, 0, .max = SIZE_LARGEST },
+    REST_PARAMS_END,
 };
 
-static void fill_facts(const struct call_value *values, struct upload_facts *facts)
+static void fill_facts(const struct rest_value *values, struct upload_facts *facts)
 {
     struct span type = values[TYPE].text;
     size_t size;
@@ -310,15 +310,15 @@ static bool place_facts(struct http_request *request, struct upload_facts *facts
 
 void api_create_upload(struct http_request *request, void *state)
 {
-    struct call_value values[CALL_PARAMS_MAX];
+    struct rest_value values[REST_PARAMS_MAX];
     struct upload_facts facts = { 0 };
     struct json_doc doc;
     struct json_expect expect;
     struct upload_job *job;
 
-    if (packs_request_start(request, state) == NULL || !call_read_body(request, &doc, &expect))
+    if (packs_request_start(request, state) == NULL || !rest_read_body(request, &doc, &expect))
         return;
-    call_read_members(&expect, create_params, values);
+    rest_read_members(&expect, create_params, values);
     if (expect.failed)
         http_respond_error(request, 400, "InvalidRequest", expect.message);
     else

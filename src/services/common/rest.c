@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "services/common/call.h"
+#include "services/common/rest.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +12,7 @@ enum { BODY_DEPTH_MAX = 32 };
 
 /* ---- a body --------------------------------------------------------------------------------- */
 
-bool call_read_body(
+bool rest_read_body(
     struct http_request *request, struct json_doc *ret_doc, struct json_expect *ret_expect)
 {
     struct span body = http_body(request);
@@ -37,7 +37,7 @@ bool call_read_body(
     return false;
 }
 
-static void check_text(struct json_expect *expect, const struct call_param *param, struct span text)
+static void check_text(struct json_expect *expect, const struct rest_param *param, struct span text)
 {
     if (text.size > 0 && memchr(text.at, '\0', text.size) != NULL)
         json_expect_fail(expect, param->name, "must not contain a zero byte");
@@ -45,25 +45,25 @@ static void check_text(struct json_expect *expect, const struct call_param *para
         json_expect_fail(expect, param->name, "%s", param->rule);
 }
 
-static struct call_value read_member(struct json_expect *expect, const struct call_param *param)
+static struct rest_value read_member(struct json_expect *expect, const struct rest_param *param)
 {
     size_t min = (size_t)param->min, max = (size_t)param->max;
-    bool is_required = param->need == CALL_REQUIRED;
-    struct call_value value = { .number = param->fallback };
+    bool is_required = param->need == REST_REQUIRED;
+    struct rest_value value = { .number = param->fallback };
 
     tr_assert(param->min <= param->max);
     switch (param->type) {
-    case CALL_INT:
+    case REST_INT:
         value.number = is_required ? json_need_int(expect, param->name, param->min, param->max)
                                    : json_may_int(expect, param->name, param->min, param->max,
                                          param->fallback);
         break;
-    case CALL_BOOL:
+    case REST_BOOL:
         value.number = is_required ? json_need_bool(expect, param->name)
                                    : json_may_bool(expect, param->name, param->fallback != 0);
         break;
-    case CALL_TEXT:
-    case CALL_END:
+    case REST_TEXT:
+    case REST_END:
         value.text = is_required ? json_need_string(expect, param->name, min, max)
                                  : json_may_string(expect, param->name, min, max);
         if (!expect->failed)
@@ -73,11 +73,11 @@ static struct call_value read_member(struct json_expect *expect, const struct ca
     return value;
 }
 
-void call_read_members(struct json_expect *expect, const struct call_param *params,
-    struct call_value ret_values[CALL_PARAMS_MAX])
+void rest_read_members(struct json_expect *expect, const struct rest_param *params,
+    struct rest_value ret_values[REST_PARAMS_MAX])
 {
-    for (size_t i = 0; params[i].type != CALL_END; i++) {
-        tr_assert(i < CALL_PARAMS_MAX);
+    for (size_t i = 0; params[i].type != REST_END; i++) {
+        tr_assert(i < REST_PARAMS_MAX);
         ret_values[i] = read_member(expect, &params[i]);
     }
 }
@@ -85,7 +85,7 @@ void call_read_members(struct json_expect *expect, const struct call_param *para
 /* ---- a query -------------------------------------------------------------------------------- */
 
 static void read_number(
-    struct json_expect *expect, const struct call_param *param, struct call_value *value)
+    struct json_expect *expect, const struct rest_param *param, struct rest_value *value)
 {
     uint64_t number;
 
@@ -103,7 +103,7 @@ static void read_number(
 
 /* Returns false if the request has no memory for the value. */
 static bool read_parameter(struct http_request *request, struct json_expect *expect,
-    const struct call_param *param, struct call_value *value)
+    const struct rest_param *param, struct rest_value *value)
 {
     int found = http_parameter_find(request, param->name, &value->text);
 
@@ -112,11 +112,11 @@ static bool read_parameter(struct http_request *request, struct json_expect *exp
         return false;
     if (found < 0)
         json_expect_fail(expect, param->name, "must be given once, in UTF-8");
-    else if (found == 0 && param->need == CALL_REQUIRED)
+    else if (found == 0 && param->need == REST_REQUIRED)
         json_expect_fail(expect, param->name, "is missing");
-    else if (found > 0 && param->type == CALL_INT)
+    else if (found > 0 && param->type == REST_INT)
         read_number(expect, param, value);
-    else if (found > 0 && param->type == CALL_BOOL) {
+    else if (found > 0 && param->type == REST_BOOL) {
         value->number = span_is(value->text, "true");
         if (value->number == 0 && !span_is(value->text, "false"))
             json_expect_fail(expect, param->name, "must be true or false");
@@ -125,14 +125,14 @@ static bool read_parameter(struct http_request *request, struct json_expect *exp
     return true;
 }
 
-bool call_read_query(struct http_request *request, const struct call_param *params,
-    struct call_value ret_values[CALL_PARAMS_MAX])
+bool rest_read_query(struct http_request *request, const struct rest_param *params,
+    struct rest_value ret_values[REST_PARAMS_MAX])
 {
     struct json_expect expect = { .index = SIZE_MAX };
 
-    for (size_t i = 0; params[i].type != CALL_END; i++) {
-        tr_assert(i < CALL_PARAMS_MAX);
-        ret_values[i] = (struct call_value){ .text = { NULL, 0 } };
+    for (size_t i = 0; params[i].type != REST_END; i++) {
+        tr_assert(i < REST_PARAMS_MAX);
+        ret_values[i] = (struct rest_value){ .text = { NULL, 0 } };
         if (!read_parameter(request, &expect, &params[i], &ret_values[i])) {
             http_respond_shed(request, 503, 1, "memory");
             return false;
@@ -145,10 +145,10 @@ bool call_read_query(struct http_request *request, const struct call_param *para
 
 /* ---- columns -------------------------------------------------------------------------------- */
 
-void call_put_row(struct json_writer *writer, const struct sql_unit *unit, uint32_t step,
-    uint32_t row, const struct call_column *columns)
+void rest_put_row(struct json_writer *writer, const struct sql_unit *unit, uint32_t step,
+    uint32_t row, const struct rest_column *columns)
 {
-    for (const struct call_column *column = columns; column->type != COLUMN_END; column++) {
+    for (const struct rest_column *column = columns; column->type != COLUMN_END; column++) {
         uint32_t at = column->at;
 
         if (column->type == COLUMN_OPEN)
@@ -168,13 +168,13 @@ void call_put_row(struct json_writer *writer, const struct sql_unit *unit, uint3
     }
 }
 
-void call_put_rows(struct json_writer *writer, const char *name, const struct sql_unit *unit,
-    uint32_t step, const struct call_column *columns)
+void rest_put_rows(struct json_writer *writer, const char *name, const struct sql_unit *unit,
+    uint32_t step, const struct rest_column *columns)
 {
     json_put_array(writer, name);
     for (uint32_t row = 0; row < sql_unit_rows(unit, step); row++) {
         json_put_object(writer, NULL);
-        call_put_row(writer, unit, step, row, columns);
+        rest_put_row(writer, unit, step, row, columns);
         json_put_end(writer);
     }
     json_put_end(writer);
@@ -182,7 +182,7 @@ void call_put_rows(struct json_writer *writer, const char *name, const struct sq
 
 /* ---- answers -------------------------------------------------------------------------------- */
 
-void call_respond(struct http_request *request, struct buffer *body)
+void rest_respond(struct http_request *request, struct buffer *body)
 {
     if (body->failed != 0)
         http_respond_shed(request, 503, 1, "memory");
@@ -191,7 +191,7 @@ void call_respond(struct http_request *request, struct buffer *body)
     buffer_free(body);
 }
 
-void call_respond_tagged(struct http_request *request, struct buffer *body)
+void rest_respond_tagged(struct http_request *request, struct buffer *body)
 {
     uint8_t digest[CRYPTO_SHA256_BYTES];
     /* The tag is weak: the answer may be compressed on its way. */
@@ -199,7 +199,7 @@ void call_respond_tagged(struct http_request *request, struct buffer *body)
     size_t size = 3;
 
     if (body->failed != 0) {
-        call_respond(request, body);
+        rest_respond(request, body);
         return;
     }
     crypto_sha256(body->bytes, body->size, digest);
@@ -209,7 +209,7 @@ void call_respond_tagged(struct http_request *request, struct buffer *body)
     http_add_header(request, "ETag", (struct span){ tag, size });
     http_add_header(request, "Cache-Control", SPAN("no-cache"));
     if (http_condition(request, (struct span){ tag, size }, 0) != 304) {
-        call_respond(request, body);
+        rest_respond(request, body);
         return;
     }
     http_respond(request, 304, NULL, (struct span){ NULL, 0 });

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bare.c: the least a server can do: take what has come, answer it with the bytes of a refusal,
- * know nothing. What that costs is the kernel's price of an answer on this machine, and no refusal
- * can be had for less. One thread, one epoll; prints its address; ends with its input.
+ * know nothing. The time is the kernel's price of an answer on this machine, and no refusal
+ * can cost less. One thread, one epoll; prints its address; ends with its input.
  *
  *     bare [PATH]      at a unix socket, or on a port the system chooses */
 #include <arpa/inet.h>

@@ -84,7 +84,7 @@ static struct outcome parse(
     return outcome;
 }
 
-/* What may stand in a head that two parsers must read alike. */
+/* Checks the bytes of a head that two parsers must read alike. */
 static void check_raw(const char *bytes, size_t size, const struct http_head *head)
 {
     uint32_t hosts = 0, lengths = 0, codings = 0, fields = 0;

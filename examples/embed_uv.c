@@ -60,7 +60,7 @@ static const struct tr_type adder_type = {
 };
 TR_ACTOR(adder, struct adder, int)
 
-/* Ties the two loops together. */
+/* What ties the two together. */
 struct host {
     struct tr_system *system;
     uv_poll_t poll;

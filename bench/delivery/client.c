@@ -120,8 +120,7 @@ void tokens_free(struct tokens *tokens)
 
 /* ---- texts ---------------------------------------------------------------------------------- */
 
-/* Appends pieces instead of formatting, so that a request costs the client little, and always the
- * same. */
+/* Pieces and no formats: what it costs to ask is the same for every call, and little. */
 static void put_head(struct buffer *out, const char *method, const char *call, const char *query,
     const char *header)
 {

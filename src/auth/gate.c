@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gate.c: the gate of a route. It asks the verifier who the caller is, compares the token's audience,
- * method and expiry with the route's demand, and lets the request in or answers it. */
-#include <stdio.h>
+/* gate.c: what stands before a route: ask the verifier who this is, compare what the token is for, go
+ * on or answer. */
 #include <string.h>
 
 #include "auth/verifier.h"
@@ -9,7 +8,7 @@
 #include "base/assert.h"
 #include "crypto/digest.h"
 
-/* Lives as long as its request. */
+/* What hangs on a request that was let in. */
 struct caller {
     struct auth_claims claims;
     char texts[];
@@ -28,7 +27,7 @@ static struct auth *auth_of(const struct http_request *request)
     return auth;
 }
 
-static void gate_refuse(struct http_request *request, const char *label, const char *text)
+static void unauthorized(struct http_request *request, const char *label, const char *text)
 {
     http_add_header(request, "WWW-Authenticate", SPAN("Bearer error=\"invalid_token\""));
     http_respond_error(request, 401, label, text);
@@ -76,8 +75,8 @@ static bool is_for_us(const struct auth *auth, struct span audience)
     return false;
 }
 
-/* Check that the token is for this request: at every use, also of a cached token. */
-static enum jwt_refusal check_claims(
+/* At every use, cached or not. NULL if the token is for this request. */
+static enum jwt_refusal compare(
     const struct http_request *request, const struct auth_claims *claims)
 {
     const struct auth_demand *demand = demand_of(request);
@@ -98,45 +97,6 @@ static enum jwt_refusal check_claims(
     return JWT_OK;
 }
 
-static void refuse_claims(
-    struct http_request *request, const struct auth_claims *claims, enum jwt_refusal refusal)
-{
-    const struct auth_demand *demand = demand_of(request);
-    const struct auth *auth = auth_of(request);
-    const struct jwt_claims token = {
-        .aud = claims->audience, .lxm = claims->lxm, .exp_s = (int64_t)claims->expires_s
-    };
-    const struct jwt_expect expect = {
-        .now_s = (int64_t)(auth->env->wall_ns(auth->env->data) / 1000000000),
-        .audiences = auth->audiences,
-        .audience_count = auth->audience_count,
-        .lxm = demand->lxm == NULL ? (struct span){ NULL, 0 } : span_of(demand->lxm),
-    };
-    char text[JWT_TEXT_SIZE];
-
-    tr_assert(refusal != JWT_OK);
-    if (refusal == JWT_ISSUER)
-        (void)snprintf(text, sizeof text, "%s",
-            demand->session ? "This route needs a session token; sign in."
-                            : "This route needs a service token, not a session token.");
-    else
-        jwt_explain(refusal, &token, &expect, text);
-    gate_refuse(request, jwt_refusal_label(refusal), text);
-}
-
-static bool has_role(const struct auth_demand *demand, const struct auth_claims *claims)
-{
-    return demand->role == NULL || span_is(claims->role, demand->role);
-}
-
-static void refuse_role(struct http_request *request)
-{
-    char text[128];
-
-    (void)snprintf(text, sizeof text, "This route needs the role %.64s.", demand_of(request)->role);
-    http_respond_error(request, 403, "Forbidden", text);
-}
-
 static void let_in(struct http_request *request, const struct auth_answer *answer)
 {
     struct caller *caller;
@@ -151,22 +111,23 @@ static void let_in(struct http_request *request, const struct auth_answer *answe
         http_respond_shed(request, 503, 1, "memory");
         return;
     }
-    refusal = check_claims(request, &caller->claims);
+    refusal = compare(request, &caller->claims);
     if (refusal != JWT_OK) {
-        refuse_claims(request, &caller->claims, refusal);
+        unauthorized(request, jwt_refusal_label(refusal), jwt_refusal_text(refusal));
         return;
     }
-    if (!has_role(demand_of(request), &caller->claims)) {
-        refuse_role(request);
+    if (demand_of(request)->role != NULL &&
+        !span_is(caller->claims.role, demand_of(request)->role)) {
+        http_respond_error(request, 403, "Forbidden", "this needs another role");
         return;
     }
     http_set_caller(request, caller);
     http_continue(request);
 }
 
-static void gate_send_token(struct http_request *request, const unsigned char *hash);
+static void verify(struct http_request *request, const unsigned char *hash);
 
-static void on_answer(struct http_request *request, const struct tr_event *event)
+static void answered(struct http_request *request, const struct tr_event *event)
 {
     const struct auth_answer *answer = event->value;
 
@@ -179,10 +140,10 @@ static void on_answer(struct http_request *request, const struct tr_event *event
         let_in(request, answer);
         break;
     case VERDICT_UNKNOWN:
-        gate_send_token(request, (const unsigned char *)answer->texts);
+        verify(request, (const unsigned char *)answer->texts);
         break;
     case VERDICT_REFUSED:
-        gate_refuse(request, answer->label, answer->texts);
+        unauthorized(request, answer->label, answer->text);
         break;
     case VERDICT_LIMITED:
         http_respond_shed(
@@ -190,7 +151,7 @@ static void on_answer(struct http_request *request, const struct tr_event *event
         break;
     case VERDICT_FAILED:
         http_add_header(request, "Retry-After", SPAN("1"));
-        http_respond_error(request, 503, answer->label, answer->texts);
+        http_respond_error(request, 503, answer->label, answer->text);
         break;
     }
 }
@@ -221,9 +182,9 @@ static void fill_address(struct http_request *request, struct auth_verifier_mess
         (unsigned char)rate_limit_address_key(http_peer(request), message->address);
 }
 
-static void gate_ask(struct http_request *request, struct auth_verifier_message *message)
+static void ask(struct http_request *request, struct auth_verifier_message *message)
 {
-    int rc = http_ask(request, auth_of(request)->verifier, message, sizeof *message, on_answer);
+    int rc = http_ask(request, auth_of(request)->verifier, message, sizeof *message, answered);
 
     if (rc == 0)
         return;
@@ -231,7 +192,7 @@ static void gate_ask(struct http_request *request, struct auth_verifier_message 
     http_respond_shed(request, 503, 1, "auth");
 }
 
-/* Copy the token into the message. False: the request has been answered. */
+/* False: it has been answered. */
 static bool add_token(
     struct http_request *request, struct auth_verifier_message *message, struct span token)
 {
@@ -250,32 +211,23 @@ static bool add_token(
     return true;
 }
 
-static void gate_send_token(struct http_request *request, const unsigned char *hash)
+static void verify(struct http_request *request, const unsigned char *hash)
 {
     struct auth_verifier_message message = { .kind = VERIFIER_VERIFY };
     struct span token = token_of(request);
 
-    tr_assert(token.at != NULL); /* VERDICT_UNKNOWN answers a message with a hash */
+    tr_assert(token.at != NULL); /* only a token that was looked up can be unknown */
     memcpy(message.hash, hash, sizeof message.hash);
     if (add_token(request, &message, token))
-        gate_ask(request, &message);
+        ask(request, &message);
 }
 
-/* A service token serves for one change, so a request that is not a read brings a new token: sending it
- * with the first message saves a second one. A wrong guess costs a copy. */
+/* A service token changes something once, so what a request that is no read brings is new: to ask
+ * for it after a look in vain would double the way to the verifier. A wrong guess costs a copy. */
 static bool is_likely_new(const struct http_request *request)
 {
     return http_method(request) != HTTP_GET && http_method(request) != HTTP_HEAD &&
            !demand_of(request)->session;
-}
-
-static void refuse_large(struct http_request *request, size_t size)
-{
-    char text[64];
-
-    (void)snprintf(
-        text, sizeof text, "The token is %zu bytes; the limit is %d.", size, JWT_BYTES_MAX);
-    gate_refuse(request, jwt_refusal_label(JWT_TOO_LARGE), text);
 }
 
 bool auth_gate(struct http_request *request)
@@ -286,16 +238,15 @@ bool auth_gate(struct http_request *request)
 
     if (has_two(request, "Authorization") ||
         (token.at == NULL && http_header(request, "Authorization").at != NULL)) {
-        gate_refuse(request, "TokenForm", "Send one Authorization header: Bearer TOKEN.");
+        unauthorized(request, "TokenForm", "send one header: Authorization: Bearer TOKEN");
         return false;
     }
     if (token.at == NULL && (!demand->anonymous || demand->role != NULL)) {
-        gate_refuse(
-            request, "TokenMissing", "The token is missing; send Authorization: Bearer TOKEN.");
+        unauthorized(request, "TokenMissing", "send a token: Authorization: Bearer TOKEN");
         return false;
     }
     if (token.size > JWT_BYTES_MAX) {
-        refuse_large(request, token.size);
+        unauthorized(request, jwt_refusal_label(JWT_TOO_LARGE), jwt_refusal_text(JWT_TOO_LARGE));
         return false;
     }
     if (token.at == NULL)
@@ -305,8 +256,8 @@ bool auth_gate(struct http_request *request)
     if (token.at != NULL && is_likely_new(request) && !add_token(request, &message, token))
         return false;
     fill_address(request, &message);
-    gate_ask(request, &message);
-    return false; /* on_answer lets the request in */
+    ask(request, &message);
+    return false; /* the answer lets it through */
 }
 
 const struct auth_claims *auth_claims_of(const struct http_request *request)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* session_api.c: the routes of session.h. Each reads the body, asks the actor and sends its answer. */
+/* session_api.c: the routes of session.h: body in, message to the actor, its answer out. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,11 +9,11 @@
 
 enum { BODY_MAX = 16384 };
 
-static void on_session_answer(struct http_request *request, const struct tr_event *event)
+static void answered(struct http_request *request, const struct tr_event *event)
 {
     const struct session_answer *answer = event->value;
 
-    if (event->status < 0 || event->size < offsetof(struct session_answer, body)) {
+    if (event->status < 0 || event->size < offsetof(struct session_answer, json)) {
         http_respond_lost(request, event->status, http_method(request) != HTTP_GET, "sessions");
         return;
     }
@@ -28,10 +28,10 @@ static void on_session_answer(struct http_request *request, const struct tr_even
     if (answer->status == 503)
         http_add_header(request, "Retry-After", SPAN("1"));
     if (answer->status != 200)
-        http_respond_error(request, answer->status, answer->label, answer->body);
+        http_respond_error(request, answer->status, answer->label, answer->text);
     else
         http_respond(
-            request, 200, "application/json", (struct span){ answer->body, answer->body_size });
+            request, 200, "application/json", (struct span){ answer->json, answer->json_size });
 }
 
 static char *copy_of(struct span text)
@@ -45,8 +45,7 @@ static char *copy_of(struct span text)
     return copy;
 }
 
-static void ask_sessions(
-    struct http_request *request, struct session_message *message, struct span text)
+static void ask(struct http_request *request, struct session_message *message, struct span text)
 {
     struct sessions *sessions = http_service(request);
 
@@ -56,13 +55,14 @@ static void ask_sessions(
     message->text = copy_of(text);
     message->text_size = text.size;
     if (message->text != NULL &&
-        http_ask(request, sessions->actor, message, sizeof *message, on_session_answer) == 0)
+        http_ask(request, sessions->actor, message, sizeof *message, answered) == 0)
         return;
-    session_message_fini(message);
+    base_free(message->text);
+    base_free(message->nonce);
     http_respond_shed(request, 503, 1, "sessions");
 }
 
-/* Read the one member that matters and ask the actor, or answer 400. */
+/* The one member that matters, or a 400 that says what is wrong. */
 static void ask_from_body(
     struct http_request *request, struct session_message *message, const char *member)
 {
@@ -72,12 +72,12 @@ static void ask_from_body(
 
     http_add_header(request, "Cache-Control", SPAN("no-store"));
     if (json_parse(&doc, http_body_bytes(request), http_body(request).size, JSON_UNIQUE_KEYS) < 0) {
-        http_respond_error(request, 400, "InvalidRequest", "The body must be a JSON object.");
+        http_respond_error(request, 400, "InvalidRequest", "the body is not a JSON object");
         json_doc_free(&doc);
         return;
     }
     expect = json_expect(json_root(&doc));
-    /* OpenID Connect and other servers write id_token. */
+    /* As the token's own specification and other servers spell it. */
     if (message->kind == SESSION_EXCHANGE && json_get(json_root(&doc), member) == NULL &&
         json_get(json_root(&doc), "id_token") != NULL)
         member = "id_token";
@@ -94,12 +94,12 @@ static void ask_from_body(
                 return;
             }
         }
-        ask_sessions(request, message, text);
+        ask(request, message, text);
     }
     json_doc_free(&doc);
 }
 
-static void handle_exchange(struct http_request *request)
+static void exchange(struct http_request *request)
 {
     const struct session_options *options = &((struct sessions *)http_service(request))->options;
     struct span name = http_path_part(request, "provider");
@@ -111,25 +111,24 @@ static void handle_exchange(struct http_request *request)
         message.provider++;
     if (message.provider == options->provider_count)
         http_respond_error(
-            request, 404, "UnknownProvider", "The provider is not configured on this server.");
+            request, 404, "UnknownProvider", "this server trusts no provider of that name");
     else
         ask_from_body(request, &message, "idToken");
 }
 
-static void handle_refresh(struct http_request *request)
+static void refresh(struct http_request *request)
 {
     ask_from_body(request, &(struct session_message){ .kind = SESSION_REFRESH }, "refreshToken");
 }
 
-static void handle_logout(struct http_request *request)
+static void logout(struct http_request *request)
 {
     ask_from_body(request, &(struct session_message){ .kind = SESSION_LOGOUT }, "refreshToken");
 }
 
-static void handle_me(struct http_request *request)
+static void who(struct http_request *request)
 {
-    ask_sessions(
-        request, &(struct session_message){ .kind = SESSION_ME }, auth_claims_of(request)->issuer);
+    ask(request, &(struct session_message){ .kind = SESSION_ME }, auth_claims_of(request)->issuer);
 }
 
 void sessions_routes(struct sessions *sessions, struct http_route routes[AUTH_SESSION_ROUTES])
@@ -143,10 +142,10 @@ void sessions_routes(struct sessions *sessions, struct http_route routes[AUTH_SE
         http_handler_fn handle;
         const struct auth_demand *demand;
     } table[AUTH_SESSION_ROUTES] = {
-        { HTTP_POST, "/v1/auth/refresh", handle_refresh, &anyone },
-        { HTTP_POST, "/v1/auth/logout", handle_logout, &anyone },
-        { HTTP_POST, "/v1/auth/{provider}", handle_exchange, &anyone },
-        { HTTP_GET, "/v1/users/me", handle_me, &me },
+        { HTTP_POST, "/v1/auth/refresh", refresh, &anyone },
+        { HTTP_POST, "/v1/auth/logout", logout, &anyone },
+        { HTTP_POST, "/v1/auth/{provider}", exchange, &anyone },
+        { HTTP_GET, "/v1/users/me", who, &me },
     };
 
     for (size_t i = 0; i < AUTH_SESSION_ROUTES; i++)

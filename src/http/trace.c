@@ -61,11 +61,12 @@ void http_trace_start(struct http_request *request)
     struct tr_context *ctx = request->connection->ctx;
     struct span parent;
 
-    if (request->trace != TRACE_UNSET)
+    if (request->has_id)
         return;
-    request->trace = TRACE_FROM_CLIENT;
-    if (!http_header_one(request, "traceparent", &parent) || !trace_read_parent(parent, request)) {
-        request->trace = TRACE_NEW;
+    request->has_id = true;
+    request->is_traced =
+        http_header_one(request, "traceparent", &parent) && trace_read_parent(parent, request);
+    if (!request->is_traced) {
         request->trace_high = tr_random(ctx);
         request->trace_low = tr_random(ctx) | 1; /* all zero is invalid */
         request->trace_flags = 0;

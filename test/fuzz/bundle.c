@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bundle.c: any bytes as a request of type message/mls: a query up to the first line feed, then the
  * body. The query becomes JSON that can be read, or is refused; the body's messages lie one after
- * another without gaps; a tree in it agrees with itself. */
+ * another and nothing is left between them; whose tree it is can be held against itself. */
 #include "services/delivery/api/bundle.h"
 
 #include <stdlib.h>
@@ -53,14 +53,14 @@ static size_t walk(struct span bytes, bool *ret_is_whole)
     return count;
 }
 
-static void walk_roster(const struct job *job)
+static void walk_roster(const struct commit_act *commit)
 {
     struct commit_roster *roster = NULL;
     struct mls_group_info info;
 
-    if (job->group_info.size == 0 || mls_group_info_read(job->group_info, &info) != NULL)
+    if (commit->info.bytes.size == 0 || mls_group_info_read(commit->info.bytes, &info) != NULL)
         return;
-    tr_assert(commit_roster_new(&info, job->group_info, &roster) == 0);
+    tr_assert(commit_roster_new(&info, commit->info.bytes, &roster) == 0);
     if (roster == NULL)
         return;
     tr_assert(roster->has_before && roster->gone_count == 0 && roster->count > 0);
@@ -69,13 +69,13 @@ static void walk_roster(const struct job *job)
     commit_roster_free(roster);
 }
 
-static size_t part_count(const struct job *job)
+static size_t part_count(const struct commit_act *commit)
 {
-    size_t count = (size_t)job->welcome_count + job->proposal_count;
+    size_t count = (size_t)commit->members.welcome_count + commit->proposal_count;
 
-    count += job->bytes.size > 0 ? 1 : 0;
-    count += job->group_info.size > 0 ? 1 : 0;
-    return count + (job->app_bytes.size > 0 ? 1 : 0);
+    count += commit->content.bytes.size > 0 ? 1 : 0;
+    count += commit->info.bytes.size > 0 ? 1 : 0;
+    return count + (commit->app_bytes.size > 0 ? 1 : 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -83,32 +83,32 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const uint8_t *end = size == 0 ? NULL : memchr(data, '\n', size);
     size_t query_size = end == NULL ? 0 : (size_t)(end - data);
     char *query = malloc(query_size + 1);
-    struct api_body body = { .job = job_new(JOB_COMMIT, NULL), .raw_name = "commit" };
+    struct api_body body = { .act = act_create(&commit_act_type, NULL), .raw_name = "commit" };
     size_t from = end == NULL ? 0 : query_size + 1, count;
     bool is_whole;
 
-    tr_assert(query != NULL && body.job != NULL);
+    tr_assert(query != NULL && body.act != NULL);
     if (query_size > 0)
         memcpy(query, data, query_size);
     read_query((struct span){ query, query_size }, &body);
     free(query);
-    body.job->body = base_alloc(size - from + 1);
-    tr_assert(body.job->body != NULL);
+    body.act->body = base_alloc(size - from + 1);
+    tr_assert(body.act->body != NULL);
     if (size > from)
-        memcpy(body.job->body, data + from, size - from);
-    body.raw = (struct span){ body.job->body, size - from };
+        memcpy(body.act->body, data + from, size - from);
+    body.raw = (struct span){ body.act->body, size - from };
     count = walk(body.raw, &is_whole);
     bundle_read_mls(&body);
     if (!body.expect.failed) {
         tr_assert(is_whole);
-        tr_assert(part_count(body.job) == count);
-        if (body.job->bytes.size > 0) {
-            tr_assert(mls_message_read(body.job->bytes, &body.job->mls) == NULL);
-            (void)bundle_check(body.job);
+        tr_assert(part_count(act_commit(body.act)) == count);
+        if (body.act->content->bytes.size > 0) {
+            tr_assert(mls_message_read(body.act->content->bytes, &body.act->content->mls) == NULL);
+            (void)bundle_check(act_commit(body.act));
         }
-        walk_roster(body.job);
+        walk_roster(act_commit(body.act));
     }
     json_doc_free(&body.doc);
-    job_unref(body.job);
+    act_unref(body.act);
     return 0;
 }

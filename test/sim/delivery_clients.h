@@ -49,19 +49,19 @@ static inline void note_trouble(void)
     world.calm_ns = tr_sim_now_ns(now.s.sim);
 }
 
-/* ---- jobs ----------------------------------------------------------------------------------- */
+/* ---- acts ----------------------------------------------------------------------------------- */
 
-static struct span put(struct job *job, size_t *used, struct span bytes)
+static struct span put(struct act *act, size_t *used, struct span bytes)
 {
-    struct span span = { job->body + *used, bytes.size };
+    struct span span = { act->body + *used, bytes.size };
 
     CHECK(*used + bytes.size <= 2048);
-    memcpy(job->body + *used, bytes.at, bytes.size);
+    memcpy(act->body + *used, bytes.at, bytes.size);
     *used += bytes.size;
     return span;
 }
 
-static struct span put_message(struct job *job, size_t *used, const struct request *request,
+static struct span put_message(struct act *act, size_t *used, const struct request *request,
     unsigned content, const char *secret)
 {
     struct buffer bytes = { 0 };
@@ -77,78 +77,99 @@ static struct span put_message(struct job *job, size_t *used, const struct reque
     mls_put_vector(&bytes, SPAN(""));
     mls_put_vector(&bytes, SPAN("sender data of 28 bytes ...."));
     mls_put_vector(&bytes, span_of(text));
-    span = put(job, used, (struct span){ bytes.bytes, bytes.size });
+    span = put(act, used, (struct span){ bytes.bytes, bytes.size });
     buffer_free(&bytes);
     return span;
 }
 
-static void put_members(struct job *job, size_t *used, const struct request *request)
+static void put_members(struct act *act, size_t *used, const struct request *request)
 {
     uint32_t user = request->shape == JOIN ? request->user : request->target;
 
     if (request->shape == ADD || request->shape == JOIN) {
-        job->adds = base_calloc(sizeof *job->adds);
-        job->adds[job->add_count++].did = put(job, used, span_of(user_did(user)));
+        act->members->adds = base_calloc(sizeof *act->members->adds);
+        act->members->adds[act->members->add_count++].did = put(act, used, span_of(user_did(user)));
     } else if (request->shape == REMOVE || request->shape == LEAVE) {
-        job->removes = base_calloc(sizeof *job->removes);
-        job->removes[job->remove_count++] = put(job, used, span_of(user_did(user)));
+        act->members->removes = base_calloc(sizeof *act->members->removes);
+        act->members->removes[act->members->remove_count++] =
+            put(act, used, span_of(user_did(user)));
     }
-    job->is_leave = request->shape == LEAVE;
-    job->is_external = request->shape == JOIN;
+    if (request->kind == &commit_act_type)
+        act_commit(act)->kind = request->shape == LEAVE  ? COMMIT_LEAVE
+                                : request->shape == JOIN ? COMMIT_JOIN
+                                                         : COMMIT_CHANGE;
 }
 
-static struct job *job_of(uint32_t number)
+static unsigned content_of(const struct act_type *type)
 {
-    static const unsigned contents[] = {
-        [JOB_COMMIT] = MLS_COMMIT, [JOB_MESSAGE] = MLS_APPLICATION, [JOB_PROPOSAL] = MLS_PROPOSAL
-    };
+    return type == &commit_act_type    ? MLS_COMMIT
+           : type == &message_act_type ? MLS_APPLICATION
+                                       : MLS_PROPOSAL;
+}
+
+static void put_payload(struct act *act, size_t *used, const struct request *request)
+{
+    char group[GROUP_NAME_SIZE];
+
+    if (request->kind == &commit_act_type) { /* as the API does it */
+        if (request->has_app)
+            act_commit(act)->app_bytes =
+                put_message(act, used, request, MLS_APPLICATION, "with it");
+        commit_act_hash(act_commit(act));
+        memcpy(now.hashes[request->op], act->content->sha256, sizeof act->content->sha256);
+    } else if (has_log(request->kind)) {
+        crypto_sha256(act->content->bytes.at, act->content->bytes.size, act->content->sha256);
+    } else if (request->kind == &report_act_type) {
+        memcpy(act_report(act)->sha256, now.hashes[request->reported], 32);
+        act_report(act)->base_epoch = request->base;
+    } else if (request->kind == &confirm_act_type) {
+        act_confirm(act)->sha256[0] = request->is_given ? 1 : 0; /* they may differ */
+        act_confirm(act)->epoch = request->base;
+    } else if (request->kind == &reset_act_type) {
+        act_reset(act)->group = put(act, used, group_name(request->convo, request->op, group));
+    } else if (request->kind == &creation_act_type) {
+        act_creation(act)->suite = SPAN("MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519");
+    } else if (request->kind == &poll_act_type) {
+        act_poll(act)->seq = request->base;
+    } else if (request->kind == &read_to_act_type) {
+        act_cursor(act)->seq = request->base;
+    } else if (request->kind == &member_act_type) {
+        act_subscribe(act)->seq = request->base;
+    } else if (request->kind == &role_act_type) {
+        act_role(act)->target = put(act, used, span_of(user_did(request->target)));
+        act_role(act)->is_admin = true;
+        act_role(act)->is_given = request->is_given;
+    }
+}
+
+static struct act *act_of(uint32_t number)
+{
     const struct request *request = &now.requests[number];
     struct auth_claims claims = { .kind = AUTH_SERVICE,
         .issuer = span_of(user_did(request->user)),
         .audience = SPAN("did:web:here"),
         .expires_s = UINT32_MAX };
-    char token[24], op[24], group[GROUP_NAME_SIZE];
-    struct job *job;
+    char token[24], op[24];
+    struct act *act;
     size_t used = 0;
 
     (void)snprintf(token, sizeof token, "t-%u", request->token);
     (void)snprintf(op, sizeof op, "op-%u", request->op);
     claims.jti = span_of(token);
-    job = job_new(request->kind, &claims);
-    CHECK(job != NULL);
-    job->body = base_alloc(2048);
-    job->convo = put(job, &used, span_of(convo_id(request->convo)));
+    act = act_create(request->kind, &claims);
+    CHECK(act != NULL);
+    act->body = base_alloc(2048);
+    act->convo = put(act, &used, span_of(convo_id(request->convo)));
     if (has_log(request->kind))
-        job->op = put(job, &used, span_of(op));
-    if (has_log(request->kind) && (request->kind != JOB_COMMIT || request->has_bytes)) {
-        job->bytes = put_message(job, &used, request, contents[request->kind], "secret");
-        CHECK(mls_message_read(job->bytes, &job->mls) == NULL);
+        act->op = put(act, &used, span_of(op));
+    if (has_log(request->kind) && (request->kind != &commit_act_type || request->has_bytes)) {
+        act->content->bytes = put_message(act, &used, request, content_of(request->kind), "secret");
+        CHECK(mls_message_read(act->content->bytes, &act->content->mls) == NULL);
     }
-    if (request->kind == JOB_COMMIT || request->kind == JOB_CREATE)
-        put_members(job, &used, request);
-    if (has_log(request->kind)) /* as the API does it */
-        job_hash_commit(job);
-    if (request->kind == JOB_COMMIT)
-        memcpy(now.hashes[request->op], job->sha256, sizeof job->sha256);
-    if (request->kind == JOB_REPORT)
-        memcpy(job->sha256, now.hashes[request->reported], sizeof job->sha256);
-    if (request->kind == JOB_CONFIRM)
-        job->sha256[0] = request->is_given ? 1 : 0; /* they may differ */
-    if (request->kind == JOB_REPORT || request->kind == JOB_CONFIRM)
-        job->epoch = request->base;
-    if (request->kind == JOB_RESET)
-        job->name = put(job, &used, group_name(request->convo, request->op, group));
-    if (request->has_app)
-        job->app_bytes = put_message(job, &used, request, MLS_APPLICATION, "with it");
-    job->suite = SPAN("MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519");
-    job->seq = request->base;
-    job->count = 1;
-    if (request->kind == JOB_ROLE) {
-        job->target = put(job, &used, span_of(user_did(request->target)));
-        job->role_is_admin = true;
-        job->role_is_given = request->is_given;
-    }
-    return job;
+    if (act->members != NULL)
+        put_members(act, &used, request);
+    put_payload(act, &used, request);
+    return act;
 }
 
 /* ---- clients -------------------------------------------------------------------------------- */
@@ -157,7 +178,7 @@ struct client {
     uint32_t index;
     struct {
         uint32_t request;
-        struct job *job; /* NULL: free */
+        struct act *act; /* NULL: free */
     } slots[PIPELINE_MAX];
     uint32_t asked; /* slots in use */
     struct {
@@ -198,7 +219,7 @@ static void draw_commit(struct client *self, struct tr_context *ctx, struct requ
 {
     uint32_t dice = draw(ctx, 100);
 
-    request->kind = JOB_COMMIT;
+    request->kind = &commit_act_type;
     request->has_bytes = draw_has_bytes(ctx, request);
     request->shape = dice < 40                         ? ADD
                      : dice < 60                       ? REMOVE
@@ -238,7 +259,7 @@ static bool draw_report(struct tr_context *ctx, struct request *request)
         seq--;
     if (seq <= 1)
         return false;
-    request->kind = JOB_REPORT;
+    request->kind = &report_act_type;
     request->reported = truth->rows[seq].op;
     request->base = truth->rows[seq].base_epoch;
     for (int i = 0; i < 6 && (request->user == truth->rows[seq].sender ||
@@ -253,11 +274,11 @@ static void draw_reset(struct tr_context *ctx, struct request *request)
 {
     bool is_new = draw(ctx, 3) > 0;
 
-    request->kind = JOB_RESET;
+    request->kind = &reset_act_type;
     for (int i = 0; i < 12 && (now.truths[request->convo].admins & 1U << request->user) == 0; i++)
         request->user = draw(ctx, USERS);
     for (uint32_t i = now.request_count; i > 0 && !is_new; i--)
-        if (now.requests[i - 1].kind == JOB_RESET) {
+        if (now.requests[i - 1].kind == &reset_act_type) {
             request->op = now.requests[i - 1].op;
             is_new = draw(ctx, 2) == 0; /* or one before that */
         }
@@ -271,7 +292,7 @@ static bool draw_unwedging(struct tr_context *ctx, struct request *request)
     if (dice < 50)
         return draw_report(ctx, request);
     if (dice < 57) {
-        request->kind = JOB_CONFIRM;
+        request->kind = &confirm_act_type;
         request->base = now.truths[request->convo].epoch;
         return true;
     }
@@ -288,7 +309,7 @@ static void draw_role(struct tr_context *ctx, struct request *request)
     const struct truth *truth = &now.truths[request->convo];
     unsigned targets;
 
-    request->kind = JOB_ROLE;
+    request->kind = &role_act_type;
     if (!world.has_roles || truth->admins == 0)
         return;
     targets = request->is_given ? truth->rows[truth->seq].members : truth->admins;
@@ -317,7 +338,7 @@ static void draw_request(struct client *self, struct tr_context *ctx, struct req
     for (int i = 0; i < 6 && (self->views[convo].members & 1U << request->user) == 0; i++)
         request->user = draw(ctx, USERS);
     if (!self->views[convo].is_there || dice < 2) {
-        request->kind = JOB_CREATE;
+        request->kind = &creation_act_type;
         request->shape = draw(ctx, 2) == 0 ? ADD : PLAIN;
         while (request->target == request->user)
             request->target = draw(ctx, USERS);
@@ -326,30 +347,30 @@ static void draw_request(struct client *self, struct tr_context *ctx, struct req
     } else if (dice < 35) {
         draw_commit(self, ctx, request);
     } else if (dice < 62) {
-        request->kind = JOB_MESSAGE;
+        request->kind = &message_act_type;
     } else if (dice < 66 && convo == 0) {
-        request->kind = JOB_PROPOSAL;
+        request->kind = &proposal_act_type;
     } else if (dice < 69) {
         draw_role(ctx, request);
     } else if (dice < 72) {
-        request->kind = JOB_READ_TO;
+        request->kind = &read_to_act_type;
         request->base = self->views[convo].seq;
     } else if (dice < 74) {
-        request->kind = JOB_MARK_UNREAD;
+        request->kind = &mark_unread_act_type;
     } else if (dice < 77) {
-        request->kind = JOB_MEMBER;
+        request->kind = &member_act_type;
     } else if (dice < 80) {
-        request->kind = JOB_CONVO;
+        request->kind = &view_act_type;
     } else if (dice < 92) {
         /* From what is stored, what was a moment ago, or what may only be on its way. */
-        request->kind = JOB_POLL;
+        request->kind = &poll_act_type;
         request->base = now.truths[convo].seq + draw(ctx, 8) / 3;
         request->base -= request->base > 1 ? 1 : 0;
         for (int i = 0; i < 6 && !is_in(&now.truths[convo], now.truths[convo].seq, request->user);
              i++)
             request->user = draw(ctx, USERS);
     } else {
-        request->kind = JOB_EPOCH;
+        request->kind = &epoch_act_type;
     }
 }
 
@@ -389,25 +410,25 @@ static bool repeat_request(struct tr_context *ctx, struct request *request)
 }
 
 /* The conversation's actor, or who serves it without one. */
-static int find_server(const struct job *job, tr_sender *ret_sender)
+static int find_server(const struct act *act, tr_sender *ret_sender)
 {
-    if (!direct_takes(now.delivery.direct, job))
+    if (!direct_takes(now.delivery.direct, act))
         return tr_registry_get(
-            now.delivery.convos, job->convo.at, job->convo.size, "a client", ret_sender);
-    if (job->kind == JOB_POLL)
+            now.delivery.convos, act->convo.at, act->convo.size, "a client", ret_sender);
+    if (act->type == &poll_act_type)
         return TR_ECLOSED; /* only an actor remembers: a page is read instead */
-    *ret_sender = tr_sender_clone(direct_desk(now.delivery.direct, job), "a client");
+    *ret_sender = tr_sender_clone(direct_worker_of(now.delivery.direct, act->convo), "a client");
     seen.direct++;
     return 0;
 }
 
 static int send_request(struct client *self, struct tr_context *ctx, uint32_t number, uint32_t slot)
 {
-    struct job *job = job_of(number);
-    struct job_message message = { .job = job_ref(job) };
+    struct act *act = act_of(number);
+    struct act_message message = { .act = act_ref(act) };
     struct tr_ask_options options = { .tag = slot };
     tr_sender convo;
-    int rc = find_server(job, &convo);
+    int rc = find_server(act, &convo);
 
     if (!world.is_healed && draw(ctx, 20) == 0)
         options.timeout_ns = 1 + tr_random(ctx) % (10 * MS);
@@ -416,12 +437,12 @@ static int send_request(struct client *self, struct tr_context *ctx, uint32_t nu
         tr_sender_drop(&convo);
     }
     if (rc < 0) {
-        job_unref(message.job);
-        job_unref(job);
+        act_unref(message.act);
+        act_unref(act);
         return rc;
     }
     self->slots[slot].request = number;
-    self->slots[slot].job = job;
+    self->slots[slot].act = act;
     self->asked++;
     now.open_count++;
     return 0;
@@ -444,9 +465,9 @@ static void ask_one(struct client *self, struct tr_context *ctx)
     request.begin = ++now.clock;
     request.begin_ns = tr_now_ns(ctx);
     request.shown_seq = truth->shown_seq;
-    if (request.kind == JOB_POLL && draw(ctx, 2) == 0)
+    if (request.kind == &poll_act_type && draw(ctx, 2) == 0)
         truth->read_seq = truth->seq; /* somebody has just read a page */
-    if (request.kind == JOB_POLL && truth->read_seq > request.shown_seq)
+    if (request.kind == &poll_act_type && truth->read_seq > request.shown_seq)
         request.shown_seq = truth->read_seq;
     request.was_stored_at_begin = has_log(request.kind) && request.op != number &&
                                   now.op_seqs[request.op] != 0 &&
@@ -454,7 +475,7 @@ static void ask_one(struct client *self, struct tr_context *ctx)
     request.is_after_healing = world.is_healed;
     now.requests[number] = request;
     now.request_count++;
-    while (self->slots[slot].job != NULL)
+    while (self->slots[slot].act != NULL)
         slot++;
     rc = send_request(self, ctx, number, slot);
     if (rc < 0) {
@@ -471,7 +492,7 @@ static void ask_one(struct client *self, struct tr_context *ctx)
     world.left[self->index]--;
 }
 
-static void act(struct client *self, struct tr_context *ctx)
+static void go_on(struct client *self, struct tr_context *ctx)
 {
     while (!world.is_down && world.left[self->index] > 0 && self->asked < PIPELINE_MAX &&
            draw(ctx, 3) > 0)
@@ -497,16 +518,17 @@ static void learn_view(struct client *self, uint32_t number)
     if (request->status != 200)
         return;
     if (request->convo != WEDGED &&
-        (has_log(request->kind) || request->kind == JOB_EPOCH || request->kind == JOB_CONVO) &&
+        (has_log(request->kind) || request->kind == &epoch_act_type ||
+            request->kind == &view_act_type) &&
         request->result_epoch > self->views[request->convo].epoch)
         self->views[request->convo].epoch = request->result_epoch;
-    if (request->kind == JOB_EPOCH || request->kind == JOB_POLL)
+    if (request->kind == &epoch_act_type || request->kind == &poll_act_type)
         self->views[request->convo].seq = request->result_seq;
     self->views[request->convo].members = truth->rows[truth->seq].members; /* gossip */
 }
 
 static void end_request(
-    struct client *self, const struct tr_event *event, uint32_t number, const struct job *job)
+    struct client *self, const struct tr_event *event, uint32_t number, struct act *act)
 {
     struct request *request = &now.requests[number];
 
@@ -514,7 +536,7 @@ static void end_request(
     now.open_count--;
     seen.ended++;
     if (event->status == 0) {
-        check_answer(number, job);
+        check_answer(number, act);
     } else {
         CHECK_MSG(!request->is_after_healing, "healed: request %u ended with %s", number,
             tr_error_name(event->status));
@@ -526,26 +548,26 @@ static void end_request(
 static enum tr_next client_event(void *state, struct tr_context *ctx, const struct tr_event *event)
 {
     struct client *self = state;
-    struct job *job;
+    struct act *act;
 
     if (event->kind == TR_EVENT_REPLY) {
-        job = self->slots[event->tag].job;
-        CHECK_MSG(job != NULL, "answered: a request ends twice");
-        end_request(self, event, self->slots[event->tag].request, job);
-        self->slots[event->tag].job = NULL;
+        act = self->slots[event->tag].act;
+        CHECK_MSG(act != NULL, "answered: a request ends twice");
+        end_request(self, event, self->slots[event->tag].request, act);
+        self->slots[event->tag].act = NULL;
         self->asked--;
-        job_unref(job);
+        act_unref(act);
     } else {
         self->is_waiting = false;
     }
-    act(self, ctx);
+    go_on(self, ctx);
     return TR_GO;
 }
 
 static enum tr_next client_handle(void *state, struct tr_context *ctx, void *message)
 {
     (void)message;
-    act(state, ctx);
+    go_on(state, ctx);
     return TR_GO;
 }
 
@@ -560,7 +582,7 @@ static void client_finish(void *state)
     struct client *self = state;
 
     for (uint32_t i = 0; i < PIPELINE_MAX; i++)
-        job_unref(self->slots[i].job);
+        act_unref(self->slots[i].act);
 }
 
 static const struct tr_type client_type = {

@@ -25,7 +25,7 @@ enum {
 enum shape { PLAIN, ADD, REMOVE, LEAVE, JOIN };
 
 struct request {
-    enum job_kind kind;
+    const struct act_type *kind;
     uint32_t convo;
     uint32_t user;
     uint32_t target;
@@ -36,7 +36,7 @@ struct request {
     uint32_t group;    /* inside: the request that made it; 0: the first one */
     uint64_t base;     /* the epoch inside */
     uint32_t op;       /* number of the first request with the same op and bytes (or group) */
-    uint32_t reported; /* of JOB_REPORT: the request whose commit it is about */
+    uint32_t reported; /* of &report_act_type: the request whose commit it is about */
     uint32_t token;
     bool is_token_used_twice;
 
@@ -111,15 +111,15 @@ static struct {
         resets_heard, of_another_group, marks, reads_to, direct, edges, ahead, unread;
 } seen;
 
-static inline bool has_log(enum job_kind kind)
+static inline bool has_log(const struct act_type *kind)
 {
-    return kind == JOB_COMMIT || kind == JOB_MESSAGE || kind == JOB_PROPOSAL;
+    return kind == &commit_act_type || kind == &message_act_type || kind == &proposal_act_type;
 }
 
 /* Does it leave a row behind? */
-static inline bool has_row(enum job_kind kind)
+static inline bool has_row(const struct act_type *kind)
 {
-    return has_log(kind) || kind == JOB_RESET;
+    return has_log(kind) || kind == &reset_act_type;
 }
 
 static inline const char *convo_id(uint32_t convo)
@@ -208,7 +208,7 @@ static inline uint64_t stored_seq(uint32_t op)
 static inline uint32_t op_of_hash(struct span hash)
 {
     for (uint32_t i = 0; i < now.request_count; i++)
-        if (now.requests[i].op == i && now.requests[i].kind == JOB_COMMIT &&
+        if (now.requests[i].op == i && now.requests[i].kind == &commit_act_type &&
             now.requests[i].has_bytes && hash.size == 32 &&
             memcmp(now.hashes[i], hash.at, hash.size) == 0)
             return i;
@@ -257,7 +257,7 @@ static inline void learn_reset(struct row *row, struct span name, unsigned admin
     row->op = row->group = op_number(name);
     row->current = 0;
     row->convo_kind = CONVO_UNDECIDED;
-    CHECK_MSG(now.requests[row->op].kind == JOB_RESET, "reset: nobody asked for %.*s",
+    CHECK_MSG(now.requests[row->op].kind == &reset_act_type, "reset: nobody asked for %.*s",
         (int)name.size, name.at);
     CHECK_MSG(now.is_reading_anew || (admins & 1U << row->sender) != 0,
         "reset: %s is no admin, and has made %.*s", user_did(row->sender), (int)name.size, name.at);
@@ -642,9 +642,9 @@ static inline void check_stored(uint32_t i)
     check_told(i);
     seen.stored += request->op == i;
     seen.repeated += request->op != i;
-    seen.commits += request->kind == JOB_COMMIT;
+    seen.commits += request->kind == &commit_act_type;
     seen.joins += request->shape == JOIN;
-    seen.messages += request->kind == JOB_MESSAGE;
+    seen.messages += request->kind == &message_act_type;
     show(truth, seq + request->has_app);
 }
 
@@ -668,12 +668,12 @@ static inline void check_read(uint32_t i)
 
 /* Nothing has come after its cursor; or it is sent to the database, where it sees what is stored at
  * this moment. Who polls later, whichever way, must not be told less. */
-static inline void check_poll(uint32_t i, const struct job *job)
+static inline void check_poll(uint32_t i, struct act *act)
 {
     struct request *request = &now.requests[i];
     struct truth *truth = &now.truths[request->convo];
 
-    if (job->must_read) {
+    if (act_poll(act)->must_read) {
         request->status = 303;
         truth->read_seq = truth->seq;
         seen.polls_read++;
@@ -682,16 +682,16 @@ static inline void check_poll(uint32_t i, const struct job *job)
     CHECK_MSG(request->result_seq == request->base,
         "current: request %u polled from %llu, and was told that nothing is behind %llu", i,
         (unsigned long long)request->base, (unsigned long long)request->result_seq);
-    CHECK_MSG(job->result_kept_from == 2,
+    CHECK_MSG(act_poll(act)->kept_from == 2,
         "current: request %u was told that the log begins at %llu", i,
-        (unsigned long long)job->result_kept_from);
+        (unsigned long long)act_poll(act)->kept_from);
     check_read(i);
     seen.polls++;
 }
 
-static inline struct span answer_of(const struct job *job)
+static inline struct span answer_of(struct act *act)
 {
-    return (struct span){ job->answer.bytes, job->answer.size };
+    return (struct span){ act->answer.bytes, act->answer.size };
 }
 
 static inline int64_t int_of(const struct json *object, const char *name)
@@ -703,14 +703,14 @@ static inline int64_t int_of(const struct json *object, const char *name)
 }
 
 /* The view shows who was in at one moment, and the epoch and the group of that moment. */
-static inline void check_view(uint32_t i, const struct job *job)
+static inline void check_view(uint32_t i, struct act *act)
 {
     struct request *request = &now.requests[i];
     struct json_doc doc = { 0 };
     struct view view = { 0 };
     struct span group;
 
-    CHECK_EQ_INT(json_parse_copy(&doc, answer_of(job), 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, answer_of(act), 0), 0);
     for (struct json_iter it = json_iterate(json_get(json_root(&doc), "members"));
          json_next(&it);) {
         struct span did;
@@ -743,14 +743,14 @@ static inline uint64_t commit_at(const struct truth *truth, uint64_t base)
 
 /* Where commits are taken back: what is quoted was stored once, in the loser's group, and the epoch
  * was the current one at some moment while it asked. Nobody is told of an earlier moment then. */
-static inline void check_wedged_conflict(uint32_t i, const struct job *job)
+static inline void check_wedged_conflict(uint32_t i, struct act *act)
 {
     const struct request *request = &now.requests[i];
     struct truth *truth = &now.truths[WEDGED];
     struct json_doc doc = { 0 };
     uint64_t current, last = 0, moment = request->shown_seq;
 
-    CHECK_EQ_INT(json_parse_copy(&doc, answer_of(job), 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, answer_of(act), 0), 0);
     current = (uint64_t)int_of(json_root(&doc), "currentEpoch");
     while (moment <= truth->seq && truth->rows[moment].current != current)
         moment++;
@@ -779,7 +779,12 @@ static inline void check_wedged_conflict(uint32_t i, const struct job *job)
 
 /* Only what is stored is quoted: from the loser's epoch to the one it is told of, as far as it was
  * in, and nothing of that is left out. */
-static inline void check_conflict(uint32_t i, const struct job *job)
+static inline bool is_join(struct act *act)
+{
+    return act->type == &commit_act_type && act_commit(act)->kind == COMMIT_JOIN;
+}
+
+static inline void check_conflict(uint32_t i, struct act *act)
 {
     struct request *request = &now.requests[i];
     struct truth *truth = &now.truths[request->convo];
@@ -788,14 +793,14 @@ static inline void check_conflict(uint32_t i, const struct job *job)
     const struct json *commits;
     struct json_iter it;
 
-    CHECK_EQ_INT(json_parse_copy(&doc, answer_of(job), 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, answer_of(act), 0), 0);
     commits = json_get(json_root(&doc), "commits");
     current = (uint64_t)int_of(json_root(&doc), "currentEpoch");
     CHECK_MSG(
         current <= truth->epoch, "current: request %u was told of an epoch that is not stored", i);
-    CHECK_MSG(commits != NULL || job->is_external, /* who is outside hears of no commits */
+    CHECK_MSG(commits != NULL || is_join(act), /* who is outside hears of no commits */
         "quoted: request %u was told of no commits", i);
-    CHECK_MSG(current > epoch || job->is_external,
+    CHECK_MSG(current > epoch || is_join(act),
         "conflict: request %u of epoch %llu was refused (%s), and the epoch is %llu", i,
         (unsigned long long)epoch, request->label, (unsigned long long)current);
     it = json_iterate(commits);
@@ -819,7 +824,7 @@ static inline void check_conflict(uint32_t i, const struct job *job)
 }
 
 /* What a refusal says was so at some moment, and it was not stored (unless as another's). */
-static inline void check_refused(uint32_t i, const struct job *job)
+static inline void check_refused(uint32_t i, struct act *act)
 {
     struct request *request = &now.requests[i];
     const struct truth *truth = &now.truths[request->convo];
@@ -828,10 +833,10 @@ static inline void check_refused(uint32_t i, const struct job *job)
 
     if (has_log(request->kind) && request->convo == WEDGED &&
         (strcmp(label, "EpochConflict") == 0 || strcmp(label, "EpochMismatch") == 0))
-        check_wedged_conflict(i, job);
+        check_wedged_conflict(i, act);
     else if (has_log(request->kind) &&
              (strcmp(label, "EpochConflict") == 0 || strcmp(label, "EpochMismatch") == 0))
-        check_conflict(i, job);
+        check_conflict(i, act);
     else if (strcmp(label, "NotMember") == 0)
         is_so = was_so(request, USER_OUT);
     else if (strcmp(label, "AlreadyMember") == 0)
@@ -918,12 +923,12 @@ static inline void check_confirmed(uint32_t i)
     seen.confirms++;
 }
 
-static inline void check_reported(uint32_t i, const struct job *job)
+static inline void check_reported(uint32_t i, struct act *act)
 {
     bool is_revoked = false;
     struct json_doc doc = { 0 };
 
-    CHECK_EQ_INT(json_parse_copy(&doc, answer_of(job), 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, answer_of(act), 0), 0);
     CHECK(json_bool(json_get(json_root(&doc), "revoked"), &is_revoked));
     json_doc_free(&doc);
     CHECK_MSG(!is_revoked || now.revoked_seqs[now.requests[i].reported] != 0,
@@ -932,39 +937,39 @@ static inline void check_reported(uint32_t i, const struct job *job)
 }
 
 /* The answer to a request has come. */
-static inline void check_answer(uint32_t i, const struct job *job)
+static inline void check_answer(uint32_t i, struct act *act)
 {
     struct request *request = &now.requests[i];
 
-    CHECK_MSG(job->status != 0, "answered: request %u has no status", i);
-    request->is_answered = job->status != 503;
-    request->status = job->status;
-    request->label = job->label == NULL ? "" : job->label;
-    request->result_epoch = job->result_epoch;
-    request->result_seq = job->result_seq;
-    seen.unavailable += job->status == 503;
-    if (job->status == 503)
+    CHECK_MSG(act->status != 0, "answered: request %u has no status", i);
+    request->is_answered = act->status != 503;
+    request->status = act->status;
+    request->label = act->label == NULL ? "" : act->label;
+    request->result_epoch = act->result_epoch;
+    request->result_seq = act->result_seq;
+    seen.unavailable += act->status == 503;
+    if (act->status == 503)
         CHECK_MSG(!request->is_after_healing, "healed: request %u was told %s: %s", i,
-            request->label, job->text);
-    else if (job->status >= 400)
-        check_refused(i, job);
+            request->label, act->text);
+    else if (act->status >= 400)
+        check_refused(i, act);
     else if (has_log(request->kind))
         check_stored(i);
-    else if (request->kind == JOB_EPOCH)
+    else if (request->kind == &epoch_act_type)
         check_read(i);
-    else if (request->kind == JOB_POLL)
-        check_poll(i, job);
-    else if (request->kind == JOB_MEMBER)
+    else if (request->kind == &poll_act_type)
+        check_poll(i, act);
+    else if (request->kind == &member_act_type)
         CHECK_MSG(was_so(request, USER_IN), "members: request %u was told that it is one", i);
-    else if (request->kind == JOB_CONVO)
-        check_view(i, job);
-    else if (request->kind == JOB_CONFIRM)
+    else if (request->kind == &view_act_type)
+        check_view(i, act);
+    else if (request->kind == &confirm_act_type)
         check_confirmed(i);
-    else if (request->kind == JOB_REPORT)
-        check_reported(i, job);
-    else if (request->kind == JOB_RESET)
+    else if (request->kind == &report_act_type)
+        check_reported(i, act);
+    else if (request->kind == &reset_act_type)
         check_reset(i);
-    else if (request->kind == JOB_CREATE)
+    else if (request->kind == &creation_act_type)
         CHECK_MSG(now.truths[request->convo].is_there, "acked: %s was made and is not there",
             convo_id(request->convo));
     check_repeated(i);
@@ -1003,12 +1008,12 @@ static inline void add_op(struct linear_history *epochs, struct linear_history *
     if (seq == LINEAR_ANY && !is_open)
         return;
     /* One that may have happened leads from its own epoch on, in a conversation of its kind. */
-    if (seq == LINEAR_ANY && request->kind == JOB_COMMIT && request->has_bytes)
+    if (seq == LINEAR_ANY && request->kind == &commit_act_type && request->has_bytes)
         epoch = request->base + 1;
-    if (seq == LINEAR_ANY && request->kind == JOB_COMMIT && request->convo != WEDGED &&
+    if (seq == LINEAR_ANY && request->kind == &commit_act_type && request->convo != WEDGED &&
         truth->kind != (request->has_bytes ? CONVO_MLS : CONVO_NUMBERED))
         return;
-    if (request->kind == JOB_COMMIT) {
+    if (request->kind == &commit_act_type) {
         op.number = epoch;
         linear_add(epochs, op);
     } else if (seq != LINEAR_ANY) {
@@ -1034,11 +1039,11 @@ static inline void add_sights(
         op.number = request->seen_epoch;
         linear_add(epochs, op);
     } else if (request->status == 200 &&
-               (request->kind == JOB_EPOCH || request->kind == JOB_CONVO ||
-                   request->kind == JOB_POLL)) {
+               (request->kind == &epoch_act_type || request->kind == &view_act_type ||
+                   request->kind == &poll_act_type)) {
         linear_add(epochs, op);
         op.number = request->result_seq;
-        if (request->kind != JOB_CONVO)
+        if (request->kind != &view_act_type)
             linear_add(seqs, op);
     } else if (request->status == 200 && has_log(request->kind) && request->op != i) {
         op =
@@ -1057,7 +1062,7 @@ static inline struct linear_op notice_op(const struct truth *truth, uint64_t seq
     for (uint32_t i = 0; truth->rows[seq].kind == LOG_RESET && i < now.request_count; i++) {
         const struct request *request = &now.requests[i];
 
-        if (request->kind == JOB_RESET && request->op == truth->rows[seq].op &&
+        if (request->kind == &reset_act_type && request->op == truth->rows[seq].op &&
             request->is_answered && request->status == 200)
             op = (struct linear_op){ LINEAR_MOVE, seq, request->begin, request->end, i };
     }

@@ -255,18 +255,18 @@ static void subscribe(struct listener *listener, struct tr_context *ctx)
         .issuer = span_of(user_did(listener->user)),
         .jti = SPAN("t-0"),
         .expires_s = UINT32_MAX };
-    struct job *job = job_new(JOB_SUBSCRIBE, &claims);
-    struct job_message message = { .job = job };
+    struct act *act = act_create(&subscribe_act_type, &claims);
+    struct act_message message = { .act = act };
     uint64_t id = ++hall.id_next;
     tr_sender convo;
     int rc;
 
-    CHECK(job != NULL);
-    job->convo = span_of(convo_id(listener->convo));
-    job->seq = listener->is_told ? listener->seq : INT64_MAX;
-    job->stream = (http_stream){ tr_self(ctx), id };
-    job->stream_number = id;
-    rc = tr_registry_get(now.delivery.convos, job->convo.at, job->convo.size, "a stream", &convo);
+    CHECK(act != NULL);
+    act->convo = span_of(convo_id(listener->convo));
+    act_subscribe(act)->seq = listener->is_told ? listener->seq : INT64_MAX;
+    act_subscribe(act)->stream = (http_stream){ tr_self(ctx), id };
+    act_subscribe(act)->stream_number = id;
+    rc = tr_registry_get(now.delivery.convos, act->convo.at, act->convo.size, "a stream", &convo);
     if (rc == 0) {
         listener->actor = tr_sender_weaken(convo);
         rc = tr_tell_with(
@@ -274,7 +274,7 @@ static void subscribe(struct listener *listener, struct tr_context *ctx)
         tr_sender_drop(&convo);
     }
     if (rc < 0) {
-        job_unref(job);
+        act_unref(act);
         return;
     }
     listener->id = id;
@@ -290,7 +290,7 @@ static void subscribe(struct listener *listener, struct tr_context *ctx)
 /* The connection tells who watches it, as http/stream.c does. */
 static void close_stream(struct listener *listener)
 {
-    struct job_message notice = { NULL, listener->id };
+    struct act_message notice = { NULL, listener->id };
     tr_sender convo;
 
     listener->is_open = false;

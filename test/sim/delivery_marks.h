@@ -37,7 +37,7 @@ static inline bool is_in_since(const struct marked *who, uint64_t seq)
 
 /* Answered, and in since before it was asked. */
 static inline bool is_sure(
-    const struct request *request, enum job_kind kind, const struct marked *who)
+    const struct request *request, const struct act_type *kind, const struct marked *who)
 {
     return request->kind == kind && is_of(request, who) && request->is_answered &&
            is_in_since(who, request->shown_seq);
@@ -45,7 +45,7 @@ static inline bool is_sure(
 
 /* Everything of this kind that may have been stored was over when the request was asked. */
 static inline bool is_after_all(
-    const struct request *request, enum job_kind kind, const struct marked *who)
+    const struct request *request, const struct act_type *kind, const struct marked *who)
 {
     for (uint32_t i = 0; i < now.request_count; i++) {
         const struct request *other = &now.requests[i];
@@ -61,7 +61,7 @@ static inline bool is_after_all(
 static inline bool is_furthest(const struct request *request, const struct marked *who)
 {
     for (uint32_t i = 0; i < now.request_count; i++)
-        if (now.requests[i].kind == JOB_READ_TO && is_of(&now.requests[i], who) &&
+        if (now.requests[i].kind == &read_to_act_type && is_of(&now.requests[i], who) &&
             now.requests[i].base > request->base)
             return false;
     return request->base >= who->join_seq;
@@ -74,14 +74,15 @@ static inline void check_mark(const struct marked *who, bool is_marked)
     for (uint32_t i = 0; i < now.request_count; i++) {
         const struct request *request = &now.requests[i];
 
-        may_be = may_be || (request->kind == JOB_MARK_UNREAD && is_of(request, who));
-        if (is_sure(request, JOB_MARK_UNREAD, who) && is_after_all(request, JOB_READ_TO, who)) {
+        may_be = may_be || (request->kind == &mark_unread_act_type && is_of(request, who));
+        if (is_sure(request, &mark_unread_act_type, who) &&
+            is_after_all(request, &read_to_act_type, who)) {
             CHECK_MSG(is_marked, "marked: %s's mark of %s (request %u) is gone",
                 user_did(who->user), convo_id(who->convo), i);
             seen.marks++;
         }
-        if (is_sure(request, JOB_READ_TO, who) && is_furthest(request, who) &&
-            is_after_all(request, JOB_MARK_UNREAD, who)) {
+        if (is_sure(request, &read_to_act_type, who) && is_furthest(request, who) &&
+            is_after_all(request, &mark_unread_act_type, who)) {
             CHECK_MSG(!is_marked, "marked: %s has read %s (request %u), and it is unread",
                 user_did(who->user), convo_id(who->convo), i);
             seen.reads_to++;

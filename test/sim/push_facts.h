@@ -10,8 +10,9 @@
 #ifndef TEST_SIM_PUSH_FACTS_H
 #define TEST_SIM_PUSH_FACTS_H
 
+#include "crypto/digest.h"
 #include "scenario.h"
-#include "services/delivery/convo/job.h"
+#include "services/delivery/convo/acts.h"
 #include "services/delivery/push/push.h"
 #include "sql/sql.h"
 #include "support/metric.h"

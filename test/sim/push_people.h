@@ -31,94 +31,93 @@ static inline uint32_t draw_user(struct tr_context *ctx, uint32_t convo)
     return user;
 }
 
-static inline struct job *job_by(enum job_kind kind, uint32_t convo, uint32_t user)
+static inline struct act *act_by(const struct act_type *kind, uint32_t convo, uint32_t user)
 {
     char ticket[24];
     struct auth_claims claims = { .kind = AUTH_SERVICE,
         .issuer = span_of(user_did(user)),
         .audience = SPAN("did:web:here"),
         .expires_s = UINT32_MAX };
-    struct job *job;
+    struct act *act;
 
     (void)snprintf(ticket, sizeof ticket, "j-%llu", (unsigned long long)people.ticket++);
     claims.jti = span_of(ticket);
-    job = job_new(kind, &claims);
-    CHECK(job != NULL);
-    job->convo = span_of(convo_id(convo));
-    job->suite = SPAN("MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519");
-    return job;
+    act = act_create(kind, &claims);
+    CHECK(act != NULL);
+    act->convo = span_of(convo_id(convo));
+    return act;
 }
 
 /* ---- what is said --------------------------------------------------------------------------- */
 
-static inline void put_op(struct job *job, uint32_t number)
+static inline void put_op(struct act *act, uint32_t number)
 {
     enum { OP_SIZE_MAX = 24 };
 
-    job->body = base_alloc(OP_SIZE_MAX);
-    (void)snprintf(job->body, OP_SIZE_MAX, "op-%u", number);
-    job->op = span_of(job->body);
+    act->body = base_alloc(OP_SIZE_MAX);
+    (void)snprintf(act->body, OP_SIZE_MAX, "op-%u", number);
+    act->op = span_of(act->body);
 }
 
-static inline struct job *message_of(uint32_t number)
+static inline struct act *message_of(uint32_t number)
 {
     const struct request *request = &now.requests[number];
-    struct job *job = job_by(JOB_MESSAGE, request->convo, request->user);
-    struct buffer *bytes = &job->decoded;
+    struct act *act = act_by(&message_act_type, request->convo, request->user);
+    struct buffer *bytes = &act->decoded;
     char text[24];
 
-    put_op(job, number);
+    put_op(act, number);
     (void)snprintf(text, sizeof text, "secret %u", number);
     mls_put_number(bytes, 1, 2);
     mls_put_number(bytes, MLS_PRIVATE, 2);
-    mls_put_vector(bytes, job->convo);
+    mls_put_vector(bytes, act->convo);
     mls_put_number(bytes, now.convos[request->convo].epoch, 8);
     mls_put_number(bytes, MLS_APPLICATION, 1);
     mls_put_vector(bytes, SPAN(""));
     mls_put_vector(bytes, SPAN("sender data of 28 bytes ...."));
     mls_put_vector(bytes, span_of(text));
-    job->bytes = (struct span){ bytes->bytes, bytes->size };
-    CHECK(mls_message_read(job->bytes, &job->mls) == NULL);
-    job_hash_commit(job);
-    return job;
+    act->content->bytes = (struct span){ bytes->bytes, bytes->size };
+    CHECK(mls_message_read(act->content->bytes, &act->content->mls) == NULL);
+    crypto_sha256(bytes->bytes, bytes->size, act->content->sha256);
+    return act;
 }
 
 /* Somebody is added, or leaves. */
-static inline struct job *commit_of(uint32_t number, uint32_t target)
+static inline struct act *commit_of(uint32_t number, uint32_t target)
 {
     const struct request *request = &now.requests[number];
-    struct job *job = job_by(JOB_COMMIT, request->convo, request->user);
+    struct act *act = act_by(&commit_act_type, request->convo, request->user);
 
-    put_op(job, number);
-    job->seq = now.convos[request->convo].epoch;
-    job->count = 1;
+    put_op(act, number);
     if (target == request->user) {
-        job->removes = base_calloc(sizeof *job->removes);
-        job->removes[job->remove_count++] = span_of(user_did(target));
-        job->is_leave = true;
+        act->members->removes = base_calloc(sizeof *act->members->removes);
+        act->members->removes[act->members->remove_count++] = span_of(user_did(target));
+        act_commit(act)->kind = COMMIT_LEAVE;
     } else {
-        job->adds = base_calloc(sizeof *job->adds);
-        job->adds[job->add_count++].did = span_of(user_did(target));
+        act->members->adds = base_calloc(sizeof *act->members->adds);
+        act->members->adds[act->members->add_count++].did = span_of(user_did(target));
     }
-    job_hash_commit(job);
-    return job;
+    commit_act_hash(act_commit(act));
+    return act;
 }
 
-static inline struct job *creation_of(uint32_t number)
+static inline struct act *creation_of(uint32_t number)
 {
     const struct request *request = &now.requests[number];
-    struct job *job = job_by(JOB_CREATE, request->convo, request->user);
+    struct act *act = act_by(&creation_act_type, request->convo, request->user);
 
-    job->adds = base_calloc((USERS - 1) * sizeof *job->adds);
+    act_creation(act)->suite = SPAN("MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519");
+
+    act->members->adds = base_calloc((USERS - 1) * sizeof *act->members->adds);
     for (uint32_t i = 0; i < USERS - 1; i++)
         if (i != request->user)
-            job->adds[job->add_count++].did = span_of(user_did(i));
-    return job;
+            act->members->adds[act->members->add_count++].did = span_of(user_did(i));
+    return act;
 }
 
 struct talker {
     uint32_t request;
-    struct job *job;       /* NULL: nothing was asked */
+    struct act *act;       /* NULL: nothing was asked */
     bool is_writing;       /* a token */
     struct device *device; /* whose token it takes back; NULL: it leaves one */
     struct sql_client sql;
@@ -133,12 +132,12 @@ static inline void wait_a_little(struct tr_context *ctx)
     CHECK_EQ_INT(tr_after(ctx, 1 + tr_random(ctx) % pause_ns, TAG_AGAIN, NULL), 0);
 }
 
-static inline void speak(struct talker *self, struct tr_context *ctx, struct job *job)
+static inline void speak(struct talker *self, struct tr_context *ctx, struct act *act)
 {
-    struct job_message message = { .job = job_ref(job) };
+    struct act_message message = { .act = act_ref(act) };
     tr_sender convo;
     int rc =
-        tr_registry_get(now.delivery.convos, job->convo.at, job->convo.size, "a person", &convo);
+        tr_registry_get(now.delivery.convos, act->convo.at, act->convo.size, "a person", &convo);
 
     if (rc == 0) {
         rc = tr_ask(
@@ -146,13 +145,13 @@ static inline void speak(struct talker *self, struct tr_context *ctx, struct job
         tr_sender_drop(&convo);
     }
     if (rc < 0) { /* it was killed at this very moment */
-        job_unref(message.job);
-        job_unref(job);
+        act_unref(message.act);
+        act_unref(act);
         request_end(self->request, false);
         wait_a_little(ctx);
         return;
     }
-    self->job = job;
+    self->act = act;
     people.busy++;
 }
 
@@ -173,9 +172,9 @@ static inline void say(struct talker *self, struct tr_context *ctx)
 static inline void said(struct talker *self, const struct tr_event *event)
 {
     people.busy--;
-    request_end(self->request, event->status == 0 && self->job->status == 200);
-    job_unref(self->job);
-    self->job = NULL;
+    request_end(self->request, event->status == 0 && self->act->status == 200);
+    act_unref(self->act);
+    self->act = NULL;
 }
 
 /* ---- tokens --------------------------------------------------------------------------------- */
@@ -296,10 +295,10 @@ static void talker_finish(void *state)
 {
     struct talker *self = state;
 
-    if (self->job != NULL) {
+    if (self->act != NULL) {
         people.busy--;
         request_end(self->request, false);
-        job_unref(self->job);
+        act_unref(self->act);
     }
     people.busy -= self->is_writing;
     sql_client_fini(&self->sql);
@@ -348,24 +347,24 @@ static inline void doubt_listeners(uint32_t convo)
 
 static inline void pick_up(struct listener *self, struct tr_context *ctx)
 {
-    struct job_message message;
+    struct act_message message;
     tr_sender convo;
 
     self->convo = draw(ctx, CONVOS);
     self->user = draw_user(ctx, self->convo);
-    message = (struct job_message){ .job = job_by(JOB_SUBSCRIBE, self->convo, self->user) };
-    self->id = message.job->stream_number = ++people.stream_id;
-    message.job->seq = INT64_MAX;
-    message.job->stream = (http_stream){ tr_self(ctx), self->id };
-    if (tr_registry_get(now.delivery.convos, message.job->convo.at, message.job->convo.size,
+    message = (struct act_message){ .act = act_by(&subscribe_act_type, self->convo, self->user) };
+    self->id = act_subscribe(message.act)->stream_number = ++people.stream_id;
+    act_subscribe(message.act)->seq = INT64_MAX;
+    act_subscribe(message.act)->stream = (http_stream){ tr_self(ctx), self->id };
+    if (tr_registry_get(now.delivery.convos, message.act->convo.at, message.act->convo.size,
             "a person", &convo) < 0) {
-        job_unref(message.job);
+        act_unref(message.act);
         return;
     }
     listener_set(self, true, false);
     if (tr_tell_with(
             convo, &message, sizeof message, &(struct tr_send_options){ .lane = TR_CONTROL }) < 0) {
-        job_unref(message.job);
+        act_unref(message.act);
         listener_set(self, false, false);
         tr_sender_drop(&convo);
         return;
@@ -377,7 +376,7 @@ static inline void pick_up(struct listener *self, struct tr_context *ctx)
 /* As http_stream_close does it. */
 static inline void hang_up(struct listener *self)
 {
-    struct job_message notice = { NULL, self->id };
+    struct act_message notice = { NULL, self->id };
 
     (void)tr_try_tell_with(
         self->watcher, &notice, sizeof notice, &(struct tr_send_options){ .lane = TR_CONTROL });

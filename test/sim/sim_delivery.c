@@ -240,7 +240,7 @@ static void start_service(void)
     CHECK_EQ_INT(tr_registry_create(now.s.system,
                      &(struct tr_registry_options){ .name = "convos",
                          .type = &convo_type,
-                         .make = convo_seat_make,
+                         .make = convo_slot_make,
                          .data = &now.delivery,
                          .box = { .capacity = world.box_capacity, .full = TR_FULL_FAIL },
                          .idle_ns = world.idle_ns },
@@ -257,11 +257,10 @@ static void draw_direct(void)
 }
 
 /* What it had under way goes on without it. */
-static void kill_desk(uint32_t convo)
+static void kill_worker(uint32_t convo)
 {
-    struct job job = { .convo = span_of(convo_id(convo)) };
-
-    (void)tr_kill(tr_sender_weaken(direct_desk(now.delivery.direct, &job)));
+    (void)tr_kill(
+        tr_sender_weaken(direct_worker_of(now.delivery.direct, span_of(convo_id(convo)))));
 }
 
 static void kill_convo(uint32_t convo)
@@ -281,7 +280,7 @@ static void kill_convo(uint32_t convo)
 static void stop_service(void)
 {
     for (uint32_t i = 0; i < CONVOS && now.delivery.direct != NULL; i++)
-        kill_desk(i);
+        kill_worker(i);
     (void)direct_stop(&now.delivery.direct); /* the database may still be at it */
     for (uint32_t i = 0; i < CONVOS; i++)
         kill_convo(i);
@@ -487,28 +486,28 @@ static void heal(void)
     check_listeners();
 }
 
-static struct job *ask_now(enum job_kind kind, uint32_t convo, uint32_t user)
+static struct act *ask_now(const struct act_type *kind, uint32_t convo, uint32_t user)
 {
     struct auth_claims claims = { .kind = AUTH_SERVICE,
         .issuer = span_of(user_did(user)),
         .jti = SPAN("t-0"),
         .expires_s = UINT32_MAX };
-    struct job *job = job_new(kind, &claims);
-    struct job_message message = { .job = job_ref(job) };
+    struct act *act = act_create(kind, &claims);
+    struct act_message message = { .act = act_ref(act) };
     struct tr_future *future;
     tr_sender sender;
 
-    job->convo = span_of(convo_id(convo));
+    act->convo = span_of(convo_id(convo));
     CHECK_EQ_INT(tr_registry_get(
-                     now.delivery.convos, job->convo.at, job->convo.size, "the scenario", &sender),
+                     now.delivery.convos, act->convo.at, act->convo.size, "the scenario", &sender),
         0);
     CHECK_EQ_INT(tr_ask_future(sender, &message, sizeof message, 0, &future), 0);
     tr_sender_drop(&sender);
     CHECK_EQ_INT(tr_future_wait(future, NULL, 0, NULL, 0), 0);
     tr_future_drop(&future);
-    CHECK_MSG(job->status == 200, "idle: %s answers %u %s", convo_id(convo), job->status,
-        job->label == NULL ? "" : job->label);
-    return job;
+    CHECK_MSG(act->status == 200, "idle: %s answers %u %s", convo_id(convo), act->status,
+        act->label == NULL ? "" : act->label);
+    return act;
 }
 
 static void check_idle(uint32_t convo)
@@ -516,10 +515,10 @@ static void check_idle(uint32_t convo)
     const struct truth *truth = &now.truths[convo];
     unsigned members = truth->rows[truth->seq].members;
     struct json_doc doc = { 0 };
-    struct job *job = ask_now(JOB_STATE, convo, 0);
+    struct act *act = ask_now(&state_act_type, convo, 0);
     const struct json *state;
 
-    CHECK_EQ_INT(json_parse_copy(&doc, answer_of(job), 0), 0);
+    CHECK_EQ_INT(json_parse_copy(&doc, answer_of(act), 0), 0);
     state = json_root(&doc);
     CHECK_MSG(int_of(state, "epoch") == (int64_t)truth->epoch &&
                   int_of(state, "seq") == (int64_t)truth->seq &&
@@ -528,25 +527,25 @@ static void check_idle(uint32_t convo)
                   int_of(state, "members") == __builtin_popcount(members) &&
                   int_of(state, "inFlight") == 0 && int_of(state, "waiting") == 0,
         "idle: %s says %.*s, and stored is %llu in epoch %llu with %d members", convo_id(convo),
-        (int)job->answer.size, job->answer.bytes, (unsigned long long)truth->seq,
+        (int)act->answer.size, act->answer.bytes, (unsigned long long)truth->seq,
         (unsigned long long)truth->epoch, __builtin_popcount(members));
     json_doc_free(&doc);
-    job_unref(job);
+    act_unref(act);
     for (uint32_t user = 0; user < USERS; user++) {
         if ((members & 1U << user) == 0)
             continue;
-        job = ask_now(JOB_CONVO, convo, user);
+        act = ask_now(&view_act_type, convo, user);
         for (uint32_t other = 0; other < USERS; other++) {
             char did[40];
 
             (void)snprintf(did, sizeof did, "\"%s\"", user_did(other));
-            CHECK_MSG((memmem(strstr(job->answer.bytes, "\"members\""),
-                           job->answer.size - (size_t)(strstr(job->answer.bytes, "\"members\"") -
-                                                       job->answer.bytes),
+            CHECK_MSG((memmem(strstr(act->answer.bytes, "\"members\""),
+                           act->answer.size - (size_t)(strstr(act->answer.bytes, "\"members\"") -
+                                                       act->answer.bytes),
                            did, strlen(did)) != NULL) == ((members & 1U << other) != 0),
                 "idle: %s disagrees about %s", convo_id(convo), user_did(other));
         }
-        job_unref(job);
+        act_unref(act);
         break;
     }
 }

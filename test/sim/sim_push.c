@@ -260,7 +260,7 @@ static void start_service(void)
     CHECK_EQ_INT(tr_registry_create(now.s.system,
                      &(struct tr_registry_options){ .name = "convos",
                          .type = &convo_type,
-                         .make = convo_seat_make,
+                         .make = convo_slot_make,
                          .data = &now.delivery,
                          .box = { .capacity = 1024, .full = TR_FULL_FAIL },
                          .idle_ns = world.idle_ns },
@@ -268,7 +268,7 @@ static void start_service(void)
         0);
     start_push();
     for (uint32_t i = 0; i < TALKERS; i++)
-        CHECK_EQ_INT(tr_spawn(now.s.system, &talker_type, &(struct talker){ .job = NULL },
+        CHECK_EQ_INT(tr_spawn(now.s.system, &talker_type, &(struct talker){ .act = NULL },
                          &(struct tr_spawn_options){ .owner = "the scenario" }, &world.talkers[i]),
             0);
     people.is_down = false;

@@ -48,7 +48,7 @@ static int start_actors(struct delivery *delivery, const struct config *config)
     int rc = tr_registry_create(delivery->system,
         &(struct tr_registry_options){ .name = "convos",
             .type = &convo_type,
-            .make = convo_seat_make,
+            .make = convo_slot_make,
             .data = delivery,
             .box = { .capacity = 1024, .full = TR_FULL_FAIL },
             .idle_ns = TR_SECONDS(300),

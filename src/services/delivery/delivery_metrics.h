@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* meter.h: what the service counts under the names that dashboards made for a Catbird server know.
+/* delivery_metrics.h: what the service counts under the names that dashboards made for a Catbird server know.
  * Our own figures (troupe_delivery_...) stay with what they count; docs/operations.md has a line
  * for each of both. */
 #ifndef SERVICES_DELIVERY_DELIVERY_METRICS_H
 #define SERVICES_DELIVERY_DELIVERY_METRICS_H
 
-#include "services/delivery/convo/job.h"
+#include <stdint.h>
+
+struct act;
 
 enum delivery_metric {
+    DELIVERY_METRIC_NONE,
     DELIVERY_METRIC_MESSAGES_SENT,
     DELIVERY_METRIC_GROUPS_CREATED,
     DELIVERY_METRIC_EPOCH_CONFLICTS,
@@ -28,9 +31,18 @@ enum delivery_metric {
     DELIVERY_METRICS,
 };
 
+/* From a request to its conversation until the answer, of acts that were stored. */
+enum delivery_timer {
+    DELIVERY_TIMER_NONE,
+    DELIVERY_TIMER_ACT, /* all acts */
+    DELIVERY_TIMER_EPOCH,
+    DELIVERY_TIMER_WRITE,
+    DELIVERY_TIMERS,
+};
+
 void delivery_metrics_start(void); /* makes them visible; again is harmless */
 void delivery_metrics_add(enum delivery_metric meter, int64_t amount);
-/* A job came back to its request after so long. */
-void delivery_metrics_job(const struct job *job, uint64_t took_ns);
+/* Counts an act whose answer came back after so long. */
+void delivery_metrics_act(const struct act *act, uint64_t took_ns);
 
 #endif

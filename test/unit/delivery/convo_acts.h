@@ -24,7 +24,7 @@ __attribute__((format(printf, 6, 7))) static inline void act(const struct site *
     expect(site, caller, call, text, status, part);
 }
 
-static inline void act_create(
+static inline void do_create(
     const struct site *site, const struct caller *caller, const char *group)
 {
     act(site, caller, "createConvo", 200, "\"epoch\":0",
@@ -33,7 +33,7 @@ static inline void act_create(
 
 /* A commit of `group` at `epoch` in conversation `convo`; `more` are further members of the body,
  * each with a comma before it. */
-static inline void act_commit(const struct site *site, const struct caller *caller,
+static inline void do_commit(const struct site *site, const struct caller *caller,
     const char *convo, uint64_t epoch, const char *secret, const char *more, unsigned status,
     const char *part)
 {
@@ -45,7 +45,7 @@ static inline void act_commit(const struct site *site, const struct caller *call
 }
 
 /* addMembers: up to three. */
-static inline void act_add(const struct site *site, const struct caller *caller, const char *convo,
+static inline void do_add(const struct site *site, const struct caller *caller, const char *convo,
     uint64_t epoch, const char *const dids[3])
 {
     char *commit = private_message(convo, epoch, 3, "an add"), list[512] = "";
@@ -58,7 +58,7 @@ static inline void act_add(const struct site *site, const struct caller *caller,
     free(commit);
 }
 
-static inline void act_say(const struct site *site, const struct caller *caller, const char *convo,
+static inline void do_say(const struct site *site, const struct caller *caller, const char *convo,
     const char *id, uint64_t epoch, const char *delivery, unsigned status, const char *part)
 {
     char *message = private_message(convo, epoch, 1, id);
@@ -83,7 +83,7 @@ static inline void hash_of(const char *convo, uint64_t epoch, const char *secret
     free(commit);
 }
 
-static inline void act_report(const struct site *site, const struct caller *caller,
+static inline void do_report(const struct site *site, const struct caller *caller,
     const char *convo, uint64_t base, const char *secret, unsigned status, const char *part)
 {
     char hex[65];
@@ -121,7 +121,7 @@ static inline void plant(const struct site *site, const char *sql)
 }
 
 /* g1 has one more in its log than its actor knows: 3, if it had 2. */
-static inline void act_grow_unseen(const struct site *site)
+static inline void do_grow_unseen(const struct site *site)
 {
     plant(site, "INSERT INTO log (convo, seq, kind, base_epoch, epoch, sender, sha256, bytes,"
                 " created_ms) SELECT convo, seq + 1, 1, epoch, epoch, sender, sha256, bytes,"
@@ -183,7 +183,7 @@ static inline struct retention_done retain(const struct site *site, int64_t kept
 }
 
 /* With header lines of its own, each with its end. */
-static inline int act_listen_with(
+static inline int do_listen_with(
     const struct site *site, const struct caller *caller, const char *query, const char *lines)
 {
     char *header = caller_header(caller, "subscribeConvoEvents");
@@ -199,10 +199,9 @@ static inline int act_listen_with(
     return fd;
 }
 
-static inline int act_listen(
-    const struct site *site, const struct caller *caller, const char *query)
+static inline int do_listen(const struct site *site, const struct caller *caller, const char *query)
 {
-    return act_listen_with(site, caller, query, "");
+    return do_listen_with(site, caller, query, "");
 }
 
 /* Five callers; ada creates g1 and adds bob, cyd and dan, eve looks on: epoch 1, seq 2. */
@@ -219,8 +218,8 @@ static inline void cast_begin(struct cast *cast)
     caller_begin(&cast->cyd);
     caller_begin(&cast->dan);
     caller_begin(&cast->eve);
-    act_create(&cast->site, &cast->ada, "g1");
-    act_add(&cast->site, &cast->ada, "g1", 0,
+    do_create(&cast->site, &cast->ada, "g1");
+    do_add(&cast->site, &cast->ada, "g1", 0,
         (const char *const[3]){ cast->bob.did, cast->cyd.did, cast->dan.did });
 }
 

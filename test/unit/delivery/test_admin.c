@@ -116,8 +116,8 @@ TEST(admin, compact_removes_at_once_what_nobody_needs_and_says_how_much)
     struct site *site = &office.cast.site;
 
     office_begin(&office);
-    act_say(site, &office.cast.ada, "g1", "m3", 1, "persistent", 200, "\"seq\":3");
-    act_say(site, &office.cast.ada, "g1", "m4", 1, "persistent", 200, "\"seq\":4");
+    do_say(site, &office.cast.ada, "g1", "m3", 1, "persistent", 200, "\"seq\":3");
+    do_say(site, &office.cast.ada, "g1", "m4", 1, "persistent", 200, "\"seq\":4");
     read_to(&office.cast, 3);
     want(&office, "POST /v1/delivery/compact", 200, "\"rows\":0"); /* young */
     plant(site, "UPDATE log SET created_ms = 1");
@@ -163,7 +163,7 @@ TEST(admin, verify_finds_what_the_checks_find)
     struct site *site = &office.cast.site;
 
     office_begin(&office);
-    act_create(site, &office.cast.ada, "another");
+    do_create(site, &office.cast.ada, "another");
     want(&office, "POST /v1/delivery/verify", 200,
         "{\"found\":[],\"checks\":[{\"name\":\"epoch\",\"violations\":0},");
     want(&office, "POST /v1/delivery/verify", 200,
@@ -210,7 +210,7 @@ TEST(check, follows_the_receipts_of_a_log_that_is_trimmed_meanwhile)
 
     cast_begin(&cast);
     for (int epoch = 1; epoch <= 520; epoch++)
-        act_commit(&cast.site, &cast.ada, "g1", (uint64_t)epoch, "c", "", 200, "newEpoch");
+        do_commit(&cast.site, &cast.ada, "g1", (uint64_t)epoch, "c", "", 200, "newEpoch");
     while (CHECK_EQ_INT(check_walk_next(&walk, &unit), 0), unit != NULL) {
         CHECK_EQ_INT(sql_read_wait(cast.site.sql, unit), 0);
         check_walk_take(&walk, unit);
@@ -302,8 +302,8 @@ TEST(admin, audit_of_one_conversation_has_nothing_of_others)
     char targets[32], cursor[128] = "";
 
     office_begin(&office);
-    act_create(&office.cast.site, &office.cast.ada, "g2");
-    act_add(&office.cast.site, &office.cast.ada, "g2", 0,
+    do_create(&office.cast.site, &office.cast.ada, "g2");
+    do_add(&office.cast.site, &office.cast.ada, "g2", 0,
         (const char *const[3]){ office.cast.dan.did, NULL, NULL });
     promote(&office, "g1", &office.cast.bob);
     promote(&office, "g2", &office.cast.dan);

@@ -262,7 +262,8 @@ TEST(message_mls, bundle_has_one_of_each)
     expect_bytes(&play, "submitCommit?convoId=g1", "message/mls", &bundle, 400, "one commit");
     bundle.size = 0;
     put_private(&bundle, 0, MLS_PROPOSAL, "alone");
-    expect_bytes(&play, "submitCommit?convoId=g1", "message/mls", &bundle, 400, "commit must be");
+    expect_bytes(
+        &play, "submitCommit?convoId=g1", "message/mls", &bundle, 400, "commit is missing");
     put_private(&bundle, 0, MLS_COMMIT, "one");
     bundle.size--;
     expect_bytes(&play, "submitCommit?convoId=g1", "message/mls", &bundle, 400, "InvalidRequest");
@@ -494,10 +495,10 @@ TEST(input, that_names_somebody_twice_or_holds_nul_is_refused)
     struct play play;
 
     play_begin(&play);
-    act(&play, &play.ada, "submitCommit", 400, "must not name anybody twice",
+    act(&play, &play.ada, "submitCommit", 400, "must not name an account twice",
         "{\"convoId\":\"g1\",\"commit\":\"%s\",\"removes\":[\"%s\",\"%s\"]}", commit, play.bob.did,
         play.bob.did);
-    act(&play, &play.ada, "addMembers", 400, "must not name anybody twice",
+    act(&play, &play.ada, "addMembers", 400, "must not name an account twice",
         "{\"convoId\":\"g1\",\"commit\":\"%s\",\"didList\":[\"%s\",\"%s\"]}", commit, play.bob.did,
         play.bob.did);
     act(&play, &play.ada, "createConvo", 400, "NUL",

@@ -261,7 +261,7 @@ TEST(convo, an_external_commit_that_cannot_be_checked_is_refused)
     commit = unsigned_external_commit("g1", &ada);
     buffer_format(&body, "{\"convoId\":\"g1\",\"externalCommit\":\"%s\"}", commit);
     buffer_append(&body, "", 1);
-    expect(&site, &ada, "processExternalCommit", body.bytes, 400, "no group info of the epoch");
+    expect(&site, &ada, "processExternalCommit", body.bytes, 400, "no group info of its epoch");
     expect(&site, &ada, "getEpoch?convoId=g1", NULL, 200, "\"currentEpoch\":0");
     buffer_free(&body);
     free(commit);

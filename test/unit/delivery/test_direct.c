@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "ops/flags.h"
+#include "services/delivery/convo/acts.h"
 #include "services/delivery/convo/direct.h"
 #include "sql/backend.h"
 #include "sql/runner_metric.h"
@@ -597,7 +598,7 @@ TEST(direct, a_stream_whose_conversation_cannot_be_read_ends_and_goes_on_from_it
 static void tell_without_memory(const struct cast *cast, uint64_t countdown)
 {
     const struct delivery *delivery = cast->site.delivery;
-    const struct job_message notice = { NULL, 0 };
+    const struct act_message notice = { NULL, 0 };
     tr_sender convo;
 
     CHECK_EQ_INT(tr_registry_find(delivery->convos, "g1", 2, "the test", &convo), 0);
@@ -660,18 +661,18 @@ static void ask_briefly(const struct cast *cast, const char *did)
 {
     const struct delivery *delivery = cast->site.delivery;
     struct auth_claims claims = { .kind = AUTH_SESSION, .issuer = span_of(cast->callers[ADA].did) };
-    struct job *job = job_new(JOB_COMMIT, &claims);
-    struct job_message message = { .job = job };
+    struct act *act = act_create(&commit_act_type, &claims);
+    struct act_message message = { .act = act };
     struct tr_future *future;
 
-    CHECK(job != NULL);
-    job->convo = SPAN("g1");
-    job->op = SPAN("in a hurry");
-    job->adds = base_calloc(sizeof *job->adds);
-    CHECK(job->adds != NULL);
-    job->adds[job->add_count++].did = span_of(did);
-    CHECK_EQ_INT(tr_ask_future(direct_desk(delivery->direct, job), &message, sizeof message,
-                     TR_MILLISECONDS(200), &future),
+    CHECK(act != NULL);
+    act->convo = SPAN("g1");
+    act->op = SPAN("in a hurry");
+    act->members->adds = base_calloc(sizeof *act->members->adds);
+    CHECK(act->members->adds != NULL);
+    act->members->adds[act->members->add_count++].did = span_of(did);
+    CHECK_EQ_INT(tr_ask_future(direct_worker_of(delivery->direct, act->convo), &message,
+                     sizeof message, TR_MILLISECONDS(200), &future),
         0);
     wait_until_held();
     CHECK_EQ_INT(tr_future_wait(future, NULL, 0, NULL, 0), TR_ETIMEOUT);

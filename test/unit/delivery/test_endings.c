@@ -118,7 +118,7 @@ static void expect_rest(struct cast *cast, int cursor, int said)
 
     (void)snprintf(query, sizeof query, "convoId=g1&cursor=%d", cursor);
     (void)snprintf(wanted, sizeof wanted, "\"seq\":%d}\n\n", said);
-    fd = act_listen(&cast->site, &cast->bob, query);
+    fd = do_listen(&cast->site, &cast->bob, query);
     CHECK_MSG(web_receive_until(fd, &rest, wanted), "%zu bytes came", rest.size);
     close(fd);
     CHECK_EQ_INT(follow(rest.text, cursor), said);
@@ -132,7 +132,7 @@ TEST_LONG(slow, events_that_waited_come_then_where_to_resume_then_the_end, 60)
     int fd, cursor, said;
 
     cast_begin(&cast);
-    fd = act_listen(&cast.site, &cast.bob, "convoId=g1&cursor=2");
+    fd = do_listen(&cast.site, &cast.bob, "convoId=g1&cursor=2");
     said = say_too_much(&cast, "persistent");
     for (int i = 0; metric_of("troupe_delivery_subscribers") > 0; i++) {
         CHECK_MSG(i < 15000, "the conversation keeps it");
@@ -156,9 +156,9 @@ TEST_LONG(slow, who_heard_of_nothing_stored_resumes_where_it_began, 60)
     int fd;
 
     cast_begin(&cast);
-    fd = act_listen(&cast.site, &cast.bob, "convoId=g1");
+    fd = do_listen(&cast.site, &cast.bob, "convoId=g1");
     while (metric_of("troupe_delivery_subscribers") == 0)
-        act_say(&cast.site, &cast.ada, "g1", "early", 1, "ephemeral", 200, "");
+        do_say(&cast.site, &cast.ada, "g1", "early", 1, "ephemeral", 200, "");
     (void)say_too_much(&cast, "ephemeral");
     say_big(&cast, 0, "persistent");
     web_receive(fd, &heard);
@@ -173,7 +173,7 @@ TEST_LONG(slow, who_heard_of_nothing_stored_resumes_where_it_began, 60)
 
 static int listen_by_socket(struct cast *cast, const char *query)
 {
-    return act_listen_with(&cast->site, &cast->bob, query,
+    return do_listen_with(&cast->site, &cast->bob, query,
         "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n");
 }
@@ -286,7 +286,7 @@ TEST_LONG(slow, a_socket_hears_the_error_with_the_cursor_and_closes_with_1013, 6
 static void expect_ahead(struct cast *cast)
 {
     struct web_answer heard;
-    int fd = act_listen(&cast->site, &cast->bob, "convoId=g1&cursor=9");
+    int fd = do_listen(&cast->site, &cast->bob, "convoId=g1&cursor=9");
 
     web_receive(fd, &heard);
     close(fd);
@@ -306,7 +306,7 @@ TEST(ahead, whose_cursor_is_not_in_the_log_hears_where_that_ends_and_goes_on_the
 
     cast_begin(&cast);
     expect_ahead(&cast);
-    act_say(&cast.site, &cast.ada, "g1", "m", 1, "persistent", 200, "\"seq\":3");
+    do_say(&cast.site, &cast.ada, "g1", "m", 1, "persistent", 200, "\"seq\":3");
     expect_rest(&cast, 2, 3);
     cast_end(&cast);
 }
@@ -348,11 +348,11 @@ TEST(ahead, a_cursor_that_only_the_database_knows_is_good)
     int fd;
 
     cast_begin(&cast);
-    act_grow_unseen(&cast.site);
-    fd = act_listen(&cast.site, &cast.bob, "convoId=g1&cursor=3");
+    do_grow_unseen(&cast.site);
+    fd = do_listen(&cast.site, &cast.bob, "convoId=g1&cursor=3");
     while (metric_of("troupe_delivery_subscribers") == 0)
         (void)poll(NULL, 0, 1);
-    act_say(&cast.site, &cast.ada, "g1", "m", 1, "persistent", 200, "\"seq\":4");
+    do_say(&cast.site, &cast.ada, "g1", "m", 1, "persistent", 200, "\"seq\":4");
     expect_first(fd, 4);
     close(fd);
     cast_end(&cast);
@@ -407,15 +407,15 @@ static int refusal_of(const struct cast *cast, const struct caller *caller)
 {
     const struct delivery *delivery = cast->site.delivery;
     struct auth_claims claims = { .kind = AUTH_SERVICE, .issuer = span_of(caller->did) };
-    struct job *job = job_new(JOB_SUBSCRIBE, &claims);
-    struct job_message message = { .job = job };
+    struct act *act = act_create(&subscribe_act_type, &claims);
+    struct act_message message = { .act = act };
     _Atomic int code = 0, *place = &code;
     tr_sender listener, convo;
 
-    CHECK(job != NULL);
+    CHECK(act != NULL);
     CHECK_EQ_INT(tr_spawn(cast->site.system, &listener_type, &place, NULL, &listener), 0);
-    job->convo = SPAN("g1");
-    job->stream = (http_stream){ tr_sender_weaken(listener), 1 };
+    act->convo = SPAN("g1");
+    act_subscribe(act)->stream = (http_stream){ tr_sender_weaken(listener), 1 };
     CHECK_EQ_INT(tr_registry_get(delivery->convos, "g1", 2, "a stream", &convo), 0);
     CHECK_EQ_INT(tr_tell(convo, &message, sizeof message), 0);
     for (int i = 0; atomic_load(&code) == 0; i++) {

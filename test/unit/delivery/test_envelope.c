@@ -192,7 +192,7 @@ TEST(envelope, is_opened_before_the_message_is_judged)
 #define PADDED .total = 512, .length = REAL_LENGTH
     send_it(&cast, &(struct envelope){ PADDED, .content = MLS_COMMIT }, 400, "InvalidMessage");
     send_it(&cast, &(struct envelope){ PADDED, .content = MLS_PROPOSAL }, 400, "InvalidMessage");
-    send_it(&cast, &(struct envelope){ PADDED, .group = "g2" }, 400, "of another group");
+    send_it(&cast, &(struct envelope){ PADDED, .group = "g2" }, 400, "belongs to another group");
     send_it(&cast, &(struct envelope){ PADDED, .said_epoch = 2 }, 400, "InvalidRequest");
     CHECK_EQ_INT(stored_messages(&cast), 0);
     cast_end(&cast);

@@ -13,8 +13,8 @@ struct ear {
 /* Bob listens, and has heard something. */
 static void ear_begin(struct ear *ear, struct cast *cast)
 {
-    *ear = (struct ear){ .fd = act_listen(&cast->site, &cast->bob, "convoId=g1&cursor=2") };
-    act_say(&cast->site, &cast->ada, "g1", "first", 1, "persistent", 200, "first");
+    *ear = (struct ear){ .fd = do_listen(&cast->site, &cast->bob, "convoId=g1&cursor=2") };
+    do_say(&cast->site, &cast->ada, "g1", "first", 1, "persistent", 200, "first");
     CHECK(web_receive_until(ear->fd, &ear->heard, "\"id\":\"first\""));
 }
 
@@ -55,7 +55,7 @@ TEST(event, an_ephemeral_message_has_no_cursor_to_resume_from)
     cast_begin(&cast);
     ear_begin(&ear, &cast);
     CHECK_EQ_INT(count(&ear, "\"cursor\":"), count(&ear, "\nid: "));
-    act_say(&cast.site, &cast.ada, "g1", "typing", 1, "ephemeral", 200, "typing");
+    do_say(&cast.site, &cast.ada, "g1", "typing", 1, "ephemeral", 200, "typing");
     hear(&ear, "\"ephemeral\":true},\"seq\":0}\n\n");
     CHECK_EQ_INT(count(&ear, "#messageEvent"), 2);
     CHECK_EQ_INT(count(&ear, "\"cursor\":"), 1);
@@ -76,7 +76,7 @@ static void check_members(uint32_t direct)
     cast_begin(&cast);
     ear_begin(&ear, &cast);
     (void)flags_set("delivery.direct", direct);
-    act_add(site, &cast.ada, "g1", 1, (const char *const[3]){ cast.eve.did, NULL, NULL });
+    do_add(site, &cast.ada, "g1", 1, (const char *const[3]){ cast.eve.did, NULL, NULL });
     hear(&ear,
         "#membershipChangeEvent\",\"convoId\":\"g1\",\"epoch\":2,\"did\":\"%s\",\"dids\":[\"%s\"],"
         "\"action\":\"joined\"",
@@ -93,8 +93,8 @@ static void check_members(uint32_t direct)
         commit);
     free(commit);
     hear(&ear, "\"did\":\"%s\",\"dids\":[\"%s\"],\"action\":\"left\"", cast.dan.did, cast.dan.did);
-    act_commit(site, &cast.ada, "g1", 4, "nobody comes or goes", "", 200, "newEpoch");
-    act_say(site, &cast.ada, "g1", "last", 5, "persistent", 200, "last");
+    do_commit(site, &cast.ada, "g1", 4, "nobody comes or goes", "", 200, "newEpoch");
+    do_say(site, &cast.ada, "g1", "last", 5, "persistent", 200, "last");
     hear(&ear, "\"id\":\"last\"");
     CHECK_EQ_INT(count(&ear, "event: membershipChangeEvent"), 3);
     (void)flags_set("delivery.direct", 0);
@@ -119,7 +119,7 @@ TEST(event, names_who_made_the_change)
 
     cast_begin(&cast);
     ear_begin(&ear, &cast);
-    act_add(&cast.site, &cast.dan, "g1", 1, (const char *const[3]){ cast.eve.did, NULL, NULL });
+    do_add(&cast.site, &cast.dan, "g1", 1, (const char *const[3]){ cast.eve.did, NULL, NULL });
     hear(&ear, "\"action\":\"joined\",\"actor\":\"%s\"", cast.dan.did);
     ear_end(&ear);
     cast_end(&cast);
@@ -144,7 +144,7 @@ static void check_reads(uint32_t direct)
         cast.cyd.did);
     read_to(&cast, &cast.cyd, 3); /* no news */
     read_to(&cast, &cast.cyd, 2);
-    act_say(&cast.site, &cast.ada, "g1", "second", 1, "persistent", 200, "second");
+    do_say(&cast.site, &cast.ada, "g1", "second", 1, "persistent", 200, "second");
     read_to(&cast, &cast.dan, 1000); /* no further than there is */
     hear(&ear, "\"did\":\"%s\",\"readSeq\":4", cast.dan.did);
     CHECK_EQ_INT(count(&ear, "event: readEvent"), 2);
@@ -193,7 +193,7 @@ TEST(event, says_that_a_device_is_new_and_that_one_wants_to_be_added_again)
         "#readditionRequestedEvent\",\"convoId\":\"g1\",\"epoch\":1,\"did\":\"%s\",\"seq\":0",
         cast.dan.did);
     act(&cast.site, &cast.eve, "readdition", 403, "NotMember", "{\"convoId\":\"g1\"}");
-    act_say(&cast.site, &cast.ada, "g1", "last", 1, "persistent", 200, "last");
+    do_say(&cast.site, &cast.ada, "g1", "last", 1, "persistent", 200, "last");
     hear(&ear, "\"id\":\"last\"");
     CHECK_EQ_INT(count(&ear, "event: readditionRequestedEvent"), 2);
     ear_end(&ear);
@@ -212,7 +212,7 @@ TEST(refresh, is_asked_of_who_listens_and_says_whether_anybody_does)
     ear_begin(&ear, &cast);
     act(&cast.site, &cast.bob, "groupInfoRefresh", 200, "{\"requested\":false,\"activeMembers\":0}",
         "%s", body); /* its own stream helps nobody */
-    own = (struct ear){ .fd = act_listen(&cast.site, &cast.bob, "convoId=g1&cursor=2") };
+    own = (struct ear){ .fd = do_listen(&cast.site, &cast.bob, "convoId=g1&cursor=2") };
     hear(&own, "\"id\":\"first\""); /* two streams of one member */
     (void)flags_set("delivery.direct", FLAG_ALL);
     act(&cast.site, &cast.ada, "groupInfoRefresh", 200, "{\"requested\":true,\"activeMembers\":1}",
@@ -270,7 +270,7 @@ TEST(stream, has_its_older_name_too)
         "Host: x\r\nAccept: text/event-stream\r\n%s\r\n",
         header);
     web_send(fd, text.bytes, text.size);
-    act_say(&cast.site, &cast.ada, "g1", "m3", 1, "persistent", 200, "m3");
+    do_say(&cast.site, &cast.ada, "g1", "m3", 1, "persistent", 200, "m3");
     CHECK_MSG(web_receive_until(fd, &heard, "\"id\":\"m3\""), "%s", heard.text);
     close(fd);
     buffer_free(&text);

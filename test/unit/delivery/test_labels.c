@@ -132,7 +132,7 @@ TEST(label, last_member_is_for_who_is_left_alone)
     struct cast cast;
 
     cast_begin(&cast);
-    act_create(&cast.site, &cast.eve, "alone");
+    do_create(&cast.site, &cast.eve, "alone");
     act(&cast.site, &cast.eve, "leaveConvo", 400, "\"error\":\"LastMember\"",
         "{\"convoId\":\"alone\"}");
     /* Who takes everybody along is the last one, too: also with a commit. */
@@ -231,7 +231,7 @@ static void refuse_cursor(const struct cast *cast, const char *cursor)
     int fd;
 
     (void)snprintf(query, sizeof query, "convoId=g1&cursor=%s", cursor);
-    fd = act_listen(&cast->site, &cast->ada, query);
+    fd = do_listen(&cast->site, &cast->ada, query);
     CHECK(web_receive_until(fd, &answer, "\"}"));
     CHECK_MSG(answer.status == 400 && strstr(answer.body, "\"error\":\"InvalidCursor\"") != NULL,
         "cursor=%s: %s", cursor, answer.text);
@@ -260,7 +260,7 @@ static void expect_shed(const struct cast *cast, const char *id, const char *rea
 {
     int64_t before = shed_count(reason);
 
-    act_say(&cast->site, &cast->bob, "g1", id, 1, "persistent", 503, "\"error\":\"Overloaded\"");
+    do_say(&cast->site, &cast->bob, "g1", id, 1, "persistent", 503, "\"error\":\"Overloaded\"");
     CHECK_EQ_INT(shed_count(reason), before + 1);
 }
 
@@ -270,12 +270,12 @@ static void check_unavailable(uint32_t direct)
 
     cast_begin(&cast);
     (void)flags_set("delivery.direct", direct);
-    act_say(&cast.site, &cast.bob, "g1", "m1", 1, "persistent", 200, "\"seq\":3");
+    do_say(&cast.site, &cast.bob, "g1", "m1", 1, "persistent", 200, "\"seq\":3");
     be_moody(false, -1, SQL_EFAILED);
     expect_shed(&cast, "m2", "Unavailable");
     be_moody(false, -1, 0);
     /* Nothing was stored, and its number is not lost. */
-    act_say(&cast.site, &cast.bob, "g1", "m2", 1, "persistent", 200, "\"seq\":4");
+    do_say(&cast.site, &cast.bob, "g1", "m2", 1, "persistent", 200, "\"seq\":4");
     (void)flags_set("delivery.direct", 0);
     cast_end(&cast);
 }
@@ -300,7 +300,7 @@ TEST(label, unavailable_is_for_a_conversation_that_cannot_be_read)
     be_moody(true, -1, SQL_EFAILED);
     expect_shed(&cast, "m1", "Unavailable");
     be_moody(true, -1, 0);
-    act_say(&cast.site, &cast.bob, "g1", "m1", 1, "persistent", 200, "\"seq\":3");
+    do_say(&cast.site, &cast.bob, "g1", "m1", 1, "persistent", 200, "\"seq\":3");
     cast_end(&cast);
 }
 
@@ -425,12 +425,11 @@ static void check_in_doubt(uint32_t direct)
     (void)flags_set("delivery.direct", direct);
     be_moody(true, -1, SQL_EFAILED);
     be_moody(false, -1, SQL_EUNKNOWN);
-    act_say(
-        &cast.site, &cast.bob, "g1", "m1", 1, "persistent", 504, "\"error\":\"OutcomeUnknown\"");
+    do_say(&cast.site, &cast.bob, "g1", "m1", 1, "persistent", 504, "\"error\":\"OutcomeUnknown\"");
     be_moody(true, -1, 0);
     be_moody(false, -1, 0);
     CHECK_EQ_INT(stored(&cast.site, "SELECT COUNT(*) FROM log WHERE kind = 1"), 1);
-    act_say(&cast.site, &cast.bob, "g1", "m1", 1, "persistent", 200, "\"seq\":3");
+    do_say(&cast.site, &cast.bob, "g1", "m1", 1, "persistent", 200, "\"seq\":3");
     CHECK_EQ_INT(stored(&cast.site, "SELECT COUNT(*) FROM log WHERE kind = 1"), 1);
     (void)flags_set("delivery.direct", 0);
     cast_end(&cast);
@@ -493,7 +492,7 @@ static void check_slow_message(uint32_t direct)
 
     cast_begin_slow(&cast);
     (void)flags_set("delivery.direct", direct);
-    act_say(
+    do_say(
         &cast.site, &cast.bob, "g1", "m1", 1, "persistent", 504, "\"error\":\"DeadlineExceeded\"");
     (void)flags_set("delivery.direct", 0);
     cast_end_slow(&cast, "SELECT COUNT(*) FROM log WHERE kind = 1");

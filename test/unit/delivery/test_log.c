@@ -88,13 +88,13 @@ static void make_log(struct cast *cast)
 {
     struct site *site = &cast->site;
 
-    act_say(site, &cast->ada, "g1", "m3", 1, "persistent", 200, "\"seq\":3");
-    act_commit(site, &cast->ada, "g1", 1, "bad", "", 200, "\"seq\":4");
-    act_report(site, &cast->bob, "g1", 1, "bad", 200, "\"revoked\":false");
-    act_report(site, &cast->cyd, "g1", 1, "bad", 200, "\"revoked\":true");
-    act_commit(site, &cast->bob, "g1", 1, "good", "", 200, "\"seq\":6");
-    act_say(site, &cast->bob, "g1", "m7", 2, "persistent", 200, "\"seq\":7");
-    act_commit(site, &cast->cyd, "g1", 2, "better", "", 200, "\"seq\":8");
+    do_say(site, &cast->ada, "g1", "m3", 1, "persistent", 200, "\"seq\":3");
+    do_commit(site, &cast->ada, "g1", 1, "bad", "", 200, "\"seq\":4");
+    do_report(site, &cast->bob, "g1", 1, "bad", 200, "\"revoked\":false");
+    do_report(site, &cast->cyd, "g1", 1, "bad", 200, "\"revoked\":true");
+    do_commit(site, &cast->bob, "g1", 1, "good", "", 200, "\"seq\":6");
+    do_say(site, &cast->bob, "g1", "m7", 2, "persistent", 200, "\"seq\":7");
+    do_commit(site, &cast->cyd, "g1", 2, "better", "", 200, "\"seq\":8");
 }
 
 TEST(receipts, prove_the_order_of_all_commits)
@@ -196,7 +196,7 @@ TEST(retention, keeps_what_a_member_has_not_read)
     expect(site, &cast.dan, "getMessages?convoId=g1&sinceSeq=5", NULL, 200, "\"lastSeq\":8");
     read_to(&cast, &cast.dan, 1000); /* no further than there is */
     CHECK_EQ_INT(retain(site, 0).rows, 3);
-    act_say(site, &cast.bob, "g1", "m9", 3, "persistent", 200, "\"seq\":9");
+    do_say(site, &cast.bob, "g1", "m9", 3, "persistent", 200, "\"seq\":9");
     expect(site, &cast.dan, "getUnread", NULL, 200, "\"g1\":1");
     CHECK_EQ_INT(retain(site, 0).rows, 0);
     expect_check(site, NULL);
@@ -212,20 +212,20 @@ TEST(retention, keeps_what_is_unread_while_a_removal_may_be_taken_back)
     cast_begin(&cast);
     act(site, &cast.ada, "promoteAdmin", 200, "", "{\"convoId\":\"g1\",\"targetDid\":\"%s\"}",
         cast.bob.did);
-    act_say(site, &cast.ada, "g1", "unread", 1, "persistent", 200, "\"seq\":3");
+    do_say(site, &cast.ada, "g1", "unread", 1, "persistent", 200, "\"seq\":3");
     (void)snprintf(more, sizeof more, ",\"removes\":[\"%s\"]", cast.dan.did);
-    act_commit(site, &cast.ada, "g1", 1, "bad", more, 200, "\"epoch\":2");
+    do_commit(site, &cast.ada, "g1", 1, "bad", more, 200, "\"epoch\":2");
     read_to(&cast, &cast.ada, 4);
     read_to(&cast, &cast.bob, 4);
     read_to(&cast, &cast.cyd, 4);
     CHECK_EQ_INT(retain(site, 0).rows, 1); /* dan joined by the commit of seq 2 */
-    act_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false");
-    act_report(site, &cast.cyd, "g1", 1, "bad", 200, "\"revoked\":true");
+    do_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false");
+    do_report(site, &cast.cyd, "g1", 1, "bad", 200, "\"revoked\":true");
     expect(site, &cast.dan, "getUnread", NULL, 200, "{\"g1\":1}");
     expect(site, &cast.dan, "getMessages?convoId=g1&sinceSeq=2", NULL, 200, "\"id\":\"unread\"");
-    act_commit(site, &cast.bob, "g1", 1, "good", more, 200, "\"epoch\":2");
+    do_commit(site, &cast.bob, "g1", 1, "good", more, 200, "\"epoch\":2");
     CHECK_EQ_INT(retain(site, 0).rows, 0);
-    act_say(site, &cast.cyd, "g1", "heard", 2, "persistent", 200, "\"seq\":7");
+    do_say(site, &cast.cyd, "g1", "heard", 2, "persistent", 200, "\"seq\":7");
     CHECK_EQ_INT(retain(site, 0).rows, 2);
     cast_end(&cast);
 }
@@ -306,7 +306,7 @@ TEST(retention, tells_who_comes_too_late_where_to_resume)
 
     cast_begin(&cast);
     make_log(&cast);
-    act_add(site, &cast.bob, "g1", 3, (const char *const[3]){ cast.eve.did, NULL, NULL });
+    do_add(site, &cast.bob, "g1", 3, (const char *const[3]){ cast.eve.did, NULL, NULL });
     plant(site, "UPDATE members SET read_seq = 7");
     plant(site, "UPDATE convos SET group_info = 'i', group_info_epoch = 3");
     CHECK_EQ_INT(retain(site, 0).rows, 6);
@@ -318,13 +318,13 @@ TEST(retention, tells_who_comes_too_late_where_to_resume)
     expect(site, &cast.dan, "getCommits?convoId=g1&fromEpoch=2", NULL, 410, "\"oldestEpoch\":3");
     expect(site, &cast.dan, "getCommits?convoId=g1&fromEpoch=3", NULL, 200, "\"epoch\":3");
     /* Who lost sees by the first commit that there is a gap. */
-    act_commit(site, &cast.dan, "g1", 1, "too late", "", 409,
+    do_commit(site, &cast.dan, "g1", 1, "too late", "", 409,
         "\"baseEpoch\":1,\"commits\":[{\"seq\":8,\"baseEpoch\":2,");
     /* eve joined later: nothing it may see is missing. */
     expect(site, &cast.eve, "getMessages?convoId=g1&sinceSeq=0", NULL, 200, "\"messages\":[]");
     expect(site, &cast.eve, "getCommits?convoId=g1&fromEpoch=0", NULL, 200, "\"commits\":[]");
     CHECK_EQ_INT(verify(site, &cast.dan, "getReceipts?convoId=g1"), 2);
-    fd = act_listen(site, &cast.dan, "convoId=g1&cursor=3");
+    fd = do_listen(site, &cast.dan, "convoId=g1&cursor=3");
     CHECK(web_receive_until(fd, &heard, "compacted"));
     CHECK(web_receive_until(fd, &heard, "id: 9\n"));
     CHECK(strstr(heard.text, "id: 7\n") == NULL);
@@ -355,11 +355,11 @@ TEST(retention, tells_who_is_out_nothing_of_those_who_are_in)
     struct site *site = &cast.site;
 
     cast_begin(&cast);
-    act_say(site, &cast.dan, "g1", "m3", 1, "persistent", 200, "\"seq\":3");
+    do_say(site, &cast.dan, "g1", "m3", 1, "persistent", 200, "\"seq\":3");
     (void)snprintf(removes, sizeof removes, ",\"removes\":[\"%s\"]", cast.dan.did);
-    act_commit(site, &cast.ada, "g1", 1, "without dan", removes, 200, "\"seq\":4");
-    act_commit(site, &cast.ada, "g1", 2, "one more", "", 200, "\"seq\":5");
-    act_commit(site, &cast.ada, "g1", 3, "and one", "", 200, "\"seq\":6");
+    do_commit(site, &cast.ada, "g1", 1, "without dan", removes, 200, "\"seq\":4");
+    do_commit(site, &cast.ada, "g1", 2, "one more", "", 200, "\"seq\":5");
+    do_commit(site, &cast.ada, "g1", 3, "and one", "", 200, "\"seq\":6");
     plant(site, "UPDATE convos SET kept_from = 4");
     plant(site, "DELETE FROM log WHERE seq < 4");
     expect_whole(&cast, "getMessages?convoId=g1&sinceSeq=2", resume);
@@ -406,7 +406,7 @@ TEST(check, finds_each_kind_of_damage)
 
         cast_begin(&cast);
         make_log(&cast);
-        act_create(&cast.site, &cast.ada, "another");
+        do_create(&cast.site, &cast.ada, "another");
         expect_check(&cast.site, NULL);
         plant(&cast.site, cases[i].damage);
         expect_check(&cast.site, cases[i].found);

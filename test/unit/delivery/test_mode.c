@@ -388,7 +388,7 @@ static void refuse_outside(
     const struct play *play, enum input input, const struct public_options *with)
 {
     static const char refusal[] =
-        "{\"error\":\"NotMember\",\"message\":\"you are not a member of this conversation\"}";
+        "{\"error\":\"NotMember\",\"message\":\"You are not a member of this conversation.\"}";
     struct web_answer answer = try_outside(play, input, with);
 
     CHECK_MSG(answer.status == 403 && strcmp(answer.body, refusal) == 0,
@@ -432,7 +432,7 @@ static void try_outsiders(void)
             .joiner = play.bob.did,
             .has_bad_signature = true });
     CHECK_MSG(
-        answer.status == 400 && strstr(answer.body, "the commit's signature is wrong, or") != NULL,
+        answer.status == 400 && strstr(answer.body, "The commit's signature is wrong, or") != NULL,
         "%s", answer.text);
     web_answer_free(&answer);
     play_end(&play);

@@ -90,14 +90,14 @@ TEST_LONG(page, of_seven_large_messages_is_cut_and_says_so, 240)
     bool has_more = true;
 
     cast_begin(&cast);
-    act_say(&cast.site, &cast.ada, "g1", "m0", 1, "persistent", 200, "m0");
+    do_say(&cast.site, &cast.ada, "g1", "m0", 1, "persistent", 200, "m0");
     for (int i = 1; i <= 7; i++) {
         char id[16];
 
         (void)snprintf(id, sizeof id, "m%d", i);
         say_large(&cast.site, &cast.ada, id, LARGE);
     }
-    act_say(&cast.site, &cast.ada, "g1", "m8", 1, "persistent", 200, "m8");
+    do_say(&cast.site, &cast.ada, "g1", "m8", 1, "persistent", 200, "m8");
     for (; has_more; pages++) {
         struct web_answer answer;
         char call[80];
@@ -131,8 +131,8 @@ TEST(page, says_that_there_is_more_exactly_if_there_is)
     struct cast cast;
 
     cast_begin(&cast);
-    act_say(&cast.site, &cast.ada, "g1", "m1", 1, "persistent", 200, "m1");
-    act_say(&cast.site, &cast.ada, "g1", "m2", 1, "persistent", 200, "m2");
+    do_say(&cast.site, &cast.ada, "g1", "m1", 1, "persistent", 200, "m1");
+    do_say(&cast.site, &cast.ada, "g1", "m2", 1, "persistent", 200, "m2");
     expect(&cast.site, &cast.bob, "getMessages?convoId=g1&limit=1", NULL, 200, "\"hasMore\":true");
     expect(&cast.site, &cast.bob, "getMessages?convoId=g1&limit=2", NULL, 200, "\"hasMore\":false");
     expect(
@@ -208,8 +208,8 @@ TEST_LONG(page, is_refused_while_too_much_waits_for_its_clients, 60)
 
     cast_begin(&cast);
     delivery = cast.site.delivery;
-    act_say(&cast.site, &cast.ada, "g1", "m0", 1, "persistent", 200, "m0");
-    act_commit(&cast.site, &cast.ada, "g1", 1, "a commit", "", 200, "newEpoch");
+    do_say(&cast.site, &cast.ada, "g1", "m0", 1, "persistent", 200, "m0");
+    do_commit(&cast.site, &cast.ada, "g1", 1, "a commit", "", 200, "newEpoch");
     {
         char *secret = filled(LARGE), *message = private_message("g1", 2, 1, secret);
 
@@ -261,7 +261,7 @@ TEST(stream, that_catches_up_goes_on_until_there_is_nothing)
         (void)snprintf(id, sizeof id, "m%d", i);
         say_large(&cast.site, &cast.ada, id, 90000);
     }
-    fd = act_listen(&cast.site, &cast.bob, "convoId=g1&cursor=2");
+    fd = do_listen(&cast.site, &cast.bob, "convoId=g1&cursor=2");
     CHECK_MSG(web_receive_until(fd, &heard, "\"id\":\"m8\""), "%zu bytes came", heard.size);
     for (int i = 1; i <= 8; i++) {
         char id[24];
@@ -298,8 +298,8 @@ static void check_ids(uint32_t direct)
 
     cast_begin(&cast);
     (void)flags_set("delivery.direct", direct);
-    fd = act_listen(&cast.site, &cast.bob, "convoId=g1&cursor=2");
-    act_say(&cast.site, &cast.ada, "g1", "a:b:c", 1, "persistent", 200, "\"messageId\":\"a:b:c\"");
+    fd = do_listen(&cast.site, &cast.bob, "convoId=g1&cursor=2");
+    do_say(&cast.site, &cast.ada, "g1", "a:b:c", 1, "persistent", 200, "\"messageId\":\"a:b:c\"");
     id_of_first(&cast, "getMessages?convoId=g1&sinceSeq=2", "messages", id);
     CHECK_MSG(strcmp(id, "a:b:c") == 0, "%s", id);
     message = private_message("g1", 1, 1, "with a key");
@@ -314,7 +314,7 @@ static void check_ids(uint32_t direct)
         message);
     id_of_first(&cast, "getMessages?convoId=g1&sinceSeq=3", "messages", id);
     CHECK_MSG(strcmp(id, "named") == 0, "%s", id);
-    act_commit(&cast.site, &cast.ada, "g1", 1, "a commit", "", 200, "newEpoch");
+    do_commit(&cast.site, &cast.ada, "g1", 1, "a commit", "", 200, "newEpoch");
     id_of_first(&cast, "getMessages?convoId=g1&sinceSeq=4", "messages", id);
     id_of_first(&cast, "getCommits?convoId=g1&fromEpoch=2", "commits", same);
     CHECK_MSG(strlen(id) == 32 && strspn(id, "0123456789abcdef") == 32, "%s", id);
@@ -361,10 +361,10 @@ TEST(conflict, tells_nothing_of_the_time_before_the_caller_joined)
     char *commit, body[1024];
 
     cast_begin(&cast);
-    act_commit(&cast.site, &cast.ada, "g1", 1, "one", "", 200, "newEpoch");
-    act_commit(&cast.site, &cast.ada, "g1", 2, "two", "", 200, "newEpoch");
-    act_add(&cast.site, &cast.ada, "g1", 3, (const char *const[3]){ cast.eve.did });
-    act_commit(&cast.site, &cast.ada, "g1", 4, "four", "", 200, "newEpoch");
+    do_commit(&cast.site, &cast.ada, "g1", 1, "one", "", 200, "newEpoch");
+    do_commit(&cast.site, &cast.ada, "g1", 2, "two", "", 200, "newEpoch");
+    do_add(&cast.site, &cast.ada, "g1", 3, (const char *const[3]){ cast.eve.did });
+    do_commit(&cast.site, &cast.ada, "g1", 4, "four", "", 200, "newEpoch");
     commit = private_message("g1", 1, 3, "of one who was not there");
     (void)snprintf(body, sizeof body, "{\"convoId\":\"g1\",\"commit\":\"%s\"}", commit);
     answer = caller_ask(&cast.site, &cast.eve, "submitCommit", body);
@@ -390,8 +390,8 @@ static void check_notices(uint32_t direct)
     int fd;
 
     cast_begin(&cast);
-    fd = act_listen(&cast.site, &cast.bob, "convoId=g1&cursor=2");
-    act_say(&cast.site, &cast.ada, "g1", "first", 1, "persistent", 200, "first");
+    fd = do_listen(&cast.site, &cast.bob, "convoId=g1&cursor=2");
+    do_say(&cast.site, &cast.ada, "g1", "first", 1, "persistent", 200, "first");
     CHECK(web_receive_until(fd, &heard, "\"id\":\"first\"")); /* it listens */
     (void)flags_set("delivery.direct", direct);
     act(&cast.site, &cast.ada, "promoteModerator", 200, "ok",
@@ -456,7 +456,7 @@ TEST(ahead, who_is_not_in_is_not_told_where_the_log_ends)
 
     cast_begin(&cast);
     (void)snprintf(more, sizeof more, ",\"removes\":[\"%s\"]", cast.dan.did);
-    act_commit(&cast.site, &cast.ada, "g1", 1, "a remove", more, 200, "newEpoch");
+    do_commit(&cast.site, &cast.ada, "g1", 1, "a remove", more, 200, "newEpoch");
     expect(&cast.site, &cast.eve, call, NULL, 403, "NotMember");
     answer = caller_ask(&cast.site, &cast.dan, call, NULL);
     CHECK_EQ_INT(answer.status, 200);
@@ -472,7 +472,7 @@ TEST(ahead, a_cursor_that_only_the_database_knows_is_good)
     cast_begin(&cast);
     expect(
         &cast.site, &cast.bob, "getMessages?convoId=g1&sinceSeq=2", NULL, 200, "\"messages\":[]");
-    act_grow_unseen(&cast.site);
+    do_grow_unseen(&cast.site);
     expect(
         &cast.site, &cast.bob, "getMessages?convoId=g1&sinceSeq=3", NULL, 200, "\"currentSeq\":3");
     expect(

@@ -53,7 +53,7 @@ TEST(policy, refuses_what_is_out_of_range)
     struct cast cast;
 
     cast_begin(&cast);
-    want(&cast, ADA, "updatePolicy", "{'convoId':'g1'}", 400, "name what to change");
+    want(&cast, ADA, "updatePolicy", "{'convoId':'g1'}", 400, "names no field");
     want(&cast, ADA, "updatePolicy", "{'convoId':'g1','allowRejoin':1}", 400, "allowRejoin must");
     want(&cast, ADA, "updatePolicy", "{'convoId':'g1','maxMembers':-1}", 400,
         "maxMembers is -1; the least is");

@@ -43,10 +43,10 @@ static void polled_begin(struct polled *cast)
     site_begin(site);
     cyd = cast->callers[CYD].did;
     dan = cast->callers[DAN].did;
-    act_create(site, &cast->callers[ADA], "g1");
-    act_add(site, &cast->callers[ADA], "g1", 0,
+    do_create(site, &cast->callers[ADA], "g1");
+    do_add(site, &cast->callers[ADA], "g1", 0,
         (const char *const[3]){ cast->callers[BOB].did, cyd, dan });
-    act_say(site, &cast->callers[ADA], "g1", "m1", 1, "persistent", 200, "seq");
+    do_say(site, &cast->callers[ADA], "g1", "m1", 1, "persistent", 200, "seq");
 }
 
 static void polled_end(struct polled *cast)
@@ -62,7 +62,7 @@ static void remove_member(struct polled *cast, int who, uint64_t epoch)
     char more[256];
 
     (void)snprintf(more, sizeof more, ",\"removes\":[\"%s\"]", cast->callers[who].did);
-    act_commit(&cast->site, &cast->callers[ADA], "g1", epoch, "a remove", more, 200, "newEpoch");
+    do_commit(&cast->site, &cast->callers[ADA], "g1", epoch, "a remove", more, 200, "newEpoch");
 }
 
 /* The whole answer, without what differs from request to request. */
@@ -155,8 +155,8 @@ TEST_LONG(poll, says_from_memory_what_the_database_says, 120)
     remove_member(&cast, CYD, 1);
     remove_member(&cast, DAN, 2);
     CHECK_EQ_INT(ask_all(&cast, 1U << ADA | 1U << BOB), 2 * 5);
-    act_say(site, &cast.callers[BOB], "g1", "m2", 3, "persistent", 200, "seq");
-    act_add(site, &cast.callers[ADA], "g1", 3,
+    do_say(site, &cast.callers[BOB], "g1", "m2", 3, "persistent", 200, "seq");
+    do_add(site, &cast.callers[ADA], "g1", 3,
         (const char *const[3]){ cast.callers[DAN].did, NULL, NULL });
     CHECK_EQ_INT(ask_all(&cast, all & ~(1U << CYD)), 3 * 5);
     polled_end(&cast);
@@ -169,7 +169,7 @@ TEST_LONG(poll, knows_what_retention_has_left, 120)
     struct site *site = &cast.site;
 
     polled_begin(&cast);
-    act_say(site, &cast.callers[BOB], "g1", "m2", 1, "persistent", 200, "\"seq\":4");
+    do_say(site, &cast.callers[BOB], "g1", "m2", 1, "persistent", 200, "\"seq\":4");
     CHECK(ask_both(&cast, ADA, "convoId=g1&sinceSeq=4"));
     CHECK(strstr(cast.answers[0], "\"totalMessages\":3") != NULL);
     plant(site, "UPDATE members SET read_seq = 3");
@@ -184,7 +184,7 @@ TEST_LONG(poll, knows_what_retention_has_left, 120)
     CHECK(strstr(cast.answers[0], "\"totalMessages\"") == NULL); /* eve's: she is a stranger */
     CHECK(ask_both(&cast, ADA, "convoId=g1&sinceSeq=4"));
     CHECK(strstr(cast.answers[0], "\"totalMessages\":0") != NULL);
-    act_say(site, &cast.callers[BOB], "g1", "m3", 1, "persistent", 200, "\"seq\":5");
+    do_say(site, &cast.callers[BOB], "g1", "m3", 1, "persistent", 200, "\"seq\":5");
     CHECK_EQ_INT(ask_all(&cast, in), 4 * 5);
     polled_end(&cast);
 }

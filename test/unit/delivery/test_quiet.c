@@ -57,25 +57,25 @@ static void hold(bool is_held)
 /* ---- who asks ------------------------------------------------------------------------------- */
 
 struct asked {
-    struct job *job;
+    struct act *act;
     struct tr_future *future;
 };
 
-static struct job *job_by(const struct caller *caller, enum job_kind kind)
+static struct act *act_by(const struct caller *caller, const struct act_type *type)
 {
     struct auth_claims claims = { .kind = AUTH_SESSION, .issuer = span_of(caller->did) };
-    struct job *job = job_new(kind, &claims);
+    struct act *act = act_create(type, &claims);
 
-    CHECK(job != NULL);
-    job->convo = SPAN("g1");
-    return job;
+    CHECK(act != NULL);
+    act->convo = SPAN("g1");
+    return act;
 }
 
-static struct asked ask(const struct cast *cast, struct job *job)
+static struct asked ask(const struct cast *cast, struct act *act)
 {
     const struct delivery *delivery = cast->site.delivery;
-    struct job_message message = { .job = job_ref(job) };
-    struct asked asked = { .job = job };
+    struct act_message message = { .act = act_ref(act) };
+    struct asked asked = { .act = act };
     tr_sender convo;
 
     CHECK_EQ_INT(tr_registry_get(delivery->convos, "g1", 2, "the test", &convo), 0);
@@ -87,101 +87,102 @@ static struct asked ask(const struct cast *cast, struct job *job)
 static void asked_end(struct asked *asked)
 {
     tr_future_drop(&asked->future);
-    job_unref(asked->job);
+    act_unref(asked->act);
 }
 
 /* NULL: it was done. */
 static void expect_answer(struct asked *asked, const char *label)
 {
-    const struct job *job = asked->job;
+    const struct act *act = asked->act;
 
     CHECK_EQ_INT(tr_future_wait(asked->future, NULL, 0, NULL, TR_SECONDS(15)), 0);
     CHECK_MSG(
-        label == NULL ? job->status == 200 : job->label != NULL && strcmp(job->label, label) == 0,
-        "wanted %s, got %u %s: %s", label == NULL ? "200" : label, job->status,
-        job->label == NULL ? "" : job->label, job->text);
+        label == NULL ? act->status == 200 : act->label != NULL && strcmp(act->label, label) == 0,
+        "wanted %s, got %u %s: %s", label == NULL ? "200" : label, act->status,
+        act->label == NULL ? "" : act->label, act->text);
 }
 
 static void expect_seq(struct asked *asked, uint64_t seq)
 {
     expect_answer(asked, NULL);
-    CHECK_EQ_U64(asked->job->result_seq, seq);
+    CHECK_EQ_U64(asked->act->result_seq, seq);
 }
 
 /* What the actor says of itself, which is a question, too. */
 static void expect_state(const struct cast *cast, int in_flight, int waiting)
 {
-    struct asked state = ask(cast, job_by(&cast->ada, JOB_STATE));
+    struct asked state = ask(cast, act_by(&cast->ada, &state_act_type));
     char part[64];
 
     expect_answer(&state, NULL);
-    buffer_append(&state.job->answer, "", 1);
+    buffer_append(&state.act->answer, "", 1);
     (void)snprintf(part, sizeof part, "\"inFlight\":%d,\"waiting\":%d", in_flight, waiting);
-    CHECK_MSG(strstr(state.job->answer.bytes, part) != NULL, "wanted %s: %s", part,
-        state.job->answer.bytes);
+    CHECK_MSG(strstr(state.act->answer.bytes, part) != NULL, "wanted %s: %s", part,
+        state.act->answer.bytes);
     asked_end(&state);
 }
 
 /* ---- what they ask -------------------------------------------------------------------------- */
 
-static struct job *reading(const struct cast *cast)
+static struct act *reading(const struct cast *cast)
 {
-    struct job *job = job_by(&cast->dan, JOB_READ_TO);
+    struct act *act = act_by(&cast->dan, &read_to_act_type);
 
-    job->seq = 2;
-    return job;
+    act_cursor(act)->seq = 2;
+    return act;
 }
 
 /* Something of MLS. */
-static struct job *saying(
-    const struct caller *caller, enum job_kind kind, uint64_t epoch, const char *secret)
+static struct act *saying(
+    const struct caller *caller, const struct act_type *type, uint64_t epoch, const char *secret)
 {
-    struct job *job = job_by(caller, kind);
-    char *text = private_message("g1", epoch, kind == JOB_COMMIT ? 3 : 1, secret);
+    struct act *act = act_by(caller, type);
+    char *text = private_message("g1", epoch, type == &commit_act_type ? 3 : 1, secret);
     size_t size;
 
-    job->body = base_alloc(strlen(text));
-    CHECK(job->body != NULL);
-    CHECK_EQ_INT(crypto_base64_decode(span_of(text), job->body, strlen(text), &size), 0);
+    act->body = base_alloc(strlen(text));
+    CHECK(act->body != NULL);
+    CHECK_EQ_INT(crypto_base64_decode(span_of(text), act->body, strlen(text), &size), 0);
     free(text);
-    job->bytes = (struct span){ job->body, size };
-    CHECK(mls_message_read(job->bytes, &job->mls) == NULL);
-    crypto_sha256(job->bytes.at, job->bytes.size, job->sha256);
-    return job;
+    act->content->bytes = (struct span){ act->body, size };
+    CHECK(mls_message_read(act->content->bytes, &act->content->mls) == NULL);
+    crypto_sha256(act->content->bytes.at, size, act->content->sha256);
+    return act;
 }
 
-static struct job *message(const struct cast *cast, uint64_t epoch)
+static struct act *message(const struct cast *cast, uint64_t epoch)
 {
-    return saying(&cast->bob, JOB_MESSAGE, epoch, "hello");
+    return saying(&cast->bob, &message_act_type, epoch, "hello");
 }
 
-static struct job *reset_to(const struct cast *cast, const char *group)
+static struct act *reset_to(const struct cast *cast, const char *group)
 {
-    struct job *job = job_by(&cast->ada, JOB_RESET);
+    struct act *act = act_by(&cast->ada, &reset_act_type);
 
-    job->name = span_of(group);
-    return job;
+    act_reset(act)->group = span_of(group);
+    return act;
 }
 
-static struct job *report_of(const struct cast *cast, uint64_t base_epoch, const char *secret)
+static struct act *report_of(const struct cast *cast, uint64_t base_epoch, const char *secret)
 {
-    struct job *commit = saying(&cast->ada, JOB_COMMIT, base_epoch, secret);
-    struct job *job = job_by(&cast->cyd, JOB_REPORT);
+    struct act *commit = saying(&cast->ada, &commit_act_type, base_epoch, secret);
+    struct act *act = act_by(&cast->cyd, &report_act_type);
 
-    job->epoch = base_epoch;
-    memcpy(job->sha256, commit->sha256, sizeof job->sha256);
-    job_unref(commit);
-    return job;
+    act_report(act)->base_epoch = base_epoch;
+    memcpy(act_report(act)->sha256, commit->content->sha256, 32);
+    act_unref(commit);
+    return act;
 }
 
-static struct job *group_info_of(const struct cast *cast, uint64_t epoch)
+static struct act *group_info_of(const struct cast *cast, uint64_t epoch)
 {
-    struct job *job = job_by(&cast->ada, JOB_GROUP_INFO);
+    struct act *act = act_by(&cast->ada, &group_info_act_type);
 
-    job->epoch = epoch;
-    job->group_info = SPAN("a group info");
-    job->info = (struct job_info){ .group_id = SPAN("g1"), .epoch = epoch, .suite = 1 };
-    return job;
+    act_group_info(act)->epoch = epoch;
+    act_group_info(act)->info = (struct act_group_info){
+        .bytes = SPAN("a group info"), .group_id = SPAN("g1"), .epoch = epoch, .suite = 1
+    };
+    return act;
 }
 
 /* ---- cases ---------------------------------------------------------------------------------- */
@@ -215,7 +216,7 @@ TEST(quiet, a_report_comes_before_what_was_asked_for_later)
     struct cast cast;
 
     cast_begin(&cast);
-    act_commit(&cast.site, &cast.ada, "g1", 1, "a bad one", "", 200, "newEpoch");
+    do_commit(&cast.site, &cast.ada, "g1", 1, "a bad one", "", 200, "newEpoch");
     hold(true);
     first = ask(&cast, reading(&cast));
     report = ask(&cast, report_of(&cast, 1, "a bad one"));
@@ -244,7 +245,7 @@ TEST(quiet, a_group_info_comes_before_the_next_commit)
     hold(true);
     first = ask(&cast, reading(&cast));
     info = ask(&cast, group_info_of(&cast, 1));
-    later = ask(&cast, saying(&cast.bob, JOB_COMMIT, 1, "the next"));
+    later = ask(&cast, saying(&cast.bob, &commit_act_type, 1, "the next"));
     expect_state(&cast, 1, 2);
     hold(false);
     expect_answer(&first, NULL);
@@ -274,7 +275,7 @@ TEST(quiet, who_needs_it_has_it_one_after_the_other)
     asked_end(&first);
     for (uint64_t i = 0; i < 3; i++) {
         expect_answer(&resets[i], NULL);
-        CHECK_EQ_U64(resets[i].job->result_seq, 3 + i);
+        CHECK_EQ_U64(resets[i].act->result_seq, 3 + i);
         asked_end(&resets[i]);
     }
     expect_check(&cast.site, NULL);
@@ -292,13 +293,13 @@ TEST(quiet, what_only_reads_does_not_wait_for_it)
     hold(true);
     first = ask(&cast, reading(&cast));
     reset = ask(&cast, reset_to(&cast, "g2"));
-    passing = ask(&cast, job_by(&cast.bob, JOB_EPOCH));
+    passing = ask(&cast, act_by(&cast.bob, &epoch_act_type));
     expect_answer(&passing, NULL);
     asked_end(&passing);
-    passing = ask(&cast, job_by(&cast.bob, JOB_CONVO));
+    passing = ask(&cast, act_by(&cast.bob, &view_act_type));
     expect_answer(&passing, NULL);
     asked_end(&passing);
-    said = ask(&cast, saying(&cast.bob, JOB_EPHEMERAL, 1, "typing"));
+    said = ask(&cast, saying(&cast.bob, &ephemeral_act_type, 1, "typing"));
     expect_state(&cast, 1, 2);
     hold(false);
     expect_answer(&first, NULL);
@@ -321,7 +322,7 @@ TEST(quiet, nothing_is_stored_of_who_gave_up_before_its_turn)
     first = ask(&cast, reading(&cast));
     reset = ask(&cast, reset_to(&cast, "g2"));
     behind = ask(&cast, message(&cast, 1));
-    last = ask(&cast, saying(&cast.cyd, JOB_MESSAGE, 1, "still here"));
+    last = ask(&cast, saying(&cast.cyd, &message_act_type, 1, "still here"));
     expect_state(&cast, 1, 3);
     asked_end(&reset);
     asked_end(&behind);
@@ -360,8 +361,8 @@ TEST(quiet, nobody_waits_for_ever)
     expect_answer(&reset, NULL);
     for (int i = 0; i < COUNT; i++) {
         CHECK_EQ_INT(tr_future_wait(many[i].future, NULL, 0, NULL, TR_SECONDS(15)), 0);
-        done += many[i].job->status == 200;
-        busy += many[i].job->status == 503;
+        done += many[i].act->status == 200;
+        busy += many[i].act->status == 503;
         asked_end(&many[i]);
     }
     CHECK(done >= CONVO_FLYING_MAX);

@@ -5,7 +5,7 @@
 #include <pthread.h>
 
 #include "ops/flags.h"
-#include "services/delivery/convo/job.h"
+#include "services/delivery/convo/acts.h"
 #include "sql/backend.h"
 
 /* ---- a database whose answers can be lost or held ------------------------------------------- */
@@ -189,7 +189,7 @@ TEST(waiting_stream, ends_when_its_conversation_goes)
     struct http_server *server;
     struct cast cast;
     struct delivery *delivery;
-    struct job *job;
+    struct act *act;
     tr_sender convo;
     char why[256] = "";
     int fd;
@@ -206,14 +206,14 @@ TEST(waiting_stream, ends_when_its_conversation_goes)
     CHECK(web_receive_until(fd, &heard, "text/event-stream"));
     CHECK(atomic_load(&is_opened));
     hold_reads(true);
-    job = job_new(JOB_SUBSCRIBE,
+    act = act_create(&subscribe_act_type,
         &(struct auth_claims){ .kind = AUTH_SESSION, .issuer = span_of(cast.ada.did) });
-    job->convo = SPAN("never read");
-    job->stream = opened;
-    job->stream_number = UINT64_MAX;
+    act->convo = SPAN("never read");
+    act_subscribe(act)->stream = opened;
+    act_subscribe(act)->stream_number = UINT64_MAX;
     CHECK_EQ_INT(
-        tr_registry_get(delivery->convos, job->convo.at, job->convo.size, "the test", &convo), 0);
-    CHECK_EQ_INT(tr_tell(convo, &(struct job_message){ .job = job }, sizeof(struct job_message)),
+        tr_registry_get(delivery->convos, act->convo.at, act->convo.size, "the test", &convo), 0);
+    CHECK_EQ_INT(tr_tell(convo, &(struct act_message){ .act = act }, sizeof(struct act_message)),
         0); /* it has the job */
     pthread_mutex_lock(&shaky.lock);
     while (shaky.held == 0) /* the case has a limit */

@@ -53,7 +53,7 @@ TEST(scan, is_not_needed_for_the_state_of_messages)
     struct cast cast;
 
     cast_begin(&cast);
-    act_say(&cast.site, &cast.bob, "g1", "m1", 1, "persistent", 200, "\"seq\":3");
+    do_say(&cast.site, &cast.bob, "g1", "m1", 1, "persistent", 200, "\"seq\":3");
     act(&cast.site, &cast.bob, "sendMessage", 200, "\"seq\":4",
         "{\"convoId\":\"g1\",\"msgId\":\"m2\",\"ciphertext\":{\"$bytes\":\"%s\"},\"epoch\":1,"
         "\"idempotencyKey\":\"k\"}",
@@ -120,10 +120,10 @@ static void come_and_go(struct cast *cast, uint64_t epoch)
 {
     char more[128], secret[32];
 
-    act_add(&cast->site, &cast->ada, "g1", epoch, (const char *const[3]){ cast->eve.did });
+    do_add(&cast->site, &cast->ada, "g1", epoch, (const char *const[3]){ cast->eve.did });
     (void)snprintf(more, sizeof more, ",\"removes\":[\"%s\"]", cast->eve.did);
     (void)snprintf(secret, sizeof secret, "out of %llu", (unsigned long long)epoch);
-    act_commit(&cast->site, &cast->ada, "g1", epoch + 1, secret, more, 200, "");
+    do_commit(&cast->site, &cast->ada, "g1", epoch + 1, secret, more, 200, "");
 }
 
 /* As come_and_go leaves them, before all messages. */

@@ -46,14 +46,14 @@ TEST(page, has_what_was_asked_for_by_type_and_epoch)
     char *proposal;
 
     cast_begin(&cast); /* seq 2 leads to epoch 1 */
-    act_say(site, &cast.ada, "g1", "m3", 1, "persistent", 200, "\"seq\":3");
+    do_say(site, &cast.ada, "g1", "m3", 1, "persistent", 200, "\"seq\":3");
     proposal = private_message("g1", 1, 2, "p4");
     act(site, &cast.bob, "sendProposal", 200, "\"seq\":4",
         "{\"convoId\":\"g1\",\"msgId\":\"p4\",\"proposal\":\"%s\"}", proposal);
     free(proposal);
-    act_commit(site, &cast.bob, "g1", 1, "c5", "", 200, "\"seq\":5");
-    act_say(site, &cast.bob, "g1", "m6", 1, "persistent", 200, "\"seq\":6"); /* a little late */
-    act_say(site, &cast.ada, "g1", "m7", 2, "persistent", 200, "\"seq\":7");
+    do_commit(site, &cast.bob, "g1", 1, "c5", "", 200, "\"seq\":5");
+    do_say(site, &cast.bob, "g1", "m6", 1, "persistent", 200, "\"seq\":6"); /* a little late */
+    do_say(site, &cast.ada, "g1", "m7", 2, "persistent", 200, "\"seq\":7");
     expect_seqs(&cast, "type=proposal", "4 ");
     expect_seqs(&cast, "type=app", "3 6 7 ");
     expect_seqs(&cast, "type=commit", "2 5 ");
@@ -96,10 +96,10 @@ TEST(list, of_conversations_names_the_members_of_each)
     char *commit = private_message("g1", 1, 3, "out");
 
     cast_begin(&cast);
-    act_create(site, &cast.bob, "g0");
-    act_create(site, &cast.cyd, "g2"); /* bob is not in this one */
-    act_create(site, &cast.cyd, "g3");
-    act_add(site, &cast.cyd, "g3", 0, (const char *const[3]){ cast.bob.did, NULL, NULL });
+    do_create(site, &cast.bob, "g0");
+    do_create(site, &cast.cyd, "g2"); /* bob is not in this one */
+    do_create(site, &cast.cyd, "g3");
+    do_add(site, &cast.cyd, "g3", 0, (const char *const[3]){ cast.bob.did, NULL, NULL });
     act(site, &cast.ada, "removeMember", 200, "newEpoch",
         "{\"convoId\":\"g1\",\"targetDid\":\"%s\",\"idempotencyKey\":\"k\",\"commit\":\"%s\"}",
         cast.dan.did, commit);
@@ -132,7 +132,7 @@ TEST(list, of_conversations_has_a_hundred_members_of_each_and_counts_the_rest)
     struct json_doc doc;
 
     cast_begin(&cast);
-    act_create(&cast.site, &cast.eve, "many");
+    do_create(&cast.site, &cast.eve, "many");
     buffer_format(&body, "{\"convoId\":\"many\",\"didList\":[\"%s\"", cast.bob.did);
     for (int i = 0; i < 118; i++)
         buffer_format(&body, ",\"did:plc:member%d\"", i);
@@ -157,7 +157,7 @@ TEST(conflict, says_when_to_try_again)
     struct cast cast;
 
     cast_begin(&cast);
-    act_commit(&cast.site, &cast.ada, "g1", 1, "first", "", 200, "\"seq\":3");
-    act_commit(&cast.site, &cast.bob, "g1", 1, "second", "", 409, "\"retryAfterMs\":0}");
+    do_commit(&cast.site, &cast.ada, "g1", 1, "first", "", 200, "\"seq\":3");
+    do_commit(&cast.site, &cast.bob, "g1", 1, "second", "", 409, "\"retryAfterMs\":0}");
     cast_end(&cast);
 }

@@ -7,11 +7,11 @@
 
 static const struct span id = { "a conversation", 14 };
 
-static void begin(struct delivery *delivery, struct convo_seat *seat)
+static void begin(struct delivery *delivery, struct convo_slot *slot)
 {
     *delivery = (struct delivery){ .members_max = 1000 };
-    CHECK_EQ_INT(convo_seat_make(delivery, id.at, id.size, seat), 0);
-    CHECK(convo_seat_awake(seat) == NULL);
+    CHECK_EQ_INT(convo_slot_make(delivery, id.at, id.size, slot), 0);
+    CHECK(convo_slot_awake(slot) == NULL);
 }
 
 static void add(struct convo *convo, const char *did, bool is_in)
@@ -34,7 +34,8 @@ static void add(struct convo *convo, const char *did, bool is_in)
 
 static void fill(struct convo *convo)
 {
-    convo->is_loaded = convo->is_there = true;
+    convo->state = CONVO_LIVE;
+    convo->is_there = true;
     convo->committed = convo->planned = (struct convo_point){
         .epoch = 5, .seq = UINT64_MAX, .kind = CONVO_MLS, .confirmed = 4, .chain = { 1, 2, 3 }
     };
@@ -69,7 +70,7 @@ static void check_filled(struct convo *convo)
 
     CHECK_EQ_INT(convo_init(&same, convo->delivery, id), 0);
     fill(&same);
-    CHECK(convo->is_loaded && convo->is_there && !convo->is_poisoned);
+    CHECK(convo->state == CONVO_LIVE && convo->is_there);
     CHECK(memcmp(&convo->committed, &same.committed, sizeof same.committed) == 0);
     CHECK(memcmp(&convo->planned, &same.committed, sizeof same.committed) == 0);
     CHECK(memcmp(&convo->policy, &same.policy, sizeof same.policy) == 0);
@@ -95,224 +96,230 @@ static void check_filled(struct convo *convo)
     CHECK(strstr(view.bytes, "\"description\":\"what it is for\"") != NULL);
     CHECK(strstr(view.bytes, "\"id\":\"a conversation\"") != NULL);
     buffer_free(&view);
-    convo_finish(&same);
+    convo_fini(&same);
 }
 
 TEST(sleep, keeps_everything)
 {
     struct delivery delivery;
-    struct convo_seat seat;
+    struct convo_slot slot;
     char text[128];
 
-    begin(&delivery, &seat);
-    fill(convo_seat_wake(&seat));
+    begin(&delivery, &slot);
+    fill(convo_slot_wake(&slot));
     for (int i = 0; i < 3; i++) {
-        convo_seat_rest(&seat);
-        CHECK(convo_seat_awake(&seat) == NULL);
-        convo_seat_show(&seat, text, sizeof text);
+        convo_slot_rest(&slot);
+        CHECK(convo_slot_awake(&slot) == NULL);
+        convo_slot_show(&slot, text, sizeof text);
         CHECK_MSG(strstr(text, "epoch 5, seq 18446744073709551615, 2 members") != NULL, "%s", text);
-        check_filled(convo_seat_wake(&seat));
+        check_filled(convo_slot_wake(&slot));
     }
-    convo_seat_finish(&seat);
+    convo_slot_fini(&slot);
 }
 
 TEST(sleep, takes_the_smallest_place_the_runtime_has)
 {
-    CHECK(sizeof(struct convo_seat) <= 16);
+    CHECK(sizeof(struct convo_slot) <= 16);
 }
 
 TEST(sleep, keeps_that_there_is_no_such_conversation)
 {
     struct delivery delivery;
-    struct convo_seat seat;
+    struct convo_slot slot;
     struct convo *convo;
 
-    begin(&delivery, &seat);
-    convo = convo_seat_wake(&seat);
-    CHECK(!convo->is_loaded);
-    convo->is_loaded = true;
-    convo_seat_rest(&seat);
-    convo = convo_seat_wake(&seat);
-    CHECK(convo->is_loaded && !convo->is_there);
+    begin(&delivery, &slot);
+    convo = convo_slot_wake(&slot);
+    CHECK(convo->state == CONVO_UNLOADED);
+    convo->state = CONVO_LIVE;
+    convo_slot_rest(&slot);
+    convo = convo_slot_wake(&slot);
+    CHECK(convo->state == CONVO_LIVE && !convo->is_there);
     CHECK(span_equal(convo_span(convo), id));
-    convo_seat_finish(&seat);
+    convo_slot_fini(&slot);
 }
 
 TEST(sleep, ends_with_nothing_known_when_it_is_told_that_it_is_old)
 {
     struct delivery delivery;
-    struct convo_seat seat;
+    struct convo_slot slot;
     struct convo *convo;
 
-    begin(&delivery, &seat);
-    fill(convo_seat_wake(&seat));
-    convo_seat_rest(&seat);
-    convo_seat_forget(&seat); /* asleep */
-    convo = convo_seat_wake(&seat);
-    CHECK(!convo->is_loaded && span_equal(convo_span(convo), id));
+    begin(&delivery, &slot);
+    fill(convo_slot_wake(&slot));
+    convo_slot_rest(&slot);
+    convo_slot_forget(&slot); /* asleep */
+    convo = convo_slot_wake(&slot);
+    CHECK(convo->state == CONVO_UNLOADED && span_equal(convo_span(convo), id));
     fill(convo);
-    convo_seat_forget(&seat); /* awake */
-    CHECK(!convo->is_loaded && convo->roster.count == 0);
+    convo_slot_forget(&slot); /* awake */
+    CHECK(convo->state == CONVO_UNLOADED && convo->roster.count == 0);
     CHECK(span_equal(convo_span(convo), id));
-    convo_seat_finish(&seat);
+    convo_slot_fini(&slot);
 }
 
 TEST(sleep, does_not_come_to_who_has_something_to_do)
 {
     struct delivery delivery;
-    struct convo_seat seat;
+    struct convo_slot slot;
     struct convo *convo;
     char did[32];
 
-    begin(&delivery, &seat);
-    convo = convo_seat_wake(&seat);
+    begin(&delivery, &slot);
+    convo = convo_slot_wake(&slot);
     fill(convo);
-    convo->is_reading = true;
-    convo_seat_rest(&seat);
-    CHECK(convo_seat_awake(&seat) == convo);
-    convo->is_reading = false;
+    convo->state = CONVO_LOADING;
+    convo_slot_rest(&slot);
+    CHECK(convo_slot_awake(&slot) == convo);
+    convo->state = CONVO_LIVE;
     for (int i = 0; i < 40; i++) { /* many members */
         (void)snprintf(did, sizeof did, "did:plc:%d", i);
         add(convo, did, true);
     }
-    convo_seat_rest(&seat);
-    CHECK(convo_seat_awake(&seat) == convo);
+    convo_slot_rest(&slot);
+    CHECK(convo_slot_awake(&slot) == convo);
     for (int i = 0; i < 40; i++) {
         (void)snprintf(did, sizeof did, "did:plc:%d", i);
         CHECK(roster_find(&convo->roster, span_of(did)) != NULL);
     }
     CHECK(roster_find(&convo->roster, SPAN("did:plc:40")) == NULL);
-    convo_seat_finish(&seat);
+    convo_slot_fini(&slot);
 }
 
 /* ---- answers without waking ----------------------------------------------------------------- */
 
-static struct job *job_of(enum job_kind kind, const char *did, uint64_t seq)
+static struct act *act_of(const struct act_type *type, const char *did, uint64_t seq)
 {
-    struct job *job =
-        job_new(kind, &(struct auth_claims){ .kind = AUTH_SERVICE, .issuer = span_of(did) });
+    struct act *act =
+        act_create(type, &(struct auth_claims){ .kind = AUTH_SERVICE, .issuer = span_of(did) });
 
-    CHECK(job != NULL);
-    job->seq = seq;
-    return job;
+    CHECK(act != NULL);
+    if (type == &poll_act_type)
+        act_poll(act)->seq = seq;
+    return act;
 }
 
 enum outcome { NOT_ANSWERED, ANSWERED, MUST_READ };
 
 static enum outcome ask(
-    const struct convo_seat *seat, enum job_kind kind, const char *did, uint64_t seq)
+    const struct convo_slot *slot, const struct act_type *type, const char *did, uint64_t seq)
 {
-    struct job *job = job_of(kind, did, seq);
+    struct act *act = act_of(type, did, seq);
     enum outcome outcome = NOT_ANSWERED;
 
-    if (convo_seat_answers(seat, job)) {
-        CHECK_EQ_INT(job->status, 200);
-        outcome = job->must_read ? MUST_READ : ANSWERED;
-        CHECK(job->must_read || (job->result_epoch == 5 && job->result_seq == UINT64_MAX));
-        CHECK(job->must_read || job->result_kept_from == 200);
+    if (type->peek != NULL && type->peek(slot, act)) {
+        bool must_read = type == &poll_act_type && act_poll(act)->must_read;
+
+        CHECK_EQ_INT(act->status, 200);
+        outcome = must_read ? MUST_READ : ANSWERED;
+        CHECK(must_read || (act->result_epoch == 5 && act->result_seq == UINT64_MAX));
+        CHECK(must_read || type != &poll_act_type || act_poll(act)->kept_from == 200);
     }
-    job_unref(job);
+    act_unref(act);
     return outcome;
 }
 
 TEST(asleep, it_tells_members_its_epoch_and_that_nothing_is_new)
 {
     struct delivery delivery;
-    struct convo_seat seat;
+    struct convo_slot slot;
 
-    begin(&delivery, &seat);
+    begin(&delivery, &slot);
     atomic_store(&delivery.trims, 4);
-    CHECK_EQ_INT(ask(&seat, JOB_EPOCH, "did:plc:ada", 0), NOT_ANSWERED); /* nothing is known yet */
-    CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:ada", UINT64_MAX), MUST_READ);
-    fill(convo_seat_wake(&seat));
+    CHECK_EQ_INT(
+        ask(&slot, &epoch_act_type, "did:plc:ada", 0), NOT_ANSWERED); /* nothing is known yet */
+    CHECK_EQ_INT(ask(&slot, &poll_act_type, "did:plc:ada", UINT64_MAX), MUST_READ);
+    fill(convo_slot_wake(&slot));
     for (int i = 0; i < 2; i++) { /* awake, it does so of polls alone */
-        CHECK_EQ_INT(ask(&seat, JOB_EPOCH, "did:plc:ada", 0), i == 0 ? NOT_ANSWERED : ANSWERED);
-        CHECK_EQ_INT(ask(&seat, JOB_EPOCH, "did:plc:bob", 0), i == 0 ? NOT_ANSWERED : ANSWERED);
-        CHECK_EQ_INT(ask(&seat, JOB_EPOCH, "did:plc:cyd", 0), NOT_ANSWERED); /* is out */
-        CHECK_EQ_INT(ask(&seat, JOB_EPOCH, "did:plc:eve", 0), NOT_ANSWERED);
-        CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:ada", UINT64_MAX), ANSWERED);
-        CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:bob", UINT64_MAX), ANSWERED);
-        CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:bob", UINT64_MAX - 1), MUST_READ);
-        CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:cyd", UINT64_MAX), MUST_READ);
-        CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:eve", UINT64_MAX), MUST_READ);
-        CHECK_EQ_INT(ask(&seat, JOB_MEMBER, "did:plc:ada", 0), NOT_ANSWERED);
-        convo_seat_rest(&seat);
-        CHECK(convo_seat_awake(&seat) == NULL);
+        CHECK_EQ_INT(
+            ask(&slot, &epoch_act_type, "did:plc:ada", 0), i == 0 ? NOT_ANSWERED : ANSWERED);
+        CHECK_EQ_INT(
+            ask(&slot, &epoch_act_type, "did:plc:bob", 0), i == 0 ? NOT_ANSWERED : ANSWERED);
+        CHECK_EQ_INT(ask(&slot, &epoch_act_type, "did:plc:cyd", 0), NOT_ANSWERED); /* is out */
+        CHECK_EQ_INT(ask(&slot, &epoch_act_type, "did:plc:eve", 0), NOT_ANSWERED);
+        CHECK_EQ_INT(ask(&slot, &poll_act_type, "did:plc:ada", UINT64_MAX), ANSWERED);
+        CHECK_EQ_INT(ask(&slot, &poll_act_type, "did:plc:bob", UINT64_MAX), ANSWERED);
+        CHECK_EQ_INT(ask(&slot, &poll_act_type, "did:plc:bob", UINT64_MAX - 1), MUST_READ);
+        CHECK_EQ_INT(ask(&slot, &poll_act_type, "did:plc:cyd", UINT64_MAX), MUST_READ);
+        CHECK_EQ_INT(ask(&slot, &poll_act_type, "did:plc:eve", UINT64_MAX), MUST_READ);
+        CHECK_EQ_INT(ask(&slot, &member_act_type, "did:plc:ada", 0), NOT_ANSWERED);
+        convo_slot_rest(&slot);
+        CHECK(convo_slot_awake(&slot) == NULL);
     }
-    check_filled(convo_seat_wake(&seat)); /* looking has changed nothing */
-    convo_seat_finish(&seat);
+    check_filled(convo_slot_wake(&slot)); /* looking has changed nothing */
+    convo_slot_fini(&slot);
 }
 
 TEST(poll, has_no_answer_while_the_log_is_trimmed_and_looks_afterwards)
 {
     struct delivery delivery;
-    struct convo_seat seat;
+    struct convo_slot slot;
 
-    begin(&delivery, &seat);
-    fill(convo_seat_wake(&seat));
+    begin(&delivery, &slot);
+    fill(convo_slot_wake(&slot));
     for (int i = 0; i < 2; i++) {
         atomic_store(&delivery.trims, 4);
-        CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:ada", UINT64_MAX), ANSWERED);
+        CHECK_EQ_INT(ask(&slot, &poll_act_type, "did:plc:ada", UINT64_MAX), ANSWERED);
         atomic_store(&delivery.trims, 5);
-        CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:ada", UINT64_MAX), MUST_READ);
+        CHECK_EQ_INT(ask(&slot, &poll_act_type, "did:plc:ada", UINT64_MAX), MUST_READ);
         atomic_store(&delivery.trims, 6);
-        CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:ada", UINT64_MAX), NOT_ANSWERED);
-        CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:ada", 7), MUST_READ); /* that needs no look */
-        convo_seat_rest(&seat);
+        CHECK_EQ_INT(ask(&slot, &poll_act_type, "did:plc:ada", UINT64_MAX), NOT_ANSWERED);
+        CHECK_EQ_INT(
+            ask(&slot, &poll_act_type, "did:plc:ada", 7), MUST_READ); /* that needs no look */
+        convo_slot_rest(&slot);
     }
-    convo_seat_finish(&seat);
+    convo_slot_fini(&slot);
 }
 
 TEST(poll, has_no_answer_while_something_is_on_its_way)
 {
     struct delivery delivery;
-    struct convo_seat seat;
+    struct convo_slot slot;
     struct convo_op op = { 0 };
     struct convo *convo;
 
-    begin(&delivery, &seat);
+    begin(&delivery, &slot);
     atomic_store(&delivery.trims, 4);
-    convo = convo_seat_wake(&seat);
+    convo = convo_slot_wake(&slot);
     fill(convo);
-    convo->flying = &op;
-    CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:ada", UINT64_MAX), MUST_READ);
-    convo->flying = NULL;
-    convo->is_poisoned = true;
-    CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:ada", UINT64_MAX), MUST_READ);
-    convo->is_poisoned = false;
-    convo->is_reading = true;
-    CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:ada", UINT64_MAX), MUST_READ);
-    convo->is_reading = false;
-    CHECK_EQ_INT(ask(&seat, JOB_POLL, "did:plc:ada", UINT64_MAX), ANSWERED);
-    convo_seat_finish(&seat);
+    convo->flying.first = &op;
+    CHECK_EQ_INT(ask(&slot, &poll_act_type, "did:plc:ada", UINT64_MAX), MUST_READ);
+    convo->flying.first = NULL;
+    convo->state = CONVO_POISONED;
+    CHECK_EQ_INT(ask(&slot, &poll_act_type, "did:plc:ada", UINT64_MAX), MUST_READ);
+    convo->state = CONVO_LOADING;
+    CHECK_EQ_INT(ask(&slot, &poll_act_type, "did:plc:ada", UINT64_MAX), MUST_READ);
+    convo->state = CONVO_LIVE;
+    CHECK_EQ_INT(ask(&slot, &poll_act_type, "did:plc:ada", UINT64_MAX), ANSWERED);
+    convo_slot_fini(&slot);
 }
 
 /* Every allocation fails once: it stays what it is, and nothing is lost. */
 TEST(sleep, without_memory_changes_nothing)
 {
     struct delivery delivery;
-    struct convo_seat seat;
+    struct convo_slot slot;
     uint64_t failed = 0;
 
-    begin(&delivery, &seat);
-    fill(convo_seat_wake(&seat));
+    begin(&delivery, &slot);
+    fill(convo_slot_wake(&slot));
     base_fault_countdown(1, 1);
-    convo_seat_rest(&seat);
+    convo_slot_rest(&slot);
     (void)base_fault_countdown(0, 0);
-    CHECK(convo_seat_awake(&seat) != NULL);
-    convo_seat_rest(&seat);
-    CHECK(convo_seat_awake(&seat) == NULL);
+    CHECK(convo_slot_awake(&slot) != NULL);
+    convo_slot_rest(&slot);
+    CHECK(convo_slot_awake(&slot) == NULL);
     for (;; failed++) {
         struct convo *convo;
 
         base_fault_countdown(failed + 1, 1);
-        convo = convo_seat_wake(&seat);
+        convo = convo_slot_wake(&slot);
         (void)base_fault_countdown(0, 0);
         if (convo != NULL)
             break;
-        CHECK(convo_seat_awake(&seat) == NULL);
+        CHECK(convo_slot_awake(&slot) == NULL);
     }
     CHECK(failed >= 4);
-    check_filled(convo_seat_wake(&seat));
-    convo_seat_finish(&seat);
+    check_filled(convo_slot_wake(&slot));
+    convo_slot_fini(&slot);
 }

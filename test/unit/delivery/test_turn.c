@@ -10,7 +10,7 @@
 #include "check.h"
 #include "crypto/digest.h"
 #include "delivery_tables.h"
-#include "services/delivery/convo/job.h"
+#include "services/delivery/convo/acts.h"
 #include "services/delivery/delivery.h"
 #include "services/delivery/mls/mls_reader.h"
 
@@ -30,7 +30,7 @@ struct client {
     uint32_t think_ms;
     uint64_t epoch;
     uint64_t serial;
-    struct job *job; /* asked, not answered yet */
+    struct act *act; /* asked, not answered yet */
 };
 
 static struct score scores[CLIENTS];
@@ -41,20 +41,20 @@ static size_t did_of(uint32_t number, char text[32])
     return (size_t)snprintf(text, 32, "did:plc:client%u", number);
 }
 
-static struct job *job_of(enum job_kind kind, uint32_t number)
+static struct act *act_of(const struct act_type *type, uint32_t number)
 {
     char did[32];
     struct auth_claims claims = { .kind = AUTH_SESSION, .issuer = { did, did_of(number, did) } };
-    struct job *job = job_new(kind, &claims);
+    struct act *act = act_create(type, &claims);
 
-    CHECK(job != NULL);
-    job->convo = SPAN("g1");
-    return job;
+    CHECK(act != NULL);
+    act->convo = SPAN("g1");
+    return act;
 }
 
-static struct job *commit_of(const struct client *client)
+static struct act *commit_of(const struct client *client)
 {
-    struct job *job = job_of(JOB_COMMIT, client->number);
+    struct act *act = act_of(&commit_act_type, client->number);
     struct buffer bytes = { 0 };
     char secret[64];
 
@@ -68,21 +68,21 @@ static struct job *commit_of(const struct client *client)
     mls_put_vector(&bytes, SPAN(""));
     mls_put_vector(&bytes, SPAN("sender data of 28 bytes ...."));
     mls_put_vector(&bytes, span_of(secret));
-    job->body = bytes.bytes;
-    job->bytes = (struct span){ bytes.bytes, bytes.size };
-    CHECK(mls_message_read(job->bytes, &job->mls) == NULL);
-    crypto_sha256(job->bytes.at, job->bytes.size, job->sha256);
-    return job;
+    act->body = bytes.bytes;
+    act->content->bytes = (struct span){ bytes.bytes, bytes.size };
+    CHECK(mls_message_read(act->content->bytes, &act->content->mls) == NULL);
+    crypto_sha256(bytes.bytes, bytes.size, act->content->sha256);
+    return act;
 }
 
 static void try_commit(struct client *client, struct tr_context *ctx)
 {
-    struct job_message message;
+    struct act_message message;
     tr_sender convo;
 
     client->serial++;
-    client->job = commit_of(client);
-    message = (struct job_message){ .job = job_ref(client->job) };
+    client->act = commit_of(client);
+    message = (struct act_message){ .act = act_ref(client->act) };
     CHECK_EQ_INT(tr_registry_get(client->delivery->convos, "g1", 2, "client", &convo), 0);
     CHECK_EQ_INT(
         tr_ask(ctx, convo, &message, sizeof message, &(struct tr_ask_options){ .tag = 2 }), 0);
@@ -91,23 +91,23 @@ static void try_commit(struct client *client, struct tr_context *ctx)
 
 static void answered(struct client *client)
 {
-    struct job *job = client->job;
+    struct act *act = client->act;
     struct score *score = client->score;
 
-    CHECK_MSG(job->status == 200 || job->status == 409, "%u %s", job->status, job->text);
-    if (job->status == 200) {
-        client->epoch = job->result_epoch;
+    CHECK_MSG(act->status == 200 || act->status == 409, "%u %s", act->status, act->text);
+    if (act->status == 200) {
+        client->epoch = act->result_epoch;
         score->wins++;
         score->in_a_row = 0;
     } else {
         uint64_t wait_ms;
         const char *at;
 
-        buffer_append(&job->answer, "", 1);
-        at = strstr(job->answer.bytes, "\"currentEpoch\":");
+        buffer_append(&act->answer, "", 1);
+        at = strstr(act->answer.bytes, "\"currentEpoch\":");
         CHECK(at != NULL);
         client->epoch = strtoull(at + strlen("\"currentEpoch\":"), NULL, 10);
-        at = strstr(job->answer.bytes, "\"retryAfterMs\":");
+        at = strstr(act->answer.bytes, "\"retryAfterMs\":");
         CHECK(at != NULL);
         wait_ms = strtoull(at + strlen("\"retryAfterMs\":"), NULL, 10);
         CHECK(wait_ms <= client->delivery->turn_ms);
@@ -117,8 +117,8 @@ static void answered(struct client *client)
         if (score->in_a_row > score->in_a_row_max)
             score->in_a_row_max = score->in_a_row;
     }
-    job_unref(job);
-    client->job = NULL;
+    act_unref(act);
+    client->act = NULL;
 }
 
 static int client_start(void *self, struct tr_context *ctx)
@@ -153,8 +153,8 @@ static void client_finish(void *self)
 {
     struct client *client = self;
 
-    job_unref(client->job);
-    client->job = NULL;
+    act_unref(client->act);
+    client->act = NULL;
 }
 
 static const struct tr_type client_type = {
@@ -214,24 +214,25 @@ static void stage_end(struct stage *stage)
 
 static void create(struct stage *stage)
 {
-    struct job *job = job_of(JOB_CREATE, 0);
-    struct job_message message = { .job = job_ref(job) };
+    struct act *act = act_of(&creation_act_type, 0);
+    struct act_message message = { .act = act_ref(act) };
     static char dids[CLIENTS][32];
     struct tr_future *future;
     tr_sender convo;
 
-    job->suite = SPAN("MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519");
-    job->adds = base_calloc(CLIENTS * sizeof *job->adds);
-    CHECK(job->adds != NULL);
+    act_creation(act)->suite = SPAN("MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519");
+    act->members->adds = base_calloc(CLIENTS * sizeof *act->members->adds);
+    CHECK(act->members->adds != NULL);
     for (uint32_t i = 1; i < CLIENTS; i++)
-        job->adds[job->add_count++].did = (struct span){ dids[i], did_of(i, dids[i]) };
+        act->members->adds[act->members->add_count++].did =
+            (struct span){ dids[i], did_of(i, dids[i]) };
     CHECK_EQ_INT(tr_registry_get(stage->delivery->convos, "g1", 2, "test", &convo), 0);
     CHECK_EQ_INT(tr_ask_future(convo, &message, sizeof message, 0, &future), 0);
     CHECK_EQ_INT(tr_future_wait(future, NULL, 0, NULL, TR_SECONDS(10)), 0);
-    CHECK_MSG(job->status == 200, "%u %s", job->status, job->text);
+    CHECK_MSG(act->status == 200, "%u %s", act->status, act->text);
     tr_future_drop(&future);
     tr_sender_drop(&convo);
-    job_unref(job);
+    act_unref(act);
 }
 
 /* The slow one is the last; the scores are of the whole race. */

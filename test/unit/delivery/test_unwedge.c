@@ -8,7 +8,7 @@ static void commit_badly(struct cast *cast)
     char more[128];
 
     (void)snprintf(more, sizeof more, ",\"removes\":[\"%s\"]", cast->dan.did);
-    act_commit(&cast->site, &cast->ada, "g1", 1, "bad", more, 200, "\"epoch\":2");
+    do_commit(&cast->site, &cast->ada, "g1", 1, "bad", more, 200, "\"epoch\":2");
 }
 
 TEST(report, of_a_quorum_takes_the_commit_back_and_all_it_did)
@@ -19,9 +19,8 @@ TEST(report, of_a_quorum_takes_the_commit_back_and_all_it_did)
     cast_begin(&cast);
     commit_badly(&cast);
     expect(site, &cast.dan, "getEpoch?convoId=g1", NULL, 403, "NotMember");
-    act_report(
-        site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false,\"reports\":1,\"needed\":2");
-    act_report(site, &cast.cyd, "g1", 1, "bad", 200, "\"revoked\":true");
+    do_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false,\"reports\":1,\"needed\":2");
+    do_report(site, &cast.cyd, "g1", 1, "bad", 200, "\"revoked\":true");
     expect(site, &cast.bob, "getEpoch?convoId=g1", NULL, 200, "\"currentEpoch\":1");
     expect(site, &cast.dan, "getEpoch?convoId=g1", NULL, 200, "\"currentEpoch\":1");
     CHECK_EQ_INT(stored(site, "SELECT join_seq FROM members WHERE convo = 'g1' AND leave_seq IS "
@@ -50,14 +49,14 @@ TEST(report, gives_back_who_had_returned_in_the_meantime)
         " unread_extra, read_seq, leave_seq, left_ms, was_removed) SELECT convo, did, 4, 1, 0, 0,"
         " 0, 3, 5, 1, 1 FROM members WHERE leave_seq IS NOT NULL");
     plant(site, "UPDATE members SET has_later = 1 WHERE leave_seq = 3");
-    act_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false");
-    act_report(site, &cast.cyd, "g1", 1, "bad", 200, "\"revoked\":true");
+    do_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false");
+    do_report(site, &cast.cyd, "g1", 1, "bad", 200, "\"revoked\":true");
     CHECK_EQ_INT(stored(site, "SELECT COUNT(*) FROM members"), 4);
     CHECK_EQ_INT(stored(site, "SELECT COUNT(*) FROM members WHERE has_later = 1"), 0);
     site_close(site);
     site_open(site);
     expect(site, &cast.dan, "getEpoch?convoId=g1", NULL, 200, "\"currentEpoch\":1");
-    act_say(site, &cast.dan, "g1", "back", 1, "persistent", 200, "messageId");
+    do_say(site, &cast.dan, "g1", "back", 1, "persistent", 200, "messageId");
     cast_end(&cast);
 }
 
@@ -68,12 +67,12 @@ TEST(report, may_still_take_who_joined_so_the_last_admin_stays)
     struct site *site = &cast.site;
 
     cast_begin(&cast);
-    act_add(site, &cast.ada, "g1", 1, (const char *const[3]){ cast.eve.did, NULL, NULL });
+    do_add(site, &cast.ada, "g1", 1, (const char *const[3]){ cast.eve.did, NULL, NULL });
     act(site, &cast.ada, "promoteAdmin", 200, "", "{\"convoId\":\"g1\",\"targetDid\":\"%s\"}",
         cast.eve.did);
     act(site, &cast.ada, "demoteAdmin", 400, "LastAdmin",
         "{\"convoId\":\"g1\",\"targetDid\":\"%s\"}", cast.ada.did);
-    act_say(site, &cast.bob, "g1", "m1", 2, "persistent", 200, "messageId");
+    do_say(site, &cast.bob, "g1", "m1", 2, "persistent", 200, "messageId");
     act(site, &cast.ada, "demoteAdmin", 200, "", "{\"convoId\":\"g1\",\"targetDid\":\"%s\"}",
         cast.ada.did);
     cast_end(&cast);
@@ -88,17 +87,17 @@ TEST(report, does_not_give_back_who_left)
 
     cast_begin(&cast);
     act(site, &cast.dan, "leaveConvo", 200, "", "{\"convoId\":\"g1\",\"commit\":\"%s\"}", leave);
-    act_report(site, &cast.bob, "g1", 1, "bye", 200, "\"revoked\":false");
-    act_report(site, &cast.cyd, "g1", 1, "bye", 200, "\"revoked\":true");
+    do_report(site, &cast.bob, "g1", 1, "bye", 200, "\"revoked\":false");
+    do_report(site, &cast.cyd, "g1", 1, "bye", 200, "\"revoked\":true");
     expect(site, &cast.bob, "getEpoch?convoId=g1", NULL, 200, "\"currentEpoch\":1");
     expect(site, &cast.dan, "getEpoch?convoId=g1", NULL, 403, "NotMember");
     CHECK_EQ_INT(stored(site, "SELECT COUNT(*) FROM quarantines"), 0);
     expect_check(site, NULL);
     /* Nor who has to wait because of another commit. */
-    act_commit(site, &cast.cyd, "g1", 1, "bad", "", 200, "\"epoch\":2");
-    act_report(site, &cast.ada, "g1", 1, "bad", 200, "\"revoked\":false");
-    act_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":true");
-    act_commit(site, &cast.cyd, "g1", 1, "other", "", 403, "CommitterQuarantined");
+    do_commit(site, &cast.cyd, "g1", 1, "bad", "", 200, "\"epoch\":2");
+    do_report(site, &cast.ada, "g1", 1, "bad", 200, "\"revoked\":false");
+    do_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":true");
+    do_commit(site, &cast.cyd, "g1", 1, "other", "", 403, "CommitterQuarantined");
     act(site, &cast.cyd, "leaveConvo", 200, "", "{\"convoId\":\"g1\",\"commit\":\"%s\"}", again);
     free(leave);
     free(again);
@@ -111,9 +110,9 @@ TEST(report, leaves_whom_the_commit_added_as_it_was_before)
     struct site *site = &cast.site;
 
     cast_begin(&cast);
-    act_add(site, &cast.ada, "g1", 1, (const char *const[3]){ cast.eve.did, NULL, NULL });
-    act_report(site, &cast.bob, "g1", 1, "an add", 200, "\"revoked\":false");
-    act_report(site, &cast.cyd, "g1", 1, "an add", 200, "\"revoked\":true");
+    do_add(site, &cast.ada, "g1", 1, (const char *const[3]){ cast.eve.did, NULL, NULL });
+    do_report(site, &cast.bob, "g1", 1, "an add", 200, "\"revoked\":false");
+    do_report(site, &cast.cyd, "g1", 1, "an add", 200, "\"revoked\":true");
     CHECK_EQ_INT(stored(site, "SELECT COUNT(*) FROM members WHERE leave_seq = 4 AND was_removed = 0"
                               " AND left_ms = 0"),
         1);
@@ -126,18 +125,18 @@ TEST(report, counts_people_not_how_often_and_not_those_the_commit_concerns)
     struct site *site = &cast.site;
 
     cast_begin(&cast);
-    act_add(site, &cast.ada, "g1", 1, (const char *const[3]){ cast.eve.did, NULL, NULL });
+    do_add(site, &cast.ada, "g1", 1, (const char *const[3]){ cast.eve.did, NULL, NULL });
     for (int i = 0; i < 3; i++)
-        act_report(site, &cast.bob, "g1", 1, "an add", 200,
+        do_report(site, &cast.bob, "g1", 1, "an add", 200,
             "\"revoked\":false,\"reports\":1,\"needed\":2");
-    act_report(site, &cast.ada, "g1", 1, "an add", 403, "NotEligible");
-    act_report(site, &cast.eve, "g1", 1, "an add", 403, "NotEligible");
+    do_report(site, &cast.ada, "g1", 1, "an add", 403, "NotEligible");
+    do_report(site, &cast.eve, "g1", 1, "an add", 403, "NotEligible");
     site_close(site); /* what was reported is remembered */
     site_open(site);
-    act_report(site, &cast.bob, "g1", 1, "an add", 200, "\"reports\":1,\"needed\":2");
-    act_report(site, &cast.dan, "g1", 1, "an add", 200, "\"revoked\":true");
+    do_report(site, &cast.bob, "g1", 1, "an add", 200, "\"reports\":1,\"needed\":2");
+    do_report(site, &cast.dan, "g1", 1, "an add", 200, "\"revoked\":true");
     expect(site, &cast.eve, "getEpoch?convoId=g1", NULL, 403, "NotMember");
-    act_report(site, &cast.cyd, "g1", 1, "an add", 200, "\"revoked\":true");
+    do_report(site, &cast.cyd, "g1", 1, "an add", 200, "\"revoked\":true");
     expect_check(site, NULL);
     cast_end(&cast);
 }
@@ -149,20 +148,20 @@ TEST(report, lets_the_next_commit_in_but_neither_the_same_bytes_nor_the_committe
 
     cast_begin(&cast);
     commit_badly(&cast);
-    act_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false");
-    act_report(site, &cast.cyd, "g1", 1, "bad", 200, "\"revoked\":true");
+    do_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false");
+    do_report(site, &cast.cyd, "g1", 1, "bad", 200, "\"revoked\":true");
     for (int i = 0; i < 2; i++) { /* also when all was read anew */
-        act_commit(site, &cast.bob, "g1", 1, "bad", "", 409, "CommitRevoked");
-        act_commit(site, &cast.ada, "g1", 1, "better", "", 403, "CommitterQuarantined");
+        do_commit(site, &cast.bob, "g1", 1, "bad", "", 409, "CommitRevoked");
+        do_commit(site, &cast.ada, "g1", 1, "better", "", 403, "CommitterQuarantined");
         site_close(site);
         site_open(site);
     }
-    act_commit(site, &cast.bob, "g1", 1, "good", "", 200, "\"epoch\":2");
-    act_commit(site, &cast.cyd, "g1", 1, "late", "", 409, "EpochConflict");
+    do_commit(site, &cast.bob, "g1", 1, "good", "", 200, "\"epoch\":2");
+    do_commit(site, &cast.cyd, "g1", 1, "late", "", 409, "EpochConflict");
     plant(site, "UPDATE quarantines SET until_ms = 1");
     site_close(site);
     site_open(site);
-    act_commit(site, &cast.ada, "g1", 2, "forgiven", "", 200, "\"epoch\":3");
+    do_commit(site, &cast.ada, "g1", 2, "forgiven", "", 200, "\"epoch\":3");
     expect(site, &cast.dan, "getCommits?convoId=g1&fromEpoch=2", NULL, 200, "\"epoch\":3");
     expect_check(site, NULL);
     cast_end(&cast);
@@ -193,13 +192,13 @@ TEST(report, of_two_commits_at_one_epoch_is_remembered_of_both)
 
     cast_begin(&cast);
     commit_badly(&cast);
-    act_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false");
-    act_report(site, &cast.cyd, "g1", 1, "bad", 200, "\"revoked\":true");
-    act_commit(site, &cast.dan, "g1", 1, worse, "", 200, "\"epoch\":2");
-    act_report(site, &cast.bob, "g1", 1, worse, 200, "\"revoked\":false,\"reports\":1");
+    do_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false");
+    do_report(site, &cast.cyd, "g1", 1, "bad", 200, "\"revoked\":true");
+    do_commit(site, &cast.dan, "g1", 1, worse, "", 200, "\"epoch\":2");
+    do_report(site, &cast.bob, "g1", 1, worse, 200, "\"revoked\":false,\"reports\":1");
     site_close(site);
     site_open(site);
-    act_report(site, &cast.cyd, "g1", 1, worse, 200, "\"revoked\":true");
+    do_report(site, &cast.cyd, "g1", 1, worse, 200, "\"revoked\":true");
     expect_check(site, NULL);
     cast_end(&cast);
 }
@@ -214,20 +213,20 @@ TEST(report, never_takes_back_an_epoch_a_member_was_heard_at)
 
         cast_begin(&cast);
         commit_badly(&cast);
-        act_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false");
+        do_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false");
         if (i == 0)
-            act_say(site, &cast.ada, "g1", "m", 2, "persistent", 200, "seq");
+            do_say(site, &cast.ada, "g1", "m", 2, "persistent", 200, "seq");
         else if (i == 1)
-            act_say(site, &cast.ada, "g1", "m", 2, "ephemeral", 200, "seq");
+            do_say(site, &cast.ada, "g1", "m", 2, "ephemeral", 200, "seq");
         else if (i == 2)
             act(site, &cast.ada, "confirmEpoch", 200, "\"confirmed\":true",
                 "{\"convoId\":\"g1\",\"epoch\":2,\"epochAuthenticatorHash\":\"%064d\"}", 7);
         else
-            act_commit(site, &cast.bob, "g1", 2, "more", "", 200, "\"epoch\":3");
+            do_commit(site, &cast.bob, "g1", 2, "more", "", 200, "\"epoch\":3");
         printf("heard by a %s\n", how[i]);
         site_close(site); /* and that is kept */
         site_open(site);
-        act_report(site, &cast.cyd, "g1", 1, "bad", 409, "EpochConfirmed");
+        do_report(site, &cast.cyd, "g1", 1, "bad", 409, "EpochConfirmed");
         expect(site, &cast.dan, "getEpoch?convoId=g1", NULL, 403, "NotMember");
         cast_end(&cast);
     }
@@ -240,9 +239,9 @@ TEST(report, of_a_message_at_the_epoch_before_does_not_count_as_heard)
 
     cast_begin(&cast);
     commit_badly(&cast);
-    act_say(site, &cast.bob, "g1", "m", 1, "persistent", 200, "\"seq\":4");
-    act_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false");
-    act_report(site, &cast.cyd, "g1", 1, "bad", 200, "\"revoked\":true");
+    do_say(site, &cast.bob, "g1", "m", 1, "persistent", 200, "\"seq\":4");
+    do_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false");
+    do_report(site, &cast.cyd, "g1", 1, "bad", 200, "\"revoked\":true");
     expect(site, &cast.dan, "getMessages?convoId=g1", NULL, 200, "\"id\":\"m\"");
     expect_check(site, NULL);
     cast_end(&cast);
@@ -268,13 +267,13 @@ TEST(report, makes_its_welcomes_invalid_unless_one_was_joined_by)
             state);
         plant(site, target);
         plant(site, "UPDATE convos SET group_info = 'i', group_info_epoch = 2");
-        act_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false");
+        do_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false");
         if (state == 1) {
-            act_report(site, &cast.cyd, "g1", 1, "bad", 200, "\"revoked\":true");
+            do_report(site, &cast.cyd, "g1", 1, "bad", 200, "\"revoked\":true");
             CHECK_EQ_INT(stored(site, "SELECT state FROM welcome_targets"), 3);
             expect(site, &cast.bob, "getGroupInfo?convoId=g1", NULL, 404, "GroupInfoUnavailable");
         } else {
-            act_report(site, &cast.cyd, "g1", 1, "bad", 409, "EpochConfirmed");
+            do_report(site, &cast.cyd, "g1", 1, "bad", 409, "EpochConfirmed");
             CHECK_EQ_INT(stored(site, "SELECT state FROM welcome_targets"), 2);
             CHECK_EQ_INT(stored(site, "SELECT COUNT(*) FROM quarantines"), 0);
             expect(site, &cast.bob, "getEpoch?convoId=g1", NULL, 200, "\"currentEpoch\":2");
@@ -292,8 +291,8 @@ TEST(report, keeps_a_group_info_of_before_the_commit)
     cast_begin(&cast);
     plant(site, "UPDATE convos SET group_info = 'i', group_info_epoch = 1");
     commit_badly(&cast);
-    act_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false");
-    act_report(site, &cast.cyd, "g1", 1, "bad", 200, "\"revoked\":true");
+    do_report(site, &cast.bob, "g1", 1, "bad", 200, "\"revoked\":false");
+    do_report(site, &cast.cyd, "g1", 1, "bad", 200, "\"revoked\":true");
     expect(site, &cast.bob, "getGroupInfo?convoId=g1", NULL, 200, "\"epoch\":1");
     cast_end(&cast);
 }
@@ -304,14 +303,14 @@ TEST(report, of_what_is_not_there_is_refused_by_name)
     struct site *site = &cast.site;
 
     cast_begin(&cast);
-    act_create(site, &cast.ada, "counted");
+    do_create(site, &cast.ada, "counted");
     act(site, &cast.ada, "addMembers", 200, "newEpoch",
         "{\"convoId\":\"counted\",\"didList\":[\"%s\"]}", cast.bob.did);
-    act_report(site, &cast.bob, "g1", 0, "no such", 404, "CommitNotFound");
-    act_report(site, &cast.bob, "g1", 1, "an add", 404, "CommitNotFound");
-    act_report(site, &cast.eve, "g1", 0, "an add", 403, "NotMember");
-    act_report(site, &cast.bob, "nowhere", 0, "an add", 404, "ConvoNotFound");
-    act_report(site, &cast.bob, "counted", 0, "an add", 400, "NumberedConversation");
+    do_report(site, &cast.bob, "g1", 0, "no such", 404, "CommitNotFound");
+    do_report(site, &cast.bob, "g1", 1, "an add", 404, "CommitNotFound");
+    do_report(site, &cast.eve, "g1", 0, "an add", 403, "NotMember");
+    do_report(site, &cast.bob, "nowhere", 0, "an add", 404, "ConvoNotFound");
+    do_report(site, &cast.bob, "counted", 0, "an add", 400, "NumberedConversation");
     act(site, &cast.bob, "reportInvalidCommit", 400, "InvalidRequest",
         "{\"convoId\":\"g1\",\"baseEpoch\":0,\"sha256\":\"%s\"}", "short");
     act(site, &cast.bob, "reportInvalidCommit", 400, "baseEpoch",
@@ -329,17 +328,17 @@ TEST(report, is_heard_by_who_listens_and_by_who_comes_later)
     int live_fd, later_fd, gone_fd;
 
     cast_begin(&cast);
-    act_add(site, &cast.ada, "g1", 1, (const char *const[3]){ cast.eve.did, NULL, NULL });
-    live_fd = act_listen(site, &cast.bob, "convoId=g1&cursor=0");
-    gone_fd = act_listen(site, &cast.eve, "convoId=g1&cursor=3");
+    do_add(site, &cast.ada, "g1", 1, (const char *const[3]){ cast.eve.did, NULL, NULL });
+    live_fd = do_listen(site, &cast.bob, "convoId=g1&cursor=0");
+    gone_fd = do_listen(site, &cast.eve, "convoId=g1&cursor=3");
     CHECK(web_receive_until(live_fd, &live, "id: 3\n"));
     CHECK(web_receive_until(gone_fd, &gone, "text/event-stream"));
-    act_report(site, &cast.bob, "g1", 1, "an add", 200, "\"revoked\":false");
-    act_report(site, &cast.cyd, "g1", 1, "an add", 200, "\"revoked\":true");
+    do_report(site, &cast.bob, "g1", 1, "an add", 200, "\"revoked\":false");
+    do_report(site, &cast.cyd, "g1", 1, "an add", 200, "\"revoked\":true");
     CHECK(web_receive_until(live_fd, &live, "id: 4\n"));
     CHECK(web_receive_until(live_fd, &live, "#commitRevokedEvent"));
     CHECK(web_receive_until(gone_fd, &gone, "removed"));
-    later_fd = act_listen(site, &cast.dan, "convoId=g1&cursor=2");
+    later_fd = do_listen(site, &cast.dan, "convoId=g1&cursor=2");
     CHECK(web_receive_until(later_fd, &later, "id: 4\n"));
     CHECK(strstr(later.text, "id: 3\n") == NULL);
     close(live_fd);
@@ -363,11 +362,11 @@ TEST(confirm, of_different_states_of_an_epoch_is_an_alarm)
     int fd;
 
     cast_begin(&cast);
-    fd = act_listen(site, &cast.dan, "convoId=g1&cursor=0");
+    fd = do_listen(site, &cast.dan, "convoId=g1&cursor=0");
     act(site, &cast.ada, "confirmEpoch", 200, "\"forkSuspected\":false", CONFIRM, "g1", 1, 7);
     act(site, &cast.bob, "confirmEpoch", 200, "\"forkSuspected\":false", CONFIRM, "g1", 1, 7);
     act(site, &cast.bob, "confirmEpoch", 200, "\"forkSuspected\":false", CONFIRM, "g1", 0, 8);
-    act_say(site, &cast.ada, "g1", "m", 1, "persistent", 200, "\"seq\":3");
+    do_say(site, &cast.ada, "g1", "m", 1, "persistent", 200, "\"seq\":3");
     CHECK(web_receive_until(fd, &heard, "id: 3\n"));
     CHECK(strstr(heard.text, "forkSuspected") == NULL);
     act(site, &cast.cyd, "confirmEpoch", 200, "\"forkSuspected\":true", CONFIRM, "g1", 1, 8);
@@ -386,7 +385,7 @@ TEST(confirm, refuses_what_cannot_be_confirmed_by_name)
     struct site *site = &cast.site;
 
     cast_begin(&cast);
-    act_create(site, &cast.ada, "counted");
+    do_create(site, &cast.ada, "counted");
     act(site, &cast.ada, "addMembers", 200, "newEpoch",
         "{\"convoId\":\"counted\",\"didList\":[\"%s\"]}", cast.bob.did);
     act(site, &cast.ada, "confirmEpoch", 409, "EpochMismatch", CONFIRM, "g1", 2, 7);
@@ -409,7 +408,7 @@ TEST(reset, begins_another_group_with_the_same_members)
     int fd;
 
     cast_begin(&cast);
-    fd = act_listen(site, &cast.cyd, "convoId=g1&cursor=0");
+    fd = do_listen(site, &cast.cyd, "convoId=g1&cursor=0");
     act(site, &cast.bob, "resetGroup", 403, "NotAdmin",
         "{\"convoId\":\"g1\",\"newGroupId\":\"%s\"}", "g1b");
     act(site, &cast.eve, "resetGroup", 403, "NotMember",

@@ -27,7 +27,7 @@ static void passivate(struct site *site)
     CHECK_EQ_INT(tr_registry_create(site->system,
                      &(struct tr_registry_options){ .name = "convos",
                          .type = &convo_type,
-                         .make = convo_seat_make,
+                         .make = convo_slot_make,
                          .data = delivery,
                          .box = { .capacity = 256, .full = TR_FULL_FAIL } },
                      &delivery->convos),
@@ -72,7 +72,7 @@ static void check_wakes(void (*rest)(struct site *site))
     CHECK_EQ_INT(many.rows, few.rows);
     CHECK_MSG(many.work <= few.work + 50, "waking takes %lld steps, and took %lld",
         (long long)many.work, (long long)few.work);
-    act_say(&cast.site, &cast.bob, "g1", "next", 1001, "persistent", 200, "\"seq\":2003");
+    do_say(&cast.site, &cast.bob, "g1", "next", 1001, "persistent", 200, "\"seq\":2003");
     cast_end(&cast);
 }
 

@@ -7,55 +7,55 @@
 #include "json/json_write.h"
 #include "services/delivery/api/api_query.h"
 #include "services/delivery/api/inspector.h"
-#include "services/delivery/convo/job.h"
+#include "services/delivery/convo/acts.h"
 #include "services/delivery/store/cleanup.h"
 #include "services/delivery/store/retention.h"
 
 /* Actors are made for what is asked for: this one found nothing to load. In JSON a quote inside a
  * text has a backslash before it, so this is no part of an id. */
-static bool is_there(const struct job *job)
+static bool is_there(const struct act *act)
 {
     static const char none[] = ",\"exists\":false,";
 
-    return memmem(job->answer.bytes, job->answer.size, none, sizeof none - 1) == NULL;
+    return memmem(act->answer.bytes, act->answer.size, none, sizeof none - 1) == NULL;
 }
 
 static void state_told(struct http_request *request, const struct tr_event *event)
 {
-    struct job *job = http_data(request);
+    struct act *act = http_data(request);
 
-    if (event->status < 0 || job->status == 0 || job->answer.failed != 0)
+    if (event->status < 0 || act->status == 0 || act->answer.failed != 0)
         http_respond_lost(request, event->status, false, "conversation");
-    else if (job->status == 200 && !is_there(job))
+    else if (act->status == 200 && !is_there(act))
         http_respond_error(request, 404, "ConvoNotFound", "there is no such conversation");
     else
-        job_respond(request, job);
-    job_unref(job);
+        act_respond(request, act);
+    act_unref(act);
 }
 
 /* NULL when out of memory. */
-static struct job *new_job(struct span id)
+static struct act *create_state_act(struct span id)
 {
-    struct job *job = job_new(JOB_STATE, NULL);
+    struct act *act = act_create(&state_act_type, NULL);
 
-    if (job == NULL)
+    if (act == NULL)
         return NULL;
-    job->body = base_alloc(id.size);
-    if (job->body == NULL) {
-        job_unref(job);
+    act->body = base_alloc(id.size);
+    if (act->body == NULL) {
+        act_unref(act);
         return NULL;
     }
-    memcpy(job->body, id.at, id.size);
-    job->convo = (struct span){ job->body, id.size };
-    return job;
+    memcpy(act->body, id.at, id.size);
+    act->convo = (struct span){ act->body, id.size };
+    return act;
 }
 
-/* Takes one holder of the job if it returns 0. */
-static int ask(struct http_request *request, const struct delivery *delivery, struct job *job)
+/* Takes one holder of the act if it returns 0. */
+static int ask(struct http_request *request, const struct delivery *delivery, struct act *act)
 {
-    struct job_message message = { .job = job };
+    struct act_message message = { .act = act };
     tr_sender convo;
-    int rc = tr_registry_get(delivery->convos, job->convo.at, job->convo.size, "admin", &convo);
+    int rc = tr_registry_get(delivery->convos, act->convo.at, act->convo.size, "admin", &convo);
 
     if (rc < 0)
         return rc;
@@ -67,7 +67,7 @@ static int ask(struct http_request *request, const struct delivery *delivery, st
 /* False: it has been answered. */
 static bool is_id(struct http_request *request, struct span id)
 {
-    if (id.size > 0 && id.size <= JOB_CONVO_SIZE_MAX)
+    if (id.size > 0 && id.size <= ACT_CONVO_SIZE_MAX)
         return true;
     http_respond_error(request, 400, "InvalidRequest", "an id has 1 to 128 bytes");
     return false;
@@ -75,17 +75,17 @@ static bool is_id(struct http_request *request, struct span id)
 
 static void show_convo(struct http_request *request, void *state, struct span id)
 {
-    struct job *job;
+    struct act *act;
 
     if (!is_id(request, id))
         return;
-    job = new_job(id);
-    if (job != NULL) {
-        http_set_data(request, job);
-        if (ask(request, state, job_ref(job)) == 0)
+    act = create_state_act(id);
+    if (act != NULL) {
+        http_set_data(request, act);
+        if (ask(request, state, act_ref(act)) == 0)
             return;
-        job_unref(job);
-        job_unref(job);
+        act_unref(act);
+        act_unref(act);
     }
     http_respond_shed(request, 503, 1, "busy");
 }

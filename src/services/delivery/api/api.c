@@ -13,7 +13,7 @@
 
 static bool no_memory(struct http_request *request, struct api_body *body)
 {
-    job_unref(body->job);
+    act_unref(body->act);
     json_doc_free(&body->doc);
     http_respond_shed(request, 503, 1, "memory");
     return false;
@@ -35,25 +35,26 @@ static bool parse(struct http_request *request, struct api_body *body, char *tex
     return true;
 }
 
-bool api_begin(struct http_request *request, enum job_kind kind, struct api_body *ret_body)
+bool api_begin(struct http_request *request, const struct act_type *type, struct api_body *ret_body)
 {
     struct span body = http_body(request);
 
-    *ret_body = (struct api_body){ .job = job_new(kind, auth_claims_of(request)) };
-    if (ret_body->job == NULL)
+    *ret_body = (struct api_body){ .act = act_create(type, auth_claims_of(request)) };
+    if (ret_body->act == NULL)
         return no_memory(request, ret_body);
-    ret_body->job->body = base_alloc(body.size + JSON_PADDING_BYTES);
-    if (ret_body->job->body == NULL)
+    ret_body->act->body = base_alloc(body.size + JSON_PADDING_BYTES);
+    if (ret_body->act->body == NULL)
         return no_memory(request, ret_body);
-    memcpy(ret_body->job->body, body.at == NULL ? "" : body.at, body.size);
-    return parse(request, ret_body, ret_body->job->body, body.size);
+    memcpy(ret_body->act->body, body.at == NULL ? "" : body.at, body.size);
+    return parse(request, ret_body, ret_body->act->body, body.size);
 }
 
-bool api_begin_convo(struct http_request *request, enum job_kind kind, struct api_body *ret_body)
+bool api_begin_convo(
+    struct http_request *request, const struct act_type *type, struct api_body *ret_body)
 {
-    if (!api_begin(request, kind, ret_body))
+    if (!api_begin(request, type, ret_body))
         return false;
-    ret_body->job->convo = json_need_string(&ret_body->expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
+    ret_body->act->convo = json_need_string(&ret_body->expect, "convoId", 1, ACT_CONVO_SIZE_MAX);
     return true;
 }
 
@@ -152,32 +153,32 @@ bool api_put_query(struct buffer *out, struct span query, char *scratch)
     return true;
 }
 
-bool api_begin_mls(struct http_request *request, enum job_kind kind, const char *raw_name,
+bool api_begin_mls(struct http_request *request, const struct act_type *type, const char *raw_name,
     struct api_body *ret_body)
 {
     struct span raw = http_body(request), query = http_query(request);
-    struct span type = http_header(request, "Content-Type");
+    struct span media = http_header(request, "Content-Type");
     struct buffer members = { 0 };
-    struct job *job;
+    struct act *act;
     char *scratch;
     bool is_good;
 
-    if (!is_type(type, "message/mls") && !is_type(type, "application/octet-stream"))
-        return api_begin(request, kind, ret_body);
+    if (!is_type(media, "message/mls") && !is_type(media, "application/octet-stream"))
+        return api_begin(request, type, ret_body);
     *ret_body =
-        (struct api_body){ .job = job_new(kind, auth_claims_of(request)), .raw_name = raw_name };
-    job = ret_body->job;
+        (struct api_body){ .act = act_create(type, auth_claims_of(request)), .raw_name = raw_name };
+    act = ret_body->act;
     scratch = http_alloc(request, query.size + 1);
-    if (job == NULL || scratch == NULL)
+    if (act == NULL || scratch == NULL)
         return no_memory(request, ret_body);
     is_good = api_put_query(&members, query, scratch);
     if (is_good && members.failed == 0)
-        job->body = base_alloc(raw.size + members.size + JSON_PADDING_BYTES);
-    if (job->body != NULL) {
-        memcpy(job->body, raw.at, raw.size);
-        memcpy(job->body + raw.size, members.bytes, members.size);
-        ret_body->raw = (struct span){ job->body, raw.size };
-        is_good = parse(request, ret_body, job->body + raw.size, members.size);
+        act->body = base_alloc(raw.size + members.size + JSON_PADDING_BYTES);
+    if (act->body != NULL) {
+        memcpy(act->body, raw.at, raw.size);
+        memcpy(act->body + raw.size, members.bytes, members.size);
+        ret_body->raw = (struct span){ act->body, raw.size };
+        is_good = parse(request, ret_body, act->body + raw.size, members.size);
     } else if (is_good) {
         is_good = no_memory(request, ret_body);
     } else {
@@ -188,30 +189,31 @@ bool api_begin_mls(struct http_request *request, enum job_kind kind, const char 
     return is_good;
 }
 
-bool api_begin_query(struct http_request *request, enum job_kind kind, struct api_body *ret_body)
+bool api_begin_query(
+    struct http_request *request, const struct act_type *type, struct api_body *ret_body)
 {
-    return api_begin_query_of(request, kind, auth_claims_of(request), ret_body);
+    return api_begin_query_of(request, type, auth_claims_of(request), ret_body);
 }
 
-bool api_begin_query_of(struct http_request *request, enum job_kind kind,
+bool api_begin_query_of(struct http_request *request, const struct act_type *type,
     const struct auth_claims *claims, struct api_body *ret_body)
 {
     struct span convo;
 
-    *ret_body = (struct api_body){ .job = job_new(kind, claims) };
-    if (ret_body->job == NULL)
+    *ret_body = (struct api_body){ .act = act_create(type, claims) };
+    if (ret_body->act == NULL)
         return no_memory(request, ret_body);
     if (http_parameter_find(request, "convoId", &convo) != 1 || convo.size == 0 ||
-        convo.size > JOB_CONVO_SIZE_MAX) {
+        convo.size > ACT_CONVO_SIZE_MAX) {
         api_refuse(request, ret_body, 400, "InvalidRequest",
             "convoId must be there once, with 1 to 128 bytes");
         return false;
     }
-    ret_body->job->body = base_alloc(convo.size);
-    if (ret_body->job->body == NULL)
+    ret_body->act->body = base_alloc(convo.size);
+    if (ret_body->act->body == NULL)
         return no_memory(request, ret_body);
-    memcpy(ret_body->job->body, convo.at, convo.size);
-    ret_body->job->convo = (struct span){ ret_body->job->body, convo.size };
+    memcpy(ret_body->act->body, convo.at, convo.size);
+    ret_body->act->convo = (struct span){ ret_body->act->body, convo.size };
     return true;
 }
 
@@ -219,7 +221,7 @@ void api_refuse(struct http_request *request, struct api_body *body, unsigned st
     const char *label, const char *text)
 {
     http_respond_error(request, status, label, text);
-    job_unref(body->job);
+    act_unref(body->act);
     json_doc_free(&body->doc);
 }
 
@@ -252,36 +254,36 @@ struct span api_need_bytes(struct api_body *body, const char *name, size_t size_
 void api_set_op(struct api_body *body, const char *kind, struct span given)
 {
     static _Atomic uint64_t number;
-    struct buffer *text = &body->job->decoded;
+    struct buffer *text = &body->act->decoded;
     size_t from = text->size;
 
     /* Two callers may choose the same id: it is the caller's own. */
     if (given.at != NULL) {
         buffer_text(text, kind);
         buffer_text(text, ":");
-        buffer_span(text, body->job->claims->issuer);
+        buffer_span(text, body->act->claims->issuer);
         buffer_text(text, ":");
         buffer_span(text, given); /* it may have any byte */
     } else                        /* its token is used once, so its id names the request */
-        buffer_format(text, "jti:%.*s:%.*s:%llu", (int)body->job->claims->issuer.size,
-            body->job->claims->issuer.at, (int)body->job->claims->jti.size,
-            body->job->claims->jti.at, (unsigned long long)atomic_fetch_add(&number, 1));
+        buffer_format(text, "jti:%.*s:%.*s:%llu", (int)body->act->claims->issuer.size,
+            body->act->claims->issuer.at, (int)body->act->claims->jti.size,
+            body->act->claims->jti.at, (unsigned long long)atomic_fetch_add(&number, 1));
     if (text->failed == 0)
-        body->job->op = (struct span){ text->bytes + from, text->size - from };
+        body->act->op = (struct span){ text->bytes + from, text->size - from };
 }
 
-static int send(struct http_request *request, struct job *job, http_then_fn then)
+static int send(struct http_request *request, struct act *act, http_then_fn then)
 {
     struct delivery *delivery = http_service(request);
-    struct job_message message = { .job = job_ref(job) };
+    struct act_message message = { .act = act_ref(act) };
     tr_sender convo;
     int rc = 0;
 
-    job->began_ns = delivery->env->now_ns(delivery->env->data);
-    if (direct_takes(delivery->direct, job))
-        convo = tr_sender_clone(direct_desk(delivery->direct, job), "a request");
+    act->began_ns = delivery->env->now_ns(delivery->env->data);
+    if (direct_takes(delivery->direct, act))
+        convo = tr_sender_clone(direct_worker_of(delivery->direct, act->convo), "a request");
     else
-        rc = tr_registry_get(delivery->convos, job->convo.at, job->convo.size, "a request", &convo);
+        rc = tr_registry_get(delivery->convos, act->convo.at, act->convo.size, "a request", &convo);
     if (rc == 0) {
         rc = http_ask(request, convo, &message, sizeof message, then);
         tr_sender_drop(&convo);
@@ -289,65 +291,65 @@ static int send(struct http_request *request, struct job *job, http_then_fn then
     if (rc < 0) {
         delivery_metrics_add(DELIVERY_METRIC_DROPS, 1);
         delivery_metrics_add(DELIVERY_METRIC_BOX_FULL, rc == TR_EFULL);
-        job_unref(job);
+        act_unref(act);
     }
     return rc;
 }
 
 void api_send(struct http_request *request, struct api_body *body, http_then_fn then)
 {
-    struct job *job = body->job;
+    struct act *act = body->act;
 
     if (body->expect.failed) {
         api_refuse(request, body, 400, "InvalidRequest", body->expect.message);
         return;
     }
     json_doc_free(&body->doc);
-    http_set_data(request, job);
-    if (job->decoded.failed == 0 && send(request, job, then) == 0)
+    http_set_data(request, act);
+    if (act->decoded.failed == 0 && send(request, act, then) == 0)
         return;
     api_end(request);
     http_respond_shed(request, 503, 1, "busy");
 }
 
-bool api_send_if_live(struct http_request *request, struct job *job, http_then_fn then)
+bool api_send_if_live(struct http_request *request, struct act *act, http_then_fn then)
 {
     struct delivery *delivery = http_service(request);
-    struct job_message message = { .job = job };
+    struct act_message message = { .act = act };
     tr_sender convo;
     int rc = TR_ENOENT;
 
-    if (!direct_takes(delivery->direct, job))
+    if (!direct_takes(delivery->direct, act))
         rc =
-            tr_registry_find(delivery->convos, job->convo.at, job->convo.size, "a request", &convo);
+            tr_registry_find(delivery->convos, act->convo.at, act->convo.size, "a request", &convo);
     if (rc < 0) {
-        job_unref(job);
+        act_unref(act);
         return false;
     }
-    job->convo = (struct span){ NULL, 0 }; /* the request's: the actor knows who it is */
-    http_set_data(request, job_ref(job));
+    act->convo = (struct span){ NULL, 0 }; /* the request's: the actor knows who it is */
+    http_set_data(request, act_ref(act));
     rc = http_ask(request, convo, &message, sizeof message, then);
     tr_sender_drop(&convo);
     if (rc < 0) {
-        job_unref(job);
+        act_unref(act);
         api_end(request);
     }
     return rc == 0;
 }
 
-struct job *api_job(struct http_request *request, const struct tr_event *event)
+struct act *api_act(struct http_request *request, const struct tr_event *event)
 {
     struct delivery *delivery = http_service(request);
-    struct job *job = http_data(request);
+    struct act *act = http_data(request);
 
-    if (event->status == 0 && job->status != 0)
-        delivery_metrics_job(job, delivery->env->now_ns(delivery->env->data) - job->began_ns);
+    if (event->status == 0 && act->status != 0)
+        delivery_metrics_act(act, delivery->env->now_ns(delivery->env->data) - act->began_ns);
     else
         delivery_metrics_add(DELIVERY_METRIC_DROPS, 1);
-    if (event->status == 0 && job->status == 200)
-        return job;
-    if (event->status == 0 && job->status != 0)
-        job_respond(request, job);
+    if (event->status == 0 && act->status == 200)
+        return act;
+    if (event->status == 0 && act->status != 0)
+        act_respond(request, act);
     else
         http_respond_lost(request, event->status, http_method(request) != HTTP_GET, "conversation");
     api_end(request);
@@ -356,32 +358,32 @@ struct job *api_job(struct http_request *request, const struct tr_event *event)
 
 void api_end(struct http_request *request)
 {
-    job_unref(http_data(request));
+    act_unref(http_data(request));
     http_set_data(request, NULL);
 }
 
 void api_answered(struct http_request *request, const struct tr_event *event)
 {
-    struct job *job = api_job(request, event);
+    struct act *act = api_act(request, event);
 
-    if (job == NULL)
+    if (act == NULL)
         return;
-    job_respond(request, job);
+    act_respond(request, act);
     api_end(request);
 }
 
 void api_answer_with(struct http_request *request, const struct tr_event *event,
-    void (*put)(struct json_writer *writer, const struct job *job))
+    void (*put)(struct json_writer *writer, struct act *act))
 {
-    struct job *job = api_job(request, event);
+    struct act *act = api_act(request, event);
     struct json_writer writer;
 
-    if (job == NULL)
+    if (act == NULL)
         return;
-    writer = json_writer(&job->answer);
+    writer = json_writer(&act->answer);
     json_put_object(&writer, NULL);
-    put(&writer, job);
+    put(&writer, act);
     json_put_end(&writer);
-    job_respond(request, job);
+    act_respond(request, act);
     api_end(request);
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api.h: what the *_api.c files share: a request's body becomes a job, the job goes to its
+/* api.h: what the *_api.c files share: a request's body becomes a act, the act goes to its
  * conversation, its outcome becomes the answer. */
 #ifndef SERVICES_DELIVERY_API_API_H
 #define SERVICES_DELIVERY_API_API_H
 
 #include "json/json_expect.h"
 #include "json/json_write.h"
-#include "services/delivery/convo/job.h"
+#include "services/delivery/convo/acts.h"
 #include "services/delivery/delivery.h"
 
 #define XRPC_PREFIX "blue.catbird.mls."
@@ -39,59 +39,62 @@ enum {
 };
 
 struct api_body {
-    struct job *job;
+    struct act *act;
     struct json_doc doc;
     struct json_expect expect;
     const char *raw_name; /* the member that `raw` stands for; NULL: the body was JSON */
     struct span raw;
 };
 
-/* A job with the caller's claims and the body as JSON in `expect`. False: it has been answered. */
-bool api_begin(struct http_request *request, enum job_kind kind, struct api_body *ret_body);
+/* A act with the caller's claims and the body as JSON in `expect`. False: it has been answered. */
+bool api_begin(
+    struct http_request *request, const struct act_type *type, struct api_body *ret_body);
 /* The same, but a body of type message/mls is taken as well: it is what the member `raw_name` would
  * have as base64, and the other members are parameters of the query. */
-bool api_begin_mls(struct http_request *request, enum job_kind kind, const char *raw_name,
+bool api_begin_mls(struct http_request *request, const struct act_type *type, const char *raw_name,
     struct api_body *ret_body);
 /* As api_begin, about the conversation in the member convoId. */
-bool api_begin_convo(struct http_request *request, enum job_kind kind, struct api_body *ret_body);
+bool api_begin_convo(
+    struct http_request *request, const struct act_type *type, struct api_body *ret_body);
 /* A query as the JSON object that the other form of the request would have, appended to `out`;
  * `scratch` has room for query.size + 1. False: malformed. */
 bool api_put_query(struct buffer *out, struct span query, char *scratch);
 /* Does the caller want message/mls rather than JSON? */
 bool api_wants_mls(const struct http_request *request);
-/* Of a GET: a job about the conversation in the query parameter convoId. */
-bool api_begin_query(struct http_request *request, enum job_kind kind, struct api_body *ret_body);
+/* Of a GET: a act about the conversation in the query parameter convoId. */
+bool api_begin_query(
+    struct http_request *request, const struct act_type *type, struct api_body *ret_body);
 /* The same for a caller who is known by other means. */
-bool api_begin_query_of(struct http_request *request, enum job_kind kind,
+bool api_begin_query_of(struct http_request *request, const struct act_type *type,
     const struct auth_claims *claims, struct api_body *ret_body);
 /* Bytes of a member, in any form the API takes. */
 struct span api_need_bytes(struct api_body *body, const char *name, size_t size_max);
 struct span api_may_bytes(struct api_body *body, const char *name, size_t size_max);
-/* The job's id: what the client gave (prefixed by the caller), or a new one. */
+/* The act's id: what the client gave (prefixed by the caller), or a new one. */
 void api_set_op(struct api_body *body, const char *kind, struct span given);
 /* Give up with a 400 that says what is wrong, freeing the body. */
 void api_refuse(struct http_request *request, struct api_body *body, unsigned status,
     const char *label, const char *text);
-/* The job, which is taken, is held against what is stored, as far as the server's mode asks: see
+/* The act, which is taken, is held against what is stored, as far as the server's mode asks: see
  * commit_check.h. If nothing is wrong `go_on` takes it; else it has been answered. Nothing of the
  * body's JSON may be needed any more. */
-void api_check(struct http_request *request, struct job *job,
-    void (*go_on)(struct http_request *request, struct job *job));
-/* If anything was wrong with the body, 400 says what; else the job goes to its conversation and
+void api_check(struct http_request *request, struct act *act,
+    void (*go_on)(struct http_request *request, struct act *act));
+/* If anything was wrong with the body, 400 says what; else the act goes to its conversation and
  * `then` runs with its outcome. The body is freed. */
 void api_send(struct http_request *request, struct api_body *body, http_then_fn then);
-/* The job, which is taken, goes to its conversation if that is in memory and its actor serves it.
- * Its `convo` may be the request's own text: it is gone when the job is sent. False: it is not
+/* The act, which is taken, goes to its conversation if that is in memory and its actor serves it.
+ * Its `convo` may be the request's own text: it is gone when the act is sent. False: it is not
  * sent, and nothing was answered. */
-bool api_send_if_live(struct http_request *request, struct job *job, http_then_fn then);
-/* In `then`: the job if it came back with status 200. NULL: it has been answered. api_end frees. */
-struct job *api_job(struct http_request *request, const struct tr_event *event);
+bool api_send_if_live(struct http_request *request, struct act *act, http_then_fn then);
+/* In `then`: the act if it came back with status 200. NULL: it has been answered. api_end frees. */
+struct act *api_act(struct http_request *request, const struct tr_event *event);
 void api_end(struct http_request *request);
-/* A then-function that answers with what the job has: its JSON. */
+/* A then-function that answers with what the act has: its JSON. */
 void api_answered(struct http_request *request, const struct tr_event *event);
 /* The same with an object whose members `put` writes. */
 void api_answer_with(struct http_request *request, const struct tr_event *event,
-    void (*put)(struct json_writer *writer, const struct job *job));
+    void (*put)(struct json_writer *writer, struct act *act));
 
 /* ---- the calls: routes.c lists them --------------------------------------------------------- */
 
@@ -112,6 +115,7 @@ void api_update_cursor(struct http_request *request);
 void api_get_messages(struct http_request *request);
 void api_get_commits(struct http_request *request);
 void api_mark_unread(struct http_request *request);
+void api_get_unread(struct http_request *request);
 void api_get_subscription_ticket(struct http_request *request);
 void api_subscribe_convo_events(struct http_request *request);
 void api_publish_key_package(struct http_request *request);
@@ -145,6 +149,21 @@ void api_promote_moderator(struct http_request *request);
 void api_demote_moderator(struct http_request *request);
 void api_get_policy(struct http_request *request);
 void api_update_policy(struct http_request *request);
+void api_create_invite(struct http_request *request);
+void api_list_invites(struct http_request *request);
+void api_revoke_invite(struct http_request *request);
+void api_report_member(struct http_request *request);
+void api_get_reports(struct http_request *request);
+void api_resolve_report(struct http_request *request);
+void api_warn_member(struct http_request *request);
+void api_list_warnings(struct http_request *request);
+void api_get_admin_stats(struct http_request *request);
+void api_send_chat_request(struct http_request *request);
+void api_accept_chat_request(struct http_request *request);
+void api_decline_chat_request(struct http_request *request);
+void api_list_chat_requests(struct http_request *request);
+void api_get_request_count(struct http_request *request);
+void api_get_delivery_status(struct http_request *request);
 void api_confirm_epoch(struct http_request *request);
 void api_report_invalid_commit(struct http_request *request);
 void api_reset_group(struct http_request *request);

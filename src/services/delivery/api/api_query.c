@@ -35,8 +35,8 @@ int64_t api_query_now_s(const struct delivery *delivery)
 
 bool api_query_begin(struct http_request *request, struct api_body *ret_body)
 {
-    /* The job only keeps the body: it never goes to a conversation. */
-    return api_begin(request, JOB_STATE, ret_body);
+    /* The act only keeps the body: it goes to no conversation. */
+    return api_begin(request, &state_act_type, ret_body);
 }
 
 bool api_query_is_good(struct http_request *request, struct api_body *body)
@@ -49,7 +49,7 @@ bool api_query_is_good(struct http_request *request, struct api_body *body)
 
 void api_query_end(struct api_body *body)
 {
-    job_unref(body->job);
+    act_unref(body->act);
     json_doc_free(&body->doc);
 }
 
@@ -224,7 +224,7 @@ bool api_query_query_convo(struct http_request *request, struct span *ret_convo)
 {
     int found = api_query_query(request, "convoId", ret_convo);
 
-    if (found == 1 && ret_convo->size >= 1 && ret_convo->size <= JOB_CONVO_SIZE_MAX)
+    if (found == 1 && ret_convo->size >= 1 && ret_convo->size <= ACT_CONVO_SIZE_MAX)
         return true;
     if (found >= 0)
         http_respond_error(

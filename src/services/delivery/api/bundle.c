@@ -7,22 +7,24 @@
 
 void bundle_add_welcome(struct api_body *body, struct span welcome)
 {
-    if (welcome.size > 0 && body->job->welcome_count < JOB_WELCOMES_MAX)
-        body->job->welcomes[body->job->welcome_count++] = welcome;
+    struct act_members *members = body->act->members;
+
+    if (welcome.size > 0 && members->welcome_count < ACT_WELCOMES_MAX)
+        members->welcomes[members->welcome_count++] = welcome;
 }
 
 static void add_proposal(struct api_body *body, struct span proposal)
 {
-    struct job *job = body->job;
+    struct commit_act *commit = act_commit(body->act);
 
-    if (job->proposals == NULL)
-        job->proposals = base_calloc(JOB_PROPOSALS_MAX * sizeof *job->proposals);
-    if (job->proposals == NULL)
-        job->decoded.failed = TR_ENOMEM;
-    else if (job->proposal_count == JOB_PROPOSALS_MAX)
-        json_expect_fail(&body->expect, "proposals", "must be at most 100");
+    if (commit->proposals == NULL)
+        commit->proposals = base_calloc(ACT_PROPOSALS_MAX * sizeof *commit->proposals);
+    if (commit->proposals == NULL)
+        commit->act.decoded.failed = TR_ENOMEM;
+    else if (commit->proposal_count == ACT_PROPOSALS_MAX)
+        json_expect_fail(&body->expect, "proposals", "has more than 100 items; the most is 100");
     else
-        job->proposals[job->proposal_count++].bytes = proposal;
+        commit->proposals[commit->proposal_count++].bytes = proposal;
 }
 
 /* NULL, or what is wrong with this one being there. */
@@ -31,16 +33,16 @@ static const char *add_part(
 {
     bool is_framed = message->wire == MLS_PUBLIC || message->wire == MLS_PRIVATE;
     struct span *place = NULL;
-    struct job *job = body->job;
+    struct commit_act *commit = act_commit(body->act);
 
     if (is_framed && message->content == MLS_PROPOSAL)
         add_proposal(body, bytes);
-    else if (message->wire == MLS_WELCOME && job->welcome_count < JOB_WELCOMES_MAX)
+    else if (message->wire == MLS_WELCOME && commit->members.welcome_count < ACT_WELCOMES_MAX)
         bundle_add_welcome(body, bytes);
     else if (message->wire == MLS_GROUP_INFO)
-        place = &job->group_info;
+        place = &commit->info.bytes;
     else if (is_framed)
-        place = message->content == MLS_COMMIT ? &job->bytes : &job->app_bytes;
+        place = message->content == MLS_COMMIT ? &commit->content.bytes : &commit->app_bytes;
     else
         return "a bundle is a commit, its proposals, at most 16 Welcomes, a GroupInfo, a message";
     if (place != NULL && place->size > 0)
@@ -66,7 +68,8 @@ void bundle_read_mls(struct api_body *body)
     }
     if (why != NULL)
         json_expect_fail(&body->expect, NULL, "is not a valid bundle: %s", why);
-    if (body->job->bytes.size > COMMIT_SIZE_MAX || body->job->group_info.size > GROUP_INFO_SIZE_MAX)
+    if (body->act->content->bytes.size > COMMIT_SIZE_MAX ||
+        body->act->info->bytes.size > GROUP_INFO_SIZE_MAX)
         json_expect_fail(&body->expect, NULL, "has a part that is too large");
 }
 
@@ -87,14 +90,14 @@ static void read_byte_list(struct api_body *body, const char *name, uint32_t cou
 
 void bundle_read_json(struct api_body *body)
 {
-    read_byte_list(body, "welcomes", JOB_WELCOMES_MAX, WELCOME_SIZE_MAX, bundle_add_welcome);
-    read_byte_list(body, "proposals", JOB_PROPOSALS_MAX, COMMIT_SIZE_MAX, add_proposal);
-    body->job->app_bytes = api_may_bytes(body, "appMessage", MESSAGE_SIZE_MAX);
+    read_byte_list(body, "welcomes", ACT_WELCOMES_MAX, WELCOME_SIZE_MAX, bundle_add_welcome);
+    read_byte_list(body, "proposals", ACT_PROPOSALS_MAX, COMMIT_SIZE_MAX, add_proposal);
+    act_commit(body->act)->app_bytes = api_may_bytes(body, "appMessage", MESSAGE_SIZE_MAX);
 }
 
 /* A part of a commit's bundle is a message of this content, in the commit's group. */
 static const char *read_part(
-    const struct job *job, struct span bytes, enum mls_content content, uint64_t epoch)
+    const struct commit_act *commit, struct span bytes, enum mls_content content, uint64_t epoch)
 {
     struct mls_message part;
     struct span inner = bytes;
@@ -109,34 +112,35 @@ static const char *read_part(
     if ((part.wire != MLS_PUBLIC && part.wire != MLS_PRIVATE) || part.content != content)
         return content == MLS_APPLICATION ? "appMessage is no application message"
                                           : "one of the proposals is none";
-    if (!span_equal(part.group_id, job->mls.group_id))
+    if (!span_equal(part.group_id, commit->content.mls.group_id))
         return "a message in the bundle is of another group than the commit";
     return part.epoch == epoch ? NULL : "a message in the bundle is of another epoch";
 }
 
 /* Proposals are of the epoch the commit was made in, a message of the one it leads to. */
-const char *bundle_check(const struct job *job)
+const char *bundle_check(const struct commit_act *commit)
 {
     const char *why = NULL;
 
-    if (job->is_external && job->proposal_count > 0)
-        return "who joins from outside brings no proposals";
-    for (uint32_t i = 0; why == NULL && i < job->proposal_count; i++) {
-        why = read_part(job, job->proposals[i].bytes, MLS_PROPOSAL, job->mls.epoch);
-        crypto_sha256(
-            job->proposals[i].bytes.at, job->proposals[i].bytes.size, job->proposals[i].sha256);
+    if (commit->kind == COMMIT_JOIN && commit->proposal_count > 0)
+        return "An external commit brings no proposals.";
+    for (uint32_t i = 0; why == NULL && i < commit->proposal_count; i++) {
+        why =
+            read_part(commit, commit->proposals[i].bytes, MLS_PROPOSAL, commit->content.mls.epoch);
+        crypto_sha256(commit->proposals[i].bytes.at, commit->proposals[i].bytes.size,
+            commit->proposals[i].sha256);
     }
-    if (why == NULL && job->app_bytes.size > 0)
-        why = read_part(job, job->app_bytes, MLS_APPLICATION, job->mls.epoch + 1);
+    if (why == NULL && commit->app_bytes.size > 0)
+        why = read_part(commit, commit->app_bytes, MLS_APPLICATION, commit->content.mls.epoch + 1);
     return why;
 }
 
-bool bundle_is_public(const struct job *job)
+bool bundle_is_public(const struct commit_act *commit)
 {
     struct mls_message proposal;
 
-    for (uint32_t i = 0; i < job->proposal_count; i++)
-        if (mls_message_read(job->proposals[i].bytes, &proposal) != NULL ||
+    for (uint32_t i = 0; i < commit->proposal_count; i++)
+        if (mls_message_read(commit->proposals[i].bytes, &proposal) != NULL ||
             proposal.wire != MLS_PUBLIC)
             return false;
     return true;

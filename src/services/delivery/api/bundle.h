@@ -14,8 +14,8 @@ void bundle_read_mls(struct api_body *body);
 void bundle_add_welcome(struct api_body *body, struct span welcome);
 /* When the commit was read: are the proposals of its epoch and group, and the message of the next
  * epoch? Hashes the proposals. NULL, or what is wrong. */
-const char *bundle_check(const struct job *job);
+const char *bundle_check(const struct commit_act *commit);
 /* When it was checked: are all its proposals public messages? */
-bool bundle_is_public(const struct job *job);
+bool bundle_is_public(const struct commit_act *commit);
 
 #endif

@@ -1,69 +1,99 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_api.c: what a request waits for before its commit or proposal goes to the conversation: the
- * database, for what is stored of its epoch, then the pool, for the signatures. */
+/* check_api.c: what a request waits for before its act goes to the conversation, in at most two
+ * round trips: one read (what is stored of the epoch, and the owners of the key packages that the
+ * Welcomes name), then the pool, for the signatures. */
 #include "base/alloc.h"
 #include "services/delivery/api/api.h"
+#include "services/delivery/api/recipients.h"
 #include "services/delivery/mls/commit_check.h"
 #include "services/delivery/store/db_query.h"
 
-static void checked(struct http_request *request, const struct tr_event *event)
+/* Everything was checked: the owners are compared last. */
+static void check_conclude(struct http_request *request, struct commit_check *check)
+{
+    struct recipients_refusal refusal = { 0, NULL, NULL };
+
+    if (check->owners_count > 0)
+        refusal = recipients_take_owners(check->act, check->unit, check->owners_first);
+    if (refusal.label != NULL)
+        http_respond_error(request, refusal.status, refusal.label, refusal.text);
+    else
+        check->go_on(request, act_ref(check->act));
+    commit_check_destroy(check);
+}
+
+static void check_came_back(struct http_request *request, const struct tr_event *event)
 {
     struct commit_check *check = (struct commit_check *)(uintptr_t)event->value;
 
     if (event->status < 0) {
         http_respond_shed(request, 503, 1, "checks");
-        return;
-    }
-    if (check->why != NULL)
+    } else if (check->why != NULL) {
         http_respond_error(request, 400, check->label, check->why);
-    else
-        check->go_on(request, job_ref(check->job));
-    commit_check_free(check);
+        commit_check_destroy(check);
+    } else {
+        check_conclude(request, check);
+    }
 }
 
-static void run(struct http_request *request, struct commit_check *check)
+static void check_on_pool(struct http_request *request, struct commit_check *check)
 {
-    if (http_offload(request, commit_check_run, check, commit_check_free, checked) == 0)
+    if (http_offload(request, commit_check_run, check, commit_check_destroy, check_came_back) == 0)
         return;
-    commit_check_free(check);
+    commit_check_destroy(check);
     http_respond_shed(request, 503, 1, "busy");
 }
 
-static void stored_found(struct http_request *request, const struct tr_event *event)
+static bool has_group_info(const struct act *act)
+{
+    return act->info != NULL && act->info->bytes.size > 0;
+}
+
+static void check_was_read(struct http_request *request, const struct tr_event *event)
 {
     struct commit_check *check = db_query_with(request);
 
-    check->stored = db_query_take(request, event);
-    if (check->stored == NULL)
-        commit_check_free(check);
+    check->unit = db_query_take(request, event);
+    if (check->unit == NULL)
+        commit_check_destroy(check);
+    else if (check->has_stored || has_group_info(check->act))
+        check_on_pool(request, check);
     else
-        run(request, check);
+        check_conclude(request, check);
 }
 
-void api_check(struct http_request *request, struct job *job,
-    void (*go_on)(struct http_request *request, struct job *job))
+void api_check(struct http_request *request, struct act *act,
+    void (*go_on)(struct http_request *request, struct act *act))
 {
     struct delivery *delivery = http_service(request);
-    bool needs_stored = commit_check_needs_stored(job, delivery->mode);
+    bool has_stored = commit_check_needs_stored(act, delivery->mode);
+    uint32_t owners = recipients_owner_count(act);
     struct commit_check *check;
     struct sql_unit *unit;
 
-    if (!needs_stored && job->group_info.size == 0) {
-        go_on(request, job);
+    if (!has_stored && owners == 0 && !has_group_info(act)) {
+        go_on(request, act);
         return;
     }
     check = base_calloc(sizeof *check);
     if (check == NULL) {
-        job_unref(job);
+        act_unref(act);
         http_respond_shed(request, 503, 1, "busy");
         return;
     }
-    *check = (struct commit_check){ .job = job, .go_on = go_on, .mode = delivery->mode };
-    if (!needs_stored) {
-        run(request, check);
+    *check = (struct commit_check){ .act = act,
+        .go_on = go_on,
+        .mode = delivery->mode,
+        .has_stored = has_stored,
+        .owners_count = owners };
+    if (!has_stored && owners == 0) {
+        check_on_pool(request, check);
         return;
     }
     unit = sql_unit_create(0);
-    commit_check_ask(job, delivery->mode, unit);
-    db_query_run_with(request, delivery, unit, true, stored_found, check, commit_check_free);
+    if (has_stored)
+        check->owners_first = commit_check_ask(act, delivery->mode, unit);
+    if (owners > 0)
+        recipients_ask_owners(act, unit);
+    db_query_run_with(request, delivery, unit, true, check_was_read, check, commit_check_destroy);
 }

@@ -35,7 +35,7 @@ enum { TOLD_MAX = 1000 }; /* conversations that hear of a new device at once */
 enum { STEP_KEY = 2, STEP_ADDITIONS = 3, STEP_WELCOMES = 4 };
 
 struct registration {
-    struct job *job; /* keeps the bytes */
+    struct act *act; /* keeps the bytes */
     struct span name, device, key;
     char device_text[33];
     int64_t now_ms;
@@ -50,7 +50,7 @@ static void registration_free(void *argument)
 
     if (registration == NULL)
         return;
-    job_unref(registration->job);
+    act_unref(registration->act);
     base_free(registration->list);
     base_free(registration);
 }
@@ -191,9 +191,9 @@ static void read_packages(struct registration *registration, const struct json *
     registration->count = (uint32_t)index;
 }
 
-/* Takes the body's job, or leaves the registration empty when out of memory. */
+/* Takes the body's act, or leaves the registration empty when out of memory. */
 static struct registration *registration_new(
-    struct delivery *delivery, struct job *job, uint32_t count)
+    struct delivery *delivery, struct act *act, uint32_t count)
 {
     struct registration *registration = base_calloc(sizeof *registration);
 
@@ -204,7 +204,7 @@ static struct registration *registration_new(
         base_free(registration);
         return NULL;
     }
-    registration->job = job;
+    registration->act = act;
     registration->now_ms = delivery_now_ms(delivery);
     return registration;
 }
@@ -227,7 +227,7 @@ void api_register_device(struct http_request *request)
     list = json_need_array(&body.expect, "keyPackages", 0, DEVICE_PACKAGES_MAX);
     if (!api_query_is_good(request, &body))
         return;
-    registration = registration_new(delivery, body.job, (uint32_t)json_count(list));
+    registration = registration_new(delivery, body.act, (uint32_t)json_count(list));
     if (registration == NULL) {
         api_query_end(&body);
         http_respond_shed(request, 503, 1, "memory");
@@ -241,7 +241,7 @@ void api_register_device(struct http_request *request)
     read_packages(registration, list);
     json_doc_free(&body.doc);
     registration->rule =
-        package_rule_of(delivery, registration->job->claims->issuer, registration->device);
+        package_rule_of(delivery, registration->act->claims->issuer, registration->device);
     registration->rule.signature_key = key;
     if (http_offload(request, check_work, registration, registration_free, registration_checked) ==
         0)

@@ -13,8 +13,9 @@ enum { INVITES_RETRY_S = 3600 }; /* when to look again whether one has expired *
 enum { INVITE_DAYS = 30, INVITE_DAYS_MAX = 365 };
 
 /* The member `psk` of an external commit, if it is there. */
-void invite_read_secret(struct api_body *body);
+void invite_read_secret(struct api_body *body, struct act_invite *invite);
 /* The parameter `pskHash` of getGroupInfo, if it is there. False: it has been answered. */
-bool invite_read_hash(struct http_request *request, struct api_body *body);
+bool invite_read_hash(
+    struct http_request *request, struct api_body *body, struct act_invite *invite);
 
 #endif

@@ -18,14 +18,16 @@
 
 /* ---- sending -------------------------------------------------------------------------------- */
 
-static void put_sent(struct json_writer *writer, const struct job *job)
+static void put_sent(struct json_writer *writer, struct act *act)
 {
+    const struct buffer *stored_id = &act->content->stored_id;
+
     json_put_string(writer, "messageId",
-        job->result_id.size > 0 ? (struct span){ job->result_id.bytes, job->result_id.size }
-                                : job->name);
-    delivery_put_time(writer, "receivedAt", job->result_ms);
-    json_put_int(writer, "seq", (int64_t)job->result_seq);
-    json_put_int(writer, "epoch", (int64_t)job->result_epoch);
+        stored_id->size > 0 ? (struct span){ stored_id->bytes, stored_id->size }
+                            : act_message(act)->id);
+    delivery_put_time(writer, "receivedAt", act->result_ms);
+    json_put_int(writer, "seq", (int64_t)act->result_seq);
+    json_put_int(writer, "epoch", (int64_t)act->result_epoch);
 }
 
 static void message_answered(struct http_request *request, const struct tr_event *event)
@@ -33,65 +35,69 @@ static void message_answered(struct http_request *request, const struct tr_event
     api_answer_with(request, event, put_sent);
 }
 
-/* What was sent is one message of the wanted content. NULL, or what is wrong. */
-static const char *read_message(struct job *job, enum mls_content content)
+/* Reads one message of the wanted content. NULL, or what is wrong. */
+static const char *read_message(struct act_content *message, enum mls_content content)
 {
-    struct span message;
-    const char *why = mls_envelope_open(job->bytes, &message);
+    struct mls_message *mls = &message->mls;
+    struct span bytes;
+    const char *why = mls_envelope_open(message->bytes, &bytes);
 
     if (why == NULL)
-        why = mls_message_read(message, &job->mls);
+        why = mls_message_read(bytes, mls);
     if (why == NULL)
-        why = mls_message_check(&job->mls);
+        why = mls_message_check(mls);
     if (why != NULL)
         return why;
-    if (job->mls.wire != MLS_PRIVATE && (content == MLS_APPLICATION || job->mls.wire != MLS_PUBLIC))
-        return "application messages are private messages";
-    if (job->mls.content != content)
-        return "this message has another content";
-    if (content == MLS_APPLICATION && job->mls.epoch == 0)
-        return "nobody may send in epoch 0";
-    crypto_sha256(job->bytes.at, job->bytes.size, job->sha256);
+    if (mls->wire != MLS_PRIVATE && (content == MLS_APPLICATION || mls->wire != MLS_PUBLIC))
+        return "An application message must be a private message.";
+    if (mls->content != content)
+        return content == MLS_APPLICATION ? "ciphertext is not an application message."
+                                          : "proposal is not a proposal.";
+    if (content == MLS_APPLICATION && mls->epoch == 0)
+        return "Members cannot send messages in epoch 0.";
+    crypto_sha256(message->bytes.at, message->bytes.size, message->sha256);
     return NULL;
 }
 
 void api_send_message(struct http_request *request)
 {
     struct api_body body;
+    struct act_content *content;
     struct span id, key, delivery;
     int64_t epoch, padded;
     const char *why;
 
-    if (!api_begin_mls(request, JOB_MESSAGE, "ciphertext", &body))
+    if (!api_begin_mls(request, &message_act_type, "ciphertext", &body))
         return;
-    body.job->convo = json_need_string(&body.expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
+    content = body.act->content;
+    body.act->convo = json_need_string(&body.expect, "convoId", 1, ACT_CONVO_SIZE_MAX);
     id = json_need_string(&body.expect, "msgId", 1, 128);
-    body.job->bytes = api_need_bytes(&body, "ciphertext", MESSAGE_SIZE_MAX);
+    content->bytes = api_need_bytes(&body, "ciphertext", MESSAGE_SIZE_MAX);
     epoch = json_need_int(&body.expect, "epoch", 0, INT64_MAX);
     padded = json_may_int(&body.expect, "paddedSize", 0, MESSAGE_SIZE_MAX, -1);
     delivery = json_may_string(&body.expect, "delivery", 1, 16);
     key = json_may_string(&body.expect, "idempotencyKey", 1, 128);
-    body.job->name = id;
-    if (padded >= 0 && (size_t)padded != body.job->bytes.size)
+    act_message(body.act)->id = id;
+    if (padded >= 0 && (size_t)padded != content->bytes.size)
         json_expect_fail(&body.expect, "paddedSize", "must be the size of ciphertext");
     if (delivery.at != NULL && !span_is(delivery, "persistent") && !span_is(delivery, "ephemeral"))
         json_expect_fail(&body.expect, "delivery", "must be persistent or ephemeral");
-    why = body.expect.failed ? NULL : read_message(body.job, MLS_APPLICATION);
+    why = body.expect.failed ? NULL : read_message(content, MLS_APPLICATION);
     if (why != NULL) {
         api_refuse(request, &body, 400, "InvalidMessage", why);
         return;
     }
-    if (!body.expect.failed && body.job->mls.epoch != (uint64_t)epoch)
+    if (!body.expect.failed && content->mls.epoch != (uint64_t)epoch)
         json_expect_fail(&body.expect, "epoch", "must be the epoch inside the message");
     if (delivery.at != NULL && span_is(delivery, "ephemeral"))
-        body.job->kind = JOB_EPHEMERAL;
+        act_become(body.act, &ephemeral_act_type);
     api_set_op(&body, key.at != NULL ? "op" : "msg", key.at != NULL ? key : id);
     api_send(request, &body, message_answered);
 }
 
-static void send_checked(struct http_request *request, struct job *job)
+static void send_checked(struct http_request *request, struct act *act)
 {
-    struct api_body body = { .job = job };
+    struct api_body body = { .act = act };
 
     api_send(request, &body, message_answered);
 }
@@ -99,32 +105,33 @@ static void send_checked(struct http_request *request, struct job *job)
 void api_send_proposal(struct http_request *request)
 {
     struct delivery *delivery = http_service(request);
+    struct act_content *content;
     struct api_body body;
     const char *why;
 
-    if (!api_begin_mls(request, JOB_PROPOSAL, "proposal", &body))
+    if (!api_begin_mls(request, &proposal_act_type, "proposal", &body))
         return;
-    body.job->convo = json_need_string(&body.expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
-    body.job->name = json_need_string(&body.expect, "msgId", 1, 128);
-    body.job->bytes = api_need_bytes(&body, "proposal", COMMIT_SIZE_MAX);
-    why = body.expect.failed ? NULL : read_message(body.job, MLS_PROPOSAL);
-    if (why != NULL) {
-        api_refuse(request, &body, 400, "InvalidMessage", why);
-        return;
-    }
-    if (!body.expect.failed && delivery->mode == DELIVERY_ASSISTED &&
-        body.job->mls.wire != MLS_PUBLIC) {
-        api_refuse(request, &body, 400, "PublicHandshakeRequired",
-            "in assisted mode proposals are public messages");
-        return;
-    }
+    content = body.act->content;
+    body.act->convo = json_need_string(&body.expect, "convoId", 1, ACT_CONVO_SIZE_MAX);
+    act_message(body.act)->id = json_need_string(&body.expect, "msgId", 1, 128);
+    content->bytes = api_need_bytes(&body, "proposal", COMMIT_SIZE_MAX);
     if (body.expect.failed) {
         api_refuse(request, &body, 400, "InvalidRequest", body.expect.message);
         return;
     }
-    api_set_op(&body, "msg", body.job->name);
+    why = read_message(content, MLS_PROPOSAL);
+    if (why != NULL) {
+        api_refuse(request, &body, 400, "InvalidMessage", why);
+        return;
+    }
+    if (delivery->mode == DELIVERY_ASSISTED && content->mls.wire != MLS_PUBLIC) {
+        api_refuse(request, &body, 400, "PublicHandshakeRequired",
+            "In assisted mode proposals must be public messages.");
+        return;
+    }
+    api_set_op(&body, "msg", act_message(body.act)->id);
     json_doc_free(&body.doc);
-    api_check(request, body.job, send_checked);
+    api_check(request, body.act, send_checked);
 }
 
 /* ---- reading -------------------------------------------------------------------------------- */
@@ -587,11 +594,11 @@ static void ask_messages(struct http_request *request, int64_t large_seq)
 }
 
 /* As messages_read says it of a page without rows. */
-static void put_nothing_new(struct http_request *request, struct job *job)
+static void put_nothing_new(struct http_request *request, struct act *act)
 {
-    struct json_writer writer = json_writer(&job->answer);
+    struct json_writer writer = json_writer(&act->answer);
 
-    (void)buffer_reserve(&job->answer, ANSWER_HEAD_BYTES);
+    (void)buffer_reserve(&act->answer, ANSWER_HEAD_BYTES);
     json_put_object(&writer, NULL);
     json_put_array(&writer, "messages");
     json_put_end(&writer);
@@ -602,11 +609,11 @@ static void put_nothing_new(struct http_request *request, struct job *job)
         json_put_end(&writer);
         json_put_bool(&writer, "hasGaps", false);
         json_put_int(
-            &writer, "totalMessages", (int64_t)(job->result_seq - job->result_kept_from + 1));
+            &writer, "totalMessages", (int64_t)(act->result_seq - act_poll(act)->kept_from + 1));
         json_put_end(&writer);
     }
-    json_put_int(&writer, "currentSeq", (int64_t)job->result_seq);
-    json_put_int(&writer, "currentEpoch", (int64_t)job->result_epoch);
+    json_put_int(&writer, "currentSeq", (int64_t)act->result_seq);
+    json_put_int(&writer, "currentEpoch", (int64_t)act->result_epoch);
     json_put_end(&writer);
 }
 
@@ -614,21 +621,21 @@ static void put_nothing_new(struct http_request *request, struct job *job)
  * waits for it any more. */
 static void poll_answered(struct http_request *request, const struct tr_event *event)
 {
-    struct job *job = http_data(request);
+    struct act *act = http_data(request);
 
     if (event->status == TR_ECANCELLED || event->status == TR_ETIMEOUT) {
         api_end(request);
         http_respond_lost(request, event->status, false, "conversation");
-    } else if (event->status < 0 || job->status != 200 || job->must_read) {
+    } else if (event->status < 0 || act->status != 200 || act_poll(act)->must_read) {
         api_end(request);
         ask_messages(request, 0);
     } else {
         delivery_metrics_add(DELIVERY_METRIC_POLLS, 1);
-        put_nothing_new(request, job);
-        if (job->answer.failed != 0)
+        put_nothing_new(request, act);
+        if (act->answer.failed != 0)
             http_respond_shed(request, 503, 1, "memory");
         else
-            http_respond_buffer(request, 200, "application/json", &job->answer);
+            http_respond_buffer(request, 200, "application/json", &act->answer);
         api_end(request);
     }
 }
@@ -637,16 +644,16 @@ static void poll_answered(struct http_request *request, const struct tr_event *e
  * woken for that: reading it would cost what the page does. */
 static bool poll(struct http_request *request, const struct page *page)
 {
-    struct job *job;
+    struct act *act;
 
     if (page->since == 0)
         return false;
-    job = job_new(JOB_POLL, auth_claims_of(request));
-    if (job == NULL)
+    act = act_create(&poll_act_type, auth_claims_of(request));
+    if (act == NULL)
         return false;
-    job->convo = page->convo; /* the request's: until it is sent */
-    job->seq = page->since;
-    return api_send_if_live(request, job, poll_answered);
+    act->convo = page->convo; /* the request's: until it is sent */
+    act_poll(act)->seq = page->since;
+    return api_send_if_live(request, act, poll_answered);
 }
 
 void api_get_messages(struct http_request *request)

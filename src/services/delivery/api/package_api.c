@@ -10,13 +10,14 @@
 #include "services/delivery/api/api_query.h"
 #include "services/delivery/api/package.h"
 #include "services/delivery/api/text.h"
+#include "services/delivery/convo/notice.h"
 #include "services/delivery/delivery_metrics.h"
 #include "services/delivery/store/schema.h"
 
 /* ---- uploads -------------------------------------------------------------------------------- */
 
 struct uploads {
-    struct job *job; /* keeps the bytes */
+    struct act *act; /* keeps the bytes */
     struct package_rule rule;
     struct package_upload *list;
     uint32_t count;
@@ -29,12 +30,12 @@ static void uploads_free(void *argument)
 
     if (uploads == NULL)
         return;
-    job_unref(uploads->job);
+    act_unref(uploads->act);
     base_free(uploads->list);
     base_free(uploads);
 }
 
-/* Takes the body's job. NULL: it has been answered. */
+/* Takes the body's act. NULL: it has been answered. */
 static struct uploads *uploads_new(
     struct http_request *request, struct api_body *body, uint32_t count)
 {
@@ -48,9 +49,9 @@ static struct uploads *uploads_new(
         http_respond_shed(request, 503, 1, "memory");
         return NULL;
     }
-    uploads->job = body->job;
+    uploads->act = body->act;
     uploads->count = count;
-    uploads->rule = package_rule_of(http_service(request), body->job->claims->issuer, SPAN(""));
+    uploads->rule = package_rule_of(http_service(request), body->act->claims->issuer, SPAN(""));
     return uploads;
 }
 
@@ -268,29 +269,6 @@ static uint32_t step_of(const struct claim *claim, uint32_t index)
     return claim->is_peek ? index : 1 + 2 * index;
 }
 
-/* Wherever it listens: a conversation that is not awake has nobody who does. */
-static void tell_low(
-    const struct delivery *delivery, struct span did, struct span convo_id, int64_t available)
-{
-    struct job_message message = { .job = job_new(JOB_PACKAGES_LOW, NULL) };
-    struct job *job = message.job;
-    tr_sender convo;
-
-    if (job == NULL)
-        return;
-    buffer_span(&job->decoded, did);
-    job->target = (struct span){ job->decoded.bytes, job->decoded.size };
-    job->count = (uint64_t)available;
-    if (job->decoded.failed != 0 || tr_registry_find(delivery->convos, convo_id.at, convo_id.size,
-                                        "key packages", &convo) < 0) {
-        job_unref(job);
-        return;
-    }
-    if (tr_tell(convo, &message, sizeof message) < 0)
-        job_unref(job);
-    tr_sender_drop(&convo);
-}
-
 static void tell_all_low(
     const struct delivery *delivery, const struct claim *claim, const struct sql_unit *unit)
 {
@@ -301,8 +279,10 @@ static void tell_all_low(
             continue;
         delivery_metrics_add(DELIVERY_METRIC_PACKAGES_LOW, sql_unit_rows(unit, step) > 0);
         for (uint32_t row = 0; row < sql_unit_rows(unit, step); row++)
-            tell_low(delivery, claim->dids.items[i], sql_row_bytes(unit, step, row, 0),
-                sql_row_int(unit, step, row, 1));
+            notice_tell(delivery, sql_row_bytes(unit, step, row, 0),
+                &(struct notice){ .kind = DELIVERY_PACKAGES_LOW,
+                    .did = claim->dids.items[i],
+                    .count = (uint64_t)sql_row_int(unit, step, row, 1) });
     }
 }
 

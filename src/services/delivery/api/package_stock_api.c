@@ -424,7 +424,7 @@ void api_sync_key_packages(struct http_request *request)
     unit = sql_unit_create(0);
     if (unit != NULL) {
         sql_unit_step(unit, &list_refs, SQL_ROWS_ANY);
-        sql_unit_text(unit, body.job->claims->issuer);
+        sql_unit_text(unit, body.act->claims->issuer);
         sql_unit_text(unit, device);
         sql_unit_int(unit, api_query_now_s(http_service(request)));
     }

@@ -57,7 +57,7 @@ void api_get_policy(struct http_request *request)
 {
     struct api_body body;
 
-    if (api_begin_query(request, JOB_POLICY, &body))
+    if (api_begin_query(request, &policy_read_act_type, &body))
         api_send(request, &body, api_answered);
 }
 
@@ -65,15 +65,15 @@ static void read_field(struct api_body *body, uint32_t index)
 {
     const struct field *field = &fields[index];
     const struct json *value = json_get(body->expect.object, field->name);
-    struct job *job = body->job;
+    struct policy_act *change = act_policy(body->act);
 
     if (value == NULL || json_kind(value) == JSON_NULL)
         return;
-    job->policy_changes |= 1u << index;
+    change->changes |= 1u << index;
     if (field->is_bool)
-        job->policy.fields[index] = json_need_bool(&body->expect, field->name);
+        change->policy.fields[index] = json_need_bool(&body->expect, field->name);
     else
-        job->policy.fields[index] =
+        change->policy.fields[index] =
             json_need_int(&body->expect, field->name, field->min, field->max);
 }
 
@@ -81,12 +81,13 @@ void api_update_policy(struct http_request *request)
 {
     struct api_body body;
 
-    if (!api_begin_convo(request, JOB_POLICY, &body))
+    if (!api_begin_convo(request, &policy_act_type, &body))
         return;
     for (uint32_t i = 0; i < POLICY_FIELDS; i++)
         read_field(&body, i);
-    if (!body.expect.failed && body.job->policy_changes == 0) {
-        api_refuse(request, &body, 400, "InvalidRequest", "name what to change");
+    if (!body.expect.failed && act_policy(body.act)->changes == 0) {
+        api_refuse(request, &body, 400, "InvalidRequest",
+            "The body names no field of the policy; name one to change.");
         return;
     }
     api_send(request, &body, api_answered);

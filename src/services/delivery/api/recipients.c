@@ -18,7 +18,7 @@ static int compare_bytes(const void *a, size_t a_size, const void *b, size_t b_s
 
 static int compare_hashes(const void *a, const void *b)
 {
-    const struct job_hash *x = a, *y = b;
+    const struct act_hash *x = a, *y = b;
 
     return compare_bytes(x->bytes, x->size, y->bytes, y->size);
 }
@@ -26,20 +26,20 @@ static int compare_hashes(const void *a, const void *b)
 void recipients_read_hashes(struct api_body *body)
 {
     static const char name[] = "keyPackageHashes";
-    const struct json *list = json_may_array(&body->expect, name, 0, JOB_MEMBERS_MAX);
-    struct job *job = body->job;
+    const struct json *list = json_may_array(&body->expect, name, 0, ACT_MEMBERS_MAX);
+    struct act_members *members = body->act->members;
     size_t index = 0;
 
     if (json_count(list) == 0)
         return;
-    job->hashes = base_calloc(json_count(list) * sizeof *job->hashes);
-    if (job->hashes == NULL) {
-        job->decoded.failed = TR_ENOMEM;
+    members->hashes = base_calloc(json_count(list) * sizeof *members->hashes);
+    if (members->hashes == NULL) {
+        body->act->decoded.failed = TR_ENOMEM;
         return;
     }
     for (struct json_iter it = json_iterate(list); json_next(&it); index++) {
         struct json_expect item = json_expect_item(&body->expect, name, index, it.value);
-        struct job_hash *hash = &job->hashes[job->hash_count++];
+        struct act_hash *hash = &members->hashes[members->hash_count++];
         struct span text;
 
         hash->did = json_need_string(&item, "did", 8, 255);
@@ -48,34 +48,34 @@ void recipients_read_hashes(struct api_body *body)
             crypto_hex_decode(text, hash->bytes, sizeof hash->bytes, &hash->size) < 0)
             json_expect_fail(&item, "hash", "must be hex");
     }
-    qsort(job->hashes, job->hash_count, sizeof *job->hashes, compare_hashes);
+    qsort(members->hashes, members->hash_count, sizeof *members->hashes, compare_hashes);
 }
 
-static const struct job_hash *find_hash(const struct job *job, struct span reference)
+static const struct act_hash *find_hash(const struct act_members *members, struct span reference)
 {
-    struct job_hash key = { .size = reference.size };
+    struct act_hash key = { .size = reference.size };
 
     if (reference.size > sizeof key.bytes)
         return NULL;
     memcpy(key.bytes, reference.at, reference.size);
-    return bsearch(&key, job->hashes, job->hash_count, sizeof key, compare_hashes);
+    return bsearch(&key, members->hashes, members->hash_count, sizeof key, compare_hashes);
 }
 
 /* No reference is there twice, so as many that are all listed are the whole list. */
-bool recipients_are_hashed(const struct job *job)
+bool recipients_are_hashed(const struct act_members *members)
 {
     uint32_t count = 0;
 
-    if (job->hash_count == 0)
+    if (members->hash_count == 0)
         return true;
-    for (uint32_t i = 0; i < job->add_count; i++) {
-        if (job->adds[i].reference.at == NULL)
+    for (uint32_t i = 0; i < members->add_count; i++) {
+        if (members->adds[i].reference.at == NULL)
             continue;
         count++;
-        if (find_hash(job, job->adds[i].reference) == NULL)
+        if (find_hash(members, members->adds[i].reference) == NULL)
             return false;
     }
-    return count == job->hash_count;
+    return count == members->hash_count;
 }
 
 /* ---- the Welcomes --------------------------------------------------------------------------- */
@@ -87,17 +87,17 @@ static int compare_references(const void *a, const void *b)
     return compare_bytes(x->at, x->size, y->at, y->size);
 }
 
-static const char *check_references(const struct job *job)
+static const char *check_references(const struct act_members *members)
 {
-    struct span *all = base_calloc((job->add_count + 1) * sizeof *all);
+    struct span *all = base_calloc((members->add_count + 1) * sizeof *all);
     const char *why = NULL;
 
     if (all == NULL)
         return "out of memory";
-    for (uint32_t i = 0; i < job->add_count; i++)
-        all[i] = job->adds[i].reference;
-    qsort(all, job->add_count, sizeof *all, compare_references);
-    for (uint32_t i = 1; why == NULL && i < job->add_count; i++)
+    for (uint32_t i = 0; i < members->add_count; i++)
+        all[i] = members->adds[i].reference;
+    qsort(all, members->add_count, sizeof *all, compare_references);
+    for (uint32_t i = 1; why == NULL && i < members->add_count; i++)
         if (span_equal(all[i - 1], all[i]))
             why = "the Welcomes name a key package twice";
     base_free(all);
@@ -105,56 +105,56 @@ static const char *check_references(const struct job *job)
 }
 
 /* How many they are for. NULL, or what is wrong. */
-static const char *count_references(struct job *job, uint32_t *ret_count)
+static const char *count_references(struct act_members *members, uint32_t *ret_count)
 {
     struct mls_message welcome;
 
     *ret_count = 0;
-    for (uint32_t i = 0; i < job->welcome_count; i++) {
-        const char *why = mls_message_read(job->welcomes[i], &welcome);
+    for (uint32_t i = 0; i < members->welcome_count; i++) {
+        const char *why = mls_message_read(members->welcomes[i], &welcome);
 
         if (why != NULL)
             return why;
         if (welcome.wire != MLS_WELCOME)
             return "a welcome is no Welcome message";
-        if (i > 0 && welcome.suite != job->welcome_suite)
+        if (i > 0 && welcome.suite != members->welcome_suite)
             return "the Welcomes are of different cipher suites";
-        job->welcome_suite = welcome.suite;
+        members->welcome_suite = welcome.suite;
         *ret_count += welcome.secret_count;
     }
-    return *ret_count > JOB_MEMBERS_MAX ? "a welcome has too many recipients" : NULL;
+    return *ret_count > ACT_MEMBERS_MAX ? "a welcome has too many recipients" : NULL;
 }
 
-const char *recipients_read(struct job *job)
+const char *recipients_read(struct act_members *members)
 {
     uint32_t count, at = 0;
-    const char *why = count_references(job, &count);
+    const char *why = count_references(members, &count);
     struct mls_message welcome;
 
     if (why != NULL || count == 0)
         return why;
-    job->named = job->adds;
-    job->named_count = job->add_count;
-    job->add_count = 0;
-    job->adds = base_calloc(count * sizeof *job->adds);
-    if (job->adds == NULL)
+    members->named = members->adds;
+    members->named_count = members->add_count;
+    members->add_count = 0;
+    members->adds = base_calloc(count * sizeof *members->adds);
+    if (members->adds == NULL)
         return "out of memory";
-    for (uint32_t i = 0; i < job->welcome_count; i++) {
+    for (uint32_t i = 0; i < members->welcome_count; i++) {
         struct mls_reader list;
         struct span reference;
 
-        (void)mls_message_read(job->welcomes[i], &welcome);
+        (void)mls_message_read(members->welcomes[i], &welcome);
         list = mls_reader_of(welcome.secrets);
         while (mls_welcome_next(&list, &reference) && at < count)
-            job->adds[at++] = (struct job_add){ .reference = reference, .welcome = i };
+            members->adds[at++] = (struct act_add){ .reference = reference, .welcome = i };
     }
-    job->add_count = at;
-    return check_references(job);
+    members->add_count = at;
+    return check_references(members);
 }
 
 /* ---- whose they are ------------------------------------------------------------------------- */
 
-static bool is_added(const struct job_add *adds, uint32_t count, struct span did)
+static bool is_added(const struct act_add *adds, uint32_t count, struct span did)
 {
     for (uint32_t i = 0; i < count; i++)
         if (span_equal(adds[i].did, did))
@@ -169,21 +169,21 @@ static bool is_owner(struct span listed, struct span did)
            (listed.size == did.size || listed.at[did.size] == '#');
 }
 
-bool recipients_are_named(const struct job *job)
+bool recipients_are_named(const struct act_members *members)
 {
-    for (uint32_t i = 0; i < job->add_count && job->hash_count > 0; i++) {
-        const struct job_hash *hash = find_hash(job, job->adds[i].reference);
+    for (uint32_t i = 0; i < members->add_count && members->hash_count > 0; i++) {
+        const struct act_hash *hash = find_hash(members, members->adds[i].reference);
 
-        if (hash == NULL || !is_owner(hash->did, job->adds[i].did))
+        if (hash == NULL || !is_owner(hash->did, members->adds[i].did))
             return false;
     }
-    if (job->named == NULL)
+    if (members->named == NULL)
         return true;
-    for (uint32_t i = 0; i < job->add_count; i++)
-        if (!is_added(job->named, job->named_count, job->adds[i].did))
+    for (uint32_t i = 0; i < members->add_count; i++)
+        if (!is_added(members->named, members->named_count, members->adds[i].did))
             return false;
-    for (uint32_t i = 0; i < job->named_count; i++)
-        if (!is_added(job->adds, job->add_count, job->named[i].did))
+    for (uint32_t i = 0; i < members->named_count; i++)
+        if (!is_added(members->adds, members->add_count, members->named[i].did))
             return false;
     return true;
 }

@@ -1,19 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* recipients.h: whom the Welcomes of a request are for. Their references decide; what the request
- * lists beside them (didList, keyPackageHashes) is a hint, and must say the same. */
+/* recipients.h: the accounts that the Welcomes of a request are for. The references in the Welcomes
+ * decide; what the request lists beside them (didList, keyPackageHashes) must agree. */
 #ifndef SERVICES_DELIVERY_API_RECIPIENTS_H
 #define SERVICES_DELIVERY_API_RECIPIENTS_H
 
 #include "services/delivery/api/api.h"
 
-/* The member keyPackageHashes, if it is there. */
+/* Reads the member keyPackageHashes, if there is one. */
 void recipients_read_hashes(struct api_body *body);
-/* The references of all Welcomes become the job's adds; whom it named is kept beside them. Whose
- * they are is asked of the database later. NULL, or what is wrong. */
-const char *recipients_read(struct job *job);
-/* Are the hashes, if any are listed, those of the Welcomes? */
-bool recipients_are_hashed(const struct job *job);
-/* When the owners are known: are they those that are named, and each hash its owner's? */
-bool recipients_are_named(const struct job *job);
+/* Replaces the additions by the references of all Welcomes; the listed accounts become `named`.
+ * NULL, or what is wrong. */
+const char *recipients_read(struct act_members *members);
+/* Are the listed hashes, if any, those of the Welcomes? */
+bool recipients_are_hashed(const struct act_members *members);
+/* Do the owners agree with the listed accounts and hashes? */
+bool recipients_are_named(const struct act_members *members);
+
+/* How many key packages' owners must be read. */
+uint32_t recipients_owner_count(const struct act *act);
+/* Appends a step for each owner; a NULL unit is fine. */
+void recipients_ask_owners(const struct act *act, struct sql_unit *unit);
+/* Takes the owners from the unit, whose step `first` is the first owner. A refusal has a label. */
+struct recipients_refusal {
+    unsigned status;
+    const char *label;
+    const char *text;
+};
+struct recipients_refusal recipients_take_owners(
+    struct act *act, const struct sql_unit *unit, uint32_t first);
 
 #endif

@@ -4,10 +4,10 @@
  * updateGroupInfo; nobody hears it later, so the answer says how many did. */
 #include "services/delivery/api/api.h"
 
-static void put_refresh(struct json_writer *writer, const struct job *job)
+static void put_refresh(struct json_writer *writer, struct act *act)
 {
-    json_put_bool(writer, "requested", job->count > 0);
-    json_put_int(writer, "activeMembers", (int64_t)job->count);
+    json_put_bool(writer, "requested", act_notice(act)->count > 0);
+    json_put_int(writer, "activeMembers", (int64_t)act_notice(act)->count);
 }
 
 static void refresh_answered(struct http_request *request, const struct tr_event *event)
@@ -19,6 +19,6 @@ void api_group_info_refresh(struct http_request *request)
 {
     struct api_body body;
 
-    if (api_begin_convo(request, JOB_REFRESH, &body))
+    if (api_begin_convo(request, &refresh_act_type, &body))
         api_send(request, &body, refresh_answered);
 }

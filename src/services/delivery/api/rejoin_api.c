@@ -22,7 +22,7 @@
 enum { REJOINS_MAX = 10, REJOINS_MS = 3600000, REJOINS_RETRY_S = 360 };
 
 struct rejoin {
-    struct job *job; /* keeps the texts and bytes */
+    struct act *act; /* keeps the texts and bytes */
     struct span convo;
     struct package_rule rule;
     struct package_upload upload;
@@ -69,7 +69,7 @@ static void rejoin_free(void *argument)
 {
     struct rejoin *rejoin = argument;
 
-    job_unref(rejoin->job);
+    act_unref(rejoin->act);
     base_free(rejoin);
 }
 
@@ -240,7 +240,7 @@ void api_rejoin(struct http_request *request)
 
     if (!api_query_begin(request, &body))
         return;
-    convo = json_need_string(&body.expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
+    convo = json_need_string(&body.expect, "convoId", 1, ACT_CONVO_SIZE_MAX);
     package_read(&body.expect, &upload);
     device = api_query_may_device(&body);
     (void)json_may_string(&body.expect, "reason", 0, WHY_SIZE_MAX);
@@ -252,10 +252,10 @@ void api_rejoin(struct http_request *request)
         http_respond_shed(request, 503, 1, "memory");
         return;
     }
-    rejoin->job = body.job;
+    rejoin->act = body.act;
     rejoin->convo = convo;
     rejoin->upload = upload;
-    rejoin->rule = package_rule_of(http_service(request), body.job->claims->issuer, device);
+    rejoin->rule = package_rule_of(http_service(request), body.act->claims->issuer, device);
     json_doc_free(&body.doc);
     if (http_offload(request, check_work, rejoin, rejoin_free, rejoin_checked) == 0)
         return;

@@ -8,10 +8,10 @@
 
 /* ---- give and take -------------------------------------------------------------------------- */
 
-static void put_role(struct json_writer *writer, const struct job *job)
+static void put_role(struct json_writer *writer, struct act *act)
 {
     json_put_bool(writer, "ok", true);
-    delivery_put_time(writer, job->role_is_given ? "promotedAt" : "demotedAt", job->result_ms);
+    delivery_put_time(writer, act_role(act)->is_given ? "promotedAt" : "demotedAt", act->result_ms);
 }
 
 static void role_answered(struct http_request *request, const struct tr_event *event)
@@ -22,12 +22,14 @@ static void role_answered(struct http_request *request, const struct tr_event *e
 static void change_role(struct http_request *request, bool is_admin, bool is_given)
 {
     struct api_body body;
+    struct role_act *role;
 
-    if (!api_begin_convo(request, JOB_ROLE, &body))
+    if (!api_begin_convo(request, &role_act_type, &body))
         return;
-    body.job->target = json_need_string(&body.expect, "targetDid", DID_SIZE_MIN, DID_SIZE_MAX);
-    body.job->role_is_admin = is_admin;
-    body.job->role_is_given = is_given;
+    role = act_role(body.act);
+    role->target = json_need_string(&body.expect, "targetDid", DID_SIZE_MIN, DID_SIZE_MAX);
+    role->is_admin = is_admin;
+    role->is_given = is_given;
     api_send(request, &body, role_answered);
 }
 

@@ -34,33 +34,33 @@ static struct span mark_of(struct span text, struct mark *mark)
 static void ticket_answered(struct http_request *request, const struct tr_event *event)
 {
     struct delivery *delivery = http_service(request);
-    struct job *job = api_job(request, event);
+    struct act *act = api_act(request, event);
     struct buffer ticket = { 0 };
     int64_t now_s = delivery_now_ms(delivery) / 1000;
     struct json_writer writer;
     struct mark convo, jti;
 
-    if (job == NULL)
+    if (act == NULL)
         return;
     if (jwt_sign_claims(delivery->ticket_key, (struct span){ NULL, 0 },
             &(struct jwt_claims){ .iss = span_of(delivery->service_did),
                 .aud = span_of(delivery->service_did),
-                .sub = job->claims->issuer,
-                .nonce = mark_of(job->convo, &convo),
-                .jti = mark_of(job->claims->jti, &jti),
+                .sub = act->claims->issuer,
+                .nonce = mark_of(act->convo, &convo),
+                .jti = mark_of(act->claims->jti, &jti),
                 .iat_s = now_s,
                 .exp_s = now_s + TICKET_S,
                 .nbf_s = -1 },
             &ticket) < 0) {
         http_respond_shed(request, 503, 1, "memory");
     } else {
-        writer = json_writer(&job->answer);
+        writer = json_writer(&act->answer);
         json_put_object(&writer, NULL);
         json_put_string(&writer, "ticket", (struct span){ ticket.bytes, ticket.size });
         json_put_text(&writer, "endpoint", "/xrpc/" XRPC_PREFIX "subscribeConvoEvents");
         delivery_put_time(&writer, "expiresAt", (now_s + TICKET_S) * 1000);
         json_put_end(&writer);
-        job_respond(request, job);
+        act_respond(request, act);
     }
     buffer_free(&ticket);
     api_end(request);
@@ -70,11 +70,11 @@ void api_get_subscription_ticket(struct http_request *request)
 {
     struct api_body body;
 
-    if (api_begin_convo(request, JOB_MEMBER, &body))
+    if (api_begin_convo(request, &member_act_type, &body))
         api_send(request, &body, ticket_answered);
 }
 
-/* Who the ticket is for, as claims of the job's own. NULL: refused. */
+/* Who the ticket is for, as claims of the act's own. NULL: refused. */
 static const struct auth_claims *open_ticket(
     const struct delivery *delivery, struct span ticket, struct span convo)
 {
@@ -123,122 +123,123 @@ static void ignore_message(
     (void)size;
 }
 
-static int begin_stream(struct http_request *request, struct job *job, tr_sender convo)
+static int open_stream(
+    struct http_request *request, struct subscribe_act *subscribe, tr_sender convo)
 {
     static _Atomic uint64_t number;
-    const struct job_message notice = { NULL, atomic_fetch_add(&number, 1) + 1 };
+    const struct act_message notice = { NULL, atomic_fetch_add(&number, 1) + 1 };
     const struct http_stream_options options = { .pending_max = 1 << 20,
         .farewell = { .make = delivery_slow_frame,
-            .about = job->convo,
-            .mark = job->seq,
+            .about = subscribe->act.convo,
+            .mark = subscribe->seq,
             .close_code = 1013 }, /* 1008 is for who may not listen; this one may come back */
         .watcher = convo,
         .notice = &notice,
         .notice_size = sizeof notice };
 
-    job->stream_number = notice.stream;
-    job->is_websocket = wants_websocket(request);
-    if (job->is_websocket)
-        return http_websocket_open(request, &options, 4096, ignore_message, NULL, &job->stream);
-    return http_sse_open(request, &options, &job->stream);
+    subscribe->stream_number = notice.stream;
+    subscribe->is_websocket = wants_websocket(request);
+    if (subscribe->is_websocket)
+        return http_websocket_open(
+            request, &options, 4096, ignore_message, NULL, &subscribe->stream);
+    return http_sse_open(request, &options, &subscribe->stream);
 }
 
 /* The caller is a member: the stream is opened here, then handed to the conversation. */
-static void member_found(struct http_request *request, struct job *job)
+static void member_found(struct http_request *request, struct act *act)
 {
     struct delivery *delivery = http_service(request);
-    struct job_message message = { .job = job };
+    struct act_message message = { .act = act };
     tr_sender convo;
-    int rc = tr_registry_get(delivery->convos, job->convo.at, job->convo.size, "a stream", &convo);
+    int rc = tr_registry_get(delivery->convos, act->convo.at, act->convo.size, "a stream", &convo);
 
     if (rc < 0) {
         http_respond_shed(request, 503, 1, "busy");
-        job_unref(job);
+        act_unref(act);
         return;
     }
-    if (begin_stream(request, job, convo) == 0) { /* else it has answered */
-        job->kind = JOB_SUBSCRIBE;
-        job->status = 0;
+    if (open_stream(request, act_subscribe(act), convo) == 0) { /* else it has answered */
+        act_become(act, &subscribe_act_type);
         /* Control, as the notice that the stream ended: in one lane that notice cannot come first.
          */
         rc = tr_tell_with(
             convo, &message, sizeof message, &(struct tr_send_options){ .lane = TR_CONTROL });
         if (rc < 0)
-            http_stream_end(job->stream, NULL, 1013);
+            http_stream_end(act_subscribe(act)->stream, NULL, 1013);
     } else {
         rc = TR_EUNSUPPORTED;
     }
     if (rc < 0)
-        job_unref(job);
+        act_unref(act);
     tr_sender_drop(&convo);
 }
 
 static void looked(struct http_request *request, const struct tr_event *event)
 {
-    struct job *job = http_data(request); /* see api_subscribe_convo_events */
+    struct act *act = http_data(request); /* see api_subscribe_convo_events */
 
-    if (event->status == 0 && job->status == 200) {
-        member_found(request, job);
+    if (event->status == 0 && act->status == 200) {
+        member_found(request, act);
         return;
     }
-    if (event->status == 0 && job->status != 0)
-        job_respond(request, job);
+    if (event->status == 0 && act->status != 0)
+        act_respond(request, act);
     else
         http_respond_lost(request, event->status, false, "conversation");
-    job_unref(job);
+    act_unref(act);
 }
 
-static int ask_member(struct http_request *request, struct job *job)
+static int ask_member(struct http_request *request, struct act *act)
 {
     struct delivery *delivery = http_service(request);
-    struct job_message message = { .job = job_ref(job) };
+    struct act_message message = { .act = act_ref(act) };
     tr_sender convo;
-    int rc = tr_registry_get(delivery->convos, job->convo.at, job->convo.size, "a request", &convo);
+    int rc = tr_registry_get(delivery->convos, act->convo.at, act->convo.size, "a request", &convo);
 
     if (rc == 0) {
         rc = http_ask(request, convo, &message, sizeof message, looked);
         tr_sender_drop(&convo);
     }
     if (rc < 0)
-        job_unref(job);
+        act_unref(act);
     return rc;
 }
 
 /* The claims of the token or of the ticket; false: it has been answered. */
-static bool identify(struct http_request *request, struct job *job)
+static bool identify(struct http_request *request, struct act *act)
 {
     struct span ticket;
 
     if (auth_claims_of(request) != NULL) {
-        job->claims = auth_claims_create(auth_claims_of(request));
+        act->claims = auth_claims_create(auth_claims_of(request));
     } else {
         int found = api_query_query(request, "ticket", &ticket);
 
         if (found < 0)
             return false;
         if (found == 1)
-            job->claims = open_ticket(http_service(request), ticket, job->convo);
-        if (job->claims == NULL) {
+            act->claims = open_ticket(http_service(request), ticket, act->convo);
+        if (act->claims == NULL) {
             http_respond_error(request, 401, "TicketRefused",
                 "send a token, or a fresh ticket of getSubscriptionTicket");
             return false;
         }
     }
-    if (job->claims == NULL)
+    if (act->claims == NULL)
         http_respond_shed(request, 503, 1, "memory");
-    return job->claims != NULL;
+    return act->claims != NULL;
 }
 
 /* ?cursor, or what an EventSource sends when it comes back; nothing: from now on. */
-static bool read_cursor(struct http_request *request, struct job *job)
+static bool read_cursor(struct http_request *request, uint64_t *ret_seq)
 {
     struct span text = http_header(request, "Last-Event-ID");
     int found = text.at == NULL ? api_query_query(request, "cursor", &text) : 1;
 
-    job->seq = INT64_MAX;
+    *ret_seq = INT64_MAX;
     if (found <= 0)
         return found == 0;
-    if (span_u64(text, &job->seq) && job->seq <= INT64_MAX)
+    if (span_u64(text, ret_seq) && *ret_seq <= INT64_MAX)
         return true;
     http_respond_error(request, 400, "InvalidCursor", "a cursor is a sequence number");
     return false;
@@ -247,18 +248,18 @@ static bool read_cursor(struct http_request *request, struct job *job)
 void api_subscribe_convo_events(struct http_request *request)
 {
     struct api_body body = { 0 };
-    struct job *job;
+    struct act *act;
 
-    if (!api_begin_query_of(request, JOB_MEMBER, NULL, &body))
+    if (!api_begin_query_of(request, &member_act_type, NULL, &body))
         return;
-    job = body.job;
-    if (!identify(request, job) || !read_cursor(request, job)) {
-        job_unref(job);
+    act = body.act;
+    if (!identify(request, act) || !read_cursor(request, &act_subscribe(act)->seq)) {
+        act_unref(act);
         return;
     }
-    http_set_data(request, job);
-    if (ask_member(request, job) == 0)
+    http_set_data(request, act);
+    if (ask_member(request, act) == 0)
         return;
-    job_unref(job);
+    act_unref(act);
     http_respond_shed(request, 503, 1, "busy");
 }

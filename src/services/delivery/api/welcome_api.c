@@ -250,7 +250,7 @@ void api_confirm_welcome(struct http_request *request)
     }
     if (!api_query_begin(request, &body))
         return;
-    convo = json_need_string(&body.expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
+    convo = json_need_string(&body.expect, "convoId", 1, ACT_CONVO_SIZE_MAX);
     settling->state = json_need_bool(&body.expect, "success") ? WELCOME_CONFIRMED : WELCOME_INVALID;
     why = json_may_string(&body.expect, "errorDetails", 0, WHY_SIZE_MAX);
     device = api_query_may_device(&body);
@@ -316,7 +316,7 @@ void api_invalidate_welcome(struct http_request *request)
 
     if (!api_query_begin(request, &body))
         return;
-    convo = json_need_string(&body.expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
+    convo = json_need_string(&body.expect, "convoId", 1, ACT_CONVO_SIZE_MAX);
     why = json_may_string(&body.expect, "reason", 0, WHY_SIZE_MAX);
     device = api_query_may_device(&body);
     if (!api_query_is_good(request, &body))
@@ -402,7 +402,7 @@ void api_reissue_welcome(struct http_request *request)
 
     if (!api_query_begin(request, &body))
         return;
-    convo = json_need_string(&body.expect, "convoId", 1, JOB_CONVO_SIZE_MAX);
+    convo = json_need_string(&body.expect, "convoId", 1, ACT_CONVO_SIZE_MAX);
     why = json_may_string(&body.expect, "reason", 0, WHY_SIZE_MAX);
     device = api_query_may_device(&body);
     if (!api_query_is_good(request, &body))
@@ -579,7 +579,7 @@ void api_validate_welcome(struct http_request *request)
     }
     unit = api_query_unit(request, PACKAGE_CLAIMS_KEY);
     if (unit != NULL)
-        add_reserves(unit, &welcome, body.job->claims->issuer, api_query_now_s(delivery));
+        add_reserves(unit, &welcome, body.act->claims->issuer, api_query_now_s(delivery));
     api_query_end(&body);
     db_query_run_with(request, delivery, unit, false, welcome_validated, validation, NULL);
 }

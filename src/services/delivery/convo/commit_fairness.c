@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* convo_turn.c: nobody starves. Who lost two commits in a row stands in line for a turn; while a
+/* commit_fairness.c: nobody starves. Who lost two commits in a row stands in line for a turn; while a
  * turn lasts the commits of others for the current epoch wait, so the one whose turn it is has time
  * to rebase, and wins. A turn ends with its commit or after a short while; who let one pass unused
  * gets no other for some time, so that losing on purpose stops nobody.

@@ -1,19 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* convo.c: the conversation's actor: jobs in, units out, answers back.
+/* convo.c: the conversation's actor, one of the two drivers of acts: acts in, units out, answers
+ * back.
  *
- * Units of a conversation go to one writer and come back in the order they were sent; answers are
- * given from the oldest on. While everything goes well nothing waits. When a unit fails, those
- * behind it fail with it (their compare-and-set misses): no job is planned any more (is_poisoned)
- * until all units are back and the conversation was read again; then what was not at fault is
- * planned anew, in its order, a few times at most.
+ *                       ┌────────────── plan again ◀── another unit failed ──┐
+ *                       ▼                                                    │
+ *   act ──▶ waiting ──▶ plan ──▶ unit in flight ──▶ back ──▶ settle ──▶ apply, answer, tell
+ *                        │                                     │
+ *                        └──▶ lookup ──▶ answer ◀── refused ◀──┘
  *
- * A few jobs can be planned only when nothing is on its way (CONVO_QUIET). While one of them waits
- * (exclusive_pending) whatever may store something waits behind it, so that it comes: as soon as those
- * on their way are back everybody gets its turn, in order. Whoever waited and is no longer asked
- * for is forgotten then: its client has gone on without an answer. */
+ * 1. A conversation's units go to one writer and come back in order; answers are given from the
+ *    oldest on. While everything goes well no act waits.
+ * 2. When a unit fails, the units behind it fail too: their compare-and-set misses. Then no act is
+ *    planned (CONVO_POISONED) until all units are back and the conversation was read again. Acts
+ *    that were not at fault are planned again in their order, at most CONVO_TRIES_MAX times.
+ * 3. A refusal may rest on a point that is only planned. It waits for the units before it, and is
+ *    planned again if one of them fails.
+ * 4. An act that needs an idle conversation (CONVO_EXCLUSIVE) waits until no unit is in flight.
+ *    Meanwhile (exclusive_pending) acts that may store something wait behind it.
+ * 5. A waiting act whose client has given up is dropped when its turn comes. */
 #include "services/delivery/convo/convo.h"
-
-#include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -26,74 +31,86 @@ static struct metric metrics[] = {
         METRIC_COUNTER, 0, NULL, NULL },
     { "troupe_delivery_commits_total", NULL, "Commits stored.", METRIC_COUNTER, 0, NULL, NULL },
     { "troupe_delivery_messages_total", NULL, "Messages stored.", METRIC_COUNTER, 0, NULL, NULL },
-    { "troupe_delivery_replans_total", NULL, "Jobs planned again after another one failed.",
+    { "troupe_delivery_replans_total", NULL, "Acts planned again after another one failed.",
         METRIC_COUNTER, 0, NULL, NULL },
     { "troupe_delivery_convos_loaded_total", NULL, "Conversations read from the database.",
         METRIC_COUNTER, 0, NULL, NULL },
 };
 enum { CONFLICTS, COMMITS, MESSAGES, REPLANS, LOADS };
 
-static void begin(struct convo *convo, struct tr_context *ctx, struct convo_op *op);
+static void convo_begin(struct convo *convo, struct tr_context *ctx, struct convo_op *op);
 
 /* ---- ops ------------------------------------------------------------------------------------ */
 
-static void op_free(struct convo_op *op)
+static void op_destroy(struct convo_op *op)
 {
     tr_reply_drop(&op->reply);
-    job_unref(op->job);
+    act_unref(op->act);
     base_free(op);
 }
 
-/* Another commit won. Not every 409 is that: a group that is there already, an id used twice. */
-static bool has_lost_epoch(const struct job *job)
+static void op_answer(struct convo_op *op)
 {
-    return job->kind == JOB_COMMIT && job->status == 409 && job->label != NULL &&
-           strcmp(job->label, "EpochConflict") == 0;
-}
+    struct act *act = op->act;
 
-static void answer(struct convo_op *op)
-{
-    tr_assert(op->job->status != 0);
-    if (has_lost_epoch(op->job))
+    tr_assert(act->status != 0);
+    if (convo_has_lost_epoch(act))
         metric_add(&metrics[CONFLICTS], 1);
-    if (op->job->kind == JOB_SUBSCRIBE && op->job->status != 200)
-        /* Who may not listen need not try again (1008); for others it was a bad moment (1013). */
-        http_stream_end(op->job->stream, NULL, op->job->status >= 500 ? 1013 : 1008);
+    if (act->type == &subscribe_act_type && act->status != 200)
+        /* 1008: the client may not listen. 1013: it may try again. */
+        http_stream_end(act_subscribe(act)->stream, NULL, act->status >= 500 ? 1013 : 1008);
     tr_reply_send(&op->reply, 0, NULL, 0);
-    op_free(op);
+    op_destroy(op);
 }
 
-static void answer_error(struct convo_op *op, unsigned status, const char *label, const char *text)
+static void op_fail(struct convo_op *op, const char *label, const char *text)
 {
-    job_fail(op->job, status, label, text);
-    answer(op);
+    act_fail(op->act, 503, label, text);
+    op_answer(op);
 }
 
-static void append(struct convo_op **first, struct convo_op **last, struct convo_op *op)
+static void queue_append(struct convo_queue *queue, struct convo_op *op)
 {
     op->next = NULL;
-    if (*first == NULL)
-        *first = op;
+    if (queue->first == NULL)
+        queue->first = op;
     else
-        (*last)->next = op;
-    *last = op;
+        queue->last->next = op;
+    queue->last = op;
+    queue->count++;
 }
 
-static void wait_turn(struct convo *convo, struct convo_op *op)
+/* NULL if the queue is empty. */
+static struct convo_op *queue_take(struct convo_queue *queue)
 {
-    if (convo->waiting_count >= CONVO_WAITING_MAX) {
-        answer_error(op, 503, "Busy", "this conversation is busy: try again");
+    struct convo_op *op = queue->first;
+
+    if (op == NULL)
+        return NULL;
+    queue->first = op->next;
+    queue->count--;
+    if (queue->first == NULL)
+        queue->last = NULL;
+    tr_assert((queue->first == NULL) == (queue->count == 0));
+    return op;
+}
+
+static void op_wait(struct convo *convo, struct convo_op *op)
+{
+    if (convo->waiting.count >= CONVO_WAITING_MAX) {
+        op_fail(op, "Busy", "This conversation is busy; try again.");
         return;
     }
-    convo->waiting_count++;
-    convo->exclusive_pending = convo->exclusive_pending || op->needs_quiet;
-    op->was_asked = false; /* what it will be planned on may be newer than what was asked */
-    append(&convo->waiting, &convo->waiting_last, op);
+    convo_op_move(op, OP_WAITING);
+    convo->exclusive_pending = convo->exclusive_pending || op->needs_idle;
+    if (op->doubt == DOUBT_ASKED)
+        op->doubt = DOUBT_OPEN; /* its next plan is on a newer point than the answer was */
+    queue_append(&convo->waiting, op);
 }
 
-/* ---- reading it again ----------------------------------------------------------------------- */
+/* ---- reading the conversation --------------------------------------------------------------- */
 
-static int load(struct convo *convo, struct tr_context *ctx)
+static int convo_send_load(struct convo *convo, struct tr_context *ctx)
 {
     struct sql_unit *unit = convo_load_unit(convo);
     int rc = TR_ENOMEM;
@@ -104,59 +121,49 @@ static int load(struct convo *convo, struct tr_context *ctx)
     if (rc < 0)
         sql_unit_destroy(unit);
     else
-        convo->is_reading = true;
+        convo_move(convo, CONVO_LOADING);
     return rc;
 }
 
-/* Notices and streams have nobody who waits for an answer. */
-static bool is_given_up(const struct convo_op *op)
+/* Begins an act that has waited. Notices and streams have no client that waits for an answer. */
+static void convo_begin_late(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
-    return !convo_is_read(op->job->kind) && tr_reply_is_cancelled(op->reply);
-}
-
-/* Its turn has come: later than it was asked for, perhaps too late. */
-static void begin_late(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
-{
-    if (is_given_up(op))
-        op_free(op);
+    if (!act_has(op->act, ACT_READS) && tr_reply_is_cancelled(op->reply))
+        op_destroy(op);
     else
-        begin(convo, ctx, op);
+        convo_begin(convo, ctx, op);
 }
 
-/* Everything that waits gets its turn; those that must wait again keep their order. */
-static void take_turns(struct convo *convo, struct tr_context *ctx)
+/* Begins all waiting acts; those that must wait again keep their order. */
+static void convo_begin_waiting(struct convo *convo, struct tr_context *ctx)
 {
-    struct convo_op *op = convo->waiting;
+    struct convo_queue waiting = convo->waiting;
+    struct convo_op *op;
 
-    convo->waiting = convo->waiting_last = NULL;
-    convo->waiting_count = 0;
+    convo->waiting = (struct convo_queue){ 0 };
     convo->exclusive_pending = false;
-    while (op != NULL) {
-        struct convo_op *next = op->next;
-
-        if (convo->is_poisoned)
-            wait_turn(convo, op);
+    while ((op = queue_take(&waiting)) != NULL) {
+        convo_op_move(op, OP_HELD);
+        if (convo->state == CONVO_LIVE)
+            convo_begin_late(convo, ctx, op);
         else
-            begin_late(convo, ctx, op);
-        op = next;
+            op_wait(convo, op);
     }
 }
 
-static void fail_all_waiting(struct convo *convo)
+/* The database does not answer: neither clients nor subscribers wait for it to come back. */
+static void convo_give_up(struct convo *convo, struct tr_context *ctx)
 {
-    while (convo->waiting != NULL) {
-        struct convo_op *op = convo->waiting;
+    struct convo_op *op;
 
-        convo->waiting = op->next;
-        convo->waiting_count--;
-        answer_error(op, 503, "Unavailable", "the database does not answer: try again");
-    }
-    convo->waiting_last = NULL;
+    while ((op = queue_take(&convo->waiting)) != NULL)
+        op_fail(op, "Unavailable", "The database does not answer; try again.");
     convo->exclusive_pending = false;
+    convo_stream_unreadable(convo, ctx);
 }
 
-/* What those who listen know, before it is read again. */
-static struct convo_before before_of(struct convo *convo)
+/* Sets aside what subscribers know, to compare it with what is read. */
+static struct convo_before convo_take_before(struct convo *convo)
 {
     struct convo_before before = { .policy = convo->policy };
 
@@ -167,226 +174,124 @@ static struct convo_before before_of(struct convo *convo)
     return before;
 }
 
-/* It could not be read: who is in is what was known before. */
-static void give_back(struct convo *convo, struct convo_before *before)
-{
-    if (convo->subscribers == NULL)
-        return;
-    roster_free(&convo->roster);
-    convo->roster = before->roster;
-}
-
-/* Nobody waits for the database to come back, neither for an answer nor for what it would hear. */
-static void cannot_read(struct convo *convo, struct tr_context *ctx)
-{
-    fail_all_waiting(convo);
-    convo_stream_unreadable(convo, ctx);
-}
-
-static void load_failed(struct convo *convo, struct tr_context *ctx, const struct sql_unit *unit,
-    struct convo_before *before)
+static void convo_load_failed(struct convo *convo, struct tr_context *ctx,
+    const struct sql_unit *unit, struct convo_before *before)
 {
     LOG(LOG_WARN, "delivery", "a conversation could not be read",
         LOG_TEXT("why", sql_error_text(sql_unit_status(unit))));
-    convo->is_loaded = false;
-    convo->is_poisoned = true;
-    give_back(convo, before);
-    cannot_read(convo, ctx);
+    convo_move(convo, CONVO_UNLOADED);
+    if (convo->subscribers != NULL) {
+        roster_free(&convo->roster);
+        convo->roster = before->roster;
+    }
+    convo_give_up(convo, ctx);
 }
 
-static void load_done(struct convo *convo, struct tr_context *ctx, struct convo_before *before)
+static void convo_load_done(
+    struct convo *convo, struct tr_context *ctx, struct convo_before *before)
 {
     convo_stream_changed(convo, ctx, before);
     roster_free(&before->roster);
-    convo->kept.from = 0; /* the first poll looks, and sees whether anything was stored since */
-    convo->is_loaded = true;
-    convo->is_poisoned = false;
+    convo->kept.from = 0; /* the first poll looks it up, behind the units of earlier actors */
+    convo_move(convo, CONVO_LIVE);
     convo_stream_behind(convo, ctx);
-    take_turns(convo, ctx);
+    convo_begin_waiting(convo, ctx);
 }
 
-static void recover(struct convo *convo, struct tr_context *ctx);
-
-static void loaded(struct convo *convo, struct tr_context *ctx, const struct sql_unit *unit)
+/* Loads the conversation if memory may be wrong, no unit is in flight and an act or a subscriber
+ * needs it. */
+static void convo_recover(struct convo *convo, struct tr_context *ctx)
 {
-    struct convo_before before = before_of(convo);
+    if ((convo->state != CONVO_POISONED && convo->state != CONVO_UNLOADED) ||
+        convo->flying.first != NULL)
+        return;
+    if (convo->waiting.first != NULL || convo->subscribers != NULL) {
+        if (convo_send_load(convo, ctx) < 0)
+            convo_give_up(convo, ctx);
+    } else if (convo->state == CONVO_POISONED) {
+        convo_move(convo, CONVO_UNLOADED); /* the next act loads it */
+    }
+}
 
-    convo->is_reading = false;
+static void on_loaded(struct convo *convo, struct tr_context *ctx, const struct sql_unit *unit)
+{
+    struct convo_before before = convo_take_before(convo);
+    bool is_stale = convo->state == CONVO_LOADING_STALE;
+
     metric_add(&metrics[LOADS], 1);
-    if (sql_unit_status(unit) != 0 || convo_loaded(convo, unit) < 0)
-        load_failed(convo, ctx, unit, &before);
+    if (sql_unit_status(unit) != 0 || convo_load(convo, unit) < 0)
+        convo_load_failed(convo, ctx, unit, &before);
     else
-        load_done(convo, ctx, &before);
-    if (!convo->is_outdated)
-        return;
-    convo->is_outdated = false;
-    convo->is_poisoned = true;
-    recover(convo, ctx);
-}
-
-/* Nothing is on its way any more: look at what is true. */
-static void recover(struct convo *convo, struct tr_context *ctx)
-{
-    if (!convo->is_poisoned || convo->flying != NULL || convo->is_reading)
-        return;
-    if (convo->is_loaded && convo->waiting == NULL && convo->subscribers == NULL) {
-        convo->is_loaded = false; /* the next job reads it */
-        return;
+        convo_load_done(convo, ctx, &before);
+    if (is_stale) {
+        convo_poison(convo);
+        convo_recover(convo, ctx);
     }
-    if (load(convo, ctx) < 0)
-        cannot_read(convo, ctx);
 }
 
-/* ---- units that came back ------------------------------------------------------------------- */
+/* ---- lookups -------------------------------------------------------------------------------- */
 
-static void succeed(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
+/* Looks up the answer (OP_LOOKUP) or the token (OP_ASKING). */
+static void convo_look_up(
+    struct convo *convo, struct tr_context *ctx, struct convo_op *op, enum convo_op_state state)
 {
-    struct job *job = op->job;
-
-    convo_apply(convo, op);
-    convo_answer(convo, op);
-    if (convo_has_log(job))
-        metric_add(&metrics[job->kind == JOB_COMMIT ? COMMITS : MESSAGES], 1);
-    if (job->kind == JOB_COMMIT)
-        commit_fairness_won(convo, ctx, job->claims->issuer);
-    /* Behind one that is in doubt, which may have removed who listens: they hear it from the log,
-     * as soon as that is read again. */
-    if (!convo->is_poisoned || !convo_has_log(job))
-        convo_stream_committed(convo, ctx, op);
-    answer(op);
-}
-
-static void look(struct convo *convo, struct tr_context *ctx, struct convo_op *op);
-
-/* Forget what was going to be answered. */
-static void plan_again(struct convo *convo, struct convo_op *op)
-{
-    op->job->status = 0;
-    op->job->label = NULL;
-    wait_turn(convo, op);
-}
-
-/* What was not at fault is planned again when the conversation has been read. */
-static void try_again(struct convo *convo, struct convo_op *op)
-{
-    if (op->tries >= CONVO_TRIES_MAX) {
-        answer_error(op, 503, "Unavailable", "it was not stored: try again");
-        return;
-    }
-    metric_add(&metrics[REPLANS], 1);
-    op->is_back = false;
-    wait_turn(convo, op);
-}
-
-static void fail(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
-{
-    if (convo_refuse(op))
-        answer(op);
-    else if (op->failure == CONVO_DUPLICATE)
-        look(convo, ctx, op);
-    else
-        try_again(convo, op);
-}
-
-/* What it was refused for is stored. Was it perhaps stored itself, when it was asked before? */
-static void give_refusal(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
-{
-    if (convo_has_log(op->job) && roster_find(&convo->roster, op->job->claims->issuer) != NULL)
-        look(convo, ctx, op);
-    else
-        answer(op);
-}
-
-/* A refusal may stand on what is only planned: it lines up behind that. */
-static void refuse(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
-{
-    if (convo->flying == NULL) {
-        give_refusal(convo, ctx, op);
-        return;
-    }
-    op->is_refused = op->is_back = true;
-    op->number = convo->number_next++ & 0xffffff;
-    convo->flying_count++;
-    append(&convo->flying, &convo->flying_last, op);
-}
-
-/* Everything before it is stored, or something failed and it has to be thought over. */
-static void settle_refusal(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
-{
-    op->is_refused = op->is_back = false;
-    if (convo->is_poisoned)
-        plan_again(convo, op);
-    else
-        give_refusal(convo, ctx, op);
-}
-
-/* From the oldest on; one that is not back holds up those behind it. */
-static void settle(struct convo *convo, struct tr_context *ctx)
-{
-    bool is_turn = false; /* roles, policy or a commit arrived, which others wait for */
-
-    while (convo->flying != NULL && convo->flying->is_back) {
-        struct convo_op *op = convo->flying;
-
-        convo->flying = op->next;
-        convo->flying_count--;
-        is_turn = is_turn || op->job->kind == JOB_ROLE || op->job->kind == JOB_POLICY;
-        is_turn = is_turn || (op->job->kind == JOB_COMMIT && convo->waiting != NULL);
-        if (op->is_refused) {
-            settle_refusal(convo, ctx, op);
-        } else if (op->failure == CONVO_STORED) {
-            /* also when one before it failed that it does not need */
-            succeed(convo, ctx, op);
-        } else {
-            convo->is_poisoned = true;
-            fail(convo, ctx, op);
-        }
-    }
-    if (convo->flying == NULL)
-        convo->flying_last = NULL;
-    if ((convo->flying == NULL || is_turn) && !convo->is_poisoned)
-        take_turns(convo, ctx);
-    recover(convo, ctx);
-}
-
-static void unit_back(
-    struct convo *convo, struct tr_context *ctx, uint32_t number, const struct sql_unit *unit)
-{
-    struct convo_op *op = convo->flying;
-
-    while (op != NULL && op->number != number)
-        op = op->next;
-    tr_assert(op != NULL);
-    op->is_back = true;
-    convo_unit_back(op, unit);
-    settle(convo, ctx);
-}
-
-/* ---- answers from the log ------------------------------------------------------------------- */
-
-static void look(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
-{
-    struct sql_submit_options options = { .tag = CONVO_TAG_LOOK + (convo->number_next & 0xffffff) };
-    struct sql_unit *unit = convo_look_unit(convo, op);
+    struct sql_submit_options options = { .tag = 0 };
+    struct sql_unit *unit;
     int rc = TR_ENOMEM;
 
+    convo_op_move(op, state);
     op->number = convo->number_next++ & 0xffffff;
-    /* A poll must not miss what an actor before us has on its way: the writer of this conversation
-     * does one thing after the other. */
+    options.tag = CONVO_TAG_LOOKUP + op->number;
+    unit = convo_lookup_unit(convo, op);
     if (unit != NULL)
-        rc = op->job->kind == JOB_POLL ? sql_write(ctx, &convo->sql, unit, &options)
-                                       : sql_read(ctx, &convo->sql, unit, &options);
+        rc = act_has(op->act, ACT_IN_ORDER) ? sql_write(ctx, &convo->sql, unit, &options)
+                                            : sql_read(ctx, &convo->sql, unit, &options);
     if (rc < 0) {
         sql_unit_destroy(unit);
-        op->job->status = 0; /* what it was refused for may be what it did itself */
-        answer_error(op, 503, "Busy", "the database is busy: try again");
+        act_forget(op->act); /* the reason of its refusal may be its own first try */
+        op_fail(op, "Busy", "The database is busy; try again.");
         return;
     }
     op->next = convo->looking;
     convo->looking = op;
 }
 
-static void look_back(
+/* Forgets the outcome and plans the act again later. */
+static void convo_plan_again(struct convo *convo, struct convo_op *op)
+{
+    act_forget(op->act);
+    op_wait(convo, op);
+}
+
+static void on_asked(
+    struct convo *convo, struct tr_context *ctx, struct convo_op *op, const struct sql_unit *unit)
+{
+    if (convo_asked(convo, op, unit))
+        op_answer(op);
+    else if (convo->state == CONVO_LIVE)
+        convo_begin_late(convo, ctx, op);
+    else
+        convo_plan_again(convo, op);
+}
+
+static void on_looked_up(
+    struct convo *convo, struct tr_context *ctx, struct convo_op *op, const struct sql_unit *unit)
+{
+    convo_op_move(op, OP_HELD);
+    if (!op->act->type->looked_up(convo, op, unit)) {
+        /* The log is ahead of memory: by a unit that is about to come back, or by a unit of an
+         * earlier actor. In the second case the conversation has to be read again. */
+        convo_plan_again(convo, op);
+        if (convo->flying.first == NULL)
+            convo_poison(convo);
+        return;
+    }
+    if (convo_has_lost_epoch(op->act))
+        commit_fairness_lost(convo, ctx, op->act->claims->issuer);
+    op_answer(op);
+}
+
+static void on_lookup_back(
     struct convo *convo, struct tr_context *ctx, uint32_t number, const struct sql_unit *unit)
 {
     struct convo_op **link = &convo->looking;
@@ -397,50 +302,115 @@ static void look_back(
     op = *link;
     tr_assert(op != NULL);
     *link = op->next;
-    if (op->is_asking) {
-        if (convo_asked(convo, op, unit))
-            answer(op);
-        else if (convo->is_poisoned)
-            plan_again(convo, op);
-        else
-            begin_late(convo, ctx, op);
-        recover(convo, ctx);
-        return;
-    }
-    if (!convo_looked(convo, op, unit)) {
-        /* The log is ahead of us: by a unit that is about to come back, or by one of the actor that
-         * was here before us; then all has to be read again. Or another group is here now. */
-        plan_again(convo, op);
-        convo->is_poisoned = convo->is_poisoned || convo->flying == NULL;
-        recover(convo, ctx);
-        return;
-    }
-    if (has_lost_epoch(op->job))
-        commit_fairness_lost(convo, ctx, op->job->claims->issuer);
-    answer(op);
-    recover(convo, ctx); /* a poll may have found that we are behind */
+    if (op->state == OP_ASKING)
+        on_asked(convo, ctx, op, unit);
+    else
+        on_looked_up(convo, ctx, op, unit);
+    convo_recover(convo, ctx);
 }
 
-/* ---- jobs ----------------------------------------------------------------------------------- */
+/* ---- units that are back -------------------------------------------------------------------- */
 
-static void plan_members(struct convo *convo, const struct job *job)
+static void convo_succeed(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
-    for (uint32_t i = 0; i < job->add_count + (job->kind == JOB_CREATE ? 1 : 0); i++) {
-        struct span did = i < job->add_count ? job->adds[i].did : job->claims->issuer;
-        struct member *member = roster_get(&convo->roster, did);
+    const struct act *act = op->act;
+    bool has_log = act_has(act, ACT_LOGS);
 
-        if (member != NULL)
-            roster_plan(&convo->roster, member, true);
-    }
-    for (uint32_t i = 0; i < job->remove_count; i++) {
-        struct member *member = roster_find(&convo->roster, job->removes[i]);
+    convo_stored(convo, op);
+    if (has_log)
+        metric_add(&metrics[act_has(act, ACT_COMMITS) ? COMMITS : MESSAGES], 1);
+    if (act_has(act, ACT_COMMITS))
+        commit_fairness_won(convo, ctx, act->claims->issuer);
+    /* An earlier unit is in doubt and may have removed a subscriber: subscribers read this act from
+     * the log, after the reload. */
+    if (convo->state == CONVO_LIVE || !has_log)
+        convo_stream_act(convo, ctx, op);
+    op_answer(op);
+}
 
-        if (member != NULL)
-            roster_plan(&convo->roster, member, false);
+static void convo_fail(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
+{
+    if (convo_refuse(op)) {
+        op_answer(op);
+    } else if (op->failure == CONVO_DUPLICATE) {
+        convo_look_up(convo, ctx, op, OP_LOOKUP);
+    } else if (op->tries >= CONVO_TRIES_MAX) {
+        op_fail(op, "Unavailable", "The request was not stored; try again.");
+    } else {
+        metric_add(&metrics[REPLANS], 1);
+        op_wait(convo, op);
     }
 }
 
-static void store(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
+/* Everything the refusal rests on is stored. */
+static void convo_give_refusal(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
+{
+    if (convo_may_be_repeat(convo, op->act))
+        convo_look_up(convo, ctx, op, OP_LOOKUP);
+    else
+        op_answer(op);
+}
+
+static void convo_queue_refusal(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
+{
+    if (convo->flying.first == NULL) {
+        convo_give_refusal(convo, ctx, op);
+        return;
+    }
+    convo_op_move(op, OP_REFUSED);
+    op->number = convo->number_next++ & 0xffffff;
+    queue_append(&convo->flying, op);
+}
+
+static void convo_settle_op(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
+{
+    bool is_refused = op->state == OP_REFUSED;
+
+    convo_op_move(op, OP_HELD);
+    if (is_refused && convo->state == CONVO_LIVE) {
+        convo_give_refusal(convo, ctx, op);
+    } else if (is_refused) {
+        convo_plan_again(convo, op);
+    } else if (op->failure == CONVO_STORED) { /* also behind a failed unit that it did not need */
+        convo_succeed(convo, ctx, op);
+    } else {
+        convo_poison(convo);
+        convo_fail(convo, ctx, op);
+    }
+}
+
+/* From the oldest op on; one in flight holds up those behind it. */
+static void convo_settle(struct convo *convo, struct tr_context *ctx)
+{
+    bool is_awaited = false;
+
+    while (convo->flying.first != NULL && convo->flying.first->state != OP_IN_FLIGHT) {
+        struct convo_op *op = queue_take(&convo->flying);
+
+        is_awaited = is_awaited || act_has(op->act, ACT_IS_AWAITED);
+        convo_settle_op(convo, ctx, op);
+    }
+    if ((convo->flying.first == NULL || is_awaited) && convo->state == CONVO_LIVE)
+        convo_begin_waiting(convo, ctx);
+    convo_recover(convo, ctx);
+}
+
+static void on_unit_back(
+    struct convo *convo, struct tr_context *ctx, uint32_t number, const struct sql_unit *unit)
+{
+    struct convo_op *op = convo->flying.first;
+
+    while (op != NULL && op->number != number)
+        op = op->next;
+    tr_assert(op != NULL);
+    convo_op_move(op, OP_BACK);
+    convo_unit_back(op, unit);
+    convo_settle(convo, ctx);
+}
+
+/* ---- acts ----------------------------------------------------------------------------------- */
+
+static void convo_send_unit(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
 {
     struct sql_unit *unit;
     int rc = TR_ENOMEM;
@@ -448,170 +418,165 @@ static void store(struct convo *convo, struct tr_context *ctx, struct convo_op *
     op->now_ms = delivery_now_ms(convo->delivery);
     op->number = convo->number_next++ & 0xffffff;
     op->tries++;
-    op->is_back = op->was_asked = false;
     op->failure = CONVO_STORED;
-    unit = convo_op_unit(convo, op);
+    if (op->doubt == DOUBT_ASKED)
+        op->doubt = DOUBT_OPEN;
+    unit = convo_act_unit(convo, op);
     if (unit != NULL)
         rc = sql_write(ctx, &convo->sql, unit,
             &(struct sql_submit_options){ .tag = CONVO_TAG_UNIT + op->number });
     if (rc < 0) {
         sql_unit_destroy(unit);
-        convo->planned = op->before; /* nothing was planned behind it yet */
-        answer_error(op, 503, "Busy", "the database is busy: try again");
+        convo->planned = op->before; /* no act was planned behind it yet */
+        op_fail(op, "Busy", "The database is busy; try again.");
         return;
     }
-    plan_members(convo, op->job);
+    convo_plan_members(convo, op->act);
     convo->is_exclusive = convo->is_exclusive || op->is_exclusive;
-    convo->flying_count++;
-    append(&convo->flying, &convo->flying_last, op);
+    convo_op_move(op, OP_IN_FLIGHT);
+    queue_append(&convo->flying, op);
 }
 
-static void begin(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
+static void convo_follow_plan(
+    struct convo *convo, struct tr_context *ctx, struct convo_op *op, enum convo_plan plan)
 {
-    if ((convo->is_exclusive || convo->exclusive_pending) && !convo_is_read(op->job->kind)) {
-        wait_turn(convo, op);
-        return;
-    }
-    if (convo->flying_count >= CONVO_FLYING_MAX) {
-        answer_error(op, 503, "Busy", "this conversation is busy: try again");
-        return;
-    }
-    if (convo_must_ask(op)) {
-        op->is_asking = true;
-        look(convo, ctx, op);
-        return;
-    }
-    switch (convo_plan(convo, op)) {
+    switch (plan) {
     case CONVO_GO:
-        store(convo, ctx, op);
+        convo_send_unit(convo, ctx, op);
         break;
     case CONVO_ANSWERED:
-        if (op->job->status >= 400 && !convo_is_read(op->job->kind) &&
-            op->job->kind != JOB_EPHEMERAL)
-            refuse(convo, ctx, op);
+        if (op->act->status >= 400 && !act_has(op->act, ACT_READS | ACT_TRANSIENT))
+            convo_queue_refusal(convo, ctx, op);
         else
-            answer(op);
+            op_answer(op);
         break;
-    case CONVO_QUIET:
-        op->needs_quiet = true;
-        wait_turn(convo, op);
+    case CONVO_EXCLUSIVE:
+        op->needs_idle = true;
+        op_wait(convo, op);
         break;
     case CONVO_WAIT:
-        wait_turn(convo, op);
+        op_wait(convo, op);
         break;
-    case CONVO_LOOK:
-        look(convo, ctx, op);
+    case CONVO_LOOKUP:
+        convo_look_up(convo, ctx, op, OP_LOOKUP);
         break;
-    case CONVO_SAY:
-        convo_stream_committed(convo, ctx, op);
-        answer(op);
-        break;
-    case CONVO_SUBSCRIBE:
-        convo_stream_begin(convo, ctx, op->job);
-        answer(op);
+    case CONVO_TELL:
+        convo_stream_act(convo, ctx, op);
+        op_answer(op);
         break;
     }
+}
+
+static void convo_begin(struct convo *convo, struct tr_context *ctx, struct convo_op *op)
+{
+    tr_assert(op->state == OP_HELD);
+    tr_assert(convo->state == CONVO_LIVE);
+    if ((convo->is_exclusive || convo->exclusive_pending) && !act_has(op->act, ACT_READS))
+        op_wait(convo, op);
+    else if (convo->flying.count >= CONVO_FLYING_MAX)
+        op_fail(op, "Busy", "This conversation is busy; try again.");
+    else if (convo_must_ask(op))
+        convo_look_up(convo, ctx, op, OP_ASKING);
+    else
+        convo_follow_plan(convo, ctx, op, convo_plan(convo, op));
 }
 
 /* ---- the actor ------------------------------------------------------------------------------ */
 
-/* A message without a job: a stream is gone, or what is known here is old. */
-static void handle_notice(struct convo_seat *seat, struct tr_context *ctx, uint64_t stream)
+/* Handles a message without an act: a stream has ended, or memory is out of date. */
+static void handle_notice(struct convo_slot *slot, struct tr_context *ctx, uint64_t stream)
 {
-    struct convo *convo = convo_seat_awake(seat);
+    struct convo *convo = convo_slot_awake(slot);
 
     if (convo == NULL) {
         if (stream == 0)
-            convo_seat_forget(seat);
+            convo_slot_forget(slot);
         return;
     }
     if (stream != 0) {
         convo_stream_gone(convo, ctx, stream);
     } else {
-        convo->is_poisoned = true; /* somebody else stored something */
-        convo->is_outdated = convo->is_reading;
-        if (convo->is_loaded || convo->subscribers != NULL)
-            recover(convo, ctx);
+        if (convo->state == CONVO_LOADING)
+            convo_move(convo, CONVO_LOADING_STALE);
+        convo_poison(convo);
+        convo_recover(convo, ctx);
     }
-    convo_seat_rest(seat);
+    convo_slot_rest(slot);
+}
+
+static void handle_act(struct convo_slot *slot, struct tr_context *ctx, struct act_message *message)
+{
+    struct convo *convo = convo_slot_wake(slot);
+    struct convo_op *op = convo == NULL ? NULL : base_calloc(sizeof *op);
+
+    if (op == NULL) {
+        act_fail(message->act, 503, "Busy", "The server is out of memory; try again.");
+        tr_reply(ctx, 0, NULL, 0);
+        act_message_drop(message);
+        return;
+    }
+    op->act = message->act;
+    op->reply = tr_reply_take(ctx);
+    if (convo->state == CONVO_LIVE) {
+        convo_begin(convo, ctx, op);
+    } else {
+        op_wait(convo, op);
+        convo_recover(convo, ctx);
+    }
+    convo_slot_rest(slot);
 }
 
 static enum tr_next convo_handle(void *self, struct tr_context *ctx, void *memory)
 {
-    struct job_message *message = memory;
-    struct job *job = message->job;
-    struct convo_seat *seat = self;
-    struct convo *convo;
-    struct convo_op *op;
+    struct act_message *message = memory;
+    struct act *act = message->act;
 
-    if (job == NULL) {
-        handle_notice(seat, ctx, message->stream);
-        return TR_GO;
-    }
-    if (convo_seat_answers(seat, job)) {
+    if (act == NULL) {
+        handle_notice(self, ctx, message->stream);
+    } else if (act->type->peek != NULL && act->type->peek(self, act)) {
         tr_reply(ctx, 0, NULL, 0);
-        job_message_drop(message);
-        return TR_GO;
-    }
-    convo = convo_seat_wake(seat);
-    op = convo == NULL ? NULL : base_calloc(sizeof *op);
-    if (op == NULL) {
-        job_fail(job, 503, "Busy", "out of memory: try again");
-        tr_reply(ctx, 0, NULL, 0);
-        job_message_drop(message);
-        return TR_GO;
-    }
-    op->job = job;
-    op->reply = tr_reply_take(ctx);
-    if (job->kind == JOB_POLL) {
-        look(convo, ctx, op);
-    } else if (!convo->is_loaded || convo->is_poisoned) {
-        wait_turn(convo, op);
-        convo->is_poisoned = true;
-        recover(convo, ctx);
+        act_message_drop(message);
     } else {
-        begin(convo, ctx, op);
+        handle_act(self, ctx, message);
     }
-    convo_seat_rest(seat);
     return TR_GO;
 }
 
-static void caught_up(
+static void on_page_back(
     struct convo *convo, struct tr_context *ctx, uint32_t number, const struct sql_unit *unit)
 {
     convo_stream_caught_up(convo, ctx, number, unit);
-    recover(convo, ctx); /* the log may be ahead of us */
+    convo_recover(convo, ctx);
 }
 
 static void handle_unit(
     struct convo *convo, struct tr_context *ctx, uint32_t tag, const struct sql_unit *unit)
 {
     if (tag == CONVO_TAG_LOAD)
-        loaded(convo, ctx, unit);
+        on_loaded(convo, ctx, unit);
     else if (tag >= CONVO_TAG_CATCH_UP)
-        caught_up(convo, ctx, tag - CONVO_TAG_CATCH_UP, unit);
+        on_page_back(convo, ctx, tag - CONVO_TAG_CATCH_UP, unit);
     else if (tag >= CONVO_TAG_UNIT)
-        unit_back(convo, ctx, tag - CONVO_TAG_UNIT, unit);
-    else if (tag >= CONVO_TAG_LOOK)
-        look_back(convo, ctx, tag - CONVO_TAG_LOOK, unit);
+        on_unit_back(convo, ctx, tag - CONVO_TAG_UNIT, unit);
+    else if (tag >= CONVO_TAG_LOOKUP)
+        on_lookup_back(convo, ctx, tag - CONVO_TAG_LOOKUP, unit);
 }
 
 static enum tr_next convo_event(void *self, struct tr_context *ctx, const struct tr_event *event)
 {
-    struct convo_seat *seat = self;
-    struct convo *convo = convo_seat_awake(seat);
+    struct convo *convo = convo_slot_awake(self);
     struct sql_unit *unit;
 
     if (convo == NULL)
         return TR_GO;
     if (event->kind == TR_EVENT_TIMER && event->tag == CONVO_TAG_TURN &&
-        commit_fairness_passed(convo, ctx) && convo->is_loaded && !convo->is_poisoned)
-        take_turns(convo, ctx);
+        commit_fairness_passed(convo, ctx) && convo->state == CONVO_LIVE)
+        convo_begin_waiting(convo, ctx);
     unit = event->kind == TR_EVENT_REPLY ? sql_take(&convo->sql, event) : NULL;
     if (unit != NULL)
         handle_unit(convo, ctx, event->tag, unit);
     sql_unit_destroy(unit);
-    convo_seat_rest(seat);
+    convo_slot_rest(self);
     return TR_GO;
 }
 
@@ -623,16 +588,16 @@ static int convo_start(void *self, struct tr_context *ctx)
     return 0;
 }
 
-/* Nobody will answer them. A stream that waits for its turn would stay open and hear nothing: it
- * ends, and its client comes back. */
-static void free_ops(struct convo_op *op)
+/* Drops ops without an answer. A stream that still waits would stay open and hear nothing: it ends,
+ * and its client comes back. */
+static void ops_destroy(struct convo_op *op)
 {
     while (op != NULL) {
         struct convo_op *next = op->next;
 
-        if (op->job->kind == JOB_SUBSCRIBE)
-            http_stream_end(op->job->stream, NULL, 1012);
-        op_free(op);
+        if (op->act->type == &subscribe_act_type)
+            http_stream_end(act_subscribe(op->act)->stream, NULL, 1012);
+        op_destroy(op);
         op = next;
     }
 }
@@ -643,11 +608,11 @@ int convo_init(struct convo *convo, struct delivery *delivery, struct span id)
     return convo_set_texts(convo, &(struct convo_texts){ .id = id });
 }
 
-void convo_finish(struct convo *convo)
+void convo_fini(struct convo *convo)
 {
-    free_ops(convo->flying);
-    free_ops(convo->waiting);
-    free_ops(convo->looking);
+    ops_destroy(convo->flying.first);
+    ops_destroy(convo->waiting.first);
+    ops_destroy(convo->looking);
     convo_stream_end(convo);
     commit_fairness_end(convo);
     buffer_free(&convo->revoked);
@@ -657,70 +622,43 @@ void convo_finish(struct convo *convo)
     base_free(convo->text_block);
 }
 
-static void convo_end(void *self)
+static void convo_finish(void *self)
 {
-    convo_seat_finish(self);
+    convo_slot_fini(self);
     delivery_metrics_add(DELIVERY_METRIC_STOPS, 1);
 }
 
-/* All that lasts is in the database; a restarted or revived actor reads it with its first job. */
+/* Everything that lasts is in the database; a restarted actor reads it with its first act. */
 static int convo_reset(void *self, enum tr_why why)
 {
     (void)why;
-    convo_seat_forget(self);
+    convo_slot_forget(self);
     delivery_metrics_add(DELIVERY_METRIC_RESTARTS, 1);
     return 0;
 }
 
 static const char *convo_message_name(const void *message)
 {
-    static const char *const names[] = {
-        [JOB_CREATE] = "create",
-        [JOB_COMMIT] = "commit",
-        [JOB_MESSAGE] = "message",
-        [JOB_PROPOSAL] = "proposal",
-        [JOB_EPHEMERAL] = "ephemeral",
-        [JOB_READ_TO] = "read_to",
-        [JOB_MARK_UNREAD] = "mark_unread",
-        [JOB_GROUP_INFO] = "group_info",
-        [JOB_EPOCH] = "epoch",
-        [JOB_STATE] = "state",
-        [JOB_CONVO] = "convo",
-        [JOB_MEMBER] = "member",
-        [JOB_CONTEXT] = "context",
-        [JOB_SUBSCRIBE] = "subscribe",
-        [JOB_ROLE] = "role",
-        [JOB_POLICY] = "policy",
-        [JOB_CONFIRM] = "confirm",
-        [JOB_REPORT] = "report",
-        [JOB_RESET] = "reset",
-        [JOB_PACKAGES_LOW] = "packages_low",
-        [JOB_NOTICE] = "notice",
-        [JOB_REFRESH] = "refresh",
-        [JOB_LISTENING] = "listening",
-        [JOB_POLL] = "poll",
-    };
+    const struct act *act = ((const struct act_message *)message)->act;
 
-    const struct job *job = ((const struct job_message *)message)->job;
-
-    return job == NULL ? "stream_gone" : names[job->kind];
+    return act == NULL ? "stream_gone" : act->type->name;
 }
 
 static void convo_show(const void *self, char *text, size_t size)
 {
-    convo_seat_show(self, text, size);
+    convo_slot_show(self, text, size);
 }
 
 const struct tr_type convo_type = {
     .name = "convo",
-    .message_size = sizeof(struct job_message),
-    .state_size = sizeof(struct convo_seat),
+    .message_size = sizeof(struct act_message),
+    .state_size = sizeof(struct convo_slot),
     .start = convo_start,
     .handle = convo_handle,
     .event = convo_event,
-    .finish = convo_end,
+    .finish = convo_finish,
     .reset = convo_reset,
-    .message_drop = job_message_drop,
+    .message_drop = act_message_drop,
     .message_name = convo_message_name,
     .show = convo_show,
 };

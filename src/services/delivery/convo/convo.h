@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* convo.h: the actor of one conversation, from the inside. convo.c takes jobs in and gives answers
- * out; convo_plan.c decides; convo_store.c and convo_look.c speak SQL; convo_outcome.c says what
- * became of it; convo_stream.c tells subscribers; convo_sleep.c keeps it small while nobody asks;
- * convo_poll.c answers without waking it.
+/* convo.h: one conversation in memory, and what the files of this folder share. README.md lists the
+ * files.
  *
- * `committed` is what the database has: every answer comes from it. `planned` is where the units on
- * their way will lead: the next job is planned on it without waiting. A unit's first step compares
- * epoch and seq with what it was planned on, so when one fails, those behind it fail too and leave
- * nothing; then the actor reads what is stored and plans again what was not at fault. */
+ * `committed` is what the database has: every answer comes from it. `planned` is where the units in
+ * flight lead: the next act is planned on it without waiting. A unit's first step compares epoch,
+ * seq and chain with the point it was planned on. So when a unit fails, the units behind it fail
+ * too and store nothing; then the actor reads the conversation and plans the acts again that were
+ * not at fault. */
 #ifndef SERVICES_DELIVERY_CONVO_CONVO_H
 #define SERVICES_DELIVERY_CONVO_CONVO_H
 
-#include "services/delivery/convo/job.h"
+#include "services/delivery/convo/acts.h"
 #include "services/delivery/convo/roster.h"
 #include "services/delivery/delivery.h"
 #include "services/delivery/store/schema.h"
@@ -27,49 +26,58 @@ struct convo_point {
 /* Why a unit was not stored. */
 enum convo_failure {
     CONVO_STORED,
-    CONVO_REPLAY,     /* its token was used before */
-    CONVO_DUPLICATE,  /* its op is in the log already */
-    CONVO_PACKAGE,    /* a key package is unknown, used or another's */
-    CONVO_INVITE,     /* the invite is unknown, used up, expired, revoked or another's */
-    CONVO_BLOCKED,    /* somebody added and a member have blocked each other */
-    CONVO_NO_CONSENT, /* somebody added does not want to be */
-    CONVO_CONFIRMED,  /* a member is in the epoch that was to be rolled back */
+    CONVO_REPLAY,     /* the token was used before */
+    CONVO_DUPLICATE,  /* the op is in the log already */
+    CONVO_PACKAGE,    /* a key package is unknown, used or another account's */
+    CONVO_INVITE,     /* the invite is unknown, used up, expired, revoked or another account's */
+    CONVO_BLOCKED,    /* an added account and a member have blocked each other */
+    CONVO_NO_CONSENT, /* an added account has not opted in */
+    CONVO_CONFIRMED,  /* a member is in the epoch of the commit to revoke */
     CONVO_FORMER,     /* the new group has the id of an earlier one */
-    CONVO_RACE,       /* one before it failed, or another process moved the conversation */
-    CONVO_UNKNOWN,    /* it may be stored */
-    CONVO_REFUSED,    /* the database is full, closed, too slow */
+    CONVO_RACE,       /* an earlier unit failed, or another process moved the conversation */
+    CONVO_UNKNOWN,    /* the unit may be stored */
+    CONVO_REFUSED,    /* the database is full, closed or too slow */
 };
 
-/* A job whose unit is on its way, or that waits for its turn to be planned again. */
+/* Where an op is. convo_op_move() has the table of moves. */
+enum convo_op_state {
+    OP_HELD,      /* the driver works on it */
+    OP_WAITING,   /* to be planned (again) */
+    OP_IN_FLIGHT, /* the database has its unit */
+    OP_BACK,      /* its unit is back; earlier ops are not */
+    OP_REFUSED,   /* refused; earlier ops decide whether that stands */
+    OP_LOOKUP,    /* the database looks up its answer */
+    OP_ASKING,    /* the database looks up its token, after an unknown outcome */
+};
+
+/* May an earlier try of the act be stored? */
+enum convo_doubt {
+    DOUBT_NONE,
+    DOUBT_OPEN,
+    DOUBT_ASKED, /* no try before this plan was */
+};
+
+/* An act on its way through a driver. */
 struct convo_op {
     struct convo_op *next;
-    struct job *job; /* one holder */
+    struct act *act; /* one holder */
     tr_reply_handle reply;
     uint32_t number; /* the tag of its unit */
     uint32_t tries;
-    bool is_back;
-    bool is_refused;   /* has no unit: the refusal in its job waits for those before it */
-    bool was_unknown;  /* an earlier try of it may have been stored */
-    bool is_asking;    /* was it? Its token is looked for */
-    bool was_asked;    /* no try before this plan was */
-    bool is_exclusive; /* nothing else is planned until it is back and all was read again */
-    bool needs_quiet;  /* it is planned when nothing is on its way, and before what came later */
-    bool is_fork;      /* others confirmed something else */
+    enum convo_op_state state;
+    enum convo_doubt doubt;
+    bool needs_idle;   /* plan it when no unit is in flight, and before later acts */
+    bool is_exclusive; /* no other act is planned until it is back and the conversation was read */
     enum convo_failure failure;
-    struct convo_point after;
     struct convo_point before;
+    struct convo_point after;
+    uint64_t seq; /* of its row in the log; of a commit: behind the proposals of its bundle */
     int64_t now_ms;
 };
-
-/* Where a commit is in the log: behind the proposals that came with it. */
-static inline uint64_t convo_op_seq(const struct convo_op *op)
-{
-    return op->before.seq + 1 + op->job->proposal_count;
-}
+void convo_op_move(struct convo_op *op, enum convo_op_state state);
 
 struct convo_subscriber;
 struct convo_loser;
-struct convo_seat;
 
 /* The commit that made the current epoch. */
 struct convo_newest {
@@ -80,55 +88,62 @@ struct convo_newest {
     unsigned char sha256[32];
 };
 
-/* Where the log begins. Retention moves that without asking the actor, so it is good only while
- * `trims` of struct delivery is what it was when this was read. */
+/* The first row of the log that is kept. Retention moves it without the actor: it is valid while
+ * delivery->trims is unchanged. */
 struct convo_kept {
     uint64_t from; /* 0: not known */
     uint64_t trims;
 };
 
-/* All in one block, each as long as it is. */
+/* Texts, all in one block. */
 struct convo_texts {
     struct span id;
     struct span suite, creator, name, description;
-    struct span group_id;   /* empty: not known yet */
+    struct span group_id;   /* empty: no commit has pinned it yet */
     struct span group_name; /* of the group since a reset; empty: the conversation's id */
 };
 
+/* Does memory agree with the database? convo_move() has the table of moves. */
+enum convo_state {
+    CONVO_UNLOADED,      /* memory knows the id alone; the next act loads the conversation */
+    CONVO_LOADING,       /* the load is in flight; acts wait */
+    CONVO_LOADING_STALE, /* another process stored something meanwhile: load again */
+    CONVO_LIVE,          /* memory agrees; acts are planned */
+    CONVO_POISONED,      /* memory may be wrong; load when all units in flight are back */
+};
+
+/* Ops, oldest first. */
+struct convo_queue {
+    struct convo_op *first, *last;
+    uint32_t count;
+};
+
 struct convo {
-    bool is_awake; /* first, and always true: convo_sleep.c */
-    bool is_loaded;
-    bool is_there;
-    bool is_poisoned; /* something failed: no planning until it was read again */
-    bool is_reading;
-    bool is_outdated;  /* others stored something since what is being read was asked for */
-    bool is_exclusive; /* such an op is on its way */
-    bool
-        exclusive_pending; /* one that needs quiet waits: what may store something queues behind it */
+    bool is_awake;          /* first, and always true: convo_slot.c */
+    bool is_there;          /* the conversation exists */
+    bool is_exclusive;      /* an exclusive op is in flight */
+    bool exclusive_pending; /* an op that needs_idle waits: acts that store queue behind it */
+    enum convo_state state;
     struct delivery *delivery;
 
     struct convo_point committed;
     struct convo_point planned;
     struct convo_texts texts;
-    char *text_block; /* where those are */
+    char *text_block; /* owned: what `texts` points into */
     int64_t created_ms;
     int64_t active_ms;
     struct convo_policy policy;
     struct roster roster;
     struct convo_newest newest;
-    struct buffer revoked; /* SHA-256 of each commit rolled back to the current epoch */
+    struct buffer revoked; /* SHA-256 of each commit revoked at the current epoch */
     struct convo_kept kept;
 
-    struct convo_op *flying; /* oldest first */
-    struct convo_op *flying_last;
-    uint32_t flying_count;
-    struct convo_op *waiting; /* to be planned (again), oldest first */
-    struct convo_op *waiting_last;
-    uint32_t waiting_count;
-    struct convo_op *looking; /* answers that need a read */
+    struct convo_queue flying;  /* in flight, back or refused */
+    struct convo_queue waiting; /* to be planned (again) */
+    struct convo_op *looking;   /* OP_LOOKUP, OP_ASKING; in any order */
 
-    struct convo_loser *losers; /* convo_turn.c */
-    struct convo_loser *turn;   /* whose turn it is */
+    struct convo_loser *losers; /* commit_fairness.c */
+    struct convo_loser *turn;   /* the account that has the turn */
     uint32_t loser_count;
     uint64_t turn_until_ns;
     uint64_t turn_timer;
@@ -143,218 +158,289 @@ static inline struct span convo_span(const struct convo *convo)
 {
     return convo->texts.id;
 }
-/* The texts become these, which may be some of the old ones. */
+void convo_move(struct convo *convo, enum convo_state state);
+/* Memory may be wrong: acts wait until the conversation was read again. */
+void convo_poison(struct convo *convo);
+/* Copies the texts, which may be some of the old ones. TR_ENOMEM. */
 int convo_set_texts(struct convo *convo, const struct convo_texts *texts);
-
-/* One that knows its name and nothing else. */
+/* Inits a conversation that knows its id alone. TR_ENOMEM. */
 int convo_init(struct convo *convo, struct delivery *delivery, struct span id);
-/* Frees what it has; ops get no answer. */
-void convo_finish(struct convo *convo);
+/* Frees what it owns; its ops get no answer. */
+void convo_fini(struct convo *convo);
 
 enum { CONVO_FLYING_MAX = 512, CONVO_WAITING_MAX = 1024, CONVO_TRIES_MAX = 8 };
 enum {
     CONVO_TAG_LOAD = 1,
     CONVO_TAG_TURN = 2,
-    CONVO_TAG_LOOK = 1 << 24,
+    CONVO_TAG_LOOKUP = 1 << 24,
     CONVO_TAG_UNIT = 2 << 24,
     CONVO_TAG_CATCH_UP = 3 << 24,
 };
 
-/* ---- convo_plan.c: decides, touches nothing but `planned` and the job ----------------------- */
+static inline struct member *convo_caller(const struct convo *convo, const struct act *act)
+{
+    return roster_find(&convo->roster, act->claims->issuer);
+}
 
-enum convo_plan {
-    CONVO_GO,       /* store it: op->after is where it leads */
-    CONVO_ANSWERED, /* the job has its status */
-    CONVO_WAIT,     /* depends on what is on its way */
-    CONVO_QUIET,    /* depends on there being nothing */
-    CONVO_LOOK,     /* the answer is in the log */
-    CONVO_SUBSCRIBE,
-    CONVO_SAY, /* to who listens; nothing is stored */
-};
+/* ---- convo_plan.c: what plans share --------------------------------------------------------- */
+
+/* Plans an act; CONVO_GO moves `planned` to op->after. */
 enum convo_plan convo_plan(struct convo *convo, struct convo_op *op);
-/* The next receipt: SHA-256 of the one before, seq and base epoch (8 bytes each, big-endian) and
- * the hash of what was stored. `after->seq` is its row's. */
-void convo_extend_chain(struct convo_point *after, uint64_t base_epoch, const void *sha256);
-/* What the group is called, as text or as hex. */
-struct span convo_group_name(const struct convo *convo);
-/* Is that its id, as it is inside messages? */
-bool convo_is_of_group(const struct convo *convo, struct span group_id);
-/* Undo nothing, redo everything: planned becomes committed. */
+/* Plans the members that a stored act will add and remove. */
+void convo_plan_members(struct convo *convo, const struct act *act);
+/* Resets `planned` to `committed`. */
 void convo_forget_plans(struct convo *convo);
+bool convo_is_in_flight(const struct convo *convo, const struct act_type *type);
+/* A member was heard in the epoch: it is no longer provisional. */
+void convo_plan_heard(struct convo_op *op, uint64_t epoch);
+/* Extends the receipts' hash chain (receipt.h) by the row with seq after->seq. */
+void convo_extend_chain(struct convo_point *after, uint64_t base_epoch, const void *sha256);
+/* The group's id, as text or as hex. */
+struct span convo_group_name(const struct convo *convo);
+/* Is this the group's id, as it is inside messages? */
+bool convo_is_of_group(const struct convo *convo, struct span group_id);
+/* Checks the Welcomes and the GroupInfo against the group, its suite and the epoch. */
+enum convo_plan convo_check_parts(
+    const struct convo *convo, struct act *act, struct span suite, uint64_t epoch);
+/* Checks the ratchet tree against the accounts that the request names. */
+enum convo_plan convo_check_roster(const struct convo *convo, struct act *act);
+/* May the caller join by itself? Sets what the invite must be. */
+enum convo_plan convo_plan_join(const struct convo *convo, struct act *act,
+    struct act_invite *invite, const struct member *caller);
+enum convo_plan role_plan_admin(const struct convo *convo, struct act *act); /* act_role.c */
+enum convo_plan read_plan_epoch(struct convo *convo, struct convo_op *op);   /* act_read.c */
+
+/* ---- convo_outcome.c ------------------------------------------------------------------------ */
+
+enum convo_plan convo_refuse_size(struct act *act, uint32_t members_max);
+enum convo_plan convo_refuse_existing(struct act *act);
+enum convo_plan convo_refuse_non_admin(struct act *act);
+enum convo_plan convo_refuse_group_id(struct act *act);
+enum convo_plan convo_refuse_invite(struct act *act);
+/* Sets op->failure from a unit that is back. */
+void convo_unit_back(struct convo_op *op, const struct sql_unit *unit);
+/* Refuses the act if another try cannot help. False: look up (DUPLICATE), or read and plan again
+ * (RACE, UNKNOWN). */
+bool convo_refuse(const struct convo_op *op);
+/* May a refused act have been stored by an earlier request? Then look it up. */
+bool convo_may_be_repeat(const struct convo *convo, const struct act *act);
+/* Did another commit win? Not every 409 says so. */
+bool convo_has_lost_epoch(const struct act *act);
+/* Applies a stored act and answers it. */
+void convo_stored(struct convo *convo, const struct convo_op *op);
+/* Pushes to members without an open stream, if the act calls for it. */
+void convo_push(const struct convo *convo, const struct act *act);
+/* Parts of apply. */
+void convo_apply_point(struct convo *convo, const struct convo_op *op);
+void convo_apply_texts(struct convo *convo, const struct convo_texts *texts);
+void convo_apply_members(struct convo *convo, const struct convo_op *op);
+/* After an unknown outcome an act without a log row looks for its token before it is planned
+ * again: the earlier try may be stored. */
+bool convo_must_ask(const struct convo_op *op);
+/* False: no earlier try was stored, so plan the act now. */
+bool convo_asked(const struct convo *convo, struct convo_op *op, const struct sql_unit *unit);
+
+/* ---- convo_load_store.c --------------------------------------------------------------------- */
+
+struct sql_unit *convo_load_unit(const struct convo *convo);
+/* The same steps in a write: the first one locks the row until the unit ends. A conversation that
+ * does not exist has no row to lock: of two creations, the row's key refuses the second. */
+struct sql_unit *convo_lock_unit(const struct convo *convo, uint64_t key);
+/* Takes over the results of either unit. TR_ENOMEM. */
+int convo_load(struct convo *convo, const struct sql_unit *unit);
 
 /* ---- convo_store.c -------------------------------------------------------------------------- */
 
 uint64_t convo_key(const struct convo *convo); /* of its units */
-struct sql_unit *convo_load_unit(const struct convo *convo);
-/* The same steps, to be written with: from the first on nobody else moves the conversation until
- * the unit has ended. One that is not there has no row to lock: of two that make it, the row's key
- * refuses the second. */
-struct sql_unit *convo_lock_unit(const struct convo *convo, uint64_t key);
-/* Of a unit that began with one of these. */
-int convo_loaded(struct convo *convo, const struct sql_unit *unit);
-/* What an op stores: as a unit of its own, or behind what is in one. */
-struct sql_unit *convo_op_unit(const struct convo *convo, const struct convo_op *op);
-void convo_add_op(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
+/* The steps of a planned act: as a unit of its own, or appended to one. */
+struct sql_unit *convo_act_unit(const struct convo *convo, const struct convo_op *op);
+void convo_store_act(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
 enum convo_failure convo_failure_of(const struct sql_unit *unit);
-/* A step that fails without an invite that is good for the caller; one use of it may be spent. */
-void convo_add_invite(const struct convo *convo, const struct job *job, int64_t now_ms,
-    struct sql_unit *unit, bool is_spent);
 
 struct convo_log_row {
     uint64_t seq;
     int kind; /* enum mls_content, LOG_… */
+    uint64_t epoch;
     struct span op;
-    struct span message_id; /* absent: none was given, or the op says it */
+    struct span message_id; /* absent: none, or the op has it */
     const unsigned char *sha256;
     struct span bytes;
 };
-void convo_add_log(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
+/* A step whose $1 is the conversation's id. */
+void convo_store_step(const struct convo *convo, struct sql_unit *unit,
+    const struct sql_statement *statement, int64_t rows);
+void convo_store_optional_text(struct sql_unit *unit, struct span text);
+void convo_store_log(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
     struct convo_log_row row);
+/* Compares and sets the point. `group_id` pins the group's id; a message gives none. */
+void convo_store_move(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
+    struct span group_id);
+/* Additions, removals, consent and Welcomes. `join`: the caller joins by itself. */
+void convo_store_members(const struct convo *convo, const struct convo_op *op,
+    struct sql_unit *unit, const struct act_invite *join);
+/* Fails the unit without an invite that is good for the caller. */
+void convo_store_invite(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit,
+    const struct act_invite *invite, bool is_spent);
+void convo_store_is_admin(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
+void convo_store_group_info(
+    const struct convo *convo, struct sql_unit *unit, struct span bytes, uint64_t epoch);
+void convo_store_create(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
+void convo_store_read_to(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
+void convo_store_mark_unread(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
+void convo_store_role(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
+void convo_store_policy(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
 
-/* ---- convo_look.c --------------------------------------------------------------------------- */
+/* ---- log_store.c, log_lookup.c -------------------------------------------------------------- */
 
-struct sql_unit *convo_look_unit(const struct convo *convo, const struct convo_op *op);
-/* False: it has to be planned again, for the log is ahead of what this actor knows to be stored, or
- * the group was reset since. */
-bool convo_looked(struct convo *convo, struct convo_op *op, const struct sql_unit *unit);
+enum lookup_step { LOOKUP_COMMITS, LOOKUP_OP, LOOKUP_POINT, LOOKUP_SAME };
+/* The unit that looks up an act's answer, or its token (OP_ASKING). */
+struct sql_unit *convo_lookup_unit(const struct convo *convo, const struct convo_op *op);
+void log_lookup(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
+bool log_looked_up(struct convo *convo, struct convo_op *op, const struct sql_unit *unit);
+void creation_lookup(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
+void context_lookup(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
+void lookup_kept(const struct convo *convo, struct sql_unit *unit); /* kept_from, seq */
+/* Answers the failure of a lookup. False: it did not fail. */
+bool lookup_failed(struct act *act, const struct sql_unit *unit);
 
-/* ---- convo_outcome.c: what became of a unit, for both ways to serve (direct.h) -------------- */
+enum page_step { PAGE_LOG, PAGE_BOUNDS };
+enum page_bound { BOUND_KEPT_FROM, BOUND_JOIN_SEQ, BOUND_SEQ };
+/* The next rows behind `seq` that an account may see, and the log's bounds. */
+struct sql_unit *log_page_unit(const struct convo *convo, struct span did, uint64_t seq);
+struct delivery_event log_page_event(
+    const struct convo *convo, const struct sql_unit *unit, uint32_t row);
 
-bool convo_has_log(const struct job *job);
-bool convo_is_read(enum job_kind kind); /* it changes nothing */
-/* Its unit is back: sets op->failure, which is not STORED when an earlier try was. */
-void convo_unit_back(struct convo_op *op, const struct sql_unit *unit);
-/* The job fails for what trying again does not cure. False: it may (DUPLICATE: look; RACE and
- * UNKNOWN: read and plan again). */
-bool convo_refuse(const struct convo_op *op);
-/* It is in the database: whose devices nobody listens with are woken, where that is due. */
-void convo_wake(const struct convo *convo, const struct job *job);
-/* The same, and now it is true. */
-void convo_apply(struct convo *convo, const struct convo_op *op);
-/* After that: the job gets its answer. */
-void convo_answer(const struct convo *convo, const struct convo_op *op);
-/* Before it is planned again: an earlier try of it may have been stored, and would stand in its own
- * way. Only its token tells: look, with op->is_asking set. */
-bool convo_must_ask(const struct convo_op *op);
-/* The look is back. False: no earlier try was stored, so it is planned now. */
-bool convo_asked(const struct convo *convo, struct convo_op *op, const struct sql_unit *unit);
+/* ---- commit_fairness.c: two losses in a row earn a turn ------------------------------------- */
 
-/* ---- convo_turn.c: two losses in a row earn a turn ------------------------------------------ */
-
-/* Must this one's commit for the current epoch wait? */
+/* Must this account's commit for the current epoch wait? */
 bool commit_fairness_is_anothers(const struct convo *convo, struct span did);
-/* How long it still is; 0: it is not. */
+/* How long another account's turn still lasts; 0: nobody else has one. */
 uint64_t commit_fairness_wait_ms(const struct convo *convo, struct span did);
 void commit_fairness_lost(struct convo *convo, struct tr_context *ctx, struct span did);
 void commit_fairness_won(struct convo *convo, struct tr_context *ctx, struct span did);
-/* The timer: true if a turn ended unused, so that others get theirs. */
+/* Handles the timer. True: a turn ended unused, so plan the waiting acts. */
 bool commit_fairness_passed(struct convo *convo, struct tr_context *ctx);
 void commit_fairness_end(struct convo *convo);
 
-/* ---- convo_unwedge.c: confirmEpoch, reportInvalidCommit, resetGroup ------------------------- */
+/* ---- convo_recovery.c, recovery_store.c ----------------------------------------------------- */
 
-void convo_unwedge_load_steps(const struct convo *convo, struct sql_unit *unit);
-/* After the roster was loaded; `first` is the first of those steps. */
-int convo_unwedge_loaded(struct convo *convo, const struct sql_unit *unit, uint32_t first);
-/* A commit was stored. */
-void convo_unwedge_committed(struct convo *convo, const struct convo_op *op);
-/* May this member be out again, because the commit it came by is taken back? */
-bool convo_unwedge_may_undo(const struct convo *convo, const struct member *member);
-/* Quarantine, and bytes that were revoked. */
-enum convo_plan convo_unwedge_may_commit(
-    const struct convo *convo, struct job *job, const struct member *caller);
-enum convo_plan convo_plan_confirm(struct convo *convo, struct convo_op *op);
-enum convo_plan convo_plan_report(struct convo *convo, struct convo_op *op);
-enum convo_plan convo_plan_reset(struct convo *convo, struct convo_op *op);
-/* Of an ephemeral message: its epoch is no longer provisional. */
-void convo_store_heard(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
-void convo_store_confirm(
+/* Takes over a stored commit as the newest one. */
+void recovery_committed(struct convo *convo, const struct convo_op *op);
+bool recovery_was_revoked(const struct convo *convo, const unsigned char sha256[32]);
+/* Could a revocation of the newest commit take this member out? */
+bool recovery_may_undo(const struct convo *convo, const struct member *member);
+/* Refuses committers in quarantine, and bytes that were revoked. */
+enum convo_plan recovery_may_commit(
+    const struct convo *convo, struct commit_act *commit, const struct member *caller);
+/* Applies a revocation or reset: the conversation must be read again. */
+void recovery_apply_exclusive(struct convo *convo, const struct convo_op *op);
+void recovery_store_heard(const struct convo *convo, struct sql_unit *unit, uint64_t epoch);
+void recovery_store_confirm(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
-void convo_store_report(
+void recovery_confirm_stored(struct convo_op *op, const struct sql_unit *unit);
+void recovery_store_report(
     const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
-void convo_store_reset(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
-/* Why a unit failed at a statement; CONVO_RACE for those it does not know. */
-enum convo_failure convo_unwedge_failure(const struct sql_statement *failed);
-void convo_unwedge_stored(struct convo_op *op, const struct sql_unit *unit);
-/* False: the job is none of these three. */
-bool convo_unwedge_apply(struct convo *convo, const struct convo_op *op);
-void convo_unwedge_answer(const struct convo *convo, const struct convo_op *op);
+void recovery_store_reset(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
+/* Why a unit failed at this statement; CONVO_RACE for statements of other files. */
+enum convo_failure recovery_failure_at(const struct sql_statement *failed);
 
-/* ---- convo_view.c --------------------------------------------------------------------------- */
+/* All names of one group: as given, in hex, and decoded from hex. A name that is not hex repeats
+ * the first. */
+enum { RESET_NAMES = 3 };
+struct reset_names {
+    struct span list[RESET_NAMES];
+    char hex[2 * ACT_CONVO_SIZE_MAX], id[ACT_CONVO_SIZE_MAX];
+};
+void reset_names_of(struct span name, struct reset_names *names);
+
+/* ---- convo_json.c --------------------------------------------------------------------------- */
 
 void convo_write_view(const struct convo *convo, struct buffer *out);
 void convo_write_state(const struct convo *convo, struct buffer *out);
 
-/* ---- convo_poll.c: reads that need no waking ------------------------------------------------ */
+/* ---- convo_stream.c: subscribers ------------------------------------------------------------ */
 
-/* JOB_EPOCH of one that is asleep, and JOB_POLL. True: the job has its answer. False: what is not
- * JOB_POLL goes the long way; JOB_POLL needs to know where the log begins: look. */
-bool convo_seat_answers(const struct convo_seat *seat, struct job *job);
-void convo_poll_look(const struct convo *convo, struct job *job, struct sql_unit *unit);
-/* The look is back: the job has its answer now. */
-void convo_poll_looked(struct convo *convo, struct job *job, const struct sql_unit *unit);
-
-/* ---- convo_stream.c: who listens ------------------------------------------------------------ */
-
-/* Something was stored (or, ephemeral, said): everybody who listens hears of it. Whom it removed
- * hears that, and nothing after it. */
-void convo_stream_committed(struct convo *convo, struct tr_context *ctx, const struct convo_op *op);
-/* Where a stream begins that wants what is behind `wanted` (INT64_MAX: what comes from now on). */
+struct delivery_event;
+/* Runs the act's tell. */
+void convo_stream_act(struct convo *convo, struct tr_context *ctx, const struct convo_op *op);
+/* Tells all subscribers of an event. */
+void convo_stream_tell(
+    struct convo *convo, struct tr_context *ctx, const struct delivery_event *event);
+/* Tells the streams of one account. */
+void convo_stream_tell_account(
+    struct convo *convo, struct span did, const struct delivery_event *event);
+void convo_stream_tell_role(
+    struct convo *convo, struct tr_context *ctx, const struct member *member);
+void convo_stream_tell_policy(struct convo *convo, struct tr_context *ctx);
+void convo_stream_tell_read(
+    struct convo *convo, struct tr_context *ctx, struct span did, uint64_t read_seq);
+/* Tells which members a commit added and removed. */
+void convo_stream_tell_members(
+    struct convo *convo, struct tr_context *ctx, const struct convo_op *op, bool is_leave);
+/* Ends the live streams of removed members. */
+void convo_stream_end_removed(struct convo *convo, const struct span *dids, uint32_t count);
+/* Where a stream begins that wants the rows behind `wanted` (INT64_MAX: only new rows). */
 uint64_t convo_stream_from(const struct convo *convo, uint64_t wanted);
-void convo_stream_begin(struct convo *convo, struct tr_context *ctx, struct job *job);
-/* A page is back. is_poisoned: it was of a log that is ahead of this actor. */
+void convo_stream_begin(
+    struct convo *convo, struct tr_context *ctx, const struct subscribe_act *subscribe);
+/* A page is back. It poisons the conversation if the log is ahead of this actor. */
 void convo_stream_caught_up(
     struct convo *convo, struct tr_context *ctx, uint32_t number, const struct sql_unit *unit);
-/* Everything was read again: those who listen hear what others have stored meanwhile. */
+/* The conversation was read again: subscribers read what others stored meanwhile. */
 void convo_stream_behind(struct convo *convo, struct tr_context *ctx);
-/* And whose role is another than before, and that the policy is. */
+/* Tells the differences between the roster and policy before and after a reload. */
 struct convo_before {
-    struct roster roster; /* as it was: owned */
+    struct roster roster; /* owned */
     struct convo_policy policy;
 };
 void convo_stream_changed(
     struct convo *convo, struct tr_context *ctx, const struct convo_before *before);
-/* How many members but this one listen; nobody counts further than this. */
+/* Counts the other members with an open stream, up to CONVO_OTHERS_MAX. */
 enum { CONVO_OTHERS_MAX = 100 };
-uint32_t convo_stream_others(const struct convo *convo, struct span did);
-/* Who of the job's `removes` listens: a byte each in its answer. Without memory, nobody. */
-void convo_stream_hears(const struct convo *convo, struct job *job);
-/* A client went away. */
+uint32_t convo_stream_count_others(const struct convo *convo, struct span did);
+/* Appends a byte per account to the answer: has it an open stream? Without memory: none has. */
+void convo_stream_answer_listening(const struct convo *convo, struct listening_act *listening);
+/* A client disconnected. */
 void convo_stream_gone(struct convo *convo, struct tr_context *ctx, uint64_t stream_number);
-/* The log cannot be read, so nobody knows what they have missed: all of them end as busy, and come
- * back with the cursor they have. */
+/* The log cannot be read: all streams end as busy, and clients resume with their cursor. */
 void convo_stream_unreadable(struct convo *convo, struct tr_context *ctx);
 void convo_stream_end(struct convo *convo);
 
-/* ---- convo_sleep.c: the actor's own state --------------------------------------------------- */
+/* ---- convo_slot.c: the actor's own state ---------------------------------------------------- */
 
-/* Nearly always nobody asks. Then a conversation is one block of the bytes it takes, and it becomes
- * a struct convo when somebody does. */
-struct convo_seat {
+/* An idle conversation is one packed block; it becomes a struct convo when an act needs it. */
+struct convo_slot {
     struct delivery *delivery;
     void *self; /* struct convo (is_awake), or packed bytes, of which the first is 0 */
 };
 /* For a registry: the key is the conversation's id, `data` the struct delivery. */
-int convo_seat_make(void *data, const void *key, size_t key_size, void *memory);
-/* What there is to say to a caller about one that is asleep. False: it is awake, or not loaded, or
- * there is no such conversation. */
-struct convo_sight {
+int convo_slot_make(void *data, const void *key, size_t key_size, void *memory);
+/* What a conversation publishes about itself to a caller, without being woken. */
+struct convo_view {
     uint64_t epoch, seq;
     bool is_in;
     struct convo_kept kept;
 };
-bool convo_seat_glance(
-    const struct convo_seat *seat, struct span caller, struct convo_sight *ret_sight);
-/* NULL if it is asleep. */
-struct convo *convo_seat_awake(const struct convo_seat *seat);
-/* NULL when out of memory. */
-struct convo *convo_seat_wake(struct convo_seat *seat);
-/* If nothing is under way. Without memory, or with many members, it stays awake. */
-void convo_seat_rest(struct convo_seat *seat);
-/* What it knows is old. */
-void convo_seat_forget(struct convo_seat *seat);
-void convo_seat_finish(struct convo_seat *seat);
-void convo_seat_show(const struct convo_seat *seat, char *text, size_t size);
+/* False: it is awake, not loaded, or does not exist. */
+bool convo_slot_view(
+    const struct convo_slot *slot, struct span caller, struct convo_view *ret_view);
+bool read_peek_epoch(const struct convo_slot *slot, struct act *act); /* act_poll.c */
+/* NULL if it sleeps. */
+struct convo *convo_slot_awake(const struct convo_slot *slot);
+/* Wakes it. NULL when out of memory. */
+struct convo *convo_slot_wake(struct convo_slot *slot);
+/* Packs it if nothing is under way. Without memory, or with many members, it stays awake. */
+void convo_slot_rest(struct convo_slot *slot);
+/* Drops its memory of the conversation, which is out of date. */
+void convo_slot_forget(struct convo_slot *slot);
+void convo_slot_fini(struct convo_slot *slot);
+void convo_slot_show(const struct convo_slot *slot, char *text, size_t size);
 
 extern const struct tr_type convo_type;
 

@@ -1,36 +1,99 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* convo_outcome.c: what became of a unit, and what a conversation is after it. The actors and the
- * other way to serve (direct.c) answer by it. */
+/* convo_outcome.c: the outcome of an act, for both drivers: refusals, the change in memory, the
+ * answer, and the question after an unknown outcome. */
+#include <stdio.h>
 
 #include "auth/auth.h"
+#include "base/assert.h"
 #include "services/delivery/convo/convo.h"
 #include "services/delivery/push/push.h"
 
-bool convo_has_log(const struct job *job)
+void convo_op_move(struct convo_op *op, enum convo_op_state state)
 {
-    return job->kind == JOB_COMMIT || job->kind == JOB_MESSAGE || job->kind == JOB_PROPOSAL;
+    static const unsigned char moves[] = {
+        [OP_HELD] =
+            1 << OP_WAITING | 1 << OP_IN_FLIGHT | 1 << OP_REFUSED | 1 << OP_LOOKUP | 1 << OP_ASKING,
+        [OP_WAITING] = 1 << OP_HELD,
+        [OP_IN_FLIGHT] = 1 << OP_BACK,
+        [OP_BACK] = 1 << OP_HELD,
+        [OP_REFUSED] = 1 << OP_HELD,
+        [OP_LOOKUP] = 1 << OP_HELD,
+        [OP_ASKING] = 1 << OP_HELD,
+    };
+
+    tr_assert((moves[op->state] >> state & 1) != 0);
+    op->state = state;
 }
 
-bool convo_is_read(enum job_kind kind)
+void convo_move(struct convo *convo, enum convo_state state)
 {
-    return kind == JOB_EPOCH || kind == JOB_STATE || kind == JOB_CONVO || kind == JOB_MEMBER ||
-           kind == JOB_CONTEXT || kind == JOB_SUBSCRIBE || kind == JOB_PACKAGES_LOW ||
-           kind == JOB_NOTICE || kind == JOB_REFRESH;
+    static const unsigned char moves[] = {
+        [CONVO_UNLOADED] = 1 << CONVO_LOADING,
+        [CONVO_LOADING] = 1 << CONVO_LOADING_STALE | 1 << CONVO_LIVE | 1 << CONVO_UNLOADED,
+        [CONVO_LOADING_STALE] = 1 << CONVO_LIVE | 1 << CONVO_UNLOADED,
+        [CONVO_LIVE] = 1 << CONVO_POISONED,
+        [CONVO_POISONED] = 1 << CONVO_LOADING | 1 << CONVO_UNLOADED,
+    };
+
+    tr_assert((moves[convo->state] >> state & 1) != 0);
+    convo->state = state;
 }
 
-/* ---- failures ------------------------------------------------------------------------------- */
+void convo_poison(struct convo *convo)
+{
+    if (convo->state == CONVO_LIVE)
+        convo_move(convo, CONVO_POISONED);
+}
+
+/* ---- refusals that several acts share ------------------------------------------------------- */
+
+enum convo_plan convo_refuse_size(struct act *act, uint32_t members_max)
+{
+    char text[80];
+
+    (void)snprintf(
+        text, sizeof text, "The conversation would have more than %u members.", members_max);
+    return act_refuse(act, 400, "TooManyMembers", text);
+}
+
+enum convo_plan convo_refuse_existing(struct act *act)
+{
+    return act_refuse(
+        act, 409, "ConvoExists", "A conversation of this group exists already; choose another id.");
+}
+
+enum convo_plan convo_refuse_non_admin(struct act *act)
+{
+    return act_refuse(act, 403, "NotAdmin", "Only an admin of this conversation may do this.");
+}
+
+enum convo_plan convo_refuse_group_id(struct act *act)
+{
+    return act_refuse(act, 409, "GroupIdInUse",
+        "newGroupId names this group or an earlier one; choose another id.");
+}
+
+enum convo_plan convo_refuse_invite(struct act *act)
+{
+    return act_refuse(act, 403, "InvalidInvite",
+        "The invite is unknown, used up, expired, revoked or for another account.");
+}
+
+/* ---- a unit is back ------------------------------------------------------------------------- */
 
 void convo_unit_back(struct convo_op *op, const struct sql_unit *unit)
 {
     op->failure = convo_failure_of(unit);
-    /* Its own token, consumed by an earlier try whose outcome was unknown: that one was stored. The
+    /* Its own token, consumed by an earlier try whose outcome was unknown: that try was stored. The
      * log has its answer, or asking for the token does. */
-    if (op->failure == CONVO_REPLAY && op->was_unknown)
-        op->failure = convo_has_log(op->job) ? CONVO_DUPLICATE : CONVO_RACE;
-    if (op->failure == CONVO_UNKNOWN)
-        op->was_unknown = op->job->is_in_doubt = true;
-    if (op->failure == CONVO_STORED)
-        convo_unwedge_stored(op, unit);
+    if (op->failure == CONVO_REPLAY && op->doubt != DOUBT_NONE)
+        op->failure = act_has(op->act, ACT_LOGS) ? CONVO_DUPLICATE : CONVO_RACE;
+    if (op->failure == CONVO_UNKNOWN) {
+        op->doubt = DOUBT_OPEN;
+        op->act->is_in_doubt = true;
+    }
+    if (op->failure == CONVO_STORED && op->act->type->stored != NULL)
+        op->act->type->stored(op, unit);
 }
 
 bool convo_refuse(const struct convo_op *op)
@@ -40,181 +103,143 @@ bool convo_refuse(const struct convo_op *op)
         const char *label;
         const char *text;
     } refusals[] = {
-        [CONVO_STORED] = { 0, NULL, NULL },
-        [CONVO_DUPLICATE] = { 0, NULL, NULL },
-        [CONVO_RACE] = { 0, NULL, NULL },
-        [CONVO_UNKNOWN] = { 0, NULL, NULL },
-        [CONVO_REPLAY] = { 401, "TokenReplayed", "this token was used before: make a new one" },
+        [CONVO_REPLAY] = { 401, "TokenReplayed", "This token was used before; make a new one." },
         [CONVO_PACKAGE] = { 409, "KeyPackageNotFound",
-            "a key package is unknown, used or another's" },
-        [CONVO_CONFIRMED] = { 409, "EpochConfirmed", "a member joined by the commit you report" },
-        [CONVO_FORMER] = { 409, "GroupIdInUse", "a new group needs an id of its own" },
-        [CONVO_INVITE] = { 403, "InvalidInvite",
-            "the invite is unknown, used up, expired, revoked or for somebody else" },
+            "A key package of the Welcome is unknown, used or belongs to another account." },
+        [CONVO_CONFIRMED] = { 409, "EpochConfirmed",
+            "A member joined by the reported commit; it cannot be revoked." },
         [CONVO_BLOCKED] = { 403, "BlockedByMember",
-            "two who would be in this conversation have a block between them" },
-        [CONVO_NO_CONSENT] = { 403, "NotOptedIn", "one of these does not want to be added" },
-        [CONVO_REFUSED] = { 503, "Unavailable", "it was not stored: try again" },
+            "An added account and a member have blocked each other." },
+        [CONVO_NO_CONSENT] = { 403, "NotOptedIn", "An added account has not opted in." },
+        [CONVO_REFUSED] = { 503, "Unavailable", "The request was not stored; try again." },
     };
-    const char *label = refusals[op->failure].label;
+    const char *label;
 
+    if (op->failure == CONVO_INVITE)
+        return convo_refuse_invite(op->act) == CONVO_ANSWERED;
+    if (op->failure == CONVO_FORMER)
+        return convo_refuse_group_id(op->act) == CONVO_ANSWERED;
+    label = op->failure > CONVO_REFUSED ? NULL : refusals[op->failure].label;
     if (label == NULL)
         return false;
-    if (op->failure == CONVO_BLOCKED && op->job->kind == JOB_CREATE)
+    if (op->failure == CONVO_BLOCKED && act_has(op->act, ACT_CREATES))
         label = "MutualBlockDetected";
-    job_fail(op->job, refusals[op->failure].status, label, refusals[op->failure].text);
+    act_fail(op->act, refusals[op->failure].status, label, refusals[op->failure].text);
     return true;
 }
 
-/* ---- what is stored ------------------------------------------------------------------------- */
-
-static void apply_members(struct convo *convo, const struct convo_op *op)
+bool convo_may_be_repeat(const struct convo *convo, const struct act *act)
 {
-    const struct job *job = op->job;
-    bool is_create = job->kind == JOB_CREATE;
+    return act_has(act, ACT_LOGS) && convo_caller(convo, act) != NULL;
+}
 
-    for (uint32_t i = 0; i < job->add_count + (is_create ? 1 : 0); i++) {
-        struct span did = i < job->add_count ? job->adds[i].did : job->claims->issuer;
-        struct member *member = roster_get(&convo->roster, did);
+bool convo_has_lost_epoch(const struct act *act)
+{
+    return act->status == 409 && act->label != NULL &&
+           span_is(span_of(act->label), "EpochConflict");
+}
 
-        if (member == NULL) { /* out of memory: the database knows, so read it again */
-            convo->is_poisoned = true;
-            return;
-        }
-        if (!member->is_in) {
-            member->join_seq = member->read_seq = convo_op_seq(op);
-            member->joined_ms = op->now_ms;
-            member->is_admin = i == job->add_count;
-            member->is_moderator = member->was_removed = false;
-        }
-        roster_apply(&convo->roster, member, true);
+/* ---- the change in memory ------------------------------------------------------------------- */
+
+void convo_push(const struct convo *convo, const struct act *act)
+{
+    if (act_has(act, ACT_PUSHES) || (act->members != NULL && act->members->add_count > 0))
+        push_tell(convo->delivery, convo_span(convo), act->claims->issuer);
+}
+
+void convo_apply_point(struct convo *convo, const struct convo_op *op)
+{
+    convo_push(convo, op->act);
+    convo->committed = op->after;
+    convo->active_ms = op->now_ms;
+}
+
+void convo_apply_texts(struct convo *convo, const struct convo_texts *texts)
+{
+    if (convo_set_texts(convo, texts) < 0)
+        convo_poison(convo); /* out of memory: read it again */
+}
+
+static bool apply_addition(
+    struct convo *convo, const struct convo_op *op, struct span did, bool is_creator)
+{
+    struct member *member = roster_get(&convo->roster, did);
+
+    if (member == NULL)
+        return false;
+    if (!member->is_in) {
+        member->join_seq = member->read_seq = op->seq;
+        member->joined_ms = op->now_ms;
+        member->is_admin = is_creator;
+        member->is_moderator = member->was_removed = false;
     }
-    for (uint32_t i = 0; i < job->remove_count; i++) {
-        struct member *member = roster_find(&convo->roster, job->removes[i]);
+    roster_apply(&convo->roster, member, true);
+    return true;
+}
+
+void convo_apply_members(struct convo *convo, const struct convo_op *op)
+{
+    const struct act_members *members = op->act->members;
+    struct span caller = op->act->claims->issuer;
+    bool is_done = true;
+
+    for (uint32_t i = 0; is_done && i < members->add_count; i++)
+        is_done = apply_addition(convo, op, members->adds[i].did, false);
+    if (is_done && act_has(op->act, ACT_CREATES))
+        is_done = apply_addition(convo, op, caller, true);
+    if (!is_done) {
+        convo_poison(convo); /* out of memory: read it again */
+        return;
+    }
+    for (uint32_t i = 0; i < members->remove_count; i++) {
+        struct member *member = roster_find(&convo->roster, members->removes[i]);
 
         if (member == NULL)
             continue;
         member->left_ms = op->now_ms;
-        member->was_removed = !span_equal(job->removes[i], job->claims->issuer);
+        member->was_removed = !span_equal(members->removes[i], caller);
         roster_apply(&convo->roster, member, false);
     }
 }
 
-static void apply_role(struct convo *convo, const struct job *job)
-{
-    struct member *member = roster_find(&convo->roster, job->target);
+/* ---- the answer ----------------------------------------------------------------------------- */
 
-    if (member == NULL)
-        return;
-    if (job->role_is_admin)
-        member->is_admin = job->role_is_given;
-    else
-        member->is_moderator = job->role_is_given;
+static void answer_stored(const struct convo *convo, const struct convo_op *op)
+{
+    struct act *act = op->act;
+
+    act->result_epoch = op->after.epoch;
+    act->result_seq = op->after.seq;
+    act->result_ms = op->now_ms;
+    act->status = 200;
+    if (act->type->answer != NULL)
+        act->type->answer(convo, op);
 }
 
-static void apply_read(struct convo *convo, struct job *job)
+void convo_stored(struct convo *convo, const struct convo_op *op)
 {
-    struct member *caller = roster_find(&convo->roster, job->claims->issuer);
-
-    if (job->seq > convo->committed.seq)
-        job->seq = convo->committed.seq;
-    job->is_news = caller != NULL && caller->read_seq < job->seq;
-    if (job->is_news)
-        caller->read_seq = job->seq;
+    tr_assert(op->failure == CONVO_STORED);
+    if (op->act->type->apply != NULL)
+        op->act->type->apply(convo, op);
+    answer_stored(convo, op);
 }
-
-/* Without memory for them they are read again. */
-static void apply_texts(struct convo *convo, const struct convo_op *op)
-{
-    struct convo_texts texts = convo->texts;
-    const struct job *job = op->job;
-
-    if (job->kind == JOB_CREATE) {
-        convo->is_there = true;
-        convo->created_ms = op->now_ms;
-        texts.suite = job->suite;
-        texts.creator = job->claims->issuer;
-        texts.name = job->name;
-        texts.description = job->description;
-    } else if (job->kind == JOB_COMMIT && texts.group_id.size == 0 && job->mls.group_id.size > 0) {
-        texts.group_id = job->mls.group_id;
-    } else {
-        return;
-    }
-    if (convo_set_texts(convo, &texts) < 0)
-        convo->is_poisoned = true;
-}
-
-/* Nobody is called for a proposal: whoever commits it does that. */
-void convo_wake(const struct convo *convo, const struct job *job)
-{
-    if (job->kind == JOB_MESSAGE || job->kind == JOB_COMMIT || job->add_count > 0)
-        push_tell(convo->delivery, convo_span(convo), job->claims->issuer);
-}
-
-void convo_apply(struct convo *convo, const struct convo_op *op)
-{
-    struct job *job = op->job;
-
-    if (convo_unwedge_apply(convo, op))
-        return;
-    if (job->kind == JOB_READ_TO)
-        apply_read(convo, job);
-    if (job->kind == JOB_ROLE)
-        apply_role(convo, job);
-    if (job->kind == JOB_POLICY)
-        convo->policy = job->policy;
-    if (job->kind == JOB_EPHEMERAL && convo->committed.confirmed < op->after.confirmed)
-        convo->committed.confirmed = op->after.confirmed;
-    if (job->kind != JOB_CREATE && !convo_has_log(job))
-        return;
-    convo_wake(convo, job);
-    convo->committed = op->after;
-    convo->active_ms = op->now_ms;
-    apply_texts(convo, op);
-    apply_members(convo, op);
-    if (job->kind == JOB_COMMIT)
-        convo_unwedge_committed(convo, op);
-}
-
-void convo_answer(const struct convo *convo, const struct convo_op *op)
-{
-    struct job *job = op->job;
-    bool has_epoch = job->kind == JOB_MESSAGE || job->kind == JOB_EPHEMERAL;
-
-    job->result_epoch = has_epoch ? job->mls.epoch : op->after.epoch;
-    job->result_seq = job->kind == JOB_COMMIT      ? convo_op_seq(op)
-                      : job->kind == JOB_EPHEMERAL ? 0
-                                                   : op->after.seq;
-    job->result_ms = op->now_ms;
-    job->status = 200;
-    if (job->kind == JOB_CREATE)
-        convo_write_view(convo, &job->answer);
-    if (job->kind == JOB_CONFIRM || job->kind == JOB_REPORT || job->kind == JOB_RESET)
-        convo_unwedge_answer(convo, op);
-    if (job->kind == JOB_POLICY)
-        policy_write(&job->policy, job->convo, &job->answer);
-}
-
-/* ---- after an unknown outcome --------------------------------------------------------------- */
 
 bool convo_must_ask(const struct convo_op *op)
 {
-    return op->was_unknown && !op->was_asked && !convo_has_log(op->job) &&
-           op->job->claims->kind == AUTH_SERVICE;
+    return op->doubt == DOUBT_OPEN && !act_has(op->act, ACT_LOGS) &&
+           op->act->claims->kind == AUTH_SERVICE;
 }
 
 bool convo_asked(const struct convo *convo, struct convo_op *op, const struct sql_unit *unit)
 {
-    bool is_stored = sql_unit_status(unit) == 0 && sql_unit_rows(unit, 0) > 0;
-
+    tr_assert(op->state == OP_ASKING);
     if (sql_unit_status(unit) != 0) {
-        job_fail(op->job, 503, "Unavailable", "the database did not answer: try again");
-    } else if (is_stored) {
-        convo_answer(convo, op);
-        convo_wake(convo, op->job);
+        act_fail(op->act, 503, "Unavailable", "The database did not answer; try again.");
+    } else if (sql_unit_rows(unit, 0) > 0) {
+        answer_stored(convo, op);
+        convo_push(convo, op->act);
     }
-    op->is_asking = false;
-    op->was_asked = true;
-    return op->job->status != 0;
+    convo_op_move(op, OP_HELD);
+    op->doubt = DOUBT_ASKED;
+    return op->act->status != 0;
 }

@@ -14,14 +14,12 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "services/delivery/api/package.h"
 #include "services/delivery/convo/convo.h"
 #include "services/delivery/convo/event.h"
 #include "services/delivery/delivery_metrics.h"
 #include "support/metric.h"
 
 enum { READERS_MAX = 100 }; /* members of a conversation in which it is told who has read what */
-enum { PAGE = 100, PAGE_BYTES = 512 << 10 }; /* as base64 within what a stream may hold */
 
 struct convo_subscriber {
     struct convo_subscriber *next;
@@ -37,18 +35,6 @@ struct convo_subscriber {
     size_t did_size;
     char did[];
 };
-
-/* A large message is told of and not sent along, so it is not read. */
-SQL_STATEMENT(log_page,
-    LOG_CUT("l.seq, l.kind, l.base_epoch, l.epoch, " LOG_MESSAGE_ID
-            ", CASE WHEN LENGTH(l.bytes) <= $5 THEN l.bytes END, l.created_ms, LENGTH(l.bytes)",
-        "SELECT l.seq AS seq, CASE WHEN LENGTH(l.bytes) <= $5 THEN LENGTH(l.bytes) ELSE 0 END"
-        " AS size FROM log l WHERE l.convo = $1 AND l.seq > $3" LOG_SEEN_BY(
-            "$1", "$2") " ORDER BY l.seq LIMIT $4",
-        "$1", "$6"));
-SQL_STATEMENT(find_kept, "SELECT c.kept_from, (SELECT MIN(m.join_seq) FROM members m"
-                         " WHERE m.convo = c.id AND m.did = $2 AND (m.leave_seq IS NULL"
-                         " OR m.leave_seq > $3)), c.seq FROM convos c WHERE c.id = $1");
 
 static struct metric metrics[] = {
     { "troupe_delivery_subscribers", NULL, "Open event streams.", METRIC_GAUGE, 0, NULL, NULL },
@@ -126,9 +112,10 @@ void convo_stream_gone(struct convo *convo, struct tr_context *ctx, uint64_t str
     for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next)
         if (at->stream_number == stream_number)
             at->is_gone = true;
-    for (struct convo_op *op = convo->waiting; op != NULL; op = op->next)
-        if (op->job->kind == JOB_SUBSCRIBE && op->job->stream_number == stream_number)
-            op->job->is_stream_gone = true;
+    for (struct convo_op *op = convo->waiting.first; op != NULL; op = op->next)
+        if (op->act->type == &subscribe_act_type &&
+            act_subscribe(op->act)->stream_number == stream_number)
+            act_subscribe(op->act)->is_stream_gone = true;
     forget_gone(convo, ctx);
 }
 
@@ -155,53 +142,20 @@ void convo_stream_end(struct convo *convo)
 static void read_page(
     struct convo *convo, struct tr_context *ctx, struct convo_subscriber *subscriber)
 {
-    struct sql_unit *unit = sql_unit_create(0);
+    struct sql_unit *unit = log_page_unit(convo, did_of(subscriber), subscriber->seq);
     int rc = TR_ENOMEM;
 
     subscriber->number = convo->number_next++ & 0xffffff;
     subscriber->heard_to = convo->committed.seq;
     subscriber->was_out = is_out(convo, subscriber);
-    if (unit != NULL) {
-        sql_unit_step(unit, &log_page, SQL_ROWS_ANY);
-        sql_unit_text(unit, convo_span(convo));
-        sql_unit_text(unit, did_of(subscriber));
-        sql_unit_int(unit, (int64_t)subscriber->seq);
-        sql_unit_int(unit, PAGE);
-        sql_unit_int(unit, EVENT_BYTES_MAX);
-        sql_unit_int(unit, PAGE_BYTES);
-        sql_unit_step(unit, &find_kept, SQL_ROWS_ANY);
-        sql_unit_text(unit, convo_span(convo));
-        sql_unit_text(unit, did_of(subscriber));
-        sql_unit_int(unit, (int64_t)subscriber->seq);
+    if (unit != NULL)
         rc = sql_read(ctx, &convo->sql, unit,
             &(struct sql_submit_options){ .tag = CONVO_TAG_CATCH_UP + subscriber->number });
-    }
     subscriber->is_catching_up = rc == 0;
     if (rc < 0) {
         sql_unit_destroy(unit);
         end_subscriber(convo, subscriber, busy);
     }
-}
-
-static struct delivery_event event_of_row(
-    const struct convo *convo, const struct sql_unit *unit, uint32_t row)
-{
-    struct delivery_event event = {
-        .convo = convo_span(convo),
-        .seq = (uint64_t)sql_row_int(unit, 0, row, 0),
-        .kind = (int)sql_row_int(unit, 0, row, 1),
-        .base_epoch = (uint64_t)sql_row_int(unit, 0, row, 2),
-        .epoch = (uint64_t)sql_row_int(unit, 0, row, 3),
-        .created_ms = sql_row_int(unit, 0, row, 6),
-    };
-
-    if (!sql_row_is_null(unit, 0, row, 4))
-        event.id = sql_row_bytes(unit, 0, row, 4);
-    if (!sql_row_is_null(unit, 0, row, 5))
-        event.bytes = sql_row_bytes(unit, 0, row, 5);
-    else
-        event.omitted_bytes = (uint64_t)sql_row_int(unit, 0, row, 7);
-    return event;
 }
 
 /* What it missed is no longer kept: it hears so, and from where on there is something. */
@@ -211,10 +165,11 @@ static void tell_compacted(
     uint64_t from = subscriber->seq, kept_from, join_seq;
     struct http_frame *frame;
 
-    if (sql_unit_rows(unit, 1) == 0 || sql_row_is_null(unit, 1, 0, 1))
+    if (sql_unit_rows(unit, PAGE_BOUNDS) == 0 ||
+        sql_row_is_null(unit, PAGE_BOUNDS, 0, BOUND_JOIN_SEQ))
         return;
-    kept_from = (uint64_t)sql_row_int(unit, 1, 0, 0);
-    join_seq = (uint64_t)sql_row_int(unit, 1, 0, 1);
+    kept_from = (uint64_t)sql_row_int(unit, PAGE_BOUNDS, 0, BOUND_KEPT_FROM);
+    join_seq = (uint64_t)sql_row_int(unit, PAGE_BOUNDS, 0, BOUND_JOIN_SEQ);
     from = from < join_seq ? join_seq : from;
     if (from + 1 >= kept_from)
         return;
@@ -229,16 +184,16 @@ static void tell_compacted(
 static bool is_ahead(const struct convo *convo, const struct convo_subscriber *subscriber,
     const struct sql_unit *unit)
 {
-    return sql_unit_rows(unit, 1) > 0 && !is_out(convo, subscriber) &&
-           subscriber->seq > (uint64_t)sql_row_int(unit, 1, 0, 2);
+    return sql_unit_rows(unit, PAGE_BOUNDS) > 0 && !is_out(convo, subscriber) &&
+           subscriber->seq > (uint64_t)sql_row_int(unit, PAGE_BOUNDS, 0, BOUND_SEQ);
 }
 
 static void end_ahead(
     const struct convo *convo, struct convo_subscriber *subscriber, const struct sql_unit *unit)
 {
     http_stream_end(subscriber->stream,
-        delivery_ahead_frame(
-            convo_span(convo), (uint64_t)sql_row_int(unit, 1, 0, 2), subscriber->is_websocket),
+        delivery_ahead_frame(convo_span(convo),
+            (uint64_t)sql_row_int(unit, PAGE_BOUNDS, 0, BOUND_SEQ), subscriber->is_websocket),
         1008); /* it need not come back with this cursor */
     subscriber->is_gone = true;
 }
@@ -248,8 +203,9 @@ static void end_ahead(
 static void end_removed(
     struct convo *convo, struct convo_subscriber *subscriber, const struct sql_unit *unit)
 {
-    if (sql_unit_rows(unit, 1) > 0 && (uint64_t)sql_row_int(unit, 1, 0, 2) > convo->committed.seq)
-        convo->is_poisoned = true;
+    if (sql_unit_rows(unit, PAGE_BOUNDS) > 0 &&
+        (uint64_t)sql_row_int(unit, PAGE_BOUNDS, 0, BOUND_SEQ) > convo->committed.seq)
+        convo_poison(convo);
     else
         end_subscriber(convo, subscriber, removed);
 }
@@ -258,8 +214,8 @@ static void send_page(
     const struct convo *convo, struct convo_subscriber *subscriber, const struct sql_unit *unit)
 {
     tell_compacted(convo, subscriber, unit);
-    for (uint32_t i = 0; i < sql_unit_rows(unit, 0) && !subscriber->is_gone; i++) {
-        struct delivery_event event = event_of_row(convo, unit, i);
+    for (uint32_t i = 0; i < sql_unit_rows(unit, PAGE_LOG) && !subscriber->is_gone; i++) {
+        struct delivery_event event = log_page_event(convo, unit, i);
         struct http_frame *frame;
 
         if (event.kind == LOG_REVOKED || event.kind == LOG_FORMER) { /* nothing for anybody */
@@ -296,7 +252,7 @@ void convo_stream_caught_up(
         return;
     }
     send_page(convo, subscriber, unit);
-    is_empty = sql_unit_rows(unit, 0) == 0;
+    is_empty = sql_unit_rows(unit, PAGE_LOG) == 0;
     /* A page may be short because its rows are large: it goes on until there is nothing. */
     is_last = is_empty || subscriber->seq >= subscriber->heard_to;
     if (is_out(convo, subscriber)) {
@@ -326,20 +282,21 @@ uint64_t convo_stream_from(const struct convo *convo, uint64_t wanted)
     return wanted == INT64_MAX ? convo->committed.seq : wanted;
 }
 
-void convo_stream_begin(struct convo *convo, struct tr_context *ctx, struct job *job)
+void convo_stream_begin(
+    struct convo *convo, struct tr_context *ctx, const struct subscribe_act *subscribe)
 {
-    struct span did = job->claims->issuer;
+    struct span did = subscribe->act.claims->issuer;
     struct convo_subscriber *subscriber = base_calloc(sizeof *subscriber + did.size);
 
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
     if (subscriber == NULL) {
-        http_stream_end(job->stream, NULL, 1013);
+        http_stream_end(subscribe->stream, NULL, 1013);
         return;
     }
-    subscriber->stream = job->stream;
-    subscriber->stream_number = job->stream_number;
-    subscriber->is_websocket = job->is_websocket;
-    subscriber->seq = convo_stream_from(convo, job->seq);
+    subscriber->stream = subscribe->stream;
+    subscriber->stream_number = subscribe->stream_number;
+    subscriber->is_websocket = subscribe->is_websocket;
+    subscriber->seq = convo_stream_from(convo, subscribe->seq);
     subscriber->did_size = did.size;
     memcpy(subscriber->did, did.at, did.size);
     subscriber->next = convo->subscribers;
@@ -379,11 +336,13 @@ static struct http_frame *frame_for(
     return *frame;
 }
 
-static void tell_live(
+void convo_stream_tell(
     struct convo *convo, struct tr_context *ctx, const struct delivery_event *event)
 {
     struct frames frames = { NULL, NULL };
 
+    if (convo->subscribers == NULL)
+        return;
     delivery_metrics_add(DELIVERY_METRIC_FANOUTS, 1);
     for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next) {
         if (at->is_gone || (at->is_catching_up && event->kind < DELIVERY_FORK))
@@ -415,7 +374,7 @@ static bool is_first_of(const struct convo *convo, const struct convo_subscriber
     return at == subscriber;
 }
 
-uint32_t convo_stream_others(const struct convo *convo, struct span did)
+uint32_t convo_stream_count_others(const struct convo *convo, struct span did)
 {
     uint32_t count = 0;
 
@@ -440,40 +399,36 @@ static char *mark_listeners(const struct convo *convo)
     return marks;
 }
 
-void convo_stream_hears(const struct convo *convo, struct job *job)
+void convo_stream_answer_listening(const struct convo *convo, struct listening_act *listening)
 {
     char *marks = mark_listeners(convo);
 
-    for (uint32_t i = 0; i < job->remove_count; i++) {
-        const struct member *member = roster_find(&convo->roster, job->removes[i]);
+    for (uint32_t i = 0; i < listening->count; i++) {
+        const struct member *member = roster_find(&convo->roster, listening->dids[i]);
         bool listens =
             marks != NULL && member != NULL && marks[member - convo->roster.members] != 0;
 
-        buffer_append(&job->answer, listens ? "\1" : "\0", 1);
+        buffer_append(&listening->act.answer, listens ? "\1" : "\0", 1);
     }
     base_free(marks);
 }
 
-/* Only the devices of whom it is about hear it. */
-static void tell_packages_low(struct convo *convo, const struct job *job)
+void convo_stream_tell_account(
+    struct convo *convo, struct span did, const struct delivery_event *event)
 {
-    const struct delivery_event event = { .convo = convo_span(convo),
-        .kind = DELIVERY_PACKAGES_LOW,
-        .epoch = convo->committed.epoch,
-        .available = (int64_t)job->count,
-        .threshold = PACKAGE_THRESHOLD };
     struct frames frames = { NULL, NULL };
 
     for (struct convo_subscriber *at = convo->subscribers; at != NULL; at = at->next)
-        if (span_equal(did_of(at), job->target))
-            send_frame(at, frame_for(&frames, &event, at->is_websocket));
+        if (span_equal(did_of(at), did))
+            send_frame(at, frame_for(&frames, event, at->is_websocket));
     http_frame_unref(frames.sse);
     http_frame_unref(frames.websocket);
 }
 
-static void tell_role(struct convo *convo, struct tr_context *ctx, const struct member *member)
+void convo_stream_tell_role(
+    struct convo *convo, struct tr_context *ctx, const struct member *member)
 {
-    tell_live(convo, ctx,
+    convo_stream_tell(convo, ctx,
         &(struct delivery_event){ .convo = convo_span(convo),
             .kind = DELIVERY_ROLE,
             .epoch = convo->committed.epoch,
@@ -483,12 +438,12 @@ static void tell_role(struct convo *convo, struct tr_context *ctx, const struct 
 }
 
 /* Everybody reads what everybody says: of many that would be too much to tell. */
-static void tell_read(
+void convo_stream_tell_read(
     struct convo *convo, struct tr_context *ctx, struct span did, uint64_t read_seq)
 {
     if (convo->roster.in_count > READERS_MAX)
         return;
-    tell_live(convo, ctx,
+    convo_stream_tell(convo, ctx,
         &(struct delivery_event){ .convo = convo_span(convo),
             .kind = DELIVERY_READ,
             .epoch = convo->committed.epoch,
@@ -506,7 +461,7 @@ struct change {
 static void tell_members(struct convo *convo, struct tr_context *ctx, const struct change *change)
 {
     if (change->count > 0)
-        tell_live(convo, ctx,
+        convo_stream_tell(convo, ctx,
             &(struct delivery_event){ .convo = convo_span(convo),
                 .kind = DELIVERY_MEMBERS,
                 .epoch = convo->committed.epoch,
@@ -516,37 +471,37 @@ static void tell_members(struct convo *convo, struct tr_context *ctx, const stru
                 .actor = change->actor });
 }
 
-/* A commit may add another device of who is in already: that is no change. Without memory they are
- * not told: getConvo has them. */
-static void tell_changes(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
+void convo_stream_tell_members(
+    struct convo *convo, struct tr_context *ctx, const struct convo_op *op, bool is_leave)
 {
-    const struct job *job = op->job;
-    struct change change = { .action = "joined", .actor = job->claims->issuer };
+    const struct act_members *members = op->act->members;
+    struct change change = { .action = "joined", .actor = op->act->claims->issuer };
     struct span *dids = NULL;
 
     if (convo->subscribers == NULL)
         return;
-    if (job->add_count > 0)
-        dids = base_alloc(job->add_count * sizeof *dids);
-    for (uint32_t i = 0; dids != NULL && i < job->add_count; i++) {
-        const struct member *member = roster_find(&convo->roster, job->adds[i].did);
+    if (members->add_count > 0)
+        dids = base_alloc(members->add_count * sizeof *dids);
+    /* Another device of a member is no change. Without memory nobody is told: getConvo has it. */
+    for (uint32_t i = 0; dids != NULL && i < members->add_count; i++) {
+        const struct member *member = roster_find(&convo->roster, members->adds[i].did);
 
-        if (member != NULL && member->is_in && member->join_seq == convo_op_seq(op) &&
-            !is_listed(dids, change.count, job->adds[i].did))
-            dids[change.count++] = job->adds[i].did;
+        if (member != NULL && member->is_in && member->join_seq == op->seq &&
+            !is_listed(dids, change.count, members->adds[i].did))
+            dids[change.count++] = members->adds[i].did;
     }
     change.dids = dids;
     tell_members(convo, ctx, &change);
     base_free(dids);
-    change.action = job->is_leave ? "left" : "removed";
-    change.dids = job->removes;
-    change.count = job->remove_count;
+    change.action = is_leave ? "left" : "removed";
+    change.dids = members->removes;
+    change.count = members->remove_count;
     tell_members(convo, ctx, &change);
 }
 
-static void tell_policy(struct convo *convo, struct tr_context *ctx)
+void convo_stream_tell_policy(struct convo *convo, struct tr_context *ctx)
 {
-    tell_live(convo, ctx,
+    convo_stream_tell(convo, ctx,
         &(struct delivery_event){
             .convo = convo_span(convo), .kind = DELIVERY_POLICY, .epoch = convo->committed.epoch });
 }
@@ -561,7 +516,7 @@ static void tell_difference(struct convo *convo, struct tr_context *ctx, const s
 
     if (member->is_in && was_in && member->join_seq == old->join_seq) {
         if (member->read_seq > old->read_seq)
-            tell_read(convo, ctx, did, member->read_seq);
+            convo_stream_tell_read(convo, ctx, did, member->read_seq);
         return;
     }
     change.action = member->is_in ? "joined" : member->was_removed ? "removed" : "left";
@@ -580,121 +535,27 @@ void convo_stream_changed(
 
         if (member->is_in && old != NULL && old->is_in &&
             (member->is_admin != old->is_admin || member->is_moderator != old->is_moderator))
-            tell_role(convo, ctx, member);
+            convo_stream_tell_role(convo, ctx, member);
         tell_difference(convo, ctx, old, member);
     }
     if (memcmp(&before->policy, &convo->policy, sizeof before->policy) != 0)
-        tell_policy(convo, ctx);
+        convo_stream_tell_policy(convo, ctx);
     forget_gone(convo, ctx);
 }
 
-/* Of the jobs in convo_unwedge.c, of roles and policies. */
-static void tell_notice(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
+/* ---- acts ----------------------------------------------------------------------------------- */
+
+void convo_stream_end_removed(struct convo *convo, const struct span *dids, uint32_t count)
 {
-    const struct job *job = op->job;
-    struct delivery_event event = {
-        .convo = convo_span(convo),
-        .seq = op->is_exclusive ? op->after.seq : 0,
-        .epoch = op->is_exclusive ? op->after.epoch : job->epoch,
-        .created_ms = op->now_ms,
-    };
-
-    if (job->kind == JOB_PACKAGES_LOW) {
-        tell_packages_low(convo, job);
-        return;
-    }
-    if (job->kind == JOB_READ_TO) {
-        if (job->is_news)
-            tell_read(convo, ctx, job->claims->issuer, job->seq);
-        return;
-    }
-    if (job->kind == JOB_NOTICE || job->kind == JOB_REFRESH) {
-        event.epoch = convo->committed.epoch;
-        event.kind = job->kind == JOB_REFRESH ? DELIVERY_REFRESH : job->notice;
-        event.did = job->kind == JOB_REFRESH ? job->claims->issuer : job->target;
-        event.device = job->device;
-        tell_live(convo, ctx, &event);
-        return;
-    }
-    if (job->kind == JOB_ROLE) {
-        const struct member *member = roster_find(&convo->roster, job->target);
-
-        if (member != NULL)
-            tell_role(convo, ctx, member);
-        return;
-    }
-    if (job->kind == JOB_POLICY) {
-        tell_policy(convo, ctx);
-        return;
-    }
-    if (job->kind == JOB_CONFIRM && op->is_fork) {
-        event.kind = DELIVERY_FORK;
-    } else if (job->kind == JOB_REPORT && op->is_exclusive) {
-        event.kind = LOG_REVOKE;
-        event.bytes = (struct span){ (const char *)job->sha256, sizeof job->sha256 };
-    } else if (job->kind == JOB_RESET) {
-        event.kind = LOG_RESET;
-        event.bytes = job->name;
-    } else {
-        return;
-    }
-    tell_live(convo, ctx, &event);
-}
-
-/* Those that came with a commit are heard before it. */
-static void tell_proposals(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
-{
-    for (uint32_t i = 0; i < op->job->proposal_count; i++)
-        tell_live(convo, ctx,
-            &(struct delivery_event){ .convo = convo_span(convo),
-                .seq = op->before.seq + 1 + i,
-                .kind = MLS_PROPOSAL,
-                .base_epoch = op->before.epoch,
-                .epoch = op->before.epoch,
-                .bytes = op->job->proposals[i].bytes,
-                .created_ms = op->now_ms });
-}
-
-void convo_stream_committed(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
-{
-    const struct job *job = op->job;
-    struct delivery_event event = {
-        .convo = convo_span(convo),
-        .seq = job->kind == JOB_EPHEMERAL ? 0 : convo_op_seq(op),
-        .kind = job->kind == JOB_COMMIT     ? MLS_COMMIT
-                : job->kind == JOB_PROPOSAL ? MLS_PROPOSAL
-                                            : MLS_APPLICATION,
-        .base_epoch = op->before.epoch,
-        .epoch = op->after.epoch,
-        .id = job->kind == JOB_COMMIT ? (struct span){ NULL, 0 } : job->name,
-        .bytes = job->bytes,
-        .created_ms = op->now_ms,
-    };
-
-    if (convo->subscribers == NULL)
-        return;
-    if (job->kind == JOB_MESSAGE || job->kind == JOB_EPHEMERAL)
-        event.base_epoch = event.epoch = job->mls.epoch;
-    tell_proposals(convo, ctx, op);
-    if (job->kind == JOB_COMMIT || job->kind == JOB_MESSAGE || job->kind == JOB_PROPOSAL ||
-        job->kind == JOB_EPHEMERAL)
-        tell_live(convo, ctx, &event);
-    else
-        tell_notice(convo, ctx, op);
-    if (job->kind == JOB_COMMIT)
-        tell_changes(convo, ctx, op);
-    for (struct convo_subscriber *at = convo->subscribers; job->remove_count > 0 && at != NULL;
-         at = at->next)
-        if (!at->is_catching_up && !at->is_gone &&
-            is_listed(job->removes, job->remove_count, did_of(at)))
+    for (struct convo_subscriber *at = convo->subscribers; count > 0 && at != NULL; at = at->next)
+        if (!at->is_catching_up && !at->is_gone && is_listed(dids, count, did_of(at)))
             end_subscriber(convo, at, removed);
-    if (job->kind == JOB_COMMIT && job->app_bytes.size > 0) {
-        event.seq = op->after.seq;
-        event.kind = MLS_APPLICATION;
-        event.base_epoch = op->after.epoch;
-        event.id = (struct span){ NULL, 0 };
-        event.bytes = job->app_bytes;
-        tell_live(convo, ctx, &event);
-    }
+}
+
+void convo_stream_act(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
+{
+    if (op->act->type->tell == NULL)
+        return;
+    op->act->type->tell(convo, ctx, op);
     forget_gone(convo, ctx);
 }

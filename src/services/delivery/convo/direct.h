@@ -1,37 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* direct.h: the other way to serve a conversation: without its actor. Every request that changes
- * something is one transaction: it locks the conversation's row (in SQLite: BEGIN IMMEDIATE, which
- * keeps out everybody), reads the conversation, decides by the same rules (convo_plan.c), stores
- * the same rows (convo_store.c) and has a COMMIT of its own. Nothing is kept between requests, and
- * it is the database that puts them in order. It is what the actors are measured against, and what
- * to fall back to.
+/* direct.h: the second driver of acts: it serves a conversation without its actor. Every change is
+ * one transaction that locks the conversation's row (SQLite: BEGIN IMMEDIATE), reads the
+ * conversation, plans and stores by the same table of acts, and has a COMMIT of its own. Nothing is
+ * kept between requests. The actors are measured against this driver, and it is the fallback.
  *
- * The flag `delivery.direct` says for which part of the conversations; 0 % unless somebody sets it.
- * Both ways may work on one conversation at the same time, as they do for a moment when the flag
- * changes: the lock and the actor's compare-and-set decide, and an actor that has become old is
- * told so.
+ * The flag `delivery.direct` sets the share of conversations it serves, 0 % by default. Both
+ * drivers may work on one conversation at the same time, for example when the flag changes: the
+ * lock and the actor's compare-and-set decide, and the actor is told that its memory is out of
+ * date.
  *
- * Streams, ephemeral messages and what operators look at stay with the actor: they are about who
- * listens, which is in no database. Turns for losers (convo_turn.c) are the actor's alone. */
+ * Streams, ephemeral messages and operators' questions stay with the actor: they are about
+ * subscribers, which no database has. Turns (commit_fairness.c) exist in the actor alone. */
 #ifndef SERVICES_DELIVERY_CONVO_DIRECT_H
 #define SERVICES_DELIVERY_CONVO_DIRECT_H
 
-#include "services/delivery/convo/job.h"
+#include "services/delivery/convo/act.h"
 #include "services/delivery/delivery.h"
 
-/* Make the flag known: before flags_open, so that a restart keeps what was set. Again is harmless.
- */
+/* Registers the flag: before flags_open, so that a restart keeps its value. Repeating is fine. */
 void direct_register(void);
 
 struct direct;
 int direct_start(struct delivery *delivery, struct direct **ret_direct);
-/* After the last request. Nulls *direct; NULL is fine. False, and not nulled: a transaction that
- * hangs still decides something, so that this and *delivery must stay; again after sql_close. */
+/* Stops the workers after the last request and nulls *direct; NULL is fine. False, and not nulled:
+ * a transaction is still running, so this and *delivery must stay; call again after sql_close. */
 bool direct_stop(struct direct **direct);
 
-/* Is this job to be done without the actor? */
-bool direct_takes(const struct direct *direct, const struct job *job);
-/* Whom to ask instead, with a struct job_message; borrowed. */
-tr_sender direct_desk(const struct direct *direct, const struct job *job);
+/* Does the direct path serve this act? */
+bool direct_takes(const struct direct *direct, const struct act *act);
+/* The worker to ask with a struct act_message; borrowed. */
+tr_sender direct_worker_of(const struct direct *direct, struct span convo);
 
 #endif

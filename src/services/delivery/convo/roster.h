@@ -26,6 +26,12 @@ struct member {
     int64_t quarantined_until_ms;
 };
 
+/* A member now, and still one when the units in flight are stored. */
+static inline bool member_stays(const struct member *member)
+{
+    return member != NULL && member->is_in && member->will_be_in;
+}
+
 /* By itself, and not removed. */
 static inline bool member_has_left(const struct member *member)
 {

@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
-#include "services/delivery/convo/job.h"
+#include "services/delivery/convo/act.h"
 #include "services/delivery/import/import_run.h"
 
 enum { PAGE = 200 };
@@ -62,7 +62,7 @@ static int read_page(struct import_run *run, struct page *page)
 
 static bool is_too_long(const struct page *page, uint32_t index)
 {
-    return id_at(page, index).size > JOB_CONVO_SIZE_MAX;
+    return id_at(page, index).size > ACT_CONVO_SIZE_MAX;
 }
 
 static enum state state_of(const struct sql_unit *unit, uint32_t step)
@@ -81,7 +81,7 @@ static enum state state_of(const struct sql_unit *unit, uint32_t step)
 /* What the database that is written to knows of each. */
 static int find_states(struct import_run *run, struct page *page)
 {
-    char mark[JOB_CONVO_SIZE_MAX + 16];
+    char mark[ACT_CONVO_SIZE_MAX + 16];
     struct sql_unit *unit;
     int rc;
 

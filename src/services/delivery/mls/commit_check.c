@@ -25,56 +25,61 @@ SQL_STATEMENT(find_proposals,
         "$1", "$3"));
 enum { STORED_CONTEXT, STORED_PROPOSALS };
 
-static bool needs_proposals(const struct job *job, enum delivery_mode mode)
+static bool needs_proposals(const struct act *act, enum delivery_mode mode)
 {
-    return job->kind == JOB_COMMIT && mode == DELIVERY_ASSISTED &&
-           job->mls.commit.reference_count > 0;
+    return act_has(act, ACT_COMMITS) && mode == DELIVERY_ASSISTED &&
+           act->content->mls.commit.reference_count > 0;
 }
 
-bool commit_check_needs_stored(const struct job *job, enum delivery_mode mode)
+bool commit_check_needs_stored(const struct act *act, enum delivery_mode mode)
 {
-    if (mode == DELIVERY_BLIND || job->bytes.size == 0)
+    if (mode == DELIVERY_BLIND || act->content == NULL || act->content->bytes.size == 0)
         return false;
-    if (job->kind == JOB_PROPOSAL)
-        return job->mls.wire == MLS_PUBLIC;
-    return job->kind == JOB_COMMIT && (job->mls.wire == MLS_PUBLIC || job->group_info.size > 0);
+    return act->content->mls.wire == MLS_PUBLIC || (act->info != NULL && act->info->bytes.size > 0);
 }
 
-void commit_check_ask(const struct job *job, enum delivery_mode mode, struct sql_unit *unit)
+uint32_t commit_check_ask(struct act *act, enum delivery_mode mode, struct sql_unit *unit)
 {
-    int64_t epoch = job->mls.epoch > INT64_MAX ? INT64_MAX : (int64_t)job->mls.epoch;
+    uint64_t epoch = act->content->mls.epoch;
+    int64_t bounded = epoch > INT64_MAX ? INT64_MAX : (int64_t)epoch;
 
     if (unit == NULL)
-        return;
+        return 0;
     sql_unit_step(unit, &find_context, SQL_ROWS_ANY);
-    sql_unit_text(unit, job->convo);
-    sql_unit_int(unit, epoch);
-    sql_unit_text(unit, job->claims->issuer);
-    if (!needs_proposals(job, mode))
-        return;
+    sql_unit_text(unit, act->convo);
+    sql_unit_int(unit, bounded);
+    sql_unit_text(unit, act->claims->issuer);
+    if (!needs_proposals(act, mode))
+        return STORED_CONTEXT + 1;
     sql_unit_step(unit, &find_proposals, SQL_ROWS_ANY);
-    sql_unit_text(unit, job->convo);
-    sql_unit_int(unit, epoch);
+    sql_unit_text(unit, act->convo);
+    sql_unit_int(unit, bounded);
     sql_unit_int(unit, LOG_PAGE_BYTES);
+    return STORED_PROPOSALS + 1;
 }
 
 static bool has_context(const struct commit_check *check)
 {
-    return check->stored != NULL && sql_unit_rows(check->stored, STORED_CONTEXT) == 1;
+    return check->has_stored && sql_unit_rows(check->unit, STORED_CONTEXT) == 1;
 }
 
 static bool is_in(const struct commit_check *check)
 {
-    return has_context(check) && sql_row_int(check->stored, STORED_CONTEXT, 0, 1) > 0;
+    return has_context(check) && sql_row_int(check->unit, STORED_CONTEXT, 0, 1) > 0;
+}
+
+static bool is_join(const struct commit_check *check)
+{
+    return act_has(check->act, ACT_COMMITS) && act_commit(check->act)->kind == COMMIT_JOIN;
 }
 
 /* Empty: there is none of that epoch, or it is none of the caller's business. Who joins from
  * outside may be let in. */
 static struct span stored_context(const struct commit_check *check)
 {
-    if (!has_context(check) || !(is_in(check) || check->job->is_external))
+    if (!has_context(check) || !(is_in(check) || is_join(check)))
         return (struct span){ NULL, 0 };
-    return sql_row_bytes(check->stored, STORED_CONTEXT, 0, 0);
+    return sql_row_bytes(check->unit, STORED_CONTEXT, 0, 0);
 }
 
 /* ---- who signed it -------------------------------------------------------------------------- */
@@ -136,27 +141,28 @@ static bool read_context(const struct commit_check *check, struct mls_group_info
 
 static const char *check_signature(const struct commit_check *check)
 {
-    struct job *job = check->job;
+    struct act_content *content = check->act->content;
     struct mls_group_info info;
 
-    if (job->mls.wire != MLS_PUBLIC || !read_context(check, &info))
+    if (content == NULL || content->mls.wire != MLS_PUBLIC || !read_context(check, &info))
         return NULL;
-    return check_message(&job->mls, &info, &job->is_verified);
+    return check_message(&content->mls, &info, &content->is_verified);
 }
 
 /* Of those that come with a commit, which vouches for them if nothing is known. */
 static const char *check_proposals(const struct commit_check *check)
 {
-    const struct job *job = check->job;
+    const struct commit_act *commit =
+        act_has(check->act, ACT_COMMITS) ? act_commit(check->act) : NULL;
     struct mls_message proposal;
     struct mls_group_info info;
     const char *why = NULL;
     bool is_verified;
 
-    if (job->proposal_count == 0 || !read_context(check, &info))
+    if (commit == NULL || commit->proposal_count == 0 || !read_context(check, &info))
         return NULL;
-    for (uint32_t i = 0; why == NULL && i < job->proposal_count; i++) {
-        why = mls_message_read(job->proposals[i].bytes, &proposal);
+    for (uint32_t i = 0; why == NULL && i < commit->proposal_count; i++) {
+        why = mls_message_read(commit->proposals[i].bytes, &proposal);
         if (why == NULL && proposal.wire == MLS_PUBLIC)
             why = check_message(&proposal, &info, &is_verified);
     }
@@ -201,17 +207,17 @@ static bool has_reference(const struct references *references, struct span refer
 static struct references *read_references(
     const struct commit_check *check, const struct mls_suite *suite)
 {
-    uint32_t stored = sql_unit_rows(check->stored, STORED_PROPOSALS);
-    const struct job *job = check->job;
-    struct references *references =
-        base_calloc(sizeof *references + (stored + job->proposal_count) * sizeof references->at[0]);
+    uint32_t stored = sql_unit_rows(check->unit, STORED_PROPOSALS);
+    const struct commit_act *commit = act_commit(check->act);
+    struct references *references = base_calloc(
+        sizeof *references + (stored + commit->proposal_count) * sizeof references->at[0]);
 
     if (references == NULL)
         return NULL;
     for (uint32_t i = 0; i < stored; i++)
-        add_reference(references, suite, sql_row_bytes(check->stored, STORED_PROPOSALS, i, 0));
-    for (uint32_t i = 0; i < job->proposal_count; i++)
-        add_reference(references, suite, job->proposals[i].bytes);
+        add_reference(references, suite, sql_row_bytes(check->unit, STORED_PROPOSALS, i, 0));
+    for (uint32_t i = 0; i < commit->proposal_count; i++)
+        add_reference(references, suite, commit->proposals[i].bytes);
     return references;
 }
 
@@ -219,14 +225,14 @@ static struct references *read_references(
  * can ask. */
 static bool knows_proposals(const struct commit_check *check)
 {
-    const struct mls_commit *commit = &check->job->mls.commit;
-    const struct mls_suite *suite = mls_suite_of(check->job->info.suite);
+    const struct mls_commit *commit = &check->act->content->mls.commit;
+    const struct mls_suite *suite = mls_suite_of(check->act->info->suite);
     struct mls_reader list = mls_reader_of(commit->proposals);
     struct references *references;
     struct mls_proposal proposal;
     bool is_known;
 
-    if (check->stored == NULL || !needs_proposals(check->job, check->mode))
+    if (!check->has_stored || !needs_proposals(check->act, check->mode))
         return true;
     references = suite == NULL ? NULL : read_references(check, suite);
     if (references == NULL)
@@ -241,56 +247,58 @@ static bool knows_proposals(const struct commit_check *check)
 
 /* ---- where it leads ------------------------------------------------------------------------- */
 
-static const char *check_context(const struct job *job, const struct mls_group_info *info)
+static const char *check_context(const struct act *act, const struct mls_group_info *info)
 {
-    if (job->bytes.size == 0)
+    const struct act_content *content = act->content;
+
+    if (content == NULL || content->bytes.size == 0)
         return NULL;
-    if (info->context.epoch != job->mls.epoch + 1 ||
-        !span_equal(info->context.group_id, job->mls.group_id))
+    if (info->context.epoch != content->mls.epoch + 1 ||
+        !span_equal(info->context.group_id, content->mls.group_id))
         return "the group info is not of the epoch this commit leads to";
     return NULL;
 }
 
 static const char *read_roster(struct commit_check *check, const struct mls_group_info *info)
 {
-    struct job *job = check->job;
+    struct act *act = check->act;
     int rc;
 
-    if (job->bytes.size == 0 && job->kind == JOB_COMMIT)
+    if (act->content != NULL && act->content->bytes.size == 0)
         return NULL;
-    rc = commit_roster_new(info, stored_context(check), &job->roster);
+    rc = commit_roster_new(info, stored_context(check), &act->info->roster);
     if (rc < 0)
-        job->decoded.failed = rc;
-    if (rc == 0 && job->roster == NULL && check->mode == DELIVERY_ASSISTED)
+        act->decoded.failed = rc;
+    if (rc == 0 && act->info->roster == NULL && check->mode == DELIVERY_ASSISTED)
         return "the tree has a leaf whose credential is no DID";
     return NULL;
 }
 
 static const char *check_group_info(struct commit_check *check)
 {
-    struct job *job = check->job;
+    struct act *act = check->act;
     struct mls_group_info info;
     bool is_checked;
     const char *why;
 
-    if (job->group_info.size == 0)
+    if (act->info == NULL || act->info->bytes.size == 0)
         return NULL;
-    why = mls_group_info_read(job->group_info, &info);
+    why = mls_group_info_read(act->info->bytes, &info);
     if (why == NULL)
-        why = check_context(job, &info);
+        why = check_context(act, &info);
     if (why != NULL)
         return why;
-    job->info = (struct job_info){
-        .group_id = info.context.group_id, .epoch = info.context.epoch, .suite = info.context.suite
-    };
+    act->info->group_id = info.context.group_id;
+    act->info->epoch = info.context.epoch;
+    act->info->suite = info.context.suite;
     if (check->mode == DELIVERY_BLIND)
         return NULL;
     if (check->mode == DELIVERY_ASSISTED && info.ratchet_tree.at == NULL) {
         check->label = "GroupInfoRequired";
         return "in assisted mode a group info has the ratchet tree with it";
     }
-    if (job->mls.wire == MLS_PUBLIC &&
-        !span_equal(info.confirmation_tag, job->mls.confirmation_tag))
+    if (act->content != NULL && act->content->mls.wire == MLS_PUBLIC &&
+        !span_equal(info.confirmation_tag, act->content->mls.confirmation_tag))
         return "the group info has another confirmation tag than the commit";
     why = mls_group_info_check(&info, &is_checked);
     return why != NULL ? why : read_roster(check, &info);
@@ -300,7 +308,7 @@ static const char *check_group_info(struct commit_check *check)
  * only not verified: the conversation asks first who may join, then for that. */
 static void check_signatures(struct commit_check *check)
 {
-    check->label = check->job->kind == JOB_PROPOSAL ? "InvalidMessage" : "InvalidCommit";
+    check->label = act_has(check->act, ACT_COMMITS) ? "InvalidCommit" : "InvalidMessage";
     check->why = check_signature(check);
     if (check->why == NULL) {
         check->label = "InvalidMessage";
@@ -309,7 +317,8 @@ static void check_signatures(struct commit_check *check)
     if (check->why == NULL || is_in(check))
         return;
     check->why = NULL;
-    check->job->is_verified = false;
+    if (check->act->content != NULL)
+        check->act->content->is_verified = false;
 }
 
 int commit_check_run(void *argument)
@@ -321,16 +330,16 @@ int commit_check_run(void *argument)
         return 0;
     check->label = "InvalidGroupInfo";
     check->why = check_group_info(check);
-    if (check->why == NULL)
-        check->job->knows_proposals = knows_proposals(check);
+    if (check->why == NULL && act_has(check->act, ACT_COMMITS))
+        act_commit(check->act)->knows_proposals = knows_proposals(check);
     return 0;
 }
 
-void commit_check_free(void *argument)
+void commit_check_destroy(void *argument)
 {
     struct commit_check *check = argument;
 
-    sql_unit_destroy(check->stored);
-    job_unref(check->job);
+    sql_unit_destroy(check->unit);
+    act_unref(check->act);
     base_free(check);
 }

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "services/delivery/convo/job.h"
+#include "services/delivery/convo/acts.h"
 #include "services/delivery/convo/roster.h"
 
 /* ---- the tree ------------------------------------------------------------------------------- */
@@ -169,20 +169,24 @@ static bool has_leaf(const struct commit_roster *roster, struct span did)
     return bsearch(&key, roster->leaves, roster->count, sizeof key, compare_leaves) != NULL;
 }
 
-static bool is_added(const struct job *job, struct span did)
+static bool is_added(const struct act *act, struct span did)
 {
-    if (job->kind == JOB_CREATE && span_equal(did, job->claims->issuer))
+    if (act->members == NULL)
+        return false;
+    if (act_has(act, ACT_CREATES) && span_equal(did, act->claims->issuer))
         return true;
-    for (uint32_t i = 0; i < job->add_count; i++)
-        if (span_equal(job->adds[i].did, did))
+    for (uint32_t i = 0; i < act->members->add_count; i++)
+        if (span_equal(act->members->adds[i].did, did))
             return true;
     return false;
 }
 
-static bool is_removed(const struct job *job, struct span did)
+static bool is_removed(const struct act *act, struct span did)
 {
-    for (uint32_t i = 0; i < job->remove_count; i++)
-        if (span_equal(job->removes[i], did))
+    if (act->members == NULL)
+        return false;
+    for (uint32_t i = 0; i < act->members->remove_count; i++)
+        if (span_equal(act->members->removes[i], did))
             return true;
     return false;
 }
@@ -197,28 +201,32 @@ static bool is_left_over(
 }
 
 const char *commit_roster_check(
-    const struct commit_roster *roster, const struct roster *members, const struct job *job)
+    const struct commit_roster *roster, const struct roster *members, const struct act *act)
 {
+    uint32_t add_count = act->members == NULL ? 0 : act->members->add_count;
+    uint32_t remove_count = act->members == NULL ? 0 : act->members->remove_count;
+
     for (uint32_t i = 0; i < roster->count; i++) {
         const struct commit_leaf *leaf = &roster->leaves[i];
         const struct member *member = roster_find(members, leaf->did);
 
         if ((member == NULL || !member->will_be_in) && !is_left_over(roster, leaf, member) &&
-            !is_added(job, leaf->did))
+            !is_added(act, leaf->did))
             return "the group has somebody in it who is no member and whom you do not add";
     }
     /* Who is named at the creation may join later. */
-    for (uint32_t i = 0; job->kind != JOB_CREATE && i < job->add_count; i++)
-        if (!has_leaf(roster, job->adds[i].did))
+    for (uint32_t i = 0; !act_has(act, ACT_CREATES) && i < add_count; i++)
+        if (!has_leaf(roster, act->members->adds[i].did))
             return "you name somebody to be added who is not in the group after it";
-    for (uint32_t i = 0; i < job->remove_count; i++)
+    for (uint32_t i = 0; i < remove_count; i++)
         /* Nobody's own commit can remove the committer: somebody else's has to. */
-        if (!span_equal(job->removes[i], job->claims->issuer) && has_leaf(roster, job->removes[i]))
+        if (!span_equal(act->members->removes[i], act->claims->issuer) &&
+            has_leaf(roster, act->members->removes[i]))
             return "you name somebody to be removed who is still in the group after it";
     for (uint32_t i = 0; i < roster->gone_count; i++) {
         const struct member *member = roster_find(members, roster->gone[i]);
 
-        if (member != NULL && member->will_be_in && !is_removed(job, roster->gone[i]))
+        if (member != NULL && member->will_be_in && !is_removed(act, roster->gone[i]))
             return "the commit removes somebody whom you do not name";
     }
     return NULL;

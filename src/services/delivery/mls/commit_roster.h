@@ -12,7 +12,7 @@
 
 #include "services/delivery/mls/mls_message.h"
 
-struct job;
+struct act;
 struct roster;
 
 struct commit_leaf {
@@ -36,8 +36,8 @@ int commit_roster_new(
     const struct mls_group_info *after, struct span before, struct commit_roster **ret_roster);
 void commit_roster_free(struct commit_roster *roster); /* NULL is fine */
 
-/* Is it what the job says, with these members as they will be? NULL, or what is wrong. */
+/* Is it what the act says, with these members as they will be? NULL, or what is wrong. */
 const char *commit_roster_check(
-    const struct commit_roster *roster, const struct roster *members, const struct job *job);
+    const struct commit_roster *roster, const struct roster *members, const struct act *act);
 
 #endif

@@ -19,7 +19,7 @@
 #include "http/client.h"
 #include "json/json_write.h"
 #include "services/delivery/api/api_query.h"
-#include "services/delivery/convo/job.h"
+#include "services/delivery/convo/acts.h"
 #include "services/delivery/push/push_queue.h"
 #include "support/metric.h"
 
@@ -54,7 +54,7 @@ enum { SENT, FAILED, DROPPED, FORGOTTEN };
 
 struct push_message {
     size_t convo_size, sender_size;
-    char text[JOB_CONVO_SIZE_MAX + DID_SIZE_MAX];
+    char text[ACT_CONVO_SIZE_MAX + DID_SIZE_MAX];
 };
 
 enum stage { STAGE_NONE, STAGE_READ, STAGE_LISTENING, STAGE_TOKEN, STAGE_POST, STAGE_FORGET };
@@ -66,7 +66,7 @@ struct push_task {
     uint32_t platform;
     struct buffer did, device; /* behind which it reads on */
     struct sql_unit *devices;  /* while it is asked who listens */
-    struct job *question;
+    struct act *question;
 };
 
 struct push {
@@ -128,7 +128,7 @@ static void task_free(struct push_task *task)
     buffer_free(&task->did);
     buffer_free(&task->device);
     sql_unit_destroy(task->devices);
-    job_unref(task->question);
+    act_unref(task->question);
     *task = (struct push_task){ .stage = STAGE_NONE };
 }
 
@@ -198,30 +198,32 @@ static bool is_next_account(const struct sql_unit *devices, uint32_t row)
 }
 
 /* A question that names each account once; NULL: no memory. */
-static struct job *question_of(const struct sql_unit *devices)
+static struct act *question_of(const struct sql_unit *devices)
 {
-    struct job *job = job_new(JOB_LISTENING, NULL);
+    struct act *act = act_create(&listening_act_type, NULL);
+    struct listening_act *question;
     uint32_t rows = sql_unit_rows(devices, 0);
     size_t at = 0;
 
-    if (job == NULL)
+    if (act == NULL)
         return NULL;
-    job->removes = base_calloc((rows + 1) * sizeof *job->removes);
+    question = act_listening(act);
+    question->dids = base_calloc((rows + 1) * sizeof *question->dids);
     for (uint32_t row = 0; row < rows; row++)
         if (is_next_account(devices, row))
-            buffer_span(&job->decoded, sql_row_bytes(devices, 0, row, ROW_DID));
-    if (job->removes == NULL || job->decoded.failed != 0) {
-        job_unref(job);
+            buffer_span(&act->decoded, sql_row_bytes(devices, 0, row, ROW_DID));
+    if (question->dids == NULL || act->decoded.failed != 0) {
+        act_unref(act);
         return NULL;
     }
     for (uint32_t row = 0; row < rows; row++)
         if (is_next_account(devices, row)) {
             size_t size = sql_row_bytes(devices, 0, row, ROW_DID).size;
 
-            job->removes[job->remove_count++] = (struct span){ job->decoded.bytes + at, size };
+            question->dids[question->count++] = (struct span){ act->decoded.bytes + at, size };
             at += size;
         }
-    return job;
+    return act;
 }
 
 /* `listens` has a byte for each account; NULL: nobody does. */
@@ -247,7 +249,7 @@ static void want_devices(
 static bool ask_who_listens(struct push *push, struct tr_context *ctx, struct push_task *task)
 {
     struct span id = id_of(task->item);
-    struct job_message message;
+    struct act_message message;
     tr_sender convo;
     int rc = TR_ENOMEM;
 
@@ -255,11 +257,11 @@ static bool ask_who_listens(struct push *push, struct tr_context *ctx, struct pu
         return false;
     task->question = question_of(task->devices);
     if (task->question != NULL) {
-        message = (struct job_message){ .job = job_ref(task->question) };
+        message = (struct act_message){ .act = act_ref(task->question) };
         rc = tr_ask(ctx, convo, &message, sizeof message,
             &(struct tr_ask_options){ .tag = tag_of(push, task), .timeout_ns = task_limit_ns });
         if (rc < 0)
-            job_unref(task->question);
+            act_unref(task->question);
     }
     tr_sender_drop(&convo);
     task->stage = STAGE_LISTENING;
@@ -280,7 +282,7 @@ static void read_on(struct push *push, struct tr_context *ctx, struct push_task 
     buffer_span(&task->did, sql_row_bytes(task->devices, 0, rows - 1, ROW_DID));
     buffer_span(&task->device, sql_row_bytes(task->devices, 0, rows - 1, ROW_DEVICE));
     sql_unit_destroy(task->devices);
-    job_unref(task->question);
+    act_unref(task->question);
     task->devices = NULL;
     task->question = NULL;
     if (task->did.failed != 0 || task->device.failed != 0)
@@ -646,7 +648,7 @@ void push_send(const struct delivery *delivery, struct span convo, struct span s
 {
     struct push_message message = { .convo_size = convo.size, .sender_size = sender.size };
 
-    if (convo.size > JOB_CONVO_SIZE_MAX || sender.size > DID_SIZE_MAX) {
+    if (convo.size > ACT_CONVO_SIZE_MAX || sender.size > DID_SIZE_MAX) {
         metric_add(&metrics[DROPPED], 1);
         return;
     }

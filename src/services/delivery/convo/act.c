@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "services/delivery/convo/act.h"
+
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "services/delivery/convo/acts.h"
+#include "services/delivery/delivery.h"
+#include "services/delivery/mls/commit_roster.h"
+
+struct act *act_create(const struct act_type *type, const struct auth_claims *claims)
+{
+    struct act *act;
+
+    tr_assert(type->size >= sizeof *act);
+    act = base_calloc(type->size); /* the head is every payload's first member: acts.h */
+    if (act == NULL)
+        return NULL;
+    act->claims = claims == NULL ? NULL : auth_claims_create(claims);
+    if (claims != NULL && act->claims == NULL) {
+        base_free(act);
+        return NULL;
+    }
+    act->type = type;
+    atomic_init(&act->holders, 1);
+    if (type->init != NULL)
+        type->init(act);
+    return act;
+}
+
+void act_become(struct act *act, const struct act_type *type)
+{
+    tr_assert(act->type->payload == type->payload);
+    act->type = type;
+    act_forget(act);
+}
+
+struct act *act_ref(struct act *act)
+{
+    atomic_fetch_add_explicit(&act->holders, 1, memory_order_relaxed);
+    return act;
+}
+
+static void act_free_parts(struct act *act)
+{
+    if (act->content != NULL)
+        buffer_free(&act->content->stored_id);
+    if (act->members != NULL) {
+        base_free(act->members->adds);
+        base_free(act->members->removes);
+        base_free(act->members->named);
+        base_free(act->members->hashes);
+    }
+    if (act->info != NULL)
+        commit_roster_free(act->info->roster);
+}
+
+void act_unref(struct act *act)
+{
+    if (act == NULL || atomic_fetch_sub_explicit(&act->holders, 1, memory_order_acq_rel) != 1)
+        return;
+    act_free_parts(act);
+    if (act->type->fini != NULL)
+        act->type->fini(act);
+    auth_claims_unref(act->claims);
+    base_free(act->body);
+    buffer_free(&act->decoded);
+    buffer_free(&act->answer);
+    base_free(act);
+}
+
+void act_fail(struct act *act, unsigned status, const char *label, const char *text)
+{
+    tr_assert(status >= 400);
+    if (act->status != 0)
+        return;
+    act->status = status;
+    act->label = label;
+    (void)snprintf(act->text, sizeof act->text, "%s", text);
+}
+
+enum convo_plan act_refuse(struct act *act, unsigned status, const char *label, const char *text)
+{
+    act_fail(act, status, label, text);
+    return CONVO_ANSWERED;
+}
+
+enum convo_plan act_refuse_stranger(struct act *act)
+{
+    return act_refuse(act, 403, "NotMember", "You are not a member of this conversation.");
+}
+
+void act_forget(struct act *act)
+{
+    act->status = 0;
+    act->label = NULL;
+}
+
+void act_respond(struct http_request *request, struct act *act)
+{
+    tr_assert(act->status != 0);
+    if (act->status == 503 && act->is_in_doubt)
+        http_respond_lost(request, SQL_EUNKNOWN, true, NULL);
+    else if (act->status == 503 || act->status == 429)
+        http_respond_shed(request, act->status, 1, act->label);
+    else if (!delivery_may_answer(http_service(request), act->answer.size))
+        http_respond_lost(
+            request, TR_ENOMEM, act->status < 300 && http_method(request) != HTTP_GET, "answers");
+    else if (act->answer.size > 0)
+        http_respond_buffer(request, act->status,
+            act->is_answer_mls ? "message/mls" : "application/json", &act->answer);
+    else
+        http_respond_error(request, act->status, act->label, act->text);
+}
+
+void act_message_drop(void *message)
+{
+    struct act *act = ((struct act_message *)message)->act;
+
+    if (act != NULL && act->type == &subscribe_act_type)
+        http_stream_end(act_subscribe(act)->stream, NULL, 1013);
+    act_unref(act);
+}

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* act.h: an act is one request on its way through the service: what it asks for, and its outcome.
+ *
+ * Every act has a type (struct act_type): one table of functions that says how to plan it, store
+ * it, apply it, answer it and tell subscribers. The conversation's actor (convo.c) and the direct
+ * path (direct.c) are two drivers over that table. acts.h has the types and their payloads.
+ *
+ * The connection and the driver each hold the act; the last holder frees it, so a client that
+ * disconnects leaks nothing. Until the driver has replied, only the driver touches the act; after
+ * the reply, only the connection does. */
+#ifndef SERVICES_DELIVERY_CONVO_ACT_H
+#define SERVICES_DELIVERY_CONVO_ACT_H
+
+#include <stdatomic.h>
+
+#include "auth/claims.h"
+#include "http/http.h"
+#include "services/delivery/delivery_metrics.h"
+#include "services/delivery/mls/mls_message.h"
+
+struct act;
+struct commit_roster;
+struct convo;
+struct convo_op;
+struct convo_slot;
+struct sql_unit;
+
+enum {
+    ACT_WELCOMES_MAX = 16,
+    ACT_CONVO_SIZE_MAX = 128, /* bytes of a conversation's id */
+    ACT_MEMBERS_MAX = 1000,
+    ACT_PROPOSALS_MAX = 100,
+};
+
+/* ---- types ---------------------------------------------------------------------------------- */
+
+/* What a plan decides. */
+enum convo_plan {
+    CONVO_GO,        /* store the act: op->after is the point it leads to */
+    CONVO_ANSWERED,  /* the act has its status */
+    CONVO_WAIT,      /* plan it again when a unit in flight is back */
+    CONVO_EXCLUSIVE, /* plan it again when no unit is in flight */
+    CONVO_LOOKUP,    /* the answer is in the database: read it */
+    CONVO_TELL,      /* tell subscribers and answer; there is nothing to store */
+};
+
+enum {
+    ACT_READS = 1,           /* changes nothing; does not wait behind exclusive acts */
+    ACT_LOGS = 2,            /* logs a row with its op: a repeat finds the first answer there */
+    ACT_COMMITS = 4,         /* moves the epoch by a commit */
+    ACT_CREATES = 8,         /* makes the conversation; the caller becomes its first admin */
+    ACT_NEEDS_NO_CONVO = 16, /* also for an id without a conversation */
+    ACT_NEEDS_ACTOR = 32,    /* is about subscribers: the direct path does not take it */
+    ACT_IS_AWAITED = 64,     /* once it is stored, the waiting acts are planned again */
+    ACT_TRANSIENT = 128,     /* passed on, not logged: keeps its token, is refused at once */
+    ACT_PUSHES = 256,        /* wakes the devices of members without an open stream */
+    ACT_IN_ORDER = 512,      /* its lookup runs behind the units in flight, of earlier actors too */
+};
+
+/* The struct that embeds the act: acts.h has an accessor for each. */
+enum act_payload {
+    PAYLOAD_NONE,
+    PAYLOAD_COMMIT,
+    PAYLOAD_CREATION,
+    PAYLOAD_MESSAGE,
+    PAYLOAD_CONTEXT,
+    PAYLOAD_POLL,
+    PAYLOAD_SUBSCRIBE,
+    PAYLOAD_CURSOR,
+    PAYLOAD_GROUP_INFO,
+    PAYLOAD_ROLE,
+    PAYLOAD_POLICY,
+    PAYLOAD_CONFIRM,
+    PAYLOAD_REPORT,
+    PAYLOAD_RESET,
+    PAYLOAD_NOTICE,
+    PAYLOAD_LISTENING,
+};
+
+struct act_type {
+    const char *name; /* in message names and traces */
+    enum act_payload payload;
+    size_t size; /* of the payload's struct */
+    /* Point the head at the payload's parts. NULL: it has none. */
+    void (*init)(struct act *act);
+    /* Free what only this type owns. NULL: nothing. */
+    void (*fini)(struct act *act);
+    /* Answer from memory without waking the conversation. False: not possible. NULL: never is. */
+    bool (*peek)(const struct convo_slot *slot, struct act *act);
+    /* Decide, without touching anything but the op and the act. */
+    enum convo_plan (*plan)(struct convo *convo, struct convo_op *op);
+    /* Append the steps that store a planned act. */
+    void (*store)(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
+    /* Read results of the stored unit. NULL: there are none. */
+    void (*stored)(struct convo_op *op, const struct sql_unit *unit);
+    /* Change the conversation in memory as the stored unit changed the database. */
+    void (*apply)(struct convo *convo, const struct convo_op *op);
+    /* Write the answer of a stored act. NULL: epoch, seq and time are the answer. */
+    void (*answer)(const struct convo *convo, const struct convo_op *op);
+    /* Tell subscribers. NULL: they hear nothing of it. */
+    void (*tell)(struct convo *convo, struct tr_context *ctx, const struct convo_op *op);
+    /* CONVO_LOOKUP: append the steps that read the answer, then write it. looked_up returns false
+     * if the act has to be planned again. */
+    void (*lookup)(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit);
+    bool (*looked_up)(struct convo *convo, struct convo_op *op, const struct sql_unit *unit);
+    unsigned flags;
+    enum delivery_metric counter; /* one more for each act that was not a repeat */
+    enum delivery_timer timer;
+};
+
+/* ---- parts that several payloads have ------------------------------------------------------- */
+
+/* An MLS message. */
+struct act_content {
+    struct span bytes; /* as they were sent; empty: a commit of a numbered conversation */
+    struct mls_message mls;
+    unsigned char sha256[32]; /* identifies a repeat */
+    bool is_verified;         /* the signature fits the group of its epoch */
+    struct buffer stored_id;  /* of a repeat: the message id it was stored with */
+};
+
+/* An account that a commit or a creation adds: by the reference in a Welcome, or by name alone. */
+struct act_add {
+    struct span did;
+    struct span device;    /* absent: not known */
+    struct span reference; /* KeyPackageRef; absent: none */
+    uint32_t welcome;      /* index of the Welcome that has the reference */
+};
+
+/* A key package that the request lists beside its Welcomes. */
+struct act_hash {
+    struct span did;
+    size_t size;
+    unsigned char bytes[64];
+};
+
+/* Accounts that an act adds and removes, and the Welcomes of the added ones. */
+struct act_members {
+    struct act_add *adds; /* owned */
+    uint32_t add_count;
+    struct span *removes; /* owned */
+    uint32_t remove_count;
+    struct act_add *named; /* owned: the accounts the caller lists; NULL: it lists none */
+    uint32_t named_count;
+    struct span welcomes[ACT_WELCOMES_MAX];
+    uint32_t welcome_count;
+    uint16_t welcome_suite;  /* of all Welcomes */
+    struct act_hash *hashes; /* owned, sorted */
+    uint32_t hash_count;
+};
+
+/* A GroupInfo. commit_check.h fills everything but the bytes. */
+struct act_group_info {
+    struct span bytes; /* empty: none was sent */
+    struct span group_id;
+    uint64_t epoch;
+    uint16_t suite;
+    struct commit_roster *roster; /* owned: accounts in its ratchet tree; NULL: not known */
+};
+
+/* An invite: an external commit brings its secret, getGroupInfo the hash of the secret. */
+struct act_invite {
+    bool is_given;
+    bool is_needed;              /* planned: storing the act spends one use */
+    bool must_name_caller;       /* planned: the caller was removed before */
+    unsigned char hashes[2][32]; /* of the secret as text, and of the bytes if it is base64 */
+};
+
+/* ---- the head ------------------------------------------------------------------------------- */
+
+struct act {
+    _Atomic uint32_t holders;
+    const struct act_type *type;
+    const struct auth_claims *claims; /* counted; NULL: the service itself */
+    char *body;                       /* owned; most spans point into it */
+    struct buffer decoded;            /* owned; bytes that were base64. Its failure fails the act */
+    struct span convo;
+    struct span op; /* idempotency id: a repeat has the same; absent: none */
+    uint64_t began_ns;
+
+    struct act_content *content; /* parts of the payload; NULL: it has no such part */
+    struct act_members *members;
+    struct act_group_info *info;
+
+    /* the outcome */
+    unsigned status;   /* of HTTP; 0: not answered yet */
+    const char *label; /* of an error; static */
+    char text[160];
+    struct buffer answer;
+    bool is_answer_mls; /* message/mls, else JSON */
+    bool is_in_doubt;   /* a COMMIT may have happened: 504, not 503 */
+    bool is_repeat;     /* stored by an earlier request: this is the first answer again */
+    uint64_t result_epoch, result_seq;
+    int64_t result_ms;
+};
+
+/* Creates an act with one holder. NULL when out of memory. */
+struct act *act_create(const struct act_type *type, const struct auth_claims *claims);
+/* Changes the type to one with the same payload: a message becomes ephemeral. */
+void act_become(struct act *act, const struct act_type *type);
+struct act *act_ref(struct act *act);
+void act_unref(struct act *act); /* NULL is fine */
+/* Sets an error; the first error stays. */
+void act_fail(struct act *act, unsigned status, const char *label, const char *text);
+/* The same, as the result of a plan. */
+enum convo_plan act_refuse(struct act *act, unsigned status, const char *label, const char *text);
+enum convo_plan act_refuse_stranger(struct act *act); /* 403 NotMember */
+/* Forgets the outcome: the act is planned again. */
+void act_forget(struct act *act);
+/* Answers the request with the act's outcome. */
+void act_respond(struct http_request *request, struct act *act);
+
+static inline bool act_has(const struct act *act, unsigned flags)
+{
+    return (act->type->flags & flags) != 0;
+}
+
+/* The message of every actor that takes acts; it owns one holder. */
+struct act_message {
+    struct act *act; /* NULL: `stream` has ended */
+    uint64_t stream; /* 0: the actor's memory is out of date (direct.h) */
+};
+void act_message_drop(void *message);
+
+#endif

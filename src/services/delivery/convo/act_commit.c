@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* act_commit.c: moves the epoch: members added and removed, leaving, external joins. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "crypto/digest.h"
+#include "services/delivery/convo/convo.h"
+#include "services/delivery/convo/event.h"
+#include "services/delivery/mls/mls_reader.h"
+
+static void commit_init(struct act *act)
+{
+    struct commit_act *commit = act_commit(act);
+
+    act->content = &commit->content;
+    act->members = &commit->members;
+    act->info = &commit->info;
+}
+
+static void commit_fini(struct act *act)
+{
+    base_free(act_commit(act)->proposals);
+}
+
+static void put_did(struct buffer *text, unsigned change, struct span did)
+{
+    mls_put_number(text, change, 1);
+    mls_put_vector(text, did);
+}
+
+void commit_act_hash(struct commit_act *commit)
+{
+    struct act_content *content = &commit->content;
+    struct buffer text = { 0 };
+
+    if (content->bytes.size > 0) {
+        crypto_sha256(content->bytes.at, content->bytes.size, content->sha256);
+        return;
+    }
+    buffer_text(&text, commit->kind == COMMIT_LEAVE ? "leave" : "change");
+    for (uint32_t i = 0; i < commit->members.add_count; i++)
+        put_did(&text, 1, commit->members.adds[i].did);
+    for (uint32_t i = 0; i < commit->members.remove_count; i++)
+        put_did(&text, 2, commit->members.removes[i]);
+    if (text.failed == 0)
+        crypto_sha256(text.bytes, text.size, content->sha256);
+    else
+        commit->act.decoded.failed = text.failed;
+    buffer_free(&text);
+}
+
+/* ---- plan: epoch ---------------------------------------------------------------------------- */
+
+/* A commit without bytes: the server counts the epochs, if it may. */
+static enum convo_plan plan_numbered(
+    const struct convo *convo, struct commit_act *commit, const struct member *caller)
+{
+    struct act *act = &commit->act;
+
+    if (convo->planned.kind == CONVO_MLS)
+        return act_refuse(act, 400, "CommitRequired",
+            commit->kind == COMMIT_LEAVE
+                ? "commit is missing; the members move the epoch: send a commit without proposals."
+                : "commit is missing; the members of this conversation move its epoch.");
+    if (convo->planned.kind == CONVO_UNDECIDED && !caller->is_admin)
+        return act_refuse(act, 403, "NotAdmin",
+            "commit is missing; only an admin may let the server count the epochs.");
+    if (convo->planned.kind == CONVO_UNDECIDED && convo->delivery->mode == DELIVERY_ASSISTED)
+        return act_refuse(act, 400, "CommitRequired",
+            "commit is missing; in assisted mode the members move the epoch.");
+    return CONVO_GO;
+}
+
+static enum convo_plan plan_epoch(
+    struct convo *convo, struct commit_act *commit, const struct member *caller)
+{
+    const struct mls_message *mls = &commit->content.mls;
+    struct act *act = &commit->act;
+
+    if (commit->content.bytes.size == 0)
+        return plan_numbered(convo, commit, caller);
+    if (convo->planned.kind == CONVO_NUMBERED)
+        return act_refuse(act, 400, "NumberedConversation",
+            "The server counts the epochs of this conversation; send no commit.");
+    if (!convo_is_of_group(convo, mls->group_id))
+        return act_refuse(act, 400, "InvalidCommit", "The commit belongs to another group.");
+    if (mls->epoch == convo->planned.epoch)
+        return commit_fairness_is_anothers(convo, act->claims->issuer) ? CONVO_WAIT : CONVO_GO;
+    /* A loser hears of the winner when the winner is stored, not before. */
+    if (mls->epoch > convo->planned.epoch || mls->epoch < convo->committed.epoch)
+        return CONVO_LOOKUP;
+    return CONVO_WAIT;
+}
+
+/* Was the commit checked as far as the mode requires? */
+static enum convo_plan plan_checks(const struct convo *convo, struct commit_act *commit)
+{
+    enum delivery_mode mode = convo->delivery->mode;
+    bool must_know = mode == DELIVERY_ASSISTED && commit->content.bytes.size > 0;
+
+    if (!commit->content.is_verified &&
+        (must_know || (commit->kind == COMMIT_JOIN && mode != DELIVERY_BLIND)))
+        return act_refuse(&commit->act, 400, "InvalidCommit",
+            "The commit's signature is wrong, or this server has no group info of its epoch to "
+            "check it with.");
+    if (must_know && !commit->knows_proposals)
+        return act_refuse(&commit->act, 400, "UnknownProposal",
+            "The commit refers to a proposal that this server has not received in this epoch.");
+    return CONVO_GO;
+}
+
+/* ---- plan: members -------------------------------------------------------------------------- */
+
+static uint32_t members_max(const struct convo *convo)
+{
+    int64_t max = convo->policy.fields[POLICY_MEMBERS_MAX];
+
+    return max > 0 && max < convo->delivery->members_max ? (uint32_t)max
+                                                         : convo->delivery->members_max;
+}
+
+static uint32_t admin_count(const struct convo *convo)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < convo->roster.count; i++)
+        count += member_stays(&convo->roster.members[i]) && convo->roster.members[i].is_admin;
+    return count;
+}
+
+/* If the policy says so, at least one admin remains. */
+static enum convo_plan plan_last_admin(const struct convo *convo, struct commit_act *commit)
+{
+    uint32_t admins = 0;
+
+    if (convo->policy.fields[POLICY_KEEP_ADMIN] == 0)
+        return CONVO_GO;
+    for (uint32_t i = 0; i < commit->members.remove_count; i++)
+        admins += roster_find(&convo->roster, commit->members.removes[i])->is_admin;
+    if (admins == 0)
+        return CONVO_GO;
+    if (convo_is_in_flight(convo, &role_act_type))
+        return CONVO_WAIT;
+    if (admin_count(convo) <= admins)
+        return act_refuse(
+            &commit->act, 400, "LastAdmin", "No admin would remain; promote another member first.");
+    return CONVO_GO;
+}
+
+static enum convo_plan plan_adds(
+    const struct convo *convo, struct commit_act *commit, uint32_t *ret_added)
+{
+    *ret_added = 0;
+    for (uint32_t i = 0; i < commit->members.add_count; i++) {
+        const struct act_add *add = &commit->members.adds[i];
+        const struct member *member = roster_find(&convo->roster, add->did);
+        bool is_there = member != NULL && member->will_be_in;
+
+        if (is_there && add->reference.at == NULL && commit->kind != COMMIT_JOIN)
+            return act_refuse(
+                &commit->act, 409, "AlreadyMember", "An account in didList is already a member.");
+        *ret_added += is_there ? 0 : 1;
+    }
+    if (*ret_added > 0 && convo->roster.will_count + *ret_added > members_max(convo))
+        return convo_refuse_size(&commit->act, members_max(convo));
+    return CONVO_GO;
+}
+
+static enum convo_plan plan_members(
+    struct convo *convo, struct commit_act *commit, const struct member *caller)
+{
+    uint32_t added;
+    enum convo_plan plan = plan_adds(convo, commit, &added);
+
+    if (plan != CONVO_GO)
+        return plan;
+    for (uint32_t i = 0; i < commit->members.remove_count; i++) {
+        const struct member *member = roster_find(&convo->roster, commit->members.removes[i]);
+
+        if (!member_stays(member))
+            return act_refuse(&commit->act, 404, "TargetNotMember",
+                "The account to remove is not a member of this conversation.");
+        if (member != caller && !caller->is_admin)
+            return act_refuse(
+                &commit->act, 403, "NotAdmin", "Only an admin may remove other members.");
+    }
+    if (commit->members.remove_count > 0 &&
+        convo->roster.will_count + added <= commit->members.remove_count)
+        return act_refuse(&commit->act, 400, "LastMember", "The last member cannot leave.");
+    return plan_last_admin(convo, commit);
+}
+
+/* ---- plan ----------------------------------------------------------------------------------- */
+
+static enum convo_plan commit_may_go(struct convo *convo, struct convo_op *op)
+{
+    struct commit_act *commit = act_commit(op->act);
+    const struct member *caller = convo_caller(convo, op->act);
+    enum convo_plan plan;
+
+    if (commit->kind == COMMIT_JOIN)
+        plan = convo_plan_join(convo, op->act, &commit->invite, caller);
+    else
+        plan = member_stays(caller) ? CONVO_GO : act_refuse_stranger(op->act);
+    if (plan == CONVO_GO)
+        plan = recovery_may_commit(convo, commit, caller);
+    if (plan == CONVO_GO)
+        plan = plan_epoch(convo, commit, caller);
+    if (plan == CONVO_GO)
+        plan = plan_checks(convo, commit);
+    if (plan == CONVO_GO)
+        plan = convo_check_parts(convo, op->act, convo->texts.suite, op->before.epoch + 1);
+    if (plan == CONVO_GO)
+        plan = plan_members(convo, commit, caller);
+    return plan == CONVO_GO ? convo_check_roster(convo, op->act) : plan;
+}
+
+static enum convo_plan commit_plan(struct convo *convo, struct convo_op *op)
+{
+    const struct commit_act *commit = act_commit(op->act);
+    enum convo_plan plan = commit_may_go(convo, op);
+
+    if (plan != CONVO_GO)
+        return plan;
+    op->seq = op->before.seq + 1 + commit->proposal_count;
+    op->after.kind = commit->content.bytes.size == 0 ? CONVO_NUMBERED : CONVO_MLS;
+    op->after.epoch++;
+    op->after.seq = op->seq;
+    convo_extend_chain(&op->after, op->before.epoch, commit->content.sha256);
+    /* A committer is in the epoch it commits at, unless it joins by this commit. It is heard in the
+     * next epoch if it sends a message there. */
+    if (commit->kind != COMMIT_JOIN)
+        convo_plan_heard(op, op->before.epoch);
+    if (commit->app_bytes.size > 0)
+        op->after.seq++;
+    if (commit->app_bytes.size > 0 || op->after.kind == CONVO_NUMBERED)
+        convo_plan_heard(op, op->after.epoch);
+    return CONVO_GO;
+}
+
+/* ---- store, apply, answer ------------------------------------------------------------------- */
+
+static void commit_store(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+{
+    const struct commit_act *commit = act_commit(op->act);
+
+    convo_store_move(convo, op, unit, commit->content.mls.group_id);
+    for (uint32_t i = 0; i < commit->proposal_count; i++)
+        convo_store_log(convo, op, unit,
+            (struct convo_log_row){ .seq = op->before.seq + 1 + i,
+                .kind = MLS_PROPOSAL,
+                .epoch = op->before.epoch,
+                .sha256 = commit->proposals[i].sha256,
+                .bytes = commit->proposals[i].bytes });
+    convo_store_log(convo, op, unit,
+        (struct convo_log_row){ .seq = op->seq,
+            .kind = MLS_COMMIT,
+            .epoch = op->after.epoch,
+            .op = op->act->op,
+            .sha256 = commit->content.sha256,
+            .bytes = commit->content.bytes });
+    convo_store_members(convo, op, unit, commit->kind == COMMIT_JOIN ? &commit->invite : NULL);
+    if (commit->info.bytes.size > 0)
+        convo_store_group_info(convo, unit, commit->info.bytes, op->after.epoch);
+    if (commit->app_bytes.size > 0)
+        convo_store_log(convo, op, unit,
+            (struct convo_log_row){ .seq = op->after.seq,
+                .kind = MLS_APPLICATION,
+                .epoch = op->after.epoch,
+                .sha256 = commit->content.sha256,
+                .bytes = commit->app_bytes });
+}
+
+static void commit_apply(struct convo *convo, const struct convo_op *op)
+{
+    const struct commit_act *commit = act_commit(op->act);
+    struct convo_texts texts = convo->texts;
+
+    convo_apply_point(convo, op);
+    if (texts.group_id.size == 0 && commit->content.mls.group_id.size > 0) {
+        texts.group_id = commit->content.mls.group_id;
+        convo_apply_texts(convo, &texts);
+    }
+    convo_apply_members(convo, op);
+    recovery_committed(convo, op);
+}
+
+static void commit_answer(const struct convo *convo, const struct convo_op *op)
+{
+    (void)convo;
+    op->act->result_seq = op->seq;
+}
+
+/* ---- tell ----------------------------------------------------------------------------------- */
+
+/* The proposals of a bundle come before their commit. */
+static void tell_proposals(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
+{
+    const struct commit_act *commit = act_commit(op->act);
+
+    for (uint32_t i = 0; i < commit->proposal_count; i++)
+        convo_stream_tell(convo, ctx,
+            &(struct delivery_event){ .convo = convo_span(convo),
+                .seq = op->before.seq + 1 + i,
+                .kind = MLS_PROPOSAL,
+                .base_epoch = op->before.epoch,
+                .epoch = op->before.epoch,
+                .bytes = commit->proposals[i].bytes,
+                .created_ms = op->now_ms });
+}
+
+static void commit_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
+{
+    const struct commit_act *commit = act_commit(op->act);
+    struct delivery_event event = {
+        .convo = convo_span(convo),
+        .seq = op->seq,
+        .kind = MLS_COMMIT,
+        .base_epoch = op->before.epoch,
+        .epoch = op->after.epoch,
+        .bytes = commit->content.bytes,
+        .created_ms = op->now_ms,
+    };
+
+    tell_proposals(convo, ctx, op);
+    convo_stream_tell(convo, ctx, &event);
+    convo_stream_tell_members(convo, ctx, op, commit->kind == COMMIT_LEAVE);
+    convo_stream_end_removed(convo, commit->members.removes, commit->members.remove_count);
+    if (commit->app_bytes.size == 0)
+        return;
+    event.seq = op->after.seq;
+    event.kind = MLS_APPLICATION;
+    event.base_epoch = op->after.epoch;
+    event.bytes = commit->app_bytes;
+    convo_stream_tell(convo, ctx, &event);
+}
+
+const struct act_type commit_act_type = {
+    .name = "commit",
+    .payload = PAYLOAD_COMMIT,
+    .size = sizeof(struct commit_act),
+    .init = commit_init,
+    .fini = commit_fini,
+    .plan = commit_plan,
+    .store = commit_store,
+    .apply = commit_apply,
+    .answer = commit_answer,
+    .tell = commit_tell,
+    .lookup = log_lookup,
+    .looked_up = log_looked_up,
+    .flags = ACT_LOGS | ACT_COMMITS | ACT_IS_AWAITED | ACT_PUSHES,
+    .timer = DELIVERY_TIMER_EPOCH,
+};

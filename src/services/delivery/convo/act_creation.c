@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* act_creation.c: makes a conversation. Its id is the group's id. */
+#include "services/delivery/convo/convo.h"
+
+static void creation_init(struct act *act)
+{
+    struct creation_act *creation = act_creation(act);
+
+    act->members = &creation->members;
+    act->info = &creation->info;
+}
+
+static enum convo_plan creation_plan(struct convo *convo, struct convo_op *op)
+{
+    struct creation_act *creation = act_creation(op->act);
+    enum convo_plan plan;
+
+    if (convo->is_there && span_equal(op->act->claims->issuer, convo->texts.creator))
+        return CONVO_LOOKUP; /* perhaps this request made it when it was sent before */
+    if (convo->is_there)
+        return convo_refuse_existing(op->act);
+    if (convo->planned.seq != 0)
+        return CONVO_WAIT;
+    if (creation->members.add_count + 1 > convo->delivery->members_max)
+        return convo_refuse_size(op->act, convo->delivery->members_max);
+    op->after =
+        (struct convo_point){ .epoch = creation->epoch, .seq = 1, .confirmed = creation->epoch };
+    plan = convo_check_parts(convo, op->act, creation->suite, creation->epoch);
+    return plan == CONVO_GO ? convo_check_roster(convo, op->act) : plan;
+}
+
+static void creation_store(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+{
+    convo_store_create(convo, op, unit);
+    convo_store_members(convo, op, unit, NULL);
+}
+
+static void creation_apply(struct convo *convo, const struct convo_op *op)
+{
+    const struct creation_act *creation = act_creation(op->act);
+    struct convo_texts texts = convo->texts;
+
+    convo_apply_point(convo, op);
+    convo->is_there = true;
+    convo->created_ms = op->now_ms;
+    texts.suite = creation->suite;
+    texts.creator = op->act->claims->issuer;
+    texts.name = creation->name;
+    texts.description = creation->description;
+    convo_apply_texts(convo, &texts);
+    convo_apply_members(convo, op);
+}
+
+static void creation_answer(const struct convo *convo, const struct convo_op *op)
+{
+    convo_write_view(convo, &op->act->answer);
+}
+
+/* The creator who repeats its request gets the conversation. */
+static bool creation_looked_up(
+    struct convo *convo, struct convo_op *op, const struct sql_unit *unit)
+{
+    const struct member *caller = convo_caller(convo, op->act);
+
+    if (lookup_failed(op->act, unit))
+        return true;
+    if (sql_unit_rows(unit, 0) == 0) {
+        (void)convo_refuse_existing(op->act);
+    } else if (caller == NULL || !caller->is_in) {
+        (void)act_refuse_stranger(op->act);
+    } else {
+        convo_write_view(convo, &op->act->answer);
+        op->act->status = 200;
+        convo_push(convo, op->act); /* the actor that stored it may have ended before it did */
+    }
+    return true;
+}
+
+const struct act_type creation_act_type = {
+    .name = "create",
+    .payload = PAYLOAD_CREATION,
+    .size = sizeof(struct creation_act),
+    .init = creation_init,
+    .plan = creation_plan,
+    .store = creation_store,
+    .apply = creation_apply,
+    .answer = creation_answer,
+    .lookup = creation_lookup,
+    .looked_up = creation_looked_up,
+    .flags = ACT_CREATES | ACT_NEEDS_NO_CONVO,
+    .counter = DELIVERY_METRIC_GROUPS_CREATED,
+};

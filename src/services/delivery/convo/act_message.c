@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* act_message.c: application messages (stored or ephemeral) and proposals. */
+#include "services/delivery/convo/convo.h"
+#include "services/delivery/convo/event.h"
+
+static void message_init(struct act *act)
+{
+    act->content = &act_message(act)->content;
+}
+
+/* Epochs that an application message may lag. */
+static uint64_t app_window(const struct convo *convo)
+{
+    int64_t window = convo->policy.fields[POLICY_APP_WINDOW];
+
+    return window < 0 ? convo->delivery->app_window : (uint64_t)window;
+}
+
+static enum convo_plan message_plan(struct convo *convo, struct convo_op *op)
+{
+    const struct mls_message *mls = &op->act->content->mls;
+    uint64_t epoch = convo->committed.epoch;
+
+    if (!member_stays(convo_caller(convo, op->act)))
+        return act_refuse_stranger(op->act);
+    if (convo->planned.kind != CONVO_NUMBERED) {
+        if (!convo_is_of_group(convo, mls->group_id))
+            return act_refuse(
+                op->act, 400, "InvalidMessage", "The message belongs to another group.");
+        if (mls->epoch > epoch || mls->epoch + app_window(convo) < epoch)
+            return CONVO_LOOKUP;
+        convo_plan_heard(op, mls->epoch);
+    }
+    op->after.seq++;
+    return CONVO_GO;
+}
+
+/* Subscribers hear the message and nobody stores it. If it is the first of its epoch, that the
+ * epoch was heard is stored before the message is passed on. */
+static enum convo_plan ephemeral_plan(struct convo *convo, struct convo_op *op)
+{
+    struct act *act = op->act;
+    enum convo_plan plan = message_plan(convo, op);
+
+    if (plan != CONVO_GO)
+        return plan;
+    op->after.seq = op->before.seq;
+    if (op->after.confirmed > op->before.confirmed)
+        return CONVO_GO;
+    op->now_ms = delivery_now_ms(convo->delivery);
+    act->result_epoch = act->content->mls.epoch;
+    act->result_seq = 0;
+    act->result_ms = op->now_ms;
+    act->status = 200;
+    return CONVO_TELL;
+}
+
+static enum convo_plan proposal_plan(struct convo *convo, struct convo_op *op)
+{
+    const struct act_content *content = op->act->content;
+
+    if (!member_stays(convo_caller(convo, op->act)))
+        return act_refuse_stranger(op->act);
+    if (!convo_is_of_group(convo, content->mls.group_id))
+        return act_refuse(op->act, 400, "InvalidMessage", "The proposal belongs to another group.");
+    if (content->mls.epoch > convo->planned.epoch || content->mls.epoch < convo->committed.epoch)
+        return CONVO_LOOKUP;
+    if (content->mls.epoch != convo->planned.epoch)
+        return CONVO_WAIT;
+    if (convo->delivery->mode == DELIVERY_ASSISTED && !content->is_verified)
+        return act_refuse(op->act, 400, "InvalidMessage",
+            "This server has no group info of the proposal's epoch to check it with.");
+    op->after.seq++;
+    convo_plan_heard(op, content->mls.epoch);
+    return CONVO_GO;
+}
+
+static void store_message(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit, int kind)
+{
+    const struct message_act *message = act_message(op->act);
+    /* An op that begins with msg: has the id already (LOG_MESSAGE_ID). */
+    bool has_id = span_starts(op->act->op, "msg:");
+
+    convo_store_move(convo, op, unit, (struct span){ NULL, 0 });
+    convo_store_log(convo, op, unit,
+        (struct convo_log_row){ .seq = op->after.seq,
+            .kind = kind,
+            .epoch = message->content.mls.epoch,
+            .op = op->act->op,
+            .message_id = has_id ? (struct span){ NULL, 0 } : message->id,
+            .sha256 = message->content.sha256,
+            .bytes = message->content.bytes });
+}
+
+static void message_store(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+{
+    store_message(convo, op, unit, MLS_APPLICATION);
+}
+
+static void proposal_store(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+{
+    store_message(convo, op, unit, MLS_PROPOSAL);
+}
+
+static void ephemeral_store(
+    const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+{
+    recovery_store_heard(convo, unit, op->act->content->mls.epoch);
+}
+
+static void ephemeral_apply(struct convo *convo, const struct convo_op *op)
+{
+    if (convo->committed.confirmed < op->after.confirmed)
+        convo->committed.confirmed = op->after.confirmed;
+}
+
+static void message_answer(const struct convo *convo, const struct convo_op *op)
+{
+    (void)convo;
+    op->act->result_epoch = op->act->content->mls.epoch;
+    if (act_has(op->act, ACT_TRANSIENT))
+        op->act->result_seq = 0;
+}
+
+static void tell_message(
+    struct convo *convo, struct tr_context *ctx, const struct convo_op *op, int kind)
+{
+    const struct message_act *message = act_message(op->act);
+
+    convo_stream_tell(convo, ctx,
+        &(struct delivery_event){ .convo = convo_span(convo),
+            .seq = act_has(op->act, ACT_TRANSIENT) ? 0 : op->seq,
+            .kind = kind,
+            .base_epoch = message->content.mls.epoch,
+            .epoch = message->content.mls.epoch,
+            .id = message->id,
+            .bytes = message->content.bytes,
+            .created_ms = op->now_ms });
+}
+
+static void message_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
+{
+    tell_message(convo, ctx, op, MLS_APPLICATION);
+}
+
+static void proposal_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
+{
+    tell_message(convo, ctx, op, MLS_PROPOSAL);
+}
+
+const struct act_type message_act_type = {
+    .name = "message",
+    .payload = PAYLOAD_MESSAGE,
+    .size = sizeof(struct message_act),
+    .init = message_init,
+    .plan = message_plan,
+    .store = message_store,
+    .apply = convo_apply_point,
+    .answer = message_answer,
+    .tell = message_tell,
+    .lookup = log_lookup,
+    .looked_up = log_looked_up,
+    .flags = ACT_LOGS | ACT_PUSHES,
+    .counter = DELIVERY_METRIC_MESSAGES_SENT,
+    .timer = DELIVERY_TIMER_WRITE,
+};
+
+/* A proposal pushes to no device: its commit will. */
+const struct act_type proposal_act_type = {
+    .name = "proposal",
+    .payload = PAYLOAD_MESSAGE,
+    .size = sizeof(struct message_act),
+    .init = message_init,
+    .plan = proposal_plan,
+    .store = proposal_store,
+    .apply = convo_apply_point,
+    .answer = message_answer,
+    .tell = proposal_tell,
+    .lookup = log_lookup,
+    .looked_up = log_looked_up,
+    .flags = ACT_LOGS,
+};
+
+const struct act_type ephemeral_act_type = {
+    .name = "ephemeral",
+    .payload = PAYLOAD_MESSAGE,
+    .size = sizeof(struct message_act),
+    .init = message_init,
+    .plan = ephemeral_plan,
+    .store = ephemeral_store,
+    .apply = ephemeral_apply,
+    .answer = message_answer,
+    .tell = message_tell,
+    .lookup = log_lookup,
+    .looked_up = log_looked_up,
+    .flags = ACT_TRANSIENT | ACT_NEEDS_ACTOR,
+    .counter = DELIVERY_METRIC_MESSAGES_SENT,
+};

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* act_poll.c: reads that memory answers, mostly without waking the conversation.
+ *
+ * Most clients that ask for messages have all of them. Then the answer is four numbers and no row,
+ * and the actor knows them. The answer must be what the database would have said:
+ *
+ * 1. No unit of the conversation is in flight. One in flight may be stored already, and a client
+ *    may have read it there: then `committed` is old although nothing newer was answered.
+ * 2. The caller is a member and its cursor is the newest number. Behind an older cursor there are
+ *    rows; a newer one did not come from here. In both cases the database knows better.
+ * 3. Retention has not trimmed the log since the actor read where it begins (delivery->trims).
+ * 4. The actor read that behind everything an earlier actor may have had in flight.
+ *
+ * Otherwise the act says must_read. It waits for nothing but (3) and (4), which take one lookup
+ * after the conversation was read or trimmed. */
+#include "services/delivery/convo/convo.h"
+
+static uint64_t trims_of(const struct delivery *delivery)
+{
+    return atomic_load_explicit(
+        &delivery->trims, memory_order_seq_cst); /* retention.c: note_trim */
+}
+
+/* Publishes what is stored, if nothing is in flight. */
+static bool convo_publish(
+    const struct convo *convo, struct span caller, struct convo_view *ret_view)
+{
+    const struct member *member;
+
+    if (convo->state != CONVO_LIVE || !convo->is_there || convo->is_exclusive ||
+        convo->flying.first != NULL)
+        return false;
+    member = roster_find(&convo->roster, caller);
+    *ret_view = (struct convo_view){ .epoch = convo->committed.epoch,
+        .seq = convo->committed.seq,
+        .is_in = member != NULL && member->is_in,
+        .kept = convo->kept };
+    return true;
+}
+
+static void answer_view(struct act *act, const struct convo_view *view)
+{
+    act->result_epoch = view->epoch;
+    act->result_seq = view->seq;
+    act->status = 200;
+}
+
+static void must_read(struct poll_act *poll)
+{
+    poll->must_read = true;
+    poll->act.status = 200;
+}
+
+/* False: the actor must look up first where the log begins. */
+static bool answer_poll(struct poll_act *poll, const struct convo_view *view, uint64_t trims)
+{
+    if (!view->is_in || poll->seq != view->seq || trims % 2 != 0) {
+        must_read(poll);
+    } else if (view->kept.from != 0 && view->kept.trims == trims) {
+        poll->kept_from = view->kept.from;
+        answer_view(&poll->act, view);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+bool read_peek_epoch(const struct convo_slot *slot, struct act *act)
+{
+    struct convo_view view;
+
+    if (!convo_slot_view(slot, act->claims->issuer, &view) || !view.is_in)
+        return false;
+    answer_view(act, &view);
+    return true;
+}
+
+static bool poll_peek(const struct convo_slot *slot, struct act *act)
+{
+    const struct convo *convo = convo_slot_awake(slot);
+    struct convo_view view;
+
+    if (convo == NULL ? convo_slot_view(slot, act->claims->issuer, &view)
+                      : convo_publish(convo, act->claims->issuer, &view))
+        return answer_poll(act_poll(act), &view, trims_of(slot->delivery));
+    must_read(act_poll(act));
+    return true;
+}
+
+static enum convo_plan poll_plan(struct convo *convo, struct convo_op *op)
+{
+    (void)convo;
+    (void)op;
+    return CONVO_LOOKUP;
+}
+
+static void poll_lookup(const struct convo *convo, const struct convo_op *op, struct sql_unit *unit)
+{
+    act_poll(op->act)->trims = trims_of(convo->delivery); /* before the lookup reads */
+    lookup_kept(convo, unit);
+}
+
+static bool poll_looked_up(struct convo *convo, struct convo_op *op, const struct sql_unit *unit)
+{
+    struct poll_act *poll = act_poll(op->act);
+    struct convo_view view;
+
+    if (sql_unit_status(unit) == 0 && sql_unit_rows(unit, 0) == 1) {
+        convo->kept = (struct convo_kept){ (uint64_t)sql_row_int(unit, 0, 0, 0), poll->trims };
+        /* An earlier actor's unit was stored after this actor read: read all again. */
+        if (convo->flying.first == NULL &&
+            (uint64_t)sql_row_int(unit, 0, 0, 1) > convo->committed.seq)
+            convo_poison(convo);
+    }
+    if (!convo_publish(convo, op->act->claims->issuer, &view) ||
+        !answer_poll(poll, &view, trims_of(convo->delivery)))
+        must_read(poll);
+    return true;
+}
+
+const struct act_type poll_act_type = {
+    .name = "poll",
+    .payload = PAYLOAD_POLL,
+    .size = sizeof(struct poll_act),
+    .peek = poll_peek,
+    .plan = poll_plan,
+    .lookup = poll_lookup,
+    .looked_up = poll_looked_up,
+    .flags = ACT_READS | ACT_IN_ORDER,
+};

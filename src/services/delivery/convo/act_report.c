@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* act_report.c: reportInvalidCommit: an elector cannot process the commit that made the current
+ * epoch. The report that completes the quorum revokes the commit. convo_recovery.c has the rules. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "crypto/digest.h"
+#include "json/json_write.h"
+#include "services/delivery/convo/convo.h"
+#include "services/delivery/convo/event.h"
+#include "support/metric.h"
+
+static struct metric metrics[] = {
+    { "troupe_delivery_commits_revoked_total", NULL, "Commits that a quorum revoked.",
+        METRIC_COUNTER, 0, NULL, NULL },
+};
+
+static void report_fini(struct act *act)
+{
+    base_free(act_report(act)->added);
+}
+
+/* ---- the count ------------------------------------------------------------------------------ */
+
+struct quorum {
+    uint32_t reports; /* the caller's included */
+    uint32_t needed;
+};
+
+static bool is_elector(const struct convo *convo, const struct member *member)
+{
+    const struct convo_newest *newest = &convo->newest;
+
+    return member->is_in && member->join_seq < newest->seq &&
+           member != &convo->roster.members[newest->sender];
+}
+
+static struct quorum count_reports(const struct convo *convo, const struct member *caller)
+{
+    struct quorum quorum = { 0, 0 };
+    uint32_t electors = 0;
+
+    for (uint32_t i = 0; i < convo->roster.count; i++) {
+        const struct member *member = &convo->roster.members[i];
+
+        if (!is_elector(convo, member))
+            continue;
+        electors++;
+        quorum.reports += member == caller || member->has_reported;
+    }
+    quorum.needed = electors / 2 + 1;
+    return quorum;
+}
+
+static void write_report(struct act *act, struct quorum quorum, bool is_revoked, uint64_t epoch)
+{
+    struct json_writer writer = json_writer(&act->answer);
+
+    json_put_object(&writer, NULL);
+    json_put_bool(&writer, "revoked", is_revoked);
+    json_put_int(&writer, "reports", quorum.reports);
+    json_put_int(&writer, "needed", quorum.needed);
+    json_put_int(&writer, "epoch", (int64_t)epoch);
+    json_put_end(&writer);
+}
+
+/* ---- plan ----------------------------------------------------------------------------------- */
+
+/* Lists the accounts that the commit added: their streams end with it. The names are the roster's,
+ * which lives until the conversation is read again, after the answer. */
+static bool list_added(const struct convo *convo, struct report_act *report)
+{
+    report->added_count = 0;
+    if (report->added == NULL)
+        report->added = base_calloc((convo->roster.count + 1) * sizeof *report->added);
+    if (report->added == NULL)
+        return false;
+    for (uint32_t i = 0; i < convo->roster.count; i++) {
+        const struct member *member = &convo->roster.members[i];
+
+        if (member->is_in && member->join_seq == convo->newest.seq)
+            report->added[report->added_count++] = member_did(member);
+    }
+    return true;
+}
+
+/* CONVO_GO if the report names the commit that made the current, provisional epoch. */
+static enum convo_plan plan_reported(const struct convo *convo, struct report_act *report)
+{
+    const struct convo_newest *newest = &convo->newest;
+    uint64_t epoch = convo->committed.epoch;
+
+    if (report->base_epoch >= epoch || !newest->is_there || newest->base_epoch + 1 != epoch)
+        return act_refuse(
+            &report->act, 404, "CommitNotFound", "This server has no commit made at baseEpoch.");
+    if (report->base_epoch + 1 < epoch)
+        return act_refuse(&report->act, 409, "EpochConfirmed",
+            "A member committed in the epoch that this commit leads to; it cannot be revoked.");
+    if (memcmp(report->sha256, newest->sha256, sizeof newest->sha256) != 0)
+        return act_refuse(&report->act, 404, "CommitNotFound",
+            "The commit made at baseEpoch has another sha256.");
+    if (convo->committed.confirmed >= epoch)
+        return act_refuse(&report->act, 409, "EpochConfirmed",
+            "A member was heard in the epoch that this commit leads to; it cannot be revoked.");
+    return CONVO_GO;
+}
+
+/* Plans the revocation: the epoch goes back, seq goes on. */
+static enum convo_plan plan_revocation(
+    const struct convo *convo, struct convo_op *op, struct report_act *report)
+{
+    unsigned char notice[32];
+
+    if (!list_added(convo, report))
+        return act_refuse(&report->act, 503, "Busy", "The server is out of memory; try again.");
+    op->is_exclusive = true;
+    op->after.epoch--;
+    op->after.seq++;
+    crypto_sha256(report->sha256, sizeof report->sha256, notice);
+    convo_extend_chain(&op->after, report->base_epoch, notice);
+    return CONVO_GO;
+}
+
+static enum convo_plan report_plan(struct convo *convo, struct convo_op *op)
+{
+    struct report_act *report = act_report(op->act);
+    const struct member *caller = convo_caller(convo, op->act);
+    struct quorum quorum;
+    enum convo_plan plan;
+
+    metric_register(metrics, sizeof metrics / sizeof metrics[0]);
+    op->is_exclusive = false;
+    if (!member_stays(caller))
+        return act_refuse_stranger(op->act);
+    if (convo->planned.kind == CONVO_NUMBERED)
+        return act_refuse(op->act, 400, "NumberedConversation",
+            "The server counts the epochs of this conversation; there is no commit to revoke.");
+    if (convo->flying.first != NULL)
+        return CONVO_EXCLUSIVE; /* a message or another report in flight would count */
+    if (report->base_epoch == convo->committed.epoch &&
+        recovery_was_revoked(convo, report->sha256)) {
+        write_report(op->act, (struct quorum){ 0, 0 }, true, convo->committed.epoch);
+        op->act->status = 200;
+        return CONVO_ANSWERED;
+    }
+    plan = plan_reported(convo, report);
+    if (plan != CONVO_GO)
+        return plan;
+    if (!is_elector(convo, caller))
+        return act_refuse(op->act, 403, "NotEligible",
+            "The committer and members that the commit added cannot report it.");
+    quorum = count_reports(convo, caller);
+    return quorum.reports < quorum.needed ? CONVO_GO : plan_revocation(convo, op, report);
+}
+
+/* ---- store, apply, answer, tell ------------------------------------------------------------- */
+
+static void report_apply(struct convo *convo, const struct convo_op *op)
+{
+    struct member *caller = convo_caller(convo, op->act);
+
+    if (op->is_exclusive) {
+        recovery_apply_exclusive(convo, op);
+        metric_add(&metrics[0], 1);
+    } else if (caller != NULL) {
+        caller->has_reported = true;
+    }
+}
+
+static void report_answer(const struct convo *convo, const struct convo_op *op)
+{
+    struct quorum quorum = { 0, 0 };
+
+    if (op->state != OP_ASKING) /* after an unknown outcome other members may count */
+        quorum = count_reports(convo, convo_caller(convo, op->act));
+    write_report(op->act, quorum, op->is_exclusive, convo->committed.epoch);
+}
+
+static void report_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
+{
+    const struct report_act *report = act_report(op->act);
+
+    if (!op->is_exclusive)
+        return;
+    convo_stream_tell(convo, ctx,
+        &(struct delivery_event){ .convo = convo_span(convo),
+            .seq = op->after.seq,
+            .kind = LOG_REVOKE,
+            .epoch = op->after.epoch,
+            .bytes = { (const char *)report->sha256, sizeof report->sha256 },
+            .created_ms = op->now_ms });
+    convo_stream_end_removed(convo, report->added, report->added_count);
+}
+
+const struct act_type report_act_type = {
+    .name = "report",
+    .payload = PAYLOAD_REPORT,
+    .size = sizeof(struct report_act),
+    .fini = report_fini,
+    .plan = report_plan,
+    .store = recovery_store_report,
+    .apply = report_apply,
+    .answer = report_answer,
+    .tell = report_tell,
+};

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* act_subscribe.c: opens an event stream. `member` asks first whether the caller may, so that the
+ * connection can still answer with an error; `subscribe` then hands the open stream over. */
+#include "base/alloc.h"
+#include "services/delivery/convo/convo.h"
+
+static enum convo_plan member_plan(struct convo *convo, struct convo_op *op)
+{
+    const struct member *caller = convo_caller(convo, op->act);
+    struct subscribe_act *subscribe = act_subscribe(op->act);
+
+    if (caller == NULL || !caller->is_in)
+        return act_refuse_stranger(op->act);
+    subscribe->seq = convo_stream_from(convo, subscribe->seq);
+    op->act->status = 200;
+    return CONVO_ANSWERED;
+}
+
+static enum convo_plan subscribe_plan(struct convo *convo, struct convo_op *op)
+{
+    const struct member *caller = convo_caller(convo, op->act);
+
+    if (caller == NULL || !caller->is_in || act_subscribe(op->act)->is_stream_gone)
+        return act_refuse_stranger(op->act); /* a closed stream hears no answer */
+    op->act->status = 200;
+    return CONVO_TELL;
+}
+
+static void subscribe_tell(struct convo *convo, struct tr_context *ctx, const struct convo_op *op)
+{
+    convo_stream_begin(convo, ctx, act_subscribe(op->act));
+}
+
+const struct act_type member_act_type = {
+    .name = "member",
+    .payload = PAYLOAD_SUBSCRIBE,
+    .size = sizeof(struct subscribe_act),
+    .plan = member_plan,
+    .flags = ACT_READS,
+};
+
+const struct act_type subscribe_act_type = {
+    .name = "subscribe",
+    .payload = PAYLOAD_SUBSCRIBE,
+    .size = sizeof(struct subscribe_act),
+    .plan = subscribe_plan,
+    .tell = subscribe_tell,
+    .flags = ACT_READS | ACT_NEEDS_ACTOR,
+};
+
+/* ---- listening ------------------------------------------------------------------------------ */
+
+static void listening_fini(struct act *act)
+{
+    base_free(act_listening(act)->dids);
+}
+
+/* A sleeping conversation has no subscribers: then the answer is empty. */
+static bool listening_peek(const struct convo_slot *slot, struct act *act)
+{
+    const struct convo *convo = convo_slot_awake(slot);
+
+    if (convo != NULL)
+        convo_stream_answer_listening(convo, act_listening(act));
+    act->status = 200;
+    return true;
+}
+
+const struct act_type listening_act_type = {
+    .name = "listening",
+    .payload = PAYLOAD_LISTENING,
+    .size = sizeof(struct listening_act),
+    .fini = listening_fini,
+    .peek = listening_peek,
+    .flags = ACT_READS | ACT_NEEDS_ACTOR,
+};

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* acts.h: the payloads of all acts, and their types. A type's functions are in the file named in
+ * the ruler above it. Each payload embeds struct act; act_<payload>() leads from the act to it and
+ * asserts the type. */
+#ifndef SERVICES_DELIVERY_CONVO_ACTS_H
+#define SERVICES_DELIVERY_CONVO_ACTS_H
+
+#include <stddef.h>
+
+#include "base/assert.h"
+#include "services/delivery/api/policy_api.h"
+#include "services/delivery/convo/act.h"
+
+#define ACT_ACCESSOR(noun, tag)                                                                    \
+    _Static_assert(offsetof(struct noun##_act, act) == 0, "act_create allocates the head");        \
+    static inline struct noun##_act *act_##noun(struct act *act)                                   \
+    {                                                                                              \
+        tr_assert(act->type->payload == (tag));                                                    \
+        return (struct noun##_act *)(void *)((char *)act - offsetof(struct noun##_act, act));      \
+    }
+
+/* ---- act_commit.c: everything that moves the epoch ------------------------------------------ */
+
+enum commit_kind {
+    COMMIT_CHANGE, /* adds, removes, updates by a member */
+    COMMIT_LEAVE,  /* the caller leaves */
+    COMMIT_JOIN,   /* an external commit: the caller joins */
+};
+
+/* A proposal in a commit's bundle: it is logged before the commit. */
+struct act_proposal {
+    struct span bytes;
+    unsigned char sha256[32];
+};
+
+struct commit_act {
+    struct act act;
+    struct act_content content;
+    struct act_members members;
+    struct act_group_info info;
+    enum commit_kind kind;
+    bool knows_proposals; /* every proposal the commit refers to is stored or in the bundle */
+    struct act_proposal *proposals; /* owned */
+    uint32_t proposal_count;
+    struct span app_bytes; /* an application message of the next epoch */
+    struct act_invite invite;
+};
+ACT_ACCESSOR(commit, PAYLOAD_COMMIT)
+extern const struct act_type commit_act_type;
+
+/* Hashes the commit's bytes. A commit without bytes (numbered) is hashed by what it asks for, so
+ * that the same id with another request is no repeat. */
+void commit_act_hash(struct commit_act *commit);
+
+/* ---- act_creation.c --------------------------------------------------------------------------- */
+
+struct creation_act {
+    struct act act;
+    struct act_members members;
+    struct act_group_info info;
+    struct span name, description, suite;
+    uint64_t epoch;
+};
+ACT_ACCESSOR(creation, PAYLOAD_CREATION)
+extern const struct act_type creation_act_type;
+
+/* ---- act_message.c -------------------------------------------------------------------------- */
+
+struct message_act {
+    struct act act;
+    struct act_content content;
+    struct span id; /* chosen by the sender */
+};
+ACT_ACCESSOR(message, PAYLOAD_MESSAGE)
+extern const struct act_type message_act_type;
+extern const struct act_type proposal_act_type;
+/* An application message for current subscribers, never stored. */
+extern const struct act_type ephemeral_act_type;
+
+/* ---- act_read.c ----------------------------------------------------------------------------- */
+
+extern const struct act_type epoch_act_type;
+extern const struct act_type view_act_type;  /* getConvo */
+extern const struct act_type state_act_type; /* the actor's memory, for operators */
+
+/* The stored GroupInfo, for members and for accounts that may join. */
+struct context_act {
+    struct act act;
+    struct act_invite invite;
+    bool wants_mls; /* message/mls rather than JSON */
+};
+ACT_ACCESSOR(context, PAYLOAD_CONTEXT)
+extern const struct act_type context_act_type;
+
+/* Is `seq` the newest number? Answered from memory, or must_read is set. */
+struct poll_act {
+    struct act act;
+    uint64_t seq;
+    uint64_t trims; /* delivery->trims before the lookup */
+    uint64_t kept_from;
+    bool must_read; /* memory does not know: ask the database */
+};
+ACT_ACCESSOR(poll, PAYLOAD_POLL)
+extern const struct act_type poll_act_type;
+
+/* ---- act_subscribe.c ------------------------------------------------------------------------ */
+
+struct subscribe_act {
+    struct act act;
+    uint64_t seq; /* the stream begins behind it; INT64_MAX: at the end of the log */
+    http_stream stream;
+    uint64_t stream_number; /* identifies the stream when it ends */
+    bool is_websocket;
+    bool is_stream_gone; /* the client left before the act was planned */
+};
+ACT_ACCESSOR(subscribe, PAYLOAD_SUBSCRIBE)
+extern const struct act_type member_act_type; /* is the caller a member? Sets seq */
+extern const struct act_type subscribe_act_type;
+
+/* Which of `dids` have an open stream? One byte each in the answer. */
+struct listening_act {
+    struct act act;
+    struct span *dids; /* owned */
+    uint32_t count;
+};
+ACT_ACCESSOR(listening, PAYLOAD_LISTENING)
+extern const struct act_type listening_act_type;
+
+/* ---- act_cursor.c --------------------------------------------------------------------------- */
+
+struct cursor_act {
+    struct act act;
+    uint64_t seq;
+    bool is_news; /* stored: the cursor moved forward */
+};
+ACT_ACCESSOR(cursor, PAYLOAD_CURSOR)
+extern const struct act_type read_to_act_type;
+extern const struct act_type mark_unread_act_type;
+
+/* ---- act_group_info.c ----------------------------------------------------------------------- */
+
+struct group_info_act {
+    struct act act;
+    struct act_group_info info;
+    uint64_t epoch;
+};
+ACT_ACCESSOR(group_info, PAYLOAD_GROUP_INFO)
+extern const struct act_type group_info_act_type;
+
+/* ---- act_role.c ----------------------------------------------------------------------------- */
+
+struct role_act {
+    struct act act;
+    struct span target;
+    bool is_admin; /* else moderator */
+    bool is_given; /* else taken */
+};
+ACT_ACCESSOR(role, PAYLOAD_ROLE)
+extern const struct act_type role_act_type;
+
+/* ---- act_policy.c --------------------------------------------------------------------------- */
+
+struct policy_act {
+    struct act act;
+    struct convo_policy policy; /* planned: the whole new policy */
+    uint32_t changes;           /* a bit per field */
+};
+ACT_ACCESSOR(policy, PAYLOAD_POLICY)
+extern const struct act_type policy_act_type;
+extern const struct act_type policy_read_act_type;
+
+/* ---- act_confirm.c, act_report.c, act_reset.c: see convo_recovery.c ------------------------- */
+
+/* The caller is in `epoch`, whose authenticator has this hash. */
+struct confirm_act {
+    struct act act;
+    uint64_t epoch;
+    unsigned char sha256[32];
+    bool is_fork; /* stored: another member confirmed another hash */
+};
+ACT_ACCESSOR(confirm, PAYLOAD_CONFIRM)
+extern const struct act_type confirm_act_type;
+
+/* The caller cannot process the commit `sha256` made at `base_epoch`. */
+struct report_act {
+    struct act act;
+    uint64_t base_epoch;
+    unsigned char sha256[32];
+    struct span reason;
+    struct span *added; /* owned, planned: accounts that leave with the revoked commit */
+    uint32_t added_count;
+};
+ACT_ACCESSOR(report, PAYLOAD_REPORT)
+extern const struct act_type report_act_type;
+
+/* Replaces the group by a new one with the same members. */
+struct reset_act {
+    struct act act;
+    struct span group; /* the new group's id, as text or hex */
+};
+ACT_ACCESSOR(reset, PAYLOAD_RESET)
+extern const struct act_type reset_act_type;
+
+/* ---- act_notice.c: events that are told and not stored --------------------------------------- */
+
+struct notice_act {
+    struct act act;
+    int event; /* DELIVERY_… */
+    struct span did, device;
+    uint64_t count; /* packages_low: key packages left; refresh: members that heard it */
+};
+ACT_ACCESSOR(notice, PAYLOAD_NOTICE)
+extern const struct act_type notice_act_type;       /* from the service, to all subscribers */
+extern const struct act_type packages_low_act_type; /* to the streams of `did` alone */
+extern const struct act_type refresh_act_type;      /* the caller needs a fresh GroupInfo */
+
+#endif

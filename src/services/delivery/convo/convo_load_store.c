@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* convo_load_store.c: reads a whole conversation into memory. */
+#include <string.h>
+
+#include "services/delivery/convo/convo.h"
+#include "sql/unit.h"
+
+#define LOAD_CONVO                                                                                 \
+    "SELECT kind, suite, creator, name, description, epoch, seq, created_ms, active_ms, "          \
+    "open_join,"                                                                                   \
+    " group_id, chain, " POLICY_COLUMNS ", confirmed_epoch, group_name FROM convos WHERE id = $1"
+SQL_STATEMENT(load_convo, LOAD_CONVO);
+SQL_LOCKING_STATEMENT(lock_convo, LOAD_CONVO);
+/* For each DID its current interval, if it has one, and the last ended one. */
+#define LOAD_MEMBERS                                                                               \
+    "SELECT did, join_seq, joined_ms, is_admin, is_moderator, read_seq, leave_seq, left_ms,"       \
+    " was_removed FROM members WHERE convo = $1 AND leave_seq "
+SQL_STATEMENT(load_members, LOAD_MEMBERS "IS NULL UNION ALL " LOAD_MEMBERS
+                                         "IS NOT NULL AND has_later = 0 ORDER BY join_seq");
+SQL_STATEMENT(load_newest, "SELECT seq, base_epoch, sha256, sender FROM log"
+                           " WHERE convo = $1 AND kind = 3 ORDER BY base_epoch DESC LIMIT 1");
+SQL_STATEMENT(load_reporters,
+    "SELECT r.did, r.sha256, r.base_epoch FROM commit_reports r JOIN convos c ON c.id = r.convo"
+    " WHERE r.convo = $1 AND r.base_epoch = c.epoch - 1");
+SQL_STATEMENT(load_quarantines, "SELECT did, until_ms FROM quarantines WHERE convo = $1");
+SQL_STATEMENT(load_revoked, "SELECT l.sha256 FROM log l JOIN convos c ON c.id = l.convo"
+                            " WHERE l.convo = $1 AND l.kind = 4 AND l.base_epoch = c.epoch");
+
+enum {
+    STEP_CONVO,
+    STEP_MEMBERS,
+    STEP_NEWEST,
+    STEP_REPORTERS,
+    STEP_QUARANTINES,
+    STEP_REVOKED,
+    STEPS,
+};
+
+static struct sql_unit *load_unit(
+    const struct convo *convo, uint64_t key, const struct sql_statement *row)
+{
+    const struct sql_statement *const statements[STEPS] = { row, &load_members, &load_newest,
+        &load_reporters, &load_quarantines, &load_revoked };
+    struct sql_unit *unit = sql_unit_create(key);
+
+    for (uint32_t i = 0; unit != NULL && i < STEPS; i++)
+        convo_store_step(convo, unit, statements[i], SQL_ROWS_ANY);
+    return unit;
+}
+
+struct sql_unit *convo_load_unit(const struct convo *convo)
+{
+    return load_unit(convo, convo_key(convo), &load_convo);
+}
+
+struct sql_unit *convo_lock_unit(const struct convo *convo, uint64_t key)
+{
+    return load_unit(convo, key, &lock_convo);
+}
+
+/* ---- the results ---------------------------------------------------------------------------- */
+
+static struct span optional_column(const struct sql_unit *unit, uint32_t column)
+{
+    return sql_row_is_null(unit, STEP_CONVO, 0, column)
+               ? (struct span){ NULL, 0 }
+               : sql_row_bytes(unit, STEP_CONVO, 0, column);
+}
+
+static int load_row(struct convo *convo, const struct sql_unit *unit)
+{
+    struct span chain = sql_row_bytes(unit, STEP_CONVO, 0, 11);
+
+    convo->committed = (struct convo_point){
+        .kind = (int)sql_row_int(unit, STEP_CONVO, 0, 0),
+        .epoch = (uint64_t)sql_row_int(unit, STEP_CONVO, 0, 5),
+        .seq = (uint64_t)sql_row_int(unit, STEP_CONVO, 0, 6),
+        .confirmed = (uint64_t)sql_row_int(unit, STEP_CONVO, 0, 12 + POLICY_FIELDS),
+    };
+    if (chain.size == sizeof convo->committed.chain)
+        memcpy(convo->committed.chain, chain.at, chain.size);
+    convo->created_ms = sql_row_int(unit, STEP_CONVO, 0, 7);
+    convo->active_ms = sql_row_int(unit, STEP_CONVO, 0, 8);
+    policy_load(&convo->policy, unit, 12);
+    return convo_set_texts(convo, &(struct convo_texts){ .id = convo->texts.id,
+                                      .suite = sql_row_bytes(unit, STEP_CONVO, 0, 1),
+                                      .creator = sql_row_bytes(unit, STEP_CONVO, 0, 2),
+                                      .name = optional_column(unit, 3),
+                                      .description = optional_column(unit, 4),
+                                      .group_id = optional_column(unit, 10),
+                                      .group_name = optional_column(unit, 13 + POLICY_FIELDS) });
+}
+
+static int load_member(struct convo *convo, const struct sql_unit *unit, uint32_t row)
+{
+    struct member *member = roster_get(&convo->roster, sql_row_bytes(unit, STEP_MEMBERS, row, 0));
+
+    if (member == NULL)
+        return TR_ENOMEM;
+    member->join_seq = (uint64_t)sql_row_int(unit, STEP_MEMBERS, row, 1);
+    member->joined_ms = sql_row_int(unit, STEP_MEMBERS, row, 2);
+    member->is_admin = sql_row_int(unit, STEP_MEMBERS, row, 3) != 0;
+    member->is_moderator = sql_row_int(unit, STEP_MEMBERS, row, 4) != 0;
+    member->read_seq = (uint64_t)sql_row_int(unit, STEP_MEMBERS, row, 5);
+    member->left_ms = sql_row_int(unit, STEP_MEMBERS, row, 7);
+    member->was_removed = sql_row_int(unit, STEP_MEMBERS, row, 8) != 0;
+    roster_apply(&convo->roster, member, sql_row_is_null(unit, STEP_MEMBERS, row, 6));
+    roster_plan(&convo->roster, member, member->is_in);
+    return 0;
+}
+
+static int load_newest_commit(struct convo *convo, const struct sql_unit *unit)
+{
+    struct convo_newest *newest = &convo->newest;
+    struct span hash;
+    const struct member *sender;
+
+    newest->is_there = false;
+    if (sql_unit_rows(unit, STEP_NEWEST) == 0)
+        return 0;
+    hash = sql_row_bytes(unit, STEP_NEWEST, 0, 2);
+    sender = roster_get(&convo->roster, sql_row_bytes(unit, STEP_NEWEST, 0, 3));
+    if (sender == NULL)
+        return TR_ENOMEM;
+    newest->sender = (uint32_t)(sender - convo->roster.members);
+    newest->is_there = hash.size == sizeof newest->sha256;
+    newest->seq = (uint64_t)sql_row_int(unit, STEP_NEWEST, 0, 0);
+    newest->base_epoch = (uint64_t)sql_row_int(unit, STEP_NEWEST, 0, 1);
+    if (newest->is_there)
+        memcpy(newest->sha256, hash.at, hash.size);
+    return 0;
+}
+
+/* A member may also have reported another commit of this epoch, which was revoked. */
+static void load_reporter(struct convo *convo, const struct sql_unit *unit, uint32_t row)
+{
+    const struct convo_newest *newest = &convo->newest;
+    struct span hash = sql_row_bytes(unit, STEP_REPORTERS, row, 1);
+    struct member *member =
+        roster_find(&convo->roster, sql_row_bytes(unit, STEP_REPORTERS, row, 0));
+
+    if (member != NULL && newest->is_there && hash.size == sizeof newest->sha256 &&
+        memcmp(hash.at, newest->sha256, hash.size) == 0)
+        member->has_reported = true;
+}
+
+static int load_recovery(struct convo *convo, const struct sql_unit *unit)
+{
+    int rc = load_newest_commit(convo, unit);
+
+    buffer_clear(&convo->revoked);
+    convo->is_exclusive = false;
+    for (uint32_t i = 0; rc == 0 && i < sql_unit_rows(unit, STEP_REPORTERS); i++)
+        load_reporter(convo, unit, i);
+    for (uint32_t i = 0; rc == 0 && i < sql_unit_rows(unit, STEP_QUARANTINES); i++) {
+        struct member *member =
+            roster_find(&convo->roster, sql_row_bytes(unit, STEP_QUARANTINES, i, 0));
+
+        if (member != NULL)
+            member->quarantined_until_ms = sql_row_int(unit, STEP_QUARANTINES, i, 1);
+    }
+    for (uint32_t i = 0; rc == 0 && i < sql_unit_rows(unit, STEP_REVOKED); i++)
+        rc = buffer_span(&convo->revoked, sql_row_bytes(unit, STEP_REVOKED, i, 0));
+    return rc;
+}
+
+int convo_load(struct convo *convo, const struct sql_unit *unit)
+{
+    int rc = 0;
+
+    tr_assert(unit->step_count >= STEPS);
+    convo->is_there = sql_unit_rows(unit, STEP_CONVO) == 1;
+    roster_free(&convo->roster);
+    roster_expect(&convo->roster, sql_unit_rows(unit, STEP_MEMBERS));
+    convo->policy = policy_default;
+    convo->committed = (struct convo_point){ 0 };
+    if (convo->is_there)
+        rc = load_row(convo, unit);
+    for (uint32_t i = 0; convo->is_there && rc == 0 && i < sql_unit_rows(unit, STEP_MEMBERS); i++)
+        rc = load_member(convo, unit, i);
+    convo->planned = convo->committed;
+    return rc < 0 ? rc : load_recovery(convo, unit);
+}

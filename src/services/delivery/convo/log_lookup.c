@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* log_lookup.c: answers that are in the log. A loser hears of the commits it missed; a repeat gets
+ * the first answer. An answer tells of nothing that this actor does not know to be stored: if the
+ * log is ahead of the actor, the act is planned again after a reload. */
+#include <string.h>
+
+#include "json/json_write.h"
+#include "services/delivery/api/text.h"
+#include "services/delivery/convo/convo.h"
+#include "services/delivery/convo/event.h"
+
+bool lookup_failed(struct act *act, const struct sql_unit *unit)
+{
+    if (sql_unit_status(unit) == SQL_EROWS)
+        convo_refuse_invite(act);
+    else if (sql_unit_status(unit) != 0)
+        act_fail(act, 503, "Unavailable", "The database did not answer; try again.");
+    return sql_unit_status(unit) != 0;
+}
+
+/* ---- conflicts ------------------------------------------------------------------------------ */
+
+/* Commits up to the epoch that this actor knows: the log may be ahead. */
+static void put_commits(
+    struct json_writer *writer, const struct convo *convo, const struct sql_unit *unit)
+{
+    char id[DELIVERY_ID_SIZE];
+
+    json_put_array(writer, "commits");
+    for (uint32_t i = 0; i < sql_unit_rows(unit, LOOKUP_COMMITS); i++) {
+        if ((uint64_t)sql_row_int(unit, LOOKUP_COMMITS, i, 2) > convo->committed.epoch)
+            break;
+        json_put_object(writer, NULL);
+        json_put_int(writer, "seq", sql_row_int(unit, LOOKUP_COMMITS, i, 0));
+        json_put_int(writer, "baseEpoch", sql_row_int(unit, LOOKUP_COMMITS, i, 1));
+        json_put_int(writer, "epoch", sql_row_int(unit, LOOKUP_COMMITS, i, 2));
+        json_put_string(writer, "sender", sql_row_bytes(unit, LOOKUP_COMMITS, i, 3));
+        json_put_string(writer, "id",
+            delivery_message_id((struct span){ NULL, 0 }, convo_span(convo),
+                (uint64_t)sql_row_int(unit, LOOKUP_COMMITS, i, 0), id));
+        delivery_put_bytes(writer, "commitData", sql_row_bytes(unit, LOOKUP_COMMITS, i, 4));
+        json_put_end(writer);
+    }
+    json_put_end(writer);
+}
+
+/* The epoch the listed commits lead to. `committed` may have moved since they were read, and a
+ * client that applies them must not be told a later epoch. */
+static uint64_t epoch_of_commits(const struct convo *convo, const struct sql_unit *unit)
+{
+    uint64_t epoch = sql_unit_rows(unit, LOOKUP_POINT) == 0
+                         ? convo->committed.epoch
+                         : (uint64_t)sql_row_int(unit, LOOKUP_POINT, 0, 1);
+
+    return epoch < convo->committed.epoch ? epoch : convo->committed.epoch;
+}
+
+static bool is_join(struct act *act)
+{
+    return act_has(act, ACT_COMMITS) && act_commit(act)->kind == COMMIT_JOIN;
+}
+
+/* An external committer who is not a member may be anybody: it hears of no commits. */
+static bool may_hear(const struct convo *convo, struct act *act)
+{
+    const struct member *caller = convo_caller(convo, act);
+
+    return !is_join(act) || (caller != NULL && caller->is_in);
+}
+
+/* 409 with the commits the loser missed: it rebases in one round trip. */
+static void answer_conflict(const struct convo *convo, struct act *act, const struct sql_unit *unit)
+{
+    static const char text[] = "Another commit won this epoch; apply it and try again.";
+    const char *label = act_has(act, ACT_COMMITS) ? "EpochConflict" : "EpochMismatch";
+    struct json_writer writer = json_writer(&act->answer);
+
+    json_put_object(&writer, NULL);
+    json_put_text(&writer, "error", label);
+    json_put_text(&writer, "message", text);
+    json_put_int(&writer, "currentEpoch", (int64_t)epoch_of_commits(convo, unit));
+    json_put_int(&writer, "baseEpoch", (int64_t)act->content->mls.epoch);
+    if (may_hear(convo, act))
+        put_commits(&writer, convo, unit);
+    /* 0 unless another member has the next turn: until then a commit would only wait. */
+    json_put_int(
+        &writer, "retryAfterMs", (int64_t)commit_fairness_wait_ms(convo, act->claims->issuer));
+    json_put_end(&writer);
+    if (act->answer.failed != 0)
+        buffer_free(&act->answer);
+    act_fail(act, 409, label, text);
+}
+
+/* ---- repeats -------------------------------------------------------------------------------- */
+
+/* The same bytes again get the first answer. */
+static bool answer_first(struct act *act, const struct sql_unit *unit, uint32_t step)
+{
+    struct span stored;
+
+    if (sql_unit_rows(unit, step) == 0)
+        return false;
+    stored = sql_row_bytes(unit, step, 0, 3);
+    if (stored.size != 32 || memcmp(stored.at, act->content->sha256, 32) != 0)
+        return false;
+    act->result_seq = (uint64_t)sql_row_int(unit, step, 0, 0);
+    act->result_epoch = (uint64_t)sql_row_int(unit, step, 0, 1);
+    act->result_ms = sql_row_int(unit, step, 0, 2);
+    buffer_clear(&act->content->stored_id);
+    if (!sql_row_is_null(unit, step, 0, 4))
+        (void)buffer_span(&act->content->stored_id, sql_row_bytes(unit, step, 0, 4));
+    act->is_repeat = true;
+    act->status = 200;
+    return true;
+}
+
+/* Was the group reset without this actor knowing? */
+static bool is_of_next_group(const struct convo *convo, const struct sql_unit *unit)
+{
+    if (sql_row_is_null(unit, LOOKUP_POINT, 0, 2))
+        return convo->texts.group_name.size > 0;
+    return !span_equal(sql_row_bytes(unit, LOOKUP_POINT, 0, 2), convo->texts.group_name);
+}
+
+/* Does the answer tell of something that this actor does not know to be stored? */
+static bool is_ahead(const struct convo *convo, const struct act *act, const struct sql_unit *unit)
+{
+    if (sql_unit_rows(unit, LOOKUP_POINT) != 1 ||
+        (uint64_t)sql_row_int(unit, LOOKUP_POINT, 0, 0) <= convo->committed.seq)
+        return false;
+    if (act->status == 200)
+        return act->result_seq > convo->committed.seq;
+    /* A revoked commit and a reset take the epoch back; later it may reach the same number. */
+    return act->content->mls.epoch >= convo->committed.epoch ||
+           (uint64_t)sql_row_int(unit, LOOKUP_POINT, 0, 1) < convo->committed.epoch ||
+           is_of_next_group(convo, unit);
+}
+
+/* Was the group reset since this act was planned? Then no commit of the log won against it. */
+static bool is_of_former_group(const struct convo *convo, const struct act *act)
+{
+    struct span group_id = act->content->mls.group_id;
+
+    return group_id.size > 0 && !convo_is_of_group(convo, group_id);
+}
+
+bool log_looked_up(struct convo *convo, struct convo_op *op, const struct sql_unit *unit)
+{
+    struct act *act = op->act;
+    unsigned refused = act->status; /* the plan refused it: label and text are still there */
+
+    act->status = 0;
+    if (lookup_failed(act, unit))
+        return true;
+    if (answer_first(act, unit, LOOKUP_OP) ||
+        (act_has(act, ACT_COMMITS) && act->content->bytes.size > 0 &&
+            answer_first(act, unit, LOOKUP_SAME))) {
+        if (is_ahead(convo, act, unit))
+            return false;
+        convo_push(convo, act); /* the actor that stored it may have ended before it did */
+    } else if (op->failure == CONVO_DUPLICATE && sql_unit_rows(unit, LOOKUP_OP) > 0) {
+        act_fail(act, 409, "IdempotencyConflict",
+            "Another request used this id before; choose a new one.");
+    } else if (refused != 0) {
+        act->status = refused;
+    } else if (is_ahead(convo, act, unit) || is_of_former_group(convo, act)) {
+        return false;
+    } else {
+        answer_conflict(convo, act, unit);
+    }
+    return true;
+}

@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check.c: the files are listed first and the rows read after: what is renamed into place and then
+ * committed in between is found with its row.
+ *
+ * The folders are opened here and not by objects_open: that makes what is missing, and this only
+ * reads. A folder that is not there is an empty one (a backup needs no incoming); one that cannot
+ * be opened is an error, or every version would be called lost. */
+#include "services/packs/check.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "crypto/digest.h"
+#include "crypto/encoding.h"
+#include "services/packs/objects.h"
+#include "services/packs/schema.h"
+
+enum { READ_SIZE = 256 << 10, NAME_SIZE = 256 };
+
+/* A file as it was listed. */
+struct file {
+    char name[NAME_SIZE];
+    uint64_t size;
+    bool is_wanted; /* by some row */
+};
+
+struct files {
+    struct file *list; /* by name */
+    size_t count, capacity;
+};
+
+struct run {
+    struct sql *sql;
+    int folder; /* of objects; negative: there is none */
+    packs_check_fn on_violation;
+    void *data;
+    uint64_t violations;
+    struct files objects, incoming;
+    char *bytes; /* READ_SIZE */
+};
+
+static void tell(struct run *run, const char *check, struct span subject, const char *text)
+{
+    run->violations++;
+    if (run->on_violation != NULL)
+        run->on_violation(run->data, check, subject, text);
+}
+
+/* ---- the database alone --------------------------------------------------------------------- */
+
+SQL_STATEMENT(wrong_active,
+    "SELECT p.name, p.state, (SELECT COUNT(*) FROM pack_versions v WHERE v.pack = p.id"
+    " AND v.is_active = 1) AS n FROM packs p WHERE (p.state = 1) <> ((SELECT COUNT(*) FROM"
+    " pack_versions v WHERE v.pack = p.id AND v.is_active = 1) = 1) ORDER BY p.name");
+SQL_STATEMENT(active_disabled, "SELECT p.name, v.version FROM pack_versions v JOIN packs p"
+                               " ON p.id = v.pack WHERE v.is_active = 1 AND (v.is_disabled = 1"
+                               " OR v.published_ms IS NULL) ORDER BY p.name");
+SQL_STATEMENT(not_on_top,
+    "SELECT p.name, v.version FROM packs p JOIN pack_versions v ON v.pack = p.id AND"
+    " v.is_active = 1 WHERE NOT EXISTS (SELECT 1 FROM pack_history h WHERE h.pack = p.id"
+    " AND h.version = v.id AND h.place = (SELECT MAX(t.place) FROM pack_history t"
+    " WHERE t.pack = p.id)) ORDER BY p.name");
+SQL_STATEMENT(not_pinned,
+    "SELECT r.name, p.name FROM pack_releases r JOIN pack_artifacts a ON a.release = r.id"
+    " JOIN packs p ON p.id = a.pack WHERE r.state <> 0 AND NOT EXISTS (SELECT 1 FROM"
+    " pack_versions v WHERE v.pack = a.pack AND v.version = a.version AND v.sha256 = a.sha256"
+    " AND v.size = a.size) ORDER BY r.name, p.name");
+SQL_STATEMENT(pinned_draft,
+    "SELECT r.name, p.name FROM pack_releases r JOIN pack_artifacts a ON a.release = r.id"
+    " JOIN packs p ON p.id = a.pack WHERE r.state = 0 AND a.version IS NOT NULL"
+    " ORDER BY r.name, p.name");
+
+static const struct {
+    const char *check;
+    const struct sql_statement *statement; /* its first column is the subject */
+    const char *text;                      /* the second column stands at %.*s; none: no %s */
+} questions[] = {
+    { "active", &wrong_active,
+        "a published pack has one active version, and another has none: it is not so" },
+    { "active", &active_disabled, "its active version %.*s is disabled, or was never published" },
+    { "active", &not_on_top, "its active version %.*s is not the one that was published last" },
+    { "releases", &not_pinned, "it is published, and its artifact %.*s is not what was pinned" },
+    { "releases", &pinned_draft, "it is a draft, and its artifact %.*s is pinned" },
+};
+enum { QUESTIONS = sizeof questions / sizeof questions[0] };
+
+static int read_rows(
+    struct run *run, const struct sql_statement *statement, struct sql_unit **ret_unit)
+{
+    struct sql_unit *unit = sql_unit_create(0);
+    int rc;
+
+    if (unit == NULL)
+        return TR_ENOMEM;
+    sql_unit_step(unit, statement, SQL_ROWS_ANY);
+    rc = sql_read_wait(run->sql, unit);
+    if (rc < 0)
+        sql_unit_destroy(unit);
+    else
+        *ret_unit = unit;
+    return rc;
+}
+
+static int ask(struct run *run, size_t number)
+{
+    const char *placeholder = strstr(questions[number].text, "%.*s");
+    struct sql_unit *unit;
+    char text[256];
+    int rc = read_rows(run, questions[number].statement, &unit);
+
+    if (rc < 0)
+        return rc;
+    for (uint32_t i = 0; i < sql_unit_rows(unit, 0); i++) {
+        struct span what = { "", 0 };
+
+        if (placeholder != NULL)
+            what = sql_row_bytes(unit, 0, i, 1);
+        (void)snprintf(text, sizeof text, "%.*s%.*s%s",
+            placeholder == NULL ? (int)strlen(questions[number].text)
+                                : (int)(placeholder - questions[number].text),
+            questions[number].text, (int)what.size, what.at,
+            placeholder == NULL ? "" : placeholder + 4);
+        tell(run, questions[number].check, sql_row_bytes(unit, 0, i, 0), text);
+    }
+    sql_unit_destroy(unit);
+    return 0;
+}
+
+/* ---- files ---------------------------------------------------------------------------------- */
+
+static int add_file(void *data, const char *name, uint64_t size)
+{
+    struct files *files = data;
+
+    if (files->count == files->capacity) {
+        size_t capacity = files->capacity == 0 ? 64 : 2 * files->capacity;
+        struct file *list = base_realloc(files->list, capacity * sizeof *list);
+
+        if (list == NULL)
+            return TR_ENOMEM;
+        files->list = list;
+        files->capacity = capacity;
+    }
+    files->list[files->count] = (struct file){ .size = size };
+    (void)snprintf(files->list[files->count++].name, NAME_SIZE, "%s", name);
+    return 0;
+}
+
+static int compare_files(const void *a, const void *b)
+{
+    return strcmp(((const struct file *)a)->name, ((const struct file *)b)->name);
+}
+
+static struct file *find_file(const struct files *files, struct span name)
+{
+    struct file wanted;
+
+    if (name.size >= sizeof wanted.name || files->count == 0)
+        return NULL;
+    memcpy(wanted.name, name.at, name.size);
+    wanted.name[name.size] = '\0';
+    return bsearch(&wanted, files->list, files->count, sizeof wanted, compare_files);
+}
+
+/* packs/NAME of the data directory; -1 if it is not there. */
+static int open_folder(const char *data_path, const char *name, int *ret_folder)
+{
+    char path[PATH_MAX];
+
+    if (snprintf(path, sizeof path, "%s/packs/%s", data_path, name) >= (int)sizeof path)
+        return TR_ETOOBIG;
+    *ret_folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (*ret_folder >= 0 || errno == ENOENT)
+        return 0;
+    return errno == EMFILE || errno == ENFILE ? TR_ELIMIT : TR_EACCES;
+}
+
+static int add_names(struct files *files, int folder, DIR *names)
+{
+    const struct dirent *entry;
+    struct stat status;
+    int rc = 0;
+
+    while (rc == 0 && (errno = 0, entry = readdir(names)) != NULL) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        if (fstatat(folder, entry->d_name, &status, AT_SYMLINK_NOFOLLOW) == 0)
+            rc = add_file(
+                files, entry->d_name, S_ISREG(status.st_mode) ? (uint64_t)status.st_size : 0);
+        else if (errno != ENOENT) /* else it has just gone */
+            rc = TR_EACCES;
+    }
+    return rc == 0 && errno != 0 ? TR_EIO : rc;
+}
+
+static int list_folder(struct files *files, int folder)
+{
+    int copy = folder < 0 ? -1 : openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *names = copy < 0 ? NULL : fdopendir(copy);
+    int rc;
+
+    if (folder < 0)
+        return 0;
+    if (names == NULL) {
+        if (copy >= 0)
+            close(copy);
+        return TR_EACCES;
+    }
+    rc = add_names(files, folder, names);
+    closedir(names);
+    if (files->count > 0)
+        qsort(files->list, files->count, sizeof(struct file), compare_files);
+    return rc;
+}
+
+static int list_files(struct run *run, const char *data_path)
+{
+    int incoming = -1;
+    int rc = open_folder(data_path, "objects", &run->folder);
+
+    if (rc == 0)
+        rc = open_folder(data_path, "incoming", &incoming);
+    if (rc == 0)
+        rc = list_folder(&run->objects, run->folder);
+    if (rc == 0)
+        rc = list_folder(&run->incoming, incoming);
+    if (incoming >= 0)
+        close(incoming);
+    return rc;
+}
+
+/* ---- rows and their objects ----------------------------------------------------------------- */
+
+SQL_STATEMENT(every_object,
+    "SELECT v.sha256, v.size, p.name, v.version FROM pack_versions v JOIN packs p ON p.id = v.pack"
+    " UNION ALL SELECT x.sha256, x.size, p.name, v.version FROM pack_variants x"
+    " JOIN pack_versions v ON v.id = x.version JOIN packs p ON p.id = v.pack ORDER BY 3, 4");
+SQL_STATEMENT(every_upload, "SELECT id, sha256 FROM pack_uploads ORDER BY id");
+
+/* TR_EPROTO: its bytes are others. */
+static int compare_digest(struct run *run, const char *name)
+{
+    char hex[2 * CRYPTO_SHA256_BYTES + 1];
+    uint8_t digest[CRYPTO_SHA256_BYTES];
+    struct crypto_sha256_stream stream;
+    struct file_identity identity;
+    ssize_t got = 1;
+    int fd, rc;
+
+    rc = file_open_beneath(run->folder, name, O_RDONLY, 0, &fd);
+    if (rc < 0)
+        return rc;
+    rc = file_identify(fd, &identity); /* a plain file? */
+    if (rc < 0) {
+        close(fd);
+        return rc;
+    }
+    rc = crypto_sha256_stream_init(&stream);
+    while (rc == 0 && got > 0) {
+        got = read(fd, run->bytes, READ_SIZE);
+        if (got > 0)
+            crypto_sha256_stream_update(&stream, run->bytes, (size_t)got);
+    }
+    if (rc == 0 && got < 0)
+        rc = TR_EIO;
+    if (rc == 0) {
+        crypto_sha256_stream_digest(&stream, digest);
+        hex[crypto_hex_encode(digest, sizeof digest, hex)] = '\0';
+        rc = strcmp(hex, name) == 0 ? 0 : TR_EPROTO;
+    }
+    crypto_sha256_stream_finish(&stream);
+    close(fd);
+    return rc;
+}
+
+static int check_object(struct run *run, const struct sql_unit *unit, uint32_t row)
+{
+    struct span hash = sql_row_bytes(unit, 0, row, 0), name = sql_row_bytes(unit, 0, row, 2);
+    struct span version = sql_row_bytes(unit, 0, row, 3);
+    char hex[2 * CRYPTO_SHA256_BYTES + 1] = "", subject[256], text[160];
+    struct span what = { subject, 0 };
+    struct file *file;
+    int rc;
+
+    what.size = (size_t)snprintf(subject, sizeof subject, "%.*s %.*s", (int)name.size, name.at,
+        (int)version.size, version.at);
+    if (hash.size == CRYPTO_SHA256_BYTES)
+        hex[crypto_hex_encode(hash.at, hash.size, hex)] = '\0';
+    file = find_file(&run->objects, span_of(hex));
+    if (file == NULL) {
+        (void)snprintf(text, sizeof text, "its object %s is not there", hex);
+        tell(run, "rows", what, text);
+        return 0;
+    }
+    if (file->size != (uint64_t)sql_row_int(unit, 0, row, 1)) {
+        (void)snprintf(text, sizeof text, "it has %lld bytes, and its object %llu",
+            (long long)sql_row_int(unit, 0, row, 1), (unsigned long long)file->size);
+        tell(run, "content", what, text);
+        file->is_wanted = true;
+        return 0;
+    }
+    if (file->is_wanted) /* looked at for another version */
+        return 0;
+    file->is_wanted = true;
+    rc = compare_digest(run, hex);
+    if (rc == TR_ENOMEM)
+        return rc;
+    if (rc < 0) {
+        (void)snprintf(text, sizeof text, "%s",
+            rc == TR_EPROTO ? "the bytes of its object have another digest"
+                            : "its object cannot be read");
+        tell(run, "content", what, text);
+    }
+    return 0;
+}
+
+static int check_objects(struct run *run)
+{
+    struct sql_unit *unit;
+    int rc = read_rows(run, &every_object, &unit);
+
+    if (rc < 0)
+        return rc;
+    for (uint32_t i = 0; rc == 0 && i < sql_unit_rows(unit, 0); i++)
+        rc = check_object(run, unit, i);
+    sql_unit_destroy(unit);
+    return rc;
+}
+
+/* ---- uploads, and what is left over --------------------------------------------------------- */
+
+static int check_uploads(struct run *run)
+{
+    struct sql_unit *unit;
+    int rc = read_rows(run, &every_upload, &unit);
+
+    if (rc < 0)
+        return rc;
+    for (uint32_t i = 0; i < sql_unit_rows(unit, 0); i++) {
+        struct span id = sql_row_bytes(unit, 0, i, 0), hash = sql_row_bytes(unit, 0, i, 1);
+        struct file *file = find_file(&run->incoming, id), *object = NULL;
+        char hex[2 * CRYPTO_SHA256_BYTES + 1] = "";
+
+        if (hash.size == CRYPTO_SHA256_BYTES)
+            hex[crypto_hex_encode(hash.at, hash.size, hex)] = '\0';
+        object = find_file(&run->objects, span_of(hex));
+        if (file != NULL)
+            file->is_wanted = true;
+        if (object != NULL) /* complete: only its version is missing */
+            object->is_wanted = true;
+        if (file == NULL && object == NULL)
+            tell(run, "incoming", id, "this upload has no file");
+    }
+    sql_unit_destroy(unit);
+    return 0;
+}
+
+static void check_left_over(struct run *run)
+{
+    for (size_t i = 0; i < run->objects.count; i++)
+        if (!run->objects.list[i].is_wanted)
+            tell(run, "objects", span_of(run->objects.list[i].name),
+                "no version and no upload has this object");
+    for (size_t i = 0; i < run->incoming.count; i++)
+        if (!run->incoming.list[i].is_wanted)
+            tell(run, "incoming", span_of(run->incoming.list[i].name),
+                "this file belongs to no upload");
+}
+
+/* ---- all of it ------------------------------------------------------------------------------ */
+
+int packs_check(struct sql *sql, const char *data_path, packs_check_fn on_violation, void *data,
+    uint64_t *ret_violations)
+{
+    struct run run = { .sql = sql, .folder = -1, .on_violation = on_violation, .data = data };
+    int rc = list_files(&run, data_path);
+
+    run.bytes = base_alloc(READ_SIZE);
+    if (rc == 0 && run.bytes == NULL)
+        rc = TR_ENOMEM;
+    for (size_t i = 0; rc == 0 && i < QUESTIONS; i++)
+        rc = ask(&run, i);
+    if (rc == 0)
+        rc = check_objects(&run);
+    if (rc == 0)
+        rc = check_uploads(&run);
+    if (rc == 0) {
+        check_left_over(&run);
+        *ret_violations = run.violations;
+    }
+    base_free(run.objects.list);
+    base_free(run.incoming.list);
+    base_free(run.bytes);
+    if (run.folder >= 0)
+        close(run.folder);
+    return rc;
+}

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/siphash.h"
 #include "runtime/context.h"
 #include "runtime/worker.h"
 
@@ -118,54 +119,6 @@ int tr__ready_wait(tr_sender to, struct tr__ready_message *message, void *value,
     return rc;
 }
 
-/* ---- the hash ------------------------------------------------------------------------------- */
-
-static uint64_t rotate(uint64_t x, unsigned bits)
-{
-    return x << bits | x >> (64 - bits);
-}
-
-static void sip_round(uint64_t v[4])
-{
-    v[0] += v[1];
-    v[1] = rotate(v[1], 13) ^ v[0];
-    v[0] = rotate(v[0], 32);
-    v[2] += v[3];
-    v[3] = rotate(v[3], 16) ^ v[2];
-    v[0] += v[3];
-    v[3] = rotate(v[3], 21) ^ v[0];
-    v[2] += v[1];
-    v[1] = rotate(v[1], 17) ^ v[2];
-    v[2] = rotate(v[2], 32);
-}
-
-uint64_t tr__hash(const uint64_t secret[2], const void *bytes, size_t size)
-{
-    const unsigned char *at = bytes;
-    uint64_t v[4] = { secret[0] ^ UINT64_C(0x736f6d6570736575),
-        secret[1] ^ UINT64_C(0x646f72616e646f6d), secret[0] ^ UINT64_C(0x6c7967656e657261),
-        secret[1] ^ UINT64_C(0x7465646279746573) };
-    uint64_t word = 0;
-    size_t left = size;
-
-    for (; left >= 8; left -= 8, at += 8) {
-        memcpy(&word, at, 8);
-        v[3] ^= word;
-        sip_round(v);
-        v[0] ^= word;
-    }
-    word = (uint64_t)size << 56;
-    for (size_t i = 0; i < left; i++)
-        word |= (uint64_t)at[i] << (8 * i);
-    v[3] ^= word;
-    sip_round(v);
-    v[0] ^= word;
-    v[2] ^= 0xff;
-    for (unsigned i = 0; i < 3; i++)
-        sip_round(v);
-    return v[0] ^ v[1] ^ v[2] ^ v[3];
-}
-
 /* ---- the table ------------------------------------------------------------------------------ */
 
 enum { BUCKETS_FIRST = 64 };
@@ -173,8 +126,8 @@ enum { BUCKETS_FIRST = 64 };
 int tr__table_init(struct tr__table *table, struct tr_context *ctx)
 {
     *table = (struct tr__table){ .bucket_count = BUCKETS_FIRST };
-    table->secret[0] = tr_random(ctx);
-    table->secret[1] = tr_random(ctx);
+    table->hash_key.k0 = tr_random(ctx);
+    table->hash_key.k1 = tr_random(ctx);
     table->buckets = base_calloc(BUCKETS_FIRST * sizeof(struct tr__entry *));
     return table->buckets == NULL ? TR_ENOMEM : 0;
 }
@@ -192,7 +145,7 @@ static struct tr__entry **bucket_of(const struct tr__table *table, uint64_t hash
 
 struct tr__entry *tr__table_find(const struct tr__table *table, const void *key, size_t key_size)
 {
-    uint64_t hash = tr__hash(table->secret, key, key_size);
+    uint64_t hash = base_siphash(table->hash_key, key, key_size);
     struct tr__entry *entry = *bucket_of(table, hash);
 
     while (entry != NULL && !(entry->hash == hash && entry->key_size == key_size &&
@@ -227,7 +180,7 @@ void tr__table_add(struct tr__table *table, struct tr__entry *entry)
 
     if (table->count >= table->bucket_count && table->bucket_count < 1u << 30)
         grow(table);
-    entry->hash = tr__hash(table->secret, entry->key, entry->key_size);
+    entry->hash = base_siphash(table->hash_key, entry->key, entry->key_size);
     to = bucket_of(table, entry->hash);
     entry->next = *to;
     *to = entry;

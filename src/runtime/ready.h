@@ -10,6 +10,7 @@
 #include <troupe/ready.h>
 #include <troupe/sender.h>
 
+#include "base/siphash.h"
 #include "runtime/cell.h"
 
 /* ---- the message: a kind, two numbers, a key and a value ------------------------------------ */
@@ -65,7 +66,7 @@ struct tr__table {
     struct tr__entry **buckets;
     uint32_t bucket_count; /* a power of two */
     uint32_t count;
-    uint64_t secret[2]; /* of the hash: who chooses keys cannot choose a bucket */
+    struct base_siphash_key hash_key; /* a client that chooses keys cannot choose a bucket */
 };
 
 /* TR_ENOMEM. */
@@ -77,9 +78,6 @@ struct tr__entry *tr__table_find(const struct tr__table *table, const void *key,
  * slower. */
 void tr__table_add(struct tr__table *table, struct tr__entry *entry);
 void tr__table_remove(struct tr__table *table, struct tr__entry *entry);
-
-/* SipHash-1-3. */
-uint64_t tr__hash(const uint64_t secret[2], const void *bytes, size_t size);
 
 /* ---- a heap by time: the earliest on top ---------------------------------------------------- */
 

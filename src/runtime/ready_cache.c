@@ -16,6 +16,7 @@
 #include <troupe/event.h>
 
 #include "base/alloc.h"
+#include "base/siphash.h"
 #include "runtime/context.h"
 #include "runtime/list.h"
 #include "runtime/ready.h"
@@ -52,7 +53,7 @@ struct put_head {
 
 static uint64_t *stamp_of(struct tr__cache *inner, const void *key, size_t key_size)
 {
-    return &inner->stamps[tr__hash(inner->table.secret, key, key_size) >> 32 & (STAMPS - 1)];
+    return &inner->stamps[base_siphash(inner->table.hash_key, key, key_size) >> 32 & (STAMPS - 1)];
 }
 
 static uint64_t size_of(const struct cached *cached)

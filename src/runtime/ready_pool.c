@@ -21,6 +21,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/siphash.h"
 #include "runtime/actor.h"
 #include "runtime/context.h"
 #include "runtime/ready.h"
@@ -43,7 +44,8 @@ struct tr_pool {
 };
 
 /* Fixed: a key's worker is the same in every run, so that a simulation can be replayed. */
-static const uint64_t secret[2] = { UINT64_C(0x706f6f6c20706f6f), UINT64_C(0x6c20706f6f6c2070) };
+static const struct base_siphash_key route_key = { UINT64_C(0x706f6f6c20706f6f),
+    UINT64_C(0x6c20706f6f6c2070) };
 
 static void memory_free(struct tr_pool *pool)
 {
@@ -301,7 +303,7 @@ uint32_t tr_pool_workers(const struct tr_pool *pool)
 
 uint32_t tr_pool_index(const struct tr_pool *pool, const void *key, size_t key_size)
 {
-    return (uint32_t)(tr__hash(secret, key, key_size) % pool->workers);
+    return (uint32_t)(base_siphash(route_key, key, key_size) % pool->workers);
 }
 
 tr_sender tr_pool_worker(const struct tr_pool *pool, uint32_t index)

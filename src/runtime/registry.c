@@ -22,6 +22,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/siphash.h"
 #include "runtime/actor.h"
 #include "runtime/ask.h"
 #include "runtime/box.h"
@@ -69,6 +70,8 @@ struct tr_registry {
     struct tr_system *system;
     struct tr_registry_options options;
     char *name;
+    struct base_siphash_key
+        hash_key; /* random: a client that chooses keys cannot choose a bucket */
     struct shard shards[SHARDS];
     _Atomic uint32_t live;
     _Atomic bool closing;
@@ -77,16 +80,6 @@ struct tr_registry {
 };
 
 static int sweeper_ensure(struct tr_registry *registry);
-
-static uint64_t hash_of(const void *key, size_t size)
-{
-    const unsigned char *at = key;
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-
-    for (size_t i = 0; i < size; i++)
-        hash = (hash ^ at[i]) * UINT64_C(0x100000001b3);
-    return hash ^ hash >> 29;
-}
 
 static struct shard *shard_of(struct tr_registry *registry, uint64_t hash)
 {
@@ -294,7 +287,7 @@ static int box_for_sending(struct tr__registry_entry *entry, bool make, tr_sende
 static int get(struct tr_registry *registry, const void *key, size_t key_size, bool make,
     const char *owner, tr_sender *ret_sender)
 {
-    uint64_t hash = hash_of(key, key_size);
+    uint64_t hash = base_siphash(registry->hash_key, key, key_size);
     struct shard *shard = shard_of(registry, hash);
     struct tr__registry_entry *entry;
     tr_sender raw;
@@ -610,6 +603,8 @@ int tr_registry_create(struct tr_system *system, const struct tr_registry_option
         return TR_ENOMEM;
     registry->system = system;
     registry->options = *options;
+    registry->hash_key.k0 = system->env->random(system->env->data);
+    registry->hash_key.k1 = system->env->random(system->env->data);
     pthread_mutex_init(&registry->sweeper_lock, NULL);
     for (uint32_t i = 0; i < SHARDS; i++) {
         struct shard *shard = &registry->shards[i];

@@ -43,6 +43,7 @@
 #include "runtime/list.h"
 #include "runtime/point.h"
 #include "runtime/process_flight.h"
+#include "runtime/restart.h"
 #include "runtime/run_queue.h"
 #include "runtime/system.h"
 #include "runtime/wire.h"
@@ -102,8 +103,7 @@ struct tr__proxy {
     uint64_t ping_id;
     bool ping_open;
 
-    uint64_t *restarts; /* times of the latest, a ring */
-    uint64_t restart_count;
+    struct tr__restarts restarts;
     uint32_t failures;      /* in a row */
     uint64_t restart_at_ns; /* the end of the back-off */
 
@@ -342,31 +342,6 @@ static int child_request(struct tr__proxy *proxy, struct tr_context *ctx)
     return rc;
 }
 
-static uint64_t backoff_ns(struct tr__proxy *proxy, struct tr_context *ctx)
-{
-    const struct tr_process *limits = &proxy->limits;
-    uint64_t delay = limits->backoff_ns_min, span;
-
-    for (uint32_t i = 1; i < proxy->failures && delay < limits->backoff_ns_max; i++)
-        delay = delay > UINT64_MAX / 2 ? UINT64_MAX : delay * 2;
-    if (delay > limits->backoff_ns_max)
-        delay = limits->backoff_ns_max;
-    span = delay / 100 * limits->jitter_percent;
-    return delay - span / 2 + base_random_below(&ctx->worker->random, span + 1);
-}
-
-/* True if one more restart now is too many. */
-static bool over_limit(struct tr__proxy *proxy, uint64_t now)
-{
-    uint32_t max = proxy->limits.restarts_max;
-    uint64_t *oldest = &proxy->restarts[proxy->restart_count % max];
-    bool over = proxy->restart_count >= max && now - *oldest < proxy->limits.window_ns;
-
-    *oldest = now;
-    proxy->restart_count++;
-    return over;
-}
-
 static void log_end(struct tr__proxy *proxy, const char *then)
 {
     char name[64];
@@ -408,17 +383,19 @@ static enum tr_next back_off(struct tr__proxy *proxy, struct tr_context *ctx)
 
 static enum tr_next restart_later(struct tr__proxy *proxy, struct tr_context *ctx)
 {
+    struct tr__backoff backoff = { proxy->limits.backoff_ns_min, proxy->limits.backoff_ns_max,
+        proxy->limits.jitter_percent };
     uint64_t now = tr_now_ns(ctx), delay;
     char then[64];
 
     tr__add(proxy->restart_total, 1);
     if (proxy->helper_gone)
         return give_up(proxy, "cannot be started again");
-    if (over_limit(proxy, now))
+    if (tr__restarts_add(&proxy->restarts, now))
         return give_up(proxy, "gives up: too many restarts in its window");
     proxy->failures =
         proxy->up_ns != 0 && now - proxy->up_ns > proxy->limits.window_ns ? 1 : proxy->failures + 1;
-    delay = backoff_ns(proxy, ctx);
+    delay = tr__backoff_ns(&backoff, proxy->failures, &ctx->worker->random);
     snprintf(then, sizeof then, "restart in %llu ms", (unsigned long long)(delay / ms_ns));
     log_end(proxy, then);
     proxy->restart_at_ns = tr__later(now, delay);
@@ -751,7 +728,7 @@ static void proxy_free(struct tr__proxy *proxy)
 {
     tr__flights_finish(&proxy->flights);
     base_free(proxy->argument);
-    base_free(proxy->restarts);
+    tr__restarts_fini(&proxy->restarts);
     base_free(proxy);
 }
 
@@ -765,10 +742,11 @@ static struct tr__proxy *proxy_make(const struct tr_process *process, struct tr_
     proxy->limits = *process;
     proxy->wire = proxy->notices = proxy->pidfd = -1;
     limits_init(&proxy->limits);
-    proxy->restarts = base_calloc(proxy->limits.restarts_max * sizeof(*proxy->restarts));
     if (process->argument != NULL)
         proxy->argument = base_strdup(process->argument);
-    if (tr__flights_init(&proxy->flights, codec_of(proxy)) < 0 || proxy->restarts == NULL ||
+    if (tr__flights_init(&proxy->flights, codec_of(proxy)) < 0 ||
+        tr__restarts_init(&proxy->restarts, proxy->limits.restarts_max, proxy->limits.window_ns) <
+            0 ||
         (process->argument != NULL && proxy->argument == NULL)) {
         proxy_free(proxy);
         return NULL;
@@ -833,7 +811,7 @@ static int start(void *state, struct tr_context *ctx)
     /* Its timers and descriptors must reach it through the shut gate. */
     tr__set(ctx->box->status, tr__get(ctx->box->status) | STATUS_URGENT);
     proxy->stopping = false;
-    proxy->restart_count = 0;
+    tr__restarts_reset(&proxy->restarts);
     proxy->failures = 0;
     next = child_start(proxy, ctx);
     update(proxy, ctx);

@@ -32,6 +32,7 @@
 #include "runtime/context.h"
 #include "runtime/ext.h"
 #include "runtime/mailbox.h"
+#include "runtime/restart.h"
 #include "runtime/system.h"
 #include "runtime/timer.h"
 #include "runtime/worker.h"
@@ -63,8 +64,7 @@ struct supervisor {
     const struct tr_supervisor *table;
     struct child *children;
     struct tr_child spawned_row; /* restart kind and back-off of spawned children */
-    uint64_t *restarts;          /* times of the latest, a ring */
-    uint32_t restart_count;
+    struct tr__restarts restarts;
     enum group_phase phase;
     uint32_t group_first;
     uint32_t group_cause; /* whose back-off it is */
@@ -206,43 +206,12 @@ static bool start_group(struct supervisor *self)
 
 /* ---- deciding ------------------------------------------------------------------------------- */
 
-static uint64_t window_of(const struct supervisor *self)
-{
-    return self->table->window_ns != 0 ? self->table->window_ns : window_default_ns;
-}
-
-static uint32_t restarts_max_of(const struct supervisor *self)
-{
-    return self->table->restarts_max != 0 ? self->table->restarts_max : RESTARTS_DEFAULT;
-}
-
-/* True if one more restart now is too many. */
-static bool over_limit(struct supervisor *self, uint64_t now)
-{
-    uint32_t max = restarts_max_of(self);
-    uint64_t oldest = self->restarts[self->restart_count % max];
-    bool over = self->restart_count >= max && now - oldest < window_of(self);
-
-    self->restarts[self->restart_count % max] = now;
-    self->restart_count++;
-    return over;
-}
-
 static uint64_t backoff_ns(const struct supervisor *self, uint32_t index)
 {
     const struct tr_child *row = row_of(self, index);
-    uint64_t delay = row->backoff_ns_min;
+    struct tr__backoff backoff = { row->backoff_ns_min, row->backoff_ns_max, row->jitter_percent };
 
-    for (uint32_t i = 1; i < self->children[index].failures && delay < row->backoff_ns_max; i++)
-        delay = delay > UINT64_MAX / 2 ? UINT64_MAX : delay * 2;
-    if (row->backoff_ns_max != 0 && delay > row->backoff_ns_max)
-        delay = row->backoff_ns_max;
-    if (delay != 0 && row->jitter_percent != 0) {
-        uint64_t span = delay / 100 * (row->jitter_percent > 100 ? 100 : row->jitter_percent);
-
-        delay = delay - span / 2 + base_random_below(&tr__self->random, span + 1);
-    }
-    return delay;
+    return tr__backoff_ns(&backoff, self->children[index].failures, &tr__self->random);
 }
 
 static void start_from(struct supervisor *self, uint32_t first)
@@ -280,17 +249,17 @@ static void on_crash(struct supervisor *self, struct tr_box *box, uint32_t index
     struct child *child = &self->children[index];
     uint64_t now = tr__now(box->system);
 
-    child->failures = now - child->failed_ns > window_of(self) ? 1 : child->failures + 1;
+    child->failures = now - child->failed_ns > self->restarts.window_ns ? 1 : child->failures + 1;
     child->failed_ns = now;
     if (row_of(self, index)->restart == TR_TEMPORARY) {
         child_end(child);
         return;
     }
-    if (over_limit(self, now)) {
+    if (tr__restarts_add(&self->restarts, now)) {
         char name[64];
 
         tr__log(box->system, "supervisor %s: gives up: more than %u restarts in its window",
-            tr__box_name(box, name, sizeof name), restarts_max_of(self));
+            tr__box_name(box, name, sizeof name), self->restarts.max);
         tr__self->ctx.after |= AFTER_GIVE_UP;
         return;
     }
@@ -444,7 +413,7 @@ static int start(void *state, struct tr_context *ctx)
     struct supervisor *self = state;
 
     self->stopping = self->resting = false;
-    self->restart_count = 0;
+    tr__restarts_reset(&self->restarts);
     self->starting = true;
     start_from(self, 0);
     advance(self, ctx->box);
@@ -488,7 +457,7 @@ static void finish(void *state)
         }
     }
     base_free(self->children);
-    base_free(self->restarts);
+    tr__restarts_fini(&self->restarts);
     if (self->release != NULL)
         self->release(self->release_data);
 }
@@ -604,7 +573,7 @@ static void supervisor_discard(struct tr_box *box)
                 tr__box_discard(self->children[i].box);
         }
     base_free(self->children);
-    base_free(self->restarts);
+    tr__restarts_fini(&self->restarts);
     tr__box_discard(box);
 }
 
@@ -617,21 +586,23 @@ static int supervisor_make(
             .backoff_ns_min = table->spawned_backoff_ns_min,
             .backoff_ns_max = table->spawned_backoff_ns_max,
             .jitter_percent = table->spawned_jitter_percent } };
-    uint32_t max = table->restarts_max != 0 ? table->restarts_max : RESTARTS_DEFAULT;
     struct tr_box *box;
     int rc;
 
     if (place_count(table) == 0 || (table->child_count > 0 && table->children == NULL))
         return TR_EINVAL;
     self.children = base_calloc(place_count(table) * sizeof(*self.children));
-    self.restarts = base_calloc(max * sizeof(*self.restarts));
-    rc = self.children == NULL || self.restarts == NULL
-             ? TR_ENOMEM
-             : tr__box_make(system, &supervisor_type, &self, &options,
-                   STATUS_WAITING | STATUS_SUPERVISOR | STATUS_SLOW, &box);
+    rc = tr__restarts_init(&self.restarts,
+        table->restarts_max != 0 ? table->restarts_max : RESTARTS_DEFAULT,
+        table->window_ns != 0 ? table->window_ns : window_default_ns);
+    if (rc == 0 && self.children == NULL)
+        rc = TR_ENOMEM;
+    if (rc == 0)
+        rc = tr__box_make(system, &supervisor_type, &self, &options,
+            STATUS_WAITING | STATUS_SUPERVISOR | STATUS_SLOW, &box);
     if (rc < 0) {
         base_free(self.children);
-        base_free(self.restarts);
+        tr__restarts_fini(&self.restarts);
         return rc;
     }
     for (uint32_t i = table->child_count; i < place_count(table); i++)

@@ -14,10 +14,12 @@
 
 _Static_assert(_Alignof(max_align_t) >= 16, "malloc must give 16-byte aligned memory");
 
-/* ---- faults ---------------------------------------------------------------------------------- */
+/* ---- faults --------------------------------------------------------------------------------- */
 
-/* `on` is read by every allocation and written only by tests, so its line stays shared in all
- * caches; the counter, which every call writes while a test runs, must not be on that line. */
+#if BASE_FAULTS
+/* Every allocation reads fault_on and only tests write it, so its line stays shared in all caches;
+ * the counter, which every call writes while a test runs, must not be on that line. The library's
+ * only mutable globals: a fault must hit calls on any thread, and an allocation knows no system. */
 static _Alignas(64) atomic_bool fault_on;
 static _Alignas(64) struct {
     atomic_uint_least64_t calls;  /* since the last base_fault_countdown */
@@ -59,8 +61,9 @@ int base_fault_hit(void)
         return 0;
     return fault_count();
 }
+#endif
 
-/* ---- the heap -------------------------------------------------------------------------------- */
+/* ---- the heap ------------------------------------------------------------------------------- */
 
 /* An empty allocation is still a pointer of its own, so that NULL always means out of memory. */
 static size_t at_least_one(size_t size)

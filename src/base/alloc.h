@@ -19,12 +19,24 @@ char *base_strdup(const char *text);
 void *base_pages_alloc(size_t size, size_t align);
 void base_pages_free(void *pages, size_t size);
 
-/* Test only: the countdown-th fallible call from now on fails, and so do the `repeat` - 1 after it.
- * Counted over all threads. 0 switches it off. Returns how many calls were counted since the last
- * one. */
+/* Builds with tests can make fallible calls fail. In what users run BASE_FAULTS is 0, and so is
+ * base_fault_hit(). */
+#ifndef BASE_FAULTS
+#define BASE_FAULTS 1
+#endif
+
+#if BASE_FAULTS
+/* Make the countdown-th fallible call from now on fail, and the `repeat` - 1 after it. Counted over
+ * all threads. 0 switches it off. Returns how many calls were counted since the last countdown. */
 uint64_t base_fault_countdown(uint64_t countdown, uint64_t repeat);
-/* True if this fallible call is the one to fail. Allocation calls it by itself; other fallible
- * calls (descriptors, threads) call it before they do the real thing. */
+/* Return whether this fallible call is the one to fail. Allocations call it; other fallible calls
+ * (descriptors, threads) call it before they do the real thing. */
 int base_fault_hit(void);
+#else
+static inline int base_fault_hit(void)
+{
+    return 0;
+}
+#endif
 
 #endif

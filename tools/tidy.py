@@ -19,6 +19,25 @@ LIBRARY = "build/debug/libtroupe.so"
 LIBRARY_LAYERS = ("base", "runtime")
 STRICT = ["-std=c17", "-pedantic-errors", "-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes",
           "-Wundef", "-Wshadow", "-Wconversion", "-fsyntax-only"]
+STRICT_CXX = ["-std=c++20", "-pedantic-errors", "-Wall", "-Wextra", "-Werror", "-Wconversion",
+              "-Wno-missing-field-initializers", "-fsyntax-only"]
+# The inline functions of TR_ACTOR are compiled where a program uses it.
+CXX_USE = """
+#include <troupe/troupe.h>
+struct counter { int count; };
+struct counter_message { int add; };
+extern const struct tr_type counter_type;
+TR_ACTOR(counter, struct counter, struct counter_message)
+int tidy_use(void)
+{
+    struct tr_system_options options = { TR_SIZED(tr_system_options), .workers = 1 };
+    struct tr_system *system;
+    return tr_system_create(&options, &system);
+}
+"""
+
+# The C runtime's, and the countdown of simulated faults, which only builds with tests have (src/base/alloc.c).
+GLOBALS_ALLOWED = {"completed.0", "__dso_handle", "fault", "fault_on"}
 
 # Never: no bound, hidden state, or no way to report an error.
 BANNED = {
@@ -206,7 +225,7 @@ def public_names(tidy):
 
 
 def check_exports(tidy):
-    """libtroupe.so exports what the public headers declare, and needs libc alone"""
+    """libtroupe.so exports what the public headers declare, has no mutable global, and needs libc alone"""
     names = public_names(tidy)
     for name, (path, line) in names.items():
         if not name.startswith("tr_"):
@@ -221,14 +240,20 @@ def check_exports(tidy):
         tidy.problem("include/troupe", 0, f"{name} is exported, but no public header declares it")
     for name in sorted(set(names) - exported):
         tidy.problem(*names[name], f"{name} is declared, but {os.path.basename(library)} does not export it")
+    symbols = subprocess.run(["objdump", "-t", library], capture_output=True, text=True, check=True).stdout
+    for section, size, name in re.findall(r"^\S+ .{7} (\.data|\.bss)\t([0-9a-f]+) +(?:\.hidden )?(\S+)$", symbols,
+                                          re.MULTILINE):
+        if int(size, 16) > 0 and name not in GLOBALS_ALLOWED:
+            tidy.problem("src/base", 0, f"{name} is a mutable global of libtroupe ({section}): "
+                         "two systems in one process must not share state")
     needed = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
     for name in re.findall(r"\(NEEDED\).*\[(.*?)\]", needed):
         if not re.match(r"(libc|ld-linux.*|libm)\.so", name):
             tidy.problem("meson.build", 0, f"libtroupe.so needs {name}; base and runtime use libc alone")
 
 
-def compiles(command, source):
-    done = subprocess.run(command + ["-x", "c", "-"], input=source, capture_output=True, text=True, cwd=ROOT,
+def compiles(command, source, language="c"):
+    done = subprocess.run(command + ["-x", language, "-"], input=source, capture_output=True, text=True, cwd=ROOT,
                           check=False)
     if done.returncode == 0:
         return ""
@@ -237,7 +262,7 @@ def compiles(command, source):
 
 
 def check_headers(tidy):
-    """every header compiles alone: public ones as strict C17, with gcc and with clang"""
+    """every header compiles alone: public ones as strict C17, with gcc and with clang, and as C++20"""
     compilers = [name for name in ("gcc", "clang") if shutil.which(name)]
     if "gcc" not in compilers:
         raise Skip("gcc is not installed")
@@ -249,13 +274,35 @@ def check_headers(tidy):
                              f"#include <{name}>\n#include <{name}>\nextern int tidy_unit;\n")
             if error:
                 tidy.problem(path, 1, f"does not compile alone with {compiler}: {error}")
+        if shutil.which("g++"):
+            error = compiles(["g++", *STRICT_CXX, "-Iinclude"], f"#include <{name}>\nextern int tidy_unit;\n", "c++")
+            if error:
+                tidy.problem(path, 1, f"does not compile as C++20: {error}")
+        if shutil.which("g++") and name == "troupe/troupe.h":
+            error = compiles(["g++", *STRICT_CXX, "-Iinclude"], CXX_USE, "c++")
+            if error:
+                tidy.problem(path, 1, f"TR_ACTOR does not compile as C++20: {error}")
+        if name != "troupe/troupe.h" and 'extern "C" {' not in tidy.text(path):
+            tidy.problem(path, 1, 'wrap the declarations in extern "C"')
     for path in [path for path in tidy.c_files("src/", "test/lib/") if path.endswith(".h")]:
         error = compiles(["gcc", *STRICT, "-D_GNU_SOURCE", "-Iinclude", "-Isrc", "-Itest/lib"],
                          f'#include "{os.path.join(ROOT, path)}"\nextern int tidy_unit;\n')
         if error:
             tidy.problem(path, 1, f"does not compile alone: {error}")
+    if not shutil.which("g++"):
+        print("# g++ is not installed: public headers were not tried as C++20")
     if "clang" not in compilers:
         print("# clang is not installed: headers were tried with gcc only")
+
+
+def check_version(tidy):
+    """version.h says the version of meson.build"""
+    version = re.search(r"version: '([0-9.]+)'", tidy.text("meson.build")).group(1)
+    header = "include/troupe/version.h"
+    parts = re.findall(r"^#define TR_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)$", tidy.text(header), re.MULTILINE)
+    text = re.search(r'^#define TR_VERSION "([^"]*)"$', tidy.text(header), re.MULTILINE)
+    if not text or text.group(1) != version or ".".join(parts) != version:
+        tidy.problem(header, 1, f"meson.build has version {version}")
 
 
 def check_spdx(tidy):
@@ -346,7 +393,7 @@ def print_sizes(tidy):
 
 
 CHECKS = {"layers": check_layers, "calls": check_calls, "exports": check_exports, "headers": check_headers,
-          "spdx": check_spdx, "links": check_links, "paths": check_paths}
+          "version": check_version, "spdx": check_spdx, "links": check_links, "paths": check_paths}
 GROUPS = {"all": list(CHECKS), "docs": ["links", "paths"]}
 
 

@@ -13,6 +13,10 @@
 
 #include <troupe/ready.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum tr_breaker_state { TR_BREAKER_CLOSED, TR_BREAKER_OPEN, TR_BREAKER_HALF_OPEN };
 TR_API const char *tr_breaker_state_text(enum tr_breaker_state state);
 
@@ -33,6 +37,7 @@ struct tr_breaker_options {
      * is. */
     bool (*is_failure)(void *data, int status);
     void *data;
+    uint64_t reserved[2]; /* zero */
 };
 
 /* The actor's struct. */
@@ -48,12 +53,16 @@ typedef struct tr_breaker_sender {
 
 static inline tr_breaker_sender tr_breaker_of(tr_sender raw)
 {
-    return (tr_breaker_sender){ raw };
+    tr_breaker_sender sender = { raw };
+
+    return sender;
 }
 
 static inline tr_breaker_sender tr_breaker_clone(tr_breaker_sender sender, const char *owner)
 {
-    return (tr_breaker_sender){ tr_sender_clone(sender.raw, owner) };
+    tr_breaker_sender clone = { tr_sender_clone(sender.raw, owner) };
+
+    return clone;
 }
 
 static inline void tr_breaker_drop(tr_breaker_sender *sender)
@@ -96,5 +105,9 @@ TR_API int tr_breaker_stats_ask(
     struct tr_context *ctx, tr_breaker_sender breaker, const struct tr_ask_options *options);
 TR_API int tr_breaker_stats_wait(
     tr_breaker_sender breaker, struct tr_breaker_stats *ret_stats, uint64_t timeout_ns);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* env.h: what a system needs from outside, as one table. The real one reads the machine's clock and
- * files; the simulated one (sim.h) is driven by a seed. Nothing else in the library reads a clock,
- * draws a random number or touches a file, so every run can be replayed. */
+/* env.h: the clock, randomness and files that a system uses, as one table. The real one is the
+ * machine's; the simulated one (sim.h) is driven by a seed. The library reaches them through this
+ * table alone, so every run can be replayed. */
 #ifndef TROUPE_ENV_H
 #define TROUPE_ENV_H
 
@@ -9,6 +9,10 @@
 #include <stdint.h>
 
 #include <troupe/error.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* A file of the disk table. Opaque; made by open, ended by close. */
 struct tr_file;
@@ -24,8 +28,8 @@ enum tr_open_flags {
 
 /* Enough to carry a SQLite VFS. All functions return 0 or a negative TR_E*. Reads past the end are
  * short, not errors. A write is durable only after sync of the file; a new, renamed or deleted name
- * is durable only after sync_dir, which syncs the directory that `path` stands in: what is before
- * its last slash. close frees the file even if it returns an error. */
+ * is durable only after sync_dir, which syncs the directory of `path`: the part before its last
+ * slash. close frees the file even if it returns an error. */
 struct tr_disk {
     int (*open)(void *disk, const char *path, unsigned flags, struct tr_file **ret_file);
     int (*close)(struct tr_file *file);
@@ -51,5 +55,9 @@ struct tr_env {
 
 /* The machine's own clock, randomness and files. */
 TR_API const struct tr_env *tr_env_real(void);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -4,6 +4,10 @@
 #ifndef TROUPE_ERROR_H
 #define TROUPE_ERROR_H
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define TR_API __attribute__((visibility("default")))
 
 /* X(name, number, text). The first eight are what the runtime ends an ask with: see ask.h. An
@@ -28,7 +32,7 @@
     X(TR_ENOSPC, 17, "no space left")                                                              \
     X(TR_EPROTO, 18, "the peer sent something that is not part of the protocol")                   \
     X(TR_EREPLIED, 19, "this request has been answered already")                                   \
-    X(TR_EUNSUPPORTED, 20, "not available in this kind of system")                                 \
+    X(TR_EUNSUPPORTED, 20, "not available in this kind of system or version")                      \
     X(TR_EOPEN, 21, "the circuit is open: the service behind it is failing")                       \
     X(TR_ERATE, 22, "over the allowed rate")                                                       \
     X(TR_EACCES, 23, "permission denied")
@@ -40,5 +44,9 @@ enum tr_error { TR_ERRORS(TR__ERROR_ENUM) };
 /* Name ("TR_EFULL") and sentence of a code. Never NULL; 0 is "TR_OK" and "success". */
 TR_API const char *tr_error_name(int error);
 TR_API const char *tr_error_text(int error);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* flow.h: something that takes several steps, as a table of steps. The frame, what the flow must
- * remember between them, is plain data inside the actor's struct: no stack, no allocation, and
- * visible in a debugger.
+/* flow.h: work of several steps, as a table of steps. The frame, which keeps the flow's data between
+ * steps, is plain data inside the actor's struct: no stack, no allocation, and visible in a
+ * debugger.
  *
  *     struct transfer {               the frame: begins with a struct tr_flow
  *         struct tr_flow flow;
@@ -39,11 +39,15 @@
 #include <troupe/ask.h>
 #include <troupe/event.h>
 
-/* What a step returns. */
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The result of a step. */
 enum tr_flow_next {
     TR_FLOW_NEXT,  /* on to the next row, or the one that tr_flow_goto named, at once */
-    TR_FLOW_WAIT,  /* the same when all that this step asked for has ended, and nothing failed */
-    TR_FLOW_FIRST, /* the same when the first of it has ended well; the others are left alone */
+    TR_FLOW_WAIT,  /* the same once every ask of this step has ended without a failure */
+    TR_FLOW_FIRST, /* the same once the first ask has ended well; the others go on */
     TR_FLOW_DONE,  /* the flow ends: well, or with the failure that is being undone */
     TR_FLOW_FAIL,  /* return tr_flow_fail(flow, code): to the row's undo, or the end */
 };
@@ -52,13 +56,12 @@ enum tr_flow_next {
 struct tr_step {
     const char *name;
     enum tr_flow_next (*run)(void *self, struct tr_context *ctx, void *frame);
-    /* The row to go on with when this one fails: its step says so, or what it waits for ends badly.
-     * It comes later in the table. 0: the flow ends with the failure. On the way of undoing, the
-     * flow's answer is the code of the failure, whatever comes after. */
+    /* The row to go on with when this one fails: its step returns TR_FLOW_FAIL, or one of its asks
+     * fails. It comes later in the table. 0: the flow ends with the failure. While undoing, the
+     * flow's answer is the code of the failure, whatever the later rows return. */
     uint32_t undo;
-    /* Called for every end of something this row asked for, as it comes: to keep a value, or to
-     * judge. `slot` is what tr_flow_ask returned. Returns the status that counts; NULL:
-     * event->status. */
+    /* Called for each answer to an ask of this row, to keep its value or to judge it. `slot` is the
+     * result of tr_flow_ask. Returns the status that counts. NULL: event->status counts. */
     int (*answer)(
         void *self, struct tr_context *ctx, void *frame, int slot, const struct tr_event *event);
 };
@@ -78,7 +81,7 @@ struct tr_flow_type {
     size_t frame_size;
     uint32_t frame_count;
     uint32_t tag_first; /* the flow owns the tags from here on, TR_FLOW_TAGS per frame */
-    uint64_t undo_ns;   /* time for undoing; 0: what was given to tr_flow_begin, once more */
+    uint64_t undo_ns;   /* time for undoing; 0: the timeout given to tr_flow_begin, once more */
     /* The flow has ended: `status` is what it answered. May be NULL. */
     void (*end)(void *self, struct tr_context *ctx, void *frame, int status);
 };
@@ -121,13 +124,12 @@ TR_API void *tr_flow_begin(
 /* Run it from its first row until it waits or ends; it may be gone when this returns. */
 TR_API void tr_flow_run(
     const struct tr_flow_type *type, void *self, struct tr_context *ctx, void *frame);
-/* True if the event was of this kind of flow, and has been dealt with. */
+/* Handle an event of this kind of flow. False if it is not one. */
 TR_API bool tr_flow_event(const struct tr_flow_type *type, void *self, struct tr_context *ctx,
     const struct tr_event *event);
-/* Flows under way. */
+/* Return the number of flows under way. */
 TR_API uint32_t tr_flow_count(const struct tr_flow_type *type, const void *self);
-/* For a type's reset(): all frames are free. What they asked in the life before does not come back.
- */
+/* Free all frames, in a type's reset(). Answers to asks of the earlier life do not come. */
 TR_API void tr_flow_reset(const struct tr_flow_type *type, void *self);
 
 /* ---- inside a step -------------------------------------------------------------------------- */
@@ -146,9 +148,13 @@ TR_API enum tr_flow_next tr_flow_fail(struct tr_flow *flow, int code);
 /* End with a value for the asker. Returns TR_FLOW_DONE. On the way of undoing the answer is the
  * failure. */
 TR_API enum tr_flow_next tr_flow_done(struct tr_flow *flow, const void *value, size_t size);
-/* Answer now and go on: what follows is nothing the asker waits for. */
+/* Answer now and go on; the asker does not wait for the rest. */
 TR_API void tr_flow_answer(struct tr_flow *flow, const void *value, size_t size);
-/* Has the asker given up? False if nobody asked. */
+/* Return whether the asker has given up. False if no ask began the flow. */
 TR_API bool tr_flow_is_cancelled(const struct tr_flow *flow);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* inspect.h: what actors are doing. Per actor only counters; reading them never walks a queue and
- * takes no lock that an ordinary send or turn takes, so figures of a running system are each right
- * but not of one instant. */
+/* inspect.h: the state of actors and systems, read from outside. Reading walks no queue and takes no
+ * lock that an ordinary send or turn takes, so each figure of a running system is right, but they
+ * are not of one instant. */
 #ifndef TROUPE_INSPECT_H
 #define TROUPE_INSPECT_H
 
 #include <troupe/system.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 enum tr_doing {
     TR_DOING_IDLE,
@@ -59,7 +63,7 @@ struct tr_system_stats {
     uint64_t restarts;
     uint64_t parks;
     uint64_t
-        overshoots; /* circles of full boxes that went past their capacity instead of deadlocking */
+        overshoots; /* circles of full boxes that exceeded their capacity instead of a deadlock */
     uint64_t deadlocks; /* holds refused */
     uint64_t steals;
     uint64_t wakes;
@@ -108,5 +112,9 @@ struct tr_dead_letter {
 TR_API size_t tr_dead_letters(
     struct tr_system *system, struct tr_dead_letter *ret_letters, size_t count);
 TR_API uint64_t tr_dead_count(struct tr_system *system, enum tr_dead_reason reason);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

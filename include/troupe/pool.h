@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pool.h: several actors of one type that share the work. What is sent with a key always goes to
- * the same worker, so messages of one sender with one key are handled in their order; what is sent
- * without one goes to whoever has least to do. A worker that fails is restarted by the pool's
- * supervisor; its box, and its keys, stay.
+/* pool.h: several actors of one type that share the work. Messages with one key always go to the
+ * same worker, so messages of one sender with one key are handled in their order. A message without
+ * a key goes to the worker with the fewest messages waiting. The pool's supervisor restarts a worker
+ * that fails; the worker keeps its box and its keys.
  *
  * There is no actor in between: a send goes straight from the sender to the worker. All functions
  * may be called from any thread. */
@@ -15,11 +15,16 @@
 #include <troupe/supervisor.h>
 #include <troupe/system.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum { TR_POOL_WORKERS_MAX = 256 };
 
 struct tr_pool; /* counted */
 
 struct tr_pool_options {
+    uint32_t struct_size; /* TR_SIZED; 0 is version 0.1: see version.h */
     const char *name; /* copied; workers are called name-0, name-1, …; default is the type's */
     const struct tr_type *type;
     uint32_t workers; /* 1 to TR_POOL_WORKERS_MAX */
@@ -41,9 +46,8 @@ struct tr_pool_options {
 TR_API int tr_pool_create(
     struct tr_system *system, const struct tr_pool_options *options, struct tr_pool **ret_pool);
 TR_API struct tr_pool *tr_pool_ref(struct tr_pool *pool);
-/* The last one to let go ends the pool the natural way: the workers handle what is queued, then
- * they end. Nulls *pool; NULL is fine. Like senders, to be let go before the system is destroyed.
- */
+/* Release a reference. The last one ends the pool: the workers handle their queued messages, then
+ * they end. Nulls *pool; NULL is fine. Release it before the system is destroyed. */
 TR_API void tr_pool_unref(struct tr_pool **pool);
 
 /* Which worker a key belongs to: the same as long as the pool lives. */
@@ -61,5 +65,9 @@ TR_API int tr_pool_tell(
     struct tr_pool *pool, const void *key, size_t key_size, const void *message, size_t size);
 TR_API int tr_pool_ask(struct tr_context *ctx, struct tr_pool *pool, const void *key,
     size_t key_size, const void *message, size_t size, const struct tr_ask_options *options);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

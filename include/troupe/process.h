@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* process.h: an actor in a supervised child process. Tell and ask are the same; what it adds is
- * that a fault in there (SIGSEGV, abort, exit, an endless loop, garbage on the wire) is an error
- * for those who asked and a restart, and nothing else.
+/* process.h: an actor in a supervised child process. Tell and ask are the same, but a fault of the
+ * actor (SIGSEGV, abort, exit, an endless loop, garbage on the wire) is contained: the child is
+ * restarted and its askers get an error.
  *
  *     senders ──▶ box ──▶ proxy ═══════════ socket pair ═════════════▶ child: the actor
  *                           └─── "start it"; pidfd, exit status ───▶ helper: starts and reaps it
@@ -19,7 +19,7 @@
  *         tr_process_start(system, rows, 1);     before a sandbox closes
  *         tr_process_spawn(system, "counter", NULL, NULL, &sender);
  *
- * What ends a child unasked, and what its askers get:
+ * Unexpected ends of a child, and the error its askers get:
  *
  *     a signal (SIGSEGV, SIGKILL, abort), exit(n), its actor failed    TR_ECRASHED
  *     no sign of life for hang_ns while something was due: killed      TR_ETIMEOUT
@@ -30,14 +30,14 @@
  * This concerns the message being handled, which becomes a dead letter and is not sent again, and
  * the asks whose duty to answer the actor had taken. Messages it had not begun stay with the proxy
  * and go to the next child, in their order, before those still in the box. An ask that has a
- * deadline ends by it as always, with TR_ETIMEOUT, whatever the child does; what is left of the
- * deadline travels with the message. If the actor in the child ends by itself (TR_STOP), so does
- * the proxy; those who asked get TR_ECLOSED.
+ * deadline ends by it as always, with TR_ETIMEOUT, whatever the child does; the time left travels
+ * with the message. If the actor in the child ends by itself (TR_STOP), the proxy ends too, and open
+ * asks get TR_ECLOSED.
  *
  * After each such end the child is started again, after a back-off that doubles and has jitter.
- * Over restarts_max within window_ns the proxy fails like any actor (TR_WHY_FAILED), and what it
- * had taken out of its box is lost with it: askers get TR_ECRASHED. What is still in the box is its
- * supervisor's.
+ * Over restarts_max within window_ns the proxy fails like any actor (TR_WHY_FAILED). Messages it had
+ * taken out of its box are lost: their askers get TR_ECRASHED. Its supervisor decides about the
+ * messages still in the box.
  *
  * Natural shutdown: the last sender goes, the box drains, the child has handled all of it, is told
  * to stop, drains and runs its stop hook, exits with 0 and is reaped; then the proxy ends. A child
@@ -58,6 +58,10 @@
 
 #include <troupe/actor.h>
 #include <troupe/system.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 enum { TR_CODEC_BYTES_DEFAULT = 65536, TR_CODEC_BYTES_MAX = 16 << 20 };
 
@@ -92,6 +96,7 @@ struct tr_process_row {
      * Negative: the child exits and is started again like after a crash. May be NULL. */
     int (*prepare)(void *state, const char *argument);
     struct tr_codec codec;
+    uint64_t reserved[4]; /* zero */
 };
 
 /* How the exits of a child look from outside, beside its own. */
@@ -131,6 +136,7 @@ struct tr_process {
     uint32_t
         asks_max; /* answers it may owe; past it an ask gets TR_EFULL. 0 is 1024, at most 16384 */
     struct tr__proxy *proxy; /* the runtime's: leave it NULL */
+    uint64_t reserved[4];    /* zero */
 };
 
 /* Spawn the proxy of a child of the row `name`; `process` and `options` may be NULL.
@@ -147,7 +153,7 @@ TR_API const struct tr_type *tr_process_type(struct tr_system *system, const cha
 /* Why the latest child ended. */
 enum tr_process_end {
     TR_PROCESS_RUNNING,  /* none has ended yet */
-    TR_PROCESS_EXITED,   /* code is the exit code; -1 if nobody could tell */
+    TR_PROCESS_EXITED,   /* code is the exit code; -1 if it is unknown */
     TR_PROCESS_SIGNALED, /* code is the signal */
     TR_PROCESS_HUNG,
     TR_PROCESS_GARBAGE,
@@ -173,5 +179,9 @@ struct tr_process_info {
 /* Any thread. TR_ECLOSED if the actor has not started or has ended, TR_EINVAL if it is no process
  * actor. */
 TR_API int tr_process_info(tr_sender sender, struct tr_process_info *ret_info);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -9,6 +9,10 @@
 
 #include <troupe/ready.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* `count` tokens every `period_ns`, spread evenly; at most `burst` saved up. */
 struct tr_rate {
     uint64_t count;
@@ -54,6 +58,7 @@ struct tr_limiter_options {
      * with this set, the bucket nearest to full is forgotten, and its key starts again with a full
      * one. */
     bool forget_busy;
+    uint64_t reserved[2]; /* zero */
 };
 
 /* The actor's struct. */
@@ -69,12 +74,16 @@ typedef struct tr_limiter_sender {
 
 static inline tr_limiter_sender tr_limiter_of(tr_sender raw)
 {
-    return (tr_limiter_sender){ raw };
+    tr_limiter_sender sender = { raw };
+
+    return sender;
 }
 
 static inline tr_limiter_sender tr_limiter_clone(tr_limiter_sender sender, const char *owner)
 {
-    return (tr_limiter_sender){ tr_sender_clone(sender.raw, owner) };
+    tr_limiter_sender clone = { tr_sender_clone(sender.raw, owner) };
+
+    return clone;
 }
 
 static inline void tr_limiter_drop(tr_limiter_sender *sender)
@@ -113,5 +122,9 @@ TR_API int tr_limiter_stats_ask(
     struct tr_context *ctx, tr_limiter_sender limiter, const struct tr_ask_options *options);
 TR_API int tr_limiter_stats_wait(
     tr_limiter_sender limiter, struct tr_limiter_stats *ret_stats, uint64_t timeout_ns);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -13,9 +13,14 @@
 #include <troupe/env.h>
 #include <troupe/system.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct tr_sim;
 
 struct tr_sim_options {
+    uint32_t struct_size; /* TR_SIZED; 0 is version 0.1: see version.h */
     uint64_t seed;
     uint32_t turn_messages_max; /* a turn handles 1…this many messages, drawn; 0 is 8 */
     uint32_t kill_per_million;  /* chance per turn that the actor about to run is killed */
@@ -60,7 +65,7 @@ TR_API int tr_net_send(struct tr_context *ctx, uint64_t to_node, const void *byt
 TR_API void tr_sim_net_partition(struct tr_sim *sim, uint64_t from, uint64_t to, bool cut);
 TR_API void tr_sim_net_heal(struct tr_sim *sim);
 
-/* ---- disk: what is not synced may be torn or lost by a crash -------------------------------- */
+/* ---- disk: a crash may tear or lose writes that are not synced ------------------------------ */
 
 struct tr_disk_faults {
     uint32_t eio_per_million;   /* read, write or sync fails */
@@ -69,9 +74,13 @@ struct tr_disk_faults {
 };
 /* The disk table of the simulated env; the same files stay there over tr_sim_disk_crash. */
 TR_API void tr_sim_disk_faults(struct tr_sim *sim, const struct tr_disk_faults *faults);
-/* Power cut: of every write since its file's last sync a drawn part survives (whole, torn at
- * 512-byte sectors, or not at all, independently, so order is not kept); open handles turn TR_EIO.
- * Names not synced by sync_dir may come or go. */
+/* Cut the power: each write since its file's last sync survives whole, torn at 512-byte sectors, or
+ * not at all, independently of the others; open handles give TR_EIO. Names that sync_dir did not
+ * sync may appear or vanish. */
 TR_API void tr_sim_disk_crash(struct tr_sim *sim);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* single_flight.h: many ask for the same key at once, it is computed once, all get the answer.
  *
- *   1. One computation of a key runs at a time. Whoever asks meanwhile waits for it.
+ *   1. One computation of a key runs at a time. Asks that come meanwhile wait for it.
  *   2. Everyone who waits is answered, also when the computation fails, takes too long, or the
  *      actor that computes crashes. A failure is not kept: the next ask computes again.
  *   3. A computation that began before an invalidate or a clear is never served after it, neither
@@ -12,6 +12,10 @@
 #define TROUPE_SINGLE_FLIGHT_H
 
 #include <troupe/ready.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 struct tr_single_flight_options {
     /* How a value is computed. Either here, on the system's blocking pool, several keys at once:
@@ -33,6 +37,7 @@ struct tr_single_flight_options {
     uint32_t recomputes_max; /* in a row, because of invalidates; then TR_EAGAIN. 0 is 8 */
     uint32_t kept_max; /* values kept until invalidated, the oldest goes first; 0 keeps none */
     uint64_t kept_bytes_max; /* keys and values together; 0 is 64 MiB */
+    uint64_t reserved[2];    /* zero */
 };
 
 /* The actor's struct. */
@@ -48,13 +53,17 @@ typedef struct tr_single_flight_sender {
 
 static inline tr_single_flight_sender tr_single_flight_of(tr_sender raw)
 {
-    return (tr_single_flight_sender){ raw };
+    tr_single_flight_sender sender = { raw };
+
+    return sender;
 }
 
 static inline tr_single_flight_sender tr_single_flight_clone(
     tr_single_flight_sender sender, const char *owner)
 {
-    return (tr_single_flight_sender){ tr_sender_clone(sender.raw, owner) };
+    tr_single_flight_sender clone = { tr_sender_clone(sender.raw, owner) };
+
+    return clone;
 }
 
 static inline void tr_single_flight_drop(tr_single_flight_sender *sender)
@@ -79,9 +88,9 @@ TR_API int tr_single_flight_future(tr_single_flight_sender flight, const void *k
 TR_API int tr_single_flight_wait(tr_single_flight_sender flight, const void *key, size_t key_size,
     void *value, size_t value_size, size_t *ret_size, uint64_t timeout_ns);
 
-/* What the key's value is computed from has changed. Whoever asks after this returned is served
- * nothing that was computed from before it; and from when it is handled, nobody is. It overtakes
- * what is queued and never meets a full box. As an ask it is answered with 0 when it is done. */
+/* Discard the key's value: its source has changed. An ask made after this call returned never gets
+ * an older value; once the actor has handled the call, no ask does. It overtakes queued asks and
+ * never meets a full box. As an ask it is answered with 0 when it is done. */
 TR_API int tr_single_flight_invalidate(
     tr_single_flight_sender flight, const void *key, size_t key_size);
 TR_API int tr_single_flight_invalidate_ask(struct tr_context *ctx, tr_single_flight_sender flight,
@@ -111,5 +120,9 @@ TR_API int tr_single_flight_stats_ask(
     struct tr_context *ctx, tr_single_flight_sender flight, const struct tr_ask_options *options);
 TR_API int tr_single_flight_stats_wait(
     tr_single_flight_sender flight, struct tr_single_flight_stats *ret_stats, uint64_t timeout_ns);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -15,6 +15,10 @@
 #include <troupe/actor.h>
 #include <troupe/system.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum tr_strategy { TR_ONE_FOR_ONE, TR_ONE_FOR_ALL, TR_REST_FOR_ONE };
 
 enum tr_restart {
@@ -26,8 +30,8 @@ enum tr_restart {
 struct tr_child {
     const char *name;
     const struct tr_type *type;
-    const void
-        *state; /* moved in at start, copied in again at a restart unless the type has reset() */
+    /* Moved in at the start; copied in again at a restart, unless the type has reset(). */
+    const void *state;
     struct tr_box_options box;
     enum tr_restart restart;
     uint64_t backoff_ns_min; /* 0: at once */
@@ -35,12 +39,13 @@ struct tr_child {
     uint32_t jitter_percent; /* of the back-off, at most 100 */
     uint64_t grace_ns;       /* for its stop; 0 is 5 s */
     bool retry_poison; /* handle the message that crashed it again, instead of dead-lettering it */
-    /* Where its first sender goes. That one is the caller's, and the supervisor keeps none: when
-     * the last sender is dropped the child ends for good. NULL: the supervisor keeps it, and the
-     * child runs until its supervisor stops it. */
+    /* Takes the child's first sender, which is then the caller's: when the last sender is dropped
+     * the child ends for good. NULL: the supervisor keeps a sender, and the child runs until its
+     * supervisor stops it. */
     tr_sender *ret_sender;
     /* A child that is itself a supervisor: its own table. type and state are NULL then. */
     const struct tr_supervisor *supervisor;
+    uint64_t reserved[4]; /* zero */
 };
 
 struct tr_supervisor {
@@ -59,6 +64,7 @@ struct tr_supervisor {
     uint64_t spawned_backoff_ns_min;
     uint64_t spawned_backoff_ns_max;
     uint32_t spawned_jitter_percent;
+    uint64_t reserved[4]; /* zero */
 };
 
 /* Start the table. The tables, their names, states and types must outlive the system. The sender is
@@ -69,5 +75,9 @@ struct tr_supervisor {
  * stops the tree and is logged. */
 TR_API int tr_supervise(struct tr_system *system, const struct tr_supervisor *table,
     const char *owner, tr_sender *ret_sender);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

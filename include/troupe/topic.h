@@ -7,11 +7,16 @@
 
 #include <troupe/ready.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum { TR_TOPIC_MESSAGE_SIZE_MAX = 65536 };
 
 struct tr_topic_options {
     uint32_t message_size;    /* of what is published, and of every subscriber's type */
     uint32_t subscribers_max; /* 0 is 1,024 */
+    uint64_t reserved[2];     /* zero */
 };
 
 /* The actor's struct. */
@@ -27,12 +32,16 @@ typedef struct tr_topic_sender {
 
 static inline tr_topic_sender tr_topic_of(tr_sender raw)
 {
-    return (tr_topic_sender){ raw };
+    tr_topic_sender sender = { raw };
+
+    return sender;
 }
 
 static inline tr_topic_sender tr_topic_clone(tr_topic_sender sender, const char *owner)
 {
-    return (tr_topic_sender){ tr_sender_clone(sender.raw, owner) };
+    tr_topic_sender clone = { tr_sender_clone(sender.raw, owner) };
+
+    return clone;
 }
 
 static inline void tr_topic_drop(tr_topic_sender *sender)
@@ -46,7 +55,7 @@ TR_API extern const struct tr_type tr_topic_type;
 TR_API int tr_topic_spawn(struct tr_system *system, const struct tr_topic_options *options,
     const struct tr_spawn_options *spawn, tr_topic_sender *ret_sender);
 
-/* What happens to a message when a subscriber's box is full. */
+/* The fate of a message when a subscriber's box is full. */
 enum tr_slow {
     TR_SLOW_DROP,  /* this subscriber does not get it; counted */
     TR_SLOW_LEAVE, /* it is unsubscribed, and told so by its notice */
@@ -95,5 +104,9 @@ TR_API int tr_topic_stats_ask(
     struct tr_context *ctx, tr_topic_sender topic, const struct tr_ask_options *options);
 TR_API int tr_topic_stats_wait(
     tr_topic_sender topic, struct tr_topic_stats *ret_stats, uint64_t timeout_ns);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -24,5 +24,6 @@
 #include <troupe/supervisor.h>
 #include <troupe/system.h>
 #include <troupe/topic.h>
+#include <troupe/version.h>
 
 #endif

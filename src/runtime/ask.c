@@ -17,6 +17,7 @@
 #include "runtime/ext.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
+#include "runtime/options.h"
 #include "runtime/run_queue.h"
 #include "runtime/sync.h"
 #include "runtime/system.h"
@@ -124,12 +125,12 @@ static tr__noinline int ask_any(struct tr_context *ctx, tr_sender to, const void
 int tr_ask(struct tr_context *ctx, tr_sender to, const void *message, size_t size,
     const struct tr_ask_options *options)
 {
-    if (likely(
-            to.box != NULL && to.box->system == ctx->worker->system &&
-            to.box->message_size == size && size <= CELL_INLINE && ctx->deadline_ns == 0 &&
-            !TR_MALLOC_CELLS &&
-            (options == NULL || (options->timeout_ns == 0 && !options->hold &&
-                                    options->cancel == NULL && options->lane == TR_INTERACTIVE))))
+    if (likely(to.box != NULL && to.box->system == ctx->worker->system &&
+               to.box->message_size == size && size <= CELL_INLINE && ctx->deadline_ns == 0 &&
+               !TR_MALLOC_CELLS &&
+               (options == NULL || (options->timeout_ns == 0 && !options->hold &&
+                                       options->cancel == NULL && options->lane == TR_INTERACTIVE &&
+                                       options->struct_size <= sizeof *options))))
         return ask_quickly(ctx, to.box, message, size, options == NULL ? 0 : options->tag);
     return ask_any(ctx, to, message, size, options);
 }
@@ -161,8 +162,9 @@ static int hold_start(struct tr__worker *worker, struct tr_box *box, struct tr_b
 static int ask_any(struct tr_context *ctx, tr_sender to, const void *message, size_t size,
     const struct tr_ask_options *options)
 {
-    static const struct tr_ask_options none = { 0 };
-    const struct tr_ask_options *o = options != NULL ? options : &none;
+    struct tr_ask_options copy;
+    const struct tr_ask_options *o =
+        tr__options_view(options, &copy, sizeof copy, ASK_OPTIONS_FIRST);
     struct tr__worker *worker = ctx->worker;
     struct tr_box *box = ctx->box;
     struct tr__cell *cell;
@@ -171,6 +173,8 @@ static int ask_any(struct tr_context *ctx, tr_sender to, const void *message, si
     uint32_t sequence;
     int rc;
 
+    if (unlikely(o == NULL))
+        return TR_EUNSUPPORTED;
     if (unlikely(to.box == NULL))
         return TR_ECLOSED;
     if (unlikely(to.box->type->message_size != size))

@@ -22,6 +22,7 @@
 #include "runtime/list.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
+#include "runtime/options.h"
 #include "runtime/point.h"
 #include "runtime/registry.h"
 #include "runtime/reply.h"
@@ -313,6 +314,7 @@ void tr__box_launch(struct tr_box *box)
 int tr_spawn(struct tr_system *system, const struct tr_type *type, const void *state,
     const struct tr_spawn_options *options, tr_sender *ret_sender)
 {
+    struct tr_spawn_options copy;
     struct tr_box *box;
     struct tr__ext *ext;
     bool is_supervised;
@@ -320,6 +322,11 @@ int tr_spawn(struct tr_system *system, const struct tr_type *type, const void *s
 
     if (tr__get(system->ending))
         return TR_ECLOSED;
+    if (options != NULL) {
+        options = tr__options_view(options, &copy, sizeof copy, SPAWN_OPTIONS_FIRST);
+        if (options == NULL)
+            return TR_EUNSUPPORTED;
+    }
     is_supervised = options != NULL && options->supervisor.box != NULL;
     rc = tr__box_make(system, type, state, options, is_supervised ? STATUS_WAITING : 0, &box);
     if (rc == 0 && is_supervised) {

@@ -14,6 +14,7 @@
 #include "runtime/box.h"
 #include "runtime/done.h"
 #include "runtime/drive.h"
+#include "runtime/options.h"
 #include "runtime/point.h"
 #include "runtime/run_queue.h"
 #include "runtime/sync.h"
@@ -202,17 +203,20 @@ void tr_box_destroy(struct tr_box **box)
 int tr_box_spawn(struct tr_box **box, const void *state, const struct tr_spawn_options *options)
 {
     struct tr_box *b = *box;
-    struct tr_spawn_options none = { 0 };
+    struct tr_spawn_options copy;
     int rc;
 
     if (b->system->is_private)
         return TR_EUNSUPPORTED;
     if (!(tr__get(b->status) & STATUS_UNOWNED))
         return TR_EBUSY;
-    rc = tr__box_adopt_state(b, state, options != NULL ? options : &none);
+    options = tr__options_view(options, &copy, sizeof copy, SPAWN_OPTIONS_FIRST);
+    if (options == NULL)
+        return TR_EUNSUPPORTED;
+    rc = tr__box_adopt_state(b, state, options);
     if (rc < 0)
         return rc;
-    if (options != NULL && options->ret_done != NULL)
+    if (options->ret_done != NULL)
         *options->ret_done = atomic_load_explicit(&b->ext, memory_order_acquire)->done;
     *box = NULL;
     tr__box_unpin(b, 1); /* the handle is gone */

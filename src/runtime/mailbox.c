@@ -36,6 +36,7 @@
 #include "runtime/ext.h"
 #include "runtime/inspect.h"
 #include "runtime/memory.h"
+#include "runtime/options.h"
 #include "runtime/point.h"
 #include "runtime/reply.h"
 #include "runtime/run_queue.h"
@@ -414,12 +415,18 @@ static tr__cold int tell_hard(struct tr__worker *worker, struct tr_box *box, str
 static tr__noinline int tell_any(tr_sender to, const void *message, size_t size,
     const struct tr_send_options *options, enum tr__push_mode mode)
 {
+    struct tr_send_options copy;
     enum tr_lane lane = options != NULL ? options->lane : TR_INTERACTIVE;
     uint64_t deadline;
     struct tr_system *system;
     struct tr__worker *worker;
     int rc;
 
+    if (options != NULL) {
+        options = tr__options_view(options, &copy, sizeof copy, SEND_OPTIONS_FIRST);
+        if (unlikely(options == NULL))
+            return TR_EUNSUPPORTED;
+    }
     if (unlikely(to.box == NULL))
         return TR_ECLOSED;
     if (unlikely(!size_is_right(to.box, size)))

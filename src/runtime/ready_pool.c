@@ -24,6 +24,7 @@
 #include "base/siphash.h"
 #include "runtime/actor.h"
 #include "runtime/context.h"
+#include "runtime/options.h"
 #include "runtime/ready.h"
 #include "runtime/supervisor.h"
 #include "runtime/system.h"
@@ -243,10 +244,14 @@ static struct tr_pool *memory_new(const struct tr_pool_options *options)
 int tr_pool_create(
     struct tr_system *system, const struct tr_pool_options *options, struct tr_pool **ret_pool)
 {
+    struct tr_pool_options copy;
     struct tr_pool *pool;
     tr_sender supervisor;
     int rc;
 
+    options = tr__options_view(options, &copy, sizeof copy, POOL_OPTIONS_FIRST);
+    if (options == NULL)
+        return TR_EUNSUPPORTED;
     if (options->type == NULL || options->workers == 0 || options->workers > TR_POOL_WORKERS_MAX)
         return TR_EINVAL;
     pool = memory_new(options);

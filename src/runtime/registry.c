@@ -33,6 +33,7 @@
 #include "runtime/list.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
+#include "runtime/options.h"
 #include "runtime/point.h"
 #include "runtime/ready.h"
 #include "runtime/system.h"
@@ -592,10 +593,14 @@ static void registry_free(struct tr_registry *registry)
 int tr_registry_create(struct tr_system *system, const struct tr_registry_options *options,
     struct tr_registry **ret_registry)
 {
+    struct tr_registry_options copy;
     struct tr_registry *registry;
     bool ok = true;
     int rc = 0;
 
+    options = tr__options_view(options, &copy, sizeof copy, REGISTRY_OPTIONS_FIRST);
+    if (options == NULL)
+        return TR_EUNSUPPORTED;
     if (options->type == NULL || options->type->handle == NULL)
         return TR_EINVAL;
     registry = base_calloc(sizeof *registry);

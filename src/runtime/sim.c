@@ -35,6 +35,7 @@
 #include "runtime/ext.h"
 #include "runtime/mailbox.h"
 #include "runtime/memory.h"
+#include "runtime/options.h"
 #include "runtime/point.h"
 #include "runtime/sim_disk.h"
 #include "runtime/sim_net.h"
@@ -688,11 +689,17 @@ static void quiet_log(void *data, const char *line)
 
 int tr_sim_create(const struct tr_sim_options *options, struct tr_sim **ret_sim)
 {
-    struct tr_sim *sim = base_calloc(sizeof *sim);
-    struct tr_system_options system = { .driven = true, .actors_max = options->actors_max };
+    struct tr_system_options system = { .driven = true };
+    struct tr_sim_options copy;
     struct base_random root;
+    struct tr_sim *sim;
     int rc;
 
+    options = tr__options_view(options, &copy, sizeof copy, SIM_OPTIONS_FIRST);
+    if (options == NULL)
+        return TR_EUNSUPPORTED;
+    system.actors_max = options->actors_max;
+    sim = base_calloc(sizeof *sim);
     if (sim == NULL)
         return TR_ENOMEM;
     sim->options = *options;

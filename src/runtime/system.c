@@ -21,6 +21,7 @@
 #include "runtime/ext.h"
 #include "runtime/fd.h"
 #include "runtime/memory.h"
+#include "runtime/options.h"
 #include "runtime/point.h"
 #include "runtime/process.h"
 #include "runtime/reply.h"
@@ -267,7 +268,10 @@ fail:
 
 int tr_system_create(const struct tr_system_options *options, struct tr_system **ret_system)
 {
-    return tr__system_make(options, NULL, ret_system);
+    struct tr_system_options copy;
+
+    options = tr__options_view(options, &copy, sizeof copy, SYSTEM_OPTIONS_FIRST);
+    return options == NULL ? TR_EUNSUPPORTED : tr__system_make(options, NULL, ret_system);
 }
 
 /* ---- ending --------------------------------------------------------------------------------- */

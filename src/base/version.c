@@ -1,0 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <troupe/version.h>
+
+const char *tr_version(void)
+{
+    return TR_VERSION;
+}

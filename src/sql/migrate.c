@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* migrate.c: versions 1, 2, 3 … of the schema, each with the checksum of the text that made it.
+/* migrate.c: versions 1, 2, 3 … of the schema, each stored with the checksum of its script.
  *
  * Invariants:
- *   1. A step and its row in troupe_migrations are one transaction: no crash parts them.
- *   2. What is applied is a beginning of the program's list, text by text, or nothing is done.
- *   3. Two processes that migrate at once: the row's primary key lets one win, and the other sees
- *      that the step is there. */
+ *   1. A step and its row in troupe_migrations are one transaction: a crash cannot separate them.
+ *   2. The applied migrations are the first ones of the program's list, text by text; otherwise the
+ *      program changes nothing.
+ *   3. If two processes migrate at once, the primary key of the row lets one win, and the other one
+ *      finds the step applied. */
 #include "sql/migrate.h"
 
 #include <openssl/evp.h>
@@ -39,7 +40,7 @@ static void checksum_of(const struct sql_migration *migration, char checksum[CHE
         snprintf(checksum + 2 * i, 3, "%02x", digest[i]);
 }
 
-/* The text with {blob} as this database calls it. */
+/* Append the script with {blob} replaced by the type of this database. */
 static void append_script(struct buffer *script, const char *text, const char *blob_type)
 {
     const char *found;
@@ -92,7 +93,7 @@ static int check_row(const struct sql_unit *unit, uint32_t row, const struct sql
     return 0;
 }
 
-/* By `run`, which is the backend's commit or its read. */
+/* Read and compare the applied migrations; `run` is the backend's commit or read. */
 static int check_rows(int (*run)(struct sql_connection *, struct sql_unit *const *, size_t),
     struct sql_connection *connection, const struct sql_options *options, uint32_t *ret_version,
     char *why, size_t why_size)
@@ -167,7 +168,7 @@ static int move_one(const struct sql_backend *backend, struct sql_connection *co
     int rc;
 
     if (!is_up && migration->down == NULL) {
-        snprintf(why, why_size, "migration %u (%s) has no way back", migration->version,
+        snprintf(why, why_size, "migration %u (%s) cannot be undone", migration->version,
             migration->name);
         return SQL_ESCHEMA;
     }
@@ -203,7 +204,7 @@ int sql_schema_move(const struct sql_backend *backend, struct sql_connection *co
 
         rc = move_one(
             backend, connection, &options->migrations[is_up ? at : at - 1], is_up, why, why_size);
-        /* Another process may have been faster: then the step is there. */
+        /* Another process may have applied the step. */
         if (rc < 0 &&
             sql_schema_check(backend, connection, options, &again, words, sizeof words) == 0 &&
             again != at) {

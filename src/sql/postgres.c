@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of the PostgreSQL backend, and its connections.
+/* postgres.c: the table of the PostgreSQL backend, and its connections.
  *
- * What a session must be is set on it when it is made, not hoped for: a role, a database or a
- * changed postgresql.conf may say otherwise, and a reload reaches sessions that are open. What only
- * the server can have (fsync, full_page_writes, data_sync_retry) is checked for each connection, so
- * that a server that comes back with other settings is not written to. */
+ * Each new session sets all settings that it relies on: a role, a database or postgresql.conf may
+ * have other values, and a reload changes open sessions. Settings of the whole server (fsync,
+ * full_page_writes, data_sync_retry) are checked for each connection, so that the backend never
+ * writes to a server that restarted with other values. */
 #include "sql/postgres.h"
 
 #include <fcntl.h>
@@ -23,7 +23,7 @@
 int postgres_connect_url(
     const char *url, const char *application, PGconn **ret_pg, char *why, size_t why_size)
 {
-    /* What stands before dbname the URL may replace; what stands after it, it may not. */
+    /* The URL may override the options before dbname, but not those after it. */
     static const char *const names[] = { "connect_timeout", "keepalives_idle",
         "keepalives_interval", "keepalives_count", "tcp_user_timeout", "gssencmode",
         "target_session_attrs", "dbname", "client_encoding", "application_name", NULL };
@@ -44,7 +44,7 @@ int postgres_connect_url(
     return 0;
 }
 
-/* Until there is a result. The word is short, so it has been sent; but it is no error if not. */
+/* Wait for a result. The statement is short, so libpq has usually sent it already. */
 static void wait_for_answer(PGconn *pg)
 {
     while (PQisBusy(pg) != 0) {
@@ -52,9 +52,9 @@ static void wait_for_answer(PGconn *pg)
         struct pollfd wait = { .fd = PQsocket(pg), .events = events };
 
         if (wait.fd >= 0 && poll(&wait, 1, POSTGRES_ANSWER_MAX_MS) == 0)
-            shutdown(wait.fd, SHUT_RDWR); /* libpq then finds that it has ended */
+            shutdown(wait.fd, SHUT_RDWR); /* libpq then notices the end of the connection */
         if (PQconsumeInput(pg) != 1)
-            return; /* PQgetResult says so too */
+            return; /* PQgetResult reports it too */
     }
 }
 
@@ -137,7 +137,7 @@ static int judge_settings(const PGresult *settings, char *why, size_t why_size)
         return TR_EUNSUPPORTED;
     }
     if (strcmp(PQgetvalue(settings, 0, SETTING_RECOVERY), "false") != 0) {
-        snprintf(why, why_size, "the PostgreSQL server is a standby and cannot be written to");
+        snprintf(why, why_size, "the PostgreSQL server is a standby: connect to the primary");
         return TR_ECLOSED;
     }
     return 0;
@@ -209,7 +209,7 @@ static int postgres_attach(const struct sql_options *options, struct tr_system *
     int rc;
 
     if (options->in_simulation) {
-        snprintf(why, why_size, "a simulation has no PostgreSQL: use SQLite");
+        snprintf(why, why_size, "a simulation cannot use PostgreSQL: use SQLite");
         return TR_EUNSUPPORTED;
     }
     rc = check_url(options->url, why, why_size);
@@ -245,8 +245,8 @@ free_database:
 
 /* ---- a connection ---------------------------------------------------------------------------- */
 
-/* An operator who wants a notice finds it in the server's log; nobody reads our stderr for it. One
- * is for us: the last word of a session that goes because another one crashed. */
+/* Ignore notices: the server's log has them. One matters: it tells that the session ends because
+ * another session crashed. */
 static void on_notice(void *data, const PGresult *result)
 {
     struct sql_connection *connection = data;
@@ -256,7 +256,7 @@ static void on_notice(void *data, const PGresult *result)
         connection->is_innocent = true;
 }
 
-/* From here on it can be cut off by postgres_give_up. */
+/* Add the connection to the list, so that postgres_give_up can shut it down. */
 static int go_live(struct sql_connection *connection, char *why, size_t why_size)
 {
     struct postgres_database *database = connection->database;
@@ -278,7 +278,7 @@ static int go_live(struct sql_connection *connection, char *why, size_t why_size
     }
     pthread_mutex_unlock(&database->lock);
     if (is_given_up)
-        snprintf(why, why_size, "the database was given up");
+        snprintf(why, why_size, "the server no longer waits for the database");
     return is_given_up ? TR_ECLOSED : 0;
 }
 
@@ -317,9 +317,9 @@ static int set_session(struct sql_connection *connection, char *why, size_t why_
         "SET idle_in_transaction_session_timeout = %d;"
         "SET default_transaction_isolation = 'read committed';"
         "SET default_transaction_read_only = %s; SET standard_conforming_strings = on;"
-        /* What ran once shall run the same way the hundredth time: these are point queries. */
+        /* Point queries gain nothing from compiled plans. */
         "SET jit = off;"
-        /* When our machine is gone, so is the session in a minute, with all that it holds. */
+        /* If this machine dies, the server ends the session and its locks within a minute. */
         "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10;"
         "SET tcp_keepalives_count = 3; SET tcp_user_timeout = 40000",
         connection->database->synchronous_commit, (int)POSTGRES_STATEMENT_TIMEOUT_MS,
@@ -331,8 +331,8 @@ static int set_session(struct sql_connection *connection, char *why, size_t why_
         rc = TR_ECLOSED;
     }
     PQclear(result);
-    /* The same for a session that waits for a lock: of ours, when we were killed. Not every server
-     * can do it, and it is no harm if not. */
+    /* The same for a session that waits for a lock after this process was killed. Older servers do
+     * not support it; ignore the error. */
     if (rc == 0 && PQserverVersion(connection->pg) >= 140000)
         PQclear(postgres_exec(connection->pg, "SET client_connection_check_interval = 2000"));
     return rc;
@@ -342,8 +342,8 @@ static void postgres_disconnect(struct sql_connection *connection)
 {
     if (connection == NULL)
         return;
-    /* No cancel: a lost session is ended by the next connection (postgres_session.c), and libpq
-     * would wait for a host that is gone. */
+    /* Send no cancel: the next connection ends a lost session (postgres_session.c), and libpq would
+     * wait for a dead host. */
     leave_live(connection);
     PQfinish(connection->pg);
     if (connection->socket >= 0)
@@ -383,7 +383,7 @@ static int postgres_connect(void *database, bool is_writer, struct sql_connectio
         rc = TR_ECLOSED;
     }
     if (rc == 0 && is_writer)
-        rc = postgres_session_begin(connection, why, why_size);
+        rc = postgres_session_start(connection, why, why_size);
     if (rc == 0 && is_writer && connection->database->owner != 0)
         rc = postgres_owner_join(connection, why, why_size);
     if (rc == 0 && PQsetnonblocking(connection->pg, 1) != 0) {

@@ -1,42 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a batch of units becomes one durable transaction.
+/* postgres_commit.c: run a batch of units as one durable transaction; and reads.
  *
  *   together   BEGIN, all statements of all units ─► check ─► COMMIT
- *                │ a unit failed and left something behind, or the server raised an error
+ *                │ a unit failed and left changes behind, or the server raised an error
  *                ▼
  *   careful    BEGIN, a savepoint before each unit ─► check, roll back to the
- *              savepoint of the first that failed, go on behind it ─► COMMIT
- *                │ deadlock, or COMMIT itself was refused (deferred constraints)
+ *              savepoint of the first failed unit, continue after it ─► COMMIT
+ *                │ deadlock, or the server refused COMMIT (deferred constraints)
  *                ▼
- *   alone      a transaction for each unit, tried again on deadlock; here begins a unit with a
- *              decision: BEGIN, statements ─► decision ─► its statements ─► check ─► COMMIT
+ *   alone      a transaction for each unit, retried on deadlock; a unit with a decision starts
+ *              here: BEGIN, statements ─► decision ─► its statements ─► check ─► COMMIT
  *
- * Why COMMIT is a second round trip. In one pipeline with the statements it would run before
- * anybody has looked at the row counts, and a unit that missed its compare-and-set has by then
+ * Why COMMIT is a second round trip. In one pipeline with the statements, COMMIT would run before
+ * this code has checked the row counts, and a unit that missed its compare-and-set would have
  * inserted the rows of its later statements. A guard that makes the transaction fail by itself
- * would have to rewrite the statements to get at their counts. The second trip also keeps the
- * window of SQL_EUNKNOWN down to COMMIT: a server that was restarted while we were idle is found by
- * BEGIN, and nothing is in doubt. It costs little: with the log in memory, where nothing hides it,
- * 4 writers with batches of 64 did 20,200 and 20,000 units/s so, and 19,400 and 20,800 with COMMIT
- * in the first trip; a lone unit took 310 to 380 us against 230 to 350 (unix socket, a busy 2-core
- * machine, 1 s each).
+ * would have to rewrite the statements to get at their counts. The second trip also limits
+ * SQL_EUNKNOWN to COMMIT: if the server restarted while the connection was idle, BEGIN fails, and
+ * no outcome is in doubt. The cost is small: with the log in memory, 4 writers with batches of 64
+ * ran 20,200 and 20,000 units/s this way, and 19,400 and 20,800 with COMMIT in the first trip; a
+ * lone unit took 310 to 380 us against 230 to 350 (unix socket, a busy 2-core machine, 1 s each).
  *
- * Why not a savepoint for each unit at once: every batch would pay for the few in which a unit
- * fails (21,200 instead of 26,100 units/s with one writer on a quiet machine). Those few take two
- * to three times as long: they run once together and once carefully.
+ * Why there is no savepoint for each unit in the first try: every batch would pay for the few in
+ * which a unit fails (21,200 instead of 26,100 units/s with one writer on a quiet machine). Those
+ * few take two to three times as long: they run once together and once carefully.
  *
  * Invariants:
- *  1. What was decided about a unit (its status) was decided with every unit before it either
- *     applied or rolled back in the same transaction; nothing a failed unit did is ever seen by a
- *     later unit's decision. So after the first failure that left something, all that follows in
- *     that try is thrown away.
- *  2. COMMIT is sent only when every unit has passed or has left nothing behind.
- *  3. Once COMMIT may have reached the server, units end with 0 only if the server says COMMIT, and
- *     with a failure only if it says ERROR for a reason that comes before the commit record;
- *     otherwise SQL_EUNKNOWN.
+ *  1. The status of a unit is set while every unit before it is either applied or rolled back in
+ *     the same transaction: no unit ever sees the changes of a failed one. After the first failure
+ *     that left changes behind, all later results of that try are discarded.
+ *  2. COMMIT is sent only when every unit has passed or has left no changes behind.
+ *  3. Once COMMIT may have reached the server, a unit ends with 0 only if the server answers
+ *     COMMIT, with a failure only if it answers ERROR for a reason that comes before the commit
+ *     record, and with SQL_EUNKNOWN otherwise.
  *
- * "Left nothing" trusts the row counts of plain SELECT, INSERT, UPDATE and DELETE; any other
- * statement counts as having left something. */
+ * "Left no changes" relies on the row counts of plain SELECT, INSERT, UPDATE and DELETE; any other
+ * statement counts as having left changes. */
 #include <libpq-fe.h>
 #include <stdio.h>
 #include <string.h>
@@ -45,31 +43,31 @@
 #include "base/assert.h"
 #include "sql/postgres.h"
 
-/* What is known about one unit in the try under way. */
+/* The state of one unit in the current try. */
 struct postgres_try {
     struct sql_unit *unit;
-    bool has_failed; /* its status says why */
-    bool is_out;     /* failed before it was sent, in every try: not part of the transaction */
+    bool has_failed; /* the unit has its status */
+    bool is_out;     /* it cannot be sent: not part of any try */
     bool left_something;
 };
 
 #define NONE UINT32_MAX
 
-/* One stretch of a pipeline, received. */
+/* The results of one stretch of a pipeline. */
 struct stretch {
-    uint32_t first_failed;       /* unit that failed and left something, or met an error */
-    struct postgres_error error; /* the error that ended the stretch, if one did */
-    char tag[16];                /* of the last control statement that went well */
+    uint32_t first_failed;       /* the unit that failed and left changes, or met an error */
+    struct postgres_error error; /* the error that ended the stretch, if any */
+    char tag[16];                /* of the last successful control statement */
 };
 
-/* How a whole way of trying ended. */
+/* The result of one way to run a batch. */
 enum outcome {
     OUTCOME_DONE,    /* every unit has its status */
-    OUTCOME_CAREFUL, /* nothing is stored: try the next way */
+    OUTCOME_CAREFUL, /* not stored: use the next way */
     OUTCOME_ALONE,
     OUTCOME_STALE,
-    OUTCOME_LOST,    /* nothing is stored */
-    OUTCOME_UNKNOWN, /* COMMIT was sent */
+    OUTCOME_LOST,    /* not stored */
+    OUTCOME_UNKNOWN, /* the connection was lost after COMMIT was sent */
 };
 
 /* ---- one try --------------------------------------------------------------------------------- */
@@ -100,7 +98,7 @@ static bool has_too_many_values(const struct sql_unit *unit)
     return false;
 }
 
-/* A unit that cannot even be sent fails alone and changes nothing. */
+/* A unit without memory for sending fails alone and changes nothing. */
 static int send_steps(struct sql_connection *connection, uint32_t index, uint32_t first)
 {
     struct postgres_try *try = &connection->tries[index];
@@ -108,7 +106,7 @@ static int send_steps(struct sql_connection *connection, uint32_t index, uint32_
 
     if (rc != TR_ENOMEM)
         return rc;
-    fail_try(try, -1, TR_ENOMEM, "out of memory before it was sent");
+    fail_try(try, -1, TR_ENOMEM, "out of memory before the unit was sent");
     return 0;
 }
 
@@ -122,7 +120,7 @@ static int send_try(struct sql_connection *connection, uint32_t index)
     return send_steps(connection, index, 0);
 }
 
-/* One number of a SELECT says nothing of what changed; any other plain statement's does. */
+/* The row count of a plain statement other than SELECT is the number of changed rows. */
 static bool has_changed_rows(
     const struct postgres_sent *sent, const PGresult *result, int64_t count)
 {
@@ -143,7 +141,7 @@ static void take_step(
     rc = postgres_store(try->unit, sent->step, result, why, sizeof(why));
     if (has_changed_rows(sent, result, try->unit->steps[sent->step].changed))
         try->left_something = true;
-    if (try->has_failed) /* the first failure is the one to report */
+    if (try->has_failed) /* report the first failure */
         return;
     if (rc != 0)
         fail_try(try, sent->step, rc, why);
@@ -151,25 +149,24 @@ static void take_step(
         try->has_failed = true;
 }
 
-/* The error that ended a stretch is its unit's, if one had sent the statement. */
+/* Assign the error that ended a stretch to the unit of the statement, if any. */
 static void take_error(struct sql_connection *connection, const struct postgres_sent *sent,
     const PGresult *result, struct stretch *stretch)
 {
     postgres_error_read(result, connection->is_writer, &stretch->error);
     if (sent->kind == SENT_CONTROL) {
-        /* BEGIN and SAVEPOINT fail only if the connection is of no more use (or COMMIT, which its
-         * sender handles). */
+        /* BEGIN and SAVEPOINT fail only on a useless connection; send_commit handles COMMIT. */
         return;
     }
     if (stretch->error.verdict == POSTGRES_UNIT && !connection->tries[sent->unit].has_failed)
         fail_try(
             &connection->tries[sent->unit], sent->step, stretch->error.code, stretch->error.why);
-    /* A failure before it in order, that left something, comes first. */
+    /* An earlier unit may have failed and left changes. */
     if (stretch->first_failed == NONE)
         stretch->first_failed = sent->unit;
 }
 
-/* All results up to the next sync. 0 or TR_ECLOSED. */
+/* Receive all results up to the next sync. Returns 0 or TR_ECLOSED. */
 static int receive_stretch(struct sql_connection *connection, struct stretch *ret_stretch)
 {
     struct postgres_sent sent = { .kind = SENT_CONTROL };
@@ -208,7 +205,7 @@ static int lose_for_memory(struct sql_connection *connection)
     return postgres_lose(connection, "out of memory");
 }
 
-/* Between the tries: what was begun is undone. */
+/* Undo the transaction between two tries. */
 static int roll_back(struct sql_connection *connection)
 {
     struct stretch stretch;
@@ -240,8 +237,8 @@ static enum outcome outcome_of_verdict(enum postgres_verdict verdict)
     return OUTCOME_CAREFUL;
 }
 
-/* Out of memory for a word of ours is not worth a path of its own: nothing is committed, and the
- * caller connects anew. */
+/* Treat lack of memory for a control statement as a lost connection: the transaction is not
+ * committed, and the caller reconnects. */
 static enum outcome outcome_of_failed_send(struct sql_connection *connection, int rc)
 {
     if (rc == TR_ENOMEM)
@@ -259,7 +256,7 @@ static bool has_anything_to_commit(const struct sql_connection *connection, size
     return false;
 }
 
-/* `ret_error` says why the server refused, with OUTCOME_ALONE. */
+/* With OUTCOME_ALONE, `ret_error` has the reason of the server. */
 static enum outcome send_commit(struct sql_connection *connection, struct postgres_error *ret_error)
 {
     struct stretch stretch;
@@ -273,13 +270,13 @@ static enum outcome send_commit(struct sql_connection *connection, struct postgr
     rc = postgres_send_control(connection, "COMMIT");
     if (rc == TR_ENOMEM)
         return outcome_of_failed_send(connection, rc);
-    /* From here on it may be on its way: libpq sends when it likes. */
+    /* From here on COMMIT may reach the server: libpq sends at any time. */
     if (rc == 0)
         rc = postgres_send_sync(connection);
     if (rc == 0)
         rc = receive_stretch(connection, &stretch);
     if (rc != 0) {
-        postgres_lose(connection, "while COMMIT was under way");
+        postgres_lose(connection, "during COMMIT");
         return OUTCOME_UNKNOWN;
     }
     if (stretch.error.verdict == POSTGRES_OK && strcmp(stretch.tag, "COMMIT") == 0)
@@ -291,7 +288,7 @@ static enum outcome send_commit(struct sql_connection *connection, struct postgr
         postgres_lose(connection, stretch.error.why);
         return OUTCOME_UNKNOWN;
     }
-    /* Should a word before COMMIT have failed, the transaction is still there. */
+    /* If a statement before COMMIT failed, the transaction is still open. */
     return roll_back(connection) == 0 ? OUTCOME_ALONE : OUTCOME_LOST;
 }
 
@@ -301,7 +298,7 @@ static enum outcome commit_or_roll_back(struct sql_connection *connection, size_
 
     if (has_anything_to_commit(connection, count))
         return send_commit(connection, &error);
-    /* Nothing to lose with the connection, either: every unit has its status. */
+    /* Ignore a lost connection here: every unit has its status. */
     roll_back(connection);
     return OUTCOME_DONE;
 }
@@ -330,7 +327,7 @@ static enum outcome commit_together(
     outcome = outcome_of_verdict(stretch.error.verdict);
     if (roll_back(connection) != 0)
         return OUTCOME_LOST;
-    /* A unit that was alone has been heard. */
+    /* A lone unit has its final status. */
     return count == 1 && outcome == OUTCOME_CAREFUL && connection->tries[0].has_failed
                ? OUTCOME_DONE
                : outcome;
@@ -338,9 +335,9 @@ static enum outcome commit_together(
 
 /* ---- careful --------------------------------------------------------------------------------- */
 
-/* The window of units sent at once doubles while all goes well; after a failure it is as long as
- * the good run before it. So a batch with one bad unit takes few trips, and in a run of bad ones
- * nothing is run in vain. */
+/* Send a window of units. The window doubles after each success; after a failure it is as long as
+ * the run of good units before it. So a batch with one bad unit takes few trips, and in a run of
+ * bad units no unit runs in vain. */
 static int send_window(struct sql_connection *connection, uint32_t first, uint32_t end)
 {
     char text[32];
@@ -355,7 +352,7 @@ static int send_window(struct sql_connection *connection, uint32_t first, uint32
     return rc;
 }
 
-/* Undo the unit that failed (and what ran behind it), keep what was before it. */
+/* Undo the failed unit and those after it; keep the units before it. */
 static int send_window_end(struct sql_connection *connection, uint32_t first, uint32_t failed)
 {
     char text[40];
@@ -371,11 +368,11 @@ static int send_window_end(struct sql_connection *connection, uint32_t first, ui
     return rc;
 }
 
-/* In a window a unit that failed but left nothing may stay: there is nothing to undo. */
+/* A failed unit that left no changes needs no rollback. */
 static enum outcome commit_carefully(
     struct sql_connection *connection, uint32_t count, uint32_t first_failed)
 {
-    uint32_t window = first_failed + 1; /* up to the one that failed when all ran together */
+    uint32_t window = first_failed + 1; /* up to the unit that failed in commit_together */
     uint32_t next = 0;
     int rc;
 
@@ -411,8 +408,8 @@ static enum outcome commit_carefully(
     return commit_or_roll_back(connection, count);
 }
 
-/* Prepared statements that no longer fit the tables. Between transactions only. */
-static int refresh(struct sql_connection *connection)
+/* Prepare all statements again, because the tables changed. Only between transactions. */
+static int refresh_prepared(struct sql_connection *connection)
 {
     int rc;
 
@@ -420,21 +417,21 @@ static int refresh(struct sql_connection *connection)
     if (rc == 0)
         rc = postgres_forget_prepared(connection);
     if (rc == 0)
-        rc = postgres_pipeline_begin(connection);
+        rc = postgres_pipeline_start(connection);
     return rc;
 }
 
 /* ---- alone ----------------------------------------------------------------------------------- */
 
-static int finish_stretch(struct sql_connection *connection, struct stretch *ret_stretch)
+static int end_stretch(struct sql_connection *connection, struct stretch *ret_stretch)
 {
     int rc = postgres_send_sync(connection);
 
     return rc == 0 ? receive_stretch(connection, ret_stretch) : rc;
 }
 
-/* The rows of a unit are there, and locked where it asked for that: it decides, and what follows
- * from it runs behind them. */
+/* Run the decision of a unit whose rows have arrived, locked as requested, and then the steps that
+ * it added. */
 static int run_decision(
     struct sql_connection *connection, uint32_t index, struct stretch *ret_stretch)
 {
@@ -442,17 +439,17 @@ static int run_decision(
     uint32_t first = try->unit->step_count;
     int rc;
 
-    if (sql_unit_make_decision(try->unit) < 0)
+    if (sql_unit_run_decision(try->unit) < 0)
         try->has_failed = true;
     else if (has_too_many_values(try->unit))
         fail_try(try, -1, TR_ELIMIT, "a statement has more than 65535 values");
     if (try->has_failed || !sql_unit_stores(try->unit))
         return 0;
     rc = send_steps(connection, index, first);
-    return rc == 0 ? finish_stretch(connection, ret_stretch) : rc;
+    return rc == 0 ? end_stretch(connection, ret_stretch) : rc;
 }
 
-/* All of a unit but its COMMIT. */
+/* Run a unit up to, but without, its COMMIT. */
 static int run_one(struct sql_connection *connection, uint32_t index, struct stretch *ret_stretch)
 {
     const struct postgres_try *try = &connection->tries[index];
@@ -461,14 +458,14 @@ static int run_one(struct sql_connection *connection, uint32_t index, struct str
     if (rc == 0)
         rc = send_try(connection, index);
     if (rc == 0)
-        rc = finish_stretch(connection, ret_stretch);
+        rc = end_stretch(connection, ret_stretch);
     if (rc == 0 && sql_unit_has_decision(try->unit) && !try->has_failed &&
         ret_stretch->error.verdict == POSTGRES_OK)
         rc = run_decision(connection, index, ret_stretch);
     return rc;
 }
 
-/* One unit, one transaction. OUTCOME_ALONE asks to be tried again. */
+/* Run one unit in one transaction. OUTCOME_ALONE asks for a retry. */
 static enum outcome commit_one(struct sql_connection *connection, uint32_t index)
 {
     struct postgres_try *try = &connection->tries[index];
@@ -482,7 +479,7 @@ static enum outcome commit_one(struct sql_connection *connection, uint32_t index
         return outcome_of_failed_send(connection, rc);
     error = stretch.error;
     if (error.verdict == POSTGRES_OK && !try->has_failed && !sql_unit_stores(try->unit)) {
-        roll_back(connection); /* it has its answer, whatever becomes of the connection */
+        roll_back(connection); /* the unit has its status, even if the connection is lost now */
         return OUTCOME_DONE;
     }
     if (error.verdict == POSTGRES_OK && !try->has_failed) {
@@ -490,12 +487,12 @@ static enum outcome commit_one(struct sql_connection *connection, uint32_t index
         if (outcome != OUTCOME_ALONE)
             return outcome;
     } else {
-        /* The unit has its verdict; the connection may go, that is noticed by the next. */
+        /* The unit has its status; the next unit notices a lost connection. */
         roll_back(connection);
     }
     if (error.verdict == POSTGRES_AGAIN || error.verdict == POSTGRES_STALE) {
-        fail_try(try, -1, SQL_EFAILED, error.why); /* stands if this was the last time */
-        if (error.verdict == POSTGRES_STALE && refresh(connection) != 0)
+        fail_try(try, -1, SQL_EFAILED, error.why); /* final if this was the last try */
+        if (error.verdict == POSTGRES_STALE && refresh_prepared(connection) != 0)
             return OUTCOME_LOST;
         return OUTCOME_ALONE;
     }
@@ -505,8 +502,8 @@ static enum outcome commit_one(struct sql_connection *connection, uint32_t index
     return OUTCOME_DONE;
 }
 
-/* What is left when the connection goes was not begun, and says so itself: the units before it may
- * be committed, so that TR_ECLOSED for the whole batch would be wrong. */
+/* Fail the units that did not start before the connection was lost. Each gets its own status: units
+ * before them may be committed, so that TR_ECLOSED for the whole batch would be wrong. */
 static void close_rest(struct sql_connection *connection, uint32_t first, uint32_t count)
 {
     for (uint32_t i = first; i < count; i++)
@@ -529,7 +526,7 @@ static enum outcome commit_alone(struct sql_connection *connection, uint32_t cou
         if (outcome == OUTCOME_UNKNOWN) {
             fail_try(try, -1, SQL_EUNKNOWN, connection->why);
             close_rest(connection, i + 1, count);
-            /* The one in doubt says so itself; those before it are safe. */
+            /* Only this unit is in doubt; those before it are committed. */
             return count == 1 ? OUTCOME_UNKNOWN : OUTCOME_DONE;
         }
         if (outcome == OUTCOME_LOST && !is_any_committed)
@@ -560,12 +557,12 @@ static int prepare_tries(
     }
     for (size_t i = 0; i < count; i++) {
         struct postgres_try *try = &connection->tries[i];
-        int failed = units[i]->failed; /* before it is reset */
+        int failed = units[i]->failed; /* reset_try clears it */
 
         *try = (struct postgres_try){ .unit = units[i] };
         reset_try(try);
         if (failed != 0)
-            fail_try(try, -1, failed, "it could not be built whole");
+            fail_try(try, -1, failed, "the unit is incomplete: out of memory or over a limit");
         else if (has_too_many_values(units[i]))
             fail_try(try, -1, TR_ELIMIT, "a statement has more than 65535 values");
         try->is_out = try->has_failed;
@@ -588,9 +585,9 @@ void postgres_tries_free(struct sql_connection *connection)
     connection->try_capacity = 0;
 }
 
-/* Of a connection that went while units ran on it. A session that ended in order, because the
- * server was told to stop, cannot be told from one that was ended because of what it did: so it
- * takes more than one loss before a unit is blamed. */
+/* Return the status for a connection lost while units ran. A session that ended because the server
+ * stops looks like one that ended because of its units: therefore the runner blames a unit only
+ * after several losses. */
 static int lost_status(const struct sql_connection *connection)
 {
     return connection->is_innocent ? TR_ECLOSED : SQL_ELOST;
@@ -612,14 +609,15 @@ static enum outcome run_batch(struct sql_connection *connection, uint32_t count)
         return commit_alone(connection, count);
     outcome = commit_together(connection, count, &first_failed);
     if (outcome == OUTCOME_STALE)
-        outcome = refresh(connection) != 0 ? OUTCOME_LOST
-                                           : commit_together(connection, count, &first_failed);
+        outcome = refresh_prepared(connection) != 0
+                      ? OUTCOME_LOST
+                      : commit_together(connection, count, &first_failed);
     if (outcome == OUTCOME_CAREFUL)
         outcome = commit_carefully(connection, count, first_failed);
     if (outcome == OUTCOME_UNKNOWN)
         mark_unknown(connection, count);
     if (outcome == OUTCOME_STALE)
-        outcome = refresh(connection) != 0 ? OUTCOME_LOST : OUTCOME_ALONE;
+        outcome = refresh_prepared(connection) != 0 ? OUTCOME_LOST : OUTCOME_ALONE;
     if (outcome == OUTCOME_ALONE)
         outcome = commit_alone(connection, count);
     return outcome;
@@ -640,7 +638,7 @@ int postgres_commit(struct sql_connection *connection, struct sql_unit *const *u
     if (rc == 0 && connection->prepared_count > POSTGRES_PREPARED_MAX)
         rc = postgres_forget_prepared(connection);
     if (rc == 0)
-        rc = postgres_pipeline_begin(connection);
+        rc = postgres_pipeline_start(connection);
     outcome = rc == 0 ? run_batch(connection, (uint32_t)count) : OUTCOME_LOST;
     if (outcome == OUTCOME_LOST) {
         fail_all(units, count, TR_ECLOSED, connection->why);
@@ -648,14 +646,14 @@ int postgres_commit(struct sql_connection *connection, struct sql_unit *const *u
     }
     if (outcome == OUTCOME_UNKNOWN)
         return SQL_EUNKNOWN;
-    postgres_pipeline_end(connection); /* if it is lost now, the next batch hears of it */
+    postgres_pipeline_end(connection); /* the next batch notices a connection lost now */
     return 0;
 }
 
 /* ---- reads ----------------------------------------------------------------------------------- */
 
-/* One statement is a snapshot by itself; more share one. The second stretch ends the transaction
- * also when the first was cut short by an error. */
+/* Send a read. One statement is a snapshot by itself; several share a transaction. The second
+ * stretch ends the transaction even if an error cut the first one short. */
 static int send_read(struct sql_connection *connection, uint32_t index)
 {
     bool is_many = connection->tries[index].unit->step_count > 1;
@@ -675,8 +673,8 @@ static int send_read(struct sql_connection *connection, uint32_t index)
     return rc;
 }
 
-/* A snapshot can be refused too (a statement of a dropped table's plan, a cancelled one): once more
- * with fresh plans, then it is the unit's. */
+/* Receive a read. An outdated plan or a cancelled statement fails too: the first time the read is
+ * retried with new plans, the second time the unit fails. */
 static int receive_read(struct sql_connection *connection, uint32_t index, bool *ret_is_stale)
 {
     struct postgres_try *try = &connection->tries[index];
@@ -725,7 +723,7 @@ int postgres_read(struct sql_connection *connection, struct sql_unit *const *uni
         if (rc == 0 && (is_stale || connection->prepared_count > POSTGRES_PREPARED_MAX))
             rc = postgres_forget_prepared(connection);
         if (rc == 0)
-            rc = postgres_pipeline_begin(connection);
+            rc = postgres_pipeline_start(connection);
         if (rc == 0) {
             rc = read_all(connection, (uint32_t)count, &is_stale);
             if (rc == 0)

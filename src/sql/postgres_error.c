@@ -6,17 +6,17 @@
 #include "base/assert.h"
 #include "sql/postgres.h"
 
-/* The longest prefix decides; classes are the first two characters of a SQLSTATE. */
+/* Verdicts by prefix of the SQLSTATE; the longest prefix decides. A class is two characters. */
 static const struct {
     const char *prefix;
     enum postgres_verdict verdict;
     int code;
 } verdicts[] = {
-    /* Class 08 is not here: a connection that is gone has no SQLSTATE, and 08P01 is what a
-     * statement with too few values gets. Tried again on another connection it would never end. */
+    /* Class 08 is missing on purpose: a lost connection has no SQLSTATE, and 08P01 is the error of
+     * a statement with too few values, which would fail again on every new connection. */
     { "0A000", POSTGRES_STALE, 0 }, /* cached plan must not change result type */
     { "23", POSTGRES_UNIT, SQL_ECONSTRAINT },
-    { "26", POSTGRES_STALE, 0 }, /* no such prepared statement: somebody deallocated it */
+    { "26", POSTGRES_STALE, 0 }, /* unknown prepared statement: it was deallocated */
     { "40", POSTGRES_AGAIN, 0 },
     { "40002", POSTGRES_UNIT, SQL_ECONSTRAINT },
     { "53100", POSTGRES_UNIT, SQL_EDISK },
@@ -38,7 +38,7 @@ enum postgres_verdict postgres_judge(
     *ret_code = SQL_EFAILED;
     if (is_fatal)
         return POSTGRES_LOST;
-    /* read_only_sql_transaction: the server we write to has become a standby. */
+    /* read_only_sql_transaction: the server has become a standby. */
     if (is_writer && strcmp(state, "25006") == 0)
         return POSTGRES_LOST;
     for (size_t i = 0; i < sizeof verdicts / sizeof verdicts[0]; i++) {
@@ -53,8 +53,7 @@ enum postgres_verdict postgres_judge(
     return verdict;
 }
 
-/* PostgreSQL's primary messages name tables and constraints; values stand in its DETAIL, which is
- * left out. */
+/* The primary message names tables and constraints. DETAIL contains values and is left out. */
 void postgres_error_read(const PGresult *result, bool is_writer, struct postgres_error *ret_error)
 {
     const char *state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
@@ -66,12 +65,12 @@ void postgres_error_read(const PGresult *result, bool is_writer, struct postgres
         severity != NULL && (strcmp(severity, "FATAL") == 0 || strcmp(severity, "PANIC") == 0);
     if (state == NULL && PQresultStatus(result) != PGRES_FATAL_ERROR) {
         ret_error->verdict = POSTGRES_UNIT;
-        snprintf(ret_error->why, sizeof(ret_error->why), "this is no statement with a result: %s",
+        snprintf(ret_error->why, sizeof(ret_error->why), "the statement has no result: %s",
             PQresStatus(PQresultStatus(result)));
         return;
     }
     if (state == NULL) {
-        /* libpq's own words: the server said nothing, so it is the connection. */
+        /* A message of libpq itself: the server sent none, so the connection is lost. */
         ret_error->verdict = POSTGRES_LOST;
         postgres_say(ret_error->why, sizeof(ret_error->why), "", PQresultErrorMessage(result));
         return;
@@ -83,9 +82,9 @@ void postgres_error_read(const PGresult *result, bool is_writer, struct postgres
         primary != NULL ? primary : "no message");
 }
 
-/* An ERROR at COMMIT aborts: what comes after the commit record cannot fail with less than PANIC.
- * Only what may interrupt the server between the record and its answer is in doubt, and so is what
- * it says of its own inside. */
+/* An ERROR at COMMIT aborts the transaction: a failure after the commit record is a PANIC. In doubt
+ * are only errors that may interrupt the server between the record and its answer, and internal
+ * errors. */
 bool postgres_commit_surely_failed(const struct postgres_error *error)
 {
     static const char *const in_doubt[] = { "08", "40003", "57", "58", "XX", "" };

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One server for a database: two that both keep conversations in memory and write them would only
- * find out about each other by units that miss.
+/* postgres_owner.c: allow one server per database. Two servers that keep conversations in memory
+ * and write to one database would notice each other only by failed units.
  *
- * A process chooses a number, its owner. Each of its writers' sessions holds the advisory lock
- * (class, owner) in shared mode as long as it lives, and takes it only while no session holds one
- * with another owner; looking and taking happen under the lock (class, 0), one session at a time.
+ * A process chooses a number, its owner. The session of each of its writers holds the advisory lock
+ * (class, owner) in shared mode until it ends. A session takes the lock only while no session holds
+ * one with another owner. It checks and takes under the lock (class, 0), one session at a time.
  *
  * Invariant: at any moment, all sessions that hold a lock of this class hold the one of the same
- * owner. A session without it runs no unit, and nothing but the end of the session lets go of it.
- * So as long as one session of the first process could still commit, also one that this process has
- * lost without the server knowing, a second process has no session that writes. There is no lock to
- * lose beside the session itself, hence nothing to check in a transaction and nothing to renew.
+ * owner. A session without the lock runs no unit, and only the end of the session releases the
+ * lock. So while a session of the first process could still commit, even one whose connection is
+ * lost, a second process has no session that writes. The lock lives and ends with the session:
+ * transactions need not check it, and nothing renews it.
  *
- * When all sessions are lost at once (the server restarts), whoever connects first goes on, and the
- * other's connects fail until that one has ended. Readers and tools do not take part. */
+ * When all sessions are lost at once (the server restarts), the first process to connect goes on,
+ * and the other one fails to connect until the first has ended. Readers and tools take no part. */
 #include <inttypes.h>
 #include <libpq-fe.h>
 #include <stdio.h>
@@ -21,11 +21,13 @@
 
 #include "sql/postgres.h"
 
-/* Any number that nobody else uses for advisory locks with two keys. */
+/* An arbitrary class for advisory locks with two keys. */
 #define OWNER_CLASS "1953658224"
-enum { WAITS_MAX = 50 }; /* of a tenth of a second: a server that was killed has sessions to end */
+enum {
+    WAITS_MAX = 50
+}; /* of a tenth of a second: the sessions of a killed server need time to end */
 
-/* The server's process id of a session that belongs to another owner, or 0. */
+/* Find a session of another owner; *ret_pid is its process id at the server, or 0. */
 static int find_other(PGconn *pg, const char *before, int32_t owner, int *ret_pid)
 {
     char text[512];
@@ -47,7 +49,7 @@ static int find_other(PGconn *pg, const char *before, int32_t owner, int *ret_pi
     return rc;
 }
 
-static int run(PGconn *pg, const char *text)
+static int owner_exec(PGconn *pg, const char *text)
 {
     PGresult *result = postgres_exec(pg, text);
     ExecStatusType status = PQresultStatus(result);
@@ -56,7 +58,7 @@ static int run(PGconn *pg, const char *text)
     return status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK ? 0 : TR_ECLOSED;
 }
 
-static int refuse(int pid, char *why, size_t why_size)
+static int owner_refuse(int pid, char *why, size_t why_size)
 {
     snprintf(why, why_size,
         "another server has this PostgreSQL database: stop it or use another database (if its "
@@ -65,7 +67,7 @@ static int refuse(int pid, char *why, size_t why_size)
     return SQL_ELOCKED;
 }
 
-static int explain(PGconn *pg, char *why, size_t why_size)
+static int owner_explain(PGconn *pg, char *why, size_t why_size)
 {
     postgres_say(why, why_size, "PostgreSQL: ", PQerrorMessage(pg));
     return TR_ECLOSED;
@@ -80,13 +82,13 @@ int postgres_owner_init(struct postgres_database *database, PGconn *pg, char *wh
     database->owner = (int32_t)(env->random(env->data) % INT32_MAX) + 1;
     rc = find_other(pg, "", database->owner, &pid);
     for (int i = 0; rc == 0 && pid != 0 && i < WAITS_MAX; i++) {
-        rc = run(pg, "SELECT pg_sleep(0.1)");
+        rc = owner_exec(pg, "SELECT pg_sleep(0.1)");
         if (rc == 0)
             rc = find_other(pg, "", database->owner, &pid);
     }
     if (rc != 0)
-        return explain(pg, why, why_size);
-    return pid == 0 ? 0 : refuse(pid, why, why_size);
+        return owner_explain(pg, why, why_size);
+    return pid == 0 ? 0 : owner_refuse(pid, why, why_size);
 }
 
 int postgres_owner_join(struct sql_connection *connection, char *why, size_t why_size)
@@ -99,10 +101,11 @@ int postgres_owner_join(struct sql_connection *connection, char *why, size_t why
     rc = find_other(
         connection->pg, "BEGIN; SELECT pg_advisory_xact_lock(" OWNER_CLASS ", 0);", owner, &pid);
     if (rc == 0 && pid != 0)
-        return refuse(pid, why, why_size); /* the session ends now, and what it began with it */
+        return owner_refuse(
+            pid, why, why_size); /* the caller ends the session and its transaction */
     snprintf(text, sizeof(text),
         "SELECT pg_advisory_lock_shared(" OWNER_CLASS ", %" PRId32 "); COMMIT", owner);
     if (rc == 0)
-        rc = run(connection->pg, text);
-    return rc == 0 ? 0 : explain(connection->pg, why, why_size);
+        rc = owner_exec(connection->pg, text);
+    return rc == 0 ? 0 : owner_explain(connection->pg, why, why_size);
 }

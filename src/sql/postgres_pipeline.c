@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One pipeline on one connection.
+/* postgres_pipeline.c: one pipeline on one connection.
  *
- *     begin ─► send… ─► sync ─► receive… ─► (send… sync receive…)* ─► end
+ *     start ─► send… ─► sync ─► receive… ─► (send… sync receive…)* ─► end
  *
- * Sending only queues; receiving flushes what is queued and reads while it does, so neither side
- * can fill the other's socket buffer and wait for ever. Every wait has an end: when no byte moves
- * for POSTGRES_SILENCE_MAX_MS the connection is given up.
+ * Sending only queues. Receiving flushes the queue and reads at the same time, so that the two
+ * sides cannot block each other with full socket buffers. Every wait ends: if no byte moves for
+ * POSTGRES_SILENCE_MAX_MS, the connection is given up.
  *
  * Invariants:
- *  1. sent[] has one entry for each result that is to come, in order; received <= sent_count.
- *  2. A statement is PREPARED_READY only after the server said so. One that was sent but skipped
- *     (an error before it) is PREPARED_NOT again, and is prepared anew by its next use.
- *  3. A connection that is lost stays lost: every call on it returns TR_ECLOSED.
+ *  1. sent[] has one entry for each expected result, in order; received <= sent_count.
+ *  2. A statement is PREPARED_READY only after the server has confirmed it. A statement that the
+ *     server skipped after an error is PREPARED_NOT again, and its next use prepares it again.
+ *  3. A lost connection stays lost: every call on it returns TR_ECLOSED.
  *
- * A statement is prepared with the types of the values it is used with: the server would guess
- * int4 for `$1 + 1`. NULL fits any type; a NULL in the first use leaves the type to the server, and
- * a later value of another kind gets a variant of its own. */
+ * A statement is prepared with the types of its first values: the server would guess int4 for
+ * `$1 + 1`. NULL fits any type; for a NULL in the first use the server chooses the type, and a
+ * later value of another kind is prepared as a second variant. */
 #include <libpq-fe.h>
 #include <poll.h>
 #include <stdio.h>
@@ -40,7 +40,7 @@ static int lose_by_libpq(struct sql_connection *connection)
     return postgres_lose(connection, PQerrorMessage(connection->pg));
 }
 
-int postgres_pipeline_begin(struct sql_connection *connection)
+int postgres_pipeline_start(struct sql_connection *connection)
 {
     if (connection->is_lost)
         return TR_ECLOSED;
@@ -62,9 +62,9 @@ int postgres_pipeline_end(struct sql_connection *connection)
     return 0;
 }
 
-/* ---- out ------------------------------------------------------------------------------------- */
+/* ---- sending --------------------------------------------------------------------------------- */
 
-/* Room for `count` more, before anything of them is sent. */
+/* Make room for `count` more entries before sending. */
 static int reserve_sent(struct sql_connection *connection, uint32_t count)
 {
     uint32_t needed = connection->sent_count + count;
@@ -130,8 +130,8 @@ static struct postgres_prepared **bucket_of(
 }
 _Static_assert(POSTGRES_BUCKETS == 1 << (64 - 57), "bucket_of takes the top bits");
 
-static bool fits(const struct postgres_prepared *prepared, const struct sql_statement *statement,
-    const struct sql_value *values, uint32_t value_count)
+static bool prepared_fits(const struct postgres_prepared *prepared,
+    const struct sql_statement *statement, const struct sql_value *values, uint32_t value_count)
 {
     if (prepared->statement != statement || prepared->value_count != value_count)
         return false;
@@ -141,7 +141,7 @@ static bool fits(const struct postgres_prepared *prepared, const struct sql_stat
     return true;
 }
 
-/* Only plain statements count all they change. */
+/* Only plain statements report all changed rows. */
 static bool hides_changes(const char *text)
 {
     static const char *const plain[] = { "SELECT", "INSERT", "UPDATE", "DELETE" };
@@ -161,7 +161,7 @@ static int find_prepared(struct sql_connection *connection, const struct sql_uni
     struct postgres_prepared *prepared;
 
     for (prepared = *bucket; prepared != NULL; prepared = prepared->next)
-        if (fits(prepared, step->statement, values, step->value_count)) {
+        if (prepared_fits(prepared, step->statement, values, step->value_count)) {
             *ret_prepared = prepared;
             return 0;
         }
@@ -251,7 +251,7 @@ int postgres_send_unit(
 
     if (connection->is_lost)
         return TR_ECLOSED;
-    /* Memory first: a unit goes out whole or not at all. */
+    /* Allocate first: a unit is sent whole or not at all. */
     rc = reserve_sent(connection, (unit->step_count - first) * 2);
     if (rc != 0)
         return rc;
@@ -275,9 +275,9 @@ int postgres_send_unit(
     return 0;
 }
 
-/* ---- in -------------------------------------------------------------------------------------- */
+/* ---- receiving ------------------------------------------------------------------------------- */
 
-/* Until the socket has something, and at most the longest silence. */
+/* Wait until the socket is ready, at most POSTGRES_SILENCE_MAX_MS. */
 static int wait_for_socket(struct sql_connection *connection, short events)
 {
     struct pollfd wait = { .fd = PQsocket(connection->pg), .events = events };
@@ -300,7 +300,7 @@ static int flush_and_fill(struct sql_connection *connection)
     for (;;) {
         int left = PQflush(connection->pg);
 
-        /* A write that fails may leave a last word to be read: why the server has hung up. */
+        /* After a failed write, the server's reason may still be readable. */
         if (left < 0 && PQconsumeInput(connection->pg) != 1)
             return lose_by_libpq(connection);
         if (PQisBusy(connection->pg) == 0)
@@ -346,7 +346,7 @@ int postgres_receive(
                    : postgres_lose(connection, "results are out of step");
     }
     if (sent->kind != SENT_SYNC) {
-        /* Each answer is followed by an empty one; it may have to be waited for. */
+        /* libpq returns NULL after each result; it may have to wait for it. */
         if (PQstatus(connection->pg) != CONNECTION_BAD) {
             rc = flush_and_fill(connection);
             end = rc == 0 ? PQgetResult(connection->pg) : NULL;

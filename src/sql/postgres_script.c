@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is run rarely and in plain mode: the scripts of migrations, and a look at the whole
- * database.
- */
+/* postgres_script.c: run the scripts of migrations, and verify a whole database. Both are rare and
+ * use no pipeline. */
 #include <libpq-fe.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,12 +8,12 @@
 #include "base/assert.h"
 #include "sql/postgres.h"
 
-/* The same in every process, so that two that start at once migrate one after the other. Any
- * number that nobody else uses; released with the transaction. */
+/* An advisory lock that every process takes, so that two processes migrate one after the other. The
+ * number is arbitrary; the lock ends with the transaction. */
 #define MIGRATION_LOCK "7738151906342518017"
 
-/* Runs text; `ret_error` is filled on failure. */
-static int run(
+/* Run a text; fills `ret_error` on failure. */
+static int script_exec(
     struct sql_connection *connection, const char *text, struct postgres_error *ret_error)
 {
     PGresult *result = PQexec(connection->pg, text);
@@ -33,12 +32,12 @@ static int run(
     return ret_error->verdict == POSTGRES_UNIT ? ret_error->code : SQL_EFAILED;
 }
 
-static void undo(struct sql_connection *connection)
+static void script_undo(struct sql_connection *connection)
 {
     struct postgres_error ignored;
 
     if (!connection->is_lost)
-        run(connection, "ROLLBACK", &ignored);
+        script_exec(connection, "ROLLBACK", &ignored);
 }
 
 int postgres_script(struct sql_connection *connection, const char *text, char *why, size_t why_size)
@@ -50,37 +49,37 @@ int postgres_script(struct sql_connection *connection, const char *text, char *w
         snprintf(why, why_size, "%s", connection->why);
         return TR_ECLOSED;
     }
-    /* A migration may take its time, but it does not wait for ever behind somebody's lock. */
-    rc = run(connection,
+    /* A migration may run long, but must not wait long for the lock of another session. */
+    rc = script_exec(connection,
         "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 60000;"
         "SELECT pg_advisory_xact_lock(" MIGRATION_LOCK ")",
         &error);
     if (rc == 0)
-        rc = run(connection, text, &error);
-    /* A script with its own COMMIT would have been committed in part. */
+        rc = script_exec(connection, text, &error);
+    /* A script with a COMMIT of its own would be committed in part. */
     if (rc == 0 && PQtransactionStatus(connection->pg) != PQTRANS_INTRANS) {
-        snprintf(why, why_size, "a script may not begin or end transactions itself");
-        undo(connection);
+        snprintf(why, why_size, "a script must not start or end transactions");
+        script_undo(connection);
         return SQL_EFAILED;
     }
     if (rc == 0) {
-        rc = run(connection, "COMMIT", &error);
+        rc = script_exec(connection, "COMMIT", &error);
         if (rc != 0 && !postgres_commit_surely_failed(&error))
             rc = SQL_EUNKNOWN;
     }
     if (rc != 0) {
         snprintf(why, why_size, "%s", error.why[0] != '\0' ? error.why : connection->why);
-        undo(connection);
+        script_undo(connection);
         return rc;
     }
-    /* Plans of statements prepared before may not fit any more. */
+    /* The script may have invalidated prepared statements. */
     return postgres_forget_prepared(connection);
 }
 
 /* ---- looking it over ------------------------------------------------------------------------- */
 
-/* Reads every row, long values too. A page that cannot be read, or whose checksum is wrong, is an
- * error of the server. */
+/* Read every row, with long values. The server reports a page that is unreadable or has a wrong
+ * checksum. */
 static int read_table(
     struct sql_connection *connection, const char *quoted, char *why, size_t why_size)
 {
@@ -92,13 +91,13 @@ static int read_table(
     written = snprintf(text, sizeof(text), "SELECT count(t::text) FROM %s t", quoted);
     if (written < 0 || (size_t)written >= sizeof(text))
         return TR_ELIMIT;
-    rc = run(connection, text, &error);
+    rc = script_exec(connection, text, &error);
     if (rc != 0)
         snprintf(why, why_size, "table %s: %s", quoted, error.why);
     return rc;
 }
 
-/* Where the amcheck extension is installed, indexes are compared with their tables. */
+/* Compare an index with its table, if the amcheck extension is installed. */
 static int check_index(
     struct sql_connection *connection, const char *oid, char *why, size_t why_size)
 {
@@ -107,7 +106,7 @@ static int check_index(
     int rc;
 
     snprintf(text, sizeof(text), "SELECT bt_index_check(%s::oid::regclass, true)", oid);
-    rc = run(connection, text, &error);
+    rc = script_exec(connection, text, &error);
     if (rc != 0)
         snprintf(why, why_size, "index %s: %s", oid, error.why);
     return rc;
@@ -140,7 +139,7 @@ int postgres_verify(struct sql_connection *connection, char *why, size_t why_siz
         snprintf(why, why_size, "%s", connection->why);
         return TR_ECLOSED;
     }
-    rc = run(connection, "SET statement_timeout = 0", &error);
+    rc = script_exec(connection, "SET statement_timeout = 0", &error);
     if (rc == 0)
         rc = postgres_check_settings(connection->pg, level, sizeof(level), why, why_size);
     if (rc == 0)
@@ -162,7 +161,7 @@ int postgres_verify(struct sql_connection *connection, char *why, size_t why_siz
 
         snprintf(
             text, sizeof(text), "SET statement_timeout = %d", (int)POSTGRES_STATEMENT_TIMEOUT_MS);
-        run(connection, text, &error);
+        script_exec(connection, text, &error);
     }
     return rc;
 }

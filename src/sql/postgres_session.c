@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When we lose a connection, its session at the server may live on: the network broke, or the
- * server is about to die with it. A COMMIT that was under way can then still happen, after a reader
- * has looked and found nothing. Who was told SQL_EUNKNOWN would reload the state before, and go on
- * from it. So the doubt has to be ended before anything is read:
+/* postgres_session.c: end the sessions of lost connections.
  *
- *     lost ─► left behind ─► ended by any connection before its next batch ─► gone
+ * After a lost connection its session may live on at the server: the network broke, or the server
+ * is about to crash. A COMMIT under way can then still happen, after an actor that got SQL_EUNKNOWN
+ * has reloaded the old state and goes on from it. Therefore the session must end before anything is
+ * read:
  *
- * Every writer's session holds an advisory lock with a number of its own. The server lets go of it
- * only after the session's transaction has ended and can be seen. A session that was killed lets go
- * of nothing: then the server restarts, takes those who wait for the lock down with it, and what
- * recovery has decided is final before it takes connections again.
+ *     connection lost ─► session in `left` ─► any connection ends it before its next batch ─► removed
+ *
+ * Every writer's session holds an advisory lock with a number of its own. The server releases it
+ * only after the session's transaction has ended and is visible. A session that crashed releases
+ * nothing: the server then restarts, which also ends the sessions that wait for the lock, and
+ * recovery decides the transaction before the server accepts connections again.
  *
  * Invariant: a session is in `left` before the commit that lost it returns. */
 #include <inttypes.h>
@@ -20,7 +22,7 @@
 #include "base/assert.h"
 #include "sql/postgres.h"
 
-int postgres_session_begin(struct sql_connection *connection, char *why, size_t why_size)
+int postgres_session_start(struct sql_connection *connection, char *why, size_t why_size)
 {
     const struct tr_env *env = connection->database->env;
     struct postgres_session *session = base_calloc(sizeof(*session));
@@ -74,7 +76,7 @@ static bool find_left(struct postgres_database *database, int64_t *ret_lock)
     return is_found;
 }
 
-/* Others may have seen its end too. */
+/* Another connection may have removed it already. */
 static void remove_left(struct postgres_database *database, int64_t lock)
 {
     pthread_mutex_lock(&database->lock);
@@ -91,7 +93,7 @@ static void remove_left(struct postgres_database *database, int64_t lock)
     pthread_mutex_unlock(&database->lock);
 }
 
-static int run(struct sql_connection *connection, const char *text)
+static int session_exec(struct sql_connection *connection, const char *text)
 {
     PGresult *result = postgres_exec(connection->pg, text);
     bool is_done = PQresultStatus(result) == PGRES_TUPLES_OK;
@@ -107,27 +109,26 @@ int postgres_settle(struct sql_connection *connection)
     char text[320];
     int rc;
 
-    /* Pairs with the addition in postgres_session_leave: who was told of a lost commit comes after
-     * it. */
+    /* Pairs with the addition in postgres_session_leave, which precedes the result of the lost
+     * commit. */
     if (atomic_load(&database->left_count) == 0)
         return 0;
     while (find_left(database, &lock)) {
         if (connection->is_lost)
             return TR_ECLOSED;
-        /* Otherwise a session whose client is gone may wait for its locks or its standby for hours.
-         */
+        /* Terminate it: a session without a client may wait for locks or a standby for hours. */
         snprintf(text, sizeof(text),
             "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
             " AND objsubid = 1 AND pid <> pg_backend_pid()"
             " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
             " AND (classid::bigint << 32 | objid::bigint) = %" PRId64,
             lock);
-        rc = run(connection, text);
+        rc = session_exec(connection, text);
         if (rc != 0)
             return rc;
         snprintf(text, sizeof(text),
             "SELECT pg_advisory_lock(%" PRId64 "), pg_advisory_unlock(%" PRId64 ")", lock, lock);
-        rc = run(connection, text);
+        rc = session_exec(connection, text);
         if (rc != 0)
             return rc;
         remove_left(database, lock);

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Backup and restore by PostgreSQL's own programs, started without a shell. What the URL says goes
- * to them in PG… variables of their environment: an argument list with a password in it could be
- * read by every user of the machine.
+/* postgres_tools.c: backup and restore with PostgreSQL's own programs, started without a shell.
+ * They get the parts of the URL in PG… variables of their environment: every user of the machine
+ * could read a password in an argument list.
  *
- * A backup is pg_dump's archive, from one snapshot, while the server works. It is written beside
- * its place, synced and renamed: a file with its name is whole.
+ * A backup is an archive of pg_dump, from one snapshot, while the server works. It is written to a
+ * temporary file, synced and renamed: a file with the final name is complete.
  *
  * A restore replaces the tables of the schema in one transaction:
  *
- *     us: BEGIN; drop what is there ─┐
+ *     here: BEGIN; drop all tables ──┐
  *     pg_restore --file=- ───────────┼─► psql ─► server
- *     us: COMMIT, if it ended well ──┘
+ *     here: COMMIT on success ───────┘
  *
- * We stand between the two because psql alone would take the end of a torn archive for the end of
- * the script. Without our last word the server rolls back, and the old data stays. */
+ * This process copies between the two programs, because psql alone would take the end of a damaged
+ * archive for the end of the script. Without the final COMMIT the server rolls back and keeps the
+ * old data. */
 #include <errno.h>
 #include <fcntl.h>
 #include <libpq-fe.h>
@@ -34,21 +35,21 @@
 extern char **environ;
 
 enum {
-    LINE_SIZE = 512, /* of the last words a program said */
+    LINE_SIZE = 512, /* of a program's error message */
     PROGRESS_EVERY_MS = 200,
-    VARIABLES_MAX = 64, /* libpq knows fewer options */
+    VARIABLES_MAX = 64, /* libpq has fewer options */
 };
 
 /* ---- the environment ------------------------------------------------------------------------- */
 
-/* Strings the child gets beside ours. */
+/* The environment of a child process. */
 struct environment {
-    char **entries; /* NULL at its end; those from `first_own` on are ours to free */
+    char **entries; /* ends with NULL; entries from `first_own` on are allocated here */
     size_t count;
     size_t first_own;
 };
 
-static void environment_free(struct environment *environment)
+static void environment_fini(struct environment *environment)
 {
     for (size_t i = environment->first_own; i < environment->count; i++)
         base_free(environment->entries[i]);
@@ -56,7 +57,7 @@ static void environment_free(struct environment *environment)
     *environment = (struct environment){ 0 };
 }
 
-static char *variable(const char *name, const char *value)
+static char *environment_entry(const char *name, const char *value)
 {
     size_t size = strlen(name) + strlen(value) + 2;
     char *text = base_alloc(size);
@@ -66,7 +67,7 @@ static char *variable(const char *name, const char *value)
     return text;
 }
 
-/* Ours without what would steer libpq elsewhere or change what the programs print. */
+/* Leave out variables that would redirect libpq or change the output of the programs. */
 static bool is_inherited(const char *entry)
 {
     return strncmp(entry, "PG", 2) != 0 && strncmp(entry, "LC_", 3) != 0 &&
@@ -75,7 +76,7 @@ static bool is_inherited(const char *entry)
 
 static int environment_add(struct environment *environment, const char *name, const char *value)
 {
-    char *entry = variable(name, value);
+    char *entry = environment_entry(name, value);
 
     if (entry == NULL)
         return TR_ENOMEM;
@@ -84,7 +85,7 @@ static int environment_add(struct environment *environment, const char *name, co
     return 0;
 }
 
-/* PQconndefaults has what our own PG… variables say; the URL stands above them. */
+/* PQconndefaults has the PG… variables of this process; the URL overrides them. */
 static int environment_fill(struct environment *environment, const char *url)
 {
     PQconninfoOption *options[2] = { PQconninfoParse(url, NULL), PQconndefaults() };
@@ -105,7 +106,7 @@ static int environment_fill(struct environment *environment, const char *url)
     return rc;
 }
 
-static int environment_make(const char *url, struct environment *ret_environment)
+static int environment_init(const char *url, struct environment *ret_environment)
 {
     struct environment environment = { 0 };
     size_t count = 0;
@@ -122,7 +123,7 @@ static int environment_make(const char *url, struct environment *ret_environment
     environment.first_own = environment.count;
     rc = environment_fill(&environment, url);
     if (rc != 0) {
-        environment_free(&environment);
+        environment_fini(&environment);
         return rc;
     }
     *ret_environment = environment;
@@ -146,7 +147,7 @@ static void close_fd(int *fd)
     *fd = -1;
 }
 
-/* `input` and `output` become its standard descriptors; ours stay open. */
+/* Start a program with `input` and `output` as its standard descriptors, which stay open here. */
 static int program_start(
     struct program *program, char *const *arguments, char **environment, int input, int output)
 {
@@ -180,7 +181,7 @@ static int program_start(
     return error == ENOENT ? TR_ENOENT : TR_EIO;
 }
 
-/* Keeps the first line: the others follow from it. False at the end. */
+/* Read stderr and keep the first line, which has the cause. False at the end. */
 static bool program_listen(struct program *program)
 {
     char bytes[256];
@@ -199,7 +200,7 @@ static bool program_listen(struct program *program)
     return true;
 }
 
-/* Waits for its end. 0 if it ended well, else `code` with its words. */
+/* Wait for the end of the program. Returns 0 on success, else `code` with its message. */
 static int program_end(struct program *program, int code, char *why, size_t why_size)
 {
     char before[64];
@@ -244,7 +245,7 @@ static int run_dump(
 
     if (input < 0)
         return rc;
-    rc = environment_make(url, &environment);
+    rc = environment_init(url, &environment);
     if (rc != 0)
         goto close_input;
     rc = program_start(&program, pointers, environment.entries, input, output);
@@ -257,13 +258,13 @@ static int run_dump(
             progress(data, size_of(output), 0);
     }
     rc = program_end(&program, rc != 0 ? rc : SQL_EFAILED, why, why_size);
-    environment_free(&environment);
+    environment_fini(&environment);
 close_input:
     close(input);
     return rc;
 }
 
-/* The directory has the name only after it is synced. */
+/* Sync the directory, so that the name of the file is durable. */
 static int sync_parent(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -329,7 +330,7 @@ free_part:
 
 /* ---- restore --------------------------------------------------------------------------------- */
 
-/* Everything of the schema that a migration can have made. */
+/* Drop every object of the schema that a migration can create. */
 static const char restore_head[] =
     "BEGIN;\n"
     "DO $$ DECLARE item record; BEGIN\n"
@@ -360,8 +361,8 @@ static bool send_all(int fd, const char *bytes, size_t size)
     return true;
 }
 
-/* From the archive's reader to psql, until one of them is through. */
-static bool pump(int from, int to)
+/* Copy from pg_restore to psql until one of them ends. */
+static bool copy_stream(int from, int to)
 {
     static const size_t chunk = (size_t)64 * 1024;
     char *bytes = base_alloc(chunk);
@@ -380,7 +381,7 @@ static bool pump(int from, int to)
     return is_sent && size == 0;
 }
 
-/* The name of the schema as one argument, and whether somebody works in the database. */
+/* Write the schema as an argument, and check that the database has no other connections. */
 static int look_before(const char *url, char *ret_argument, size_t size, char *why, size_t why_size)
 {
     PGconn *pg;
@@ -416,7 +417,7 @@ static int look_before(const char *url, char *ret_argument, size_t size, char *w
     return rc;
 }
 
-/* The three of the picture above. `archive` is pg_restore's input. */
+/* Run a restore as in the picture above. `archive` is the input of pg_restore. */
 static int run_restore(int archive, char *schema, char **environment, char *why, size_t why_size)
 {
     char words[][32] = { "pg_restore", "--file=-", "--no-owner", "psql", "--no-psqlrc", "--quiet",
@@ -433,7 +434,7 @@ static int run_restore(int archive, char *schema, char **environment, char *why,
     int rc = TR_EIO;
     int psql_rc;
 
-    /* A socket, so that a psql that has ended is an error to us and not a signal. */
+    /* A socket: writing to a psql that has ended is then an error and not a signal. */
     if (sink < 0 || pipe2(script, O_CLOEXEC) != 0 ||
         socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, input) != 0)
         goto close_all;
@@ -446,19 +447,19 @@ static int run_restore(int archive, char *schema, char **environment, char *why,
     rc = program_start(&reader, reader_arguments, environment, archive, script[1]);
     close_fd(&script[1]);
     is_whole = rc == 0 && send_all(input[0], restore_head, sizeof(restore_head) - 1) &&
-               pump(script[0], input[0]);
-    close_fd(&script[0]); /* a reader that is still at it ends */
+               copy_stream(script[0], input[0]);
+    close_fd(&script[0]); /* pg_restore then ends if it still writes */
     rc = program_end(&reader, rc != 0 ? rc : SQL_EFAILED, why, why_size);
     if (is_whole && rc == 0 && !send_all(input[0], restore_tail, sizeof(restore_tail) - 1))
         is_whole = false;
     close_fd(&input[0]);
     psql_rc = program_end(&psql, SQL_EFAILED, psql_why, sizeof(psql_why));
-    /* What psql says comes first: the reader's complaint may only be that psql has gone. */
+    /* Report psql's message first: pg_restore may only have failed because psql ended. */
     if (psql_rc != 0) {
         snprintf(why, why_size, "%s", psql_why);
         rc = psql_rc;
     } else if (rc == 0 && !is_whole) {
-        snprintf(why, why_size, "the backup could not be read to its end");
+        snprintf(why, why_size, "the backup cannot be read to its end");
         rc = SQL_EFAILED;
     }
 close_all:
@@ -485,10 +486,10 @@ int postgres_restore(const char *url, const char *from_path, char *why, size_t w
     }
     rc = look_before(url, schema, sizeof(schema), why, why_size);
     if (rc == 0)
-        rc = environment_make(url, &environment);
+        rc = environment_init(url, &environment);
     if (rc == 0) {
         rc = run_restore(archive, schema, environment.entries, why, why_size);
-        environment_free(&environment);
+        environment_fini(&environment);
     }
     close(archive);
     return rc;
@@ -496,8 +497,8 @@ int postgres_restore(const char *url, const char *from_path, char *why, size_t w
 
 /* ---- verify ---------------------------------------------------------------------------------- */
 
-/* The archive's reader goes through all of it, unpacks it and throws the script away. What it would
- * do to a database only a database can say. */
+/* Let pg_restore read and unpack the whole archive, and discard the script. Only a database could
+ * check the statements themselves. */
 int postgres_verify_backup(
     const struct sql_options *options, const char *path, char *why, size_t why_size)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values travel in binary: eight bytes, most significant first, for a BIGINT; the bytes themselves
- * for TEXT and BYTEA. Results may also be what common expressions yield (int4 of a literal, numeric
- * of sum(bigint), bool); everything else is refused with a sentence rather than guessed at. */
+/* postgres_value.c: convert values and results. Values are sent in binary: eight bytes, big-endian,
+ * for a BIGINT, and the bytes themselves for TEXT and BYTEA. Results may also have the types of
+ * common expressions (int4 of a literal, numeric of sum(bigint), bool); other types are refused. */
 #include <endian.h>
 #include <libpq-fe.h>
 #include <limits.h>
@@ -12,7 +12,8 @@
 #include "base/assert.h"
 #include "sql/postgres.h"
 
-/* Fixed in every PostgreSQL: catalog/pg_type.dat. libpq's public headers do not name them. */
+/* From catalog/pg_type.dat, the same in every PostgreSQL; libpq's public headers do not name
+ * them. */
 enum {
     TYPE_BOOL = 16,
     TYPE_BYTEA = 17,
@@ -56,7 +57,7 @@ void postgres_values_free(struct postgres_values *values)
     *values = (struct postgres_values){ 0 };
 }
 
-static int grow(struct postgres_values *values, uint32_t count)
+static int values_grow(struct postgres_values *values, uint32_t count)
 {
     uint32_t capacity = count < 16 ? 16 : count;
 
@@ -82,7 +83,7 @@ int postgres_values_fill(
 {
     int rc;
 
-    rc = grow(values, step->value_count);
+    rc = values_grow(values, step->value_count);
     if (rc != 0)
         return rc;
     for (uint32_t i = 0; i < step->value_count; i++) {
@@ -123,8 +124,8 @@ static int64_t signed_of(uint64_t value, size_t size)
     return (int64_t)(value << shift) >> shift;
 }
 
-/* numeric: count of base-10000 digits, weight of the first, sign, scale, digits; 16 bits each. Only
- * whole numbers that fit. */
+/* Convert a numeric: the count of base-10000 digits, the weight of the first, sign, scale, digits;
+ * 16 bits each. False for a fraction or a number that does not fit. */
 static bool numeric_to_int(const char *bytes, size_t size, int64_t *ret_value)
 {
     enum { HEAD = 8, NEGATIVE = 0x4000, BASE = 10000 };
@@ -140,8 +141,8 @@ static bool numeric_to_int(const char *bytes, size_t size, int64_t *ret_value)
     sign = big_endian(bytes + 4, 2);
     if (size != HEAD + count * 2 || (sign != 0 && sign != NEGATIVE))
         return false;
-    /* Trailing zeros are not sent, so digits below the point mean a fraction; five groups are
-     * more than 64 bits hold. */
+    /* The server sends no trailing zeros, so digits after the point mean a fraction; more than five
+     * groups do not fit 64 bits. */
     if ((int64_t)count > weight + 1 || weight > 4) {
         *ret_value = 0;
         return count == 0;
@@ -150,7 +151,7 @@ static bool numeric_to_int(const char *bytes, size_t size, int64_t *ret_value)
         int64_t digit =
             (size_t)i < count ? (int64_t)big_endian(bytes + HEAD + (size_t)i * 2, 2) : 0;
 
-        /* Downwards, because INT64_MIN has no positive counterpart. */
+        /* Accumulate a negative number: INT64_MIN has no positive counterpart. */
         if (__builtin_mul_overflow(value, (int64_t)BASE, &value) ||
             __builtin_sub_overflow(value, digit, &value))
             return false;
@@ -162,7 +163,7 @@ static bool numeric_to_int(const char *bytes, size_t size, int64_t *ret_value)
     return !__builtin_sub_overflow((int64_t)0, value, ret_value);
 }
 
-/* False if the type is none of ours, or a number does not fit. */
+/* Store one cell; false for an unsupported type or a number that does not fit. */
 static bool store_cell(struct sql_unit *unit, Oid type, const char *bytes, size_t size)
 {
     int64_t number;
@@ -207,12 +208,12 @@ static int store_rows(
     int columns = PQnfields(result);
     int rows = PQntuples(result);
 
-    sql_unit_begin_rows(unit, step, (uint32_t)columns);
+    sql_unit_start_rows(unit, step, (uint32_t)columns);
     for (int row = 0; row < rows && unit->failed == 0; row++) {
         for (int column = 0; column < columns; column++) {
             Oid type = PQftype(result, column);
 
-            /* A function that returns nothing, such as pg_advisory_xact_lock. */
+            /* TYPE_VOID: a function without a result, such as pg_advisory_xact_lock. */
             if (PQgetisnull(result, row, column) || type == TYPE_VOID) {
                 sql_unit_cell_null(unit);
                 continue;
@@ -220,7 +221,7 @@ static int store_rows(
             if (!store_cell(unit, type, PQgetvalue(result, row, column),
                     (size_t)PQgetlength(result, row, column))) {
                 snprintf(why, why_size,
-                    "column %d (%s) has type %u or a value that is no BIGINT, TEXT or BYTEA: "
+                    "column %d (%s) has type %u or a value that is not BIGINT, TEXT or BYTEA: "
                     "cast it",
                     column + 1, PQfname(result, column), type);
                 return SQL_EFAILED;

@@ -1,30 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* runner.c: group commit. Units arrive as asks and wait in a ring. Whenever the connection is free,
- * everything that waits becomes one batch, one blocking call on the pool, one COMMIT; meanwhile the
- * next batch gathers by itself, so that a slow disk makes batches large and an idle one makes a
- * lone unit wait for nothing: there is no timer.
+ * all waiting units become one batch: one blocking call on the pool, one COMMIT. The next batch
+ * gathers meanwhile, so a slow disk makes batches large, and on an idle one a lone unit waits for
+ * nothing: there is no timer.
  *
- *   ask ──▶ ring ──begin──▶ batch ──offload──▶ backend ──work event──▶ answers
+ *   ask ──▶ ring ──start──▶ batch ──offload──▶ backend ──work event──▶ answers
  *                             ▲                   │ TR_ECLOSED, SQL_ELOST
  *                             └── reconnect, back-off ──┘
  *
- * A database that is away is waited for, but not for long: after away_ns without a connection all
- * that waits is refused, and until there is one again so is what comes, before it is queued. Units
- * are refused only while nothing of them runs, and only such as were never committed.
+ * A runner waits for a lost database, but not for long: after away_ns without a connection it
+ * refuses all waiting units, and then every new unit, until it has a connection again. It refuses
+ * only units that do not run and were never committed.
  *
- * A connection may be lost because of what ran on it. Units that were running when that happened
- * twice are run alone from then on, and one with which it happens again is refused: the others of
- * its batch go on without it. One with a decision is run alone from the start: it shares no COMMIT.
+ * A unit may be the cause of a lost connection. A unit that ran during two losses runs alone from
+ * then on, and the runner refuses it after the third loss; the other units of its batch go on. A
+ * unit with a decision always runs alone: it shares no COMMIT.
  *
  * Invariants:
- *   1. At most one of {batch runs, connection is made} is under way; `busy` says so. What runs are
- *      the first `run_count` units of the batch: all of it, or one that is run alone.
- *   2. The ring keeps the order of arrival, a batch takes from its front, and a batch that met a
- * lost connection is tried again before anything else: units of one key never overtake each other.
- *   3. An answer is sent after the backend returned from its COMMIT, never before.
+ *   1. At most one batch or one connect is under way; `work` tells which. The first `run_count`
+ *      units of the batch run: all of them, or one that runs alone.
+ *   2. The ring keeps the order of arrival, a batch takes units from its front, and a batch that met
+ *      a lost connection is retried before any other: units with one key never overtake each other.
+ *   3. The runner answers after the backend has returned from COMMIT, never before.
  *   4. ring_count + messages in the box that carry a unit == waiting <= queue_max.
- *   5. Work under way holds the runner, so a killed actor leaves a connection that is still in use
- *      alone; its askers then get SQL_EUNKNOWN, because nobody can tell them more. */
+ *   5. Work under way holds the runner, so the connection stays open until the work ends, even if
+ *      the actor was killed. The askers then get SQL_EUNKNOWN. */
 #include "sql/runner.h"
 
 #include <stdio.h>
@@ -39,10 +39,29 @@ enum { TAG_RUN = 1, TAG_CONNECT, TAG_RETRY, TAG_TEND, TAG_AWAY };
 
 #define BACKOFF_FIRST_NS TR_MILLISECONDS(20)
 #define BACKOFF_MAX_NS TR_SECONDS(2)
-#define GRACE_NS TR_SECONDS(120) /* what was submitted is finished, however slow the disk is */
+#define GRACE_NS TR_SECONDS(120) /* for units submitted before the stop, on a slow disk */
 enum {
-    LOSSES_TOGETHER_MAX = 2, /* connections lost under a unit before it is run alone */
-    LOSSES_MAX = 3,          /* and before it is refused */
+    LOSSES_TOGETHER_MAX = 2, /* losses of a unit before it runs alone */
+    LOSSES_MAX = 3,          /* losses of a unit before it is refused */
+};
+
+/* The work of a runner. set_work checks the moves:
+ *
+ *           ┌──▶ WORK_BATCH ────┐
+ *   WORK_NONE ─▶ WORK_CONNECT ──┼──▶ WORK_NONE
+ *           └──▶ WORK_RETRY ────┘
+ */
+enum runner_work {
+    WORK_NONE,
+    WORK_BATCH,   /* the first run_count units of the batch run on the pool */
+    WORK_CONNECT, /* a connect runs on the pool */
+    WORK_RETRY,   /* a timer delays the next connect */
+};
+
+enum runner_link {
+    LINK_UP,
+    LINK_LOST, /* the connection, if any, is of no use */
+    LINK_DOWN, /* LINK_LOST, and a connect has failed since; counted in sql->down_count */
 };
 
 struct waiter {
@@ -58,40 +77,37 @@ struct sql_runner {
     struct tr_done *done;
     _Atomic uint32_t holders;
     _Atomic uint32_t waiting;
-    _Atomic bool
-        is_away; /* written by the actor: takes no units, there was no connection for long */
+    /* Set by the actor: without a connection for away_ns, the runner refuses units. */
+    _Atomic bool is_away;
 
-    /* The actor's own from here on; the connection and the units also the work's while busy. */
-    struct sql_connection *connection; /* NULL: lost */
+    /* Only the actor uses the rest. While a batch or a connect runs, the pool's thread uses the
+     * connection, the units and `why`. */
+    enum runner_work work;
+    enum runner_link link;
+    enum sql_tend tending;             /* the tending under way */
+    struct sql_connection *connection; /* NULL after a failed connect */
     struct sql_connection *tend_connection;
     struct waiter *ring;
     uint32_t ring_capacity, ring_first, ring_count;
     struct waiter *batch;
-    struct sql_unit **units; /* of the batch, as the backend wants them */
+    struct sql_unit **units; /* the units of the batch, for the backend */
     uint32_t batch_count;
-    uint32_t run_count; /* of the batch, from its front: these run now */
-    uint64_t batch_began_ns;
-    uint64_t backoff_ns; /* 0: connected, or the first try is under way */
-    uint64_t lost_ns;    /* when the connection was lost, if it is */
-    char why[160];       /* of the last failed connect; the work's while busy */
-    char away_why[160];  /* a copy for those who are refused meanwhile */
-    bool busy;
-    bool is_running;       /* busy with a batch, which belongs to the work then */
-    bool is_told_to_begin; /* a message to ourselves is under way */
-    bool is_tending;
-    bool is_paused; /* no batch until tending is done */
-    bool is_down;   /* counted in sql->down_count */
+    uint32_t run_count; /* the number of units, from the front of the batch, that run now */
+    uint64_t batch_start_ns;
+    uint64_t backoff_ns;    /* 0 while connected and during the first attempt to connect */
+    uint64_t lost_ns;       /* the time of the loss, unless the link is up */
+    uint64_t away_timer_ns; /* when the away timer fires; 0 without a timer */
+    char why[160];          /* why the last connect failed */
+    char away_why[160];     /* a copy of `why` for the units refused meanwhile */
+    bool is_start_queued;   /* a start message to this actor is in its box */
     bool is_stopping;
-    bool is_lost; /* the connection, if there is one, is of no use */
-    bool waits_to_retry;
-    bool has_away_timer;
 };
 
 struct runner_actor {
     struct sql_runner *runner; /* held */
 };
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- references and places ------------------------------------------------------------------- */
 
 static void runner_unref(struct sql_runner *runner)
 {
@@ -110,7 +126,7 @@ static void runner_unref(struct sql_runner *runner)
     sql_unref(sql);
 }
 
-/* Work that ended after its actor did. */
+/* Called for work that ends after its actor. */
 static void drop_work(void *argument)
 {
     runner_unref(argument);
@@ -155,7 +171,7 @@ uint32_t sql_runner_depth(const struct sql_runner *runner)
     return atomic_load_explicit(&runner->waiting, memory_order_relaxed);
 }
 
-/* Both are hints to who submits: the actor decides again when the unit has arrived. */
+/* A hint for the submitting thread: the actor checks again when the unit has arrived. */
 bool sql_runner_is_away(const struct sql_runner *runner)
 {
     return atomic_load_explicit(&runner->is_away, memory_order_relaxed) ||
@@ -167,27 +183,38 @@ tr_sender sql_runner_sender(const struct sql_runner *runner)
     return runner->sender;
 }
 
-/* ---- health ---------------------------------------------------------------------------------- */
+/* ---- states ---------------------------------------------------------------------------------- */
 
-static void set_down(struct sql_runner *runner, bool is_down, const char *why)
+static void set_work(struct sql_runner *runner, enum runner_work work)
+{
+    tr_assert((runner->work == WORK_NONE) != (work == WORK_NONE));
+    runner->work = work;
+}
+
+/* The connection is in use by the pool. */
+static bool is_busy(const struct sql_runner *runner)
+{
+    return runner->work == WORK_BATCH || runner->work == WORK_CONNECT;
+}
+
+/* `why` is for LINK_DOWN: sql_is_healthy reports it. */
+static void set_link(struct sql_runner *runner, enum runner_link link, const char *why)
 {
     struct sql *sql = runner->sql;
 
     pthread_mutex_lock(&sql->health_lock);
-    if (is_down && !runner->is_down)
-        sql->down_count++;
-    if (!is_down && runner->is_down)
-        sql->down_count--;
-    if (is_down)
+    sql->down_count += (uint32_t)(link == LINK_DOWN) - (uint32_t)(runner->link == LINK_DOWN);
+    if (link == LINK_DOWN)
         snprintf(sql->down_why, sizeof sql->down_why, "%s", why);
     pthread_mutex_unlock(&sql->health_lock);
-    runner->is_down = is_down;
+    runner->link = link;
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-/* The unit's one end. `from` is the state it is in; a client that gave up has changed it. */
-static void answer(struct sql_runner *runner, struct waiter *waiter, enum sql_state from)
+/* End a unit: answer its ask and drop the hold. `from` is the expected state; a client that gave up
+ * has changed it. */
+static void runner_answer(struct sql_runner *runner, struct waiter *waiter, enum sql_state from)
 {
     struct sql_unit *unit = waiter->unit;
     uint64_t serial = unit->serial;
@@ -196,39 +223,41 @@ static void answer(struct sql_runner *runner, struct waiter *waiter, enum sql_st
     if (!sql_unit_move(unit, from, SQL_DONE))
         status = TR_ECANCELLED;
     sql_count_end(runner->is_writer, status);
-    /* TR_EREPLIED: the asker has gone or its deadline passed. The result stands. */
+    /* TR_EREPLIED: the asker is gone or its deadline has passed. The result stays valid. */
     (void)tr_reply_send(&waiter->reply, status, &serial, sizeof serial);
     sql_unit_destroy(unit);
     waiter->unit = NULL;
 }
 
-static void refuse(struct sql_runner *runner, struct waiter *waiter, int status, const char *why)
+static void runner_refuse(
+    struct sql_runner *runner, struct waiter *waiter, int status, const char *why)
 {
     if (!sql_unit_move(waiter->unit, SQL_QUEUED, SQL_RUNNING)) {
-        answer(runner, waiter, SQL_QUEUED); /* abandoned: it belongs to its client alone */
+        runner_answer(
+            runner, waiter, SQL_QUEUED); /* SQL_ABANDONED: only its client may write to it */
         return;
     }
     sql_unit_reset_results(waiter->unit);
     sql_unit_fail(waiter->unit, -1, status, why);
-    answer(runner, waiter, SQL_RUNNING);
+    runner_answer(runner, waiter, SQL_RUNNING);
 }
 
-/* Takes the unit on if it is still wanted, else answers it. */
-static bool is_begun(struct sql_runner *runner, struct waiter *waiter, uint64_t now_ns)
+/* Move the unit to RUNNING and return true; or answer a unit that expired or was given up. */
+static bool waiter_start(struct sql_runner *runner, struct waiter *waiter, uint64_t now_ns)
 {
     struct sql_unit *unit = waiter->unit;
 
     if (unit->expires_ns != 0 && unit->expires_ns <= now_ns) {
-        refuse(runner, waiter, TR_ETIMEOUT, "it waited too long and was not begun");
+        runner_refuse(runner, waiter, TR_ETIMEOUT, "the unit expired before it started");
         return false;
     }
     if (tr_reply_is_cancelled(waiter->reply) ||
         atomic_load_explicit(&unit->is_given_up, memory_order_seq_cst)) {
-        refuse(runner, waiter, TR_ECANCELLED, "its asker gave up before it was begun");
+        runner_refuse(runner, waiter, TR_ECANCELLED, "the asker gave up before the unit started");
         return false;
     }
     if (!sql_unit_move(unit, SQL_QUEUED, SQL_RUNNING)) {
-        answer(runner, waiter, SQL_QUEUED);
+        runner_answer(runner, waiter, SQL_QUEUED);
         return false;
     }
     return true;
@@ -252,20 +281,20 @@ static void ring_push(struct sql_runner *runner, struct waiter waiter)
     runner->ring_count++;
 }
 
-/* Nothing will be run any more. */
+/* Refuse the whole batch and the ring. */
 static void refuse_all(struct sql_runner *runner, int status, const char *why)
 {
     for (uint32_t i = 0; i < runner->batch_count; i++)
-        refuse(runner, &runner->batch[i], status, why);
+        runner_refuse(runner, &runner->batch[i], status, why);
     runner->batch_count = 0;
     while (runner->ring_count > 0) {
         struct waiter waiter = ring_pop(runner);
 
-        refuse(runner, &waiter, status, why);
+        runner_refuse(runner, &waiter, status, why);
     }
 }
 
-/* While there is no connection: nobody waits past its time. Order is kept. */
+/* Refuse expired units while there is no connection; keep the order of the others. */
 static void refuse_expired(struct sql_runner *runner, uint64_t now_ns)
 {
     uint32_t kept = 0, count = runner->ring_count;
@@ -274,7 +303,8 @@ static void refuse_expired(struct sql_runner *runner, uint64_t now_ns)
         struct waiter *waiter = &runner->batch[i];
 
         if (waiter->unit->expires_ns != 0 && waiter->unit->expires_ns <= now_ns)
-            refuse(runner, waiter, TR_ETIMEOUT, "the database could not be reached in time");
+            runner_refuse(runner, waiter, TR_ETIMEOUT,
+                "the database could not be reached before the unit expired");
         else
             runner->batch[kept++] = *waiter;
     }
@@ -283,7 +313,8 @@ static void refuse_expired(struct sql_runner *runner, uint64_t now_ns)
         struct waiter waiter = ring_pop(runner);
 
         if (waiter.unit->expires_ns != 0 && waiter.unit->expires_ns <= now_ns) {
-            refuse(runner, &waiter, TR_ETIMEOUT, "the database could not be reached in time");
+            runner_refuse(runner, &waiter, TR_ETIMEOUT,
+                "the database could not be reached before the unit expired");
         } else {
             ring_push(runner, waiter);
             atomic_fetch_add_explicit(&runner->waiting, 1, memory_order_relaxed);
@@ -306,7 +337,8 @@ static int connect_work(void *argument)
         sql->database, runner->is_writer, &runner->connection, runner->why, sizeof runner->why);
 }
 
-static int offload(struct sql_runner *runner, struct tr_context *ctx, tr_work_fn work, uint32_t tag)
+static int runner_offload(
+    struct sql_runner *runner, struct tr_context *ctx, tr_work_fn work, uint32_t tag)
 {
     int rc;
 
@@ -334,7 +366,8 @@ static void set_away(struct sql_runner *runner, bool is_away)
     pthread_mutex_unlock(&sql->health_lock);
 }
 
-/* Somebody has waited long enough for all: a runner that is idle finds out late. */
+/* Another runner is away already: an idle runner notices a lost database late, and need not wait
+ * for away_ns again. */
 static bool is_any_away(struct sql *sql)
 {
     bool is_any;
@@ -345,44 +378,46 @@ static bool is_any_away(struct sql *sql)
     return is_any;
 }
 
-/* Without a timer the time is over at once. */
+/* Refuse all units from now on. */
 static void become_away(struct sql_runner *runner)
 {
-    tr_assert(!runner->is_running);
+    tr_assert(runner->work != WORK_BATCH);
     set_away(runner, true);
     refuse_all(runner, SQL_EAWAY,
-        runner->away_why[0] != '\0' ? runner->away_why : "no connection was made in time");
+        runner->away_why[0] != '\0' ? runner->away_why
+                                    : "the database could not be reached in time");
 }
 
+/* Without memory for a timer, the runner is away at once. */
 static void start_away_timer(struct sql_runner *runner, struct tr_context *ctx, uint64_t delay_ns)
 {
     if (tr_after(ctx, delay_ns, TAG_AWAY, NULL) < 0)
         become_away(runner);
     else
-        runner->has_away_timer = true;
+        runner->away_timer_ns = tr_now_ns(ctx) + delay_ns;
 }
 
 static void note_lost(struct sql_runner *runner, struct tr_context *ctx)
 {
     uint64_t away_ns = runner->sql->options.away_ns;
 
-    if (runner->is_lost)
+    if (runner->link != LINK_UP)
         return;
-    runner->is_lost = true;
+    set_link(runner, LINK_LOST, "");
     runner->lost_ns = tr_now_ns(ctx);
     runner->away_why[0] = '\0';
-    if (away_ns != 0 && !runner->has_away_timer)
+    if (away_ns != 0 && runner->away_timer_ns == 0)
         start_away_timer(runner, ctx, away_ns);
 }
 
-/* The timer may be of a loss before this one. */
+/* The timer may have been started for an earlier loss. */
 static void on_away_timer(struct sql_runner *runner, struct tr_context *ctx)
 {
     uint64_t now_ns = tr_now_ns(ctx);
     uint64_t at_ns = runner->lost_ns + runner->sql->options.away_ns;
 
-    runner->has_away_timer = false;
-    if (!runner->is_lost)
+    runner->away_timer_ns = 0;
+    if (runner->link == LINK_UP)
         return;
     if (now_ns < at_ns)
         start_away_timer(runner, ctx, at_ns - now_ns);
@@ -392,7 +427,8 @@ static void on_away_timer(struct sql_runner *runner, struct tr_context *ctx)
 
 /* ---- connecting ----------------------------------------------------------------------------- */
 
-/* While units wait, it is not too late for them when the database is back. */
+/* Until the runner is away, it retries often, so that waiting units still run when the database is
+ * back. */
 static uint64_t backoff_max_ns(const struct sql_runner *runner)
 {
     uint64_t eager_ns = runner->sql->options.away_ns / 8;
@@ -411,28 +447,29 @@ static void retry_later(struct sql_runner *runner, struct tr_context *ctx)
     if (delay_ns > max_ns)
         delay_ns = max_ns;
     runner->backoff_ns = delay_ns;
-    delay_ns = delay_ns / 2 + tr_random(ctx) % delay_ns; /* not all at once */
+    delay_ns = delay_ns / 2 + tr_random(ctx) % delay_ns; /* jitter: not all runners at once */
     if (tr_after(ctx, delay_ns, TAG_RETRY, NULL) < 0) {
-        refuse_all(runner, TR_ENOMEM, "out of memory while the database was away");
+        refuse_all(runner, TR_ENOMEM, "out of memory while the database could not be reached");
         set_away(runner, false); /* the next unit tries again */
         return;
     }
-    runner->waits_to_retry = true;
+    set_work(runner, WORK_RETRY);
 }
 
-static void begin_connect(struct sql_runner *runner, struct tr_context *ctx)
+static void start_connect(struct sql_runner *runner, struct tr_context *ctx)
 {
-    tr_assert(!runner->busy);
+    tr_assert(runner->work == WORK_NONE);
     if (is_given_up(runner)) {
-        refuse_all(runner, SQL_EAWAY, "the database was given up before the end");
+        refuse_all(
+            runner, SQL_EAWAY, "the server is stopping and no longer waits for the database");
         return;
     }
     note_lost(runner, ctx);
-    if (offload(runner, ctx, connect_work, TAG_CONNECT) < 0) {
+    if (runner_offload(runner, ctx, connect_work, TAG_CONNECT) < 0) {
         retry_later(runner, ctx);
         return;
     }
-    runner->busy = true;
+    set_work(runner, WORK_CONNECT);
 }
 
 /* ---- batches --------------------------------------------------------------------------------- */
@@ -451,15 +488,16 @@ static bool runs_alone(const struct waiter *waiter)
     return waiter->unit->loss_count >= LOSSES_TOGETHER_MAX || sql_unit_has_decision(waiter->unit);
 }
 
-/* What is left of a batch that met a lost connection: as many from its front as run together. */
-static void gather_again(struct sql_runner *runner, uint64_t now_ns)
+/* Take again what is left of a batch that met a lost connection: as many units from its front as
+ * may run together. */
+static void gather_retried(struct sql_runner *runner, uint64_t now_ns)
 {
     uint32_t kept = 0, next = 0;
 
     while (next < runner->batch_count && (kept == 0 || !runs_alone(&runner->batch[next]))) {
         struct waiter waiter = runner->batch[next++];
 
-        if (is_begun(runner, &waiter, now_ns))
+        if (waiter_start(runner, &waiter, now_ns))
             runner->batch[kept++] = waiter;
         if (kept == 1 && runs_alone(&runner->batch[0]))
             break;
@@ -470,25 +508,26 @@ static void gather_again(struct sql_runner *runner, uint64_t now_ns)
     runner->run_count = kept;
 }
 
-/* May it share the COMMIT of what is in the batch? */
-static bool fits(const struct sql_runner *runner, const struct waiter *waiter)
+/* True if the unit may share a COMMIT with the units in the batch. */
+static bool shares_commit(const struct sql_runner *runner, const struct waiter *waiter)
 {
     return runner->batch_count == 0 || (!runs_alone(&runner->batch[0]) && !runs_alone(waiter));
 }
 
-/* What was tried before comes first and without others, then the ring. */
-static void gather(struct sql_runner *runner, uint64_t now_ns)
+/* Fill the batch: retried units come first and by themselves, then units from the ring. */
+static void gather_batch(struct sql_runner *runner, uint64_t now_ns)
 {
     size_t bytes = 0;
 
-    gather_again(runner, now_ns);
+    gather_retried(runner, now_ns);
     if (runner->batch_count > 0)
         return;
     while (runner->ring_count > 0 && runner->batch_count < runner->sql->options.batch_max &&
-           bytes < SQL_BATCH_BYTES_MAX && fits(runner, &runner->ring[runner->ring_first])) {
+           bytes < SQL_BATCH_BYTES_MAX &&
+           shares_commit(runner, &runner->ring[runner->ring_first])) {
         struct waiter waiter = ring_pop(runner);
 
-        if (!is_begun(runner, &waiter, now_ns))
+        if (!waiter_start(runner, &waiter, now_ns))
             continue;
         bytes += waiter.unit->bytes.size;
         runner->batch[runner->batch_count++] = waiter;
@@ -498,7 +537,7 @@ static void gather(struct sql_runner *runner, uint64_t now_ns)
         metric_observe(&sql_metrics[METRIC_BATCH], bytes);
 }
 
-/* The front of the batch has its answers. */
+/* Remove the answered units from the front of the batch. */
 static void end_run(struct sql_runner *runner)
 {
     runner->batch_count -= runner->run_count;
@@ -507,33 +546,33 @@ static void end_run(struct sql_runner *runner)
     runner->run_count = 0;
 }
 
-static void begin_batch(struct sql_runner *runner, struct tr_context *ctx)
+static void start_batch(struct sql_runner *runner, struct tr_context *ctx)
 {
     int rc;
 
-    if (runner->busy || runner->is_paused || runner->waits_to_retry)
+    if (runner->work != WORK_NONE || runner->tending == SQL_TEND_ALONE)
         return;
     if (runner->ring_count == 0 && runner->batch_count == 0)
         return;
-    if (runner->is_lost || is_given_up(runner)) {
-        begin_connect(runner, ctx); /* which refuses all that is given up */
+    if (runner->link != LINK_UP || is_given_up(runner)) {
+        start_connect(runner, ctx); /* or refuses all units, if given up */
         return;
     }
-    runner->batch_began_ns = tr_now_ns(ctx);
-    gather(runner, runner->batch_began_ns);
+    runner->batch_start_ns = tr_now_ns(ctx);
+    gather_batch(runner, runner->batch_start_ns);
     if (runner->run_count == 0)
         return;
     for (uint32_t i = 0; i < runner->run_count; i++)
         runner->units[i] = runner->batch[i].unit;
-    rc = offload(runner, ctx, run_work, TAG_RUN);
+    rc = runner_offload(runner, ctx, run_work, TAG_RUN);
     if (rc == 0) {
-        runner->busy = runner->is_running = true;
+        set_work(runner, WORK_BATCH);
         return;
     }
     for (uint32_t i = 0; i < runner->run_count; i++) {
         sql_unit_reset_results(runner->units[i]);
-        sql_unit_fail(runner->units[i], -1, rc, "no thread had room for it");
-        answer(runner, &runner->batch[i], SQL_RUNNING);
+        sql_unit_fail(runner->units[i], -1, rc, "the blocking pool is full");
+        runner_answer(runner, &runner->batch[i], SQL_RUNNING);
     }
     end_run(runner);
 }
@@ -553,21 +592,22 @@ static void answer_batch(struct sql_runner *runner, struct tr_context *ctx, int 
     if (rc == 0 && runner->is_writer && is_any_stored(runner)) {
         commit = 1 + atomic_fetch_add_explicit(&runner->sql->commits, 1, memory_order_relaxed);
         metric_add(&sql_metrics[METRIC_COMMITS], 1);
-        metric_observe(&sql_metrics[METRIC_SECONDS], tr_now_ns(ctx) - runner->batch_began_ns);
+        metric_observe(&sql_metrics[METRIC_SECONDS], tr_now_ns(ctx) - runner->batch_start_ns);
     }
     for (uint32_t i = 0; i < runner->run_count; i++) {
         struct sql_unit *unit = runner->batch[i].unit;
 
-        if (unit->status == 0 && rc < 0) /* a backend that has not said more */
+        if (unit->status == 0 && rc < 0) /* the backend gave no reason of its own */
             sql_unit_fail(unit, -1, rc, "");
         if (sql_unit_stores(unit))
             unit->commit = commit;
-        answer(runner, &runner->batch[i], SQL_RUNNING);
+        runner_answer(runner, &runner->batch[i], SQL_RUNNING);
     }
     end_run(runner);
 }
 
-/* Nothing was stored: the same units again, in their order. But not for ever. */
+/* The connection was lost and no unit is stored: keep the units, in order, for the next try. Refuse
+ * a unit that ran alone and has lost too many connections. */
 static void keep_batch(struct sql_runner *runner, bool is_loss)
 {
     bool is_alone = runner->run_count == 1;
@@ -581,12 +621,13 @@ static void keep_batch(struct sql_runner *runner, bool is_loss)
         tr_assert(moved);
     }
     if (is_alone && runner->batch[0].unit->loss_count >= LOSSES_MAX) {
-        LOG(LOG_ERROR, "sql", "a unit is refused: the connection was lost every time it ran",
+        LOG(LOG_ERROR, "sql",
+            "the runner refuses a unit that lost the connection every time it ran",
             LOG_TEXT("backend", runner->sql->backend->name),
             LOG_INT("tries", runner->batch[0].unit->loss_count),
             LOG_TEXT("statement", runner->batch[0].unit->steps[0].statement->text));
-        refuse(runner, &runner->batch[0], SQL_ELOST,
-            "the connection was lost every time it ran: it is not tried again");
+        runner_refuse(runner, &runner->batch[0], SQL_ELOST,
+            "the connection was lost every time the unit ran; the runner does not retry it");
         end_run(runner);
     }
     runner->run_count = 0;
@@ -608,8 +649,9 @@ static int tend_work(void *argument)
     return rc;
 }
 
-/* After a batch. If no thread is free for it, the next batch asks again. */
-static void tend(struct sql_runner *runner, struct tr_context *ctx)
+/* Called after each batch: start the maintenance that the backend wants. If the pool is full, the
+ * next batch asks again. */
+static void start_tending(struct sql_runner *runner, struct tr_context *ctx)
 {
     const struct sql_backend *backend = runner->sql->backend;
     enum sql_tend wants;
@@ -619,27 +661,25 @@ static void tend(struct sql_runner *runner, struct tr_context *ctx)
     wants = backend->wants_tend(runner->sql->database);
     if (wants == SQL_TEND_NONE)
         return;
-    if (!runner->is_tending && offload(runner, ctx, tend_work, TAG_TEND) == 0)
-        runner->is_tending = true;
-    if (runner->is_tending)
-        runner->is_paused = wants == SQL_TEND_ALONE;
+    if (runner->tending != SQL_TEND_NONE || runner_offload(runner, ctx, tend_work, TAG_TEND) == 0)
+        runner->tending = wants;
 }
 
 /* ---- the actor ------------------------------------------------------------------------------- */
 
-/* Let what already waits in the box come in first: a burst becomes one batch, and a lone unit waits
- * for one more message to ourselves, not for a clock. */
-static void begin_soon(struct sql_runner *runner, struct tr_context *ctx)
+/* Start a batch after the messages that are in the box already, by a message to this actor: a burst
+ * becomes one batch, and a lone unit waits for one message, not for a clock. */
+static void start_batch_soon(struct sql_runner *runner, struct tr_context *ctx)
 {
     const struct sql_message begin = { NULL, runner };
 
-    if (runner->busy || runner->is_told_to_begin)
+    if (is_busy(runner) || runner->is_start_queued)
         return;
-    /* A message to ourselves would inherit the deadline and might never arrive. */
+    /* The message would inherit a deadline and might be dropped. */
     if (tr_deadline_ns(ctx) == 0 && tr_self_tell(ctx, &begin, sizeof begin) == 0)
-        runner->is_told_to_begin = true;
+        runner->is_start_queued = true;
     else
-        begin_batch(runner, ctx);
+        start_batch(runner, ctx);
 }
 
 static enum tr_next runner_handle(void *self, struct tr_context *ctx, void *message)
@@ -649,8 +689,8 @@ static enum tr_next runner_handle(void *self, struct tr_context *ctx, void *mess
     struct waiter waiter = { .unit = m->unit };
 
     if (m->unit == NULL) {
-        runner->is_told_to_begin = false;
-        begin_batch(runner, ctx);
+        runner->is_start_queued = false;
+        start_batch(runner, ctx);
         return TR_GO;
     }
     waiter.reply = tr_reply_take(ctx);
@@ -662,63 +702,75 @@ static enum tr_next runner_handle(void *self, struct tr_context *ctx, void *mess
         sql_unit_destroy(m->unit);
         return TR_GO;
     }
-    if (sql_runner_is_away(runner)) { /* it was on its way when that was found out */
+    if (sql_runner_is_away(runner)) { /* the unit was sent before the runner was away */
         sql_runner_leave(runner);
-        refuse(runner, &waiter, SQL_EAWAY, runner->away_why);
+        runner_refuse(runner, &waiter, SQL_EAWAY, runner->away_why);
         return TR_GO;
     }
     ring_push(runner, waiter);
-    begin_soon(runner, ctx);
+    start_batch_soon(runner, ctx);
     return TR_GO;
 }
 
 static void on_run_end(struct sql_runner *runner, struct tr_context *ctx, int rc)
 {
-    runner->busy = runner->is_running = false;
+    set_work(runner, WORK_NONE);
     if (rc == TR_ECLOSED || rc == SQL_ELOST) {
         keep_batch(runner, rc == SQL_ELOST);
-        begin_connect(runner, ctx);
+        start_connect(runner, ctx);
         return;
     }
     answer_batch(runner, ctx, rc);
     if (rc == SQL_EUNKNOWN) {
-        LOG(LOG_WARN, "sql", "the outcome of a commit is not known",
+        LOG(LOG_WARN, "sql", "the outcome of a commit is unknown",
             LOG_TEXT("backend", runner->sql->backend->name));
-        begin_connect(runner, ctx);
+        start_connect(runner, ctx);
         return;
     }
-    tend(runner, ctx);
-    begin_batch(runner, ctx);
+    start_tending(runner, ctx);
+    start_batch(runner, ctx);
 }
 
 static void on_connect_end(struct sql_runner *runner, struct tr_context *ctx, int rc)
 {
-    runner->busy = false;
+    set_work(runner, WORK_NONE);
     if (rc == 0) {
-        if (runner->is_down)
-            LOG(LOG_INFO, "sql", "connected again",
+        if (runner->link == LINK_DOWN)
+            LOG(LOG_INFO, "sql", "the database is connected again",
                 LOG_TEXT("backend", runner->sql->backend->name));
         metric_add(&sql_metrics[METRIC_RECONNECTS], 1);
-        set_down(runner, false, "");
+        set_link(runner, LINK_UP, "");
         runner->backoff_ns = 0;
-        runner->is_lost = false;
         set_away(runner, false);
-        begin_batch(runner, ctx);
+        start_batch(runner, ctx);
         return;
     }
-    if (!runner->is_down)
+    if (runner->link != LINK_DOWN)
         LOG(LOG_ERROR, "sql", "the database cannot be reached",
             LOG_TEXT("backend", runner->sql->backend->name), LOG_TEXT("why", runner->why));
-    set_down(runner, true, runner->why);
+    set_link(runner, LINK_DOWN, runner->why);
     memcpy(runner->away_why, runner->why, sizeof runner->away_why);
     if (runner->is_stopping || is_given_up(runner)) {
-        refuse_all(runner, SQL_EAWAY, "the database could not be reached before the end");
+        refuse_all(
+            runner, SQL_EAWAY, "the database could not be reached before the server stopped");
         return;
     }
     if (is_any_away(runner->sql))
         become_away(runner);
     refuse_expired(runner, tr_now_ns(ctx));
     retry_later(runner, ctx);
+}
+
+/* After runner_stop the timer may fire in any state of work. */
+static void on_retry_timer(struct sql_runner *runner, struct tr_context *ctx)
+{
+    if (runner->work == WORK_BATCH)
+        return;
+    if (runner->work == WORK_RETRY)
+        set_work(runner, WORK_NONE);
+    refuse_expired(runner, tr_now_ns(ctx));
+    if (runner->work == WORK_NONE && runner->link != LINK_UP)
+        start_connect(runner, ctx);
 }
 
 static enum tr_next runner_event(void *self, struct tr_context *ctx, const struct tr_event *event)
@@ -735,16 +787,12 @@ static enum tr_next runner_event(void *self, struct tr_context *ctx, const struc
         runner_unref(runner);
         break;
     case TAG_TEND:
-        runner->is_tending = false;
-        runner->is_paused = false;
-        begin_batch(runner, ctx);
+        runner->tending = SQL_TEND_NONE;
+        start_batch(runner, ctx);
         runner_unref(runner);
         break;
     case TAG_RETRY:
-        runner->waits_to_retry = false;
-        refuse_expired(runner, tr_now_ns(ctx));
-        if (!runner->busy && runner->is_lost)
-            begin_connect(runner, ctx);
+        on_retry_timer(runner, ctx);
         break;
     case TAG_AWAY:
         on_away_timer(runner, ctx);
@@ -755,38 +803,40 @@ static enum tr_next runner_event(void *self, struct tr_context *ctx, const struc
     return TR_GO;
 }
 
-/* What was submitted is still run: the actor ends when no work is under way. Without a connection
- * nothing would ever come: then everybody is told. */
+/* Run the units submitted so far; the actor ends when no work is under way. Without a connection,
+ * refuse them instead. */
 static void runner_stop(void *self, struct tr_context *ctx, enum tr_why why)
 {
     struct sql_runner *runner = ((struct runner_actor *)self)->runner;
 
     (void)why;
     runner->is_stopping = true;
-    runner->waits_to_retry = false;
-    if (runner->busy)
+    if (runner->work == WORK_RETRY)
+        set_work(runner, WORK_NONE);
+    if (is_busy(runner))
         return;
-    if (runner->is_lost)
-        refuse_all(runner, SQL_EAWAY, "the database could not be reached before the end");
+    if (runner->link != LINK_UP)
+        refuse_all(
+            runner, SQL_EAWAY, "the database could not be reached before the server stopped");
     else
-        begin_batch(runner, ctx);
+        start_batch(runner, ctx);
 }
 
 static void runner_finish(void *self)
 {
     struct sql_runner *runner = ((struct runner_actor *)self)->runner;
 
-    /* Only a killed actor has any left. Their asks are answered by the runtime; what is in a batch
-     * that still runs stays RUNNING. */
-    for (uint32_t i = runner->is_running ? runner->run_count : 0; i < runner->batch_count; i++)
+    /* Only a killed actor has units left. The runtime answers their asks; units that still run stay
+     * RUNNING. */
+    for (uint32_t i = runner->work == WORK_BATCH ? runner->run_count : 0; i < runner->batch_count;
+         i++)
         sql_unit_destroy(runner->batch[i].unit);
     while (runner->ring_count > 0) {
         struct waiter waiter = ring_pop(runner);
 
         sql_unit_destroy(waiter.unit);
     }
-    if (runner->is_down)
-        set_down(runner, false, "");
+    set_link(runner, LINK_LOST, "");
     set_away(runner, false);
     runner_unref(runner);
 }
@@ -805,8 +855,8 @@ static void runner_show(const void *self, char *text, size_t size)
 {
     const struct sql_runner *runner = ((const struct runner_actor *)self)->runner;
 
-    snprintf(text, size, "%u wait, %u in the batch%s%s", runner->ring_count, runner->batch_count,
-        runner->busy ? ", busy" : "", runner->is_lost ? ", no connection" : "");
+    snprintf(text, size, "%u waiting, %u in the batch%s%s", runner->ring_count, runner->batch_count,
+        is_busy(runner) ? ", busy" : "", runner->link != LINK_UP ? ", no connection" : "");
 }
 
 #define RUNNER_TYPE(type_name)                                                                     \
@@ -838,7 +888,7 @@ int sql_runner_create(struct sql *sql, bool is_writer, uint32_t index,
     runner->units = base_alloc(sizeof *runner->units * sql->options.batch_max);
     if (runner->ring == NULL || runner->batch == NULL || runner->units == NULL)
         goto free_runner;
-    atomic_init(&runner->holders, 2); /* the sql and the actor */
+    atomic_init(&runner->holders, 2); /* struct sql and the actor */
     runner->connection = connection;
     rc = tr_spawn(sql->system, is_writer ? &writer_type : &reader_type, &actor,
         &(struct tr_spawn_options){ .owner = "sql",

@@ -4,7 +4,7 @@
 #include "sql/sql.h"
 
 static struct metric_histogram commit_histogram, batch_histogram;
-#define UNITS_HELP "Units of work by how they ended"
+#define UNITS_HELP "Units of work by outcome"
 struct metric sql_metrics[METRIC_COUNT] = {
     [METRIC_OK] = { "troupe_sql_units_total", "end=\"stored\"", UNITS_HELP, METRIC_COUNTER, 0, NULL,
         NULL },
@@ -20,15 +20,15 @@ struct metric sql_metrics[METRIC_COUNT] = {
         NULL },
     [METRIC_AWAY] = { "troupe_sql_units_total", "end=\"away\"", UNITS_HELP, METRIC_COUNTER, 0, NULL,
         NULL },
-    [METRIC_READS] = { "troupe_sql_reads_total", NULL, "Read units that were run", METRIC_COUNTER,
+    [METRIC_READS] = { "troupe_sql_reads_total", NULL, "Units of reads that ended", METRIC_COUNTER,
         0, NULL, NULL },
     [METRIC_COMMITS] = { "troupe_sql_commits_total", NULL, "Durable commits", METRIC_COUNTER, 0,
         NULL, NULL },
     [METRIC_RECONNECTS] = { "troupe_sql_reconnects_total", NULL,
-        "Connections that were lost and made again", METRIC_COUNTER, 0, NULL, NULL },
-    [METRIC_WAITING] = { "troupe_sql_waiting", NULL, "Units that wait for a connection",
-        METRIC_GAUGE, 0, NULL, NULL },
-    [METRIC_SECONDS] = { "troupe_sql_commit_seconds", NULL, "Time of a batch and its commit",
+        "Lost connections that were replaced", METRIC_COUNTER, 0, NULL, NULL },
+    [METRIC_WAITING] = { "troupe_sql_waiting", NULL, "Units waiting for a connection", METRIC_GAUGE,
+        0, NULL, NULL },
+    [METRIC_SECONDS] = { "troupe_sql_commit_seconds", NULL, "Duration of a batch with its commit",
         METRIC_HISTOGRAM, 0, &commit_histogram, NULL },
     [METRIC_BATCH] = { "troupe_sql_batch_bytes", NULL, "Bytes of values in a batch",
         METRIC_HISTOGRAM, 0, &batch_histogram, NULL },

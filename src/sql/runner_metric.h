@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* runner_metric.h: what the runners count, all of them together. Inside the layer only. */
+/* runner_metric.h: the metrics of all runners together. Private to this folder. */
 #ifndef SQL_RUNNER_METRIC_H
 #define SQL_RUNNER_METRIC_H
 
@@ -25,7 +25,7 @@ enum {
 };
 extern struct metric sql_metrics[METRIC_COUNT];
 
-/* A unit has ended, with this. */
+/* Count the end of a unit by its status. */
 void sql_count_end(bool is_writer, int status);
 
 #endif

@@ -14,10 +14,16 @@
 enum { QUEUE_DEFAULT = 4096, READERS_DEFAULT = 4 };
 #define AWAY_DEFAULT_NS TR_SECONDS(5)
 
-static int fail(int status, char *why, size_t why_size, const char *text)
+static int sql_fail(int status, char *why, size_t why_size, const char *text)
 {
     snprintf(why, why_size, "%s", text);
     return status;
+}
+
+static int fail_for_url(char *why, size_t why_size)
+{
+    return sql_fail(TR_EINVAL, why, why_size,
+        "the URL of the database must start with sqlite: or postgresql://");
 }
 
 static const struct sql_backend *backend_of(const char *url)
@@ -44,7 +50,7 @@ void sql_unref(struct sql *sql)
     base_free(sql);
 }
 
-static uint32_t bounded(uint32_t value, uint32_t usual, uint32_t most)
+static uint32_t clamp_option(uint32_t value, uint32_t usual, uint32_t most)
 {
     if (value == 0)
         value = usual;
@@ -55,11 +61,11 @@ static int check_migrations(const struct sql_options *options, char *why, size_t
 {
     for (size_t i = 0; i < options->migration_count; i++)
         if (options->migrations[i].version != i + 1)
-            return fail(TR_EINVAL, why, why_size, "migrations must be numbered 1, 2, 3 ...");
+            return sql_fail(TR_EINVAL, why, why_size, "migrations must be numbered 1, 2, 3 ...");
     return 0;
 }
 
-static int create(struct tr_system *system, const struct sql_backend *backend,
+static int sql_create(struct tr_system *system, const struct sql_backend *backend,
     const struct sql_options *options, struct sql **ret_sql)
 {
     struct sql *sql = base_calloc(sizeof *sql);
@@ -78,11 +84,12 @@ static int create(struct tr_system *system, const struct sql_backend *backend,
     sql->options = *options;
     sql->options.url = sql->url;
     sql->options.writers = sql->writer_count =
-        bounded(options->writers, backend->writers_default, backend->writers_max);
+        clamp_option(options->writers, backend->writers_default, backend->writers_max);
     sql->options.readers = sql->reader_count =
-        bounded(options->readers, READERS_DEFAULT, SQL_CONNECTIONS_MAX);
-    sql->options.batch_max = bounded(options->batch_max, backend->batch_max_default, SQL_BATCH_MAX);
-    sql->options.queue_max = bounded(options->queue_max, QUEUE_DEFAULT, SQL_QUEUE_MAX);
+        clamp_option(options->readers, READERS_DEFAULT, SQL_CONNECTIONS_MAX);
+    sql->options.batch_max =
+        clamp_option(options->batch_max, backend->batch_max_default, SQL_BATCH_MAX);
+    sql->options.queue_max = clamp_option(options->queue_max, QUEUE_DEFAULT, SQL_QUEUE_MAX);
     if (!backend->is_remote)
         sql->options.away_ns = 0;
     else if (options->away_ns == 0)
@@ -92,7 +99,7 @@ static int create(struct tr_system *system, const struct sql_backend *backend,
     return 0;
 }
 
-/* The first connection also checks and moves the schema. */
+/* Connect and start a runner. The first writer also checks and migrates the schema. */
 static int start_runner(struct sql *sql, bool is_writer, uint32_t index, char *why, size_t why_size)
 {
     const struct sql_backend *backend = sql->backend;
@@ -119,7 +126,7 @@ static int start_runner(struct sql *sql, bool is_writer, uint32_t index, char *w
     if (rc == 0) {
         rc = sql_runner_create(sql, is_writer, index, connection, runner);
         if (rc < 0)
-            fail(rc, why, why_size, tr_error_text(rc));
+            sql_fail(rc, why, why_size, tr_error_text(rc));
     }
     if (rc < 0)
         backend->disconnect(connection);
@@ -137,14 +144,13 @@ int sql_open(struct tr_system *system, const struct sql_options *options, char *
     if (why_size > 0)
         why[0] = '\0';
     if (backend == NULL)
-        return fail(TR_EINVAL, why, why_size,
-            "the database's URL begins with sqlite: or with postgresql://");
+        return fail_for_url(why, why_size);
     rc = check_migrations(options, why, why_size);
     if (rc < 0)
         return rc;
-    rc = create(system, backend, options, &sql);
+    rc = sql_create(system, backend, options, &sql);
     if (rc < 0)
-        return fail(rc, why, why_size, tr_error_text(rc));
+        return sql_fail(rc, why, why_size, tr_error_text(rc));
     rc = backend->attach(&sql->options, system, &sql->database, why, why_size);
     for (uint32_t i = 0; rc == 0 && i < sql->writer_count; i++)
         rc = start_runner(sql, true, i, why, why_size);
@@ -164,7 +170,7 @@ void sql_close(struct sql **sql)
 
     if (s == NULL)
         return;
-    /* Readers first: SQLite's last connection to go is then the writer's, which can tidy up. */
+    /* Readers first: SQLite's last connection, which cleans up, is then the writer's. */
     for (uint32_t i = 0; i < s->reader_count; i++)
         sql_runner_destroy(&s->readers[i]);
     for (uint32_t i = 0; i < s->writer_count; i++)
@@ -176,7 +182,7 @@ void sql_close(struct sql **sql)
 
 bool sql_is_healthy(const struct sql *sql, char *why, size_t why_size)
 {
-    struct sql *s = (struct sql *)(uintptr_t)sql; /* the lock is not part of what it means */
+    struct sql *s = (struct sql *)(uintptr_t)sql; /* locking is no change of the object */
     bool healthy;
 
     pthread_mutex_lock(&s->health_lock);
@@ -194,7 +200,7 @@ const char *sql_backend(const struct sql *sql)
 
 /* ---- submitting ------------------------------------------------------------------------------ */
 
-/* The same key, the same writer, in every run. */
+/* Map a key to a writer, the same in every run. */
 static struct sql_runner *writer_of(struct sql *sql, uint64_t key)
 {
     key ^= key >> 33;
@@ -203,8 +209,8 @@ static struct sql_runner *writer_of(struct sql *sql, uint64_t key)
     return sql->writers[key % sql->writer_count];
 }
 
-/* The reader with the shortest queue; among equals they take turns. One without a connection has a
- * short queue because it refuses: only if all do. */
+/* Choose the reader with the shortest queue, in turns among equals. A reader that is away has a
+ * short queue because it refuses units: choose it only if all are away. */
 static struct sql_runner *idle_reader(struct sql *sql)
 {
     uint32_t first = atomic_fetch_add_explicit(&sql->reader_turn, 1, memory_order_relaxed);
@@ -219,19 +225,20 @@ static struct sql_runner *idle_reader(struct sql *sql)
         if (sql_runner_depth(best) == 0 && !sql_runner_is_away(best))
             break;
     }
-    tr_assert(best != NULL); /* there is at least one reader */
+    tr_assert(best != NULL); /* sql_open starts at least one */
     return best;
 }
 
-/* Until the message is sent or sql_runner_leave'd, the unit has two holders and is QUEUED. */
-static int prepare(
+/* Take a place at a runner: on success the unit is QUEUED and has a second holder. The caller sends
+ * the message or calls submit_undo. */
+static int submit_prepare(
     struct sql *sql, struct sql_unit *unit, bool is_read, struct sql_message *ret_message)
 {
     struct sql_runner *runner;
     int rc;
 
     if (unit == NULL)
-        return TR_ENOMEM; /* what sql_unit_create said */
+        return TR_ENOMEM; /* sql_unit_create failed */
     tr_assert_use(unit->state == SQL_BUILT, "a unit is submitted once");
     tr_assert_use(!is_read || !sql_unit_has_decision(unit), "a unit that decides is written");
     if (unit->failed != 0)
@@ -249,7 +256,7 @@ static int prepare(
     return 0;
 }
 
-static void unprepare(struct sql_message *message)
+static void submit_undo(struct sql_message *message)
 {
     sql_runner_leave(message->runner);
     atomic_store_explicit(&message->unit->state, SQL_BUILT, memory_order_relaxed);
@@ -280,14 +287,14 @@ static void waiting_remove(struct sql_client *client, struct sql_unit *unit)
     unit->next = unit->previous = NULL;
 }
 
-static int submit(struct tr_context *ctx, struct sql_client *client, struct sql_unit *unit,
-    const struct sql_submit_options *options, bool is_read)
+static int submit_from_actor(struct tr_context *ctx, struct sql_client *client,
+    struct sql_unit *unit, const struct sql_submit_options *options, bool is_read)
 {
     static const struct sql_submit_options none;
     const struct sql_submit_options *o = options != NULL ? options : &none;
     uint64_t inherited_ns = tr_deadline_ns(ctx);
     struct sql_message message = { 0 };
-    int rc = prepare(client->sql, unit, is_read, &message);
+    int rc = submit_prepare(client->sql, unit, is_read, &message);
 
     if (rc < 0)
         return rc;
@@ -296,11 +303,11 @@ static int submit(struct tr_context *ctx, struct sql_client *client, struct sql_
     unit->expires_ns = o->timeout_ns == 0 ? 0 : tr_now_ns(ctx) + o->timeout_ns;
     if (inherited_ns != 0 && (unit->expires_ns == 0 || inherited_ns < unit->expires_ns))
         unit->expires_ns = inherited_ns;
-    /* The ask itself has no timeout: a unit that has begun is worth waiting for. */
+    /* The ask itself has no timeout: the asker waits for a unit that has started. */
     rc = tr_ask(ctx, sql_runner_sender(message.runner), &message, sizeof message,
         &(struct tr_ask_options){ .tag = o->tag, .hold = o->hold });
     if (rc < 0) {
-        unprepare(&message);
+        submit_undo(&message);
         return rc;
     }
     waiting_add(client, unit);
@@ -310,13 +317,13 @@ static int submit(struct tr_context *ctx, struct sql_client *client, struct sql_
 int sql_write(struct tr_context *ctx, struct sql_client *client, struct sql_unit *unit,
     const struct sql_submit_options *options)
 {
-    return submit(ctx, client, unit, options, false);
+    return submit_from_actor(ctx, client, unit, options, false);
 }
 
 int sql_read(struct tr_context *ctx, struct sql_client *client, struct sql_unit *unit,
     const struct sql_submit_options *options)
 {
-    return submit(ctx, client, unit, options, true);
+    return submit_from_actor(ctx, client, unit, options, true);
 }
 
 /* ---- clients --------------------------------------------------------------------------------- */
@@ -346,10 +353,10 @@ static struct sql_unit *find_serial(struct sql_client *client, uint64_t serial)
     return unit;
 }
 
-/* An end without a number (a deadline that passed, a runner that ended) is of some unit with this
- * tag: take the one that expires first. If it was really of another one, the answer of the unit
- * taken here comes later and is then taken for that other one: each comes back once, and
- * sql_unit_settle says of each what is true of it. */
+/* Find the unit of a reply without serial number (a deadline that passed, a runner that ended): the
+ * one with this tag that expires first. If the guess is wrong, the reply of this unit comes later
+ * and is matched to the other one: each unit comes back once, and sql_unit_settle sets each one's
+ * true status. */
 static struct sql_unit *find_tag(struct sql_client *client, uint32_t tag)
 {
     struct sql_unit *found = NULL;
@@ -376,7 +383,7 @@ struct sql_unit *sql_take(struct sql_client *client, const struct tr_event *even
         memcpy(&serial, event->value, sizeof serial);
         unit = find_serial(client, serial);
         if (unit != NULL && unit->tag != event->tag)
-            return NULL; /* a number of somebody else */
+            return NULL; /* a reply to another ask */
     }
     if (unit == NULL && (!has_serial || client->guessed > 0)) {
         unit = find_tag(client, event->tag);
@@ -392,19 +399,19 @@ struct sql_unit *sql_take(struct sql_client *client, const struct tr_event *even
     return unit;
 }
 
-/* ---- from a thread --------------------------------------------------------------------------- */
+/* ---- from other threads ---------------------------------------------------------------------- */
 
 static int run_wait(struct sql *sql, struct sql_unit *unit, bool is_read)
 {
     struct sql_message message = { 0 };
     struct tr_future *future;
-    int rc = prepare(sql, unit, is_read, &message);
+    int rc = submit_prepare(sql, unit, is_read, &message);
 
     if (rc < 0)
         return rc;
     rc = tr_ask_future(sql_runner_sender(message.runner), &message, sizeof message, 0, &future);
     if (rc < 0) {
-        unprepare(&message);
+        submit_undo(&message);
         return rc;
     }
     rc = tr_future_wait(future, NULL, 0, NULL, 0);
@@ -425,7 +432,7 @@ int sql_read_wait(struct sql *sql, struct sql_unit *unit)
 
 /* ---- tools ----------------------------------------------------------------------------------- */
 
-/* One connection to a database that nobody else may have open. */
+/* One connection for a tool. */
 struct tool {
     const struct sql_backend *backend;
     void *database;
@@ -447,8 +454,7 @@ static int tool_open(
 
     *tool = (struct tool){ .backend = backend_of(options->url) };
     if (tool->backend == NULL)
-        return fail(TR_EINVAL, why, why_size,
-            "the database's URL begins with sqlite: or with postgresql://");
+        return fail_for_url(why, why_size);
     rc = check_migrations(options, why, why_size);
     if (rc == 0)
         rc = tool->backend->attach(options, NULL, &tool->database, why, why_size);
@@ -524,7 +530,7 @@ int sql_verify_backup(
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (strncmp(magic, all[i]->backup_magic, strlen(all[i]->backup_magic)) == 0)
             return all[i]->verify_backup(options, path, why, why_size);
-    snprintf(why, why_size, "%s is no backup, neither of SQLite nor of PostgreSQL", path);
+    snprintf(why, why_size, "%s is not a backup of SQLite or PostgreSQL", path);
     return SQL_EFAILED;
 }
 
@@ -534,7 +540,7 @@ int sql_backup(const char *url, const char *to_path, sql_progress_fn progress, v
     const struct sql_backend *backend = backend_of(url);
 
     if (backend == NULL)
-        return fail(TR_EINVAL, why, why_size, "no such kind of database");
+        return fail_for_url(why, why_size);
     return backend->backup(url, to_path, progress, data, why, why_size);
 }
 
@@ -543,6 +549,6 @@ int sql_restore(const char *url, const char *from_path, char *why, size_t why_si
     const struct sql_backend *backend = backend_of(url);
 
     if (backend == NULL)
-        return fail(TR_EINVAL, why, why_size, "no such kind of database");
+        return fail_for_url(why, why_size);
     return backend->restore(url, from_path, why, why_size);
 }

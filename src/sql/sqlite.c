@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sqlite.c: a SQLite database that keeps its promise: write-ahead log, synchronous=FULL, one writer
- * connection, readers that cannot write, one process.
+/* sqlite.c: a durable SQLite database: write-ahead log, synchronous=FULL, one writer connection,
+ * read-only readers, one process.
  *
- * Checkpoints copy the log into the database file. They run on a connection of their own beside the
- * writer (PASSIVE: neither waits for the other), so no unit waits for them. Under steady load that
- * alone never empties the log; past LOG_PAGES_MAX the writer pauses for one after which it begins
- * at the log's start again (RESTART). The file keeps its length: writing over blocks is cheaper
- * than finding new ones. The writer also pauses when the disk is getting full, and then the log is
- * cut (TRUNCATE): what is in it may need as much room again in the database file, so a log that ate
- * the last of the room could never be emptied. */
+ * Checkpoints copy the log into the database file. There are three kinds:
+ *
+ *   PASSIVE   on a connection of its own, beside the writer; neither waits for the other. Under
+ *             steady load this never empties the log.
+ *   RESTART   above LOG_PAGES_MAX: the writer pauses, and then writes from the start of the log
+ *             again. The file keeps its length: overwriting blocks is cheaper than allocating them.
+ *   TRUNCATE  when the disk is getting full: the writer pauses and the log is cut. The pages of the
+ *             log may need as much room again in the database file, so a log that fills the disk
+ *             could never be emptied. */
 #include "sql/sqlite.h"
 
 #include <errno.h>
@@ -30,7 +32,7 @@ enum {
     LOG_PAGES_MAX = 16384,   /* 64 MB */
     LOG_PAGES_BESIDE_SIMULATED = 12,
     LOG_PAGES_MAX_SIMULATED = 60,
-    LOG_PAGES_TIGHT_MIN = 64, /* shorter than this it is left alone on a full disk, too */
+    LOG_PAGES_TIGHT_MIN = 64, /* a shorter log is not cut, even on a full disk */
     PAGE_BYTES = 4096,
     BUSY_MS = 5000,
     EXIT_DISK = 74,
@@ -38,7 +40,7 @@ enum {
 
 /* ---- URL, lock ------------------------------------------------------------------------------- */
 
-/* Settings in the URL may only say what is so anyway. */
+/* The URL may only repeat the settings that always hold. */
 static int check_parameters(const char *text, char *why, size_t why_size)
 {
     static const char *const allowed[] = { "journal_mode=wal", "synchronous=full" };
@@ -72,7 +74,7 @@ int sqlite_path(const char *url, char **ret_path, char *why, size_t why_size)
     if (*path == '\0' || path == question || strcmp(path, ":memory:") == 0 ||
         strncmp(path, "file:", 5) == 0) {
         snprintf(why, why_size,
-            "sqlite: the URL must name a file, as in sqlite:data/troupe.db; what is only in memory "
+            "sqlite: the URL must name a file, as in sqlite:data/troupe.db; a database in memory "
             "is not durable");
         return SQL_EUNSAFE;
     }
@@ -92,7 +94,7 @@ int sqlite_path(const char *url, char **ret_path, char *why, size_t why_size)
     return 0;
 }
 
-/* Shared memory and locks of another machine's files do not work. */
+/* Refuse network file systems: shared memory and locks do not work there. */
 static int check_file_system(int fd, char *why, size_t why_size)
 {
     static const long remote[] = { 0x6969 /* NFS */, 0x517b /* SMB */, (long)0xff534d42 /* CIFS */,
@@ -111,7 +113,8 @@ static int check_file_system(int fd, char *why, size_t why_size)
     return 0;
 }
 
-/* The path with links resolved, so that one database has one lock. The file need not exist. */
+/* Build the path of the lock file, with links resolved, so that a database has one lock. The
+ * database need not exist. */
 static int lock_path(const char *path, char *ret_path, size_t size)
 {
     char *whole = realpath(path, NULL);
@@ -134,9 +137,9 @@ static int lock_path(const char *path, char *ret_path, size_t size)
     return length < 0 || (size_t)length >= size ? TR_EINVAL : 0;
 }
 
-/* A lock file of its own and not the database: closing any descriptor of the database would drop
- * the locks that SQLite itself has on it. An open-file-description lock goes with the last
- * descriptor, so kill -9 leaves nothing to clean up. */
+/* Lock a file beside the database: closing any descriptor of the database itself would drop
+ * SQLite's own locks. An open-file-description lock ends with its descriptor, so kill -9 leaves
+ * nothing to clean up. */
 int sqlite_lock(const char *path, int *ret_fd, char *why, size_t why_size)
 {
     struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
@@ -145,7 +148,8 @@ int sqlite_lock(const char *path, int *ret_fd, char *why, size_t why_size)
     ssize_t size;
 
     if (rc < 0) {
-        snprintf(why, why_size, "sqlite: the directory of %s does not exist: make it first", path);
+        snprintf(
+            why, why_size, "sqlite: the directory of %s does not exist: create it first", path);
         return rc;
     }
     errno = EMFILE;
@@ -169,7 +173,7 @@ int sqlite_lock(const char *path, int *ret_fd, char *why, size_t why_size)
         close(fd);
         return rc;
     }
-    /* For the message above only; a full disk is no reason to fail. */
+    /* The pid is only for the message above: ignore a full disk. */
     size = snprintf(pid, sizeof pid, "%ld\n", (long)getpid());
     if (ftruncate(fd, 0) < 0 || pwrite(fd, pid, (size_t)size, 0) < 0)
         LOG(LOG_WARN, "sql", "the lock file cannot be written", LOG_TEXT("file", name));
@@ -179,7 +183,7 @@ int sqlite_lock(const char *path, int *ret_fd, char *why, size_t why_size)
 
 /* ---- a handle that keeps the promise --------------------------------------------------------- */
 
-static int pragma(sqlite3 *handle, const char *text, char *answer, size_t answer_size)
+static int read_pragma(sqlite3 *handle, const char *text, char *answer, size_t answer_size)
 {
     sqlite3_stmt *statement;
     int code = sqlite3_prepare_v2(handle, text, -1, &statement, NULL);
@@ -195,7 +199,7 @@ static int pragma(sqlite3 *handle, const char *text, char *answer, size_t answer
     return code == SQLITE_ROW || code == SQLITE_DONE ? SQLITE_OK : code;
 }
 
-/* Set, then read back: a setting that does not hold is refused. */
+/* A pragma to set and to read back; SQL_EUNSAFE if it does not hold. */
 struct setting {
     const char *set;
     const char *get;
@@ -211,17 +215,18 @@ static const struct setting settings[] = {
     { "PRAGMA mmap_size=0", NULL, NULL, true },
     { "PRAGMA trusted_schema=OFF", NULL, NULL, true },
     { "PRAGMA cache_size=-16000", NULL, NULL, true },
-    /* A full batch that does not fit is written to the log, read back and written again. */
+    /* A full batch must fit: otherwise SQLite spills it to the log, reads it back and writes it
+     * again. */
     { "PRAGMA cache_size=-64000", NULL, NULL, false },
 };
 
 static int apply_setting(sqlite3 *handle, const struct setting *setting, char *why, size_t why_size)
 {
     char answer[32] = "";
-    int code = pragma(handle, setting->set, answer, sizeof answer);
+    int code = read_pragma(handle, setting->set, answer, sizeof answer);
 
     if (code == SQLITE_OK && setting->get != NULL)
-        code = pragma(handle, setting->get, answer, sizeof answer);
+        code = read_pragma(handle, setting->get, answer, sizeof answer);
     if (code != SQLITE_OK) {
         snprintf(why, why_size, "sqlite: %s: %s", setting->set, sqlite3_errmsg(handle));
         return sqlite_status(code, sqlite3_system_errno(handle));
@@ -271,8 +276,8 @@ int sqlite_open_safely(const char *path, const char *vfs_name, bool is_writer, s
 
 /* ---- a broken promise ------------------------------------------------------------------------ */
 
-/* After a failed sync the kernel may have dropped the pages and say yes the next time. Only a new
- * process that reads what is really there may go on. */
+/* After a failed sync the kernel may have dropped the pages and report success the next time. Only
+ * a new process that reads the files again may go on. */
 void sqlite_fatal(struct sqlite_database *database, sqlite3 *handle, const char *doing)
 {
     char line[512];
@@ -280,7 +285,7 @@ void sqlite_fatal(struct sqlite_database *database, sqlite3 *handle, const char 
     if (atomic_exchange_explicit(&database->is_dead, true, memory_order_acq_rel))
         return;
     snprintf(line, sizeof line,
-        "sqlite: %s of %s failed: %s, code %d. What was written may not be on the disk; this "
+        "sqlite: %s of %s failed: %s, code %d. Written data may not be on the disk; this "
         "process ends and the next one recovers from the files.",
         doing, database->path, sqlite3_errmsg(handle), sqlite3_extended_errcode(handle));
     if (database->vfs != NULL)
@@ -313,14 +318,14 @@ static int attach_vfs(struct sqlite_database *database, struct tr_system *system
 
     if (rc < 0)
         return rc;
-    /* SQLite's own generator (it salts the log) is one for the process: begin it from the seed. */
+    /* SQLite has one random generator per process, which salts the log: seed it. */
     sqlite3_test_control(
         SQLITE_TESTCTRL_PRNG_SEED, (int)(env->random(env->data) & 0x7fffffff) | 1, NULL);
     return 0;
 }
 
-/* SQLite counts its memory under a lock that all connections share, and nobody here asks for the
- * count. Too late if somebody in the process has used SQLite before: then it goes on counting. */
+/* Turn off SQLite's memory statistics, which take a lock that all connections share. This has no
+ * effect if the process has used SQLite before. */
 static void count_no_memory(void)
 {
     (void)sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
@@ -342,7 +347,7 @@ static int sqlite_attach(const struct sql_options *options, struct tr_system *sy
     database->lock_fd = -1;
     database->fatal = options->fatal;
     database->fatal_data = options->fatal_data;
-    /* Small in a simulation, so that its short runs meet checkpoints too. */
+    /* Small in a simulation, so that its short runs include checkpoints. */
     database->log_pages_beside =
         options->in_simulation ? LOG_PAGES_BESIDE_SIMULATED : LOG_PAGES_BESIDE;
     database->log_pages_max = options->in_simulation ? LOG_PAGES_MAX_SIMULATED : LOG_PAGES_MAX;
@@ -364,7 +369,7 @@ static int sqlite_attach(const struct sql_options *options, struct tr_system *sy
     return 0;
 }
 
-/* Is there less room than twice the log? A simulated disk is asked by writing alone. */
+/* True if the disk has less room than twice the log. A simulated disk reports no room. */
 static bool is_tight(const struct sqlite_database *database, int64_t pages)
 {
     struct statfs info;
@@ -381,7 +386,7 @@ static int on_log(void *data, sqlite3 *handle, const char *name, int pages)
 
     (void)handle;
     (void)name;
-    if (pages < before) /* it began anew */
+    if (pages < before) /* the log was restarted */
         atomic_store_explicit(
             &database->tend_beside_at, pages + database->log_pages_beside, memory_order_relaxed);
     if (is_tight(database, pages))
@@ -402,11 +407,11 @@ void sqlite_disconnect(struct sql_connection *connection)
     base_free(c);
 }
 
-/* Before anybody reads. The log may hold a commit that a process wrote and could not sync before it
- * ended: it is in the system's memory and not on the disk, and who is told of it would be told of
- * what the next power cut takes away. Copied into the database file and synced, it is there for
- * good. With no room for the copy the log was synced at least. */
-static int settle(struct sqlite_connection *c, char *why, size_t why_size)
+/* Make the log durable before the first read. It may hold a commit that the last process wrote but
+ * did not sync: that commit is only in the kernel's memory, and a reader would see work that a
+ * power cut can still undo. The checkpoint copies it into the database file and syncs. Without room
+ * for the copy, the log at least is synced. */
+static int settle_log(struct sqlite_connection *c, char *why, size_t why_size)
 {
     int code;
 
@@ -414,7 +419,7 @@ static int settle(struct sqlite_connection *c, char *why, size_t why_size)
         return 0;
     code = sqlite3_wal_checkpoint_v2(c->handle, "main", SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
     if (code != SQLITE_OK && code != SQLITE_FULL) {
-        snprintf(why, why_size, "sqlite: what the last process left could not be stored: %s",
+        snprintf(why, why_size, "sqlite: the log of the last process could not be stored: %s",
             sqlite3_errmsg(c->handle));
         return sqlite_status(sqlite3_extended_errcode(c->handle), sqlite3_system_errno(c->handle));
     }
@@ -453,7 +458,7 @@ int sqlite_connect(
         sqlite_disconnect((struct sql_connection *)c);
         return rc;
     }
-    rc = is_writer ? settle(c, why, why_size) : 0;
+    rc = is_writer ? settle_log(c, why, why_size) : 0;
     if (rc < 0) {
         sqlite_disconnect((struct sql_connection *)c);
         return rc;
@@ -499,7 +504,7 @@ static void sqlite_tend(struct sql_connection *connection)
         sqlite_fatal(database, c->handle, "a checkpoint");
         return;
     }
-    if (is_alone) /* if it did not work, the next batch says whether it is still so */
+    if (is_alone) /* if it failed, the next batch sets it again */
         atomic_store_explicit(&database->is_tight, false, memory_order_relaxed);
     if (code == SQLITE_OK && is_alone) {
         atomic_store_explicit(&database->log_pages, 0, memory_order_relaxed);
@@ -511,7 +516,7 @@ static void sqlite_tend(struct sql_connection *connection)
     }
     atomic_store_explicit(
         &database->tend_beside_at, pages + database->log_pages_beside, memory_order_relaxed);
-    if (is_alone) /* a reader was in the way, or the disk is full */
+    if (is_alone) /* a reader prevented it, or the disk is full */
         atomic_store_explicit(
             &database->tend_alone_at, pages + database->log_pages_beside * 2, memory_order_relaxed);
 }

@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sqlite_run.c: a batch of units as one SQLite transaction.
+/* sqlite_run.c: run a batch of units as one SQLite transaction.
  *
  *   BEGIN IMMEDIATE
  *     SAVEPOINT u; steps of unit 1; RELEASE u             or ROLLBACK TO u; RELEASE u
  *     SAVEPOINT u; steps of unit 2; RELEASE u             …
  *   COMMIT
  *
- * A unit with a decision makes it between its steps; it is alone between BEGIN and COMMIT.
+ * A unit with a decision runs it after its steps; such a unit is alone between BEGIN and COMMIT.
  *
  * Invariants:
- *   1. When a unit's try ends, its changes are in the transaction (status 0) or undone (status <
- * 0).
- *   2. Some errors make SQLite roll back everything. Then the unit that met it has failed and the
- *      others run again, in the same order: each round fails one unit or is the last.
- *   3. An error at COMMIT says "not stored" only where that stays true: a full disk cannot have
- *      written the frame that commits. Everything else is SQL_EUNKNOWN, because the frame may be in
- *      the log and a recovery would find it. */
+ *   1. After a try, the changes of a unit are in the transaction (status 0) or undone (status < 0).
+ *   2. Some errors make SQLite roll back the whole transaction. Then the unit that met the error has
+ *      failed, and the others run again in the same order: each round fails one unit or is the last.
+ *   3. An error at COMMIT means "not stored" only if that is certain: on a full disk the commit frame
+ *      was not written. Any other error is SQL_EUNKNOWN, because the frame may be in the log, where
+ *      recovery would find it. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -63,7 +62,7 @@ int sqlite_status(int code, int system_errno)
     }
 }
 
-/* Writing or syncing failed, and not for want of room. */
+/* True if a write or sync failed for another reason than a full disk. */
 bool sqlite_is_disk_broken(int code, int system_errno)
 {
     if (is_full(code, system_errno))
@@ -83,7 +82,7 @@ static bool is_disk_broken(struct sqlite_connection *c, int code)
     return sqlite_is_disk_broken(code, sqlite3_system_errno(c->handle));
 }
 
-/* Units that had not failed by themselves. */
+/* Fail the units that have not failed yet. */
 static void fail_rest(struct sql_unit *const *units, size_t count, int status, const char *why)
 {
     for (size_t i = 0; i < count; i++)
@@ -136,7 +135,7 @@ static uint32_t slot_of(const struct sqlite_connection *c, const struct sql_stat
     }
 }
 
-/* Room for one more; at most half full. */
+/* Make room for one more statement; the table is at most half full. */
 static int statements_grow(struct sqlite_connection *c)
 {
     struct sqlite_statement **old = c->statements;
@@ -158,7 +157,7 @@ static int statements_grow(struct sqlite_connection *c)
     return 0;
 }
 
-/* SQLite numbers $2, $1 by where they stand; find out which value each is. */
+/* SQLite numbers parameters by position in the text; map each one to its value by its name, $n. */
 static int map_parameters(struct sqlite_statement *statement)
 {
     int count = sqlite3_bind_parameter_count(statement->prepared);
@@ -180,7 +179,7 @@ static int map_parameters(struct sqlite_statement *statement)
     return 0;
 }
 
-static int prepare(struct sqlite_connection *c, struct sql_unit *unit, uint32_t step,
+static int statement_prepare(struct sqlite_connection *c, struct sql_unit *unit, uint32_t step,
     struct sqlite_statement *statement)
 {
     const char *tail = NULL;
@@ -196,7 +195,7 @@ static int prepare(struct sqlite_connection *c, struct sql_unit *unit, uint32_t 
     return 0;
 }
 
-/* NULL: the unit has failed. */
+/* Find or prepare a statement; NULL if the unit has failed. */
 static struct sqlite_statement *find_statement(
     struct sqlite_connection *c, struct sql_unit *unit, uint32_t step)
 {
@@ -221,7 +220,7 @@ static struct sqlite_statement *find_statement(
     }
     statement->key = key;
     statement->text = key->text;
-    if (prepare(c, unit, step, statement) < 0) {
+    if (statement_prepare(c, unit, step, statement) < 0) {
         sqlite3_finalize(statement->prepared);
         base_free(statement);
         return NULL;
@@ -236,7 +235,7 @@ static struct sqlite_statement *find_statement(
 static int bind_value(
     sqlite3_stmt *prepared, int at, const struct sql_unit *unit, const struct sql_value *value)
 {
-    /* A unit of numbers alone has no bytes to point into. */
+    /* A unit with only numbers has no bytes. */
     const char *bytes = unit->bytes.bytes == NULL ? "" : unit->bytes.bytes + value->offset;
 
     switch (value->kind) {
@@ -292,7 +291,7 @@ static void take_row(struct sql_unit *unit, uint32_t step, sqlite3_stmt *prepare
             sql_unit_cell_bytes(unit, SQL_BLOB, bytes, (size_t)sqlite3_column_bytes(prepared, i));
             break;
         }
-        default: { /* text, and a real number as text */
+        default: { /* text; a real number becomes text */
             const void *bytes = sqlite3_column_text(prepared, i);
 
             if (bytes == NULL && unit->failed == 0)
@@ -321,13 +320,13 @@ static int run_step(struct sqlite_connection *c, struct sql_unit *unit, uint32_t
         return rc;
     prepared = statement->prepared;
     if (!c->is_writer && !sqlite3_stmt_readonly(prepared))
-        return sql_unit_fail(unit, step, SQL_EFAILED, "a read unit may only read");
+        return sql_unit_fail(unit, step, SQL_EFAILED, "a unit of sql_read must only read");
     if (sqlite3_column_count(prepared) > 0)
-        sql_unit_begin_rows(unit, step, (uint32_t)sqlite3_column_count(prepared));
+        sql_unit_start_rows(unit, step, (uint32_t)sqlite3_column_count(prepared));
     while ((code = sqlite3_step(prepared)) == SQLITE_ROW && unit->failed == 0)
         take_row(unit, step, prepared);
     if (code != SQLITE_DONE && code != SQLITE_ROW)
-        fail_step(c, unit, step, code); /* before reset: it forgets the words */
+        fail_step(c, unit, step, code); /* before the reset, which clears the message */
     else if (unit->failed != 0)
         sql_unit_fail(unit, step, unit->failed == TR_ELIMIT ? SQL_EFAILED : unit->failed,
             unit->failed == TR_ELIMIT ? "the result is too large" : tr_error_text(unit->failed));
@@ -344,7 +343,7 @@ static int run_step(struct sqlite_connection *c, struct sql_unit *unit, uint32_t
     return sql_unit_check_rows(unit, step);
 }
 
-/* A decision adds steps: the second loop goes on where the first has found no more. */
+/* The decision may add steps, which the second loop runs. */
 static int run_steps(struct sqlite_connection *c, struct sql_unit *unit)
 {
     uint32_t i = 0;
@@ -353,7 +352,7 @@ static int run_steps(struct sqlite_connection *c, struct sql_unit *unit)
     for (; rc == 0 && i < unit->step_count; i++)
         rc = run_step(c, unit, i);
     if (rc == 0 && sql_unit_has_decision(unit))
-        rc = sql_unit_make_decision(unit);
+        rc = sql_unit_run_decision(unit);
     for (; rc == 0 && i < unit->step_count; i++)
         rc = run_step(c, unit, i);
     return rc;
@@ -361,9 +360,9 @@ static int run_steps(struct sqlite_connection *c, struct sql_unit *unit)
 
 /* ---- one unit in the transaction ------------------------------------------------------------- */
 
-/* Undo the unit alone. If even that fails, everything: the caller sees that no transaction is open
- * and runs the others again. */
-static void undo(struct sqlite_connection *c)
+/* Undo only this unit. If that fails, undo the transaction: the caller sees that none is open and
+ * runs the other units again. */
+static void unit_undo(struct sqlite_connection *c)
 {
     if (sqlite3_get_autocommit(c->handle))
         return;
@@ -381,28 +380,29 @@ static void run_unit(struct sqlite_connection *c, struct sql_unit *unit)
         return;
     }
     if (run_steps(c, unit) < 0) {
-        undo(c);
+        unit_undo(c);
         return;
     }
     if (sqlite3_get_autocommit(c->handle)) {
-        sql_unit_fail(unit, -1, SQL_EFAILED, "a unit may not end the transaction");
+        sql_unit_fail(unit, -1, SQL_EFAILED, "a unit must not end the transaction");
         return;
     }
     if (!sql_unit_stores(unit))
-        return; /* it is alone: what is left of it goes with the transaction */
+        return; /* the unit is alone: the caller rolls the transaction back */
     code = run_own(c, OWN_RELEASE);
     if (code != SQLITE_OK) {
         fail_step(c, unit, -1, code);
-        undo(c);
+        unit_undo(c);
     }
 }
 
-static bool is_dead(const struct sqlite_connection *c)
+static bool is_disk_dead(const struct sqlite_connection *c)
 {
     return atomic_load_explicit(&c->database->is_dead, memory_order_acquire);
 }
 
-/* All that have not failed yet, up to the COMMIT. *ret_alive is how many are in the transaction. */
+/* Run all units that have not failed yet, without COMMIT. *ret_alive is the number of units in the
+ * transaction. */
 static int run_units(
     struct sqlite_connection *c, struct sql_unit *const *units, size_t count, size_t *ret_alive)
 {
@@ -426,10 +426,10 @@ again:
         if (units[i]->status != 0)
             continue;
         run_unit(c, units[i]);
-        if (is_dead(c))
+        if (is_disk_dead(c))
             return TR_ECLOSED;
         if (sqlite3_get_autocommit(c->handle)) {
-            tr_assert(units[i]->status != 0); /* so this ends */
+            tr_assert(units[i]->status != 0); /* so the loop ends */
             goto again;
         }
         alive += sql_unit_stores(units[i]);
@@ -440,8 +440,9 @@ again:
 
 static int commit_batch(struct sqlite_connection *c, struct sql_unit *const *units, size_t count);
 
-/* A constraint that is checked at COMMIT failed, and nobody says whose: one at a time. */
-static int replay(struct sqlite_connection *c, struct sql_unit *const *units, size_t count)
+/* A constraint failed at COMMIT, and SQLite does not name the unit: commit one unit at a time. */
+static int commit_one_by_one(
+    struct sqlite_connection *c, struct sql_unit *const *units, size_t count)
 {
     int rc = 0;
 
@@ -450,7 +451,7 @@ static int replay(struct sqlite_connection *c, struct sql_unit *const *units, si
             continue;
         if (rc == 0)
             rc = commit_batch(c, &units[i], 1);
-        /* Units before are stored, so the batch cannot be tried again as a whole. */
+        /* Earlier units are stored, so the runner must not retry the whole batch. */
         if (rc < 0 && units[i]->status == 0)
             sql_unit_fail(units[i], -1, SQL_EUNKNOWN, "the connection was lost");
     }
@@ -489,12 +490,12 @@ static int commit_batch(struct sqlite_connection *c, struct sql_unit *const *uni
     }
     if (!sqlite3_get_autocommit(c->handle))
         (void)run_own(c, OWN_ROLLBACK);
-    return rc > 0 ? replay(c, units, count) : rc;
+    return rc > 0 ? commit_one_by_one(c, units, count) : rc;
 }
 
-/* What a unit failed of may be the work of one before it, which was not stored after all: then
- * nobody knows whether it would have failed. */
-static void doubt(struct sql_unit *const *units, size_t count)
+/* A unit may have failed because of changes by an earlier unit that was not stored after all. Its
+ * outcome without those changes is unknown. */
+static void mark_in_doubt(struct sql_unit *const *units, size_t count)
 {
     int status = 0;
 
@@ -503,7 +504,7 @@ static void doubt(struct sql_unit *const *units, size_t count)
             status = units[i]->status;
         else if (status != 0 &&
                  (units[i]->status == SQL_EROWS || units[i]->status == SQL_ECONSTRAINT))
-            sql_unit_fail(units[i], -1, status, "one before it was not stored");
+            sql_unit_fail(units[i], -1, status, "an earlier unit of the batch was not stored");
     }
 }
 
@@ -522,12 +523,12 @@ int sqlite_commit(struct sql_connection *connection, struct sql_unit *const *uni
 
     for (size_t i = 0; i < count; i++)
         sql_unit_reset_results(units[i]);
-    if (is_dead(c))
+    if (is_disk_dead(c))
         return TR_ECLOSED;
     tr_assert(sqlite3_get_autocommit(c->handle));
     rc = commit_batch(c, units, count);
-    doubt(units, count);
-    if (was_full(units, count)) /* an emptied log may be the room that is missing */
+    mark_in_doubt(units, count);
+    if (was_full(units, count)) /* emptying the log may free the missing room */
         atomic_store_explicit(&c->database->is_tight, true, memory_order_relaxed);
     return rc;
 }
@@ -536,7 +537,7 @@ int sqlite_commit(struct sql_connection *connection, struct sql_unit *const *uni
 
 static void read_unit(struct sqlite_connection *c, struct sql_unit *unit)
 {
-    bool is_one = unit->step_count == 1; /* a statement is a snapshot by itself */
+    bool is_one = unit->step_count == 1; /* one statement is a snapshot by itself */
     int code = is_one ? SQLITE_OK : run_own(c, OWN_BEGIN_READ);
 
     if (code != SQLITE_OK) {
@@ -554,7 +555,7 @@ int sqlite_read(struct sql_connection *connection, struct sql_unit *const *units
 
     for (size_t i = 0; i < count; i++)
         sql_unit_reset_results(units[i]);
-    if (is_dead(c))
+    if (is_disk_dead(c))
         return TR_ECLOSED;
     for (size_t i = 0; i < count; i++)
         read_unit(c, units[i]);

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sqlite_tools.c: migrations' scripts, online backup, restore, verify.
+/* sqlite_tools.c: scripts of migrations, online backup, restore, verify.
  *
- * A backup reads one snapshot through a connection of its own while the server writes; it is made
- * beside its place and renamed when it is whole and synced. A restore is one transaction of the
- * database it restores into, so that a crash leaves the old one or the new one: putting a file in
- * the place of another would leave the old log beside the new database, and the next start would
- * mix them. */
+ * A backup reads one snapshot on a connection of its own while the server writes. It goes to a
+ * temporary file, which is synced and renamed. A restore is one transaction of the target database,
+ * so that a crash leaves the old or the new data: replacing the file would leave the old log beside
+ * the new database, and the next start would mix them. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -49,7 +48,7 @@ int sqlite_script(struct sql_connection *connection, const char *text, char *why
 
 /* ---- verify ---------------------------------------------------------------------------------- */
 
-/* The pragma's rows are what is wrong; `good` is the one row that says nothing is. */
+/* Run a pragma whose rows are the faults; `good` is the only row of an intact database. */
 static int check_pragma(
     sqlite3 *handle, const char *text, const char *good, char *why, size_t why_size)
 {
@@ -87,7 +86,7 @@ int sqlite_verify(struct sql_connection *connection, char *why, size_t why_size)
     return check_handle(sqlite_of(connection)->handle, why, why_size);
 }
 
-/* A reader's connection without the lock and the log that a server would make beside the file. */
+/* Open the file read-only, without the lock file and the log that a server creates beside it. */
 int sqlite_verify_backup(
     const struct sql_options *options, const char *path, char *why, size_t why_size)
 {
@@ -113,13 +112,13 @@ int sqlite_verify_backup(
 
 /* ---- copying --------------------------------------------------------------------------------- */
 
-static int copy(
+static int copy_database(
     sqlite3 *from, sqlite3 *to, sql_progress_fn progress, void *data, char *why, size_t why_size)
 {
     sqlite3_backup *backup;
     int code;
 
-    /* A read transaction of our own: all steps then see one snapshot, however much is written. */
+    /* A read transaction gives all steps one snapshot while the server writes. */
     if (sqlite3_exec(from, "BEGIN; SELECT count(*) FROM sqlite_master", NULL, NULL, NULL) !=
         SQLITE_OK)
         return fail_code(from, "reading", why, why_size);
@@ -161,7 +160,7 @@ static int open_plain(const char *path, int flags, sqlite3 **ret_handle, char *w
     return rc;
 }
 
-/* The directory that a name stands in, so that the name is durable. */
+/* Sync the directory of a file, so that its name is durable. */
 static int sync_directory(const char *path)
 {
     const struct tr_env *env = tr_env_real();
@@ -169,7 +168,7 @@ static int sync_directory(const char *path)
     return env->disk->sync_dir(env->disk_data, path);
 }
 
-static int make_backup(sqlite3 *from, const char *part, sql_progress_fn progress, void *data,
+static int write_backup(sqlite3 *from, const char *part, sql_progress_fn progress, void *data,
     char *why, size_t why_size)
 {
     sqlite3 *to;
@@ -180,8 +179,8 @@ static int make_backup(sqlite3 *from, const char *part, sql_progress_fn progress
     if (sqlite3_exec(to, "PRAGMA synchronous=FULL", NULL, NULL, NULL) != SQLITE_OK)
         rc = fail_code(to, "PRAGMA synchronous", why, why_size);
     if (rc == 0)
-        rc = copy(from, to, progress, data, why, why_size);
-    /* One file, which can be read where nothing can be written. */
+        rc = copy_database(from, to, progress, data, why, why_size);
+    /* One file without a log, readable on a read-only disk. */
     if (rc == 0 && sqlite3_exec(to, "PRAGMA journal_mode=DELETE", NULL, NULL, NULL) != SQLITE_OK)
         rc = fail_code(to, "PRAGMA journal_mode", why, why_size);
     if (rc == 0)
@@ -202,7 +201,7 @@ int sqlite_backup(const char *url, const char *to_path, sql_progress_fn progress
     if (rc < 0)
         return rc;
     if (access(to_path, F_OK) == 0) {
-        snprintf(why, why_size, "%s is there already: a backup does not replace one", to_path);
+        snprintf(why, why_size, "%s exists already: a backup does not replace one", to_path);
         rc = TR_EEXIST;
         goto free_path;
     }
@@ -211,14 +210,14 @@ int sqlite_backup(const char *url, const char *to_path, sql_progress_fn progress
         rc = TR_EINVAL;
         goto free_path;
     }
-    (void)unlink(part); /* of a backup that did not get to its end */
+    (void)unlink(part); /* left by a backup that failed */
     rc = open_plain(path, SQLITE_OPEN_READWRITE, &from, why, why_size);
     if (rc < 0)
         goto free_path;
-    rc = make_backup(from, part, progress, data, why, why_size);
+    rc = write_backup(from, part, progress, data, why, why_size);
     sqlite3_close(from);
     if (rc == 0 && (rename(part, to_path) < 0 || sync_directory(to_path) < 0)) {
-        snprintf(why, why_size, "%s cannot be put in its place", to_path);
+        snprintf(why, why_size, "%s cannot be renamed", to_path);
         rc = TR_EIO;
     }
     if (rc < 0)
@@ -235,9 +234,9 @@ static int restore_into(sqlite3 *from, const char *path, char *why, size_t why_s
 
     if (rc < 0)
         return rc;
-    /* Defensive mode refuses to be a copy's target. */
+    /* Defensive mode does not allow copying into the database. */
     sqlite3_db_config(to, SQLITE_DBCONFIG_DEFENSIVE, 0, NULL);
-    rc = copy(from, to, NULL, NULL, why, why_size);
+    rc = copy_database(from, to, NULL, NULL, why, why_size);
     if (rc == 0)
         rc = check_handle(to, why, why_size);
     if (rc == 0 &&

@@ -11,13 +11,13 @@ const char *sql_error_text(int error)
 {
     switch (error) {
     case SQL_EROWS:
-        return "a statement changed another number of rows than expected";
+        return "a statement changed an unexpected number of rows";
     case SQL_ECONSTRAINT:
         return "a constraint of the database was violated";
     case SQL_EFAILED:
         return "the database refused the statement";
     case SQL_EUNKNOWN:
-        return "the outcome of the commit is not known";
+        return "the outcome of the commit is unknown";
     case SQL_EDISK:
         return "the database's disk is full or cannot be read";
     case SQL_EUNSAFE:
@@ -29,13 +29,13 @@ const char *sql_error_text(int error)
     case SQL_EAWAY:
         return "the database cannot be reached";
     case SQL_ELOST:
-        return "the connection to the database was lost every time it ran";
+        return "the connection to the database was lost every time the unit ran";
     default:
         return tr_error_text(error);
     }
 }
 
-/* The unit whose decision this thread makes: its own meanwhile, whatever others may see of it. */
+/* The unit whose decision this thread runs: meanwhile only this thread uses it. */
 static _Thread_local const struct sql_unit *deciding;
 
 /* ---- building -------------------------------------------------------------------------------- */
@@ -64,7 +64,7 @@ void sql_unit_hold(struct sql_unit *unit)
 
 void sql_unit_destroy(struct sql_unit *unit)
 {
-    /* Acquire and release: who frees it sees what the other holder did last. */
+    /* The last holder (acquire) sees all writes of the other one (release). */
     if (unit == NULL || atomic_fetch_sub_explicit(&unit->holders, 1, memory_order_acq_rel) != 1)
         return;
     if (unit->decision.data != NULL && unit->decision.drop != NULL)
@@ -77,8 +77,8 @@ void sql_unit_destroy(struct sql_unit *unit)
     base_free(unit);
 }
 
-/* Room for one more element; false sets the unit's sticky failure. */
-static bool grow(struct sql_unit *unit, void **array, uint32_t *capacity, uint32_t count,
+/* Make room for one more element; on failure set unit->failed and return false. */
+static bool array_grow(struct sql_unit *unit, void **array, uint32_t *capacity, uint32_t count,
     size_t element_size, uint32_t first)
 {
     uint32_t wanted = *capacity == 0 ? first : *capacity * 2;
@@ -114,7 +114,8 @@ void sql_unit_step(struct sql_unit *unit, const struct sql_statement *statement,
     tr_assert_use(unit == deciding || unit->decision.decide == NULL,
         "only the decision adds steps behind itself");
     steps = unit->steps;
-    is_there = grow(unit, &steps, &unit->step_capacity, unit->step_count, sizeof *unit->steps, 4);
+    is_there =
+        array_grow(unit, &steps, &unit->step_capacity, unit->step_count, sizeof *unit->steps, 4);
     unit->steps = steps;
     if (!is_there)
         return;
@@ -128,11 +129,11 @@ void sql_unit_step(struct sql_unit *unit, const struct sql_statement *statement,
 static void add_value(struct sql_unit *unit, struct sql_value value)
 {
     void *values = unit->values;
-    bool is_there =
-        grow(unit, &values, &unit->value_capacity, unit->value_count, sizeof *unit->values, 16);
+    bool is_there = array_grow(
+        unit, &values, &unit->value_capacity, unit->value_count, sizeof *unit->values, 16);
 
     unit->values = values;
-    if (!is_there || unit->step_count == 0) /* a step that found no memory: reported by submit */
+    if (!is_there || unit->step_count == 0) /* the step found no memory; unit->failed is set */
         return;
     unit->values[unit->value_count++] = value;
     unit->steps[unit->step_count - 1].value_count++;
@@ -187,7 +188,7 @@ void sql_unit_decide(
     if (unit == NULL)
         return;
     tr_assert_use(unit->state == SQL_BUILT && unit->decision.decide == NULL,
-        "a unit decides once, and is told so before it is submitted");
+        "a unit gets one decision, before it is submitted");
     unit->decision = (struct sql_decision){ .decide = decide,
         .data = data,
         .drop = drop,
@@ -216,7 +217,7 @@ bool sql_unit_has_decision(const struct sql_unit *unit)
     return unit->decision.decide != NULL;
 }
 
-int sql_unit_make_decision(struct sql_unit *unit)
+int sql_unit_run_decision(struct sql_unit *unit)
 {
     tr_assert(deciding == NULL && unit->step_count == unit->decision.step_count);
     deciding = unit;
@@ -224,7 +225,8 @@ int sql_unit_make_decision(struct sql_unit *unit)
     deciding = NULL;
     if (unit->failed == 0)
         return 0;
-    return sql_unit_fail(unit, -1, unit->failed, "what it decided could not be built whole");
+    return sql_unit_fail(
+        unit, -1, unit->failed, "the steps of the decision exceed the memory or the limit");
 }
 
 bool sql_unit_stores(const struct sql_unit *unit)
@@ -251,7 +253,7 @@ bool sql_unit_move(struct sql_unit *unit, enum sql_state from, enum sql_state to
 {
     uint32_t state = (uint32_t)from;
 
-    /* Release: the results are there before DONE is seen; acquire: by who sees it. */
+    /* Release: a thread that sees DONE (acquire) sees the results. */
     return atomic_compare_exchange_strong_explicit(
         &unit->state, &state, (uint32_t)to, memory_order_acq_rel, memory_order_acquire);
 }
@@ -260,7 +262,7 @@ void sql_unit_settle(struct sql_unit *unit, int status)
 {
     tr_assert(!unit->is_back);
     unit->is_back = true;
-    /* Before the state is looked at: a runner that puts it back in the queue then sees it. */
+    /* Set before reading the state: a runner that puts the unit back in the queue sees the flag. */
     atomic_store_explicit(&unit->is_given_up, true, memory_order_seq_cst);
     if (sql_unit_move(unit, SQL_QUEUED, SQL_ABANDONED))
         unit->answer = status;
@@ -270,7 +272,7 @@ void sql_unit_settle(struct sql_unit *unit, int status)
         unit->answer = SQL_EUNKNOWN;
 }
 
-/* ---- what came back -------------------------------------------------------------------------- */
+/* ---- results --------------------------------------------------------------------------------- */
 
 static bool has_results(const struct sql_unit *unit)
 {
@@ -304,7 +306,7 @@ int64_t sql_unit_changed(const struct sql_unit *unit, uint32_t step)
 
 uint32_t sql_unit_rows(const struct sql_unit *unit, uint32_t step)
 {
-    /* Rows of a unit that failed were never there. */
+    /* A failed unit has no rows. */
     return has_results(unit) && unit->status == 0 && step < unit->step_count
                ? unit->steps[step].row_count
                : 0;
@@ -362,7 +364,7 @@ void sql_unit_reset_results(struct sql_unit *unit)
     unit->why[0] = '\0';
 }
 
-void sql_unit_begin_rows(struct sql_unit *unit, uint32_t step, uint32_t column_count)
+void sql_unit_start_rows(struct sql_unit *unit, uint32_t step, uint32_t column_count)
 {
     tr_assert(step < unit->step_count);
     unit->steps[step].column_count = column_count;
@@ -374,7 +376,7 @@ static void add_cell(struct sql_unit *unit, struct sql_value cell)
 {
     void *cells = unit->cells;
     bool is_there =
-        grow(unit, &cells, &unit->cell_capacity, unit->cell_count, sizeof *unit->cells, 8);
+        array_grow(unit, &cells, &unit->cell_capacity, unit->cell_count, sizeof *unit->cells, 8);
 
     unit->cells = cells;
     if (is_there)

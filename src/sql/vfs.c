@@ -2,15 +2,16 @@
 /* vfs.c: SQLite's files on struct tr_disk.
  *
  * WAL needs memory that all connections of a database share. The alternative, exclusive locking
- * mode, allows one connection only; then readers, the checkpoint beside the writer and recovery by
- * whoever comes first would not be what runs in production. So each file has a node with the
- * regions on the heap and the table of locks, and connections of this process share it. It is lost
- * with the process, as the real one may be: what is in it can be made again from the log.
+ * mode, allows one connection only, and would not test the readers, the checkpoint beside the
+ * writer and the recovery by the first connection that production uses. So each file has a node
+ * with shared regions on the heap and a table of locks, which the connections of this process
+ * share. It is lost with the process, as the real memory may be: SQLite rebuilds it from the log.
  *
  *   sqlite3_file ──▶ node (by path): locks, shared regions ◀── sqlite3_file of another connection
  *
- * No memory maps, no temporary files on disk (temp_store is memory). Powersafe overwrite is
- * declared: the disk tears writes at sectors but does not touch bytes that were not written. */
+ * There are no memory maps and no temporary files on disk (temp_store is memory). The VFS declares
+ * powersafe overwrite: the disk tears writes at sectors, but never changes bytes that were not
+ * written. */
 #include "sql/vfs.h"
 
 #include <sqlite3.h>
@@ -26,9 +27,9 @@ struct node {
     struct node *next;
     struct sql_vfs *vfs;
     uint32_t files;
-    uint32_t shared_count; /* files that have SHARED or more */
-    const void *reserved;  /* the file that has RESERVED or more */
-    const void *pending;   /* the file that has PENDING or EXCLUSIVE: nobody new gets SHARED */
+    uint32_t shared_count; /* files with SHARED or more */
+    const void *reserved;  /* the file with RESERVED or more */
+    const void *pending;   /* the file with PENDING or EXCLUSIVE: no other file gets SHARED */
     void *regions[REGIONS_MAX];
     uint32_t region_count;
     uint32_t region_size;
@@ -50,7 +51,7 @@ struct file {
     struct node *node;
     struct tr_file *file;
     int level;   /* SQLITE_LOCK_… */
-    bool is_new; /* its name may not be durable yet */
+    bool is_new; /* the name may not be durable yet */
     bool is_deleted_on_close;
     bool has_shared_memory;
     bool slot_shared[SQLITE_SHM_NLOCK];
@@ -66,7 +67,7 @@ static const struct tr_disk *disk_of(const struct file *file)
     return file->node->vfs->env->disk;
 }
 
-static bool is_dead(const struct file *file)
+static bool vfs_is_dead(const struct file *file)
 {
     return file->node->vfs->is_dead;
 }
@@ -141,7 +142,7 @@ static int file_read(sqlite3_file *base, void *bytes, int size, sqlite3_int64 of
     size_t got = 0;
     int rc;
 
-    if (is_dead(file))
+    if (vfs_is_dead(file))
         return SQLITE_IOERR_READ;
     rc = disk_of(file)->read(file->file, (uint64_t)offset, bytes, (size_t)size, &got);
     if (rc == TR_ENOMEM)
@@ -150,7 +151,7 @@ static int file_read(sqlite3_file *base, void *bytes, int size, sqlite3_int64 of
         return SQLITE_IOERR_READ;
     if (got == (size_t)size)
         return SQLITE_OK;
-    memset((char *)bytes + got, 0, (size_t)size - got); /* SQLite wants it so */
+    memset((char *)bytes + got, 0, (size_t)size - got); /* required by SQLite */
     return SQLITE_IOERR_SHORT_READ;
 }
 
@@ -159,7 +160,7 @@ static int file_write(sqlite3_file *base, const void *bytes, int size, sqlite3_i
     struct file *file = file_of(base);
     int rc;
 
-    if (is_dead(file))
+    if (vfs_is_dead(file))
         return SQLITE_IOERR_WRITE;
     rc = disk_of(file)->write(file->file, (uint64_t)offset, bytes, (size_t)size);
     if (rc == 0)
@@ -171,7 +172,7 @@ static int file_truncate(sqlite3_file *base, sqlite3_int64 size)
 {
     struct file *file = file_of(base);
 
-    if (is_dead(file) || disk_of(file)->truncate(file->file, (uint64_t)size) < 0)
+    if (vfs_is_dead(file) || disk_of(file)->truncate(file->file, (uint64_t)size) < 0)
         return SQLITE_IOERR_TRUNCATE;
     return SQLITE_OK;
 }
@@ -182,7 +183,7 @@ static int file_sync(sqlite3_file *base, int flags)
     const struct tr_env *env = file->node->vfs->env;
 
     (void)flags;
-    if (is_dead(file) || env->disk->sync(file->file) < 0)
+    if (vfs_is_dead(file) || env->disk->sync(file->file) < 0)
         return SQLITE_IOERR_FSYNC;
     if (file->is_new) {
         if (env->disk->sync_dir(env->disk_data, file->node->path) < 0)
@@ -197,7 +198,7 @@ static int file_size(sqlite3_file *base, sqlite3_int64 *ret_size)
     struct file *file = file_of(base);
     uint64_t size;
 
-    if (is_dead(file) || disk_of(file)->size(file->file, &size) < 0)
+    if (vfs_is_dead(file) || disk_of(file)->size(file->file, &size) < 0)
         return SQLITE_IOERR_FSTAT;
     *ret_size = (sqlite3_int64)size;
     return SQLITE_OK;
@@ -273,7 +274,7 @@ static int file_shm_map(
     struct node *node = file->node;
 
     *ret_region = NULL;
-    if (is_dead(file))
+    if (vfs_is_dead(file))
         return SQLITE_IOERR_SHMMAP;
     file->has_shared_memory = true;
     if (region >= REGIONS_MAX)
@@ -336,19 +337,19 @@ static int file_shm_lock(sqlite3_file *base, int first, int count, int flags)
             slot_unlock(file, i);
         return SQLITE_OK;
     }
-    if (is_dead(file))
+    if (vfs_is_dead(file))
         return SQLITE_IOERR_SHMLOCK;
     for (i = first; i < first + count && rc == SQLITE_OK; i++)
         rc = slot_lock(file, i, flags & SQLITE_SHM_SHARED);
     if (rc != SQLITE_OK)
-        for (i -= 2; i >= first; i--) /* the one at i - 1 was refused */
+        for (i -= 2; i >= first; i--) /* i - 1 is the one that was refused */
             slot_unlock(file, i);
     return rc;
 }
 
 static void file_shm_barrier(sqlite3_file *base)
 {
-    (void)base; /* one thread */
+    (void)base; /* there is only one thread */
 }
 
 static int file_shm_unmap(sqlite3_file *base, int is_delete)
@@ -436,7 +437,7 @@ static int vfs_open(
         node_unref(file->node);
         return rc == TR_ENOMEM ? SQLITE_NOMEM : rc == TR_ENOSPC ? SQLITE_FULL : SQLITE_CANTOPEN;
     }
-    /* Whoever opened it before may have made it and gone without a sync. */
+    /* An earlier connection may have created the file and closed it without a sync. */
     file->is_new = flags & SQLITE_OPEN_CREATE;
     file->is_deleted_on_close = flags & SQLITE_OPEN_DELETEONCLOSE;
     file->base.pMethods = &methods;
@@ -494,14 +495,14 @@ static int vfs_randomness(sqlite3_vfs *base, int size, char *ret_bytes)
 static int vfs_pause(sqlite3_vfs *base, int microseconds)
 {
     (void)base;
-    return microseconds; /* nobody else runs meanwhile: waiting would change nothing */
+    return microseconds; /* there is only one thread: waiting would change nothing */
 }
 
 static int vfs_time(sqlite3_vfs *base, sqlite3_int64 *ret_milliseconds)
 {
     const struct tr_env *env = vfs_of(base)->env;
 
-    /* Since noon, 24 November 4714 BC. */
+    /* Milliseconds since noon of 24 November 4714 BC. */
     *ret_milliseconds =
         (sqlite3_int64)(env->wall_ns(env->data) / 1000000) + INT64_C(24405875) * 8640000;
     return SQLITE_OK;

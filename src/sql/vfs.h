@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vfs.h: SQLite's files on the runtime's disk table, so that a real SQLite runs in simulation, with
+/* vfs.h: SQLite's files on the runtime's disk table, so that SQLite itself runs in simulation, with
  * the torn and lost writes of its disk. One thread. */
 #ifndef SQL_VFS_H
 #define SQL_VFS_H
@@ -10,12 +10,12 @@
 
 struct sql_vfs;
 
-/* Registers it with SQLite under a name of its own. */
+/* Create a VFS and register it with SQLite under a unique name. */
 int sql_vfs_create(const struct tr_env *env, struct sql_vfs **ret_vfs);
-/* All files must be closed. Nulls *vfs. */
+/* Unregister and free it. All files must be closed. Sets *vfs to NULL. */
 void sql_vfs_destroy(struct sql_vfs **vfs);
 const char *sql_vfs_name(const struct sql_vfs *vfs);
-/* The process is as good as dead: from now on every call fails and changes nothing. */
+/* Simulate the death of the process: from now on every call fails and changes nothing. */
 void sql_vfs_die(struct sql_vfs *vfs);
 
 #endif

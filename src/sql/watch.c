@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* watch.c: the end of waiting for a database that hangs. An actor with one timer; it holds the sql,
- * so that it may come too late. The runners learn it from their lost connections, or from the flag
- * before they begin anything. */
+/* watch.c: stop waiting for a database that hangs. An actor with one timer holds the sql, so that
+ * the timer may fire after sql_close. The runners notice by their lost connections, or by the flag
+ * that they check before they start work. */
 #include "base/assert.h"
 #include "sql/runner.h"
 #include "support/log.h"
@@ -33,10 +33,10 @@ static enum tr_next watch_event(void *self, struct tr_context *ctx, const struct
     (void)ctx;
     if (event->tag != TAG_GIVE_UP)
         return TR_GO;
-    LOG(LOG_WARN, "sql", "the database is not waited for any longer",
+    LOG(LOG_WARN, "sql", "the server no longer waits for the database",
         LOG_TEXT("backend", sql->backend->name));
-    /* The flag first: who loses its connection now must not make another. Pairs with the loads in
-     * runner.c. */
+    /* Set the flag first: a runner that loses its connection now must not connect again. Pairs with
+     * the loads in runner.c. */
     atomic_store_explicit(&sql->is_given_up, true, memory_order_seq_cst);
     sql->backend->give_up(sql->database);
     return TR_GO;

@@ -88,7 +88,7 @@ check "backup: a file too many" 2 "'two'" "$troupe" backup one two
 check "backup of nothing" 1 "there is no database at $work/troupe.db" "$troupe" backup "$work/copy" --data "$work"
 check "restore: no file" 2 "from which file" "$troupe" restore
 check "restore of nothing" 1 "$work/copy cannot be read" "$troupe" restore "$work/copy" --data "$work/none"
-check "restore of something else" 1 "is no backup" "$troupe" restore "$0" --data "$work/none"
+check "restore of something else" 1 "is not a backup" "$troupe" restore "$0" --data "$work/none"
 check "verify of nothing" 1 "there is no database at $work/troupe.db" "$troupe" verify --data "$work"
 check "migrate: nothing to do" 2 "status, up or down N" "$troupe" migrate
 check "migrate: an unknown word" 2 "not 'dance'" "$troupe" migrate dance

@@ -99,7 +99,7 @@ def end_while_it_hangs(folder, hang):
         freeze(pids, signal.SIGCONT)
     serving.Server.alive.remove(server.process)
     assert server.process.returncode == 0, f"exit status {server.process.returncode}: {server.log()[-2000:]}"
-    assert "not waited for any longer" in server.log(), server.log()[-2000:]
+    assert "no longer waits for the database" in server.log(), server.log()[-2000:]
     server = serving.Server(folder, *arguments)
     ledger.settle(server)
     ledger.check(server, convos)

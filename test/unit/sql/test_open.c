@@ -33,7 +33,7 @@ TEST(open, refuses_urls_that_could_lose_work)
         { "sqlite::memory:", SQL_EUNSAFE, "not durable" },
         { "sqlite:", SQL_EUNSAFE, "name a file" },
         { "sqlite:file:x?mode=memory", SQL_EUNSAFE, "name a file" },
-        { "mysql://x", TR_EINVAL, "begins with" },
+        { "mysql://x", TR_EINVAL, "must start with" },
         { "sqlite:%s/no/such/directory/x.db", TR_ENOENT, "does not exist" },
     };
     struct place place;
@@ -263,7 +263,7 @@ TEST(migrate, that_fails_changes_nothing)
     wrong[2].up = "CREATE TABLE half (id BIGINT);\n"; /* would fail if it were there */
     CHECK_EQ_INT(sql_migrate(&options, 3, place.why, sizeof place.why), 0);
     CHECK_EQ_INT(sql_migrate(&options, 2, place.why, sizeof place.why), SQL_ESCHEMA);
-    CHECK(strstr(place.why, "no way back") != NULL);
+    CHECK(strstr(place.why, "cannot be undone") != NULL);
     place_finish(&place);
 }
 

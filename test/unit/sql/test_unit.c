@@ -82,14 +82,14 @@ TEST(unit, shows_its_rows_only_when_it_is_done)
     sql_unit_step(unit, &some, 2);
     sql_unit_step(unit, &some, SQL_ROWS_ANY);
     sql_unit_reset_results(unit);
-    sql_unit_begin_rows(unit, 0, 3);
+    sql_unit_start_rows(unit, 0, 3);
     for (int i = 0; i < 2; i++) {
         sql_unit_cell_int(unit, i);
         sql_unit_cell_null(unit);
         sql_unit_cell_bytes(unit, SQL_TEXT, "abc", 3);
         sql_unit_end_row(unit, 0);
     }
-    sql_unit_begin_rows(unit, 1, 1);
+    sql_unit_start_rows(unit, 1, 1);
     CHECK_EQ_INT(sql_unit_check_rows(unit, 0), 0);
     CHECK_EQ_INT(sql_unit_check_rows(unit, 1), 0);
     CHECK_EQ_INT(sql_unit_rows(unit, 0), 0);
@@ -121,7 +121,7 @@ static void add_steps(struct sql_unit *unit, void *data)
 static void take_five(struct sql_unit *unit)
 {
     sql_unit_reset_results(unit);
-    sql_unit_begin_rows(unit, 0, 1);
+    sql_unit_start_rows(unit, 0, 1);
     sql_unit_cell_int(unit, 5);
     sql_unit_end_row(unit, 0);
 }
@@ -145,7 +145,7 @@ TEST(unit, that_is_tried_again_decides_anew)
         CHECK_EQ_INT(unit->bytes.size, bytes_size);
         CHECK_EQ_INT(sql_unit_rows(unit, 0), 0); /* for everybody else */
         CHECK(!sql_unit_stores(unit));
-        CHECK_EQ_INT(sql_unit_make_decision(unit), 0);
+        CHECK_EQ_INT(sql_unit_run_decision(unit), 0);
         CHECK_EQ_INT(unit->step_count, 1 + i);
         CHECK_EQ_STR(unit->bytes.bytes + unit->values[i].offset, "decided");
         CHECK(sql_unit_stores(unit));

@@ -58,7 +58,7 @@ int admin_client_init(
         /* Who names a directory means the server of that one, not whichever has the usual port. */
         if (client->config.values[CONFIG_SERVER_DATA].origin == CONFIG_FLAG) {
             complain_data(command, data_path, errno);
-            config_free(&client->config);
+            config_fini(&client->config);
             return TR_ENOENT;
         }
     }
@@ -69,7 +69,7 @@ int admin_client_init(
 
 void admin_client_finish(struct admin_client *client)
 {
-    config_free(&client->config);
+    config_fini(&client->config);
 }
 
 static size_t on_body(char *bytes, size_t size, size_t count, void *data)
@@ -78,7 +78,7 @@ static size_t on_body(char *bytes, size_t size, size_t count, void *data)
 }
 
 static int load_token(
-    const struct admin_client *client, struct token *ret_token, char *why, size_t why_size)
+    const struct admin_client *client, struct secret *ret_token, char *why, size_t why_size)
 {
     char path[PATH_SIZE];
 
@@ -87,11 +87,11 @@ static int load_token(
     else
         snprintf(
             path, sizeof path, "%s/admin.token", config_text(&client->config, CONFIG_SERVER_DATA));
-    return token_load(ret_token, path, false, why, why_size);
+    return secret_load(ret_token, path, false, why, why_size);
 }
 
 bool admin_client_token(
-    struct admin_client *client, const struct cli_command *command, struct token *ret_token)
+    struct admin_client *client, const struct cli_command *command, struct secret *ret_token)
 {
     char why[LINE_SIZE];
 
@@ -110,7 +110,7 @@ static bool add_token(struct admin_client *client, const struct cli_command *com
 {
     char line[LINE_SIZE];
     char why[LINE_SIZE];
-    struct token token;
+    struct secret token;
 
     if (is_needed ? !admin_client_token(client, command, &token)
                   : load_token(client, &token, why, sizeof why) != 0)

@@ -5,7 +5,7 @@
 
 #include "cli/options.h"
 #include "json/json.h"
-#include "ops/token.h"
+#include "ops/secret.h"
 
 struct admin_client {
     struct config config;
@@ -20,7 +20,7 @@ void admin_client_finish(struct admin_client *client);
 
 /* The admin token; false if it cannot be read, and it is said why. */
 bool admin_client_token(
-    struct admin_client *client, const struct cli_command *command, struct token *ret_token);
+    struct admin_client *client, const struct cli_command *command, struct secret *ret_token);
 
 /* GET, or POST with the admin token. The answer's body is appended. Returns its status, or 0 when
  * nobody answers; then, and for every status but 2xx, what is wrong was said on stderr. */

@@ -193,7 +193,7 @@ static int run(const struct cli_command *command, int argc, char **argv)
         rc = CHECK_IMPOSSIBLE;
     } else {
         rc = run_check(check, &config, is_json);
-        config_free(&config);
+        config_fini(&config);
     }
     options_free(&options);
     return rc;

@@ -38,7 +38,7 @@ static int show(const struct cli_command *command, const struct options *options
         config_show_json(&out, &config);
     else
         config_show(&out, &config, switches->origin);
-    config_free(&config);
+    config_fini(&config);
     return print(&out);
 }
 
@@ -71,7 +71,7 @@ static int check(const struct cli_command *command, const char *path)
         rc = settings_check(&config, &errors);
         if (rc == 0)
             print_ok(path, &config);
-        config_free(&config);
+        config_fini(&config);
     }
     if (rc != 0) {
         fprintf(stderr, "%.*s", (int)errors.size, errors.size == 0 ? "" : errors.bytes);

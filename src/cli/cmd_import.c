@@ -265,7 +265,7 @@ static int run(const struct cli_command *command, int argc, char **argv)
         rc = CLI_FAILED;
     } else {
         rc = run_import(command, import, &config, from, is_dry);
-        config_free(&config);
+        config_fini(&config);
     }
     options_free(&options);
     return rc;

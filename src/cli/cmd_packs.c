@@ -108,7 +108,7 @@ static int check_settings(const struct cli_command *command, const struct option
         &config, &errors);
 
     if (rc == 0)
-        config_free(&config);
+        config_fini(&config);
     else
         fprintf(stderr, "troupe %s: the settings are wrong:\n%.*s", command->name, (int)errors.size,
             errors.size == 0 ? "" : errors.bytes);

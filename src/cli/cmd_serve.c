@@ -161,7 +161,7 @@ static int run(const struct cli_command *command, int argc, char **argv)
     rc = CLI_FAILED;
     if (options_load_checked(command, &options, &server.config) == 0) {
         rc = serve_until_signal(&server);
-        config_free(&server.config);
+        config_fini(&server.config);
     }
     options_free(&options);
     return rc;

@@ -190,7 +190,7 @@ int options_load_checked(
     if (rc == 0) {
         rc = settings_check(ret_config, &errors);
         if (rc != 0)
-            config_free(ret_config);
+            config_fini(ret_config);
     }
     if (rc != 0)
         complain(command, &errors, rc);

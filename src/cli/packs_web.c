@@ -48,8 +48,8 @@ static bool open_curl(struct packs_web *web)
 bool packs_web_open_admin(struct packs_web *web, const struct packs_arguments *arguments)
 {
     struct admin_client client;
-    struct token token;
-    char line[TOKEN_SIZE_MAX + 64];
+    struct secret token;
+    char line[SECRET_SIZE_MAX + 64];
     bool is_good = false;
 
     if (!open_curl(web))

@@ -40,7 +40,7 @@ int store_command(
         rc = options_load(command, &options, &config);
         if (rc == 0) {
             rc = run_work(command, work, &options, &config);
-            config_free(&config);
+            config_fini(&config);
         } else {
             rc = CLI_FAILED;
         }

@@ -10,7 +10,7 @@
 #include "ops/admin_private.h"
 
 #define OFFERS_GRACE_NS TR_SECONDS(2)
-#define OFFERS_END_NS TR_SECONDS(60) /* more than any request's deadline */
+#define OFFERS_END_NS TR_SECONDS(60) /* longer than the deadline of any request */
 
 bool admin_is_loopback(const char *listen)
 {
@@ -19,26 +19,26 @@ bool admin_is_loopback(const char *listen)
     for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++) {
         if (strncmp(listen, prefixes[i], strlen(prefixes[i])) != 0)
             continue;
-        /* 127.evil.example is a name, not an address. */
+        /* 127.evil.example is a host name, not an address. */
         return i != 0 || strspn(listen, "0123456789.") == strcspn(listen, ":");
     }
     return false;
 }
 
-static int load_token(struct admin *admin, char *why, size_t why_size)
+static int load_admin_token(struct admin *admin, char *why, size_t why_size)
 {
     if (!admin->is_loopback && !admin->options.is_token_given) {
         snprintf(why, why_size,
-            "admin.listen is %s, which others can reach: set admin.token_file to a file with a "
-            "token "
-            "of your own, or listen on 127.0.0.1",
+            "admin.listen is %s, which other machines can reach; set admin.token_file to a file "
+            "with "
+            "your own token, or listen on 127.0.0.1.",
             admin->options.listen);
         return TR_EACCES;
     }
-    return token_load(&admin->token, admin->options.token_path, admin->is_loopback, why, why_size);
+    return secret_load(&admin->token, admin->options.token_path, admin->is_loopback, why, why_size);
 }
 
-static void admin_free(struct admin *admin)
+static void admin_destroy(struct admin *admin)
 {
     base_free((char *)(uintptr_t)admin->options.listen);
     base_free((char *)(uintptr_t)admin->options.token_path);
@@ -61,7 +61,7 @@ static void add_offers(struct admin *admin, const struct service *service)
     }
 }
 
-/* The routes, its own first. */
+/* Fill the table of routes: the listener's own, then those of the services. */
 static void add_routes(struct admin *admin)
 {
     memcpy(admin->routes, admin_routes, sizeof admin_routes);
@@ -72,7 +72,7 @@ static void add_routes(struct admin *admin)
         admin->routes[i].service = admin;
 }
 
-static struct admin *admin_new(struct tr_system *system, const struct admin_options *options)
+static struct admin *admin_create(struct tr_system *system, const struct admin_options *options)
 {
     struct admin *admin = base_calloc(sizeof *admin);
     const struct tr_env *env = tr_system_env(system);
@@ -97,7 +97,7 @@ static struct admin *admin_new(struct tr_system *system, const struct admin_opti
     if (admin->options.listen == NULL || admin->options.token_path == NULL ||
         admin->options.version == NULL || admin->options.data_path == NULL ||
         admin->routes == NULL || admin->offers == NULL) {
-        admin_free(admin);
+        admin_destroy(admin);
         return NULL;
     }
     add_routes(admin);
@@ -107,14 +107,14 @@ static struct admin *admin_new(struct tr_system *system, const struct admin_opti
 int admin_start(struct tr_system *system, const struct admin_options *options, char *why,
     size_t why_size, struct admin **ret_admin)
 {
-    struct admin *admin = admin_new(system, options);
+    struct admin *admin = admin_create(system, options);
     int rc;
 
     if (admin == NULL) {
-        snprintf(why, why_size, "%s", tr_error_text(TR_ENOMEM));
+        snprintf(why, why_size, "The admin listener could not start: out of memory.");
         return TR_ENOMEM;
     }
-    rc = load_token(admin, why, why_size);
+    rc = load_admin_token(admin, why, why_size);
     if (rc == 0)
         rc = http_server_start(system,
             &(struct http_server_options){ .listen = options->listen,
@@ -126,7 +126,7 @@ int admin_start(struct tr_system *system, const struct admin_options *options, c
                 .comes_first = true },
             why, why_size, &admin->server);
     if (rc != 0) {
-        admin_free(admin);
+        admin_destroy(admin);
         return rc;
     }
     *ret_admin = admin;
@@ -144,7 +144,7 @@ void admin_stop(struct admin **admin)
         return;
     http_server_drain((*admin)->server, TR_SECONDS(1));
     http_server_stop(&(*admin)->server);
-    admin_free(*admin);
+    admin_destroy(*admin);
     *admin = NULL;
 }
 
@@ -175,7 +175,8 @@ void admin_set_state(struct admin *admin, const struct service *service, void *s
     pthread_mutex_unlock(&admin->lock);
 }
 
-/* With the lock held. False: requests are left after that time. */
+/* Wait until services have answered all requests. The caller holds the lock. False: requests are left
+ * after the timeout. */
 static bool wait_for_offers(struct admin *admin, uint64_t timeout_ns)
 {
     const struct tr_env *env = tr_env_real();
@@ -201,8 +202,8 @@ void admin_remove_checks(struct admin *admin)
     pthread_mutex_unlock(&admin->lock);
     if (is_over)
         return;
-    /* Somebody uploads, or waits: they are cut. What asked a service still has its answer to wait
-     * for, and every service still answers. */
+    /* Cut requests that upload or wait. A request that has asked a service still waits for the
+     * service's answer, which comes: services stop later. */
     http_server_drain(admin->server, TR_MILLISECONDS(1));
     pthread_mutex_lock(&admin->lock);
     is_over = wait_for_offers(admin, OFFERS_END_NS);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* admin_private.h: what the admin server and its routes share. */
+/* admin_private.h: the admin listener, shared by admin.c and admin_routes.c. */
 #ifndef OPS_ADMIN_PRIVATE_H
 #define OPS_ADMIN_PRIVATE_H
 
@@ -8,8 +8,8 @@
 
 #include "http/http.h"
 #include "ops/admin.h"
+#include "ops/secret.h"
 #include "ops/service.h"
-#include "ops/token.h"
 
 enum {
     ADMIN_CHECKS_MAX = 32,
@@ -33,16 +33,16 @@ struct admin_fact {
 struct admin_offer {
     const struct service *service;
     const struct service_admin_route *route;
-    void *state; /* under the lock; NULL: it does not run */
+    void *state; /* under the lock; NULL: the service does not run */
 };
 
 struct admin {
     struct tr_system *system;
     struct admin_options options; /* texts owned */
     struct http_server *server;
-    struct http_route *routes; /* its own, then those of the services; owned */
+    struct http_route *routes; /* the listener's own, then those of the services; owned */
     size_t route_count;
-    struct token token;
+    struct secret token;
     bool is_loopback;
     uint64_t started_ns; /* monotonic */
     _Atomic int phase;
@@ -58,7 +58,7 @@ struct admin {
 };
 
 extern const struct http_route admin_routes[ADMIN_ROUTES];
-/* The route of an offer, with the gate of its method. */
+/* Build the route of an offer, with the gate for its method. */
 struct http_route admin_offer_route(const struct admin_offer *offer);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* admin_routes.c: what the admin listener answers. Handlers run on a worker; what walks all actors
- * (metrics) or syncs a file (flags) goes to the blocking pool. */
+/* admin_routes.c: the routes of the admin listener. Handlers run on a worker. The blocking pool renders
+ * metrics, which walks all actors, and changes flags, which syncs a file. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,7 +19,8 @@ enum { METRICS_BYTES_MAX = 8 * 1024 * 1024, ANSWER_BYTES_MAX = 64 * 1024, NAME_S
 
 static void respond_memory(struct http_request *request)
 {
-    http_respond_error(request, 503, "OutOfMemory", "try again later");
+    http_respond_error(
+        request, 503, "OutOfMemory", "The server is out of memory; try again later.");
 }
 
 static void respond_json(struct http_request *request, struct buffer *body)
@@ -31,7 +32,7 @@ static void respond_json(struct http_request *request, struct buffer *body)
     buffer_free(body);
 }
 
-/* ---- who may --------------------------------------------------------------------------------- */
+/* ---- gates ----------------------------------------------------------------------------------- */
 
 static bool has_token(struct http_request *request)
 {
@@ -41,7 +42,7 @@ static bool has_token(struct http_request *request)
     if (!http_header_one(request, "authorization", &given) || given.size < 7 ||
         !span_is_nocase((struct span){ given.at, 7 }, "bearer "))
         return false;
-    return token_is(&admin->token, (struct span){ given.at + 7, given.size - 7 });
+    return secret_matches(&admin->token, (struct span){ given.at + 7, given.size - 7 });
 }
 
 static bool gate_write(struct http_request *request)
@@ -53,10 +54,11 @@ static bool gate_write(struct http_request *request)
     http_add_header(request, "WWW-Authenticate", SPAN("Bearer realm=\"troupe admin\""));
     http_respond_error(request, 401, "AuthRequired",
         admin->options.is_token_given
-            ? "send the admin token: Authorization: Bearer, with the line of the file that "
-              "admin.token_file names"
-            : "send the admin token: Authorization: Bearer, with the line of admin.token in the "
-              "data directory");
+            ? "The admin token is missing or wrong; send Authorization: Bearer with the line in "
+              "the "
+              "file of admin.token_file."
+            : "The admin token is missing or wrong; send Authorization: Bearer with the line in "
+              "admin.token of the data directory.");
     return false;
 }
 
@@ -78,7 +80,7 @@ static const char *phase_text(int phase)
 
 static void handle_livez(struct http_request *request)
 {
-    /* That a worker ran this is the check. */
+    /* The check is that a worker runs this line. */
     http_respond(request, 200, TYPE_TEXT, SPAN("ok\n"));
 }
 
@@ -99,7 +101,7 @@ struct check_result {
     char why[ADMIN_WHY_SIZE];
 };
 
-/* A line each, and the phase first. Returns whether all is well. */
+/* Run all checks; the phase is the first result. Return whether all are ready. */
 static bool run_checks(struct admin *admin, struct check_result *results, size_t *ret_count)
 {
     int phase = atomic_load(&admin->phase);
@@ -309,20 +311,20 @@ static void on_flag_changed(struct http_request *request, const struct tr_event 
 
     if (job == NULL) {
         http_respond_error(
-            request, 503, "Cancelled", "the request ended before the change was made");
+            request, 503, "Cancelled", "The request ended before the change was made.");
         return;
     }
     flag = flags_find(job->name);
     if (flag == NULL) {
-        http_respond_error(request, 404, "NoSuchFlag",
-            "there is no such flag: `troupe flags list` or GET /v1/flags shows them");
+        http_respond_error(
+            request, 404, "NoSuchFlag", "The flag does not exist; GET /v1/flags lists all flags.");
     } else if (event->status != 0) {
-        LOG(LOG_ERROR, "ops", "flag changed, but not stored", LOG_TEXT("flag", job->name),
-            LOG_TEXT("why", tr_error_text(event->status)));
+        LOG(LOG_ERROR, "ops", "The flag changed, but the change could not be stored.",
+            LOG_TEXT("flag", job->name), LOG_TEXT("why", tr_error_text(event->status)));
         http_respond_error(request, 500, "NotStored",
-            "the change is in force, but could not be stored: a restart forgets it");
+            "The change is in force but could not be stored; a restart undoes it.");
     } else {
-        LOG(LOG_INFO, "ops", "flag changed", LOG_TEXT("flag", job->name),
+        LOG(LOG_INFO, "ops", "An operator changed a flag.", LOG_TEXT("flag", job->name),
             LOG_INT(
                 "hundredths_of_percent", atomic_load_explicit(&flag->parts, memory_order_relaxed)));
         put_flag(&writer, flag);
@@ -342,7 +344,7 @@ static void start_flag_change(struct http_request *request, bool is_rollback, ui
     }
     job->is_rollback = is_rollback;
     job->parts = parts;
-    /* A name that is too long is cut, and then is no flag's. */
+    /* A cut name is longer than any flag's, so it finds none. */
     snprintf(job->name, sizeof job->name, "%.*s", (int)(name.size < 256 ? name.size : 256),
         name.at == NULL ? "" : name.at);
     if (http_offload(request, change_flag, job, base_free, on_flag_changed) != 0) {
@@ -356,9 +358,12 @@ static void handle_flag_set(struct http_request *request)
     struct span text;
     uint32_t parts;
 
-    if (!http_parameter(request, "percent", &text) || flags_parse_parts(text.at, &parts) != 0)
+    if (!http_parameter(request, "percent", &text))
         http_respond_error(request, 400, "InvalidRequest",
-            "percent must be a part like 10% or 0.25% (%25 in a URL)");
+            "percent is missing; send a part like 10% (10%25 in a URL).");
+    else if (flags_parse_parts(text.at, &parts) != 0)
+        http_respond_error(request, 400, "InvalidRequest",
+            "percent must be a part from 0% to 100%, like 10% or 0.25% (10%25 in a URL).");
     else
         start_flag_change(request, false, parts);
 }
@@ -388,16 +393,18 @@ static void handle_log(struct http_request *request)
     respond_json(request, &body);
 }
 
-/* level=debug, or level=default to follow the common one again; module=NAME, or none for all. */
+/* level=debug, or level=default to follow the common level; module=NAME, or absent for the common level.
+ */
 static void handle_log_set(struct http_request *request)
 {
     struct span module = { NULL, 0 };
     struct span text;
     enum log_level level;
+    bool has_level = http_parameter(request, "level", &text);
     int number = -1;
     int rc = TR_EINVAL;
 
-    if (http_parameter(request, "level", &text)) {
+    if (has_level) {
         (void)http_parameter(request, "module", &module);
         if (log_level_parse(text.at, &level) == 0)
             number = (int)level;
@@ -405,16 +412,18 @@ static void handle_log_set(struct http_request *request)
             rc = log_level_set(module.at, number);
     }
     if (rc == TR_ELIMIT) {
-        http_respond_error(
-            request, 409, "TooManyModules", "too many modules have a level of their own");
+        http_respond_error(request, 409, "TooManyModules",
+            "32 modules have a level of their own already; 32 is the most.");
         return;
     }
     if (rc != 0) {
         http_respond_error(request, 400, "InvalidRequest",
-            "level must be debug, info, warn or error (or default, with a module)");
+            has_level ? "level must be debug, info, warn or error; with a module also default."
+                      : "level is missing; send debug, info, warn or error.");
         return;
     }
-    LOG(LOG_INFO, "ops", "log level changed", LOG_SPAN("of", module), LOG_SPAN("level", text));
+    LOG(LOG_INFO, "ops", "An operator changed a log level.", LOG_SPAN("of", module),
+        LOG_SPAN("level", text));
     handle_log(request);
 }
 
@@ -424,7 +433,7 @@ static void handle_drain(struct http_request *request)
 {
     const struct admin *admin = http_service(request);
 
-    LOG_PLAIN(LOG_INFO, "ops", "asked to drain");
+    LOG_PLAIN(LOG_INFO, "ops", "An operator asked the server to drain.");
     http_respond(request, 202, TYPE_JSON, SPAN("{\"phase\":\"draining\"}"));
     admin->options.drain(admin->options.drain_data);
 }
@@ -441,7 +450,7 @@ static void on_offer_ended(void *data)
     pthread_mutex_unlock(&admin->lock);
 }
 
-/* The state does not go away before the request does: admin_remove_checks waits for it. */
+/* The state outlives the request: admin_remove_checks waits for the request. */
 static void handle_offer(struct http_request *request)
 {
     const struct admin_offer *offer = http_route(request)->extra;
@@ -464,7 +473,7 @@ struct http_route admin_offer_route(const struct admin_offer *offer)
 {
     const struct service_admin_route *route = offer->route;
     bool is_read = route->method == HTTP_GET || route->method == HTTP_HEAD;
-    /* What brings a body or takes long is not what one looks at when a server is in trouble. */
+    /* A route with a body or a long answer gets no preference under overload. */
     bool is_heavy = route->body_max > 0 || route->flags != 0;
 
     return (struct http_route){ .method = route->method,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config.c: reading settings from the table, a file, the environment and flags, in this order.
+/* config.c: reads settings from the table, a file, the environment and flags, in this order.
  *
- * inih takes lines apart; we give it one line at a time, so that we know the number of each. It
- * keeps lines of at most 197 characters and would cut longer ones in two: those are refused here
- * before it sees them. Every source calls assign(), which is the only place that checks a value. */
+ * inih splits lines into section, name and value. next_line gives it one line at a time and counts them.
+ * inih keeps at most 197 characters of a line and would cut a longer one in two, so next_line refuses
+ * longer lines. Every source calls config_assign, the only place that checks a value. */
 #include "ops/config.h"
 
 #include <ini.h>
@@ -16,7 +16,7 @@
 #include "base/assert.h"
 
 #define ENVIRONMENT_PREFIX "TROUPE_"
-enum { KEY_SIZE_MAX = 64, WHY_SIZE = 256, ERROR_BYTES_MAX = 64 * 1024 };
+enum { KEY_SIZE_MAX = 64, WHY_SIZE = 256, CHOICES_SIZE = 128 };
 
 struct loader {
     struct config *config;
@@ -27,12 +27,12 @@ struct loader {
     struct span rest; /* of the file */
     unsigned line;
     bool is_indented;
-    bool was_refused; /* this line has its error already */
+    bool was_refused; /* this line has an error already */
 };
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-static void complain(struct loader *loader, const char *place, const char *problem)
+static void config_complain(struct loader *loader, const char *place, const char *problem)
 {
     if (++loader->error_count > CONFIG_ERRORS_MAX)
         return;
@@ -45,12 +45,12 @@ static const char *place_of_line(const struct loader *loader, char place[], size
     return place;
 }
 
-static void complain_line(struct loader *loader, const char *problem)
+static void config_complain_line(struct loader *loader, const char *problem)
 {
     char place[WHY_SIZE];
 
     loader->was_refused = true;
-    complain(loader, place_of_line(loader, place, sizeof place), problem);
+    config_complain(loader, place_of_line(loader, place, sizeof place), problem);
 }
 
 /* ---- keys ------------------------------------------------------------------------------------ */
@@ -63,8 +63,8 @@ enum config_key config_find(const char *key)
     return CONFIG_KEYS;
 }
 
-/* Edits (insert, remove, replace, swap neighbours count two) between two short texts. */
-static unsigned distance(const char *a, const char *b)
+/* Count the edits (insert, remove, replace) between two short texts. */
+static unsigned edit_distance(const char *a, const char *b)
 {
     unsigned row[KEY_SIZE_MAX + 1];
     size_t a_size = strlen(a);
@@ -99,7 +99,8 @@ static const char *name_of(const char *key)
     return dot == NULL ? key : dot + 1;
 }
 
-/* The right name in the wrong section, or half of a name: common, and far apart in edits. */
+/* Find common mistakes that are many edits apart: the right name in the wrong section, or the first part
+ * of a name. */
 static bool is_related(const char *key, const char *setting_key)
 {
     return strcmp(name_of(key), name_of(setting_key)) == 0 ||
@@ -108,12 +109,12 @@ static bool is_related(const char *key, const char *setting_key)
 
 const char *config_nearest(const char *key)
 {
-    enum { EDITS_MAX = 3 }; /* more is another word */
+    enum { EDITS_MAX = 3 }; /* with more edits it is another word */
     const char *nearest = NULL;
     unsigned best = EDITS_MAX + 1;
 
     for (int i = 0; i < CONFIG_KEYS; i++) {
-        unsigned edits = distance(key, config_settings[i].key);
+        unsigned edits = edit_distance(key, config_settings[i].key);
 
         if (edits > EDITS_MAX && is_related(key, config_settings[i].key))
             edits = EDITS_MAX;
@@ -125,23 +126,22 @@ const char *config_nearest(const char *key)
     return nearest;
 }
 
-static void complain_key(struct loader *loader, const char *place, const char *key)
+static void config_complain_key(struct loader *loader, const char *place, const char *key)
 {
     const char *nearest;
     char problem[WHY_SIZE];
 
     if (loader->error_count >= CONFIG_ERRORS_MAX) {
-        loader->error_count++; /* only counted: looking for a likeness is not cheap */
+        loader->error_count++; /* do not search for a similar key: that is slow */
         return;
     }
     nearest = config_nearest(key);
     if (nearest != NULL)
-        snprintf(
-            problem, sizeof problem, "there is no setting %.64s: did you mean %s?", key, nearest);
+        snprintf(problem, sizeof problem, "%.64s is not a setting; did you mean %s?", key, nearest);
     else
         snprintf(problem, sizeof problem,
-            "there is no setting %.64s: `troupe config list` shows them all", key);
-    complain(loader, place, problem);
+            "%.64s is not a setting; `troupe config list` shows all settings.", key);
+    config_complain(loader, place, problem);
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -155,7 +155,7 @@ static const struct unit byte_units[] = { { "", 1 }, { "B", 1 }, { "KiB", 1024 }
 static const struct unit duration_units[] = { { "ms", 1000000 }, { "s", 1000000000 },
     { "m", UINT64_C(60) * 1000000000 }, { "h", UINT64_C(3600) * 1000000000 }, { NULL, 0 } };
 
-/* Digits, then the name of a unit. */
+/* Parse digits followed by the name of a unit. */
 static int parse_with_unit(const char *text, const struct unit *units, uint64_t *ret_number)
 {
     size_t digits = strspn(text, "0123456789");
@@ -169,7 +169,7 @@ static int parse_with_unit(const char *text, const struct unit *units, uint64_t 
     return TR_EINVAL;
 }
 
-/* 12%, 0.5%, 99.99%: hundredths of a percent. */
+/* Parse 12%, 0.5% or 99.99% to hundredths of a percent. */
 static int parse_percent(const char *text, uint64_t *ret_number)
 {
     size_t whole_size = strspn(text, "0123456789");
@@ -209,29 +209,52 @@ static bool is_choice(const char *choices, const char *text)
     return false;
 }
 
-static int parse_kind(const struct config_setting *setting, const char *text, uint64_t *ret_number,
-    const char **ret_expected)
+/* Write "a|b|c" as "a, b or c". */
+static void format_choices(const char *choices, char text[CHOICES_SIZE])
+{
+    size_t size = 0;
+
+    for (const char *at = choices == NULL ? "" : choices; *at != '\0' && size + 5 < CHOICES_SIZE;
+         at++) {
+        const char *piece = strchr(at + 1, '|') == NULL ? " or " : ", ";
+
+        if (*at != '|')
+            text[size++] = *at;
+        else
+            size += (size_t)snprintf(text + size, CHOICES_SIZE - size, "%s", piece);
+    }
+    text[size] = '\0';
+}
+
+static const char *form_of(enum config_kind kind)
+{
+    static const char *const forms[] = {
+        [CONFIG_INT] = "a whole number",
+        [CONFIG_BYTES] = "a size like 4096, 64KiB, 10MiB or 1GiB",
+        [CONFIG_DURATION] = "a duration like 250ms, 10s, 5m or 1h",
+        [CONFIG_BOOL] = "on or off",
+        [CONFIG_PERCENT] = "a part like 10% or 0.25%, at most 100%",
+    };
+
+    return forms[kind];
+}
+
+static int parse_kind(const struct config_setting *setting, const char *text, uint64_t *ret_number)
 {
     *ret_number = 0;
     switch (setting->kind) {
     case CONFIG_INT:
-        *ret_expected = "a whole number";
         return span_u64(span_of(text), ret_number) ? 0 : TR_EINVAL;
     case CONFIG_BYTES:
-        *ret_expected = "a size like 4096, 64KiB, 10MiB or 1GiB";
         return parse_with_unit(text, byte_units, ret_number);
     case CONFIG_DURATION:
-        *ret_expected = "a duration like 250ms, 10s, 5m or 1h";
         return parse_with_unit(text, duration_units, ret_number);
     case CONFIG_PERCENT:
-        *ret_expected = "a part like 10% or 0.25%, at most 100%";
         return parse_percent(text, ret_number);
     case CONFIG_BOOL:
-        *ret_expected = "on or off";
         *ret_number = strcmp(text, "on") == 0;
         return *ret_number == 1 || strcmp(text, "off") == 0 ? 0 : TR_EINVAL;
     case CONFIG_TEXT:
-        *ret_expected = setting->choices;
         return setting->choices == NULL || is_choice(setting->choices, text) ? 0 : TR_EINVAL;
     case CONFIG_PATH:
     case CONFIG_LIST:
@@ -240,8 +263,8 @@ static int parse_kind(const struct config_setting *setting, const char *text, ui
     return TR_EINVAL;
 }
 
-/* A number as one would write it. */
-static void put_number(
+/* Write a number as an operator would write it. */
+static void format_number(
     const struct config_setting *setting, uint64_t number, char *text, size_t size)
 {
     const struct unit *units = setting->kind == CONFIG_BYTES      ? byte_units + 1
@@ -262,26 +285,29 @@ static void put_number(
 int config_parse_value(const struct config_setting *setting, const char *text, uint64_t *ret_number,
     char *why, size_t why_size)
 {
-    const char *expected = "";
     const char *shown = setting->is_secret ? "(hidden)" : text;
+    char choices[CHOICES_SIZE];
     char min[32];
     char max[32];
     uint64_t number;
 
     for (const char *at = text; *at != '\0'; at++) {
         if ((unsigned char)*at < ' ' || *at == 0x7f) {
-            snprintf(why, why_size, "%s has a control character in its value", setting->key);
+            snprintf(
+                why, why_size, "%s has a control character in its value; remove it.", setting->key);
             return TR_EINVAL;
         }
     }
-    if (parse_kind(setting, text, &number, &expected) != 0) {
-        snprintf(why, why_size, "%s is '%.80s', expected %s", setting->key, shown, expected);
+    if (parse_kind(setting, text, &number) != 0) {
+        format_choices(setting->choices, choices);
+        snprintf(why, why_size, "%s is '%.80s'; it must be %s.", setting->key, shown,
+            setting->kind == CONFIG_TEXT ? choices : form_of(setting->kind));
         return TR_EINVAL;
     }
     if (number < setting->min || (setting->max != 0 && number > setting->max)) {
-        put_number(setting, setting->min, min, sizeof min);
-        put_number(setting, setting->max, max, sizeof max);
-        snprintf(why, why_size, "%s is %.80s, expected %s to %s", setting->key, shown, min, max);
+        format_number(setting, setting->min, min, sizeof min);
+        format_number(setting, setting->max, max, sizeof max);
+        snprintf(why, why_size, "%s is %.80s; it must be %s to %s.", setting->key, shown, min, max);
         return TR_EINVAL;
     }
     *ret_number = number;
@@ -290,36 +316,37 @@ int config_parse_value(const struct config_setting *setting, const char *text, u
 
 /* ---- assigning ------------------------------------------------------------------------------- */
 
-static void value_free(struct config_value *value)
+static void config_value_fini(struct config_value *value)
 {
     base_free(value->text);
     base_free(value->place);
     *value = (struct config_value){ 0 };
 }
 
-static int value_set(struct config_value *value, const struct config_value *from)
+static int config_value_copy(struct config_value *value, const struct config_value *from)
 {
     struct config_value fresh = *from;
 
     fresh.text = base_strdup(from->text);
     fresh.place = base_strdup(from->place);
     if (fresh.text == NULL || fresh.place == NULL) {
-        value_free(&fresh);
+        config_value_fini(&fresh);
         return TR_ENOMEM;
     }
-    value_free(value);
+    config_value_fini(value);
     *value = fresh;
     return 0;
 }
 
-static void store(struct loader *loader, enum config_key key, const struct config_value *from)
+static void config_store(
+    struct loader *loader, enum config_key key, const struct config_value *from)
 {
-    if (value_set(&loader->config->values[key], from) != 0)
+    if (config_value_copy(&loader->config->values[key], from) != 0)
         loader->is_out_of_memory = true;
 }
 
-/* The one way in for every source. Casts: value_set copies. */
-static void assign(struct loader *loader, const char *key_text, const char *text,
+/* Check a value and store it. Every source comes through here. */
+static void config_assign(struct loader *loader, const char *key_text, const char *text,
     enum config_origin origin, const char *place)
 {
     enum config_key key = config_find(key_text);
@@ -327,11 +354,11 @@ static void assign(struct loader *loader, const char *key_text, const char *text
     char why[WHY_SIZE];
 
     if (key == CONFIG_KEYS) {
-        complain_key(loader, place, key_text);
+        config_complain_key(loader, place, key_text);
         return;
     }
     if (config_parse_value(&config_settings[key], text, &value.number, why, sizeof why) != 0) {
-        complain(loader, place, why);
+        config_complain(loader, place, why);
         return;
     }
     value.text = base_strdup(text);
@@ -339,13 +366,13 @@ static void assign(struct loader *loader, const char *key_text, const char *text
     if (value.text == NULL || value.place == NULL)
         loader->is_out_of_memory = true;
     else
-        store(loader, key, &value);
-    value_free(&value);
+        config_store(loader, key, &value);
+    config_value_fini(&value);
 }
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-/* inih's fgets: one line, or an empty one in place of a line that we refuse. */
+/* Give inih its next line, or an empty one in place of a refused line. */
 static char *next_line(char *line, int size, void *data)
 {
     struct loader *loader = data;
@@ -363,12 +390,12 @@ static char *next_line(char *line, int size, void *data)
         char problem[WHY_SIZE];
 
         snprintf(problem, sizeof problem,
-            "the line is longer than %d characters: a list may go on in indented lines, other "
-            "long values come by the environment",
+            "The line is longer than %d characters; continue a list in indented lines, or set a "
+            "long value by the environment.",
             size - 3);
-        complain_line(loader, problem);
+        config_complain_line(loader, problem);
     } else if (memchr(loader->rest.at, '\0', length) != NULL) {
-        complain_line(loader, "there is a NUL in the line");
+        config_complain_line(loader, "The line has a NUL byte.");
     } else {
         memcpy(line, loader->rest.at, length);
         line[length] = '\0';
@@ -380,8 +407,8 @@ static char *next_line(char *line, int size, void *data)
     return line;
 }
 
-/* A list that goes on: `more` behind what is there. */
-static void extend(struct loader *loader, enum config_key key, const char *more)
+/* Append `more` to a list. */
+static void config_extend(struct loader *loader, enum config_key key, const char *more)
 {
     struct config_value *value = &loader->config->values[key];
     struct config_value fresh = *value;
@@ -389,7 +416,7 @@ static void extend(struct loader *loader, enum config_key key, const char *more)
     char why[WHY_SIZE];
 
     if (config_parse_value(&config_settings[key], more, &fresh.number, why, sizeof why) != 0) {
-        complain_line(loader, why);
+        config_complain_line(loader, why);
         return;
     }
     buffer_text(&text, value->text);
@@ -401,11 +428,11 @@ static void extend(struct loader *loader, enum config_key key, const char *more)
     if (text.failed != 0)
         loader->is_out_of_memory = true;
     else
-        store(loader, key, &fresh);
+        config_store(loader, key, &fresh);
     buffer_free(&text);
 }
 
-/* inih's handler; 0 is an error of this line. */
+/* Take a line from inih. 0 marks the line as an error. */
 static int take_line(void *data, const char *section, const char *name, const char *text)
 {
     struct loader *loader = data;
@@ -417,23 +444,23 @@ static int take_line(void *data, const char *section, const char *name, const ch
     if (loader->was_refused)
         return 0;
     if (section[0] == '\0') {
-        complain_line(loader, "there is no [section] above this line");
+        config_complain_line(loader, "The line has no [section] above it.");
         return 0;
     }
     snprintf(key_text, sizeof key_text, "%s.%s", section, name);
     key = config_find(key_text);
     if (key < CONFIG_KEYS && loader->config->values[key].origin == CONFIG_FILE) {
         if (loader->is_indented && config_settings[key].kind == CONFIG_LIST) {
-            extend(loader, key, text);
+            config_extend(loader, key, text);
             return 1;
         }
-        snprintf(problem, sizeof problem, "%.64s is here a second time, the first is %.100s%s",
-            key_text, loader->config->values[key].place,
-            loader->is_indented ? " (an indented line goes on with the value above it)" : "");
-        complain_line(loader, problem);
+        snprintf(problem, sizeof problem, "%.64s is set twice; the first is at %.100s.%s", key_text,
+            loader->config->values[key].place,
+            loader->is_indented ? " An indented line continues the value above it." : "");
+        config_complain_line(loader, problem);
         return 0;
     }
-    assign(loader, key_text, text, CONFIG_FILE, place_of_line(loader, place, sizeof place));
+    config_assign(loader, key_text, text, CONFIG_FILE, place_of_line(loader, place, sizeof place));
     return 1;
 }
 
@@ -448,13 +475,13 @@ static void load_file_bytes(struct loader *loader, struct span file, const char 
     bad_line = ini_parse_stream(next_line, loader, take_line, loader);
     if (bad_line > 0 && loader->error_count == errors_before) {
         loader->line = (unsigned)bad_line;
-        complain_line(loader, "expected `[section]`, `name = value` or a comment");
+        config_complain_line(loader, "The line must be `[section]`, `name = value` or a comment.");
     } else if (bad_line < 0) {
         loader->is_out_of_memory = true;
     }
 }
 
-static int read_file(const char *path, struct buffer *ret_bytes)
+static int read_config_file(const char *path, struct buffer *ret_bytes)
 {
     const struct tr_env *env = tr_env_real();
     struct tr_file *file;
@@ -479,23 +506,34 @@ static int read_file(const char *path, struct buffer *ret_bytes)
     return rc;
 }
 
+static void config_complain_file(struct loader *loader, const char *path, int rc)
+{
+    char problem[WHY_SIZE];
+
+    if (rc == TR_ENOENT)
+        snprintf(problem, sizeof problem, "The file does not exist.");
+    else
+        snprintf(problem, sizeof problem, "The file could not be read: %s.", tr_error_text(rc));
+    config_complain(loader, path, problem);
+}
+
 static int load_file(struct loader *loader, const char *path)
 {
     struct buffer bytes = { 0 };
     int rc;
 
-    rc = read_file(path, &bytes);
+    rc = read_config_file(path, &bytes);
     if (rc == 0)
         load_file_bytes(loader, (struct span){ bytes.bytes, bytes.size }, path);
     else
-        complain(loader, path, rc == TR_ENOENT ? "there is no such file" : tr_error_text(rc));
+        config_complain_file(loader, path, rc);
     buffer_free(&bytes);
     return rc;
 }
 
 /* ---- environment and flags ------------------------------------------------------------------- */
 
-/* TROUPE_HTTP_IN_FLIGHT_MAX is http.in_flight_max: the first underscore is the dot. */
+/* TROUPE_HTTP_IN_FLIGHT_MAX sets http.in_flight_max: the first underscore stands for the dot. */
 static void load_variable(struct loader *loader, const char *variable)
 {
     const char *equals = strchr(variable, '=');
@@ -514,11 +552,11 @@ static void load_variable(struct loader *loader, const char *variable)
         key[size++] = (char)(is_dot ? '.' : *at >= 'A' && *at <= 'Z' ? *at + 32 : *at);
     }
     key[size] = '\0';
-    assign(loader, key, equals + 1, CONFIG_ENVIRONMENT, name);
+    config_assign(loader, key, equals + 1, CONFIG_ENVIRONMENT, name);
 }
 
-/* Variables of the tests and of the build begin with the same word; only names of a section count
- * as settings, so that they cannot be mistaken for one. */
+/* Tell whether a variable names a section. Variables of the tests and the build have the same prefix and
+ * no section: they are not settings. */
 static bool is_in_section(const char *variable)
 {
     const char *name = variable + strlen(ENVIRONMENT_PREFIX);
@@ -550,25 +588,26 @@ static void load_defaults(struct loader *loader)
 {
     for (int i = 0; i < CONFIG_KEYS; i++) {
         tr_assert(config_settings[i].key != NULL);
-        assign(loader, config_settings[i].key, config_settings[i].value, CONFIG_DEFAULT, "");
+        config_assign(loader, config_settings[i].key, config_settings[i].value, CONFIG_DEFAULT, "");
     }
-    tr_assert(loader->error_count == 0); /* a default that its own row refuses */
+    tr_assert(loader->error_count == 0); /* every default must pass its own row */
 }
 
-static int finish_load(struct loader *loader, const struct config_sources *sources, int rc)
+static int load_rest(struct loader *loader, const struct config_sources *sources, int rc)
 {
     load_environment(loader, sources->environment);
     for (size_t i = 0; i < sources->flag_count; i++)
-        assign(loader, sources->flags[i].key, sources->flags[i].value, CONFIG_FLAG,
+        config_assign(loader, sources->flags[i].key, sources->flags[i].value, CONFIG_FLAG,
             sources->flags[i].name);
     if (loader->error_count > CONFIG_ERRORS_MAX)
-        buffer_format(loader->errors, "and %u more\n", loader->error_count - CONFIG_ERRORS_MAX);
+        buffer_format(
+            loader->errors, "There are %u more errors.\n", loader->error_count - CONFIG_ERRORS_MAX);
     if (loader->is_out_of_memory || loader->errors->failed != 0)
         rc = TR_ENOMEM;
     else if (rc == 0 && loader->error_count > 0)
         rc = TR_EINVAL;
     if (rc != 0)
-        config_free(loader->config);
+        config_fini(loader->config);
     return rc;
 }
 
@@ -581,7 +620,7 @@ int config_load_bytes(struct span file, const char *name, const struct config_so
     load_defaults(&loader);
     if (!loader.is_out_of_memory)
         load_file_bytes(&loader, file, name);
-    return finish_load(&loader, sources, 0);
+    return load_rest(&loader, sources, 0);
 }
 
 int config_load(
@@ -594,13 +633,13 @@ int config_load(
     load_defaults(&loader);
     if (sources->file_path != NULL && !loader.is_out_of_memory)
         rc = load_file(&loader, sources->file_path);
-    return finish_load(&loader, sources, rc);
+    return load_rest(&loader, sources, rc);
 }
 
-void config_free(struct config *config)
+void config_fini(struct config *config)
 {
     for (int i = 0; i < CONFIG_KEYS; i++)
-        value_free(&config->values[i]);
+        config_value_fini(&config->values[i]);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -657,7 +696,7 @@ unsigned config_reload(struct config *config, struct config *fresh, struct buffe
             buffer_format(report, "%s needs a restart\n", config_settings[i].key);
             continue;
         }
-        *value = fresh->values[i]; /* change hands: fresh is freed by its owner */
+        *value = fresh->values[i]; /* swap: the owner of `fresh` releases the old value */
         fresh->values[i] = old;
         applied++;
         buffer_format(report, "%s is now ", config_settings[i].key);

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config.h: every setting of the program, from one table (config_table.c). A value comes from the
- * table, a file, the environment or a flag; the later of these wins, and each value remembers where
- * it came from.
+/* config.h: every setting of the program, from one table (config_table.c). A value comes from the table,
+ * a file, the environment or a flag. The later of these wins, and each value remembers its origin.
  *
  *     [server]                                  TROUPE_SERVER_LISTEN=127.0.0.1:80
  *     listen = 127.0.0.1:8080                   --set server.listen=127.0.0.1:80
  *
- * What is wrong (an unknown key, a bad value, a key twice) is an error that names its place and
- * what was expected; a configuration with an error is not used at all. */
+ * An unknown key, a bad value or a key that is set twice is an error, which names its place and the
+ * allowed values. A configuration with an error is not used at all. */
 #ifndef OPS_CONFIG_H
 #define OPS_CONFIG_H
 
@@ -19,12 +18,12 @@
 
 enum config_kind {
     CONFIG_TEXT,     /* one of `choices`, if there are any */
-    CONFIG_PATH,     /* relative ones start at the directory the program was started in */
+    CONFIG_PATH,     /* a relative path starts at the current directory */
     CONFIG_INT,      /* decimal digits */
     CONFIG_BYTES,    /* 4096, 64KiB, 10MiB, 1GiB */
     CONFIG_DURATION, /* 250ms, 10s, 5m, 1h; as a number: nanoseconds */
-    CONFIG_BOOL,     /* on or off */
-    CONFIG_LIST,     /* words with commas between them; in a file also indented lines */
+    CONFIG_BOOL,     /* on or off; as a number: 1 or 0 */
+    CONFIG_LIST,     /* words separated by commas; in a file also by indented lines */
     CONFIG_PERCENT,  /* 10% or 0.25%; as a number: hundredths of a percent */
 };
 
@@ -102,13 +101,13 @@ enum config_key {
 struct config_setting {
     const char *key; /* "section.name" */
     enum config_kind kind;
-    const char *value;   /* the default, as one would write it */
-    uint64_t min;        /* of the number; for lists and text unused */
+    const char *value;   /* the default, as an operator would write it */
+    uint64_t min;        /* of the number; unused for lists and text */
     uint64_t max;        /* 0 is none */
     const char *choices; /* "on|off": TEXT only; NULL is any */
     bool is_reloadable;  /* SIGHUP applies it */
-    bool is_secret;      /* never shown */
-    const char *help;    /* a sentence */
+    bool is_secret;      /* never shown whole */
+    const char *help;    /* a sentence without its full stop */
 };
 extern const struct config_setting config_settings[CONFIG_KEYS];
 
@@ -125,7 +124,7 @@ struct config {
     struct config_value values[CONFIG_KEYS];
 };
 
-/* A flag of the command line, already taken apart. */
+/* A flag of the command line, already parsed. */
 struct config_flag {
     const char *name; /* "--listen": for messages */
     const char *key;
@@ -138,43 +137,44 @@ struct config_sources {
     size_t flag_count;
 };
 
-/* On failure (TR_EINVAL, TR_ENOENT, TR_ENOMEM) *ret_config is empty and `errors` holds a line for
- * each thing that is wrong, at most CONFIG_ERRORS_MAX. */
+/* Load all sources. The caller owns *ret_config. On failure (TR_EINVAL, TR_ENOENT, TR_ENOMEM) *ret_config
+ * is empty and `errors` gets a line for each error, at most CONFIG_ERRORS_MAX. */
 enum { CONFIG_ERRORS_MAX = 50, CONFIG_FILE_SIZE_MAX = 1 << 20 };
 int config_load(
     const struct config_sources *sources, struct config *ret_config, struct buffer *errors);
-/* The same from bytes in place of a file; `name` stands in messages. */
+/* Load bytes in place of a file. Errors call the file `name`. */
 int config_load_bytes(struct span file, const char *name, const struct config_sources *sources,
     struct config *ret_config, struct buffer *errors);
-void config_free(struct config *config);
+/* Zeroed memory is fine. */
+void config_fini(struct config *config);
 
 const char *config_text(const struct config *config, enum config_key key); /* TEXT, PATH */
 uint64_t config_number(const struct config *config, enum config_key key);  /* INT, BYTES, … */
 bool config_is_on(const struct config *config, enum config_key key);       /* BOOL */
-bool config_is_set(const struct config *config, enum config_key key);      /* not from the table */
-/* Walk a list: start with *position 0. False at the end. */
+bool config_is_set(const struct config *config, enum config_key key);      /* not the default */
+/* Return the next word of a list. Start with *position 0. False at the end. */
 bool config_next(
     const struct config *config, enum config_key key, size_t *position, struct span *ret_word);
 
-/* A value read as its kind; TR_EINVAL with a sentence in `why` that says what was expected. */
+/* Parse and check a value. TR_EINVAL with a sentence in `why` that names the allowed values. */
 int config_parse_value(const struct config_setting *setting, const char *text, uint64_t *ret_number,
     char *why, size_t why_size);
-/* CONFIG_KEYS if there is none. */
+/* Find a setting by its key. CONFIG_KEYS if it does not exist. */
 enum config_key config_find(const char *key);
-/* The key most like this one, or NULL if none is near. */
+/* Return the key most similar to this one, or NULL if none is similar. */
 const char *config_nearest(const char *key);
 
-/* What SIGHUP does: takes reloadable values of `fresh` into `config`. `report` gets a line for each
- * value that changed: applied, or "needs a restart". Returns how many were applied. */
+/* Apply the reloadable values of `fresh` to `config`, as SIGHUP does. `report` gets a line for each
+ * changed value: its new value, or "needs a restart". Return the number of applied values. */
 unsigned config_reload(struct config *config, struct config *fresh, struct buffer *report);
 
 /* ---- for people (config_show.c) ------------------------------------------------------------- */
 
-/* As shown: secrets as ********, the password of a URL alone. */
+/* Write a value for people: a secret as ********, of a URL only the password and the parameters. */
 void config_put_value(struct buffer *out, const struct config *config, enum config_key key);
 void config_show(struct buffer *out, const struct config *config, bool with_origin);
 void config_show_json(struct buffer *out, const struct config *config);
-void config_list(struct buffer *out);          /* a commented file with every default */
+void config_list(struct buffer *out);          /* a file with every default, as comments */
 void config_list_markdown(struct buffer *out); /* the table of docs/operations.md */
 
 #endif

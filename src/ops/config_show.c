@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config_show.c: settings as people read them. A secret never leaves through here. */
+/* config_show.c: writes settings for people. No function here writes a secret. */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,8 +15,8 @@ const char *config_origin_text(enum config_origin origin)
     return texts[origin];
 }
 
-/* Of a URL everything but its password is shown: an operator wants to see which database it is. A
- * parameter may hold one too, so those are hidden together. */
+/* Write a URL without its password, so that an operator sees which database it is. Parameters may hold a
+ * password too, so all of them are hidden. False if the text is not a URL. */
 static bool put_url(struct buffer *out, const char *text)
 {
     const char *scheme = strstr(text, "://");
@@ -59,7 +59,6 @@ void config_put_value(struct buffer *out, const struct config *config, enum conf
         buffer_text(out, MASK);
 }
 
-/* Calls for [section] lines when it changes. */
 static size_t section_size(int key)
 {
     return strcspn(config_settings[key].key, ".");

@@ -22,9 +22,10 @@ static struct {
     char *temporary_path;
 } store;
 
-/* ---- asking ---------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
-/* FNV-1a, then the finisher of MurmurHash3, so that every bit of a key moves the place. */
+/* FNV-1a; flag_place then applies the finisher of MurmurHash3, so that every bit of a key moves the place.
+ */
 static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t size)
 {
     const unsigned char *at = bytes;
@@ -36,7 +37,7 @@ static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t size)
 
 uint32_t flag_place(const struct flag *flag, const void *key, size_t size)
 {
-    /* With its terminator: "a" + "bc" is not "ab" + "c". */
+    /* The name's terminator separates it from the key: "a" + "bc" differs from "ab" + "c". */
     uint64_t hash = hash_bytes(UINT64_C(0xcbf29ce484222325), flag->name, strlen(flag->name) + 1);
 
     hash = hash_bytes(hash, key, size);
@@ -173,7 +174,7 @@ static int load_line(char *line)
         flags_parse_parts(rest, &previous) != 0)
         return TR_EINVAL;
     flag = flags_find(name);
-    if (flag != NULL) { /* else retired: not in the file any more when it is written next */
+    if (flag != NULL) { /* else a retired flag: the next write drops it */
         atomic_store_explicit(&flag->parts, parts, memory_order_relaxed);
         flag->previous = previous;
     }
@@ -189,7 +190,7 @@ static int load_text(char *text, char *why, size_t why_size)
         line++;
         if (at[0] != '\0' && load_line(at) != 0) {
             snprintf(why, why_size,
-                "%s:%u: expected `name 10%% 0%%`; remove the file to start with no flag changed",
+                "%s:%u: The line must be `name 10%% 0%%`; remove the file to reset all flags.",
                 store.path, line);
             return TR_EINVAL;
         }
@@ -220,7 +221,7 @@ static int load_locked(char *why, size_t why_size)
         disk->close(file);
     }
     if (rc != 0) {
-        snprintf(why, why_size, "%s: %s", store.path, tr_error_text(rc));
+        snprintf(why, why_size, "%s could not be read: %s.", store.path, tr_error_text(rc));
     } else {
         text[got] = '\0';
         rc = load_text(text, why, why_size);
@@ -249,7 +250,7 @@ int flags_open(const struct tr_env *env, const char *path, char *why, size_t why
     store.path = base_strdup(path);
     store.temporary_path = base_alloc(size);
     if (store.path == NULL || store.temporary_path == NULL) {
-        snprintf(why, why_size, "%s", tr_error_text(TR_ENOMEM));
+        snprintf(why, why_size, "%s could not be read: out of memory.", path);
         rc = TR_ENOMEM;
     } else {
         snprintf(store.temporary_path, size, "%s%s", path, TEMPORARY_SUFFIX);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* otlp.c: one actor collects spans. A batch leaves when it is full or its oldest span has waited
- * interval_ns, and one batch at a time is under way; meanwhile spans gather up to queue_max. */
+/* otlp.c: one actor collects spans. It sends a batch when batch_max spans are there or interval_ns has
+ * passed. One batch at a time is on its way; meanwhile up to queue_max spans wait. */
 #include "ops/otlp.h"
 
 #include <stdatomic.h>
@@ -30,22 +30,22 @@ struct exporter {
     struct otlp_options options; /* texts owned */
     struct otlp_span *spans;     /* queue_max of them, oldest first */
     uint32_t count;
-    uint32_t in_flight; /* spans of the batch that is under way */
+    uint32_t in_flight; /* spans of the batch on its way */
     bool is_stopping;
 };
 
 static struct metric metrics[] = {
-    { .name = "troupe_trace_exported_total", .help = "Spans that the collector took" },
+    { .name = "troupe_trace_exported_total", .help = "Spans that the collector accepted" },
     { .name = "troupe_trace_dropped_total",
         .labels = "reason=\"full\"",
-        .help = "Spans that were not delivered" },
+        .help = "Spans that were dropped" },
     { .name = "troupe_trace_dropped_total",
         .labels = "reason=\"refused\"",
-        .help = "Spans that were not delivered" },
+        .help = "Spans that were dropped" },
 };
 enum { EXPORTED, DROPPED_FULL, DROPPED_REFUSED };
 
-/* A switch for the whole export, without a reload. */
+/* Switches the export off without a reload. */
 static struct flag flags[] = {
     { .name = "trace-export",
         .help = "Export spans to the collector, by trace id",
@@ -54,7 +54,7 @@ static struct flag flags[] = {
 
 /* ---- encoding (opentelemetry-proto, trace/v1, JSON mapping) --------------------------------- */
 
-static void put_attribute(struct json_writer *writer, const char *key, const char *text)
+static void otlp_put_text(struct json_writer *writer, const char *key, const char *text)
 {
     json_put_object(writer, NULL);
     json_put_text(writer, "key", key);
@@ -64,7 +64,7 @@ static void put_attribute(struct json_writer *writer, const char *key, const cha
     json_put_end(writer);
 }
 
-static void put_number(struct json_writer *writer, const char *key, int64_t number)
+static void otlp_put_int(struct json_writer *writer, const char *key, int64_t number)
 {
     char digits[24];
 
@@ -78,7 +78,7 @@ static void put_number(struct json_writer *writer, const char *key, int64_t numb
     json_put_end(writer);
 }
 
-static void put_time(struct json_writer *writer, const char *key, uint64_t wall_ns)
+static void otlp_put_time(struct json_writer *writer, const char *key, uint64_t wall_ns)
 {
     char digits[24];
 
@@ -86,7 +86,7 @@ static void put_time(struct json_writer *writer, const char *key, uint64_t wall_
     json_put_text(writer, key, digits);
 }
 
-static void put_span(struct json_writer *writer, const struct otlp_span *span)
+static void otlp_put_span(struct json_writer *writer, const struct otlp_span *span)
 {
     char name[sizeof span->method + sizeof span->route + 1];
 
@@ -98,16 +98,16 @@ static void put_span(struct json_writer *writer, const struct otlp_span *span)
         json_put_text(writer, "parentSpanId", span->parent_id);
     json_put_text(writer, "name", name);
     json_put_int(writer, "kind", 2); /* SPAN_KIND_SERVER */
-    put_time(writer, "startTimeUnixNano", span->begin_wall_ns);
-    put_time(writer, "endTimeUnixNano", span->end_wall_ns);
+    otlp_put_time(writer, "startTimeUnixNano", span->begin_wall_ns);
+    otlp_put_time(writer, "endTimeUnixNano", span->end_wall_ns);
     json_put_array(writer, "attributes");
-    put_attribute(writer, "http.request.method", span->method);
-    put_attribute(writer, "http.route", span->route);
-    put_number(writer, "http.response.status_code", span->status);
+    otlp_put_text(writer, "http.request.method", span->method);
+    otlp_put_text(writer, "http.route", span->route);
+    otlp_put_int(writer, "http.response.status_code", span->status);
     json_put_end(writer);
     json_put_object(writer, "status");
     if (span->status >= 500)
-        json_put_int(writer, "code", 2); /* STATUS_CODE_ERROR; a 4xx is the client's */
+        json_put_int(writer, "code", 2); /* STATUS_CODE_ERROR; a 4xx is the client's error */
     json_put_end(writer);
     json_put_end(writer);
 }
@@ -122,9 +122,9 @@ void otlp_encode(struct buffer *out, const struct otlp_span *spans, size_t count
     json_put_object(&writer, NULL);
     json_put_object(&writer, "resource");
     json_put_array(&writer, "attributes");
-    put_attribute(&writer, "service.name", "troupe");
-    put_attribute(&writer, "service.version", service_version);
-    put_attribute(&writer, "service.instance.id", instance);
+    otlp_put_text(&writer, "service.name", "troupe");
+    otlp_put_text(&writer, "service.version", service_version);
+    otlp_put_text(&writer, "service.instance.id", instance);
     json_put_end(&writer);
     json_put_end(&writer);
     json_put_array(&writer, "scopeSpans");
@@ -134,7 +134,7 @@ void otlp_encode(struct buffer *out, const struct otlp_span *spans, size_t count
     json_put_end(&writer);
     json_put_array(&writer, "spans");
     for (size_t i = 0; i < count; i++)
-        put_span(&writer, &spans[i]);
+        otlp_put_span(&writer, &spans[i]);
     for (int level = 0; level < 6; level++)
         json_put_end(&writer);
 }
@@ -150,7 +150,7 @@ static bool is_hex(struct span text)
             return false;
         is_zero &= c == '0';
     }
-    return !is_zero; /* W3C Trace Context 3.2.2.3: all zeroes is no id */
+    return !is_zero; /* W3C Trace Context 3.2.2.3: an id of zeroes is invalid */
 }
 
 bool otlp_ids_of_traceparent(struct span header, struct otlp_span *span)
@@ -215,9 +215,9 @@ static void on_posted(struct exporter *exporter, const struct tr_event *event)
 
     metric_add(&metrics[was_taken ? EXPORTED : DROPPED_REFUSED], exporter->in_flight);
     if (!was_taken)
-        LOG(LOG_WARN, "trace", "the collector did not take a batch",
+        LOG(LOG_WARN, "trace", "The collector did not accept a batch of spans.",
             LOG_INT("spans", exporter->in_flight), LOG_INT("status", status),
-            LOG_TEXT("why", event->status == 0 ? "its answer" : tr_error_text(event->status)));
+            LOG_TEXT("why", event->status == 0 ? "HTTP status" : tr_error_text(event->status)));
     exporter->in_flight = 0;
 }
 
@@ -248,7 +248,7 @@ static enum tr_next exporter_event(void *self, struct tr_context *ctx, const str
 
     if (event->tag == TAG_POSTED)
         on_posted(exporter, event);
-    /* Full batches follow each other; a partial one waits for the interval. */
+    /* A full batch follows at once; a partial one waits for the interval. */
     if (event->tag == TAG_INTERVAL || exporter->is_stopping ||
         exporter->count >= exporter->options.batch_max)
         send_batch(exporter, ctx);
@@ -286,7 +286,7 @@ static const struct tr_type exporter_type = {
     .finish = exporter_finish,
 };
 
-/* ---- outside --------------------------------------------------------------------------------- */
+/* ---- the public part -------------------------------------------------------------------------- */
 
 void otlp_register(void)
 {
@@ -329,7 +329,7 @@ void otlp_stop(struct otlp **otlp)
     if (*otlp == NULL)
         return;
     tr_sender_drop(&(*otlp)->sender);
-    /* Longer than its grace, after which it is killed. */
+    /* Wait longer than the actor's grace: after that the runtime kills it. */
     if (tr_done_wait(&(*otlp)->done, NULL, NULL, TR_MILLISECONDS(3 * STOP_MS)) == TR_ETIMEOUT)
         tr_done_drop(&(*otlp)->done);
     base_free(*otlp);
@@ -375,7 +375,7 @@ void otlp_record_request(
     struct otlp_span span = { .status = status };
     struct otlp_span parent = { .status = 0 };
 
-    /* The header to pass on names our own span as the parent of what comes after it. */
+    /* The traceparent that the server passes on names this request's span as the parent. */
     if (otlp == NULL || !otlp_ids_of_traceparent(http_traceparent(request), &span) ||
         !otlp_is_sampled(otlp, span.trace_id))
         return;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* probe.c: one question under way at a time. The handle outlives the actor, which writes into it
- * the status of the last answer; an answer that does not come is a failure too. */
+/* probe.c: the actor has one query under way at a time, and writes the status of the last answer into the
+ * handle, which outlives it. A missing answer counts as a failure. */
 #include "ops/probe.h"
 
 #include <stdatomic.h>
@@ -16,14 +16,14 @@ struct probe {
     struct sql *sql;
     tr_sender sender;
     struct tr_done *done;
-    _Atomic int status;   /* of the last answer; 0 until there is one: it was just opened */
-    _Atomic bool is_late; /* the question under way is older than a tick */
+    _Atomic int status;   /* of the last answer; 0 before the first: sql was just opened */
+    _Atomic bool is_late; /* the query under way is older than PROBE_TIMEOUT_MS */
 };
 
 struct prober {
     struct probe *probe;
     struct sql_client client;
-    uint32_t ticks_waited; /* since the question under way was asked */
+    uint32_t ticks_waited; /* since the query under way began */
     bool is_waiting;
 };
 
@@ -43,7 +43,7 @@ static enum tr_next prober_handle(void *self, struct tr_context *ctx, void *mess
     return TR_GO;
 }
 
-static void on_tick(struct prober *prober, struct tr_context *ctx)
+static void prober_on_tick(struct prober *prober, struct tr_context *ctx)
 {
     struct sql_unit *unit;
     int rc;
@@ -55,7 +55,7 @@ static void on_tick(struct prober *prober, struct tr_context *ctx)
     }
     unit = sql_unit_create(0);
     if (unit == NULL)
-        return; /* out of memory now says nothing about the database */
+        return; /* a lack of memory says nothing about the database */
     sql_unit_step(unit, &select_one, 1);
     rc = sql_read(ctx, &prober->client, unit,
         &(struct sql_submit_options){
@@ -69,7 +69,7 @@ static void on_tick(struct prober *prober, struct tr_context *ctx)
     prober->ticks_waited = 0;
 }
 
-static void on_answer(struct prober *prober, const struct tr_event *event)
+static void prober_on_answer(struct prober *prober, const struct tr_event *event)
 {
     struct sql_unit *unit = sql_take(&prober->client, event);
 
@@ -84,9 +84,9 @@ static void on_answer(struct prober *prober, const struct tr_event *event)
 static enum tr_next prober_event(void *self, struct tr_context *ctx, const struct tr_event *event)
 {
     if (event->kind == TR_EVENT_TIMER)
-        on_tick(self, ctx);
+        prober_on_tick(self, ctx);
     else if (event->kind == TR_EVENT_REPLY)
-        on_answer(self, event);
+        prober_on_answer(self, event);
     return TR_GO;
 }
 
@@ -135,7 +135,7 @@ void probe_stop(struct probe **probe)
     if (*probe == NULL)
         return;
     tr_sender_drop(&(*probe)->sender);
-    /* Ends by itself, or by its grace: the handle must not go first. */
+    /* Wait without a limit: the actor ends within its grace, and it writes into the handle until then. */
     (void)tr_done_wait(&(*probe)->done, NULL, NULL, 0);
     base_free(*probe);
     *probe = NULL;
@@ -149,11 +149,11 @@ bool probe_is_ready(void *data, char *why, size_t why_size)
     if (!sql_is_healthy(probe->sql, why, why_size))
         return false;
     if (tr_sender_is_closed(probe->sender)) {
-        snprintf(why, why_size, "nobody asks the database any more: the probe has failed");
+        snprintf(why, why_size, "The database probe has failed; restart the server.");
         return false;
     }
     if (atomic_load(&probe->is_late)) {
-        snprintf(why, why_size, "no answer for %d s", PROBE_TIMEOUT_MS / 1000);
+        snprintf(why, why_size, "The database has not answered for %d s.", PROBE_TIMEOUT_MS / 1000);
         return false;
     }
     if (status != 0) {

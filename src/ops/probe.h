@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* probe.h: is the database there? An actor asks it for the number 1 every second, so that readiness
- * does not wait for a user to find out that it is not. */
+/* probe.h: checks that the database answers. An actor sends it SELECT 1 every second, so that /readyz
+ * fails before users notice. */
 #ifndef OPS_PROBE_H
 #define OPS_PROBE_H
 
@@ -15,10 +15,11 @@ struct probe;
 
 enum { PROBE_INTERVAL_MS = 1000, PROBE_TIMEOUT_MS = 5000 };
 
+/* Start the actor. TR_ENOMEM, or what tr_spawn returned. */
 int probe_start(struct tr_system *system, struct sql *sql, struct probe **ret_probe);
-/* Before the database is closed. Nulls *probe. Not on a worker. */
+/* Stop the probe, before the database is closed. Nulls *probe. Blocks: not on a worker. */
 void probe_stop(struct probe **probe);
-/* An admin_check_fn: did the last question get its answer, in time, and does sql.h agree? */
+/* An admin_check_fn. True if the last query was answered in time and sql_is_healthy is true. */
 bool probe_is_ready(void *probe, char *why, size_t why_size);
 
 #endif

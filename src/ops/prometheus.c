@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* prometheus.c: families are written whole: HELP and TYPE once, then every member. The registry
- * holds members in no order, so pointers to them are sorted by name first. */
+/* prometheus.c: writes metrics family by family: HELP and TYPE once, then every member. The registry has
+ * no order, so put_registry sorts pointers to its members by name. */
 #include "ops/prometheus.h"
 
 #include <dirent.h>
@@ -15,7 +15,6 @@
 
 #include "base/alloc.h"
 #include "ops/flags.h"
-#include "ops/text.h"
 #include "support/metric.h"
 
 enum { TYPES_MAX = 64 };
@@ -34,7 +33,19 @@ static void put_family(struct buffer *out, const char *name, const char *kind, c
     buffer_format(out, "\n# TYPE %s %s\n", name, kind);
 }
 
-/* A family of one. */
+/* Write the inside of a label's quotes: backslash, quote and newline escaped. */
+static void put_label(struct buffer *out, const char *text)
+{
+    for (; *text != '\0'; text++) {
+        if (*text == '\\' || *text == '"')
+            buffer_format(out, "\\%c", *text);
+        else if (*text == '\n')
+            buffer_text(out, "\\n");
+        else
+            buffer_append(out, text, 1);
+    }
+}
+
 static void put_counter(struct buffer *out, const char *name, const char *help, uint64_t value)
 {
     put_family(out, name, "counter", help);
@@ -47,7 +58,7 @@ static void put_gauge(struct buffer *out, const char *name, const char *help, ui
     buffer_format(out, "%s %llu\n", name, (unsigned long long)value);
 }
 
-/* Nanoseconds as seconds, exactly: 1.048576e-3 is not needed, all nine digits are. */
+/* Write nanoseconds as seconds, with all nine digits. */
 static void put_seconds(struct buffer *out, uint64_t ns)
 {
     buffer_format(out, "%llu.%09llu", (unsigned long long)(ns / 1000000000),
@@ -83,7 +94,7 @@ static void put_amount(struct buffer *out, bool in_bytes, uint64_t amount)
         put_seconds(out, amount);
 }
 
-/* Counted from the buckets alone, so that _count is the last bucket even while others observe. */
+/* Add up the buckets, so that _count equals the last bucket even while other threads observe. */
 static void put_histogram(struct buffer *out, const struct metric *metric)
 {
     const char *labels = metric->labels == NULL ? "" : metric->labels;
@@ -124,7 +135,7 @@ static void put_metric(struct buffer *out, const struct metric *metric)
 static void put_registry(struct buffer *out)
 {
     static const char *const kinds[] = { "counter", "gauge", "histogram" };
-    /* One load of the head: what is registered meanwhile comes with the next scrape. */
+    /* Load the head once: a metric that is registered meanwhile comes with the next scrape. */
     const struct metric *head = metric_first();
     const struct metric **sorted;
     size_t count = 0;
@@ -160,7 +171,7 @@ struct type_sum {
 
 struct type_sums {
     struct type_sum types[TYPES_MAX];
-    size_t count; /* types past the limit are counted together in the last one */
+    size_t count; /* types past the limit share the last place */
 };
 
 static struct type_sum *sum_of(struct type_sums *sums, const char *type)
@@ -195,7 +206,7 @@ static void put_by_type(struct buffer *out, const struct type_sums *sums, const 
 
         memcpy(&value, (const char *)&sums->types[i] + offset, sizeof value);
         buffer_format(out, "%s{type=\"", name);
-        text_put_label(out, sums->types[i].type);
+        put_label(out, sums->types[i].type);
         buffer_format(out, "\"} %llu\n", (unsigned long long)value);
     }
 }
@@ -206,7 +217,7 @@ struct type_histograms {
     bool is_wait;
 };
 
-/* Buckets are sampled without a sum; the middle of each stands for what fell into it. */
+/* The runtime samples buckets without a sum; each value counts as the middle of its bucket. */
 static bool on_type(void *data, const struct tr_type_stats *stats)
 {
     const struct type_histograms *histograms = data;
@@ -221,7 +232,7 @@ static bool on_type(void *data, const struct tr_type_stats *stats)
         count += buckets[i];
         sum_ns += buckets[i] * (limit_ns - limit_ns / 4);
         buffer_format(out, "%s_bucket{type=\"", histograms->name);
-        text_put_label(out, stats->type);
+        put_label(out, stats->type);
         buffer_text(out, "\",le=\"");
         if (i == TR_HISTOGRAM_BUCKETS - 1)
             buffer_text(out, "+Inf");
@@ -230,11 +241,11 @@ static bool on_type(void *data, const struct tr_type_stats *stats)
         buffer_format(out, "\"} %llu\n", (unsigned long long)count);
     }
     buffer_format(out, "%s_sum{type=\"", histograms->name);
-    text_put_label(out, stats->type);
+    put_label(out, stats->type);
     buffer_text(out, "\"} ");
     put_seconds(out, sum_ns);
     buffer_format(out, "\n%s_count{type=\"", histograms->name);
-    text_put_label(out, stats->type);
+    put_label(out, stats->type);
     buffer_format(out, "\"} %llu\n", (unsigned long long)count);
     return true;
 }
@@ -252,10 +263,10 @@ static void put_dead_letters(struct buffer *out, struct tr_system *system)
 {
     const char *name = "troupe_dead_letters_total";
 
-    put_family(out, name, "counter", "Messages that were not handled, by reason");
+    put_family(out, name, "counter", "Messages that no actor handled, by reason");
     for (int reason = 0; reason < TR_DEAD_REASONS; reason++) {
         buffer_format(out, "%s{reason=\"", name);
-        text_put_label(out, tr_dead_text((enum tr_dead_reason)reason));
+        put_label(out, tr_dead_text((enum tr_dead_reason)reason));
         buffer_format(out, "\"} %llu\n",
             (unsigned long long)tr_dead_count(system, (enum tr_dead_reason)reason));
     }
@@ -267,24 +278,29 @@ static void put_system(struct buffer *out, struct tr_system *system)
 
     tr_system_stats(system, &stats);
     put_gauge(out, "troupe_workers", "Threads that run actors", tr_system_workers(system));
-    put_counter(out, "troupe_messages_sent_total", "Messages accepted by a box", stats.sent);
-    put_counter(out, "troupe_messages_handled_total", "Messages handled", stats.handled);
-    put_gauge(out, "troupe_messages_queued", "Messages in boxes now", stats.queued);
-    put_counter(out, "troupe_turns_total", "Turns of actors", stats.turns);
-    put_counter(out, "troupe_actors_spawned_total", "Actors started", stats.spawned);
+    put_counter(out, "troupe_messages_sent_total", "Messages that boxes accepted", stats.sent);
+    put_counter(
+        out, "troupe_messages_handled_total", "Messages that actors handled", stats.handled);
+    put_gauge(out, "troupe_messages_queued", "Messages that wait in boxes now", stats.queued);
+    put_counter(out, "troupe_turns_total", "Turns that actors ran", stats.turns);
+    put_counter(out, "troupe_actors_spawned_total", "Actors that were started", stats.spawned);
     put_gauge(out, "troupe_actors_live", "Actors alive now", stats.live);
-    put_counter(out, "troupe_actor_crashes_total", "Handlers that failed", stats.crashes);
-    put_counter(out, "troupe_actor_restarts_total", "Restarts by supervisors", stats.restarts);
-    put_counter(out, "troupe_actor_parks_total", "Senders parked on a full box", stats.parks);
+    put_counter(
+        out, "troupe_actor_crashes_total", "Actors that crashed in a handler", stats.crashes);
+    put_counter(
+        out, "troupe_actor_restarts_total", "Actors that a supervisor restarted", stats.restarts);
+    put_counter(out, "troupe_actor_parks_total", "Senders that parked on a full box", stats.parks);
     put_counter(out, "troupe_box_overshoots_total",
-        "Circles of full boxes that went past their capacity", stats.overshoots);
+        "Full boxes that grew past their capacity to resolve a circle of waiting actors",
+        stats.overshoots);
     put_counter(out, "troupe_deadlocks_refused_total",
-        "Holds refused because they would have closed a circle", stats.deadlocks);
-    put_counter(out, "troupe_steals_total", "Actors taken over by another worker", stats.steals);
-    put_counter(out, "troupe_wakes_total", "Sleeping workers woken", stats.wakes);
-    put_gauge(out, "troupe_timers", "Timers set now", stats.timers);
-    put_counter(out, "troupe_cells_total", "Message cells made", stats.cells);
-    put_counter(out, "troupe_replies_late_total", "Answers that came after their ask had ended",
+        "Holds that were refused because actors would have waited in a circle", stats.deadlocks);
+    put_counter(
+        out, "troupe_steals_total", "Actors that a worker took from another worker", stats.steals);
+    put_counter(out, "troupe_wakes_total", "Wake-ups of sleeping workers", stats.wakes);
+    put_gauge(out, "troupe_timers", "Timers that are set now", stats.timers);
+    put_counter(out, "troupe_cells_total", "Message cells that were allocated", stats.cells);
+    put_counter(out, "troupe_replies_late_total", "Replies that came after their ask had ended",
         stats.replies_late);
     put_dead_letters(out, system);
 }
@@ -296,16 +312,16 @@ static void put_actors(struct buffer *out, struct tr_system *system)
     tr_inspect(system, on_actor, &sums);
     put_by_type(out, &sums, "troupe_actor_live", "Actors alive now, by type",
         offsetof(struct type_sum, live));
-    put_by_type(out, &sums, "troupe_actor_mailbox_depth", "Messages that wait, by type of receiver",
-        offsetof(struct type_sum, depth));
+    put_by_type(out, &sums, "troupe_actor_mailbox_depth",
+        "Messages that wait, by type of the receiver", offsetof(struct type_sum, depth));
     put_by_type(out, &sums, "troupe_actor_mailbox_depth_max",
         "Messages in the fullest box, by type", offsetof(struct type_sum, depth_max));
-    put_by_type(out, &sums, "troupe_actor_waiting", "Actors that hold or are parked, by type",
+    put_by_type(out, &sums, "troupe_actor_waiting", "Actors that hold or are parked now, by type",
         offsetof(struct type_sum, waiting));
     put_type_histogram(out, system, "troupe_actor_mailbox_wait_seconds",
-        "From scheduled to the turn's begin, sampled; the sum is estimated", true);
+        "Time from scheduling to the start of the turn, sampled; the sum is an estimate", true);
     put_type_histogram(out, system, "troupe_actor_handle_seconds",
-        "One turn, sampled; the sum is estimated", false);
+        "Time of one turn, sampled; the sum is an estimate", false);
 }
 
 /* ---- the process ----------------------------------------------------------------------------- */
@@ -338,8 +354,8 @@ static uint64_t open_fds(void)
     return count < 3 ? 0 : count - 3; /* ".", ".." and the directory itself */
 }
 
-/* Field `index` (from 1, as in proc(5)) of /proc/self/stat; the name in brackets may hold spaces.
- */
+/* Return field `index` (from 1, as in proc(5)) of /proc/self/stat. Start after the name in brackets,
+ * which may contain spaces. */
 static uint64_t stat_field(const char *stat, int index)
 {
     const char *at = strrchr(stat, ')');
@@ -349,8 +365,8 @@ static uint64_t stat_field(const char *stat, int index)
     return at == NULL ? 0 : strtoull(at + 1, NULL, 10);
 }
 
-/* When the process was started, in seconds since 1970. Worked out once: two clocks are read one
- * after the other, and a figure that jumps by a second looks like a restart. */
+/* Return the start time of the process in seconds since 1970. It is computed once from two clocks: a
+ * value that jumped by a second would look like a restart. */
 static uint64_t start_s(const char *stat)
 {
     static _Atomic uint64_t kept;
@@ -380,15 +396,17 @@ static void put_process(struct buffer *out)
                              (uint64_t)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1000);
         buffer_text(out, "\n");
     }
-    put_gauge(out, "process_open_fds", "Open descriptors", open_fds());
+    put_gauge(out, "process_open_fds", "Open file descriptors", open_fds());
     if (getrlimit(RLIMIT_NOFILE, &fds) == 0)
-        put_gauge(out, "process_max_fds", "Descriptors allowed", fds.rlim_cur);
+        put_gauge(
+            out, "process_max_fds", "File descriptors that the process may open", fds.rlim_cur);
     if (!read_proc("/proc/self/stat", stat, sizeof stat))
         return;
-    put_gauge(out, "process_resident_memory_bytes", "Memory in use", stat_field(stat, 24) * page);
-    put_gauge(out, "process_virtual_memory_bytes", "Memory mapped", stat_field(stat, 23));
-    put_gauge(out, "process_threads", "Threads", stat_field(stat, 20));
-    put_gauge(out, "process_start_time_seconds", "When it was started, since 1970", start_s(stat));
+    put_gauge(out, "process_resident_memory_bytes", "Resident memory", stat_field(stat, 24) * page);
+    put_gauge(out, "process_virtual_memory_bytes", "Mapped memory", stat_field(stat, 23));
+    put_gauge(out, "process_threads", "Threads of the process", stat_field(stat, 20));
+    put_gauge(
+        out, "process_start_time_seconds", "Start time of the process, since 1970", start_s(stat));
 }
 
 /* ---- the rest -------------------------------------------------------------------------------- */
@@ -397,23 +415,23 @@ static void put_flags(struct buffer *out)
 {
     if (flags_first() == NULL)
         return;
-    put_family(out, "troupe_flag_ratio", "gauge", "Part of the keys for which a flag is on");
+    put_family(out, "troupe_flag_ratio", "gauge", "Part of the keys that a flag is on for");
     for (const struct flag *flag = flags_first(); flag != NULL; flag = flag->next) {
         uint32_t parts = atomic_load_explicit(&flag->parts, memory_order_relaxed);
 
         buffer_text(out, "troupe_flag_ratio{flag=\"");
-        text_put_label(out, flag->name);
+        put_label(out, flag->name);
         buffer_format(out, "\"} %u.%04u\n", parts / FLAG_ALL, parts % FLAG_ALL);
     }
 }
 
 void prometheus_render(struct buffer *out, struct tr_system *system, const char *version)
 {
-    put_family(out, "troupe_build_info", "gauge", "Always 1; the labels say what is running");
+    put_family(out, "troupe_build_info", "gauge", "Always 1; the labels name the version");
     buffer_text(out, "troupe_build_info{version=\"");
-    text_put_label(out, version);
+    put_label(out, version);
     buffer_text(out, "\",compiler=\"");
-    text_put_label(out, __VERSION__);
+    put_label(out, __VERSION__);
     buffer_text(out, "\"} 1\n");
     put_process(out);
     put_registry(out);

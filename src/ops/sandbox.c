@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sandbox.c: a list of what is refused, not of what is allowed, for system calls: libpq, curl and
- * the C library choose their own, and one that is missing from an allow list would be found in
- * production. What the list names is what an intruder needs next: another program, another
- * process's memory, the kernel. */
+/* sandbox.c: the filter for system calls lists the refused calls, not the allowed ones: libpq, curl and
+ * the C library choose their own calls, and one that an allow list lacks would fail in production. The
+ * list names the calls that an intruder needs next: to another program, to another process's memory, to
+ * the kernel. */
 #include "ops/sandbox.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@
 
 #include <troupe/error.h>
 
-/* Newer than the headers of some machines that this is built on. */
+/* Older kernel headers lack these. */
 #ifndef LANDLOCK_ACCESS_FS_REFER
 #define LANDLOCK_ACCESS_FS_REFER (1ULL << 13)
 #endif
@@ -33,11 +33,11 @@
 #define LANDLOCK_ACCESS_FS_IOCTL_DEV (1ULL << 15)
 #endif
 
-static int fail(char *why, size_t why_size, const char *what)
+static int sandbox_fail(char *why, size_t why_size, const char *what)
 {
     int number = errno;
 
-    snprintf(why, why_size, "%s: %s", what, strerror(number));
+    snprintf(why, why_size, "The sandbox failed at %s: %s.", what, strerror(number));
     return number == EPERM || number == EACCES ? TR_EACCES : TR_EIO;
 }
 
@@ -50,23 +50,24 @@ int sandbox_become(const char *user, char *why, size_t why_size)
     struct passwd *found = NULL;
 
     if (getpwnam_r(user, &entry, memory, sizeof memory, &found) != 0 || found == NULL) {
-        snprintf(why, why_size, "server.user: there is no user %s", user);
+        snprintf(why, why_size, "server.user is %s; this user does not exist.", user);
         return TR_ENOENT;
     }
     if (geteuid() != 0) {
         if (geteuid() == entry.pw_uid)
             return 0;
-        snprintf(why, why_size, "server.user: only root can become %s: start as root or as %s",
+        snprintf(why, why_size,
+            "server.user is %s, and only root can become another user; start as root or as %s.",
             user, user);
         return TR_EACCES;
     }
     if (initgroups(user, entry.pw_gid) != 0 ||
         setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid) != 0 ||
         setresuid(entry.pw_uid, entry.pw_uid, entry.pw_uid) != 0)
-        return fail(why, why_size, "server.user");
-    /* Nothing may lead back. */
+        return sandbox_fail(why, why_size, "server.user");
+    /* The process must not be able to become root again. */
     if (entry.pw_uid != 0 && (setuid(0) == 0 || geteuid() == 0)) {
-        snprintf(why, why_size, "server.user: root's rights came back after giving them up");
+        snprintf(why, why_size, "The process could become root again after it became server.user.");
         return TR_EACCES;
     }
     return 0;
@@ -76,7 +77,7 @@ int sandbox_become(const char *user, char *why, size_t why_size)
 
 static const uint64_t read_rights = LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR;
 
-/* Every right that this version of Landlock knows is handled, and so refused unless granted. */
+/* Return all rights that this version of Landlock knows: a handled right is refused unless granted. */
 static uint64_t rights_of_abi(int abi)
 {
     uint64_t rights = (LANDLOCK_ACCESS_FS_MAKE_SYM << 1) - 1;
@@ -90,7 +91,7 @@ static uint64_t rights_of_abi(int abi)
     return rights;
 }
 
-/* Rights that mean something for a file that is no directory; others are refused by the kernel. */
+/* Keep the rights that apply to a file; for others than directories the kernel refuses the rest. */
 static uint64_t rights_of_file(uint64_t rights)
 {
     return rights & (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE |
@@ -98,7 +99,7 @@ static uint64_t rights_of_file(uint64_t rights)
                         LANDLOCK_ACCESS_FS_IOCTL_DEV);
 }
 
-static int allow(int ruleset, const char *path, uint64_t rights)
+static int landlock_allow(int ruleset, const char *path, uint64_t rights)
 {
     struct landlock_path_beneath_attr rule = { .allowed_access = rights };
     struct stat status;
@@ -114,7 +115,7 @@ static int allow(int ruleset, const char *path, uint64_t rights)
     return rc;
 }
 
-/* What the C library, OpenSSL and our own metrics open later. */
+/* Files that the C library, OpenSSL and the metrics open later. */
 static const char *const always_readable[] = {
     "/etc/hosts",
     "/etc/host.conf",
@@ -146,17 +147,18 @@ static int fill_ruleset(
     int ruleset, const struct sandbox_paths *paths, uint64_t rights, char *why, size_t why_size)
 {
     for (const char *const *path = paths->writable; *path != NULL; path++)
-        if (allow(ruleset, *path, rights & ~(uint64_t)LANDLOCK_ACCESS_FS_EXECUTE) != 0)
-            return fail(why, why_size, *path);
+        if (landlock_allow(ruleset, *path, rights & ~(uint64_t)LANDLOCK_ACCESS_FS_EXECUTE) != 0)
+            return sandbox_fail(why, why_size, *path);
     for (const char *const *path = paths->readable; *path != NULL; path++)
-        if ((*path)[0] != '\0' && allow(ruleset, *path, read_rights) != 0 && errno != ENOENT)
-            return fail(why, why_size, *path);
+        if ((*path)[0] != '\0' && landlock_allow(ruleset, *path, read_rights) != 0 &&
+            errno != ENOENT)
+            return sandbox_fail(why, why_size, *path);
     for (const char *const *path = always_readable; *path != NULL; path++)
-        if (allow(ruleset, *path, read_rights) != 0 && errno != ENOENT && errno != EACCES)
-            return fail(why, why_size, *path);
-    if (allow(ruleset, "/dev/null", read_rights | LANDLOCK_ACCESS_FS_WRITE_FILE) != 0 &&
+        if (landlock_allow(ruleset, *path, read_rights) != 0 && errno != ENOENT && errno != EACCES)
+            return sandbox_fail(why, why_size, *path);
+    if (landlock_allow(ruleset, "/dev/null", read_rights | LANDLOCK_ACCESS_FS_WRITE_FILE) != 0 &&
         errno != ENOENT)
-        return fail(why, why_size, "/dev/null");
+        return sandbox_fail(why, why_size, "/dev/null");
     return 0;
 }
 
@@ -170,14 +172,14 @@ static int restrict_files(
 
     *ret_abi = 0;
     if (abi < 1)
-        return 0; /* not in this kernel, or switched off: reported, and the rest still holds */
+        return 0; /* the kernel has no Landlock: the report says so, and the other steps still apply */
     attributes.handled_access_fs = rights_of_abi(abi);
     ruleset = (int)syscall(SYS_landlock_create_ruleset, &attributes, sizeof attributes, 0);
     if (ruleset < 0)
-        return fail(why, why_size, "Landlock");
+        return sandbox_fail(why, why_size, "Landlock");
     rc = fill_ruleset(ruleset, paths, attributes.handled_access_fs, why, why_size);
     if (rc == 0 && syscall(SYS_landlock_restrict_self, ruleset, 0) != 0)
-        rc = fail(why, why_size, "Landlock");
+        rc = sandbox_fail(why, why_size, "Landlock");
     if (rc == 0)
         *ret_abi = abi;
     close(ruleset);
@@ -187,7 +189,7 @@ static int restrict_files(
 /* ---- calls: seccomp -------------------------------------------------------------------------- */
 
 static const int refused_calls[] = {
-    /* another program, another process */
+    /* other programs and processes */
     SCMP_SYS(execve),
     SCMP_SYS(execveat),
     SCMP_SYS(ptrace),
@@ -197,7 +199,7 @@ static const int refused_calls[] = {
     SCMP_SYS(kcmp),
     SCMP_SYS(pidfd_getfd),
     SCMP_SYS(perf_event_open),
-    /* another view of the machine */
+    /* mounts and namespaces */
     SCMP_SYS(mount),
     SCMP_SYS(umount2),
     SCMP_SYS(pivot_root),
@@ -239,14 +241,14 @@ static const int refused_calls[] = {
     SCMP_SYS(vhangup),
     SCMP_SYS(lookup_dcookie),
     SCMP_SYS(nfsservctl),
-    /* the clock and the names of the machine */
+    /* the machine's clock and names */
     SCMP_SYS(settimeofday),
     SCMP_SYS(clock_settime),
     SCMP_SYS(clock_adjtime),
     SCMP_SYS(adjtimex),
     SCMP_SYS(sethostname),
     SCMP_SYS(setdomainname),
-    /* who we are */
+    /* the process's user and capabilities */
     SCMP_SYS(setuid),
     SCMP_SYS(setgid),
     SCMP_SYS(setreuid),
@@ -262,20 +264,21 @@ static const int refused_calls[] = {
 
 static int add_rules(scmp_filter_ctx filter)
 {
-    /* TIOCSTI: into the terminal that started us. The kernel looks at 32 bits of the request. */
+    /* TIOCSTI types into the terminal that started the process. The kernel reads 32 bits of the
+     * request. */
     static const struct scmp_arg_cmp pushes_keystrokes = {
         .arg = 1, .op = SCMP_CMP_MASKED_EQ, .datum_a = UINT32_MAX, .datum_b = 0x5412
     };
     int rc;
 
-    /* Other calling conventions (32 bit) are not filtered, so they end the process. Threads that
-     * exist already (none should) get the filter too. */
+    /* The filter does not cover other calling conventions (32 bit), so they kill the process. TSYNC
+     * gives the filter to existing threads too; there should be none. */
     rc = seccomp_attr_set(filter, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
     if (rc == 0)
         rc = seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1);
     for (size_t i = 0; rc == 0 && i < sizeof refused_calls / sizeof refused_calls[0]; i++) {
         rc = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), refused_calls[i], 0);
-        if (rc == -EDOM) /* a call that this architecture does not have */
+        if (rc == -EDOM) /* this architecture has no such call */
             rc = 0;
     }
     if (rc == 0)
@@ -291,10 +294,10 @@ static int restrict_calls(bool *ret_has_seccomp, char *why, size_t why_size)
 
     *ret_has_seccomp = false;
     if (prctl(PR_GET_SECCOMP, 0, 0, 0, 0) < 0)
-        return 0; /* not in this kernel */
+        return 0; /* the kernel has no seccomp */
     filter = seccomp_init(SCMP_ACT_ALLOW);
     if (filter == NULL) {
-        snprintf(why, why_size, "seccomp: %s", tr_error_text(TR_ENOMEM));
+        snprintf(why, why_size, "The sandbox failed at seccomp: out of memory.");
         return TR_ENOMEM;
     }
     rc = add_rules(filter);
@@ -303,13 +306,13 @@ static int restrict_calls(bool *ret_has_seccomp, char *why, size_t why_size)
     seccomp_release(filter);
     if (rc != 0) {
         errno = -rc;
-        return fail(why, why_size, "seccomp");
+        return sandbox_fail(why, why_size, "seccomp");
     }
     *ret_has_seccomp = true;
     return 0;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- the sandbox ----------------------------------------------------------------------------- */
 
 int sandbox_enter(const struct sandbox_paths *paths, struct sandbox_report *ret_report, char *why,
     size_t why_size)
@@ -317,11 +320,11 @@ int sandbox_enter(const struct sandbox_paths *paths, struct sandbox_report *ret_
     const struct rlimit no_core = { 0, 0 };
     int rc;
 
-    /* Keys and tokens are in memory: no core file, no ptrace by others of the same user. */
+    /* The memory holds keys and tokens: forbid core files, and ptrace by other processes of the user. */
     if (setrlimit(RLIMIT_CORE, &no_core) != 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0)
-        return fail(why, why_size, "core dumps");
+        return sandbox_fail(why, why_size, "core dumps");
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
-        return fail(why, why_size, "no new privileges");
+        return sandbox_fail(why, why_size, "no new privileges");
     rc = restrict_files(paths, &ret_report->landlock_abi, why, why_size);
     if (rc == 0)
         rc = restrict_calls(&ret_report->has_seccomp, why, why_size);

@@ -22,11 +22,11 @@ static int check_versions(
         if (migrations[i].version == i + 1)
             continue;
         if (i > 0 && migrations[i].version == migrations[i - 1].version) {
-            snprintf(why, why_size, "migration %u is there twice: %s and %s", migrations[i].version,
+            snprintf(why, why_size, "Migration %u exists twice: %s and %s.", migrations[i].version,
                 migrations[i - 1].name, migrations[i].name);
             return TR_EEXIST;
         }
-        snprintf(why, why_size, "migration %zu is missing: the next one is %u, %s", i + 1,
+        snprintf(why, why_size, "Migration %zu is missing; the next one is %u, %s.", i + 1,
             migrations[i].version, migrations[i].name);
         return TR_EINVAL;
     }
@@ -45,7 +45,7 @@ int service_merge_migrations(const struct service *const *services, size_t count
         total += services[i]->migration_count;
     migrations = base_calloc((total + 1) * sizeof *migrations);
     if (migrations == NULL) {
-        snprintf(why, why_size, "%s", tr_error_text(TR_ENOMEM));
+        snprintf(why, why_size, "The server is out of memory.");
         return TR_ENOMEM;
     }
     for (size_t i = 0; i < count; i++)
@@ -68,7 +68,7 @@ static int check_routes(const struct http_route *routes, size_t count, char *why
         for (size_t j = 0; j < i; j++) {
             if (routes[i].method == routes[j].method &&
                 strcmp(routes[i].path, routes[j].path) == 0) {
-                snprintf(why, why_size, "two services want the route %s", routes[i].path);
+                snprintf(why, why_size, "Two services have the route %s.", routes[i].path);
                 return TR_EEXIST;
             }
         }
@@ -88,7 +88,7 @@ int service_merge_routes(const struct service *const *services, void *const *sta
         total += services[i]->route_count;
     routes = base_calloc((total + 1) * sizeof *routes);
     if (routes == NULL) {
-        snprintf(why, why_size, "%s", tr_error_text(TR_ENOMEM));
+        snprintf(why, why_size, "The server is out of memory.");
         return TR_ENOMEM;
     }
     for (size_t i = 0; i < count; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* service.h: what a service gives to `troupe serve`. One const table per service; main.c lists
- * them. Their routes, tables and readiness become part of the one server. */
+/* service.h: the interface of a service to `troupe serve`. Each service has one const table; main.c lists
+ * them. Their routes, migrations and checks become part of the one server. */
 #ifndef OPS_SERVICE_H
 #define OPS_SERVICE_H
 
@@ -16,55 +16,57 @@
 struct auth;
 struct http_client;
 
-/* What a service may use; all of it outlives the service. */
+/* The server's parts that a service may use. They outlive the service. */
 struct service_context {
     struct tr_system *system;
     struct sql *sql;
-    const struct config *config; /* of the start: reloads do not change it */
+    const struct config *config; /* as it was at the start; a reload does not change it */
     const char *data_path;
     const char *service_did; /* "" if none is configured */
     const char *version;
-    struct http_client *client; /* requests to others */
-    struct auth *auth;          /* gates of routes ask it; NULL when there is no service DID */
+    struct http_client *client; /* for requests to other servers */
+    struct auth *auth;          /* for the gates of routes; NULL without a service DID */
 };
 
-/* What an operator may ask of a service on the admin listener: GET and HEAD by whoever may read
- * there, other methods with the admin token. */
+/* A route of a service on the admin listener. GET and HEAD need the right to read there; other methods
+ * need the admin token. */
 struct service_admin_route {
     enum http_method method;
     const char *path; /* may have {parts} */
-    /* Called on a worker: at once, without waiting. `state` stays until the request is answered. */
+    /* Runs on a worker and must not wait. `state` outlives the request. */
     void (*handle)(struct http_request *request, void *state);
-    size_t body_max; /* 0: no body is taken */
+    size_t body_max; /* 0: no body */
     unsigned flags;  /* HTTP_ROUTE_STREAM, HTTP_ROUTE_LONG */
-    bool is_private; /* the token is asked of readers too */
+    bool is_private; /* GET and HEAD need the admin token too */
 };
 
 struct service {
     const char *name;
-    /* `service` of a route that leaves it NULL becomes what start returned. */
+    /* A route whose `service` is NULL gets the state that start returned. */
     const struct http_route *routes;
     size_t route_count;
-    /* Versions are numbered over all services: a new migration takes the next free one. */
+    /* All services share one sequence of versions: a new migration takes the next free number. */
     const struct sql_migration *migrations;
     size_t migration_count;
-    /* Blocks; after the database, before the first request. `why` gets a sentence. */
+    /* Start after the database and before the first request. Blocks. On failure `why` gets a
+     * sentence. */
     int (*start)(
         const struct service_context *context, char *why, size_t why_size, void **ret_state);
-    /* After the last request. Frees the state. */
+    /* Stop after the last request and release the state. */
     void (*stop)(void *state);
-    /* Any thread, at once. `why` says what is missing. NULL: always ready. */
+    /* Any thread; must not wait. If it is false, `why` gets the reason. NULL: always ready. */
     bool (*is_ready)(void *state, char *why, size_t why_size);
     const struct service_admin_route *admin_routes;
     size_t admin_route_count;
 };
 
-/* All migrations in the order of their versions, which must be 1, 2, 3 … without a gap; a number
- * taken twice is TR_EEXIST and named in `why`. The array is the caller's (base_free). */
+/* Collect all migrations in the order of their versions, which must be 1, 2, 3 … TR_EEXIST if two have
+ * one version, TR_EINVAL for a gap, TR_ENOMEM; then `why` gets a sentence. The caller owns the array
+ * (base_free). */
 int service_merge_migrations(const struct service *const *services, size_t count, char *why,
     size_t why_size, struct sql_migration **ret_migrations, size_t *ret_count);
-/* All routes, with `states[i]` as the service of services[i]'s. The array is the caller's. The same
- * method and path twice is TR_EEXIST. */
+/* Collect all routes; those of services[i] get states[i]. TR_EEXIST if two have one method and path,
+ * TR_ENOMEM; then `why` gets a sentence. The caller owns the array (base_free). */
 int service_merge_routes(const struct service *const *services, void *const *states, size_t count,
     char *why, size_t why_size, struct http_route **ret_routes, size_t *ret_count);
 

@@ -24,7 +24,7 @@ static int connect_notify(const char *path)
         return -1;
     memcpy(address.sun_path, path, size);
     if (path[0] == '@')
-        address.sun_path[0] = '\0'; /* the abstract name space */
+        address.sun_path[0] = '\0'; /* an abstract address */
     fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return -1;
@@ -36,7 +36,7 @@ static int connect_notify(const char *path)
     return fd;
 }
 
-/* WATCHDOG_PID, if set, names who is meant. */
+/* Return the watchdog interval, or 0. WATCHDOG_PID, if set, must be this process. */
 static uint64_t watchdog_ns(void)
 {
     const char *interval_us = getenv("WATCHDOG_USEC");
@@ -64,7 +64,7 @@ int systemd_init(struct systemd *systemd)
     return 0;
 }
 
-void systemd_finish(struct systemd *systemd)
+void systemd_fini(struct systemd *systemd)
 {
     if (systemd->fd >= 0)
         close(systemd->fd);
@@ -130,7 +130,8 @@ static enum tr_next watchdog_event(void *self, struct tr_context *ctx, const str
     if (systemd_has_progress(watchdog->handled, stats.handled, stats.queued))
         systemd_notify(watchdog->systemd, "WATCHDOG=1");
     else
-        LOG(LOG_ERROR, "ops", "no message handled since the last look: not pinging the watchdog",
+        LOG(LOG_ERROR, "ops",
+            "No actor has handled a message since the last tick; the watchdog gets no ping.",
             LOG_INT("queued", (int64_t)stats.queued));
     watchdog->handled = stats.handled;
     return TR_GO;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* systemd.h: sd_notify(3) without its library: READY, STOPPING, RELOADING and the watchdog. Does
- * nothing when the program was not started by systemd. */
+/* systemd.h: sd_notify(3) without its library: READY, STOPPING, RELOADING and the watchdog. All functions
+ * do nothing if systemd did not start the program. */
 #ifndef OPS_SYSTEMD_H
 #define OPS_SYSTEMD_H
 
@@ -11,24 +11,25 @@
 
 struct systemd {
     int fd;               /* connected to NOTIFY_SOCKET, or -1 */
-    uint64_t watchdog_ns; /* 0: nobody watches */
+    uint64_t watchdog_ns; /* 0: no watchdog */
 };
 
-/* Reads the environment and connects: before the sandbox closes. TR_EIO if there is a socket that
- * cannot be reached. */
+/* Read the environment and connect. Call it before sandbox_enter. TR_EIO if NOTIFY_SOCKET cannot be
+ * reached. */
 int systemd_init(struct systemd *systemd);
-void systemd_finish(struct systemd *systemd);
-/* "READY=1\nSTATUS=serving": whole, or not at all. */
+/* Close the connection. */
+void systemd_fini(struct systemd *systemd);
+/* Send a state like "READY=1\nSTATUS=serving" in one datagram. TR_EIO. */
 int systemd_notify(const struct systemd *systemd, const char *state);
-/* RELOADING=1 with the time it began, as the protocol demands. */
+/* Send RELOADING=1 with its start time, as the protocol demands. */
 int systemd_notify_reloading(const struct systemd *systemd, uint64_t now_ns);
 
-/* An actor that pings twice in each watchdog interval, in its turn on a worker, and only while
- * messages are being handled: with a queue that does not move it stays silent and systemd restarts
- * us. No watchdog: TR_ENOENT. `systemd` must outlive the actor. */
+/* Start an actor that pings the watchdog twice in each interval while actors handle messages. If messages
+ * wait and none is handled, it stays silent and systemd restarts the program. TR_ENOENT without a
+ * watchdog. `systemd` must outlive the actor. */
 int systemd_watchdog_start(
     struct tr_system *system, const struct systemd *systemd, tr_sender *ret_sender);
-/* What it decides: is there progress between two looks? */
+/* Decide whether there was progress between two ticks of the watchdog. */
 bool systemd_has_progress(uint64_t handled_before, uint64_t handled_now, uint64_t queued_now);
 
 #endif

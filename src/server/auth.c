@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 #include "crypto/key.h"
 #include "http/client.h"
-#include "ops/token.h"
+#include "ops/secret.h"
 #include "server/parts.h"
 #include "server/settings.h"
 #include "support/log.h"
@@ -58,11 +58,11 @@ static int start_verifier(struct server *server)
 static int load_session_key(struct server *server, char *why, size_t why_size)
 {
     char path[PATH_MAX + 32];
-    struct token secret;
+    struct secret secret;
     int rc;
 
     snprintf(path, sizeof path, "%s/session.secret", server->data_path);
-    rc = token_load(&secret, path, true, why, why_size);
+    rc = secret_load(&secret, path, true, why, why_size);
     if (rc != 0)
         return rc;
     rc = crypto_key_from_private(

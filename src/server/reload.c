@@ -95,7 +95,7 @@ void server_reload(struct server *server)
     if (rc == 0) {
         rc = settings_check(&fresh, &text);
         if (rc != 0)
-            config_free(&fresh);
+            config_fini(&fresh);
     }
     if (rc != 0) {
         log_lines(LOG_ERROR, "not reloaded, the settings are wrong", &text);
@@ -105,7 +105,7 @@ void server_reload(struct server *server)
         apply_reload(server);
         log_lines(LOG_INFO, "reload", &text);
         LOG(LOG_INFO, "ops", "reloaded", LOG_INT("applied", applied));
-        config_free(&fresh);
+        config_fini(&fresh);
     }
     buffer_free(&text);
     systemd_notify(&server->systemd, "READY=1\nSTATUS=serving");

@@ -393,5 +393,5 @@ void server_stop(struct server *server)
     base_free(server->proxies);
     base_free(server->proxy_texts);
     base_free(server->migrations);
-    systemd_finish(&server->systemd);
+    systemd_fini(&server->systemd);
 }

@@ -37,7 +37,7 @@ static void check_shown(const struct config *config, struct buffer *shown)
     for (int i = 0; i < CONFIG_KEYS; i++)
         if (!config_settings[i].is_secret)
             tr_assert(strcmp(config->values[i].text, again.values[i].text) == 0);
-    config_free(&again);
+    config_fini(&again);
     buffer_free(&errors);
 }
 
@@ -79,7 +79,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check_accepted(&config);
     else
         tr_assert(config.values[0].text == NULL && errors.bytes[errors.size - 1] == '\n');
-    config_free(&config);
+    config_fini(&config);
     buffer_free(&errors);
     return 0;
 }

@@ -105,7 +105,7 @@ check "packs: a wrong name" 2 "not beginning with a dot: 'Core X' is not that" "
 check "packs: a wrong encoding" 2 "--encoding wants zstd or gzip, not 'br'" \
     "$troupe" packs push "$0" --name x --version 1 --encoding br
 check "packs: a wrong key to trust" 2 "--trust wants an Ed25519 key" "$troupe" packs get x --trust y --server http://127.0.0.1:1
-check "packs: a wrong setting" 2 "there is no setting no.such" "$troupe" packs get x --set no.such=1 --server http://127.0.0.1:1
+check "packs: a wrong setting" 2 "no.such is not a setting" "$troupe" packs get x --set no.such=1 --server http://127.0.0.1:1
 check "packs: a setting without its value" 2 "--set wants KEY=VALUE" "$troupe" packs list --set no.such
 check "packs: no token" 1 "needs the admin token" "$troupe" packs push "$0" --name x --version 1 $nobody
 check "packs: a path for a name" 2 "which pack" "$troupe" packs get ../x

@@ -67,9 +67,9 @@ EOF
 
 check "check of a good file" 0 "$troupe" config check "$work/good.conf" && has out "good.conf: ok"
 check "check of a bad file" 1 "$troupe" config check "$work/bad.conf" &&
-    has err "bad.conf:2: there is no setting server.lissten: did you mean server.listen?" &&
-    has err "bad.conf:5: http.in_flight_max is 'many', expected a whole number"
-check "check of no file" 1 "$troupe" config check "$work/none.conf" && has err "none.conf: there is no such file"
+    has err "bad.conf:2: server.lissten is not a setting; did you mean server.listen?" &&
+    has err "bad.conf:5: http.in_flight_max is 'many'; it must be a whole number."
+check "check of no file" 1 "$troupe" config check "$work/none.conf" && has err "none.conf: The file does not exist."
 check "check without a file" 2 "$troupe" config check
 check "check does not ask the environment" 0 env TROUPE_LOG_LEVEL=loud "$troupe" config check "$work/good.conf"
 
@@ -152,7 +152,7 @@ for format in "" --origin --json; do
     fi
 done
 check "show with a bad environment" 1 env TROUPE_HTTP_IN_FLIGHT=3 "$troupe" config show &&
-    has err "TROUPE_HTTP_IN_FLIGHT: there is no setting http.in_flight: did you mean http.in_flight_max?"
+    has err "TROUPE_HTTP_IN_FLIGHT: http.in_flight is not a setting; did you mean http.in_flight_max?"
 check "show with a bad flag" 1 "$troupe" config --set log.level=loud && has err "--set: log.level is 'loud'"
 check "set without a value" 2 "$troupe" config --set log.level && has err "KEY=VALUE"
 

@@ -453,7 +453,7 @@ def errors_say_what_to_do(folder):
             (("get", "none"), 1, f"there is no pack none on http://{server.public}"),
             (("get", "core", "--version", "7"), 1, f"there is no version 7 of core on http://{server.public}"),
             (("get", "core", "--trust", "z6Mk"), 2, "--trust wants"),
-            (("get", "core", "--set", "packs.nope=1"), 2, "there is no setting packs.nope"),
+            (("get", "core", "--set", "packs.nope=1"), 2, "packs.nope is not a setting"),
             (("get", "core"), 1, "--unsigned"),
             (("get", "../core"), 2, "which pack"),
             (("get",), 2, "which pack"),

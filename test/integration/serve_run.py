@@ -259,7 +259,7 @@ def hangup_reloads_what_is_safe(folder):
     write("[log]\nlevel = loud\n")
     server.process.send_signal(signal.SIGHUP)
     server.wait_log("not reloaded")
-    assert "troupe.conf:2: log.level is 'loud', expected debug|info|warn|error" in server.log(), server.log()
+    assert "troupe.conf:2: log.level is 'loud'; it must be debug, info, warn or error." in server.log(), server.log()
     write("[log]\nlevel = error\nlevels = sql=warm\n")
     server.process.send_signal(signal.SIGHUP)
     server.wait_log("troupe.conf:3: log.levels: expected MODULE=LEVEL")
@@ -486,8 +486,8 @@ def wrong_starts_say_what_to_do(folder):
         (["--data", os.path.join(folder, "a/b/c")], "server.data: cannot make"),
         (["--set", "log.levels=sql"], "log.levels: expected MODULE=LEVEL"),
         (["--db", "mysql:x"], "sqlite:"),
-        (["--set", "http.nope=1"], "there is no setting http.nope"),
-        (["--config", os.path.join(folder, "missing.conf")], "missing.conf: there is no such file"),
+        (["--set", "http.nope=1"], "http.nope is not a setting"),
+        (["--config", os.path.join(folder, "missing.conf")], "missing.conf: The file does not exist."),
         (["--set", "admin.token_file=/no/token"], "admin.token_file: /no/token: No such file"),
         (["--set", f"server.tls_certificate={token}", "--set", "server.tls_key=/no/key"], "server.tls_key: /no/key: No such"),
     ]
@@ -598,7 +598,7 @@ def token_of_others_opens_a_public_admin(folder):
     os.chmod(path, 0o644)
     where = ("serve", "--data", os.path.join(folder, "data"), "--listen", "127.0.0.1:0", "--admin", "0.0.0.0:0",
              "--set", f"admin.token_file={path}", *SERVICE)
-    assert "others can read it" in run(*where, status=1).stderr
+    assert "can be read by other users" in run(*where, status=1).stderr
     os.chmod(path, 0o600)
     server = Server(folder, "--admin", "0.0.0.0:0", "--set", f"admin.token_file={path}")
     server.admin = server.admin.replace("0.0.0.0", "127.0.0.1")

@@ -243,7 +243,7 @@ static void start_push(void)
         config_load_bytes(span_of(file), "t.conf", &(struct config_sources){ 0 }, &config, &errors),
         0);
     CHECK_EQ_INT(push_start(&now.delivery, &config), 0);
-    config_free(&config);
+    config_fini(&config);
     note_new_life();
 }
 

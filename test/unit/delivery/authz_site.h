@@ -45,7 +45,7 @@ static inline void authz_site_begin(struct site *site)
                      &(struct config_sources){ 0 }, &config, &errors),
         0);
     site_begin_with(site, &config);
-    config_free(&config);
+    config_fini(&config);
 }
 
 /* ---- what clients make ---------------------------------------------------------------------- */

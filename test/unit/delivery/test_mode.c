@@ -465,7 +465,7 @@ static enum delivery_mode mode_with(const char *file)
     site_begin_with(&site, &config);
     mode = ((struct delivery *)site.delivery)->mode;
     site_end(&site);
-    config_free(&config);
+    config_fini(&config);
     buffer_free(&errors);
     return mode;
 }
@@ -500,7 +500,7 @@ TEST(mode, is_one_of_three_words)
         CHECK_MSG(strstr(errors.bytes, "t.conf:2: delivery.mode is") != NULL &&
                       strstr(errors.bytes, "expected blind|checked|assisted") != NULL,
             "%s", errors.bytes);
-        config_free(&config);
+        config_fini(&config);
         buffer_free(&errors);
     }
 }

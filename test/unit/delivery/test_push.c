@@ -189,7 +189,7 @@ static void play_begin(struct play *play, const char *interval)
         config_load_bytes(span_of(file), "t.conf", &(struct config_sources){ 0 }, &config, &errors),
         0);
     site_begin_with(&play->site, &config);
-    config_free(&config);
+    config_fini(&config);
     caller_begin(&play->alice);
     caller_begin(&play->bob);
     caller_begin(&play->carol);

@@ -23,7 +23,7 @@ static const char *text_of(struct buffer *buffer)
 
 static int load(const char *file, const char *const *environment)
 {
-    config_free(&config);
+    config_fini(&config);
     buffer_clear(&out);
     return config_load_bytes(span_of(file), "t.conf",
         &(struct config_sources){ .environment = environment }, &config, &out);
@@ -31,7 +31,7 @@ static int load(const char *file, const char *const *environment)
 
 static void end(void)
 {
-    config_free(&config);
+    config_fini(&config);
     buffer_free(&out);
 }
 
@@ -97,43 +97,44 @@ TEST(config, flag_beats_environment_beats_file_beats_default)
 TEST(config, unknown_key_names_its_line_and_the_nearest)
 {
     refused("[server]\n\nlisten = a:1\nlissten = b:2\n",
-        "t.conf:4: there is no setting server.lissten: did you mean server.listen?\n");
+        "t.conf:4: server.lissten is not a setting; did you mean server.listen?\n");
     refused("[http]\nlisten = x\n",
-        "t.conf:2: there is no setting http.listen: did you mean server.listen?\n");
-    refused("[server]\nquux_of_doom = 1\n",
-        "t.conf:2: there is no setting server.quux_of_doom: `troupe config list` shows them all\n");
+        "t.conf:2: http.listen is not a setting; did you mean server.listen?\n");
+    refused("[server]\nquux_of_doom = 1\n", "t.conf:2: server.quux_of_doom is not a setting; "
+                                            "`troupe config list` shows all settings.\n");
     end();
 }
 
 TEST(config, bad_value_says_what_was_expected)
 {
     refused("[http]\nin_flight_max = many\n",
-        "t.conf:2: http.in_flight_max is 'many', expected a whole number\n");
+        "t.conf:2: http.in_flight_max is 'many'; it must be a whole number.\n");
     refused("[http]\nin_flight_max = 0\n",
-        "t.conf:2: http.in_flight_max is 0, expected 1 to 1000000\n");
+        "t.conf:2: http.in_flight_max is 0; it must be 1 to 1000000.\n");
     refused("[http]\nidle_timeout = 10\n",
-        "t.conf:2: http.idle_timeout is '10', expected a duration like 250ms, 10s, 5m or 1h\n");
-    refused(
-        "[http]\nidle_timeout = 2h\n", "t.conf:2: http.idle_timeout is 2h, expected 100ms to 1h\n");
+        "t.conf:2: http.idle_timeout is '10'; it must be a duration like 250ms, 10s, 5m or 1h.\n");
+    refused("[http]\nidle_timeout = 2h\n",
+        "t.conf:2: http.idle_timeout is 2h; it must be 100ms to 1h.\n");
     refused("[http]\noutput_max = 1MB\n",
-        "t.conf:2: http.output_max is '1MB', expected a size like 4096, 64KiB, 10MiB or 1GiB\n");
+        "t.conf:2: http.output_max is '1MB'; it must be a size like 4096, 64KiB, 10MiB or 1GiB.\n");
     refused("[http]\nheader_size_max = 18446744073709551615KiB\n",
-        "t.conf:2: http.header_size_max is '18446744073709551615KiB', expected a size like 4096, "
-        "64KiB, 10MiB or 1GiB\n");
-    refused("[server]\nsandbox = yes\n", "t.conf:2: server.sandbox is 'yes', expected on or off\n");
+        "t.conf:2: http.header_size_max is '18446744073709551615KiB'; it must be a size like 4096, "
+        "64KiB, 10MiB or 1GiB.\n");
     refused(
-        "[log]\nlevel = loud\n", "t.conf:2: log.level is 'loud', expected debug|info|warn|error\n");
+        "[server]\nsandbox = yes\n", "t.conf:2: server.sandbox is 'yes'; it must be on or off.\n");
+    refused("[log]\nlevel = loud\n",
+        "t.conf:2: log.level is 'loud'; it must be debug, info, warn or error.\n");
     refused("[trace]\nsample = 101%\n",
-        "t.conf:2: trace.sample is '101%', expected a part like 10% or 0.25%, at most 100%\n");
+        "t.conf:2: trace.sample is '101%'; it must be a part like 10% or 0.25%, at most 100%.\n");
     end();
 }
 
 TEST(config, all_errors_are_reported_together)
 {
     refused("[http]\nx_y_z_q = 1\nin_flight_max = a\n[log]\nformat = xml\n",
-        "t.conf:2: there is no setting http.x_y_z_q: `troupe config list` shows them all\n"
-        "t.conf:3: http.in_flight_max is 'a', expected a whole number\n"
-        "t.conf:5: log.format is 'xml', expected logfmt|json\n");
+        "t.conf:2: http.x_y_z_q is not a setting; `troupe config list` shows all settings.\n"
+        "t.conf:3: http.in_flight_max is 'a'; it must be a whole number.\n"
+        "t.conf:5: log.format is 'xml'; it must be logfmt or json.\n");
     end();
 }
 
@@ -150,7 +151,7 @@ TEST(config, errors_are_limited_and_the_rest_counted)
     for (const char *at = text_of(&out); (at = strchr(at, '\n')) != NULL; at++)
         lines++;
     CHECK_EQ_INT(lines, CONFIG_ERRORS_MAX + 1);
-    CHECK(strstr(out.bytes, "\nand 59950 more\n") != NULL);
+    CHECK(strstr(out.bytes, "\nThere are 59950 more errors.\n") != NULL);
     buffer_free(&file);
     end();
 }
@@ -158,15 +159,16 @@ TEST(config, errors_are_limited_and_the_rest_counted)
 TEST(config, key_twice_is_refused)
 {
     refused("[log]\nlevel = warn\n[server]\n[log]\nlevel = warn\n",
-        "t.conf:5: log.level is here a second time, the first is t.conf:2\n");
+        "t.conf:5: log.level is set twice; the first is at t.conf:2.\n");
     end();
 }
 
 TEST(config, lines_that_are_no_setting_are_refused)
 {
-    refused("level = warn\n", "t.conf:1: there is no [section] above this line\n");
-    refused("[log]\nlevel\n", "t.conf:2: expected `[section]`, `name = value` or a comment\n");
-    refused("[log\n", "t.conf:1: expected `[section]`, `name = value` or a comment\n");
+    refused("level = warn\n", "t.conf:1: The line has no [section] above it.\n");
+    refused(
+        "[log]\nlevel\n", "t.conf:2: The line must be `[section]`, `name = value` or a comment.\n");
+    refused("[log\n", "t.conf:1: The line must be `[section]`, `name = value` or a comment.\n");
     end();
 }
 
@@ -178,7 +180,7 @@ TEST(config, long_line_is_refused_not_cut)
     memset(file + size, 'a', 300);
     snprintf(file + size + 300, 40, "\n[log]\nlevel = loud\n");
     CHECK_EQ_INT(load(file, NULL), TR_EINVAL);
-    CHECK(strstr(text_of(&out), "t.conf:2: the line is longer than 197 characters") != NULL);
+    CHECK(strstr(text_of(&out), "t.conf:2: The line is longer than 197 characters") != NULL);
     /* and the lines after it keep their numbers */
     CHECK(strstr(out.bytes, "t.conf:4: log.level is 'loud'") != NULL);
     CHECK(strstr(out.bytes, "aaaaaaa") == NULL);
@@ -204,9 +206,9 @@ TEST(config, list_goes_on_in_indented_lines)
     CHECK(span_is(word, "::1/128"));
     CHECK(!config_next(&config, CONFIG_SERVER_TRUSTED_PROXIES, &position, &word));
     CHECK_EQ_STR(config_text(&config, CONFIG_SERVER_LISTEN), "a:1");
-    refused("[server]\nlisten = a:1\n b:2\n", "t.conf:3: server.listen is here a second time, the "
-                                              "first is t.conf:2 (an indented line goes "
-                                              "on with the value above it)\n");
+    refused("[server]\nlisten = a:1\n b:2\n", "t.conf:3: server.listen is set twice; the first is "
+                                              "at t.conf:2. An indented line continues the "
+                                              "value above it.\n");
     end();
 }
 
@@ -216,7 +218,7 @@ TEST(config, misspelt_variable_of_a_section_is_refused)
 
     CHECK_EQ_INT(load("", environment), TR_EINVAL);
     CHECK_EQ_STR(text_of(&out),
-        "TROUPE_HTTP_IN_FLIGHT: there is no setting http.in_flight: did you mean "
+        "TROUPE_HTTP_IN_FLIGHT: http.in_flight is not a setting; did you mean "
         "http.in_flight_max?\n");
     end();
 }
@@ -301,7 +303,7 @@ TEST(config, reload_applies_what_is_safe_and_names_the_rest)
     CHECK_EQ_STR(config_text(&config, CONFIG_LOG_LEVEL), "debug");
     CHECK_EQ_STR(config_text(&config, CONFIG_SERVER_LISTEN), "a:1");
     buffer_free(&report);
-    config_free(&fresh);
+    config_fini(&fresh);
     end();
 }
 
@@ -310,7 +312,7 @@ TEST(config, file_that_is_not_there_is_an_error)
     CHECK_EQ_INT(
         config_load(&(struct config_sources){ .file_path = "/nowhere/t.conf" }, &config, &out),
         TR_ENOENT);
-    CHECK_EQ_STR(text_of(&out), "/nowhere/t.conf: there is no such file\n");
+    CHECK_EQ_STR(text_of(&out), "/nowhere/t.conf: The file does not exist.\n");
     end();
 }
 
@@ -322,7 +324,7 @@ TEST(config, every_allocation_may_fail)
     do {
         int rc;
 
-        config_free(&config);
+        config_fini(&config);
         buffer_free(&out);
         base_fault_countdown(++countdown, 1);
         rc = load("[server]\nlisten = a:1\ntrusted_proxies = a\n b\n", NULL);

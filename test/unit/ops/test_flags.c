@@ -185,7 +185,7 @@ TEST(flags, damaged_store_is_refused_with_its_line)
         snprintf(text, sizeof text, "slow-path 5%% 0%%\n%s\n", bad[i]);
         write_store(text);
         CHECK_EQ_INT(flags_open(tr_env_real(), path, why, sizeof why), TR_EINVAL);
-        CHECK_MSG(strstr(why, "flags:2: expected") != NULL, "%s", why);
+        CHECK_MSG(strstr(why, "flags:2: The line must be") != NULL, "%s", why);
     }
     unlink(path);
     rmdir(folder);

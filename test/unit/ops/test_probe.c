@@ -101,7 +101,7 @@ TEST(probe, without_its_actor_nothing_is_ready)
     CHECK_EQ_INT(probe_start(system_, sql, &probe), 0);
     CHECK_EQ_INT(tr_system_drain(system_, TR_SECONDS(10)), 0);
     CHECK(!probe_is_ready(probe, why, sizeof why));
-    CHECK(strstr(why, "the probe has failed") != NULL);
+    CHECK(strstr(why, "The database probe has failed") != NULL);
     probe_stop(&probe);
     end();
 }

@@ -55,9 +55,9 @@ TEST(service, migration_twice_or_missing_is_named)
     size_t count;
 
     CHECK_EQ_INT(service_merge_migrations(both, 3, why, sizeof why, &merged, &count), TR_EEXIST);
-    CHECK_EQ_STR(why, "migration 2 is there twice: b one and b one");
+    CHECK_EQ_STR(why, "Migration 2 exists twice: b one and b one.");
     CHECK_EQ_INT(service_merge_migrations(both, 1, why, sizeof why, &merged, &count), TR_EINVAL);
-    CHECK_EQ_STR(why, "migration 2 is missing: the next one is 3, a two");
+    CHECK_EQ_STR(why, "Migration 2 is missing; the next one is 3, a two.");
 }
 
 TEST(service, routes_get_the_state_of_their_service)
@@ -74,5 +74,5 @@ TEST(service, routes_get_the_state_of_their_service)
     base_free(merged);
     CHECK_EQ_INT(
         service_merge_routes(both, states, 3, why, sizeof why, &merged, &count), TR_EEXIST);
-    CHECK_EQ_STR(why, "two services want the route /b");
+    CHECK_EQ_STR(why, "Two services have the route /b.");
 }

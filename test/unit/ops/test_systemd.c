@@ -47,7 +47,7 @@ TEST(systemd, without_it_nothing_happens)
     CHECK_EQ_INT(systemd_init(&systemd), 0);
     CHECK_EQ_INT(systemd_notify(&systemd, "READY=1"), 0);
     CHECK_EQ_INT(systemd_watchdog_start(NULL, &systemd, &sender), TR_ENOENT);
-    systemd_finish(&systemd);
+    systemd_fini(&systemd);
 }
 
 TEST(systemd, state_arrives_whole_over_both_kinds_of_name)
@@ -67,7 +67,7 @@ TEST(systemd, state_arrives_whole_over_both_kinds_of_name)
         CHECK_EQ_STR(received(), "READY=1\nSTATUS=serving");
         CHECK_EQ_INT(systemd_notify_reloading(&systemd, 5000000), 0);
         CHECK_EQ_STR(received(), "RELOADING=1\nMONOTONIC_USEC=5000");
-        systemd_finish(&systemd);
+        systemd_fini(&systemd);
         close(listen_fd);
     }
     unlink(path);
@@ -93,20 +93,20 @@ TEST(systemd, watchdog_is_for_the_process_it_names)
     setenv("WATCHDOG_USEC", "2000000", 1);
     CHECK_EQ_INT(systemd_init(&systemd), 0);
     CHECK_EQ_U64(systemd.watchdog_ns, TR_SECONDS(2));
-    systemd_finish(&systemd);
+    systemd_fini(&systemd);
     setenv("WATCHDOG_PID", "1", 1);
     CHECK_EQ_INT(systemd_init(&systemd), 0);
     CHECK_EQ_U64(systemd.watchdog_ns, 0);
-    systemd_finish(&systemd);
+    systemd_fini(&systemd);
     snprintf(pid, sizeof pid, "%d", (int)getpid());
     setenv("WATCHDOG_PID", pid, 1);
     CHECK_EQ_INT(systemd_init(&systemd), 0);
     CHECK_EQ_U64(systemd.watchdog_ns, TR_SECONDS(2));
-    systemd_finish(&systemd);
+    systemd_fini(&systemd);
     setenv("WATCHDOG_USEC", "soon", 1);
     CHECK_EQ_INT(systemd_init(&systemd), 0);
     CHECK_EQ_U64(systemd.watchdog_ns, 0);
-    systemd_finish(&systemd);
+    systemd_fini(&systemd);
 }
 
 TEST(systemd, watchdog_is_pinged_while_the_system_is_idle)
@@ -124,7 +124,7 @@ TEST(systemd, watchdog_is_pinged_while_the_system_is_idle)
         CHECK_EQ_STR(received(), "WATCHDOG=1");
     tr_sender_drop(&sender);
     tr_system_destroy(&system);
-    systemd_finish(&systemd);
+    systemd_fini(&systemd);
 }
 
 TEST(systemd, queue_that_does_not_move_is_no_progress)

@@ -195,7 +195,7 @@ TEST(authz, neither_listener_takes_what_is_for_the_other)
     site_end(&site);
 }
 
-/* The seventh defect was a comparison that ends at the first byte that differs. token_is compares
+/* The seventh defect was a comparison that ends at the first byte that differs. secret_matches compares
  * digests, all of them (test_ops_token); here: however much of the token is right, it is wrong. */
 TEST_LONG(defect_7, a_token_that_is_almost_right_is_wrong_at_every_byte, 60)
 {

@@ -9,7 +9,7 @@
 #include <troupe/error.h>
 
 #include "check.h"
-#include "ops/token.h"
+#include "ops/secret.h"
 
 static char folder[] = "/tmp/test-token-XXXXXX";
 static char path[64];
@@ -36,83 +36,83 @@ static void write_file(const char *text, mode_t mode)
     close(fd);
 }
 
-TEST(token, is_made_once_and_for_its_owner_alone)
+TEST(secret, is_made_once_and_for_its_owner_alone)
 {
-    struct token first;
-    struct token second;
+    struct secret first;
+    struct secret second;
     struct stat status;
 
     begin();
-    CHECK_EQ_INT(token_load(&first, path, true, why, sizeof why), 0);
+    CHECK_EQ_INT(secret_load(&first, path, true, why, sizeof why), 0);
     CHECK(stat(path, &status) == 0 && (status.st_mode & 0777) == 0600);
     CHECK_EQ_INT(strlen(first.text), 43);
-    CHECK_EQ_INT(token_load(&second, path, true, why, sizeof why), 0);
+    CHECK_EQ_INT(secret_load(&second, path, true, why, sizeof why), 0);
     CHECK_EQ_STR(first.text, second.text);
     unlink(path);
-    CHECK_EQ_INT(token_load(&second, path, true, why, sizeof why), 0);
+    CHECK_EQ_INT(secret_load(&second, path, true, why, sizeof why), 0);
     CHECK(strcmp(first.text, second.text) != 0);
     end();
 }
 
-TEST(token, without_create_it_must_be_there)
+TEST(secret, without_create_it_must_be_there)
 {
-    struct token token;
+    struct secret token;
 
     begin();
-    CHECK_EQ_INT(token_load(&token, path, false, why, sizeof why), TR_ENOENT);
+    CHECK_EQ_INT(secret_load(&token, path, false, why, sizeof why), TR_ENOENT);
     CHECK(access(path, F_OK) != 0);
     end();
 }
 
-TEST(token, file_that_others_can_read_is_refused)
+TEST(secret, file_that_others_can_read_is_refused)
 {
     static const mode_t modes[] = { 0640, 0604, 0620, 0644, 0660 };
-    struct token token;
+    struct secret token;
 
     begin();
     for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
         write_file("0123456789abcdef0123456789abcdef\n", modes[i]);
-        CHECK_EQ_INT(token_load(&token, path, true, why, sizeof why), TR_EACCES);
+        CHECK_EQ_INT(secret_load(&token, path, true, why, sizeof why), TR_EACCES);
         CHECK(strstr(why, "chmod 600") != NULL);
     }
     write_file("0123456789abcdef0123456789abcdef\n", 0400);
-    CHECK_EQ_INT(token_load(&token, path, false, why, sizeof why), 0);
+    CHECK_EQ_INT(secret_load(&token, path, false, why, sizeof why), 0);
     end();
 }
 
-TEST(token, what_is_no_token_is_refused)
+TEST(secret, what_is_no_token_is_refused)
 {
     static const char *const bad[] = { "", "\n", "short", "0123456789abcdef0123456789abcde\n",
         "0123456789abcdef 0123456789abcdef\n", "0123456789abcdef0123456789abcdef\nsecond\n",
         "0123456789abcdef0123456789abcdef\r\n", "0123456789abcdef0123456789abcde\xc3\xa9\n" };
     char large[400];
-    struct token token;
+    struct secret token;
 
     begin();
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         write_file(bad[i], 0600);
-        CHECK_MSG(token_load(&token, path, true, why, sizeof why) == TR_EINVAL, "case %zu", i);
+        CHECK_MSG(secret_load(&token, path, true, why, sizeof why) == TR_EINVAL, "case %zu", i);
     }
     memset(large, 'x', sizeof large - 1);
     large[sizeof large - 1] = '\0';
     write_file(large, 0600);
-    CHECK_EQ_INT(token_load(&token, path, true, why, sizeof why), TR_EINVAL);
+    CHECK_EQ_INT(secret_load(&token, path, true, why, sizeof why), TR_EINVAL);
     end();
 }
 
-TEST(token, only_the_whole_text_opens)
+TEST(secret, only_the_whole_text_opens)
 {
-    struct token token;
+    struct secret token;
 
     begin();
     write_file("0123456789abcdef0123456789abcdef", 0600);
-    CHECK_EQ_INT(token_load(&token, path, false, why, sizeof why), 0);
-    CHECK(token_is(&token, SPAN("0123456789abcdef0123456789abcdef")));
-    CHECK(!token_is(&token, SPAN("0123456789abcdef0123456789abcdeF")));
-    CHECK(!token_is(&token, SPAN("0123456789abcdef0123456789abcde")));
-    CHECK(!token_is(&token, SPAN("0123456789abcdef0123456789abcdef0")));
-    CHECK(!token_is(&token, SPAN("0123456789abcdef0123456789abcdef\0")));
-    CHECK(!token_is(&token, SPAN("")));
-    CHECK(!token_is(&token, (struct span){ NULL, 0 }));
+    CHECK_EQ_INT(secret_load(&token, path, false, why, sizeof why), 0);
+    CHECK(secret_matches(&token, SPAN("0123456789abcdef0123456789abcdef")));
+    CHECK(!secret_matches(&token, SPAN("0123456789abcdef0123456789abcdeF")));
+    CHECK(!secret_matches(&token, SPAN("0123456789abcdef0123456789abcde")));
+    CHECK(!secret_matches(&token, SPAN("0123456789abcdef0123456789abcdef0")));
+    CHECK(!secret_matches(&token, SPAN("0123456789abcdef0123456789abcdef\0")));
+    CHECK(!secret_matches(&token, SPAN("")));
+    CHECK(!secret_matches(&token, (struct span){ NULL, 0 }));
     end();
 }

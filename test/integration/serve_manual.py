@@ -30,7 +30,7 @@ def sources(*folders):
 def metrics_of_the_source():
     """`.name = "x", .help …` and `{ "x", NULL, "help", METRIC_…`; ours also where a function is given the name."""
     names = set()
-    for text in sources("*", "services/*"):
+    for text in sources("*", "services/*", "services/*/*"):
         names |= set(re.findall(r'"((?:troupe|process)_[a-z0-9_]+)"', text))
         names |= set(re.findall(r'\.name = "([a-z0-9_]+)",\s*\.(?:labels|help|kind)\b', text))
         names |= set(re.findall(r'\{\s*"([a-z0-9_]+)",\s*(?:NULL|"(?:[^"\\]|\\.)*"),\s*"[^;{}]*?METRIC_', text))

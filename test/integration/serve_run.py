@@ -605,7 +605,7 @@ def token_of_others_opens_a_public_admin(folder):
     assert server.ask("/livez", admin=True)[0] == 200
     for route in ("/metrics", "/v1/status", "/v1/flags", "/v1/log"):
         status, body = server.ask(route, admin=True)
-        assert status == 401 and "the file that admin.token_file names" in body, (route, body)
+        assert status == 401 and "the file of admin.token_file" in body, (route, body)
         assert server.ask(route, admin=True, token="0123456789abcdef0123456789abcdef")[0] == 200, route
     server.end()
 

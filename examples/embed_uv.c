@@ -60,7 +60,7 @@ static const struct tr_type adder_type = {
 };
 TR_ACTOR(adder, struct adder, int)
 
-/* What ties the two together. */
+/* Ties the two loops together. */
 struct host {
     struct tr_system *system;
     uv_poll_t poll;

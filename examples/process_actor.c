@@ -52,7 +52,7 @@ static const struct tr_type parser_type = {
 };
 TR_ACTOR(parser, struct parser, struct parser_message)
 
-/* ---- what may live in a child process -------------------------------------------------------- */
+/* ---- actors that may live in a child process ------------------------------------------------- */
 
 static const struct tr_process_row rows[] = {
     { .name = "parser", .type = &parser_type }, /* its first state: all zero */

@@ -117,7 +117,7 @@ static enum tr_next client_event(void *state, struct tr_context *ctx, const stru
         if (verbose)
             printf("  %.0f ms: client %d read %d and writes %d\n", (double)tr_now_ns(ctx) / 1e6,
                 self->name, balance, balance + 1); /* the simulated clock begins at one second */
-        /* The mistake: what was read may be old by the time this arrives. */
+        /* The mistake: the balance may have changed before this write arrives. */
         rc = account_ask(ctx, self->account, (struct account_message){ ACCOUNT_WRITE, balance + 1 },
             &(struct tr_ask_options){ .tag = TAG_ADDED });
         return rc < 0 ? TR_FAIL : TR_GO;

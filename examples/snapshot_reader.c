@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* snapshot_reader.c: read-mostly state without messages. One actor publishes a table of exchange
  * rates a thousand times; a thread that is no worker and an actor read it all the while. A reader
- * pays one load: no message, no lock, no shared counter. What it reads is whole, always, and is
- * freed when nobody can be reading it any more. */
+ * pays one load: no message, no lock, no shared counter. A reader always sees a whole value,
+ * and the runtime frees a replaced value when no reader can have it any more. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* supervised_counter.c: what a restart keeps and what it does not. Two counters in one table crash
+/* supervised_counter.c: shows which state survives a restart. Two counters in one table crash
  * on the same bad input. One starts again from the state in the table; the other has a reset() and
- * keeps what it knows to be good. Senders, queued messages and their order survive in both. */
+ * keeps the part of its state that is good. Senders, queued messages and their order survive in both. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -11,7 +11,7 @@
 
 struct counter {
     int value;
-    bool half_done; /* true while a change is under way: what a crash may leave behind */
+    bool half_done; /* true while a change is under way; a crash may leave it true */
 };
 
 struct counter_message {
@@ -65,7 +65,7 @@ static const struct tr_type careful_type = {
 TR_ACTOR(counter, struct counter,
     struct counter_message) /* one face for both: the messages are the same */
 
-/* What runs, and what happens when it fails. */
+/* The children and their restart rules. */
 static const struct counter zero = { 0 };
 static counter_sender forgetful, careful;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* unit_test.c: what a unit test of an actor looks like. The messages are queued, the sender is
- * dropped, the actor is run on this thread and ends by itself; then its answers and its data are
- * checked. No thread, no mock, no sleep, and the same result every time. */
+/* unit_test.c: the unit test of an actor. The test queues messages, drops the sender and runs the
+ * actor on this thread until it ends by itself; then it checks the answers and the data. No thread,
+ * no mock, no sleep, and the same result every time. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -45,7 +45,7 @@ static void must(int is_true, const char *what)
     exit(1);
 }
 
-/* ---- a caller: what a gate does, again and again -------------------------------------------- */
+/* ---- a caller that does the work of a gate, again and again --------------------------------- */
 
 struct caller {
     struct auth *auth;

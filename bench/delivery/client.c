@@ -120,7 +120,8 @@ void tokens_free(struct tokens *tokens)
 
 /* ---- texts ---------------------------------------------------------------------------------- */
 
-/* Pieces and no formats: what it costs to ask is the same for every call, and little. */
+/* Appends pieces instead of formatting, so that a request costs the client little, and always the
+ * same. */
 static void put_head(struct buffer *out, const char *method, const char *call, const char *query,
     const char *header)
 {

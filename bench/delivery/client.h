@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client.h: HTTP/1.1 load on keep-alive connections, one thread, one epoll. What is asked and what
- * becomes of the answers is the caller's; tokens are made before the clock starts. */
+/* client.h: HTTP/1.1 load on keep-alive connections, one thread, one epoll. The caller
+ * makes the requests and judges the answers; tokens are made before the clock starts. */
 #ifndef BENCH_DELIVERY_CLIENT_H
 #define BENCH_DELIVERY_CLIENT_H
 

@@ -302,7 +302,7 @@ static bool next_send(void *data, unsigned connection, struct buffer *out)
     return true;
 }
 
-/* What a client does that is in a hurry: no base64 on either side. */
+/* Sends message/mls, as a client in a hurry would: no base64 on either side. */
 static bool next_send_mls(void *data, unsigned connection, struct buffer *out)
 {
     const char *header = tokens_next(&bench.tokens);
@@ -431,7 +431,7 @@ static void get(const char *call)
     run(next_get, get_done, bench.seconds);
 }
 
-/* A conversation begins at 1: who is there and hears of nothing more has everything. */
+/* Asks for messages after 1, where a new conversation begins: the caller has them all. */
 static void get_nothing(void)
 {
     read_more = "&sinceSeq=1";

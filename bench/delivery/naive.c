@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* naive.c: what the actors replace: a server that reads the epoch, adds one and writes it back,
+/* naive.c: the kind of server that the actors replace. It reads the epoch, adds one and writes it back,
  * each request on a thread and a connection of its own.
  *
  *     delivery-naive URL adds|adds-retry|unread COUNT
  *
  * adds        nothing stops two requests from reading the same epoch
- * adds-retry  a UNIQUE(convo, epoch) does; who loses waits and tries again, up to 20 times
- * unread      COUNT who send four messages each (unread = what was read + 1) and COUNT who read
+ * adds-retry  a UNIQUE(convo, epoch) does; a loser waits and tries again, up to 20 times
+ * unread      COUNT senders of four messages each (unread = last value + 1) and COUNT readers
  * once (unread = 0), at once
  *
  * URL is sqlite:PATH or postgresql://...; the tables are its own. Prints `name value` lines. */

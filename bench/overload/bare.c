@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bare.c: the least a server can do: take what has come, answer it with the bytes of a refusal,
- * know nothing. What that costs is the kernel's price of an answer on this machine, and no refusal
- * can be had for less. One thread, one epoll; prints its address; ends with its input.
+ * know nothing. The time is the kernel's price of an answer on this machine, and no refusal
+ * can cost less. One thread, one epoll; prints its address; ends with its input.
  *
  *     bare [PATH]      at a unix socket, or on a port the system chooses */
 #include <arpa/inet.h>
@@ -19,8 +19,8 @@ enum { EVENTS = 64, READ_BYTES = 4096 };
 
 static const char answer[] =
     "HTTP/1.1 503 Service Unavailable\r\nDate: Thu, 01 Jan 1970 00:00:00 GMT\r\n"
-    "Content-Type: application/json\r\nContent-Length: 66\r\nRetry-After: 1\r\n\r\n"
-    "{\"error\":\"Overloaded\",\"message\":\"Too busy now. Wait, then retry.\"}";
+    "Content-Type: application/json\r\nContent-Length: 74\r\nRetry-After: 1\r\n\r\n"
+    "{\"error\":\"Overloaded\",\"message\":\"The server is overloaded; retry in 1 s.\"}";
 
 static void die(const char *what)
 {

@@ -289,7 +289,7 @@ static void count_answer(struct connection *connection, unsigned status, bool ha
     drive.ended_ns = now;
 }
 
-/* Whatever is whole in the input. False: the connection must be made anew. */
+/* Takes every whole answer from the input. Returns false if the connection must be made anew. */
 static bool take_answer(struct connection *connection)
 {
     char *end;
@@ -387,7 +387,7 @@ static void send_due(uint64_t now, uint64_t end_ns)
 
         if (!send_request(connection, due_ns)) {
             put_idle(connection);
-            /* What is under way may come back; in a closed loop nothing else is to be had. */
+            /* Requests in flight may come back; a closed loop has no others. */
             drive.is_dry = drive.busy == 0 || drive.rate > 0;
             break;
         }

@@ -6,9 +6,9 @@
  *     packs-load [-w WARM_UP_SECONDS] [-p PID]... HOST:PORT PATH CONNECTIONS SECONDS [HEADER...]
  *     packs-load HOST:PORT PATH CONNECTIONS once [HEADER...]   one request each, all at once
  *
- * What is counted begins after the warm-up and ends before the connections are closed. Sockets hold
- * megabytes each: of a server that only just began, most of the work would be for bytes that no
- * client has yet. When the count begins they are full, and when it ends they are still.
+ * The count begins after the warm-up and ends before the connections are closed. Sockets hold
+ * megabytes each, and a server that has just begun works mostly to fill them. They are full when
+ * the count begins, and still full when it ends.
  *
  * Output: requests, bytes of bodies, answers that were not 200 or 206, seconds, CPU seconds. */
 #include <arpa/inet.h>

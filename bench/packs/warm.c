@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* warm.c: what it costs to find that a file was verified: the look into the snapshot alone, with
+/* warm.c: the cost of finding a verified file: the look into the snapshot alone, with
  * the reference and the counters, and with the fstat of the pinned descriptor. Prints nanoseconds.
  */
 #include <fcntl.h>

@@ -6,7 +6,7 @@
  *
  * A unit is sql_bench.c's: a compare-and-set of the epoch with a fence, a message, two members, in
  * a savepoint of its own so that it could fail alone. Write-ahead log, synchronous=FULL, SQLite's
- * own checkpoints. What a service stores a second is given as a part of this. The file must be new.
+ * own checkpoints. The rate of a service is given as a part of this one. The file must be new.
  * Prints `name value` lines. */
 #include <sqlite3.h>
 #include <stdint.h>

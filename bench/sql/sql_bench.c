@@ -6,8 +6,8 @@
  * A unit is what adding two members to a conversation stores: a compare-and-set of the epoch with a
  * fence, a message, two members. Every actor has a conversation and one unit under way. The disk is
  * probed by 8 KB writes, each followed by fdatasync, on one thread, before and after every round;
- * rounds are reported one by one and by their median ratio. Then one actor alone, a unit at a time:
- * what a lone request waits. */
+ * rounds are reported one by one and by their median ratio. Then one actor alone, a unit at a time,
+ * shows the wait of a lone request. */
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>

@@ -12,9 +12,9 @@
  *
  * - The listener accepts and spawns a connection actor per client. It holds their senders, so they
  * live as long as it does, or until the client goes.
- * - A connection reads lines from its client and writes lines to it. What waits to be written is
- * bounded: a client that does not read is cut, and nobody waits for it.
- * - A room sends what one member says to the others. Rooms come from a registry: the first who
+ * - A connection reads lines from its client and writes lines to it. Its output is bounded:
+ * a client that does not read is disconnected, and no other client waits for it.
+ * - A room sends each line of a member to the others. Rooms come from a registry: the first who
  * joins a room starts it, and a room that is empty for a while ends.
  *
  * Because the arrows form no circle, the whole program ends when main drops its one sender: the
@@ -40,7 +40,7 @@
 enum {
     NAME_SIZE = 16,       /* of a person or a room, with its end */
     LINE_SIZE = 200,      /* of what somebody says */
-    OUT_SIZE = 16 * 1024, /* what may wait to be written to one client */
+    OUT_SIZE = 16 * 1024, /* output that may wait for one client */
     BEHIND_MAX = 1000,    /* lines of rooms that a connection may not have got to yet */
     CLIENTS_MAX = 256,
     MEMBERS_MAX = 64, /* of one room */
@@ -60,7 +60,7 @@ struct connection_message {
 
 struct room_message {
     enum { ROOM_JOIN, ROOM_LEAVE, ROOM_SAY, ROOM_WHO } kind;
-    uint64_t id; /* whose message it is: the id of its actor */
+    uint64_t id; /* of the actor that sent the message */
     tr_weak to;  /* of JOIN: where the room's lines are to go */
     char name[NAME_SIZE];
     char text[LINE_SIZE]; /* of SAY; of LEAVE: why */
@@ -273,7 +273,7 @@ static int connection_join(struct connection *self, struct tr_context *ctx, cons
     int rc;
 
     connection_leave(self, ctx, "went to another room");
-    /* Whoever comes first starts the room; there is never a second one of the same name. */
+    /* The first member starts the room; there is never a second room of the same name. */
     rc = tr_registry_get(self->rooms, name, strlen(name), self->name, &self->room);
     if (rc < 0)
         return rc;
@@ -326,7 +326,7 @@ static bool connection_line(struct connection *self, struct tr_context *ctx, con
     return rc == 0 || connection_put(self, "* that did not work: %s", tr_error_text(rc));
 }
 
-/* What has arrived from the client, line by line. False when it has gone. */
+/* Reads lines from the client. Returns false when the client has gone. */
 static bool connection_read(struct connection *self, struct tr_context *ctx)
 {
     ssize_t n = recv(self->fd, self->in + self->in_used, sizeof self->in - self->in_used, 0);
@@ -592,7 +592,7 @@ int main(int argc, char **argv)
     /* The registry keeps rooms for whoever may come: nobody will. It waits until the connections
      * have let go. */
     if (tr_registry_close(&rooms, 5 * second_ns) < 0 || tr_system_join(system, 5 * second_ns) < 0) {
-        tr_system_holders(system, stderr); /* who keeps what alive */
+        tr_system_holders(system, stderr); /* the holders of every actor's senders */
         return 1;
     }
     tr_system_destroy(&system);

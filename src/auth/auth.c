@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* auth.c: starts, stops and changes the verifier. */
 #include "auth/auth.h"
 
 #include <stdio.h>
@@ -7,7 +8,6 @@
 #include "auth/verifier.h"
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "sql/unit.h"
 
 static const struct tr_rate per_did_default = {
     .count = 100, .period_ns = TR_SECONDS(1), .burst = 200
@@ -15,80 +15,6 @@ static const struct tr_rate per_did_default = {
 static const struct tr_rate per_address_default = {
     .count = 200, .period_ns = TR_SECONDS(1), .burst = 400
 };
-
-/* ---- token ids ------------------------------------------------------------------------------ */
-
-const struct sql_migration auth_migrations[] = {
-    {
-        .version = 1,
-        .name = "auth: token ids that were used",
-        .up = "CREATE TABLE auth_jti (\n"
-              "    issuer TEXT NOT NULL,\n"
-              "    jti TEXT NOT NULL,\n"
-              "    expires_s BIGINT NOT NULL,\n"
-              "    PRIMARY KEY (issuer, jti)\n"
-              ");\n"
-              "CREATE INDEX auth_jti_expires ON auth_jti (expires_s);\n",
-        .down = "DROP TABLE auth_jti;\n",
-    },
-    {
-        .version = 2,
-        .name = "auth: users and sessions",
-        .up = "CREATE TABLE auth_users (\n"
-              "    id TEXT PRIMARY KEY,\n"
-              "    issuer TEXT NOT NULL,\n"
-              "    subject TEXT NOT NULL,\n"
-              "    email TEXT,\n"
-              "    role TEXT NOT NULL,\n"
-              "    created_s BIGINT NOT NULL,\n"
-              "    seen_s BIGINT NOT NULL,\n"
-              "    UNIQUE (issuer, subject)\n"
-              ");\n"
-              "CREATE TABLE auth_sessions (\n"
-              "    id TEXT PRIMARY KEY,\n"
-              "    user_id TEXT NOT NULL REFERENCES auth_users (id),\n"
-              "    refresh_hash {blob} NOT NULL,\n"
-              "    created_s BIGINT NOT NULL,\n"
-              "    expires_s BIGINT NOT NULL,\n"
-              "    revoked_s BIGINT\n"
-              ");\n"
-              "CREATE INDEX auth_sessions_expires ON auth_sessions (expires_s);\n"
-              "CREATE INDEX auth_sessions_user ON auth_sessions (user_id);\n",
-        .down = "DROP TABLE auth_sessions;\nDROP TABLE auth_users;\n",
-    },
-};
-const size_t auth_migration_count = sizeof auth_migrations / sizeof auth_migrations[0];
-
-SQL_STATEMENT(consume,
-    "INSERT INTO auth_jti (issuer, jti, expires_s) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING");
-
-void auth_consume(struct sql_unit *unit, const struct auth_claims *claims)
-{
-    tr_assert(unit == NULL || unit->step_count == unit->decision.step_count);
-    if (unit == NULL || claims->kind != AUTH_SERVICE)
-        return;
-    sql_unit_step(unit, &consume, 1);
-    sql_unit_text(unit, claims->issuer);
-    sql_unit_text(unit, claims->jti);
-    sql_unit_int(unit, (int64_t)claims->expires_s);
-}
-
-SQL_STATEMENT(find_consumed, "SELECT 1 FROM auth_jti WHERE issuer = $1 AND jti = $2");
-
-void auth_find(struct sql_unit *unit, const struct auth_claims *claims)
-{
-    sql_unit_step(unit, &find_consumed, SQL_ROWS_ANY);
-    sql_unit_text(unit, claims->issuer);
-    sql_unit_text(unit, claims->jti);
-}
-
-bool auth_is_replay(const struct sql_unit *unit)
-{
-    int64_t step = sql_unit_failed_step(unit);
-
-    return sql_unit_status(unit) == SQL_EROWS && step >= 0 &&
-           unit->steps[step].statement == &consume;
-}
 
 /* ---- start and stop ------------------------------------------------------------------------- */
 
@@ -138,8 +64,9 @@ static int keep_texts(struct auth *auth, const struct auth_options *options)
     return 0;
 }
 
-/* Not the verifier's: work of an earlier life of it may be on the pool when it starts again. */
-static int begin_did_keys(struct auth *auth)
+/* struct auth owns this cache, because work of an earlier life may be on the pool when the verifier
+ * restarts. */
+static int init_did_keys(struct auth *auth)
 {
     enum { KEYS_MAX = 8192 };
     const struct tr_env *env = auth->env;
@@ -156,6 +83,7 @@ int auth_start(struct tr_system *system, const struct auth_options *options, str
     struct auth_verifier verifier = { .auth = auth };
     int rc;
 
+    tr_assert(system != NULL);
     tr_assert(options->service_did != NULL);
     if (auth == NULL)
         return TR_ENOMEM;
@@ -181,7 +109,7 @@ int auth_start(struct tr_system *system, const struct auth_options *options, str
     if (rc == 0)
         rc = keep_texts(auth, options);
     if (rc == 0)
-        rc = begin_did_keys(auth);
+        rc = init_did_keys(auth);
     if (rc == 0)
         rc = tr_spawn(system, &auth_verifier_type, &verifier,
             &(struct tr_spawn_options){ .name = "auth verifier",
@@ -193,7 +121,7 @@ int auth_start(struct tr_system *system, const struct auth_options *options, str
         auth_unref(auth);
         return rc;
     }
-    /* Its start may fail for want of memory: who asks it something knows. */
+    /* The actor's start hook may fail; its answer to a message shows that it runs. */
     rc = auth_change_rates(auth, &auth->per_did, &auth->per_address);
     if (rc < 0) {
         auth_stop(&auth);
@@ -208,7 +136,7 @@ void auth_stop(struct auth **auth)
     if (*auth == NULL)
         return;
     tr_sender_drop(&(*auth)->verifier);
-    (void)tr_done_wait(&(*auth)->done, NULL, NULL, 0); /* it reads *auth */
+    (void)tr_done_wait(&(*auth)->done, NULL, NULL, 0); /* the actor reads *auth until it ends */
     auth_unref(*auth);
     *auth = NULL;
 }
@@ -225,7 +153,7 @@ int auth_change_rates(
     return tr_ask_wait(auth->verifier, &message, sizeof message, NULL, 0, TR_SECONDS(5));
 }
 
-static int tell_forget(struct auth *auth, struct span issuer)
+static int auth_tell_forget(struct auth *auth, struct span issuer)
 {
     struct auth_verifier_message message = { .kind = VERIFIER_FORGET, .token_size = issuer.size };
     int rc;
@@ -243,7 +171,7 @@ static int tell_forget(struct auth *auth, struct span issuer)
 
 void auth_forget(struct auth *auth, struct span issuer)
 {
-    /* That a session ended must not be lost: rather everybody is verified again. */
-    if (tell_forget(auth, issuer) < 0)
+    /* The end of a session must not be lost. If the message does not fit, verify all tokens again. */
+    if (auth_tell_forget(auth, issuer) < 0)
         atomic_fetch_add_explicit(&auth->forget_all, 1, memory_order_release);
 }

@@ -6,18 +6,18 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 
-struct held {
-    struct auth_claims claims; /* first: a pointer to it is a pointer to this */
+struct counted_claims {
+    struct auth_claims claims; /* first: counted_of casts a pointer to it */
     _Atomic uint32_t holders;
     char text[];
 };
 
-static struct held *held_of(const struct auth_claims *claims)
+static struct counted_claims *counted_of(const struct auth_claims *claims)
 {
-    return (struct held *)(uintptr_t)claims;
+    return (struct counted_claims *)(uintptr_t)claims;
 }
 
-static struct span keep(struct span span, char **at)
+static struct span claims_copy_text(struct span span, char **at)
 {
     struct span kept = { *at, span.size };
 
@@ -33,25 +33,26 @@ const struct auth_claims *auth_claims_create(const struct auth_claims *claims)
 {
     size_t size = claims->issuer.size + claims->audience.size + claims->lxm.size +
                   claims->jti.size + claims->role.size + 5;
-    struct held *held = base_alloc(sizeof *held + size);
+    struct counted_claims *counted = base_alloc(sizeof *counted + size);
     char *at;
 
-    if (held == NULL)
+    if (counted == NULL)
         return NULL;
-    at = held->text;
-    held->claims = *claims;
-    held->claims.issuer = keep(claims->issuer, &at);
-    held->claims.audience = keep(claims->audience, &at);
-    held->claims.lxm = keep(claims->lxm, &at);
-    held->claims.jti = keep(claims->jti, &at);
-    held->claims.role = keep(claims->role, &at);
-    atomic_init(&held->holders, 1);
-    return &held->claims;
+    at = counted->text;
+    counted->claims = *claims;
+    counted->claims.issuer = claims_copy_text(claims->issuer, &at);
+    counted->claims.audience = claims_copy_text(claims->audience, &at);
+    counted->claims.lxm = claims_copy_text(claims->lxm, &at);
+    counted->claims.jti = claims_copy_text(claims->jti, &at);
+    counted->claims.role = claims_copy_text(claims->role, &at);
+    atomic_init(&counted->holders, 1);
+    return &counted->claims;
 }
 
 const struct auth_claims *auth_claims_ref(const struct auth_claims *claims)
 {
-    uint32_t before = atomic_fetch_add_explicit(&held_of(claims)->holders, 1, memory_order_relaxed);
+    uint32_t before =
+        atomic_fetch_add_explicit(&counted_of(claims)->holders, 1, memory_order_relaxed);
 
     tr_assert(before > 0);
     return claims;
@@ -61,6 +62,6 @@ void auth_claims_unref(const struct auth_claims *claims)
 {
     if (claims == NULL)
         return;
-    if (atomic_fetch_sub_explicit(&held_of(claims)->holders, 1, memory_order_acq_rel) == 1)
-        base_free(held_of(claims));
+    if (atomic_fetch_sub_explicit(&counted_of(claims)->holders, 1, memory_order_acq_rel) == 1)
+        base_free(counted_of(claims));
 }

@@ -32,7 +32,7 @@ const char *did_refusal_text(enum did_refusal refusal)
     return texts[refusal];
 }
 
-static struct span skip(struct span text, size_t size)
+static struct span did_skip(struct span text, size_t size)
 {
     return (struct span){ text.at + size, text.size - size };
 }
@@ -57,7 +57,7 @@ static bool is_lower(char c)
     return c >= 'a' && c <= 'z';
 }
 
-/* idchar of DID Core section 3.1, and the colon; a percent sign is looked at by did:web. */
+/* idchar of DID Core section 3.1, and the colon; did_web_url checks a percent sign. */
 static bool is_id_char(char c)
 {
     return is_digit(c) || is_lower(c) || (c >= 'A' && c <= 'Z') || c == '.' || c == '-' ||
@@ -91,7 +91,7 @@ enum did_refusal did_parse(struct span text, struct did *ret_did)
     for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++) {
         if (!span_starts(text, methods[i].prefix))
             continue;
-        id = skip(text, strlen(methods[i].prefix));
+        id = did_skip(text, strlen(methods[i].prefix));
         if (id.size == 0 || id.at[id.size - 1] == ':' ||
             (methods[i].method == DID_METHOD_PLC && !is_plc_id(id)))
             return DID_SYNTAX;
@@ -126,8 +126,8 @@ size_t did_key_format(const struct crypto_key *key, char ret_text[DID_KEY_CHARS_
 
 /* ---- did:web --------------------------------------------------------------------------------- */
 
-/* Names that never belong to the public: special-use ones (RFC 6761, 6762, 7686, 8375, 9476) and
- * those that home and company networks use. */
+/* Top-level names that are never public: special-use ones (RFC 6761, 6762, 7686, 8375, 9476) and those
+ * that home and company networks use. */
 static const char *const private_tlds[] = { "localhost", "local", "internal", "arpa", "onion",
     "test", "invalid", "example", "alt", "lan", "home", "corp", "intranet", "private" };
 
@@ -166,13 +166,14 @@ static bool split_host(struct span name, struct host *ret_host)
         host.label_count++;
         if (dot == NULL)
             break;
-        rest = skip(rest, host.last.size + 1);
+        rest = did_skip(rest, host.last.size + 1);
     }
     *ret_host = host;
     return true;
 }
 
-/* Would a resolver read it as an address? Then also in forms like 127.1 or 0x7f000001. */
+/* Tell whether a resolver would read the host as an address, also in forms like 127.1 or 0x7f000001.
+ */
 static bool is_address(const struct host *host)
 {
     bool is_number = true;
@@ -232,12 +233,12 @@ enum did_refusal did_web_url(struct span text, bool allow_private, struct buffer
     name = did.id;
     percent = memchr(name.at, '%', name.size);
     if (percent != NULL) {
-        /* The one thing that may be encoded is the colon before a port, in one way. */
+        /* Only the colon before a port may be encoded, and only as %3A. */
         name.size = (size_t)(percent - did.id.at);
-        port = skip(did.id, name.size);
+        port = did_skip(did.id, name.size);
         if (!span_starts(port, "%3A"))
             return DID_HOST;
-        port = skip(port, 3);
+        port = did_skip(port, 3);
         if (port.size == 0 || port.size > 5 || port.at[0] == '0' || !span_u64(port, &number) ||
             number > 65535)
             return DID_HOST;
@@ -346,7 +347,7 @@ static enum did_refusal read_document(
         return DID_DOCUMENT;
     if (!json_string(json_get(document, "id"), &id) || !span_equal(id, did))
         return DID_DOCUMENT_ID;
-    /* Anything but a plain false: when in doubt, the identity is gone. */
+    /* Any value but false counts as deactivated: when in doubt, refuse the identity. */
     if (deactivated != NULL && (!json_bool(deactivated, &is_deactivated) || is_deactivated))
         return DID_DEACTIVATED;
     refusal = find_method(json_get(document, "verificationMethod"), did, fragment, &method);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* did_key_cache.c: sets of a few places, each with a lock that is tried once.
  *
- * 1. A set is read and written by whoever turned is_taken from false to true, until it is false
- *    again. That is some dozens of instructions, but its thread may lose its core meanwhile: hence
- *    nobody waits for it, who comes in vain goes without.
- * 2. A place is in use if it has a key. The text is compared in full: a hit is that issuer's. */
+ * 1. The thread that turns is_taken from false to true owns the set until it stores false again. It
+ *    holds the set for some dozens of instructions, but the kernel may take its core away meanwhile.
+ *    So no thread waits for a set: a thread that finds it taken goes on as after a miss.
+ * 2. A place is in use if it has a key. did_key_set_find compares the whole DID, so a hit is that issuer's. */
 #include "auth/did_key_cache.h"
 
 #include <stdatomic.h>
@@ -27,7 +27,7 @@ struct did_key_place {
 
 struct did_key_set {
     _Atomic bool is_taken;
-    uint32_t uses; /* may come round: then one eviction may pick a younger one */
+    uint32_t uses; /* may wrap around; one eviction may then pick a younger entry */
     struct did_key_place places[WAYS];
 };
 
@@ -55,8 +55,9 @@ void did_key_cache_fini(struct did_key_cache *cache)
     *cache = (struct did_key_cache){ 0 };
 }
 
-/* NULL if somebody is there. The acquire pairs with the release in leave. */
-static struct did_key_set *enter(struct did_key_cache *cache, struct span did)
+/* Take the DID's set, or return NULL if another thread has it. The acquire pairs with the release
+ * in did_key_set_leave. */
+static struct did_key_set *did_key_set_enter(struct did_key_cache *cache, struct span did)
 {
     uint64_t hash = base_siphash(cache->hash_key, did.at, did.size);
     struct did_key_set *set = &cache->sets[hash & (cache->set_count - 1)];
@@ -64,12 +65,12 @@ static struct did_key_set *enter(struct did_key_cache *cache, struct span did)
     return atomic_exchange_explicit(&set->is_taken, true, memory_order_acquire) ? NULL : set;
 }
 
-static void leave(struct did_key_set *set)
+static void did_key_set_leave(struct did_key_set *set)
 {
     atomic_store_explicit(&set->is_taken, false, memory_order_release);
 }
 
-static struct did_key_place *find(struct did_key_set *set, struct span did)
+static struct did_key_place *did_key_set_find(struct did_key_set *set, struct span did)
 {
     for (int i = 0; i < WAYS; i++)
         if (set->places[i].key != NULL &&
@@ -86,20 +87,20 @@ struct crypto_key *did_key_cache_get(struct did_key_cache *cache, struct span di
 
     if (cache->sets == NULL || did.size > DID_KEY_CHARS_MAX)
         return NULL;
-    set = enter(cache, did);
+    set = did_key_set_enter(cache, did);
     if (set == NULL)
         return NULL;
-    place = find(set, did);
+    place = did_key_set_find(set, did);
     if (place != NULL) {
         place->used = ++set->uses;
         key = crypto_key_ref(place->key);
     }
-    leave(set);
+    did_key_set_leave(set);
     return key;
 }
 
-/* A free place, or what was used longest ago. */
-static struct did_key_place *least_of(struct did_key_set *set)
+/* Return a free place, or the one that was used longest ago. */
+static struct did_key_place *did_key_set_victim(struct did_key_set *set)
 {
     struct did_key_place *least = &set->places[0];
 
@@ -120,17 +121,17 @@ void did_key_cache_put(struct did_key_cache *cache, struct span did, struct cryp
 
     if (cache->sets == NULL || did.size > DID_KEY_CHARS_MAX)
         return;
-    set = enter(cache, did);
+    set = did_key_set_enter(cache, did);
     if (set == NULL)
-        return; /* the next token of this issuer brings it again */
-    if (find(set, did) == NULL) {
-        place = least_of(set);
+        return; /* the next token of this issuer offers the key again */
+    if (did_key_set_find(set, did) == NULL) {
+        place = did_key_set_victim(set);
         dropped = place->key;
         place->key = crypto_key_ref(key);
         place->used = ++set->uses;
         place->did_size = (uint32_t)did.size;
         memcpy(place->did, did.at, did.size);
     }
-    leave(set);
+    did_key_set_leave(set);
     crypto_key_unref(&dropped);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gate.c: what stands before a route: ask the verifier who this is, compare what the token is for, go
- * on or answer. */
+/* gate.c: the gate of a route. It asks the verifier who the caller is, compares the token's audience,
+ * method and expiry with the route's demand, and lets the request in or answers it. */
+#include <stdio.h>
 #include <string.h>
 
 #include "auth/verifier.h"
@@ -8,7 +9,7 @@
 #include "base/assert.h"
 #include "crypto/digest.h"
 
-/* What hangs on a request that was let in. */
+/* Lives as long as its request. */
 struct caller {
     struct auth_claims claims;
     char texts[];
@@ -27,7 +28,7 @@ static struct auth *auth_of(const struct http_request *request)
     return auth;
 }
 
-static void unauthorized(struct http_request *request, const char *label, const char *text)
+static void gate_refuse(struct http_request *request, const char *label, const char *text)
 {
     http_add_header(request, "WWW-Authenticate", SPAN("Bearer error=\"invalid_token\""));
     http_respond_error(request, 401, label, text);
@@ -75,8 +76,8 @@ static bool is_for_us(const struct auth *auth, struct span audience)
     return false;
 }
 
-/* At every use, cached or not. NULL if the token is for this request. */
-static enum jwt_refusal compare(
+/* Check that the token is for this request: at every use, also of a cached token. */
+static enum jwt_refusal check_claims(
     const struct http_request *request, const struct auth_claims *claims)
 {
     const struct auth_demand *demand = demand_of(request);
@@ -97,6 +98,45 @@ static enum jwt_refusal compare(
     return JWT_OK;
 }
 
+static void refuse_claims(
+    struct http_request *request, const struct auth_claims *claims, enum jwt_refusal refusal)
+{
+    const struct auth_demand *demand = demand_of(request);
+    const struct auth *auth = auth_of(request);
+    const struct jwt_claims token = {
+        .aud = claims->audience, .lxm = claims->lxm, .exp_s = (int64_t)claims->expires_s
+    };
+    const struct jwt_expect expect = {
+        .now_s = (int64_t)(auth->env->wall_ns(auth->env->data) / 1000000000),
+        .audiences = auth->audiences,
+        .audience_count = auth->audience_count,
+        .lxm = demand->lxm == NULL ? (struct span){ NULL, 0 } : span_of(demand->lxm),
+    };
+    char text[JWT_TEXT_SIZE];
+
+    tr_assert(refusal != JWT_OK);
+    if (refusal == JWT_ISSUER)
+        (void)snprintf(text, sizeof text, "%s",
+            demand->session ? "This route needs a session token; sign in."
+                            : "This route needs a service token, not a session token.");
+    else
+        jwt_explain(refusal, &token, &expect, text);
+    gate_refuse(request, jwt_refusal_label(refusal), text);
+}
+
+static bool has_role(const struct auth_demand *demand, const struct auth_claims *claims)
+{
+    return demand->role == NULL || span_is(claims->role, demand->role);
+}
+
+static void refuse_role(struct http_request *request)
+{
+    char text[128];
+
+    (void)snprintf(text, sizeof text, "This route needs the role %.64s.", demand_of(request)->role);
+    http_respond_error(request, 403, "Forbidden", text);
+}
+
 static void let_in(struct http_request *request, const struct auth_answer *answer)
 {
     struct caller *caller;
@@ -111,23 +151,22 @@ static void let_in(struct http_request *request, const struct auth_answer *answe
         http_respond_shed(request, 503, 1, "memory");
         return;
     }
-    refusal = compare(request, &caller->claims);
+    refusal = check_claims(request, &caller->claims);
     if (refusal != JWT_OK) {
-        unauthorized(request, jwt_refusal_label(refusal), jwt_refusal_text(refusal));
+        refuse_claims(request, &caller->claims, refusal);
         return;
     }
-    if (demand_of(request)->role != NULL &&
-        !span_is(caller->claims.role, demand_of(request)->role)) {
-        http_respond_error(request, 403, "Forbidden", "this needs another role");
+    if (!has_role(demand_of(request), &caller->claims)) {
+        refuse_role(request);
         return;
     }
     http_set_caller(request, caller);
     http_continue(request);
 }
 
-static void verify(struct http_request *request, const unsigned char *hash);
+static void gate_send_token(struct http_request *request, const unsigned char *hash);
 
-static void answered(struct http_request *request, const struct tr_event *event)
+static void on_answer(struct http_request *request, const struct tr_event *event)
 {
     const struct auth_answer *answer = event->value;
 
@@ -140,10 +179,10 @@ static void answered(struct http_request *request, const struct tr_event *event)
         let_in(request, answer);
         break;
     case VERDICT_UNKNOWN:
-        verify(request, (const unsigned char *)answer->texts);
+        gate_send_token(request, (const unsigned char *)answer->texts);
         break;
     case VERDICT_REFUSED:
-        unauthorized(request, answer->label, answer->text);
+        gate_refuse(request, answer->label, answer->texts);
         break;
     case VERDICT_LIMITED:
         http_respond_shed(
@@ -151,7 +190,7 @@ static void answered(struct http_request *request, const struct tr_event *event)
         break;
     case VERDICT_FAILED:
         http_add_header(request, "Retry-After", SPAN("1"));
-        http_respond_error(request, 503, answer->label, answer->text);
+        http_respond_error(request, 503, answer->label, answer->texts);
         break;
     }
 }
@@ -182,9 +221,9 @@ static void fill_address(struct http_request *request, struct auth_verifier_mess
         (unsigned char)rate_limit_address_key(http_peer(request), message->address);
 }
 
-static void ask(struct http_request *request, struct auth_verifier_message *message)
+static void gate_ask(struct http_request *request, struct auth_verifier_message *message)
 {
-    int rc = http_ask(request, auth_of(request)->verifier, message, sizeof *message, answered);
+    int rc = http_ask(request, auth_of(request)->verifier, message, sizeof *message, on_answer);
 
     if (rc == 0)
         return;
@@ -192,7 +231,7 @@ static void ask(struct http_request *request, struct auth_verifier_message *mess
     http_respond_shed(request, 503, 1, "auth");
 }
 
-/* False: it has been answered. */
+/* Copy the token into the message. False: the request has been answered. */
 static bool add_token(
     struct http_request *request, struct auth_verifier_message *message, struct span token)
 {
@@ -211,23 +250,32 @@ static bool add_token(
     return true;
 }
 
-static void verify(struct http_request *request, const unsigned char *hash)
+static void gate_send_token(struct http_request *request, const unsigned char *hash)
 {
     struct auth_verifier_message message = { .kind = VERIFIER_VERIFY };
     struct span token = token_of(request);
 
-    tr_assert(token.at != NULL); /* only a token that was looked up can be unknown */
+    tr_assert(token.at != NULL); /* VERDICT_UNKNOWN answers a message with a hash */
     memcpy(message.hash, hash, sizeof message.hash);
     if (add_token(request, &message, token))
-        ask(request, &message);
+        gate_ask(request, &message);
 }
 
-/* A service token changes something once, so what a request that is no read brings is new: to ask
- * for it after a look in vain would double the way to the verifier. A wrong guess costs a copy. */
+/* A service token serves for one change, so a request that is not a read brings a new token: sending it
+ * with the first message saves a second one. A wrong guess costs a copy. */
 static bool is_likely_new(const struct http_request *request)
 {
     return http_method(request) != HTTP_GET && http_method(request) != HTTP_HEAD &&
            !demand_of(request)->session;
+}
+
+static void refuse_large(struct http_request *request, size_t size)
+{
+    char text[64];
+
+    (void)snprintf(
+        text, sizeof text, "The token is %zu bytes; the limit is %d.", size, JWT_BYTES_MAX);
+    gate_refuse(request, jwt_refusal_label(JWT_TOO_LARGE), text);
 }
 
 bool auth_gate(struct http_request *request)
@@ -238,15 +286,16 @@ bool auth_gate(struct http_request *request)
 
     if (has_two(request, "Authorization") ||
         (token.at == NULL && http_header(request, "Authorization").at != NULL)) {
-        unauthorized(request, "TokenForm", "send one header: Authorization: Bearer TOKEN");
+        gate_refuse(request, "TokenForm", "Send one Authorization header: Bearer TOKEN.");
         return false;
     }
     if (token.at == NULL && (!demand->anonymous || demand->role != NULL)) {
-        unauthorized(request, "TokenMissing", "send a token: Authorization: Bearer TOKEN");
+        gate_refuse(
+            request, "TokenMissing", "The token is missing; send Authorization: Bearer TOKEN.");
         return false;
     }
     if (token.size > JWT_BYTES_MAX) {
-        unauthorized(request, jwt_refusal_label(JWT_TOO_LARGE), jwt_refusal_text(JWT_TOO_LARGE));
+        refuse_large(request, token.size);
         return false;
     }
     if (token.at == NULL)
@@ -256,8 +305,8 @@ bool auth_gate(struct http_request *request)
     if (token.at != NULL && is_likely_new(request) && !add_token(request, &message, token))
         return false;
     fill_address(request, &message);
-    ask(request, &message);
-    return false; /* the answer lets it through */
+    gate_ask(request, &message);
+    return false; /* on_answer lets the request in */
 }
 
 const struct auth_claims *auth_claims_of(const struct http_request *request)

@@ -8,10 +8,10 @@
 #include "crypto/digest.h"
 #include "crypto/encoding.h"
 
-/* What each kind of key is called (RFC 7518 section 6, RFC 8037, RFC 8812). */
+/* The names of each kind of key (RFC 7518 section 6, RFC 8037, RFC 8812). */
 static const struct kind {
     const char *type;
-    const char *curve; /* NULL if there is none */
+    const char *curve; /* NULL if the kind has none */
     enum crypto_algorithm algorithm;
     bool has_y;
 } kinds[] = {
@@ -23,7 +23,9 @@ static const struct kind {
 };
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
-static int fail(int code, const char *why, const char **ret_why)
+static const char out_of_memory[] = "The server is out of memory.";
+
+static int jwk_fail(int code, const char *why, const char **ret_why)
 {
     if (ret_why != NULL)
         *ret_why = why;
@@ -47,7 +49,7 @@ static const struct kind *find_kind(const struct json *jwk)
     return NULL;
 }
 
-/* Is it meant for signatures, and is alg, if there, the one of its kind? */
+/* Check that the key is meant for signatures and that alg, if present, is its kind's. */
 static int check_use(const struct json *jwk, const struct kind *kind, const char **ret_why)
 {
     const struct json *operations = json_get(jwk, "key_ops");
@@ -56,10 +58,10 @@ static int check_use(const struct json *jwk, const struct kind *kind, const char
 
     if (json_get(jwk, "alg") != NULL && (!json_string(json_get(jwk, "alg"), &text) ||
                                             !span_is(text, crypto_algorithm_name(kind->algorithm))))
-        return fail(TR_EUNSUPPORTED, "its alg is not the one for its kty and crv", ret_why);
+        return jwk_fail(TR_EUNSUPPORTED, "alg does not match kty and crv.", ret_why);
     if (json_get(jwk, "use") != NULL &&
         (!json_string(json_get(jwk, "use"), &text) || !span_is(text, "sig")))
-        return fail(TR_EUNSUPPORTED, "its use is not sig", ret_why);
+        return jwk_fail(TR_EUNSUPPORTED, "use must be sig.", ret_why);
     if (operations == NULL)
         return 0;
     for (struct json_iter it = json_iterate(operations); json_next(&it);)
@@ -67,10 +69,10 @@ static int check_use(const struct json *jwk, const struct kind *kind, const char
                                        (span_is(text, "verify") || span_is(text, "sign")));
     return has_verify && json_kind(operations) == JSON_ARRAY
                ? 0
-               : fail(TR_EUNSUPPORTED, "its key_ops have no verify", ret_why);
+               : jwk_fail(TR_EUNSUPPORTED, "key_ops must have verify.", ret_why);
 }
 
-/* base64url of exactly `size` bytes. */
+/* Decode a member that must be base64url of exactly `size` bytes. */
 static bool get_bytes(const struct json *jwk, const char *key, uint8_t *bytes, size_t size)
 {
     struct span text;
@@ -91,11 +93,12 @@ static int parse_curve(const struct json *jwk, const struct kind *kind, bool is_
 
     if (!get_bytes(jwk, "x", point + 1, 32) ||
         (kind->has_y && !get_bytes(jwk, "y", point + 33, 32)))
-        return fail(TR_EPROTO, "x or y is not 32 bytes in base64url", ret_why);
+        return jwk_fail(TR_EPROTO, "x and y must be 32 bytes in base64url.", ret_why);
     rc = kind->has_y ? crypto_key_from_public(kind->algorithm, point, 65, &key)
                      : crypto_key_from_public(kind->algorithm, point + 1, 32, &key);
     if (rc != 0)
-        return fail(rc, rc == TR_ENOMEM ? "out of memory" : "it is not on its curve", ret_why);
+        return jwk_fail(
+            rc, rc == TR_ENOMEM ? out_of_memory : "The point (x, y) is not on the curve.", ret_why);
     if (!is_private) {
         *ret_key = key;
         return 0;
@@ -106,14 +109,14 @@ static int parse_curve(const struct json *jwk, const struct kind *kind, bool is_
     crypto_wipe(secret, sizeof secret);
     if (rc != 0) {
         crypto_key_unref(&key);
-        return fail(rc, rc == TR_ENOMEM ? "out of memory" : "d is not a private key", ret_why);
+        return jwk_fail(rc, rc == TR_ENOMEM ? out_of_memory : "d is not a private key.", ret_why);
     }
     is_same = crypto_key_public_bytes(key, compressed) == crypto_key_public_bytes(pair, expected) &&
               memcmp(compressed, expected, kind->has_y ? 33 : 32) == 0;
     crypto_key_unref(&key);
     if (!is_same) {
         crypto_key_unref(&pair);
-        return fail(TR_EPROTO, "d does not belong to x", ret_why);
+        return jwk_fail(TR_EPROTO, "d does not belong to x.", ret_why);
     }
     *ret_key = pair;
     return 0;
@@ -131,16 +134,16 @@ static int parse_rsa(const struct json *jwk, struct crypto_key **ret_key, const 
         crypto_base64url_decode(n, modulus, sizeof modulus, &modulus_size) != 0 ||
         crypto_base64url_decode(e, exponent, sizeof exponent, &exponent_size) != 0 ||
         modulus_size == 0 || exponent_size == 0 || modulus[0] == 0 || exponent[0] == 0)
-        return fail(TR_EPROTO, "n or e is not a number in base64url", ret_why);
+        return jwk_fail(TR_EPROTO, "n and e must be numbers in base64url.", ret_why);
     rc = crypto_key_from_rsa(
         &(struct crypto_rsa_public){ .modulus = { (const char *)modulus, modulus_size },
             .exponent = { (const char *)exponent, exponent_size } },
         ret_key);
     return rc == 0 ? 0
-                   : fail(rc,
-                         rc == TR_ENOMEM ? "out of memory"
-                                         : "RSA keys have 2048 to 4096 bits, e of 65537 or more, "
-                                           "and come from a sound generator",
+                   : jwk_fail(rc,
+                         rc == TR_ENOMEM ? out_of_memory
+                                         : "n must have 2,048 to 4,096 bits from a sound "
+                                           "generator, and e must be at least 65,537.",
                          ret_why);
 }
 
@@ -157,8 +160,8 @@ static int parse_secret(const struct json *jwk, struct crypto_key **ret_key, con
     crypto_wipe(secret, sizeof secret);
     return rc == 0
                ? 0
-               : fail(rc,
-                     rc == TR_ENOMEM ? "out of memory" : "k is not 32 to 128 bytes in base64url",
+               : jwk_fail(rc,
+                     rc == TR_ENOMEM ? out_of_memory : "k must be 32 to 128 bytes in base64url.",
                      ret_why);
 }
 
@@ -170,20 +173,21 @@ int jwk_parse(
     int rc;
 
     if (json_kind(jwk) != JSON_OBJECT)
-        return fail(TR_EPROTO, "a key is a JSON object", ret_why);
+        return jwk_fail(TR_EPROTO, "The key must be a JSON object.", ret_why);
     if (json_kind(json_get(jwk, "kty")) != JSON_STRING)
-        return fail(TR_EPROTO, "it has no kty", ret_why);
+        return jwk_fail(TR_EPROTO, "kty is missing.", ret_why);
     kind = find_kind(jwk);
     if (kind == NULL)
-        return fail(TR_EUNSUPPORTED, "its kty and crv are not supported", ret_why);
+        return jwk_fail(
+            TR_EUNSUPPORTED, "kty and crv name a kind of key that is not supported.", ret_why);
     rc = check_use(jwk, kind, ret_why);
     if (rc != 0)
         return rc;
     is_private = json_get(jwk, "d") != NULL || kind->algorithm == CRYPTO_HS256;
     if (want == JWK_PUBLIC && is_private)
-        return fail(TR_EPROTO, "it shows its private part", ret_why);
+        return jwk_fail(TR_EPROTO, "The key has its private part; remove d or k.", ret_why);
     if (want == JWK_PRIVATE && !is_private)
-        return fail(TR_EPROTO, "it has no private part", ret_why);
+        return jwk_fail(TR_EPROTO, "The key has no private part; add d or k.", ret_why);
     switch (kind->algorithm) {
     case CRYPTO_ES256:
     case CRYPTO_ES256K:
@@ -191,7 +195,7 @@ int jwk_parse(
         return parse_curve(jwk, kind, is_private, ret_key, ret_why);
     case CRYPTO_RS256:
         if (want == JWK_PRIVATE)
-            return fail(TR_EUNSUPPORTED, "private RSA keys are read from PEM only", ret_why);
+            return jwk_fail(TR_EUNSUPPORTED, "A private RSA key must be in a PEM file.", ret_why);
         return parse_rsa(jwk, ret_key, ret_why);
     case CRYPTO_HS256:
         break;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* jwt.c: invariants.
  *
- * 1. The header's alg is a claim. It is compared with the key's algorithm and never chooses code:
- *    what runs is key->kind, so a public key cannot be used as a shared secret.
- * 2. One token has one text: base64url, S and JSON objects each have a single accepted form. A
- *    cache or a replay store may therefore use the text, or its hash, as the token's name.
- * 3. Everything that comes from the token is bounded by JWT_BYTES_MAX; there is one allocation for
- *    its decoded parts and one for each of two tapes.
+ * 1. The header's alg is only a claim. jwt_verify compares it with the key's algorithm; the key alone
+ *    chooses the code that runs, so a public key cannot be used as a shared secret.
+ * 2. One token has one text: base64url, S and JSON objects each have a single accepted form. A cache
+ *    or a replay store may therefore use the text, or its hash, as the token's identity.
+ * 3. JWT_BYTES_MAX bounds everything that comes from the token. A token costs one allocation for its
+ *    decoded parts and one for each of the two JSON tapes.
  *
  * The memory of a token: header, padding for the JSON reader, payload, padding, signature. */
 #include "auth/jwt.h"
@@ -20,33 +20,10 @@
 #include "base/assert.h"
 #include "crypto/encoding.h"
 
-static const char *const labels[JWT_REFUSAL_COUNT] = {
-#define LABEL(name, label, text) label,
-    JWT_REFUSALS(LABEL)
-#undef LABEL
-};
-static const char *const texts[JWT_REFUSAL_COUNT] = {
-#define TEXT(name, label, text) text,
-    JWT_REFUSALS(TEXT)
-#undef TEXT
-};
-
-const char *jwt_refusal_label(enum jwt_refusal refusal)
-{
-    tr_assert(refusal < JWT_REFUSAL_COUNT);
-    return labels[refusal];
-}
-
-const char *jwt_refusal_text(enum jwt_refusal refusal)
-{
-    tr_assert(refusal < JWT_REFUSAL_COUNT);
-    return texts[refusal];
-}
-
 /* ---- header ---------------------------------------------------------------------------------- */
 
-/* Members that are refused, whatever they hold. The others we do not know are ignored, as RFC 7515
- * section 4 asks. */
+/* Header members that end the jwt_parse_parts whatever their value. Other unknown members are ignored, as
+ * RFC 7515 section 4 asks. */
 static const struct {
     const char *name;
     enum jwt_refusal refusal;
@@ -65,8 +42,7 @@ static const struct {
     { "epk", JWT_HEADER_NESTED },
 };
 
-/* Graphic ASCII: no spaces, nothing that a log or a database could read otherwise. */
-static bool is_graphic(struct span text, size_t chars_max)
+bool jwt_is_graphic(struct span text, size_t chars_max)
 {
     if (text.size == 0 || text.size > chars_max)
         return false;
@@ -116,45 +92,82 @@ static enum jwt_refusal read_header(struct jwt *jwt, char *text, size_t size)
         (!json_string(json_get(header, "typ"), &type) || !span_is(type, "JWT")))
         return JWT_TYPE;
     if (json_get(header, "kid") != NULL && (!json_string(json_get(header, "kid"), &jwt->kid) ||
-                                               !is_graphic(jwt->kid, JWT_NAME_CHARS_MAX)))
+                                               !jwt_is_graphic(jwt->kid, JWT_NAME_CHARS_MAX)))
         return JWT_KID;
     return JWT_OK;
 }
 
 /* ---- claims ---------------------------------------------------------------------------------- */
 
-static bool read_name(const struct json *claims, const char *key, struct span *ret_text)
+static bool is_name(const struct json *json, const char *key, struct span *ret_text)
 {
-    const struct json *value = json_get(claims, key);
+    const struct json *value = json_get(json, key);
 
     return value == NULL || (json_string(value, ret_text) && ret_text->size > 0 &&
                                 ret_text->size <= JWT_NAME_CHARS_MAX);
 }
 
-static bool read_audience(const struct json *claims, struct jwt_claims *ret_claims)
+static bool is_audience_list(const struct json *list)
 {
-    const struct json *value = json_get(claims, "aud");
-
-    if (json_kind(value) != JSON_ARRAY)
-        return read_name(claims, "aud", &ret_claims->aud);
-    for (struct json_iter it = json_iterate(value); json_next(&it);)
+    for (struct json_iter it = json_iterate(list); json_next(&it);)
         if (json_kind(it.value) != JSON_STRING)
             return false;
-    ret_claims->aud_list = value;
     return true;
 }
 
-static bool read_time(const struct json *claims, const char *key, int64_t *ret_s)
+static enum jwt_refusal read_names(const struct json *json, struct jwt_claims *claims)
 {
-    const struct json *value = json_get(claims, key);
+    const struct {
+        const char *key;
+        struct span *ret_text;
+    } names[] = { { "iss", &claims->iss }, { "sub", &claims->sub }, { "lxm", &claims->lxm },
+        { "nonce", &claims->nonce }, { "azp", &claims->azp }, { "jti", &claims->jti },
+        { "aud", &claims->aud } };
+    const struct json *aud = json_get(json, "aud");
+    size_t count = sizeof names / sizeof names[0];
 
+    if (json_kind(aud) == JSON_ARRAY) {
+        claims->aud_list = aud;
+        count--;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (!is_name(json, names[i].key, names[i].ret_text)) {
+            claims->wrong_claim = names[i].key;
+            return JWT_CLAIM_TYPE;
+        }
+    }
+    if (claims->aud_list != NULL && !is_audience_list(aud))
+        claims->wrong_claim = "aud";
+    else if (claims->jti.at != NULL && !jwt_is_graphic(claims->jti, JWT_ID_CHARS_MAX))
+        claims->wrong_claim = "jti";
+    return claims->wrong_claim == NULL ? JWT_OK : JWT_CLAIM_TYPE;
+}
+
+static bool is_time(const struct json *value, int64_t *ret_s)
+{
     *ret_s = -1;
     return value == NULL || (json_int(value, ret_s) && *ret_s >= 0 && *ret_s <= INT64_C(1) << 53);
 }
 
+static enum jwt_refusal read_times(const struct json *json, struct jwt_claims *claims)
+{
+    const struct {
+        const char *key;
+        int64_t *ret_s;
+    } times[] = { { "exp", &claims->exp_s }, { "iat", &claims->iat_s }, { "nbf", &claims->nbf_s } };
+
+    for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) {
+        if (!is_time(json_get(json, times[i].key), times[i].ret_s)) {
+            claims->wrong_claim = times[i].key;
+            return JWT_TIME_TYPE;
+        }
+    }
+    return JWT_OK;
+}
+
 static enum jwt_refusal read_claims(struct jwt *jwt, char *text, size_t size)
 {
-    struct jwt_claims *claims = &jwt->claims;
+    enum jwt_refusal refusal;
     const struct json *json;
     int rc;
 
@@ -168,22 +181,13 @@ static enum jwt_refusal read_claims(struct jwt *jwt, char *text, size_t size)
     if (json_kind(json) != JSON_OBJECT)
         return JWT_CLAIMS_JSON;
     jwt->claims_json = json;
-    if (!read_name(json, "iss", &claims->iss) || !read_name(json, "sub", &claims->sub) ||
-        !read_name(json, "lxm", &claims->lxm) || !read_name(json, "nonce", &claims->nonce) ||
-        !read_name(json, "azp", &claims->azp) || !read_audience(json, claims))
-        return JWT_CLAIM_TYPE;
-    if (!read_name(json, "jti", &claims->jti) ||
-        (claims->jti.at != NULL && !is_graphic(claims->jti, JWT_ID_CHARS_MAX)))
-        return JWT_CLAIM_TYPE;
-    if (!read_time(json, "exp", &claims->exp_s) || !read_time(json, "iat", &claims->iat_s) ||
-        !read_time(json, "nbf", &claims->nbf_s))
-        return JWT_TIME_TYPE;
-    return JWT_OK;
+    refusal = read_names(json, &jwt->claims);
+    return refusal == JWT_OK ? read_times(json, &jwt->claims) : refusal;
 }
 
-/* ---- parse ----------------------------------------------------------------------------------- */
+/* ---- jwt_parse_parts ----------------------------------------------------------------------------------- */
 
-static enum jwt_refusal split(struct span token, struct span ret_parts[3])
+static enum jwt_refusal jwt_split(struct span token, struct span ret_parts[3])
 {
     const char *at = token.at, *end = token.at + token.size;
 
@@ -198,7 +202,7 @@ static enum jwt_refusal split(struct span token, struct span ret_parts[3])
     return JWT_OK;
 }
 
-/* Decode one part to *at and move it past the part and `padding`. */
+/* Decode one part to *at, and move *at past the part and `padding`. */
 static bool decode_part(struct span part, size_t padding, char **at, struct span *ret_bytes)
 {
     size_t size;
@@ -210,7 +214,7 @@ static bool decode_part(struct span part, size_t padding, char **at, struct span
     return true;
 }
 
-static enum jwt_refusal parse(struct jwt *jwt, struct span token, bool has_claims)
+static enum jwt_refusal jwt_parse_parts(struct jwt *jwt, struct span token, bool has_claims)
 {
     struct span parts[3], header;
     enum jwt_refusal refusal;
@@ -221,7 +225,7 @@ static enum jwt_refusal parse(struct jwt *jwt, struct span token, bool has_claim
         return JWT_MISSING;
     if (token.size > JWT_BYTES_MAX)
         return JWT_TOO_LARGE;
-    refusal = split(token, parts);
+    refusal = jwt_split(token, parts);
     if (refusal != JWT_OK)
         return refusal;
     jwt->memory = base_alloc(token.size + (size_t)2 * JSON_PADDING_BYTES);
@@ -250,12 +254,12 @@ static enum jwt_refusal parse(struct jwt *jwt, struct span token, bool has_claim
 
 enum jwt_refusal jwt_parse(struct jwt *jwt, struct span token)
 {
-    return parse(jwt, token, true);
+    return jwt_parse_parts(jwt, token, true);
 }
 
 enum jwt_refusal jwt_parse_jws(struct jwt *jwt, struct span token)
 {
-    return parse(jwt, token, false);
+    return jwt_parse_parts(jwt, token, false);
 }
 
 void jwt_fini(struct jwt *jwt)
@@ -273,8 +277,8 @@ static enum jwt_refusal check_kid(const struct jwt *jwt, const struct jwt_expect
     const struct span kid = jwt->kid, iss = jwt->claims.iss;
 
     if (kid.at == NULL)
-        return expect->kid_required ? JWT_KID_MISSING : JWT_OK;
-    if (expect->any_kid)
+        return expect->kid_rule == JWT_KID_REQUIRED ? JWT_KID_MISSING : JWT_OK;
+    if (expect->kid_rule == JWT_KID_ANY)
         return JWT_OK;
     for (const char *const *one = expect->kids; one != NULL && *one != NULL; one++) {
         if (span_is(kid, *one))
@@ -287,24 +291,31 @@ static enum jwt_refusal check_kid(const struct jwt *jwt, const struct jwt_expect
     return JWT_KID;
 }
 
+int64_t jwt_lifetime_s(const struct jwt_expect *expect)
+{
+    return expect->lifetime_s_max > 0 ? expect->lifetime_s_max : JWT_LIFETIME_DEFAULT_S;
+}
+
+int64_t jwt_skew_s(const struct jwt_expect *expect)
+{
+    return expect->skew_s == 0 ? JWT_SKEW_DEFAULT_S : expect->skew_s < 0 ? 0 : expect->skew_s;
+}
+
 static enum jwt_refusal check_times(
     const struct jwt_claims *claims, const struct jwt_expect *expect)
 {
     const int64_t now_s = expect->now_s;
-    const int64_t lifetime_s =
-        expect->lifetime_s_max > 0 ? expect->lifetime_s_max : JWT_LIFETIME_DEFAULT_S;
-    const int64_t skew_s = expect->skew_s == 0  ? JWT_SKEW_DEFAULT_S
-                           : expect->skew_s < 0 ? 0
-                                                : expect->skew_s;
+    const int64_t lifetime_s = jwt_lifetime_s(expect);
+    const int64_t skew_s = jwt_skew_s(expect);
 
     if (claims->exp_s < 0)
         return JWT_EXPIRY_MISSING;
-    /* No leeway: the replay store may then forget a token at its exp. */
+    /* No leeway: the replay store may forget a token at its exp. */
     if (claims->exp_s <= now_s)
         return JWT_EXPIRED;
     if (claims->exp_s - now_s > lifetime_s)
         return JWT_EXPIRY_FAR;
-    if (claims->iat_s < 0 && !expect->allow_missing_iat)
+    if (claims->iat_s < 0 && (expect->optional & JWT_OPTIONAL_IAT) == 0)
         return JWT_ISSUED_MISSING;
     if (claims->iat_s > now_s + skew_s || claims->nbf_s > now_s + skew_s)
         return JWT_ISSUED_FUTURE;
@@ -352,7 +363,7 @@ static enum jwt_refusal check_audience(
     for (struct json_iter it = json_iterate(claims->aud_list); json_next(&it);) {
         if (!json_string(it.value, &name) || !is_audience(expect, name))
             continue;
-        /* With others in the list, azp says for whom it was made (OpenID Connect Core 3.1.3.7). */
+        /* If the list names others too, azp must be this one (OpenID Connect Core 3.1.3.7). */
         if (json_count(claims->aud_list) == 1 || span_equal(claims->azp, name))
             return JWT_OK;
     }
@@ -384,7 +395,8 @@ enum jwt_refusal jwt_check(const struct jwt *jwt, const struct jwt_expect *expec
         refusal = check_audience(&jwt->claims, expect);
     if (refusal == JWT_OK)
         refusal = check_method(&jwt->claims, expect);
-    if (refusal == JWT_OK && jwt->claims.jti.at == NULL && !expect->allow_missing_jti)
+    if (refusal == JWT_OK && jwt->claims.jti.at == NULL &&
+        (expect->optional & JWT_OPTIONAL_JTI) == 0)
         refusal = JWT_ID_MISSING;
     if (refusal == JWT_OK)
         refusal = check_kid(jwt, expect);
@@ -408,9 +420,9 @@ enum jwt_refusal jwt_verify(const struct jwt *jwt, const struct crypto_key *key)
     return rc == 0 ? JWT_OK : rc == TR_ENOMEM ? JWT_NO_MEMORY : JWT_SIGNATURE;
 }
 
-/* ---- make ------------------------------------------------------------------------------------ */
+/* ---- sign ------------------------------------------------------------------------------------ */
 
-/* May stand between quotes as it is. */
+/* Text that needs no escape inside a JSON string. */
 static bool is_plain(struct span text)
 {
     for (size_t i = 0; i < text.size; i++)
@@ -475,7 +487,7 @@ int jwt_sign(
     return rc == TR_ELIMIT ? TR_ETOOBIG : rc;
 }
 
-static void put_text(struct buffer *json, const char *key, struct span text)
+static void jwt_put_text(struct buffer *json, const char *key, struct span text)
 {
     if (text.at == NULL)
         return;
@@ -484,7 +496,7 @@ static void put_text(struct buffer *json, const char *key, struct span text)
     buffer_text(json, "\"");
 }
 
-static void put_time(struct buffer *json, const char *key, int64_t time_s)
+static void jwt_put_time(struct buffer *json, const char *key, int64_t time_s)
 {
     if (time_s < 0)
         return;
@@ -504,16 +516,16 @@ int jwt_sign_claims(const struct crypto_key *key, struct span kid, const struct 
     struct buffer json = { .size_max = JWT_BYTES_MAX };
     int rc;
 
-    tr_assert(claims->aud_list == NULL); /* tokens of our own have one audience */
+    tr_assert(claims->aud_list == NULL); /* the server's own tokens have one audience */
     for (size_t i = 0; i < sizeof members / sizeof members[0]; i++)
         if (!is_plain(members[i].text))
             return TR_EINVAL;
     buffer_text(&json, "{");
     for (size_t i = 0; i < sizeof members / sizeof members[0]; i++)
-        put_text(&json, members[i].key, members[i].text);
-    put_time(&json, "iat", claims->iat_s);
-    put_time(&json, "nbf", claims->nbf_s);
-    put_time(&json, "exp", claims->exp_s);
+        jwt_put_text(&json, members[i].key, members[i].text);
+    jwt_put_time(&json, "iat", claims->iat_s);
+    jwt_put_time(&json, "nbf", claims->nbf_s);
+    jwt_put_time(&json, "exp", claims->exp_s);
     buffer_text(&json, "}");
     rc = json.failed == TR_ELIMIT ? TR_ETOOBIG : json.failed;
     if (rc == 0)

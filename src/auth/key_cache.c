@@ -21,7 +21,7 @@ int key_cache_init(struct key_cache *cache, uint32_t keys_max, struct base_sipha
     return 0;
 }
 
-static void vacate(struct key_cache *cache, struct key_cache_entry *entry)
+static void key_cache_vacate(struct key_cache *cache, struct key_cache_entry *entry)
 {
     base_free(entry->did);
     crypto_key_unref(&entry->key);
@@ -33,12 +33,12 @@ void key_cache_fini(struct key_cache *cache)
 {
     for (size_t i = 0; i < (size_t)cache->set_count * WAYS; i++)
         if (cache->entries[i].did != NULL)
-            vacate(cache, &cache->entries[i]);
+            key_cache_vacate(cache, &cache->entries[i]);
     base_free(cache->entries);
     *cache = (struct key_cache){ 0 };
 }
 
-static struct key_cache_entry *set_of(struct key_cache *cache, struct span did)
+static struct key_cache_entry *key_cache_set_of(struct key_cache *cache, struct span did)
 {
     uint64_t hash = base_siphash(cache->hash_key, did.at, did.size);
 
@@ -47,7 +47,7 @@ static struct key_cache_entry *set_of(struct key_cache *cache, struct span did)
 
 struct key_cache_entry *key_cache_find(struct key_cache *cache, struct span did)
 {
-    struct key_cache_entry *set = set_of(cache, did);
+    struct key_cache_entry *set = key_cache_set_of(cache, did);
 
     for (int i = 0; i < WAYS; i++)
         if (set[i].did != NULL && span_equal((struct span){ set[i].did, set[i].did_size }, did))
@@ -55,9 +55,9 @@ struct key_cache_entry *key_cache_find(struct key_cache *cache, struct span did)
     return NULL;
 }
 
-/* What a set can do without: a free place, then one without a key, then the key seen longest ago.
- */
-static struct key_cache_entry *least_of(struct key_cache_entry *set)
+/* Choose the place to overwrite: a free one, then one without a key, then the key fetched longest
+ * ago. */
+static struct key_cache_entry *key_cache_victim(struct key_cache_entry *set)
 {
     struct key_cache_entry *least = &set[0];
 
@@ -72,7 +72,7 @@ static struct key_cache_entry *least_of(struct key_cache_entry *set)
     return least;
 }
 
-static struct key_cache_entry *take_place(
+static struct key_cache_entry *key_cache_take_place(
     struct key_cache *cache, struct key_cache_entry *place, struct span did)
 {
     char *copy = base_alloc(did.size + 1);
@@ -82,7 +82,7 @@ static struct key_cache_entry *take_place(
     memcpy(copy, did.at, did.size);
     copy[did.size] = '\0';
     if (place->did != NULL)
-        vacate(cache, place);
+        key_cache_vacate(cache, place);
     place->did = copy;
     place->did_size = did.size;
     cache->count++;
@@ -94,7 +94,7 @@ int key_cache_put(struct key_cache *cache, struct span did, struct crypto_key *k
     struct key_cache_entry *entry = key_cache_find(cache, did);
 
     if (entry == NULL)
-        entry = take_place(cache, least_of(set_of(cache, did)), did);
+        entry = key_cache_take_place(cache, key_cache_victim(key_cache_set_of(cache, did)), did);
     if (entry == NULL)
         return TR_ENOMEM;
     crypto_key_unref(&entry->key);
@@ -111,9 +111,9 @@ void key_cache_refuse(
     struct key_cache_entry *entry = key_cache_find(cache, did);
 
     if (entry == NULL) {
-        entry = least_of(set_of(cache, did));
+        entry = key_cache_victim(key_cache_set_of(cache, did));
         if (entry->key == NULL)
-            entry = take_place(cache, entry, did);
+            entry = key_cache_take_place(cache, entry, did);
         else
             entry = NULL;
     }

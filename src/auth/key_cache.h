@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* key_cache.h: what the documents of issuers said: a key, or for a short while why there is none.
- * Bounded; not an actor, it lives in one. */
+/* key_cache.h: the keys of issuers, from their DID documents. An issuer without a usable key has an
+ * entry with the reason, for a short while. Bounded. One actor owns it. */
 #ifndef AUTH_KEY_CACHE_H
 #define AUTH_KEY_CACHE_H
 
@@ -12,12 +12,12 @@
 #include "support/buffer.h"
 
 enum key_refusal_kind {
-    KEY_UNAVAILABLE, /* its document could not be had just now */
-    KEY_UNREACHABLE, /* nor will it be: it is where we do not go */
-    KEY_GONE,        /* the document, or that there is none, says so */
+    KEY_UNAVAILABLE, /* the document could not be fetched; a later try may succeed */
+    KEY_UNREACHABLE, /* the document is at an address that the server never fetches from */
+    KEY_GONE,        /* the issuer has no document, or its document has no such key */
 };
 
-/* Why an issuer has no key: static texts. */
+/* Why an issuer has no key. Both texts are static. */
 struct key_refusal {
     enum key_refusal_kind kind;
     const char *label;
@@ -27,12 +27,12 @@ struct key_refusal {
 struct key_cache_entry {
     char *did; /* NULL: free */
     size_t did_size;
-    struct crypto_key *key;     /* NULL: none, see refusal */
-    struct key_refusal refusal; /* of an entry without a key */
-    uint64_t fetched_s;         /* when the document was last seen with this key */
-    uint64_t tried_s;           /* when it was last asked for, with or without success */
-    uint64_t forced_s;          /* when it was last asked for though the key was fresh */
-    bool has_failed;            /* the last try brought no document */
+    struct crypto_key *key;     /* NULL: see refusal */
+    struct key_refusal refusal; /* if key is NULL */
+    uint64_t fetched_s;         /* when a document last showed this key */
+    uint64_t tried_s;           /* when the last fetch ended, with or without success */
+    uint64_t forced_s; /* when the last fetch for a bad signature began, though the key was fresh */
+    bool has_failed;   /* the last fetch brought no document */
 };
 
 struct key_cache {
@@ -42,15 +42,17 @@ struct key_cache {
     struct base_siphash_key hash_key;
 };
 
+/* Make room for at least `keys_max` issuers. TR_ENOMEM. */
 int key_cache_init(struct key_cache *cache, uint32_t keys_max, struct base_siphash_key hash_key);
+/* Release all keys. Zeroed memory is fine. */
 void key_cache_fini(struct key_cache *cache);
-/* Borrowed until the next call that changes the cache; NULL if there is none. */
+/* Return the entry of a DID, or NULL. Borrowed until the next call that changes the cache. */
 struct key_cache_entry *key_cache_find(struct key_cache *cache, struct span did);
-/* Takes a reference of its own. A full set drops an entry without a key, or else what was fetched
- * longest ago. TR_ENOMEM. */
+/* Keep an issuer's key; the cache takes its own reference. A full set drops an entry without a key,
+ * or else the key fetched longest ago. TR_ENOMEM. */
 int key_cache_put(struct key_cache *cache, struct span did, struct crypto_key *key, uint64_t now_s);
-/* There is no key (any more). Remembered only if that costs no other issuer its key: whoever makes
- * up issuers drives out nobody. */
+/* Drop the issuer's key and remember why it has none. In a set full of keys nothing is remembered:
+ * made-up issuers then evict no real one. */
 void key_cache_refuse(
     struct key_cache *cache, struct span did, const struct key_refusal *refusal, uint64_t now_s);
 

@@ -15,23 +15,23 @@
 struct key_set {
     size_t count;
     struct {
-        char *kid; /* owned; NULL if it has none */
+        char *kid; /* owned; NULL if the key has none */
         size_t kid_size;
         struct crypto_key *key;
     } keys[KEY_SET_KEYS_MAX];
 };
 
-static int fail(int code, char *why, const char *text)
+static int key_set_fail(int code, char *why, const char *text)
 {
     if (why != NULL)
         snprintf(why, KEY_SET_WHY_CHARS, "%s", text);
     return code;
 }
 
-static int fail_key(int code, char *why, size_t index, const char *text)
+static int key_set_fail_key(int code, char *why, size_t index, const char *text)
 {
     if (why != NULL)
-        snprintf(why, KEY_SET_WHY_CHARS, "key %zu of the set: %s", index + 1, text);
+        snprintf(why, KEY_SET_WHY_CHARS, "Key %zu of the set: %s", index + 1, text);
     return code;
 }
 
@@ -62,7 +62,7 @@ struct crypto_key *key_set_find(const struct key_set *set, struct span kid)
     return NULL;
 }
 
-static int add(struct key_set *set, struct span kid, struct crypto_key **key)
+static int key_set_add(struct key_set *set, struct span kid, struct crypto_key **key)
 {
     char *copy = NULL;
 
@@ -82,7 +82,7 @@ static int add(struct key_set *set, struct span kid, struct crypto_key **key)
     return 0;
 }
 
-static int add_json(struct key_set *set, const struct json *json, size_t index,
+static int key_set_add_json(struct key_set *set, const struct json *json, size_t index,
     const struct key_set_options *options, char *why)
 {
     const char *text = "";
@@ -93,29 +93,31 @@ static int add_json(struct key_set *set, const struct json *json, size_t index,
 
     if (json_get(json, "kid") != NULL &&
         (!json_string(json_get(json, "kid"), &kid) || kid.size == 0))
-        return fail_key(TR_EPROTO, why, index, "kid is not a text");
+        return key_set_fail_key(
+            TR_EPROTO, why, index, "kid must be a text of at least one character.");
     rc = jwk_parse(json, options->allow_secrets ? JWK_EITHER : JWK_PUBLIC, &key, &text);
     if (rc == TR_EUNSUPPORTED && options->skip_unknown)
         return 0;
     if (rc != 0)
-        return fail_key(rc, why, index, text);
+        return key_set_fail_key(rc, why, index, text);
     is_secret = crypto_key_algorithm(key) == CRYPTO_HS256;
-    /* Who confuses the two kinds once has made a public key a shared secret. */
+    /* A set with both kinds could use a public key as a shared secret. */
     if (set->count > 0 && is_secret != (crypto_key_algorithm(set->keys[0].key) == CRYPTO_HS256))
-        rc = fail_key(TR_EPROTO, why, index, "secrets and public keys do not go together");
+        rc = key_set_fail_key(TR_EPROTO, why, index, "A set must not mix secrets and public keys.");
     else if (set->count > 0 && (kid.at == NULL || set->keys[0].kid == NULL))
-        rc = fail_key(TR_EPROTO, why, index, "keys need a kid when there are several");
+        rc = key_set_fail_key(
+            TR_EPROTO, why, index, "kid is missing; in a set of several keys each needs one.");
     else if (kid.at != NULL && key_set_find(set, kid) != NULL)
-        rc = fail_key(TR_EPROTO, why, index, "its kid is there twice");
+        rc = key_set_fail_key(TR_EPROTO, why, index, "Another key of the set has the same kid.");
     else if (set->count == KEY_SET_KEYS_MAX)
-        rc = fail(TR_ETOOBIG, why, "a key set has at most 64 keys");
+        rc = key_set_fail(TR_ETOOBIG, why, "The key set has more than 64 keys.");
     else
-        rc = add(set, kid, &key);
+        rc = key_set_add(set, kid, &key);
     crypto_key_unref(&key);
     return rc;
 }
 
-static int fill(
+static int key_set_fill(
     struct key_set *set, const struct json *root, const struct key_set_options *options, char *why)
 {
     const struct json *keys = json_get(root, "keys");
@@ -123,19 +125,21 @@ static int fill(
     int rc;
 
     if (json_kind(root) != JSON_OBJECT)
-        return fail(TR_EPROTO, why, "a key set is a JSON object");
+        return key_set_fail(TR_EPROTO, why, "The key set must be a JSON object.");
     if (keys == NULL) {
-        rc = add_json(set, root, 0, options, why);
+        rc = key_set_add_json(set, root, 0, options, why);
         if (rc != 0)
             return rc;
     } else if (json_kind(keys) != JSON_ARRAY)
-        return fail(TR_EPROTO, why, "\"keys\" is not an array");
+        return key_set_fail(TR_EPROTO, why, "keys must be an array.");
     for (struct json_iter it = json_iterate(keys); json_next(&it); index++) {
-        rc = add_json(set, it.value, index, options, why);
+        rc = key_set_add_json(set, it.value, index, options, why);
         if (rc != 0)
             return rc;
     }
-    return set->count > 0 ? 0 : fail(TR_EPROTO, why, "there is no key that can be used");
+    return set->count > 0
+               ? 0
+               : key_set_fail(TR_EPROTO, why, "The key set has no key that can be used.");
 }
 
 int key_set_parse(struct span text, const struct key_set_options *options, struct key_set **ret_set,
@@ -146,21 +150,21 @@ int key_set_parse(struct span text, const struct key_set_options *options, struc
     int rc;
 
     if (text.size > KEY_SET_BYTES_MAX)
-        return fail(TR_ETOOBIG, why, "a key set has at most 262144 bytes");
+        return key_set_fail(TR_ETOOBIG, why, "The key set is larger than 262,144 bytes.");
     set = base_calloc(sizeof *set);
     if (set == NULL)
-        return fail(TR_ENOMEM, why, "out of memory");
+        return key_set_fail(TR_ENOMEM, why, "The server is out of memory.");
     rc = json_parse_copy(&doc, text, JSON_UNIQUE_KEYS);
     if (rc == 0)
-        rc = fill(set, json_root(&doc), options, why);
+        rc = key_set_fill(set, json_root(&doc), options, why);
     else {
         if (why != NULL)
-            snprintf(why, KEY_SET_WHY_CHARS, "byte %zu: %s", doc.error.offset,
-                doc.error.text == NULL ? tr_error_text(rc) : doc.error.text);
+            snprintf(why, KEY_SET_WHY_CHARS, "The key set is not JSON at byte %zu: %s",
+                doc.error.offset, doc.error.text == NULL ? tr_error_text(rc) : doc.error.text);
         rc = rc == TR_ENOMEM ? rc : TR_EPROTO;
     }
     if (doc.copy.bytes != NULL)
-        crypto_wipe(doc.copy.bytes, doc.copy.capacity); /* there may have been secrets */
+        crypto_wipe(doc.copy.bytes, doc.copy.capacity); /* it may hold secrets */
     json_doc_free(&doc);
     if (rc != 0) {
         key_set_destroy(set);
@@ -172,7 +176,8 @@ int key_set_parse(struct span text, const struct key_set_options *options, struc
 
 /* ---- file ------------------------------------------------------------------------------------ */
 
-static int read_file(const struct tr_env *env, const char *path, char **ret_text, size_t *ret_size)
+static int key_set_read_file(
+    const struct tr_env *env, const char *path, char **ret_text, size_t *ret_size)
 {
     const struct tr_disk *disk = env->disk;
     struct tr_file *file;
@@ -206,9 +211,9 @@ int key_set_load(const struct tr_env *env, const char *path, const struct key_se
     size_t size;
     int rc;
 
-    rc = read_file(env, path, &text, &size);
+    rc = key_set_read_file(env, path, &text, &size);
     if (rc != 0)
-        return fail(rc, why, tr_error_text(rc));
+        return key_set_fail(rc, why, tr_error_text(rc));
     rc = key_set_parse((struct span){ text, size }, options, ret_set, why);
     crypto_wipe(text, size);
     base_free(text);

@@ -8,8 +8,8 @@
 
 enum { WAYS = 8 };
 
-/* A place is free when its mark is 0. The mark is 64 bits of a keyed hash: two keys that share it
- * share a bucket, which nobody can arrange. */
+/* A place is free when its mark is 0. The mark is 64 bits of a keyed hash. Two keys with the same mark
+ * share a bucket; without the hash key an attacker cannot find such a pair. */
 struct rate_limit_place {
     uint64_t mark;
     struct tr_bucket bucket;
@@ -48,7 +48,8 @@ int rate_limit_change(struct rate_limit *limit, const struct tr_rate *rate)
     return 0;
 }
 
-static struct rate_limit_place *find(
+/* Return the place of a mark. If it has none, take a free place or the one nearest to full. */
+static struct rate_limit_place *rate_limit_place_of(
     struct rate_limit *limit, struct rate_limit_place *set, uint64_t mark, uint64_t now_ns)
 {
     struct rate_limit_place *best = NULL;
@@ -82,8 +83,8 @@ int rate_limit_take(
     if (mark == 0)
         mark = 1;
     set = &limit->places[(mark & (limit->set_count - 1)) * WAYS];
-    return tr_bucket_take(
-        &find(limit, set, mark, now_ns)->bucket, &limit->rate, now_ns, 1, ret_retry_ns);
+    return tr_bucket_take(&rate_limit_place_of(limit, set, mark, now_ns)->bucket, &limit->rate,
+        now_ns, 1, ret_retry_ns);
 }
 
 size_t rate_limit_address_key(struct span address, unsigned char key[17])

@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* session.h: people who sign in elsewhere. An ID token of a trusted OpenID provider (Google, say)
- * is exchanged for a session: a short-lived access token of our own, and a refresh token that is
- * good for one use and gives the next pair. A refresh token that comes again, however late, was
- * stolen: its session ends. Revoking is immediate.
+/* session.h: sessions of people who sign in with an OpenID provider. A client exchanges an ID token of a
+ * trusted provider (Google, for example) for a session: a short-lived access token of this server, and
+ * a refresh token that serves once and gives the next pair. A refresh token that is used a second time
+ * was stolen, so it ends its session. The end of a session takes effect at once.
  *
- * One actor. Providers' key sets are fetched, kept and refreshed when a token names a key they do
- * not have (at most once a minute), or come from a file; signatures are checked on the blocking
- * pool. */
+ * One actor. It fetches the key sets of providers, again when a token names an unknown key (at most
+ * once a minute), or reads them from a file. The blocking pool checks signatures. */
 #ifndef AUTH_SESSION_H
 #define AUTH_SESSION_H
 
 #include "auth/auth.h"
 
 enum {
-    AUTH_SESSION_TOKEN_S = 900,       /* an access token */
-    AUTH_SESSION_LIFE_S = 30 * 86400, /* a refresh token that is not used */
+    AUTH_SESSION_TOKEN_S = 900,       /* the life of an access token */
+    AUTH_SESSION_LIFE_S = 30 * 86400, /* the life of an unused refresh token */
     AUTH_PROVIDERS_MAX = 8,
     AUTH_SESSION_ROUTES = 4,
 };
@@ -24,9 +23,9 @@ struct sessions;
 struct session_provider {
     const char *name;      /* the last part of its route: "google" */
     const char *issuer;    /* "https://accounts.google.com" */
-    const char *keys_url;  /* its JWKS; NULL if that is a file */
-    const char *keys_file; /* then its path: nothing is fetched */
-    const char *audience;  /* our client id there */
+    const char *keys_url;  /* of its JWKS; NULL with keys_file */
+    const char *keys_file; /* path of its JWKS; NULL with keys_url */
+    const char *audience;  /* the client id that the provider gave to this server */
 };
 
 struct session_options {
@@ -37,20 +36,21 @@ struct session_options {
     const char *service_did;
     const struct session_provider *providers;
     size_t provider_count;
-    const char *const *admins; /* verified e-mail addresses that get the role "admin"; ends with
-                                  NULL; may be NULL */
-    struct tr_rate sign_ins;   /* ID tokens of one address, beside the rate of all its requests;
-                                  zero: no limit of their own */
+    const char *const *admins; /* verified e-mail addresses with the role "admin"; ends with NULL;
+                                  may be NULL */
+    struct tr_rate sign_ins;   /* of one address, beside the rate of all its requests; zero: no
+                                  limit */
 };
-/* Texts are borrowed and must outlive it. Blocks: roles in the database are made those of `admins`
- * first, so somebody who is not listed any more is not an administrator after a restart. Also the
- * errors of sql.h. */
+/* Set the roles in the database by `admins`, then start the actor. A user who is not listed any more is
+ * no administrator after a restart. The options' texts must outlive the sessions. Blocks. TR_EINVAL,
+ * TR_ENOMEM, or the errors of sql.h. */
 int sessions_start(struct tr_system *system, const struct session_options *options,
     struct sessions **ret_sessions);
+/* Stop the actor after it answered all requests. Nulls *sessions. Blocks. */
 void sessions_stop(struct sessions **sessions);
-/* Read the key sets that are files: after the start, and when they have changed. All are read; one
- * that cannot be used leaves its provider with the keys it had, and the first such says why. Until
- * its file was read a provider is unavailable. Blocks. One caller at a time. */
+/* Read the key set files: after the start, and when they have changed. A file that fails leaves its
+ * provider the keys it had; `why` gets the sentence of the first failure. A provider is unavailable
+ * until its file was read once. Blocks. One caller at a time. */
 int sessions_load_keys(struct sessions *sessions, char *why, size_t why_size);
 
 /* POST /v1/auth/{provider} {"idToken" or "id_token", "nonce"?}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* session_api.c: the routes of session.h: body in, message to the actor, its answer out. */
+/* session_api.c: the routes of session.h. Each reads the body, asks the actor and sends its answer. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,11 +9,11 @@
 
 enum { BODY_MAX = 16384 };
 
-static void answered(struct http_request *request, const struct tr_event *event)
+static void on_session_answer(struct http_request *request, const struct tr_event *event)
 {
     const struct session_answer *answer = event->value;
 
-    if (event->status < 0 || event->size < offsetof(struct session_answer, json)) {
+    if (event->status < 0 || event->size < offsetof(struct session_answer, body)) {
         http_respond_lost(request, event->status, http_method(request) != HTTP_GET, "sessions");
         return;
     }
@@ -28,10 +28,10 @@ static void answered(struct http_request *request, const struct tr_event *event)
     if (answer->status == 503)
         http_add_header(request, "Retry-After", SPAN("1"));
     if (answer->status != 200)
-        http_respond_error(request, answer->status, answer->label, answer->text);
+        http_respond_error(request, answer->status, answer->label, answer->body);
     else
         http_respond(
-            request, 200, "application/json", (struct span){ answer->json, answer->json_size });
+            request, 200, "application/json", (struct span){ answer->body, answer->body_size });
 }
 
 static char *copy_of(struct span text)
@@ -45,7 +45,8 @@ static char *copy_of(struct span text)
     return copy;
 }
 
-static void ask(struct http_request *request, struct session_message *message, struct span text)
+static void ask_sessions(
+    struct http_request *request, struct session_message *message, struct span text)
 {
     struct sessions *sessions = http_service(request);
 
@@ -55,14 +56,13 @@ static void ask(struct http_request *request, struct session_message *message, s
     message->text = copy_of(text);
     message->text_size = text.size;
     if (message->text != NULL &&
-        http_ask(request, sessions->actor, message, sizeof *message, answered) == 0)
+        http_ask(request, sessions->actor, message, sizeof *message, on_session_answer) == 0)
         return;
-    base_free(message->text);
-    base_free(message->nonce);
+    session_message_fini(message);
     http_respond_shed(request, 503, 1, "sessions");
 }
 
-/* The one member that matters, or a 400 that says what is wrong. */
+/* Read the one member that matters and ask the actor, or answer 400. */
 static void ask_from_body(
     struct http_request *request, struct session_message *message, const char *member)
 {
@@ -72,12 +72,12 @@ static void ask_from_body(
 
     http_add_header(request, "Cache-Control", SPAN("no-store"));
     if (json_parse(&doc, http_body_bytes(request), http_body(request).size, JSON_UNIQUE_KEYS) < 0) {
-        http_respond_error(request, 400, "InvalidRequest", "the body is not a JSON object");
+        http_respond_error(request, 400, "InvalidRequest", "The body must be a JSON object.");
         json_doc_free(&doc);
         return;
     }
     expect = json_expect(json_root(&doc));
-    /* As the token's own specification and other servers spell it. */
+    /* OpenID Connect and other servers write id_token. */
     if (message->kind == SESSION_EXCHANGE && json_get(json_root(&doc), member) == NULL &&
         json_get(json_root(&doc), "id_token") != NULL)
         member = "id_token";
@@ -94,12 +94,12 @@ static void ask_from_body(
                 return;
             }
         }
-        ask(request, message, text);
+        ask_sessions(request, message, text);
     }
     json_doc_free(&doc);
 }
 
-static void exchange(struct http_request *request)
+static void handle_exchange(struct http_request *request)
 {
     const struct session_options *options = &((struct sessions *)http_service(request))->options;
     struct span name = http_path_part(request, "provider");
@@ -111,24 +111,25 @@ static void exchange(struct http_request *request)
         message.provider++;
     if (message.provider == options->provider_count)
         http_respond_error(
-            request, 404, "UnknownProvider", "this server trusts no provider of that name");
+            request, 404, "UnknownProvider", "The provider is not configured on this server.");
     else
         ask_from_body(request, &message, "idToken");
 }
 
-static void refresh(struct http_request *request)
+static void handle_refresh(struct http_request *request)
 {
     ask_from_body(request, &(struct session_message){ .kind = SESSION_REFRESH }, "refreshToken");
 }
 
-static void logout(struct http_request *request)
+static void handle_logout(struct http_request *request)
 {
     ask_from_body(request, &(struct session_message){ .kind = SESSION_LOGOUT }, "refreshToken");
 }
 
-static void who(struct http_request *request)
+static void handle_me(struct http_request *request)
 {
-    ask(request, &(struct session_message){ .kind = SESSION_ME }, auth_claims_of(request)->issuer);
+    ask_sessions(
+        request, &(struct session_message){ .kind = SESSION_ME }, auth_claims_of(request)->issuer);
 }
 
 void sessions_routes(struct sessions *sessions, struct http_route routes[AUTH_SESSION_ROUTES])
@@ -142,10 +143,10 @@ void sessions_routes(struct sessions *sessions, struct http_route routes[AUTH_SE
         http_handler_fn handle;
         const struct auth_demand *demand;
     } table[AUTH_SESSION_ROUTES] = {
-        { HTTP_POST, "/v1/auth/refresh", refresh, &anyone },
-        { HTTP_POST, "/v1/auth/logout", logout, &anyone },
-        { HTTP_POST, "/v1/auth/{provider}", exchange, &anyone },
-        { HTTP_GET, "/v1/users/me", who, &me },
+        { HTTP_POST, "/v1/auth/refresh", handle_refresh, &anyone },
+        { HTTP_POST, "/v1/auth/logout", handle_logout, &anyone },
+        { HTTP_POST, "/v1/auth/{provider}", handle_exchange, &anyone },
+        { HTTP_GET, "/v1/users/me", handle_me, &me },
     };
 
     for (size_t i = 0; i < AUTH_SESSION_ROUTES; i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* session_token.c: tokens of others and of ours: is this ID token the provider's, for us, now? Is
- * this refresh token one that we gave out? */
+/* session_token.c: checks ID tokens of providers, and makes and checks refresh tokens. */
+#include <stdio.h>
 #include <string.h>
 
 #include "auth/session_private.h"
@@ -11,7 +11,7 @@
 
 enum { ID_TOKEN_S_MAX = 24 * 3600 };
 
-/* An address counts only if the provider says it checked it. */
+/* Return the e-mail address if the provider says that it verified it. */
 static struct span verified_email(const struct jwt *jwt)
 {
     struct span email;
@@ -23,43 +23,43 @@ static struct span verified_email(const struct jwt *jwt)
     return (struct span){ NULL, 0 };
 }
 
-static enum jwt_refusal check(
-    const struct jwt *jwt, const struct session_provider *provider, int64_t now_s)
+static bool sign_in_refuse(struct sign_in_refusal *refusal, const char *label, const char *text)
 {
-    const struct span audience = span_of(provider->audience);
-
-    return jwt_check(jwt, &(struct jwt_expect){ .now_s = now_s,
-                              .lifetime_s_max = ID_TOKEN_S_MAX,
-                              .issuer = span_of(provider->issuer),
-                              .audiences = &audience,
-                              .audience_count = 1,
-                              .allow_audience_list = true,
-                              .any_lxm = true,
-                              .allow_missing_jti = true,
-                              .algorithms = 1u << CRYPTO_RS256 | 1u << CRYPTO_ES256,
-                              .any_kid = true });
+    refusal->label = label;
+    (void)snprintf(refusal->text, sizeof refusal->text, "%s", text);
+    return false;
 }
 
-bool sign_in_is_right(struct sign_in *sign_in, const struct session_provider *provider,
-    int64_t now_s, struct sign_in_refusal *ret_refusal)
+bool sign_in_check(struct sign_in *sign_in, const struct session_provider *provider, int64_t now_s,
+    struct sign_in_refusal *ret_refusal)
 {
     const struct jwt *jwt = &sign_in->jwt;
     const char *nonce = sign_in->message.nonce;
-    enum jwt_refusal refusal = check(jwt, provider, now_s);
+    const struct span audience = span_of(provider->audience);
+    const struct jwt_expect expect = { .now_s = now_s,
+        .lifetime_s_max = ID_TOKEN_S_MAX,
+        .issuer = span_of(provider->issuer),
+        .audiences = &audience,
+        .audience_count = 1,
+        .allow_audience_list = true,
+        .any_lxm = true,
+        .optional = JWT_OPTIONAL_JTI,
+        .algorithms = 1u << CRYPTO_RS256 | 1u << CRYPTO_ES256,
+        .kid_rule = JWT_KID_ANY };
+    enum jwt_refusal refusal = jwt_check(jwt, &expect);
 
-    if (refusal != JWT_OK)
-        *ret_refusal =
-            (struct sign_in_refusal){ jwt_refusal_label(refusal), jwt_refusal_text(refusal) };
-    else if (jwt->claims.sub.at == NULL)
-        *ret_refusal = (struct sign_in_refusal){ "SubjectMissing", "there is no sub claim" };
-    else if (nonce != NULL && !span_is(jwt->claims.nonce, nonce))
-        *ret_refusal = (struct sign_in_refusal){ "NonceMismatch",
-            "the token's nonce is not the one of this sign-in" };
-    else {
-        sign_in->email = verified_email(jwt);
-        return true;
+    if (refusal != JWT_OK) {
+        ret_refusal->label = jwt_refusal_label(refusal);
+        jwt_explain(refusal, &jwt->claims, &expect, ret_refusal->text);
+        return false;
     }
-    return false;
+    if (jwt->claims.sub.at == NULL)
+        return sign_in_refuse(ret_refusal, "SubjectMissing", "sub is missing.");
+    if (nonce != NULL && !span_is(jwt->claims.nonce, nonce))
+        return sign_in_refuse(
+            ret_refusal, "NonceMismatch", "The ID token's nonce is not the nonce of this request.");
+    sign_in->email = verified_email(jwt);
+    return true;
 }
 
 int sign_in_verify_work(void *argument)
@@ -94,27 +94,28 @@ void sign_in_unref(void *argument)
 
 /* ---- refresh tokens ------------------------------------------------------------------------- */
 
-enum { MARKED_CHARS = REFRESH_ID_CHARS + 1 + REFRESH_SECRET_CHARS };
+enum { SIGNED_CHARS = REFRESH_ID_CHARS + 1 + REFRESH_SECRET_CHARS };
 
-/* Over the id and the secret, with a word before them: the key signs session tokens too. */
-static int mark_of(const struct crypto_key *key, const char *text, unsigned char mark[32])
+/* Compute the HMAC over a prefix, the id and the secret. The prefix keeps it apart from session tokens,
+ * which the same key signs. */
+static int refresh_token_mac(const struct crypto_key *key, const char *text, unsigned char mac[32])
 {
-    static const char word[] = "refresh:";
+    static const char prefix[] = "refresh:";
     uint8_t signature[CRYPTO_SIGNATURE_BYTES_MAX];
-    char marked[sizeof word - 1 + MARKED_CHARS];
+    char input[sizeof prefix - 1 + SIGNED_CHARS];
     int rc;
 
     tr_assert(crypto_key_signature_size(key) == 32);
-    memcpy(marked, word, sizeof word - 1);
-    memcpy(marked + sizeof word - 1, text, MARKED_CHARS);
-    rc = crypto_key_sign(key, marked, sizeof marked, signature);
+    memcpy(input, prefix, sizeof prefix - 1);
+    memcpy(input + sizeof prefix - 1, text, SIGNED_CHARS);
+    rc = crypto_key_sign(key, input, sizeof input, signature);
     if (rc == 0)
-        memcpy(mark, signature, 32);
-    crypto_wipe(marked, sizeof marked);
+        memcpy(mac, signature, 32);
+    crypto_wipe(input, sizeof input);
     return rc;
 }
 
-static void hash_secret(struct refresh_token *token)
+static void refresh_token_hash(struct refresh_token *token)
 {
     crypto_sha256(token->text + REFRESH_ID_CHARS + 1, REFRESH_SECRET_CHARS, token->hash);
 }
@@ -136,11 +137,11 @@ int refresh_token_init(
     tr_assert(size == REFRESH_SECRET_CHARS);
     at += size;
     *at++ = '.';
-    rc = mark_of(key, token->text, bytes);
+    rc = refresh_token_mac(key, token->text, bytes);
     if (rc == 0) {
         size = crypto_base64url_encode(bytes, sizeof bytes, at);
         at[size] = '\0';
-        hash_secret(token);
+        refresh_token_hash(token);
     }
     crypto_wipe(bytes, sizeof bytes);
     return rc;
@@ -150,20 +151,20 @@ bool refresh_token_parse(
     struct refresh_token *token, const struct crypto_key *key, struct span text)
 {
     char expected[REFRESH_SECRET_CHARS + 1];
-    unsigned char mark[32];
+    unsigned char mac[32];
     bool is_ours;
 
     if (text.size != REFRESH_CHARS || text.at[REFRESH_ID_CHARS] != '.' ||
-        text.at[MARKED_CHARS] != '.' || mark_of(key, text.at, mark) < 0)
+        text.at[SIGNED_CHARS] != '.' || refresh_token_mac(key, text.at, mac) < 0)
         return false;
-    (void)crypto_base64url_encode(mark, sizeof mark, expected);
-    is_ours = crypto_equal(expected, text.at + MARKED_CHARS + 1, REFRESH_SECRET_CHARS);
+    (void)crypto_base64url_encode(mac, sizeof mac, expected);
+    is_ours = crypto_equal(expected, text.at + SIGNED_CHARS + 1, REFRESH_SECRET_CHARS);
     crypto_wipe(expected, sizeof expected);
-    crypto_wipe(mark, sizeof mark);
+    crypto_wipe(mac, sizeof mac);
     if (!is_ours)
         return false;
     memcpy(token->text, text.at, REFRESH_CHARS);
     token->text[REFRESH_CHARS] = '\0';
-    hash_secret(token);
+    refresh_token_hash(token);
     return true;
 }

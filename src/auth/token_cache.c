@@ -13,10 +13,10 @@ struct token_cache_place {
     unsigned char hash[TOKEN_HASH_SIZE];
     const struct auth_claims *claims; /* NULL: free */
     uint64_t until_s;
-    uint32_t issuer_mark; /* so that forgetting an issuer need not look at everybody's claims */
+    uint32_t issuer_mark; /* a hash: token_cache_forget reads the claims only where it matches */
 };
 
-static uint32_t mark_of(struct span issuer)
+static uint32_t issuer_mark_of(struct span issuer)
 {
     return (uint32_t)base_siphash((struct base_siphash_key){ 0, 0 }, issuer.at, issuer.size);
 }
@@ -35,7 +35,7 @@ int token_cache_init(struct token_cache *cache, uint32_t tokens_max)
     return 0;
 }
 
-static void vacate(struct token_cache *cache, struct token_cache_place *place)
+static void token_cache_vacate(struct token_cache *cache, struct token_cache_place *place)
 {
     auth_claims_unref(place->claims);
     place->claims = NULL;
@@ -46,7 +46,7 @@ void token_cache_clear(struct token_cache *cache)
 {
     for (size_t i = 0; i < (size_t)cache->set_count * WAYS; i++)
         if (cache->places[i].claims != NULL)
-            vacate(cache, &cache->places[i]);
+            token_cache_vacate(cache, &cache->places[i]);
     tr_assert(cache->count == 0);
 }
 
@@ -57,8 +57,10 @@ void token_cache_fini(struct token_cache *cache)
     *cache = (struct token_cache){ 0 };
 }
 
-/* The hash is of SHA-256: whoever wants to fill one set must search for tokens that verify. */
-static struct token_cache_place *set_of(struct token_cache *cache, const unsigned char *hash)
+/* The index is a part of a SHA-256, so an attacker who wants to fill one set must search for valid
+ * tokens. */
+static struct token_cache_place *token_cache_set_of(
+    struct token_cache *cache, const unsigned char *hash)
 {
     uint32_t index;
 
@@ -66,9 +68,10 @@ static struct token_cache_place *set_of(struct token_cache *cache, const unsigne
     return &cache->places[(size_t)(index & (cache->set_count - 1)) * WAYS];
 }
 
-static struct token_cache_place *find(struct token_cache *cache, const unsigned char *hash)
+static struct token_cache_place *token_cache_find(
+    struct token_cache *cache, const unsigned char *hash)
 {
-    struct token_cache_place *set = set_of(cache, hash);
+    struct token_cache_place *set = token_cache_set_of(cache, hash);
 
     for (int i = 0; i < WAYS; i++)
         if (set[i].claims != NULL && memcmp(set[i].hash, hash, TOKEN_HASH_SIZE) == 0)
@@ -79,10 +82,10 @@ static struct token_cache_place *find(struct token_cache *cache, const unsigned 
 const struct auth_claims *token_cache_get(
     struct token_cache *cache, const unsigned char hash[TOKEN_HASH_SIZE], uint64_t now_s)
 {
-    struct token_cache_place *place = find(cache, hash);
+    struct token_cache_place *place = token_cache_find(cache, hash);
 
     if (place != NULL && place->until_s <= now_s) {
-        vacate(cache, place);
+        token_cache_vacate(cache, place);
         place = NULL;
     }
     if (place == NULL) {
@@ -93,9 +96,10 @@ const struct auth_claims *token_cache_get(
     return auth_claims_ref(place->claims);
 }
 
-static struct token_cache_place *place_for(struct token_cache *cache, const unsigned char *hash)
+static struct token_cache_place *token_cache_place_for(
+    struct token_cache *cache, const unsigned char *hash)
 {
-    struct token_cache_place *set = set_of(cache, hash);
+    struct token_cache_place *set = token_cache_set_of(cache, hash);
     struct token_cache_place *first = &set[0];
 
     for (int i = 0; i < WAYS; i++) {
@@ -105,7 +109,7 @@ static struct token_cache_place *place_for(struct token_cache *cache, const unsi
             first = &set[i];
     }
     cache->evicted++;
-    vacate(cache, first);
+    token_cache_vacate(cache, first);
     return first;
 }
 
@@ -119,27 +123,27 @@ void token_cache_put(struct token_cache *cache, const unsigned char hash[TOKEN_H
         until_s = claims->expires_s;
     if (until_s <= now_s)
         return;
-    place = find(cache, hash);
+    place = token_cache_find(cache, hash);
     if (place != NULL)
-        vacate(cache, place);
+        token_cache_vacate(cache, place);
     else
-        place = place_for(cache, hash);
+        place = token_cache_place_for(cache, hash);
     memcpy(place->hash, hash, TOKEN_HASH_SIZE);
     place->claims = auth_claims_ref(claims);
     place->until_s = until_s;
-    place->issuer_mark = mark_of(claims->issuer);
+    place->issuer_mark = issuer_mark_of(claims->issuer);
     cache->count++;
 }
 
 void token_cache_forget(struct token_cache *cache, struct span issuer)
 {
-    uint32_t mark = mark_of(issuer);
+    uint32_t mark = issuer_mark_of(issuer);
 
     for (size_t i = 0; i < (size_t)cache->set_count * WAYS; i++) {
         struct token_cache_place *place = &cache->places[i];
 
         if (place->claims != NULL && place->issuer_mark == mark &&
             span_equal(place->claims->issuer, issuer))
-            vacate(cache, place);
+            token_cache_vacate(cache, place);
     }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* token_cache.h: tokens whose signature was checked, by the SHA-256 of the whole token. A hit says
- * only that the signature was good under the issuer's key of that time: the caller still compares
- * aud, lxm and exp. Bounded; not an actor, it lives in one. */
+/* token_cache.h: verified tokens by the SHA-256 of the whole token. A hit says only that the signature
+ * was good under the issuer's key of that time: the caller still compares aud, lxm and exp. Bounded.
+ * One actor owns it. */
 #ifndef AUTH_TOKEN_CACHE_H
 #define AUTH_TOKEN_CACHE_H
 
@@ -18,17 +18,21 @@ struct token_cache {
     uint64_t evicted;
 };
 
+/* Make room for at least `tokens_max` tokens. TR_ENOMEM. */
 int token_cache_init(struct token_cache *cache, uint32_t tokens_max);
+/* Release all claims. Zeroed memory is fine. */
 void token_cache_fini(struct token_cache *cache);
-/* A reference of the caller's, or NULL. An entry dies at its token's exp, or a minute after it was
- * put in. */
+/* Return the token's claims, or NULL. The caller owns the reference. An entry ends at its token's exp,
+ * or TOKEN_CACHE_LIFE_S after token_cache_put. */
 const struct auth_claims *token_cache_get(
     struct token_cache *cache, const unsigned char hash[TOKEN_HASH_SIZE], uint64_t now_s);
-/* Takes a reference of its own. A full set drops what would die first. */
+/* Keep the claims of a verified token; the cache takes its own reference. A full set drops the entry
+ * that would end first. */
 void token_cache_put(struct token_cache *cache, const unsigned char hash[TOKEN_HASH_SIZE],
     const struct auth_claims *claims, uint64_t now_s);
-/* The issuer's key changed, or a session ended: what it signed must be checked again. */
+/* Drop the issuer's tokens, because its key changed or a session of it ended. */
 void token_cache_forget(struct token_cache *cache, struct span issuer);
+/* Drop all tokens. */
 void token_cache_clear(struct token_cache *cache);
 
 #endif

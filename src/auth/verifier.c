@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verifier.c: the verifier: counts requests, answers what is cached, and purges what is old. Tokens that
- * are not cached become lookups: verifier_lookup.c; their turns on the pool: verifier_queue.c; issuers'
- * documents: verifier_document.c. */
+/* verifier.c: the actor that knows callers. It counts requests, answers for cached tokens, and deletes
+ * old rows. A token that is not cached becomes a lookup (verifier_lookup.c), which waits for its turn
+ * on the pool (verifier_queue.c) and perhaps for its issuer's document (verifier_document.c). */
 #include "auth/verifier.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#include "auth/auth_store.h"
+#include "auth/session_store.h"
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "support/log.h"
@@ -14,8 +16,8 @@
 
 enum {
     PURGE_S = 60,
-    JTI_KEPT_S = 60,         /* longer than exp: clocks differ */
-    SESSIONS_KEPT_S = 86400, /* for whoever asks what happened */
+    JTI_KEPT_S = 60,         /* after exp: clocks differ */
+    SESSIONS_KEPT_S = 86400, /* after they end, so that an operator can look at them */
 };
 _Static_assert(
     (int)JTI_KEPT_S > (int)JWT_SKEW_DEFAULT_S, "a token id outlives its token everywhere");
@@ -23,20 +25,22 @@ enum { TAG_PURGE = 1, TAG_PURGED };
 
 static struct metric_histogram verify_histogram;
 static struct metric metrics[] = {
-    { "troupe_auth_cache_hits_total", NULL, "Tokens found verified in the cache.", METRIC_COUNTER,
+    { "troupe_auth_cache_hits_total", NULL,
+        "Requests whose token was in the cache of verified tokens.", METRIC_COUNTER, 0, NULL,
+        NULL },
+    { "troupe_auth_cache_misses_total", NULL, "Tokens that the cache did not have.", METRIC_COUNTER,
         0, NULL, NULL },
-    { "troupe_auth_cache_misses_total", NULL, "Tokens that had to be verified.", METRIC_COUNTER, 0,
+    { "troupe_auth_refused_total", NULL, "Tokens that the verifier refused.", METRIC_COUNTER, 0,
         NULL, NULL },
-    { "troupe_auth_refused_total", NULL, "Tokens refused.", METRIC_COUNTER, 0, NULL, NULL },
     { "troupe_auth_limited_total", "by=\"address\"", "Requests over a rate.", METRIC_COUNTER, 0,
         NULL, NULL },
     { "troupe_auth_limited_total", "by=\"did\"", "Requests over a rate.", METRIC_COUNTER, 0, NULL,
         NULL },
-    { "troupe_auth_fetches_total", NULL, "DID documents asked for.", METRIC_COUNTER, 0, NULL,
-        NULL },
-    { "troupe_auth_fetch_failures_total", NULL, "DID documents that could not be had.",
+    { "troupe_auth_fetches_total", NULL, "Fetches of DID documents that began.", METRIC_COUNTER, 0,
+        NULL, NULL },
+    { "troupe_auth_fetch_failures_total", NULL, "Fetches of DID documents that failed.",
         METRIC_COUNTER, 0, NULL, NULL },
-    { "troupe_auth_verify_seconds", NULL, "From a token that is not cached to its verdict.",
+    { "troupe_auth_verify_seconds", NULL, "Time from an uncached token to its verdict.",
         METRIC_HISTOGRAM, 0, &verify_histogram, NULL },
 };
 
@@ -50,9 +54,6 @@ void auth_observe_verify(uint64_t ns)
     metric_observe(&metrics[AUTH_METRIC_VERIFY_TIME], ns);
 }
 
-SQL_STATEMENT(purge, "DELETE FROM auth_jti WHERE expires_s < $1");
-SQL_STATEMENT(purge_sessions, "DELETE FROM auth_sessions WHERE expires_s < $1");
-
 uint64_t auth_verifier_wall_s(const struct auth_verifier *verifier)
 {
     return verifier->auth->env->wall_ns(verifier->auth->env->data) / 1000000000;
@@ -60,7 +61,7 @@ uint64_t auth_verifier_wall_s(const struct auth_verifier *verifier)
 
 /* ---- answers -------------------------------------------------------------------------------- */
 
-static size_t put_text(char *at, struct span text, uint16_t *ret_size)
+static size_t answer_put_text(char *at, struct span text, uint16_t *ret_size)
 {
     *ret_size = (uint16_t)text.size;
     if (text.size > 0)
@@ -68,7 +69,7 @@ static size_t put_text(char *at, struct span text, uint16_t *ret_size)
     return text.size;
 }
 
-/* Claims fit: they come out of a token of at most 8 KiB, which base64 makes larger by a third. */
+/* Claims fit: they come from a token of at most JWT_BYTES_MAX, and base64 adds a third. */
 static size_t answer_of(const struct auth_claims *claims, union auth_answer_room *room)
 {
     struct auth_answer *answer = &room->answer;
@@ -81,11 +82,11 @@ static size_t answer_of(const struct auth_claims *claims, union auth_answer_room
     answer->kind = claims->kind;
     answer->issued_s = claims->issued_s;
     answer->expires_s = claims->expires_s;
-    at += put_text(at, claims->issuer, &answer->issuer_size);
-    at += put_text(at, claims->audience, &answer->audience_size);
-    at += put_text(at, claims->lxm, &answer->lxm_size);
-    at += put_text(at, claims->jti, &answer->jti_size);
-    at += put_text(at, claims->role, &answer->role_size);
+    at += answer_put_text(at, claims->issuer, &answer->issuer_size);
+    at += answer_put_text(at, claims->audience, &answer->audience_size);
+    at += answer_put_text(at, claims->lxm, &answer->lxm_size);
+    at += answer_put_text(at, claims->jti, &answer->jti_size);
+    at += answer_put_text(at, claims->role, &answer->role_size);
     return (size_t)(at - (char *)answer);
 }
 
@@ -105,7 +106,20 @@ size_t auth_answer_fill(
     return answer_of(claims, verifier->room);
 }
 
-void auth_answer_send(struct tr_context *ctx, const struct auth_answer *answer)
+size_t auth_answer_fill_failure(
+    struct auth_verifier *verifier, const struct auth_lookup_failure *failure)
+{
+    struct auth_answer *answer = &verifier->room->answer;
+    size_t size = strlen(failure->text) + 1;
+
+    tr_assert(failure->verdict == VERDICT_REFUSED || failure->verdict == VERDICT_FAILED);
+    tr_assert(size <= JWT_TEXT_SIZE);
+    *answer = (struct auth_answer){ .verdict = failure->verdict, .label = failure->label };
+    memcpy(answer->texts, failure->text, size);
+    return (size_t)(answer->texts + size - (char *)answer);
+}
+
+static void reply_plain(struct tr_context *ctx, const struct auth_answer *answer)
 {
     tr_reply(ctx, 0, answer, sizeof *answer);
 }
@@ -121,7 +135,7 @@ static bool is_over_address(
     if (rate_limit_take(&verifier->per_address, key, tr_now_ns(ctx), &answer.retry_ns) == 0)
         return false;
     auth_count(AUTH_METRIC_LIMITED_ADDRESS);
-    auth_answer_send(ctx, &answer);
+    reply_plain(ctx, &answer);
     return true;
 }
 
@@ -133,8 +147,9 @@ static void reply_unknown(
     tr_reply(ctx, 0, verifier->room, offsetof(struct auth_answer, texts) + TOKEN_HASH_SIZE);
 }
 
-/* A token that was asked for may have been verified for another request since. */
-static void look(
+/* Another request may have had the token verified between the gate's two messages, so VERIFIER_VERIFY
+ * looks into the cache too. */
+static void verifier_check(
     struct auth_verifier *verifier, struct tr_context *ctx, struct auth_verifier_message *message)
 {
     const struct auth_claims *claims;
@@ -155,21 +170,21 @@ static void look(
     }
 }
 
-static void forget(struct auth_verifier *verifier, struct span issuer)
+static void verifier_forget(struct auth_verifier *verifier, struct span issuer)
 {
     token_cache_forget(&verifier->tokens, issuer);
     auth_lookups_doubt_sessions(verifier, issuer);
 }
 
-/* Somebody could not tell us whom to forget. Pairs with the release in auth_forget: who asks after
- * that has been seen to ask after it. */
-static void forget_if_told(struct auth_verifier *verifier)
+/* Obey an auth_forget whose message did not fit into the box. The acquire pairs with the release in
+ * auth_forget, so a request that comes after auth_forget meets an empty cache. */
+static void forget_all_if_asked(struct auth_verifier *verifier)
 {
-    uint32_t told = atomic_load_explicit(&verifier->auth->forget_all, memory_order_acquire);
+    uint32_t asked = atomic_load_explicit(&verifier->auth->forget_all, memory_order_acquire);
 
-    if (told == verifier->forget_seen)
+    if (asked == verifier->forget_seen)
         return;
-    verifier->forget_seen = told;
+    verifier->forget_seen = asked;
     token_cache_clear(&verifier->tokens);
     auth_lookups_doubt_sessions(verifier, (struct span){ NULL, 0 });
 }
@@ -179,15 +194,15 @@ static enum tr_next verifier_handle(void *self, struct tr_context *ctx, void *me
     struct auth_verifier_message *message = memory;
     struct auth_verifier *verifier = self;
 
-    forget_if_told(verifier);
+    forget_all_if_asked(verifier);
     switch (message->kind) {
     case VERIFIER_CHECK:
     case VERIFIER_VERIFY:
-        look(verifier, ctx, message);
+        verifier_check(verifier, ctx, message);
         break;
     case VERIFIER_ADDRESS:
         if (!is_over_address(verifier, ctx, message))
-            auth_answer_send(ctx, &(struct auth_answer){ .verdict = VERDICT_OK });
+            reply_plain(ctx, &(struct auth_answer){ .verdict = VERDICT_OK });
         break;
     case VERIFIER_RATES:
         (void)rate_limit_change(&verifier->per_did, &message->per_did); /* checked by the sender */
@@ -195,7 +210,7 @@ static enum tr_next verifier_handle(void *self, struct tr_context *ctx, void *me
         tr_reply(ctx, 0, NULL, 0);
         break;
     case VERIFIER_FORGET:
-        forget(verifier, (struct span){ message->token, message->token_size });
+        verifier_forget(verifier, (struct span){ message->token, message->token_size });
         break;
     }
     base_free(message->token);
@@ -203,7 +218,7 @@ static enum tr_next verifier_handle(void *self, struct tr_context *ctx, void *me
     return TR_GO;
 }
 
-static void purge_old(struct auth_verifier *verifier, struct tr_context *ctx)
+static void verifier_purge(struct auth_verifier *verifier, struct tr_context *ctx)
 {
     struct sql_unit *unit;
 
@@ -212,20 +227,18 @@ static void purge_old(struct auth_verifier *verifier, struct tr_context *ctx)
     unit = sql_unit_create(0);
     if (unit == NULL)
         return;
-    sql_unit_step(unit, &purge, SQL_ROWS_ANY);
-    sql_unit_int(unit, (int64_t)auth_verifier_wall_s(verifier) - JTI_KEPT_S);
-    sql_unit_step(unit, &purge_sessions, SQL_ROWS_ANY);
-    sql_unit_int(unit, (int64_t)auth_verifier_wall_s(verifier) - SESSIONS_KEPT_S);
+    auth_store_purge_token_ids(unit, (int64_t)auth_verifier_wall_s(verifier) - JTI_KEPT_S);
+    session_store_purge(unit, (int64_t)auth_verifier_wall_s(verifier) - SESSIONS_KEPT_S);
     if (sql_write(ctx, &verifier->sql, unit, &(struct sql_submit_options){ .tag = TAG_PURGED }) < 0)
-        sql_unit_destroy(unit); /* next minute */
+        sql_unit_destroy(unit); /* the next purge tries again */
 }
 
-static void purged(struct auth_verifier *verifier, const struct tr_event *event)
+static void verifier_on_purged(struct auth_verifier *verifier, const struct tr_event *event)
 {
     struct sql_unit *unit = sql_take(&verifier->sql, event);
 
     if (unit != NULL && sql_unit_status(unit) != 0)
-        LOG(LOG_WARN, "auth", "old token ids could not be deleted",
+        LOG(LOG_WARN, "auth", "The verifier could not delete old token ids.",
             LOG_TEXT("why", sql_error_text(sql_unit_status(unit))));
     sql_unit_destroy(unit);
 }
@@ -234,13 +247,13 @@ static enum tr_next verifier_event(void *self, struct tr_context *ctx, const str
 {
     struct auth_verifier *verifier = self;
 
-    forget_if_told(verifier);
+    forget_all_if_asked(verifier);
     if (event->kind == TR_EVENT_WORK)
         auth_queue_take(verifier, ctx, (struct auth_lookup *)(uintptr_t)event->value);
     else if (event->kind == TR_EVENT_TIMER)
-        purge_old(verifier, ctx);
+        verifier_purge(verifier, ctx);
     else if (event->kind == TR_EVENT_REPLY && event->tag == TAG_PURGED)
-        purged(verifier, event);
+        verifier_on_purged(verifier, event);
     else if (event->kind == TR_EVENT_REPLY && event->tag >= VERIFIER_TAG_READ)
         auth_lookup_session_read(verifier, ctx, event);
     else if (event->kind == TR_EVENT_REPLY && event->tag >= VERIFIER_TAG_FETCH)
@@ -309,14 +322,14 @@ static int verifier_reset(void *self, enum tr_why why)
     return 0;
 }
 
-static void message_drop(void *memory)
+static void verifier_message_drop(void *memory)
 {
     base_free(((struct auth_verifier_message *)memory)->token);
 }
 
-static const char *message_name(const void *memory)
+static const char *verifier_message_name(const void *memory)
 {
-    static const char *const names[] = { "look", "verify", "address", "rates", "forget" };
+    static const char *const names[] = { "check", "verify", "address", "rates", "forget" };
 
     return names[((const struct auth_verifier_message *)memory)->kind];
 }
@@ -327,7 +340,7 @@ static void verifier_show(const void *self, char *text, size_t size)
 
     snprintf(text, size, "%u tokens, %u keys, %u lookups, %u of them queued, %u batches",
         verifier->tokens.count, verifier->keys.count, verifier->lookup_count,
-        verifier->fresh.count + verifier->begun.count, verifier->batch_count);
+        verifier->fresh.count + verifier->resumed.count, verifier->batch_count);
 }
 
 const struct tr_type auth_verifier_type = {
@@ -339,7 +352,7 @@ const struct tr_type auth_verifier_type = {
     .event = verifier_event,
     .finish = verifier_finish,
     .reset = verifier_reset,
-    .message_drop = message_drop,
-    .message_name = message_name,
+    .message_drop = verifier_message_drop,
+    .message_name = verifier_message_name,
     .show = verifier_show,
 };

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verifier_document.c: the documents of issuers that are not their own key.
+/* verifier_document.c: the DID documents of issuers that are not a did:key.
  *
- * One fetch at a time for an issuer, however many tokens wait for it. What came is kept for
- * key_life_s. After that, if the document cannot be had, the key serves for key_stale_s more; a
- * document that is there and does not show the key, or that is gone, ends it at once, with every
- * token that was cached under it. A failure is remembered for RETRY_S, so that somebody else's
- * server is not asked once for every token that names it. A fetch goes out in the trace of the
- * request that caused it; those that join it have theirs in their own lines alone. */
+ * 1. One fetch at a time for an issuer; all lookups that need its key wait for that fetch.
+ * 2. A fetched key serves for key_life_s. If the next fetch fails, the key serves for key_stale_s
+ *    more. A document without the key, or no document (404, 410), ends the key at once, with every
+ *    cached token that it signed.
+ * 3. A failed fetch is remembered for RETRY_S, so that a flood of tokens does not become a flood of
+ *    requests to the server that they name.
+ * 4. A fetch carries the trace of the request that caused it. Requests that join the fetch have their
+ *    trace in their own log lines only. */
 #include <string.h>
 
 #include "auth/did.h"
@@ -18,23 +20,24 @@
 
 enum {
     FETCHES_MAX = 256,
-    WAITING_MAX = 2048, /* lookups: the others are kept for issuers whose keys are known */
-    FORCED_S_MIN = 30,  /* between two looks at one issuer's document while its key is fresh */
+    WAITING_MAX = 2048, /* lookups; the rest of the table stays free for issuers with known keys */
+    FORCED_S_MIN = 30,  /* between two fetches of one issuer's document while its key is fresh */
     RETRY_S = 10,       /* after a failure */
 };
 
 static const struct key_refusal unavailable = { KEY_UNAVAILABLE, .label = "IssuerUnavailable",
-    .text = "the issuer's DID document could not be fetched: try again" };
+    .text = "The issuer's DID document could not be fetched; try again." };
 static const struct key_refusal overloaded = { KEY_UNAVAILABLE, .label = "Overloaded",
-    .text = "too many DID documents to fetch at once" };
+    .text = "The server fetches too many DID documents now; try again." };
 
 static struct key_refusal refusal_of(enum key_refusal_kind kind, enum did_refusal refusal)
 {
     return (struct key_refusal){ kind, did_refusal_label(refusal), did_refusal_text(refusal) };
 }
 
-/* ---- ages: a clock that was set back makes everything old, never young ---------------------- */
+/* ---- ages ----------------------------------------------------------------------------------- */
 
+/* The difference is unsigned: a clock that was set back makes everything old, never young. */
 static bool is_within(const struct auth_verifier *verifier, uint64_t since_s, uint64_t limit_s)
 {
     return auth_verifier_wall_s(verifier) - since_s < limit_s;
@@ -52,37 +55,39 @@ static bool may_be_stale(const struct auth_verifier *verifier, const struct key_
                (uint64_t)verifier->auth->key_life_s + verifier->auth->key_stale_s);
 }
 
-/* ---- going on with a key, or without -------------------------------------------------------- */
+/* ---- with a key, or without ------------------------------------------------------------------ */
 
-static void work_with(
-    struct auth_verifier *verifier, struct auth_lookup *lookup, struct crypto_key *key, bool is_old)
+static void lookup_resume(struct auth_verifier *verifier, struct auth_lookup *lookup,
+    struct crypto_key *key, bool is_cached)
 {
     crypto_key_unref(&lookup->key);
     lookup->key = crypto_key_ref(key);
-    lookup->key_is_old = is_old;
+    lookup->key_is_cached = is_cached;
     auth_queue_put(verifier, lookup);
 }
 
-static void refuse(struct auth_verifier *verifier, struct tr_context *ctx,
+static void lookup_refuse(struct auth_verifier *verifier, struct tr_context *ctx,
     struct auth_lookup *lookup, const struct key_refusal *refusal)
 {
     auth_lookup_fail(verifier, ctx, lookup,
-        refusal->kind == KEY_UNAVAILABLE ? VERDICT_FAILED : VERDICT_REFUSED, refusal->label,
-        refusal->text);
+        &(struct auth_lookup_failure){
+            refusal->kind == KEY_UNAVAILABLE ? VERDICT_FAILED : VERDICT_REFUSED, refusal->label,
+            refusal->text });
 }
 
-/* No document: the old key serves for a while. After a forced look the first verdict stands. */
-static void go_without(struct auth_verifier *verifier, struct tr_context *ctx,
+/* Go on without a document: with the old key while it may be stale. If the fetch was for a bad
+ * signature, the first verdict stands. */
+static void lookup_go_without(struct auth_verifier *verifier, struct tr_context *ctx,
     struct auth_lookup *lookup, const struct key_refusal *refusal)
 {
     const struct key_cache_entry *entry = key_cache_find(&verifier->keys, span_of(lookup->issuer));
 
-    if (lookup->bad_signature)
+    if (lookup->finding == FINDING_BAD_SIGNATURE)
         auth_lookup_end(verifier, ctx, lookup);
     else if (entry != NULL && may_be_stale(verifier, entry))
-        work_with(verifier, lookup, entry->key, false);
+        lookup_resume(verifier, lookup, entry->key, false);
     else
-        refuse(verifier, ctx, lookup, refusal);
+        lookup_refuse(verifier, ctx, lookup, refusal);
 }
 
 /* ---- fetching ------------------------------------------------------------------------------- */
@@ -135,8 +140,8 @@ static int ask_for(struct auth_verifier *verifier, struct tr_context *ctx,
         VERIFIER_TAG_FETCH + fetch->number);
 }
 
-/* NULL and why not. */
-static struct auth_document_fetch *begin_fetch(struct auth_verifier *verifier,
+/* Start a fetch of the issuer's document. NULL on failure, with the reason in *ret_refusal. */
+static struct auth_document_fetch *document_start_fetch(struct auth_verifier *verifier,
     struct tr_context *ctx, const struct auth_lookup *lookup, struct key_refusal *ret_refusal)
 {
     const char *issuer = lookup->issuer;
@@ -148,7 +153,7 @@ static struct auth_document_fetch *begin_fetch(struct auth_verifier *verifier,
 
     if (verifier->auth->client == NULL) {
         *ret_refusal = (struct key_refusal){ KEY_UNREACHABLE, "IssuerRefused",
-            "this server fetches no DID documents" };
+            "This server accepts did:key issuers only." };
         return NULL;
     }
     *ret_refusal = overloaded;
@@ -182,11 +187,11 @@ static void wait_for_document(
     struct auth_document_fetch *fetch = find_fetch(verifier, lookup->issuer);
     struct key_refusal refusal = overloaded;
 
-    lookup->was_refreshed = true;
+    lookup->has_fetched = true;
     if (verifier->waiting_count < WAITING_MAX && fetch == NULL)
-        fetch = begin_fetch(verifier, ctx, lookup, &refusal);
+        fetch = document_start_fetch(verifier, ctx, lookup, &refusal);
     if (verifier->waiting_count >= WAITING_MAX || fetch == NULL) {
-        go_without(verifier, ctx, lookup, &refusal);
+        lookup_go_without(verifier, ctx, lookup, &refusal);
         return;
     }
     lookup->place = LOOKUP_FETCHING;
@@ -201,11 +206,11 @@ void auth_lookup_find_key(
     bool is_soon = entry != NULL && is_within(verifier, entry->tried_s, RETRY_S);
 
     if (entry != NULL && is_fresh(verifier, entry))
-        work_with(verifier, lookup, entry->key, true);
+        lookup_resume(verifier, lookup, entry->key, true);
     else if (is_soon && entry->key == NULL)
-        refuse(verifier, ctx, lookup, &entry->refusal);
+        lookup_refuse(verifier, ctx, lookup, &entry->refusal);
     else if (is_soon && entry->has_failed)
-        go_without(verifier, ctx, lookup, &unavailable);
+        lookup_go_without(verifier, ctx, lookup, &unavailable);
     else
         wait_for_document(verifier, ctx, lookup);
 }
@@ -216,19 +221,19 @@ bool auth_lookup_retries(
     struct key_cache_entry *entry;
 
     if (lookup->issuer == NULL || lookup->key == NULL ||
-        (lookup->verdict != VERDICT_OK && !lookup->bad_signature))
+        (lookup->verdict != VERDICT_OK && lookup->finding != FINDING_BAD_SIGNATURE))
         return false;
     entry = key_cache_find(&verifier->keys, span_of(lookup->issuer));
-    if (entry != NULL && entry->key != lookup->key) { /* it was changed meanwhile */
+    if (entry != NULL && entry->key != lookup->key) { /* the key changed meanwhile */
         if (entry->key != NULL)
-            work_with(verifier, lookup, entry->key, false);
+            lookup_resume(verifier, lookup, entry->key, false);
         else
-            refuse(verifier, ctx, lookup, &entry->refusal);
+            lookup_refuse(verifier, ctx, lookup, &entry->refusal);
         return true;
     }
-    if (lookup->verdict == VERDICT_OK || !lookup->key_is_old || lookup->was_refreshed)
+    if (lookup->verdict == VERDICT_OK || !lookup->key_is_cached || lookup->has_fetched)
         return false;
-    /* A bad signature under a key from the cache: perhaps the issuer has a new one. */
+    /* A bad signature under a cached key: the issuer may have a new one. */
     if (entry != NULL && is_within(verifier, entry->forced_s, FORCED_S_MIN))
         return false;
     if (entry != NULL)
@@ -237,9 +242,9 @@ bool auth_lookup_retries(
     return true;
 }
 
-/* ---- the document came ---------------------------------------------------------------------- */
+/* ---- a fetched document ----------------------------------------------------------------------- */
 
-static bool is_same(const struct crypto_key *a, const struct crypto_key *b)
+static bool is_same_key(const struct crypto_key *a, const struct crypto_key *b)
 {
     uint8_t a_bytes[CRYPTO_PUBLIC_BYTES_MAX] = { 0 }, b_bytes[CRYPTO_PUBLIC_BYTES_MAX] = { 0 };
 
@@ -249,22 +254,24 @@ static bool is_same(const struct crypto_key *a, const struct crypto_key *b)
            memcmp(a_bytes, b_bytes, sizeof a_bytes) == 0;
 }
 
-/* Keeps the object of a key that did not change: verdicts are compared by it. */
-static void learn(struct auth_verifier *verifier, struct span issuer, struct crypto_key **key)
+/* Cache a fetched key. If it is the key that the cache has, *key becomes that object, because
+ * auth_lookup_retries compares keys by address. */
+static void learn_key(struct auth_verifier *verifier, struct span issuer, struct crypto_key **key)
 {
     struct key_cache_entry *entry = key_cache_find(&verifier->keys, issuer);
 
     if (entry != NULL && entry->key != NULL) {
-        if (is_same(entry->key, *key)) {
+        if (is_same_key(entry->key, *key)) {
             crypto_key_unref(key);
             *key = crypto_key_ref(entry->key);
         } else {
             token_cache_forget(&verifier->tokens, issuer);
-            LOG(LOG_INFO, "auth", "an issuer has a new key", LOG_SPAN("issuer", issuer));
+            LOG(LOG_INFO, "auth", "An issuer has a new key.", LOG_SPAN("issuer", issuer));
         }
     }
-    (void)key_cache_put(
-        &verifier->keys, issuer, *key, auth_verifier_wall_s(verifier)); /* a cache may forget */
+    (void)key_cache_put(&verifier->keys, issuer, *key,
+        auth_verifier_wall_s(
+            verifier)); /* best effort: without memory the next token fetches again */
 }
 
 static void learn_failure(
@@ -281,7 +288,7 @@ static void learn_failure(
     }
 }
 
-/* What the answer means: a key, or why there is none. */
+/* Read the key from an answer. NULL on failure, with the reason in *ret_refusal. */
 static struct crypto_key *read_answer(
     const struct tr_event *event, struct span issuer, struct key_refusal *ret_refusal)
 {
@@ -292,7 +299,7 @@ static struct crypto_key *read_answer(
     *ret_refusal = unavailable;
     if (event->status == TR_ETOOBIG) {
         *ret_refusal = refusal_of(KEY_GONE, DID_DOCUMENT_LARGE);
-    } else if (event->status == TR_EACCES) { /* the client's guard */
+    } else if (event->status == TR_EACCES) { /* the client refused a private address */
         *ret_refusal = refusal_of(KEY_UNREACHABLE, DID_PRIVATE);
     } else if (answer != NULL && answer->status == 200) {
         refusal = did_document_key(
@@ -301,7 +308,7 @@ static struct crypto_key *read_answer(
             *ret_refusal = refusal_of(KEY_GONE, refusal);
     } else if (answer != NULL && answer->status == 404) {
         *ret_refusal =
-            (struct key_refusal){ KEY_GONE, "DidNotFound", "there is no document of this DID" };
+            (struct key_refusal){ KEY_GONE, "DidNotFound", "The issuer's DID has no document." };
     } else if (answer != NULL && answer->status == 410) {
         *ret_refusal = refusal_of(KEY_GONE, DID_DEACTIVATED);
     }
@@ -336,7 +343,7 @@ void auth_document_fetched(
     issuer = span_of(fetch->issuer);
     key = read_answer(event, issuer, &refusal);
     if (key != NULL) {
-        learn(verifier, issuer, &key);
+        learn_key(verifier, issuer, &key);
     } else if (refusal.kind == KEY_GONE) {
         key_cache_refuse(&verifier->keys, issuer, &refusal, auth_verifier_wall_s(verifier));
         token_cache_forget(&verifier->tokens, issuer);
@@ -347,11 +354,11 @@ void auth_document_fetched(
         tr_assert(verifier->waiting_count > 0);
         verifier->waiting_count--;
         if (key != NULL)
-            work_with(verifier, at, key, false);
+            lookup_resume(verifier, at, key, false);
         else if (refusal.kind == KEY_GONE)
-            refuse(verifier, ctx, at, &refusal);
+            lookup_refuse(verifier, ctx, at, &refusal);
         else
-            go_without(verifier, ctx, at, &refusal);
+            lookup_go_without(verifier, ctx, at, &refusal);
     }
     crypto_key_unref(&key);
     base_free(fetch);

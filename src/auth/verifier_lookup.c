@@ -1,38 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verifier_lookup.c: tokens on their way to a verdict.
+/* verifier_lookup.c: a token on its way to a verdict.
  *
- *             ┌───────── the document came ─────────┐
+ *             ┌───────── document fetched ───────────┐
  *             ▼                                      │
- *   begin ─▶ QUEUED ──nobody waits any more─▶ ended  │
+ *   start ─▶ QUEUED ──all waiters gave up─▶ ended    │
  *             │  ▲                                   │
- *             ▼  │ with a key from the cache         │
- *            WORKING ──no key, or a changed one─▶ FETCHING ──cannot be had─▶ answered
- *             │  └───── one of our own ─────────▶ READING ────────────────▶ answered
+ *             ▼  │ key from the cache                │
+ *            WORKING ──no key, or a changed one─▶ FETCHING ──fetch failed─▶ answered
+ *             │  └───── session token ──────────▶ READING ───────────────▶ answered
  *             └───────── verdict ───────────────▶ answered
  *
- * 1. A lookup is in its bucket from the first request that brought the token until it is
- *    answered; requests with the same token join it. A request brings it with its first question or
- *    when it is asked for it (verifier.c): either way it was counted and looked for in the cache in
- *    this turn or an earlier one, and a token that is not taken goes with its message.
- * 2. While it is WORKING the verifier reads and writes only what verifier.h calls the verifier's.
- * 3. A verdict stands only if it was reached under the key the cache has now, and a session only if
- *    nobody was told to forget it since it was read: so a key that was replaced or a session that
- *    was ended meanwhile lets nobody in, and leaves nothing in the token cache. */
+ * 1. A lookup is in its bucket from the first request with the token until its answer. Requests with
+ *    the same token join it. The verifier has counted such a request and looked into the cache
+ *    before, in this turn or an earlier one.
+ * 2. While a lookup is WORKING the verifier touches only the verifier's part (verifier.h).
+ * 3. A verdict stands only if the cache still has the key it was reached with, and a session only if
+ *    no auth_forget came since the read began. So a replaced key or an ended session lets no request
+ *    in and leaves no token in the cache. */
+#include <stdio.h>
 #include <string.h>
 
+#include "auth/session_store.h"
 #include "auth/verifier.h"
 #include "base/alloc.h"
 #include "base/assert.h"
 
 enum { LOOKUPS_MAX = 4096, BUCKETS = 1024, WAITERS_MAX = 1024, ROLE_BYTES_MAX = 64 };
 
-static const struct auth_answer overloaded = {
-    .verdict = VERDICT_FAILED, .label = "Overloaded", .text = "too many tokens to verify at once"
+static const struct auth_lookup_failure overloaded = { .verdict = VERDICT_FAILED,
+    .label = "Overloaded",
+    .text = "The server verifies too many tokens now; try again." };
+static const struct auth_lookup_failure database_busy = {
+    .verdict = VERDICT_FAILED, .label = "Overloaded", .text = "The database is busy; try again."
 };
-
-SQL_STATEMENT(find_session,
-    "SELECT u.role FROM auth_sessions s JOIN auth_users u ON u.id = s.user_id"
-    " WHERE s.id = $1 AND u.id = $2 AND s.revoked_s IS NULL AND s.expires_s > $3");
+static const struct auth_lookup_failure out_of_memory = { .verdict = VERDICT_FAILED,
+    .label = "Overloaded",
+    .text = "The server is out of memory; try again." };
+static const struct auth_lookup_failure session_ended = {
+    .verdict = VERDICT_REFUSED, .label = "SessionEnded", .text = "The session ended; sign in again."
+};
+static const struct auth_lookup_failure bad_role = { .verdict = VERDICT_FAILED,
+    .label = "Role",
+    .text = "The database holds a role for this user that is too long; tell the operator." };
 
 /* ---- the table ------------------------------------------------------------------------------ */
 
@@ -49,7 +58,7 @@ void auth_lookups_fini(struct auth_verifier *verifier)
     for (size_t i = 0; verifier->buckets != NULL && i < BUCKETS; i++) {
         for (struct auth_lookup *at = verifier->buckets[i], *next; at != NULL; at = next) {
             next = at->next;
-            auth_lookup_unref(at); /* the pool may have one of its own */
+            auth_lookup_unref(at); /* the pool may hold another reference */
         }
     }
     auth_queue_fini(verifier);
@@ -85,17 +94,17 @@ static void unlink_lookup(struct auth_verifier *verifier, struct auth_lookup *lo
 
 /* ---- the end -------------------------------------------------------------------------------- */
 
-static void answer(struct auth_verifier *verifier, struct tr_context *ctx,
+static void lookup_answer(struct auth_verifier *verifier, struct tr_context *ctx,
     const struct auth_lookup *lookup, tr_reply_handle *waiter)
 {
-    const struct auth_answer bad = {
-        .verdict = lookup->verdict, .label = lookup->label, .text = lookup->text
-    };
+    size_t size;
 
     if (lookup->verdict == VERDICT_OK)
-        tr_reply_send(waiter, 0, verifier->room, auth_answer_fill(verifier, ctx, lookup->claims));
+        size = auth_answer_fill(verifier, ctx, lookup->claims);
     else
-        tr_reply_send(waiter, 0, &bad, sizeof bad);
+        size = auth_answer_fill_failure(verifier,
+            &(struct auth_lookup_failure){ lookup->verdict, lookup->label, lookup->text });
+    tr_reply_send(waiter, 0, verifier->room, size);
 }
 
 void auth_lookup_end(
@@ -110,22 +119,23 @@ void auth_lookup_end(
     else if (lookup->verdict == VERDICT_REFUSED)
         auth_count(AUTH_METRIC_REFUSALS);
     for (uint32_t i = 0; i < lookup->waiter_count; i++)
-        answer(verifier, ctx, lookup, &lookup->waiters[i]);
+        lookup_answer(verifier, ctx, lookup, &lookup->waiters[i]);
     auth_lookup_unref(lookup);
 }
 
 void auth_lookup_fail(struct auth_verifier *verifier, struct tr_context *ctx,
-    struct auth_lookup *lookup, enum auth_verdict verdict, const char *label, const char *text)
+    struct auth_lookup *lookup, const struct auth_lookup_failure *failure)
 {
-    lookup->verdict = verdict;
-    lookup->label = label;
-    lookup->text = text;
+    tr_assert(failure->label != NULL);
+    lookup->verdict = failure->verdict;
+    lookup->label = failure->label;
+    (void)snprintf(lookup->text, sizeof lookup->text, "%s", failure->text);
     auth_lookup_end(verifier, ctx, lookup);
 }
 
-/* ---- the beginning -------------------------------------------------------------------------- */
+/* ---- the start ------------------------------------------------------------------------------ */
 
-static bool has_room(struct auth_lookup *lookup)
+static bool make_room(struct auth_lookup *lookup)
 {
     uint32_t capacity = lookup->waiter_capacity * 2;
     tr_reply_handle *waiters;
@@ -145,12 +155,12 @@ static bool has_room(struct auth_lookup *lookup)
     return true;
 }
 
-/* Take the duty to answer over. If it fails the ask is still open. */
-static bool join(struct tr_context *ctx, struct auth_lookup *lookup)
+/* Add the request at hand to the waiters. On failure the caller must still answer the request. */
+static bool lookup_join(struct tr_context *ctx, struct auth_lookup *lookup)
 {
     tr_reply_handle handle;
 
-    if (!has_room(lookup))
+    if (!make_room(lookup))
         return false;
     handle = tr_reply_take(ctx);
     if (handle.reply == NULL)
@@ -159,7 +169,7 @@ static bool join(struct tr_context *ctx, struct auth_lookup *lookup)
     return true;
 }
 
-static struct auth_lookup *new_lookup(
+static struct auth_lookup *create_lookup(
     struct auth_verifier *verifier, struct tr_context *ctx, struct auth_verifier_message *message)
 {
     struct auth_lookup *lookup =
@@ -171,7 +181,7 @@ static struct auth_lookup *new_lookup(
     atomic_init(&lookup->holders, 1);
     lookup->waiters = lookup->first_waiters;
     lookup->waiter_capacity = sizeof lookup->first_waiters / sizeof lookup->first_waiters[0];
-    if (!join(ctx, lookup)) {
+    if (!lookup_join(ctx, lookup)) {
         auth_lookup_unref(lookup);
         return NULL;
     }
@@ -189,19 +199,24 @@ static struct auth_lookup *new_lookup(
     return lookup;
 }
 
+static void refuse_request(struct auth_verifier *verifier, struct tr_context *ctx)
+{
+    tr_reply(ctx, 0, verifier->room, auth_answer_fill_failure(verifier, &overloaded));
+}
+
 void auth_lookup_start(
     struct auth_verifier *verifier, struct tr_context *ctx, struct auth_verifier_message *message)
 {
     struct auth_lookup *lookup = find_lookup(verifier, message->hash);
 
     if (lookup != NULL) {
-        if (!join(ctx, lookup))
-            auth_answer_send(ctx, &overloaded);
+        if (!lookup_join(ctx, lookup))
+            refuse_request(verifier, ctx);
         return;
     }
-    lookup = auth_queue_is_full(verifier) ? NULL : new_lookup(verifier, ctx, message);
+    lookup = auth_queue_is_full(verifier) ? NULL : create_lookup(verifier, ctx, message);
     if (lookup == NULL) {
-        auth_answer_send(ctx, &overloaded);
+        refuse_request(verifier, ctx);
         return;
     }
     auth_count(AUTH_METRIC_MISSES);
@@ -217,22 +232,18 @@ static void read_session(
     int rc = TR_ENOMEM;
 
     lookup->place = LOOKUP_READING;
-    lookup->was_forgotten = false;
+    lookup->session_in_doubt = false;
     lookup->number = verifier->number_next++ & VERIFIER_NUMBER_MASK;
     lookup->now_s = (int64_t)auth_verifier_wall_s(verifier);
     if (unit != NULL) {
-        sql_unit_step(unit, &find_session, SQL_ROWS_ANY);
-        sql_unit_text(unit, lookup->claims->jti);
-        sql_unit_text(unit, lookup->claims->issuer);
-        sql_unit_int(unit, lookup->now_s);
+        session_store_find(unit, lookup->claims->jti, lookup->claims->issuer, lookup->now_s);
         rc = sql_read(ctx, &verifier->sql, unit,
             &(struct sql_submit_options){ .tag = VERIFIER_TAG_READ + lookup->number });
     }
     if (rc == 0)
         return;
     sql_unit_destroy(unit);
-    auth_lookup_fail(
-        verifier, ctx, lookup, VERDICT_FAILED, "Overloaded", "the database is busy: try again");
+    auth_lookup_fail(verifier, ctx, lookup, &database_busy);
 }
 
 void auth_lookups_doubt_sessions(struct auth_verifier *verifier, struct span issuer)
@@ -241,7 +252,7 @@ void auth_lookups_doubt_sessions(struct auth_verifier *verifier, struct span iss
         for (struct auth_lookup *at = verifier->buckets[i]; at != NULL; at = at->next)
             if (at->place == LOOKUP_READING &&
                 (issuer.at == NULL || span_equal(at->claims->issuer, issuer)))
-                at->was_forgotten = true;
+                at->session_in_doubt = true;
 }
 
 static void session_found(struct auth_verifier *verifier, struct tr_context *ctx,
@@ -251,25 +262,21 @@ static void session_found(struct auth_verifier *verifier, struct tr_context *ctx
     const struct auth_claims *with_role;
 
     if (sql_unit_status(unit) != 0) {
-        auth_lookup_fail(
-            verifier, ctx, lookup, VERDICT_FAILED, "Overloaded", "the database is busy");
+        auth_lookup_fail(verifier, ctx, lookup, &database_busy);
         return;
     }
     if (sql_unit_rows(unit, 0) != 1) {
-        auth_lookup_fail(verifier, ctx, lookup, VERDICT_REFUSED, "SessionEnded",
-            "this session has ended: sign in again");
+        auth_lookup_fail(verifier, ctx, lookup, &session_ended);
         return;
     }
     claims.role = sql_row_bytes(unit, 0, 0, 0);
     if (claims.role.size > ROLE_BYTES_MAX) {
-        auth_lookup_fail(
-            verifier, ctx, lookup, VERDICT_FAILED, "Role", "the user's role is not one");
+        auth_lookup_fail(verifier, ctx, lookup, &bad_role);
         return;
     }
     with_role = auth_claims_create(&claims);
     if (with_role == NULL) {
-        auth_lookup_fail(
-            verifier, ctx, lookup, VERDICT_FAILED, "Overloaded", "out of memory: try again");
+        auth_lookup_fail(verifier, ctx, lookup, &out_of_memory);
         return;
     }
     auth_claims_unref(lookup->claims);
@@ -293,21 +300,22 @@ void auth_lookup_session_read(
     struct sql_unit *unit = sql_take(&verifier->sql, event);
     struct auth_lookup *lookup = unit == NULL ? NULL : find_reading(verifier, event->tag);
 
-    if (lookup != NULL && lookup->was_forgotten)
+    if (lookup != NULL && lookup->session_in_doubt)
         read_session(verifier, ctx, lookup);
     else if (lookup != NULL)
         session_found(verifier, ctx, lookup, unit);
     sql_unit_destroy(unit);
 }
 
-/* ---- the pool is done with it --------------------------------------------------------------- */
+/* ---- after the pool ------------------------------------------------------------------------- */
 
-void auth_lookup_verified(
+void auth_lookup_worked(
     struct auth_verifier *verifier, struct tr_context *ctx, struct auth_lookup *lookup)
 {
-    if (lookup->needs_session)
+    tr_assert(lookup->place == LOOKUP_IDLE);
+    if (lookup->finding == FINDING_NEEDS_SESSION)
         read_session(verifier, ctx, lookup);
-    else if (lookup->needs_key)
+    else if (lookup->finding == FINDING_NEEDS_KEY)
         auth_lookup_find_key(verifier, ctx, lookup);
     else if (!auth_lookup_retries(verifier, ctx, lookup))
         auth_lookup_end(verifier, ctx, lookup);

@@ -154,7 +154,7 @@ bool packs_hash(int fd, struct packs_progress *progress, char ret_hex[65], uint6
             packs_progress_show(progress, size);
     }
     crypto_sha256_stream_digest(&hash, digest);
-    crypto_sha256_stream_finish(&hash);
+    crypto_sha256_stream_fini(&hash);
     ret_hex[crypto_hex_encode(digest, sizeof digest, ret_hex)] = '\0';
     *ret_size = size;
     base_free(bytes);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* digest.c: OpenSSL's SHA-256 (it uses the processor's instructions), with one context a thread:
- * making a context costs half as much as hashing a token. libsodium's portable one needs no memory
- * and stands in when a context cannot be had, so that callers have no error to handle. */
+/* digest.c: SHA-256 by OpenSSL, which uses the processor's SHA instructions, with one context per
+ * thread: creating a context costs half as much as hashing a token. Without memory for a context
+ * the thread uses libsodium's portable function, which allocates nothing. So hashing cannot
+ * fail. */
 #include "crypto/digest.h"
 
 #include <openssl/crypto.h>
@@ -25,7 +26,7 @@ struct part {
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t context_key;
 static bool has_context_key;
-static EVP_MD *sha256; /* fetched once and kept: fetching costs more than hashing */
+static EVP_MD *sha256; /* kept: fetching it costs more than hashing */
 static _Thread_local EVP_MD_CTX *thread_context;
 
 static void free_context(void *context)
@@ -40,7 +41,7 @@ static void set_up(void)
     has_context_key = pthread_key_create(&context_key, free_context) == 0;
 }
 
-/* NULL if there is no memory for it. */
+/* Return this thread's context; NULL when out of memory. */
 static EVP_MD_CTX *get_context(void)
 {
     if (thread_context != NULL)
@@ -108,7 +109,7 @@ void crypto_sha256_stream_update(
 {
     int rc = EVP_DigestUpdate(stream->context, bytes, size);
 
-    tr_assert(rc == 1); /* fails only on a context that was not set up */
+    tr_assert(rc == 1); /* fails only without crypto_sha256_stream_init */
 }
 
 void crypto_sha256_stream_digest(
@@ -121,7 +122,7 @@ void crypto_sha256_stream_digest(
     tr_assert(rc == 1);
 }
 
-void crypto_sha256_stream_finish(struct crypto_sha256_stream *stream)
+void crypto_sha256_stream_fini(struct crypto_sha256_stream *stream)
 {
     EVP_MD_CTX_free(stream->context);
     stream->context = NULL;

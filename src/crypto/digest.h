@@ -9,33 +9,33 @@
 
 enum { CRYPTO_SHA256_BYTES = 32, CRYPTO_HMAC_KEY_BYTES_MAX = 4096 };
 
-/* One-shot. Cannot fail: the thread's context is made once and reused, and a thread that cannot get
- * one computes without it, slower. */
+/* Hash bytes at once. Cannot fail: each thread creates an OpenSSL context once and reuses it, and a
+ * thread without memory for a context uses a slower function that needs none. */
 void crypto_sha256(const void *bytes, size_t size, uint8_t ret_digest[CRYPTO_SHA256_BYTES]);
 
-/* Piece by piece, for files and streams. */
+/* Hash piece by piece, for files and streams. */
 struct crypto_sha256_stream {
     void *context; /* owned */
 };
-int crypto_sha256_stream_init(struct crypto_sha256_stream *stream); /* TR_ENOMEM */
+int crypto_sha256_stream_init(struct crypto_sha256_stream *stream); /* 0 or TR_ENOMEM */
 void crypto_sha256_stream_update(
     struct crypto_sha256_stream *stream, const void *bytes, size_t size);
-/* The digest of what came so far; the stream then starts again, empty. */
+/* Return the digest of the bytes so far and reset the stream to empty. */
 void crypto_sha256_stream_digest(
     struct crypto_sha256_stream *stream, uint8_t ret_digest[CRYPTO_SHA256_BYTES]);
-void crypto_sha256_stream_finish(struct crypto_sha256_stream *stream); /* zeroed is fine */
+void crypto_sha256_stream_fini(struct crypto_sha256_stream *stream); /* accepts a zeroed one */
 
-/* RFC 2104. Cannot fail. */
+/* Compute the HMAC of RFC 2104. Cannot fail. */
 void crypto_hmac_sha256(const void *key, size_t key_size, const void *bytes, size_t size,
     uint8_t ret_tag[CRYPTO_SHA256_BYTES]);
 
-/* Equal? Takes the same time whatever the bytes are. The one way to compare secrets. */
+/* Compare in constant time. The only way to compare secrets. */
 bool crypto_equal(const void *a, const void *b, size_t size);
 
-/* Unpredictable bytes for keys, nonces and ids. Ends the process if the system has none. */
+/* Fill with unpredictable bytes for keys, nonces and ids. Aborts if the system provides none. */
 void crypto_random_fill(void *bytes, size_t size);
 
-/* Overwrite a secret in a way the compiler may not leave out. */
+/* Overwrite a secret in a way that the compiler must not optimise away. */
 void crypto_wipe(void *bytes, size_t size);
 
 #endif

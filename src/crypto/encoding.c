@@ -55,8 +55,8 @@ size_t crypto_base64_encode(const void *bytes, size_t size, char *ret_text)
     return written;
 }
 
-/* What a character stands for; with NOT_IN_URL or NOT_IN_STANDARD if it is of the other alphabet,
- * with both if it is of none. From 0x80 on: none. */
+/* The value of each character. NOT_IN_URL and NOT_IN_STANDARD mark a character that is missing from
+ * that alphabet; one with both marks is in neither. */
 enum { NOT_IN_URL = 0x40, NOT_IN_STANDARD = 0x80 };
 /* clang-format off */
 static const uint8_t base64_values[128] = {
@@ -111,7 +111,7 @@ static int decode_base64(
         }
     }
     if ((seen & refused) != 0 || bits != 0)
-        return TR_EPROTO; /* bits left over: another text means the same bytes */
+        return TR_EPROTO; /* left-over bits: another text would mean the same bytes */
     *ret_size = size;
     return 0;
 }
@@ -175,7 +175,7 @@ int crypto_hex_decode(struct span text, void *bytes, size_t bytes_max, size_t *r
 
 /* ---- base58btc ------------------------------------------------------------------------------- */
 
-/* A little-endian number in some base: number = number * multiplier + add. */
+/* Compute number = number * multiplier + add on little-endian digits in `base`. */
 static size_t multiply_add(
     uint8_t *digits, size_t count, unsigned base, unsigned multiplier, unsigned add)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* encoding.h: bytes as text. Decoders are strict: one text for one value, so that two different
- * tokens or keys never mean the same thing. No padding where there is none, no bits left over, no
- * white space, no other alphabet. */
+/* encoding.h: encode bytes as text and decode them. Decoders are strict: each value has exactly one
+ * text, so that two different tokens or keys never mean the same. They refuse padding in base64url,
+ * left-over bits, white space and characters of another alphabet. */
 #ifndef CRYPTO_ENCODING_H
 #define CRYPTO_ENCODING_H
 
@@ -10,8 +10,7 @@
 
 #include "support/buffer.h"
 
-/* Longest text for size bytes, without a terminator (none is written). base64url and hex always
- * need exactly this. */
+/* Return the length of the text for `size` bytes. Encoders write no terminator. */
 static inline size_t crypto_base64url_size(size_t size)
 {
     return size / 3 * 4 + (size % 3 == 0 ? 0 : size % 3 + 1);
@@ -30,16 +29,16 @@ size_t crypto_base64url_encode(const void *bytes, size_t size, char *ret_text);
 size_t crypto_base64_encode(const void *bytes, size_t size, char *ret_text);
 size_t crypto_hex_encode(const void *bytes, size_t size, char *ret_text); /* lower case */
 
-/* Decoders: TR_EPROTO if the text is not the one encoding of some bytes, TR_ETOOBIG if they need
- * more than bytes_max. What is in `bytes` after an error is unspecified. `bytes` may be where the
- * text begins. */
+/* Decoders fail with TR_EPROTO for a text that is no strict encoding, and with TR_ETOOBIG for more
+ * than bytes_max bytes; the content of `bytes` is then unspecified. `bytes` may point to the start
+ * of the text. */
 int crypto_base64url_decode(struct span text, void *bytes, size_t bytes_max, size_t *ret_size);
-/* RFC 4648 section 4, padding required. */
+/* Decode RFC 4648 section 4; padding is required. */
 int crypto_base64_decode(struct span text, void *bytes, size_t bytes_max, size_t *ret_size);
-/* Either case is read. */
+/* Accepts upper and lower case. */
 int crypto_hex_decode(struct span text, void *bytes, size_t bytes_max, size_t *ret_size);
 
-/* base58btc: quadratic, so for short values only. Leading zero bytes are leading '1's. */
+/* base58btc takes quadratic time: for short values only. A leading zero byte becomes a '1'. */
 enum { CRYPTO_BASE58_BYTES_MAX = 128, CRYPTO_BASE58_TEXT_MAX = 176 };
 size_t crypto_base58_encode(const void *bytes, size_t size, char ret_text[CRYPTO_BASE58_TEXT_MAX]);
 int crypto_base58_decode(struct span text, void *bytes, size_t bytes_max, size_t *ret_size);

@@ -68,7 +68,7 @@ struct crypto_key *crypto__key_create(const struct crypto_key_kind *kind)
 
 struct crypto_key *crypto_key_ref(struct crypto_key *key)
 {
-    /* Relaxed: whoever calls holds a reference already. */
+    /* Relaxed: the caller holds a reference already. */
     atomic_fetch_add_explicit(&key->references, 1, memory_order_relaxed);
     return key;
 }
@@ -78,7 +78,7 @@ void crypto_key_unref(struct crypto_key **key)
     struct crypto_key *gone = *key;
 
     *key = NULL;
-    /* Acquire and release pair with each other: the last one sees what the others did before. */
+    /* The last decrement (acquire) sees all uses before the other decrements (release). */
     if (gone == NULL || atomic_fetch_sub_explicit(&gone->references, 1, memory_order_acq_rel) != 1)
         return;
     EVP_PKEY_free(gone->pkey);
@@ -88,8 +88,8 @@ void crypto_key_unref(struct crypto_key **key)
 
 typedef int set_fn(struct crypto_key *key, const uint8_t *bytes, size_t size);
 
-static int make(const struct crypto_key_kind *kind, set_fn *set, const void *bytes, size_t size,
-    struct crypto_key **ret_key)
+static int key_build(const struct crypto_key_kind *kind, set_fn *set, const void *bytes,
+    size_t size, struct crypto_key **ret_key)
 {
     struct crypto_key *key;
     int rc;
@@ -117,19 +117,19 @@ static int generate_secret(struct crypto_key *key, const uint8_t *bytes, size_t 
 
 int crypto_key_generate(enum crypto_algorithm algorithm, struct crypto_key **ret_key)
 {
-    return make(kind_of(algorithm), generate_secret, NULL, 0, ret_key);
+    return key_build(kind_of(algorithm), generate_secret, NULL, 0, ret_key);
 }
 
 int crypto_key_from_public(
     enum crypto_algorithm algorithm, const void *bytes, size_t size, struct crypto_key **ret_key)
 {
-    return make(kind_of(algorithm), kind_of(algorithm)->set_public, bytes, size, ret_key);
+    return key_build(kind_of(algorithm), kind_of(algorithm)->set_public, bytes, size, ret_key);
 }
 
 int crypto_key_from_private(
     enum crypto_algorithm algorithm, const void *bytes, size_t size, struct crypto_key **ret_key)
 {
-    return make(kind_of(algorithm), kind_of(algorithm)->set_private, bytes, size, ret_key);
+    return key_build(kind_of(algorithm), kind_of(algorithm)->set_private, bytes, size, ret_key);
 }
 
 int crypto_key_from_rsa(const struct crypto_rsa_public *rsa, struct crypto_key **ret_key)
@@ -148,7 +148,7 @@ int crypto_key_from_rsa(const struct crypto_rsa_public *rsa, struct crypto_key *
     return 0;
 }
 
-/* ---- what a key says about itself ------------------------------------------------------------ */
+/* ---- properties ------------------------------------------------------------------------------ */
 
 enum crypto_algorithm crypto_key_algorithm(const struct crypto_key *key)
 {
@@ -272,10 +272,10 @@ int crypto_multikey_decode(struct span text, struct crypto_key **ret_key)
     for (size_t i = 0; i < CRYPTO_ALGORITHMS; i++) {
         if (kinds[i]->codec[0] == 0 || size < 2 || memcmp(bytes, kinds[i]->codec, 2) != 0)
             continue;
-        /* Only the compressed form has this size: a key has one text. */
+        /* Only the compressed form has this size, so a key has one text. */
         if (size - 2 != kinds[i]->public_size)
             return TR_EPROTO;
-        return make(kinds[i], kinds[i]->set_public, bytes + 2, size - 2, ret_key);
+        return key_build(kinds[i], kinds[i]->set_public, bytes + 2, size - 2, ret_key);
     }
     return TR_EUNSUPPORTED;
 }

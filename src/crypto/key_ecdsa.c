@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* key_ecdsa.c: ES256 by OpenSSL, ES256K by libsecp256k1, which is nine times as fast. Both hash
- * with SHA-256 first and speak r||s outside. OpenSSL wants DER inside and neither refuses nor
- * avoids a high S, so that is done here. */
+/* key_ecdsa.c: ES256 by OpenSSL, and ES256K by libsecp256k1, which is nine times as fast as
+ * OpenSSL. Both hash with SHA-256 first and use r||s. OpenSSL needs DER, and it makes and accepts a
+ * high S; this file converts, lowers S when it signs and refuses a high S when it verifies. */
 #include <openssl/bn.h>
 #include <openssl/core_names.h>
 #include <openssl/ec.h>
@@ -18,7 +18,7 @@
 #include "crypto/digest.h"
 #include "crypto/key_private.h"
 
-/* Points have one compressed and one uncompressed form; the "hybrid" one is refused. */
+/* Accept the compressed and the uncompressed form of a point, and refuse the "hybrid" form. */
 static bool has_point_form(const uint8_t *bytes, size_t size)
 {
     return (size == 33 && (bytes[0] == 2 || bytes[0] == 3)) || (size == 65 && bytes[0] == 4);
@@ -31,7 +31,7 @@ static const uint8_t order_p256[32] = { 0xff, 0xff, 0xff, 0xff, 0x00, 0x00, 0x00
     0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xbc, 0xe6, 0xfa, 0xad, 0xa7, 0x17, 0x9e, 0x84, 0xf3, 0xb9,
     0xca, 0xc2, 0xfc, 0x63, 0x25, 0x51 };
 
-/* The compressed and uncompressed forms of scalar * G, or of the point given. */
+/* Compute both forms of scalar * G or, without a scalar, of the given point. */
 static int convert_point(const uint8_t *scalar, const uint8_t *given, size_t given_size,
     uint8_t compressed[33], uint8_t uncompressed[65])
 {
@@ -106,7 +106,7 @@ static int es256_set_private(struct crypto_key *key, const uint8_t *bytes, size_
     uint8_t point[65];
     int rc;
 
-    /* Import of a key file: how long these comparisons take says nothing an attacker can use. */
+    /* Importing a key file: the time of these comparisons tells an attacker nothing useful. */
     if (bytes == NULL || size != 32 || memcmp(bytes, zero, 32) == 0 ||
         memcmp(bytes, order_p256, 32) >= 0)
         return TR_EPROTO;
@@ -141,7 +141,7 @@ static bool es256_get_point(const struct crypto_key *key, uint8_t point[65])
     return convert_point(NULL, key->public_bytes, 33, compressed, point) == 0;
 }
 
-/* big-endian: value = order - value */
+/* Compute value = order - value, big-endian. */
 static void subtract_from_order(uint8_t value[32])
 {
     int borrow = 0;
@@ -181,7 +181,7 @@ static int es256_sign(
     return rc == 0 ? 0 : crypto__openssl_failed(rc);
 }
 
-/* One INTEGER of DER from 32 bytes: shortest form, never negative. Returns its size. */
+/* Write 32 bytes as one INTEGER of DER, in the shortest non-negative form. Returns its size. */
 static size_t put_der_integer(const uint8_t *number, uint8_t *out)
 {
     size_t skip = 0, sign;
@@ -231,9 +231,9 @@ const struct crypto_key_kind crypto__es256 = {
 /* ---- ES256K ---------------------------------------------------------------------------------- */
 
 static pthread_once_t secp_once = PTHREAD_ONCE_INIT;
-static secp256k1_context *secp; /* blinded once, then only read: any thread */
+static secp256k1_context *secp; /* read-only after its creation, so any thread may use it */
 
-static void make_secp(void)
+static void secp_create(void)
 {
     uint8_t seed[32];
 
@@ -245,7 +245,7 @@ static void make_secp(void)
 
 static const secp256k1_context *get_secp(void)
 {
-    pthread_once(&secp_once, make_secp);
+    pthread_once(&secp_once, secp_create);
     return secp;
 }
 
@@ -305,7 +305,7 @@ static int es256k_sign(
     secp256k1_ecdsa_signature pair;
 
     crypto_sha256(bytes, size, digest);
-    /* Nonces by RFC 6979; the result has a low S. */
+    /* libsecp256k1 uses nonces of RFC 6979 and makes a low S. */
     if (secp256k1_ecdsa_sign(get_secp(), &pair, digest, key->secret, NULL, NULL) != 1)
         return TR_EACCES;
     secp256k1_ecdsa_signature_serialize_compact(get_secp(), signature, &pair);

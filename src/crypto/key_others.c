@@ -21,7 +21,7 @@ static int eddsa_set_public(struct crypto_key *key, const uint8_t *bytes, size_t
 {
     if (size != crypto_sign_PUBLICKEYBYTES || sodium_init() < 0)
         return TR_EPROTO;
-    /* Of small order, or off the curve: such a key verifies what nobody signed. */
+    /* A key of small order or off the curve would verify signatures that no one made. */
     if (crypto_core_ed25519_is_valid_point(bytes) != 1)
         return TR_EPROTO;
     memcpy(key->public_bytes, bytes, size);
@@ -76,9 +76,9 @@ const struct crypto_key_kind crypto__eddsa = {
 
 /* ---- RS256 ----------------------------------------------------------------------------------- */
 
-/* Moduli from one family of faulty chips are powers of 65537 modulo every small prime, up to 701 at
- * our sizes (CVE-2017-15361), and can be factored. A good modulus is like that less than once in
- * 2^167. */
+/* Detect moduli of one family of faulty chips, which can be factored (CVE-2017-15361): they are
+ * powers of 65537 modulo every small prime, up to 701 at these sizes. A good modulus looks like
+ * that with a probability below 2^-167. */
 static bool has_weak_structure(const BIGNUM *modulus)
 {
     for (unsigned prime = 3; prime <= 701; prime += 2) {
@@ -109,7 +109,7 @@ static bool is_acceptable(const BIGNUM *modulus, const BIGNUM *exponent)
            !has_weak_structure(modulus);
 }
 
-static int make_rsa(struct crypto_key *key, const BIGNUM *modulus, const BIGNUM *exponent)
+static int rsa_build(struct crypto_key *key, const BIGNUM *modulus, const BIGNUM *exponent)
 {
     OSSL_PARAM_BLD *build = base_fault_hit() ? NULL : OSSL_PARAM_BLD_new();
     EVP_PKEY_CTX *context = NULL;
@@ -143,7 +143,7 @@ int crypto__rs256_set(struct crypto_key *key, const struct crypto_rsa_public *rs
     modulus = BN_bin2bn((const uint8_t *)rsa->modulus.at, (int)rsa->modulus.size, NULL);
     exponent = BN_bin2bn((const uint8_t *)rsa->exponent.at, (int)rsa->exponent.size, NULL);
     if (modulus != NULL && exponent != NULL)
-        rc = is_acceptable(modulus, exponent) ? make_rsa(key, modulus, exponent) : TR_EPROTO;
+        rc = is_acceptable(modulus, exponent) ? rsa_build(key, modulus, exponent) : TR_EPROTO;
     BN_free(exponent);
     BN_free(modulus);
     return rc == 0 ? 0 : crypto__openssl_failed(rc);
@@ -180,7 +180,8 @@ static int rs256_generate(struct crypto_key *key)
     return rc;
 }
 
-/* A context for RSASSA-PKCS1-v1_5 with SHA-256, ready for `init`; NULL if there is no memory. */
+/* Create a context for RSASSA-PKCS1-v1_5 with SHA-256 and call `init` on it; NULL when out of
+ * memory. */
 static EVP_PKEY_CTX *rs256_context(const struct crypto_key *key, int (*init)(EVP_PKEY_CTX *context))
 {
     EVP_PKEY_CTX *context = base_fault_hit() ? NULL : EVP_PKEY_CTX_new(key->pkey, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* key_pem.c: keys in and out of PEM. OpenSSL reads the container; the key inside is then made the
- * same way as any other, so there is one place that decides what is a good key. */
+/* key_pem.c: read and write keys as PEM. OpenSSL reads the container; the functions of key.c then
+ * create and check the key, so that one place decides which keys are valid. */
 #include <openssl/core_names.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
@@ -12,7 +12,8 @@
 #include "crypto/digest.h"
 #include "crypto/key_private.h"
 
-/* Never asks at the terminal: an encrypted key is an error. */
+/* Give no password, so that an encrypted key is an error and OpenSSL does not ask at the
+ * terminal. */
 static int no_password(char *buffer, int size, int is_writing, void *data)
 {
     (void)buffer;
@@ -113,10 +114,11 @@ int crypto_key_from_pem(struct span pem, struct crypto_key **ret_key)
     else
         rc = TR_EUNSUPPORTED;
     EVP_PKEY_free(pkey);
-    return crypto__openssl_failed(rc); /* the failed attempt at a public key left something */
+    return crypto__openssl_failed(
+        rc); /* the failed attempt to read a public key left errors in the queue */
 }
 
-/* SubjectPublicKeyInfo of a secp256k1 key is its fixed head and the point (RFC 5480). */
+/* The fixed start of the SubjectPublicKeyInfo of a secp256k1 key; the point follows (RFC 5480). */
 static const uint8_t secp_head[] = { 0x30, 0x56, 0x30, 0x10, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce,
     0x3d, 0x02, 0x01, 0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x0a, 0x03, 0x42, 0x00 };
 

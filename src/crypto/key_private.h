@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* key_private.h: what a key is made of, and the table each algorithm fills in. */
+/* key_private.h: the members of a key, and the table of functions of each algorithm. */
 #ifndef CRYPTO_KEY_PRIVATE_H
 #define CRYPTO_KEY_PRIVATE_H
 
@@ -21,10 +21,10 @@ struct crypto_key {
     uint8_t secret[CRYPTO_SECRET_BYTES_MAX]; /* scalar, seed and public (EdDSA), or secret */
 };
 
-/* One a kind of key. NULL where a kind has no such thing. */
+/* One per kind of key. A function is NULL if the kind does not support it. */
 struct crypto_key_kind {
     enum crypto_algorithm algorithm;
-    uint8_t codec[2]; /* multicodec of the public key as a varint; {0} is none */
+    uint8_t codec[2]; /* the multicodec of the public key as a varint; {0} means none */
     uint8_t public_size;
     int (*generate)(struct crypto_key *key);
     int (*set_public)(struct crypto_key *key, const uint8_t *bytes, size_t size);
@@ -41,14 +41,15 @@ extern const struct crypto_key_kind crypto__eddsa;
 extern const struct crypto_key_kind crypto__rs256;
 extern const struct crypto_key_kind crypto__hs256;
 
-/* A key without material, one reference; NULL when out of memory. */
+/* Create a key without material and with one reference; NULL when out of memory. */
 struct crypto_key *crypto__key_create(const struct crypto_key_kind *kind);
-/* Sets modulus and exponent after checking them. */
+/* Check modulus and exponent and set them. */
 int crypto__rs256_set(struct crypto_key *key, const struct crypto_rsa_public *rsa);
-/* Takes a private RSA key over. */
+/* Take over a private RSA key. */
 int crypto__rs256_adopt(struct crypto_key *key, EVP_PKEY **pkey);
 
-/* OpenSSL keeps a queue of errors per thread; ours are codes, so it is emptied where they arise. */
+/* Empty OpenSSL's queue of errors of this thread and return `code`. Call it wherever OpenSSL fails:
+ * this folder reports codes, and errors left in the queue would mislead a later call. */
 int crypto__openssl_failed(int code);
 
 #endif

@@ -43,19 +43,19 @@ struct client_socket {
 #define FAILURE(reason)                                                                            \
     {                                                                                              \
         "troupe_http_client_failures_total", "reason=\"" reason "\"",                              \
-            "Requests to others that got no answer.", METRIC_COUNTER, 0, NULL, NULL                \
+            "Requests to other servers that got no answer.", METRIC_COUNTER, 0, NULL, NULL         \
     }
 
 static struct metric_histogram seconds;
 static struct metric metrics[] = {
-    { "troupe_http_client_requests_total", NULL, "Requests to others.", METRIC_COUNTER, 0, NULL,
-        NULL },
-    { "troupe_http_client_active", NULL, "Requests to others under way.", METRIC_GAUGE, 0, NULL,
-        NULL },
-    { "troupe_http_client_queued", NULL, "Requests to others that wait for their turn.",
+    { "troupe_http_client_requests_total", NULL, "Requests to other servers.", METRIC_COUNTER, 0,
+        NULL, NULL },
+    { "troupe_http_client_active", NULL, "Requests to other servers in progress.", METRIC_GAUGE, 0,
+        NULL, NULL },
+    { "troupe_http_client_queued", NULL, "Requests to other servers that wait for a free slot.",
         METRIC_GAUGE, 0, NULL, NULL },
-    { "troupe_http_client_seconds", NULL, "From a request to others to its end.", METRIC_HISTOGRAM,
-        0, &seconds, NULL },
+    { "troupe_http_client_seconds", NULL, "Time from a request to another server to its end.",
+        METRIC_HISTOGRAM, 0, &seconds, NULL },
     FAILURE("timeout"),
     FAILURE("refused"),
     FAILURE("too_big"),

@@ -21,6 +21,13 @@ struct http_client {
     bool allow_private;
 };
 
+/* How far the answer of this hop (the first, or behind a redirect) is. */
+enum client_hop {
+    HOP_SENT, /* no status line has come */
+    HOP_HEAD, /* header lines come */
+    HOP_BODY, /* body or trailers come */
+};
+
 /* One request, from the copy of what was asked to its answer. Owned by the message that carries it,
  * then by the actor; libcurl borrows it while `easy` is set. */
 struct client_job {
@@ -46,8 +53,7 @@ struct client_job {
     struct buffer answer; /* struct http_client_answer, then the body */
     size_t head_size;
     uint32_t max_age_s;
-    bool has_head;    /* of this hop: its status line has come */
-    bool is_head_end; /* what comes now is body or trailers */
+    enum client_hop hop;
     bool was_refused; /* of this hop: the guard said no to an address */
     int trouble;      /* why a callback of ours ended the transfer; 0 if none did */
 };

@@ -139,12 +139,11 @@ static size_t transfer_on_header(char *bytes, size_t size, size_t count, void *d
     if (job->head_size > HTTP_CLIENT_HEAD_MAX)
         return transfer_end_with(job, TR_ETOOBIG);
     if (span_starts(line, "HTTP/")) {
-        job->has_head = true;
-        job->is_head_end = false;
+        job->hop = HOP_HEAD;
         job->max_age_s = UINT32_MAX;
     } else if (line_trimmed(line).size == 0) {
-        job->is_head_end = true;
-    } else if (!job->is_head_end && line_take_name(&line, "cache-control")) {
+        job->hop = HOP_BODY;
+    } else if (job->hop != HOP_BODY && line_take_name(&line, "cache-control")) {
         job->max_age_s = http_client_max_age(line, job->max_age_s);
     }
     return size * count;
@@ -178,7 +177,7 @@ static int transfer_on_request(void *data, char *peer, char *local, int peer_por
     (void)peer_port;
     (void)local_port;
     job->was_refused = false;
-    job->has_head = false;
+    job->hop = HOP_SENT;
     return CURL_PREREQFUNC_OK;
 }
 
@@ -279,7 +278,7 @@ int http_client_transfer_start(struct client_job *job, const struct http_client 
  * speak HTTP. */
 static int transfer_status_of_protocol(const struct client_job *job)
 {
-    return job->has_head && job->redirects_max > 0 ? TR_EACCES : TR_EIO;
+    return job->hop != HOP_SENT && job->redirects_max > 0 ? TR_EACCES : TR_EIO;
 }
 
 static int transfer_status_of_memory(const struct client_job *job)

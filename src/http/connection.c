@@ -41,10 +41,11 @@ ssize_t http_connection_read(struct http_connection *connection, char *bytes, si
         connection->active_ns = connection->now_ns;
         /* A short read has emptied it: the next byte comes with an edge. Not so if the end has been
          * announced, or if TLS holds bytes back. */
-        if ((size_t)got < size && !connection->saw_hangup && connection->stream.tls == NULL)
+        if ((size_t)got < size && connection->peer_state == PEER_SENDS &&
+            connection->stream.tls == NULL)
             connection->is_readable = false;
     } else if (got == NET_END) {
-        connection->is_ended = true;
+        connection->peer_state = PEER_ENDED;
         connection->is_readable = false;
     } else if (got == NET_AGAIN) {
         connection->is_readable = false;
@@ -66,9 +67,9 @@ bool http_connection_may_read(struct http_connection *connection)
 
 void http_connection_fail(struct http_connection *connection)
 {
-    if (connection->is_gone)
+    if (http_connection_is_gone(connection))
         return;
-    connection->is_gone = true;
+    connection->life = LIFE_GONE;
     if (connection->cancel != NULL)
         tr_cancel_fire(connection->cancel);
     connection->cut += connection->transport->gone(connection);
@@ -79,7 +80,7 @@ void http_connection_fail(struct http_connection *connection)
 
 static bool connection_drains_final(const struct http_connection *connection)
 {
-    return connection->is_draining && connection->output_is_final;
+    return connection->is_draining && connection->output.is_final;
 }
 
 static void connection_restart_wait(struct http_connection *connection)
@@ -92,7 +93,7 @@ static void connection_restart_wait(struct http_connection *connection)
 
 void http_connection_final_output(struct http_connection *connection)
 {
-    connection->output_is_final = true;
+    connection->output.is_final = true;
     if (connection->output_ns != 0)
         connection_restart_wait(connection);
 }
@@ -197,7 +198,7 @@ static void connection_on_timer(struct http_connection *connection)
     if (now >= http_streams_deadline(connection))
         http_streams_beat(connection);
     if (now >= connection->transport->deadline(connection)) {
-        if (connection->is_handshaking)
+        if (connection->handshake != HANDSHAKE_DONE)
             http_connection_fail(connection);
         else
             connection->transport->expired(connection);
@@ -225,26 +226,27 @@ static enum tr_next connection_leave_turn(struct http_connection *connection)
     enum tr_next next = TR_GO;
     bool go;
 
-    if (connection->is_handshaking && !connection->is_gone)
+    if (connection->handshake != HANDSHAKE_DONE && !http_connection_is_gone(connection))
         http_handshake_go(connection);
-    go = !connection->is_gone && !connection->is_handshaking;
+    go = !http_connection_is_gone(connection) && connection->handshake == HANDSHAKE_DONE;
     for (int round = 0; go; round++) {
         connection->wants_drained = false;
         connection->transport->run(connection);
-        if (!connection->is_gone)
+        if (!http_connection_is_gone(connection))
             connection_flush(connection);
-        go = connection->wants_drained && !connection->is_gone && !connection->is_done &&
+        go = connection->wants_drained && connection->life == LIFE_OPEN &&
              http_output_is_empty(&connection->output);
         if (round == ROUNDS_MAX && go) {
             connection->wants_again = true;
             go = false;
         }
     }
-    if (connection->is_done && !connection->is_gone)
+    if (connection->life == LIFE_DONE)
         http_connection_fail(connection);
-    if (connection->is_gone) {
+    if (http_connection_is_gone(connection)) {
         connection_close_stream(connection);
-        if (connection->transport->is_idle(connection) && !connection->handshake_runs)
+        if (connection->transport->is_idle(connection) &&
+            connection->handshake != HANDSHAKE_RUNNING)
             next = TR_STOP;
     } else {
         if (connection->wants_again) {
@@ -267,11 +269,11 @@ static void connection_on_ready(struct http_connection *connection, unsigned rea
         http_connection_fail(connection);
         return;
     }
-    if (ready & EPOLLRDHUP)
-        connection->saw_hangup = true;
+    if (ready & EPOLLRDHUP && connection->peer_state == PEER_SENDS)
+        connection->peer_state = PEER_HUNG_UP;
     /* TLS may want to write in order to read. */
     if (ready & (EPOLLIN | EPOLLRDHUP) || connection->stream.tls != NULL ||
-        connection->is_handshaking)
+        connection->handshake != HANDSHAKE_DONE)
         connection->is_readable = true;
 }
 
@@ -283,11 +285,11 @@ static enum tr_next connection_event(
     connection_enter_turn(connection, ctx);
     switch (event->kind) {
     case TR_EVENT_FD:
-        if (!connection->is_gone)
+        if (!http_connection_is_gone(connection))
             connection_on_ready(connection, event->ready);
         break;
     case TR_EVENT_TIMER:
-        if (!connection->is_gone)
+        if (!http_connection_is_gone(connection))
             connection_on_timer(connection);
         break;
     case TR_EVENT_REPLY:
@@ -312,7 +314,7 @@ static void connection_drain(struct http_connection *connection)
         return;
     connection->is_draining = true;
     connection->drain_ns = connection->now_ns;
-    if (connection->output_is_final)
+    if (connection->output.is_final)
         http_connection_final_output(connection); /* of a stream that ended before: no less time */
     http_streams_drain(connection);
     connection->transport->drain(connection);
@@ -325,7 +327,7 @@ static enum tr_next connection_handle(void *state, struct tr_context *ctx, void 
     struct http_stream_state *stream = NULL;
 
     connection_enter_turn(connection, ctx);
-    if (!connection->is_gone)
+    if (!http_connection_is_gone(connection))
         stream = http_stream_find(connection, message->id);
     switch (message->kind) {
     case MESSAGE_FRAME:
@@ -345,7 +347,7 @@ static enum tr_next connection_handle(void *state, struct tr_context *ctx, void 
             http_stream_slow(connection, stream);
         break;
     case MESSAGE_DRAIN:
-        if (!connection->is_gone)
+        if (!http_connection_is_gone(connection))
             connection_drain(connection);
         break;
     case MESSAGE_CUT:
@@ -432,7 +434,7 @@ void http_connection_start(struct http_server *server, int fd, const struct net_
         .peer = *peer,
         .transport = &http1_transport,
         .armed_ns = UINT64_MAX,
-        .keeps_alive = true };
+        .http1 = { .keeps_alive = true } };
     struct tr_spawn_options options = { .owner = "http server",
         .box = { .capacity = CAPACITY, .full = TR_FULL_FAIL } };
     struct http_entry *entry = base_calloc(sizeof *entry);
@@ -445,7 +447,7 @@ void http_connection_start(struct http_server *server, int fd, const struct net_
     connection.entry = entry;
     net_stream_open(&connection.stream, fd);
     if (server->tls != NULL) {
-        connection.is_handshaking = true;
+        connection.handshake = HANDSHAKE_WAITING;
         if (net_tls_wrap(server->tls, &connection.stream) < 0) {
             net_stream_close(&connection.stream);
             base_free(entry);

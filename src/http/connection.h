@@ -46,6 +46,45 @@ enum http1_state {
     HTTP1_LINGER,  /* all is sent: read until the peer has seen it, so that it is not reset */
 };
 
+/* What HTTP/1 keeps of a connection. */
+struct http1 {
+    enum http1_state state;
+    bool keeps_alive; /* after the request being served */
+    bool must_linger; /* the peer may be sending still */
+    bool continue_sent;
+    bool was_shed;   /* the request being answered: nothing of it is counted or logged again */
+    uint32_t parsed; /* of the head: end of what the parser has seen */
+    uint32_t head_begin;
+    uint64_t head_ns;  /* first byte of the head; 0: none yet */
+    uint64_t body_ns;  /* body wanted since */
+    uint64_t pause_ns; /* the handler takes no more of it since */
+    uint64_t body_got, body_left;
+    uint64_t linger_ns;
+    uint32_t request_count;
+    struct http_request *request; /* the one being served, or a spare */
+};
+
+/* Moves forward only. */
+enum http_life {
+    LIFE_OPEN,
+    LIFE_DONE, /* closes at the end of this turn */
+    LIFE_GONE, /* closed: nothing is read or written any more */
+};
+
+/* Moves forward only. */
+enum http_peer_state {
+    PEER_SENDS,
+    PEER_HUNG_UP, /* the kernel announced the end: there may be bytes before it */
+    PEER_ENDED,   /* the peer sends no more; it may still read */
+};
+
+/* Moves: WAITING <-> RUNNING, WAITING -> DONE. Without TLS it is DONE from the start. */
+enum http_handshake {
+    HANDSHAKE_DONE,
+    HANDSHAKE_WAITING, /* for bytes of the peer */
+    HANDSHAKE_RUNNING, /* a step runs on the blocking pool and owns the stream */
+};
+
 struct http_connection {
     struct http_server *server;
     struct http_entry *entry;
@@ -69,34 +108,15 @@ struct http_connection {
     struct net_peer peer;
     uint32_t serial; /* of the last request */
     uint32_t cut;
+    uint32_t batch; /* requests of this turn */
+    enum http_life life;
+    enum http_peer_state peer_state;
+    enum http_handshake handshake;
     bool is_readable; /* there may be more to read: an edge came and no read has met its end */
-    bool is_ended;    /* the peer sends no more */
-    bool saw_hangup;  /* the kernel said so: read on to the end */
-    bool is_gone;
-    bool is_done; /* to be closed after this turn */
     bool is_draining;
-    bool wants_again;     /* go on in another turn */
-    bool wants_drained;   /* run again when the output is empty */
-    bool output_is_final; /* what waits in the output is the last of its streams */
-    bool is_handshaking;
-    bool handshake_runs; /* on the blocking pool: the stream is not ours */
-
-    /* of HTTP/1 */
-    enum http1_state state;
-    bool keeps_alive; /* after the request being served */
-    bool must_linger; /* the peer may be sending still */
-    bool continue_sent;
-    bool was_shed;   /* the request being answered: nothing of it is counted or logged again */
-    uint32_t parsed; /* of the head: end of what the parser has seen */
-    uint32_t head_begin;
-    uint32_t batch;    /* requests of this turn */
-    uint64_t head_ns;  /* first byte of the head; 0: none yet */
-    uint64_t body_ns;  /* body wanted since */
-    uint64_t pause_ns; /* the handler takes no more of it since */
-    uint64_t body_got, body_left;
-    uint64_t linger_ns;
-    uint32_t request_count;
-    struct http_request *request; /* the one being served, or a spare */
+    bool wants_again;   /* go on in another turn */
+    bool wants_drained; /* run again when the output is empty */
+    struct http1 http1;
 };
 
 static inline uint64_t http_earliest(uint64_t a, uint64_t b)
@@ -115,6 +135,16 @@ static inline uint64_t http_rate_deadline(
 ssize_t http_connection_read(struct http_connection *connection, char *bytes, size_t size);
 /* Is there something to read, and has this turn not had its share? */
 bool http_connection_may_read(struct http_connection *connection);
+static inline bool http_connection_is_gone(const struct http_connection *connection)
+{
+    return connection->life == LIFE_GONE;
+}
+/* Close the connection at the end of this turn. */
+static inline void http_connection_done(struct http_connection *connection)
+{
+    if (connection->life == LIFE_OPEN)
+        connection->life = LIFE_DONE;
+}
 /* The peer is lost, or must be. */
 void http_connection_fail(struct http_connection *connection);
 /* What is in the output is the last of its streams: from now on it has the time of an answer,

@@ -131,7 +131,7 @@ static bool gzip_offload(struct http_request *request)
     struct gzip_job *job;
 
     /* Only where another callback may come: not in an answer that was forced by a deadline. */
-    if (!request->is_running || request->is_waiting || request->must_close)
+    if (!request->is_running || request->is_waiting)
         return false;
     job = base_calloc(sizeof *job);
     if (job == NULL)

@@ -33,7 +33,7 @@ void http_handshake_go(struct http_connection *connection)
 {
     struct step *step;
 
-    if (connection->handshake_runs || !connection->is_readable)
+    if (connection->handshake == HANDSHAKE_RUNNING || !connection->is_readable)
         return;
     step = base_calloc(sizeof *step);
     if (step == NULL) {
@@ -48,7 +48,7 @@ void http_handshake_go(struct http_connection *connection)
         return;
     }
     connection->stream.table = NULL;
-    connection->handshake_runs = true;
+    connection->handshake = HANDSHAKE_RUNNING;
 }
 
 void http_handshake_event(struct http_connection *connection, const struct tr_event *event)
@@ -56,11 +56,11 @@ void http_handshake_event(struct http_connection *connection, const struct tr_ev
     struct step *step = (struct step *)(uintptr_t)event->value;
 
     connection->stream = step->stream;
-    connection->handshake_runs = false;
-    if (connection->is_gone) {
+    connection->handshake = HANDSHAKE_WAITING;
+    if (http_connection_is_gone(connection)) {
         /* It failed, or was told to end, meanwhile. */
     } else if (step->result == 1) {
-        connection->is_handshaking = false;
+        connection->handshake = HANDSHAKE_DONE;
         connection->is_readable = true;
         connection->active_ns = connection->now_ns;
         if (strcmp(net_tls_protocol(&connection->stream), "h2") == 0)

@@ -24,6 +24,7 @@
 #include "http/freelist.h"
 #include "http/shed.h"
 #include "support/log.h"
+#include "support/number.h"
 
 enum {
     INPUT_FIRST = HTTP_INPUT_SIZE - BODY_ROOM,
@@ -48,13 +49,13 @@ static void input_free(struct http_input *input)
 /* Nothing is being read or served: hold no memory. */
 void http1_release_memory(struct http_connection *connection)
 {
-    if (connection->request != NULL)
-        http_request_release(connection->request);
-    http_freelist_give(HTTP_FREELIST_REQUEST, connection->request);
-    connection->request = NULL;
+    if (connection->http1.request != NULL)
+        http_request_release(connection->http1.request);
+    http_freelist_give(HTTP_FREELIST_REQUEST, connection->http1.request);
+    connection->http1.request = NULL;
     input_free(&connection->input);
     connection->input = (struct http_input){ 0 };
-    connection->parsed = connection->head_begin = 0;
+    connection->http1.parsed = connection->http1.head_begin = 0;
 }
 
 /* Move the unconsumed bytes to `bytes` of `capacity`. Only in HEAD or before a gate ran. */
@@ -72,8 +73,8 @@ static int input_resize(struct http_connection *connection, uint32_t from, uint3
     } else {
         memmove(bytes, bytes + from, size);
     }
-    if (connection->request != NULL)
-        http_parser_moved(&connection->request->parser, bytes);
+    if (connection->http1.request != NULL)
+        http_parser_moved(&connection->http1.request->parser, bytes);
     if (bytes != input->bytes) {
         input_free(input);
         input->bytes = bytes;
@@ -81,8 +82,8 @@ static int input_resize(struct http_connection *connection, uint32_t from, uint3
     }
     input->begin -= from;
     input->end -= from;
-    connection->parsed -= from;
-    connection->head_begin -= from;
+    connection->http1.parsed -= from;
+    connection->http1.head_begin -= from;
     return 0;
 }
 
@@ -98,14 +99,14 @@ static int input_room(struct http_connection *connection)
             return TR_ENOMEM;
         input->capacity = INPUT_FIRST;
     }
-    if (connection->head_ns == 0 && input->begin == input->end) {
+    if (connection->http1.head_ns == 0 && input->begin == input->end) {
         input->begin = input->end = 0;
-        connection->parsed = connection->head_begin = 0;
+        connection->http1.parsed = connection->http1.head_begin = 0;
     }
     if (input->end < input->capacity)
         return 0;
-    if (connection->head_begin > 0)
-        return input_resize(connection, connection->head_begin, input->capacity);
+    if (connection->http1.head_begin > 0)
+        return input_resize(connection, connection->http1.head_begin, input->capacity);
     capacity = input->capacity * 2;
     return input_resize(connection, 0, capacity);
 }
@@ -115,9 +116,9 @@ static int input_room(struct http_connection *connection)
 void http1_start_closing(struct http_connection *connection, bool linger)
 {
     connection->transport = &http1_transport;
-    connection->state = HTTP1_CLOSING;
-    connection->keeps_alive = false;
-    connection->must_linger = linger;
+    connection->http1.state = HTTP1_CLOSING;
+    connection->http1.keeps_alive = false;
+    connection->http1.must_linger = linger;
     connection->input.begin = connection->input.end = 0;
 }
 
@@ -136,7 +137,7 @@ static void http1_refuse(
         char peer[48];
 
         net_peer_text(&connection->peer, peer, sizeof peer);
-        LOG(LOG_INFO, "http", "refused", LOG_TEXT("server", server->name),
+        LOG(LOG_INFO, "http", "a malformed request was refused", LOG_TEXT("server", server->name),
             LOG_INT("status", (int64_t)status), LOG_TEXT("why", message), LOG_TEXT("peer", peer));
     }
     http1_start_closing(connection, true);
@@ -155,17 +156,26 @@ static void http1_refuse(
 
 static void http1_refuse_parsed(struct http_connection *connection)
 {
-    const char *reason;
-    unsigned status = http_parser_error(&connection->request->parser, &reason);
+    char text[128];
+    unsigned status = http_parser_error(&connection->http1.request->parser, text, sizeof text);
 
-    http1_refuse(connection, status, status == 431 ? "HeaderTooLarge" : "InvalidRequest", reason);
+    http1_refuse(connection, status, status == 431 ? "HeaderTooLarge" : "InvalidRequest", text);
+}
+
+static void http1_refuse_late_head(struct http_connection *connection)
+{
+    char text[96];
+
+    (void)snprintf(text, sizeof text, "The header did not arrive within %g seconds.",
+        (double)connection->server->limits.header_ns / 1e9);
+    http1_refuse(connection, 408, "RequestTimeout", text);
 }
 
 /* ---- heads ---------------------------------------------------------------------------------- */
 
 static int http1_prepare_request(struct http_connection *connection)
 {
-    struct http_request *request = connection->request;
+    struct http_request *request = connection->http1.request;
 
     if (request == NULL) {
         request = http_freelist_take(HTTP_FREELIST_REQUEST);
@@ -174,7 +184,7 @@ static int http1_prepare_request(struct http_connection *connection)
         request->connection = connection;
         request->transport = &http1_transport;
         request->transport_data = NULL;
-        connection->request = request;
+        connection->http1.request = request;
     }
     http_request_reset(request);
     http_parser_init(&request->parser, &request->head, connection->server->limits.header_count_max);
@@ -184,7 +194,7 @@ static int http1_prepare_request(struct http_connection *connection)
 /* A body that is not all here needs room that does not move later. */
 static int http1_prepare_window(struct http_connection *connection)
 {
-    struct http_request *request = connection->request;
+    struct http_request *request = connection->http1.request;
     struct http_input *input = &connection->input;
     const struct http_route *route = request->match.route;
     bool streams = route->flags & HTTP_ROUTE_STREAM;
@@ -195,9 +205,9 @@ static int http1_prepare_window(struct http_connection *connection)
         return 0;
     if (input->capacity - input->begin >= WINDOW)
         return 0;
-    query -= connection->head_begin;
-    rc = input_resize(connection, connection->head_begin,
-        input->begin - connection->head_begin + WINDOW + (input->end - input->begin));
+    query -= connection->http1.head_begin;
+    rc = input_resize(connection, connection->http1.head_begin,
+        input->begin - connection->http1.head_begin + WINDOW + (input->end - input->begin));
     if (rc == 0 && request->query.at != NULL)
         request->query.at = input->bytes + query;
     return rc;
@@ -206,38 +216,38 @@ static int http1_prepare_window(struct http_connection *connection)
 static enum http_chunk http1_on_chunk(void *data, const char *bytes, size_t size)
 {
     struct http_connection *connection = data;
-    struct http_request *request = connection->request;
+    struct http_request *request = connection->http1.request;
 
-    connection->body_got += size;
-    if (connection->state == HTTP1_DISCARD)
+    connection->http1.body_got += size;
+    if (connection->http1.state == HTTP1_DISCARD)
         return HTTP_CHUNK_GO;
     if (!http_request_piece(request, bytes, size))
         return HTTP_CHUNK_REFUSE;
-    return request->piece_paused ? HTTP_CHUNK_PAUSE : HTTP_CHUNK_GO;
+    return request->body_state == BODY_PAUSED ? HTTP_CHUNK_PAUSE : HTTP_CHUNK_GO;
 }
 
 static void http1_start_request(struct http_connection *connection)
 {
-    struct http_request *request = connection->request;
+    struct http_request *request = connection->http1.request;
 
-    connection->state = HTTP1_REQUEST;
-    connection->request_count++;
-    connection->head_ns = 0;
-    connection->body_ns = connection->pause_ns = 0;
-    connection->body_got = 0;
-    connection->continue_sent = false;
-    connection->must_linger = false;
-    connection->body_left = request->head.has_length ? request->head.length : 0;
-    connection->keeps_alive = request->head.keep_alive;
+    connection->http1.state = HTTP1_REQUEST;
+    connection->http1.request_count++;
+    connection->http1.head_ns = 0;
+    connection->http1.body_ns = connection->http1.pause_ns = 0;
+    connection->http1.body_got = 0;
+    connection->http1.continue_sent = false;
+    connection->http1.must_linger = false;
+    connection->http1.body_left = request->head.has_length ? request->head.length : 0;
+    connection->http1.keeps_alive = request->head.keep_alive;
     request->serial = ++connection->serial;
-    connection->was_shed = http_shed_quickly(request);
-    if (connection->was_shed)
+    connection->http1.was_shed = http_shed_quickly(request);
+    if (connection->http1.was_shed)
         return;
     http_shed_start(request);
     if (request->phase != PHASE_GATE)
         return;
     if (http1_prepare_window(connection) < 0) {
-        http_respond_error(request, 503, "OutOfMemory", "Try again later.");
+        http_respond_no_memory(request);
         return;
     }
     if (request->head.is_chunked)
@@ -251,28 +261,32 @@ static bool http1_parse_head(struct http_connection *connection)
     size_t used = 0, limit = connection->server->limits.header_size_max;
     enum http_parsed parsed;
 
-    if (connection->head_ns == 0) {
+    if (connection->http1.head_ns == 0) {
         if (http1_prepare_request(connection) < 0) {
             http_connection_fail(connection);
             return false;
         }
-        connection->head_ns = connection->now_ns;
-        connection->head_begin = connection->parsed = input->begin;
+        connection->http1.head_ns = connection->now_ns;
+        connection->http1.head_begin = connection->http1.parsed = input->begin;
     }
-    parsed = http_parser_head(&connection->request->parser, input->bytes + connection->parsed,
-        input->end - connection->parsed, &used);
+    parsed = http_parser_head(&connection->http1.request->parser,
+        input->bytes + connection->http1.parsed, input->end - connection->http1.parsed, &used);
     if (parsed == HTTP_PARSED_ERROR) {
         http1_refuse_parsed(connection);
         return false;
     }
-    connection->parsed += (uint32_t)used;
-    if (connection->parsed - connection->head_begin > limit) {
-        http1_refuse(connection, 431, "HeaderTooLarge", "The header is larger than is taken here.");
+    connection->http1.parsed += (uint32_t)used;
+    if (connection->http1.parsed - connection->http1.head_begin > limit) {
+        char number[NUMBER_TEXT_SIZE], text[96];
+
+        (void)snprintf(text, sizeof text, "The header is over the limit of %s bytes.",
+            number_text(limit, number));
+        http1_refuse(connection, 431, "HeaderTooLarge", text);
         return false;
     }
     if (parsed != HTTP_PARSED_END)
         return true;
-    input->begin = connection->parsed;
+    input->begin = connection->http1.parsed;
     http1_start_request(connection);
     return true;
 }
@@ -286,7 +300,8 @@ static enum preface http1_find_preface(const struct http_connection *connection)
     const struct http_input *input = &connection->input;
     size_t size = input->end - input->begin;
 
-    if (connection->request_count > 0 || connection->head_ns != 0 || connection->stream.tls != NULL)
+    if (connection->http1.request_count > 0 || connection->http1.head_ns != 0 ||
+        connection->stream.tls != NULL)
         return PREFACE_NONE;
     if (size > sizeof preface - 1)
         size = sizeof preface - 1;
@@ -299,7 +314,7 @@ static enum preface http1_find_preface(const struct http_connection *connection)
 static bool http1_step_head(struct http_connection *connection)
 {
     struct http_input *input = &connection->input;
-    uint32_t seen = connection->head_ns == 0 ? input->begin : connection->parsed;
+    uint32_t seen = connection->http1.head_ns == 0 ? input->begin : connection->http1.parsed;
 
     if (connection->output.pending > connection->server->limits.output_max ||
         connection->output.has_files) {
@@ -308,13 +323,13 @@ static bool http1_step_head(struct http_connection *connection)
     }
     if (seen < input->end && http1_find_preface(connection) == PREFACE_WHOLE) {
         http2_start(connection);
-        if (!connection->is_gone)
+        if (!http_connection_is_gone(connection))
             connection->transport->run(connection);
         return false;
     }
     if (seen < input->end &&
-        (http1_find_preface(connection) == PREFACE_NONE || connection->is_ended)) {
-        if (connection->head_ns == 0 &&
+        (http1_find_preface(connection) == PREFACE_NONE || connection->peer_state == PEER_ENDED)) {
+        if (connection->http1.head_ns == 0 &&
             ++connection->batch > connection->server->limits.pipeline_max) {
             http_connection_again(connection);
             return false;
@@ -322,7 +337,7 @@ static bool http1_step_head(struct http_connection *connection)
         http1_parse_head(connection);
         return true;
     }
-    if (connection->is_ended) {
+    if (connection->peer_state == PEER_ENDED) {
         http1_start_closing(connection, false);
         return true;
     }
@@ -348,10 +363,10 @@ static void http1_send_continue(struct http_connection *connection)
 {
     static const char text[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
-    if (!connection->request->head.wants_continue || connection->continue_sent ||
-        connection->body_got > 0)
+    if (!connection->http1.request->head.wants_continue || connection->http1.continue_sent ||
+        connection->http1.body_got > 0)
         return;
-    connection->continue_sent = true;
+    connection->http1.continue_sent = true;
     if (http_output_append(&connection->output, text, sizeof text - 1) < 0)
         http_connection_fail(connection);
 }
@@ -360,7 +375,7 @@ static void http1_send_continue(struct http_connection *connection)
 static bool http1_read_window(struct http_connection *connection)
 {
     struct http_input *input = &connection->input;
-    uint32_t base = connection->parsed; /* end of the head: what is before it must stay */
+    uint32_t base = connection->http1.parsed; /* end of the head: what is before it must stay */
     ssize_t got;
 
     tr_assert(input->begin == input->end);
@@ -376,22 +391,22 @@ static bool http1_read_window(struct http_connection *connection)
 /* Take what is here of a body with a length. */
 static void http1_take_length(struct http_connection *connection)
 {
-    struct http_request *request = connection->request;
+    struct http_request *request = connection->http1.request;
     struct http_input *input = &connection->input;
     size_t size = input->end - input->begin;
     char *bytes = input->bytes + input->begin;
 
-    if (size > connection->body_left)
-        size = (size_t)connection->body_left;
+    if (size > connection->http1.body_left)
+        size = (size_t)connection->http1.body_left;
     if (size == 0)
         return;
     input->begin += (uint32_t)size;
-    connection->body_left -= size;
-    connection->body_got += size;
-    if (connection->state == HTTP1_DISCARD)
+    connection->http1.body_left -= size;
+    connection->http1.body_got += size;
+    if (connection->http1.state == HTTP1_DISCARD)
         return;
     /* All of it, with nothing behind that the reader's room could spoil. */
-    if (request->body == NULL && connection->body_left == 0 && input->begin == input->end &&
+    if (request->body == NULL && connection->http1.body_left == 0 && input->begin == input->end &&
         !(request->match.route->flags & HTTP_ROUTE_STREAM))
         http_request_body_inplace(request, bytes, size);
     else
@@ -401,30 +416,31 @@ static void http1_take_length(struct http_connection *connection)
 /* Straight to where the body stays. */
 static bool http1_read_body(struct http_connection *connection)
 {
-    struct http_request *request = connection->request;
-    size_t room,
-        want = connection->body_left < BODY_STEP ? (size_t)connection->body_left : BODY_STEP;
+    struct http_request *request = connection->http1.request;
+    size_t room, want = connection->http1.body_left < BODY_STEP
+                            ? (size_t)connection->http1.body_left
+                            : BODY_STEP;
     char *to = http_request_body_room(request, want, &room);
     ssize_t got;
 
     if (to == NULL) {
-        http_respond_error(request, 503, "OutOfMemory", "Try again later.");
+        http_respond_no_memory(request);
         return true;
     }
-    if (room > connection->body_left)
-        room = (size_t)connection->body_left;
+    if (room > connection->http1.body_left)
+        room = (size_t)connection->http1.body_left;
     got = http_connection_read(connection, to, room);
     if (got > 0) {
         http_request_body_grew(request, (size_t)got);
-        connection->body_left -= (uint64_t)got;
-        connection->body_got += (uint64_t)got;
+        connection->http1.body_left -= (uint64_t)got;
+        connection->http1.body_got += (uint64_t)got;
     }
     return got >= 0;
 }
 
 static bool http1_take_chunks(struct http_connection *connection, bool *ret_ended)
 {
-    struct http_request *request = connection->request;
+    struct http_request *request = connection->http1.request;
     struct http_input *input = &connection->input;
     size_t used = 0;
     enum http_parsed parsed;
@@ -434,9 +450,9 @@ static bool http1_take_chunks(struct http_connection *connection, bool *ret_ende
     parsed = http_parser_body(
         &request->parser, input->bytes + input->begin, input->end - input->begin, &used);
     if (parsed == HTTP_PARSED_ERROR) {
-        if (request->phase == PHASE_ANSWERED && connection->state == HTTP1_REQUEST)
+        if (request->phase == PHASE_ANSWERED && connection->http1.state == HTTP1_REQUEST)
             return true; /* too large: answered */
-        if (connection->state == HTTP1_DISCARD) {
+        if (connection->http1.state == HTTP1_DISCARD) {
             http1_start_closing(connection, true);
             return false;
         }
@@ -451,31 +467,31 @@ static bool http1_take_chunks(struct http_connection *connection, bool *ret_ende
 
 static bool http1_step_body(struct http_connection *connection)
 {
-    struct http_request *request = connection->request;
+    struct http_request *request = connection->http1.request;
     bool is_chunked = request->head.is_chunked, ended = false;
 
     if (!http_request_wants_body(request)) {
-        if (connection->pause_ns == 0)
-            connection->pause_ns = connection->now_ns;
+        if (connection->http1.pause_ns == 0)
+            connection->http1.pause_ns = connection->now_ns;
         return false;
     }
-    if (connection->body_ns == 0)
-        connection->body_ns = connection->now_ns;
+    if (connection->http1.body_ns == 0)
+        connection->http1.body_ns = connection->now_ns;
     /* While the handler took no more, the client could not send. */
-    if (connection->pause_ns != 0)
-        connection->body_ns += connection->now_ns - connection->pause_ns;
-    connection->pause_ns = 0;
+    if (connection->http1.pause_ns != 0)
+        connection->http1.body_ns += connection->now_ns - connection->http1.pause_ns;
+    connection->http1.pause_ns = 0;
     if (is_chunked) {
         if (!http1_take_chunks(connection, &ended))
             return true;
     } else {
         http1_take_length(connection);
-        ended = connection->body_left == 0;
+        ended = connection->http1.body_left == 0;
     }
     if (request->phase != PHASE_BODY)
         return true;
-    if (request->piece_paused) {
-        connection->pause_ns = connection->now_ns;
+    if (request->body_state == BODY_PAUSED) {
+        connection->http1.pause_ns = connection->now_ns;
         return false;
     }
     if (ended) {
@@ -485,7 +501,7 @@ static bool http1_step_body(struct http_connection *connection)
     if (connection->input.begin != connection->input.end)
         return true;
     http1_send_continue(connection);
-    if (connection->is_ended) {
+    if (connection->peer_state == PEER_ENDED) {
         http_connection_fail(connection);
         return false;
     }
@@ -500,18 +516,18 @@ static bool http1_step_body(struct http_connection *connection)
 static bool http1_step_discard(struct http_connection *connection)
 {
     http1_take_length(connection);
-    if (connection->body_left == 0) {
-        connection->state = HTTP1_HEAD;
+    if (connection->http1.body_left == 0) {
+        connection->http1.state = HTTP1_HEAD;
         connection->active_ns = connection->now_ns;
         return true;
     }
-    if (connection->is_ended) {
+    if (connection->peer_state == PEER_ENDED) {
         http1_start_closing(connection, false);
         return true;
     }
     if (!http_connection_may_read(connection))
         return false;
-    connection->parsed = 0; /* the head is not needed any more */
+    connection->http1.parsed = 0; /* the head is not needed any more */
     return http1_read_window(connection);
 }
 
@@ -520,35 +536,36 @@ static bool http1_step_discard(struct http_connection *connection)
 /* The answer is in the output: what next? */
 static bool http1_step_answered(struct http_connection *connection)
 {
-    struct http_request *request = connection->request;
+    struct http_request *request = connection->http1.request;
     struct http_answer *answer = &request->answer;
 
-    if (!connection->was_shed) {
+    if (!connection->http1.was_shed) {
         http_shed_learn(request);
         http_request_done(request, answer->is_file ? answer->size : answer->body.size);
     }
     if (request->is_waiting)
-        connection->keeps_alive = false; /* answered for it: an event is still to come */
+        connection->http1.keeps_alive = false; /* answered for it: an event is still to come */
     if (connection->protocol != NULL) {
         http_websocket_upgrade(connection);
         return false;
     }
     if (answer->is_stream) {
-        connection->state = HTTP1_STREAM;
+        connection->http1.state = HTTP1_STREAM;
         http1_release_memory(connection);
         return true;
     }
-    if (!connection->keeps_alive) {
-        http1_start_closing(
-            connection, connection->must_linger || connection->input.begin < connection->input.end);
+    if (!connection->http1.keeps_alive) {
+        http1_start_closing(connection,
+            connection->http1.must_linger || connection->input.begin < connection->input.end);
         if (!request->is_waiting)
             http_request_release(request);
         return true;
     }
-    connection->state =
-        !request->body_ended && connection->body_left > 0 ? HTTP1_DISCARD : HTTP1_HEAD;
-    if (connection->body_ns == 0)
-        connection->body_ns = connection->now_ns;
+    connection->http1.state = request->body_state != BODY_ENDED && connection->http1.body_left > 0
+                                  ? HTTP1_DISCARD
+                                  : HTTP1_HEAD;
+    if (connection->http1.body_ns == 0)
+        connection->http1.body_ns = connection->now_ns;
     connection->active_ns = connection->now_ns;
     http_request_release(request);
     return true;
@@ -558,7 +575,7 @@ static bool http1_step_answered(struct http_connection *connection)
 
 static bool http1_step_request(struct http_connection *connection)
 {
-    switch (connection->request->phase) {
+    switch (connection->http1.request->phase) {
     case PHASE_BODY:
         return http1_step_body(connection);
     case PHASE_ANSWERED:
@@ -581,7 +598,7 @@ static bool http1_drop_input(struct http_connection *connection)
         return false;
     got = http_connection_read(connection, scratch, sizeof scratch);
     if (got > 0)
-        connection->body_got += (uint64_t)got;
+        connection->http1.body_got += (uint64_t)got;
     return got > 0;
 }
 
@@ -593,7 +610,7 @@ static bool http1_step_stream(struct http_connection *connection)
     }
     while (http1_drop_input(connection)) {
     }
-    if (connection->is_ended)
+    if (connection->peer_state == PEER_ENDED)
         http_connection_fail(connection);
     return false;
 }
@@ -604,23 +621,23 @@ static bool http1_step_closing(struct http_connection *connection)
         connection->wants_drained = true;
         return false;
     }
-    if (!connection->must_linger || connection->is_ended) {
-        connection->is_done = true;
+    if (!connection->http1.must_linger || connection->peer_state == PEER_ENDED) {
+        http_connection_done(connection);
         return false;
     }
     net_shutdown(&connection->stream);
-    connection->state = HTTP1_LINGER;
-    connection->linger_ns = connection->now_ns + connection->server->limits.linger_ns;
-    connection->body_got = 0;
+    connection->http1.state = HTTP1_LINGER;
+    connection->http1.linger_ns = connection->now_ns + connection->server->limits.linger_ns;
+    connection->http1.body_got = 0;
     return true;
 }
 
 static bool http1_step_linger(struct http_connection *connection)
 {
-    while (http1_drop_input(connection) && connection->body_got < LINGER_MAX) {
+    while (http1_drop_input(connection) && connection->http1.body_got < LINGER_MAX) {
     }
-    if (connection->is_ended || connection->body_got >= LINGER_MAX)
-        connection->is_done = true;
+    if (connection->peer_state == PEER_ENDED || connection->http1.body_got >= LINGER_MAX)
+        http_connection_done(connection);
     return false;
 }
 
@@ -628,8 +645,8 @@ static void http1_run(struct http_connection *connection)
 {
     bool go = true;
 
-    while (go && !connection->is_gone && !connection->is_done) {
-        switch (connection->state) {
+    while (go && connection->life == LIFE_OPEN) {
+        switch (connection->http1.state) {
         case HTTP1_HEAD:
             go = http1_step_head(connection);
             break;
@@ -654,11 +671,11 @@ static void http1_run(struct http_connection *connection)
 
 static void http1_event(struct http_connection *connection, const struct tr_event *event)
 {
-    struct http_request *request = connection->request;
+    struct http_request *request = connection->http1.request;
 
     if (request != NULL && request->serial == event->tag && request->is_waiting) {
         http_request_event(request, event);
-        if (connection->state != HTTP1_REQUEST && !request->is_waiting)
+        if (connection->http1.state != HTTP1_REQUEST && !request->is_waiting)
             http_request_release(request); /* it was answered for, or the client is gone */
     }
 }
@@ -682,33 +699,33 @@ static void http1_stream_end(
 static uint64_t http1_deadline(const struct http_connection *connection)
 {
     const struct http_limits *limits = &connection->server->limits;
-    const struct http_request *request = connection->request;
+    const struct http_request *request = connection->http1.request;
     uint64_t at;
 
-    switch (connection->state) {
+    switch (connection->http1.state) {
     case HTTP1_HEAD:
-        if (connection->head_ns != 0)
-            return connection->head_ns + limits->header_ns;
+        if (connection->http1.head_ns != 0)
+            return connection->http1.head_ns + limits->header_ns;
         /* While an answer goes out it is not idle; who does not take it has another deadline. */
         if (!http_output_is_empty(&connection->output))
             return UINT64_MAX;
         at = connection->active_ns +
-             (connection->request_count == 0 && limits->header_ns < limits->idle_ns
+             (connection->http1.request_count == 0 && limits->header_ns < limits->idle_ns
                      ? limits->header_ns
                      : limits->idle_ns);
         if (connection->is_draining && connection->drain_ns + DRAIN_IDLE_NS < at)
             at = connection->drain_ns + DRAIN_IDLE_NS;
         return at;
     case HTTP1_REQUEST:
-        if (http_request_wants_body(request) && connection->body_ns != 0)
-            return http_rate_deadline(connection->body_ns, limits->body_grace_ns,
-                connection->body_got, limits->body_rate_min);
+        if (http_request_wants_body(request) && connection->http1.body_ns != 0)
+            return http_rate_deadline(connection->http1.body_ns, limits->body_grace_ns,
+                connection->http1.body_got, limits->body_rate_min);
         return request->deadline_ns == 0 ? UINT64_MAX : request->deadline_ns + EXPIRE_SLACK_NS;
     case HTTP1_DISCARD:
-        return http_rate_deadline(connection->body_ns, limits->body_grace_ns, connection->body_got,
-            limits->body_rate_min);
+        return http_rate_deadline(connection->http1.body_ns, limits->body_grace_ns,
+            connection->http1.body_got, limits->body_rate_min);
     case HTTP1_LINGER:
-        return connection->linger_ns;
+        return connection->http1.linger_ns;
     case HTTP1_STREAM:
     case HTTP1_CLOSING:
         break;
@@ -718,14 +735,14 @@ static uint64_t http1_deadline(const struct http_connection *connection)
 
 static void http1_expired(struct http_connection *connection)
 {
-    struct http_request *request = connection->request;
+    struct http_request *request = connection->http1.request;
 
-    switch (connection->state) {
+    switch (connection->http1.state) {
     case HTTP1_HEAD:
-        if (connection->head_ns != 0)
-            http1_refuse(connection, 408, "RequestTimeout", "The header took too long to arrive.");
+        if (connection->http1.head_ns != 0)
+            http1_refuse_late_head(connection);
         else
-            connection->is_done = true;
+            http_connection_done(connection);
         break;
     case HTTP1_REQUEST:
         if (http_request_wants_body(request))
@@ -735,7 +752,7 @@ static void http1_expired(struct http_connection *connection)
         break;
     case HTTP1_DISCARD:
     case HTTP1_LINGER:
-        connection->is_done = true;
+        http_connection_done(connection);
         break;
     case HTTP1_STREAM:
     case HTTP1_CLOSING:
@@ -747,35 +764,35 @@ static void http1_drain(struct http_connection *connection)
 {
     /* A request may be on its way: an idle client is closed a little later, or with the answer to
      * its next request, whichever comes first. */
-    if (connection->state == HTTP1_HEAD && connection->request_count == 0 &&
-        connection->head_ns == 0 && connection->is_ended)
-        connection->is_done = true;
+    if (connection->http1.state == HTTP1_HEAD && connection->http1.request_count == 0 &&
+        connection->http1.head_ns == 0 && connection->peer_state == PEER_ENDED)
+        http_connection_done(connection);
 }
 
 static uint32_t http1_gone(struct http_connection *connection)
 {
-    struct http_request *request = connection->request;
+    struct http_request *request = connection->http1.request;
     uint32_t cut = 0;
 
-    if (connection->state == HTTP1_REQUEST) {
+    if (connection->http1.state == HTTP1_REQUEST) {
         cut = 1;
         /* A callback that runs now still uses it: then it is released at the end. */
         if (http_request_abandon(request) && !request->is_running)
             http_request_release(request);
-        connection->state = HTTP1_CLOSING;
+        connection->http1.state = HTTP1_CLOSING;
     }
     return cut;
 }
 
 static bool http1_is_idle(const struct http_connection *connection)
 {
-    return connection->request == NULL || connection->state == HTTP1_HEAD ||
-           !connection->request->is_waiting;
+    return connection->http1.request == NULL || connection->http1.state == HTTP1_HEAD ||
+           !connection->http1.request->is_waiting;
 }
 
 static void http1_shrink(struct http_connection *connection)
 {
-    if (connection->state != HTTP1_HEAD || connection->head_ns != 0 ||
+    if (connection->http1.state != HTTP1_HEAD || connection->http1.head_ns != 0 ||
         connection->input.begin != connection->input.end)
         return;
     http1_release_memory(connection);

@@ -35,18 +35,19 @@ static char *put_number(char *at, uint64_t value)
 static void decide_close(struct http_connection *connection, const struct http_request *request)
 {
     const struct http_head *head = &request->head;
-    bool unread = !request->body_ended && (head->is_chunked || connection->body_left > 0);
+    bool unread =
+        request->body_state != BODY_ENDED && (head->is_chunked || connection->http1.body_left > 0);
 
-    if (request->must_close || connection->is_draining || request->answer.is_stream)
-        connection->keeps_alive = false;
+    if (!head->keep_alive || connection->is_draining || request->answer.is_stream)
+        connection->http1.keeps_alive = false;
     if (unread) {
-        bool is_held_back = head->wants_continue && !connection->continue_sent &&
+        bool is_held_back = head->wants_continue && !connection->http1.continue_sent &&
                             connection->input.begin == connection->input.end &&
-                            connection->body_got == 0;
+                            connection->http1.body_got == 0;
 
-        if (head->is_chunked || connection->body_left > DISCARD_MAX || is_held_back)
-            connection->keeps_alive = false;
-        connection->must_linger = true;
+        if (head->is_chunked || connection->http1.body_left > DISCARD_MAX || is_held_back)
+            connection->http1.keeps_alive = false;
+        connection->http1.must_linger = true;
     }
 }
 
@@ -103,7 +104,7 @@ static char *put_head(char *at, const struct http_request *request, uint64_t len
     }
     if (answer->status == 101)
         at = PUT(at, "\r\nConnection: Upgrade");
-    else if (!connection->keeps_alive)
+    else if (!connection->http1.keeps_alive)
         at = PUT(at, "\r\nConnection: close");
     else if (request->head.minor == 0)
         at = PUT(at, "\r\nConnection: keep-alive");
@@ -140,8 +141,9 @@ static int put_body(struct http_connection *connection, struct http_answer *answ
     return http_output_append(&connection->output, answer->body.at, answer->body.size);
 }
 
-#define SHED_BODY "{\"error\":\"Overloaded\",\"message\":\"Too busy now. Wait, then retry.\"}"
-_Static_assert(sizeof SHED_BODY - 1 == 66, "the Content-Length below");
+#define SHED_BODY                                                                                  \
+    "{\"error\":\"Overloaded\",\"message\":\"The server is overloaded; retry in 1 s.\"}"
+_Static_assert(sizeof SHED_BODY - 1 == 74, "the Content-Length below");
 
 void http1_answer_shed(struct http_request *request)
 {
@@ -156,8 +158,8 @@ void http1_answer_shed(struct http_request *request)
     }
     at = PUT(begin, "HTTP/1.1 503 Service Unavailable\r\nDate: ");
     at = put_bytes(at, http_date_now(connection->server->env, connection->now_ns), HTTP_DATE_SIZE);
-    at = PUT(at, "\r\nContent-Type: application/json\r\nContent-Length: 66\r\nRetry-After: 1");
-    if (!connection->keeps_alive)
+    at = PUT(at, "\r\nContent-Type: application/json\r\nContent-Length: 74\r\nRetry-After: 1");
+    if (!connection->http1.keeps_alive)
         at = PUT(at, "\r\nConnection: close");
     else if (request->head.minor == 0)
         at = PUT(at, "\r\nConnection: keep-alive");

@@ -60,7 +60,6 @@ static struct http2_stream *http2_stream_create(struct http2 *http2, int32_t id)
     request->transport_data = stream;
     request->serial = (uint32_t)id;
     http_request_reset(request);
-    request->cancels_alone = true;
     stream->http2 = http2;
     stream->id = id;
     stream->request = request;
@@ -99,7 +98,7 @@ static void http2_stream_abandon(struct http2_stream *stream)
 {
     struct http_request *request = stream->request;
 
-    if (request == NULL || stream->is_answered)
+    if (request == NULL || http2_is_answered(stream))
         return;
     http_request_abandon(request);
     if (request->cancel != NULL)
@@ -117,14 +116,15 @@ static void http2_sweep(struct http2 *http2)
         struct http2_stream *stream = *link;
         struct http_request *request = stream->request;
 
-        if (stream->is_answered && !stream->is_done) {
-            stream->is_done = true;
+        if (stream->answer_state == HTTP2_ANSWERED) {
+            stream->answer_state = HTTP2_COUNTED;
             http_shed_learn(request);
             http_request_done(request,
                 request->answer.is_file ? request->answer.size : request->answer.body.size);
         }
         /* Not waiting: it was answered, abandoned, or its head never came to an end. */
-        if (request != NULL && !request->is_waiting && (stream->is_done || stream->is_closed))
+        if (request != NULL && !request->is_waiting &&
+            (stream->answer_state == HTTP2_COUNTED || stream->is_closed))
             http2_stream_drop_request(stream);
         if (stream->is_closed && stream->request == NULL) {
             if (!stream->source.is_stream)
@@ -161,18 +161,19 @@ void http2_end(struct http2 *http2, uint32_t code, const char *why)
 {
     struct http_connection *connection = http2->connection;
 
-    if (http2->is_ending)
+    if (http2_is_ending(http2))
         return;
-    http2->is_ending = true;
+    http2->life = HTTP2_ENDING;
     if (code != NGHTTP2_NO_ERROR && !connection->server->quiet && log_is_on(LOG_INFO, "http")) {
         char peer[48];
 
         net_peer_text(&connection->peer, peer, sizeof peer);
-        LOG(LOG_INFO, "http", "refused", LOG_TEXT("server", connection->server->name),
-            LOG_TEXT("why", why), LOG_TEXT("peer", peer));
+        LOG(LOG_INFO, "http", "the server ends an HTTP/2 connection",
+            LOG_TEXT("server", connection->server->name), LOG_TEXT("why", why),
+            LOG_TEXT("peer", peer));
     }
     if (nghttp2_session_terminate_session(http2->session, code) != 0)
-        http2->is_failed = true;
+        http2_fail(http2);
 }
 
 static int http2_end_calm(struct http2 *http2, const char *why)
@@ -185,7 +186,7 @@ static int http2_count_reset(struct http2 *http2)
 {
     return bucket_take(&http2->resets, http2->connection->now_ns, RESETS_BURST, RESETS_PER_S)
                ? 0
-               : http2_end_calm(http2, "streams are reset too fast");
+               : http2_end_calm(http2, "The client resets streams too fast.");
 }
 
 static int http2_on_begin_frame(nghttp2_session *session, const nghttp2_frame_hd *head, void *data)
@@ -219,7 +220,7 @@ static int http2_on_begin_frame(nghttp2_session *session, const nghttp2_frame_hd
     return bucket_take(
                &http2->nuisances, http2->connection->now_ns, NUISANCES_BURST, NUISANCES_PER_S)
                ? 0
-               : http2_end_calm(http2, "too many frames that carry nothing");
+               : http2_end_calm(http2, "The client sends too many frames without content.");
 }
 
 /* ---- heads ---------------------------------------------------------------------------------- */
@@ -236,7 +237,7 @@ static int http2_on_begin_headers(nghttp2_session *session, const nghttp2_frame 
             stream->is_trailer = true;
         return 0;
     }
-    if (http2->is_ending)
+    if (http2_is_ending(http2))
         return 0;
     /* Those that were reset but still wait for an answer of another actor count too. */
     stream = http2->stream_count < 2 * HTTP2_STREAMS_MAX
@@ -261,7 +262,7 @@ static int http2_on_header(nghttp2_session *session, const nghttp2_frame *frame,
         nghttp2_session_get_stream_user_data(session, frame->hd.stream_id);
 
     (void)flags;
-    if (stream == NULL || http2->is_ending)
+    if (stream == NULL || http2_is_ending(http2))
         return 0;
     http2_head_field(stream, (struct span){ (const char *)name, name_size },
         (struct span){ (const char *)value, value_size });
@@ -316,7 +317,8 @@ static int http2_on_frame(nghttp2_session *session, const nghttp2_frame *frame, 
 
     if (frame->hd.type == NGHTTP2_HEADERS)
         http2->head_ns = 0;
-    if ((frame->hd.type != NGHTTP2_HEADERS && frame->hd.type != NGHTTP2_DATA) || http2->is_ending)
+    if ((frame->hd.type != NGHTTP2_HEADERS && frame->hd.type != NGHTTP2_DATA) ||
+        http2_is_ending(http2))
         return 0;
     stream = nghttp2_session_get_stream_user_data(session, frame->hd.stream_id);
     if (stream == NULL)
@@ -479,13 +481,13 @@ static void http2_pump(struct http2 *http2)
         const uint8_t *bytes;
         ssize_t size;
 
-        if (http2->is_ending && !nghttp2_session_want_write(http2->session))
+        if (http2_is_ending(http2) && !nghttp2_session_want_write(http2->session))
             return;
         size = nghttp2_session_mem_send(http2->session, &bytes);
         if (size == 0)
             return;
         if (size < 0 || http_output_append(&connection->output, bytes, (size_t)size) < 0) {
-            http2->is_failed = true;
+            http2_fail(http2);
             return;
         }
     }
@@ -496,20 +498,21 @@ static void http2_receive(struct http2 *http2, const char *bytes, size_t size)
 {
     ssize_t used = nghttp2_session_mem_recv(http2->session, (const uint8_t *)bytes, size);
 
-    if (used >= 0 || http2->is_ending)
+    if (used >= 0 || http2_is_ending(http2))
         return;
     switch ((int)used) {
     case NGHTTP2_ERR_BAD_CLIENT_MAGIC:
-        http2_end(http2, NGHTTP2_PROTOCOL_ERROR, "the preface is malformed");
+        http2_end(http2, NGHTTP2_PROTOCOL_ERROR, "The preface is malformed.");
         break;
     case NGHTTP2_ERR_FLOODED:
-        http2_end(http2, NGHTTP2_ENHANCE_YOUR_CALM, "a flood of frames");
+        http2_end(
+            http2, NGHTTP2_ENHANCE_YOUR_CALM, "The client floods the connection with frames.");
         break;
     case NGHTTP2_ERR_TOO_MANY_CONTINUATIONS:
-        http2_end(http2, NGHTTP2_ENHANCE_YOUR_CALM, "too many continuations");
+        http2_end(http2, NGHTTP2_ENHANCE_YOUR_CALM, "A header has too many CONTINUATION frames.");
         break;
     default:
-        http2->is_failed = true;
+        http2_fail(http2);
     }
 }
 
@@ -521,7 +524,7 @@ static bool http2_read(struct http2 *http2)
     char bytes[READ_SIZE];
     ssize_t got;
 
-    if (http2->is_ending)
+    if (http2_is_ending(http2))
         return false;
     if (connection->output.pending > OUTPUT_STOP) {
         connection->wants_drained = true;
@@ -553,7 +556,7 @@ static bool http2_has_work(const struct http2 *http2)
     if (nghttp2_session_want_write(http2->session))
         return true;
     for (const struct http2_stream *stream = http2->streams; stream != NULL; stream = stream->next)
-        if (!stream->is_closed && stream->has_ended && !stream->is_answered)
+        if (!stream->is_closed && stream->has_ended && !http2_is_answered(stream))
             return true;
     return false;
 }
@@ -588,9 +591,9 @@ static void http2_note_final(struct http2 *http2)
     struct http_connection *connection = http2->connection;
     bool output_is_final = connection->is_draining && http2_has_only_final(http2);
 
-    if (output_is_final && !connection->output_is_final)
+    if (output_is_final && !connection->output.is_final)
         http_connection_final_output(connection);
-    connection->output_is_final = output_is_final;
+    connection->output.is_final = output_is_final;
 }
 
 static void http2_run(struct http_connection *connection)
@@ -598,7 +601,7 @@ static void http2_run(struct http_connection *connection)
     struct http2 *http2 = http2_of(connection);
     bool go = true;
 
-    if (http2->is_dead) {
+    if (http2->life == HTTP2_DEAD) {
         http2_leave(http2);
         return;
     }
@@ -609,21 +612,21 @@ static void http2_run(struct http_connection *connection)
         http2_pump(http2);
         if (http2->needs_sweep)
             http2_sweep(http2);
-        if (connection->is_gone)
+        if (http_connection_is_gone(connection))
             return;
-        if (http2->is_failed) {
+        if (http2->failure != HTTP2_FINE) {
             http_connection_fail(connection);
             return;
         }
         go = http2_read(http2);
-        if (connection->is_gone)
+        if (http_connection_is_gone(connection))
             return;
     }
     http2_note_final(http2);
     if ((connection->output.pending < HTTP2_OUTPUT_MAX &&
             !nghttp2_session_want_write(http2->session) &&
-            (http2->is_ending || !nghttp2_session_want_read(http2->session))) ||
-        (connection->is_ended && !http2_has_work(http2)))
+            (http2_is_ending(http2) || !nghttp2_session_want_read(http2->session))) ||
+        (connection->peer_state == PEER_ENDED && !http2_has_work(http2)))
         http2_leave(http2);
 }
 
@@ -638,7 +641,7 @@ static void http2_event(struct http_connection *connection, const struct tr_even
         return;
     http_request_event(stream->request, event);
     http2->needs_sweep = true;
-    if (connection->is_gone)
+    if (http_connection_is_gone(connection))
         http2_sweep(http2);
 }
 
@@ -652,7 +655,7 @@ static void http2_drain(struct http_connection *connection)
         if (stream->wait_ns != 0 && http2_is_final(stream))
             http2_restart_wait(stream); /* it ended before: no less time */
     if (nghttp2_submit_shutdown_notice(http2->session) == NGHTTP2_ERR_NOMEM)
-        http2->is_failed = true;
+        http2_fail(http2);
 }
 
 static uint32_t http2_gone(struct http_connection *connection)
@@ -660,12 +663,12 @@ static uint32_t http2_gone(struct http_connection *connection)
     struct http2 *http2 = http2_of(connection);
     uint32_t cut = 0;
 
-    http2->is_ending = http2->is_dead = true;
+    http2->life = HTTP2_DEAD;
     for (struct http2_stream *stream = http2->streams; stream != NULL; stream = stream->next) {
         if (stream->is_closed)
             continue;
         /* Not answered, or not all of it sent. */
-        if (!stream->is_answered || (stream->wait_ns != 0 && !stream->source.is_stream))
+        if (!http2_is_answered(stream) || (stream->wait_ns != 0 && !stream->source.is_stream))
             cut++;
         stream->is_closed = true;
         stream->events = NULL; /* closed by the caller */
@@ -693,6 +696,7 @@ static void http2_shrink(struct http_connection *connection)
 
 const struct http_transport http2_transport = {
     .name = "2",
+    .cancels_alone = true,
     .run = http2_run,
     .event = http2_event,
     .answer = http2_answer,

@@ -50,6 +50,13 @@ struct http2_source {
     uint64_t queued; /* bytes of pieces */
 };
 
+/* Moves forward only. */
+enum http2_answer_state {
+    HTTP2_UNANSWERED,
+    HTTP2_ANSWERED,
+    HTTP2_COUNTED, /* answered, and counted and logged */
+};
+
 struct http2_stream {
     struct http2_stream *next;
     struct http2 *http2;
@@ -57,8 +64,7 @@ struct http2_stream {
     struct http_request *request;     /* NULL: done with */
     struct http_stream_state *events; /* server-sent events that go out on it */
     bool is_closed;                   /* the library has forgotten it */
-    bool is_done;                     /* its answer is counted and logged */
-    bool is_answered;
+    enum http2_answer_state answer_state;
     bool has_ended;  /* the client's side: no more of its body comes */
     bool is_trailer; /* the head that is being received is behind the body */
     bool sent_continue;
@@ -82,6 +88,20 @@ struct http2_stream {
     uint64_t sent;
 };
 
+/* Moves forward only. */
+enum http2_life {
+    HTTP2_OPEN,
+    HTTP2_ENDING, /* nothing is read any more */
+    HTTP2_DEAD,   /* the library is not used any more */
+};
+
+/* Moves forward only. */
+enum http2_failure {
+    HTTP2_FINE,
+    HTTP2_FAILED, /* out of memory inside a callback: the connection fails after it */
+    HTTP2_BROKEN, /* the library got no memory: its session is not to be trusted */
+};
+
 struct http2 {
     struct http_connection *connection;
     nghttp2_session *session;
@@ -95,19 +115,34 @@ struct http2 {
     uint32_t request_count;
     uint32_t held_count; /* streams with held bytes */
     struct http2_bucket resets, nuisances;
-    bool is_failed;   /* out of memory where that could not be said */
-    bool has_lost;    /* the library did not get memory: its session is not to be trusted */
-    bool is_ending;   /* nothing is read any more */
-    bool is_dead;     /* the library is not used any more */
+    enum http2_life life;
+    enum http2_failure failure;
     bool said_last;   /* the second GOAWAY of a drain is out */
     bool needs_sweep; /* a stream was answered or closed */
 };
 
+/* A fault of 431: http2_refuse writes which limit it was. */
+#define HTTP2_FAULT_LIMIT ""
 /* http2_head.c: a field of a head, and its end. */
 void http2_head_start(struct http2_stream *stream);
 void http2_head_field(struct http2_stream *stream, struct span name, struct span value);
 /* Make a request of it: false, with fault set, if it is none. `has_body`: it does not end here. */
 bool http2_head_end(struct http2_stream *stream, bool has_body);
+
+static inline bool http2_is_answered(const struct http2_stream *stream)
+{
+    return stream->answer_state != HTTP2_UNANSWERED;
+}
+static inline bool http2_is_ending(const struct http2 *http2)
+{
+    return http2->life != HTTP2_OPEN;
+}
+/* Let the connection fail when the callback is over. */
+static inline void http2_fail(struct http2 *http2)
+{
+    if (http2->failure == HTTP2_FINE)
+        http2->failure = HTTP2_FAILED;
+}
 
 /* http2.c: GOAWAY with the code, then the end. */
 void http2_end(struct http2 *http2, uint32_t code, const char *why);

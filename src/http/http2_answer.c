@@ -3,6 +3,7 @@
  * frames when the client's windows and our output have room for them, so a slow client costs what
  * its answer costs and no more. */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include "base/assert.h"
 #include "http/date.h"
 #include "http/http2.h"
+#include "support/number.h"
 
 enum { FIELDS_OWN = 8 }; /* at most, beside the handler's */
 
@@ -317,12 +319,12 @@ void http2_answer(struct http_request *request)
     struct http_answer *answer = &request->answer;
     uint64_t length = answer->is_file ? answer->size : answer->body.size;
 
-    tr_assert(!stream->is_answered);
-    stream->is_answered = true;
+    tr_assert(!http2_is_answered(stream));
+    stream->answer_state = HTTP2_ANSWERED;
     stream->http2->needs_sweep = true;
     /* This may be inside a handler that goes on: the connection fails later. */
     if (!stream->is_closed && http2_submit_answer(stream, request, length) < 0)
-        stream->http2->is_failed = true;
+        http2_fail(stream->http2);
     answer_drop_file(answer);
 }
 
@@ -330,12 +332,23 @@ void http2_refuse(struct http2_stream *stream)
 {
     struct http_request *request = stream->request;
     struct http_connection *connection = request->connection;
+    const struct http_limits *limits = &connection->server->limits;
+    char number[NUMBER_TEXT_SIZE], text[96];
 
     request->began_ns = connection->now_ns;
     request->stats = &connection->server->stats.none;
     request->method = HTTP_GET;
-    http_respond_error(request, stream->fault_status,
-        stream->fault_status == 431 ? "HeaderTooLarge" : "InvalidRequest", stream->fault);
+    if (stream->fault_status != 431) {
+        http_respond_error(request, stream->fault_status, "InvalidRequest", stream->fault);
+        return;
+    }
+    if (stream->list_size > limits->header_size_max)
+        (void)snprintf(text, sizeof text, "The header is over the limit of %s bytes.",
+            number_text(limits->header_size_max, number));
+    else
+        (void)snprintf(text, sizeof text,
+            "The request has more header fields than the limit of %u.", limits->header_count_max);
+    http_respond_error(request, 431, "HeaderTooLarge", text);
 }
 
 /* ---- server-sent events --------------------------------------------------------------------- */

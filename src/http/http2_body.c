@@ -17,7 +17,7 @@ void http2_held_drop(struct http2_stream *stream)
     if (stream->held_size > 0) {
         stream->http2->held_count--;
         /* It is off the connection's window; others need that. */
-        if (stream->http2->session != NULL && !stream->http2->has_lost)
+        if (stream->http2->session != NULL && stream->http2->failure != HTTP2_BROKEN)
             nghttp2_session_consume(stream->http2->session, stream->id, stream->held_size);
     }
     base_free(stream->held);
@@ -49,7 +49,7 @@ static bool body_hold(struct http2_stream *stream, const char *bytes, size_t siz
 /* Does its body, or what is left of it, go nowhere? */
 static bool body_is_unwanted(const struct http2_stream *stream)
 {
-    return stream == NULL || stream->request == NULL || stream->is_answered ||
+    return stream == NULL || stream->request == NULL || http2_is_answered(stream) ||
            stream->request->is_abandoned || stream->request->phase == PHASE_ANSWERED;
 }
 
@@ -58,10 +58,10 @@ void http2_body_end(struct http2_stream *stream)
     struct http_request *request = stream->request;
 
     stream->has_ended = true;
-    if (body_is_unwanted(stream) || request->body_ended || stream->held_size > 0)
+    if (body_is_unwanted(stream) || request->body_state == BODY_ENDED || stream->held_size > 0)
         return;
     /* A gate that still waits lets it through later: see deliver_held. */
-    if (request->phase == PHASE_BODY && !request->piece_paused)
+    if (request->phase == PHASE_BODY && request->body_state != BODY_PAUSED)
         http_request_body_end(request);
 }
 
@@ -84,7 +84,7 @@ int http2_on_data(nghttp2_session *session, uint8_t flags, int32_t id, const uin
     stream->body_got += size;
     if (!http_request_wants_body(stream->request) || stream->held_size > 0) {
         if (!body_hold(stream, (const char *)bytes, size))
-            http2->is_failed = true;
+            http2_fail(http2);
         return 0;
     }
     http_request_piece(stream->request, (const char *)bytes, size);
@@ -103,7 +103,7 @@ static void http2_send_continue(struct http2_stream *stream)
     stream->sent_continue = true;
     if (nghttp2_submit_headers(stream->http2->session, NGHTTP2_FLAG_NONE, stream->id, NULL, &status,
             1, NULL) == NGHTTP2_ERR_NOMEM)
-        stream->http2->is_failed = true;
+        http2_fail(stream->http2);
 }
 
 /* Give a handler, or a gate that has opened, what came meanwhile. */
@@ -112,7 +112,7 @@ static void body_deliver_held(struct http2_stream *stream)
     struct http2 *http2 = stream->http2;
     struct http_request *request = stream->request;
 
-    if (request == NULL || stream->is_answered || !http_request_wants_body(request))
+    if (request == NULL || http2_is_answered(stream) || !http_request_wants_body(request))
         return;
     if (stream->held_size > 0) {
         size_t size = stream->held_size;
@@ -137,7 +137,8 @@ void http2_bodies_go_on(struct http2 *http2)
     for (struct http2_stream *stream = http2->streams; stream != NULL; stream = stream->next) {
         struct http_request *request = stream->request;
 
-        if (request == NULL || stream->is_answered || stream->is_closed || request->body_ended)
+        if (request == NULL || http2_is_answered(stream) || stream->is_closed ||
+            request->body_state == BODY_ENDED)
             continue;
         if (!http_request_wants_body(request)) {
             if (request->phase == PHASE_BODY && stream->pause_ns == 0)

@@ -10,7 +10,7 @@ enum {
 
 static bool awaits_body(const struct http2_stream *stream)
 {
-    return stream->request != NULL && !stream->is_answered && stream->body_ns != 0 &&
+    return stream->request != NULL && !http2_is_answered(stream) && stream->body_ns != 0 &&
            !stream->has_ended && http_request_wants_body(stream->request);
 }
 
@@ -29,8 +29,8 @@ static uint64_t request_deadline(const struct http2_stream *stream)
 {
     const struct http_request *request = stream->request;
 
-    if (request == NULL || stream->is_answered || stream->is_closed || request->deadline_ns == 0 ||
-        awaits_body(stream))
+    if (request == NULL || http2_is_answered(stream) || stream->is_closed ||
+        request->deadline_ns == 0 || awaits_body(stream))
         return UINT64_MAX;
     return request->deadline_ns + EXPIRE_SLACK_NS;
 }
@@ -66,7 +66,7 @@ static uint64_t session_deadline(const struct http2 *http2)
     const struct http_limits *limits = &connection->server->limits;
     uint64_t at = UINT64_MAX;
 
-    if (http2->is_ending)
+    if (http2_is_ending(http2))
         return UINT64_MAX;
     if (http2->head_ns != 0)
         at = http2->head_ns + limits->header_ns;
@@ -102,16 +102,16 @@ static void expire_session(struct http2 *http2)
     const struct http_limits *limits = &connection->server->limits;
 
     if (http2->head_ns != 0 && connection->now_ns >= http2->head_ns + limits->header_ns) {
-        http2_end(http2, NGHTTP2_ENHANCE_YOUR_CALM, "the header took too long to arrive");
+        http2_end(http2, NGHTTP2_ENHANCE_YOUR_CALM, "The header took too long to arrive.");
     } else if (connection->is_draining && !http2->said_last &&
                connection->now_ns >= connection->drain_ns + DRAIN_IDLE_NS) {
         http2->said_last = true;
         if (nghttp2_submit_goaway(http2->session, NGHTTP2_FLAG_NONE,
                 nghttp2_session_get_last_proc_stream_id(http2->session), NGHTTP2_NO_ERROR, NULL,
                 0) != 0)
-            http2->is_failed = true;
+            http2_fail(http2);
     } else {
-        http2_end(http2, NGHTTP2_NO_ERROR, "idle");
+        http2_end(http2, NGHTTP2_NO_ERROR, "The connection was idle.");
     }
 }
 

@@ -57,21 +57,21 @@ static void head_check_field(struct http2_stream *stream, struct span name, stru
     case 4:
         if (span_is(name, "host")) {
             if (head->host.at != NULL)
-                head_fault(stream, 400, "Host twice");
+                head_fault(stream, 400, "Host must appear once.");
             head->host = value;
         }
         break;
     case 6:
         if (span_is(name, "expect")) {
             if (!span_is_nocase(value, "100-continue"))
-                head_fault(stream, 417, "no expectation but 100-continue is taken");
+                head_fault(stream, 417, "Expect must be 100-continue.");
             head->wants_continue = true;
         }
         break;
     case 14:
         if (span_is(name, "content-length")) {
             if (head->has_length || !span_u64(value, &head->length) || head->length > INT64_MAX)
-                head_fault(stream, 400, "Content-Length is no number");
+                head_fault(stream, 400, "Content-Length must be one decimal number.");
             head->has_length = true;
         }
         break;
@@ -85,7 +85,7 @@ static void head_add_field(struct http2_stream *stream, struct span name, struct
     struct http_head *head = &stream->request->head;
 
     if (head->field_count == head->field_max) {
-        head_fault(stream, 431, "too many header fields");
+        head_fault(stream, 431, HTTP2_FAULT_LIMIT);
         return;
     }
     head->fields[head->field_count].name = name;
@@ -101,12 +101,12 @@ void http2_head_field(struct http2_stream *stream, struct span name, struct span
     stream->list_size += name.size + value.size + FIELD_OVERHEAD;
     stream->list_count++;
     if (stream->list_size > limits->header_size_max)
-        head_fault(stream, 431, "The header is larger than is taken here.");
+        head_fault(stream, 431, HTTP2_FAULT_LIMIT);
     if (stream->fault != NULL || stream->is_trailer)
         return; /* counted, not kept */
     copy = http_alloc(stream->request, name.size + value.size + 1);
     if (copy == NULL) {
-        head_fault(stream, 503, "Try again later.");
+        head_fault(stream, 503, "The server has no memory for this request; retry later.");
         return;
     }
     memcpy(copy, name.at, name.size);
@@ -132,13 +132,13 @@ static void head_settle_host(struct http2_stream *stream)
             head->host = stream->authority;
             head_add_field(stream, SPAN("host"), stream->authority);
         } else if (!span_equal(head->host, stream->authority)) {
-            head_fault(stream, 400, "Host and :authority differ");
+            head_fault(stream, 400, "Host and :authority must be the same.");
         }
     }
     if (head->host.size == 0)
-        head_fault(stream, 400, "Host is missing");
+        head_fault(stream, 400, "Host is missing.");
     else if (!http_host_is_clean(head->host))
-        head_fault(stream, 400, "Host is malformed");
+        head_fault(stream, 400, "Host must be a name or an address, with an optional port.");
 }
 
 bool http2_head_end(struct http2_stream *stream, bool has_body)
@@ -147,10 +147,10 @@ bool http2_head_end(struct http2_stream *stream, bool has_body)
 
     head_settle_host(stream);
     if (!span_is(stream->scheme, "http") && !span_is(stream->scheme, "https"))
-        head_fault(stream, 400, ":scheme must be http or https");
+        head_fault(stream, 400, ":scheme must be http or https.");
     /* Only origin form (8.3.1): no second authority in the path. */
     if (head->target.size == 0 || (head->target.at[0] != '/' && !span_is(head->target, "*")))
-        head_fault(stream, 400, ":path is malformed");
+        head_fault(stream, 400, ":path must begin with /.");
     if (!has_body)
         head->wants_continue = false;
     /* A body without a length is what chunks are in HTTP/1. */

@@ -13,7 +13,7 @@ _Static_assert(sizeof(struct http2_block) == 16, "what follows stays aligned");
 static void *block_link(struct http2 *http2, struct http2_block *block)
 {
     if (block == NULL) {
-        http2->is_failed = http2->has_lost = true;
+        http2->failure = HTTP2_BROKEN;
         return NULL;
     }
     block->prev = NULL;
@@ -80,7 +80,7 @@ nghttp2_mem http2_memory(struct http2 *http2)
 
 void http2_session_destroy(struct http2 *http2)
 {
-    if (!http2->has_lost)
+    if (http2->failure != HTTP2_BROKEN)
         nghttp2_session_del(http2->session);
     http2->session = NULL;
     while (http2->blocks != NULL)

@@ -27,8 +27,10 @@ enum {
     LAST_NS = 100000000,
 };
 
-#define FULL_BODY "{\"error\":\"Overloaded\",\"message\":\"Too many connections. Retry later.\"}"
-_Static_assert(sizeof FULL_BODY - 1 == 69, "the Content-Length below");
+#define FULL_BODY                                                                                  \
+    "{\"error\":\"Overloaded\",\"message\":\"The server has too many connections; retry in 1 "     \
+    "s.\"}"
+_Static_assert(sizeof FULL_BODY - 1 == 85, "the Content-Length below");
 
 enum listener_order { LISTENER_GO_ON, LISTENER_DRAIN, LISTENER_END };
 struct listener_message {
@@ -46,7 +48,7 @@ static void listener_shed(struct http_server *server, int fd)
 {
     static const char text[] =
         "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
-        "Content-Length: 69\r\nRetry-After: 1\r\nConnection: close\r\n\r\n" FULL_BODY;
+        "Content-Length: 85\r\nRetry-After: 1\r\nConnection: close\r\n\r\n" FULL_BODY;
 
     metric_add(server->stats.shed_connections, 1);
     if (server->tls == NULL && send(fd, text, sizeof text - 1, MSG_NOSIGNAL) < 0) {
@@ -73,7 +75,7 @@ static void listener_pause(struct listener *listener, struct tr_context *ctx)
     int fd;
 
     metric_add(listener->server->stats.accept_pauses, 1);
-    LOG(LOG_WARN, "http", "no descriptor left: accepting pauses",
+    LOG(LOG_WARN, "http", "the process has no descriptor left; accepting pauses",
         LOG_TEXT("server", listener->server->name));
     if (listener->reserve_fd >= 0) {
         close(listener->reserve_fd);

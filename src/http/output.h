@@ -38,6 +38,7 @@ struct http_output {
     uint64_t now_ns;    /* set before a flush */
     uint64_t resume_ns; /* HTTP_OUTPUT_LATER: flush again then */
     bool has_files;
+    bool is_final; /* what waits is the last of the connection's streams */
 };
 
 /* Room for `size` more contiguous bytes at the end, or NULL; http_output_grew says how many came.

@@ -19,6 +19,7 @@
 #include "http/parser.h"
 
 #include <llhttp.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
@@ -41,6 +42,17 @@ static int parser_refuse(struct http_parser *parser, unsigned status, const char
     parser->status = (uint16_t)status;
     parser->reason = reason;
     return HPE_USER;
+}
+
+/* Refuse what the library refused, unless one of our callbacks made it do so. */
+static void parser_refuse_malformed(struct http_parser *parser)
+{
+    const char *reason = llhttp_get_error_reason(library_of(parser));
+
+    if (parser->status != 0)
+        return;
+    parser->is_library_reason = reason != NULL;
+    parser_refuse(parser, 400, reason != NULL ? reason : "The request is malformed.");
 }
 
 /* A span begins, or goes on where it ended. */
@@ -80,10 +92,10 @@ static int parser_on_name(llhttp_t *library, const char *at, size_t size)
     struct http_head *head = parser->head;
 
     if (parser->part == PART_BODY)
-        return parser_refuse(parser, 400, "trailers are not taken");
+        return parser_refuse(parser, 400, "The server takes no trailer fields.");
     if (parser->part != PART_NAME) {
         if (head->field_count == head->field_max)
-            return parser_refuse(parser, 431, "too many header fields");
+            return parser_refuse(parser, 431, NULL);
         head->fields[head->field_count].value = (struct span){ "", 0 };
         head->field_count++;
     }
@@ -98,12 +110,12 @@ static int parser_on_value(llhttp_t *library, const char *at, size_t size)
     struct http_head *head = parser->head;
 
     if (parser->part == PART_BODY)
-        return parser_refuse(parser, 400, "trailers are not taken");
+        return parser_refuse(parser, 400, "The server takes no trailer fields.");
     if (head->field_count == 0)
-        return parser_refuse(parser, 400, "a header field without a name");
+        return parser_refuse(parser, 400, "A header field has no name.");
     if (!extend_span(
             &head->fields[head->field_count - 1].value, parser->part != PART_VALUE, at, size))
-        return parser_refuse(parser, 400, "folded header lines are not taken");
+        return parser_refuse(parser, 400, "A header field must be one line.");
     parser->part = PART_VALUE;
     return 0;
 }
@@ -126,7 +138,7 @@ static int parser_on_body(llhttp_t *library, const char *at, size_t size)
     case HTTP_CHUNK_PAUSE:
         return HPE_PAUSED;
     case HTTP_CHUNK_REFUSE:
-        return parser_refuse(parser, 413, "the body is too large");
+        return parser_refuse(parser, 413, "The body is over the limit.");
     }
     return 0;
 }
@@ -135,7 +147,7 @@ static int parser_on_extension(llhttp_t *library, const char *at, size_t size)
 {
     (void)at;
     (void)size;
-    return parser_refuse(library->data, 400, "chunk extensions are not taken");
+    return parser_refuse(library->data, 400, "The server takes no chunk extensions.");
 }
 
 static int parser_on_message_complete(llhttp_t *library)
@@ -169,6 +181,7 @@ void http_parser_init(struct http_parser *parser, struct http_head *head, uint32
     parser->part = PART_NONE;
     parser->status = 0;
     parser->reason = NULL;
+    parser->is_library_reason = false;
     head->method = head->target = head->host = (struct span){ NULL, 0 };
     head->keep_alive = head->is_chunked = head->wants_continue = head->has_length = false;
     head->length = 0;
@@ -223,9 +236,9 @@ static int parser_check_length(struct http_parser *parser, struct span value)
     struct http_head *head = parser->head;
 
     if (head->has_length)
-        return parser_refuse(parser, 400, "Content-Length twice");
+        return parser_refuse(parser, 400, "Content-Length must appear once.");
     if (!span_u64(value, &head->length) || head->length > INT64_MAX)
-        return parser_refuse(parser, 400, "Content-Length is no number");
+        return parser_refuse(parser, 400, "Content-Length must be a decimal number.");
     head->has_length = true;
     return 0;
 }
@@ -235,11 +248,11 @@ static int parser_check_coding(struct http_parser *parser, struct span value)
     struct http_head *head = parser->head;
 
     if (head->is_chunked)
-        return parser_refuse(parser, 400, "Transfer-Encoding twice");
+        return parser_refuse(parser, 400, "Transfer-Encoding must appear once.");
     if (head->minor == 0)
-        return parser_refuse(parser, 400, "Transfer-Encoding in HTTP/1.0");
+        return parser_refuse(parser, 400, "Transfer-Encoding needs version 1.1.");
     if (!span_is_nocase(value, "chunked"))
-        return parser_refuse(parser, 501, "no transfer coding but chunked is taken");
+        return parser_refuse(parser, 501, "Transfer-Encoding must be chunked.");
     head->is_chunked = true;
     return 0;
 }
@@ -255,14 +268,14 @@ static int parser_check_field(struct http_parser *parser, struct http_header *fi
     case 4:
         if (span_is_nocase(field->name, "host")) {
             if (head->host.at != NULL)
-                return parser_refuse(parser, 400, "Host twice");
+                return parser_refuse(parser, 400, "Host must appear once.");
             head->host = field->value;
         }
         break;
     case 6:
         if (span_is_nocase(field->name, "expect") && head->minor == 1) {
             if (!span_is_nocase(field->value, "100-continue"))
-                return parser_refuse(parser, 417, "no expectation but 100-continue is taken");
+                return parser_refuse(parser, 417, "Expect must be 100-continue.");
             head->wants_continue = true;
         }
         break;
@@ -299,27 +312,31 @@ static int parser_check_head(struct http_parser *parser, const char *bytes, size
     int rc = 0;
 
     if (library->http_major != 1 || library->http_minor > 1)
-        return parser_refuse(parser, 505, "this version is not spoken here");
+        return parser_refuse(parser, 505, "The version must be 1.0, 1.1 or 2.");
     if (!lines_are_clean(bytes, size))
-        return parser_refuse(parser, 400, "lines must end with CR LF and not be folded");
+        return parser_refuse(
+            parser, 400, "Header lines must end with CR LF and must not be folded.");
     if (!request_line_is_clean(head, bytes))
-        return parser_refuse(parser, 400, "the request line is malformed");
+        return parser_refuse(
+            parser, 400, "The request line must be METHOD TARGET VERSION, with single spaces.");
     head->minor = library->http_minor;
     for (uint32_t i = 0; i < head->field_count && rc == 0; i++)
         rc = parser_check_field(parser, &head->fields[i]);
     if (rc != 0)
         return rc;
     if (head->minor == 1 && (head->host.at == NULL || head->host.size == 0))
-        return parser_refuse(parser, 400, "Host is missing");
+        return parser_refuse(parser, 400, "Host is missing.");
     if (!http_host_is_clean(head->host))
-        return parser_refuse(parser, 400, "Host is malformed");
+        return parser_refuse(
+            parser, 400, "Host must be a name or an address, with an optional port.");
     if (head->has_length && head->is_chunked)
-        return parser_refuse(parser, 400, "Content-Length and Transfer-Encoding together");
+        return parser_refuse(
+            parser, 400, "Content-Length and Transfer-Encoding must not appear together.");
     /* Ours and the library's view of the framing must be one. */
     if (head->is_chunked != ((library->flags & F_CHUNKED) != 0) ||
         head->has_length != ((library->flags & F_CONTENT_LENGTH) != 0) ||
         (head->has_length && head->length != library->content_length))
-        return parser_refuse(parser, 400, "the framing of the body is ambiguous");
+        return parser_refuse(parser, 400, "The length of the body is ambiguous.");
     head->keep_alive = head->minor == 1 ? !(library->flags & F_CONNECTION_CLOSE)
                                         : (library->flags & F_CONNECTION_KEEP_ALIVE) != 0;
     return 0;
@@ -339,8 +356,7 @@ enum http_parsed http_parser_head(
         return HTTP_PARSED_MORE;
     }
     if (error != HPE_PAUSED || parser->part != PART_BODY) {
-        if (parser->status == 0)
-            parser_refuse(parser, 400, llhttp_get_error_reason(library));
+        parser_refuse_malformed(parser);
         return HTTP_PARSED_ERROR;
     }
     *ret_used = (size_t)(llhttp_get_error_pos(library) - bytes);
@@ -397,13 +413,18 @@ enum http_parsed http_parser_body(
         *ret_used = (size_t)(llhttp_get_error_pos(library) - bytes);
         return parser->part == PART_END ? HTTP_PARSED_END : HTTP_PARSED_PAUSE;
     }
-    if (parser->status == 0)
-        parser_refuse(parser, 400, llhttp_get_error_reason(library));
+    parser_refuse_malformed(parser);
     return HTTP_PARSED_ERROR;
 }
 
-unsigned http_parser_error(const struct http_parser *parser, const char **ret_reason)
+unsigned http_parser_error(const struct http_parser *parser, char *text, size_t size)
 {
-    *ret_reason = parser->reason == NULL ? "malformed" : parser->reason;
+    if (parser->status == 431)
+        (void)snprintf(text, size, "The request has more header fields than the limit of %u.",
+            (unsigned)parser->head->field_max);
+    else if (parser->is_library_reason)
+        (void)snprintf(text, size, "The request is malformed: %s.", parser->reason);
+    else
+        (void)snprintf(text, size, "%s", parser->reason);
     return parser->status;
 }

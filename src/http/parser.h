@@ -48,8 +48,9 @@ struct http_parser {
     const char *begin; /* of the head's bytes */
     http_chunk_fn chunk;
     void *chunk_data;
-    const char *reason;
-    uint16_t status; /* of a refusal */
+    const char *reason;     /* why it was refused */
+    bool is_library_reason; /* in the library's words */
+    uint16_t status;        /* of a refusal */
     uint8_t part;
 };
 
@@ -64,8 +65,8 @@ void http_parser_moved(struct http_parser *parser, const char *begin);
 void http_parser_chunks(struct http_parser *parser, http_chunk_fn chunk, void *data);
 enum http_parsed http_parser_body(
     struct http_parser *parser, const char *bytes, size_t size, size_t *ret_used);
-/* Why it was refused: the status to answer, and a sentence. */
-unsigned http_parser_error(const struct http_parser *parser, const char **ret_reason);
+/* After HTTP_PARSED_ERROR: write a sentence for the client and return the status to answer with. */
+unsigned http_parser_error(const struct http_parser *parser, char *text, size_t size);
 
 /* Of a Host or :authority: nothing but what a name, an address and a port are made of. */
 bool http_host_is_clean(struct span host);

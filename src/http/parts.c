@@ -286,7 +286,7 @@ void http_respond_parts(struct http_request *request, unsigned status, const cha
         if (sending->done != NULL)
             sending->done(sending->data, 0);
         answer->extra = NULL; /* they speak of another answer */
-        http_respond_error(request, 503, "OutOfMemory", "Try again later.");
+        http_respond_no_memory(request);
         return;
     }
     answer->parts->checked_ns = request->connection->now_ns;

@@ -9,6 +9,7 @@
  *   3. While is_waiting, one event is on its way, and the object stays until it came. */
 #include "http/request.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -16,6 +17,7 @@
 #include "http/connection.h"
 #include "http/uri.h"
 #include "support/log.h"
+#include "support/number.h"
 
 enum { BODY_FIRST = 16 << 10 };
 
@@ -25,9 +27,9 @@ void http_request_reset(struct http_request *request)
 {
     request->phase = PHASE_HEAD;
     request->is_running = request->is_waiting = request->is_counted = request->is_abandoned = false;
-    request->gate_passed = request->handler_ran = request->body_ended = false;
-    request->piece_paused = request->has_id = request->body_owned = request->must_close = false;
-    request->is_traced = request->cancels_alone = false;
+    request->progress = PROGRESS_GATE;
+    request->body_state = BODY_OPEN;
+    request->trace = TRACE_UNSET;
     request->cancel = NULL;
     request->then = NULL;
     request->piece = NULL;
@@ -38,7 +40,7 @@ void http_request_reset(struct http_request *request)
     request->match.part_count = 0;
     request->stats = NULL;
     request->began_ns = request->deadline_ns = 0;
-    request->body = NULL;
+    request->body = request->body_memory = NULL;
     request->body_size = request->body_capacity = request->body_max = 0;
     request->answer = (struct http_answer){ .fd = -1 };
     request->peer_size = 0;
@@ -93,12 +95,11 @@ void http_request_release(struct http_request *request)
     if (end != NULL)
         end(request->on_end_data);
     request_uncount(request);
-    if (request->body_owned) {
-        base_free(request->body);
+    if (request->body_memory != NULL) {
+        base_free(request->body_memory);
         body_unreserve(request, request->body_capacity);
     }
-    request->body = NULL;
-    request->body_owned = false;
+    request->body = request->body_memory = NULL;
     base_free(request->answer.owned);
     request->answer.owned = NULL;
     tr_cancel_destroy(&request->cancel);
@@ -245,10 +246,8 @@ struct span http_body(const struct http_request *request)
 char *http_body_bytes(struct http_request *request)
 {
     /* Also an empty body has its room. */
-    if (request->body == NULL) {
+    if (request->body == NULL)
         request->body = request_alloc(request, BODY_ROOM);
-        request->body_owned = false;
-    }
     return request->body;
 }
 
@@ -313,7 +312,7 @@ static void request_log_ids(void *data, struct log_ids *ret_ids)
     const struct http_request *request = data;
 
     ret_ids->request = http_request_id(request);
-    if (request->is_traced)
+    if (request->trace == TRACE_FROM_CLIENT)
         ret_ids->trace = ret_ids->request;
 }
 
@@ -344,9 +343,10 @@ static void request_fail_unanswered(struct http_request *request)
 {
     struct log_context before = request_log_context(request);
 
-    LOG(LOG_ERROR, "http", "handler gave no answer", LOG_SPAN("path", request->path));
+    LOG(LOG_ERROR, "http", "the handler gave no answer", LOG_SPAN("path", request->path));
     log_context_set(before);
-    http_respond_error(request, 500, "InternalError", "The request could not be served.");
+    http_respond_error(request, 500, "InternalError",
+        "The server failed to answer; its log names the cause under this request's id.");
 }
 
 /* The time a client took to send its body is not the handler's. */
@@ -361,8 +361,8 @@ static void request_run_handler(struct http_request *request)
 {
     struct log_context before;
 
-    request->handler_ran = true;
-    if (request->body_ended)
+    request->progress = PROGRESS_HANDLER_RAN;
+    if (request->body_state == BODY_ENDED)
         request->phase = PHASE_HANDLE;
     before = callback_enter(request);
     request->match.route->handle(request);
@@ -381,7 +381,7 @@ static void request_pass_gate(struct http_request *request)
 {
     request->phase = PHASE_BODY;
     if (!request_has_body(request)) {
-        request->body_ended = true;
+        request->body_state = BODY_ENDED;
         request_run_handler(request);
         return;
     }
@@ -391,17 +391,35 @@ static void request_pass_gate(struct http_request *request)
         request_run_handler(request);
 }
 
+/* Returns false, for callers that end with it. */
+static bool request_answer_too_large(struct http_request *request)
+{
+    char size[NUMBER_TEXT_SIZE], limit[NUMBER_TEXT_SIZE], text[128];
+
+    (void)number_text(request->head.length, size);
+    (void)number_text(request->body_max, limit);
+    if (request->body_max == 0)
+        (void)snprintf(text, sizeof text, "This path takes no body.");
+    else if (request->head.has_length)
+        (void)snprintf(text, sizeof text, "The body is %s bytes; the limit is %s.", size, limit);
+    else
+        (void)snprintf(text, sizeof text, "The body is over the limit of %s bytes.", limit);
+    http_respond_error(request, 413, "PayloadTooLarge", text);
+    return false;
+}
+
 static void request_answer_not_found(struct http_request *request)
 {
-    char methods[80];
+    char methods[80], text[128];
 
     if (request->match.allowed == 0) {
-        http_respond_error(request, 404, "NotFound", "There is nothing at this path.");
+        http_respond_error(request, 404, "NotFound", "The server has no such path.");
         return;
     }
     http_methods_text(request->match.allowed, methods, sizeof methods);
     http_add_header(request, "Allow", span_of(methods));
-    http_respond_error(request, 405, "MethodNotAllowed", "This path has other methods: see Allow.");
+    (void)snprintf(text, sizeof text, "The methods of this path are: %s.", methods);
+    http_respond_error(request, 405, "MethodNotAllowed", text);
 }
 
 /* Target and method. False: answered. */
@@ -413,23 +431,27 @@ static bool request_resolve(struct http_request *request)
     size_t size;
 
     if (!http_method_parse(head->method, &request->method)) {
-        request->must_close = true;
-        http_respond_error(request, 501, "MethodNotImplemented", "No such method here.");
+        request->head.keep_alive = false;
+        http_respond_error(request, 501, "MethodNotImplemented",
+            "The methods of this server are: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS.");
         return false;
     }
     if (!http_target_split(head->target, head->host, &path, &request->query)) {
-        request->must_close = true;
-        http_respond_error(request, 400, "InvalidTarget", "The request's target is malformed.");
+        request->head.keep_alive = false;
+        http_respond_error(request, 400, "InvalidTarget",
+            "The target must be a path, or a URL with the host of the Host header.");
         return false;
     }
     bytes = request_alloc(request, path.size + 1);
     if (bytes == NULL) {
-        http_respond_error(request, 503, "OutOfMemory", "Try again later.");
+        http_respond_no_memory(request);
         return false;
     }
     if (!http_path_decode(path, bytes, &size)) {
-        request->must_close = true;
-        http_respond_error(request, 400, "InvalidPath", "The path is malformed or ambiguous.");
+        request->head.keep_alive = false;
+        http_respond_error(request, 400, "InvalidPath",
+            "The path must be UTF-8 and have no dot segment, backslash, control character, encoded "
+            "slash or broken percent sign.");
         return false;
     }
     request->path = (struct span){ bytes, size };
@@ -467,8 +489,7 @@ void http_request_start(struct http_request *request)
         request->deadline_ns = request->began_ns + server->limits.request_ns;
     if (request->head.length > route->body_max ||
         (request->head.is_chunked && route->body_max == 0))
-        http_respond_error(
-            request, 413, "PayloadTooLarge", "The body is larger than is taken here.");
+        request_answer_too_large(request);
     else if (request_is_shed(request))
         http_respond_shed(request, 503, 1, "in_flight");
     else
@@ -489,7 +510,7 @@ void http_request_admit(struct http_request *request)
     }
     if (request->phase != PHASE_GATE)
         return;
-    if (is_open || request->gate_passed)
+    if (is_open || request->progress == PROGRESS_GATE_PASSED)
         request_pass_gate(request);
     else if (!request->is_waiting)
         request_fail_unanswered(request);
@@ -498,7 +519,8 @@ void http_request_admit(struct http_request *request)
 void http_continue(struct http_request *request)
 {
     tr_assert_use(request->is_running, "http_continue belongs into a callback of the request");
-    request->gate_passed = true;
+    if (request->progress == PROGRESS_GATE)
+        request->progress = PROGRESS_GATE_PASSED;
 }
 
 /* ---- the body ------------------------------------------------------------------------------- */
@@ -508,7 +530,7 @@ char *http_request_body_room(struct http_request *request, size_t want, size_t *
     size_t capacity = request->body_capacity;
     char *bytes;
 
-    tr_assert(request->body == NULL || request->body_owned);
+    tr_assert(request->body == request->body_memory);
     if (request->body_size + want > capacity) {
         if (capacity == 0)
             capacity = BODY_FIRST;
@@ -521,8 +543,7 @@ char *http_request_body_room(struct http_request *request, size_t want, size_t *
             body_unreserve(request, capacity - request->body_capacity);
             return NULL;
         }
-        request->body = bytes;
-        request->body_owned = true;
+        request->body = request->body_memory = bytes;
         request->body_capacity = capacity;
     }
     *ret_room = request->body_capacity - request->body_size;
@@ -533,12 +554,6 @@ void http_request_body_grew(struct http_request *request, size_t size)
 {
     tr_assert(request->body_capacity - request->body_size >= size);
     request->body_size += size;
-}
-
-static bool request_answer_too_large(struct http_request *request)
-{
-    http_respond_error(request, 413, "PayloadTooLarge", "The body is larger than is taken here.");
-    return false;
 }
 
 bool http_request_piece(struct http_request *request, const char *bytes, size_t size)
@@ -557,7 +572,7 @@ bool http_request_piece(struct http_request *request, const char *bytes, size_t 
         if (request->piece != NULL) {
             before = callback_enter(request);
             if (!request->piece(request, bytes, size))
-                request->piece_paused = true;
+                request->body_state = BODY_PAUSED;
             callback_leave(request, before);
         }
         return true;
@@ -566,7 +581,7 @@ bool http_request_piece(struct http_request *request, const char *bytes, size_t 
         return request_answer_too_large(request);
     to = http_request_body_room(request, size, &room);
     if (to == NULL) {
-        http_respond_error(request, 503, "OutOfMemory", "Try again later.");
+        http_respond_no_memory(request);
         return false;
     }
     memcpy(to, bytes, size);
@@ -585,11 +600,11 @@ void http_request_body_end(struct http_request *request)
 {
     struct log_context before;
 
-    request->body_ended = true;
+    request->body_state = BODY_ENDED;
     if (request->phase != PHASE_BODY)
         return;
     request_renew_deadline(request);
-    if (!request->handler_ran) {
+    if (request->progress != PROGRESS_HANDLER_RAN) {
         request_run_handler(request);
         return;
     }
@@ -612,7 +627,8 @@ void http_on_body(struct http_request *request, http_piece_fn piece)
 
 void http_body_resume(struct http_request *request)
 {
-    request->piece_paused = false;
+    if (request->body_state == BODY_PAUSED)
+        request->body_state = BODY_OPEN;
 }
 
 /* ---- answering later ------------------------------------------------------------------------ */
@@ -622,7 +638,8 @@ int http_ask(
 {
     struct http_connection *connection = request->connection;
     struct tr_ask_options options = { .tag = request->serial };
-    struct tr_cancel **cancel = request->cancels_alone ? &request->cancel : &connection->cancel;
+    struct tr_cancel **cancel =
+        request->transport->cancels_alone ? &request->cancel : &connection->cancel;
     uint64_t now;
     int rc;
 
@@ -686,7 +703,7 @@ void http_request_event(struct http_request *request, const struct tr_event *eve
     if (request->is_abandoned || request->is_waiting)
         return;
     if (request->phase == PHASE_GATE) {
-        if (request->gate_passed)
+        if (request->progress == PROGRESS_GATE_PASSED)
             request_pass_gate(request);
         else
             request_fail_unanswered(request);
@@ -715,24 +732,28 @@ void http_request_expire(struct http_request *request)
 {
     if (request->phase == PHASE_ANSWERED || request->is_abandoned)
         return;
-    request->must_close = true;
+    request->head.keep_alive = false;
     http_respond_lost(request, TR_ETIMEOUT, true, NULL);
     request->is_abandoned = true;
 }
 
 void http_request_expire_body(struct http_request *request)
 {
+    char rate[NUMBER_TEXT_SIZE], text[96];
     struct log_context before;
 
-    request->must_close = true;
+    request->head.keep_alive = false;
     if (request->piece != NULL) {
         before = callback_enter(request);
         request->piece(request, NULL, 0);
         callback_leave(request, before);
         request->piece = NULL;
     }
-    if (request->phase != PHASE_ANSWERED)
-        http_respond_error(request, 408, "RequestTimeout", "The body came too slowly.");
+    if (request->phase != PHASE_ANSWERED) {
+        (void)number_text(request->connection->server->limits.body_rate_min, rate);
+        (void)snprintf(text, sizeof text, "The body came slower than %s bytes per second.", rate);
+        http_respond_error(request, 408, "RequestTimeout", text);
+    }
     request->is_abandoned = true;
 }
 

@@ -33,6 +33,19 @@ enum http_phase {
     PHASE_ANSWERED, /* the answer is given; the transport may not have sent it yet */
 };
 
+/* How far the handler is. Moves forward only. */
+enum http_progress { PROGRESS_GATE, PROGRESS_GATE_PASSED, PROGRESS_HANDLER_RAN };
+
+/* Moves: OPEN <-> PAUSED, OPEN -> ENDED. */
+enum http_body_state {
+    BODY_OPEN,
+    BODY_PAUSED, /* the handler takes no more until http_body_resume */
+    BODY_ENDED,  /* all of it came, or there is none */
+};
+
+/* Where the request's id comes from. The first look at the id decides. */
+enum http_trace { TRACE_UNSET, TRACE_NEW, TRACE_FROM_CLIENT };
+
 /* An extra header of the answer. */
 struct http_extra {
     struct http_extra *next;
@@ -78,15 +91,10 @@ struct http_request {
     bool is_waiting;   /* for an answer or work */
     bool is_counted;   /* in the server's in_flight */
     bool is_abandoned; /* answered for it, or the client is gone: only clean-up is left */
-    bool gate_passed;
-    bool handler_ran;
-    bool body_ended;
-    bool piece_paused;
-    bool has_id;
-    bool is_traced;     /* it came with a trace id */
-    bool must_close;    /* after the answer */
-    bool cancels_alone; /* its asks can be cancelled without those of the connection's others */
-    struct tr_cancel *cancel; /* then: of its asks */
+    enum http_progress progress;
+    enum http_body_state body_state;
+    enum http_trace trace;
+    struct tr_cancel *cancel; /* of its asks, if the transport says cancels_alone */
     http_then_fn then;
     http_piece_fn piece;
     void *caller;               /* the gate's: http_set_caller */
@@ -98,8 +106,8 @@ struct http_request {
     const struct http_route_stats *stats;
     uint64_t began_ns, deadline_ns;
     char *body;
+    char *body_memory; /* to be freed; NULL: the body is borrowed */
     size_t body_size, body_capacity, body_max;
-    bool body_owned;
     struct http_answer answer;
     uint64_t trace_high, trace_low, span_id;
     uint8_t trace_flags;
@@ -128,7 +136,7 @@ void http_request_admit(struct http_request *request);
 /* More of the body is wanted now. */
 static inline bool http_request_wants_body(const struct http_request *request)
 {
-    return request->phase == PHASE_BODY && !request->piece_paused && !request->body_ended;
+    return request->phase == PHASE_BODY && request->body_state == BODY_OPEN;
 }
 /* Bytes of the body. False: it is larger than the route takes; the request is answered. */
 bool http_request_piece(struct http_request *request, const char *bytes, size_t size);
@@ -162,6 +170,8 @@ char *http_gzip(const char *bytes, size_t size, size_t *ret_size);
 /* response.c: the answer is as it shall be: to the transport. */
 void http_answer_deliver(struct http_request *request);
 
+/* Answer 503 OutOfMemory. */
+void http_respond_no_memory(struct http_request *request);
 const char *http_status_text(unsigned status);
 /* RFC 9110 6.4.1: an answer with this status never has a body. */
 static inline bool http_is_bodiless(unsigned status)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* response.c: what handlers answer with. The transport puts it on the wire. */
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -160,7 +161,7 @@ void http_respond_buffer(
         if (status < 300 && request->method != HTTP_GET)
             http_respond_lost(request, body->failed, true, NULL); /* it is done, and not told */
         else
-            http_respond_error(request, 503, "OutOfMemory", "Try again later.");
+            http_respond_no_memory(request);
         return;
     }
     answer->status = status;
@@ -203,24 +204,27 @@ void http_respond_error(
     buffer_free(&body);
 }
 
+void http_respond_no_memory(struct http_request *request)
+{
+    http_respond_error(
+        request, 503, "OutOfMemory", "The server has no memory for this request; retry later.");
+}
+
 void http_respond_shed(
     struct http_request *request, unsigned status, uint32_t retry_after_s, const char *reason)
 {
-    struct buffer seconds = { 0 };
     struct http_server *server = request->connection->server;
     struct metric *metric = http_stats_reason(&server->stats, server->name, reason);
+    const char *what =
+        status == 429 ? "The caller sends too many requests" : "The server is overloaded";
+    char seconds[16], text[96];
 
     if (metric != NULL)
         metric_add(metric, 1);
-    buffer_u64(&seconds, retry_after_s);
-    if (seconds.failed == 0)
-        http_add_header(request, "Retry-After", (struct span){ seconds.bytes, seconds.size });
-    buffer_free(&seconds);
-    if (status == 429)
-        http_respond_error(
-            request, 429, "RateLimitExceeded", "Too many requests. Wait, then retry.");
-    else
-        http_respond_error(request, status, "Overloaded", "Too busy now. Wait, then retry.");
+    (void)snprintf(seconds, sizeof seconds, "%u", (unsigned)retry_after_s);
+    (void)snprintf(text, sizeof text, "%s; retry in %s s.", what, seconds);
+    http_add_header(request, "Retry-After", span_of(seconds));
+    http_respond_error(request, status, status == 429 ? "RateLimitExceeded" : "Overloaded", text);
 }
 
 void http_respond_lost(
@@ -233,10 +237,10 @@ void http_respond_lost(
     http_add_header(request, "Retry-After", SPAN("1"));
     if (error == TR_ETIMEOUT)
         http_respond_error(request, 504, "DeadlineExceeded",
-            "It took too long, and may be done all the same. Look, or ask for the same again.");
+            "The request took too long and may still take effect; check, or repeat it unchanged.");
     else
         http_respond_error(request, 504, "OutcomeUnknown",
-            "It may be done, and may be not. Look, or ask for the same again.");
+            "The request may have taken effect or not; check, or repeat it unchanged.");
 }
 
 void http_respond_file(struct http_request *request, unsigned status, const char *type, int fd,

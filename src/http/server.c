@@ -159,11 +159,11 @@ static int server_read_proxies(
         return 0;
     server->proxies = base_calloc(count * sizeof *server->proxies);
     if (server->proxies == NULL)
-        return server_explain(why, why_size, TR_ENOMEM, "out of memory");
+        return server_explain(why, why_size, TR_ENOMEM, "Out of memory.");
     for (size_t i = 0; i < count; i++)
         if (net_cidr_parse(texts[i], &server->proxies[i]) < 0)
             return server_explain(why, why_size, TR_EINVAL,
-                "trusted proxy %s is no network: write 10.0.0.0/8 or an address", texts[i]);
+                "Trusted proxy %s must be a network such as 10.0.0.0/8, or an address.", texts[i]);
     server->proxy_count = count;
     return 0;
 }
@@ -175,14 +175,14 @@ static int server_prepare_routes(struct http_server *server,
     int rc = http_router_init(&server->router, options->routes, options->route_count, &bad);
 
     if (rc == TR_ENOMEM)
-        return server_explain(why, why_size, rc, "out of memory");
+        return server_explain(why, why_size, rc, "Out of memory.");
     if (rc < 0)
-        return server_explain(why, why_size, rc, "route %s %s",
+        return server_explain(why, why_size, rc, "Route %s %s",
             options->routes[bad].path == NULL ? "without a path" : options->routes[bad].path,
-            rc == TR_EEXIST ? "is there twice" : "is malformed: /name/{part}/name");
+            rc == TR_EEXIST ? "is there twice." : "must have the form /name/{part}/name.");
     server->route_stats = base_calloc((options->route_count + 1) * sizeof *server->route_stats);
     if (server->route_stats == NULL)
-        return server_explain(why, why_size, TR_ENOMEM, "out of memory");
+        return server_explain(why, why_size, TR_ENOMEM, "Out of memory.");
     for (size_t i = 0; i < options->route_count && rc == 0; i++) {
         const struct http_route *route = &options->routes[i];
 
@@ -191,7 +191,7 @@ static int server_prepare_routes(struct http_server *server,
     }
     if (rc == 0)
         rc = http_stats_server(server->name, &server->stats);
-    return rc == 0 ? 0 : server_explain(why, why_size, rc, "out of memory");
+    return rc == 0 ? 0 : server_explain(why, why_size, rc, "Out of memory.");
 }
 
 static int server_prepare_tls(struct http_server *server, const struct http_server_options *options,
@@ -200,8 +200,8 @@ static int server_prepare_tls(struct http_server *server, const struct http_serv
     static const char *const protocols[] = { "h2", "http/1.1", NULL };
 
     if ((options->tls_certificate_path == NULL) != (options->tls_key_path == NULL))
-        return server_explain(
-            why, why_size, TR_EINVAL, "TLS needs a certificate and its key: one is not set");
+        return server_explain(why, why_size, TR_EINVAL,
+            "TLS needs a certificate and its key; one of them is not set.");
     if (options->tls_certificate_path == NULL)
         return 0;
     return net_tls_create(options->tls_certificate_path, options->tls_key_path, protocols, why,
@@ -216,14 +216,15 @@ static int server_listen(struct http_server *server, const char *where, char *wh
     rc = net_address_parse(where, &server->bound);
     if (rc < 0)
         return server_explain(why, why_size, rc,
-            "listen address %s: write 127.0.0.1:8080, [::1]:8080 or unix:/path", where);
+            "Listen address %s must have the form 127.0.0.1:8080, [::1]:8080 or unix:/path.",
+            where);
     if (net_address_is_unix(&server->bound) || count == 0)
         count = 1;
     if (count > LISTENERS_MAX)
         count = LISTENERS_MAX;
     server->listeners = base_calloc(count * sizeof *server->listeners);
     if (server->listeners == NULL)
-        return server_explain(why, why_size, TR_ENOMEM, "out of memory");
+        return server_explain(why, why_size, TR_ENOMEM, "Out of memory.");
     if (count > 1) {
         int probe;
 
@@ -232,8 +233,8 @@ static int server_listen(struct http_server *server, const char *where, char *wh
          * asking for it alone first. */
         rc = net_listen(&server->bound, false, &probe);
         if (rc < 0)
-            return server_explain(why, why_size, rc, "cannot listen on %s: %s", where,
-                rc == TR_EBUSY ? "somebody else does" : tr_error_text(rc));
+            return server_explain(why, why_size, rc, "Cannot listen on %s: %s.", where,
+                rc == TR_EBUSY ? "another process does" : tr_error_text(rc));
         close(probe);
     }
     for (uint32_t i = 0; i < count; i++) {
@@ -241,15 +242,15 @@ static int server_listen(struct http_server *server, const char *where, char *wh
 
         rc = net_listen(&server->bound, count > 1, &fd);
         if (rc < 0)
-            return server_explain(why, why_size, rc, "cannot listen on %s: %s", where,
-                rc == TR_EBUSY ? "somebody else does" : tr_error_text(rc));
+            return server_explain(why, why_size, rc, "Cannot listen on %s: %s.", where,
+                rc == TR_EBUSY ? "another process does" : tr_error_text(rc));
         server->listeners_live++;
         rc = http_listener_start(server, fd, &server->listeners[i]);
         if (rc < 0) {
             server->listeners_live--;
             close(fd);
             return server_explain(
-                why, why_size, rc, "cannot start a listener: %s", tr_error_text(rc));
+                why, why_size, rc, "Cannot start a listener: %s.", tr_error_text(rc));
         }
         server->listener_count++;
     }
@@ -260,8 +261,9 @@ static int server_listen(struct http_server *server, const char *where, char *wh
         pthread_cond_wait(&server->changed, &server->lock);
     rc = server->listeners_started == count ? 0 : TR_ELIMIT;
     pthread_mutex_unlock(&server->lock);
-    return rc == 0 ? 0
-                   : server_explain(why, why_size, rc, "a listener could not start: out of memory");
+    return rc == 0
+               ? 0
+               : server_explain(why, why_size, rc, "A listener could not start: out of memory.");
 }
 
 /* sendfile has no flag against SIGPIPE, and a client that goes away must not end the program. */
@@ -296,7 +298,7 @@ int http_server_start(struct tr_system *system, const struct http_server_options
     int rc;
 
     if (server == NULL)
-        return server_explain(why, why_size, TR_ENOMEM, "out of memory");
+        return server_explain(why, why_size, TR_ENOMEM, "Out of memory.");
     server->system = system;
     server->env = tr_system_env(system);
     server->limits = options->limits;
@@ -378,8 +380,8 @@ uint32_t http_server_drain(struct http_server *server, uint64_t timeout_ns)
         server_order_all(server, HTTP_ORDER_CUT);
         /* Requests that wait for others end when those have answered their cancelled asks. */
         if (!server_wait_empty(server, server_now_ns(server) + TR_SECONDS(10)))
-            LOG(LOG_ERROR, "http", "connections do not end", LOG_TEXT("server", server->name),
-                LOG_INT("connections", server->connections));
+            LOG(LOG_ERROR, "http", "connections do not close after a drain",
+                LOG_TEXT("server", server->name), LOG_INT("connections", server->connections));
     }
     cut = server->cut - cut_before;
     pthread_mutex_unlock(&server->lock);
@@ -406,6 +408,6 @@ void http_server_stop(struct http_server **server)
 int http_server_reload_tls(struct http_server *server, char *why, size_t why_size)
 {
     if (server->tls == NULL)
-        return server_explain(why, why_size, TR_EUNSUPPORTED, "this server speaks no TLS");
+        return server_explain(why, why_size, TR_EUNSUPPORTED, "This server has no TLS.");
     return net_tls_reload(server->tls, why, why_size);
 }

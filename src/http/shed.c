@@ -60,7 +60,8 @@ static void shed_note(struct http_server *server, uint64_t now_ns)
         !atomic_compare_exchange_strong_explicit(&server->shed_told_ns, &told_ns, now_ns + TOLD_NS,
             memory_order_relaxed, memory_order_relaxed))
         return;
-    LOG(LOG_WARN, "http", "overloaded: requests are refused", LOG_TEXT("server", server->name),
+    LOG(LOG_WARN, "http", "the server is overloaded and refuses requests",
+        LOG_TEXT("server", server->name),
         LOG_INT("places", (int64_t)atomic_load_explicit(&server->places, memory_order_relaxed)),
         LOG_INT("shed",
             metric_get(server->stats.shed_in_flight) + metric_get(server->stats.shed_wait)));

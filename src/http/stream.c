@@ -86,7 +86,7 @@ int http_sse_open(struct http_request *request, const struct http_stream_options
     request->phase = PHASE_ANSWERED;
     request->transport->answer(request);
     /* It came in after the others were told to come back. */
-    if (connection->is_draining && !connection->is_gone)
+    if (connection->is_draining && !http_connection_is_gone(connection))
         http_streams_drain(connection);
     return 0;
 }
@@ -172,10 +172,10 @@ void http_stream_end_with(struct http_connection *connection, struct http_stream
 {
     if (last != NULL)
         connection->transport->frame(connection, stream, last);
-    if (connection->is_gone)
+    if (http_connection_is_gone(connection))
         return;
     connection->transport->stream_end(connection, stream, code);
-    if (!connection->is_gone)
+    if (!http_connection_is_gone(connection))
         http_stream_close(connection, stream);
 }
 
@@ -194,7 +194,7 @@ void http_streams_beat(struct http_connection *connection)
     struct http_stream_state *stream = connection->streams, *next;
     struct http_frame *frame;
 
-    for (; stream != NULL && !connection->is_gone; stream = next) {
+    for (; stream != NULL && !http_connection_is_gone(connection); stream = next) {
         next = stream->next;
         if (connection->now_ns < stream->beat_ns)
             continue;
@@ -224,7 +224,7 @@ static struct http_frame *stream_retry_frame(struct tr_context *ctx)
 
 void http_streams_drain(struct http_connection *connection)
 {
-    while (connection->streams != NULL && !connection->is_gone) {
+    while (connection->streams != NULL && !http_connection_is_gone(connection)) {
         struct http_stream_state *stream = connection->streams;
         struct http_frame *last = stream->is_websocket ? NULL : stream_retry_frame(connection->ctx);
 

@@ -61,12 +61,11 @@ void http_trace_start(struct http_request *request)
     struct tr_context *ctx = request->connection->ctx;
     struct span parent;
 
-    if (request->has_id)
+    if (request->trace != TRACE_UNSET)
         return;
-    request->has_id = true;
-    request->is_traced =
-        http_header_one(request, "traceparent", &parent) && trace_read_parent(parent, request);
-    if (!request->is_traced) {
+    request->trace = TRACE_FROM_CLIENT;
+    if (!http_header_one(request, "traceparent", &parent) || !trace_read_parent(parent, request)) {
+        request->trace = TRACE_NEW;
         request->trace_high = tr_random(ctx);
         request->trace_low = tr_random(ctx) | 1; /* all zero is invalid */
         request->trace_flags = 0;

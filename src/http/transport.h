@@ -16,7 +16,8 @@ struct http_stream_state;
 struct tr_event;
 
 struct http_transport {
-    const char *name; /* in the access log: "1.1", "2" */
+    const char *name;   /* in the access log: "1.1", "2" */
+    bool cancels_alone; /* each request has a cancel token of its own, not the connection's */
 
     /* Go on: consume input, read more while the connection is readable, run handlers, append to
      * the output. Called after everything that may have changed something; must not block and may

@@ -89,9 +89,9 @@ static const char *websocket_find_fault(const struct http_request *request, stru
     if (request->transport != &http1_transport || request->head.minor != 1)
         return "A WebSocket needs HTTP/1.1.";
     if (request->method != HTTP_GET)
-        return "A WebSocket begins with GET.";
+        return "A WebSocket handshake must be a GET.";
     if (request->head.is_chunked || request->head.length > 0)
-        return "A WebSocket handshake has no body.";
+        return "A WebSocket handshake must have no body.";
     if (!header_has_token(request, "Upgrade", "websocket") ||
         !header_has_token(request, "Connection", "upgrade"))
         return "A WebSocket handshake needs Upgrade: websocket and Connection: Upgrade.";
@@ -119,7 +119,7 @@ static bool websocket_accept_text(struct span key, char text[29])
 
 static int websocket_answer_no_memory(struct http_request *request)
 {
-    http_respond_error(request, 503, "OutOfMemory", "Try again later.");
+    http_respond_no_memory(request);
     return TR_ENOMEM;
 }
 
@@ -134,7 +134,7 @@ static int websocket_refuse(struct http_request *request, const char *fault)
     if (!http_header_one(request, "Sec-WebSocket-Version", &version) || !span_is(version, "13")) {
         http_add_header(request, "Sec-WebSocket-Version", SPAN("13"));
         http_add_header(request, "Upgrade", SPAN("websocket"));
-        http_respond_error(request, 426, "UpgradeRequired", "Version 13 of WebSocket is spoken.");
+        http_respond_error(request, 426, "UpgradeRequired", "Sec-WebSocket-Version must be 13.");
         return TR_EPROTO;
     }
     if (request->connection->is_draining) {
@@ -157,7 +157,7 @@ int http_websocket_open(struct http_request *request, const struct http_stream_o
     int rc;
 
     tr_assert_use(!request->is_waiting, "a stream cannot begin while the request waits");
-    tr_assert_use(receive != NULL, "somebody has to receive");
+    tr_assert_use(receive != NULL, "receive must not be NULL");
     if (request->is_abandoned)
         return TR_ECANCELLED;
     rc = websocket_refuse(request, websocket_find_fault(request, &key));
@@ -206,7 +206,8 @@ static ssize_t websocket_on_receive(
     ssize_t got;
 
     (void)flags;
-    if (connection->is_gone || wslay_event_get_queued_msg_count(library) > CONTROLS_MAX)
+    if (http_connection_is_gone(connection) ||
+        wslay_event_get_queued_msg_count(library) > CONTROLS_MAX)
         return websocket_wait_for_more(library);
     if (connection->batch > MESSAGES_MAX) {
         http_connection_again(connection);
@@ -358,7 +359,7 @@ static void websocket_leave(struct http_connection *connection, bool linger)
     while (connection->streams != NULL)
         http_stream_close(connection, connection->streams);
     http_websocket_destroy(connection);
-    if (connection->is_gone)
+    if (http_connection_is_gone(connection))
         return;
     http1_start_closing(connection, linger);
     connection->transport->run(connection);
@@ -373,7 +374,7 @@ static bool websocket_step(struct http_connection *connection)
 
     websocket->came = false;
     rc = wslay_event_recv(websocket->library);
-    if (connection->is_gone)
+    if (http_connection_is_gone(connection))
         return false;
     if (websocket->broken != 0 || rc != 0) {
         /* The library's own way out of a malformed header has no code. */
@@ -396,7 +397,7 @@ static bool websocket_step(struct http_connection *connection)
         websocket_leave(connection, true); /* a rule was broken, and the library has said which */
         return false;
     }
-    if (connection->is_ended) {
+    if (connection->peer_state == PEER_ENDED) {
         http_connection_fail(connection); /* without goodbye */
         return false;
     }
@@ -430,7 +431,7 @@ static void websocket_run(struct http_connection *connection)
 
 void http_websocket_upgrade(struct http_connection *connection)
 {
-    http_request_release(connection->request);
+    http_request_release(connection->http1.request);
     connection->transport = &http_websocket_transport;
     connection->transport->run(connection);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cbor_parse.c: from DAG-CBOR to the tape, without calling itself.
+/* cbor_parse.c: parse DAG-CBOR into the tape, without recursion.
  *
- * A head claims how much follows. It is believed only as far as the bytes that are really there:
- * an item takes at least one, so a count above what is left is refused before anything is made for
- * it. While a container is open its cell holds the index of the one around it and that one's count
- * of missing items, as in json_parse.c. */
+ * A head declares how many items follow. An item takes at least one byte, so the parser refuses a
+ * count above the number of bytes left before it allocates memory for it. As in json_parse.c, the
+ * cell of an open container holds the index of its parent and the number of items that the parent
+ * still misses. */
 #include <math.h>
 #include <string.h>
 
@@ -31,19 +31,19 @@ struct head {
     uint64_t argument;
 };
 
-static int fail(struct reader *reader, int rc, const unsigned char *at, const char *text)
+static int reader_fail(struct reader *reader, int rc, const unsigned char *at, const char *text)
 {
     reader->doc->error.offset = (size_t)(at - reader->start);
     reader->doc->error.text = text;
     return rc;
 }
 
-static int fail_short(struct reader *reader)
+static int reader_fail_short(struct reader *reader)
 {
-    return fail(reader, TR_EPROTO, reader->end, "the bytes end too early");
+    return reader_fail(reader, TR_EPROTO, reader->end, "the bytes end too early");
 }
 
-static uint64_t big_endian(const unsigned char *at, unsigned size)
+static uint64_t read_big_endian(const unsigned char *at, unsigned size)
 {
     uint64_t value = 0;
 
@@ -59,40 +59,41 @@ static int read_head(struct reader *reader, struct head *ret_head)
     unsigned size;
 
     if (first == reader->end)
-        return fail_short(reader);
+        return reader_fail_short(reader);
     head.major = (enum major)(*first >> 5);
     head.info = *first & 31u;
     head.argument = head.info;
     reader->at++;
     if (head.info >= 24) {
         if (head.info > 27)
-            return fail(reader, TR_EPROTO, first, "lengths must be definite");
+            return reader_fail(reader, TR_EPROTO, first, "lengths must be definite");
         size = 1u << (head.info - 24);
         if ((size_t)(reader->end - reader->at) < size)
-            return fail_short(reader);
-        head.argument = big_endian(reader->at, size);
+            return reader_fail_short(reader);
+        head.argument = read_big_endian(reader->at, size);
         reader->at += size;
-        /* The next smaller head holds up to 23, or size / 2 bytes. A float is not a count. */
+        /* The next smaller head holds a number up to 23, or one of size / 2 bytes. The argument of
+         * a float is not a number. */
         if (head.major != SIMPLE &&
             (size == 1 ? head.argument < 24 : head.argument >> (4 * size) == 0))
-            return fail(reader, TR_EPROTO, first, "the head is longer than needed");
+            return reader_fail(reader, TR_EPROTO, first, "the head is longer than needed");
     }
     *ret_head = head;
     return 0;
 }
 
-/* `size` bytes of text or bytes. */
+/* Read `size` bytes of text or binary. */
 static int read_bytes(struct reader *reader, uint64_t size, enum json_kind kind, struct json *cell)
 {
     const unsigned char *at = reader->at;
 
     if (size > (size_t)(reader->end - at))
-        return fail_short(reader);
+        return reader_fail_short(reader);
     cell->kind = kind;
     cell->size = (uint32_t)size;
     cell->as.text = (const char *)at;
     if (kind == JSON_STRING && !json_is_utf8(json__text(cell)))
-        return fail(reader, TR_EPROTO, at, "the string is not UTF-8");
+        return reader_fail(reader, TR_EPROTO, at, "the string is not UTF-8");
     reader->at += size;
     return 0;
 }
@@ -106,16 +107,16 @@ static int read_link(struct reader *reader, struct json *cell)
     if (rc != 0)
         return rc;
     if (head.major != BYTES)
-        return fail(reader, TR_EPROTO, first, "a link must hold bytes");
+        return reader_fail(reader, TR_EPROTO, first, "a link must hold bytes");
     rc = read_bytes(reader, head.argument, JSON_LINK, cell);
     if (rc != 0)
         return rc;
     if (cell->size == 0 || cell->as.text[0] != 0)
-        return fail(reader, TR_EPROTO, first, "a link must start with a zero byte");
+        return reader_fail(reader, TR_EPROTO, first, "a link must start with a zero byte");
     cell->as.text++;
     cell->size--;
     if (!cbor_is_cid(json__text(cell)))
-        return fail(reader, TR_EPROTO, first, "a link must be a CID");
+        return reader_fail(reader, TR_EPROTO, first, "a link must be a CID");
     return 0;
 }
 
@@ -138,15 +139,15 @@ static int read_simple(
     case 27:
         memcpy(&real, &head->argument, sizeof real);
         if (!isfinite(real))
-            return fail(reader, TR_EPROTO, first, "a number must be finite");
+            return reader_fail(reader, TR_EPROTO, first, "a number must be finite");
         cell->kind = JSON_REAL;
         cell->as.real = real;
         return 0;
     case 25:
     case 26:
-        return fail(reader, TR_EPROTO, first, "a float must have 64 bits");
+        return reader_fail(reader, TR_EPROTO, first, "a float must have 64 bits");
     default:
-        return fail(reader, TR_EPROTO, first, "the simple value is unknown");
+        return reader_fail(reader, TR_EPROTO, first, "the simple value is unknown");
     }
 }
 
@@ -154,7 +155,7 @@ static int read_integer(
     struct reader *reader, const struct head *head, const unsigned char *first, struct json *cell)
 {
     if (head->argument > INT64_MAX)
-        return fail(reader, TR_ELIMIT, first, "an integer must fit 64 bits and its sign");
+        return reader_fail(reader, TR_ELIMIT, first, "an integer must fit 64 bits and its sign");
     cell->kind = JSON_INT;
     cell->size = 0;
     cell->as.integer = (int64_t)head->argument;
@@ -163,7 +164,7 @@ static int read_integer(
     return 0;
 }
 
-/* Anything but an array or map, whose head has been read. */
+/* Read the rest of any value but an array or map; the caller has read its head. */
 static int read_scalar(
     struct reader *reader, const struct head *head, const unsigned char *first, struct json *cell)
 {
@@ -177,7 +178,7 @@ static int read_scalar(
         return read_bytes(reader, head->argument, JSON_STRING, cell);
     case TAG:
         if (head->argument != TAG_CID)
-            return fail(reader, TR_EPROTO, first, "the only tag allowed is 42");
+            return reader_fail(reader, TR_EPROTO, first, "the only tag allowed is 42");
         return read_link(reader, cell);
     case SIMPLE:
         return read_simple(reader, head, first, cell);
@@ -197,15 +198,15 @@ static int read_key(struct reader *reader, struct json *cell, const struct json 
     if (rc != 0)
         return rc;
     if (head.major != TEXT)
-        return fail(reader, TR_EPROTO, first, "a key must be text");
+        return reader_fail(reader, TR_EPROTO, first, "a key must be text");
     rc = read_bytes(reader, head.argument, JSON_STRING, cell);
     if (rc != 0 || previous == NULL)
         return rc;
     order = json__compare_cbor_keys(previous, cell);
     if (order == 0)
-        return fail(reader, TR_EEXIST, first, "the object has this key twice");
+        return reader_fail(reader, TR_EEXIST, first, "the object has this key twice");
     if (order > 0)
-        return fail(reader, TR_EPROTO, first, "keys must be sorted, shorter ones first");
+        return reader_fail(reader, TR_EPROTO, first, "keys must be sorted, shorter ones first");
     return 0;
 }
 
@@ -213,10 +214,10 @@ static int read_items(struct reader *reader)
 {
     struct json_doc *doc = reader->doc;
     const uint32_t depth_max = json__depth_max(doc);
-    uint32_t open = NOT_OPEN; /* index of the innermost open container */
-    uint32_t missing = 1;     /* its items, keys not counted, that are still to come */
+    uint32_t open = NOT_OPEN; /* the index of the innermost open container */
+    uint32_t missing = 1;     /* the number of its items, without keys, still to come */
     uint32_t depth = 0, index;
-    struct json *previous = NULL, *cell; /* the key before, in a map */
+    struct json *previous = NULL, *cell; /* in a map: the previous key */
     struct head head;
     int rc;
 
@@ -250,9 +251,9 @@ static int read_items(struct reader *reader)
             uint64_t per_item = head.major == MAP ? 2 : 1;
 
             if (depth == depth_max)
-                return fail(reader, TR_ELIMIT, first, "the nesting is too deep");
+                return reader_fail(reader, TR_ELIMIT, first, "the nesting is too deep");
             if (head.argument > (size_t)(reader->end - reader->at) / per_item)
-                return fail_short(reader);
+                return reader_fail_short(reader);
             depth++;
             cell->kind = head.major == MAP ? JSON_OBJECT : JSON_ARRAY;
             cell->size = missing;
@@ -269,7 +270,7 @@ static int read_items(struct reader *reader)
             if (open == NOT_OPEN)
                 return 0;
             cell = doc->cells + open;
-            /* If this one is a member, its key lies right before it. */
+            /* If the container is a member of a map, its key is the cell before it. */
             previous = open == 0 ? NULL : cell - 1;
             open = (uint32_t)(cell->as.count >> 32);
             missing = cell->size;
@@ -321,8 +322,8 @@ int cbor_parse(struct json_doc *doc, struct span bytes)
 
 /* ---- CIDs ------------------------------------------------------------------------------------ */
 
-/* An unsigned varint (multiformats): seven bits a byte, lowest first, shortest form, nine bytes at
- * most. Takes it off the front. */
+/* Take an unsigned varint (multiformats) off the front: seven bits a byte, lowest first, in the
+ * shortest form, at most nine bytes. */
 static bool take_varint(struct span *span, uint64_t *ret_value)
 {
     uint64_t value = 0;

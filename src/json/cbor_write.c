@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cbor_write.c: the one encoding of a value, whatever the order it is told in.
+/* cbor_write.c: write the one encoding of a value, whatever the order of its members.
  *
- * A head has to say how many items follow, and a map has to be sorted, but both are known only at
- * its end. So a container begins with a head of one byte, which is widened when it ends, and a
- * map's members are marked where they begin and moved into order if they are not in it already.
- * Marks are offsets, and those of a container are dropped when it ends: moving its bytes leaves no
- * mark wrong, because all others lie before it. */
+ * A head declares how many items follow, and a map is sorted, but the writer knows both only when
+ * the container ends. A container therefore starts with a head of one byte, which cbor_put_end
+ * widens. In a map the writer marks the offset at which each member starts; cbor_put_end sorts the
+ * members by these marks if they are out of order, and drops the marks. Moving the bytes of a
+ * container invalidates no other mark, because the marks that remain lie before it. */
 #include <math.h>
 #include <string.h>
 
@@ -22,8 +22,8 @@ enum major { UINT, NEGATIVE, BYTES, TEXT, ARRAY, MAP, TAG, SIMPLE };
 
 /* ---- heads ----------------------------------------------------------------------------------- */
 
-/* The shortest head; returns its size. */
-static size_t make_head(unsigned char head[HEAD_BYTES_MAX], enum major major, uint64_t argument)
+/* Encode the shortest head and return its size. */
+static size_t encode_head(unsigned char head[HEAD_BYTES_MAX], enum major major, uint64_t argument)
 {
     unsigned size = argument < 24            ? 0
                     : argument <= UINT8_MAX  ? 1
@@ -41,7 +41,7 @@ static size_t make_head(unsigned char head[HEAD_BYTES_MAX], enum major major, ui
 static void put_head(struct buffer *out, enum major major, uint64_t argument)
 {
     unsigned char head[HEAD_BYTES_MAX];
-    size_t size = make_head(head, major, argument);
+    size_t size = encode_head(head, major, argument);
 
     buffer_append(out, head, size);
 }
@@ -55,7 +55,7 @@ int json__compare_cbor_keys(const struct json *a, const struct json *b)
     return a->size == 0 ? 0 : memcmp(a->as.text, b->as.text, a->size);
 }
 
-/* The key that begins at `at`, as a cell. Its head was written by put_head. */
+/* Read the key that starts at `at`, with a head of put_head, into a cell. */
 static struct json key_at(const char *at)
 {
     const unsigned char *head = (const unsigned char *)at;
@@ -69,14 +69,14 @@ static struct json key_at(const char *at)
     return (struct json){ .kind = JSON_STRING, .size = bytes, .as.text = at + 1 + size };
 }
 
-/* What sorting one map needs, in one piece of memory. */
+/* The memory for sorting one map, in one allocation. */
 struct sorting {
     struct json *keys;         /* in the order they were written */
-    const struct json **order; /* twice as many: the second half is spare */
+    const struct json **order; /* twice as many; the second half is spare */
     char *bytes;               /* of all members */
 };
 
-static int sort_make(struct sorting *sorting, size_t count, size_t bytes)
+static int sorting_alloc(struct sorting *sorting, size_t count, size_t bytes)
 {
     char *memory = base_alloc(count * (sizeof(struct json) + 2 * sizeof(struct json *)) + bytes);
 
@@ -88,12 +88,13 @@ static int sort_make(struct sorting *sorting, size_t count, size_t bytes)
     return 0;
 }
 
-/* Members of `out` begin at starts[0 .. count), the last one ends where `out` does. */
+/* Sort the members of `out` that start at starts[0 .. count); the last one ends at the end of
+ * `out`. */
 static int sort_members(struct buffer *out, const size_t *starts, size_t count)
 {
     size_t begin = starts[0], size = out->size - begin, filled = 0;
     struct sorting sorting;
-    int rc = sort_make(&sorting, count, size);
+    int rc = sorting_alloc(&sorting, count, size);
 
     if (rc != 0)
         return rc;
@@ -181,7 +182,7 @@ void cbor_put_key(struct cbor_writer *writer, struct span key)
     writer->has_key = true;
 }
 
-static void begin_value(struct cbor_writer *writer, const char *key)
+static void cbor_start_value(struct cbor_writer *writer, const char *key)
 {
     tr_assert_use(!writer->is_done, "one value to a writer");
     if (key != NULL)
@@ -193,9 +194,9 @@ static void begin_value(struct cbor_writer *writer, const char *key)
     writer->is_done = writer->depth == 0;
 }
 
-static void begin_container(struct cbor_writer *writer, const char *key, bool is_map)
+static void cbor_start_container(struct cbor_writer *writer, const char *key, bool is_map)
 {
-    begin_value(writer, key);
+    cbor_start_value(writer, key);
     tr_assert_use(writer->depth < CBOR_WRITE_DEPTH_MAX, "CBOR_WRITE_DEPTH_MAX levels at most");
     writer->open[writer->depth].start = writer->out->size;
     writer->open[writer->depth].mark_count = writer->marks.size / sizeof(size_t);
@@ -203,24 +204,24 @@ static void begin_container(struct cbor_writer *writer, const char *key, bool is
     writer->open[writer->depth].is_map = is_map;
     writer->depth++;
     writer->is_done = false;
-    buffer_append(writer->out, "", 1); /* the head, written at the end */
+    buffer_append(writer->out, "", 1); /* a placeholder for the head */
 }
 
 void cbor_put_map(struct cbor_writer *writer, const char *key)
 {
-    begin_container(writer, key, true);
+    cbor_start_container(writer, key, true);
 }
 
 void cbor_put_array(struct cbor_writer *writer, const char *key)
 {
-    begin_container(writer, key, false);
+    cbor_start_container(writer, key, false);
 }
 
-/* Replace the byte at `start` by the head it stands for. */
+/* Replace the placeholder at `start` by the head. */
 static void widen_head(struct buffer *out, size_t start, enum major major, uint64_t count)
 {
     unsigned char head[HEAD_BYTES_MAX];
-    size_t size = make_head(head, major, count);
+    size_t size = encode_head(head, major, count);
 
     if (buffer_reserve(out, size - 1) == NULL)
         return;
@@ -261,7 +262,7 @@ void cbor_put_end(struct cbor_writer *writer)
 
 void cbor_put_string(struct cbor_writer *writer, const char *key, struct span text)
 {
-    begin_value(writer, key);
+    cbor_start_value(writer, key);
     if (!json_is_utf8(text))
         set_failed(writer, TR_EINVAL);
     put_head(writer->out, TEXT, text.size);
@@ -275,14 +276,14 @@ void cbor_put_text(struct cbor_writer *writer, const char *key, const char *text
 
 void cbor_put_bytes(struct cbor_writer *writer, const char *key, struct span bytes)
 {
-    begin_value(writer, key);
+    cbor_start_value(writer, key);
     put_head(writer->out, BYTES, bytes.size);
     buffer_span(writer->out, bytes);
 }
 
 void cbor_put_int(struct cbor_writer *writer, const char *key, int64_t integer)
 {
-    begin_value(writer, key);
+    cbor_start_value(writer, key);
     if (integer >= 0)
         put_head(writer->out, UINT, (uint64_t)integer);
     else
@@ -291,13 +292,13 @@ void cbor_put_int(struct cbor_writer *writer, const char *key, int64_t integer)
 
 void cbor_put_bool(struct cbor_writer *writer, const char *key, bool truth)
 {
-    begin_value(writer, key);
+    cbor_start_value(writer, key);
     put_head(writer->out, SIMPLE, truth ? 21 : 20);
 }
 
 void cbor_put_null(struct cbor_writer *writer, const char *key)
 {
-    begin_value(writer, key);
+    cbor_start_value(writer, key);
     put_head(writer->out, SIMPLE, 22);
 }
 
@@ -306,7 +307,7 @@ void cbor_put_double(struct cbor_writer *writer, const char *key, double real)
     unsigned char bytes[9] = { (unsigned)SIMPLE << 5 | 27 };
     uint64_t bits;
 
-    begin_value(writer, key);
+    cbor_start_value(writer, key);
     if (!isfinite(real))
         set_failed(writer, TR_EINVAL);
     memcpy(&bits, &real, sizeof bits);
@@ -317,7 +318,7 @@ void cbor_put_double(struct cbor_writer *writer, const char *key, double real)
 
 void cbor_put_link(struct cbor_writer *writer, const char *key, struct span cid)
 {
-    begin_value(writer, key);
+    cbor_start_value(writer, key);
     if (!cbor_is_cid(cid))
         set_failed(writer, TR_EINVAL);
     put_head(writer->out, TAG, 42);
@@ -326,15 +327,15 @@ void cbor_put_link(struct cbor_writer *writer, const char *key, struct span cid)
     buffer_span(writer->out, cid);
 }
 
-/* Calls itself through cbor_put_value, CBOR_WRITE_DEPTH_MAX deep at most. */
-static void put_container(struct cbor_writer *writer, const struct json *value)
+/* Recurses through cbor_put_value, at most CBOR_WRITE_DEPTH_MAX levels. */
+static void cbor_put_container(struct cbor_writer *writer, const struct json *value)
 {
     if (writer->depth == CBOR_WRITE_DEPTH_MAX) {
         set_failed(writer, TR_ELIMIT);
         cbor_put_null(writer, NULL);
         return;
     }
-    begin_container(writer, NULL, value->kind == JSON_OBJECT);
+    cbor_start_container(writer, NULL, value->kind == JSON_OBJECT);
     for (struct json_iter it = json_iterate(value); json_next(&it) && !has_failed(writer);) {
         if (it.keyed)
             cbor_put_key(writer, it.key);
@@ -345,7 +346,8 @@ static void put_container(struct cbor_writer *writer, const struct json *value)
 
 void cbor_put_value(struct cbor_writer *writer, const char *key, const struct json *value)
 {
-    double real = HUGE_VAL; /* beyond the range of double: refused below */
+    double real =
+        HUGE_VAL; /* stays if the real is outside the range of double; cbor_put_double fails */
 
     if (key != NULL)
         cbor_put_key(writer, span_of(key));
@@ -371,7 +373,7 @@ void cbor_put_value(struct cbor_writer *writer, const char *key, const struct js
         return;
     case JSON_ARRAY:
     case JSON_OBJECT:
-        put_container(writer, value);
+        cbor_put_container(writer, value);
         return;
     case JSON_NONE:
     case JSON_NULL:

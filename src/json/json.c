@@ -92,7 +92,7 @@ const struct json *json_root(const struct json_doc *doc)
     return doc->count == 0 ? NULL : doc->cells;
 }
 
-/* ---- reading it ------------------------------------------------------------------------------ */
+/* ---- reading a value ------------------------------------------------------------------------ */
 
 size_t json_count(const struct json *value)
 {
@@ -214,9 +214,9 @@ bool json_double(const struct json *value, double *ret_real)
         *ret_real = value->as.real;
         return true;
     }
-    /* In the user's locale the decimal point may be a comma. What follows the digits is no part of
-     * a number, or the parser would have taken it, and there is always something: the zeros after
-     * the text. The C locale is static in libc: asking for it allocates nothing and cannot fail. */
+    /* In the user's locale the decimal point may be a comma. strtod_l stops at the byte after the
+     * digits, which is never part of a number: the parser would have taken it. The C locale is
+     * static in libc: newlocale allocates nothing and cannot fail. */
     plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     tr_assert(plain != (locale_t)0);
     real = strtod_l(value->as.text, NULL, plain);
@@ -250,7 +250,8 @@ bool json_is_utf8(struct span text)
             i++;
             continue;
         }
-        memcpy(four, text.at + i, left < 4 ? left : 4); /* zeros continue no sequence */
+        memcpy(
+            four, text.at + i, left < 4 ? left : 4); /* the zeros end a sequence that is cut off */
         size = json__utf8_size(four);
         if (size == 0)
             return false;

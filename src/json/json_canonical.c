@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* json_canonical.c: the one text of a value that is signed and hashed in Matrix
- * (Appendices, "Canonical JSON"). */
+/* json_canonical.c: write canonical JSON, the text that Matrix signs and hashes (Matrix
+ * specification, Appendices, "Canonical JSON"). */
 #include <string.h>
 
 #include <troupe/error.h>
@@ -12,18 +12,19 @@
 
 #define INTEGER_MAX (((int64_t)1 << 53) - 1)
 
-static int put_value(const struct json *value, const char *const *leave_out, struct buffer *out);
+static int canonical_put_value(
+    const struct json *value, const char *const *leave_out, struct buffer *out);
 
-static int put_integer(int64_t integer, struct buffer *out)
+static int canonical_put_integer(int64_t integer, struct buffer *out)
 {
     if (integer > INTEGER_MAX || integer < -INTEGER_MAX)
         return TR_EPROTO;
     return buffer_i64(out, integer);
 }
 
-/* The specification's own example writes 1e10 as 10000000000. Only digits and a positive exponent
- * are read so; a decimal point makes it a float, which has no canonical form, even in 1.0. */
-static int put_real(const struct json *value, struct buffer *out)
+/* The specification's own example writes 1e10 as 10000000000. This holds for digits with a positive
+ * exponent. A decimal point makes a float, which has no canonical form, even 1.0. */
+static int canonical_put_real(const struct json *value, struct buffer *out)
 {
     const char *at = value->as.text, *end = at + value->size;
     int64_t integer = 0, exponent = 0;
@@ -45,14 +46,14 @@ static int put_real(const struct json *value, struct buffer *out)
     for (at += *at == '+'; at < end; at++) {
         exponent = exponent * 10 + (*at - '0');
         if (exponent > 9999)
-            exponent = 9999; /* too much for all but zero, and no overflow */
+            exponent = 9999; /* too large for every integer but zero; avoids an overflow */
     }
     for (; exponent > 0 && integer != 0; exponent--) {
         integer *= 10;
         if (integer > INTEGER_MAX)
             return TR_EPROTO;
     }
-    return put_integer(negative ? -integer : integer, out);
+    return canonical_put_integer(negative ? -integer : integer, out);
 }
 
 static bool is_left_out(const struct json *key, const char *const *leave_out)
@@ -63,7 +64,7 @@ static bool is_left_out(const struct json *key, const char *const *leave_out)
     return false;
 }
 
-static int put_members(
+static int canonical_put_members(
     const struct json **keys, size_t count, const char *const *leave_out, struct buffer *out)
 {
     bool first = true;
@@ -79,14 +80,15 @@ static int put_members(
         first = false;
         json_quote(out, json__text(keys[i]));
         buffer_append(out, ":", 1);
-        rc = put_value(keys[i] + 1, NULL, out);
+        rc = canonical_put_value(keys[i] + 1, NULL, out);
         if (rc != 0)
             return rc;
     }
     return 0;
 }
 
-static int put_object(const struct json *object, const char *const *leave_out, struct buffer *out)
+static int canonical_put_object(
+    const struct json *object, const char *const *leave_out, struct buffer *out)
 {
     const struct json *local[32], **keys = local;
     const struct json *end = object + object->size;
@@ -102,14 +104,14 @@ static int put_object(const struct json *object, const char *const *leave_out, s
         keys[filled++] = key;
     json__sort_keys(keys, keys + count, count, json__compare_keys);
     buffer_append(out, "{", 1);
-    rc = put_members(keys, count, leave_out, out);
+    rc = canonical_put_members(keys, count, leave_out, out);
     buffer_append(out, "}", 1);
     if (keys != local)
         base_free(keys);
     return rc;
 }
 
-static int put_array(const struct json *array, struct buffer *out)
+static int canonical_put_array(const struct json *array, struct buffer *out)
 {
     const struct json *end = array + array->size;
     int rc;
@@ -118,7 +120,7 @@ static int put_array(const struct json *array, struct buffer *out)
     for (const struct json *item = array + 1; item < end; item += json__extent(item)) {
         if (item > array + 1)
             buffer_append(out, ",", 1);
-        rc = put_value(item, NULL, out);
+        rc = canonical_put_value(item, NULL, out);
         if (rc != 0)
             return rc;
     }
@@ -126,8 +128,9 @@ static int put_array(const struct json *array, struct buffer *out)
     return 0;
 }
 
-/* Calls itself as deep as the document is, JSON_DEPTH_MAX at most. */
-static int put_value(const struct json *value, const char *const *leave_out, struct buffer *out)
+/* Recurses once per level of the document, at most JSON_DEPTH_MAX. */
+static int canonical_put_value(
+    const struct json *value, const char *const *leave_out, struct buffer *out)
 {
     switch (json_kind(value)) {
     case JSON_NULL:
@@ -135,16 +138,16 @@ static int put_value(const struct json *value, const char *const *leave_out, str
     case JSON_BOOL:
         return buffer_text(out, value->as.truth ? "true" : "false");
     case JSON_INT:
-        return put_integer(value->as.integer, out);
+        return canonical_put_integer(value->as.integer, out);
     case JSON_REAL:
-        return put_real(value, out);
+        return canonical_put_real(value, out);
     case JSON_STRING:
         json_quote(out, json__text(value));
         return 0;
     case JSON_ARRAY:
-        return put_array(value, out);
+        return canonical_put_array(value, out);
     case JSON_OBJECT:
-        return put_object(value, leave_out, out);
+        return canonical_put_object(value, leave_out, out);
     case JSON_NONE:
     case JSON_BYTES:
     case JSON_LINK:
@@ -156,7 +159,7 @@ static int put_value(const struct json *value, const char *const *leave_out, str
 int json_canonical(const struct json *value, const char *const *leave_out, struct buffer *out)
 {
     size_t size = out->size;
-    int rc = put_value(value, leave_out, out);
+    int rc = canonical_put_value(value, leave_out, out);
 
     if (out->failed != 0)
         rc = out->failed;

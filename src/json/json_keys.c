@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* json_keys.c: the order of keys, and whether one is there twice.
+/* json_keys.c: sort keys, and find two equal ones.
  *
- * Who sends the text chooses the keys, so nothing here may depend on them being friendly. Small
- * objects, nearly all of them, pass a filter of 64 bits: a key whose bit is free is new, and only
- * one whose bit is taken is compared with those before it. Large ones are sorted; a hash table
- * would need a secret seed to be safe, and sorting needs none. */
+ * The client chooses the keys, so the worst case must stay cheap. Small objects (nearly all) pass a
+ * filter of 64 bits: a key whose bit is free is new, and a key whose bit is taken is compared with
+ * the keys before it. Large objects are sorted: unlike a hash table, sorting needs no secret seed
+ * to be safe. */
 #include <string.h>
 
 #include <troupe/error.h>
 
 #include "json/json_private.h"
 
-#define FILTER_KEYS_MAX 24 /* at worst 276 comparisons */
+#define FILTER_KEYS_MAX 24 /* at most 276 comparisons */
 
 int json__compare_keys(const struct json *a, const struct json *b)
 {
@@ -23,8 +23,8 @@ int json__compare_keys(const struct json *a, const struct json *b)
     return a->size < b->size ? -1 : a->size > b->size;
 }
 
-static void merge(const struct json **from, size_t middle, size_t count, const struct json **to,
-    json__compare_fn *compare)
+static void merge_runs(const struct json **from, size_t middle, size_t count,
+    const struct json **to, json__compare_fn *compare)
 {
     size_t left = 0, right = middle;
 
@@ -35,7 +35,7 @@ static void merge(const struct json **from, size_t middle, size_t count, const s
     }
 }
 
-/* Bottom up, from one array into the other and back. */
+/* A bottom-up merge sort between the two arrays. */
 void json__sort_keys(
     const struct json **keys, const struct json **spare, size_t count, json__compare_fn *compare)
 {
@@ -46,7 +46,7 @@ void json__sort_keys(
             size_t rest = count - at;
             size_t both = rest < 2 * width ? rest : 2 * width;
 
-            merge(from + at, width < both ? width : both, both, to + at, compare);
+            merge_runs(from + at, width < both ? width : both, both, to + at, compare);
         }
         other = from;
         from = to;
@@ -56,7 +56,7 @@ void json__sort_keys(
         memcpy(keys, from, count * sizeof(*keys));
 }
 
-/* A number of six bits from the size and up to eight bytes at either end. */
+/* Hash the size and up to eight bytes at either end to six bits. */
 static unsigned filter_bit(const struct json *key)
 {
     uint64_t head = 0, tail = 0;
@@ -116,6 +116,6 @@ const struct json *json__find_twin(struct json_doc *doc, const struct json *obje
     json__sort_keys(keys, keys + count, count, json__compare_keys);
     for (size_t i = 1; i < count; i++)
         if (is_same(keys[i - 1], keys[i]))
-            return keys[i]; /* the later one of the two: the sort keeps their order */
+            return keys[i]; /* the later of the two: the sort is stable */
     return NULL;
 }

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* json_parse.c: from text to tape in one pass.
+/* json_parse.c: parse a text into the tape in one pass.
  *
  *     {"a":[1,2]}   ->   OBJECT size 5 count 1 | "a" | ARRAY size 3 count 2 | INT 1 | INT 2
  *
- * 1. The text is followed by zeros. No scan has another end: a zero is a control byte in a string,
- *    no digit, no space and no sign of the grammar, so every loop stops there at the latest.
- * 2. While an array or object is open its cell holds what is needed to go on outside of it: the
- *    index of the one around it and that one's count so far. So there is no stack besides the tape,
- *    and depth costs nothing but cells.
- * 3. Undoing escapes writes only inside the string it happens in and never past the byte that is
- *    read next: the result is never longer. So what follows can still be read, and the offset of an
- *    error is one of the text as it was given.
- * 4. Before a value is read there is room for two cells: its own and that of a key after it. */
+ * Invariants:
+ * 1. Zeros follow the text. A zero is a control byte in a string and otherwise no digit, no space
+ *    and no token, so it stops every scan at the latest.
+ * 2. The cell of an open array or object holds the index of its parent and the parent's count so
+ *    far. The tape is therefore the only stack, and nesting costs only cells.
+ * 3. A decoded escape is never longer than its text, so decoding writes only inside its own string
+ *    and never past the next byte to read. The rest of the text stays intact, and the offset of an
+ *    error is an offset in the original text.
+ * 4. Before the parser reads a value, the tape has room for two cells: the value and the key after
+ *    it. */
 #include <string.h>
 
 #include <troupe/error.h>
@@ -27,7 +28,7 @@ struct parser {
     const char *error_text;
 };
 
-__attribute__((cold, noinline)) static char *fail(
+__attribute__((cold, noinline)) static char *parser_fail(
     struct parser *parser, const char *at, const char *text)
 {
     parser->error_at = at;
@@ -37,7 +38,7 @@ __attribute__((cold, noinline)) static char *fail(
 
 /* ---- strings --------------------------------------------------------------------------------- */
 
-/* Digit values of hexadecimal characters plus one, so that 0 is "none". */
+/* The value of each hexadecimal digit plus one; 0 means that the character is no digit. */
 static const unsigned char hex_plus_one[256] = {
     ['0'] = 1,
     ['1'] = 2,
@@ -63,8 +64,8 @@ static const unsigned char hex_plus_one[256] = {
     ['F'] = 16,
 };
 
-/* What the character after a backslash stands for; 0 is "not an escape", and u is another matter.
- */
+/* The byte that each character after a backslash stands for; 0 means no short escape. \u is decoded
+ * by decode_unicode. */
 static const char escaped[256] = {
     ['"'] = '"',
     ['\\'] = '\\',
@@ -76,8 +77,8 @@ static const char escaped[256] = {
     ['t'] = '\t',
 };
 
-/* Four hexadecimal digits; UINT32_MAX if they are not. */
-static uint32_t hex4(const char *at)
+/* Read four hexadecimal digits; UINT32_MAX if one of them is no digit. */
+static uint32_t read_hex4(const char *at)
 {
     uint32_t value = 0;
 
@@ -111,21 +112,21 @@ static char *put_utf8(char *out, uint32_t code)
     return out;
 }
 
-/* `at` is the backslash of a \uXXXX. Moves both on. */
-static bool undo_unicode(struct parser *parser, char **io_at, char **io_out)
+/* Decode the \uXXXX, or the pair of them, at *io_at, and advance both pointers. */
+static bool decode_unicode(struct parser *parser, char **io_at, char **io_out)
 {
     char *at = *io_at;
-    uint32_t code = hex4(at + 2), low;
+    uint32_t code = read_hex4(at + 2), low;
 
     if (code == UINT32_MAX)
-        return fail(parser, at, "\\u needs four hexadecimal digits") != NULL;
+        return parser_fail(parser, at, "\\u needs four hexadecimal digits") != NULL;
     if (code >= 0xdc00 && code < 0xe000)
-        return fail(parser, at, "a low surrogate must follow a high one") != NULL;
+        return parser_fail(parser, at, "a low surrogate must follow a high one") != NULL;
     at += 6;
     if (code >= 0xd800 && code < 0xdc00) {
-        low = at[0] == '\\' && at[1] == 'u' ? hex4(at + 2) : UINT32_MAX;
+        low = at[0] == '\\' && at[1] == 'u' ? read_hex4(at + 2) : UINT32_MAX;
         if (low < 0xdc00 || low >= 0xe000)
-            return fail(parser, *io_at, "a low surrogate must follow this high one") != NULL;
+            return parser_fail(parser, *io_at, "a low surrogate must follow this high one") != NULL;
         code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
         at += 6;
     }
@@ -134,7 +135,7 @@ static bool undo_unicode(struct parser *parser, char **io_at, char **io_out)
     return true;
 }
 
-/* Copy `size` < 16 plain bytes down. Piece by piece, because a wider store could overwrite what has
+/* Copy `size` < 16 plain bytes down, piece by piece: a wider store could overwrite bytes that have
  * not been read yet. */
 static inline void move_down(char *out, const char *at, size_t size)
 {
@@ -156,7 +157,7 @@ static inline void move_down(char *out, const char *at, size_t size)
         *out++ = *at++;
 }
 
-/* Copy the plain bytes at *io_at down to *io_out. */
+/* Copy the plain bytes at *io_at down to *io_out and advance both pointers. */
 static inline void move_plain(char **io_at, char **io_out)
 {
     char *at = *io_at, *out = *io_out;
@@ -165,7 +166,7 @@ static inline void move_plain(char **io_at, char **io_out)
     size_t size;
 
     while ((mask = json__special_mask(at)) == 0) {
-        /* The whole block is in the register before any of it is overwritten. */
+        /* The register holds the whole block before the store overwrites any of it. */
         const __m128i block = _mm_loadu_si128((const __m128i *)(const void *)at);
 
         _mm_storeu_si128((__m128i *)(void *)out, block);
@@ -191,8 +192,9 @@ static const char *why_not_plain(const char *at)
     return "a control character in a string must be escaped";
 }
 
-/* The rest of a string from its first backslash on. Returns what follows the closing quote. */
-static char *undo_escapes(struct parser *parser, char *start, char *at, struct json *cell)
+/* Decode the rest of a string from its first backslash on. Returns the byte after the closing
+ * quote, or NULL. */
+static char *decode_escapes(struct parser *parser, char *start, char *at, struct json *cell)
 {
     char *out = at;
 
@@ -204,8 +206,8 @@ static char *undo_escapes(struct parser *parser, char *start, char *at, struct j
                 *out++ = plain;
                 at += 2;
             } else if (at[1] != 'u') {
-                return fail(parser, at, "the escape is unknown");
-            } else if (!undo_unicode(parser, &at, &out)) {
+                return parser_fail(parser, at, "the escape is unknown");
+            } else if (!decode_unicode(parser, &at, &out)) {
                 return NULL;
             }
         } else if (*at == '"') {
@@ -217,18 +219,18 @@ static char *undo_escapes(struct parser *parser, char *start, char *at, struct j
             unsigned size = json__utf8_size(at);
 
             if (size == 0)
-                return fail(parser, at, why_not_plain(at));
+                return parser_fail(parser, at, why_not_plain(at));
             for (; size > 0; size--)
                 *out++ = *at++;
         } else if ((unsigned char)*at < 0x20) {
-            return fail(parser, at, why_not_plain(at));
+            return parser_fail(parser, at, why_not_plain(at));
         } else {
             move_plain(&at, &out);
         }
     }
 }
 
-/* A string that does not end within the first block: long, not ASCII, or with escapes. */
+/* Parse a string that is long, not ASCII, or has escapes. */
 __attribute__((noinline)) static char *parse_long_string(
     struct parser *parser, char *start, struct json *cell)
 {
@@ -239,14 +241,14 @@ __attribute__((noinline)) static char *parse_long_string(
         if (*at == '"')
             break;
         if (*at == '\\')
-            return undo_escapes(parser, start, at, cell);
+            return decode_escapes(parser, start, at, cell);
         if ((signed char)*at >= 0)
-            return fail(parser, at, why_not_plain(at));
+            return parser_fail(parser, at, why_not_plain(at));
         do {
             unsigned size = json__utf8_size(at);
 
             if (size == 0)
-                return fail(parser, at, why_not_plain(at));
+                return parser_fail(parser, at, why_not_plain(at));
             at += size;
         } while ((signed char)*at < 0);
     }
@@ -256,13 +258,14 @@ __attribute__((noinline)) static char *parse_long_string(
     return at + 1;
 }
 
-/* `start` follows the opening quote. Returns what follows the closing one, or NULL. */
+/* Parse a string; `start` is the byte after the opening quote. Returns the byte after the closing
+ * quote, or NULL. */
 static inline char *parse_string(struct parser *parser, char *start, struct json *cell)
 {
 #if JSON_SSE2
     unsigned mask = json__special_mask(start);
 
-    /* Most strings are short and plain; decided without a loop. */
+    /* Most strings are short and plain: no loop. */
     if (__builtin_expect(mask != 0, 1)) {
         unsigned size = (unsigned)__builtin_ctz(mask);
 
@@ -284,13 +287,13 @@ static inline bool is_digit(char c)
     return (unsigned char)(c - '0') <= 9;
 }
 
-/* The fraction and exponent after the integer part that ends at `at`; or just its end. */
+/* Parse the fraction and the exponent, if any, after the integer part that ends at `at`. */
 static char *parse_real(struct parser *parser, char *start, char *at, struct json *cell)
 {
     if (*at == '.') {
         at++;
         if (!is_digit(*at))
-            return fail(parser, at, "a digit must follow the decimal point");
+            return parser_fail(parser, at, "a digit must follow the decimal point");
         while (is_digit(*at))
             at++;
     }
@@ -299,7 +302,7 @@ static char *parse_real(struct parser *parser, char *start, char *at, struct jso
         if (*at == '+' || *at == '-')
             at++;
         if (!is_digit(*at))
-            return fail(parser, at, "an exponent needs a digit");
+            return parser_fail(parser, at, "an exponent needs a digit");
         while (is_digit(*at))
             at++;
     }
@@ -316,12 +319,12 @@ static inline char *parse_number(struct parser *parser, char *start, struct json
     uint64_t value = 0;
 
     if (!is_digit(*at))
-        return fail(parser, at, "a digit must follow the minus sign");
-    /* Wraps around past 19 digits; then it is not used. */
+        return parser_fail(parser, at, "a digit must follow the minus sign");
+    /* `value` wraps around after 19 digits; a longer number is kept as a real. */
     while (is_digit(*at))
         value = value * 10 + (uint64_t)(*at++ - '0');
     if (*first == '0' && at - first > 1)
-        return fail(parser, first, "a number must not start with a zero");
+        return parser_fail(parser, first, "a number must not start with a zero");
     if (*at == '.' || *at == 'e' || *at == 'E')
         return parse_real(parser, start, at, cell);
     if (at - first > 19 || value > (uint64_t)INT64_MAX + negative)
@@ -336,7 +339,7 @@ static inline char *parse_number(struct parser *parser, char *start, struct json
 
 static inline char *skip_space(char *at)
 {
-    /* One space, as after a comma or colon, is not worth a vector. */
+    /* The usual cases, no space or one space, need no vector. */
     if (__builtin_expect((unsigned char)*at > ' ', 1))
         return at;
     if (*at == ' ' && (unsigned char)at[1] > ' ')
@@ -361,13 +364,13 @@ static inline char *parse_literal(struct parser *parser, char *at, struct json *
         cell->kind = JSON_BOOL;
         return at + 5;
     }
-    return fail(parser, at, "a value is expected");
+    return parser_fail(parser, at, "a value is expected");
 }
 
-/* Where a value stands: what may follow it. */
+/* The container of a value, which decides what may follow it. */
 enum place { OUTSIDE, IN_ARRAY, IN_OBJECT };
 
-/* Everything is in one function so that the position, the cell and the counts stay in registers. */
+/* One function, so that the position, the cell and the counts stay in registers. */
 static int parse_text(struct json_doc *doc, char *at, unsigned flags, struct parser *parser)
 {
     const uint32_t depth_max = json__depth_max(doc);
@@ -396,13 +399,13 @@ value_after_space:
     case '{':
     case '[':
         if (depth == depth_max) {
-            fail(parser, at, "the nesting is too deep");
+            parser_fail(parser, at, "the nesting is too deep");
             return TR_ELIMIT;
         }
         depth++;
         place = *at == '{' ? IN_OBJECT : IN_ARRAY;
         cell->kind = *at == '{' ? JSON_OBJECT : JSON_ARRAY;
-        cell->size = count; /* of the one around it */
+        cell->size = count; /* of the parent */
         cell->as.count = open;
         open = (uint64_t)(cell - doc->cells);
         count = 0;
@@ -450,7 +453,7 @@ after_value:
         }
         if (*at == '}')
             goto close;
-        fail(parser, at, "a comma or } is expected");
+        parser_fail(parser, at, "a comma or } is expected");
         return TR_EPROTO;
     }
     if (place == IN_ARRAY) {
@@ -461,16 +464,16 @@ after_value:
         }
         if (*at == ']')
             goto close;
-        fail(parser, at, "a comma or ] is expected");
+        parser_fail(parser, at, "a comma or ] is expected");
         return TR_EPROTO;
     }
     doc->count = (size_t)(cell - doc->cells);
-    parser->error_at = at; /* the caller checks that this is the end */
+    parser->error_at = at; /* the caller checks that the text ends here */
     return 0;
 
 key:
     if (__builtin_expect(*at != '"', 0)) {
-        fail(parser, at, "a key in quotes is expected");
+        parser_fail(parser, at, "a key in quotes is expected");
         return TR_EPROTO;
     }
     at = parse_string(parser, at + 1, cell);
@@ -479,7 +482,7 @@ key:
     cell++;
     at = skip_space(at);
     if (__builtin_expect(*at != ':', 0)) {
-        fail(parser, at, "a colon is expected");
+        parser_fail(parser, at, "a colon is expected");
         return TR_EPROTO;
     }
     at++;
@@ -498,7 +501,7 @@ close:
         if (rc != 0)
             return rc;
         if (twin != NULL) {
-            fail(parser, twin->as.text, "the object has this key twice");
+            parser_fail(parser, twin->as.text, "the object has this key twice");
             return TR_EEXIST;
         }
     }
@@ -523,7 +526,7 @@ int json_parse(struct json_doc *doc, char *text, size_t size, unsigned flags)
         return TR_ETOOBIG;
     }
     memset(text + size, 0, JSON_PADDING_BYTES);
-    rc = doc->capacity == 0 ? json__grow(doc) : 0; /* no arithmetic on a tape that is NULL */
+    rc = doc->capacity == 0 ? json__grow(doc) : 0; /* arithmetic on NULL is undefined */
     if (rc == 0)
         rc = parse_text(doc, text, flags, &parser);
     if (rc == 0 && parser.error_at != text + size) {
@@ -537,7 +540,7 @@ int json_parse(struct json_doc *doc, char *text, size_t size, unsigned flags)
         doc->error.text = tr_error_text(rc);
         return rc;
     }
-    /* A zero byte may be the end or stand in the text; only the offset tells. */
+    /* A zero byte may be padding or part of the text; the offset tells them apart. */
     doc->error.offset = (size_t)(parser.error_at - text);
     doc->error.text = doc->error.offset >= size ? "the text ends too early" : parser.error_text;
     return rc;

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* json_scan.h: find the next byte that matters, 16 at a time where the machine has SSE2. Private to
- * this folder. Both variants are always compiled where they can be, so that a test can compare
- * them.
+/* json_scan.h: find the next byte that matters, 16 at a time on machines with SSE2. Private to this
+ * folder. A machine with SSE2 compiles both variants, so that a test can compare them.
  *
- * The scans have no end of their own: they rely on a byte that stops them, and may read up to 15
- * bytes past it. The parser puts zeros after its text, which stop both. */
+ * A scan has no end of its own: it runs until a byte stops it, and may read up to 15 bytes past
+ * that byte. The parser puts zeros after its text, which stop both scans. */
 #ifndef JSON_JSON_SCAN_H
 #define JSON_JSON_SCAN_H
 
@@ -19,8 +18,8 @@
 #define JSON_SSE2 0
 #endif
 
-/* Inside a string a byte is plain if it stands for itself: no quote, backslash, control or part of
- * a longer UTF-8 sequence. */
+/* A plain byte of a string stands for itself: it is no quote, backslash or control character, and
+ * no part of a longer UTF-8 sequence. */
 static inline bool json__is_plain(unsigned char byte)
 {
     return byte >= 0x20 && byte < 0x80 && byte != '"' && byte != '\\';
@@ -41,7 +40,7 @@ static inline const char *json__scan_space_portable(const char *at)
 }
 
 #if JSON_SSE2
-/* A bit for each of the 16 bytes that is not plain. */
+/* Return a mask with a bit set for each of the 16 bytes that is not plain. */
 static inline unsigned json__special_mask(const char *at)
 {
     const __m128i block = _mm_loadu_si128((const __m128i *)(const void *)at);
@@ -50,7 +49,7 @@ static inline unsigned json__special_mask(const char *at)
         _mm_cmpeq_epi8(block, _mm_set1_epi8('"')), _mm_cmpeq_epi8(block, _mm_set1_epi8('\\')));
 
     special = _mm_or_si128(special, _mm_cmpeq_epi8(_mm_min_epu8(block, control), block));
-    /* The top bit of a byte is already the answer for what is not ASCII. */
+    /* The mask takes the top bit of each byte, which is set in every byte outside ASCII. */
     return (unsigned)_mm_movemask_epi8(_mm_or_si128(special, block));
 }
 
@@ -85,7 +84,7 @@ static inline const char *json__scan_space_sse2(const char *at)
 #define json__scan_space json__scan_space_portable
 #endif
 
-/* The four bytes as one number, the first one lowest, on every machine. */
+/* Load four bytes, little-endian on every machine. */
 static inline uint32_t json__load_u32(const char *at)
 {
     const unsigned char *b = (const unsigned char *)at;
@@ -93,15 +92,17 @@ static inline uint32_t json__load_u32(const char *at)
     return (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
 }
 
-/* Size of the UTF-8 sequence of two to four bytes at `at`, 0 if it is none (RFC 3629: no overlong
- * form, no surrogate, nothing past U+10FFFF). Reads four bytes. */
+/* Return the size of the UTF-8 sequence of two to four bytes at `at`, or 0 if it is invalid (RFC
+ * 3629: no overlong form, no surrogate, no code point above U+10FFFF). Reads four bytes. */
 static inline unsigned json__utf8_size(const char *at)
 {
     uint32_t b = json__load_u32(at);
     uint32_t bits;
 
     if ((b & 0xc0c0f0u) == 0x8080e0u) {
-        bits = b & 0x200fu; /* low bits of the first byte, and whether the second is from a0 on */
+        bits =
+            b &
+            0x200fu; /* the low bits of the first byte, and bit 5 of the second: set from a0 on */
         return bits != 0 && bits != 0x200du ? 3 : 0;
     }
     if ((b & 0xc0c0c0f8u) == 0x808080f0u) {

@@ -13,11 +13,11 @@
 #include "json/json_private.h"
 #include "json/json_scan.h"
 
-#define ESCAPED_BYTES_MAX 6 /* of one byte: \u001f */
+#define ESCAPED_BYTES_MAX 6 /* the longest escape of a byte, \u001f */
 
 /* ---- strings --------------------------------------------------------------------------------- */
 
-/* How many of the bytes are plain. Unlike a text that is parsed, a span has no padding: the vector
+/* Count the plain bytes at the start. Unlike a text to parse, a span has no padding: the vector
  * loop stops before its end. */
 static size_t count_plain(const char *at, size_t size)
 {
@@ -55,14 +55,14 @@ static void put_escape(struct buffer *out, unsigned char byte)
         buffer_append(out, long_form, sizeof long_form);
 }
 
-/* Size of the sequence at the start of `text`, 0 if it is not UTF-8. */
+/* Return the size of the sequence at `at`, or 0 if it is not UTF-8. */
 static unsigned utf8_size(const char *at, size_t size)
 {
     char four[4] = { 0 };
     unsigned found;
 
     memcpy(four, at, size < 4 ? size : 4);
-    found = json__utf8_size(four); /* zeros continue no sequence */
+    found = json__utf8_size(four); /* the zeros end a sequence that is cut off */
     return found;
 }
 
@@ -102,8 +102,8 @@ static bool in_object(const struct json_writer *writer)
     return writer->depth > 0 && (writer->objects & 1) != 0;
 }
 
-/* Comma and key before a value. */
-static void begin_value(struct json_writer *writer, const char *key)
+/* Write the comma and the key before a value. */
+static void json_start_value(struct json_writer *writer, const char *key)
 {
     tr_assert_use(!writer->is_done, "one value to a writer");
     if (key != NULL)
@@ -116,9 +116,9 @@ static void begin_value(struct json_writer *writer, const char *key)
     writer->is_done = writer->depth == 0;
 }
 
-static void begin_container(struct json_writer *writer, const char *key, bool is_object)
+static void json_start_container(struct json_writer *writer, const char *key, bool is_object)
 {
-    begin_value(writer, key);
+    json_start_value(writer, key);
     tr_assert_use(writer->depth < JSON_WRITE_DEPTH_MAX, "JSON_WRITE_DEPTH_MAX levels at most");
     buffer_append(writer->out, is_object ? "{" : "[", 1);
     writer->objects = writer->objects << 1 | is_object;
@@ -144,12 +144,12 @@ int json_writer_end(const struct json_writer *writer)
 
 void json_put_object(struct json_writer *writer, const char *key)
 {
-    begin_container(writer, key, true);
+    json_start_container(writer, key, true);
 }
 
 void json_put_array(struct json_writer *writer, const char *key)
 {
-    begin_container(writer, key, false);
+    json_start_container(writer, key, false);
 }
 
 void json_put_end(struct json_writer *writer)
@@ -178,7 +178,7 @@ void json_put_key(struct json_writer *writer, struct span key)
 
 void json_put_string(struct json_writer *writer, const char *key, struct span text)
 {
-    begin_value(writer, key);
+    json_start_value(writer, key);
     json_quote(writer->out, text);
 }
 
@@ -189,19 +189,19 @@ void json_put_text(struct json_writer *writer, const char *key, const char *text
 
 void json_put_int(struct json_writer *writer, const char *key, int64_t integer)
 {
-    begin_value(writer, key);
+    json_start_value(writer, key);
     buffer_i64(writer->out, integer);
 }
 
 void json_put_bool(struct json_writer *writer, const char *key, bool truth)
 {
-    begin_value(writer, key);
+    json_start_value(writer, key);
     buffer_text(writer->out, truth ? "true" : "false");
 }
 
 void json_put_null(struct json_writer *writer, const char *key)
 {
-    begin_value(writer, key);
+    json_start_value(writer, key);
     buffer_text(writer->out, "null");
 }
 
@@ -214,13 +214,13 @@ void json_put_double(struct json_writer *writer, const char *key, double real)
         json_put_null(writer, key);
         return;
     }
-    begin_value(writer, key);
-    /* The decimal point is a point whatever the user's locale; the C locale is static in libc. */
+    json_start_value(writer, key);
+    /* In the user's locale the decimal point may be a comma. The C locale is static in libc. */
     plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     before = uselocale(plain);
     for (int precision = 15; precision <= 17; precision++) {
         (void)snprintf(digits, sizeof digits, "%.*g", precision, real);
-        if (strtod(digits, NULL) == real) /* 17 digits always do */
+        if (strtod(digits, NULL) == real) /* always true with 17 digits */
             break;
     }
     uselocale(before);
@@ -230,19 +230,19 @@ void json_put_double(struct json_writer *writer, const char *key, double real)
 
 void json_put_raw(struct json_writer *writer, const char *key, struct span json)
 {
-    begin_value(writer, key);
+    json_start_value(writer, key);
     buffer_span(writer->out, json);
 }
 
-/* Depth is bounded by the writer, so this may call itself. */
-static void put_container(struct json_writer *writer, const struct json *value)
+/* Recurses through json_put_value, at most JSON_WRITE_DEPTH_MAX levels. */
+static void json_put_container(struct json_writer *writer, const struct json *value)
 {
     if (writer->depth == JSON_WRITE_DEPTH_MAX) {
         writer->failed = TR_ELIMIT;
         json_put_null(writer, NULL);
         return;
     }
-    begin_container(writer, NULL, value->kind == JSON_OBJECT);
+    json_start_container(writer, NULL, value->kind == JSON_OBJECT);
     for (struct json_iter it = json_iterate(value); json_next(&it);) {
         if (it.keyed)
             json_put_key(writer, it.key);
@@ -273,7 +273,7 @@ void json_put_value(struct json_writer *writer, const char *key, const struct js
         return;
     case JSON_ARRAY:
     case JSON_OBJECT:
-        put_container(writer, value);
+        json_put_container(writer, value);
         return;
     case JSON_BYTES:
     case JSON_LINK:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* manifest.c: one text for one meaning. A text is read member by member, written again from what
- * was read, and must come out as the same bytes: so order, spaces, escapes, extra members and other
- * spellings of a number are all refused by one comparison. */
+/* manifest.c: read, write, sign and check manifests. Each meaning has one text: a reader reads the
+ * members, writes the text again and compares the bytes. This one comparison refuses another order,
+ * spaces, escapes, additional members and other spellings of a number. */
 #include "manifest/manifest.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@
 #include "json/json_expect.h"
 #include "json/json_write.h"
 
-#define SIZE_LARGEST ((INT64_C(1) << 53) - 1) /* what every reader of JSON keeps exactly */
+#define SIZE_LARGEST ((INT64_C(1) << 53) - 1) /* exact in every JSON reader */
 enum { SIGNATURE_BYTES = 64, SHA256_CHARS = 64 };
 
 /* ---- forms ---------------------------------------------------------------------------------- */
@@ -62,7 +62,8 @@ static bool is_sha256(const char *text)
     return strlen(text) == SHA256_CHARS && strspn(text, "0123456789abcdef") == SHA256_CHARS;
 }
 
-/* TR_EPROTO unless it is an Ed25519 key. One multikey has one text: the decoder is strict. */
+/* Decode a multikey. TR_EPROTO for any other than Ed25519. The decoder is strict: a key has one
+ * text. */
 static int open_key(struct span text, struct crypto_key **ret_key)
 {
     int rc;
@@ -91,8 +92,8 @@ static int check_key(const char *text)
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
-/* What was appended on failure is taken back. */
-static int written(struct buffer *out, size_t before, const struct json_writer *writer)
+/* End a text and check its size. On failure, restore the former size of `out`. */
+static int end_text(struct buffer *out, size_t before, const struct json_writer *writer)
 {
     int rc = json_writer_end(writer);
 
@@ -103,7 +104,7 @@ static int written(struct buffer *out, size_t before, const struct json_writer *
     return rc;
 }
 
-/* The members in the order of their names. None of the texts needs an escape. */
+/* Members are written in the order of their names. Their texts need no escapes. */
 int manifest_write(const struct manifest *manifest, struct buffer *out)
 {
     size_t before = out->size;
@@ -129,7 +130,7 @@ int manifest_write(const struct manifest *manifest, struct buffer *out)
     json_put_text(&writer, "type", manifest->type);
     json_put_text(&writer, "version", manifest->version);
     json_put_end(&writer);
-    return written(out, before, &writer);
+    return end_text(out, before, &writer);
 }
 
 int manifest_statement_write(const struct manifest_statement *statement, struct buffer *out)
@@ -156,27 +157,28 @@ int manifest_statement_write(const struct manifest_statement *statement, struct 
     if (statement->is_retire)
         json_put_text(&writer, "retire", statement->subject);
     json_put_end(&writer);
-    return written(out, before, &writer);
+    return end_text(out, before, &writer);
 }
 
 /* ---- reading -------------------------------------------------------------------------------- */
 
-static int fail(const char **ret_why, int rc, const char *why)
+static int manifest_fail(const char **ret_why, int rc, const char *why)
 {
     if (ret_why != NULL)
-        *ret_why = rc == TR_ENOMEM ? "out of memory" : why;
+        *ret_why = rc == TR_ENOMEM ? "The memory is exhausted; try again later." : why;
     return rc;
 }
 
-/* Terminated; false, and failed, if it does not fit or holds a zero byte. */
-static bool copy(struct json_expect *expect, const char *name, char *to, size_t to_size)
+/* Read a text member with a terminator. False, and `expect` has failed, if the text does not fit or
+ * has a zero byte. */
+static bool read_member(struct json_expect *expect, const char *name, char *to, size_t to_size)
 {
     struct span text = json_need_string(expect, name, 1, to_size - 1);
 
     if (expect->failed)
         return false;
     if (memchr(text.at, '\0', text.size) != NULL) {
-        json_expect_fail(expect, name, "has a zero byte");
+        json_expect_fail(expect, name, "must not have a zero byte");
         return false;
     }
     memcpy(to, text.at, text.size);
@@ -184,29 +186,32 @@ static bool copy(struct json_expect *expect, const char *name, char *to, size_t 
     return true;
 }
 
-/* Into *doc, which the caller frees. */
-static int parse(struct span text, struct json_doc *doc, const char **ret_why)
+/* Parse into *doc, which the caller frees. */
+static int parse_text(struct span text, struct json_doc *doc, const char **ret_why)
 {
     int rc;
 
     if (text.size > MANIFEST_BYTES_MAX)
-        return fail(ret_why, TR_ETOOBIG, "it is larger than 2048 bytes");
+        return manifest_fail(ret_why, TR_ETOOBIG, "The text is larger than 2,048 bytes.");
     doc->depth_max = 2;
     rc = json_parse_copy(doc, text, JSON_UNIQUE_KEYS);
     if (rc == TR_ENOMEM)
-        return fail(ret_why, rc, NULL);
-    return rc == 0 ? 0 : fail(ret_why, TR_EPROTO, "it is not a JSON object");
+        return manifest_fail(ret_why, rc, NULL);
+    return rc == 0 ? 0 : manifest_fail(ret_why, TR_EPROTO, "The text is not a JSON object.");
 }
 
-/* The comparison that the top of this file speaks of. */
-static int compare(int rc, const struct buffer *again, struct span text, const char **ret_why)
+/* Compare the text with `again`, which was written from its members; `rc` is the result of
+ * writing. */
+static int check_canonical(
+    int rc, const struct buffer *again, struct span text, const char **ret_why)
 {
     if (rc == TR_ENOMEM)
-        return fail(ret_why, rc, NULL);
+        return manifest_fail(ret_why, rc, NULL);
     if (rc != 0)
-        return fail(ret_why, TR_EPROTO, "a member is missing or not of its form");
+        return manifest_fail(ret_why, TR_EPROTO, "A member is missing or has an invalid value.");
     if (!span_equal((struct span){ again->bytes, again->size }, text))
-        return fail(ret_why, TR_EPROTO, "it is not in canonical form, or has other members");
+        return manifest_fail(
+            ret_why, TR_EPROTO, "The text is not in canonical form, or has an unknown member.");
     return 0;
 }
 
@@ -216,18 +221,18 @@ int manifest_read(struct span text, struct manifest *ret_manifest, const char **
     struct buffer again = { 0 };
     struct json_doc doc = { 0 };
     struct json_expect expect;
-    int rc = parse(text, &doc, ret_why);
+    int rc = parse_text(text, &doc, ret_why);
 
     if (rc == 0) {
         expect = json_expect(json_root(&doc));
-        copy(&expect, "pack", manifest.pack, sizeof manifest.pack);
-        copy(&expect, "version", manifest.version, sizeof manifest.version);
-        copy(&expect, "type", manifest.type, sizeof manifest.type);
-        copy(&expect, "sha256", manifest.sha256, sizeof manifest.sha256);
-        copy(&expect, "key", manifest.key, sizeof manifest.key);
+        read_member(&expect, "pack", manifest.pack, sizeof manifest.pack);
+        read_member(&expect, "version", manifest.version, sizeof manifest.version);
+        read_member(&expect, "type", manifest.type, sizeof manifest.type);
+        read_member(&expect, "sha256", manifest.sha256, sizeof manifest.sha256);
+        read_member(&expect, "key", manifest.key, sizeof manifest.key);
         manifest.size = (uint64_t)json_need_int(&expect, "size", 0, SIZE_LARGEST);
         manifest.created_s = json_need_int(&expect, "created", 0, SIZE_LARGEST);
-        rc = compare(
+        rc = check_canonical(
             expect.failed ? TR_EINVAL : manifest_write(&manifest, &again), &again, text, ret_why);
     }
     if (rc == 0)
@@ -244,18 +249,19 @@ int manifest_statement_read(
     struct buffer again = { 0 };
     struct json_doc doc = { 0 };
     struct json_expect expect;
-    int rc = parse(text, &doc, ret_why);
+    int rc = parse_text(text, &doc, ret_why);
 
     if (rc == 0) {
         expect = json_expect(json_root(&doc));
         statement.is_retire = json_get(json_root(&doc), "retire") != NULL;
-        copy(&expect, "pack", statement.pack, sizeof statement.pack);
-        copy(&expect, "key", statement.key, sizeof statement.key);
-        copy(&expect, statement.is_retire ? "retire" : "add", statement.subject,
+        read_member(&expect, "pack", statement.pack, sizeof statement.pack);
+        read_member(&expect, "key", statement.key, sizeof statement.key);
+        read_member(&expect, statement.is_retire ? "retire" : "add", statement.subject,
             sizeof statement.subject);
         statement.created_s = json_need_int(&expect, "created", 0, SIZE_LARGEST);
-        rc = compare(expect.failed ? TR_EINVAL : manifest_statement_write(&statement, &again),
-            &again, text, ret_why);
+        rc = check_canonical(
+            expect.failed ? TR_EINVAL : manifest_statement_write(&statement, &again), &again, text,
+            ret_why);
     }
     if (rc == 0)
         *ret_statement = statement;
@@ -365,7 +371,7 @@ int manifest_keys_retire(struct manifest_keys *keys, struct span key)
     return 0;
 }
 
-static int retire(struct manifest_keys *keys, const char *key)
+static int keys_retire_member(struct manifest_keys *keys, const char *key)
 {
     if (!manifest_keys_has(keys, key))
         return TR_ENOENT;
@@ -388,7 +394,7 @@ int manifest_keys_apply(
     if (rc != 0)
         return rc == TR_ENOMEM ? rc : TR_EACCES;
     if (statement.is_retire)
-        return retire(keys, statement.subject);
+        return keys_retire_member(keys, statement.subject);
     return is_retired(keys, statement.subject)
                ? TR_EACCES
                : manifest_keys_add(keys, span_of(statement.subject));
@@ -396,24 +402,25 @@ int manifest_keys_apply(
 
 /* ---- the check of the server ---------------------------------------------------------------- */
 
-static int refuse(struct manifest_refusal *refusal, int rc, const char *label, const char *message)
+static int manifest_refuse(
+    struct manifest_refusal *refusal, int rc, const char *label, const char *message)
 {
     *refusal = (struct manifest_refusal){ label, message };
     return rc;
 }
 
-static const char *difference(const struct manifest *manifest, const struct manifest *expected)
+static const char *find_difference(const struct manifest *manifest, const struct manifest *expected)
 {
     if (strcmp(manifest->pack, expected->pack) != 0)
-        return "the manifest is about another pack";
+        return "The manifest is about another pack.";
     if (strcmp(manifest->version, expected->version) != 0)
-        return "the manifest is about another version";
+        return "The manifest is about another version.";
     if (manifest->size != expected->size)
-        return "the size in the manifest is not that of the uploaded file";
+        return "The size in the manifest differs from the size of the uploaded file.";
     if (strcmp(manifest->sha256, expected->sha256) != 0)
-        return "the checksum in the manifest is not that of the uploaded file";
+        return "The checksum in the manifest differs from the checksum of the uploaded file.";
     if (strcmp(manifest->type, expected->type) != 0)
-        return "the media type in the manifest is not that of the upload";
+        return "The media type in the manifest differs from the media type of the upload.";
     return NULL;
 }
 
@@ -426,30 +433,34 @@ int manifest_check(struct span text, struct span signature, const struct manifes
     int rc = manifest_read(text, &manifest, &why);
 
     if (rc == TR_ENOMEM)
-        return refuse(ret_refusal, rc, "OutOfMemory", "try again later");
+        return manifest_refuse(
+            ret_refusal, rc, "OutOfMemory", "The server is out of memory; try again later.");
     if (rc != 0)
-        return refuse(ret_refusal, TR_EPROTO, "ManifestInvalid", why);
-    why = difference(&manifest, expected);
+        return manifest_refuse(ret_refusal, TR_EPROTO, "ManifestInvalid", why);
+    why = find_difference(&manifest, expected);
     if (why != NULL)
-        return refuse(ret_refusal, TR_EPROTO, "ManifestMismatch", why);
+        return manifest_refuse(ret_refusal, TR_EPROTO, "ManifestMismatch", why);
     if (keys->count > 0 && !manifest_keys_has(keys, manifest.key))
-        return refuse(ret_refusal, TR_EACCES, "KeyUnknown",
-            "this key is not one of the pack's: sign with one that is, or have one add it first");
+        return manifest_refuse(ret_refusal, TR_EACCES, "KeyUnknown",
+            "The manifest is signed with a key that is not one of the pack's keys; sign with one "
+            "of "
+            "them, or add this key first.");
     rc = manifest_verify(text, signature, manifest.key);
     if (rc == TR_ENOMEM)
-        return refuse(ret_refusal, rc, "OutOfMemory", "try again later");
+        return manifest_refuse(
+            ret_refusal, rc, "OutOfMemory", "The server is out of memory; try again later.");
     if (rc != 0)
-        return refuse(ret_refusal, TR_EACCES, "SignatureInvalid",
-            "the signature is not one of the manifest's key over the manifest's bytes");
+        return manifest_refuse(ret_refusal, TR_EACCES, "SignatureInvalid",
+            "The signature does not match the manifest and its key.");
     *ret_manifest = manifest;
     return 0;
 }
 
 /* ---- the check of a client ------------------------------------------------------------------ */
 
-/* One entry of the history. What is signed by a key that does not count (yet, or any more) is
- * passed over: a client that remembers newer keys begins in the middle of the history. */
-static int follow(
+/* Apply one entry of the key history. An entry by a key that is not valid (yet, or any more) is
+ * skipped: a client that remembers newer keys starts in the middle of the history. */
+static int apply_entry(
     const struct json *entry, const char *pack, struct manifest_keys *keys, const char **ret_why)
 {
     struct span text, signature;
@@ -459,11 +470,12 @@ static int follow(
         return 0;
     if (!json_string(json_get(entry, "statement"), &text) ||
         !json_string(json_get(entry, "signature"), &signature))
-        return fail(ret_why, TR_EPROTO, "an entry of its keys is no signed statement");
+        return manifest_fail(ret_why, TR_EPROTO, "An entry of keys is not a signed statement.");
     rc = manifest_keys_apply(keys, pack, text, signature);
     if (rc == 0 || rc == TR_EACCES || rc == TR_ENOENT)
         return 0;
-    return fail(ret_why, rc == TR_ENOMEM ? rc : TR_EPROTO, "a statement about its keys is wrong");
+    return manifest_fail(
+        ret_why, rc == TR_ENOMEM ? rc : TR_EPROTO, "A statement in keys is invalid.");
 }
 
 static int gather_keys(
@@ -475,15 +487,15 @@ static int gather_keys(
 
     if (json_kind(list) != JSON_ARRAY || json_count(list) == 0 ||
         json_count(list) > MANIFEST_STATEMENTS_MAX)
-        return fail(ret_why, TR_EPROTO, "it has no list of keys, or one that is too long");
+        return manifest_fail(ret_why, TR_EPROTO, "keys must be an array of 1 to 64 entries.");
     if (keys->count == 0) {
         rc = json_string(json_get(json_at(list, 0), "key"), &first) ? manifest_keys_add(keys, first)
                                                                     : TR_EPROTO;
         if (rc != 0)
-            return fail(ret_why, rc, "its first key is no Ed25519 key");
+            return manifest_fail(ret_why, rc, "The first entry of keys is not an Ed25519 key.");
     }
     for (struct json_iter it = json_iterate(list); rc == 0 && json_next(&it);)
-        rc = follow(it.value, pack, keys, ret_why);
+        rc = apply_entry(it.value, pack, keys, ret_why);
     return rc;
 }
 
@@ -497,20 +509,22 @@ int manifest_document_check(const struct json *document, const char *pack,
 
     if (!json_string(json_get(document, "manifest"), &text) ||
         !json_string(json_get(document, "signature"), &signature))
-        return fail(ret_why, TR_EPROTO, "it is not signed");
+        return manifest_fail(ret_why, TR_EPROTO, "manifest or signature is missing.");
     rc = manifest_read(text, &manifest, ret_why);
     if (rc != 0)
         return rc == TR_ENOMEM ? rc : TR_EPROTO;
     if (strcmp(manifest.pack, pack) != 0)
-        return fail(ret_why, TR_EPROTO, "it is about another pack");
+        return manifest_fail(ret_why, TR_EPROTO, "The manifest is about another pack.");
     rc = gather_keys(document, pack, &now, ret_why);
     if (rc != 0)
         return rc;
     if (!manifest_keys_has(&now, manifest.key))
-        return fail(ret_why, TR_EACCES, "it is signed by a key that is not trusted for this pack");
+        return manifest_fail(ret_why, TR_EACCES,
+            "The manifest is signed by a key that is not trusted for this pack.");
     rc = manifest_verify(text, signature, manifest.key);
     if (rc != 0)
-        return fail(ret_why, rc == TR_ENOMEM ? rc : TR_EACCES, "its signature is wrong");
+        return manifest_fail(ret_why, rc == TR_ENOMEM ? rc : TR_EACCES,
+            "The signature does not match the manifest and its key.");
     *keys = now;
     *ret_manifest = manifest;
     return 0;

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* manifest.h: what a pack is, as its publisher signed it. Server and command share it, so that a
- * pack can be checked wherever its bytes come from.
+/* manifest.h: the signed description of a pack. The server and the command share it, so that a
+ * client can check a pack from any mirror.
  *
- * Three texts, each the canonical form of a JSON object (sorted keys, no spaces, integers), each
+ * A manifest and a statement are canonical JSON objects (sorted keys, no spaces, integers), each
  * with an Ed25519 signature over exactly its bytes, in base64url without padding:
  *
  *   manifest   {"created":1770000000,"key":"z6Mk…","pack":"core","sha256":"…","size":123,
  *               "type":"application/octet-stream","version":"1.2.0"}
- *   statement  {"add":"z6Mk…","created":1770000000,"key":"z6Mk…","pack":"core"}, or "retire" in
- *              the place of "add": a key of the pack says that another one counts too, or no more
+ *   statement  {"add":"z6Mk…","created":1770000000,"key":"z6Mk…","pack":"core"}, or "retire"
+ *              instead of "add": a valid key of the pack adds or retires another key
  *
- * and the document that goes with the bytes, as served and as kept beside a download:
+ * A document goes with the bytes; the server sends it and the command stores it beside a download:
  *
  *   {"manifest":"…","signature":"…","keys":[{"key":"z6Mk…"},{"statement":"…","signature":"…"}]}
  *
- * Other members of a document are not looked at. "key" is always the key that signs; keys are
- * multikeys. The members of manifest and statement differ, so neither can pass for the other. A
- * text that is not canonical, or has another member, is refused: there is one text for one meaning.
- * Nothing here is shared between threads. */
+ * Readers ignore other members of a document. "key" is always the signing key; keys are multikeys.
+ * The members of manifest and statement differ, so neither can pass for the other. Readers refuse a
+ * text that is not canonical or has an unknown member: each meaning has one text. The structs are
+ * not shared between threads. */
 #ifndef MANIFEST_MANIFEST_H
 #define MANIFEST_MANIFEST_H
 
@@ -35,16 +35,16 @@ enum {
     MANIFEST_TYPE_CHARS_MAX = 127, /* RFC 6838 section 4.2 */
     MANIFEST_BYTES_MAX = 2048,     /* of a manifest or a statement */
     MANIFEST_SIGNATURE_CHARS = 86,
-    MANIFEST_KEYS_MAX = 16,       /* of a pack that count at the same time */
-    MANIFEST_STATEMENTS_MAX = 64, /* of a pack in all */
+    MANIFEST_KEYS_MAX = 16,       /* valid at the same time for a pack */
+    MANIFEST_STATEMENTS_MAX = 64, /* of a pack in total */
     MANIFEST_DOCUMENT_BYTES_MAX = 256 << 10,
 };
 
-/* 1 to 128 of a-z 0-9 . _ -, not beginning with a dot. */
+/* Check a name: 1 to 128 characters of a-z 0-9 . _ -, not starting with a dot. */
 bool manifest_is_pack(struct span name);
-/* 1 to 64 of A-Z a-z 0-9 . + _ -, not beginning with a dot. */
+/* Check a version: 1 to 64 characters of A-Z a-z 0-9 . + _ -, not starting with a dot. */
 bool manifest_is_version(struct span version);
-/* A media type without parameters: type/subtype, 127 characters at most. */
+/* Check a media type without parameters: type/subtype, at most 127 characters. */
 bool manifest_is_type(struct span type);
 
 struct manifest {
@@ -61,31 +61,31 @@ struct manifest_statement {
     char pack[MANIFEST_PACK_CHARS_MAX + 1];
     int64_t created_s;
     bool is_retire;
-    char subject[CRYPTO_MULTIKEY_CHARS_MAX]; /* the key that is added or retired */
-    char key[CRYPTO_MULTIKEY_CHARS_MAX];     /* the key that says so */
+    char subject[CRYPTO_MULTIKEY_CHARS_MAX]; /* the key to add or retire */
+    char key[CRYPTO_MULTIKEY_CHARS_MAX];     /* the key that signs the statement */
 };
 
-/* Append the canonical text. TR_EINVAL if a member is not of its form; TR_ENOMEM, TR_ELIMIT. */
+/* Append the canonical text. TR_EINVAL for an invalid member, TR_ENOMEM, TR_ELIMIT. */
 int manifest_write(const struct manifest *manifest, struct buffer *out);
 int manifest_statement_write(const struct manifest_statement *statement, struct buffer *out);
-/* Read a text that came from outside. TR_EPROTO if it is no such text, TR_ETOOBIG, TR_ENOMEM; then
- * *ret_why (may be NULL) is a sentence without its full stop, static. The signature is not checked
- * here. */
+/* Read a text from outside, without checking its signature. TR_EPROTO for an invalid text,
+ * TR_ETOOBIG, TR_ENOMEM; *ret_why (ret_why may be NULL) is then a static sentence. */
 int manifest_read(struct span text, struct manifest *ret_manifest, const char **ret_why);
 int manifest_statement_read(
     struct span text, struct manifest_statement *ret_statement, const char **ret_why);
 
-/* Sign a text with a private Ed25519 key: terminated base64url. TR_EACCES, TR_ENOMEM. */
+/* Sign a text with a private Ed25519 key and write base64url with a terminator. TR_EACCES for
+ * another kind of key, TR_ENOMEM. */
 int manifest_sign(const struct crypto_key *key, struct span text,
     char ret_signature[MANIFEST_SIGNATURE_CHARS + 1]);
-/* 0 if the signature of the text is by this multikey. TR_EPROTO for what is no signature or no
- * Ed25519 key, TR_EACCES if it does not fit, TR_ENOMEM. About 60 us. */
+/* Return 0 if this multikey signed the text. TR_EPROTO for a malformed signature or a key other
+ * than Ed25519, TR_EACCES for a wrong signature, TR_ENOMEM. Takes about 60 us. */
 int manifest_verify(struct span text, struct span signature, const char *key);
 
-/* ---- the keys that count for a pack --------------------------------------------------------- */
+/* ---- the valid keys of a pack --------------------------------------------------------------- */
 
-/* A key that was retired stays so: who has it could send the statement that once added it, without
- * the one that retired it. So both are remembered. */
+/* A retired key stays retired. The list of retired keys prevents an attack: the owner of a retired
+ * key could replay the statement that once added it and omit the one that retired it. */
 struct manifest_keys {
     char keys[MANIFEST_KEYS_MAX][CRYPTO_MULTIKEY_CHARS_MAX];
     size_t count;
@@ -93,15 +93,18 @@ struct manifest_keys {
     size_t retired_count;
 };
 bool manifest_keys_has(const struct manifest_keys *keys, const char *key);
-/* TR_EPROTO if it is no Ed25519 multikey; TR_ELIMIT; adding one that is there changes nothing. */
+/* Add a key; a key that is valid already changes nothing. TR_EPROTO unless it is an Ed25519
+ * multikey, TR_ELIMIT, TR_ENOMEM. */
 int manifest_keys_add(struct manifest_keys *keys, struct span key);
-/* It counts no more, if it did, and no statement adds it again. TR_EPROTO, TR_ELIMIT. */
+/* Remove a key if it is valid, and prevent statements from adding it again. TR_EPROTO,
+ * TR_ELIMIT. */
 int manifest_keys_retire(struct manifest_keys *keys, struct span key);
-/* Do what a statement about `pack` says, if its signature is by one of the keys. TR_EPROTO: no
- * statement, or about another pack; TR_EACCES: not signed, or by a key that does not count, or it
- * adds one that was retired;
- * TR_ELIMIT: too many keys; TR_EINVAL: it would retire the last one; TR_ENOENT: it retires one that
- * does not count. Nothing changes on failure. */
+/* Apply a statement about `pack` that one of the keys has signed. Changes nothing on failure:
+ *   TR_EPROTO  not a statement, or about another pack
+ *   TR_EACCES  not signed by a valid key, or it adds a retired key
+ *   TR_ELIMIT  too many keys
+ *   TR_EINVAL  it would retire the last key
+ *   TR_ENOENT  it retires a key that is not valid */
 int manifest_keys_apply(
     struct manifest_keys *keys, const char *pack, struct span text, struct span signature);
 
@@ -112,19 +115,19 @@ struct manifest_refusal {
                           KeyUnknown */
     const char *message;
 };
-/* Before a version is published: is the manifest about exactly this (pack, version, size, sha256
- * and type of `expected` count), and signed by one of `keys`? When there are no keys yet, by
- * whatever key it names, which then becomes the pack's first. 0 and what it says, or TR_EPROTO,
- * TR_EACCES, TR_ENOMEM and why. */
+/* Check a manifest before its version is published: it must match pack, version, size, sha256 and
+ * type of `expected`, and one of `keys` must have signed it. If `keys` is empty, any key may have
+ * signed it and becomes the first key of the pack. Fails with TR_EPROTO, TR_EACCES or TR_ENOMEM and
+ * fills *ret_refusal, whose texts are static. */
 int manifest_check(struct span text, struct span signature, const struct manifest_keys *keys,
     const struct manifest *expected, struct manifest *ret_manifest,
     struct manifest_refusal *ret_refusal);
 
-/* What a client checks: `document` (parsed with JSON_UNIQUE_KEYS) has a manifest about `pack`,
- * signed by one of *keys or by a key that these lead to by the document's statements, in their
- * order. On success *keys are those that count now: what to remember. When *keys is empty the
- * document's first key is trusted, which is for first use alone. TR_EPROTO, TR_EACCES, TR_ENOMEM;
- * *ret_why is a sentence without its full stop, static. */
+/* Check a document as a client. `document` (parsed with JSON_UNIQUE_KEYS) must have a manifest
+ * about `pack`, signed by one of *keys or by a key that its statements, applied in order, add to
+ * them. On success *keys are the valid keys now, for the client to remember. If *keys is empty, the
+ * client trusts the first key of the document: only for first use. Fails with TR_EPROTO, TR_EACCES
+ * or TR_ENOMEM; *ret_why is then a static sentence. */
 int manifest_document_check(const struct json *document, const char *pack,
     struct manifest_keys *keys, struct manifest *ret_manifest, const char **ret_why);
 

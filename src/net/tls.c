@@ -289,7 +289,7 @@ static int tls_load(struct net_tls *tls, char *why, size_t why_size, SSL_CTX **r
     } pun = { .in = tls->protocols }; /* tls_on_alpn only reads it; it may outlive tls */
 
     if (context == NULL)
-        return tls_explain(why, why_size, TR_ENOMEM, "out of memory");
+        return tls_explain(why, why_size, TR_ENOMEM, "Out of memory.");
     SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
     SSL_CTX_set_options(
         context, SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE);
@@ -302,14 +302,14 @@ static int tls_load(struct net_tls *tls, char *why, size_t why_size, SSL_CTX **r
     SSL_CTX_set_alpn_select_cb(context, tls_on_alpn, pun.out);
     if (SSL_CTX_use_certificate_chain_file(context, tls->certificate_path) != 1) {
         SSL_CTX_free(context);
-        return tls_explain(why, why_size, TR_EINVAL,
-            "certificate %s cannot be used: is it a readable PEM file?", tls->certificate_path);
+        return tls_explain(why, why_size, TR_EINVAL, "Certificate %s must be a readable PEM file.",
+            tls->certificate_path);
     }
     if (SSL_CTX_use_PrivateKey_file(context, tls->key_path, SSL_FILETYPE_PEM) != 1 ||
         SSL_CTX_check_private_key(context) != 1) {
         SSL_CTX_free(context);
         return tls_explain(why, why_size, TR_EINVAL,
-            "key %s cannot be used: is it a readable PEM file and the key of %s?", tls->key_path,
+            "Key %s must be a readable PEM file and belong to certificate %s.", tls->key_path,
             tls->certificate_path);
     }
     *ret_context = context;
@@ -323,13 +323,13 @@ int net_tls_create(const char *certificate_path, const char *key_path, const cha
     int rc;
 
     if (tls == NULL)
-        return tls_explain(why, why_size, TR_ENOMEM, "out of memory");
+        return tls_explain(why, why_size, TR_ENOMEM, "Out of memory.");
     pthread_mutex_init(&tls->lock, NULL);
     tls->protocols = protocols;
     tls->certificate_path = base_strdup(certificate_path);
     tls->key_path = base_strdup(key_path);
     if (tls->certificate_path == NULL || tls->key_path == NULL)
-        rc = tls_explain(why, why_size, TR_ENOMEM, "out of memory");
+        rc = tls_explain(why, why_size, TR_ENOMEM, "Out of memory.");
     else
         rc = tls_load(tls, why, why_size, &tls->context);
     if (rc < 0) {

@@ -71,7 +71,7 @@ int server_try_ports(struct server *server, char *why, size_t why_size)
 void server_explain_listen(
     int rc, const char *listen, const char *option, char *why, size_t why_size)
 {
-    if (strncmp(why, "cannot listen on ", 17) == 0)
+    if (strncmp(why, "Cannot listen on ", 17) == 0)
         say_unheard(rc, listen, option, why, why_size);
 }
 

@@ -13,7 +13,7 @@ bool span_equal(struct span a, struct span b)
     return a.size == b.size && (a.size == 0 || memcmp(a.at, b.at, a.size) == 0);
 }
 
-static int lower(char c)
+static int ascii_lower(char c)
 {
     return c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c;
 }
@@ -23,7 +23,7 @@ bool span_is_nocase(struct span span, const char *text)
     size_t i;
 
     for (i = 0; i < span.size; i++)
-        if (text[i] == '\0' || lower(span.at[i]) != lower(text[i]))
+        if (text[i] == '\0' || ascii_lower(span.at[i]) != ascii_lower(text[i]))
             return false;
     return text[i] == '\0';
 }
@@ -150,7 +150,7 @@ int buffer_format(struct buffer *buffer, const char *format, ...)
     size = vsnprintf(NULL, 0, format, arguments);
     va_end(arguments);
     tr_assert(size >= 0);
-    to = buffer_reserve(buffer, (size_t)size + 1); /* vsnprintf ends with a zero */
+    to = buffer_reserve(buffer, (size_t)size + 1); /* vsnprintf writes a terminator */
     if (to == NULL)
         return buffer->failed;
     va_start(arguments, format);

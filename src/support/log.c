@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* log.c: a line is put together on the stack and leaves by one write(2).
+/* log.c: build a line on the stack and write it with one write(2).
  *
  * Invariants:
  *  1. A line has at most LINE_SIZE_MAX bytes, which is PIPE_BUF: a pipe takes it whole or not at
- * all, so lines of several threads never mix.
- *  2. Whatever the fields hold, a line is one line of valid UTF-8 without control characters: a
- *     value cannot forge a line, nor steer a terminal.
- *  3. A writer does not wait. A pipe is opened again as a description of our own that does not
- *     block; a socket is asked not to; a terminal is polled first. Files are as fast as the disk.
- *  4. Names of modules are added, never removed, so that readers need no lock: `module_count` is
- *     stored after the name and loaded before it. */
+ *     all, so lines of several threads never mix.
+ *  2. For all values of fields, a line is one line of valid UTF-8 without control characters: a
+ *     value can neither forge a line nor control a terminal.
+ *  3. Logging does not wait. A pipe is reopened as a private, non-blocking file description; a
+ *     socket gets MSG_DONTWAIT; a terminal is polled first. A file is as fast as the disk.
+ *  4. Modules are added and never removed, so that readers need no lock: a writer stores
+ *     `module_count` after the name, and a reader loads it before the name. */
 #include "support/log.h"
 
 #include <errno.h>
@@ -45,7 +45,7 @@ struct line {
 
 struct module {
     char name[LOG_MODULE_SIZE_MAX];
-    _Atomic int level; /* -1: the common one */
+    _Atomic int level; /* -1: the common level */
 };
 
 enum sink_kind { SINK_FILE, SINK_SOCKET, SINK_POLLED };
@@ -53,11 +53,11 @@ enum sink_kind { SINK_FILE, SINK_SOCKET, SINK_POLLED };
 static struct module modules[LOG_MODULES_MAX];
 static _Atomic size_t module_count;
 static _Atomic int common_level = LOG_INFO;
-static _Atomic int lowest_level = LOG_INFO; /* of the common one and every module's */
+static _Atomic int lowest_level = LOG_INFO; /* of the common level and all modules' levels */
 static _Atomic int line_format = LOG_LOGFMT;
 static _Atomic int sink_fd = STDERR_FILENO;
 static _Atomic int sink_kind = SINK_POLLED;
-static int own_fd = -1; /* our own description of a pipe; under `lock` */
+static int own_fd = -1; /* the private description of a pipe, -1 without one; guarded by `lock` */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static _Atomic(log_actor_fn) actor_source;
@@ -101,7 +101,7 @@ enum log_level log_level_common(void)
 
 static struct module *find_module(const char *name)
 {
-    /* Pairs with the store in add_module: the name is whole once it is counted. */
+    /* Pairs with the store in add_module: a counted name is complete. */
     size_t count = atomic_load_explicit(&module_count, memory_order_acquire);
 
     for (size_t i = 0; i < count; i++)
@@ -193,8 +193,8 @@ int log_level_set(const char *module, int level)
 
 /* ---- where lines go -------------------------------------------------------------------------- */
 
-/* A description of the pipe that only we have: O_NONBLOCK on the inherited one would also change it
- * for the shell that gave it to us. */
+/* Reopen a pipe as a private file description: O_NONBLOCK on the inherited one would also change it
+ * for the parent process. */
 static int open_own(int fd)
 {
     char path[32];
@@ -203,8 +203,8 @@ static int open_own(int fd)
     return open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
 }
 
-/* The number of own_fd never changes once it exists, so a writer that loaded it before a second
- * setup still writes to a log. */
+/* Open or replace own_fd. Its number never changes, so a thread that loaded it before a second
+ * log_setup still writes to a log. */
 static int replace_own(int fd)
 {
     int opened = open_own(fd);
@@ -259,11 +259,11 @@ static ssize_t write_once(int fd, enum sink_kind kind, const struct line *line)
     return write(fd, line->bytes, line->size);
 }
 
-static void send_line(const struct line *line)
+static void line_send(const struct line *line)
 {
     int fd = atomic_load_explicit(&sink_fd, memory_order_relaxed);
     enum sink_kind kind = (enum sink_kind)atomic_load_explicit(&sink_kind, memory_order_relaxed);
-    int saved = errno; /* who logs an error still wants to return it */
+    int saved = errno; /* the caller may log an error before it returns errno */
     ssize_t written;
 
     do
@@ -276,15 +276,15 @@ static void send_line(const struct line *line)
 
 /* ---- bytes of a line ------------------------------------------------------------------------- */
 
-static size_t room(const struct line *line)
+static size_t line_room(const struct line *line)
 {
     return LINE_SIZE_MAX - TAIL_SIZE - line->size;
 }
 
-/* Whole or not at all. */
-static bool put(struct line *line, const char *bytes, size_t size)
+/* Append all the bytes, or none of them and mark the line as cut. */
+static bool line_put(struct line *line, const char *bytes, size_t size)
 {
-    if (size > room(line)) {
+    if (size > line_room(line)) {
         line->is_cut = true;
         return false;
     }
@@ -293,13 +293,13 @@ static bool put(struct line *line, const char *bytes, size_t size)
     return true;
 }
 
-static bool put_text(struct line *line, const char *text)
+static bool line_put_text(struct line *line, const char *text)
 {
-    return put(line, text, strlen(text));
+    return line_put(line, text, strlen(text));
 }
 
-/* Size of the UTF-8 sequence at `at`, 0 if it is none: RFC 3629, so no surrogates and nothing
- * overlong. */
+/* Return the size of the UTF-8 sequence at `at`, or 0 if it is invalid (RFC 3629: no surrogates, no
+ * overlong forms). */
 static size_t sequence_size(const unsigned char *at, size_t left)
 {
     size_t size = at[0] < 0x80 ? 1 : at[0] < 0xc2 ? 0 : at[0] < 0xe0 ? 2 : at[0] < 0xf0 ? 3 : 4;
@@ -316,9 +316,9 @@ static size_t sequence_size(const unsigned char *at, size_t left)
     return size;
 }
 
-/* One character as it stands between quotes, in `ret_text`. Returns the size of what it was made
- * of; *ret_size is the size of what it became. */
-static size_t escape(
+/* Escape one character for use between quotes. Returns the number of bytes read; *ret_size is the
+ * number of bytes written to `ret_text`. */
+static size_t escape_character(
     const unsigned char *at, size_t left, char ret_text[ESCAPED_SIZE_MAX + 1], size_t *ret_size)
 {
     static const char short_names[] = "\"\"\\\\\nn\rr\tt";
@@ -339,7 +339,7 @@ static size_t escape(
             return 1;
         }
     }
-    /* C0, DEL and C1: a terminal obeys them. */
+    /* C0, DEL and C1 would control a terminal. */
     if (taken <= 2 && (code < 0x20 || (code >= 0x7f && code < 0xa0))) {
         *ret_size = (size_t)snprintf(ret_text, ESCAPED_SIZE_MAX + 1, "\\u%04x", code);
         return taken;
@@ -349,26 +349,26 @@ static size_t escape(
     return taken;
 }
 
-/* Text between quotes, as much as fits. */
-static void put_quoted(struct line *line, struct span text)
+/* Append as much of the text as fits, between quotes. */
+static void line_put_quoted(struct line *line, struct span text)
 {
     char escaped[ESCAPED_SIZE_MAX + 1];
     size_t size;
 
-    if (room(line) < 2) {
+    if (line_room(line) < 2) {
         line->is_cut = true;
         return;
     }
-    put(line, "\"", 1);
+    line_put(line, "\"", 1);
     for (size_t i = 0; i < text.size;) {
-        i += escape((const unsigned char *)text.at + i, text.size - i, escaped, &size);
-        if (size + 1 > room(line)) {
+        i += escape_character((const unsigned char *)text.at + i, text.size - i, escaped, &size);
+        if (size + 1 > line_room(line)) {
             line->is_cut = true;
             break;
         }
-        put(line, escaped, size);
+        line_put(line, escaped, size);
     }
-    put(line, "\"", 1);
+    line_put(line, "\"", 1);
 }
 
 static bool is_bare(struct span text)
@@ -384,44 +384,47 @@ static bool is_bare(struct span text)
 
 /* ---- fields ---------------------------------------------------------------------------------- */
 
-/* `,"key":` or ` key=`, if a short value fits behind it. */
-static bool put_key(struct line *line, enum log_format format, const char *key)
+/* Append `,"key":` or ` key=` if a short value fits after it. */
+static bool line_put_key(struct line *line, enum log_format format, const char *key)
 {
     size_t size = strlen(key);
 
-    if (size + 32 > room(line)) {
+    if (size + 32 > line_room(line)) {
         line->is_cut = true;
         return false;
     }
-    put_text(line,
+    line_put_text(line,
         format == LOG_JSON ? (line->size == 0 ? "{\"" : ",\"") : (line->size == 0 ? "" : " "));
-    put(line, key, size);
-    put_text(line, format == LOG_JSON ? "\":" : "=");
+    line_put(line, key, size);
+    line_put_text(line, format == LOG_JSON ? "\":" : "=");
     return true;
 }
 
-static void put_field(struct line *line, enum log_format format, const char *key, struct span text)
+static void line_put_field(
+    struct line *line, enum log_format format, const char *key, struct span text)
 {
-    if (!put_key(line, format, key))
+    if (!line_put_key(line, format, key))
         return;
-    if (format == LOG_LOGFMT && text.size <= room(line) && is_bare(text))
-        put(line, text.at, text.size);
+    if (format == LOG_LOGFMT && text.size <= line_room(line) && is_bare(text))
+        line_put(line, text.at, text.size);
     else
-        put_quoted(line, text);
+        line_put_quoted(line, text);
 }
 
-static void put_number(struct line *line, enum log_format format, const char *key, int64_t number)
+static void line_put_number(
+    struct line *line, enum log_format format, const char *key, int64_t number)
 {
     char text[24];
 
-    if (!put_key(line, format, key))
+    if (!line_put_key(line, format, key))
         return;
     snprintf(text, sizeof text, "%lld", (long long)number);
-    put_text(line, text);
+    line_put_text(line, text);
 }
 
-/* UTC with milliseconds. The part up to the seconds is kept: most lines share it. */
-static void put_time(struct line *line, enum log_format format)
+/* Append the time in UTC with milliseconds. The thread keeps the text up to the seconds, which most
+ * lines share. */
+static void line_put_time(struct line *line, enum log_format format)
 {
     static _Thread_local uint64_t kept_second = UINT64_MAX;
     static _Thread_local char kept[SECONDS_SIZE + 1];
@@ -439,11 +442,11 @@ static void put_time(struct line *line, enum log_format format)
         kept_second = second;
     }
     snprintf(text, sizeof text, "%s.%03uZ", kept, (unsigned)(now_ms % 1000));
-    put_field(line, format, "time", span_of(text));
+    line_put_field(line, format, "time", span_of(text));
 }
 
-/* put() keeps TAIL_SIZE bytes free for this. */
-static void put_tail(struct line *line, enum log_format format)
+/* End the line. line_put leaves TAIL_SIZE bytes free for this. */
+static void line_put_tail(struct line *line, enum log_format format)
 {
     const char *tail = line->is_cut ? (format == LOG_JSON ? ",\"cut\":true}\n" : " cut=true\n")
                                     : (format == LOG_JSON ? "}\n" : "\n");
@@ -454,7 +457,7 @@ static void put_tail(struct line *line, enum log_format format)
     line->size += size;
 }
 
-static void put_context(struct line *line, enum log_format format)
+static void line_put_context(struct line *line, enum log_format format)
 {
     struct log_ids ids = { 0 };
 
@@ -462,12 +465,12 @@ static void put_context(struct line *line, enum log_format format)
         return;
     thread_context.ids(thread_context.data, &ids);
     if (ids.request.size > 0)
-        put_field(line, format, "request", ids.request);
+        line_put_field(line, format, "request", ids.request);
     if (ids.trace.size > 0)
-        put_field(line, format, "trace", ids.trace);
+        line_put_field(line, format, "trace", ids.trace);
 }
 
-static void put_actor(struct line *line, enum log_format format)
+static void line_put_actor(struct line *line, enum log_format format)
 {
     log_actor_fn source = atomic_load_explicit(&actor_source, memory_order_relaxed);
     const char *type;
@@ -477,7 +480,7 @@ static void put_actor(struct line *line, enum log_format format)
     if (source == NULL || !source(&type, &number))
         return;
     snprintf(text, sizeof text, "%.48s#%u", type, (unsigned)number);
-    put_field(line, format, "actor", span_of(text));
+    line_put_field(line, format, "actor", span_of(text));
 }
 
 void log_write(enum log_level level, const char *module, const char *event,
@@ -491,20 +494,20 @@ void log_write(enum log_level level, const char *module, const char *event,
         return;
     line.size = 0;
     line.is_cut = false;
-    put_time(&line, format);
-    put_field(&line, format, "level", span_of(log_level_text((int)level)));
-    put_field(&line, format, "module", span_of(module));
-    put_field(&line, format, "event", span_of(event));
-    put_context(&line, format);
-    put_actor(&line, format);
+    line_put_time(&line, format);
+    line_put_field(&line, format, "level", span_of(log_level_text((int)level)));
+    line_put_field(&line, format, "module", span_of(module));
+    line_put_field(&line, format, "event", span_of(event));
+    line_put_context(&line, format);
+    line_put_actor(&line, format);
     for (size_t i = 0; i < count; i++) {
         if (fields[i].kind == LOG_FIELD_INT)
-            put_number(&line, format, fields[i].key, fields[i].number);
+            line_put_number(&line, format, fields[i].key, fields[i].number);
         else
-            put_field(&line, format, fields[i].key, fields[i].text);
+            line_put_field(&line, format, fields[i].key, fields[i].text);
     }
-    put_tail(&line, format);
-    send_line(&line);
+    line_put_tail(&line, format);
+    line_send(&line);
     metric_add(&metrics[level], 1);
 }
 

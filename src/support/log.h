@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* log.h: one line an event, with fields, as logfmt or JSON. Values are escaped; never pass a
- * payload, a token or a key: lengths and hashes say enough. */
+/* log.h: write one line per event, with fields, as logfmt or JSON. The log escapes values. Never
+ * pass a payload, a token or a key: log its length or its hash. */
 #ifndef SUPPORT_LOG_H
 #define SUPPORT_LOG_H
 
@@ -24,7 +24,7 @@ struct log_field {
 #define LOG_INT(key, number) ((struct log_field){ (key), LOG_FIELD_INT, { NULL, 0 }, (number) })
 
 /* LOG(LOG_WARN, "sql", "batch replayed one by one", LOG_INT("units", n), LOG_TEXT("why", text));
- * needs one field or more; LOG_PLAIN has none. */
+ * LOG takes at least one field, LOG_PLAIN takes none. */
 #define LOG(level, module, event, ...)                                                             \
     do {                                                                                           \
         if (log_is_on((level), (module))) {                                                        \
@@ -36,28 +36,29 @@ struct log_field {
 #define LOG_PLAIN(level, module, event) log_write((level), (module), (event), NULL, 0)
 
 bool log_is_on(enum log_level level, const char *module);
-/* One write(2) of one line to the log's descriptor; any thread. Lines are at most 4 KiB: what does
- * not fit is left out and the line says cut=true. A line that the descriptor cannot take now (a
- * reader that hangs) is dropped and counted in troupe_log_dropped_total: logging never waits. */
+/* Write one line to the log's descriptor with one write(2). Any thread. A line has at most 4 KiB; a
+ * longer one is cut and has the field cut=true. Logging never waits: if the descriptor cannot take
+ * the line now (its reader hangs), the line is dropped and counted in troupe_log_dropped_total. */
 void log_write(enum log_level level, const char *module, const char *event,
     const struct log_field *fields, size_t count);
 
-/* Where and how. Default: stderr, logfmt, info. `fd` stays the caller's and must stay open. Any
- * time, one caller at a time. */
+/* Set descriptor, format and level; the default is stderr, logfmt, info. The caller owns `fd` and
+ * keeps it open. One caller at a time; other threads may log meanwhile. */
 void log_setup(int fd, enum log_format format, enum log_level level);
 enum { LOG_MODULES_MAX = 32, LOG_MODULE_SIZE_MAX = 24 };
-/* A module's own level; -1 takes it back to the common one, which module NULL sets. Any time.
- * TR_ELIMIT past 32 modules, TR_EINVAL for a level or a name that cannot be. */
+/* Set the level of a module, or with module NULL the common level; -1 returns a module to the
+ * common level. Any thread. TR_ELIMIT for more than 32 modules, TR_EINVAL for an invalid level or
+ * name. */
 int log_level_set(const char *module, int level);
 int log_level_parse(const char *text, enum log_level *ret_level);
 const char *log_level_text(int level);
 enum log_level log_level_common(void);
-/* The module at `index` among those that ever had a level of their own; NULL past the last. Level
- * -1: the common one. The text lives for ever. */
+/* Return the module at `index` among the modules that ever had a level of their own; NULL after the
+ * last. *ret_level is -1 for the common level. The text is never freed. */
 const char *log_module_at(size_t index, int *ret_level);
 
-/* What this thread serves. `ids` is asked when a line is written and not before, so an id that
- * nobody logs is never made; it leaves out what there is none of. The texts are borrowed until the
+/* The request that this thread serves. log_write calls `ids` for each line, so an id that appears
+ * in no line is never computed. `ids` leaves an absent id empty; its texts stay valid until the
  * context changes. */
 struct log_ids {
     struct span request, trace;
@@ -66,12 +67,13 @@ struct log_context {
     void (*ids)(void *data, struct log_ids *ret_ids);
     void *data;
 };
-/* Every line of this thread has the ids until the context changes again. Returns the one before, to
- * be put back: what is served may be served within something else. {0} is none. */
+/* Add the ids of `context` to every line of this thread; {0} means no ids. Returns the previous
+ * context, which the caller restores when it is done: one request may be served inside another. */
 struct log_context log_context_set(struct log_context context);
 
-/* Who knows which actor a thread runs; the runtime says so once. False: none. The type lives as
- * long as the program. Lines written in an actor's turn have actor=TYPE#NUMBER. */
+/* Set the function that names the actor of the calling thread; the server sets it once. It returns
+ * false on a thread without an actor; the type's text is never freed. A line written while an actor
+ * runs has the field actor=TYPE#NUMBER. */
 typedef bool (*log_actor_fn)(const char **ret_type, uint32_t *ret_number);
 void log_actor_source(log_actor_fn source);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* metric.h: counters, gauges and histograms that any layer may have and that ops/ renders. A metric
- * is a static struct; labels are fixed text, so that no request can make a new time series. */
+/* metric.h: counters, gauges and histograms of any layer; ops/ renders them. A metric is a static
+ * struct with fixed labels, so that no request can create a new time series. */
 #ifndef SUPPORT_METRIC_H
 #define SUPPORT_METRIC_H
 
@@ -12,7 +12,8 @@ enum metric_kind { METRIC_COUNTER, METRIC_GAUGE, METRIC_HISTOGRAM };
 
 enum { METRIC_BUCKETS = 28 };
 
-/* Nanoseconds (or bytes, for a name that ends in _bytes) by powers of two, from 2^10 up. */
+/* Buckets by powers of two from 2^10 up, in nanoseconds or, for a name that ends in _bytes,
+ * bytes. */
 struct metric_histogram {
     _Atomic uint64_t buckets[METRIC_BUCKETS];
     _Atomic uint64_t sum;
@@ -20,14 +21,20 @@ struct metric_histogram {
 };
 
 struct metric {
-    const char *name;   /* troupe_..., with _total, _seconds or _bytes as Prometheus has it */
+    const char *name;   /* troupe_..., with _total, _seconds or _bytes as in Prometheus */
     const char *labels; /* `reason="full"`, or NULL; members of a family share name and help */
     const char *help;
     enum metric_kind kind;
     _Atomic int64_t value;              /* counters and gauges */
-    struct metric_histogram *histogram; /* given with METRIC_HISTOGRAM */
-    struct metric *next;                /* in the list of all; metric_register fills it */
+    struct metric_histogram *histogram; /* for METRIC_HISTOGRAM, else NULL */
+    struct metric *next;                /* in the list of all metrics; set by metric_register */
 };
+
+/* clang-format off */
+/* One row of a table of counters and gauges: METRIC(COUNTER, name, labels or NULL, help). */
+#define METRIC(kind_, name_, labels_, help_) \
+    { .name = (name_), .labels = (labels_), .help = (help_), .kind = METRIC_##kind_ }
+/* clang-format on */
 
 static inline void metric_add(struct metric *metric, int64_t amount)
 {
@@ -41,14 +48,14 @@ static inline int64_t metric_get(const struct metric *metric)
 {
     return atomic_load_explicit(&metric->value, memory_order_relaxed);
 }
-/* Histograms: seconds are given in nanoseconds. */
+/* Count a value in a histogram. A metric in seconds takes nanoseconds. */
 void metric_observe(struct metric *metric, uint64_t value);
-/* Upper bound of a bucket, in the unit it was observed in; UINT64_MAX for the last. */
+/* Return the upper bound of a bucket, in the unit of metric_observe; UINT64_MAX for the last. */
 uint64_t metric_bucket_limit(unsigned bucket);
 
-/* Make `count` metrics visible; again is harmless. Any thread. */
+/* Add `count` metrics to the list, unless they are in it. Any thread. */
 void metric_register(struct metric *metrics, size_t count);
-/* Newest first; the list only grows. */
+/* Return the newest metric, the head of the list; the list only grows. */
 struct metric *metric_first(void);
 
 #endif

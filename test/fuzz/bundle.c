@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bundle.c: any bytes as a request of type message/mls: a query up to the first line feed, then the
  * body. The query becomes JSON that can be read, or is refused; the body's messages lie one after
- * another and nothing is left between them; whose tree it is can be held against itself. */
+ * another without gaps; a tree in it agrees with itself. */
 #include "services/delivery/api/bundle.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config.c: any bytes as a settings file. What is refused says why and leaves nothing behind. What
- * is accepted has values that its own rows accept, prints as JSON, and what is shown reads back as
- * the same. */
+/* config.c: any bytes as a settings file. A refused file gives a reason and changes no setting. An
+ * accepted one has values that its own rows accept and prints as JSON, and the shown file reads back
+ * as the same settings. */
 #include "ops/config.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* DIDs, DID documents and key sets, by the first byte. What comes out must go in again. */
+/* DIDs, DID documents and key sets, by the first byte. A parsed value must print as text that parses to the same value. */
 #include "auth/did.h"
 
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuzz_answer.h: what a client of a service may rely on, whatever it has sent: an answer comes, it
- * is no 500, and a refusal is JSON with a label that is documented and a sentence. */
+/* fuzz_answer.h: the promises to a client of a service, whatever bytes it sends: an answer comes, it
+ * is no 500, and a refusal is JSON with a documented label and a sentence. */
 #ifndef TEST_FUZZ_FUZZ_ANSWER_H
 #define TEST_FUZZ_FUZZ_ANSWER_H
 
@@ -73,7 +73,7 @@ static inline void fuzz_check_status(const char *name, const struct web_answer *
         name, answer->text == NULL ? "nothing" : answer->text);
 }
 
-/* What may not stand in a request line is escaped: lines are another target's business. */
+/* Escapes bytes that a request line must not hold: another target tests lines. */
 static inline void fuzz_put_target(struct buffer *out, struct span text)
 {
     for (size_t i = 0; i < text.size; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuzz_check.h: what the checks of test/lib/check.h stand on, for a fuzz target that uses the sites
- * of unit tests: a check that fails aborts. Include it in one file. The harness, which has a main()
+/* fuzz_check.h: stands in for test/lib/check.h in a fuzz target that uses the sites of unit tests: a
+ * failed check aborts. Include it in one file. The harness, which has a main()
  * of its own, is then not linked. */
 #ifndef TEST_FUZZ_FUZZ_CHECK_H
 #define TEST_FUZZ_FUZZ_CHECK_H

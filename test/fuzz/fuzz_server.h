@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuzz_server.h: a real server in the process of a fuzz target, and one exchange with it: what a
- * client sends, cut in two, then its end; everything that comes back until the server closes. A
+/* fuzz_server.h: a real server in the process of a fuzz target, and one exchange with it. A
+ * client sends its bytes in two parts and ends; the target reads until the server closes. A
  * server that neither answers nor closes is a failure. */
 #ifndef TEST_FUZZ_FUZZ_SERVER_H
 #define TEST_FUZZ_FUZZ_SERVER_H
@@ -28,7 +28,7 @@ struct fuzz_server {
     uint16_t port;
 };
 
-/* One for each input: what an input leaves behind is found with it. */
+/* Starts a new server for each input, so that no state of one input meets the next. */
 static inline void fuzz_server_start(
     struct fuzz_server *fuzz, const struct http_route *routes, size_t count)
 {

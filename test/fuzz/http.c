@@ -43,7 +43,7 @@ static struct outcome parse(
     struct outcome outcome = { .verdict = HTTP_PARSED_MORE, .body_verdict = HTTP_PARSED_MORE };
     char *bytes = NULL;
     size_t have = 0, used = 0;
-    const char *reason;
+    char reason[128];
 
     http_parser_init(&parser, head, 20);
     while (outcome.verdict == HTTP_PARSED_MORE && have < size) {
@@ -62,7 +62,7 @@ static struct outcome parse(
     }
     *ret_bytes = bytes;
     if (outcome.verdict == HTTP_PARSED_ERROR)
-        outcome.status = http_parser_error(&parser, &reason);
+        outcome.status = http_parser_error(&parser, reason, sizeof reason);
     if (outcome.verdict != HTTP_PARSED_END)
         return outcome;
     outcome.used = outcome.head_size;
@@ -78,13 +78,13 @@ static struct outcome parse(
             http_parser_body(&parser, (const char *)data + outcome.used, more, &used);
         tr_assert(used <= more);
         if (outcome.body_verdict == HTTP_PARSED_ERROR)
-            outcome.status = http_parser_error(&parser, &reason);
+            outcome.status = http_parser_error(&parser, reason, sizeof reason);
         outcome.used += used;
     }
     return outcome;
 }
 
-/* What may stand in a head that two parsers must read alike. */
+/* Checks the bytes of a head that two parsers must read alike. */
 static void check_raw(const char *bytes, size_t size, const struct http_head *head)
 {
     uint32_t hosts = 0, lengths = 0, codings = 0, fields = 0;

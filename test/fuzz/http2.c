@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* http2.c: any bytes as what a client of HTTP/2 sends after its preface. The first byte says where
- * they are cut, and whether SETTINGS come before them. What comes back must be frames that a client
- * has to accept. */
+ * they are cut, and whether SETTINGS come before them. The answer must consist of frames that a
+ * client accepts. */
 #include "fuzz_server.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* json.c: any bytes as a JSON text. The first byte chooses flags and depth. What is accepted must
- * print to a text that is accepted and prints the same, with the same verdict on keys, and its
- * canonical form, if it has one, must be its own. */
+/* json.c: any bytes as a JSON text. The first byte chooses flags and depth. An accepted text must
+ * print to a text that parses and prints the same, with the same verdict on keys, and its canonical
+ * form, if it has one, must be stable. */
 #include "json/json.h"
 
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  *
  *  - as it is: parse, check, verify. Nothing may be accepted, for the keys are not in the input;
  *  - as header and claims, with a line feed between them: encoded and rightly signed here, so that
- *    the readers behind the signature are reached too. What is accepted must keep the rules. */
+ *    the readers behind the signature are reached too. An accepted token must keep the rules. */
 #include "auth/jwt.h"
 
 #include <stddef.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a client or a publisher sends about a pack. The first byte chooses:
+/* Inputs of a client or a publisher about a pack. The first byte chooses:
  *
- *   0  a manifest: what is read is written again as the same bytes, and nobody signed it
+ *   0  a manifest: reading and writing gives the same bytes, and no key has signed it
  *   1  a statement about keys: the same
- *   2  a document: nothing of it can be trusted, whatever it says, by who knows a key
+ *   2  a document: a client that knows a key trusts no part of it
  *   3  members, made into a manifest that is rightly signed here: it is accepted or refused by the
  *      same rules as its reader's
  *   4  the header Upload-Offset */
@@ -126,7 +126,7 @@ static void check_offset(struct span text)
     struct buffer out = { 0 };
     size_t zeros = 0;
 
-    if (!upload_offset_parse(text, &value))
+    if (!span_u64(text, &value))
         return;
     while (zeros + 1 < text.size && text.at[zeros] == '0')
         zeros++;

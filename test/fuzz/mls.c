@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mls.c: any bytes as an MLS message, a key package, a group info and a padded message. Whatever is
- * accepted is walked to its end; all spans must lie inside the input. */
+/* mls.c: any bytes as an MLS message, a key package, a group info and a padded message. The target
+ * walks an accepted input to its end; all spans must lie inside the input. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -158,7 +158,7 @@ static char *value_named(const struct speaker *speaker, struct span name)
     return strdup(text);
 }
 
-/* As fill_in does it, of any bytes. What is made is base64: decoded, if the bytes are wanted. */
+/* As fill_in does it, of any bytes. The result is base64, or its bytes if `is_raw`. */
 static void expand(const struct speaker *speaker, struct span text, bool is_raw, struct buffer *out)
 {
     size_t at = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* websocket.c: any bytes as what a client sends after its handshake. The first byte says where they
- * are cut. What comes back must be frames a client has to accept. */
+ * are cut. The answer must consist of frames that a client accepts. */
 #include "fuzz_server.h"
 #include "http/uri.h"
 

@@ -11,7 +11,7 @@ import tempfile
 sys.dont_write_bytecode = True
 import serve_run  # noqa: E402  # pylint: disable=wrong-import-position  # beside this one
 
-# Written like labels, and none: the type of a key in a DID document; what the desk answers with 503 Overloaded.
+# Written like labels, and none: the type of a key in a DID document; what the verifier answers with 503 Overloaded.
 NO_LABELS = {"JsonWebKey", "NoMemory"}
 UNITS = {"": 1, "bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "ms": 10**6, "s": 10**9, "h": 3600 * 10**9, "pages": 1}
 
@@ -43,7 +43,7 @@ def labels_of_the_source():
     labels = set()
     for text in sources("auth", "http", "ops"):
         labels |= set(re.findall(r'"((?:[A-Z][a-z]+){2,}[A-Z]?)"', text))
-        labels |= set(re.findall(r'(?:error|refuse|inquiry|unauthorized)\([^;"]*?"([A-Z][A-Za-z]+)"', text))
+        labels |= set(re.findall(r'(?:error|refuse)\([^;"]*?"([A-Z][A-Za-z]+)"', text))
         labels |= set(re.findall(r'\blabel = "([A-Z][A-Za-z]+)"', text))
     return labels - NO_LABELS
 

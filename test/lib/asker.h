@@ -27,7 +27,7 @@ struct asker_event {
     _Alignas(16) unsigned char value[ASKER_VALUE_MAX];
 };
 
-/* What came back, in order. The test's own memory. */
+/* The answers, in order. The test owns the memory. */
 struct asker_log {
     uint32_t count;
     struct asker_event events[ASKER_EVENTS_MAX];

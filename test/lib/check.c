@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How a case runs: the parent forks; the child closes every inherited descriptor, sends stdout and
  * stderr to a memory file and runs the case. Parent and child share one page, the note, in which
- * the child says how far it came and which seed it uses. So whatever ends the child, the parent
+ * the child says how far it came and which seed it uses. So however the child ends, the parent
  * knows the seed, and a case that calls exit(0) half way does not count as passed.
  *
  * A memory file and not a pipe: nobody has to read while the case runs, and a process the case left
@@ -254,7 +254,7 @@ static _Noreturn void run_child(const struct running *r)
         dup2(r->output, STDERR_FILENO) < 0)
         _exit(2);
     close_range(STDERR_FILENO + 1, ~0U, 0);
-    setvbuf(stdout, NULL, _IONBF, 0); /* what was printed before a crash is kept */
+    setvbuf(stdout, NULL, _IONBF, 0); /* keeps the output from before a crash */
     note = r->note;
     r->test->run();
     /* Not a plain store: a child process of the case may have failed a check already. */
@@ -390,7 +390,7 @@ static void finish_case(struct running *r, bool verbose)
     while (waitpid(r->pid, &status, 0) < 0)
         if (errno != EINTR)
             die("waitpid");
-    kill(-r->pid, SIGKILL); /* whatever the case left behind */
+    kill(-r->pid, SIGKILL); /* ends processes that the case left behind */
     report(r, status, verbose);
     close(r->pidfd);
     close(r->output);

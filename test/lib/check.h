@@ -72,7 +72,7 @@ bool check_is_long(void);
  * what the first ones find. Not for a number that somebody was promised. */
 unsigned check_rounds(unsigned count, unsigned long_count);
 
-/* What the macros above stand on. */
+/* The parts that the macros above use. */
 struct check_case {
     const char *noun;
     const char *claim;

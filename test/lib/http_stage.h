@@ -16,12 +16,12 @@ struct stage {
     struct tr_system *system;
     struct http_server *server;
     tr_sender helper; /* an actor to ask */
-    /* Set before the start: on a socket in the file system, whose buffers have one size. So who
-     * does not read has them full soon, and they stay full. */
+    /* Set before the start: on a socket in the file system, whose buffers have one size. A
+     * client that does not read fills them soon, and they stay full. */
     bool is_local;
 };
 
-/* What requests did, seen from outside. */
+/* Counts of the requests, for the test. */
 static _Atomic int stage_cancelled, stage_handled, stage_pieces_end, stage_pieces_gone;
 
 /* ---- an actor that answers, later, or never ------------------------------------------------- */
@@ -261,7 +261,7 @@ static inline void handle_upload(struct http_request *request)
     http_on_body(request, on_piece);
 }
 
-/* What the request looks like from inside. */
+/* Answers with the request as its handler sees it. */
 static inline void handle_show(struct http_request *request)
 {
     struct buffer body = { 0 };

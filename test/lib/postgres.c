@@ -188,8 +188,8 @@ static bool init_database(struct keeper *keeper, char *data)
 }
 
 /* initdb takes half a second of CPU, a copy of what it made a tenth of that. Where programs run
- * together (tools/run-tests.py) the first one leaves a database behind for the others; who comes
- * while it is made, waits for the lock. */
+ * together (tools/run-tests.py) the first one leaves a database behind for the others; a program that comes
+ * while it is made waits for the lock. */
 static bool copy_database(struct keeper *keeper, const char *cache)
 {
     char program[] = "/bin/cp", option[] = "-r";
@@ -331,8 +331,8 @@ static void find_user(uid_t *ret_uid, gid_t *ret_gid)
     *ret_gid = user->pw_gid;
 }
 
-/* In memory, where there is some: what a kill leaves behind is the same there, and a new database
- * takes a third of the time. TMPDIR says otherwise. */
+/* Prefers a file system in memory: a kill leaves the same files there, and a new database takes a
+ * third of the time. TMPDIR overrides it. */
 static const char *find_parent(void)
 {
     static const char memory[] = "/dev/shm";
@@ -363,7 +363,7 @@ static void start_keeper(struct test_postgres *postgres, uid_t uid, gid_t gid, s
         close(pair[1]);
         return;
     }
-    setsid(); /* what ends the case's group must not end the one who cleans up after it */
+    setsid(); /* a signal to the case's group must not end the process that cleans up after it */
     null = open("/dev/null", O_RDWR);
     keeper.fd = fcntl(pair[1], F_DUPFD_CLOEXEC, 100);
     snprintf(keeper.directory, sizeof(keeper.directory), "%s", postgres->directory);

@@ -5,7 +5,7 @@
  * ends, the keeper stops the server and removes the directory. Open it before the case has threads.
  * When root runs the tests, server and files belong to the user postgres, or nobody.
  *
- * What cannot run here ends the case with SKIP and its reason. Everything else that goes wrong
+ * A server that cannot run here ends the case with SKIP and its reason. Every other error
  * fails the case, with the end of the server's log. */
 #ifndef TEST_LIB_POSTGRES_H
 #define TEST_LIB_POSTGRES_H

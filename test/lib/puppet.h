@@ -19,7 +19,7 @@ typedef enum tr_next (*puppet_fn)(
 
 struct puppet_message {
     puppet_fn run;   /* NULL: note the number */
-    uint64_t number; /* whatever it means to run */
+    uint64_t number; /* an argument of run */
     union {
         tr_sender to;
         tr_weak weak;
@@ -29,7 +29,7 @@ struct puppet_message {
 };
 _Static_assert(sizeof(struct puppet_message) == 32, "rides inline");
 
-/* What a reply, timer or notice brought. */
+/* The content of a reply, timer or notice. */
 struct puppet_event {
     enum tr_event_kind kind;
     uint32_t tag;
@@ -162,7 +162,7 @@ static const struct tr_type starting_puppet_type __attribute__((unused)) = {
     .reset = puppet_reset,
 };
 
-/* ---- what puppets are told to do ------------------------------------------------------------ */
+/* ---- orders to puppets ---------------------------------------------------------------------- */
 
 static inline enum tr_next puppet_nothing(
     struct puppet *self, struct tr_context *ctx, struct puppet_message *m)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* slow_sync.c: makes a fast disk a slow one. Loaded before a program (LD_PRELOAD), it waits
  * SLOW_SYNC_US microseconds before every fsync, fdatasync and sync_file_range, like a disk whose
- * flush takes that long; what the call itself then does is unchanged. Build it as a module:
+ * flush takes that long; the call itself is unchanged. Build it as a module:
  *
  *     cc -shared -fPIC -DSLOW_SYNC_MODULE -o slow_sync.so test/lib/slow_sync.c -ldl
  *

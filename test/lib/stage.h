@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stage.h: what the tests of supervision, watching, registry and shutdown share: a player, an actor
- * that does what its messages say, and a journal in which all players of a test write what happened
- * to them, in order. */
+/* stage.h: shared by the tests of supervision, watching, registry and shutdown: a player, which is an
+ * actor that follows the orders in its messages, and a journal in which all players of a test write
+ * the events they see, in order. */
 #ifndef TEST_LIB_STAGE_H
 #define TEST_LIB_STAGE_H
 
@@ -76,7 +76,7 @@ struct player;
 struct order;
 typedef enum tr_next (*player_fn)(struct player *self, struct tr_context *ctx, struct order *order);
 
-/* What a player is told to do. */
+/* An order to a player. */
 struct order {
     player_fn act;
     union {
@@ -100,7 +100,7 @@ struct player {
     void (*on_stop)(struct player *self, struct tr_context *ctx, enum tr_why why);
     tr_sender peer;  /* owned: dropped by finish */
     void *data;      /* the test's */
-    uint64_t number; /* the actor's state proper: what a restart puts back */
+    uint64_t number; /* the actor's own state, which a restart resets */
     tr_reply_handle reply;
     bool quiet; /* writes nothing by itself */
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* oracle_cbor.c: libcbor as the second reader and as the maker of values.
  *
- * What we accept, libcbor reads as the same value, to the last byte. What libcbor writes from a
- * tree in the order and width that DAG-CBOR asks for, we accept and write back as the same bytes.
+ * Bytes that we accept, libcbor reads as the same value, to the last byte. Bytes that libcbor writes
+ * from a tree in the order and width of DAG-CBOR, we accept and write back unchanged.
  * (It accepts much that DAG-CBOR forbids, so its own verdict proves nothing more.) */
 #include <cbor.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oracle_cjson.c: what we accept, cJSON accepts too and reads the same values from it. (The other
+/* oracle_cjson.c: cJSON accepts every text that we accept, and reads the same values from it. (The other
  * way round says nothing: cJSON accepts control characters, broken UTF-8 and odd numbers.) */
 #include <cjson/cJSON.h>
 #include <math.h>

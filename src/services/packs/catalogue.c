@@ -1,25 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* catalogue.c: the actor that owns the catalogue.
  *
- *   a change comes ── is the view behind? ── yes: reload ──┐
- *         │                                                │
- *       plan on the view  <────────────────────────────────┘
+ *   an edit arrives ── is the view behind? ── yes: reload ──┐
+ *         │                                                 │
+ *       plan on the view  <─────────────────────────────────┘
  *         │ refused, or nothing to do: reply
  *       write one unit, hold
- *         │ failed: reply. Unknown: the view is behind, reload, reply 503
- *       reload all of it, hold
- *       publish the view, tell who verified what is gone, reply
+ *         │ failed: reply. Outcome unknown: the view is behind; reply 504
+ *       reload the whole catalogue, hold
+ *       publish the view, invalidate the verified files of a disabled version, reply
  *
  * Invariants:
- *   1. One change at a time: it holds from the plan to the reply.
- *   2. A view is only ever made from rows that were read: memory follows disk.
- *   3. After a COMMIT, or one whose outcome is unknown, nothing is planned before a reload
- *      succeeded: is_behind is set until then, and a timer tries again. */
+ *   1. The actor makes one edit at a time: it holds from the plan to the reply.
+ *   2. Every view is built from rows that were read: memory follows the database.
+ *   3. After a COMMIT, or one whose outcome is unknown, the actor plans nothing before a reload has
+ *      succeeded. is_behind is set until then, and a timer retries. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
-#include "services/packs/audit.h"
 #include "services/packs/catalogue_private.h"
 #include "support/log.h"
 #include "support/metric.h"
@@ -27,46 +26,35 @@
 enum { TAG_SQL = 1, TAG_RETRY = 2 };
 
 enum { CHANGES_MADE, CHANGES_REFUSED, CHANGES_FAILED, VERSIONS, STORED_BYTES, BEHIND };
+#define CHANGES_HELP "Edits of the catalogue by result."
 static struct metric metrics[] = {
-    [CHANGES_MADE] = { .name = "troupe_pack_changes_total",
-        .labels = "end=\"made\"",
-        .help = "Changes of the catalogue by how they ended.",
-        .kind = METRIC_COUNTER },
-    [CHANGES_REFUSED] = { .name = "troupe_pack_changes_total",
-        .labels = "end=\"refused\"",
-        .help = "Changes of the catalogue by how they ended.",
-        .kind = METRIC_COUNTER },
-    [CHANGES_FAILED] = { .name = "troupe_pack_changes_total",
-        .labels = "end=\"failed\"",
-        .help = "Changes of the catalogue by how they ended.",
-        .kind = METRIC_COUNTER },
-    [VERSIONS] = { .name = "troupe_pack_versions",
-        .help = "Versions in the catalogue.",
-        .kind = METRIC_GAUGE },
-    [STORED_BYTES] = { .name = "troupe_pack_stored_bytes",
-        .help = "Bytes of all objects of versions and their encodings.",
-        .kind = METRIC_GAUGE },
-    [BEHIND] = { .name = "troupe_pack_catalogue_behind",
-        .help = "1 while the catalogue waits to read what the database holds.",
-        .kind = METRIC_GAUGE },
+    [CHANGES_MADE] = METRIC(COUNTER, "troupe_pack_changes_total", "end=\"made\"", CHANGES_HELP),
+    [CHANGES_REFUSED] =
+        METRIC(COUNTER, "troupe_pack_changes_total", "end=\"refused\"", CHANGES_HELP),
+    [CHANGES_FAILED] = METRIC(COUNTER, "troupe_pack_changes_total", "end=\"failed\"", CHANGES_HELP),
+    [VERSIONS] = METRIC(GAUGE, "troupe_pack_versions", NULL, "Versions in the catalogue."),
+    [STORED_BYTES] = METRIC(GAUGE, "troupe_pack_stored_bytes", NULL,
+        "Bytes of all objects that versions and their encodings name."),
+    [BEHIND] = METRIC(GAUGE, "troupe_pack_catalogue_behind", NULL,
+        "1 while the catalogue has not read the last state of the database."),
 };
 #define RETRY_NS TR_MILLISECONDS(200)
 
 enum catalogue_step {
     STEP_IDLE,
-    STEP_CATCH_UP, /* reads everything, because the view is behind; then plans the change, if any */
+    STEP_CATCH_UP, /* reloads because the view is behind; then plans the edit, if there is one */
     STEP_WRITE,
-    STEP_ASK,    /* a change that only reads */
-    STEP_RELOAD, /* reads everything after a COMMIT */
+    STEP_ASK,    /* runs an edit that only reads */
+    STEP_RELOAD, /* reloads after a COMMIT */
 };
 
 struct catalogue {
     struct packs *packs;
     struct sql_client sql;
     enum catalogue_step step;
-    struct edit *edit; /* owned: one holder; NULL: none */
+    struct edit *edit; /* one reference; NULL: none */
     tr_reply_handle reply;
-    struct sql_unit *written; /* the unit of the change, after its COMMIT */
+    struct sql_unit *written; /* the unit of the edit, after its COMMIT */
     bool is_behind;
     bool has_timer;
     uint64_t number; /* of the newest view */
@@ -77,7 +65,7 @@ const struct packs_view *catalogue_view(const struct packs *packs)
     return tr_snapshot_read(packs->view);
 }
 
-/* ---- the end of a change -------------------------------------------------------------------- */
+/* ---- the end of an edit ---------------------------------------------------------------------- */
 
 static void set_behind(struct catalogue *catalogue, struct tr_context *ctx, bool is_behind)
 {
@@ -95,31 +83,31 @@ static int metric_of(unsigned status)
     return status < 300 ? CHANGES_MADE : CHANGES_REFUSED;
 }
 
-static void end_edit(struct catalogue *catalogue)
+static void catalogue_end_edit(struct catalogue *catalogue)
 {
     catalogue->step = STEP_IDLE;
     sql_unit_destroy(catalogue->written);
     catalogue->written = NULL;
     if (catalogue->edit == NULL)
         return;
-    if (!catalogue->edit->kind->is_read)
+    if ((catalogue->edit->kind->flags & EDIT_READ) == 0)
         metric_add(&metrics[metric_of(catalogue->edit->status)], 1);
     (void)tr_reply_send(&catalogue->reply, 0, NULL, 0);
     edit_unref(catalogue->edit);
     catalogue->edit = NULL;
 }
 
-static void refuse(
+static void catalogue_refuse(
     struct catalogue *catalogue, unsigned status, const char *label, const char *text)
 {
     if (catalogue->edit != NULL) {
         catalogue->edit->status = 0;
         edit_refuse(catalogue->edit, status, label, text);
     }
-    end_edit(catalogue);
+    catalogue_end_edit(catalogue);
 }
 
-static void answer(struct catalogue *catalogue, const struct sql_unit *unit)
+static void catalogue_answer(struct catalogue *catalogue, const struct sql_unit *unit)
 {
     struct edit *edit = catalogue->edit;
     struct json_writer writer = json_writer(&edit->answer);
@@ -134,13 +122,13 @@ static void answer(struct catalogue *catalogue, const struct sql_unit *unit)
     }
     if (json_writer_end(&writer) < 0) {
         buffer_free(&edit->answer);
-        refuse(catalogue, 503, "memory", "");
+        catalogue_refuse(catalogue, 503, "memory", "");
     } else {
-        end_edit(catalogue);
+        catalogue_end_edit(catalogue);
     }
 }
 
-/* ---- reading all of it ---------------------------------------------------------------------- */
+/* ---- reloading ------------------------------------------------------------------------------ */
 
 static void read_all(struct catalogue *catalogue, struct tr_context *ctx, enum catalogue_step step)
 {
@@ -154,10 +142,10 @@ static void read_all(struct catalogue *catalogue, struct tr_context *ctx, enum c
     }
     sql_unit_destroy(unit);
     set_behind(catalogue, ctx, true);
-    refuse(catalogue, 503, "database", "");
+    catalogue_refuse(catalogue, 503, "database", "");
 }
 
-static int publish(struct packs *packs, const struct sql_unit *unit, uint64_t number)
+static int catalogue_publish(struct packs *packs, const struct sql_unit *unit, uint64_t number)
 {
     struct packs_view *view;
     int rc = sql_unit_status(unit);
@@ -177,24 +165,25 @@ static int publish(struct packs *packs, const struct sql_unit *unit, uint64_t nu
 static int on_read_all(
     struct catalogue *catalogue, struct tr_context *ctx, const struct sql_unit *unit)
 {
-    int rc = publish(catalogue->packs, unit, catalogue->number + 1);
+    int rc = catalogue_publish(catalogue->packs, unit, catalogue->number + 1);
 
     if (rc == 0)
         catalogue->number++;
     else
-        LOG(LOG_WARN, "packs", "the catalogue could not be read",
+        LOG(LOG_WARN, "packs", "the catalogue cannot be read",
             LOG_TEXT(
                 "why", sql_unit_why(unit)[0] != '\0' ? sql_unit_why(unit) : sql_error_text(rc)));
     set_behind(catalogue, ctx, rc < 0);
     return rc;
 }
 
-/* ---- a change ------------------------------------------------------------------------------- */
+/* ---- an edit -------------------------------------------------------------------------------- */
 
-static void submit(struct catalogue *catalogue, struct tr_context *ctx, struct sql_unit *unit)
+static void catalogue_submit(
+    struct catalogue *catalogue, struct tr_context *ctx, struct sql_unit *unit)
 {
     struct sql_submit_options options = { .tag = TAG_SQL, .hold = true };
-    bool is_read = catalogue->edit->kind->is_read;
+    bool is_read = (catalogue->edit->kind->flags & EDIT_READ) != 0;
     int rc = is_read ? sql_read(ctx, &catalogue->sql, unit, &options)
                      : sql_write(ctx, &catalogue->sql, unit, &options);
 
@@ -203,36 +192,37 @@ static void submit(struct catalogue *catalogue, struct tr_context *ctx, struct s
         return;
     }
     sql_unit_destroy(unit);
-    refuse(catalogue, 503, "database", "");
+    catalogue_refuse(catalogue, 503, "database", "");
 }
 
-static void plan(struct catalogue *catalogue, struct tr_context *ctx)
+static void catalogue_plan(struct catalogue *catalogue, struct tr_context *ctx)
 {
     struct edit *edit = catalogue->edit;
     const struct packs_view *view = catalogue_view(catalogue->packs);
     struct sql_unit *unit = sql_unit_create(0);
 
     if (unit == NULL) {
-        refuse(catalogue, 503, "memory", "");
+        catalogue_refuse(catalogue, 503, "memory", "");
         return;
     }
     edit->now_ms = packs_now_ms(catalogue->packs);
-    if (!edit->kind->is_read && edit->claims != NULL)
+    if ((edit->kind->flags & EDIT_READ) == 0 && edit->claims != NULL)
         auth_consume(unit, edit->claims);
-    if (view->read_bytes > CATALOGUE_BYTES_MAX && !edit->kind->is_small && !edit->kind->is_read)
-        edit_refuse(edit, 409, "CatalogueFull", "there is no more room for texts");
+    if (view->read_bytes > CATALOGUE_BYTES_MAX && edit->kind->flags == 0)
+        edit_refuse(edit, 409, "CatalogueFull",
+            "The texts of the catalogue take 48 MiB, which is the most; shorten or disable some.");
     else
         edit->kind->plan(edit, view, unit);
-    if (edit->status >= 200 && edit->status < 300) { /* it is so already */
+    if (edit->status >= 200 && edit->status < 300) { /* nothing to do */
         sql_unit_destroy(unit);
-        answer(catalogue, NULL);
+        catalogue_answer(catalogue, NULL);
     } else if (edit->status != 0) {
         sql_unit_destroy(unit);
-        end_edit(catalogue);
+        catalogue_end_edit(catalogue);
     } else {
         if (edit->kind->action != NULL)
             edit_audit(unit, edit, view);
-        submit(catalogue, ctx, unit);
+        catalogue_submit(catalogue, ctx, unit);
     }
 }
 
@@ -242,23 +232,25 @@ static void on_failed(
     int status = sql_unit_status(unit);
 
     if (auth_is_replay(unit)) {
-        refuse(catalogue, 401, "TokenReplayed", "this token was used before: make a new one");
+        catalogue_refuse(
+            catalogue, 401, "TokenReplayed", "This token was used before; make a new one.");
     } else if (status == SQL_EROWS || status == SQL_ECONSTRAINT) {
-        /* Somebody else writes to this database: see what they wrote before the next plan. */
+        /* Another program writes to this database: reload before the next plan. */
         set_behind(catalogue, ctx, true);
         if (catalogue->edit->kind->explain != NULL)
             catalogue->edit->kind->explain(catalogue->edit, unit);
         if (catalogue->edit->status != 0)
-            end_edit(catalogue);
+            catalogue_end_edit(catalogue);
         else
-            refuse(catalogue, 409, "Conflict", "this changed meanwhile: look again");
+            catalogue_refuse(catalogue, 409, "Conflict",
+                "The catalogue changed meanwhile; read it again and repeat the edit.");
     } else {
-        LOG(LOG_WARN, "packs", "a change was not stored",
+        LOG(LOG_WARN, "packs", "an edit was not stored",
             LOG_TEXT("why",
                 sql_unit_why(unit)[0] != '\0' ? sql_unit_why(unit) : sql_error_text(status)));
         if (status == SQL_EUNKNOWN)
             set_behind(catalogue, ctx, true);
-        refuse(catalogue, status == SQL_EUNKNOWN ? 504 : 503, "database", "");
+        catalogue_refuse(catalogue, status == SQL_EUNKNOWN ? 504 : 503, "database", "");
     }
 }
 
@@ -268,10 +260,10 @@ static void on_reloaded(struct catalogue *catalogue, int rc)
 
     if (edit->invalidated != 0 && catalogue->packs->on_invalidated != NULL)
         catalogue->packs->on_invalidated(catalogue->packs, edit->invalidated);
-    if (rc < 0) /* it is stored, but not seen yet: asking again finds it done */
-        refuse(catalogue, 504, "database", "");
+    if (rc < 0) /* stored, but not visible yet: a repeated request finds it done */
+        catalogue_refuse(catalogue, 504, "database", "");
     else
-        answer(catalogue, catalogue->written);
+        catalogue_answer(catalogue, catalogue->written);
 }
 
 /* Takes the unit. */
@@ -283,15 +275,15 @@ static void on_unit(struct catalogue *catalogue, struct tr_context *ctx, struct 
     catalogue->step = STEP_IDLE;
     if (step == STEP_CATCH_UP) {
         if (on_read_all(catalogue, ctx, unit) < 0)
-            refuse(catalogue, 503, "database", "");
+            catalogue_refuse(catalogue, 503, "database", "");
         else if (catalogue->edit != NULL)
-            plan(catalogue, ctx);
+            catalogue_plan(catalogue, ctx);
     } else if (step == STEP_RELOAD) {
         on_reloaded(catalogue, on_read_all(catalogue, ctx, unit));
     } else if (status < 0) {
         on_failed(catalogue, ctx, unit);
     } else if (step == STEP_ASK) {
-        answer(catalogue, unit);
+        catalogue_answer(catalogue, unit);
     } else {
         catalogue->written = unit;
         set_behind(catalogue, ctx, true);
@@ -313,7 +305,7 @@ static enum tr_next catalogue_handle(void *self, struct tr_context *ctx, void *m
     if (catalogue->is_behind)
         read_all(catalogue, ctx, STEP_CATCH_UP);
     else
-        plan(catalogue, ctx);
+        catalogue_plan(catalogue, ctx);
     return TR_GO;
 }
 
@@ -335,7 +327,7 @@ static enum tr_next catalogue_event(
     return TR_GO;
 }
 
-static int catalogue_begin(void *self, struct tr_context *ctx)
+static int catalogue_start_actor(void *self, struct tr_context *ctx)
 {
     struct catalogue *catalogue = self;
 
@@ -382,7 +374,7 @@ static const struct tr_type catalogue_type = {
     .name = "packs_catalogue",
     .message_size = sizeof(struct edit_message),
     .state_size = sizeof(struct catalogue),
-    .start = catalogue_begin,
+    .start = catalogue_start_actor,
     .handle = catalogue_handle,
     .event = catalogue_event,
     .finish = catalogue_finish,
@@ -393,7 +385,7 @@ static const struct tr_type catalogue_type = {
 
 /* ---- start and stop ------------------------------------------------------------------------- */
 
-static int load(struct packs *packs)
+static int catalogue_load(struct packs *packs)
 {
     struct sql_unit *unit = view_unit();
     int rc;
@@ -402,7 +394,7 @@ static int load(struct packs *packs)
         return TR_ENOMEM;
     rc = sql_read_wait(packs->sql, unit);
     if (rc == 0)
-        rc = publish(packs, unit, 1);
+        rc = catalogue_publish(packs, unit, 1);
     sql_unit_destroy(unit);
     return rc;
 }
@@ -413,7 +405,7 @@ int catalogue_start(struct packs *packs, char *why, size_t why_size)
 
     metric_register(metrics, sizeof metrics / sizeof metrics[0]);
     if (rc == 0)
-        rc = load(packs);
+        rc = catalogue_load(packs);
     if (rc == 0)
         rc = tr_spawn(packs->system, &catalogue_type,
             &(struct catalogue){ .packs = packs, .number = 1 },
@@ -423,7 +415,7 @@ int catalogue_start(struct packs *packs, char *why, size_t why_size)
             &packs->catalogue);
     if (rc < 0)
         (void)snprintf(
-            why, why_size, "the catalogue of packs cannot be loaded: %s", sql_error_text(rc));
+            why, why_size, "The catalogue of packs cannot be loaded: %s.", sql_error_text(rc));
     return rc;
 }
 
@@ -441,6 +433,6 @@ bool catalogue_is_ready(const struct packs *packs, char *why, size_t why_size)
 {
     if (!atomic_load_explicit(&packs->is_catalogue_behind, memory_order_relaxed))
         return true;
-    (void)snprintf(why, why_size, "the catalogue waits for the database");
+    (void)snprintf(why, why_size, "The catalogue waits for the database.");
     return false;
 }

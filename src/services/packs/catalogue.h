@@ -127,7 +127,14 @@ const struct pack_version *catalogue_any_version(const struct pack *pack, struct
 const struct release *catalogue_release(const struct packs_view *view, struct span id);
 const struct release *catalogue_latest(const struct packs_view *view); /* published; NULL: none */
 
-/* 1 to 128 of [a-z0-9._-]; 1 to 64 of [A-Za-z0-9.+_-]; neither begins with a dot. */
+/* A name has 1 to 128 of [a-z0-9._-], a version 1 to 64 of [A-Za-z0-9.+_-]; neither starts with a
+ * dot. */
+#define PACK_NAME_RULE "must have a-z, 0-9, '.', '_' and '-' only, and not start with a dot"
+#define PACK_VERSION_RULE                                                                          \
+    "must have A-Z, a-z, 0-9, '.', '+', '_' and '-' only, and not start with a dot"
+#define PACK_NOT_FOUND "There is no pack of this name."
+#define VERSION_NOT_FOUND "The pack has no such version."
+#define RELEASE_NOT_FOUND "There is no release with this id."
 bool pack_name_is_valid(struct span name);
 bool pack_version_is_valid(struct span version);
 /* Semver order where both are that (a leading v is ignored), else by their bytes: < 0, 0, > 0. */

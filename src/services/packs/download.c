@@ -30,32 +30,16 @@ enum {
 };
 
 static struct metric metrics[] = {
-    { .name = "troupe_pack_downloads_total",
-        .labels = "kind=\"full\"",
-        .help = "Downloads by what was sent.",
-        .kind = METRIC_COUNTER },
-    { .name = "troupe_pack_downloads_total",
-        .labels = "kind=\"range\"",
-        .help = "Downloads by what was sent.",
-        .kind = METRIC_COUNTER },
-    { .name = "troupe_pack_downloads_total",
-        .labels = "kind=\"ranges\"",
-        .help = "Downloads by what was sent.",
-        .kind = METRIC_COUNTER },
-    { .name = "troupe_pack_downloads_total",
-        .labels = "kind=\"head\"",
-        .help = "Downloads by what was sent.",
-        .kind = METRIC_COUNTER },
-    { .name = "troupe_pack_downloads_total",
-        .labels = "kind=\"not_modified\"",
-        .help = "Downloads by what was sent.",
-        .kind = METRIC_COUNTER },
-    { .name = "troupe_pack_sent_bytes_total",
-        .help = "Bytes of packs that were sent.",
-        .kind = METRIC_COUNTER },
-    { .name = "troupe_pack_refused_total",
-        .help = "Downloads refused because the file is not what it should be.",
-        .kind = METRIC_COUNTER },
+    METRIC(COUNTER, "troupe_pack_downloads_total", "kind=\"full\"", "Downloads by what was sent."),
+    METRIC(COUNTER, "troupe_pack_downloads_total", "kind=\"range\"", "Downloads by what was sent."),
+    METRIC(
+        COUNTER, "troupe_pack_downloads_total", "kind=\"ranges\"", "Downloads by what was sent."),
+    METRIC(COUNTER, "troupe_pack_downloads_total", "kind=\"head\"", "Downloads by what was sent."),
+    METRIC(COUNTER, "troupe_pack_downloads_total", "kind=\"not_modified\"",
+        "Downloads by what was sent."),
+    METRIC(COUNTER, "troupe_pack_sent_bytes_total", NULL, "Bytes of packs that were sent."),
+    METRIC(COUNTER, "troupe_pack_refused_total", NULL,
+        "Downloads refused because the file is not what it should be."),
 };
 enum { FULL, RANGE, RANGES, HEAD, NOT_MODIFIED, SENT_BYTES, REFUSED };
 

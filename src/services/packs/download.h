@@ -27,8 +27,5 @@ void download_serve(struct http_request *request, struct packs *packs,
  * packs/{name}/versions/{version}/download. Flags HTTP_ROUTE_LONG. */
 bool download_gate(struct http_request *request);
 void api_download(struct http_request *request, void *state);
-/* admin: GET admin/flights, DELETE admin/flights/{id} */
-void api_list_transfers(struct http_request *request, void *state);
-void api_cancel_transfer(struct http_request *request, void *state);
 
 #endif

@@ -40,105 +40,16 @@ static uint64_t changed_s(const struct packs *packs, const struct pack *pack)
 
 void api_download(struct http_request *request, void *state)
 {
-    struct span wanted = http_path_part(request, "version");
-    const struct pack *pack =
-        catalogue_pack(catalogue_view(state), http_path_part(request, "name"));
+    const struct pack_version *version = packs_find_version(request, catalogue_view(state));
     const struct auth_claims *claims = auth_claims_of(request);
-    const struct pack_version *version = NULL;
-    struct download_options options = { .is_versioned = wanted.at != NULL };
+    struct download_options options = { .is_versioned =
+                                            http_path_part(request, "version").at != NULL };
 
-    if (pack == NULL) {
-        http_respond_error(request, 404, "PackNotFound", "there is no such pack");
+    if (version == NULL)
         return;
-    }
-    version = wanted.at == NULL ? catalogue_active(pack) : catalogue_version(pack, wanted);
-    if (version == NULL) {
-        http_respond_error(request, 404, "VersionNotFound", "this pack has no such version");
-        return;
-    }
     if (claims != NULL)
         options.user = claims->issuer;
     options.modified_s =
-        options.is_versioned ? (uint64_t)version->published_s : changed_s(state, pack);
+        options.is_versioned ? (uint64_t)version->published_s : changed_s(state, version->pack);
     download_serve(request, state, version, &options);
-}
-
-/* ---- for administrators --------------------------------------------------------------------- */
-
-static void listed(struct http_request *request, const struct tr_event *event)
-{
-    const struct transfer_info *infos = event->value;
-    const struct packs *packs = packs_request_of(request)->packs;
-    size_t count = event->status < 0 ? 0 : event->size / sizeof *infos;
-    uint64_t now_ns = packs->env->now_ns(packs->env->data);
-    struct buffer body = { 0 };
-    struct json_writer writer = json_writer(&body);
-
-    if (event->status < 0) {
-        http_respond_shed(request, 503, 1, "flights");
-        return;
-    }
-    json_put_object(&writer, NULL);
-    json_put_array(&writer, "flights");
-    for (size_t i = 0; i < count; i++) {
-        const struct transfer_info *info = &infos[i];
-
-        json_put_object(&writer, NULL);
-        json_put_int(&writer, "id", (int64_t)info->id);
-        json_put_text(&writer, "pack", info->pack);
-        json_put_text(&writer, "version", info->version);
-        if (info->user[0] != '\0')
-            json_put_text(&writer, "user", info->user);
-        json_put_text(&writer, "address", info->address);
-        json_put_int(&writer, "size_bytes", (int64_t)info->size);
-        json_put_int(&writer, "sent_bytes", (int64_t)info->sent);
-        json_put_int(&writer, "age_ms", (int64_t)((now_ns - info->began_ns) / 1000000));
-        json_put_end(&writer);
-    }
-    json_put_end(&writer);
-    if (count == TRANSFER_LIST_MAX)
-        json_put_int(&writer, "next", (int64_t)infos[count - 1].id);
-    json_put_end(&writer);
-    api_respond(request, &body);
-}
-
-void api_list_transfers(struct http_request *request, void *state)
-{
-    struct packs_request *call = packs_request_start(request, state);
-    struct transfer_message message = { .kind = TRANSFER_LIST };
-    struct span after;
-
-    if (call == NULL)
-        return;
-    if (http_parameter(request, "after", &after) && !span_u64(after, &message.id)) {
-        http_respond_error(request, 400, "InvalidRequest", "after is the id of a download");
-        return;
-    }
-    if (http_ask(request, transfers_sender(call->packs->transfers), &message, sizeof message,
-            listed) < 0)
-        http_respond_shed(request, 503, 1, "flights");
-}
-
-static void cancelled(struct http_request *request, const struct tr_event *event)
-{
-    if (event->status == 0)
-        http_respond(request, 204, NULL, (struct span){ NULL, 0 });
-    else if (event->status == TR_ENOENT)
-        http_respond_error(request, 404, "DownloadNotFound", "there is no such download now");
-    else
-        http_respond_shed(request, 503, 1, "flights");
-}
-
-void api_cancel_transfer(struct http_request *request, void *state)
-{
-    struct packs_request *call = packs_request_start(request, state);
-    struct transfer_message message = { .kind = TRANSFER_CANCEL };
-
-    if (call == NULL)
-        return;
-    if (!span_u64(http_path_part(request, "id"), &message.id))
-        http_respond_error(request, 404, "DownloadNotFound", "there is no such download now");
-    else if (http_ask(request, transfers_sender(call->packs->transfers), &message, sizeof message,
-                 cancelled) < 0)
-        http_respond_shed(request, 503, 1, "flights");
 }

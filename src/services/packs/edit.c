@@ -7,8 +7,9 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "services/packs/catalogue_private.h"
+#include "services/packs/pack_json.h"
 
-static void copy_text(char *to, size_t size, struct span text)
+void edit_copy(char *to, size_t size, struct span text)
 {
     size_t length = text.size < size ? text.size : size - 1;
 
@@ -18,11 +19,11 @@ static void copy_text(char *to, size_t size, struct span text)
 
 struct edit *edit_create(struct http_request *request, const struct edit_kind *kind)
 {
-    const struct packs_request *call = packs_request_of(request);
+    const struct packs_request *asked = packs_request_of(request);
     struct edit *edit = base_calloc(sizeof *edit);
 
-    if (edit != NULL && call->claims != NULL) {
-        edit->claims = auth_claims_create(call->claims);
+    if (edit != NULL && asked->claims != NULL) {
+        edit->claims = auth_claims_create(asked->claims);
         if (edit->claims == NULL) {
             base_free(edit);
             edit = NULL;
@@ -34,8 +35,14 @@ struct edit *edit_create(struct http_request *request, const struct edit_kind *k
     }
     atomic_init(&edit->holders, 1);
     edit->kind = kind;
-    edit->packs = call->packs;
-    copy_text(edit->actor, sizeof edit->actor, call->actor);
+    edit->packs = asked->packs;
+    edit_copy(edit->actor, sizeof edit->actor, asked->actor);
+    return edit;
+}
+
+struct edit *edit_ref(struct edit *edit)
+{
+    atomic_fetch_add_explicit(&edit->holders, 1, memory_order_relaxed);
     return edit;
 }
 
@@ -43,51 +50,96 @@ void edit_unref(struct edit *edit)
 {
     if (edit == NULL || atomic_fetch_sub_explicit(&edit->holders, 1, memory_order_acq_rel) != 1)
         return;
-    if (edit->kind->finish != NULL)
-        edit->kind->finish(edit);
     auth_claims_unref(edit->claims);
     buffer_free(&edit->answer);
+    base_free(edit->texts);
+    base_free(edit->data);
     base_free(edit);
 }
 
-bool edit_read_path(struct http_request *request, struct edit *edit)
+/* ---- reading the request -------------------------------------------------------------------- */
+
+/* A name that cannot exist is 404, as if it were looked up. */
+static bool read_path(struct http_request *request, struct edit *edit)
 {
     struct span name = http_path_part(request, "name");
     struct span version = http_path_part(request, "version");
     struct span id = http_path_part(request, "id");
 
     if (name.at != NULL && !pack_name_is_valid(name)) {
-        http_respond_error(request, 404, "PackNotFound", "there is no such pack");
+        http_respond_error(request, 404, "PackNotFound", PACK_NOT_FOUND);
     } else if (version.at != NULL && !pack_version_is_valid(version)) {
-        http_respond_error(request, 404, "VersionNotFound", "this pack has no such version");
+        http_respond_error(request, 404, "VersionNotFound", VERSION_NOT_FOUND);
     } else if (id.size > RELEASE_ID_SIZE) {
-        http_respond_error(request, 404, "ReleaseNotFound", "there is no such release");
+        http_respond_error(request, 404, "ReleaseNotFound", RELEASE_NOT_FOUND);
     } else {
-        copy_text(edit->pack, sizeof edit->pack, name);
-        copy_text(edit->version, sizeof edit->version, version);
-        copy_text(edit->release, sizeof edit->release, id);
+        edit_copy(edit->pack, sizeof edit->pack, name);
+        edit_copy(edit->version, sizeof edit->version, version);
+        edit_copy(edit->release, sizeof edit->release, id);
         return true;
     }
-    edit_unref(edit);
     return false;
 }
 
-/* ---- asking --------------------------------------------------------------------------------- */
-
-void edit_ask_then(struct http_request *request, struct edit *edit, http_then_fn then)
+/* The texts point into the body, which goes with the request: copy them. Returns TR_ENOMEM. */
+static int copy_texts(struct edit *edit)
 {
-    struct packs_request *call = packs_request_of(request);
-    struct edit_message message = { edit };
+    size_t size = 1;
+    char *to;
 
-    atomic_fetch_add_explicit(&edit->holders, 1, memory_order_relaxed);
-    call->data = edit;
-    if (http_ask(request, call->packs->catalogue, &message, sizeof message, then) == 0)
-        return;
-    call->data = NULL;
-    edit_unref(edit);
-    edit_unref(edit);
-    http_respond_shed(request, 503, 1, "busy");
+    for (size_t i = 0; i < REST_PARAMS_MAX; i++)
+        size += edit->values[i].text.size;
+    edit->texts = to = base_alloc(size);
+    if (to == NULL)
+        return TR_ENOMEM;
+    for (size_t i = 0; i < REST_PARAMS_MAX; i++) {
+        struct span *text = &edit->values[i].text;
+
+        if (text->at == NULL)
+            continue;
+        memcpy(to, text->at, text->size);
+        text->at = to;
+        to += text->size;
+    }
+    return 0;
 }
+
+static bool read_body(struct http_request *request, struct edit *edit)
+{
+    struct json_expect expect;
+    struct json_doc doc;
+    int rc = 0;
+
+    if (!rest_read_body(request, &doc, &expect))
+        return false;
+    rest_read_members(&expect, edit->kind->params, edit->values);
+    if (!expect.failed && edit->kind->read != NULL)
+        rc = edit->kind->read(edit, &expect);
+    if (!expect.failed && rc == 0)
+        rc = copy_texts(edit);
+    if (rc < 0)
+        http_respond_shed(request, 503, 1, "memory");
+    else if (expect.failed)
+        http_respond_error(request, 400, "InvalidRequest", expect.message);
+    json_doc_free(&doc);
+    return !expect.failed && rc == 0;
+}
+
+static bool read_params(struct http_request *request, struct edit *edit)
+{
+    if (edit->kind->params == NULL)
+        return true;
+    if (http_method(request) != HTTP_GET)
+        return read_body(request, edit);
+    if (!rest_read_query(request, edit->kind->params, edit->values))
+        return false;
+    if (copy_texts(edit) == 0)
+        return true;
+    http_respond_shed(request, 503, 1, "memory");
+    return false;
+}
+
+/* ---- the call ------------------------------------------------------------------------------- */
 
 static void respond_refused(struct http_request *request, struct edit *edit)
 {
@@ -101,41 +153,48 @@ static void respond_refused(struct http_request *request, struct edit *edit)
         http_respond_error(request, edit->status, edit->label, edit->text);
 }
 
-struct edit *edit_take(struct http_request *request, const struct tr_event *event)
+static void on_edited(struct http_request *request, const struct tr_event *event)
 {
-    struct packs_request *call = packs_request_of(request);
-    struct edit *edit = call->data;
+    struct packs_request *asked = packs_request_of(request);
+    struct edit *edit = asked->data;
 
-    call->data = NULL;
+    asked->data = NULL;
     if (event->status == 0 && edit->status >= 200 && edit->status < 300)
-        return edit;
-    if (event->status == 0 && edit->status != 0)
+        http_respond_buffer(request, edit->status, "application/json", &edit->answer);
+    else if (event->status == 0 && edit->status != 0)
         respond_refused(request, edit);
     else
-        http_respond_lost(request, event->status, !edit->kind->is_read, "catalogue");
+        http_respond_lost(
+            request, event->status, (edit->kind->flags & EDIT_READ) == 0, "catalogue");
     edit_unref(edit);
-    return NULL;
 }
 
-static void answered(struct http_request *request, const struct tr_event *event)
+void edit_call(struct http_request *request, void *state, const struct edit_kind *kind)
 {
-    struct edit *edit = edit_take(request, event);
+    struct packs_request *asked = packs_request_start(request, state);
+    struct edit *edit = asked == NULL ? NULL : edit_create(request, kind);
+    struct edit_message message = { edit };
 
     if (edit == NULL)
         return;
-    http_respond_buffer(request, edit->status, "application/json", &edit->answer);
+    if (!read_path(request, edit) || !read_params(request, edit)) {
+        edit_unref(edit);
+        return;
+    }
+    asked->data = edit_ref(edit);
+    if (http_ask(request, asked->packs->catalogue, &message, sizeof message, on_edited) == 0)
+        return;
+    asked->data = NULL;
     edit_unref(edit);
-}
-
-void edit_ask(struct http_request *request, struct edit *edit)
-{
-    edit_ask_then(request, edit, answered);
+    edit_unref(edit);
+    http_respond_shed(request, 503, 1, "busy");
 }
 
 /* ---- planning ------------------------------------------------------------------------------- */
 
 void edit_refuse(struct edit *edit, unsigned status, const char *label, const char *text)
 {
+    tr_assert(status >= 400);
     if (edit->status != 0)
         return;
     edit->status = status;
@@ -154,7 +213,7 @@ const struct pack *edit_pack(struct edit *edit, const struct packs_view *view)
     const struct pack *pack = catalogue_any_pack(view, span_of(edit->pack));
 
     if (pack == NULL)
-        edit_refuse(edit, 404, "PackNotFound", "there is no such pack");
+        edit_refuse(edit, 404, "PackNotFound", PACK_NOT_FOUND);
     return pack;
 }
 
@@ -163,7 +222,7 @@ const struct pack_version *edit_version(struct edit *edit, const struct pack *pa
     const struct pack_version *version = catalogue_any_version(pack, span_of(edit->version));
 
     if (version == NULL)
-        edit_refuse(edit, 404, "VersionNotFound", "this pack has no such version");
+        edit_refuse(edit, 404, "VersionNotFound", VERSION_NOT_FOUND);
     return version;
 }
 
@@ -172,6 +231,18 @@ const struct release *edit_release(struct edit *edit, const struct packs_view *v
     const struct release *release = catalogue_release(view, span_of(edit->release));
 
     if (release == NULL)
-        edit_refuse(edit, 404, "ReleaseNotFound", "there is no such release");
+        edit_refuse(edit, 404, "ReleaseNotFound", RELEASE_NOT_FOUND);
     return release;
+}
+
+void edit_answer_pack(const struct edit *edit, const struct packs_view *view,
+    const struct sql_unit *unit, struct json_writer *writer)
+{
+    const struct pack *pack = catalogue_any_pack(view, span_of(edit->pack));
+
+    (void)unit;
+    if (pack == NULL)
+        json_put_null(writer, NULL);
+    else
+        put_pack(writer, pack, true);
 }

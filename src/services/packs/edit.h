@@ -1,34 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* change.h: one change of the catalogue on its way: planned by the catalogue's actor on what is
- * committed, written as one unit of SQL together with its line in the audit log, answered after the
- * COMMIT with the new view. A change that is refused writes nothing.
+/* edit.h: one edit of the catalogue. The catalogue's actor plans it on the committed view, writes it
+ * as one unit of SQL together with its row in the audit log, and answers after the COMMIT with the
+ * new view. An edit that is refused writes nothing.
  *
- * Two hold it, the connection and the actor; the last one frees it. Until the actor has replied
- * only the actor touches it, after that only the connection does. */
+ * The connection and the actor each hold a reference; the last one frees the edit. Until the actor
+ * has replied only the actor touches it, after that only the connection does. */
 #ifndef SERVICES_PACKS_EDIT_H
 #define SERVICES_PACKS_EDIT_H
 
-#include "json/json_write.h"
-#include "services/packs/catalogue.h"
+#include "services/common/rest.h"
+#include "services/common/step.h"
 #include "services/packs/packs_request.h"
 
 struct edit;
 
-/* What sort of change; one const table each. */
+enum edit_flags {
+    EDIT_SMALL = 1, /* adds next to nothing, so it is allowed when the catalogue is full */
+    EDIT_READ = 2,  /* SELECTs only: the view stays, and there is no row in the audit log */
+};
+
+/* What sort of edit; one const table each. */
 struct edit_kind {
-    const char *action; /* in the audit log; NULL: no line */
-    unsigned status;    /* when something was written; 0 is 200 */
-    /* Decide, in the actor's turn: add steps to the unit, or refuse (change_refuse), or answer
-     * without writing (change_done: it is so already). */
+    const char *action;              /* in the audit log; NULL: no row */
+    unsigned status;                 /* of an edit that wrote something; 0 is 200 */
+    const struct rest_param *params; /* of the body, or of a GET's query; NULL: none */
+    /* Check what the table cannot say, and keep what the plan needs. Returns 0 or TR_ENOMEM. May be
+     * NULL. */
+    int (*read)(struct edit *edit, struct json_expect *expect);
+    /* Decide, in the actor's turn: add steps to the unit, or refuse (edit_refuse), or answer without
+     * writing (edit_done: nothing to do). */
     void (*plan)(struct edit *edit, const struct packs_view *view, struct sql_unit *unit);
-    /* After the COMMIT: write one JSON value. `view` has the change. NULL: {}. */
+    /* Write one JSON value after the COMMIT. `view` has the edit. NULL: {}. */
     void (*answer)(const struct edit *edit, const struct packs_view *view,
         const struct sql_unit *unit, struct json_writer *writer);
-    /* A missed row count or a constraint: say what it means (change_refuse). NULL: 409 Conflict. */
+    /* Explain a missed row count or a constraint with edit_refuse. NULL: 409 Conflict. */
     void (*explain)(struct edit *edit, const struct sql_unit *unit);
-    void (*finish)(struct edit *edit); /* frees what `data` is; may be NULL */
-    bool is_small; /* it adds next to nothing: made also when the catalogue is full */
-    bool is_read;  /* SELECTs only: the view stays, and there is no line in the audit log */
+    unsigned flags; /* of enum edit_flags */
 };
 
 struct edit {
@@ -40,37 +47,39 @@ struct edit {
     char pack[PACK_NAME_MAX + 1]; /* "": none; the same for the next two */
     char version[PACK_VERSION_MAX + 1];
     char release[RELEASE_ID_SIZE + 1];
-    void *data;            /* the kind's own */
-    int64_t before, limit; /* of a list: ids under this one, how many */
-    int64_t now_ms;        /* when it is planned */
-    int64_t invalidated;   /* a version that is no longer what was verified; 0: none */
+    struct rest_value values[REST_PARAMS_MAX]; /* of the kind's params; texts point into `texts` */
+    char *texts;                               /* owned */
+    void *data;                                /* the kind's own; freed with base_free */
+    int64_t now_ms;                            /* when it is planned */
+    int64_t invalidated; /* id of a version that is no longer served; 0: none */
 
-    /* what became of it */
-    unsigned status;   /* of HTTP; 0: nothing yet; 504: it may be stored */
+    /* the result */
+    unsigned status;   /* of HTTP; 0: none yet; 504: the edit may be stored */
     const char *label; /* of an error; static */
     char text[200];
     struct buffer answer; /* JSON */
 };
 
-/* One holder. NULL: out of memory, and the request has been answered. */
-struct edit *edit_create(struct http_request *request, const struct edit_kind *kind);
-/* Fills `pack` and `version` from the {name} and {version} of the path, where the route has them.
- * False: they cannot exist, and the request has been answered with 404; the change is freed. */
-bool edit_read_path(struct http_request *request, struct edit *edit);
-/* Hands it to the catalogue, and answers the request with what became of it. */
-void edit_ask(struct http_request *request, struct edit *edit);
-/* The same, with a function of the caller's, which gets the change back by change_take: NULL if it
- * did not succeed and the request has been answered. The caller frees it. */
-void edit_ask_then(struct http_request *request, struct edit *edit, http_then_fn then);
-struct edit *edit_take(struct http_request *request, const struct tr_event *event);
-void edit_unref(struct edit *edit);
+/* Run a call that is an edit: read the path and the parameters, hand the edit to the catalogue, and
+ * answer the request with the result. */
+void edit_call(struct http_request *request, void *state, const struct edit_kind *kind);
 
-/* In `plan` and `explain`. */
+/* Create an edit without parameters, with one reference. Returns NULL after answering 503. */
+struct edit *edit_create(struct http_request *request, const struct edit_kind *kind);
+struct edit *edit_ref(struct edit *edit);
+void edit_unref(struct edit *edit); /* NULL is fine */
+
+/* For `plan` and `explain`. The first refusal counts. */
 void edit_refuse(struct edit *edit, unsigned status, const char *label, const char *text);
-void edit_done(struct edit *edit); /* answered with the view as it is */
-/* The pack, or the version of it, that the change names; NULL: it has been refused with 404. */
+void edit_done(struct edit *edit); /* answer with the view as it is */
+/* Find the pack, version or release that the edit names. Return NULL after refusing with 404. */
 const struct pack *edit_pack(struct edit *edit, const struct packs_view *view);
 const struct pack_version *edit_version(struct edit *edit, const struct pack *pack);
 const struct release *edit_release(struct edit *edit, const struct packs_view *view);
+/* Copy a text of the body into `pack`, `version` or `release`; a text that is too long is cut. */
+void edit_copy(char *to, size_t size, struct span text);
+/* For `answer`: the pack that the edit names, or null if another program has removed it. */
+void edit_answer_pack(const struct edit *edit, const struct packs_view *view,
+    const struct sql_unit *unit, struct json_writer *writer);
 
 #endif

@@ -254,7 +254,7 @@ static enum pack_verdict hash(struct hash_job *job, int fd, const struct reading
     if (crypto_sha256_stream_init(&stream) < 0)
         return PACK_BUSY;
     verdict = read_all(reading, &stream, digest);
-    crypto_sha256_stream_finish(&stream);
+    crypto_sha256_stream_fini(&stream);
     if (verdict == PACK_CANCELLED || verdict == PACK_UNREADABLE)
         return verdict;
     if (source->identify(source->data, fd, &after) < 0)

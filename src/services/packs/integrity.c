@@ -34,13 +34,11 @@ enum {
 };
 
 static struct metric metrics[] = {
-    { .name = "troupe_pack_damaged_total",
-        .help = "Files that were not what they should be, or could not be read.",
-        .kind = METRIC_COUNTER },
-    { .name = "troupe_pack_hashes_in_flight", .help = "Files being hashed.", .kind = METRIC_GAUGE },
-    { .name = "troupe_pack_late_inserts_total",
-        .help = "Hashes that were ignored because their file was invalidated meanwhile.",
-        .kind = METRIC_COUNTER },
+    METRIC(COUNTER, "troupe_pack_damaged_total", NULL,
+        "Files that were not what they should be, or could not be read."),
+    METRIC(GAUGE, "troupe_pack_hashes_in_flight", NULL, "Files being hashed."),
+    METRIC(COUNTER, "troupe_pack_late_inserts_total", NULL,
+        "Hashes that were ignored because their file was invalidated meanwhile."),
 };
 enum { DAMAGED, HASHING_NOW, LATE };
 

@@ -10,21 +10,13 @@
 enum { KEYS_MIN = 64 };
 
 static struct metric metrics[] = {
-    { .name = "troupe_pack_cache_total",
-        .labels = "result=\"hit\"",
-        .help = "Checks of files by whether they had been verified.",
-        .kind = METRIC_COUNTER },
-    { .name = "troupe_pack_cache_total",
-        .labels = "result=\"miss\"",
-        .help = "Checks of files by whether they had been verified.",
-        .kind = METRIC_COUNTER },
-    { .name = "troupe_pack_cache_total",
-        .labels = "result=\"changed\"",
-        .help = "Checks of files by whether they had been verified.",
-        .kind = METRIC_COUNTER },
-    { .name = "troupe_pack_pinned_files",
-        .help = "Verified files that are kept open.",
-        .kind = METRIC_GAUGE },
+    METRIC(COUNTER, "troupe_pack_cache_total", "result=\"hit\"",
+        "Checks of files by whether they had been verified."),
+    METRIC(COUNTER, "troupe_pack_cache_total", "result=\"miss\"",
+        "Checks of files by whether they had been verified."),
+    METRIC(COUNTER, "troupe_pack_cache_total", "result=\"changed\"",
+        "Checks of files by whether they had been verified."),
+    METRIC(GAUGE, "troupe_pack_pinned_files", NULL, "Verified files that are kept open."),
 };
 enum { HIT, MISS, CHANGED, PINNED_NOW };
 

@@ -1,290 +1,210 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack_api.c: what everybody may ask about packs and releases. All of it is answered from the view,
- * without a message to anybody. */
-#include <stdio.h>
-#include <string.h>
-
+/* pack_api.c: what everybody may ask about packs and releases. The view answers all of it, without
+ * a message to an actor. */
+#include "services/common/rest.h"
 #include "services/packs/api.h"
-#include "services/packs/manifest_api.h"
 #include "services/packs/pack_json.h"
+#include "services/packs/pack_manifest.h"
 
-enum { INSTALLED_MAX = 2000, ANSWER_MAX = 16 << 20 };
-
-/* An answer that is being written. */
-struct writing {
-    struct buffer body;
-    struct json_writer writer;
-};
-
-static bool writing_begin(struct http_request *request, void *state, struct writing *ret_writing)
-{
-    if (packs_request_start(request, state) == NULL)
-        return false;
-    ret_writing->body = (struct buffer){ .size_max = ANSWER_MAX };
-    ret_writing->writer = json_writer(&ret_writing->body);
-    json_put_object(&ret_writing->writer, NULL);
-    return true;
-}
-
-static void writing_end(struct http_request *request, struct writing *writing)
-{
-    json_put_end(&writing->writer);
-    api_respond_tagged(request, &writing->body);
-}
+enum { INSTALLED_MAX = 2000 };
 
 /* ---- health --------------------------------------------------------------------------------- */
 
-void api_health(struct http_request *request, void *state)
+bool put_health(struct packs_read *read)
 {
-    const struct packs *packs = state;
+    const struct packs *packs = read->packs;
     uint64_t up_ns = packs->env->now_ns(packs->env->data) - packs->started_ns;
-    struct writing writing;
 
-    if (!writing_begin(request, state, &writing))
-        return;
-    json_put_text(&writing.writer, "status", "ok");
-    json_put_text(&writing.writer, "version", packs->version);
-    json_put_int(&writing.writer, "uptime_seconds", (int64_t)(up_ns / TR_SECONDS(1)));
-    json_put_end(&writing.writer);
-    http_add_header(request, "Cache-Control", SPAN("no-store"));
-    api_respond(request, &writing.body);
+    json_put_text(&read->writer, "status", "ok");
+    json_put_text(&read->writer, "version", packs->version);
+    json_put_int(&read->writer, "uptime_seconds", (int64_t)(up_ns / TR_SECONDS(1)));
+    return true;
 }
 
-void api_ready(struct http_request *request, void *state)
+bool put_ready(struct packs_read *read)
 {
     char why[256] = "";
 
-    if (packs_request_start(request, state) == NULL)
-        return;
-    http_add_header(request, "Cache-Control", SPAN("no-store"));
-    if (packs_is_ready(state, why, sizeof why)) {
-        http_respond(request, 200, "application/json", SPAN("{\"status\":\"ready\"}"));
-        return;
+    if (packs_is_ready(packs_request_of(read->request)->packs, why, sizeof why)) {
+        json_put_text(&read->writer, "status", "ready");
+        return true;
     }
-    /* The reason is the operator's: /readyz of the admin listener tells it. */
-    http_add_header(request, "Retry-After", SPAN("1"));
-    http_respond_error(request, 503, "NotReady", "the database is away: try again later");
+    /* /readyz of the admin listener tells the operator the reason. */
+    http_add_header(read->request, "Cache-Control", SPAN("no-store"));
+    http_add_header(read->request, "Retry-After", SPAN("1"));
+    http_respond_error(
+        read->request, 503, "NotReady", "The database does not answer; try again later.");
+    return false;
 }
 
 /* ---- packs ---------------------------------------------------------------------------------- */
 
-struct filter {
-    struct span kind, language; /* absent: any */
-    bool all_versions;
+enum { FILTER_KIND, FILTER_LANGUAGE, FILTER_ALL_VERSIONS };
+static const struct rest_param filter_params[] = {
+    [FILTER_KIND] = { "type", REST_TEXT, .min = 0 },
+    [FILTER_LANGUAGE] = { "language", REST_TEXT, .min = 0 },
+    [FILTER_ALL_VERSIONS] = { "include_all_versions", REST_BOOL, .min = 0 },
+    REST_PARAMS_END,
 };
 
-/* Known parameters only: one that is misspelt would silently list everything. */
-static bool read_filter(struct http_request *request, struct filter *ret_filter)
+static bool is_or_any(struct span wanted, const char *text)
 {
-    struct span all = { NULL, 0 };
-
-    *ret_filter = (struct filter){ 0 };
-    if (http_parameter_find(request, "type", &ret_filter->kind) < 0 ||
-        http_parameter_find(request, "language", &ret_filter->language) < 0 ||
-        http_parameter_find(request, "include_all_versions", &all) < 0)
-        return false;
-    ret_filter->all_versions = span_is(all, "true");
-    return all.at == NULL || ret_filter->all_versions || span_is(all, "false");
+    return wanted.at == NULL || span_is(wanted, text);
 }
 
-static bool fits(const struct filter *filter, const struct pack *pack)
+static bool is_offered(const struct pack *pack)
 {
-    return pack->state == PACK_PUBLISHED && pack->active != NULL &&
-           (filter->kind.at == NULL || span_is(filter->kind, pack->kind)) &&
-           (filter->language.at == NULL || span_is(filter->language, pack->language));
+    return pack->state == PACK_PUBLISHED && pack->active != NULL;
 }
 
 static void put_versions(struct json_writer *writer, const struct pack *pack)
 {
-    for (uint32_t i = 0; i < pack->version_count; i++) {
-        const struct pack_version *version = &pack->versions[i];
-
-        if (version->published_s != 0 && !version->is_disabled)
-            put_offer(writer, NULL, version);
-    }
+    for (uint32_t i = 0; i < pack->version_count; i++)
+        if (pack->versions[i].published_s != 0 && !pack->versions[i].is_disabled)
+            put_offer(writer, &pack->versions[i]);
 }
 
-void api_list_available(struct http_request *request, void *state)
+bool put_available(struct packs_read *read)
 {
-    const struct packs_view *view = catalogue_view(state);
-    struct writing writing;
-    struct filter filter;
+    struct rest_value filter[REST_PARAMS_MAX];
 
-    if (!writing_begin(request, state, &writing))
-        return;
-    if (!read_filter(request, &filter)) {
-        buffer_free(&writing.body);
-        http_respond_error(request, 400, "InvalidRequest",
-            "type and language may be there once each, include_all_versions is true or false");
-        return;
-    }
-    json_put_array(&writing.writer, "packs");
-    for (uint32_t i = 0; i < view->pack_count; i++) {
-        if (!fits(&filter, &view->packs[i]))
+    if (!rest_read_query(read->request, filter_params, filter))
+        return false;
+    json_put_array(&read->writer, "packs");
+    for (uint32_t i = 0; i < read->view->pack_count; i++) {
+        const struct pack *pack = &read->view->packs[i];
+
+        if (!is_offered(pack) || !is_or_any(filter[FILTER_KIND].text, pack->kind) ||
+            !is_or_any(filter[FILTER_LANGUAGE].text, pack->language))
             continue;
-        if (filter.all_versions)
-            put_versions(&writing.writer, &view->packs[i]);
+        if (filter[FILTER_ALL_VERSIONS].number != 0)
+            put_versions(&read->writer, pack);
         else
-            put_offer(&writing.writer, NULL, view->packs[i].active);
+            put_offer(&read->writer, pack->active);
     }
-    json_put_end(&writing.writer);
-    writing_end(request, &writing);
+    json_put_end(&read->writer);
+    return true;
 }
 
-void api_list_manifests(struct http_request *request, void *state)
+bool put_manifests(struct packs_read *read)
 {
-    const struct packs_view *view = catalogue_view(state);
-    struct writing writing;
+    json_put_array(&read->writer, "packs");
+    for (uint32_t i = 0; i < read->view->pack_count; i++) {
+        const struct pack *pack = &read->view->packs[i];
 
-    if (!writing_begin(request, state, &writing))
-        return;
-    json_put_array(&writing.writer, "packs");
-    for (uint32_t i = 0; i < view->pack_count; i++) {
-        const struct pack *pack = &view->packs[i];
-
-        if (!fits(&(struct filter){ 0 }, pack))
+        if (!is_offered(pack))
             continue;
-        json_put_object(&writing.writer, NULL);
-        put_offer_members(&writing.writer, pack->active);
-        pack_put_manifest(&writing.writer, pack, pack->active);
-        json_put_end(&writing.writer);
+        json_put_object(&read->writer, NULL);
+        put_offer_members(&read->writer, pack->active);
+        pack_put_manifest(&read->writer, pack, pack->active);
+        json_put_end(&read->writer);
     }
-    json_put_end(&writing.writer);
-    writing_end(request, &writing);
+    json_put_end(&read->writer);
+    return true;
 }
 
-/* The version that {name} and, where the route has it, {version} stand for. NULL: 404. */
-static const struct pack_version *find_version(struct http_request *request, void *state)
+bool put_version_manifest(struct packs_read *read)
 {
-    struct span wanted = http_path_part(request, "version");
-    const struct pack *pack =
-        catalogue_pack(catalogue_view(state), http_path_part(request, "name"));
-    const struct pack_version *version = NULL;
+    const struct pack_version *version = packs_find_version(read->request, read->view);
 
-    if (pack == NULL)
-        http_respond_error(request, 404, "PackNotFound", "there is no such pack");
-    else if (wanted.at == NULL)
-        version = catalogue_active(pack);
-    else
-        version = catalogue_version(pack, wanted);
-    if (pack != NULL && version == NULL)
-        http_respond_error(request, 404, "VersionNotFound", "this pack has no such version");
-    return version;
+    if (version == NULL)
+        return false;
+    put_offer_members(&read->writer, version);
+    json_put_text(&read->writer, "type", version->type);
+    pack_put_manifest(&read->writer, version->pack, version);
+    return true;
 }
 
-void api_get_manifest(struct http_request *request, void *state)
+bool put_checksum(struct packs_read *read)
 {
-    const struct pack_version *version;
-    struct writing writing;
+    const struct pack_version *version = packs_find_version(read->request, read->view);
 
-    if (!writing_begin(request, state, &writing))
-        return;
-    version = find_version(request, state);
-    if (version == NULL) {
-        buffer_free(&writing.body);
-        return;
-    }
-    put_offer_members(&writing.writer, version);
-    json_put_text(&writing.writer, "type", version->type);
-    pack_put_manifest(&writing.writer, version->pack, version);
-    writing_end(request, &writing);
+    if (version == NULL)
+        return false;
+    json_put_text(&read->writer, "package_id", version->pack_name);
+    json_put_text(&read->writer, "version", version->version);
+    json_put_text(&read->writer, "sha256", version->sha256_hex);
+    return true;
 }
 
-void api_get_checksum(struct http_request *request, void *state)
+bool put_keys_of_pack(struct packs_read *read)
 {
-    const struct pack_version *version;
-    struct writing writing;
+    const struct pack *pack = packs_find_pack(read->request, read->view);
 
-    if (!writing_begin(request, state, &writing))
-        return;
-    version = find_version(request, state);
-    if (version == NULL) {
-        buffer_free(&writing.body);
-        return;
-    }
-    json_put_text(&writing.writer, "package_id", version->pack_name);
-    json_put_text(&writing.writer, "version", version->version);
-    json_put_text(&writing.writer, "sha256", version->sha256_hex);
-    writing_end(request, &writing);
+    if (pack != NULL)
+        pack_put_keys(&read->writer, pack);
+    return pack != NULL;
 }
 
 /* ---- updates -------------------------------------------------------------------------------- */
 
-static void put_updates(struct writing *writing, const struct packs_view *view,
-    struct json_expect *expect, const struct json *installed)
+enum { INSTALLED_NAME, INSTALLED_VERSION };
+static const struct rest_param installed_params[] = {
+    [INSTALLED_NAME] = { "package_id", REST_TEXT, REST_REQUIRED, 1, .max = 255 },
+    [INSTALLED_VERSION] = { "version", REST_TEXT, REST_REQUIRED, 1, .max = 128 },
+    REST_PARAMS_END,
+};
+
+static void put_update(struct packs_read *read, struct json_expect *item)
 {
-    size_t index = 0;
+    struct rest_value values[REST_PARAMS_MAX];
+    const struct pack *pack;
 
-    json_put_array(&writing->writer, "updates");
-    for (struct json_iter it = json_iterate(installed); json_next(&it); index++) {
-        struct json_expect item = json_expect_item(expect, "installed", index, it.value);
-        struct span name = json_need_string(&item, "package_id", 1, 255);
-        struct span has = json_need_string(&item, "version", 1, 128);
-        const struct pack *pack = item.failed ? NULL : catalogue_pack(view, name);
-
-        if (pack == NULL || pack->active == NULL ||
-            pack_version_compare(span_of(pack->active->version), has) <= 0)
-            continue;
-        json_put_object(&writing->writer, NULL);
-        put_offer_members(&writing->writer, pack->active);
-        json_put_string(&writing->writer, "installed_version", has);
-        json_put_end(&writing->writer);
-    }
-    json_put_end(&writing->writer);
+    rest_read_members(item, installed_params, values);
+    pack = item->failed ? NULL : catalogue_pack(read->view, values[INSTALLED_NAME].text);
+    if (pack == NULL || pack->active == NULL ||
+        pack_version_compare(span_of(pack->active->version), values[INSTALLED_VERSION].text) <= 0)
+        return;
+    json_put_object(&read->writer, NULL);
+    put_offer_members(&read->writer, pack->active);
+    json_put_string(&read->writer, "installed_version", values[INSTALLED_VERSION].text);
+    json_put_end(&read->writer);
 }
 
-void api_find_updates(struct http_request *request, void *state)
+bool put_updates(struct packs_read *read)
 {
-    const struct packs_view *view = catalogue_view(state);
     struct json_doc doc;
     struct json_expect expect;
-    const struct json *installed;
-    struct writing writing;
+    size_t index = 0;
 
-    if (!writing_begin(request, state, &writing))
-        return;
-    if (!api_read_body(request, &doc, &expect)) {
-        buffer_free(&writing.body);
-        return;
+    if (!rest_read_body(read->request, &doc, &expect))
+        return false;
+    json_put_array(&read->writer, "updates");
+    for (struct json_iter it =
+             json_iterate(json_need_array(&expect, "installed", 0, INSTALLED_MAX));
+         json_next(&it); index++) {
+        struct json_expect item = json_expect_item(&expect, "installed", index, it.value);
+
+        put_update(read, &item);
     }
-    installed = json_need_array(&expect, "installed", 0, INSTALLED_MAX);
-    put_updates(&writing, view, &expect, installed);
-    if (expect.failed) {
-        buffer_free(&writing.body);
-        http_respond_error(request, 400, "InvalidRequest", expect.message);
-    } else {
-        json_put_end(&writing.writer);
-        http_add_header(request, "Cache-Control", SPAN("no-store"));
-        api_respond(request, &writing.body);
-    }
+    json_put_end(&read->writer);
     json_doc_free(&doc);
+    if (expect.failed)
+        http_respond_error(read->request, 400, "InvalidRequest", expect.message);
+    return !expect.failed;
 }
 
 /* ---- releases ------------------------------------------------------------------------------- */
 
-static void respond_release(
-    struct http_request *request, void *state, const struct release *release, bool only_required)
+static bool put_published_release(
+    struct packs_read *read, const struct release *release, bool only_required)
 {
-    struct writing writing;
-
-    if (!writing_begin(request, state, &writing))
-        return;
-    if (release == NULL || release->state != RELEASE_PUBLISHED) {
-        buffer_free(&writing.body);
-        http_respond_error(request, 404, "ReleaseNotFound", "there is no such published release");
-        return;
+    if (release != NULL && release->state == RELEASE_PUBLISHED) {
+        put_release_members(&read->writer, release, only_required);
+        return true;
     }
-    put_release_members(&writing.writer, release, only_required);
-    writing_end(request, &writing);
+    http_respond_error(
+        read->request, 404, "ReleaseNotFound", "There is no such published release.");
+    return false;
 }
 
-void api_get_latest_release(struct http_request *request, void *state)
+bool put_latest_release(struct packs_read *read)
 {
-    respond_release(request, state, catalogue_latest(catalogue_view(state)), true);
+    return put_published_release(read, catalogue_latest(read->view), true);
 }
 
-void api_get_release_manifest(struct http_request *request, void *state)
+bool put_release_manifest(struct packs_read *read)
 {
-    respond_release(request, state,
-        catalogue_release(catalogue_view(state), http_path_part(request, "id")), false);
+    return put_published_release(
+        read, catalogue_release(read->view, http_path_part(read->request, "id")), false);
 }

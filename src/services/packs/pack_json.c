@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-const char *pack_state_text(enum pack_state state)
+static const char *pack_state_text(enum pack_state state)
 {
     static const char *const texts[] = { "draft", "published", "disabled" };
 
@@ -17,8 +17,8 @@ const char *release_state_text(enum release_state state)
     return texts[state];
 }
 
-/* Names and versions have no character that a path would have to escape. The version is part of it,
- * so that what was begun goes on with the same bytes after another version was published. */
+/* Names and versions need no escapes in a path. The path names the version, so that a download that
+ * is resumed after another version was published gets the same bytes. */
 static void put_url(struct json_writer *writer, const char *pack, const char *version)
 {
     char url[PACK_NAME_MAX + PACK_VERSION_MAX + 64];
@@ -27,13 +27,13 @@ static void put_url(struct json_writer *writer, const char *pack, const char *ve
     json_put_text(writer, "download_url", url);
 }
 
-static void may_text(struct json_writer *writer, const char *key, const char *text)
+static void put_text_if(struct json_writer *writer, const char *key, const char *text)
 {
     if (text != NULL)
         json_put_text(writer, key, text);
 }
 
-static void may_time(struct json_writer *writer, const char *key, int64_t time)
+static void put_time_if(struct json_writer *writer, const char *key, int64_t time)
 {
     if (time != 0)
         json_put_int(writer, key, time);
@@ -48,16 +48,16 @@ void put_offer_members(struct json_writer *writer, const struct pack_version *ve
     json_put_text(writer, "version", version->version);
     json_put_text(writer, "language_code", pack->language);
     json_put_text(writer, "name", pack->title);
-    may_text(writer, "description", pack->description);
-    may_text(writer, "min_app_version", version->min_app_version);
+    put_text_if(writer, "description", pack->description);
+    put_text_if(writer, "min_app_version", version->min_app_version);
     json_put_int(writer, "size_bytes", (int64_t)version->size);
     json_put_text(writer, "sha256", version->sha256_hex);
     put_url(writer, pack->name, version->version);
 }
 
-void put_offer(struct json_writer *writer, const char *key, const struct pack_version *version)
+void put_offer(struct json_writer *writer, const struct pack_version *version)
 {
-    json_put_object(writer, key);
+    json_put_object(writer, NULL);
     put_offer_members(writer, version);
     json_put_end(writer);
 }
@@ -92,26 +92,24 @@ static void put_version(struct json_writer *writer, const struct pack_version *v
     json_put_int(writer, "size_bytes", (int64_t)version->size);
     json_put_text(writer, "sha256", version->sha256_hex);
     json_put_text(writer, "type", version->type);
-    may_text(writer, "min_app_version", version->min_app_version);
+    put_text_if(writer, "min_app_version", version->min_app_version);
     json_put_bool(writer, "is_signed", version->manifest.at != NULL);
     json_put_object(writer, "encodings");
     put_variant(writer, "gzip", &version->gzip);
     put_variant(writer, "zstd", &version->zstd);
     json_put_end(writer);
     json_put_int(writer, "created_s", version->created_s);
-    may_time(writer, "published_s", version->published_s);
+    put_time_if(writer, "published_s", version->published_s);
     json_put_end(writer);
 }
 
-void put_pack(
-    struct json_writer *writer, const char *key, const struct pack *pack, bool with_versions)
+void put_pack_members(struct json_writer *writer, const struct pack *pack, bool with_versions)
 {
-    json_put_object(writer, key);
     json_put_text(writer, "package_id", pack->name);
     json_put_text(writer, "package_type", pack->kind);
     json_put_text(writer, "language_code", pack->language);
     json_put_text(writer, "name", pack->title);
-    may_text(writer, "description", pack->description);
+    put_text_if(writer, "description", pack->description);
     json_put_text(writer, "state", pack_state_text(pack->state));
     if (pack->active == NULL)
         json_put_null(writer, "active_version");
@@ -126,6 +124,12 @@ void put_pack(
             put_version(writer, &pack->versions[i]);
         json_put_end(writer);
     }
+}
+
+void put_pack(struct json_writer *writer, const struct pack *pack, bool with_versions)
+{
+    json_put_object(writer, NULL);
+    put_pack_members(writer, pack, with_versions);
     json_put_end(writer);
 }
 
@@ -149,7 +153,7 @@ static void put_artifact(struct json_writer *writer, const struct release_artifa
     json_put_text(writer, "package_id", artifact->pack->name);
     json_put_bool(writer, "required", artifact->is_required);
     json_put_text(writer, "artifact_role", artifact->role);
-    may_text(writer, "wanted_version", artifact->wanted);
+    put_text_if(writer, "wanted_version", artifact->wanted);
     if (artifact->version != NULL || choice != NULL) {
         const char *version = choice == NULL ? artifact->version : choice->version;
 
@@ -168,10 +172,10 @@ void put_release_members(
     json_put_text(writer, "release_id", release->id);
     json_put_text(writer, "name", release->name);
     json_put_text(writer, "status", release_state_text(release->state));
-    may_text(writer, "notes", release->notes);
+    put_text_if(writer, "notes", release->notes);
     json_put_int(writer, "created_ms", release->created_ms);
-    may_time(writer, "published_ms", release->published_ms);
-    may_time(writer, "deprecated_ms", release->deprecated_ms);
+    put_time_if(writer, "published_ms", release->published_ms);
+    put_time_if(writer, "deprecated_ms", release->deprecated_ms);
     json_put_array(writer, "artifacts");
     for (uint32_t i = 0; i < release->artifact_count; i++)
         if (release->artifacts[i].is_required || !only_required)

@@ -1,26 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack_json.h: packs, versions and releases as the API shows them. */
+/* pack_json.h: packs, versions and releases as the API shows them. The functions that end in
+ * _members write into the object that the writer is in; the others write an item of an array. */
 #ifndef SERVICES_PACKS_PACK_JSON_H
 #define SERVICES_PACKS_PACK_JSON_H
 
 #include "json/json_write.h"
 #include "services/packs/catalogue.h"
 
-const char *pack_state_text(enum pack_state state);
 const char *release_state_text(enum release_state state);
 
-/* An object: a version for who wants to download it. */
-void put_offer(struct json_writer *writer, const char *key, const struct pack_version *version);
-/* The same without its braces, to go on. */
+/* Write a version for clients that may download it. */
+void put_offer(struct json_writer *writer, const struct pack_version *version);
 void put_offer_members(struct json_writer *writer, const struct pack_version *version);
-/* An object: everything about a pack; its versions if wanted. */
-void put_pack(
-    struct json_writer *writer, const char *key, const struct pack *pack, bool with_versions);
-/* Members of an object that is being written. Of a release that is not a draft the artifacts are
- * those that were pinned; of a draft, those it would pin now. */
+/* Write everything about a pack, for administrators. */
+void put_pack(struct json_writer *writer, const struct pack *pack, bool with_versions);
+void put_pack_members(struct json_writer *writer, const struct pack *pack, bool with_versions);
+/* Write a release. A published release has the artifacts that were pinned; a draft has those that it
+ * would pin now. */
 void put_release_members(
     struct json_writer *writer, const struct release *release, bool only_required);
-/* What a draft would pin: NULL when there is nothing to. */
+/* Choose the version that a draft would pin; NULL: the pack has none to offer. */
 const struct pack_version *release_choice(const struct release_artifact *artifact);
 
 #endif

@@ -15,7 +15,7 @@ const char *release_failure_text(enum release_failure failure)
 
 bool release_role_is_valid(struct span role)
 {
-    return role.size <= 64 && pack_name_is_valid(role);
+    return role.size <= RELEASE_ROLE_MAX && pack_name_is_valid(role);
 }
 
 struct findings {

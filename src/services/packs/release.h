@@ -18,7 +18,9 @@ typedef void (*release_failure_fn)(void *data, enum release_failure failure, str
 /* How many there are. `told` may be NULL. */
 uint32_t release_validate(const struct release *release, release_failure_fn told, void *data);
 
-/* Roles: 1 to 64 of [a-z0-9_.-]. */
+/* A role has 1 to 64 of [a-z0-9_.-]. */
+enum { RELEASE_ROLE_MAX = 64 };
+#define RELEASE_ROLE_RULE "must have a-z, 0-9, '.', '_' and '-' only, and not start with a dot"
 bool release_role_is_valid(struct span role);
 
 #endif

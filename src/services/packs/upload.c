@@ -40,11 +40,6 @@ struct work {
     bool and_object;        /* WORK_REMOVE */
 };
 
-SQL_STATEMENT(insert_upload,
-    "INSERT INTO pack_uploads (id, pack, version, encoding, sha256, size, media_type, created_by,"
-    " created_ms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)");
-SQL_STATEMENT(delete_upload, "DELETE FROM pack_uploads WHERE id = $1");
-
 /* ---- what went wrong ------------------------------------------------------------------------ */
 
 static void set_error(struct upload_job *job, unsigned status, const char *label, const char *text)
@@ -306,40 +301,6 @@ static int submit(
     return rc;
 }
 
-static struct sql_unit *insert_unit(const struct uploads *uploads, const struct upload *upload)
-{
-    const struct upload_facts *facts = &upload->facts;
-    struct sql_unit *unit = sql_unit_create(0);
-
-    if (unit == NULL)
-        return NULL;
-    sql_unit_step(unit, &insert_upload, 1);
-    sql_unit_text(unit, span_of(upload->file.id));
-    sql_unit_int(unit, facts->pack);
-    sql_unit_text(unit, span_of(facts->version));
-    if (facts->encoding == UPLOAD_WHOLE)
-        sql_unit_null(unit);
-    else
-        sql_unit_text(unit, span_of(upload_encoding_name(facts->encoding)));
-    sql_unit_blob(unit, facts->sha256, sizeof facts->sha256);
-    sql_unit_int(unit, (int64_t)facts->size);
-    sql_unit_text(unit, span_of(facts->type));
-    sql_unit_text(unit, span_of(facts->actor));
-    sql_unit_int(unit, packs_now_ms(uploads->packs));
-    return unit;
-}
-
-struct sql_unit *upload_delete_unit(struct span id)
-{
-    struct sql_unit *unit = sql_unit_create(0);
-
-    if (unit == NULL)
-        return NULL;
-    sql_unit_step(unit, &delete_upload, SQL_ROWS_ANY);
-    sql_unit_text(unit, id);
-    return unit;
-}
-
 /* ---- removing ------------------------------------------------------------------------------- */
 
 /* Does a version, or another upload, want these bytes? */
@@ -444,7 +405,8 @@ static void on_created(
     struct uploads *uploads, struct tr_context *ctx, struct upload *upload, int rc)
 {
     if (rc == 0)
-        rc = submit(uploads, ctx, upload, insert_unit(uploads, upload));
+        rc = submit(uploads, ctx, upload,
+            upload_insert_unit(upload->file.id, &upload->facts, packs_now_ms(uploads->packs)));
     if (rc == 0)
         return;
     set_failure(upload->job, rc == TR_ENOENT || rc == TR_EINVAL ? TR_EIO : rc);
@@ -608,7 +570,7 @@ static void on_sealed(
     if (rc == 0)
         rc = upload_edit_fill(job->edit, upload->file.id, &upload->facts);
     if (rc == 0) {
-        atomic_fetch_add_explicit(&job->edit->holders, 1, memory_order_relaxed);
+        (void)edit_ref(job->edit);
         rc = tr_ask(ctx, uploads->packs->catalogue, &message, sizeof message,
             &(struct tr_ask_options){ .tag = tag });
         if (rc == 0) {

@@ -26,6 +26,16 @@ enum upload_encoding { UPLOAD_WHOLE, UPLOAD_ZSTD, UPLOAD_GZIP };
 const char *upload_encoding_name(enum upload_encoding encoding);
 bool upload_encoding_parse(struct span name, enum upload_encoding *ret_encoding);
 
+#define UPLOAD_VERSION_EXISTS                                                                      \
+    "The pack has this version already, and versions never change; choose another number."
+#define UPLOAD_VARIANT_EXISTS "The version has this encoding already."
+/* Find the place of an encoding in a version. */
+static inline const struct pack_variant *upload_find_variant(
+    const struct pack_version *version, enum upload_encoding encoding)
+{
+    return encoding == UPLOAD_ZSTD ? &version->zstd : &version->gzip;
+}
+
 struct edit;
 
 /* What is going to arrive. */
@@ -79,7 +89,8 @@ struct upload_job {
 struct upload_message {
     struct upload_job *job; /* one holder */
 };
-struct upload_job *upload_job_new(enum upload_action action); /* one holder; NULL: out of memory */
+struct upload_job *upload_job_create(
+    enum upload_action action); /* one holder; NULL: out of memory */
 struct upload_job *upload_job_ref(struct upload_job *job);
 void upload_job_unref(struct upload_job *job);
 
@@ -98,9 +109,6 @@ void uploads_stop(struct packs *packs);
  * file end: a page cache that is filled in whole pieces keeps them in one, and they are read faster
  * for as long as it does (docs/benchmarks-packs.md). */
 size_t upload_write_size(uint64_t offset, size_t size);
-
-/* Upload-Offset of a request: digits alone. False: it is not there, there twice, or no number. */
-bool upload_offset_parse(struct span value, uint64_t *ret_offset);
 
 /* Handlers (upload_api.c), with their routes below /v1/admin:
  *   POST   packs/{name}/uploads   {"version","size","sha256","type"?,"encoding"?}; small body

@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* upload_api.c: uploads over HTTP, in the manner of tus: the client says at which offset it goes
- * on, the server says which one is right.
+/* upload_api.c: uploads over HTTP, in the manner of tus: the client says at which offset it
+ * continues, and the server says which offset is right.
  *
- * A PATCH is an intake: what comes is gathered in one job while another one is with the actor, so
- * two pieces of a request are in memory at most, and the client is not read while both are full.
+ * A PATCH has a receiver. It gathers the body in one job while another job is with the actor, so a
+ * request has at most two pieces in memory, and the connection is not read while both are full.
  *
  *   claim ──▶ [gather ──▶ write]* ──▶ answered
- *     └────────────┴──────────── client gone: what was gathered is handed over with the release */
+ *     └────────────┴──────────── client gone: the gathered bytes go to the actor with the release */
 #include <stdio.h>
 #include <string.h>
 
-#include "base/alloc.h"
+#include "base/assert.h"
 #include "crypto/encoding.h"
 #include "manifest/manifest.h"
-#include "services/packs/api.h"
+#include "services/packs/edit.h"
 #include "services/packs/upload.h"
 
 #define SIZE_LARGEST (INT64_C(1) << 40)
 
-struct intake {
+struct receiver {
     char id[UPLOAD_ID_CHARS + 1];
     uint64_t claim;             /* random: the name under which it sends */
-    uint64_t offset;            /* that the client gave, or the actor told last */
-    struct upload_job *filling; /* NULL: it is over */
-    struct upload_job *flying;  /* with the actor */
+    uint64_t offset;            /* as the client gave it, or as the actor told it last */
+    struct upload_job *filling; /* NULL: the receiver has stopped */
+    struct upload_job *sent;    /* with the actor */
     struct upload_job *spare;
-    bool has_ended; /* all of the body is here */
+    bool has_ended; /* the whole body has arrived */
 };
 
 /* ---- answers -------------------------------------------------------------------------------- */
@@ -38,9 +38,10 @@ static void add_number(struct http_request *request, const char *name, uint64_t 
     (void)http_add_header(request, name, (struct span){ text, (size_t)size });
 }
 
-static void respond_error(struct http_request *request, const struct upload_job *job)
+static void respond_upload_error(struct http_request *request, const struct upload_job *job)
 {
-    if (job->status == 409 && job->facts.pack != 0) /* it is there: where to go on */
+    tr_assert(job->status >= 400 && job->label != NULL);
+    if (job->status == 409 && job->facts.pack != 0) /* the upload exists: say where to continue */
         add_number(request, "Upload-Offset", job->offset);
     if (job->status == 409 && strcmp(job->label, "UploadBusy") == 0)
         (void)http_add_header(request, "Retry-After", SPAN("2"));
@@ -104,7 +105,7 @@ static bool read_id(struct http_request *request, char ret_id[UPLOAD_ID_CHARS + 
         if (!((id.at[i] >= '0' && id.at[i] <= '9') || (id.at[i] >= 'a' && id.at[i] <= 'f')))
             id.size = 0;
     if (id.size != UPLOAD_ID_CHARS) {
-        http_respond_error(request, 404, "UploadNotFound", "there is no such upload");
+        http_respond_error(request, 404, "UploadNotFound", "There is no upload with this id.");
         return false;
     }
     memcpy(ret_id, id.at, id.size);
@@ -112,39 +113,39 @@ static bool read_id(struct http_request *request, char ret_id[UPLOAD_ID_CHARS + 
     return true;
 }
 
-/* The job of the request when it came back; NULL: it did not, and the request has been answered. */
+/* Take back the job that the request asked the actor for. Returns NULL after answering a failure. */
 static struct upload_job *take_job(struct http_request *request, const struct tr_event *event)
 {
-    struct packs_request *call = packs_request_of(request);
-    struct upload_job *job = call->data;
+    struct packs_request *asked = packs_request_of(request);
+    struct upload_job *job = asked->data;
 
-    call->data = NULL;
+    asked->data = NULL;
     if (event->status == 0 && job->status >= 200 && job->status < 300)
         return job;
     if (event->status == 0 && job->status != 0)
-        respond_error(request, job);
+        respond_upload_error(request, job);
     else
         http_respond_lost(request, event->status, http_method(request) != HTTP_GET, "uploads");
     upload_job_unref(job);
     return NULL;
 }
 
-/* Takes the job. */
-static void ask(struct http_request *request, struct upload_job *job, http_then_fn then)
+/* Send the job to the actor. Takes it. */
+static void ask_uploads(struct http_request *request, struct upload_job *job, http_then_fn then)
 {
-    struct packs_request *call = packs_request_of(request);
+    struct packs_request *asked = packs_request_of(request);
     struct upload_message message = { upload_job_ref(job) };
 
-    call->data = job;
-    if (http_ask(request, call->packs->uploads, &message, sizeof message, then) == 0)
+    asked->data = job;
+    if (http_ask(request, asked->packs->uploads, &message, sizeof message, then) == 0)
         return;
-    call->data = NULL;
+    asked->data = NULL;
     upload_job_unref(job);
     upload_job_unref(job);
     http_respond_shed(request, 503, 1, "busy");
 }
 
-/* About the upload of the path. NULL: answered. */
+/* Create a job for the upload of the path. Returns NULL after answering. */
 static struct upload_job *job_of_path(
     struct http_request *request, void *state, enum upload_action action)
 {
@@ -153,7 +154,7 @@ static struct upload_job *job_of_path(
 
     if (packs_request_start(request, state) == NULL || !read_id(request, id))
         return NULL;
-    job = upload_job_new(action);
+    job = upload_job_create(action);
     if (job == NULL)
         http_respond_shed(request, 503, 1, "memory");
     else
@@ -176,7 +177,7 @@ void api_get_upload(struct http_request *request, void *state)
     struct upload_job *job = job_of_path(request, state, UPLOAD_LOOK);
 
     if (job != NULL)
-        ask(request, job, on_upload);
+        ask_uploads(request, job, on_upload);
 }
 
 static void on_deleted(struct http_request *request, const struct tr_event *event)
@@ -194,7 +195,7 @@ void api_delete_upload(struct http_request *request, void *state)
     struct upload_job *job = job_of_path(request, state, UPLOAD_DELETE);
 
     if (job != NULL)
-        ask(request, job, on_deleted);
+        ask_uploads(request, job, on_deleted);
 }
 
 static void on_finished(struct http_request *request, const struct tr_event *event)
@@ -224,346 +225,322 @@ void api_finish_upload(struct http_request *request, void *state)
     if (job->edit == NULL)
         upload_job_unref(job); /* answered */
     else
-        ask(request, job, on_finished);
+        ask_uploads(request, job, on_finished);
 }
 
 /* ---- POST packs/{name}/uploads -------------------------------------------------------------- */
 
-static void copy_text(char *to, size_t size, struct span text)
+static bool is_sha256(struct span text)
 {
-    size_t length = text.size < size ? text.size : size - 1;
-
-    memcpy(to, text.size == 0 ? "" : text.at, length);
-    to[length] = '\0';
-}
-
-/* The members of the body; false: `expect` says what is wrong. */
-static bool read_facts(struct json_expect *expect, struct upload_facts *facts)
-{
-    struct span version = json_need_string(expect, "version", 1, PACK_VERSION_MAX);
-    struct span sha256 = json_need_string(expect, "sha256", 64, 64);
-    struct span type = json_may_string(expect, "type", 3, PACK_TYPE_MAX);
-    struct span encoding = json_may_string(expect, "encoding", 1, 8);
+    uint8_t bytes[32];
     size_t size;
 
-    facts->size = (uint64_t)json_need_int(expect, "size", 0, SIZE_LARGEST);
-    if (!expect->failed && !manifest_is_version(version))
-        json_expect_fail(expect, "version", "must be of A-Z a-z 0-9 . + _ - and not begin with .");
-    if (!expect->failed &&
-        crypto_hex_decode(sha256, facts->sha256, sizeof facts->sha256, &size) != 0)
-        json_expect_fail(expect, "sha256", "must be 64 hex digits");
-    if (!expect->failed && type.at != NULL && !manifest_is_type(type))
-        json_expect_fail(expect, "type", "must be a media type without parameters");
-    if (!expect->failed && encoding.at != NULL &&
-        !upload_encoding_parse(encoding, &facts->encoding))
-        json_expect_fail(expect, "encoding", "must be zstd or gzip");
-    if (expect->failed)
-        return false;
-    copy_text(facts->version, sizeof facts->version, version);
-    copy_text(
-        facts->type, sizeof facts->type, type.at == NULL ? SPAN("application/octet-stream") : type);
-    return true;
+    return crypto_hex_decode(text, bytes, sizeof bytes, &size) == 0;
 }
 
-/* Against what there is; false: answered. */
+static bool is_encoding(struct span text)
+{
+    enum upload_encoding encoding;
+
+    return upload_encoding_parse(text, &encoding);
+}
+
+enum { VERSION, SHA256, TYPE, ENCODING, SIZE };
+static const struct rest_param create_params[] = {
+    [VERSION] = { "version", REST_TEXT, REST_REQUIRED, 1, PACK_VERSION_MAX,
+        .is_valid = manifest_is_version, .rule = PACK_VERSION_RULE },
+    [SHA256] = { "sha256", REST_TEXT, REST_REQUIRED, 64, 64, .is_valid = is_sha256,
+        .rule = "must be 64 hex digits" },
+    [TYPE] = { "type", REST_TEXT, .min = 3, .max = PACK_TYPE_MAX, .is_valid = manifest_is_type,
+        .rule = "must be a media type without parameters" },
+    [ENCODING] = { "encoding", REST_TEXT, .min = 1, .max = 8, .is_valid = is_encoding,
+        .rule = "must be zstd or gzip" },
+    [SIZE] = { "size", REST_INT, REST_REQUIRED, 0, .max = SIZE_LARGEST },
+    REST_PARAMS_END,
+};
+
+static void fill_facts(const struct rest_value *values, struct upload_facts *facts)
+{
+    struct span type = values[TYPE].text;
+    size_t size;
+
+    facts->size = (uint64_t)values[SIZE].number;
+    (void)crypto_hex_decode(values[SHA256].text, facts->sha256, sizeof facts->sha256, &size);
+    if (values[ENCODING].text.at != NULL)
+        (void)upload_encoding_parse(values[ENCODING].text, &facts->encoding);
+    edit_copy(facts->version, sizeof facts->version, values[VERSION].text);
+    edit_copy(
+        facts->type, sizeof facts->type, type.at == NULL ? SPAN("application/octet-stream") : type);
+}
+
+/* Complete the facts from the catalogue. Returns false after answering a conflict with it. */
 static bool place_facts(struct http_request *request, struct upload_facts *facts)
 {
-    const struct packs_request *call = packs_request_of(request);
-    struct span name = http_path_part(request, "name");
-    const struct pack *pack = catalogue_any_pack(catalogue_view(call->packs), name);
+    const struct packs_request *asked = packs_request_of(request);
+    const struct pack *pack =
+        catalogue_any_pack(catalogue_view(asked->packs), http_path_part(request, "name"));
     const struct pack_version *version =
         pack == NULL ? NULL : catalogue_any_version(pack, span_of(facts->version));
+    bool is_whole = facts->encoding == UPLOAD_WHOLE;
 
-    if (pack == NULL) {
+    if (pack == NULL)
         http_respond_error(
-            request, 404, "PackNotFound", "there is no such pack: register it first");
-        return false;
-    }
-    if (facts->encoding == UPLOAD_WHOLE && version != NULL) {
-        http_respond_error(request, 409, "VersionExists",
-            "this pack has this version already, and versions do not change: choose another "
-            "number");
-        return false;
-    }
-    if (facts->encoding != UPLOAD_WHOLE && version == NULL) {
+            request, 404, "PackNotFound", "There is no pack of this name; register it first.");
+    else if (is_whole && version != NULL)
+        http_respond_error(request, 409, "VersionExists", UPLOAD_VERSION_EXISTS);
+    else if (!is_whole && version == NULL)
         http_respond_error(request, 404, "VersionNotFound",
-            "an encoding is of a version that is there: upload that first");
-        return false;
-    }
-    if ((facts->encoding == UPLOAD_ZSTD && version->zstd.there) ||
-        (facts->encoding == UPLOAD_GZIP && version->gzip.there)) {
-        http_respond_error(request, 409, "VariantExists", "this version has this encoding already");
-        return false;
-    }
-    facts->pack = pack->id;
-    copy_text(facts->pack_name, sizeof facts->pack_name, span_of(pack->name));
-    copy_text(facts->actor, sizeof facts->actor, call->actor);
-    if (facts->encoding != UPLOAD_WHOLE) {
+            "The pack has no such version; upload the version before its encodings.");
+    else if (!is_whole && upload_find_variant(version, facts->encoding)->there)
+        http_respond_error(request, 409, "VariantExists", UPLOAD_VARIANT_EXISTS);
+    else {
+        facts->pack = pack->id;
+        edit_copy(facts->pack_name, sizeof facts->pack_name, span_of(pack->name));
+        edit_copy(facts->actor, sizeof facts->actor, asked->actor);
+        if (is_whole)
+            return true;
         facts->version_id = version->id;
         facts->plain_size = version->size;
         memcpy(facts->plain_sha256, version->sha256, sizeof facts->plain_sha256);
-        copy_text(facts->type, sizeof facts->type, span_of(version->type));
+        edit_copy(facts->type, sizeof facts->type, span_of(version->type));
+        return true;
     }
-    return true;
+    return false;
 }
 
 void api_create_upload(struct http_request *request, void *state)
 {
+    struct rest_value values[REST_PARAMS_MAX];
     struct upload_facts facts = { 0 };
     struct json_doc doc;
     struct json_expect expect;
     struct upload_job *job;
-    bool is_read;
 
-    if (packs_request_start(request, state) == NULL || !api_read_body(request, &doc, &expect))
+    if (packs_request_start(request, state) == NULL || !rest_read_body(request, &doc, &expect))
         return;
-    is_read = read_facts(&expect, &facts);
-    if (!is_read)
+    rest_read_members(&expect, create_params, values);
+    if (expect.failed)
         http_respond_error(request, 400, "InvalidRequest", expect.message);
+    else
+        fill_facts(values, &facts);
     json_doc_free(&doc);
-    if (!is_read || !place_facts(request, &facts))
+    if (expect.failed || !place_facts(request, &facts))
         return;
-    job = upload_job_new(UPLOAD_CREATE);
+    job = upload_job_create(UPLOAD_CREATE);
     if (job == NULL) {
         http_respond_shed(request, 503, 1, "memory");
         return;
     }
     job->facts = facts;
-    ask(request, job, on_upload);
+    ask_uploads(request, job, on_upload);
 }
 
 /* ---- PATCH uploads/{id} --------------------------------------------------------------------- */
 
-/* Nothing more is taken. The claim goes, with what was gathered if the client is gone. */
-static void end_intake(struct http_request *request, bool keeps_bytes)
+/* Stop receiving and release the claim. If the client is gone, the gathered bytes go with it. */
+static void stop_receiver(struct http_request *request, bool keeps_bytes)
 {
-    struct packs_request *call = packs_request_of(request);
-    struct intake *intake = call->data;
-    struct upload_message message = { intake->filling };
-    struct upload_job *job = intake->filling;
+    struct packs_request *asked = packs_request_of(request);
+    struct receiver *receiver = asked->data;
+    struct upload_message message = { receiver->filling };
+    struct upload_job *job = receiver->filling;
 
-    intake->filling = NULL;
-    upload_job_unref(intake->spare);
-    intake->spare = NULL;
+    receiver->filling = NULL;
+    upload_job_unref(receiver->spare);
+    receiver->spare = NULL;
     if (job == NULL)
         return;
     job->action = UPLOAD_RELEASE;
-    job->claim = intake->claim;
-    job->offset = job->begin = intake->offset;
-    if (intake->flying != NULL) /* which may never be handled: who asked for it is gone */
-        job->begin += intake->flying->bytes.size;
-    memcpy(job->id, intake->id, sizeof job->id);
+    job->claim = receiver->claim;
+    job->offset = job->begin = receiver->offset;
+    if (receiver->sent != NULL) /* which may never be handled: its request is gone */
+        job->begin += receiver->sent->bytes.size;
+    memcpy(job->id, receiver->id, sizeof job->id);
     if (!keeps_bytes)
         buffer_clear(&job->bytes);
-    /* If it cannot be told, the claim ends by itself. */
-    if (tr_tell(call->packs->uploads, &message, sizeof message) != 0)
+    /* If the message cannot be sent, the claim ends by itself. */
+    if (tr_tell(asked->packs->uploads, &message, sizeof message) != 0)
         upload_job_unref(job);
 }
 
-static void refuse_intake(struct http_request *request, const struct upload_job *job)
+static void refuse_receiver(struct http_request *request, const struct upload_job *job)
 {
-    end_intake(request, job == NULL); /* what was gathered is right, if nobody says otherwise */
+    stop_receiver(request, job == NULL); /* without a refusal the gathered bytes are good */
     if (job != NULL && job->status >= 400)
-        respond_error(request, job);
+        respond_upload_error(request, job);
     else
         http_respond_shed(request, 503, 1, "uploads");
 }
 
-static void go_on(struct http_request *request);
-
-/* A job came back. False: there is nothing to go on with. */
-static bool has_come_back(
-    struct http_request *request, const struct tr_event *event, struct upload_job **ret_job)
+/* What is gathered beyond one write begins the next. Returns TR_ENOMEM. */
+static int cut_write(const struct receiver *receiver)
 {
-    struct intake *intake = packs_request_of(request)->data;
-    struct upload_job *job = intake->flying;
-
-    intake->flying = NULL;
-    if (intake->filling == NULL) { /* the client is gone */
-        upload_job_unref(job);
-        return false;
-    }
-    if (event->status != 0 || job->status != 200) {
-        refuse_intake(request, event->status == 0 ? job : NULL);
-        upload_job_unref(job);
-        return false;
-    }
-    *ret_job = job;
-    return true;
-}
-
-static void on_claimed(struct http_request *request, const struct tr_event *event)
-{
-    struct intake *intake = packs_request_of(request)->data;
-    struct upload_job *job;
-
-    if (!has_come_back(request, event, &job))
-        return;
-    intake->offset = job->offset;
-    intake->spare = job;
-    go_on(request);
-}
-
-static void on_written(struct http_request *request, const struct tr_event *event)
-{
-    struct intake *intake = packs_request_of(request)->data;
-    struct upload_job *job;
-
-    if (!has_come_back(request, event, &job))
-        return;
-    intake->offset = job->offset;
-    buffer_clear(&job->bytes);
-    intake->spare = job;
-    go_on(request);
-}
-
-/* What is gathered beyond one write begins the next. TR_ENOMEM. */
-static int cut_write(const struct intake *intake)
-{
-    struct buffer *bytes = &intake->filling->bytes;
-    size_t size = upload_write_size(intake->offset, bytes->size);
-    int rc = buffer_append(&intake->spare->bytes, bytes->bytes + size, bytes->size - size);
+    struct buffer *bytes = &receiver->filling->bytes;
+    size_t size = upload_write_size(receiver->offset, bytes->size);
+    int rc = buffer_append(&receiver->spare->bytes, bytes->bytes + size, bytes->size - size);
 
     if (rc == 0)
         bytes->size = size;
     return rc;
 }
 
-/* What is gathered goes to the actor. False: refused. */
-static bool send(struct http_request *request)
+static void on_written(struct http_request *request, const struct tr_event *event);
+
+/* Send the gathered bytes to the actor. Returns false after refusing. */
+static bool send_piece(struct http_request *request)
 {
-    struct packs_request *call = packs_request_of(request);
-    struct intake *intake = call->data;
-    struct upload_job *job = intake->filling;
+    struct packs_request *asked = packs_request_of(request);
+    struct receiver *receiver = asked->data;
+    struct upload_job *job = receiver->filling;
     struct upload_message message = { job };
 
-    if (intake->spare == NULL)
-        intake->spare = upload_job_new(UPLOAD_WRITE);
-    if (intake->spare == NULL || cut_write(intake) != 0) {
-        refuse_intake(request, NULL);
+    tr_assert(receiver->sent == NULL);
+    if (receiver->spare == NULL)
+        receiver->spare = upload_job_create(UPLOAD_WRITE);
+    if (receiver->spare == NULL || cut_write(receiver) != 0) {
+        refuse_receiver(request, NULL);
         return false;
     }
     job->action = UPLOAD_WRITE;
-    job->claim = intake->claim;
-    job->begin = intake->offset;
-    memcpy(job->id, intake->id, sizeof job->id);
+    job->claim = receiver->claim;
+    job->begin = receiver->offset;
+    memcpy(job->id, receiver->id, sizeof job->id);
     upload_job_ref(job);
-    if (http_ask(request, call->packs->uploads, &message, sizeof message, on_written) != 0) {
+    if (http_ask(request, asked->packs->uploads, &message, sizeof message, on_written) != 0) {
         upload_job_unref(job);
-        refuse_intake(request, NULL);
+        refuse_receiver(request, NULL);
         return false;
     }
-    intake->flying = job;
-    intake->filling = intake->spare;
-    intake->spare = NULL;
+    receiver->sent = job;
+    receiver->filling = receiver->spare;
+    receiver->spare = NULL;
     return true;
 }
 
-static void go_on(struct http_request *request)
+static void continue_receiver(struct http_request *request)
 {
-    const struct intake *intake = packs_request_of(request)->data;
-    size_t size = intake->filling->bytes.size;
+    const struct receiver *receiver = packs_request_of(request)->data;
+    size_t size = receiver->filling->bytes.size;
 
-    if (size >= UPLOAD_PIECE || (intake->has_ended && size > 0)) {
-        if (!send(request))
+    if (size >= UPLOAD_PIECE || (receiver->has_ended && size > 0)) {
+        if (!send_piece(request))
             return;
-    } else if (intake->has_ended) {
-        end_intake(request, false);
-        add_number(request, "Upload-Offset", intake->offset);
+    } else if (receiver->has_ended) {
+        stop_receiver(request, false);
+        add_number(request, "Upload-Offset", receiver->offset);
         http_respond(request, 204, NULL, (struct span){ NULL, 0 });
         return;
     }
     http_body_resume(request);
 }
 
+/* The claim or a write came back from the actor. */
+static void on_written(struct http_request *request, const struct tr_event *event)
+{
+    struct receiver *receiver = packs_request_of(request)->data;
+    struct upload_job *job = receiver->sent;
+
+    receiver->sent = NULL;
+    if (receiver->filling == NULL) { /* the client is gone */
+        upload_job_unref(job);
+        return;
+    }
+    if (event->status != 0 || job->status != 200) {
+        refuse_receiver(request, event->status == 0 ? job : NULL);
+        upload_job_unref(job);
+        return;
+    }
+    receiver->offset = job->offset;
+    buffer_clear(&job->bytes);
+    receiver->spare = job;
+    continue_receiver(request);
+}
+
+/* Returns false while both jobs are full: the connection is not read until http_body_resume. */
 static bool on_piece(struct http_request *request, const char *bytes, size_t size)
 {
-    struct intake *intake = packs_request_of(request)->data;
+    struct receiver *receiver = packs_request_of(request)->data;
 
-    if (intake->filling == NULL)
+    if (receiver->filling == NULL)
         return true;
     if (bytes == NULL) {
-        end_intake(request, true);
+        stop_receiver(request, true);
         return true;
     }
     if (size == 0) {
-        intake->has_ended = true;
-        if (intake->flying == NULL)
-            go_on(request);
+        receiver->has_ended = true;
+        if (receiver->sent == NULL)
+            continue_receiver(request);
         return true;
     }
-    if (buffer_append(&intake->filling->bytes, bytes, size) != 0) {
-        refuse_intake(request, NULL);
+    if (buffer_append(&receiver->filling->bytes, bytes, size) != 0) {
+        refuse_receiver(request, NULL);
         return true;
     }
-    if (intake->filling->bytes.size < UPLOAD_PIECE)
+    if (receiver->filling->bytes.size < UPLOAD_PIECE)
         return true;
-    if (intake->flying != NULL)
+    if (receiver->sent != NULL)
         return false;
-    (void)send(request);
+    (void)send_piece(request);
     return true;
 }
 
-/* How long it is going to be: 0 when it does not say. False: answered. */
-static bool read_length(struct http_request *request, uint64_t *ret_length)
+/* Read Upload-Offset, and Content-Length as the length or 0 if the body is chunked. Returns false
+ * after answering. */
+static bool read_headers(struct http_request *request, uint64_t *ret_offset, uint64_t *ret_length)
 {
-    struct span length = http_header(request, "Content-Length");
+    struct span length = http_header(request, "Content-Length"), offset = { NULL, 0 };
 
     *ret_length = 0;
-    if (length.at == NULL && http_header(request, "Transfer-Encoding").at == NULL) {
-        http_respond_error(request, 411, "LengthRequired", "say how many bytes: Content-Length");
-        return false;
-    }
-    if (length.at != NULL && !span_u64(length, ret_length)) {
-        http_respond_error(request, 400, "InvalidRequest", "Content-Length is a number");
-        return false;
-    }
-    return true;
+    if (length.at == NULL && http_header(request, "Transfer-Encoding").at == NULL)
+        http_respond_error(request, 411, "LengthRequired",
+            "Content-Length is missing; say how many bytes the body has.");
+    else if (length.at != NULL && !span_u64(length, ret_length))
+        http_respond_error(request, 400, "InvalidRequest", "Content-Length must be a number.");
+    else if (!http_header_one(request, "Upload-Offset", &offset) || !span_u64(offset, ret_offset))
+        http_respond_error(request, 400, "InvalidRequest",
+            "Upload-Offset must be given once and be a number; it says where the bytes belong.");
+    else
+        return true;
+    return false;
 }
 
 void api_patch_upload(struct http_request *request, void *state)
 {
-    struct packs_request *call = packs_request_start(request, state);
-    struct intake *intake = call == NULL ? NULL : http_alloc(request, sizeof *intake);
-    struct span value = { NULL, 0 };
+    struct packs_request *asked = packs_request_start(request, state);
+    struct receiver *receiver = asked == NULL ? NULL : http_alloc(request, sizeof *receiver);
     struct upload_message message;
     uint64_t offset, length;
     struct upload_job *job;
 
-    if (call == NULL)
+    if (asked == NULL)
         return;
-    if (intake == NULL) {
+    if (receiver == NULL) {
         http_respond_shed(request, 503, 1, "memory");
         return;
     }
-    if (!read_id(request, intake->id) || !read_length(request, &length))
+    if (!read_id(request, receiver->id) || !read_headers(request, &offset, &length))
         return;
-    if (!http_header_one(request, "Upload-Offset", &value) ||
-        !upload_offset_parse(value, &offset)) {
-        http_respond_error(request, 400, "InvalidRequest",
-            "say where these bytes belong: one header Upload-Offset, a number");
-        return;
-    }
-    job = upload_job_new(UPLOAD_CLAIM);
-    intake->filling = job == NULL ? NULL : upload_job_new(UPLOAD_WRITE);
-    if (intake->filling == NULL) {
+    job = upload_job_create(UPLOAD_CLAIM);
+    receiver->filling = job == NULL ? NULL : upload_job_create(UPLOAD_WRITE);
+    if (receiver->filling == NULL) {
         upload_job_unref(job);
         http_respond_shed(request, 503, 1, "memory");
         return;
     }
-    memcpy(job->id, intake->id, sizeof job->id);
-    intake->claim = job->claim = tr_random(http_context(request)) | 1;
-    intake->offset = job->offset = offset;
+    memcpy(job->id, receiver->id, sizeof job->id);
+    receiver->claim = job->claim = tr_random(http_context(request)) | 1;
+    receiver->offset = job->offset = offset;
     job->length = length;
-    intake->has_ended = length == 0 && http_header(request, "Content-Length").at != NULL;
-    call->data = intake;
+    receiver->has_ended = length == 0 && http_header(request, "Content-Length").at != NULL;
+    asked->data = receiver;
     message.job = upload_job_ref(job);
-    if (http_ask(request, call->packs->uploads, &message, sizeof message, on_claimed) != 0) {
+    if (http_ask(request, asked->packs->uploads, &message, sizeof message, on_written) != 0) {
         upload_job_unref(job);
         upload_job_unref(job);
-        refuse_intake(request, NULL);
+        refuse_receiver(request, NULL);
         return;
     }
-    intake->flying = job;
+    receiver->sent = job;
     http_on_body(request, on_piece);
 }

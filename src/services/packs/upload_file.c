@@ -28,7 +28,7 @@ void upload_file_finish(struct upload_file *file)
         close(file->fd);
     file->fd = -1;
     if (file->has_hash)
-        crypto_sha256_stream_finish(&file->hash);
+        crypto_sha256_stream_fini(&file->hash);
     file->has_hash = false;
     file->hashed = 0;
 }
@@ -185,7 +185,7 @@ static int check_object(
             crypto_sha256_stream_digest(&hash, digest);
             rc = crypto_equal(digest, facts->sha256, sizeof digest) ? 0 : TR_EPROTO;
         }
-        crypto_sha256_stream_finish(&hash);
+        crypto_sha256_stream_fini(&hash);
     }
     if (rc == 0)
         *ret_fd = fd;

@@ -21,17 +21,12 @@ bool upload_encoding_parse(struct span name, enum upload_encoding *ret_encoding)
     return true;
 }
 
-bool upload_offset_parse(struct span value, uint64_t *ret_offset)
-{
-    return span_u64(value, ret_offset);
-}
-
 size_t upload_write_size(uint64_t offset, size_t size)
 {
     return size < UPLOAD_PIECE ? size : size - (size_t)((offset + size) % UPLOAD_PIECE);
 }
 
-struct upload_job *upload_job_new(enum upload_action action)
+struct upload_job *upload_job_create(enum upload_action action)
 {
     struct upload_job *job = base_calloc(sizeof *job);
 

@@ -53,8 +53,16 @@ struct upload *upload_new(
 void upload_unref(struct upload *upload);
 void uploads_enlist(struct uploads *uploads, struct upload *upload); /* takes the holder */
 struct upload *uploads_find(const struct uploads *uploads, const char *id);
-struct sql_unit *upload_delete_unit(struct span id); /* NULL: out of memory */
 /* What the struct owns. */
 void uploads_finish(void *self);
+
+/* upload_store.c: units; NULL: out of memory. */
+struct sql_unit *upload_insert_unit(
+    const char *id, const struct upload_facts *facts, int64_t now_ms);
+struct sql_unit *upload_delete_unit(struct span id);
+struct sql_unit *upload_select_unit(void);
+/* Read a row of upload_select_unit. Returns false if this program cannot have written it. */
+bool upload_read_row(const struct sql_unit *unit, uint32_t row, char ret_id[UPLOAD_ID_CHARS + 1],
+    struct upload_facts *ret_facts);
 
 #endif

@@ -9,46 +9,6 @@
 #include "services/packs/upload_private.h"
 #include "support/log.h"
 
-SQL_STATEMENT(select_uploads,
-    "SELECT u.id, u.pack, p.name, u.version, u.encoding, u.sha256, u.size, u.media_type,"
-    " u.created_by, v.id, v.sha256, v.size FROM pack_uploads u JOIN packs p ON p.id = u.pack"
-    " LEFT JOIN pack_versions v ON v.pack = u.pack AND v.version = u.version");
-
-static void copy_cell(
-    char *to, size_t size, const struct sql_unit *unit, uint32_t row, uint32_t column)
-{
-    struct span text = sql_row_bytes(unit, 0, row, column);
-    size_t length = text.size < size ? text.size : size - 1;
-
-    memcpy(to, text.size == 0 ? "" : text.at, length);
-    to[length] = '\0';
-}
-
-/* False: it cannot be one of ours. */
-static bool read_facts(const struct sql_unit *unit, uint32_t row, struct upload_facts *facts)
-{
-    struct span sha256 = sql_row_bytes(unit, 0, row, 5);
-
-    *facts = (struct upload_facts){ .pack = sql_row_int(unit, 0, row, 1),
-        .size = (uint64_t)sql_row_int(unit, 0, row, 6) };
-    copy_cell(facts->pack_name, sizeof facts->pack_name, unit, row, 2);
-    copy_cell(facts->version, sizeof facts->version, unit, row, 3);
-    copy_cell(facts->type, sizeof facts->type, unit, row, 7);
-    copy_cell(facts->actor, sizeof facts->actor, unit, row, 8);
-    if (sha256.size != sizeof facts->sha256)
-        return false;
-    memcpy(facts->sha256, sha256.at, sizeof facts->sha256);
-    if (sql_row_is_null(unit, 0, row, 4))
-        return true;
-    if (!upload_encoding_parse(sql_row_bytes(unit, 0, row, 4), &facts->encoding) ||
-        sql_row_is_null(unit, 0, row, 9) || sql_row_bytes(unit, 0, row, 10).size != 32)
-        return false;
-    facts->version_id = sql_row_int(unit, 0, row, 9);
-    memcpy(facts->plain_sha256, sql_row_bytes(unit, 0, row, 10).at, 32);
-    facts->plain_size = (uint64_t)sql_row_int(unit, 0, row, 11);
-    return true;
-}
-
 /* How much of it is there. TR_ENOENT: nothing that could be finished. */
 static int look(struct uploads *uploads, struct upload *upload)
 {
@@ -87,9 +47,7 @@ static int load_row(struct uploads *uploads, const struct sql_unit *unit, uint32
     char id[UPLOAD_ID_CHARS + 1];
     int rc = TR_ENOENT;
 
-    copy_cell(id, sizeof id, unit, row, 0);
-    if (read_facts(unit, row, &facts) && object_name_is_valid(id, UPLOAD_ID_CHARS) &&
-        uploads->count < UPLOADS_MAX) {
+    if (upload_read_row(unit, row, id, &facts) && uploads->count < UPLOADS_MAX) {
         upload = upload_new(uploads->site, id, &facts);
         if (upload == NULL)
             return TR_ENOMEM;
@@ -122,12 +80,11 @@ static int remove_unknown(void *data, const char *name, uint64_t size)
 
 static int load(struct uploads *uploads)
 {
-    struct sql_unit *unit = sql_unit_create(0);
+    struct sql_unit *unit = upload_select_unit();
     int rc;
 
     if (unit == NULL)
         return TR_ENOMEM;
-    sql_unit_step(unit, &select_uploads, SQL_ROWS_ANY);
     rc = sql_read_wait(uploads->packs->sql, unit);
     for (uint32_t i = 0; rc == 0 && i < sql_unit_rows(unit, 0); i++)
         rc = load_row(uploads, unit, i);

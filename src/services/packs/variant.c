@@ -161,7 +161,7 @@ int variant_check(int fd, enum upload_encoding encoding, uint64_t size, const ui
         if (rc == 0 && (!unpacking->is_ended || unpacking->made != size ||
                            !crypto_equal(digest, sha256, sizeof digest)))
             rc = TR_EPROTO;
-        crypto_sha256_stream_finish(&unpacking->hash);
+        crypto_sha256_stream_fini(&unpacking->hash);
     }
     base_free(unpacking);
     return rc;

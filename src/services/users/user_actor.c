@@ -24,25 +24,16 @@ enum { TAG_LOAD = 1, TAG_PUSH, TAG_READ, READ_TAGS = 1 << 20, TRIES_MAX = 3, WAI
 
 enum { PUSHES_STORED, PUSHES_FAILED, CHANGES, READS_DONE, READS_FAILED };
 static struct metric metrics[] = {
-    [PUSHES_STORED] = { .name = "troupe_user_pushes_total",
-        .labels = "end=\"stored\"",
-        .help = "Pushes of users' devices by how they ended.",
-        .kind = METRIC_COUNTER },
-    [PUSHES_FAILED] = { .name = "troupe_user_pushes_total",
-        .labels = "end=\"failed\"",
-        .help = "Pushes of users' devices by how they ended.",
-        .kind = METRIC_COUNTER },
-    [CHANGES] = { .name = "troupe_user_changes_total",
-        .help = "Changes that pushes stored; a row that lost against a newer one counts.",
-        .kind = METRIC_COUNTER },
-    [READS_DONE] = { .name = "troupe_user_reads_total",
-        .labels = "end=\"answered\"",
-        .help = "Pulls and other reads of users' rows by how they ended.",
-        .kind = METRIC_COUNTER },
-    [READS_FAILED] = { .name = "troupe_user_reads_total",
-        .labels = "end=\"failed\"",
-        .help = "Pulls and other reads of users' rows by how they ended.",
-        .kind = METRIC_COUNTER },
+    [PUSHES_STORED] = METRIC(COUNTER, "troupe_user_pushes_total", "end=\"stored\"",
+        "Pushes of users' devices by how they ended."),
+    [PUSHES_FAILED] = METRIC(COUNTER, "troupe_user_pushes_total", "end=\"failed\"",
+        "Pushes of users' devices by how they ended."),
+    [CHANGES] = METRIC(COUNTER, "troupe_user_changes_total", NULL,
+        "Changes that pushes stored; a row that lost against a newer one counts."),
+    [READS_DONE] = METRIC(COUNTER, "troupe_user_reads_total", "end=\"answered\"",
+        "Pulls and other reads of users' rows by how they ended."),
+    [READS_FAILED] = METRIC(COUNTER, "troupe_user_reads_total", "end=\"failed\"",
+        "Pulls and other reads of users' rows by how they ended."),
 };
 
 struct user {

@@ -214,7 +214,7 @@ TEST(jwt, every_failed_allocation_is_no_memory_and_leaves_nothing)
                         .audience_count = 1,
                         .lxm = expect.lxm,
                         .algorithms = UINT32_MAX,
-                        .any_kid = true });
+                        .kid_rule = JWT_KID_ANY });
             is_over = base_fault_countdown(0, 0) < n;
             CHECK(rc == 0 || rc == TR_ENOMEM);
             CHECK(rc == 0 || token.size == 0);
@@ -332,7 +332,7 @@ TEST(expect, a_token_without_iat_is_capped_all_the_same)
     struct jwt_expect expect = good_expect();
     struct buffer token = { 0 };
 
-    expect.allow_missing_iat = true;
+    expect.optional = JWT_OPTIONAL_IAT;
     claims.iat_s = -1;
     claims.exp_s = NOW + 120;
     make(key, (struct span){ NULL, 0 }, &claims, &token);
@@ -429,8 +429,8 @@ TEST(expect, an_audience_list_needs_azp_when_it_names_others)
         .audience_count = 1,
         .allow_audience_list = true,
         .any_lxm = true,
-        .allow_missing_jti = true,
-        .any_kid = true,
+        .optional = JWT_OPTIONAL_JTI,
+        .kid_rule = JWT_KID_ANY,
     };
     struct crypto_key *key = generate(CRYPTO_ES256);
     struct buffer token = { 0 };
@@ -452,7 +452,7 @@ TEST(expect, a_required_kid_must_be_there)
     struct buffer token = { 0 };
 
     expect.kids = kids;
-    expect.kid_required = true;
+    expect.kid_rule = JWT_KID_REQUIRED;
     make(key, (struct span){ NULL, 0 }, &claims, &token);
     check_label(judge(key, token_span(&token), &expect), "KeyIdMissing");
     make(key, SPAN("k1"), &claims, &token);
@@ -558,4 +558,87 @@ TEST(labels, are_all_different_and_have_texts)
                       jwt_refusal_text((enum jwt_refusal)j)) != 0);
         }
     }
+}
+
+/* ---- sentences ------------------------------------------------------------------------------ */
+
+static void check_sentence(enum jwt_refusal refusal, const struct jwt_claims *claims,
+    const struct jwt_expect *expect, const char *wanted)
+{
+    char text[JWT_TEXT_SIZE];
+
+    jwt_explain(refusal, claims, expect, text);
+    CHECK_EQ_STR(text, wanted);
+}
+
+TEST(explain, a_sentence_names_the_value_and_the_limit)
+{
+    const struct span audiences[] = { SPAN("did:web:a.example"), SPAN("did:web:a.example#mls") };
+    struct jwt_claims claims = { .exp_s = 1800000000,
+        .iat_s = 1799999990,
+        .nbf_s = -1,
+        .aud = SPAN("did:web:b.example"),
+        .lxm = SPAN("com.example.read") };
+    struct jwt_expect expect = { .now_s = 1800000001,
+        .audiences = audiences,
+        .audience_count = 2,
+        .lxm = SPAN("com.example.write") };
+
+    check_sentence(
+        JWT_EXPIRED, &claims, &expect, "The token expired at 08:00:00Z; make a new one.");
+    check_sentence(JWT_AUDIENCE, &claims, &expect,
+        "aud is did:web:b.example; this service is did:web:a.example#mls.");
+    check_sentence(
+        JWT_METHOD, &claims, &expect, "lxm is com.example.read; it must be com.example.write.");
+    check_sentence(
+        JWT_METHOD_MISSING, &claims, &expect, "lxm is missing; it must be com.example.write.");
+    expect.now_s += 86400;
+    check_sentence(JWT_EXPIRED, &claims, &expect,
+        "The token expired at 2027-01-15T08:00:00Z; make a new one.");
+    expect.now_s = 1799999000;
+    check_sentence(JWT_EXPIRY_FAR, &claims, &expect, "The token lives 1000 s; the most is 120 s.");
+    check_sentence(JWT_ISSUED_FUTURE, &claims, &expect,
+        "iat is 990 s in the future; at most 30 s are allowed. Set the clock.");
+}
+
+TEST(explain, a_value_that_is_long_or_not_visible_is_not_quoted)
+{
+    char text[JWT_TEXT_SIZE], aud[JWT_QUOTE_CHARS_MAX + 1];
+    const struct span service = SPAN("did:web:a.example");
+    struct jwt_claims claims = { .aud = { aud, sizeof aud } };
+    const struct jwt_expect expect = { .audiences = &service, .audience_count = 1 };
+
+    memset(aud, 'a', sizeof aud);
+    check_sentence(JWT_AUDIENCE, &claims, &expect, jwt_refusal_text(JWT_AUDIENCE));
+    claims.aud = SPAN("a\nb");
+    check_sentence(JWT_AUDIENCE, &claims, &expect, jwt_refusal_text(JWT_AUDIENCE));
+    claims.aud.size = 1;
+    jwt_explain(JWT_AUDIENCE, &claims, &expect, text);
+    CHECK_EQ_STR(text, "aud is a; this service is did:web:a.example.");
+}
+
+TEST(explain, a_claim_of_the_wrong_type_is_named)
+{
+    static const struct {
+        const char *json;
+        const char *wanted;
+    } rows[] = {
+        { "{\"iss\":1}", "iss must be text of 1 to 2048 characters." },
+        { "{\"jti\":\"a b\"}", "jti must be 1 to 128 visible ASCII characters." },
+        { "{\"exp\":\"1\"}", "exp must be a whole number of seconds since 1970." },
+    };
+    struct crypto_key *key = generate(CRYPTO_HS256);
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct buffer token = { 0 };
+        struct jwt jwt;
+        enum jwt_refusal refusal;
+
+        CHECK_EQ_INT(jwt_sign(key, (struct span){ NULL, 0 }, span_of(rows[i].json), &token), 0);
+        refusal = jwt_parse(&jwt, (struct span){ token.bytes, token.size });
+        check_sentence(refusal, &jwt.claims, NULL, rows[i].wanted);
+        jwt_fini(&jwt);
+        buffer_free(&token);
+    }
+    crypto_key_unref(&key);
 }

@@ -96,8 +96,8 @@ TEST(sha256_stream, any_split_gives_the_digest_of_the_whole)
         crypto_sha256_stream_digest(&stream, digest); /* and starts again */
         CHECK(memcmp(digest, whole, 32) == 0);
     }
-    crypto_sha256_stream_finish(&stream);
-    crypto_sha256_stream_finish(&stream);
+    crypto_sha256_stream_fini(&stream);
+    crypto_sha256_stream_fini(&stream);
 }
 
 TEST(sha256_stream, without_memory_says_so)
@@ -107,7 +107,7 @@ TEST(sha256_stream, without_memory_says_so)
     base_fault_countdown(1, 1);
     CHECK_EQ_INT(crypto_sha256_stream_init(&stream), TR_ENOMEM);
     base_fault_countdown(0, 0);
-    crypto_sha256_stream_finish(&stream);
+    crypto_sha256_stream_fini(&stream);
 }
 
 TEST(hmac, agrees_with_openssl_for_keys_below_at_and_above_a_block)

@@ -209,7 +209,7 @@ TEST(request, waits_for_its_recipient_with_its_messages)
         "{'$bytes':'c2VjcmV0'}}]}",
         "requestId");
     want(&cast, EVE, "sendChatRequest", "{'recipientDid':'$bob'}", 409, "RequestExists");
-    want(&cast, EVE, "sendChatRequest", "{'recipientDid':'$eve'}", 400, "somebody else");
+    want(&cast, EVE, "sendChatRequest", "{'recipientDid':'$eve'}", 400, "another account");
     want(&cast, EVE, "sendChatRequest", "{'recipientDid':'$max','heldMessages':['%']}", 400,
         "heldMessages must");
     want(&cast, EVE, "sendChatRequest",
@@ -345,7 +345,7 @@ TEST(status, of_a_message_counts_who_has_read_it)
     want(&cast, BOB, "updateCursor", "{'convoId':'g1','seq':4}", 200, "success");
     want(&cast, ADA, "getDeliveryStatus?convoId=g1&messageIds=first", NULL, 200,
         "'recipients':2,'read':1");
-    want(&cast, ADA, "getDeliveryStatus?convoId=g1", NULL, 400, "messageIds must");
+    want(&cast, ADA, "getDeliveryStatus?convoId=g1", NULL, 400, "messageIds is missing");
     buffer_free(&body);
     free(message);
     cast_end(&cast);

@@ -358,7 +358,7 @@ TEST(report, is_refused_when_it_makes_no_sense)
         "{'convoId':'g1','reportedDid':'$eve','category':'spam','encryptedContent':'AAAA'}", 404,
         "TargetNotMember");
     want(&cast, BOB, "reportMember", "{'convoId':'g1','reportedDid':'$ada','category':'spam'}", 400,
-        "encryptedContent must");
+        "encryptedContent is missing");
     want(&cast, BOB, "reportMember",
         "{'convoId':'g1','reportedDid':'$rem','category':'spam','encryptedContent':'AAAA'}", 200,
         "reportId");

@@ -126,7 +126,7 @@ TEST(seen, the_access_log_has_ids_and_no_query)
     CHECK_MSG(strstr(line, " request=") != NULL, "%s", line);
     CHECK_MSG(strstr(line, " trace=") == NULL, "%s", line);
     /* A line written inside, before anything has asked for the id: the one the client is told. */
-    line_with(text, "handler gave no answer", line, sizeof line);
+    line_with(text, "the handler gave no answer", line, sizeof line);
     CHECK_MSG(strstr(line, want) != NULL, "%s is not in %s", want, line);
     line_with(text, "status=500", line, sizeof line);
     CHECK_MSG(strstr(line, want) != NULL, "%s is not in %s", want, line);

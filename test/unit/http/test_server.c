@@ -541,7 +541,7 @@ TEST(server, says_why_it_cannot_start)
     options.routes = twice;
     options.route_count = 2;
     CHECK_EQ_INT(http_server_start(system, &options, why, sizeof why, &server), TR_EEXIST);
-    CHECK_EQ_STR(why, "route /a is there twice");
+    CHECK_EQ_STR(why, "Route /a is there twice.");
     options.routes = bad;
     options.route_count = 1;
     CHECK_EQ_INT(http_server_start(system, &options, why, sizeof why, &server), TR_EINVAL);

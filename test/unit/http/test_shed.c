@@ -16,7 +16,8 @@ enum { PIECES = 0 };
 #endif
 enum { MANY = 200 };
 
-#define FULL_BODY "{\"error\":\"Overloaded\",\"message\":\"Too busy now. Wait, then retry.\"}"
+#define FULL_BODY                                                                                  \
+    "{\"error\":\"Overloaded\",\"message\":\"The server is overloaded; retry in 1 s.\"}"
 #define GET_HELLO "GET /hello HTTP/1.1\r\n" HOST "\r\n"
 
 static const struct metric *metric_find(const char *name, const char *labels)
@@ -234,7 +235,7 @@ TEST(shed, a_head_request_gets_no_body)
     client_send(full.client, "HEAD /hello HTTP/1.1\r\n" HOST "\r\n");
     client_read(full.client, full.answer, false);
     CHECK_EQ_INT(full.answer->status, 503);
-    CHECK_EQ_STR(answer_header(full.answer, "Content-Length"), "66");
+    CHECK_EQ_STR(answer_header(full.answer, "Content-Length"), "74");
     client_ask(full.client, GET_HELLO, full.answer);
     expect_shed(full.answer);
     full_release(&full);

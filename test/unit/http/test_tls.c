@@ -271,7 +271,7 @@ TEST(tls, says_why_it_cannot_start)
 
     CHECK_EQ_INT(tr_system_create(&system_options, &system), 0);
     CHECK_EQ_INT(http_server_start(system, &options, why, sizeof why, &server), TR_EINVAL);
-    CHECK(strstr(why, "one is not set") != NULL);
+    CHECK(strstr(why, "one of them is not set") != NULL);
     options.tls_key_path = "/nowhere/a.key";
     CHECK_EQ_INT(http_server_start(system, &options, why, sizeof why, &server), TR_EINVAL);
     CHECK(strstr(why, "/nowhere/a.crt") != NULL);

@@ -75,9 +75,9 @@ TEST(admin, lists_packs_page_by_page)
     want_not(&site, TOKEN, "GET admin/packs?limit=2", 200, "'package_id':'c'");
     want(&site, TOKEN, "GET admin/packs?limit=2&after=b", NULL, 200, "'package_id':'c'");
     want_not(&site, TOKEN, "GET admin/packs?limit=2&after=b", 200, "'after'");
-    want(&site, TOKEN, "GET admin/packs?limit=0", NULL, 400, "limit is");
-    want(&site, TOKEN, "GET admin/packs?limit=1001", NULL, 400, "limit is");
-    want(&site, TOKEN, "GET admin/packs?limit=x", NULL, 400, "limit is");
+    want(&site, TOKEN, "GET admin/packs?limit=0", NULL, 400, "limit is 0; the least is 1.");
+    want(&site, TOKEN, "GET admin/packs?limit=1001", NULL, 400, "limit is 1001; the most is 1000.");
+    want(&site, TOKEN, "GET admin/packs?limit=x", NULL, 400, "limit must be a number.");
     site_end(&site);
 }
 

@@ -757,7 +757,7 @@ static uint64_t wall_ns(void *data)
 TEST(upload, abandoned_one_goes_after_a_day)
 {
     struct tr_env env = *tr_env_real();
-    struct upload_job *job = upload_job_new(UPLOAD_SWEEP);
+    struct upload_job *job = upload_job_create(UPLOAD_SWEEP);
     struct upload_message message = { upload_job_ref(job) };
     struct site site;
     char *old, *young;

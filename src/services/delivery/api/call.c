@@ -209,7 +209,8 @@ static struct field_value call_get(const struct field_source *source, const stru
     case FROM_PARAM:
         value.number = param->number;
         value.bytes = param->text;
-        value.is_there = is_number(field->type) || param->text.at != NULL;
+        value.is_there = is_number(field->type) ? !field->is_optional || param->is_given
+                                                : param->text.at != NULL;
         break;
     case FROM_ITEM:
         value.bytes = item_of(run, source, param);
@@ -231,7 +232,10 @@ static struct field_value call_get(const struct field_source *source, const stru
         value.number = call_changed(run, field->step);
         break;
     case FROM_HAS_ROWS:
-        value.number = call_rows(run, field->step) > 0;
+        value.number =
+            source->list != NULL && source->list->from == FROM_EACH
+                ? sql_unit_rows(run->unit, call_step(run, source->list->step) + source->row) > 0
+                : call_rows(run, field->step) > 0;
         break;
     default:
         tr_assert(!"a field that comes from nowhere");
@@ -345,7 +349,7 @@ static void bind_item(
 
     tr_assert(item < run->values[list].count);
     bytes = run->values[list].items[item];
-    if (run->call->params[list].type == PARAM_HEXES)
+    if (run->call->params[list].type == PARAM_HEXES || run->call->params[list].type == PARAM_JSON)
         sql_unit_blob(unit, bytes.at, bytes.size);
     else
         sql_unit_text(unit, bytes);
@@ -365,6 +369,12 @@ static void bind_arg(struct call_run *run, struct sql_unit *unit, const struct s
         break;
     case ARG_IS_PARAM:
         bind_param(run, unit, arg->param);
+        break;
+    case ARG_IS_VALUE:
+        sql_unit_int(unit, run->values[arg->param].number);
+        break;
+    case ARG_IS_WORD:
+        sql_unit_text(unit, call_text(run, arg->param));
         break;
     case ARG_IS_ITEM:
         tr_assert(step->each > 0);
@@ -397,7 +407,8 @@ static void bind_arg(struct call_run *run, struct sql_unit *unit, const struct s
     }
 }
 
-static void add_step(struct call_run *run, struct sql_unit *unit, uint32_t index)
+static void add_step(struct call_run *run, struct sql_unit *unit, uint32_t index,
+    const struct sql_statement *statement)
 {
     const struct step *step = &run->call->steps[index];
     uint32_t repeats = step->each == 0 ? 1 : run->values[step->each - 1].count;
@@ -409,7 +420,7 @@ static void add_step(struct call_run *run, struct sql_unit *unit, uint32_t index
         return;
     }
     for (uint32_t item = 0; item < repeats; item++) {
-        sql_unit_step(unit, step->statement, step->rows);
+        sql_unit_step(unit, statement, step->rows);
         for (const struct arg *arg = step->args; arg->kind != ARG_IS_END; arg++)
             bind_arg(run, unit, step, arg, item);
     }
@@ -439,7 +450,9 @@ static void build_unit(struct call_run *run, struct sql_unit *unit)
         run->first[i] = NO_STEP;
         run->repeats[i] = 0;
         if (call->steps[i].when == NULL || call->steps[i].when(run))
-            add_step(run, unit, i);
+            add_step(run, unit, i, call->steps[i].statement);
+        else if (call->steps[i].otherwise != NULL)
+            add_step(run, unit, i, call->steps[i].otherwise);
     }
 }
 

@@ -37,6 +37,8 @@ enum arg_kind {
     ARG_IS_NULL,
     ARG_IS_CALLER,
     ARG_IS_PARAM, /* in the SQL type of its kind; NULL if a text or bytes are missing */
+    ARG_IS_VALUE, /* the number of a parameter of another kind, left there by `check` */
+    ARG_IS_WORD,  /* a choice as the text that was given */
     ARG_IS_ITEM,  /* of the list that the step is repeated for */
     ARG_IS_INDEX, /* of that item, from 0 */
     ARG_IS_NOW_MS,
@@ -56,6 +58,8 @@ struct arg {
 #define ARG_NULL { .kind = ARG_IS_NULL }
 #define ARG_CALLER { .kind = ARG_IS_CALLER }
 #define ARG_PARAM(index) { .kind = ARG_IS_PARAM, .param = (index) }
+#define ARG_VALUE(index) { .kind = ARG_IS_VALUE, .param = (index) }
+#define ARG_WORD(index) { .kind = ARG_IS_WORD, .param = (index) }
 #define ARG_ITEM { .kind = ARG_IS_ITEM }
 #define ARG_INDEX { .kind = ARG_IS_INDEX }
 #define ARG_NOW_MS(plus) { .kind = ARG_IS_NOW_MS, .number = (plus) }
@@ -90,7 +94,8 @@ struct step {
     struct refusal refusal;  /* the unit failed at this step */
     struct refusal conflict; /* the same because of a constraint; without one, `refusal` */
     struct refusal missing;  /* the step returned no row; the unit is stored */
-    bool (*when)(const struct call_run *run);                 /* NULL: always */
+    bool (*when)(const struct call_run *run); /* NULL: always */
+    const struct sql_statement *otherwise;    /* runs with the same values if `when` says no */
     void (*add)(struct call_run *run, struct sql_unit *unit); /* adds steps instead of one */
 };
 /* clang-format off */
@@ -115,10 +120,10 @@ enum call_from {
     FROM_NOW, /* of the request, plus a constant */
     FROM_ID,
     FROM_NUMBER,
-    FROM_CHANGED, /* rows that a step changed, all repetitions together */
-    FROM_HAS_ROWS,
-    FROM_EACH, /* of a list: one item for each repetition of a step, columns of its first row */
-    FROM_ALL,  /* of a list: all rows of all repetitions of a step */
+    FROM_CHANGED,  /* rows that a step changed, all repetitions together */
+    FROM_HAS_ROWS, /* did the step return a row; in a FROM_EACH list, did its repetition */
+    FROM_EACH,     /* of a list: one item for each repetition of a step, columns of its first row */
+    FROM_ALL,      /* of a list: all rows of all repetitions of a step */
 };
 #define COLUMN(step_, column) .from = FROM_COLUMN, .step = (step_), .at = (column)
 #define LAST_ROW(step_, column) .from = FROM_LAST_ROW, .step = (step_), .at = (column)
@@ -135,6 +140,9 @@ enum call_from {
 #define ROWS(step_, ...) .step = (step_), .fields = FIELDS(__VA_ARGS__)
 #define EACH_STEP(step_, ...) .from = FROM_EACH, .step = (step_), .fields = FIELDS(__VA_ARGS__)
 #define ALL_ROWS(step_, ...) .from = FROM_ALL, .step = (step_), .fields = FIELDS(__VA_ARGS__)
+#define MAP_ROWS(step_)                                                                            \
+    .step = (step_),                                                                               \
+    .fields = FIELDS({ "name", FIELD_TEXT, .at = 0 }, { "number", FIELD_INT, .at = 1 })
 /* {"success": true} */
 #define SUCCESS FIELDS({ "success", FIELD_BOOL, FIELD_NUMBER(1) })
 

@@ -12,5 +12,26 @@ extern const struct call call_get_opt_in_status;
 extern const struct call call_check_blocks;
 extern const struct call call_get_block_status;
 extern const struct call call_handle_block_change;
+/* invite_api.c */
+extern const struct call call_create_invite;
+extern const struct call call_list_invites;
+extern const struct call call_revoke_invite;
+/* report_api.c */
+extern const struct call call_report_member;
+extern const struct call call_get_reports;
+extern const struct call call_resolve_report;
+extern const struct call call_warn_member;
+extern const struct call call_list_warnings;
+extern const struct call call_get_admin_stats;
+/* request_api.c */
+extern const struct call call_send_chat_request;
+extern const struct call call_accept_chat_request;
+extern const struct call call_decline_chat_request;
+extern const struct call call_list_chat_requests;
+extern const struct call call_get_request_count;
+/* status_api.c */
+extern const struct call call_get_delivery_status;
+/* unread_api.c */
+extern const struct call call_get_unread;
 
 #endif

@@ -101,6 +101,22 @@ static void put_json_list(
     json_put_end(writer);
 }
 
+static void put_json_map(
+    struct json_writer *writer, const struct field *map, const struct field_source *source)
+{
+    uint32_t count = source->count(source, map);
+
+    tr_assert(map->fields[0].type == FIELD_TEXT && map->fields[1].type == FIELD_INT);
+    json_put_object(writer, map->name);
+    for (uint32_t row = 0; row < count; row++) {
+        struct field_source inner = source_of_row(source, map, row);
+
+        json_put_key(writer, source->get(&inner, &map->fields[0]).bytes);
+        json_put_int(writer, NULL, source->get(&inner, &map->fields[1]).number);
+    }
+    json_put_end(writer);
+}
+
 void field_put_json(
     struct json_writer *writer, const struct field *fields, const struct field_source *source)
 {
@@ -109,6 +125,8 @@ void field_put_json(
             field->put(writer, field, source);
         } else if (field->type == FIELD_LIST) {
             put_json_list(writer, field, source);
+        } else if (field->type == FIELD_MAP) {
+            put_json_map(writer, field, source);
         } else if (field->type == FIELD_OBJECT) {
             json_put_object(writer, field->name);
             field_put_json(writer, field->fields, source);
@@ -199,6 +217,22 @@ static void put_cbor_list(
     cbor_put_end(writer);
 }
 
+static void put_cbor_map(
+    struct cbor_writer *writer, const struct field *map, const struct field_source *source)
+{
+    uint32_t count = source->count(source, map);
+
+    tr_assert(map->fields[0].type == FIELD_TEXT && map->fields[1].type == FIELD_INT);
+    cbor_put_map(writer, map->name);
+    for (uint32_t row = 0; row < count; row++) {
+        struct field_source inner = source_of_row(source, map, row);
+
+        cbor_put_key(writer, source->get(&inner, &map->fields[0]).bytes);
+        cbor_put_int(writer, NULL, source->get(&inner, &map->fields[1]).number);
+    }
+    cbor_put_end(writer);
+}
+
 void field_put_cbor(
     struct cbor_writer *writer, const struct field *fields, const struct field_source *source)
 {
@@ -206,6 +240,8 @@ void field_put_cbor(
         tr_assert(field->type != FIELD_PUT);
         if (field->type == FIELD_LIST) {
             put_cbor_list(writer, field, source);
+        } else if (field->type == FIELD_MAP) {
+            put_cbor_map(writer, field, source);
         } else if (field->type == FIELD_OBJECT) {
             cbor_put_map(writer, field->name);
             field_put_cbor(writer, field->fields, source);

@@ -31,6 +31,7 @@ enum field_type {
     FIELD_SUITE,   /* a cipher suite's number as its registered name */
     FIELD_OBJECT,  /* of `fields` */
     FIELD_LIST,    /* of objects of `fields`; of bare values if the first of them has no name */
+    FIELD_MAP,     /* of integers: the name and the number of each row are `fields` 0 and 1 */
     FIELD_PUT,     /* written by `put`; `fields` describe what it writes */
 };
 

@@ -3,14 +3,8 @@
  * behind its cursor; a conversation that it marked has one while there are none. So a mark is there
  * or not, and can be set twice; the cursor that comes to the newest takes it away. */
 #include "services/delivery/api/api_query.h"
-
-#define UNREAD                                                                                     \
-    "COALESCE(NULLIF((SELECT COUNT(*) FROM log l WHERE l.convo = m.convo AND l.seq > m.read_seq"   \
-    " AND l.kind = 1 AND l.sender <> m.did), 0), m.unread_extra)"
-SQL_STATEMENT(count_all, "SELECT m.convo, " UNREAD " FROM members m WHERE m.did = $1"
-                         " AND m.leave_seq IS NULL ORDER BY m.convo");
-SQL_STATEMENT(count_one, "SELECT " UNREAD " FROM members m WHERE m.convo = $1 AND m.did = $2"
-                         " AND m.leave_seq IS NULL");
+#include "services/delivery/api/calls.h"
+#include "services/delivery/store/log_store.h"
 
 static void cursor_answered(struct http_request *request, const struct tr_event *event)
 {
@@ -42,7 +36,7 @@ static void one_counted(struct http_request *request, const struct tr_event *eve
         return;
     if (sql_unit_rows(unit, 0) == 0) { /* removed meanwhile */
         db_query_end(request);
-        http_respond_error(request, 403, "NotMember", "you are not a member of this conversation");
+        http_respond_error(request, 403, "NotMember", "You are not a member of this conversation.");
         return;
     }
     json_put_object(&writer, NULL);
@@ -52,7 +46,7 @@ static void one_counted(struct http_request *request, const struct tr_event *eve
     api_query_respond(request, &answer);
 }
 
-/* The mark is stored: how many that are is the database's to say. */
+/* The mark is stored; the database counts the unread messages. */
 static void marked(struct http_request *request, const struct tr_event *event)
 {
     const struct act *act = api_act(request, event);
@@ -62,7 +56,7 @@ static void marked(struct http_request *request, const struct tr_event *event)
         return;
     unit = sql_unit_create(0);
     if (unit != NULL) {
-        sql_unit_step(unit, &count_one, SQL_ROWS_ANY);
+        sql_unit_step(unit, &log_count_unread_in, SQL_ROWS_ANY);
         sql_unit_text(unit, act->convo);
         sql_unit_text(unit, act->claims->issuer);
     }
@@ -80,41 +74,21 @@ void api_mark_unread(struct http_request *request)
 
 /* ---- count ---------------------------------------------------------------------------------- */
 
-static void all_counted(struct http_request *request, const struct tr_event *event)
+static void put_total(
+    struct json_writer *writer, const struct field *field, const struct field_source *source)
 {
-    struct sql_unit *unit = db_query_unit(request, event);
-    struct buffer answer = { 0 };
-    struct json_writer writer = json_writer(&answer);
+    const struct call_run *run = call_run_of(source);
     int64_t total = 0;
 
-    if (unit == NULL)
-        return;
-    json_put_object(&writer, NULL);
-    json_put_object(&writer, "conversations");
-    for (uint32_t i = 0; i < sql_unit_rows(unit, 0); i++) {
-        json_put_key(&writer, sql_row_bytes(unit, 0, i, 0));
-        json_put_int(&writer, NULL, sql_row_int(unit, 0, i, 1));
-        total += sql_row_int(unit, 0, i, 1);
-    }
-    json_put_end(&writer);
-    json_put_int(&writer, "total", total);
-    json_put_end(&writer);
-    db_query_end(request);
-    if (delivery_may_answer(http_service(request), answer.size)) {
-        api_query_respond(request, &answer);
-        return;
-    }
-    buffer_free(&answer);
-    http_respond_shed(request, 503, 1, "answers");
+    for (uint32_t row = 0; row < call_rows(run, 0); row++)
+        total += sql_row_int(run->unit, call_step(run, 0), row, 1);
+    json_put_int(writer, field->name, total);
 }
 
-void api_get_unread(struct http_request *request)
-{
-    struct sql_unit *unit = sql_unit_create(0);
-
-    if (unit != NULL) {
-        sql_unit_step(unit, &count_all, SQL_ROWS_ANY);
-        sql_unit_text(unit, auth_claims_of(request)->issuer);
-    }
-    db_query_run(request, http_service(request), unit, true, all_counted);
-}
+const struct call call_get_unread = {
+    .steps = CALL_STEPS({ STEP(log_count_unread, SQL_ROWS_ANY, ARG_CALLER) }),
+    .fields = FIELDS({ "conversations", FIELD_MAP, MAP_ROWS(0) },
+        { "total", FIELD_PUT, .put = put_total,
+            .fields = FIELDS({ "total", FIELD_INT, .at = 0 }) }),
+    .is_large = true,
+};

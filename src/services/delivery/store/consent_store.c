@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "services/delivery/store/consent_store.h"
 
-#include "base/assert.h"
-
 #define CONSENT_TIMES                                                                              \
     "CASE WHEN opted_in = 1 THEN changed_ms END, CASE WHEN opted_in = 0 THEN changed_ms END"
 const struct sql_statement consent_put = {
@@ -54,18 +52,3 @@ const struct sql_statement consent_list_conflicts = {
             " AND y.leave_seq IS NULL WHERE x.convo = $1 AND x.leave_seq IS NULL"
             " ORDER BY b.blocker, b.blocked LIMIT 1000",
 };
-
-void consent_add_no_block(struct sql_unit *unit, struct span one, struct span other)
-{
-    tr_assert(one.size > 0 && other.size > 0);
-    sql_unit_step(unit, &consent_find_block, 0);
-    sql_unit_text(unit, one);
-    sql_unit_text(unit, other);
-}
-
-void consent_add_no_opt_out(struct sql_unit *unit, struct span did)
-{
-    tr_assert(did.size > 0);
-    sql_unit_step(unit, &consent_find_opt_out, 0);
-    sql_unit_text(unit, did);
-}

@@ -20,8 +20,6 @@ extern const struct sql_statement consent_get;
 /* Find a row if either of $1 and $2 has blocked the other, or if $1 has opted out. */
 extern const struct sql_statement consent_find_block;
 extern const struct sql_statement consent_find_opt_out;
-void consent_add_no_block(struct sql_unit *unit, struct span one, struct span other);
-void consent_add_no_opt_out(struct sql_unit *unit, struct span did);
 
 extern const struct sql_statement consent_put_block;
 extern const struct sql_statement consent_delete_block;

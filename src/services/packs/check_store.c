@@ -5,8 +5,6 @@
  * The folders are opened here and not by objects_open: that makes what is missing, and this only
  * reads. A folder that is not there is an empty one (a backup needs no incoming); one that cannot
  * be opened is an error, or every version would be called lost. */
-#include "services/packs/check.h"
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,6 +18,7 @@
 #include "base/alloc.h"
 #include "crypto/digest.h"
 #include "crypto/encoding.h"
+#include "services/packs/check.h"
 #include "services/packs/objects.h"
 #include "services/packs/schema.h"
 
@@ -276,7 +275,7 @@ static int compare_digest(struct run *run, const char *name)
         hex[crypto_hex_encode(digest, sizeof digest, hex)] = '\0';
         rc = strcmp(hex, name) == 0 ? 0 : TR_EPROTO;
     }
-    crypto_sha256_stream_finish(&stream);
+    crypto_sha256_stream_fini(&stream);
     close(fd);
     return rc;
 }

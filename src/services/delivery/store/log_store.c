@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "services/delivery/store/log_store.h"
+
+/* A message is found by its op, which has the sender's own id (api_set_op); with an idempotency key
+ * beside it the id stands alone. One of two indexes finds it: with an OR SQLite uses neither. */
+const struct sql_statement log_find_status = {
+    .text = "SELECT l.seq, l.epoch, l.created_ms, COUNT(m.did),"
+            " COUNT(CASE WHEN m.read_seq >= l.seq THEN 1 END) FROM log l LEFT JOIN members m"
+            " ON m.convo = l.convo AND m.did <> l.sender AND m.join_seq < l.seq"
+            " AND (m.leave_seq IS NULL OR m.leave_seq > l.seq)"
+            " WHERE l.convo = $1 AND l.seq = COALESCE((SELECT o.seq FROM log o WHERE o.convo = $1"
+            " AND o.op = 'msg:' || CAST($3 AS TEXT) || ':' || CAST($2 AS TEXT)),"
+            " (SELECT n.seq FROM log n WHERE n.convo = $1 AND n.message_id = $2 AND n.sender = $3"
+            " LIMIT 1)) GROUP BY l.convo, l.seq",
+};
+
+#define UNREAD                                                                                     \
+    "COALESCE(NULLIF((SELECT COUNT(*) FROM log l WHERE l.convo = m.convo AND l.seq > m.read_seq"   \
+    " AND l.kind = 1 AND l.sender <> m.did), 0), m.unread_extra)"
+const struct sql_statement log_count_unread = {
+    .text = "SELECT m.convo, " UNREAD " FROM members m WHERE m.did = $1 AND m.leave_seq IS NULL"
+            " ORDER BY m.convo",
+};
+const struct sql_statement log_count_unread_in = {
+    .text = "SELECT " UNREAD " FROM members m WHERE m.convo = $1 AND m.did = $2"
+            " AND m.leave_seq IS NULL",
+};

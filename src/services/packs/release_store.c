@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* release_store.c: edits of releases: create a draft, put and remove artifacts, validate, publish,
+ * deprecate.
+ *
+ * Publishing pins a release: its unit writes the version, the digest and the size of each artifact,
+ * and no statement here changes them afterwards. */
+#include <stdio.h>
+#include <string.h>
+
+#include "services/packs/api.h"
+#include "services/packs/pack_json.h"
+#include "services/packs/release.h"
+
+enum { NAME_BYTES_MAX = 128, NOTES_MAX = 4096, ROLES_MAX = 32 };
+
+SQL_STATEMENT(add_release, "INSERT INTO pack_releases (id, name, notes, roles, state, created_ms)"
+                           " VALUES ($1, $2, $3, $4, 0, $5)");
+SQL_STATEMENT(put_artifact_row,
+    "INSERT INTO pack_artifacts (release, pack, role, required, wanted)"
+    " SELECT id, $2, $3, $4, $5 FROM pack_releases WHERE id = $1 AND state = 0"
+    " ON CONFLICT (release, pack) DO UPDATE SET role = excluded.role,"
+    " required = excluded.required, wanted = excluded.wanted");
+SQL_STATEMENT(remove_artifact_row,
+    "DELETE FROM pack_artifacts WHERE release = $1 AND pack = $2 AND EXISTS"
+    " (SELECT 1 FROM pack_releases WHERE id = $1 AND state = 0)");
+SQL_STATEMENT(publish_row, "UPDATE pack_releases SET state = 1, place = $2, published_ms = $3"
+                           " WHERE id = $1 AND state = 0");
+SQL_STATEMENT(pin, "UPDATE pack_artifacts SET version = $3, sha256 = $4, size = $5"
+                   " WHERE release = $1 AND pack = $2 AND version IS NULL");
+/* Must find no row: the plan knew every artifact. */
+SQL_STATEMENT(unpinned, "SELECT 1 FROM pack_artifacts WHERE release = $1 AND version IS NULL");
+SQL_STATEMENT(deprecate_row, "UPDATE pack_releases SET state = 2, deprecated_ms = $2"
+                             " WHERE id = $1 AND state = 1");
+
+static void answer_release(const struct edit *edit, const struct packs_view *view,
+    const struct sql_unit *unit, struct json_writer *writer)
+{
+    const struct release *release = catalogue_release(view, span_of(edit->release));
+
+    (void)unit;
+    if (release == NULL) {
+        json_put_null(writer, NULL);
+        return;
+    }
+    json_put_object(writer, NULL);
+    put_release_members(writer, release, false);
+    json_put_end(writer);
+}
+
+/* Returns NULL after refusing. */
+static const struct release *find_draft(struct edit *edit, const struct packs_view *view)
+{
+    const struct release *release = edit_release(edit, view);
+
+    if (release == NULL || release->state == RELEASE_DRAFT)
+        return release;
+    edit_refuse(edit, 409, "ReleaseNotDraft",
+        "This release is published and cannot change; create another one.");
+    return NULL;
+}
+
+/* ---- create --------------------------------------------------------------------------------- */
+
+enum { NAME, NOTES };
+static const struct rest_param create_params[] = {
+    [NAME] = { "name", REST_TEXT, REST_REQUIRED, 1, .max = NAME_BYTES_MAX },
+    [NOTES] = { "notes", REST_TEXT, .max = NOTES_MAX },
+    REST_PARAMS_END,
+};
+
+/* Join the array required_roles with commas, for the plan to store. Returns TR_ENOMEM. */
+static int read_roles(struct edit *edit, struct json_expect *expect)
+{
+    const struct json *list = json_may_array(expect, "required_roles", 0, ROLES_MAX);
+    struct buffer roles = { 0 };
+    size_t index = 0;
+
+    for (struct json_iter it = json_iterate(list); json_next(&it); index++) {
+        struct span role =
+            json_item_string(expect, "required_roles", index, it.value, 1, RELEASE_ROLE_MAX);
+
+        if (!expect->failed && !release_role_is_valid(role))
+            json_expect_fail(expect, "required_roles", RELEASE_ROLE_RULE);
+        if (roles.size > 0)
+            buffer_text(&roles, ",");
+        buffer_span(&roles, role);
+    }
+    buffer_append(&roles, "", 1);
+    edit->data = roles.bytes;
+    return roles.failed != 0 ? TR_ENOMEM : 0;
+}
+
+static bool has_name(const struct packs_view *view, struct span name)
+{
+    for (uint32_t i = 0; i < view->release_count; i++)
+        if (span_is(name, view->releases[i].name))
+            return true;
+    return false;
+}
+
+static void plan_create(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
+{
+    const struct tr_env *env = edit->packs->env;
+
+    if (has_name(view, edit->values[NAME].text)) {
+        edit_refuse(edit, 409, "ReleaseExists",
+            "A release of this name exists already; choose another name.");
+        return;
+    }
+    if (view->release_count >= CATALOGUE_RELEASES_MAX) {
+        edit_refuse(
+            edit, 409, "CatalogueFull", "The catalogue has 4,096 releases; that is the most.");
+        return;
+    }
+    (void)snprintf(edit->release, sizeof edit->release, "%016llx%016llx",
+        (unsigned long long)env->random(env->data), (unsigned long long)env->random(env->data));
+    STEP(unit, &add_release, 1, VALUE_CHARS(edit->release), VALUE_TEXT(edit->values[NAME].text),
+        VALUE_TEXT(edit->values[NOTES].text), VALUE_CHARS(edit->data), VALUE_INT(edit->now_ms));
+}
+
+const struct edit_kind create_release_edit = { .action = "create_release",
+    .status = 201,
+    .params = create_params,
+    .read = read_roles,
+    .plan = plan_create,
+    .answer = answer_release };
+
+/* ---- artifacts ------------------------------------------------------------------------------ */
+
+enum { PACK, VERSION, ROLE, IS_REQUIRED };
+static const struct rest_param artifact_params[] = {
+    [PACK] = { "package_id", REST_TEXT, REST_REQUIRED, 1, PACK_NAME_MAX,
+        .is_valid = pack_name_is_valid, .rule = PACK_NAME_RULE },
+    [VERSION] = { "version", REST_TEXT, .min = 1, .max = PACK_VERSION_MAX,
+        .is_valid = pack_version_is_valid, .rule = PACK_VERSION_RULE },
+    [ROLE] = { "artifact_role", REST_TEXT, REST_REQUIRED, 1, RELEASE_ROLE_MAX,
+        .is_valid = release_role_is_valid, .rule = RELEASE_ROLE_RULE },
+    [IS_REQUIRED] = { "required", REST_BOOL, .fallback = true },
+    REST_PARAMS_END,
+};
+
+static int read_artifact(struct edit *edit, struct json_expect *expect)
+{
+    (void)expect;
+    edit_copy(edit->pack, sizeof edit->pack, edit->values[PACK].text);
+    edit_copy(edit->version, sizeof edit->version, edit->values[VERSION].text);
+    return 0;
+}
+
+static void plan_artifact(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
+{
+    const struct release *release = find_draft(edit, view);
+    const struct pack *pack = release == NULL ? NULL : edit_pack(edit, view);
+
+    if (pack == NULL || (edit->version[0] != '\0' && edit_version(edit, pack) == NULL))
+        return;
+    if (release->artifact_count >= CATALOGUE_ARTIFACTS_MAX)
+        edit_refuse(edit, 409, "CatalogueFull", "The release has 64 artifacts; that is the most.");
+    else
+        STEP(unit, &put_artifact_row, 1, VALUE_CHARS(edit->release), VALUE_INT(pack->id),
+            VALUE_TEXT(edit->values[ROLE].text), VALUE_INT(edit->values[IS_REQUIRED].number),
+            VALUE_TEXT(edit->values[VERSION].text));
+}
+
+const struct edit_kind put_artifact_edit = { .action = "put_artifact",
+    .params = artifact_params,
+    .read = read_artifact,
+    .plan = plan_artifact,
+    .answer = answer_release };
+
+static void plan_remove_artifact(
+    struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
+{
+    const struct release *release = find_draft(edit, view);
+    const struct pack *pack = release == NULL ? NULL : edit_pack(edit, view);
+
+    if (pack == NULL)
+        return;
+    for (uint32_t i = 0; i < release->artifact_count; i++) {
+        if (release->artifacts[i].pack != pack)
+            continue;
+        STEP(unit, &remove_artifact_row, 1, VALUE_CHARS(edit->release), VALUE_INT(pack->id));
+        return;
+    }
+    edit_refuse(edit, 404, "ArtifactNotFound", "The release has no artifact of this pack.");
+}
+
+const struct edit_kind remove_artifact_edit = { .action = "remove_artifact",
+    .plan = plan_remove_artifact,
+    .answer = answer_release,
+    .flags = EDIT_SMALL };
+
+/* ---- validate and publish ------------------------------------------------------------------- */
+
+static void put_failure(void *data, enum release_failure failure, struct span subject)
+{
+    struct json_writer *writer = data;
+
+    json_put_object(writer, NULL);
+    json_put_text(writer, "reason", release_failure_text(failure));
+    if (subject.at != NULL)
+        json_put_string(
+            writer, failure == RELEASE_MISSING_ROLE ? "artifact_role" : "package_id", subject);
+    json_put_end(writer);
+}
+
+static uint32_t put_failures(struct json_writer *writer, const struct release *release)
+{
+    uint32_t count;
+
+    json_put_array(writer, "failures");
+    count = release_validate(release, put_failure, writer);
+    json_put_end(writer);
+    return count;
+}
+
+static void plan_validate(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
+{
+    (void)unit;
+    if (find_draft(edit, view) != NULL)
+        edit_done(edit);
+}
+
+static void answer_validate(const struct edit *edit, const struct packs_view *view,
+    const struct sql_unit *unit, struct json_writer *writer)
+{
+    const struct release *release = catalogue_release(view, span_of(edit->release));
+
+    (void)unit;
+    json_put_object(writer, NULL);
+    json_put_bool(writer, "valid", put_failures(writer, release) == 0);
+    json_put_end(writer);
+}
+
+const struct edit_kind validate_release_edit = {
+    .plan = plan_validate, .answer = answer_validate, .flags = EDIT_READ
+};
+
+/* Refuse with 422 and the list of failures, in the form of every error. */
+static void refuse_invalid(struct edit *edit, const struct release *release)
+{
+    struct json_writer writer = json_writer(&edit->answer);
+
+    edit_refuse(edit, 422, "ReleaseInvalid",
+        "The release cannot be published; failures says what to change.");
+    json_put_object(&writer, NULL);
+    json_put_text(&writer, "error", edit->label);
+    json_put_text(&writer, "message", edit->text);
+    (void)put_failures(&writer, release);
+    json_put_end(&writer);
+    if (json_writer_end(&writer) < 0)
+        buffer_free(&edit->answer); /* the error then goes out without the list */
+}
+
+static void add_pin(
+    struct sql_unit *unit, const struct release *release, const struct release_artifact *artifact)
+{
+    const struct pack_version *version = release_choice(artifact);
+
+    STEP(unit, &pin, 1, VALUE_CHARS(release->id), VALUE_INT(artifact->pack->id),
+        VALUE_CHARS(version->version), VALUE_BLOB(version->sha256, sizeof version->sha256),
+        VALUE_INT(version->size));
+}
+
+static void plan_publish(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
+{
+    const struct release *release = find_draft(edit, view);
+
+    if (release == NULL)
+        return;
+    if (release_validate(release, NULL, NULL) > 0) {
+        refuse_invalid(edit, release);
+        return;
+    }
+    STEP(unit, &publish_row, 1, VALUE_CHARS(release->id), VALUE_INT(view->release_place_next),
+        VALUE_INT(edit->now_ms));
+    for (uint32_t i = 0; i < release->artifact_count; i++)
+        add_pin(unit, release, &release->artifacts[i]);
+    STEP(unit, &unpinned, 0, VALUE_CHARS(release->id));
+}
+
+const struct edit_kind publish_release_edit = {
+    .action = "publish_release", .plan = plan_publish, .answer = answer_release
+};
+
+/* ---- deprecate ------------------------------------------------------------------------------ */
+
+static void plan_deprecate(struct edit *edit, const struct packs_view *view, struct sql_unit *unit)
+{
+    const struct release *release = edit_release(edit, view);
+
+    if (release == NULL)
+        return;
+    if (release->state == RELEASE_DEPRECATED)
+        edit_done(edit);
+    else if (release->state == RELEASE_PUBLISHED)
+        STEP(unit, &deprecate_row, 1, VALUE_CHARS(release->id), VALUE_INT(edit->now_ms));
+    else
+        edit_refuse(edit, 409, "ReleaseNotPublished",
+            "The release is a draft; only a published release can be deprecated.");
+}
+
+const struct edit_kind deprecate_release_edit = { .action = "deprecate_release",
+    .plan = plan_deprecate,
+    .answer = answer_release,
+    .flags = EDIT_SMALL };

@@ -149,8 +149,8 @@ TR_API int tr_self_tell(struct tr_context *ctx, const void *message, size_t size
 TR_API const char *tr_self_name(const struct tr_context *ctx);
 TR_API uint64_t tr_self_id(const struct tr_context *ctx);
 TR_API uint32_t tr_self_restarts(const struct tr_context *ctx);
-/* Return when the message being handled expires (absolute), 0 if never. Messages sent by its handler
- * never expire later. */
+/* Return when the message being handled expires (absolute), 0 if never. Messages sent by its
+ * handler never expire later. */
 TR_API uint64_t tr_deadline_ns(const struct tr_context *ctx);
 /* Return whether the asker is gone, has cancelled, or the deadline has passed: a checkpoint for
  * long work. */

@@ -83,13 +83,13 @@ TR_API int tr_reply_send_accept(tr_reply_handle handle);
 TR_API void tr_reply_drop(tr_reply_handle *handle);
 /* Return whether the asker has given up (timeout, cancel, gone): the answer is not needed. */
 TR_API bool tr_reply_is_cancelled(tr_reply_handle handle);
-/* Make another actor of the same system (asserted) answer for it: if `to` ends first, the asker gets
- * the error. */
+/* Make another actor of the same system (asserted) answer for it: if `to` ends first, the asker
+ * gets the error. */
 TR_API void tr_reply_give(tr_reply_handle handle, tr_sender to);
 
-/* Forward the message being handled, with the duty to answer it. On failure this actor still handles
- * it. The types must have the same message size. TR_EDEADLOCK: the asker holds and would wait in a
- * circle; it was answered with that error. TR_EUNSUPPORTED: `to` is of another system. */
+/* Forward the message being handled, with the duty to answer it. On failure this actor still
+ * handles it. The types must have the same message size. TR_EDEADLOCK: the asker holds and would
+ * wait in a circle; it was answered with that error. TR_EUNSUPPORTED: `to` is of another system. */
 TR_API int tr_forward(struct tr_context *ctx, tr_sender to);
 
 /* ---- asking from a thread ------------------------------------------------------------------- */
@@ -124,7 +124,8 @@ TR_API int tr_ask_wait(tr_sender to, const void *message, size_t size, void *val
 /* ---- several answers at once, in an actor --------------------------------------------------- */
 
 /* Plain data in the actor's struct. Give each ask its own tag from tag_first on, up to 64, and pass
- * the reply events to tr_gather_take: it tells when all answers have come, or the first good one. */
+ * the reply events to tr_gather_take: it tells when all answers have come, or the first good
+ * one. */
 struct tr_gather {
     uint32_t tag_first;
     uint32_t count;

@@ -66,8 +66,8 @@ struct tr_cache_entry {
     size_t value_size;
     uint64_t ttl_ns; /* 0 is the cache's own */
     /* The stamp of a get that returned TR_ENOENT: the put is ignored if the key was removed, or the
-     * cache cleared, since that get. So a value fetched before an invalidation is never stored after
-     * it. 0 is unconditional. */
+     * cache cleared, since that get. So a value fetched before an invalidation is never stored
+     * after it. 0 is unconditional. */
     uint64_t stamp;
 };
 

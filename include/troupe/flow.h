@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* flow.h: work of several steps, as a table of steps. The frame, which keeps the flow's data between
- * steps, is plain data inside the actor's struct: no stack, no allocation, and visible in a
+/* flow.h: work of several steps, as a table of steps. The frame, which keeps the flow's data
+ * between steps, is plain data inside the actor's struct: no stack, no allocation, and visible in a
  * debugger.
  *
  *     struct transfer {               the frame: begins with a struct tr_flow

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* inspect.h: the state of actors and systems, read from outside. Reading walks no queue and takes no
- * lock that an ordinary send or turn takes, so each figure of a running system is right, but they
- * are not of one instant. */
+/* inspect.h: the state of actors and systems, read from outside. Reading walks no queue and takes
+ * no lock that an ordinary send or turn takes, so each figure of a running system is right, but
+ * they are not of one instant. */
 #ifndef TROUPE_INSPECT_H
 #define TROUPE_INSPECT_H
 

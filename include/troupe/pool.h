@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pool.h: several actors of one type that share the work. Messages with one key always go to the
  * same worker, so messages of one sender with one key are handled in their order. A message without
- * a key goes to the worker with the fewest messages waiting. The pool's supervisor restarts a worker
- * that fails; the worker keeps its box and its keys.
+ * a key goes to the worker with the fewest messages waiting. The pool's supervisor restarts a
+ * worker that fails; the worker keeps its box and its keys.
  *
  * There is no actor in between: a send goes straight from the sender to the worker. All functions
  * may be called from any thread. */

@@ -31,12 +31,12 @@
  * the asks whose duty to answer the actor had taken. Messages it had not begun stay with the proxy
  * and go to the next child, in their order, before those still in the box. An ask that has a
  * deadline ends by it as always, with TR_ETIMEOUT, whatever the child does; the time left travels
- * with the message. If the actor in the child ends by itself (TR_STOP), the proxy ends too, and open
- * asks get TR_ECLOSED.
+ * with the message. If the actor in the child ends by itself (TR_STOP), the proxy ends too, and
+ * open asks get TR_ECLOSED.
  *
  * After each such end the child is started again, after a back-off that doubles and has jitter.
- * Over restarts_max within window_ns the proxy fails like any actor (TR_WHY_FAILED). Messages it had
- * taken out of its box are lost: their askers get TR_ECRASHED. Its supervisor decides about the
+ * Over restarts_max within window_ns the proxy fails like any actor (TR_WHY_FAILED). Messages it
+ * had taken out of its box are lost: their askers get TR_ECRASHED. Its supervisor decides about the
  * messages still in the box.
  *
  * Natural shutdown: the last sender goes, the box drains, the child has handled all of it, is told

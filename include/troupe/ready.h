@@ -11,10 +11,10 @@
  *
  * Functions that take a context ask from an actor: the answer comes as TR_EVENT_REPLY with the tag
  * of the options. Functions that end in _wait ask from a thread that is not a worker. Functions
- * without a context are tells, from anywhere; unlike other tells they do not expire with the message
- * being handled, because facts such as "this key is stale" must not get lost. All can fail as
- * tr_ask, tr_ask_wait and tr_tell do (TR_ECLOSED, TR_EFULL, TR_ENOMEM, …), and with TR_ETOOBIG for a
- * key or value over its limit. */
+ * without a context are tells, from anywhere; unlike other tells they do not expire with the
+ * message being handled, because facts such as "this key is stale" must not get lost. All can fail
+ * as tr_ask, tr_ask_wait and tr_tell do (TR_ECLOSED, TR_EFULL, TR_ENOMEM, …), and with TR_ETOOBIG
+ * for a key or value over its limit. */
 #ifndef TROUPE_READY_H
 #define TROUPE_READY_H
 

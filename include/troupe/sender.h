@@ -20,7 +20,8 @@
 extern "C" {
 #endif
 
-/* Durations are in nanoseconds everywhere. A deadline too far away to represent means no deadline. */
+/* Durations are in nanoseconds everywhere. A deadline too far away to represent means no
+ * deadline. */
 #define TR_MICROSECONDS(n) ((uint64_t)(n)*UINT64_C(1000))
 #define TR_MILLISECONDS(n) ((uint64_t)(n)*UINT64_C(1000000))
 #define TR_SECONDS(n) ((uint64_t)(n)*UINT64_C(1000000000))
@@ -80,8 +81,8 @@ TR_API int tr_try_tell(tr_sender to, const void *message, size_t size);
 TR_API int tr_try_tell_with(
     tr_sender to, const void *message, size_t size, const struct tr_send_options *options);
 
-/* The same from a thread that is not a worker (asserted): blocks until there is room, the actor ends
- * (TR_ECLOSED) or `timeout_ns` has passed (TR_ETIMEOUT; 0 waits forever). */
+/* The same from a thread that is not a worker (asserted): blocks until there is room, the actor
+ * ends (TR_ECLOSED) or `timeout_ns` has passed (TR_ETIMEOUT; 0 waits forever). */
 TR_API int tr_tell_wait(tr_sender to, const void *message, size_t size, uint64_t timeout_ns);
 
 /* A reserved place in a box. Fill `message` in place, then commit it (there is always room) or

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* snapshot.h: read-mostly state, published by one actor and read by all without a message, a lock or
- * a shared counter. A published value is immutable; the one it replaces is freed when no
+/* snapshot.h: read-mostly state, published by one actor and read by all without a message, a lock
+ * or a shared counter. A published value is immutable; the one it replaces is freed when no
  * worker and no registered thread can still be reading it. */
 #ifndef TROUPE_SNAPSHOT_H
 #define TROUPE_SNAPSHOT_H

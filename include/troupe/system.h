@@ -3,8 +3,8 @@
  * process may have several. Tells and futures go from one to another; asks, forwards, watches and
  * links stay within one.
  *
- * One thread at a time drives a driven system, by tr_system_step or by a call that waits (asserted);
- * other threads may send to it.
+ * One thread at a time drives a driven system, by tr_system_step or by a call that waits
+ * (asserted); other threads may send to it.
  *
  * After fork() the child has the memory of its parent's systems but not their threads: it must not
  * use them, and leaves them alone when it exits (or runs another program). */
@@ -41,8 +41,8 @@ TR_API int tr_system_create(const struct tr_system_options *options, struct tr_s
 
 /* Wait until every actor has ended by itself (all senders dropped). TR_ETIMEOUT after `timeout_ns`;
  * then the report of holders is logged. 0 waits forever: then the report is logged once, after ten
- * seconds of the system's clock, and the wait goes on. (A simulation with nothing left to do returns
- * TR_ETIMEOUT at once.) */
+ * seconds of the system's clock, and the wait goes on. (A simulation with nothing left to do
+ * returns TR_ETIMEOUT at once.) */
 TR_API int tr_system_join(struct tr_system *system, uint64_t timeout_ns);
 
 /* Write the report of holders: for each actor, the holders of its senders and what it waits for. */

@@ -17,8 +17,8 @@ extern "C" {
 /* Grows with every version: compare it with #if. */
 #define TR_VERSION_NUMBER (TR_VERSION_MAJOR * 1000000 + TR_VERSION_MINOR * 1000 + TR_VERSION_PATCH)
 
-/* How structs grow. Option structs that begin with struct_size get new fields at their end. A program
- * that uses a field newer than version 0.1 sets the size of its own header:
+/* How structs grow. Option structs that begin with struct_size get new fields at their end. A
+ * program that uses a field newer than version 0.1 sets the size of its own header:
  *
  *     struct tr_system_options options = { TR_SIZED(tr_system_options), .workers = 4 };
  *

@@ -19,7 +19,7 @@ char *base_strdup(const char *text);
 void *base_pages_alloc(size_t size, size_t align);
 void base_pages_free(void *pages, size_t size);
 
-/* Builds with tests can make fallible calls fail. In what users run BASE_FAULTS is 0, and so is
+/* Builds with tests can make fallible calls fail. In a release BASE_FAULTS is 0, and so is
  * base_fault_hit(). */
 #ifndef BASE_FAULTS
 #define BASE_FAULTS 1

@@ -17,8 +17,8 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 
-/* Private to the user of the service: what is stored may be secret, and a umask cannot add what is
- * missing. */
+/* Private to the service's user: stored data may be secret. A umask may remove rights and cannot
+ * add any. */
 #define FILE_MODE 0600
 /* Linux moves at most 0x7ffff000 bytes in one call; ask for less, and go round. */
 #define CHUNK_BYTES_MAX ((size_t)1 << 30)
@@ -233,8 +233,7 @@ static int real_write(struct tr_file *file, uint64_t offset, const void *bytes, 
             continue;
         if (put < 0)
             return error_of_errno(errno);
-        /* POSIX does not say that nothing written is impossible; going round for ever would be
-         * worse. */
+        /* POSIX allows a write of 0 bytes: fail rather than loop for ever. */
         if (put == 0)
             return TR_EIO;
         done += (size_t)put;
@@ -316,7 +315,8 @@ static int real_exists(void *disk, const char *path, int *ret_exists)
     return 0;
 }
 
-/* The directory is what stands before the last slash; "." if there is none, "/" if nothing does. */
+/* The directory is the part before the last slash; "." without a slash, "/" if that part is empty.
+ */
 static char *parent_of(const char *path)
 {
     const char *slash = strrchr(path, '/');

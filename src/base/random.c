@@ -62,8 +62,8 @@ uint64_t base_random_below(struct base_random *random, uint64_t bound)
 
 bool base_random_chance(struct base_random *random, uint32_t per_million)
 {
-    /* Drawn even if the answer is sure: switching one fault off must not shift what the others
-     * draw. */
+    /* Draw even if the answer is certain: switching one fault off must not shift the draws of the
+     * others. */
     return base_random_below(random, MILLION) < per_million;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* siphash.h: a keyed hash for tables whose keys come from outside: without the key nobody can make
- * keys that collide. SipHash-2-4. */
+/* siphash.h: the hash of every table (SipHash-2-4). Its key is random, so a client that chooses
+ * table keys cannot make them collide. */
 #ifndef BASE_SIPHASH_H
 #define BASE_SIPHASH_H
 

@@ -6,7 +6,7 @@
  *                 │        ▼                                                                 │
  *                 └──── crashed (waits for its supervisor) ──────── unsupervised, killed ────┘
  *
- * Also what the runtime itself tells an actor: the operations. */
+ * This file also handles the operations: the runtime's own messages to an actor. */
 #include "runtime/actor.h"
 
 #include <string.h>
@@ -52,7 +52,7 @@ enum verdict tr__actor_start(struct tr__worker *worker, struct tr_box *box)
         return tr__crash(worker, box, TR_WHY_START, NULL);
     }
     ext = tr__ext_of(box);
-    /* A supervisor has started when its children have: it says so itself. */
+    /* A supervisor has started when its children have: it tells its own supervisor then. */
     if (ext != NULL && ext->supervisor != NULL && !(tr__get(box->status) & STATUS_SUPERVISOR))
         ext->starting = true;
     verdict = tr__after(worker, box, NULL, TR_GO, &counted);
@@ -61,7 +61,8 @@ enum verdict tr__actor_start(struct tr__worker *worker, struct tr_box *box)
     return verdict;
 }
 
-/* A life ends and another may follow: what belonged to it goes. Box, stash and senders stay. */
+/* End one life; another may follow. Its timers, descriptors, watches and handles go; box, stash and
+ * senders stay. */
 static void end_life(struct tr_box *box, struct tr__ext *ext, enum tr_why why, int reply_status)
 {
     ext->starting = false;
@@ -96,7 +97,7 @@ enum verdict tr__end_stop(struct tr__worker *worker, struct tr_box *box)
     return VERDICT_GONE;
 }
 
-/* The messages of a queue get their fate; events stay. */
+/* Bury the messages of a queue, or pass them to the successor; events stay. */
 static void bury_messages(struct tr__worker *worker, struct tr_box *box, struct tr__cell **queue)
 {
     const struct tr__ext *ext = tr__ext_of(box);
@@ -113,7 +114,7 @@ static void bury_messages(struct tr__worker *worker, struct tr_box *box, struct 
             tr__dead_letter(worker, box, cell, TR_DEAD_STOPPED, TR_ECLOSED);
     }
     *queue = events;
-    if (counted > 0) /* for whoever looks: nothing waits here any more */
+    if (counted > 0) /* for readers: no message waits here */
         atomic_fetch_sub_explicit(&box->word, counted * WORD_COUNT_ONE, memory_order_acq_rel);
 }
 
@@ -131,12 +132,12 @@ static void close_to_messages(struct tr__worker *worker, struct tr_box *box)
         bury_messages(worker, box, &ext->background);
     }
     bury_messages(worker, box, &box->fifo);
-    /* Whoever is parked on this box need not wait for room any more. */
+    /* Unpark the actors that wait for room here: there is nothing to wait for. */
     if (atomic_load_explicit(&box->word, memory_order_acquire) & WORD_WAITERS)
         tr__unpark_all(box);
 }
 
-/* An actor that goes to rest handles no more messages, but still the events it waits for. */
+/* Sort the queue of an actor that goes to rest: it handles events, and no more messages. */
 static void events_first(struct tr_box *box)
 {
     struct tr__ext *ext = tr__ext_of(box);
@@ -163,7 +164,7 @@ tr__noinline enum verdict tr__begin_stop(
     }
     if (tr__get(box->status) & STATUS_HELD) {
         ext = tr__ext_of(box);
-        tr_assert(ext != NULL); /* who holds has one */
+        tr_assert(ext != NULL); /* an actor that holds has an ext */
         ext->hold_at_stop = ext->hold_sequence;
         ext->has_hold_at_stop = true;
     }
@@ -180,7 +181,7 @@ tr__noinline enum verdict tr__begin_stop(
     }
     if (rest)
         events_first(box);
-    else if (why != TR_WHY_DONE) /* done: nobody can send, nothing waits */
+    else if (why != TR_WHY_DONE) /* done: no sender is left, no message waits */
         close_to_messages(worker, box);
     ctx->cell = NULL;
     if ((started || tr__get(box->status) & STATUS_SUPERVISOR) && box->type->stop != NULL)
@@ -194,12 +195,11 @@ tr__noinline enum verdict tr__begin_stop(
     if (!(tr__get(box->status) & STATUS_SUPERVISOR) &&
         (ext == NULL ||
             tr__actor_timer(worker, box, ext->grace_ns, 0, 0, true, &ext->grace_timer) < 0))
-        return tr__end_stop(worker, box); /* no memory for the grace: better ended than for ever */
+        return tr__end_stop(worker, box); /* no memory for the grace timer: end now */
     return tr__after(worker, box, NULL, TR_GO, &counted);
 }
 
-/* The one way an in-process actor fails. `cell` is the message to handle again after the restart.
- */
+/* Fail an actor: the only way it fails. `cell` is the message to handle again after the restart. */
 tr__noinline enum verdict tr__crash(
     struct tr__worker *worker, struct tr_box *box, enum tr_why why, struct tr__cell *cell)
 {
@@ -252,7 +252,7 @@ static bool is_supervised(const struct tr_box *box)
     return ext != NULL && ext->supervisor != NULL;
 }
 
-/* For good, whatever its supervisor would do. */
+/* End the actor for good, whatever its supervisor would do. */
 static enum verdict end(struct tr__worker *worker, struct tr_box *box)
 {
     uint32_t status = tr__get(box->status);
@@ -266,16 +266,16 @@ static enum verdict end(struct tr__worker *worker, struct tr_box *box)
         return VERDICT_GONE;
     }
     if (status & STATUS_STOPPING &&
-        status & STATUS_RESTING) { /* it was to come back; now it is not */
+        status & STATUS_RESTING) { /* it was resting for a restart that does not come */
         tr__status_clear(box, STATUS_RESTING);
         close_to_messages(worker, box);
-        if (status & STATUS_SUPERVISOR) /* nor do its children */
+        if (status & STATUS_SUPERVISOR) /* its children do not restart either */
             box->type->stop(worker->ctx.self, &worker->ctx, TR_WHY_STOPPED);
     }
     return tr__begin_stop(worker, box, TR_WHY_STOPPED, false);
 }
 
-/* What a registered predecessor left goes before everything that was sent to this one. */
+/* Put the messages that a registered predecessor left before those sent to this actor. */
 static void inherit(struct tr_box *box, const void *payload)
 {
     struct tr__cell *left, *first;
@@ -312,7 +312,7 @@ enum verdict tr__handle_op(struct tr__worker *worker, struct tr_box *box, struct
     switch (op) {
     case OP_STOP:
         if (is_supervised(box) && tr__ext_of(box)->restart_kind == TR_PERMANENT) {
-            /* It comes back, so its box stays; if it is down already there is nothing to do. */
+            /* It will be restarted, so its box stays. If it is down there is nothing to do. */
             if (status & (STATUS_CRASHED | STATUS_WAITING))
                 return VERDICT_GO;
             return tr__begin_stop(worker, box, TR_WHY_STOPPED, true);
@@ -322,18 +322,18 @@ enum verdict tr__handle_op(struct tr__worker *worker, struct tr_box *box, struct
         return end(worker, box);
     case OP_PASSIVATE:
         if (tr__registry_is_closing(tr__ext_of(box)->entry))
-            tr__status_set(box, STATUS_SLOW); /* looks again whenever it goes idle */
+            tr__status_set(box, STATUS_SLOW); /* it checks again whenever it goes idle */
         if (status & (STATUS_STOPPING | BLOCKED) ||
             !tr__registry_may_end(box, tr__ext_of(box)->entry, false))
             return VERDICT_GO;
         return tr__begin_stop(worker, box, TR_WHY_PASSIVATED, false);
     case OP_KILL:
-        /* Whoever kills a supervisor ends what it supervises: nobody is left without one. */
+        /* Killing a supervisor ends its children too: no child runs without a supervisor. */
         if (status & STATUS_SUPERVISOR)
             return status & (STATUS_STOPPING | STATUS_CRASHED)
                        ? VERDICT_GO
                        : tr__begin_stop(worker, box, TR_WHY_KILLED, is_supervised(box));
-        /* A supervised actor that is killed is one that crashed, whatever it was doing. */
+        /* Killing a supervised actor counts as a crash, whatever it was doing. */
         if (is_supervised(box) && status & (STATUS_CRASHED | STATUS_WAITING))
             return VERDICT_GO;
         if (is_supervised(box) && (status & STATUS_RESTING || !(status & STATUS_STOPPING)))
@@ -341,7 +341,7 @@ enum verdict tr__handle_op(struct tr__worker *worker, struct tr_box *box, struct
         tr__box_finish(worker, box, TR_WHY_KILLED);
         return VERDICT_GONE;
     case OP_REST:
-        /* If it is at rest by itself its supervisor has been told. */
+        /* If it crashed before, its supervisor knows. */
         return status & STATUS_CRASHED ? VERDICT_GO
                                        : tr__begin_stop(worker, box, TR_WHY_STOPPED, true);
     case OP_RESTART:
@@ -355,12 +355,12 @@ enum verdict tr__handle_op(struct tr__worker *worker, struct tr_box *box, struct
         tr__supervisor_op(worker, box, op, payload);
         if (worker->ctx.after & AFTER_GIVE_UP) {
             worker->ctx.after = 0;
-            /* Its own supervisor decides, if it has one; else its tree ends. */
+            /* Its own supervisor decides, if there is one; else the tree ends. */
             return tr__begin_stop(worker, box, TR_WHY_FAILED, is_supervised(box));
         }
         return verdict;
     case OP_UNPARK:
-        /* A later park may have begun since: its waiter is still linked then. */
+        /* If the actor was parked again meanwhile, its waiter is still linked. */
         if (tr__ext_of(box) != NULL && !tr__park_is_linked(box))
             tr__status_clear(box, STATUS_PARKED);
         return VERDICT_GO;

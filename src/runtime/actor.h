@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* actor.h: what the files of one actor share: box.c makes and ends it, queue.c sorts and handles
- * what it was sent, actor.c is its life, turn.c its turns. All of it is called by whoever runs the
- * actor's turn, except what box.c says. */
+/* actor.h: shared by the files of an actor: box.c creates and ends it, queue.c sorts and handles
+ * its cells, actor.c is its life, turn.c its turns. Only the thread in the actor's turn calls these
+ * functions; no thread shares their data. */
 #ifndef RUNTIME_ACTOR_H
 #define RUNTIME_ACTOR_H
 
@@ -19,7 +19,7 @@ enum {
     CELL_SPECIAL = CELL_LANE | CELL_DEADLINE,
 };
 
-/* What the rest of a turn must do. */
+/* Whether the actor still exists for the rest of its turn. */
 enum verdict { VERDICT_GO, VERDICT_GONE };
 
 static inline void *tr__self_of(struct tr_box *box)
@@ -40,7 +40,7 @@ static inline void tr__status_clear(struct tr_box *box, uint32_t bits)
     tr__set(box->status, tr__get(box->status) & ~bits);
 }
 
-/* box.c: every cell in a queue gets its fate; *replies counts the answers among them. */
+/* box.c: end every cell in a queue; *replies counts the answers among them. */
 void tr__bury(struct tr__worker *worker, struct tr_box *box, struct tr__cell **queue,
     enum tr_dead_reason reason, int ask_status, int32_t *replies);
 

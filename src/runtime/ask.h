@@ -61,7 +61,8 @@ void tr__ask_unref(struct tr__ask *ask);
 void tr__ask_arm(struct tr__ask *ask, struct tr__wheel *wheel);
 /* End it: the only way. False if it had ended. */
 bool tr__ask_end(struct tr__ask *ask, int status, const void *value, size_t size);
-/* Release the references of its timer and of its token's list. Either side may, both at once too. */
+/* Release the references of its timer and of its token's list. Either side may, both at once
+ * too. */
 void tr__ask_detach(struct tr__ask *ask);
 /* End it from the answering side, and release that side's reference. False if it had ended. */
 bool tr__ask_answer(struct tr__ask *ask, int status, const void *value, size_t size);

@@ -6,8 +6,8 @@
  *
  *   1. The thread that moves the state from OPEN to ENDED delivers the end, to the asking actor or
  *      to the future. Every other end is late and says nothing.
- *   2. ACCEPTING lasts a few instructions: an end waits for it, so the first stage never comes after
- *      the last.
+ *   2. ACCEPTING lasts a few instructions: an end waits for it, so the first stage never comes
+ *      after the last.
  *   3. Arming runs after the message is in the box, so the answer may be there already. It stores
  *      the timer, then looks at the state; an end moves the state, then looks at the timer. Both
  *      are sequentially consistent: one of the two sees the other and detaches. */

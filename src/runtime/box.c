@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* box.c: a box is made, launched, pinned and ended here: what happens to an actor's memory and to
- * what is left in it.
+/* box.c: the life of a box: created, launched, pinned, ended.
  *
- * Invariants:
- *   1. After GONE nothing reaches the box. Who sets GONE has already made sure that every cell in
- * it gets its fate, and every outstanding ask of this actor keeps the slot until its answer came.
- *   2. A slot is freed by whoever takes pins to zero. */
+ *   1. After GONE no cell enters the box. The turn that sets GONE then ends every cell in it, and
+ *      every outstanding ask of the actor keeps the slot until its answer has come.
+ *   2. The thread that takes pins to zero frees the slot. */
 #include "runtime/box.h"
 
 #include <sched.h>
@@ -55,7 +53,7 @@ pthread_mutex_t *tr__box_lock(const struct tr_box *box)
     return lock;
 }
 
-/* Made by its owner or, under the lock, by others who have something to hang into it. */
+/* Created by the actor's turn or, under the lock, by a thread that adds to one of its lists. */
 static struct tr__ext *ext_get_locked(struct tr_box *box)
 {
     struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
@@ -123,7 +121,7 @@ void tr__box_init(struct tr_box *box, struct tr_system *system, const struct tr_
         options == NULL || options->capacity == 0 ? TR_CAPACITY_DEFAULT : options->capacity;
     enum tr_full full = options == NULL ? TR_FULL_WAIT : options->full;
 
-    /* Atomic, and the status last: who inspects the system may look at any time. */
+    /* Atomic, and the status last: tr_inspect may read them at any time. */
     __atomic_store_n(&box->type, type, __ATOMIC_RELAXED);
     box->fifo = NULL;
     box->run_next = NULL;
@@ -133,7 +131,7 @@ void tr__box_init(struct tr_box *box, struct tr_system *system, const struct tr_
     tr__set(box->dropped, 0);
     tr__set(box->waiting_on, 0);
     tr__set(box->pins, 1);
-    /* Atomic: who was to park on the one that was in this slot before may still look. */
+    /* Atomic: an actor that was about to park on the slot's previous actor may still read it. */
     __atomic_store_n(&box->capacity, (uint16_t)capacity, __ATOMIC_RELAXED);
     box->capacity_hard =
         (uint16_t)(full == TR_FULL_FAIL || full == TR_FULL_DROP_NEWEST ? capacity : 2 * capacity);
@@ -149,7 +147,8 @@ void tr__box_init(struct tr_box *box, struct tr_system *system, const struct tr_
     if (type->turn_ns_max != 0 || full == TR_FULL_DROP_OLDEST)
         status |= STATUS_SLOW;
     atomic_store_explicit(&box->status, status, memory_order_release);
-    /* One that waits to be let go is scheduled by whoever lets it. */
+    /* A box that waits (UNOWNED, WAITING) counts as scheduled: the thread that starts it schedules
+     * it. */
     tr__set(box->word, status & (STATUS_UNSTARTED | STATUS_UNOWNED) && !(status & STATUS_WAITING)
                            ? WORD_SCHED
                            : 0);
@@ -196,7 +195,7 @@ static void ext_free(struct tr__ext *ext)
     base_free(ext);
 }
 
-/* Never launched: nobody else knows it. */
+/* Never launched: no other thread knows the box. */
 void tr__box_discard(struct tr_box *box)
 {
     struct tr__worker *worker = tr__worker_of(box->system);
@@ -258,7 +257,7 @@ int tr__box_make(struct tr_system *system, const struct tr_type *type, const voi
     return 0;
 }
 
-/* A box that was made without one gets its state. */
+/* Move the state into a box that was created without one. */
 int tr__box_adopt_state(
     struct tr_box *box, const void *state, const struct tr_spawn_options *options)
 {
@@ -284,7 +283,7 @@ int tr__box_adopt_state(
     return 0;
 }
 
-/* Make it reachable: from here on others see it. */
+/* Launch: from here on other threads see the box. */
 void tr__box_launch(struct tr_box *box)
 {
     struct tr__worker *worker = tr__worker_of(box->system);
@@ -388,9 +387,8 @@ bool tr__box_pin(tr_weak weak)
     return false;
 }
 
-/* A thread that is no worker does it under foreign_lock: the system may be joined and destroyed as
- * soon as its actors have found that nobody can send any more, and tr_system_destroy waits for that
- * lock. */
+/* A thread that is no worker does this under foreign_lock: once its actors find no sender left, the
+ * system may be joined and destroyed, and tr_system_destroy waits for that lock. */
 void tr__box_senderless(struct tr_box *box)
 {
     struct tr_system *system = box->system;
@@ -415,7 +413,7 @@ void tr__box_senderless(struct tr_box *box)
         tr__box_unpin(box, 1);
 }
 
-/* Every cell in a queue gets its fate. */
+/* End every cell in a queue: pass it to a successor, or make it a dead letter. */
 void tr__bury(struct tr__worker *worker, struct tr_box *box, struct tr__cell **queue,
     enum tr_dead_reason reason, int ask_status, int32_t *replies)
 {
@@ -453,7 +451,7 @@ static void hand_back(struct tr_box *box, struct tr__ext *ext, enum tr_why why)
             base_free(done);
         ext->done = NULL;
     }
-    /* One that nobody ever ran has no state yet. */
+    /* A box that was never run has no state yet. */
     if (!kept && !(status & (STATUS_EXTERNAL | STATUS_UNOWNED)) && type->finish != NULL)
         type->finish(self);
     if (status & STATUS_POINTER && !(status & STATUS_EXTERNAL))
@@ -512,9 +510,9 @@ void tr__box_finish(struct tr__worker *worker, struct tr_box *box, enum tr_why w
     tr__wait_end(box);
     ext = tr__ext_of(box);
     if (ext != NULL)
-        tr__park_cancel(box, ext); /* who unparks it pushes, and must not find GONE */
+        tr__park_cancel(box, ext); /* the unparking thread pushes, and must not find GONE */
     if (ext != NULL && ext->entry != NULL)
-        tr__registry_ends(box, ext->entry, why); /* who finds it closed must find its successor */
+        tr__registry_ends(box, ext->entry, why); /* before CLOSED: senders go to the successor */
     /* Answers that come from now on find GONE and unpin, and so does the last sender: count the
      * answers first, and one for this function, so that the slot stays until it is done. */
     atomic_fetch_add_explicit(&box->pins, asks + 1, memory_order_relaxed);
@@ -539,7 +537,7 @@ void tr__box_finish(struct tr__worker *worker, struct tr_box *box, enum tr_why w
     if (failed)
         tr__status_set(box, STATUS_ENDED_BADLY);
     hand_back(box, ext, why);
-    if (ext != NULL) { /* nobody hears of its end before its state was released */
+    if (ext != NULL) { /* after the state is released: watchers may rely on that */
         tr__watches_finish(box, ext, why);
         if (ext->supervisor != NULL)
             tr__supervisor_child_ended(box, ext, why, true);

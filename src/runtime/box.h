@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* box.h: a box is one actor: its mailbox, its state and what other threads may see of it.
+/* box.h: a box is one actor: its mailbox, its state and the fields that other threads may read.
  *
- * Who may touch what:
+ * Access to its fields:
  *   word, strong, pins, waiting_on        any thread, by atomics: mailbox.c, sender.c, waitgraph.c
  *   handled, status, generation, asks     written by the turn, read by any thread
  *   holds, and what is marked L in ext.h  under tr__box_lock()
@@ -38,7 +38,7 @@ struct tr__worker;
 #define WORD_GONE UINT64_C(32)      /* refuses everything */
 #define WORD_FLAGS UINT64_C(63)
 #define WORD_POINTER UINT64_C(0x0000ffffffffffc0)
-#define WORD_ARRIVED (WORD_POINTER | WORD_CONTROL) /* what taking the chain clears */
+#define WORD_ARRIVED (WORD_POINTER | WORD_CONTROL) /* the bits that taking the chain clears */
 #define WORD_CONTROL (UINT64_C(1) << 48)           /* the chain has a control cell: it goes first */
 #define WORD_COUNT_SHIFT 49
 #define WORD_COUNT_ONE (UINT64_C(1) << WORD_COUNT_SHIFT)
@@ -97,7 +97,7 @@ struct tr_box {
     /* the senders' line */
     _Atomic uint64_t word;
     _Atomic uint32_t strong;
-    /* What keeps the slot: 1 for actor or senders, and 1 for each ask open after the end. */
+    /* Holds of the slot: 1 for actor or senders, and 1 for each ask open after the end. */
     _Atomic int32_t pins;
     uint16_t capacity;
     uint16_t capacity_hard;
@@ -107,7 +107,7 @@ struct tr_box {
     uint8_t full;                    /* enum tr_full */
     uint8_t class;                   /* of the slot's size */
     struct tr__hold *holds;          /* L: the senders beside the first */
-    const char *_Atomic owner_first; /* who holds the first sender; NULL once it is dropped */
+    const char *_Atomic owner_first; /* the first sender's holder; NULL once it is dropped */
     struct tr_system *system;
     unsigned char state[STATE_INLINE_MIN]; /* up to the end of the slot */
 };

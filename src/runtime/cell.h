@@ -31,7 +31,7 @@ enum tr__cell_kind {
     CELL_KINDS,
 };
 
-/* What the runtime itself sends to an actor. */
+/* The runtime's own messages to an actor. */
 enum tr__op {
     OP_STOP = 1,
     OP_KILL,

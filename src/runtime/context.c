@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* context.c: what handlers ask of the runtime about themselves. */
+/* context.c: the calls of a handler about itself: time, name, stash, stop. */
 #include "runtime/context.h"
 
 #include "base/alloc.h"
@@ -15,8 +15,6 @@
 #include "runtime/point.h"
 #include "runtime/system.h"
 #include "runtime/worker.h"
-
-/* ---- what handlers ask for ------------------------------------------------------------------ */
 
 struct tr_system *tr_system_of(const struct tr_context *ctx)
 {

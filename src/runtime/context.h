@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* context.h: what a handler is given: its worker, its actor and the message. One per worker, valid
+/* context.h: the context of a handler: its worker, its actor and the message. One per worker, valid
  * for one call of a hook, used by that worker's thread alone. */
 #ifndef RUNTIME_CONTEXT_H
 #define RUNTIME_CONTEXT_H
@@ -10,7 +10,7 @@ struct tr_box;
 struct tr__cell;
 struct tr__worker;
 
-/* What the turn must do after the handler returns. */
+/* Requests of the handler that the turn carries out after it returns. */
 enum tr__after {
     AFTER_PARK = 1,
     AFTER_STASH = 2,

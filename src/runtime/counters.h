@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* counters.h: what a worker counts and samples. Its own thread writes, readers add up all workers:
- * see inspect.c. */
+/* counters.h: the counters and samples of a worker. Its own thread writes, readers add up all
+ * workers: see inspect.c. */
 #ifndef RUNTIME_COUNTERS_H
 #define RUNTIME_COUNTERS_H
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* done.h: the state an actor hands back when it ends (ret_done of tr_spawn_options). The actor's end and the
- * holder's drop both change `ended`, an atomic; the side that comes second owns the rest. */
+/* done.h: the state an actor hands back when it ends (ret_done of tr_spawn_options). The actor's
+ * end and the holder's drop both change `ended`, an atomic; the side that comes second owns the
+ * rest. */
 #ifndef RUNTIME_DONE_H
 #define RUNTIME_DONE_H
 

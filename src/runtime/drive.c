@@ -20,8 +20,8 @@
 
 enum { RUNNING_NAP_NS = 1000000 };
 
-/* Whoever watches the descriptor goes to sleep now: senders must write to it from here on, and what
- * is left to do makes it readable at once. The order is that of parking. */
+/* Prepare for a loop that watches the descriptor to sleep: senders must write to it from here on,
+ * and work that is left makes it readable at once. The order is that of parking (scheduler.c). */
 static int drive(struct tr_system *system, uint32_t turns_max);
 
 static void keep_readable(struct tr__worker *worker)
@@ -37,9 +37,9 @@ static void keep_readable(struct tr__worker *worker)
     }
 }
 
-/* A thread that waits for something drives the system meanwhile, unless another one runs it
- * (tr_run, tr_step): that one publishes `running`, then waits until `driver` is free; this one
- * takes `driver`, then looks at `running`. */
+/* A thread that waits for an answer or an end drives the system meanwhile, unless another thread
+ * runs it (tr_run, tr_step). The running thread publishes `running`, then waits until `driver` is
+ * free; a waiting thread takes `driver`, then looks at `running`. */
 int tr__drive(struct tr_system *system, uint32_t turns_max)
 {
     uint32_t tries = 0;
@@ -102,12 +102,12 @@ static int drive(struct tr_system *system, uint32_t turns_max)
     return (int)turns;
 }
 
-/* Until somebody gives it work, a descriptor is ready, or a timer is due. */
+/* Wait until there is work, a descriptor is ready, or a timer is due. */
 void tr__drive_wait(struct tr_system *system, uint64_t until_ns)
 {
     if (atomic_load_explicit(&system->running, memory_order_seq_cst) != 0)
         tr__futex_wait(&system->running, 1,
-            RUNNING_NAP_NS); /* until it does not run it any more, or a little */
+            RUNNING_NAP_NS); /* until that thread stops running it, or a little */
     else
         tr__drive_wait_here(system, until_ns);
 }
@@ -139,7 +139,7 @@ bool tr__drive_open(struct tr_system *system)
 {
     bool is_open;
 
-    /* As in tr__drive: whoever runs the system makes them by itself. */
+    /* As in tr__drive: a thread that runs the system opens them itself. */
     if (atomic_exchange_explicit(&system->driver, 1, memory_order_seq_cst) != 0)
         return false;
     is_open = atomic_load_explicit(&system->running, memory_order_seq_cst) == 0 &&

@@ -305,7 +305,7 @@ void tr__fd_ready(struct tr_system *system, int fd, uint32_t serial, unsigned ev
     pthread_mutex_unlock(&slot->lock);
 }
 
-/* What was seen since the event was queued; edges after this make a new one. */
+/* Take the events seen since the cell was queued; later edges queue a new one. */
 static unsigned take_pending(struct tr_system *system, int fd, uint32_t serial)
 {
     struct tr__fd_slot *slot = slot_of(system, fd);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* flow.c: several steps as a table, with the frame in the actor's struct.
  *
- *   free ──begin──▶ running ──WAIT, FIRST──▶ waiting ──what was asked has ended──▶ running
+ *   free ──begin──▶ running ──WAIT, FIRST──▶ waiting ──the asks have ended───────▶ running
  *    ▲                 │ DONE, or failed without undo      │ deadline: fails
  *    │                 ▼                                   ▼
  *    └─ last answer ─ ended                             running, at the row's undo
  *
  * Invariants:
  *   1. A slot is pending from its ask to its one answer. It is given out again only after that, and
- *      a frame comes free only when no slot is pending: so every answer finds what it belongs to.
- *   2. waiting is a part of pending. What is pending but not in waiting is of rows before, and
- *      dropped when it comes.
+ *      a frame comes free only when no slot is pending: so every answer finds its ask.
+ *   2. waiting is a part of pending. A slot that is pending and not in waiting belongs to an
+ *      earlier row; its answer is dropped.
  *   3. The reply handle is answered when the flow ends, unless it was before; it is one-shot. */
 #include <string.h>
 
@@ -136,7 +136,7 @@ static bool to_undo(
     return true;
 }
 
-/* Has what the row waits for ended? */
+/* Return whether the asks that the row waits for have ended. */
 static bool is_settled(const struct tr_flow *flow)
 {
     return (flow->waiting == 0 && !flow->has_timer) || (flow->first && flow->first_good);

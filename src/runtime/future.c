@@ -90,7 +90,7 @@ int tr_ask_future(tr_sender to, const void *message, size_t size, uint64_t timeo
         return TR_EINVAL;
     system = box->system;
     worker = tr__worker_of(system);
-    deadline = tr__handled_deadline(system); /* in a handler: never later than what it handles */
+    deadline = tr__handled_deadline(system); /* of the message this thread handles, if any */
     if (unlikely(tr__get(box->status) & STATUS_EXPIRES))
         age = tr__age_max(box);
     now = timeout_ns != 0 || age != 0 ? tr__now(system) : 0;
@@ -138,8 +138,8 @@ static bool future_is_ended(const struct tr__ask *ask)
     return atomic_load_explicit(&ask->ended, memory_order_acquire) == FUTURE_ENDED;
 }
 
-/* False if whoever ends it would not wake the thread that is about to sleep: it belongs to another
- * system, or has ended, or somebody else sleeps for it. */
+/* False if the thread that ends the future would not wake this one: the future belongs to another
+ * system, has ended, or another thread sleeps for it. */
 static bool future_sleep_start(struct tr__ask *ask, const struct tr_system *system)
 {
     uint32_t open = FUTURE_OPEN;
@@ -210,7 +210,7 @@ static bool future_wait_ended(struct tr__ask *ask, uint64_t until_ns)
             uint64_t left = until_ns == UINT64_MAX ? 0 : until_ns - now;
             uint32_t seen = tr__get(ask->ended);
 
-            /* Whoever runs it may stop doing so: then this thread drives it. */
+            /* The thread that runs the system may stop: then this thread drives it. */
             if (system->driven && (left == 0 || left > FUTURE_NAP_NS))
                 left = FUTURE_NAP_NS;
             if (seen != FUTURE_ENDED)

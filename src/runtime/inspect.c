@@ -282,7 +282,7 @@ static void print_under(const struct tree *tree, uint64_t parent, int depth, FIL
         if (info->restarts > 0)
             fprintf(out, ", %u restart%s", info->restarts, info->restarts == 1 ? "" : "s");
         fputc('\n', out);
-        if (tree->leaves[i].is_supervisor) /* nobody else has somebody under it */
+        if (tree->leaves[i].is_supervisor) /* only a supervisor has children */
             print_under(tree, info->id, depth + 1, out);
     }
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* inspect.h: what the runtime records for readers outside: samples, dead letters, shown states. The
- * ring of dead letters is under dead_lock. */
+/* inspect.h: records for readers outside: samples, dead letters, shown states. The ring of dead
+ * letters is under dead_lock. */
 #ifndef RUNTIME_INSPECT_H
 #define RUNTIME_INSPECT_H
 

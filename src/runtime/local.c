@@ -44,8 +44,7 @@ int tr_box_create(struct tr_system *system, const struct tr_type *type,
         return rc;
     }
     tr__set(box->strong, 0);
-    atomic_fetch_add(&box->pins,
-        1); /* the caller's handle keeps the slot, whatever the actor and the senders do */
+    atomic_fetch_add(&box->pins, 1); /* the caller's handle pins the slot */
     tr__box_launch(box);
     *ret_box = box;
     return 0;
@@ -93,7 +92,7 @@ static int own(struct tr_box *box, void *state)
     tr_assert_use(state != NULL || box->type->state_size == 0, "an actor runs on its state");
     tr__set(box->status,
         (status & ~(uint32_t)STATUS_UNOWNED) | STATUS_POINTER | STATUS_EXTERNAL | STATUS_LIVE);
-    /* Nobody ever took a sender: nobody can drop the last one. */
+    /* No sender was ever taken, so none will be dropped: set SENDERLESS here. */
     if (tr__get(box->strong) == 0)
         atomic_fetch_or_explicit(&box->word, WORD_SENDERLESS, memory_order_relaxed);
     tr__inject(box->system, box);
@@ -191,7 +190,7 @@ void tr_box_destroy(struct tr_box **box)
             tr__box_finish(NULL, b, TR_WHY_KILLED);
         }
     }
-    /* If no sender was ever made nobody else will let go of the slot for them. */
+    /* If no sender was ever created, no drop releases the senders' pin: release it here. */
     if (!(atomic_load_explicit(&b->word, memory_order_relaxed) & WORD_SENDERLESS) &&
         tr__get(b->strong) == 0)
         tr__box_unpin(b, 1);
@@ -286,7 +285,7 @@ void tr_done_drop(struct tr_done **done)
     *done = NULL;
     if (atomic_compare_exchange_strong_explicit(
             &d->ended, &open, DONE_DROPPED, memory_order_acq_rel, memory_order_acquire))
-        return; /* whoever ends the actor frees it */
+        return; /* the actor's end frees it */
     if (d->type->finish != NULL)
         d->type->finish(d->state);
     base_free(d);

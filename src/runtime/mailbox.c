@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mailbox.c: many senders, one owner, one word.
+/* mailbox.c: many senders, one owner, one word. The owner is the thread in the actor's turn.
  *
  *   63     49 48        47                         6 5            0
  *   [ count  | control? | newest cell               | flags        ]
@@ -9,12 +9,12 @@
  * the owner reads the word, turns the chain round and handles it oldest first, and leaves with one
  * more compare-and-swap:
  *
- *   1. The owner's turn has SCHED set. Whoever sets it schedules the box, exactly once; only the
- * owner clears it, by a swap that fails if anything has arrived: no wake-up is lost.
- *   2. The cell the word named when the owner last read it is not freed before the word names
- * another: newer cells point to it, and the owner stops there when it walks them.
- *   3. The count falls at the end of a turn, by what the turn handled: taken but unhandled messages
- * count.
+ *   1. SCHED is set during a turn. The thread that sets it schedules the box, exactly once; only
+ *      the owner clears it, by a swap that fails if a cell has arrived: no wake-up is lost.
+ *   2. The cell that the word named when the owner last read it is not freed before the word names
+ *      another: newer cells point to it, and the owner stops there when it walks them.
+ *   3. The count falls at the end of a turn, by the number of handled messages: messages taken and
+ *      not yet handled still count.
  *   4. CLOSED refuses messages, GONE refuses everything; neither is ever cleared.
  *
  * test/spin/mailbox.pml checks 1 and the parking of senders. */
@@ -56,8 +56,8 @@ static inline void copy_payload(void *to, const void *from, size_t size)
         memcpy(to, from, size);
 }
 
-/* What a push that does not count changes in the word: a control cell sets CONTROL, so that a turn
- * under way sees it. */
+/* The change of the word for a cell that does not count: a control cell sets CONTROL, so that a
+ * turn under way sees it. */
 static inline uint64_t control_of(const struct tr__cell *cell)
 {
     bool control = (cell->flags & CELL_LANE) == TR_CONTROL ||
@@ -89,8 +89,8 @@ static inline int push_message(
     return 0;
 }
 
-/* By policy. The cell of a foreign thread's send meets its fate when the lock that is held for the
- * send is given back. */
+/* Drop a cell by policy. Under foreign_lock it waits in `doomed`: tr__foreign_leave ends it after
+ * the lock is released. */
 static void drop_full(struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell)
 {
     if (worker != box->system->foreign) {
@@ -101,9 +101,10 @@ static void drop_full(struct tr__worker *worker, struct tr_box *box, struct tr__
     worker->doomed_box = box;
 }
 
-/* Drop-oldest at twice the capacity: keep the newest `capacity`, under LOCKED. Amortised over the
- * capacity sends that it makes room for. If fewer are here, because the owner has the rest, one
- * goes. False if there is none: all that counts is in the owner's hands, or reserved. */
+/* Trim a drop-oldest box that holds twice its capacity to the newest `capacity`, under LOCKED:
+ * amortised over the sends it makes room for. If the chain is shorter, because the owner has taken
+ * the rest, drop one. False if the chain has no message that counts: the owner has them all, or
+ * they are reserved. */
 static bool trim(struct tr__worker *worker, struct tr_box *box, uint64_t word)
 {
     struct tr__cell *top = tr__word_cell(word), *doomed = NULL, *cell, **link = &top;
@@ -129,8 +130,8 @@ static bool trim(struct tr__worker *worker, struct tr_box *box, uint64_t word)
         dropped++;
     }
     word |= WORD_LOCKED;
-    /* Nobody else takes from the chain while LOCKED is set, but flags come and reserved places go.
-     */
+    /* No other thread takes from the chain while LOCKED is set, but flags are set and reserved
+     * places are cancelled. */
     do
         new = ((word & ~(WORD_POINTER | WORD_LOCKED)) - dropped * WORD_COUNT_ONE) |
               (uint64_t)(uintptr_t)top;
@@ -144,7 +145,7 @@ static bool trim(struct tr__worker *worker, struct tr_box *box, uint64_t word)
     return dropped > 0;
 }
 
-/* What a push that found the box full does, beside failing (negative) and being done (0). */
+/* The results of full_by_policy beside an error (negative) and 0. */
 enum { FULL_OVERSHOOT = 1, FULL_TRY_AGAIN = 2 };
 
 /* Decide by the box's policy. 0: the cell was dropped, and the send counts as done. */
@@ -156,7 +157,7 @@ static int full_by_policy(struct tr__worker *worker, struct tr_box *box, uint64_
     switch ((enum tr_full)box->full) {
     case TR_FULL_WAIT:
         if (mode != PUSH_WAIT || worker != tr__self || worker->ctx.box == NULL)
-            return TR_EFULL; /* not a handler: nobody to park */
+            return TR_EFULL; /* not a handler: there is no actor to park */
         if (worker->ctx.box != box) {
             worker->ctx.park_on = box;
             worker->ctx.after |= AFTER_PARK;
@@ -214,7 +215,7 @@ tr__noinline int tr__push_slow(
     return 0;
 }
 
-/* ---- what the runtime itself sends ---------------------------------------------------------- */
+/* ---- cells of the runtime itself ------------------------------------------------------------ */
 
 static struct tr__cell *event_fill(struct tr__cell *cell, enum tr__cell_kind kind, uint32_t tag,
     uint64_t opt, const void *payload, size_t size)
@@ -297,7 +298,7 @@ void tr__dead_letter(struct tr__worker *worker, struct tr_box *box, struct tr__c
             tr__ask_answer_cell(
                 worker != NULL ? worker : system->foreign, cell, ask_status, NULL, 0);
         tr__dead_record(system, box, cell, reason);
-        /* A message its handler failed on was the handler's: what it owned is not known here. */
+        /* A handler that failed owned its message: the runtime does not know what is left of it. */
         if (reason != TR_DEAD_CRASHED && box->type->message_drop != NULL)
             box->type->message_drop(cell->payload);
         /* Senders drop too, so this one is not only the owner's. */
@@ -432,7 +433,8 @@ static tr__noinline int tell_any(tr_sender to, const void *message, size_t size,
     if (unlikely(!size_is_right(to.box, size)))
         return TR_EINVAL;
     system = to.box->system;
-    /* Before the lock: it may take the box's, and who has that may want this one. */
+    /* Before foreign_lock: it may take the box's lock, and a thread with that lock may wait for
+     * foreign_lock. */
     deadline = deadline_of(to.box, options != NULL ? options->timeout_ns : 0);
     worker = tr__worker_of(system);
     if (likely(worker != NULL))
@@ -512,12 +514,12 @@ int tr_tell_wait(tr_sender to, const void *message, size_t size, uint64_t timeou
         if (now >= until)
             return TR_ETIMEOUT;
         if (to.box->system->driven && tr__get(to.box->system->running) == 0) {
-            /* Nobody else would make room. */
+            /* Only this thread can make room. */
             if (tr__drive(to.box->system, 64) > 0)
                 continue;
             if (to.box->system->sim != NULL)
                 return TR_ETIMEOUT; /* nothing is left that could */
-            /* Another thread may make room, by cancelling a slot: that wakes nobody here. */
+            /* Another thread may make room by cancelling a slot, which does not wake this one. */
             now = tr__later(now, WAIT_NAP_NS);
             tr__drive_wait(to.box->system, now < until ? now : until);
             continue;
@@ -527,7 +529,7 @@ int tr_tell_wait(tr_sender to, const void *message, size_t size, uint64_t timeou
         if (!tr__get(waiter.woken)) {
             uint64_t left = until == UINT64_MAX ? 0 : until - now;
 
-            /* Whoever runs it may stop doing so: then this thread drives it. */
+            /* The thread that runs the system may stop: then this thread drives it. */
             if (to.box->system->driven && (left == 0 || left > WAIT_NAP_NS))
                 left = WAIT_NAP_NS;
             tr__futex_wait(&waiter.woken, 0, left);

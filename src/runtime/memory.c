@@ -103,9 +103,10 @@ static unsigned char *carve(struct tr_system *system, size_t size)
     return system->carve_at - size;
 }
 
-/* ---- the reserve: cells for what must not fail (answers, what supervisors and their children tell
- * each other). It is made with the system, used when memory is out, and filled again when there is
- * some. */
+/* ---- the reserve ---------------------------------------------------------------------------- */
+
+/* Cells for messages that must not fail: answers, and notices between supervisors and children.
+ * Allocated with the system, used when memory is out, and filled again when there is some. */
 
 static bool reserve_is_full(const struct tr_system *system)
 {
@@ -259,7 +260,7 @@ void tr__foreign_leave(struct tr_system *system)
 
     system->foreign->doomed = NULL;
     pthread_mutex_unlock(&system->foreign_lock);
-    /* Whoever sent still holds a sender of the box. */
+    /* The sending thread still holds a sender of the box. */
     while (unlikely((cell = tr__queue_take(&doomed)) != NULL))
         tr__dead_letter(NULL, box, cell, TR_DEAD_DROPPED, TR_EFULL);
 }

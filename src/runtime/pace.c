@@ -93,7 +93,7 @@ static tr__cold void pace_step(struct tr__worker *worker, uint64_t now)
             pace_decide(worker, now);
             break;
         case PACE_HOLD:
-            /* What held has been measured all the while; give the other a chance. */
+            /* The mode that held was measured all the while; try the other. */
             if (tr__get(pace->all_won))
                 pace->rate_all = rate;
             else
@@ -133,7 +133,7 @@ bool tr__pace_wants_all(const struct tr_system *system)
            (tr__get(system->pace.phase) == PACE_HOLD && tr__get(system->pace.all_won));
 }
 
-/* At a tick: are messages small, and if so, who should run? True if nobody is to be woken. */
+/* At a tick: if messages are small, decide which workers run. True if no sibling is to be woken. */
 bool tr__pace_look(struct tr__worker *worker, uint64_t now, uint64_t passed)
 {
     struct tr_system *system = worker->system;
@@ -142,8 +142,8 @@ bool tr__pace_look(struct tr__worker *worker, uint64_t now, uint64_t passed)
     struct tr__worker *leader;
 
     worker->tick_operations = done;
-    /* Together they may get in each other's way, which says nothing about what a message costs by
-     * itself. */
+    /* Workers that run together slow each other down, which says nothing about the cost of a
+     * message. */
     if (!tr__pace_wants_all(system))
         worker->grain_ns_x16 = tr__average_x16(worker->grain_ns_x16, grain);
     if (worker->grain_ns_x16 / 16 >= GRAIN_NS) {

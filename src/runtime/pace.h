@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pace.h: whether messages too small to be worth moving run faster on one worker or on all.
- * `busy` is the lock: the worker that sets it decides, the others go on. Readers use the atomics. */
+ * `busy` is the lock: the worker that sets it decides, the others go on. Readers use the
+ * atomics. */
 #ifndef RUNTIME_PACE_H
 #define RUNTIME_PACE_H
 

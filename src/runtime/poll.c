@@ -3,7 +3,7 @@
  *
  * epoll_fd has everything a worker waits for: its event_fd (wake-ups), the descriptors of its
  * actors, and first_fd, a second epoll for descriptors watched with TR_FD_FIRST. quiet_fd has
- * event_fd and first_fd alone: it is what a worker waits for while tr_fd_calm pauses the rest. */
+ * event_fd and first_fd alone: a worker waits for it while tr_fd_calm pauses the rest. */
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ enum { FIRST_EVENTS_MAX = 16, CALM_NS_MAX = 20000000 };
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
-/* Descriptors are made when they are needed: a unit test's system has none. */
+/* Opened when first needed: a unit test's system has no descriptor. */
 int tr__worker_open(struct tr__worker *worker)
 {
     struct epoll_event event = { .events = EPOLLIN, .data.u64 = DATA_WAKE };
@@ -83,7 +83,7 @@ void tr__worker_close(struct tr__worker *worker)
 
 /* ---- polling -------------------------------------------------------------------------------- */
 
-/* Not to be looked at again yet? What the last look left behind is worth another at once. */
+/* Not while the last poll left events behind: those are polled at once. */
 bool tr__worker_is_pausing(const struct tr__worker *worker, uint64_t now_ns)
 {
     return now_ns < worker->calm_until_ns && !worker->has_more_ready &&
@@ -97,7 +97,7 @@ static void poll_ready(struct tr__worker *worker, const struct epoll_event *even
     tr__fd_ready(worker->system, (int)(uint32_t)data, (uint32_t)(data >> 32), event->events);
 }
 
-/* Is there anything? */
+/* Poll first_fd. True if a descriptor was ready. */
 static bool poll_first(struct tr__worker *worker)
 {
     struct epoll_event events[FIRST_EVENTS_MAX];
@@ -114,7 +114,7 @@ void tr__worker_poll(struct tr__worker *worker, int timeout_ms)
     struct epoll_event events[POLL_EVENTS_MAX];
     int count;
 
-    /* If the last look brought all there was, first_fd is among what this one brings. */
+    /* If the last poll returned all events, this one returns first_fd too. */
     if (worker->has_more_ready && poll_first(worker))
         timeout_ms = 0;
     count = epoll_wait(worker->epoll_fd, events, POLL_EVENTS_MAX, timeout_ms);
@@ -124,7 +124,7 @@ void tr__worker_poll(struct tr__worker *worker, int timeout_ms)
 
         if (events[i].data.u64 == DATA_WAKE) {
             if (read(worker->event_fd, &ignored, sizeof ignored) < 0) {
-                /* Somebody else read it: fine. */
+                /* Another thread read it: fine. */
             }
         } else if (events[i].data.u64 == DATA_FIRST) {
             poll_first(worker);

@@ -4,21 +4,21 @@
  *   down ──request──▶ starting ──HELLO, pidfd──▶ up ──its socket ends, garbage, silence──▶ ending
  *    ▲                    └───────────────┬────────┴──────────────────────────────────────────┘
  *    │                                    ▼ it exits (after STOP, if the proxy stops)
- *    └── back-off ◀── unasked ◀── what it has cost is settled
+ *    └── back-off ◀── unasked ◀── its flights are settled
  *
- * What has left the box is a flight (process_flight.h): a child's end costs those it had begun and
- * the answers it owed; the others go to the next child.
+ * A message that has left the box is a flight (process_flight.h). A child's end loses the messages
+ * it had begun and the answers it owed; the others go to the next child.
  *
  * Invariants:
  *   1. The gate is shut (nothing but control messages and events run) unless the child is up and
- *      fewer than ahead_max flights are ahead. So the box stays what bounds the senders, with its
- *      lanes and its policy.
+ *      fewer than ahead_max flights are ahead. So the box bounds the senders, with its lanes and
+ *      its policy.
  *   2. While flights are ahead, or a child has to be waited for in the stop, box->asks counts one
  *      more than the runtime knows of (`kept`): the actor does not end under them.
  *   3. The wire is open in the phases starting and up, and in no other.
  *   4. A child is over when the helper says so, or, if the helper cannot, when its pidfd does. Its
- *      descriptors are closed then, not before, except the wire, which is closed as soon as nothing
- *      more is to be heard. */
+ *      descriptors are closed then, not before, except the wire, which is closed as soon as the
+ *      child has nothing more to say. */
 #include "runtime/process.h"
 
 #include <errno.h>
@@ -63,7 +63,7 @@ enum {
     JITTER_DEFAULT = 20,
     OUT_BYTES_MAX = 1 << 20, /* written but not taken by the socket: then the gate shuts */
     READS_MAX = 16,          /* in one event */
-    DRAIN_READS_MAX = 4096,  /* what a dead child may have left behind */
+    DRAIN_READS_MAX = 4096,  /* bytes that a dead child may have left behind */
 };
 static const uint64_t second_ns = UINT64_C(1000000000);
 static const uint64_t ms_ns = UINT64_C(1000000);
@@ -141,7 +141,7 @@ static void gate_set(struct tr__proxy *proxy, struct tr_context *ctx)
     bool shut = proxy->phase != PHASE_UP || ahead_count(proxy) >= proxy->limits.ahead_max ||
                 tr__wire_size(&proxy->out) > OUT_BYTES_MAX || proxy->stopping;
 
-    /* With no child any more in the stop, or nobody to need one, nothing is waited for. */
+    /* In the stop without a child, or when no sender needs one, there is nothing to wait for. */
     if (proxy->phase == PHASE_DOWN && (proxy->stopping || proxy->deserted))
         shut = false;
     if (shut) {
@@ -161,7 +161,7 @@ static void keep_set(struct tr__proxy *proxy)
     proxy->kept = keep;
 }
 
-/* At the end of every call: what follows from what has changed. */
+/* Called at the end of every hook: set gate, timer and watches for the new state. */
 static void update(struct tr__proxy *proxy, struct tr_context *ctx)
 {
     gate_set(proxy, ctx);
@@ -209,7 +209,7 @@ static void child_kill(struct tr__proxy *proxy)
         tr__process_kill(proxy->notices);
 }
 
-/* What askers get for each cause. */
+/* The error of askers for each cause. */
 static int status_of(enum tr_process_end cause)
 {
     return cause == TR_PROCESS_HUNG      ? TR_ETIMEOUT
@@ -217,8 +217,7 @@ static int status_of(enum tr_process_end cause)
                                          : TR_ECRASHED;
 }
 
-/* This child must go: nothing of it is listened to any more, its askers are answered, its exit is
- * waited for. */
+/* End this child: close its wire, answer its askers, wait for its exit. */
 static void condemn(
     struct tr__proxy *proxy, struct tr_context *ctx, enum tr_process_end cause, int code)
 {
@@ -289,7 +288,7 @@ static void on_receive_error(struct tr__proxy *proxy, struct tr_context *ctx, in
         condemn(proxy, ctx, TR_PROCESS_LOST, error == TR_ENOMEM ? ENOMEM : EPIPE);
 }
 
-/* Whatever may go to the child now. */
+/* Send the messages that may go to the child now. */
 static void pump(struct tr__proxy *proxy, struct tr_context *ctx)
 {
     bool short_of_memory = false;
@@ -299,7 +298,7 @@ static void pump(struct tr__proxy *proxy, struct tr_context *ctx)
             short_of_memory =
                 tr__flights_send(&proxy->flights, ctx, &proxy->out, OUT_BYTES_MAX) < 0;
         if (tr__wire_send(&proxy->out, proxy->wire) == TR_ECLOSED) {
-            /* It has died, mostly; what it said before still counts. */
+            /* The child has probably died; frames it sent before still count. */
             on_receive_error(proxy, ctx, receive(proxy, ctx, DRAIN_READS_MAX));
             return;
         }
@@ -366,8 +365,8 @@ static enum tr_next give_up(struct tr__proxy *proxy, const char *why)
     return TR_FAIL;
 }
 
-/* Wait in short steps, and look whether anybody is left who needs a child: if nobody can send and
- * nothing waits, the gate opens and the actor ends. */
+/* Wait in short steps and check whether a child is still needed: without senders and messages the
+ * gate opens and the actor ends. */
 static enum tr_next back_off(struct tr__proxy *proxy, struct tr_context *ctx)
 {
     uint64_t now = tr_now_ns(ctx);
@@ -449,7 +448,7 @@ static enum tr_next child_over(struct tr__proxy *proxy, struct tr_context *ctx)
         log_end(proxy, "while it was stopping");
     if (proxy->stopping || proxy->cause == TR_PROCESS_STOPPED) {
         tr__flights_fail(&proxy->flights, TR_ECLOSED, TR_DEAD_STOPPED);
-        /* In the stop nothing is outstanding any more: the turn ends the actor. */
+        /* In the stop no answer is outstanding: the turn ends the actor. */
         next = proxy->stopping ? TR_GO : TR_STOP;
     } else {
         next = restart_later(proxy, ctx);
@@ -458,7 +457,7 @@ static enum tr_next child_over(struct tr__proxy *proxy, struct tr_context *ctx)
     return next;
 }
 
-/* ---- what the child says --------------------------------------------------------------------- */
+/* ---- frames of the child -------------------------------------------------------------------- */
 
 /* It has started, and its pidfd is here: one that could not be killed gets no messages. */
 static void up_if_ready(struct tr__proxy *proxy, struct tr_context *ctx)
@@ -513,7 +512,8 @@ static int on_frame(
     return TR_EPROTO;
 }
 
-/* Read what is there. 0, or why no more comes: TR_ECLOSED, TR_EPROTO, TR_ENOMEM. */
+/* Read the available frames. 0, or the reason why no more come: TR_ECLOSED, TR_EPROTO, TR_ENOMEM.
+ */
 static int receive(struct tr__proxy *proxy, struct tr_context *ctx, uint32_t reads_max)
 {
     uint32_t body_max = tr__codec_bytes_max(codec_of(proxy));
@@ -545,9 +545,9 @@ static void on_wire(struct tr__proxy *proxy, struct tr_context *ctx)
         on_receive_error(proxy, ctx, rc);
 }
 
-/* ---- what the helper says -------------------------------------------------------------------- */
+/* ---- notices of the helper ------------------------------------------------------------------ */
 
-/* It has exited. What it said before still counts. */
+/* The child has exited. Frames it sent before still count. */
 static void drain(struct tr__proxy *proxy, struct tr_context *ctx)
 {
     if (proxy->wire >= 0 && receive(proxy, ctx, DRAIN_READS_MAX) == TR_EPROTO &&
@@ -627,7 +627,7 @@ static enum tr_next on_notices(struct tr__proxy *proxy, struct tr_context *ctx)
     return TR_GO;
 }
 
-/* It is gone, and nobody says how. */
+/* The child is gone, and its exit status is unknown. */
 static enum tr_next child_lost(struct tr__proxy *proxy, struct tr_context *ctx)
 {
     if (proxy->cause == TR_PROCESS_RUNNING) {
@@ -804,7 +804,7 @@ static int start(void *state, struct tr_context *ctx)
             return TR_ENOMEM;
     }
     if (tr__ext_get(ctx->box) == NULL)
-        return TR_ENOMEM; /* who holds has one, and a shut gate is a hold */
+        return TR_ENOMEM; /* an actor that holds has an ext, and a shut gate is a hold */
     proxy->box = proxy->flights.box = ctx->box;
     if (!proxy->listed)
         proxy_list(proxy);
@@ -818,7 +818,7 @@ static int start(void *state, struct tr_context *ctx)
     return next == TR_GO ? 0 : TR_ECRASHED;
 }
 
-/* May one more message leave the box? Of the ordinary lanes none comes that may not. */
+/* Check whether one more message may leave the box. The gate holds back the ordinary lanes. */
 static int room_check(struct tr__proxy *proxy, const struct tr_context *ctx)
 {
     if (ahead_count(proxy) >= proxy->limits.ahead_max + CONTROL_AHEAD_MAX)
@@ -893,7 +893,7 @@ static void stop(void *state, struct tr_context *ctx, enum tr_why why)
     if (proxy->phase == PHASE_UP) {
         struct tr__wire_frame frame = { .kind = WIRE_STOP };
 
-        /* What has left the box is handled. */
+        /* A message that has left the box counts as handled. */
         tr__flights_send(&proxy->flights, ctx, &proxy->out, SIZE_MAX);
         if (tr__wire_put(&proxy->out, &frame) < 0 ||
             phase_timer_set(proxy, ctx, proxy->limits.grace_ns) < 0)
@@ -903,8 +903,7 @@ static void stop(void *state, struct tr_context *ctx, enum tr_why why)
     update(proxy, ctx);
 }
 
-/* No turn will come for it any more, or the next one starts anew: kill the child; the helper reaps
- * it. */
+/* The actor has no turn left, or its next one starts anew: kill the child; the helper reaps it. */
 static void abandon(struct tr__proxy *proxy, enum tr_dead_reason reason)
 {
     tr__flights_fail(&proxy->flights, TR_ECRASHED, reason);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* process.h: what the three sides of a process actor share: the proxy (process.c), the helper
+/* process.h: shared by the three sides of a process actor: the proxy (process.c), the helper
  * (process_helper.c) and the child (process_child.c).
  *
- * The proxy makes two socket pairs for each child and sends one end of each to the helper:
+ * The proxy opens two socket pairs for each child and sends one end of each to the helper:
  *   wire    a stream of frames (wire.h); its other end is descriptor 3 of the child
- *   notices the helper's: says that the child was started, with its pidfd, and how it ended. A
- * packet the other way means: kill it. If the proxy closes its end, the helper sees to it that the
- *           child ends too. If the helper's end closes without a last word, the helper has died. */
+ *   notices the helper writes that the child was started, with its pidfd, and how it ended. A
+ *   packet
+ *           the other way means: kill the child. If the proxy closes its end, the helper ends the
+ *           child too. If the helper's end closes without a last notice, the helper has died. */
 #ifndef RUNTIME_PROCESS_H
 #define RUNTIME_PROCESS_H
 
@@ -77,7 +78,7 @@ static inline uint32_t tr__codec_bytes_max(const struct tr_codec *codec)
     return codec->bytes_max != 0 ? codec->bytes_max : TR_CODEC_BYTES_DEFAULT;
 }
 
-/* End the helper and wait for it; the system has no process actor any more. */
+/* End the helper and wait for it. No process actor of the system runs. */
 void tr__processes_finish(struct tr_system *system);
 
 #endif

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* process_child.c: what a child process runs: the user's actor, unchanged, and beside it the port,
- * an actor that speaks with the proxy. One thread drives both, so a handler that never returns is a
- * child that gives no sign of life, which is what the proxy looks for.
+/* process_child.c: the child process: the user's actor, unchanged, and beside it the port, an actor
+ * that exchanges frames with the proxy. One thread drives both, so while a handler does not return
+ * the child gives no sign of life, and the proxy notices.
  *
  *   descriptor 3 ──frames──▶ port: waiting ──▶ in hand ──ask──▶ the actor
  *                ◀──frames── port ◀──────────────────answer──────┘
  *
- * Every message goes to the actor as an ask of the port, also a tell: whatever becomes of an ask,
- * its asker hears of it. So that the actor sees a tell as a tell, its handle() is wrapped and takes
- * the duty to answer away before the real one runs. The wrapper also tells the port that the
- * handler has returned.
+ * Every message goes to the actor as an ask of the port, also a tell, because every ask ends with
+ * an event for its asker. So that the actor sees a tell as a tell, its handle() is wrapped: the
+ * wrapper takes the duty to answer away before the real handler runs, and tells the port when it
+ * has returned.
  *
  * Invariants:
  *   1. One message is in hand: BEGIN has left the process before the actor gets it, and the next
@@ -63,7 +63,7 @@ struct entry {
 struct child {
     struct tr_type type; /* the row's, wrapped */
     const struct tr_process_row *row;
-    tr_sender actor; /* what keeps it alive: dropped to stop it */
+    tr_sender actor; /* keeps the actor alive: dropped to stop it */
     tr_weak actor_weak;
     tr_sender port;
     struct tr_box *port_box;
@@ -78,10 +78,10 @@ struct child {
     unsigned char *bytes; /* for encoding */
     uint32_t bytes_max;
     bool started, greeted, woken;
-    unsigned armed;   /* what the descriptor is watched for */
+    unsigned armed;   /* the watched events */
     bool stop_wanted; /* the proxy said so */
     bool orphan;      /* the proxy is gone */
-    bool broken;      /* what it sends makes no sense */
+    bool broken;      /* the proxy sent something that is not the protocol */
     bool ended;       /* the actor is gone */
     int code;         /* exit code */
 };
@@ -91,7 +91,7 @@ struct wake {
     int nothing;
 };
 
-/* Out of memory in the port leaves nobody to tell: the proxy sees the exit. */
+/* Out of memory in the port: exit, which the proxy sees. */
 static _Noreturn void give_up(const char *why)
 {
     fprintf(stderr, "troupe: process actor: %s\n", why);
@@ -332,7 +332,7 @@ static struct entry *next_entry(struct child *child)
 
     if (list == &child->waiting && child->in_hand != NULL)
         return NULL;
-    /* It has ended or is about to: what was not begun is the next child's. */
+    /* The actor has ended or is about to: messages not begun go to the next child. */
     if (tr_sender_is_closed(child->actor))
         return NULL;
     if (tr__list_is_empty(list))
@@ -625,8 +625,8 @@ static int setup(pid_t helper_pid)
 {
     if (fcntl(PROCESS_FD, F_SETFD, FD_CLOEXEC) < 0)
         return TR_EIO;
-    /* The helper reaps this process. If it is killed nobody would; then this ends too. Asked for
-     * after the fact, so look whether it was too late. */
+    /* The helper reaps this process, so this process ends with the helper. The helper may have died
+     * before this call: check. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != helper_pid)
         return TR_ECLOSED;
     return 0;

@@ -23,7 +23,7 @@ struct tr__flight {
     uint64_t id;          /* serial and slot: none is used twice */
     tr_reply_handle reply;
     uint64_t deadline_ns;
-    const char *name;     /* what its type calls the message */
+    const char *name;     /* the message's name, from its type */
     unsigned char *frame; /* until it has begun */
     uint32_t frame_size;
     uint32_t slot;
@@ -234,7 +234,7 @@ void tr__flights_refused(struct tr__flights *flights, const char *message_name)
     make_dead(flights, message_name, TR_DEAD_DROPPED);
 }
 
-/* False if it is not worth sending any more, and gone. */
+/* False if the message expired or was cancelled, and was dropped. */
 static bool prepare(struct tr__flights *flights, struct tr__flight *flight, uint64_t now_ns)
 {
     if (flight->is_ask && (flight->answered || tr_reply_is_cancelled(flight->reply))) {
@@ -272,7 +272,7 @@ int tr__flights_send(struct tr__flights *flights, struct tr_context *ctx,
     return 0;
 }
 
-/* ---- what the child says --------------------------------------------------------------------- */
+/* ---- frames of the child -------------------------------------------------------------------- */
 
 static int on_begin(struct tr__flight *flight)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* process_flight.h: the messages that have left a proxy's box and are not over. Pure bookkeeping:
- * the proxy moves the bytes and decides what a child's end means.
+ * the proxy moves the bytes and decides about a child's end.
  *
  *   unsent ──▶ sent ──BEGIN──▶ begun ──DONE──▶ a tell: over; an ask: owed until its REPLY
  *
@@ -45,23 +45,23 @@ int tr__flights_init(struct tr__flights *flights, const struct tr_codec *codec);
 void tr__flights_finish(struct tr__flights *flights);
 
 /* Encode the message being handled and put it behind the others. It stays the caller's. TR_ENOMEM,
- * TR_EFULL, or what the codec says: then nothing has changed, an ask is still open. */
+ * TR_EFULL, or the codec's error: then nothing has changed, and an ask is still open. */
 int tr__flights_take(struct tr__flights *flights, struct tr_context *ctx, const void *message);
 /* One that could not be taken becomes a dead letter. */
 void tr__flights_refused(struct tr__flights *flights, const char *message_name);
 
-/* Write those that are unsent to `out`, as long as it holds no more than `bytes_max`. What expired
- * or was cancelled meanwhile is not sent. TR_ENOMEM: some are left over. */
+/* Write those that are unsent to `out`, as long as it holds no more than `bytes_max`. Expired and
+ * cancelled messages are dropped. TR_ENOMEM: some are left over. */
 int tr__flights_send(struct tr__flights *flights, struct tr_context *ctx,
     struct tr__wire_buffer *out, size_t bytes_max);
 
-/* What the child says about one. TR_EPROTO if it may not. */
+/* Apply a frame of the child to its flight. TR_EPROTO if the frame is not allowed now. */
 int tr__flights_on_frame(struct tr__flights *flights, const struct tr__wire_frame *frame);
 
 /* The child has ended: begun and owed ones get `status` and are dead, the others are unsent again.
  */
 void tr__flights_settle(struct tr__flights *flights, int status, enum tr_dead_reason reason);
-/* Nobody will handle any of them. */
+/* End all flights: no child will handle them. */
 void tr__flights_fail(struct tr__flights *flights, int status, enum tr_dead_reason reason);
 /* Asks that their askers have given up count no more; the child's replies are still to come. */
 void tr__flights_sweep(struct tr__flights *flights);

@@ -7,13 +7,13 @@
  *
  *   its socket        a request: execute a child; the end: the parent has gone
  *   a child's pidfd   it has ended: reap it, tell its proxy
- *   a child's notices told to kill it; the end: the proxy has let go, the child has a while to stop
+ *   a child's notices a packet: kill it; the end: the proxy closed, the child has a while to stop
  *
  * Invariants:
- *   1. A child is in the table from its execution until it was reaped; its proxy hears of both.
+ *   1. A child is in the table from its execution until it was reaped; its proxy is told of both.
  *   2. The helper ends when its socket has ended and the table is empty, so no child outlives it,
  *      unless it is killed itself; then the kernel kills the children (PR_SET_PDEATHSIG).
- *   3. Every descriptor is close-on-exec; what a child inherits is named in child_execute(). */
+ *   3. Every descriptor is close-on-exec; child_execute() names those a child inherits. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -322,7 +322,7 @@ int tr_process_start(struct tr_system *system, const struct tr_process_row *rows
     if (rc < 0)
         goto end_helper;
     pthread_mutex_init(&processes->lock, NULL);
-    /* Release publishes the types; pairs with the acquire of whoever spawns. */
+    /* Release publishes the types; pairs with the acquire of a spawn. */
     if (!atomic_compare_exchange_strong_explicit(
             &system->processes, &none, processes, memory_order_release, memory_order_relaxed)) {
         pthread_mutex_destroy(&processes->lock);
@@ -421,7 +421,7 @@ void tr__process_kill(int notices)
 struct helped {
     pid_t pid;
     int pidfd;
-    int notices;         /* -1: its proxy has let go */
+    int notices;         /* -1: its proxy closed its end */
     uint64_t kill_at_ns; /* 0: not to be killed */
 };
 
@@ -672,8 +672,8 @@ int tr_process_main(int argc, char **argv, const struct tr_process_row *rows, ui
         fprintf(stderr, "%s: %s is for the program itself\n", argv[0], argv[1]);
         return TR_PROCESS_EXIT_SETUP;
     }
-    /* Both end when the parent does. What is meant to end the program (a terminal, a service
-     * manager that signals the whole group) is for the parent, which then stops its children in
+    /* Both end when the parent does. Signals that end the program (from a terminal, or a service
+     * manager that signals the whole group) are for the parent, which then stops its children in
      * order. */
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, SIG_IGN);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* queue.c: what an actor was sent, sorted into its own queues by lane, and the handling of one cell
- * of it. */
+/* queue.c: the cells of an actor, sorted into its queues by lane, and the handling of one cell. */
 #include <sched.h>
 #include <string.h>
 
@@ -74,7 +73,7 @@ tr__noinline void tr__absorb_list(struct tr_box *box, struct tr__cell *list)
     tr__absorb(box, newest, NULL);
 }
 
-/* Take what has arrived off the word, and `counted` off its count. */
+/* Take the arrived cells off the word, and `counted` off its count. */
 tr__noinline void tr__cut(struct tr_box *box, const struct tr__cell *stop, uint32_t counted)
 {
     uint64_t word = atomic_load_explicit(&box->word, memory_order_acquire);
@@ -95,8 +94,8 @@ tr__noinline void tr__cut(struct tr_box *box, const struct tr__cell *stop, uint3
         tr__absorb(box, tr__word_cell(word), stop);
 }
 
-/* Drop-oldest: no more than the capacity is ever kept of what waits here. Its count goes at once,
- * so that senders see the room. */
+/* Drop the oldest messages of a drop-oldest box down to its capacity. The count falls at once, so
+ * that senders see the room. */
 void tr__drop_oldest(struct tr__worker *worker, struct tr_box *box, uint32_t handled)
 {
     uint32_t waiting =
@@ -219,7 +218,7 @@ tr__noinline enum tr_next tr__handle_event(
         event.value = work->argument;
         event.id = 0;
         tr__add(box->asks, UINT32_MAX);
-        if (work->life != life_of(box)) { /* begun in a life before the restart */
+        if (work->life != life_of(box)) { /* of a life before the restart */
             tr__work_dropped(work);
             return TR_GO;
         }
@@ -275,7 +274,7 @@ void tr__requeue_front(struct tr_box *box, struct tr__cell *cell)
         tr__queue_add_front(&box->fifo, cell);
 }
 
-/* What becomes of the cell an actor failed on. Returns it if it is to be handled once more. */
+/* Dispose of the cell whose handler failed. Returns it if it is to be handled once more. */
 static struct tr__cell *poison(
     struct tr__worker *worker, struct tr_box *box, struct tr__cell *cell, uint32_t *counted)
 {
@@ -294,7 +293,8 @@ static struct tr__cell *poison(
     return NULL;
 }
 
-/* A supervised actor has started when its start has returned and it does not hold any more. */
+/* Tell the supervisor that the actor has started: its start hook has returned, and it does not
+ * hold. */
 void tr__tell_started(struct tr_box *box)
 {
     struct tr__ext *ext = tr__ext_of(box);

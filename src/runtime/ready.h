@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ready.h: what the ready-made actors share: their message, a table by key, a heap by time. */
+/* ready.h: shared by the ready-made actors: their message, a table by key, a heap by time. */
 #ifndef RUNTIME_READY_H
 #define RUNTIME_READY_H
 
@@ -36,17 +36,16 @@ struct tr__bytes {
 
 /* Fill in key and value. TR_ETOOBIG, TR_ENOMEM. */
 int tr__ready_fill(struct tr__ready_message *message, struct tr__bytes key, struct tr__bytes value);
-/* The same; the value is a head of the actor's own and then what the user gave. */
+/* The same; the value is a head of the actor's own, followed by the user's bytes. */
 int tr__ready_fill_parts(struct tr__ready_message *message, struct tr__bytes key,
     struct tr__bytes head, struct tr__bytes value);
 const unsigned char *tr__ready_key(const struct tr__ready_message *message);
 const unsigned char *tr__ready_value(const struct tr__ready_message *message);
-/* Release what it owns: tr_type.message_drop, and the end of every handler. */
+/* Free the block of a message: the types' message_drop, and the end of every handler. */
 void tr__ready_release(void *message);
 
-/* Send one; it is released if that fails. A tell does not expire with the message being handled:
- * what is told to these actors are facts (this key is stale, this value is gone) that nobody would
- * hear of again. */
+/* Send a message; it is released if that fails. A tell does not expire with the message being
+ * handled: it carries a fact (this key is stale) that no later message repeats. */
 int tr__ready_tell(tr_sender to, struct tr__ready_message *message, enum tr_lane lane);
 int tr__ready_ask(struct tr_context *ctx, tr_sender to, struct tr__ready_message *message,
     const struct tr_ask_options *options);

@@ -6,8 +6,8 @@
  * nor does it open one that has closed since.
  *
  * The window is sixteen slices of counters. A slice is cleared when time comes back to it, so
- * counting and looking cost the same however many answers there are. No timer is needed: time is
- * looked at when somebody asks. */
+ * counting and reading cost the same however many answers there are. No timer is needed: every ask
+ * looks at the clock. */
 #include <string.h>
 
 #include <troupe/actor.h>
@@ -130,8 +130,8 @@ static void open_now(struct tr_breaker *self, uint64_t now_ns)
     inner->until_ns = tr__later(now_ns, inner->open_ns);
 }
 
-/* What time has changed. A probe that does not end is one that failed: else a single lost answer
- * would keep the breaker half-open for ever. */
+/* Apply the passing of time. A probe that does not end counts as failed: else one lost answer would
+ * keep the breaker half-open for ever. */
 static void look(struct tr_breaker *self, uint64_t now_ns)
 {
     struct tr__breaker *inner = self->inner;
@@ -152,8 +152,8 @@ static bool may_pass(const struct tr_breaker *self)
                inner->probes < tr__or(self->options.probes_max, 1));
 }
 
-/* What an end says about the actor behind. Some say nothing: the asker gave up, or the ask was
- * never sent for a reason of its own. */
+/* Judge the end of an ask as success or failure of the actor behind. Some ends say nothing: the
+ * asker gave up, or the ask was never sent. */
 enum outcome { OUTCOME_GOOD, OUTCOME_BAD, OUTCOME_NONE };
 
 static enum outcome outcome_of(const struct tr_breaker *self, int status)
@@ -256,7 +256,7 @@ static void handle_ask(
         tr_reply(ctx, rc, NULL, 0);
         return;
     }
-    /* {0} when memory is out, or nobody asked: then the message's own end answers. */
+    /* {0} when memory is out or the message is no ask: then the end of its handler answers. */
     flight->reply = tr_reply_take(ctx);
     if (flight->reply.reply == NULL)
         tr_reply(ctx, TR_ENOMEM, NULL, 0);

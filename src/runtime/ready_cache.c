@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ready_cache.c: values by key, each for its own time.
+/* ready_cache.c: values by key, each with its own lifetime.
  *
- * An entry is in a table by key, in a list by last use and, if it expires, in a heap by when. One
- * timer stands for the top of the heap. It may go off too early (the entry it was set for has gone)
- * and is then set again, but never too late; a get looks at the clock itself, so what it serves
- * does not depend on the timer.
+ * An entry is in a table by key, in a list by last use and, if it expires, in a heap by expiry. One
+ * timer is set for the top of the heap. It may fire too early (its entry is gone) and is then set
+ * again, but never too late; a get looks at the clock itself, so its answer does not depend on the
+ * timer.
  *
  * Stamps: removals are counted in a fixed number of counters, by hash of the key. A stamp is the
  * counter of the key as it was when the get found nothing. Keys that share a counter make a put be
@@ -45,8 +45,7 @@ struct tr__cache {
     struct tr_cache_stats stats;
 };
 
-/* What was put as 40 bytes of message and block: the ttl is its number, the stamp rides before the
- * value. */
+/* A put as a message: the ttl is its number, and the stamp stands before the value. */
 struct put_head {
     uint64_t stamp;
 };

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ready_pool.c: several actors of one type that share the work.
  *
- * Who holds what:
+ * References:
  *
  *   users ──ref──▶ pool ──senders──▶ workers ◀──rows of its table── supervisor ──▶ pool's memory
  *                                       ▲ watches                        ▲ sender
  *                                       └──────────── keeper ────────────┘
  *
  * A natural end begins with the last user: the workers' senders go, and the workers drain and end.
- * The supervisor must not be told before that, because it would stop them with messages in their
- * boxes; so its sender is held by the keeper, an actor that watches the workers and lets go when
- * the last of them has ended. Meanwhile the keeper holds a sender of itself: who asks what keeps
- * the system alive is told that the workers do. The pool's memory holds the supervisor's table and
- * goes last, with users and supervisor both gone. */
+ * The supervisor must not stop before that, because it would stop them with messages in their
+ * boxes. So the keeper holds its sender: an actor that watches the workers and drops it when the
+ * last of them has ended. Meanwhile the keeper holds a sender of itself, so that the report of
+ * holders names the workers. The pool's memory holds the supervisor's table and is freed last, when
+ * users and supervisor are gone. */
 #include <stdio.h>
 
 #include <troupe/actor.h>
@@ -34,7 +34,7 @@ enum { NAME_MAX_BYTES = 64 };
 struct tr_pool {
     _Atomic uint32_t users;
     _Atomic uint32_t refs; /* one for all users, one for the supervisor */
-    _Atomic uint32_t turn; /* of who is first among equals */
+    _Atomic uint32_t turn; /* the worker to prefer among equals */
     uint32_t workers;
     struct tr_supervisor table;
     struct tr_child *rows;
@@ -291,7 +291,7 @@ void tr_pool_unref(struct tr_pool **pool)
     struct tr_pool *p = *pool;
 
     *pool = NULL;
-    /* Acquire-release: what every user sent happens before the senders go. */
+    /* Acquire-release: every user's sends come before the drop of the senders. */
     if (p == NULL || atomic_fetch_sub_explicit(&p->users, 1, memory_order_acq_rel) != 1)
         return;
     for (uint32_t i = 0; i < p->workers; i++)

@@ -3,7 +3,7 @@
  *
  * A bucket counts units: a token is period_ns of them, and every nanosecond brings `count`. So a
  * bucket holds burst × period_ns units when full, and neither taking nor filling ever divides. Only
- * what is told to the outside does: whole tokens are rounded down, waits are rounded up.
+ * figures for callers do: whole tokens are rounded down, waits are rounded up.
  *
  * The limiter keeps its buckets in a table by key and in a heap by the time each is full again. The
  * top of the heap is the one that has been full for longest (or will be full first): the one to

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ready_single_flight.c: one computation for all who ask.
+/* ready_single_flight.c: one computation for all askers of a key.
  *
  *            ask of a new key            result, clean: answer all, keep it
  *   nothing ──────────────────▶ flight ────────────────────────────────────▶ nothing, or kept
@@ -95,7 +95,7 @@ struct tr__single_flight {
     struct tr_single_flight_stats stats;
 };
 
-/* ---- what is kept --------------------------------------------------------------------------- */
+/* ---- kept values ---------------------------------------------------------------------------- */
 
 static void kept_drop(struct tr__single_flight *inner, struct kept *kept)
 {
@@ -135,7 +135,7 @@ static void keep(
     inner->stats.kept_bytes += bytes;
 }
 
-/* ---- who waits ------------------------------------------------------------------------------ */
+/* ---- waiters -------------------------------------------------------------------------------- */
 
 static void waiter_free(struct tr__single_flight *inner, int32_t index)
 {
@@ -152,7 +152,7 @@ static void waiter_free(struct tr__single_flight *inner, int32_t index)
     inner->waiters_used--;
 }
 
-/* No room: look at a few who wait, in turn, whether their askers have gone. */
+/* No room: check a few waiters, in turn, for askers that are gone. */
 static void sweep(struct tr__single_flight *inner)
 {
     for (uint32_t i = 0; i < SWEEP; i++) {
@@ -173,7 +173,7 @@ static bool has_room(struct tr__single_flight *inner)
     return inner->waiter_free != NONE;
 }
 
-/* There is room. Newest first: nobody counts on the order of the answers. */
+/* There is room. Newest first: the order of the answers is not promised. */
 static void wait_for(struct tr__single_flight *inner, struct flight *flight, tr_reply_handle reply)
 {
     int32_t index = inner->waiter_free;
@@ -385,7 +385,7 @@ static int join(
         rc = launch(self, ctx, flight);
     }
     if (rc < 0 && is_new)
-        flight_end(self, ctx, flight, rc, NULL, 0); /* answers the one who waits, if it was taken */
+        flight_end(self, ctx, flight, rc, NULL, 0); /* answers the waiter, if it was taken */
     return rc;
 }
 
@@ -517,7 +517,7 @@ static enum tr_next on_event(void *state, struct tr_context *ctx, const struct t
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
-/* Everything but the options and the source. Those who wait have been answered by the runtime. */
+/* Frees everything but the options and the source. The runtime has answered the waiters. */
 static void release(struct tr_single_flight *self)
 {
     struct tr__single_flight *inner = self->inner;

@@ -68,7 +68,7 @@ static void forget(struct tr__topic *inner, struct subscriber *subscriber)
     base_free(subscriber);
 }
 
-/* A free place, or what is in the way of one. */
+/* Find a free place, or return the error. */
 static int place_new(struct tr_topic *self, uint32_t *ret_place)
 {
     struct tr__topic *inner = self->inner;
@@ -229,7 +229,7 @@ static int handle_subscribe(
     else
         rc = subscribe(self, ctx, &request, value + sizeof request);
     tr_sender_drop(&request.sender);
-    m->kind = KIND_UNSUBSCRIBE; /* the message owns no sender any more */
+    m->kind = KIND_UNSUBSCRIBE; /* the topic owns the sender now */
     return rc;
 }
 
@@ -411,7 +411,7 @@ static int subscribe_message(
     return rc;
 }
 
-/* What the message owns beside its bytes, when it was not sent. */
+/* Release the sender that an unsent message owns. */
 static int sent(int rc, tr_sender *sender)
 {
     if (rc < 0)

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* registry.c: key → actor, with the races of start and end decided by one lock per shard.
  *
- *   1. An entry is in its shard from the moment its box is made until the box has finished. Making
- * and inserting happen under the shard's lock: there is one winner. Nobody waits: the box takes
- * messages while its start still runs.
- *   2. The registry holds one strong sender of every box it lists, so a box is idle when it has
- * exactly one. Senders are given out under the shard's lock; passivation is decided under it too,
- * by the actor itself in its own turn, when there is one sender, no message and nothing
- * outstanding. From then on the entry is STOPPING.
- *   3. Who asks for a key that is STOPPING gets the successor's box, made at once and started when
- * its predecessor has finished: never two that run. Messages left in the box of an actor that
- * stopped for another reason are moved to the successor.
+ *   1. An entry is in its shard from the creation of its box until the box has ended. Creating and
+ *      inserting happen under the shard's lock, so one caller wins. No caller waits: the box takes
+ *      messages while its start hook still runs.
+ *   2. The registry holds one strong sender of every box it lists, so a box with exactly one sender
+ *      is idle. Senders are handed out under the shard's lock. The actor decides to passivate under
+ *      the same lock, in its own turn, when it has one sender, no message and no open ask. From
+ *      then on the entry is STOPPING.
+ *   3. A caller that asks for a STOPPING key gets the successor's box, created at once and started
+ *      when the predecessor has ended: two actors of a key never run at once. Messages left in the
+ *      box of an actor that stopped for another reason move to the successor.
  *
  * test/spin/registry.pml checks 1 to 3. */
 #include "runtime/registry.h"
@@ -162,7 +162,7 @@ static int make_box(struct tr_registry *registry, struct tr__registry_entry *ent
             }
         }
         if (rc < 0 && o->type->finish != NULL)
-            o->type->finish(state); /* it was made, and nobody else has it */
+            o->type->finish(state); /* it was created, and no caller has it */
     }
     if (state != small)
         base_free(state);
@@ -212,8 +212,8 @@ static int insert(struct tr_registry *registry, struct shard *shard, uint64_t ha
     if (tr__get(registry->closing))
         return TR_ECLOSED;
     if (max != 0 && tr__get(registry->live) >= max && !evict(shard)) {
-        /* This shard has nothing idle; another may. One look each, never two locks at once is what
-         * keeps this free of deadlock, so only shards whose lock is free are tried. */
+        /* This shard has no idle actor; another may. Only shards whose lock is free are tried:
+         * waiting for a second lock could deadlock. */
         bool found = false;
 
         for (uint32_t i = 0; i < SHARDS && !found; i++) {
@@ -266,7 +266,8 @@ static int box_for_sending(struct tr__registry_entry *entry, bool make, tr_sende
             return TR_ENOENT;
         if (tr__get(entry->registry->closing))
             return TR_ECLOSED;
-        /* What will start it is made now: a predecessor's end cannot fail for want of memory. */
+        /* Allocate the start operation now: the predecessor's end must not fail for want of memory.
+         */
         entry->start =
             tr__event_cell(entry->registry->system, CELL_OP, 0, OP_START_SUCCESSOR, NULL, 0);
         if (entry->start == NULL)
@@ -345,8 +346,8 @@ uint32_t tr_registry_live(const struct tr_registry *registry)
 
 /* ---- called by the actors ------------------------------------------------------------------- */
 
-/* It ends, however that came. What is left in its box goes to a successor, unless its start failed:
- * then the next would most likely fail as well, and so on for as long as a message waits. */
+/* The actor ends, for any reason. Messages left in its box go to a successor, unless its start
+ * failed: the successor would probably fail too, again and again while a message waits. */
 void tr__registry_ends(struct tr_box *box, struct tr__registry_entry *entry, enum tr_why why)
 {
     struct shard *shard = shard_of(entry->registry, entry->hash);
@@ -383,7 +384,7 @@ bool tr__registry_is_closing(const struct tr__registry_entry *entry)
     return tr__get(entry->registry->closing);
 }
 
-/* A message left in the box of an actor that ended: its successor's now. False: nobody will be. */
+/* Give a message left in the box of an ended actor to its successor. False if there is none. */
 bool tr__registry_adopt(struct tr__worker *worker, struct tr__registry_entry *entry,
     struct tr_box *from, struct tr__cell *cell)
 {
@@ -396,9 +397,10 @@ bool tr__registry_adopt(struct tr__worker *worker, struct tr__registry_entry *en
         !tr__get(worker->system->ending)) {
         entry->stopping = true;
         if (box_for_sending(entry, true, &raw) == 0) {
-            /* Who holds for its answer waits for the successor now, which waits for nobody yet. */
+            /* An asker that holds now waits for the successor, which itself waits for no actor yet.
+             */
             tr__ask_cell_moves(cell, raw.box);
-            /* Not into its box yet: what its senders have put there is newer. */
+            /* Not into its box yet: messages its senders have put there are newer. */
             tr__queue_add(&entry->adopted, cell);
             adopted = true;
         }
@@ -554,8 +556,8 @@ static const struct tr_type sweeper_type = {
 
 /* ---- making and closing --------------------------------------------------------------------- */
 
-/* One runs, unless the registry closes or never passivates. The one before may have ended: told to,
- * or because there was no memory for its timer. */
+/* One sweeper runs, unless the registry closes or never passivates. An earlier one may have ended:
+ * stopped, or without memory for its timer. */
 static int sweeper_ensure(struct tr_registry *registry)
 {
     struct sweeper state = { registry };
@@ -648,7 +650,7 @@ static void passivate_all(struct tr_registry *registry)
     }
 }
 
-/* Until everybody has ended, or there is nothing to do but wait; then waits a little. */
+/* Drive until all actors have ended or there is nothing to run; then wait a little. */
 static int drive_for_close(struct tr_registry *registry, uint64_t until)
 {
     struct tr_system *system = registry->system;
@@ -662,7 +664,7 @@ static int drive_for_close(struct tr_registry *registry, uint64_t until)
         if (atomic_load_explicit(&registry->live, memory_order_acquire) == 0)
             break;
         if (system->sim != NULL)
-            return TR_ETIMEOUT; /* nobody else could let go of anything */
+            return TR_ETIMEOUT; /* no other thread can drop a sender */
         soon = tr__now(system) + UINT64_C(100000000);
         tr__drive_wait(system, soon < until ? soon : until);
         break;
@@ -694,7 +696,7 @@ int tr_registry_close(struct tr_registry **registry, uint64_t timeout_ns)
             tr_sender_drop(&sweeper);
     }
     while (rc == 0 && atomic_load_explicit(&r->live, memory_order_seq_cst) > 0) {
-        /* Again and again: who lets go of the last sender but the registry's tells nobody. */
+        /* Repeat: dropping the last sender beside the registry's sends no notice. */
         passivate_all(r);
         if (system->driven) {
             rc = drive_for_close(r, until);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registry.h: what a registered actor tells its registry. Entries are under their shard's lock,
- * which comes before the lock of a box. */
+/* registry.h: the calls of a registered actor to its registry. Entries are under their shard's
+ * lock, which comes before the lock of a box. */
 #ifndef RUNTIME_REGISTRY_H
 #define RUNTIME_REGISTRY_H
 

@@ -20,7 +20,7 @@ struct tr__ask;
 struct tr__cell;
 struct tr__worker;
 
-/* To whom an answer goes: what an ask carries about its asker. */
+/* The address of an answer, as the ask carries it. */
 struct tr__reply_to {
     struct tr_box *asker;
     uint32_t tag;

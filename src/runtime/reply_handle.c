@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* reply_handle.c: the duty to answer, taken out of the handler.
  *
- *   1. Handles point into a pool that is not freed while the system lives, so a stale handle is told
- *      from a live one by its serial. `state` is serial × 2 + open.
+ *   1. Handles point into a pool that is not freed while the system lives, so a stale handle is
+ *      told from a live one by its serial. `state` is serial × 2 + open.
  *   2. The thread that clears the open bit has the claim. It answers, or opens the handle again.
  *   3. An open handle is listed with the actor that must answer for it. If that actor ends, it
  *      answers all of them; if another thread has the claim at that moment, owner_gone_status tells

@@ -44,7 +44,7 @@ tr__cold int tr__schedule_slowly(struct tr__worker *worker, struct tr_box *box)
     return tr__schedule_here(worker, box);
 }
 
-/* A thief wants in, or is. */
+/* A thief is inside or wants to be. */
 tr__cold int tr__schedule_contended(struct tr__worker *worker, struct tr_box *box)
 {
     struct tr_box *old;
@@ -125,8 +125,8 @@ static bool thief_enter(struct tr__worker *victim)
     return true;
 }
 
-/* Half of the victim's queue, oldest first; all of it, and what would run next there, if it is
- * stuck. */
+/* Take half of the victim's queue, oldest first; if the victim is stuck, all of it and its `next`.
+ */
 bool tr__worker_steal(struct tr__worker *worker, struct tr__worker *victim, bool stuck)
 {
     struct tr__run_queue loot = { 0 };
@@ -239,7 +239,7 @@ void tr__inject(struct tr_system *system, struct tr_box *box)
     tr__worker_wake(target);
 }
 
-/* Another worker runs alone: give it everything. */
+/* The leader runs alone: give it everything. */
 tr__cold void tr__worker_hand_over(struct tr__worker *worker, struct tr__worker *leader)
 {
     struct tr_box *list, *next;

@@ -1,30 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* scheduler.c: workers and their run queues.
+/* scheduler.c: the loop of a worker: pick an actor, run its turn, look at the clock, go idle.
  *
  * Stay on the core: an actor made runnable by a send goes into the sending worker's `next` place
- * and runs there as soon as the turn ends; what was in the place moves to the worker's queue.
- * Moving work to another core costs more than most messages do, so it happens only when it pays:
+ * and runs there as soon as the turn ends; the actor that was in the place moves to the worker's
+ * queue. Moving work to another core costs more than most messages do, so it happens only when it
+ * pays:
  *
- *   - A worker looks at the clock every 64 messages at most (every message when they are slow).
- * From that it knows what its queue is worth in time. Past 30 µs it raises its `hint` and wakes a
- * parked sibling.
- *   - An idle worker spins a little, looks only at the siblings' hints, takes half of a queue (at
- * most 128) from one that has its hint up, and parks in epoll when there is nothing.
- *   - Where messages cost less than moving them (under 400 ns), two cores may well be slower than
- * one. So they are tried: a millisecond alone, a millisecond together, then the better of the two
- * for longer and longer.
- *   - While somebody else runs, one parked worker looks every millisecond whether a sibling is
- * stuck in one handler with others queued behind it, and takes those.
- *
- * The run queue's lock is biased to its owner: the owner marks itself inside with a plain store and
- * looks whether a thief wants in; a thief announces itself, makes every core see that with
- * membarrier(2), and waits until the owner is outside. The owner pays two stores and a load, the
- * thief a system call. Under ThreadSanitizer both sides use sequentially consistent operations
- * instead.
+ *   - A worker looks at the clock every 64 messages at most (every message when they are slow), and
+ *     so knows how long its queue will take. Past 30 µs it raises its `hint` and wakes a parked
+ *     sibling.
+ *   - An idle worker spins a little and looks only at the siblings' hints. From a sibling with a
+ *     hint it takes half of the queue (at most 128). When it finds no work it parks in epoll.
+ *   - Messages that cost less than moving them may run on one worker: pace.c.
+ *   - While a sibling runs, one parked worker looks every millisecond whether that sibling is stuck
+ *     in one handler with actors queued behind it, and takes those.
  *
  * Parking: a worker publishes `sleeping`, looks once more at everything that could have given it
- * work, then waits. Whoever gives it work pushes first, then looks at `sleeping`: one of the two
- * sees the other. */
+ * work, then waits. A thread that gives it work pushes first, then looks at `sleeping`: one of the
+ * two sees the other. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,21 +41,21 @@ enum {
     TURN_NS_MAX = 200000,      /* a turn's time */
     POLL_NS = 200000,          /* busy workers look at their descriptors this often */
     POLL_BACKLOG_NS = 5000000, /* and this often while more is queued than a look brings */
-    BACKLOG_NS = 30000,        /* what is worth waking a sibling for */
+    BACKLOG_NS = 30000,        /* a backlog worth waking a sibling for */
     SLOT_USES_MAX = 128,       /* turns in a row from `next` while others wait */
     SPIN_NS = 20000,
     SPINS_IN_VAIN =
         8, /* so many, and a worker with descriptors spins once in SPIN_AGAIN idle times */
     SPIN_AGAIN = 16,
-    LONG_TURN_NS = 5000, /* after this a spinning sibling takes what waits behind a turn */
+    LONG_TURN_NS = 5000, /* after this a sibling takes the actors that wait behind a turn */
     STUCK_CHECK_MS = 1,
     SAMPLE_NS = 1000000,
 };
 
 /* ---- the clock ------------------------------------------------------------------------------ */
 
-/* Every clock_interval messages. What a message costs decides when to look next; what the queue is
- * worth decides whether a sibling is woken. */
+/* Called every clock_interval messages. The cost of a message decides when to look next; the length
+ * of the backlog decides whether to wake a sibling. */
 tr__noinline bool tr__worker_tick(struct tr__worker *worker)
 {
     struct tr_system *system = worker->system;
@@ -108,8 +101,8 @@ tr__noinline bool tr__worker_tick(struct tr__worker *worker)
         worker->sampled_ns = now;
         worker->schedule_slowly = SLOWLY_SAMPLED;
     }
-    /* Who is busy for ever must not keep the system from ending: what is queued runs once more,
-     * then nothing. */
+    /* An actor that is always busy must not keep the system from ending: queued actors run once
+     * more, then no actor is scheduled. */
     if (unlikely(tr__get(system->ending)) && worker->is_thread) {
         worker->schedule_slowly = SLOWLY_ENDING;
         worker->time_up = true;
@@ -167,7 +160,7 @@ void tr__worker_run(struct tr__worker *worker, struct tr_box *box)
     } else {
         tr__turn(worker, box);
     }
-    /* Release: what the turn read of published values was read before. */
+    /* Release: the turn's reads of published values come before. See snapshot.c. */
     atomic_store_explicit(
         &worker->turn_count, tr__get(worker->turn_count) + 1, memory_order_release);
 }
@@ -187,7 +180,7 @@ static bool steal_by_hint(struct tr__worker *worker)
     return false;
 }
 
-/* Is a sibling awake? Then somebody must look whether it is stuck. */
+/* Return whether a sibling is awake: then a parked worker must look whether it is stuck. */
 static bool somebody_runs(struct tr__worker *worker)
 {
     struct tr_system *system = worker->system;
@@ -213,15 +206,14 @@ static bool rescue(struct tr__worker *worker, uint64_t *seen_turns)
         if (turns == seen_turns[i] && tr__get(victim->sleeping) == SLEEP_NOT &&
             tr__worker_steal(worker, victim, true)) {
             found = true;
-            tr__pace_off(system); /* who runs alone must not be stuck */
+            tr__pace_off(system); /* the worker that runs alone must not be stuck */
         }
         seen_turns[i] = turns;
     }
     return found;
 }
 
-/* A sibling has been in one turn for a while with others waiting behind it, `next` among them: take
- * those. */
+/* Take the actors, `next` among them, that wait behind a sibling's long turn. */
 static bool steal_from_long_turns(
     struct tr__worker *worker, uint64_t now, uint64_t *seen_turns, uint64_t *seen_ns)
 {
@@ -246,9 +238,9 @@ static bool steal_from_long_turns(
     return false;
 }
 
-/* A worker that has descriptors waits in the kernel, where it hears of them at once. It spins for
- * the siblings' sake, as long as they give it work that way; now and then it tries again. Nobody
- * can hand work to the only one. */
+/* A worker with descriptors waits in the kernel, which reports them at once. It spins only as long
+ * as siblings give it work while it spins, and tries again now and then. An only worker has no
+ * sibling, so it does not spin. */
 static uint64_t spin_ns(struct tr__worker *worker)
 {
     if (!tr__get(worker->has_fds))
@@ -260,7 +252,7 @@ static uint64_t spin_ns(struct tr__worker *worker)
                : 0;
 }
 
-/* Nothing to run here. Spins, then parks. */
+/* There is no actor to run: spin, then park. */
 static void idle(struct tr__worker *worker, uint64_t *seen_turns)
 {
     struct tr_system *system = worker->system;
@@ -271,7 +263,7 @@ static void idle(struct tr__worker *worker, uint64_t *seen_turns)
     tr__snapshot_quiesce(worker);
     if (tr__get(worker->hint) != 0)
         tr__set(worker->hint, 0);
-    /* Release: what turns read of published values was read before. See snapshot.c. */
+    /* Release: reads of published values in turns come before. See snapshot.c. */
     atomic_store_explicit(&worker->sleeping, SLEEP_SPINNING, memory_order_release);
     if (spins && tr__get(worker->has_fds) && !tr__worker_is_pausing(worker, now)) {
         worker->polled_ns = now;

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sender.c: who may send, and what happens when nobody can any more.
+/* sender.c: senders: cloned, dropped, weak.
  *
- * strong counts the senders. The drop that takes it to zero sets SENDERLESS in the word and
- * schedules the box, so that its owner sees it; the owner's end sets GONE. Whoever of the two comes
- * second frees the slot (through pins, which also counts answers still on their way to it). strong
- * never rises from zero: a weak sender is upgraded only while it is above, which also makes it safe
- * on a slot that has been reused. The one exception is a registered box, whose registry hands out
- * senders of an idle actor under its own lock.
- *
- * The first sender's holder is named in the box; every clone has a record in a list, for the
- * report. */
+ *   1. `strong` counts the senders. The drop that takes it to zero sets SENDERLESS in the word and
+ *      schedules the box, so that its turn sees it; the actor's end sets GONE. The second of the
+ *      two frees the slot, through pins, which also count answers still on their way to it.
+ *   2. `strong` never rises from zero: a weak sender is upgraded only while it is above, which also
+ *      makes the upgrade safe on a slot that has been reused. The one exception is a registered
+ *      box: its registry hands out senders of an idle actor under its own lock.
+ *   3. The box names the holder of the first sender; every clone has a record in a list, for the
+ *      report of holders. */
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "runtime/actor.h"
@@ -84,7 +83,7 @@ void tr_sender_drop(tr_sender *sender)
     if (hold != NULL)
         hold_remove(box, hold);
     else
-        /* Only a name in a report: no lock. The clones' list is what needs it. */
+        /* Only a name in a report: no lock, which is for the list of clones. */
         tr__set(box->owner_first, NULL);
     tr__point();
     /* Acquire-release: everything sent through any sender happens before the end that this may

@@ -4,19 +4,17 @@
  * compared.
  *
  * Time stands still while anything is runnable and jumps to the next timer or datagram when nothing
- * is. Whatever the scenario sends from outside goes through the same injection path as foreign
- * threads use.
+ * is. Messages that the scenario sends from outside take the injection path of foreign threads.
  *
  * Built with TR_POINTS, the runtime has points between its atomic steps, and the simulator has
  * three workers, each with a stack of its own (a strand). At a point a strand may stop; then
  * another goes on, or begins another actor's turn, or what the scenario does from outside, or a
  * little time passes: the interleavings that threads would meet, drawn from the seed. Taking and
  * leaving a lock are points too, and a strand that finds a lock taken lets the others go on. A step
- * begins with one turn and ends when no strand is in one, so whoever steps the simulation sees a
- * system between turns.
+ * begins with one turn and ends when no strand is in one, so the scenario sees a system between
+ * turns.
  *
- * What could differ between two runs of a seed must not be used to decide anything: addresses least
- * of all. */
+ * No decision may depend on values that differ between two runs of a seed, addresses above all. */
 #include "runtime/sim.h"
 
 #include <sanitizer/common_interface_defs.h>
@@ -77,7 +75,7 @@ struct strand {
     struct tr_sim *sim;
     struct tr__worker *worker;
     enum job job;
-    struct tr_box *box; /* whose turn it is */
+    struct tr_box *box; /* the actor in its turn */
     ucontext_t context;
     unsigned char *stack;
     void *fake_stack; /* AddressSanitizer's */
@@ -168,7 +166,7 @@ void tr__sim_schedule(struct tr_sim *sim, struct tr_box *box)
         sim->runnable = runnable;
         sim->runnable_capacity = capacity;
     }
-    /* When the system ends, slots are reused and nobody runs any more. */
+    /* When the system ends, slots are reused and no actor runs. */
     for (uint32_t i = 0; i < sim->runnable_count && !tr__get(sim->system->ending); i++)
         tr_assert_use(sim->runnable[i] != box, "an actor is in at most one run queue, once");
     mix(sim, tr__box_id(box));
@@ -345,7 +343,7 @@ void tr_sim_disk_crash(struct tr_sim *sim)
 
 /* ---- time ----------------------------------------------------------------------------------- */
 
-/* When something happens by itself; UINT64_MAX is never. */
+/* Return when the next timer or datagram is due; UINT64_MAX is never. */
 static uint64_t next_ns(const struct tr_sim *sim)
 {
     uint64_t timer_ms = tr__system_next_ms(sim->system);
@@ -392,7 +390,7 @@ static void switch_to(struct tr_sim *sim, struct strand *to)
 #endif
 }
 
-/* While somebody is in a turn only a little time passes at once. */
+/* While a strand is in a turn only a little time passes at once. */
 static bool may_pass_time(const struct tr_sim *sim)
 {
     static const uint64_t little_ns = 5000000;
@@ -523,7 +521,7 @@ static bool outside_waits(const struct tr_sim *sim)
     return sim->outside != NULL;
 }
 
-/* Somebody stopped at a point: what else begins meanwhile? */
+/* A strand stopped at a point: draw what starts meanwhile. */
 static void meanwhile(struct tr_sim *sim)
 {
     struct strand *strand = free_strand(sim);
@@ -558,7 +556,7 @@ bool tr__sim_is_outside(const struct tr_sim *sim)
     return sim->outside != NULL;
 }
 
-/* With `box` NULL it is what happens outside that begins. */
+/* With `box` NULL start the scenario's call from outside. */
 static void run_turns(struct tr_sim *sim, struct tr_box *box)
 {
     struct strand *strand = &sim->strands[base_random_below(&sim->schedule, SIM_WORKERS)];
@@ -627,7 +625,7 @@ static bool step(struct tr_sim *sim, uint64_t limit_ns)
     } else if ((outside_waits(sim) &&
                    (sim->runnable_count == 0 || base_random_chance(&sim->schedule, 100000))) ||
                (box = draw(sim)) != NULL) {
-        /* Somebody is in a turn: published values stay. */
+        /* A strand is in a turn: published values stay. */
         atomic_store_explicit(&sim->system->driver, 1, memory_order_seq_cst);
         run_turns(sim, box);
         atomic_store_explicit(&sim->system->driver, 0, memory_order_seq_cst);
@@ -645,8 +643,8 @@ static bool step(struct tr_sim *sim, uint64_t limit_ns)
     return any;
 }
 
-/* What the calls that wait do in a simulation, where only steps make anything happen. Ends when the
- * clock has moved, so that they see their time pass. */
+/* Steps for the calls that wait: in a simulation only steps make progress. Ends when the clock has
+ * moved, so that the calls see time pass. */
 int tr__sim_drive(struct tr_sim *sim, uint32_t steps_max)
 {
     uint64_t began_ns = sim->now_ns;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim.h: what the runtime calls in a simulated system. One thread, so nothing is shared. */
+/* sim.h: the calls of the runtime in a simulated system. One thread, so nothing is shared. */
 #ifndef RUNTIME_SIM_H
 #define RUNTIME_SIM_H
 

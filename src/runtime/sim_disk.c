@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim_disk.c: how it works.
+/* sim_disk.c: two images of every file, and the changes between them.
  *
- * A node is a file without its name. It is two images of 4 KiB pages, live (what a read sees) and
- * durable (what is there after a power cut if nothing else survives), and the changes between them
- * in order:
+ * A node is a file without its name. It is two images of 4 KiB pages, live (the bytes a read
+ * returns) and durable (the bytes that survive every power cut), and the changes between them in
+ * order:
  *
  *     slots    [0]      [1]      [2]      [3]
  *     live      A        B'       C        -        a read goes here: its cost does not depend on
@@ -35,8 +35,8 @@
 
 #define PAGE 4096u
 #define SECTOR TR__SIM_DISK_SECTOR
-/* What may wait for a sync on a disk with a small bytes_max, in addition to that: on a tiny disk
- * there should still be something for a crash to tear. */
+/* Unsynced bytes that a disk with a small bytes_max may hold beside that limit: a crash should find
+ * something to tear even on a tiny disk. */
 #define UNSYNCED_BYTES_EXTRA ((uint64_t)1 << 20)
 #define NOT_TRUNCATED UINT64_MAX
 
@@ -221,7 +221,7 @@ static size_t pages_of(uint64_t size)
     return (size_t)((size + PAGE - 1) / PAGE);
 }
 
-/* What of [offset, end) lies in the page that has `offset`. */
+/* Return how many bytes of [offset, end) lie in the page of `offset`. */
 static size_t bytes_in_page(uint64_t offset, uint64_t end)
 {
     return (size_t)smaller(end - offset, PAGE - offset % PAGE);
@@ -310,7 +310,7 @@ static int node_make_room(struct node *node, uint64_t new_size)
     return TR_ENOSPC;
 }
 
-/* The limit on what waits is looked at afterwards, by the caller of the change. */
+/* The caller checks the limit on unsynced bytes afterwards. */
 static void node_add_change(struct node *node, struct change *change)
 {
     uint64_t bytes = sizeof *change + change->size;
@@ -835,7 +835,7 @@ void tr__sim_disk_crash(struct tr__sim_disk *disk)
     disk->counters.crashes++;
     crash_names(disk);
     cut_off_files(disk);
-    /* What has neither a name nor an open file is gone by now, so nothing is drawn for it. */
+    /* A node without a name and without an open file is gone by now, so it draws nothing. */
     for (struct node *node = disk->first_node; node; node = node->next)
         node_crash(node);
 }

@@ -2,9 +2,9 @@
 /* sim_disk.h: the simulated disk: a struct tr_disk on memory that can lose power. A pure module: it
  * knows nothing of actors or time. Equal generator, equal calls: equal results, crashes included.
  *
- * What holds after a crash:
- * - What was synced is there, byte for byte. So is a name after sync_dir.
- * - Of everything since then a drawn part is there: each write whole, torn at 512-byte sectors or
+ * After a crash:
+ * - Synced bytes are there, all of them. So is a name after sync_dir.
+ * - Of the changes since then a drawn part is there: each write whole, torn at 512-byte sectors or
  *   not at all, each truncate or not, independently, so that a later write may be there and an
  *   earlier one not. Bytes that were never written are zero.
  * - A name operation (create, remove, rename) happened whole or not at all. Those on one name keep
@@ -12,7 +12,7 @@
  *   Different names are independent.
  * - Every file that was open answers TR_EIO; it must still be closed.
  *
- * Directories are not modelled: each exists. The directory of a path is what stands before its last
+ * Directories are not modelled: each exists. The directory of a path is the part before its last
  * slash. Paths are compared as they are written. One thread. */
 #ifndef RUNTIME_SIM_DISK_H
 #define RUNTIME_SIM_DISK_H
@@ -29,8 +29,8 @@
 #define TR__SIM_DISK_FILE_BYTES_MAX ((uint64_t)4 << 30) /* TR_ETOOBIG past it */
 #define TR__SIM_DISK_FILES_MAX 16384u                   /* TR_ENOSPC past it */
 #define TR__SIM_DISK_HANDLES_MAX 16384u                 /* TR_ELIMIT past it */
-/* Past these the disk writes back by itself what is not synced, as an operating system does. With
- * bytes_max the first is at most that and 1 MiB, so that memory is bounded by it too. */
+/* Past these the disk syncs by itself, as an operating system does. With bytes_max the first is at
+ * most that and 1 MiB, so that memory is bounded by it too. */
 #define TR__SIM_DISK_UNSYNCED_BYTES_MAX ((uint64_t)64 << 20)
 #define TR__SIM_DISK_UNSYNCED_NAMES_MAX 16384u
 
@@ -40,9 +40,9 @@ struct tr__sim_disk_counters {
     uint64_t reads, writes, syncs;
     uint64_t faults;       /* drawn TR_EIO and short writes */
     uint64_t full;         /* TR_ENOSPC returned */
-    uint64_t written_back; /* times a limit above made it write back by itself */
+    uint64_t written_back; /* times a limit above made it sync by itself */
     uint64_t crashes;
-    uint64_t kept, torn, lost; /* what crashes did to writes, truncates and names */
+    uint64_t kept, torn, lost; /* effects of crashes on writes, truncates and names */
 };
 
 /* The table. Its disk_data is a struct tr__sim_disk. */
@@ -54,15 +54,15 @@ int tr__sim_disk_create(const struct base_random *random, struct tr__sim_disk **
 void tr__sim_disk_destroy(struct tr__sim_disk **disk);
 
 /* From now on. eio_per_million is the chance of each read, write, truncate, sync and sync_dir; such
- * a call changes nothing, so what was not synced before a failed sync still is not. bytes_max
- * counts the sizes of all files; a file counts as long as a crash could bring it back, but a full
- * disk first writes back everything to see what that frees. */
+ * a call changes nothing, so bytes unsynced before a failed sync still are. bytes_max counts the
+ * sizes of all files; a file counts as long as a crash could bring it back, but a full disk first
+ * writes back everything to see what that frees. */
 void tr__sim_disk_faults(struct tr__sim_disk *disk, const struct tr_disk_faults *faults);
 
-/* Power cut. Needs memory only for sectors that come into being; what finds none counts as lost. */
+/* Cut the power. Needs memory only for new sectors; a sector without memory counts as lost. */
 void tr__sim_disk_crash(struct tr__sim_disk *disk);
 
-/* What counts against bytes_max. */
+/* Return the bytes that count against bytes_max. */
 uint64_t tr__sim_disk_bytes(const struct tr__sim_disk *disk);
 const struct tr__sim_disk_counters *tr__sim_disk_counters(const struct tr__sim_disk *disk);
 

@@ -4,7 +4,7 @@
  *    laid out.
  * 2. No datagram in the heap goes in a direction that is cut; tr__sim_net_next_ns is thus always a
  *    delivery.
- * 3. What is drawn for a datagram depends on those before it, not on memory or addresses. */
+ * 3. The draws for a datagram depend on those before it, not on memory or addresses. */
 #include "runtime/sim_net.h"
 
 #include <string.h>
@@ -292,7 +292,7 @@ static void launch_duplicate(
     datagram.bytes =
         is_crowded(net, datagram.size) ? NULL : copy_bytes(original->bytes, datagram.size);
     if (datagram.bytes == NULL) {
-        /* Without memory for it, it is crowded out too: nobody was promised a duplicate. */
+        /* Without memory the duplicate is crowded out too. */
         net->counters.crowded_out++;
         return;
     }

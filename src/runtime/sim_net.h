@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim_net.h: the simulated datagram network. A pure module: it knows nodes as numbers and time as
- * what it is told, and nothing of actors. Equal generator, equal calls: equal deliveries. One
- * thread. */
+/* sim_net.h: the simulated datagram network. A pure module: nodes are numbers, time is an argument,
+ * and it knows no actor. Equal generator, equal calls: equal deliveries. One thread. */
 #ifndef RUNTIME_SIM_NET_H
 #define RUNTIME_SIM_NET_H
 
@@ -27,7 +26,7 @@ struct tr__sim_net;
 struct tr__sim_net_datagram {
     uint64_t from, to;
     uint64_t due_ns;
-    void *bytes; /* owned by whoever popped it: base_free; not NULL even if size is 0 */
+    void *bytes; /* the caller of pop owns it: base_free; not NULL even if size is 0 */
     size_t size;
 };
 
@@ -46,12 +45,12 @@ struct tr__sim_net_counters {
 
 /* Without faults: no delay, no loss. `random` is copied. */
 int tr__sim_net_create(const struct base_random *random, struct tr__sim_net **ret_net);
-/* Nulls the pointer; what is under way is freed. */
+/* Frees the datagrams under way too. Nulls the pointer. */
 void tr__sim_net_destroy(struct tr__sim_net **net);
 
 /* For datagrams sent from now on. Aborts if delay_ns_min > delay_ns_max. */
 void tr__sim_net_faults(struct tr__sim_net *net, const struct tr_net_faults *faults);
-/* Cut or restore one direction. A cut also takes what is under way in that direction. */
+/* Cut or restore one direction. A cut also drops the datagrams under way in that direction. */
 int tr__sim_net_partition(struct tr__sim_net *net, uint64_t from, uint64_t to, bool cut);
 /* Restore all directions. Faults stay. */
 void tr__sim_net_heal(struct tr__sim_net *net);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* snapshot.c: published values and when the ones they replaced may go.
+/* snapshot.c: published values, and when a replaced value may be freed.
  *
  * A reader in a handler loads the pointer and uses the value until its turn ends; it writes
  * nothing. The publisher swaps the pointer, then notes for every worker how many turns it has
@@ -153,7 +153,7 @@ static void free_all(struct tr__retired *list)
 
         if (list->free_value != NULL)
             list->free_value(list->value);
-        /* Release: tr_snapshot_destroy returns after what free_value did. */
+        /* Release: tr_snapshot_destroy returns after the effects of free_value. */
         atomic_fetch_sub_explicit(&list->snapshot->freeing, 1, memory_order_release);
         base_free(list);
         list = next;

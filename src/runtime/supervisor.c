@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* supervisor.c: an actor whose state is a table of children.
  *
- * A child that crashes stays as it is, with its box, and tells its supervisor
+ * A child that crashes keeps its box and its state, and tells its supervisor
  * (tr__supervisor_child_ended → OP_CHILD_DOWN). The supervisor decides by its strategy:
  *
- *   new ──▶ starting ──▶ running ──crash──▶ at rest ──back-off──▶ starting (OP_RESTART: reset and
- * start) └──OP_REST (its group restarts; stop hook, then at rest)──▲
+ *   new ──▶ starting ──▶ running ──crash────────────────▶ at rest ──back-off──▶ starting
+ *                           │                                ▲    (OP_RESTART: reset and start)
+ *                           └──OP_REST: stop hook, then rest─┘
+ *                              (its group restarts)
  *
- * A group (one_for_all, rest_for_one) is brought to rest from its last child to its first, one at a
- * time, and restarted from its first to its last: the next one goes when the one before has
- * started. So is the whole table when the supervisor starts. Over restarts_max in the window the
- * supervisor gives up: with a supervisor of its own it brings its children to rest and leaves the
- * decision to that one, else it stops them and ends.
- *
- * A child tells once in a life that it is down, whether it crashed or was asked to rest: one that
- * is asked when it is down already says nothing more. The supervisor keeps every child's slot
- * pinned until it has heard that the child is gone, so an operation can never reach a stranger in a
- * reused slot. */
+ *   1. A group (one_for_all, rest_for_one) is brought to rest from its last child to its first, one
+ *      at a time, and restarted from its first to its last: the next child starts when the one
+ *      before has started. The whole table starts the same way with the supervisor.
+ *   2. Over restarts_max in the window the supervisor gives up. With a supervisor of its own it
+ *      brings its children to rest and leaves the decision to that one; else it stops them and
+ *      ends.
+ *   3. A child reports once in a life that it is down, whether it crashed or came to rest; it does
+ *      not answer an OP_REST that comes when it is down.
+ *   4. The supervisor pins every child's slot until the child has reported its end, so an operation
+ *      never reaches a stranger in a reused slot. */
 #include "runtime/supervisor.h"
 
 #include <string.h>
@@ -51,7 +53,7 @@ struct child {
     enum child_state state;
     bool ending;       /* stopping for good */
     bool due;          /* at rest, and its back-off is over */
-    tr_sender sender;  /* kept here if nobody asked for it */
+    tr_sender sender;  /* kept here unless the row has ret_sender */
     uint32_t failures; /* in a row, for the back-off */
     uint64_t failed_ns;
     int why;
@@ -67,10 +69,10 @@ struct supervisor {
     struct tr__restarts restarts;
     enum group_phase phase;
     uint32_t group_first;
-    uint32_t group_cause; /* whose back-off it is */
-    bool starting;        /* its own supervisor has not heard yet that it has started */
+    uint32_t group_cause; /* the child whose back-off the group waits for */
+    bool starting;        /* not yet reported as started to its own supervisor */
     bool stopping, resting;
-    void (*release)(void *data); /* of the table, when nothing looks at it any more; may be NULL */
+    void (*release)(void *data); /* releases the table after its last use; may be NULL */
     void *release_data;
 };
 
@@ -238,7 +240,7 @@ static void wait_backoff(struct supervisor *self, struct tr_box *box, uint32_t i
 {
     uint64_t delay = backoff_ns(self, index);
 
-    /* At once; also when there is no memory for waiting. */
+    /* Restart at once; also when there is no memory for the timer. */
     if (delay == 0 || tr__actor_timer(tr__self, box, delay, 0, tag, false, NULL) < 0)
         on_due(self, box, tag);
 }
@@ -294,11 +296,11 @@ static void stop_children(struct supervisor *self, struct tr_box *box)
             child_end(child);
         return;
     }
-    /* All are down: nothing is outstanding any more, so the turn ends the supervisor. */
+    /* All children are down: no answer is outstanding, so the turn ends the supervisor. */
     tr__set(box->asks, 0);
 }
 
-/* Whatever is under way goes one step further. */
+/* Take the next step of the stop, rest or start that is under way. */
 static void advance(struct supervisor *self, struct tr_box *box)
 {
     if (self->stopping) {
@@ -318,7 +320,7 @@ static void advance(struct supervisor *self, struct tr_box *box)
     }
 }
 
-/* OP_CHILD_DOWN: what a child tells. */
+/* OP_CHILD_DOWN: a child has started, crashed, come to rest or ended. */
 static void on_child(struct supervisor *self, struct tr_box *box, const void *payload)
 {
     struct child_notice notice;
@@ -447,7 +449,8 @@ static void finish(void *state)
     for (uint32_t i = 0; self->children != NULL && i < place_count(self->table); i++) {
         tr_sender_drop(&self->children[i].sender);
         if (self->children[i].box != NULL) {
-            /* Killed with children alive (the system ends): they have nobody to tell any more. */
+            /* Killed with children alive (the system ends): the children must not reach it any
+             * more. */
             struct tr__ext *ext =
                 atomic_load_explicit(&self->children[i].box->ext, memory_order_acquire);
 

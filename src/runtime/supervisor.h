@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* supervisor.h: what actors tell their supervisor. A supervisor's state is its own; children reach
- * it by operations. */
+/* supervisor.h: the calls of actors to their supervisor. A supervisor's state is its own; children
+ * reach it by operations. */
 #ifndef RUNTIME_SUPERVISOR_H
 #define RUNTIME_SUPERVISOR_H
 

@@ -38,7 +38,7 @@ enum {
     DRAIN_LOOK_NS = 100000000,
 };
 
-/* A join without a limit says after this long what it waits for. */
+/* A join without a limit logs the report of holders after this long. */
 static const uint64_t join_report_ns = UINT64_C(10000000000);
 
 void tr__log(struct tr_system *system, const char *format, ...)
@@ -100,7 +100,7 @@ static void locks_finish(struct tr_system *system)
 
 static struct tr__worker *worker_create(struct tr_system *system, uint32_t index)
 {
-    /* Whole lines of its own: workers must not share any. */
+    /* On cache lines of its own: workers must not share one. */
     struct tr__worker *worker = tr__alloc_line(sizeof *worker);
 
     if (worker == NULL)
@@ -172,7 +172,7 @@ static void join_workers(struct tr_system *system)
             uint64_t one = 1;
 
             if (write(system->workers[i]->event_fd, &one, sizeof one) < 0) {
-                /* Full is readable, which is what is wanted. */
+                /* A full counter is readable too. */
             }
             pthread_join(system->workers[i]->thread, NULL);
             system->workers[i]->is_thread = false;
@@ -286,7 +286,7 @@ static bool kill_box(void *data, struct tr_box *box)
     struct killing *killing = data;
     uint32_t status = tr__get(box->status);
 
-    /* Zombies have ended already; somebody just held a sender for too long. */
+    /* A zombie has ended already; a sender of it is still held. */
     if (!(status & STATUS_LIVE) ||
         atomic_load_explicit(&box->word, memory_order_relaxed) & WORD_GONE)
         return true;
@@ -323,7 +323,7 @@ void tr_system_destroy(struct tr_system **system)
     tr_assert_use(s->pid == getpid(), "a system is destroyed by the process that made it");
     tr__system_end(s);
     *system = NULL; /* not before: handlers may have looked at it */
-    /* Who dropped the last sender may not have left yet: see tr__box_senderless. */
+    /* The thread that dropped the last sender may still be inside: see tr__box_senderless. */
     tr__foreign_enter(s);
     tr__foreign_leave(s);
     system_free(s);
@@ -362,7 +362,7 @@ uint64_t tr__live(struct tr_system *system)
     return spawned - ended;
 }
 
-/* An actor ended. Costs a load unless somebody waits. */
+/* An actor ended. Costs a load unless a thread waits. */
 void tr__end_signal(struct tr_system *system)
 {
     /* Sequentially consistent with the store of GONE before, and with tr__end_wait. */
@@ -426,7 +426,7 @@ static int join(struct tr_system *system, uint64_t timeout_ns)
     return rc;
 }
 
-/* It has not ended in time: say who keeps what alive. */
+/* The system did not end in time: log the report of holders. */
 static void report_holders(struct tr_system *system)
 {
     char *text = NULL, *line, *rest = NULL;
@@ -452,11 +452,11 @@ int tr_system_join(struct tr_system *system, uint64_t timeout_ns)
     if (rc != TR_ETIMEOUT)
         return rc;
     report_holders(system);
-    /* Said once. In a simulation in which nothing is left to do this returns at once. */
+    /* Logged once. In a simulation with nothing left to do this returns at once. */
     return timeout_ns != 0 ? rc : join(system, 0);
 }
 
-/* ---- drain: everybody, the last started first ----------------------------------------------- */
+/* ---- drain: every actor, the last started first --------------------------------------------- */
 
 struct drained {
     tr_weak weak;
@@ -498,7 +498,7 @@ static int later_first(const void *a, const void *b)
     return x->order < y->order ? 1 : x->order > y->order ? -1 : 0;
 }
 
-/* Tell everybody who is not stopping yet. Returns how many. */
+/* Stop every actor that is not stopping yet. Returns how many. */
 static int tell_all(struct tr_system *system)
 {
     struct draining draining = { .capacity = (size_t)tr__live(system) + 64 };
@@ -532,18 +532,18 @@ int tr_system_drain(struct tr_system *system, uint64_t timeout_ns)
         now = tr__now(system);
         if (now >= until)
             break;
-        /* Not too long: those told may have started others. */
+        /* Not too long: the stopping actors may have started others. */
         rc = join(system, until - now < DRAIN_LOOK_NS ? until - now : DRAIN_LOOK_NS);
         if (rc != TR_ETIMEOUT)
             return rc;
         if (system->sim != NULL && told == 0)
-            break; /* nothing moves any more */
+            break; /* there is nothing left to run */
     }
     report_holders(system);
     return TR_ETIMEOUT;
 }
 
-/* ---- who keeps what alive ------------------------------------------------------------------- */
+/* ---- the report of holders ------------------------------------------------------------------ */
 
 static bool report_box(void *data, struct tr_box *box)
 {

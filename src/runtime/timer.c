@@ -6,7 +6,7 @@
  *
  * A timer of an actor is an entry in the actor's own table. It is LINKED in a wheel, or FIRED with
  * its cell on the way, or STOPPED with its cell on the way; firing pushes the cell under the
- * wheel's lock, so whoever holds the lock knows which. Only the actor frees its entries. */
+ * wheel's lock, so the thread that holds the lock knows which. Only the actor frees its entries. */
 #include "runtime/timer.h"
 
 #include "base/alloc.h"
@@ -167,7 +167,7 @@ bool tr__timer_cancel(struct tr__timer *timer)
     return was_linked;
 }
 
-/* Everything in a slot whose time has come: fire it, or bring it down a level. */
+/* Fire the due timers of a slot, and move the others down a level. */
 static void run_slot(
     struct tr__wheel *wheel, uint32_t level, uint32_t slot, struct tr__worker *worker)
 {

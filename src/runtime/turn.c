@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* turn.c: turns. A turn handles what the box held when it began, up to 256 messages or 200 µs. The
- * fast path serves live actors whose chain holds plain interactive messages; anything else (lanes,
- * deadlines, holding, stopping, flags in the word) leaves it through turn_leave(), which cuts the
- * chain off the word and goes on in the slow path with the box's own queues. Both end with the swap
- * that mailbox.c describes.
+/* turn.c: turns. A turn handles the cells that the box held at its start, up to 256 messages or
+ * 200 µs. The fast path serves live actors whose chain holds plain interactive messages; anything
+ * else (lanes, deadlines, holding, stopping, flags in the word) leaves it through turn_leave(),
+ * which cuts the chain off the word and goes on in the slow path with the box's own queues. Both
+ * end with the swap that mailbox.c describes.
  *
  * Invariants:
  *   1. Between turns a box with something runnable has SCHED set and is in exactly one queue.
  *   2. Only the thread in a turn touches the owner's line, except run_next, which is the
- * scheduler's. */
+ *      scheduler's. */
 #include <sched.h>
 
 #include "runtime/actor.h"
@@ -43,7 +43,8 @@ static struct tr__cell *next_message(struct tr_box *box, struct tr__ext *ext)
     return cell;
 }
 
-/* Nobody is there to handle a message: not yet started, or stopped and to be started again. */
+/* No life of the actor is there to handle a message: it has not started, or it waits for a restart.
+ */
 static bool is_between_lives(uint32_t status)
 {
     return status &
@@ -123,7 +124,7 @@ static bool slow_round(
         *verdict = tr__end_stop(worker, box);
         return *verdict != VERDICT_GONE;
     }
-    if (status & STATUS_RESTING) /* what is queued is for the next life; events came with control */
+    if (status & STATUS_RESTING) /* messages are for the next life; events came with control */
         return false;
     ext = tr__ext_of(box);
     cell = next_message(box, ext);
@@ -250,15 +251,15 @@ static inline struct tr__cell *reversed(
     return list;
 }
 
-/* What the last turn left, as a list. False if something in it, or beside it, needs the slow path.
- */
+/* Take the cells that the last turn left, as a list. False if one of them, or of those beside,
+ * needs the slow path. */
 static tr__noinline bool take_leftovers(
     struct tr_box *box, struct tr__cell **list, struct tr__cell **last)
 {
     const struct tr__ext *ext;
 
     if (tr__word_cell(atomic_load_explicit(&box->word, memory_order_relaxed)) != NULL)
-        tr__cut(box, NULL, 0); /* control among what has arrived goes first */
+        tr__cut(box, NULL, 0); /* an arrived control cell goes first */
     ext = tr__ext_of(box);
     if (ext != NULL && (ext->control != NULL || ext->background != NULL))
         return false;
@@ -269,18 +270,17 @@ static tr__noinline bool take_leftovers(
     return true;
 }
 
-/* A turn under way: what it has taken and not handled, and what it has handled and not yet said. */
+/* A turn under way: the cells taken and not handled, and the handled ones not yet counted. */
 struct turn {
     struct tr__cell *list, *last; /* taken, oldest first */
-    struct tr__cell
-        *top;      /* what the word named when it was last read: not freed before it changes */
-    uint64_t word; /* as last read */
+    struct tr__cell *top; /* named by the word when last read: not freed before it changes */
+    uint64_t word;        /* as last read */
     uint32_t handled, counted;
-    uint32_t flags; /* of what it has taken: are there lanes to sort? */
+    uint32_t flags; /* of the taken cells: are there lanes to sort? */
 };
 
-/* What a turn has taken and did not get to. It is older than anything tr__cut() finds; a handler
- * may have put stashed messages in front meanwhile. */
+/* Put back the cells that a turn has taken and not handled. They are older than those tr__cut()
+ * finds; a handler may have put stashed messages in front meanwhile. */
 static void put_back(struct tr_box *box, const struct turn *turn)
 {
     if (turn->list == NULL)
@@ -299,9 +299,8 @@ static void add_handled(struct tr__worker *worker, struct tr_box *box, uint32_t 
     tr__add(worker->counters.handled, handled);
 }
 
-/* The handler of `cell` wants something special. The word must not name the cell any more when its
- * fate is decided. What was taken is older than what tr__cut() finds; a handler may have put
- * stashed messages in front meanwhile. */
+/* Finish a turn whose handler stopped, failed, or asked for a stash, park or hold. The word must
+ * not name the cell when tr__after() disposes of it. */
 static tr__noinline void turn_special(struct tr__worker *worker, struct tr_box *box,
     struct turn *turn, struct tr__cell *cell, enum tr_next result)
 {
@@ -329,7 +328,7 @@ static tr__noinline void turn_leave(
         turn_slow(worker, box, 0);
 }
 
-/* Take what has arrived and note what was handled. False if the turn is over or must leave. */
+/* Take the arrived cells and count the handled ones. False if the turn is over or must leave. */
 static bool turn_take(struct tr__worker *worker, struct tr_box *box, struct turn *turn)
 {
     uint64_t word = turn->word;
@@ -349,7 +348,7 @@ static bool turn_take(struct tr__worker *worker, struct tr_box *box, struct turn
     return true;
 }
 
-/* Handle what the turn has taken. True when all of it was; else the turn is over. */
+/* Handle the taken cells. True when all were handled; else the turn is over. */
 static inline bool turn_messages(
     struct tr__worker *worker, struct tr_box *box, struct turn *turn, uint32_t *budget)
 {
@@ -426,7 +425,7 @@ static tr__noinline void turn_loop(
     for (;;) {
         if (!turn_messages(worker, box, turn, &budget))
             return;
-        /* Said now: once the swap has let the box go, its next turn may be under way, or its slot
+        /* Counted now: after the swap the next turn may be under way on another worker, or the slot
          * reused. */
         add_handled(worker, box, turn->handled);
         turn->handled = 0;
@@ -464,7 +463,7 @@ static tr__noinline void turn_loop(
         tr__cell_free(worker, turn->top);
 }
 
-/* Whatever is not one plain message. */
+/* A turn with anything but one plain message. */
 static tr__noinline void turn_any(struct tr__worker *worker, struct tr_box *box)
 {
     uint32_t status = tr__get(box->status);
@@ -516,7 +515,7 @@ static inline bool turn_single(struct tr__worker *worker, struct tr_box *box)
     }
     if (cell->kind != CELL_TELL && unlikely(!(cell->flags & CELL_REPLIED)))
         tr__ask_answer_cell(worker, cell, TR_EDROPPED, NULL, 0);
-    add_handled(worker, box, 1); /* said before the box is let go */
+    add_handled(worker, box, 1); /* counted before the swap lets the box go */
     tr__point();
     new = (word & ~(WORD_ARRIVED | WORD_SCHED)) - WORD_COUNT_ONE;
     /* Idle, unless something has arrived. Release: see slow_end. */
@@ -540,7 +539,7 @@ static inline bool turn_single(struct tr__worker *worker, struct tr_box *box)
 
 void tr__turn(struct tr__worker *worker, struct tr_box *box)
 {
-    __atomic_store_n(&worker->ctx.box, box, __ATOMIC_RELAXED); /* for who inspects it */
+    __atomic_store_n(&worker->ctx.box, box, __ATOMIC_RELAXED); /* for tr_inspect */
     worker->ctx.self = tr__self_of(box);
     if (!turn_single(worker, box))
         turn_any(worker, box);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* waitgraph.c: who really waits for whom, and what happens before the circle closes.
+/* waitgraph.c: which actor waits for which, and how a circle is refused before it closes.
  *
  * An actor waits in two ways only: it holds for an answer, or it is parked on a full box. Both
  * publish one edge in its waiting_on, so every actor has at most one and a chain is walked by
@@ -8,18 +8,20 @@
  *   63      56 55      48 47                    0
  *   [ sequence | hold     | the box waited for  ]
  *
- * Of the number of a hold the low bits: an answer that comes exactly 256 holds late takes away the
- * edge of another, and a circle over that edge is not seen. It lets nobody go: see handle_reply.
+ * `hold` is the low bits of the hold's number. An answer that comes exactly 256 holds late clears
+ * the edge of another hold, and a circle over that edge is missed; it does not end that hold: see
+ * handle_reply.
  *
- *   1. Publish, then walk. Two that close a circle at once both publish first (sequentially
- * consistent), so at least one walk sees the whole circle.
+ *   1. Publish, then walk. Two actors that close a circle at once both publish first (sequentially
+ *      consistent), so at least one walk sees the whole circle.
  *   2. A circle is reported only if a second walk finds the same edges, sequence numbers included:
- * then all of them were there at one instant.
- *   3. Who answers a hold clears the edge before the answer is on its way, and who makes room
- * clears the edges of those it unparks: an edge whose reason is gone is never walked over.
+ *      then all of them existed at one instant.
+ *   3. An answer clears the edge of its hold before it is pushed, and a turn that makes room clears
+ *      the edges of the actors it unparks: no walk follows an edge whose reason is gone.
  *
- * The closer of a circle by hold gets TR_EDEADLOCK at once. The closer of a circle of full boxes is
- * not parked: it overshoots up to the hard limit, which is counted and reported once per box.
+ * The actor that closes a circle by a hold gets TR_EDEADLOCK at once. The actor that closes a
+ * circle of full boxes is not parked: it overshoots up to the hard limit, which is counted and
+ * reported once per box.
  *
  * test/spin/waitcycle.pml checks 1 to 3. */
 #include "runtime/waitgraph.h"
@@ -48,7 +50,7 @@ struct tr_box *tr__wait_target(uint64_t edge)
     return (struct tr_box *)(uintptr_t)(edge & EDGE_POINTER);
 }
 
-/* The length of the circle that box's own edge is part of, 0 if it is of none. */
+/* Return the length of the circle that the box's edge is part of, 0 if there is none. */
 static uint32_t walk(const struct tr_box *box, uint64_t first, uint64_t *edges, bool verify)
 {
     uint64_t edge = first;
@@ -115,7 +117,7 @@ int tr__wait_begin(struct tr_box *box, struct tr_box *on, uint8_t hold_sequence)
     return TR_EDEADLOCK;
 }
 
-/* The owner does not wait any more. The sequence stays. */
+/* Keeps the sequence. */
 void tr__wait_end(struct tr_box *box)
 {
     uint64_t edge = tr__get(box->waiting_on);
@@ -124,7 +126,7 @@ void tr__wait_end(struct tr_box *box)
         atomic_store_explicit(&box->waiting_on, edge & ~EDGE_POINTER, memory_order_seq_cst);
 }
 
-/* The answer to this hold is on the way. A hold that was given up is none of ours. */
+/* An edge with another number belongs to a later hold. */
 void tr__wait_clear(struct tr_box *box, uint8_t hold_sequence)
 {
     uint64_t edge = atomic_load_explicit(&box->waiting_on, memory_order_seq_cst);
@@ -171,14 +173,13 @@ static bool has_room(const struct tr_box *on)
 {
     uint64_t word = atomic_load_explicit(&on->word, memory_order_seq_cst);
 
-    /* Nobody needs to hold a sender of it any more: it may be gone, and its slot used again. */
+    /* The actor may have ended, and its slot been reused: no sender keeps it. */
     return word & (WORD_GONE | WORD_CLOSED) ||
            tr__word_count(word) < __atomic_load_n(&on->capacity, __ATOMIC_RELAXED);
 }
 
-/* After a handler that sent to a full box. False if it need not or must not wait. The edge is
- * published under the lock of the full box, after the last look for room: who makes room takes the
- * same lock before it asks back. */
+/* The edge is published under the lock of the full box, after the last look for room: the turn that
+ * makes room takes the same lock before it unparks. */
 bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on)
 {
     uint64_t edges[CYCLE_MAX] = { 0 };
@@ -189,11 +190,11 @@ bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on)
     uint32_t circle = 0;
     bool parked = false;
 
-    /* Parked already: control messages run meanwhile, and this was one. Once is enough. */
+    /* An actor that is parked already handled a control message: it stays parked once. */
     if (mine == NULL || tr__get(box->status) & (STATUS_HELD | STATUS_STOPPING | STATUS_PARKED) ||
         has_room(on))
         return false;
-    /* What will wake it is made now: unparking cannot fail for want of memory. */
+    /* Allocate the wake-up now: unparking must not fail for want of memory. */
     cell = tr__event_cell(box->system, CELL_OP, 0, OP_UNPARK, NULL, 0);
     if (cell == NULL)
         return false;
@@ -204,7 +205,8 @@ bool tr__park(struct tr__worker *worker, struct tr_box *box, struct tr_box *on)
     if (theirs != NULL) {
         waiters_flag(on);
         tr__point();
-        /* Published; is there room by now? Then whoever made it may not have seen the flag. */
+        /* The flag is published. If there is room by now, the turn that made it may have missed the
+         * flag. */
         if (!has_room(on)) {
             circle = begin(box, on, 0, edges, &waiter->edge);
             parked = circle == 0;
@@ -252,14 +254,13 @@ static void wake(struct tr__waiter *waiter)
         &box->waiting_on, &edge, edge & ~EDGE_POINTER, memory_order_seq_cst, memory_order_relaxed);
     waiter->wake = NULL;
     /* The parked actor's own turn clears PARKED: it owns its status. Pushed under the lock, because
-     * the actor may end as soon as it is not linked any more and the lock is free. */
+     * the actor may end once it is unlinked and the lock is free. */
     if (tr__push_event(box, cell) < 0)
         tr_assert_use(false, "a parked actor is not gone while it is linked");
 }
 
-/* Room was made. Waking all would let the first fill the box again and park the rest for nothing:
- * so one, then twice as many each time nobody had to park since. True if some still wait: the box
- * must look again. */
+/* Waking all would let the first fill the box again and park the rest for nothing: so wake one,
+ * then twice as many each time no actor had to park since. */
 bool tr__unpark(struct tr_box *on)
 {
     struct tr__ext *ext;
@@ -281,7 +282,7 @@ bool tr__unpark(struct tr_box *on)
     return more;
 }
 
-/* The box takes no more messages: everybody may go on. */
+/* The box takes no more messages. */
 void tr__unpark_all(struct tr_box *on)
 {
     struct tr__ext *ext;
@@ -294,7 +295,7 @@ void tr__unpark_all(struct tr_box *on)
     pthread_mutex_unlock(lock);
 }
 
-/* The parked actor ends or restarts. */
+/* Leave the list of the full box. */
 void tr__park_cancel(struct tr_box *box, struct tr__ext *ext)
 {
     struct tr_box *on = ext->park.on;

@@ -31,7 +31,8 @@ struct tr__waiter {
 
 /* ---- edges of holds ------------------------------------------------------------------------- */
 
-/* Publish that `box` waits for `on`. TR_EDEADLOCK if that closes a circle: the edge is withdrawn. */
+/* Publish that `box` waits for `on`. TR_EDEADLOCK if that closes a circle: the edge is
+ * withdrawn. */
 int tr__wait_begin(struct tr_box *box, struct tr_box *on, uint8_t hold_sequence);
 /* Withdraw the edge: the actor in whose turn this is waits no more. */
 void tr__wait_end(struct tr_box *box);

@@ -31,7 +31,7 @@ static bool is_gone(const struct tr_box *target, uint64_t generation)
            atomic_load_explicit(&target->word, memory_order_acquire) & WORD_GONE;
 }
 
-/* A watch and its notice; nobody knows it yet. */
+/* Allocate a watch and its notice. No list has it yet. */
 static struct tr__watch *watch_make(
     struct tr_box *watcher, tr_weak target, uint32_t tag, bool is_link)
 {
@@ -73,8 +73,7 @@ static int watch_attach(struct tr__watch *watch)
         is_gone(target, watch->target_generation) ? NULL : tr__ext_get_locked(target);
     int rc = 0;
 
-    /* Once more: it may have ended, and somebody begun in its slot, between the look and the list.
-     */
+    /* Check again: the target may have ended, and its slot been reused, since the first check. */
     if (is_gone(target, watch->target_generation))
         rc = TR_ECLOSED;
     else if (theirs == NULL)
@@ -143,7 +142,7 @@ void tr__links_break(struct tr_box *box, struct tr__ext *ext, enum tr_why why)
     pthread_mutex_unlock(lock);
 }
 
-/* Its notice is being handled: fill in who, and forget the watch. */
+/* The notice is being handled: return the target's id and free the watch. */
 uint64_t tr__watch_delivered(struct tr_box *box, const struct tr__cell *cell)
 {
     struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
@@ -196,7 +195,7 @@ int tr_watch(struct tr_context *ctx, tr_weak target, uint32_t tag)
     if (rc == TR_ECLOSED) {
         struct tr__cell *cell = watch->cell;
 
-        /* It has ended: the notice goes out at once. Why is not known any more. */
+        /* The target has ended: send the notice at once, without the reason, which is lost. */
         watch->cell = NULL;
         if (tr__push_event(ctx->box, cell) < 0)
             tr__cell_free(tr__self, cell);
@@ -223,9 +222,10 @@ void tr_unwatch(struct tr_context *ctx, tr_weak target)
     }
 }
 
-/* Both halves are made here, so that no end of either side can come between them. The other's half
- * is listed with this actor at once and taken over by the other with OP_LINK, which is before any
- * notice in its box; if it ends before that, the operation is dropped and the half with it. */
+/* Both halves are created here, so that no end of either actor comes between them. The other
+ * actor's half is listed with this actor at once. The other takes it over with OP_LINK, which is in
+ * its box before any notice; if the other ends first, the operation is dropped and the half freed.
+ */
 int tr_link(struct tr_context *ctx, tr_weak target)
 {
     struct tr__ext *ext = tr__ext_get(ctx->box);
@@ -266,7 +266,7 @@ fail:
     return rc;
 }
 
-/* The other half arrives. */
+/* Take over this actor's half. */
 void tr__link_back(struct tr_box *box, const void *payload)
 {
     struct tr__ext *ext = atomic_load_explicit(&box->ext, memory_order_acquire);
@@ -281,7 +281,7 @@ void tr__link_back(struct tr_box *box, const void *payload)
     ext->watching = watch;
 }
 
-/* … or never does. */
+/* The actor ended before it took over its half. */
 void tr__link_dropped(const void *payload)
 {
     struct tr__watch *watch;

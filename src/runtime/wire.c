@@ -12,7 +12,7 @@
 
 enum { RECEIVE_MIN = 4096, KEEP_BYTES_MAX = 65536 };
 
-/* What may stand in a frame. A field that is not named in its kind's row is zero. */
+/* The fields of each kind of frame. A field that its row does not name is zero. */
 static const struct rule {
     bool known, to_child, lane, id, body, time, size, status;
 } rules[WIRE_KINDS] = {

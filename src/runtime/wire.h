@@ -10,8 +10,8 @@
  *         16…23  argument
  *         24…    body
  *
- * Decoding is strict: a frame has exactly one meaning or the peer is broken (TR_EPROTO). What may
- * stand in each field depends on the kind, see the table in wire.c. */
+ * Decoding is strict: a frame has exactly one meaning or the peer is broken (TR_EPROTO). The table
+ * in wire.c says which fields each kind has. */
 #ifndef RUNTIME_WIRE_H
 #define RUNTIME_WIRE_H
 
@@ -83,12 +83,11 @@ void tr__wire_header(unsigned char *bytes, const struct tr__wire_frame *frame);
 int tr__wire_take(struct tr__wire_buffer *buffer, enum tr__wire_way way, uint32_t body_max,
     struct tr__wire_frame *ret_frame);
 
-/* Through a non-blocking socket. Send what there is: 0 when all of it has gone, TR_EAGAIN when the
- * socket is full, TR_ECLOSED when nobody is there. */
+/* Send the buffer through a non-blocking socket: 0 when all was sent, TR_EAGAIN when the socket is
+ * full, TR_ECLOSED when the peer is gone. */
 int tr__wire_send(struct tr__wire_buffer *buffer, int fd);
-/* One read: the number of bytes, TR_EAGAIN, TR_ECLOSED at the end, TR_ENOMEM. Makes room for the
- * frame that has begun, so take all frames after each read: that is what checks the size it
- * announces. */
+/* Read once: the number of bytes, TR_EAGAIN, TR_ECLOSED at the end, TR_ENOMEM. Makes room for the
+ * frame that has begun, so take all frames after each read: taking checks the announced size. */
 int tr__wire_receive(struct tr__wire_buffer *buffer, int fd);
 
 #endif

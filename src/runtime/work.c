@@ -63,8 +63,8 @@ static void *work_main(void *argument)
 {
     struct tr_system *system = argument;
 
-    /* Where cores are short, workers come first: what they do is short, and others wait for it. It
-     * is a wish: that it may not be granted changes nothing. */
+    /* Workers come first where cores are short: their turns are short, and actors wait for them. If
+     * the kernel refuses, nothing else changes. */
     (void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + WORK_NICE);
     pthread_mutex_lock(&system->work_lock);
     for (;;) {

@@ -71,7 +71,7 @@ struct tr__worker {
     /* An epoll for TR_FD_FIRST inside the other epoll; -1 until it is needed. The worker opens it,
      * any thread that changes a watch uses it. */
     _Atomic int first_fd;
-    int quiet_fd;                     /* epoll of event_fd and first_fd: what a pause waits for */
+    int quiet_fd;                     /* epoll of event_fd and first_fd, for a pause */
     bool has_more_ready;              /* the last poll returned as many events as it can */
     uint64_t calm_until_ns, pause_ns; /* tr_fd_calm */
     bool is_watched;                  /* driven: another event loop watches epoll_fd */

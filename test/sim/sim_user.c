@@ -141,7 +141,7 @@ static struct span keep(struct user_job *job, const char *text)
 static struct user_job *make_push(struct device *device, struct tr_context *ctx)
 {
     uint32_t user = device->index % USERS;
-    struct user_job *job = user_job_new(USER_PUSH, span_of(user_name(user)));
+    struct user_job *job = user_job_create(USER_PUSH, span_of(user_name(user)));
     char text[64];
 
     CHECK(job != NULL && buffer_reserve(&job->texts, 1024) != NULL);
@@ -179,7 +179,7 @@ static struct user_job *make_push(struct device *device, struct tr_context *ctx)
 
 static struct user_job *make_pull(struct device *device, struct tr_context *ctx)
 {
-    struct user_job *job = user_job_new(USER_PULL, span_of(user_name(device->index % USERS)));
+    struct user_job *job = user_job_create(USER_PULL, span_of(user_name(device->index % USERS)));
 
     CHECK(job != NULL);
     job->after_seq = now.copies[device->index].cursor;

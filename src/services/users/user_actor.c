@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* user_actor.c: one user's sequence.
+/* user_actor.c: one user's sequence of numbers.
  *
  * Invariants:
- *   1. `seq` is what the database has, or is_loaded is false. It moves after a COMMIT, never
- * before.
- *   2. One push runs at a time; the others wait, oldest first. So numbers are stored in their
- * order, and whoever reads a number has all that are below it.
- *   3. A push that found another last number than `seq` (somebody else writes, or a COMMIT whose
- *      outcome was not known did happen) is planned again on what is loaded then.
- *   4. Every job that came in is answered once: by its unit, or by finish.
- *   5. `epoch` is stored with the first number that is given out in it, in the same unit; has_epoch
- *      says that the last number is of it. If the database is behind `seq` it is another one than
- *      it was: then the epoch is a new one too. */
+ *   1. `seq` is the last number in the database, or is_loaded is false. It moves after a COMMIT,
+ *      never before.
+ *   2. One push runs at a time; the others wait, oldest first. So numbers are stored in their order,
+ *      and a reader that sees a number sees all numbers below it.
+ *   3. A push that found another last number than `seq` (another program writes, or a COMMIT with an
+ *      unknown outcome did happen) is planned again after a reload.
+ *   4. Every job is answered once: by its unit, or by the finish hook.
+ *   5. The unit that gives out the first number of an epoch also stores the epoch. has_epoch says
+ *      that the last number belongs to it. If the database is behind `seq`, it was replaced by an
+ *      older copy: the actor draws a new epoch. */
 #include <stdio.h>
 #include <string.h>
 
@@ -23,17 +23,15 @@
 enum { TAG_LOAD = 1, TAG_PUSH, TAG_READ, READ_TAGS = 1 << 20, TRIES_MAX = 3, WAITING_MAX = 64 };
 
 enum { PUSHES_STORED, PUSHES_FAILED, CHANGES, READS_DONE, READS_FAILED };
+#define PUSHES_HELP "Pushes of users' devices by result."
+#define READS_HELP "Pulls and other reads of users' rows by result."
 static struct metric metrics[] = {
-    [PUSHES_STORED] = METRIC(COUNTER, "troupe_user_pushes_total", "end=\"stored\"",
-        "Pushes of users' devices by how they ended."),
-    [PUSHES_FAILED] = METRIC(COUNTER, "troupe_user_pushes_total", "end=\"failed\"",
-        "Pushes of users' devices by how they ended."),
+    [PUSHES_STORED] = METRIC(COUNTER, "troupe_user_pushes_total", "end=\"stored\"", PUSHES_HELP),
+    [PUSHES_FAILED] = METRIC(COUNTER, "troupe_user_pushes_total", "end=\"failed\"", PUSHES_HELP),
     [CHANGES] = METRIC(COUNTER, "troupe_user_changes_total", NULL,
-        "Changes that pushes stored; a row that lost against a newer one counts."),
-    [READS_DONE] = METRIC(COUNTER, "troupe_user_reads_total", "end=\"answered\"",
-        "Pulls and other reads of users' rows by how they ended."),
-    [READS_FAILED] = METRIC(COUNTER, "troupe_user_reads_total", "end=\"failed\"",
-        "Pulls and other reads of users' rows by how they ended."),
+        "Changes in stored pushes, including those that lost against a newer row."),
+    [READS_DONE] = METRIC(COUNTER, "troupe_user_reads_total", "end=\"answered\"", READS_HELP),
+    [READS_FAILED] = METRIC(COUNTER, "troupe_user_reads_total", "end=\"failed\"", READS_HELP),
 };
 
 struct user {
@@ -42,25 +40,25 @@ struct user {
     struct sql_client sql;
     bool is_loaded, is_loading;
     int64_t seq;
-    int64_t item_count; /* at least as many as there are */
+    int64_t item_count; /* an upper bound */
     char epoch[USER_EPOCH_CHARS + 1];
     bool has_epoch;
     struct user_job *waiting, **waiting_end;
     uint32_t waiting_count;
-    struct user_job *pushing; /* NULL: none */
-    struct user_job *reading; /* any order */
+    struct user_job *pushing; /* NULL: none runs */
+    struct user_job *reading; /* in no order */
     uint32_t read_next;
 };
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
-struct user_job *user_job_new(enum user_job_kind kind, struct span user)
+struct user_job *user_job_create(enum user_job_kind kind, struct span user)
 {
     struct user_job *job = base_calloc(sizeof *job);
 
     if (job == NULL)
         return NULL;
-    tr_assert(user.size <= USER_ID_SIZE_MAX);
+    tr_assert(user.size > 0 && user.size <= USER_ID_SIZE_MAX);
     atomic_init(&job->holders, 1);
     job->kind = kind;
     job->known_seq = -1;
@@ -78,7 +76,7 @@ void user_job_unref(struct user_job *job)
     base_free(job);
 }
 
-static void count(const struct user_job *job, int status)
+static void count_job(const struct user_job *job, int status)
 {
     if (job->kind != USER_PUSH) {
         metric_add(&metrics[status == 0 ? READS_DONE : READS_FAILED], 1);
@@ -88,9 +86,9 @@ static void count(const struct user_job *job, int status)
     metric_add(&metrics[CHANGES], status == 0 ? job->change_count : 0);
 }
 
-static void answer(struct user_job *job, int status, struct sql_unit *unit)
+static void user_answer(struct user_job *job, int status, struct sql_unit *unit)
 {
-    count(job, status);
+    count_job(job, status);
     job->status = status;
     job->unit = unit;
     tr_reply_send(&job->reply, 0, NULL, 0);
@@ -103,6 +101,7 @@ static struct user_job *take_waiting(struct user *user)
 {
     struct user_job *job = user->waiting;
 
+    tr_assert(job != NULL && user->waiting_count > 0);
     user->waiting = job->next;
     user->waiting_count--;
     if (user->waiting == NULL)
@@ -110,13 +109,13 @@ static struct user_job *take_waiting(struct user *user)
     return job;
 }
 
-static void refuse_waiting(struct user *user, int status)
+static void answer_waiting(struct user *user, int status)
 {
     while (user->waiting != NULL)
-        answer(take_waiting(user), status, NULL);
+        user_answer(take_waiting(user), status, NULL);
 }
 
-static void load(struct user *user, struct tr_context *ctx)
+static void start_load(struct user *user, struct tr_context *ctx)
 {
     struct sql_unit *unit = user_unit_load(user->id);
     int rc = TR_ENOMEM;
@@ -125,28 +124,29 @@ static void load(struct user *user, struct tr_context *ctx)
         rc = sql_read(ctx, &user->sql, unit, &(struct sql_submit_options){ .tag = TAG_LOAD });
     if (rc < 0) {
         sql_unit_destroy(unit);
-        refuse_waiting(user, rc);
+        answer_waiting(user, rc);
         return;
     }
     user->is_loading = true;
 }
 
-/* The count only grows here: before it is too much, see what there really is. */
-static bool is_near(const struct user *user, const struct user_job *job)
+/* The count here only grows, so near the limit the actor counts the rows again. */
+static bool is_near_limit(const struct user *user, const struct user_job *job)
 {
     return user->item_count + job->change_count > USER_ITEMS_MAX;
 }
 
-/* True: it runs. False: it has been answered. */
-static bool push(struct user *user, struct tr_context *ctx, struct user_job *job)
+/* Start a push, or answer it with the failure. */
+static void start_push(struct user *user, struct tr_context *ctx, struct user_job *job)
 {
     struct sql_unit *unit;
     int rc = TR_ENOMEM;
 
-    /* Only who could get over the limit pays for being counted. Which changes are of rows that are
-     * there already the database knows: those pass, also of who has too many. */
+    tr_assert(user->pushing == NULL && user->is_loaded); /* invariants 1 and 2 */
+    /* The database counts the rows only if this push could pass the limit. A user with too many rows
+     * may still change existing ones. */
     job->rows_max = 0;
-    if (is_near(user, job))
+    if (is_near_limit(user, job))
         job->rows_max = user->item_count > USER_ITEMS_MAX ? user->item_count : USER_ITEMS_MAX;
     job->now_ms = users_now_ms(user->users);
     unit = user_unit_push(
@@ -155,22 +155,21 @@ static bool push(struct user *user, struct tr_context *ctx, struct user_job *job
         rc = sql_write(ctx, &user->sql, unit, &(struct sql_submit_options){ .tag = TAG_PUSH });
     if (rc < 0) {
         sql_unit_destroy(unit);
-        answer(job, rc, NULL);
-        return false;
+        user_answer(job, rc, NULL);
+        return;
     }
     user->pushing = job;
-    return true;
 }
 
-static void go_on(struct user *user, struct tr_context *ctx)
+static void run_waiting(struct user *user, struct tr_context *ctx)
 {
     while (user->waiting != NULL && user->pushing == NULL && !user->is_loading) {
-        if (!user->is_loaded || (is_near(user, user->waiting) && user->waiting->tries == 0)) {
+        if (!user->is_loaded || (is_near_limit(user, user->waiting) && user->waiting->tries == 0)) {
             user->waiting->tries += user->is_loaded;
             user->is_loaded = false;
-            load(user, ctx);
+            start_load(user, ctx);
         } else {
-            (void)push(user, ctx, take_waiting(user));
+            start_push(user, ctx, take_waiting(user));
         }
     }
 }
@@ -181,7 +180,7 @@ static void draw_epoch(struct users *users)
         &users->epoch, users->env->random(users->env->data), memory_order_relaxed);
 }
 
-static void on_load(struct user *user, struct sql_unit *unit)
+static void on_loaded(struct user *user, struct sql_unit *unit)
 {
     int rc = sql_unit_status(unit);
     int64_t known_seq = user->seq;
@@ -198,28 +197,29 @@ static void on_load(struct user *user, struct sql_unit *unit)
         user->item_count = sql_row_int(unit, 1, 0, 0);
         user->is_loaded = true;
     } else {
-        refuse_waiting(user, rc);
+        answer_waiting(user, rc);
     }
     sql_unit_destroy(unit);
 }
 
-static void on_pushed(struct user *user, struct sql_unit *unit)
+static void on_push_stored(struct user *user, struct sql_unit *unit)
 {
     struct user_job *job = user->pushing;
     int rc = sql_unit_status(unit);
 
+    tr_assert(job != NULL && user->is_loaded);
     user->pushing = NULL;
     if (rc == 0) {
         user->seq += job->change_count;
         user->has_epoch = user->has_epoch || job->change_count > 0;
         user->item_count = job->limit_step != 0 ? sql_row_int(unit, job->limit_step, 0, 0)
                                                 : user->item_count + job->change_count;
-        answer(job, 0, unit);
+        user_answer(job, 0, unit);
         return;
     }
     if (rc == SQL_EROWS && job->limit_step != 0 && sql_unit_failed_step(unit) == job->limit_step)
         rc = TR_ELIMIT;
-    user->is_loaded = false; /* whatever it was: look again */
+    user->is_loaded = false; /* reload before the next push */
     if (rc == SQL_EROWS && sql_unit_failed_step(unit) == 0 && ++job->tries < TRIES_MAX) {
         sql_unit_destroy(unit);
         job->next = user->waiting;
@@ -229,23 +229,23 @@ static void on_pushed(struct user *user, struct sql_unit *unit)
         user->waiting_count++;
         return;
     }
-    answer(job, rc, unit);
+    user_answer(job, rc, unit);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static void read_rows(struct user *user, struct tr_context *ctx, struct user_job *job)
+static void start_read(struct user *user, struct tr_context *ctx, struct user_job *job)
 {
     struct sql_unit *unit = user_unit_read(job);
     int rc = TR_ENOMEM;
 
     job->now_ms = users_now_ms(user->users);
-    job->tries = TAG_READ + user->read_next++ % READ_TAGS; /* its tag */
+    job->tries = TAG_READ + user->read_next++ % READ_TAGS; /* the tag of its unit */
     if (unit != NULL)
         rc = sql_read(ctx, &user->sql, unit, &(struct sql_submit_options){ .tag = job->tries });
     if (rc < 0) {
         sql_unit_destroy(unit);
-        answer(job, rc, NULL);
+        user_answer(job, rc, NULL);
         return;
     }
     job->next = user->reading;
@@ -261,7 +261,7 @@ static void on_read(struct user *user, uint32_t tag, struct sql_unit *unit)
     job = *link;
     tr_assert(job != NULL);
     *link = job->next;
-    answer(job, sql_unit_status(unit), unit);
+    user_answer(job, sql_unit_status(unit), unit);
 }
 
 /* ---- the actor ------------------------------------------------------------------------------- */
@@ -279,13 +279,13 @@ static enum tr_next user_handle(void *self, struct tr_context *ctx, void *messag
     }
     job->reply = tr_reply_take(ctx);
     if (job->kind != USER_PUSH) {
-        read_rows(user, ctx, job);
+        start_read(user, ctx, job);
         return TR_GO;
     }
     *user->waiting_end = job;
     user->waiting_end = &job->next;
     user->waiting_count++;
-    go_on(user, ctx);
+    run_waiting(user, ctx);
     return TR_GO;
 }
 
@@ -297,16 +297,16 @@ static enum tr_next user_event(void *self, struct tr_context *ctx, const struct 
     if (unit == NULL)
         return TR_GO;
     if (event->tag == TAG_LOAD)
-        on_load(user, unit);
+        on_loaded(user, unit);
     else if (event->tag == TAG_PUSH)
-        on_pushed(user, unit);
+        on_push_stored(user, unit);
     else
         on_read(user, event->tag, unit);
-    go_on(user, ctx);
+    run_waiting(user, ctx);
     return TR_GO;
 }
 
-static int user_begin(void *self, struct tr_context *ctx)
+static int user_start(void *self, struct tr_context *ctx)
 {
     struct user *user = self;
 
@@ -361,7 +361,7 @@ const struct tr_type user_type = {
     .name = "user",
     .message_size = sizeof(struct user_message),
     .state_size = sizeof(struct user),
-    .start = user_begin,
+    .start = user_start,
     .handle = user_handle,
     .event = user_event,
     .finish = user_finish,
@@ -371,7 +371,7 @@ const struct tr_type user_type = {
 
 /* ---- the service ----------------------------------------------------------------------------- */
 
-static int make_user(void *data, const void *key, size_t key_size, void *state)
+static int init_user(void *data, const void *key, size_t key_size, void *state)
 {
     struct user *user = state;
 
@@ -396,7 +396,7 @@ int users_start(const struct service_context *context, char *why, size_t why_siz
         rc = tr_registry_create(context->system,
             &(struct tr_registry_options){ .name = "users",
                 .type = &user_type,
-                .make = make_user,
+                .make = init_user,
                 .data = users,
                 .box = { .capacity = 256, .full = TR_FULL_FAIL },
                 .idle_ns = TR_SECONDS(60),
@@ -404,7 +404,7 @@ int users_start(const struct service_context *context, char *why, size_t why_siz
             &users->actors);
     }
     if (rc < 0) {
-        (void)snprintf(why, why_size, "users could not start: %s", tr_error_text(rc));
+        (void)snprintf(why, why_size, "The users service cannot start: %s.", tr_error_text(rc));
         base_free(users);
         return rc;
     }
@@ -417,5 +417,5 @@ void users_stop(void *state)
     struct users *users = state;
 
     if (tr_registry_close(&users->actors, TR_SECONDS(30)) == 0)
-        base_free(users); /* else it goes with the process */
+        base_free(users); /* else an actor may still read it */
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* user_push.c: the body of a push becomes a job. A row is kept as the members its device sent, in
- * the order of their names, so that equal rows are equal texts; what the server adds to a row it
- * gives out is dropped when it comes back. */
+/* user_push.c: read the body of a push into a job. A row is stored as the members that its device
+ * sent, sorted by name, so that equal rows are equal texts. The members that the server adds to a
+ * pulled row are dropped when a device pushes them back. */
 #include "services/users/user_push.h"
 
 #include <stdlib.h>
@@ -9,16 +9,21 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "json/json_expect.h"
-#include "json/json_write.h"
+#include "services/common/rest.h"
 
 enum { MEMBERS_MAX = 64, AHEAD_MS_MAX = 300000 };
 
-const struct user_kind_names user_kind_names[USER_KINDS] = {
-    [USER_SETTING] = { "settings", "key" },
-    [USER_MEMORY_STATE] = { "memory_states", "node_id" },
-    [USER_SESSION] = { "sessions", "id" },
-    [USER_SESSION_ITEM] = { "session_items", "id" },
+const char *const user_lists[USER_KINDS] = {
+    [USER_SETTING] = "settings",
+    [USER_MEMORY_STATE] = "memory_states",
+    [USER_SESSION] = "sessions",
+    [USER_SESSION_ITEM] = "session_items",
+};
+const char *const user_items[USER_KINDS] = {
+    [USER_SETTING] = "key",
+    [USER_MEMORY_STATE] = "node_id",
+    [USER_SESSION] = "id",
+    [USER_SESSION_ITEM] = "id",
 };
 
 struct member {
@@ -35,7 +40,7 @@ static int by_key(const void *a, const void *b)
     return order != 0 ? order : (one->key.size > two->key.size) - (one->key.size < two->key.size);
 }
 
-/* Names the row or says something about it: not part of what is kept. */
+/* True for members that name the row or describe it; they have columns of their own. */
 static bool is_about_row(enum user_kind kind, struct span key)
 {
     static const char *const names[] = { "client_updated_at", "server_updated_at", "deleted",
@@ -44,16 +49,11 @@ static bool is_about_row(enum user_kind kind, struct span key)
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (span_is(key, names[i]))
             return true;
-    return span_is(key, user_kind_names[kind].item);
+    return span_is(key, user_items[kind]);
 }
 
-static bool has_nul(struct span text)
-{
-    return text.size > 0 && memchr(text.at, '\0', text.size) != NULL;
-}
-
-/* Room was made for all of it before: what was appended stays where it is. */
-static struct span keep(struct user_job *job, struct span text)
+/* Append a text. user_push_read has reserved room for all texts, so the buffer never moves. */
+static struct span copy_text(struct user_job *job, struct span text)
 {
     const char *at = job->texts.bytes + job->texts.size;
 
@@ -63,25 +63,16 @@ static struct span keep(struct user_job *job, struct span text)
     return (struct span){ at, text.size };
 }
 
-/* The text of a member, which must be storable: no zero byte. */
-static struct span need_text(
-    struct user_job *job, struct json_expect *expect, const char *name, size_t size_max)
+/* Read the name of a row: a text that can be stored. */
+static struct span read_name(struct user_job *job, struct json_expect *expect, const char *name)
 {
-    struct span text = json_need_string(expect, name, 1, size_max);
+    const struct rest_param params[] = {
+        { name, REST_TEXT, REST_REQUIRED, 1, .max = USER_ITEM_SIZE_MAX }, REST_PARAMS_END
+    };
+    struct rest_value values[REST_PARAMS_MAX];
 
-    if (has_nul(text))
-        json_expect_fail(expect, name, "must not have a zero byte");
-    return keep(job, text);
-}
-
-static struct span may_text(
-    struct user_job *job, struct json_expect *expect, const char *name, size_t size_max)
-{
-    struct span text = json_may_string(expect, name, 1, size_max);
-
-    if (has_nul(text))
-        json_expect_fail(expect, name, "must not have a zero byte");
-    return keep(job, text);
+    rest_read_members(expect, params, values);
+    return copy_text(job, values[0].text);
 }
 
 static struct span write_body(
@@ -110,7 +101,7 @@ static struct span write_body(
         json_put_value(&writer, NULL, members[i].value);
     }
     if (job->texts.size - from > USER_BODY_SIZE_MAX)
-        json_expect_fail(expect, NULL, "is larger than 16 KiB");
+        json_expect_fail(expect, NULL, "is larger than 16,384 bytes");
     return (struct span){ job->texts.bytes + from, job->texts.size - from };
 }
 
@@ -121,12 +112,12 @@ static void read_row(struct user_job *job, enum user_kind kind, const struct jso
     int64_t updated_ms = json_need_int(expect, "client_updated_at", 0, INT64_MAX);
 
     change->kind = kind;
-    change->item = need_text(job, expect, user_kind_names[kind].item, USER_ITEM_SIZE_MAX);
-    /* A clock that runs far ahead would win against every other for ever. */
+    change->item = read_name(job, expect, user_items[kind]);
+    /* A device whose clock runs far ahead would win every conflict for ever: cap it. */
     change->updated_ms = updated_ms > now_ms + AHEAD_MS_MAX ? now_ms + AHEAD_MS_MAX : updated_ms;
     change->is_deleted = json_may_bool(expect, "deleted", false);
     if (kind == USER_SESSION_ITEM && !change->is_deleted)
-        change->session = need_text(job, expect, "session_id", USER_ITEM_SIZE_MAX);
+        change->session = read_name(job, expect, "session_id");
     change->body =
         change->is_deleted || expect->failed ? SPAN("") : write_body(job, kind, row, expect);
 }
@@ -136,17 +127,17 @@ static size_t count_rows(struct json_expect *changes)
     size_t count = 0;
 
     for (int kind = 0; kind < USER_KINDS; kind++)
-        count +=
-            json_count(json_may_array(changes, user_kind_names[kind].list, 0, USER_PUSH_ITEMS_MAX));
+        count += json_count(json_may_array(changes, user_lists[kind], 0, USER_PUSH_ITEMS_MAX));
     if (count > USER_PUSH_ITEMS_MAX)
-        json_expect_fail(changes, NULL, "has more than 1000 rows: push the rest after this");
+        json_expect_fail(changes, NULL,
+            "has %zu rows; the most is 1000. Push the rest in another request", count);
     return count;
 }
 
 static void read_rows(struct user_job *job, struct json_expect *changes, int64_t now_ms)
 {
     for (int kind = 0; kind < USER_KINDS; kind++) {
-        const char *list = user_kind_names[kind].list;
+        const char *list = user_lists[kind];
         const struct json *rows = json_may_array(changes, list, 0, USER_PUSH_ITEMS_MAX);
         size_t index = 0;
 
@@ -160,30 +151,40 @@ static void read_rows(struct user_job *job, struct json_expect *changes, int64_t
     }
 }
 
-int user_push_read(struct user_job *job, const struct json *body, size_t body_size, int64_t now_ms,
-    char message[JSON_MESSAGE_BYTES])
+enum { DEVICE, OS, MODEL, APP_VERSION, SINCE };
+static const struct rest_param push_params[] = {
+    [DEVICE] = { "device_id", REST_TEXT, REST_REQUIRED, 1, .max = 64 },
+    [OS] = { "device_os", REST_TEXT, .min = 1, .max = 50 },
+    [MODEL] = { "device_model", REST_TEXT, .min = 1, .max = 100 },
+    [APP_VERSION] = { "app_version", REST_TEXT, .min = 1, .max = 20 },
+    [SINCE] = { "since", REST_INT, .max = INT64_MAX, .fallback = -1 },
+    REST_PARAMS_END,
+};
+
+int user_push_read(struct user_job *job, struct json_expect *body, size_t body_size, int64_t now_ms)
 {
-    struct json_expect expect = json_expect(body);
-    struct json_expect changes = json_expect_member(&expect, "changes");
+    struct json_expect changes = json_expect_member(body, "changes");
+    struct rest_value values[REST_PARAMS_MAX];
     size_t count = count_rows(&changes);
     const char *bytes;
 
-    /* No text is longer in its shortest form than it was in the body; a session item's session is
-     * there twice, by itself and as a member. */
+    /* The shortest form of a text is no longer than its form in the body. The session of a session
+     * item is stored twice, by itself and as a member. */
     if (buffer_reserve(&job->texts, 2 * body_size + 64) == NULL)
         return TR_ENOMEM;
     bytes = job->texts.bytes;
     job->changes = base_calloc((count + 1) * sizeof *job->changes);
     if (job->changes == NULL)
         return TR_ENOMEM;
-    job->device = need_text(job, &expect, "device_id", 64);
-    job->os = may_text(job, &expect, "device_os", 50);
-    job->model = may_text(job, &expect, "device_model", 100);
-    job->app_version = may_text(job, &expect, "app_version", 20);
-    job->known_seq = json_may_int(&expect, "since", 0, INT64_MAX, -1);
-    if (!expect.failed)
+    rest_read_members(body, push_params, values);
+    job->device = copy_text(job, values[DEVICE].text);
+    job->os = copy_text(job, values[OS].text);
+    job->model = copy_text(job, values[MODEL].text);
+    job->app_version = copy_text(job, values[APP_VERSION].text);
+    job->known_seq = values[SINCE].number;
+    if (!body->failed)
         read_rows(job, &changes, now_ms);
     tr_assert(job->texts.bytes == bytes);
-    memcpy(message, expect.message, JSON_MESSAGE_BYTES);
-    return expect.failed ? TR_EINVAL : 0;
+    tr_assert(job->change_count <= count);
+    return body->failed ? TR_EINVAL : 0;
 }

@@ -6,9 +6,9 @@
 #include "json/json_expect.h"
 #include "services/users/user_job.h"
 
-/* Fills the job from a body of `body_size` bytes of JSON. TR_EINVAL: `message` says what is wrong
- * with it. TR_ENOMEM. */
-int user_push_read(struct user_job *job, const struct json *body, size_t body_size, int64_t now_ms,
-    char message[JSON_MESSAGE_BYTES]);
+/* Fill the job from a body of `body_size` bytes of JSON. Returns TR_EINVAL if `body` has failed with
+ * a sentence for the client, or TR_ENOMEM. */
+int user_push_read(
+    struct user_job *job, struct json_expect *body, size_t body_size, int64_t now_ms);
 
 #endif

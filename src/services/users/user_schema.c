@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* user_schema.c: the tables of users.h. A row moves to a new number when it changes, so the numbers
- * of a user's rows have gaps; they are unique and only grow. */
+/* user_schema.c: the tables of users.h. A row gets a new number when it changes, so the numbers of a
+ * user's rows have gaps; they are unique and only grow. */
 #include "services/users/users.h"
 
 const struct sql_migration users_migrations[USERS_MIGRATIONS] = {
@@ -39,10 +39,10 @@ const struct sql_migration users_migrations[USERS_MIGRATIONS] = {
               "    kind BIGINT NOT NULL,\n"
               "    item TEXT NOT NULL,\n"
               "    is_incoming_kept BIGINT NOT NULL,\n"
-              "    device TEXT NOT NULL,\n" /* whose write lost */
+              "    device TEXT NOT NULL,\n" /* of the losing write, like the next three */
               "    updated_ms BIGINT NOT NULL,\n"
               "    is_deleted BIGINT NOT NULL,\n"
-              "    body TEXT NOT NULL,\n" /* what lost */
+              "    body TEXT NOT NULL,\n"
               "    created_ms BIGINT NOT NULL,\n"
               "    PRIMARY KEY (user_id, seq)\n"
               ");\n"
@@ -55,12 +55,11 @@ const struct sql_migration users_migrations[USERS_MIGRATIONS] = {
         .name = "packs: of which run of the server a user's numbers are",
         .up = "CREATE TABLE user_epochs (\n"
               "    user_id TEXT NOT NULL,\n"
-              "    after_seq BIGINT NOT NULL,\n" /* its numbers are above this, up to the next one's
-                                                  */
+              "    after_seq BIGINT NOT NULL,\n" /* the last number of the epoch before */
               "    epoch TEXT NOT NULL,\n"
               "    PRIMARY KEY (user_id, after_seq)\n"
               ");\n"
-              /* What was given out before there were epochs is one. */
+              /* The numbers from before there were epochs make up one. */
               "INSERT INTO user_epochs (user_id, after_seq, epoch)"
               " SELECT user_id, 0, '0' FROM user_sync WHERE seq > 0;\n",
         .down = "DROP TABLE user_epochs;\n",

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* user_store.c: the units of a user's actor. Which of two writes stays is decided by the statement
- * that stores it, so a push reads nothing before it writes. */
+/* user_store.c: the units of a user's actor. The statement that stores a write decides which of two
+ * writes stays, so a push reads nothing before it writes. */
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/siphash.h"
+#include "services/common/step.h"
+#include "services/users/user_job.h"
 
 #define CONFLICT_KEPT_MS (INT64_C(90) * 86400 * 1000)
-#include "services/users/user_job.h"
 
 SQL_STATEMENT(select_seq, "SELECT seq FROM user_sync WHERE user_id = $1");
 SQL_STATEMENT(count_items, "SELECT COUNT(*) FROM user_items WHERE user_id = $1");
 SQL_STATEMENT(advance,
     "INSERT INTO user_sync (user_id, seq) VALUES ($1, $2)"
     " ON CONFLICT (user_id) DO UPDATE SET seq = excluded.seq WHERE user_sync.seq = $3");
-/* A device beyond the limit may push, but is not listed. */
+/* A device past the limit may push, but is not listed. */
 SQL_STATEMENT(note_device,
     "INSERT INTO user_devices (user_id, device, os, model, app_version, pushed_ms)"
     " SELECT CAST($1 AS TEXT), CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS TEXT),"
@@ -32,13 +34,13 @@ SQL_STATEMENT(find_session,
     "(CAST($10 AS TEXT) IS NULL OR EXISTS (SELECT 1 FROM user_items AS parent"                     \
     " WHERE parent.user_id = $1 AND parent.kind = 2 AND parent.item = CAST($10 AS TEXT)"           \
     " AND parent.is_deleted = 0))"
-/* The incoming write is the later one. A device's own writes follow each other. */
+/* The incoming write is later. Of equal times, a device's own next write is. */
 #define IS_LATER                                                                                   \
     "($5 > user_items.updated_ms OR ($5 = user_items.updated_ms AND $6 = user_items.device))"
 #define IS_ANOTHER "($8 <> user_items.body OR $7 <> user_items.is_deleted)"
 /* $1 user, $2 kind, $3 item, $4 seq, $5 updated_ms, $6 device, $7 is_deleted, $8 body, $9 now,
- * $10 a session item's session (NULL for the others), $11 what the device has pulled. Two devices
- * that did not know of each other's write: the losing one is noted. */
+ * $10 a session item's session (NULL for the others), $11 the last number that the device has
+ * pulled. Notes the losing write of two devices that did not know of each other's. */
 SQL_STATEMENT(note_conflict,
     "INSERT INTO user_conflicts (user_id, seq, kind, item, is_incoming_kept, device, updated_ms,"
     " is_deleted, body, created_ms)"
@@ -61,7 +63,7 @@ SQL_STATEMENT(store,
     " is_deleted = excluded.is_deleted, body = excluded.body, stored_ms = excluded.stored_ms"
     " WHERE " IS_ANOTHER " AND " IS_LATER);
 
-/* Rows after a number, at most $3, and bytes up to $4 but for the first row. */
+/* Rows after the number $2: at most $3 rows and $4 bytes, but always the first row. */
 SQL_STATEMENT(pull,
     "SELECT kind, item, seq, updated_ms, stored_ms, is_deleted, body FROM ("
     " SELECT kind, item, seq, updated_ms, stored_ms, is_deleted, body,"
@@ -82,7 +84,7 @@ SQL_STATEMENT(list_devices,
     " ORDER BY pushed_ms DESC, device LIMIT 64");
 SQL_STATEMENT(
     last_epoch, "SELECT epoch FROM user_epochs WHERE user_id = $1 ORDER BY after_seq DESC LIMIT 1");
-/* Up to which number an epoch goes; NULL: it is the last one. */
+/* The last number of an epoch; NULL: the epoch is the newest. */
 SQL_STATEMENT(epoch_end,
     "SELECT (SELECT MIN(later.after_seq) FROM user_epochs AS later WHERE later.user_id = $1"
     " AND later.after_seq > mine.after_seq) FROM user_epochs AS mine WHERE mine.user_id = $1"
@@ -94,115 +96,63 @@ SQL_STATEMENT(forget_epochs,
     " SELECT after_seq FROM user_epochs WHERE user_id = $1 ORDER BY after_seq DESC LIMIT $2)"
     " AS kept)");
 SQL_STATEMENT(count_conflicts, "SELECT COUNT(*) FROM user_conflicts WHERE user_id = $1");
-/* A row if there are not more than $2 now, and how many there are. */
+/* Returns the number of rows if it is at most $2, and no row otherwise. */
 SQL_STATEMENT(check_rows,
     "SELECT n FROM (SELECT COUNT(*) AS n FROM user_items WHERE user_id = $1) AS counted"
     " WHERE n <= CAST($2 AS BIGINT)");
 
-static struct span text_span(const char *text)
+/* The key decides which writer runs the unit; no secret is needed for it. */
+static struct sql_unit *create_unit(const char *user)
 {
-    return (struct span){ text, strlen(text) };
-}
-
-static struct sql_unit *unit_of(const char *user)
-{
-    /* It decides the writer, and nothing that matters to others. */
     return sql_unit_create(base_siphash((struct base_siphash_key){ 0 }, user, strlen(user)));
-}
-
-static void step_of_user(
-    struct sql_unit *unit, const struct sql_statement *statement, const char *user)
-{
-    sql_unit_step(unit, statement, SQL_ROWS_ANY);
-    sql_unit_text(unit, text_span(user));
-}
-
-static void may_text(struct sql_unit *unit, struct span text)
-{
-    if (text.at == NULL)
-        sql_unit_null(unit);
-    else
-        sql_unit_text(unit, text);
 }
 
 struct sql_unit *user_unit_load(const char *user)
 {
-    struct sql_unit *unit = unit_of(user);
+    struct sql_unit *unit = create_unit(user);
 
     if (unit == NULL)
         return NULL;
-    step_of_user(unit, &select_seq, user);
-    step_of_user(unit, &count_items, user);
-    step_of_user(unit, &last_epoch, user);
+    STEP(unit, &select_seq, SQL_ROWS_ANY, VALUE_CHARS(user));
+    STEP(unit, &count_items, SQL_ROWS_ANY, VALUE_CHARS(user));
+    STEP(unit, &last_epoch, SQL_ROWS_ANY, VALUE_CHARS(user));
     return unit;
 }
 
 /* ---- a push ---------------------------------------------------------------------------------- */
 
-static void put_device(struct sql_unit *unit, const struct user_job *job)
-{
-    step_of_user(unit, &note_device, job->user);
-    sql_unit_text(unit, job->device);
-    may_text(unit, job->os);
-    may_text(unit, job->model);
-    may_text(unit, job->app_version);
-    sql_unit_int(unit, job->now_ms);
-    sql_unit_int(unit, USER_DEVICES_MAX);
-}
-
-static void put_forget(struct sql_unit *unit, const struct user_job *job)
-{
-    step_of_user(unit, &forget_conflicts, job->user);
-    sql_unit_int(unit, job->now_ms - CONFLICT_KEPT_MS);
-}
-
-/* The ten values that noting a conflict and storing have in common. */
+/* Add the step that notes a conflict or the one that stores the row; both take these values. */
 static void put_write(struct sql_unit *unit, const struct sql_statement *statement,
     const struct user_job *job, const struct user_change *change, int64_t seq)
 {
-    step_of_user(unit, statement, job->user);
-    sql_unit_int(unit, (int64_t)change->kind);
-    sql_unit_text(unit, change->item);
-    sql_unit_int(unit, seq);
-    sql_unit_int(unit, change->updated_ms);
-    sql_unit_text(unit, job->device);
-    sql_unit_int(unit, change->is_deleted);
-    sql_unit_text(unit, change->body);
-    sql_unit_int(unit, job->now_ms);
-    may_text(unit, change->session);
-}
-
-static void put_epoch(
-    struct sql_unit *unit, const struct user_job *job, int64_t seq, const char *epoch)
-{
-    sql_unit_step(unit, &note_epoch, 1);
-    sql_unit_text(unit, text_span(job->user));
-    sql_unit_int(unit, seq);
-    sql_unit_text(unit, text_span(epoch));
-    step_of_user(unit, &forget_epochs, job->user);
-    sql_unit_int(unit, USER_EPOCHS_MAX);
+    STEP(unit, statement, SQL_ROWS_ANY, VALUE_CHARS(job->user), VALUE_INT(change->kind),
+        VALUE_TEXT(change->item), VALUE_INT(seq), VALUE_INT(change->updated_ms),
+        VALUE_TEXT(job->device), VALUE_INT(change->is_deleted), VALUE_TEXT(change->body),
+        VALUE_INT(job->now_ms), VALUE_TEXT(change->session));
 }
 
 struct sql_unit *user_unit_push(struct user_job *job, int64_t seq, const char *epoch)
 {
-    struct sql_unit *unit = unit_of(job->user);
+    struct sql_unit *unit = create_unit(job->user);
     uint32_t step = 0;
 
+    tr_assert(seq >= 0);
     if (unit == NULL)
         return NULL;
-    sql_unit_step(unit, &advance, 1);
-    sql_unit_text(unit, text_span(job->user));
-    sql_unit_int(unit, seq + job->change_count);
-    sql_unit_int(unit, seq);
-    put_device(unit, job);
-    put_forget(unit, job);
+    STEP(unit, &advance, 1, VALUE_CHARS(job->user), VALUE_INT(seq + job->change_count),
+        VALUE_INT(seq));
+    STEP(unit, &note_device, SQL_ROWS_ANY, VALUE_CHARS(job->user), VALUE_TEXT(job->device),
+        VALUE_TEXT(job->os), VALUE_TEXT(job->model), VALUE_TEXT(job->app_version),
+        VALUE_INT(job->now_ms), VALUE_INT(USER_DEVICES_MAX));
+    STEP(unit, &forget_conflicts, SQL_ROWS_ANY, VALUE_CHARS(job->user),
+        VALUE_INT(job->now_ms - CONFLICT_KEPT_MS));
     step = 3;
     for (uint32_t i = 0; i < job->change_count; i++) {
         struct user_change *change = &job->changes[i];
 
         if (change->kind == USER_SESSION_ITEM) {
-            step_of_user(unit, &find_session, job->user);
-            sql_unit_text(unit, change->session);
+            STEP(unit, &find_session, SQL_ROWS_ANY, VALUE_CHARS(job->user),
+                VALUE_TEXT(change->session));
             step++;
         }
         put_write(unit, &note_conflict, job, change, seq + 1 + i);
@@ -213,13 +163,14 @@ struct sql_unit *user_unit_push(struct user_job *job, int64_t seq, const char *e
     }
     job->limit_step = 0;
     if (job->rows_max > 0) {
-        sql_unit_step(unit, &check_rows, 1);
-        sql_unit_text(unit, text_span(job->user));
-        sql_unit_int(unit, job->rows_max);
+        STEP(unit, &check_rows, 1, VALUE_CHARS(job->user), VALUE_INT(job->rows_max));
         job->limit_step = step;
     }
-    if (epoch != NULL)
-        put_epoch(unit, job, seq, epoch);
+    if (epoch != NULL) {
+        STEP(unit, &note_epoch, 1, VALUE_CHARS(job->user), VALUE_INT(seq), VALUE_CHARS(epoch));
+        STEP(
+            unit, &forget_epochs, SQL_ROWS_ANY, VALUE_CHARS(job->user), VALUE_INT(USER_EPOCHS_MAX));
+    }
     return unit;
 }
 
@@ -227,33 +178,24 @@ struct sql_unit *user_unit_push(struct user_job *job, int64_t seq, const char *e
 
 struct sql_unit *user_unit_read(const struct user_job *job)
 {
-    struct sql_unit *unit = unit_of(job->user);
+    struct sql_unit *unit = create_unit(job->user);
 
+    tr_assert(job->kind != USER_PUSH);
     if (unit == NULL)
         return NULL;
-    step_of_user(unit, &select_seq, job->user);
-    switch (job->kind) {
-    case USER_PULL:
-        step_of_user(unit, &pull, job->user);
-        sql_unit_int(unit, job->after_seq);
-        sql_unit_int(unit, job->limit);
-        sql_unit_int(unit, USER_PULL_BYTES_MAX);
-        step_of_user(unit, &last_row, job->user);
-        step_of_user(unit, &last_epoch, job->user);
-        step_of_user(unit, &epoch_end, job->user);
-        sql_unit_text(unit, text_span(job->epoch));
-        break;
-    case USER_CONFLICTS:
-        step_of_user(unit, &list_conflicts, job->user);
-        sql_unit_int(unit, job->limit);
-        break;
-    case USER_STATUS:
-    case USER_PUSH:
-    default:
-        step_of_user(unit, &count_kinds, job->user);
-        step_of_user(unit, &list_devices, job->user);
-        step_of_user(unit, &count_conflicts, job->user);
-        break;
+    STEP(unit, &select_seq, SQL_ROWS_ANY, VALUE_CHARS(job->user));
+    if (job->kind == USER_PULL) {
+        STEP(unit, &pull, SQL_ROWS_ANY, VALUE_CHARS(job->user), VALUE_INT(job->after_seq),
+            VALUE_INT(job->limit), VALUE_INT(USER_PULL_BYTES_MAX));
+        STEP(unit, &last_row, SQL_ROWS_ANY, VALUE_CHARS(job->user));
+        STEP(unit, &last_epoch, SQL_ROWS_ANY, VALUE_CHARS(job->user));
+        STEP(unit, &epoch_end, SQL_ROWS_ANY, VALUE_CHARS(job->user), VALUE_CHARS(job->epoch));
+    } else if (job->kind == USER_CONFLICTS) {
+        STEP(unit, &list_conflicts, SQL_ROWS_ANY, VALUE_CHARS(job->user), VALUE_INT(job->limit));
+    } else {
+        STEP(unit, &count_kinds, SQL_ROWS_ANY, VALUE_CHARS(job->user));
+        STEP(unit, &list_devices, SQL_ROWS_ANY, VALUE_CHARS(job->user));
+        STEP(unit, &count_conflicts, SQL_ROWS_ANY, VALUE_CHARS(job->user));
     }
     return unit;
 }
@@ -263,6 +205,13 @@ enum { PULL_SEQ, PULL_ROWS, PULL_LAST_ROW, PULL_LAST_EPOCH, PULL_EPOCH_END };
 int64_t user_pull_seq(const struct user_job *job)
 {
     return sql_unit_rows(job->unit, PULL_SEQ) == 0 ? 0 : sql_row_int(job->unit, PULL_SEQ, 0, 0);
+}
+
+int64_t user_pull_last_row(const struct user_job *job)
+{
+    return sql_row_is_null(job->unit, PULL_LAST_ROW, 0, 0)
+               ? 0
+               : sql_row_int(job->unit, PULL_LAST_ROW, 0, 0);
 }
 
 bool user_pull_is_known(const struct user_job *job)

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* users.h: what people's devices keep in step: settings, memory states, sessions and their items. A
- * service of its own beside packs, for the same apps.
+/* users.h: rows that a user's devices keep in step: settings, memory states, sessions and their
+ * items.
  *
- * One actor per user gives every change the next number of that user's sequence, and stores one
- * push at a time, with its numbers, in one unit. A device that asks for what came after number n
- * gets rows in the order of their numbers, and a number below n is never given out again: nothing
- * is missed, whatever the clocks say. A row belongs to its user by its key, so nobody can name
- * another's.
+ * One actor per user gives every change the next number of that user's sequence, and stores one push
+ * at a time, with its numbers, in one unit. A device that asks for the rows after number n gets them
+ * in the order of their numbers, and no later change gets a number below n. So a device misses
+ * nothing, whatever the clocks say. The user's id is part of every row's key, so no request can name
+ * another user's row.
  *
- * A database that was restored gives out numbers again that a device has passed. So the numbers of
- * every run of the server have an epoch, a random name, and the database knows where each begins; a
- * number is good with its epoch if the database has given it out in that epoch.
+ * A restored database gives out numbers again that a device has passed. Therefore each run of the
+ * server has an epoch, a random name, and the database stores at which number each epoch begins. A
+ * cursor is valid if the database has given out its number in its epoch.
  *
- * Of two writes to one row the later by the devices' own clocks stays; a write that changes nothing
- * is none; what lost against another device's write is kept in the log of conflicts for 90 days.
- * Deleting leaves a tombstone, which is pulled like any change. */
+ * Of two writes to one row the later one by the devices' own clocks stays. A write that changes
+ * nothing is ignored. The write that lost against another device's is kept in the log of conflicts
+ * for 90 days. A deletion leaves a tombstone, which devices pull like any change. */
 #ifndef SERVICES_USERS_USERS_H
 #define SERVICES_USERS_USERS_H
 
@@ -34,24 +34,21 @@ enum {
     USER_ITEMS_MAX = 200000, /* rows of one user, tombstones included */
     USER_DEVICES_MAX = 64,
     USER_EPOCH_CHARS = 16, /* hex */
-    USER_EPOCHS_MAX = 100, /* of one user; who has a number of an older one begins again */
+    USER_EPOCHS_MAX = 100, /* of one user; a device with a cursor of an older one starts again */
     USERS_MIGRATIONS = 2,
 };
 
-/* In the order in which a push is applied: an item needs its session. */
+/* A push is applied in this order, because an item needs its session. */
 enum user_kind { USER_SETTING, USER_MEMORY_STATE, USER_SESSION, USER_SESSION_ITEM, USER_KINDS };
-struct user_kind_names {
-    const char *list; /* "settings": the member of `changes` */
-    const char *item; /* "key": the member that names a row */
-};
-extern const struct user_kind_names user_kind_names[USER_KINDS];
+extern const char *const user_lists[USER_KINDS]; /* "settings": the member of `changes` */
+extern const char *const user_items[USER_KINDS]; /* "key": the member that names a row */
 
 struct users {
     struct tr_system *system;
     const struct tr_env *env;
     struct sql *sql;
-    struct tr_registry *actors; /* one per user who is around */
-    _Atomic uint64_t epoch;     /* of this run; another one when the database is seen to go back */
+    struct tr_registry *actors; /* one per active user */
+    _Atomic uint64_t epoch;     /* of this run; drawn again if the database goes back */
 };
 
 extern const struct sql_migration users_migrations[USERS_MIGRATIONS];

@@ -623,7 +623,7 @@ TEST(user, bad_input_gets_a_clear_error_and_changes_nothing)
         const char *body, *says;
     } rows[] = {
         { "[]", "must be an object" },
-        { "{", "not a JSON object" },
+        { "{", "is not JSON" },
         { "{\"changes\":{}}", "device_id" },
         { "{\"device_id\":\"\",\"changes\":{}}", "device_id" },
         { "{\"device_id\":\"p\"}", "changes" },
@@ -641,7 +641,7 @@ TEST(user, bad_input_gets_a_clear_error_and_changes_nothing)
         { "{\"device_id\":\"p\",\"device_os\":\"0123456789012345678901234567890123456789012345678"
           "901234567890\",\"changes\":{}}",
             "device_os" },
-        { "{\"device_id\":\"p\",\"device_id\":\"p\",\"changes\":{}}", "not a JSON object" },
+        { "{\"device_id\":\"p\",\"device_id\":\"p\",\"changes\":{}}", "is not JSON" },
     };
     struct user_site site;
     struct person ada;
@@ -671,7 +671,7 @@ TEST(user, a_row_and_a_push_have_limits)
         buffer_text(&body, "x");
     buffer_text(&body, "\"}]}}");
     buffer_append(&body, "", 1);
-    check_answer(site_post(&site, &ada, PUSH, body.bytes), 400, "16 KiB");
+    check_answer(site_post(&site, &ada, PUSH, body.bytes), 400, "16,384 bytes");
     buffer_clear(&body);
     buffer_text(&body, "{\"device_id\":\"p\",\"changes\":{\"settings\":[");
     for (int i = 0; i < 1001; i++)

@@ -1,34 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check.c: the files are listed first and the rows read after: what is renamed into place and then
- * committed in between is found with its row.
+/* check_store.c: compare the catalogue with the files. The files are listed first and the rows read
+ * after: an object that is renamed and then committed in between is found with its row.
  *
- * The folders are opened here and not by objects_open: that makes what is missing, and this only
- * reads. A folder that is not there is an empty one (a backup needs no incoming); one that cannot
- * be opened is an error, or every version would be called lost. */
-#include <dirent.h>
+ * The folders are opened here and not by objects_open, which creates missing ones: a check only
+ * reads. A folder that does not exist counts as empty (a backup needs no incoming); one that cannot
+ * be opened is an error, or the check would report every version as lost. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "crypto/digest.h"
 #include "crypto/encoding.h"
 #include "services/packs/check.h"
 #include "services/packs/objects.h"
 #include "services/packs/schema.h"
 
-enum { READ_SIZE = 256 << 10, NAME_SIZE = 256 };
+enum { NAME_SIZE = 256 };
 
-/* A file as it was listed. */
+/* A file of a listing. */
 struct file {
     char name[NAME_SIZE];
     uint64_t size;
-    bool is_wanted; /* by some row */
+    bool is_wanted; /* a row names it */
 };
 
 struct files {
@@ -38,12 +35,11 @@ struct files {
 
 struct run {
     struct sql *sql;
-    int folder; /* of objects; negative: there is none */
+    int folder; /* of objects; negative: it does not exist */
     packs_check_fn on_violation;
     void *data;
     uint64_t violations;
     struct files objects, incoming;
-    char *bytes; /* READ_SIZE */
 };
 
 static void tell(struct run *run, const char *check, struct span subject, const char *text)
@@ -79,15 +75,16 @@ SQL_STATEMENT(pinned_draft,
 
 static const struct {
     const char *check;
-    const struct sql_statement *statement; /* its first column is the subject */
-    const char *text;                      /* the second column stands at %.*s; none: no %s */
+    const struct sql_statement *statement; /* the first column is the subject */
+    const char *text;                      /* %.*s stands for the second column, if there is one */
 } questions[] = {
     { "active", &wrong_active,
-        "a published pack has one active version, and another has none: it is not so" },
-    { "active", &active_disabled, "its active version %.*s is disabled, or was never published" },
-    { "active", &not_on_top, "its active version %.*s is not the one that was published last" },
-    { "releases", &not_pinned, "it is published, and its artifact %.*s is not what was pinned" },
-    { "releases", &pinned_draft, "it is a draft, and its artifact %.*s is pinned" },
+        "A published pack must have one active version, and any other pack none." },
+    { "active", &active_disabled, "Its active version %.*s is disabled, or was never published." },
+    { "active", &not_on_top, "Its active version %.*s is not the one that was published last." },
+    { "releases", &not_pinned,
+        "It is published, and its artifact %.*s differs from what was pinned." },
+    { "releases", &pinned_draft, "It is a draft, and its artifact %.*s is pinned." },
 };
 enum { QUESTIONS = sizeof questions / sizeof questions[0] };
 
@@ -169,7 +166,7 @@ static struct file *find_file(const struct files *files, struct span name)
     return bsearch(&wanted, files->list, files->count, sizeof wanted, compare_files);
 }
 
-/* packs/NAME of the data directory; -1 if it is not there. */
+/* Open packs/NAME of the data directory; *ret_folder is -1 if it does not exist. */
 static int open_folder(const char *data_path, const char *name, int *ret_folder)
 {
     char path[PATH_MAX];
@@ -182,39 +179,10 @@ static int open_folder(const char *data_path, const char *name, int *ret_folder)
     return errno == EMFILE || errno == ENFILE ? TR_ELIMIT : TR_EACCES;
 }
 
-static int add_names(struct files *files, int folder, DIR *names)
-{
-    const struct dirent *entry;
-    struct stat status;
-    int rc = 0;
-
-    while (rc == 0 && (errno = 0, entry = readdir(names)) != NULL) {
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
-            continue;
-        if (fstatat(folder, entry->d_name, &status, AT_SYMLINK_NOFOLLOW) == 0)
-            rc = add_file(
-                files, entry->d_name, S_ISREG(status.st_mode) ? (uint64_t)status.st_size : 0);
-        else if (errno != ENOENT) /* else it has just gone */
-            rc = TR_EACCES;
-    }
-    return rc == 0 && errno != 0 ? TR_EIO : rc;
-}
-
 static int list_folder(struct files *files, int folder)
 {
-    int copy = folder < 0 ? -1 : openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *names = copy < 0 ? NULL : fdopendir(copy);
-    int rc;
+    int rc = folder < 0 ? 0 : folder_each(folder, add_file, files);
 
-    if (folder < 0)
-        return 0;
-    if (names == NULL) {
-        if (copy >= 0)
-            close(copy);
-        return TR_EACCES;
-    }
-    rc = add_names(files, folder, names);
-    closedir(names);
     if (files->count > 0)
         qsort(files->list, files->count, sizeof(struct file), compare_files);
     return rc;
@@ -244,40 +212,11 @@ SQL_STATEMENT(every_object,
     " JOIN pack_versions v ON v.id = x.version JOIN packs p ON p.id = v.pack ORDER BY 3, 4");
 SQL_STATEMENT(every_upload, "SELECT id, sha256 FROM pack_uploads ORDER BY id");
 
-/* TR_EPROTO: its bytes are others. */
-static int compare_digest(struct run *run, const char *name)
+static void to_hex(struct span hash, char ret_hex[2 * CRYPTO_SHA256_BYTES + 1])
 {
-    char hex[2 * CRYPTO_SHA256_BYTES + 1];
-    uint8_t digest[CRYPTO_SHA256_BYTES];
-    struct crypto_sha256_stream stream;
-    struct file_identity identity;
-    ssize_t got = 1;
-    int fd, rc;
+    size_t size = hash.size == CRYPTO_SHA256_BYTES ? hash.size : 0;
 
-    rc = file_open_beneath(run->folder, name, O_RDONLY, 0, &fd);
-    if (rc < 0)
-        return rc;
-    rc = file_identify(fd, &identity); /* a plain file? */
-    if (rc < 0) {
-        close(fd);
-        return rc;
-    }
-    rc = crypto_sha256_stream_init(&stream);
-    while (rc == 0 && got > 0) {
-        got = read(fd, run->bytes, READ_SIZE);
-        if (got > 0)
-            crypto_sha256_stream_update(&stream, run->bytes, (size_t)got);
-    }
-    if (rc == 0 && got < 0)
-        rc = TR_EIO;
-    if (rc == 0) {
-        crypto_sha256_stream_digest(&stream, digest);
-        hex[crypto_hex_encode(digest, sizeof digest, hex)] = '\0';
-        rc = strcmp(hex, name) == 0 ? 0 : TR_EPROTO;
-    }
-    crypto_sha256_stream_fini(&stream);
-    close(fd);
-    return rc;
+    ret_hex[crypto_hex_encode(hash.at, size, ret_hex)] = '\0';
 }
 
 static int check_object(struct run *run, const struct sql_unit *unit, uint32_t row)
@@ -287,35 +226,36 @@ static int check_object(struct run *run, const struct sql_unit *unit, uint32_t r
     char hex[2 * CRYPTO_SHA256_BYTES + 1] = "", subject[256], text[160];
     struct span what = { subject, 0 };
     struct file *file;
-    int rc;
+    int fd, rc;
 
     what.size = (size_t)snprintf(subject, sizeof subject, "%.*s %.*s", (int)name.size, name.at,
         (int)version.size, version.at);
-    if (hash.size == CRYPTO_SHA256_BYTES)
-        hex[crypto_hex_encode(hash.at, hash.size, hex)] = '\0';
+    to_hex(hash, hex);
     file = find_file(&run->objects, span_of(hex));
     if (file == NULL) {
-        (void)snprintf(text, sizeof text, "its object %s is not there", hex);
+        (void)snprintf(text, sizeof text, "Its object %s is missing.", hex);
         tell(run, "rows", what, text);
         return 0;
     }
     if (file->size != (uint64_t)sql_row_int(unit, 0, row, 1)) {
-        (void)snprintf(text, sizeof text, "it has %lld bytes, and its object %llu",
+        (void)snprintf(text, sizeof text, "Its row says %lld bytes, and its object has %llu.",
             (long long)sql_row_int(unit, 0, row, 1), (unsigned long long)file->size);
         tell(run, "content", what, text);
         file->is_wanted = true;
         return 0;
     }
-    if (file->is_wanted) /* looked at for another version */
+    if (file->is_wanted) /* checked for another version */
         return 0;
     file->is_wanted = true;
-    rc = compare_digest(run, hex);
+    rc = folder_open_verified(run->folder, hex, file->size, &fd);
+    if (rc == 0)
+        close(fd);
     if (rc == TR_ENOMEM)
         return rc;
     if (rc < 0) {
         (void)snprintf(text, sizeof text, "%s",
-            rc == TR_EPROTO ? "the bytes of its object have another digest"
-                            : "its object cannot be read");
+            rc == TR_EPROTO ? "The bytes of its object have another digest."
+                            : "Its object cannot be read.");
         tell(run, "content", what, text);
     }
     return 0;
@@ -348,15 +288,14 @@ static int check_uploads(struct run *run)
         struct file *file = find_file(&run->incoming, id), *object = NULL;
         char hex[2 * CRYPTO_SHA256_BYTES + 1] = "";
 
-        if (hash.size == CRYPTO_SHA256_BYTES)
-            hex[crypto_hex_encode(hash.at, hash.size, hex)] = '\0';
+        to_hex(hash, hex);
         object = find_file(&run->objects, span_of(hex));
         if (file != NULL)
             file->is_wanted = true;
-        if (object != NULL) /* complete: only its version is missing */
+        if (object != NULL) /* complete: its version is not committed yet */
             object->is_wanted = true;
         if (file == NULL && object == NULL)
-            tell(run, "incoming", id, "this upload has no file");
+            tell(run, "incoming", id, "This upload has no file.");
     }
     sql_unit_destroy(unit);
     return 0;
@@ -367,11 +306,11 @@ static void check_left_over(struct run *run)
     for (size_t i = 0; i < run->objects.count; i++)
         if (!run->objects.list[i].is_wanted)
             tell(run, "objects", span_of(run->objects.list[i].name),
-                "no version and no upload has this object");
+                "No version and no upload has this object.");
     for (size_t i = 0; i < run->incoming.count; i++)
         if (!run->incoming.list[i].is_wanted)
             tell(run, "incoming", span_of(run->incoming.list[i].name),
-                "this file belongs to no upload");
+                "This file belongs to no upload.");
 }
 
 /* ---- all of it ------------------------------------------------------------------------------ */
@@ -382,9 +321,6 @@ int packs_check(struct sql *sql, const char *data_path, packs_check_fn on_violat
     struct run run = { .sql = sql, .folder = -1, .on_violation = on_violation, .data = data };
     int rc = list_files(&run, data_path);
 
-    run.bytes = base_alloc(READ_SIZE);
-    if (rc == 0 && run.bytes == NULL)
-        rc = TR_ENOMEM;
     for (size_t i = 0; rc == 0 && i < QUESTIONS; i++)
         rc = ask(&run, i);
     if (rc == 0)
@@ -397,7 +333,6 @@ int packs_check(struct sql *sql, const char *data_path, packs_check_fn on_violat
     }
     base_free(run.objects.list);
     base_free(run.incoming.list);
-    base_free(run.bytes);
     if (run.folder >= 0)
         close(run.folder);
     return rc;

@@ -14,6 +14,10 @@
 #include <troupe/error.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
+#include "crypto/encoding.h"
+
+enum { READ_BYTES = 256 << 10 };
 
 struct objects {
     int objects, incoming; /* folders */
@@ -29,10 +33,10 @@ static int code_of(int error)
         return TR_EEXIST;
     case EACCES:
     case EPERM:
-    case ELOOP: /* a link stands where a file should */
-    case EXDEV: /* it leads out of its folder */
+    case ELOOP: /* the name is a link */
+    case EXDEV: /* the name leads out of its folder */
     case EISDIR:
-    case ENXIO: /* a socket */
+    case ENXIO: /* the name is a socket */
         return TR_EACCES;
     case EMFILE:
     case ENFILE:
@@ -62,8 +66,8 @@ int file_open_beneath(int folder, const char *name, int flags, unsigned mode, in
     do
         fd = (int)syscall(SYS_openat2, folder, name, &how, sizeof how);
     while (fd < 0 && (errno == EINTR || errno == EAGAIN));
-    /* A kernel or a filter without openat2: a name without a slash leads nowhere else by itself,
-     * and all of ours are digits. */
+    /* A kernel or a system-call filter without openat2: a name without a slash stays in its folder,
+     * and object names are hex digits. */
     if (fd < 0 && (errno == ENOSYS || errno == EPERM) && strchr(name, '/') == NULL &&
         strcmp(name, "..") != 0)
         fd = openat(folder, name, flags | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | O_NOFOLLOW, mode);
@@ -108,23 +112,87 @@ int file_identify(int fd, struct file_identity *ret_identity)
     return 0;
 }
 
-int objects_open_file(const struct objects *objects, const char *sha256_hex, int *ret_fd,
-    struct file_identity *ret_identity)
+static int open_object(
+    int folder, const char *sha256_hex, int *ret_fd, struct file_identity *ret_identity)
 {
     int fd, rc;
 
     if (!object_name_is_valid(sha256_hex, OBJECT_NAME_CHARS))
         return TR_EINVAL;
-    rc = file_open_beneath(objects->objects, sha256_hex, O_RDONLY, 0, &fd);
+    rc = file_open_beneath(folder, sha256_hex, O_RDONLY, 0, &fd);
     if (rc < 0)
         return rc;
     rc = file_identify(fd, ret_identity);
-    if (rc < 0) {
+    if (rc < 0)
         close(fd);
-        return rc;
+    else
+        *ret_fd = fd;
+    return rc;
+}
+
+int objects_open_file(const struct objects *objects, const char *sha256_hex, int *ret_fd,
+    struct file_identity *ret_identity)
+{
+    return open_object(objects->objects, sha256_hex, ret_fd, ret_identity);
+}
+
+int file_hash(int fd, struct crypto_sha256_stream *hash, uint64_t *hashed, uint64_t end)
+{
+    char *bytes = *hashed == end ? NULL : base_alloc(READ_BYTES);
+    int rc = 0;
+
+    if (*hashed == end)
+        return 0;
+    if (bytes == NULL)
+        return TR_ENOMEM;
+    while (rc == 0 && *hashed < end) {
+        size_t want = end - *hashed < READ_BYTES ? (size_t)(end - *hashed) : READ_BYTES;
+        ssize_t got = pread(fd, bytes, want, (off_t)*hashed);
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0) { /* another program made it shorter */
+            rc = TR_EIO;
+        } else {
+            crypto_sha256_stream_update(hash, bytes, (size_t)got);
+            *hashed += (uint64_t)got;
+        }
     }
-    *ret_fd = fd;
-    return 0;
+    base_free(bytes);
+    return rc;
+}
+
+int folder_open_verified(int folder, const char *sha256_hex, uint64_t size, int *ret_fd)
+{
+    struct crypto_sha256_stream hash = { 0 };
+    char hex[OBJECT_NAME_CHARS + 1];
+    uint8_t digest[CRYPTO_SHA256_BYTES];
+    struct file_identity identity;
+    uint64_t hashed = 0;
+    int fd, rc = open_object(folder, sha256_hex, &fd, &identity);
+
+    if (rc < 0)
+        return rc;
+    rc = identity.size == size ? crypto_sha256_stream_init(&hash) : TR_EPROTO;
+    if (rc == 0)
+        rc = file_hash(fd, &hash, &hashed, identity.size);
+    if (rc == 0) {
+        crypto_sha256_stream_digest(&hash, digest);
+        hex[crypto_hex_encode(digest, sizeof digest, hex)] = '\0';
+        rc = strcmp(hex, sha256_hex) == 0 ? 0 : TR_EPROTO;
+    }
+    crypto_sha256_stream_fini(&hash);
+    if (rc < 0)
+        close(fd);
+    else
+        *ret_fd = fd;
+    return rc;
+}
+
+int objects_open_verified(
+    const struct objects *objects, const char *sha256_hex, uint64_t size, int *ret_fd)
+{
+    return folder_open_verified(objects->objects, sha256_hex, size, ret_fd);
 }
 
 int objects_open_incoming(const struct objects *objects, const char *id, bool create, int *ret_fd)
@@ -138,7 +206,7 @@ int objects_open_incoming(const struct objects *objects, const char *id, bool cr
         objects->incoming, id, O_RDWR | (create ? O_CREAT | O_EXCL : 0), create ? 0600 : 0, &fd);
     if (rc < 0)
         return rc;
-    rc = file_identify(fd, &identity); /* a plain file? */
+    rc = file_identify(fd, &identity); /* refuses all but regular files */
     if (rc < 0) {
         close(fd);
         return rc;
@@ -179,7 +247,7 @@ int objects_add(const struct objects *objects, const char *id, int fd, const cha
         return TR_EINVAL;
     if (fsync(fd) != 0 || fchmod(fd, 0440) != 0)
         return code_of(errno);
-    /* Not over one that is there: those who read it would see it change. */
+    /* Do not replace an object: its readers would see other bytes. */
     if (renameat2(objects->incoming, id, objects->objects, sha256_hex, RENAME_NOREPLACE) != 0) {
         error = errno;
         if (error == EEXIST && unlinkat(objects->incoming, id, 0) == 0)
@@ -194,7 +262,7 @@ int objects_add(const struct objects *objects, const char *id, int fd, const cha
     return 0;
 }
 
-static int each_name(int folder, objects_each_fn each, void *data)
+int folder_each(int folder, objects_each_fn each, void *data)
 {
     int copy = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *names = copy < 0 ? NULL : fdopendir(copy);
@@ -212,9 +280,10 @@ static int each_name(int folder, objects_each_fn each, void *data)
 
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
             continue;
-        if (fstatat(folder, entry->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0)
-            continue; /* it has just gone */
-        rc = each(data, entry->d_name, S_ISREG(status.st_mode) ? (uint64_t)status.st_size : 0);
+        if (fstatat(folder, entry->d_name, &status, AT_SYMLINK_NOFOLLOW) == 0)
+            rc = each(data, entry->d_name, S_ISREG(status.st_mode) ? (uint64_t)status.st_size : 0);
+        else if (errno != ENOENT) /* else the file has just been removed */
+            rc = code_of(errno);
     }
     if (rc >= 0)
         rc = entry == NULL && errno != 0 ? code_of(errno) : 0;
@@ -222,19 +291,14 @@ static int each_name(int folder, objects_each_fn each, void *data)
     return rc;
 }
 
-int objects_each(const struct objects *objects, objects_each_fn each, void *data)
-{
-    return each_name(objects->objects, each, data);
-}
-
 int objects_each_incoming(const struct objects *objects, objects_each_fn each, void *data)
 {
-    return each_name(objects->incoming, each, data);
+    return folder_each(objects->incoming, each, data);
 }
 
 /* ---- the folders ---------------------------------------------------------------------------- */
 
-/* Made if missing. Negative: errno says why. */
+/* Create the folder if it is missing. Returns -1 with errno. */
 static int open_folder(int parent, const char *name)
 {
     if (mkdirat(parent, name, 0750) != 0 && errno != EEXIST)
@@ -269,7 +333,7 @@ int objects_open(const char *data_path, char *why, size_t why_size, struct objec
     error = open_folders(objects, data_path);
     if (error != 0) {
         (void)snprintf(
-            why, why_size, "the folder %s/packs cannot be used: %s", data_path, strerror(error));
+            why, why_size, "The folder %s/packs cannot be opened: %s.", data_path, strerror(error));
         objects_close(&objects);
         return code_of(error);
     }
@@ -281,6 +345,7 @@ void objects_close(struct objects **objects)
 {
     struct objects *old = *objects;
 
+    tr_assert(objects != NULL);
     if (old == NULL)
         return;
     *objects = NULL;

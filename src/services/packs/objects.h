@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* objects.h: where the bytes of packs are.
+/* objects.h: the files of packs.
  *
  *   <data>/packs/objects/<64 hex digits>   immutable, 0440, named by the SHA-256 of its bytes
  *   <data>/packs/incoming/<32 hex digits>  uploads that are not complete, 0600
  *
- * What a client sent never becomes a path: names are digits that we made, and are opened beneath
- * their folder without following links. This is the only file of the service that opens them while
- * it runs. Everything here may wait for the disk: not on a worker, where it does not say so. Any
- * thread. */
+ * A client's text never becomes a path: the names are hex digits that the server made, and files are
+ * opened beneath their folder without following links. No other file of the service opens them. The
+ * functions may block on the disk, so a worker calls none but file_identify. Any thread. */
 #ifndef SERVICES_PACKS_OBJECTS_H
 #define SERVICES_PACKS_OBJECTS_H
 
@@ -15,49 +14,62 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "crypto/digest.h"
+
 enum { OBJECT_NAME_CHARS = 64, INCOMING_NAME_CHARS = 32 };
 
 struct objects;
 
-/* Makes the folders where they are missing. */
+/* Open the folders, and create those that are missing. */
 int objects_open(const char *data_path, char *why, size_t why_size, struct objects **ret_objects);
 void objects_close(struct objects **objects);
 
-/* Which file, and in what state: two that are equal have the same bytes, if the file was left alone
- * for a moment before (hasher.c sees to that). */
+/* Which file, and in what state. Two equal identities mean the same bytes, if the file was not
+ * changed shortly before the first was taken (hasher.c waits for that). */
 struct file_identity {
     uint64_t device, inode, size;
     int64_t modified_ns, changed_ns;
 };
 bool file_identity_equal(const struct file_identity *a, const struct file_identity *b);
-/* At once: also on a worker. TR_EACCES: it is no plain file. */
+/* Does not block. Returns TR_EACCES if the file is not a regular file. */
 int file_identify(int fd, struct file_identity *ret_identity);
 
-/* Digits and a..f, exactly `size` of them. */
+/* True for exactly `size` of the digits 0-9 and a-f. */
 bool object_name_is_valid(const char *name, size_t size);
 
-/* To read. TR_EINVAL: that is no name of an object; TR_ENOENT; TR_EACCES: unreadable, or not a
- * plain file (a link, a folder); TR_ELIMIT: too many open files; TR_EIO. */
+/* Open an object to read it. Returns TR_EINVAL for a name that is not one of an object, TR_ENOENT,
+ * TR_EACCES for a file that is unreadable or not a regular file, TR_ELIMIT for too many open files,
+ * or TR_EIO. */
 int objects_open_file(const struct objects *objects, const char *sha256_hex, int *ret_fd,
     struct file_identity *ret_identity);
-/* Free the name. Who reads it still can. */
+/* Open an object and hash it. Returns TR_EPROTO if it has another size, or other bytes than its name
+ * says. */
+int objects_open_verified(
+    const struct objects *objects, const char *sha256_hex, uint64_t size, int *ret_fd);
+/* Remove the name. A reader that has the file open keeps it. */
 int objects_remove(const struct objects *objects, const char *sha256_hex);
 
-/* An upload: to read and write; made if `create` (TR_EEXIST: it is there already). */
+/* Open an upload to read and write it; with `create`, make it (TR_EEXIST if it exists). */
 int objects_open_incoming(const struct objects *objects, const char *id, bool create, int *ret_fd);
 int objects_remove_incoming(const struct objects *objects, const char *id);
-/* The upload is complete and has this digest: make it durable and give it its name. An object that
- * is there already stays, and the upload goes. `fd` stays the caller's, and must not be written to
- * any more. On failure the upload is as it was. */
+/* Make a complete upload with this digest durable and rename it to its object. An object of that
+ * name stays, and the upload is removed. `fd` stays the caller's and must not be written to any
+ * more. On failure the upload is unchanged. */
 int objects_add(const struct objects *objects, const char *id, int fd, const char *sha256_hex);
 
-/* Each name with its size, in no order; what has no valid name too, as it is. A negative return of
- * `each` ends it and is returned. */
+/* Call `each` with every name and its size, in no order; names that are not valid too. A negative
+ * return of `each` ends the loop and is returned. */
 typedef int (*objects_each_fn)(void *data, const char *name, uint64_t size);
-int objects_each(const struct objects *objects, objects_each_fn each, void *data);
 int objects_each_incoming(const struct objects *objects, objects_each_fn each, void *data);
 
-/* What all of the above open with: `name` beneath the folder, through no link, whatever it says. */
+/* ---- for a check that only reads: folders are given by their descriptors --------------------- */
+
+int folder_each(int folder, objects_each_fn each, void *data);
+int folder_open_verified(int folder, const char *sha256_hex, uint64_t size, int *ret_fd);
+
+/* Hash the bytes from *hashed to `end`, and move *hashed. Returns TR_EIO if the file is shorter. */
+int file_hash(int fd, struct crypto_sha256_stream *hash, uint64_t *hashed, uint64_t end);
+/* Open `name` beneath the folder, through no link. */
 int file_open_beneath(int folder, const char *name, int flags, unsigned mode, int *ret_fd);
 
 #endif

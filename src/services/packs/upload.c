@@ -99,7 +99,7 @@ void upload_unref(struct upload *upload)
 {
     if (atomic_fetch_sub_explicit(&upload->holders, 1, memory_order_acq_rel) != 1)
         return;
-    upload_file_finish(&upload->file);
+    upload_file_close(&upload->file);
     upload_site_unref(upload->site);
     base_free(upload);
 }

@@ -51,7 +51,7 @@ TEST(check_packs, says_sound_damaged_or_that_it_could_not_look)
     site_object_path(&site, "one", path);
     CHECK_EQ_INT(unlink(path), 0);
     CHECK_EQ_INT(troupe_check(&site, false, text), 1);
-    CHECK(strstr(text, "rows      core 1.0.0: its object ") != NULL);
+    CHECK(strstr(text, "rows      core 1.0.0: Its object ") != NULL);
     CHECK(strstr(text, "packs: 1 violation\n") != NULL);
     CHECK_EQ_INT(troupe_check(&site, true, text), 1);
     CHECK(strstr(text, "\"check\":\"rows\",\"subject\":\"core 1.0.0\"") != NULL);

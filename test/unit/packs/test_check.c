@@ -71,7 +71,7 @@ TEST(check, takes_a_missing_incoming_for_an_empty_one)
     CHECK_MSG(access(path, F_OK) != 0, "the check has made it");
     (void)snprintf(path, sizeof path, "%s/packs/objects", site.place);
     CHECK_EQ_INT(nftw(path, site_remove_entry, 8, FTW_DEPTH | FTW_PHYS), 0);
-    want_found(&site, 2, "rows core 1.0.0: its object|rows core 1.1.0: its object");
+    want_found(&site, 2, "rows core 1.0.0: Its object|rows core 1.1.0: Its object");
     site_end(&site);
 }
 
@@ -83,7 +83,7 @@ TEST(check, finds_objects_that_are_missing_or_nobodys)
     begin(&site);
     site_object_path(&site, "second bytes", path);
     CHECK_EQ_INT(unlink(path), 0);
-    want_found(&site, 1, "rows core 1.1.0: its object");
+    want_found(&site, 1, "rows core 1.1.0: Its object");
     site_write_object(&site, "bytes of nobody");
     want_found(&site, 2, "rows core 1.1.0|objects |no version and no upload");
     (void)snprintf(path, sizeof path, "%s/packs/objects/README", site.place);
@@ -101,9 +101,9 @@ TEST(check, finds_objects_that_are_not_what_they_were)
     site_object_path(&site, "first bytes", path);
     CHECK_EQ_INT(chmod(path, 0600), 0);
     site_write_file(path, "First bytes"); /* the same size */
-    want_found(&site, 1, "content core 1.0.0: the bytes of its object have another digest");
+    want_found(&site, 1, "content core 1.0.0: The bytes of its object have another digest");
     site_write_file(path, "first byte");
-    want_found(&site, 1, "content core 1.0.0: it has 11 bytes, and its object 10");
+    want_found(&site, 1, "content core 1.0.0: Its row says 11 bytes, and its object has 10.");
     site_end(&site);
 }
 
@@ -117,7 +117,7 @@ TEST(check, finds_what_is_left_in_incoming)
         path, sizeof path, "%s/packs/incoming/0123456789abcdef0123456789abcdef", site.place);
     site_write_file(path, "part of it");
     want_found(
-        &site, 1, "incoming 0123456789abcdef0123456789abcdef: this file belongs to no upload");
+        &site, 1, "incoming 0123456789abcdef0123456789abcdef: This file belongs to no upload");
     site_plant(&site, "INSERT INTO pack_uploads (id, pack, version, sha256, size, media_type,"
                       " created_by, created_ms) SELECT '0123456789abcdef0123456789abcdef', pack,"
                       " '2.0.0', sha256, 20, 'x/y', 'me', 1 FROM pack_versions WHERE version ="
@@ -134,7 +134,7 @@ TEST(check, finds_what_is_left_in_incoming)
               " created_ms) SELECT 'feed', id, '3', '\\x00'::bytea, 20, 'x/y', 'me', 1 FROM packs"
             : "INSERT INTO pack_uploads (id, pack, version, sha256, size, media_type, created_by,"
               " created_ms) SELECT 'feed', id, '3', x'00', 20, 'x/y', 'me', 1 FROM packs");
-    want_found(&site, 1, "incoming feed: this upload has no file");
+    want_found(&site, 1, "incoming feed: This upload has no file");
     site_end(&site);
 }
 
@@ -144,17 +144,17 @@ TEST(check, finds_packs_without_their_one_active_version)
 
     begin(&site);
     site_plant(&site, "UPDATE pack_versions SET is_active = 0");
-    want_found(&site, 1, "active core: a published pack has one active version");
+    want_found(&site, 1, "active core: A published pack must have one active version");
     site_plant(&site, "UPDATE pack_versions SET is_active = 1 WHERE version = '1.1.0'");
     want_found(&site, 2,
-        "active core: its active version 1.1.0 is disabled, or was never published|"
-        "its active version 1.1.0 is not the one that was published last");
+        "active core: Its active version 1.1.0 is disabled, or was never published|"
+        "Its active version 1.1.0 is not the one that was published last");
     site_plant(&site, "UPDATE pack_versions SET is_active = 0");
     site_plant(&site, "UPDATE pack_versions SET is_active = 1 WHERE version = '1.0.0'");
     want_found(&site, 0, "");
     site_plant(&site, "UPDATE packs SET state = 2");
-    want_found(
-        &site, 1, "active core: a published pack has one active version, and another has none");
+    want_found(&site, 1,
+        "active core: A published pack must have one active version, and any other pack none");
     site_plant(&site, "UPDATE packs SET state = 1");
     /* More than one can only be without the index that forbids it. */
     site_plant(&site, "DROP INDEX pack_versions_active");
@@ -177,10 +177,11 @@ TEST(check, finds_releases_that_are_not_what_was_pinned)
     want(&site, TOKEN, call, NULL, 200, "published");
     want_found(&site, 0, "");
     site_plant(&site, "UPDATE pack_artifacts SET size = 3");
-    want_found(&site, 1, "releases spring: it is published, and its artifact core is not what");
+    want_found(&site, 1,
+        "releases spring: It is published, and its artifact core differs from what was pinned");
     site_plant(&site, "UPDATE pack_artifacts SET size = 11");
     site_plant(&site, "UPDATE pack_releases SET state = 0");
-    want_found(&site, 1, "releases spring: it is a draft, and its artifact core is pinned");
+    want_found(&site, 1, "releases spring: It is a draft, and its artifact core is pinned");
     free(id);
     site_end(&site);
 }

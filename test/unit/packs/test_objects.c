@@ -272,12 +272,15 @@ TEST(objects, lists_objects_and_uploads)
     struct objects_site site;
     unsigned objects[2] = { 0 }, uploads[2] = { 0 };
     char hex[65], path[256];
+    int folder;
 
     objects_site_open(&site);
     make_object(&site, "one", hex);
     make_object(&site, "three", hex);
+    snprintf(path, sizeof path, "%s/packs/objects", site.path);
+    folder = open(path, O_RDONLY | O_DIRECTORY);
     close(upload(&site, id, "1234567"));
-    CHECK_EQ_INT(objects_each(site.objects, count_name, objects), 0);
+    CHECK_EQ_INT(folder_each(folder, count_name, objects), 0);
     CHECK_EQ_INT(objects_each_incoming(site.objects, count_name, uploads), 0);
     CHECK_EQ_INT(objects[0], 2);
     CHECK_EQ_INT(objects[1], 8);
@@ -285,9 +288,10 @@ TEST(objects, lists_objects_and_uploads)
     CHECK_EQ_INT(uploads[1], 7);
     snprintf(path, sizeof path, "%s/packs/objects/!", site.path);
     put_file(path, "", 0);
-    CHECK_EQ_INT(objects_each(site.objects, count_name, objects), TR_EIO);
+    CHECK_EQ_INT(folder_each(folder, count_name, objects), TR_EIO);
     CHECK_EQ_INT(objects_remove_incoming(site.objects, id), 0);
     CHECK_EQ_INT(objects_remove_incoming(site.objects, id), TR_ENOENT);
+    close(folder);
     objects_site_close(&site);
 }
 

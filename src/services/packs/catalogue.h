@@ -16,14 +16,14 @@ enum {
     PACK_NAME_MAX = 128,
     PACK_VERSION_MAX = 64,
     PACK_TYPE_MAX = 127,   /* a media type */
-    PACK_HISTORY_MAX = 32, /* how far back a rollback can go */
+    PACK_HISTORY_MAX = 32, /* versions that a rollback can go back */
     RELEASE_ID_SIZE = 32,
-    /* Over these a change is refused with 409 CatalogueFull. */
+    /* An edit past these limits is refused with 409 CatalogueFull. */
     CATALOGUE_PACKS_MAX = 4096,
     CATALOGUE_VERSIONS_MAX = 16384,
     CATALOGUE_RELEASES_MAX = 4096,
     CATALOGUE_ARTIFACTS_MAX = 64, /* of a release */
-    /* Of all texts and bytes in it: it is read as one result, which sql limits to 64 MiB. */
+    /* Texts and blobs of all rows: they are read as one result, which sql limits to 64 MiB. */
     CATALOGUE_BYTES_MAX = 48 << 20,
 };
 
@@ -42,15 +42,15 @@ struct pack_version {
     char version[PACK_VERSION_MAX + 1];
     char type[PACK_TYPE_MAX + 1]; /* media type */
     uint8_t sha256[32];
-    char sha256_hex[65]; /* also the object's name */
+    char sha256_hex[65]; /* also the name of its object */
     uint64_t size;
     int64_t created_s;
-    int64_t published_s; /* the first time; 0: never */
+    int64_t published_s; /* first time; 0: never */
     bool is_active;
     bool is_disabled;
     struct pack_variant zstd, gzip;
-    const char *min_app_version; /* NULL: none; in the view */
-    struct span manifest;        /* absent: it is not signed; in the view */
+    const char *min_app_version; /* NULL: none; points into the view */
+    struct span manifest;        /* absent: not signed; points into the view */
     struct span signature;
     const char *signing_key;
 };
@@ -58,7 +58,7 @@ struct pack_version {
 struct pack_key {
     const char *key;
     enum pack_key_state state;
-    struct span statement; /* absent: the first key */
+    struct span statement; /* absent: first key of the pack */
     struct span signature;
     int64_t created_ms;
 };
@@ -74,7 +74,7 @@ struct pack {
     const struct pack_version *active; /* NULL: none */
     int64_t history[PACK_HISTORY_MAX]; /* version ids, newest first; the first is active */
     uint32_t history_count;
-    int64_t history_place;       /* of the newest; 0: none */
+    int64_t history_place;       /* of the newest entry; 0: none */
     const struct pack_key *keys; /* oldest first */
     uint32_t key_count;
 };
@@ -83,8 +83,8 @@ struct release_artifact {
     const struct pack *pack;
     const char *role;
     bool is_required;
-    const char *wanted; /* of a draft: a version; NULL: the active one */
-    /* Pinned: of a release that was published. */
+    const char *wanted; /* version of a draft; NULL: the active one */
+    /* Pinned by publishing the release. */
     const char *version;
     char sha256_hex[65];
     uint64_t size;
@@ -108,20 +108,20 @@ struct packs_view {
     const struct release *releases; /* drafts first, then in the order of publishing, newest last */
     uint32_t release_count;
     int64_t pack_id_next, version_id_next, audit_id_next, release_place_next;
-    uint64_t stored_bytes; /* of all objects that versions and variants name, each once */
-    uint64_t read_bytes;   /* texts and bytes of all rows */
+    uint64_t stored_bytes; /* of all objects, each counted once */
+    uint64_t read_bytes;   /* texts and blobs of all rows */
     uint64_t number;       /* counts the views of this process, from 1 */
 };
 
-/* In a handler, until it returns. Never NULL once the service has started. */
+/* Return the newest view, for use until the handler returns. Never NULL after the start. */
 const struct packs_view *catalogue_view(const struct packs *packs);
 
-/* What everybody may see: a published pack, and of it the versions that were published and not
- * disabled. NULL: there is no such thing. */
+/* Look up what everybody may see: a published pack, and its versions that were published and are not
+ * disabled. NULL: not found. */
 const struct pack *catalogue_pack(const struct packs_view *view, struct span name);
 const struct pack_version *catalogue_active(const struct pack *pack); /* NULL: none */
 const struct pack_version *catalogue_version(const struct pack *pack, struct span version);
-/* For administrators: whatever its state. */
+/* Look up for administrators, in any state. */
 const struct pack *catalogue_any_pack(const struct packs_view *view, struct span name);
 const struct pack_version *catalogue_any_version(const struct pack *pack, struct span version);
 const struct release *catalogue_release(const struct packs_view *view, struct span id);
@@ -137,15 +137,15 @@ const struct release *catalogue_latest(const struct packs_view *view); /* publis
 #define RELEASE_NOT_FOUND "There is no release with this id."
 bool pack_name_is_valid(struct span name);
 bool pack_version_is_valid(struct span version);
-/* Semver order where both are that (a leading v is ignored), else by their bytes: < 0, 0, > 0. */
+/* Compare by semver if both are semver (a leading v is ignored), else by bytes: < 0, 0, > 0. */
 int pack_version_compare(struct span a, struct span b);
-/* For sorting: total, what is no semver before what is. */
+/* Compare for sorting: a total order, with texts that are not semver first. */
 int pack_version_order(struct span a, struct span b);
 
-/* Blocks: loads everything, then starts the actor. */
+/* Load the catalogue and start the actor. Blocks. */
 int catalogue_start(struct packs *packs, char *why, size_t why_size);
 void catalogue_stop(struct packs *packs);
-/* Ended, or it does not know what the database holds. */
+/* False while the view is behind the database. */
 bool catalogue_is_ready(const struct packs *packs, char *why, size_t why_size);
 
 #endif

@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* download_api.c: which version a URL means; who looks at downloads and cancels them. */
+/* download_api.c: from a URL to the version that is downloaded. */
 #include "auth/rate_limit.h"
-#include "json/json_write.h"
-#include "services/packs/api.h"
 #include "services/packs/download.h"
 #include "services/packs/download_rate.h"
 #include "services/packs/packs_request.h"
-#include "services/packs/transfer.h"
 
-/* Packs are for everybody: only who brings a token is asked who that is. How many downloads an
- * address may begin in a second, and have at once, is counted without a message to anybody. */
+/* Everybody may download. A request with a token goes through the verifier; one without is counted
+ * against its address, without a message to an actor. */
 bool download_gate(struct http_request *request)
 {
     const struct packs *packs = http_service(request);
@@ -26,10 +23,10 @@ bool download_gate(struct http_request *request)
     return false;
 }
 
-/* Since when a pack's own URL has meant what it means now. A version that was rolled back to was
- * published before the one it replaces, so its own date would say that nothing is new; what counts
- * is when the pack changed, rounded up. Before that second has begun no date is told: another
- * version may become active in it, and who was told would take one for the other. */
+/* The second since which a pack's own URL has meant its active version. After a rollback the active
+ * version is older than the one it replaces, so its own date would hide the change; the pack's change
+ * counts, rounded up. Until that second has started there is no date: another version may become
+ * active in it, and a client could not tell the two apart. */
 static uint64_t changed_s(const struct packs *packs, const struct pack *pack)
 {
     uint64_t now_s = packs->env->wall_ns(packs->env->data) / 1000000000;

@@ -14,7 +14,7 @@ enum { TABLE_SIZE = 1 << 14, WINDOW = 8, COUNT_MAX = 0xffff };
 
 struct download_rate {
     uint32_t per_second;
-    struct base_siphash_key key; /* nobody can choose addresses that meet */
+    struct base_siphash_key key; /* clients cannot choose addresses that collide */
     _Atomic uint64_t words[TABLE_SIZE];
 };
 
@@ -37,7 +37,7 @@ void download_rate_destroy(struct download_rate **download_rate)
 
 enum taken { TAKEN, REFUSED, NOT_HERE };
 
-/* `fresh` is the word of an address that has had one in this second. */
+/* `fresh` is the word of an address with one request in this second. */
 static enum taken take_at(
     const struct download_rate *download_rate, _Atomic uint64_t *at, uint64_t fresh, bool may_begin)
 {
@@ -68,7 +68,7 @@ bool download_rate_take(struct download_rate *download_rate, struct span address
     if (download_rate->per_second == 0)
         return true;
     name = base_siphash(download_rate->key, address.at, address.size);
-    /* Seconds begin with 1, so that an empty word is of another one. */
+    /* Seconds count from 1, so that an empty word is of another second. */
     fresh = name >> 32 << 32 | (now_ns / 1000000000 % 0xffff + 1) << 16 | 1;
     for (int may_begin = 0; may_begin < 2; may_begin++)
         for (uint32_t i = 0; i < WINDOW; i++) {

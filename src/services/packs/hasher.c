@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hasher.c: is this file what it should be?
+/* hasher.c: verify one file against its digest.
  *
- * What is hashed must be what is served later, under the same identity. Two things could break
- * that:
- *   1. The file changes while it is read. Its identity is taken before and after; if they differ,
- *      it is read again.
- *   2. It changes without a new identity: the times of a file have the granularity of the kernel's
- *      clock tick, so a write in the same tick as the last one leaves no trace. Hence a file that
- *      was changed less than SETTLE_NS ago is not hashed yet; a write after that has another time.
- */
+ * The hashed bytes must be the bytes that are served later under the same identity. Two things could
+ * break that:
+ *   1. The file changes while it is read. Its identity is taken before and after; if they differ, the
+ *      file is read again.
+ *   2. The file changes without a new identity. File times have the granularity of the kernel's clock
+ *      tick, so a write in the same tick as the last one leaves no trace. Therefore a file that
+ *      changed less than settle_ns ago is not hashed yet; a later write has another time. */
 #include "services/packs/hasher.h"
 
 #include <errno.h>
@@ -23,8 +22,8 @@
 #include "support/metric.h"
 
 enum {
-    READ_SIZE = 2 << 20, /* a huge page, where there are some: docs/benchmarks-packs.md */
-    PAGE = 4096,         /* the kernel copies faster to where one begins */
+    READ_SIZE = 2 << 20, /* a huge page where the kernel has them: docs/benchmarks-packs.md */
+    PAGE = 4096,         /* the kernel copies faster to a page boundary */
     SETTLES_MAX = 50,
     CHANGES_MAX = 3,
 };
@@ -47,7 +46,7 @@ void hasher_metrics(void)
     metric_register(&pack_hashed_bytes_total, 1);
 }
 
-/* ---- files of the vault --------------------------------------------------------------------- */
+/* ---- objects on disk ------------------------------------------------------------------------ */
 
 static int source_open(
     void *data, const char *sha256_hex, int *ret_fd, struct file_identity *ret_identity)
@@ -97,7 +96,7 @@ struct hash_source hash_source_of(struct objects *objects)
         .data = objects };
 }
 
-/* ---- a file that was verified --------------------------------------------------------------- */
+/* ---- a verified file ------------------------------------------------------------------------ */
 
 struct pinned_file *pinned_ref(struct pinned_file *pinned)
 {
@@ -107,7 +106,7 @@ struct pinned_file *pinned_ref(struct pinned_file *pinned)
 
 void pinned_unref(struct pinned_file *pinned)
 {
-    /* Release what this one did, acquire what the others did, for the one that frees. */
+    /* Releases this thread's uses and acquires those of the others, for the thread that frees. */
     if (pinned == NULL || atomic_fetch_sub_explicit(&pinned->refs, 1, memory_order_acq_rel) != 1)
         return;
     pinned->source->close(pinned->source->data, pinned->fd);
@@ -153,7 +152,7 @@ void hash_job_unref(struct hash_job *job)
     alive = job->alive;
     pinned_unref(job->pinned);
     base_free(job);
-    /* Pairs with the wait for no jobs in integrity_stop: all of it is over before. */
+    /* Pairs with the wait for jobs_alive in integrity_stop: the job is gone before. */
     atomic_fetch_sub_explicit(alive, 1, memory_order_release);
 }
 
@@ -170,7 +169,7 @@ static enum pack_verdict verdict_of(int rc)
     }
 }
 
-/* Is the last change long enough ago to be seen in the file's times? */
+/* True if a change from now on would show in the file's times. */
 static bool is_settled(struct hash_job *job, const struct file_identity *identity)
 {
     int64_t age_ns = (int64_t)job->env->wall_ns(job->env->data) - identity->changed_ns;
@@ -185,11 +184,11 @@ struct reading {
     struct hash_job *job;
     int fd;
     char *room;
-    size_t room_size; /* one byte more than the file at least, or READ_SIZE */
-    char *small;      /* where the bytes of a small file are kept; NULL: they are not */
+    size_t room_size; /* the file's size and one byte more, at most READ_SIZE */
+    char *small;      /* receives the bytes of a small file; NULL: the file is large */
 };
 
-/* The digest of the whole file. PACK_VERIFIED: it was read, whatever came out. */
+/* Hash the whole file. PACK_VERIFIED means it was read; the caller compares the digest. */
 static enum pack_verdict read_all(
     const struct reading *reading, struct crypto_sha256_stream *stream, uint8_t ret_digest[32])
 {
@@ -199,7 +198,8 @@ static enum pack_verdict read_all(
     size_t got;
 
     metric_add(&pack_hashes_total, 1);
-    atomic_store_explicit(&job->hashed_bytes, 0, memory_order_relaxed); /* it may be the second */
+    atomic_store_explicit(
+        &job->hashed_bytes, 0, memory_order_relaxed); /* it may be the second attempt */
     do {
         if (atomic_load_explicit(&job->is_cancelled, memory_order_relaxed))
             return PACK_CANCELLED;
@@ -217,7 +217,7 @@ static enum pack_verdict read_all(
     return offset == job->size ? PACK_VERIFIED : PACK_DAMAGED;
 }
 
-/* It is what it should be: keep it open. */
+/* Keep the verified file open. */
 static enum pack_verdict pin(struct hash_job *job, int fd, const char *small)
 {
     struct pinned_file *pinned = base_calloc(sizeof *pinned);
@@ -268,7 +268,7 @@ static enum pack_verdict hash(struct hash_job *job, int fd, const struct reading
     return pin(job, fd, reading->small);
 }
 
-/* Room to read into, of whole pages; *ret_block is what is freed. */
+/* Allocate an aligned read buffer; the caller frees *ret_block. */
 static char *room_new(size_t size, char **ret_block)
 {
     size_t page = size < READ_SIZE ? PAGE : READ_SIZE;
@@ -279,7 +279,7 @@ static char *room_new(size_t size, char **ret_block)
         return NULL;
     room = block + (-(uintptr_t)block & (page - 1));
     if (page == READ_SIZE)
-        (void)madvise(room, size, MADV_HUGEPAGE); /* only a hint */
+        (void)madvise(room, size, MADV_HUGEPAGE); /* a hint only */
     return room;
 }
 
@@ -345,7 +345,7 @@ static int begin(struct hasher *hasher, struct tr_context *ctx)
 
 static enum tr_next tell(struct hasher *hasher, struct tr_context *ctx, enum pack_verdict verdict)
 {
-    /* What could not be told is told by its death. */
+    /* If the verdict cannot be sent, the hasher fails and its watcher learns of that instead. */
     if (!hasher->has_told && hasher->tell(hasher->data, ctx, hasher->job, verdict) < 0)
         return TR_FAIL;
     hasher->has_told = true;
@@ -371,7 +371,7 @@ static enum tr_next hasher_event(void *state, struct tr_context *ctx, const stru
 
     switch (event->tag) {
     case TAG_WORK:
-        hash_job_unref(hasher->job); /* the work's */
+        hash_job_unref(hasher->job); /* the work's reference */
         if (event->status != PACK_UNSETTLED)
             return tell(
                 hasher, ctx, event->status < 0 ? PACK_BUSY : (enum pack_verdict)event->status);
@@ -388,7 +388,7 @@ static enum tr_next hasher_event(void *state, struct tr_context *ctx, const stru
     return TR_GO;
 }
 
-/* Told to end before it knows: who waits must not wait for ever. */
+/* Stopped before the verdict: answer, so that the waiters do not wait for ever. */
 static void hasher_stop(void *state, struct tr_context *ctx, enum tr_why why)
 {
     struct hasher *hasher = state;
@@ -407,7 +407,6 @@ static void hasher_finish(void *state)
     hasher->job = NULL;
 }
 
-/* How far it is, while the work goes on elsewhere. */
 static void hasher_show(const void *state, char *text, size_t size)
 {
     const struct hash_job *job = ((const struct hasher *)state)->job;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hasher.h: one file hashed once. An actor of its own has the work on the blocking pool and tells
- * what came out; if it dies, who started it is told by its watch. */
+/* hasher.h: hash one file once. An actor runs the work on the blocking pool and reports the verdict;
+ * if it fails, the actor that watches it gets TR_EVENT_DOWN. */
 #ifndef SERVICES_PACKS_HASHER_H
 #define SERVICES_PACKS_HASHER_H
 
@@ -14,46 +14,45 @@
 #include "http/http.h"
 #include "services/packs/objects.h"
 
-/* A file is opened, looked at and read through a table: the vault's, or one that a simulation
- * makes. */
+/* How files are opened and read: the objects on disk, or the files of a simulation. */
 struct hash_source {
     int (*open)(void *data, const char *sha256_hex, int *ret_fd, struct file_identity *ret);
-    int (*identify)(void *data, int fd, struct file_identity *ret); /* at once */
-    /* Short at the end of the file. */
+    int (*identify)(void *data, int fd, struct file_identity *ret); /* does not block */
+    /* *ret_size is less than `size` at the end of the file only. */
     int (*read)(void *data, int fd, uint64_t offset, void *bytes, size_t size, size_t *ret_size);
     void (*close)(void *data, int fd);
     void *data;
 };
-/* Of a vault, which must outlive it. */
+/* Read objects, which must outlive the source. */
 struct hash_source hash_source_of(struct objects *objects);
 
-/* A file whose bytes are what they should be, as long as its identity stays what it is. Counted;
- * the last one closes it. */
+/* A verified file: its bytes are right as long as its identity does not change. Counted; the last
+ * reference closes it. */
 struct pinned_file {
     _Atomic uint32_t refs;
-    _Atomic uint32_t is_used; /* since the last look: what is not goes first */
+    _Atomic uint32_t is_used; /* since the last eviction; unused files are evicted first */
     int64_t key;              /* integrity.h */
     int fd;
     struct file_identity identity;
     uint8_t sha256[32];
     uint64_t size;
-    struct http_frame *bytes; /* all of them, of a small file; as they were hashed */
+    struct http_frame *bytes; /* the hashed bytes of a small file; NULL: it is large */
     const struct hash_source *source;
 };
 enum { PINNED_BYTES_MAX = 64 << 10 };
 struct pinned_file *pinned_ref(struct pinned_file *pinned);
 void pinned_unref(struct pinned_file *pinned); /* NULL is fine */
-/* Is it still the file that was hashed? At once. */
+/* True if the file has not changed since it was hashed. Does not block. */
 bool pinned_is_same(const struct pinned_file *pinned);
 
 enum pack_verdict {
     PACK_VERIFIED,
-    PACK_DAMAGED,    /* other bytes, or another number of them, than was registered */
+    PACK_DAMAGED,    /* its bytes or its size differ from the version */
     PACK_MISSING,    /* there is no file */
-    PACK_UNREADABLE, /* it cannot be opened or read */
-    PACK_BUSY,       /* no answer: it kept changing, no memory, no descriptors. Try again */
+    PACK_UNREADABLE, /* the file cannot be opened or read */
+    PACK_BUSY,       /* no verdict: the file kept changing, no memory, no descriptors; retry */
     PACK_CANCELLED,
-    PACK_UNSETTLED, /* it was changed a moment ago: again after wait_ns */
+    PACK_UNSETTLED, /* the file changed a moment ago: hash it after wait_ns */
 };
 
 struct hash_job {
@@ -61,33 +60,33 @@ struct hash_job {
     const struct hash_source *source;
     const struct tr_env *env;
     int64_t key;
-    uint64_t ticket; /* of whom it is for: an answer to another question is ignored */
+    uint64_t ticket; /* a verdict with another ticket is ignored */
     char sha256_hex[65];
     uint8_t sha256[32];
     uint64_t size;
-    /* This very file is known not to be what it should: it is not hashed again. */
+    /* A file with this identity is known to be damaged: do not hash it again. */
     bool has_known_bad;
     struct file_identity known_bad;
 
     _Atomic bool is_cancelled;
-    _Atomic uint64_t hashed_bytes; /* so far; the hasher shows it */
+    _Atomic uint64_t hashed_bytes; /* shown by the hasher */
 
-    /* of the work, until it is over */
+    /* belongs to the work until it ends */
     uint64_t wait_ns;
     unsigned settles, changes;
     struct file_identity identity;
-    struct pinned_file *pinned; /* PACK_VERIFIED; to be taken */
+    struct pinned_file *pinned; /* PACK_VERIFIED: to be taken by the receiver */
 
-    _Atomic uint32_t *alive; /* counts the jobs there are */
+    _Atomic uint32_t *alive; /* counts the jobs that exist */
 };
 struct hash_job *hash_job_new(_Atomic uint32_t *alive); /* one reference */
 struct hash_job *hash_job_ref(struct hash_job *job);
 void hash_job_unref(struct hash_job *job);
-/* On the blocking pool. Returns enum pack_verdict. Counts troupe_pack_hashes_total. */
+/* Run the work, on the blocking pool. Returns enum pack_verdict. */
 int hash_job_run(void *argument);
 
-/* Called in the hasher's turn, once, or again if it fails: then the hasher does too. The job is
- * borrowed. */
+/* Report a verdict, in the hasher's turn. If it fails the hasher fails too, and is called again. The
+ * job is borrowed. */
 typedef int (*hasher_tell_fn)(
     void *data, struct tr_context *ctx, struct hash_job *job, enum pack_verdict verdict);
 struct hasher {
@@ -98,10 +97,9 @@ struct hasher {
 };
 extern const struct tr_type hasher_type;
 struct hasher_message {
-    char unused; /* it takes none */
+    char unused; /* a hasher takes no messages */
 };
 
-/* Made visible with the first job. */
 extern struct metric pack_hashes_total, pack_hashed_bytes_total;
 void hasher_metrics(void);
 

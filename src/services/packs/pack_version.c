@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack_version.c: names and versions as text: what is one, and which comes later. */
+/* pack_version.c: validate names and versions, and compare versions. */
 #include <string.h>
 
 #include "services/packs/catalogue.h"
@@ -50,7 +50,7 @@ static bool is_number(struct span text)
     return text.size > 0;
 }
 
-/* The text up to the first of `ends`, or all of it. */
+/* Take the text up to the first of `ends`, or all of it. */
 static struct span take_until(struct span *rest, const char *ends)
 {
     size_t size = 0;
@@ -119,7 +119,7 @@ static int compare_bytes(struct span a, struct span b)
     return order != 0 ? order : (a.size > b.size) - (a.size < b.size);
 }
 
-/* Without leading zeros the longer number is the larger one. */
+/* Numbers have no leading zeros, so the longer one is larger. */
 static int compare_numbers(struct span a, struct span b)
 {
     return a.size != b.size ? (a.size > b.size) - (a.size < b.size) : compare_bytes(a, b);

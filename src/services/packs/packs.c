@@ -21,8 +21,8 @@ static void probe_close(struct packs *packs)
     probe_stop(&packs->probe);
 }
 
-/* The parts, in the order they start; stop runs in reverse, for every part before the one that
- * failed. `why` is filled by a part that fails, or is explained by its code. */
+/* The parts in the order of their start; they stop in reverse. A part that fails fills `why`, or
+ * leaves it empty and its code explains. A part that failed is stopped too. */
 static const struct {
     int (*start)(struct packs *packs, char *why, size_t why_size);
     void (*stop)(struct packs *packs);
@@ -37,7 +37,7 @@ enum { PARTS = sizeof parts / sizeof parts[0] };
 
 static struct packs_settings settings_of(const struct config *config)
 {
-    if (config == NULL) /* tests: what the table says */
+    if (config == NULL) /* tests: the defaults of the table */
         return (struct packs_settings){
             .hashes_max = 2, .downloads_per_user = 8, .downloads_per_address = 64
         };
@@ -102,7 +102,8 @@ int packs_start(const struct service_context *context, char *why, size_t why_siz
     rc = packs->data_path == NULL ? TR_ENOMEM : start_parts(packs, why, why_size);
     if (rc < 0) {
         if (why[0] == '\0')
-            (void)snprintf(why, why_size, "packs could not start: %s", sql_error_text(rc));
+            (void)snprintf(
+                why, why_size, "The packs service cannot start: %s.", sql_error_text(rc));
         packs_free(packs);
         return rc;
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* packs.h: content packs: versions of files, verified once and handed out at line rate. What there
- * is stands in the database (catalogue.h), the bytes are objects named by their SHA-256. */
+/* packs.h: content packs: versions of files that are verified once and sent at line rate. The
+ * catalogue is in the database (catalogue.h), the bytes are objects named by their SHA-256. */
 #ifndef SERVICES_PACKS_PACKS_H
 #define SERVICES_PACKS_PACKS_H
 
@@ -14,7 +14,7 @@ struct packs_settings {
     uint32_t hashes_max;            /* files being hashed at once */
     uint32_t downloads_per_user;    /* at once; 0: no limit */
     uint32_t downloads_per_address; /* the same, of one address */
-    uint32_t requests_per_address;  /* begun in a second, without a token; 0: no limit */
+    uint32_t requests_per_address;  /* started in a second without a token; 0: no limit */
     uint64_t rate_max;              /* bytes per second of one download; 0: no limit */
 };
 
@@ -22,18 +22,18 @@ struct packs {
     struct tr_system *system;
     const struct tr_env *env;
     struct sql *sql;
-    char *data_path;     /* owned; its packs/ is ours */
+    char *data_path;     /* owned; the folder packs/ in it belongs to the service */
     const char *version; /* of the program */
     uint64_t started_ns; /* monotonic */
     struct packs_settings settings;
-    struct probe *probe; /* asks the database whether it is there */
+    struct probe *probe; /* checks that the database answers */
 
     /* catalogue.h */
     struct tr_snapshot *view;
     tr_sender catalogue;
     _Atomic bool is_catalogue_behind;
-    /* Told after the COMMIT of a change that took a version out of service, before the change is
-     * answered; in the catalogue's turn. NULL: nobody wants to know. */
+    /* Called in the catalogue's turn after the COMMIT of an edit that disabled a version, before the
+     * edit is answered. NULL: no call. */
     void (*on_invalidated)(struct packs *packs, int64_t version_id);
 
     tr_sender uploads; /* upload.h */

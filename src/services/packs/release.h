@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* release.h: is a draft fit to be published? Decides only; release_api.c acts. */
+/* release.h: check whether a draft can be published. release_store.c publishes it. */
 #ifndef SERVICES_PACKS_RELEASE_H
 #define SERVICES_PACKS_RELEASE_H
 
@@ -7,15 +7,15 @@
 
 enum release_failure {
     RELEASE_NO_ARTIFACTS,
-    RELEASE_MISSING_ROLE,     /* a role that it must have, and no required artifact has it */
-    RELEASE_NOT_PUBLISHED,    /* the pack, or the version that is wanted, is not downloadable */
-    RELEASE_METADATA_MISSING, /* the pack has no name that people could read */
+    RELEASE_MISSING_ROLE,     /* no required artifact has one of required_roles */
+    RELEASE_NOT_PUBLISHED,    /* the pack, or the wanted version, is not downloadable */
+    RELEASE_METADATA_MISSING, /* the pack has no title */
 };
 const char *release_failure_text(enum release_failure failure); /* "no_artifacts", … */
 
-/* Told of each thing that is wrong; `subject` is the role or the pack, absent for the first. */
+/* Called for each failure; `subject` is the role or the pack, absent for RELEASE_NO_ARTIFACTS. */
 typedef void (*release_failure_fn)(void *data, enum release_failure failure, struct span subject);
-/* How many there are. `told` may be NULL. */
+/* Count the failures. `told` may be NULL. */
 uint32_t release_validate(const struct release *release, release_failure_fn told, void *data);
 
 /* A role has 1 to 64 of [a-z0-9_.-]. */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* schema.c: the tables of packs. A version's bytes are an object on disk, named by its SHA-256; the
- * rows say which objects there are. What must not happen twice is UNIQUE: above all a second active
- * version of a pack. */
+/* schema.c: the tables of packs. The bytes of a version are an object on disk, named by its SHA-256;
+ * the rows say which objects exist. A UNIQUE index keeps a pack from having two active versions. */
 #include "services/packs/schema.h"
 
 const struct sql_migration packs_migrations[PACKS_MIGRATIONS] = {
@@ -20,7 +19,7 @@ const struct sql_migration packs_migrations[PACKS_MIGRATIONS] = {
               "    changed_ms BIGINT NOT NULL\n"
               ");\n"
               "CREATE TABLE pack_versions (\n"
-              "    id BIGINT PRIMARY KEY,\n" /* never used again */
+              "    id BIGINT PRIMARY KEY,\n" /* never reused */
               "    pack BIGINT NOT NULL REFERENCES packs (id),\n"
               "    version TEXT NOT NULL,\n"
               "    sha256 {blob} NOT NULL,\n"
@@ -30,8 +29,8 @@ const struct sql_migration packs_migrations[PACKS_MIGRATIONS] = {
               "    is_active BIGINT NOT NULL,\n"
               "    is_disabled BIGINT NOT NULL,\n"
               "    created_ms BIGINT NOT NULL,\n"
-              "    published_ms BIGINT,\n" /* the first time; NULL: never */
-              "    manifest TEXT,\n"       /* the signed statement, as its publisher wrote it */
+              "    published_ms BIGINT,\n" /* first time; NULL: never */
+              "    manifest TEXT,\n"       /* as its publisher signed it */
               "    signature {blob},\n"
               "    signing_key TEXT,\n"
               "    UNIQUE (pack, version)\n"
@@ -47,8 +46,7 @@ const struct sql_migration packs_migrations[PACKS_MIGRATIONS] = {
               "    created_ms BIGINT NOT NULL,\n"
               "    PRIMARY KEY (version, encoding)\n"
               ");\n"
-              "CREATE TABLE pack_history (\n" /* what was published, oldest first; the top is active
-                                               */
+              "CREATE TABLE pack_history (\n" /* stack of published versions; the top is active */
               "    pack BIGINT NOT NULL REFERENCES packs (id),\n"
               "    place BIGINT NOT NULL,\n"
               "    version BIGINT NOT NULL REFERENCES pack_versions (id),\n"
@@ -57,19 +55,19 @@ const struct sql_migration packs_migrations[PACKS_MIGRATIONS] = {
               ");\n"
               "CREATE TABLE pack_keys (\n"
               "    pack BIGINT NOT NULL REFERENCES packs (id),\n"
-              "    place BIGINT NOT NULL,\n" /* in the order of the statements */
+              "    place BIGINT NOT NULL,\n" /* order of the statements */
               "    signing_key TEXT NOT NULL,\n"
               "    state BIGINT NOT NULL,\n" /* enum pack_key_state */
-              "    statement TEXT,\n"        /* that made it so; NULL: the first one */
+              "    statement TEXT,\n"        /* that set the state; NULL: first key */
               "    signature {blob},\n"
               "    created_ms BIGINT NOT NULL,\n"
               "    PRIMARY KEY (pack, place)\n"
               ");\n"
               "CREATE TABLE pack_uploads (\n"
-              "    id TEXT PRIMARY KEY,\n" /* and the name of its file in incoming/ */
+              "    id TEXT PRIMARY KEY,\n" /* also names its file in incoming/ */
               "    pack BIGINT NOT NULL REFERENCES packs (id),\n"
               "    version TEXT NOT NULL,\n"
-              "    encoding TEXT,\n" /* NULL: the version's own bytes */
+              "    encoding TEXT,\n" /* NULL: not compressed */
               "    sha256 {blob} NOT NULL,\n"
               "    size BIGINT NOT NULL,\n"
               "    media_type TEXT NOT NULL,\n"
@@ -80,9 +78,9 @@ const struct sql_migration packs_migrations[PACKS_MIGRATIONS] = {
               "    id TEXT PRIMARY KEY,\n"
               "    name TEXT NOT NULL UNIQUE,\n"
               "    notes TEXT,\n"
-              "    roles TEXT NOT NULL,\n"   /* that it must have, with commas between them */
+              "    roles TEXT NOT NULL,\n"   /* required roles, with commas between them */
               "    state BIGINT NOT NULL,\n" /* enum release_state */
-              "    place BIGINT UNIQUE,\n"   /* in the order of publishing; NULL: a draft */
+              "    place BIGINT UNIQUE,\n"   /* order of publishing; NULL: draft */
               "    created_ms BIGINT NOT NULL,\n"
               "    published_ms BIGINT,\n"
               "    deprecated_ms BIGINT\n"
@@ -92,8 +90,8 @@ const struct sql_migration packs_migrations[PACKS_MIGRATIONS] = {
               "    pack BIGINT NOT NULL REFERENCES packs (id),\n"
               "    role TEXT NOT NULL,\n"
               "    required BIGINT NOT NULL,\n"
-              "    wanted TEXT,\n" /* of a draft: which version; NULL: the active one */
-              /* The rest is written when the release is published, and then never again. */
+              "    wanted TEXT,\n" /* version of a draft; NULL: the active one */
+              /* Publishing the release writes the rest, once. */
               "    version TEXT,\n"
               "    sha256 {blob},\n"
               "    size BIGINT,\n"

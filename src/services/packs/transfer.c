@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* flight.c: leases and the list of downloads.
  *
- * A lease is one count in a word of the table: 48 bits of who (a keyed hash of the user or the
- * address), 16 bits of how many. A word whose count falls to 0 becomes 0, free for anybody. A
- * name's word is one of the WINDOW words from where its hash points to. Taking and giving back are
- * one compare-and-swap each.
+ * A lease is one count in a word of the table. 48 bits of the word are the holder's name (a keyed
+ * hash of the user or the address), 16 bits are the count. A word whose count falls to 0 becomes 0,
+ * which is free. The word of a name is one of the WINDOW words from where its hash points. Taking and
+ * giving back are one compare-and-swap each.
  *
- * Two that take the first lease of one name at the same time could do so in two words, if one of
- * them became free in between. So who filled a free word looks once more, and if there is another
- * of its name gives back what it took and begins again. */
+ * Two threads that take the first lease of one name at the same time could do so in two words, if
+ * another word became free in between. So a thread that filled a free word looks at the window once
+ * more; if it finds the name in another word, it gives its lease back and starts again.
+ *
+ * tr_limiter and tr_pool do not fit here: they cost a message for every download, and they count
+ * tokens or workers, where a lease has to come back at the end of the transfer. */
 #include "services/packs/transfer.h"
 
 #include <stdio.h>
@@ -27,29 +30,26 @@ enum {
     WINDOW = 16,
     COUNT_BITS = 16,
     COUNT_MAX = (1 << COUNT_BITS) - 1,
-    LOOKS_MAX = 1 << 24, /* a lease that nobody took is a bug of ours */
+    LOOKS_MAX = 1 << 24, /* more means a lease was given back that was never taken */
 };
 
+#define REFUSED_HELP "Downloads refused because too many were under way."
+#define ENDED_HELP "Downloads by how they ended."
 static struct metric metrics[] = {
     METRIC(GAUGE, "troupe_pack_downloads_in_flight", NULL, "Downloads being sent."),
-    METRIC(COUNTER, "troupe_pack_downloads_refused_total", "reason=\"user\"",
-        "Downloads refused because too many were under way."),
-    METRIC(COUNTER, "troupe_pack_downloads_refused_total", "reason=\"address\"",
-        "Downloads refused because too many were under way."),
-    METRIC(COUNTER, "troupe_pack_downloads_refused_total", "reason=\"table\"",
-        "Downloads refused because too many were under way."),
-    METRIC(COUNTER, "troupe_pack_downloads_ended_total", "how=\"complete\"",
-        "Downloads by how they ended."),
-    METRIC(COUNTER, "troupe_pack_downloads_ended_total", "how=\"cut\"",
-        "Downloads by how they ended."),
-    METRIC(COUNTER, "troupe_pack_downloads_ended_total", "how=\"cancelled\"",
-        "Downloads by how they ended."),
+    METRIC(COUNTER, "troupe_pack_downloads_refused_total", "reason=\"user\"", REFUSED_HELP),
+    METRIC(COUNTER, "troupe_pack_downloads_refused_total", "reason=\"address\"", REFUSED_HELP),
+    METRIC(COUNTER, "troupe_pack_downloads_refused_total", "reason=\"table\"", REFUSED_HELP),
+    METRIC(COUNTER, "troupe_pack_downloads_ended_total", "how=\"complete\"", ENDED_HELP),
+    METRIC(COUNTER, "troupe_pack_downloads_ended_total", "how=\"cut\"", ENDED_HELP),
+    METRIC(COUNTER, "troupe_pack_downloads_ended_total", "how=\"cancelled\"", ENDED_HELP),
 };
 enum { IN_FLIGHT, REFUSED_USER, REFUSED_ADDRESS, REFUSED_TABLE, COMPLETE, CUT, CANCELLED };
 
 struct transfers {
     struct transfer_limits limits;
-    struct base_siphash_key key; /* of the hashes: nobody can choose names that meet */
+    struct base_siphash_key
+        key; /* of the hashes, so that clients cannot choose names that collide */
     _Atomic uint64_t id;
     struct tr_system *system;
     tr_sender supervisor, list;
@@ -60,20 +60,20 @@ struct transfers {
 };
 
 struct transfer {
-    _Atomic uint32_t refs; /* who sends, and the list */
+    _Atomic uint32_t refs; /* the sender and the list */
     struct transfers *transfers;
     struct transfer *next, *prev; /* the list's */
     tr_weak connection;
     uint64_t user_name, address_name; /* 0: no lease */
     _Atomic uint64_t sent;
     _Atomic bool is_cancelled;
-    bool is_listed;            /* who sends told the list */
+    bool is_listed;            /* the list knows of it */
     struct transfer_info info; /* without sent */
 };
 
 /* ---- leases --------------------------------------------------------------------------------- */
 
-/* Never 0. Its upper 48 bits are the name's in a word, its lower bits say where. */
+/* Hash a name; never 0. The upper 48 bits go into a word, the lower bits say where. */
 static uint64_t name_of(const struct transfers *transfers, char kind, struct span text)
 {
     struct base_siphash_key key = transfers->key;
@@ -113,14 +113,14 @@ static void give_back(struct transfers *transfers, uint64_t name)
 {
     uint32_t looks = 0;
 
-    /* It is in one of the words, but may move while we look: leases of a name are alike. */
+    /* The lease is in one of the words, but may move during the search: leases of a name are equal. */
     while (!find_and_give_back(transfers, name))
         tr_assert(++looks < LOOKS_MAX);
 }
 
 enum taken { TAKEN, TAKEN_FULL, TAKEN_NO_ROOM, TAKEN_AGAIN };
 
-/* One more in the word of this name, if there is one. */
+/* Count one more in the word of this name. */
 static enum taken take_more(_Atomic uint64_t *at, uint64_t word, uint64_t name, uint32_t limit)
 {
     while (is_of(word, name)) {
@@ -130,7 +130,7 @@ static enum taken take_more(_Atomic uint64_t *at, uint64_t word, uint64_t name, 
                 at, &word, word + 1, memory_order_seq_cst, memory_order_relaxed))
             return TAKEN;
     }
-    return TAKEN_AGAIN; /* it was given back meanwhile */
+    return TAKEN_AGAIN; /* the word was freed meanwhile */
 }
 
 static enum taken take_once(struct transfers *transfers, uint64_t name, uint32_t limit)
@@ -155,11 +155,11 @@ static enum taken take_once(struct transfers *transfers, uint64_t name, uint32_t
     if (!atomic_compare_exchange_strong_explicit(free_word, &nothing,
             name >> COUNT_BITS << COUNT_BITS | 1, memory_order_seq_cst, memory_order_relaxed))
         return TAKEN_AGAIN;
-    /* Pairs with the same of another thread: at least one of the two sees the other's word. */
+    /* Pairs with the same loads of another thread: at least one of the two sees the other's word. */
     for (uint32_t i = 0; i < WINDOW; i++)
         if (i != free_step &&
             is_of(atomic_load_explicit(word_at(transfers, name, i), memory_order_seq_cst), name)) {
-            give_back(transfers, name); /* ours, or one like it: others may have changed ours */
+            give_back(transfers, name); /* ours, or an equal one */
             return TAKEN_AGAIN;
         }
     return TAKEN;
@@ -283,7 +283,7 @@ enum transfer_refusal transfer_start(
 bool transfer_progress(struct transfer *transfer, uint64_t sent, bool is_waiting)
 {
     atomic_store_explicit(&transfer->sent, sent, memory_order_relaxed);
-    /* If that fails it goes on all the same, and is not in the list. */
+    /* If the message cannot be sent, the transfer continues without being listed. */
     if (is_waiting && !transfer->is_listed)
         transfer->is_listed = tell(transfer, TRANSFER_STARTED);
     return !atomic_load_explicit(&transfer->is_cancelled, memory_order_relaxed);
@@ -313,7 +313,8 @@ void transfer_stop(struct transfer *transfer, uint64_t sent)
 /* ---- the list ------------------------------------------------------------------------------- */
 
 struct transfer_list {
-    struct transfer *first, *last; /* by id, nearly: as they were told of */
+    struct transfer *first,
+        *last; /* in the order of the messages, which is nearly that of the ids */
     uint64_t count;
 };
 
@@ -332,7 +333,7 @@ static void list_add(struct transfer_list *list, struct transfer *transfer)
 static void list_remove(struct transfer_list *list, struct transfer *transfer)
 {
     if (transfer->prev == NULL && list->first != transfer)
-        return; /* nobody told that it began */
+        return; /* its Started message was lost */
     if (transfer->prev == NULL)
         list->first = transfer->next;
     else
@@ -342,7 +343,7 @@ static void list_remove(struct transfer_list *list, struct transfer *transfer)
     else
         transfer->next->prev = transfer->prev;
     list->count--;
-    transfer_unref(transfer); /* the list's */
+    transfer_unref(transfer); /* the list's reference */
 }
 
 static void handle_list(struct transfer_list *list, struct tr_context *ctx, uint64_t after)
@@ -409,7 +410,7 @@ static void list_finish(void *state)
         list_remove(list, list->first);
 }
 
-/* What is being sent goes on while this actor starts again: it keeps its list. */
+/* Transfers continue while this actor restarts, so it keeps its list. */
 static int list_reset(void *state, enum tr_why why)
 {
     (void)state;
@@ -450,7 +451,7 @@ static const struct tr_type list_type = {
     .show = list_show,
 };
 
-/* More than a word can count is more than a server has connections. */
+/* A word counts to 65,535, which is more than the connections of a server. */
 static uint32_t at_most(uint32_t limit)
 {
     return limit < COUNT_MAX ? limit : COUNT_MAX;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* upload_job.c: a step of an upload on its way between connection and actor, and the words of the
- * API for it. */
+/* upload_job.c: a step of an upload on its way between connection and actor, and the names of
+ * encodings. */
 #include "base/alloc.h"
 #include "services/packs/edit.h"
 #include "services/packs/upload.h"

@@ -15,7 +15,7 @@ enum { IN_BYTES = 128 << 10, OUT_BYTES = 256 << 10, WINDOW_LOG_MAX = 23, GZIP_ON
 struct unpacking {
     int fd;
     uint64_t read_at;
-    bool is_ended; /* of the frame or member */
+    bool is_ended; /* the frame or member is complete */
     uint64_t made;
     uint64_t size;
     struct crypto_sha256_stream hash;
@@ -23,7 +23,7 @@ struct unpacking {
     char out[OUT_BYTES];
 };
 
-/* 0 at the end of the file, TR_EIO. */
+/* Read the next bytes; *ret_size is 0 at the end of the file. Returns TR_EIO. */
 static int fill(struct unpacking *unpacking, size_t *ret_size)
 {
     ssize_t got;
@@ -56,7 +56,7 @@ static int gunzip_piece(struct unpacking *unpacking, z_stream *stream, size_t si
     do {
         int code, rc;
 
-        if (unpacking->is_ended) /* bytes behind the end */
+        if (unpacking->is_ended) /* bytes after the end */
             return TR_EPROTO;
         stream->next_out = (Bytef *)unpacking->out;
         stream->avail_out = OUT_BYTES;
@@ -138,8 +138,7 @@ static int unzstd(struct unpacking *unpacking)
     return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------
- */
+/* ---- the check ------------------------------------------------------------------------------ */
 
 int variant_check(int fd, enum upload_encoding encoding, uint64_t size, const uint8_t sha256[32])
 {

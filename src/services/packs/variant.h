@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* variant.h: does a compressed file decompress to what it is said to? */
+/* variant.h: check that a compressed file decompresses to its version. */
 #ifndef SERVICES_PACKS_VARIANT_H
 #define SERVICES_PACKS_VARIANT_H
 
@@ -7,10 +7,10 @@
 
 #include "services/packs/upload.h"
 
-/* Reads the descriptor from its beginning. 0: one whole gzip member or zstd frame, nothing behind
- * it, of exactly `size` bytes with this digest when decompressed. TR_EPROTO: it is not. TR_EIO,
- * TR_ENOMEM. Never more than `size` bytes are decompressed, with a window of 8 MiB at most (RFC
- * 9659: what every client of Content-Encoding: zstd must take). Blocks: for the pool. */
+/* Decompress the file from its beginning. Returns 0 if it is one whole gzip member or zstd frame with
+ * nothing after it, of exactly `size` decompressed bytes with this digest; otherwise TR_EPROTO,
+ * TR_EIO or TR_ENOMEM. Decompresses at most `size` bytes, with a window of at most 8 MiB (RFC 9659:
+ * every client of Content-Encoding: zstd must support that). Blocks: for the pool. */
 int variant_check(int fd, enum upload_encoding encoding, uint64_t size, const uint8_t sha256[32]);
 
 #endif

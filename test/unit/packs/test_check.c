@@ -85,7 +85,7 @@ TEST(check, finds_objects_that_are_missing_or_nobodys)
     CHECK_EQ_INT(unlink(path), 0);
     want_found(&site, 1, "rows core 1.1.0: Its object");
     site_write_object(&site, "bytes of nobody");
-    want_found(&site, 2, "rows core 1.1.0|objects |no version and no upload");
+    want_found(&site, 2, "rows core 1.1.0|objects |No version and no upload");
     (void)snprintf(path, sizeof path, "%s/packs/objects/README", site.place);
     site_write_file(path, "hello");
     want_found(&site, 3, "objects README: no version");
@@ -159,7 +159,7 @@ TEST(check, finds_packs_without_their_one_active_version)
     /* More than one can only be without the index that forbids it. */
     site_plant(&site, "DROP INDEX pack_versions_active");
     site_plant(&site, "UPDATE pack_versions SET is_active = 1, published_ms = 1");
-    want_found(&site, 2, "active core: a published pack|not the one that was published last");
+    want_found(&site, 2, "active core: A published pack|not the one that was published last");
     site_end(&site);
 }
 

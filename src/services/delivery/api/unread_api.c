@@ -88,6 +88,7 @@ static void put_total(
 const struct call call_get_unread = {
     .steps = CALL_STEPS({ STEP(log_count_unread, SQL_ROWS_ANY, ARG_CALLER) }),
     .fields = FIELDS({ "conversations", FIELD_MAP, MAP_ROWS(0) },
-        { "total", FIELD_PUT, .put = put_total, .fields = FIELDS({ "total", FIELD_INT, .at = 0 }) }),
+        { "total", FIELD_PUT, .put = put_total,
+            .fields = FIELDS({ "total", FIELD_INT, .at = 0 }) }),
     .is_large = true,
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* delivery_clients.h: who asks, and for what: the clients of sim_delivery.c. */
+/* delivery_clients.h: the clients of sim_delivery.c and their requests. */
 #ifndef TEST_SIM_DELIVERY_CLIENTS_H
 #define TEST_SIM_DELIVERY_CLIENTS_H
 
@@ -362,7 +362,7 @@ static void draw_request(struct client *self, struct tr_context *ctx, struct req
     } else if (dice < 80) {
         request->kind = &view_act_type;
     } else if (dice < 92) {
-        /* From what is stored, what was a moment ago, or what may only be on its way. */
+        /* A cursor that is stored, was stored a moment ago, or may only be in flight. */
         request->kind = &poll_act_type;
         request->base = now.truths[convo].seq + draw(ctx, 8) / 3;
         request->base -= request->base > 1 ? 1 : 0;
@@ -448,7 +448,7 @@ static int send_request(struct client *self, struct tr_context *ctx, uint32_t nu
     return 0;
 }
 
-/* Who is about to be removed may come to listen at this very moment: delivery_listeners.h. */
+/* A member about to be removed may subscribe at this very moment: delivery_listeners.h. */
 static void call_listener(const struct request *request);
 
 static void ask_one(struct client *self, struct tr_context *ctx)

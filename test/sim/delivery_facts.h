@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* delivery_facts.h: what is known of the conversations of a run, from two sides: the truth, read
- * from the database after every COMMIT, and what the clients were told. Every check begins with the
+/* delivery_facts.h: the conversations of a run, from two sides: the truth, read from the database
+ * after every COMMIT, and the answers that clients got. Every check begins with the
  * name of its invariant; sim_delivery.c lists them. */
 #ifndef TEST_SIM_DELIVERY_FACTS_H
 #define TEST_SIM_DELIVERY_FACTS_H
@@ -20,7 +20,7 @@ enum {
     NOBODY = 99,
 };
 
-/* ---- what was asked, and what became of it -------------------------------------------------- */
+/* ---- requests and their outcomes ------------------------------------------------------------ */
 
 enum shape { PLAIN, ADD, REMOVE, LEAVE, JOIN };
 
@@ -79,7 +79,7 @@ struct truth {
     uint64_t read_seq;         /* the newest that who polls has seen in the database */
 };
 
-/* What anybody who listens has heard of a conversation. */
+/* The events of a conversation that any listener got. */
 struct heard {
     uint64_t seq;
     uint32_t ops[SEQS_MAX]; /* by seq: number of the request and 1; 0: nobody's, or not heard */
@@ -369,9 +369,9 @@ static inline void truth_learn(const struct sql_unit *unit)
             check_quorum(unit, WEDGED, seq);
 }
 
-/* ---- what the database may look like -------------------------------------------------------- */
+/* ---- invariants of the database ------------------------------------------------------------- */
 
-/* What a commit changes besides the log is there with it. */
+/* A commit's changes outside the log are stored with it. */
 static inline void check_commit_row(uint32_t convo, uint64_t seq)
 {
     const struct row *row = &now.truths[convo].rows[seq], *before = row - 1;
@@ -382,7 +382,7 @@ static inline void check_commit_row(uint32_t convo, uint64_t seq)
     CHECK_MSG(!request->has_bytes || request->base == row->base_epoch,
         "epochs: a commit for %llu became the one of %llu", (unsigned long long)request->base,
         (unsigned long long)row->base_epoch);
-    if (row->is_revoked) /* whom it removed was in all the time */
+    if (row->is_revoked) /* the removed member counts as never removed */
         return;
     bit = 1U << request->target;
     CHECK_MSG(request->shape != ADD || ((row->members & bit) != 0 && (before->members & bit) == 0),
@@ -399,7 +399,7 @@ static inline void check_commit_row(uint32_t convo, uint64_t seq)
         (unsigned long long)seq);
 }
 
-/* What a commit did is undone, and nobody had spoken in its epoch. */
+/* A revocation undoes its commit, and no member was heard in the commit's epoch. */
 static inline void check_revoke(uint32_t convo, uint64_t seq)
 {
     const struct truth *truth = &now.truths[convo];
@@ -411,7 +411,7 @@ static inline void check_revoke(uint32_t convo, uint64_t seq)
     CHECK_MSG(row->members == before,
         "revoked: %s's %llu was taken back by %llu, and %x are in instead of %x", convo_id(convo),
         (unsigned long long)row->undoes, (unsigned long long)seq, row->members, before);
-    /* Who joined by a commit at that epoch, which was taken back too, was not in it. */
+    /* A member who joined by another revoked commit of that epoch was not in it. */
     for (uint64_t at = row->undoes + 1; at < seq; at++)
         CHECK_MSG(
             truth->rows[at].kind == LOG_REVOKE || truth->rows[at].epoch < commit->epoch ||
@@ -433,8 +433,8 @@ static inline void check_reset_row(uint32_t convo, uint64_t seq)
         convo_id(convo), (unsigned long long)seq);
 }
 
-/* What was made in a group is taken while the conversation has that group. Nobody looks inside the
- * messages of a numbered one. */
+/* The server accepts messages of a group only while the conversation has that group. It does not
+ * read the messages of a numbered conversation. */
 static inline void check_group(uint32_t convo, uint64_t seq)
 {
     const struct row *row = &now.truths[convo].rows[seq];
@@ -552,7 +552,7 @@ static inline void check_all_told(void)
         check_told(i);
 }
 
-/* ---- what an answer may say ----------------------------------------------------------------- */
+/* ---- invariants of answers ------------------------------------------------------------------ */
 
 static inline bool is_in(const struct truth *truth, uint64_t seq, uint32_t user)
 {
@@ -666,8 +666,8 @@ static inline void check_read(uint32_t i)
     show(truth, request->result_seq);
 }
 
-/* Nothing has come after its cursor; or it is sent to the database, where it sees what is stored at
- * this moment. Who polls later, whichever way, must not be told less. */
+/* Either no message came after the cursor, or the poll reads the database as it is at this moment. A
+ * later poll, by either way, must not see less. */
 static inline void check_poll(uint32_t i, struct act *act)
 {
     struct request *request = &now.requests[i];
@@ -741,8 +741,8 @@ static inline uint64_t commit_at(const struct truth *truth, uint64_t base)
     return 0;
 }
 
-/* Where commits are taken back: what is quoted was stored once, in the loser's group, and the epoch
- * was the current one at some moment while it asked. Nobody is told of an earlier moment then. */
+/* In runs that revoke commits: a quoted commit was stored once, in the loser's group, and the epoch
+ * was current at some moment during the request. A later answer never shows an earlier moment. */
 static inline void check_wedged_conflict(uint32_t i, struct act *act)
 {
     const struct request *request = &now.requests[i];
@@ -798,7 +798,7 @@ static inline void check_conflict(uint32_t i, struct act *act)
     current = (uint64_t)int_of(json_root(&doc), "currentEpoch");
     CHECK_MSG(
         current <= truth->epoch, "current: request %u was told of an epoch that is not stored", i);
-    CHECK_MSG(commits != NULL || is_join(act), /* who is outside hears of no commits */
+    CHECK_MSG(commits != NULL || is_join(act), /* an outsider sees no commits */
         "quoted: request %u was told of no commits", i);
     CHECK_MSG(current > epoch || is_join(act),
         "conflict: request %u of epoch %llu was refused (%s), and the epoch is %llu", i,
@@ -823,7 +823,8 @@ static inline void check_conflict(uint32_t i, struct act *act)
     seen.conflicts++;
 }
 
-/* What a refusal says was so at some moment, and it was not stored (unless as another's). */
+/* The reason of a refusal was true at some moment, and the request was not stored (unless as another
+ * client's). */
 static inline void check_refused(uint32_t i, struct act *act)
 {
     struct request *request = &now.requests[i];
@@ -1054,7 +1055,7 @@ static inline void add_sights(
     }
 }
 
-/* A notice has a number too. Who asked for a reset knows when that was. */
+/* A notice has a number too. The caller of a reset knows its moment. */
 static inline struct linear_op notice_op(const struct truth *truth, uint64_t seq)
 {
     struct linear_op op = { LINEAR_MOVE, seq, 0, LINEAR_NEVER, REQUESTS_MAX };

@@ -60,7 +60,7 @@ static inline bool must_hear(const struct listener *listener, uint64_t seq)
     return was_in_for(listener, seq) && !is_passed_over(&now.truths[listener->convo], seq);
 }
 
-/* Whom such a commit had removed was in all the time. */
+/* A member whom a revoked commit removed counts as never removed. */
 static inline bool may_hear(const struct listener *listener, uint64_t seq)
 {
     const struct truth *truth = &now.truths[listener->convo];
@@ -198,7 +198,7 @@ static void check_ahead(struct listener *listener, const struct json *info)
     seen.ahead++;
 }
 
-/* Nothing is under way any more: who listens has heard everything, and nobody else does. */
+/* No request is in flight: every listener has all events, and no other client has any. */
 static void check_listeners(void)
 {
     for (uint32_t i = 0; i < hall.listeners; i++) {
@@ -224,7 +224,7 @@ static void check_all_ended(void)
             user_did(listeners[i].user), convo_id(listeners[i].convo));
 }
 
-/* What somebody has heard is there after whatever happened. */
+/* Every event that a listener got is in the log after all faults. */
 static void check_heard_is_there(void)
 {
     for (uint32_t i = 0; i < CONVOS; i++) {
@@ -419,7 +419,7 @@ static void draw_listener(struct listener *listener, struct tr_context *ctx)
     listener->seq = 0;
 }
 
-/* What it has seen in the database a moment ago, or in one that is no more. */
+/* A cursor that was in the database a moment ago, or in one that was replaced. */
 static void draw_cursor(struct listener *listener, struct tr_context *ctx)
 {
     listener->seq = now.truths[listener->convo].seq + (draw(ctx, 3) > 0 ? 0 : 1 + draw(ctx, 3));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* delivery_marks.h: what members marked as unread, against what is stored. Only what everything
- * that was asked leaves no doubt about is checked: requests that ran at the same time may have come
- * in either order, and of one that was not answered nobody knows whether it still will. */
+/* delivery_marks.h: unread marks of members, against the database. The check covers only marks whose
+ * value is certain: concurrent requests may have come in either order, and a request without an
+ * answer may still be stored. */
 #ifndef TEST_SIM_DELIVERY_MARKS_H
 #define TEST_SIM_DELIVERY_MARKS_H
 
@@ -22,7 +22,7 @@ static inline bool is_of(const struct request *request, const struct marked *who
     return request->convo == who->convo && request->user == who->user && !is_refused;
 }
 
-/* Where removals are taken back nobody can tell: what one took along does not come back with it. */
+/* Uncertain in runs that revoke removals: a mark that a removal deleted does not come back. */
 static inline bool is_in_since(const struct marked *who, uint64_t seq)
 {
     const struct truth *truth = &now.truths[who->convo];

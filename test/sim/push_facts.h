@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* push_facts.h: what is so in sim_push.c, and what must follow from it.
+/* push_facts.h: the facts of sim_push.c and their consequences.
  *
- * Who is in which conversation, and which device has which token, is read from the database after
- * every COMMIT; who listens, what was asked and what the gateway said is noted by who does it. From
- * that follows when a device may be woken (check_post), and when it must be (`owed_ns`).
+ * The members of each conversation and the tokens of each device are read from the database after
+ * every COMMIT. Actors note listeners, requests and the gateway's answers themselves. The facts
+ * decide when a device may be woken (check_post), and when it must be (`owed_ns`).
  *
  * Without trouble what follows from something follows within a few ticks of a clock (slack_ns).
  * While a connection is lost, reads take seconds. */
@@ -233,7 +233,7 @@ static inline void owe_nothing(void)
     }
 }
 
-/* What was dropped is counted, and not by name: then nothing from before is owed any more. */
+/* The service counts drops without names: after one, no earlier wake-up is owed any more. */
 static inline void look_for_drops(void)
 {
     int64_t dropped = counter(DROPPED);
@@ -303,7 +303,7 @@ static inline bool is_owed(const struct device *device, const struct request *re
            device->sent_ns < request->stored_ns;
 }
 
-/* It was answered, or will not be. Who is told that it is stored may rely on the others hearing. */
+/* It was answered, or will not be. A sender with the answer that its message is stored may rely on the wake-ups. */
 static inline void request_end(uint32_t number, bool is_stored)
 {
     struct request *request = &now.requests[number];
@@ -555,7 +555,7 @@ static inline void check_owed_by(uint64_t limit_ns)
     }
 }
 
-/* The actor that wakes has ended: what it knew is forgotten. */
+/* The push actor has ended and forgotten its state. */
 static inline void note_new_life(void)
 {
     look_for_drops();

@@ -12,7 +12,7 @@
 static const char gateway_url[] = "https://gateway.example/wake?key=secret";
 
 /* ---- the gateway --------------------------------------------------------------------------------
- * How it is today, in percent; what is left is taken at once. */
+ * Its mood in percent; it accepts the rest at once. */
 
 struct mood {
     uint32_t slow, refused, gone, troubled, cut, never;
@@ -54,7 +54,7 @@ static enum verdict verdict_of(const struct pending *pending)
     return pending->status < 300 ? TAKEN : pending->status == 410 ? GONE : REFUSED;
 }
 
-/* What it says, and after how long. */
+/* Draws the answer and its delay. */
 static uint64_t draw_answer(struct tr_context *ctx, struct pending *pending)
 {
     static const uint32_t refusals[] = { 302, 400, 401, 403, 404 };

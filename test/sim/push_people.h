@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* push_people.h: who talks, leaves push tokens, takes them back and listens: the people of
- * sim_push.c. */
+/* push_people.h: the people of sim_push.c. They talk, register and unregister push tokens, and
+ * listen. */
 #ifndef TEST_SIM_PUSH_PEOPLE_H
 #define TEST_SIM_PUSH_PEOPLE_H
 
@@ -119,7 +119,7 @@ struct talker {
     uint32_t request;
     struct act *act;       /* NULL: nothing was asked */
     bool is_writing;       /* a token */
-    struct device *device; /* whose token it takes back; NULL: it leaves one */
+    struct device *device; /* whose token it unregisters; NULL: it registers one */
     struct sql_client sql;
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* scenario.h: what the simulations share: a ledger that knows the fate of every message, checks
- * that hold for every system, and running until nothing is left.
+/* scenario.h: the common parts of the simulations: a ledger with the fate of every message, checks
+ * that hold for every system, and a loop that runs until nothing is left.
  *
  * A scenario draws everything from its seed through tr_sim_random, so a seed is the whole input. */
 #ifndef TEST_SIM_SCENARIO_H
@@ -232,7 +232,7 @@ static inline void scenario_rest(struct scenario *s)
         (unsigned long long)stats.timers);
 }
 
-/* What all seeds together have met: a storm in which nothing breaks proves nothing. */
+/* Coverage of all seeds together: a storm in which nothing breaks proves nothing. */
 static struct {
     uint64_t seeds, steps, virtual_ms;
     struct tr_system_stats stats;

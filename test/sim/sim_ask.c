@@ -38,14 +38,14 @@ static struct {
     struct scenario s;
     uint32_t actors;
     bool crashes, calm;
-    bool small; /* boxes fill up: who is parked waits too, and the model does not know */
+    bool small; /* boxes fill up: a parked actor waits too, which the model does not see */
     uint32_t hold_percent, drop_percent;
     uint64_t horizon_ns;
     tr_sender senders[ACTORS_MAX];
     bool killed[ACTORS_MAX];
     struct ask asks[ASKS_MAX];
     uint32_t ask_count, ended;
-    /* Who holds on which ask. An edge that is being cleared counts as there. */
+    /* The ask that each actor holds for. An edge that is being cleared counts as there. */
     uint32_t holds_on[ACTORS_MAX]; /* index + 1 */
     uint64_t graph_changes;
     struct tr_cancel *tokens[TOKENS];
@@ -117,8 +117,8 @@ static void answered(uint32_t ask)
     now.asks[ask].answered = true;
 }
 
-/* Ask somebody. Returns the index + 1 of the ask, or 0. What an answer depends on (`serves`) has a
- * deadline or a hold: who waits without saying so can wait in a circle that nobody sees. */
+/* Asks a random actor. Returns the index + 1 of the ask, or 0. An ask that an answer depends on
+ * (`serves`) has a deadline or a hold: without either, a cycle would be invisible. */
 static uint32_t ask_somebody(struct node *self, struct tr_context *ctx, uint16_t depth, bool serves)
 {
     uint32_t to = (uint32_t)tr_random(ctx) % now.actors, index = now.ask_count;
@@ -418,7 +418,7 @@ static int node_start(void *state, struct tr_context *ctx)
     return tr_after(ctx, 0, TAG_GO, NULL);
 }
 
-/* Whoever stops does not hold any more, but waits until its asks have ended. */
+/* A stopping actor does not hold any more, but waits until its asks have ended. */
 static void node_stop(void *state, struct tr_context *ctx, enum tr_why why)
 {
     struct node *self = state;

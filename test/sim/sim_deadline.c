@@ -27,7 +27,7 @@ static struct {
     struct scenario s;
     uint32_t nodes;
     bool calm;
-    tr_sender senders[NODES_MAX], db_worker;
+    tr_sender senders[NODES_MAX], clerk;
     uint64_t age_ns[NODES_MAX];
     uint64_t sent_ns[LEDGER_MAX]; /* when the send had returned; 0 before */
     uint32_t tags;
@@ -42,15 +42,15 @@ static void drop_message(void *message)
     ledger_dead(((struct message *)message)->id);
 }
 
-/* ---- the db_worker: what everybody holds for ---------------------------------------------------- */
+/* ---- the clerk: every actor holds for it ---------------------------------------------------- */
 
-struct db_worker {
+struct clerk {
     tr_reply_handle waiting[TIMERS];
 };
 
-static enum tr_next db_worker_handle(void *state, struct tr_context *ctx, void *message)
+static enum tr_next clerk_handle(void *state, struct tr_context *ctx, void *message)
 {
-    struct db_worker *self = state;
+    struct clerk *self = state;
     uint32_t at = (uint32_t)tr_random(ctx) % TIMERS;
 
     ledger_handled(((struct message *)message)->id);
@@ -63,22 +63,21 @@ static enum tr_next db_worker_handle(void *state, struct tr_context *ctx, void *
     return TR_GO;
 }
 
-static enum tr_next db_worker_event(
-    void *state, struct tr_context *ctx, const struct tr_event *event)
+static enum tr_next clerk_event(void *state, struct tr_context *ctx, const struct tr_event *event)
 {
-    struct db_worker *self = state;
+    struct clerk *self = state;
 
     (void)ctx;
     tr_reply_send(&self->waiting[event->tag], 0, NULL, 0);
     return TR_GO;
 }
 
-static const struct tr_type db_worker_type = {
-    .name = "db_worker",
+static const struct tr_type clerk_type = {
+    .name = "clerk",
     .message_size = sizeof(struct message),
-    .state_size = sizeof(struct db_worker),
-    .handle = db_worker_handle,
-    .event = db_worker_event,
+    .state_size = sizeof(struct clerk),
+    .handle = clerk_handle,
+    .event = clerk_event,
     .message_drop = drop_message,
 };
 
@@ -227,7 +226,7 @@ static enum tr_next node_handle(void *state, struct tr_context *ctx, void *messa
         CHECK_EQ_INT(tr_reply(ctx, 0, NULL, 0), 0);
     if (tr_random(ctx) % 4 == 0) {
         struct message question = { .id = ledger_new() };
-        int rc = tr_ask(ctx, now.db_worker, &question, sizeof question,
+        int rc = tr_ask(ctx, now.clerk, &question, sizeof question,
             &(struct tr_ask_options){
                 .tag = TAG_HOLD, .hold = true, .timeout_ns = tr_random(ctx) % 2 * 6 * MS });
 
@@ -300,8 +299,8 @@ static uint64_t run(uint64_t seed)
     now.tags = 0;
     scenario_begin(s, seed, NULL);
     now.nodes = between(s, 1, NODES_MAX);
-    CHECK_EQ_INT(tr_spawn(s->system, &db_worker_type, &(struct db_worker){ 0 },
-                     &(struct tr_spawn_options){ .box.capacity = 1000 }, &now.db_worker),
+    CHECK_EQ_INT(tr_spawn(s->system, &clerk_type, &(struct clerk){ 0 },
+                     &(struct tr_spawn_options){ .box.capacity = 1000 }, &now.clerk),
         0);
     for (uint32_t i = 0; i < now.nodes; i++) {
         struct tr_spawn_options options = {
@@ -363,7 +362,7 @@ static uint64_t run(uint64_t seed)
         }
     for (uint32_t i = 0; i < now.nodes; i++)
         tr_sender_drop(&now.senders[i]);
-    tr_sender_drop(&now.db_worker);
+    tr_sender_drop(&now.clerk);
     scenario_rest(s);
     return scenario_end(s);
 }

@@ -20,10 +20,10 @@
  *   whole     commit, members, message that goes with it, token: all there, or nothing
  *   once      the same op is stored once
  *   quoted    a 409 quotes stored commits alone, from the loser's epoch on; at least one (conflict)
- *   current   an epoch that is told was the stored one at some moment while it was asked for; who
- *             polls is told of no less than was there to read when it began
- *   members   what is stored is of members; views show who was in at one moment; who listens hears
- *             what was said while it was in
+ *   current   an epoch in an answer was the stored one at some moment during the request; a poll
+ *             returns no less than was stored when it began
+ *   members   stored messages are of members; views show the members of one moment; a listener
+ *             gets the messages of the time of its membership
  *   admins    there is always one
  *   refused   a refusal says what was so at some moment, and nothing of it is stored
  *   repeated  the same bytes again get the first answer
@@ -38,9 +38,9 @@
  *             each counted once, and never when a member has confirmed its epoch or spoken in it;
  *             then the members are those of before, but for who left by it, and the next commit
  *             gets its epoch
- *   reset     a group is begun by one reset, of an admin, and no two have the same name; what was
- *             made in one is refused in another; numbers and members go on, epochs begin again; who
- *             asks again for what a former group took gets the first answer
+ *   reset     one reset, by an admin, begins a group, and no two have the same name; a message of
+ *             one group is refused in another; numbers and members continue, epochs begin again; a
+ *             repeated request of a former group gets the first answer
  *   readable  everybody reads what was said while it was in, and nothing else
  *   checks    what `troupe check delivery` looks for is not there
  *   marked    what a member marked as unread is so until it reads on, and not after that
@@ -256,7 +256,7 @@ static void draw_direct(void)
         (void)flags_set("delivery.direct", below(&now.s, 3) * FLAG_ALL / 2); /* kept in no file */
 }
 
-/* What it had under way goes on without it. */
+/* Its units in flight continue without it. */
 static void kill_worker(uint32_t convo)
 {
     (void)tr_kill(
@@ -276,7 +276,7 @@ static void kill_convo(uint32_t convo)
     seen.convo_kills++;
 }
 
-/* The actors are gone at once; what they had under way may be stored or not. */
+/* The actors are gone at once; their units in flight may be stored or not. */
 static void stop_service(void)
 {
     for (uint32_t i = 0; i < CONVOS && now.delivery.direct != NULL; i++)
@@ -310,7 +310,7 @@ static void on_violation(void *data, const char *check, struct span convo, const
     CHECK_MSG(false, "checks: %s of %.*s: %s", check, (int)convo.size, convo.at, text);
 }
 
-/* Everything is read anew: what a client was told must be there still. */
+/* Reads everything anew: every answer that a client got must still hold. */
 static void check_database(void)
 {
     struct sql_unit *unit;
@@ -457,7 +457,7 @@ static void finish_requests(const char *when)
         "healed: it took too long (%s)", when);
 }
 
-/* Everything is well again: what is under way ends, and then everything works at once. */
+/* Ends all faults: requests in flight end, and then everything works at once. */
 static void heal(void)
 {
     set_faults(NULL);

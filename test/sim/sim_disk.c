@@ -300,7 +300,7 @@ static enum tr_next writer_event(void *state, struct tr_context *ctx, const stru
     self->busy = false;
     if (event->status < 0) {
         seen.failures++;
-        return TR_FAIL; /* what is on the disk now nobody knows: read it again */
+        return TR_FAIL; /* the content of the disk is unknown now: read it again */
     }
     self->sequence = job.sequence;
     self->offset = job.offset;

@@ -2,7 +2,7 @@
 /* sim_fanin.c: many producers, a few sinks that are slower, all four policies of a full box.
  *
  * Producers send numbered messages down random lanes, by every way to send there is. A sink holds
- * now and then for an answer from a db_worker, so its box fills. Some sinks send receipts back to the
+ * now and then for an answer from a clerk, so its box fills. Some sinks send receipts back to the
  * producers: full boxes in a circle. A thread that is no worker sends too. Checked: one fate every
  * message that was accepted is handled or dead, once; a refused one never shows up fifo per sender
  * and lane, in the order sent capacity      never past the hard limit; fail and drop-newest never
@@ -38,7 +38,7 @@ static struct {
     enum tr_full full[SINKS_MAX];
     uint32_t capacity[SINKS_MAX];
     bool receipts[SINKS_MAX];
-    tr_sender sink_senders[SINKS_MAX]; /* what producers clone in start */
+    tr_sender sink_senders[SINKS_MAX]; /* producers clone them in start */
     tr_sender producer_senders[PRODUCERS_MAX];
     uint32_t sent[SINKS_MAX][PRODUCERS_MAX + 1][LANES]; /* the next sequence number */
     uint32_t accepted, asked, answered;
@@ -51,18 +51,18 @@ static void drop_message(void *message)
     ledger_dead(((struct message *)message)->id);
 }
 
-/* ---- the db_worker: answers what the sinks hold for, a little later ----------------------------- */
+/* ---- the clerk: answers what the sinks hold for, a little later ----------------------------- */
 
-struct db_worker {
+struct clerk {
     bool inside;
     tr_reply_handle waiting;
 };
 
-static enum tr_next db_worker_handle(void *state, struct tr_context *ctx, void *message)
+static enum tr_next clerk_handle(void *state, struct tr_context *ctx, void *message)
 {
-    struct db_worker *self = state;
+    struct clerk *self = state;
 
-    CHECK_MSG(!self->inside, "alone: two turns of the db_worker at once");
+    CHECK_MSG(!self->inside, "alone: two turns of the clerk at once");
     self->inside = true;
     ledger_handled(((struct message *)message)->id);
     if (self->waiting.reply == NULL && tr_random(ctx) % 2 == 0) {
@@ -75,10 +75,9 @@ static enum tr_next db_worker_handle(void *state, struct tr_context *ctx, void *
     return TR_GO;
 }
 
-static enum tr_next db_worker_event(
-    void *state, struct tr_context *ctx, const struct tr_event *event)
+static enum tr_next clerk_event(void *state, struct tr_context *ctx, const struct tr_event *event)
 {
-    struct db_worker *self = state;
+    struct clerk *self = state;
 
     (void)ctx;
     CHECK(event->kind == TR_EVENT_TIMER);
@@ -86,12 +85,12 @@ static enum tr_next db_worker_event(
     return TR_GO;
 }
 
-static const struct tr_type db_worker_type = {
-    .name = "db_worker",
+static const struct tr_type clerk_type = {
+    .name = "clerk",
     .message_size = sizeof(struct message),
-    .state_size = sizeof(struct db_worker),
-    .handle = db_worker_handle,
-    .event = db_worker_event,
+    .state_size = sizeof(struct clerk),
+    .handle = clerk_handle,
+    .event = clerk_event,
     .message_drop = drop_message,
 };
 
@@ -101,7 +100,7 @@ struct sink {
     uint32_t index;
     bool inside;
     bool holding;
-    tr_sender db_worker;
+    tr_sender clerk;
     tr_sender producers[PRODUCERS_MAX]; /* for receipts */
     uint32_t seen[PRODUCERS_MAX + 1][LANES];
 };
@@ -110,7 +109,7 @@ static void sink_finish(void *state)
 {
     struct sink *self = state;
 
-    tr_sender_drop(&self->db_worker);
+    tr_sender_drop(&self->clerk);
 }
 
 static enum tr_next sink_handle(void *state, struct tr_context *ctx, void *message)
@@ -147,7 +146,7 @@ static enum tr_next sink_handle(void *state, struct tr_context *ctx, void *messa
     }
     if (!self->holding && roll >= 13) {
         struct message question = { .id = ledger_new(), .what = MESSAGE_CLERK };
-        int rc = tr_ask(ctx, self->db_worker, &question, sizeof question,
+        int rc = tr_ask(ctx, self->clerk, &question, sizeof question,
             &(struct tr_ask_options){ .tag = TAG_CLERK, .hold = true });
 
         ledger_sent(question.id, rc);
@@ -167,8 +166,8 @@ static enum tr_next sink_event(void *state, struct tr_context *ctx, const struct
 
     (void)ctx;
     CHECK(event->kind == TR_EVENT_REPLY && event->tag == TAG_CLERK);
-    /* What a thread asks with a timeout is passed on with it. */
-    CHECK_MSG(event->status == 0 || event->status == TR_ETIMEOUT, "the db_worker's answer is %s",
+    /* A thread's ask with a timeout is passed on with it. */
+    CHECK_MSG(event->status == 0 || event->status == TR_ETIMEOUT, "the clerk's answer is %s",
         tr_error_name(event->status));
     CHECK_MSG(self->holding, "hold: answered twice");
     self->holding = false;
@@ -373,7 +372,7 @@ static uint64_t run(uint64_t seed)
 {
     struct scenario *s = &now.s;
     struct tr_spawn_options options = { 0 };
-    tr_sender db_worker;
+    tr_sender clerk;
     uint32_t cut_at;
     uint64_t trace;
 
@@ -383,10 +382,9 @@ static uint64_t run(uint64_t seed)
     now.sinks = between(s, 1, SINKS_MAX);
     now.quota = between(s, 5, 60);
     options.box.capacity = 1000;
-    CHECK_EQ_INT(
-        tr_spawn(s->system, &db_worker_type, &(struct db_worker){ 0 }, &options, &db_worker), 0);
+    CHECK_EQ_INT(tr_spawn(s->system, &clerk_type, &(struct clerk){ 0 }, &options, &clerk), 0);
     for (uint32_t i = 0; i < now.sinks; i++) {
-        struct sink sink = { .index = i, .db_worker = tr_sender_clone(db_worker, "sink") };
+        struct sink sink = { .index = i, .clerk = tr_sender_clone(clerk, "sink") };
 
         now.full[i] = percent(s, 50) ? TR_FULL_WAIT : (enum tr_full)below(s, 4);
         now.capacity[i] = between(s, 1, 8);
@@ -394,7 +392,7 @@ static uint64_t run(uint64_t seed)
         options.box = (struct tr_box_options){ .capacity = now.capacity[i], .full = now.full[i] };
         CHECK_EQ_INT(tr_spawn(s->system, &sink_type, &sink, &options, &now.sink_senders[i]), 0);
     }
-    tr_sender_drop(&db_worker);
+    tr_sender_drop(&clerk);
     for (uint32_t i = 0; i < now.producers; i++) {
         struct producer producer = { .index = i, .left = now.quota };
         struct message m = { .id = ledger_new(), .what = MESSAGE_PRODUCE };
@@ -420,7 +418,7 @@ static uint64_t run(uint64_t seed)
             check_conserved(s);
         CHECK_MSG(s->steps < STEPS_MAX, "liveness: still busy after %d steps", STEPS_MAX);
     }
-    /* Everything that can be sent has been: what was parked went on. */
+    /* Everything that can be sent has been: parked actors continued. */
     check_nothing_queued(s);
     CHECK_EQ_U64(now.accepted, (uint64_t)now.producers * now.quota);
     CHECK_MSG(

@@ -77,7 +77,7 @@ static void send_datagram(struct tr_context *ctx, uint32_t from, uint32_t to, en
         memcpy(u.d.counts, counts, sizeof u.d.counts);
     for (uint32_t i = 0; i < padding; i++)
         u.d.padding[i] = (unsigned char)(i * 7);
-    /* Into a cut: whoever gets it breaks the rule. */
+    /* Sent into a cut: delivering it breaks the rule. */
     u.d.checksum = checksum_of(&u.d) ^ (now.cut[from][to] ? 1 : 0);
     CHECK_EQ_INT(tr_net_send(ctx, to, u.bytes, u.d.size), 0);
     seen.sent++;

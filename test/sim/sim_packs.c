@@ -180,7 +180,7 @@ static void fake_close(void *data, int fd)
     now.closed_count++;
 }
 
-/* ---- what is always so ---------------------------------------------------------------------- */
+/* ---- invariants ----------------------------------------------------------------------------- */
 
 /* In a turn. */
 static void check_warm(uint32_t version)

@@ -13,15 +13,15 @@
  *              does not listen is told after that, soon, unless a drop was counted or the actor
  *              that wakes has ended since
  *   tried      a gateway in trouble is tried again, three times in all
- *   reason     nobody is told without one: something was stored by somebody else while its owner
- *              was in and did not listen, or the gateway was in trouble. So who listens, who has
- *              left and who said it is not told, and no wake-up comes twice
+ *   reason     every wake-up has one: another account stored something while the device's owner was
+ *              a member and did not listen, or the gateway was in trouble. So listeners, former
+ *              members and the sender get none, and no wake-up comes twice
  *   dropped    nothing is, unless the database is in trouble
  *   often      nobody is told again before the interval has passed
  *   token      a device is told by its own token, and the gateway learns nothing else
  *   withdrawn  a token that was taken back, or was gone, is told no more
- *   gone       a token that the gateway calls gone is deleted, unless a drop was counted; who has
- *              another one by then is told by that
+ *   gone       a token that the gateway calls gone is deleted, unless a drop was counted; a device
+ *              with a newer token is woken by that
  *   kept       no other token is deleted by anybody but its device
  *   bounded    no more than 64 wake-ups are under way
  *   counted    what the gateway took and refused is counted, once
@@ -274,7 +274,7 @@ static void start_service(void)
     people.is_down = false;
 }
 
-/* Whatever the gateway does. */
+/* Stops it in any state of the gateway. */
 static void stop_push(void)
 {
     uint64_t begin_ns = time_ns();
@@ -288,7 +288,7 @@ static void stop_push(void)
     CHECK_MSG(time_ns() - begin_ns <= 20 * MS, "ending: it took %llu ms",
         (unsigned long long)((time_ns() - begin_ns) / MS));
     stop_clock(&clock);
-    now.life++; /* what is still answered is of the one before */
+    now.life++; /* later answers belong to the life before */
 }
 
 static void kill_convo(uint32_t convo)
@@ -409,7 +409,7 @@ static void begin(uint64_t seed)
     world.clock = start_clock(now.interval_ns / TICKS);
 }
 
-/* What is owed for longer than `limit_ns` is not done. */
+/* Fails for a wake-up that is owed for longer than `limit_ns`. */
 static void run_for(uint64_t duration_ns, uint64_t limit_ns)
 {
     uint64_t until_ns = time_ns() + duration_ns;
@@ -440,7 +440,7 @@ static void trouble(void)
                    : NULL);
 }
 
-/* Nothing new wakes anybody: what is owed cannot be made good by accident. */
+/* Sends nothing new, so that an owed wake-up cannot come by accident. */
 static void lull(void)
 {
     people.is_silent = true;
@@ -487,7 +487,7 @@ static void check_counters(void)
     seen.deleted += forgotten;
 }
 
-/* Everything is well again: what is owed is done, and then nothing takes any time but rest. */
+/* Ends all faults: owed wake-ups come, and then the system rests. */
 static void heal(void)
 {
     mood = moods[MOOD_WELL];

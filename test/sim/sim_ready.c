@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim_ready.c: the ready-made actors in bad weather: what they stand in front of crashes, hangs and
- * comes too late, and they are killed themselves.
+/* sim_ready.c: the ready-made actors under faults: the actors behind them crash, hang and answer too
+ * late, and they are killed themselves.
  *
  * single_flight: askers ask for keys and change them; a change is a new version, and then an
- * invalidate or a clear. What computes (an actor, or the blocking pool) reads the version when it
+ * invalidate or a clear. The computation (an actor, or the blocking pool) reads the version when it
  * begins, and answers later or fails.
  *   fresh      once an invalidate is acknowledged no older version is served: to nobody who asked
  *              after that, and not any more to the one who got the acknowledgement
@@ -127,7 +127,7 @@ static void check_traces(uint64_t (*run)(uint64_t seed), unsigned count)
     }
 }
 
-/* What all seeds together have met: a storm in which nothing breaks proves nothing. */
+/* Coverage of all seeds together: a storm in which nothing breaks proves nothing. */
 #define CHECK_COVERED(seeds, what, least)                                                          \
     CHECK_MSG((seeds) < 100 || (what) >= (least), "coverage: %s was met %llu times in %llu seeds", \
         #what, (unsigned long long)(what), (unsigned long long)(seeds))
@@ -524,8 +524,8 @@ TEST_LONG(single_flight, can_be_replayed, 60)
 
 static struct {
     tr_breaker_sender breaker;
-    /* What somebody was told: an ask numbered higher than this does not reach the service before
-     * that time. */
+    /* A promise that an asker got: an ask with a higher number does not reach the service before that
+     * time. */
     uint32_t open_from;
     uint64_t open_until_ns;
     uint64_t bad_until_ns; /* of the service */
@@ -1103,7 +1103,7 @@ TEST_LONG(topic, can_be_replayed, 60)
 
 enum { ACCOUNTS = 3, TRANSFERS = 4, ORDERS_MAX = 512, BALANCE = 100 };
 
-/* What accounts and orders leave behind: it survives crashes, as a database would. */
+/* The stored accounts and orders: they survive crashes, as in a database. */
 static struct {
     int64_t balances[ACCOUNTS];
     struct {
@@ -1266,7 +1266,7 @@ enum {
     WITHDRAWAL_REVERSED
 };
 
-/* Undoing must succeed: what failed is tried again until it does. */
+/* Undoing must succeed: a failed step is repeated until it does. */
 static int remember_status(
     void *self, struct tr_context *ctx, void *frame, int slot, const struct tr_event *event)
 {

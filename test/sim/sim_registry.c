@@ -37,7 +37,7 @@ static struct {
     tr_sender outside; /* of a thread that is no worker; its box is in the last row above */
     uint32_t outside_handle, outside_sequence;
     uint32_t starts, passivated, handles;
-    tr_sender client_senders[CLIENTS_MAX], db_worker;
+    tr_sender client_senders[CLIENTS_MAX], clerk;
     uint32_t asks, answers;
     bool open[ASKS_MAX];
 } now;
@@ -56,15 +56,15 @@ static void drop_tick(void *message)
     ledger_dead(((struct tick *)message)->id);
 }
 
-/* ---- the db_worker: answers a moment later, or never -------------------------------------------- */
+/* ---- the clerk: answers a moment later, or never -------------------------------------------- */
 
-struct db_worker {
+struct clerk {
     tr_reply_handle waiting;
 };
 
-static enum tr_next db_worker_handle(void *state, struct tr_context *ctx, void *message)
+static enum tr_next clerk_handle(void *state, struct tr_context *ctx, void *message)
 {
-    struct db_worker *self = state;
+    struct clerk *self = state;
 
     ledger_handled(((struct tick *)message)->id);
     if (self->waiting.reply == NULL && tr_random(ctx) % 2 == 0) {
@@ -76,21 +76,20 @@ static enum tr_next db_worker_handle(void *state, struct tr_context *ctx, void *
     return TR_GO;
 }
 
-static enum tr_next db_worker_event(
-    void *state, struct tr_context *ctx, const struct tr_event *event)
+static enum tr_next clerk_event(void *state, struct tr_context *ctx, const struct tr_event *event)
 {
     (void)ctx;
     (void)event;
-    tr_reply_send(&((struct db_worker *)state)->waiting, 0, NULL, 0);
+    tr_reply_send(&((struct clerk *)state)->waiting, 0, NULL, 0);
     return TR_GO;
 }
 
-static const struct tr_type db_worker_type = {
-    .name = "db_worker",
+static const struct tr_type clerk_type = {
+    .name = "clerk",
     .message_size = sizeof(struct tick),
-    .state_size = sizeof(struct db_worker),
-    .handle = db_worker_handle,
-    .event = db_worker_event,
+    .state_size = sizeof(struct clerk),
+    .handle = clerk_handle,
+    .event = clerk_event,
     .message_drop = drop_tick,
 };
 
@@ -121,7 +120,7 @@ static int ask_clerk(struct tr_context *ctx, uint32_t tag, bool hold)
 {
     struct tick tick = { ledger_new() };
 
-    return ledger_sent(tick.id, tr_ask(ctx, now.db_worker, &tick, sizeof tick,
+    return ledger_sent(tick.id, tr_ask(ctx, now.clerk, &tick, sizeof tick,
                                     &(struct tr_ask_options){ .tag = tag, .hold = hold }));
 }
 
@@ -366,7 +365,7 @@ static void act(struct client *self, struct tr_context *ctx)
         CHECK_MSG(rc == 0 || rc == TR_EFULL, "tell: %s", tr_error_name(rc));
         return;
     }
-    /* Only one that runs: who ends a successor before it began ends what waits for it. */
+    /* Only one that runs: ending a successor before its start would end its waiting messages. */
     if (self->held[slot].sender.box == NULL || now.calm ||
         self->held[slot].sender.box != now.alive_box[self->held[slot].key])
         return;
@@ -436,8 +435,7 @@ static const struct tr_type client_type = {
 
 /* ---- the run -------------------------------------------------------------------------------- */
 
-/* What a thread beside the workers does: get, tell through what it got, drop, or both in one call.
- */
+/* Acts as a thread beside the workers: get, tell through the sender, drop, or both in one call. */
 static void act_outside(void *data)
 {
     struct scenario *s = data;
@@ -493,8 +491,8 @@ static uint64_t run(uint64_t seed)
     options.idle_ns = percent(s, 90) ? between(s, 1, 6) * MS : 0;
     options.live_max = percent(s, 30) ? between(s, 1, now.keys) : 0;
     options.grace_ns = between(s, 1, 10) * MS;
-    CHECK_EQ_INT(tr_spawn(s->system, &db_worker_type, &(struct db_worker){ 0 },
-                     &(struct tr_spawn_options){ .box.capacity = 1000 }, &now.db_worker),
+    CHECK_EQ_INT(tr_spawn(s->system, &clerk_type, &(struct clerk){ 0 },
+                     &(struct tr_spawn_options){ .box.capacity = 1000 }, &now.clerk),
         0);
     CHECK_EQ_INT(tr_registry_create(s->system, &options, &now.registry), 0);
     for (uint32_t i = 0; i < now.clients; i++) {
@@ -539,7 +537,7 @@ static uint64_t run(uint64_t seed)
             CHECK_MSG(!now.alive[key], "liveness: key %u is idle and not passivated", key);
     rc = tr_registry_close(&now.registry, 1000 * MS);
     CHECK_MSG(rc == 0, "liveness: closing the registry gives %s", tr_error_name(rc));
-    tr_sender_drop(&now.db_worker);
+    tr_sender_drop(&now.clerk);
     scenario_rest(s);
     for (uint32_t key = 0; key < now.keys; key++)
         CHECK_MSG(!now.alive[key], "one each: key %u has not ended", key);

@@ -264,7 +264,7 @@ static void act(struct node *self, struct tr_context *ctx, uint16_t budget)
     default:
         if (now.records[target].weak.box == NULL || target == self->index)
             break;
-        if (now.violent) /* who is linked may fail with the other */
+        if (now.violent) /* a linked actor may fail with the other */
             now.records[target].violated = now.records[self->index].violated = true;
         tr_trap_exits(ctx, roll >> 40 & 1);
         rc = tr_link(ctx, now.records[target].weak);
@@ -420,8 +420,8 @@ static void take_back(struct scenario *s)
     }
 }
 
-/* What the scenario does, as a thread beside the workers: messages, some of which bring a sender;
- * drops, upgrades. */
+/* Acts as a thread beside the workers: sends messages, some of which bring a sender; drops and
+ * upgrades senders. */
 static void act_outside(void *data)
 {
     struct scenario *s = data;
@@ -489,7 +489,7 @@ static uint64_t run(uint64_t seed)
             drop_held(&now.roots[i], i);
             scenario_run(s, below(s, 4));
         }
-    /* What was handed back still holds senders until it is taken. */
+    /* A state that was handed back holds senders until it is taken. */
     do {
         CHECK_MSG(limit++ < 100, "liveness: the graph does not come down");
         CHECK_MSG(scenario_run(s, STEPS_MAX), "liveness: still busy after %d steps", STEPS_MAX);

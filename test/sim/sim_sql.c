@@ -38,7 +38,7 @@ struct operation {
     bool is_half_there;
 };
 
-/* What the scenario knows of a client, whatever becomes of its actor. */
+/* The scenario's own record of a client; it outlives the client's actor. */
 struct client_facts {
     uint64_t stored_sequence; /* of the last operation that came back as stored */
     uint32_t left;

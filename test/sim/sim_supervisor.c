@@ -59,7 +59,7 @@ static struct {
     struct leaf *states[LEAVES_MAX];
     struct leaf_record records[LEAVES_MAX];
     tr_sender senders[LEAVES_MAX];
-    tr_sender root, db_worker, watcher;
+    tr_sender root, clerk, watcher;
     bool retried[LEDGER_MAX];
     uint32_t last_stopped;
     bool root_gave_up, root_ended;
@@ -76,15 +76,15 @@ static void drop_message(void *message)
     ledger_dead(((struct message *)message)->id);
 }
 
-/* ---- the db_worker, outside of the tree --------------------------------------------------------- */
+/* ---- the clerk, outside of the tree --------------------------------------------------------- */
 
-struct db_worker {
+struct clerk {
     tr_reply_handle waiting;
 };
 
-static enum tr_next db_worker_handle(void *state, struct tr_context *ctx, void *message)
+static enum tr_next clerk_handle(void *state, struct tr_context *ctx, void *message)
 {
-    struct db_worker *self = state;
+    struct clerk *self = state;
 
     ledger_handled(((struct question *)message)->id);
     if (self->waiting.reply == NULL && tr_random(ctx) % 4 == 0) {
@@ -96,10 +96,9 @@ static enum tr_next db_worker_handle(void *state, struct tr_context *ctx, void *
     return TR_GO;
 }
 
-static enum tr_next db_worker_event(
-    void *state, struct tr_context *ctx, const struct tr_event *event)
+static enum tr_next clerk_event(void *state, struct tr_context *ctx, const struct tr_event *event)
 {
-    struct db_worker *self = state;
+    struct clerk *self = state;
 
     (void)ctx;
     (void)event;
@@ -112,19 +111,19 @@ static void drop_question(void *message)
     ledger_dead(((struct question *)message)->id);
 }
 
-static const struct tr_type db_worker_type = {
-    .name = "db_worker",
+static const struct tr_type clerk_type = {
+    .name = "clerk",
     .message_size = sizeof(struct question),
-    .state_size = sizeof(struct db_worker),
-    .handle = db_worker_handle,
-    .event = db_worker_event,
+    .state_size = sizeof(struct clerk),
+    .handle = clerk_handle,
+    .event = clerk_event,
     .message_drop = drop_question,
 };
 
 static int ask_clerk(struct tr_context *ctx, uint32_t tag, bool hold)
 {
     struct question question = { ledger_new() };
-    int rc = tr_ask(ctx, now.db_worker, &question, sizeof question,
+    int rc = tr_ask(ctx, now.clerk, &question, sizeof question,
         &(struct tr_ask_options){
             .tag = tag, .hold = hold, .timeout_ns = tr_random(ctx) % 2 * 15 * MS });
 
@@ -263,7 +262,7 @@ static enum tr_next leaf_event(void *state, struct tr_context *ctx, const struct
     CHECK(event->kind == TR_EVENT_REPLY);
     CHECK_MSG(event->status == 0 || event->status == TR_ETIMEOUT || event->status == TR_EDROPPED ||
                   (now.kills && event->status == TR_ECLOSED),
-        "the db_worker's answer is %s", tr_error_name(event->status));
+        "the clerk's answer is %s", tr_error_name(event->status));
     CHECK_MSG(
         self->holding || event->tag == TAG_STOP || record->stops > 0, "an answer nobody waits for");
     self->holding = false;
@@ -495,8 +494,8 @@ static uint64_t run(uint64_t seed)
     now.fail_percent = now.spaced ? 0 : below(s, 4) * 5;
     now.start_fail_percent = now.spaced ? 0 : below(s, 3) * 8;
     draw_table(s, 0);
-    CHECK_EQ_INT(tr_spawn(s->system, &db_worker_type, &(struct db_worker){ 0 },
-                     &(struct tr_spawn_options){ .box.capacity = 1000 }, &now.db_worker),
+    CHECK_EQ_INT(tr_spawn(s->system, &clerk_type, &(struct clerk){ 0 },
+                     &(struct tr_spawn_options){ .box.capacity = 1000 }, &now.clerk),
         0);
     CHECK_EQ_INT(tr_supervise(s->system, &now.tables[0], "scenario", &now.root), 0);
     CHECK_EQ_INT(tr_spawn(s->system, &watcher_type, NULL, NULL, &now.watcher), 0);
@@ -506,7 +505,7 @@ static uint64_t run(uint64_t seed)
         storm(s, between(s, 20, 80));
     if (percent(s, 10))
         return scenario_cut(s);
-    /* The storm is over: whatever is under way ends. */
+    /* The storm is over: all work in flight ends. */
     now.calm = true;
     CHECK_MSG(scenario_run(s, STEPS_MAX), "liveness: still busy after %d steps", STEPS_MAX);
     check_conserved(s);
@@ -522,7 +521,7 @@ static uint64_t run(uint64_t seed)
         tr_sender_drop(&now.senders[i]);
         CHECK_MSG(!now.records[i].alive, "the tree has ended, leaf %u has not", i);
     }
-    tr_sender_drop(&now.db_worker);
+    tr_sender_drop(&now.clerk);
     scenario_run(s, STEPS_MAX);
     for (uint32_t i = 0; i < now.leaves; i++)
         CHECK_MSG(now.kills || now.records[i].watched == now.records[i].noticed,

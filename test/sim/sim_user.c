@@ -48,7 +48,7 @@ struct write {
     uint32_t session; /* of an item: its session's row */
     int64_t updated_ms;
     bool is_deleted;
-    int64_t known_seq; /* what its device said it had pulled; -1: nothing */
+    int64_t known_seq; /* the cursor that its device sent; -1: none */
     enum write_fate fate;
     int64_t seq;   /* 0: not known */
     bool is_noted; /* as a conflict */
@@ -61,7 +61,7 @@ struct row {
     int64_t number; /* the write's; -1 of a tombstone */
 };
 
-/* What a device knows, whatever becomes of its actor. */
+/* The data of a device; it outlives the device's actor. */
 struct copy {
     int64_t cursor;
     struct row rows[ROWS];
@@ -600,7 +600,7 @@ static void check_writes(uint64_t conflicts_known)
         (unsigned long long)noted, (unsigned long long)conflicts_known);
 }
 
-/* What was told must be there; fills `stored`. */
+/* Checks that every answer still holds; fills `stored`. */
 static void check_database(void)
 {
     struct sql_unit *unit = sql_unit_create(0);

@@ -11,7 +11,7 @@
  * ada is the admin, cyd is a member things are done to. */
 enum authz_who { EVE, INV, BOB, REM, MAX, ADA, CYD, AUTHZ_WHO };
 
-/* What has happened before. */
+/* A step of the history before the test. */
 struct authz_step {
     enum authz_who who;
     const char *call;
@@ -77,7 +77,7 @@ static inline char *make_private(const struct cast *cast, enum mls_content conte
     return take_base64(&bytes);
 }
 
-/* What the group agreed on at this epoch: signatures cover it. */
+/* Writes the GroupContext of this epoch, which signatures cover. */
 static inline void put_context(struct buffer *bytes, const struct cast *cast)
 {
     mls_put_number(bytes, 1, 2);

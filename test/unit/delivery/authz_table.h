@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* authz_table.h: who may call what: every route of the delivery service against every kind of
+/* authz_table.h: permissions: every route of the delivery service against every kind of
  * caller. test_authz.c asks each cell of a real server; test/integration/api_description.py reads
  * the names. A route without a row here does not compile (test_authz.c counts). */
 #ifndef TEST_UNIT_DELIVERY_AUTHZ_TABLE_H
@@ -7,8 +7,8 @@
 
 #include "authz_site.h"
 
-/* The columns. Those who run, are in, were in or may enter the conversation $g; an account's second
- * device, which is not in it; and tokens that are no good, of whoever could call with a good one.
+/* The columns: callers that run, are in, were in or may enter the conversation $g; an account's
+ * second device, which is not in it; and bad tokens of a caller who may call with a good one.
  */
 enum authz_column {
     ANONYMOUS,
@@ -18,7 +18,7 @@ enum authz_column {
     REMOVED,
     MODERATOR,
     ADMIN,
-    OTHER_DEVICE, /* of the member: what names a device names this one */
+    OTHER_DEVICE, /* of the member; calls that name a device name this one */
     EXPIRED,
     WRONG_AUD,
     WRONG_LXM,
@@ -80,7 +80,7 @@ struct authz_row {
     CELLS(NO(status, label), NO(status, label), OK, NO(status, label), NO(status, label),          \
         NO(status, label), NO(status, label))
 
-/* ---- what has happened before --------------------------------------------------------------- */
+/* ---- history before the test ---------------------------------------------------------------- */
 
 #define AUTHZ_SUITE "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519"
 #define IN_G "'convoId':'$g'"
@@ -174,7 +174,7 @@ static const struct authz_row authz_rows[] = {
     { "getGroupInfo?convoId=$g&pskHash=$pskhash", NULL, "groupInfo", authz_info,
         CELLS(NO(403, "InvalidInvite"), OK, OK, NO(403, "InvalidInvite"), OK, OK, OK) },
 
-    /* Messages. Who was removed still reads what was said while it was in. */
+    /* Messages. A removed member still reads messages from the time of its membership. */
     { "sendMessage", "{" IN_G ",'msgId':'m','ciphertext':{'$bytes':'$message'},'epoch':2}", NULL,
         NULL, MEMBERS },
     { "sendProposal", "{" IN_G ",'msgId':'p','proposal':'$proposal'}", NULL, NULL, MEMBERS },
@@ -243,7 +243,7 @@ static const struct authz_row authz_rows[] = {
             NO(409, "KeyPackageUnavailable"), NO(409, "KeyPackageUnavailable"),
             NO(409, "KeyPackageUnavailable"), OK, NO(409, "KeyPackageUnavailable")) },
 
-    /* Devices: an account's own; what waits to be added is any member's to do. */
+    /* Devices: an account manages its own; any member may add a pending device. */
     { "registerDevice",
         "{'deviceName':'mine','deviceUUID':'$device','signaturePublicKey':'$key',"
         "'keyPackages':[]}",

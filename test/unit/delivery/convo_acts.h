@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* convo_acts.h: what callers do to a conversation, a line each. */
+/* convo_acts.h: calls on a conversation, a line each. */
 #ifndef TEST_UNIT_DELIVERY_CONVO_ACTS_H
 #define TEST_UNIT_DELIVERY_CONVO_ACTS_H
 
@@ -152,7 +152,7 @@ static inline void note_violation(
     buffer_format(out, "%s %.*s: %s\n", check, (int)convo.size, convo.at, text);
 }
 
-/* What the checks say must begin with `check`; NULL: they must say nothing. */
+/* Expects that the report of the checks begins with `check`; NULL: that it is empty. */
 static inline void expect_check(const struct site *site, const char *check)
 {
     struct buffer said = { 0 };

@@ -145,7 +145,7 @@ static void set_noting(bool is_noting)
     pthread_mutex_unlock(&notes.lock);
 }
 
-/* ---- what a statement costs the database, whatever it returns ------------------------------- */
+/* ---- the cost of a statement ---------------------------------------------------------------- */
 
 /* Instructions of SQLite's machine: a few for every row that it looks at. */
 static int64_t work_in_sqlite(const struct site *site, const char *text)
@@ -206,7 +206,7 @@ struct cost {
     int64_t work;
 };
 
-/* What was noted since set_noting(true), each asked once more; what it changes it has changed. */
+/* Runs every statement noted since set_noting(true) once more and adds up the cost. */
 static struct cost noted_cost(const struct site *site)
 {
     struct cost cost = { 0 };

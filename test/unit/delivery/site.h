@@ -541,7 +541,7 @@ static inline char *commit_make(const char *group, uint64_t epoch)
     return text;
 }
 
-/* ---- what most cases begin with ------------------------------------------------------------- */
+/* ---- the first steps of most cases ---------------------------------------------------------- */
 
 static inline void site_create(const struct site *site, const struct caller *caller, const char *id)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What operators ask of the service, on a real admin listener: compact, verify, the audit log. */
+/* The operator's calls on a real admin listener: compact, verify, the audit log. */
 #include "convo_acts.h"
 #include "ops/admin.h"
 #include "services/delivery/api/inspector.h"

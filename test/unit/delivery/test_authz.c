@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who may call what: authz_table.h, asked cell by cell of a real server. */
+/* Permissions: every cell of authz_table.h, asked of a real server. */
 #include "authz_table.h"
 /* The table of routes itself, so that one without a row does not compile. It takes the place of the
  * library's, which is the same file. */
@@ -23,7 +23,7 @@ static void renew(struct cast *cast, const struct authz_row *row)
 
 /* ---- one cell ------------------------------------------------------------------------------- */
 
-/* Who a bad token is of: somebody who could call with a good one. */
+/* Finds the owner for a bad token: a caller who may call with a good one. */
 static enum authz_who anybody_in(const struct authz_row *row)
 {
     return row->cells[ADMIN].status == 200 ? ADA : BOB;
@@ -99,7 +99,7 @@ static bool try_cell(
     (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(call, "?"), call);
     header = header_for(speaker.me, column, name);
     answer = ask_with(cast, header, call, body);
-    /* What a stream begins with is no JSON. */
+    /* The begin of a stream is no JSON. */
     note_answer(name, answer.status,
         strstr(name, "ConvoEvents") != NULL && answer.status == 200 ? "" : answer.body);
     is_good = is_as_wanted(&answer, cell, shows);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What goes with a commit, in JSON and as message/mls; and that the tree a commit leads to has whom
- * the request names. */
+/* Bundles of a commit, in JSON and as message/mls; and the check that the new tree has the members
+ * that the request names. */
 #include "crypto/digest.h"
 #include "tree_site.h"
 
@@ -235,7 +235,7 @@ TEST(message_mls, carries_a_whole_bundle)
     expect_bytes(&play, "submitCommit?convoId=g1&idempotencyKey=k1", "message/mls", &bundle, 200,
         "\"seq\":4");
     expect_log(&play, &play.ada, 1, "proposal proposal commit app ");
-    expect_log(&play, &play.bob, 4, "app "); /* who joins by the commit sees what follows it */
+    expect_log(&play, &play.bob, 4, "app "); /* a member added by the commit sees later messages */
     site_expect(&play.site, &play.bob, "getWelcome?convoId=g1", "", 200, welcome);
     bundle.size = 0;
     put_private(&bundle, 1, MLS_COMMIT, "without bob");
@@ -401,7 +401,7 @@ TEST(roster, of_the_tree_is_whom_the_commit_names)
     play_end(&play);
 }
 
-/* Whose own commit it is cannot be removed by it: the leaf stays until another's commit. */
+/* A commit cannot remove its own committer: the leaf stays until another member's commit. */
 TEST(roster, keeps_the_leaf_of_who_left_until_somebody_removes_it)
 {
     struct play play;
@@ -487,7 +487,7 @@ TEST(message_mls, is_what_one_commit_and_the_group_info_come_as_to_who_asks)
     play_end(&play);
 }
 
-/* ---- what may not be said ------------------------------------------------------------------- */
+/* ---- refused input -------------------------------------------------------------------------- */
 
 TEST(input, that_names_somebody_twice_or_holds_nul_is_refused)
 {
@@ -547,7 +547,7 @@ TEST(input, malformed_in_the_query_is_not_absent)
     play_end(&play);
 }
 
-/* ---- what is told, and what goes ------------------------------------------------------------ */
+/* ---- events and cleanup --------------------------------------------------------------------- */
 
 TEST(packages, that_run_low_are_told_to_their_owner_and_to_nobody_else)
 {
@@ -575,14 +575,14 @@ TEST(packages, that_run_low_are_told_to_their_owner_and_to_nobody_else)
         buffer_free(&text);
         free(header);
     }
-    /* whoever is heard of is subscribed by now */
+    /* both are subscribed by now */
     site_expect(&play.site, &play.ada, "getEpoch?convoId=g2", "", 200, "currentEpoch");
     CHECK_EQ_INT(site_claim(&play.site, &play.cyd, play.bob.did, NULL), 1);
     CHECK(web_receive_until(fds[0], &heard[0], "keyPackagesLowEvent"));
     CHECK(web_receive_until(fds[0], &heard[0], "\n\n"));
     CHECK_MSG(strstr(heard[0].text, "\"available\":1") != NULL, "%s", heard[0].text);
     CHECK_MSG(strstr(heard[0].text, "\"threshold\":20") != NULL, "%s", heard[0].text);
-    /* what comes after it comes to both: the other one has not heard it before that */
+    /* the next event reaches both, so the other one did not get this one before it */
     {
         char *commit = commit_make("g2", 0);
 
@@ -629,7 +629,7 @@ TEST(jobs, take_away_what_is_past_its_time)
     play_end(&play);
 }
 
-/* Consent lasts; what waited for it does not. */
+/* Consent lasts; messages that waited for it do not. */
 TEST(jobs, keep_a_request_that_was_accepted)
 {
     struct reading reading;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who wants to be talked to: opting in and out, blocks, requests. Each has its effect where
- * somebody is added. */
+/* Consent: opting in and out, blocks, requests. Each has its effect when an account is added. */
 #include "moderation_site.h"
 
 static void block(const struct cast *cast, enum who blocker, const char *blocked, bool is_block)
@@ -137,7 +136,7 @@ TEST(block, also_keeps_out_who_would_join_by_itself)
     block(&cast, ADA, "$eve", true);
     want_join(&cast, EVE, "m1", 0, NULL, 403, "BlockedByMember");
     block(&cast, ADA, "$eve", false);
-    want(&cast, EVE, "optOut", "{}", 200, "false"); /* who joins wants to */
+    want(&cast, EVE, "optOut", "{}", 200, "false"); /* joining by itself needs no consent */
     want_join(&cast, EVE, "m1", 0, NULL, 200, "\"epoch\":1");
     cast_end(&cast);
 }

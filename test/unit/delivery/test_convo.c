@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Conversations over HTTP: who wins an epoch, what the others hear, what is stored. */
+/* Conversations over HTTP: the winner of an epoch, the answers to the losers, the stored rows. */
 #include <pthread.h>
 
 #include "convo_site.h"

@@ -41,7 +41,7 @@ static void say_big(struct cast *cast, int number, const char *delivery)
     free(secret);
 }
 
-/* Until a stream holds no more. What is stored is numbered from 3 on; returns the last number. */
+/* Sends messages until a stream is full. They are numbered from 3 on; returns the last number. */
 static int say_too_much(struct cast *cast, const char *delivery)
 {
     int64_t before = metric_of("troupe_http_slow_streams_total");

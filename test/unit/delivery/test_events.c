@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What who listens hears beside messages. */
+/* Events of a stream other than messages. */
 #include "convo_acts.h"
 #include "http/frame.h"
 #include "ops/flags.h"

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A conversation whose box is full: who comes then is sent away at once, with when to come again,
- * and is counted. In its place stands an actor with room for one message, which is held by another
+/* A conversation whose box is full: the server refuses further requests at once, with Retry-After,
+ * and counts them. In its place stands an actor with room for one message, which is held by another
  * until that one lets go. */
 #include <poll.h>
 
 #include "site.h"
 #include "support/metric.h"
 
-/* ---- who holds, and who is held ------------------------------------------------------------- */
+/* ---- the holder and the held actor ---------------------------------------------------------- */
 
 struct holder {
     tr_reply_handle kept;
@@ -141,7 +141,7 @@ TEST(full, conversation_sends_away_with_when_to_come_again_and_counts)
         CHECK_EQ_INT(counted("actor_mailbox_full_events_total", NULL), i);
         CHECK_EQ_INT(counted("troupe_http_shed_total", "reason=\"busy\""), i);
     }
-    /* Who was in the box is still answered, and is none of those. */
+    /* Requests in the box still get their answer, and are none of those. */
     CHECK_EQ_INT(
         tr_tell(holder, &(struct holder_message){ .lets_go = true }, sizeof(struct holder_message)),
         0);

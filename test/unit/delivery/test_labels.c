@@ -24,7 +24,7 @@ static struct {
 
 static const struct sql_backend *real_backend(void);
 
-/* What it feels like; 0: it has refused nothing. */
+/* The status that the database returns next; 0: it refuses no unit. */
 static int refuse(struct sql_unit *const *units, size_t count, bool is_read)
 {
     int64_t step;
@@ -135,7 +135,7 @@ TEST(label, last_member_is_for_who_is_left_alone)
     do_create(&cast.site, &cast.eve, "alone");
     act(&cast.site, &cast.eve, "leaveConvo", 400, "\"error\":\"LastMember\"",
         "{\"convoId\":\"alone\"}");
-    /* Who takes everybody along is the last one, too: also with a commit. */
+    /* A member who removes all others is the last one, too: also with a commit. */
     {
         char *commit = private_message("alone", 0, 3, "the end");
 
@@ -445,7 +445,7 @@ TEST(label, outcome_unknown_is_for_a_message_that_may_be_stored_without_an_actor
     check_in_doubt(FLAG_ALL);
 }
 
-/* What only reads has stored nothing, whatever became of it. */
+/* A read stores nothing, however it ends. */
 TEST(label, outcome_unknown_is_not_for_questions)
 {
     struct cast cast;

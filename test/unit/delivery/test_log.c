@@ -49,8 +49,8 @@ static bool is_signed(const struct json *head, const char *convo)
     return is_right;
 }
 
-/* What a client does with an answer: how many rows follow from each other and lead to the signed
- * one; -1 if one does not. */
+/* Verifies an answer as a client does. Returns the number of rows that follow from each other and
+ * lead to the signed one; -1 if one does not. */
 static int verify(const struct site *site, const struct caller *caller, const char *query)
 {
     struct web_answer answer = caller_ask(site, caller, query, NULL);
@@ -317,7 +317,7 @@ TEST(retention, tells_who_comes_too_late_where_to_resume)
     expect(site, &cast.dan, "getMessages?convoId=g1", NULL, 200, "\"lastSeq\":9");
     expect(site, &cast.dan, "getCommits?convoId=g1&fromEpoch=2", NULL, 410, "\"oldestEpoch\":3");
     expect(site, &cast.dan, "getCommits?convoId=g1&fromEpoch=3", NULL, 200, "\"epoch\":3");
-    /* Who lost sees by the first commit that there is a gap. */
+    /* The loser sees a gap before the first commit. */
     do_commit(site, &cast.dan, "g1", 1, "too late", "", 409,
         "\"baseEpoch\":1,\"commits\":[{\"seq\":8,\"baseEpoch\":2,");
     /* eve joined later: nothing it may see is missing. */

@@ -16,7 +16,7 @@ struct object {
     size_t inner_size;
 };
 
-/* What a file has: columns of the README beside it, and the objects that it only implies. */
+/* The content of a file: columns of the README beside it, and the objects that it only implies. */
 struct census {
     size_t rows, welcomes, packages, trees, group_infos;
     size_t public_commits, private_commits, public_proposals, private_proposals;
@@ -28,7 +28,7 @@ struct census {
 struct walk {
     struct census seen;
     size_t objects;
-    bool is_signed; /* what is in public messages, too */
+    bool is_signed; /* also objects inside public messages */
     void (*visit)(struct walk *walk, const struct object *object);
     size_t tried, refused; /* visit_broken */
     size_t signatures;     /* visit_signed */
@@ -340,7 +340,7 @@ static void visit_whole(struct walk *walk, const struct object *object)
     CHECK_MSG(why == NULL, "%s", why);
     if (object->inner_from == 0 || object->how != AS_MESSAGE)
         return;
-    /* In a frame: what was read ends where the file's bytes do, or its signature and tag do. */
+    /* In a frame: reading ends at the end of the file's bytes, or of its signature and tag. */
     end = object->bytes.at + object->inner_from + object->inner_size;
     if (reading.message.sender == MLS_NEW_COMMIT)
         CHECK(reading.message.framed.at + reading.message.framed.size == end);
@@ -452,8 +452,8 @@ TEST_LONG(mls_files, every_key_package_and_every_leaf_is_signed, 120)
     CHECK_EQ_U64(walk.signatures, 7158);
 }
 
-/* What is hashed for the transcript (RFC 9420 section 8.2) is the content and its signature: these
- * spans are where they are said to be. */
+/* The transcript hash (RFC 9420 section 8.2) covers the content and its signature: the reader
+ * reports these spans at their right place. */
 TEST(mls_files, transcripts_hash_what_was_read)
 {
     struct vectors vectors;

@@ -248,7 +248,7 @@ static bool verifies(
            mls_message_verify(suite, &message, key, (struct span){ context->bytes, context->size });
 }
 
-/* A bit of every byte that is signed, and of the signature. What comes after it is not. */
+/* A bit of every byte that is signed, and of the signature. Later bytes are not signed. */
 static void check_flips(
     const struct mls_suite *suite, struct span bytes, struct span key, const struct buffer *context)
 {

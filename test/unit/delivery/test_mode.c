@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The three modes: what each takes of the same input. What is refused has changed nothing. */
+/* The three modes and the same input: each accepts another part of it. A refused request changes
+ * nothing. */
 #include "ops/flags.h"
 #include "services/delivery/convo/direct.h"
 #include "tree_site.h"
@@ -57,7 +58,7 @@ __attribute__((format(printf, 5, 6))) static void act(const struct play *play, c
 
 /* ---- the inputs ----------------------------------------------------------------------------- */
 
-/* What is unusual about it. Without any: ada's public commit at epoch 0, which adds nobody, with a
+/* Deviations from the usual commit, which is ada's public commit at epoch 0, without adds, with a
  * group info that has a tree. */
 enum {
     IS_PRIVATE = 1 << 0,
@@ -359,7 +360,7 @@ TEST_LONG(mode, decides_the_same_without_actors, 60)
     try_all();
 }
 
-/* ---- who is not in -------------------------------------------------------------------------- */
+/* ---- outsiders ------------------------------------------------------------------------------ */
 
 /* bob, who is not in, tries: a commit, a proposal, or to join from outside. */
 static struct web_answer try_outside(
@@ -424,7 +425,7 @@ static void try_outsiders(void)
     create(&play, group, 0, 200, "secret");
     for (int mode = DELIVERY_BLIND; mode <= DELIVERY_ASSISTED; mode++)
         try_outsider(&play, (enum delivery_mode)mode);
-    /* Who may join is told that this is no way to. */
+    /* An account that may join gets the reason why this commit does not. */
     act(&play, "updatePolicy", 200, "", "{\"convoId\":\"secret\",\"allowExternalCommits\":true}");
     answer = try_outside(&play, EXTERNAL,
         &(struct public_options){ .group = group,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Roles, reports and warnings over HTTP: who may do what, and what becomes of it. */
+/* Roles, reports and warnings over HTTP: permissions and effects. */
 #include <pthread.h>
 
 #include "moderation_site.h"
 
-/* ---- who may call what ---------------------------------------------------------------------- */
+/* ---- permissions ---------------------------------------------------------------------------- */
 
 struct row {
     const char *call;
@@ -15,8 +15,8 @@ struct row {
 #define STRANGERS_NO "NotMember", "NotMember"
 #define EVERYBODY "200", "200", "200", "200", "200"
 
-/* Every call of this group, tried by everybody. Calls that name nobody real have an effect on
- * nobody: what is tried is who gets past the door. */
+/* Every call of this group, tried by everybody. The calls name no real account and so
+ * have no effect: the test is about the permission alone. */
 static const struct row rows[] = {
     { "promoteAdmin", "{'convoId':'g1','targetDid':'did:plc:nobody'}",
         { STRANGERS_NO, "NotAdmin", "NotAdmin", "TargetNotMember" } },
@@ -271,7 +271,7 @@ TEST(role, of_admin_never_ends_with_two_who_step_down_at_once)
         };
         enum who admin;
 
-        /* whoever stayed admin makes the other one, too */
+        /* the remaining admin promotes the other one again */
         admin = round == 0 ? ADA : cast.id[0] == 'a' ? ADA : BOB;
         want(&cast, admin, "promoteAdmin",
             admin == ADA ? "{'convoId':'g1','targetDid':'$bob'}"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Key packages: what is let into the pool, leases, last resorts, and what an owner may ask. */
+/* Key packages: admission to the pool, leases, last resorts, and the owner's queries. */
 #include "services/delivery/api/package.h"
 #include "services/delivery/api/text.h"
 #include "site.h"
@@ -194,7 +194,7 @@ TEST(package, a_new_last_resort_takes_over)
         (struct package_options){ .signer = &play.signer, .is_last_resort = true }, second);
     CHECK_EQ_INT(site_claim(&play.site, &play.alice, play.bob.did, got), 1);
     CHECK_EQ_STR(got, second);
-    site_advance_s(700); /* whoever had the first one has had time to use it */
+    site_advance_s(700); /* the claimant of the first one has had time to use it */
     CHECK_EQ_INT(stat_of(&play, &play.bob, "lastResorts"), 1);
     play_end(&play);
 }
@@ -468,7 +468,7 @@ TEST(package, times_have_one_form)
     }
 }
 
-/* ---- whom a claim names --------------------------------------------------------------------- */
+/* ---- the DIDs of a claim -------------------------------------------------------------------- */
 
 TEST(package, claims_name_dids_in_any_form_and_each_once)
 {
@@ -524,7 +524,7 @@ TEST(package, claims_name_dids_in_any_form_and_each_once)
     play_end(&play);
 }
 
-/* ---- what an owner asks --------------------------------------------------------------------- */
+/* ---- the owner's queries -------------------------------------------------------------------- */
 
 TEST(package, a_commit_consumes_what_its_welcome_names_and_the_forecast_knows)
 {

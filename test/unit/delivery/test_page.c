@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is read of a conversation, by whom and how much at once: pages hold a bounded number of
- * bytes, everything has one id wherever it is shown, and nobody hears of what was before them. */
+/* Reading a conversation: pages hold a bounded number of bytes, a message has one id in every call,
+ * and a member sees no message from before it joined. */
 #include <sys/socket.h>
 
 #include "convo_acts.h"
@@ -445,8 +445,7 @@ TEST(ahead, whose_cursor_is_not_in_the_log_is_told_where_that_ends)
     cast_end(&cast);
 }
 
-/* A stranger hears what it always hears; whoever was removed does not hear how far the others are.
- */
+/* A stranger gets its usual refusal; a removed member does not learn the end of the log. */
 TEST(ahead, who_is_not_in_is_not_told_where_the_log_ends)
 {
     static const char call[] = "getMessages?convoId=g1&sinceSeq=9";

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What comes with a request is of this conversation: group infos of its group, epoch and suite,
- * Welcomes of its suite for the key packages that are listed. What is refused changes nothing. */
+/* The parts of a request belong to its conversation: group infos of its group, epoch and suite,
+ * Welcomes of its suite for the listed key packages. A refused request changes nothing. */
 #include "tree_site.h"
 
 #define OTHER_SUITE "MLS_128_DHKEMX25519_CHACHA20POLY1305_SHA256_Ed25519"

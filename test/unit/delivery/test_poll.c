@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* getMessages with nothing new is answered from memory. What it says then is, to the byte, what it
- * says when it reads the database: every question is asked in both ways. */
+/* getMessages without new messages is answered from memory. The answer is, to the byte, the answer
+ * from the database: the test asks every question both ways. */
 #include "convo_acts.h"
 #include "ops/flags.h"
 #include "support/metric.h"
@@ -209,8 +209,8 @@ TEST(poll, does_not_bring_a_conversation_into_memory)
     polled_end(&cast);
 }
 
-/* A unit of an actor that ended may be stored after its successor has read the conversation. Nobody
- * tells the successor; who polls finds out. */
+/* A unit of an actor that ended may be stored after its successor has read the conversation. The
+ * successor gets no notice; a poll finds out. */
 TEST(poll, finds_out_that_memory_is_old)
 {
     struct polled cast;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices that nobody looks at are woken by a gateway: whom, how often, and what it learns. */
+/* The server wakes idle devices through a gateway: which devices, how often, and the content of the
+ * request. */
 #include <pthread.h>
 
 #include "fake_server.h"
@@ -265,13 +266,14 @@ TEST(push, a_message_wakes_the_others_and_tells_the_gateway_nothing_of_it)
     CHECK_EQ_INT(woken(&play.gateway, "token-of-alice"), 0);
     say(&play, &play.bob, TALK);
     wait_woken(&play.gateway, "token-of-alice", 1);
-    say(&play, &play.carol, TALK); /* who has no device wakes both */
+    say(&play, &play.carol, TALK); /* a sender without a device wakes both */
     wait_woken(&play.gateway, "token-of-alice", 2);
     wait_woken(&play.gateway, "token-of-bob", 3);
     play_end(&play);
 }
 
-/* Whoever stored it may not have lived to wake anybody, or not have known that it did. */
+/* The server that stored the message may have crashed before the wake-up, or not have known its
+ * outcome. */
 TEST(push, a_message_that_is_sent_again_wakes_those_who_do_not_know_it)
 {
     struct play play;
@@ -307,7 +309,7 @@ TEST(push, a_conversation_that_is_made_again_wakes_those_who_do_not_know_it)
     play_end(&play);
 }
 
-/* From what comes after the conversation was made. */
+/* Subscribes from the first event after the creation. */
 static int listen_to_talk(struct play *play, const struct caller *caller)
 {
     char request[2048], *header = caller_header(caller, "subscribeConvoEvents");
@@ -470,7 +472,7 @@ TEST(push, many_messages_are_one_wake_up)
     play_end(&play);
 }
 
-/* ---- what the gateway answers --------------------------------------------------------------- */
+/* ---- answers of the gateway ----------------------------------------------------------------- */
 
 SQL_STATEMENT(count_tokens, "SELECT COUNT(*) FROM push_tokens");
 

@@ -108,7 +108,7 @@ static void expect_seq(struct asked *asked, uint64_t seq)
     CHECK_EQ_U64(asked->act->result_seq, seq);
 }
 
-/* What the actor says of itself, which is a question, too. */
+/* Expects the actor's own state, which is a read, too. */
 static void expect_state(const struct cast *cast, int in_flight, int waiting)
 {
     struct asked state = ask(cast, act_by(&cast->ada, &state_act_type));
@@ -311,7 +311,7 @@ TEST(quiet, what_only_reads_does_not_wait_for_it)
     cast_end(&cast);
 }
 
-/* Who has given up was told that nothing was done. */
+/* A client that gave up has the answer that nothing was stored. */
 TEST(quiet, nothing_is_stored_of_who_gave_up_before_its_turn)
 {
     struct asked first, reset, behind, last;

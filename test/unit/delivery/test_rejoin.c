@@ -100,7 +100,7 @@ static char *publish_for_rejoin(struct play *play, char hash[65])
 {
     char *body = rejoin_body(&play->bob, phone_of(play), hash, "");
 
-    /* What it does not know it ignores: here the conversation. */
+    /* The call ignores unknown members: here the conversation. */
     site_expect(&play->site, &play->bob, "publishKeyPackage", body, 200, hash);
     return body;
 }
@@ -115,7 +115,7 @@ TEST(rejoin, the_device_is_added_with_the_very_package_it_brought)
     site_expect(
         &play.site, &play.bob, "getWelcome?convoId=group&deviceId=phone", "", 200, play.joined);
     site_expect(&play.site, &play.bob, "rejoin", body, 200, "#phone/group\",\"pending\":true}");
-    /* What waited for the keys it lost is no good any more. */
+    /* A Welcome for the lost keys is useless now. */
     site_expect(
         &play.site, &play.bob, "getWelcome?convoId=group&deviceId=phone", "", 410, "WelcomeStale");
     site_expect(&play.site, &play.alice, "getPendingDeviceAdditions", "", 200, "\"reason\":\"\"");
@@ -195,7 +195,7 @@ TEST(rejoin, a_package_that_was_used_elsewhere_cannot_be_added_with)
     play_end(&play);
 }
 
-/* ---- what was brought is for who adds the device -------------------------------------------- */
+/* ---- the package is reserved for the member who adds the device ----------------------------- */
 
 static void expect_stock(struct play *play, const char *available, const char *leased)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is left to a member who was removed: what was said while it was in, and nothing else. */
+/* A removed member keeps the messages from the time of its membership, and nothing else. */
 #include "authz_site.h"
 
 static void removal_begin(struct cast *cast)
@@ -122,7 +122,7 @@ TEST(removed_member, reads_what_was_said_while_it_was_in_and_its_removal_but_not
     removal_end(&cast);
 }
 
-/* Whoever is added again reads from there on, and not what was said in between. */
+/* A member who is added again reads later messages, but none from the time in between. */
 TEST(removed_member, who_is_added_again_has_a_gap)
 {
     struct cast cast;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests whose COMMIT happened and whose answer got lost on the way from the database: what was
- * stored must not stand in its own way, neither when the server tries again nor when the client
+/* Requests whose COMMIT happened and whose answer got lost on the way from the database: the
+ * stored request must not stand in its own way, neither when the server tries again nor when the client
  * does. And streams that wait while a conversation is read, and while it goes. */
 #include <pthread.h>
 
@@ -229,7 +229,7 @@ TEST(waiting_stream, ends_when_its_conversation_goes)
     cast_end(&cast);
 }
 
-/* What it made is no longer its to look at. */
+/* A removed creator may not look at its conversation any more. */
 TEST(repeat, of_a_creator_who_was_removed_is_refused)
 {
     struct cast cast;

@@ -106,7 +106,7 @@ static void replay_end(struct replay *replay)
     unload(&replay->vectors);
 }
 
-/* ---- what must come of it ------------------------------------------------------------------- */
+/* ---- the expected state --------------------------------------------------------------------- */
 
 SQL_STATEMENT(find_state, "SELECT c.epoch, c.seq, (SELECT COUNT(*) FROM log l WHERE l.convo = c.id"
                           " AND l.kind = 3), (SELECT COUNT(*) FROM log l WHERE l.convo = c.id"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is found in a conversation is found by an index: it costs as much with three thousand
- * messages as with one thousand, and about as much whoever came and went how often. */
+/* Queries of a conversation use an index: they cost as much with three thousand messages as with one
+ * thousand, and about as much however often members came and went. */
 #include "noting.h"
 
 /* Messages of ada's up to this sequence number. */
@@ -114,7 +114,7 @@ TEST(scan, is_not_needed_to_reset_a_group)
     cast_end(&cast);
 }
 
-/* ---- who comes and goes --------------------------------------------------------------------- */
+/* ---- members who come and go ---------------------------------------------------------------- */
 
 static void come_and_go(struct cast *cast, uint64_t epoch)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What answers hold beyond what the other cases look at: epochs and types of messages, members in
- * lists, what a conflict says about when to try again. */
+/* Parts of answers that no other case checks: epochs and types of messages, members in lists, the
+ * retry time of a conflict. */
 #include "convo_acts.h"
 
 static struct json_doc ask_json(

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A conversation that nobody asks is a block of bytes. What it knew it knows again when it wakes,
- * without the database. */
+/* An idle conversation is a block of bytes. It wakes up with the same state, without the
+ * database. */
 #include "base/alloc.h"
 #include "check.h"
 #include "services/delivery/convo/convo.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Unread counts are exact: whatever happens at once, and after a restart. */
+/* Unread counts are exact under concurrency and after a restart. */
 #include <pthread.h>
 
 #include "convo_site.h"
@@ -58,7 +58,7 @@ static int64_t say(const struct person *person, int message)
     return seq;
 }
 
-/* What was sent twice is unread once. */
+/* A message that is sent twice is unread once. */
 static void *send_some(void *argument)
 {
     struct person *person = argument;

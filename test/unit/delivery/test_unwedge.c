@@ -35,8 +35,8 @@ TEST(report, of_a_quorum_takes_the_commit_back_and_all_it_did)
     cast_end(&cast);
 }
 
-/* Who had come back by a commit of its own, which was taken back first, has a later time that
- * ended: it is part of the one that goes on. */
+/* A member came back in its own commit, which was revoked first. Its later, ended interval is part of
+ * the one that continues. */
 TEST(report, gives_back_who_had_returned_in_the_meantime)
 {
     struct cast cast;
@@ -131,7 +131,7 @@ TEST(report, counts_people_not_how_often_and_not_those_the_commit_concerns)
             "\"revoked\":false,\"reports\":1,\"needed\":2");
     do_report(site, &cast.ada, "g1", 1, "an add", 403, "NotEligible");
     do_report(site, &cast.eve, "g1", 1, "an add", 403, "NotEligible");
-    site_close(site); /* what was reported is remembered */
+    site_close(site); /* reports survive a restart */
     site_open(site);
     do_report(site, &cast.bob, "g1", 1, "an add", 200, "\"reports\":1,\"needed\":2");
     do_report(site, &cast.dan, "g1", 1, "an add", 200, "\"revoked\":true");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a conversation reads when it wakes: a few rows by their index and nothing of its history, as
- * much with two thousand messages and commits as with ten. So it needs no snapshot beside them. */
+/* A conversation that wakes up reads a few rows by their index and nothing of its history: as many
+ * with two thousand messages and commits as with ten. So it needs no snapshot beside them. */
 #include "noting.h"
 
 /* ---- waking --------------------------------------------------------------------------------- */

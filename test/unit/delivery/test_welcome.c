@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Welcomes: whom they reach, what becomes of them, and how a new one is asked for. */
+/* Welcomes: their recipients, their states, and requests for a new one. */
 #include "site.h"
 
 /* Alice has a group; bob's package is claimed by her. */
@@ -295,7 +295,7 @@ TEST(welcome, a_committer_makes_sure_of_its_packages)
     validate(&play, &play.alice, play.hash, more, 200, "\"valid\":true");
     (void)snprintf(more, sizeof more, ",\"recipientDid\":\"%s\"", play.carol.did);
     validate(&play, &play.alice, play.hash, more, 400, "WelcomeMismatch");
-    /* Who has not claimed it does not even learn whose it is. */
+    /* A caller who has not claimed it does not even learn its owner. */
     validate(&play, &play.carol, play.hash, "", 409, "KeyPackageUnavailable");
     validate(&play, &play.alice, "00000000000000000000000000000000000000000000000000000000000000ff",
         "", 404, "KeyPackageNotFound");

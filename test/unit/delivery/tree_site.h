@@ -39,7 +39,7 @@ static inline void put_tree(struct buffer *out, const struct leaf *leaves, size_
     buffer_free(&nodes);
 }
 
-/* A group at an epoch; what it agreed on there is made up. */
+/* A group at an epoch; its GroupContext is made up. */
 struct group {
     struct span id;
     uint64_t epoch;

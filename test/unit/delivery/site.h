@@ -21,6 +21,7 @@
 #include "json/json.h"
 #include "postgres.h"
 #include "services/delivery/api/api.h"
+#include "services/delivery/api/calls.h"
 #include "services/delivery/mls/mls_check.h"
 #include "services/delivery/store/cleanup.h"
 #include "web.h"
@@ -73,28 +74,29 @@ struct site {
 };
 
 static const struct http_route site_rows[] = {
-    XRPC(HTTP_POST, "publishKeyPackage", api_publish_key_package, 128 << 10),
-    XRPC(HTTP_POST, "publishKeyPackages", api_publish_key_packages, API_MESSAGE),
-    XRPC(HTTP_GET, "getKeyPackages", api_get_key_packages, 0),
-    XRPC(HTTP_GET, "getKeyPackageStats", api_get_key_package_stats, 0),
-    XRPC(HTTP_GET, "getKeyPackageStatus", api_get_key_package_status, 0),
-    XRPC(HTTP_POST, "syncKeyPackages", api_sync_key_packages, 256 << 10),
-    XRPC(HTTP_POST, "deleteKeyPackages", api_delete_key_packages, 256 << 10),
-    XRPC(HTTP_GET, "getWelcome", api_get_welcome, 0),
-    XRPC(HTTP_GET, "getPendingWelcomes", api_get_pending_welcomes, 0),
-    XRPC(HTTP_POST, "confirmWelcome", api_confirm_welcome, API_SMALL),
-    XRPC(HTTP_POST, "invalidateWelcome", api_invalidate_welcome, API_SMALL),
-    XRPC(HTTP_POST, "reissueWelcome", api_reissue_welcome, API_SMALL),
-    XRPC(HTTP_POST, "validateWelcome", api_validate_welcome, 6 << 20),
-    XRPC(HTTP_POST, "registerDevice", api_register_device, API_COMMIT),
-    XRPC(HTTP_GET, "listDevices", api_list_devices, 0),
-    XRPC(HTTP_POST, "deleteDevice", api_delete_device, API_SMALL),
-    XRPC(HTTP_GET, "getPendingDeviceAdditions", api_get_pending_device_additions, 0),
-    XRPC(HTTP_POST, "claimPendingDeviceAddition", api_claim_pending_device_addition, API_SMALL),
-    XRPC(HTTP_POST, "completePendingDeviceAddition", api_complete_pending_device_addition,
+    XRPC_CALL(HTTP_POST, "publishKeyPackage", call_publish_key_package, 128 << 10),
+    XRPC_CALL(HTTP_POST, "publishKeyPackages", call_publish_key_packages, API_MESSAGE),
+    XRPC_CALL(HTTP_GET, "getKeyPackages", call_get_key_packages, 0),
+    XRPC_CALL(HTTP_GET, "getKeyPackageStats", call_get_key_package_stats, 0),
+    XRPC_CALL(HTTP_GET, "getKeyPackageStatus", call_get_key_package_status, 0),
+    XRPC_CALL(HTTP_POST, "syncKeyPackages", call_sync_key_packages, 256 << 10),
+    XRPC_CALL(HTTP_POST, "deleteKeyPackages", call_delete_key_packages, 256 << 10),
+    XRPC_CALL(HTTP_GET, "getWelcome", call_get_welcome, 0),
+    XRPC_CALL(HTTP_GET, "getPendingWelcomes", call_get_pending_welcomes, 0),
+    XRPC_CALL(HTTP_POST, "confirmWelcome", call_confirm_welcome, API_SMALL),
+    XRPC_CALL(HTTP_POST, "invalidateWelcome", call_invalidate_welcome, API_SMALL),
+    XRPC_CALL(HTTP_POST, "reissueWelcome", call_reissue_welcome, API_SMALL),
+    XRPC_CALL(HTTP_POST, "validateWelcome", call_validate_welcome, 6 << 20),
+    XRPC_CALL(HTTP_POST, "registerDevice", call_register_device, API_COMMIT),
+    XRPC_CALL(HTTP_GET, "listDevices", call_list_devices, 0),
+    XRPC_CALL(HTTP_POST, "deleteDevice", call_delete_device, API_SMALL),
+    XRPC_CALL(HTTP_GET, "getPendingDeviceAdditions", call_get_pending_device_additions, 0),
+    XRPC_CALL(
+        HTTP_POST, "claimPendingDeviceAddition", call_claim_pending_device_addition, API_SMALL),
+    XRPC_CALL(HTTP_POST, "completePendingDeviceAddition", call_complete_pending_device_addition,
         API_SMALL),
-    XRPC(HTTP_GET, "validateDeviceState", api_validate_device_state, 0),
-    XRPC(HTTP_GET, "getExpectedConversations", api_get_expected_conversations, 0),
+    XRPC_CALL(HTTP_GET, "validateDeviceState", call_validate_device_state, 0),
+    XRPC_CALL(HTTP_GET, "getExpectedConversations", call_get_expected_conversations, 0),
 };
 enum { SITE_ROWS = sizeof site_rows / sizeof site_rows[0] };
 

@@ -519,7 +519,7 @@ TEST(package, claims_name_dids_in_any_form_and_each_once)
     at = (size_t)snprintf(call, 65536, "getKeyPackages?peek=true");
     for (int i = 0; i <= 100; i++)
         at += (size_t)snprintf(call + at, 65536 - at, "&dids=did:web:user%d", i);
-    site_expect(&play.site, &play.alice, call, "", 400, "1 to 100");
+    site_expect(&play.site, &play.alice, call, "", 400, "the most is 100");
     free(call);
     play_end(&play);
 }

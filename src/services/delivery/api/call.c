@@ -43,6 +43,23 @@ bool call_refuse(struct call_run *run, const struct refusal *refusal)
     return false;
 }
 
+bool call_refuse_memory(struct call_run *run)
+{
+    db_query_end(run->request);
+    http_respond_shed(run->request, 503, 1, "memory");
+    return false;
+}
+
+struct span call_keep(struct call_run *run, struct span bytes)
+{
+    char *copy = http_alloc(run->request, bytes.size + 1);
+
+    if (copy == NULL)
+        return (struct span){ NULL, 0 };
+    memcpy(copy, bytes.at, bytes.size);
+    return (struct span){ copy, bytes.size };
+}
+
 /* NULL: the role was enough. */
 static const struct refusal *refusal_of_role(
     const struct call *call, const struct sql_statement *failed, struct refusal *refusal)
@@ -229,7 +246,11 @@ static struct field_value call_get(const struct field_source *source, const stru
         value.number = field->number;
         break;
     case FROM_CHANGED:
-        value.number = call_changed(run, field->step);
+        for (uint32_t i = 0; i <= field->at; i++)
+            value.number += call_changed(run, field->step + i);
+        break;
+    case FROM_COUNT:
+        value.number = param->count;
         break;
     case FROM_HAS_ROWS:
         value.number =
@@ -270,7 +291,7 @@ void call_respond(struct http_request *request, struct buffer *answer)
     buffer_free(answer);
 }
 
-static void call_answer(struct call_run *run)
+void call_answer(struct call_run *run)
 {
     struct field_source source = { .get = call_get, .count = call_count, .data = run };
     struct buffer answer = { 0 };
@@ -472,6 +493,13 @@ void call_start(struct call_run *run, const struct call *call)
     db_query_run_with(run->request, run->delivery, unit, is_read, call_finished, run, NULL);
 }
 
+void call_next(struct call_run *run, const struct call *call)
+{
+    db_query_end(run->request);
+    run->unit = NULL;
+    call_start(run, call);
+}
+
 /* False: the request has been answered, or will be. */
 static bool call_read(struct call_run *run)
 {
@@ -480,6 +508,8 @@ static bool call_read(struct call_run *run)
     const struct call *call = run->call;
     bool is_good = true;
 
+    if (call->enter != NULL && !call->enter(run))
+        return false;
     if (http_route(run->request)->method == HTTP_GET)
         param_read_query(&reader, call->params == NULL ? none : call->params, run->values);
     else if (call->params != NULL)

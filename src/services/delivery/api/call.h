@@ -120,7 +120,8 @@ enum call_from {
     FROM_NOW, /* of the request, plus a constant */
     FROM_ID,
     FROM_NUMBER,
-    FROM_CHANGED,  /* rows that a step changed, all repetitions together */
+    FROM_CHANGED,  /* rows that a step and the `at` steps behind it changed, with repetitions */
+    FROM_COUNT,    /* items of a list parameter */
     FROM_HAS_ROWS, /* did the step return a row; in a FROM_EACH list, did its repetition */
     FROM_EACH,     /* of a list: one item for each repetition of a step, columns of its first row */
     FROM_ALL,      /* of a list: all rows of all repetitions of a step */
@@ -163,6 +164,8 @@ struct call {
     const struct step *steps;
     const struct field *fields;
     bool is_large; /* 503 while too many large answers wait for their clients */
+    /* Before the parameters are read. */
+    bool (*enter)(struct call_run *run);
     /* Before the unit. A mistake in a parameter goes to run->expect and is answered with 400. */
     bool (*check)(struct call_run *run);
     /* The unit came back without a refusal. */
@@ -190,7 +193,8 @@ struct call_run {
     } seek;             /* where a FROM_ALL list is */
     char id[AUDIT_ID_SIZE];
     bool has_id;
-    void *data; /* of the hooks */
+    void *data;    /* of the hooks */
+    uint32_t next; /* of the hooks: a row they go on at */
 };
 
 /* Serve a route whose `extra` is a struct call. */
@@ -199,8 +203,15 @@ void call_handle(struct http_request *request);
 /* Build the unit of a call and run it; then `decide` and the rest of that call follow. For hooks:
  * the next phase of a call that takes two units, or a call whose check had to wait. */
 void call_start(struct call_run *run, const struct call *call);
+/* The same from `decide`: the unit that came back is freed first. */
+void call_next(struct call_run *run, const struct call *call);
+/* Answer with the fields of the call, for a hook that found nothing to store. */
+void call_answer(struct call_run *run);
+/* Copy bytes into the request's memory. {NULL, 0}: out of memory. */
+struct span call_keep(struct call_run *run, struct span bytes);
 /* Answer with an error; a unit that came back is freed. Always false. */
 bool call_refuse(struct call_run *run, const struct refusal *refusal);
+bool call_refuse_memory(struct call_run *run);
 /* Rows of a declared step; the step's index in the unit. A step that did not run has no rows. */
 uint32_t call_rows(const struct call_run *run, uint32_t step);
 uint32_t call_step(const struct call_run *run, uint32_t step);

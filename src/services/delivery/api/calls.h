@@ -33,5 +33,40 @@ extern const struct call call_get_request_count;
 extern const struct call call_get_delivery_status;
 /* unread_api.c */
 extern const struct call call_get_unread;
+/* package_api.c */
+extern const struct call call_publish_key_package;
+extern const struct call call_publish_key_packages;
+extern const struct call call_get_key_packages;
+/* package_stock_api.c */
+extern const struct call call_get_key_package_stats;
+extern const struct call call_get_key_package_status;
+extern const struct call call_sync_key_packages;
+extern const struct call call_delete_key_packages;
+/* welcome_api.c */
+extern const struct call call_get_welcome;
+extern const struct call call_get_pending_welcomes;
+extern const struct call call_confirm_welcome;
+extern const struct call call_invalidate_welcome;
+extern const struct call call_reissue_welcome;
+extern const struct call call_validate_welcome;
+/* rejoin_api.c */
+extern const struct call call_rejoin;
+/* device_api.c */
+extern const struct call call_register_device;
+extern const struct call call_list_devices;
+extern const struct call call_delete_device;
+extern const struct call call_validate_device_state;
+extern const struct call call_get_expected_conversations;
+/* addition_api.c */
+extern const struct call call_get_pending_device_additions;
+extern const struct call call_claim_pending_device_addition;
+extern const struct call call_complete_pending_device_addition;
+/* convo_list_api.c */
+extern const struct call call_get_convos;
+/* receipt_api.c */
+extern const struct call call_get_receipts;
+/* push_api.c */
+extern const struct call call_register_device_token;
+extern const struct call call_unregister_device_token;
 
 #endif

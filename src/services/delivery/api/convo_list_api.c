@@ -1,120 +1,66 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* convo_list_api.c: getConvos: the conversations a caller is in, each as getConvo shows it, but for
- * members beyond the first MEMBERS_MAX: memberCount says how many there are. */
-#include "services/delivery/api/api_query.h"
-#include "services/delivery/api/text.h"
+/* convo_list_api.c: getConvos: the conversations a caller is in, each as getConvo shows it, but with
+ * the first MEMBERS_MAX members only: memberCount says how many there are. */
+#include "services/delivery/api/calls.h"
+#include "services/delivery/store/convo_list_store.h"
 
 enum { MEMBERS_MAX = 100 };
-
-SQL_STATEMENT(list_convos,
-    "SELECT c.id, c.creator, c.epoch, c.suite, c.created_ms, c.active_ms, c.name, c.description,"
-    " COALESCE(c.group_name, c.id)"
-    " FROM members m JOIN convos c ON c.id = m.convo"
-    " WHERE m.did = $1 AND m.leave_seq IS NULL AND c.id > $2 ORDER BY c.id LIMIT $3");
-/* Of the same conversations, in the same order: the caller, then who has been in for longest. */
-SQL_STATEMENT(list_members,
-    "SELECT convo, did, joined_ms, is_admin, is_moderator, total FROM (SELECT m.convo, m.did,"
-    " m.joined_ms, m.is_admin, m.is_moderator, COUNT(*) OVER (PARTITION BY m.convo) AS total,"
-    " ROW_NUMBER() OVER (PARTITION BY m.convo ORDER BY CASE WHEN m.did = $1 THEN 0 ELSE 1 END,"
-    " m.join_seq, m.did) AS place FROM members m WHERE m.leave_seq IS NULL AND m.convo IN (SELECT"
-    " s.convo FROM members s WHERE s.did = $1 AND s.leave_seq IS NULL AND s.convo > $2"
-    " ORDER BY s.convo LIMIT $3)) AS ranked WHERE place <= $4 ORDER BY convo, place");
 enum { STEP_CONVOS, STEP_MEMBERS };
 
-static void put_member(struct json_writer *writer, const struct sql_unit *unit, uint32_t row)
-{
-    json_put_object(writer, NULL);
-    json_put_string(writer, "did", sql_row_bytes(unit, STEP_MEMBERS, row, 1));
-    json_put_string(writer, "userDid", sql_row_bytes(unit, STEP_MEMBERS, row, 1));
-    delivery_put_time(writer, "joinedAt", sql_row_int(unit, STEP_MEMBERS, row, 2));
-    json_put_bool(writer, "isAdmin", sql_row_int(unit, STEP_MEMBERS, row, 3) != 0);
-    json_put_bool(writer, "isModerator", sql_row_int(unit, STEP_MEMBERS, row, 4) != 0);
-    json_put_end(writer);
-}
+static const struct field member_fields[] = {
+    { "did", FIELD_TEXT, .at = 1 },
+    { "userDid", FIELD_TEXT, .at = 1 },
+    { "joinedAt", FIELD_TIME_MS, .at = 2 },
+    { "isAdmin", FIELD_BOOL, .at = 3 },
+    { "isModerator", FIELD_BOOL, .at = 4 },
+    FIELD_LAST,
+};
+static const struct field member_list = { "members", FIELD_LIST, .step = STEP_MEMBERS,
+    .fields = member_fields };
 
-/* From row *member on; moves it behind the last of this conversation. */
+/* Write the members of a conversation. Both steps are in the same order, so the rows go on where the
+ * conversation before ended: run->next. */
 static void put_members(
-    struct json_writer *writer, const struct sql_unit *unit, uint32_t row, uint32_t *member)
+    struct json_writer *writer, const struct field *field, const struct field_source *source)
 {
-    struct span id = sql_row_bytes(unit, STEP_CONVOS, row, 0);
+    struct call_run *run = call_run_of(source);
+    uint32_t members = call_step(run, STEP_MEMBERS);
+    struct span id = sql_row_bytes(run->unit, call_step(run, STEP_CONVOS), source->row, 0);
+    struct field_source inner = *source;
     int64_t total = 0;
 
-    json_put_array(writer, "members");
-    while (*member < sql_unit_rows(unit, STEP_MEMBERS) &&
-           span_equal(sql_row_bytes(unit, STEP_MEMBERS, *member, 0), id)) {
-        total = sql_row_int(unit, STEP_MEMBERS, *member, 5);
-        put_member(writer, unit, (*member)++);
+    inner.list = &member_list;
+    json_put_array(writer, field->fields[0].name);
+    while (run->next < call_rows(run, STEP_MEMBERS) &&
+           span_equal(sql_row_bytes(run->unit, members, run->next, 0), id)) {
+        total = sql_row_int(run->unit, members, run->next, 5);
+        inner.row = run->next++;
+        json_put_object(writer, NULL);
+        field_put_json(writer, member_fields, &inner);
+        json_put_end(writer);
     }
     json_put_end(writer);
-    json_put_int(writer, "memberCount", total);
+    json_put_int(writer, field->fields[1].name, total);
 }
 
-static void put_convo(
-    struct json_writer *writer, const struct sql_unit *unit, uint32_t row, uint32_t *member)
-{
-    json_put_object(writer, NULL);
-    json_put_string(writer, "id", sql_row_bytes(unit, STEP_CONVOS, row, 0));
-    json_put_string(writer, "groupId", sql_row_bytes(unit, STEP_CONVOS, row, 8));
-    json_put_string(writer, "creator", sql_row_bytes(unit, STEP_CONVOS, row, 1));
-    put_members(writer, unit, row, member);
-    json_put_int(writer, "epoch", sql_row_int(unit, STEP_CONVOS, row, 2));
-    json_put_string(writer, "cipherSuite", sql_row_bytes(unit, STEP_CONVOS, row, 3));
-    delivery_put_time(writer, "createdAt", sql_row_int(unit, STEP_CONVOS, row, 4));
-    delivery_put_time(writer, "lastMessageAt", sql_row_int(unit, STEP_CONVOS, row, 5));
-    json_put_object(writer, "metadata");
-    if (!sql_row_is_null(unit, STEP_CONVOS, row, 6))
-        json_put_string(writer, "name", sql_row_bytes(unit, STEP_CONVOS, row, 6));
-    if (!sql_row_is_null(unit, STEP_CONVOS, row, 7))
-        json_put_string(writer, "description", sql_row_bytes(unit, STEP_CONVOS, row, 7));
-    json_put_end(writer);
-    json_put_end(writer);
-}
-
-static void convos_listed(struct http_request *request, const struct tr_event *event)
-{
-    struct sql_unit *unit = db_query_unit(request, event);
-    struct buffer answer = { 0 };
-    struct json_writer writer = json_writer(&answer);
-    uint32_t count, member = 0;
-
-    if (unit == NULL)
-        return;
-    count = sql_unit_rows(unit, STEP_CONVOS);
-    json_put_object(&writer, NULL);
-    json_put_array(&writer, "conversations");
-    for (uint32_t row = 0; row < count; row++)
-        put_convo(&writer, unit, row, &member);
-    json_put_end(&writer);
-    if (count > 0)
-        json_put_string(&writer, "cursor", sql_row_bytes(unit, STEP_CONVOS, count - 1, 0));
-    json_put_end(&writer);
-    db_query_end(request);
-    api_query_respond(request, &answer);
-}
-
-static void add_step(struct sql_unit *unit, const struct sql_statement *statement, struct span did,
-    struct span cursor, uint64_t limit)
-{
-    sql_unit_step(unit, statement, SQL_ROWS_ANY);
-    sql_unit_text(unit, did);
-    sql_unit_text(unit, cursor);
-    sql_unit_int(unit, (int64_t)limit);
-}
-
-void api_get_convos(struct http_request *request)
-{
-    struct span cursor = SPAN(""), did = auth_claims_of(request)->issuer;
-    uint64_t limit = 50;
-    struct sql_unit *unit;
-
-    if (!api_query_query_number(request, "limit", 100, &limit) ||
-        api_query_query(request, "cursor", &cursor) < 0)
-        return;
-    unit = sql_unit_create(0);
-    if (unit != NULL) {
-        add_step(unit, &list_convos, did, cursor, limit);
-        add_step(unit, &list_members, did, cursor, limit);
-        sql_unit_int(unit, MEMBERS_MAX);
-    }
-    db_query_run(request, http_service(request), unit, true, convos_listed);
-}
+const struct call call_get_convos = {
+    .params = PARAMS(PARAM_LIMIT(100, 50), PARAM_CURSOR),
+    .steps = CALL_STEPS([STEP_CONVOS] = { STEP(
+                            convo_list, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(1), ARG_PARAM(0)) },
+        [STEP_MEMBERS] = { STEP(convo_list_members, SQL_ROWS_ANY, ARG_CALLER, ARG_PARAM(1),
+            ARG_PARAM(0), ARG_INT(MEMBERS_MAX)) }),
+    .fields =
+        FIELDS({ "conversations", FIELD_LIST,
+                   ROWS(STEP_CONVOS, { "id", FIELD_TEXT, .at = 0 },
+                       { "groupId", FIELD_TEXT, .at = 8 }, { "creator", FIELD_TEXT, .at = 1 },
+                       { NULL, FIELD_PUT, .put = put_members,
+                           .fields = FIELDS({ "members", FIELD_LIST, .fields = member_fields },
+                               { "memberCount", FIELD_INT, .at = 5 }) },
+                       { "epoch", FIELD_INT, .at = 2 }, { "cipherSuite", FIELD_TEXT, .at = 3 },
+                       { "createdAt", FIELD_TIME_MS, .at = 4 },
+                       { "lastMessageAt", FIELD_TIME_MS, .at = 5 },
+                       { "metadata", FIELD_OBJECT,
+                           .fields = FIELDS({ "name", FIELD_TEXT, .at = 6, OPTIONAL },
+                               { "description", FIELD_TEXT, .at = 7, OPTIONAL }) }) },
+            { "cursor", FIELD_TEXT, LAST_ROW(STEP_CONVOS, 0), OPTIONAL }),
+};

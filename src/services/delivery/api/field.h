@@ -29,6 +29,7 @@ enum field_type {
     FIELD_HEX,     /* a text */
     FIELD_CHOICE,  /* a number as its place in `choices`; a number past the end is the last one */
     FIELD_SUITE,   /* a cipher suite's number as its registered name */
+    FIELD_DOUBLE,  /* or null; only a `put` writes it */
     FIELD_OBJECT,  /* of `fields` */
     FIELD_LIST,    /* of objects of `fields`; of bare values if the first of them has no name */
     FIELD_MAP,     /* of integers: the name and the number of each row are `fields` 0 and 1 */

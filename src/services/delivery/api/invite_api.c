@@ -12,7 +12,7 @@
 
 enum { HASH_SIZE = 32 };
 
-/* ---- what a joiner brings -------------------------------------------------------------------- */
+/* ---- what a joiner brings ------------------------------------------------------------------- */
 
 void invite_read_secret(struct api_body *body, struct act_invite *invite)
 {

@@ -1,28 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* package.h: key packages on their way into the pool. A package is checked on the blocking pool and
- * stored by the unit of the call that brought it; calls that bring several say for each what became
- * of it. */
+/* package.h: key packages on their way into the pool. A call that brings packages copies them into a
+ * batch, which the blocking pool checks (signatures take long); the unit of the call stores those
+ * that are good. Calls that bring several say of each what became of it.
+ *
+ *   create ──▶ read each ──▶ check (on the pool) ──▶ taken ──▶ add_steps ──▶ stored
+ *
+ * Until it is taken the batch belongs to the pool; from then on it lives as long as the request. */
 #ifndef SERVICES_DELIVERY_API_PACKAGE_H
 #define SERVICES_DELIVERY_API_PACKAGE_H
 
-#include "services/delivery/api/api.h"
+#include "services/delivery/api/call.h"
 #include "services/delivery/mls/mls_check.h"
+#include "services/delivery/store/package_store.h"
 
 enum {
-    PACKAGES_FREE_MAX = 100,   /* that nobody claimed, of a DID */
-    PACKAGES_DEVICE_MAX = 200, /* not consumed, of a device */
     PACKAGES_UPLOAD_MAX = 100, /* in one publishKeyPackages */
-    PACKAGE_THRESHOLD = 20,    /* fewer: the owner should bring more */
-    PACKAGE_LEASES_MAX = 20,   /* of one DID's packages that one claimer may have at a time */
-    PACKAGE_DEVICES_MAX = 32,  /* devices of a DID that one claim serves */
-    PACKAGES_RETRY_S = 3600,   /* when to look again whether some were used */
+    PACKAGES_RETRY_S = 3600,   /* of an owner that has as many as it may */
     PACKAGE_SKEW_S = 3600,
     PACKAGE_SPAN_S_MAX = 90 * 86400 + 3600,
 };
-
-/* Claims run on one writer, in one order: two that meet at one DID never choose the same row, and
- * two that name the same DIDs in another order cannot wait for each other. */
-enum { PACKAGE_CLAIMS_KEY = 0x6b70 };
 
 struct package_upload {
     /* as it came */
@@ -36,7 +32,7 @@ struct package_upload {
     unsigned char ref[MLS_REFERENCE_SIZE_MAX];
     size_t ref_size;
     int64_t not_after_s;
-    uint32_t step; /* where its unit has it */
+    uint32_t step; /* of its unit */
     /* what became of it: label NULL is fine */
     const char *label;
     const char *why;
@@ -51,34 +47,64 @@ struct package_rule {
     struct mls_lifetime_rule lifetime;
 };
 
+struct package_batch {
+    struct call_run *run;
+    struct package_rule rule;
+    char *text, *text_end; /* where the next copied bytes go */
+    uint32_t count;
+    struct package_upload list[];
+};
+
 /* Of the caller's packages, now; `device` may be "". */
 struct package_rule package_rule_of(
     const struct delivery *delivery, struct span did, struct span device);
-
-/* Read keyPackage, cipherSuite, expires and lastResort of an object of the body. */
-void package_read(struct json_expect *expect, struct package_upload *ret_upload);
-/* Decide whether it may be stored; sets label and why if not. Checks signatures: on the pool. */
+/* The parameters of one upload, first in a table, and the upload that they make. A mistake fails
+ * `expect`. */
+enum { UPLOAD_BYTES, UPLOAD_SUITE, UPLOAD_EXPIRES, UPLOAD_LAST_RESORT, UPLOAD_PARAMS };
+/* clang-format off */
+#define PARAMS_OF_UPLOAD                                                                           \
+    { "keyPackage", PARAM_BYTES, PARAM_REQUIRED, .max = KEY_PACKAGE_SIZE_MAX },                    \
+    PARAM_MAY_TEXT("cipherSuite", 1, 63), PARAM_MAY_TEXT("expires", 20, 40),                       \
+    { "lastResort", PARAM_BOOL, .fallback = false }
+/* clang-format on */
+void package_read(struct json_expect *expect, const struct param_value *values,
+    struct package_upload *ret_upload);
+/* Decide whether it may be stored; sets label and why if not. */
 void package_check(struct package_upload *upload, const struct package_rule *rule);
 
-/* Steps that store it, in a unit with the key of its owner. `is_registered`: only if its device is
- * registered with its signature key. */
-void package_add_steps(struct sql_unit *unit, struct package_upload *upload,
-    const struct package_rule *rule, uint64_t lease_s, bool is_registered);
-/* Of a unit that came back well: sets label and why if it was not stored. */
-void package_stored(struct package_upload *upload, const struct sql_unit *unit);
+/* Create a batch of the caller's packages; rule and uploads are its own copies. NULL: 503 was
+ * answered. */
+struct package_batch *package_batch_create(
+    struct call_run *run, uint32_t count, struct span device, struct span signature_key);
+void package_batch_destroy(void *batch);
+/* Copy an upload that was read. */
+void package_batch_set(
+    struct package_batch *batch, uint32_t index, const struct package_upload *upload);
+/* Read an array of the body. A package that cannot be read is its own error, not the request's. */
+void package_batch_read(struct package_batch *batch, const struct json *list);
+/* Check it on the pool; `then` begins with package_batch_take. Always false: the request is answered
+ * or will be. */
+bool package_batch_check(struct package_batch *batch, http_then_fn then);
+struct package_batch *package_batch_take(
+    struct http_request *request, const struct tr_event *event);
+uint32_t package_batch_count_good(const struct package_batch *batch);
+/* Steps of a unit that store the good ones, in a unit of their owner's order, and what became of
+ * them. `is_registered`: only if the device is registered with the package's signature key. */
+void package_batch_add(struct package_batch *batch, struct sql_unit *unit, bool is_registered);
+void package_batch_stored(struct package_batch *batch, const struct sql_unit *unit);
+/* Write {index, error, message} of the others as the array `errors`; a FIELD_PUT. */
+void package_put_errors(
+    struct json_writer *writer, const struct field *field, const struct field_source *source);
+#define PACKAGE_ERRORS                                                                             \
+    {                                                                                              \
+        "errors", FIELD_PUT,                                                                       \
+            .put = package_put_errors,                                                             \
+            .fields = FIELDS({ "errors", FIELD_LIST,                                               \
+                .fields = FIELDS({ "index", FIELD_INT, .at = 0 },                                  \
+                    { "error", FIELD_TEXT, .at = 0 }, { "message", FIELD_TEXT, .at = 0 }) })       \
+    }
 
-/* Of one that has a label: the answer that says so. */
-void package_respond_refused(struct http_request *request, const struct package_upload *upload);
-
-/* One lease on a package of one device, in a unit of claims; `addition` must be claimed by the
- * claimer, and what it names is taken, unless it was used. Returns ref, bytes, is_last_resort. */
-struct package_lease {
-    struct span did, device, claimer, addition;
-    int64_t suite;
-    int64_t now_s;
-    int64_t until_s;
-    int64_t now_ms;
-};
-void package_add_lease(struct sql_unit *unit, const struct package_lease *lease);
+/* Answer with the error of an upload that has a label. Always false. */
+bool package_refuse_upload(struct call_run *run, const struct package_upload *upload);
 
 #endif

@@ -425,6 +425,15 @@ static void read_body_param(
     }
 }
 
+void param_read_members(
+    struct param_reader *reader, const struct param *params, struct param_value *ret_values)
+{
+    for (uint32_t i = 0; params[i].type != PARAM_END && !reader->is_out_of_memory; i++) {
+        tr_assert(i < PARAMS_MAX);
+        read_body_param(reader, &params[i], &ret_values[i]);
+    }
+}
+
 void param_read_body(
     struct param_reader *reader, const struct param *params, struct param_value *ret_values)
 {
@@ -440,10 +449,7 @@ void param_read_body(
     if (rc < 0)
         return;
     reader->expect = json_expect(json_root(&reader->doc));
-    for (uint32_t i = 0; params[i].type != PARAM_END && !reader->is_out_of_memory; i++) {
-        tr_assert(i < PARAMS_MAX);
-        read_body_param(reader, &params[i], &ret_values[i]);
-    }
+    param_read_members(reader, params, ret_values);
 }
 
 void param_reader_fini(struct param_reader *reader)

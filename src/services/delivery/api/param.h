@@ -15,7 +15,7 @@ enum {
     DID_SIZE_MAX = 255,
     WHY_SIZE_MAX = 256,
     PARAM_ITEMS_MAX = 1000, /* of any list */
-    PARAMS_MAX = 8,         /* of one call */
+    PARAMS_MAX = 12,        /* of one call */
 };
 
 enum param_type {
@@ -34,6 +34,8 @@ enum param_type {
     PARAM_JSON,   /* an array of min to max values, read by the call itself; bodies only */
 };
 
+/* A table ends with PARAM_LAST. Entries behind it are not read: they give a type to values that the
+ * hooks of a call set. */
 struct param {
     const char *name;
     enum param_type type;
@@ -50,6 +52,7 @@ struct param {
 #define PARAM_MAY_TEXT(name, min_, max_) { name, PARAM_TEXT, .min = (min_), .max = (max_) }
 #define PARAM_CONVO PARAM_NEED_TEXT("convoId", 1, CONVO_SIZE_MAX)
 #define PARAM_DID(name) PARAM_NEED_TEXT(name, DID_SIZE_MIN, DID_SIZE_MAX)
+#define PARAM_DEVICE_ID { "deviceId", PARAM_DEVICE, .max = DEVICE_SIZE_MAX }
 #define PARAM_CURSOR { "cursor", PARAM_TEXT, PARAM_OR_EMPTY, .max = 0 }
 #define PARAM_LIMIT(most, usual) { "limit", PARAM_INT, .min = 1, .max = (most), .fallback = (usual) }
 /* clang-format on */
@@ -79,6 +82,9 @@ struct param_reader {
 void param_read_query(
     struct param_reader *reader, const struct param *params, struct param_value *ret_values);
 void param_read_body(
+    struct param_reader *reader, const struct param *params, struct param_value *ret_values);
+/* Read the members of the object that reader->expect is of. */
+void param_read_members(
     struct param_reader *reader, const struct param *params, struct param_value *ret_values);
 void param_reader_fini(struct param_reader *reader);
 /* Answer 400 InvalidRequest or 503 if anything was wrong, and free the document. True: it was. */

@@ -1,170 +1,143 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* receipt_api.c: getReceipts. receipt.h says what a receipt is and how to verify one. */
-#include <string.h>
-
 #include "auth/did.h"
-#include "services/delivery/api/api_query.h"
+#include "base/assert.h"
+#include "services/delivery/api/calls.h"
 #include "services/delivery/api/text.h"
 #include "services/delivery/convo/event.h"
 #include "services/delivery/convo/receipt.h"
+#include "services/delivery/store/log_store.h"
 #include "services/delivery/store/schema.h"
 
-SQL_STATEMENT(find_head, "SELECT seq, chain, kept_chain, kept_from FROM convos WHERE id = $1");
-SQL_STATEMENT(find_member, "SELECT 1 FROM members WHERE convo = $1 AND did = $2"
-                           " AND leave_seq IS NULL");
-SQL_STATEMENT(find_newest, "SELECT seq FROM log WHERE convo = $1 AND receipt IS NOT NULL"
-                           " ORDER BY seq DESC LIMIT 1");
-SQL_STATEMENT(find_previous, "SELECT receipt FROM log WHERE convo = $1 AND seq < $2"
-                             " AND receipt IS NOT NULL ORDER BY seq DESC LIMIT 1");
-SQL_STATEMENT(list_receipts,
-    "SELECT seq, kind, base_epoch, sha256, receipt FROM log WHERE convo = $1 AND seq >= $2"
-    " AND receipt IS NOT NULL ORDER BY seq LIMIT $3");
-
+enum { RECEIPT_CONVO, RECEIPT_FROM, RECEIPT_LIMIT };
 enum { STEP_HEAD, STEP_MEMBER, STEP_NEWEST, STEP_PREVIOUS, STEP_ROWS };
+enum { HEAD_CHAIN = 1, HEAD_KEPT_CHAIN, HEAD_KEPT_FROM };
 
-static const char *kind_of(int64_t kind)
+static const char *const receipt_kinds[] = { "commit", "commit", "commit",
+    "commit", [LOG_REVOKED] = "revokedCommit", [LOG_REVOKE] = "revocation",
+    [LOG_FORMER] = "formerCommit", [LOG_RESET] = "reset", NULL };
+
+static bool has_head(const struct call_run *run, uint32_t column)
 {
-    switch (kind) {
-    case LOG_REVOKED:
-        return "revokedCommit";
-    case LOG_REVOKE:
-        return "revocation";
-    case LOG_FORMER:
-        return "formerCommit";
-    case LOG_RESET:
-        return "reset";
-    default:
-        return "commit";
-    }
+    return !sql_row_is_null(run->unit, call_step(run, STEP_HEAD), 0, column);
 }
 
-static struct span previous_of(const struct sql_unit *unit)
+/* The receipt before the first one of the answer: of the log, or of the rows that are no longer
+ * kept, or zeros. */
+static void put_previous(
+    struct json_writer *writer, const struct field *field, const struct field_source *source)
 {
     static const char zeros[32];
+    const struct call_run *run = call_run_of(source);
+    struct span previous = { zeros, sizeof zeros };
 
-    if (sql_unit_rows(unit, STEP_PREVIOUS) > 0)
-        return sql_row_bytes(unit, STEP_PREVIOUS, 0, 0);
-    if (!sql_row_is_null(unit, STEP_HEAD, 0, 2))
-        return sql_row_bytes(unit, STEP_HEAD, 0, 2);
-    return (struct span){ zeros, sizeof zeros };
+    if (call_rows(run, STEP_PREVIOUS) > 0)
+        previous = sql_row_bytes(run->unit, call_step(run, STEP_PREVIOUS), 0, 0);
+    else if (has_head(run, HEAD_KEPT_CHAIN))
+        previous = sql_row_bytes(run->unit, call_step(run, STEP_HEAD), 0, HEAD_KEPT_CHAIN);
+    delivery_put_hex(writer, field->name, previous);
 }
 
-static void put_rows(struct json_writer *writer, const struct sql_unit *unit, struct span convo)
+static void put_receipt_id(
+    struct json_writer *writer, const struct field *field, const struct field_source *source)
 {
+    const struct call_run *run = call_run_of(source);
+    int64_t seq = sql_row_int(run->unit, call_step(run, STEP_ROWS), source->row, 0);
     char id[DELIVERY_ID_SIZE];
 
-    json_put_array(writer, "receipts");
-    for (uint32_t i = 0; i < sql_unit_rows(unit, STEP_ROWS); i++) {
-        json_put_object(writer, NULL);
-        json_put_string(writer, "id",
-            delivery_message_id(
-                (struct span){ NULL, 0 }, convo, (uint64_t)sql_row_int(unit, STEP_ROWS, i, 0), id));
-        json_put_int(writer, "seq", sql_row_int(unit, STEP_ROWS, i, 0));
-        json_put_text(writer, "kind", kind_of(sql_row_int(unit, STEP_ROWS, i, 1)));
-        json_put_int(writer, "baseEpoch", sql_row_int(unit, STEP_ROWS, i, 2));
-        api_query_put_hex(writer, "sha256", sql_row_bytes(unit, STEP_ROWS, i, 3));
-        api_query_put_hex(writer, "receipt", sql_row_bytes(unit, STEP_ROWS, i, 4));
-        json_put_end(writer);
-    }
-    json_put_end(writer);
+    json_put_string(writer, field->name,
+        delivery_message_id(
+            (struct span){ NULL, 0 }, call_text(run, RECEIPT_CONVO), (uint64_t)seq, id));
 }
 
-/* The newest receipt, signed. Nothing if there is none yet. */
-static int put_signed(struct json_writer *writer, const struct delivery *delivery,
-    const struct sql_unit *unit, struct span convo)
+/* Find the newest receipt and its number. False: there is none yet. */
+static bool newest_receipt(const struct call_run *run, struct span *ret_receipt, int64_t *ret_seq)
 {
-    struct span receipt = sql_row_bytes(unit, STEP_HEAD, 0, 1);
-    uint8_t signature[CRYPTO_SIGNATURE_BYTES_MAX];
+    uint32_t head = call_step(run, STEP_HEAD);
+
+    *ret_receipt = sql_row_bytes(run->unit, head, 0, HEAD_CHAIN);
+    if (call_rows(run, STEP_NEWEST) > 0)
+        *ret_seq = sql_row_int(run->unit, call_step(run, STEP_NEWEST), 0, 0);
+    else if (has_head(run, HEAD_KEPT_CHAIN)) /* its row is no longer kept */
+        *ret_seq = sql_row_int(run->unit, head, 0, HEAD_KEPT_FROM) - 1;
+    else
+        return false;
+    return ret_receipt->size == 32;
+}
+
+static int sign_receipt(const struct call_run *run, struct span receipt, int64_t seq,
+    uint8_t signature[CRYPTO_SIGNATURE_BYTES_MAX])
+{
     struct buffer statement = { 0 };
-    char did[DID_KEY_CHARS_MAX];
-    uint64_t seq;
     int rc;
 
-    if (receipt.size != 32)
-        return 0;
-    if (sql_unit_rows(unit, STEP_NEWEST) > 0)
-        seq = (uint64_t)sql_row_int(unit, STEP_NEWEST, 0, 0);
-    else if (!sql_row_is_null(unit, STEP_HEAD, 0, 2))
-        seq = (uint64_t)sql_row_int(unit, STEP_HEAD, 0, 3) - 1; /* it is no longer kept */
-    else
-        return 0;
-    receipt_statement(&statement, convo, seq, receipt.at);
-    rc = statement.failed != 0
-             ? statement.failed
-             : crypto_key_sign(delivery->receipt_key, statement.bytes, statement.size, signature);
+    receipt_statement(&statement, call_text(run, RECEIPT_CONVO), (uint64_t)seq, receipt.at);
+    rc = statement.failed != 0 ? statement.failed
+                               : crypto_key_sign(run->delivery->receipt_key, statement.bytes,
+                                     statement.size, signature);
     buffer_free(&statement);
-    if (rc < 0)
-        return rc;
-    json_put_object(writer, "signed");
-    json_put_int(writer, "seq", (int64_t)seq);
-    api_query_put_hex(writer, "receipt", receipt);
+    return rc;
+}
+
+static void put_signed(
+    struct json_writer *writer, const struct field *field, const struct field_source *source)
+{
+    const struct call_run *run = call_run_of(source);
+    const struct crypto_key *key = run->delivery->receipt_key;
+    uint8_t signature[CRYPTO_SIGNATURE_BYTES_MAX];
+    char did[DID_KEY_CHARS_MAX];
+    struct span receipt;
+    int64_t seq;
+    int rc;
+
+    if (!newest_receipt(run, &receipt, &seq))
+        return;
+    rc = sign_receipt(run, receipt, seq, signature);
+    if (rc < 0) {
+        if (writer->out->failed == 0)
+            writer->out->failed = rc;
+        return;
+    }
+    json_put_object(writer, field->name);
+    json_put_int(writer, "seq", seq);
+    delivery_put_hex(writer, "receipt", receipt);
     delivery_put_bytes(writer, "signature",
-        (struct span){ (const char *)signature, crypto_key_signature_size(delivery->receipt_key) });
-    if (did_key_format(delivery->receipt_key, did) > 0)
+        (struct span){ (const char *)signature, crypto_key_signature_size(key) });
+    if (did_key_format(key, did) > 0)
         json_put_text(writer, "publicKey", did);
     json_put_end(writer);
-    return 0;
 }
 
-static void receipts_read(struct http_request *request, const struct tr_event *event)
-{
-    struct sql_unit *unit = db_query_unit(request, event);
-    struct buffer answer = { 0 };
-    struct json_writer writer = json_writer(&answer);
-    struct span convo;
-    int rc;
-
-    if (unit == NULL)
-        return;
-    if (sql_unit_rows(unit, STEP_HEAD) == 0 || sql_unit_rows(unit, STEP_MEMBER) == 0) {
-        bool is_there = sql_unit_rows(unit, STEP_HEAD) > 0;
-
-        db_query_end(request);
-        http_respond_error(request, is_there ? 403 : 404, is_there ? "NotMember" : "ConvoNotFound",
-            is_there ? "you are not a member of this conversation"
-                     : "there is no such conversation");
-        return;
-    }
-    (void)http_parameter(request, "convoId", &convo);
-    json_put_object(&writer, NULL);
-    json_put_string(&writer, "convoId", convo);
-    json_put_int(&writer, "oldestSeq", sql_row_int(unit, STEP_HEAD, 0, 3));
-    api_query_put_hex(&writer, "previous", previous_of(unit));
-    put_rows(&writer, unit, convo);
-    rc = put_signed(&writer, http_service(request), unit, convo);
-    json_put_end(&writer);
-    db_query_end(request);
-    if (rc < 0 && answer.failed == 0)
-        answer.failed = rc;
-    api_query_respond(request, &answer);
-}
-
-void api_get_receipts(struct http_request *request)
-{
-    uint64_t from = 0, limit = 100;
-    struct span convo;
-    struct sql_unit *unit;
-
-    if (!api_query_query_convo(request, &convo) ||
-        !api_query_query_number(request, "fromSeq", INT64_MAX, &from) ||
-        !api_query_query_number(request, "limit", 1000, &limit))
-        return;
-    unit = sql_unit_create(0);
-    if (unit != NULL) {
-        sql_unit_step(unit, &find_head, SQL_ROWS_ANY);
-        sql_unit_text(unit, convo);
-        sql_unit_step(unit, &find_member, SQL_ROWS_ANY);
-        sql_unit_text(unit, convo);
-        sql_unit_text(unit, auth_claims_of(request)->issuer);
-        sql_unit_step(unit, &find_newest, SQL_ROWS_ANY);
-        sql_unit_text(unit, convo);
-        sql_unit_step(unit, &find_previous, SQL_ROWS_ANY);
-        sql_unit_text(unit, convo);
-        sql_unit_int(unit, (int64_t)from);
-        sql_unit_step(unit, &list_receipts, SQL_ROWS_ANY);
-        sql_unit_text(unit, convo);
-        sql_unit_int(unit, (int64_t)from);
-        sql_unit_int(unit, (int64_t)limit);
-    }
-    db_query_run(request, http_service(request), unit, true, receipts_read);
-}
+const struct call call_get_receipts = {
+    .params = PARAMS([RECEIPT_CONVO] = PARAM_CONVO,
+        [RECEIPT_FROM] = { "fromSeq", PARAM_INT, .min = 1, .max = INT64_MAX },
+        [RECEIPT_LIMIT] = PARAM_LIMIT(1000, 100)),
+    .steps =
+        CALL_STEPS([STEP_HEAD] = { STEP(receipt_find_head, SQL_ROWS_ANY, ARG_PARAM(RECEIPT_CONVO)),
+                       .missing = REFUSE(404, "ConvoNotFound", "There is no such conversation.") },
+            [STEP_MEMBER] = { STEP(receipt_find_member, SQL_ROWS_ANY, ARG_PARAM(RECEIPT_CONVO),
+                                  ARG_CALLER),
+                .missing = REFUSE(403, "NotMember", "You are not a member of this conversation.") },
+            [STEP_NEWEST] = { STEP(receipt_find_newest, SQL_ROWS_ANY, ARG_PARAM(RECEIPT_CONVO)) },
+            [STEP_PREVIOUS] = { STEP(receipt_find_previous, SQL_ROWS_ANY, ARG_PARAM(RECEIPT_CONVO),
+                ARG_PARAM(RECEIPT_FROM)) },
+            [STEP_ROWS] = { STEP(receipt_list, SQL_ROWS_ANY, ARG_PARAM(RECEIPT_CONVO),
+                ARG_PARAM(RECEIPT_FROM), ARG_PARAM(RECEIPT_LIMIT)) }),
+    .fields = FIELDS({ "convoId", FIELD_TEXT, FIELD_PARAM(RECEIPT_CONVO) },
+        { "oldestSeq", FIELD_INT, COLUMN(STEP_HEAD, HEAD_KEPT_FROM) },
+        { "previous", FIELD_PUT, .put = put_previous,
+            .fields = FIELDS({ "previous", FIELD_HEX, .at = 0 }) },
+        { "receipts", FIELD_LIST,
+            ROWS(STEP_ROWS,
+                { "id", FIELD_PUT, .put = put_receipt_id,
+                    .fields = FIELDS({ "id", FIELD_TEXT, .at = 0 }) },
+                { "seq", FIELD_INT, .at = 0 },
+                { "kind", FIELD_CHOICE, .at = 1, .choices = receipt_kinds },
+                { "baseEpoch", FIELD_INT, .at = 2 }, { "sha256", FIELD_HEX, .at = 3 },
+                { "receipt", FIELD_HEX, .at = 4 }) },
+        { "signed", FIELD_PUT, OPTIONAL, .put = put_signed,
+            .fields = FIELDS({ "signed", FIELD_OBJECT, OPTIONAL,
+                .fields = FIELDS({ "seq", FIELD_INT, .at = 0 }, { "receipt", FIELD_HEX, .at = 0 },
+                    { "signature", FIELD_BYTES, .at = 0 },
+                    { "publicKey", FIELD_TEXT, OPTIONAL }) }) }),
+};

@@ -4,8 +4,6 @@
  * there already stays as it is. */
 #include "crypto/encoding.h"
 #include "services/delivery/api/api.h"
-#include "services/delivery/api/api_query.h"
-#include "services/delivery/api/device.h"
 #include "services/delivery/api/package.h"
 #include "services/delivery/import/import_run.h"
 #include "services/delivery/mls/mls_check.h"
@@ -32,7 +30,7 @@ static int on_device(void *data, const struct source_row *row)
     size_t size = 0;
 
     if (did.size < DID_SIZE_MIN || did.size > DID_SIZE_MAX || device.at == NULL ||
-        !api_query_is_device(device))
+        !param_is_device(device))
         reason = "has no DID, or no device id";
     else if (hex.at == NULL || crypto_hex_decode(hex, key, sizeof key, &size) < 0 || size == 0)
         reason = "has no signature key: it registers again";
@@ -72,13 +70,13 @@ static bool find_device(struct package *package, struct span said)
     struct span identity = package->read.leaf.identity;
     struct span bare = import_bare_did(identity);
 
-    package->device = said.at != NULL && api_query_is_device(said) ? said : SPAN("");
+    package->device = said.at != NULL && param_is_device(said) ? said : SPAN("");
     if (package->read.leaf.credential != MLS_CREDENTIAL_BASIC || !span_equal(bare, package->did))
         return false;
     if (bare.size + 1 < identity.size)
         package->device =
             (struct span){ identity.at + bare.size + 1, identity.size - bare.size - 1 };
-    return package->device.size == 0 || api_query_is_device(package->device);
+    return package->device.size == 0 || param_is_device(package->device);
 }
 
 static void find_end(struct package *package, const struct source_row *row, int64_t now_s)

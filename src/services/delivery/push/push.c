@@ -35,7 +35,7 @@ enum { ROW_DID, ROW_DEVICE };
 enum { ROW_PLATFORM, ROW_TOKEN };
 static const uint64_t task_limit_ns = TR_SECONDS(10);
 
-const char *const push_platforms[PUSH_PLATFORMS] = { "ios", "android", "web" };
+const char *const push_platforms[PUSH_PLATFORMS + 1] = { "ios", "android", "web", NULL };
 
 static struct metric metrics[] = {
     { "troupe_delivery_push_sent_total", NULL, "Wake-ups that the gateway took.", METRIC_COUNTER, 0,

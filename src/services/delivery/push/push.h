@@ -17,7 +17,7 @@
 
 enum { PUSH_TOKEN_SIZE_MAX = 1024 };
 enum push_platform { PUSH_IOS, PUSH_ANDROID, PUSH_WEB, PUSH_PLATFORMS };
-extern const char *const push_platforms[PUSH_PLATFORMS]; /* their names */
+extern const char *const push_platforms[PUSH_PLATFORMS + 1]; /* their names, and NULL */
 
 /* Nothing without delivery.push_url. */
 int push_start(struct delivery *delivery, const struct config *config);

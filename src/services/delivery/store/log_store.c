@@ -25,3 +25,22 @@ const struct sql_statement log_count_unread_in = {
     .text = "SELECT " UNREAD " FROM members m WHERE m.convo = $1 AND m.did = $2"
             " AND m.leave_seq IS NULL",
 };
+
+const struct sql_statement receipt_find_head = {
+    .text = "SELECT seq, chain, kept_chain, kept_from FROM convos WHERE id = $1",
+};
+const struct sql_statement receipt_find_member = {
+    .text = "SELECT 1 FROM members WHERE convo = $1 AND did = $2 AND leave_seq IS NULL",
+};
+const struct sql_statement receipt_find_newest = {
+    .text = "SELECT seq FROM log WHERE convo = $1 AND receipt IS NOT NULL"
+            " ORDER BY seq DESC LIMIT 1",
+};
+const struct sql_statement receipt_find_previous = {
+    .text = "SELECT receipt FROM log WHERE convo = $1 AND seq < $2 AND receipt IS NOT NULL"
+            " ORDER BY seq DESC LIMIT 1",
+};
+const struct sql_statement receipt_list = {
+    .text = "SELECT seq, kind, base_epoch, sha256, receipt FROM log WHERE convo = $1 AND seq >= $2"
+            " AND receipt IS NOT NULL ORDER BY seq LIMIT $3",
+};

@@ -14,4 +14,13 @@ extern const struct sql_statement log_find_status;
 extern const struct sql_statement log_count_unread;
 extern const struct sql_statement log_count_unread_in;
 
+/* Receipts of a conversation. Columns: seq, chain, kept_chain, kept_from; 1, if $2 is a member; seq
+ * of the newest receipt that is kept; the receipt before seq $2; and from $2 on: seq, kind,
+ * base_epoch, sha256, receipt. */
+extern const struct sql_statement receipt_find_head;
+extern const struct sql_statement receipt_find_member;
+extern const struct sql_statement receipt_find_newest;
+extern const struct sql_statement receipt_find_previous;
+extern const struct sql_statement receipt_list;
+
 #endif

@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "services/delivery/api/package.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "services/delivery/api/api.h"
+#include "services/delivery/api/text.h"
+#include "sql/unit.h"
+
+/* ---- reading -------------------------------------------------------------------------------- */
+
+void package_read(
+    struct json_expect *expect, const struct param_value *values, struct package_upload *ret_upload)
+{
+    struct span expires = values[UPLOAD_EXPIRES].text;
+
+    *ret_upload = (struct package_upload){
+        .bytes = values[UPLOAD_BYTES].text,
+        .suite = values[UPLOAD_SUITE].text,
+        .is_last_resort = values[UPLOAD_LAST_RESORT].number != 0,
+        .device = SPAN(""),
+    };
+    if (expires.at != NULL && !delivery_get_time(expires, &ret_upload->expires_s))
+        json_expect_fail(expect, "expires", "must be a time like 2026-11-15T12:00:00Z");
+}
+
+/* ---- deciding ------------------------------------------------------------------------------- */
+
+struct package_rule package_rule_of(
+    const struct delivery *delivery, struct span did, struct span device)
+{
+    return (struct package_rule){
+        .did = did,
+        .device = device,
+        .mode = delivery->mode,
+        .lifetime = { .now_s = (uint64_t)delivery_now_ms(delivery) / 1000,
+            .skew_s = PACKAGE_SKEW_S,
+            .span_s_max = PACKAGE_SPAN_S_MAX },
+    };
+}
+
+static void package_refuse(struct package_upload *upload, const char *label, const char *why)
+{
+    upload->label = label;
+    upload->why = why;
+    upload->status = 400;
+}
+
+/* The identity is DID or DID#DEVICE. NULL, or what is wrong. */
+static const char *check_identity(struct package_upload *upload, const struct package_rule *rule)
+{
+    const struct mls_leaf *leaf = &upload->package.leaf;
+    struct span fragment;
+
+    upload->device = rule->device;
+    if (leaf->credential != MLS_CREDENTIAL_BASIC)
+        return "The credential must be a basic one.";
+    if (span_equal(leaf->identity, rule->did))
+        return NULL;
+    if (leaf->identity.size < rule->did.size + 2 ||
+        memcmp(leaf->identity.at, rule->did.at, rule->did.size) != 0 ||
+        leaf->identity.at[rule->did.size] != '#')
+        return "The credential is not the caller's.";
+    fragment = (struct span){ leaf->identity.at + rule->did.size + 1,
+        leaf->identity.size - rule->did.size - 1 };
+    if (!param_is_device(fragment))
+        return "The credential has no device id behind its #.";
+    if (rule->device.size > 0 && !span_equal(fragment, rule->device))
+        return "The credential is of another device than deviceId.";
+    upload->device = fragment;
+    return NULL;
+}
+
+static bool is_too_far(const struct package_upload *upload, const struct package_rule *rule)
+{
+    const struct mls_leaf *leaf = &upload->package.leaf;
+    int64_t last_s = (int64_t)(rule->lifetime.now_s + rule->lifetime.span_s_max);
+
+    return (rule->mode != DELIVERY_BLIND && leaf->not_after_s > leaf->not_before_s &&
+               leaf->not_after_s - leaf->not_before_s > rule->lifetime.span_s_max) ||
+           upload->expires_s > last_s;
+}
+
+static void set_end(struct package_upload *upload)
+{
+    uint64_t end_s = upload->package.leaf.not_after_s;
+
+    upload->not_after_s = end_s > INT64_MAX ? INT64_MAX : (int64_t)end_s;
+    if (upload->expires_s != 0 && upload->expires_s < upload->not_after_s)
+        upload->not_after_s = upload->expires_s;
+}
+
+void package_check(struct package_upload *upload, const struct package_rule *rule)
+{
+    const char *why = mls_key_package_read(upload->bytes, &upload->package);
+    const struct mls_suite *suite;
+
+    if (why != NULL) {
+        package_refuse(upload, "InvalidKeyPackage", why);
+        return;
+    }
+    suite = mls_suite_of(upload->package.suite);
+    if (suite == NULL || (upload->suite.at != NULL && mls_suite_named(upload->suite) != suite)) {
+        package_refuse(upload, "InvalidCipherSuite",
+            suite == NULL ? "This server does not know the cipher suite."
+                          : "cipherSuite differs from the one inside the key package.");
+        return;
+    }
+    why = upload->package.leaf.source == MLS_FROM_KEY_PACKAGE
+              ? NULL
+              : "The leaf is not that of a key package.";
+    if (why == NULL)
+        why = check_identity(upload, rule);
+    if (why == NULL && rule->signature_key.at != NULL &&
+        !span_equal(rule->signature_key, upload->package.leaf.signature_key))
+        why = "The key package carries another signature key than the device.";
+    if (why == NULL && is_too_far(upload, rule)) {
+        package_refuse(upload, "ExpirationTooFar",
+            "The key package is valid for more than 90 days, which is the most.");
+        return;
+    }
+    if (why == NULL && rule->mode != DELIVERY_BLIND)
+        why = mls_key_package_check(&upload->package, &rule->lifetime);
+    set_end(upload);
+    if (why == NULL && upload->not_after_s <= (int64_t)rule->lifetime.now_s)
+        why = "The key package has expired.";
+    if (why != NULL) {
+        package_refuse(upload, "InvalidKeyPackage", why);
+        return;
+    }
+    upload->is_last_resort = upload->is_last_resort || upload->package.is_last_resort;
+    upload->ref_size = mls_key_package_reference(&upload->package, upload->ref);
+    if (upload->ref_size == 0) {
+        package_refuse(upload, "Unavailable", "The server is out of memory; try again.");
+        upload->status = 503;
+    }
+}
+
+/* ---- storing -------------------------------------------------------------------------------- */
+
+static void package_add_steps(struct sql_unit *unit, struct package_upload *upload,
+    const struct package_rule *rule, uint64_t lease_s, bool is_registered)
+{
+    struct span key = upload->package.leaf.signature_key;
+    int64_t now_s = (int64_t)rule->lifetime.now_s;
+
+    tr_assert(upload->label == NULL && upload->ref_size > 0);
+    upload->step = unit->step_count;
+    sql_unit_step(unit, &package_put, SQL_ROWS_ANY);
+    sql_unit_blob(unit, upload->ref, upload->ref_size);
+    sql_unit_text(unit, rule->did);
+    sql_unit_text(unit, upload->device);
+    sql_unit_int(unit, upload->package.suite);
+    sql_unit_blob(unit, upload->package.bytes.at, upload->package.bytes.size);
+    sql_unit_int(unit, upload->not_after_s);
+    sql_unit_int(unit, upload->is_last_resort);
+    sql_unit_int(unit, now_s);
+    sql_unit_blob(unit, key.at, key.size);
+    sql_unit_int(unit, PACKAGES_FREE_MAX);
+    sql_unit_int(unit, PACKAGES_DEVICE_MAX);
+    sql_unit_int(unit, is_registered);
+
+    sql_unit_step(unit, &package_why_not, 1);
+    sql_unit_blob(unit, upload->ref, upload->ref_size);
+    sql_unit_text(unit, rule->did);
+    sql_unit_text(unit, upload->device);
+    sql_unit_blob(unit, key.at, key.size);
+
+    sql_unit_step(unit, &package_retire_last_resorts, SQL_ROWS_ANY);
+    sql_unit_text(unit, rule->did);
+    sql_unit_text(unit, upload->device);
+    sql_unit_int(unit, upload->is_last_resort ? upload->package.suite : -1);
+    sql_unit_blob(unit, upload->ref, upload->ref_size);
+    sql_unit_int(unit, now_s + (int64_t)lease_s);
+}
+
+static void package_stored(struct package_upload *upload, const struct sql_unit *unit)
+{
+    if (upload->label != NULL || sql_unit_changed(unit, upload->step) == 1 ||
+        sql_row_int(unit, upload->step + 1, 0, 0) > 0) /* the same package again */
+        return;
+    if (sql_row_int(unit, upload->step + 1, 0, 1) > 0) {
+        package_refuse(upload, "InvalidKeyPackage",
+            "The key package carries another signature key than the registered device.");
+        return;
+    }
+    package_refuse(upload, "TooManyKeyPackages",
+        "The account has as many key packages as it may: 100 free ones, 200 of one device.");
+    upload->status = 429;
+}
+
+/* ---- batches -------------------------------------------------------------------------------- */
+
+static struct span batch_keep(struct package_batch *batch, struct span bytes)
+{
+    char *at = batch->text;
+
+    if (bytes.at == NULL)
+        return bytes;
+    tr_assert((size_t)(batch->text_end - at) >= bytes.size);
+    memcpy(at, bytes.at, bytes.size);
+    batch->text += bytes.size;
+    return (struct span){ at, bytes.size };
+}
+
+struct package_batch *package_batch_create(
+    struct call_run *run, uint32_t count, struct span device, struct span signature_key)
+{
+    /* Whatever is read was in the body, and a message about each is bounded. */
+    size_t head = sizeof(struct package_batch) + count * sizeof(struct package_upload);
+    size_t text = http_body(run->request).size + count * JSON_MESSAGE_BYTES + run->caller.size +
+                  device.size + signature_key.size;
+    struct package_batch *batch = base_alloc(head + text);
+
+    if (batch == NULL) {
+        http_respond_shed(run->request, 503, 1, "memory");
+        return NULL;
+    }
+    memset(batch, 0, head);
+    batch->run = run;
+    batch->count = count;
+    batch->text = (char *)batch + head;
+    batch->text_end = batch->text + text;
+    batch->rule =
+        package_rule_of(run->delivery, batch_keep(batch, run->caller), batch_keep(batch, device));
+    batch->rule.signature_key = batch_keep(batch, signature_key);
+    return batch;
+}
+
+void package_batch_destroy(void *batch)
+{
+    base_free(batch);
+}
+
+void package_batch_set(
+    struct package_batch *batch, uint32_t index, const struct package_upload *upload)
+{
+    tr_assert(index < batch->count);
+    batch->list[index] = *upload;
+    batch->list[index].bytes = batch_keep(batch, upload->bytes);
+    batch->list[index].suite = batch_keep(batch, upload->suite);
+}
+
+/* The first mistake of an item, kept with its end. */
+static const char *batch_keep_message(struct package_batch *batch, const char *message)
+{
+    return batch_keep(batch, (struct span){ message, strlen(message) + 1 }).at;
+}
+
+void package_batch_read(struct package_batch *batch, const struct json *list)
+{
+    static const struct param params[] = { PARAMS_OF_UPLOAD, PARAM_LAST };
+    uint32_t index = 0;
+
+    for (struct json_iter it = json_iterate(list); json_next(&it); index++) {
+        struct param_reader item = { .request = batch->run->request,
+            .expect = json_expect(it.value) };
+        struct param_value values[PARAMS_MAX] = { 0 };
+        struct package_upload upload;
+
+        param_read_members(&item, params, values);
+        package_read(&item.expect, values, &upload);
+        package_batch_set(batch, index, &upload);
+        if (item.expect.failed)
+            package_refuse(&batch->list[index], "InvalidKeyPackage",
+                json_kind(it.value) == JSON_OBJECT ? batch_keep_message(batch, item.expect.message)
+                                                   : "A key package must be an object.");
+    }
+    tr_assert(index == batch->count);
+}
+
+static int batch_work(void *argument)
+{
+    struct package_batch *batch = argument;
+
+    for (uint32_t i = 0; i < batch->count; i++)
+        if (batch->list[i].label == NULL)
+            package_check(&batch->list[i], &batch->rule);
+    return 0;
+}
+
+bool package_batch_check(struct package_batch *batch, http_then_fn then)
+{
+    struct http_request *request = batch->run->request;
+
+    if (http_offload(request, batch_work, batch, package_batch_destroy, then) < 0) {
+        package_batch_destroy(batch);
+        http_respond_shed(request, 503, 1, "busy");
+    }
+    return false;
+}
+
+struct package_batch *package_batch_take(struct http_request *request, const struct tr_event *event)
+{
+    struct package_batch *batch = (struct package_batch *)(uintptr_t)event->value;
+
+    tr_assert(batch->run->request == request);
+    http_on_end(request, package_batch_destroy, batch);
+    batch->run->data = batch;
+    return batch;
+}
+
+uint32_t package_batch_count_good(const struct package_batch *batch)
+{
+    uint32_t good = 0;
+
+    for (uint32_t i = 0; i < batch->count; i++)
+        good += batch->list[i].label == NULL;
+    return good;
+}
+
+void package_batch_add(struct package_batch *batch, struct sql_unit *unit, bool is_registered)
+{
+    for (uint32_t i = 0; i < batch->count; i++)
+        if (batch->list[i].label == NULL)
+            package_add_steps(
+                unit, &batch->list[i], &batch->rule, batch->run->delivery->lease_s, is_registered);
+}
+
+void package_batch_stored(struct package_batch *batch, const struct sql_unit *unit)
+{
+    for (uint32_t i = 0; i < batch->count; i++)
+        package_stored(&batch->list[i], unit);
+}
+
+void package_put_errors(
+    struct json_writer *writer, const struct field *field, const struct field_source *source)
+{
+    const struct package_batch *batch = call_run_of(source)->data;
+
+    json_put_array(writer, field->name);
+    for (uint32_t i = 0; i < batch->count; i++) {
+        if (batch->list[i].label == NULL)
+            continue;
+        json_put_object(writer, NULL);
+        json_put_int(writer, "index", i);
+        json_put_text(writer, "error", batch->list[i].label);
+        json_put_text(writer, "message", batch->list[i].why);
+        json_put_end(writer);
+    }
+    json_put_end(writer);
+}
+
+bool package_refuse_upload(struct call_run *run, const struct package_upload *upload)
+{
+    tr_assert(upload->label != NULL);
+    return call_refuse(run, &(struct refusal){ upload->status, upload->label, upload->why,
+                                upload->status == 429 ? PACKAGES_RETRY_S : 0 });
+}

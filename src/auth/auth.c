@@ -171,6 +171,7 @@ static int auth_tell_forget(struct auth *auth, struct span issuer)
 
 void auth_forget(struct auth *auth, struct span issuer)
 {
+    tr_assert(issuer.at != NULL);
     /* The end of a session must not be lost. If the message does not fit, verify all tokens again. */
     if (auth_tell_forget(auth, issuer) < 0)
         atomic_fetch_add_explicit(&auth->forget_all, 1, memory_order_release);

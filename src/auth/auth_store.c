@@ -56,6 +56,8 @@ SQL_STATEMENT(consume,
 void auth_store_remember_token(
     struct sql_unit *unit, struct span issuer, struct span id, int64_t expires_s)
 {
+    tr_assert(issuer.size > 0);
+    tr_assert(id.size > 0);
     sql_unit_step(unit, &consume, 1);
     sql_unit_text(unit, issuer);
     sql_unit_text(unit, id);

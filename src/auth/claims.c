@@ -36,6 +36,7 @@ const struct auth_claims *auth_claims_create(const struct auth_claims *claims)
     struct counted_claims *counted = base_alloc(sizeof *counted + size);
     char *at;
 
+    tr_assert(claims->issuer.size > 0);
     if (counted == NULL)
         return NULL;
     at = counted->text;

@@ -15,6 +15,7 @@
 
 #include "auth/did.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 
 enum { WAYS = 4 };
 
@@ -67,6 +68,7 @@ static struct did_key_set *did_key_set_enter(struct did_key_cache *cache, struct
 
 static void did_key_set_leave(struct did_key_set *set)
 {
+    tr_assert(atomic_load_explicit(&set->is_taken, memory_order_relaxed));
     atomic_store_explicit(&set->is_taken, false, memory_order_release);
 }
 
@@ -119,6 +121,7 @@ void did_key_cache_put(struct did_key_cache *cache, struct span did, struct cryp
     struct did_key_place *place;
     struct did_key_set *set;
 
+    tr_assert(key != NULL);
     if (cache->sets == NULL || did.size > DID_KEY_CHARS_MAX)
         return;
     set = did_key_set_enter(cache, did);

@@ -52,6 +52,7 @@ static struct caller *caller_from(struct http_request *request, const struct aut
     struct auth_claims *claims;
     const char *at;
 
+    tr_assert(answer->verdict == VERDICT_OK);
     if (caller == NULL)
         return NULL;
     memcpy(caller->texts, answer->texts, size);

@@ -386,6 +386,7 @@ enum jwt_refusal jwt_check(const struct jwt *jwt, const struct jwt_expect *expec
         expect->algorithms != 0 ? expect->algorithms : ~(UINT32_C(1) << CRYPTO_HS256);
     enum jwt_refusal refusal;
 
+    tr_assert(jwt->signed_part.at != NULL);
     if ((algorithms >> jwt->algorithm & 1) == 0)
         return JWT_ALGORITHM_REFUSED;
     refusal = check_times(&jwt->claims, expect);

@@ -102,6 +102,7 @@ static void explain_method(enum jwt_refusal refusal, const struct jwt_claims *cl
 void jwt_explain(enum jwt_refusal refusal, const struct jwt_claims *claims,
     const struct jwt_expect *expect, char text[JWT_TEXT_SIZE])
 {
+    tr_assert(refusal != JWT_OK);
     (void)snprintf(text, JWT_TEXT_SIZE, "%s", jwt_refusal_text(refusal));
     if (refusal == JWT_CLAIM_TYPE && claims->wrong_claim != NULL &&
         strcmp(claims->wrong_claim, "jti") == 0)

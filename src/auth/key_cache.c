@@ -4,6 +4,7 @@
 #include <troupe/error.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 
 enum { WAYS = 8 };
 
@@ -42,6 +43,7 @@ static struct key_cache_entry *key_cache_set_of(struct key_cache *cache, struct 
 {
     uint64_t hash = base_siphash(cache->hash_key, did.at, did.size);
 
+    tr_assert(cache->entries != NULL);
     return &cache->entries[(hash & (cache->set_count - 1)) * WAYS];
 }
 
@@ -93,6 +95,8 @@ int key_cache_put(struct key_cache *cache, struct span did, struct crypto_key *k
 {
     struct key_cache_entry *entry = key_cache_find(cache, did);
 
+    tr_assert(key != NULL);
+    tr_assert(did.size > 0);
     if (entry == NULL)
         entry = key_cache_take_place(cache, key_cache_victim(key_cache_set_of(cache, did)), did);
     if (entry == NULL)
@@ -110,6 +114,8 @@ void key_cache_refuse(
 {
     struct key_cache_entry *entry = key_cache_find(cache, did);
 
+    tr_assert(refusal->label != NULL);
+    tr_assert(refusal->text != NULL);
     if (entry == NULL) {
         entry = key_cache_victim(key_cache_set_of(cache, did));
         if (entry->key == NULL)

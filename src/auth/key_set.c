@@ -211,6 +211,7 @@ int key_set_load(const struct tr_env *env, const char *path, const struct key_se
     size_t size;
     int rc;
 
+    tr_assert(path != NULL);
     rc = key_set_read_file(env, path, &text, &size);
     if (rc != 0)
         return key_set_fail(rc, why, tr_error_text(rc));

@@ -241,6 +241,7 @@ int sessions_load_keys(struct sessions *sessions, char *why, size_t why_size)
 {
     int first = 0;
 
+    tr_assert(why_size > 0);
     for (size_t i = 0; i < sessions->options.provider_count; i++) {
         if (sessions->options.providers[i].keys_file == NULL)
             continue;

@@ -132,6 +132,7 @@ static struct crypto_key *find_key_in_file(struct sessions_actor *actor, struct 
     struct crypto_key *key = NULL;
     struct key_set *keys;
 
+    tr_assert(sign_in->key == NULL);
     pthread_mutex_lock(&sessions->lock);
     keys = sessions->file_keys[sign_in->message.provider];
     if (keys != NULL)

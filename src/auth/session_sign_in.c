@@ -406,6 +406,7 @@ static void start_exchange(
 
 void sign_in_verified(struct sessions_actor *actor, struct tr_context *ctx, struct sign_in *sign_in)
 {
+    tr_assert(sign_in->key != NULL);
     sign_in_unref(sign_in); /* the pool's reference; the list holds another */
     if (sign_in->refusal == JWT_OK)
         store_session(actor, ctx, sign_in);

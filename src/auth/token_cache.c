@@ -37,6 +37,8 @@ int token_cache_init(struct token_cache *cache, uint32_t tokens_max)
 
 static void token_cache_vacate(struct token_cache *cache, struct token_cache_place *place)
 {
+    tr_assert(cache->count > 0);
+    tr_assert(place->claims != NULL);
     auth_claims_unref(place->claims);
     place->claims = NULL;
     cache->count--;
@@ -64,6 +66,7 @@ static struct token_cache_place *token_cache_set_of(
 {
     uint32_t index;
 
+    tr_assert(cache->places != NULL);
     memcpy(&index, hash, sizeof index);
     return &cache->places[(size_t)(index & (cache->set_count - 1)) * WAYS];
 }
@@ -119,6 +122,7 @@ void token_cache_put(struct token_cache *cache, const unsigned char hash[TOKEN_H
     uint64_t until_s = now_s + TOKEN_CACHE_LIFE_S;
     struct token_cache_place *place;
 
+    tr_assert(claims->issuer.size > 0);
     if (claims->expires_s < until_s)
         until_s = claims->expires_s;
     if (until_s <= now_s)

@@ -60,6 +60,7 @@ static bool may_be_stale(const struct auth_verifier *verifier, const struct key_
 static void lookup_resume(struct auth_verifier *verifier, struct auth_lookup *lookup,
     struct crypto_key *key, bool is_cached)
 {
+    tr_assert(key != NULL);
     crypto_key_unref(&lookup->key);
     lookup->key = crypto_key_ref(key);
     lookup->key_is_cached = is_cached;
@@ -205,6 +206,8 @@ void auth_lookup_find_key(
     const struct key_cache_entry *entry = key_cache_find(&verifier->keys, span_of(lookup->issuer));
     bool is_soon = entry != NULL && is_within(verifier, entry->tried_s, RETRY_S);
 
+    tr_assert(lookup->issuer != NULL);
+    tr_assert(lookup->place == LOOKUP_IDLE);
     if (entry != NULL && is_fresh(verifier, entry))
         lookup_resume(verifier, lookup, entry->key, true);
     else if (is_soon && entry->key == NULL)

@@ -209,6 +209,7 @@ void auth_lookup_start(
 {
     struct auth_lookup *lookup = find_lookup(verifier, message->hash);
 
+    tr_assert(message->token != NULL);
     if (lookup != NULL) {
         if (!lookup_join(ctx, lookup))
             refuse_request(verifier, ctx);

@@ -158,6 +158,7 @@ static int queue_offload(
 /* Put a batch back to the front of `resumed`, in its order. */
 static void queue_put_back(struct auth_verifier *verifier, struct auth_lookup_queue *batch)
 {
+    tr_assert(batch->count > 0);
     for (struct auth_lookup *at = batch->first; at != NULL; at = at->next_waiting)
         at->place = LOOKUP_QUEUED;
     batch->last->next_waiting = verifier->resumed.first;

@@ -78,6 +78,8 @@ static struct admin *admin_create(struct tr_system *system, const struct admin_o
     const struct tr_env *env = tr_system_env(system);
     size_t offers = 0;
 
+    tr_assert(options->listen != NULL);
+    tr_assert(options->token_path != NULL);
     if (admin == NULL)
         return NULL;
     for (size_t i = 0; i < options->service_count; i++)
@@ -150,6 +152,7 @@ void admin_stop(struct admin **admin)
 
 void admin_set_phase(struct admin *admin, enum admin_phase phase)
 {
+    tr_assert(phase >= ADMIN_STARTING && phase <= ADMIN_DRAINING);
     atomic_store(&admin->phase, (int)phase);
 }
 
@@ -157,6 +160,8 @@ int admin_add_check(struct admin *admin, const char *name, admin_check_fn check,
 {
     int rc = TR_ELIMIT;
 
+    tr_assert(name != NULL);
+    tr_assert(check != NULL);
     pthread_mutex_lock(&admin->lock);
     if (admin->check_count < ADMIN_CHECKS_MAX) {
         admin->checks[admin->check_count++] = (struct admin_check){ name, check, data };

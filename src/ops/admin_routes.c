@@ -7,6 +7,7 @@
 #include <troupe/inspect.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "ops/admin_private.h"
 #include "ops/config.h"
 #include "ops/flags.h"
@@ -75,6 +76,7 @@ static const char *phase_text(int phase)
 {
     static const char *const texts[] = { "starting", "serving", "draining" };
 
+    tr_assert(phase >= ADMIN_STARTING && phase <= ADMIN_DRAINING);
     return texts[phase];
 }
 
@@ -445,6 +447,7 @@ static void on_offer_ended(void *data)
     struct admin *admin = data;
 
     pthread_mutex_lock(&admin->lock);
+    tr_assert(admin->offers_running > 0);
     admin->offers_running--;
     pthread_cond_broadcast(&admin->offers_ended);
     pthread_mutex_unlock(&admin->lock);

@@ -664,6 +664,7 @@ bool config_is_on(const struct config *config, enum config_key key)
 
 bool config_is_set(const struct config *config, enum config_key key)
 {
+    tr_assert(key < CONFIG_KEYS);
     return config->values[key].origin != CONFIG_DEFAULT;
 }
 
@@ -686,6 +687,7 @@ unsigned config_reload(struct config *config, struct config *fresh, struct buffe
 {
     unsigned applied = 0;
 
+    tr_assert(config != fresh);
     for (int i = 0; i < CONFIG_KEYS; i++) {
         struct config_value *value = &config->values[i];
         struct config_value old = *value;

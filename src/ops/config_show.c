@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "json/json_write.h"
 #include "ops/config.h"
 
@@ -12,6 +13,7 @@ const char *config_origin_text(enum config_origin origin)
 {
     static const char *const texts[] = { "default", "file", "environment", "flag" };
 
+    tr_assert(origin <= CONFIG_FLAG);
     return texts[origin];
 }
 
@@ -53,6 +55,7 @@ void config_put_value(struct buffer *out, const struct config *config, enum conf
 {
     const char *text = config->values[key].text;
 
+    tr_assert(key < CONFIG_KEYS);
     if (!config_settings[key].is_secret || text[0] == '\0')
         buffer_text(out, text);
     else if (!put_url(out, text))
@@ -125,6 +128,7 @@ static const char *kind_text(enum config_kind kind)
     static const char *const texts[] = { "text", "path", "number", "size", "duration", "on/off",
         "list", "percent" };
 
+    tr_assert(kind <= CONFIG_PERCENT);
     return texts[kind];
 }
 

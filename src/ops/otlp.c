@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "json/json_write.h"
 #include "ops/flags.h"
 #include "support/log.h"
@@ -175,6 +176,7 @@ bool otlp_ids_of_traceparent(struct span header, struct otlp_span *span)
 
 static void remove_first(struct exporter *exporter, uint32_t count)
 {
+    tr_assert(count <= exporter->count);
     exporter->count -= count;
     memmove(exporter->spans, exporter->spans + count, exporter->count * sizeof exporter->spans[0]);
 }
@@ -213,6 +215,7 @@ static void on_posted(struct exporter *exporter, const struct tr_event *event)
     uint32_t status = event->status == 0 && event->size >= sizeof *answer ? answer->status : 0;
     bool was_taken = status >= 200 && status < 300;
 
+    tr_assert(exporter->in_flight > 0);
     metric_add(&metrics[was_taken ? EXPORTED : DROPPED_REFUSED], exporter->in_flight);
     if (!was_taken)
         LOG(LOG_WARN, "trace", "The collector did not accept a batch of spans.",
@@ -300,6 +303,9 @@ int otlp_start(struct tr_system *system, const struct otlp_options *options, str
     struct otlp *otlp = base_calloc(sizeof *otlp);
     int rc = TR_ENOMEM;
 
+    tr_assert(options->queue_max > 0);
+    tr_assert(options->batch_max > 0);
+    tr_assert(options->post != NULL);
     otlp_register();
     exporter.spans = base_alloc(options->queue_max * sizeof exporter.spans[0]);
     exporter.options.url = base_strdup(options->url);
@@ -338,6 +344,7 @@ void otlp_stop(struct otlp **otlp)
 
 void otlp_set_sample(struct otlp *otlp, uint32_t parts)
 {
+    tr_assert(parts <= FLAG_ALL);
     if (otlp != NULL)
         atomic_store_explicit(&otlp->sample, parts, memory_order_relaxed);
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 
 enum { TAG_TICK = 1, TAG_ANSWER = 2, STOP_MS = 1000 };
 
@@ -113,6 +114,7 @@ int probe_start(struct tr_system *system, struct sql *sql, struct probe **ret_pr
     struct prober prober = { .probe = probe };
     int rc;
 
+    tr_assert(sql != NULL);
     if (probe == NULL)
         return TR_ENOMEM;
     probe->sql = sql;

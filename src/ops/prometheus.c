@@ -14,6 +14,7 @@
 #include <troupe/inspect.h>
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "ops/flags.h"
 #include "support/metric.h"
 
@@ -21,6 +22,8 @@ enum { TYPES_MAX = 64 };
 
 static void put_family(struct buffer *out, const char *name, const char *kind, const char *help)
 {
+    tr_assert(name != NULL);
+    tr_assert(help != NULL);
     buffer_format(out, "# HELP %s ", name);
     for (; *help != '\0'; help++) {
         if (*help == '\\')

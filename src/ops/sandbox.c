@@ -22,6 +22,8 @@
 
 #include <troupe/error.h>
 
+#include "base/assert.h"
+
 /* Older kernel headers lack these. */
 #ifndef LANDLOCK_ACCESS_FS_REFER
 #define LANDLOCK_ACCESS_FS_REFER (1ULL << 13)
@@ -49,6 +51,7 @@ int sandbox_become(const char *user, char *why, size_t why_size)
     struct passwd entry;
     struct passwd *found = NULL;
 
+    tr_assert(user != NULL);
     if (getpwnam_r(user, &entry, memory, sizeof memory, &found) != 0 || found == NULL) {
         snprintf(why, why_size, "server.user is %s; this user does not exist.", user);
         return TR_ENOENT;
@@ -320,6 +323,8 @@ int sandbox_enter(const struct sandbox_paths *paths, struct sandbox_report *ret_
     const struct rlimit no_core = { 0, 0 };
     int rc;
 
+    tr_assert(paths->writable != NULL);
+    tr_assert(paths->readable != NULL);
     /* The memory holds keys and tokens: forbid core files, and ptrace by other processes of the user. */
     if (setrlimit(RLIMIT_CORE, &no_core) != 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0)
         return sandbox_fail(why, why_size, "core dumps");

@@ -10,6 +10,7 @@
 
 #include <troupe/error.h>
 
+#include "base/assert.h"
 #include "crypto/digest.h"
 #include "crypto/encoding.h"
 
@@ -83,6 +84,7 @@ int secret_load(
     int fd;
     int rc = 0;
 
+    tr_assert(path != NULL);
     if (create && access(path, F_OK) != 0)
         rc = create_secret_file(path, why, why_size);
     if (rc != 0)
@@ -102,6 +104,7 @@ bool secret_matches(const struct secret *secret, struct span given)
     uint8_t ours[CRYPTO_SHA256_BYTES];
     uint8_t theirs[CRYPTO_SHA256_BYTES];
 
+    tr_assert(secret->text[0] != '\0');
     /* Digests have one length, and comparing them shows nothing about common prefixes of the texts. */
     crypto_sha256(secret->text, strlen(secret->text), ours);
     crypto_sha256(given.at == NULL ? "" : given.at, given.size, theirs);

@@ -12,6 +12,7 @@
 
 #include <troupe/inspect.h>
 
+#include "base/assert.h"
 #include "support/log.h"
 
 static int connect_notify(const char *path)
@@ -75,6 +76,7 @@ int systemd_notify(const struct systemd *systemd, const char *state)
 {
     ssize_t sent;
 
+    tr_assert(state != NULL);
     if (systemd->fd < 0)
         return 0;
     do

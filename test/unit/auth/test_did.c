@@ -99,7 +99,7 @@ TEST(did_key, refuses_what_is_not_a_key)
     }
 }
 
-/* Base58 has no checksum: what a typing error changes is another key or none, never the same. */
+/* Base58 has no checksum: a text with a typing error is another key or no key, never the same key. */
 TEST(did_key, another_text_is_never_the_same_key)
 {
     char text[] = "did:key:" K256, again[DID_KEY_CHARS_MAX];
@@ -290,7 +290,7 @@ static const struct document_case {
     { DOCUMENT("{\"id\":\"#atproto\"}"), "DidDocument" },
     { DOCUMENT("{\"id\":\"#atproto\",\"type\":1}"), "DidDocument" },
     { "{\"id\":\"" PLC "\",\"verificationMethod\":{}}", "DidDocument" },
-    /* whose */
+    /* the document of another DID */
     { "{}", "DidDocumentId" },
     { "{\"id\":1}", "DidDocumentId" },
     { "{\"id\":\"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa\",\"verificationMethod\":[" METHOD(
@@ -320,7 +320,7 @@ static const struct document_case {
         "DidController" },
     { DOCUMENT("{\"id\":\"#atproto\",\"controller\":[\"" PLC "\"]," MULTIKEY(K256) "}"),
         "DidController" },
-    /* what */
+    /* a missing or malformed key */
     { DOCUMENT(METHOD("#atproto", "\"type\":\"Multikey\"")), "DidKey" },
     { DOCUMENT(METHOD("#atproto", "\"type\":\"Multikey\",\"publicKeyMultibase\":1")), "DidKey" },
     { DOCUMENT(METHOD("#atproto", MULTIKEY(""))), "DidKey" },

@@ -215,7 +215,8 @@ TEST(did_keys, a_known_issuer_gets_the_verdicts_of_an_unknown_one)
         office_answers(&office, &forger, VERDICT_REFUSED, "SignatureMismatch");
         issuer_new_key(&forger, CRYPTO_ES256);
         office_answers(&office, &forger, VERDICT_REFUSED, "AlgorithmMismatch");
-        CHECK_EQ_INT(has(&office.auth->did_keys, issuer.did), is_known); /* nobody vouched for it */
+        CHECK_EQ_INT(has(&office.auth->did_keys, issuer.did),
+            is_known); /* the issuer has no verified signature */
         office_accepts(&office, &issuer);
         CHECK(has(&office.auth->did_keys, issuer.did));
     }
@@ -258,7 +259,7 @@ TEST(did_keys, the_key_of_a_known_issuer_is_not_read_from_its_name_again)
     registry_begin(&registry);
     issuer_begin_key(&issuer);
     office_begin(&office, &registry, &dev);
-    issuer_new_key(&issuer, CRYPTO_ES256K); /* not what its name says: nobody else puts it in */
+    issuer_new_key(&issuer, CRYPTO_ES256K); /* not the key in the DID: only this test puts it in */
     office_answers(&office, &issuer, VERDICT_REFUSED, "SignatureMismatch");
     did_key_cache_put(&office.auth->did_keys, span_of(issuer.did), issuer.key);
     office_accepts(&office, &issuer);

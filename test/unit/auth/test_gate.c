@@ -593,7 +593,7 @@ TEST(gate, a_change_asks_the_verifier_once_and_a_read_once_it_is_known)
 
 /* ---- overload ------------------------------------------------------------------------------- */
 
-/* Who stands on the pool's threads, and before them, until told to leave. */
+/* Work that occupies the pool's threads and its queue until the test releases it. */
 struct crowd {
     pthread_mutex_t lock;
     pthread_cond_t changed;

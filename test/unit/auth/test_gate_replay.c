@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Token ids that were used: one use each, whoever comes at the same time, and kept long enough. */
+/* Used token ids: each serves once, also under concurrent requests, and stays long enough. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -131,7 +131,7 @@ TEST_LONG(replay, of_many_that_use_a_token_id_at_once_one_wins_on_postgresql, 60
 
 /* ---- how long they are kept ----------------------------------------------------------------- */
 
-/* Both clocks are the test's: the machine's, and what was added. */
+/* Both clocks of the test: the machine's clock plus the time that the test added. */
 static _Atomic uint64_t added_s;
 
 static uint64_t later_now_ns(void *data)
@@ -171,8 +171,8 @@ static void read_kept(struct sql *sql, bool kept[IDS_KEPT + 1])
     sql_unit_destroy(unit);
 }
 
-/* An id that ended long ago, number 0, shows when a purge has run: each deletes by one statement.
- * Whatever wakes the one worker makes it look at its timers. */
+/* Wait until the purge deletes id number 0, which expired long ago: a purge is one statement. Any message
+ * wakes the one worker, which then checks its timers. */
 static void wait_for_purge(struct sql *sql, struct auth *auth, bool kept[IDS_KEPT + 1])
 {
     const struct tr_rate rate = { .count = 1, .period_ns = TR_SECONDS(1), .burst = 1 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tokens made by others must be read by us, and ours by others: node's crypto and the openssl
- * command. Each is left out, with the reason, where it is not installed. */
+/* This code must read the tokens of node's crypto and of the openssl command, and they must read its
+ * tokens. A program that is not installed is skipped with the reason. */
 #include <openssl/bn.h>
 #include <openssl/ec.h>
 #include <stdio.h>
@@ -73,7 +73,7 @@ static enum jwt_refusal verify(const struct crypto_key *key, struct span token)
     return refusal;
 }
 
-/* For each algorithm: a line with the JWK, then tokens. S is what chance gives. */
+/* For each algorithm: a line with the JWK, then tokens. S is random. */
 static const char make_script[] =
     "const c = require('crypto');\n"
     "const b = x => Buffer.from(x).toString('base64url');\n"

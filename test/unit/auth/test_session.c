@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* People who sign in elsewhere: from an ID token to the end of a session, over HTTP. */
+/* Sessions of OpenID users over HTTP, from the ID token to the end of the session. */
 #include "test_session.h"
 
 #include <troupe/supervisor.h>
@@ -156,7 +156,7 @@ TEST(session, so_many_id_tokens_of_an_address_and_then_a_while_none)
     provider_key_es256(&key, "key-1");
     provider_publish(&registry, &key, NULL);
     pair = site_sign_in(&site, &key, &(struct id_token){ 0 });
-    /* What is no good counts too; what is no request for it does not. */
+    /* A bad ID token counts against the rate; a request without one does not. */
     check_answer(site_post(&site, "/v1/auth/example", "idToken", "nonsense"), 401, "");
     check_answer(site_post(&site, "/v1/auth/example", "token", "x"), 400, "idToken");
     check_answer(site_post(&site, "/v1/auth/nobody", "idToken", "x"), 404, "UnknownProvider");
@@ -164,7 +164,7 @@ TEST(session, so_many_id_tokens_of_an_address_and_then_a_while_none)
     token = id_token(&key, &(struct id_token){ 0 });
     check_answer(site_post(&site, "/v1/auth/example", "idToken", token), 429, "RateLimitExceeded");
     check_answer(site_post(&site, "/v1/auth/example", "idToken", token), 429, "Retry-After: 3");
-    /* Who is signed in goes on. */
+    /* The rate does not stop a signed-in user. */
     check_answer(site_get(&site, "/v1/users/me", pair.access), 200, "\"role\":\"user\"");
     (void)pair_of(site_post(&site, "/v1/auth/refresh", "refreshToken", pair.refresh));
     base_free(token);
@@ -180,7 +180,8 @@ TEST(session, what_is_wrong_with_an_id_token_is_said)
     } rows[] = {
         { { .aud = "\"client-2\"" }, "AudienceMismatch" },
         { { .aud = "[\"client-2\",\"client-3\"]" }, "AudienceMismatch" },
-        { { .aud = "[\"" CLIENT_ID "\",\"client-2\"]" }, "AudienceMismatch" }, /* whose is it? */
+        { { .aud = "[\"" CLIENT_ID "\",\"client-2\"]" },
+            "AudienceMismatch" }, /* two audiences and no azp */
         { { .aud = "[\"" CLIENT_ID "\",\"client-2\"]", .azp = "client-2" }, "AudienceMismatch" },
         { { .iss = "https://evil.example.com" }, "IssuerRefused" },
         { { .iss = PROVIDER "/" }, "IssuerRefused" },
@@ -207,11 +208,11 @@ TEST(session, what_is_wrong_with_an_id_token_is_said)
     check_answer(site_post(&site, "/v1/auth/example", "idToken", "x.y"), 401, "TokenForm");
     check_answer(site_post(&site, "/v1/auth/example", "token", "x.y.z"), 400, "InvalidRequest");
     check_answer(site_post(&site, "/v1/auth/nobody", "idToken", "x.y.z"), 404, "UnknownProvider");
-    /* and what is not wrong */
+    /* tokens that are right */
     (void)site_sign_in(&site, &key,
         &(struct id_token){ .aud = "[\"" CLIENT_ID "\",\"client-2\"]", .azp = CLIENT_ID });
     (void)site_sign_in(&site, &key, &(struct id_token){ .age_s = 3599 });
-    (void)site_sign_in(&site, &key, &(struct id_token){ .no_kid = true }); /* there is one key */
+    (void)site_sign_in(&site, &key, &(struct id_token){ .no_kid = true }); /* the set has one key */
     provider_key_end(&key);
     provider_key_end(&other);
     provider_key_end(&edwards);
@@ -348,7 +349,7 @@ static void refresh_twice(bool postgres)
     check_answer(
         site_post(&site, "/v1/auth/refresh", "refreshToken", second.refresh), 401, "SessionEnded");
 
-    /* A thief who was two steps ahead is noticed too. */
+    /* A token that is two rotations old also ends the session. */
     first = site_sign_in(&site, &key, &(struct id_token){ 0 });
     second = pair_of(site_post(&site, "/v1/auth/refresh", "refreshToken", first.refresh));
     third = pair_of(site_post(&site, "/v1/auth/refresh", "refreshToken", second.refresh));
@@ -469,8 +470,8 @@ TEST(session, logout_counts_at_once_for_a_token_that_was_cached)
     site_end(&site, &registry);
 }
 
-/* Requests and the logout race; whatever a request was told, after the logout was answered nothing
- * of the session is in the cache. */
+/* Requests and the logout race. Whatever answer a request got, after the logout's answer the cache holds
+ * no token of the session. */
 TEST(session, a_session_that_is_read_while_it_ends_is_not_cached)
 {
     enum { ROUNDS = 40, READERS = 3 };

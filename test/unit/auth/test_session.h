@@ -91,7 +91,7 @@ static inline void provider_publish(
     buffer_free(&set);
 }
 
-/* What an ID token says; NULL is what is right, "" is left out. */
+/* The claims of an ID token. NULL stands for the right value; "" leaves the claim out. */
 struct id_token {
     const char *iss, *sub, *email, *nonce, *azp;
     const char *aud; /* JSON */
@@ -231,7 +231,7 @@ static inline void site_close(struct session_site *site)
     tr_system_destroy(&site->office.system);
 }
 
-/* With a database of its own: PostgreSQL if `postgres`, before the case has threads. */
+/* Open a site with its own database: PostgreSQL if `postgres`. Call it before the case has threads. */
 static inline void site_begin(struct session_site *site, struct registry *registry, bool postgres)
 {
     *site = (struct session_site){ .admins = { "Boss@example.com", NULL } };

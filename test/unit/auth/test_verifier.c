@@ -135,7 +135,7 @@ static void check_trace_of(enum http_method method, const char *name)
     CHECK_MSG(strncmp(registry.traceparent, "00-" TRACE_ID "-", 36) == 0 &&
                   strcmp(registry.traceparent + 52, "-01") == 0,
         "the directory was sent '%s'", registry.traceparent);
-    /* The parent of what the directory does is this request, not its caller's span. */
+    /* The parent of the directory's span is this request, not the span of its caller. */
     CHECK(strstr(registry.traceparent, "b7ad6b7169203331") == NULL);
     web_answer_free(&got);
     buffer_free(&headers);
@@ -440,7 +440,8 @@ TEST(verifier, an_old_key_serves_while_the_document_cannot_be_had_and_not_for_ev
     office_accepts(&office, &issuer);
     asked = registry_asked(&registry);
     CHECK_EQ_INT(asked, 2);
-    for (int i = 0; i < 5; i++) { /* the failure is remembered: nobody waits for it again */
+    for (int i = 0; i < 5;
+         i++) { /* the failure is remembered: no lookup waits for the fetch again */
         office_accepts(&office, &issuer);
         office_answers(&office, &forger, VERDICT_REFUSED, "SignatureMismatch");
     }

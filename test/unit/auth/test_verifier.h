@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_verifier.h: what tests of the verifier share: an office (a system whose wall clock the test sets, a
- * client, a verifier) and a registry, a scripted server that has the documents of issuers. */
+/* test_verifier.h: the stage of the verifier's tests: an office (a system whose wall clock the test sets,
+ * a client, a verifier) and a registry (a scripted server with the documents of issuers). */
 #ifndef TEST_UNIT_AUTH_TEST_VERIFIER_H
 #define TEST_UNIT_AUTH_TEST_VERIFIER_H
 
@@ -61,7 +61,7 @@ struct registry {
     pthread_cond_t changed;
     struct fake_server *server;
     enum registry_mood mood;
-    bool is_held; /* answers wait until it is released */
+    bool is_held; /* answers wait until registry_hold(false) */
     char status[32];
     char headers[256];
     char *body;
@@ -160,7 +160,7 @@ static inline unsigned registry_asked(struct registry *registry)
     return asked;
 }
 
-/* Until it was asked so often; the case's limit ends a wait in vain. */
+/* Wait until the registry had `count` requests. The time limit of the case ends a wait in vain. */
 static inline void registry_wait_asked(struct registry *registry, unsigned count)
 {
     pthread_mutex_lock(&registry->lock);
@@ -207,7 +207,7 @@ static inline void issuer_begin_key(struct issuer *issuer)
     CHECK(did_key_format(issuer->key, issuer->did) > 0);
 }
 
-/* Its document as it is now; `rest` is more members, with a comma before them. */
+/* Publish the document with the current key; `rest` is further members after a comma. */
 static inline void issuer_publish(
     const struct issuer *issuer, struct registry *registry, const char *rest)
 {
@@ -221,7 +221,7 @@ static inline void issuer_publish(
     registry_says(registry, "200 OK", document);
 }
 
-/* A token of its key, each with an id of its own. The caller frees it. */
+/* Sign a token with a new id. The caller frees it. */
 static inline char *issuer_token(const struct issuer *issuer)
 {
     static _Atomic unsigned number;
@@ -380,7 +380,7 @@ static inline int64_t count_of(const char *name)
     return sum;
 }
 
-/* ---- a turnstile on the pool, which has one thread here: what was queued behind it waits ---- */
+/* ---- a turnstile: holds the one thread of the pool, so that later work waits ----------------- */
 
 struct turnstile {
     pthread_mutex_t lock;

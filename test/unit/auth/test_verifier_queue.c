@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Turns on the pool: how many tokens are there at once, whose turn it is, who is shed. The pool has
+/* Turns of lookups on the pool: how many are there at once, their order, and which are refused. The pool
+ * has
  * one thread, and turnstiles hold it where a case wants it. */
 #include "test_verifier.h"
 
@@ -100,8 +101,8 @@ TEST(verifier_queue, other_work_waits_behind_one_batch_per_worker_and_not_behind
     put_up(hall.porter, &hall.second);
     turnstile_open(&hall.first);
     turnstile_wait(&hall.second);
-    /* Whatever was on the pool before the second turnstile is verified: the first came when nothing
-     * was there and went alone, and so did the next. */
+    /* The lookups that were on the pool before the second turnstile are verified. The first came to an
+     * empty queue and went alone, and so did the next. */
     hall_all_are_good(&hall, 0, BATCHES);
     hall_settle(&hall);
     CHECK_EQ_INT(hall_count_ended(&hall, BATCHES, MANY), 0);
@@ -194,11 +195,11 @@ TEST(verifier_queue, a_queued_token_that_nobody_waits_for_costs_no_check)
     hall_all_are_good(&hall, 0, BATCHES);
     CHECK_EQ_INT(office_verdict(&one_of_two).verdict, VERDICT_OK);
     CHECK_EQ_INT(hall_verdict(&hall, BATCHES + 2), VERDICT_OK);
-    /* A verdict would be remembered, whoever hears it. */
+    /* A verdict would be in the cache, also without a waiter. */
     CHECK(office_knows(&hall.office, shared));
     CHECK(!office_knows(&hall.office, cancelled));
     CHECK(!office_knows(&hall.office, expired));
-    /* They left nothing behind: the same tokens are verified when somebody wants them. */
+    /* The cancelled lookups left nothing behind: a new request has the same tokens verified. */
     CHECK_EQ_INT(office_ask(&hall.office, cancelled).verdict, VERDICT_OK);
     CHECK_EQ_INT(office_ask(&hall.office, expired).verdict, VERDICT_OK);
     tr_future_drop(&late);
@@ -286,7 +287,7 @@ static void end_with_tokens_queued(int (*end)(tr_weak))
     hall_send(&hall, MANY);
     hall_settle(&hall);
     CHECK_EQ_INT(end(tr_sender_weaken(hall.office.auth->verifier)), 0);
-    for (int i = 0; i < MANY; i++) /* the pool stands still: nobody was verified */
+    for (int i = 0; i < MANY; i++) /* the pool stands still: no token was verified */
         CHECK(tr_future_wait(hall.futures[i], NULL, 0, NULL, 0) < 0);
     turnstile_open(&hall.first);
     hall_end(&hall);
@@ -336,7 +337,7 @@ static int try_send(struct hall *hall, int index)
     return rc;
 }
 
-/* Nobody is left without an answer, and nobody is refused for it. */
+/* Every request gets an answer, and no token is refused because of the failure. */
 static unsigned send_with_fault(struct hall *hall, uint64_t n)
 {
     enum { MANY = 8 };

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The Wycheproof vectors for what we sign and verify with. No vector may be accepted that is marked
- * invalid, and none refused that is marked valid, but for these classes, each decided by looking at
+/* The Wycheproof vectors of the supported algorithms. The code must refuse every vector that is marked
+ * invalid and accept every one that is marked valid, except for these classes, which the test tells by
  * the vector and not by its number:
  *
- *  - High S. The general ECDSA and JWS files mark a signature with S > n/2 valid. We accept the
- *    lower half only, as AT Protocol requires; such a vector must be refused. (The "bitcoin" file
- *    has the same rule as we and must agree fully.)
- *  - Algorithms we do not have (RS384, RS512, PS*, HS384, HS512, P-521): all must be refused.
- *  - Two JWS vectors marked valid have a '?' inside a part. RFC 7515 section 2 leaves no room for
- *    characters outside the alphabet; they must be refused.
+ *  - High S. The general ECDSA and JWS files mark a signature with S > n/2 valid. The
+ *    server accepts the lower half only, as AT Protocol requires, so it must refuse such a vector.
+ *    (The "bitcoin" file has the same rule and must agree fully.)
+ *  - Unsupported algorithms (RS384, RS512, PS*, HS384, HS512, P-521): all must be refused.
+ *  - Two JWS vectors marked valid have a '?' inside a part. RFC 7515 section 2 allows no
+ *    characters outside the alphabet, so the server must refuse them.
  *  - Two JWS vectors about padding are marked invalid but have lost their padding: byte for byte
  *    they are the token that an earlier vector marks valid. They must be accepted like it. */
 #include <openssl/ec.h>
@@ -115,7 +115,7 @@ static int64_t number_of(const struct json *test)
     return number;
 }
 
-/* What happened to the vectors of a file. */
+/* Counts of the vectors of a file, by their result. */
 struct tally {
     int64_t accepted, refused, high_s, unsupported, loose, same;
 };
@@ -196,8 +196,8 @@ static struct tally run_raw(const char *name, enum crypto_algorithm algorithm)
     return tally;
 }
 
-/* DER is not a form we read. What is strict DER of two numbers of 32 bytes is brought to r||s here;
- * everything else counts as refused, as it would be for its form. */
+/* The server reads no DER. Convert strict DER of two numbers of 32 bytes to r||s; all other signatures
+ * count as refused because of their form. */
 static bool der_to_raw(const uint8_t *der, size_t size, uint8_t raw[64])
 {
     const uint8_t *at = der;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The admin listener over real sockets: what it says while the program starts, serves, fails and
- * drains, and who may change what. */
+/* The admin listener over real sockets: its answers while the program starts, serves, fails and drains,
+ * and the rights of callers. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -273,7 +273,7 @@ TEST(admin, address_for_everybody_needs_a_token_of_the_operator)
     CHECK_EQ_INT(start_on("0.0.0.0:0", false), TR_EACCES);
     CHECK(strstr(why, "admin.token_file") != NULL);
     unlink(token_path);
-    CHECK_EQ_INT(start_on("0.0.0.0:0", true), TR_ENOENT); /* nobody's token is made up here */
+    CHECK_EQ_INT(start_on("0.0.0.0:0", true), TR_ENOENT); /* a public listener creates no token */
     CHECK_EQ_INT(start_on("127.0.0.1:0", false), 0);
     admin_stop(&admin);
     CHECK_EQ_INT(start_on("0.0.0.0:0", true), 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settings: which source wins, what is refused and how the refusal reads, and what is shown. */
+/* Settings: precedence of sources, refused values and their sentences, and the shown values. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

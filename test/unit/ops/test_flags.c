@@ -42,7 +42,7 @@ static bool is_on(const struct flag *flag, int key)
     return flag_is_on(flag, &key, sizeof key);
 }
 
-/* What a restart does to the values in memory. */
+/* Reset the values in memory, as a restart does. */
 static void forget(void)
 {
     flags_close();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Admin routes of services: they answer while their service runs, to who may ask. */
+/* Admin routes of services: they answer authorised callers while the service runs. */
 #include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -340,7 +340,7 @@ TEST(offer, is_cut_when_its_client_does_not_end)
     web_send(fd, ask, strlen(ask));
     wait_until(&streaming);
     admin_remove_checks(stage.admin);
-    web_receive(fd, &answer); /* ends, without what it waited for */
+    web_receive(fd, &answer); /* the answer ends early */
     CHECK(strstr(answer.text, "all of it") == NULL);
     web_answer_free(&answer);
     close(fd);
@@ -361,7 +361,7 @@ TEST(offer, forgets_a_client_that_went_away)
     web_send(fd, ask, strlen(ask));
     wait_until(&later_asked);
     close(fd);
-    admin_remove_checks(stage.admin); /* would wait for what is never answered */
+    admin_remove_checks(stage.admin); /* hangs if a request without an answer still counts */
     tr_sender_drop(&later_sender);
     stage_end(&stage);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The database that goes away is in test/integration/serve_run.py, with a PostgreSQL of its own. */
+/* test/integration/serve_run.py tests a database that goes away, with its own PostgreSQL. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

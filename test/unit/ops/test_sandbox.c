@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each case runs in a process of its own, which is what makes giving rights up testable. */
+/* Each case runs in its own process, so a test can give rights up. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

@@ -10,7 +10,7 @@
 #include "check.h"
 #include "ops/systemd.h"
 
-/* What systemd would be: a datagram socket with a name. */
+/* Stands in for systemd: a datagram socket with a name. */
 static int listen_fd;
 
 static void begin(const char *name)
